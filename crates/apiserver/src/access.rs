@@ -1,13 +1,13 @@
 //! Authentication by the front proxy's headers, a client certificate or a token, and authorization by
 //! SubjectAccessReview.
 
-use crate::refusal::Refusal;
-use crate::request::Request;
-use crate::resources::{GROUP, Served};
-use crate::reviews::Reviews;
-use crate::selectors::Selection;
-use crate::tiers::{InTier, Lacking, no_tier};
-use crate::trust::{Current, Shown};
+use crate::refusal::StatusError;
+use crate::request::ObjectRequest;
+use crate::resources::{GROUP, ServedKind};
+use crate::reviews::ReviewCache;
+use crate::selectors::ObjectSelection;
+use crate::tiers::{MissingTierPermission, TierAccess, no_tier};
+use crate::trust::{CertificateHolder, CurrentTrust};
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
 use sha2::Digest as _;
@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio_rustls::rustls::pki_types::{CertificateDer, UnixTime};
 use tortie_model::kinds::TIER_LABEL;
-use tortie_store::orchestrator::{Decision, Orchestrator, User, Wish};
+use tortie_store::orchestrator::{AccessDecision, AccessRequest, KubernetesUser, OrchestratorClient};
 
 /// How long responses of kube-apiserver are cached.
 const LIFETIME: Duration = Duration::from_secs(10);
@@ -29,24 +29,24 @@ const MASTERS: &str = "system:masters";
 const EVERYBODY: &str = "system:authenticated";
 const NOBODY: &str = "system:unauthenticated";
 
-pub struct Access {
-    orchestrator: Orchestrator,
-    trust: Arc<Current>,
-    tokens: Reviews<[u8; 32], Option<User>>,
-    decisions: Reviews<(User, Wish), Decision>,
+pub struct AccessControl {
+    orchestrator: OrchestratorClient,
+    trust: Arc<CurrentTrust>,
+    tokens: ReviewCache<[u8; 32], Option<KubernetesUser>>,
+    decisions: ReviewCache<(KubernetesUser, AccessRequest), AccessDecision>,
 }
 
-impl Access {
-    pub fn new(orchestrator: Orchestrator, trust: Arc<Current>) -> Access {
-        Access {
+impl AccessControl {
+    pub fn new(orchestrator: OrchestratorClient, trust: Arc<CurrentTrust>) -> AccessControl {
+        AccessControl {
             orchestrator,
             trust,
-            tokens: Reviews::new(LIFETIME, MOST_TOKENS),
-            decisions: Reviews::new(LIFETIME, MOST_ANSWERS),
+            tokens: ReviewCache::new(LIFETIME, MOST_TOKENS),
+            decisions: ReviewCache::new(LIFETIME, MOST_ANSWERS),
         }
     }
 
-    pub fn orchestrator(&self) -> &Orchestrator {
+    pub fn orchestrator(&self) -> &OrchestratorClient {
         &self.orchestrator
     }
 
@@ -55,28 +55,28 @@ impl Access {
         &self,
         chain: &[CertificateDer<'static>],
         headers: &HeaderMap,
-    ) -> Result<User, Refusal> {
+    ) -> Result<KubernetesUser, StatusError> {
         let trust = self.trust.get();
         let shown = if chain.is_empty() { None } else { trust.judge(chain, UnixTime::now()) };
-        if shown == Some(Shown::Proxy)
+        if shown == Some(CertificateHolder::Proxy)
             && let Some(user) = trust.user_in(headers)
         {
             return Ok(known(user));
         }
         if let Some(token) = bearer(headers) {
-            return self.owner_of(token).await?.map(known).ok_or_else(Refusal::unauthorized);
+            return self.owner_of(token).await?.map(known).ok_or_else(StatusError::unauthorized);
         }
         match shown {
-            Some(Shown::Client(user)) => Ok(known(user)),
-            _ => Ok(User {
+            Some(CertificateHolder::Client(user)) => Ok(known(user)),
+            _ => Ok(KubernetesUser {
                 name: "system:anonymous".to_owned(),
                 groups: vec![NOBODY.to_owned()],
-                ..User::default()
+                ..KubernetesUser::default()
             }),
         }
     }
 
-    async fn owner_of(&self, token: &str) -> Result<Option<User>, Refusal> {
+    async fn owner_of(&self, token: &str) -> Result<Option<KubernetesUser>, StatusError> {
         if token.len() > MAX_TOKEN {
             return Ok(None);
         }
@@ -86,31 +86,40 @@ impl Access {
             return Ok(known);
         }
         let user = self.orchestrator.review_token(token).await;
-        let user = user.map_err(|error| Refusal::unavailable(error.to_string()))?;
+        let user = user.map_err(|error| StatusError::unavailable(error.to_string()))?;
         self.tokens.put(key, user.clone(), Instant::now());
         Ok(user)
     }
 
-    pub async fn decide(&self, user: &User, wish: Wish) -> Result<Decision, Refusal> {
+    pub async fn decide(
+        &self,
+        user: &KubernetesUser,
+        wish: AccessRequest,
+    ) -> Result<AccessDecision, StatusError> {
         if user.groups.iter().any(|group| group == MASTERS) {
-            return Ok(Decision { allowed: true, reason: String::new() });
+            return Ok(AccessDecision { allowed: true, reason: String::new() });
         }
         let key = (user.clone(), wish);
         if let Some(known) = self.decisions.get(&key, Instant::now()) {
             return Ok(known);
         }
         let decision = self.orchestrator.review_access(user, &key.1).await;
-        let decision = decision.map_err(|error| Refusal::unavailable(error.to_string()))?;
+        let decision = decision.map_err(|error| StatusError::unavailable(error.to_string()))?;
         self.decisions.put(key, decision.clone(), Instant::now());
         Ok(decision)
     }
 
-    pub async fn authorise_path(&self, user: &User, verb: &str, path: &str) -> Result<(), Refusal> {
-        let wish = Wish::Path { verb: verb.to_owned(), path: path.to_owned() };
+    pub async fn authorise_path(
+        &self,
+        user: &KubernetesUser,
+        verb: &str,
+        path: &str,
+    ) -> Result<(), StatusError> {
+        let wish = AccessRequest::Path { verb: verb.to_owned(), path: path.to_owned() };
         let decision = self.decide(user, wish).await?;
         match decision.allowed {
             true => Ok(()),
-            false => Err(Refusal::forbidden_path(format!(
+            false => Err(StatusError::forbidden_path(format!(
                 "forbidden: User {:?} cannot {verb} path {path:?}{}",
                 user.name,
                 because(&decision)
@@ -119,8 +128,8 @@ impl Access {
     }
 
     /// Checks the RBAC rules of the cluster. Tier permissions are checked in addition.
-    pub async fn authorise(&self, user: &User, request: &Request) -> Result<(), Refusal> {
-        let wish = Wish::Resource {
+    pub async fn authorise(&self, user: &KubernetesUser, request: &ObjectRequest) -> Result<(), StatusError> {
+        let wish = AccessRequest::Resource {
             verb: request.verb.name().to_owned(),
             group: GROUP.to_owned(),
             resource: request.served.kind.plural().to_owned(),
@@ -143,31 +152,39 @@ impl Access {
             request.served.kind.plural(),
             because(&decision)
         );
-        Err(Refusal::forbidden(request.served, &request.name, &why))
+        Err(StatusError::forbidden(request.served, &request.name, &why))
     }
 
     /// Returns the tier permission that the user lacks, if any.
-    async fn lacking(&self, user: &User, wanted: &InTier<'_>) -> Result<Option<Lacking>, Refusal> {
+    async fn lacking(
+        &self,
+        user: &KubernetesUser,
+        wanted: &TierAccess<'_>,
+    ) -> Result<Option<MissingTierPermission>, StatusError> {
         if !self.decide(user, wanted.see_tier()).await?.allowed {
-            return Ok(Some(Lacking::Tier));
+            return Ok(Some(MissingTierPermission::Tier));
         }
         for wish in wanted.touch_policies() {
             if self.decide(user, wish).await?.allowed {
                 return Ok(None);
             }
         }
-        Ok(Some(Lacking::Policies))
+        Ok(Some(MissingTierPermission::Policies))
     }
 
     /// Checks the user's permission on policies of a tier. Kinds without tiers always pass.
-    pub async fn authorise_tier(&self, user: &User, wanted: &InTier<'_>) -> Result<(), Refusal> {
+    pub async fn authorise_tier(
+        &self,
+        user: &KubernetesUser,
+        wanted: &TierAccess<'_>,
+    ) -> Result<(), StatusError> {
         if !wanted.served.is_tiered() {
             return Ok(());
         }
         match self.lacking(user, wanted).await? {
             None => Ok(()),
             Some(lacking) => {
-                Err(Refusal::forbidden(wanted.served, wanted.name, &wanted.refusal(&user.name, lacking)))
+                Err(StatusError::forbidden(wanted.served, wanted.name, &wanted.refusal(&user.name, lacking)))
             }
         }
     }
@@ -176,12 +193,12 @@ impl Access {
     /// selection names.
     pub async fn narrow(
         &self,
-        user: &User,
-        request: &Request,
-        selection: &mut Selection,
+        user: &KubernetesUser,
+        request: &ObjectRequest,
+        selection: &mut ObjectSelection,
         tiers: Vec<String>,
-    ) -> Result<(), Refusal> {
-        let served: Served = request.served;
+    ) -> Result<(), StatusError> {
+        let served: ServedKind = request.served;
         if let Some(named) = selection.named_tiers(TIER_LABEL) {
             for tier in &named {
                 self.authorise_tier(user, &within(request, tier)).await?;
@@ -196,7 +213,7 @@ impl Access {
             }
         }
         if allowed.is_empty() {
-            return Err(Refusal::forbidden(served, "", &no_tier(&user.name, request.verb, served)));
+            return Err(StatusError::forbidden(served, "", &no_tier(&user.name, request.verb, served)));
         }
         selection.tiers = Some(allowed);
         Ok(())
@@ -204,19 +221,19 @@ impl Access {
 }
 
 /// Returns the access request for one tier of a collection.
-fn within<'a>(request: &'a Request, tier: &'a str) -> InTier<'a> {
-    InTier { served: request.served, verb: request.verb, namespace: &request.namespace, name: "", tier }
+fn within<'a>(request: &'a ObjectRequest, tier: &'a str) -> TierAccess<'a> {
+    TierAccess { served: request.served, verb: request.verb, namespace: &request.namespace, name: "", tier }
 }
 
 /// Adds `system:authenticated` to the groups of an authenticated user.
-fn known(mut user: User) -> User {
+fn known(mut user: KubernetesUser) -> KubernetesUser {
     if !user.groups.iter().any(|group| group == EVERYBODY || group == NOBODY) {
         user.groups.push(EVERYBODY.to_owned());
     }
     user
 }
 
-fn because(decision: &Decision) -> String {
+fn because(decision: &AccessDecision) -> String {
     match decision.reason.as_str() {
         "" => String::new(),
         reason => format!(": {reason}"),

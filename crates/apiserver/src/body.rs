@@ -1,7 +1,7 @@
 //! Reads request bodies within a timeout and a memory limit, before a request counts against the request limit, and
 //! parses them as JSON or YAML.
 
-use crate::refusal::Refusal;
+use crate::refusal::StatusError;
 use axum::body::{Body, BodyDataStream, HttpBody};
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
@@ -174,9 +174,9 @@ impl Drop for UnfinishedBody {
 }
 
 /// Parses a body that must contain exactly one object.
-pub fn document(body: &[u8]) -> Result<Value, Refusal> {
+pub fn document(body: &[u8]) -> Result<Value, StatusError> {
     let unreadable =
-        |why: String| Refusal::bad_request(format!("the body of the request cannot be read: {why}"));
+        |why: String| StatusError::bad_request(format!("the body of the request cannot be read: {why}"));
     let mut documents = codec::documents(body).map_err(|error| unreadable(error.to_string()))?;
     match (documents.pop(), documents.pop()) {
         (Some(document @ Value::Object(_)), None) => Ok(document),
@@ -192,10 +192,10 @@ pub fn media_type(header: &str) -> &str {
 }
 
 /// Parses the object in the body of a write.
-pub fn object(content_type: &str, body: &[u8]) -> Result<Value, Refusal> {
+pub fn object(content_type: &str, body: &[u8]) -> Result<Value, StatusError> {
     match media_type(content_type) {
         "" | "application/json" | "application/yaml" | "application/x-yaml" => document(body),
-        _ => Err(Refusal::unsupported_media_type("application/json, application/yaml")),
+        _ => Err(StatusError::unsupported_media_type("application/json, application/yaml")),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Deletion of an object: immediately, or after its finalizers have been removed.
 
-use crate::refusal::Refusal;
-use crate::resources::Served;
+use crate::refusal::StatusError;
+use crate::resources::ServedKind;
 use crate::write::{finalizers, text};
 use serde_json::{Value, json};
 
@@ -10,7 +10,7 @@ const FOREGROUND: &str = "foregroundDeletion";
 
 /// Handling of objects that the deleted one owns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Propagation {
+pub enum DeletePropagation {
     /// Determined by the object's existing finalizers.
     Unsaid,
     Orphan,
@@ -20,14 +20,14 @@ pub enum Propagation {
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct DeleteOptions {
-    pub propagation: Propagation,
+    pub propagation: DeletePropagation,
     pub uid: String,
     pub resource_version: String,
     pub dry_run: bool,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub enum Deletion {
+pub enum DeletionPlan {
     Now,
     /// The object as stored until its finalizers are removed.
     Later(Value),
@@ -37,11 +37,13 @@ pub enum Deletion {
 
 impl DeleteOptions {
     /// Reads the options from the query and the body of a request.
-    pub fn read(policy: &str, dry_run: bool, body: &[u8]) -> Result<DeleteOptions, Refusal> {
+    pub fn read(policy: &str, dry_run: bool, body: &[u8]) -> Result<DeleteOptions, StatusError> {
         let given = if body.is_empty() { json!({}) } else { crate::body::document(body)? };
         let kind = text(&given, "/kind");
         if !kind.is_empty() && kind != "DeleteOptions" {
-            return Err(Refusal::bad_request(format!("the body of a deletion is DeleteOptions, not {kind}")));
+            return Err(StatusError::bad_request(format!(
+                "the body of a deletion is DeleteOptions, not {kind}"
+            )));
         }
         let policy = match text(&given, "/propagationPolicy") {
             "" => policy,
@@ -49,12 +51,12 @@ impl DeleteOptions {
         };
         let orphans = given.get("orphanDependents").and_then(Value::as_bool);
         let propagation = match (policy, orphans) {
-            ("", None) => Propagation::Unsaid,
-            ("", Some(true)) | ("Orphan", None) => Propagation::Orphan,
-            ("", Some(false)) | ("Background", None) => Propagation::Background,
-            ("Foreground", None) => Propagation::Foreground,
+            ("", None) => DeletePropagation::Unsaid,
+            ("", Some(true)) | ("Orphan", None) => DeletePropagation::Orphan,
+            ("", Some(false)) | ("Background", None) => DeletePropagation::Background,
+            ("Foreground", None) => DeletePropagation::Foreground,
             _ => {
-                return Err(Refusal::unprocessable(format!(
+                return Err(StatusError::unprocessable(format!(
                     "DeleteOptions.meta.k8s.io \"\" is invalid: propagationPolicy: Invalid value: {policy:?}: must be \
                      \"Foreground\", \"Background\" or \"Orphan\", without orphanDependents"
                 )));
@@ -64,7 +66,9 @@ impl DeleteOptions {
             None | Some([]) => dry_run,
             Some([all]) if all == "All" => true,
             Some(_) => {
-                return Err(Refusal::unprocessable("dryRun: Unsupported value: supported values: \"All\""));
+                return Err(StatusError::unprocessable(
+                    "dryRun: Unsupported value: supported values: \"All\"",
+                ));
             }
         };
         Ok(DeleteOptions {
@@ -76,7 +80,7 @@ impl DeleteOptions {
     }
 
     /// Checks the preconditions against the live object.
-    pub fn check(&self, served: Served, live: &Value) -> Result<(), Refusal> {
+    pub fn check(&self, served: ServedKind, live: &Value) -> Result<(), StatusError> {
         let name = text(live, "/metadata/name");
         for (what, given, found) in [
             ("UID", self.uid.as_str(), text(live, "/metadata/uid")),
@@ -86,7 +90,7 @@ impl DeleteOptions {
                 let why = format!(
                     "Precondition failed: {what} in precondition: {given}, {what} in object meta: {found}"
                 );
-                return Err(Refusal::conflict(served, name, &why));
+                return Err(StatusError::conflict(served, name, &why));
             }
         }
         Ok(())
@@ -94,23 +98,23 @@ impl DeleteOptions {
 }
 
 /// Plans the deletion. `now` is in RFC 3339 format.
-pub fn plan(live: &Value, propagation: Propagation, now: &str) -> Deletion {
+pub fn plan(live: &Value, propagation: DeletePropagation, now: &str) -> DeletionPlan {
     let before = finalizers(live);
     let mut after = before.clone();
-    if propagation != Propagation::Unsaid {
+    if propagation != DeletePropagation::Unsaid {
         after.retain(|name| name != ORPHAN && name != FOREGROUND);
     }
     match propagation {
-        Propagation::Orphan => after.push(ORPHAN.to_owned()),
-        Propagation::Foreground => after.push(FOREGROUND.to_owned()),
-        Propagation::Unsaid | Propagation::Background => {}
+        DeletePropagation::Orphan => after.push(ORPHAN.to_owned()),
+        DeletePropagation::Foreground => after.push(FOREGROUND.to_owned()),
+        DeletePropagation::Unsaid | DeletePropagation::Background => {}
     }
     if after.is_empty() {
-        return Deletion::Now;
+        return DeletionPlan::Now;
     }
     let deleting = !text(live, "/metadata/deletionTimestamp").is_empty();
     if deleting && before == after {
-        return Deletion::Waiting;
+        return DeletionPlan::Waiting;
     }
     let mut object = live.clone();
     let metadata = &mut object["metadata"];
@@ -121,7 +125,7 @@ pub fn plan(live: &Value, propagation: Propagation, now: &str) -> Deletion {
         let generation = metadata["generation"].as_i64().unwrap_or_default();
         metadata["generation"] = generation.saturating_add(1).into();
     }
-    Deletion::Later(object)
+    DeletionPlan::Later(object)
 }
 
 #[cfg(test)]
@@ -132,37 +136,37 @@ mod tests {
     fn finalizers_hold_an_object_back() {
         let plain = json!({"metadata": {"name": "x", "generation": 1}});
         let now = "2026-03-01T10:20:30Z";
-        assert_eq!(plan(&plain, Propagation::Unsaid, now), Deletion::Now);
-        assert_eq!(plan(&plain, Propagation::Background, now), Deletion::Now);
-        let Deletion::Later(held) = plan(&plain, Propagation::Foreground, now) else { panic!() };
+        assert_eq!(plan(&plain, DeletePropagation::Unsaid, now), DeletionPlan::Now);
+        assert_eq!(plan(&plain, DeletePropagation::Background, now), DeletionPlan::Now);
+        let DeletionPlan::Later(held) = plan(&plain, DeletePropagation::Foreground, now) else { panic!() };
         assert_eq!(finalizers(&held), [FOREGROUND]);
         assert_eq!(
             (&held["metadata"]["deletionTimestamp"], &held["metadata"]["generation"]),
             (&json!(now), &json!(2))
         );
-        assert_eq!(plan(&held, Propagation::Unsaid, now), Deletion::Waiting);
-        assert_eq!(plan(&held, Propagation::Background, now), Deletion::Now);
+        assert_eq!(plan(&held, DeletePropagation::Unsaid, now), DeletionPlan::Waiting);
+        assert_eq!(plan(&held, DeletePropagation::Background, now), DeletionPlan::Now);
         let mut own = plain;
         own["metadata"]["finalizers"] = json!(["a/b"]);
-        assert!(matches!(plan(&own, Propagation::Background, now), Deletion::Later(_)));
+        assert!(matches!(plan(&own, DeletePropagation::Background, now), DeletionPlan::Later(_)));
     }
 
     #[test]
     fn options_come_from_the_body_and_the_query() {
         let read = |policy: &str, body: &str| DeleteOptions::read(policy, false, body.as_bytes());
-        assert_eq!(read("", "").unwrap().propagation, Propagation::Unsaid);
-        assert_eq!(read("Orphan", "").unwrap().propagation, Propagation::Orphan);
+        assert_eq!(read("", "").unwrap().propagation, DeletePropagation::Unsaid);
+        assert_eq!(read("Orphan", "").unwrap().propagation, DeletePropagation::Orphan);
         let options = read("", r#"{"kind":"DeleteOptions","apiVersion":"v1","propagationPolicy":"Foreground","preconditions":{"uid":"u"},"dryRun":["All"]}"#).unwrap();
         assert_eq!(
             (options.propagation, options.uid.as_str(), options.dry_run),
-            (Propagation::Foreground, "u", true)
+            (DeletePropagation::Foreground, "u", true)
         );
         for bad in
             [r#"{"propagationPolicy":"Sideways"}"#, r#"{"dryRun":["Some"]}"#, "[1", r#"{"kind":"Tier"}"#]
         {
             assert!(read("", bad).is_err(), "{bad}");
         }
-        let served = Served::find("tiers").unwrap();
+        let served = ServedKind::find("tiers").unwrap();
         let live = json!({"metadata": {"name": "t", "uid": "other", "resourceVersion": "5"}});
         assert_eq!(options.check(served, &live).unwrap_err().code, 409);
     }

@@ -1,13 +1,13 @@
 //! The discovery documents of the API group.
 
-use crate::resources::{API_VERSION, GROUP, SERVED, Served, VERSION};
+use crate::resources::{API_VERSION, GROUP, SERVED, ServedKind, VERSION};
 use serde_json::{Value, json};
 
 const VERBS: &[&str] = &["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
 const READ_VERBS: &[&str] = &["get", "list", "watch"];
 const STATUS_VERBS: &[&str] = &["get", "patch", "update"];
 
-fn verbs(served: Served) -> &'static [&'static str] {
+fn verbs(served: ServedKind) -> &'static [&'static str] {
     if served.is_read_only() { READ_VERBS } else { VERBS }
 }
 
@@ -55,8 +55,8 @@ pub fn api_resources() -> Value {
 /// Returns `/apis` as aggregated discovery in one document, for clients that support it.
 pub fn aggregated() -> Value {
     let response_kind =
-        |served: &Served| json!({"group": GROUP, "version": VERSION, "kind": served.kind.name()});
-    let resource = |served: &Served| {
+        |served: &ServedKind| json!({"group": GROUP, "version": VERSION, "kind": served.kind.name()});
+    let resource = |served: &ServedKind| {
         let mut resource = json!({
             "resource": served.kind.plural(), "responseKind": response_kind(served),
             "scope": if served.kind.is_namespaced() { "Namespaced" } else { "Cluster" },

@@ -1,17 +1,17 @@
 //! Handles API requests: authenticates, authorizes, executes them and encodes the responses.
 
-use crate::access::Access;
+use crate::access::AccessControl;
 use crate::body::{self, BodyError, BodyReader};
-use crate::media::{self, Encoding, Form, Wanted};
-use crate::metrics::Metrics;
-use crate::refusal::Refusal;
-use crate::request::{self, Request, Target, Verb};
+use crate::media::{self, ResponseEncoding, ResponseForm, ResponseFormat};
+use crate::metrics::ApiServerMetrics;
+use crate::refusal::StatusError;
+use crate::request::{self, ObjectRequest, RequestTarget, RequestVerb};
 use crate::resources::API_VERSION;
-use crate::server::{Answers, Peer, response};
-use crate::storage::{Listed, Storage, read_version};
-use crate::table::{self, Include};
-use crate::verbs::{Answer, Asked, Verbs};
-use crate::watching::{self, Endings, Start};
+use crate::server::{ConnectionPeer, RequestHandler, response};
+use crate::storage::{ObjectList, ObjectStorage, read_version};
+use crate::table::{self, IncludeObject};
+use crate::verbs::{VerbExecutor, VerbRequest, VerbResponse};
+use crate::watching::{self, WatchEndings, WatchStart};
 use crate::workers::WorkerPool;
 use crate::{discovery, openapi};
 use axum::body::Body;
@@ -33,10 +33,10 @@ const MOST_WATCHES: usize = 10_000;
 const MOST_WARNINGS: usize = 20;
 const TEXT: &str = "text/plain; charset=utf-8";
 
-pub struct Handler {
-    storage: Storage,
-    access: Access,
-    metrics: Arc<Metrics>,
+pub struct ApiHandler {
+    storage: ObjectStorage,
+    access: AccessControl,
+    metrics: Arc<ApiServerMetrics>,
     bodies: BodyReader,
     workers: WorkerPool,
     requests: Arc<Semaphore>,
@@ -45,10 +45,10 @@ pub struct Handler {
     stopping: watch::Receiver<bool>,
 }
 
-impl Handler {
-    pub fn new(storage: Storage, access: Access, stopping: watch::Receiver<bool>) -> Handler {
-        let metrics = Arc::new(Metrics::new());
-        Handler {
+impl ApiHandler {
+    pub fn new(storage: ObjectStorage, access: AccessControl, stopping: watch::Receiver<bool>) -> ApiHandler {
+        let metrics = Arc::new(ApiServerMetrics::new());
+        ApiHandler {
             storage,
             access,
             workers: WorkerPool::new(metrics.clone()),
@@ -64,30 +64,30 @@ impl Handler {
     /// paths.
     async fn refuse_known(
         &self,
-        refusal: Refusal,
+        refusal: StatusError,
         headers: &HeaderMap,
-        peer: &Peer,
-    ) -> Result<Response<Body>, Refusal> {
+        peer: &ConnectionPeer,
+    ) -> Result<Response<Body>, StatusError> {
         self.access.authenticate(&peer.chain, headers).await?;
         Err(refusal)
     }
 
     async fn objects(
         &self,
-        request: Request,
+        request: ObjectRequest,
         headers: &HeaderMap,
         content: Body,
-        peer: &Peer,
-    ) -> Result<Response<Body>, Refusal> {
+        peer: &ConnectionPeer,
+    ) -> Result<Response<Body>, StatusError> {
         let user = self.access.authenticate(&peer.chain, headers).await?;
         self.access.authorise(&user, &request).await?;
         request::check_names(&request)?;
         let wanted = media::negotiate(header(headers, &ACCEPT))?;
-        let verbs = Verbs { storage: &self.storage, access: &self.access, workers: &self.workers };
+        let verbs = VerbExecutor { storage: &self.storage, access: &self.access, workers: &self.workers };
         let manager = request::manager(&request.options, header(headers, &USER_AGENT));
         let content_type = header(headers, &CONTENT_TYPE).to_owned();
-        let mut asked = Asked { request, user, manager, content_type, body: Bytes::new() };
-        if asked.request.verb == Verb::Watch {
+        let mut asked = VerbRequest { request, user, manager, content_type, body: Bytes::new() };
+        if asked.request.verb == RequestVerb::Watch {
             return self.watch(verbs, &asked, wanted).await;
         }
         // Read before the request counts against the limit: a slow sender must not take a slot from others.
@@ -95,7 +95,7 @@ impl Handler {
             self.bodies.read(content, &asked.user.name).await.map_err(|error| self.refuse_body(error))?;
         let Ok(_room) = self.requests.try_acquire() else {
             self.metrics.count_refused("request");
-            return Err(Refusal::too_many_requests());
+            return Err(StatusError::too_many_requests());
         };
         asked.body = body.bytes.clone();
         let asked = Arc::new(asked);
@@ -103,39 +103,40 @@ impl Handler {
         Ok(written(&asked.request, answer, wanted))
     }
 
-    fn refuse_body(&self, error: BodyError) -> Refusal {
+    fn refuse_body(&self, error: BodyError) -> StatusError {
         match error {
-            BodyError::TooLarge => Refusal::too_large(body::LIMIT),
-            BodyError::TooSlow => Refusal::request_timeout(error.to_string()),
+            BodyError::TooLarge => StatusError::too_large(body::LIMIT),
+            BodyError::TooSlow => StatusError::request_timeout(error.to_string()),
             BodyError::NoRoom => {
                 self.metrics.count_refused("body");
-                Refusal::too_many_requests()
+                StatusError::too_many_requests()
             }
-            BodyError::Broken => Refusal::bad_request(error.to_string()),
+            BodyError::Broken => StatusError::bad_request(error.to_string()),
         }
     }
 
     async fn watch(
         &self,
-        verbs: Verbs<'_>,
-        asked: &Asked,
-        wanted: Wanted,
-    ) -> Result<Response<Body>, Refusal> {
+        verbs: VerbExecutor<'_>,
+        asked: &VerbRequest,
+        wanted: ResponseFormat,
+    ) -> Result<Response<Body>, StatusError> {
         let Ok(room) = self.watches.clone().try_acquire_owned() else {
             self.metrics.count_refused("watch");
-            return Err(Refusal::too_many_requests());
+            return Err(StatusError::too_many_requests());
         };
         let request = &asked.request;
         let options = &request.options;
-        let endings = Endings { shutdown: self.stopping.clone(), tiers: verbs.tier_changes(request).await? };
+        let endings =
+            WatchEndings { shutdown: self.stopping.clone(), tiers: verbs.tier_changes(request).await? };
         let selection = verbs.selection(asked).await?;
         let start = match options.resource_version.as_str() {
-            _ if options.send_initial_events => Start::Everything { marked: options.bookmarks },
-            "" | "0" => Start::Everything { marked: false },
-            version => Start::After(read_version(version)?),
+            _ if options.send_initial_events => WatchStart::Everything { marked: options.bookmarks },
+            "" | "0" => WatchStart::Everything { marked: false },
+            version => WatchStart::After(read_version(version)?),
         };
         let cache = self.storage.cache(request.served.kind).await?;
-        let what = watching::Wanted {
+        let what = watching::WatchParameters {
             served: request.served,
             namespace: request.namespace.clone(),
             selection,
@@ -159,8 +160,8 @@ impl Handler {
         method: &Method,
         path: &str,
         headers: &HeaderMap,
-        peer: &Peer,
-    ) -> Result<Response<Body>, Refusal> {
+        peer: &ConnectionPeer,
+    ) -> Result<Response<Body>, StatusError> {
         // Liveness must not depend on other components.
         if path == "/livez" || path == "/healthz" {
             return Ok(response(StatusCode::OK, TEXT, Body::from("ok")));
@@ -168,18 +169,18 @@ impl Handler {
         let user = self.access.authenticate(&peer.chain, headers).await?;
         let known = path.is_empty() || path == "/apis" || KNOWN.contains(&path);
         if !known {
-            return Err(Refusal::no_such_path());
+            return Err(StatusError::no_such_path());
         }
         self.access.authorise_path(&user, method_name(method), path).await?;
         if !matches!(*method, Method::GET | Method::HEAD) {
-            return Err(Refusal::method_not_allowed(
+            return Err(StatusError::method_not_allowed(
                 "the server does not allow this method on the requested resource",
             ));
         }
         self.known_path(path, headers).await
     }
 
-    async fn known_path(&self, path: &str, headers: &HeaderMap) -> Result<Response<Body>, Refusal> {
+    async fn known_path(&self, path: &str, headers: &HeaderMap) -> Result<Response<Body>, StatusError> {
         let accept = header(headers, &ACCEPT);
         match path {
             "/readyz" => Ok(self.ready().await),
@@ -191,7 +192,7 @@ impl Handler {
             "/openapi/v3" => Ok(document(&openapi::V3_INDEX, headers)),
             "/openapi/v3/apis/projectcalico.org/v3" => Ok(document(&openapi::V3, headers)),
             "/apis" => match media::negotiate(accept)?.form {
-                Form::Aggregated => {
+                ResponseForm::Aggregated => {
                     let form = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
                     Ok(response(StatusCode::OK, form, Body::from(discovery::aggregated().to_string())))
                 }
@@ -205,8 +206,8 @@ impl Handler {
             "/apis/projectcalico.org/v3" => {
                 Ok(encoded(StatusCode::OK, &discovery::api_resources(), media::negotiate(accept)?.encoding))
             }
-            "/version" => Ok(encoded(StatusCode::OK, &version(), Encoding::Json)),
-            _ => Ok(encoded(StatusCode::OK, &json!({ "paths": KNOWN }), Encoding::Json)),
+            "/version" => Ok(encoded(StatusCode::OK, &version(), ResponseEncoding::Json)),
+            _ => Ok(encoded(StatusCode::OK, &json!({ "paths": KNOWN }), ResponseEncoding::Json)),
         }
     }
 
@@ -225,19 +226,21 @@ impl Handler {
     }
 }
 
-impl Answers for Handler {
-    async fn answer(&self, http: http::Request<Body>, peer: &Peer) -> Response<Body> {
+impl RequestHandler for ApiHandler {
+    async fn answer(&self, http: http::Request<Body>, peer: &ConnectionPeer) -> Response<Body> {
         let began = Instant::now();
         let (parts, content) = http.into_parts();
         let target = request::parse(&parts.method, parts.uri.path(), parts.uri.query().unwrap_or_default());
         let (verb, resource) = match &target {
-            Ok(Target::Objects(request)) => (request.verb.name(), request.served.kind.plural()),
+            Ok(RequestTarget::Objects(request)) => (request.verb.name(), request.served.kind.plural()),
             _ => (method_name(&parts.method), ""),
         };
         let encoding = media::negotiate(header(&parts.headers, &ACCEPT)).map(|wanted| wanted.encoding);
         let answered = match target {
-            Ok(Target::Objects(request)) => self.objects(*request, &parts.headers, content, peer).await,
-            Ok(Target::Path(path)) => self.path(&parts.method, &path, &parts.headers, peer).await,
+            Ok(RequestTarget::Objects(request)) => {
+                self.objects(*request, &parts.headers, content, peer).await
+            }
+            Ok(RequestTarget::Path(path)) => self.path(&parts.method, &path, &parts.headers, peer).await,
             Err(refusal) => self.refuse_known(refusal, &parts.headers, peer).await,
         };
         let response = answered.unwrap_or_else(|refusal| refused(&refusal, encoding.unwrap_or_default()));
@@ -283,22 +286,22 @@ fn header<'a>(headers: &'a HeaderMap, name: &http::HeaderName) -> &'a str {
     headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
 }
 
-fn include(request: &Request) -> Include {
+fn include(request: &ObjectRequest) -> IncludeObject {
     match request.options.include_object.as_str() {
-        "None" => Include::None,
-        "Object" => Include::Object,
-        _ => Include::Metadata,
+        "None" => IncludeObject::None,
+        "Object" => IncludeObject::Object,
+        _ => IncludeObject::Metadata,
     }
 }
 
-fn encoded(code: StatusCode, value: &Value, encoding: Encoding) -> Response<Body> {
+fn encoded(code: StatusCode, value: &Value, encoding: ResponseEncoding) -> Response<Body> {
     match encoding {
-        Encoding::Json => response(code, "application/json", Body::from(value.to_string())),
-        Encoding::Yaml => response(code, "application/yaml", Body::from(codec::to_yaml(value))),
+        ResponseEncoding::Json => response(code, "application/json", Body::from(value.to_string())),
+        ResponseEncoding::Yaml => response(code, "application/yaml", Body::from(codec::to_yaml(value))),
     }
 }
 
-pub fn refused(refusal: &Refusal, encoding: Encoding) -> Response<Body> {
+pub fn refused(refusal: &StatusError, encoding: ResponseEncoding) -> Response<Body> {
     let code = StatusCode::from_u16(refusal.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let mut response = encoded(code, &refusal.to_status(), encoding);
     if let Some(seconds) = refusal.retry_after() {
@@ -308,7 +311,7 @@ pub fn refused(refusal: &Refusal, encoding: Encoding) -> Response<Body> {
 }
 
 /// Returns a schema document, or 304 if the client has this version.
-fn document(document: &openapi::Document, headers: &HeaderMap) -> Response<Body> {
+fn document(document: &openapi::OpenApiDocument, headers: &HeaderMap) -> Response<Body> {
     let tag = format!("\"{}\"", document.hash);
     let mut response = match header(headers, &IF_NONE_MATCH).split(',').any(|known| known.trim() == tag) {
         true => response(StatusCode::NOT_MODIFIED, "application/json", Body::empty()),
@@ -320,15 +323,15 @@ fn document(document: &openapi::Document, headers: &HeaderMap) -> Response<Body>
     response
 }
 
-fn written(request: &Request, answer: Answer, wanted: Wanted) -> Response<Body> {
+fn written(request: &ObjectRequest, answer: VerbResponse, wanted: ResponseFormat) -> Response<Body> {
     match answer {
-        Answer::Done(status) => encoded(StatusCode::OK, &status, wanted.encoding),
-        Answer::Object { object, code, warnings } => {
+        VerbResponse::Done(status) => encoded(StatusCode::OK, &status, wanted.encoding),
+        VerbResponse::Object { object, code, warnings } => {
             let code = StatusCode::from_u16(code).unwrap_or(StatusCode::OK);
             let shown = match wanted.form {
-                Form::Whole | Form::Aggregated => object,
-                Form::Metadata => table::partial(&object),
-                Form::Table => {
+                ResponseForm::Whole | ResponseForm::Aggregated => object,
+                ResponseForm::Metadata => table::partial(&object),
+                ResponseForm::Table => {
                     let version = object.pointer("/metadata/resourceVersion").cloned().unwrap_or_default();
                     let now = jiff::Timestamp::now().as_second();
                     let rows = vec![table::row(request.served, &object, include(request), now)];
@@ -348,39 +351,39 @@ fn written(request: &Request, answer: Answer, wanted: Wanted) -> Response<Body> 
             }
             response
         }
-        Answer::List(listed) => list(request, &listed, wanted),
+        VerbResponse::List(listed) => list(request, &listed, wanted),
     }
 }
 
-fn list(request: &Request, listed: &Listed, wanted: Wanted) -> Response<Body> {
+fn list(request: &ObjectRequest, listed: &ObjectList, wanted: ResponseFormat) -> Response<Body> {
     let mut metadata = json!({"resourceVersion": listed.revision});
     if !listed.continuation.is_empty() {
         metadata["continue"] = listed.continuation.as_str().into();
     }
     match wanted.form {
-        Form::Table => {
+        ResponseForm::Table => {
             let now = jiff::Timestamp::now().as_second();
-            let row = |object: &Arc<crate::stored::Stored>| {
+            let row = |object: &Arc<crate::stored::StoredObject>| {
                 table::row(request.served, &object.value(), include(request), now)
             };
             let rows = listed.items.iter().map(row).collect();
             let table = table::table(table::definitions(request.served), rows, metadata);
             encoded(StatusCode::OK, &table, wanted.encoding)
         }
-        Form::Metadata => {
+        ResponseForm::Metadata => {
             let items: Vec<Value> =
                 listed.items.iter().map(|object| table::partial(&object.value())).collect();
             let list = json!({"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1",
                 "metadata": metadata, "items": items});
             encoded(StatusCode::OK, &list, wanted.encoding)
         }
-        Form::Whole | Form::Aggregated => {
+        ResponseForm::Whole | ResponseForm::Aggregated => {
             let text = whole(request, listed, &metadata);
             match wanted.encoding {
-                Encoding::Json => response(StatusCode::OK, "application/json", Body::from(text)),
-                Encoding::Yaml => {
+                ResponseEncoding::Json => response(StatusCode::OK, "application/json", Body::from(text)),
+                ResponseEncoding::Yaml => {
                     let value: Value = serde_json::from_slice(&text).unwrap_or_default();
-                    encoded(StatusCode::OK, &value, Encoding::Yaml)
+                    encoded(StatusCode::OK, &value, ResponseEncoding::Yaml)
                 }
             }
         }
@@ -388,7 +391,7 @@ fn list(request: &Request, listed: &Listed, wanted: Wanted) -> Response<Body> {
 }
 
 /// Concatenates the JSON texts of the objects.
-fn whole(request: &Request, listed: &Listed, metadata: &Value) -> Bytes {
+fn whole(request: &ObjectRequest, listed: &ObjectList, metadata: &Value) -> Bytes {
     let kind = request.served.kind.list_name();
     let head =
         format!("{{\"kind\":\"{kind}\",\"apiVersion\":\"{API_VERSION}\",\"metadata\":{metadata},\"items\":[");

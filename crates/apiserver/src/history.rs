@@ -1,7 +1,7 @@
 //! The objects of a kind and their latest changes, without I/O. A watcher is a position in the changes, not a queue:
 //! memory does not grow with the number or slowness of watchers.
 
-use crate::stored::Stored;
+use crate::stored::StoredObject;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, OnceLock};
 
@@ -10,18 +10,18 @@ const MOST_CHANGES: usize = 4_096;
 const MOST_BYTES: usize = 8 << 20;
 
 #[derive(Clone, Debug, PartialEq)]
-pub struct Change {
-    pub before: Option<Arc<Stored>>,
+pub struct CachedChange {
+    pub before: Option<Arc<StoredObject>>,
     /// The current object, or the deleted one at the revision of the deletion.
-    pub after: Arc<Stored>,
+    pub after: Arc<StoredObject>,
     pub is_deletion: bool,
-    departed: Arc<OnceLock<Arc<Stored>>>,
+    departed: Arc<OnceLock<Arc<StoredObject>>>,
 }
 
-impl Change {
+impl CachedChange {
     /// Returns the object before the change, at the revision of the change: sent as a deletion to watchers whose
     /// selection the object has left. Built once for all watchers.
-    pub fn departed(&self) -> Option<Arc<Stored>> {
+    pub fn departed(&self) -> Option<Arc<StoredObject>> {
         let before = self.before.as_ref()?;
         let made = self.departed.get_or_init(|| Arc::new(before.deleted_at(self.after.revision)));
         Some(made.clone())
@@ -30,18 +30,18 @@ impl Change {
 
 /// A position between two changes: the number of changes before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Position(u64);
+pub struct HistoryPosition(u64);
 
 /// The changes from a position on are no longer retained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooOld;
 
-type Key = (String, String);
+type ObjectKey = (String, String);
 
 #[derive(Debug, Default)]
-pub struct History {
-    objects: BTreeMap<Key, Arc<Stored>>,
-    changes: VecDeque<Change>,
+pub struct ChangeHistory {
+    objects: BTreeMap<ObjectKey, Arc<StoredObject>>,
+    changes: VecDeque<CachedChange>,
     /// Number of changes before the first retained one.
     forgotten: u64,
     bytes: usize,
@@ -52,7 +52,7 @@ pub struct History {
     in_sync: bool,
 }
 
-impl History {
+impl ChangeHistory {
     pub fn is_in_sync(&self) -> bool {
         self.in_sync
     }
@@ -65,17 +65,17 @@ impl History {
         self.floor
     }
 
-    pub fn put(&mut self, key: Key, object: Stored) {
+    pub fn put(&mut self, key: ObjectKey, object: StoredObject) {
         let object = Arc::new(object);
         let before = self.objects.insert(key, object.clone());
-        self.note(Change { before, after: object, is_deletion: false, departed: Arc::default() });
+        self.note(CachedChange { before, after: object, is_deletion: false, departed: Arc::default() });
     }
 
-    pub fn delete(&mut self, key: &Key, revision: u64) {
+    pub fn delete(&mut self, key: &ObjectKey, revision: u64) {
         if let Some(before) = self.objects.remove(key) {
             let after = Arc::new(before.deleted_at(revision));
             let departed = Arc::new(OnceLock::from(after.clone()));
-            self.note(Change { before: Some(before), after, is_deletion: true, departed });
+            self.note(CachedChange { before: Some(before), after, is_deletion: true, departed });
         }
     }
 
@@ -91,7 +91,7 @@ impl History {
         self.reach(revision);
     }
 
-    fn note(&mut self, change: Change) {
+    fn note(&mut self, change: CachedChange) {
         if !self.in_sync {
             return;
         }
@@ -106,30 +106,34 @@ impl History {
         }
     }
 
-    pub fn objects(&self) -> impl Iterator<Item = &Arc<Stored>> {
+    pub fn objects(&self) -> impl Iterator<Item = &Arc<StoredObject>> {
         self.objects.values()
     }
 
     /// Returns the position after all received changes.
-    pub fn end(&self) -> Position {
-        Position(self.forgotten + self.changes.len() as u64)
+    pub fn end(&self) -> HistoryPosition {
+        HistoryPosition(self.forgotten + self.changes.len() as u64)
     }
 
     /// Returns the position right after a revision that a watcher has seen.
-    pub fn after(&self, revision: u64) -> Result<Position, TooOld> {
+    pub fn after(&self, revision: u64) -> Result<HistoryPosition, TooOld> {
         if revision < self.floor {
             return Err(TooOld);
         }
         let seen = self.changes.iter().take_while(|change| change.after.revision <= revision).count();
-        Ok(Position(self.forgotten + seen as u64))
+        Ok(HistoryPosition(self.forgotten + seen as u64))
     }
 
     /// Returns the next changes from a position on, and the position after them.
-    pub fn next(&self, from: Position, at_most: usize) -> Result<(Vec<Change>, Position), TooOld> {
+    pub fn next(
+        &self,
+        from: HistoryPosition,
+        at_most: usize,
+    ) -> Result<(Vec<CachedChange>, HistoryPosition), TooOld> {
         let skipped = from.0.checked_sub(self.forgotten).ok_or(TooOld)?;
         let skipped = usize::try_from(skipped).map_err(|_| TooOld)?;
-        let changes: Vec<Change> = self.changes.iter().skip(skipped).take(at_most).cloned().collect();
-        let position = Position(from.0 + changes.len() as u64);
+        let changes: Vec<CachedChange> = self.changes.iter().skip(skipped).take(at_most).cloned().collect();
+        let position = HistoryPosition(from.0 + changes.len() as u64);
         Ok((changes, position))
     }
 }
@@ -139,12 +143,12 @@ mod tests {
     use super::*;
     use bytes::Bytes;
 
-    fn object(name: &str, revision: u64, size: usize) -> Stored {
+    fn object(name: &str, revision: u64, size: usize) -> StoredObject {
         let text = format!(
             r#"{{"metadata":{{"name":"{name}","resourceVersion":"{revision}"}},"x":"{}"}}"#,
             "x".repeat(size)
         );
-        Stored {
+        StoredObject {
             namespace: String::new(),
             name: name.to_owned(),
             tier: String::new(),
@@ -154,13 +158,13 @@ mod tests {
         }
     }
 
-    fn key(name: &str) -> Key {
+    fn key(name: &str) -> ObjectKey {
         (String::new(), name.to_owned())
     }
 
     #[test]
     fn a_watcher_hears_every_change_after_what_it_has_seen() {
-        let mut history = History::default();
+        let mut history = ChangeHistory::default();
         history.put(key("a"), object("a", 3, 0));
         history.synchronise(10);
         assert_eq!(history.after(9), Err(TooOld));
@@ -182,7 +186,7 @@ mod tests {
 
     #[test]
     fn what_is_remembered_is_bounded() {
-        let mut history = History::default();
+        let mut history = ChangeHistory::default();
         history.synchronise(1);
         let start = history.end();
         for revision in 2..(MOST_CHANGES as u64 + 3) {

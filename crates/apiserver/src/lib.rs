@@ -39,6 +39,6 @@ mod workers;
 mod write;
 
 pub use listen::ListenArgs;
-pub use run::{ApiServerArgs, RunError, run, run_webhooks, serve};
-pub use tortie_tls::Lifetimes;
+pub use run::{ApiServerArgs, ApiServerRunError, run, run_webhooks, serve};
+pub use tortie_tls::CertificateLifetimes;
 pub use webhook::{WebhooksArgs, serve_webhooks};

@@ -1,7 +1,7 @@
 //! Listener and certificate options shared by the API server and the webhooks.
 
-use crate::run::RunError;
-use crate::server::Identity;
+use crate::run::ApiServerRunError;
+use crate::server::CertificateSource;
 use clap::Args;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -23,11 +23,11 @@ pub struct ListenArgs {
 
 impl ListenArgs {
     /// Listens on the port and returns the listener and its address.
-    pub async fn listen(&self, port: u16) -> Result<(TcpListener, SocketAddr), RunError> {
+    pub async fn listen(&self, port: u16) -> Result<(TcpListener, SocketAddr), ApiServerRunError> {
         let host = self.bind_address.map(|address| address.to_string()).unwrap_or_default();
         let failed = |error| {
             let host = if host.is_empty() { "all addresses" } else { &host };
-            RunError::Io { what: format!("cannot listen on port {port} of {host}"), error }
+            ApiServerRunError::Io { what: format!("cannot listen on port {port} of {host}"), error }
         };
         let listener = tortie_http::listen(&host, port).await.map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
@@ -35,12 +35,12 @@ impl ListenArgs {
     }
 
     /// Returns the configured certificate, if any.
-    pub fn identity(&self) -> Result<Option<Identity>, TlsError> {
+    pub fn identity(&self) -> Result<Option<CertificateSource>, TlsError> {
         let (Some(certificate), Some(key)) = (&self.tls_cert_file, &self.tls_private_key_file) else {
             return Ok(None);
         };
         let files = TlsFiles { certificate: certificate.clone(), key: key.clone(), ca: None };
-        Identity::from_files(files).map(Some)
+        CertificateSource::from_files(files).map(Some)
     }
 }
 

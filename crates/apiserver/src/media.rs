@@ -1,10 +1,10 @@
 //! Content negotiation: the response format for an `Accept` header.
 
-use crate::refusal::Refusal;
+use crate::refusal::StatusError;
 
 /// Representation of objects in a response.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Form {
+pub enum ResponseForm {
     #[default]
     Whole,
     /// Rows for human-readable output.
@@ -16,31 +16,31 @@ pub enum Form {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Encoding {
+pub enum ResponseEncoding {
     #[default]
     Json,
     Yaml,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Wanted {
-    pub form: Form,
-    pub encoding: Encoding,
+pub struct ResponseFormat {
+    pub form: ResponseForm,
+    pub encoding: ResponseEncoding,
 }
 
 /// Returns the first supported format of an `Accept` header.
-pub fn negotiate(accept: &str) -> Result<Wanted, Refusal> {
+pub fn negotiate(accept: &str) -> Result<ResponseFormat, StatusError> {
     if accept.trim().is_empty() {
-        return Ok(Wanted::default());
+        return Ok(ResponseFormat::default());
     }
-    accept.split(',').find_map(one).ok_or_else(Refusal::not_acceptable)
+    accept.split(',').find_map(one).ok_or_else(StatusError::not_acceptable)
 }
 
-fn one(clause: &str) -> Option<Wanted> {
+fn one(clause: &str) -> Option<ResponseFormat> {
     let mut parts = clause.split(';').map(str::trim);
     let encoding = match parts.next()? {
-        "application/json" | "application/*" | "*/*" => Encoding::Json,
-        "application/yaml" => Encoding::Yaml,
+        "application/json" | "application/*" | "*/*" => ResponseEncoding::Json,
+        "application/yaml" => ResponseEncoding::Yaml,
         _ => return None,
     };
     let (mut kind, mut group, mut version) = ("", "", "");
@@ -53,15 +53,15 @@ fn one(clause: &str) -> Option<Wanted> {
         }
     }
     let form = match (kind, group, version) {
-        ("", ..) => Form::Whole,
-        ("Table", "meta.k8s.io", "v1" | "v1beta1") => Form::Table,
+        ("", ..) => ResponseForm::Whole,
+        ("Table", "meta.k8s.io", "v1" | "v1beta1") => ResponseForm::Table,
         ("PartialObjectMetadata" | "PartialObjectMetadataList", "meta.k8s.io", "v1" | "v1beta1") => {
-            Form::Metadata
+            ResponseForm::Metadata
         }
-        ("APIGroupDiscoveryList", "apidiscovery.k8s.io", "v2") => Form::Aggregated,
+        ("APIGroupDiscoveryList", "apidiscovery.k8s.io", "v2") => ResponseForm::Aggregated,
         _ => return None,
     };
-    Some(Wanted { form, encoding })
+    Some(ResponseFormat { form, encoding })
 }
 
 #[cfg(test)]
@@ -71,27 +71,35 @@ mod tests {
     #[test]
     fn the_first_form_that_can_be_had_is_taken() {
         for (accept, form, encoding) in [
-            ("", Form::Whole, Encoding::Json),
-            ("*/*", Form::Whole, Encoding::Json),
-            ("application/json;as=Table;v=v1;g=meta.k8s.io,application/json", Form::Table, Encoding::Json),
+            ("", ResponseForm::Whole, ResponseEncoding::Json),
+            ("*/*", ResponseForm::Whole, ResponseEncoding::Json),
+            (
+                "application/json;as=Table;v=v1;g=meta.k8s.io,application/json",
+                ResponseForm::Table,
+                ResponseEncoding::Json,
+            ),
             (
                 "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1",
-                Form::Metadata,
-                Encoding::Json,
+                ResponseForm::Metadata,
+                ResponseEncoding::Json,
             ),
-            ("application/vnd.kubernetes.protobuf, application/yaml", Form::Whole, Encoding::Yaml),
+            (
+                "application/vnd.kubernetes.protobuf, application/yaml",
+                ResponseForm::Whole,
+                ResponseEncoding::Yaml,
+            ),
             (
                 "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json",
-                Form::Aggregated,
-                Encoding::Json,
+                ResponseForm::Aggregated,
+                ResponseEncoding::Json,
             ),
             (
                 "application/json;g=apidiscovery.k8s.io;v=v9;as=APIGroupDiscoveryList,application/json",
-                Form::Whole,
-                Encoding::Json,
+                ResponseForm::Whole,
+                ResponseEncoding::Json,
             ),
         ] {
-            assert_eq!(negotiate(accept), Ok(Wanted { form, encoding }), "{accept}");
+            assert_eq!(negotiate(accept), Ok(ResponseFormat { form, encoding }), "{accept}");
         }
         assert_eq!(negotiate("application/vnd.kubernetes.protobuf").unwrap_err().code, 406);
     }

@@ -10,23 +10,23 @@ use std::time::Duration;
 
 /// Labels: verb, resource and, for counts, code. Values come from fixed lists, so clients cannot increase their
 /// number.
-type Named = [(&'static str, String); 2];
-type Counted = [(&'static str, String); 3];
+type DurationLabels = [(&'static str, String); 2];
+type RequestLabels = [(&'static str, String); 3];
 
 #[derive(Debug)]
-pub struct Metrics {
+pub struct ApiServerMetrics {
     registry: Registry,
-    requests: Family<Counted, Counter>,
-    durations: Family<Named, Histogram, fn() -> Histogram>,
+    requests: Family<RequestLabels, Counter>,
+    durations: Family<DurationLabels, Histogram, fn() -> Histogram>,
     watches: Family<[(&'static str, String); 1], Gauge>,
     refused: Family<[(&'static str, &'static str); 1], Counter>,
 }
 
 /// Counts a watch as open until dropped.
 #[derive(Debug)]
-pub struct Open(Gauge);
+pub struct OpenWatchGuard(Gauge);
 
-impl Drop for Open {
+impl Drop for OpenWatchGuard {
     fn drop(&mut self) {
         self.0.dec();
     }
@@ -36,11 +36,11 @@ fn seconds() -> Histogram {
     Histogram::new(exponential_buckets(0.0005, 2.0, 16))
 }
 
-impl Metrics {
-    pub fn new() -> Metrics {
+impl ApiServerMetrics {
+    pub fn new() -> ApiServerMetrics {
         let mut registry = Registry::default();
-        let requests = Family::<Counted, Counter>::default();
-        let durations = Family::<Named, Histogram, fn() -> Histogram>::new_with_constructor(seconds);
+        let requests = Family::<RequestLabels, Counter>::default();
+        let durations = Family::<DurationLabels, Histogram, fn() -> Histogram>::new_with_constructor(seconds);
         let watches = Family::<[(&'static str, String); 1], Gauge>::default();
         let refused = Family::<[(&'static str, &'static str); 1], Counter>::default();
         registry.register("apiserver_request", "Requests by verb, resource and code", requests.clone());
@@ -55,7 +55,7 @@ impl Metrics {
             "Connections and requests that were refused or closed, by what was exhausted",
             refused.clone(),
         );
-        Metrics { registry, requests, durations, watches, refused }
+        ApiServerMetrics { registry, requests, durations, watches, refused }
     }
 
     pub fn answered(&self, verb: &str, resource: &str, code: u16, took: Duration) {
@@ -67,10 +67,10 @@ impl Metrics {
         }
     }
 
-    pub fn watching(&self, resource: &str) -> Open {
+    pub fn watching(&self, resource: &str) -> OpenWatchGuard {
         let gauge = self.watches.get_or_create(&[("resource", resource.to_owned())]).clone();
         gauge.inc();
-        Open(gauge)
+        OpenWatchGuard(gauge)
     }
 
     pub fn count_refused(&self, what: &'static str) {

@@ -1,6 +1,6 @@
 //! OpenAPI documents of version 2 and 3 for the served resources, generated from the types.
 
-use crate::resources::{API_VERSION, GROUP, SERVED, Served, VERSION};
+use crate::resources::{API_VERSION, GROUP, SERVED, ServedKind, VERSION};
 use serde_json::{Map, Value, json};
 use std::sync::LazyLock;
 
@@ -10,27 +10,27 @@ const IN_V2: &str = "#/definitions/";
 const IN_V3: &str = "#/components/schemas/";
 
 /// A document and the hash of its text.
-pub struct Document {
+pub struct OpenApiDocument {
     pub text: String,
     pub hash: String,
 }
 
-impl Document {
-    fn new(value: &Value) -> Document {
+impl OpenApiDocument {
+    fn new(value: &Value) -> OpenApiDocument {
         use sha2::Digest as _;
         let text = value.to_string();
         let hash = data_encoding::HEXUPPER.encode(&sha2::Sha512::digest(text.as_bytes()));
-        Document { text, hash }
+        OpenApiDocument { text, hash }
     }
 }
 
-pub static V2: LazyLock<Document> = LazyLock::new(|| Document::new(&v2()));
-pub static V3: LazyLock<Document> = LazyLock::new(|| Document::new(&v3()));
+pub static V2: LazyLock<OpenApiDocument> = LazyLock::new(|| OpenApiDocument::new(&v2()));
+pub static V3: LazyLock<OpenApiDocument> = LazyLock::new(|| OpenApiDocument::new(&v3()));
 /// `/openapi/v3`: the index of the documents.
-pub static V3_INDEX: LazyLock<Document> = LazyLock::new(|| {
+pub static V3_INDEX: LazyLock<OpenApiDocument> = LazyLock::new(|| {
     let path = format!("apis/{GROUP}/{VERSION}");
     let url = format!("/openapi/v3/{path}?hash={}", V3.hash);
-    Document::new(&json!({"paths": {path: {"serverRelativeURL": url}}}))
+    OpenApiDocument::new(&json!({"paths": {path: {"serverRelativeURL": url}}}))
 });
 
 /// Returns the name of a kind's schema: `org.projectcalico.v3.Tier`.
@@ -182,17 +182,17 @@ fn common(prefix: &str) -> Vec<(&'static str, Value)> {
 }
 
 /// An operation of a path.
-struct Operation {
+struct PathOperation {
     method: &'static str,
     action: &'static str,
     answers: String,
     takes: Option<String>,
 }
 
-fn operations(served: Served, collection: bool) -> Vec<Operation> {
+fn operations(served: ServedKind, collection: bool) -> Vec<PathOperation> {
     let kind = name(served.kind.name());
     let (status, options) = (format!("{META}.Status"), format!("{META}.DeleteOptions"));
-    let operation = |method, action, answers: &str, takes: Option<&str>| Operation {
+    let operation = |method, action, answers: &str, takes: Option<&str>| PathOperation {
         method,
         action,
         answers: answers.to_owned(),
@@ -221,7 +221,7 @@ fn operations(served: Served, collection: bool) -> Vec<Operation> {
 /// Returns the paths; `describe` renders each operation.
 fn paths(
     parameter: fn(&str) -> Value,
-    describe: fn(Served, &Operation, String) -> Value,
+    describe: fn(ServedKind, &PathOperation, String) -> Value,
 ) -> Map<String, Value> {
     let mut all = Map::new();
     for served in SERVED {
@@ -282,13 +282,13 @@ fn query(action: &str) -> &'static [(&'static str, &'static str)] {
     }
 }
 
-fn group_version_kind(served: Served) -> Value {
+fn group_version_kind(served: ServedKind) -> Value {
     json!({"group": GROUP, "version": VERSION, "kind": served.kind.name()})
 }
 
 fn v2() -> Value {
     let parameter = |name: &str| json!({"name": name, "in": "path", "required": true, "type": "string", "uniqueItems": true});
-    let describe = |served: Served, operation: &Operation, id: String| {
+    let describe = |served: ServedKind, operation: &PathOperation, id: String| {
         let mut described = json!({
             "operationId": id, "tags": [format!("{GROUP}_{VERSION}")],
             "consumes": ["application/json", "application/yaml"], "produces": ["application/json", "application/yaml"],
@@ -315,7 +315,7 @@ fn v2() -> Value {
 
 fn v3() -> Value {
     let parameter = |name: &str| json!({"name": name, "in": "path", "required": true, "schema": {"type": "string", "uniqueItems": true}});
-    let describe = |served: Served, operation: &Operation, id: String| {
+    let describe = |served: ServedKind, operation: &PathOperation, id: String| {
         let content = json!({"application/json": {"schema": reference(IN_V3, &operation.answers)}});
         let mut described = json!({
             "operationId": id, "tags": [format!("{GROUP}_{VERSION}")],

@@ -1,8 +1,8 @@
 //! JSON patches and merge patches, within the limits of `tortie_apply`. Server-side apply is handled in `write`.
 
-use crate::refusal::Refusal;
+use crate::refusal::StatusError;
 use serde_json::Value;
-use tortie_apply::PatchError;
+use tortie_apply::BoundedPatchError;
 
 pub const JSON_PATCH: &str = "application/json-patch+json";
 pub const MERGE_PATCH: &str = "application/merge-patch+json";
@@ -11,56 +11,58 @@ pub const APPLY_PATCH: &str = "application/apply-patch+yaml";
 const MAX_PATCHED_BYTES: usize = crate::body::LIMIT;
 
 #[derive(Clone, Debug)]
-pub enum Patch {
+pub enum ObjectPatch {
     Json(json_patch::Patch),
     Merge(Value),
     /// A configuration for server-side apply.
     Apply(Value),
 }
 
-impl Patch {
+impl ObjectPatch {
     /// Parses the body of a request by its media type.
-    pub fn read(media_type: &str, body: &[u8]) -> Result<Patch, Refusal> {
+    pub fn read(media_type: &str, body: &[u8]) -> Result<ObjectPatch, StatusError> {
         match media_type {
             JSON_PATCH => serde_json::from_slice(body)
-                .map(Patch::Json)
-                .map_err(|error| Refusal::bad_request(format!("error decoding JSON patch: {error}"))),
+                .map(ObjectPatch::Json)
+                .map_err(|error| StatusError::bad_request(format!("error decoding JSON patch: {error}"))),
             MERGE_PATCH => match serde_json::from_slice(body) {
-                Ok(patch @ Value::Object(_)) => Ok(Patch::Merge(patch)),
-                Ok(_) => Err(Refusal::bad_request("a merge patch is an object")),
-                Err(error) => Err(Refusal::bad_request(format!("error decoding merge patch: {error}"))),
+                Ok(patch @ Value::Object(_)) => Ok(ObjectPatch::Merge(patch)),
+                Ok(_) => Err(StatusError::bad_request("a merge patch is an object")),
+                Err(error) => Err(StatusError::bad_request(format!("error decoding merge patch: {error}"))),
             },
-            APPLY_PATCH => crate::body::document(body).map(Patch::Apply),
-            _ => Err(Refusal::unsupported_media_type(&[JSON_PATCH, MERGE_PATCH, APPLY_PATCH].join(", "))),
+            APPLY_PATCH => crate::body::document(body).map(ObjectPatch::Apply),
+            _ => Err(StatusError::unsupported_media_type(&[JSON_PATCH, MERGE_PATCH, APPLY_PATCH].join(", "))),
         }
     }
 
     /// Returns whether the patch creates the object if it does not exist.
     pub fn creates(&self) -> bool {
-        matches!(self, Patch::Apply(_))
+        matches!(self, ObjectPatch::Apply(_))
     }
 
     /// Returns the object after a JSON or merge patch.
-    pub fn onto(&self, object: &Value) -> Result<Value, Refusal> {
+    pub fn onto(&self, object: &Value) -> Result<Value, StatusError> {
         let patched = match self {
-            Patch::Json(patch) => tortie_apply::apply_json_patch(object, &patch.0),
-            Patch::Merge(patch) | Patch::Apply(patch) => tortie_apply::apply_merge_patch(object, patch),
+            ObjectPatch::Json(patch) => tortie_apply::apply_json_patch(object, &patch.0),
+            ObjectPatch::Merge(patch) | ObjectPatch::Apply(patch) => {
+                tortie_apply::apply_merge_patch(object, patch)
+            }
         };
         let patched = patched.map_err(|error| match error {
             // The status code that kube-apiserver uses for it.
-            PatchError::TooManyOperations(_) => Refusal::entity_too_large(error.to_string()),
-            PatchError::Operation(_) => Refusal::unprocessable(format!(
+            BoundedPatchError::TooManyOperations(_) => StatusError::entity_too_large(error.to_string()),
+            BoundedPatchError::Operation(_) => StatusError::unprocessable(format!(
                 "the server rejected our request due to an error in our request: {error}"
             )),
-            PatchError::CopiesTooLarge | PatchError::TooDeep | PatchError::TooManySteps => {
-                Refusal::unprocessable(error.to_string())
-            }
+            BoundedPatchError::CopiesTooLarge
+            | BoundedPatchError::TooDeep
+            | BoundedPatchError::TooManySteps => StatusError::unprocessable(error.to_string()),
         })?;
         if !patched.is_object() {
-            return Err(Refusal::unprocessable("the patch leaves no object"));
+            return Err(StatusError::unprocessable("the patch leaves no object"));
         }
         if !tortie_apply::fits_json(&patched, MAX_PATCHED_BYTES) {
-            return Err(Refusal::too_large(MAX_PATCHED_BYTES));
+            return Err(StatusError::too_large(MAX_PATCHED_BYTES));
         }
         Ok(patched)
     }
@@ -74,7 +76,7 @@ mod tests {
     #[test]
     fn patches_do_what_they_say() {
         let object = json!({"spec": {"order": 1, "nets": ["a", "b"]}});
-        let patched = |form: &str, text: &str| Patch::read(form, text.as_bytes())?.onto(&object);
+        let patched = |form: &str, text: &str| ObjectPatch::read(form, text.as_bytes())?.onto(&object);
         assert_eq!(
             patched(MERGE_PATCH, r#"{"spec": {"order": null, "nets": ["c"]}}"#).unwrap(),
             json!({"spec": {"nets": ["c"]}})
@@ -100,7 +102,7 @@ mod tests {
     #[test]
     fn patches_that_cost_too_much_are_refused() {
         let object = json!({"a": "x".repeat(1 << 20)});
-        let refused = |form: &str, text: &str| Patch::read(form, text.as_bytes())?.onto(&object);
+        let refused = |form: &str, text: &str| ObjectPatch::read(form, text.as_bytes())?.onto(&object);
         let many = |operation: &str, count| format!("[{}]", vec![operation; count].join(","));
         let deep = |levels| format!("{}1{}", "{\"a\":".repeat(levels), "}".repeat(levels));
         for (form, text, code) in [

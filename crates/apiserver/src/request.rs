@@ -1,13 +1,13 @@
 //! Parses the method, path and query of a request.
 
-use crate::refusal::{Cause, Refusal};
-use crate::resources::{GROUP, Served, VERSION};
+use crate::refusal::{StatusCause, StatusError};
+use crate::resources::{GROUP, ServedKind, VERSION};
 use http::Method;
 use percent_encoding::percent_decode_str;
 use std::collections::BTreeMap;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verb {
+pub enum RequestVerb {
     Get,
     List,
     Watch,
@@ -18,39 +18,39 @@ pub enum Verb {
     DeleteCollection,
 }
 
-impl Verb {
+impl RequestVerb {
     /// Returns the verb as named in RBAC rules.
     pub const fn name(self) -> &'static str {
         match self {
-            Verb::Get => "get",
-            Verb::List => "list",
-            Verb::Watch => "watch",
-            Verb::Create => "create",
-            Verb::Update => "update",
-            Verb::Patch => "patch",
-            Verb::Delete => "delete",
-            Verb::DeleteCollection => "deletecollection",
+            RequestVerb::Get => "get",
+            RequestVerb::List => "list",
+            RequestVerb::Watch => "watch",
+            RequestVerb::Create => "create",
+            RequestVerb::Update => "update",
+            RequestVerb::Patch => "patch",
+            RequestVerb::Delete => "delete",
+            RequestVerb::DeleteCollection => "deletecollection",
         }
     }
 }
 
 /// A request about objects.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Request {
-    pub verb: Verb,
-    pub served: Served,
+pub struct ObjectRequest {
+    pub verb: RequestVerb,
+    pub served: ServedKind,
     /// Empty for cluster-scoped kinds and for all namespaces.
     pub namespace: String,
     /// Empty for collections.
     pub name: String,
     /// Whether it addresses the status subresource.
     pub is_status: bool,
-    pub options: Options,
+    pub options: RequestOptions,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub enum Target {
-    Objects(Box<Request>),
+pub enum RequestTarget {
+    Objects(Box<ObjectRequest>),
     /// Discovery, schemas, health and similar paths.
     Path(String),
 }
@@ -65,7 +65,7 @@ pub enum FieldValidation {
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Options {
+pub struct RequestOptions {
     pub label_selector: String,
     pub field_selector: String,
     pub resource_version: String,
@@ -87,16 +87,16 @@ pub struct Options {
 /// Maximum length of a field manager's name.
 pub const MAX_MANAGER: usize = 128;
 
-pub fn parse(method: &Method, path: &str, query: &str) -> Result<Target, Refusal> {
+pub fn parse(method: &Method, path: &str, query: &str) -> Result<RequestTarget, StatusError> {
     let prefix = format!("/apis/{GROUP}/{VERSION}/");
     let Some(rest) = path.strip_prefix(&prefix).filter(|rest| !rest.is_empty()) else {
-        return Ok(Target::Path(path.trim_end_matches('/').to_owned()));
+        return Ok(RequestTarget::Path(path.trim_end_matches('/').to_owned()));
     };
     let parts: Vec<String> = rest
         .split('/')
         .map(|part| percent_decode_str(part).decode_utf8().map(|part| part.into_owned()))
         .collect::<Result<_, _>>()
-        .map_err(|_| Refusal::bad_request("the path is not UTF-8 text"))?;
+        .map_err(|_| StatusError::bad_request("the path is not UTF-8 text"))?;
     let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
     let (namespace, parts) = match parts.as_slice() {
         ["namespaces", namespace, rest @ ..] if !rest.is_empty() => (*namespace, rest),
@@ -106,39 +106,39 @@ pub fn parse(method: &Method, path: &str, query: &str) -> Result<Target, Refusal
         [plural] | [plural, ""] => (*plural, "", false),
         [plural, name] => (*plural, *name, false),
         [plural, name, "status"] => (*plural, *name, true),
-        _ => return Err(Refusal::no_such_path()),
+        _ => return Err(StatusError::no_such_path()),
     };
-    let served = Served::find(plural).ok_or_else(Refusal::no_such_path)?;
+    let served = ServedKind::find(plural).ok_or_else(StatusError::no_such_path)?;
     let fits = match (served.kind.is_namespaced(), namespace.is_empty()) {
         (true, true) => name.is_empty(),
         (true, false) | (false, true) => true,
         (false, false) => false,
     };
     if !fits || (is_status && !served.has_status()) {
-        return Err(Refusal::no_such_path());
+        return Err(StatusError::no_such_path());
     }
     let pairs: BTreeMap<String, String> = form_urlencoded::parse(query.as_bytes()).into_owned().collect();
     let options = options(&pairs)?;
     let watches = pairs.get("watch").is_some_and(|value| flag(value));
     let verb = match (method.as_str(), name.is_empty()) {
-        ("GET" | "HEAD", true) if watches => Verb::Watch,
-        ("GET" | "HEAD", true) => Verb::List,
-        ("GET" | "HEAD", false) => Verb::Get,
-        ("POST", true) => Verb::Create,
-        ("PUT", false) => Verb::Update,
-        ("PATCH", false) => Verb::Patch,
-        ("DELETE", true) => Verb::DeleteCollection,
-        ("DELETE", false) if !is_status => Verb::Delete,
+        ("GET" | "HEAD", true) if watches => RequestVerb::Watch,
+        ("GET" | "HEAD", true) => RequestVerb::List,
+        ("GET" | "HEAD", false) => RequestVerb::Get,
+        ("POST", true) => RequestVerb::Create,
+        ("PUT", false) => RequestVerb::Update,
+        ("PATCH", false) => RequestVerb::Patch,
+        ("DELETE", true) => RequestVerb::DeleteCollection,
+        ("DELETE", false) if !is_status => RequestVerb::Delete,
         _ => {
-            return Err(Refusal::method_not_allowed(
+            return Err(StatusError::method_not_allowed(
                 "the server does not allow this method on the requested resource",
             ));
         }
     };
-    if verb == Verb::Create && served.kind.is_namespaced() && namespace.is_empty() {
-        return Err(Refusal::bad_request("an empty namespace may not be set during creation"));
+    if verb == RequestVerb::Create && served.kind.is_namespaced() && namespace.is_empty() {
+        return Err(StatusError::bad_request("an empty namespace may not be set during creation"));
     }
-    Ok(Target::Objects(Box::new(Request {
+    Ok(RequestTarget::Objects(Box::new(ObjectRequest {
         verb,
         served,
         namespace: namespace.to_owned(),
@@ -152,20 +152,20 @@ fn flag(text: &str) -> bool {
     !matches!(text, "0" | "false" | "False" | "FALSE" | "f" | "F")
 }
 
-fn options(pairs: &BTreeMap<String, String>) -> Result<Options, Refusal> {
+fn options(pairs: &BTreeMap<String, String>) -> Result<RequestOptions, StatusError> {
     let text = |name: &str| pairs.get(name).cloned().unwrap_or_default();
     let is = |name: &str| pairs.get(name).is_some_and(|value| flag(value));
-    let number = |name: &str| -> Result<Option<u64>, Refusal> {
+    let number = |name: &str| -> Result<Option<u64>, StatusError> {
         let given = pairs.get(name).filter(|text| !text.is_empty());
         let parsed = given.map(|text| text.parse::<u64>()).transpose();
-        parsed.map_err(|_| Refusal::bad_request(format!("{name}: must be a number that is not negative")))
+        parsed.map_err(|_| StatusError::bad_request(format!("{name}: must be a number that is not negative")))
     };
     let field_validation = match text("fieldValidation").as_str() {
         "" | "Warn" => FieldValidation::Warn,
         "Ignore" => FieldValidation::Ignore,
         "Strict" => FieldValidation::Strict,
         other => {
-            return Err(Refusal::unprocessable(format!(
+            return Err(StatusError::unprocessable(format!(
                 "fieldValidation: Unsupported value: {other:?}: supported values: \"Ignore\", \"Strict\", \"Warn\""
             )));
         }
@@ -174,18 +174,18 @@ fn options(pairs: &BTreeMap<String, String>) -> Result<Options, Refusal> {
         "" => false,
         "All" => true,
         other => {
-            return Err(Refusal::unprocessable(format!(
+            return Err(StatusError::unprocessable(format!(
                 "dryRun: Unsupported value: {other:?}: supported values: \"All\""
             )));
         }
     };
     let field_manager = text("fieldManager");
     if field_manager.len() > MAX_MANAGER || field_manager.chars().any(char::is_control) {
-        return Err(Refusal::unprocessable(format!(
+        return Err(StatusError::unprocessable(format!(
             "fieldManager: Invalid value: {field_manager:?}: at most {MAX_MANAGER} characters that can be printed"
         )));
     }
-    Ok(Options {
+    Ok(RequestOptions {
         label_selector: text("labelSelector"),
         field_selector: text("fieldSelector"),
         resource_version: text("resourceVersion"),
@@ -205,7 +205,7 @@ fn options(pairs: &BTreeMap<String, String>) -> Result<Options, Refusal> {
 }
 
 /// Returns the field manager of a request. Without one in the query, it is the product name of the user agent.
-pub fn manager(options: &Options, user_agent: &str) -> String {
+pub fn manager(options: &RequestOptions, user_agent: &str) -> String {
     if !options.field_manager.is_empty() {
         return options.field_manager.clone();
     }
@@ -221,11 +221,11 @@ pub fn manager(options: &Options, user_agent: &str) -> String {
 }
 
 /// Rejects names and namespaces that cannot exist, before anything is looked up.
-pub fn check_names(request: &Request) -> Result<(), Refusal> {
+pub fn check_names(request: &ObjectRequest) -> Result<(), StatusError> {
     let name = &request.name;
     if name.len() > 253 || request.namespace.len() > 63 || name == "." || name == ".." || name.contains('%') {
-        let cause = Cause::invalid("metadata.name", name, "not the name of an object");
-        return Err(Refusal::invalid(request.served, name, vec![cause]));
+        let cause = StatusCause::invalid("metadata.name", name, "not the name of an object");
+        return Err(StatusError::invalid(request.served, name, vec![cause]));
     }
     Ok(())
 }
@@ -235,9 +235,9 @@ mod tests {
     use super::*;
     use tortie_model::Kind;
 
-    fn objects(method: Method, path: &str, query: &str) -> Request {
+    fn objects(method: Method, path: &str, query: &str) -> ObjectRequest {
         match parse(&method, &format!("/apis/projectcalico.org/v3/{path}"), query) {
-            Ok(Target::Objects(request)) => *request,
+            Ok(RequestTarget::Objects(request)) => *request,
             other => panic!("{other:?}"),
         }
     }
@@ -245,17 +245,17 @@ mod tests {
     #[test]
     fn paths_and_methods_are_verbs() {
         for (method, path, query, verb) in [
-            (Method::GET, "tiers", "", Verb::List),
-            (Method::GET, "tiers/t", "", Verb::Get),
-            (Method::GET, "tiers", "watch=true", Verb::Watch),
-            (Method::GET, "tiers", "watch=0", Verb::List),
-            (Method::GET, "networkpolicies", "", Verb::List),
-            (Method::GET, "namespaces/shop/networkpolicies/a.b", "", Verb::Get),
-            (Method::POST, "namespaces/shop/networkpolicies", "", Verb::Create),
-            (Method::PUT, "tiers/t/status", "", Verb::Update),
-            (Method::PATCH, "tiers/t", "", Verb::Patch),
-            (Method::DELETE, "tiers/t", "", Verb::Delete),
-            (Method::DELETE, "namespaces/shop/networksets", "", Verb::DeleteCollection),
+            (Method::GET, "tiers", "", RequestVerb::List),
+            (Method::GET, "tiers/t", "", RequestVerb::Get),
+            (Method::GET, "tiers", "watch=true", RequestVerb::Watch),
+            (Method::GET, "tiers", "watch=0", RequestVerb::List),
+            (Method::GET, "networkpolicies", "", RequestVerb::List),
+            (Method::GET, "namespaces/shop/networkpolicies/a.b", "", RequestVerb::Get),
+            (Method::POST, "namespaces/shop/networkpolicies", "", RequestVerb::Create),
+            (Method::PUT, "tiers/t/status", "", RequestVerb::Update),
+            (Method::PATCH, "tiers/t", "", RequestVerb::Patch),
+            (Method::DELETE, "tiers/t", "", RequestVerb::Delete),
+            (Method::DELETE, "namespaces/shop/networksets", "", RequestVerb::DeleteCollection),
         ] {
             assert_eq!(objects(method, path, query).verb, verb, "{path}?{query}");
         }
@@ -284,16 +284,16 @@ mod tests {
         for query in ["dryRun=Some", "fieldValidation=Loud", "limit=-1"] {
             assert!(parse(&Method::GET, "/apis/projectcalico.org/v3/tiers", query).is_err(), "{query}");
         }
-        assert_eq!(parse(&Method::GET, "/healthz/", ""), Ok(Target::Path("/healthz".into())));
+        assert_eq!(parse(&Method::GET, "/healthz/", ""), Ok(RequestTarget::Path("/healthz".into())));
     }
 
     #[test]
     fn programs_have_names() {
-        let named = |agent: &str| manager(&Options::default(), agent);
+        let named = |agent: &str| manager(&RequestOptions::default(), agent);
         assert_eq!(named("kubectl/v1.35 (linux)"), "kubectl");
         assert_eq!(named(&"x".repeat(500)).len(), MAX_MANAGER);
         assert_eq!(named(""), "");
-        let options = Options { field_manager: "me".into(), ..Options::default() };
+        let options = RequestOptions { field_manager: "me".into(), ..RequestOptions::default() };
         assert_eq!(manager(&options, "kubectl/1"), "me");
     }
 }

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 use std::sync::LazyLock;
-use tortie_apply::{Set, Shape};
+use tortie_apply::{FieldSet, MergeSchema};
 use tortie_model::{Kind, schema};
 
 pub const GROUP: &str = "projectcalico.org";
@@ -10,16 +10,16 @@ pub const VERSION: &str = "v3";
 pub const API_VERSION: &str = tortie_model::API_VERSION;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Served {
+pub struct ServedKind {
     pub kind: Kind,
     pub short_names: &'static [&'static str],
 }
 
-const fn served(kind: Kind, short_names: &'static [&'static str]) -> Served {
-    Served { kind, short_names }
+const fn served(kind: Kind, short_names: &'static [&'static str]) -> ServedKind {
+    ServedKind { kind, short_names }
 }
 
-pub const SERVED: &[Served] = &[
+pub const SERVED: &[ServedKind] = &[
     served(Kind::BGPConfiguration, &["bgpconfig", "bgpconfigs"]),
     served(Kind::BGPFilter, &[]),
     served(Kind::BGPPeer, &[]),
@@ -44,29 +44,29 @@ pub const SERVED: &[Served] = &[
 ];
 
 /// Schema and shape of a kind, computed once.
-struct Form {
+struct ResourceSchema {
     kind: Kind,
     schema: Value,
-    shape: Shape,
+    shape: MergeSchema,
 }
 
-static FORMS: LazyLock<Vec<Form>> = LazyLock::new(|| {
-    let form = |served: &Served| {
+static FORMS: LazyLock<Vec<ResourceSchema>> = LazyLock::new(|| {
+    let form = |served: &ServedKind| {
         let schema = schema::json_schema(served.kind);
-        Form { kind: served.kind, shape: Shape::of_object(&schema), schema }
+        ResourceSchema { kind: served.kind, shape: MergeSchema::of_object(&schema), schema }
     };
     SERVED.iter().map(form).collect()
 });
 
-static NO_FORM: LazyLock<Form> =
-    LazyLock::new(|| Form { kind: Kind::Node, schema: Value::Null, shape: Shape::Any });
-static STATUS: LazyLock<Set> = LazyLock::new(|| Set::of(&[&["status"]]));
-static SPEC: LazyLock<Set> = LazyLock::new(|| Set::of(&[&["spec"]]));
-static NOTHING: LazyLock<Set> = LazyLock::new(Set::default);
+static NO_FORM: LazyLock<ResourceSchema> =
+    LazyLock::new(|| ResourceSchema { kind: Kind::Node, schema: Value::Null, shape: MergeSchema::Any });
+static STATUS: LazyLock<FieldSet> = LazyLock::new(|| FieldSet::of(&[&["status"]]));
+static SPEC: LazyLock<FieldSet> = LazyLock::new(|| FieldSet::of(&[&["spec"]]));
+static NOTHING: LazyLock<FieldSet> = LazyLock::new(FieldSet::default);
 
-impl Served {
+impl ServedKind {
     /// Returns the resource with this plural name.
-    pub fn find(plural: &str) -> Option<Served> {
+    pub fn find(plural: &str) -> Option<ServedKind> {
         SERVED.iter().copied().find(|served| served.kind.plural() == plural)
     }
 
@@ -99,7 +99,7 @@ impl Served {
         self.kind == Kind::ClusterInformation
     }
 
-    fn form(self) -> &'static Form {
+    fn form(self) -> &'static ResourceSchema {
         FORMS.iter().find(|form| form.kind == self.kind).unwrap_or(&NO_FORM)
     }
 
@@ -107,12 +107,12 @@ impl Served {
         &self.form().schema
     }
 
-    pub fn shape(self) -> &'static Shape {
+    pub fn shape(self) -> &'static MergeSchema {
         &self.form().shape
     }
 
     /// Returns the fields that a write to the object, or to its status, does not change.
-    pub fn reset_fields(self, to_status: bool) -> &'static Set {
+    pub fn reset_fields(self, to_status: bool) -> &'static FieldSet {
         match (self.has_status(), to_status) {
             (false, _) => &NOTHING,
             (true, false) => &STATUS,
@@ -144,7 +144,7 @@ mod tests {
     fn every_resource_has_a_schema() {
         for served in SERVED {
             assert!(served.schema().pointer("/properties/spec").is_some(), "{}", served.kind);
-            assert!(matches!(served.shape(), Shape::Map { .. }), "{}", served.kind);
+            assert!(matches!(served.shape(), MergeSchema::Map { .. }), "{}", served.kind);
         }
     }
 }

@@ -6,15 +6,15 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 #[derive(Debug)]
-pub struct Reviews<K, V> {
+pub struct ReviewCache<K, V> {
     known: Mutex<HashMap<K, (Instant, V)>>,
     lifetime: Duration,
     at_most: usize,
 }
 
-impl<K: Eq + Hash, V: Clone> Reviews<K, V> {
-    pub fn new(lifetime: Duration, at_most: usize) -> Reviews<K, V> {
-        Reviews { known: Mutex::default(), lifetime, at_most }
+impl<K: Eq + Hash, V: Clone> ReviewCache<K, V> {
+    pub fn new(lifetime: Duration, at_most: usize) -> ReviewCache<K, V> {
+        ReviewCache { known: Mutex::default(), lifetime, at_most }
     }
 
     pub fn get(&self, key: &K, now: Instant) -> Option<V> {
@@ -42,7 +42,7 @@ mod tests {
 
     #[test]
     fn answers_are_forgotten_in_time_and_when_there_are_too_many() {
-        let reviews = Reviews::new(Duration::from_secs(10), 3);
+        let reviews = ReviewCache::new(Duration::from_secs(10), 3);
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         reviews.put(1, "a", at(0));

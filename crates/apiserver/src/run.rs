@@ -1,12 +1,12 @@
 //! The API server process: builds the server from its settings, runs it, and shuts it down gracefully.
 
-use crate::access::Access;
-use crate::handler::Handler;
+use crate::access::AccessControl;
+use crate::handler::ApiHandler;
 use crate::listen::ListenArgs;
-use crate::server::{Identity, Pair, Server};
-use crate::storage::Storage;
-use crate::trust::{AskForCertificate, CONFIG_MAP, Current, NAMESPACE, Trust};
-use crate::webhook::keeper::{CertifiedServer, Keeper};
+use crate::server::{CertificatePair, CertificateSource, HttpsServer};
+use crate::storage::ObjectStorage;
+use crate::trust::{CONFIG_MAP, CurrentTrust, NAMESPACE, OptionalCertificateVerifier, ProxyTrust};
+use crate::webhook::keeper::{CertifiedServer, ServingCertificateKeeper};
 use crate::webhook::{WebhooksArgs, serve_webhooks};
 use clap::Args;
 use std::collections::BTreeMap;
@@ -17,9 +17,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
-use tortie_store::orchestrator::Orchestrator;
-use tortie_store::{Backoff, Client, Config, Limits};
-use tortie_tls::Lifetimes;
+use tortie_store::orchestrator::OrchestratorClient;
+use tortie_store::{Backoff, StoreClient, StoreConfig, StoreLimits};
+use tortie_tls::CertificateLifetimes;
 
 /// Names in the self-signed certificate.
 const NAMES: [&str; 4] =
@@ -37,14 +37,14 @@ pub struct ApiServerArgs {
     #[command(flatten)]
     pub listen: ListenArgs,
     /// Configuration file with the location of the datastore, as for calicoctl
-    #[arg(long, value_name = "FILE", default_value = Config::DEFAULT_FILE)]
+    #[arg(long, value_name = "FILE", default_value = StoreConfig::DEFAULT_FILE)]
     pub config: PathBuf,
 }
 
 #[derive(Debug, thiserror::Error)]
-pub enum RunError {
+pub enum ApiServerRunError {
     #[error(transparent)]
-    Store(#[from] tortie_store::Error),
+    Store(#[from] tortie_store::StoreError),
     #[error(transparent)]
     Tls(#[from] tortie_tls::TlsError),
     #[error("the server's own certificate: {0}")]
@@ -66,8 +66,8 @@ pub enum RunError {
 }
 
 /// Completes on SIGTERM or SIGINT.
-fn told_to_stop() -> Result<impl Future<Output = ()>, RunError> {
-    let signals = |error| RunError::Io { what: "signals".to_owned(), error };
+fn told_to_stop() -> Result<impl Future<Output = ()>, ApiServerRunError> {
+    let signals = |error| ApiServerRunError::Io { what: "signals".to_owned(), error };
     let mut terminate = signal(SignalKind::terminate()).map_err(signals)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(signals)?;
     Ok(async move {
@@ -79,29 +79,29 @@ fn told_to_stop() -> Result<impl Future<Output = ()>, RunError> {
 }
 
 /// Runs until SIGTERM or SIGINT.
-pub async fn run(config: Config, args: ApiServerArgs) -> Result<(), RunError> {
+pub async fn run(config: StoreConfig, args: ApiServerArgs) -> Result<(), ApiServerRunError> {
     serve(config, args, told_to_stop()?).await
 }
 
 /// Runs the webhooks until SIGTERM or SIGINT.
-pub async fn run_webhooks(config: Config, args: WebhooksArgs) -> Result<(), RunError> {
-    serve_webhooks(config, args, Lifetimes::default(), told_to_stop()?).await
+pub async fn run_webhooks(config: StoreConfig, args: WebhooksArgs) -> Result<(), ApiServerRunError> {
+    serve_webhooks(config, args, CertificateLifetimes::default(), told_to_stop()?).await
 }
 
 /// Runs until `end`, then closes watches and finishes open requests.
 pub async fn serve(
-    config: Config,
+    config: StoreConfig,
     args: ApiServerArgs,
     end: impl Future<Output = ()>,
-) -> Result<(), RunError> {
-    let target = config.orchestrator().ok_or(RunError::NoKubernetes)?;
-    let orchestrator = Orchestrator::connect(&target, Limits::default()).await?;
-    let client = Client::connect_waiting(&config, |error| {
+) -> Result<(), ApiServerRunError> {
+    let target = config.orchestrator().ok_or(ApiServerRunError::NoKubernetes)?;
+    let orchestrator = OrchestratorClient::connect(&target, StoreLimits::default()).await?;
+    let client = StoreClient::connect_waiting(&config, |error| {
         tracing::warn!(%error, "waiting for the datastore; trying again");
     })
     .await?;
     if client.stores_v3_as_written() {
-        return Err(RunError::ServedAlready);
+        return Err(ApiServerRunError::ServedAlready);
     }
     let (certified_sender, mut certified) = watch::channel(false);
     let (identity, keeper) = match args.listen.identity()? {
@@ -109,23 +109,24 @@ pub async fn serve(
         None => {
             // A self-signed certificate that clients cannot verify. It serves clients that do not verify until a
             // signed one exists.
-            let own = Pair::generate(NAMES.map(str::to_owned).to_vec()).map_err(RunError::Certificate)?;
+            let own = CertificatePair::generate(NAMES.map(str::to_owned).to_vec())
+                .map_err(ApiServerRunError::Certificate)?;
             let (serving, served) = watch::channel(Some(Arc::new(own)));
-            let keeper = Keeper {
+            let keeper = ServingCertificateKeeper {
                 server: CertifiedServer::ApiServer,
                 orchestrator: orchestrator.clone(),
                 namespace: CERTIFICATE_NAMESPACE.to_owned(),
-                lifetimes: Lifetimes::default(),
+                lifetimes: CertificateLifetimes::default(),
                 serving,
                 certified: certified_sender,
             };
-            (Identity::Renewed(served), Some(tokio::spawn(keeper.run())))
+            (CertificateSource::Renewed(served), Some(tokio::spawn(keeper.run())))
         }
     };
-    let trust = Arc::new(Current::default());
+    let trust = Arc::new(CurrentTrust::default());
     let (stop, stopping) = watch::channel(false);
-    let access = Access::new(orchestrator.clone(), trust.clone());
-    let handler = Arc::new(Handler::new(Storage::new(client), access, stopping.clone()));
+    let access = AccessControl::new(orchestrator.clone(), trust.clone());
+    let handler = Arc::new(ApiHandler::new(ObjectStorage::new(client), access, stopping.clone()));
     if keeper.is_some() {
         // kube-apiserver sends no requests before the CA is registered.
         let waited = tokio::time::timeout(CERTIFICATE_WAIT, certified.wait_for(|certified| *certified)).await;
@@ -138,8 +139,8 @@ pub async fn serve(
     }
     let (listener, address) = args.listen.listen(args.secure_port).await?;
     let follower = tokio::spawn(follow_trust(orchestrator, trust.clone()));
-    let clients = Arc::new(AskForCertificate::new(trust));
-    let server = Server { identity, clients, answers: handler, stopping };
+    let clients = Arc::new(OptionalCertificateVerifier::new(trust));
+    let server = HttpsServer { identity, clients, answers: handler, stopping };
     let serving = tokio::spawn(server.serve(listener));
     // The daemon also runs when standard output is closed.
     let _ = writeln!(std::io::stdout(), "ready: API server on {address}");
@@ -156,7 +157,7 @@ pub async fn serve(
 }
 
 /// Watches the cluster's settings for the front proxy and applies changes without a restart.
-async fn follow_trust(orchestrator: Orchestrator, trust: Arc<Current>) {
+async fn follow_trust(orchestrator: OrchestratorClient, trust: Arc<CurrentTrust>) {
     let mut backoff = Backoff::default();
     let mut known: Option<BTreeMap<String, String>> = None;
     loop {
@@ -173,13 +174,13 @@ async fn follow_trust(orchestrator: Orchestrator, trust: Arc<Current>) {
 }
 
 async fn follow_once(
-    orchestrator: &Orchestrator,
-    trust: &Current,
+    orchestrator: &OrchestratorClient,
+    trust: &CurrentTrust,
     known: &mut Option<BTreeMap<String, String>>,
 ) -> Result<(), String> {
     let data = orchestrator.config_map(NAMESPACE, CONFIG_MAP).await.map_err(|error| error.to_string())?;
     if known.as_ref() != Some(&data) {
-        trust.set(Trust::read(&data)?);
+        trust.set(ProxyTrust::read(&data)?);
         tracing::info!("read the authentication settings from {NAMESPACE}/{CONFIG_MAP}");
         *known = Some(data.clone());
     }

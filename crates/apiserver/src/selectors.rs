@@ -1,19 +1,19 @@
 //! Parses the label and field selectors of a query and evaluates them.
 
-use crate::refusal::Refusal;
-use crate::resources::Served;
+use crate::refusal::StatusError;
+use crate::resources::ServedKind;
 use std::collections::{BTreeMap, BTreeSet};
 use tortie_model::names::{check_label_value, check_qualified};
-use tortie_store::LabelSelector;
-use tortie_store::page::Requirement;
+use tortie_store::EntryLabelSelector;
+use tortie_store::page::EntryLabelRequirement;
 
 /// Maximum length of a selector.
 const MAX_TEXT: usize = 64 << 10;
 
 /// Selection of objects; all conditions must hold.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Selection {
-    pub labels: LabelSelector,
+pub struct ObjectSelection {
+    pub labels: EntryLabelSelector,
     pub fields: Vec<FieldRequirement>,
     /// Restricts to objects of these tiers; `None` for every tier.
     pub tiers: Option<BTreeSet<String>>,
@@ -21,14 +21,14 @@ pub struct Selection {
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct FieldRequirement {
-    pub field: Field,
+    pub field: SelectableField,
     pub value: String,
     /// Whether the field must have this value, or must not.
     pub equal: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Field {
+pub enum SelectableField {
     Name,
     Namespace,
     Tier,
@@ -36,29 +36,33 @@ pub enum Field {
 
 /// The properties of an object that a selection evaluates.
 #[derive(Clone, Copy, Debug)]
-pub struct Subject<'a> {
+pub struct SelectionSubject<'a> {
     pub name: &'a str,
     pub namespace: &'a str,
     pub tier: &'a str,
     pub labels: &'a BTreeMap<String, String>,
 }
 
-impl Selection {
-    pub fn parse(served: Served, labels: &str, fields: &str) -> Result<Selection, Refusal> {
+impl ObjectSelection {
+    pub fn parse(served: ServedKind, labels: &str, fields: &str) -> Result<ObjectSelection, StatusError> {
         if labels.len() > MAX_TEXT || fields.len() > MAX_TEXT {
-            return Err(Refusal::bad_request("the selector is too long"));
+            return Err(StatusError::bad_request("the selector is too long"));
         }
-        Ok(Selection { labels: parse_labels(labels)?, fields: parse_fields(served, fields)?, tiers: None })
+        Ok(ObjectSelection {
+            labels: parse_labels(labels)?,
+            fields: parse_fields(served, fields)?,
+            tiers: None,
+        })
     }
 
-    pub fn selects(&self, subject: &Subject<'_>) -> bool {
+    pub fn selects(&self, subject: &SelectionSubject<'_>) -> bool {
         self.labels.matches(subject.labels)
             && self.tiers.as_ref().is_none_or(|tiers| tiers.contains(subject.tier))
             && self.fields.iter().all(|wanted| {
                 let value = match wanted.field {
-                    Field::Name => subject.name,
-                    Field::Namespace => subject.namespace,
-                    Field::Tier => subject.tier,
+                    SelectableField::Name => subject.name,
+                    SelectableField::Namespace => subject.namespace,
+                    SelectableField::Tier => subject.tier,
                 };
                 (value == wanted.value) == wanted.equal
             })
@@ -66,11 +70,12 @@ impl Selection {
 
     /// Returns the tiers that the selectors name, if they name any.
     pub fn named_tiers(&self, label: &str) -> Option<BTreeSet<String>> {
-        let by_field = self.fields.iter().filter(|wanted| wanted.field == Field::Tier && wanted.equal);
+        let by_field =
+            self.fields.iter().filter(|wanted| wanted.field == SelectableField::Tier && wanted.equal);
         let mut named: Option<BTreeSet<String>> = None;
         let sets = by_field.map(|wanted| BTreeSet::from([wanted.value.clone()])).chain(
             self.labels.0.iter().filter_map(|requirement| match requirement {
-                Requirement::In { key, values } if key == label => Some(values.clone()),
+                EntryLabelRequirement::In { key, values } if key == label => Some(values.clone()),
                 _ => None,
             }),
         );
@@ -84,7 +89,7 @@ impl Selection {
     }
 }
 
-fn parse_fields(served: Served, text: &str) -> Result<Vec<FieldRequirement>, Refusal> {
+fn parse_fields(served: ServedKind, text: &str) -> Result<Vec<FieldRequirement>, StatusError> {
     let mut found = Vec::new();
     for term in text.split(',').filter(|term| !term.is_empty()) {
         let (name, value, equal) = if let Some((name, value)) = term.split_once("!=") {
@@ -94,14 +99,14 @@ fn parse_fields(served: Served, text: &str) -> Result<Vec<FieldRequirement>, Ref
         } else if let Some((name, value)) = term.split_once('=') {
             (name, value, true)
         } else {
-            return Err(Refusal::bad_request(format!("invalid field selector: {term:?}: no operator")));
+            return Err(StatusError::bad_request(format!("invalid field selector: {term:?}: no operator")));
         };
         let field = match name {
-            "metadata.name" => Field::Name,
-            "metadata.namespace" if served.kind.is_namespaced() => Field::Namespace,
-            "spec.tier" if served.is_tiered() => Field::Tier,
+            "metadata.name" => SelectableField::Name,
+            "metadata.namespace" if served.kind.is_namespaced() => SelectableField::Namespace,
+            "spec.tier" if served.is_tiered() => SelectableField::Tier,
             other => {
-                return Err(Refusal::bad_request(format!(
+                return Err(StatusError::bad_request(format!(
                     "{:?} is not a known field selector: only \"metadata.name\"{}{}",
                     other,
                     if served.kind.is_namespaced() { ", \"metadata.namespace\"" } else { "" },
@@ -115,7 +120,7 @@ fn parse_fields(served: Served, text: &str) -> Result<Vec<FieldRequirement>, Ref
 }
 
 /// Parses the text form of Kubernetes: `a=b,c!=d,e in (f,g),h notin (i),j,!k`.
-pub fn parse_labels(text: &str) -> Result<LabelSelector, Refusal> {
+pub fn parse_labels(text: &str) -> Result<EntryLabelSelector, StatusError> {
     let mut requirements = Vec::new();
     let mut rest = text.trim();
     while !rest.is_empty() {
@@ -123,7 +128,7 @@ pub fn parse_labels(text: &str) -> Result<LabelSelector, Refusal> {
         rest = after.trim_start();
         requirements.push(requirement(term.trim())?);
     }
-    Ok(LabelSelector(requirements))
+    Ok(EntryLabelSelector(requirements))
 }
 
 /// Splits at the first comma outside of parentheses.
@@ -140,48 +145,50 @@ fn next_term(text: &str) -> (&str, &str) {
     (text, "")
 }
 
-fn requirement(term: &str) -> Result<Requirement, Refusal> {
+fn requirement(term: &str) -> Result<EntryLabelRequirement, StatusError> {
     let invalid = |why: &str| {
-        Refusal::bad_request(format!("unable to parse requirement: {term:?} in the label selector: {why}"))
+        StatusError::bad_request(format!(
+            "unable to parse requirement: {term:?} in the label selector: {why}"
+        ))
     };
-    let key = |text: &str| -> Result<String, Refusal> {
+    let key = |text: &str| -> Result<String, StatusError> {
         let text = text.trim();
         check_qualified(text).map_err(|why| invalid(&why))?;
         Ok(text.to_owned())
     };
-    let value = |text: &str| -> Result<String, Refusal> {
+    let value = |text: &str| -> Result<String, StatusError> {
         let text = text.trim();
         check_label_value(text).map_err(|why| invalid(&why))?;
         Ok(text.to_owned())
     };
     if let Some(rest) = term.strip_prefix('!') {
-        return Ok(Requirement::DoesNotExist { key: key(rest)? });
+        return Ok(EntryLabelRequirement::DoesNotExist { key: key(rest)? });
     }
     if let Some(inner) = term.strip_suffix(')') {
         let (head, values) = inner.split_once('(').ok_or_else(|| invalid("a ')' without a '('"))?;
-        let values = values.split(',').map(value).collect::<Result<BTreeSet<String>, Refusal>>()?;
+        let values = values.split(',').map(value).collect::<Result<BTreeSet<String>, StatusError>>()?;
         let (name, operator) = head
             .trim_end()
             .rsplit_once(char::is_whitespace)
             .ok_or_else(|| invalid("found no operator before '('"))?;
         let key = key(name)?;
         return match operator {
-            "in" => Ok(Requirement::In { key, values }),
-            "notin" => Ok(Requirement::NotIn { key, values }),
+            "in" => Ok(EntryLabelRequirement::In { key, values }),
+            "notin" => Ok(EntryLabelRequirement::NotIn { key, values }),
             _ => Err(invalid("the operators before '(' are 'in' and 'notin'")),
         };
     }
     if let Some((name, text)) = term.split_once("!=") {
-        return Ok(Requirement::NotIn { key: key(name)?, values: [value(text)?].into() });
+        return Ok(EntryLabelRequirement::NotIn { key: key(name)?, values: [value(text)?].into() });
     }
     if let Some((name, text)) = term.split_once('=') {
         let text = text.strip_prefix('=').unwrap_or(text);
-        return Ok(Requirement::In { key: key(name)?, values: [value(text)?].into() });
+        return Ok(EntryLabelRequirement::In { key: key(name)?, values: [value(text)?].into() });
     }
     if term.contains(['<', '>']) {
         return Err(invalid("the operators '<' and '>' are not supported"));
     }
-    Ok(Requirement::Exists { key: key(term)? })
+    Ok(EntryLabelRequirement::Exists { key: key(term)? })
 }
 
 #[cfg(test)]
@@ -212,18 +219,19 @@ mod tests {
 
     #[test]
     fn fields_are_those_of_the_kind() {
-        let policies = Served::find(Kind::NetworkPolicy.plural()).unwrap();
-        let pools = Served::find(Kind::IPPool.plural()).unwrap();
+        let policies = ServedKind::find(Kind::NetworkPolicy.plural()).unwrap();
+        let pools = ServedKind::find(Kind::IPPool.plural()).unwrap();
         let selection =
-            Selection::parse(policies, "", "metadata.name=a,metadata.namespace!=b,spec.tier==c").unwrap();
+            ObjectSelection::parse(policies, "", "metadata.name=a,metadata.namespace!=b,spec.tier==c")
+                .unwrap();
         let labels = BTreeMap::new();
-        let subject = |name, namespace, tier| Subject { name, namespace, tier, labels: &labels };
+        let subject = |name, namespace, tier| SelectionSubject { name, namespace, tier, labels: &labels };
         assert!(selection.selects(&subject("a", "x", "c")));
         assert!(!selection.selects(&subject("a", "b", "c")));
         assert!(!selection.selects(&subject("a", "x", "d")));
         assert_eq!(selection.named_tiers("t"), Some(["c".to_owned()].into()));
         for bad in ["spec.tier=x", "metadata.namespace=x", "spec.cidr=x", "metadata.name"] {
-            assert_eq!(Selection::parse(pools, "", bad).unwrap_err().code, 400, "{bad}");
+            assert_eq!(ObjectSelection::parse(pools, "", bad).unwrap_err().code, 400, "{bad}");
         }
     }
 }

@@ -25,8 +25,8 @@ use tokio_rustls::rustls::crypto::aws_lc_rs;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::server::danger::ClientCertVerifier;
-use tortie_http::{Admission, ConnectionActivity, ConnectionLimits, ConnectionTable, RequestGuard};
-use tortie_tls::{Reloading, TlsFiles};
+use tortie_http::{ConnectionActivity, ConnectionAdmission, ConnectionLimits, ConnectionTable, RequestGuard};
+use tortie_tls::{TlsFiles, TlsReloader};
 
 /// Maximum number of connections. The front proxy uses few, each with many requests.
 const CONNECTION_LIMITS: ConnectionLimits = ConnectionLimits { total: 2_048, per_source: 256 };
@@ -47,51 +47,51 @@ const PAUSE: Duration = Duration::from_millis(100);
 const GRACE: Duration = Duration::from_secs(20);
 
 /// Source of the server's certificate.
-pub enum Identity {
+pub enum CertificateSource {
     /// From files, reloaded when they change.
-    Files(Reloading<Arc<Pair>>),
+    Files(TlsReloader<Arc<CertificatePair>>),
     /// Issued and renewed by the server; `None` until it exists.
-    Renewed(watch::Receiver<Option<Arc<Pair>>>),
+    Renewed(watch::Receiver<Option<Arc<CertificatePair>>>),
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub struct Pair {
+pub struct CertificatePair {
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
 }
 
-impl Identity {
-    pub fn from_files(files: TlsFiles) -> Result<Identity, tortie_tls::TlsError> {
-        Reloading::new(files, read_pair).map(Identity::Files)
+impl CertificateSource {
+    pub fn from_files(files: TlsFiles) -> Result<CertificateSource, tortie_tls::TlsError> {
+        TlsReloader::new(files, read_pair).map(CertificateSource::Files)
     }
 
-    fn pair(&self) -> Option<Arc<Pair>> {
+    fn pair(&self) -> Option<Arc<CertificatePair>> {
         match self {
-            Identity::Files(files) => Some(files.get()),
-            Identity::Renewed(current) => current.borrow().clone(),
+            CertificateSource::Files(files) => Some(files.get()),
+            CertificateSource::Renewed(current) => current.borrow().clone(),
         }
     }
 }
 
-impl Pair {
+impl CertificatePair {
     /// Generates a self-signed certificate, which clients cannot verify.
-    pub fn generate(names: Vec<String>) -> Result<Pair, String> {
+    pub fn generate(names: Vec<String>) -> Result<CertificatePair, String> {
         let made = rcgen::generate_simple_self_signed(names).map_err(|error| error.to_string())?;
         let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).map_err(str::to_owned)?;
-        Ok(Pair { chain: vec![made.cert.der().clone()], key })
+        Ok(CertificatePair { chain: vec![made.cert.der().clone()], key })
     }
 
-    pub fn from_pem(certificate: &str, key: &str) -> Result<Pair, String> {
+    pub fn from_pem(certificate: &str, key: &str) -> Result<CertificatePair, String> {
         let chain = CertificateDer::pem_slice_iter(certificate.as_bytes()).collect::<Result<Vec<_>, _>>();
         let key = PrivateKeyDer::from_pem_slice(key.as_bytes());
         match (chain, key) {
-            (Ok(chain), Ok(key)) => Ok(Pair { chain, key }),
+            (Ok(chain), Ok(key)) => Ok(CertificatePair { chain, key }),
             (Err(error), _) | (_, Err(error)) => Err(format!("cannot parse a certificate: {error}")),
         }
     }
 }
 
-fn read_pair(files: &TlsFiles) -> Result<Arc<Pair>, tortie_tls::TlsError> {
+fn read_pair(files: &TlsFiles) -> Result<Arc<CertificatePair>, tortie_tls::TlsError> {
     let failed =
         |path: &std::path::Path, reason: String| tortie_tls::TlsError::File { path: path.to_owned(), reason };
     // Checks that certificate and key match, as for every other server.
@@ -101,25 +101,25 @@ fn read_pair(files: &TlsFiles) -> Result<Arc<Pair>, tortie_tls::TlsError> {
         .map_err(|error| failed(&files.certificate, error.to_string()))?;
     let key =
         PrivateKeyDer::from_pem_file(&files.key).map_err(|error| failed(&files.key, error.to_string()))?;
-    Ok(Arc::new(Pair { chain, key }))
+    Ok(Arc::new(CertificatePair { chain, key }))
 }
 
 /// Certificate chain of a client.
-pub type Chain = Arc<Vec<CertificateDer<'static>>>;
+pub type CertificateChain = Arc<Vec<CertificateDer<'static>>>;
 
 /// The client of a connection.
 #[derive(Clone, Debug)]
-pub struct Peer {
+pub struct ConnectionPeer {
     pub source: IpAddr,
-    pub chain: Chain,
+    pub chain: CertificateChain,
 }
 
 /// Handles the requests of the connections.
-pub trait Answers: Send + Sync + 'static {
+pub trait RequestHandler: Send + Sync + 'static {
     fn answer(
         &self,
         request: http::Request<Body>,
-        peer: &Peer,
+        peer: &ConnectionPeer,
     ) -> impl Future<Output = Response<Body>> + Send;
 
     /// Counts a connection that was closed because of a limit: a new `connection`, or an `idle_connection` to make
@@ -127,8 +127,8 @@ pub trait Answers: Send + Sync + 'static {
     fn count_closed(&self, connection: &'static str);
 }
 
-pub struct Server<A> {
-    pub identity: Identity,
+pub struct HttpsServer<A> {
+    pub identity: CertificateSource,
     /// Verifier of client certificates.
     pub clients: Arc<dyn ClientCertVerifier>,
     pub answers: Arc<A>,
@@ -136,7 +136,7 @@ pub struct Server<A> {
     pub stopping: watch::Receiver<bool>,
 }
 
-impl<A: Answers> Server<A> {
+impl<A: RequestHandler> HttpsServer<A> {
     fn config(&self) -> Result<ServerConfig, String> {
         let pair = self.identity.pair().ok_or("there is no certificate yet")?;
         let builder = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
@@ -171,9 +171,9 @@ impl<A: Answers> Server<A> {
                 }
             };
             match table.make_room(source) {
-                Admission::Free => {}
-                Admission::Displaced => server.answers.count_closed("idle_connection"),
-                Admission::Refused => {
+                ConnectionAdmission::Free => {}
+                ConnectionAdmission::Displaced => server.answers.count_closed("idle_connection"),
+                ConnectionAdmission::Refused => {
                     server.answers.count_closed("connection");
                     continue;
                 }
@@ -205,9 +205,9 @@ impl<A: Answers> Server<A> {
         let (_, session) = stream.get_ref();
         let speaks_2 = session.alpn_protocol() == Some(b"h2".as_slice());
         let shown = session.peer_certificates().unwrap_or_default();
-        let chain: Chain =
+        let chain: CertificateChain =
             Arc::new(shown.iter().map(|certificate| certificate.clone().into_owned()).collect());
-        let (answers, peer) = (self.answers.clone(), Peer { source, chain });
+        let (answers, peer) = (self.answers.clone(), ConnectionPeer { source, chain });
         let requests = activity.clone();
         let service = service_fn(move |request: http::Request<hyper::body::Incoming>| {
             let (answers, peer, guard) = (answers.clone(), peer.clone(), requests.begin_request());

@@ -1,60 +1,62 @@
 //! Reads and deletions of objects over the store, with Kubernetes' semantics of resource versions.
 
-use crate::cache::Cache;
-use crate::refusal::Refusal;
-use crate::request::Options;
-use crate::resources::Served;
-use crate::selectors::Selection;
-use crate::stored::{Stored, number};
+use crate::cache::ResourceCache;
+use crate::refusal::StatusError;
+use crate::request::RequestOptions;
+use crate::resources::ServedKind;
+use crate::selectors::ObjectSelection;
+use crate::stored::{StoredObject, number};
 use data_encoding::BASE64URL_NOPAD;
 use std::collections::HashMap;
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, PoisonError};
-use tortie_model::{Key, KeyRange, Kind, Resource, Value};
-use tortie_store::{Client, Continuation, LabelSelector, Page, Resources};
+use tortie_model::{KeyRange, Kind, Resource, StoreKey, StoreValue};
+use tortie_store::{EntryLabelSelector, PageContinuation, PageRequest, ResourceClient, StoreClient};
 
 /// The built-in profile, which exists without being stored.
 const BUILT_IN_PROFILE: &str = "projectcalico-default-allow";
 
 #[derive(Debug)]
-pub struct Storage {
-    resources: Resources,
-    caches: Mutex<HashMap<Kind, Arc<Cache>>>,
+pub struct ObjectStorage {
+    resources: ResourceClient,
+    caches: Mutex<HashMap<Kind, Arc<ResourceCache>>>,
 }
 
 /// A list, or a page of it.
 #[derive(Debug)]
-pub struct Listed {
-    pub items: Vec<Arc<Stored>>,
+pub struct ObjectList {
+    pub items: Vec<Arc<StoredObject>>,
     pub revision: String,
     /// Token of the next page; empty at the end.
     pub continuation: String,
 }
 
-impl Storage {
-    pub fn new(client: Client) -> Storage {
-        Storage { resources: Resources::new(client), caches: Mutex::default() }
+impl ObjectStorage {
+    pub fn new(client: StoreClient) -> ObjectStorage {
+        ObjectStorage { resources: ResourceClient::new(client), caches: Mutex::default() }
     }
 
-    pub fn resources(&self) -> &Resources {
+    pub fn resources(&self) -> &ResourceClient {
         &self.resources
     }
 
     /// Returns the cache of a kind. It is started on first use.
-    pub async fn cache(&self, kind: Kind) -> Result<Arc<Cache>, Refusal> {
+    pub async fn cache(&self, kind: Kind) -> Result<Arc<ResourceCache>, StatusError> {
         let known = self.caches.lock().unwrap_or_else(PoisonError::into_inner).get(&kind).cloned();
         let cache = match known {
             Some(cache) => cache,
             None => {
                 let always = self.always(kind).await;
                 let mut caches = self.caches.lock().unwrap_or_else(PoisonError::into_inner);
-                let start = || Cache::start(self.resources.client(), kind, always);
+                let start = || ResourceCache::start(self.resources.client(), kind, always);
                 caches.entry(kind).or_insert_with(start).clone()
             }
         };
         match cache.ready().await {
             true => Ok(cache),
-            false => Err(Refusal::unavailable(format!("{kind} has not been read from the datastore yet"))),
+            false => {
+                Err(StatusError::unavailable(format!("{kind} has not been read from the datastore yet")))
+            }
         }
     }
 
@@ -65,31 +67,36 @@ impl Storage {
         }
     }
 
-    pub async fn get(&self, served: Served, namespace: &str, name: &str) -> Result<Resource, Refusal> {
+    pub async fn get(
+        &self,
+        served: ServedKind,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Resource, StatusError> {
         let got = self.resources.get(served.kind, namespace, name).await;
-        got.map_err(|error| Refusal::of_store(served, name, error))
+        got.map_err(|error| StatusError::of_store(served, name, error))
     }
 
     /// Lists objects. Without a resource version the list is read from the store; a list that may be older is served
     /// from the cache.
     pub async fn list(
         &self,
-        served: Served,
+        served: ServedKind,
         namespace: &str,
-        selection: &Selection,
-        options: &Options,
-    ) -> Result<Listed, Refusal> {
+        selection: &ObjectSelection,
+        options: &RequestOptions,
+    ) -> Result<ObjectList, StatusError> {
         let version = options.resource_version.as_str();
         match options.resource_version_match.as_str() {
             "" | "NotOlderThan" => {}
             "Exact" if version == "0" || version.is_empty() => {
-                return Err(Refusal::bad_request(
+                return Err(StatusError::bad_request(
                     "resourceVersionMatch \"Exact\" is forbidden for resourceVersion \"0\"",
                 ));
             }
             "Exact" => return self.known_exactly(served, namespace, selection, version).await,
             other => {
-                return Err(Refusal::bad_request(format!(
+                return Err(StatusError::bad_request(format!(
                     "resourceVersionMatch: Unsupported value: {other:?}: supported values: \"Exact\", \"NotOlderThan\""
                 )));
             }
@@ -107,30 +114,30 @@ impl Storage {
 
     async fn known_exactly(
         &self,
-        served: Served,
+        served: ServedKind,
         namespace: &str,
-        selection: &Selection,
+        selection: &ObjectSelection,
         version: &str,
-    ) -> Result<Listed, Refusal> {
+    ) -> Result<ObjectList, StatusError> {
         let wanted = read_version(version)?;
         let cache = self.cache(served.kind).await?;
         let listed = known(&cache, namespace, selection);
         match listed.revision == wanted.to_string() {
             true => Ok(listed),
             false => {
-                Err(Refusal::expired(format!("The provided resource version {version} is not available")))
+                Err(StatusError::expired(format!("The provided resource version {version} is not available")))
             }
         }
     }
 
     async fn stored(
         &self,
-        served: Served,
+        served: ServedKind,
         namespace: &str,
-        selection: &Selection,
-        options: &Options,
-    ) -> Result<Listed, Refusal> {
-        let failed = |error| Refusal::of_store(served, "", error);
+        selection: &ObjectSelection,
+        options: &RequestOptions,
+    ) -> Result<ObjectList, StatusError> {
+        let failed = |error| StatusError::of_store(served, "", error);
         let within = Some(namespace.to_owned()).filter(|namespace| !namespace.is_empty());
         let range = KeyRange::Written { kind: served.kind, namespace: within };
         let client = self.resources.client();
@@ -144,7 +151,9 @@ impl Storage {
                 };
                 // Without a limit, return the rest up to one page.
                 let limit = limit.unwrap_or(NonZeroUsize::MAX).min(MOST_ON_A_PAGE);
-                client.list_page(&range, &Page { limit, after, labels: LabelSelector::default() }).await
+                client
+                    .list_page(&range, &PageRequest { limit, after, labels: EntryLabelSelector::default() })
+                    .await
             }
         };
         let listing = listing.map_err(failed)?;
@@ -152,36 +161,36 @@ impl Storage {
             tracing::warn!(%error, "cannot decode an object, it is not listed; correct or delete it");
         }
         let resources = listing.entries.into_iter().filter_map(|entry| match entry.value {
-            Value::Resource(resource) => Some(resource),
+            StoreValue::Resource(resource) => Some(resource),
             _ => None,
         });
         let always = if first { self.always(served.kind).await } else { None };
-        let items = resources.chain(always).map(|resource| Stored::of(&resource));
+        let items = resources.chain(always).map(|resource| StoredObject::of(&resource));
         let items = items.filter(|object| selection.selects(&object.subject())).map(Arc::new).collect();
         let continuation = listing.next.map(|next| BASE64URL_NOPAD.encode(next.0.as_bytes()));
         let revision = number(&listing.revision).to_string();
-        Ok(Listed { items, revision, continuation: continuation.unwrap_or_default() })
+        Ok(ObjectList { items, revision, continuation: continuation.unwrap_or_default() })
     }
 
     /// Deletes an object by the rules of its kind.
-    pub async fn delete(&self, served: Served, resource: &Resource) -> Result<(), Refusal> {
+    pub async fn delete(&self, served: ServedKind, resource: &Resource) -> Result<(), StatusError> {
         let meta = resource.metadata();
         let version = Some(meta.resource_version.as_str());
         let deleted = self.resources.delete(served.kind, &meta.namespace, &meta.name, version).await;
-        deleted.map(drop).map_err(|error| Refusal::of_store(served, &meta.name, error))
+        deleted.map(drop).map_err(|error| StatusError::of_store(served, &meta.name, error))
     }
 
     /// Returns the names of all tiers.
-    pub async fn tiers(&self) -> Result<Vec<String>, Refusal> {
+    pub async fn tiers(&self) -> Result<Vec<String>, StatusError> {
         let cache = self.cache(Kind::Tier).await?;
         Ok(cache.snapshot().0.iter().map(|tier| tier.name.clone()).collect())
     }
 
     /// Checks that the store responds.
     pub async fn check(&self) -> Result<(), String> {
-        let key = Key::resource(Kind::ClusterInformation, "", "default");
+        let key = StoreKey::resource(Kind::ClusterInformation, "", "default");
         match self.resources.client().get(&key).await {
-            Ok(_) | Err(tortie_store::Error::DoesNotExist { .. }) => Ok(()),
+            Ok(_) | Err(tortie_store::StoreError::DoesNotExist { .. }) => Ok(()),
             Err(error) => Err(error.to_string()),
         }
     }
@@ -193,21 +202,22 @@ const MOST_ON_A_PAGE: NonZeroUsize = match NonZeroUsize::new(10_000) {
     None => NonZeroUsize::MIN,
 };
 
-fn known(cache: &Cache, namespace: &str, selection: &Selection) -> Listed {
+fn known(cache: &ResourceCache, namespace: &str, selection: &ObjectSelection) -> ObjectList {
     let (mut items, revision, _) = cache.snapshot();
     items.retain(|object| {
         (namespace.is_empty() || object.namespace == namespace) && selection.selects(&object.subject())
     });
-    Listed { items, revision: revision.to_string(), continuation: String::new() }
+    ObjectList { items, revision: revision.to_string(), continuation: String::new() }
 }
 
-pub fn read_version(text: &str) -> Result<u64, Refusal> {
-    text.parse()
-        .map_err(|_| Refusal::bad_request(format!("resourceVersion: Invalid value: {text:?}: not a number")))
+pub fn read_version(text: &str) -> Result<u64, StatusError> {
+    text.parse().map_err(|_| {
+        StatusError::bad_request(format!("resourceVersion: Invalid value: {text:?}: not a number"))
+    })
 }
 
-fn read_continuation(text: &str) -> Result<Continuation, Refusal> {
-    let invalid = || Refusal::bad_request(format!("continue key is not valid: {text:?}"));
+fn read_continuation(text: &str) -> Result<PageContinuation, StatusError> {
+    let invalid = || StatusError::bad_request(format!("continue key is not valid: {text:?}"));
     let bytes = BASE64URL_NOPAD.decode(text.as_bytes()).map_err(|_| invalid())?;
-    String::from_utf8(bytes).map(Continuation).map_err(|_| invalid())
+    String::from_utf8(bytes).map(PageContinuation).map_err(|_| invalid())
 }

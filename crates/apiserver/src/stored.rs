@@ -1,6 +1,6 @@
 //! An object as served: its JSON text and the properties that selectors use.
 
-use crate::selectors::Subject;
+use crate::selectors::SelectionSubject;
 use crate::write::text;
 use bytes::Bytes;
 use serde_json::Value;
@@ -9,7 +9,7 @@ use tortie_model::{Resource, Revision};
 use tortie_store::tier_of;
 
 #[derive(Clone, Debug, PartialEq)]
-pub struct Stored {
+pub struct StoredObject {
     pub namespace: String,
     pub name: String,
     /// Empty for kinds without tiers.
@@ -19,14 +19,14 @@ pub struct Stored {
     pub json: Bytes,
 }
 
-impl Stored {
-    pub fn of(resource: &Resource) -> Stored {
+impl StoredObject {
+    pub fn of(resource: &Resource) -> StoredObject {
         let tier = tier_of(resource).unwrap_or_default().to_owned();
-        Stored::of_value(tier, resource.metadata().labels.clone(), &resource.to_value())
+        StoredObject::of_value(tier, resource.metadata().labels.clone(), &resource.to_value())
     }
 
-    fn of_value(tier: String, labels: BTreeMap<String, String>, object: &Value) -> Stored {
-        Stored {
+    fn of_value(tier: String, labels: BTreeMap<String, String>, object: &Value) -> StoredObject {
+        StoredObject {
             namespace: text(object, "/metadata/namespace").to_owned(),
             name: text(object, "/metadata/name").to_owned(),
             tier,
@@ -37,10 +37,10 @@ impl Stored {
     }
 
     /// Returns the object as reported in a deletion at a revision.
-    pub fn deleted_at(&self, revision: u64) -> Stored {
+    pub fn deleted_at(&self, revision: u64) -> StoredObject {
         let mut object = self.value();
         object["metadata"]["resourceVersion"] = revision.to_string().into();
-        Stored::of_value(self.tier.clone(), self.labels.clone(), &object)
+        StoredObject::of_value(self.tier.clone(), self.labels.clone(), &object)
     }
 
     pub fn value(&self) -> Value {
@@ -48,8 +48,13 @@ impl Stored {
         serde_json::from_slice(&self.json).unwrap_or_default()
     }
 
-    pub fn subject(&self) -> Subject<'_> {
-        Subject { name: &self.name, namespace: &self.namespace, tier: &self.tier, labels: &self.labels }
+    pub fn subject(&self) -> SelectionSubject<'_> {
+        SelectionSubject {
+            name: &self.name,
+            namespace: &self.namespace,
+            tier: &self.tier,
+            labels: &self.labels,
+        }
     }
 }
 

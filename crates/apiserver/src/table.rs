@@ -1,11 +1,11 @@
 //! Objects as table rows for kubectl, with the columns of Calico's tools.
 
-use crate::resources::Served;
+use crate::resources::ServedKind;
 use serde_json::{Value, json};
-use tortie_model::columns::{Cell, columns};
+use tortie_model::columns::{CellSource, columns};
 
 /// Returns the column definitions of a table in the format of Kubernetes.
-pub fn definitions(served: Served) -> Value {
+pub fn definitions(served: ServedKind) -> Value {
     let definition = |name: &str, kind: &str, format: &str, wide: bool, description: &str| json!({"name": name, "type": kind, "format": format, "priority": i32::from(wide), "description": description});
     let mut all = vec![definition("Name", "string", "name", false, "Name of the object")];
     all.extend(
@@ -19,7 +19,7 @@ pub fn definitions(served: Served) -> Value {
 
 /// How much of each object is included in its row.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Include {
+pub enum IncludeObject {
     None,
     #[default]
     Metadata,
@@ -27,16 +27,16 @@ pub enum Include {
 }
 
 /// Returns the row of an object. `now` is in seconds since 1970.
-pub fn row(served: Served, object: &Value, include: Include, now: i64) -> Value {
+pub fn row(served: ServedKind, object: &Value, include: IncludeObject, now: i64) -> Value {
     let mut cells = vec![object.pointer("/metadata/name").cloned().unwrap_or_default()];
     cells.extend(columns(served.kind).iter().map(|column| Value::String(write(column.cell, object))));
     let created = object.pointer("/metadata/creationTimestamp").and_then(Value::as_str);
     cells.push(created.map_or_else(|| "<unknown>".to_owned(), |text| age(text, now)).into());
     let mut row = json!({ "cells": cells });
     match include {
-        Include::None => {}
-        Include::Metadata => row["object"] = partial(object),
-        Include::Object => row["object"] = object.clone(),
+        IncludeObject::None => {}
+        IncludeObject::Metadata => row["object"] = partial(object),
+        IncludeObject::Object => row["object"] = object.clone(),
     }
     row
 }
@@ -52,22 +52,22 @@ pub fn table(definitions: Value, rows: Vec<Value>, metadata: Value) -> Value {
         "rows": rows})
 }
 
-fn write(cell: Cell, object: &Value) -> String {
+fn write(cell: CellSource, object: &Value) -> String {
     let at = |pointer: &str| object.pointer(pointer).filter(|value| !value.is_null());
     match cell {
-        Cell::At(pointer) => at(pointer).map(plain).unwrap_or_default(),
-        Cell::Or(pointer, absent) => {
+        CellSource::At(pointer) => at(pointer).map(plain).unwrap_or_default(),
+        CellSource::Or(pointer, absent) => {
             at(pointer).map(plain).filter(|text| !text.is_empty()).unwrap_or_else(|| absent.to_owned())
         }
-        Cell::Count(pointer) => at(pointer).and_then(Value::as_array).map_or(0, Vec::len).to_string(),
-        Cell::Joined(pointer) => at(pointer).map(joined).unwrap_or_default(),
-        Cell::PeerScope => ["/spec/node", "/spec/nodeSelector"]
+        CellSource::Count(pointer) => at(pointer).and_then(Value::as_array).map_or(0, Vec::len).to_string(),
+        CellSource::Joined(pointer) => at(pointer).map(joined).unwrap_or_default(),
+        CellSource::PeerScope => ["/spec/node", "/spec/nodeSelector"]
             .into_iter()
             .filter_map(at)
             .map(plain)
             .find(|text| !text.is_empty())
             .unwrap_or_else(|| "(global)".to_owned()),
-        Cell::PodSelector => match at("/spec/podSelector/matchLabels") {
+        CellSource::PodSelector => match at("/spec/podSelector/matchLabels") {
             Some(labels) => joined(labels),
             None => "<none>".to_owned(),
         },
@@ -137,11 +137,11 @@ mod tests {
 
     #[test]
     fn policies_show_their_tier_and_wide_tables_more() {
-        let served = Served::find(Kind::GlobalNetworkPolicy.plural()).unwrap();
+        let served = ServedKind::find(Kind::GlobalNetworkPolicy.plural()).unwrap();
         let object = json!({"metadata": {"name": "web", "creationTimestamp": "2026-03-01T10:00:00Z"},
             "spec": {"tier": "t", "order": 100.0, "selector": "app == 'web'"}});
         let now = "2026-03-01T10:07:05Z".parse::<jiff::Timestamp>().unwrap().as_second();
-        let row = row(served, &object, Include::Metadata, now);
+        let row = row(served, &object, IncludeObject::Metadata, now);
         assert_eq!(row["cells"], json!(["web", "t", "100", "app == 'web'", "7m5s"]));
         assert_eq!(row["object"]["kind"], "PartialObjectMetadata");
         let priorities: Vec<i64> = definitions(served)
@@ -156,7 +156,7 @@ mod tests {
     #[test]
     fn every_row_has_a_cell_for_every_column() {
         for served in crate::resources::SERVED {
-            let cells = row(*served, &json!({"metadata": {"name": "x"}}), Include::None, 0);
+            let cells = row(*served, &json!({"metadata": {"name": "x"}}), IncludeObject::None, 0);
             let count = definitions(*served).as_array().unwrap().len();
             assert_eq!(cells["cells"].as_array().unwrap().len(), count, "{}", served.kind);
         }

@@ -3,15 +3,15 @@
 //! To access a policy of a tier, a user needs `get` on the tier and the verb on the pseudo-resource
 //! `tier.<resource>`, for the policy's name or for the whole tier (`<tier>.*`).
 
-use crate::request::Verb;
-use crate::resources::{GROUP, Served};
-use tortie_store::orchestrator::Wish;
+use crate::request::RequestVerb;
+use crate::resources::{GROUP, ServedKind};
+use tortie_store::orchestrator::AccessRequest;
 
 /// An access to policies of a tier.
 #[derive(Clone, Copy, Debug)]
-pub struct InTier<'a> {
-    pub served: Served,
-    pub verb: Verb,
+pub struct TierAccess<'a> {
+    pub served: ServedKind,
+    pub verb: RequestVerb,
     pub namespace: &'a str,
     /// Name in the request; empty for collections.
     pub name: &'a str,
@@ -20,21 +20,21 @@ pub struct InTier<'a> {
 
 /// The permission that the user lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lacking {
+pub enum MissingTierPermission {
     /// `get` on the tier.
     Tier,
     /// The verb on the policies of the tier.
     Policies,
 }
 
-impl InTier<'_> {
+impl TierAccess<'_> {
     /// Returns the access request that must be allowed.
-    pub fn see_tier(&self) -> Wish {
+    pub fn see_tier(&self) -> AccessRequest {
         wish("get", "tiers", "", self.tier)
     }
 
     /// Returns the access requests of which one must be allowed.
-    pub fn touch_policies(&self) -> Vec<Wish> {
+    pub fn touch_policies(&self) -> Vec<AccessRequest> {
         let resource = format!("tier.{}", self.served.kind.plural());
         let all = format!("{}.*", self.tier);
         let names = [self.name, all.as_str()].into_iter().filter(|name| !name.is_empty());
@@ -42,7 +42,7 @@ impl InTier<'_> {
     }
 
     /// Returns the error message for a user without permission on the tier.
-    pub fn refusal(&self, user: &str, lacking: Lacking) -> String {
+    pub fn refusal(&self, user: &str, lacking: MissingTierPermission) -> String {
         let mut text = format!(
             "User {user:?} cannot {} {} in tier {:?}",
             self.verb.name(),
@@ -52,7 +52,7 @@ impl InTier<'_> {
         if !self.namespace.is_empty() {
             text.push_str(&format!(" and namespace {:?}", self.namespace));
         }
-        if lacking == Lacking::Tier {
+        if lacking == MissingTierPermission::Tier {
             text.push_str(" (user cannot get tier)");
         }
         text
@@ -60,7 +60,7 @@ impl InTier<'_> {
 }
 
 /// Returns the error message for a user without permission on any tier.
-pub fn no_tier(user: &str, verb: Verb, served: Served) -> String {
+pub fn no_tier(user: &str, verb: RequestVerb, served: ServedKind) -> String {
     format!(
         "operation on Calico tiered policy is forbidden: User {user:?} cannot {} {} in any tier",
         verb.name(),
@@ -68,8 +68,8 @@ pub fn no_tier(user: &str, verb: Verb, served: Served) -> String {
     )
 }
 
-fn wish(verb: &str, resource: &str, namespace: &str, name: &str) -> Wish {
-    Wish::Resource {
+fn wish(verb: &str, resource: &str, namespace: &str, name: &str) -> AccessRequest {
+    AccessRequest::Resource {
         verb: verb.to_owned(),
         group: GROUP.to_owned(),
         resource: resource.to_owned(),
@@ -86,8 +86,8 @@ mod tests {
 
     #[test]
     fn both_the_tier_and_its_policies_are_asked_for() {
-        let served = Served::find(Kind::NetworkPolicy.plural()).unwrap();
-        let one = InTier { served, verb: Verb::Delete, namespace: "shop", name: "web", tier: "t" };
+        let served = ServedKind::find(Kind::NetworkPolicy.plural()).unwrap();
+        let one = TierAccess { served, verb: RequestVerb::Delete, namespace: "shop", name: "web", tier: "t" };
         assert_eq!(one.see_tier(), wish("get", "tiers", "", "t"));
         assert_eq!(
             one.touch_policies(),
@@ -97,13 +97,13 @@ mod tests {
             ]
         );
         assert_eq!(
-            one.refusal("jane", Lacking::Tier),
+            one.refusal("jane", MissingTierPermission::Tier),
             "User \"jane\" cannot delete networkpolicies.projectcalico.org in tier \"t\" and namespace \"shop\" (user cannot get tier)"
         );
-        let all = InTier { verb: Verb::Watch, namespace: "", name: "", ..one };
+        let all = TierAccess { verb: RequestVerb::Watch, namespace: "", name: "", ..one };
         assert_eq!(all.touch_policies(), [wish("watch", "tier.networkpolicies", "", "t.*")]);
         assert_eq!(
-            all.refusal("jane", Lacking::Policies),
+            all.refusal("jane", MissingTierPermission::Policies),
             "User \"jane\" cannot watch networkpolicies.projectcalico.org in tier \"t\""
         );
     }

@@ -16,7 +16,7 @@ use tokio_rustls::rustls::server::danger::{ClientCertVerified, ClientCertVerifie
 use tokio_rustls::rustls::{
     CertificateError, DigitallySignedStruct, DistinguishedName, Error, RootCertStore, SignatureScheme,
 };
-use tortie_store::orchestrator::User;
+use tortie_store::orchestrator::KubernetesUser;
 
 pub const NAMESPACE: &str = "kube-system";
 pub const CONFIG_MAP: &str = "extension-apiserver-authentication";
@@ -25,7 +25,7 @@ const MOST_HEADERS: usize = 256;
 
 /// The parsed content of the ConfigMap.
 #[derive(Debug, Default)]
-pub struct Trust {
+pub struct ProxyTrust {
     /// Verifier of the front proxy's certificate.
     proxies: Option<Arc<dyn ClientCertVerifier>>,
     /// Allowed common names of the front proxy's certificate; any if empty.
@@ -40,52 +40,52 @@ pub struct Trust {
 
 /// Holder of a client certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Shown {
+pub enum CertificateHolder {
     /// The front proxy: its identity headers are trusted.
     Proxy,
     /// A user identified by the certificate.
-    Client(User),
+    Client(KubernetesUser),
 }
 
-impl Trust {
-    pub fn read(data: &BTreeMap<String, String>) -> Result<Trust, String> {
+impl ProxyTrust {
+    pub fn read(data: &BTreeMap<String, String>) -> Result<ProxyTrust, String> {
         let list = |key: &str| -> Result<Vec<String>, String> {
             match data.get(key).map(String::as_str).unwrap_or_default() {
                 "" => Ok(Vec::new()),
                 text => serde_json::from_str(text).map_err(|error| format!("{key}: {error}")),
             }
         };
-        Ok(Trust {
-            proxies: verifier(data.get("requestheader-client-ca-file"), Certificates::Required)
+        Ok(ProxyTrust {
+            proxies: verifier(data.get("requestheader-client-ca-file"), ClientCertificateMode::Required)
                 .map_err(|error| format!("requestheader-client-ca-file: {error}"))?,
             names: list("requestheader-allowed-names")?,
             user_headers: list("requestheader-username-headers")?,
             uid_headers: list("requestheader-uid-headers")?,
             group_headers: list("requestheader-group-headers")?,
             extra_prefixes: list("requestheader-extra-headers-prefix")?,
-            clients: verifier(data.get("client-ca-file"), Certificates::Required)
+            clients: verifier(data.get("client-ca-file"), ClientCertificateMode::Required)
                 .map_err(|error| format!("client-ca-file: {error}"))?,
         })
     }
 
     /// Returns the holder of a certificate chain; `None` if it is not trusted.
-    pub fn judge(&self, chain: &[CertificateDer<'_>], now: UnixTime) -> Option<Shown> {
+    pub fn judge(&self, chain: &[CertificateDer<'_>], now: UnixTime) -> Option<CertificateHolder> {
         let (end, between) = chain.split_first()?;
         let signed_by = |verifier: &Option<Arc<dyn ClientCertVerifier>>| {
             verifier.as_ref().is_some_and(|verifier| verifier.verify_client_cert(end, between, now).is_ok())
         };
         let name = tortie_tls::common_name(end).unwrap_or_default();
         if signed_by(&self.proxies) && (self.names.is_empty() || self.names.contains(&name)) {
-            return Some(Shown::Proxy);
+            return Some(CertificateHolder::Proxy);
         }
         (signed_by(&self.clients) && !name.is_empty()).then(|| {
             let groups = tortie_tls::organisations(end);
-            Shown::Client(User { name, groups, ..User::default() })
+            CertificateHolder::Client(KubernetesUser { name, groups, ..KubernetesUser::default() })
         })
     }
 
     /// Returns the user in the identity headers of the front proxy.
-    pub fn user_in(&self, headers: &HeaderMap) -> Option<User> {
+    pub fn user_in(&self, headers: &HeaderMap) -> Option<KubernetesUser> {
         let first = |names: &[String]| {
             let values = names.iter().filter_map(|name| headers.get(name.as_str())?.to_str().ok());
             values.map(str::trim).find(|value| !value.is_empty()).map(str::to_owned)
@@ -106,13 +106,13 @@ impl Trust {
                 }
             }
         }
-        Some(User { name, uid: first(&self.uid_headers).unwrap_or_default(), groups, extra })
+        Some(KubernetesUser { name, uid: first(&self.uid_headers).unwrap_or_default(), groups, extra })
     }
 }
 
 /// Whether a client must present a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Certificates {
+pub enum ClientCertificateMode {
     Required,
     Optional,
 }
@@ -120,7 +120,7 @@ pub enum Certificates {
 /// Returns a verifier for certificates signed by these authorities in PEM format; `None` without any.
 pub fn verifier(
     pem: Option<&String>,
-    certificates: Certificates,
+    certificates: ClientCertificateMode,
 ) -> Result<Option<Arc<dyn ClientCertVerifier>>, String> {
     let Some(pem) = pem.filter(|pem| !pem.trim().is_empty()) else { return Ok(None) };
     let mut roots = RootCertStore::empty();
@@ -131,8 +131,8 @@ pub fn verifier(
     let provider = Arc::new(aws_lc_rs::default_provider());
     let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
     let builder = match certificates {
-        Certificates::Required => builder,
-        Certificates::Optional => builder.allow_unauthenticated(),
+        ClientCertificateMode::Required => builder,
+        ClientCertificateMode::Optional => builder.allow_unauthenticated(),
     };
     builder
         .build()
@@ -142,14 +142,14 @@ pub fn verifier(
 
 /// The current authentication settings; updated while the server runs.
 #[derive(Debug, Default)]
-pub struct Current(RwLock<Arc<Trust>>);
+pub struct CurrentTrust(RwLock<Arc<ProxyTrust>>);
 
-impl Current {
-    pub fn get(&self) -> Arc<Trust> {
+impl CurrentTrust {
+    pub fn get(&self) -> Arc<ProxyTrust> {
         self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    pub fn set(&self, trust: Trust) {
+    pub fn set(&self, trust: ProxyTrust) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(trust);
     }
 }
@@ -157,18 +157,18 @@ impl Current {
 /// Requests client certificates without requiring them, and accepts those that the current settings trust. Any other
 /// certificate fails the handshake.
 #[derive(Debug)]
-pub struct AskForCertificate {
-    current: Arc<Current>,
+pub struct OptionalCertificateVerifier {
+    current: Arc<CurrentTrust>,
     provider: Arc<CryptoProvider>,
 }
 
-impl AskForCertificate {
-    pub fn new(current: Arc<Current>) -> AskForCertificate {
-        AskForCertificate { current, provider: Arc::new(aws_lc_rs::default_provider()) }
+impl OptionalCertificateVerifier {
+    pub fn new(current: Arc<CurrentTrust>) -> OptionalCertificateVerifier {
+        OptionalCertificateVerifier { current, provider: Arc::new(aws_lc_rs::default_provider()) }
     }
 }
 
-impl ClientCertVerifier for AskForCertificate {
+impl ClientCertVerifier for OptionalCertificateVerifier {
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
         &[]
     }

@@ -1,23 +1,23 @@
 //! Executes the verbs on objects for an authorized user.
 
-use crate::access::Access;
+use crate::access::AccessControl;
 use crate::body;
-use crate::deletion::{self, DeleteOptions, Deletion};
-use crate::patch::Patch;
-use crate::refusal::Refusal;
-use crate::request::{Request, Verb};
+use crate::deletion::{self, DeleteOptions, DeletionPlan};
+use crate::patch::ObjectPatch;
+use crate::refusal::StatusError;
+use crate::request::{ObjectRequest, RequestVerb};
 use crate::resources::GROUP;
-use crate::selectors::Selection;
-use crate::storage::{Listed, Storage};
-use crate::stored::Stored;
-use crate::tiers::InTier;
+use crate::selectors::ObjectSelection;
+use crate::storage::{ObjectList, ObjectStorage};
+use crate::stored::StoredObject;
+use crate::tiers::TierAccess;
 use crate::workers::WorkerPool;
-use crate::write::{self, Author, Outcome, Place, Prepared};
+use crate::write::{self, PreparedWrite, WriteAuthor, WriteOutcome, WriteTarget};
 use bytes::Bytes;
 use serde_json::{Value, json};
 use std::sync::Arc;
 use tortie_model::{Kind, Resource};
-use tortie_store::orchestrator::User;
+use tortie_store::orchestrator::KubernetesUser;
 use tortie_store::tier_of;
 
 /// Maximum number of attempts of a write without a resource version when others modify the object concurrently.
@@ -29,9 +29,9 @@ const LONGEST_GENERATED: usize = 253 - GENERATED;
 
 /// The request to execute.
 #[derive(Clone, Debug)]
-pub struct Asked {
-    pub request: Request,
-    pub user: User,
+pub struct VerbRequest {
+    pub request: ObjectRequest,
+    pub user: KubernetesUser,
     /// Field manager of the write.
     pub manager: String,
     pub content_type: String,
@@ -40,55 +40,61 @@ pub struct Asked {
 
 /// Result of a request.
 #[derive(Debug)]
-pub enum Answer {
+pub enum VerbResponse {
     Object {
         object: Value,
         code: u16,
         warnings: Vec<String>,
     },
-    List(Listed),
+    List(ObjectList),
     /// A Status of a successful request.
     Done(Value),
 }
 
 #[derive(Clone, Copy)]
-pub struct Verbs<'a> {
-    pub storage: &'a Storage,
-    pub access: &'a Access,
+pub struct VerbExecutor<'a> {
+    pub storage: &'a ObjectStorage,
+    pub access: &'a AccessControl,
     pub workers: &'a WorkerPool,
 }
 
-impl Verbs<'_> {
+impl VerbExecutor<'_> {
     /// Executes every verb except watch.
-    pub async fn carry_out(self, asked: &Arc<Asked>) -> Result<Answer, Refusal> {
+    pub async fn carry_out(self, asked: &Arc<VerbRequest>) -> Result<VerbResponse, StatusError> {
         let request = &asked.request;
-        let is_write = !matches!(request.verb, Verb::Get | Verb::List | Verb::Watch);
+        let is_write = !matches!(request.verb, RequestVerb::Get | RequestVerb::List | RequestVerb::Watch);
         if is_write && request.served.is_read_only() {
-            return Err(Refusal::method_not_allowed(&format!(
+            return Err(StatusError::method_not_allowed(&format!(
                 "{} is not supported on resources of kind {:?}",
                 request.verb.name(),
                 request.served.qualified()
             )));
         }
         match request.verb {
-            Verb::Get => self.get(asked).await,
-            Verb::List | Verb::Watch => self.list(asked).await.map(Answer::List),
-            Verb::Create => self.create(asked).await,
-            Verb::Update => self.update(asked).await,
-            Verb::Patch => self.patch(asked).await,
-            Verb::Delete => self.delete(asked).await,
-            Verb::DeleteCollection => self.delete_all(asked).await,
+            RequestVerb::Get => self.get(asked).await,
+            RequestVerb::List | RequestVerb::Watch => self.list(asked).await.map(VerbResponse::List),
+            RequestVerb::Create => self.create(asked).await,
+            RequestVerb::Update => self.update(asked).await,
+            RequestVerb::Patch => self.patch(asked).await,
+            RequestVerb::Delete => self.delete(asked).await,
+            RequestVerb::DeleteCollection => self.delete_all(asked).await,
         }
     }
 
-    async fn in_tier(self, asked: &Asked, verb: Verb, name: &str, tier: &str) -> Result<(), Refusal> {
-        let Request { served, namespace, .. } = &asked.request;
-        let wanted = InTier { served: *served, verb, namespace, name, tier };
+    async fn in_tier(
+        self,
+        asked: &VerbRequest,
+        verb: RequestVerb,
+        name: &str,
+        tier: &str,
+    ) -> Result<(), StatusError> {
+        let ObjectRequest { served, namespace, .. } = &asked.request;
+        let wanted = TierAccess { served: *served, verb, namespace, name, tier };
         self.access.authorise_tier(&asked.user, &wanted).await
     }
 
     /// Returns the live object of a request, after checking the permission on its tier.
-    async fn live(self, asked: &Asked) -> Result<Resource, Refusal> {
+    async fn live(self, asked: &VerbRequest) -> Result<Resource, StatusError> {
         let request = &asked.request;
         let resource = self.storage.get(request.served, &request.namespace, &request.name).await?;
         if let Some(tier) = tier_of(&resource) {
@@ -97,17 +103,17 @@ impl Verbs<'_> {
         Ok(resource)
     }
 
-    async fn get(self, asked: &Asked) -> Result<Answer, Refusal> {
+    async fn get(self, asked: &VerbRequest) -> Result<VerbResponse, StatusError> {
         let object = self.live(asked).await?.to_value();
-        Ok(Answer::Object { object, code: 200, warnings: Vec::new() })
+        Ok(VerbResponse::Object { object, code: 200, warnings: Vec::new() })
     }
 
     /// Returns the selection of a request, restricted to the objects that the user may see.
-    pub async fn selection(self, asked: &Asked) -> Result<Selection, Refusal> {
+    pub async fn selection(self, asked: &VerbRequest) -> Result<ObjectSelection, StatusError> {
         let request = &asked.request;
         let options = &request.options;
         let mut selection =
-            Selection::parse(request.served, &options.label_selector, &options.field_selector)?;
+            ObjectSelection::parse(request.served, &options.label_selector, &options.field_selector)?;
         if request.served.is_tiered() {
             let tiers = self.storage.tiers().await?;
             self.access.narrow(&asked.user, request, &mut selection, tiers).await?;
@@ -115,13 +121,13 @@ impl Verbs<'_> {
         Ok(selection)
     }
 
-    async fn list(self, asked: &Asked) -> Result<Listed, Refusal> {
+    async fn list(self, asked: &VerbRequest) -> Result<ObjectList, StatusError> {
         let selection = self.selection(asked).await?;
         let request = &asked.request;
         self.storage.list(request.served, &request.namespace, &selection, &request.options).await
     }
 
-    async fn create(self, asked: &Arc<Asked>) -> Result<Answer, Refusal> {
+    async fn create(self, asked: &Arc<VerbRequest>) -> Result<VerbResponse, StatusError> {
         let task = asked.clone();
         let prepared = self.workers.run(move || {
             let mut submitted = body::object(&task.content_type, &task.body)?;
@@ -132,9 +138,9 @@ impl Verbs<'_> {
         self.insert(asked, prepared.await?).await
     }
 
-    async fn insert(self, asked: &Asked, prepared: Prepared) -> Result<Answer, Refusal> {
+    async fn insert(self, asked: &VerbRequest, prepared: PreparedWrite) -> Result<VerbResponse, StatusError> {
         let served = asked.request.served;
-        let Prepared { resource, warnings } = prepared;
+        let PreparedWrite { resource, warnings } = prepared;
         let name = resource.metadata().name.clone();
         if let Some(tier) = tier_of(&resource) {
             // Applying to an object that does not exist creates it.
@@ -145,7 +151,7 @@ impl Verbs<'_> {
         let outcome = match asked.request.options.dry_run {
             true => match resources.check_create(resource).await {
                 Ok(created) => match self.storage.get(served, &asked.request.namespace, &name).await {
-                    Ok(_) => return Err(Refusal::already_exists(served, &name)),
+                    Ok(_) => return Err(StatusError::already_exists(served, &name)),
                     Err(refusal) if refusal.code == 404 => Ok(created),
                     Err(refusal) => return Err(refusal),
                 },
@@ -155,18 +161,18 @@ impl Verbs<'_> {
         };
         let created = outcome.map_err(|error| match error {
             // The missing object is not the created one, but the tier or the namespace.
-            tortie_store::Error::DoesNotExist { ref id, .. } if id.starts_with("Tier(") => {
-                Refusal::bad_request(format!("the tier does not exist: {error}"))
+            tortie_store::StoreError::DoesNotExist { ref id, .. } if id.starts_with("Tier(") => {
+                StatusError::bad_request(format!("the tier does not exist: {error}"))
             }
-            other => Refusal::of_store(served, &name, other),
+            other => StatusError::of_store(served, &name, other),
         })?;
-        Ok(Answer::Object { object: created.to_value(), code: 201, warnings })
+        Ok(VerbResponse::Object { object: created.to_value(), code: 201, warnings })
     }
 
     /// Checks that the namespace exists and is not terminating. With Kubernetes as the datastore, it checks this
     /// itself.
-    async fn check_namespace(self, asked: &Asked) -> Result<(), Refusal> {
-        let Request { served, namespace, .. } = &asked.request;
+    async fn check_namespace(self, asked: &VerbRequest) -> Result<(), StatusError> {
+        let ObjectRequest { served, namespace, .. } = &asked.request;
         let is_kept_elsewhere = !self.storage.resources().client().is_kubernetes();
         if !served.kind.is_namespaced() || !(is_kept_elsewhere || asked.request.options.dry_run) {
             return Ok(());
@@ -177,14 +183,16 @@ impl Verbs<'_> {
                 let why = format!(
                     "unable to create new content in namespace {namespace} because it is being terminated"
                 );
-                Err(Refusal::forbidden(*served, "", &why))
+                Err(StatusError::forbidden(*served, "", &why))
             }
-            Err(tortie_store::Error::DoesNotExist { .. }) => Err(Refusal::namespace_not_found(namespace)),
-            Err(error) => Err(Refusal::unavailable(error.to_string())),
+            Err(tortie_store::StoreError::DoesNotExist { .. }) => {
+                Err(StatusError::namespace_not_found(namespace))
+            }
+            Err(error) => Err(StatusError::unavailable(error.to_string())),
         }
     }
 
-    async fn update(self, asked: &Arc<Asked>) -> Result<Answer, Refusal> {
+    async fn update(self, asked: &Arc<VerbRequest>) -> Result<VerbResponse, StatusError> {
         let task = asked.clone();
         let submitted = self.workers.run(move || body::object(&task.content_type, &task.body)).await?;
         let live = self.live(asked).await?;
@@ -195,18 +203,23 @@ impl Verbs<'_> {
         self.replace(asked, &live, outcome.await?).await
     }
 
-    async fn replace(self, asked: &Asked, live: &Resource, outcome: Outcome) -> Result<Answer, Refusal> {
+    async fn replace(
+        self,
+        asked: &VerbRequest,
+        live: &Resource,
+        outcome: WriteOutcome,
+    ) -> Result<VerbResponse, StatusError> {
         let request = &asked.request;
-        let object = |object: Value, warnings| Answer::Object { object, code: 200, warnings };
-        let Prepared { resource, warnings } = match outcome {
-            Outcome::Same => return Ok(object(live.to_value(), Vec::new())),
-            Outcome::Gone => {
+        let object = |object: Value, warnings| VerbResponse::Object { object, code: 200, warnings };
+        let PreparedWrite { resource, warnings } = match outcome {
+            WriteOutcome::Same => return Ok(object(live.to_value(), Vec::new())),
+            WriteOutcome::Gone => {
                 if !request.options.dry_run {
                     self.storage.delete(request.served, live).await?;
                 }
                 return Ok(object(live.to_value(), Vec::new()));
             }
-            Outcome::Changed(prepared) => prepared,
+            WriteOutcome::Changed(prepared) => prepared,
         };
         if let Some(tier) = tier_of(&resource) {
             self.in_tier(asked, request.verb, &request.name, tier).await?;
@@ -216,15 +229,16 @@ impl Verbs<'_> {
             true => resources.check_update(resource).await,
             false => resources.update(resource).await,
         };
-        let replaced = replaced.map_err(|error| Refusal::of_store(request.served, &request.name, error))?;
+        let replaced =
+            replaced.map_err(|error| StatusError::of_store(request.served, &request.name, error))?;
         Ok(object(replaced.to_value(), warnings))
     }
 
     /// Applies a patch. A patch without a resource version is repeated from the current object after a concurrent
     /// change.
-    async fn patch(self, asked: &Arc<Asked>) -> Result<Answer, Refusal> {
+    async fn patch(self, asked: &Arc<VerbRequest>) -> Result<VerbResponse, StatusError> {
         let task = asked.clone();
-        let read = move || Patch::read(body::media_type(&task.content_type), &task.body).map(Arc::new);
+        let read = move || ObjectPatch::read(body::media_type(&task.content_type), &task.body).map(Arc::new);
         let patch = self.workers.run(read).await?;
         let mut attempt = 1;
         loop {
@@ -237,7 +251,11 @@ impl Verbs<'_> {
         }
     }
 
-    async fn patch_once(self, asked: &Arc<Asked>, patch: &Arc<Patch>) -> Result<Answer, Refusal> {
+    async fn patch_once(
+        self,
+        asked: &Arc<VerbRequest>,
+        patch: &Arc<ObjectPatch>,
+    ) -> Result<VerbResponse, StatusError> {
         let live = match self.live(asked).await {
             Ok(live) => Some(live),
             Err(refusal) if refusal.code == 404 && patch.creates() => None,
@@ -248,12 +266,12 @@ impl Verbs<'_> {
         let outcome = self.workers.run(move || patched(&task, &patch, before.as_ref())).await?;
         match (live, outcome) {
             (Some(live), outcome) => self.replace(asked, &live, outcome).await,
-            (None, Outcome::Changed(prepared)) => self.insert(asked, prepared).await,
-            (None, _) => Err(Refusal::not_found(asked.request.served, &asked.request.name)),
+            (None, WriteOutcome::Changed(prepared)) => self.insert(asked, prepared).await,
+            (None, _) => Err(StatusError::not_found(asked.request.served, &asked.request.name)),
         }
     }
 
-    async fn delete(self, asked: &Asked) -> Result<Answer, Refusal> {
+    async fn delete(self, asked: &VerbRequest) -> Result<VerbResponse, StatusError> {
         let request = &asked.request;
         let options =
             DeleteOptions::read(&request.options.propagation_policy, request.options.dry_run, &asked.body)?;
@@ -273,54 +291,54 @@ impl Verbs<'_> {
 
     async fn delete_object(
         self,
-        asked: &Asked,
+        asked: &VerbRequest,
         live: &Resource,
         options: &DeleteOptions,
-    ) -> Result<Answer, Refusal> {
+    ) -> Result<VerbResponse, StatusError> {
         let served = asked.request.served;
         let name = &live.metadata().name;
         let object = live.to_value();
         options.check(served, &object)?;
-        let failed = |error| Refusal::of_store(served, name, error);
+        let failed = |error| StatusError::of_store(served, name, error);
         let resources = self.storage.resources();
         match deletion::plan(&object, options.propagation, &now()) {
-            Deletion::Now => {
+            DeletionPlan::Now => {
                 match options.dry_run {
                     true => resources.check_delete(served.kind, name).await.map_err(failed)?,
                     false => self.storage.delete(served, live).await?,
                 }
                 let details = json!({"name": name, "group": GROUP, "kind": served.kind.plural(), "uid": live.metadata().uid});
-                Ok(Answer::Done(
+                Ok(VerbResponse::Done(
                     json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details}),
                 ))
             }
-            Deletion::Waiting => Ok(Answer::Object { object, code: 200, warnings: Vec::new() }),
-            Deletion::Later(held) => {
+            DeletionPlan::Waiting => Ok(VerbResponse::Object { object, code: 200, warnings: Vec::new() }),
+            DeletionPlan::Later(held) => {
                 // Reject the deletion now if it would be rejected once the finalizers are removed.
                 resources.check_delete(served.kind, name).await.map_err(failed)?;
                 let resource = Resource::from_store(served.kind, held.clone())
-                    .map_err(|error| Refusal::internal(error.to_string()))?;
+                    .map_err(|error| StatusError::internal(error.to_string()))?;
                 let object = match options.dry_run {
                     true => held,
                     false => resources.update(resource).await.map_err(failed)?.to_value(),
                 };
-                Ok(Answer::Object { object, code: 200, warnings: Vec::new() })
+                Ok(VerbResponse::Object { object, code: 200, warnings: Vec::new() })
             }
         }
     }
 
     /// Deletes all selected objects. Objects that are deleted concurrently are skipped.
-    async fn delete_all(self, asked: &Arc<Asked>) -> Result<Answer, Refusal> {
+    async fn delete_all(self, asked: &Arc<VerbRequest>) -> Result<VerbResponse, StatusError> {
         let request = &asked.request;
         let options =
             DeleteOptions::read(&request.options.propagation_policy, request.options.dry_run, &asked.body)?;
         let selection = self.selection(asked).await?;
         let listing = self.storage.list(request.served, &request.namespace, &selection, &request.options);
         let mut listed = listing.await?;
-        let mut deleted: Vec<Arc<Stored>> = Vec::new();
+        let mut deleted: Vec<Arc<StoredObject>> = Vec::new();
         for object in std::mem::take(&mut listed.items) {
-            let one = Request {
-                verb: Verb::Delete,
+            let one = ObjectRequest {
+                verb: RequestVerb::Delete,
                 namespace: object.namespace.clone(),
                 name: object.name.clone(),
                 ..request.clone()
@@ -331,10 +349,10 @@ impl Verbs<'_> {
                 Err(refusal) => return Err(refusal),
             };
             // It may have moved to a tier that the user may not see since it was listed.
-            if !selection.selects(&Stored::of(&live).subject()) {
+            if !selection.selects(&StoredObject::of(&live).subject()) {
                 continue;
             }
-            let asked = Asked { request: one, ..Asked::clone(asked) };
+            let asked = VerbRequest { request: one, ..VerbRequest::clone(asked) };
             match self.delete_object(&asked, &live, &options).await {
                 Ok(_) => deleted.push(object),
                 Err(refusal) if refusal.code == 404 => {}
@@ -342,15 +360,15 @@ impl Verbs<'_> {
             }
         }
         listed.items = deleted;
-        Ok(Answer::List(listed))
+        Ok(VerbResponse::List(listed))
     }
 
     /// Returns a receiver for tier changes. They end watches of policies, because the user may then see other
     /// policies.
     pub async fn tier_changes(
         self,
-        request: &Request,
-    ) -> Result<Option<tokio::sync::watch::Receiver<u64>>, Refusal> {
+        request: &ObjectRequest,
+    ) -> Result<Option<tokio::sync::watch::Receiver<u64>>, StatusError> {
         match request.served.is_tiered() {
             true => Ok(Some(self.storage.cache(Kind::Tier).await?.changes())),
             false => Ok(None),
@@ -363,35 +381,39 @@ fn now() -> String {
 }
 
 /// Returns the object after a patch: of the live object, or of none if a configuration is applied.
-fn patched(asked: &Asked, patch: &Patch, live: Option<&Value>) -> Result<Outcome, Refusal> {
+fn patched(
+    asked: &VerbRequest,
+    patch: &ObjectPatch,
+    live: Option<&Value>,
+) -> Result<WriteOutcome, StatusError> {
     let (place, now) = (place(asked, &asked.request.name), now());
     let by = author(asked, &now);
     match (patch, live) {
-        (Patch::Apply(config), live) => {
+        (ObjectPatch::Apply(config), live) => {
             // The field manager of server-side apply has no default.
-            let by = Author { manager: &asked.request.options.field_manager, ..by };
+            let by = WriteAuthor { manager: &asked.request.options.field_manager, ..by };
             write::applied(place, live, config.clone(), by, asked.request.options.force)
         }
         (_, Some(live)) => write::updated(place, live, patch.onto(live)?, by, false),
-        (_, None) => Err(Refusal::not_found(place.served, place.name)),
+        (_, None) => Err(StatusError::not_found(place.served, place.name)),
     }
 }
 
-fn place<'a>(asked: &'a Asked, name: &'a str) -> Place<'a> {
-    let Request { served, namespace, is_status, .. } = &asked.request;
-    Place { served: *served, namespace, name, is_status: *is_status }
+fn place<'a>(asked: &'a VerbRequest, name: &'a str) -> WriteTarget<'a> {
+    let ObjectRequest { served, namespace, is_status, .. } = &asked.request;
+    WriteTarget { served: *served, namespace, name, is_status: *is_status }
 }
 
-fn author<'a>(asked: &'a Asked, now: &'a str) -> Author<'a> {
-    Author { manager: &asked.manager, now, validation: asked.request.options.field_validation }
+fn author<'a>(asked: &'a VerbRequest, now: &'a str) -> WriteAuthor<'a> {
+    WriteAuthor { manager: &asked.manager, now, validation: asked.request.options.field_validation }
 }
 
-fn names_version(patch: &Patch) -> bool {
+fn names_version(patch: &ObjectPatch) -> bool {
     match patch {
-        Patch::Json(patch) => {
+        ObjectPatch::Json(patch) => {
             patch.0.iter().any(|operation| operation.path().as_str() == "/metadata/resourceVersion")
         }
-        Patch::Merge(object) | Patch::Apply(object) => {
+        ObjectPatch::Merge(object) | ObjectPatch::Apply(object) => {
             !write::text(object, "/metadata/resourceVersion").is_empty()
         }
     }

@@ -1,13 +1,13 @@
 //! A watch as sent to a client: a stream of events, produced as fast as the client reads.
 
-use crate::cache::Cache;
-use crate::history::{Change, Position};
-use crate::media::Form;
-use crate::refusal::Refusal;
-use crate::resources::{API_VERSION, Served};
-use crate::selectors::Selection;
-use crate::stored::Stored;
-use crate::table::{self, Include};
+use crate::cache::ResourceCache;
+use crate::history::{CachedChange, HistoryPosition};
+use crate::media::ResponseForm;
+use crate::refusal::StatusError;
+use crate::resources::{API_VERSION, ServedKind};
+use crate::selectors::ObjectSelection;
+use crate::stored::StoredObject;
+use crate::table::{self, IncludeObject};
 use bytes::{Bytes, BytesMut};
 use futures::Stream;
 use serde_json::{Value, json};
@@ -25,19 +25,19 @@ const LIFETIME: std::ops::Range<u64> = 1_800..3_600;
 
 /// Parameters of a watch.
 #[derive(Debug)]
-pub struct Wanted {
-    pub served: Served,
+pub struct WatchParameters {
+    pub served: ServedKind,
     pub namespace: String,
-    pub selection: Selection,
-    pub form: Form,
-    pub include: Include,
+    pub selection: ObjectSelection,
+    pub form: ResponseForm,
+    pub include: IncludeObject,
     pub bookmarks: bool,
     pub timeout_seconds: Option<u64>,
 }
 
 /// Start of a watch.
 #[derive(Debug)]
-pub enum Start {
+pub enum WatchStart {
     /// All existing objects, followed by a bookmark if requested.
     Everything { marked: bool },
     /// The changes after a revision.
@@ -46,22 +46,22 @@ pub enum Start {
 
 /// Events that end a watch early.
 #[derive(Debug)]
-pub struct Endings {
+pub struct WatchEndings {
     /// Becomes true when the server stops.
     pub shutdown: watch::Receiver<bool>,
     /// Notified when tiers change, which may change the visible objects.
     pub tiers: Option<watch::Receiver<u64>>,
 }
 
-struct Watcher {
-    cache: Arc<Cache>,
-    wanted: Wanted,
+struct ObjectWatcher {
+    cache: Arc<ResourceCache>,
+    wanted: WatchParameters,
     happenings: watch::Receiver<u64>,
-    endings: Endings,
-    initial: std::vec::IntoIter<Arc<Stored>>,
+    endings: WatchEndings,
+    initial: std::vec::IntoIter<Arc<StoredObject>>,
     /// Revision of the bookmark after the initial objects.
     mark: Option<u64>,
-    position: Position,
+    position: HistoryPosition,
     deadline: Instant,
     next_bookmark: Instant,
     /// Column definitions of a table; sent once.
@@ -72,31 +72,31 @@ struct Watcher {
 }
 
 pub fn watch(
-    cache: Arc<Cache>,
-    wanted: Wanted,
-    start: Start,
-    endings: Endings,
+    cache: Arc<ResourceCache>,
+    wanted: WatchParameters,
+    start: WatchStart,
+    endings: WatchEndings,
     open: Box<dyn Send>,
-) -> Result<impl Stream<Item = Result<Bytes, Infallible>> + Send + 'static, Refusal> {
+) -> Result<impl Stream<Item = Result<Bytes, Infallible>> + Send + 'static, StatusError> {
     let happenings = cache.happenings();
     let (initial, mark, position) = match start {
-        Start::Everything { marked } => {
+        WatchStart::Everything { marked } => {
             let (mut objects, revision, position) = cache.snapshot();
             objects.retain(|object| is_wanted(&wanted, object));
             (objects, marked.then_some(revision), position)
         }
-        Start::After(revision) => {
+        WatchStart::After(revision) => {
             let position = cache.after(revision).map_err(|_| {
-                Refusal::expired(format!("too old resource version: {revision} ({})", cache.floor()))
+                StatusError::expired(format!("too old resource version: {revision} ({})", cache.floor()))
             })?;
             (Vec::new(), None, position)
         }
     };
     let seconds = wanted.timeout_seconds.filter(|seconds| *seconds > 0);
     let seconds = seconds.unwrap_or_else(|| rand::random_range(LIFETIME)).min(LIFETIME.end);
-    let columns = (wanted.form == Form::Table).then(|| table::definitions(wanted.served));
+    let columns = (wanted.form == ResponseForm::Table).then(|| table::definitions(wanted.served));
     let now = Instant::now();
-    let watcher = Watcher {
+    let watcher = ObjectWatcher {
         cache,
         wanted,
         happenings,
@@ -115,13 +115,13 @@ pub fn watch(
     }))
 }
 
-fn is_wanted(wanted: &Wanted, object: &Stored) -> bool {
+fn is_wanted(wanted: &WatchParameters, object: &StoredObject) -> bool {
     (wanted.namespace.is_empty() || object.namespace == wanted.namespace)
         && wanted.selection.selects(&object.subject())
 }
 
 /// Returns the event that a change causes for a watcher that sees only some of the objects.
-fn seen(wanted: &Wanted, change: &Change) -> Option<(&'static str, Arc<Stored>)> {
+fn seen(wanted: &WatchParameters, change: &CachedChange) -> Option<(&'static str, Arc<StoredObject>)> {
     let before = change.before.as_ref().is_some_and(|before| is_wanted(wanted, before));
     let after = !change.is_deletion && is_wanted(wanted, &change.after);
     match (before, after) {
@@ -133,7 +133,7 @@ fn seen(wanted: &Wanted, change: &Change) -> Option<(&'static str, Arc<Stored>)>
     }
 }
 
-impl Watcher {
+impl ObjectWatcher {
     /// Returns the next bytes; `None` at the end.
     async fn next(&mut self) -> Option<Bytes> {
         loop {
@@ -141,7 +141,7 @@ impl Watcher {
                 return None;
             }
             let mut bytes = BytesMut::new();
-            let initial: Vec<Arc<Stored>> = self.initial.by_ref().take(BATCH).collect();
+            let initial: Vec<Arc<StoredObject>> = self.initial.by_ref().take(BATCH).collect();
             for object in &initial {
                 self.encode("ADDED", object, &mut bytes);
             }
@@ -155,7 +155,7 @@ impl Watcher {
             self.happenings.mark_unchanged();
             let Ok((changes, position)) = self.cache.next(self.position, BATCH) else {
                 self.is_over = true;
-                return Some(error(&Refusal::expired("the watch is too far behind; list again")));
+                return Some(error(&StatusError::expired("the watch is too far behind; list again")));
             };
             self.position = position;
             for change in &changes {
@@ -186,12 +186,12 @@ impl Watcher {
         }
     }
 
-    fn encode(&mut self, kind: &str, object: &Stored, bytes: &mut BytesMut) {
+    fn encode(&mut self, kind: &str, object: &StoredObject, bytes: &mut BytesMut) {
         bytes.extend_from_slice(b"{\"type\":\"");
         bytes.extend_from_slice(kind.as_bytes());
         bytes.extend_from_slice(b"\",\"object\":");
         match self.wanted.form {
-            Form::Table => {
+            ResponseForm::Table => {
                 let now = jiff::Timestamp::now().as_second();
                 let row = table::row(self.wanted.served, &object.value(), self.wanted.include, now);
                 let columns = self.columns.take().unwrap_or(Value::Null);
@@ -199,10 +199,10 @@ impl Watcher {
                 let table = table::table(columns, vec![row], metadata);
                 bytes.extend_from_slice(table.to_string().as_bytes());
             }
-            Form::Metadata => {
+            ResponseForm::Metadata => {
                 bytes.extend_from_slice(table::partial(&object.value()).to_string().as_bytes());
             }
-            Form::Whole | Form::Aggregated => bytes.extend_from_slice(&object.json),
+            ResponseForm::Whole | ResponseForm::Aggregated => bytes.extend_from_slice(&object.json),
         }
         bytes.extend_from_slice(b"}\n");
     }
@@ -214,11 +214,13 @@ impl Watcher {
             metadata["annotations"] = json!({"k8s.io/initial-events-end": "true"});
         }
         let object = match self.wanted.form {
-            Form::Table => table::table(self.columns.take().unwrap_or(Value::Null), Vec::new(), metadata),
-            Form::Metadata => {
+            ResponseForm::Table => {
+                table::table(self.columns.take().unwrap_or(Value::Null), Vec::new(), metadata)
+            }
+            ResponseForm::Metadata => {
                 json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata})
             }
-            Form::Whole | Form::Aggregated => {
+            ResponseForm::Whole | ResponseForm::Aggregated => {
                 json!({"kind": self.wanted.served.kind.name(), "apiVersion": API_VERSION, "metadata": metadata})
             }
         };
@@ -226,8 +228,8 @@ impl Watcher {
     }
 }
 
-async fn ended(endings: &mut Endings) {
-    let Endings { shutdown, tiers } = endings;
+async fn ended(endings: &mut WatchEndings) {
+    let WatchEndings { shutdown, tiers } = endings;
     let tiers = async {
         match tiers {
             Some(tiers) => drop(tiers.changed().await),
@@ -241,6 +243,6 @@ async fn ended(endings: &mut Endings) {
 }
 
 /// Returns the error event of a watch that cannot start or continue.
-pub fn error(refusal: &Refusal) -> Bytes {
+pub fn error(refusal: &StatusError) -> Bytes {
     Bytes::from(format!("{}\n", json!({"type": "ERROR", "object": refusal.to_status()})))
 }

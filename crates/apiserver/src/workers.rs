@@ -1,8 +1,8 @@
 //! CPU-bound work on request bodies. It runs outside the runtime's threads, which serve all requests, and few at a
 //! time, because the parsed form of a 3 MB body takes many times as much memory.
 
-use crate::metrics::Metrics;
-use crate::refusal::Refusal;
+use crate::metrics::ApiServerMetrics;
+use crate::refusal::StatusError;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Semaphore;
@@ -14,23 +14,23 @@ const WORKER_TIMEOUT: Duration = Duration::from_secs(10);
 #[derive(Clone, Debug)]
 pub struct WorkerPool {
     workers: Arc<Semaphore>,
-    metrics: Arc<Metrics>,
+    metrics: Arc<ApiServerMetrics>,
 }
 
 impl WorkerPool {
-    pub fn new(metrics: Arc<Metrics>) -> WorkerPool {
+    pub fn new(metrics: Arc<ApiServerMetrics>) -> WorkerPool {
         WorkerPool { workers: Arc::new(Semaphore::new(MAX_WORKERS)), metrics }
     }
 
     /// Runs `work` on a blocking thread.
     pub async fn run<T: Send + 'static>(
         &self,
-        work: impl FnOnce() -> Result<T, Refusal> + Send + 'static,
-    ) -> Result<T, Refusal> {
+        work: impl FnOnce() -> Result<T, StatusError> + Send + 'static,
+    ) -> Result<T, StatusError> {
         let free = tokio::time::timeout(WORKER_TIMEOUT, self.workers.clone().acquire_owned()).await;
         let Ok(Ok(worker)) = free else {
             self.metrics.count_refused("worker");
-            return Err(Refusal::too_many_requests());
+            return Err(StatusError::too_many_requests());
         };
         let ended = tokio::task::spawn_blocking(move || {
             // Held by the work, not by the request: a client that disconnects does not make room for more work.
@@ -39,7 +39,7 @@ impl WorkerPool {
         });
         ended.await.unwrap_or_else(|error| {
             tracing::error!(%error, "a write panicked");
-            Err(Refusal::internal("the request could not be processed"))
+            Err(StatusError::internal("the request could not be processed"))
         })
     }
 }
@@ -51,7 +51,7 @@ mod tests {
 
     #[tokio::test]
     async fn workers_are_bounded_and_survive_panics() {
-        let pool = WorkerPool::new(Arc::new(Metrics::new()));
+        let pool = WorkerPool::new(Arc::new(ApiServerMetrics::new()));
         let (running, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
         let mut tasks = tokio::task::JoinSet::new();
         for number in 0..4 * MAX_WORKERS {

@@ -1,11 +1,11 @@
 //! Computes the object to store from the live object and the submitted one. No I/O.
 
-use crate::refusal::{Cause, Refusal};
+use crate::refusal::{StatusCause, StatusError};
 use crate::request::FieldValidation;
-use crate::resources::{API_VERSION, Served};
+use crate::resources::{API_VERSION, ServedKind};
 use serde_json::{Map, Value, json};
 use std::collections::HashSet;
-use tortie_apply::{ApplyError, Managed, Manager, equal};
+use tortie_apply::{ApplyError, FieldManager, ManagedFields, equal};
 use tortie_model::{DecodeError, Resource};
 
 /// Metadata that only the server sets; submitted values are ignored.
@@ -21,7 +21,7 @@ const SET_BY_SERVER: [&str; 7] = [
 
 /// The author of a write and the validation mode.
 #[derive(Clone, Copy, Debug)]
-pub struct Author<'a> {
+pub struct WriteAuthor<'a> {
     pub manager: &'a str,
     /// RFC 3339 format, whole seconds.
     pub now: &'a str,
@@ -30,8 +30,8 @@ pub struct Author<'a> {
 
 /// The object that the path of a request addresses.
 #[derive(Clone, Copy, Debug)]
-pub struct Place<'a> {
-    pub served: Served,
+pub struct WriteTarget<'a> {
+    pub served: ServedKind,
     pub namespace: &'a str,
     /// Empty if the submitted object contains the name.
     pub name: &'a str,
@@ -40,23 +40,23 @@ pub struct Place<'a> {
 
 /// An object to store, and warnings for its author.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Prepared {
+pub struct PreparedWrite {
     pub resource: Resource,
     pub warnings: Vec<String>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub enum Outcome {
+pub enum WriteOutcome {
     /// Nothing changes, so nothing is stored.
     Same,
-    Changed(Prepared),
+    Changed(PreparedWrite),
     /// The last finalizer was removed from a terminating object: delete it.
     Gone,
 }
 
-impl Place<'_> {
-    fn manager<'a>(&self, by: Author<'a>) -> Manager<'a> {
-        Manager {
+impl WriteTarget<'_> {
+    fn manager<'a>(&self, by: WriteAuthor<'a>) -> FieldManager<'a> {
+        FieldManager {
             name: by.manager,
             api_version: API_VERSION,
             subresource: if self.is_status { "status" } else { "" },
@@ -72,10 +72,14 @@ impl Place<'_> {
 }
 
 /// Prepares a new object.
-pub fn created(place: Place<'_>, mut submitted: Value, by: Author<'_>) -> Result<Prepared, Refusal> {
+pub fn created(
+    place: WriteTarget<'_>,
+    mut submitted: Value,
+    by: WriteAuthor<'_>,
+) -> Result<PreparedWrite, StatusError> {
     settle_identity(place, &mut submitted)?;
     if !text(&submitted, "/metadata/resourceVersion").is_empty() {
-        return Err(Refusal::bad_request("resourceVersion should not be set on objects to be created"));
+        return Err(StatusError::bad_request("resourceVersion should not be set on objects to be created"));
     }
     let managed = managed_of(&submitted, None);
     let (mut new, warnings) = decoded(place, submitted, None, by.validation)?;
@@ -86,11 +90,11 @@ pub fn created(place: Place<'_>, mut submitted: Value, by: Author<'_>) -> Result
 }
 
 fn finish_created(
-    place: Place<'_>,
+    place: WriteTarget<'_>,
     mut new: Value,
-    managed: &Managed,
+    managed: &ManagedFields,
     warnings: Vec<String>,
-) -> Result<Prepared, Refusal> {
+) -> Result<PreparedWrite, StatusError> {
     if place.served.has_status() {
         remove(&mut new, "status");
     }
@@ -101,18 +105,18 @@ fn finish_created(
         metadata.insert("generation".into(), 1.into());
         metadata.insert("managedFields".into(), managed.encode().into());
     }
-    Ok(Prepared { resource: stored(place.served, new)?, warnings })
+    Ok(PreparedWrite { resource: stored(place.served, new)?, warnings })
 }
 
 /// Computes the live object after an update or a patch. With `must_name_version`, a request without a resourceVersion
 /// is rejected, because the version that it is based on is unknown.
 pub fn updated(
-    place: Place<'_>,
+    place: WriteTarget<'_>,
     live: &Value,
     mut submitted: Value,
-    by: Author<'_>,
+    by: WriteAuthor<'_>,
     must_name_version: bool,
-) -> Result<Outcome, Refusal> {
+) -> Result<WriteOutcome, StatusError> {
     let live = &bare(live);
     settle_identity(place, &mut submitted)?;
     check_version(place, live, &submitted, must_name_version)?;
@@ -125,23 +129,23 @@ pub fn updated(
 
 /// Computes the object after a server-side apply; a new one if there is no live object.
 pub fn applied(
-    place: Place<'_>,
+    place: WriteTarget<'_>,
     live: Option<&Value>,
     mut config: Value,
-    by: Author<'_>,
+    by: WriteAuthor<'_>,
     force: bool,
-) -> Result<Outcome, Refusal> {
+) -> Result<WriteOutcome, StatusError> {
     let version = text(&config, "/apiVersion");
     if version != API_VERSION {
-        return Err(Refusal::bad_request(format!(
+        return Err(StatusError::bad_request(format!(
             "Incorrect version specified in apply patch. Specified patch version: {version}, expected: {API_VERSION}"
         )));
     }
     if config.pointer("/metadata/managedFields").is_some_and(|fields| !fields.is_null()) {
-        return Err(Refusal::bad_request("metadata.managedFields must be nil"));
+        return Err(StatusError::bad_request("metadata.managedFields must be nil"));
     }
     if by.manager.is_empty() {
-        return Err(Refusal::unprocessable(
+        return Err(StatusError::unprocessable(
             "PatchOptions.meta.k8s.io \"\" is invalid: fieldManager: Required value: is required for apply patch",
         ));
     }
@@ -151,9 +155,13 @@ pub fn applied(
     let live = live.as_ref();
     match live {
         Some(live) => check_version(place, live, &config, false)?,
-        None if place.is_status => return Err(Refusal::not_found(place.served, place.name)),
+        None if place.is_status => return Err(StatusError::not_found(place.served, place.name)),
         None if !text(&config, "/metadata/uid").is_empty() => {
-            return Err(Refusal::conflict(place.served, place.name, "uid mismatch: there is no such object"));
+            return Err(StatusError::conflict(
+                place.served,
+                place.name,
+                "uid mismatch: there is no such object",
+            ));
         }
         None => {}
     }
@@ -166,32 +174,32 @@ pub fn applied(
     clear_managed(&mut new);
     match live {
         Some(live) => finish_updated(place, live, new, &applied.managed, warnings),
-        None => finish_created(place, new, &applied.managed, warnings).map(Outcome::Changed),
+        None => finish_created(place, new, &applied.managed, warnings).map(WriteOutcome::Changed),
     }
 }
 
-fn refused(error: &ApplyError) -> Refusal {
+fn refused(error: &ApplyError) -> StatusError {
     match error {
-        ApplyError::Shape(_) => Refusal::bad_request(error.to_string()),
+        ApplyError::Shape(_) => StatusError::bad_request(error.to_string()),
         ApplyError::Conflicts(conflicts) => {
-            let cause = |conflict: &tortie_apply::Conflict| Cause {
+            let cause = |conflict: &tortie_apply::ApplyConflict| StatusCause {
                 reason: "FieldManagerConflict",
                 message: conflict.to_string(),
                 field: conflict.path.to_string(),
             };
-            Refusal::apply_conflict(error.to_string(), conflicts.iter().map(cause).collect())
+            StatusError::apply_conflict(error.to_string(), conflicts.iter().map(cause).collect())
         }
     }
 }
 
 /// Restores the parts of `new` that a write to this target cannot change.
 fn finish_updated(
-    place: Place<'_>,
+    place: WriteTarget<'_>,
     live: &Value,
     mut new: Value,
-    managed: &Managed,
+    managed: &ManagedFields,
     warnings: Vec<String>,
-) -> Result<Outcome, Refusal> {
+) -> Result<WriteOutcome, StatusError> {
     if place.is_status {
         let status = new.get("status").cloned();
         new = live.clone();
@@ -218,21 +226,21 @@ fn finish_updated(
         };
     }
     if equal(&without_times(live), &without_times(&new)) {
-        return Ok(Outcome::Same);
+        return Ok(WriteOutcome::Same);
     }
     if own.get("deletionTimestamp").is_some() {
         let (before, after) = (finalizers(live), finalizers(&new));
         let before: HashSet<&String> = before.iter().collect();
         if let Some(added) = after.iter().find(|name| !before.contains(name)) {
             let why = "no new finalizers can be added if the object is being deleted";
-            let cause = Cause::invalid("metadata.finalizers", added, why);
-            return Err(Refusal::invalid(place.served, place.name, vec![cause]));
+            let cause = StatusCause::invalid("metadata.finalizers", added, why);
+            return Err(StatusError::invalid(place.served, place.name, vec![cause]));
         }
         if after.is_empty() {
-            return Ok(Outcome::Gone);
+            return Ok(WriteOutcome::Gone);
         }
     }
-    Ok(Outcome::Changed(Prepared { resource: stored(place.served, new)?, warnings }))
+    Ok(WriteOutcome::Changed(PreparedWrite { resource: stored(place.served, new)?, warnings }))
 }
 
 pub fn finalizers(object: &Value) -> Vec<String> {
@@ -260,7 +268,7 @@ fn without_times(object: &Value) -> Value {
 }
 
 /// Checks that kind, version, name and namespace match the path, and fills in missing ones.
-fn settle_identity(place: Place<'_>, object: &mut Value) -> Result<(), Refusal> {
+fn settle_identity(place: WriteTarget<'_>, object: &mut Value) -> Result<(), StatusError> {
     let kind = place.served.kind;
     for (field, expected, what) in [("apiVersion", API_VERSION, "API version"), ("kind", kind.name(), "kind")]
     {
@@ -268,7 +276,7 @@ fn settle_identity(place: Place<'_>, object: &mut Value) -> Result<(), Refusal> 
             "" => object[field] = expected.into(),
             given if given == expected => {}
             given => {
-                return Err(Refusal::bad_request(format!(
+                return Err(StatusError::bad_request(format!(
                     "the {what} in the data ({given}) does not match the expected {what} ({expected})"
                 )));
             }
@@ -277,13 +285,13 @@ fn settle_identity(place: Place<'_>, object: &mut Value) -> Result<(), Refusal> 
     match object.get("metadata") {
         Some(Value::Object(_)) => {}
         None | Some(Value::Null) => object["metadata"] = Value::Object(Map::new()),
-        Some(_) => return Err(Refusal::bad_request("metadata is not an object")),
+        Some(_) => return Err(StatusError::bad_request("metadata is not an object")),
     }
     let namespace = text(object, "/metadata/namespace");
     if kind.is_namespaced() && namespace.is_empty() {
         object["metadata"]["namespace"] = place.namespace.into();
     } else if kind.is_namespaced() && namespace != place.namespace {
-        return Err(Refusal::bad_request(format!(
+        return Err(StatusError::bad_request(format!(
             "the namespace of the provided object does not match the namespace sent on the request ({namespace:?}, {:?})",
             place.namespace
         )));
@@ -295,7 +303,7 @@ fn settle_identity(place: Place<'_>, object: &mut Value) -> Result<(), Refusal> 
         "" => object["metadata"]["name"] = place.name.into(),
         given if given == place.name => {}
         given => {
-            return Err(Refusal::bad_request(format!(
+            return Err(StatusError::bad_request(format!(
                 "the name of the object ({given}) does not match the name on the URL ({})",
                 place.name
             )));
@@ -305,43 +313,44 @@ fn settle_identity(place: Place<'_>, object: &mut Value) -> Result<(), Refusal> 
 }
 
 fn check_version(
-    place: Place<'_>,
+    place: WriteTarget<'_>,
     live: &Value,
     submitted: &Value,
     must_be_named: bool,
-) -> Result<(), Refusal> {
+) -> Result<(), StatusError> {
     let uid = text(submitted, "/metadata/uid");
     let live_uid = text(live, "/metadata/uid");
     if !uid.is_empty() && uid != live_uid {
         let why = format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {live_uid}");
-        return Err(Refusal::conflict(place.served, place.name, &why));
+        return Err(StatusError::conflict(place.served, place.name, &why));
     }
     match text(submitted, "/metadata/resourceVersion") {
         "" if must_be_named => {
-            let cause = Cause::invalid("metadata.resourceVersion", "0", "must be specified for an update");
-            Err(Refusal::invalid(place.served, place.name, vec![cause]))
+            let cause =
+                StatusCause::invalid("metadata.resourceVersion", "0", "must be specified for an update");
+            Err(StatusError::invalid(place.served, place.name, vec![cause]))
         }
         "" => Ok(()),
         given if given == text(live, "/metadata/resourceVersion") => Ok(()),
-        _ => Err(Refusal::modified(place.served, place.name)),
+        _ => Err(StatusError::modified(place.served, place.name)),
     }
 }
 
 /// Decodes the object through the types, sets defaults, and returns warnings about unknown fields.
 fn decoded(
-    place: Place<'_>,
+    place: WriteTarget<'_>,
     submitted: Value,
     live: Option<&Value>,
     validation: FieldValidation,
-) -> Result<(Value, Vec<String>), Refusal> {
+) -> Result<(Value, Vec<String>), StatusError> {
     let name = text(&submitted, "/metadata/name").to_owned();
     let kind = place.served.kind;
     let invalid = |error: DecodeError| match error {
         DecodeError::Field { path, reason } => {
-            let cause = Cause { reason: "FieldValueTypeInvalid", message: reason, field: path };
-            Refusal::invalid(place.served, &name, vec![cause])
+            let cause = StatusCause { reason: "FieldValueTypeInvalid", message: reason, field: path };
+            StatusError::invalid(place.served, &name, vec![cause])
         }
-        other => Refusal::bad_request(other.to_string()),
+        other => StatusError::bad_request(other.to_string()),
     };
     let (mut resource, mut unknown) = Resource::from_user_tolerant(submitted.clone()).map_err(invalid)?;
     if let (Some(live), false) = (live, unknown.is_empty()) {
@@ -355,7 +364,7 @@ fn decoded(
     }
     let warnings: Vec<String> = unknown.iter().map(|field| format!("unknown field {field:?}")).collect();
     if validation == FieldValidation::Strict && !warnings.is_empty() {
-        return Err(Refusal::bad_request(format!(
+        return Err(StatusError::bad_request(format!(
             "{kind} in version \"v3\" cannot be handled as a {kind}: strict decoding error: {}",
             warnings.join(", ")
         )));
@@ -374,26 +383,26 @@ fn bare(object: &Value) -> Value {
     object
 }
 
-fn stored(served: Served, object: Value) -> Result<Resource, Refusal> {
-    Resource::from_store(served.kind, object).map_err(|error| Refusal::internal(error.to_string()))
+fn stored(served: ServedKind, object: Value) -> Result<Resource, StatusError> {
+    Resource::from_store(served.kind, object).map_err(|error| StatusError::internal(error.to_string()))
 }
 
 /// Returns the managed fields before a write. Submitted ones take precedence, so that they can be corrected, except
 /// through a subresource; an empty list resets them all.
-fn managed_of(submitted: &Value, live: Option<(&Value, bool)>) -> Managed {
+fn managed_of(submitted: &Value, live: Option<(&Value, bool)>) -> ManagedFields {
     let listed =
         |object: &Value| object.pointer("/metadata/managedFields").and_then(Value::as_array).cloned();
     let of_live = || {
         let entries = live.and_then(|(live, _)| listed(live)).unwrap_or_default();
-        Managed::decode(&entries).unwrap_or_default()
+        ManagedFields::decode(&entries).unwrap_or_default()
     };
     if live.is_some_and(|(_, only_live)| only_live) {
         return of_live();
     }
     match listed(submitted) {
         None => of_live(),
-        Some(entries) if entries.is_empty() || entries == [json!({})] => Managed::default(),
-        Some(entries) => match Managed::decode(&entries) {
+        Some(entries) if entries.is_empty() || entries == [json!({})] => ManagedFields::default(),
+        Some(entries) => match ManagedFields::decode(&entries) {
             Ok(managed) if !managed.is_empty() => managed,
             _ => of_live(),
         },

@@ -1,18 +1,18 @@
 //! Conflicts: fields that an applier wants to set and that another manager owns.
 
-use crate::managed::{ManagerId, Operation};
-use crate::path::Path;
+use crate::managed::{ManagerId, ManagerOperation};
+use crate::path::FieldPath;
 use std::fmt;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Conflict {
+pub struct ApplyConflict {
     pub owner: ManagerId,
     /// When the owner last wrote the field.
     pub time: Option<String>,
-    pub path: Path,
+    pub path: FieldPath,
 }
 
-impl Conflict {
+impl ApplyConflict {
     /// Returns the owner as error messages name it: `"kubectl-edit" using projectcalico.org/v3`.
     pub fn owner(&self) -> String {
         let ManagerId { manager, operation, api_version, subresource } = &self.owner;
@@ -20,21 +20,21 @@ impl Conflict {
         if !subresource.is_empty() {
             text.push_str(&format!(" with subresource {subresource:?}"));
         }
-        if *operation == Operation::Update {
+        if *operation == ManagerOperation::Update {
             text.push_str(&format!(" using {api_version}"));
         }
         text
     }
 }
 
-impl fmt::Display for Conflict {
+impl fmt::Display for ApplyConflict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "conflict with {}", self.owner())
     }
 }
 
 /// Returns the error message for an applier.
-pub fn message(conflicts: &[Conflict]) -> String {
+pub fn message(conflicts: &[ApplyConflict]) -> String {
     if let [only] = conflicts {
         return format!("Apply failed with 1 conflict: {only}: {}", only.path);
     }

@@ -1,23 +1,23 @@
 //! Encodes and decodes sets of fields as `fieldsV1` of `metadata.managedFields`.
 
-use crate::path::Element;
-use crate::set::Set;
+use crate::path::PathElement;
+use crate::set::FieldSet;
 use serde_json::{Map, Value};
 use std::collections::BTreeSet;
 
 /// Key for the field itself, next to the keys of its children.
 const SELF: &str = ".";
 
-pub fn encode(set: &Set) -> Value {
+pub fn encode(set: &FieldSet) -> Value {
     Value::Object(contents(set, false))
 }
 
-fn contents(set: &Set, is_member: bool) -> Map<String, Value> {
+fn contents(set: &FieldSet, is_member: bool) -> Map<String, Value> {
     let mut fields = Map::new();
     if is_member {
         fields.insert(SELF.to_owned(), Value::Object(Map::new()));
     }
-    let elements: BTreeSet<&Element> = set.members.iter().chain(set.children.keys()).collect();
+    let elements: BTreeSet<&PathElement> = set.members.iter().chain(set.children.keys()).collect();
     for element in elements {
         let inner = match set.below(element) {
             Some(child) => contents(child, set.members.contains(element)),
@@ -29,24 +29,24 @@ fn contents(set: &Set, is_member: bool) -> Map<String, Value> {
     fields
 }
 
-pub fn decode(fields: &Value) -> Result<Set, String> {
+pub fn decode(fields: &Value) -> Result<FieldSet, String> {
     match fields {
-        Value::Null => Ok(Set::default()),
+        Value::Null => Ok(FieldSet::default()),
         Value::Object(fields) => Ok(read(fields)?.0),
         other => Err(format!("fieldsV1 is {other}, not an object")),
     }
 }
 
 /// Returns the set below a field, and whether the field itself is in the set.
-fn read(fields: &Map<String, Value>) -> Result<(Set, bool), String> {
-    let mut set = Set::default();
+fn read(fields: &Map<String, Value>) -> Result<(FieldSet, bool), String> {
+    let mut set = FieldSet::default();
     let mut is_member = false;
     for (name, inner) in fields {
         if name == SELF {
             is_member = true;
             continue;
         }
-        let Some(element) = Element::decode(name)? else { continue };
+        let Some(element) = PathElement::decode(name)? else { continue };
         let Value::Object(inner) = inner else { return Err(format!("'{name}' is {inner}, not an object")) };
         let (child, child_is_member) = read(inner)?;
         if child_is_member {

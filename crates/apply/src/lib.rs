@@ -16,14 +16,14 @@ mod set;
 mod shape;
 mod walk;
 
-pub use conflict::Conflict;
-pub use managed::{Managed, ManagerId, Operation};
-pub use operation::{Applied, ApplyError, Manager, apply, update};
+pub use conflict::ApplyConflict;
+pub use managed::{ManagedFields, ManagerId, ManagerOperation};
+pub use operation::{ApplyError, ApplyResult, FieldManager, apply, update};
 pub use patch::{
-    MAX_COPIED_BYTES, MAX_PATCH_OPERATIONS, MAX_PATCHED_DEPTH, PatchError, apply_json_patch,
+    BoundedPatchError, MAX_COPIED_BYTES, MAX_PATCH_OPERATIONS, MAX_PATCHED_DEPTH, apply_json_patch,
     apply_merge_patch, fits_json,
 };
-pub use path::{Element, Path};
-pub use set::Set;
-pub use shape::{Relation, Scalar, Shape};
-pub use walk::{Comparison, compare, equal, merge, remove, set_of, validate};
+pub use path::{FieldPath, PathElement};
+pub use set::FieldSet;
+pub use shape::{ListMergeType, MergeSchema, ScalarKind};
+pub use walk::{FieldComparison, compare, equal, merge, remove, set_of, validate};

@@ -1,12 +1,12 @@
 //! The record of field owners: `metadata.managedFields`.
 
 use crate::fields_v1;
-use crate::set::Set;
+use crate::set::FieldSet;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Operation {
+pub enum ManagerOperation {
     Apply,
     Update,
 }
@@ -15,7 +15,7 @@ pub enum Operation {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ManagerId {
     pub manager: String,
-    pub operation: Operation,
+    pub operation: ManagerOperation,
     /// Empty for appliers.
     pub api_version: String,
     pub subresource: String,
@@ -23,32 +23,32 @@ pub struct ManagerId {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct OwnedFields {
-    pub set: Set,
+    pub set: FieldSet,
     pub api_version: String,
     /// When the owner last wrote, in RFC 3339 format.
     pub time: Option<String>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Managed(pub(crate) BTreeMap<ManagerId, OwnedFields>);
+pub struct ManagedFields(pub(crate) BTreeMap<ManagerId, OwnedFields>);
 
 /// Maximum number of managers with the operation Update; beyond it, the oldest are merged into one.
 const MOST_UPDATERS: usize = 10;
 const OLDEST: &str = "ancient-changes";
 
-impl Managed {
+impl ManagedFields {
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
     /// Decodes `metadata.managedFields`.
-    pub fn decode(entries: &[Value]) -> Result<Managed, String> {
-        let mut managed = Managed::default();
+    pub fn decode(entries: &[Value]) -> Result<ManagedFields, String> {
+        let mut managed = ManagedFields::default();
         for (index, entry) in entries.iter().enumerate() {
             let text = |field: &str| entry.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
             let operation = match text("operation").as_str() {
-                "Apply" => Operation::Apply,
-                "Update" => Operation::Update,
+                "Apply" => ManagerOperation::Apply,
+                "Update" => ManagerOperation::Update,
                 _ => return Err("operation must be `Apply` or `Update`".into()),
             };
             let api_version = text("apiVersion");
@@ -63,7 +63,11 @@ impl Managed {
             let id = ManagerId {
                 manager: text("manager"),
                 operation,
-                api_version: if operation == Operation::Apply { String::new() } else { api_version.clone() },
+                api_version: if operation == ManagerOperation::Apply {
+                    String::new()
+                } else {
+                    api_version.clone()
+                },
                 subresource: text("subresource"),
             };
             let set = fields_v1::decode(entry.get("fieldsV1").unwrap_or(&Value::Null))?;
@@ -101,7 +105,7 @@ impl Managed {
         let mut updaters: Vec<(Option<String>, ManagerId)> = self
             .0
             .iter()
-            .filter(|(id, _)| id.operation == Operation::Update)
+            .filter(|(id, _)| id.operation == ManagerOperation::Update)
             .map(|(id, owned)| (owned.time.clone(), id.clone()))
             .collect();
         updaters.sort();
@@ -118,7 +122,7 @@ impl Managed {
             };
             let bucket = ManagerId {
                 manager: OLDEST.to_owned(),
-                operation: Operation::Update,
+                operation: ManagerOperation::Update,
                 api_version: version,
                 subresource: String::new(),
             };
@@ -144,8 +148,8 @@ fn entry(id: &ManagerId, owned: &OwnedFields) -> Value {
         entry["manager"] = id.manager.as_str().into();
     }
     entry["operation"] = match id.operation {
-        Operation::Apply => "Apply".into(),
-        Operation::Update => "Update".into(),
+        ManagerOperation::Apply => "Apply".into(),
+        ManagerOperation::Update => "Update".into(),
     };
     entry["apiVersion"] = owned.api_version.as_str().into();
     if let Some(time) = &owned.time {

@@ -1,9 +1,9 @@
 //! Applies updates and server-side applies to an object and to the record of its field owners.
 
-use crate::conflict::{Conflict, message};
-use crate::managed::{Managed, ManagerId, Operation, OwnedFields};
-use crate::set::Set;
-use crate::shape::Shape;
+use crate::conflict::{ApplyConflict, message};
+use crate::managed::{ManagedFields, ManagerId, ManagerOperation, OwnedFields};
+use crate::set::FieldSet;
+use crate::shape::MergeSchema;
 use crate::walk::{compare, drop_nulls, equal, merge, remove, set_of, validate};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
@@ -33,22 +33,22 @@ const NOBODYS: &[&[&str]] = &[
 
 /// The manager that writes, and how.
 #[derive(Clone, Copy, Debug)]
-pub struct Manager<'a> {
+pub struct FieldManager<'a> {
     pub name: &'a str,
     pub api_version: &'a str,
     /// Empty for the object itself.
     pub subresource: &'a str,
     /// Fields that this write does not change, such as the status in a write to the object itself.
-    pub reset: &'a Set,
+    pub reset: &'a FieldSet,
     /// In RFC 3339 format, whole seconds.
     pub now: &'a str,
 }
 
 /// The object after an apply, and the owners of its fields.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Applied {
+pub struct ApplyResult {
     pub object: Value,
-    pub managed: Managed,
+    pub managed: ManagedFields,
 }
 
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -57,18 +57,18 @@ pub enum ApplyError {
     #[error("failed to create typed patch object: {0}")]
     Shape(String),
     #[error("{}", message(.0))]
-    Conflicts(Vec<Conflict>),
+    Conflicts(Vec<ApplyConflict>),
 }
 
-impl Manager<'_> {
-    fn id(&self, operation: Operation) -> ManagerId {
+impl FieldManager<'_> {
+    fn id(&self, operation: ManagerOperation) -> ManagerId {
         let name = if self.name.is_empty() { "unknown" } else { self.name };
         ManagerId {
             manager: name.to_owned(),
             operation,
             api_version: match operation {
-                Operation::Apply => String::new(),
-                Operation::Update => self.api_version.to_owned(),
+                ManagerOperation::Apply => String::new(),
+                ManagerOperation::Update => self.api_version.to_owned(),
             },
             subresource: self.subresource.to_owned(),
         }
@@ -77,7 +77,13 @@ impl Manager<'_> {
 
 /// Returns the field owners after an update from `live` to `new`. For a new object, `live` holds only its apiVersion
 /// and kind.
-pub fn update(shape: &Shape, live: &Value, new: &Value, mut managed: Managed, by: Manager<'_>) -> Managed {
+pub fn update(
+    shape: &MergeSchema,
+    live: &Value,
+    new: &Value,
+    mut managed: ManagedFields,
+    by: FieldManager<'_>,
+) -> ManagedFields {
     let existed = live.pointer("/metadata/uid").and_then(Value::as_str).is_some_and(|uid| !uid.is_empty());
     if managed.is_empty() && existed {
         // Objects without managedFields stay untracked until the first server-side apply.
@@ -88,7 +94,7 @@ pub fn update(shape: &Shape, live: &Value, new: &Value, mut managed: Managed, by
     managed
 }
 
-fn record(shape: &Shape, live: &Value, new: &Value, managed: &mut Managed, by: Manager<'_>) {
+fn record(shape: &MergeSchema, live: &Value, new: &Value, managed: &mut ManagedFields, by: FieldManager<'_>) {
     managed.keep_version(by.api_version);
     let changes = compare(shape, live, new).without(by.reset);
     let written = changes.modified.union(&changes.added);
@@ -96,12 +102,12 @@ fn record(shape: &Shape, live: &Value, new: &Value, managed: &mut Managed, by: M
         owned.set = owned.set.difference(&owned.set.intersection(&written)).difference(&changes.removed);
         !owned.set.is_empty()
     });
-    let own = written.difference(&Set::of(NOBODYS));
+    let own = written.difference(&FieldSet::of(NOBODYS));
     if own.is_empty() {
         return;
     }
-    let owned = managed.0.entry(by.id(Operation::Update)).or_insert_with(|| OwnedFields {
-        set: Set::default(),
+    let owned = managed.0.entry(by.id(ManagerOperation::Update)).or_insert_with(|| OwnedFields {
+        set: FieldSet::default(),
         api_version: by.api_version.to_owned(),
         time: None,
     });
@@ -113,18 +119,18 @@ fn record(shape: &Shape, live: &Value, new: &Value, managed: &mut Managed, by: M
 /// are removed, unless another manager owns them. Changed values of fields with other owners are conflicts, unless
 /// `force` takes the fields over.
 pub fn apply(
-    shape: &Shape,
+    shape: &MergeSchema,
     live: &Value,
     config: &Value,
-    managed: Managed,
-    by: Manager<'_>,
+    managed: ManagedFields,
+    by: FieldManager<'_>,
     force: bool,
-) -> Result<Applied, ApplyError> {
+) -> Result<ApplyResult, ApplyError> {
     validate(shape, config).map_err(ApplyError::Shape)?;
     let mut managed = managed;
     if managed.is_empty() {
         let nothing = json!({"apiVersion": live["apiVersion"], "kind": live["kind"]});
-        record(shape, &nothing, live, &mut managed, Manager { name: BEFORE, ..by });
+        record(shape, &nothing, live, &mut managed, FieldManager { name: BEFORE, ..by });
     }
     let mut outcome = attempt(shape, live, config, managed.clone(), by, force);
     if let Err(ApplyError::Conflicts(conflicts)) = &mut outcome
@@ -144,15 +150,15 @@ pub fn apply(
 }
 
 fn attempt(
-    shape: &Shape,
+    shape: &MergeSchema,
     live: &Value,
     config: &Value,
-    mut managed: Managed,
-    by: Manager<'_>,
+    mut managed: ManagedFields,
+    by: FieldManager<'_>,
     force: bool,
-) -> Result<Applied, ApplyError> {
+) -> Result<ApplyResult, ApplyError> {
     managed.keep_version(by.api_version);
-    let id = by.id(Operation::Apply);
+    let id = by.id(ManagerOperation::Apply);
     let merged = merge(shape, Some(live), Some(config)).unwrap_or_else(|| live.clone());
     let last = managed.0.get(&id).cloned();
     let set = set_of(shape, config).recursive_difference(by.reset);
@@ -164,7 +170,7 @@ fn attempt(
     };
     settle(shape, live, &new, &mut managed, &id, by, force)?;
     drop_nulls(&mut new);
-    let nobodys = Set::of(NOBODYS);
+    let nobodys = FieldSet::of(NOBODYS);
     if let Some(owned) = managed.0.get_mut(&id) {
         owned.set = owned.set.difference(&nobodys);
         if owned.set.is_empty() {
@@ -172,22 +178,22 @@ fn attempt(
         }
     }
     if equal(live, &new) {
-        return Ok(Applied { object: live.clone(), managed });
+        return Ok(ApplyResult { object: live.clone(), managed });
     }
     if let Some(owned) = managed.0.get_mut(&id) {
         owned.time = Some(by.now.to_owned());
     }
-    Ok(Applied { object: new, managed })
+    Ok(ApplyResult { object: new, managed })
 }
 
 /// Removes fields that the applier changes from the sets of the other owners, or returns the conflicts.
 fn settle(
-    shape: &Shape,
+    shape: &MergeSchema,
     live: &Value,
     new: &Value,
-    managed: &mut Managed,
+    managed: &mut ManagedFields,
     id: &ManagerId,
-    by: Manager<'_>,
+    by: FieldManager<'_>,
     force: bool,
 ) -> Result<(), ApplyError> {
     let changes = compare(shape, live, new).without(by.reset);
@@ -195,7 +201,7 @@ fn settle(
     let mut conflicts = Vec::new();
     for (owner, owned) in managed.0.iter().filter(|(owner, _)| *owner != id) {
         for path in owned.set.intersection(&written).paths() {
-            conflicts.push(Conflict { owner: owner.clone(), time: owned.time.clone(), path });
+            conflicts.push(ApplyConflict { owner: owner.clone(), time: owned.time.clone(), path });
         }
     }
     if !force && !conflicts.is_empty() {
@@ -211,13 +217,13 @@ fn settle(
 }
 
 /// Removes fields that the applier applied before, did not apply this time, and no other manager owns.
-fn prune(shape: &Shape, merged: &Value, managed: &Managed, last: &Set) -> Value {
+fn prune(shape: &MergeSchema, merged: &Value, managed: &ManagedFields, last: &FieldSet) -> Value {
     let nothing = || Value::Object(Map::new());
     let last = last.with_named_fields(shape);
     let pruned = remove(shape, merged, &last).unwrap_or_else(nothing);
     let named = |value: &Value| set_of(shape, value).with_named_fields(shape);
     // Restore fields that have an owner.
-    let mut owned = Set::default();
+    let mut owned = FieldSet::default();
     managed.0.values().for_each(|fields| owned.extend(&fields.set));
     let merged_set = named(merged);
     let kept = named(&pruned).union(&owned.with_named_fields(shape));
@@ -228,7 +234,7 @@ fn prune(shape: &Shape, merged: &Value, managed: &Managed, last: &Set) -> Value 
 }
 
 /// Returns the fields that client-side apply set and no client has changed since.
-fn last_applied(shape: &Shape, live: &Value, api_version: &str) -> Option<Set> {
+fn last_applied(shape: &MergeSchema, live: &Value, api_version: &str) -> Option<FieldSet> {
     let text = annotation(live)?;
     let config: Value = serde_json::from_str(text).ok()?;
     if config.get("apiVersion")?.as_str()? != api_version || validate(shape, &config).is_err() {

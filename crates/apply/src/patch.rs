@@ -18,7 +18,7 @@ pub const MAX_PATCHED_DEPTH: usize = 40;
 pub const MAX_PATCH_STEPS: usize = 20_000_000;
 
 #[derive(Debug, thiserror::Error)]
-pub enum PatchError {
+pub enum BoundedPatchError {
     #[error("the allowed maximum operations in a JSON patch is {MAX_PATCH_OPERATIONS}, got {0}")]
     TooManyOperations(usize),
     #[error("the values that the patch copies have more than {MAX_COPIED_BYTES} bytes in total")]
@@ -32,9 +32,9 @@ pub enum PatchError {
 }
 
 /// Returns the object after all operations of a JSON patch.
-pub fn apply_json_patch(object: &Value, operations: &[PatchOperation]) -> Result<Value, PatchError> {
+pub fn apply_json_patch(object: &Value, operations: &[PatchOperation]) -> Result<Value, BoundedPatchError> {
     if operations.len() > MAX_PATCH_OPERATIONS {
-        return Err(PatchError::TooManyOperations(operations.len()));
+        return Err(BoundedPatchError::TooManyOperations(operations.len()));
     }
     let mut patched = object.clone();
     let mut budget = PatchBudget { steps: MAX_PATCH_STEPS, copied: MAX_COPIED_BYTES };
@@ -50,7 +50,7 @@ pub fn apply_json_patch(object: &Value, operations: &[PatchOperation]) -> Result
 }
 
 /// Returns the object after a merge patch.
-pub fn apply_merge_patch(object: &Value, patch: &Value) -> Result<Value, PatchError> {
+pub fn apply_merge_patch(object: &Value, patch: &Value) -> Result<Value, BoundedPatchError> {
     let mut budget = PatchBudget { steps: MAX_PATCH_STEPS, copied: 0 };
     budget.inspect(patch, MAX_PATCHED_DEPTH)?;
     let mut patched = object.clone();
@@ -72,7 +72,7 @@ struct PatchBudget {
 impl PatchBudget {
     /// Charges an operation before it is applied. An operation on a missing path costs nothing, since applying it
     /// fails.
-    fn charge(&mut self, object: &Value, operation: &PatchOperation) -> Result<(), PatchError> {
+    fn charge(&mut self, object: &Value, operation: &PatchOperation) -> Result<(), BoundedPatchError> {
         match operation {
             PatchOperation::Add(add) => {
                 self.shift(object, &add.path)?;
@@ -92,7 +92,7 @@ impl PatchBudget {
                 self.shift(object, &copy.path)?;
                 let Some(value) = object.pointer(copy.from.as_str()) else { return Ok(()) };
                 self.place(value, &copy.path)?;
-                let size = json_size(value, self.copied).ok_or(PatchError::CopiesTooLarge)?;
+                let size = json_size(value, self.copied).ok_or(BoundedPatchError::CopiesTooLarge)?;
                 self.copied -= size;
                 Ok(())
             }
@@ -102,15 +102,15 @@ impl PatchBudget {
     }
 
     /// Checks the nesting depth of a value at the path where it is inserted.
-    fn place(&mut self, value: &Value, path: &Pointer) -> Result<(), PatchError> {
-        let levels = MAX_PATCHED_DEPTH.checked_sub(path.count()).ok_or(PatchError::TooDeep)?;
+    fn place(&mut self, value: &Value, path: &Pointer) -> Result<(), BoundedPatchError> {
+        let levels = MAX_PATCHED_DEPTH.checked_sub(path.count()).ok_or(BoundedPatchError::TooDeep)?;
         self.inspect(value, levels)
     }
 
     /// Charges every value and checks the depth. Recurses no deeper than `levels`.
-    fn inspect(&mut self, value: &Value, levels: usize) -> Result<(), PatchError> {
+    fn inspect(&mut self, value: &Value, levels: usize) -> Result<(), BoundedPatchError> {
         self.spend(1)?;
-        let below = || levels.checked_sub(1).ok_or(PatchError::TooDeep);
+        let below = || levels.checked_sub(1).ok_or(BoundedPatchError::TooDeep);
         match value {
             Value::Array(items) => {
                 let levels = below()?;
@@ -125,7 +125,7 @@ impl PatchBudget {
     }
 
     /// Charges the elements of a list that an insertion or a removal may move.
-    fn shift(&mut self, object: &Value, path: &Pointer) -> Result<(), PatchError> {
+    fn shift(&mut self, object: &Value, path: &Pointer) -> Result<(), BoundedPatchError> {
         let Some((list, index)) = path.split_back() else { return Ok(()) };
         match object.pointer(list.as_str()) {
             Some(Value::Array(items)) if index.encoded() != "-" => self.spend(items.len()),
@@ -133,8 +133,8 @@ impl PatchBudget {
         }
     }
 
-    fn spend(&mut self, steps: usize) -> Result<(), PatchError> {
-        self.steps = self.steps.checked_sub(steps).ok_or(PatchError::TooManySteps)?;
+    fn spend(&mut self, steps: usize) -> Result<(), BoundedPatchError> {
+        self.steps = self.steps.checked_sub(steps).ok_or(BoundedPatchError::TooManySteps)?;
         Ok(())
     }
 }

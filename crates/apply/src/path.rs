@@ -6,7 +6,7 @@ use std::fmt;
 
 /// One step of a path. The ordering is the order of the fields in `fieldsV1`.
 #[derive(Clone, Debug)]
-pub enum Element {
+pub enum PathElement {
     /// A field of an object, or a key of a map.
     Field(String),
     /// An element of a list with map keys, identified by its key fields; sorted by name.
@@ -18,42 +18,42 @@ pub enum Element {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Path(pub Vec<Element>);
+pub struct FieldPath(pub Vec<PathElement>);
 
-impl Element {
-    pub fn field(name: &str) -> Element {
-        Element::Field(name.to_owned())
+impl PathElement {
+    pub fn field(name: &str) -> PathElement {
+        PathElement::Field(name.to_owned())
     }
 
     /// Returns the encoding in `fieldsV1`: `f:spec`, `k:{"uid":"x"}`, `v:"10.0.0.0/8"`, `i:3`.
     pub fn encode(&self) -> String {
         match self {
-            Element::Field(name) => format!("f:{name}"),
-            Element::Key(fields) => {
+            PathElement::Field(name) => format!("f:{name}"),
+            PathElement::Key(fields) => {
                 let map: Map<String, Value> = fields.iter().cloned().collect();
                 format!("k:{}", Value::Object(map))
             }
-            Element::Value(value) => format!("v:{value}"),
-            Element::Index(index) => format!("i:{index}"),
+            PathElement::Value(value) => format!("v:{value}"),
+            PathElement::Index(index) => format!("i:{index}"),
         }
     }
 
     /// Decodes an element. Returns `Ok(None)` for a kind of element that only newer versions know.
-    pub fn decode(text: &str) -> Result<Option<Element>, String> {
+    pub fn decode(text: &str) -> Result<Option<PathElement>, String> {
         let (kind, rest) = text.split_once(':').ok_or_else(|| format!("'{text}' has no colon"))?;
         let json = || serde_json::from_str::<Value>(rest).map_err(|error| format!("'{text}': {error}"));
         Ok(Some(match kind {
-            "f" => Element::field(rest),
-            "v" => Element::Value(json()?),
+            "f" => PathElement::field(rest),
+            "v" => PathElement::Value(json()?),
             "k" => match json()? {
                 Value::Object(map) => {
                     let mut fields: Vec<(String, Value)> = map.into_iter().collect();
                     fields.sort_by(|a, b| a.0.cmp(&b.0));
-                    Element::Key(fields)
+                    PathElement::Key(fields)
                 }
                 _ => return Err(format!("the key of '{text}' is not an object")),
             },
-            "i" => Element::Index(rest.parse().map_err(|_| format!("'{text}' has a non-numeric index"))?),
+            "i" => PathElement::Index(rest.parse().map_err(|_| format!("'{text}' has a non-numeric index"))?),
             _ if kind.len() == 1 => return Ok(None),
             _ => return Err(format!("'{text}' is not a path element")),
         }))
@@ -61,21 +61,21 @@ impl Element {
 
     fn rank(&self) -> u8 {
         match self {
-            Element::Field(_) => 0,
-            Element::Key(_) => 1,
-            Element::Value(_) => 2,
-            Element::Index(_) => 3,
+            PathElement::Field(_) => 0,
+            PathElement::Key(_) => 1,
+            PathElement::Value(_) => 2,
+            PathElement::Index(_) => 3,
         }
     }
 }
 
-impl Ord for Element {
-    fn cmp(&self, other: &Element) -> Ordering {
+impl Ord for PathElement {
+    fn cmp(&self, other: &PathElement) -> Ordering {
         match (self, other) {
-            (Element::Field(a), Element::Field(b)) => a.cmp(b),
-            (Element::Index(a), Element::Index(b)) => a.cmp(b),
-            (Element::Value(a), Element::Value(b)) => compare_values(a, b),
-            (Element::Key(a), Element::Key(b)) => {
+            (PathElement::Field(a), PathElement::Field(b)) => a.cmp(b),
+            (PathElement::Index(a), PathElement::Index(b)) => a.cmp(b),
+            (PathElement::Value(a), PathElement::Value(b)) => compare_values(a, b),
+            (PathElement::Key(a), PathElement::Key(b)) => {
                 for ((name, value), (other_name, other_value)) in a.iter().zip(b) {
                     let order = name.cmp(other_name).then_with(|| compare_values(value, other_value));
                     if order != Ordering::Equal {
@@ -101,37 +101,37 @@ fn compare_values(a: &Value, b: &Value) -> Ordering {
     }
 }
 
-impl PartialOrd for Element {
-    fn partial_cmp(&self, other: &Element) -> Option<Ordering> {
+impl PartialOrd for PathElement {
+    fn partial_cmp(&self, other: &PathElement) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl PartialEq for Element {
-    fn eq(&self, other: &Element) -> bool {
+impl PartialEq for PathElement {
+    fn eq(&self, other: &PathElement) -> bool {
         self.cmp(other) == Ordering::Equal
     }
 }
 
-impl Eq for Element {}
+impl Eq for PathElement {}
 
 /// The form in messages: `.spec.nets[="10.0.0.0/8"]`.
-impl fmt::Display for Element {
+impl fmt::Display for PathElement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Element::Field(name) => write!(f, ".{name}"),
-            Element::Key(fields) => {
+            PathElement::Field(name) => write!(f, ".{name}"),
+            PathElement::Key(fields) => {
                 let fields: Vec<String> =
                     fields.iter().map(|(name, value)| format!("{name}={value}")).collect();
                 write!(f, "[{}]", fields.join(","))
             }
-            Element::Value(value) => write!(f, "[={value}]"),
-            Element::Index(index) => write!(f, "[{index}]"),
+            PathElement::Value(value) => write!(f, "[={value}]"),
+            PathElement::Index(index) => write!(f, "[{index}]"),
         }
     }
 }
 
-impl fmt::Display for Path {
+impl fmt::Display for FieldPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|element| write!(f, "{element}"))
     }

@@ -1,33 +1,33 @@
 //! Sets of fields, as trees.
 
-use crate::path::{Element, Path};
-use crate::shape::Shape;
+use crate::path::{FieldPath, PathElement};
+use crate::shape::MergeSchema;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A set of fields. A field can be in the set itself (a member), have children in the set, or both.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Set {
-    pub(crate) members: BTreeSet<Element>,
-    pub(crate) children: BTreeMap<Element, Set>,
+pub struct FieldSet {
+    pub(crate) members: BTreeSet<PathElement>,
+    pub(crate) children: BTreeMap<PathElement, FieldSet>,
 }
 
-impl Set {
+impl FieldSet {
     /// Creates a set from paths of plain field names.
-    pub fn of(paths: &[&[&str]]) -> Set {
-        let mut set = Set::default();
+    pub fn of(paths: &[&[&str]]) -> FieldSet {
+        let mut set = FieldSet::default();
         for path in paths {
-            let path: Vec<Element> = path.iter().map(|name| Element::field(name)).collect();
+            let path: Vec<PathElement> = path.iter().map(|name| PathElement::field(name)).collect();
             set.insert(&path);
         }
         set
     }
 
     pub fn is_empty(&self) -> bool {
-        self.members.is_empty() && self.children.values().all(Set::is_empty)
+        self.members.is_empty() && self.children.values().all(FieldSet::is_empty)
     }
 
     /// Adds a path. The empty path is ignored: the object itself has no owner.
-    pub fn insert(&mut self, path: &[Element]) {
+    pub fn insert(&mut self, path: &[PathElement]) {
         match path {
             [] => {}
             [last] => {
@@ -37,7 +37,7 @@ impl Set {
         }
     }
 
-    pub fn contains(&self, path: &[Element]) -> bool {
+    pub fn contains(&self, path: &[PathElement]) -> bool {
         match path {
             [] => true,
             [last] => self.members.contains(last),
@@ -46,50 +46,54 @@ impl Set {
     }
 
     /// Returns the part of the set below an element.
-    pub fn below(&self, element: &Element) -> Option<&Set> {
+    pub fn below(&self, element: &PathElement) -> Option<&FieldSet> {
         self.children.get(element).filter(|child| !child.is_empty())
     }
 
-    pub fn union(&self, other: &Set) -> Set {
+    pub fn union(&self, other: &FieldSet) -> FieldSet {
         let mut all = self.clone();
         all.extend(other);
         all
     }
 
     /// Adds the members of another set.
-    pub(crate) fn extend(&mut self, other: &Set) {
+    pub(crate) fn extend(&mut self, other: &FieldSet) {
         self.members.extend(other.members.iter().cloned());
         for (element, child) in &other.children {
             self.children.entry(element.clone()).or_default().extend(child);
         }
     }
 
-    pub fn intersection(&self, other: &Set) -> Set {
+    pub fn intersection(&self, other: &FieldSet) -> FieldSet {
         let children = self.children.iter().filter_map(|(element, child)| {
             let common = child.intersection(other.children.get(element)?);
             (!common.is_empty()).then(|| (element.clone(), common))
         });
-        Set {
+        FieldSet {
             members: self.members.intersection(&other.members).cloned().collect(),
             children: children.collect(),
         }
     }
 
     /// Returns the set without the members of the other set.
-    pub fn difference(&self, other: &Set) -> Set {
+    pub fn difference(&self, other: &FieldSet) -> FieldSet {
         let members = self.members.difference(&other.members).cloned().collect();
-        Set { members, children: self.children_without(other, Set::difference) }
+        FieldSet { members, children: self.children_without(other, FieldSet::difference) }
     }
 
     /// Returns the set without the members of the other set and everything below them.
-    pub fn recursive_difference(&self, other: &Set) -> Set {
+    pub fn recursive_difference(&self, other: &FieldSet) -> FieldSet {
         let members = self.members.difference(&other.members).cloned().collect();
-        let mut children = self.children_without(other, Set::recursive_difference);
+        let mut children = self.children_without(other, FieldSet::recursive_difference);
         children.retain(|element, _| !other.members.contains(element));
-        Set { members, children }
+        FieldSet { members, children }
     }
 
-    fn children_without(&self, other: &Set, without: fn(&Set, &Set) -> Set) -> BTreeMap<Element, Set> {
+    fn children_without(
+        &self,
+        other: &FieldSet,
+        without: fn(&FieldSet, &FieldSet) -> FieldSet,
+    ) -> BTreeMap<PathElement, FieldSet> {
         let children = self.children.iter().filter_map(|(element, child)| {
             let left = match other.children.get(element) {
                 Some(other) => without(child, other),
@@ -102,19 +106,19 @@ impl Set {
 
     /// Adds the fields that the shape names as members if anything below them is in the set: the owner of a part of a
     /// field also owns the existence of the field. Keys of maps and elements of lists are not added.
-    pub fn with_named_fields(&self, shape: &Shape) -> Set {
-        let mut set = Set { members: self.members.clone(), children: BTreeMap::new() };
+    pub fn with_named_fields(&self, shape: &MergeSchema) -> FieldSet {
+        let mut set = FieldSet { members: self.members.clone(), children: BTreeMap::new() };
         for (element, child) in &self.children {
             let below = match (element, shape) {
-                (Element::Field(name), Shape::Map { fields, rest, .. }) => match fields.get(name) {
+                (PathElement::Field(name), MergeSchema::Map { fields, rest, .. }) => match fields.get(name) {
                     Some(field) => {
                         set.members.insert(element.clone());
                         field
                     }
-                    None => rest.as_deref().unwrap_or(&Shape::Any),
+                    None => rest.as_deref().unwrap_or(&MergeSchema::Any),
                 },
-                (Element::Key(_), Shape::List { item, .. }) => item,
-                _ => &Shape::Any,
+                (PathElement::Key(_), MergeSchema::List { item, .. }) => item,
+                _ => &MergeSchema::Any,
             };
             set.children.insert(element.clone(), child.with_named_fields(below));
         }
@@ -122,17 +126,17 @@ impl Set {
     }
 
     /// Returns every member, in order.
-    pub fn paths(&self) -> Vec<Path> {
+    pub fn paths(&self) -> Vec<FieldPath> {
         let mut paths = Vec::new();
         self.collect(&mut Vec::new(), &mut paths);
         paths
     }
 
-    fn collect(&self, at: &mut Vec<Element>, paths: &mut Vec<Path>) {
+    fn collect(&self, at: &mut Vec<PathElement>, paths: &mut Vec<FieldPath>) {
         for member in &self.members {
             let mut path = at.clone();
             path.push(member.clone());
-            paths.push(Path(path));
+            paths.push(FieldPath(path));
         }
         for (element, child) in &self.children {
             at.push(element.clone());

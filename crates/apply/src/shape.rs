@@ -4,24 +4,24 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 
 #[derive(Clone, Debug, PartialEq)]
-pub enum Shape {
+pub enum MergeSchema {
     /// The schema gives no rule: objects merge, lists do not.
     Any,
-    Scalar(Scalar),
+    Scalar(ScalarKind),
     List {
-        relation: Relation,
-        item: Box<Shape>,
+        relation: ListMergeType,
+        item: Box<MergeSchema>,
     },
     /// An object with fields, a map, or both. If `rest` is `None`, only the named fields are allowed.
     Map {
-        fields: BTreeMap<String, Shape>,
-        rest: Option<Box<Shape>>,
+        fields: BTreeMap<String, MergeSchema>,
+        rest: Option<Box<MergeSchema>>,
         atomic: bool,
     },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scalar {
+pub enum ScalarKind {
     Text,
     Number,
     Flag,
@@ -31,7 +31,7 @@ pub enum Scalar {
 
 /// How the elements of a list are identified when lists merge.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Relation {
+pub enum ListMergeType {
     /// The list is one value.
     Atomic,
     Set,
@@ -39,79 +39,86 @@ pub enum Relation {
     Map(Vec<String>),
 }
 
-impl Shape {
+impl MergeSchema {
     /// Returns the shape of an object of a kind, from its structural schema. The metadata has the shape of Kubernetes
     /// `ObjectMeta`, regardless of the schema.
-    pub fn of_object(schema: &Value) -> Shape {
-        let mut shape = Shape::of(schema);
-        if let Shape::Map { fields, .. } = &mut shape {
-            fields.insert("apiVersion".into(), Shape::Scalar(Scalar::Text));
-            fields.insert("kind".into(), Shape::Scalar(Scalar::Text));
+    pub fn of_object(schema: &Value) -> MergeSchema {
+        let mut shape = MergeSchema::of(schema);
+        if let MergeSchema::Map { fields, .. } = &mut shape {
+            fields.insert("apiVersion".into(), MergeSchema::Scalar(ScalarKind::Text));
+            fields.insert("kind".into(), MergeSchema::Scalar(ScalarKind::Text));
             fields.insert("metadata".into(), metadata());
         }
         shape
     }
 
     /// Returns the shape of a structural schema.
-    pub fn of(schema: &Value) -> Shape {
+    pub fn of(schema: &Value) -> MergeSchema {
         let says = |keyword: &str| schema.get(keyword).and_then(Value::as_str);
         if schema.get("x-kubernetes-int-or-string").and_then(Value::as_bool) == Some(true) {
-            return Shape::Scalar(Scalar::Either);
+            return MergeSchema::Scalar(ScalarKind::Either);
         }
         match says("type") {
-            Some("string") => Shape::Scalar(Scalar::Text),
-            Some("integer" | "number") => Shape::Scalar(Scalar::Number),
-            Some("boolean") => Shape::Scalar(Scalar::Flag),
+            Some("string") => MergeSchema::Scalar(ScalarKind::Text),
+            Some("integer" | "number") => MergeSchema::Scalar(ScalarKind::Number),
+            Some("boolean") => MergeSchema::Scalar(ScalarKind::Flag),
             Some("array") => {
                 let relation = match says("x-kubernetes-list-type") {
-                    Some("set") => Relation::Set,
+                    Some("set") => ListMergeType::Set,
                     Some("map") => {
                         let keys = schema.get("x-kubernetes-list-map-keys").and_then(Value::as_array);
                         let keys = keys.into_iter().flatten().filter_map(Value::as_str);
-                        Relation::Map(keys.map(str::to_owned).collect())
+                        ListMergeType::Map(keys.map(str::to_owned).collect())
                     }
-                    _ => Relation::Atomic,
+                    _ => ListMergeType::Atomic,
                 };
-                let item = schema.get("items").map_or(Shape::Any, Shape::of);
-                Shape::List { relation, item: Box::new(item) }
+                let item = schema.get("items").map_or(MergeSchema::Any, MergeSchema::of);
+                MergeSchema::List { relation, item: Box::new(item) }
             }
             Some("object") => {
                 let properties = schema.get("properties").and_then(Value::as_object);
-                let fields: BTreeMap<String, Shape> = properties
+                let fields: BTreeMap<String, MergeSchema> = properties
                     .into_iter()
                     .flatten()
-                    .map(|(name, field)| (name.clone(), Shape::of(field)))
+                    .map(|(name, field)| (name.clone(), MergeSchema::of(field)))
                     .collect();
                 let keeps_unknown =
                     schema.get("x-kubernetes-preserve-unknown-fields").and_then(Value::as_bool) == Some(true);
                 let rest = match schema.get("additionalProperties") {
                     Some(Value::Bool(false)) => None,
-                    Some(Value::Bool(true)) => Some(Shape::Any),
-                    Some(rest) => Some(Shape::of(rest)),
-                    None if keeps_unknown || fields.is_empty() => Some(Shape::Any),
+                    Some(Value::Bool(true)) => Some(MergeSchema::Any),
+                    Some(rest) => Some(MergeSchema::of(rest)),
+                    None if keeps_unknown || fields.is_empty() => Some(MergeSchema::Any),
                     None => None,
                 };
                 let atomic = says("x-kubernetes-map-type") == Some("atomic");
-                Shape::Map { fields, rest: rest.map(Box::new), atomic }
+                MergeSchema::Map { fields, rest: rest.map(Box::new), atomic }
             }
-            _ => Shape::Any,
+            _ => MergeSchema::Any,
         }
     }
 }
 
-fn texts() -> Shape {
-    Shape::Map { fields: BTreeMap::new(), rest: Some(Box::new(Shape::Scalar(Scalar::Text))), atomic: false }
+fn texts() -> MergeSchema {
+    MergeSchema::Map {
+        fields: BTreeMap::new(),
+        rest: Some(Box::new(MergeSchema::Scalar(ScalarKind::Text))),
+        atomic: false,
+    }
 }
 
-fn object(fields: &[(&str, Shape)], atomic: bool) -> Shape {
+fn object(fields: &[(&str, MergeSchema)], atomic: bool) -> MergeSchema {
     let fields = fields.iter().map(|(name, shape)| ((*name).to_owned(), shape.clone())).collect();
-    Shape::Map { fields, rest: None, atomic }
+    MergeSchema::Map { fields, rest: None, atomic }
 }
 
 /// Returns the shape of Kubernetes `ObjectMeta`.
-fn metadata() -> Shape {
-    let (text, number, flag) =
-        (Shape::Scalar(Scalar::Text), Shape::Scalar(Scalar::Number), Shape::Scalar(Scalar::Flag));
+fn metadata() -> MergeSchema {
+    let (text, number, flag) = (
+        MergeSchema::Scalar(ScalarKind::Text),
+        MergeSchema::Scalar(ScalarKind::Number),
+        MergeSchema::Scalar(ScalarKind::Flag),
+    );
     let owner = object(
         &[
             ("apiVersion", text.clone()),
@@ -123,7 +130,7 @@ fn metadata() -> Shape {
         ],
         true,
     );
-    let list = |relation, item| Shape::List { relation, item: Box::new(item) };
+    let list = |relation, item| MergeSchema::List { relation, item: Box::new(item) };
     object(
         &[
             ("name", text.clone()),
@@ -138,9 +145,9 @@ fn metadata() -> Shape {
             ("deletionGracePeriodSeconds", number),
             ("labels", texts()),
             ("annotations", texts()),
-            ("ownerReferences", list(Relation::Map(vec!["uid".to_owned()]), owner)),
-            ("finalizers", list(Relation::Set, text)),
-            ("managedFields", list(Relation::Atomic, Shape::Any)),
+            ("ownerReferences", list(ListMergeType::Map(vec!["uid".to_owned()]), owner)),
+            ("finalizers", list(ListMergeType::Set, text)),
+            ("managedFields", list(ListMergeType::Atomic, MergeSchema::Any)),
         ],
         false,
     )

@@ -1,23 +1,23 @@
 //! Compares, merges, prunes and validates values along a shape.
 
-use crate::path::Element;
-use crate::set::Set;
-use crate::shape::{Relation, Scalar, Shape};
+use crate::path::PathElement;
+use crate::set::FieldSet;
+use crate::shape::{ListMergeType, MergeSchema, ScalarKind};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
 /// The fields that differ between two values.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Comparison {
-    pub removed: Set,
-    pub modified: Set,
-    pub added: Set,
+pub struct FieldComparison {
+    pub removed: FieldSet,
+    pub modified: FieldSet,
+    pub added: FieldSet,
 }
 
-impl Comparison {
+impl FieldComparison {
     /// Returns the comparison without these fields and everything below them.
-    pub fn without(&self, fields: &Set) -> Comparison {
-        Comparison {
+    pub fn without(&self, fields: &FieldSet) -> FieldComparison {
+        FieldComparison {
             removed: self.removed.recursive_difference(fields),
             modified: self.modified.recursive_difference(fields),
             added: self.added.recursive_difference(fields),
@@ -26,17 +26,17 @@ impl Comparison {
 }
 
 /// How a value of a shape is walked.
-enum Form<'a> {
+enum WalkKind<'a> {
     Leaf,
-    List { keys: &'a [String], item: &'a Shape },
-    Map { fields: &'a BTreeMap<String, Shape>, rest: &'a Shape },
+    List { keys: &'a [String], item: &'a MergeSchema },
+    Map { fields: &'a BTreeMap<String, MergeSchema>, rest: &'a MergeSchema },
 }
 
-static NO_FIELDS: BTreeMap<String, Shape> = BTreeMap::new();
+static NO_FIELDS: BTreeMap<String, MergeSchema> = BTreeMap::new();
 
 /// Returns how one value, or two values to be merged, are walked. Values that are atomic, empty or do not match the
 /// shape are leaves.
-fn form<'a>(shape: &'a Shape, values: [Option<&Value>; 2]) -> Form<'a> {
+fn form<'a>(shape: &'a MergeSchema, values: [Option<&Value>; 2]) -> WalkKind<'a> {
     let all = |is: fn(&Value) -> bool| values.into_iter().flatten().all(|value| value.is_null() || is(value));
     let some_full = values.into_iter().flatten().any(|value| match value {
         Value::Array(items) => !items.is_empty(),
@@ -44,18 +44,20 @@ fn form<'a>(shape: &'a Shape, values: [Option<&Value>; 2]) -> Form<'a> {
         _ => false,
     });
     match shape {
-        _ if !some_full => Form::Leaf,
-        Shape::List { relation: Relation::Set, item } if all(Value::is_array) => {
-            Form::List { keys: &[], item }
+        _ if !some_full => WalkKind::Leaf,
+        MergeSchema::List { relation: ListMergeType::Set, item } if all(Value::is_array) => {
+            WalkKind::List { keys: &[], item }
         }
-        Shape::List { relation: Relation::Map(keys), item } if all(Value::is_array) => {
-            Form::List { keys, item }
+        MergeSchema::List { relation: ListMergeType::Map(keys), item } if all(Value::is_array) => {
+            WalkKind::List { keys, item }
         }
-        Shape::Map { fields, rest, atomic: false } if all(Value::is_object) => {
-            Form::Map { fields, rest: rest.as_deref().unwrap_or(&Shape::Any) }
+        MergeSchema::Map { fields, rest, atomic: false } if all(Value::is_object) => {
+            WalkKind::Map { fields, rest: rest.as_deref().unwrap_or(&MergeSchema::Any) }
         }
-        Shape::Any if all(Value::is_object) => Form::Map { fields: &NO_FIELDS, rest: &Shape::Any },
-        _ => Form::Leaf,
+        MergeSchema::Any if all(Value::is_object) => {
+            WalkKind::Map { fields: &NO_FIELDS, rest: &MergeSchema::Any }
+        }
+        _ => WalkKind::Leaf,
     }
 }
 
@@ -73,13 +75,13 @@ pub fn equal(a: &Value, b: &Value) -> bool {
 }
 
 /// Returns the identity of an element of a list, or an error if it has none.
-fn element(keys: &[String], item: &Value) -> Result<Element, String> {
+fn element(keys: &[String], item: &Value) -> Result<PathElement, String> {
     if keys.is_empty() {
         return match item {
             Value::Object(_) | Value::Array(_) | Value::Null => {
                 Err("a set has elements that are neither strings, numbers nor booleans".into())
             }
-            scalar => Ok(Element::Value(scalar.clone())),
+            scalar => Ok(PathElement::Value(scalar.clone())),
         };
     }
     let Value::Object(fields) = item else {
@@ -91,10 +93,14 @@ fn element(keys: &[String], item: &Value) -> Result<Element, String> {
         return Err(format!("an element has none of the fields {}", keys.join(", ")));
     }
     key.sort_by(|a, b| a.0.cmp(&b.0));
-    Ok(Element::Key(key))
+    Ok(PathElement::Key(key))
 }
 
-fn field_shape<'a>(fields: &'a BTreeMap<String, Shape>, rest: &'a Shape, name: &str) -> &'a Shape {
+fn field_shape<'a>(
+    fields: &'a BTreeMap<String, MergeSchema>,
+    rest: &'a MergeSchema,
+    name: &str,
+) -> &'a MergeSchema {
     fields.get(name).unwrap_or(rest)
 }
 
@@ -103,9 +109,9 @@ fn field_shape<'a>(fields: &'a BTreeMap<String, Shape>, rest: &'a Shape, name: &
 fn indexed<'v>(
     keys: &[String],
     list: Option<&'v Value>,
-) -> (Vec<Element>, BTreeMap<Element, Vec<&'v Value>>) {
+) -> (Vec<PathElement>, BTreeMap<PathElement, Vec<&'v Value>>) {
     let mut order = Vec::new();
-    let mut found: BTreeMap<Element, Vec<&Value>> = BTreeMap::new();
+    let mut found: BTreeMap<PathElement, Vec<&Value>> = BTreeMap::new();
     for item in list.and_then(Value::as_array).into_iter().flatten() {
         if let Ok(element) = element(keys, item) {
             order.push(element.clone());
@@ -116,41 +122,41 @@ fn indexed<'v>(
 }
 
 /// Returns the fields that are added, modified or removed in `new`.
-pub fn compare(shape: &Shape, old: &Value, new: &Value) -> Comparison {
-    let mut found = Comparison::default();
+pub fn compare(shape: &MergeSchema, old: &Value, new: &Value) -> FieldComparison {
+    let mut found = FieldComparison::default();
     compare_at(&mut Vec::new(), shape, Some(old), Some(new), &mut found);
     found
 }
 
 fn compare_at(
-    path: &mut Vec<Element>,
-    shape: &Shape,
+    path: &mut Vec<PathElement>,
+    shape: &MergeSchema,
     old: Option<&Value>,
     new: Option<&Value>,
-    found: &mut Comparison,
+    found: &mut FieldComparison,
 ) {
     match form(shape, [old, new]) {
-        Form::Leaf => {
+        WalkKind::Leaf => {
             if let (Some(old), Some(new)) = (old, new)
                 && !equal(old, new)
             {
                 found.modified.insert(path);
             }
         }
-        Form::Map { fields, rest } => {
+        WalkKind::Map { fields, rest } => {
             let (before, after) = (old.and_then(Value::as_object), new.and_then(Value::as_object));
             let names = before.into_iter().flat_map(Map::keys);
             let news = after.into_iter().flat_map(Map::keys);
             let news = news.filter(|name| before.is_none_or(|before| !before.contains_key(*name)));
             for name in names.chain(news) {
-                path.push(Element::field(name));
+                path.push(PathElement::field(name));
                 let sides =
                     (before.and_then(|fields| fields.get(name)), after.and_then(|fields| fields.get(name)));
                 compare_at(path, field_shape(fields, rest, name), sides.0, sides.1, found);
                 path.pop();
             }
         }
-        Form::List { keys, item } => compare_lists(path, keys, item, [old, new], found),
+        WalkKind::List { keys, item } => compare_lists(path, keys, item, [old, new], found),
     }
     match (old, new) {
         (None, Some(_)) => found.added.insert(path),
@@ -160,11 +166,11 @@ fn compare_at(
 }
 
 fn compare_lists(
-    path: &mut Vec<Element>,
+    path: &mut Vec<PathElement>,
     keys: &[String],
-    item: &Shape,
+    item: &MergeSchema,
     [old, new]: [Option<&Value>; 2],
-    found: &mut Comparison,
+    found: &mut FieldComparison,
 ) {
     let (mut order, before) = indexed(keys, old);
     let (added, after) = indexed(keys, new);
@@ -204,30 +210,30 @@ fn compare_lists(
 }
 
 /// Returns every field that a value sets.
-pub fn set_of(shape: &Shape, value: &Value) -> Set {
-    let mut set = Set::default();
+pub fn set_of(shape: &MergeSchema, value: &Value) -> FieldSet {
+    let mut set = FieldSet::default();
     collect(&mut Vec::new(), shape, value, &mut set);
     set
 }
 
-fn collect(path: &mut Vec<Element>, shape: &Shape, value: &Value, set: &mut Set) {
+fn collect(path: &mut Vec<PathElement>, shape: &MergeSchema, value: &Value, set: &mut FieldSet) {
     match form(shape, [Some(value), None]) {
-        Form::Leaf => {
+        WalkKind::Leaf => {
             // An empty list or object that is not atomic sets no fields below it; as a field of an object it sets
             // that field.
             let is_nothing = match shape {
-                Shape::List { relation, .. } => *relation != Relation::Atomic,
-                Shape::Map { atomic, .. } => !atomic,
-                Shape::Any => value.is_object() || value.is_null(),
-                Shape::Scalar(_) => false,
+                MergeSchema::List { relation, .. } => *relation != ListMergeType::Atomic,
+                MergeSchema::Map { atomic, .. } => !atomic,
+                MergeSchema::Any => value.is_object() || value.is_null(),
+                MergeSchema::Scalar(_) => false,
             };
             if !is_nothing {
                 set.insert(path);
             }
         }
-        Form::Map { fields, rest } => {
+        WalkKind::Map { fields, rest } => {
             for (name, inner) in value.as_object().into_iter().flatten() {
-                path.push(Element::field(name));
+                path.push(PathElement::field(name));
                 collect(path, field_shape(fields, rest, name), inner, set);
                 let is_empty = inner.is_null() || inner.as_object().is_some_and(Map::is_empty);
                 if is_empty || !fields.contains_key(name) {
@@ -236,7 +242,7 @@ fn collect(path: &mut Vec<Element>, shape: &Shape, value: &Value, set: &mut Set)
                 path.pop();
             }
         }
-        Form::List { keys, item } => {
+        WalkKind::List { keys, item } => {
             let (_, found) = indexed(keys, Some(value));
             for (element, items) in found {
                 path.push(element);
@@ -251,10 +257,10 @@ fn collect(path: &mut Vec<Element>, shape: &Shape, value: &Value, set: &mut Set)
 }
 
 /// Merges `new` over `old` without removing anything. Returns `None` if neither has a value.
-pub fn merge(shape: &Shape, old: Option<&Value>, new: Option<&Value>) -> Option<Value> {
+pub fn merge(shape: &MergeSchema, old: Option<&Value>, new: Option<&Value>) -> Option<Value> {
     match form(shape, [old, new]) {
-        Form::Leaf => new.or(old).cloned(),
-        Form::Map { fields, rest } => {
+        WalkKind::Leaf => new.or(old).cloned(),
+        WalkKind::Map { fields, rest } => {
             let (before, after) = (old.and_then(Value::as_object), new.and_then(Value::as_object));
             let mut merged = Map::new();
             let names = before.into_iter().flat_map(Map::keys).chain(after.into_iter().flat_map(Map::keys));
@@ -270,22 +276,23 @@ pub fn merge(shape: &Shape, old: Option<&Value>, new: Option<&Value>) -> Option<
             }
             Some(Value::Object(merged))
         }
-        Form::List { keys, item } => Some(Value::Array(merge_lists(keys, item, old, new))),
+        WalkKind::List { keys, item } => Some(Value::Array(merge_lists(keys, item, old, new))),
     }
 }
 
 /// Merges two lists. Shared elements take the order of the new list; elements of the old list alone keep their place
 /// among them.
-fn merge_lists(keys: &[String], item: &Shape, old: Option<&Value>, new: Option<&Value>) -> Vec<Value> {
+fn merge_lists(keys: &[String], item: &MergeSchema, old: Option<&Value>, new: Option<&Value>) -> Vec<Value> {
     let (old_order, old_items) = indexed(keys, old);
     let (new_order, new_items) = indexed(keys, new);
     // An old element whose identity occurs more than once is not merged with a new value.
-    let single = |element: &Element| match old_items.get(element).map(Vec::as_slice) {
+    let single = |element: &PathElement| match old_items.get(element).map(Vec::as_slice) {
         Some([only]) => Some(*only),
         _ => None,
     };
-    let wanted = |element: &Element| new_items.get(element).and_then(|items| items.first()).copied();
-    let shared: Vec<&Element> = new_order.iter().filter(|element| old_items.contains_key(*element)).collect();
+    let wanted = |element: &PathElement| new_items.get(element).and_then(|items| items.first()).copied();
+    let shared: Vec<&PathElement> =
+        new_order.iter().filter(|element| old_items.contains_key(*element)).collect();
     let mut shared = shared.into_iter();
     let mut next_shared = shared.next();
     let mut merged = Vec::new();
@@ -331,13 +338,13 @@ fn merge_lists(keys: &[String], item: &Shape, old: Option<&Value>, new: Option<&
 
 /// Returns the value without these fields, or `None` if nothing is left. A field that only loses its children stays
 /// as a null: a manager may own the existence of the field.
-pub fn remove(shape: &Shape, value: &Value, fields: &Set) -> Option<Value> {
+pub fn remove(shape: &MergeSchema, value: &Value, fields: &FieldSet) -> Option<Value> {
     match form(shape, [Some(value), None]) {
-        Form::Leaf => Some(value.clone()),
-        Form::Map { fields: named, rest } => {
+        WalkKind::Leaf => Some(value.clone()),
+        WalkKind::Map { fields: named, rest } => {
             let mut left = Map::new();
             for (name, inner) in value.as_object().into_iter().flatten() {
-                let element = Element::field(name);
+                let element = PathElement::field(name);
                 if fields.members.contains(&element) {
                     continue;
                 }
@@ -349,7 +356,7 @@ pub fn remove(shape: &Shape, value: &Value, fields: &Set) -> Option<Value> {
             }
             (!left.is_empty()).then_some(Value::Object(left))
         }
-        Form::List { keys, item } => {
+        WalkKind::List { keys, item } => {
             let mut left = Vec::new();
             for inner in value.as_array().into_iter().flatten() {
                 let Ok(element) = element(keys, inner) else {
@@ -382,37 +389,36 @@ pub fn drop_nulls(value: &mut Value) {
 }
 
 /// Returns the first value that the shape does not allow, with its path, as an error.
-pub fn validate(shape: &Shape, value: &Value) -> Result<(), String> {
+pub fn validate(shape: &MergeSchema, value: &Value) -> Result<(), String> {
     check(&mut Vec::new(), shape, value)
 }
 
-fn check(path: &mut Vec<Element>, shape: &Shape, value: &Value) -> Result<(), String> {
-    let at = |path: &[Element], reason: String| {
+fn check(path: &mut Vec<PathElement>, shape: &MergeSchema, value: &Value) -> Result<(), String> {
+    let at = |path: &[PathElement], reason: String| {
         let path: String = path.iter().map(ToString::to_string).collect();
         Err(format!("{path}: {reason}"))
     };
     match (shape, value) {
-        (_, Value::Null) | (Shape::Any, _) => Ok(()),
-        (Shape::Scalar(scalar), value) => {
+        (_, Value::Null) | (MergeSchema::Any, _) => Ok(()),
+        (MergeSchema::Scalar(scalar), value) => {
             let (fits, wanted) = match scalar {
-                Scalar::Text => (value.is_string(), "a text"),
-                Scalar::Number => (value.is_number(), "a number"),
-                Scalar::Flag => (value.is_boolean(), "a boolean"),
-                Scalar::Either => (value.is_string() || value.is_number(), "a number or a text"),
+                ScalarKind::Text => (value.is_string(), "a text"),
+                ScalarKind::Number => (value.is_number(), "a number"),
+                ScalarKind::Flag => (value.is_boolean(), "a boolean"),
+                ScalarKind::Either => (value.is_string() || value.is_number(), "a number or a text"),
             };
             if fits { Ok(()) } else { at(path, format!("expected {wanted}, got {value}")) }
         }
-        (Shape::List { relation, item }, Value::Array(items)) => {
+        (MergeSchema::List { relation, item }, Value::Array(items)) => {
             let mut seen = std::collections::BTreeSet::new();
             for (index, inner) in items.iter().enumerate() {
-                let step =
-                    match relation {
-                        Relation::Atomic => Element::Index(index),
-                        Relation::Set => element(&[], inner)
-                            .or_else(|reason| at(path, reason).map(|()| Element::Index(0)))?,
-                        Relation::Map(keys) => element(keys, inner)
-                            .or_else(|reason| at(path, reason).map(|()| Element::Index(0)))?,
-                    };
+                let step = match relation {
+                    ListMergeType::Atomic => PathElement::Index(index),
+                    ListMergeType::Set => element(&[], inner)
+                        .or_else(|reason| at(path, reason).map(|()| PathElement::Index(0)))?,
+                    ListMergeType::Map(keys) => element(keys, inner)
+                        .or_else(|reason| at(path, reason).map(|()| PathElement::Index(0)))?,
+                };
                 if !seen.insert(step.clone()) {
                     return at(path, format!("duplicate entries for key {step}"));
                 }
@@ -422,9 +428,9 @@ fn check(path: &mut Vec<Element>, shape: &Shape, value: &Value) -> Result<(), St
             }
             Ok(())
         }
-        (Shape::Map { fields, rest, .. }, Value::Object(inner)) => {
+        (MergeSchema::Map { fields, rest, .. }, Value::Object(inner)) => {
             for (name, value) in inner {
-                path.push(Element::field(name));
+                path.push(PathElement::field(name));
                 match fields.get(name).or(rest.as_deref()) {
                     Some(shape) => check(path, shape, value)?,
                     None => return at(path, "field not declared in schema".into()),
@@ -433,7 +439,7 @@ fn check(path: &mut Vec<Element>, shape: &Shape, value: &Value) -> Result<(), St
             }
             Ok(())
         }
-        (Shape::List { .. }, value) => at(path, format!("expected list, got {value}")),
-        (Shape::Map { .. }, value) => at(path, format!("expected map, got {value}")),
+        (MergeSchema::List { .. }, value) => at(path, format!("expected list, got {value}")),
+        (MergeSchema::Map { .. }, value) => at(path, format!("expected map, got {value}")),
     }
 }

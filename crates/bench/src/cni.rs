@@ -4,11 +4,11 @@
 mod candidate;
 
 use crate::measure::{growth, table, time, times};
-use crate::namespace::{Namespaces, Result};
-use crate::node::Node;
+use crate::namespace::{BenchResult, NamespaceGroup};
+use crate::node::BenchNode;
 use crate::process::before;
-use crate::{Outcome, plain};
-use candidate::{Candidate, Phase};
+use crate::{SuiteResult, plain};
+use candidate::{CallPhase, PluginCandidate};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
@@ -24,24 +24,24 @@ const RESIDENTS: [usize; 3] = [0, 100, 1_000];
 const CALLS: usize = 100;
 
 /// Results of the two candidates for one command and concurrency.
-struct Comparison {
+struct CniComparison {
     what: String,
-    took: [Phase; 2],
+    took: [CallPhase; 2],
 }
 
-pub fn run() -> Outcome {
+pub fn run() -> SuiteResult {
     contest().map_err(plain)
 }
 
-fn contest() -> Result<()> {
+fn contest() -> BenchResult<()> {
     if let Some(program) = before() {
-        let (before, node) = (Node::start_other(program)?, Node::start()?);
+        let (before, node) = (BenchNode::start_other(program)?, BenchNode::start()?);
         return race("before", [ours(&before), ours(&node)], None);
     }
     if !Path::new(REFERENCE).exists() {
         return Err(format!("{REFERENCE} is missing: make setup").into());
     }
-    let (node, host, leases) = (Node::start()?, Namespaces::host()?, tempfile::tempdir()?);
+    let (node, host, leases) = (BenchNode::start()?, NamespaceGroup::host()?, tempfile::tempdir()?);
     let theirs = |ifname, routes| reference(&host, leases.path(), ifname, routes);
     let candidates = [theirs("eth0", json!([{"dst": "0.0.0.0/0"}])), ours(&node)];
     // Existing pods are attached on both hosts, and only one of their two interfaces can have the default route.
@@ -50,14 +50,18 @@ fn contest() -> Result<()> {
 }
 
 /// Runs the measurements. `staying` attaches the existing pods, if the candidates support that.
-fn race(peer: &str, candidates: [Candidate; 2], staying: Option<[Candidate; 2]>) -> Result<()> {
+fn race(
+    peer: &str,
+    candidates: [PluginCandidate; 2],
+    staying: Option<[PluginCandidate; 2]>,
+) -> BenchResult<()> {
     idle(peer, &candidates)?;
-    let pods = Namespaces::new(PODS)?;
+    let pods = NamespaceGroup::new(PODS)?;
     let mut residents = Vec::new();
-    let mut first: Option<Vec<Comparison>> = None;
+    let mut first: Option<Vec<CniComparison>> = None;
     let mut rows = Vec::new();
     for (count, before) in RESIDENTS.into_iter().zip([0].into_iter().chain(RESIDENTS)) {
-        let new = Namespaces::new(count - before)?;
+        let new = NamespaceGroup::new(count - before)?;
         for candidate in staying.iter().flatten() {
             candidate.call_all("ADD", &new.paths(), 16)?;
         }
@@ -80,8 +84,8 @@ fn race(peer: &str, candidates: [Candidate; 2], staying: Option<[Candidate; 2]>)
     Ok(())
 }
 
-pub fn ours(node: &Node) -> Candidate<'_> {
-    Candidate {
+pub fn ours(node: &BenchNode) -> PluginCandidate<'_> {
+    PluginCandidate {
         program: node.plugin(),
         host: node.host.path(0),
         config: node.config().to_string(),
@@ -90,10 +94,15 @@ pub fn ours(node: &Node) -> Candidate<'_> {
     }
 }
 
-fn reference(host: &Namespaces, leases: &Path, ifname: &'static str, routes: Value) -> Candidate<'static> {
+fn reference(
+    host: &NamespaceGroup,
+    leases: &Path,
+    ifname: &'static str,
+    routes: Value,
+) -> PluginCandidate<'static> {
     let ipam = json!({"type": "host-local", "subnet": "10.128.0.0/16", "dataDir": leases, "routes": routes});
     let config = json!({"cniVersion": "1.0.0", "name": "bench", "type": "ptp", "mtu": 1500, "ipam": ipam});
-    Candidate {
+    PluginCandidate {
         program: REFERENCE.into(),
         host: host.path(0),
         config: config.to_string(),
@@ -103,7 +112,7 @@ fn reference(host: &Namespaces, leases: &Path, ifname: &'static str, routes: Val
 }
 
 /// Measures the overhead of a call: starting the plugin, and for Tortie contacting the daemon.
-fn idle(peer: &str, candidates: &[Candidate; 2]) -> Result<()> {
+fn idle(peer: &str, candidates: &[PluginCandidate; 2]) -> BenchResult<()> {
     let [theirs, ours] = candidates;
     let mut rows = Vec::new();
     for (what, candidate, command) in [
@@ -120,10 +129,10 @@ fn idle(peer: &str, candidates: &[Candidate; 2]) -> Result<()> {
 }
 
 /// Adds and deletes the same pods with each candidate.
-fn compare(candidates: &[Candidate; 2], pods: &[PathBuf]) -> Result<Vec<Comparison>> {
+fn compare(candidates: &[PluginCandidate; 2], pods: &[PathBuf]) -> BenchResult<Vec<CniComparison>> {
     let mut comparisons = Vec::new();
     for at_once in AT_ONCE {
-        let mut took: [[Phase; 2]; 2] = Default::default();
+        let mut took: [[CallPhase; 2]; 2] = Default::default();
         for _ in 0..ROUNDS {
             for (candidate, place) in candidates.iter().zip(0..) {
                 for (command, took) in ["ADD", "DEL"].into_iter().zip(&mut took) {
@@ -132,15 +141,15 @@ fn compare(candidates: &[Candidate; 2], pods: &[PathBuf]) -> Result<Vec<Comparis
             }
         }
         for (command, took) in ["ADD", "DEL"].into_iter().zip(took) {
-            comparisons.push(Comparison { what: format!("{command}, {at_once} at once"), took });
+            comparisons.push(CniComparison { what: format!("{command}, {at_once} at once"), took });
         }
     }
     Ok(comparisons)
 }
 
-fn rates(peer: &str, comparisons: &mut [Comparison]) {
+fn rates(peer: &str, comparisons: &mut [CniComparison]) {
     let mut rows = Vec::new();
-    for Comparison { what, took: [theirs, ours] } in comparisons {
+    for CniComparison { what, took: [theirs, ours] } in comparisons {
         let mut row = |name: &str, theirs: String, ours: String, ratio: f64| {
             rows.push(vec![format!("{what}: {name}"), theirs, ours, times(ratio)]);
         };
@@ -156,10 +165,10 @@ fn rates(peer: &str, comparisons: &mut [Comparison]) {
     table("CNI: a host without other pods", &header, &rows);
 }
 
-fn growth_row(residents: usize, now: &Comparison, first: Option<&Comparison>) -> Vec<String> {
-    let [theirs, ours] = now.took.each_ref().map(Phase::per_second);
+fn growth_row(residents: usize, now: &CniComparison, first: Option<&CniComparison>) -> Vec<String> {
+    let [theirs, ours] = now.took.each_ref().map(CallPhase::per_second);
     let [first_theirs, first_ours] =
-        first.map_or([0.0; 2], |first| first.took.each_ref().map(Phase::per_second));
+        first.map_or([0.0; 2], |first| first.took.each_ref().map(CallPhase::per_second));
     vec![
         residents.to_string(),
         now.what.clone(),

@@ -8,20 +8,20 @@ pub use start::run as start;
 pub use stores::run as stores;
 
 use crate::measure::{now, table, time};
-use crate::{Outcome, heap};
+use crate::{SuiteResult, heap};
 use ipnet::IpNet;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
-use tortie_compute::{BgpEnvironment, Compute, Environment};
-use tortie_controllers::node::garbage::{Garbage, Nodes};
-use tortie_controllers::node::pods::Pods;
+use tortie_compute::{BgpEnvironment, ParameterEnvironment, PlanCompute};
+use tortie_controllers::node::garbage::{AddressCollector, NodeIndex};
+use tortie_controllers::node::pods::PodIndex;
 use tortie_ipam::owner::attribute;
-use tortie_ipam::reservation::Reservations;
-use tortie_ipam::{Holder, Owner, block};
+use tortie_ipam::reservation::ReservedRanges;
+use tortie_ipam::{AddressHolder, BlockOwner, block};
 use tortie_model::kinds::{WorkloadEndpoint, WorkloadEndpointSpec};
-use tortie_model::kubernetes::{EndpointSlice, ExternalTraffic, Service, ServiceForm};
-use tortie_model::{Key, Kind, ObjectMeta, Value};
+use tortie_model::kubernetes::{EndpointSlice, ExternalTraffic, KubernetesService, ServiceType};
+use tortie_model::{Kind, ObjectMeta, StoreKey, StoreValue};
 
 const NODES: u32 = 1_000;
 const ADDRESSES: [u32; 2] = [5, 50];
@@ -29,7 +29,7 @@ const SERVICES: u16 = 1_000;
 const ENDPOINTS: usize = 10;
 const GRACE: Duration = Duration::from_secs(900);
 
-pub fn run() -> Outcome {
+pub fn run() -> SuiteResult {
     let mut rows = Vec::new();
     for count in ADDRESSES {
         rows.push(collect(count)?);
@@ -50,22 +50,23 @@ pub fn run() -> Outcome {
 /// Measures garbage collection with `count` addresses on each node.
 fn collect(count: u32) -> Result<Vec<String>, Box<dyn std::error::Error>> {
     let before = heap::live();
-    let (mut garbage, mut pods, mut nodes) = (Garbage::default(), Pods::default(), Nodes::default());
+    let (mut garbage, mut pods, mut nodes) =
+        (AddressCollector::default(), PodIndex::default(), NodeIndex::default());
     garbage.set_grace(Some(GRACE));
     let (began, at) = (now(), Duration::from_secs(1_000));
     for number in 0..NODES {
         let node = format!("node-{number}");
         nodes.kubernetes.insert(node.clone());
         let cidr: IpNet = format!("{}/26", Ipv4Addr::from(0x0a00_0000 + number * 64)).parse()?;
-        let mut records = block::fresh(cidr, &Owner::host(&node), None, jiff::Timestamp::UNIX_EPOCH);
+        let mut records = block::fresh(cidr, &BlockOwner::host(&node), None, jiff::Timestamp::UNIX_EPOCH);
         for pod in 0..count {
             let name = format!("pod-{number}-{pod}");
             let attributes =
                 [(attribute::POD, name.as_str()), (attribute::NAMESPACE, "ns"), (attribute::NODE, &node)];
             let attributes: BTreeMap<String, String> =
                 attributes.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
-            let holder = Holder::new(Some(&format!("k8s-pod-network.{name}")), attributes);
-            let taken = block::allocate(&mut records, 1, &holder, &Reservations::new([]));
+            let holder = AddressHolder::new(Some(&format!("k8s-pod-network.{name}")), attributes);
+            let taken = block::allocate(&mut records, 1, &holder, &ReservedRanges::new([]));
             let spec = WorkloadEndpointSpec {
                 node: node.clone(),
                 pod: name,
@@ -95,11 +96,11 @@ fn collect(count: u32) -> Result<Vec<String>, Box<dyn std::error::Error>> {
 }
 
 fn announce() -> Result<Vec<String>, Box<dyn std::error::Error>> {
-    let mut compute = Compute::new("node-0", Environment::default());
+    let mut compute = PlanCompute::new("node-0", ParameterEnvironment::default());
     compute.speak_bgp(BgpEnvironment::default());
-    let key = Key::resource(Kind::BGPConfiguration, "", "default");
+    let key = StoreKey::resource(Kind::BGPConfiguration, "", "default");
     let text = r#"{"metadata":{"name":"default"},"spec":{"serviceClusterIPs":[{"cidr":"10.96.0.0/12"}]}}"#;
-    compute.put(&key, &Value::decode(&key, text.as_bytes())?);
+    compute.put(&key, &StoreValue::decode(&key, text.as_bytes())?);
     compute.flush();
     let slice = |number: u16, moved: &str| {
         let mut ready_on: Vec<String> = (1..ENDPOINTS).map(|endpoint| format!("node-{endpoint}")).collect();
@@ -111,22 +112,22 @@ fn announce() -> Result<Vec<String>, Box<dyn std::error::Error>> {
             ..EndpointSlice::default()
         };
         (
-            Key::EndpointSlice { namespace: "ns".into(), name: format!("s{number}-x") },
-            Value::EndpointSlice(slice),
+            StoreKey::EndpointSlice { namespace: "ns".into(), name: format!("s{number}-x") },
+            StoreValue::EndpointSlice(slice),
         )
     };
     let began = now();
     for number in 0..SERVICES {
-        let service = Service {
-            form: ServiceForm::NodePort,
+        let service = KubernetesService {
+            form: ServiceType::NodePort,
             traffic: ExternalTraffic::Local,
             cluster_ips: vec![IpAddr::from([10, 96, (number >> 8) as u8, number as u8])],
             ip_versions: vec![4],
-            ..Service::default()
+            ..KubernetesService::default()
         };
         compute.put(
-            &Key::Service { namespace: "ns".into(), name: format!("s{number}") },
-            &Value::Service(Box::new(service)),
+            &StoreKey::Service { namespace: "ns".into(), name: format!("s{number}") },
+            &StoreValue::Service(Box::new(service)),
         );
         let (key, value) = slice(number, if number % 2 == 0 { "node-0" } else { "node-77" });
         compute.put(&key, &value);

@@ -3,9 +3,9 @@
 mod load;
 
 use crate::measure::{table, times};
-use crate::store::server::Server;
-use crate::{Outcome, plain};
-use load::{Cluster, Phase};
+use crate::store::server::BenchStoreServer;
+use crate::{SuiteResult, plain};
+use load::{AllocationPhase, AllocatorCluster};
 
 /// Number of new nodes whose first addresses are timed, one after the other.
 const NEWCOMERS: usize = 10;
@@ -13,7 +13,7 @@ const NEWCOMERS: usize = 10;
 const EACH: usize = 48;
 const BLOCKS: [usize; 3] = [100, 1_000, 10_000];
 
-pub fn run() -> Outcome {
+pub fn run() -> SuiteResult {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(async {
         rates().await?;
@@ -22,7 +22,7 @@ pub fn run() -> Outcome {
 }
 
 /// Measures rates with many nodes that own their blocks, then with more nodes than blocks.
-async fn rates() -> Outcome {
+async fn rates() -> SuiteResult {
     let mut rows = Vec::new();
     // The stores alternate, with enough rounds for some thousand addresses on each.
     for (title, nodes, at_once, each, pool, rounds) in [
@@ -31,12 +31,12 @@ async fn rates() -> Outcome {
         ("64 nodes", 64, 1, EACH, "10.0.0.0/12", 12),
         ("64 nodes, 16 blocks", 64, 1, EACH / 4, "10.0.0.0/22", 6),
     ] {
-        let mut take = [Phase::default(); 2];
-        let mut give_back = [Phase::default(); 2];
-        let servers = [Server::etcd().await?, Server::embedded().await?];
+        let mut take = [AllocationPhase::default(); 2];
+        let mut give_back = [AllocationPhase::default(); 2];
+        let servers = [BenchStoreServer::etcd().await?, BenchStoreServer::embedded().await?];
         let mut clusters = Vec::new();
         for server in &servers {
-            clusters.push(Cluster::new(&server.url, nodes, pool, 26).await.map_err(plain)?);
+            clusters.push(AllocatorCluster::new(&server.url, nodes, pool, 26).await.map_err(plain)?);
         }
         for round in 0..rounds {
             for (place, cluster) in clusters.iter().enumerate() {
@@ -66,12 +66,12 @@ async fn rates() -> Outcome {
 
 /// Measures a node's first address, its next one, and a rejection, with an increasing number of blocks in the
 /// datastore.
-async fn growth() -> Outcome {
+async fn growth() -> SuiteResult {
     let mut rows = Vec::new();
-    let servers = [Server::etcd().await?, Server::embedded().await?];
+    let servers = [BenchStoreServer::etcd().await?, BenchStoreServer::embedded().await?];
     let mut clusters = Vec::new();
     for server in &servers {
-        clusters.push(Cluster::new(&server.url, 0, "10.0.0.0/12", 26).await.map_err(plain)?);
+        clusters.push(AllocatorCluster::new(&server.url, 0, "10.0.0.0/12", 26).await.map_err(plain)?);
     }
     let mut before = [[0.0; 2]; 3];
     for (blocks, previous) in BLOCKS.into_iter().zip([0].into_iter().chain(BLOCKS)) {

@@ -6,9 +6,9 @@ mod add;
 pub use add::run as add;
 
 use crate::measure::{growth, table, time};
-use crate::namespace::{Namespaces, Result, check};
-use crate::process::{Process, tortie};
-use crate::{Outcome, plain};
+use crate::namespace::{BenchResult, NamespaceGroup, check};
+use crate::process::{BenchProcess, tortie};
+use crate::{SuiteResult, plain};
 use serde_json::{Value as Json, json};
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -30,12 +30,12 @@ const CROWD_ADDRESSES: &str = "10.200.";
 /// Time for which an idle node is observed.
 const IDLE: Duration = Duration::from_secs(60);
 
-pub fn run() -> Outcome {
+pub fn run() -> SuiteResult {
     measure().map_err(plain)
 }
 
-fn measure() -> Result<()> {
-    let host = Namespaces::host()?;
+fn measure() -> BenchResult<()> {
+    let host = NamespaceGroup::host()?;
     let server = ApiServer::start_in(host.name(0), "127.0.0.1");
     server.install(CalicoGroup::V3);
     server.add_node(NODE);
@@ -47,7 +47,7 @@ fn measure() -> Result<()> {
         check()?;
         server.create_all(&self::pods(made..pods));
         made = made.max(pods);
-        let started = Started::start(&host, &server)?;
+        let started = StartedNode::start(&host, &server)?;
         let (bytes, memory) = (started.bytes(&host)?, started.daemon.memory()?);
         let asked = server.requests_of_node().len();
         std::thread::sleep(IDLE);
@@ -100,7 +100,7 @@ fn measure() -> Result<()> {
 
 /// Measures how long it takes to set and to remove a label on a namespace with many pods, which a policy selects by
 /// that label.
-fn crowd(host: &Namespaces, server: &ApiServer) -> Result<(Duration, Duration)> {
+fn crowd(host: &NamespaceGroup, server: &ApiServer) -> BenchResult<(Duration, Duration)> {
     let pod = |number: usize| {
         let address = format!("{CROWD_ADDRESSES}{}.{}", number / 200, number % 200 + 1);
         let spec =
@@ -118,8 +118,8 @@ fn crowd(host: &Namespaces, server: &ApiServer) -> Result<(Duration, Duration)> 
         "spec": {"podSelector": {}, "ingress": [{"from": [{"namespaceSelector": {"matchLabels": {"crowd": "yes"}}}]}]}});
     let path = format!("/apis/networking.k8s.io/v1/namespaces/{}/networkpolicies", namespace_name(0));
     server.create(&path, &policy);
-    let _started = Started::start(host, server)?;
-    let change = |label: Json, members: usize| -> Result<Duration> {
+    let _started = StartedNode::start(host, server)?;
+    let change = |label: Json, members: usize| -> BenchResult<Duration> {
         let begun = Instant::now();
         server.merge("/api/v1/namespaces/crowd", &json!({"metadata": {"labels": {"crowd": label}}}));
         while nft_output(host, &["list", "table", "inet", "tortie"])?.matches(CROWD_ADDRESSES).count()
@@ -135,7 +135,7 @@ fn crowd(host: &Namespaces, server: &ApiServer) -> Result<(Duration, Duration)> 
     Ok((change("yes".into(), CROWD)?, change(Json::Null, 0)?))
 }
 
-fn sizes() -> Result<Vec<usize>> {
+fn sizes() -> BenchResult<Vec<usize>> {
     let Ok(given) = std::env::var(PODS_VARIABLE) else { return Ok(PODS.to_vec()) };
     let parsed: std::result::Result<Vec<usize>, _> =
         given.split(',').map(|size| size.trim().parse()).collect();
@@ -145,20 +145,20 @@ fn sizes() -> Result<Vec<usize>> {
 }
 
 /// A node daemon that is in sync.
-struct Started {
-    daemon: Process,
+struct StartedNode {
+    daemon: BenchProcess,
     took: Duration,
     _dir: tempfile::TempDir,
 }
 
-impl Started {
-    fn start(host: &Namespaces, server: &ApiServer) -> Result<Started> {
+impl StartedNode {
+    fn start(host: &NamespaceGroup, server: &ApiServer) -> BenchResult<StartedNode> {
         nft(
             host,
             "add table inet bench\ndelete table inet bench\nadd table inet bench\nadd chain inet bench input { type filter hook input priority 0; }\nadd rule inet bench input tcp sport 6443 counter\n",
         )?;
         let dir = tempfile::Builder::new().prefix("tortie-bench-").tempdir()?;
-        let mut command = Process::command("ip");
+        let mut command = BenchProcess::command("ip");
         command.args(["netns", "exec", host.name(0)]).arg(tortie()?).arg("node");
         command.arg("--state-dir").arg(dir.path().join("state")).arg("--run-dir").arg(dir.path().join("run"));
         command
@@ -171,17 +171,17 @@ impl Started {
         let began = Instant::now();
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
         let output = child.stdout.take().ok_or("no output")?;
-        let daemon = Process(child);
+        let daemon = BenchProcess(child);
         let mut line = String::new();
         BufReader::new(output).read_line(&mut line)?;
         if !line.starts_with("ready: ") {
             return Err(format!("the node does not get ready: {line:?}").into());
         }
-        Ok(Started { daemon, took: began.elapsed(), _dir: dir })
+        Ok(StartedNode { daemon, took: began.elapsed(), _dir: dir })
     }
 
     /// Returns the bytes that the API server has sent since the start.
-    fn bytes(&self, host: &Namespaces) -> Result<u64> {
+    fn bytes(&self, host: &NamespaceGroup) -> BenchResult<u64> {
         let listed = nft_output(host, &["-j", "list", "table", "inet", "bench"])?;
         let listed: Json = serde_json::from_str(&listed)?;
         let objects = listed["nftables"].as_array().into_iter().flatten();
@@ -190,11 +190,11 @@ impl Started {
     }
 }
 
-fn nft(host: &Namespaces, commands: &str) -> Result<()> {
+fn nft(host: &NamespaceGroup, commands: &str) -> BenchResult<()> {
     nft_output(host, &[commands]).map(drop)
 }
 
-fn nft_output(host: &Namespaces, words: &[&str]) -> Result<String> {
+fn nft_output(host: &NamespaceGroup, words: &[&str]) -> BenchResult<String> {
     let output = Command::new("ip").args(["netns", "exec", host.name(0), "nft"]).args(words).output()?;
     match output.status.success() {
         true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),

@@ -24,46 +24,46 @@ mod tunnels;
 use std::error::Error;
 use std::process::ExitCode;
 
-type Outcome = Result<(), Box<dyn Error>>;
+type SuiteResult = Result<(), Box<dyn Error>>;
 
 /// Converts an error that is `Send + Sync` to one that is not.
 fn plain(error: Box<dyn Error + Send + Sync>) -> Box<dyn Error> {
     error
 }
 
-struct Suite {
+struct BenchSuite {
     name: &'static str,
-    run: fn() -> Outcome,
+    run: fn() -> SuiteResult,
 }
 
-const SUITES: [Suite; 24] = [
-    Suite { name: "model", run: model::run },
-    Suite { name: "store", run: store::run },
-    Suite { name: "ipam", run: ipam::run },
-    Suite { name: "routes", run: routes::run },
-    Suite { name: "tunnels-programming", run: tunnels::programming },
-    Suite { name: "tunnels-traffic", run: tunnels::traffic },
-    Suite { name: "cni", run: cni::run },
-    Suite { name: "memory", run: memory::run },
-    Suite { name: "compute", run: compute::run },
-    Suite { name: "bgp-receive", run: || bgp::run(bgp::receive) },
-    Suite { name: "bgp-kernel", run: || bgp::run(bgp::kernel) },
-    Suite { name: "bgp-reflect", run: || bgp::run(bgp::reflect) },
-    Suite { name: "bgp-flap", run: || bgp::run(bgp::flap) },
-    Suite { name: "bgp-mesh", run: || bgp::run(bgp::mesh) },
-    Suite { name: "policy-updates", run: policy::updates },
-    Suite { name: "policy-start", run: policy::start },
-    Suite { name: "policy-packets", run: policy::packets },
-    Suite { name: "hub", run: hub::run },
-    Suite { name: "kube-start", run: kubernetes::run },
-    Suite { name: "kube-add", run: kubernetes::add },
-    Suite { name: "control", run: control::run },
-    Suite { name: "control-start", run: control::start },
-    Suite { name: "control-stores", run: control::stores },
-    Suite { name: "api", run: api::run },
+const SUITES: [BenchSuite; 24] = [
+    BenchSuite { name: "model", run: model::run },
+    BenchSuite { name: "store", run: store::run },
+    BenchSuite { name: "ipam", run: ipam::run },
+    BenchSuite { name: "routes", run: routes::run },
+    BenchSuite { name: "tunnels-programming", run: tunnels::programming },
+    BenchSuite { name: "tunnels-traffic", run: tunnels::traffic },
+    BenchSuite { name: "cni", run: cni::run },
+    BenchSuite { name: "memory", run: memory::run },
+    BenchSuite { name: "compute", run: compute::run },
+    BenchSuite { name: "bgp-receive", run: || bgp::run(bgp::receive) },
+    BenchSuite { name: "bgp-kernel", run: || bgp::run(bgp::kernel) },
+    BenchSuite { name: "bgp-reflect", run: || bgp::run(bgp::reflect) },
+    BenchSuite { name: "bgp-flap", run: || bgp::run(bgp::flap) },
+    BenchSuite { name: "bgp-mesh", run: || bgp::run(bgp::mesh) },
+    BenchSuite { name: "policy-updates", run: policy::updates },
+    BenchSuite { name: "policy-start", run: policy::start },
+    BenchSuite { name: "policy-packets", run: policy::packets },
+    BenchSuite { name: "hub", run: hub::run },
+    BenchSuite { name: "kube-start", run: kubernetes::run },
+    BenchSuite { name: "kube-add", run: kubernetes::add },
+    BenchSuite { name: "control", run: control::run },
+    BenchSuite { name: "control-start", run: control::start },
+    BenchSuite { name: "control-stores", run: control::stores },
+    BenchSuite { name: "api", run: api::run },
 ];
 
-impl Suite {
+impl BenchSuite {
     fn is_meant(&self, wanted: &str) -> bool {
         self.name.strip_prefix(wanted).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
     }

@@ -1,15 +1,15 @@
 //! Measures the memory of a node's daemon: idle, with local pods, and in a large cluster.
 
 use crate::measure::{growth, table};
-use crate::namespace::{self, Namespaces, Result, check};
-use crate::node::{Node, POOL};
-use crate::process::Memory;
-use crate::{Outcome, cni, plain};
+use crate::namespace::{self, BenchResult, NamespaceGroup, check};
+use crate::node::{BenchNode, POOL};
+use crate::process::ProcessMemory;
+use crate::{SuiteResult, cni, plain};
 use serde_json::json;
 use std::time::{Duration, Instant};
-use tortie_ipam::{Owner, block, space};
-use tortie_model::{Key, Kind, Resource, Value};
-use tortie_store::{Change, Client};
+use tortie_ipam::{BlockOwner, block, space};
+use tortie_model::{Kind, Resource, StoreKey, StoreValue};
+use tortie_store::{EntryChange, StoreClient};
 
 const PODS: usize = 100;
 const BLOCKS: [usize; 3] = [100, 1_000, 10_000];
@@ -20,28 +20,28 @@ const EACH: usize = 10;
 const REST: Duration = Duration::from_secs(2);
 const LIMIT: Duration = Duration::from_secs(120);
 
-pub fn run() -> Outcome {
+pub fn run() -> SuiteResult {
     measure().map_err(plain)
 }
 
-fn measure() -> Result<()> {
+fn measure() -> BenchResult<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let mut rows = Vec::new();
     let mut first = None;
-    let mut note = |what: String, memory: Memory| {
+    let mut note = |what: String, memory: ProcessMemory| {
         let first = *first.get_or_insert(memory.resident);
         let mib = |kib: u64| format!("{:.1} MiB", kib as f64 / 1024.0);
         let grown = growth(memory.resident as f64, first as f64);
         rows.push(vec![what, mib(memory.resident), mib(memory.own), grown]);
     };
-    let node = Node::start()?;
+    let node = BenchNode::start()?;
     note("nothing to do".to_owned(), rested(&node)?);
-    let pods = Namespaces::new(PODS)?;
+    let pods = NamespaceGroup::new(PODS)?;
     cni::ours(&node).call_all("ADD", &pods.paths(), 16)?;
     note(format!("{PODS} local pods"), rested(&node)?);
     drop(node);
 
-    let node = Node::start()?;
+    let node = BenchNode::start()?;
     for (blocks, before) in BLOCKS.into_iter().zip([0].into_iter().chain(BLOCKS)) {
         runtime.block_on(fill(&node, before..blocks))?;
         let deadline = Instant::now() + LIMIT;
@@ -58,14 +58,14 @@ fn measure() -> Result<()> {
     Ok(())
 }
 
-fn rested(node: &Node) -> std::io::Result<Memory> {
+fn rested(node: &BenchNode) -> std::io::Result<ProcessMemory> {
     std::thread::sleep(REST);
     node.daemon.memory()
 }
 
 /// Creates nodes on the same link, each with blocks in use.
-async fn fill(node: &Node, places: std::ops::Range<usize>) -> Result<()> {
-    let client = Client::connect(&node.store_config()).await?;
+async fn fill(node: &BenchNode, places: std::ops::Range<usize>) -> BenchResult<()> {
+    let client = StoreClient::connect(&node.store_config()).await?;
     let (pool, now) = (POOL.parse()?, jiff::Timestamp::now());
     let mut changes = Vec::new();
     for place in places {
@@ -74,11 +74,13 @@ async fn fill(node: &Node, places: std::ops::Range<usize>) -> Result<()> {
             let address = format!("172.30.{}.{}/16", number / 256, number % 256);
             let object = json!({"metadata": {"name": name}, "spec": {"bgp": {"ipv4Address": address}}});
             let resource = Resource::from_store(Kind::Node, object)?;
-            client.apply(&Key::resource(Kind::Node, "", &name), &Value::Resource(resource), None).await?;
+            client
+                .apply(&StoreKey::resource(Kind::Node, "", &name), &StoreValue::Resource(resource), None)
+                .await?;
         }
         let cidr = space::nth_block(&pool, BLOCK_SIZE, place as u128).ok_or("the pool is too small")?;
-        let block = block::fresh(cidr, &Owner::host(&name), None, now);
-        changes.push(Change::Create { key: Key::Block { cidr }, value: Value::Block(block) });
+        let block = block::fresh(cidr, &BlockOwner::host(&name), None, now);
+        changes.push(EntryChange::Create { key: StoreKey::Block { cidr }, value: StoreValue::Block(block) });
     }
     for batch in changes.chunks(100) {
         client.transact(batch).await?;

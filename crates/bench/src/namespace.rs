@@ -11,7 +11,7 @@ use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use tokio::signal::unix::{SignalKind, signal};
 
-pub type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
+pub type BenchResult<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
 const PREFIX: &str = "tortie-bench-";
 const PLACE: &str = "/run/netns";
@@ -21,14 +21,14 @@ static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 static PREPARED: Once = Once::new();
 
 /// A group of namespaces that are created and removed together.
-pub struct Namespaces(Vec<String>);
+pub struct NamespaceGroup(Vec<String>);
 
-impl Namespaces {
-    pub fn new(count: usize) -> Result<Namespaces> {
+impl NamespaceGroup {
+    pub fn new(count: usize) -> BenchResult<NamespaceGroup> {
         PREPARED.call_once(prepare);
         let (process, batch) = (std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let names = (0..count).map(|n| format!("{PREFIX}{process}-{batch}-{n}")).collect();
-        let namespaces = Namespaces(names);
+        let namespaces = NamespaceGroup(names);
         for part in namespaces.0.chunks(100) {
             check()?;
             ip(None, part.iter().map(|name| format!("netns add {name}")))?;
@@ -37,8 +37,8 @@ impl Namespaces {
     }
 
     /// Creates a host namespace with an interface and a default route. All other nodes are on the same link.
-    pub fn host() -> Result<Namespaces> {
-        let host = Namespaces::new(1)?;
+    pub fn host() -> BenchResult<NamespaceGroup> {
+        let host = NamespaceGroup::new(1)?;
         let lines = [
             "link set lo up",
             "link add eth0 type veth peer name wire0",
@@ -64,25 +64,25 @@ impl Namespaces {
     }
 }
 
-impl Drop for Namespaces {
+impl Drop for NamespaceGroup {
     fn drop(&mut self) {
         remove(&self.0);
     }
 }
 
 /// Moves the calling thread to a namespace. Threads and processes that it starts are in the namespace too.
-pub fn enter(path: &Path) -> Result<()> {
+pub fn enter(path: &Path) -> BenchResult<()> {
     let namespace = File::open(path)?;
     Ok(move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?)
 }
 
 /// Returns an error after SIGINT or SIGTERM was received.
-pub fn check() -> Result<()> {
+pub fn check() -> BenchResult<()> {
     if INTERRUPTED.load(Ordering::Relaxed) { Err("interrupted".into()) } else { Ok(()) }
 }
 
 /// Runs `ip -batch` with these commands, in a namespace if one is given.
-pub fn ip<T: AsRef<str>>(netns: Option<&str>, lines: impl IntoIterator<Item = T>) -> Result<()> {
+pub fn ip<T: AsRef<str>>(netns: Option<&str>, lines: impl IntoIterator<Item = T>) -> BenchResult<()> {
     let mut command = Command::new("ip");
     if let Some(netns) = netns {
         command.args(["-n", netns]);
@@ -132,7 +132,7 @@ fn remove(names: &[String]) {
 }
 
 /// Returns the number of routes to other nodes on a host.
-pub fn routes(netns: &str) -> Result<usize> {
+pub fn routes(netns: &str) -> BenchResult<usize> {
     let output = Command::new("ip").args(["-n", netns, "-4", "route", "show", "proto", "80"]).output()?;
     let text = String::from_utf8(output.stdout)?;
     Ok(text.lines().filter(|line| line.contains(" via ")).count())

@@ -27,17 +27,17 @@ pub fn before() -> Option<PathBuf> {
 }
 
 /// A child process, killed when dropped.
-pub struct Process(pub Child);
+pub struct BenchProcess(pub Child);
 
 /// Memory in KiB: resident pages, their maximum, and anonymous pages (`RssAnon`).
 #[derive(Clone, Copy)]
-pub struct Memory {
+pub struct ProcessMemory {
     pub resident: u64,
     pub peak: u64,
     pub own: u64,
 }
 
-impl Process {
+impl BenchProcess {
     /// Builds a command that the kernel kills when this program ends for any reason.
     pub fn command(program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = Command::new("setpriv");
@@ -58,17 +58,17 @@ impl Process {
         Ok(time)
     }
 
-    pub fn memory(&self) -> io::Result<Memory> {
+    pub fn memory(&self) -> io::Result<ProcessMemory> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.0.id()))?;
         let field = |name: &str| {
             let line = status.lines().find(|line| line.starts_with(name));
             line.and_then(|line| line.split_whitespace().nth(1)?.parse().ok()).unwrap_or(0)
         };
-        Ok(Memory { resident: field("VmRSS:"), peak: field("VmHWM:"), own: field("RssAnon:") })
+        Ok(ProcessMemory { resident: field("VmRSS:"), peak: field("VmHWM:"), own: field("RssAnon:") })
     }
 }
 
-impl Drop for Process {
+impl Drop for BenchProcess {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();

@@ -1,14 +1,14 @@
 //! Measures programming of routes from a cold start, compared with `ip -batch`.
 
 use crate::measure::{growth, table, time, times};
-use crate::namespace::{Namespaces, Result, check, ip};
-use crate::{Outcome, plain};
+use crate::namespace::{BenchResult, NamespaceGroup, check, ip};
+use crate::{SuiteResult, plain};
 use ipnet::{IpNet, Ipv4Net};
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
-use tortie_dataplane::{Dataplane, Netns};
-use tortie_plan::{Plan, Route, RouteKey, Settings};
+use tortie_dataplane::{DataplaneHandle, Netns};
+use tortie_plan::{DataplaneSettings, NodePlan, Route, RouteKey};
 
 /// Number of repetitions, alternating between the two. The best result counts, since disturbances only add time.
 const ROUNDS: usize = 3;
@@ -16,16 +16,16 @@ const ROUTES: [u32; 3] = [1_000, 10_000, 100_000];
 /// Routes of each node.
 const BLOCKS: u32 = 10;
 
-pub fn run() -> Outcome {
+pub fn run() -> SuiteResult {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(compare()).map_err(plain)
 }
 
-async fn compare() -> Result<()> {
+async fn compare() -> BenchResult<()> {
     let mut rows = Vec::new();
     let mut first = [0.0; 2];
     for count in ROUTES {
-        let routes: Vec<(Ipv4Net, Ipv4Addr)> = (0..count).map(route).collect::<Result<_>>()?;
+        let routes: Vec<(Ipv4Net, Ipv4Addr)> = (0..count).map(route).collect::<BenchResult<_>>()?;
         let mut best = [f64::INFINITY; 2];
         for _ in 0..ROUNDS {
             check()?;
@@ -53,14 +53,14 @@ async fn compare() -> Result<()> {
 }
 
 /// Returns a block of another node and the address of that node, which is on the same link.
-fn route(number: u32) -> Result<(Ipv4Net, Ipv4Addr)> {
+fn route(number: u32) -> BenchResult<(Ipv4Net, Ipv4Addr)> {
     let node = 2 + number / BLOCKS;
     let block = Ipv4Net::new(Ipv4Addr::from_bits(Ipv4Addr::new(10, 0, 0, 0).to_bits() + number * 64), 26)?;
     Ok((block, Ipv4Addr::from_bits(Ipv4Addr::new(172, 30, 0, 0).to_bits() + node)))
 }
 
-fn batch(routes: &[(Ipv4Net, Ipv4Addr)]) -> Result<Duration> {
-    let host = Namespaces::host()?;
+fn batch(routes: &[(Ipv4Net, Ipv4Addr)]) -> BenchResult<Duration> {
+    let host = NamespaceGroup::host()?;
     let lines: Vec<String> = routes
         .iter()
         .map(|(net, via)| format!("route add {net} via {via} dev eth0 proto 80 onlink"))
@@ -73,20 +73,21 @@ fn batch(routes: &[(Ipv4Net, Ipv4Addr)]) -> Result<Duration> {
 }
 
 /// Measures the time from an empty dataplane until all routes are in the kernel.
-async fn dataplane(routes: &[(Ipv4Net, Ipv4Addr)]) -> Result<Duration> {
-    let host = Namespaces::host()?;
+async fn dataplane(routes: &[(Ipv4Net, Ipv4Addr)]) -> BenchResult<Duration> {
+    let host = NamespaceGroup::host()?;
     let wanted: BTreeMap<RouteKey, Route> =
         routes.iter().map(|(net, via)| (IpNet::V4(*net).into(), Route::via((*via).into()))).collect();
-    let plan = Plan { routes: wanted, ..Plan::default() };
+    let plan = NodePlan { routes: wanted, ..NodePlan::default() };
     let start = Instant::now();
-    let (dataplane, _reports) = Dataplane::start(Netns::open(host.path(0))?, Settings::default()).await?;
+    let (dataplane, _reports) =
+        DataplaneHandle::start(Netns::open(host.path(0))?, DataplaneSettings::default()).await?;
     dataplane.replace(plan).await?;
     let took = start.elapsed();
     expect(&host, routes.len())?;
     Ok(took)
 }
 
-fn expect(host: &Namespaces, count: usize) -> Result<()> {
+fn expect(host: &NamespaceGroup, count: usize) -> BenchResult<()> {
     match crate::namespace::routes(host.name(0))? {
         found if found == count => Ok(()),
         found => Err(format!("{found} routes are there instead of {count}").into()),

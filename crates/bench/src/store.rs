@@ -3,11 +3,11 @@
 mod client;
 pub mod server;
 
-use crate::Outcome;
+use crate::SuiteResult;
 use crate::measure::{Latencies, table, times};
 use crate::process::before;
-use client::Load;
-use server::Server;
+use client::WriteLoad;
+use server::BenchStoreServer;
 use std::time::Duration;
 
 /// Number of repetitions, alternating between the two servers.
@@ -20,7 +20,7 @@ const WATCHERS: [usize; 2] = [1, 500];
 /// Environment variable that selects one part: `writes`, `watches` or `lists`.
 const PART_VARIABLE: &str = "TORTIE_BENCH_STORE";
 
-pub fn run() -> Outcome {
+pub fn run() -> SuiteResult {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let part = std::env::var(PART_VARIABLE).ok();
     runtime.block_on(async {
@@ -41,21 +41,21 @@ pub fn run() -> Outcome {
 }
 
 /// Starts the server to compare with, and the embedded datastore.
-async fn both() -> Result<[Server; 2], Box<dyn std::error::Error>> {
+async fn both() -> Result<[BenchStoreServer; 2], Box<dyn std::error::Error>> {
     let peer = match before() {
-        Some(program) => Server::build(program).await?,
-        None => Server::etcd().await?,
+        Some(program) => BenchStoreServer::build(program).await?,
+        None => BenchStoreServer::etcd().await?,
     };
-    Ok([peer, Server::embedded().await?])
+    Ok([peer, BenchStoreServer::embedded().await?])
 }
 
 fn peer() -> &'static str {
     if before().is_some() { "before" } else { "etcd" }
 }
 
-async fn writes() -> Outcome {
+async fn writes() -> SuiteResult {
     let mut rows = Vec::new();
-    for load in [Load::Put, Load::CompareAndPut] {
+    for load in [WriteLoad::Put, WriteLoad::CompareAndPut] {
         for clients in CLIENTS {
             let servers = both().await?;
             let mut rates = [0.0, 0.0];
@@ -87,7 +87,7 @@ async fn writes() -> Outcome {
     Ok(())
 }
 
-async fn watches() -> Outcome {
+async fn watches() -> SuiteResult {
     let mut rows = Vec::new();
     for watchers in WATCHERS {
         let servers = both().await?;
@@ -112,7 +112,7 @@ async fn watches() -> Outcome {
     Ok(())
 }
 
-async fn lists() -> Outcome {
+async fn lists() -> SuiteResult {
     let mut rows = Vec::new();
     let servers = both().await?;
     let mut before = [0.0, 0.0];

@@ -1,12 +1,12 @@
 //! The configuration of a speaker: plain data that is compared field by field when it changes.
 
-use crate::family::Family;
-use crate::filter::Filter;
+use crate::family::BgpFamily;
+use crate::filter::RouteFilter;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
-pub use tortie_plan::bgp::NextHopMode;
+pub use tortie_plan::bgp::AdvertisedNextHop;
 
 /// Default limit of received routes per family: twice the size of the full Internet table.
 pub const DEFAULT_MAX_PREFIXES: u32 = 2_000_000;
@@ -16,7 +16,7 @@ pub const DEFAULT_MAX_PATHS_PER_PREFIX: u16 = 64;
 /// The configuration of a whole speaker. [`crate::Speaker::reconfigure`] replaces it and touches only the sessions
 /// that differ.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Config {
+pub struct SpeakerConfig {
     pub asn: u32,
     pub router_id: Ipv4Addr,
     /// Addresses on which connections are accepted. If empty, none are.
@@ -34,10 +34,10 @@ pub struct Config {
     pub peers: BTreeMap<String, PeerConfig>,
 }
 
-impl Config {
+impl SpeakerConfig {
     /// Creates the configuration of a speaker without peers and without listening sockets.
-    pub fn new(asn: u32, router_id: Ipv4Addr) -> Config {
-        Config {
+    pub fn new(asn: u32, router_id: Ipv4Addr) -> SpeakerConfig {
+        SpeakerConfig {
             asn,
             router_id,
             listen: Vec::new(),
@@ -98,14 +98,14 @@ pub struct PeerConfig {
     pub restart_time: Option<u16>,
     /// GTSM (RFC 5082): maximum number of hops to the peer.
     pub ttl_security: Option<u8>,
-    pub next_hop: NextHopMode,
+    pub next_hop: AdvertisedNextHop,
     /// Makes the peer our route reflector client, with this cluster identifier.
     pub reflect: Option<Ipv4Addr>,
     /// How many times our own AS may occur in a received AS_PATH.
     pub allow_own_as: u32,
-    pub import: Arc<Filter>,
-    pub export: Arc<Filter>,
-    pub families: Vec<Family>,
+    pub import: Arc<RouteFilter>,
+    pub export: Arc<RouteFilter>,
+    pub families: Vec<BgpFamily>,
     /// Whether to send and receive several paths per prefix (RFC 7911), as far as the peer supports it.
     pub add_path: bool,
     /// Limit of routes per family. Exceeding it ends the session (Cease, Maximum Number of Prefixes Reached).
@@ -135,12 +135,12 @@ impl PeerConfig {
             idle_hold: (Duration::from_secs(5), Duration::from_secs(30)),
             restart_time: Some(120),
             ttl_security: None,
-            next_hop: NextHopMode::Auto,
+            next_hop: AdvertisedNextHop::Auto,
             reflect: None,
             allow_own_as: 0,
-            import: Arc::new(Filter::accept()),
-            export: Arc::new(Filter::accept()),
-            families: vec![Family::of(address)],
+            import: Arc::new(RouteFilter::accept()),
+            export: Arc::new(RouteFilter::accept()),
+            families: vec![BgpFamily::of(address)],
             add_path: false,
             max_prefixes: Some(DEFAULT_MAX_PREFIXES),
             max_paths_per_prefix: DEFAULT_MAX_PATHS_PER_PREFIX,

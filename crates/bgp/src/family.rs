@@ -7,39 +7,39 @@ use std::hash::Hash;
 use std::net::IpAddr;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Family {
+pub enum BgpFamily {
     V4,
     V6,
 }
 
-impl Family {
-    pub const ALL: [Family; 2] = [Family::V4, Family::V6];
+impl BgpFamily {
+    pub const ALL: [BgpFamily; 2] = [BgpFamily::V4, BgpFamily::V6];
 
-    pub fn of(address: IpAddr) -> Family {
-        if address.is_ipv4() { Family::V4 } else { Family::V6 }
+    pub fn of(address: IpAddr) -> BgpFamily {
+        if address.is_ipv4() { BgpFamily::V4 } else { BgpFamily::V6 }
     }
 
     pub(crate) fn wire(self) -> (Afi, Safi) {
         match self {
-            Family::V4 => (Afi::Ipv4, Safi::Unicast),
-            Family::V6 => (Afi::Ipv6, Safi::Unicast),
+            BgpFamily::V4 => (Afi::Ipv4, Safi::Unicast),
+            BgpFamily::V6 => (Afi::Ipv6, Safi::Unicast),
         }
     }
 
-    pub(crate) fn from_wire(afi: Afi, safi: Safi) -> Option<Family> {
+    pub(crate) fn from_wire(afi: Afi, safi: Safi) -> Option<BgpFamily> {
         match (afi, safi) {
-            (Afi::Ipv4, Safi::Unicast) => Some(Family::V4),
-            (Afi::Ipv6, Safi::Unicast) => Some(Family::V6),
+            (Afi::Ipv4, Safi::Unicast) => Some(BgpFamily::V4),
+            (Afi::Ipv6, Safi::Unicast) => Some(BgpFamily::V6),
             _ => None,
         }
     }
 }
 
-impl fmt::Display for Family {
+impl fmt::Display for BgpFamily {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Family::V4 => "ipv4",
-            Family::V6 => "ipv6",
+            BgpFamily::V4 => "ipv4",
+            BgpFamily::V6 => "ipv6",
         })
     }
 }
@@ -52,24 +52,24 @@ pub struct PerFamily<T> {
 }
 
 impl<T> PerFamily<T> {
-    pub fn get(&self, family: Family) -> &T {
+    pub fn get(&self, family: BgpFamily) -> &T {
         match family {
-            Family::V4 => &self.v4,
-            Family::V6 => &self.v6,
+            BgpFamily::V4 => &self.v4,
+            BgpFamily::V6 => &self.v6,
         }
     }
 
-    pub fn get_mut(&mut self, family: Family) -> &mut T {
+    pub fn get_mut(&mut self, family: BgpFamily) -> &mut T {
         match family {
-            Family::V4 => &mut self.v4,
-            Family::V6 => &mut self.v6,
+            BgpFamily::V4 => &mut self.v4,
+            BgpFamily::V6 => &mut self.v6,
         }
     }
 }
 
 /// A prefix of one family, used as the key of a routing table.
 pub trait Prefix: Copy + Eq + Ord + Hash + fmt::Debug + fmt::Display + Send + 'static {
-    const FAMILY: Family;
+    const FAMILY: BgpFamily;
     fn net(self) -> IpNet;
     fn from_net(net: IpNet) -> Option<Self>;
     fn length(self) -> u8;
@@ -80,7 +80,7 @@ pub trait Prefix: Copy + Eq + Ord + Hash + fmt::Debug + fmt::Display + Send + 's
 }
 
 impl Prefix for Ipv4Prefix {
-    const FAMILY: Family = Family::V4;
+    const FAMILY: BgpFamily = BgpFamily::V4;
 
     fn net(self) -> IpNet {
         // The codec rejects lengths over 32.
@@ -109,7 +109,7 @@ impl Prefix for Ipv4Prefix {
 }
 
 impl Prefix for Ipv6Prefix {
-    const FAMILY: Family = Family::V6;
+    const FAMILY: BgpFamily = BgpFamily::V6;
 
     fn net(self) -> IpNet {
         IpNet::V6(Ipv6Net::new(self.addr, self.len).unwrap_or_default())

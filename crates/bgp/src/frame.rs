@@ -5,14 +5,14 @@ use rustbgpd_wire::constants::HEADER_LEN;
 use rustbgpd_wire::{DecodeError, peek_message_length};
 
 #[derive(Debug, Default)]
-pub struct Framer {
+pub struct MessageFramer {
     /// The beginning of a message that has not arrived completely.
     partial: BytesMut,
     chunk: Bytes,
 }
 
-impl Framer {
-    /// Adds bytes that were read. Copies the bytes of the previous chunk that [`Framer::next`] has not consumed.
+impl MessageFramer {
+    /// Adds bytes that were read. Copies the bytes of the previous chunk that [`MessageFramer::next`] has not consumed.
     pub fn push(&mut self, chunk: Bytes) {
         match self.chunk.is_empty() {
             true => self.chunk = chunk,
@@ -80,7 +80,7 @@ mod tests {
         ) {
             let messages: Vec<Vec<u8>> = bodies.iter().map(|body| message(body)).collect();
             let mut stream = Bytes::from(messages.concat());
-            let mut framer = Framer::default();
+            let mut framer = MessageFramer::default();
             let mut got = Vec::new();
             let mut cuts = cuts.iter().cycle();
             while !stream.is_empty() {
@@ -99,7 +99,7 @@ mod tests {
         for (at, byte) in [(0, 0), (16, 0xff), (18, 99)] {
             let mut bad = message(b"");
             bad[at] = byte;
-            let mut framer = Framer::default();
+            let mut framer = MessageFramer::default();
             framer.push(Bytes::from(bad));
             assert!(framer.next(4096).is_err(), "byte {at}");
         }

@@ -18,9 +18,9 @@ mod speaker;
 mod task;
 mod timers;
 
-pub use config::{Config, ConfigError, NextHopMode, PeerConfig};
-pub use family::{Family, PerFamily};
-pub use net::sockets::Sockets;
+pub use config::{AdvertisedNextHop, ConfigError, PeerConfig, SpeakerConfig};
+pub use family::{BgpFamily, PerFamily};
+pub use net::sockets::SocketFactory;
 pub use prefix_set::PrefixSet;
-pub use rib::attrs::Attrs;
-pub use speaker::{Batch, Routes, Speaker, SpeakerError};
+pub use rib::attrs::RouteAttrs;
+pub use speaker::{RouteChangeBatch, RouteChangeStream, Speaker, SpeakerError};

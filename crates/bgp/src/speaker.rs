@@ -1,11 +1,11 @@
 //! The public handle of a speaker. It sends commands to the task that owns the core.
 
-use crate::config::{Config, ConfigError};
-use crate::core::{BestRoute, Core, RouteChange, RouteStatus, Shutdown, Status};
-use crate::family::Family;
-use crate::net::sockets::Sockets;
-use crate::rib::attrs::Attrs;
-use crate::task::{Command, Task};
+use crate::config::{ConfigError, SpeakerConfig};
+use crate::core::{BestRoute, RouteChange, RouteStatus, ShutdownMode, SpeakerCore, SpeakerStatus};
+use crate::family::BgpFamily;
+use crate::net::sockets::SocketFactory;
+use crate::rib::attrs::RouteAttrs;
+use crate::task::{SpeakerCommand, SpeakerTask};
 use ipnet::IpNet;
 use std::collections::HashSet;
 use std::io;
@@ -32,36 +32,36 @@ pub enum SpeakerError {
 }
 
 /// A running speaker. It ends when [`Speaker::shutdown`] is called or the last handle is dropped; to peers the latter
-/// looks like [`Shutdown::Graceful`].
+/// looks like [`ShutdownMode::Graceful`].
 #[derive(Clone, Debug)]
 pub struct Speaker {
-    commands: mpsc::Sender<Command>,
-    status: watch::Receiver<Arc<Status>>,
+    commands: mpsc::Sender<SpeakerCommand>,
+    status: watch::Receiver<Arc<SpeakerStatus>>,
     started: tokio::time::Instant,
 }
 
 /// The changes of best routes, in batches. A later change of a prefix replaces an earlier one, so a slow consumer
 /// receives only the latest state.
 #[derive(Debug)]
-pub struct Routes {
-    batches: mpsc::Receiver<Batch>,
+pub struct RouteChangeStream {
+    batches: mpsc::Receiver<RouteChangeBatch>,
 }
 
 /// A batch of route changes, with the time since which the oldest of them has been known.
 #[derive(Debug)]
-pub struct Batch {
+pub struct RouteChangeBatch {
     pub changes: Vec<RouteChange>,
     pub since: Instant,
 }
 
-impl Routes {
+impl RouteChangeStream {
     /// Returns the next changes, or `None` if the speaker has ended.
     pub async fn next(&mut self) -> Option<Vec<RouteChange>> {
         self.next_batch().await.map(|batch| batch.changes)
     }
 
     /// Returns the next changes together with their age.
-    pub async fn next_batch(&mut self) -> Option<Batch> {
+    pub async fn next_batch(&mut self) -> Option<RouteChangeBatch> {
         self.batches.recv().await
     }
 }
@@ -71,54 +71,54 @@ impl Speaker {
     /// the kernel: peers are requested to keep our routes (RFC 4724), and no route is withdrawn before the peers have
     /// advertised theirs.
     pub async fn start(
-        config: Config,
-        sockets: Sockets,
+        config: SpeakerConfig,
+        sockets: SocketFactory,
         restarting: bool,
-    ) -> Result<(Speaker, Routes), SpeakerError> {
-        let core = Core::new(config.clone(), restarting, Duration::ZERO)?;
+    ) -> Result<(Speaker, RouteChangeStream), SpeakerError> {
+        let core = SpeakerCore::new(config.clone(), restarting, Duration::ZERO)?;
         let (commands, from) = mpsc::channel(COMMANDS);
         let (changes, batches) = mpsc::channel(BATCHES);
         let (publish, status) = watch::channel(Arc::new(core.status(Duration::ZERO)));
-        let task = Task::new(core, config, sockets, from, changes, publish).await?;
+        let task = SpeakerTask::new(core, config, sockets, from, changes, publish).await?;
         let started = task.started();
         tokio::spawn(task.run());
-        Ok((Speaker { commands, status, started }, Routes { batches }))
+        Ok((Speaker { commands, status, started }, RouteChangeStream { batches }))
     }
 
     /// Replaces the configuration. Sessions that are unchanged continue undisturbed. On an error nothing changes.
-    pub async fn reconfigure(&self, config: Config) -> Result<(), SpeakerError> {
-        self.ask(|answer| Command::Reconfigure(Box::new(config), answer)).await?
+    pub async fn reconfigure(&self, config: SpeakerConfig) -> Result<(), SpeakerError> {
+        self.ask(|answer| SpeakerCommand::Reconfigure(Box::new(config), answer)).await?
     }
 
     /// Advertises a route that originates here, or changes its attributes.
-    pub async fn originate(&self, prefix: IpNet, attrs: Attrs) -> Result<(), SpeakerError> {
-        self.send(Command::Originate(prefix, Box::new(attrs))).await
+    pub async fn originate(&self, prefix: IpNet, attrs: RouteAttrs) -> Result<(), SpeakerError> {
+        self.send(SpeakerCommand::Originate(prefix, Box::new(attrs))).await
     }
 
     pub async fn withdraw(&self, prefix: IpNet) -> Result<(), SpeakerError> {
-        self.send(Command::Withdraw(prefix)).await
+        self.send(SpeakerCommand::Withdraw(prefix)).await
     }
 
     /// Declares that every route that originates here has been passed in once. End-of-RIB is not sent before that.
     pub async fn local_complete(&self) -> Result<(), SpeakerError> {
-        self.send(Command::LocalComplete).await
+        self.send(SpeakerCommand::LocalComplete).await
     }
 
     /// Returns the latest snapshot, which is at most a fraction of a second old. Does not query the speaker task, so
     /// it also works while that task is busy.
-    pub fn status(&self) -> Result<Status, SpeakerError> {
+    pub fn status(&self) -> Result<SpeakerStatus, SpeakerError> {
         self.status.has_changed().map_err(|_| SpeakerError::Ended)?;
         let status = self.status.borrow().clone();
-        Ok(Status { now: self.started.elapsed(), ..(*status).clone() })
+        Ok(SpeakerStatus { now: self.started.elapsed(), ..(*status).clone() })
     }
 
     /// Returns all paths to all prefixes of a family. They are collected in parts, so that the speaker can handle
     /// other events in between.
-    pub async fn routes(&self, family: Family) -> Result<Vec<RouteStatus>, SpeakerError> {
+    pub async fn routes(&self, family: BgpFamily) -> Result<Vec<RouteStatus>, SpeakerError> {
         let (mut routes, mut from) = (Vec::new(), Some(0u32));
         while let Some(start) = from {
             let range = start..start.saturating_add(ROUTES_AT_ONCE);
-            let part = self.ask(|answer| Command::Routes(family, range, answer)).await?;
+            let part = self.ask(|answer| SpeakerCommand::Routes(family, range, answer)).await?;
             routes.extend(part.routes);
             from = part.next;
         }
@@ -127,29 +127,32 @@ impl Speaker {
 
     /// Returns the best route to a prefix.
     pub async fn route(&self, prefix: IpNet) -> Result<Option<BestRoute>, SpeakerError> {
-        self.ask(|answer| Command::Route(prefix, answer)).await
+        self.ask(|answer| SpeakerCommand::Route(prefix, answer)).await
     }
 
     /// Replaces the set of unreachable next hops. Paths with one of them are not used until a later call omits it.
     pub async fn set_unreachable(&self, next_hops: HashSet<IpAddr>) -> Result<(), SpeakerError> {
-        self.send(Command::Unreachable(next_hops)).await
+        self.send(SpeakerCommand::Unreachable(next_hops)).await
     }
 
     /// Requests a route refresh from a peer. An unknown name is not an error.
     pub async fn refresh(&self, peer: &str) -> Result<(), SpeakerError> {
-        self.send(Command::Refresh(peer.to_owned())).await
+        self.send(SpeakerCommand::Refresh(peer.to_owned())).await
     }
 
-    /// Ends all sessions. With [`Shutdown::Administrative`] returns after a Cease has been sent on each.
-    pub async fn shutdown(&self, how: Shutdown) -> Result<(), SpeakerError> {
-        self.ask(|answer| Command::Shutdown(how, answer)).await
+    /// Ends all sessions. With [`ShutdownMode::Administrative`] returns after a Cease has been sent on each.
+    pub async fn shutdown(&self, how: ShutdownMode) -> Result<(), SpeakerError> {
+        self.ask(|answer| SpeakerCommand::Shutdown(how, answer)).await
     }
 
-    async fn send(&self, command: Command) -> Result<(), SpeakerError> {
+    async fn send(&self, command: SpeakerCommand) -> Result<(), SpeakerError> {
         self.commands.send(command).await.map_err(|_| SpeakerError::Ended)
     }
 
-    async fn ask<T>(&self, command: impl FnOnce(oneshot::Sender<T>) -> Command) -> Result<T, SpeakerError> {
+    async fn ask<T>(
+        &self,
+        command: impl FnOnce(oneshot::Sender<T>) -> SpeakerCommand,
+    ) -> Result<T, SpeakerError> {
         let (answer, answered) = oneshot::channel();
         self.send(command(answer)).await?;
         answered.await.map_err(|_| SpeakerError::Ended)

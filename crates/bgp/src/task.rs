@@ -1,13 +1,15 @@
 //! The task that owns the core and makes all decisions. All other tasks send it messages.
 
-use crate::config::Config;
-use crate::core::{BestRoute, ConnectionId, Core, RoutesPart, Shutdown, SocketRequest, Status};
-use crate::family::Family;
+use crate::config::SpeakerConfig;
+use crate::core::{
+    BestRoute, ConnectionId, RoutePage, ShutdownMode, SocketRequest, SpeakerCore, SpeakerStatus,
+};
+use crate::family::BgpFamily;
 use crate::fib_lag::FibLag;
-use crate::net::connection::{Connection, Input};
-use crate::net::sockets::{Sockets, set_listener_passwords, set_ttl_security};
-use crate::rib::attrs::Attrs;
-use crate::speaker::{Batch, SpeakerError};
+use crate::net::connection::{ConnectionEvent, ConnectionHandle};
+use crate::net::sockets::{SocketFactory, set_listener_passwords, set_ttl_security};
+use crate::rib::attrs::RouteAttrs;
+use crate::speaker::{RouteChangeBatch, SpeakerError};
 use ipnet::IpNet;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
@@ -36,70 +38,70 @@ const BATCH: usize = 4096;
 /// Delay after a failed accept: the process may be out of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-pub enum Command {
-    Reconfigure(Box<Config>, oneshot::Sender<Result<(), SpeakerError>>),
-    Originate(IpNet, Box<Attrs>),
+pub enum SpeakerCommand {
+    Reconfigure(Box<SpeakerConfig>, oneshot::Sender<Result<(), SpeakerError>>),
+    Originate(IpNet, Box<RouteAttrs>),
     Withdraw(IpNet),
     LocalComplete,
-    Routes(Family, Range<u32>, oneshot::Sender<RoutesPart>),
+    Routes(BgpFamily, Range<u32>, oneshot::Sender<RoutePage>),
     Route(IpNet, oneshot::Sender<Option<BestRoute>>),
     Refresh(String),
     Unreachable(HashSet<IpAddr>),
-    Shutdown(Shutdown, oneshot::Sender<()>),
+    Shutdown(ShutdownMode, oneshot::Sender<()>),
 }
 
-pub struct Task {
-    core: Core,
-    config: Config,
-    sockets: Sockets,
-    commands: mpsc::Receiver<Command>,
-    changes: mpsc::Sender<Batch>,
+pub struct SpeakerTask {
+    core: SpeakerCore,
+    config: SpeakerConfig,
+    sockets: SocketFactory,
+    commands: mpsc::Receiver<SpeakerCommand>,
+    changes: mpsc::Sender<RouteChangeBatch>,
     fib_lag: FibLag,
-    inputs: mpsc::Receiver<Input>,
-    input: mpsc::Sender<Input>,
+    inputs: mpsc::Receiver<ConnectionEvent>,
+    input: mpsc::Sender<ConnectionEvent>,
     started: Instant,
-    connections: HashMap<ConnectionId, Connection>,
-    connecting: HashMap<ConnectionId, Attempt>,
+    connections: HashMap<ConnectionId, ConnectionHandle>,
+    connecting: HashMap<ConnectionId, ConnectAttempt>,
     /// Connections that are writing their last message.
     closing: VecDeque<JoinHandle<()>>,
     /// Connections with bytes that the core has not finished processing, served round-robin.
     unfinished: VecDeque<ConnectionId>,
-    status: watch::Sender<Arc<Status>>,
+    status: watch::Sender<Arc<SpeakerStatus>>,
     published: Instant,
     /// Whether something may have changed since the last snapshot.
     outdated: bool,
-    listeners: HashMap<SocketAddr, Listener>,
+    listeners: HashMap<SocketAddr, BgpListener>,
 }
 
 /// An outgoing connection attempt.
-struct Attempt {
+struct ConnectAttempt {
     task: AbortHandle,
     /// `None` if the attempt is already being abandoned.
     give_up: Option<oneshot::Sender<()>>,
 }
 
-struct Listener {
+struct BgpListener {
     socket: Arc<TcpListener>,
     task: AbortHandle,
 }
 
-impl Drop for Listener {
+impl Drop for BgpListener {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
-impl Task {
+impl SpeakerTask {
     pub async fn new(
-        core: Core,
-        config: Config,
-        sockets: Sockets,
-        commands: mpsc::Receiver<Command>,
-        changes: mpsc::Sender<Batch>,
-        status: watch::Sender<Arc<Status>>,
-    ) -> Result<Task, SpeakerError> {
+        core: SpeakerCore,
+        config: SpeakerConfig,
+        sockets: SocketFactory,
+        commands: mpsc::Receiver<SpeakerCommand>,
+        changes: mpsc::Sender<RouteChangeBatch>,
+        status: watch::Sender<Arc<SpeakerStatus>>,
+    ) -> Result<SpeakerTask, SpeakerError> {
         let (input, inputs) = mpsc::channel(INPUT_QUEUE);
-        let mut task = Task {
+        let mut task = SpeakerTask {
             core,
             sockets,
             commands,
@@ -161,7 +163,7 @@ impl Task {
                     // If the receiver has been dropped, discard the changes.
                     if let Ok(permit) = permit {
                         let since = since.unwrap_or_else(std::time::Instant::now);
-                        permit.send(Batch { changes, since });
+                        permit.send(RouteChangeBatch { changes, since });
                     }
                 }
                 input = self.inputs.recv() => {
@@ -176,7 +178,7 @@ impl Task {
         }
     }
 
-    fn take_in(&mut self, mut input: Option<Input>) {
+    fn take_in(&mut self, mut input: Option<ConnectionEvent>) {
         let begun = Instant::now();
         for _ in 0..MAX_INPUTS_PER_TURN {
             let Some(one) = input else { return };
@@ -230,8 +232,8 @@ impl Task {
         for _ in 0..BATCH {
             let Ok(command) = self.commands.try_recv() else { return };
             match command {
-                Command::Originate(prefix, attrs) => self.core.originate(prefix, *attrs),
-                Command::Withdraw(prefix) => self.core.withdraw(prefix),
+                SpeakerCommand::Originate(prefix, attrs) => self.core.originate(prefix, *attrs),
+                SpeakerCommand::Withdraw(prefix) => self.core.withdraw(prefix),
                 other => {
                     // A query sees the effect of every command that was sent before it.
                     if self.command(other).await.is_break() {
@@ -247,24 +249,24 @@ impl Task {
         self.started.elapsed()
     }
 
-    async fn command(&mut self, command: Command) -> std::ops::ControlFlow<()> {
+    async fn command(&mut self, command: SpeakerCommand) -> std::ops::ControlFlow<()> {
         let now = self.now();
         match command {
-            Command::Reconfigure(config, answer) => {
+            SpeakerCommand::Reconfigure(config, answer) => {
                 let outcome = self.reconfigure(*config).await;
                 self.publish();
                 let _ = answer.send(outcome);
             }
-            Command::Originate(prefix, attrs) => self.core.originate(prefix, *attrs),
-            Command::Withdraw(prefix) => self.core.withdraw(prefix),
-            Command::LocalComplete => self.core.local_complete(now),
-            Command::Routes(family, range, answer) => {
+            SpeakerCommand::Originate(prefix, attrs) => self.core.originate(prefix, *attrs),
+            SpeakerCommand::Withdraw(prefix) => self.core.withdraw(prefix),
+            SpeakerCommand::LocalComplete => self.core.local_complete(now),
+            SpeakerCommand::Routes(family, range, answer) => {
                 drop(answer.send(self.core.some_routes(family, range)));
             }
-            Command::Route(prefix, answer) => drop(answer.send(self.core.route(prefix))),
-            Command::Unreachable(next_hops) => self.core.set_unreachable(&next_hops),
-            Command::Refresh(peer) => self.core.request_refresh(now, &peer),
-            Command::Shutdown(how, answer) => {
+            SpeakerCommand::Route(prefix, answer) => drop(answer.send(self.core.route(prefix))),
+            SpeakerCommand::Unreachable(next_hops) => self.core.set_unreachable(&next_hops),
+            SpeakerCommand::Refresh(peer) => self.core.request_refresh(now, &peer),
+            SpeakerCommand::Shutdown(how, answer) => {
                 self.listeners.clear();
                 self.core.shutdown(now, &how);
                 self.carry_out();
@@ -278,7 +280,7 @@ impl Task {
         std::ops::ControlFlow::Continue(())
     }
 
-    async fn reconfigure(&mut self, config: Config) -> Result<(), SpeakerError> {
+    async fn reconfigure(&mut self, config: SpeakerConfig) -> Result<(), SpeakerError> {
         config.check()?;
         let opened = self.listen(&config).await?;
         let kept = self.listeners.iter().filter(|(address, _)| config.listen.contains(address));
@@ -296,7 +298,7 @@ impl Task {
     }
 
     /// Opens sockets for the addresses that have no listener yet.
-    async fn listen(&self, config: &Config) -> Result<HashMap<SocketAddr, Listener>, SpeakerError> {
+    async fn listen(&self, config: &SpeakerConfig) -> Result<HashMap<SocketAddr, BgpListener>, SpeakerError> {
         let mut listeners = HashMap::new();
         for address in config.listen.iter().filter(|address| !self.listeners.contains_key(address)) {
             let socket = self.sockets.listen(*address, config).await;
@@ -310,28 +312,28 @@ impl Task {
             let socket = socket.map_err(|error| SpeakerError::Listen { address: *address, error })?;
             let socket = Arc::new(socket);
             let task = tokio::spawn(accept(socket.clone(), self.input.clone())).abort_handle();
-            listeners.insert(*address, Listener { socket, task });
+            listeners.insert(*address, BgpListener { socket, task });
         }
         Ok(listeners)
     }
 
-    fn input(&mut self, input: Input) {
+    fn input(&mut self, input: ConnectionEvent) {
         let now = self.now();
         match input {
-            Input::Connected(conn, stream, local) => {
+            ConnectionEvent::Connected(conn, stream, local) => {
                 // The core may have closed the attempt in the meantime.
                 if self.connecting.remove(&conn).is_some() {
-                    self.connections.insert(conn, Connection::new(conn, stream, self.input.clone()));
+                    self.connections.insert(conn, ConnectionHandle::new(conn, stream, self.input.clone()));
                     self.core.connected(now, conn, local);
                 }
             }
-            Input::GivenUp(conn) => {
+            ConnectionEvent::GivenUp(conn) => {
                 if self.connecting.remove(&conn).is_some() {
                     self.core.given_up(now, conn);
                 }
             }
-            Input::Accepted(stream, local, remote) => self.accepted(now, stream, local, remote),
-            Input::Received(conn, bytes) => {
+            ConnectionEvent::Accepted(stream, local, remote) => self.accepted(now, stream, local, remote),
+            ConnectionEvent::Received(conn, bytes) => {
                 let Some(connection) = self.connections.get_mut(&conn) else { return };
                 if connection.unfinished {
                     connection.waiting.push_back(bytes);
@@ -340,13 +342,13 @@ impl Task {
                     self.received(now, conn, more);
                 }
             }
-            Input::Written(conn) => {
+            ConnectionEvent::Written(conn) => {
                 if let Some(connection) = self.connections.get_mut(&conn) {
                     connection.busy = false;
                     self.core.sending(now, conn, false);
                 }
             }
-            Input::Closed(conn, reason) => {
+            ConnectionEvent::Closed(conn, reason) => {
                 self.connecting.remove(&conn);
                 self.connections.remove(&conn);
                 self.core.closed(now, conn, &reason);
@@ -365,7 +367,7 @@ impl Task {
             self.core.closed(now, conn, &error.to_string());
             return;
         }
-        self.connections.insert(conn, Connection::new(conn, stream, self.input.clone()));
+        self.connections.insert(conn, ConnectionHandle::new(conn, stream, self.input.clone()));
     }
 
     /// Executes the requests of the core and passes output to every connection that is ready to write. Returns
@@ -380,14 +382,15 @@ impl Task {
                         let outcome = sockets.dial(&dial, given_up).await.and_then(|stream| match stream {
                             Some(stream) => {
                                 let local = stream.local_addr()?;
-                                Ok(Input::Connected(conn, stream, local))
+                                Ok(ConnectionEvent::Connected(conn, stream, local))
                             }
-                            None => Ok(Input::GivenUp(conn)),
+                            None => Ok(ConnectionEvent::GivenUp(conn)),
                         });
-                        let message = outcome.unwrap_or_else(|error| Input::Closed(conn, error.to_string()));
+                        let message =
+                            outcome.unwrap_or_else(|error| ConnectionEvent::Closed(conn, error.to_string()));
                         let _ = input.send(message).await;
                     });
-                    let attempt = Attempt { task: task.abort_handle(), give_up: Some(give_up) };
+                    let attempt = ConnectAttempt { task: task.abort_handle(), give_up: Some(give_up) };
                     self.connecting.insert(conn, attempt);
                 }
                 SocketRequest::GiveUp { conn } => {
@@ -438,11 +441,11 @@ fn is_without_ipv6(error: &io::Error) -> bool {
     error.raw_os_error().is_some_and(|code| code == EAFNOSUPPORT as i32 || code == EADDRNOTAVAIL as i32)
 }
 
-async fn accept(listener: Arc<TcpListener>, input: mpsc::Sender<Input>) {
+async fn accept(listener: Arc<TcpListener>, input: mpsc::Sender<ConnectionEvent>) {
     loop {
         let accepted = listener.accept().await.and_then(|(stream, remote)| {
             let local = stream.local_addr()?;
-            Ok(Input::Accepted(stream, local, remote))
+            Ok(ConnectionEvent::Accepted(stream, local, remote))
         });
         match accepted {
             Ok(message) => {

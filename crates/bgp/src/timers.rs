@@ -1,65 +1,65 @@
 //! The deadlines of all sessions. The caller supplies the time, as the duration since the start of the speaker.
 
-use crate::family::Family;
+use crate::family::BgpFamily;
 use crate::id::PeerId;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::time::Duration;
 
-pub type Time = Duration;
+pub type SpeakerTime = Duration;
 
 /// Selects one of a peer's two possible connections: the one we initiate or the one we accept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Direction {
+pub enum ConnectionDirection {
     Outgoing,
     Incoming,
 }
 
-impl Direction {
-    pub fn other(self) -> Direction {
+impl ConnectionDirection {
+    pub fn other(self) -> ConnectionDirection {
         match self {
-            Direction::Outgoing => Direction::Incoming,
-            Direction::Incoming => Direction::Outgoing,
+            ConnectionDirection::Outgoing => ConnectionDirection::Incoming,
+            ConnectionDirection::Incoming => ConnectionDirection::Outgoing,
         }
     }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Timer {
+pub enum SessionTimer {
     /// The connection is retried.
     Connect,
     /// The peer leaves Idle.
     Idle,
-    Hold(Direction),
-    Keepalive(Direction),
+    Hold(ConnectionDirection),
+    Keepalive(ConnectionDirection),
     /// The peer has not read our data for too long; the session is dropped (RFC 9687).
-    SendHold(Direction),
+    SendHold(ConnectionDirection),
     /// A connection collision is still unresolved.
     Collision,
     /// A restarting peer has not reconnected.
     Restart,
     /// A peer that reconnected or began a refresh has not readvertised all its routes.
-    Stale(Family),
+    Stale(BgpFamily),
 }
 
 /// A timer queue. Postponing a timer is cheap: its queue entry is corrected only when the earlier deadline is
 /// reached.
 #[derive(Debug, Default)]
-pub struct Timers {
-    deadlines: HashMap<(PeerId, Timer), Slot>,
-    queue: BinaryHeap<Reverse<(Time, PeerId, Timer)>>,
+pub struct TimerQueue {
+    deadlines: HashMap<(PeerId, SessionTimer), TimerSlot>,
+    queue: BinaryHeap<Reverse<(SpeakerTime, PeerId, SessionTimer)>>,
 }
 
 #[derive(Debug)]
-struct Slot {
-    deadline: Option<Time>,
+struct TimerSlot {
+    deadline: Option<SpeakerTime>,
     /// Time of the earliest entry in the queue.
-    queued: Option<Time>,
+    queued: Option<SpeakerTime>,
 }
 
-impl Timers {
-    pub fn set(&mut self, peer: PeerId, timer: Timer, deadline: Time) {
-        let slot = self.deadlines.entry((peer, timer)).or_insert(Slot { deadline: None, queued: None });
+impl TimerQueue {
+    pub fn set(&mut self, peer: PeerId, timer: SessionTimer, deadline: SpeakerTime) {
+        let slot = self.deadlines.entry((peer, timer)).or_insert(TimerSlot { deadline: None, queued: None });
         slot.deadline = Some(deadline);
         if slot.queued.is_none_or(|queued| queued > deadline) {
             slot.queued = Some(deadline);
@@ -67,13 +67,13 @@ impl Timers {
         }
     }
 
-    pub fn stop(&mut self, peer: PeerId, timer: Timer) {
+    pub fn stop(&mut self, peer: PeerId, timer: SessionTimer) {
         if let Some(slot) = self.deadlines.get_mut(&(peer, timer)) {
             slot.deadline = None;
         }
     }
 
-    pub fn is_set(&self, peer: PeerId, timer: Timer) -> bool {
+    pub fn is_set(&self, peer: PeerId, timer: SessionTimer) -> bool {
         self.deadlines.get(&(peer, timer)).is_some_and(|slot| slot.deadline.is_some())
     }
 
@@ -86,12 +86,12 @@ impl Timers {
     }
 
     /// Returns the time before which no timer is due. It may turn out that none is due at that time either.
-    pub fn next(&self) -> Option<Time> {
+    pub fn next(&self) -> Option<SpeakerTime> {
         self.queue.peek().map(|Reverse((at, _, _))| *at)
     }
 
     /// Removes and returns a timer that is due.
-    pub fn due(&mut self, now: Time) -> Option<(PeerId, Timer)> {
+    pub fn due(&mut self, now: SpeakerTime) -> Option<(PeerId, SessionTimer)> {
         while let Some(Reverse((at, peer, timer))) = self.queue.peek().copied() {
             if at > now {
                 return None;
@@ -126,7 +126,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[derive(Clone, Debug)]
-    enum Step {
+    enum TimerStep {
         Set(PeerId, u64),
         Stop(PeerId),
         Wait(u64),
@@ -139,24 +139,24 @@ mod tests {
     proptest! {
         #[test]
         fn fires_what_is_due_and_nothing_else(steps in proptest::collection::vec(prop_oneof![
-            (peer(), 0u64..30).prop_map(|(peer, after)| Step::Set(peer, after)),
-            peer().prop_map(Step::Stop),
-            (0u64..10).prop_map(Step::Wait),
+            (peer(), 0u64..30).prop_map(|(peer, after)| TimerStep::Set(peer, after)),
+            peer().prop_map(TimerStep::Stop),
+            (0u64..10).prop_map(TimerStep::Wait),
         ], 0..80)) {
-            let (mut timers, mut model) = (Timers::default(), HashMap::<PeerId, Time>::new());
-            let mut now = Time::ZERO;
+            let (mut timers, mut model) = (TimerQueue::default(), HashMap::<PeerId, SpeakerTime>::new());
+            let mut now = SpeakerTime::ZERO;
             for step in steps {
                 match step {
-                    Step::Set(peer, after) => {
-                        timers.set(peer, Timer::Idle, now + Time::from_secs(after));
-                        model.insert(peer, now + Time::from_secs(after));
+                    TimerStep::Set(peer, after) => {
+                        timers.set(peer, SessionTimer::Idle, now + SpeakerTime::from_secs(after));
+                        model.insert(peer, now + SpeakerTime::from_secs(after));
                     }
-                    Step::Stop(peer) => {
-                        timers.stop(peer, Timer::Idle);
+                    TimerStep::Stop(peer) => {
+                        timers.stop(peer, SessionTimer::Idle);
                         model.remove(&peer);
                     }
-                    Step::Wait(seconds) => {
-                        now += Time::from_secs(seconds);
+                    TimerStep::Wait(seconds) => {
+                        now += SpeakerTime::from_secs(seconds);
                         while let Some((peer, _)) = timers.due(now) {
                             let deadline = model.remove(&peer);
                             prop_assert!(deadline.is_some_and(|deadline| deadline <= now));

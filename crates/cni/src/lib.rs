@@ -10,7 +10,7 @@ mod serve;
 mod socket;
 
 pub use error::{CniError, code};
-pub use request::{LIMIT, Plugin, SUPPORTED_VERSIONS, VARIABLES};
+pub use request::{CniPlugin, LIMIT, SUPPORTED_VERSIONS, VARIABLES};
 pub use serve::run;
 pub use socket::{DEFAULT_SOCKET, SOCKET_KEY, SOCKET_VARIABLE};
 

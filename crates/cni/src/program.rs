@@ -6,7 +6,7 @@ mod request;
 mod serve;
 mod socket;
 
-use request::Plugin;
+use request::CniPlugin;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -14,5 +14,5 @@ fn main() -> ExitCode {
     let called = std::env::args_os().next().unwrap_or_default();
     let name = Path::new(&called).file_name().and_then(|name| name.to_str()).unwrap_or_default();
     // An executable that was installed under another name acts as the `calico` plugin.
-    serve::run(Plugin::from_name(name).unwrap_or(Plugin::Calico), env!("CARGO_PKG_VERSION"))
+    serve::run(CniPlugin::from_name(name).unwrap_or(CniPlugin::Calico), env!("CARGO_PKG_VERSION"))
 }

@@ -14,27 +14,27 @@ pub const VARIABLES: &[&str] =
 
 /// The plugin that the container runtime called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Plugin {
+pub enum CniPlugin {
     Calico,
     CalicoIpam,
 }
 
-impl Plugin {
+impl CniPlugin {
     pub const fn name(self) -> &'static str {
         match self {
-            Plugin::Calico => "calico",
-            Plugin::CalicoIpam => "calico-ipam",
+            CniPlugin::Calico => "calico",
+            CniPlugin::CalicoIpam => "calico-ipam",
         }
     }
 
-    pub fn from_name(name: &str) -> Option<Plugin> {
-        [Plugin::Calico, Plugin::CalicoIpam].into_iter().find(|plugin| plugin.name() == name)
+    pub fn from_name(name: &str) -> Option<CniPlugin> {
+        [CniPlugin::Calico, CniPlugin::CalicoIpam].into_iter().find(|plugin| plugin.name() == name)
     }
 
     pub(crate) const fn about(self) -> &'static str {
         match self {
-            Plugin::Calico => "Calico CNI plugin",
-            Plugin::CalicoIpam => "Calico CNI IPAM",
+            CniPlugin::Calico => "Calico CNI plugin",
+            CniPlugin::CalicoIpam => "Calico CNI IPAM",
         }
     }
 }
@@ -46,7 +46,7 @@ pub(crate) fn versions() -> String {
 }
 
 /// Encodes the request as one JSON object. The network configuration is passed as a string, without being parsed.
-pub(crate) fn encode(plugin: Plugin, command: &str, config: &str, own_namespace: bool) -> String {
+pub(crate) fn encode(plugin: CniPlugin, command: &str, config: &str, own_namespace: bool) -> String {
     let mut text = format!("{{\"plugin\":{},\"command\":{}", quoted(plugin.name()), quoted(command));
     text.push_str(",\"env\":{");
     let set = VARIABLES.iter().filter_map(|name| std::env::var(name).ok().map(|value| (name, value)));

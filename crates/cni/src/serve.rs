@@ -1,13 +1,13 @@
 //! Serves one CNI request: reads the environment and standard input, and prints the response to standard output.
 
 use crate::error::{CniError, code};
-use crate::request::{self, LIMIT, Plugin, SUPPORTED_VERSIONS};
+use crate::request::{self, CniPlugin, LIMIT, SUPPORTED_VERSIONS};
 use crate::socket;
 use std::io::{Read, Write};
 use std::process::ExitCode;
 
 /// Serves one CNI request and returns the exit code of the plugin.
-pub fn run(plugin: Plugin, version: &str) -> ExitCode {
+pub fn run(plugin: CniPlugin, version: &str) -> ExitCode {
     let first = std::env::args().nth(1).unwrap_or_default();
     let command = std::env::var("CNI_COMMAND").unwrap_or_default();
     if first == "-v" {
@@ -33,7 +33,7 @@ pub fn run(plugin: Plugin, version: &str) -> ExitCode {
     }
 }
 
-fn ask(plugin: Plugin, command: &str) -> Result<(bool, Vec<u8>), CniError> {
+fn ask(plugin: CniPlugin, command: &str) -> Result<(bool, Vec<u8>), CniError> {
     let mut config = Vec::new();
     let read = std::io::stdin().lock().take(LIMIT + 1).read_to_end(&mut config);
     if let Err(error) = read {

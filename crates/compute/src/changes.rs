@@ -1,17 +1,17 @@
 //! Changes that one part of the computation makes to the plan.
 
-use tortie_plan::Update;
+use tortie_plan::PlanUpdate;
 
 /// The updates of one part. Each list is in an order in which it can be applied by itself. [`crate::Compute::flush`]
 /// combines the lists of different parts: referenced objects are added first and removed last.
 #[derive(Debug, Default)]
-pub(crate) struct Changes {
+pub(crate) struct PlanChanges {
     /// New and replaced objects.
-    pub added: Vec<Update>,
-    pub removed: Vec<Update>,
+    pub added: Vec<PlanUpdate>,
+    pub removed: Vec<PlanUpdate>,
 }
 
-impl Changes {
+impl PlanChanges {
     pub fn is_empty(&self) -> bool {
         self.added.is_empty() && self.removed.is_empty()
     }

@@ -1,26 +1,28 @@
-//! [`Compute`]: receives entries of the datastore and returns updates of the plan.
+//! [`PlanCompute`]: receives entries of the datastore and returns updates of the plan.
 
 use crate::address_owners::AddressOwners;
-use crate::bgp::{BgpEnvironment, BgpResolver, Elevated};
+use crate::bgp::{BgpEnvironment, BgpResolver, ElevatedPriorities};
 use crate::floating::{FloatingClaims, FloatingRefusal};
 use crate::interests;
-use crate::migrations::Migrations;
-use crate::nat::Nat;
-use crate::nodes::NodeFacts;
-use crate::parameters::{Environment, L2Reachability, Parameters};
-use crate::policy::{Evaluations, Policies};
-use crate::proxied::{Proxied, ServiceRefusal};
-use crate::routes::Routes;
+use crate::migrations::LiveMigrations;
+use crate::nat::OutgoingNat;
+use crate::nodes::NodeAddresses;
+use crate::parameters::{L2Reachability, NodeParameters, ParameterEnvironment};
+use crate::policy::{EvaluationCounts, PolicyCompute};
+use crate::proxied::{ProxiedAddresses, ServiceRefusal};
+use crate::routes::RouteCompute;
 use crate::services::ServiceRanges;
-use crate::tunnels::Tunnels;
-use crate::wireguard::Wireguard;
-use crate::workloads::{Name, Permissions, Workloads, addresses, local_workload, workload_id};
+use crate::tunnels::TunnelCompute;
+use crate::wireguard::WireguardCompute;
+use crate::workloads::{
+    EndpointName, EndpointPermissions, LocalWorkloads, addresses, local_workload, workload_id,
+};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use tortie_model::kinds::{FelixConfiguration, WorkloadEndpoint};
-use tortie_model::salvage::{Salvaged, salvage};
-use tortie_model::{Key, KeyRange, Kind, Resource, Value};
-use tortie_plan::{Settings, Update, WorkloadId};
+use tortie_model::salvage::{SalvagedValue, salvage};
+use tortie_model::{KeyRange, Kind, Resource, StoreKey, StoreValue};
+use tortie_plan::{DataplaneSettings, PlanUpdate, WorkloadId};
 
 /// The kinds that define policy, besides workload endpoints.
 pub const POLICY_KINDS: [Kind; 10] = [
@@ -37,38 +39,38 @@ pub const POLICY_KINDS: [Kind; 10] = [
 ];
 
 #[derive(Debug)]
-pub struct Compute {
+pub struct PlanCompute {
     host: String,
-    environment: Environment,
+    environment: ParameterEnvironment,
     configurations: BTreeMap<String, FelixConfiguration>,
     labels: BTreeMap<String, String>,
-    parameters: Parameters,
-    settings: Settings,
-    permissions: Permissions,
+    parameters: NodeParameters,
+    settings: DataplaneSettings,
+    permissions: EndpointPermissions,
     /// Endpoints of this node as stored, valid or not.
-    local_endpoints: BTreeMap<Key, WorkloadEndpoint>,
-    workloads: Workloads,
-    migrations: Migrations,
-    routes: Routes,
-    tunnels: Tunnels,
-    wireguard: Wireguard,
+    local_endpoints: BTreeMap<StoreKey, WorkloadEndpoint>,
+    workloads: LocalWorkloads,
+    migrations: LiveMigrations,
+    routes: RouteCompute,
+    tunnels: TunnelCompute,
+    wireguard: WireguardCompute,
     /// `None` if the node does not run BGP.
     bgp: Option<BgpResolver>,
     /// Whether the node writes the routes to other nodes if it does not run BGP and no setting decides.
     writes_cluster_routes: bool,
     service_ranges: ServiceRanges,
-    nat: Nat,
-    proxied: Proxied,
+    nat: OutgoingNat,
+    proxied: ProxiedAddresses,
     floating: FloatingClaims,
     node_addresses: AddressOwners<String>,
-    service_addresses: AddressOwners<Name>,
-    policies: Policies,
-    problems: BTreeMap<Key, String>,
+    service_addresses: AddressOwners<EndpointName>,
+    policies: PolicyCompute,
+    problems: BTreeMap<StoreKey, String>,
 }
 
 /// Counts of objects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Totals {
+pub struct ObjectCounts {
     pub nodes: usize,
     pub workload_endpoints: usize,
     pub local_workloads: usize,
@@ -85,34 +87,34 @@ pub struct Totals {
     pub selectors: usize,
     /// Selectors that are found by a label.
     pub indexed_selectors: usize,
-    pub evaluations: Evaluations,
+    pub evaluations: EvaluationCounts,
 }
 
-impl Compute {
-    pub fn new(host: &str, environment: Environment) -> Compute {
-        let mut compute = Compute {
+impl PlanCompute {
+    pub fn new(host: &str, environment: ParameterEnvironment) -> PlanCompute {
+        let mut compute = PlanCompute {
             host: host.to_owned(),
             environment,
             configurations: BTreeMap::new(),
             labels: BTreeMap::new(),
-            parameters: Parameters::default(),
-            settings: Settings::default(),
-            permissions: Permissions::default(),
+            parameters: NodeParameters::default(),
+            settings: DataplaneSettings::default(),
+            permissions: EndpointPermissions::default(),
             local_endpoints: BTreeMap::new(),
-            workloads: Workloads::default(),
-            migrations: Migrations::default(),
-            routes: Routes::new(host),
-            tunnels: Tunnels::new(host),
-            wireguard: Wireguard::new(host),
+            workloads: LocalWorkloads::default(),
+            migrations: LiveMigrations::default(),
+            routes: RouteCompute::new(host),
+            tunnels: TunnelCompute::new(host),
+            wireguard: WireguardCompute::new(host),
             bgp: None,
             writes_cluster_routes: true,
             service_ranges: ServiceRanges::default(),
-            nat: Nat::default(),
-            proxied: Proxied::new(host),
+            nat: OutgoingNat::default(),
+            proxied: ProxiedAddresses::new(host),
             floating: FloatingClaims::new(host),
             node_addresses: AddressOwners::default(),
             service_addresses: AddressOwners::default(),
-            policies: Policies::new(host),
+            policies: PolicyCompute::new(host),
             problems: BTreeMap::new(),
         };
         compute.configure();
@@ -134,20 +136,20 @@ impl Compute {
     }
 
     /// Returns the key ranges that the plan depends on; a feed for this node carries these entries. Must be called
-    /// after [`Compute::speak_bgp`].
+    /// after [`PlanCompute::speak_bgp`].
     pub fn interests(&self) -> Vec<KeyRange> {
         interests::of_node(&self.host, self.bgp.is_some())
     }
 
     /// Adds or replaces an entry. Entries that do not concern a node are ignored.
-    pub fn put(&mut self, key: &Key, value: &Value) {
+    pub fn put(&mut self, key: &StoreKey, value: &StoreValue) {
         self.problems.remove(key);
         if let Some(Err(reason)) = self.bgp.as_mut().map(|bgp| bgp.put(key, value)) {
             self.problems.insert(key.clone(), reason);
         }
         let outcome = match value {
-            Value::Resource(Resource::Node(node)) => {
-                let facts = NodeFacts::of(node);
+            StoreValue::Resource(Resource::Node(node)) => {
+                let facts = NodeAddresses::of(node);
                 self.routes.put_node(&node.metadata.name, facts);
                 self.tunnels.put_node(&node.metadata.name, facts);
                 self.wireguard.put_node(&node.metadata.name, facts);
@@ -160,57 +162,59 @@ impl Compute {
                 }
                 Ok(())
             }
-            Value::Resource(Resource::IPPool(pool)) => self.routes.put_pool(pool).map(|()| {
+            StoreValue::Resource(Resource::IPPool(pool)) => self.routes.put_pool(pool).map(|()| {
                 self.tunnels.put_pool(pool);
                 self.nat.put_pool(pool);
                 self.proxied.put_pool(pool);
                 self.floating.put_pool(pool);
             }),
-            Value::Resource(Resource::BGPConfiguration(configuration)) => {
+            StoreValue::Resource(Resource::BGPConfiguration(configuration)) => {
                 if let Some(problem) = self.service_ranges.put(configuration) {
                     self.note_problem(key, problem);
                 }
                 Ok(())
             }
-            Value::Resource(Resource::FelixConfiguration(configuration)) => {
+            StoreValue::Resource(Resource::FelixConfiguration(configuration)) => {
                 self.configurations.insert(configuration.metadata.name.clone(), (**configuration).clone());
                 self.configure();
                 Ok(())
             }
             // An endpoint without addresses has no traffic: it is not wired yet, or no longer.
-            Value::Resource(Resource::WorkloadEndpoint(endpoint)) if addresses(endpoint).next().is_none() => {
+            StoreValue::Resource(Resource::WorkloadEndpoint(endpoint))
+                if addresses(endpoint).next().is_none() =>
+            {
                 self.remove(key);
                 return;
             }
-            Value::Resource(Resource::WorkloadEndpoint(endpoint)) => {
+            StoreValue::Resource(Resource::WorkloadEndpoint(endpoint)) => {
                 self.policies.put_endpoint(key, endpoint);
                 self.put_endpoint(key, endpoint);
                 return;
             }
-            Value::Resource(Resource::LiveMigration(migration)) => {
+            StoreValue::Resource(Resource::LiveMigration(migration)) => {
                 let outcome = self.migrations.put(key, migration);
                 self.assess_migrations();
                 outcome
             }
-            Value::Block(block) => {
+            StoreValue::Block(block) => {
                 self.routes.put_block(block);
                 Ok(())
             }
-            Value::Service(service) => {
-                if let Key::Service { namespace, name } = key {
+            StoreValue::Service(service) => {
+                if let StoreKey::Service { namespace, name } = key {
                     self.proxied.put_service(namespace, name, service);
                     let owner = (namespace.clone(), name.clone());
                     self.service_addresses.put(owner, service.addresses());
                 }
                 Ok(())
             }
-            Value::EndpointSlice(slice) => {
-                if let Key::EndpointSlice { namespace, name } = key {
+            StoreValue::EndpointSlice(slice) => {
+                if let StoreKey::EndpointSlice { namespace, name } = key {
                     self.policies.put_slice(namespace, name, slice);
                 }
                 Ok(())
             }
-            Value::Resource(resource) => {
+            StoreValue::Resource(resource) => {
                 if let Some(problem) = self.policies.put(key, resource) {
                     self.problems.insert(key.clone(), problem);
                 }
@@ -226,11 +230,11 @@ impl Compute {
     }
 
     /// Handles an entry that cannot be parsed as it is. The usable parts are used; a policy with a readable selector
-    /// denies in place of unreadable rules. [`Compute::problems`] lists the unused parts. If nothing is usable, a
+    /// denies in place of unreadable rules. [`PlanCompute::problems`] lists the unused parts. If nothing is usable, a
     /// policy entry is removed, as it would be after a restart, and other entries stay as they were.
-    pub fn put_unreadable(&mut self, key: &Key, text: &str, reason: &str) {
+    pub fn put_unreadable(&mut self, key: &StoreKey, text: &str, reason: &str) {
         match salvage(key, text) {
-            Some(Salvaged { value, lost }) => {
+            Some(SalvagedValue { value, lost }) => {
                 self.put(key, &value);
                 self.note_problem(key, format!("{reason}; not used: {}", lost.join(", ")));
             }
@@ -245,12 +249,12 @@ impl Compute {
     }
 
     /// Adds a problem to those already known for an entry.
-    fn note_problem(&mut self, key: &Key, problem: String) {
+    fn note_problem(&mut self, key: &StoreKey, problem: String) {
         let known = self.problems.entry(key.clone()).or_default();
         *known = if known.is_empty() { problem } else { format!("{problem}; {known}") };
     }
 
-    pub fn delete(&mut self, key: &Key) {
+    pub fn delete(&mut self, key: &StoreKey) {
         self.problems.remove(key);
         if let Some(resolver) = &mut self.bgp {
             resolver.remove(key);
@@ -258,9 +262,9 @@ impl Compute {
         self.remove(key);
     }
 
-    fn remove(&mut self, key: &Key) {
+    fn remove(&mut self, key: &StoreKey) {
         match key {
-            Key::Resource { kind: Kind::Node, name, .. } => {
+            StoreKey::Resource { kind: Kind::Node, name, .. } => {
                 self.routes.remove_node(name);
                 self.nat.remove_host(name);
                 self.tunnels.remove_node(name);
@@ -272,18 +276,18 @@ impl Compute {
                     self.configure();
                 }
             }
-            Key::Resource { kind: Kind::IPPool, name, .. } => {
+            StoreKey::Resource { kind: Kind::IPPool, name, .. } => {
                 self.routes.remove_pool(name);
                 self.nat.remove_pool(name);
                 self.proxied.remove_pool(name);
                 self.floating.remove_pool(name);
                 self.tunnels.remove_pool(name);
             }
-            Key::Resource { kind: Kind::FelixConfiguration, name, .. } => {
+            StoreKey::Resource { kind: Kind::FelixConfiguration, name, .. } => {
                 self.configurations.remove(name);
                 self.configure();
             }
-            Key::Resource { kind: Kind::WorkloadEndpoint, namespace, name } => {
+            StoreKey::Resource { kind: Kind::WorkloadEndpoint, namespace, name } => {
                 let name = (namespace.clone(), name.clone());
                 self.forget_local(key);
                 self.workloads.remove(&name);
@@ -291,15 +295,15 @@ impl Compute {
                 self.routes.remove_remote(&name);
                 self.policies.remove(key);
             }
-            Key::Resource { kind: Kind::BGPConfiguration, name, .. } => self.service_ranges.remove(name),
-            Key::Resource { kind: Kind::LiveMigration, .. } => {
+            StoreKey::Resource { kind: Kind::BGPConfiguration, name, .. } => self.service_ranges.remove(name),
+            StoreKey::Resource { kind: Kind::LiveMigration, .. } => {
                 self.migrations.remove(key);
                 self.assess_migrations();
             }
-            Key::Resource { .. } => self.policies.remove(key),
-            Key::Block { cidr } => self.routes.remove_block(*cidr),
-            Key::EndpointSlice { namespace, name } => self.policies.remove_slice(namespace, name),
-            Key::Service { namespace, name } => {
+            StoreKey::Resource { .. } => self.policies.remove(key),
+            StoreKey::Block { cidr } => self.routes.remove_block(*cidr),
+            StoreKey::EndpointSlice { namespace, name } => self.policies.remove_slice(namespace, name),
+            StoreKey::Service { namespace, name } => {
                 self.proxied.remove_service(namespace, name);
                 self.service_addresses.remove(&(namespace.clone(), name.clone()));
             }
@@ -309,7 +313,7 @@ impl Compute {
 
     /// Returns the updates of the plan since the last flush. Removed workloads and routes precede those that replace
     /// them.
-    pub fn flush(&mut self) -> Vec<Update> {
+    pub fn flush(&mut self) -> Vec<PlanUpdate> {
         let bgp = self.bgp.as_mut().and_then(BgpResolver::flush);
         if let Some(peers) = self.bgp.as_mut().and_then(BgpResolver::take_local_peers) {
             self.workloads.set_peers(peers);
@@ -329,7 +333,7 @@ impl Compute {
         let proxied = self.proxied.flush(moved, self.workloads.addresses(), find_owner);
         self.service_ranges.set_answered(self.proxied.services());
         for ((namespace, name), wired) in workloads.wired {
-            let key = Key::resource(Kind::WorkloadEndpoint, &namespace, &name);
+            let key = StoreKey::resource(Kind::WorkloadEndpoint, &namespace, &name);
             self.policies.set_wired(&key, wired);
         }
         if let (Some(resolver), Some(bgp)) = (&self.bgp, &bgp) {
@@ -366,7 +370,7 @@ impl Compute {
             policies.removed,
         ];
         let last = self.service_ranges.flush().into_iter().chain(self.nat.flush());
-        let last = last.chain(proxied).chain(bgp.map(Update::Bgp));
+        let last = last.chain(proxied).chain(bgp.map(PlanUpdate::Bgp));
         parts.into_iter().flatten().chain(last).collect()
     }
 
@@ -375,17 +379,20 @@ impl Compute {
         self.policies.has_profile(name)
     }
 
-    pub fn settings(&self) -> &Settings {
+    pub fn settings(&self) -> &DataplaneSettings {
         &self.settings
     }
 
-    pub fn parameters(&self) -> &Parameters {
+    pub fn parameters(&self) -> &NodeParameters {
         &self.parameters
     }
 
-    pub fn totals(&self) -> Totals {
-        let mut totals =
-            Totals { nodes: self.routes.nodes(), local_workloads: self.workloads.len(), ..Totals::default() };
+    pub fn totals(&self) -> ObjectCounts {
+        let mut totals = ObjectCounts {
+            nodes: self.routes.nodes(),
+            local_workloads: self.workloads.len(),
+            ..ObjectCounts::default()
+        };
         self.policies.count(&mut totals);
         totals
     }
@@ -393,7 +400,7 @@ impl Compute {
     /// Returns the objects that cannot take effect, with the reason.
     pub fn problems(&self) -> BTreeMap<String, String> {
         let mut problems: BTreeMap<String, String> = BTreeMap::new();
-        let mut add = |key: &Key, reason: &str| {
+        let mut add = |key: &StoreKey, reason: &str| {
             let known = problems.entry(key.to_string()).or_default();
             *known = if known.is_empty() { reason.to_owned() } else { format!("{known}; {reason}") };
         };
@@ -401,22 +408,22 @@ impl Compute {
             add(key, reason);
         }
         for (namespace, name) in self.workloads.waiting() {
-            let key = Key::resource(Kind::WorkloadEndpoint, namespace, name);
+            let key = StoreKey::resource(Kind::WorkloadEndpoint, namespace, name);
             add(&key, "its interface belongs to another endpoint");
         }
         for ((namespace, name), refusal) in self.floating.refusals() {
-            add(&Key::resource(Kind::WorkloadEndpoint, namespace, name), &refusal);
+            add(&StoreKey::resource(Kind::WorkloadEndpoint, namespace, name), &refusal);
         }
         for ((namespace, name), address, refusal) in self.proxied.refusals() {
-            let key = Key::Service { namespace: namespace.to_string(), name: name.to_string() };
+            let key = StoreKey::Service { namespace: namespace.to_string(), name: name.to_string() };
             add(&key, &format!("no node answers for {address}: {refusal}"));
         }
         problems
     }
 
     /// Returns why an endpoint of this node may not be attached with the floating addresses that it requests.
-    pub fn floating_refusal(&self, key: &Key) -> Option<String> {
-        let Key::Resource { kind: Kind::WorkloadEndpoint, namespace, name } = key else { return None };
+    pub fn floating_refusal(&self, key: &StoreKey) -> Option<String> {
+        let StoreKey::Resource { kind: Kind::WorkloadEndpoint, namespace, name } = key else { return None };
         self.floating.fatal_refusal(&(namespace.clone(), name.clone()))
     }
 
@@ -434,7 +441,7 @@ impl Compute {
         self.workloads.set_floating(granted);
     }
 
-    fn put_endpoint(&mut self, key: &Key, endpoint: &WorkloadEndpoint) {
+    fn put_endpoint(&mut self, key: &StoreKey, endpoint: &WorkloadEndpoint) {
         let name = || (endpoint.metadata.namespace.clone(), endpoint.metadata.name.clone());
         self.floating.put_endpoint(&name(), endpoint);
         if endpoint.spec.node == self.host {
@@ -457,7 +464,7 @@ impl Compute {
         }
     }
 
-    fn program(&mut self, key: &Key) {
+    fn program(&mut self, key: &StoreKey) {
         let Some(endpoint) = self.local_endpoints.get(key) else { return };
         let name = (endpoint.metadata.namespace.clone(), endpoint.metadata.name.clone());
         match local_workload(endpoint, self.permissions) {
@@ -476,7 +483,7 @@ impl Compute {
     }
 
     /// Forgets a local endpoint. Returns whether it was known.
-    fn forget_local(&mut self, key: &Key) -> bool {
+    fn forget_local(&mut self, key: &StoreKey) -> bool {
         let endpoint = self.local_endpoints.remove(key);
         endpoint.inspect(|endpoint| self.migrations.forget(&workload_id(endpoint))).is_some()
     }
@@ -484,7 +491,7 @@ impl Compute {
     fn assess_migrations(&mut self) {
         let endpoints = self.local_endpoints.iter();
         let moved = endpoints.filter(|(_, endpoint)| self.migrations.assess(endpoint));
-        let moved: Vec<Key> = moved.map(|(key, _)| key.clone()).collect();
+        let moved: Vec<StoreKey> = moved.map(|(key, _)| key.clone()).collect();
         moved.iter().for_each(|key| self.program(key));
     }
 
@@ -512,8 +519,12 @@ impl Compute {
     }
 
     fn configure(&mut self) {
-        let mut parameters =
-            Parameters::resolve(&self.host, &self.labels, self.configurations.values(), &self.environment);
+        let mut parameters = NodeParameters::resolve(
+            &self.host,
+            &self.labels,
+            self.configurations.values(),
+            &self.environment,
+        );
         parameters.keep_marks(&self.parameters);
         self.parameters = parameters;
         self.settings = self.parameters.settings();
@@ -521,7 +532,7 @@ impl Compute {
         self.routes
             .set_policy(self.parameters.route_policy(self.bgp.is_none() && self.writes_cluster_routes));
         if let Some(bgp) = &mut self.bgp {
-            bgp.set_elevated(Elevated {
+            bgp.set_elevated(ElevatedPriorities {
                 v4: self.settings.ipv4_elevated_priority,
                 v6: self.settings.ipv6_elevated_priority,
             });
@@ -543,12 +554,12 @@ impl Compute {
         }
         if self.permissions != self.parameters.permissions() {
             self.permissions = self.parameters.permissions();
-            let keys: Vec<Key> = self.local_endpoints.keys().cloned().collect();
+            let keys: Vec<StoreKey> = self.local_endpoints.keys().cloned().collect();
             keys.iter().for_each(|key| self.program(key));
         }
     }
 }
 
-fn is_policy(key: &Key) -> bool {
-    matches!(key, Key::Resource { kind, .. } if POLICY_KINDS.contains(kind))
+fn is_policy(key: &StoreKey) -> bool {
+    matches!(key, StoreKey::Resource { kind, .. } if POLICY_KINDS.contains(kind))
 }

@@ -4,7 +4,7 @@
 //! other owner: it is in an IPPool for workloads, and no node, service, IPAM block or other endpoint uses it. All
 //! nodes decide on the same data.
 
-use crate::workloads::{Name, addresses};
+use crate::workloads::{EndpointName, addresses};
 use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -51,11 +51,11 @@ pub(crate) struct FloatingClaims {
     enabled: bool,
     /// Pools from which addresses may be requested.
     pools: BTreeMap<String, FloatingPool>,
-    requests: BTreeMap<Name, FloatingRequest>,
+    requests: BTreeMap<EndpointName, FloatingRequest>,
     /// By external address; the first claim wins.
     claims: BTreeMap<IpAddr, BTreeSet<FloatingClaim>>,
     /// Refused addresses of this node's endpoints, as of the last decision.
-    refusals: BTreeMap<Name, Vec<RefusedAddress>>,
+    refusals: BTreeMap<EndpointName, Vec<RefusedAddress>>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -88,7 +88,7 @@ struct FloatingClaim {
     created: String,
     internal_text: String,
     internal: IpAddr,
-    name: Name,
+    name: EndpointName,
 }
 
 impl FloatingClaims {
@@ -124,7 +124,7 @@ impl FloatingClaims {
     }
 
     /// Adds or replaces an endpoint of any node of the cluster.
-    pub fn put_endpoint(&mut self, name: &Name, endpoint: &WorkloadEndpoint) {
+    pub fn put_endpoint(&mut self, name: &EndpointName, endpoint: &WorkloadEndpoint) {
         self.remove_endpoint(name);
         if endpoint.spec.ip_nats.is_empty() {
             return;
@@ -143,7 +143,7 @@ impl FloatingClaims {
         self.requests.insert(name.clone(), request);
     }
 
-    pub fn remove_endpoint(&mut self, name: &Name) {
+    pub fn remove_endpoint(&mut self, name: &EndpointName) {
         let Some(request) = self.requests.remove(name) else { return };
         for FloatingIp { external, .. } in request.wanted {
             if let Some(claims) = self.claims.get_mut(&external) {
@@ -161,8 +161,8 @@ impl FloatingClaims {
         &mut self,
         find_owner: impl Fn(IpAddr) -> Option<FloatingRefusal>,
         has_block: impl Fn(IpAddr) -> bool,
-    ) -> BTreeMap<Name, Vec<FloatingIp>> {
-        let mut granted: BTreeMap<Name, Vec<FloatingIp>> = BTreeMap::new();
+    ) -> BTreeMap<EndpointName, Vec<FloatingIp>> {
+        let mut granted: BTreeMap<EndpointName, Vec<FloatingIp>> = BTreeMap::new();
         let mut refusals = BTreeMap::new();
         let local = self.requests.iter().filter(|(_, request)| request.is_local && self.permits(request));
         for (name, request) in local {
@@ -187,13 +187,13 @@ impl FloatingClaims {
     }
 
     /// Returns the endpoints of this node that do not get all requested addresses, with a description.
-    pub fn refusals(&self) -> impl Iterator<Item = (&Name, String)> {
+    pub fn refusals(&self) -> impl Iterator<Item = (&EndpointName, String)> {
         self.refusals.iter().filter_map(|(name, refused)| Some((name, describe_refusals(refused)?)))
     }
 
     /// Describes the refusals that prevent attaching an endpoint. An address that another endpoint claimed first is
     /// not one of them: in a rolling update the old pod holds the address until the new one runs.
-    pub fn fatal_refusal(&self, name: &Name) -> Option<String> {
+    pub fn fatal_refusal(&self, name: &EndpointName) -> Option<String> {
         let refused = self.refusals.get(name)?.iter();
         describe_refusals(refused.filter(|refused| refused.reason != FloatingRefusal::Claimed))
     }

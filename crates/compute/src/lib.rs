@@ -1,6 +1,6 @@
 //! Computes the plan of one node from the datastore, change by change.
 //!
-//! [`Compute`] receives every entry that is written or deleted, in any order, and returns the changes of the plan. It
+//! [`PlanCompute`] receives every entry that is written or deleted, in any order, and returns the changes of the plan. It
 //! does no I/O and reads no clock, so the same datastore always gives the same plan.
 
 mod address_owners;
@@ -24,13 +24,13 @@ mod wireguard;
 mod workloads;
 
 pub use bgp::BgpEnvironment;
-pub use engine::{Compute, POLICY_KINDS, Totals};
+pub use engine::{ObjectCounts, POLICY_KINDS, PlanCompute};
 pub use floating::{FloatingRefusal, MAX_FLOATING_IPS};
 pub use interests::cluster_interests;
 pub use parameters::{
-    ClientAuth, ClusterRoutes, Effect, Environment, FirstTable, FlowOffload, IfSet, InForce, L2Reachability,
-    LogRate, LogSeverity, NatExclusions, OWN as OWN_PARAMETERS, Parameters, RouteSource, Source, Spoofing,
-    Values,
+    ClientAuth, ClusterRoutes, FirstRouteTable, FlowOffload, L2Reachability, LogRate, LogSeverity,
+    NatExclusions, NodeParameters, OWN as OWN_PARAMETERS, OptionalParameter, ParameterEffect,
+    ParameterEnvironment, ParameterSource, ResolvedParameter, RouteSource, SourceSpoofing, Values,
 };
-pub use policy::Evaluations;
-pub use workloads::{Permissions, local_workload};
+pub use policy::EvaluationCounts;
+pub use workloads::{EndpointPermissions, local_workload};

@@ -12,12 +12,12 @@
 //! The end of a migration counts as a missed announcement. Deleted endpoints have no state.
 
 use std::collections::BTreeMap;
-use tortie_model::Key;
+use tortie_model::StoreKey;
 use tortie_model::kinds::{
     LiveMigration, LiveMigrationSource, LiveMigrationTarget, WorkloadEndpoint, WorkloadEndpointIdentifier,
 };
 use tortie_model::selector::Selector;
-use tortie_plan::{Migration, WorkloadId};
+use tortie_plan::{MigrationState, WorkloadId};
 
 use crate::workloads::workload_id;
 
@@ -25,7 +25,7 @@ use crate::workloads::workload_id;
 const KUBERNETES: &str = "k8s";
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Role {
+enum MigrationRole {
     #[default]
     None,
     Source,
@@ -34,36 +34,36 @@ enum Role {
 
 /// The source or the target of a migration.
 #[derive(Debug)]
-enum End {
+enum MigrationEnd {
     Workload { host: String, orchestrator: String, workload: String },
     Endpoint { host: String, id: WorkloadId },
     Selected(Selector),
 }
 
 #[derive(Debug)]
-struct Ends {
-    source: Option<End>,
-    target: Option<End>,
+struct MigrationEnds {
+    source: Option<MigrationEnd>,
+    target: Option<MigrationEnd>,
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Migrations {
-    known: BTreeMap<Key, Ends>,
+pub(crate) struct LiveMigrations {
+    known: BTreeMap<StoreKey, MigrationEnds>,
     /// Endpoints of this node that take part in a migration, or recently did.
-    endpoints: BTreeMap<WorkloadId, (Role, Migration)>,
+    endpoints: BTreeMap<WorkloadId, (MigrationRole, MigrationState)>,
 }
 
-impl Migrations {
+impl LiveMigrations {
     /// Adds or replaces a migration. The caller must then assess every endpoint again.
-    pub fn put(&mut self, key: &Key, migration: &LiveMigration) -> Result<(), String> {
+    pub fn put(&mut self, key: &StoreKey, migration: &LiveMigration) -> Result<(), String> {
         let source = migration.spec.source.as_ref().and_then(source_end);
         let target = migration.spec.target.as_ref().map(target_end).transpose()?.flatten();
-        self.known.insert(key.clone(), Ends { source, target });
+        self.known.insert(key.clone(), MigrationEnds { source, target });
         Ok(())
     }
 
     /// Removes a migration. The caller must then assess every endpoint again.
-    pub fn remove(&mut self, key: &Key) {
+    pub fn remove(&mut self, key: &StoreKey) {
         self.known.remove(key);
     }
 
@@ -78,28 +78,30 @@ impl Migrations {
         let (before, state) = self.endpoints.get(&id).copied().unwrap_or_default();
         let new = match (role, state) {
             _ if role == before => state,
-            (Role::Target, Migration::None) => Migration::Arriving,
-            (Role::None, Migration::Arriving | Migration::Arrived) => Migration::Settling,
-            (Role::Source, _) => Migration::None,
-            (Role::Target | Role::None, _) => state,
+            (MigrationRole::Target, MigrationState::None) => MigrationState::Arriving,
+            (MigrationRole::None, MigrationState::Arriving | MigrationState::Arrived) => {
+                MigrationState::Settling
+            }
+            (MigrationRole::Source, _) => MigrationState::None,
+            (MigrationRole::Target | MigrationRole::None, _) => state,
         };
         self.note(id, role, new);
         new != state
     }
 
     /// Returns the migration state of an endpoint as of its last assessment.
-    pub fn of(&self, id: &WorkloadId) -> Migration {
+    pub fn of(&self, id: &WorkloadId) -> MigrationState {
         self.endpoints.get(id).map(|(_, state)| *state).unwrap_or_default()
     }
 
     /// Records that the machine runs here. Returns whether the state changed.
     pub fn announced(&mut self, id: &WorkloadId) -> bool {
-        self.advance(id, Migration::Arriving, Migration::Arrived)
+        self.advance(id, MigrationState::Arriving, MigrationState::Arrived)
     }
 
     /// Records that routes have converged everywhere. Returns whether the state changed.
     pub fn settled(&mut self, id: &WorkloadId) -> bool {
-        self.advance(id, Migration::Settling, Migration::None)
+        self.advance(id, MigrationState::Settling, MigrationState::None)
     }
 
     /// Forgets an endpoint that was deleted.
@@ -107,7 +109,7 @@ impl Migrations {
         self.endpoints.remove(id);
     }
 
-    fn advance(&mut self, id: &WorkloadId, from: Migration, to: Migration) -> bool {
+    fn advance(&mut self, id: &WorkloadId, from: MigrationState, to: MigrationState) -> bool {
         match self.endpoints.get(id).copied() {
             Some((role, state)) if state == from => self.note(id.clone(), role, to),
             _ => return false,
@@ -115,41 +117,41 @@ impl Migrations {
         true
     }
 
-    fn note(&mut self, id: WorkloadId, role: Role, state: Migration) {
+    fn note(&mut self, id: WorkloadId, role: MigrationRole, state: MigrationState) {
         match (role, state) {
-            (Role::None, Migration::None) => self.endpoints.remove(&id),
+            (MigrationRole::None, MigrationState::None) => self.endpoints.remove(&id),
             known => self.endpoints.insert(id, known),
         };
     }
 
     /// Returns the role of an endpoint. The target of one migration that is the source of the next is still a target.
-    fn role(&self, id: &WorkloadId, endpoint: &WorkloadEndpoint) -> Role {
-        let is = |end: &Option<End>| end.as_ref().is_some_and(|end| end.is(id, endpoint));
+    fn role(&self, id: &WorkloadId, endpoint: &WorkloadEndpoint) -> MigrationRole {
+        let is = |end: &Option<MigrationEnd>| end.as_ref().is_some_and(|end| end.is(id, endpoint));
         if self.known.values().any(|ends| is(&ends.target)) {
-            Role::Target
+            MigrationRole::Target
         } else if self.known.values().any(|ends| is(&ends.source)) {
-            Role::Source
+            MigrationRole::Source
         } else {
-            Role::None
+            MigrationRole::None
         }
     }
 }
 
-impl End {
+impl MigrationEnd {
     fn is(&self, own: &WorkloadId, endpoint: &WorkloadEndpoint) -> bool {
         let here = |host: &str| own.orchestrator == KUBERNETES || endpoint.spec.node == host;
         match self {
-            End::Workload { host, orchestrator, workload } => {
+            MigrationEnd::Workload { host, orchestrator, workload } => {
                 own.orchestrator == *orchestrator && own.workload == *workload && here(host)
             }
-            End::Endpoint { host, id } => own == id && here(host),
-            End::Selected(selector) => selector.matches(&endpoint.metadata.labels),
+            MigrationEnd::Endpoint { host, id } => own == id && here(host),
+            MigrationEnd::Selected(selector) => selector.matches(&endpoint.metadata.labels),
         }
     }
 }
 
-fn source_end(source: &LiveMigrationSource) -> Option<End> {
-    let workload = source.workload.as_ref().map(|workload| End::Workload {
+fn source_end(source: &LiveMigrationSource) -> Option<MigrationEnd> {
+    let workload = source.workload.as_ref().map(|workload| MigrationEnd::Workload {
         host: workload.hostname.clone(),
         orchestrator: workload.orchestrator_id.clone(),
         workload: workload.workload_id.clone(),
@@ -157,21 +159,21 @@ fn source_end(source: &LiveMigrationSource) -> Option<End> {
     workload.or_else(|| source.workload_endpoint.as_ref().map(endpoint_end))
 }
 
-fn target_end(target: &LiveMigrationTarget) -> Result<Option<End>, String> {
+fn target_end(target: &LiveMigrationTarget) -> Result<Option<MigrationEnd>, String> {
     match &target.selector {
         Some(selector) => {
             let selector = Selector::parse(selector).map_err(|error| format!("target.selector: {error}"))?;
-            Ok(Some(End::Selected(selector)))
+            Ok(Some(MigrationEnd::Selected(selector)))
         }
         None => Ok(target.workload_endpoint.as_ref().map(endpoint_end)),
     }
 }
 
-fn endpoint_end(endpoint: &WorkloadEndpointIdentifier) -> End {
+fn endpoint_end(endpoint: &WorkloadEndpointIdentifier) -> MigrationEnd {
     let id = WorkloadId {
         orchestrator: endpoint.orchestrator_id.clone(),
         workload: endpoint.workload_id.clone(),
         endpoint: endpoint.endpoint_id.clone(),
     };
-    End::Endpoint { host: endpoint.hostname.clone(), id }
+    MigrationEnd::Endpoint { host: endpoint.hostname.clone(), id }
 }

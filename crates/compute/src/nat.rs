@@ -4,10 +4,10 @@
 use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
 use tortie_model::kinds::{AllowedUse, IPPool};
-use tortie_plan::{Member, NAT_EXCLUSIONS, NAT_SOURCES, POOLS, SetId, SetKind, Update};
+use tortie_plan::{NAT_EXCLUSIONS, NAT_SOURCES, POOLS, PlanUpdate, SetId, SetKind, SetMember};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Pool {
+struct NatPool {
     cidr: IpNet,
     nat_outgoing: bool,
 }
@@ -29,9 +29,9 @@ struct CountedNets {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Nat {
+pub(crate) struct OutgoingNat {
     policy: NatPolicy,
-    pools: BTreeMap<String, Pool>,
+    pools: BTreeMap<String, NatPool>,
     hosts: BTreeMap<String, Vec<IpNet>>,
     sources: NetSet,
     exclusions: NetSet,
@@ -47,7 +47,7 @@ struct NetSet {
     in_plan: bool,
 }
 
-impl Nat {
+impl OutgoingNat {
     pub fn set_policy(&mut self, policy: NatPolicy) {
         if self.policy == policy {
             return;
@@ -65,7 +65,7 @@ impl Nat {
         if pool.spec.allowed_uses == [AllowedUse::LoadBalancer] {
             return;
         }
-        let pool = Pool { cidr: cidr.trunc(), nat_outgoing: pool.spec.nat_outgoing };
+        let pool = NatPool { cidr: cidr.trunc(), nat_outgoing: pool.spec.nat_outgoing };
         self.exclusions.nets.add(pool.cidr);
         self.all_pools.nets.add(pool.cidr);
         if pool.nat_outgoing {
@@ -111,7 +111,7 @@ impl Nat {
 
     /// Returns the updates since the last flush. The sets are in the plan only while packets are translated or
     /// marked.
-    pub fn flush(&mut self) -> Vec<Update> {
+    pub fn flush(&mut self) -> Vec<PlanUpdate> {
         let translating = !self.sources.nets.counts.is_empty();
         let parts = [
             (NAT_SOURCES, &mut self.sources, translating),
@@ -123,7 +123,7 @@ impl Nat {
 }
 
 impl NetSet {
-    fn flush(&mut self, name: &str, wanted: bool) -> Vec<Update> {
+    fn flush(&mut self, name: &str, wanted: bool) -> Vec<PlanUpdate> {
         let was = std::mem::replace(&mut self.in_plan, wanted);
         // The common case.
         if was == wanted && self.nets.touched.is_empty() {
@@ -133,17 +133,17 @@ impl NetSet {
         let mut updates = Vec::new();
         let (added, removed) = match (was, wanted) {
             (_, false) => {
-                updates.extend(was.then_some(Update::Set(set, None)));
+                updates.extend(was.then_some(PlanUpdate::Set(set, None)));
                 return updates;
             }
             (false, true) => {
-                updates.push(Update::Set(set.clone(), Some(SetKind::Nets)));
-                (self.nets.counts.keys().copied().map(Member::Net).collect(), Vec::new())
+                updates.push(PlanUpdate::Set(set.clone(), Some(SetKind::Nets)));
+                (self.nets.counts.keys().copied().map(SetMember::Net).collect(), Vec::new())
             }
             (true, true) => changes,
         };
         if !added.is_empty() || !removed.is_empty() {
-            updates.push(Update::Members { set, added, removed });
+            updates.push(PlanUpdate::Members { set, added, removed });
         }
         updates
     }
@@ -168,13 +168,13 @@ impl CountedNets {
     }
 
     /// Returns the nets that were added and removed since the last call.
-    fn take_changes(&mut self) -> (Vec<Member>, Vec<Member>) {
+    fn take_changes(&mut self) -> (Vec<SetMember>, Vec<SetMember>) {
         let touched = std::mem::take(&mut self.touched);
         let now: BTreeSet<IpNet> =
             touched.keys().filter(|net| self.counts.contains_key(net)).copied().collect();
         let which = |there: bool| {
             let differ = touched.iter().filter(|(net, was)| **was != there && now.contains(net) == there);
-            differ.map(|(net, _)| Member::Net(*net)).collect()
+            differ.map(|(net, _)| SetMember::Net(*net)).collect()
         };
         (which(true), which(false))
     }

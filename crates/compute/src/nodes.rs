@@ -12,20 +12,20 @@ use tortie_plan::TunnelKind;
 const MAC_PREFIX: u8 = 0x66;
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct NodeFacts {
+pub(crate) struct NodeAddresses {
     /// With the prefix length of its subnet, if known.
     pub v4: Option<IpNet>,
     pub v6: Option<IpNet>,
-    pub vxlan_v4: VxlanEnd,
-    pub vxlan_v6: VxlanEnd,
+    pub vxlan_v4: VxlanEndpoint,
+    pub vxlan_v6: VxlanEndpoint,
     /// The address of its IPIP tunnel.
     pub ipip: Option<IpAddr>,
-    pub wireguard_v4: WireguardEnd,
-    pub wireguard_v6: WireguardEnd,
+    pub wireguard_v4: WireguardEndpoint,
+    pub wireguard_v6: WireguardEndpoint,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct WireguardEnd {
+pub(crate) struct WireguardEndpoint {
     /// `None` until one has been allocated, and if nodes use their own addresses.
     pub address: Option<IpAddr>,
     /// `None` if the node does not encrypt.
@@ -33,29 +33,29 @@ pub(crate) struct WireguardEnd {
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct VxlanEnd {
+pub(crate) struct VxlanEndpoint {
     /// `None` until one has been allocated.
     pub address: Option<IpAddr>,
     pub mac: [u8; 6],
 }
 
-impl NodeFacts {
-    pub fn of(node: &Node) -> NodeFacts {
+impl NodeAddresses {
+    pub fn of(node: &Node) -> NodeAddresses {
         let spec = &node.spec;
         let name = &node.metadata.name;
         let (v4, v6) = addresses(node);
-        let end = |address: &str, is_ipv4: bool, mac: &str, name: &str| VxlanEnd {
+        let end = |address: &str, is_ipv4: bool, mac: &str, name: &str| VxlanEndpoint {
             address: tunnel_address(address, is_ipv4),
             mac: parse_mac(mac).unwrap_or_else(|| derived_mac(name)),
         };
         let ipip = spec.bgp.as_ref().and_then(|bgp| tunnel_address(&bgp.ipv4_ipip_tunnel_addr, true));
         let wireguard = spec.wireguard.clone().unwrap_or_default();
-        let wireguard_end = |address: &str, is_ipv4: bool, key: &str| WireguardEnd {
+        let wireguard_end = |address: &str, is_ipv4: bool, key: &str| WireguardEndpoint {
             address: tunnel_address(address, is_ipv4),
             key: parse_key(key),
         };
         let status = &node.status;
-        NodeFacts {
+        NodeAddresses {
             wireguard_v4: wireguard_end(
                 &wireguard.interface_ipv4_address,
                 true,
@@ -102,11 +102,11 @@ impl NodeFacts {
         own.chain(tunnels.into_iter().flatten()).collect()
     }
 
-    pub fn vxlan(&self, is_ipv4: bool) -> VxlanEnd {
+    pub fn vxlan(&self, is_ipv4: bool) -> VxlanEndpoint {
         if is_ipv4 { self.vxlan_v4 } else { self.vxlan_v6 }
     }
 
-    pub fn wireguard(&self, is_ipv4: bool) -> WireguardEnd {
+    pub fn wireguard(&self, is_ipv4: bool) -> WireguardEndpoint {
         if is_ipv4 { self.wireguard_v4 } else { self.wireguard_v6 }
     }
 

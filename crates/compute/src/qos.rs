@@ -1,24 +1,24 @@
 //! Converts the `qosControls` of an endpoint, leaving out values that cannot be applied.
 
 use tortie_model::kinds::{DirectionLimits, QoSControls};
-use tortie_plan::{Bandwidth, Limits, PacketRate, PeakRate, Qos};
+use tortie_plan::{BandwidthLimit, DirectionQos, PacketRate, PeakRate, QosSettings};
 
 /// Default bursts, in bits and in packets.
 const BURST_BITS: u64 = 4 << 30;
 const PACKET_BURST: u32 = 5;
 
-pub(crate) fn read(controls: Option<&QoSControls>) -> Qos {
-    let Some(controls) = controls else { return Qos::default() };
-    Qos {
+pub(crate) fn read(controls: Option<&QoSControls>) -> QosSettings {
+    let Some(controls) = controls else { return QosSettings::default() };
+    QosSettings {
         ingress: limits(&controls.ingress()),
         egress: limits(&controls.egress()),
         dscp: controls.dscp.as_ref().and_then(|dscp| dscp.value()),
     }
 }
 
-fn limits(written: &DirectionLimits) -> Limits {
-    Limits {
-        bandwidth: positive(written.bandwidth).map(|bits_per_second| Bandwidth {
+fn limits(written: &DirectionLimits) -> DirectionQos {
+    DirectionQos {
+        bandwidth: positive(written.bandwidth).map(|bits_per_second| BandwidthLimit {
             bits_per_second,
             burst_bits: positive(written.burst).unwrap_or(BURST_BITS),
             // A peak rate that does not exceed the rate would prevent the rate from being reached.
@@ -50,7 +50,7 @@ mod tests {
 
     #[test]
     fn what_is_not_said_has_the_usual_value_and_what_makes_no_sense_is_left_out() {
-        assert_eq!(read(None), Qos::default());
+        assert_eq!(read(None), QosSettings::default());
         let qos = read(Some(&QoSControls {
             ingress_bandwidth: 1_000_000,
             ingress_peakrate: 1_000_000,
@@ -64,15 +64,15 @@ mod tests {
             dscp: Some(Dscp::Name("AF21".into())),
             ..QoSControls::default()
         }));
-        let bandwidth = Bandwidth { bits_per_second: 1_000_000, burst_bits: BURST_BITS, peak: None };
+        let bandwidth = BandwidthLimit { bits_per_second: 1_000_000, burst_bits: BURST_BITS, peak: None };
         assert_eq!(
             qos.ingress,
-            Limits { bandwidth: Some(bandwidth), packets: None, connections: Some(u32::MAX) }
+            DirectionQos { bandwidth: Some(bandwidth), packets: None, connections: Some(u32::MAX) }
         );
         let peak = Some(PeakRate { bits_per_second: 2_000_000, burst_bytes: Some(3000) });
-        let bandwidth = Bandwidth { burst_bits: 80_000, peak, ..bandwidth };
+        let bandwidth = BandwidthLimit { burst_bits: 80_000, peak, ..bandwidth };
         let packets = Some(PacketRate { per_second: 10, burst: 5 });
-        assert_eq!(qos.egress, Limits { bandwidth: Some(bandwidth), packets, connections: None });
+        assert_eq!(qos.egress, DirectionQos { bandwidth: Some(bandwidth), packets, connections: None });
         assert_eq!(qos.dscp, Some(18));
     }
 }

@@ -4,7 +4,7 @@ use ipnet::IpNet;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use tortie_model::kinds::{BGPConfiguration, ServiceIPBlock};
-use tortie_plan::Update;
+use tortie_plan::PlanUpdate;
 
 /// The only BGPConfiguration that is used here.
 const FOR_ALL: &str = "default";
@@ -54,11 +54,11 @@ impl ServiceRanges {
         }
     }
 
-    pub fn flush(&mut self) -> Option<Update> {
+    pub fn flush(&mut self) -> Option<PlanUpdate> {
         let wanted = || self.configured.union(&self.answered);
         (!wanted().eq(&self.in_plan)).then(|| {
             self.in_plan = wanted().copied().collect();
-            Update::ServiceRanges(self.in_plan.clone())
+            PlanUpdate::ServiceRanges(self.in_plan.clone())
         })
     }
 }

@@ -1,17 +1,19 @@
 //! Derives the settings for programming kernel state from the parameters.
 
 use crate::nat::NatPolicy;
-use crate::parameters::{ClusterRoutes, FlowOffload, NatExclusions, Parameters, RouteSource, Spoofing};
-use crate::routes::Policy;
+use crate::parameters::{
+    ClusterRoutes, FlowOffload, NatExclusions, NodeParameters, RouteSource, SourceSpoofing,
+};
+use crate::routes::RoutePolicy;
 use crate::tunnels::TunnelSettings;
-use crate::wireguard::{DeviceSettings, WireguardSettings};
-use crate::workloads::Permissions;
+use crate::wireguard::{WireguardDeviceSettings, WireguardSettings};
+use crate::workloads::EndpointPermissions;
 use std::time::Duration;
-use tortie_plan::{LogLimit, Metadata, NatSettings, PolicySettings, Settings, TunnelKind};
+use tortie_plan::{DataplaneSettings, LogLimit, MetadataService, NatSettings, PolicySettings, TunnelKind};
 
-impl Parameters {
-    pub fn settings(&self) -> Settings {
-        Settings {
+impl NodeParameters {
+    pub fn settings(&self) -> DataplaneSettings {
+        DataplaneSettings {
             interface_prefixes: self.interface_prefix.clone(),
             device_route_protocol: self.device_route_protocol,
             device_route_source_v4: self.device_route_source_address,
@@ -76,10 +78,10 @@ impl Parameters {
     }
 
     /// Returns the metadata service. Only OpenStack has one, and its machines have interfaces with this prefix.
-    fn metadata(&self) -> Option<Metadata> {
+    fn metadata(&self) -> Option<MetadataService> {
         let openstack = self.interface_prefix.iter().any(|prefix| prefix == "tap");
         let address = self.metadata_addr.filter(|_| openstack)?;
-        Some(Metadata { address, port: self.metadata_port })
+        Some(MetadataService { address, port: self.metadata_port })
     }
 
     fn nat_settings(&self) -> NatSettings {
@@ -100,7 +102,7 @@ impl Parameters {
 
     /// Returns the routes that this node writes. `unencapsulated` decides about unencapsulated routes if
     /// `programClusterRoutes` is not set.
-    pub(crate) fn route_policy(&self, unencapsulated: bool) -> Policy {
+    pub(crate) fn route_policy(&self, unencapsulated: bool) -> RoutePolicy {
         let (no_encap, ipip) = match self.program_cluster_routes.get() {
             Some(ClusterRoutes::Enabled) => (true, true),
             Some(ClusterRoutes::Disabled) => (false, false),
@@ -108,7 +110,7 @@ impl Parameters {
             Some(ClusterRoutes::IpipOnly) => (false, true),
             None => (unencapsulated, true),
         };
-        Policy {
+        RoutePolicy {
             no_encap,
             ipip: ipip && self.ipip_enabled.get() != Some(&false),
             vxlan: self.vxlan_enabled.get() != Some(&false),
@@ -131,7 +133,7 @@ impl Parameters {
     }
 
     pub(crate) fn wireguard_settings(&self) -> WireguardSettings {
-        let device = |kind: TunnelKind, enabled, name: &str, port, mtu: u32| DeviceSettings {
+        let device = |kind: TunnelKind, enabled, name: &str, port, mtu: u32| WireguardDeviceSettings {
             enabled,
             name: if name.is_empty() { kind.device().to_owned() } else { name.to_owned() },
             port,
@@ -162,8 +164,8 @@ impl Parameters {
         }
     }
 
-    pub(crate) fn permissions(&self) -> Permissions {
-        Permissions { spoofing: self.workload_source_spoofing == Spoofing::Any }
+    pub(crate) fn permissions(&self) -> EndpointPermissions {
+        EndpointPermissions { spoofing: self.workload_source_spoofing == SourceSpoofing::Any }
     }
 }
 
@@ -175,20 +177,20 @@ fn shortest(intervals: [Duration; 2]) -> Option<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Environment;
+    use crate::ParameterEnvironment;
     use std::collections::BTreeMap;
     use tortie_model::kinds::FelixConfiguration;
-    use tortie_plan::{AllowAction, DenyAction, EndpointToHost, PortRange};
+    use tortie_plan::{AllowAction, DenyAction, EndpointToHostAction, PortInterval};
 
-    fn with(name: &str, value: &str) -> Parameters {
+    fn with(name: &str, value: &str) -> NodeParameters {
         let none: [FelixConfiguration; 0] = [];
-        let environment = Environment::new([(format!("FELIX_{name}"), value.to_owned())], []);
-        Parameters::resolve("n1", &BTreeMap::new(), &none, &environment)
+        let environment = ParameterEnvironment::new([(format!("FELIX_{name}"), value.to_owned())], []);
+        NodeParameters::resolve("n1", &BTreeMap::new(), &none, &environment)
     }
 
     #[test]
     fn nothing_configured_means_the_plan_s_defaults() {
-        assert_eq!(Parameters::default().settings(), Settings::default());
+        assert_eq!(NodeParameters::default().settings(), DataplaneSettings::default());
     }
 
     #[test]
@@ -214,9 +216,9 @@ mod tests {
     fn policy_settings_follow_the_parameters() {
         let policy = |name: &str, value: &str| with(name, value).settings().policy;
         let to_host = |value| policy("DefaultEndpointToHostAction", value).endpoint_to_host;
-        assert_eq!(to_host("ACCEPT"), EndpointToHost::Accept);
-        assert_eq!(to_host("Return"), EndpointToHost::Return);
-        assert_eq!(to_host("nonsense"), EndpointToHost::Drop);
+        assert_eq!(to_host("ACCEPT"), EndpointToHostAction::Accept);
+        assert_eq!(to_host("Return"), EndpointToHostAction::Return);
+        assert_eq!(to_host("nonsense"), EndpointToHostAction::Drop);
         assert_eq!(policy("IptablesFilterDenyAction", "REJECT").deny, DenyAction::Reject);
         assert_eq!(policy("NftablesFilterDenyAction", "Reject").deny, DenyAction::Reject);
         for name in ["IptablesFilterAllowAction", "NftablesFilterAllowAction"] {
@@ -248,10 +250,10 @@ mod tests {
             let variables =
                 variables.iter().map(|(name, value)| (format!("FELIX_{name}"), (*value).to_owned()));
             let none: [FelixConfiguration; 0] = [];
-            let environment = Environment::new(variables, []);
-            Parameters::resolve("n1", &BTreeMap::new(), &none, &environment).settings().policy.metadata
+            let environment = ParameterEnvironment::new(variables, []);
+            NodeParameters::resolve("n1", &BTreeMap::new(), &none, &environment).settings().policy.metadata
         };
-        let at = |address: &str, port| Some(Metadata { address: address.parse().unwrap(), port });
+        let at = |address: &str, port| Some(MetadataService { address: address.parse().unwrap(), port });
         assert_eq!(with(&[("METADATAADDR", "192.0.2.1")]), None, "there is no OpenStack");
         assert_eq!(with(&[("INTERFACEPREFIX", "cali,tap")]), at("127.0.0.1", 8775));
         let elsewhere = [("INTERFACEPREFIX", "tap"), ("METADATAADDR", "192.0.2.1"), ("METADATAPORT", "9000")];
@@ -279,8 +281,11 @@ mod tests {
     #[test]
     fn nat_follows_the_parameters() {
         let nat = |name: &str, value: &str| with(name, value).settings().nat;
-        assert_eq!(nat("NATPortRange", "32768:60999").ports, Some(PortRange { first: 32768, last: 60999 }));
-        assert_eq!(nat("NATPortRange", "4000").ports, Some(PortRange { first: 4000, last: 4000 }));
+        assert_eq!(
+            nat("NATPortRange", "32768:60999").ports,
+            Some(PortInterval { first: 32768, last: 60999 })
+        );
+        assert_eq!(nat("NATPortRange", "4000").ports, Some(PortInterval { first: 4000, last: 4000 }));
         for wrong in ["0", "0:80", "http", "9:3", "70000"] {
             let parameters = with("NATPortRange", wrong);
             assert_eq!((parameters.settings().nat.ports, parameters.warnings().len()), (None, 1), "{wrong}");
@@ -303,7 +308,7 @@ mod tests {
             (policy.no_encap, policy.ipip)
         };
         for unencapsulated in [false, true] {
-            let unset = Parameters::default().route_policy(unencapsulated);
+            let unset = NodeParameters::default().route_policy(unencapsulated);
             assert_eq!((unset.no_encap, unset.ipip), (unencapsulated, true));
         }
         assert_eq!(policy("EnabledIPIPOnly"), (false, true));

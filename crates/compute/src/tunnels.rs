@@ -1,13 +1,13 @@
 //! The tunnels of this node: its devices, the tunnel endpoints of other nodes, and the nodes from which encapsulated
 //! packets are accepted.
 
-use crate::changes::Changes;
-use crate::nodes::NodeFacts;
+use crate::changes::PlanChanges;
+use crate::nodes::NodeAddresses;
 use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use tortie_model::kinds::{AllowedUse, EncapMode, IPPool};
-use tortie_plan::{Member, SetKind, TunnelDevice, TunnelKind, TunnelProtocol, Update, Vtep, VtepId};
+use tortie_plan::{PlanUpdate, SetKind, SetMember, TunnelDevice, TunnelKind, TunnelProtocol, Vtep, VtepId};
 
 /// Tunnel settings from the parameters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -27,7 +27,7 @@ pub(crate) struct TunnelSettings {
 
 /// The tunnels that a pool needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Wanted {
+struct PoolTunnels {
     is_ipv4: bool,
     vxlan: bool,
     ipip: bool,
@@ -37,11 +37,11 @@ struct Wanted {
 const OF_POOLS: [TunnelKind; 3] = [TunnelKind::VxlanV4, TunnelKind::VxlanV6, TunnelKind::Ipip];
 
 #[derive(Debug, Default)]
-pub(crate) struct Tunnels {
+pub(crate) struct TunnelCompute {
     host: String,
     settings: TunnelSettings,
-    pools: BTreeMap<String, Wanted>,
-    nodes: BTreeMap<String, NodeFacts>,
+    pools: BTreeMap<String, PoolTunnels>,
+    nodes: BTreeMap<String, NodeAddresses>,
     /// Nodes to re-evaluate at the next flush.
     changed: BTreeSet<String>,
     /// The devices may have changed.
@@ -51,28 +51,28 @@ pub(crate) struct Tunnels {
     /// Members of the sets of peers, with the number of nodes that have each.
     peers: BTreeMap<TunnelKind, BTreeMap<IpNet, usize>>,
     /// The member of each peer in those sets.
-    members: BTreeMap<(TunnelKind, Peer), IpNet>,
+    members: BTreeMap<(TunnelKind, TunnelPeer), IpNet>,
 }
 
 /// A peer from which encapsulated packets are accepted.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-enum Peer {
+enum TunnelPeer {
     Node(String),
     /// Listed in the settings.
     External(IpNet),
 }
 
-/// Result of [`Tunnels::flush`]: `plan` holds the updates of the plan, `ends` the endpoints of IPv6 tunnels that were
+/// Result of [`TunnelCompute::flush`]: `plan` holds the updates of the plan, `ends` the endpoints of IPv6 tunnels that were
 /// added, changed or removed.
 #[derive(Debug, Default)]
 pub(crate) struct TunnelChanges {
-    pub plan: Changes,
+    pub plan: PlanChanges,
     pub ends: Vec<(String, Option<IpAddr>)>,
 }
 
-impl Tunnels {
-    pub fn new(host: &str) -> Tunnels {
-        Tunnels { host: host.to_owned(), ..Tunnels::default() }
+impl TunnelCompute {
+    pub fn new(host: &str) -> TunnelCompute {
+        TunnelCompute { host: host.to_owned(), ..TunnelCompute::default() }
     }
 
     pub fn configure(&mut self, settings: TunnelSettings) {
@@ -91,7 +91,7 @@ impl Tunnels {
         let wraps = |mode: &EncapMode| matches!(mode, EncapMode::Always | EncapMode::CrossSubnet);
         let is_ipv4 = cidr.addr().is_ipv4();
         let vxlan = wraps(&pool.spec.vxlan_mode);
-        let wanted = Wanted { is_ipv4, vxlan, ipip: is_ipv4 && !vxlan && wraps(&pool.spec.ipip_mode) };
+        let wanted = PoolTunnels { is_ipv4, vxlan, ipip: is_ipv4 && !vxlan && wraps(&pool.spec.ipip_mode) };
         self.stale |= self.pools.insert(name.clone(), wanted) != Some(wanted);
     }
 
@@ -99,7 +99,7 @@ impl Tunnels {
         self.stale |= self.pools.remove(name).is_some();
     }
 
-    pub fn put_node(&mut self, name: &str, facts: NodeFacts) {
+    pub fn put_node(&mut self, name: &str, facts: NodeAddresses) {
         if self.nodes.insert(name.to_owned(), facts) != Some(facts) {
             self.node_changed(name);
         }
@@ -117,7 +117,7 @@ impl Tunnels {
     }
 
     fn is_wanted(&self, kind: TunnelKind) -> bool {
-        let asks = |pool: &Wanted| match kind {
+        let asks = |pool: &PoolTunnels| match kind {
             TunnelKind::VxlanV4 => pool.vxlan && pool.is_ipv4,
             TunnelKind::VxlanV6 => pool.vxlan && !pool.is_ipv4,
             TunnelKind::Ipip => pool.ipip,
@@ -192,13 +192,13 @@ impl Tunnels {
             self.devices.insert(kind, new.clone());
         }
         if old != new {
-            let update = Update::Tunnel(kind, new.clone());
+            let update = PlanUpdate::Tunnel(kind, new.clone());
             let part = if new.is_some() { &mut changes.plan.added } else { &mut changes.plan.removed };
             part.push(update);
         }
         match (old.is_some(), new.is_some()) {
             (false, true) => {
-                let set = kind.peers().map(|set| Update::Set(set, Some(SetKind::Nets)));
+                let set = kind.peers().map(|set| PlanUpdate::Set(set, Some(SetKind::Nets)));
                 changes.plan.added.extend(set);
                 let names: Vec<String> = self.nodes.keys().cloned().collect();
                 self.flush_nodes(kind, names.iter(), changes);
@@ -208,7 +208,7 @@ impl Tunnels {
                 gone.into_iter().for_each(|id| self.set_vtep(id, None, changes));
                 self.members.retain(|(other, _), _| *other != kind);
                 self.peers.remove(&kind);
-                changes.plan.removed.extend(kind.peers().map(|set| Update::Set(set, None)));
+                changes.plan.removed.extend(kind.peers().map(|set| PlanUpdate::Set(set, None)));
             }
             _ => {}
         }
@@ -227,7 +227,7 @@ impl Tunnels {
         for node in nodes {
             let vtep = self.vtep(kind, node);
             self.set_vtep(VtepId { tunnel: kind, node: node.clone() }, vtep, changes);
-            let (key, peer) = ((kind, Peer::Node(node.clone())), self.peer(kind, node));
+            let (key, peer) = ((kind, TunnelPeer::Node(node.clone())), self.peer(kind, node));
             let old = match peer {
                 Some(peer) => self.members.insert(key, peer),
                 None => self.members.remove(&key),
@@ -253,7 +253,7 @@ impl Tunnels {
             changes.ends.push((id.node.clone(), vtep.map(|vtep| vtep.address)));
         }
         let part = if vtep.is_some() { &mut changes.plan.added } else { &mut changes.plan.removed };
-        part.push(Update::Vtep(id, vtep));
+        part.push(PlanUpdate::Vtep(id, vtep));
     }
 
     /// Updates the peers that the settings list. Each counts like one more node with that address.
@@ -261,18 +261,18 @@ impl Tunnels {
         let suits = |net: &&IpNet| net.addr().is_ipv4() == kind.is_ipv4();
         let wanted: BTreeSet<IpNet> = self.settings.external.iter().filter(suits).map(IpNet::trunc).collect();
         let planned = self.members.keys().filter_map(|(other, peer)| match peer {
-            Peer::External(net) if *other == kind => Some(*net),
+            TunnelPeer::External(net) if *other == kind => Some(*net),
             _ => None,
         });
         let planned: BTreeSet<IpNet> = planned.collect();
         let mut members = MemberChanges::default();
         let known = self.peers.entry(kind).or_default();
         for net in wanted.difference(&planned) {
-            self.members.insert((kind, Peer::External(*net)), *net);
+            self.members.insert((kind, TunnelPeer::External(*net)), *net);
             members.add(known, *net);
         }
         for net in planned.difference(&wanted) {
-            self.members.remove(&(kind, Peer::External(*net)));
+            self.members.remove(&(kind, TunnelPeer::External(*net)));
             members.remove(known, *net);
         }
         members.tell(kind, changes);
@@ -310,9 +310,9 @@ impl MemberChanges {
         if self.added.is_empty() && self.removed.is_empty() {
             return;
         }
-        let members = |nets: BTreeSet<IpNet>| nets.into_iter().map(Member::Net).collect();
+        let members = |nets: BTreeSet<IpNet>| nets.into_iter().map(SetMember::Net).collect();
         let (added, removed) = (members(self.added), members(self.removed));
-        let update = kind.peers().map(|set| Update::Members { set, added, removed });
+        let update = kind.peers().map(|set| PlanUpdate::Members { set, added, removed });
         changes.plan.added.extend(update);
     }
 }

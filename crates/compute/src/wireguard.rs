@@ -1,12 +1,13 @@
 //! WireGuard between nodes: the devices of this node, its peers, and the routing rule that sends packets through the
 //! devices.
 
-use crate::changes::Changes;
-use crate::nodes::NodeFacts;
+use crate::changes::PlanChanges;
+use crate::nodes::NodeAddresses;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use tortie_plan::{
-    RoutingRule, Table, TunnelDevice, TunnelKind, TunnelProtocol, Update, WireguardPeer, WireguardPeerId,
+    PlanUpdate, RoutingRule, RoutingTable, TunnelDevice, TunnelKind, TunnelProtocol, WireguardPeer,
+    WireguardPeerId,
 };
 
 const KINDS: [TunnelKind; 2] = [TunnelKind::WireguardV4, TunnelKind::WireguardV6];
@@ -16,8 +17,8 @@ type PublicKey = [u8; 32];
 /// WireGuard settings from the parameters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct WireguardSettings {
-    pub v4: DeviceSettings,
-    pub v6: DeviceSettings,
+    pub v4: WireguardDeviceSettings,
+    pub v6: WireguardDeviceSettings,
     /// Table of the routes through the devices.
     pub table: u32,
     /// Priority of the routing rule for that table.
@@ -32,7 +33,7 @@ pub(crate) struct WireguardSettings {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct DeviceSettings {
+pub(crate) struct WireguardDeviceSettings {
     pub enabled: bool,
     pub name: String,
     pub port: u16,
@@ -41,20 +42,20 @@ pub(crate) struct DeviceSettings {
 }
 
 impl WireguardSettings {
-    fn device(&self, kind: TunnelKind) -> &DeviceSettings {
+    fn device(&self, kind: TunnelKind) -> &WireguardDeviceSettings {
         if kind.is_ipv4() { &self.v4 } else { &self.v6 }
     }
 
-    fn table(&self) -> (Table, bool) {
-        (Table(self.table), self.hosts)
+    fn table(&self) -> (RoutingTable, bool) {
+        (RoutingTable(self.table), self.hosts)
     }
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Wireguard {
+pub(crate) struct WireguardCompute {
     host: String,
     settings: WireguardSettings,
-    nodes: BTreeMap<String, NodeFacts>,
+    nodes: BTreeMap<String, NodeAddresses>,
     /// The nodes that have published each key. A key that two nodes publish is used for neither.
     holders: BTreeMap<(TunnelKind, PublicKey), BTreeSet<String>>,
     /// Nodes to re-evaluate at the next flush.
@@ -62,24 +63,24 @@ pub(crate) struct Wireguard {
     /// The devices or their settings may have changed.
     stale: bool,
     devices: BTreeMap<TunnelKind, TunnelDevice>,
-    tables: BTreeMap<TunnelKind, (Table, bool)>,
+    tables: BTreeMap<TunnelKind, (RoutingTable, bool)>,
     peers: BTreeMap<WireguardPeerId, WireguardPeer>,
     rules: BTreeSet<RoutingRule>,
 }
 
-/// Result of [`Wireguard::flush`]: `plan` holds the updates of the plan, the other fields are for the routes.
+/// Result of [`WireguardCompute::flush`]: `plan` holds the updates of the plan, the other fields are for the routes.
 #[derive(Debug, Default)]
 pub(crate) struct WireguardChanges {
-    pub plan: Changes,
+    pub plan: PlanChanges,
     /// Table of the routes through a device, and whether they include routes to the nodes themselves.
-    pub tables: Vec<(TunnelKind, Option<(Table, bool)>)>,
+    pub tables: Vec<(TunnelKind, Option<(RoutingTable, bool)>)>,
     /// Nodes with the address of their endpoint.
     pub peers: Vec<(TunnelKind, String, Option<IpAddr>)>,
 }
 
-impl Wireguard {
-    pub fn new(host: &str) -> Wireguard {
-        Wireguard { host: host.to_owned(), ..Wireguard::default() }
+impl WireguardCompute {
+    pub fn new(host: &str) -> WireguardCompute {
+        WireguardCompute { host: host.to_owned(), ..WireguardCompute::default() }
     }
 
     pub fn configure(&mut self, settings: WireguardSettings) {
@@ -89,7 +90,7 @@ impl Wireguard {
         }
     }
 
-    pub fn put_node(&mut self, name: &str, facts: NodeFacts) {
+    pub fn put_node(&mut self, name: &str, facts: NodeAddresses) {
         let old = self.nodes.insert(name.to_owned(), facts);
         if old != Some(facts) {
             self.node_changed(name, old, Some(facts));
@@ -102,11 +103,11 @@ impl Wireguard {
         }
     }
 
-    fn node_changed(&mut self, name: &str, old: Option<NodeFacts>, new: Option<NodeFacts>) {
+    fn node_changed(&mut self, name: &str, old: Option<NodeAddresses>, new: Option<NodeAddresses>) {
         self.stale |= name == self.host;
         self.changed.insert(name.to_owned());
         for kind in KINDS {
-            let key = |facts: Option<NodeFacts>| facts?.wireguard(kind.is_ipv4()).key;
+            let key = |facts: Option<NodeAddresses>| facts?.wireguard(kind.is_ipv4()).key;
             let (old, new) = (key(old), key(new));
             if old == new {
                 continue;
@@ -168,12 +169,12 @@ impl Wireguard {
                 is_ipv4: kind.is_ipv4(),
                 priority: self.settings.priority,
                 mark: self.settings.mark,
-                table: Table(self.settings.table),
+                table: RoutingTable(self.settings.table),
             };
             let rules: BTreeSet<RoutingRule> = self.devices.keys().copied().map(rule).collect();
             if rules != self.rules {
                 self.rules.clone_from(&rules);
-                changes.plan.added.push(Update::RoutingRules(rules));
+                changes.plan.added.push(PlanUpdate::RoutingRules(rules));
             }
             changed = self.nodes.keys().cloned().chain(changed).collect();
         }
@@ -193,7 +194,7 @@ impl Wireguard {
         }
         if old != new {
             let part = if new.is_some() { &mut changes.plan.added } else { &mut changes.plan.removed };
-            part.push(Update::Tunnel(kind, new.clone()));
+            part.push(PlanUpdate::Tunnel(kind, new.clone()));
         }
         let table = new.is_some().then(|| self.settings.table());
         let old = match table {
@@ -225,6 +226,6 @@ impl Wireguard {
             changes.peers.push((kind, node.to_owned(), endpoint(peer)));
         }
         let part = if peer.is_some() { &mut changes.plan.added } else { &mut changes.plan.removed };
-        part.push(Update::WireguardPeer(id, peer));
+        part.push(PlanUpdate::WireguardPeer(id, peer));
     }
 }

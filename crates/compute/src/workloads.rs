@@ -1,30 +1,30 @@
 //! The workloads of this node: their interfaces and the addresses behind them.
 
-use crate::changes::Changes;
+use crate::changes::PlanChanges;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use tortie_model::kinds::WorkloadEndpoint;
-use tortie_plan::{FloatingIp, LocalPeer, Migration, Update, Workload, WorkloadId};
+use tortie_plan::{FloatingIp, MigrationState, PlanUpdate, PlannedWorkload, WorkloadId, WorkloadPeering};
 
 /// Maximum length of an interface name in Linux.
 const LONGEST_INTERFACE: usize = 15;
 
 /// Namespace and name of an endpoint.
-pub(crate) type Name = (String, String);
+pub(crate) type EndpointName = (String, String);
 
 #[derive(Debug, Default)]
-pub(crate) struct Workloads {
-    endpoints: BTreeMap<Name, (WorkloadId, Workload)>,
+pub(crate) struct LocalWorkloads {
+    endpoints: BTreeMap<EndpointName, (WorkloadId, PlannedWorkload)>,
     /// The endpoints that claim an interface; the first one gets it, the others wait.
-    claims: BTreeMap<String, BTreeSet<(WorkloadId, Name)>>,
+    claims: BTreeMap<String, BTreeSet<(WorkloadId, EndpointName)>>,
     changed: BTreeSet<String>,
-    in_plan: BTreeMap<WorkloadId, (Name, Workload)>,
+    in_plan: BTreeMap<WorkloadId, (EndpointName, PlannedWorkload)>,
     /// Addresses of the workloads in the plan with the number of workloads, since two may claim the same address.
     addresses: BTreeMap<IpAddr, usize>,
     /// Endpoints with BGP sessions.
-    peers: BTreeMap<Name, LocalPeer>,
+    peers: BTreeMap<EndpointName, WorkloadPeering>,
     /// Floating addresses that are granted to endpoints.
-    floating: BTreeMap<Name, Vec<FloatingIp>>,
+    floating: BTreeMap<EndpointName, Vec<FloatingIp>>,
     /// Number of workloads in the plan that set the DSCP of their packets.
     marked: usize,
 }
@@ -32,29 +32,29 @@ pub(crate) struct Workloads {
 /// Changes of one flush.
 #[derive(Debug, Default)]
 pub(crate) struct WorkloadChanges {
-    pub plan: Changes,
+    pub plan: PlanChanges,
     /// The addresses that changed.
     pub addresses: BTreeSet<IpAddr>,
     /// Endpoints that have an interface (`true`) or have lost it (`false`).
-    pub wired: Vec<(Name, bool)>,
+    pub wired: Vec<(EndpointName, bool)>,
 }
 
 /// Features that the settings of a node allow its endpoints to request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Permissions {
+pub struct EndpointPermissions {
     /// Sending from source addresses that the endpoint does not have.
     pub spoofing: bool,
 }
 
-impl Permissions {
-    pub const ALL: Permissions = Permissions { spoofing: true };
+impl EndpointPermissions {
+    pub const ALL: EndpointPermissions = EndpointPermissions { spoofing: true };
 }
 
 /// Returns the workload of an endpoint of this node, or the reason why it cannot be wired.
 pub fn local_workload(
     endpoint: &WorkloadEndpoint,
-    permissions: Permissions,
-) -> Result<(WorkloadId, Workload), String> {
+    permissions: EndpointPermissions,
+) -> Result<(WorkloadId, PlannedWorkload), String> {
     let spec = &endpoint.spec;
     if spec.interface_name.is_empty() {
         return Err("it has no interface name".to_owned());
@@ -66,7 +66,7 @@ pub fn local_workload(
     if spoofs && !permissions.spoofing {
         return Err("it may use other source addresses, but workloadSourceSpoofing is not Any".to_owned());
     }
-    let workload = Workload {
+    let workload = PlannedWorkload {
         interface: spec.interface_name.clone(),
         mac: if spec.mac.is_empty() { None } else { Some(mac(&spec.mac)?) },
         addresses: addresses(endpoint).collect(),
@@ -74,7 +74,7 @@ pub fn local_workload(
         floating: Vec::new(),
         qos: crate::qos::read(spec.qos_controls.as_ref()),
         bgp_peer: None,
-        migration: Migration::None,
+        migration: MigrationState::None,
     };
     Ok((workload_id(endpoint), workload))
 }
@@ -107,15 +107,15 @@ fn mac(text: &str) -> Result<[u8; 6], String> {
         .ok_or_else(|| format!("{text:?} is not a MAC address of six bytes"))
 }
 
-impl Workloads {
-    pub fn put(&mut self, name: Name, id: WorkloadId, workload: Workload) {
+impl LocalWorkloads {
+    pub fn put(&mut self, name: EndpointName, id: WorkloadId, workload: PlannedWorkload) {
         self.remove(&name);
         self.changed.insert(workload.interface.clone());
         self.claims.entry(workload.interface.clone()).or_default().insert((id.clone(), name.clone()));
         self.endpoints.insert(name, (id, workload));
     }
 
-    pub fn remove(&mut self, name: &Name) {
+    pub fn remove(&mut self, name: &EndpointName) {
         let Some((id, workload)) = self.endpoints.remove(name) else { return };
         if let Some(claims) = self.claims.get_mut(&workload.interface) {
             claims.remove(&(id, name.clone()));
@@ -131,24 +131,24 @@ impl Workloads {
     }
 
     /// Replaces the endpoints with BGP sessions.
-    pub fn set_peers(&mut self, peers: BTreeMap<Name, LocalPeer>) {
+    pub fn set_peers(&mut self, peers: BTreeMap<EndpointName, WorkloadPeering>) {
         let old = std::mem::replace(&mut self.peers, peers);
         let names = old.keys().chain(self.peers.keys());
-        let differ: Vec<Name> =
+        let differ: Vec<EndpointName> =
             names.filter(|name| old.get(*name) != self.peers.get(*name)).cloned().collect();
         differ.iter().for_each(|name| self.mark_changed(name));
     }
 
     /// Replaces the floating addresses of all endpoints.
-    pub fn set_floating(&mut self, floating: BTreeMap<Name, Vec<FloatingIp>>) {
+    pub fn set_floating(&mut self, floating: BTreeMap<EndpointName, Vec<FloatingIp>>) {
         let old = std::mem::replace(&mut self.floating, floating);
         let names = old.keys().chain(self.floating.keys());
-        let differ: Vec<Name> =
+        let differ: Vec<EndpointName> =
             names.filter(|name| old.get(*name) != self.floating.get(*name)).cloned().collect();
         differ.iter().for_each(|name| self.mark_changed(name));
     }
 
-    fn mark_changed(&mut self, name: &Name) {
+    fn mark_changed(&mut self, name: &EndpointName) {
         let interface = self.endpoints.get(name).map(|(_, workload)| workload.interface.clone());
         self.changed.extend(interface);
     }
@@ -168,7 +168,7 @@ impl Workloads {
     }
 
     /// Returns the endpoints whose interface belongs to another endpoint.
-    pub fn waiting(&self) -> impl Iterator<Item = &Name> {
+    pub fn waiting(&self) -> impl Iterator<Item = &EndpointName> {
         self.claims.values().flat_map(|claims| claims.iter().skip(1)).map(|(_, name)| name)
     }
 
@@ -178,7 +178,7 @@ impl Workloads {
         if self.changed.is_empty() {
             return changes;
         }
-        let mut wanted: BTreeMap<WorkloadId, (Name, Workload)> = BTreeMap::new();
+        let mut wanted: BTreeMap<WorkloadId, (EndpointName, PlannedWorkload)> = BTreeMap::new();
         let mut stale: BTreeSet<WorkloadId> = BTreeSet::new();
         let changed = std::mem::take(&mut self.changed);
         for (id, (_, workload)) in &self.in_plan {
@@ -193,7 +193,7 @@ impl Workloads {
             {
                 let bgp_peer = self.peers.get(name).cloned();
                 let floating = self.floating.get(name).cloned().unwrap_or_default();
-                let workload = Workload { bgp_peer, floating, ..workload.clone() };
+                let workload = PlannedWorkload { bgp_peer, floating, ..workload.clone() };
                 wanted.insert(id.clone(), (name.clone(), workload));
             }
         }
@@ -201,7 +201,7 @@ impl Workloads {
             if let Some((name, old)) = self.in_plan.remove(id) {
                 self.forget(&old, &mut changes.addresses);
                 changes.wired.push((name, false));
-                changes.plan.removed.push(Update::Workload(id.clone(), None));
+                changes.plan.removed.push(PlanUpdate::Workload(id.clone(), None));
             }
         }
         for (id, (name, workload)) in wanted {
@@ -217,13 +217,13 @@ impl Workloads {
                 changes.addresses.insert(address);
             }
             self.marked += usize::from(workload.qos.dscp.is_some());
-            changes.plan.added.push(Update::Workload(id.clone(), Some(workload.clone())));
+            changes.plan.added.push(PlanUpdate::Workload(id.clone(), Some(workload.clone())));
             self.in_plan.insert(id, (name, workload));
         }
         changes
     }
 
-    fn forget(&mut self, old: &Workload, concerned: &mut BTreeSet<IpAddr>) {
+    fn forget(&mut self, old: &PlannedWorkload, concerned: &mut BTreeSet<IpAddr>) {
         self.marked -= usize::from(old.qos.dscp.is_some());
         for address in old.routed() {
             if let Some(count) = self.addresses.get_mut(&address) {

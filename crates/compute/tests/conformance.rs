@@ -5,33 +5,36 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use tortie_compute::{Compute, Environment};
-use tortie_model::{Key, Resource, Value};
-use tortie_plan::evaluate::{Cause, Connection, Holder, Node, Packet, Place, Step, Trace, Way};
-use tortie_plan::{Action, Plan, assign};
-use tortie_testkit::conformance::{Case, Expected, Sent, cases, world};
+use tortie_compute::{ParameterEnvironment, PlanCompute};
+use tortie_model::{Resource, StoreKey, StoreValue};
+use tortie_plan::evaluate::{
+    ConntrackState, EvaluationTrace, NodeEvaluator, Packet, PacketPath, PathPlace, RuleHolder, TraceStep,
+    VerdictCause,
+};
+use tortie_plan::{NodePlan, RuleAction, assign};
+use tortie_testkit::conformance::{ConformanceCase, ConformancePacket, ExpectedVerdict, cases, world};
 
 const UPLINK: &str = "eth0";
 
 /// One node of the case's cluster.
-struct Cluster {
-    compute: Compute,
-    plan: Plan,
-    resources: BTreeMap<Key, Resource>,
+struct ConformanceNode {
+    compute: PlanCompute,
+    plan: NodePlan,
+    resources: BTreeMap<StoreKey, Resource>,
     allowed_flows: BTreeSet<String>,
 }
 
-fn key(resource: &Resource) -> Key {
+fn key(resource: &Resource) -> StoreKey {
     let meta = resource.metadata();
-    Key::resource(resource.kind(), &meta.namespace, &meta.name)
+    StoreKey::resource(resource.kind(), &meta.namespace, &meta.name)
 }
 
-impl Cluster {
-    fn new() -> Cluster {
-        let compute = Compute::new("n1", Environment::default());
-        let mut cluster = Cluster {
+impl ConformanceNode {
+    fn new() -> ConformanceNode {
+        let compute = PlanCompute::new("n1", ParameterEnvironment::default());
+        let mut cluster = ConformanceNode {
             compute,
-            plan: Plan::default(),
+            plan: NodePlan::default(),
             resources: BTreeMap::new(),
             allowed_flows: BTreeSet::new(),
         };
@@ -41,7 +44,7 @@ impl Cluster {
 
     fn write(&mut self, applied: Vec<Resource>, deleted: &[Resource]) {
         for resource in applied {
-            self.compute.put(&key(&resource), &Value::Resource(resource.clone()));
+            self.compute.put(&key(&resource), &StoreValue::Resource(resource.clone()));
             self.resources.insert(key(&resource), resource);
         }
         for resource in deleted {
@@ -55,9 +58,9 @@ impl Cluster {
     }
 
     /// Returns the place of an endpoint or address as seen from the node, and its addresses.
-    fn find(&self, name: &str) -> (Place<'_>, Vec<IpAddr>) {
+    fn find(&self, name: &str) -> (PathPlace<'_>, Vec<IpAddr>) {
         if let Ok(address) = name.parse() {
-            return (Place::Interface(UPLINK), vec![address]);
+            return (PathPlace::Interface(UPLINK), vec![address]);
         }
         let address = |text: &str| text.split('/').next().unwrap().parse().unwrap();
         for resource in self.resources.values() {
@@ -66,11 +69,11 @@ impl Cluster {
                     if format!("{}/{}", endpoint.metadata.namespace, endpoint.spec.pod) == name =>
                 {
                     let addresses = endpoint.spec.ip_networks.iter().map(|text| address(text));
-                    return (Place::Interface(&endpoint.spec.interface_name), addresses.collect());
+                    return (PathPlace::Interface(&endpoint.spec.interface_name), addresses.collect());
                 }
                 Resource::Node(node) if node.metadata.name == name => {
                     let bgp = node.spec.bgp.as_ref().unwrap();
-                    return (Place::Host, vec![address(&bgp.ipv4_address), address(&bgp.ipv6_address)]);
+                    return (PathPlace::Host, vec![address(&bgp.ipv4_address), address(&bgp.ipv6_address)]);
                 }
                 _ => {}
             }
@@ -78,20 +81,20 @@ impl Cluster {
         panic!("nobody is called {name}");
     }
 
-    fn check(&mut self, case: &Case, sent: &Sent) {
+    fn check(&mut self, case: &ConformanceCase, sent: &ConformancePacket) {
         let (from, sources) = self.find(&sent.from);
         let (to, destinations) = self.find(&sent.to);
         let packet = packet(sent, &sources, &destinations);
         let known = sent.flow.as_ref().is_some_and(|flow| self.allowed_flows.contains(flow));
-        let connection = if known { Connection::Established } else { Connection::New };
-        let way = Way { connection, ..Way::new(from, to) };
+        let connection = if known { ConntrackState::Established } else { ConntrackState::New };
+        let way = PacketPath { connection, ..PacketPath::new(from, to) };
         let interfaces = BTreeMap::from([(UPLINK.to_owned(), vec![])]);
         let assignment = assign(&self.plan.host_endpoints, &interfaces);
-        let node = Node::new(&self.plan, self.compute.settings(), assignment);
-        let mut trace = Trace::default();
+        let node = NodeEvaluator::new(&self.plan, self.compute.settings(), assignment);
+        let mut trace = EvaluationTrace::default();
         let judgement = node.judge(&packet, &way, Some(&mut trace));
         let context = format!("case {} ({}): {sent:?}\n{trace:#?}", case.number, case.title);
-        let verdict = if judgement.allowed { Expected::Allow } else { Expected::Deny };
+        let verdict = if judgement.allowed { ExpectedVerdict::Allow } else { ExpectedVerdict::Deny };
         assert_eq!(verdict, sent.verdict, "{context}");
         if let Some(by) = &sent.by {
             assert_eq!(describe(judgement.cause), *by, "{context}");
@@ -103,25 +106,25 @@ impl Cluster {
     }
 }
 
-fn logs(step: &Step<'_>) -> bool {
-    matches!(step, Step::Rule { at, misses } if at.rule.action == Action::Log && misses.is_empty())
+fn logs(step: &TraceStep<'_>) -> bool {
+    matches!(step, TraceStep::Rule { at, misses } if at.rule.action == RuleAction::Log && misses.is_empty())
 }
 
-fn describe(cause: Cause<'_>) -> String {
+fn describe(cause: VerdictCause<'_>) -> String {
     match cause {
-        Cause::Rule(at) => match at.holder {
-            Holder::Policy { id, .. } => id.to_string(),
-            Holder::Profile(name) => format!("profile {name}"),
+        VerdictCause::Rule(at) => match at.holder {
+            RuleHolder::Policy { id, .. } => id.to_string(),
+            RuleHolder::Profile(name) => format!("profile {name}"),
         },
-        Cause::TierEnd(tier) => format!("end of tier {tier}"),
-        Cause::Connection(_) => "connection".to_owned(),
-        Cause::Encapsulation => "encapsulation".to_owned(),
-        Cause::EndpointToHost(_) => "endpoint to host".to_owned(),
+        VerdictCause::TierEnd(tier) => format!("end of tier {tier}"),
+        VerdictCause::Connection(_) => "connection".to_owned(),
+        VerdictCause::Encapsulation => "encapsulation".to_owned(),
+        VerdictCause::EndpointToHost(_) => "endpoint to host".to_owned(),
         other => format!("{other:?}"),
     }
 }
 
-fn packet(sent: &Sent, sources: &[IpAddr], destinations: &[IpAddr]) -> Packet {
+fn packet(sent: &ConformancePacket, sources: &[IpAddr], destinations: &[IpAddr]) -> Packet {
     // An address outside of the cluster determines the family.
     let literal = [sources, destinations].into_iter().find(|addresses| addresses.len() == 1);
     let v4 = literal.map_or(sent.family != Some(6), |addresses| addresses[0].is_ipv4());
@@ -149,7 +152,7 @@ fn packet(sent: &Sent, sources: &[IpAddr], destinations: &[IpAddr]) -> Packet {
 #[test]
 fn every_conformance_case() {
     for case in cases() {
-        let mut cluster = Cluster::new();
+        let mut cluster = ConformanceNode::new();
         for step in &case.steps {
             cluster.write(step.applied(), &step.deleted());
             step.packets.iter().for_each(|sent| cluster.check(&case, sent));

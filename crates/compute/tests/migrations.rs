@@ -3,14 +3,14 @@
 
 use proptest::prelude::*;
 use serde_json::json;
-use tortie_compute::{BgpEnvironment, Compute, Environment};
-use tortie_model::{Key, Kind, Value};
-use tortie_plan::{Migration, Plan, Route, RouteKey, WorkloadId};
+use tortie_compute::{BgpEnvironment, ParameterEnvironment, PlanCompute};
+use tortie_model::{Kind, StoreKey, StoreValue};
+use tortie_plan::{MigrationState, NodePlan, Route, RouteKey, WorkloadId};
 use tortie_testkit::samples::stored;
 
-type Entry = (Key, Value);
+type MigrationEntry = (StoreKey, StoreValue);
 
-fn resource(kind: Kind, namespace: &str, name: &str, spec: serde_json::Value) -> Entry {
+fn resource(kind: Kind, namespace: &str, name: &str, spec: serde_json::Value) -> MigrationEntry {
     stored(
         kind,
         json!({"metadata": {"name": name, "namespace": namespace, "labels": {"job": name}}, "spec": spec}),
@@ -18,7 +18,7 @@ fn resource(kind: Kind, namespace: &str, name: &str, spec: serde_json::Value) ->
 }
 
 /// Returns the machine `vm` on a node, as the OpenStack plugin writes it.
-fn endpoint(node: &str) -> Entry {
+fn endpoint(node: &str) -> MigrationEntry {
     let spec = json!({
         "orchestrator": "openstack", "node": node, "workload": "vm", "endpoint": "port",
         "interfaceName": "tap1", "ipNetworks": ["10.65.0.2/32", "fd65::2/128"],
@@ -32,29 +32,29 @@ fn party(node: &str) -> serde_json::Value {
     }})
 }
 
-fn migration(name: &str, from: &str, to: &str) -> Entry {
+fn migration(name: &str, from: &str, to: &str) -> MigrationEntry {
     resource(Kind::LiveMigration, "stack", name, json!({"source": party(from), "target": party(to)}))
 }
 
 /// The node `n1` and its plan.
-struct Node {
-    compute: Compute,
-    plan: Plan,
+struct MigrationNode {
+    compute: PlanCompute,
+    plan: NodePlan,
 }
 
-impl Node {
-    fn new() -> Node {
-        let mut compute = Compute::new("n1", Environment::default());
+impl MigrationNode {
+    fn new() -> MigrationNode {
+        let mut compute = PlanCompute::new("n1", ParameterEnvironment::default());
         compute.speak_bgp(BgpEnvironment::default());
-        Node { compute, plan: Plan::default() }
+        MigrationNode { compute, plan: NodePlan::default() }
     }
 
-    fn put(&mut self, entry: &Entry) {
+    fn put(&mut self, entry: &MigrationEntry) {
         self.compute.put(&entry.0, &entry.1);
         self.flush();
     }
 
-    fn delete(&mut self, entry: &Entry) {
+    fn delete(&mut self, entry: &MigrationEntry) {
         self.compute.delete(&entry.0);
         self.flush();
     }
@@ -73,7 +73,7 @@ impl Node {
         self.flush();
     }
 
-    fn is(&self) -> Migration {
+    fn is(&self) -> MigrationState {
         self.plan.workloads[&id()].migration
     }
 }
@@ -85,71 +85,71 @@ fn id() -> WorkloadId {
 #[test]
 fn a_machine_that_comes_gets_its_routes_when_it_says_that_it_runs() {
     let (come, here) = (migration("m", "n2", "n1"), endpoint("n1"));
-    let mut node = Node::new();
+    let mut node = MigrationNode::new();
     node.put(&come);
     node.put(&here);
-    assert_eq!(node.is(), Migration::Arriving);
+    assert_eq!(node.is(), MigrationState::Arriving);
     assert_eq!(node.plan.workloads[&id()].routed().count(), 0, "it runs elsewhere");
     node.settled();
-    assert_eq!(node.is(), Migration::Arriving, "nothing has to settle yet");
+    assert_eq!(node.is(), MigrationState::Arriving, "nothing has to settle yet");
     node.announced();
-    assert_eq!((node.is(), node.plan.workloads[&id()].routed().count()), (Migration::Arrived, 2));
+    assert_eq!((node.is(), node.plan.workloads[&id()].routed().count()), (MigrationState::Arrived, 2));
     node.put(&here);
-    assert_eq!(node.is(), Migration::Arrived, "nothing has changed");
+    assert_eq!(node.is(), MigrationState::Arrived, "nothing has changed");
     node.delete(&come);
-    assert_eq!(node.is(), Migration::Settling);
+    assert_eq!(node.is(), MigrationState::Settling);
     node.announced();
-    assert_eq!(node.is(), Migration::Settling);
+    assert_eq!(node.is(), MigrationState::Settling);
     node.settled();
-    assert_eq!(node.is(), Migration::None);
+    assert_eq!(node.is(), MigrationState::None);
 }
 
 #[test]
 fn the_end_of_a_migration_stands_for_an_announcement_that_was_missed() {
     let (come, here) = (migration("m", "n2", "n1"), endpoint("n1"));
-    let mut node = Node::new();
+    let mut node = MigrationNode::new();
     node.put(&here);
-    assert_eq!(node.is(), Migration::None);
+    assert_eq!(node.is(), MigrationState::None);
     node.put(&come);
-    assert_eq!(node.is(), Migration::Arriving, "its routes go, although they were there");
+    assert_eq!(node.is(), MigrationState::Arriving, "its routes go, although they were there");
     node.delete(&come);
-    assert_eq!(node.is(), Migration::Settling);
+    assert_eq!(node.is(), MigrationState::Settling);
     // A failed migration leaves no state: the next one starts from the beginning.
     node.delete(&here);
     node.put(&here);
-    assert_eq!(node.is(), Migration::None);
+    assert_eq!(node.is(), MigrationState::None);
     node.put(&come);
-    assert_eq!(node.is(), Migration::Arriving);
+    assert_eq!(node.is(), MigrationState::Arriving);
 }
 
 #[test]
 fn who_goes_on_at_once_is_a_normal_source() {
     let (come, leave, here) = (migration("m1", "n2", "n1"), migration("m2", "n1", "n2"), endpoint("n1"));
-    let mut node = Node::new();
+    let mut node = MigrationNode::new();
     node.put(&come);
     node.put(&here);
     node.announced();
     node.put(&leave);
-    assert_eq!(node.is(), Migration::Arrived, "the first migration is not over");
+    assert_eq!(node.is(), MigrationState::Arrived, "the first migration is not over");
     node.delete(&come);
-    assert_eq!(node.is(), Migration::None, "without waiting for routes");
+    assert_eq!(node.is(), MigrationState::None, "without waiting for routes");
     node.delete(&leave);
-    assert_eq!(node.is(), Migration::None, "a migration that failed");
+    assert_eq!(node.is(), MigrationState::None, "a migration that failed");
 }
 
 #[test]
 fn migrations_of_others_do_not_matter() {
-    let mut node = Node::new();
+    let mut node = MigrationNode::new();
     node.put(&endpoint("n1"));
     node.put(&migration("there", "n2", "n3"));
-    assert_eq!(node.is(), Migration::None);
+    assert_eq!(node.is(), MigrationState::None);
     let mut other = party("n1");
     other["workloadEndpoint"]["endpointID"] = "another".into();
     node.put(&resource(Kind::LiveMigration, "stack", "other", json!({"target": other})));
-    assert_eq!(node.is(), Migration::None);
+    assert_eq!(node.is(), MigrationState::None);
     let whole = json!({"hostname": "n1", "orchestratorID": "openstack", "workloadID": "stack/vm"});
     node.put(&resource(Kind::LiveMigration, "stack", "whole", json!({"source": {"workload": whole}})));
-    assert_eq!(node.is(), Migration::None);
+    assert_eq!(node.is(), MigrationState::None);
 }
 
 #[test]
@@ -164,39 +164,40 @@ fn a_target_can_be_selected_by_its_labels() {
         workload: "vms/virt-launcher".into(),
         endpoint: "eth0".into(),
     };
-    let mut node = Node::new();
+    let mut node = MigrationNode::new();
     node.put(&pod);
-    for (selector, expected) in
-        [("job == 'other'", Migration::None), ("job == 'n1-k8s-virt--launcher-eth0'", Migration::Arriving)]
-    {
+    for (selector, expected) in [
+        ("job == 'other'", MigrationState::None),
+        ("job == 'n1-k8s-virt--launcher-eth0'", MigrationState::Arriving),
+    ] {
         node.put(&resource(Kind::LiveMigration, "vms", "m", json!({"target": {"selector": selector}})));
         assert_eq!(node.plan.workloads[&id].migration, expected, "{selector}");
     }
     // The host of the source does not matter: the name of a pod is enough.
     node.put(&resource(Kind::LiveMigration, "vms", "m", json!({})));
-    assert_eq!(node.plan.workloads[&id].migration, Migration::Settling);
+    assert_eq!(node.plan.workloads[&id].migration, MigrationState::Settling);
     let source = json!({"hostname": "", "orchestratorID": "k8s", "workloadID": "vms/virt-launcher"});
     node.put(&resource(Kind::LiveMigration, "vms", "m", json!({"source": {"workload": source}})));
-    assert_eq!(node.plan.workloads[&id].migration, Migration::None);
+    assert_eq!(node.plan.workloads[&id].migration, MigrationState::None);
 }
 
 #[test]
 fn what_is_for_a_machine_that_still_runs_elsewhere_goes_there() {
-    let mut compute = Compute::new("n1", Environment::default());
+    let mut compute = PlanCompute::new("n1", ParameterEnvironment::default());
     let pool = resource(Kind::IPPool, "", "p", json!({"cidr": "10.65.0.0/16"}));
     let node =
         |name: &str, address: &str| resource(Kind::Node, "", name, json!({"bgp": {"ipv4Address": address}}));
-    let key = Key::Block { cidr: "10.65.0.0/26".parse().unwrap() };
+    let key = StoreKey::Block { cidr: "10.65.0.0/26".parse().unwrap() };
     let text = json!({"cidr": "10.65.0.0/26", "affinity": "host:n1", "allocations": [null, null, 0],
         "attributes": [{"handle_id": "h", "secondary": {"node": "n2"}}]});
-    let block = Value::decode(&key, text.to_string().as_bytes()).unwrap();
+    let block = StoreValue::decode(&key, text.to_string().as_bytes()).unwrap();
     let (one, two) = (node("n1", "192.0.2.1/24"), node("n2", "192.0.2.2/24"));
-    let mut plan = Plan::default();
+    let mut plan = NodePlan::default();
     for (key, value) in [pool, one, two, (key, block), migration("m", "n2", "n1"), endpoint("n1")] {
         compute.put(&key, &value);
     }
     let address: ipnet::IpNet = "10.65.0.2/32".parse().unwrap();
-    let mut route = |compute: &mut Compute| -> Option<Route> {
+    let mut route = |compute: &mut PlanCompute| -> Option<Route> {
         compute.flush().into_iter().for_each(|update| plan.apply(update));
         plan.routes.get(&RouteKey::from(address)).copied()
     };
@@ -207,9 +208,9 @@ fn what_is_for_a_machine_that_still_runs_elsewhere_goes_there() {
 
 #[test]
 fn bgp_knows_the_metric_of_those_who_have_come() {
-    let mut node = Node::new();
+    let mut node = MigrationNode::new();
     node.put(&resource(Kind::Node, "", "n1", json!({"bgp": {"ipv4Address": "192.0.2.1/24"}})));
-    let export = |node: &Node| {
+    let export = |node: &MigrationNode| {
         let export = &node.plan.bgp.as_ref().unwrap().export;
         (export.elevated_v4, export.elevated_v6)
     };
@@ -227,7 +228,7 @@ proptest! {
     #[test]
     fn nothing_stays_of_migrations(events in proptest::collection::vec(0..8u8, 0..40)) {
         let (come, leave, here) = (migration("m1", "n2", "n1"), migration("m2", "n1", "n2"), endpoint("n1"));
-        let mut node = Node::new();
+        let mut node = MigrationNode::new();
         node.put(&here);
         for event in events {
             match event {
@@ -244,12 +245,12 @@ proptest! {
                 }
             }
             let known = node.plan.workloads[&id()].routed().count();
-            prop_assert_eq!(known == 0, node.is() == Migration::Arriving);
+            prop_assert_eq!(known == 0, node.is() == MigrationState::Arriving);
         }
         node.delete(&come);
         node.delete(&leave);
-        prop_assert!(matches!(node.is(), Migration::None | Migration::Settling));
+        prop_assert!(matches!(node.is(), MigrationState::None | MigrationState::Settling));
         node.settled();
-        prop_assert_eq!(node.is(), Migration::None);
+        prop_assert_eq!(node.is(), MigrationState::None);
     }
 }

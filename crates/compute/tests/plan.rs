@@ -4,28 +4,28 @@
 use proptest::prelude::*;
 use serde_json::json;
 use std::net::IpAddr;
-use tortie_compute::{BgpEnvironment, Compute, Environment, MAX_FLOATING_IPS};
-use tortie_model::kubernetes::{Service, ServiceForm};
-use tortie_model::{Key, Kind, Resource, Value};
-use tortie_plan::{Member, NAT_EXCLUSIONS, NAT_SOURCES, Plan, Route, SetId, TunnelKind, Update};
+use tortie_compute::{BgpEnvironment, MAX_FLOATING_IPS, ParameterEnvironment, PlanCompute};
+use tortie_model::kubernetes::{KubernetesService, ServiceType};
+use tortie_model::{Kind, Resource, StoreKey, StoreValue};
+use tortie_plan::{NAT_EXCLUSIONS, NAT_SOURCES, NodePlan, PlanUpdate, Route, SetId, SetMember, TunnelKind};
 use tortie_testkit::samples::stored;
 
-type Entry = (Key, Value);
+type PlanEntry = (StoreKey, StoreValue);
 
-fn resource(kind: Kind, namespace: &str, name: &str, spec: serde_json::Value) -> Entry {
+fn resource(kind: Kind, namespace: &str, name: &str, spec: serde_json::Value) -> PlanEntry {
     stored(kind, json!({"metadata": {"name": name, "namespace": namespace}, "spec": spec}))
 }
 
-fn node(name: &str, address: &str) -> Entry {
+fn node(name: &str, address: &str) -> PlanEntry {
     resource(Kind::Node, "", name, json!({"bgp": {"ipv4Address": address, "ipv6Address": "fd00::1/64"}}))
 }
 
-fn pool(name: &str, cidr: &str, ipip: &str) -> Entry {
+fn pool(name: &str, cidr: &str, ipip: &str) -> PlanEntry {
     resource(Kind::IPPool, "", name, json!({"cidr": cidr, "ipipMode": ipip}))
 }
 
 /// Returns a block whose addresses are used by the given nodes, from the first address on.
-fn block(cidr: &str, owner: Option<&str>, users: &[&str]) -> Entry {
+fn block(cidr: &str, owner: Option<&str>, users: &[&str]) -> PlanEntry {
     let attributes: Vec<_> =
         users.iter().map(|node| json!({"handle_id": "h", "secondary": {"node": node}})).collect();
     let allocations: Vec<_> = (0..users.len()).collect();
@@ -35,12 +35,12 @@ fn block(cidr: &str, owner: Option<&str>, users: &[&str]) -> Entry {
         "allocations": allocations,
         "attributes": attributes,
     });
-    let key = Key::Block { cidr: cidr.parse().unwrap() };
-    let value = Value::decode(&key, text.to_string().as_bytes()).unwrap();
+    let key = StoreKey::Block { cidr: cidr.parse().unwrap() };
+    let value = StoreValue::decode(&key, text.to_string().as_bytes()).unwrap();
     (key, value)
 }
 
-fn endpoint(node: &str, container: &str, interface: &str, address: &str) -> Entry {
+fn endpoint(node: &str, container: &str, interface: &str, address: &str) -> PlanEntry {
     let name = format!("{node}-cni-{container}-eth0");
     let spec = json!({
         "orchestrator": "cni", "node": node, "containerID": container, "endpoint": "eth0",
@@ -49,14 +49,14 @@ fn endpoint(node: &str, container: &str, interface: &str, address: &str) -> Entr
     resource(Kind::WorkloadEndpoint, "default", &name, spec)
 }
 
-fn felix(spec: serde_json::Value) -> Entry {
+fn felix(spec: serde_json::Value) -> PlanEntry {
     resource(Kind::FelixConfiguration, "", "default", spec)
 }
 
 /// Returns the plan of entries, flushed after each entry if `each`, else once at the end.
-fn plan_of(entries: &[Entry], each: bool) -> (Plan, Compute) {
-    let mut compute = Compute::new("n1", Environment::default());
-    let mut plan = Plan::default();
+fn plan_of(entries: &[PlanEntry], each: bool) -> (NodePlan, PlanCompute) {
+    let mut compute = PlanCompute::new("n1", ParameterEnvironment::default());
+    let mut plan = NodePlan::default();
     for (key, value) in entries {
         compute.put(key, value);
         if each {
@@ -67,7 +67,7 @@ fn plan_of(entries: &[Entry], each: bool) -> (Plan, Compute) {
     (plan, compute)
 }
 
-fn cluster() -> Vec<Entry> {
+fn cluster() -> Vec<PlanEntry> {
     vec![
         node("n1", "172.16.0.1/24"),
         node("n2", "172.16.0.2/24"),
@@ -86,7 +86,7 @@ fn cluster() -> Vec<Entry> {
     ]
 }
 
-fn route(plan: &Plan, net: &str) -> Option<Route> {
+fn route(plan: &NodePlan, net: &str) -> Option<Route> {
     let net: ipnet::IpNet = net.parse().unwrap();
     plan.routes.get(&net.into()).copied()
 }
@@ -127,7 +127,7 @@ fn what_is_deleted_leaves_the_plan() {
         compute.delete(key);
         compute.flush().into_iter().for_each(|update| plan.apply(update));
     }
-    assert_eq!(plan, Plan::default());
+    assert_eq!(plan, NodePlan::default());
     assert_eq!(compute.totals(), Default::default());
 }
 
@@ -169,13 +169,13 @@ fn routes_can_be_left_to_others_or_follow_workloads() {
 /// The behaviour of `CALICO_NETWORKING_BACKEND` none and vxlan.
 #[test]
 fn a_node_without_bgp_leaves_cluster_routes_to_others_unless_the_settings_say_otherwise() {
-    let to_neighbour = |entries: &[Entry], leaves: bool| {
-        let mut compute = Compute::new("n1", Environment::default());
+    let to_neighbour = |entries: &[PlanEntry], leaves: bool| {
+        let mut compute = PlanCompute::new("n1", ParameterEnvironment::default());
         if leaves {
             compute.leave_cluster_routes();
         }
         entries.iter().for_each(|(key, value)| compute.put(key, value));
-        let mut plan = Plan::default();
+        let mut plan = NodePlan::default();
         compute.flush().into_iter().for_each(|update| plan.apply(update));
         route(&plan, "10.0.0.66/32")
     };
@@ -197,10 +197,10 @@ fn a_peer_behind_a_gateway_has_a_route() {
         )
     };
     for by_bird in [false, true] {
-        let mut compute = Compute::new("n1", Environment::default());
+        let mut compute = PlanCompute::new("n1", ParameterEnvironment::default());
         compute.speak_bgp(BgpEnvironment { by_bird, ..BgpEnvironment::default() });
-        let mut plan = Plan::default();
-        let mut learn = |compute: &mut Compute| {
+        let mut plan = NodePlan::default();
+        let mut learn = |compute: &mut PlanCompute| {
             compute.flush().into_iter().for_each(|update| plan.apply(update));
             route(&plan, "192.0.2.9/32")
         };
@@ -222,31 +222,31 @@ fn a_peer_behind_a_gateway_has_a_route() {
 fn one_bad_object_is_named_and_the_rest_goes_on() {
     let mut entries = cluster();
     let (key, value) = endpoint("n1", "c3", "cali3", "10.0.0.7");
-    let Value::Resource(Resource::WorkloadEndpoint(mut bad)) = value else { unreachable!() };
+    let StoreValue::Resource(Resource::WorkloadEndpoint(mut bad)) = value else { unreachable!() };
     bad.spec.mac = "no mac".into();
-    entries.push((key.clone(), Value::Resource(Resource::WorkloadEndpoint(bad))));
+    entries.push((key.clone(), StoreValue::Resource(Resource::WorkloadEndpoint(bad))));
     let (plan, compute) = plan_of(&entries, false);
     assert_eq!(plan.workloads.len(), 1);
     assert_eq!(compute.problems().keys().collect::<Vec<_>>(), [&key.to_string()]);
 }
 
-fn members(plan: &Plan, set: &str) -> Option<Vec<String>> {
-    let text = |member: &Member| match member {
-        Member::Net(net) => net.to_string(),
-        Member::Port { .. } => unreachable!(),
+fn members(plan: &NodePlan, set: &str) -> Option<Vec<String>> {
+    let text = |member: &SetMember| match member {
+        SetMember::Net(net) => net.to_string(),
+        SetMember::Port { .. } => unreachable!(),
     };
     plan.sets.get(&SetId::new(set)).map(|set| set.members.iter().map(text).collect())
 }
 
-fn masqueraded(name: &str, cidr: &str) -> Entry {
+fn masqueraded(name: &str, cidr: &str) -> PlanEntry {
     resource(Kind::IPPool, "", name, json!({"cidr": cidr, "natOutgoing": true}))
 }
 
 #[test]
 fn pools_with_nat_outgoing_are_translated_unless_to_another_pool() {
-    let mut compute = Compute::new("n1", Environment::default());
-    let mut plan = Plan::default();
-    let mut put = |compute: &mut Compute, entries: &[Entry]| -> (Plan, Vec<Update>) {
+    let mut compute = PlanCompute::new("n1", ParameterEnvironment::default());
+    let mut plan = NodePlan::default();
+    let mut put = |compute: &mut PlanCompute, entries: &[PlanEntry]| -> (NodePlan, Vec<PlanUpdate>) {
         entries.iter().for_each(|(key, value)| compute.put(key, value));
         let updates = compute.flush();
         updates.iter().for_each(|update| plan.apply(update.clone()));
@@ -279,9 +279,9 @@ fn pools_with_nat_outgoing_are_translated_unless_to_another_pool() {
     let pools = ["10.0.0.0/16", "10.1.0.0/16", "10.2.0.0/16"];
     assert_eq!(members(&plan, NAT_EXCLUSIONS).unwrap(), [&pools[..], &hosts, &["fd01::/48"]].concat());
     // Number of added and removed members in each change of the exclusions.
-    let changes = |updates: &[Update]| -> Vec<(usize, usize)> {
+    let changes = |updates: &[PlanUpdate]| -> Vec<(usize, usize)> {
         let of_nat = updates.iter().filter_map(|update| match update {
-            Update::Members { set, added, removed } if *set == SetId::new(NAT_EXCLUSIONS) => {
+            PlanUpdate::Members { set, added, removed } if *set == SetId::new(NAT_EXCLUSIONS) => {
                 Some((added.len(), removed.len()))
             }
             _ => None,
@@ -294,7 +294,7 @@ fn pools_with_nat_outgoing_are_translated_unless_to_another_pool() {
     assert!(members(&plan, NAT_EXCLUSIONS).unwrap().contains(&"fd00::1/128".to_owned()));
     assert_eq!(changes(&updates), [(1, 1)], "one address for another");
     for name in ["n1", "n2", "n3"] {
-        compute.delete(&Key::resource(Kind::Node, "", name));
+        compute.delete(&StoreKey::resource(Kind::Node, "", name));
     }
     let (plan, _) = put(&mut compute, &[]);
     assert_eq!(
@@ -306,13 +306,13 @@ fn pools_with_nat_outgoing_are_translated_unless_to_another_pool() {
 
     let (plan, _) = put(&mut compute, &[pool("plain", "10.0.0.0/16", "Never")]);
     assert_eq!(members(&plan, NAT_SOURCES).unwrap(), ["fd01::/48"]);
-    compute.delete(&Key::resource(Kind::IPPool, "", "six"));
+    compute.delete(&StoreKey::resource(Kind::IPPool, "", "six"));
     let (plan, _) = put(&mut compute, &[]);
     assert_eq!((members(&plan, NAT_SOURCES), members(&plan, NAT_EXCLUSIONS)), (None, None));
 }
 
 /// Generates entries with few distinct keys, so that keys collide often.
-fn any_entry() -> impl Strategy<Value = Entry> {
+fn any_entry() -> impl Strategy<Value = PlanEntry> {
     let name = prop::sample::select(vec!["n1", "n2", "n3"]);
     let mode = prop::sample::select(vec!["Never", "Always", "CrossSubnet"]);
     prop_oneof![
@@ -342,8 +342,8 @@ proptest! {
         order in any::<prop::sample::Index>(),
     ) {
         // One node receives every event, the other only the final state, in another order.
-        let mut incremental = Compute::new("n1", Environment::default());
-        let mut plan = Plan::default();
+        let mut incremental = PlanCompute::new("n1", ParameterEnvironment::default());
+        let mut plan = NodePlan::default();
         let mut state = std::collections::BTreeMap::new();
         for ((key, value), deleted, flush) in &history {
             if *deleted {
@@ -358,7 +358,7 @@ proptest! {
             }
         }
         incremental.flush().into_iter().for_each(|update| plan.apply(update));
-        let mut entries: Vec<Entry> = state.into_iter().collect();
+        let mut entries: Vec<PlanEntry> = state.into_iter().collect();
         if !entries.is_empty() {
             let turn = order.index(entries.len());
             entries.rotate_left(turn);
@@ -381,7 +381,7 @@ fn floating_addresses_are_there_if_the_settings_say_so_and_pools_if_packets_are_
         pool("floating", "192.0.2.0/24", "Never"),
     ];
     let (key, value) = endpoint("n1", "c1", "cali1", "10.0.0.1");
-    let Value::Resource(Resource::WorkloadEndpoint(mut endpoint)) = value else { unreachable!() };
+    let StoreValue::Resource(Resource::WorkloadEndpoint(mut endpoint)) = value else { unreachable!() };
     let nat = |internal: &str, external: &str| json!({"internalIP": internal, "externalIP": external});
     endpoint.spec.ip_nats = serde_json::from_value(json!([
         nat("10.0.0.1", "192.0.2.1"),
@@ -391,14 +391,14 @@ fn floating_addresses_are_there_if_the_settings_say_so_and_pools_if_packets_are_
     .unwrap();
     endpoint.spec.qos_controls =
         Some(serde_json::from_value(json!({"egressPacketRate": 7, "dscp": "EF"})).unwrap());
-    entries.push((key.clone(), Value::Resource(Resource::WorkloadEndpoint(endpoint.clone()))));
+    entries.push((key.clone(), StoreValue::Resource(Resource::WorkloadEndpoint(endpoint.clone()))));
     let (plan, _) = plan_of(&entries, true);
     let workload = plan.workloads.values().next().unwrap();
     assert!(workload.floating.is_empty(), "disabled by default");
     assert_eq!(workload.qos.egress.packets.unwrap().per_second, 7);
     assert_eq!(workload.qos.dscp, Some(46));
     let pools = SetId::new(tortie_plan::POOLS);
-    let nets = ["10.0.0.0/16", "192.0.2.0/24"].map(|net| Member::Net(net.parse().unwrap()));
+    let nets = ["10.0.0.0/16", "192.0.2.0/24"].map(|net| SetMember::Net(net.parse().unwrap()));
     assert_eq!(plan.sets[&pools].members, nets.into());
 
     entries.push(felix(json!({"floatingIPs": "Enabled"})));
@@ -410,29 +410,29 @@ fn floating_addresses_are_there_if_the_settings_say_so_and_pools_if_packets_are_
 
     let mut plan = plan;
     endpoint.spec.qos_controls = None;
-    compute.put(&key, &Value::Resource(Resource::WorkloadEndpoint(endpoint)));
+    compute.put(&key, &StoreValue::Resource(Resource::WorkloadEndpoint(endpoint)));
     compute.flush().into_iter().for_each(|update| plan.apply(update));
     assert!(!plan.sets.contains_key(&pools), "nobody's packets are marked any more");
 }
 
 /// Returns an endpoint of a node that requests floating addresses, created in `year`.
-fn floating_endpoint(node: &str, container: &str, address: &str, year: u16, externals: &[&str]) -> Entry {
+fn floating_endpoint(node: &str, container: &str, address: &str, year: u16, externals: &[&str]) -> PlanEntry {
     let (key, value) = endpoint(node, container, &format!("cali{container}"), address);
-    let Value::Resource(Resource::WorkloadEndpoint(mut endpoint)) = value else { unreachable!() };
+    let StoreValue::Resource(Resource::WorkloadEndpoint(mut endpoint)) = value else { unreachable!() };
     let nats = externals.iter().map(|external| json!({"internalIP": address, "externalIP": external}));
     endpoint.spec.ip_nats = serde_json::from_value(nats.collect()).unwrap();
     endpoint.metadata.creation_timestamp = Some(format!("{year}-01-01T00:00:00Z"));
-    (key, Value::Resource(Resource::WorkloadEndpoint(endpoint)))
+    (key, StoreValue::Resource(Resource::WorkloadEndpoint(endpoint)))
 }
 
-fn cluster_with_floating_addresses() -> Vec<Entry> {
-    let service = Service {
-        form: ServiceForm::ClusterIP,
+fn cluster_with_floating_addresses() -> Vec<PlanEntry> {
+    let service = KubernetesService {
+        form: ServiceType::ClusterIP,
         cluster_ips: vec!["192.0.2.60".parse().unwrap()],
         ingress_ips: vec!["192.0.2.61".parse().unwrap()],
         // Every user who can create a service can name this address, so it is not taken from an endpoint.
         external_ips: vec!["192.0.2.10".parse().unwrap()],
-        ..Service::default()
+        ..KubernetesService::default()
     };
     let mut entries = cluster();
     entries.extend([
@@ -459,7 +459,10 @@ fn cluster_with_floating_addresses() -> Vec<Entry> {
             "n4",
             json!({"addresses": [{"address": "192.0.2.4", "type": "ExternalIP"}]}),
         ),
-        (Key::Service { namespace: "shop".into(), name: "web".into() }, Value::Service(Box::new(service))),
+        (
+            StoreKey::Service { namespace: "shop".into(), name: "web".into() },
+            StoreValue::Service(Box::new(service)),
+        ),
         endpoint("n3", "unmanaged", "cali5", "192.0.2.70"),
         floating_endpoint("n1", "first", "10.0.0.9", 2020, &["192.0.2.10"]),
         // Its own address sorts first as text, which is Calico's criterion.
@@ -494,14 +497,14 @@ fn cluster_with_floating_addresses() -> Vec<Entry> {
 fn floating_addresses_of_others_are_refused() {
     let entries = cluster_with_floating_addresses();
     let (mut plan, mut compute) = plan_of(&entries, false);
-    let floating = |plan: &Plan| -> Vec<(String, String)> {
+    let floating = |plan: &NodePlan| -> Vec<(String, String)> {
         let pairs = plan.workloads.values().flat_map(|workload| &workload.floating);
         pairs.map(|pair| (pair.internal.to_string(), pair.external.to_string())).collect()
     };
     let pair = |internal: &str, external: &str| (internal.to_owned(), external.to_owned());
     assert_eq!(floating(&plan), [pair("10.0.0.9", "192.0.2.10"), pair("10.0.0.6", "192.0.2.77")]);
-    let problem = |compute: &Compute, container: &str| {
-        let key = Key::resource(Kind::WorkloadEndpoint, "default", &format!("n1-cni-{container}-eth0"));
+    let problem = |compute: &PlanCompute, container: &str| {
+        let key = StoreKey::resource(Kind::WorkloadEndpoint, "default", &format!("n1-cni-{container}-eth0"));
         compute.problems().get(&key.to_string()).cloned().unwrap_or_default()
     };
     let greedy = problem(&compute, "greedy");
@@ -526,9 +529,9 @@ fn floating_addresses_of_others_are_refused() {
     assert_eq!(problem(&compute, "first"), "");
 
     // The order of events does not matter, and addresses move to the next claimant when their owners are deleted.
-    let reversed: Vec<Entry> = entries.iter().rev().cloned().collect();
+    let reversed: Vec<PlanEntry> = entries.iter().rev().cloned().collect();
     assert_eq!(plan_of(&reversed, true).0, plan);
-    let settle = |compute: &mut Compute, plan: &mut Plan| {
+    let settle = |compute: &mut PlanCompute, plan: &mut NodePlan| {
         compute.flush().into_iter().for_each(|update| plan.apply(update));
         floating(plan)
     };

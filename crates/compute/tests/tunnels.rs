@@ -5,20 +5,20 @@ use proptest::prelude::*;
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use tortie_compute::{Compute, Environment};
-use tortie_model::kubernetes::{Service, ServiceForm};
-use tortie_model::{Key, Kind, Value};
-use tortie_plan::{Member, Plan, Route, RouteKey, RouteTarget, TunnelKind, TunnelProtocol, VtepId};
+use tortie_compute::{ParameterEnvironment, PlanCompute};
+use tortie_model::kubernetes::{KubernetesService, ServiceType};
+use tortie_model::{Kind, StoreKey, StoreValue};
+use tortie_plan::{NodePlan, Route, RouteKey, RouteTarget, SetMember, TunnelKind, TunnelProtocol, VtepId};
 use tortie_testkit::samples::stored;
 
-type Entry = (Key, Value);
+type TunnelEntry = (StoreKey, StoreValue);
 
-fn resource(kind: Kind, name: &str, spec: serde_json::Value) -> Entry {
+fn resource(kind: Kind, name: &str, spec: serde_json::Value) -> TunnelEntry {
     stored(kind, json!({"metadata": {"name": name}, "spec": spec}))
 }
 
 /// Node 3 in network 1 has the addresses 172.16.1.3 and fd00:1::3; its tunnel addresses are 10.0.3.1 and fd10::3:1.
-fn node(number: u8, network: u8, has_ends: bool) -> Entry {
+fn node(number: u8, network: u8, has_ends: bool) -> TunnelEntry {
     let mut spec = json!({"bgp": {
         "ipv4Address": format!("172.16.{network}.{number}/24"), "ipv6Address": format!("fd00:{network}::{number}/64"),
     }});
@@ -30,40 +30,43 @@ fn node(number: u8, network: u8, has_ends: bool) -> Entry {
     resource(Kind::Node, &format!("n{number}"), spec)
 }
 
-fn pool(name: &str, cidr: &str, vxlan: &str, ipip: &str) -> Entry {
+fn pool(name: &str, cidr: &str, vxlan: &str, ipip: &str) -> TunnelEntry {
     resource(Kind::IPPool, name, json!({"cidr": cidr, "vxlanMode": vxlan, "ipipMode": ipip}))
 }
 
-fn block(cidr: &str, owner: &str, users: &[&str]) -> Entry {
+fn block(cidr: &str, owner: &str, users: &[&str]) -> TunnelEntry {
     let attributes: Vec<_> =
         users.iter().map(|node| json!({"handle_id": "h", "secondary": {"node": node}})).collect();
     let text = json!({
         "cidr": cidr, "affinity": format!("host:{owner}"),
         "allocations": (0..users.len()).collect::<Vec<_>>(), "attributes": attributes,
     });
-    let key = Key::Block { cidr: cidr.parse().unwrap() };
-    let value = Value::decode(&key, text.to_string().as_bytes()).unwrap();
+    let key = StoreKey::Block { cidr: cidr.parse().unwrap() };
+    let value = StoreValue::decode(&key, text.to_string().as_bytes()).unwrap();
     (key, value)
 }
 
-fn felix(spec: serde_json::Value) -> Entry {
+fn felix(spec: serde_json::Value) -> TunnelEntry {
     resource(Kind::FelixConfiguration, "default", spec)
 }
 
-struct World {
-    compute: Compute,
-    plan: Plan,
+struct TunnelWorld {
+    compute: PlanCompute,
+    plan: NodePlan,
 }
 
-impl World {
-    fn new(entries: &[Entry]) -> World {
-        let mut world = World { compute: Compute::new("n1", Environment::default()), plan: Plan::default() };
+impl TunnelWorld {
+    fn new(entries: &[TunnelEntry]) -> TunnelWorld {
+        let mut world = TunnelWorld {
+            compute: PlanCompute::new("n1", ParameterEnvironment::default()),
+            plan: NodePlan::default(),
+        };
         entries.iter().for_each(|entry| world.put(entry.clone()));
         world.flush();
         world
     }
 
-    fn put(&mut self, (key, value): Entry) {
+    fn put(&mut self, (key, value): TunnelEntry) {
         self.compute.put(&key, &value);
     }
 
@@ -75,7 +78,7 @@ impl World {
         count
     }
 
-    fn with(mut self, entry: Entry) -> World {
+    fn with(mut self, entry: TunnelEntry) -> TunnelWorld {
         self.put(entry);
         self.flush();
         self
@@ -91,8 +94,8 @@ impl World {
         let members = set.into_iter().flat_map(|set| &set.members);
         members
             .map(|member| match member {
-                Member::Net(net) => net.to_string(),
-                Member::Port { .. } => panic!("a port"),
+                SetMember::Net(net) => net.to_string(),
+                SetMember::Port { .. } => panic!("a port"),
             })
             .collect()
     }
@@ -107,7 +110,7 @@ fn via(address: &str) -> Option<Route> {
 }
 
 /// n1 and n2 are in one network, n3 is in another.
-fn cluster(vxlan: &str, ipip: &str) -> Vec<Entry> {
+fn cluster(vxlan: &str, ipip: &str) -> Vec<TunnelEntry> {
     vec![
         node(1, 0, true),
         node(2, 0, true),
@@ -124,7 +127,7 @@ fn cluster(vxlan: &str, ipip: &str) -> Vec<Entry> {
 
 #[test]
 fn a_pool_with_vxlan_has_devices_ends_and_routes() {
-    let world = World::new(&cluster("Always", "Never"));
+    let world = TunnelWorld::new(&cluster("Always", "Never"));
     assert_eq!(
         world.plan.tunnels.keys().copied().collect::<Vec<_>>(),
         [TunnelKind::VxlanV4, TunnelKind::VxlanV6]
@@ -147,7 +150,7 @@ fn a_pool_with_vxlan_has_devices_ends_and_routes() {
 
 #[test]
 fn across_subnets_only_what_crosses_is_wrapped() {
-    let world = World::new(&cluster("CrossSubnet", "Never"));
+    let world = TunnelWorld::new(&cluster("CrossSubnet", "Never"));
     assert_eq!(world.route("10.0.2.0/26"), via("172.16.0.2"));
     assert_eq!(world.route("10.0.3.0/26"), through(TunnelKind::VxlanV4, "10.0.3.1"));
     assert_eq!(world.route("fd10::2:0/122"), via("fd00:0::2"));
@@ -155,14 +158,14 @@ fn across_subnets_only_what_crosses_is_wrapped() {
     // A node that moves into the network of this node no longer needs a tunnel.
     let world = world.with(node(3, 0, true));
     assert_eq!(world.route("10.0.3.0/26"), via("172.16.0.3"));
-    let world = World::new(&cluster("Never", "CrossSubnet"));
+    let world = TunnelWorld::new(&cluster("Never", "CrossSubnet"));
     assert_eq!(world.route("10.0.2.0/26"), via("172.16.0.2"));
     assert_eq!(world.route("10.0.3.0/26"), through(TunnelKind::Ipip, "172.16.1.3"));
 }
 
 #[test]
 fn a_pool_with_ipip_sends_to_the_node_itself() {
-    let world = World::new(&cluster("Never", "Always"));
+    let world = TunnelWorld::new(&cluster("Never", "Always"));
     assert_eq!(world.plan.tunnels.keys().copied().collect::<Vec<_>>(), [TunnelKind::Ipip]);
     assert_eq!(world.plan.tunnels[&TunnelKind::Ipip].address, Some("10.0.1.2".parse().unwrap()));
     assert_eq!(world.peers(TunnelKind::Ipip), ["172.16.0.1/32", "172.16.0.2/32", "172.16.1.3/32"]);
@@ -176,7 +179,7 @@ fn a_pool_with_ipip_sends_to_the_node_itself() {
 
 #[test]
 fn a_route_waits_for_the_end_of_its_tunnel() {
-    let world = World::new(&cluster("Always", "Never")).with(node(3, 1, false));
+    let world = TunnelWorld::new(&cluster("Always", "Never")).with(node(3, 1, false));
     assert_eq!(world.route("10.0.3.0/26"), None);
     assert_eq!(world.peers(TunnelKind::VxlanV4), ["172.16.0.2/32"]);
     let world = world.with(node(3, 1, true));
@@ -188,21 +191,21 @@ fn one_change_among_many_nodes_is_a_few_changes_of_the_plan() {
     let mut entries = cluster("Always", "Never");
     entries.extend((4..250).map(|number| node(number, 1, true)));
     entries.extend((4..250).map(|number| block(&format!("10.0.{number}.0/26"), &format!("n{number}"), &[])));
-    let mut world = World::new(&entries);
+    let mut world = TunnelWorld::new(&entries);
     assert_eq!(world.plan.vteps.len(), 2 * 248);
     world.put(node(200, 2, true));
     // Two tunnel endpoints and two set members; the routes lead to the same tunnel endpoints as before.
     assert_eq!(world.flush(), 4);
     world.put(node(200, 2, true));
     assert_eq!(world.flush(), 0);
-    world.compute.delete(&Key::resource(Kind::Node, "", "n200"));
+    world.compute.delete(&StoreKey::resource(Kind::Node, "", "n200"));
     // Two tunnel endpoints, two set members, a block and the route to the IPv6 tunnel endpoint.
     assert_eq!(world.flush(), 6);
 }
 
 #[test]
 fn settings_change_tunnels_and_can_switch_them() {
-    let world = World::new(&cluster("Always", "Never"));
+    let world = TunnelWorld::new(&cluster("Always", "Never"));
     let world = world.with(felix(json!({
         "vxlanVNI": 7, "vxlanPort": 8472, "vxlanMTU": 1400, "externalNodesList": ["192.0.2.0/24", "172.16.0.2"],
     })));
@@ -219,12 +222,12 @@ fn settings_change_tunnels_and_can_switch_them() {
     assert!(world.plan.sets.is_empty());
     let world = world.with(felix(json!({})));
     assert_eq!(world.plan.tunnels.len(), 2);
-    let world = World::new(&cluster("Never", "Never")).with(felix(json!({"ipipEnabled": true})));
+    let world = TunnelWorld::new(&cluster("Never", "Never")).with(felix(json!({"ipipEnabled": true})));
     assert_eq!(world.plan.tunnels.len(), 1, "also where no pool asks for it");
 }
 
 /// Generates entries with few distinct nodes, pools and blocks, so that they are replaced and removed often.
-fn any_entry() -> impl Strategy<Value = Entry> {
+fn any_entry() -> impl Strategy<Value = TunnelEntry> {
     let modes = prop::sample::select(vec![
         ("Never", "Never"),
         ("Always", "Never"),
@@ -255,7 +258,7 @@ proptest! {
         history in prop::collection::vec((any_entry(), prop::bool::weighted(0.2), any::<bool>()), 0..50),
         order in any::<prop::sample::Index>(),
     ) {
-        let mut grown = World::new(&[]);
+        let mut grown = TunnelWorld::new(&[]);
         let mut state = BTreeMap::new();
         for ((key, value), deleted, flush) in history {
             if deleted {
@@ -270,7 +273,7 @@ proptest! {
             }
         }
         grown.flush();
-        let mut entries: Vec<Entry> = state.into_iter().collect();
+        let mut entries: Vec<TunnelEntry> = state.into_iter().collect();
         if !entries.is_empty() {
             let turn = order.index(entries.len());
             entries.rotate_left(turn);
@@ -278,17 +281,17 @@ proptest! {
                 entries.reverse();
             }
         }
-        prop_assert_eq!(&grown.plan, &World::new(&entries).plan);
+        prop_assert_eq!(&grown.plan, &TunnelWorld::new(&entries).plan);
         // Deleting all entries leaves an empty plan.
         for (key, _) in &entries {
             grown.compute.delete(key);
             grown.flush();
         }
-        prop_assert_eq!(grown.plan, Plan::default());
+        prop_assert_eq!(grown.plan, NodePlan::default());
     }
 }
 
-fn endpoint(name: &str, node: &str, nets: &[&str]) -> Entry {
+fn endpoint(name: &str, node: &str, nets: &[&str]) -> TunnelEntry {
     let spec = json!({
         "node": node, "orchestrator": "k8s", "endpoint": "eth0", "pod": name, "interfaceName": format!("cali{name}"),
         "ipNetworks": nets,
@@ -296,19 +299,19 @@ fn endpoint(name: &str, node: &str, nets: &[&str]) -> Entry {
     stored(Kind::WorkloadEndpoint, json!({"metadata": {"name": name, "namespace": "shop"}, "spec": spec}))
 }
 
-fn balancer_pool(name: &str, cidr: &str, vxlan: &str) -> Entry {
+fn balancer_pool(name: &str, cidr: &str, vxlan: &str) -> TunnelEntry {
     let spec = json!({"cidr": cidr, "vxlanMode": vxlan, "allowedUses": ["LoadBalancer"]});
     resource(Kind::IPPool, name, spec)
 }
 
-fn service(address: &str) -> Entry {
-    let service = Service {
-        form: ServiceForm::LoadBalancer,
+fn service(address: &str) -> TunnelEntry {
+    let service = KubernetesService {
+        form: ServiceType::LoadBalancer,
         ingress_ips: vec![address.parse().unwrap()],
-        ..Service::default()
+        ..KubernetesService::default()
     };
-    let key = Key::Service { namespace: "shop".into(), name: address.into() };
-    (key, Value::Service(Box::new(service)))
+    let key = StoreKey::Service { namespace: "shop".into(), name: address.into() };
+    (key, StoreValue::Service(Box::new(service)))
 }
 
 /// Services do not get addresses with other owners by requesting them, regardless of their status.
@@ -316,12 +319,15 @@ fn service(address: &str) -> Entry {
 fn services_take_no_address_of_others() {
     let on = || felix(json!({"localSubnetL2Reachability": "PodsAndLoadBalancers"}));
     let requested = || {
-        let service = Service {
-            form: ServiceForm::LoadBalancer,
+        let service = KubernetesService {
+            form: ServiceType::LoadBalancer,
             load_balancer_ip: "172.16.1.201".parse().ok(),
-            ..Service::default()
+            ..KubernetesService::default()
         };
-        (Key::Service { namespace: "shop".into(), name: "asks".into() }, Value::Service(Box::new(service)))
+        (
+            StoreKey::Service { namespace: "shop".into(), name: "asks".into() },
+            StoreValue::Service(Box::new(service)),
+        )
     };
     let entries = [
         on(),
@@ -337,8 +343,9 @@ fn services_take_no_address_of_others() {
         service("172.16.2.9"),
         service("172.16.1.1"),
     ];
-    let mut world = World::new(&entries);
-    let proxied = |world: &World| world.plan.proxied.iter().map(ToString::to_string).collect::<Vec<_>>();
+    let mut world = TunnelWorld::new(&entries);
+    let proxied =
+        |world: &TunnelWorld| world.plan.proxied.iter().map(ToString::to_string).collect::<Vec<_>>();
     assert_eq!(proxied(&world), ["172.16.1.200"]);
     let problems = world.compute.problems();
     for (address, reason) in [
@@ -351,20 +358,20 @@ fn services_take_no_address_of_others() {
         assert_eq!(*problem, format!("no node answers for {address}: {reason}"));
     }
     // The order of events does not matter, and the address is free when its owner is deleted.
-    let mut reversed = World::new(&[]);
+    let mut reversed = TunnelWorld::new(&[]);
     entries.iter().rev().for_each(|entry| {
         reversed.put(entry.clone());
         reversed.flush();
     });
     assert_eq!(proxied(&reversed), proxied(&world));
-    world.compute.delete(&Key::resource(Kind::WorkloadEndpoint, "shop", "victim"));
+    world.compute.delete(&StoreKey::resource(Kind::WorkloadEndpoint, "shop", "victim"));
     world.flush();
     assert_eq!(proxied(&world), ["172.16.1.130", "172.16.1.200"]);
 }
 
 #[test]
 fn one_node_answers_for_each_address_of_a_service() {
-    let mut world = World::new(&[
+    let mut world = TunnelWorld::new(&[
         felix(json!({"localSubnetL2Reachability": "PodsAndLoadBalancers"})),
         node(1, 1, true),
         balancer_pool("link", "172.16.1.128/25", "Never"),
@@ -375,8 +382,9 @@ fn one_node_answers_for_each_address_of_a_service() {
     let addresses: Vec<String> = (200..216).map(|last| format!("172.16.1.{last}")).collect();
     addresses.iter().for_each(|address| world.put(service(address)));
     world.flush();
-    let proxied = |world: &World| world.plan.proxied.iter().map(ToString::to_string).collect::<Vec<_>>();
-    let routed = |world: &World| {
+    let proxied =
+        |world: &TunnelWorld| world.plan.proxied.iter().map(ToString::to_string).collect::<Vec<_>>();
+    let routed = |world: &TunnelWorld| {
         let host = |(key, route): (&RouteKey, &Route)| {
             (route.target == RouteTarget::Host).then(|| key.destination.addr().to_string())
         };
@@ -391,7 +399,7 @@ fn one_node_answers_for_each_address_of_a_service() {
     assert!(!share.is_empty() && share.len() < addresses.len(), "{share:?}");
     assert_eq!(routed(&world), share);
     assert_eq!(world.flush(), 0, "what has not changed is not reported again");
-    world.compute.delete(&Key::Service { namespace: "shop".into(), name: share[0].clone() });
+    world.compute.delete(&StoreKey::Service { namespace: "shop".into(), name: share[0].clone() });
     world.flush();
     assert_eq!(proxied(&world), share[1..]);
     world.put(felix(json!({})));
@@ -402,7 +410,7 @@ fn one_node_answers_for_each_address_of_a_service() {
 #[test]
 fn a_node_answers_for_its_workloads_of_pools_without_encapsulation() {
     let on = || felix(json!({"localSubnetL2Reachability": "PodsAndLoadBalancers"}));
-    let mut world = World::new(&[
+    let mut world = TunnelWorld::new(&[
         node(1, 1, true),
         pool("link", "172.16.1.128/25", "Never", "Never"),
         pool("link6", "fd00:1::1000/116", "Never", "Never"),
@@ -410,7 +418,8 @@ fn a_node_answers_for_its_workloads_of_pools_without_encapsulation() {
         endpoint("one", "n1", &["172.16.1.130/32", "fd00:1::1001/128", "10.0.1.7/32", "192.0.2.1/32"]),
         endpoint("two", "n2", &["172.16.1.131/32"]),
     ]);
-    let proxied = |world: &World| world.plan.proxied.iter().map(ToString::to_string).collect::<Vec<_>>();
+    let proxied =
+        |world: &TunnelWorld| world.plan.proxied.iter().map(ToString::to_string).collect::<Vec<_>>();
     assert_eq!(proxied(&world), [""; 0], "nothing unless it is asked for");
     world.put(on());
     world.flush();
@@ -422,10 +431,10 @@ fn a_node_answers_for_its_workloads_of_pools_without_encapsulation() {
     world.flush();
     assert_eq!(proxied(&world), ["172.16.1.130", "172.16.1.131"]);
     assert_eq!(world.flush(), 0, "what has not changed is not reported again");
-    world.compute.delete(&Key::resource(Kind::WorkloadEndpoint, "shop", "one"));
+    world.compute.delete(&StoreKey::resource(Kind::WorkloadEndpoint, "shop", "one"));
     world.flush();
     assert_eq!(proxied(&world), ["172.16.1.131"]);
-    world.compute.delete(&Key::resource(Kind::IPPool, "", "link"));
+    world.compute.delete(&StoreKey::resource(Kind::IPPool, "", "link"));
     world.flush();
     assert_eq!(proxied(&world), [""; 0]);
     world.put(pool("link", "172.16.1.128/25", "Never", "Never"));

@@ -6,16 +6,17 @@ use base64::prelude::BASE64_STANDARD;
 use proptest::prelude::*;
 use serde_json::json;
 use std::collections::BTreeMap;
-use tortie_compute::{Compute, Environment};
-use tortie_model::{Key, Kind, Value};
+use tortie_compute::{ParameterEnvironment, PlanCompute};
+use tortie_model::{Kind, StoreKey, StoreValue};
 use tortie_plan::{
-    Plan, Route, RouteKey, RouteTarget, RoutingRule, Table, TunnelKind, TunnelProtocol, WireguardPeerId,
+    NodePlan, Route, RouteKey, RouteTarget, RoutingRule, RoutingTable, TunnelKind, TunnelProtocol,
+    WireguardPeerId,
 };
 use tortie_testkit::samples::stored;
 
-type Entry = (Key, Value);
+type WireguardEntry = (StoreKey, StoreValue);
 
-fn resource(kind: Kind, name: &str, spec: serde_json::Value, status: serde_json::Value) -> Entry {
+fn resource(kind: Kind, name: &str, spec: serde_json::Value, status: serde_json::Value) -> WireguardEntry {
     stored(kind, json!({"metadata": {"name": name}, "spec": spec, "status": status}))
 }
 
@@ -24,7 +25,7 @@ fn key(number: u8) -> String {
 }
 
 /// Node 3 has the addresses 172.16.0.3 and fd00::3.
-fn node(number: u8, v4: Option<u8>, v6: Option<u8>) -> Entry {
+fn node(number: u8, v4: Option<u8>, v6: Option<u8>) -> WireguardEntry {
     let spec = json!({
         "bgp": {"ipv4Address": format!("172.16.0.{number}/24"), "ipv6Address": format!("fd00::{number}/64")},
         "wireguard": {"interfaceIPv4Address": format!("10.0.{number}.1")},
@@ -36,34 +37,37 @@ fn node(number: u8, v4: Option<u8>, v6: Option<u8>) -> Entry {
     resource(Kind::Node, &format!("n{number}"), spec, status)
 }
 
-fn felix(spec: serde_json::Value) -> Entry {
+fn felix(spec: serde_json::Value) -> WireguardEntry {
     resource(Kind::FelixConfiguration, "default", spec, json!({}))
 }
 
-fn pool(name: &str, cidr: &str) -> Entry {
+fn pool(name: &str, cidr: &str) -> WireguardEntry {
     resource(Kind::IPPool, name, json!({"cidr": cidr}), json!({}))
 }
 
-fn block(cidr: &str, owner: &str, users: &[&str]) -> Entry {
+fn block(cidr: &str, owner: &str, users: &[&str]) -> WireguardEntry {
     let attributes: Vec<_> =
         users.iter().map(|node| json!({"handle_id": "h", "secondary": {"node": node}})).collect();
     let text = json!({
         "cidr": cidr, "affinity": format!("host:{owner}"),
         "allocations": (0..users.len()).collect::<Vec<_>>(), "attributes": attributes,
     });
-    let key = Key::Block { cidr: cidr.parse().unwrap() };
-    let value = Value::decode(&key, text.to_string().as_bytes()).unwrap();
+    let key = StoreKey::Block { cidr: cidr.parse().unwrap() };
+    let value = StoreValue::decode(&key, text.to_string().as_bytes()).unwrap();
     (key, value)
 }
 
-struct World {
-    compute: Compute,
-    plan: Plan,
+struct WireguardWorld {
+    compute: PlanCompute,
+    plan: NodePlan,
 }
 
-impl World {
-    fn new(entries: &[Entry]) -> World {
-        let mut world = World { compute: Compute::new("n1", Environment::default()), plan: Plan::default() };
+impl WireguardWorld {
+    fn new(entries: &[WireguardEntry]) -> WireguardWorld {
+        let mut world = WireguardWorld {
+            compute: PlanCompute::new("n1", ParameterEnvironment::default()),
+            plan: NodePlan::default(),
+        };
         entries.iter().for_each(|(key, value)| world.compute.put(key, value));
         world.flush();
         world
@@ -74,14 +78,14 @@ impl World {
         updates.into_iter().for_each(|update| self.plan.apply(update));
     }
 
-    fn with(mut self, (key, value): Entry) -> World {
+    fn with(mut self, (key, value): WireguardEntry) -> WireguardWorld {
         self.compute.put(&key, &value);
         self.flush();
         self
     }
 
     fn route(&self, table: u32, net: &str) -> Option<RouteTarget> {
-        let key = RouteKey { table: Table(table), destination: net.parse().unwrap() };
+        let key = RouteKey { table: RoutingTable(table), destination: net.parse().unwrap() };
         self.plan.routes.get(&key).map(|route| route.target)
     }
 
@@ -97,7 +101,7 @@ fn to(kind: TunnelKind, node: &str) -> Option<RouteTarget> {
 }
 
 /// n1 to n3 encrypt, n4 does not; n3 has lent one address to n4 and one to n1.
-fn cluster() -> Vec<Entry> {
+fn cluster() -> Vec<WireguardEntry> {
     vec![
         node(1, Some(1), Some(11)),
         node(2, Some(2), Some(12)),
@@ -113,13 +117,13 @@ fn cluster() -> Vec<Entry> {
     ]
 }
 
-fn on() -> Entry {
+fn on() -> WireguardEntry {
     felix(json!({"wireguardEnabled": true, "wireguardEnabledV6": true}))
 }
 
 #[test]
 fn what_nodes_with_a_key_have_is_sent_through_the_tunnel_and_all_else_as_before() {
-    let world = World::new(&cluster()).with(on());
+    let world = WireguardWorld::new(&cluster()).with(on());
     let (v4, v6) = (TunnelKind::WireguardV4, TunnelKind::WireguardV6);
     let device = &world.plan.tunnels[&v4];
     assert_eq!((device.name.as_str(), device.address), ("wireguard.cali", Some("10.0.1.1".parse().unwrap())));
@@ -131,7 +135,7 @@ fn what_nodes_with_a_key_have_is_sent_through_the_tunnel_and_all_else_as_before(
     assert_eq!(world.peers(v6), [("n2".to_owned(), 12), ("n3".to_owned(), 13)]);
     let peer = world.plan.wireguard_peers[&WireguardPeerId { tunnel: v6, node: "n2".into() }];
     assert_eq!(peer.endpoint.to_string(), "[fd00::2]:51821");
-    let rule = |is_ipv4| RoutingRule { is_ipv4, priority: 99, mark: 0x20_0000, table: Table(1) };
+    let rule = |is_ipv4| RoutingRule { is_ipv4, priority: 99, mark: 0x20_0000, table: RoutingTable(1) };
     assert_eq!(world.plan.routing_rules, [rule(true), rule(false)].into());
 
     assert_eq!(world.route(1, "10.0.2.0/26"), to(v4, "172.16.0.2"));
@@ -147,8 +151,8 @@ fn what_nodes_with_a_key_have_is_sent_through_the_tunnel_and_all_else_as_before(
 
 #[test]
 fn it_is_turned_on_and_off_and_leaves_nothing() {
-    let before = World::new(&cluster()).plan;
-    let world = World::new(&cluster()).with(on());
+    let before = WireguardWorld::new(&cluster()).plan;
+    let world = WireguardWorld::new(&cluster()).with(on());
     assert_ne!(world.plan, before);
     let world = world.with(felix(json!({})));
     assert_eq!(world.plan, before);
@@ -160,7 +164,7 @@ fn it_is_turned_on_and_off_and_leaves_nothing() {
 #[test]
 fn keys_come_change_and_go() {
     let v4 = TunnelKind::WireguardV4;
-    let world = World::new(&cluster()).with(on());
+    let world = WireguardWorld::new(&cluster()).with(on());
     let world = world.with(node(4, Some(4), None));
     assert_eq!(world.route(1, "10.0.4.0/26"), to(v4, "172.16.0.4"));
     assert_eq!(world.route(1, "10.0.3.1/32"), to(v4, "172.16.0.4"));
@@ -174,7 +178,7 @@ fn keys_come_change_and_go() {
 #[test]
 fn a_key_that_two_nodes_have_is_nobody_s() {
     let v4 = TunnelKind::WireguardV4;
-    let world = World::new(&cluster()).with(on()).with(node(2, Some(3), None));
+    let world = WireguardWorld::new(&cluster()).with(on()).with(node(2, Some(3), None));
     assert_eq!(world.peers(v4), []);
     assert_eq!(world.route(1, "10.0.3.0/26"), Some(RouteTarget::Throw));
     let world = world.with(node(2, Some(1), None));
@@ -185,7 +189,7 @@ fn a_key_that_two_nodes_have_is_nobody_s() {
 
 #[test]
 fn settings_are_followed() {
-    let world = World::new(&cluster()).with(felix(json!({
+    let world = WireguardWorld::new(&cluster()).with(felix(json!({
         "wireguardEnabled": true, "wireguardListeningPort": 51999, "wireguardMTU": 1300,
         "wireguardInterfaceName": "wg0", "wireguardRoutingRulePriority": 50, "wireguardKeepAlive": "25s",
         "wireguardThreadingEnabled": true, "routeTableRanges": [{"min": 40, "max": 60}],
@@ -194,7 +198,7 @@ fn settings_are_followed() {
     let device = &world.plan.tunnels[&v4];
     assert_eq!((device.name.as_str(), device.mtu), ("wg0", Some(1300)));
     assert_eq!(device.protocol, TunnelProtocol::Wireguard { port: 51999, mark: 0x20_0000, threaded: true });
-    let rule = RoutingRule { is_ipv4: true, priority: 50, mark: 0x20_0000, table: Table(40) };
+    let rule = RoutingRule { is_ipv4: true, priority: 50, mark: 0x20_0000, table: RoutingTable(40) };
     assert_eq!(world.plan.routing_rules, [rule].into());
     let peer = world.plan.wireguard_peers[&WireguardPeerId { tunnel: v4, node: "n2".into() }];
     assert_eq!((peer.endpoint.to_string().as_str(), peer.keepalive), ("172.16.0.2:51999", 25));
@@ -207,7 +211,7 @@ fn settings_are_followed() {
 fn nodes_encrypt_for_each_other_if_they_shall() {
     let v4 = TunnelKind::WireguardV4;
     let hosts = felix(json!({"wireguardEnabled": true, "wireguardHostEncryptionEnabled": true}));
-    let world = World::new(&cluster()).with(hosts);
+    let world = WireguardWorld::new(&cluster()).with(hosts);
     assert!(world.compute.settings().host_encryption);
     assert_eq!(world.plan.tunnels[&v4].address, None, "they use the addresses that they have");
     assert_eq!(world.route(1, "172.16.0.2/32"), to(v4, "172.16.0.2"));
@@ -218,7 +222,7 @@ fn nodes_encrypt_for_each_other_if_they_shall() {
     assert_eq!((world.route(1, "172.16.0.2/32"), world.route(1, "172.16.0.4/32")), (None, None));
 }
 
-fn any_entry() -> impl Strategy<Value = Entry> {
+fn any_entry() -> impl Strategy<Value = WireguardEntry> {
     let keys = || proptest::option::of(1u8..5);
     let settings = (any::<bool>(), any::<bool>(), any::<bool>(), 1u32..3);
     prop_oneof![
@@ -240,8 +244,8 @@ proptest! {
         history in proptest::collection::vec((any_entry(), any::<bool>()), 1..30),
         flushes in proptest::collection::vec(any::<bool>(), 30),
     ) {
-        let mut world = World::new(&[]);
-        let mut last: BTreeMap<Key, Value> = BTreeMap::new();
+        let mut world = WireguardWorld::new(&[]);
+        let mut last: BTreeMap<StoreKey, StoreValue> = BTreeMap::new();
         for (((key, value), present), flush) in history.into_iter().zip(flushes) {
             if present {
                 world.compute.put(&key, &value);
@@ -255,7 +259,7 @@ proptest! {
             }
         }
         world.flush();
-        let entries: Vec<Entry> = last.into_iter().collect();
-        prop_assert_eq!(world.plan, World::new(&entries).plan);
+        let entries: Vec<WireguardEntry> = last.into_iter().collect();
+        prop_assert_eq!(world.plan, WireguardWorld::new(&entries).plan);
     }
 }

@@ -5,14 +5,14 @@
 //! exist. When a large share of the objects of a class is missing at once, a batch is admitted as a whole or not at
 //! all, and withheld actions are reported. The guard decides; the caller reads the objects and executes the actions.
 
-use crate::balancer::ServiceName;
-use crate::node::garbage::Time;
+use crate::balancer::LoadBalancerServiceName;
+use crate::node::garbage::MonotonicTime;
 use crate::node::pods::PodName;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
 use std::time::Duration;
-use tortie_model::{Key, Kind};
+use tortie_model::{Kind, StoreKey};
 
 /// How long a node must be missing before its addresses and blocks are released. A shorter leak grace period shortens
 /// it.
@@ -30,14 +30,14 @@ const ROUND_DELAY: Duration = Duration::from_secs(1);
 
 /// The API or datastore that an object is read from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Origin {
+pub enum SubjectOrigin {
     Kubernetes,
     Datastore,
 }
 
 /// An object or relation that must be absent.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Subject {
+pub enum AbsenceSubject {
     /// A pod that holds any of the addresses assigned to it. The node is named as in Kubernetes.
     PodHold {
         pod: PodName,
@@ -46,7 +46,7 @@ pub enum Subject {
     },
     /// A service whose addresses have this handle.
     ServiceHold {
-        service: ServiceName,
+        service: LoadBalancerServiceName,
         handle: String,
     },
     /// Any pool that contains this address.
@@ -54,8 +54,8 @@ pub enum Subject {
         address: IpAddr,
     },
     Object {
-        origin: Origin,
-        key: Key,
+        origin: SubjectOrigin,
+        key: StoreKey,
     },
 }
 
@@ -74,20 +74,20 @@ pub enum SubjectClass {
 /// An action and the subjects that must be absent for it. The set is empty if the action relies on existing objects
 /// only.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Claim<A> {
+pub struct AbsenceClaim<A> {
     pub action: A,
-    pub absent: BTreeSet<Subject>,
+    pub absent: BTreeSet<AbsenceSubject>,
 }
 
 /// Number of objects of each class that the datastore refers to, missing or not.
-pub type References = BTreeMap<SubjectClass, usize>;
+pub type ReferenceCounts = BTreeMap<SubjectClass, usize>;
 
 /// Result of one round of claims.
 #[derive(Debug)]
-pub struct Admission<A> {
+pub struct ClaimAdmission<A> {
     pub actions: Vec<A>,
     /// When to submit the claims that were not admitted again.
-    pub retry: Option<Time>,
+    pub retry: Option<MonotonicTime>,
 }
 
 /// Counters for the metrics.
@@ -103,73 +103,73 @@ pub struct AbsenceCounters {
 
 /// A class of which such a large share is missing that no action is admitted until all absences are confirmed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Suspension {
+struct ClassSuspension {
     missing: usize,
     referenced: usize,
     claims: usize,
     reason: String,
-    until: Time,
+    until: MonotonicTime,
 }
 
 /// Reason why an action cannot be admitted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Obstacle {
-    Exists { subject: Subject },
-    Unknown { subject: Subject, error: String },
+enum ClaimObstacle {
+    Exists { subject: AbsenceSubject },
+    Unknown { subject: AbsenceSubject, error: String },
 }
 
 #[derive(Debug)]
 pub struct AbsenceGuard {
     node_grace: Duration,
     /// Time since which the lists of Kubernetes are complete.
-    synced: Option<Time>,
+    synced: Option<MonotonicTime>,
     /// Nodes that were removed within their grace period.
-    removed_nodes: BTreeMap<String, Time>,
+    removed_nodes: BTreeMap<String, MonotonicTime>,
     /// Objects that exist although they were missing from a list, and until when they are not read again.
-    contradicted: BTreeMap<Subject, Time>,
+    contradicted: BTreeMap<AbsenceSubject, MonotonicTime>,
     /// Objects that could not be read: the next round starts with the others.
-    failed: BTreeMap<(&'static str, SubjectClass), BTreeSet<Subject>>,
-    suspensions: BTreeMap<(&'static str, SubjectClass), Suspension>,
+    failed: BTreeMap<(&'static str, SubjectClass), BTreeSet<AbsenceSubject>>,
+    suspensions: BTreeMap<(&'static str, SubjectClass), ClassSuspension>,
     counters: AbsenceCounters,
 }
 
-impl<A> Claim<A> {
+impl<A> AbsenceClaim<A> {
     /// Creates a claim for an action that relies on existing objects only.
-    pub fn certain(action: A) -> Claim<A> {
-        Claim { action, absent: BTreeSet::new() }
+    pub fn certain(action: A) -> AbsenceClaim<A> {
+        AbsenceClaim { action, absent: BTreeSet::new() }
     }
 
-    pub fn if_absent(action: A, subject: Subject) -> Claim<A> {
-        Claim { action, absent: BTreeSet::from([subject]) }
+    pub fn if_absent(action: A, subject: AbsenceSubject) -> AbsenceClaim<A> {
+        AbsenceClaim { action, absent: BTreeSet::from([subject]) }
     }
 }
 
-impl Subject {
-    pub fn kubernetes(key: Key) -> Subject {
-        Subject::Object { origin: Origin::Kubernetes, key }
+impl AbsenceSubject {
+    pub fn kubernetes(key: StoreKey) -> AbsenceSubject {
+        AbsenceSubject::Object { origin: SubjectOrigin::Kubernetes, key }
     }
 
     /// Returns the subject of a node, named as in Kubernetes.
-    pub fn node(name: &str) -> Subject {
-        Subject::kubernetes(Key::resource(Kind::Node, "", name))
+    pub fn node(name: &str) -> AbsenceSubject {
+        AbsenceSubject::kubernetes(StoreKey::resource(Kind::Node, "", name))
     }
 
     fn class(&self) -> SubjectClass {
         match self {
-            Subject::PodHold { .. } => SubjectClass::Pods,
-            Subject::ServiceHold { .. } => SubjectClass::Services,
-            Subject::PoolOfAddress { .. } => SubjectClass::PoolAddresses,
-            Subject::Object { key, .. } => SubjectClass::of(key),
+            AbsenceSubject::PodHold { .. } => SubjectClass::Pods,
+            AbsenceSubject::ServiceHold { .. } => SubjectClass::Services,
+            AbsenceSubject::PoolOfAddress { .. } => SubjectClass::PoolAddresses,
+            AbsenceSubject::Object { key, .. } => SubjectClass::of(key),
         }
     }
 }
 
 impl SubjectClass {
-    pub fn of(key: &Key) -> SubjectClass {
+    pub fn of(key: &StoreKey) -> SubjectClass {
         match key {
-            Key::Resource { kind: Kind::Node, .. } => SubjectClass::Nodes,
-            Key::Resource { kind: Kind::Profile, .. } => SubjectClass::Profiles,
-            Key::Resource { kind: Kind::NetworkPolicy, .. } => SubjectClass::Policies,
+            StoreKey::Resource { kind: Kind::Node, .. } => SubjectClass::Nodes,
+            StoreKey::Resource { kind: Kind::Profile, .. } => SubjectClass::Profiles,
+            StoreKey::Resource { kind: Kind::NetworkPolicy, .. } => SubjectClass::Policies,
             _ => SubjectClass::Others,
         }
     }
@@ -189,24 +189,24 @@ impl fmt::Display for SubjectClass {
     }
 }
 
-impl fmt::Display for Subject {
+impl fmt::Display for AbsenceSubject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Subject::PodHold { pod, .. } => write!(f, "Pod({}/{})", pod.namespace, pod.name),
-            Subject::ServiceHold { service, .. } => {
+            AbsenceSubject::PodHold { pod, .. } => write!(f, "Pod({}/{})", pod.namespace, pod.name),
+            AbsenceSubject::ServiceHold { service, .. } => {
                 write!(f, "Service({}/{})", service.namespace, service.name)
             }
-            Subject::PoolOfAddress { address } => write!(f, "IPPool(of {address})"),
-            Subject::Object { key, .. } => write!(f, "{key}"),
+            AbsenceSubject::PoolOfAddress { address } => write!(f, "IPPool(of {address})"),
+            AbsenceSubject::Object { key, .. } => write!(f, "{key}"),
         }
     }
 }
 
-impl fmt::Display for Obstacle {
+impl fmt::Display for ClaimObstacle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Obstacle::Exists { subject } => write!(f, "{subject} exists"),
-            Obstacle::Unknown { subject, error } => {
+            ClaimObstacle::Exists { subject } => write!(f, "{subject} exists"),
+            ClaimObstacle::Unknown { subject, error } => {
                 write!(f, "whether {subject} exists is not known: {error}")
             }
         }
@@ -233,7 +233,7 @@ impl AbsenceGuard {
     }
 
     /// Records that the lists of Kubernetes are complete. The grace period of nodes missing from them starts now.
-    pub fn mark_synced(&mut self, now: Time) {
+    pub fn mark_synced(&mut self, now: MonotonicTime) {
         self.synced.get_or_insert(now);
     }
 
@@ -241,7 +241,7 @@ impl AbsenceGuard {
         self.removed_nodes.remove(name);
     }
 
-    pub fn remove_node(&mut self, name: &str, now: Time) {
+    pub fn remove_node(&mut self, name: &str, now: MonotonicTime) {
         let grace = self.node_grace;
         // A node removed longer ago has passed its grace period, like one that never existed.
         self.removed_nodes.retain(|_, since| now.saturating_sub(*since) < grace);
@@ -263,7 +263,7 @@ impl AbsenceGuard {
             return Ok(());
         }
         let reasons = self.suspensions.iter().map(|((_, class), suspension)| {
-            let Suspension { missing, referenced, claims, reason, .. } = suspension;
+            let ClassSuspension { missing, referenced, claims, reason, .. } = suspension;
             format!("{missing} of {referenced} {class} are missing from lists, {claims} actions are withheld: {reason}")
         });
         Err(reasons.collect::<Vec<String>>().join("; "))
@@ -274,15 +274,15 @@ impl AbsenceGuard {
     pub async fn admit<A, E: fmt::Display>(
         &mut self,
         scope: &'static str,
-        claims: Vec<Claim<A>>,
-        references: &References,
-        now: Time,
-        is_absent: impl AsyncFn(&Subject) -> Result<bool, E>,
-    ) -> Admission<A> {
-        let mut admission = Admission { actions: Vec::new(), retry: None };
-        let mut classes: BTreeMap<SubjectClass, Vec<Claim<A>>> = BTreeMap::new();
+        claims: Vec<AbsenceClaim<A>>,
+        references: &ReferenceCounts,
+        now: MonotonicTime,
+        is_absent: impl AsyncFn(&AbsenceSubject) -> Result<bool, E>,
+    ) -> ClaimAdmission<A> {
+        let mut admission = ClaimAdmission { actions: Vec::new(), retry: None };
+        let mut classes: BTreeMap<SubjectClass, Vec<AbsenceClaim<A>>> = BTreeMap::new();
         for claim in claims {
-            match claim.absent.first().map(Subject::class) {
+            match claim.absent.first().map(AbsenceSubject::class) {
                 Some(class) => classes.entry(class).or_default().push(claim),
                 None => admission.actions.push(claim.action),
             }
@@ -305,12 +305,12 @@ impl AbsenceGuard {
     async fn admit_class<A, E: fmt::Display>(
         &mut self,
         key: (&'static str, SubjectClass),
-        mut claims: Vec<Claim<A>>,
+        mut claims: Vec<AbsenceClaim<A>>,
         referenced: usize,
-        now: Time,
-        is_absent: &impl AsyncFn(&Subject) -> Result<bool, E>,
-    ) -> Admission<A> {
-        let mut admission = Admission { actions: Vec::new(), retry: None };
+        now: MonotonicTime,
+        is_absent: &impl AsyncFn(&AbsenceSubject) -> Result<bool, E>,
+    ) -> ClaimAdmission<A> {
+        let mut admission = ClaimAdmission { actions: Vec::new(), retry: None };
         let missing = claims.iter().filter_map(|claim| claim.absent.first()).collect::<BTreeSet<_>>().len();
         let referenced = referenced.max(missing);
         let is_large = missing * 2 > referenced && (missing > MAX_UNSUSPICIOUS || missing == referenced);
@@ -343,10 +343,10 @@ impl AbsenceGuard {
             if is_large {
                 admission.actions.clear();
                 let reason = obstacle.to_string();
-                self.suspend(key, Suspension { missing, referenced, claims: total, reason, until });
+                self.suspend(key, ClassSuspension { missing, referenced, claims: total, reason, until });
                 return admission;
             }
-            if let Obstacle::Unknown { subject, .. } = obstacle {
+            if let ClaimObstacle::Unknown { subject, .. } = obstacle {
                 failed.insert(subject);
                 failures += 1;
                 if failures >= MAX_FAILURES_PER_ROUND {
@@ -363,14 +363,15 @@ impl AbsenceGuard {
 
     /// Returns the time before which a claim on this missing subject is postponed. If a large share is missing, an
     /// existing object is not postponed but is an obstacle to the whole batch.
-    fn postponement(&self, subject: &Subject, is_large: bool) -> Option<Time> {
+    fn postponement(&self, subject: &AbsenceSubject, is_large: bool) -> Option<MonotonicTime> {
         let contradicted = self.contradicted.get(subject).copied().filter(|_| !is_large);
         let grace = match subject {
-            Subject::Object {
-                origin: Origin::Kubernetes,
-                key: Key::Resource { kind: Kind::Node, name, .. },
+            AbsenceSubject::Object {
+                origin: SubjectOrigin::Kubernetes,
+                key: StoreKey::Resource { kind: Kind::Node, name, .. },
             } => {
-                let since = self.removed_nodes.get(name).copied().or(self.synced).unwrap_or(Time::MAX);
+                let since =
+                    self.removed_nodes.get(name).copied().or(self.synced).unwrap_or(MonotonicTime::MAX);
                 Some(since.saturating_add(self.node_grace))
             }
             _ => None,
@@ -381,14 +382,14 @@ impl AbsenceGuard {
     /// Returns why a claim cannot be admitted. Subjects that are proven absent are added to `proven`.
     async fn find_obstacle<A, E: fmt::Display>(
         &mut self,
-        claim: &Claim<A>,
-        proven: &mut BTreeSet<Subject>,
-        now: Time,
-        is_absent: &impl AsyncFn(&Subject) -> Result<bool, E>,
-    ) -> Option<Obstacle> {
+        claim: &AbsenceClaim<A>,
+        proven: &mut BTreeSet<AbsenceSubject>,
+        now: MonotonicTime,
+        is_absent: &impl AsyncFn(&AbsenceSubject) -> Result<bool, E>,
+    ) -> Option<ClaimObstacle> {
         for subject in claim.absent.iter() {
             if self.contradicted.contains_key(subject) {
-                return Some(Obstacle::Exists { subject: subject.clone() });
+                return Some(ClaimObstacle::Exists { subject: subject.clone() });
             }
             if proven.contains(subject) {
                 continue;
@@ -400,20 +401,23 @@ impl AbsenceGuard {
                     self.counters.contradictions += 1;
                     self.contradicted.insert(subject.clone(), now + RECHECK_DELAY);
                     tracing::debug!(%subject, "keeping an object that is missing from a list but exists");
-                    return Some(Obstacle::Exists { subject: subject.clone() });
+                    return Some(ClaimObstacle::Exists { subject: subject.clone() });
                 }
                 Err(error) => {
                     self.counters.failures += 1;
                     tracing::warn!(%error, %subject, "keeping an object: cannot read whether it exists");
-                    return Some(Obstacle::Unknown { subject: subject.clone(), error: error.to_string() });
+                    return Some(ClaimObstacle::Unknown {
+                        subject: subject.clone(),
+                        error: error.to_string(),
+                    });
                 }
             }
         }
         None
     }
 
-    fn suspend(&mut self, key: (&'static str, SubjectClass), suspension: Suspension) {
-        let Suspension { missing, referenced, claims, reason, .. } = &suspension;
+    fn suspend(&mut self, key: (&'static str, SubjectClass), suspension: ClassSuspension) {
+        let ClassSuspension { missing, referenced, claims, reason, .. } = &suspension;
         if !self.suspensions.contains_key(&key) {
             tracing::warn!(
                 scope = key.0,
@@ -435,7 +439,7 @@ impl AbsenceGuard {
     }
 }
 
-fn earliest(one: Option<Time>, other: Option<Time>) -> Option<Time> {
+fn earliest(one: Option<MonotonicTime>, other: Option<MonotonicTime>) -> Option<MonotonicTime> {
     match (one, other) {
         (Some(one), Some(other)) => Some(one.min(other)),
         (one, other) => one.or(other),

@@ -3,20 +3,20 @@
 //! Pure: services, pools and blocks in, actions out. IPAM blocks are the source of truth: they record the addresses
 //! of a service under a handle derived from its name and UID. The status of the Service is updated from them.
 
-use crate::absence::{Claim, References, Subject, SubjectClass};
+use crate::absence::{AbsenceClaim, AbsenceSubject, ReferenceCounts, SubjectClass};
 use data_encoding::BASE64URL_NOPAD;
 use ipnet::IpNet;
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use tortie_ipam::block::{self, Release};
+use tortie_ipam::block::{self, ReleaseRequest};
 use tortie_ipam::owner::attribute;
-use tortie_ipam::pool::{Pool, Use};
-use tortie_ipam::{Owner, space};
-use tortie_model::ipam::Block;
+use tortie_ipam::pool::{AddressUse, AllocationPool};
+use tortie_ipam::{BlockOwner, space};
+use tortie_model::ipam::AddressBlock;
 use tortie_model::key::AffinityType;
 use tortie_model::kinds::AssignIPs;
-use tortie_model::kubernetes::{Service, ServiceForm};
+use tortie_model::kubernetes::{KubernetesService, ServiceType};
 
 const CLASS: &str = "calico";
 const POOLS: [&str; 2] = ["projectcalico.org/ipv4pools", "projectcalico.org/ipv6pools"];
@@ -26,19 +26,19 @@ const TYPE: &str = "LoadBalancer";
 const SERVICE: &str = "service";
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct ServiceName {
+pub struct LoadBalancerServiceName {
     pub namespace: String,
     pub name: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Action {
+pub enum BalancerAction {
     /// Releases addresses of a service that is gone or must not have them.
-    Release(Vec<Release>),
-    Assign(Wanted),
+    Release(Vec<ReleaseRequest>),
+    Assign(AddressAssignment),
     /// Writes the addresses of a service to its status.
     Report {
-        service: ServiceName,
+        service: LoadBalancerServiceName,
         uid: String,
         addresses: Vec<IpAddr>,
     },
@@ -46,15 +46,15 @@ pub enum Action {
 
 /// Addresses that a service is to be assigned.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wanted {
-    pub service: ServiceName,
+pub struct AddressAssignment {
+    pub service: LoadBalancerServiceName,
     pub handle: String,
     pub attributes: BTreeMap<String, String>,
-    pub what: Choice,
+    pub what: AddressChoice,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Choice {
+pub enum AddressChoice {
     /// Exactly these addresses.
     Addresses(Vec<IpAddr>),
     /// One address of each of these families, from the named pools if there are any.
@@ -62,9 +62,9 @@ pub enum Choice {
 }
 
 #[derive(Debug, Default)]
-pub struct Balancer {
-    services: BTreeMap<ServiceName, Service>,
-    pools: BTreeMap<String, Pool>,
+pub struct ServiceBalancer {
+    services: BTreeMap<LoadBalancerServiceName, KubernetesService>,
+    pools: BTreeMap<String, AllocationPool>,
     /// Addresses of services by block; blocks without any are omitted.
     held: BTreeMap<IpNet, Vec<HeldAddress>>,
 }
@@ -76,45 +76,47 @@ struct HeldAddress {
     address: IpAddr,
     sequence_number: u64,
     /// Service that the address was assigned to; `None` if the block does not record it.
-    service: Option<ServiceName>,
+    service: Option<LoadBalancerServiceName>,
 }
 
 /// Returns the owner of the blocks of load balancers.
-pub fn owner() -> Owner {
-    Owner { affinity: AffinityType::Virtual, name: "load-balancer".to_owned() }
+pub fn owner() -> BlockOwner {
+    BlockOwner { affinity: AffinityType::Virtual, name: "load-balancer".to_owned() }
 }
 
 /// Returns the IPAM handle of a service: `lb-` and a digest of its name, namespace and UID.
-pub fn handle(service: &ServiceName, uid: &str) -> String {
+pub fn handle(service: &LoadBalancerServiceName, uid: &str) -> String {
     let text = format!("{}-{}-{uid}", service.name, service.namespace).to_lowercase();
     let digest = BASE64URL_NOPAD.encode(&Sha256::digest(text.as_bytes()));
     format!("lb-{}", digest.replace(['-', '_', '.'], ""))
 }
 
-impl Balancer {
-    pub fn put_service(&mut self, name: ServiceName, service: Service) {
+impl ServiceBalancer {
+    pub fn put_service(&mut self, name: LoadBalancerServiceName, service: KubernetesService) {
         self.services.insert(name, service);
     }
 
-    pub fn remove_service(&mut self, name: &ServiceName) {
+    pub fn remove_service(&mut self, name: &LoadBalancerServiceName) {
         self.services.remove(name);
     }
 
-    pub fn put_pool(&mut self, name: &str, pool: Option<Pool>) {
+    pub fn put_pool(&mut self, name: &str, pool: Option<AllocationPool>) {
         match pool {
             Some(pool) => self.pools.insert(name.to_owned(), pool),
             None => self.pools.remove(name),
         };
     }
 
-    pub fn put_block(&mut self, block: &Block) {
-        let ours = |allocation: block::Allocation<'_>| {
+    pub fn put_block(&mut self, block: &AddressBlock) {
+        let ours = |allocation: block::AddressAllocation<'_>| {
             let service = allocation
                 .attribute(SERVICE)
                 .filter(|_| allocation.attribute(attribute::TYPE) == Some(TYPE))?;
             let handle = allocation.handle().filter(|handle| handle.starts_with("lb-"))?;
-            let named =
-                |namespace: &str| ServiceName { namespace: namespace.to_owned(), name: service.to_owned() };
+            let named = |namespace: &str| LoadBalancerServiceName {
+                namespace: namespace.to_owned(),
+                name: service.to_owned(),
+            };
             Some(HeldAddress {
                 handle: handle.to_owned(),
                 address: allocation.address,
@@ -134,7 +136,7 @@ impl Balancer {
     }
 
     /// Returns the actions to take. Without `mode` no service gets an address, and existing assignments are kept.
-    pub fn decide(&self, mode: Option<&AssignIPs>) -> Vec<Claim<Action>> {
+    pub fn decide(&self, mode: Option<&AssignIPs>) -> Vec<AbsenceClaim<BalancerAction>> {
         let Some(mode) = mode else { return Vec::new() };
         let mut by_handle: BTreeMap<&str, Vec<&HeldAddress>> = BTreeMap::new();
         for held in self.held.values().flatten() {
@@ -148,32 +150,35 @@ impl Balancer {
                 claims.extend(self.decide_one(name, service, handle, held));
             } else if !held.is_empty() {
                 // The service exists and must not have an address.
-                claims.push(Claim::certain(Action::Release(release(&held))));
+                claims.push(AbsenceClaim::certain(BalancerAction::Release(release(&held))));
             }
         }
         // The remaining handles belong to no known service.
         for (handle, held) in by_handle {
             let Some(service) = held.iter().find_map(|held| held.service.clone()) else { continue };
-            let subject = Subject::ServiceHold { service, handle: handle.to_owned() };
-            claims.push(Claim::if_absent(Action::Release(release(&held)), subject));
+            let subject = AbsenceSubject::ServiceHold { service, handle: handle.to_owned() };
+            claims.push(AbsenceClaim::if_absent(BalancerAction::Release(release(&held)), subject));
         }
         claims
     }
 
     /// Returns the number of services that have an address, and of addresses that are or should be in a pool.
-    pub fn references(&self) -> References {
+    pub fn references(&self) -> ReferenceCounts {
         let handles: BTreeSet<&str> = self.held.values().flatten().map(|held| held.handle.as_str()).collect();
         let addresses = self.held.values().map(Vec::len).sum();
-        References::from([(SubjectClass::Services, handles.len()), (SubjectClass::PoolAddresses, addresses)])
+        ReferenceCounts::from([
+            (SubjectClass::Services, handles.len()),
+            (SubjectClass::PoolAddresses, addresses),
+        ])
     }
 
     fn decide_one(
         &self,
-        name: &ServiceName,
-        service: &Service,
+        name: &LoadBalancerServiceName,
+        service: &KubernetesService,
         handle: String,
         held: Vec<&HeldAddress>,
-    ) -> Vec<Claim<Action>> {
+    ) -> Vec<AbsenceClaim<BalancerAction>> {
         let asked = asked(service);
         let asked = asked.as_deref();
         let pools = [4, 6].map(|version| self.named_pools(service, version));
@@ -191,12 +196,12 @@ impl Balancer {
             }
             // Keep the address until it is proven that no pool contains it.
             kept.insert(address);
-            let subject = Subject::PoolOfAddress { address };
-            claims.push(Claim::if_absent(Action::Release(release(&[held])), subject));
+            let subject = AbsenceSubject::PoolOfAddress { address };
+            claims.push(AbsenceClaim::if_absent(BalancerAction::Release(release(&[held])), subject));
         }
         let mut actions = Vec::new();
         if !unwanted.is_empty() {
-            actions.push(Action::Release(release(&unwanted)));
+            actions.push(BalancerAction::Release(release(&unwanted)));
         }
         match self.missing(service, asked, &kept, &pools) {
             Some(what) => {
@@ -206,7 +211,12 @@ impl Balancer {
                     (attribute::TYPE, TYPE),
                 ];
                 let attributes = attributes.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
-                actions.push(Action::Assign(Wanted { service: name.clone(), handle, attributes, what }));
+                actions.push(BalancerAction::Assign(AddressAssignment {
+                    service: name.clone(),
+                    handle,
+                    attributes,
+                    what,
+                }));
             }
             None if actions.is_empty() => {}
             None => return certain(actions, claims),
@@ -215,7 +225,11 @@ impl Balancer {
         let said: BTreeSet<IpAddr> = service.ingress_ips.iter().copied().collect();
         if said != kept {
             let addresses = kept.into_iter().collect();
-            actions.push(Action::Report { service: name.clone(), uid: service.uid.clone(), addresses });
+            actions.push(BalancerAction::Report {
+                service: name.clone(),
+                uid: service.uid.clone(),
+                addresses,
+            });
         }
         certain(actions, claims)
     }
@@ -223,7 +237,9 @@ impl Balancer {
     /// Returns whether a service may keep an address.
     fn may_keep(&self, address: IpAddr, asked: Option<&[IpAddr]>, pools: &[Option<Vec<IpNet>>; 2]) -> bool {
         let pool = self.pools.values().find(|pool| pool.cidr.contains(&address));
-        let Some(pool) = pool.filter(|pool| pool.uses.contains(&Use::LoadBalancer)) else { return false };
+        let Some(pool) = pool.filter(|pool| pool.uses.contains(&AddressUse::LoadBalancer)) else {
+            return false;
+        };
         if let Some(asked) = asked {
             return asked.contains(&address);
         }
@@ -235,33 +251,34 @@ impl Balancer {
 
     fn missing(
         &self,
-        service: &Service,
+        service: &KubernetesService,
         asked: Option<&[IpAddr]>,
         kept: &BTreeSet<IpAddr>,
         pools: &[Option<Vec<IpNet>>; 2],
-    ) -> Option<Choice> {
+    ) -> Option<AddressChoice> {
         if let Some(asked) = asked {
             let missing: Vec<IpAddr> =
                 asked.iter().copied().filter(|address| !kept.contains(address)).collect();
-            return (!missing.is_empty()).then_some(Choice::Addresses(missing));
+            return (!missing.is_empty()).then_some(AddressChoice::Addresses(missing));
         }
         let has = |version: u8| kept.iter().any(|address| space::version_of(*address) == version);
         let usable = |version: u8| {
             let named = pools[usize::from(version == 6)].as_ref();
             self.pools.values().any(|pool| {
                 let meant = named.map_or(pool.automatic, |named| named.contains(&pool.cidr));
-                let fits = space::version(&pool.cidr) == version && pool.uses.contains(&Use::LoadBalancer);
+                let fits =
+                    space::version(&pool.cidr) == version && pool.uses.contains(&AddressUse::LoadBalancer);
                 meant && fits && pool.enabled
             })
         };
         let lacks = |version: u8| service.ip_versions.contains(&version) && !has(version) && usable(version);
         let (v4, v6) = (lacks(4), lacks(6));
         let [v4_pools, v6_pools] = pools.clone().map(Option::unwrap_or_default);
-        (v4 || v6).then_some(Choice::Any { v4, v6, v4_pools, v6_pools })
+        (v4 || v6).then_some(AddressChoice::Any { v4, v6, v4_pools, v6_pools })
     }
 
     /// Returns the existing pools that a service names for a family, by name or by CIDR, or `None` if it names none.
-    fn named_pools(&self, service: &Service, version: u8) -> Option<Vec<IpNet>> {
+    fn named_pools(&self, service: &KubernetesService, version: u8) -> Option<Vec<IpNet>> {
         let texts = list(service, POOLS[usize::from(version == 6)])?;
         let known = |text: &String| {
             let by_cidr = || self.pools.values().find(|pool| text.parse() == Ok(pool.cidr));
@@ -272,8 +289,8 @@ impl Balancer {
 }
 
 /// Returns whether this controller assigns addresses to the service.
-fn is_managed(service: &Service, mode: &AssignIPs) -> bool {
-    if service.form != ServiceForm::LoadBalancer {
+fn is_managed(service: &KubernetesService, mode: &AssignIPs) -> bool {
+    if service.form != ServiceType::LoadBalancer {
         return false;
     }
     match service.load_balancer_class.as_deref() {
@@ -288,7 +305,7 @@ fn is_managed(service: &Service, mode: &AssignIPs) -> bool {
 }
 
 /// Returns the addresses that a service requests, at most one per family, or `None` if it accepts any.
-fn asked(service: &Service) -> Option<Vec<IpAddr>> {
+fn asked(service: &KubernetesService) -> Option<Vec<IpAddr>> {
     let all: Vec<IpAddr> = match list(service, ADDRESSES) {
         Some(texts) => texts.iter().filter_map(|text| text.parse().ok()).collect(),
         None => vec![service.load_balancer_ip?],
@@ -304,18 +321,21 @@ fn asked(service: &Service) -> Option<Vec<IpAddr>> {
 
 /// Parses a list in an annotation. An unreadable one yields an empty list: a service that requests a specific address
 /// must not get another one.
-fn list(service: &Service, annotation: &str) -> Option<Vec<String>> {
+fn list(service: &KubernetesService, annotation: &str) -> Option<Vec<String>> {
     let text = service.annotations.get(annotation)?;
     Some(serde_json::from_str(text).unwrap_or_default())
 }
 
 /// Puts actions that rely on no absence before the claims that do.
-fn certain(actions: Vec<Action>, claims: Vec<Claim<Action>>) -> Vec<Claim<Action>> {
-    actions.into_iter().map(Claim::certain).chain(claims).collect()
+fn certain(
+    actions: Vec<BalancerAction>,
+    claims: Vec<AbsenceClaim<BalancerAction>>,
+) -> Vec<AbsenceClaim<BalancerAction>> {
+    actions.into_iter().map(AbsenceClaim::certain).chain(claims).collect()
 }
 
-fn release(held: &[&HeldAddress]) -> Vec<Release> {
-    let one = |held: &&HeldAddress| Release {
+fn release(held: &[&HeldAddress]) -> Vec<ReleaseRequest> {
+    let one = |held: &&HeldAddress| ReleaseRequest {
         address: held.address,
         handle: Some(held.handle.clone()),
         sequence_number: Some(held.sequence_number),

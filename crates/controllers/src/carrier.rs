@@ -1,52 +1,52 @@
 //! Executes the actions that the cores decide. Failures are logged and counted; the next reconciliation finds the
 //! action again.
 
-use crate::absence::{Origin, Subject};
-use crate::balancer::{self, Choice, Wanted};
-use crate::lead::Place;
+use crate::absence::{AbsenceSubject, SubjectOrigin};
+use crate::balancer::{self, AddressAssignment, AddressChoice};
+use crate::lead::ControllerContext;
 use crate::lifecycle;
 use crate::node::garbage;
 use crate::node::pods::may_hold;
-use crate::policy_names::{self, Rename};
-use crate::write::Write;
+use crate::policy_names::{self, PolicyRename};
+use crate::write::ObjectWrite;
 use ipnet::IpNet;
 use std::net::IpAddr;
-use tortie_http::liveness::Heartbeat;
-use tortie_ipam::block::Release;
+use tortie_http::liveness::ComponentHeartbeat;
+use tortie_ipam::block::ReleaseRequest;
 use tortie_ipam::owner::attribute;
-use tortie_ipam::pool::Use;
-use tortie_ipam::{Allocator, Holder, Request, SpecificRequest};
-use tortie_model::{Key, KeyRange, Kind, Resource, Revision, Value};
-use tortie_store::orchestrator::Orchestrator;
-use tortie_store::{Client, Error, Resources};
+use tortie_ipam::pool::AddressUse;
+use tortie_ipam::{AddressHolder, Allocator, AssignRequest, SpecificRequest};
+use tortie_model::{KeyRange, Kind, Resource, Revision, StoreKey, StoreValue};
+use tortie_store::orchestrator::OrchestratorClient;
+use tortie_store::{ResourceClient, StoreClient, StoreError};
 
 /// Number of addresses released in one call.
 const BATCH: usize = 10_000;
 
 #[derive(Debug)]
-pub struct Carrier {
-    pub resources: Resources,
-    pub orchestrator: Orchestrator,
+pub struct ActionExecutor {
+    pub resources: ResourceClient,
+    pub orchestrator: OrchestratorClient,
     /// Client for Kubernetes objects; the datastore's client if Kubernetes is the datastore.
-    kubernetes: Client,
+    kubernetes: StoreClient,
     allocator: Allocator,
     namespace: String,
     /// Signalled for each action: there may be thousands, each with its own timeout.
-    pub heartbeat: Heartbeat,
+    pub heartbeat: ComponentHeartbeat,
 }
 
 /// Result of executing a batch of actions.
 #[derive(Debug, Default)]
-pub struct Outcome {
+pub struct CollectionOutcome {
     pub released: Vec<IpAddr>,
     pub failures: u64,
 }
 
-impl Carrier {
-    pub fn new(place: &Place, heartbeat: Heartbeat) -> Carrier {
+impl ActionExecutor {
+    pub fn new(place: &ControllerContext, heartbeat: ComponentHeartbeat) -> ActionExecutor {
         let allocator = Allocator::new(place.client.clone(), balancer::owner());
-        Carrier {
-            resources: Resources::new(place.client.clone()),
+        ActionExecutor {
+            resources: ResourceClient::new(place.client.clone()),
             orchestrator: place.orchestrator.clone(),
             kubernetes: place.kubernetes.clone().unwrap_or_else(|| place.client.clone()),
             allocator,
@@ -56,57 +56,57 @@ impl Carrier {
     }
 
     /// Returns whether an object does not exist, by reading it individually. An inconclusive response is an error.
-    pub async fn is_absent(&self, subject: &Subject) -> tortie_store::Result<bool> {
+    pub async fn is_absent(&self, subject: &AbsenceSubject) -> tortie_store::StoreResult<bool> {
         self.heartbeat.beat();
         match subject {
-            Subject::PodHold { pod, node, addresses } => {
+            AbsenceSubject::PodHold { pod, node, addresses } => {
                 let found = self.orchestrator.pod_hold(&pod.namespace, &pod.name).await?;
                 let held = |address: &IpAddr| may_hold(found.as_ref(), node.as_deref(), *address);
                 Ok(!addresses.iter().any(held))
             }
-            Subject::ServiceHold { service, handle } => {
+            AbsenceSubject::ServiceHold { service, handle } => {
                 let (namespace, name) = (service.namespace.clone(), service.name.clone());
-                let found = self.kubernetes.look_up(&Key::Service { namespace, name }).await?;
+                let found = self.kubernetes.look_up(&StoreKey::Service { namespace, name }).await?;
                 Ok(match found.map(|entry| entry.value) {
-                    Some(Value::Service(found)) => balancer::handle(service, &found.uid) != *handle,
+                    Some(StoreValue::Service(found)) => balancer::handle(service, &found.uid) != *handle,
                     Some(_) => false,
                     None => true,
                 })
             }
-            Subject::PoolOfAddress { address } => {
+            AbsenceSubject::PoolOfAddress { address } => {
                 let listing = self.resources.client().list(&KeyRange::all(Kind::IPPool)).await?;
                 if let Some(error) = listing.unreadable.into_iter().next() {
                     return Err(error);
                 }
                 // Revision 0 means that the API server does not serve the resource.
                 if listing.revision == Revision::from(0) {
-                    return Err(Error::Datastore("the API server does not serve IPPools".to_owned()));
+                    return Err(StoreError::Datastore("the API server does not serve IPPools".to_owned()));
                 }
                 is_in_no_pool(listing.entries.iter().map(|entry| &entry.value), *address)
             }
-            Subject::Object { origin: Origin::Kubernetes, key } => {
+            AbsenceSubject::Object { origin: SubjectOrigin::Kubernetes, key } => {
                 Ok(self.kubernetes.look_up(key).await?.is_none())
             }
-            Subject::Object { origin: Origin::Datastore, key } => {
+            AbsenceSubject::Object { origin: SubjectOrigin::Datastore, key } => {
                 Ok(self.resources.client().look_up(key).await?.is_none())
             }
         }
     }
 
-    pub async fn collect(&self, actions: Vec<garbage::Action>) -> Outcome {
-        let mut outcome = Outcome::default();
-        let mut leaks: Vec<Release> = Vec::new();
+    pub async fn collect(&self, actions: Vec<garbage::GarbageAction>) -> CollectionOutcome {
+        let mut outcome = CollectionOutcome::default();
+        let mut leaks: Vec<ReleaseRequest> = Vec::new();
         for action in actions {
             self.heartbeat.beat();
             match action {
-                garbage::Action::Release { handle, addresses } => {
+                garbage::GarbageAction::Release { handle, addresses } => {
                     tracing::info!(handle, addresses = addresses.len(), "releasing leaked addresses");
                     leaks.extend(addresses);
                 }
-                garbage::Action::ReleaseBlock { owner, cidr } => {
+                garbage::GarbageAction::ReleaseBlock { owner, cidr } => {
                     match self.allocator.release_affinity(&owner, cidr, true).await {
                         Ok(()) => tracing::info!(%owner, %cidr, "released an empty block"),
-                        Err(tortie_ipam::Error::DoesNotExist { .. }) => {}
+                        Err(tortie_ipam::IpamError::DoesNotExist { .. }) => {}
                         Err(error) => {
                             tracing::info!(%error, %owner, %cidr, "cannot release a block");
                             outcome.failures += 1;
@@ -124,7 +124,7 @@ impl Carrier {
         outcome
     }
 
-    async fn release(&self, addresses: &[Release]) -> (Vec<IpAddr>, u64) {
+    async fn release(&self, addresses: &[ReleaseRequest]) -> (Vec<IpAddr>, u64) {
         match self.allocator.release(addresses).await {
             Ok(report) => {
                 if let Some(error) = &report.error {
@@ -140,11 +140,11 @@ impl Carrier {
     }
 
     /// Executes an action of the balancer and returns whether it succeeded.
-    pub async fn balance(&self, action: balancer::Action) -> bool {
+    pub async fn balance(&self, action: balancer::BalancerAction) -> bool {
         self.heartbeat.beat();
         match action {
-            balancer::Action::Release(addresses) => self.release(&addresses).await.1 == 0,
-            balancer::Action::Assign(wanted) => {
+            balancer::BalancerAction::Release(addresses) => self.release(&addresses).await.1 == 0,
+            balancer::BalancerAction::Assign(wanted) => {
                 let service = wanted.service.clone();
                 match self.assign(wanted).await {
                     Ok(()) => true,
@@ -159,11 +159,11 @@ impl Carrier {
                     }
                 }
             }
-            balancer::Action::Report { service, uid, addresses } => {
+            balancer::BalancerAction::Report { service, uid, addresses } => {
                 let reported =
                     self.orchestrator.set_ingress(&service.namespace, &service.name, &uid, &addresses).await;
                 match reported {
-                    Ok(()) | Err(tortie_store::Error::DoesNotExist { .. }) => true,
+                    Ok(()) | Err(tortie_store::StoreError::DoesNotExist { .. }) => true,
                     Err(error) => {
                         tracing::warn!(%error, "cannot write the status of a service; trying again");
                         false
@@ -174,16 +174,16 @@ impl Carrier {
     }
 
     /// Executes a lifecycle action and returns whether it succeeded.
-    pub async fn see_off(&self, action: lifecycle::Action) -> bool {
+    pub async fn see_off(&self, action: lifecycle::LifecycleAction) -> bool {
         self.heartbeat.beat();
         let (what, done) = match action {
-            lifecycle::Action::Update(resource) => {
-                let write = Write::Update(resource);
+            lifecycle::LifecycleAction::Update(resource) => {
+                let write = ObjectWrite::Update(resource);
                 let key = write.key().to_string();
                 let written = write.carry_out_plainly(self.resources.client()).await;
                 (key, written.map_err(|error| error.to_string()))
             }
-            lifecycle::Action::GiveUpBlocks(cidr) => {
+            lifecycle::LifecycleAction::GiveUpBlocks(cidr) => {
                 // Blocks of nodes and blocks of load balancers.
                 let hosts = self.allocator.release_pool_affinities(cidr).await;
                 let own =
@@ -200,7 +200,7 @@ impl Carrier {
 
     /// Returns why policies must not be renamed yet, if they must not. All tortie-node pods must run this version,
     /// and there must be no calico-node pods, because they may look up policies by the old names.
-    pub async fn nodes_that_are_not_ready(&self) -> tortie_store::Result<Option<String>> {
+    pub async fn nodes_that_are_not_ready(&self) -> tortie_store::StoreResult<Option<String>> {
         for namespace in ["kube-system", "calico-system"] {
             let rollout = self.orchestrator.rollout(namespace, "calico-node").await?;
             if let Some(rollout) = rollout.filter(|rollout| rollout.wanted > 0) {
@@ -215,18 +215,18 @@ impl Carrier {
     }
 
     /// Renames a policy and returns whether it succeeded.
-    pub async fn rename(&self, rename: Rename) -> bool {
+    pub async fn rename(&self, rename: PolicyRename) -> bool {
         self.heartbeat.beat();
-        let Rename { from, to, resource } = rename;
+        let PolicyRename { from, to, resource } = rename;
         let client = self.resources.client();
-        let value = Value::Resource(resource.clone());
+        let value = StoreValue::Resource(resource.clone());
         let stored = match client.create(&to, &value).await {
-            Err(Error::AlreadyExists { current: Some(current), .. })
+            Err(StoreError::AlreadyExists { current: Some(current), .. })
                 if policy_names::says_the_same(&resource, &current) =>
             {
                 Ok(())
             }
-            Err(Error::AlreadyExists { .. }) => Err(format!(
+            Err(StoreError::AlreadyExists { .. }) => Err(format!(
                 "{to} says something else; both are in force. Delete the custom resource of the one that is wrong"
             )),
             created => created.map(drop).map_err(|error| error.to_string()),
@@ -234,7 +234,7 @@ impl Carrier {
         let done = match stored {
             Ok(()) => match client.revision(&resource.metadata().resource_version) {
                 Ok(version) => match client.delete(&from, Some(&version)).await {
-                    Ok(_) | Err(Error::DoesNotExist { .. }) => Ok(()),
+                    Ok(_) | Err(StoreError::DoesNotExist { .. }) => Ok(()),
                     Err(error) => Err(error.to_string()),
                 },
                 Err(error) => Err(error.to_string()),
@@ -248,16 +248,16 @@ impl Carrier {
         done.is_ok()
     }
 
-    async fn assign(&self, wanted: Wanted) -> Result<(), String> {
+    async fn assign(&self, wanted: AddressAssignment) -> Result<(), String> {
         let mut attributes = wanted.attributes;
         let now = format!("{:.9}", jiff::Timestamp::now()).replace('T', " ").replace('Z', " +0000 UTC");
         attributes.insert(attribute::TIMESTAMP.to_owned(), now);
-        let holder = Holder::new(Some(&wanted.handle), attributes);
+        let holder = AddressHolder::new(Some(&wanted.handle), attributes);
         match wanted.what {
-            Choice::Addresses(addresses) => {
+            AddressChoice::Addresses(addresses) => {
                 for address in addresses {
                     let request = SpecificRequest {
-                        intended: Some(Use::LoadBalancer),
+                        intended: Some(AddressUse::LoadBalancer),
                         max_per_handle: Some(1),
                         ..SpecificRequest::new(address, holder.clone())
                     };
@@ -265,14 +265,14 @@ impl Carrier {
                 }
                 Ok(())
             }
-            Choice::Any { v4, v6, v4_pools, v6_pools } => {
-                let request = Request {
+            AddressChoice::Any { v4, v6, v4_pools, v6_pools } => {
+                let request = AssignRequest {
                     v4_pools,
                     v6_pools,
-                    intended: Use::LoadBalancer,
+                    intended: AddressUse::LoadBalancer,
                     // A repeated request returns the same address.
                     max_per_handle: Some(1),
-                    ..Request::new(holder, u32::from(v4), u32::from(v6))
+                    ..AssignRequest::new(holder, u32::from(v4), u32::from(v6))
                 };
                 let assigned =
                     self.allocator.auto_assign(&request).await.map_err(|failed| failed.error.to_string())?;
@@ -287,14 +287,18 @@ impl Carrier {
 }
 
 /// Returns whether none of these pools contains the address. A pool whose CIDR cannot be parsed is an error.
-fn is_in_no_pool<'a>(pools: impl Iterator<Item = &'a Value>, address: IpAddr) -> tortie_store::Result<bool> {
+fn is_in_no_pool<'a>(
+    pools: impl Iterator<Item = &'a StoreValue>,
+    address: IpAddr,
+) -> tortie_store::StoreResult<bool> {
     for pool in pools {
-        let Value::Resource(Resource::IPPool(pool)) = pool else { continue };
-        let cidr: IpNet = pool.spec.cidr.parse().map_err(|error: ipnet::AddrParseError| Error::Parse {
-            key: Key::resource(Kind::IPPool, "", &pool.metadata.name).to_string(),
-            value: pool.spec.cidr.clone(),
-            reason: error.to_string(),
-        })?;
+        let StoreValue::Resource(Resource::IPPool(pool)) = pool else { continue };
+        let cidr: IpNet =
+            pool.spec.cidr.parse().map_err(|error: ipnet::AddrParseError| StoreError::Parse {
+                key: StoreKey::resource(Kind::IPPool, "", &pool.metadata.name).to_string(),
+                value: pool.spec.cidr.clone(),
+                reason: error.to_string(),
+            })?;
         if cidr.contains(&address) {
             return Ok(false);
         }
@@ -311,16 +315,16 @@ mod tests {
     fn only_readable_pools_prove_an_absence() {
         let pool = |cidr: &str| {
             let text = json!({"metadata": {"name": "p"}, "spec": {"cidr": cidr}}).to_string();
-            Value::decode(&Key::resource(Kind::IPPool, "", "p"), text.as_bytes()).unwrap()
+            StoreValue::decode(&StoreKey::resource(Kind::IPPool, "", "p"), text.as_bytes()).unwrap()
         };
         let address = "198.51.100.1".parse().unwrap();
         let judge = |cidrs: &[&str]| {
-            let pools: Vec<Value> = cidrs.iter().map(|cidr| pool(cidr)).collect();
+            let pools: Vec<StoreValue> = cidrs.iter().map(|cidr| pool(cidr)).collect();
             is_in_no_pool(pools.iter(), address)
         };
         assert!(judge(&[]).unwrap());
         assert!(judge(&["192.0.2.0/24", "fd51::/64"]).unwrap());
         assert!(!judge(&["192.0.2.0/24", "198.51.100.0/24"]).unwrap());
-        assert!(matches!(judge(&["nonsense"]), Err(Error::Parse { .. })));
+        assert!(matches!(judge(&["nonsense"]), Err(StoreError::Parse { .. })));
     }
 }

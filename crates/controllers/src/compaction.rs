@@ -1,25 +1,25 @@
 //! Compacts the datastore's history periodically, if no other component does.
 
-use crate::metrics::Counters;
+use crate::metrics::ControllerCounters;
 use std::time::Duration;
 use tokio::time::Instant;
-use tortie_store::Compactor;
+use tortie_store::HistoryCompactor;
 
 #[derive(Debug)]
-pub struct Compaction {
-    compactor: Option<Compactor>,
+pub struct PeriodicCompaction {
+    compactor: Option<HistoryCompactor>,
     /// Time of the last compaction attempt.
     last: Option<Instant>,
 }
 
-impl Compaction {
-    pub fn new(compactor: Option<Compactor>) -> Compaction {
-        Compaction { compactor, last: None }
+impl PeriodicCompaction {
+    pub fn new(compactor: Option<HistoryCompactor>) -> PeriodicCompaction {
+        PeriodicCompaction { compactor, last: None }
     }
 
     /// Compacts if the period has elapsed. The first call is made immediately: it compacts nothing but records the
     /// revision up to which the next one will.
-    pub async fn run(&mut self, period: Option<Duration>, counters: &mut Counters) {
+    pub async fn run(&mut self, period: Option<Duration>, counters: &mut ControllerCounters) {
         let (Some(compactor), Some(period)) = (&mut self.compactor, period) else { return };
         if self.last.is_some_and(|last| last.elapsed() < period) {
             return;

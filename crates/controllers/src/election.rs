@@ -6,8 +6,8 @@
 
 use jiff::Timestamp;
 use std::time::Duration;
-use tortie_http::liveness::Heartbeat;
-use tortie_store::orchestrator::{Lease, Orchestrator, is_too_late};
+use tortie_http::liveness::ComponentHeartbeat;
+use tortie_store::orchestrator::{LeaderLease, OrchestratorClient, is_too_late};
 
 /// Duration of a lease without renewal.
 const HOLDS: Duration = Duration::from_secs(15);
@@ -18,40 +18,43 @@ const LOOKS: Duration = Duration::from_secs(2);
 
 /// State of one candidate. Does no I/O.
 #[derive(Debug)]
-pub struct Candidate {
+pub struct LeaseCandidate {
     identity: String,
     /// The lease when it was last seen to change, and the time of that.
-    observed: Option<(Lease, Duration)>,
+    observed: Option<(LeaderLease, Duration)>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum ElectionStep {
     /// Write this lease; the replica whose write succeeds leads.
-    Write(Lease),
+    Write(LeaderLease),
     /// Another replica leads.
     Wait,
 }
 
-impl Candidate {
-    pub fn new(identity: &str) -> Candidate {
-        Candidate { identity: identity.to_owned(), observed: None }
+impl LeaseCandidate {
+    pub fn new(identity: &str) -> LeaseCandidate {
+        LeaseCandidate { identity: identity.to_owned(), observed: None }
     }
 
     /// Returns the next step for the lease as read. `now` is monotonic; `clock` is the wall-clock time written to the
     /// lease.
-    pub fn look(&mut self, found: Option<Lease>, now: Duration, clock: Timestamp) -> Step {
+    pub fn look(&mut self, found: Option<LeaderLease>, now: Duration, clock: Timestamp) -> ElectionStep {
         let time = written(clock);
-        let mine = |lease: &Lease| Lease {
+        let mine = |lease: &LeaderLease| LeaderLease {
             holder: self.identity.clone(),
             seconds: u32::try_from(HOLDS.as_secs()).unwrap_or(u32::MAX),
             renewed: time.clone(),
             ..lease.clone()
         };
         let Some(lease) = found else {
-            return Step::Write(Lease { acquired: time.clone(), ..mine(&Lease::default()) });
+            return ElectionStep::Write(LeaderLease {
+                acquired: time.clone(),
+                ..mine(&LeaderLease::default())
+            });
         };
         if lease.holder == self.identity {
-            return Step::Write(mine(&lease));
+            return ElectionStep::Write(mine(&lease));
         }
         let since = match &self.observed {
             Some((seen, since)) if *seen == lease => *since,
@@ -64,9 +67,9 @@ impl Candidate {
         match lease.holder.is_empty() || now.saturating_sub(since) >= holds {
             true => {
                 let transitions = lease.transitions.saturating_add(1);
-                Step::Write(Lease { acquired: time.clone(), transitions, ..mine(&lease) })
+                ElectionStep::Write(LeaderLease { acquired: time.clone(), transitions, ..mine(&lease) })
             }
-            false => Step::Wait,
+            false => ElectionStep::Wait,
         }
     }
 }
@@ -77,18 +80,18 @@ fn written(clock: Timestamp) -> String {
 
 /// A replica's participation in the election for one Lease.
 #[derive(Clone, Debug)]
-pub struct Election {
-    pub orchestrator: Orchestrator,
+pub struct LeaderElection {
+    pub orchestrator: OrchestratorClient,
     pub namespace: String,
     pub name: String,
     pub identity: String,
 }
 
-impl Election {
+impl LeaderElection {
     /// Waits until this replica leads.
-    pub async fn won(&self, heartbeat: &Heartbeat) {
+    pub async fn won(&self, heartbeat: &ComponentHeartbeat) {
         let started = tokio::time::Instant::now();
-        let (mut candidate, mut troubled) = (Candidate::new(&self.identity), false);
+        let (mut candidate, mut troubled) = (LeaseCandidate::new(&self.identity), false);
         loop {
             heartbeat.beat();
             match self.attempt(&mut candidate, started.elapsed()).await {
@@ -105,13 +108,13 @@ impl Election {
     }
 
     /// Renews the lease. Returns when that has failed for too long or another replica holds the lease.
-    pub async fn lost(&self, heartbeat: &Heartbeat) {
+    pub async fn lost(&self, heartbeat: &ComponentHeartbeat) {
         let started = tokio::time::Instant::now();
         let mut renewed = started;
         loop {
             heartbeat.beat();
             tokio::time::sleep(LOOKS).await;
-            let mut candidate = Candidate::new(&self.identity);
+            let mut candidate = LeaseCandidate::new(&self.identity);
             let attempt = self.attempt(&mut candidate, started.elapsed());
             match tokio::time::timeout_at(renewed + GIVES_UP, attempt).await {
                 Ok(Ok(true)) => renewed = tokio::time::Instant::now(),
@@ -130,7 +133,7 @@ impl Election {
         if let Ok(Some(lease)) = self.orchestrator.lease(&self.namespace, &self.name).await
             && lease.holder == self.identity
         {
-            let free = Lease { holder: String::new(), ..lease };
+            let free = LeaderLease { holder: String::new(), ..lease };
             if let Err(error) = self.orchestrator.write_lease(&self.namespace, &self.name, &free).await {
                 tracing::debug!(%error, "cannot release the lease; it will expire");
             }
@@ -138,11 +141,15 @@ impl Election {
     }
 
     /// Tries to acquire or renew the lease and returns whether this replica leads.
-    async fn attempt(&self, candidate: &mut Candidate, now: Duration) -> tortie_store::Result<bool> {
+    async fn attempt(
+        &self,
+        candidate: &mut LeaseCandidate,
+        now: Duration,
+    ) -> tortie_store::StoreResult<bool> {
         let found = self.orchestrator.lease(&self.namespace, &self.name).await?;
         match candidate.look(found, now, Timestamp::now()) {
-            Step::Wait => Ok(false),
-            Step::Write(lease) => {
+            ElectionStep::Wait => Ok(false),
+            ElectionStep::Write(lease) => {
                 match self.orchestrator.write_lease(&self.namespace, &self.name, &lease).await {
                     Ok(_) => Ok(true),
                     Err(error) if is_too_late(&error) => Ok(false),
@@ -169,24 +176,24 @@ mod tests {
 
     #[test]
     fn a_lease_that_does_not_change_runs_out_and_no_other() {
-        let mut candidate = Candidate::new("b");
+        let mut candidate = LeaseCandidate::new("b");
         let clock = Timestamp::UNIX_EPOCH;
-        let Step::Write(first) = Candidate::new("a").look(None, at(0), clock) else { panic!() };
+        let ElectionStep::Write(first) = LeaseCandidate::new("a").look(None, at(0), clock) else { panic!() };
         assert_eq!(
             (first.holder.as_str(), first.seconds, first.renewed.as_str()),
             ("a", 15, "1970-01-01T00:00:00.000000Z")
         );
-        let seen = Lease { version: "1".into(), ..first };
-        assert_eq!(candidate.look(Some(seen.clone()), at(100), clock), Step::Wait);
-        assert_eq!(candidate.look(Some(seen.clone()), at(114), clock), Step::Wait);
-        let renewed = Lease { version: "2".into(), ..seen.clone() };
-        assert_eq!(candidate.look(Some(renewed.clone()), at(115), clock), Step::Wait);
-        assert_eq!(candidate.look(Some(renewed.clone()), at(129), clock), Step::Wait);
-        let Step::Write(taken) = candidate.look(Some(renewed), at(130), clock) else { panic!() };
+        let seen = LeaderLease { version: "1".into(), ..first };
+        assert_eq!(candidate.look(Some(seen.clone()), at(100), clock), ElectionStep::Wait);
+        assert_eq!(candidate.look(Some(seen.clone()), at(114), clock), ElectionStep::Wait);
+        let renewed = LeaderLease { version: "2".into(), ..seen.clone() };
+        assert_eq!(candidate.look(Some(renewed.clone()), at(115), clock), ElectionStep::Wait);
+        assert_eq!(candidate.look(Some(renewed.clone()), at(129), clock), ElectionStep::Wait);
+        let ElectionStep::Write(taken) = candidate.look(Some(renewed), at(130), clock) else { panic!() };
         assert_eq!((taken.holder.as_str(), taken.transitions, taken.version.as_str()), ("b", 1, "2"));
-        let free = Lease { holder: String::new(), ..seen };
+        let free = LeaderLease { holder: String::new(), ..seen };
         assert!(
-            matches!(candidate.look(Some(free), at(131), clock), Step::Write(_)),
+            matches!(candidate.look(Some(free), at(131), clock), ElectionStep::Write(_)),
             "one that was given up"
         );
     }
@@ -196,10 +203,10 @@ mod tests {
         /// take it.
         #[test]
         fn there_is_one_leader_at_most(steps in proptest::collection::vec((0..3_usize, 1..4_u64, any::<bool>()), 1..300)) {
-            let mut stored: Option<Lease> = None;
+            let mut stored: Option<LeaderLease> = None;
             let mut version = 0_u32;
             let names = ["a", "b", "c"];
-            let mut candidates = names.map(Candidate::new);
+            let mut candidates = names.map(LeaseCandidate::new);
             // Time until which each replica considers itself the leader.
             let mut leads = [at(0); 3];
             let mut now = at(1000);
@@ -209,9 +216,9 @@ mod tests {
                 if !works {
                     continue;
                 }
-                if let Step::Write(lease) = candidates[who].look(stored.clone(), now, Timestamp::UNIX_EPOCH) {
+                if let ElectionStep::Write(lease) = candidates[who].look(stored.clone(), now, Timestamp::UNIX_EPOCH) {
                     version += 1;
-                    stored = Some(Lease { version: version.to_string(), ..lease });
+                    stored = Some(LeaderLease { version: version.to_string(), ..lease });
                     leads[who] = now + GIVES_UP;
                 }
                 prop_assert!(leads.iter().filter(|until| **until > now).count() <= 1, "{leads:?} at {now:?}");

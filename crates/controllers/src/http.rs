@@ -1,6 +1,6 @@
 //! HTTP endpoints for health probes and metrics.
 
-use crate::state::State;
+use crate::state::ControllerState;
 use axum::Router;
 use axum::extract::State as Shared;
 use axum::http::StatusCode;
@@ -13,26 +13,26 @@ use tokio::sync::watch;
 /// Delay after a failure to listen.
 const RETRY: Duration = Duration::from_secs(2);
 
-pub fn health(state: Arc<State>) -> Router {
+pub fn health(state: Arc<ControllerState>) -> Router {
     Router::new().route("/liveness", get(liveness)).route("/readiness", get(readiness)).with_state(state)
 }
 
-pub fn metrics(state: Arc<State>) -> Router {
+pub fn metrics(state: Arc<ControllerState>) -> Router {
     Router::new().route("/metrics", get(page)).with_state(state)
 }
 
-async fn liveness(Shared(state): Shared<Arc<State>>) -> (StatusCode, String) {
+async fn liveness(Shared(state): Shared<Arc<ControllerState>>) -> (StatusCode, String) {
     state.liveness.page()
 }
 
-async fn readiness(Shared(state): Shared<Arc<State>>) -> (StatusCode, String) {
+async fn readiness(Shared(state): Shared<Arc<ControllerState>>) -> (StatusCode, String) {
     match state.trouble() {
         None => (StatusCode::OK, "ready\n".to_owned()),
         Some(reasons) => (StatusCode::SERVICE_UNAVAILABLE, reasons + "\n"),
     }
 }
 
-async fn page(Shared(state): Shared<Arc<State>>) -> ([(&'static str, &'static str); 1], String) {
+async fn page(Shared(state): Shared<Arc<ControllerState>>) -> ([(&'static str, &'static str); 1], String) {
     ([("content-type", "text/plain; version=0.0.4; charset=utf-8")], state.metrics())
 }
 

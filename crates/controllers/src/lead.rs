@@ -1,32 +1,32 @@
 //! The loop of the leading replica: receives events, passes them to the cores and executes the actions that they
 //! decide.
 
-use crate::absence::{AbsenceGuard, Admission, Claim, Origin, References};
-use crate::balancer::{Balancer, ServiceName};
-use crate::carrier::Carrier;
-use crate::compaction::Compaction;
+use crate::absence::{AbsenceClaim, AbsenceGuard, ClaimAdmission, ReferenceCounts, SubjectOrigin};
+use crate::balancer::{LoadBalancerServiceName, ServiceBalancer};
+use crate::carrier::ActionExecutor;
+use crate::compaction::PeriodicCompaction;
 use crate::lifecycle;
-use crate::metrics::{self, Counters};
-use crate::mirror::{Mirror, Parts};
-use crate::node::garbage::{Garbage, Nodes};
+use crate::metrics::{self, ControllerCounters};
+use crate::mirror::{KubernetesMirror, MirrorSelection};
+use crate::node::garbage::{AddressCollector, NodeIndex};
 use crate::node::host_endpoints;
-use crate::node::pods::{PodName, Pods};
-use crate::policy_names::{self, PolicyNames};
-use crate::settings::Settings;
-use crate::state::{ABSENCE, State};
+use crate::node::pods::{PodIndex, PodName};
+use crate::policy_names::{self, MisnamedPolicies};
+use crate::settings::ControllerSettings;
+use crate::state::{ABSENCE, ControllerState};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tortie_ipam::facts;
-use tortie_ipam::pool::Pool;
+use tortie_ipam::pool::AllocationPool;
 use tortie_model::key::AffinityType;
-use tortie_model::kinds::{HostEndpoint, IPPool, Node, Switch, Tier};
+use tortie_model::kinds::{EnabledSwitch, HostEndpoint, IPPool, Node, Tier};
 use tortie_model::names::split_workload_endpoint_name;
-use tortie_model::{FeedEvent, Key, KeyRange, Kind, Resource, Value};
-use tortie_store::Client;
-use tortie_store::orchestrator::Orchestrator;
+use tortie_model::{FeedEvent, KeyRange, Kind, Resource, StoreKey, StoreValue};
+use tortie_store::StoreClient;
+use tortie_store::orchestrator::OrchestratorClient;
 use tortie_sync::Feed;
 
 /// Maximum number of events received before the cores run.
@@ -50,19 +50,19 @@ const ROLLOUT_CHECKS: Duration = Duration::from_secs(10);
 
 /// Connections and state shared by the controllers.
 #[derive(Clone, Debug)]
-pub struct Place {
-    pub client: Client,
+pub struct ControllerContext {
+    pub client: StoreClient,
     /// Client for Kubernetes; `None` if it is the datastore.
-    pub kubernetes: Option<Client>,
-    pub orchestrator: Orchestrator,
+    pub kubernetes: Option<StoreClient>,
+    pub orchestrator: OrchestratorClient,
     /// Namespace in which nodes and controllers run.
     pub namespace: String,
-    pub state: Arc<State>,
+    pub state: Arc<ControllerState>,
 }
 
 /// Origin of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Source {
+enum EventSource {
     /// A datastore other than Kubernetes.
     Datastore,
     Kubernetes,
@@ -70,32 +70,32 @@ enum Source {
     Both,
 }
 
-impl Source {
+impl EventSource {
     fn is_datastore(self) -> bool {
-        self != Source::Kubernetes
+        self != EventSource::Kubernetes
     }
 
     fn is_kubernetes(self) -> bool {
-        self != Source::Datastore
+        self != EventSource::Datastore
     }
 }
 
 /// Objects received so far, held by the cores.
 #[derive(Debug, Default)]
-struct Cores {
-    garbage: Garbage,
-    pods: Pods,
-    nodes: Nodes,
+struct ControllerCores {
+    garbage: AddressCollector,
+    pods: PodIndex,
+    nodes: NodeIndex,
     datastore_nodes: BTreeMap<String, Node>,
     host_endpoints: BTreeMap<String, HostEndpoint>,
-    pools: BTreeMap<String, Pool>,
+    pools: BTreeMap<String, AllocationPool>,
     stored_pools: BTreeMap<String, IPPool>,
     tiers: BTreeMap<String, Tier>,
     /// Tier of each policy.
-    policies: BTreeMap<Key, String>,
-    policy_names: PolicyNames,
-    balancer: Balancer,
-    mirror: Mirror,
+    policies: BTreeMap<StoreKey, String>,
+    policy_names: MisnamedPolicies,
+    balancer: ServiceBalancer,
+    mirror: KubernetesMirror,
     guard: AbsenceGuard,
     /// The datastore is not Kubernetes.
     is_separate: bool,
@@ -104,17 +104,17 @@ struct Cores {
 }
 
 /// Runs until a feed ends, which only happens on a fatal error.
-pub async fn lead(place: Place, mut settings: watch::Receiver<Arc<Settings>>) {
-    let mut feeds = Feeds::new(&place);
+pub async fn lead(place: ControllerContext, mut settings: watch::Receiver<Arc<ControllerSettings>>) {
+    let mut feeds = EventFeeds::new(&place);
     let heartbeat = place.state.liveness.part(LEADER);
-    let carrier = Carrier::new(&place, heartbeat);
-    let mut cores = Cores { is_separate: place.kubernetes.is_some(), ..Cores::default() };
-    let mut counters = Counters::default();
+    let carrier = ActionExecutor::new(&place, heartbeat);
+    let mut cores = ControllerCores { is_separate: place.kubernetes.is_some(), ..ControllerCores::default() };
+    let mut counters = ControllerCounters::default();
     let (started, mut tick) = (Instant::now(), tokio::time::interval(TICK));
     // Time of the next reconciliation, if one is scheduled.
     let mut look: Option<Instant> = Some(started);
     let mut counted = started;
-    let mut compaction = Compaction::new(place.client.compactor());
+    let mut compaction = PeriodicCompaction::new(place.client.compactor());
     loop {
         carrier.heartbeat.beat();
         let period = settings.borrow().compaction_period();
@@ -182,10 +182,10 @@ async fn until(moment: Option<Instant>) {
 
 /// Runs the garbage collection of addresses if it is due.
 async fn collect(
-    settings: &Settings,
-    cores: &mut Cores,
-    carrier: &Carrier,
-    counters: &mut Counters,
+    settings: &ControllerSettings,
+    cores: &mut ControllerCores,
+    carrier: &ActionExecutor,
+    counters: &mut ControllerCounters,
     now: Duration,
 ) {
     if settings.node().is_none() {
@@ -220,10 +220,10 @@ async fn collect(
 
 /// Renames misnamed policies once all nodes know them by their new names.
 async fn rename_policies(
-    settings: &Settings,
-    cores: &mut Cores,
-    carrier: &Carrier,
-    counters: &mut Counters,
+    settings: &ControllerSettings,
+    cores: &mut ControllerCores,
+    carrier: &ActionExecutor,
+    counters: &mut ControllerCounters,
     now: Duration,
 ) {
     counters.misnamed_policies = cores.policy_names.count();
@@ -256,25 +256,25 @@ async fn rename_policies(
 async fn admit<A>(
     guard: &mut AbsenceGuard,
     scope: &'static str,
-    claims: Vec<Claim<A>>,
-    references: &References,
-    carrier: &Carrier,
+    claims: Vec<AbsenceClaim<A>>,
+    references: &ReferenceCounts,
+    carrier: &ActionExecutor,
     now: Duration,
-) -> Admission<A> {
+) -> ClaimAdmission<A> {
     guard.admit(scope, claims, references, now, async |subject| carrier.is_absent(subject).await).await
 }
 
 /// Reconciles everything that depends on objects only, not on time. Returns when to run again.
 async fn reconcile(
-    settings: &Settings,
-    cores: &mut Cores,
-    carrier: &Carrier,
-    counters: &mut Counters,
+    settings: &ControllerSettings,
+    cores: &mut ControllerCores,
+    carrier: &ActionExecutor,
+    counters: &mut ControllerCounters,
     now: Duration,
 ) -> Option<Duration> {
     let mut retries = Vec::new();
     if let Some(node) = settings.node() {
-        let origin = if cores.is_separate { Origin::Datastore } else { Origin::Kubernetes };
+        let origin = if cores.is_separate { SubjectOrigin::Datastore } else { SubjectOrigin::Kubernetes };
         let config = node.host_endpoint.as_ref();
         let claims = host_endpoints::writes(config, &cores.datastore_nodes, &cores.host_endpoints, origin);
         let references = host_endpoints::references(&cores.host_endpoints);
@@ -304,7 +304,7 @@ async fn reconcile(
         for write in admission.actions {
             carrier.heartbeat.beat();
             let key = write.key();
-            let node = matches!(key, Key::Resource { kind: Kind::Node, .. });
+            let node = matches!(key, StoreKey::Resource { kind: Kind::Node, .. });
             // Deleting a node through `Resources` also deletes its dependent objects.
             let written = match node {
                 true => write.carry_out(&carrier.resources).await,
@@ -320,7 +320,7 @@ async fn reconcile(
 }
 
 /// Updates the conditions and finalizers of pools and tiers.
-async fn see_off(cores: &Cores, carrier: &Carrier, counters: &mut Counters) {
+async fn see_off(cores: &ControllerCores, carrier: &ActionExecutor, counters: &mut ControllerCounters) {
     let now = format!("{:.0}", jiff::Timestamp::now());
     let blocks = cores.garbage.blocks().map(|block| (block.cidr, block)).collect();
     let mut left: BTreeMap<&str, usize> = BTreeMap::new();
@@ -332,10 +332,11 @@ async fn see_off(cores: &Cores, carrier: &Carrier, counters: &mut Counters) {
     }
 }
 
-fn parts(settings: &Settings) -> Parts {
+fn parts(settings: &ControllerSettings) -> MirrorSelection {
     let controllers = settings.controllers();
-    let node_labels = controllers.node.as_ref().is_some_and(|node| node.sync_labels != Switch::Disabled);
-    Parts {
+    let node_labels =
+        controllers.node.as_ref().is_some_and(|node| node.sync_labels != EnabledSwitch::Disabled);
+    MirrorSelection {
         namespaces: controllers.namespace.is_some(),
         service_accounts: controllers.service_account.is_some(),
         policies: controllers.policy.is_some(),
@@ -345,8 +346,8 @@ fn parts(settings: &Settings) -> Parts {
     }
 }
 
-impl Cores {
-    fn take(&mut self, source: Source, event: FeedEvent, now: Duration) {
+impl ControllerCores {
+    fn take(&mut self, source: EventSource, event: FeedEvent, now: Duration) {
         match event {
             FeedEvent::Put { key, value, .. } => self.put(source, key, value, now),
             FeedEvent::Delete { key, .. } => self.remove(source, &key, now),
@@ -360,25 +361,25 @@ impl Cores {
         }
     }
 
-    fn put(&mut self, source: Source, key: Key, value: Value, now: Duration) {
+    fn put(&mut self, source: EventSource, key: StoreKey, value: StoreValue, now: Duration) {
         match (&key, value) {
-            (_, Value::Block(block)) => {
+            (_, StoreValue::Block(block)) => {
                 self.balancer.put_block(&block);
                 self.garbage.put_block(block, now);
             }
-            (Key::BlockAffinity { affinity: AffinityType::Host, owner, cidr }, _) => {
+            (StoreKey::BlockAffinity { affinity: AffinityType::Host, owner, cidr }, _) => {
                 self.garbage.put_affinity(owner, *cidr, now);
             }
-            (Key::Service { namespace, name }, Value::Service(service)) => {
-                let name = ServiceName { namespace: namespace.clone(), name: name.clone() };
+            (StoreKey::Service { namespace, name }, StoreValue::Service(service)) => {
+                let name = LoadBalancerServiceName { namespace: namespace.clone(), name: name.clone() };
                 self.balancer.put_service(name, *service);
             }
-            (_, Value::Resource(resource)) => self.put_resource(source, key, resource, now),
+            (_, StoreValue::Resource(resource)) => self.put_resource(source, key, resource, now),
             _ => {}
         }
     }
 
-    fn put_resource(&mut self, source: Source, key: Key, resource: Resource, now: Duration) {
+    fn put_resource(&mut self, source: EventSource, key: StoreKey, resource: Resource, now: Duration) {
         match &resource {
             Resource::ClusterInformation(information) => {
                 self.locked = information.spec.datastore_ready == Some(false);
@@ -413,40 +414,40 @@ impl Cores {
             _ => {
                 if let Some(tier) = tortie_store::tier_of(&resource) {
                     self.policies.insert(key.clone(), tier.to_owned());
-                    if source == Source::Both {
+                    if source == EventSource::Both {
                         self.policy_names.put(&key, &resource, now);
                     }
                 }
             }
         }
         match source {
-            Source::Datastore => self.mirror.put_datastore(key, resource),
-            Source::Kubernetes => self.mirror.put_kubernetes(key, resource),
-            Source::Both => {}
+            EventSource::Datastore => self.mirror.put_datastore(key, resource),
+            EventSource::Kubernetes => self.mirror.put_kubernetes(key, resource),
+            EventSource::Both => {}
         }
     }
 
-    fn remove(&mut self, source: Source, key: &Key, now: Duration) {
+    fn remove(&mut self, source: EventSource, key: &StoreKey, now: Duration) {
         match key {
-            Key::Block { cidr } => {
+            StoreKey::Block { cidr } => {
                 self.balancer.remove_block(cidr);
                 self.garbage.remove_block(cidr);
             }
-            Key::BlockAffinity { affinity: AffinityType::Host, owner, cidr } => {
+            StoreKey::BlockAffinity { affinity: AffinityType::Host, owner, cidr } => {
                 self.garbage.remove_affinity(owner, *cidr);
             }
-            Key::Service { namespace, name } => {
-                let name = ServiceName { namespace: namespace.clone(), name: name.clone() };
+            StoreKey::Service { namespace, name } => {
+                let name = LoadBalancerServiceName { namespace: namespace.clone(), name: name.clone() };
                 self.balancer.remove_service(&name);
             }
-            Key::Resource { kind: Kind::IPPool, name, .. } => {
+            StoreKey::Resource { kind: Kind::IPPool, name, .. } => {
                 self.balancer.put_pool(name, None);
                 self.pools.remove(name);
                 self.stored_pools.remove(name);
             }
-            Key::Resource { kind: Kind::Tier, name, .. } => _ = self.tiers.remove(name),
-            Key::Resource { kind: Kind::HostEndpoint, name, .. } => _ = self.host_endpoints.remove(name),
-            Key::Resource { kind: Kind::Node, name, .. } => {
+            StoreKey::Resource { kind: Kind::Tier, name, .. } => _ = self.tiers.remove(name),
+            StoreKey::Resource { kind: Kind::HostEndpoint, name, .. } => _ = self.host_endpoints.remove(name),
+            StoreKey::Resource { kind: Kind::Node, name, .. } => {
                 if source.is_kubernetes() {
                     self.guard.remove_node(name, now);
                     self.nodes.kubernetes.remove(name);
@@ -456,7 +457,9 @@ impl Cores {
                     self.datastore_nodes.remove(name);
                 }
             }
-            Key::Resource { kind: Kind::WorkloadEndpoint, namespace, name } if source.is_kubernetes() => {
+            StoreKey::Resource { kind: Kind::WorkloadEndpoint, namespace, name }
+                if source.is_kubernetes() =>
+            {
                 if let Some([node, _, pod, _]) = split_workload_endpoint_name(name) {
                     let pod = PodName { namespace: namespace.clone(), name: pod };
                     self.pods.remove(&pod, &node);
@@ -469,23 +472,23 @@ impl Cores {
             }
         }
         match source {
-            Source::Datastore => self.mirror.remove_datastore(key),
-            Source::Kubernetes => self.mirror.remove_kubernetes(key),
-            Source::Both => {}
+            EventSource::Datastore => self.mirror.remove_datastore(key),
+            EventSource::Kubernetes => self.mirror.remove_kubernetes(key),
+            EventSource::Both => {}
         }
     }
 }
 
 /// One feed, or one per source.
-struct Feeds {
-    datastore: (Source, Feed, bool),
-    kubernetes: Option<(Source, Feed, bool)>,
+struct EventFeeds {
+    datastore: (EventSource, Feed, bool),
+    kubernetes: Option<(EventSource, Feed, bool)>,
 }
 
-type Events = Vec<(Source, FeedEvent)>;
+type SourceEvents = Vec<(EventSource, FeedEvent)>;
 
-impl Feeds {
-    fn new(place: &Place) -> Feeds {
+impl EventFeeds {
+    fn new(place: &ControllerContext) -> EventFeeds {
         let beating = |part| {
             let heartbeat = place.state.liveness.part(part);
             move || heartbeat.beat()
@@ -505,7 +508,7 @@ impl Feeds {
                     stored.push(KeyRange::all(Kind::Tier));
                 }
                 let feed = tortie_sync::follow(&place.client, stored, beating(DATASTORE_WATCH));
-                Feeds { datastore: (Source::Both, feed, false), kubernetes: None }
+                EventFeeds { datastore: (EventSource::Both, feed, false), kubernetes: None }
             }
             Some(kubernetes) => {
                 let pods = KeyRange::all(Kind::WorkloadEndpoint);
@@ -515,9 +518,9 @@ impl Feeds {
                 there.extend(mirrored);
                 let feed = tortie_sync::follow(&place.client, stored, beating(DATASTORE_WATCH));
                 let theirs = tortie_sync::follow(kubernetes, there, beating(KUBERNETES_WATCH));
-                Feeds {
-                    datastore: (Source::Datastore, feed, false),
-                    kubernetes: Some((Source::Kubernetes, theirs, false)),
+                EventFeeds {
+                    datastore: (EventSource::Datastore, feed, false),
+                    kubernetes: Some((EventSource::Kubernetes, theirs, false)),
                 }
             }
         }
@@ -528,7 +531,7 @@ impl Feeds {
     }
 
     /// Returns all pending events, or `None` when a feed has ended.
-    async fn next(&mut self) -> Option<Events> {
+    async fn next(&mut self) -> Option<SourceEvents> {
         let kubernetes = async {
             match &mut self.kubernetes {
                 Some(feed) => some(feed).await,
@@ -542,7 +545,7 @@ impl Feeds {
     }
 }
 
-async fn some((source, feed, in_sync): &mut (Source, Feed, bool)) -> Option<Events> {
+async fn some((source, feed, in_sync): &mut (EventSource, Feed, bool)) -> Option<SourceEvents> {
     let mut events = Vec::new();
     feed.recv_many(&mut events, AT_ONCE).await;
     *in_sync |= events.contains(&FeedEvent::InSync);

@@ -24,5 +24,5 @@ mod state;
 pub mod write;
 
 pub use options::ControllersArgs;
-pub use run::{RunError, run};
-pub use state::{Probe, check};
+pub use run::{ControllersRunError, run};
+pub use state::{ProbeKind, check};

@@ -8,8 +8,8 @@
 use ipnet::IpNet;
 use std::collections::BTreeMap;
 use tortie_ipam::owner::attribute;
-use tortie_ipam::{Tunnel, block};
-use tortie_model::ipam::Block;
+use tortie_ipam::{TunnelType, block};
+use tortie_model::ipam::AddressBlock;
 use tortie_model::kinds::{BUILT_IN_TIERS, Condition, IPPool, Tier};
 use tortie_model::{ObjectMeta, Resource};
 
@@ -21,18 +21,23 @@ const READY: &str = "Ready";
 #[derive(Clone, Debug, PartialEq)]
 // Actions are few and short-lived.
 #[allow(clippy::large_enum_variant)]
-pub enum Action {
+pub enum LifecycleAction {
     Update(Resource),
     /// Nodes release their blocks in a pool that is being deleted.
     GiveUpBlocks(IpNet),
 }
 
 /// Returns the updates of pool conditions and finalizers. `now` is in RFC 3339 format.
-pub fn pools(pools: &BTreeMap<String, IPPool>, blocks: &BTreeMap<IpNet, &Block>, now: &str) -> Vec<Action> {
+pub fn pools(
+    pools: &BTreeMap<String, IPPool>,
+    blocks: &BTreeMap<IpNet, &AddressBlock>,
+    now: &str,
+) -> Vec<LifecycleAction> {
     let mut actions = Vec::new();
     for (pool, overlaps) in by_claim(pools) {
         let Ok(cidr) = pool.spec.cidr.parse::<IpNet>() else { continue };
-        let inside: Vec<&&Block> = blocks.values().filter(|block| cidr.contains(&block.cidr)).collect();
+        let inside: Vec<&&AddressBlock> =
+            blocks.values().filter(|block| cidr.contains(&block.cidr)).collect();
         let mut changed = pool.clone();
         let (status, reason, message) = match () {
             () if is_terminating(&pool.metadata) => ("False", "Terminating", "the pool is being deleted"),
@@ -44,7 +49,7 @@ pub fn pools(pools: &BTreeMap<String, IPPool>, blocks: &BTreeMap<IpNet, &Block>,
         if is_terminating(&pool.metadata) {
             if has(&pool.metadata, POOL_FINALIZER) && !overlaps {
                 if inside.iter().any(|block| block.affinity.is_some()) {
-                    actions.push(Action::GiveUpBlocks(cidr));
+                    actions.push(LifecycleAction::GiveUpBlocks(cidr));
                 } else if inside.is_empty() {
                     remove(&mut changed.metadata, POOL_FINALIZER);
                 }
@@ -57,25 +62,26 @@ pub fn pools(pools: &BTreeMap<String, IPPool>, blocks: &BTreeMap<IpNet, &Block>,
             remove(&mut changed.metadata, POOL_FINALIZER);
         }
         if changed != *pool {
-            actions.push(Action::Update(Resource::from(changed)));
+            actions.push(LifecycleAction::Update(Resource::from(changed)));
         }
     }
     let cidrs: Vec<IpNet> = pools.values().filter_map(|pool| pool.spec.cidr.parse().ok()).collect();
-    let left_behind = |block: &&&Block| {
+    let left_behind = |block: &&&AddressBlock| {
         block.affinity.is_some()
             && block::is_empty(block)
             && !cidrs.iter().any(|cidr| cidr.contains(&block.cidr))
     };
     // Blocks of deleted pools that had no finalizer.
-    actions.extend(blocks.values().filter(left_behind).map(|block| Action::GiveUpBlocks(block.cidr)));
+    actions
+        .extend(blocks.values().filter(left_behind).map(|block| LifecycleAction::GiveUpBlocks(block.cidr)));
     actions
 }
 
 /// Returns whether the block has an address that keeps the pool. Nodes release the addresses of their tunnels
 /// themselves.
-fn is_used(block: &Block) -> bool {
+fn is_used(block: &AddressBlock) -> bool {
     block::allocations(block).any(|allocation| {
-        let is_tunnel = allocation.attribute(attribute::TYPE).and_then(Tunnel::of_attribute).is_some();
+        let is_tunnel = allocation.attribute(attribute::TYPE).and_then(TunnelType::of_attribute).is_some();
         !allocation.is_cooling_down() && !is_tunnel
     })
 }
@@ -111,7 +117,11 @@ fn by_claim(pools: &BTreeMap<String, IPPool>) -> Vec<(&IPPool, bool)> {
 
 /// Returns the updates of tier conditions and finalizers. `policies` is the number of policies per tier. Built-in
 /// tiers need no finalizer.
-pub fn tiers(tiers: &BTreeMap<String, Tier>, policies: &BTreeMap<&str, usize>, now: &str) -> Vec<Action> {
+pub fn tiers(
+    tiers: &BTreeMap<String, Tier>,
+    policies: &BTreeMap<&str, usize>,
+    now: &str,
+) -> Vec<LifecycleAction> {
     let changed = |tier: &Tier| {
         let mut changed = tier.clone();
         let left = policies.get(tier.metadata.name.as_str()).copied().unwrap_or_default();
@@ -125,7 +135,7 @@ pub fn tiers(tiers: &BTreeMap<String, Tier>, policies: &BTreeMap<&str, usize>, n
                 set(&mut changed.status.conditions, READY, "False", "Terminating", &message, now);
             }
         }
-        (changed != *tier).then(|| Action::Update(Resource::from(changed)))
+        (changed != *tier).then(|| LifecycleAction::Update(Resource::from(changed)))
     };
     tiers.values().filter_map(changed).collect()
 }
@@ -169,8 +179,8 @@ fn set(conditions: &mut Vec<Condition>, kind: &str, status: &str, reason: &str, 
 mod tests {
     use super::*;
     use serde_json::{Value as Json, json};
-    use tortie_ipam::Owner;
-    use tortie_model::{Key, Kind, Value};
+    use tortie_ipam::BlockOwner;
+    use tortie_model::{Kind, StoreKey, StoreValue};
 
     const NOW: &str = "2026-03-01T10:20:30Z";
 
@@ -178,19 +188,19 @@ mod tests {
         let mut metadata = meta;
         metadata["name"] = name.into();
         let text = json!({"metadata": metadata, "spec": spec}).to_string();
-        match Value::decode(&Key::resource(kind, "", name), text.as_bytes()).unwrap() {
-            Value::Resource(resource) => resource,
+        match StoreValue::decode(&StoreKey::resource(kind, "", name), text.as_bytes()).unwrap() {
+            StoreValue::Resource(resource) => resource,
             other => panic!("{other:?}"),
         }
     }
 
     #[derive(Default)]
-    struct World {
+    struct LifecycleTestWorld {
         pools: BTreeMap<String, IPPool>,
-        blocks: Vec<Block>,
+        blocks: Vec<AddressBlock>,
     }
 
-    impl World {
+    impl LifecycleTestWorld {
         fn add(&mut self, name: &str, cidr: &str, created: &str) {
             let Resource::IPPool(pool) =
                 object(Kind::IPPool, name, json!({"creationTimestamp": created}), json!({"cidr": cidr}))
@@ -210,7 +220,7 @@ mod tests {
                 }
                 for action in actions {
                     match action {
-                        Action::Update(Resource::IPPool(pool)) => {
+                        LifecycleAction::Update(Resource::IPPool(pool)) => {
                             let name = pool.metadata.name.clone();
                             let gone = is_terminating(&pool.metadata) && pool.metadata.finalizers.is_empty();
                             if gone {
@@ -219,7 +229,7 @@ mod tests {
                                 self.pools.insert(name, *pool);
                             }
                         }
-                        Action::GiveUpBlocks(cidr) => {
+                        LifecycleAction::GiveUpBlocks(cidr) => {
                             self.blocks
                                 .retain(|block| !cidr.contains(&block.cidr) || !block::is_empty(block));
                             let left = self.blocks.iter_mut().filter(|block| cidr.contains(&block.cidr));
@@ -243,7 +253,7 @@ mod tests {
 
     #[test]
     fn of_pools_that_overlap_one_hands_out_addresses() {
-        let mut world = World::default();
+        let mut world = LifecycleTestWorld::default();
         world.add("late", "10.0.0.0/16", "2026-01-02T00:00:00Z");
         world.add("early", "10.0.128.0/17", "2026-01-01T00:00:00Z");
         world.add("apart", "10.1.0.0/16", "2026-01-03T00:00:00Z");
@@ -264,20 +274,20 @@ mod tests {
 
     #[test]
     fn a_pool_stays_until_its_last_address_is_given_back() {
-        let mut world = World::default();
+        let mut world = LifecycleTestWorld::default();
         world.add("p", "10.0.0.0/16", NOW);
         world.settle();
         let mut used = block::fresh(
             "10.0.0.0/29".parse().unwrap(),
-            &Owner::host("n1"),
+            &BlockOwner::host("n1"),
             None,
             jiff::Timestamp::UNIX_EPOCH,
         );
-        let holder = tortie_ipam::Holder::new(Some("h"), BTreeMap::new());
-        block::allocate(&mut used, 1, &holder, &tortie_ipam::reservation::Reservations::new([]));
+        let holder = tortie_ipam::AddressHolder::new(Some("h"), BTreeMap::new());
+        block::allocate(&mut used, 1, &holder, &tortie_ipam::reservation::ReservedRanges::new([]));
         let empty = block::fresh(
             "10.0.0.8/29".parse().unwrap(),
-            &Owner::host("n1"),
+            &BlockOwner::host("n1"),
             None,
             jiff::Timestamp::UNIX_EPOCH,
         );
@@ -297,15 +307,15 @@ mod tests {
 
     #[test]
     fn what_a_pool_leaves_behind_is_given_up() {
-        let mut world = World::default();
+        let mut world = LifecycleTestWorld::default();
         world.add("p", "10.0.0.0/16", NOW);
         let fresh = |cidr: &str| {
-            block::fresh(cidr.parse().unwrap(), &Owner::host("n1"), None, jiff::Timestamp::UNIX_EPOCH)
+            block::fresh(cidr.parse().unwrap(), &BlockOwner::host("n1"), None, jiff::Timestamp::UNIX_EPOCH)
         };
         let mut tunnel = fresh("10.0.0.0/29");
         let kind = BTreeMap::from([(attribute::TYPE.to_owned(), "vxlanTunnelAddress".to_owned())]);
-        let holder = tortie_ipam::Holder::new(Some("vxlan-tunnel-addr-n1"), kind);
-        block::allocate(&mut tunnel, 1, &holder, &tortie_ipam::reservation::Reservations::new([]));
+        let holder = tortie_ipam::AddressHolder::new(Some("vxlan-tunnel-addr-n1"), kind);
+        block::allocate(&mut tunnel, 1, &holder, &tortie_ipam::reservation::ReservedRanges::new([]));
         world.blocks = vec![tunnel, fresh("10.0.0.8/29")];
         world.settle();
         assert!(world.pools["p"].metadata.finalizers.is_empty(), "a tunnel does not keep it");
@@ -320,7 +330,7 @@ mod tests {
         let all = |tier: &Tier| BTreeMap::from([("t".to_owned(), tier.clone())]);
         let updated =
             |tier: &Tier, count: usize| match &tiers(&all(tier), &BTreeMap::from([("t", count)]), NOW)[..] {
-                [Action::Update(Resource::Tier(tier))] => Some((**tier).clone()),
+                [LifecycleAction::Update(Resource::Tier(tier))] => Some((**tier).clone()),
                 [] => None,
                 other => panic!("{other:?}"),
             };

@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::net::IpAddr;
 use tortie_ipam::owner::{WINDOWS_RESERVED_HANDLE, attribute};
-use tortie_ipam::pool::Pool;
+use tortie_ipam::pool::AllocationPool;
 use tortie_ipam::{block, space};
-use tortie_model::ipam::Block;
+use tortie_model::ipam::AddressBlock;
 use tortie_model::key::AffinityType;
 
 const NO_POOL: &str = "no_ippool";
@@ -16,12 +16,12 @@ const NO_NODE: &str = "unknown_node";
 const NO_AFFINITY: &str = "no_affinity";
 
 /// Pool and node of an address.
-pub type Place = (String, String);
+pub type PoolAndNode = (String, String);
 
 /// Counters of the leading replica since it leads.
 #[derive(Debug, Default)]
-pub struct Counters {
-    pub reclaimed: BTreeMap<Place, u64>,
+pub struct ControllerCounters {
+    pub reclaimed: BTreeMap<PoolAndNode, u64>,
     pub scans: u64,
     pub scan_seconds: f64,
     pub suspects: usize,
@@ -37,23 +37,27 @@ pub struct Counters {
 }
 
 /// Returns the pool and the node of an address as label values.
-pub fn place(pools: &BTreeMap<String, Pool>, blocks: &[&Block], address: IpAddr) -> Place {
+pub fn place(
+    pools: &BTreeMap<String, AllocationPool>,
+    blocks: &[&AddressBlock],
+    address: IpAddr,
+) -> PoolAndNode {
     let block = blocks.iter().find(|block| block.cidr.contains(&address));
     let record = block.and_then(|block| block::record(block, address));
     let node = record.and_then(|record| record.secondary.get(attribute::NODE));
     (pool_of(pools, address), node.cloned().unwrap_or_else(|| NO_NODE.to_owned()))
 }
 
-fn pool_of(pools: &BTreeMap<String, Pool>, address: IpAddr) -> String {
+fn pool_of(pools: &BTreeMap<String, AllocationPool>, address: IpAddr) -> String {
     let pool = pools.values().find(|pool| pool.cidr.contains(&address));
     pool.map_or_else(|| NO_POOL.to_owned(), |pool| pool.name.clone())
 }
 
 /// Renders the metrics page.
 pub fn page<'a>(
-    pools: &BTreeMap<String, Pool>,
-    blocks: impl IntoIterator<Item = &'a Block>,
-    counters: &Counters,
+    pools: &BTreeMap<String, AllocationPool>,
+    blocks: impl IntoIterator<Item = &'a AddressBlock>,
+    counters: &ControllerCounters,
     leads: bool,
 ) -> String {
     let (mut in_use, mut borrowed, mut owned) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
@@ -189,12 +193,12 @@ pub fn page<'a>(
     text
 }
 
-fn gauge(text: &mut String, name: &str, help: &str, figures: &BTreeMap<Place, u64>) {
+fn gauge(text: &mut String, name: &str, help: &str, figures: &BTreeMap<PoolAndNode, u64>) {
     header(text, name, help, "gauge");
     lines(text, name, figures);
 }
 
-fn counter(text: &mut String, name: &str, help: &str, figures: &BTreeMap<Place, u64>) {
+fn counter(text: &mut String, name: &str, help: &str, figures: &BTreeMap<PoolAndNode, u64>) {
     header(text, name, help, "counter");
     lines(text, name, figures);
 }
@@ -203,7 +207,7 @@ fn header(text: &mut String, name: &str, help: &str, kind: &str) {
     _ = write!(text, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
 }
 
-fn lines(text: &mut String, name: &str, figures: &BTreeMap<Place, u64>) {
+fn lines(text: &mut String, name: &str, figures: &BTreeMap<PoolAndNode, u64>) {
     for ((pool, node), count) in figures {
         _ = writeln!(text, "{name}{{ippool=\"{}\",node=\"{}\"}} {count}", quoted(pool), quoted(node));
     }
@@ -221,37 +225,43 @@ fn size(net: &IpNet) -> f64 {
 mod tests {
     use super::*;
     use serde_json::json;
-    use tortie_ipam::reservation::Reservations;
-    use tortie_ipam::{Holder, Owner};
-    use tortie_model::{Key, Kind, Resource, Value};
+    use tortie_ipam::reservation::ReservedRanges;
+    use tortie_ipam::{AddressHolder, BlockOwner};
+    use tortie_model::{Kind, Resource, StoreKey, StoreValue};
 
     #[test]
     fn addresses_are_counted_by_pool_and_node() {
-        let key = Key::resource(Kind::IPPool, "", "p");
+        let key = StoreKey::resource(Kind::IPPool, "", "p");
         let text =
             json!({"metadata": {"name": "p"}, "spec": {"cidr": "10.0.0.0/24", "blockSize": 29}}).to_string();
-        let Ok(Value::Resource(Resource::IPPool(pool))) = Value::decode(&key, text.as_bytes()) else {
+        let Ok(StoreValue::Resource(Resource::IPPool(pool))) = StoreValue::decode(&key, text.as_bytes())
+        else {
             panic!()
         };
-        let pools = BTreeMap::from([("p".to_owned(), Pool::of(&pool).unwrap())]);
+        let pools = BTreeMap::from([("p".to_owned(), AllocationPool::of(&pool).unwrap())]);
         let mut block = block::fresh(
             "10.0.0.0/29".parse().unwrap(),
-            &Owner::host("n1"),
+            &BlockOwner::host("n1"),
             None,
             jiff::Timestamp::UNIX_EPOCH,
         );
         for (handle, node) in [("a", "n1"), ("b", "n\"2")] {
             let attributes = BTreeMap::from([(attribute::NODE.to_owned(), node.to_owned())]);
-            block::allocate(&mut block, 2, &Holder::new(Some(handle), attributes), &Reservations::new([]));
+            block::allocate(
+                &mut block,
+                2,
+                &AddressHolder::new(Some(handle), attributes),
+                &ReservedRanges::new([]),
+            );
         }
         let stray = block::fresh(
             "10.9.0.0/29".parse().unwrap(),
-            &Owner::host("n1"),
+            &BlockOwner::host("n1"),
             None,
             jiff::Timestamp::UNIX_EPOCH,
         );
         let address = "10.0.0.0".parse().unwrap();
-        let mut counters = Counters { suspects: 3, ..Counters::default() };
+        let mut counters = ControllerCounters { suspects: 3, ..ControllerCounters::default() };
         counters.reclaimed.insert(place(&pools, &[&block], address), 7);
         let text = page(&pools, [&block, &stray], &counters, true);
         for line in [

@@ -7,12 +7,12 @@
 
 mod copy;
 
-use copy::Copy;
+use copy::ObjectCopy;
 use std::time::Duration;
 use tortie_model::kinds::BUILT_IN_TIERS;
-use tortie_model::{Key, Kind, Resource, Value};
-use tortie_store::orchestrator::{Follower, Migration, Orchestrator};
-use tortie_store::{Client, Config, Error, Result};
+use tortie_model::{Kind, Resource, StoreKey, StoreValue};
+use tortie_store::orchestrator::{DatastoreMigrationObject, DatastoreWorkload, OrchestratorClient};
+use tortie_store::{StoreClient, StoreConfig, StoreError, StoreResult};
 
 pub const V1: &str = "crd.projectcalico.org/v1";
 pub const V3: &str = "projectcalico.org/v3";
@@ -36,7 +36,7 @@ pub mod phase {
 
 /// Next step of a migration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum MigrationStep {
     Nothing,
     /// Add the finalizer to the DatastoreMigration.
     Hold,
@@ -54,34 +54,39 @@ pub enum Step {
 }
 
 /// Returns the next step of a migration in this phase.
-pub fn next(phase: &str, is_deleted: bool, is_held: bool) -> Step {
+pub fn next(phase: &str, is_deleted: bool, is_held: bool) -> MigrationStep {
     match (phase, is_deleted) {
-        _ if !is_held && is_deleted => Step::Nothing,
-        _ if !is_held => Step::Hold,
-        (phase::COMPLETE, true) => Step::CleanUp,
-        (phase::CONVERGED, true) => Step::RefuseAbort,
-        (_, true) => Step::Abort,
-        (phase::COMPLETE | phase::FAILED, false) => Step::Nothing,
-        (phase::CONVERGED, false) => Step::AwaitFollowers,
-        (phase::MIGRATING | phase::WAITING, false) => Step::Move,
-        (_, false) => Step::Check,
+        _ if !is_held && is_deleted => MigrationStep::Nothing,
+        _ if !is_held => MigrationStep::Hold,
+        (phase::COMPLETE, true) => MigrationStep::CleanUp,
+        (phase::CONVERGED, true) => MigrationStep::RefuseAbort,
+        (_, true) => MigrationStep::Abort,
+        (phase::COMPLETE | phase::FAILED, false) => MigrationStep::Nothing,
+        (phase::CONVERGED, false) => MigrationStep::AwaitFollowers,
+        (phase::MIGRATING | phase::WAITING, false) => MigrationStep::Move,
+        (_, false) => MigrationStep::Check,
     }
 }
 
 /// Clients of both groups and of Kubernetes.
 #[derive(Clone, Debug)]
-pub struct Mover {
-    old: Client,
-    new: Client,
-    orchestrator: Orchestrator,
+pub struct DatastoreMover {
+    old: StoreClient,
+    new: StoreClient,
+    orchestrator: OrchestratorClient,
     drain: Duration,
 }
 
-impl Mover {
-    pub async fn connect(config: &Config, orchestrator: Orchestrator, drain: Duration) -> Result<Mover> {
-        let of_group = |group: &str| Config { calico_api_group: group.to_owned(), ..config.clone() };
-        let (old, new) = (Client::connect(&of_group(V1)).await?, Client::connect(&of_group(V3)).await?);
-        Ok(Mover { old, new, orchestrator, drain })
+impl DatastoreMover {
+    pub async fn connect(
+        config: &StoreConfig,
+        orchestrator: OrchestratorClient,
+        drain: Duration,
+    ) -> StoreResult<DatastoreMover> {
+        let of_group = |group: &str| StoreConfig { calico_api_group: group.to_owned(), ..config.clone() };
+        let (old, new) =
+            (StoreClient::connect(&of_group(V1)).await?, StoreClient::connect(&of_group(V3)).await?);
+        Ok(DatastoreMover { old, new, orchestrator, drain })
     }
 
     /// Runs the migration while this replica leads.
@@ -99,17 +104,17 @@ impl Mover {
     }
 
     /// Executes the next step. Returns true if nothing else can be done right now.
-    pub async fn step(&self) -> Result<bool> {
+    pub async fn step(&self) -> StoreResult<bool> {
         let Some(migration) = self.orchestrator.migration().await? else { return Ok(true) };
         match next(migration.phase(), migration.is_deleted(), migration.is_held()) {
-            Step::Nothing => Ok(true),
-            Step::Hold => self.orchestrator.hold_migration(&migration, true).await.map(|_| false),
-            Step::Check => self.check(&migration).await,
-            Step::Move => self.carry_out(migration).await,
-            Step::AwaitFollowers => self.await_followers(&migration).await,
-            Step::CleanUp => self.clean_up(&migration).await,
-            Step::Abort => self.abort(&migration).await,
-            Step::RefuseAbort => {
+            MigrationStep::Nothing => Ok(true),
+            MigrationStep::Hold => self.orchestrator.hold_migration(&migration, true).await.map(|_| false),
+            MigrationStep::Check => self.check(&migration).await,
+            MigrationStep::Move => self.carry_out(migration).await,
+            MigrationStep::AwaitFollowers => self.await_followers(&migration).await,
+            MigrationStep::CleanUp => self.clean_up(&migration).await,
+            MigrationStep::Abort => self.abort(&migration).await,
+            MigrationStep::RefuseAbort => {
                 let message =
                     "nodes may use projectcalico.org/v3 already: wait until the migration is complete";
                 self.say(&migration, phase::CONVERGED, message).await?;
@@ -119,7 +124,7 @@ impl Mover {
     }
 
     /// Writes phase and message to the status, if they changed.
-    async fn say(&self, migration: &Migration, phase: &str, message: &str) -> Result<()> {
+    async fn say(&self, migration: &DatastoreMigrationObject, phase: &str, message: &str) -> StoreResult<()> {
         if (migration.phase(), migration.message()) == (phase, message) {
             return Ok(());
         }
@@ -127,7 +132,7 @@ impl Mover {
         self.orchestrator.set_migration_phase(migration, phase, message).await.map(drop)
     }
 
-    async fn check(&self, migration: &Migration) -> Result<bool> {
+    async fn check(&self, migration: &DatastoreMigrationObject) -> StoreResult<bool> {
         if migration.kind() != KIND {
             let message = format!("spec.type: {:?} is not {KIND}", migration.kind());
             return self.say(migration, phase::FAILED, &message).await.map(|()| false);
@@ -140,7 +145,7 @@ impl Mover {
     }
 
     /// Returns why the migration cannot start yet.
-    async fn missing(&self) -> Result<Option<String>> {
+    async fn missing(&self) -> StoreResult<Option<String>> {
         let old = self.orchestrator.definitions("crd.projectcalico.org").await?;
         if old.is_empty() {
             return Ok(Some(
@@ -155,9 +160,9 @@ impl Mover {
             }
         }
         for tier in BUILT_IN_TIERS {
-            match self.old.get(&Key::resource(Kind::Tier, "", tier.name)).await {
+            match self.old.get(&StoreKey::resource(Kind::Tier, "", tier.name)).await {
                 Ok(_) => {}
-                Err(Error::DoesNotExist { .. }) => {
+                Err(StoreError::DoesNotExist { .. }) => {
                     return Ok(Some(format!("tier {} is not in crd.projectcalico.org/v1", tier.name)));
                 }
                 Err(error) => return Err(error),
@@ -166,12 +171,12 @@ impl Mover {
         Ok(None)
     }
 
-    async fn carry_out(&self, migration: Migration) -> Result<bool> {
+    async fn carry_out(&self, migration: DatastoreMigrationObject) -> StoreResult<bool> {
         if set_ready(&self.old, false).await? {
             tokio::time::sleep(self.drain).await;
         }
         let migration = self.orchestrator.withdraw_api_server(&migration).await?;
-        let copy = Copy { from: &self.old, to: &self.new };
+        let copy = ObjectCopy { from: &self.old, to: &self.new };
         let conflicts = copy.conflicts().await?;
         if !conflicts.is_empty() {
             let named = conflicts.iter().take(NAMED).cloned().collect::<Vec<_>>().join(", ");
@@ -188,7 +193,7 @@ impl Mover {
         self.say(&migration, phase::CONVERGED, &message).await.map(|()| false)
     }
 
-    async fn await_followers(&self, migration: &Migration) -> Result<bool> {
+    async fn await_followers(&self, migration: &DatastoreMigrationObject) -> StoreResult<bool> {
         let followers = self.orchestrator.followers().await?;
         match followers.iter().find(|follower| !is_there(follower)) {
             None if !followers.is_empty() => self.say(migration, phase::COMPLETE, "").await.map(|()| false),
@@ -196,7 +201,7 @@ impl Mover {
         }
     }
 
-    async fn clean_up(&self, migration: &Migration) -> Result<bool> {
+    async fn clean_up(&self, migration: &DatastoreMigrationObject) -> StoreResult<bool> {
         for definition in self.orchestrator.definitions("crd.projectcalico.org").await? {
             if copy::is_moved(&definition.name) {
                 self.orchestrator.remove_definition(&definition).await?;
@@ -207,7 +212,7 @@ impl Mover {
         self.orchestrator.hold_migration(migration, false).await.map(|_| true)
     }
 
-    async fn abort(&self, migration: &Migration) -> Result<bool> {
+    async fn abort(&self, migration: &DatastoreMigrationObject) -> StoreResult<bool> {
         self.orchestrator.restore_api_server(migration).await?;
         set_ready(&self.old, true).await?;
         self.orchestrator.hold_migration(migration, false).await.map(|_| true)
@@ -215,26 +220,26 @@ impl Mover {
 }
 
 /// Returns whether all pods of a component use the new group.
-fn is_there(follower: &Follower) -> bool {
+fn is_there(follower: &DatastoreWorkload) -> bool {
     follower.group.eq_ignore_ascii_case(V3) && follower.rolled_out
 }
 
 /// Sets `datastoreReady`. Returns whether it changed.
-async fn set_ready(client: &Client, ready: bool) -> Result<bool> {
-    let key = Key::resource(Kind::ClusterInformation, "", "default");
+async fn set_ready(client: &StoreClient, ready: bool) -> StoreResult<bool> {
+    let key = StoreKey::resource(Kind::ClusterInformation, "", "default");
     let entry = match client.get(&key).await {
         Ok(entry) => entry,
-        Err(Error::DoesNotExist { .. }) => return Ok(false),
+        Err(StoreError::DoesNotExist { .. }) => return Ok(false),
         Err(error) => return Err(error),
     };
-    let Value::Resource(Resource::ClusterInformation(mut information)) = entry.value else {
+    let StoreValue::Resource(Resource::ClusterInformation(mut information)) = entry.value else {
         return Ok(false);
     };
     if information.spec.datastore_ready == Some(ready) {
         return Ok(false);
     }
     information.spec.datastore_ready = Some(ready);
-    let value = Value::Resource(Resource::ClusterInformation(information));
+    let value = StoreValue::Resource(Resource::ClusterInformation(information));
     client.update(&key, &value, &entry.revision).await?;
     Ok(true)
 }
@@ -246,20 +251,20 @@ mod tests {
     #[test]
     fn what_is_next_follows_from_the_phase() {
         for (phase, is_deleted, is_held, step) in [
-            ("", false, false, Step::Hold),
-            ("", false, true, Step::Check),
-            (phase::PENDING, false, true, Step::Check),
-            (phase::PENDING, true, true, Step::Abort),
-            (phase::MIGRATING, false, true, Step::Move),
-            (phase::WAITING, false, true, Step::Move),
-            (phase::WAITING, true, true, Step::Abort),
-            (phase::CONVERGED, false, true, Step::AwaitFollowers),
-            (phase::CONVERGED, true, true, Step::RefuseAbort),
-            (phase::COMPLETE, false, true, Step::Nothing),
-            (phase::COMPLETE, true, true, Step::CleanUp),
-            (phase::FAILED, false, true, Step::Nothing),
-            (phase::FAILED, true, true, Step::Abort),
-            (phase::COMPLETE, true, false, Step::Nothing),
+            ("", false, false, MigrationStep::Hold),
+            ("", false, true, MigrationStep::Check),
+            (phase::PENDING, false, true, MigrationStep::Check),
+            (phase::PENDING, true, true, MigrationStep::Abort),
+            (phase::MIGRATING, false, true, MigrationStep::Move),
+            (phase::WAITING, false, true, MigrationStep::Move),
+            (phase::WAITING, true, true, MigrationStep::Abort),
+            (phase::CONVERGED, false, true, MigrationStep::AwaitFollowers),
+            (phase::CONVERGED, true, true, MigrationStep::RefuseAbort),
+            (phase::COMPLETE, false, true, MigrationStep::Nothing),
+            (phase::COMPLETE, true, true, MigrationStep::CleanUp),
+            (phase::FAILED, false, true, MigrationStep::Nothing),
+            (phase::FAILED, true, true, MigrationStep::Abort),
+            (phase::COMPLETE, true, false, MigrationStep::Nothing),
         ] {
             assert_eq!(next(phase, is_deleted, is_held), step, "{phase} {is_deleted} {is_held}");
         }

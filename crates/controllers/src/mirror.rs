@@ -4,15 +4,15 @@
 //! Pure: objects of Kubernetes and of the datastore in, writes out. Every difference is corrected, whatever caused
 //! it.
 
-use crate::absence::{Claim, References, Subject, SubjectClass};
-use crate::write::Write;
+use crate::absence::{AbsenceClaim, AbsenceSubject, ReferenceCounts, SubjectClass};
+use crate::write::ObjectWrite;
 use std::collections::{BTreeMap, BTreeSet};
 use tortie_model::kinds::{Node, WorkloadEndpoint};
-use tortie_model::{Key, Kind, Resource, Value};
+use tortie_model::{Kind, Resource, StoreKey, StoreValue};
 
 /// Selection of the object types to mirror.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Parts {
+pub struct MirrorSelection {
     pub namespaces: bool,
     pub service_accounts: bool,
     pub policies: bool,
@@ -22,45 +22,45 @@ pub struct Parts {
 }
 
 #[derive(Debug, Default)]
-pub struct Mirror {
-    kubernetes: BTreeMap<Key, Resource>,
-    datastore: BTreeMap<Key, Resource>,
+pub struct KubernetesMirror {
+    kubernetes: BTreeMap<StoreKey, Resource>,
+    datastore: BTreeMap<StoreKey, Resource>,
 }
 
 /// Annotation of a node with the labels that came from Kubernetes.
 const KUBE_LABELS: &str = "projectcalico.org/kube-labels";
 const ORCHESTRATOR: &str = "k8s";
 
-impl Mirror {
+impl KubernetesMirror {
     /// Stores the object as the datastore would return it, so that both sides can be compared.
-    pub fn put_kubernetes(&mut self, key: Key, resource: Resource) {
-        match Value::decode(&key, &Value::Resource(resource).encode()) {
-            Ok(Value::Resource(resource)) => _ = self.kubernetes.insert(key, resource),
+    pub fn put_kubernetes(&mut self, key: StoreKey, resource: Resource) {
+        match StoreValue::decode(&key, &StoreValue::Resource(resource).encode()) {
+            Ok(StoreValue::Resource(resource)) => _ = self.kubernetes.insert(key, resource),
             _ => _ = self.kubernetes.remove(&key),
         }
     }
 
-    pub fn remove_kubernetes(&mut self, key: &Key) {
+    pub fn remove_kubernetes(&mut self, key: &StoreKey) {
         self.kubernetes.remove(key);
     }
 
-    pub fn put_datastore(&mut self, key: Key, resource: Resource) {
+    pub fn put_datastore(&mut self, key: StoreKey, resource: Resource) {
         self.datastore.insert(key, resource);
     }
 
-    pub fn remove_datastore(&mut self, key: &Key) {
+    pub fn remove_datastore(&mut self, key: &StoreKey) {
         self.datastore.remove(key);
     }
 
-    pub fn writes(&self, parts: Parts) -> Vec<Claim<Write>> {
-        let keys: BTreeSet<&Key> = self.kubernetes.keys().chain(self.datastore.keys()).collect();
+    pub fn writes(&self, parts: MirrorSelection) -> Vec<AbsenceClaim<ObjectWrite>> {
+        let keys: BTreeSet<&StoreKey> = self.kubernetes.keys().chain(self.datastore.keys()).collect();
         let mut writes = Vec::new();
         for key in keys.into_iter().filter(|key| parts.copies(key)) {
             writes.extend(copy(key, self.kubernetes.get(key), self.datastore.get(key)));
         }
         if parts.endpoints {
             let endpoints = self.datastore.iter().filter_map(|(key, found)| self.endpoint(key, found));
-            writes.extend(endpoints.map(Claim::certain));
+            writes.extend(endpoints.map(AbsenceClaim::certain));
         }
         if parts.nodes {
             writes.extend(self.datastore.values().filter_map(|found| self.node(found, parts.node_labels)));
@@ -69,8 +69,8 @@ impl Mirror {
     }
 
     /// Counts the objects of the datastore that are derived from Kubernetes.
-    pub fn references(&self, parts: Parts) -> References {
-        let mut references = References::new();
+    pub fn references(&self, parts: MirrorSelection) -> ReferenceCounts {
+        let mut references = ReferenceCounts::new();
         for (key, found) in &self.datastore {
             let is_node = matches!(found, Resource::Node(node) if kubernetes_name(node).is_some());
             if parts.copies(key) || is_node {
@@ -81,25 +81,27 @@ impl Mirror {
     }
 
     /// Updates labels and service account of an endpoint created by the CNI plugin to those of its pod.
-    fn endpoint(&self, key: &Key, found: &Resource) -> Option<Write> {
+    fn endpoint(&self, key: &StoreKey, found: &Resource) -> Option<ObjectWrite> {
         let Resource::WorkloadEndpoint(found) = found else { return None };
         let Some(Resource::WorkloadEndpoint(pod)) = self.kubernetes.get(key) else { return None };
         let mut wanted: WorkloadEndpoint = (**found).clone();
         wanted.metadata.labels = pod.metadata.labels.clone();
         wanted.spec.service_account_name = pod.spec.service_account_name.clone();
-        (wanted != **found).then(|| Write::Update(Resource::from(wanted)))
+        (wanted != **found).then(|| ObjectWrite::Update(Resource::from(wanted)))
     }
 
     /// Deletes a node that Kubernetes no longer has, or updates its Kubernetes labels and keeps its own.
-    fn node(&self, found: &Resource, labels: bool) -> Option<Claim<Write>> {
+    fn node(&self, found: &Resource, labels: bool) -> Option<AbsenceClaim<ObjectWrite>> {
         let Resource::Node(node) = found else { return None };
         let name = kubernetes_name(node)?;
-        let Some(Resource::Node(known)) = self.kubernetes.get(&Key::resource(Kind::Node, "", name)) else {
-            let write = Write::delete(Kind::Node, &node.metadata);
-            return Some(Claim::if_absent(write, Subject::node(name)));
+        let Some(Resource::Node(known)) = self.kubernetes.get(&StoreKey::resource(Kind::Node, "", name))
+        else {
+            let write = ObjectWrite::delete(Kind::Node, &node.metadata);
+            return Some(AbsenceClaim::if_absent(write, AbsenceSubject::node(name)));
         };
         let wanted = with_labels(node, &known.metadata.labels);
-        (labels && wanted != **node).then(|| Claim::certain(Write::Update(Resource::from(wanted))))
+        (labels && wanted != **node)
+            .then(|| AbsenceClaim::certain(ObjectWrite::Update(Resource::from(wanted))))
     }
 
     /// Returns the Kubernetes name of each node of the datastore; empty for nodes that are not from Kubernetes.
@@ -113,10 +115,10 @@ impl Mirror {
     }
 }
 
-impl Parts {
+impl MirrorSelection {
     /// Returns whether the whole object is derived from Kubernetes and managed by this controller only.
-    fn copies(self, key: &Key) -> bool {
-        let Key::Resource { kind, name, .. } = key else { return false };
+    fn copies(self, key: &StoreKey) -> bool {
+        let StoreKey::Resource { kind, name, .. } = key else { return false };
         match kind {
             Kind::Profile if name.starts_with("kns.") => self.namespaces,
             Kind::Profile if name.starts_with("ksa.") => self.service_accounts,
@@ -133,24 +135,28 @@ fn kubernetes_name(node: &Node) -> Option<&str> {
 }
 
 /// Returns the write that makes `found` equal to `wanted`.
-fn copy(key: &Key, wanted: Option<&Resource>, found: Option<&Resource>) -> Option<Claim<Write>> {
+fn copy(
+    key: &StoreKey,
+    wanted: Option<&Resource>,
+    found: Option<&Resource>,
+) -> Option<AbsenceClaim<ObjectWrite>> {
     match (wanted, found) {
         (None, None) => None,
         (None, Some(found)) => {
-            let write = Write::delete(found.kind(), found.metadata());
-            Some(Claim::if_absent(write, Subject::kubernetes(key.clone())))
+            let write = ObjectWrite::delete(found.kind(), found.metadata());
+            Some(AbsenceClaim::if_absent(write, AbsenceSubject::kubernetes(key.clone())))
         }
         (Some(wanted), None) => {
             let mut new = wanted.clone();
             new.metadata_mut().resource_version.clear();
-            Some(Claim::certain(Write::Create(new)))
+            Some(AbsenceClaim::certain(ObjectWrite::Create(new)))
         }
         (Some(wanted), Some(found)) => {
             let mut new = wanted.clone();
             // Keep the metadata that only the datastore has.
             *new.metadata_mut() = found.metadata().clone();
             new.metadata_mut().labels = wanted.metadata().labels.clone();
-            (new != *found).then(|| Claim::certain(Write::Update(new)))
+            (new != *found).then(|| AbsenceClaim::certain(ObjectWrite::Update(new)))
         }
     }
 }

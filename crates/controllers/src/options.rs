@@ -2,12 +2,12 @@
 
 use clap::Args;
 use std::path::PathBuf;
-use tortie_store::Config;
+use tortie_store::StoreConfig;
 
 #[derive(Args, Clone, Debug)]
 pub struct ControllersArgs {
     /// CalicoAPIConfig file with the location of the datastore; without it, the environment
-    #[arg(short, long, value_name = "FILE", env = "TORTIE_CONFIG", default_value = Config::DEFAULT_FILE)]
+    #[arg(short, long, value_name = "FILE", env = "TORTIE_CONFIG", default_value = StoreConfig::DEFAULT_FILE)]
     pub config: PathBuf,
     /// File that readiness is written to, for probes
     #[arg(long, value_name = "FILE", default_value = "/status/status.json")]

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use tortie_model::kinds::DEFAULT_TIER;
 use tortie_model::kubernetes::is_derived_policy;
-use tortie_model::{Key, Kind, Resource};
+use tortie_model::{Kind, Resource, StoreKey};
 use tortie_store::tier_of;
 
 /// Kinds that have a tier.
@@ -26,38 +26,39 @@ const AT_ONCE: usize = 50;
 const RETRY: Duration = Duration::from_secs(300);
 
 #[derive(Debug, Default)]
-pub struct PolicyNames {
-    misnamed: BTreeMap<Key, Misnamed>,
+pub struct MisnamedPolicies {
+    misnamed: BTreeMap<StoreKey, MisnamedPolicy>,
     /// Earliest time of the next rename; `None` if there is nothing to do.
     due: Option<Duration>,
 }
 
 #[derive(Debug)]
-struct Misnamed {
+struct MisnamedPolicy {
     resource: Resource,
     tried: bool,
 }
 
 /// Creates the policy under `to`, then deletes `from` if it has not changed.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Rename {
-    pub from: Key,
-    pub to: Key,
+pub struct PolicyRename {
+    pub from: StoreKey,
+    pub to: StoreKey,
     pub resource: Resource,
 }
 
-impl PolicyNames {
-    pub fn put(&mut self, key: &Key, resource: &Resource, now: Duration) {
+impl MisnamedPolicies {
+    pub fn put(&mut self, key: &StoreKey, resource: &Resource, now: Duration) {
         match is_misnamed(key, resource) {
             true => {
-                self.misnamed.insert(key.clone(), Misnamed { resource: resource.clone(), tried: false });
+                self.misnamed
+                    .insert(key.clone(), MisnamedPolicy { resource: resource.clone(), tried: false });
                 self.due = Some(now);
             }
             false => self.remove(key),
         }
     }
 
-    pub fn remove(&mut self, key: &Key) {
+    pub fn remove(&mut self, key: &StoreKey) {
         self.misnamed.remove(key);
     }
 
@@ -76,17 +77,17 @@ impl PolicyNames {
     }
 
     /// Returns the next policies to rename. Each is tried once; those that still exist after a delay are tried again.
-    pub fn renames(&mut self, now: Duration) -> Vec<Rename> {
+    pub fn renames(&mut self, now: Duration) -> Vec<PolicyRename> {
         if self.misnamed.values().all(|misnamed| misnamed.tried) {
             self.misnamed.values_mut().for_each(|misnamed| misnamed.tried = false);
         }
         let untried = self.misnamed.iter_mut().filter(|(_, misnamed)| !misnamed.tried);
         let renames = untried.take(AT_ONCE).filter_map(|(from, misnamed)| {
             misnamed.tried = true;
-            let Key::Resource { kind, namespace, .. } = from else { return None };
+            let StoreKey::Resource { kind, namespace, .. } = from else { return None };
             let resource = misnamed.resource.clone();
-            let to = Key::resource(*kind, namespace, &resource.metadata().name);
-            Some(Rename { from: from.clone(), to, resource })
+            let to = StoreKey::resource(*kind, namespace, &resource.metadata().name);
+            Some(PolicyRename { from: from.clone(), to, resource })
         });
         let renames = renames.collect();
         let more = self.misnamed.values().any(|misnamed| !misnamed.tried);
@@ -97,8 +98,8 @@ impl PolicyNames {
 
 /// Returns whether a policy must be renamed. Policies of other tiers were always stored under their names, and a
 /// policy that is being deleted needs no rename.
-fn is_misnamed(key: &Key, resource: &Resource) -> bool {
-    let (Key::Resource { kind, name, .. }, meta) = (key, resource.metadata()) else { return false };
+fn is_misnamed(key: &StoreKey, resource: &Resource) -> bool {
+    let (StoreKey::Resource { kind, name, .. }, meta) = (key, resource.metadata()) else { return false };
     meta.name != *name
         && meta.deletion_timestamp.is_none()
         && tier_of(resource).is_some_and(|tier| tier == DEFAULT_TIER)
@@ -119,28 +120,28 @@ pub fn says_the_same(one: &Resource, other: &Resource) -> bool {
 mod tests {
     use super::*;
     use serde_json::json;
-    use tortie_model::Value;
+    use tortie_model::StoreValue;
 
     const NOW: Duration = Duration::from_secs(100);
 
     /// Returns a policy as read from the datastore: under the name of its custom resource.
-    fn policy(stored: &str, name: &str, tier: &str) -> (Key, Resource) {
-        let key = Key::resource(Kind::GlobalNetworkPolicy, "", stored);
+    fn policy(stored: &str, name: &str, tier: &str) -> (StoreKey, Resource) {
+        let key = StoreKey::resource(Kind::GlobalNetworkPolicy, "", stored);
         let annotations = json!({"projectcalico.org/metadata": json!({ "name": name }).to_string()});
         let text = json!({"metadata": {"name": stored, "annotations": annotations}, "spec": {"tier": tier}});
-        match Value::decode(&key, text.to_string().as_bytes()).unwrap() {
-            Value::Resource(resource) => (key, resource),
+        match StoreValue::decode(&key, text.to_string().as_bytes()).unwrap() {
+            StoreValue::Resource(resource) => (key, resource),
             other => panic!("{other:?}"),
         }
     }
 
-    fn heard(names: &mut PolicyNames, (key, resource): &(Key, Resource)) {
+    fn heard(names: &mut MisnamedPolicies, (key, resource): &(StoreKey, Resource)) {
         names.put(key, resource, NOW);
     }
 
     #[test]
     fn only_policies_of_the_default_tier_that_have_another_name_are_renamed() {
-        let mut names = PolicyNames::default();
+        let mut names = MisnamedPolicies::default();
         for (stored, name, tier) in [
             ("web", "web", "default"),
             ("default.web", "default.web", "default"),
@@ -153,8 +154,11 @@ mod tests {
         let wrong = policy("default.db", "db", "");
         heard(&mut names, &wrong);
         assert!(names.is_due(NOW) && names.count() == 1);
-        let to = Key::resource(Kind::GlobalNetworkPolicy, "", "db");
-        assert_eq!(names.renames(NOW), [Rename { from: wrong.0.clone(), to, resource: wrong.1.clone() }]);
+        let to = StoreKey::resource(Kind::GlobalNetworkPolicy, "", "db");
+        assert_eq!(
+            names.renames(NOW),
+            [PolicyRename { from: wrong.0.clone(), to, resource: wrong.1.clone() }]
+        );
         assert!(!names.is_due(NOW), "it is tried again later");
         assert!(names.is_due(NOW + RETRY));
         heard(&mut names, &wrong);
@@ -165,7 +169,7 @@ mod tests {
 
     #[test]
     fn those_that_cannot_be_renamed_do_not_stand_in_the_way_of_others() {
-        let mut names = PolicyNames::default();
+        let mut names = MisnamedPolicies::default();
         for number in 0..2 * AT_ONCE + 1 {
             heard(&mut names, &policy(&format!("default.p{number}"), &format!("p{number}"), "default"));
         }

@@ -1,14 +1,14 @@
 //! The controllers process: connects, runs leader election, health checks and HTTP endpoints, and follows the
 //! configuration.
 
-use crate::election::Election;
+use crate::election::LeaderElection;
 use crate::http;
-use crate::lead::{self, Place};
-use crate::metrics::{self, Counters};
-use crate::migration::{self, Mover};
+use crate::lead::{self, ControllerContext};
+use crate::metrics::{self, ControllerCounters};
+use crate::migration::{self, DatastoreMover};
 use crate::options::ControllersArgs;
-use crate::settings::{self, BadVariable, Environment, Settings};
-use crate::state::{ABSENCE, DATASTORE, KUBERNETES, STARTUP, State, WRITES};
+use crate::settings::{self, ControllerEnvironment, ControllerSettings, InvalidVariable};
+use crate::state::{ABSENCE, ControllerState, DATASTORE, KUBERNETES, STARTUP, WRITES};
 use std::collections::BTreeMap;
 use std::io;
 use std::io::Write as _;
@@ -19,9 +19,11 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tortie_http::liveness::Liveness;
 use tortie_model::kinds::{KubeControllersConfiguration, KubeControllersConfigurationStatus};
-use tortie_model::{Key, KeyRange, Kind, Resource, Value};
-use tortie_store::orchestrator::Orchestrator;
-use tortie_store::{Client, Config, Error, Event, Limits, Resources, Watch};
+use tortie_model::{KeyRange, Kind, Resource, StoreKey, StoreValue};
+use tortie_store::orchestrator::OrchestratorClient;
+use tortie_store::{
+    ResourceClient, StoreClient, StoreConfig, StoreError, StoreEvent, StoreLimits, StoreWatch,
+};
 
 /// Interval between checks of the datastore and Kubernetes: after a success and after a failure.
 const CHECKS: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(2));
@@ -29,11 +31,11 @@ const RETRY: Duration = Duration::from_secs(2);
 const CLUSTER_TYPE: &str = "k8s";
 
 #[derive(Debug, thiserror::Error)]
-pub enum RunError {
+pub enum ControllersRunError {
     #[error(transparent)]
-    Store(#[from] Error),
+    Store(#[from] StoreError),
     #[error(transparent)]
-    Variable(#[from] BadVariable),
+    Variable(#[from] InvalidVariable),
     #[error("{what}: {error}")]
     Io { what: &'static str, error: io::Error },
     #[error("a component of the controllers ended; restart them")]
@@ -41,11 +43,11 @@ pub enum RunError {
 }
 
 /// Runs until SIGTERM or SIGINT.
-pub async fn run(args: ControllersArgs) -> Result<(), RunError> {
-    let io = |what| move |error| RunError::Io { what, error };
+pub async fn run(args: ControllersArgs) -> Result<(), ControllersRunError> {
+    let io = |what| move |error| ControllersRunError::Io { what, error };
     let mut terminate = signal(SignalKind::terminate()).map_err(io("signals"))?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(io("signals"))?;
-    let config = Config::load(&args.config)?;
+    let config = StoreConfig::load(&args.config)?;
     let end = async {
         tokio::select! {
             _ = terminate.recv() => {}
@@ -57,16 +59,18 @@ pub async fn run(args: ControllersArgs) -> Result<(), RunError> {
 
 async fn run_until(
     args: ControllersArgs,
-    config: Config,
+    config: StoreConfig,
     end: impl Future<Output = ()>,
-) -> Result<(), RunError> {
-    let environment = Environment::of_process();
+) -> Result<(), ControllersRunError> {
+    let environment = ControllerEnvironment::of_process();
     environment.check()?;
     let target = config.orchestrator().ok_or_else(|| {
-        Error::Config("the controllers follow Kubernetes: set KUBECONFIG, or run them in a pod".to_owned())
+        StoreError::Config(
+            "the controllers follow Kubernetes: set KUBECONFIG, or run them in a pod".to_owned(),
+        )
     })?;
-    let orchestrator = Orchestrator::connect(&target, Limits::default()).await?;
-    let state = Arc::new(State::new(args.status_file.clone(), Liveness::default()));
+    let orchestrator = OrchestratorClient::connect(&target, StoreLimits::default()).await?;
+    let state = Arc::new(ControllerState::new(args.status_file.clone(), Liveness::default()));
     let health = watch::channel(args.health_port);
     // Serve probes from here on: otherwise a long outage of kube-apiserver would get the controllers killed.
     let mut observers = pin!(async {
@@ -78,25 +82,25 @@ async fn run_until(
     let mut end = pin!(end);
     let connections = tokio::select! {
         connections = connect(config, &orchestrator, &state) => connections?,
-        () = &mut observers => return Err(RunError::Ended),
+        () = &mut observers => return Err(ControllersRunError::Ended),
         () = &mut end => return Ok(()),
     };
-    let Connections { client, kubernetes, mover } = connections;
-    let election = Election {
+    let ControllerConnections { client, kubernetes, mover } = connections;
+    let election = LeaderElection {
         orchestrator: orchestrator.clone(),
         namespace: args.lease_namespace.clone(),
         name: args.lease_name.clone(),
         identity: args.identity.clone().unwrap_or_else(identity),
     };
-    let place = Place {
+    let place = ControllerContext {
         client: client.clone(),
         kubernetes,
         orchestrator: orchestrator.clone(),
         namespace: args.lease_namespace.clone(),
         state: state.clone(),
     };
-    let resources = Resources::new(client);
-    let (sender, settings) = watch::channel(Arc::new(Settings::default()));
+    let resources = ResourceClient::new(client);
+    let (sender, settings) = watch::channel(Arc::new(ControllerSettings::default()));
     let metrics = watch::channel(0);
     tracing::info!(identity = election.identity, "starting the controllers");
     // The daemon also runs when standard output is closed.
@@ -112,7 +116,7 @@ async fn run_until(
         }
     };
     let outcome = tokio::select! {
-        () = parts => Err(RunError::Ended),
+        () = parts => Err(ControllersRunError::Ended),
         () = &mut end => Ok(()),
     };
     election.resign().await;
@@ -121,35 +125,35 @@ async fn run_until(
     outcome
 }
 
-struct Connections {
-    client: Client,
+struct ControllerConnections {
+    client: StoreClient,
     /// Client for Kubernetes; `None` if it is the datastore.
-    kubernetes: Option<Client>,
-    mover: Option<Mover>,
+    kubernetes: Option<StoreClient>,
+    mover: Option<DatastoreMover>,
 }
 
 /// Connects, retrying without limit. Readiness reports the error.
 async fn connect(
-    config: Config,
-    orchestrator: &Orchestrator,
-    state: &State,
-) -> Result<Connections, RunError> {
-    let client = Client::connect_waiting(&config, |error| {
+    config: StoreConfig,
+    orchestrator: &OrchestratorClient,
+    state: &ControllerState,
+) -> Result<ControllerConnections, ControllersRunError> {
+    let client = StoreClient::connect_waiting(&config, |error| {
         tracing::warn!(%error, "waiting for the datastore; trying again");
         state.set(DATASTORE, Err(error.to_string()));
     })
     .await?;
     if client.is_kubernetes() {
-        let mover = Mover::connect(&config, orchestrator.clone(), migration::DRAIN).await?;
-        return Ok(Connections { client, kubernetes: None, mover: Some(mover) });
+        let mover = DatastoreMover::connect(&config, orchestrator.clone(), migration::DRAIN).await?;
+        return Ok(ControllerConnections { client, kubernetes: None, mover: Some(mover) });
     }
     // Calico's objects are in another datastore, so the cluster need not serve their API group.
-    let there = Config {
+    let there = StoreConfig {
         datastore_type: "kubernetes".to_owned(),
         calico_api_group: "crd.projectcalico.org/v1".to_owned(),
         ..config
     };
-    Ok(Connections { client, kubernetes: Some(Client::connect(&there).await?), mover: None })
+    Ok(ControllerConnections { client, kubernetes: Some(StoreClient::connect(&there).await?), mover: None })
 }
 
 /// Returns the host name and the process id.
@@ -160,16 +164,16 @@ fn identity() -> String {
 
 /// Waits for leadership, leads until it is lost, and repeats.
 async fn take_turns(
-    election: &Election,
-    place: &Place,
-    mover: Option<&Mover>,
-    mut settings: watch::Receiver<Arc<Settings>>,
+    election: &LeaderElection,
+    place: &ControllerContext,
+    mover: Option<&DatastoreMover>,
+    mut settings: watch::Receiver<Arc<ControllerSettings>>,
 ) {
     // The controllers do nothing before the configuration is known.
     if settings.wait_for(|settings| settings.spec.controllers.is_some()).await.is_err() {
         return;
     }
-    let waiting = || metrics::page(&BTreeMap::new(), [], &Counters::default(), false);
+    let waiting = || metrics::page(&BTreeMap::new(), [], &ControllerCounters::default(), false);
     let heartbeat = place.state.liveness.part("election");
     loop {
         place.state.set_metrics(waiting());
@@ -188,7 +192,7 @@ async fn take_turns(
 }
 
 /// Runs the migration between API groups, which is only possible if Kubernetes is the datastore.
-async fn follow_migration(mover: Option<&Mover>) {
+async fn follow_migration(mover: Option<&DatastoreMover>) {
     match mover {
         Some(mover) => mover.follow().await,
         None => std::future::pending().await,
@@ -196,14 +200,18 @@ async fn follow_migration(mover: Option<&Mover>) {
 }
 
 /// Updates the status file for probes that read it.
-async fn write_liveness(state: &State) {
+async fn write_liveness(state: &ControllerState) {
     loop {
         state.write_liveness();
         tokio::time::sleep(WRITES).await;
     }
 }
 
-async fn watch_health(resources: &Resources, orchestrator: &Orchestrator, state: &State) {
+async fn watch_health(
+    resources: &ResourceClient,
+    orchestrator: &OrchestratorClient,
+    state: &ControllerState,
+) {
     let heartbeat = state.liveness.part("health-checks");
     loop {
         heartbeat.beat();
@@ -220,7 +228,10 @@ async fn watch_health(resources: &Resources, orchestrator: &Orchestrator, state:
     }
 }
 
-async fn follow_metrics_port(mut settings: watch::Receiver<Arc<Settings>>, port: watch::Sender<u16>) {
+async fn follow_metrics_port(
+    mut settings: watch::Receiver<Arc<ControllerSettings>>,
+    port: watch::Sender<u16>,
+) {
     loop {
         let wanted = settings.borrow_and_update().metrics_port().unwrap_or_default();
         port.send_if_modified(|port| std::mem::replace(port, wanted) != wanted);
@@ -233,10 +244,10 @@ async fn follow_metrics_port(mut settings: watch::Receiver<Arc<Settings>>, port:
 /// Keeps the settings in sync with the configuration, from the start, and writes the effective configuration to its
 /// status.
 async fn follow_configuration(
-    resources: &Resources,
-    environment: &Environment,
-    sender: watch::Sender<Arc<Settings>>,
-    state: &State,
+    resources: &ResourceClient,
+    environment: &ControllerEnvironment,
+    sender: watch::Sender<Arc<ControllerSettings>>,
+    state: &ControllerState,
 ) {
     let watch = resources.client().watch(KeyRange::all(Kind::KubeControllersConfiguration), None);
     let heartbeat = state.liveness.part("configuration-watch");
@@ -248,17 +259,17 @@ async fn follow_configuration(
 }
 
 async fn hear_configuration(
-    mut watch: Watch,
-    resources: &Resources,
-    environment: &Environment,
-    sender: watch::Sender<Arc<Settings>>,
+    mut watch: StoreWatch,
+    resources: &ResourceClient,
+    environment: &ControllerEnvironment,
+    sender: watch::Sender<Arc<ControllerSettings>>,
 ) {
     let client = resources.client();
     let mut known = false;
     while let Some(event) = watch.next().await {
         match event {
-            Event::Put(entry) => {
-                let Value::Resource(Resource::KubeControllersConfiguration(configuration)) = entry.value
+            StoreEvent::Put(entry) => {
+                let StoreValue::Resource(Resource::KubeControllersConfiguration(configuration)) = entry.value
                 else {
                     continue;
                 };
@@ -268,11 +279,11 @@ async fn hear_configuration(
                 known = true;
                 apply(client, environment, *configuration, &sender).await;
             }
-            Event::Delete { key: Key::Resource { name, .. }, .. } if name == settings::NAME => {
+            StoreEvent::Delete { key: StoreKey::Resource { name, .. }, .. } if name == settings::NAME => {
                 create(resources).await;
             }
-            Event::InSync(_) if !known => create(resources).await,
-            Event::Unreadable { key, error, .. } => {
+            StoreEvent::InSync(_) if !known => create(resources).await,
+            StoreEvent::Unreadable { key, error, .. } => {
                 tracing::warn!(%key, %error, "cannot read the configuration; the previous one stays in force");
             }
             _ => {}
@@ -281,10 +292,10 @@ async fn hear_configuration(
 }
 
 async fn apply(
-    client: &Client,
-    environment: &Environment,
+    client: &StoreClient,
+    environment: &ControllerEnvironment,
     configuration: KubeControllersConfiguration,
-    sender: &watch::Sender<Arc<Settings>>,
+    sender: &watch::Sender<Arc<ControllerSettings>>,
 ) {
     if let Err(error) = configuration.validate() {
         tracing::warn!(%error, "the configuration is invalid; the previous one stays in force");
@@ -307,21 +318,23 @@ async fn apply(
         sender.send_replace(Arc::new(settings));
     }
     if configuration.status != status {
-        let key = Key::resource(Kind::KubeControllersConfiguration, "", settings::NAME);
+        let key = StoreKey::resource(Kind::KubeControllersConfiguration, "", settings::NAME);
         let mut written = configuration;
         written.status = status;
         let Ok(version) = client.revision(&written.metadata.resource_version) else { return };
-        if let Err(error) = client.update(&key, &Value::Resource(Resource::from(written)), &version).await {
+        if let Err(error) =
+            client.update(&key, &StoreValue::Resource(Resource::from(written)), &version).await
+        {
             tracing::debug!(%error, "cannot write the running configuration to the status of KubeControllersConfiguration");
         }
     }
 }
 
 /// Creates the configuration, retrying until it exists: nothing runs without it.
-async fn create(resources: &Resources) {
+async fn create(resources: &ResourceClient) {
     loop {
         match resources.create(Resource::from(settings::initial())).await {
-            Ok(_) | Err(Error::AlreadyExists { .. }) => return,
+            Ok(_) | Err(StoreError::AlreadyExists { .. }) => return,
             Err(error) => {
                 tracing::warn!(%error, "cannot create KubeControllersConfiguration; trying again");
                 tokio::time::sleep(RETRY).await;
@@ -333,7 +346,7 @@ async fn create(resources: &Resources) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::state::{Probe, check};
+    use crate::state::{ProbeKind, check};
     use tokio::net::TcpListener;
 
     /// Longer than the interval of the health checks, shorter than a request timeout.
@@ -343,10 +356,10 @@ mod tests {
     async fn controllers_that_wait_for_the_api_are_alive() {
         // The listener is dropped right away, so connections to this address are refused.
         let address = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
-        let config = Config {
+        let config = StoreConfig {
             datastore_type: "kubernetes".to_owned(),
             k8s_api_endpoint: format!("http://{address}"),
-            ..Config::default()
+            ..StoreConfig::default()
         };
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("status.json");
@@ -361,10 +374,10 @@ mod tests {
         let (sender, receiver) = tokio::sync::oneshot::channel::<()>();
         let running = run_until(args, config, async { _ = receiver.await });
         let look = async {
-            while !check(&file, Probe::Readiness).unwrap_err().ends_with("; initialising") {
+            while !check(&file, ProbeKind::Readiness).unwrap_err().ends_with("; initialising") {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
-            assert_eq!(check(&file, Probe::Liveness), Ok(()));
+            assert_eq!(check(&file, ProbeKind::Liveness), Ok(()));
             sender.send(()).unwrap();
         };
         let both = async { tokio::join!(running, look) };
@@ -377,25 +390,27 @@ mod tests {
     async fn a_part_that_is_held_is_named_and_alive_again_when_it_goes_on() {
         // An API server that accepts requests and never responds.
         let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let config = Config {
+        let config = StoreConfig {
             datastore_type: "kubernetes".to_owned(),
             k8s_api_endpoint: format!("http://{}", server.local_addr().unwrap()),
             calico_api_group: "projectcalico.org/v3".to_owned(),
-            ..Config::default()
+            ..StoreConfig::default()
         };
-        let client = Client::connect(&config).await.unwrap();
+        let client = StoreClient::connect(&config).await.unwrap();
         let orchestrator =
-            Orchestrator::connect(&config.orchestrator().unwrap(), Limits::default()).await.unwrap();
+            OrchestratorClient::connect(&config.orchestrator().unwrap(), StoreLimits::default())
+                .await
+                .unwrap();
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("status.json");
-        let state = Arc::new(State::new(file.clone(), Liveness::new(SILENCE)));
-        let (watched, resources) = (state.clone(), Resources::new(client));
+        let state = Arc::new(ControllerState::new(file.clone(), Liveness::new(SILENCE)));
+        let (watched, resources) = (state.clone(), ResourceClient::new(client));
         let _watching = tokio::spawn(async move { watch_health(&resources, &orchestrator, &watched).await });
         let said = async |wanted: fn(&Result<(), String>) -> bool| {
             let look = async {
                 loop {
                     state.write_liveness();
-                    let said = check(&file, Probe::Liveness);
+                    let said = check(&file, ProbeKind::Liveness);
                     if wanted(&said) && !state.liveness.parts().is_empty() {
                         return said;
                     }

@@ -3,21 +3,21 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tortie_model::kinds::{
-    AssignIPs, AutoHostEndpointConfig, ControllersConfig, ControllersLogLevel, KubeControllersConfiguration,
-    KubeControllersConfigurationSpec, LoadBalancerControllerConfig, MigrationControllerConfig,
-    NodeControllerConfig, ReconcilerConfig, Switch,
+    AssignIPs, AutoHostEndpointConfig, ControllersConfig, ControllersLogLevel, EnabledSwitch,
+    KubeControllersConfiguration, KubeControllersConfigurationSpec, LoadBalancerControllerConfig,
+    MigrationControllerConfig, NodeControllerConfig, ReconcilerConfig,
 };
 use tortie_model::{ObjectMeta, scalar};
 
 pub const NAME: &str = "default";
-const PERIOD: scalar::Duration = scalar::Duration::from_secs(300);
-const COMPACTION: scalar::Duration = scalar::Duration::from_secs(600);
-const GRACE: scalar::Duration = scalar::Duration::from_secs(900);
+const PERIOD: scalar::GoDuration = scalar::GoDuration::from_secs(300);
+const COMPACTION: scalar::GoDuration = scalar::GoDuration::from_secs(600);
+const GRACE: scalar::GoDuration = scalar::GoDuration::from_secs(900);
 
 /// An environment variable with an invalid value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{name}={value}: {reason}")]
-pub struct BadVariable {
+pub struct InvalidVariable {
     name: &'static str,
     value: String,
     reason: String,
@@ -25,7 +25,7 @@ pub struct BadVariable {
 
 /// Effective settings.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Settings {
+pub struct ControllerSettings {
     pub spec: KubeControllersConfigurationSpec,
     /// Environment variables that were applied.
     pub variables: BTreeMap<String, String>,
@@ -33,7 +33,7 @@ pub struct Settings {
 
 /// Values of the recognised environment variables that are set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Environment(BTreeMap<&'static str, String>);
+pub struct ControllerEnvironment(BTreeMap<&'static str, String>);
 
 const VARIABLES: [&str; 7] = [
     "ENABLED_CONTROLLERS",
@@ -49,11 +49,11 @@ const VARIABLES: [&str; 7] = [
 pub fn initial() -> KubeControllersConfiguration {
     let reconciler = || Some(ReconcilerConfig { reconciler_period: Some(PERIOD) });
     let host_endpoint =
-        AutoHostEndpointConfig { auto_create: Switch::Disabled, ..AutoHostEndpointConfig::default() };
+        AutoHostEndpointConfig { auto_create: EnabledSwitch::Disabled, ..AutoHostEndpointConfig::default() };
     let controllers = ControllersConfig {
         node: Some(NodeControllerConfig {
             reconciler_period: Some(PERIOD),
-            sync_labels: Switch::Enabled,
+            sync_labels: EnabledSwitch::Enabled,
             host_endpoint: Some(host_endpoint),
             leak_grace_period: Some(GRACE),
         }),
@@ -62,11 +62,11 @@ pub fn initial() -> KubeControllersConfiguration {
         service_account: reconciler(),
         namespace: reconciler(),
         load_balancer: Some(LoadBalancerControllerConfig { assign_ips: AssignIPs::AllServices }),
-        migration: Some(MigrationControllerConfig { policy_name_migrator: Switch::Enabled }),
+        migration: Some(MigrationControllerConfig { policy_name_migrator: EnabledSwitch::Enabled }),
     };
     let spec = KubeControllersConfigurationSpec {
         log_severity_screen: ControllersLogLevel::Info,
-        health_checks: Switch::Enabled,
+        health_checks: EnabledSwitch::Enabled,
         etcd_v3_compaction_period: Some(COMPACTION),
         controllers: Some(controllers),
         ..KubeControllersConfigurationSpec::default()
@@ -74,33 +74,37 @@ pub fn initial() -> KubeControllersConfiguration {
     KubeControllersConfiguration::new(ObjectMeta { name: NAME.to_owned(), ..ObjectMeta::default() }, spec)
 }
 
-impl Environment {
-    pub fn of_process() -> Environment {
-        Environment::of(|name| std::env::var(name).ok())
+impl ControllerEnvironment {
+    pub fn of_process() -> ControllerEnvironment {
+        ControllerEnvironment::of(|name| std::env::var(name).ok())
     }
 
-    fn of(variable: impl Fn(&str) -> Option<String>) -> Environment {
+    fn of(variable: impl Fn(&str) -> Option<String>) -> ControllerEnvironment {
         let set = |name: &'static str| Some((name, variable(name).filter(|value| !value.is_empty())?));
-        Environment(VARIABLES.into_iter().filter_map(set).collect())
+        ControllerEnvironment(VARIABLES.into_iter().filter_map(set).collect())
     }
 
     /// Returns an error if a variable has an invalid value. Called once at start.
-    pub fn check(&self) -> Result<(), BadVariable> {
+    pub fn check(&self) -> Result<(), InvalidVariable> {
         self.over(&initial().spec).map(drop)
     }
 
     /// Returns the configuration overridden by the environment variables.
-    pub fn over(&self, spec: &KubeControllersConfigurationSpec) -> Result<Settings, BadVariable> {
+    pub fn over(
+        &self,
+        spec: &KubeControllersConfigurationSpec,
+    ) -> Result<ControllerSettings, InvalidVariable> {
         let mut spec = spec.clone();
         let mut controllers = spec.controllers.take().unwrap_or_default();
         for (&name, value) in &self.0 {
-            let bad = |reason: &str| BadVariable { name, value: value.clone(), reason: reason.to_owned() };
+            let bad =
+                |reason: &str| InvalidVariable { name, value: value.clone(), reason: reason.to_owned() };
             let switch = || match value.to_ascii_lowercase().as_str() {
-                "true" | "enabled" => Ok(Switch::Enabled),
-                "false" | "disabled" => Ok(Switch::Disabled),
+                "true" | "enabled" => Ok(EnabledSwitch::Enabled),
+                "false" | "disabled" => Ok(EnabledSwitch::Disabled),
                 _ => Err(bad("neither true nor false")),
             };
-            let duration = || value.parse::<scalar::Duration>().map_err(|_| bad("not a duration like 5m"));
+            let duration = || value.parse::<scalar::GoDuration>().map_err(|_| bad("not a duration like 5m"));
             match name {
                 "ENABLED_CONTROLLERS" => {
                     controllers = enabled(value, &controllers).map_err(|reason| bad(&reason))?
@@ -125,7 +129,7 @@ impl Environment {
         }
         spec.controllers = Some(controllers);
         let variables = self.0.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
-        Ok(Settings { spec, variables })
+        Ok(ControllerSettings { spec, variables })
     }
 }
 
@@ -159,7 +163,7 @@ fn enabled(list: &str, configured: &ControllersConfig) -> Result<ControllersConf
     Ok(controllers)
 }
 
-fn set_periods(controllers: &mut ControllersConfig, period: scalar::Duration) {
+fn set_periods(controllers: &mut ControllersConfig, period: scalar::GoDuration) {
     controllers.node.iter_mut().for_each(|node| node.reconciler_period = Some(period));
     let others = [
         &mut controllers.policy,
@@ -176,7 +180,7 @@ fn log_level(text: &str) -> Option<ControllersLogLevel> {
     Some(ControllersLogLevel::from(*known))
 }
 
-impl Settings {
+impl ControllerSettings {
     pub fn controllers(&self) -> ControllersConfig {
         self.spec.controllers.clone().unwrap_or_default()
     }
@@ -205,7 +209,7 @@ impl Settings {
     /// Returns whether misnamed policies are renamed. On by default, because clients look them up by their names.
     pub fn migrates_policy_names(&self) -> bool {
         let migration = self.controllers().migration;
-        migration.is_none_or(|migration| migration.policy_name_migrator != Switch::Disabled)
+        migration.is_none_or(|migration| migration.policy_name_migrator != EnabledSwitch::Disabled)
     }
 
     /// Returns the port of the metrics endpoint, if it is enabled.
@@ -219,8 +223,8 @@ impl Settings {
 mod tests {
     use super::*;
 
-    fn environment(variables: &[(&str, &str)]) -> Environment {
-        Environment::of(|wanted| {
+    fn environment(variables: &[(&str, &str)]) -> ControllerEnvironment {
+        ControllerEnvironment::of(|wanted| {
             let found = variables.iter().find(|(name, _)| *name == wanted);
             found.map(|(_, value)| (*value).to_owned())
         })
@@ -252,8 +256,8 @@ mod tests {
         let controllers = settings.controllers();
         assert!(controllers.policy.is_none() && controllers.load_balancer.is_some());
         let node = controllers.node.unwrap();
-        assert_eq!(node.host_endpoint.unwrap().auto_create, Switch::Enabled);
-        assert_eq!(node.reconciler_period, Some(scalar::Duration::from_secs(60)));
+        assert_eq!(node.host_endpoint.unwrap().auto_create, EnabledSwitch::Enabled);
+        assert_eq!(node.reconciler_period, Some(scalar::GoDuration::from_secs(60)));
         assert_eq!(settings.spec.log_severity_screen, ControllersLogLevel::Debug);
         assert_eq!(settings.variables.len(), 5);
         assert_eq!(settings.compaction_period(), None);
@@ -281,7 +285,7 @@ mod tests {
     fn a_grace_of_nothing_is_off() {
         let mut spec = initial().spec;
         spec.controllers.as_mut().unwrap().node.as_mut().unwrap().leak_grace_period =
-            Some(scalar::Duration::from_secs(0));
+            Some(scalar::GoDuration::from_secs(0));
         assert_eq!(environment(&[]).over(&spec).unwrap().leak_grace(), None);
     }
 }

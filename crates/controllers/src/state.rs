@@ -22,37 +22,37 @@ const OLDEST: Duration = Duration::from_secs(90);
 /// Content of the status file: the format of calico-kube-controllers plus the components without a heartbeat.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
-struct Status {
-    readiness: BTreeMap<String, Condition>,
+struct StatusFile {
+    readiness: BTreeMap<String, ComponentCondition>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    silent: BTreeMap<String, Condition>,
+    silent: BTreeMap<String, ComponentCondition>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
-struct Condition {
+struct ComponentCondition {
     ready: bool,
     reason: String,
 }
 
 #[derive(Debug)]
-pub struct State {
+pub struct ControllerState {
     file: PathBuf,
-    status: Mutex<Status>,
+    status: Mutex<StatusFile>,
     metrics: Mutex<String>,
     pub liveness: Liveness,
 }
 
 /// Kind of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Probe {
+pub enum ProbeKind {
     Liveness,
     Readiness,
 }
 
-impl State {
-    pub fn new(file: PathBuf, liveness: Liveness) -> State {
-        let state = State { file, status: Mutex::default(), metrics: Mutex::default(), liveness };
+impl ControllerState {
+    pub fn new(file: PathBuf, liveness: Liveness) -> ControllerState {
+        let state = ControllerState { file, status: Mutex::default(), metrics: Mutex::default(), liveness };
         state.set(STARTUP, Err("initialising".to_owned()));
         state
     }
@@ -60,8 +60,8 @@ impl State {
     /// Sets the condition of a component and writes the file if it changed.
     pub fn set(&self, part: &str, outcome: Result<(), String>) {
         let condition = match outcome {
-            Ok(()) => Condition { ready: true, reason: String::new() },
-            Err(reason) => Condition { ready: false, reason },
+            Ok(()) => ComponentCondition { ready: true, reason: String::new() },
+            Err(reason) => ComponentCondition { ready: false, reason },
         };
         let mut status = held(&self.status);
         if status.readiness.get(part) == Some(&condition) {
@@ -78,13 +78,13 @@ impl State {
         status.silent = silent
             .map(|(part, silence)| {
                 let reason = format!("{part}: {}", liveness::describe(silence));
-                (part.to_owned(), Condition { ready: false, reason })
+                (part.to_owned(), ComponentCondition { ready: false, reason })
             })
             .collect();
         self.write(&status);
     }
 
-    fn write(&self, status: &Status) {
+    fn write(&self, status: &StatusFile) {
         if let Err(error) = write(&self.file, status) {
             tracing::debug!(%error, file = %self.file.display(), "cannot write the status file");
         }
@@ -108,14 +108,14 @@ fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn trouble(conditions: &BTreeMap<String, Condition>) -> Option<String> {
+fn trouble(conditions: &BTreeMap<String, ComponentCondition>) -> Option<String> {
     let reasons = conditions.values().filter(|condition| !condition.ready);
     let reasons: Vec<&str> = reasons.map(|condition| condition.reason.as_str()).collect();
     (!reasons.is_empty()).then(|| reasons.join("; "))
 }
 
 /// Writes the file and replaces it atomically, so that no probe reads a partial one.
-fn write(file: &Path, status: &Status) -> io::Result<()> {
+fn write(file: &Path, status: &StatusFile) -> io::Result<()> {
     if let Some(dir) = file.parent() {
         std::fs::create_dir_all(dir)?;
     }
@@ -125,14 +125,14 @@ fn write(file: &Path, status: &Status) -> io::Result<()> {
 }
 
 /// Evaluates a probe from the status file alone and returns the reasons of a failure.
-pub fn check(file: &Path, probe: Probe) -> Result<(), String> {
+pub fn check(file: &Path, probe: ProbeKind) -> Result<(), String> {
     let failed = |error: io::Error| format!("{}: {error}", file.display());
     let text = std::fs::read(file).map_err(failed)?;
-    let status: Status =
+    let status: StatusFile =
         serde_json::from_slice(&text).map_err(|error| format!("{}: {error}", file.display()))?;
     let conditions = match probe {
-        Probe::Readiness => &status.readiness,
-        Probe::Liveness => {
+        ProbeKind::Readiness => &status.readiness,
+        ProbeKind::Liveness => {
             let written = std::fs::metadata(file).and_then(|metadata| metadata.modified()).map_err(failed)?;
             // A clock that was set back is not a failure.
             let age = SystemTime::now().duration_since(written).unwrap_or_default();
@@ -153,38 +153,38 @@ mod tests {
     fn the_file_says_what_is_wrong() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("status/status.json");
-        let state = State::new(file.clone(), Liveness::default());
+        let state = ControllerState::new(file.clone(), Liveness::default());
         let said = || std::fs::read_to_string(&file).unwrap();
         assert_eq!(said(), r#"{"Readiness":{"Startup":{"Ready":false,"Reason":"initialising"}}}"#);
-        assert_eq!(check(&file, Probe::Readiness), Err("initialising".to_owned()));
-        assert_eq!(check(&file, Probe::Liveness), Ok(()));
+        assert_eq!(check(&file, ProbeKind::Readiness), Err("initialising".to_owned()));
+        assert_eq!(check(&file, ProbeKind::Liveness), Ok(()));
         state.set(STARTUP, Ok(()));
         state.set(DATASTORE, Err("down".to_owned()));
         state.set(KUBERNETES, Err("away".to_owned()));
-        assert_eq!(check(&file, Probe::Readiness), Err("down; away".to_owned()));
+        assert_eq!(check(&file, ProbeKind::Readiness), Err("down; away".to_owned()));
         state.set(DATASTORE, Ok(()));
         state.set(KUBERNETES, Ok(()));
-        assert_eq!((check(&file, Probe::Readiness), state.trouble()), (Ok(()), None));
+        assert_eq!((check(&file, ProbeKind::Readiness), state.trouble()), (Ok(()), None));
         std::fs::write(&file, "nonsense").unwrap();
-        assert!(check(&file, Probe::Liveness).unwrap_err().contains("status.json"));
-        assert!(check(&dir.path().join("none"), Probe::Liveness).is_err());
+        assert!(check(&file, ProbeKind::Liveness).unwrap_err().contains("status.json"));
+        assert!(check(&dir.path().join("none"), ProbeKind::Liveness).is_err());
     }
 
     #[test]
     fn a_silent_part_and_a_file_that_nobody_writes_are_not_alive() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("status.json");
-        let state = State::new(file.clone(), Liveness::new(Duration::from_millis(50)));
+        let state = ControllerState::new(file.clone(), Liveness::new(Duration::from_millis(50)));
         let leader = state.liveness.part("leader");
         std::thread::sleep(Duration::from_millis(100));
         state.write_liveness();
-        assert_eq!(check(&file, Probe::Liveness), Err("leader: no sign of life for 0 s".to_owned()));
-        assert_eq!(check(&file, Probe::Readiness), Err("initialising".to_owned()));
+        assert_eq!(check(&file, ProbeKind::Liveness), Err("leader: no sign of life for 0 s".to_owned()));
+        assert_eq!(check(&file, ProbeKind::Readiness), Err("initialising".to_owned()));
         leader.beat();
         state.write_liveness();
-        assert_eq!(check(&file, Probe::Liveness), Ok(()));
+        assert_eq!(check(&file, ProbeKind::Liveness), Ok(()));
         let long_ago = SystemTime::now() - 2 * OLDEST;
         std::fs::File::options().write(true).open(&file).unwrap().set_modified(long_ago).unwrap();
-        assert!(check(&file, Probe::Liveness).unwrap_err().contains("was not written for 180 s"));
+        assert!(check(&file, ProbeKind::Liveness).unwrap_err().contains("was not written for 180 s"));
     }
 }

@@ -1,12 +1,12 @@
 //! A write that a controller decides on, and its execution.
 
-use tortie_model::{Key, Kind, ObjectMeta, Resource, Value};
-use tortie_store::{Client, Resources};
+use tortie_model::{Kind, ObjectMeta, Resource, StoreKey, StoreValue};
+use tortie_store::{ResourceClient, StoreClient};
 
 #[derive(Clone, Debug, PartialEq)]
 // Writes are few and short-lived.
 #[allow(clippy::large_enum_variant)]
-pub enum Write {
+pub enum ObjectWrite {
     Create(Resource),
     /// Replaces the version that the resource was derived from.
     Update(Resource),
@@ -18,9 +18,9 @@ pub enum Write {
     },
 }
 
-impl Write {
-    pub fn delete(kind: Kind, meta: &ObjectMeta) -> Write {
-        Write::Delete {
+impl ObjectWrite {
+    pub fn delete(kind: Kind, meta: &ObjectMeta) -> ObjectWrite {
+        ObjectWrite::Delete {
             kind,
             namespace: meta.namespace.clone(),
             name: meta.name.clone(),
@@ -28,37 +28,39 @@ impl Write {
         }
     }
 
-    pub fn key(&self) -> Key {
+    pub fn key(&self) -> StoreKey {
         match self {
-            Write::Create(resource) | Write::Update(resource) => {
+            ObjectWrite::Create(resource) | ObjectWrite::Update(resource) => {
                 let meta = resource.metadata();
-                Key::resource(resource.kind(), &meta.namespace, &meta.name)
+                StoreKey::resource(resource.kind(), &meta.namespace, &meta.name)
             }
-            Write::Delete { kind, namespace, name, .. } => Key::resource(*kind, namespace, name),
+            ObjectWrite::Delete { kind, namespace, name, .. } => StoreKey::resource(*kind, namespace, name),
         }
     }
 
     /// Executes the write like a user's: with defaults, validation and dependent objects.
-    pub async fn carry_out(self, resources: &Resources) -> tortie_store::Result<()> {
+    pub async fn carry_out(self, resources: &ResourceClient) -> tortie_store::StoreResult<()> {
         settled(match self {
-            Write::Create(resource) => resources.create(resource).await.map(drop),
-            Write::Update(resource) => resources.update(resource).await.map(drop),
-            Write::Delete { kind, namespace, name, version } => {
+            ObjectWrite::Create(resource) => resources.create(resource).await.map(drop),
+            ObjectWrite::Update(resource) => resources.update(resource).await.map(drop),
+            ObjectWrite::Delete { kind, namespace, name, version } => {
                 resources.delete(kind, &namespace, &name, Some(&version)).await.map(drop)
             }
         })
     }
 
     /// Executes the write unchanged, for derived objects that are not validated like those of users.
-    pub async fn carry_out_plainly(self, client: &Client) -> tortie_store::Result<()> {
+    pub async fn carry_out_plainly(self, client: &StoreClient) -> tortie_store::StoreResult<()> {
         let key = self.key();
         settled(match self {
-            Write::Create(resource) => client.create(&key, &Value::Resource(resource)).await.map(drop),
-            Write::Update(resource) => {
-                let version = client.revision(&resource.metadata().resource_version)?;
-                client.update(&key, &Value::Resource(resource), &version).await.map(drop)
+            ObjectWrite::Create(resource) => {
+                client.create(&key, &StoreValue::Resource(resource)).await.map(drop)
             }
-            Write::Delete { version, .. } => {
+            ObjectWrite::Update(resource) => {
+                let version = client.revision(&resource.metadata().resource_version)?;
+                client.update(&key, &StoreValue::Resource(resource), &version).await.map(drop)
+            }
+            ObjectWrite::Delete { version, .. } => {
                 let version = client.revision(&version)?;
                 client.delete(&key, Some(&version)).await.map(drop)
             }
@@ -67,7 +69,7 @@ impl Write {
 }
 
 /// Ignores a lost race: the newer version arrives as an event and is reconciled then.
-fn settled(outcome: tortie_store::Result<()>) -> tortie_store::Result<()> {
+fn settled(outcome: tortie_store::StoreResult<()>) -> tortie_store::StoreResult<()> {
     match outcome {
         Err(error) if error.is_lost_race() => Ok(()),
         outcome => outcome,

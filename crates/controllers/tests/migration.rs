@@ -4,11 +4,11 @@
 use serde_json::{Value as Json, json};
 use std::path::Path;
 use std::time::Duration;
-use tortie_controllers::migration::{Mover, V3, phase};
-use tortie_model::ipam::Handle;
-use tortie_model::{Key, KeyRange, Kind, Resource, Value, codec, schema};
-use tortie_store::orchestrator::Orchestrator;
-use tortie_store::{Client, Config, Limits, Resources};
+use tortie_controllers::migration::{DatastoreMover, V3, phase};
+use tortie_model::ipam::AddressHandle;
+use tortie_model::{KeyRange, Kind, Resource, StoreKey, StoreValue, codec, schema};
+use tortie_store::orchestrator::OrchestratorClient;
+use tortie_store::{ResourceClient, StoreClient, StoreConfig, StoreLimits};
 use tortie_testkit::{ApiServer, CalicoGroup, eventually};
 
 const MIGRATIONS: &str = "/apis/migration.projectcalico.org/v1/datastoremigrations";
@@ -17,25 +17,25 @@ const API_SERVICE: &str = "/apis/apiregistration.k8s.io/v1/apiservices/v3.projec
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 const SETS: &str = "/apis/projectcalico.org/v3/globalnetworksets";
 
-struct Cluster {
+struct MigrationTestCluster {
     server: ApiServer,
-    old: Resources,
-    new: Resources,
-    mover: Mover,
+    old: ResourceClient,
+    new: ResourceClient,
+    mover: DatastoreMover,
 }
 
-fn config(server: &ApiServer, group: &str) -> Config {
-    Config {
+fn config(server: &ApiServer, group: &str) -> StoreConfig {
+    StoreConfig {
         calico_api_group: group.into(),
         datastore_type: "kubernetes".into(),
         kubeconfig: server.kubeconfig().display().to_string(),
-        ..Config::default()
+        ..StoreConfig::default()
     }
 }
 
-impl Cluster {
+impl MigrationTestCluster {
     /// Starts a cluster with the CRDs of both groups and an aggregated API server registered for the newer group.
-    async fn start() -> Cluster {
+    async fn start() -> MigrationTestCluster {
         let server = ApiServer::start();
         server.install(CalicoGroup::V1);
         server.install(CalicoGroup::V3);
@@ -48,13 +48,13 @@ impl Cluster {
         }
         eventually("migrations are served", || server.send("GET", MIGRATIONS, None).is_ok());
         let v1 = config(&server, CalicoGroup::V1.api_version());
-        let old = Resources::new(Client::connect(&v1).await.unwrap());
-        let new = Resources::new(Client::connect(&config(&server, V3)).await.unwrap());
+        let old = ResourceClient::new(StoreClient::connect(&v1).await.unwrap());
+        let new = ResourceClient::new(StoreClient::connect(&config(&server, V3)).await.unwrap());
         old.ensure_initialized("v3.32.0", "k8s").await.unwrap();
         let target = v1.orchestrator().unwrap();
-        let orchestrator = Orchestrator::connect(&target, Limits::default()).await.unwrap();
-        let mover = Mover::connect(&v1, orchestrator, Duration::from_millis(10)).await.unwrap();
-        Cluster { server, old, new, mover }
+        let orchestrator = OrchestratorClient::connect(&target, StoreLimits::default()).await.unwrap();
+        let mover = DatastoreMover::connect(&v1, orchestrator, Duration::from_millis(10)).await.unwrap();
+        MigrationTestCluster { server, old, new, mover }
     }
 
     /// Registers an aggregated API server without a backend, which hides the CRDs of the group as the real one does.
@@ -97,7 +97,7 @@ impl Cluster {
         panic!("{}: {:?}", self.phase(), self.server.must("GET", MIGRATION, None));
     }
 
-    async fn is_ready(&self, resources: &Resources) -> Option<bool> {
+    async fn is_ready(&self, resources: &ResourceClient) -> Option<bool> {
         let information = resources.get(Kind::ClusterInformation, "", "default").await.unwrap();
         information.to_value()["spec"]["datastoreReady"].as_bool()
     }
@@ -107,11 +107,11 @@ fn object(kind: &str, name: &str, spec: Json) -> Json {
     json!({"apiVersion": "projectcalico.org/v3", "kind": kind, "metadata": {"name": name}, "spec": spec})
 }
 
-async fn create(resources: &Resources, object: Json) -> Resource {
+async fn create(resources: &ResourceClient, object: Json) -> Resource {
     resources.create(Resource::from_user(object).unwrap()).await.unwrap()
 }
 
-async fn fill(cluster: &Cluster) {
+async fn fill(cluster: &MigrationTestCluster) {
     let old = &cluster.old;
     create(old, object("Tier", "platform", json!({"order": 100}))).await;
     create(old, object("IPPool", "pods", json!({"cidr": "10.65.0.0/16"}))).await;
@@ -136,9 +136,10 @@ async fn fill(cluster: &Cluster) {
         create(old, policy).await;
     }
     for number in 0..5 {
-        let key = Key::Handle { id: format!("h{number}") };
-        let handle = Handle { block: [("10.65.0.0/26".to_owned(), number)].into(), ..Default::default() };
-        old.client().create(&key, &Value::Handle(handle)).await.unwrap();
+        let key = StoreKey::Handle { id: format!("h{number}") };
+        let handle =
+            AddressHandle { block: [("10.65.0.0/26".to_owned(), number)].into(), ..Default::default() };
+        old.client().create(&key, &StoreValue::Handle(handle)).await.unwrap();
     }
     create(old, object("GlobalNetworkSet", "shared", json!({"nets": ["198.51.100.0/24"]}))).await;
     create(&cluster.new, object("GlobalNetworkSet", "shared", json!({"nets": ["203.0.113.0/24"]}))).await;
@@ -146,7 +147,7 @@ async fn fill(cluster: &Cluster) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn objects_move_to_the_other_group() {
-    let cluster = Cluster::start().await;
+    let cluster = MigrationTestCluster::start().await;
     fill(&cluster).await;
     cluster.register_api_server();
     let (server, old, new) = (&cluster.server, &cluster.old, &cluster.new);
@@ -181,7 +182,7 @@ async fn objects_move_to_the_other_group() {
         Kind::NetworkPolicy,
         Kind::GlobalNetworkSet,
     ] {
-        let specs = async |resources: &Resources| {
+        let specs = async |resources: &ResourceClient| {
             let mut specs: Vec<String> = resources
                 .list(kind, None)
                 .await
@@ -205,7 +206,7 @@ async fn objects_move_to_the_other_group() {
 }
 
 /// The migration completes when all nodes use the new group; only then its object and the old group can be deleted.
-async fn nodes_follow(cluster: &Cluster) {
+async fn nodes_follow(cluster: &MigrationTestCluster) {
     let server = &cluster.server;
     let mut nodes = json!({"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": "calico-node", "namespace": "kube-system"},
         "spec": {"selector": {"matchLabels": {"a": "b"}}, "template": {"metadata": {"labels": {"a": "b"}},

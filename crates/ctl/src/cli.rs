@@ -3,7 +3,7 @@
 use crate::kind_word::KindWord;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
-use tortie_store::Config;
+use tortie_store::StoreConfig;
 
 /// The list of kinds for help texts.
 macro_rules! kinds {
@@ -28,13 +28,13 @@ workloadendpoints (wep)"
 #[command(name = "calicoctl", disable_version_flag = true, after_help = KINDS_AND_EXAMPLES)]
 pub struct Cli {
     #[command(flatten)]
-    pub global: Global,
+    pub global: GlobalArgs,
     #[command(subcommand)]
-    pub command: Command,
+    pub command: CtlCommand,
 }
 
 #[derive(Clone, Debug, Args)]
-pub struct Global {
+pub struct GlobalArgs {
     /// Log level, on stderr: panic, fatal, error, warn, info or debug
     #[arg(short = 'l', long, global = true, value_name = "LEVEL", default_value = "panic")]
     pub log_level: String,
@@ -47,39 +47,39 @@ pub struct Global {
 }
 
 #[derive(Debug, Subcommand)]
-pub enum Command {
+pub enum CtlCommand {
     /// Create resources from a file; fails for those that exist
-    Create(Create),
+    Create(CreateArgs),
     /// Create resources from a file, and update those that exist
-    Apply(FromFile),
+    Apply(FromFileArgs),
     /// Update resources from a file; fails for those that do not exist
-    Replace(FromFile),
+    Replace(FromFileArgs),
     /// Delete resources, named in a file or by kind and name
-    Delete(Delete),
+    Delete(DeleteArgs),
     /// Show resources as a table, as YAML or as JSON
-    Get(Get),
+    Get(GetArgs),
     /// Change part of a resource
-    Patch(Patch),
+    Patch(PatchArgs),
     /// Set, change or remove a label of a resource
-    Label(Label),
+    Label(LabelArgs),
     /// Check resources in a file without a datastore
-    Validate(FromFile),
+    Validate(FromFileArgs),
     /// Show, check and release addresses
-    Ipam(crate::ipam::Ipam),
+    Ipam(crate::ipam::IpamArgs),
     /// Show the state of this host's node, run it, and collect its diagnostics
-    Node(crate::node::Node),
+    Node(crate::node::CtlNodeArgs),
     /// Collect diagnostics of the cluster
-    Cluster(crate::cluster::Cluster),
+    Cluster(crate::cluster::ClusterArgs),
     /// Migrate the datastore
-    Datastore(Datastore),
+    Datastore(CtlDatastoreArgs),
     /// Show the version of this client and of the cluster
-    Version(Version),
+    Version(VersionArgs),
     /// Print a completion script for a shell
-    Completion(Completion),
+    Completion(CompletionArgs),
 }
 
 #[derive(Clone, Debug, Args)]
-pub struct Connection {
+pub struct ConnectionArgs {
     /// Configuration file of the datastore (CalicoAPIConfig, YAML or JSON); also CALICOCTL_CONFIG
     #[arg(
         short = 'c',
@@ -88,18 +88,18 @@ pub struct Connection {
         env = "CALICOCTL_CONFIG",
         hide_env = true,
         value_parser = config_file,
-        default_value = Config::DEFAULT_FILE
+        default_value = StoreConfig::DEFAULT_FILE
     )]
     pub config: PathBuf,
 }
 
 /// Returns the path of the configuration file. An environment variable that is set but empty counts as unset.
 fn config_file(text: &str) -> Result<PathBuf, std::convert::Infallible> {
-    Ok(PathBuf::from(if text.is_empty() { Config::DEFAULT_FILE } else { text }))
+    Ok(PathBuf::from(if text.is_empty() { StoreConfig::DEFAULT_FILE } else { text }))
 }
 
 #[derive(Clone, Debug, Args)]
-pub struct Namespace {
+pub struct NamespaceArgs {
     /// Namespace of namespaced resources; defaults to that of the object, else "default"
     #[arg(short = 'n', long, value_name = "NAME")]
     pub namespace: Option<String>,
@@ -108,7 +108,7 @@ pub struct Namespace {
 // How a file or directory is read. Not a doc comment: clap would use it as the help text of every command
 // with these options.
 #[derive(Clone, Debug, Args)]
-pub struct Reading {
+pub struct FileReadArgs {
     /// Read sub-directories too
     #[arg(short = 'R', long)]
     pub recursive: bool,
@@ -123,22 +123,22 @@ pub struct Reading {
   calicoctl apply -f manifests/ --recursive
   kustomize build | calicoctl apply -f -
   calicoctl validate -f policy.yaml")]
-pub struct FromFile {
+pub struct FromFileArgs {
     /// A file, "-" for standard input, or a directory of .yaml, .yml and .json files
     #[arg(short = 'f', long, value_name = "FILE")]
     pub filename: PathBuf,
     #[command(flatten)]
-    pub reading: Reading,
+    pub reading: FileReadArgs,
     #[command(flatten)]
-    pub connection: Connection,
+    pub connection: ConnectionArgs,
     #[command(flatten)]
-    pub namespace: Namespace,
+    pub namespace: NamespaceArgs,
 }
 
 #[derive(Debug, Args)]
-pub struct Create {
+pub struct CreateArgs {
     #[command(flatten)]
-    pub input: FromFile,
+    pub input: FromFileArgs,
     /// Do not fail for resources that exist; leave them unchanged
     #[arg(long)]
     pub skip_exists: bool,
@@ -146,7 +146,7 @@ pub struct Create {
 
 /// Resources by file, or by kind and name.
 #[derive(Debug, Args)]
-pub struct Selection {
+pub struct SelectionArgs {
     /// A kind, its plural or an alias, case-insensitive: ippool, gnp, wep, ...
     #[arg(value_name = "KIND", value_parser = KindWord, conflicts_with = "filename", hide_possible_values = true)]
     pub kind: Option<String>,
@@ -157,11 +157,11 @@ pub struct Selection {
     #[arg(short = 'f', long, value_name = "FILE")]
     pub filename: Option<PathBuf>,
     #[command(flatten)]
-    pub reading: Reading,
+    pub reading: FileReadArgs,
     #[command(flatten)]
-    pub connection: Connection,
+    pub connection: ConnectionArgs,
     #[command(flatten)]
-    pub namespace: Namespace,
+    pub namespace: NamespaceArgs,
 }
 
 #[derive(Debug, Args)]
@@ -169,9 +169,9 @@ pub struct Selection {
   calicoctl delete networkpolicy web -n shop
   calicoctl delete -f policy.yaml
   calicoctl delete bgppeer old --skip-not-exists")]
-pub struct Delete {
+pub struct DeleteArgs {
     #[command(flatten)]
-    pub selection: Selection,
+    pub selection: SelectionArgs,
     /// Do not fail for resources that do not exist
     #[arg(short = 's', long)]
     pub skip_not_exists: bool,
@@ -186,9 +186,9 @@ pub struct Delete {
 /// those.
 #[derive(Debug, Args)]
 #[command(after_help = GET_FORMATS)]
-pub struct Get {
+pub struct GetArgs {
     #[command(flatten)]
-    pub selection: Selection,
+    pub selection: SelectionArgs,
     /// ps, wide, yaml, json, custom-columns=A,B, go-template=TEXT or go-template-file=FILE
     #[arg(short = 'o', long, value_name = "FORMAT", default_value = "ps")]
     pub output: String,
@@ -254,7 +254,7 @@ pub enum PatchType {
 }
 
 #[derive(Debug, Args)]
-pub struct Patch {
+pub struct PatchArgs {
     /// A kind, its plural or an alias, case-insensitive: ippool, gnp, wep, ...
     #[arg(value_name = "KIND", value_parser = KindWord, hide_possible_values = true)]
     pub kind: String,
@@ -268,13 +268,13 @@ pub struct Patch {
     #[arg(short = 't', long = "type", value_name = "TYPE", default_value = "strategic")]
     pub patch_type: PatchType,
     #[command(flatten)]
-    pub connection: Connection,
+    pub connection: ConnectionArgs,
     #[command(flatten)]
-    pub namespace: Namespace,
+    pub namespace: NamespaceArgs,
 }
 
 #[derive(Debug, Args)]
-pub struct Label {
+pub struct LabelArgs {
     /// A kind, its plural or an alias, case-insensitive: ippool, gnp, wep, ...
     #[arg(value_name = "KIND", value_parser = KindWord, hide_possible_values = true)]
     pub kind: String,
@@ -291,13 +291,13 @@ pub struct Label {
     #[arg(long)]
     pub remove: bool,
     #[command(flatten)]
-    pub connection: Connection,
+    pub connection: ConnectionArgs,
     #[command(flatten)]
-    pub namespace: Namespace,
+    pub namespace: NamespaceArgs,
 }
 
 #[derive(Debug, Args)]
-pub struct Datastore {
+pub struct CtlDatastoreArgs {
     #[command(subcommand)]
     pub command: DatastoreCommand,
 }
@@ -305,13 +305,13 @@ pub struct Datastore {
 #[derive(Debug, Subcommand)]
 pub enum DatastoreCommand {
     /// Migrate a datastore: lock it, export it, import it elsewhere, unlock
-    Migrate(Migrate),
+    Migrate(MigrateArgs),
     /// Rename default-tier policies that are stored under their old names (default.NAME) to NAME
-    MigratePolicyNames(Connection),
+    MigratePolicyNames(ConnectionArgs),
 }
 
 #[derive(Debug, Args)]
-pub struct Migrate {
+pub struct MigrateArgs {
     #[command(subcommand)]
     pub command: MigrateCommand,
 }
@@ -326,7 +326,7 @@ pub enum MigrateCommand {
     #[command(after_help = "Example:
   calicoctl datastore migrate lock
   calicoctl datastore migrate export > calico.yaml")]
-    Export(Connection),
+    Export(ConnectionArgs),
     /// Load an exported file into an empty datastore, and leave it locked
     ///
     /// The target may contain nothing but ClusterInformation, the built-in tiers and, if it is Kubernetes,
@@ -334,24 +334,24 @@ pub enum MigrateCommand {
     #[command(after_help = "Example:
   calicoctl datastore migrate import -f calico.yaml
   calicoctl datastore migrate unlock")]
-    Import(Import),
+    Import(ImportArgs),
     /// Lock the datastore: nodes do not change it until it is unlocked
-    Lock(Connection),
+    Lock(ConnectionArgs),
     /// Unlock the datastore
-    Unlock(Connection),
+    Unlock(ConnectionArgs),
 }
 
 #[derive(Debug, Args)]
-pub struct Import {
+pub struct ImportArgs {
     /// The exported file, "-" for standard input
     #[arg(short = 'f', long, value_name = "FILE")]
     pub filename: PathBuf,
     #[command(flatten)]
-    pub connection: Connection,
+    pub connection: ConnectionArgs,
 }
 
 #[derive(Debug, Args)]
-pub struct Version {
+pub struct VersionArgs {
     /// Show only the version of this client
     #[arg(long)]
     pub client: bool,
@@ -359,11 +359,11 @@ pub struct Version {
     #[arg(long, value_name = "DURATION")]
     pub poll: Option<String>,
     #[command(flatten)]
-    pub connection: Connection,
+    pub connection: ConnectionArgs,
 }
 
 #[derive(Debug, Args)]
-pub struct Completion {
+pub struct CompletionArgs {
     /// Your shell
     #[arg(value_name = "SHELL")]
     pub shell: clap_complete::Shell,
@@ -392,7 +392,7 @@ mod tests {
             "calicoctl --log-level=info get wep --output wide --namespace shop --allow-version-mismatch",
             "calicoctl get wep --output wide --namespace shop -l debug --context staging",
         ] {
-            let Command::Get(get) = parse(line).command else { panic!("{line}") };
+            let CtlCommand::Get(get) = parse(line).command else { panic!("{line}") };
             assert_eq!(get.output, "wide");
             assert_eq!(get.selection.kind.as_deref(), Some("wep"));
             assert_eq!(get.selection.namespace.namespace.as_deref(), Some("shop"));
@@ -402,7 +402,7 @@ mod tests {
     #[test]
     fn all_namespaces_has_its_old_spelling() {
         for flag in ["-A", "-a", "--all-namespaces"] {
-            let Command::Get(get) = parse(&format!("calicoctl get np {flag}")).command else { panic!() };
+            let CtlCommand::Get(get) = parse(&format!("calicoctl get np {flag}")).command else { panic!() };
             assert!(get.all_namespaces);
         }
     }

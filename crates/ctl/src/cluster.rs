@@ -1,17 +1,17 @@
 //! `calicoctl cluster`: diagnostics of the whole cluster.
 
-use crate::cli::{Connection, Global};
-use crate::failure::Result;
-use crate::node::diags::Bundle;
+use crate::cli::{ConnectionArgs, GlobalArgs};
+use crate::failure::CommandResult;
+use crate::node::diags::DiagsBundle;
 use crate::session;
 use clap::{Args, Subcommand};
 use std::io::Write;
 use std::path::PathBuf;
 use tortie_model::Kind;
-use tortie_store::Error;
+use tortie_store::StoreError;
 
 #[derive(Debug, Args)]
-pub struct Cluster {
+pub struct ClusterArgs {
     #[command(subcommand)]
     command: ClusterCommand,
 }
@@ -23,23 +23,23 @@ enum ClusterCommand {
     /// To collect the diagnostics of a node, run calicoctl node diags on it.
     #[command(after_help = "Example:
   calicoctl cluster diags")]
-    Diags(DiagsArgs),
+    Diags(ClusterDiagsArgs),
 }
 
 #[derive(Debug, Args)]
-struct DiagsArgs {
+struct ClusterDiagsArgs {
     /// Directory for the archive
     #[arg(long, value_name = "DIR", default_value = ".")]
     output_dir: PathBuf,
     #[command(flatten)]
-    connection: Connection,
+    connection: ConnectionArgs,
 }
 
-pub async fn run(args: &Cluster, global: &Global, out: &mut dyn Write) -> Result<()> {
+pub async fn run(args: &ClusterArgs, global: &GlobalArgs, out: &mut dyn Write) -> CommandResult<()> {
     let ClusterCommand::Diags(args) = &args.command;
     writeln!(out, "==== Begin collecting diagnostics. ====")?;
     let store = session::connect(&args.connection, global).await?;
-    let bundle = Bundle::new(&args.output_dir, "calico-diagnostics")?;
+    let bundle = DiagsBundle::new(&args.output_dir, "calico-diagnostics")?;
     for kind in Kind::ALL.iter().copied() {
         let text = match store.list_all(kind, None).await {
             Ok((list, unreadable)) => {
@@ -47,7 +47,7 @@ pub async fn run(args: &Cluster, global: &Global, out: &mut dyn Write) -> Result
                 format!("{:#}\n{unreadable}", list.to_value())
             }
             // Some datastores do not support every kind.
-            Err(Error::NotSupported { .. }) => continue,
+            Err(StoreError::NotSupported { .. }) => continue,
             Err(error) => format!("{error}\n"),
         };
         bundle.write(&format!("{}.json", kind.plural()), &text)?;

@@ -27,33 +27,33 @@ mod verbs;
 
 pub use cli::Cli;
 pub use commands::completion::completion;
-pub use failure::Failure;
+pub use failure::CommandError;
 pub use output::table::layout;
 
 use clap::CommandFactory;
-use cli::{Command, DatastoreCommand, MigrateCommand};
-use failure::Result;
+use cli::{CtlCommand, DatastoreCommand, MigrateCommand};
+use failure::CommandResult;
 use std::io::Write;
 use tracing::level_filters::LevelFilter;
 
 /// Runs one command. Output goes to `out`; errors are returned.
-pub async fn run(cli: &Cli, out: &mut dyn Write) -> Result<()> {
+pub async fn run(cli: &Cli, out: &mut dyn Write) -> CommandResult<()> {
     let global = &cli.global;
     match &cli.command {
-        Command::Create(args) => commands::write::create(args, global, out).await,
-        Command::Apply(args) => commands::write::apply(args, global, out).await,
-        Command::Replace(args) => commands::write::replace(args, global, out).await,
-        Command::Validate(args) => commands::write::validate(args, out),
-        Command::Delete(args) => commands::delete::delete(args, global, out).await,
-        Command::Get(args) => commands::get::get(args, global, out).await,
-        Command::Patch(args) => commands::patch::patch(args, global, out).await,
-        Command::Label(args) => commands::label::label(args, global, out).await,
-        Command::Version(args) => commands::version::version(args, out).await,
-        Command::Completion(args) => completion(args.shell, Cli::command(), "calicoctl", out),
-        Command::Ipam(args) => ipam::run(args, global, out).await,
-        Command::Node(args) => node::run(args, out),
-        Command::Cluster(args) => cluster::run(args, global, out).await,
-        Command::Datastore(args) => match &args.command {
+        CtlCommand::Create(args) => commands::write::create(args, global, out).await,
+        CtlCommand::Apply(args) => commands::write::apply(args, global, out).await,
+        CtlCommand::Replace(args) => commands::write::replace(args, global, out).await,
+        CtlCommand::Validate(args) => commands::write::validate(args, out),
+        CtlCommand::Delete(args) => commands::delete::delete(args, global, out).await,
+        CtlCommand::Get(args) => commands::get::get(args, global, out).await,
+        CtlCommand::Patch(args) => commands::patch::patch(args, global, out).await,
+        CtlCommand::Label(args) => commands::label::label(args, global, out).await,
+        CtlCommand::Version(args) => commands::version::version(args, out).await,
+        CtlCommand::Completion(args) => completion(args.shell, Cli::command(), "calicoctl", out),
+        CtlCommand::Ipam(args) => ipam::run(args, global, out).await,
+        CtlCommand::Node(args) => node::run(args, out),
+        CtlCommand::Cluster(args) => cluster::run(args, global, out).await,
+        CtlCommand::Datastore(args) => match &args.command {
             DatastoreCommand::MigratePolicyNames(connection) => {
                 migrate::policy_names::migrate(connection, global, out).await
             }

@@ -3,7 +3,7 @@
 use tortie_model::Kind;
 
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Asked<'a> {
+pub struct RequestedNamespace<'a> {
     pub namespace: Option<&'a str>,
     pub all: bool,
 }
@@ -24,7 +24,7 @@ pub enum NamespaceError {
 
 /// Returns the namespace for an object of `kind` whose own metadata contain `own`. Empty for cluster-scoped
 /// kinds, and for namespaced kinds with --all-namespaces.
-pub fn resolve(kind: Kind, own: &str, asked: Asked) -> Result<String, NamespaceError> {
+pub fn resolve(kind: Kind, own: &str, asked: RequestedNamespace) -> Result<String, NamespaceError> {
     let given = asked.namespace.unwrap_or_default();
     if !kind.is_namespaced() {
         return if !own.is_empty() {
@@ -84,7 +84,7 @@ mod tests {
             (IPPool, "a", None, false, "IPPool is not namespaced"),
         ];
         for &(kind, own, namespace, all, expected) in cases {
-            let got = resolve(kind, own, Asked { namespace, all });
+            let got = resolve(kind, own, RequestedNamespace { namespace, all });
             assert_eq!(got.unwrap_or_else(|e| e.to_string()), expected, "{kind} {own} {namespace:?} {all}");
         }
     }

@@ -6,7 +6,7 @@ use tortie_model::Kind;
 
 /// The words for the results of a verb.
 #[derive(Clone, Copy, Debug)]
-pub struct Wording {
+pub struct VerbWording {
     pub infinitive: &'static str,
     pub past: &'static str,
     /// The form for progress output.
@@ -15,18 +15,18 @@ pub struct Wording {
     pub carries_on: bool,
 }
 
-pub const CREATE: Wording =
-    Wording { infinitive: "create", past: "created", present: "Creating", carries_on: true };
-pub const APPLY: Wording =
-    Wording { infinitive: "apply", past: "applied", present: "Applying", carries_on: true };
-pub const VALIDATE: Wording =
-    Wording { infinitive: "validate", past: "validated", present: "Validating", carries_on: true };
-pub const REPLACE: Wording =
-    Wording { infinitive: "replace", past: "replaced", present: "Replacing", carries_on: false };
+pub const CREATE: VerbWording =
+    VerbWording { infinitive: "create", past: "created", present: "Creating", carries_on: true };
+pub const APPLY: VerbWording =
+    VerbWording { infinitive: "apply", past: "applied", present: "Applying", carries_on: true };
+pub const VALIDATE: VerbWording =
+    VerbWording { infinitive: "validate", past: "validated", present: "Validating", carries_on: true };
+pub const REPLACE: VerbWording =
+    VerbWording { infinitive: "replace", past: "replaced", present: "Replacing", carries_on: false };
 
 /// The results of one command.
 #[derive(Debug, Default)]
-pub struct Outcome {
+pub struct BatchOutcome {
     /// The kind that all objects share.
     pub kind: Option<Kind>,
     pub total: usize,
@@ -36,14 +36,14 @@ pub struct Outcome {
 
 /// The text for standard output, and the text for standard error, which means that the command failed.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Report {
+pub struct BatchReport {
     pub out: String,
     pub error: Option<String>,
 }
 
-impl Outcome {
-    pub fn of(kinds: impl IntoIterator<Item = Kind>) -> Outcome {
-        let mut outcome = Outcome::default();
+impl BatchOutcome {
+    pub fn of(kinds: impl IntoIterator<Item = Kind>) -> BatchOutcome {
+        let mut outcome = BatchOutcome::default();
         let mut mixed = false;
         for kind in kinds {
             mixed |= outcome.kind.is_some_and(|k| k != kind);
@@ -72,19 +72,19 @@ impl Outcome {
         format!("Successfully {past} {} {}resource(s)\n", self.handled, self.quoted())
     }
 
-    pub fn report(&self, wording: Wording) -> Report {
+    pub fn report(&self, wording: VerbWording) -> BatchReport {
         if self.errors.is_empty() {
-            return Report { out: self.success(wording.past), error: None };
+            return BatchReport { out: self.success(wording.past), error: None };
         }
         let errors = self.errors.iter().map(|(_, error)| error.clone());
         let errors = if wording.carries_on { go::list(errors) } else { errors.collect::<Vec<_>>().join(" ") };
-        let Wording { infinitive, past, carries_on, .. } = wording;
+        let VerbWording { infinitive, past, carries_on, .. } = wording;
         if self.handled == 0 {
             let what = match self.total {
                 1 => format!("{}resource", self.quoted()),
                 _ => format!("any {}resources", self.quoted()),
             };
-            return Report {
+            return BatchReport {
                 out: String::new(),
                 error: Some(format!("failed to {infinitive} {what}: {errors}")),
             };
@@ -95,10 +95,10 @@ impl Outcome {
         } else {
             String::new()
         };
-        Report { out, error: Some(format!("hit error: {errors}")) }
+        BatchReport { out, error: Some(format!("hit error: {errors}")) }
     }
 
-    pub fn report_deletion(&self) -> Report {
+    pub fn report_deletion(&self) -> BatchReport {
         let out =
             if self.handled > 0 || self.errors.is_empty() { self.success("deleted") } else { String::new() };
         let lines: Vec<_> = self
@@ -106,7 +106,7 @@ impl Outcome {
             .iter()
             .map(|(kind, error)| format!("Failed to delete '{kind}' resource: {error}"))
             .collect();
-        Report { out, error: (!lines.is_empty()).then(|| lines.join("\n")) }
+        BatchReport { out, error: (!lines.is_empty()).then(|| lines.join("\n")) }
     }
 }
 
@@ -114,15 +114,15 @@ impl Outcome {
 mod tests {
     use super::*;
 
-    fn outcome(kinds: &[Kind], results: &[Result<(), &str>]) -> Outcome {
-        let mut outcome = Outcome::of(kinds.iter().copied());
+    fn outcome(kinds: &[Kind], results: &[Result<(), &str>]) -> BatchOutcome {
+        let mut outcome = BatchOutcome::of(kinds.iter().copied());
         for (kind, result) in kinds.iter().zip(results) {
             outcome.note(*kind, *result);
         }
         outcome
     }
 
-    fn printed(outcome: &Outcome, wording: Wording) -> (String, String) {
+    fn printed(outcome: &BatchOutcome, wording: VerbWording) -> (String, String) {
         let report = outcome.report(wording);
         (report.out, report.error.unwrap_or_default())
     }
@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn each_row_of_the_table_of_messages() {
-        type Row<'a> = (&'a [Kind], &'a [Result<(), &'a str>], Wording, &'a str, &'a str);
+        type Row<'a> = (&'a [Kind], &'a [Result<(), &'a str>], VerbWording, &'a str, &'a str);
         let rows: &[Row] = &[
             (&[POOL], &[Ok(())], CREATE, "Successfully created 1 'IPPool' resource(s)\n", ""),
             (&[POOL, POOL], &[Ok(()), Ok(())], APPLY, "Successfully applied 2 'IPPool' resource(s)\n", ""),

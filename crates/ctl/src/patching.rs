@@ -4,7 +4,7 @@ use crate::cli::PatchType;
 use serde_json::{Map, Value};
 
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub enum PatchError {
+pub enum ObjectPatchError {
     #[error("a {0} patch must be {1}")]
     Shape(&'static str, &'static str),
     #[error("invalid JSON patch: {0}")]
@@ -21,26 +21,26 @@ pub enum PatchError {
     Unsupported(String),
 }
 
-type Result<T> = std::result::Result<T, PatchError>;
+type PatchResult<T> = std::result::Result<T, ObjectPatchError>;
 
 /// Returns the object after the patch.
-pub fn apply(object: &Value, patch: Value, patch_type: PatchType) -> Result<Value> {
-    let failed = |error: tortie_apply::PatchError| PatchError::Failed(error.to_string());
+pub fn apply(object: &Value, patch: Value, patch_type: PatchType) -> PatchResult<Value> {
+    let failed = |error: tortie_apply::BoundedPatchError| ObjectPatchError::Failed(error.to_string());
     match (patch_type, patch) {
         (PatchType::Json, patch @ Value::Array(_)) => {
             let operations: json_patch::Patch =
-                serde_json::from_value(patch).map_err(|e| PatchError::Operations(e.to_string()))?;
+                serde_json::from_value(patch).map_err(|e| ObjectPatchError::Operations(e.to_string()))?;
             tortie_apply::apply_json_patch(object, &operations.0).map_err(failed)
         }
-        (PatchType::Json, _) => Err(PatchError::Shape("json", "a list of operations")),
+        (PatchType::Json, _) => Err(ObjectPatchError::Shape("json", "a list of operations")),
         (PatchType::Merge, patch @ Value::Object(_)) => {
             tortie_apply::apply_merge_patch(object, &patch).map_err(failed)
         }
-        (PatchType::Merge, _) => Err(PatchError::Shape("merge", "an object")),
+        (PatchType::Merge, _) => Err(ObjectPatchError::Shape("merge", "an object")),
         (PatchType::Strategic, Value::Object(patch)) => {
             merge_maps(into_map(object.clone()), patch).map(Value::Object)
         }
-        (PatchType::Strategic, _) => Err(PatchError::Shape("strategic merge", "an object")),
+        (PatchType::Strategic, _) => Err(ObjectPatchError::Shape("strategic merge", "an object")),
     }
 }
 
@@ -55,27 +55,32 @@ fn into_map(value: Value) -> Map<String, Value> {
     }
 }
 
-fn merge_maps(mut original: Map<String, Value>, mut patch: Map<String, Value>) -> Result<Map<String, Value>> {
+fn merge_maps(
+    mut original: Map<String, Value>,
+    mut patch: Map<String, Value>,
+) -> PatchResult<Map<String, Value>> {
     match patch.shift_remove(PATCH) {
         None => {}
         Some(Value::String(s)) if s == "merge" => {}
         Some(Value::String(s)) if s == "replace" => original.clear(),
         Some(Value::String(s)) if s == "delete" => return Ok(Map::new()),
-        Some(other) => return Err(PatchError::Directive(crate::output::go::value(&other))),
+        Some(other) => return Err(ObjectPatchError::Directive(crate::output::go::value(&other))),
     }
     if let Some(retain) = patch.shift_remove(RETAIN_KEYS) {
         retain_keys(&mut original, &patch, retain)?;
     }
     for (key, change) in patch {
         if let Some(list) = key.strip_prefix(DELETE_FROM_LIST) {
-            let Value::Array(gone) = change else { return Err(PatchError::DirectiveShape(key, "values")) };
+            let Value::Array(gone) = change else {
+                return Err(ObjectPatchError::DirectiveShape(key, "values"));
+            };
             if let Some(Value::Array(items)) = original.get_mut(list) {
                 items.retain(|item| !gone.contains(item));
             }
             continue;
         }
         if key.starts_with('$') {
-            return Err(PatchError::Unsupported(key));
+            return Err(ObjectPatchError::Unsupported(key));
         }
         match change {
             Value::Null => {
@@ -103,12 +108,17 @@ fn merge_maps(mut original: Map<String, Value>, mut patch: Map<String, Value>) -
     Ok(original)
 }
 
-fn retain_keys(original: &mut Map<String, Value>, patch: &Map<String, Value>, retain: Value) -> Result<()> {
-    let wrong = || PatchError::DirectiveShape(RETAIN_KEYS.to_owned(), "field names");
+fn retain_keys(
+    original: &mut Map<String, Value>,
+    patch: &Map<String, Value>,
+    retain: Value,
+) -> PatchResult<()> {
+    let wrong = || ObjectPatchError::DirectiveShape(RETAIN_KEYS.to_owned(), "field names");
     let Value::Array(retain) = retain else { return Err(wrong()) };
-    let retain: Vec<&str> = retain.iter().map(|v| v.as_str().ok_or_else(wrong)).collect::<Result<_>>()?;
+    let retain: Vec<&str> =
+        retain.iter().map(|v| v.as_str().ok_or_else(wrong)).collect::<PatchResult<_>>()?;
     if let Some(key) = patch.keys().find(|k| !k.starts_with('$') && !retain.contains(&k.as_str())) {
-        return Err(PatchError::NotRetained(key.clone()));
+        return Err(ObjectPatchError::NotRetained(key.clone()));
     }
     original.retain(|key, _| retain.contains(&key.as_str()));
     Ok(())
@@ -116,14 +126,14 @@ fn retain_keys(original: &mut Map<String, Value>, patch: &Map<String, Value>, re
 
 /// Returns the list that replaces the original. Lists in a patch always replace the whole list; Kubernetes
 /// tools make this explicit with an element that contains only `$patch: replace`, which is removed.
-fn replacement(items: Vec<Value>) -> Result<Value> {
+fn replacement(items: Vec<Value>) -> PatchResult<Value> {
     let mut kept = Vec::with_capacity(items.len());
     for item in items {
         match item.get(PATCH) {
             None => kept.push(item),
             Some(directive) if directive == "replace" => {}
             Some(directive) => {
-                return Err(PatchError::Unsupported(format!(
+                return Err(ObjectPatchError::Unsupported(format!(
                     "$patch: {}",
                     crate::output::go::value(directive)
                 )));

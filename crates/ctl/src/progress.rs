@@ -10,7 +10,7 @@ const REDRAW: Duration = Duration::from_millis(100);
 /// Moves the cursor to the start of the line and clears the line.
 const CLEAR: &str = "\r\x1b[K";
 
-pub struct Progress<'o> {
+pub struct ProgressLine<'o> {
     /// The operation: `Applying`, `Importing addresses`.
     what: &'static str,
     total: usize,
@@ -20,21 +20,27 @@ pub struct Progress<'o> {
     out: Option<Box<dyn Write + 'o>>,
 }
 
-impl Progress<'_> {
+impl ProgressLine<'_> {
     /// Creates the progress of many small steps.
-    pub fn new(what: &'static str, total: usize) -> Progress<'static> {
-        Progress::shown(what, total, total >= WORTH_SHOWING)
+    pub fn new(what: &'static str, total: usize) -> ProgressLine<'static> {
+        ProgressLine::shown(what, total, total >= WORTH_SHOWING)
     }
 
     /// Creates the progress of a few large steps, which is always worth showing.
-    pub fn of_parts(what: &'static str, total: usize) -> Progress<'static> {
-        Progress::shown(what, total, true)
+    pub fn of_parts(what: &'static str, total: usize) -> ProgressLine<'static> {
+        ProgressLine::shown(what, total, true)
     }
 
-    fn shown(what: &'static str, total: usize, worth: bool) -> Progress<'static> {
+    fn shown(what: &'static str, total: usize, worth: bool) -> ProgressLine<'static> {
         let stderr = std::io::stderr();
         let shown = worth && stderr.is_terminal();
-        Progress { what, total, done: 0, drawn: None, out: shown.then(|| Box::new(stderr) as Box<dyn Write>) }
+        ProgressLine {
+            what,
+            total,
+            done: 0,
+            drawn: None,
+            out: shown.then(|| Box::new(stderr) as Box<dyn Write>),
+        }
     }
 
     /// Counts one more completed step and redraws the line.
@@ -52,7 +58,7 @@ impl Progress<'_> {
     }
 }
 
-impl Drop for Progress<'_> {
+impl Drop for ProgressLine<'_> {
     fn drop(&mut self) {
         if let (Some(out), Some(_)) = (&mut self.out, self.drawn) {
             let _ = write!(out, "{CLEAR}");
@@ -68,8 +74,13 @@ mod tests {
     #[test]
     fn a_line_is_drawn_and_removed() {
         let mut drawn = Vec::new();
-        let mut progress =
-            Progress { what: "Applying", total: 200, done: 1, drawn: None, out: Some(Box::new(&mut drawn)) };
+        let mut progress = ProgressLine {
+            what: "Applying",
+            total: 200,
+            done: 1,
+            drawn: None,
+            out: Some(Box::new(&mut drawn)),
+        };
         progress.step();
         // Not redrawn within the redraw interval.
         progress.step();
@@ -79,9 +90,9 @@ mod tests {
 
     #[test]
     fn what_is_short_or_seen_by_nobody_is_not_drawn() {
-        assert!(Progress::new("Applying", WORTH_SHOWING - 1).out.is_none());
+        assert!(ProgressLine::new("Applying", WORTH_SHOWING - 1).out.is_none());
         let mut drawn = Vec::new();
-        drop(Progress {
+        drop(ProgressLine {
             what: "Applying",
             total: 200,
             done: 0,

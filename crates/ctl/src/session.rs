@@ -1,16 +1,16 @@
 //! The connection of a command to the store.
 
-use crate::cli::{Connection, Global};
-use crate::failure::{Failure, Result};
+use crate::cli::{ConnectionArgs, GlobalArgs};
+use crate::failure::{CommandError, CommandResult};
 use crate::release;
 use serde_json::Value;
 use std::io::Write;
 use tortie_model::{Kind, Resource};
-use tortie_store::{Client, Config, Resources};
+use tortie_store::{ResourceClient, StoreClient, StoreConfig};
 
 /// Connects to the store, and warns on standard error if the cluster runs another version. If the store does
 /// not respond, the command fails here once instead of once per request.
-pub async fn connect(connection: &Connection, global: &Global) -> Result<Resources> {
+pub async fn connect(connection: &ConnectionArgs, global: &GlobalArgs) -> CommandResult<ResourceClient> {
     let store = connect_quietly(connection).await?;
     match cluster_information(&store).await {
         Ok(cluster) if !global.allow_version_mismatch => {
@@ -19,7 +19,7 @@ pub async fn connect(connection: &Connection, global: &Global) -> Result<Resourc
                 let _ = writeln!(std::io::stderr(), "{warning}");
             }
         }
-        Err(error) if error.is_outage() => return Err(Failure::NoClient(error)),
+        Err(error) if error.is_outage() => return Err(CommandError::NoClient(error)),
         // ClusterInformation is missing, forbidden or unreadable: the command itself may still succeed.
         _ => {}
     }
@@ -27,14 +27,14 @@ pub async fn connect(connection: &Connection, global: &Global) -> Result<Resourc
 }
 
 /// Connects without checking the cluster's version.
-pub async fn connect_quietly(connection: &Connection) -> Result<Resources> {
-    let config = Config::load(&connection.config).map_err(Failure::Store)?;
-    let client = Client::connect(&config).await.map_err(Failure::NoClient)?;
-    Ok(Resources::new(client))
+pub async fn connect_quietly(connection: &ConnectionArgs) -> CommandResult<ResourceClient> {
+    let config = StoreConfig::load(&connection.config).map_err(CommandError::Store)?;
+    let client = StoreClient::connect(&config).await.map_err(CommandError::NoClient)?;
+    Ok(ResourceClient::new(client))
 }
 
 /// Returns ClusterInformation as JSON.
-pub async fn cluster_information(store: &Resources) -> tortie_store::Result<Value> {
+pub async fn cluster_information(store: &ResourceClient) -> tortie_store::StoreResult<Value> {
     store.get(Kind::ClusterInformation, "", "default").await.map(|resource: Resource| resource.to_value())
 }
 

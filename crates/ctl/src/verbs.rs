@@ -1,10 +1,10 @@
 //! `create`, `apply`, `replace` and `delete` for one object: the rules of the command line on top of those of
 //! the store.
 
-use crate::namespace::{Asked, NamespaceError, resolve};
+use crate::namespace::{NamespaceError, RequestedNamespace, resolve};
 use std::time::Duration;
 use tortie_model::{Kind, ObjectMeta, Resource};
-use tortie_store::{Error, Resources};
+use tortie_store::{ResourceClient, StoreError};
 
 const ATTEMPTS: usize = 5;
 const PAUSE: Duration = Duration::from_secs(1);
@@ -12,15 +12,15 @@ const PAUSE: Duration = Duration::from_secs(1);
 #[derive(Debug, thiserror::Error)]
 pub enum VerbError {
     #[error(transparent)]
-    Store(#[from] Error),
+    Store(#[from] StoreError),
     #[error(transparent)]
     Namespace(#[from] NamespaceError),
 }
 
-pub type Result<T> = std::result::Result<T, VerbError>;
+pub type VerbResult<T> = std::result::Result<T, VerbError>;
 
 /// Sets the namespace of the object.
-pub fn place(resource: &mut Resource, asked: Asked) -> Result<()> {
+pub fn place(resource: &mut Resource, asked: RequestedNamespace) -> VerbResult<()> {
     let namespace = resolve(resource.kind(), &resource.metadata().namespace, asked)?;
     resource.metadata_mut().namespace = namespace;
     Ok(())
@@ -29,13 +29,18 @@ pub fn place(resource: &mut Resource, asked: Asked) -> Result<()> {
 /// Rejects objects that calicoctl must not write: policies derived from Kubernetes are managed through the
 /// Kubernetes API, and ClusterInformation by the components of the cluster (Calico nodes exit if it is
 /// deleted).
-pub fn check_managed_here(kind: Kind, namespace: &str, name: &str, operation: &'static str) -> Result<()> {
+pub fn check_managed_here(
+    kind: Kind,
+    namespace: &str,
+    name: &str,
+    operation: &'static str,
+) -> VerbResult<()> {
     if kind == Kind::ClusterInformation {
         let id = kind.to_string();
-        return Err(VerbError::Store(Error::NotSupported { operation, id, reason: String::new() }));
+        return Err(VerbError::Store(StoreError::NotSupported { operation, id, reason: String::new() }));
     }
     if kind == Kind::NetworkPolicy && name.starts_with("knp.default.") {
-        return Err(VerbError::Store(Error::NotSupported {
+        return Err(VerbError::Store(StoreError::NotSupported {
             operation,
             id: kind.identify(namespace, name),
             reason: "kubernetes network policies must be managed through the kubernetes API".to_owned(),
@@ -44,7 +49,7 @@ pub fn check_managed_here(kind: Kind, namespace: &str, name: &str, operation: &'
     Ok(())
 }
 
-pub async fn create(store: &Resources, mut resource: Resource) -> Result<Resource> {
+pub async fn create(store: &ResourceClient, mut resource: Resource) -> VerbResult<Resource> {
     let meta = resource.metadata();
     check_managed_here(resource.kind(), &meta.namespace, &meta.name, "create or apply")?;
     let kept = metadata_for_create(resource.metadata());
@@ -52,9 +57,9 @@ pub async fn create(store: &Resources, mut resource: Resource) -> Result<Resourc
     Ok(store.create(resource).await?)
 }
 
-pub async fn apply(store: &Resources, resource: Resource) -> Result<Resource> {
+pub async fn apply(store: &ResourceClient, resource: Resource) -> VerbResult<Resource> {
     if resource.kind() == Kind::ClusterInformation {
-        return Err(VerbError::Store(Error::NotSupported {
+        return Err(VerbError::Store(StoreError::NotSupported {
             operation: "apply",
             id: Kind::ClusterInformation.to_string(),
             reason: "resource is readonly".to_owned(),
@@ -63,7 +68,7 @@ pub async fn apply(store: &Resources, resource: Resource) -> Result<Resource> {
     let mut fresh = resource.clone();
     fresh.metadata_mut().resource_version.clear();
     match create(store, fresh).await {
-        Err(VerbError::Store(Error::AlreadyExists { .. } | Error::NotSupported { .. })) => {
+        Err(VerbError::Store(StoreError::AlreadyExists { .. } | StoreError::NotSupported { .. })) => {
             replace(store, resource).await
         }
         other => other,
@@ -72,7 +77,7 @@ pub async fn apply(store: &Resources, resource: Resource) -> Result<Resource> {
 
 /// Replaces an object. If the input has a resourceVersion, it must match. Otherwise the current metadata are
 /// kept except for labels and annotations, and a conflict with another writer is retried.
-pub async fn replace(store: &Resources, resource: Resource) -> Result<Resource> {
+pub async fn replace(store: &ResourceClient, resource: Resource) -> VerbResult<Resource> {
     let kind = resource.kind();
     let (namespace, name) = (resource.metadata().namespace.clone(), resource.metadata().name.clone());
     check_managed_here(kind, &namespace, &name, "apply or replace")?;
@@ -82,12 +87,12 @@ pub async fn replace(store: &Resources, resource: Resource) -> Result<Resource> 
         let current = store.get(kind, &namespace, &name).await?;
         if !version.is_empty() && version != current.metadata().resource_version {
             let id = kind.identify(&namespace, &name);
-            return Err(VerbError::Store(Error::Conflict { id, current: Some(Box::new(current)) }));
+            return Err(VerbError::Store(StoreError::Conflict { id, current: Some(Box::new(current)) }));
         }
         let mut next = resource.clone();
         *next.metadata_mut() = metadata_for_update(current.metadata(), resource.metadata());
         match store.update(next).await {
-            Err(Error::Conflict { .. }) if version.is_empty() && attempt < ATTEMPTS => {
+            Err(StoreError::Conflict { .. }) if version.is_empty() && attempt < ATTEMPTS => {
                 attempt += 1;
                 tokio::time::sleep(PAUSE).await;
             }
@@ -96,13 +101,13 @@ pub async fn replace(store: &Resources, resource: Resource) -> Result<Resource> 
     }
 }
 
-pub async fn delete(store: &Resources, resource: &Resource) -> Result<()> {
+pub async fn delete(store: &ResourceClient, resource: &Resource) -> VerbResult<()> {
     let (kind, meta) = (resource.kind(), resource.metadata());
     check_managed_here(kind, &meta.namespace, &meta.name, "delete")?;
     let version = Some(meta.resource_version.as_str()).filter(|v| !v.is_empty());
     let deleted = store.delete(kind, &meta.namespace, &meta.name, version).await.map(drop);
-    if let Err(Error::Parse { .. }) = deleted
-        && let Err(Error::DoesNotExist { .. }) = store.get(kind, &meta.namespace, &meta.name).await
+    if let Err(StoreError::Parse { .. }) = deleted
+        && let Err(StoreError::DoesNotExist { .. }) = store.get(kind, &meta.namespace, &meta.name).await
     {
         // The deleted entry could not be decoded, but it is gone, so the deletion succeeded.
         return Ok(());
@@ -112,7 +117,7 @@ pub async fn delete(store: &Resources, resource: &Resource) -> Result<()> {
 
 /// Reads, changes and writes an object; retries on conflicts with other writers.
 pub async fn modify(
-    store: &Resources,
+    store: &ResourceClient,
     (kind, namespace, name): (Kind, &str, &str),
     change: impl Fn(Resource) -> std::result::Result<Resource, String>,
 ) -> std::result::Result<Resource, ModifyError> {
@@ -122,7 +127,7 @@ pub async fn modify(
 
 /// Modifies an object like [`modify`], including objects that users must not write.
 pub async fn modify_managed(
-    store: &Resources,
+    store: &ResourceClient,
     (kind, namespace, name): (Kind, &str, &str),
     change: impl Fn(Resource) -> std::result::Result<Resource, String>,
 ) -> std::result::Result<Resource, ModifyError> {
@@ -134,7 +139,7 @@ pub async fn modify_managed(
         // A change that sets another resourceVersion must not be retried against a newer one.
         let insists = next.metadata().resource_version != version;
         match store.update(next).await {
-            Err(Error::Conflict { .. }) if !insists && attempt < ATTEMPTS => {
+            Err(StoreError::Conflict { .. }) if !insists && attempt < ATTEMPTS => {
                 attempt += 1;
                 tokio::time::sleep(PAUSE).await;
             }
@@ -154,7 +159,7 @@ pub enum ModifyError {
 
 impl ModifyError {
     pub fn is_missing(&self) -> bool {
-        matches!(self, ModifyError::Verb(VerbError::Store(Error::DoesNotExist { .. })))
+        matches!(self, ModifyError::Verb(VerbError::Store(StoreError::DoesNotExist { .. })))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Announces addresses on links: sends gratuitous ARP requests and unsolicited neighbour advertisements. Receivers with
 //! another MAC for the address in their cache replace it; receivers without an entry need not create one.
 
-use crate::error::{Error, Result};
+use crate::error::{DataplaneError, DataplaneResult};
 use crate::failure::KernelObject;
 use crate::netns::Netns;
 use nix::errno::Errno;
@@ -22,17 +22,17 @@ const ALL_NODES_MAC: Mac = [0x33, 0x33, 0, 0, 0, 1];
 const ICMPV6: u8 = 58;
 
 /// An interface that frames are sent from: its link-layer socket address, MAC and IPv6 link-local address.
-struct Sender {
+struct FrameSender {
     link: LinkAddr,
     mac: Mac,
     link_local: Option<Ipv6Addr>,
 }
 
 /// Announces addresses on interfaces, given by name. Interfaces that no longer exist are skipped.
-pub(crate) async fn send(netns: &Netns, addresses: Vec<(String, IpAddr)>) -> Result<()> {
+pub(crate) async fn send(netns: &Netns, addresses: Vec<(String, IpAddr)>) -> DataplaneResult<()> {
     let outcome = netns.within(move || send_here(&addresses)).await?;
     let object = KernelObject::KernelState("announcement of addresses");
-    outcome.map_err(|error| Error::Kernel { object, reason: error.desc().to_owned() })
+    outcome.map_err(|error| DataplaneError::Kernel { object, reason: error.desc().to_owned() })
 }
 
 fn send_here(addresses: &[(String, IpAddr)]) -> nix::Result<()> {
@@ -51,7 +51,7 @@ fn send_here(addresses: &[(String, IpAddr)]) -> nix::Result<()> {
     Ok(())
 }
 
-fn senders() -> nix::Result<BTreeMap<String, Sender>> {
+fn senders() -> nix::Result<BTreeMap<String, FrameSender>> {
     let mut senders = BTreeMap::new();
     let mut link_locals = BTreeMap::new();
     for entry in getifaddrs()? {
@@ -60,7 +60,7 @@ fn senders() -> nix::Result<BTreeMap<String, Sender>> {
             && let Some(mac) = link.addr()
         {
             let link = *link;
-            senders.insert(entry.interface_name, Sender { link, mac, link_local: None });
+            senders.insert(entry.interface_name, FrameSender { link, mac, link_local: None });
         } else if let Some(address) = address.as_sockaddr_in6().map(|address| address.ip())
             && address.is_unicast_link_local()
         {

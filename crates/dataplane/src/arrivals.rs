@@ -1,7 +1,7 @@
 //! Detects that virtual machines which migrate to this node run here: receives the gratuitous ARP that the guest sends
 //! on its link, or the RARP that a hypervisor sends for a guest that it resumes.
 
-use crate::error::{Error, Result};
+use crate::error::{DataplaneError, DataplaneResult};
 use crate::failure::KernelObject;
 use crate::netns::Netns;
 use nix::sys::socket::{LinkAddr, recvfrom};
@@ -17,8 +17,8 @@ const RARP: u16 = 0x8035;
 
 /// Listens for announcements only while a virtual machine is expected to arrive.
 #[derive(Default)]
-pub(crate) struct Arrivals {
-    sockets: Option<Sockets>,
+pub(crate) struct ArrivalListener {
+    sockets: Option<ArrivalSockets>,
     /// Indexes of the interfaces on which a virtual machine is expected.
     expected: BTreeSet<u32>,
     /// Whether the failure to open the sockets has been logged.
@@ -27,18 +27,18 @@ pub(crate) struct Arrivals {
 
 /// Packet sockets that receive from all links of the namespace, but not packets that the host itself sends. Tokio has
 /// no type for packet sockets; `UdpSocket` serves only to wait for readiness.
-struct Sockets {
+struct ArrivalSockets {
     arp: UdpSocket,
     rarp: UdpSocket,
 }
 
-impl Arrivals {
+impl ArrivalListener {
     pub async fn expect(&mut self, netns: &Netns, interfaces: BTreeSet<u32>) {
         self.expected = interfaces;
         if self.expected.is_empty() {
             self.sockets = None;
         } else if self.sockets.is_none() {
-            self.sockets = match Sockets::open(netns).await {
+            self.sockets = match ArrivalSockets::open(netns).await {
                 Ok(sockets) => {
                     self.deaf = false;
                     Some(sockets)
@@ -55,7 +55,7 @@ impl Arrivals {
 
     /// Returns the next expected interface on which an announcement arrives.
     pub async fn next(&self) -> u32 {
-        let Some(Sockets { arp, rarp }) = &self.sockets else { return std::future::pending().await };
+        let Some(ArrivalSockets { arp, rarp }) = &self.sockets else { return std::future::pending().await };
         loop {
             let index = tokio::select! {
                 index = hear(arp, is_gratuitous) => index,
@@ -70,16 +70,16 @@ impl Arrivals {
     }
 }
 
-impl Sockets {
-    async fn open(netns: &Netns) -> Result<Sockets> {
-        let refused = |error: io::Error| Error::Kernel {
+impl ArrivalSockets {
+    async fn open(netns: &Netns) -> DataplaneResult<ArrivalSockets> {
+        let refused = |error: io::Error| DataplaneError::Kernel {
             object: KernelObject::KernelState("announcements of machines"),
             reason: error.to_string(),
         };
         let opened = netns.within(|| Ok((open(ARP)?, open(RARP)?))).await?;
         let (arp, rarp) = opened.map_err(refused)?;
         let register = |socket: Socket| UdpSocket::from_std(socket.into()).map_err(refused);
-        Ok(Sockets { arp: register(arp)?, rarp: register(rarp)? })
+        Ok(ArrivalSockets { arp: register(arp)?, rarp: register(rarp)? })
     }
 }
 

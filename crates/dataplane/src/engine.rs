@@ -1,17 +1,17 @@
 //! The task that owns the dataplane: receives plans and kernel events, and makes the kernel converge on the desired
 //! state.
 
-use crate::arrivals::Arrivals;
-use crate::error::{Error, Result};
-use crate::failure::{Concerns, Failure};
-use crate::felix::{FelixWatch, Leftovers};
-use crate::kernel::{ConntrackCleanup, Event, Events, Kernel, Wireguard};
+use crate::arrivals::ArrivalListener;
+use crate::error::{DataplaneError, DataplaneResult};
+use crate::failure::{AffectedWorkloads, KernelFailure};
+use crate::felix::{FelixLeftovers, FelixWatch};
+use crate::kernel::{ConntrackCleanup, KernelEvent, KernelEventStream, RtnetlinkClient, WireguardClient};
 use crate::mtu::MtuChoice;
 use crate::netns::Netns;
 use crate::policy::{self, DeniedFlows, PolicyEngine};
-use crate::reconcile::Core;
-use crate::reports::{Outbox, Reports};
-use crate::sysctl::{self, Setting};
+use crate::reconcile::DataplaneCore;
+use crate::reports::{ReportOutbox, ReportReceiver};
+use crate::sysctl::{self, SysctlSetting};
 use crate::wireguard_keys::WireguardKeys;
 use futures::FutureExt;
 use regex::Regex;
@@ -22,7 +22,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, Interval, MissedTickBehavior};
-use tortie_plan::{Plan, Settings, TunnelKind, Update};
+use tortie_plan::{DataplaneSettings, NodePlan, PlanUpdate, TunnelKind};
 
 /// Interval between reads of kernel state that has no notifications.
 const TICK: Duration = Duration::from_secs(1);
@@ -34,61 +34,64 @@ const COMMANDS: usize = 64;
 /// that concern workloads are listed until they are resolved.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ApplyOutcome {
-    pub failures: Vec<Failure>,
+    pub failures: Vec<KernelFailure>,
 }
 
-enum Change {
-    Replace(Box<Plan>),
-    Updates(Vec<Update>),
-    Settings(Box<Settings>, Regex),
+enum DataplaneChange {
+    Replace(Box<NodePlan>),
+    Updates(Vec<PlanUpdate>),
+    Settings(Box<DataplaneSettings>, Regex),
 }
 
-struct Command {
-    change: Change,
+struct DataplaneCommand {
+    change: DataplaneChange,
     done: oneshot::Sender<ApplyOutcome>,
 }
 
 /// Handle to the dataplane of one node. Dropping it stops the engine and leaves the kernel as it is.
-pub struct Dataplane {
-    commands: mpsc::Sender<Command>,
+pub struct DataplaneHandle {
+    commands: mpsc::Sender<DataplaneCommand>,
     mtu: watch::Receiver<MtuChoice>,
     engine: JoinHandle<()>,
     turns: Arc<AtomicU64>,
 }
 
-impl Dataplane {
+impl DataplaneHandle {
     /// Opens netlink in `host`, reads the existing kernel state and starts watching it. Changes nothing but the
     /// forwarding sysctls. WireGuard keys are not persisted: they live as long as their devices.
-    pub async fn start(host: Netns, settings: Settings) -> Result<(Dataplane, Reports)> {
-        Dataplane::start_with_keys(host, settings, WireguardKeys::default()).await
+    pub async fn start(
+        host: Netns,
+        settings: DataplaneSettings,
+    ) -> DataplaneResult<(DataplaneHandle, ReportReceiver)> {
+        DataplaneHandle::start_with_keys(host, settings, WireguardKeys::default()).await
     }
 
-    /// Like [`Dataplane::start`], with a store for the keys of WireGuard devices.
+    /// Like [`DataplaneHandle::start`], with a store for the keys of WireGuard devices.
     pub async fn start_with_keys(
         host: Netns,
-        settings: Settings,
+        settings: DataplaneSettings,
         keys: WireguardKeys,
-    ) -> Result<(Dataplane, Reports)> {
+    ) -> DataplaneResult<(DataplaneHandle, ReportReceiver)> {
         let pattern = mtu_pattern(&settings)?;
-        let kernel = Kernel::open(&host)?;
+        let kernel = RtnetlinkClient::open(&host)?;
         // Subscribe before the first snapshot, so that no change between the two is missed.
-        let events = Events::open(&host, &kernel).await?;
+        let events = KernelEventStream::open(&host, &kernel).await?;
         let switches = forwarding_switches(&settings);
         sysctl::write(&host, switches.clone()).await?;
         let rp_filter = sysctl::read(&host, "net/ipv4/conf/default/rp_filter").await?.unwrap_or(1);
         let started = Instant::now();
         let denied_flows = settings.policy.cut_denied_flows.then(DeniedFlows::default);
-        let leftovers = Leftovers::new(host.clone());
+        let leftovers = FelixLeftovers::new(host.clone());
         let felix_watch = FelixWatch::new(host.clone());
-        let mut audits = Audits::default();
+        let mut audits = AuditSchedule::default();
         audits.configure(&settings);
         let (policy, policy_events) = PolicyEngine::open(&host, settings.clone())?;
-        let core = Core::new(settings, pattern, rp_filter, kernel.snapshot().await?, Duration::ZERO);
+        let core = DataplaneCore::new(settings, pattern, rp_filter, kernel.snapshot().await?, Duration::ZERO);
 
         let (commands, inbox) = mpsc::channel(COMMANDS);
         let (mtu, mtu_receiver) = watch::channel(core.mtu());
-        let (outbox, reports) = Outbox::new(mtu);
-        let engine = Engine {
+        let (outbox, reports) = ReportOutbox::new(mtu);
+        let engine = DataplaneEngine {
             host,
             kernel,
             events,
@@ -103,9 +106,9 @@ impl Dataplane {
             audits,
             links: BTreeSet::new(),
             interfaces: BTreeSet::new(),
-            stale: Stale::default(),
+            stale: StaleState::default(),
             conntrack: ConntrackCleanup::default(),
-            arrivals: Arrivals::default(),
+            arrivals: ArrivalListener::default(),
             wireguard: None,
             keys,
             outbox,
@@ -113,13 +116,13 @@ impl Dataplane {
         };
         let turns = engine.turns.clone();
         let engine = tokio::spawn(engine.run(inbox));
-        Ok((Dataplane { commands, mtu: mtu_receiver, engine, turns }, reports))
+        Ok((DataplaneHandle { commands, mtu: mtu_receiver, engine, turns }, reports))
     }
 
     /// Stops the engine and returns when it has stopped. A caller that starts another dataplane must wait for this: an
     /// engine that still runs would treat the writes of its successor as foreign changes and undo them.
     pub async fn stop(self) {
-        let Dataplane { commands, engine, .. } = self;
+        let DataplaneHandle { commands, engine, .. } = self;
         drop(commands);
         // An error means that the engine has panicked: it has ended in either case.
         let _ = engine.await;
@@ -127,27 +130,27 @@ impl Dataplane {
 
     /// Replaces the desired state as a whole. From the first call on, the engine removes its own objects that are not
     /// in the plan.
-    pub async fn replace(&self, plan: Plan) -> Result<ApplyOutcome> {
-        self.send(Change::Replace(Box::new(plan))).await
+    pub async fn replace(&self, plan: NodePlan) -> DataplaneResult<ApplyOutcome> {
+        self.send(DataplaneChange::Replace(Box::new(plan))).await
     }
 
     /// Applies changes and returns when they are in the kernel. Failed changes are retried until they succeed or are
     /// superseded.
-    pub async fn apply(&self, updates: Vec<Update>) -> Result<ApplyOutcome> {
-        self.send(Change::Updates(updates)).await
+    pub async fn apply(&self, updates: Vec<PlanUpdate>) -> DataplaneResult<ApplyOutcome> {
+        self.send(DataplaneChange::Updates(updates)).await
     }
 
     /// Applies new settings; kernel objects that do not depend on a changed setting stay as they are.
-    /// `cut_denied_flows` is only read by [`Dataplane::start`].
-    pub async fn configure(&self, settings: Settings) -> Result<ApplyOutcome> {
+    /// `cut_denied_flows` is only read by [`DataplaneHandle::start`].
+    pub async fn configure(&self, settings: DataplaneSettings) -> DataplaneResult<ApplyOutcome> {
         let pattern = mtu_pattern(&settings)?;
-        self.send(Change::Settings(Box::new(settings), pattern)).await
+        self.send(DataplaneChange::Settings(Box::new(settings), pattern)).await
     }
 
-    async fn send(&self, change: Change) -> Result<ApplyOutcome> {
+    async fn send(&self, change: DataplaneChange) -> DataplaneResult<ApplyOutcome> {
         let (done, outcome) = oneshot::channel();
-        self.commands.send(Command { change, done }).await.map_err(|_| Error::Stopped)?;
-        outcome.await.map_err(|_| Error::Stopped)
+        self.commands.send(DataplaneCommand { change, done }).await.map_err(|_| DataplaneError::Stopped)?;
+        outcome.await.map_err(|_| DataplaneError::Stopped)
     }
 
     /// Returns the counter of the engine's loop iterations: it advances at least once a second unless the engine is
@@ -167,31 +170,31 @@ impl Dataplane {
     }
 }
 
-fn mtu_pattern(settings: &Settings) -> Result<Regex> {
+fn mtu_pattern(settings: &DataplaneSettings) -> DataplaneResult<Regex> {
     Regex::new(&settings.mtu_interface_pattern)
-        .map_err(|error| Error::Invalid { field: "mtuIfacePattern", reason: error.to_string() })
+        .map_err(|error| DataplaneError::Invalid { field: "mtuIfacePattern", reason: error.to_string() })
 }
 
-fn forwarding_switches(settings: &Settings) -> Vec<Setting> {
+fn forwarding_switches(settings: &DataplaneSettings) -> Vec<SysctlSetting> {
     let mut switches = Vec::new();
     if settings.ip_forwarding {
-        switches.push(Setting::new("net/ipv4/ip_forward".into(), 1));
+        switches.push(SysctlSetting::new("net/ipv4/ip_forward".into(), 1));
         if settings.ipv6 {
             // Lenient, as a node's kernel may lack IPv6.
-            switches.push(Setting::lenient("net/ipv6/conf/all/forwarding".into(), 1));
+            switches.push(SysctlSetting::lenient("net/ipv6/conf/all/forwarding".into(), 1));
         }
     }
     if settings.host_encryption {
         // Packets that arrive unencrypted carry a mark. With this sysctl the reverse path lookup uses the mark too and
         // so bypasses the tunnel.
-        switches.push(Setting::new("net/ipv4/conf/all/src_valid_mark".into(), 1));
+        switches.push(SysctlSetting::new("net/ipv4/conf/all/src_valid_mark".into(), 1));
     }
     switches
 }
 
 /// Kernel state that has to be read again before the next convergence.
 #[derive(Default)]
-pub(crate) struct Stale {
+pub(crate) struct StaleState {
     pub(crate) everything: bool,
     pub(crate) links: bool,
     pub(crate) routes: bool,
@@ -203,39 +206,39 @@ pub(crate) struct Stale {
     pub(crate) keys: BTreeSet<TunnelKind>,
 }
 
-pub(crate) struct Engine {
+pub(crate) struct DataplaneEngine {
     pub(crate) host: Netns,
-    pub(crate) kernel: Kernel,
-    pub(crate) events: Events,
-    pub(crate) core: Core,
+    pub(crate) kernel: RtnetlinkClient,
+    pub(crate) events: KernelEventStream,
+    pub(crate) core: DataplaneCore,
     pub(crate) policy: PolicyEngine,
-    pub(crate) policy_events: policy::Events,
+    pub(crate) policy_events: policy::TableEventStream,
     /// Present if established flows have to follow policy changes.
     pub(crate) denied_flows: Option<DeniedFlows>,
-    pub(crate) leftovers: Leftovers,
+    pub(crate) leftovers: FelixLeftovers,
     pub(crate) felix_watch: FelixWatch,
-    pub(crate) switches: Vec<Setting>,
+    pub(crate) switches: Vec<SysctlSetting>,
     pub(crate) started: Instant,
-    audits: Audits,
+    audits: AuditSchedule,
     /// Indexes of links with pending events.
     pub(crate) links: BTreeSet<u32>,
     /// Interfaces of new workloads; their link events may not have arrived yet.
     pub(crate) interfaces: BTreeSet<String>,
-    pub(crate) stale: Stale,
+    pub(crate) stale: StaleState,
     pub(crate) conntrack: ConntrackCleanup,
-    arrivals: Arrivals,
+    arrivals: ArrivalListener,
     /// Opened when the first WireGuard device exists.
-    pub(crate) wireguard: Option<Wireguard>,
+    pub(crate) wireguard: Option<WireguardClient>,
     pub(crate) keys: WireguardKeys,
-    pub(crate) outbox: Outbox,
+    pub(crate) outbox: ReportOutbox,
     pub(crate) turns: Arc<AtomicU64>,
 }
 
-impl Engine {
-    async fn run(mut self, mut inbox: mpsc::Receiver<Command>) {
+impl DataplaneEngine {
+    async fn run(mut self, mut inbox: mpsc::Receiver<DataplaneCommand>) {
         let mut tick = every(TICK);
         loop {
-            // The `Dataplane` handle was dropped: the kernel state may already belong to a successor.
+            // The `DataplaneHandle` handle was dropped: the kernel state may already belong to a successor.
             if inbox.is_closed() && inbox.is_empty() {
                 return;
             }
@@ -275,7 +278,7 @@ impl Engine {
                     continue;
                 }
                 () = until(self.audits.policy.due) => {
-                    self.policy.invalidate(policy::Changed::ALL);
+                    self.policy.invalidate(policy::ChangedTables::ALL);
                     self.audits.policy.again();
                 }
             }
@@ -299,23 +302,23 @@ impl Engine {
         }
     }
 
-    fn take_in(&mut self, command: Command) -> oneshot::Sender<ApplyOutcome> {
+    fn take_in(&mut self, command: DataplaneCommand) -> oneshot::Sender<ApplyOutcome> {
         match command.change {
-            Change::Settings(settings, mtu_pattern) => {
+            DataplaneChange::Settings(settings, mtu_pattern) => {
                 self.switches = forwarding_switches(&settings);
                 self.stale.switches = true;
                 self.audits.configure(&settings);
                 self.policy.configure((*settings).clone());
                 self.core.configure(*settings, mtu_pattern);
             }
-            Change::Replace(mut plan) => {
+            DataplaneChange::Replace(mut plan) => {
                 self.core.withhold(&mut plan);
                 self.policy.replace(&plan);
                 self.denied_flows.iter_mut().for_each(|denied_flows| denied_flows.replace(&plan));
                 self.core.replace(*plan);
                 self.stale.links = true;
             }
-            Change::Updates(updates) => {
+            DataplaneChange::Updates(updates) => {
                 for update in updates {
                     let granted = self.core.sift(update);
                     self.apply_updates(granted);
@@ -325,9 +328,9 @@ impl Engine {
         command.done
     }
 
-    fn apply_updates(&mut self, updates: Vec<Update>) {
+    fn apply_updates(&mut self, updates: Vec<PlanUpdate>) {
         for update in updates {
-            if let Update::Workload(_, Some(workload)) = &update {
+            if let PlanUpdate::Workload(_, Some(workload)) = &update {
                 self.interfaces.insert(workload.interface.clone());
             }
             self.policy.apply(&update);
@@ -337,7 +340,7 @@ impl Engine {
     }
 
     /// Processes an event and all others that are already queued.
-    fn take_events(&mut self, first: Result<Event>) -> Result<()> {
+    fn take_events(&mut self, first: DataplaneResult<KernelEvent>) -> DataplaneResult<()> {
         self.take_event(first?);
         for _ in 0..EVENTS_AT_ONCE {
             match self.events.next().now_or_never() {
@@ -348,16 +351,16 @@ impl Engine {
         Ok(())
     }
 
-    fn take_event(&mut self, event: Event) {
+    fn take_event(&mut self, event: KernelEvent) {
         match event {
-            Event::Overrun => {
+            KernelEvent::Overrun => {
                 tracing::warn!("netlink events were lost; reading the complete kernel state again");
                 self.stale.everything = true;
             }
-            Event::GlobalSettings => self.stale.switches = true,
-            Event::RoutingRules => self.stale.rules = true,
-            Event::TrafficControl => self.stale.qdiscs = true,
-            Event::Link { index, down } => {
+            KernelEvent::GlobalSettings => self.stale.switches = true,
+            KernelEvent::RoutingRules => self.stale.rules = true,
+            KernelEvent::TrafficControl => self.stale.qdiscs = true,
+            KernelEvent::Link { index, down } => {
                 if down {
                     self.stale.proxies |= self.core.uses_proxies();
                     self.core.link_was_down(index);
@@ -388,7 +391,7 @@ impl Engine {
         if let Err(error) = self.refresh().await {
             // State marked stale stays marked and is read again in the next iteration.
             let (object, reason) = error.into();
-            failures.push(Failure { object, concerns: Concerns::Everything, reason });
+            failures.push(KernelFailure { object, concerns: AffectedWorkloads::Everything, reason });
         }
         if self.policy.needs_interfaces() {
             self.policy.interfaces_are(self.core.host_interfaces());
@@ -440,7 +443,7 @@ impl Engine {
         }
     }
 
-    async fn refresh(&mut self) -> Result<()> {
+    async fn refresh(&mut self) -> DataplaneResult<()> {
         let now = self.started.elapsed();
         if self.stale.everything {
             let snapshot = self.kernel.snapshot().await?;
@@ -506,27 +509,27 @@ impl Engine {
 /// Schedule of the audits, which read kernel state even if no event was reported, and of repeated address
 /// announcements.
 #[derive(Default)]
-struct Audits {
-    routes: Audit,
-    policy: Audit,
-    announcements: Audit,
+struct AuditSchedule {
+    routes: AuditTimer,
+    policy: AuditTimer,
+    announcements: AuditTimer,
 }
 
 #[derive(Default)]
-struct Audit {
+struct AuditTimer {
     interval: Option<Duration>,
     due: Option<Instant>,
 }
 
-impl Audits {
-    fn configure(&mut self, settings: &Settings) {
+impl AuditSchedule {
+    fn configure(&mut self, settings: &DataplaneSettings) {
         self.routes.every(settings.audit_routes);
         self.policy.every(settings.audit_policy);
         self.announcements.every(settings.announce_proxied);
     }
 }
 
-impl Audit {
+impl AuditTimer {
     fn every(&mut self, interval: Option<Duration>) {
         if self.interval != interval {
             self.interval = interval;

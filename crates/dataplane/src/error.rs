@@ -3,10 +3,10 @@
 use crate::failure::KernelObject;
 use std::path::PathBuf;
 
-pub type Result<T> = std::result::Result<T, Error>;
+pub type DataplaneResult<T> = std::result::Result<T, DataplaneError>;
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Error {
+pub enum DataplaneError {
     #[error("network namespace {path}: does not exist; the sandbox is gone")]
     NamespaceGone { path: PathBuf },
     #[error("network namespace {path}: {reason}")]
@@ -21,18 +21,18 @@ pub enum Error {
     Stopped,
 }
 
-impl Error {
-    pub(crate) fn kernel(object: impl Into<KernelObject>, error: &nlink::Error) -> Error {
-        Error::Kernel { object: object.into(), reason: error.to_string() }
+impl DataplaneError {
+    pub(crate) fn kernel(object: impl Into<KernelObject>, error: &nlink::Error) -> DataplaneError {
+        DataplaneError::Kernel { object: object.into(), reason: error.to_string() }
     }
 }
 
-impl From<Error> for (KernelObject, String) {
+impl From<DataplaneError> for (KernelObject, String) {
     /// Splits an error into the object that it is about and the reason.
-    fn from(error: Error) -> (KernelObject, String) {
+    fn from(error: DataplaneError) -> (KernelObject, String) {
         match error {
-            Error::Kernel { object, reason } => (object, reason),
-            Error::Sysctl { key, value, reason } => {
+            DataplaneError::Kernel { object, reason } => (object, reason),
+            DataplaneError::Sysctl { key, value, reason } => {
                 (KernelObject::Sysctl { key }, format!("cannot be set to {value}: {reason}"))
             }
             other => (KernelObject::KernelState("state of the kernel"), other.to_string()),

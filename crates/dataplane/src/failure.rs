@@ -1,62 +1,62 @@
 //! Failures reported by the kernel: the object, the workloads that it concerns, and the reason. Callers that wait for a
 //! workload match failures by its id, never by searching the text.
 
-use crate::error::Error;
+use crate::error::DataplaneError;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::net::IpAddr;
-use tortie_plan::{RouteKey, Table, WorkloadId};
+use tortie_plan::{RouteKey, RoutingTable, WorkloadId};
 
 /// One object that could not be written to the kernel; the others were still processed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failure {
+pub struct KernelFailure {
     pub object: KernelObject,
-    pub concerns: Concerns,
+    pub concerns: AffectedWorkloads,
     pub reason: String,
 }
 
-impl Failure {
+impl KernelFailure {
     /// Whether kernel state of this workload is missing or outdated because of the failure.
     pub fn concerns(&self, workload: &WorkloadId) -> bool {
         match &self.concerns {
-            Concerns::Everything => true,
-            Concerns::Workloads(workloads) => workloads.contains(workload),
+            AffectedWorkloads::Everything => true,
+            AffectedWorkloads::Workloads(workloads) => workloads.contains(workload),
         }
     }
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for KernelFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.object, self.reason)
     }
 }
 
-impl From<Error> for Failure {
+impl From<DataplaneError> for KernelFailure {
     /// Converts an error into a failure that concerns no workload.
-    fn from(error: Error) -> Failure {
+    fn from(error: DataplaneError) -> KernelFailure {
         let (object, reason) = error.into();
-        Failure { object, concerns: Concerns::nobody(), reason }
+        KernelFailure { object, concerns: AffectedWorkloads::nobody(), reason }
     }
 }
 
 /// Workloads whose kernel state is incomplete because of a failure.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Concerns {
+pub enum AffectedWorkloads {
     /// Every workload of the node.
     Everything,
     /// These workloads; empty for an object that belongs to the node alone.
     Workloads(BTreeSet<WorkloadId>),
 }
 
-impl Concerns {
-    pub fn nobody() -> Concerns {
-        Concerns::Workloads(BTreeSet::new())
+impl AffectedWorkloads {
+    pub fn nobody() -> AffectedWorkloads {
+        AffectedWorkloads::Workloads(BTreeSet::new())
     }
 }
 
-impl FromIterator<WorkloadId> for Concerns {
-    fn from_iter<I: IntoIterator<Item = WorkloadId>>(workloads: I) -> Concerns {
-        Concerns::Workloads(workloads.into_iter().collect())
+impl FromIterator<WorkloadId> for AffectedWorkloads {
+    fn from_iter<I: IntoIterator<Item = WorkloadId>>(workloads: I) -> AffectedWorkloads {
+        AffectedWorkloads::Workloads(workloads.into_iter().collect())
     }
 }
 
@@ -151,7 +151,7 @@ impl fmt::Display for KernelObject {
         match self {
             KernelObject::Interface { name } => write!(f, "interface {name}"),
             KernelObject::Address { address, interface } => write!(f, "address {address} on {interface}"),
-            KernelObject::Route { key: RouteKey { table: Table::MAIN, destination } } => {
+            KernelObject::Route { key: RouteKey { table: RoutingTable::MAIN, destination } } => {
                 write!(f, "route {destination}")
             }
             KernelObject::Route { key } => write!(f, "route {} of table {}", key.destination, key.table.0),
@@ -189,14 +189,15 @@ mod tests {
     #[test]
     fn a_failure_is_matched_by_workload() {
         let object = KernelObject::route("10.0.0.1/32".parse::<IpNet>().unwrap());
-        let failure = |concerns| Failure { object: object.clone(), concerns, reason: "File exists".into() };
+        let failure =
+            |concerns| KernelFailure { object: object.clone(), concerns, reason: "File exists".into() };
         let ones = failure([id("one")].into_iter().collect());
         assert!(ones.concerns(&id("one")) && !ones.concerns(&id("two")));
-        assert!(failure(Concerns::Everything).concerns(&id("two")));
-        assert!(!failure(Concerns::nobody()).concerns(&id("one")));
+        assert!(failure(AffectedWorkloads::Everything).concerns(&id("two")));
+        assert!(!failure(AffectedWorkloads::nobody()).concerns(&id("one")));
         assert_eq!(ones.to_string(), "route 10.0.0.1/32: File exists");
         let destination = "10.0.0.0/26".parse().unwrap();
-        let elsewhere = KernelObject::route(RouteKey { table: Table(7), destination });
+        let elsewhere = KernelObject::route(RouteKey { table: RoutingTable(7), destination });
         assert_eq!(elsewhere.to_string(), "route 10.0.0.0/26 of table 7");
     }
 }

@@ -1,5 +1,5 @@
 //! Fault injection: makes kernel requests fail for objects that a test selects. Exists only in builds with the feature
-//! `fault-injection`; in other builds [`Faults`] is an empty type that never fails.
+//! `fault-injection`; in other builds [`KernelFaults`] is an empty type that never fails.
 
 use crate::failure::KernelObject;
 #[cfg(feature = "fault-injection")]
@@ -9,27 +9,27 @@ use std::sync::Arc;
 
 /// Returns the errno with which creating or changing an object fails, or `None` if it succeeds.
 #[cfg(feature = "fault-injection")]
-type Refuse = dyn Fn(&KernelObject) -> Option<i32> + Send + Sync;
+type FaultPredicate = dyn Fn(&KernelObject) -> Option<i32> + Send + Sync;
 
 /// The faults to inject in a namespace. Clones share them.
 #[derive(Clone, Default)]
-pub struct Faults {
+pub struct KernelFaults {
     #[cfg(feature = "fault-injection")]
-    refuse: Option<Arc<Refuse>>,
+    refuse: Option<Arc<FaultPredicate>>,
 }
 
 #[cfg(feature = "fault-injection")]
-impl Faults {
-    pub fn new(refuse: impl Fn(&KernelObject) -> Option<i32> + Send + Sync + 'static) -> Faults {
-        Faults { refuse: Some(Arc::new(refuse)) }
+impl KernelFaults {
+    pub fn new(refuse: impl Fn(&KernelObject) -> Option<i32> + Send + Sync + 'static) -> KernelFaults {
+        KernelFaults { refuse: Some(Arc::new(refuse)) }
     }
 
     /// Fails requests for objects whose displayed [`KernelObject`] starts with a line of the file, for example `route
     /// 10.65.0.2/32` or `sysctl net.ipv4.conf.cali`. The file is read on each request; a missing file means no faults.
-    pub fn listed_in(path: impl Into<PathBuf>) -> Faults {
+    pub fn listed_in(path: impl Into<PathBuf>) -> KernelFaults {
         const EINVAL: i32 = 22;
         let path = path.into();
-        Faults::new(move |object| {
+        KernelFaults::new(move |object| {
             let list = std::fs::read_to_string(&path).ok()?;
             let text = object.to_string();
             let mut lines = list.lines().filter(|line| !line.trim().is_empty());
@@ -48,7 +48,7 @@ impl Faults {
 }
 
 #[cfg(not(feature = "fault-injection"))]
-impl Faults {
+impl KernelFaults {
     pub(crate) fn errno(&self, _: impl FnOnce() -> KernelObject) -> Option<i32> {
         None
     }
@@ -58,14 +58,14 @@ impl Faults {
     }
 }
 
-impl Faults {
+impl KernelFaults {
     /// Returns the injected error in the form of a kernel response.
     pub(crate) fn check(&self, object: impl FnOnce() -> KernelObject) -> nlink::Result<()> {
         self.errno(object).map_or(Ok(()), |errno| Err(nlink::Error::from_errno(-errno)))
     }
 }
 
-impl std::fmt::Debug for Faults {
+impl std::fmt::Debug for KernelFaults {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(if self.is_empty() { "no faults" } else { "faults" })
     }

@@ -1,13 +1,13 @@
 //! Reads the host's routes that Tortie has not written, for the BGP speaker that advertises some of them.
 
-use crate::error::Result;
-use crate::kernel::{Entry, Kernel};
+use crate::error::DataplaneResult;
+use crate::kernel::{KernelRoute, RtnetlinkClient};
 use crate::netns::Netns;
 use crate::reconcile::{PROTOCOL_BIRD, PROTOCOL_OURS};
 use ipnet::IpNet;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use tortie_plan::Table;
+use tortie_plan::RoutingTable;
 
 /// Route protocols of routes that the kernel itself writes.
 const REDIRECT: u8 = 1;
@@ -26,8 +26,8 @@ pub struct HostRoute {
 
 /// Returns the networks in which the host has addresses, and the routes in the main table that neither the kernel nor
 /// Tortie has written.
-pub async fn host_routes(host: &Netns) -> Result<Vec<HostRoute>> {
-    let kernel = Kernel::open(host)?;
+pub async fn host_routes(host: &Netns) -> DataplaneResult<Vec<HostRoute>> {
+    let kernel = RtnetlinkClient::open(host)?;
     let links: BTreeMap<u32, String> = kernel
         .links()
         .await?
@@ -46,9 +46,9 @@ pub async fn host_routes(host: &Netns) -> Result<Vec<HostRoute>> {
             });
         }
     }
-    let written = |entry: &Entry| {
+    let written = |entry: &KernelRoute| {
         let ours = [REDIRECT, KERNEL, PROTOCOL_BIRD, PROTOCOL_OURS].contains(&entry.protocol);
-        entry.key.table == Table::MAIN && !ours && is_global(entry.destination().addr())
+        entry.key.table == RoutingTable::MAIN && !ours && is_global(entry.destination().addr())
     };
     for entry in kernel.routes().await?.into_iter().filter(written) {
         let interface = entry.target.device().and_then(|device| links.get(&device)).cloned();
@@ -59,9 +59,10 @@ pub async fn host_routes(host: &Netns) -> Result<Vec<HostRoute>> {
 }
 
 /// Whether the main table has routes of a BGP speaker: BIRD, which leaves them behind when it ends, or ours.
-pub async fn has_bgp_routes(host: &Netns) -> Result<bool> {
-    let of_bgp = |entry: &Entry| entry.key.table == Table::MAIN && entry.protocol == PROTOCOL_BIRD;
-    Ok(Kernel::open(host)?.routes().await?.iter().any(of_bgp))
+pub async fn has_bgp_routes(host: &Netns) -> DataplaneResult<bool> {
+    let of_bgp =
+        |entry: &KernelRoute| entry.key.table == RoutingTable::MAIN && entry.protocol == PROTOCOL_BIRD;
+    Ok(RtnetlinkClient::open(host)?.routes().await?.iter().any(of_bgp))
 }
 
 /// Whether an address is valid beyond the host and beyond a single link.

@@ -30,11 +30,11 @@ mod wireguard_keys;
 mod wireguard_traffic;
 
 pub use crate::reconcile::WorkloadState;
-pub use engine::{ApplyOutcome, Dataplane};
-pub use error::{Error, Result};
-pub use failure::{Concerns, Failure, KernelObject};
+pub use engine::{ApplyOutcome, DataplaneHandle};
+pub use error::{DataplaneError, DataplaneResult};
+pub use failure::{AffectedWorkloads, KernelFailure, KernelObject};
 #[cfg(feature = "fault-injection")]
-pub use faults::Faults;
+pub use faults::KernelFaults;
 pub use felix::{MissingGuard, missing_guards};
 pub use host_routes::{HostRoute, has_bgp_routes, host_routes};
 pub use host_traffic::free_host_traffic;
@@ -44,10 +44,10 @@ pub use netns::Netns;
 #[cfg(fuzzing)]
 pub use policy::describe_packet;
 pub use policy::{
-    Counted, EngineStats, LoggedPacket, PolicyStats, RuleCounter, Verdict, When, counters, follow_log_group,
-    remove_policy,
+    CountedStage, CountedVerdict, CounterSubject, EngineStats, LoggedPacket, PolicyStats, RuleCounter,
+    counters, follow_log_group, remove_policy,
 };
-pub use reports::{Report, Reports};
-pub use route_lookup::{NextHop, RouteLookup};
+pub use reports::{DataplaneReport, ReportReceiver};
+pub use route_lookup::{HostNextHop, RouteLookup};
 pub use wireguard_keys::WireguardKeys;
 pub use wireguard_traffic::{PeerTraffic, WireguardTraffic};

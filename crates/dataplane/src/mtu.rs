@@ -1,7 +1,7 @@
 //! Chooses the MTU of workloads: the MTU of the interface that carries their traffic, minus the overhead of
 //! encapsulation. Records the reason for the choice.
 
-use crate::kernel::Link;
+use crate::kernel::KernelLink;
 use regex::Regex;
 use std::collections::BTreeSet;
 use std::fmt;
@@ -29,7 +29,7 @@ impl fmt::Display for MtuChoice {
 
 /// The interface that determines the MTU.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Carrier {
+pub(crate) struct MtuCarrier {
     mtu: u32,
     interface: Option<String>,
     reason: &'static str,
@@ -39,14 +39,16 @@ pub(crate) struct Carrier {
 /// other nodes.
 pub(crate) fn carrier<'a>(
     pattern: &Regex,
-    links: impl Iterator<Item = &'a Link>,
+    links: impl Iterator<Item = &'a KernelLink>,
     carriers: &BTreeSet<u32>,
-) -> Carrier {
-    let usable: Vec<&Link> = links.filter(|link| link.is_up() && link.mtu > 0 && link.name != "lo").collect();
-    let carries = |link: &&&Link| carriers.contains(&link.index);
-    let matches = |link: &&&Link| pattern.is_match(&link.name);
-    let smallest = |link: &&&Link| (link.mtu, link.index);
-    let chosen = |link: &&Link, reason| Carrier { mtu: link.mtu, interface: Some(link.name.clone()), reason };
+) -> MtuCarrier {
+    let usable: Vec<&KernelLink> =
+        links.filter(|link| link.is_up() && link.mtu > 0 && link.name != "lo").collect();
+    let carries = |link: &&&KernelLink| carriers.contains(&link.index);
+    let matches = |link: &&&KernelLink| pattern.is_match(&link.name);
+    let smallest = |link: &&&KernelLink| (link.mtu, link.index);
+    let chosen =
+        |link: &&KernelLink, reason| MtuCarrier { mtu: link.mtu, interface: Some(link.name.clone()), reason };
     if let Some(link) = usable.iter().filter(matches).filter(carries).min_by_key(smallest) {
         return chosen(link, "carries the default route or routes to other nodes");
     }
@@ -57,15 +59,15 @@ pub(crate) fn carrier<'a>(
         return chosen(link, "carries the node's traffic, though no interface matches mtuIfacePattern");
     }
     let reason = "no interface matches mtuIfacePattern or carries traffic";
-    Carrier { mtu: UNKNOWN, interface: None, reason }
+    MtuCarrier { mtu: UNKNOWN, interface: None, reason }
 }
 
 /// Returns the largest MTU that fits into every tunnel of the node; each tunnel comes with its configured MTU, if any.
 pub(crate) fn choose(
-    carrier: Carrier,
+    carrier: MtuCarrier,
     tunnels: impl Iterator<Item = (TunnelKind, Option<u32>)>,
 ) -> MtuChoice {
-    let Carrier { mtu: whole, interface, reason } = carrier;
+    let MtuCarrier { mtu: whole, interface, reason } = carrier;
     let fits = |kind: TunnelKind, given: Option<u32>| given.unwrap_or(whole.saturating_sub(kind.overhead()));
     let Some((narrowest, given)) = tunnels.min_by_key(|(kind, given)| fits(*kind, *given)) else {
         return MtuChoice { mtu: whole, interface, reason: reason.into() };
@@ -82,12 +84,12 @@ pub(crate) fn choose(
 mod tests {
     use super::*;
 
-    fn link(index: u32, name: &str, mtu: u32) -> Link {
-        Link { index, name: name.into(), enabled: true, running: true, mtu, ..Link::default() }
+    fn link(index: u32, name: &str, mtu: u32) -> KernelLink {
+        KernelLink { index, name: name.into(), enabled: true, running: true, mtu, ..KernelLink::default() }
     }
 
-    fn chosen(links: &[Link], carriers: &[u32]) -> (u32, Option<String>) {
-        let pattern = Regex::new(&tortie_plan::Settings::default().mtu_interface_pattern).unwrap();
+    fn chosen(links: &[KernelLink], carriers: &[u32]) -> (u32, Option<String>) {
+        let pattern = Regex::new(&tortie_plan::DataplaneSettings::default().mtu_interface_pattern).unwrap();
         let carrier = carrier(&pattern, links.iter(), &carriers.iter().copied().collect());
         let choice = choose(carrier, std::iter::empty());
         (choice.mtu, choice.interface)
@@ -113,7 +115,7 @@ mod tests {
 
     #[test]
     fn an_interface_that_is_down_does_not_count() {
-        let down = Link { running: false, ..link(2, "eth0", 1300) };
+        let down = KernelLink { running: false, ..link(2, "eth0", 1300) };
         assert_eq!(chosen(&[down, link(3, "eth1", 1500)], &[2]), (1500, Some("eth1".into())));
     }
 
@@ -121,7 +123,7 @@ mod tests {
     fn the_widest_wrapping_decides_and_a_configured_value_replaces_it() {
         use TunnelKind::{Ipip, VxlanV4, VxlanV6};
         let text = |tunnels: &[(TunnelKind, u32)]| {
-            let carrier = Carrier { mtu: 1500, interface: Some("eth0".into()), reason: "carries it" };
+            let carrier = MtuCarrier { mtu: 1500, interface: Some("eth0".into()), reason: "carries it" };
             let tunnels = tunnels.iter().map(|(kind, mtu)| (*kind, Some(*mtu).filter(|mtu| *mtu != 0)));
             choose(carrier, tunnels).to_string()
         };

@@ -1,9 +1,9 @@
 //! Handle to a network namespace. Every kernel handle of this crate is opened through one, never in the implicit
 //! namespace of the current thread.
 
-use crate::error::{Error, Result};
+use crate::error::{DataplaneError, DataplaneResult};
 use crate::failure::KernelObject;
-use crate::faults::Faults;
+use crate::faults::KernelFaults;
 use nix::errno::Errno;
 use nix::sys::stat::stat;
 use nix::sys::statfs::{FsType, statfs};
@@ -19,31 +19,33 @@ const NSFS: FsType = FsType(0x6e73_6673);
 #[derive(Clone, Debug)]
 pub struct Netns {
     inner: Arc<namespace::Netns>,
-    faults: Faults,
+    faults: KernelFaults,
 }
 
 impl Netns {
     /// Opens the namespace of the calling thread.
-    pub fn current() -> Result<Netns> {
-        let inner = namespace::Netns::current()
-            .map_err(|error| Error::Namespace { path: "current".into(), reason: error.to_string() })?;
+    pub fn current() -> DataplaneResult<Netns> {
+        let inner = namespace::Netns::current().map_err(|error| DataplaneError::Namespace {
+            path: "current".into(),
+            reason: error.to_string(),
+        })?;
         Ok(Netns::new(inner))
     }
 
     /// Opens the namespace of a file such as `/run/netns/NAME` or `/proc/PID/ns/net`.
-    pub fn open(path: impl AsRef<Path>) -> Result<Netns> {
+    pub fn open(path: impl AsRef<Path>) -> DataplaneResult<Netns> {
         let path = path.as_ref();
         // Check before opening: opening a FIFO would block, and a regular file may be left where a namespace was
         // mounted.
         if !Netns::exists(path) {
-            return Err(Error::NamespaceGone { path: path.into() });
+            return Err(DataplaneError::NamespaceGone { path: path.into() });
         }
         match namespace::Netns::from_path(path) {
             Ok(inner) => Ok(Netns::new(inner)),
             Err(error) if error.is_not_found() || !path.exists() => {
-                Err(Error::NamespaceGone { path: path.into() })
+                Err(DataplaneError::NamespaceGone { path: path.into() })
             }
-            Err(error) => Err(Error::Namespace { path: path.into(), reason: error.to_string() }),
+            Err(error) => Err(DataplaneError::Namespace { path: path.into(), reason: error.to_string() }),
         }
     }
 
@@ -64,12 +66,12 @@ impl Netns {
     }
 
     fn new(inner: namespace::Netns) -> Netns {
-        Netns { inner: Arc::new(inner), faults: Faults::default() }
+        Netns { inner: Arc::new(inner), faults: KernelFaults::default() }
     }
 
     /// Returns the same namespace with injected faults.
     #[cfg(feature = "fault-injection")]
-    pub fn with_faults(self, faults: Faults) -> Netns {
+    pub fn with_faults(self, faults: KernelFaults) -> Netns {
         Netns { faults, ..self }
     }
 
@@ -78,7 +80,7 @@ impl Netns {
         Netns { faults: other.faults.clone(), ..self }
     }
 
-    pub(crate) fn faults(&self) -> &Faults {
+    pub(crate) fn faults(&self) -> &KernelFaults {
         &self.faults
     }
 
@@ -87,56 +89,59 @@ impl Netns {
         &self,
         object: KernelObject,
         request: impl Future<Output = nlink::Result<()>>,
-    ) -> Result<()> {
+    ) -> DataplaneResult<()> {
         let outcome = match self.faults.check(|| object.clone()) {
             Ok(()) => request.await,
             refused => refused,
         };
-        outcome.map_err(|error| Error::kernel(object, &error))
+        outcome.map_err(|error| DataplaneError::kernel(object, &error))
     }
 
     /// Runs a closure on a separate thread inside the namespace and waits for it.
-    pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T> {
+    pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> DataplaneResult<T> {
         self.inner.run(work).map_err(|error| self.error(&error))
     }
 
     /// Runs a closure like [`Netns::run`], without blocking a runtime thread.
-    pub async fn within<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
+    pub async fn within<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> DataplaneResult<T> {
         let netns = self.clone();
         match tokio::task::spawn_blocking(move || netns.run(work)).await {
             Ok(result) => result,
             Err(error) => {
-                Err(Error::Namespace { path: self.inner.label().into(), reason: error.to_string() })
+                Err(DataplaneError::Namespace { path: self.inner.label().into(), reason: error.to_string() })
             }
         }
     }
 
-    pub(crate) fn rtnetlink(&self) -> Result<Connection<Route>> {
+    pub(crate) fn rtnetlink(&self) -> DataplaneResult<Connection<Route>> {
         Connection::new_in(&*self.inner).map_err(|error| self.error(&error))
     }
 
-    pub(crate) fn conntrack(&self) -> Result<Connection<Netfilter>> {
+    pub(crate) fn conntrack(&self) -> DataplaneResult<Connection<Netfilter>> {
         Connection::new_in(&*self.inner).map_err(|error| self.error(&error))
     }
 
-    pub(crate) fn nftables(&self) -> Result<Connection<Nftables>> {
+    pub(crate) fn nftables(&self) -> DataplaneResult<Connection<Nftables>> {
         Connection::new_in(&*self.inner).map_err(|error| self.error(&error))
     }
 
-    pub(crate) fn nflog(&self) -> Result<Connection<Nflog>> {
+    pub(crate) fn nflog(&self) -> DataplaneResult<Connection<Nflog>> {
         Connection::new_in(&*self.inner).map_err(|error| self.error(&error))
     }
 
     /// Opens a WireGuard connection; fails if the kernel does not support WireGuard.
-    pub(crate) async fn wireguard(&self) -> Result<Connection<Wireguard>> {
+    pub(crate) async fn wireguard(&self) -> DataplaneResult<Connection<Wireguard>> {
         Connection::new_in_async(&*self.inner).await.map_err(|error| self.error(&error))
     }
 
-    pub(crate) fn netfilter_socket(&self) -> Result<NetlinkSocket> {
+    pub(crate) fn netfilter_socket(&self) -> DataplaneResult<NetlinkSocket> {
         NetlinkSocket::new_in_namespace(Protocol::Netfilter, &*self.inner).map_err(|error| self.error(&error))
     }
 
-    pub(crate) fn route_socket(&self) -> Result<NetlinkSocket> {
+    pub(crate) fn route_socket(&self) -> DataplaneResult<NetlinkSocket> {
         NetlinkSocket::new_in_namespace(Protocol::Route, &*self.inner).map_err(|error| self.error(&error))
     }
 
@@ -144,7 +149,7 @@ impl Netns {
         &self.inner
     }
 
-    fn error(&self, error: &nlink::Error) -> Error {
-        Error::Namespace { path: self.inner.label().into(), reason: error.to_string() }
+    fn error(&self, error: &nlink::Error) -> DataplaneError {
+        DataplaneError::Namespace { path: self.inner.label().into(), reason: error.to_string() }
     }
 }

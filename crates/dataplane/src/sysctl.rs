@@ -1,16 +1,16 @@
 //! Kernel settings below /proc/sys/net. The kernel shows each thread the files of the thread's network namespace, so
 //! they are read and written on a thread inside the target namespace.
 
-use crate::error::{Error, Result};
+use crate::error::{DataplaneError, DataplaneResult};
 use crate::failure::KernelObject;
-use crate::faults::Faults;
+use crate::faults::KernelFaults;
 use crate::netns::Netns;
 use std::io::ErrorKind;
 use std::path::Path;
 
 /// A setting and its desired value.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Setting {
+pub(crate) struct SysctlSetting {
     /// Path below /proc/sys, with slashes: interface names may contain dots.
     pub key: String,
     pub value: i32,
@@ -24,24 +24,24 @@ pub(crate) enum OnFailure {
     Warn,
 }
 
-impl Setting {
-    pub fn new(key: String, value: i32) -> Setting {
-        Setting { key, value, on_failure: OnFailure::Fail }
+impl SysctlSetting {
+    pub fn new(key: String, value: i32) -> SysctlSetting {
+        SysctlSetting { key, value, on_failure: OnFailure::Fail }
     }
 
-    pub fn lenient(key: String, value: i32) -> Setting {
-        Setting { key, value, on_failure: OnFailure::Warn }
+    pub fn lenient(key: String, value: i32) -> SysctlSetting {
+        SysctlSetting { key, value, on_failure: OnFailure::Warn }
     }
 }
 
 /// Reads one setting inside `netns`; returns `None` if the kernel does not have it.
-pub(crate) async fn read(netns: &Netns, key: &str) -> Result<Option<i32>> {
+pub(crate) async fn read(netns: &Netns, key: &str) -> DataplaneResult<Option<i32>> {
     let path = Path::new("/proc/sys").join(key);
     netns.within(move || std::fs::read_to_string(path).ok().and_then(|text| text.trim().parse().ok())).await
 }
 
 /// Writes the settings that differ; tries all, and returns the first failure of a required one.
-pub(crate) async fn write(netns: &Netns, settings: Vec<Setting>) -> Result<()> {
+pub(crate) async fn write(netns: &Netns, settings: Vec<SysctlSetting>) -> DataplaneResult<()> {
     if settings.is_empty() {
         return Ok(());
     }
@@ -49,7 +49,7 @@ pub(crate) async fn write(netns: &Netns, settings: Vec<Setting>) -> Result<()> {
     netns.within(move || write_here(&settings, &faults)).await?
 }
 
-fn write_here(settings: &[Setting], faults: &Faults) -> Result<()> {
+fn write_here(settings: &[SysctlSetting], faults: &KernelFaults) -> DataplaneResult<()> {
     let mut outcome = Ok(());
     for setting in settings {
         let Err(error) = write_one(setting, faults) else { continue };
@@ -62,17 +62,17 @@ fn write_here(settings: &[Setting], faults: &Faults) -> Result<()> {
     outcome
 }
 
-fn write_one(setting: &Setting, faults: &Faults) -> Result<()> {
+fn write_one(setting: &SysctlSetting, faults: &KernelFaults) -> DataplaneResult<()> {
     let path = Path::new("/proc/sys").join(&setting.key);
     let (key, wanted) = (setting.key.replace('/', "."), setting.value.to_string());
     if let Err(error) = faults.check(|| KernelObject::Sysctl { key: key.clone() }) {
-        return Err(Error::Sysctl { key, value: wanted, reason: error.to_string() });
+        return Err(DataplaneError::Sysctl { key, value: wanted, reason: error.to_string() });
     }
     // Read first: a setting that is already correct must not fail if /proc/sys is read-only.
     if std::fs::read_to_string(&path).is_ok_and(|text| text.trim() == wanted) {
         return Ok(());
     }
-    std::fs::write(&path, &wanted).map_err(|error| Error::Sysctl {
+    std::fs::write(&path, &wanted).map_err(|error| DataplaneError::Sysctl {
         key,
         value: wanted,
         reason: match error.kind() {
@@ -91,9 +91,11 @@ mod tests {
 
     #[test]
     fn a_setting_that_does_not_exist_is_named() {
-        let error =
-            write_here(&[Setting::new("net/ipv4/conf/no-such-if/forwarding".into(), 1)], &Faults::default())
-                .unwrap_err();
+        let error = write_here(
+            &[SysctlSetting::new("net/ipv4/conf/no-such-if/forwarding".into(), 1)],
+            &KernelFaults::default(),
+        )
+        .unwrap_err();
         assert_eq!(
             error.to_string(),
             "sysctl net.ipv4.conf.no-such-if.forwarding=1: this kernel or interface does not have it"
@@ -102,7 +104,7 @@ mod tests {
 
     #[test]
     fn a_lenient_setting_may_be_missing() {
-        let setting = Setting::lenient("net/ipv4/conf/no-such-if/forwarding".into(), 1);
-        write_here(&[setting], &Faults::default()).unwrap();
+        let setting = SysctlSetting::lenient("net/ipv4/conf/no-such-if/forwarding".into(), 1);
+        write_here(&[setting], &KernelFaults::default()).unwrap();
     }
 }

@@ -1,8 +1,8 @@
 //! Reads the traffic counters of WireGuard devices from the kernel on request.
 
-use crate::error::{Error, Result};
+use crate::error::{DataplaneError, DataplaneResult};
 use crate::failure::KernelObject;
-use crate::kernel::Wireguard;
+use crate::kernel::WireguardClient;
 use crate::netns::Netns;
 use std::net::SocketAddr;
 use std::time::SystemTime;
@@ -28,9 +28,9 @@ pub struct PeerTraffic {
 }
 
 impl WireguardTraffic {
-    pub async fn read(netns: &Netns, device: &str) -> Result<WireguardTraffic> {
-        let read = Wireguard::open(netns).await?.traffic(device).await;
-        read.map_err(|refusal| Error::Kernel {
+    pub async fn read(netns: &Netns, device: &str) -> DataplaneResult<WireguardTraffic> {
+        let read = WireguardClient::open(netns).await?.traffic(device).await;
+        read.map_err(|refusal| DataplaneError::Kernel {
             object: KernelObject::interface(device),
             reason: refusal.reason,
         })

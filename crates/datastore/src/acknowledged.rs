@@ -8,7 +8,7 @@
 //! The record is not synced with every commit: it survives `kill -9` immediately, and a power cut after at most one
 //! second.
 
-use super::directory::Identity;
+use super::directory::StoreIdentity;
 use sha2::{Digest, Sha256};
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -26,7 +26,7 @@ const RECORD_BYTES: usize = BODY_BYTES + 32;
 
 /// A durable commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Mark {
+pub struct CommitMark {
     pub cluster: u64,
     /// Number of the commit in this store.
     pub sequence: u64,
@@ -34,32 +34,32 @@ pub struct Mark {
 }
 
 #[derive(Debug)]
-pub struct Acknowledged {
+pub struct AcknowledgedFile {
     file: File,
     unsynced: AtomicBool,
     failed: AtomicBool,
 }
 
-impl Acknowledged {
+impl AcknowledgedFile {
     /// Opens the record of a data directory, or creates one with its blocks allocated, so that it never needs disk
     /// space later.
-    pub fn open(dir: &Path) -> io::Result<Acknowledged> {
+    pub fn open(dir: &Path) -> io::Result<AcknowledgedFile> {
         let path = dir.join(FILE_NAME);
         let mut options = OpenOptions::new();
         let file = options.read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
         if file.metadata()?.len() < 2 * SLOT_BYTES {
             file.write_all_at(&[0; 2 * SLOT_BYTES as usize], 0)?;
         }
-        Ok(Acknowledged { file, unsynced: AtomicBool::new(false), failed: AtomicBool::new(false) })
+        Ok(AcknowledgedFile { file, unsynced: AtomicBool::new(false), failed: AtomicBool::new(false) })
     }
 
     /// Returns the newest commit that a data directory is known to have acknowledged.
-    pub fn read(dir: &Path) -> io::Result<Option<Mark>> {
+    pub fn read(dir: &Path) -> io::Result<Option<CommitMark>> {
         let file = match File::open(dir.join(FILE_NAME)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             file => file?,
         };
-        let mut newest: Option<Mark> = None;
+        let mut newest: Option<CommitMark> = None;
         for slot in 0..2 {
             let mut record = [0; RECORD_BYTES];
             if file.read_exact_at(&mut record, slot * SLOT_BYTES).is_err() {
@@ -76,7 +76,7 @@ impl Acknowledged {
 
     /// Records a durable commit. A failure does not stop the store: it only makes the check at the next start less
     /// strict.
-    pub fn note(&self, mark: Mark) {
+    pub fn note(&self, mark: CommitMark) {
         match self.file.write_all_at(&encode(mark), (mark.sequence % 2) * SLOT_BYTES) {
             Ok(()) => self.unsynced.store(true, Ordering::Release),
             Err(error) => {
@@ -90,7 +90,7 @@ impl Acknowledged {
     }
 
     /// Records a commit as the only one, for a store that replaces another.
-    pub fn restart(&self, mark: Mark) {
+    pub fn restart(&self, mark: CommitMark) {
         if let Err(error) = self.file.write_all_at(&[0; 2 * SLOT_BYTES as usize], 0) {
             tracing::warn!("cannot clear {FILE_NAME}: {error}");
         }
@@ -103,13 +103,13 @@ impl Acknowledged {
     }
 }
 
-impl Mark {
-    pub fn new(identity: Identity, sequence: u64, revision: i64) -> Mark {
-        Mark { cluster: identity.cluster, sequence, revision }
+impl CommitMark {
+    pub fn new(identity: StoreIdentity, sequence: u64, revision: i64) -> CommitMark {
+        CommitMark { cluster: identity.cluster, sequence, revision }
     }
 }
 
-fn encode(mark: Mark) -> [u8; RECORD_BYTES] {
+fn encode(mark: CommitMark) -> [u8; RECORD_BYTES] {
     let mut record = [0; RECORD_BYTES];
     let words =
         [*MAGIC, mark.cluster.to_le_bytes(), mark.sequence.to_le_bytes(), mark.revision.to_le_bytes()];
@@ -119,11 +119,11 @@ fn encode(mark: Mark) -> [u8; RECORD_BYTES] {
     record
 }
 
-fn decode(record: &[u8; RECORD_BYTES]) -> Option<Mark> {
+fn decode(record: &[u8; RECORD_BYTES]) -> Option<CommitMark> {
     let (body, checksum) = record.split_at(BODY_BYTES);
     let ([magic, cluster, sequence, revision], []) = body.as_chunks::<8>() else { return None };
     let whole = magic == MAGIC && Sha256::digest(body).as_slice() == checksum;
-    whole.then(|| Mark {
+    whole.then(|| CommitMark {
         cluster: u64::from_le_bytes(*cluster),
         sequence: u64::from_le_bytes(*sequence),
         revision: i64::from_le_bytes(*revision),
@@ -134,23 +134,23 @@ fn decode(record: &[u8; RECORD_BYTES]) -> Option<Mark> {
 mod tests {
     use super::*;
 
-    fn mark(sequence: u64) -> Mark {
-        Mark { cluster: 7, sequence, revision: sequence as i64 * 2 }
+    fn mark(sequence: u64) -> CommitMark {
+        CommitMark { cluster: 7, sequence, revision: sequence as i64 * 2 }
     }
 
     #[test]
     fn the_newest_whole_note_counts() {
         let dir = tempfile::tempdir().unwrap();
-        assert_eq!(Acknowledged::read(dir.path()).unwrap(), None);
-        let note = Acknowledged::open(dir.path()).unwrap();
-        assert_eq!(Acknowledged::read(dir.path()).unwrap(), None);
+        assert_eq!(AcknowledgedFile::read(dir.path()).unwrap(), None);
+        let note = AcknowledgedFile::open(dir.path()).unwrap();
+        assert_eq!(AcknowledgedFile::read(dir.path()).unwrap(), None);
         for sequence in 1..=4 {
             note.note(mark(sequence));
-            assert_eq!(Acknowledged::read(dir.path()).unwrap(), Some(mark(sequence)));
+            assert_eq!(AcknowledgedFile::read(dir.path()).unwrap(), Some(mark(sequence)));
         }
         note.sync().unwrap();
         // If the newest slot is torn or damaged, the previous record is still there.
         note.file.write_all_at(&[0xff], 20).unwrap();
-        assert_eq!(Acknowledged::read(dir.path()).unwrap(), Some(mark(3)));
+        assert_eq!(AcknowledgedFile::read(dir.path()).unwrap(), Some(mark(3)));
     }
 }

@@ -28,18 +28,18 @@ const AUTHORITY: usize = 1;
 /// A connection whose requests are rewritten while they are read.
 pub struct AuthorityRewriter<T> {
     io: T,
-    rewriter: Rewriter,
+    rewriter: FrameRewriter,
 }
 
 impl<T> AuthorityRewriter<T> {
     pub fn new(io: T) -> AuthorityRewriter<T> {
-        AuthorityRewriter { io, rewriter: Rewriter { pass: PREFACE, ..Rewriter::default() } }
+        AuthorityRewriter { io, rewriter: FrameRewriter { pass: PREFACE, ..FrameRewriter::default() } }
     }
 }
 
 /// Follows the frames of a connection.
 #[derive(Default)]
-struct Rewriter {
+struct FrameRewriter {
     /// Bytes that have been read but not yet parsed.
     raw: BytesMut,
     ready: BytesMut,
@@ -50,12 +50,12 @@ struct Rewriter {
 /// Returns the output of the rewriter for a connection that arrives in pieces.
 #[cfg(fuzzing)]
 pub fn rewritten<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
-    let mut rewriter = Rewriter { pass: PREFACE, ..Rewriter::default() };
+    let mut rewriter = FrameRewriter { pass: PREFACE, ..FrameRewriter::default() };
     pieces.for_each(|piece| rewriter.take(piece));
     rewriter.ready.to_vec()
 }
 
-impl Rewriter {
+impl FrameRewriter {
     fn take(&mut self, bytes: &[u8]) {
         self.raw.extend_from_slice(bytes);
         loop {
@@ -142,7 +142,7 @@ fn header_block(flags: u8, payload: &[u8]) -> (&[u8], &[u8]) {
 fn replace_authority(block: &[u8]) -> Bytes {
     let mut out = BytesMut::with_capacity(block.len());
     let mut rest = block;
-    while let Some(Field { bytes, authority_at }) = next_field(&mut rest) {
+    while let Some(HeaderField { bytes, authority_at }) = next_field(&mut rest) {
         match authority_at {
             Some(value_at) => {
                 out.put_slice(&bytes[..value_at]);
@@ -160,14 +160,14 @@ fn spells_authority(mut block: &[u8]) -> bool {
 }
 
 /// One field of a header block.
-struct Field<'a> {
+struct HeaderField<'a> {
     bytes: &'a [u8],
     /// Offset of the value, if this is a literal, non-empty `:authority`.
     authority_at: Option<usize>,
 }
 
 /// Splits off the next field. Consumes nothing if no field can be parsed.
-fn next_field<'a>(rest: &mut &'a [u8]) -> Option<Field<'a>> {
+fn next_field<'a>(rest: &mut &'a [u8]) -> Option<HeaderField<'a>> {
     let start = *rest;
     let mut ahead = start;
     let (prefix, literal) = match *start.first()? {
@@ -187,7 +187,7 @@ fn next_field<'a>(rest: &mut &'a [u8]) -> Option<Field<'a>> {
         authority_at = (index == AUTHORITY && length > 0).then_some(value_at);
     }
     *rest = ahead;
-    Some(Field { bytes: &start[..start.len() - ahead.len()], authority_at })
+    Some(HeaderField { bytes: &start[..start.len() - ahead.len()], authority_at })
 }
 
 /// Parses an HPACK integer with a prefix of this many bits.
@@ -307,7 +307,7 @@ mod tests {
     }
 
     fn through(chunks: &[&[u8]]) -> Vec<u8> {
-        let mut rewriter = Rewriter { pass: PREFACE, ..Rewriter::default() };
+        let mut rewriter = FrameRewriter { pass: PREFACE, ..FrameRewriter::default() };
         chunks.iter().for_each(|chunk| rewriter.take(chunk));
         rewriter.ready.to_vec()
     }
@@ -339,9 +339,9 @@ mod tests {
             let sent =
                 [vec![b'P'; PREFACE], indexed.clone(), frame(0, 0, &data), request(authority.as_bytes()), indexed].concat();
             let (first, second) = sent.split_at(cut.min(sent.len()));
-            let mut rewriter = Rewriter { pass: PREFACE, ..Rewriter::default() };
+            let mut rewriter = FrameRewriter { pass: PREFACE, ..FrameRewriter::default() };
             for piece in [first, second] {
-                let mut other = Rewriter { pass: rewriter.pass, ..Rewriter::default() };
+                let mut other = FrameRewriter { pass: rewriter.pass, ..FrameRewriter::default() };
                 let untouched = rewriter.untouched(piece);
                 other.take(piece);
                 if let Some(pass) = untouched {

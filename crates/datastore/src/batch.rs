@@ -2,15 +2,17 @@
 //! committed.
 
 use super::auth::AuthState;
-use super::change::{Change, Commit};
-use super::fault::Fault;
-use super::index::{Index, LatestVersion};
-use super::limits::{Allowance, MAX_HELD_BYTES, MAX_LEASES, MAX_WRITE_ANSWER_BYTES, WRITE_WORK, Work};
+use super::change::{KeyChange, RevisionCommit};
+use super::fault::StorageFault;
+use super::index::{LatestVersion, VersionIndex};
+use super::limits::{
+    MAX_HELD_BYTES, MAX_LEASES, MAX_WRITE_ANSWER_BYTES, ResponseAllowance, WRITE_WORK, WorkBudget,
+};
 use super::range;
-use super::record::{Entry, Revision, Version, decode_history, encode_history};
-use super::refusal::Refusal;
-use super::span::Span;
-use super::view::{HISTORY, LEASE_KEYS, View};
+use super::record::{CommitRevision, HistoryEntry, KeyVersion, decode_history, encode_history};
+use super::refusal::RequestRejection;
+use super::span::KeySpan;
+use super::view::{HISTORY, LEASE_KEYS, RevisionView};
 use bytes::Bytes;
 use redb::{ReadableTable, ReadableTableMetadata, Table, TableDefinition, WriteTransaction};
 use std::collections::HashMap;
@@ -27,7 +29,7 @@ pub const LEASES: TableDefinition<i64, i64> = TableDefinition::new("leases");
 
 /// Values that change with almost every write, stored together in one row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct State {
+pub struct StoreState {
     pub revision: i64,
     /// Revisions below this one can no longer be read.
     pub compacted: i64,
@@ -47,24 +49,24 @@ pub enum LeaseChange {
     Revoked { id: i64 },
 }
 
-type History<'t> = Table<'t, (u64, u32), &'static [u8]>;
-type Leases<'t> = Table<'t, i64, i64>;
-type LeaseKeys<'t> = Table<'t, (i64, &'static [u8]), ()>;
+type WritableHistory<'t> = Table<'t, (u64, u32), &'static [u8]>;
+type LeaseTable<'t> = Table<'t, i64, i64>;
+type LeaseKeyTable<'t> = Table<'t, (i64, &'static [u8]), ()>;
 
-pub struct Batch<'t> {
+pub struct WriteBatch<'t> {
     transaction: &'t WriteTransaction,
-    index: Index,
-    history: History<'t>,
+    index: VersionIndex,
+    history: WritableHistory<'t>,
     /// Opened on first use: most groups do not involve leases.
-    leases: Option<Leases<'t>>,
-    lease_keys: Option<LeaseKeys<'t>>,
-    pub state: State,
+    leases: Option<LeaseTable<'t>>,
+    lease_keys: Option<LeaseKeyTable<'t>>,
+    pub state: StoreState,
     pub auth: Arc<AuthState>,
     /// Changes of the request that is being applied.
-    open: Vec<Arc<Change>>,
+    open: Vec<Arc<KeyChange>>,
     /// Index in `open` of the first change of each key; filled once a request changes a key for the second time.
     first_changes: HashMap<Bytes, usize>,
-    commits: Vec<Commit>,
+    commits: Vec<RevisionCommit>,
     lease_changes: Vec<LeaseChange>,
     scratch: Vec<u8>,
     /// Bytes of previous values that the changes of this group hold.
@@ -72,32 +74,32 @@ pub struct Batch<'t> {
     /// Whether every change of the current request holds its previous value.
     is_whole: bool,
     /// Remaining number of versions that the current request may examine.
-    pub work: Work,
+    pub work: WorkBudget,
 }
 
 /// The result of a group, to be published after its transaction is committed.
-pub struct Finished {
-    pub state: State,
+pub struct BatchResult {
+    pub state: StoreState,
     pub auth: Arc<AuthState>,
-    pub index: Index,
-    pub commits: Vec<Commit>,
+    pub index: VersionIndex,
+    pub commits: Vec<RevisionCommit>,
     pub lease_changes: Vec<LeaseChange>,
 }
 
 /// The newest version of a key, copied out of its page.
-struct Newest {
-    at: Revision,
+struct NewestVersion {
+    at: CommitRevision,
     live: Option<KeyValue>,
 }
 
-impl<'t> Batch<'t> {
+impl<'t> WriteBatch<'t> {
     pub fn new(
         transaction: &'t WriteTransaction,
-        state: State,
+        state: StoreState,
         auth: Arc<AuthState>,
-        index: Index,
-    ) -> Result<Batch<'t>, Fault> {
-        Ok(Batch {
+        index: VersionIndex,
+    ) -> Result<WriteBatch<'t>, StorageFault> {
+        Ok(WriteBatch {
             transaction,
             index,
             history: transaction.open_table(HISTORY)?,
@@ -112,14 +114,14 @@ impl<'t> Batch<'t> {
             scratch: Vec::new(),
             held: 0,
             is_whole: true,
-            work: Work::new(usize::MAX),
+            work: WorkBudget::new(usize::MAX),
         })
     }
 
     /// Closes the tables, so that the transaction can be committed.
-    pub fn finish(self) -> Finished {
-        let Batch { state, auth, index, commits, lease_changes, .. } = self;
-        Finished { state, auth, index, commits, lease_changes }
+    pub fn finish(self) -> BatchResult {
+        let WriteBatch { state, auth, index, commits, lease_changes, .. } = self;
+        BatchResult { state, auth, index, commits, lease_changes }
     }
 
     /// Returns the revision that the current request sees: its own, once it has changed something.
@@ -135,7 +137,7 @@ impl<'t> Batch<'t> {
             self.state.revision += 1;
             let changes = std::mem::take(&mut self.open);
             let is_whole = std::mem::replace(&mut self.is_whole, true);
-            self.commits.push(Commit { revision: self.state.revision, changes, is_whole });
+            self.commits.push(RevisionCommit { revision: self.state.revision, changes, is_whole });
         }
         self.state.revision
     }
@@ -144,8 +146,8 @@ impl<'t> Batch<'t> {
         Some(ResponseHeader { revision: self.revision(), ..Default::default() })
     }
 
-    pub fn view(&self) -> View<'_, History<'t>> {
-        View {
+    pub fn view(&self) -> RevisionView<'_, WritableHistory<'t>> {
+        RevisionView {
             work: &self.work,
             index: &self.index,
             history: &self.history,
@@ -154,24 +156,27 @@ impl<'t> Batch<'t> {
         }
     }
 
-    pub fn range(&self, request: &RangeRequest) -> Result<Result<RangeResponse, Refusal>, Fault> {
+    pub fn range(
+        &self,
+        request: &RangeRequest,
+    ) -> Result<Result<RangeResponse, RequestRejection>, StorageFault> {
         // The size of the response was checked before.
-        range::range(&self.view(), request, &mut Allowance::new(usize::MAX))
+        range::range(&self.view(), request, &mut ResponseAllowance::new(usize::MAX))
     }
 
     /// Returns whether the lease that a put names exists; true if it names none.
-    pub fn has_lease(&mut self, request: &PutRequest) -> Result<bool, Fault> {
+    pub fn has_lease(&mut self, request: &PutRequest) -> Result<bool, StorageFault> {
         Ok(request.lease == 0 || self.leases()?.get(request.lease)?.is_some())
     }
 
     /// Returns whether the key exists if a put keeps its value or lease; true if it keeps neither.
-    pub fn has_kept(&self, request: &PutRequest) -> Result<bool, Fault> {
+    pub fn has_kept(&self, request: &PutRequest) -> Result<bool, StorageFault> {
         let keeps = request.ignore_value || request.ignore_lease;
         Ok(!keeps || self.index.get(&request.key).is_some_and(|place| !place.deleted))
     }
 
-    pub fn put(&mut self, request: &PutRequest) -> Result<PutResponse, Fault> {
-        let Newest { at: previous, live } = self.newest(&request.key)?;
+    pub fn put(&mut self, request: &PutRequest) -> Result<PutResponse, StorageFault> {
+        let NewestVersion { at: previous, live } = self.newest(&request.key)?;
         let old_lease = live.as_ref().map_or(0, |kv| kv.lease);
         let at = self.next_revision();
         let kv = KeyValue {
@@ -193,7 +198,7 @@ impl<'t> Batch<'t> {
                 self.lease_keys()?.insert((kv.lease, kv.key.as_ref()), ())?;
             }
         }
-        let version = Version {
+        let version = KeyVersion {
             at,
             deleted: false,
             created: kv.create_revision,
@@ -201,10 +206,10 @@ impl<'t> Batch<'t> {
             lease: kv.lease,
             value: &kv.value,
         };
-        self.write(&Entry { key: &kv.key, previous, version })?;
+        self.write(&HistoryEntry { key: &kv.key, previous, version })?;
         let answer = if request.prev_kv { live.clone() } else { None };
         let before = self.before(live);
-        self.push(Change::put(kv, before));
+        self.push(KeyChange::put(kv, before));
         Ok(PutResponse { header: self.header(), prev_kv: answer })
     }
 
@@ -213,8 +218,8 @@ impl<'t> Batch<'t> {
     pub fn delete_within_limits(
         &mut self,
         request: &DeleteRangeRequest,
-    ) -> Result<Result<DeleteRangeResponse, Refusal>, Fault> {
-        let mut allowance = Allowance::new(MAX_WRITE_ANSWER_BYTES);
+    ) -> Result<Result<DeleteRangeResponse, RequestRejection>, StorageFault> {
+        let mut allowance = ResponseAllowance::new(MAX_WRITE_ANSWER_BYTES);
         self.work.set(WRITE_WORK);
         range::measure_delete(&self.view(), request, &mut allowance)?;
         if let Err(refusal) = self.view().check_work().and(allowance.check()) {
@@ -224,10 +229,10 @@ impl<'t> Batch<'t> {
         Ok(Ok(self.delete(request)?))
     }
 
-    pub fn delete(&mut self, request: &DeleteRangeRequest) -> Result<DeleteRangeResponse, Fault> {
+    pub fn delete(&mut self, request: &DeleteRangeRequest) -> Result<DeleteRangeResponse, StorageFault> {
         let mut deletions = Vec::new();
         let mut room = MAX_HELD_BYTES.saturating_sub(self.held);
-        let span = Span::new(&request.key, &request.range_end);
+        let span = KeySpan::new(&request.key, &request.range_end);
         self.view().visit(&span, self.revision(), |key, version| {
             let key = Bytes::copy_from_slice(key);
             let kept = request.prev_kv || version.value.len() <= room;
@@ -251,13 +256,13 @@ impl<'t> Batch<'t> {
         Ok(DeleteRangeResponse { header: self.header(), deleted, prev_kvs })
     }
 
-    pub fn grant(&mut self, id: i64, ttl: i64) -> Result<Result<(), Refusal>, Fault> {
+    pub fn grant(&mut self, id: i64, ttl: i64) -> Result<Result<(), RequestRejection>, StorageFault> {
         let leases = self.leases()?;
         if leases.get(id)?.is_some() {
-            return Ok(Err(Refusal::LEASE_EXISTS));
+            return Ok(Err(RequestRejection::LEASE_EXISTS));
         }
         if leases.len()? >= MAX_LEASES {
-            return Ok(Err(Refusal::TOO_MANY_LEASES));
+            return Ok(Err(RequestRejection::TOO_MANY_LEASES));
         }
         leases.insert(id, ttl)?;
         self.lease_changes.push(LeaseChange::Granted { id, ttl });
@@ -265,13 +270,13 @@ impl<'t> Batch<'t> {
     }
 
     /// Deletes the lease and its keys, in key order; `None` if the lease does not exist.
-    pub fn revoke(&mut self, id: i64) -> Result<Option<()>, Fault> {
+    pub fn revoke(&mut self, id: i64) -> Result<Option<()>, StorageFault> {
         if self.leases()?.remove(id)?.is_none() {
             return Ok(None);
         }
         let keys = lease_keys(self.lease_keys()?, id, |_| true)?;
         for key in keys {
-            if let Newest { at, live: Some(kv) } = self.newest(&key)? {
+            if let NewestVersion { at, live: Some(kv) } = self.newest(&key)? {
                 self.write_tombstone(at, kv, true)?;
             }
         }
@@ -280,25 +285,25 @@ impl<'t> Batch<'t> {
     }
 
     /// Removes some of the versions that compaction made unreachable. Returns true when none is left.
-    pub fn compact_step(&mut self, budget: usize) -> Result<bool, Fault> {
-        let State { collected, compacted, .. } = self.state;
+    pub fn compact_step(&mut self, budget: usize) -> Result<bool, StorageFault> {
+        let StoreState { collected, compacted, .. } = self.state;
         if collected >= compacted {
             return Ok(true);
         }
-        let from = Revision { main: collected + 1, sub: 0 }.key();
-        let until = Revision { main: compacted, sub: u32::MAX }.key();
+        let from = CommitRevision { main: collected + 1, sub: 0 }.key();
+        let until = CommitRevision { main: compacted, sub: u32::MAX }.key();
         let mut superseded = Vec::new();
         let mut tombstones = Vec::new();
         let (mut seen, mut last) = (0, collected);
         for row in self.history.range(from..=until)? {
             let (key, bytes) = row?;
-            let at = Revision::from_key(key.value());
+            let at = CommitRevision::from_key(key.value());
             if seen >= budget && at.main != last {
                 break;
             }
             (seen, last) = (seen + 1, at.main);
             let entry = decode_history(at, bytes.value())?;
-            if entry.previous != Revision::default() {
+            if entry.previous != CommitRevision::default() {
                 superseded.push(entry.previous);
             }
             if entry.version.deleted {
@@ -319,45 +324,53 @@ impl<'t> Batch<'t> {
         Ok(self.state.collected >= compacted)
     }
 
-    fn forget(&mut self, at: Revision) -> Result<(), Fault> {
+    fn forget(&mut self, at: CommitRevision) -> Result<(), StorageFault> {
         if let Some(row) = self.history.remove(at.key())? {
             self.state.in_use -= row.value().len() as i64;
         }
         Ok(())
     }
 
-    fn next_revision(&self) -> Revision {
-        Revision { main: self.state.revision + 1, sub: u32::try_from(self.open.len()).unwrap_or(u32::MAX) }
+    fn next_revision(&self) -> CommitRevision {
+        CommitRevision {
+            main: self.state.revision + 1,
+            sub: u32::try_from(self.open.len()).unwrap_or(u32::MAX),
+        }
     }
 
-    fn newest(&self, key: &[u8]) -> Result<Newest, Fault> {
+    fn newest(&self, key: &[u8]) -> Result<NewestVersion, StorageFault> {
         let Some(LatestVersion { at, deleted }) = self.index.get(key) else {
-            return Ok(Newest { at: Revision::default(), live: None });
+            return Ok(NewestVersion { at: CommitRevision::default(), live: None });
         };
         if deleted {
-            return Ok(Newest { at, live: None });
+            return Ok(NewestVersion { at, live: None });
         }
-        let guard = self.history.get(at.key())?.ok_or(Fault::Record)?;
+        let guard = self.history.get(at.key())?.ok_or(StorageFault::Record)?;
         let version = decode_history(at, guard.value())?.version;
-        Ok(Newest { at, live: Some(version.key_value(Bytes::copy_from_slice(key))) })
+        Ok(NewestVersion { at, live: Some(version.key_value(Bytes::copy_from_slice(key))) })
     }
 
     /// Writes a tombstone. Without `has_value`, watchers get no previous value from it.
-    fn write_tombstone(&mut self, previous: Revision, kv: KeyValue, has_value: bool) -> Result<(), Fault> {
+    fn write_tombstone(
+        &mut self,
+        previous: CommitRevision,
+        kv: KeyValue,
+        has_value: bool,
+    ) -> Result<(), StorageFault> {
         let at = self.next_revision();
-        let version = Version { at, deleted: true, created: 0, version: 0, lease: 0, value: &[] };
-        self.write(&Entry { key: &kv.key, previous, version })?;
+        let version = KeyVersion { at, deleted: true, created: 0, version: 0, lease: 0, value: &[] };
+        self.write(&HistoryEntry { key: &kv.key, previous, version })?;
         if kv.lease != 0 {
             self.lease_keys()?.remove((kv.lease, kv.key.as_ref()))?;
         }
         let key = kv.key.clone();
         self.is_whole &= has_value;
         let before = self.before(Some(kv).filter(|_| has_value));
-        self.push(Change::delete(key, at.main, before));
+        self.push(KeyChange::delete(key, at.main, before));
         Ok(())
     }
 
-    fn push(&mut self, mut change: Change) {
+    fn push(&mut self, mut change: KeyChange) {
         self.held += change.previous.as_ref().map_or(0, |kv| kv.value.len());
         if self.held > MAX_HELD_BYTES {
             change.previous = None;
@@ -384,7 +397,7 @@ impl<'t> Batch<'t> {
         first.previous.clone()
     }
 
-    fn write(&mut self, entry: &Entry) -> Result<(), Fault> {
+    fn write(&mut self, entry: &HistoryEntry) -> Result<(), StorageFault> {
         encode_history(entry, &mut self.scratch);
         self.state.in_use += self.scratch.len() as i64;
         self.history.insert(entry.version.at.key(), self.scratch.as_slice())?;
@@ -392,14 +405,14 @@ impl<'t> Batch<'t> {
         Ok(())
     }
 
-    fn leases(&mut self) -> Result<&mut Leases<'t>, Fault> {
+    fn leases(&mut self) -> Result<&mut LeaseTable<'t>, StorageFault> {
         match &mut self.leases {
             Some(table) => Ok(table),
             unopened => Ok(unopened.insert(self.transaction.open_table(LEASES)?)),
         }
     }
 
-    fn lease_keys(&mut self) -> Result<&mut LeaseKeys<'t>, Fault> {
+    fn lease_keys(&mut self) -> Result<&mut LeaseKeyTable<'t>, StorageFault> {
         match &mut self.lease_keys {
             Some(table) => Ok(table),
             unopened => Ok(unopened.insert(self.transaction.open_table(LEASE_KEYS)?)),
@@ -412,7 +425,7 @@ pub fn lease_keys(
     table: &impl ReadableTable<(i64, &'static [u8]), ()>,
     id: i64,
     mut take: impl FnMut(&[u8]) -> bool,
-) -> Result<Vec<Vec<u8>>, Fault> {
+) -> Result<Vec<Vec<u8>>, StorageFault> {
     let mut keys = Vec::new();
     for row in table.range((id, &[][..])..)? {
         let (key, _) = row?;

@@ -14,22 +14,22 @@ pub const KEPT: usize = 32;
 static FREE: Mutex<Vec<Vec<u8>>> = Mutex::new(Vec::new());
 
 #[derive(Debug)]
-pub struct Buffer(pub Vec<u8>);
+pub struct PooledBuffer(pub Vec<u8>);
 
-impl Buffer {
-    pub fn with_capacity(capacity: usize) -> Buffer {
+impl PooledBuffer {
+    pub fn with_capacity(capacity: usize) -> PooledBuffer {
         let used = if capacity == SIZE { free(Vec::pop) } else { None };
-        Buffer(used.unwrap_or_else(|| Vec::with_capacity(capacity)))
+        PooledBuffer(used.unwrap_or_else(|| Vec::with_capacity(capacity)))
     }
 }
 
-impl AsRef<[u8]> for Buffer {
+impl AsRef<[u8]> for PooledBuffer {
     fn as_ref(&self) -> &[u8] {
         &self.0
     }
 }
 
-impl Drop for Buffer {
+impl Drop for PooledBuffer {
     fn drop(&mut self) {
         if self.0.capacity() != SIZE {
             return;
@@ -54,13 +54,13 @@ mod tests {
 
     #[test]
     fn buffers_come_back_empty_and_only_so_many_are_kept() {
-        let many: Vec<Buffer> = (0..2 * KEPT).map(|_| Buffer::with_capacity(SIZE)).collect();
+        let many: Vec<PooledBuffer> = (0..2 * KEPT).map(|_| PooledBuffer::with_capacity(SIZE)).collect();
         for mut buffer in many {
             assert!(buffer.0.is_empty() && buffer.0.capacity() == SIZE);
             buffer.0.extend(b"something");
         }
         let kept = free(|free| free.iter().map(|bytes| (bytes.len(), bytes.capacity())).collect::<Vec<_>>());
         assert!(kept.len() <= KEPT && kept.iter().all(|kept| *kept == (0, SIZE)), "{kept:?}");
-        assert!(Buffer::with_capacity(SIZE).0.is_empty());
+        assert!(PooledBuffer::with_capacity(SIZE).0.is_empty());
     }
 }

@@ -8,16 +8,16 @@ use tortie_etcd_proto::mvccpb::{Event, KeyValue};
 
 /// All changes of one revision, in order. A watcher receives either all of them or none.
 #[derive(Debug)]
-pub struct Commit {
+pub struct RevisionCommit {
     pub revision: i64,
-    pub changes: Vec<Arc<Change>>,
+    pub changes: Vec<Arc<KeyChange>>,
     /// Whether each change holds its previous value; otherwise watchers read the revision from disk.
     pub is_whole: bool,
 }
 
 /// One put or delete. Its wire format is encoded once, by the first watcher that needs it, and shared by the others.
 #[derive(Debug)]
-pub struct Change {
+pub struct KeyChange {
     pub kv: KeyValue,
     pub deleted: bool,
     pub previous: Option<KeyValue>,
@@ -25,14 +25,14 @@ pub struct Change {
     with_previous: OnceLock<Bytes>,
 }
 
-impl Change {
-    pub fn put(kv: KeyValue, previous: Option<KeyValue>) -> Change {
-        Change { kv, deleted: false, previous, bare: OnceLock::new(), with_previous: OnceLock::new() }
+impl KeyChange {
+    pub fn put(kv: KeyValue, previous: Option<KeyValue>) -> KeyChange {
+        KeyChange { kv, deleted: false, previous, bare: OnceLock::new(), with_previous: OnceLock::new() }
     }
 
-    pub fn delete(key: Bytes, revision: i64, previous: Option<KeyValue>) -> Change {
+    pub fn delete(key: Bytes, revision: i64, previous: Option<KeyValue>) -> KeyChange {
         let kv = KeyValue { key, mod_revision: revision, ..Default::default() };
-        Change { deleted: true, ..Change::put(kv, previous) }
+        KeyChange { deleted: true, ..KeyChange::put(kv, previous) }
     }
 
     /// Returns the approximate memory usage, including the encoded form.

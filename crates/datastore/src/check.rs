@@ -1,7 +1,7 @@
 //! Validates requests without access to the state of the store.
 
-use super::refusal::Refusal;
-use super::writes::Writes;
+use super::refusal::RequestRejection;
+use super::writes::TxnWrites;
 use bytes::Bytes;
 use std::collections::BTreeSet;
 use tortie_etcd_proto::etcdserverpb::request_op::Request;
@@ -11,33 +11,33 @@ use tortie_etcd_proto::etcdserverpb::{DeleteRangeRequest, PutRequest, RangeReque
 pub const MAX_REQUEST_BYTES: usize = 1536 * 1024;
 const MAX_TXN_OPS: usize = 128;
 
-pub fn size(encoded_len: usize) -> Result<(), Refusal> {
-    if encoded_len > MAX_REQUEST_BYTES { Err(Refusal::TOO_LARGE) } else { Ok(()) }
+pub fn size(encoded_len: usize) -> Result<(), RequestRejection> {
+    if encoded_len > MAX_REQUEST_BYTES { Err(RequestRejection::TOO_LARGE) } else { Ok(()) }
 }
 
-pub fn range(request: &RangeRequest) -> Result<(), Refusal> {
+pub fn range(request: &RangeRequest) -> Result<(), RequestRejection> {
     key(&request.key)
 }
 
-pub fn delete(request: &DeleteRangeRequest) -> Result<(), Refusal> {
+pub fn delete(request: &DeleteRangeRequest) -> Result<(), RequestRejection> {
     key(&request.key)
 }
 
-pub fn put(request: &PutRequest) -> Result<(), Refusal> {
+pub fn put(request: &PutRequest) -> Result<(), RequestRejection> {
     key(&request.key)?;
     if request.ignore_value && !request.value.is_empty() {
-        return Err(Refusal::VALUE_PROVIDED);
+        return Err(RequestRejection::VALUE_PROVIDED);
     }
     if request.ignore_lease && request.lease != 0 {
-        return Err(Refusal::LEASE_PROVIDED);
+        return Err(RequestRejection::LEASE_PROVIDED);
     }
     Ok(())
 }
 
-pub fn txn(request: &TxnRequest) -> Result<(), Refusal> {
+pub fn txn(request: &TxnRequest) -> Result<(), RequestRejection> {
     shape(request, MAX_TXN_OPS)?;
-    Writes::of(&request.success)?;
-    Writes::of(&request.failure)?;
+    TxnWrites::of(&request.success)?;
+    TxnWrites::of(&request.failure)?;
     Ok(())
 }
 
@@ -84,14 +84,14 @@ pub fn lists(request: &TxnRequest) -> bool {
     })
 }
 
-fn key(key: &Bytes) -> Result<(), Refusal> {
-    if key.is_empty() { Err(Refusal::EMPTY_KEY) } else { Ok(()) }
+fn key(key: &Bytes) -> Result<(), RequestRejection> {
+    if key.is_empty() { Err(RequestRejection::EMPTY_KEY) } else { Ok(()) }
 }
 
 /// Checks the operations. Nested transactions share one limit of operations, level by level.
-fn shape(request: &TxnRequest, allowance: usize) -> Result<(), Refusal> {
+fn shape(request: &TxnRequest, allowance: usize) -> Result<(), RequestRejection> {
     let ops = request.compare.len().max(request.success.len()).max(request.failure.len());
-    let left = allowance.checked_sub(ops).ok_or(Refusal::TOO_MANY_OPS)?;
+    let left = allowance.checked_sub(ops).ok_or(RequestRejection::TOO_MANY_OPS)?;
     for compare in &request.compare {
         key(&compare.key)?;
     }
@@ -101,7 +101,7 @@ fn shape(request: &TxnRequest, allowance: usize) -> Result<(), Refusal> {
             Some(Request::RequestPut(inner)) => put(inner)?,
             Some(Request::RequestDeleteRange(inner)) => delete(inner)?,
             Some(Request::RequestTxn(inner)) => shape(inner, left)?,
-            None => return Err(Refusal::KEY_NOT_FOUND),
+            None => return Err(RequestRejection::KEY_NOT_FOUND),
         }
     }
     Ok(())
@@ -132,43 +132,46 @@ mod tests {
         op(Request::RequestTxn(TxnRequest { compare: vec![], success, failure }))
     }
 
-    fn verdict(success: Vec<RequestOp>) -> Result<(), Refusal> {
+    fn verdict(success: Vec<RequestOp>) -> Result<(), RequestRejection> {
         txn(&TxnRequest { compare: vec![], success, failure: vec![] })
     }
 
     #[test]
     fn one_key_is_written_once_per_branch() {
         assert_eq!(verdict(vec![put_op("a"), put_op("b")]), Ok(()));
-        assert_eq!(verdict(vec![put_op("a"), put_op("a")]), Err(Refusal::DUPLICATE_KEY));
-        assert_eq!(verdict(vec![put_op("b"), delete_op("a", "c")]), Err(Refusal::DUPLICATE_KEY));
+        assert_eq!(verdict(vec![put_op("a"), put_op("a")]), Err(RequestRejection::DUPLICATE_KEY));
+        assert_eq!(verdict(vec![put_op("b"), delete_op("a", "c")]), Err(RequestRejection::DUPLICATE_KEY));
         assert_eq!(verdict(vec![delete_op("a", "c"), delete_op("b", "")]), Ok(()));
         assert_eq!(verdict(vec![nested(vec![put_op("a")], vec![put_op("a")])]), Ok(()));
         assert_eq!(
             verdict(vec![nested(vec![put_op("a")], vec![]), put_op("a")]),
-            Err(Refusal::DUPLICATE_KEY)
+            Err(RequestRejection::DUPLICATE_KEY)
         );
     }
 
     #[test]
     fn operations_are_counted_along_the_nesting() {
         assert_eq!(verdict((0..128).map(|_| delete_op("a", "")).collect()), Ok(()));
-        assert_eq!(verdict((0..129).map(|_| delete_op("a", "")).collect()), Err(Refusal::TOO_MANY_OPS));
+        assert_eq!(
+            verdict((0..129).map(|_| delete_op("a", "")).collect()),
+            Err(RequestRejection::TOO_MANY_OPS)
+        );
         let inner = nested((0..127).map(|_| delete_op("a", "")).collect(), vec![]);
         assert_eq!(verdict(vec![inner]), Ok(()));
         let inner = nested((0..128).map(|_| delete_op("a", "")).collect(), vec![]);
-        assert_eq!(verdict(vec![inner]), Err(Refusal::TOO_MANY_OPS));
+        assert_eq!(verdict(vec![inner]), Err(RequestRejection::TOO_MANY_OPS));
     }
 
     #[test]
     fn empty_operations_and_keys_are_refused() {
-        assert_eq!(verdict(vec![RequestOp { request: None }]), Err(Refusal::KEY_NOT_FOUND));
-        assert_eq!(verdict(vec![put_op("")]), Err(Refusal::EMPTY_KEY));
+        assert_eq!(verdict(vec![RequestOp { request: None }]), Err(RequestRejection::KEY_NOT_FOUND));
+        assert_eq!(verdict(vec![put_op("")]), Err(RequestRejection::EMPTY_KEY));
         let ignore = PutRequest {
             key: Bytes::from("a"),
             value: Bytes::from("b"),
             ignore_value: true,
             ..Default::default()
         };
-        assert_eq!(put(&ignore), Err(Refusal::VALUE_PROVIDED));
+        assert_eq!(put(&ignore), Err(RequestRejection::VALUE_PROVIDED));
     }
 }

@@ -1,17 +1,17 @@
 //! The store without network, threads or clock. Its inputs are requests; its outputs are responses and changes.
 
-use super::acknowledged::{Acknowledged, Mark};
+use super::acknowledged::{AcknowledgedFile, CommitMark};
 use super::auth::{AuthChange, AuthState};
-use super::batch::{Batch, Finished, LeaseChange, State};
-use super::change::Commit;
+use super::batch::{BatchResult, LeaseChange, StoreState, WriteBatch};
+use super::change::RevisionCommit;
 use super::check;
-use super::directory::{self, Files, Identity, OpenError, Opened};
-use super::fault::Fault;
+use super::directory::{self, OpenError, OpenedStore, StoreFiles, StoreIdentity};
+use super::fault::StorageFault;
 use super::file::DataFile;
-use super::index::Index;
-use super::refusal::Refusal;
-use super::room::{self, Plenty};
-use super::snapshot::{Latest, Snapshot};
+use super::index::VersionIndex;
+use super::refusal::RequestRejection;
+use super::room::{self, SpaceCheckCache};
+use super::snapshot::{LatestSnapshot, StoreSnapshot};
 use super::txn;
 use prost::Message;
 use redb::Database;
@@ -25,7 +25,7 @@ use tortie_etcd_proto::etcdserverpb::{
 
 /// A request that changes the store and has already been validated.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Write {
+pub enum WriteRequest {
     Put(PutRequest),
     Delete(DeleteRangeRequest),
     Txn(TxnRequest),
@@ -36,20 +36,20 @@ pub enum Write {
     Auth(AuthChange),
 }
 
-impl Write {
+impl WriteRequest {
     /// Returns the approximate memory usage while the request is queued.
     pub fn weight(&self) -> usize {
         match self {
-            Write::Put(request) => request.key.len() + request.value.len(),
-            Write::Delete(request) => request.key.len() + request.range_end.len(),
-            Write::Txn(request) => request.encoded_len(),
+            WriteRequest::Put(request) => request.key.len() + request.value.len(),
+            WriteRequest::Delete(request) => request.key.len() + request.range_end.len(),
+            WriteRequest::Txn(request) => request.encoded_len(),
             _ => 0,
         }
     }
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub enum Answer {
+pub enum WriteResponse {
     Put(PutResponse),
     Delete(DeleteRangeResponse),
     Txn(TxnResponse),
@@ -64,22 +64,22 @@ pub enum Answer {
 }
 
 /// The result of a group of writes, all of them durable.
-pub struct Applied {
-    pub answers: Vec<Result<Answer, Refusal>>,
-    pub commits: Vec<Commit>,
+pub struct AppliedWrites {
+    pub answers: Vec<Result<WriteResponse, RequestRejection>>,
+    pub commits: Vec<RevisionCommit>,
     pub lease_changes: Vec<LeaseChange>,
 }
 
-pub struct Core {
+pub struct StoreCore {
     database: Arc<Database>,
-    files: Option<Files>,
-    identity: Identity,
-    state: State,
+    files: Option<StoreFiles>,
+    identity: StoreIdentity,
+    state: StoreState,
     auth: Arc<AuthState>,
-    index: Index,
+    index: VersionIndex,
     quota_bytes: u64,
-    latest: Arc<Latest>,
-    plenty: Plenty,
+    latest: Arc<LatestSnapshot>,
+    plenty: SpaceCheckCache,
     /// Whether the last commit failed for lack of disk space in spite of the reserve.
     starved: bool,
 }
@@ -87,24 +87,24 @@ pub struct Core {
 /// Number of old versions that are removed together with one group of writes.
 const COMPACTION_BUDGET: usize = 1024;
 
-impl Core {
-    pub fn open(dir: &Path, quota_bytes: u64) -> Result<Core, OpenError> {
+impl StoreCore {
+    pub fn open(dir: &Path, quota_bytes: u64) -> Result<StoreCore, OpenError> {
         let opened = directory::open(dir)?;
-        Core::new(opened, quota_bytes)
+        StoreCore::new(opened, quota_bytes)
             .map_err(|fault| OpenError::Corrupt { dir: dir.to_owned(), reason: fault.to_string() })
     }
 
-    pub fn in_memory() -> Result<Core, Fault> {
-        Core::new(directory::in_memory()?, u64::MAX)
+    pub fn in_memory() -> Result<StoreCore, StorageFault> {
+        StoreCore::new(directory::in_memory()?, u64::MAX)
     }
 
-    fn new(opened: Opened, quota_bytes: u64) -> Result<Core, Fault> {
-        let Opened { database, files, identity, state, auth, index } = opened;
+    fn new(opened: OpenedStore, quota_bytes: u64) -> Result<StoreCore, StorageFault> {
+        let OpenedStore { database, files, identity, state, auth, index } = opened;
         let database = Arc::new(database);
-        let snapshot = Snapshot::take(&database, identity, state, auth.clone(), index.clone())?;
-        let latest = Arc::new(Latest::new(snapshot));
-        let plenty = Plenty::default();
-        Ok(Core {
+        let snapshot = StoreSnapshot::take(&database, identity, state, auth.clone(), index.clone())?;
+        let latest = Arc::new(LatestSnapshot::new(snapshot));
+        let plenty = SpaceCheckCache::default();
+        Ok(StoreCore {
             database,
             files,
             identity,
@@ -123,13 +123,13 @@ impl Core {
         Arc::downgrade(&self.database)
     }
 
-    pub fn latest(&self) -> &Arc<Latest> {
+    pub fn latest(&self) -> &Arc<LatestSnapshot> {
         &self.latest
     }
 
     /// Applies a group of writes in order and makes them durable together. A fault means that none of them may be
     /// acknowledged and that the store can no longer be written.
-    pub fn apply(&mut self, writes: &[Write]) -> Result<Applied, Fault> {
+    pub fn apply(&mut self, writes: &[WriteRequest]) -> Result<AppliedWrites, StorageFault> {
         self.starved = false;
         match self.commit(writes) {
             Err(fault) if fault.is_full() => {
@@ -138,31 +138,29 @@ impl Core {
                 );
                 self.reopen()?;
                 self.starved = true;
-                let answers = writes.iter().map(|_| Err(Refusal::NO_SPACE)).collect();
-                Ok(Applied { answers, commits: Vec::new(), lease_changes: Vec::new() })
+                let answers = writes.iter().map(|_| Err(RequestRejection::NO_SPACE)).collect();
+                Ok(AppliedWrites { answers, commits: Vec::new(), lease_changes: Vec::new() })
             }
             outcome => outcome,
         }
     }
 
-    fn commit(&mut self, writes: &[Write]) -> Result<Applied, Fault> {
+    fn commit(&mut self, writes: &[WriteRequest]) -> Result<AppliedWrites, StorageFault> {
         let shortage = self.shortage(writes)?;
         let transaction = self.database.begin_write()?;
-        let mut batch = Batch::new(&transaction, self.state, self.auth.clone(), self.index.clone())?;
+        let mut batch = WriteBatch::new(&transaction, self.state, self.auth.clone(), self.index.clone())?;
         if let Some(shortage) = &shortage
             && !batch.state.no_space
         {
             batch.state.no_space = true;
-            tracing::warn!(
-                "{shortage}: writes are rejected; free space, then run `etcdctl alarm disarm`"
-            );
+            tracing::warn!("{shortage}: writes are rejected; free space, then run `etcdctl alarm disarm`");
         }
         let mut answers = Vec::with_capacity(writes.len());
         for write in writes {
             answers.push(apply_one(&mut batch, write)?);
         }
         batch.compact_step(COMPACTION_BUDGET)?;
-        let Finished { mut state, auth, index, commits, lease_changes } = batch.finish();
+        let BatchResult { mut state, auth, index, commits, lease_changes } = batch.finish();
         let auth_changed = !Arc::ptr_eq(&auth, &self.auth);
         if state == self.state && lease_changes.is_empty() && !auth_changed {
             transaction.abort()?;
@@ -174,18 +172,18 @@ impl Core {
             }
             transaction.commit()?;
             if let Some(acknowledged) = self.acknowledged() {
-                acknowledged.note(Mark::new(self.identity, state.sequence, state.revision));
+                acknowledged.note(CommitMark::new(self.identity, state.sequence, state.revision));
             }
             self.state = state;
             self.auth = auth.clone();
             self.index = index.clone();
-            self.latest.set(Snapshot::take(&self.database, self.identity, state, auth, index)?);
+            self.latest.set(StoreSnapshot::take(&self.database, self.identity, state, auth, index)?);
         }
-        Ok(Applied { answers, commits, lease_changes })
+        Ok(AppliedWrites { answers, commits, lease_changes })
     }
 
     /// Returns why a group that adds data cannot be written, or `None` if it can.
-    fn shortage(&mut self, writes: &[Write]) -> Result<Option<String>, Fault> {
+    fn shortage(&mut self, writes: &[WriteRequest]) -> Result<Option<String>, StorageFault> {
         let mut adding = writes.iter().filter(|write| adds_data(write)).peekable();
         if adding.peek().is_none() {
             return Ok(None);
@@ -211,18 +209,18 @@ impl Core {
     }
 
     /// Continues from the state on disk, with the NOSPACE alarm raised.
-    fn reopen(&mut self) -> Result<(), Fault> {
-        let Some(files) = &mut self.files else { return Err(Fault::Record) };
-        let Opened { database, identity, mut state, auth, index, .. } = directory::reopen(files)?;
+    fn reopen(&mut self) -> Result<(), StorageFault> {
+        let Some(files) = &mut self.files else { return Err(StorageFault::Record) };
+        let OpenedStore { database, identity, mut state, auth, index, .. } = directory::reopen(files)?;
         state.no_space = true;
         let database = Arc::new(database);
-        self.latest.set(Snapshot::take(&database, identity, state, auth.clone(), index.clone())?);
+        self.latest.set(StoreSnapshot::take(&database, identity, state, auth.clone(), index.clone())?);
         (self.database, self.state, self.auth, self.index) = (database, state, auth, index);
         Ok(())
     }
 
     /// Returns the record of acknowledged commits.
-    pub fn acknowledged(&self) -> Option<&Arc<Acknowledged>> {
+    pub fn acknowledged(&self) -> Option<&Arc<AcknowledgedFile>> {
         self.files.as_ref()?.acknowledged.as_ref()
     }
 
@@ -234,7 +232,7 @@ impl Core {
     }
 
     /// Returns the size of the database on disk in bytes.
-    pub fn size(&self) -> Result<u64, Fault> {
+    pub fn size(&self) -> Result<u64, StorageFault> {
         match &self.files {
             // The file is extended well before it is used; only its allocated blocks count.
             Some(files) => Ok(files.file.file().metadata()?.blocks() * 512),
@@ -244,7 +242,7 @@ impl Core {
 
     /// Rewrites the database without its free pages. Readers continue with their snapshot. The inner error leaves the
     /// store unchanged; the outer one means that the store can no longer be written.
-    pub fn defragment(&mut self) -> Result<Result<(), Fault>, Fault> {
+    pub fn defragment(&mut self) -> Result<Result<(), StorageFault>, StorageFault> {
         let Some(files) = &mut self.files else { return Ok(Ok(())) };
         let (file, database) = match compact_copy(files, &self.latest.get()) {
             Ok(copy) => copy,
@@ -254,7 +252,7 @@ impl Core {
         directory::sync(&files.dir)?;
         let database = Arc::new(database);
         files.file = file;
-        self.latest.set(Snapshot::take(
+        self.latest.set(StoreSnapshot::take(
             &database,
             self.identity,
             self.state,
@@ -272,10 +270,10 @@ impl Core {
 }
 
 /// Creates a compact copy of the newest state and puts it in place of the database.
-fn compact_copy(files: &Files, latest: &Snapshot) -> Result<(DataFile, Database), Fault> {
+fn compact_copy(files: &StoreFiles, latest: &StoreSnapshot) -> Result<(DataFile, Database), StorageFault> {
     room::check(&files.dir, latest.copy_bytes())?;
     let (path, file) = directory::temporary(&files.dir)?;
-    let copy = || -> Result<(DataFile, Database), Fault> {
+    let copy = || -> Result<(DataFile, Database), StorageFault> {
         file.lock()?;
         latest.copy_to(file.try_clone()?)?;
         let data = DataFile::trusted(file, Some(files.reserve.clone()));
@@ -289,24 +287,29 @@ fn compact_copy(files: &Files, latest: &Snapshot) -> Result<(DataFile, Database)
     copy
 }
 
-fn apply_one(batch: &mut Batch, write: &Write) -> Result<Result<Answer, Refusal>, Fault> {
+fn apply_one(
+    batch: &mut WriteBatch,
+    write: &WriteRequest,
+) -> Result<Result<WriteResponse, RequestRejection>, StorageFault> {
     if batch.state.no_space && adds_data(write) {
-        return Ok(Err(Refusal::NO_SPACE));
+        return Ok(Err(RequestRejection::NO_SPACE));
     }
     let outcome = match write {
-        Write::Put(request) if !batch.has_lease(request)? => Err(Refusal::LEASE_NOT_FOUND),
-        Write::Put(request) if !batch.has_kept(request)? => Err(Refusal::KEY_NOT_FOUND),
-        Write::Put(request) => Ok(Answer::Put(batch.put(request)?)),
-        Write::Delete(request) => batch.delete_within_limits(request)?.map(Answer::Delete),
-        Write::Txn(request) => txn::write(batch, request)?.map(Answer::Txn),
-        Write::Grant { id, ttl } => batch.grant(*id, *ttl)?.map(|()| done(batch)),
-        Write::Revoke { id } => batch.revoke(*id)?.map(|()| done(batch)).ok_or(Refusal::LEASE_NOT_FOUND),
-        Write::Compact { revision } => compact(batch, *revision),
-        Write::Alarm { no_space } => {
-            let changed = std::mem::replace(&mut batch.state.no_space, *no_space) != *no_space;
-            Ok(Answer::Alarm { revision: batch.revision(), changed })
+        WriteRequest::Put(request) if !batch.has_lease(request)? => Err(RequestRejection::LEASE_NOT_FOUND),
+        WriteRequest::Put(request) if !batch.has_kept(request)? => Err(RequestRejection::KEY_NOT_FOUND),
+        WriteRequest::Put(request) => Ok(WriteResponse::Put(batch.put(request)?)),
+        WriteRequest::Delete(request) => batch.delete_within_limits(request)?.map(WriteResponse::Delete),
+        WriteRequest::Txn(request) => txn::write(batch, request)?.map(WriteResponse::Txn),
+        WriteRequest::Grant { id, ttl } => batch.grant(*id, *ttl)?.map(|()| done(batch)),
+        WriteRequest::Revoke { id } => {
+            batch.revoke(*id)?.map(|()| done(batch)).ok_or(RequestRejection::LEASE_NOT_FOUND)
         }
-        Write::Auth(change) => batch.auth.apply(change).map(|auth| {
+        WriteRequest::Compact { revision } => compact(batch, *revision),
+        WriteRequest::Alarm { no_space } => {
+            let changed = std::mem::replace(&mut batch.state.no_space, *no_space) != *no_space;
+            Ok(WriteResponse::Alarm { revision: batch.revision(), changed })
+        }
+        WriteRequest::Auth(change) => batch.auth.apply(change).map(|auth| {
             batch.auth = Arc::new(auth);
             done(batch)
         }),
@@ -315,24 +318,24 @@ fn apply_one(batch: &mut Batch, write: &Write) -> Result<Result<Answer, Refusal>
     Ok(outcome)
 }
 
-fn done(batch: &Batch) -> Answer {
-    Answer::Done { revision: batch.revision() }
+fn done(batch: &WriteBatch) -> WriteResponse {
+    WriteResponse::Done { revision: batch.revision() }
 }
 
-fn adds_data(write: &Write) -> bool {
+fn adds_data(write: &WriteRequest) -> bool {
     match write {
-        Write::Put(_) | Write::Grant { .. } => true,
-        Write::Txn(request) => check::puts(request),
+        WriteRequest::Put(_) | WriteRequest::Grant { .. } => true,
+        WriteRequest::Txn(request) => check::puts(request),
         _ => false,
     }
 }
 
-fn compact(batch: &mut Batch, revision: i64) -> Result<Answer, Refusal> {
+fn compact(batch: &mut WriteBatch, revision: i64) -> Result<WriteResponse, RequestRejection> {
     if revision <= batch.state.compacted {
-        return Err(Refusal::COMPACTED);
+        return Err(RequestRejection::COMPACTED);
     }
     if revision > batch.state.revision {
-        return Err(Refusal::FUTURE_REVISION);
+        return Err(RequestRejection::FUTURE_REVISION);
     }
     batch.state.compacted = revision;
     Ok(done(batch))
@@ -355,36 +358,42 @@ mod tests {
 
     #[test]
     fn too_many_keys_are_not_deleted_at_once() {
-        let mut core = Core::in_memory().unwrap();
+        let mut core = StoreCore::in_memory().unwrap();
         let put = |number: usize| {
             let key = format!("{}/{number}", number % 2).into();
-            Write::Put(PutRequest { key, ..Default::default() })
+            WriteRequest::Put(PutRequest { key, ..Default::default() })
         };
-        let puts: Vec<Write> = (0..WRITE_WORK + 1).map(put).collect();
+        let puts: Vec<WriteRequest> = (0..WRITE_WORK + 1).map(put).collect();
         assert!(core.apply(&puts).unwrap().answers.iter().all(Result::is_ok));
         let within = RequestOp { request: Some(Request::RequestDeleteRange(delete("0/", "2"))) };
         let txn = TxnRequest { success: vec![within], ..Default::default() };
         let revision = core.latest().get().state.revision;
-        let applied = core.apply(&[Write::Delete(delete("0/", "2")), Write::Txn(txn)]).unwrap();
-        assert_eq!(applied.answers, [Err(Refusal::TOO_MUCH_WORK), Err(Refusal::TOO_MUCH_WORK)]);
+        let applied = core.apply(&[WriteRequest::Delete(delete("0/", "2")), WriteRequest::Txn(txn)]).unwrap();
+        assert_eq!(
+            applied.answers,
+            [Err(RequestRejection::TOO_MUCH_WORK), Err(RequestRejection::TOO_MUCH_WORK)]
+        );
         assert_eq!(core.latest().get().state.revision, revision, "what is refused changes nothing");
         // It succeeds in parts.
         for (from, to) in [("0/", "1"), ("1/", "2")] {
-            let applied = core.apply(&[Write::Delete(delete(from, to))]).unwrap();
+            let applied = core.apply(&[WriteRequest::Delete(delete(from, to))]).unwrap();
             assert!(applied.answers[0].is_ok() && !applied.commits[0].changes.is_empty());
         }
     }
 
     #[test]
     fn there_are_not_more_leases_than_fit() {
-        let mut core = Core::in_memory().unwrap();
-        let grants: Vec<Write> = (1..=MAX_LEASES as i64 + 1).map(|id| Write::Grant { id, ttl: 60 }).collect();
+        let mut core = StoreCore::in_memory().unwrap();
+        let grants: Vec<WriteRequest> =
+            (1..=MAX_LEASES as i64 + 1).map(|id| WriteRequest::Grant { id, ttl: 60 }).collect();
         let mut answers = core.apply(&grants).unwrap().answers;
-        assert_eq!(answers.pop(), Some(Err(Refusal::TOO_MANY_LEASES)));
+        assert_eq!(answers.pop(), Some(Err(RequestRejection::TOO_MANY_LEASES)));
         assert!(answers.iter().all(Result::is_ok));
         // A revoked lease makes room for another.
-        let answers =
-            core.apply(&[Write::Revoke { id: 7 }, Write::Grant { id: -7, ttl: 60 }]).unwrap().answers;
+        let answers = core
+            .apply(&[WriteRequest::Revoke { id: 7 }, WriteRequest::Grant { id: -7, ttl: 60 }])
+            .unwrap()
+            .answers;
         assert!(answers.iter().all(Result::is_ok), "{answers:?}");
     }
 }

@@ -1,14 +1,14 @@
 //! The data directory: creates a new one, checks and opens an existing one, and rejects any other without modifying
 //! it.
 
-use super::acknowledged::{self, Acknowledged, Mark};
+use super::acknowledged::{self, AcknowledgedFile, CommitMark};
 use super::auth::AuthState;
-use super::batch::{LEASES, State};
-use super::fault::Fault;
+use super::batch::{LEASES, StoreState};
+use super::fault::StorageFault;
 use super::file::DataFile;
-use super::index::{Index, LatestVersion};
-use super::record::{Revision, decode_history};
-use super::room::{self, Reserve};
+use super::index::{LatestVersion, VersionIndex};
+use super::record::{CommitRevision, decode_history};
+use super::room::{self, DiskReserve};
 use super::view::{HISTORY, LEASE_KEYS};
 use prost::Message;
 use redb::{Builder, Database, DatabaseError, ReadableDatabase, ReadableTable, TableDefinition, TableError};
@@ -81,58 +81,59 @@ pub enum OpenError {
 
 /// The identity of a store, fixed when it is created, empty or from a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Identity {
+pub struct StoreIdentity {
     pub cluster: u64,
     pub member: u64,
 }
 
-impl Identity {
-    fn new() -> Identity {
-        Identity { cluster: rand::random(), member: rand::random() }
+impl StoreIdentity {
+    fn new() -> StoreIdentity {
+        StoreIdentity { cluster: rand::random(), member: rand::random() }
     }
 }
 
 /// A database that passed all checks.
-pub struct Opened {
+pub struct OpenedStore {
     pub database: Database,
-    pub files: Option<Files>,
-    pub identity: Identity,
-    pub state: State,
+    pub files: Option<StoreFiles>,
+    pub identity: StoreIdentity,
+    pub state: StoreState,
     pub auth: Arc<AuthState>,
-    pub index: Index,
+    pub index: VersionIndex,
 }
 
 /// The files of a store.
-pub struct Files {
+pub struct StoreFiles {
     pub dir: PathBuf,
     pub file: DataFile,
-    pub reserve: Arc<Reserve>,
+    pub reserve: Arc<DiskReserve>,
     /// `None` if it could not be created.
-    pub acknowledged: Option<Arc<Acknowledged>>,
+    pub acknowledged: Option<Arc<AcknowledgedFile>>,
 }
 
-pub fn open(dir: &Path) -> Result<Opened, OpenError> {
+pub fn open(dir: &Path) -> Result<OpenedStore, OpenError> {
     let io_error = |source| OpenError::Io { dir: dir.to_owned(), source };
     match inspect(dir).map_err(io_error)? {
-        Found::Store => {}
-        Found::Nothing => {
+        DirectoryContent::Store => {}
+        DirectoryContent::Nothing => {
             fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(io_error)?;
             create(dir)?;
         }
-        Found::Foreign => return Err(OpenError::Foreign { dir: dir.to_owned() }),
+        DirectoryContent::Foreign => return Err(OpenError::Foreign { dir: dir.to_owned() }),
     }
     let path = dir.join(FILE_NAME);
     let file = OpenOptions::new().read(true).write(true).open(&path).map_err(io_error)?;
     lock(dir, &file, &path)?;
-    let Extent { database: len, is_snapshot } = extent(&file).map_err(|damage| damage.blame_dir(dir))?;
+    let DatabaseExtent { database: len, is_snapshot } =
+        extent(&file).map_err(|damage| damage.blame_dir(dir))?;
     // A snapshot that was put in place manually is older than the record, as intended.
-    let mark = if is_snapshot { None } else { Acknowledged::read(dir).map_err(io_error)? };
-    let reserve = Arc::new(Reserve::open(dir));
+    let mark = if is_snapshot { None } else { AcknowledgedFile::read(dir).map_err(io_error)? };
+    let reserve = Arc::new(DiskReserve::open(dir));
     let data = DataFile::on_probation(file, len, Some(reserve.clone()));
     let mut opened = check(data.clone(), mark).map_err(|damage| damage.blame_dir(dir))?;
     remove_leftovers(dir).map_err(io_error)?;
     reserve.hold();
-    let acknowledged = match Acknowledged::open(dir) {
+    let acknowledged = match AcknowledgedFile::open(dir) {
         Ok(acknowledged) => Some(Arc::new(acknowledged)),
         Err(error) => {
             tracing::warn!(
@@ -144,28 +145,36 @@ pub fn open(dir: &Path) -> Result<Opened, OpenError> {
         }
     };
     if is_snapshot && let Some(acknowledged) = &acknowledged {
-        acknowledged.restart(Mark::new(opened.identity, opened.state.sequence, opened.state.revision));
+        acknowledged.restart(CommitMark::new(opened.identity, opened.state.sequence, opened.state.revision));
     }
-    opened.files = Some(Files { dir: dir.to_owned(), file: data, reserve, acknowledged });
+    opened.files = Some(StoreFiles { dir: dir.to_owned(), file: data, reserve, acknowledged });
     Ok(opened)
 }
 
 /// Reopens the database after a write failed for lack of space. The file is in the state of the last commit.
-pub fn reopen(files: &mut Files) -> Result<Opened, Fault> {
+pub fn reopen(files: &mut StoreFiles) -> Result<OpenedStore, StorageFault> {
     let file = files.file.file().try_clone()?;
     let len = file.metadata()?.len();
     let data = DataFile::on_probation(file, len, Some(files.reserve.clone()));
-    let opened = check(data.clone(), Acknowledged::read(&files.dir)?).map_err(Damage::into_fault)?;
+    let opened =
+        check(data.clone(), AcknowledgedFile::read(&files.dir)?).map_err(DatabaseDefect::into_fault)?;
     files.file = data;
     Ok(opened)
 }
 
 /// Creates a store that exists only in memory.
-pub fn in_memory() -> Result<Opened, Fault> {
+pub fn in_memory() -> Result<OpenedStore, StorageFault> {
     let database =
         Builder::new().set_cache_size(1 << 20).create_with_backend(redb::backends::InMemoryBackend::new())?;
     let (identity, state) = initialize(&database)?;
-    Ok(Opened { database, files: None, identity, state, auth: Arc::default(), index: Index::default() })
+    Ok(OpenedStore {
+        database,
+        files: None,
+        identity,
+        state,
+        auth: Arc::default(),
+        index: VersionIndex::default(),
+    })
 }
 
 /// Creates a data directory from a snapshot. The directory must be empty or new. The store gets a new identity: its
@@ -174,8 +183,10 @@ pub fn in_memory() -> Result<Opened, Fault> {
 pub fn restore(snapshot: &Path, dir: &Path) -> Result<(), OpenError> {
     let io_error = |source| OpenError::Io { dir: dir.to_owned(), source };
     match inspect(dir).map_err(io_error)? {
-        Found::Nothing => {}
-        Found::Store | Found::Foreign => return Err(OpenError::NotEmpty { dir: dir.to_owned() }),
+        DirectoryContent::Nothing => {}
+        DirectoryContent::Store | DirectoryContent::Foreign => {
+            return Err(OpenError::NotEmpty { dir: dir.to_owned() });
+        }
     }
     let made = !dir.exists();
     fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(io_error)?;
@@ -193,12 +204,12 @@ pub fn restore(snapshot: &Path, dir: &Path) -> Result<(), OpenError> {
 fn fill(snapshot: &Path, dir: &Path, temporary: &Path) -> Result<(), OpenError> {
     let io_error = |source| OpenError::Io { dir: dir.to_owned(), source };
     let unreadable = |source| OpenError::Io { dir: snapshot.to_owned(), source };
-    let blame = |damage: Damage| damage.blame_snapshot(snapshot, dir);
+    let blame = |damage: DatabaseDefect| damage.blame_snapshot(snapshot, dir);
     let mut from = File::open(snapshot).map_err(unreadable)?;
     if is_etcd_database(&from).map_err(unreadable)? {
         return Err(OpenError::EtcdSnapshot { file: snapshot.to_owned() });
     }
-    let Extent { database: len, .. } = extent(&from).map_err(blame)?;
+    let DatabaseExtent { database: len, .. } = extent(&from).map_err(blame)?;
     io::Seek::rewind(&mut from).map_err(unreadable)?;
     let mut options = OpenOptions::new();
     let mut file = options
@@ -237,15 +248,15 @@ fn remove_note(dir: &Path) -> io::Result<()> {
     }
 }
 
-enum Found {
+enum DirectoryContent {
     Nothing,
     Store,
     Foreign,
 }
 
-fn inspect(dir: &Path) -> io::Result<Found> {
+fn inspect(dir: &Path) -> io::Result<DirectoryContent> {
     let entries = match fs::read_dir(dir) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Found::Nothing),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(DirectoryContent::Nothing),
         entries => entries?,
     };
     let mut foreign = false;
@@ -253,12 +264,12 @@ fn inspect(dir: &Path) -> io::Result<Found> {
         let name = entry?.file_name();
         let name = name.to_string_lossy();
         if name == FILE_NAME {
-            return Ok(Found::Store);
+            return Ok(DirectoryContent::Store);
         }
         let ours = is_temporary(&name) || name == room::FILE_NAME || name == acknowledged::FILE_NAME;
         foreign |= name != "lost+found" && !ours;
     }
-    Ok(if foreign { Found::Foreign } else { Found::Nothing })
+    Ok(if foreign { DirectoryContent::Foreign } else { DirectoryContent::Nothing })
 }
 
 fn is_temporary(name: &str) -> bool {
@@ -301,7 +312,7 @@ pub fn sync(dir: &Path) -> io::Result<()> {
 fn create(dir: &Path) -> Result<(), OpenError> {
     let io_error = |source| OpenError::Io { dir: dir.to_owned(), source };
     let (path, file) = temporary(dir).map_err(io_error)?;
-    let made = || -> Result<(), Fault> {
+    let made = || -> Result<(), StorageFault> {
         let database = builder().create_with_backend(DataFile::trusted(file.try_clone()?, None))?;
         initialize(&database)?;
         drop(database);
@@ -335,7 +346,7 @@ fn lock(dir: &Path, file: &File, path: &Path) -> Result<(), OpenError> {
 }
 
 /// A defect of a file, independent of whether it is a data directory or a snapshot.
-enum Damage {
+enum DatabaseDefect {
     Io(io::Error),
     InUse,
     Corrupt(String),
@@ -344,60 +355,64 @@ enum Damage {
     Lost { revision: i64, found: i64 },
 }
 
-impl Damage {
+impl DatabaseDefect {
     fn blame_dir(self, dir: &Path) -> OpenError {
         let dir = dir.to_owned();
         match self {
-            Damage::Io(source) => OpenError::Io { dir, source },
-            Damage::InUse => OpenError::InUse { dir },
-            Damage::Corrupt(reason) => OpenError::Corrupt { dir, reason },
-            Damage::Newer(format) => OpenError::NewerFormat { dir, format },
-            Damage::Foreign => OpenError::Foreign { dir },
-            Damage::Lost { revision, found } => OpenError::Lost { dir, revision, found },
+            DatabaseDefect::Io(source) => OpenError::Io { dir, source },
+            DatabaseDefect::InUse => OpenError::InUse { dir },
+            DatabaseDefect::Corrupt(reason) => OpenError::Corrupt { dir, reason },
+            DatabaseDefect::Newer(format) => OpenError::NewerFormat { dir, format },
+            DatabaseDefect::Foreign => OpenError::Foreign { dir },
+            DatabaseDefect::Lost { revision, found } => OpenError::Lost { dir, revision, found },
         }
     }
 
     fn blame_snapshot(self, file: &Path, dir: &Path) -> OpenError {
         let file = file.to_owned();
         match self {
-            Damage::Corrupt(reason) => OpenError::Snapshot { file, reason },
-            Damage::Foreign => {
+            DatabaseDefect::Corrupt(reason) => OpenError::Snapshot { file, reason },
+            DatabaseDefect::Foreign => {
                 OpenError::Snapshot { file, reason: "it is a database of something else".to_owned() }
             }
-            Damage::Newer(format) => OpenError::NewerFormat { dir: file, format },
+            DatabaseDefect::Newer(format) => OpenError::NewerFormat { dir: file, format },
             other => other.blame_dir(dir),
         }
     }
 
-    fn into_fault(self) -> Fault {
+    fn into_fault(self) -> StorageFault {
         match self {
-            Damage::Io(error) => Fault::Io(error),
-            other => Fault::Io(io::Error::other(other.blame_dir(Path::new("the data directory")))),
+            DatabaseDefect::Io(error) => StorageFault::Io(error),
+            other => StorageFault::Io(io::Error::other(other.blame_dir(Path::new("the data directory")))),
         }
     }
 }
 
 /// The part of a file that is the database.
-struct Extent {
+struct DatabaseExtent {
     database: u64,
     /// Whether the database is followed by the valid checksum of a snapshot.
     is_snapshot: bool,
 }
 
-fn extent(file: &File) -> Result<Extent, Damage> {
-    let len = file.metadata().map_err(Damage::Io)?.len();
+fn extent(file: &File) -> Result<DatabaseExtent, DatabaseDefect> {
+    let len = file.metadata().map_err(DatabaseDefect::Io)?.len();
     match len % 512 {
         CHECKSUM_BYTES => {}
-        0 => return Ok(Extent { database: len, is_snapshot: false }),
-        _ => return Err(Damage::Corrupt("it was cut short: it ends in the middle of a page".to_owned())),
+        0 => return Ok(DatabaseExtent { database: len, is_snapshot: false }),
+        _ => {
+            return Err(DatabaseDefect::Corrupt(
+                "it was cut short: it ends in the middle of a page".to_owned(),
+            ));
+        }
     }
     let body = len - CHECKSUM_BYTES;
-    let sum = checksum(file, body).map_err(Damage::Io)?;
+    let sum = checksum(file, body).map_err(DatabaseDefect::Io)?;
     let mut stored = [0; CHECKSUM_BYTES as usize];
-    std::os::unix::fs::FileExt::read_exact_at(file, &mut stored, body).map_err(Damage::Io)?;
+    std::os::unix::fs::FileExt::read_exact_at(file, &mut stored, body).map_err(DatabaseDefect::Io)?;
     match sum == stored {
-        true => Ok(Extent { database: body, is_snapshot: true }),
-        false => Err(Damage::Corrupt("the snapshot's checksum does not match".to_owned())),
+        true => Ok(DatabaseExtent { database: body, is_snapshot: true }),
+        false => Err(DatabaseDefect::Corrupt("the snapshot's checksum does not match".to_owned())),
     }
 }
 
@@ -416,45 +431,45 @@ pub fn checksum(mut file: &File, len: u64) -> io::Result<[u8; CHECKSUM_BYTES as 
 }
 
 /// Opens the database in a file and reads all of it once; only after that may the file be written.
-fn check(file: DataFile, mark: Option<Mark>) -> Result<Opened, Damage> {
-    if file.file().metadata().map_err(Damage::Io)?.len() == 0 {
-        return Err(Damage::Corrupt("the file is empty".to_owned()));
+fn check(file: DataFile, mark: Option<CommitMark>) -> Result<OpenedStore, DatabaseDefect> {
+    if file.file().metadata().map_err(DatabaseDefect::Io)?.len() == 0 {
+        return Err(DatabaseDefect::Corrupt("the file is empty".to_owned()));
     }
     // redb trusts the numbers in its own header; a panic that they cause must not end the process.
     let attempt = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| open_database(file.clone())));
     let (database, recovery) = match attempt {
         Ok(Ok(opened)) => opened,
-        Ok(Err(DatabaseError::DatabaseAlreadyOpen)) => return Err(Damage::InUse),
-        Ok(Err(error)) => return Err(Damage::Corrupt(error.to_string())),
-        Err(_) => return Err(Damage::Corrupt("its structure makes no sense".to_owned())),
+        Ok(Err(DatabaseError::DatabaseAlreadyOpen)) => return Err(DatabaseDefect::InUse),
+        Ok(Err(error)) => return Err(DatabaseDefect::Corrupt(error.to_string())),
+        Err(_) => return Err(DatabaseDefect::Corrupt("its structure makes no sense".to_owned())),
     };
     let (identity, state, auth) = match read_meta(&database) {
-        Ok(Meta::Ours(identity, state, auth)) => (identity, state, Arc::new(auth)),
-        Ok(Meta::Newer(format)) => return Err(Damage::Newer(format)),
-        Ok(Meta::None) => return Err(Damage::Foreign),
-        Err(fault) => return Err(Damage::Corrupt(fault.to_string())),
+        Ok(MetaTable::Ours(identity, state, auth)) => (identity, state, Arc::new(auth)),
+        Ok(MetaTable::Newer(format)) => return Err(DatabaseDefect::Newer(format)),
+        Ok(MetaTable::None) => return Err(DatabaseDefect::Foreign),
+        Err(fault) => return Err(DatabaseDefect::Corrupt(fault.to_string())),
     };
     let mark = mark.filter(|mark| mark.cluster == identity.cluster);
     if let Some(mark) = mark
         && mark.sequence > state.sequence
     {
-        return Err(Damage::Lost { revision: mark.revision, found: state.revision });
+        return Err(DatabaseDefect::Lost { revision: mark.revision, found: state.revision });
     }
-    let index = read_index(&database).map_err(|fault| Damage::Corrupt(fault.to_string()))?;
-    file.trust().map_err(Damage::Io)?;
+    let index = read_index(&database).map_err(|fault| DatabaseDefect::Corrupt(fault.to_string()))?;
+    file.trust().map_err(DatabaseDefect::Io)?;
     recovery.report(state, mark);
-    Ok(Opened { database, files: None, identity, state, auth, index })
+    Ok(OpenedStore { database, files: None, identity, state, auth, index })
 }
 
 /// The recovery that redb performed for a file that was not closed cleanly.
-struct Recovery {
+struct RecoveryReport {
     unclean: bool,
     /// Whether the newest commit was incomplete and redb fell back to the previous one.
     went_back: bool,
 }
 
-impl Recovery {
-    fn report(&self, state: State, mark: Option<Mark>) {
+impl RecoveryReport {
+    fn report(&self, state: StoreState, mark: Option<CommitMark>) {
         let revision = state.revision;
         if self.went_back && mark.is_none_or(|mark| mark.sequence < state.sequence) {
             tracing::warn!(
@@ -473,7 +488,7 @@ impl Recovery {
     }
 }
 
-fn open_database(file: DataFile) -> Result<(Database, Recovery), DatabaseError> {
+fn open_database(file: DataFile) -> Result<(Database, RecoveryReport), DatabaseError> {
     /// Progress that redb reports only when it has found the newest commit damaged.
     const WENT_BACK: f64 = 0.3;
     let (unclean, went_back) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
@@ -484,8 +499,10 @@ fn open_database(file: DataFile) -> Result<(Database, Recovery), DatabaseError> 
         noted.1.fetch_or((session.progress() - WENT_BACK).abs() < 0.01, Ordering::Relaxed);
     });
     let mut database = builder.create_with_backend(file)?;
-    let recovery =
-        Recovery { unclean: unclean.load(Ordering::Relaxed), went_back: went_back.load(Ordering::Relaxed) };
+    let recovery = RecoveryReport {
+        unclean: unclean.load(Ordering::Relaxed),
+        went_back: went_back.load(Ordering::Relaxed),
+    };
     match database.check_integrity()? {
         true => Ok((database, recovery)),
         false => Err(redb::StorageError::Corrupted("checksums do not match".to_owned()).into()),
@@ -493,60 +510,61 @@ fn open_database(file: DataFile) -> Result<(Database, Recovery), DatabaseError> 
 }
 
 /// Reads the index from the history; the newest version of each key is the last one there.
-fn read_index(database: &Database) -> Result<Index, Fault> {
-    let mut index = Index::default();
+fn read_index(database: &Database) -> Result<VersionIndex, StorageFault> {
+    let mut index = VersionIndex::default();
     for row in database.begin_read()?.open_table(HISTORY)?.iter()? {
         let (key, bytes) = row?;
-        let at = Revision::from_key(key.value());
+        let at = CommitRevision::from_key(key.value());
         let entry = decode_history(at, bytes.value())?;
         index.set(entry.key, LatestVersion { at, deleted: entry.version.deleted });
     }
     Ok(index)
 }
 
-enum Meta {
-    Ours(Identity, State, AuthState),
+enum MetaTable {
+    Ours(StoreIdentity, StoreState, AuthState),
     Newer(u32),
     None,
 }
 
-fn read_meta(database: &Database) -> Result<Meta, Fault> {
+fn read_meta(database: &Database) -> Result<MetaTable, StorageFault> {
     let transaction = database.begin_read()?;
     let table = match transaction.open_table(META) {
-        Err(TableError::TableDoesNotExist(_)) => return Ok(Meta::None),
+        Err(TableError::TableDoesNotExist(_)) => return Ok(MetaTable::None),
         table => table?,
     };
-    let format = table.get("format")?.ok_or(Fault::Record)?;
-    let format = u32::from_le_bytes(format.value().try_into().map_err(|_| Fault::Record)?);
+    let format = table.get("format")?.ok_or(StorageFault::Record)?;
+    let format = u32::from_le_bytes(format.value().try_into().map_err(|_| StorageFault::Record)?);
     if format > FORMAT {
-        return Ok(Meta::Newer(format));
+        return Ok(MetaTable::Newer(format));
     }
-    let identity = table.get("identity")?.ok_or(Fault::Record)?;
+    let identity = table.get("identity")?.ok_or(StorageFault::Record)?;
     let [cluster, member] = numbers(identity.value())?;
-    let state = table.get("state")?.ok_or(Fault::Record)?;
+    let state = table.get("state")?.ok_or(StorageFault::Record)?;
     let [revision, compacted, collected, in_use, no_space] = numbers(state.value())?.map(|n| n as i64);
     let sequence = match table.get("sequence")? {
-        Some(sequence) => u64::from_le_bytes(sequence.value().try_into().map_err(|_| Fault::Record)?),
+        Some(sequence) => u64::from_le_bytes(sequence.value().try_into().map_err(|_| StorageFault::Record)?),
         // Written before commits were counted.
         None => 0,
     };
-    let state = State { revision, compacted, collected, in_use, no_space: no_space != 0, sequence };
+    let state = StoreState { revision, compacted, collected, in_use, no_space: no_space != 0, sequence };
     let auth = match table.get("auth")? {
-        Some(auth) => AuthState::decode(auth.value()).map_err(|_| Fault::Record)?,
+        Some(auth) => AuthState::decode(auth.value()).map_err(|_| StorageFault::Record)?,
         None => AuthState::default(),
     };
-    Ok(Meta::Ours(Identity { cluster, member }, state, auth))
+    Ok(MetaTable::Ours(StoreIdentity { cluster, member }, state, auth))
 }
 
-fn numbers<const N: usize>(bytes: &[u8]) -> Result<[u64; N], Fault> {
-    let (words, []) = bytes.as_chunks::<8>() else { return Err(Fault::Record) };
-    let words: &[[u8; 8]; N] = words.try_into().map_err(|_| Fault::Record)?;
+fn numbers<const N: usize>(bytes: &[u8]) -> Result<[u64; N], StorageFault> {
+    let (words, []) = bytes.as_chunks::<8>() else { return Err(StorageFault::Record) };
+    let words: &[[u8; 8]; N] = words.try_into().map_err(|_| StorageFault::Record)?;
     Ok(words.map(u64::from_le_bytes))
 }
 
-fn initialize(database: &Database) -> Result<(Identity, State), Fault> {
-    let identity = Identity::new();
-    let state = State { revision: 1, compacted: -1, collected: -1, in_use: 0, no_space: false, sequence: 0 };
+fn initialize(database: &Database) -> Result<(StoreIdentity, StoreState), StorageFault> {
+    let identity = StoreIdentity::new();
+    let state =
+        StoreState { revision: 1, compacted: -1, collected: -1, in_use: 0, no_space: false, sequence: 0 };
     let transaction = database.begin_write()?;
     transaction.open_table(HISTORY)?;
     transaction.open_table(LEASES)?;
@@ -557,13 +575,16 @@ fn initialize(database: &Database) -> Result<(Identity, State), Fault> {
     Ok((identity, state))
 }
 
-fn rename(database: &Database) -> Result<(), Fault> {
+fn rename(database: &Database) -> Result<(), StorageFault> {
     let transaction = database.begin_write()?;
-    write_identity(&transaction, Identity::new())?;
+    write_identity(&transaction, StoreIdentity::new())?;
     Ok(transaction.commit()?)
 }
 
-pub fn write_identity(transaction: &redb::WriteTransaction, identity: Identity) -> Result<(), Fault> {
+pub fn write_identity(
+    transaction: &redb::WriteTransaction,
+    identity: StoreIdentity,
+) -> Result<(), StorageFault> {
     let mut table = transaction.open_table(META)?;
     table.insert("format", FORMAT.to_le_bytes().as_slice())?;
     let words = [identity.cluster, identity.member].map(u64::to_le_bytes);
@@ -571,8 +592,8 @@ pub fn write_identity(transaction: &redb::WriteTransaction, identity: Identity) 
     Ok(())
 }
 
-pub fn write_state(transaction: &redb::WriteTransaction, state: State) -> Result<(), Fault> {
-    let State { revision, compacted, collected, in_use, no_space, sequence } = state;
+pub fn write_state(transaction: &redb::WriteTransaction, state: StoreState) -> Result<(), StorageFault> {
+    let StoreState { revision, compacted, collected, in_use, no_space, sequence } = state;
     let words = [revision, compacted, collected, in_use, i64::from(no_space)].map(i64::to_le_bytes);
     let mut table = transaction.open_table(META)?;
     table.insert("state", words.as_flattened())?;
@@ -580,7 +601,7 @@ pub fn write_state(transaction: &redb::WriteTransaction, state: State) -> Result
     Ok(())
 }
 
-pub fn write_auth(transaction: &redb::WriteTransaction, auth: &AuthState) -> Result<(), Fault> {
+pub fn write_auth(transaction: &redb::WriteTransaction, auth: &AuthState) -> Result<(), StorageFault> {
     transaction.open_table(META)?.insert("auth", auth.encode_to_vec().as_slice())?;
     Ok(())
 }

@@ -1,10 +1,10 @@
 //! Encodes a list of keys while it is read: each key is copied once, from its database page into the bytes that are
 //! sent. A list that is collected as values and encoded afterwards would be in memory twice.
 
-use super::buffer::{self, Buffer};
-use super::directory::Identity;
-use super::limits::Allowance;
-use super::record::Version;
+use super::buffer::{self, PooledBuffer};
+use super::directory::StoreIdentity;
+use super::limits::ResponseAllowance;
+use super::record::KeyVersion;
 use super::watch::TERM;
 use bytes::{BufMut, Bytes};
 use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint, message};
@@ -24,21 +24,21 @@ const PREFIX: usize = 5;
 const FIRST: usize = 32 * 1024;
 
 /// A `RangeResponse` that is being encoded.
-pub struct Encoder {
+pub struct RangeEncoder {
     /// No chunk is empty.
-    chunks: Vec<Buffer>,
+    chunks: Vec<PooledBuffer>,
     length: usize,
 }
 
 /// A complete `RangeResponse` in gRPC wire format.
 #[derive(Clone, Debug)]
-pub struct Encoded {
+pub struct EncodedRange {
     pub chunks: Vec<Bytes>,
 }
 
-impl Encoder {
-    pub fn new(identity: Identity, revision: i64) -> Encoder {
-        let mut first = Buffer::with_capacity(1024);
+impl RangeEncoder {
+    pub fn new(identity: StoreIdentity, revision: i64) -> RangeEncoder {
+        let mut first = PooledBuffer::with_capacity(1024);
         first.0.put_bytes(0, PREFIX);
         let header = ResponseHeader {
             cluster_id: identity.cluster,
@@ -47,14 +47,20 @@ impl Encoder {
             raft_term: TERM,
         };
         message::encode(field::HEADER, &header, &mut first.0);
-        Encoder { length: first.0.len(), chunks: vec![first] }
+        RangeEncoder { length: first.0.len(), chunks: vec![first] }
     }
 
     /// Adds a key. If the allowance is exceeded, drops the bytes collected so far and only counts the size from then
     /// on.
-    pub fn push(&mut self, key: &[u8], version: &Version, with_value: bool, allowance: &mut Allowance) {
+    pub fn push(
+        &mut self,
+        key: &[u8],
+        version: &KeyVersion,
+        with_value: bool,
+        allowance: &mut ResponseAllowance,
+    ) {
         let value = if with_value { version.value } else { &[] };
-        let body: usize = fields(key, version, value).iter().map(Field::len).sum();
+        let body: usize = fields(key, version, value).iter().map(EncodedField::len).sum();
         let length = 1 + encoded_len_varint(body as u64) + body;
         if !allowance.take(length) {
             self.chunks.clear();
@@ -72,67 +78,67 @@ impl Encoder {
     /// Returns a chunk with room for this many more bytes.
     fn room(&mut self, length: usize) -> &mut Vec<u8> {
         let number = self.chunks.len();
-        let is_full = self.chunks.last().is_none_or(|Buffer(last)| match number {
+        let is_full = self.chunks.last().is_none_or(|PooledBuffer(last)| match number {
             1 => last.len() + length > FIRST,
             _ => last.capacity() - last.len() < length,
         });
         if is_full {
             let size = if number < buffer::KEPT { buffer::SIZE } else { buffer::LARGE };
-            self.chunks.push(Buffer::with_capacity(size.max(length)));
+            self.chunks.push(PooledBuffer::with_capacity(size.max(length)));
         }
         let last = self.chunks.len() - 1;
         &mut self.chunks[last].0
     }
 
-    pub fn finish(mut self, more: bool, count: i64) -> Encoded {
+    pub fn finish(mut self, more: bool, count: i64) -> EncodedRange {
         let mut end = Vec::with_capacity(16);
-        Field::Number(field::MORE, more.into()).encode(&mut end);
-        Field::Number(field::COUNT, count as u64).encode(&mut end);
+        EncodedField::Number(field::MORE, more.into()).encode(&mut end);
+        EncodedField::Number(field::COUNT, count as u64).encode(&mut end);
         self.length += end.len();
         self.room(end.len()).put_slice(&end);
         let length = (self.length - PREFIX) as u32;
         if let Some(prefix) = self.chunks.first_mut().and_then(|first| first.0.get_mut(1..PREFIX)) {
             prefix.copy_from_slice(&length.to_be_bytes());
         }
-        Encoded { chunks: self.chunks.into_iter().map(Bytes::from_owner).collect() }
+        EncodedRange { chunks: self.chunks.into_iter().map(Bytes::from_owner).collect() }
     }
 }
 
 /// A field of a message; omitted if it is zero or empty.
-enum Field<'a> {
+enum EncodedField<'a> {
     Number(u32, u64),
     Bytes(u32, &'a [u8]),
 }
 
 /// Returns the fields of a `KeyValue`.
-fn fields<'a>(key: &'a [u8], version: &Version, value: &'a [u8]) -> [Field<'a>; 6] {
+fn fields<'a>(key: &'a [u8], version: &KeyVersion, value: &'a [u8]) -> [EncodedField<'a>; 6] {
     [
-        Field::Bytes(1, key),
-        Field::Number(2, version.created as u64),
-        Field::Number(3, version.at.main as u64),
-        Field::Number(4, version.version as u64),
-        Field::Bytes(5, value),
-        Field::Number(6, version.lease as u64),
+        EncodedField::Bytes(1, key),
+        EncodedField::Number(2, version.created as u64),
+        EncodedField::Number(3, version.at.main as u64),
+        EncodedField::Number(4, version.version as u64),
+        EncodedField::Bytes(5, value),
+        EncodedField::Number(6, version.lease as u64),
     ]
 }
 
-impl Field<'_> {
+impl EncodedField<'_> {
     fn len(&self) -> usize {
         match self {
-            Field::Number(_, 0) | Field::Bytes(_, []) => 0,
-            Field::Number(_, value) => 1 + encoded_len_varint(*value),
-            Field::Bytes(_, bytes) => 1 + encoded_len_varint(bytes.len() as u64) + bytes.len(),
+            EncodedField::Number(_, 0) | EncodedField::Bytes(_, []) => 0,
+            EncodedField::Number(_, value) => 1 + encoded_len_varint(*value),
+            EncodedField::Bytes(_, bytes) => 1 + encoded_len_varint(bytes.len() as u64) + bytes.len(),
         }
     }
 
     fn encode(&self, out: &mut Vec<u8>) {
         match self {
-            Field::Number(_, 0) | Field::Bytes(_, []) => {}
-            Field::Number(tag, value) => {
+            EncodedField::Number(_, 0) | EncodedField::Bytes(_, []) => {}
+            EncodedField::Number(tag, value) => {
                 encode_key(*tag, WireType::Varint, out);
                 encode_varint(*value, out);
             }
-            Field::Bytes(tag, bytes) => {
+            EncodedField::Bytes(tag, bytes) => {
                 encode_key(*tag, WireType::LengthDelimited, out);
                 encode_varint(bytes.len() as u64, out);
                 out.put_slice(bytes);
@@ -144,14 +150,14 @@ impl Field<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::{Core, Write};
-    use crate::snapshot::Snapshot;
+    use crate::core::{StoreCore, WriteRequest};
+    use crate::snapshot::StoreSnapshot;
     use proptest::prelude::*;
     use prost::Message;
     use std::sync::Arc;
     use tortie_etcd_proto::etcdserverpb::{DeleteRangeRequest, PutRequest, RangeRequest, RangeResponse};
 
-    fn decode(encoded: &Encoded) -> RangeResponse {
+    fn decode(encoded: &EncodedRange) -> RangeResponse {
         let bytes = encoded.chunks.concat();
         let (prefix, message) = bytes.split_at(PREFIX);
         assert_eq!(prefix[0], 0, "not compressed");
@@ -159,16 +165,20 @@ mod tests {
         RangeResponse::decode(message).unwrap()
     }
 
-    fn put(key: String, size: usize) -> Write {
-        Write::Put(PutRequest { key: key.into(), value: vec![b'v'; size].into(), ..Default::default() })
+    fn put(key: String, size: usize) -> WriteRequest {
+        WriteRequest::Put(PutRequest {
+            key: key.into(),
+            value: vec![b'v'; size].into(),
+            ..Default::default()
+        })
     }
 
-    fn delete(key: String) -> Write {
-        Write::Delete(DeleteRangeRequest { key: key.into(), ..Default::default() })
+    fn delete(key: String) -> WriteRequest {
+        WriteRequest::Delete(DeleteRangeRequest { key: key.into(), ..Default::default() })
     }
 
-    fn snapshot(groups: &[Vec<Write>]) -> Arc<Snapshot> {
-        let mut core = Core::in_memory().unwrap();
+    fn snapshot(groups: &[Vec<WriteRequest>]) -> Arc<StoreSnapshot> {
+        let mut core = StoreCore::in_memory().unwrap();
         for group in groups {
             core.apply(group).unwrap();
         }
@@ -176,8 +186,11 @@ mod tests {
     }
 
     /// Returns the response that is built from values and encoded by the library.
-    fn expected(snapshot: &Snapshot, request: &RangeRequest) -> Result<RangeResponse, crate::Refusal> {
-        let mut response = snapshot.range(request, &mut Allowance::new(usize::MAX)).unwrap()?;
+    fn expected(
+        snapshot: &StoreSnapshot,
+        request: &RangeRequest,
+    ) -> Result<RangeResponse, crate::RequestRejection> {
+        let mut response = snapshot.range(request, &mut ResponseAllowance::new(usize::MAX)).unwrap()?;
         let header = response.header.as_mut().unwrap();
         header.cluster_id = snapshot.identity.cluster;
         header.member_id = snapshot.identity.member;
@@ -191,7 +204,7 @@ mod tests {
             let puts = (0..keys).map(|number| put(format!("k{number:05}"), size + number)).collect();
             let snapshot = snapshot(&[puts]);
             let request = RangeRequest { key: "k".into(), range_end: "l".into(), ..Default::default() };
-            let mut allowance = Allowance::new(usize::MAX);
+            let mut allowance = ResponseAllowance::new(usize::MAX);
             let encoded = snapshot.encoded_range(&request, &mut allowance).unwrap().unwrap();
             assert_eq!(decode(&encoded), expected(&snapshot, &request).unwrap());
             assert!(encoded.chunks.iter().all(|chunk| !chunk.is_empty()));
@@ -199,9 +212,9 @@ mod tests {
             let length: usize = encoded.chunks.iter().map(Bytes::len).sum();
             assert!((allowance.used()..allowance.used() + 100).contains(&length), "{length} {allowance:?}");
             // With one byte less the request is rejected, and the required size is reported.
-            let mut short = Allowance::new(allowance.used() - 1);
+            let mut short = ResponseAllowance::new(allowance.used() - 1);
             let refused = snapshot.encoded_range(&request, &mut short).unwrap();
-            assert_eq!(refused.map(drop), Err(crate::Refusal::ANSWER_TOO_LARGE));
+            assert_eq!(refused.map(drop), Err(crate::RequestRejection::ANSWER_TOO_LARGE));
             assert_eq!(short.used(), allowance.used());
         }
     }
@@ -215,7 +228,7 @@ mod tests {
             bounds in (0i64..8, 0i64..8, 0i64..8, 0i64..8),
         ) {
             let key = |number: u8| format!("k{number:02}");
-            let groups: Vec<Vec<Write>> = groups
+            let groups: Vec<Vec<WriteRequest>> = groups
                 .into_iter()
                 .map(|group| {
                     let write = |(number, size, deleted)| match deleted && size % 3 == 0 {
@@ -244,7 +257,7 @@ mod tests {
                     request.min_create_revision = min_create;
                     request.max_create_revision = max_create;
                 }
-                let encoded = snapshot.encoded_range(&request, &mut Allowance::new(usize::MAX)).unwrap();
+                let encoded = snapshot.encoded_range(&request, &mut ResponseAllowance::new(usize::MAX)).unwrap();
                 prop_assert_eq!(encoded.map(|encoded| decode(&encoded)), expected(&snapshot, &request));
             }
         }

@@ -6,7 +6,7 @@ use tonic::Status;
 
 /// The disk or the data on it is defective; no later write may be acknowledged.
 #[derive(Debug, thiserror::Error)]
-pub enum Fault {
+pub enum StorageFault {
     #[error("the database failed: {0}")]
     Database(Box<redb::Error>),
     #[error("the database holds a record that cannot be read: the file is corrupt")]
@@ -17,16 +17,16 @@ pub enum Fault {
     NoRoom { dir: PathBuf, needed: u64, available: u64 },
 }
 
-impl Fault {
+impl StorageFault {
     /// Returns whether the disk is full; data that was durable before is not affected then.
     pub fn is_full(&self) -> bool {
         match self {
-            Fault::Database(error) => {
+            StorageFault::Database(error) => {
                 matches!(error.as_ref(), redb::Error::Io(error) if room::is_full(error))
             }
-            Fault::Io(error) => room::is_full(error),
-            Fault::NoRoom { .. } => true,
-            Fault::Record => false,
+            StorageFault::Io(error) => room::is_full(error),
+            StorageFault::NoRoom { .. } => true,
+            StorageFault::Record => false,
         }
     }
 
@@ -43,9 +43,9 @@ impl Fault {
 
 macro_rules! from_redb {
     ($($error:ty),*) => {
-        $(impl From<$error> for Fault {
-            fn from(error: $error) -> Fault {
-                Fault::Database(Box::new(error.into()))
+        $(impl From<$error> for StorageFault {
+            fn from(error: $error) -> StorageFault {
+                StorageFault::Database(Box::new(error.into()))
             }
         })*
     };

@@ -1,9 +1,9 @@
 //! Disk faults for tests: no space, I/O errors, torn writes, and power cuts that drop unsynced data. They affect the
 //! database files of the thread that injects them.
 
-use crate::core::{Core, Write};
-use crate::limits::{Allowance, MAX_ANSWER_BYTES};
-use crate::refusal::Refusal;
+use crate::core::{StoreCore, WriteRequest};
+use crate::limits::{MAX_ANSWER_BYTES, ResponseAllowance};
+use crate::refusal::RequestRejection;
 use bytes::Bytes;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -16,12 +16,12 @@ use std::path::Path;
 use tortie_etcd_proto::etcdserverpb::{DeleteRangeRequest, PutRequest, RangeRequest};
 
 thread_local! {
-    static FAULTS: RefCell<Option<Faults>> = const { RefCell::new(None) };
+    static FAULTS: RefCell<Option<FaultInjector>> = const { RefCell::new(None) };
 }
 
 /// How often each fault was injected.
 #[derive(Clone, Copy, Debug, Default)]
-struct Struck {
+struct FaultCounts {
     full: usize,
     error: usize,
     torn: usize,
@@ -29,24 +29,24 @@ struct Struck {
     power_cut: usize,
 }
 
-struct Faults {
+struct FaultInjector {
     rng: StdRng,
     /// Faults per million operations.
     rate: u32,
     /// Whether the power has been cut: nothing reaches the disk any more.
     dead: bool,
     /// Undo records of the writes that have not been synced.
-    unsynced: Vec<Undo>,
-    struck: Struck,
+    unsynced: Vec<WriteUndo>,
+    struck: FaultCounts,
 }
 
-struct Undo {
+struct WriteUndo {
     file: File,
     offset: u64,
     old: Vec<u8>,
 }
 
-impl Faults {
+impl FaultInjector {
     fn strikes(&mut self) -> bool {
         self.rng.random_ratio(self.rate, 1_000_000)
     }
@@ -55,7 +55,7 @@ impl Faults {
     fn cut_power(&mut self) -> io::Result<()> {
         self.struck.power_cut += 1;
         self.dead = true;
-        while let Some(Undo { file, offset, old }) = self.unsynced.pop() {
+        while let Some(WriteUndo { file, offset, old }) = self.unsynced.pop() {
             match self.rng.random_range(0..3) {
                 0 => {}
                 1 => file.write_all_at(&old, offset)?,
@@ -81,7 +81,7 @@ pub fn before_write(file: &File, data: &[u8], offset: u64) -> io::Result<()> {
                 n => read += n,
             }
         }
-        faults.unsynced.push(Undo { file: file.try_clone()?, offset, old });
+        faults.unsynced.push(WriteUndo { file: file.try_clone()?, offset, old });
         if !faults.strikes() {
             return Ok(());
         }
@@ -119,39 +119,40 @@ pub fn before_sync() -> io::Result<()> {
     })
 }
 
-type Contents = BTreeMap<Bytes, Bytes>;
+type KeyContents = BTreeMap<Bytes, Bytes>;
 
-fn contents(core: &Core) -> Contents {
+fn contents(core: &StoreCore) -> KeyContents {
     let all = RangeRequest {
         key: Bytes::from_static(&[0]),
         range_end: Bytes::from_static(&[0]),
         ..Default::default()
     };
-    let answer = core.latest().get().range(&all, &mut Allowance::new(MAX_ANSWER_BYTES)).unwrap().unwrap();
+    let answer =
+        core.latest().get().range(&all, &mut ResponseAllowance::new(MAX_ANSWER_BYTES)).unwrap().unwrap();
     answer.kvs.into_iter().map(|kv| (kv.key, kv.value)).collect()
 }
 
-fn some_writes(rng: &mut StdRng) -> Vec<Write> {
+fn some_writes(rng: &mut StdRng) -> Vec<WriteRequest> {
     let number = rng.random_range(1..6);
     let mut one = || {
         let key = Bytes::from(format!("/{}", rng.random_range(0..40)));
         match rng.random_range(0..10) {
             0..7 => {
                 let value = vec![rng.random(); rng.random_range(0..9000)].into();
-                Write::Put(PutRequest { key, value, ..Default::default() })
+                WriteRequest::Put(PutRequest { key, value, ..Default::default() })
             }
-            7..9 => Write::Delete(DeleteRangeRequest { key, ..Default::default() }),
-            _ => Write::Alarm { no_space: false },
+            7..9 => WriteRequest::Delete(DeleteRangeRequest { key, ..Default::default() }),
+            _ => WriteRequest::Alarm { no_space: false },
         }
     };
     (0..number).map(|_| one()).collect()
 }
 
-fn after(mut contents: Contents, writes: &[Write], answers: &[bool]) -> Contents {
+fn after(mut contents: KeyContents, writes: &[WriteRequest], answers: &[bool]) -> KeyContents {
     for (write, _) in writes.iter().zip(answers).filter(|(_, done)| **done) {
         match write {
-            Write::Put(put) => drop(contents.insert(put.key.clone(), put.value.clone())),
-            Write::Delete(delete) => drop(contents.remove(&delete.key)),
+            WriteRequest::Put(put) => drop(contents.insert(put.key.clone(), put.value.clone())),
+            WriteRequest::Delete(delete) => drop(contents.remove(&delete.key)),
             _ => {}
         }
     }
@@ -159,17 +160,17 @@ fn after(mut contents: Contents, writes: &[Write], answers: &[bool]) -> Contents
 }
 
 /// Runs a store until the power is cut or the disk fails, and opens it again.
-fn live(dir: &Path, seed: u64, struck: &mut Struck) {
+fn live(dir: &Path, seed: u64, struck: &mut FaultCounts) {
     let mut rng = StdRng::seed_from_u64(seed);
-    let mut core = Core::open(dir, u64::MAX).unwrap();
+    let mut core = StoreCore::open(dir, u64::MAX).unwrap();
     let mut expected = contents(&core);
     let rate = [0, 500, 5_000, 50_000][rng.random_range(0..4)];
-    let faults = Faults {
+    let faults = FaultInjector {
         rng: StdRng::seed_from_u64(seed ^ 1),
         rate,
         dead: false,
         unsynced: Vec::new(),
-        struck: Struck::default(),
+        struck: FaultCounts::default(),
     };
     FAULTS.set(Some(faults));
     let mut in_doubt = Vec::new();
@@ -182,23 +183,23 @@ fn live(dir: &Path, seed: u64, struck: &mut Struck) {
         };
         let done: Vec<bool> = applied.answers.iter().map(Result::is_ok).collect();
         for refused in applied.answers.iter().filter_map(|answer| answer.as_ref().err()) {
-            assert_eq!(*refused, Refusal::NO_SPACE, "seed {seed}");
+            assert_eq!(*refused, RequestRejection::NO_SPACE, "seed {seed}");
         }
         expected = after(expected, &writes, &done);
         assert!(contents(&core) == expected, "seed {seed}: what was acknowledged is not what is read");
     }
-    FAULTS.with_borrow_mut(|faults| faults.as_mut().map(Faults::cut_power).unwrap()).unwrap();
+    FAULTS.with_borrow_mut(|faults| faults.as_mut().map(FaultInjector::cut_power).unwrap()).unwrap();
     drop(core);
     let faults = FAULTS.take().unwrap();
     let before = *struck;
-    *struck = Struck {
+    *struck = FaultCounts {
         full: before.full + faults.struck.full,
         error: before.error + faults.struck.error,
         torn: before.torn + faults.struck.torn,
         sync_error: before.sync_error + faults.struck.sync_error,
         power_cut: before.power_cut + faults.struck.power_cut,
     };
-    let core = Core::open(dir, u64::MAX).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+    let core = StoreCore::open(dir, u64::MAX).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
     let found = contents(&core);
     let everything = after(expected.clone(), &in_doubt, &vec![true; in_doubt.len()]);
     assert!(found == expected || found == everything, "seed {seed}: lost or invented after a fault");
@@ -213,7 +214,7 @@ fn whatever_the_disk_does_no_acknowledged_write_is_lost() {
         Err(_) => 1,
     };
     println!("TORTIE_SEED={seed}");
-    let mut struck = Struck::default();
+    let mut struck = FaultCounts::default();
     let mut dir = tempfile::tempdir().unwrap();
     for life in 0..lives {
         if life % 20 == 19 {

@@ -4,7 +4,7 @@
 //! rejected file must stay unchanged, so writes of redb during the check are held in memory and reach the disk only
 //! after the check has passed.
 
-use super::room::{self, Reserve, Use};
+use super::room::{self, DiskReserve, ReserveUse};
 use redb::StorageBackend;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -17,48 +17,48 @@ const PAGE: u64 = 4096;
 
 #[derive(Clone, Debug)]
 pub struct DataFile {
-    inner: Arc<Inner>,
+    inner: Arc<DataFileInner>,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct DataFileInner {
     file: File,
     trusted: AtomicBool,
-    held: Mutex<Held>,
+    held: Mutex<HeldPages>,
     /// Disk space that is released when a write finds none.
-    reserve: Option<Arc<Reserve>>,
+    reserve: Option<Arc<DiskReserve>>,
 }
 
 /// Held writes, in whole pages.
 #[derive(Debug, Default)]
-struct Held {
+struct HeldPages {
     len: u64,
     pages: BTreeMap<u64, Vec<u8>>,
 }
 
 impl DataFile {
     /// Wraps a file that has not been checked; its first `len` bytes are the database.
-    pub fn on_probation(file: File, len: u64, reserve: Option<Arc<Reserve>>) -> DataFile {
-        let held = Mutex::new(Held { len, pages: BTreeMap::new() });
-        DataFile { inner: Arc::new(Inner { file, trusted: AtomicBool::new(false), held, reserve }) }
+    pub fn on_probation(file: File, len: u64, reserve: Option<Arc<DiskReserve>>) -> DataFile {
+        let held = Mutex::new(HeldPages { len, pages: BTreeMap::new() });
+        DataFile { inner: Arc::new(DataFileInner { file, trusted: AtomicBool::new(false), held, reserve }) }
     }
 
     /// Wraps a file that we have just created.
-    pub fn trusted(file: File, reserve: Option<Arc<Reserve>>) -> DataFile {
-        let held = Mutex::new(Held::default());
-        DataFile { inner: Arc::new(Inner { file, trusted: AtomicBool::new(true), held, reserve }) }
+    pub fn trusted(file: File, reserve: Option<Arc<DiskReserve>>) -> DataFile {
+        let held = Mutex::new(HeldPages::default());
+        DataFile { inner: Arc::new(DataFileInner { file, trusted: AtomicBool::new(true), held, reserve }) }
     }
 
     /// Writes the held pages after the check has passed; from now on writes go to the disk.
     pub fn trust(&self) -> io::Result<()> {
         let mut held = self.held();
-        let Inner { file, .. } = &*self.inner;
-        self.with_reserve(Use::Opening, || file.set_len(held.len))?;
+        let DataFileInner { file, .. } = &*self.inner;
+        self.with_reserve(ReserveUse::Opening, || file.set_len(held.len))?;
         for (number, page) in std::mem::take(&mut held.pages) {
             let offset = number * PAGE;
             let len = PAGE.min(held.len.saturating_sub(offset)) as usize;
             let bytes = page.get(..len).unwrap_or(&page);
-            self.with_reserve(Use::Opening, || write(file, bytes, offset))?;
+            self.with_reserve(ReserveUse::Opening, || write(file, bytes, offset))?;
         }
         sync(file)?;
         self.inner.trusted.store(true, Ordering::Release);
@@ -70,7 +70,11 @@ impl DataFile {
     }
 
     /// Retries an operation that finds no space as long as the reserve has some.
-    fn with_reserve(&self, what_for: Use, mut write: impl FnMut() -> io::Result<()>) -> io::Result<()> {
+    fn with_reserve(
+        &self,
+        what_for: ReserveUse,
+        mut write: impl FnMut() -> io::Result<()>,
+    ) -> io::Result<()> {
         loop {
             match (write(), &self.inner.reserve) {
                 (Err(error), Some(reserve)) if room::is_full(&error) && reserve.release(what_for) => {}
@@ -83,12 +87,12 @@ impl DataFile {
         self.inner.trusted.load(Ordering::Acquire)
     }
 
-    fn held(&self) -> MutexGuard<'_, Held> {
+    fn held(&self) -> MutexGuard<'_, HeldPages> {
         self.inner.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Held {
+impl HeldPages {
     /// Calls `each` with every page that `offset..offset + len` touches: its number, the range within the page, and
     /// the range within the request.
     fn pieces(
@@ -151,7 +155,7 @@ impl StorageBackend for DataFile {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         let len = out.len();
-        Held::pieces(offset, len, |number, page, part| {
+        HeldPages::pieces(offset, len, |number, page, part| {
             let out = &mut out[part];
             match held.pages.get(&number) {
                 Some(bytes) => out.copy_from_slice(&bytes[page]),
@@ -163,7 +167,7 @@ impl StorageBackend for DataFile {
 
     fn set_len(&self, len: u64) -> io::Result<()> {
         if self.is_trusted() {
-            return self.with_reserve(Use::Writing, || self.inner.file.set_len(len));
+            return self.with_reserve(ReserveUse::Writing, || self.inner.file.set_len(len));
         }
         let mut held = self.held();
         held.len = len;
@@ -178,10 +182,10 @@ impl StorageBackend for DataFile {
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         if self.is_trusted() {
-            return self.with_reserve(Use::Writing, || write(&self.inner.file, data, offset));
+            return self.with_reserve(ReserveUse::Writing, || write(&self.inner.file, data, offset));
         }
         let mut held = self.held();
-        Held::pieces(offset, data.len(), |number, page, part| {
+        HeldPages::pieces(offset, data.len(), |number, page, part| {
             let bytes = match held.pages.entry(number) {
                 std::collections::btree_map::Entry::Occupied(entry) => entry.into_mut(),
                 std::collections::btree_map::Entry::Vacant(entry) => {

@@ -5,8 +5,8 @@
 //! commit while the writer continues. The keys of a leaf share one buffer, which needs little memory and few
 //! allocations for any number of keys.
 
-use super::record::Revision;
-use super::span::Bounds;
+use super::record::CommitRevision;
+use super::span::KeyBounds;
 use std::cmp::Ordering;
 use std::ops::Bound;
 use std::sync::Arc;
@@ -18,30 +18,30 @@ const LEAF_BYTES: usize = 64 * 1024;
 /// The newest version of a key; a deleted key stays until compaction removes its last version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LatestVersion {
-    pub at: Revision,
+    pub at: CommitRevision,
     pub deleted: bool,
 }
 
 #[derive(Clone, Debug, Default)]
-pub struct Index {
+pub struct VersionIndex {
     /// In key order; no leaf is empty.
-    leaves: Arc<Vec<Arc<Leaf>>>,
+    leaves: Arc<Vec<Arc<IndexLeaf>>>,
 }
 
 #[derive(Clone, Debug, Default)]
-struct Leaf {
+struct IndexLeaf {
     keys: Vec<u8>,
-    slots: Vec<Slot>,
+    slots: Vec<IndexSlot>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Slot {
+struct IndexSlot {
     /// End of the key in the buffer; it starts at the end of the previous one.
     end: u32,
     place: LatestVersion,
 }
 
-impl Index {
+impl VersionIndex {
     pub fn get(&self, key: &[u8]) -> Option<LatestVersion> {
         let leaf = self.leaves.get(self.leaf_of(key))?;
         let slot = leaf.find(key).ok()?;
@@ -84,7 +84,7 @@ impl Index {
     }
 
     /// Returns the keys within the bounds, in order.
-    pub fn range<'a>(&'a self, bounds: Bounds<'a>) -> impl Iterator<Item = (&'a [u8], LatestVersion)> {
+    pub fn range<'a>(&'a self, bounds: KeyBounds<'a>) -> impl Iterator<Item = (&'a [u8], LatestVersion)> {
         let from = match bounds.0 {
             Bound::Included(key) | Bound::Excluded(key) => key,
             Bound::Unbounded => &[],
@@ -110,7 +110,7 @@ impl Index {
     }
 }
 
-impl Leaf {
+impl IndexLeaf {
     fn start(&self, slot: usize) -> usize {
         slot.checked_sub(1).and_then(|before| self.slots.get(before)).map_or(0, |slot| slot.end as usize)
     }
@@ -136,7 +136,7 @@ impl Leaf {
     fn insert(&mut self, slot: usize, key: &[u8], place: LatestVersion) {
         let start = self.start(slot);
         self.keys.splice(start..start, key.iter().copied());
-        self.slots.insert(slot, Slot { end: start as u32, place });
+        self.slots.insert(slot, IndexSlot { end: start as u32, place });
         for slot in &mut self.slots[slot..] {
             slot.end += key.len() as u32;
         }
@@ -152,9 +152,9 @@ impl Leaf {
         }
     }
 
-    fn split_off(&mut self, slot: usize) -> Leaf {
+    fn split_off(&mut self, slot: usize) -> IndexLeaf {
         let start = self.start(slot);
-        let mut upper = Leaf { keys: self.keys.split_off(start), slots: self.slots.split_off(slot) };
+        let mut upper = IndexLeaf { keys: self.keys.split_off(start), slots: self.slots.split_off(slot) };
         for slot in &mut upper.slots {
             slot.end -= start as u32;
         }
@@ -171,10 +171,10 @@ mod tests {
     use std::collections::BTreeMap;
 
     fn place(main: i64) -> LatestVersion {
-        LatestVersion { at: Revision { main, sub: 0 }, deleted: main % 2 == 0 }
+        LatestVersion { at: CommitRevision { main, sub: 0 }, deleted: main % 2 == 0 }
     }
 
-    fn all(index: &Index) -> Vec<(Vec<u8>, LatestVersion)> {
+    fn all(index: &VersionIndex) -> Vec<(Vec<u8>, LatestVersion)> {
         let bounds = (Bound::Unbounded, Bound::Unbounded);
         index.range(bounds).map(|(key, place)| (key.to_vec(), place)).collect()
     }
@@ -186,7 +186,7 @@ mod tests {
             from in 0u32..600, until in 0u32..600,
         ) {
             let key = |number: u32| format!("{}{number}", "k".repeat(number as usize % 5)).into_bytes();
-            let (mut index, mut model) = (Index::default(), BTreeMap::new());
+            let (mut index, mut model) = (VersionIndex::default(), BTreeMap::new());
             let mut earlier = (index.clone(), model.clone());
             for (step, (set, number)) in steps.into_iter().enumerate() {
                 if step == 700 {
@@ -215,7 +215,7 @@ mod tests {
 
     #[test]
     fn large_and_empty_keys_have_their_place() {
-        let mut index = Index::default();
+        let mut index = VersionIndex::default();
         for (number, length) in [(1, 70_000), (2, 0), (3, 70_001), (4, 1)] {
             index.set(&vec![7; length], place(number));
         }

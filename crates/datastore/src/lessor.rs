@@ -11,19 +11,19 @@ pub const MIN_TTL: i64 = 2;
 pub const MAX_TTL: i64 = 9_000_000_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Lease {
+struct LeaseEntry {
     ttl: i64,
     expiry: Instant,
 }
 
 #[derive(Default)]
 pub struct Lessor {
-    leases: Mutex<Leases>,
+    leases: Mutex<LeaseSet>,
 }
 
 #[derive(Default)]
-struct Leases {
-    by_id: HashMap<i64, Lease>,
+struct LeaseSet {
+    by_id: HashMap<i64, LeaseEntry>,
     by_expiry: BTreeSet<(Instant, i64)>,
 }
 
@@ -77,12 +77,12 @@ impl Lessor {
         self.lock().by_expiry.iter().take_while(|(expiry, _)| *expiry <= now).map(|(_, id)| *id).collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Leases> {
+    fn lock(&self) -> MutexGuard<'_, LeaseSet> {
         self.leases.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Leases {
+impl LeaseSet {
     fn set(&mut self, id: i64, ttl: i64, now: Instant) {
         self.remove(id);
         // If the clock cannot represent the expiry, the lease lasts 2^32 - 1 seconds.
@@ -90,7 +90,7 @@ impl Leases {
             .ok()
             .and_then(|seconds| now.checked_add(Duration::from_secs(seconds)))
             .unwrap_or_else(|| now + Duration::from_secs(u32::MAX.into()));
-        self.by_id.insert(id, Lease { ttl, expiry });
+        self.by_id.insert(id, LeaseEntry { ttl, expiry });
         self.by_expiry.insert((expiry, id));
     }
 

@@ -47,10 +47,10 @@ mod writer;
 mod writes;
 
 pub use directory::{OpenError, restore};
-pub use fault::Fault;
-pub use options::{AutoCompaction, Listen, ListenError, Options};
-pub use refusal::Refusal;
-pub use server::{ServeError, Server};
+pub use fault::StorageFault;
+pub use options::{AutoCompaction, ListenAddress, ListenError, StoreOptions};
+pub use refusal::RequestRejection;
+pub use server::{ServeError, StoreServer};
 #[cfg(fuzzing)]
 pub use tortie_tls::common_name;
 pub use tortie_tls::{TlsError, TlsFiles};

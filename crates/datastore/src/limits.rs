@@ -1,6 +1,6 @@
 //! Limits of memory and CPU time for one request and for all requests together.
 
-use super::refusal::Refusal;
+use super::refusal::RequestRejection;
 use std::cell::Cell;
 use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -25,18 +25,18 @@ pub const MAX_LEASES: u64 = 200_000;
 const UNIT: usize = 1024;
 
 /// Remaining work that a request may do.
-pub type Work = Cell<usize>;
+pub type WorkBudget = Cell<usize>;
 
 /// Counts the size of one response while it is collected. Beyond the limit it only counts.
 #[derive(Debug)]
-pub struct Allowance {
+pub struct ResponseAllowance {
     limit: usize,
     used: usize,
 }
 
-impl Allowance {
-    pub fn new(limit: usize) -> Allowance {
-        Allowance { limit, used: 0 }
+impl ResponseAllowance {
+    pub fn new(limit: usize) -> ResponseAllowance {
+        ResponseAllowance { limit, used: 0 }
     }
 
     /// Counts the bytes and returns whether they are still within the limit.
@@ -54,27 +54,27 @@ impl Allowance {
         self.used > self.limit.max(MAX_ANSWER_BYTES)
     }
 
-    pub fn check(&self) -> Result<(), Refusal> {
-        if self.used > self.limit { Err(Refusal::ANSWER_TOO_LARGE) } else { Ok(()) }
+    pub fn check(&self) -> Result<(), RequestRejection> {
+        if self.used > self.limit { Err(RequestRejection::ANSWER_TOO_LARGE) } else { Ok(()) }
     }
 }
 
 /// The memory budget of large responses, from their collection until they have been sent.
 #[derive(Clone)]
-pub struct AnswerBudget {
+pub struct ResponseBudget {
     units: Arc<Semaphore>,
 }
 
 /// A part of the budget, released when it is dropped.
-pub type Share = Arc<OwnedSemaphorePermit>;
+pub type BudgetShare = Arc<OwnedSemaphorePermit>;
 
-impl Default for AnswerBudget {
-    fn default() -> AnswerBudget {
-        AnswerBudget { units: Arc::new(Semaphore::new(units(MAX_ANSWER_BYTES) as usize)) }
+impl Default for ResponseBudget {
+    fn default() -> ResponseBudget {
+        ResponseBudget { units: Arc::new(Semaphore::new(units(MAX_ANSWER_BYTES) as usize)) }
     }
 }
 
-impl AnswerBudget {
+impl ResponseBudget {
     /// Takes the whole available budget for a response of unknown size. The unused part is released as soon as the
     /// response is collected; a concurrent request first counts its size and then waits for that much.
     pub fn at_once(&self) -> (Option<OwnedSemaphorePermit>, usize) {
@@ -87,19 +87,19 @@ impl AnswerBudget {
 
     /// Returns a share for a response that already exists; `None` if it is small or if no budget is left, because it
     /// cannot be undone.
-    pub fn share(&self, bytes: usize) -> Option<Share> {
+    pub fn share(&self, bytes: usize) -> Option<BudgetShare> {
         let is_large = bytes > SMALL_ANSWER_BYTES;
         is_large.then(|| self.units.clone().try_acquire_many_owned(units(bytes)).ok()).flatten().map(Arc::new)
     }
 
     /// Waits until this much of the budget is available.
-    pub async fn wait_for(&self, bytes: usize) -> Result<OwnedSemaphorePermit, Refusal> {
+    pub async fn wait_for(&self, bytes: usize) -> Result<OwnedSemaphorePermit, RequestRejection> {
         let units = units(bytes.min(MAX_ANSWER_BYTES));
-        self.units.clone().acquire_many_owned(units).await.map_err(|_| Refusal::STOPPED)
+        self.units.clone().acquire_many_owned(units).await.map_err(|_| RequestRejection::STOPPED)
     }
 
     /// Releases the part of the permit that a response of this size does not need; small ones need none.
-    pub fn shrink(permit: Option<OwnedSemaphorePermit>, bytes: usize) -> Option<Share> {
+    pub fn shrink(permit: Option<OwnedSemaphorePermit>, bytes: usize) -> Option<BudgetShare> {
         let mut permit = permit.filter(|_| bytes > SMALL_ANSWER_BYTES)?;
         let excess = permit.num_permits().saturating_sub(units(bytes) as usize);
         drop(permit.split(excess));

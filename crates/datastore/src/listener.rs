@@ -1,10 +1,10 @@
 //! Accepts connections over TCP, TLS or Unix sockets, up to a limit, and passes them to the server.
 
 use super::authority::AuthorityRewriter;
-use super::connection::Connection;
+use super::connection::DatastoreConnection;
 use super::directory::OpenError;
-use super::options::{Listen, Options};
-use super::tls::Tls;
+use super::options::{ListenAddress, StoreOptions};
+use super::tls::ListenerTls;
 use futures::Stream;
 use std::fs;
 use std::future::pending;
@@ -26,9 +26,9 @@ const HANDSHAKE: Duration = Duration::from_secs(10);
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-pub enum Listener {
+pub enum StoreListener {
     Tcp(TcpListener),
-    Tls(TcpListener, Arc<Tls>),
+    Tls(TcpListener, Arc<ListenerTls>),
     Unix(UnixListener, SocketFile),
 }
 
@@ -63,8 +63,12 @@ pub fn connection_limit() -> usize {
     MAX_CONNECTIONS.min(room).max(1) as usize
 }
 
-impl Listener {
-    pub fn bind(listen: &Listen, options: &Options, tls: Option<&Arc<Tls>>) -> Result<Listener, OpenError> {
+impl StoreListener {
+    pub fn bind(
+        listen: &ListenAddress,
+        options: &StoreOptions,
+        tls: Option<&Arc<ListenerTls>>,
+    ) -> Result<StoreListener, OpenError> {
         let failed = |source: io::Error| match source.kind() {
             io::ErrorKind::AddrInUse => OpenError::AddressInUse { url: listen.to_string() },
             _ => OpenError::Listen { url: listen.to_string(), source },
@@ -75,31 +79,31 @@ impl Listener {
             Ok(listener)
         };
         match listen {
-            Listen::Tcp(address) if !address.ip().is_loopback() && !options.allow_plaintext => {
+            ListenAddress::Tcp(address) if !address.ip().is_loopback() && !options.allow_plaintext => {
                 Err(OpenError::Plaintext { url: listen.to_string() })
             }
-            Listen::Tcp(address) => Ok(Listener::Tcp(bind(address).map_err(failed)?)),
-            Listen::Tls(address) => match tls {
-                Some(tls) => Ok(Listener::Tls(bind(address).map_err(failed)?, tls.clone())),
+            ListenAddress::Tcp(address) => Ok(StoreListener::Tcp(bind(address).map_err(failed)?)),
+            ListenAddress::Tls(address) => match tls {
+                Some(tls) => Ok(StoreListener::Tls(bind(address).map_err(failed)?, tls.clone())),
                 None => Err(OpenError::NoCertificate { url: listen.to_string() }),
             },
-            Listen::Unix(path) => {
+            ListenAddress::Unix(path) => {
                 remove_stale_socket(path).map_err(failed)?;
                 let listener = UnixListener::bind(path).map_err(failed)?;
                 let file = SocketFile::new(path);
                 fs::set_permissions(path, fs::Permissions::from_mode(0o600)).map_err(failed)?;
                 listener.set_nonblocking(true).map_err(failed)?;
-                Ok(Listener::Unix(listener, file))
+                Ok(StoreListener::Unix(listener, file))
             }
         }
     }
 
-    pub fn url(&self) -> Listen {
+    pub fn url(&self) -> ListenAddress {
         let address = |listener: &TcpListener| listener.local_addr().unwrap_or(([127, 0, 0, 1], 0).into());
         match self {
-            Listener::Tcp(listener) => Listen::Tcp(address(listener)),
-            Listener::Tls(listener, _) => Listen::Tls(address(listener)),
-            Listener::Unix(_, file) => Listen::Unix(file.path.clone()),
+            StoreListener::Tcp(listener) => ListenAddress::Tcp(address(listener)),
+            StoreListener::Tls(listener, _) => ListenAddress::Tls(address(listener)),
+            StoreListener::Unix(_, file) => ListenAddress::Unix(file.path.clone()),
         }
     }
 
@@ -107,15 +111,17 @@ impl Listener {
     pub fn incoming(
         self,
         limit: Arc<Semaphore>,
-    ) -> io::Result<impl Stream<Item = Result<AuthorityRewriter<Connection>, io::Error>>> {
+    ) -> io::Result<impl Stream<Item = Result<AuthorityRewriter<DatastoreConnection>, io::Error>>> {
         let url = self.url();
         let accepting = match self {
-            Listener::Tcp(listener) => Accepting::Tcp(tokio::net::TcpListener::from_std(listener)?, None),
-            Listener::Tls(listener, tls) => {
-                Accepting::Tcp(tokio::net::TcpListener::from_std(listener)?, Some(tls))
+            StoreListener::Tcp(listener) => {
+                AcceptSource::Tcp(tokio::net::TcpListener::from_std(listener)?, None)
             }
-            Listener::Unix(listener, file) => {
-                Accepting::Unix(tokio::net::UnixListener::from_std(listener)?, file)
+            StoreListener::Tls(listener, tls) => {
+                AcceptSource::Tcp(tokio::net::TcpListener::from_std(listener)?, Some(tls))
+            }
+            StoreListener::Unix(listener, file) => {
+                AcceptSource::Unix(tokio::net::UnixListener::from_std(listener)?, file)
             }
         };
         let (sender, receiver) = mpsc::channel(16);
@@ -129,43 +135,48 @@ impl Listener {
     }
 }
 
-enum Accepting {
-    Tcp(tokio::net::TcpListener, Option<Arc<Tls>>),
+enum AcceptSource {
+    Tcp(tokio::net::TcpListener, Option<Arc<ListenerTls>>),
     Unix(
         tokio::net::UnixListener,
         #[expect(dead_code, reason = "removes the socket when dropped")] SocketFile,
     ),
 }
 
-enum Accepted {
+enum AcceptedStream {
     Tcp(tokio::net::TcpStream),
     Unix(tokio::net::UnixStream),
 }
 
-impl Accepting {
-    async fn next(&self) -> io::Result<Accepted> {
+impl AcceptSource {
+    async fn next(&self) -> io::Result<AcceptedStream> {
         match self {
-            Accepting::Tcp(listener, _) => {
+            AcceptSource::Tcp(listener, _) => {
                 let (stream, _) = listener.accept().await?;
                 // If the connection is already closed, reading it reports the error.
                 let _ = stream.set_nodelay(true);
-                Ok(Accepted::Tcp(stream))
+                Ok(AcceptedStream::Tcp(stream))
             }
-            Accepting::Unix(listener, _) => Ok(Accepted::Unix(listener.accept().await?.0)),
+            AcceptSource::Unix(listener, _) => Ok(AcceptedStream::Unix(listener.accept().await?.0)),
         }
     }
 
-    fn tls(&self) -> Option<&Arc<Tls>> {
+    fn tls(&self) -> Option<&Arc<ListenerTls>> {
         match self {
-            Accepting::Tcp(_, tls) => tls.as_ref(),
-            Accepting::Unix(..) => None,
+            AcceptSource::Tcp(_, tls) => tls.as_ref(),
+            AcceptSource::Unix(..) => None,
         }
     }
 }
 
-type Connections = mpsc::Sender<Result<AuthorityRewriter<Connection>, io::Error>>;
+type ConnectionSender = mpsc::Sender<Result<AuthorityRewriter<DatastoreConnection>, io::Error>>;
 
-async fn accept(accepting: &Accepting, url: &Listen, limit: Arc<Semaphore>, connections: &Connections) {
+async fn accept(
+    accepting: &AcceptSource,
+    url: &ListenAddress,
+    limit: Arc<Semaphore>,
+    connections: &ConnectionSender,
+) {
     let mut pause = None;
     let mut crowded = false;
     loop {
@@ -201,20 +212,20 @@ async fn accept(accepting: &Accepting, url: &Listen, limit: Arc<Semaphore>, conn
 
 /// Passes a connection to the server. Returns `None` if the server does not accept connections any more.
 async fn hand_on(
-    stream: Accepted,
-    tls: Option<&Arc<Tls>>,
+    stream: AcceptedStream,
+    tls: Option<&Arc<ListenerTls>>,
     permit: OwnedSemaphorePermit,
-    connections: &Connections,
+    connections: &ConnectionSender,
 ) -> Option<()> {
     let connection = match (stream, tls) {
-        (Accepted::Unix(stream), _) => Connection::unix(stream, permit),
-        (Accepted::Tcp(stream), None) => Connection::tcp(stream, permit),
-        (Accepted::Tcp(stream), Some(tls)) => {
+        (AcceptedStream::Unix(stream), _) => DatastoreConnection::unix(stream, permit),
+        (AcceptedStream::Tcp(stream), None) => DatastoreConnection::tcp(stream, permit),
+        (AcceptedStream::Tcp(stream), Some(tls)) => {
             let (acceptor, connections) = (tls.acceptor(), connections.clone());
             tokio::spawn(async move {
                 match tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await {
                     Ok(Ok(stream)) => {
-                        let connection = Connection::tls(stream, permit);
+                        let connection = DatastoreConnection::tls(stream, permit);
                         let _ = connections.send(Ok(AuthorityRewriter::new(connection))).await;
                     }
                     Ok(Err(error)) => tracing::debug!("a TLS handshake failed: {error}"),

@@ -8,9 +8,9 @@ use std::time::Duration;
 use tortie_tls::TlsFiles;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Options {
+pub struct StoreOptions {
     pub data_dir: PathBuf,
-    pub listen: Vec<Listen>,
+    pub listen: Vec<ListenAddress>,
     /// Maximum size on disk; above it only reads, deletes and compaction are allowed.
     pub quota_bytes: u64,
     pub auto_compaction: AutoCompaction,
@@ -20,11 +20,11 @@ pub struct Options {
     pub allow_plaintext: bool,
 }
 
-impl Options {
+impl StoreOptions {
     pub const DEFAULT_QUOTA_BYTES: u64 = 2 << 30;
 
-    pub fn new(data_dir: impl Into<PathBuf>, listen: Vec<Listen>) -> Options {
-        Options {
+    pub fn new(data_dir: impl Into<PathBuf>, listen: Vec<ListenAddress>) -> StoreOptions {
+        StoreOptions {
             data_dir: data_dir.into(),
             listen,
             quota_bytes: Self::DEFAULT_QUOTA_BYTES,
@@ -53,7 +53,7 @@ impl Default for AutoCompaction {
 
 /// An address on which the server listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Listen {
+pub enum ListenAddress {
     /// Without encryption: loopback addresses only, unless plaintext is allowed.
     Tcp(SocketAddr),
     Tls(SocketAddr),
@@ -66,13 +66,17 @@ pub enum Listen {
 )]
 pub struct ListenError(String);
 
-impl FromStr for Listen {
+impl FromStr for ListenAddress {
     type Err = ListenError;
 
-    fn from_str(text: &str) -> Result<Listen, ListenError> {
+    fn from_str(text: &str) -> Result<ListenAddress, ListenError> {
         let malformed = || ListenError(text.to_owned());
         if let Some(path) = text.strip_prefix("unix://") {
-            return if path.starts_with('/') { Ok(Listen::Unix(path.into())) } else { Err(malformed()) };
+            return if path.starts_with('/') {
+                Ok(ListenAddress::Unix(path.into()))
+            } else {
+                Err(malformed())
+            };
         }
         let (tls, address) = match (text.strip_prefix("http://"), text.strip_prefix("https://")) {
             (Some(address), _) => (false, address),
@@ -85,16 +89,16 @@ impl FromStr for Listen {
             None => address.to_owned(),
         };
         let address = address.parse().map_err(|_| malformed())?;
-        Ok(if tls { Listen::Tls(address) } else { Listen::Tcp(address) })
+        Ok(if tls { ListenAddress::Tls(address) } else { ListenAddress::Tcp(address) })
     }
 }
 
-impl fmt::Display for Listen {
+impl fmt::Display for ListenAddress {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         match self {
-            Listen::Tcp(address) => write!(f, "http://{address}"),
-            Listen::Tls(address) => write!(f, "https://{address}"),
-            Listen::Unix(path) => write!(f, "unix://{}", path.display()),
+            ListenAddress::Tcp(address) => write!(f, "http://{address}"),
+            ListenAddress::Tls(address) => write!(f, "https://{address}"),
+            ListenAddress::Unix(path) => write!(f, "unix://{}", path.display()),
         }
     }
 }
@@ -111,9 +115,9 @@ mod tests {
             "https://0.0.0.0:1",
             "unix:///run/tortie/datastore.sock",
         ] {
-            assert_eq!(text.parse::<Listen>().unwrap().to_string(), text);
+            assert_eq!(text.parse::<ListenAddress>().unwrap().to_string(), text);
         }
-        assert_eq!("http://localhost:1".parse(), Ok(Listen::Tcp(([127, 0, 0, 1], 1).into())));
+        assert_eq!("http://localhost:1".parse(), Ok(ListenAddress::Tcp(([127, 0, 0, 1], 1).into())));
     }
 
     #[test]
@@ -121,7 +125,7 @@ mod tests {
         for text in
             ["", "127.0.0.1:2379", "ftp://127.0.0.1:2379", "http://x", "unix://relative", "http://127.0.0.1"]
         {
-            assert_eq!(text.parse::<Listen>(), Err(ListenError(text.to_owned())));
+            assert_eq!(text.parse::<ListenAddress>(), Err(ListenError(text.to_owned())));
         }
     }
 }

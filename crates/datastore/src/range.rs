@@ -1,14 +1,14 @@
 //! Range requests: select, filter, sort and limit keys.
 
 use super::buffer;
-use super::directory::Identity;
-use super::encoded::{Encoded, Encoder};
-use super::fault::Fault;
-use super::limits::Allowance;
-use super::record::Version;
-use super::refusal::Refusal;
-use super::span::Span;
-use super::view::{HistoryTable, View};
+use super::directory::StoreIdentity;
+use super::encoded::{EncodedRange, RangeEncoder};
+use super::fault::StorageFault;
+use super::limits::ResponseAllowance;
+use super::record::KeyVersion;
+use super::refusal::RequestRejection;
+use super::span::KeySpan;
+use super::view::{HistoryTable, RevisionView};
 use bytes::{Bytes, BytesMut};
 use std::cmp::Ordering;
 use std::ops::{Bound, ControlFlow};
@@ -18,10 +18,10 @@ use tortie_etcd_proto::mvccpb::KeyValue;
 
 /// Returns the response, with a header that contains only the revision.
 pub fn range<H: HistoryTable>(
-    view: &View<H>,
+    view: &RevisionView<H>,
     request: &RangeRequest,
-    allowance: &mut Allowance,
-) -> Result<Result<RangeResponse, Refusal>, Fault> {
+    allowance: &mut ResponseAllowance,
+) -> Result<Result<RangeResponse, RequestRejection>, StorageFault> {
     let revision = match view.resolve(request.revision) {
         Ok(revision) => revision,
         Err(refusal) => return Ok(Err(refusal)),
@@ -35,7 +35,7 @@ pub fn range<H: HistoryTable>(
     // A sort by value needs the values even if the response omits them.
     let with_value = by_value || !(request.keys_only || values_later);
 
-    let mut answer = Selection::default();
+    let mut answer = KeyCollector::default();
     let found = select(view, request, revision, keep, |key, version| {
         answer.push(key, version, with_value, allowance);
         if allowance.is_hopeless() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
@@ -54,7 +54,7 @@ pub fn range<H: HistoryTable>(
     }
     if values_later {
         for kv in &mut kvs {
-            let key = Span::Key(kv.key.clone());
+            let key = KeySpan::Key(kv.key.clone());
             view.visit(&key, revision, |_, version| {
                 if allowance.take(version.value.len()) {
                     kv.value = Bytes::copy_from_slice(version.value);
@@ -73,17 +73,17 @@ pub fn range<H: HistoryTable>(
 
 /// Returns the same response already encoded, for keys in their natural order.
 pub fn encoded<H: HistoryTable>(
-    view: &View<H>,
-    identity: Identity,
+    view: &RevisionView<H>,
+    identity: StoreIdentity,
     request: &RangeRequest,
-    allowance: &mut Allowance,
-) -> Result<Result<Encoded, Refusal>, Fault> {
+    allowance: &mut ResponseAllowance,
+) -> Result<Result<EncodedRange, RequestRejection>, StorageFault> {
     let revision = match view.resolve(request.revision) {
         Ok(revision) => revision,
         Err(refusal) => return Ok(Err(refusal)),
     };
     let limit = limit(request);
-    let mut answer = Encoder::new(identity, view.revision);
+    let mut answer = RangeEncoder::new(identity, view.revision);
     let found = select(view, request, revision, limit, |key, version| {
         answer.push(key, version, !request.keys_only, allowance);
         if allowance.is_hopeless() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
@@ -103,14 +103,14 @@ fn limit(request: &RangeRequest) -> usize {
 }
 
 #[derive(Default)]
-struct Found {
+struct RangeCount {
     /// Number of keys in the range.
     count: usize,
     /// Number of keys that also pass the filters.
     matching: usize,
 }
 
-impl Found {
+impl RangeCount {
     fn is_more_than(&self, limit: usize, request: &RangeRequest) -> bool {
         self.matching > limit && !request.count_only
     }
@@ -118,16 +118,16 @@ impl Found {
 
 /// Calls `push` with the first `keep` matching keys; the rest are only counted.
 fn select<H: HistoryTable>(
-    view: &View<H>,
+    view: &RevisionView<H>,
     request: &RangeRequest,
     revision: i64,
     keep: usize,
-    mut push: impl FnMut(&[u8], &Version) -> ControlFlow<()>,
-) -> Result<Found, Fault> {
+    mut push: impl FnMut(&[u8], &KeyVersion) -> ControlFlow<()>,
+) -> Result<RangeCount, StorageFault> {
     let keep = if request.count_only { 0 } else { keep };
     let filters = filters(request);
-    let span = Span::new(&request.key, &request.range_end);
-    let mut found = Found::default();
+    let span = KeySpan::new(&request.key, &request.range_end);
+    let mut found = RangeCount::default();
     // The last key that was read, if the keys after it need no reading.
     let mut last = None;
     if keep > 0 || filters {
@@ -159,17 +159,17 @@ fn select<H: HistoryTable>(
 
 /// Counts the memory that a response would need, without building it.
 pub fn measure<H: HistoryTable>(
-    view: &View<H>,
+    view: &RevisionView<H>,
     request: &RangeRequest,
-    allowance: &mut Allowance,
-) -> Result<(), Fault> {
+    allowance: &mut ResponseAllowance,
+) -> Result<(), StorageFault> {
     let Ok(revision) = view.resolve(request.revision) else { return Ok(()) };
     if request.count_only {
         return Ok(());
     }
     let limit = if order(request).is_some() { usize::MAX } else { limit(request) };
     let mut seen = 0;
-    view.visit(&Span::new(&request.key, &request.range_end), revision, |key, version| {
+    view.visit(&KeySpan::new(&request.key, &request.range_end), revision, |key, version| {
         let value = if request.keys_only { 0 } else { version.value.len() };
         seen += 1;
         let goes_on = allowance.take(KEY_VALUE_BYTES + key.len() + value) && limit != seen;
@@ -179,10 +179,10 @@ pub fn measure<H: HistoryTable>(
 
 /// Counts the work of a deletion and the memory that its response would need.
 pub fn measure_delete<H: HistoryTable>(
-    view: &View<H>,
+    view: &RevisionView<H>,
     delete: &DeleteRangeRequest,
-    allowance: &mut Allowance,
-) -> Result<(), Fault> {
+    allowance: &mut ResponseAllowance,
+) -> Result<(), StorageFault> {
     // Deleting a single key is cheap.
     if delete.range_end.is_empty() && !delete.prev_kv {
         return Ok(());
@@ -192,7 +192,7 @@ pub fn measure_delete<H: HistoryTable>(
     match delete.prev_kv {
         true => measure(view, &request, allowance),
         // The deleted values are not in the response.
-        false => measure(view, &request, &mut Allowance::new(usize::MAX)),
+        false => measure(view, &request, &mut ResponseAllowance::new(usize::MAX)),
     }
 }
 
@@ -201,7 +201,7 @@ pub const KEY_VALUE_BYTES: usize = 96;
 
 /// Keys and values collected into few large buffers: a list of 100,000 keys must not need 200,000 allocations.
 #[derive(Default)]
-struct Selection {
+struct KeyCollector {
     kvs: Vec<KeyValue>,
     arena: BytesMut,
     chunks: usize,
@@ -214,8 +214,14 @@ fn chunk_size(number: usize) -> usize {
     if number < 4 { buffer::SIZE } else { buffer::LARGE }
 }
 
-impl Selection {
-    fn push(&mut self, key: &[u8], version: &Version, with_value: bool, allowance: &mut Allowance) {
+impl KeyCollector {
+    fn push(
+        &mut self,
+        key: &[u8],
+        version: &KeyVersion,
+        with_value: bool,
+        allowance: &mut ResponseAllowance,
+    ) {
         let value = if with_value { version.value } else { &[] };
         let need = key.len() + value.len();
         if !allowance.take(KEY_VALUE_BYTES + need) {
@@ -256,7 +262,7 @@ fn filters(request: &RangeRequest) -> bool {
         || request.max_create_revision != 0
 }
 
-fn passes(request: &RangeRequest, version: &Version) -> bool {
+fn passes(request: &RangeRequest, version: &KeyVersion) -> bool {
     let within = |value: i64, min: i64, max: i64| (min == 0 || value >= min) && (max == 0 || value <= max);
     within(version.at.main, request.min_mod_revision, request.max_mod_revision)
         && within(version.created, request.min_create_revision, request.max_create_revision)

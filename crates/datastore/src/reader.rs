@@ -1,9 +1,9 @@
 //! Finds versions in the history, starting from the newest version of a key.
 
-use super::fault::Fault;
+use super::fault::StorageFault;
 use super::index::LatestVersion;
-use super::limits::Work;
-use super::record::{Entry, Revision, Version, decode_history};
+use super::limits::WorkBudget;
+use super::record::{CommitRevision, HistoryEntry, KeyVersion, decode_history};
 use super::view::HistoryTable;
 use std::ops::ControlFlow;
 
@@ -12,17 +12,17 @@ use std::ops::ControlFlow;
 const NEAR: i64 = 8;
 const STEPS: usize = 64;
 
-pub struct Reader<'t, H> {
+pub struct HistoryReader<'t, H> {
     history: &'t H,
-    work: &'t Work,
+    work: &'t WorkBudget,
     /// The position after the last lookup, kept once a second nearby lookup has shown that it is useful.
     walk: Option<redb::Range<'t, (u64, u32), &'static [u8]>>,
-    last: Revision,
+    last: CommitRevision,
 }
 
-impl<'t, H: HistoryTable> Reader<'t, H> {
-    pub fn new(history: &'t H, work: &'t Work) -> Reader<'t, H> {
-        Reader { history, work, walk: None, last: Revision::default() }
+impl<'t, H: HistoryTable> HistoryReader<'t, H> {
+    pub fn new(history: &'t H, work: &'t WorkBudget) -> HistoryReader<'t, H> {
+        HistoryReader { history, work, walk: None, last: CommitRevision::default() }
     }
 
     /// Calls `visitor` with the version of a key as of `revision`, unless it was deleted then.
@@ -32,9 +32,9 @@ impl<'t, H: HistoryTable> Reader<'t, H> {
         newest: LatestVersion,
         revision: i64,
         visitor: &mut F,
-    ) -> Result<ControlFlow<()>, Fault>
+    ) -> Result<ControlFlow<()>, StorageFault>
     where
-        F: FnMut(&[u8], &Version) -> ControlFlow<()>,
+        F: FnMut(&[u8], &KeyVersion) -> ControlFlow<()>,
     {
         let mut at = newest.at;
         if self.spend().is_break() {
@@ -44,23 +44,23 @@ impl<'t, H: HistoryTable> Reader<'t, H> {
             return Ok(ControlFlow::Continue(()));
         }
         // The chain of versions leads backwards and ends at the first version, or where compaction has cut it.
-        while at != Revision::default() {
+        while at != CommitRevision::default() {
             let looked_up = self.read(at, |entry| {
                 if at.main > revision {
-                    return Step::Back(entry.previous);
+                    return ChainStep::Back(entry.previous);
                 }
                 match entry.version.deleted {
-                    true => Step::Done(ControlFlow::Continue(())),
-                    false => Step::Done(visitor(key, &entry.version)),
+                    true => ChainStep::Done(ControlFlow::Continue(())),
+                    false => ChainStep::Done(visitor(key, &entry.version)),
                 }
             })?;
             match looked_up {
-                Some(Step::Done(flow)) => return Ok(flow),
+                Some(ChainStep::Done(flow)) => return Ok(flow),
                 // A link that does not lead backwards is corruption and must not cause an endless loop.
-                Some(Step::Back(previous)) if previous >= at => return Err(Fault::Record),
-                Some(Step::Back(_)) if self.spend().is_break() => return Ok(ControlFlow::Break(())),
-                Some(Step::Back(previous)) => at = previous,
-                None if at == newest.at => return Err(Fault::Record),
+                Some(ChainStep::Back(previous)) if previous >= at => return Err(StorageFault::Record),
+                Some(ChainStep::Back(_)) if self.spend().is_break() => return Ok(ControlFlow::Break(())),
+                Some(ChainStep::Back(previous)) => at = previous,
+                None if at == newest.at => return Err(StorageFault::Record),
                 None => break,
             }
         }
@@ -75,8 +75,13 @@ impl<'t, H: HistoryTable> Reader<'t, H> {
         if left > 0 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     }
 
-    fn read<T>(&mut self, at: Revision, mut with: impl FnMut(&Entry) -> T) -> Result<Option<T>, Fault> {
-        let near = at > self.last && at.main - self.last.main <= NEAR && self.last != Revision::default();
+    fn read<T>(
+        &mut self,
+        at: CommitRevision,
+        mut with: impl FnMut(&HistoryEntry) -> T,
+    ) -> Result<Option<T>, StorageFault> {
+        let near =
+            at > self.last && at.main - self.last.main <= NEAR && self.last != CommitRevision::default();
         self.last = at;
         if !near {
             return self.look_up(at, with);
@@ -87,7 +92,7 @@ impl<'t, H: HistoryTable> Reader<'t, H> {
         };
         for row in walk.take(STEPS) {
             let (key, bytes) = row?;
-            match Revision::from_key(key.value()).cmp(&at) {
+            match CommitRevision::from_key(key.value()).cmp(&at) {
                 std::cmp::Ordering::Less => {}
                 std::cmp::Ordering::Equal => return Ok(Some(with(&decode_history(at, bytes.value())?))),
                 std::cmp::Ordering::Greater => break,
@@ -96,7 +101,11 @@ impl<'t, H: HistoryTable> Reader<'t, H> {
         self.look_up(at, with)
     }
 
-    fn look_up<T>(&mut self, at: Revision, mut with: impl FnMut(&Entry) -> T) -> Result<Option<T>, Fault> {
+    fn look_up<T>(
+        &mut self,
+        at: CommitRevision,
+        mut with: impl FnMut(&HistoryEntry) -> T,
+    ) -> Result<Option<T>, StorageFault> {
         self.walk = None;
         match self.history.get(at.key())? {
             Some(guard) => Ok(Some(with(&decode_history(at, guard.value())?))),
@@ -105,7 +114,7 @@ impl<'t, H: HistoryTable> Reader<'t, H> {
     }
 }
 
-enum Step {
+enum ChainStep {
     Done(ControlFlow<()>),
-    Back(Revision),
+    Back(CommitRevision),
 }

@@ -4,7 +4,7 @@
 //! an append. Each entry refers to the previous version of the key, so that older versions are found from the newest
 //! one.
 
-use super::fault::Fault;
+use super::fault::StorageFault;
 use bytes::{Buf, BufMut, Bytes};
 use prost::encoding::{decode_varint, encode_varint};
 
@@ -12,26 +12,26 @@ use tortie_etcd_proto::mvccpb::KeyValue;
 
 /// The revision of one change, as in etcd: the revision of its transaction and its position in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Revision {
+pub struct CommitRevision {
     pub main: i64,
     pub sub: u32,
 }
 
-impl Revision {
+impl CommitRevision {
     /// Returns the key for the history table.
     pub fn key(self) -> (u64, u32) {
         (self.main.max(0) as u64, self.sub)
     }
 
-    pub fn from_key((main, sub): (u64, u32)) -> Revision {
-        Revision { main: i64::try_from(main).unwrap_or(i64::MAX), sub }
+    pub fn from_key((main, sub): (u64, u32)) -> CommitRevision {
+        CommitRevision { main: i64::try_from(main).unwrap_or(i64::MAX), sub }
     }
 }
 
 /// One version of a key. The value borrows from its database page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Version<'a> {
-    pub at: Revision,
+pub struct KeyVersion<'a> {
+    pub at: CommitRevision,
     pub deleted: bool,
     pub created: i64,
     pub version: i64,
@@ -39,7 +39,7 @@ pub struct Version<'a> {
     pub value: &'a [u8],
 }
 
-impl Version<'_> {
+impl KeyVersion<'_> {
     pub fn key_value(&self, key: Bytes) -> KeyValue {
         KeyValue {
             key,
@@ -54,16 +54,16 @@ impl Version<'_> {
 
 /// A version in the history with its key and the position of the previous version (zero if it is the first).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry<'a> {
+pub struct HistoryEntry<'a> {
     pub key: &'a [u8],
-    pub previous: Revision,
-    pub version: Version<'a>,
+    pub previous: CommitRevision,
+    pub version: KeyVersion<'a>,
 }
 
 const PUT: u8 = 1;
 const TOMBSTONE: u8 = 2;
 
-pub fn encode_history(entry: &Entry, out: &mut Vec<u8>) {
+pub fn encode_history(entry: &HistoryEntry, out: &mut Vec<u8>) {
     out.clear();
     out.put_u8(if entry.version.deleted { TOMBSTONE } else { PUT });
     encode_varint(entry.previous.main as u64, out);
@@ -74,46 +74,46 @@ pub fn encode_history(entry: &Entry, out: &mut Vec<u8>) {
     out.put_slice(entry.version.value);
 }
 
-pub fn decode_history(at: Revision, mut bytes: &[u8]) -> Result<Entry<'_>, Fault> {
+pub fn decode_history(at: CommitRevision, mut bytes: &[u8]) -> Result<HistoryEntry<'_>, StorageFault> {
     let deleted = kind(&mut bytes)?;
     let previous = revision(&mut bytes)?;
-    let length = usize::try_from(number(&mut bytes)?).map_err(|_| Fault::Record)?;
-    let (key, rest) = bytes.split_at_checked(length).ok_or(Fault::Record)?;
-    Ok(Entry { key, previous, version: state(rest, deleted, at)? })
+    let length = usize::try_from(number(&mut bytes)?).map_err(|_| StorageFault::Record)?;
+    let (key, rest) = bytes.split_at_checked(length).ok_or(StorageFault::Record)?;
+    Ok(HistoryEntry { key, previous, version: state(rest, deleted, at)? })
 }
 
-fn encode_state(version: &Version, out: &mut Vec<u8>) {
+fn encode_state(version: &KeyVersion, out: &mut Vec<u8>) {
     encode_varint(version.created as u64, out);
     encode_varint(version.version as u64, out);
     encode_varint(version.lease as u64, out);
 }
 
-fn state(mut bytes: &[u8], deleted: bool, at: Revision) -> Result<Version<'_>, Fault> {
+fn state(mut bytes: &[u8], deleted: bool, at: CommitRevision) -> Result<KeyVersion<'_>, StorageFault> {
     let created = number(&mut bytes)? as i64;
     let version = number(&mut bytes)? as i64;
     let lease = number(&mut bytes)? as i64;
-    Ok(Version { at, deleted, created, version, lease, value: bytes })
+    Ok(KeyVersion { at, deleted, created, version, lease, value: bytes })
 }
 
-fn kind(bytes: &mut &[u8]) -> Result<bool, Fault> {
+fn kind(bytes: &mut &[u8]) -> Result<bool, StorageFault> {
     if !bytes.has_remaining() {
-        return Err(Fault::Record);
+        return Err(StorageFault::Record);
     }
     match bytes.get_u8() {
         PUT => Ok(false),
         TOMBSTONE => Ok(true),
-        _ => Err(Fault::Record),
+        _ => Err(StorageFault::Record),
     }
 }
 
-fn revision(bytes: &mut &[u8]) -> Result<Revision, Fault> {
+fn revision(bytes: &mut &[u8]) -> Result<CommitRevision, StorageFault> {
     let main = number(bytes)? as i64;
-    let sub = u32::try_from(number(bytes)?).map_err(|_| Fault::Record)?;
-    Ok(Revision { main, sub })
+    let sub = u32::try_from(number(bytes)?).map_err(|_| StorageFault::Record)?;
+    Ok(CommitRevision { main, sub })
 }
 
-fn number(bytes: &mut &[u8]) -> Result<u64, Fault> {
-    decode_varint(bytes).map_err(|_| Fault::Record)
+fn number(bytes: &mut &[u8]) -> Result<u64, StorageFault> {
+    decode_varint(bytes).map_err(|_| StorageFault::Record)
 }
 
 #[cfg(test)]
@@ -126,17 +126,17 @@ mod tests {
         fn versions_survive_the_tables(main in 1i64.., sub: u32, created in 0i64.., version in 0i64.., lease: i64,
             deleted: bool, key: Vec<u8>, value: Vec<u8>, previous in 0i64.., previous_sub: u32)
         {
-            let at = Revision { main, sub };
-            let v = Version { at, deleted, created, version, lease, value: &value };
+            let at = CommitRevision { main, sub };
+            let v = KeyVersion { at, deleted, created, version, lease, value: &value };
             let mut out = Vec::new();
-            let entry = Entry { key: &key, previous: Revision { main: previous, sub: previous_sub }, version: v };
+            let entry = HistoryEntry { key: &key, previous: CommitRevision { main: previous, sub: previous_sub }, version: v };
             encode_history(&entry, &mut out);
             prop_assert_eq!(decode_history(at, &out).unwrap(), entry);
         }
 
         #[test]
         fn garbage_is_refused_not_fatal(bytes: Vec<u8>) {
-            let _ = decode_history(Revision::default(), &bytes);
+            let _ = decode_history(CommitRevision::default(), &bytes);
         }
     }
 }

@@ -6,13 +6,13 @@ use tonic::{Code, Status};
 /// A valid request that was rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text}")]
-pub struct Refusal {
+pub struct RequestRejection {
     pub code: Code,
     pub text: &'static str,
 }
 
-impl From<Refusal> for Status {
-    fn from(refusal: Refusal) -> Status {
+impl From<RequestRejection> for Status {
+    fn from(refusal: RequestRejection) -> Status {
         Status::new(refusal.code, refusal.text)
     }
 }
@@ -26,8 +26,8 @@ pub fn success() -> HeaderMap {
 
 macro_rules! refusals {
     ($($name:ident = $code:ident, $text:literal;)*) => {
-        impl Refusal {
-            $(pub const $name: Refusal = Refusal { code: Code::$code, text: $text };)*
+        impl RequestRejection {
+            $(pub const $name: RequestRejection = RequestRejection { code: Code::$code, text: $text };)*
         }
     };
 }

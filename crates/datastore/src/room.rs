@@ -4,7 +4,7 @@
 //! allocated blocks beside the database. When a write to the database finds no space, a piece of the reserve is
 //! released to the file system and the write is retried; puts have been rejected long before that.
 
-use super::fault::Fault;
+use super::fault::StorageFault;
 use rustix::fs::{FallocateFlags, fallocate, statvfs};
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -31,40 +31,44 @@ pub fn available(dir: &Path) -> io::Result<u64> {
 }
 
 /// Returns an error unless a file of `needed` bytes fits into the file system of a directory.
-pub fn check(dir: &Path, needed: u64) -> Result<(), Fault> {
+pub fn check(dir: &Path, needed: u64) -> Result<(), StorageFault> {
     let available = available(dir)?;
-    if available < needed { Err(Fault::NoRoom { dir: dir.to_owned(), needed, available }) } else { Ok(()) }
+    if available < needed {
+        Err(StorageFault::NoRoom { dir: dir.to_owned(), needed, available })
+    } else {
+        Ok(())
+    }
 }
 
 /// The purpose for which the reserve is used, which determines how far it may be used up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Use {
+pub enum ReserveUse {
     Writing,
     Opening,
 }
 
 #[derive(Debug)]
-pub struct Reserve {
+pub struct DiskReserve {
     path: PathBuf,
-    held: Mutex<Held>,
+    held: Mutex<ReserveFile>,
 }
 
 #[derive(Debug, Default)]
-struct Held {
+struct ReserveFile {
     file: Option<File>,
     bytes: u64,
 }
 
-impl Reserve {
+impl DiskReserve {
     /// Opens the existing reserve of a data directory; `hold` restores its full size.
-    pub fn open(dir: &Path) -> Reserve {
+    pub fn open(dir: &Path) -> DiskReserve {
         let path = dir.join(FILE_NAME);
-        let mut held = Held::default();
+        let mut held = ReserveFile::default();
         if let Ok(file) = OpenOptions::new().read(true).write(true).open(&path) {
             held.bytes = file.metadata().map_or(0, |metadata| metadata.len());
             held.file = Some(file);
         }
-        Reserve { path, held: Mutex::new(held) }
+        DiskReserve { path, held: Mutex::new(held) }
     }
 
     /// Returns whether the reserve is complete; restores it if the disk has enough space.
@@ -82,7 +86,7 @@ impl Reserve {
         }
     }
 
-    fn fill(&self, held: &mut Held) -> io::Result<bool> {
+    fn fill(&self, held: &mut ReserveFile) -> io::Result<bool> {
         let dir = self.path.parent().unwrap_or(Path::new("."));
         if available(dir)? < RESERVE_BYTES - held.bytes + MARGIN_BYTES {
             return Ok(false);
@@ -111,10 +115,10 @@ impl Reserve {
     }
 
     /// Releases a piece to the file system. Returns false if nothing is left for this use.
-    pub fn release(&self, what_for: Use) -> bool {
+    pub fn release(&self, what_for: ReserveUse) -> bool {
         let floor = match what_for {
-            Use::Writing => LAST_BYTES,
-            Use::Opening => 0,
+            ReserveUse::Writing => LAST_BYTES,
+            ReserveUse::Opening => 0,
         };
         let mut held = self.held();
         if held.bytes <= floor {
@@ -130,7 +134,7 @@ impl Reserve {
         }
     }
 
-    fn held(&self) -> MutexGuard<'_, Held> {
+    fn held(&self) -> MutexGuard<'_, ReserveFile> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -147,13 +151,13 @@ fn pages(bytes: u64) -> u64 {
 
 /// Skips the check of available space before a commit while there is plenty of it.
 #[derive(Debug, Default)]
-pub struct Plenty {
+pub struct SpaceCheckCache {
     looked: Option<Instant>,
     /// Number of bytes that may be written before the next check.
     left: u64,
 }
 
-impl Plenty {
+impl SpaceCheckCache {
     /// Minimum space that counts as plenty: more than other processes on the same disk can write between two checks.
     const FROM_BYTES: u64 = 1 << 30;
     const INTERVAL: Duration = Duration::from_millis(100);
@@ -188,18 +192,18 @@ mod tests {
 
     #[test]
     fn plenty_of_room_is_looked_at_again_in_time() {
-        let mut plenty = Plenty::default();
+        let mut plenty = SpaceCheckCache::default();
         let now = Instant::now();
         assert!(!plenty.covers(0, now), "nobody has looked yet");
-        plenty.found(Plenty::FROM_BYTES - 1, now);
+        plenty.found(SpaceCheckCache::FROM_BYTES - 1, now);
         assert!(!plenty.covers(1, now), "there is not that much");
-        plenty.found(Plenty::FROM_BYTES, now);
-        let half = Plenty::FROM_BYTES / 64 / 3 / 2;
+        plenty.found(SpaceCheckCache::FROM_BYTES, now);
+        let half = SpaceCheckCache::FROM_BYTES / 64 / 3 / 2;
         assert!(plenty.covers(half, now) && plenty.covers(half, now));
         assert!(!plenty.covers(half, now), "enough was written");
-        plenty.found(Plenty::FROM_BYTES, now);
-        assert!(plenty.covers(1, now + Plenty::INTERVAL / 2));
-        assert!(!plenty.covers(1, now + Plenty::INTERVAL));
+        plenty.found(SpaceCheckCache::FROM_BYTES, now);
+        assert!(plenty.covers(1, now + SpaceCheckCache::INTERVAL / 2));
+        assert!(!plenty.covers(1, now + SpaceCheckCache::INTERVAL));
         plenty.found(0, now);
         assert!(!plenty.covers(0, now));
     }

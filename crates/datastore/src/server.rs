@@ -1,17 +1,17 @@
 //! The server: opens the store, listens, and serves until it is stopped.
 
-use super::acknowledged::Acknowledged;
-use super::core::{Core, Write};
+use super::acknowledged::AcknowledgedFile;
+use super::core::{StoreCore, WriteRequest};
 use super::directory::OpenError;
-use super::fault::Fault;
+use super::fault::StorageFault;
 use super::lessor::Lessor;
-use super::limits::AnswerBudget;
-use super::listener::{Listener, connection_limit};
-use super::options::{AutoCompaction, Listen, Options};
-use super::service::{Intake, Service};
-use super::tls::Tls;
-use super::watch::Hub;
-use super::writer::{Writer, WriterLoop};
+use super::limits::ResponseBudget;
+use super::listener::{StoreListener, connection_limit};
+use super::options::{AutoCompaction, ListenAddress, StoreOptions};
+use super::service::{RequestIntake, StoreService};
+use super::tls::ListenerTls;
+use super::watch::WatchHub;
+use super::writer::{StoreWriter, WriterLoop};
 use futures::StreamExt;
 use redb::Database;
 use std::collections::VecDeque;
@@ -40,48 +40,50 @@ const DRAIN: Duration = Duration::from_secs(3);
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     #[error("the store stopped: {0}")]
-    Storage(#[from] Fault),
+    Storage(#[from] StorageFault),
     #[error("{0}")]
     Network(#[from] io::Error),
     #[error("{0}")]
     Transport(#[from] tonic::transport::Error),
 }
 
-pub struct Server {
-    service: Service,
-    writer: Writer,
+pub struct StoreServer {
+    service: StoreService,
+    writer: StoreWriter,
     writer_loop: WriterLoop,
     lifetime: Weak<Database>,
-    listeners: Vec<Listener>,
+    listeners: Vec<StoreListener>,
     auto_compaction: AutoCompaction,
-    acknowledged: Option<Arc<Acknowledged>>,
+    acknowledged: Option<Arc<AcknowledgedFile>>,
     stop: watch::Sender<bool>,
 }
 
-impl Server {
+impl StoreServer {
     /// Opens or creates the data directory and starts to listen; no request is answered before `serve`.
-    pub fn open(options: &Options) -> Result<Server, OpenError> {
-        let core = Core::open(&options.data_dir, options.quota_bytes)?;
-        let tls = options.tls.clone().map(Tls::new).transpose()?.map(Arc::new);
-        let bind = |listen| Listener::bind(listen, options, tls.as_ref());
+    pub fn open(options: &StoreOptions) -> Result<StoreServer, OpenError> {
+        let core = StoreCore::open(&options.data_dir, options.quota_bytes)?;
+        let tls = options.tls.clone().map(ListenerTls::new).transpose()?.map(Arc::new);
+        let bind = |listen| StoreListener::bind(listen, options, tls.as_ref());
         let listeners = options.listen.iter().map(bind).collect::<Result<Vec<_>, _>>()?;
-        let corrupt =
-            |fault: Fault| OpenError::Corrupt { dir: options.data_dir.clone(), reason: fault.to_string() };
+        let corrupt = |fault: StorageFault| OpenError::Corrupt {
+            dir: options.data_dir.clone(),
+            reason: fault.to_string(),
+        };
         let latest = core.latest().clone();
         let lifetime = core.lifetime();
         let acknowledged = core.acknowledged().cloned();
         let leases = latest.get().leases().map_err(corrupt)?;
         let lessor = Arc::new(Lessor::new(leases, Instant::now()));
-        let hub = Arc::new(Hub::new(latest.clone()));
+        let hub = Arc::new(WatchHub::new(latest.clone()));
         let (stop, stopped) = watch::channel(false);
         let (writer, writer_loop) = WriterLoop::new(core, lessor.clone(), hub.clone());
-        let service = Service {
+        let service = StoreService {
             writer: writer.clone(),
             identity: latest.get().identity,
             latest,
             lessor,
             hub,
-            answers: AnswerBudget::default(),
+            answers: ResponseBudget::default(),
             tokens: Arc::default(),
             checking: Arc::new(Semaphore::new(1)),
             hashing: Arc::new(Semaphore::new(2)),
@@ -90,21 +92,38 @@ impl Server {
             stop: stopped,
         };
         let auto_compaction = options.auto_compaction;
-        Ok(Server { service, writer, writer_loop, lifetime, listeners, auto_compaction, acknowledged, stop })
+        Ok(StoreServer {
+            service,
+            writer,
+            writer_loop,
+            lifetime,
+            listeners,
+            auto_compaction,
+            acknowledged,
+            stop,
+        })
     }
 
     /// Returns the addresses on which it listens, with the ports that were assigned.
-    pub fn local_addrs(&self) -> Vec<Listen> {
-        self.listeners.iter().map(Listener::url).collect()
+    pub fn local_addrs(&self) -> Vec<ListenAddress> {
+        self.listeners.iter().map(StoreListener::url).collect()
     }
 
     /// Serves until `shutdown` completes. Afterwards everything acknowledged is on disk and the directory is
     /// unlocked.
     pub async fn serve(self, shutdown: impl Future<Output = ()>) -> Result<(), ServeError> {
-        let Server { service, writer, writer_loop, lifetime, listeners, auto_compaction, acknowledged, stop } =
-            self;
+        let StoreServer {
+            service,
+            writer,
+            writer_loop,
+            lifetime,
+            listeners,
+            auto_compaction,
+            acknowledged,
+            stop,
+        } = self;
         let (ended, mut has_ended) = watch::channel(false);
-        let writing: JoinHandle<Result<(), Fault>> =
+        let writing: JoinHandle<Result<(), StorageFault>> =
             std::thread::Builder::new().name("store-writer".to_owned()).spawn(move || {
                 let result = writer_loop.run();
                 let _ = ended.send(true);
@@ -116,7 +135,7 @@ impl Server {
             chores.spawn(sync_acknowledged(acknowledged));
         }
         chores.spawn(compact_in_time(service.clone(), auto_compaction));
-        let intake = Arc::new(Intake::default());
+        let intake = Arc::new(RequestIntake::default());
         chores.spawn(intake.clone().sweep());
 
         let mut stopping = stop.subscribe();
@@ -172,10 +191,10 @@ fn joined(result: Result<Result<(), ServeError>, tokio::task::JoinError>) -> Res
 }
 
 async fn serve_on(
-    listener: Listener,
+    listener: StoreListener,
     routes: Routes,
     limit: Arc<Semaphore>,
-    intake: Arc<Intake>,
+    intake: Arc<RequestIntake>,
     mut stop: watch::Receiver<bool>,
 ) -> Result<(), ServeError> {
     let server = tonic::transport::Server::builder()
@@ -188,7 +207,7 @@ async fn serve_on(
     Ok(server.serve_with_incoming_shutdown(listener.incoming(limit)?, stopped).await?)
 }
 
-async fn revoke_expired(lessor: Arc<Lessor>, writer: Writer) {
+async fn revoke_expired(lessor: Arc<Lessor>, writer: StoreWriter) {
     let mut interval = tokio::time::interval(LEASE_INTERVAL);
     loop {
         interval.tick().await;
@@ -197,7 +216,7 @@ async fn revoke_expired(lessor: Arc<Lessor>, writer: Writer) {
         let revoke = |id| {
             let writer = &writer;
             async move {
-                if let Err(refusal) = writer.write(Write::Revoke { id }).await {
+                if let Err(refusal) = writer.write(WriteRequest::Revoke { id }).await {
                     tracing::debug!("cannot revoke lease {id:x}: {refusal}");
                 }
             }
@@ -206,7 +225,7 @@ async fn revoke_expired(lessor: Arc<Lessor>, writer: Writer) {
     }
 }
 
-async fn sync_acknowledged(acknowledged: Arc<Acknowledged>) {
+async fn sync_acknowledged(acknowledged: Arc<AcknowledgedFile>) {
     let mut interval = tokio::time::interval(SYNC_INTERVAL);
     loop {
         interval.tick().await;
@@ -217,7 +236,7 @@ async fn sync_acknowledged(acknowledged: Arc<Acknowledged>) {
     }
 }
 
-async fn compact_in_time(service: Service, how: AutoCompaction) {
+async fn compact_in_time(service: StoreService, how: AutoCompaction) {
     /// The period is divided into this many steps, so that only slightly more history than configured is kept.
     const STEPS: u32 = 10;
     const CHECK: Duration = Duration::from_secs(300);
@@ -240,7 +259,7 @@ async fn compact_in_time(service: Service, how: AutoCompaction) {
         let Some(revision) = seen.pop_front().filter(|revision| *revision > state.compacted.max(1)) else {
             continue;
         };
-        match service.writer.write(Write::Compact { revision }).await {
+        match service.writer.write(WriteRequest::Compact { revision }).await {
             Ok(_) => tracing::debug!("compacted revisions before {revision}"),
             Err(refusal) => tracing::debug!("cannot compact revision {revision}: {refusal}"),
         }

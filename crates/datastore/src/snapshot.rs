@@ -1,17 +1,17 @@
 //! The store as of one commit; all readers use it.
 
 use super::auth::AuthState;
-use super::batch::{LEASES, State, lease_keys};
-use super::directory::{self, Identity};
-use super::encoded::Encoded;
-use super::fault::Fault;
+use super::batch::{LEASES, StoreState, lease_keys};
+use super::directory::{self, StoreIdentity};
+use super::encoded::EncodedRange;
+use super::fault::StorageFault;
 use super::file::DataFile;
-use super::index::Index;
-use super::limits::{Allowance, MAX_WRITE_ANSWER_BYTES, READ_WORK, WRITE_WORK, Work};
+use super::index::VersionIndex;
+use super::limits::{MAX_WRITE_ANSWER_BYTES, READ_WORK, ResponseAllowance, WRITE_WORK, WorkBudget};
 use super::range;
-use super::refusal::Refusal;
+use super::refusal::RequestRejection;
 use super::txn;
-use super::view::{HISTORY, LEASE_KEYS, View};
+use super::view::{HISTORY, LEASE_KEYS, RevisionView};
 use redb::{
     Database, Durability, Key, ReadOnlyTable, ReadTransaction, ReadableDatabase, ReadableTable,
     TableDefinition, Value,
@@ -22,31 +22,31 @@ use tortie_etcd_proto::etcdserverpb::{
     DeleteRangeRequest, RangeRequest, RangeResponse, TxnRequest, TxnResponse,
 };
 
-pub type History = ReadOnlyTable<(u64, u32), &'static [u8]>;
+pub type SnapshotHistory = ReadOnlyTable<(u64, u32), &'static [u8]>;
 
 /// A consistent view of the store. It pins its pages in the file as long as it lives, so it must not be kept longer
 /// than a request.
-pub struct Snapshot {
-    pub state: State,
-    pub identity: Identity,
+pub struct StoreSnapshot {
+    pub state: StoreState,
+    pub identity: StoreIdentity,
     pub auth: Arc<AuthState>,
-    pub index: Index,
-    pub history: History,
+    pub index: VersionIndex,
+    pub history: SnapshotHistory,
     transaction: ReadTransaction,
     /// Defragmentation replaces the database; readers finish on the one with which they started.
     _database: Arc<Database>,
 }
 
-impl Snapshot {
+impl StoreSnapshot {
     pub fn take(
         database: &Arc<Database>,
-        identity: Identity,
-        state: State,
+        identity: StoreIdentity,
+        state: StoreState,
         auth: Arc<AuthState>,
-        index: Index,
-    ) -> Result<Snapshot, Fault> {
+        index: VersionIndex,
+    ) -> Result<StoreSnapshot, StorageFault> {
         let transaction = database.begin_read()?;
-        Ok(Snapshot {
+        Ok(StoreSnapshot {
             state,
             identity,
             auth,
@@ -57,8 +57,8 @@ impl Snapshot {
         })
     }
 
-    pub fn view<'t>(&'t self, work: &'t Work) -> View<'t, History> {
-        View {
+    pub fn view<'t>(&'t self, work: &'t WorkBudget) -> RevisionView<'t, SnapshotHistory> {
+        RevisionView {
             work,
             index: &self.index,
             history: &self.history,
@@ -70,30 +70,30 @@ impl Snapshot {
     pub fn range(
         &self,
         request: &RangeRequest,
-        allowance: &mut Allowance,
-    ) -> Result<Result<RangeResponse, Refusal>, Fault> {
-        range::range(&self.view(&Work::new(READ_WORK)), request, allowance)
+        allowance: &mut ResponseAllowance,
+    ) -> Result<Result<RangeResponse, RequestRejection>, StorageFault> {
+        range::range(&self.view(&WorkBudget::new(READ_WORK)), request, allowance)
     }
 
     /// Returns an encoded range in key order.
     pub fn encoded_range(
         &self,
         request: &RangeRequest,
-        allowance: &mut Allowance,
-    ) -> Result<Result<Encoded, Refusal>, Fault> {
-        range::encoded(&self.view(&Work::new(READ_WORK)), self.identity, request, allowance)
+        allowance: &mut ResponseAllowance,
+    ) -> Result<Result<EncodedRange, RequestRejection>, StorageFault> {
+        range::encoded(&self.view(&WorkBudget::new(READ_WORK)), self.identity, request, allowance)
     }
 
     /// Executes a read-only transaction.
     pub fn txn(
         &self,
         request: &TxnRequest,
-        allowance: &mut Allowance,
-    ) -> Result<Result<TxnResponse, Refusal>, Fault> {
-        txn::read(&self.view(&Work::new(READ_WORK)), request, allowance)
+        allowance: &mut ResponseAllowance,
+    ) -> Result<Result<TxnResponse, RequestRejection>, StorageFault> {
+        txn::read(&self.view(&WorkBudget::new(READ_WORK)), request, allowance)
     }
 
-    pub fn leases(&self) -> Result<Vec<(i64, i64)>, Fault> {
+    pub fn leases(&self) -> Result<Vec<(i64, i64)>, StorageFault> {
         self.transaction
             .open_table(LEASES)?
             .range::<i64>(..)?
@@ -102,9 +102,12 @@ impl Snapshot {
     }
 
     /// Returns an error if the response to a deletion, including the deleted values, would be too large.
-    pub fn measure_delete(&self, request: &DeleteRangeRequest) -> Result<Result<(), Refusal>, Fault> {
-        let mut allowance = Allowance::new(MAX_WRITE_ANSWER_BYTES);
-        let work = Work::new(WRITE_WORK);
+    pub fn measure_delete(
+        &self,
+        request: &DeleteRangeRequest,
+    ) -> Result<Result<(), RequestRejection>, StorageFault> {
+        let mut allowance = ResponseAllowance::new(MAX_WRITE_ANSWER_BYTES);
+        let work = WorkBudget::new(WRITE_WORK);
         range::measure_delete(&self.view(&work), request, &mut allowance)?;
         Ok(self.view(&work).check_work().and(allowance.check()))
     }
@@ -113,8 +116,8 @@ impl Snapshot {
     pub fn lease_keys(
         &self,
         id: i64,
-        allowance: &mut Allowance,
-    ) -> Result<Result<Vec<Vec<u8>>, Refusal>, Fault> {
+        allowance: &mut ResponseAllowance,
+    ) -> Result<Result<Vec<Vec<u8>>, RequestRejection>, StorageFault> {
         let keys = lease_keys(&self.transaction.open_table(LEASE_KEYS)?, id, |key| {
             allowance.take(range::KEY_VALUE_BYTES + key.len())
         })?;
@@ -129,7 +132,7 @@ impl Snapshot {
     }
 
     /// Writes this state as a separate, compact database, which is durable on return.
-    pub fn copy_to(&self, file: File) -> Result<DataFile, Fault> {
+    pub fn copy_to(&self, file: File) -> Result<DataFile, StorageFault> {
         let data = DataFile::trusted(file, None);
         let database = directory::builder().create_with_backend(data.clone())?;
         copy_table(&database, HISTORY, &self.history)?;
@@ -151,7 +154,7 @@ fn copy_table<K: Key + 'static, V: Value + 'static>(
     database: &Database,
     definition: TableDefinition<'static, K, V>,
     from: &ReadOnlyTable<K, V>,
-) -> Result<(), Fault> {
+) -> Result<(), StorageFault> {
     const PIECE: usize = 4096;
     let mut rows = from.iter()?.peekable();
     loop {
@@ -172,20 +175,20 @@ fn copy_table<K: Key + 'static, V: Value + 'static>(
 }
 
 /// The newest durable state.
-pub struct Latest {
-    snapshot: RwLock<Arc<Snapshot>>,
+pub struct LatestSnapshot {
+    snapshot: RwLock<Arc<StoreSnapshot>>,
 }
 
-impl Latest {
-    pub fn new(snapshot: Snapshot) -> Latest {
-        Latest { snapshot: RwLock::new(Arc::new(snapshot)) }
+impl LatestSnapshot {
+    pub fn new(snapshot: StoreSnapshot) -> LatestSnapshot {
+        LatestSnapshot { snapshot: RwLock::new(Arc::new(snapshot)) }
     }
 
-    pub fn get(&self) -> Arc<Snapshot> {
+    pub fn get(&self) -> Arc<StoreSnapshot> {
         self.snapshot.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    pub fn set(&self, snapshot: Snapshot) {
+    pub fn set(&self, snapshot: StoreSnapshot) {
         *self.snapshot.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(snapshot);
     }
 }

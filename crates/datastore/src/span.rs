@@ -3,46 +3,46 @@
 use bytes::Bytes;
 use std::ops::Bound;
 
-pub type Bounds<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
+pub type KeyBounds<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Span {
+pub enum KeySpan {
     Key(Bytes),
     Range(Bytes, Bytes),
     From(Bytes),
 }
 
-impl Span {
-    pub fn new(key: &Bytes, range_end: &Bytes) -> Span {
+impl KeySpan {
+    pub fn new(key: &Bytes, range_end: &Bytes) -> KeySpan {
         match range_end.as_ref() {
-            [] => Span::Key(key.clone()),
-            [0] => Span::From(key.clone()),
-            _ => Span::Range(key.clone(), range_end.clone()),
+            [] => KeySpan::Key(key.clone()),
+            [0] => KeySpan::From(key.clone()),
+            _ => KeySpan::Range(key.clone(), range_end.clone()),
         }
     }
 
     pub fn contains(&self, key: &[u8]) -> bool {
         match self {
-            Span::Key(only) => key == only,
-            Span::Range(from, end) => key >= from && key < end,
-            Span::From(from) => key >= from,
+            KeySpan::Key(only) => key == only,
+            KeySpan::Range(from, end) => key >= from && key < end,
+            KeySpan::From(from) => key >= from,
         }
     }
 
     /// Returns the bounds for an ordered scan; `None` if the range is empty.
-    pub fn bounds(&self) -> Option<Bounds<'_>> {
+    pub fn bounds(&self) -> Option<KeyBounds<'_>> {
         match self {
-            Span::Key(only) => Some((Bound::Included(only), Bound::Included(only))),
-            Span::Range(from, end) if from < end => Some((Bound::Included(from), Bound::Excluded(end))),
-            Span::Range(..) => None,
-            Span::From(from) => Some((Bound::Included(from), Bound::Unbounded)),
+            KeySpan::Key(only) => Some((Bound::Included(only), Bound::Included(only))),
+            KeySpan::Range(from, end) if from < end => Some((Bound::Included(from), Bound::Excluded(end))),
+            KeySpan::Range(..) => None,
+            KeySpan::From(from) => Some((Bound::Included(from), Bound::Unbounded)),
         }
     }
 
     /// Returns the prefix if the range consists of exactly the keys with that prefix.
     pub fn prefix(&self) -> Option<&Bytes> {
         match self {
-            Span::Range(from, end) if is_prefix_end(from, end) => Some(from),
+            KeySpan::Range(from, end) if is_prefix_end(from, end) => Some(from),
             _ => None,
         }
     }
@@ -60,8 +60,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn span(key: &[u8], end: &[u8]) -> Span {
-        Span::new(&Bytes::copy_from_slice(key), &Bytes::copy_from_slice(end))
+    fn span(key: &[u8], end: &[u8]) -> KeySpan {
+        KeySpan::new(&Bytes::copy_from_slice(key), &Bytes::copy_from_slice(end))
     }
 
     #[test]

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 use tokio_rustls::TlsAcceptor;
-use tortie_tls::{Reloading, TlsError, TlsFiles};
+use tortie_tls::{TlsError, TlsFiles, TlsReloader};
 
-pub struct Tls(Reloading<TlsAcceptor>);
+pub struct ListenerTls(TlsReloader<TlsAcceptor>);
 
-impl Tls {
-    pub fn new(files: TlsFiles) -> Result<Tls, TlsError> {
-        Reloading::new(files, acceptor).map(Tls)
+impl ListenerTls {
+    pub fn new(files: TlsFiles) -> Result<ListenerTls, TlsError> {
+        TlsReloader::new(files, acceptor).map(ListenerTls)
     }
 
     /// Returns an acceptor for a new connection, based on the current files.

@@ -1,13 +1,13 @@
 //! Transactions: evaluate the comparisons on every level, check the requirements of the chosen branches, then apply
 //! them.
 
-use super::batch::Batch;
-use super::fault::Fault;
-use super::limits::{Allowance, MAX_WRITE_ANSWER_BYTES, WRITE_WORK};
+use super::batch::WriteBatch;
+use super::fault::StorageFault;
+use super::limits::{MAX_WRITE_ANSWER_BYTES, ResponseAllowance, WRITE_WORK};
 use super::range;
-use super::refusal::Refusal;
-use super::span::Span;
-use super::view::{HistoryTable, View};
+use super::refusal::RequestRejection;
+use super::span::KeySpan;
+use super::view::{HistoryTable, RevisionView};
 use std::cmp::Ordering;
 use std::ops::ControlFlow;
 use tortie_etcd_proto::etcdserverpb::compare::{CompareResult, CompareTarget, TargetUnion};
@@ -18,15 +18,18 @@ use tortie_etcd_proto::etcdserverpb::{
 };
 
 /// The branch that each transaction takes, decided before anything changes.
-struct Path<'r> {
+struct TxnPath<'r> {
     succeeded: bool,
     ops: &'r [RequestOp],
     /// One for each nested transaction among `ops`, in order.
-    nested: Vec<Path<'r>>,
+    nested: Vec<TxnPath<'r>>,
 }
 
 /// Executes a transaction that may write.
-pub fn write(batch: &mut Batch, request: &TxnRequest) -> Result<Result<TxnResponse, Refusal>, Fault> {
+pub fn write(
+    batch: &mut WriteBatch,
+    request: &TxnRequest,
+) -> Result<Result<TxnResponse, RequestRejection>, StorageFault> {
     batch.work.set(WRITE_WORK);
     let path = choose(&batch.view(), request)?;
     if let Err(refusal) = batch.view().check_work() {
@@ -38,7 +41,7 @@ pub fn write(batch: &mut Batch, request: &TxnRequest) -> Result<Result<TxnRespon
     if let Err(refusal) = check_ranges(&batch.view(), &path) {
         return Ok(Err(refusal));
     }
-    let mut allowance = Allowance::new(MAX_WRITE_ANSWER_BYTES);
+    let mut allowance = ResponseAllowance::new(MAX_WRITE_ANSWER_BYTES);
     measure(&batch.view(), &path, &mut allowance)?;
     if let Err(refusal) = batch.view().check_work().and(allowance.check()) {
         return Ok(Err(refusal));
@@ -51,10 +54,10 @@ pub fn write(batch: &mut Batch, request: &TxnRequest) -> Result<Result<TxnRespon
 
 /// Executes a transaction of which neither branch can write.
 pub fn read<H: HistoryTable>(
-    view: &View<H>,
+    view: &RevisionView<H>,
     request: &TxnRequest,
-    allowance: &mut Allowance,
-) -> Result<Result<TxnResponse, Refusal>, Fault> {
+    allowance: &mut ResponseAllowance,
+) -> Result<Result<TxnResponse, RequestRejection>, StorageFault> {
     let path = choose(view, request)?;
     if let Err(refusal) = check_ranges(view, &path) {
         return Ok(Err(refusal));
@@ -68,7 +71,10 @@ pub fn read<H: HistoryTable>(
     Ok(Ok(response))
 }
 
-fn choose<'r, H: HistoryTable>(view: &View<H>, request: &'r TxnRequest) -> Result<Path<'r>, Fault> {
+fn choose<'r, H: HistoryTable>(
+    view: &RevisionView<H>,
+    request: &'r TxnRequest,
+) -> Result<TxnPath<'r>, StorageFault> {
     let mut succeeded = true;
     for compare in &request.compare {
         if !holds(view, compare)? {
@@ -83,12 +89,12 @@ fn choose<'r, H: HistoryTable>(view: &View<H>, request: &'r TxnRequest) -> Resul
             nested.push(choose(view, inner)?);
         }
     }
-    Ok(Path { succeeded, ops, nested })
+    Ok(TxnPath { succeeded, ops, nested })
 }
 
 /// Returns whether every key of the range satisfies the comparison. A missing key compares as zero, but has no value.
-fn holds<H: HistoryTable>(view: &View<H>, compare: &Compare) -> Result<bool, Fault> {
-    let span = Span::new(&compare.key, &compare.range_end);
+fn holds<H: HistoryTable>(view: &RevisionView<H>, compare: &Compare) -> Result<bool, StorageFault> {
+    let span = KeySpan::new(&compare.key, &compare.range_end);
     let (mut found, mut all) = (false, true);
     view.visit(&span, view.revision, |_, version| {
         found = true;
@@ -131,13 +137,15 @@ fn satisfies(compare: &Compare, number: i64, value: &[u8]) -> bool {
 
 /// Checks the puts. The operations are checked in the order in which they would be applied, so that of several errors
 /// the client gets the same one as from etcd.
-fn check_puts(batch: &mut Batch, path: &Path) -> Result<Result<(), Refusal>, Fault> {
+fn check_puts(batch: &mut WriteBatch, path: &TxnPath) -> Result<Result<(), RequestRejection>, StorageFault> {
     let mut nested = path.nested.iter();
     for op in path.ops {
         let outcome = match &op.request {
             // In the reverse order of a single put; clients can observe the difference.
-            Some(Request::RequestPut(put)) if !batch.has_kept(put)? => Err(Refusal::KEY_NOT_FOUND),
-            Some(Request::RequestPut(put)) if !batch.has_lease(put)? => Err(Refusal::LEASE_NOT_FOUND),
+            Some(Request::RequestPut(put)) if !batch.has_kept(put)? => Err(RequestRejection::KEY_NOT_FOUND),
+            Some(Request::RequestPut(put)) if !batch.has_lease(put)? => {
+                Err(RequestRejection::LEASE_NOT_FOUND)
+            }
             Some(Request::RequestTxn(_)) => match nested.next() {
                 Some(inner) => check_puts(batch, inner)?,
                 None => Ok(()),
@@ -151,13 +159,13 @@ fn check_puts(batch: &mut Batch, path: &Path) -> Result<Result<(), Refusal>, Fau
     Ok(Ok(()))
 }
 
-fn check_ranges<H: HistoryTable>(view: &View<H>, path: &Path) -> Result<(), Refusal> {
+fn check_ranges<H: HistoryTable>(view: &RevisionView<H>, path: &TxnPath) -> Result<(), RequestRejection> {
     let mut nested = path.nested.iter();
     for op in path.ops {
         match &op.request {
             // Elsewhere a negative revision means the newest; in transactions etcd checks more strictly.
             Some(Request::RequestRange(range)) if range.revision != 0 && range.revision < view.compacted => {
-                return Err(Refusal::COMPACTED);
+                return Err(RequestRejection::COMPACTED);
             }
             Some(Request::RequestRange(range)) => {
                 view.resolve(range.revision)?;
@@ -173,7 +181,11 @@ fn check_ranges<H: HistoryTable>(view: &View<H>, path: &Path) -> Result<(), Refu
 
 /// Counts the work and the memory of the response, based on the state before the transaction; the values that it puts
 /// itself are small.
-fn measure<H: HistoryTable>(view: &View<H>, path: &Path, allowance: &mut Allowance) -> Result<(), Fault> {
+fn measure<H: HistoryTable>(
+    view: &RevisionView<H>,
+    path: &TxnPath,
+    allowance: &mut ResponseAllowance,
+) -> Result<(), StorageFault> {
     let mut nested = path.nested.iter();
     for op in path.ops {
         match &op.request {
@@ -194,7 +206,7 @@ fn measure<H: HistoryTable>(view: &View<H>, path: &Path, allowance: &mut Allowan
     Ok(())
 }
 
-fn apply(batch: &mut Batch, path: &Path) -> Result<TxnResponse, Fault> {
+fn apply(batch: &mut WriteBatch, path: &TxnPath) -> Result<TxnResponse, StorageFault> {
     let mut nested = path.nested.iter();
     let mut responses = Vec::with_capacity(path.ops.len());
     for op in path.ops {
@@ -216,10 +228,10 @@ fn apply(batch: &mut Batch, path: &Path) -> Result<TxnResponse, Fault> {
 }
 
 fn answer<H: HistoryTable>(
-    view: &View<H>,
-    path: &Path,
-    allowance: &mut Allowance,
-) -> Result<TxnResponse, Fault> {
+    view: &RevisionView<H>,
+    path: &TxnPath,
+    allowance: &mut ResponseAllowance,
+) -> Result<TxnResponse, StorageFault> {
     let mut nested = path.nested.iter();
     let mut responses = Vec::with_capacity(path.ops.len());
     for op in path.ops {

@@ -1,12 +1,12 @@
 //! Reads the store at a revision, in the same way within a write and from a snapshot.
 
-use super::fault::Fault;
-use super::index::Index;
-use super::limits::Work;
-use super::reader::Reader;
-use super::record::Version;
-use super::refusal::Refusal;
-use super::span::{Bounds, Span};
+use super::fault::StorageFault;
+use super::index::VersionIndex;
+use super::limits::WorkBudget;
+use super::reader::HistoryReader;
+use super::record::KeyVersion;
+use super::refusal::RequestRejection;
+use super::span::{KeyBounds, KeySpan};
 use redb::{ReadableTable, TableDefinition};
 use std::ops::ControlFlow;
 
@@ -18,38 +18,38 @@ pub trait HistoryTable: ReadableTable<(u64, u32), &'static [u8]> {}
 impl<T: ReadableTable<(u64, u32), &'static [u8]>> HistoryTable for T {}
 
 /// The store as of `revision`, which is the newest that this view can see.
-pub struct View<'t, H> {
-    pub index: &'t Index,
+pub struct RevisionView<'t, H> {
+    pub index: &'t VersionIndex,
     pub history: &'t H,
     pub revision: i64,
     pub compacted: i64,
     /// Remaining number of versions that may be examined; at zero every visit ends early.
-    pub work: &'t Work,
+    pub work: &'t WorkBudget,
 }
 
-impl<H: HistoryTable> View<'_, H> {
+impl<H: HistoryTable> RevisionView<'_, H> {
     /// Returns the revision at which a request for `wanted` is answered; zero and negative values mean the newest.
-    pub fn resolve(&self, wanted: i64) -> Result<i64, Refusal> {
+    pub fn resolve(&self, wanted: i64) -> Result<i64, RequestRejection> {
         match wanted {
-            future if future > self.revision => Err(Refusal::FUTURE_REVISION),
+            future if future > self.revision => Err(RequestRejection::FUTURE_REVISION),
             newest if newest <= 0 => Ok(self.revision),
-            past if past < self.compacted => Err(Refusal::COMPACTED),
+            past if past < self.compacted => Err(RequestRejection::COMPACTED),
             revision => Ok(revision),
         }
     }
 
     /// Returns an error if visits ended early because the work limit was reached.
-    pub fn check_work(&self) -> Result<(), Refusal> {
-        if self.work.get() == 0 { Err(Refusal::TOO_MUCH_WORK) } else { Ok(()) }
+    pub fn check_work(&self) -> Result<(), RequestRejection> {
+        if self.work.get() == 0 { Err(RequestRejection::TOO_MUCH_WORK) } else { Ok(()) }
     }
 
     /// Visits the live keys of `span` as of `revision`, in key order.
-    pub fn visit<F>(&self, span: &Span, revision: i64, mut visitor: F) -> Result<(), Fault>
+    pub fn visit<F>(&self, span: &KeySpan, revision: i64, mut visitor: F) -> Result<(), StorageFault>
     where
-        F: FnMut(&[u8], &Version) -> ControlFlow<()>,
+        F: FnMut(&[u8], &KeyVersion) -> ControlFlow<()>,
     {
-        let mut reader = Reader::new(self.history, self.work);
-        if let Span::Key(key) = span {
+        let mut reader = HistoryReader::new(self.history, self.work);
+        if let KeySpan::Key(key) = span {
             if let Some(newest) = self.index.get(key) {
                 let _ = reader.visit(key, newest, revision, &mut visitor)?;
             }
@@ -65,8 +65,8 @@ impl<H: HistoryTable> View<'_, H> {
     }
 
     /// Returns the number of keys that were live at `revision`.
-    pub fn count(&self, bounds: Bounds, revision: i64) -> Result<usize, Fault> {
-        let mut reader = Reader::new(self.history, self.work);
+    pub fn count(&self, bounds: KeyBounds, revision: i64) -> Result<usize, StorageFault> {
+        let mut reader = HistoryReader::new(self.history, self.work);
         let mut count = 0;
         for (key, newest) in self.index.range(bounds) {
             let flow = match newest.at.main <= revision {

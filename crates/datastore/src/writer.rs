@@ -1,11 +1,11 @@
 //! The single writer: takes all queued requests, applies them in order, makes them durable with one commit, then
 //! answers them and publishes the changes to the watchers. The next group accumulates while the disk is busy.
 
-use super::core::{Answer, Core, Write};
-use super::fault::Fault;
+use super::core::{StoreCore, WriteRequest, WriteResponse};
+use super::fault::StorageFault;
 use super::lessor::Lessor;
-use super::refusal::Refusal;
-use super::watch::Hub;
+use super::refusal::RequestRejection;
+use super::watch::WatchHub;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Instant;
@@ -21,24 +21,24 @@ const GROUP: usize = 1024;
 const UNIT: usize = 1024;
 const ROOM: u32 = 64 * 1024;
 
-type Reply<T> = oneshot::Sender<Result<T, Refusal>>;
+type ReplySender<T> = oneshot::Sender<Result<T, RequestRejection>>;
 
-enum Task {
+enum WriterTask {
     Write {
-        write: Write,
-        reply: Reply<Answer>,
+        write: WriteRequest,
+        reply: ReplySender<WriteResponse>,
         _room: OwnedSemaphorePermit,
     },
     /// Compacts, and answers when the old versions have been removed from the tables.
     CompactPhysically {
         revision: i64,
-        reply: Reply<Answer>,
+        reply: ReplySender<WriteResponse>,
     },
     Defragment {
         reply: oneshot::Sender<Result<(), Status>>,
     },
     Size {
-        reply: Reply<u64>,
+        reply: ReplySender<u64>,
     },
     /// Completes the preceding tasks, then ends.
     Stop,
@@ -46,63 +46,63 @@ enum Task {
 
 /// Handle that sends requests to the writer.
 #[derive(Clone)]
-pub struct Writer {
-    tasks: mpsc::Sender<Task>,
+pub struct StoreWriter {
+    tasks: mpsc::Sender<WriterTask>,
     room: Arc<Semaphore>,
 }
 
-impl Writer {
-    pub async fn write(&self, write: Write) -> Result<Answer, Refusal> {
+impl StoreWriter {
+    pub async fn write(&self, write: WriteRequest) -> Result<WriteResponse, RequestRejection> {
         let weight = u32::try_from(write.weight() / UNIT).unwrap_or(u32::MAX).saturating_add(1);
         let room = self.room.clone().acquire_many_owned(weight.min(ROOM)).await;
-        let _room = room.map_err(|_| Refusal::STOPPED)?;
-        self.ask(|reply| Task::Write { write, reply, _room }).await
+        let _room = room.map_err(|_| RequestRejection::STOPPED)?;
+        self.ask(|reply| WriterTask::Write { write, reply, _room }).await
     }
 
     pub async fn stop(&self) {
-        let _ = self.tasks.send(Task::Stop).await;
+        let _ = self.tasks.send(WriterTask::Stop).await;
     }
 
-    pub async fn compact_physically(&self, revision: i64) -> Result<Answer, Refusal> {
-        self.ask(|reply| Task::CompactPhysically { revision, reply }).await
+    pub async fn compact_physically(&self, revision: i64) -> Result<WriteResponse, RequestRejection> {
+        self.ask(|reply| WriterTask::CompactPhysically { revision, reply }).await
     }
 
     pub async fn defragment(&self) -> Result<(), Status> {
         let (reply, answer) = oneshot::channel();
-        self.tasks.send(Task::Defragment { reply }).await.map_err(|_| Refusal::STOPPED)?;
-        answer.await.unwrap_or(Err(Refusal::STORAGE_FAILED.into()))
+        self.tasks.send(WriterTask::Defragment { reply }).await.map_err(|_| RequestRejection::STOPPED)?;
+        answer.await.unwrap_or(Err(RequestRejection::STORAGE_FAILED.into()))
     }
 
-    pub async fn size(&self) -> Result<u64, Refusal> {
-        self.ask(|reply| Task::Size { reply }).await
+    pub async fn size(&self) -> Result<u64, RequestRejection> {
+        self.ask(|reply| WriterTask::Size { reply }).await
     }
 
-    async fn ask<T>(&self, task: impl FnOnce(Reply<T>) -> Task) -> Result<T, Refusal> {
+    async fn ask<T>(&self, task: impl FnOnce(ReplySender<T>) -> WriterTask) -> Result<T, RequestRejection> {
         let (reply, answer) = oneshot::channel();
-        self.tasks.send(task(reply)).await.map_err(|_| Refusal::STOPPED)?;
+        self.tasks.send(task(reply)).await.map_err(|_| RequestRejection::STOPPED)?;
         // The fate of the request is unknown, so the error must not claim that it was not executed.
-        answer.await.unwrap_or(Err(Refusal::STORAGE_FAILED))
+        answer.await.unwrap_or(Err(RequestRejection::STORAGE_FAILED))
     }
 }
 
-/// The writer loop. Runs on a dedicated thread until it is stopped, every `Writer` is dropped, or the storage fails.
+/// The writer loop. Runs on a dedicated thread until it is stopped, every `StoreWriter` is dropped, or the storage fails.
 pub struct WriterLoop {
-    core: Core,
+    core: StoreCore,
     lessor: Arc<Lessor>,
-    hub: Arc<Hub>,
-    tasks: mpsc::Receiver<Task>,
+    hub: Arc<WatchHub>,
+    tasks: mpsc::Receiver<WriterTask>,
     /// Compactions whose old versions are still being removed.
-    compacting: Vec<(Reply<Answer>, Answer)>,
+    compacting: Vec<(ReplySender<WriteResponse>, WriteResponse)>,
 }
 
 impl WriterLoop {
-    pub fn new(core: Core, lessor: Arc<Lessor>, hub: Arc<Hub>) -> (Writer, WriterLoop) {
+    pub fn new(core: StoreCore, lessor: Arc<Lessor>, hub: Arc<WatchHub>) -> (StoreWriter, WriterLoop) {
         let (sender, tasks) = mpsc::channel(QUEUE);
         let room = Arc::new(Semaphore::new(ROOM as usize));
-        (Writer { tasks: sender, room }, WriterLoop { core, lessor, hub, tasks, compacting: Vec::new() })
+        (StoreWriter { tasks: sender, room }, WriterLoop { core, lessor, hub, tasks, compacting: Vec::new() })
     }
 
-    pub fn run(mut self) -> Result<(), Fault> {
+    pub fn run(mut self) -> Result<(), StorageFault> {
         let mut waiting = Vec::with_capacity(GROUP);
         loop {
             if self.core.is_compacting() {
@@ -120,7 +120,7 @@ impl WriterLoop {
         }
     }
 
-    fn gather(&mut self, waiting: &mut Vec<Task>) {
+    fn gather(&mut self, waiting: &mut Vec<WriterTask>) {
         while waiting.len() < GROUP
             && let Ok(task) = self.tasks.try_recv()
         {
@@ -128,18 +128,18 @@ impl WriterLoop {
         }
     }
 
-    fn work(&mut self, waiting: &mut Vec<Task>) -> Result<ControlFlow<()>, Fault> {
+    fn work(&mut self, waiting: &mut Vec<WriterTask>) -> Result<ControlFlow<()>, StorageFault> {
         let mut writes = Vec::with_capacity(waiting.len());
         let mut replies = Vec::with_capacity(waiting.len());
         let mut others = Vec::new();
         for task in waiting.drain(..) {
             match task {
-                Task::Write { write, reply, .. } => {
+                WriterTask::Write { write, reply, .. } => {
                     writes.push(write);
                     replies.push((reply, false));
                 }
-                Task::CompactPhysically { revision, reply } => {
-                    writes.push(Write::Compact { revision });
+                WriterTask::CompactPhysically { revision, reply } => {
+                    writes.push(WriteRequest::Compact { revision });
                     replies.push((reply, true));
                 }
                 other => others.push(other),
@@ -150,24 +150,28 @@ impl WriterLoop {
         }
         for task in others {
             match task {
-                Task::Defragment { reply } => {
+                WriterTask::Defragment { reply } => {
                     let outcome = self.core.defragment()?.map_err(|fault| {
                         tracing::warn!("the store was not defragmented: {fault}");
                         fault.into_status("the store was not defragmented")
                     });
                     let _ = reply.send(outcome);
                 }
-                Task::Size { reply } => {
+                WriterTask::Size { reply } => {
                     let _ = reply.send(Ok(self.core.size()?));
                 }
-                Task::Stop => return Ok(ControlFlow::Break(())),
-                Task::Write { .. } | Task::CompactPhysically { .. } => {}
+                WriterTask::Stop => return Ok(ControlFlow::Break(())),
+                WriterTask::Write { .. } | WriterTask::CompactPhysically { .. } => {}
             }
         }
         Ok(ControlFlow::Continue(()))
     }
 
-    fn commit(&mut self, writes: &[Write], replies: Vec<(Reply<Answer>, bool)>) -> Result<(), Fault> {
+    fn commit(
+        &mut self,
+        writes: &[WriteRequest],
+        replies: Vec<(ReplySender<WriteResponse>, bool)>,
+    ) -> Result<(), StorageFault> {
         let applied = self.core.apply(writes)?;
         let now = Instant::now();
         for change in applied.lease_changes {

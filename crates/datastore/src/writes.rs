@@ -4,8 +4,8 @@
 //! The sets of nested branches are merged into those of the enclosing branch, always the smaller into the larger, and
 //! deleted ranges are kept as disjoint intervals. A request of n operations therefore costs n log n for any nesting.
 
-use super::refusal::Refusal;
-use super::span::Span;
+use super::refusal::RequestRejection;
+use super::span::KeySpan;
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -13,40 +13,40 @@ use tortie_etcd_proto::etcdserverpb::RequestOp;
 use tortie_etcd_proto::etcdserverpb::request_op::Request;
 
 #[derive(Default)]
-pub struct Writes {
+pub struct TxnWrites {
     puts: BTreeSet<Bytes>,
-    deletes: Intervals,
+    deletes: KeyIntervals,
 }
 
-impl Writes {
+impl TxnWrites {
     /// Collects the writes. Rejects operations that write a key twice, in the order of evaluation of etcd.
-    pub fn of(ops: &[RequestOp]) -> Result<Writes, Refusal> {
-        let mut writes = Writes::default();
+    pub fn of(ops: &[RequestOp]) -> Result<TxnWrites, RequestRejection> {
+        let mut writes = TxnWrites::default();
         for op in ops {
             if let Some(Request::RequestDeleteRange(delete)) = &op.request {
-                writes.deletes.insert(Span::new(&delete.key, &delete.range_end));
+                writes.deletes.insert(KeySpan::new(&delete.key, &delete.range_end));
             }
         }
         for op in ops {
             if let Some(Request::RequestTxn(inner)) = &op.request {
-                writes.join(Writes::of(&inner.success)?, Writes::of(&inner.failure)?)?;
+                writes.join(TxnWrites::of(&inner.success)?, TxnWrites::of(&inner.failure)?)?;
             }
         }
         for op in ops {
             if let Some(Request::RequestPut(put)) = &op.request
                 && (writes.deletes.contains(&put.key) || !writes.puts.insert(put.key.clone()))
             {
-                return Err(Refusal::DUPLICATE_KEY);
+                return Err(RequestRejection::DUPLICATE_KEY);
             }
         }
         Ok(writes)
     }
 
     /// Merges a nested transaction, of which only one branch is executed.
-    fn join(&mut self, then: Writes, otherwise: Writes) -> Result<(), Refusal> {
+    fn join(&mut self, then: TxnWrites, otherwise: TxnWrites) -> Result<(), RequestRejection> {
         for inner in [&then, &otherwise] {
             if !disjoint(&self.puts, &inner.puts) || self.deletes.meet(&inner.puts) {
-                return Err(Refusal::DUPLICATE_KEY);
+                return Err(RequestRejection::DUPLICATE_KEY);
             }
         }
         for inner in [then, otherwise] {
@@ -71,18 +71,18 @@ fn union(into: &mut BTreeSet<Bytes>, mut from: BTreeSet<Bytes>) {
 
 /// Key ranges by start, with their ends. No two of them overlap.
 #[derive(Default)]
-struct Intervals {
+struct KeyIntervals {
     ends: BTreeMap<Bytes, Bytes>,
 }
 
-impl Intervals {
-    fn insert(&mut self, span: Span) {
+impl KeyIntervals {
+    fn insert(&mut self, span: KeySpan) {
         match span {
-            Span::Range(from, end) if from < end => self.add(from, end),
-            Span::Range(..) => {}
+            KeySpan::Range(from, end) if from < end => self.add(from, end),
+            KeySpan::Range(..) => {}
             // etcd treats the end of an open range as the smallest key, so it detects no overlap there.
-            Span::From(_) => {}
-            Span::Key(key) => {
+            KeySpan::From(_) => {}
+            KeySpan::Key(key) => {
                 let end = [key.as_ref(), &[0]].concat();
                 self.add(key, end.into());
             }
@@ -118,7 +118,7 @@ impl Intervals {
         self.ends.iter().any(within)
     }
 
-    fn union(&mut self, mut other: Intervals) {
+    fn union(&mut self, mut other: KeyIntervals) {
         if self.ends.len() < other.ends.len() {
             std::mem::swap(self, &mut other);
         }
@@ -149,14 +149,14 @@ mod tests {
     }
 
     /// Implements the pairwise check of etcd.
-    fn model(ops: &[RequestOp]) -> Result<(Vec<Bytes>, Vec<Span>), ()> {
-        let mut deletes: Vec<Span> = Vec::new();
+    fn model(ops: &[RequestOp]) -> Result<(Vec<Bytes>, Vec<KeySpan>), ()> {
+        let mut deletes: Vec<KeySpan> = Vec::new();
         for op in ops {
             if let Some(Request::RequestDeleteRange(delete)) = &op.request {
-                deletes.push(Span::new(&delete.key, &delete.range_end));
+                deletes.push(KeySpan::new(&delete.key, &delete.range_end));
             }
         }
-        deletes.retain(|span| !matches!(span, Span::From(_)));
+        deletes.retain(|span| !matches!(span, KeySpan::From(_)));
         let mut puts: Vec<Bytes> = Vec::new();
         for op in ops {
             let Some(Request::RequestTxn(inner)) = &op.request else { continue };
@@ -195,7 +195,7 @@ mod tests {
     proptest! {
         #[test]
         fn it_finds_what_looking_at_every_pair_finds(ops in prop::collection::vec(operation(), 0..6)) {
-            prop_assert_eq!(Writes::of(&ops).is_ok(), model(&ops).is_ok());
+            prop_assert_eq!(TxnWrites::of(&ops).is_ok(), model(&ops).is_ok());
         }
     }
 
@@ -213,8 +213,8 @@ mod tests {
             deep = vec![nested(deep, vec![]), delete(format!("x{level}"), format!("x{level}z"))];
         }
         let begin = clock_gettime(ClockId::ThreadCPUTime).tv_sec;
-        assert!(Writes::of(&[group(deletes), group(puts)].concat()).is_ok());
-        assert!(Writes::of(&deep).is_ok());
+        assert!(TxnWrites::of(&[group(deletes), group(puts)].concat()).is_ok());
+        assert!(TxnWrites::of(&deep).is_ok());
         // CPU time, which does not depend on the load of the machine. Comparing every pair takes minutes.
         let seconds = clock_gettime(ClockId::ThreadCPUTime).tv_sec - begin;
         assert!(seconds < 15, "{seconds} s");

@@ -7,7 +7,7 @@ mod support;
 use bytes::Bytes;
 use futures::future::join_all;
 use std::time::Duration;
-use support::{Embedded, connect};
+use support::{EmbeddedDatastore, connect};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
@@ -44,7 +44,7 @@ fn everything() -> RangeRequest {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn memory_is_bounded_and_nothing_is_lost_at_the_bounds() {
-    let embedded = Embedded::start();
+    let embedded = EmbeddedDatastore::start();
     let channel = connect(&embedded.url).await;
     let mut kv = KvClient::new(channel.clone()).max_decoding_message_size(usize::MAX);
     for number in 0..VALUES {

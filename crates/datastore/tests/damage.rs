@@ -5,10 +5,10 @@ mod support;
 
 use std::fs;
 use std::path::Path;
-use support::{Embedded, connect};
+use support::{EmbeddedDatastore, connect};
 use tempfile::TempDir;
-use tortie_datastore::core::Core;
-use tortie_datastore::{OpenError, Options};
+use tortie_datastore::core::StoreCore;
+use tortie_datastore::{OpenError, StoreOptions};
 use tortie_etcd_proto::etcdserverpb::PutRequest;
 use tortie_etcd_proto::etcdserverpb::kv_client::KvClient;
 
@@ -23,7 +23,7 @@ fn read(dir: &Path) -> (Vec<u8>, Vec<u8>) {
 /// Returns the files of a store as kill -9 would leave them: before its last write, and after that write was
 /// acknowledged.
 async fn images() -> ((Vec<u8>, Vec<u8>), (Vec<u8>, Vec<u8>)) {
-    let embedded = Embedded::start();
+    let embedded = EmbeddedDatastore::start();
     let mut kv = KvClient::new(connect(&embedded.url).await);
     let mut before = None;
     for number in 0..KEYS {
@@ -41,7 +41,7 @@ async fn images() -> ((Vec<u8>, Vec<u8>), (Vec<u8>, Vec<u8>)) {
 }
 
 fn open(dir: &Path) -> Result<usize, OpenError> {
-    let core = Core::open(dir, Options::DEFAULT_QUOTA_BYTES)?;
+    let core = StoreCore::open(dir, StoreOptions::DEFAULT_QUOTA_BYTES)?;
     // An empty store is at revision 1, and each key was put once.
     Ok(core.latest().get().state.revision as usize - 1)
 }

@@ -6,7 +6,7 @@ mod support;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
-use support::{Embedded, connect};
+use support::{EmbeddedDatastore, connect};
 use tortie_etcd_proto::etcdserverpb::kv_client::KvClient;
 use tortie_etcd_proto::etcdserverpb::lease_client::LeaseClient;
 use tortie_etcd_proto::etcdserverpb::watch_client::WatchClient;
@@ -44,7 +44,7 @@ fn put(key: String, lease: i64) -> PutRequest {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_large_delete_takes_little_memory_and_watchers_miss_nothing() {
-    let embedded = Embedded::start();
+    let embedded = EmbeddedDatastore::start();
     let channel = connect(&embedded.url).await;
     let mut kv = KvClient::new(channel.clone());
     for number in 0..WATCHED {

@@ -4,12 +4,12 @@
 mod generate;
 mod support;
 
-use generate::Generator;
+use generate::RequestGenerator;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use std::fmt::Debug;
 use std::time::Duration;
-use support::{Embedded, connect, seed};
+use support::{EmbeddedDatastore, connect, seed};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
@@ -26,9 +26,12 @@ use tortie_etcd_proto::mvccpb::{Event, KeyValue};
 use tortie_testkit::Etcd;
 
 /// A response in a comparable form.
-type Outcome = Result<String, String>;
+type ComparableResponse = Result<String, String>;
 
-fn outcome<T: Debug>(result: Result<Response<T>, Status>, normalize: impl FnOnce(&mut T)) -> Outcome {
+fn outcome<T: Debug>(
+    result: Result<Response<T>, Status>,
+    normalize: impl FnOnce(&mut T),
+) -> ComparableResponse {
     match result {
         Ok(response) => {
             let mut response = response.into_inner();
@@ -82,7 +85,7 @@ fn settle_txn(request: &TxnRequest, response: &mut TxnResponse) {
 }
 
 /// One store and its open watches.
-struct Side {
+struct ComparedStore {
     kv: KvClient<Channel>,
     lease: LeaseClient<Channel>,
     watch: WatchClient<Channel>,
@@ -117,10 +120,10 @@ impl OpenWatch {
     }
 }
 
-impl Side {
-    async fn new(url: &str) -> Side {
+impl ComparedStore {
+    async fn new(url: &str) -> ComparedStore {
         let channel = connect(url).await;
-        Side {
+        ComparedStore {
             kv: KvClient::new(channel.clone()).max_decoding_message_size(usize::MAX),
             lease: LeaseClient::new(channel.clone()),
             watch: WatchClient::new(channel).max_decoding_message_size(usize::MAX),
@@ -143,7 +146,7 @@ impl Side {
 }
 
 #[derive(Debug)]
-enum Step {
+enum DifferentialStep {
     Range(RangeRequest),
     Put(PutRequest),
     Delete(DeleteRangeRequest),
@@ -158,16 +161,19 @@ enum Step {
     CancelWatch(usize),
 }
 
-impl Step {
-    fn choose(generator: &mut Generator) -> Step {
+impl DifferentialStep {
+    fn choose(generator: &mut RequestGenerator) -> DifferentialStep {
         match generator.rng.random_range(0..1000) {
-            0..250 => Step::Range(generator.range()),
-            250..550 => Step::Put(generator.put()),
-            550..640 => Step::Delete(generator.delete()),
-            640..880 => Step::Txn(generator.txn(2)),
+            0..250 => DifferentialStep::Range(generator.range()),
+            250..550 => DifferentialStep::Put(generator.put()),
+            550..640 => DifferentialStep::Delete(generator.delete()),
+            640..880 => DifferentialStep::Txn(generator.txn(2)),
             880..900 => {
                 let revision = generator.some_revision();
-                Step::Compact(CompactionRequest { revision, physical: generator.rng.random_bool(0.5) })
+                DifferentialStep::Compact(CompactionRequest {
+                    revision,
+                    physical: generator.rng.random_bool(0.5),
+                })
             }
             900..930 => {
                 let ttl =
@@ -175,21 +181,21 @@ impl Step {
                 // Leases that expire during the test would make it depend on time.
                 let ttl = if ttl < 100 && generator.rng.random_bool(0.8) { 1000 } else { ttl };
                 match ttl < 100 {
-                    true => Step::Range(generator.range()),
-                    false => Step::Grant(LeaseGrantRequest { ttl, id: generator.lease() }),
+                    true => DifferentialStep::Range(generator.range()),
+                    false => DifferentialStep::Grant(LeaseGrantRequest { ttl, id: generator.lease() }),
                 }
             }
-            930..945 => Step::Revoke(LeaseRevokeRequest { id: generator.lease() }),
-            945..970 => Step::TimeToLive(LeaseTimeToLiveRequest {
+            930..945 => DifferentialStep::Revoke(LeaseRevokeRequest { id: generator.lease() }),
+            945..970 => DifferentialStep::TimeToLive(LeaseTimeToLiveRequest {
                 id: generator.lease(),
                 keys: generator.rng.random(),
             }),
-            970..975 => Step::Leases,
-            975..985 => Step::KeepAlive(LeaseKeepAliveRequest { id: generator.lease() }),
+            970..975 => DifferentialStep::Leases,
+            975..985 => DifferentialStep::KeepAlive(LeaseKeepAliveRequest { id: generator.lease() }),
             985..995 => {
                 let (key, range_end) = generator.span();
                 let past = generator.rng.random_bool(0.6);
-                Step::Watch(WatchCreateRequest {
+                DifferentialStep::Watch(WatchCreateRequest {
                     key,
                     range_end,
                     start_revision: if past { generator.some_revision().max(0) } else { 0 },
@@ -204,48 +210,56 @@ impl Step {
                     progress_notify: generator.rng.random_bool(0.2),
                 })
             }
-            _ => Step::CancelWatch(generator.rng.random_range(0..20)),
+            _ => DifferentialStep::CancelWatch(generator.rng.random_range(0..20)),
         }
     }
 
-    async fn run(&self, side: &mut Side) -> Outcome {
+    async fn run(&self, side: &mut ComparedStore) -> ComparableResponse {
         match self {
-            Step::Range(request) => outcome(side.kv.range(request.clone()).await, |r| {
+            DifferentialStep::Range(request) => outcome(side.kv.range(request.clone()).await, |r| {
                 anonymous(&mut r.header);
                 settle(request, &mut r.kvs);
             }),
-            Step::Put(request) => outcome(side.kv.put(request.clone()).await, |r| anonymous(&mut r.header)),
-            Step::Delete(request) => {
+            DifferentialStep::Put(request) => {
+                outcome(side.kv.put(request.clone()).await, |r| anonymous(&mut r.header))
+            }
+            DifferentialStep::Delete(request) => {
                 outcome(side.kv.delete_range(request.clone()).await, |r| anonymous(&mut r.header))
             }
-            Step::Txn(request) => outcome(side.kv.txn(request.clone()).await, |r| settle_txn(request, r)),
-            Step::Compact(request) => outcome(side.kv.compact(*request).await, |r| anonymous(&mut r.header)),
-            Step::Grant(request) => {
+            DifferentialStep::Txn(request) => {
+                outcome(side.kv.txn(request.clone()).await, |r| settle_txn(request, r))
+            }
+            DifferentialStep::Compact(request) => {
+                outcome(side.kv.compact(*request).await, |r| anonymous(&mut r.header))
+            }
+            DifferentialStep::Grant(request) => {
                 outcome(side.lease.lease_grant(*request).await, |r| anonymous(&mut r.header))
             }
-            Step::Revoke(request) => {
+            DifferentialStep::Revoke(request) => {
                 outcome(side.lease.lease_revoke(*request).await, |r| anonymous(&mut r.header))
             }
-            Step::TimeToLive(request) => outcome(side.lease.lease_time_to_live(*request).await, |r| {
-                anonymous(&mut r.header);
-                r.ttl = r.ttl.min(0);
-                r.keys.sort();
-            }),
-            Step::Leases => outcome(side.lease.lease_leases(LeaseLeasesRequest {}).await, |r| {
+            DifferentialStep::TimeToLive(request) => {
+                outcome(side.lease.lease_time_to_live(*request).await, |r| {
+                    anonymous(&mut r.header);
+                    r.ttl = r.ttl.min(0);
+                    r.keys.sort();
+                })
+            }
+            DifferentialStep::Leases => outcome(side.lease.lease_leases(LeaseLeasesRequest {}).await, |r| {
                 anonymous(&mut r.header);
                 r.leases.sort_by_key(|lease| lease.id);
             }),
-            Step::KeepAlive(request) => {
+            DifferentialStep::KeepAlive(request) => {
                 let mut answers =
                     side.lease.lease_keep_alive(tokio_stream::once(*request)).await.unwrap().into_inner();
                 let answer = answers.message().await.map(|answer| Response::new(answer.unwrap()));
                 outcome(answer, |r| anonymous(&mut r.header))
             }
-            Step::Watch(request) => {
+            DifferentialStep::Watch(request) => {
                 side.open_watch(request).await;
                 Ok(String::new())
             }
-            Step::CancelWatch(number) => {
+            DifferentialStep::CancelWatch(number) => {
                 if let Some(watch) = side.watches.get_mut(*number) {
                     watch.drain().await;
                     let id = WatchCancelRequest { watch_id: 0 };
@@ -262,12 +276,13 @@ impl Step {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_random_history_gives_the_same_answers() {
     let seed = seed();
-    let mut generator = Generator { rng: StdRng::seed_from_u64(seed), revision: 1 };
-    let (etcd, embedded) = (Etcd::start().unwrap(), Embedded::start());
-    let (mut real, mut ours) = (Side::new(&etcd.endpoint()).await, Side::new(&embedded.url).await);
+    let mut generator = RequestGenerator { rng: StdRng::seed_from_u64(seed), revision: 1 };
+    let (etcd, embedded) = (Etcd::start().unwrap(), EmbeddedDatastore::start());
+    let (mut real, mut ours) =
+        (ComparedStore::new(&etcd.endpoint()).await, ComparedStore::new(&embedded.url).await);
     let steps = std::env::var("TORTIE_STEPS").map_or(3000, |text| text.parse().unwrap());
     for number in 0..steps {
-        let step = Step::choose(&mut generator);
+        let step = DifferentialStep::choose(&mut generator);
         let (expected, got) = tokio::join!(step.run(&mut real), step.run(&mut ours));
         assert_eq!(got, expected, "seed {seed}, step {number}: {step:#?}\n(left: ours, right: etcd)");
         let probe = RangeRequest { key: "x".into(), ..Default::default() };

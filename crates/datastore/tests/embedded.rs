@@ -5,7 +5,7 @@ mod support;
 
 use bytes::Bytes;
 use std::time::Duration;
-use support::{Embedded, connect};
+use support::{EmbeddedDatastore, connect};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
@@ -28,19 +28,19 @@ fn everything(start_revision: i64) -> WatchCreateRequest {
     WatchCreateRequest { key: "/".into(), range_end: "0".into(), start_revision, ..Default::default() }
 }
 
-struct Watch {
+struct TestWatch {
     requests: mpsc::Sender<WatchRequest>,
     responses: Streaming<WatchResponse>,
 }
 
-impl Watch {
-    async fn open(channel: Channel, create: WatchCreateRequest) -> Watch {
+impl TestWatch {
+    async fn open(channel: Channel, create: WatchCreateRequest) -> TestWatch {
         let (requests, receiver) = mpsc::channel(8);
         let mut client = WatchClient::new(channel).max_decoding_message_size(usize::MAX);
         let watch = client.watch(ReceiverStream::new(receiver));
         let create = WatchRequest { request_union: Some(RequestUnion::CreateRequest(create)) };
         requests.send(create).await.unwrap();
-        let mut watch = Watch { requests, responses: watch.await.unwrap().into_inner() };
+        let mut watch = TestWatch { requests, responses: watch.await.unwrap().into_inner() };
         assert!(watch.next().await.created);
         watch
     }
@@ -58,8 +58,8 @@ impl Watch {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slow_watcher_holds_nobody_up_and_misses_nothing() {
     const WRITES: i64 = 700;
-    let embedded = Embedded::start();
-    let mut watch = Watch::open(connect(&embedded.url).await, everything(0)).await;
+    let embedded = EmbeddedDatastore::start();
+    let mut watch = TestWatch::open(connect(&embedded.url).await, everything(0)).await;
     let mut kv = KvClient::new(connect(&embedded.url).await);
     // More than its stream and its connection can buffer, all acknowledged before it reads anything.
     for number in 0..WRITES {
@@ -77,7 +77,7 @@ async fn a_slow_watcher_holds_nobody_up_and_misses_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn large_responses_come_in_fragments_for_those_who_ask() {
-    let embedded = Embedded::start();
+    let embedded = EmbeddedDatastore::start();
     let channel = connect(&embedded.url).await;
     let mut kv = KvClient::new(channel.clone());
     kv.put(put("/a", 900_000)).await.unwrap();
@@ -90,7 +90,7 @@ async fn large_responses_come_in_fragments_for_those_who_ask() {
 
     let create = WatchCreateRequest { prev_kv: true, ..everything(1) };
     let mut watch =
-        Watch::open(channel.clone(), WatchCreateRequest { fragment: true, ..create.clone() }).await;
+        TestWatch::open(channel.clone(), WatchCreateRequest { fragment: true, ..create.clone() }).await;
     let (mut keys, mut fragments) = (Vec::new(), Vec::new());
     while keys.len() < 6 {
         let response = watch.next().await;
@@ -101,7 +101,7 @@ async fn large_responses_come_in_fragments_for_those_who_ask() {
     assert_eq!(fragments.iter().filter(|fragment| **fragment).count(), 1);
     assert_eq!(fragments.last(), Some(&false));
 
-    let mut whole = Watch::open(channel, create).await;
+    let mut whole = TestWatch::open(channel, create).await;
     let mut last = whole.next().await;
     while last.events[0].kv.as_ref().unwrap().mod_revision < 4 {
         last = whole.next().await;
@@ -111,7 +111,7 @@ async fn large_responses_come_in_fragments_for_those_who_ask() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn progress_is_sent_after_every_event_before_it() {
-    let embedded = Embedded::start();
+    let embedded = EmbeddedDatastore::start();
     let channel = connect(&embedded.url).await;
     let mut kv = KvClient::new(channel.clone());
     for _ in 0..5 {
@@ -119,7 +119,7 @@ async fn progress_is_sent_after_every_event_before_it() {
     }
     kv.put(put("elsewhere", 10)).await.unwrap();
     // The watch is behind at first, so the response must wait until it has caught up.
-    let mut watch = Watch::open(channel, everything(2)).await;
+    let mut watch = TestWatch::open(channel, everything(2)).await;
     watch.ask_for_progress().await;
     let mut events = 0;
     let progress = loop {
@@ -135,14 +135,14 @@ async fn progress_is_sent_after_every_event_before_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn leases_and_their_keys_survive_a_restart() {
-    let embedded = Embedded::start();
+    let embedded = EmbeddedDatastore::start();
     let channel = connect(&embedded.url).await;
     let grant = LeaseGrantRequest { id: 77, ttl: 1000 };
     LeaseClient::new(channel.clone()).lease_grant(grant).await.unwrap();
     KvClient::new(channel).put(PutRequest { lease: 77, ..put("/leased", 3) }).await.unwrap();
     let dir = embedded.stop().await;
 
-    let embedded = Embedded::with(|options| options.data_dir = dir.path().to_owned());
+    let embedded = EmbeddedDatastore::with(|options| options.data_dir = dir.path().to_owned());
     let channel = connect(&embedded.url).await;
     let mut leases = LeaseClient::new(channel.clone());
     let ask = LeaseTimeToLiveRequest { id: 77, keys: true };
@@ -162,8 +162,9 @@ async fn leases_and_their_keys_survive_a_restart() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn history_goes_when_it_is_old_enough() {
-    let embedded =
-        Embedded::with(|options| options.auto_compaction = AutoCompaction::Age(Duration::from_secs(1)));
+    let embedded = EmbeddedDatastore::with(|options| {
+        options.auto_compaction = AutoCompaction::Age(Duration::from_secs(1))
+    });
     let mut kv = KvClient::new(connect(&embedded.url).await);
     for size in 1..=3 {
         kv.put(put("/k", size)).await.unwrap();
@@ -182,7 +183,7 @@ async fn history_goes_when_it_is_old_enough() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn too_large_a_message_is_refused_as_etcd_does() {
-    let (etcd, embedded) = (Etcd::start().unwrap(), Embedded::start());
+    let (etcd, embedded) = (Etcd::start().unwrap(), EmbeddedDatastore::start());
     let mut answers = Vec::new();
     for url in [&etcd.endpoint(), &embedded.url] {
         let mut kv = KvClient::new(connect(url).await);

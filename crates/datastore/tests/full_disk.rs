@@ -4,8 +4,8 @@
 mod support;
 
 use bytes::Bytes;
-use support::disk::Disk;
-use support::{Embedded, connect};
+use support::disk::TmpfsDisk;
+use support::{EmbeddedDatastore, connect};
 use tonic::transport::Channel;
 use tonic::{Code, Status};
 use tortie_etcd_proto::etcdserverpb::alarm_request::AlarmAction;
@@ -21,20 +21,20 @@ fn put(number: usize, size: usize) -> PutRequest {
     PutRequest { key: key(number), value: vec![number as u8; size].into(), ..Default::default() }
 }
 
-fn on(disk: &Disk) -> Embedded {
+fn on(disk: &TmpfsDisk) -> EmbeddedDatastore {
     let dir = disk.path().join("data");
-    Embedded::with(|options| options.data_dir = dir)
+    EmbeddedDatastore::with(|options| options.data_dir = dir)
 }
 
-struct Client {
+struct DiskTestClient {
     kv: KvClient<Channel>,
     maintenance: MaintenanceClient<Channel>,
 }
 
-impl Client {
-    async fn new(embedded: &Embedded) -> Client {
+impl DiskTestClient {
+    async fn new(embedded: &EmbeddedDatastore) -> DiskTestClient {
         let channel = connect(&embedded.url).await;
-        Client { kv: KvClient::new(channel.clone()), maintenance: MaintenanceClient::new(channel) }
+        DiskTestClient { kv: KvClient::new(channel.clone()), maintenance: MaintenanceClient::new(channel) }
     }
 
     async fn alarms(&mut self, action: AlarmAction) -> usize {
@@ -70,7 +70,7 @@ impl Client {
     }
 }
 
-fn temporary_files(disk: &Disk) -> Vec<String> {
+fn temporary_files(disk: &TmpfsDisk) -> Vec<String> {
     let names = std::fs::read_dir(disk.path().join("data")).unwrap();
     let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
     names.filter(|name| name.ends_with(".tmp")).collect()
@@ -78,9 +78,9 @@ fn temporary_files(disk: &Disk) -> Vec<String> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_disk_refuses_writes_and_nothing_else() {
-    let disk = Disk::new(48 << 20);
+    let disk = TmpfsDisk::new(48 << 20);
     let embedded = on(&disk);
-    let mut client = Client::new(&embedded).await;
+    let mut client = DiskTestClient::new(&embedded).await;
     for number in 0..100 {
         client.kv.put(put(number, 50_000)).await.unwrap();
     }
@@ -122,15 +122,15 @@ async fn a_full_disk_refuses_writes_and_nothing_else() {
     drop(client);
     embedded.stop().await;
     let embedded = on(&disk);
-    assert_eq!(Client::new(&embedded).await.count().await, 51);
+    assert_eq!(DiskTestClient::new(&embedded).await.count().await, 51);
     embedded.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_disk_that_fills_up_under_writes_loses_none_of_them() {
-    let disk = Disk::new(40 << 20);
+    let disk = TmpfsDisk::new(40 << 20);
     let embedded = on(&disk);
-    let mut client = Client::new(&embedded).await;
+    let mut client = DiskTestClient::new(&embedded).await;
     let mut stored = 0;
     let refused = loop {
         match client.kv.put(put(stored, 100_000)).await {
@@ -154,9 +154,9 @@ async fn a_disk_that_fills_up_under_writes_loses_none_of_them() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn even_without_its_reserve_the_store_goes_on() {
-    let disk = Disk::new(48 << 20);
+    let disk = TmpfsDisk::new(48 << 20);
     let embedded = on(&disk);
-    let mut client = Client::new(&embedded).await;
+    let mut client = DiskTestClient::new(&embedded).await;
     for number in 0..600 {
         client.kv.put(put(number, 20_000)).await.unwrap();
     }
@@ -184,6 +184,6 @@ async fn even_without_its_reserve_the_store_goes_on() {
     drop(client);
     embedded.stop().await;
     let embedded = on(&disk);
-    assert_eq!(Client::new(&embedded).await.count().await, 601 - deleted as i64);
+    assert_eq!(DiskTestClient::new(&embedded).await.count().await, 601 - deleted as i64);
     embedded.stop().await;
 }

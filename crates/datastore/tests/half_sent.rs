@@ -5,7 +5,7 @@ mod support;
 
 use bytes::Bytes;
 use std::time::Duration;
-use support::{Embedded, connect};
+use support::{EmbeddedDatastore, connect};
 use tokio::task::JoinSet;
 use tonic::Status;
 use tonic::body::Body;
@@ -13,7 +13,7 @@ use tonic::codegen::{Service, http};
 use tonic::transport::Channel;
 use tortie_etcd_proto::etcdserverpb::kv_client::KvClient;
 use tortie_etcd_proto::etcdserverpb::{PutRequest, RangeRequest};
-use tortie_testkit::{HalfSent, resident};
+use tortie_testkit::{StalledRequestBody, resident};
 
 const MIB: u64 = 1 << 20;
 const CONNECTIONS: usize = 8;
@@ -27,7 +27,7 @@ async fn half_sent(mut channel: Channel, megabyte: Bytes) -> Result<String, toni
         .uri("/etcdserverpb.KV/Put")
         .header("content-type", "application/grpc")
         .header("te", "trailers")
-        .body(Body::new(HalfSent::new(3 << 19, megabyte)))
+        .body(Body::new(StalledRequestBody::new(3 << 19, megabyte)))
         .unwrap();
     std::future::poll_fn(|context| channel.poll_ready(context)).await?;
     let response = channel.call(request).await?;
@@ -37,7 +37,7 @@ async fn half_sent(mut channel: Channel, megabyte: Bytes) -> Result<String, toni
 
 #[tokio::test(flavor = "multi_thread")]
 async fn half_sent_requests_make_room_for_others() {
-    let embedded = Embedded::start();
+    let embedded = EmbeddedDatastore::start();
     let mut honest = KvClient::new(connect(&embedded.url).await);
     let put = |value: Vec<u8>| PutRequest { key: "/a".into(), value: value.into(), ..Default::default() };
     honest.put(put(vec![1; 1000])).await.unwrap();

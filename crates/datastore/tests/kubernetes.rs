@@ -9,7 +9,7 @@ use bytes::Bytes;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
-use support::{Embedded, connect};
+use support::{EmbeddedDatastore, connect};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
@@ -155,7 +155,7 @@ fn progress() -> WatchRequest {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn writes_pages_and_compaction_are_as_in_etcd() {
-    let (etcd, embedded) = (tortie_testkit::Etcd::start().unwrap(), Embedded::start());
+    let (etcd, embedded) = (tortie_testkit::Etcd::start().unwrap(), EmbeddedDatastore::start());
     let expected = story(connect(&etcd.endpoint()).await).await;
     let got = story(connect(&embedded.url).await).await;
     assert_eq!(got, expected);
@@ -164,7 +164,7 @@ async fn writes_pages_and_compaction_are_as_in_etcd() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_version_it_reports_has_progress_requests_that_can_be_relied_on() {
-    let embedded = Embedded::start();
+    let embedded = EmbeddedDatastore::start();
     let mut maintenance = MaintenanceClient::new(connect(&embedded.url).await);
     let version = maintenance.status(StatusRequest {}).await.unwrap().into_inner().version;
     let numbers: Vec<u32> = version.split('.').map(|number| number.parse().unwrap()).collect();
@@ -175,7 +175,7 @@ async fn the_version_it_reports_has_progress_requests_that_can_be_relied_on() {
 #[tokio::test(flavor = "multi_thread")]
 async fn progress_never_runs_ahead_of_events() {
     const WRITES: usize = 1500;
-    let embedded = Embedded::start();
+    let embedded = EmbeddedDatastore::start();
     let mut kv = KvClient::new(connect(&embedded.url).await);
     for number in 0..200 {
         kv.put(put(&format!("{PREFIX}{number}"), "old")).await.unwrap();
@@ -233,7 +233,7 @@ async fn progress_never_runs_ahead_of_events() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_read_sees_every_write_that_was_acknowledged() {
-    let embedded = Embedded::start();
+    let embedded = EmbeddedDatastore::start();
     let channel = connect(&embedded.url).await;
     let other = connect(&embedded.url).await;
     let (mut writer, mut reader) = (KvClient::new(channel), KvClient::new(other));

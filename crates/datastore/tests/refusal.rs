@@ -8,13 +8,13 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use support::{Embedded, connect, seed};
+use support::{EmbeddedDatastore, connect, seed};
 use tempfile::TempDir;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
 use tonic::{Code, Request};
-use tortie_datastore::{Listen, OpenError, Options, Server};
+use tortie_datastore::{ListenAddress, OpenError, StoreOptions, StoreServer};
 use tortie_etcd_proto::etcdserverpb::alarm_request::AlarmAction;
 use tortie_etcd_proto::etcdserverpb::auth_client::AuthClient;
 use tortie_etcd_proto::etcdserverpb::kv_client::KvClient;
@@ -24,8 +24,8 @@ use tortie_etcd_proto::etcdserverpb::watch_client::WatchClient;
 use tortie_etcd_proto::etcdserverpb::watch_request::RequestUnion;
 use tortie_etcd_proto::etcdserverpb::*;
 
-fn open(dir: &Path) -> Result<Server, OpenError> {
-    Server::open(&Options::new(dir, vec!["http://127.0.0.1:0".parse().unwrap()]))
+fn open(dir: &Path) -> Result<StoreServer, OpenError> {
+    StoreServer::open(&StoreOptions::new(dir, vec!["http://127.0.0.1:0".parse().unwrap()]))
 }
 
 fn refused(dir: &Path) -> OpenError {
@@ -40,7 +40,7 @@ fn contents(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 
 /// Returns the database of a store with some keys that was shut down cleanly.
 async fn database() -> Vec<u8> {
-    let embedded = Embedded::start();
+    let embedded = EmbeddedDatastore::start();
     let mut kv = KvClient::new(connect(&embedded.url).await);
     for number in 0..300 {
         let put =
@@ -187,24 +187,24 @@ fn a_newer_format_is_refused() {
 async fn a_socket_is_private_and_taken_over_only_when_nobody_listens() {
     let dir = TempDir::new().unwrap();
     let socket = dir.path().join("s");
-    let at = |name: &str| Options::new(dir.path().join(name), vec![Listen::Unix(socket.clone())]);
+    let at = |name: &str| StoreOptions::new(dir.path().join(name), vec![ListenAddress::Unix(socket.clone())]);
     // Left behind by a crash.
     drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
-    let first = Server::open(&at("one")).unwrap();
+    let first = StoreServer::open(&at("one")).unwrap();
     assert_eq!(fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
-    let error = Server::open(&at("two")).err().unwrap().to_string();
+    let error = StoreServer::open(&at("two")).err().unwrap().to_string();
     assert!(error.contains("another server answers there"), "{error}");
     drop(first);
     assert!(!socket.exists());
     fs::write(&socket, "a file").unwrap();
-    let error = Server::open(&at("three")).err().unwrap().to_string();
+    let error = StoreServer::open(&at("three")).err().unwrap().to_string();
     assert!(error.contains("a file that is no socket has this name"), "{error}");
     assert_eq!(fs::read(&socket).unwrap(), b"a file");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_store_still_reads_deletes_and_compacts() {
-    let embedded = Embedded::with(|options| options.quota_bytes = 2 << 20);
+    let embedded = EmbeddedDatastore::with(|options| options.quota_bytes = 2 << 20);
     let channel = connect(&embedded.url).await;
     let mut kv = KvClient::new(channel.clone());
     let mut maintenance = MaintenanceClient::new(channel);
@@ -279,7 +279,7 @@ fn by<T>(token: &str, message: T) -> Request<T> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn watches_of_a_deleted_user_end() {
-    let embedded = Embedded::start();
+    let embedded = EmbeddedDatastore::start();
     let channel = connect(&embedded.url).await;
     let (root, cat) = users(&channel).await;
     let mut kv = KvClient::new(channel.clone());
@@ -339,7 +339,7 @@ async fn check_foreign_leases(url: &str) {
 async fn keys_join_only_leases_the_user_may_end() {
     let etcd = tortie_testkit::Etcd::start().expect("etcd");
     check_foreign_leases(&etcd.endpoint()).await;
-    let embedded = Embedded::start();
+    let embedded = EmbeddedDatastore::start();
     check_foreign_leases(&embedded.url).await;
     // The same in a transaction, in either branch.
     let channel = connect(&embedded.url).await;

@@ -16,7 +16,7 @@ pub struct ConnectionLimits {
 
 /// Result of making room for a new connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Admission {
+pub enum ConnectionAdmission {
     Free,
     /// Another connection was closed to make room.
     Displaced,
@@ -44,19 +44,19 @@ impl ConnectionTable {
     }
 
     /// Makes room for a connection from `source`, closing another connection if a limit is reached.
-    pub fn make_room(&mut self, source: IpAddr) -> Admission {
+    pub fn make_room(&mut self, source: IpAddr) -> ConnectionAdmission {
         self.open.retain(|connection| !connection.task.is_finished());
         let own = self.open.iter().filter(|connection| connection.source == source).count();
         if own < self.limits.per_source && self.open.len() < self.limits.total {
-            return Admission::Free;
+            return ConnectionAdmission::Free;
         }
         let victim = match own < self.limits.per_source {
             true => self.dispensable(own),
             false => self.open.iter().position(|other| other.source == source && !other.activity.is_busy()),
         };
-        let Some(victim) = victim else { return Admission::Refused };
+        let Some(victim) = victim else { return ConnectionAdmission::Refused };
         self.open.remove(victim).task.abort();
-        Admission::Displaced
+        ConnectionAdmission::Displaced
     }
 
     pub fn insert(&mut self, source: IpAddr, activity: ConnectionActivity, task: AbortHandle) {
@@ -128,21 +128,21 @@ mod tests {
 
     const LIMITS: ConnectionLimits = ConnectionLimits { total: 8, per_source: 3 };
 
-    struct Sources {
+    struct ConnectionSources {
         table: ConnectionTable,
         tasks: JoinSet<()>,
     }
 
-    impl Sources {
-        fn new() -> Sources {
-            Sources { table: ConnectionTable::new(LIMITS), tasks: JoinSet::new() }
+    impl ConnectionSources {
+        fn new() -> ConnectionSources {
+            ConnectionSources { table: ConnectionTable::new(LIMITS), tasks: JoinSet::new() }
         }
 
-        fn connect(&mut self, source: u8) -> (Admission, ConnectionActivity) {
+        fn connect(&mut self, source: u8) -> (ConnectionAdmission, ConnectionActivity) {
             let source = IpAddr::from([10, 0, 0, source]);
             let admission = self.table.make_room(source);
             let activity = ConnectionActivity::default();
-            if admission != Admission::Refused {
+            if admission != ConnectionAdmission::Refused {
                 let task = self.tasks.spawn(std::future::pending());
                 self.table.insert(source, activity.clone(), task);
             }
@@ -160,47 +160,47 @@ mod tests {
 
     #[tokio::test]
     async fn the_oldest_idle_connection_gives_way() {
-        let mut sources = Sources::new();
+        let mut sources = ConnectionSources::new();
         let (_, first) = sources.connect(1);
         let _request = first.begin_request();
         sources.connect(1);
-        assert_eq!(sources.connect(1).0, Admission::Free);
-        assert_eq!(sources.connect(1).0, Admission::Displaced);
+        assert_eq!(sources.connect(1).0, ConnectionAdmission::Free);
+        assert_eq!(sources.connect(1).0, ConnectionAdmission::Displaced);
         assert!(sources.table.open[0].activity.is_busy(), "a busy connection stays");
         assert_eq!(sources.sources(), [1, 1, 1]);
         let rest: Vec<RequestGuard> =
             sources.table.open[1..].iter().map(|idle| idle.activity.begin_request()).collect();
-        assert_eq!(sources.connect(1).0, Admission::Refused);
+        assert_eq!(sources.connect(1).0, ConnectionAdmission::Refused);
         drop(rest);
-        assert_eq!(sources.connect(1).0, Admission::Displaced);
+        assert_eq!(sources.connect(1).0, ConnectionAdmission::Displaced);
     }
 
     #[tokio::test]
     async fn a_full_table_displaces_the_largest_source() {
-        let mut sources = Sources::new();
+        let mut sources = ConnectionSources::new();
         for source in [9, 1, 1, 2, 2, 2, 3, 3] {
-            assert_eq!(sources.connect(source).0, Admission::Free);
+            assert_eq!(sources.connect(source).0, ConnectionAdmission::Free);
         }
-        assert_eq!(sources.connect(4).0, Admission::Displaced);
+        assert_eq!(sources.connect(4).0, ConnectionAdmission::Displaced);
         assert_eq!(sources.sources(), [9, 1, 1, 2, 2, 3, 3, 4]);
         // If all connections are busy, a source with few connections displaces one of a source with many, never the
         // reverse.
         let busy: Vec<RequestGuard> =
             sources.table.open.iter().map(|connection| connection.activity.begin_request()).collect();
-        assert_eq!(sources.connect(3).0, Admission::Refused);
-        assert_eq!(sources.connect(5).0, Admission::Displaced);
+        assert_eq!(sources.connect(3).0, ConnectionAdmission::Refused);
+        assert_eq!(sources.connect(5).0, ConnectionAdmission::Displaced);
         assert_eq!(sources.sources(), [9, 1, 2, 2, 3, 3, 4, 5]);
         drop(busy);
     }
 
     #[tokio::test]
     async fn finished_connections_count_no_more() {
-        let mut sources = Sources::new();
+        let mut sources = ConnectionSources::new();
         for _ in 0..3 {
             sources.connect(1);
         }
         sources.tasks.shutdown().await;
-        assert_eq!(sources.connect(1).0, Admission::Free);
+        assert_eq!(sources.connect(1).0, ConnectionAdmission::Free);
         assert_eq!(sources.sources(), [1]);
     }
 

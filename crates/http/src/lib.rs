@@ -7,9 +7,11 @@ pub mod process;
 mod summary;
 mod tls;
 
-pub use connections::{Admission, ConnectionActivity, ConnectionLimits, ConnectionTable, RequestGuard};
-pub use summary::Summary;
-pub use tls::{Clients, TlsFiles};
+pub use connections::{
+    ConnectionActivity, ConnectionAdmission, ConnectionLimits, ConnectionTable, RequestGuard,
+};
+pub use summary::SummaryMetric;
+pub use tls::{ListenerTlsFiles, TlsClientPolicy};
 
 use axum::Router;
 use hyper::server::conn::http1;
@@ -49,7 +51,7 @@ pub async fn listen(host: &str, port: u16) -> io::Result<TcpListener> {
 }
 
 /// Accepts and serves connections until the future is dropped, which also closes all connections.
-pub async fn serve(listener: TcpListener, router: Router, tls: Option<TlsFiles>, closed: Counter) {
+pub async fn serve(listener: TcpListener, router: Router, tls: Option<ListenerTlsFiles>, closed: Counter) {
     let (mut table, mut tasks) = (ConnectionTable::new(CONNECTION_LIMITS), JoinSet::new());
     loop {
         let (stream, from) = match listener.accept().await {
@@ -62,7 +64,7 @@ pub async fn serve(listener: TcpListener, router: Router, tls: Option<TlsFiles>,
         };
         while tasks.try_join_next().is_some() {}
         let source = from.ip().to_canonical();
-        if table.make_room(source) != Admission::Free {
+        if table.make_room(source) != ConnectionAdmission::Free {
             closed.inc();
         }
         // Connections are never marked busy, so the oldest one is closed: its client had the most time to get a
@@ -73,7 +75,7 @@ pub async fn serve(listener: TcpListener, router: Router, tls: Option<TlsFiles>,
     }
 }
 
-async fn converse(stream: TcpStream, router: Router, tls: Option<TlsFiles>) {
+async fn converse(stream: TcpStream, router: Router, tls: Option<ListenerTlsFiles>) {
     let Some(tls) = tls else { return answer(stream, router).await };
     match tokio::time::timeout(HEADERS, tls.accept(stream)).await {
         Ok(Ok(stream)) => answer(stream, router).await,

@@ -21,7 +21,7 @@ pub struct Liveness {
 
 /// Handle with which one component reports that it is alive.
 #[derive(Clone, Debug)]
-pub struct Heartbeat {
+pub struct ComponentHeartbeat {
     started: Instant,
     /// Time of the last heartbeat, in milliseconds since `started`.
     last: Arc<AtomicU64>,
@@ -39,9 +39,10 @@ impl Liveness {
     }
 
     /// Registers a component, which has to send heartbeats from now on.
-    pub fn part(&self, name: &'static str) -> Heartbeat {
+    pub fn part(&self, name: &'static str) -> ComponentHeartbeat {
         let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
-        let heartbeat = Heartbeat { started: self.started, last: parts.entry(name).or_default().clone() };
+        let heartbeat =
+            ComponentHeartbeat { started: self.started, last: parts.entry(name).or_default().clone() };
         heartbeat.beat();
         heartbeat
     }
@@ -85,7 +86,7 @@ pub fn describe(silence: Duration) -> String {
     format!("no sign of life for {} s", silence.as_secs())
 }
 
-impl Heartbeat {
+impl ComponentHeartbeat {
     pub fn beat(&self) {
         let now = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.last.store(now, Ordering::Relaxed);

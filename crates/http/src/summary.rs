@@ -12,16 +12,16 @@ const AT_MOST: usize = 2048;
 const QUANTILES: [(&str, f64); 3] = [("0.5", 0.5), ("0.9", 0.9), ("0.99", 0.99)];
 
 #[derive(Clone, Debug, Default)]
-pub struct Summary(Arc<Mutex<Observed>>);
+pub struct SummaryMetric(Arc<Mutex<SummaryWindow>>);
 
 #[derive(Debug, Default)]
-struct Observed {
+struct SummaryWindow {
     lately: VecDeque<(Instant, f64)>,
     count: u64,
     sum: f64,
 }
 
-impl Summary {
+impl SummaryMetric {
     pub fn observe(&self, value: f64) {
         self.observe_at(Instant::now(), value);
     }
@@ -71,7 +71,7 @@ fn rank(count: usize, quantile: f64) -> Option<usize> {
     rank.max(1).checked_sub(1).filter(|rank| *rank < count)
 }
 
-impl Observed {
+impl SummaryWindow {
     fn forget(&mut self, now: Instant) {
         while self.lately.front().is_some_and(|(then, _)| now.saturating_duration_since(*then) > LATELY) {
             self.lately.pop_front();
@@ -85,7 +85,7 @@ mod tests {
 
     #[test]
     fn quantiles_are_of_what_was_observed_lately() {
-        let summary = Summary::default();
+        let summary = SummaryMetric::default();
         let start = Instant::now();
         assert!(summary.text_at(start, "x", "Help").contains("x{quantile=\"0.5\"} NaN\n"));
         summary.observe_at(start, 1000.0);
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn there_is_a_bound() {
-        let summary = Summary::default();
+        let summary = SummaryMetric::default();
         (0..AT_MOST + 100).for_each(|_| summary.observe(1.0));
         assert_eq!(summary.0.lock().unwrap().lately.len(), AT_MOST);
         assert!(summary.text("x", "y").contains(&format!("x_count {}\n", AT_MOST + 100)));

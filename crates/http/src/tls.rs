@@ -14,15 +14,15 @@ use tokio_rustls::rustls::{RootCertStore, ServerConfig};
 use tokio_rustls::server::TlsStream;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TlsFiles {
+pub struct ListenerTlsFiles {
     pub certificate: PathBuf,
     pub key: PathBuf,
-    pub clients: Clients,
+    pub clients: TlsClientPolicy,
 }
 
 /// Clients that the server accepts.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Clients {
+pub enum TlsClientPolicy {
     Anybody,
     /// Clients with a certificate signed by this CA; with `or_none` also clients without a certificate.
     SignedBy {
@@ -31,7 +31,7 @@ pub enum Clients {
     },
 }
 
-impl TlsFiles {
+impl ListenerTlsFiles {
     pub(crate) async fn accept(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
         let config = self.config().map_err(io::Error::other)?;
         TlsAcceptor::from(Arc::new(config)).accept(stream).await
@@ -44,8 +44,8 @@ impl TlsFiles {
             .with_safe_default_protocol_versions()
             .map_err(|error| error.to_string())?;
         let builder = match &self.clients {
-            Clients::Anybody => builder.with_no_client_auth(),
-            Clients::SignedBy { authority, or_none } => {
+            TlsClientPolicy::Anybody => builder.with_no_client_auth(),
+            TlsClientPolicy::SignedBy { authority, or_none } => {
                 let mut roots = RootCertStore::empty();
                 for certificate in certificates(authority)? {
                     roots.add(certificate).map_err(|error| at(authority, &error))?;

@@ -1,16 +1,16 @@
 //! Connection rebalancing: computes how many clients this hub should serve, so that all hubs of a Service have about
 //! the same number, and disconnects the surplus.
 
-use crate::server::Hub;
+use crate::server::HubServer;
 use std::time::Duration;
 use tokio::sync::watch;
 use tortie_store::config::KubernetesTarget;
-use tortie_store::orchestrator::Orchestrator;
-use tortie_store::{Limits, Result};
+use tortie_store::orchestrator::OrchestratorClient;
+use tortie_store::{StoreLimits, StoreResult};
 
 /// Parameters of `ConnectionRebalancingMode: kubernetes`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Balance {
+pub struct ConnectionBalancer {
     pub namespace: String,
     pub service: String,
     pub port_name: String,
@@ -22,7 +22,7 @@ pub struct Balance {
     pub highest: usize,
 }
 
-impl Balance {
+impl ConnectionBalancer {
     /// Returns the client limit of this hub: 120 % of an equal share of all nodes with one hub missing, within the
     /// configured bounds.
     fn limit(&self, hubs: usize, nodes: usize) -> usize {
@@ -33,7 +33,7 @@ impl Balance {
     }
 
     /// Updates the limit and disconnects surplus clients. Never returns.
-    pub async fn keep(&self, hub: &Hub, kubernetes: &KubernetesTarget) {
+    pub async fn keep(&self, hub: &HubServer, kubernetes: &KubernetesTarget) {
         let limit = watch::Sender::new(self.highest);
         let look = async {
             loop {
@@ -58,8 +58,8 @@ impl Balance {
         }
     }
 
-    async fn hubs(&self, kubernetes: &KubernetesTarget) -> Result<usize> {
-        let kubernetes = Orchestrator::connect(kubernetes, Limits::default()).await?;
+    async fn hubs(&self, kubernetes: &KubernetesTarget) -> StoreResult<usize> {
+        let kubernetes = OrchestratorClient::connect(kubernetes, StoreLimits::default()).await?;
         let found = kubernetes.service_endpoints(&self.namespace, &self.service, &self.port_name).await?;
         Ok(found.len())
     }
@@ -71,7 +71,7 @@ mod tests {
 
     #[test]
     fn the_limit_is_typhas() {
-        let balance = Balance {
+        let balance = ConnectionBalancer {
             namespace: String::new(),
             service: String::new(),
             port_name: String::new(),

@@ -9,9 +9,9 @@ use tokio::sync::{Mutex, watch};
 use tokio::time::timeout;
 use tokio_rustls::rustls::{ClientConfig, ServerConfig};
 use tortie_store::config::KubernetesTarget;
-use tortie_store::orchestrator::{Orchestrator, Secret, is_too_late};
-use tortie_store::{Backoff, Limits};
-use tortie_tls::{ClientCertificate, Lifetimes, OwnCertificates, PemError, TlsPem};
+use tortie_store::orchestrator::{KubernetesSecret, OrchestratorClient, is_too_late};
+use tortie_store::{Backoff, StoreLimits};
+use tortie_tls::{CertificateLifetimes, ClientCertificate, PemError, SelfIssuedCertificates, TlsPem};
 
 /// Common names of the certificates.
 pub const HUB_NAME: &str = "tortie-hub";
@@ -27,7 +27,7 @@ const WRITTEN_INTERVAL: Duration = Duration::from_millis(200);
 #[derive(Debug, thiserror::Error)]
 pub enum CertificateError {
     #[error(transparent)]
-    Store(#[from] tortie_store::Error),
+    Store(#[from] tortie_store::StoreError),
     #[error("Secret {0} does not exist; apply deploy/40-hub.yaml again")]
     NoSecret(String),
     #[error("Secret {0} has no certificate yet: no hub has issued one")]
@@ -123,7 +123,7 @@ impl CertificateKeeper {
 
     /// Performs one renewal step (at most one Secret is written) and returns the delay until the next check.
     async fn look(&self, served: &mut Option<TlsPem>) -> Result<Duration, CertificateError> {
-        let kubernetes = Orchestrator::connect(&self.kubernetes, Limits::default()).await?;
+        let kubernetes = OrchestratorClient::connect(&self.kubernetes, StoreLimits::default()).await?;
         let (namespace, of_nodes) = (&self.secret.namespace, self.secret.of_nodes());
         let own = kubernetes.secret(namespace, &self.secret.name).await?;
         let node = kubernetes.secret(namespace, &of_nodes).await?;
@@ -133,9 +133,10 @@ impl CertificateKeeper {
             }
         }
         let (kept, believed) = (read_own(&own), node.data.get("ca.crt").map(String::as_str));
-        let (lifetimes, now) = (Lifetimes::default(), now());
-        let renewed = OwnCertificates::renewed(&kept, believed, &[HUB_NAME.to_owned()], lifetimes, now)
-            .map_err(CertificateError::Signing)?;
+        let (lifetimes, now) = (CertificateLifetimes::default(), now());
+        let renewed =
+            SelfIssuedCertificates::renewed(&kept, believed, &[HUB_NAME.to_owned()], lifetimes, now)
+                .map_err(CertificateError::Signing)?;
         if let Some(renewed) = renewed {
             let data = [
                 ("ca.crt", renewed.authorities),
@@ -172,14 +173,14 @@ impl CertificateKeeper {
 }
 
 async fn fill(
-    kubernetes: &Orchestrator,
+    kubernetes: &OrchestratorClient,
     namespace: &str,
     name: &str,
-    before: &Secret,
+    before: &KubernetesSecret,
     data: BTreeMap<&str, String>,
 ) -> Result<Duration, CertificateError> {
     let data = data.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
-    let secret = Secret { data, version: before.version.clone() };
+    let secret = KubernetesSecret { data, version: before.version.clone() };
     match kubernetes.fill_secret(namespace, name, &secret).await {
         Ok(()) => tracing::info!("Secret {namespace}/{name} has new certificates"),
         // Another hub wrote the Secret first: the next check reads its content.
@@ -189,12 +190,12 @@ async fn fill(
     Ok(WRITTEN_INTERVAL)
 }
 
-fn text(secret: &Secret, key: &str) -> String {
+fn text(secret: &KubernetesSecret, key: &str) -> String {
     secret.data.get(key).cloned().unwrap_or_default()
 }
 
-fn read_own(secret: &Secret) -> OwnCertificates {
-    OwnCertificates {
+fn read_own(secret: &KubernetesSecret) -> SelfIssuedCertificates {
+    SelfIssuedCertificates {
         authorities: text(secret, "ca.crt"),
         authority_key: text(secret, "ca.key"),
         certificate: text(secret, "tls.crt"),
@@ -264,7 +265,7 @@ impl NodeCertificates {
     }
 
     async fn read(&self) -> Result<TlsPem, CertificateError> {
-        let kubernetes = Orchestrator::connect(&self.kubernetes, Limits::default()).await?;
+        let kubernetes = OrchestratorClient::connect(&self.kubernetes, StoreLimits::default()).await?;
         let secret = kubernetes.secret(&self.namespace, &self.name).await?;
         let name = format!("{}/{}", self.namespace, self.name);
         if secret.version.is_empty() {

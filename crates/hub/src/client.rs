@@ -3,7 +3,7 @@
 mod discovery;
 mod follow;
 
-pub use discovery::{AddressError, Hubs, Service};
+pub use discovery::{HubAddressError, HubLocations, HubService};
 pub use follow::follow;
 
 use crate::tls::ClientTls;
@@ -12,10 +12,10 @@ use std::time::Duration;
 
 /// Connection options of a hub client.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct HubClientOptions {
     /// Node name, for the hub's log.
     pub node: String,
-    pub hubs: Hubs,
+    pub hubs: HubLocations,
     /// Connect timeout.
     pub dial: Duration,
     /// Read timeout. The hub sends pings, so a longer silence means that the connection is dead.
@@ -24,9 +24,9 @@ pub struct Options {
     pub tls: Option<Arc<ClientTls>>,
 }
 
-impl Options {
-    pub fn new(node: &str, hubs: Hubs) -> Options {
-        Options {
+impl HubClientOptions {
+    pub fn new(node: &str, hubs: HubLocations) -> HubClientOptions {
+        HubClientOptions {
             node: node.to_owned(),
             hubs,
             dial: Duration::from_secs(10),

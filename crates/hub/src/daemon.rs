@@ -1,9 +1,9 @@
 //! The hub process: builds a hub from its settings, runs it with its HTTP endpoints, and drains it on termination.
 
-use crate::balance::Balance;
+use crate::balance::ConnectionBalancer;
 use crate::certificates::{CertificateKeeper, CertificateState};
-use crate::server::Hub;
-use crate::settings::{Place, Settings};
+use crate::server::HubServer;
+use crate::settings::{HubListenAddress, HubSettings};
 use crate::tls::ServerTls;
 use axum::Router;
 use axum::http::StatusCode;
@@ -17,12 +17,12 @@ use tokio::signal::unix::{SignalKind, signal};
 use tortie_model::KeyRange;
 use tortie_store::config::KubernetesTarget;
 use tortie_store::printable::escape_controls;
-use tortie_store::{Client, Config};
+use tortie_store::{StoreClient, StoreConfig};
 
 #[derive(Debug, thiserror::Error)]
-pub enum RunError {
+pub enum HubRunError {
     #[error(transparent)]
-    Store(#[from] tortie_store::Error),
+    Store(#[from] tortie_store::StoreError),
     #[error(transparent)]
     Tls(#[from] tortie_tls::TlsError),
     #[error("{what}: {error}")]
@@ -36,23 +36,27 @@ pub enum RunError {
 }
 
 /// Runs until SIGTERM or SIGINT, then asks the clients to leave. `ranges` are the key ranges that nodes need.
-pub async fn run(config: Config, settings: Settings, mut ranges: Vec<KeyRange>) -> Result<(), RunError> {
-    let signals = |error| RunError::Io { what: "signals".to_owned(), error };
+pub async fn run(
+    config: StoreConfig,
+    settings: HubSettings,
+    mut ranges: Vec<KeyRange>,
+) -> Result<(), HubRunError> {
+    let signals = |error| HubRunError::Io { what: "signals".to_owned(), error };
     let mut terminate = signal(SignalKind::terminate()).map_err(signals)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(signals)?;
     raise_descriptor_limit();
     let config = settings.datastore.apply(config);
     let balance = match &settings.balance {
-        Some(balance) => Some((balance, config.orchestrator().ok_or(RunError::NoKubernetes)?)),
+        Some(balance) => Some((balance, config.orchestrator().ok_or(HubRunError::NoKubernetes)?)),
         None => None,
     };
     if config.is_kubernetes()? {
         ranges.extend([KeyRange::EndpointSlices, KeyRange::Services]);
     }
-    let hub = Hub::new(&ranges, settings.options.clone());
+    let hub = HubServer::new(&ranges, settings.options.clone());
     let listener = listen(&settings.server).await?;
     let address = listener.local_addr().map_err(|error| failed(&settings.server, error))?;
-    let Trust { tls, keeper, certificate } = trust(&settings, &config)?;
+    let HubTlsSetup { tls, keeper, certificate } = trust(&settings, &config)?;
     if tls.is_none() {
         tracing::warn!(
             "client connections are neither encrypted nor authenticated; set CertificateSecret, or ServerKeyFile, ServerCertFile, CAFile and \
@@ -61,7 +65,7 @@ pub async fn run(config: Config, settings: Settings, mut ranges: Vec<KeyRange>) 
     }
     let wait_cause = Arc::new(Mutex::new(None));
     let announced_certificate = certificate.clone();
-    let readiness = Readiness { hub: hub.clone(), wait_cause: wait_cause.clone(), certificate };
+    let readiness = HubReadiness { hub: hub.clone(), wait_cause: wait_cause.clone(), certificate };
     let observers = observe(&hub, &settings, readiness).await?;
     let work = async {
         tokio::select! {
@@ -90,21 +94,21 @@ pub async fn run(config: Config, settings: Settings, mut ranges: Vec<KeyRange>) 
 }
 
 /// TLS configuration of the server, and the keeper that issues its certificates if the hub uses its own.
-struct Trust {
+struct HubTlsSetup {
     tls: Option<ServerTls>,
     keeper: Option<CertificateKeeper>,
     certificate: Option<CertificateState>,
 }
 
-fn trust(settings: &Settings, config: &Config) -> Result<Trust, RunError> {
+fn trust(settings: &HubSettings, config: &StoreConfig) -> Result<HubTlsSetup, HubRunError> {
     let Some(secret) = settings.certificates.clone() else {
         let tls = settings.tls.clone().map(ServerTls::new).transpose()?;
-        return Ok(Trust { tls, keeper: None, certificate: None });
+        return Ok(HubTlsSetup { tls, keeper: None, certificate: None });
     };
-    let kubernetes = config.orchestrator().ok_or(RunError::NoKubernetesForSecret)?;
+    let kubernetes = config.orchestrator().ok_or(HubRunError::NoKubernetesForSecret)?;
     let (keeper, certificate) = CertificateKeeper::new(secret, kubernetes);
     let tls = ServerTls::own(certificate.serving.clone());
-    Ok(Trust { tls: Some(tls), keeper: Some(keeper), certificate: Some(certificate) })
+    Ok(HubTlsSetup { tls: Some(tls), keeper: Some(keeper), certificate: Some(certificate) })
 }
 
 async fn keep_certificates(keeper: Option<CertificateKeeper>) {
@@ -119,13 +123,13 @@ type WaitCause = Arc<Mutex<Option<String>>>;
 
 /// Connects to the datastore, retrying without limit, and feeds its events to the hub.
 async fn follow_store(
-    hub: &Hub,
-    config: &Config,
+    hub: &HubServer,
+    config: &StoreConfig,
     ranges: Vec<KeyRange>,
     wait_cause: &WaitCause,
-) -> Result<(), RunError> {
+) -> Result<(), HubRunError> {
     let set_cause = |cause| *wait_cause.lock().unwrap_or_else(PoisonError::into_inner) = cause;
-    let client = Client::connect_waiting(config, |error| {
+    let client = StoreClient::connect_waiting(config, |error| {
         tracing::warn!(%error, "waiting for the datastore; nodes keep their current state; trying again");
         set_cause(Some(error.to_string()));
     })
@@ -134,10 +138,10 @@ async fn follow_store(
     let watches = hub.liveness().part("datastore-watch");
     let feed = tortie_sync::follow_with_progress(&client, ranges, move || watches.beat());
     hub.follow(feed).await;
-    Err(RunError::Feed)
+    Err(HubRunError::Feed)
 }
 
-async fn keep_balance(hub: &Hub, balance: Option<(&Balance, KubernetesTarget)>) {
+async fn keep_balance(hub: &HubServer, balance: Option<(&ConnectionBalancer, KubernetesTarget)>) {
     match balance {
         Some((balance, kubernetes)) => balance.keep(hub, &kubernetes).await,
         None => std::future::pending().await,
@@ -146,7 +150,7 @@ async fn keep_balance(hub: &Hub, balance: Option<(&Balance, KubernetesTarget)>) 
 
 /// Reports once that clients can be served: the datastore is read and, if the hub issues its own certificate, that
 /// one exists.
-async fn announce(hub: &Hub, address: std::net::SocketAddr, certificate: Option<CertificateState>) {
+async fn announce(hub: &HubServer, address: std::net::SocketAddr, certificate: Option<CertificateState>) {
     tracing::info!(%address, "reading the datastore");
     hub.in_sync().await;
     if let Some(certificate) = certificate {
@@ -158,20 +162,20 @@ async fn announce(hub: &Hub, address: std::net::SocketAddr, certificate: Option<
     std::future::pending().await
 }
 
-fn failed(place: &Place, error: io::Error) -> RunError {
-    RunError::Io { what: format!("cannot listen on {}:{}", place.host, place.port), error }
+fn failed(place: &HubListenAddress, error: io::Error) -> HubRunError {
+    HubRunError::Io { what: format!("cannot listen on {}:{}", place.host, place.port), error }
 }
 
-async fn listen(place: &Place) -> Result<TcpListener, RunError> {
+async fn listen(place: &HubListenAddress) -> Result<TcpListener, HubRunError> {
     tortie_http::listen(&place.host, place.port).await.map_err(|error| failed(place, error))
 }
 
 /// Serves the health and metrics endpoints.
 async fn observe(
-    hub: &Hub,
-    settings: &Settings,
-    readiness: Readiness,
-) -> Result<impl Future<Output = ()> + use<>, RunError> {
+    hub: &HubServer,
+    settings: &HubSettings,
+    readiness: HubReadiness,
+) -> Result<impl Future<Output = ()> + use<>, HubRunError> {
     let health = {
         let live = hub.clone();
         // Takes no lock that a stuck component may hold.
@@ -203,13 +207,13 @@ async fn observe(
 
 /// Inputs of the readiness probe.
 #[derive(Clone)]
-struct Readiness {
-    hub: Hub,
+struct HubReadiness {
+    hub: HubServer,
     wait_cause: WaitCause,
     certificate: Option<CertificateState>,
 }
 
-impl Readiness {
+impl HubReadiness {
     /// Renders the readiness page. A hub that cannot accept clients reports not ready, so nodes use another.
     fn page(&self) -> (StatusCode, String) {
         let obstacle = self.certificate.as_ref().and_then(CertificateState::obstacle);
@@ -225,7 +229,7 @@ impl Readiness {
     }
 }
 
-fn health(hub: &Hub, wait_cause: &WaitCause) -> String {
+fn health(hub: &HubServer, wait_cause: &WaitCause) -> String {
     let waits = wait_cause.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let cache = match (hub.is_in_sync(), waits.or_else(|| hub.trouble())) {
         (false, None) => "the datastore is not read completely yet".to_owned(),
@@ -252,26 +256,26 @@ fn raise_descriptor_limit() {
 mod tests {
     use super::*;
     use crate::certificates::CertificateSecret;
-    use crate::server::Options;
+    use crate::server::HubServerOptions;
     use std::time::Duration;
     use tokio::time::{sleep, timeout};
 
     #[tokio::test]
     async fn a_hub_without_a_certificate_is_unready() {
-        let hub = Hub::new(&[], Options::default());
+        let hub = HubServer::new(&[], HubServerOptions::default());
         let (sender, feed) = tokio::sync::mpsc::channel(1);
-        sender.send(tortie_sync::Heard::Event(tortie_model::FeedEvent::InSync)).await.unwrap();
+        sender.send(tortie_sync::FeedMessage::Event(tortie_model::FeedEvent::InSync)).await.unwrap();
         let following = hub.clone();
         let following = tokio::spawn(async move { following.follow(feed).await });
         hub.in_sync().await;
-        let mut readiness = Readiness { hub, wait_cause: WaitCause::default(), certificate: None };
+        let mut readiness = HubReadiness { hub, wait_cause: WaitCause::default(), certificate: None };
         assert_eq!(readiness.page().0, StatusCode::OK);
         // The listener is dropped right away, so connections to this address are refused.
         let address = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
-        let config = Config {
+        let config = StoreConfig {
             datastore_type: "kubernetes".to_owned(),
             k8s_api_endpoint: format!("http://{address}"),
-            ..Config::default()
+            ..StoreConfig::default()
         };
         let secret = CertificateSecret { namespace: "kube-system".to_owned(), name: "hub".to_owned() };
         let (keeper, certificate) = CertificateKeeper::new(secret, config.orchestrator().unwrap());

@@ -5,7 +5,7 @@ use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt};
 
 #[derive(Debug, thiserror::Error)]
-pub enum ReadError {
+pub enum FrameReadError {
     #[error(transparent)]
     Protocol(#[from] ProtocolError),
     #[error("{0}")]
@@ -29,7 +29,7 @@ impl FrameReader {
         FrameReader { buffer: BytesMut::new(), most, room }
     }
 
-    pub async fn next(&mut self, stream: &mut (impl AsyncRead + Unpin)) -> Result<Bytes, ReadError> {
+    pub async fn next(&mut self, stream: &mut (impl AsyncRead + Unpin)) -> Result<Bytes, FrameReadError> {
         loop {
             if let Some(frame) = unframe(&mut self.buffer, self.most)? {
                 return Ok(frame);
@@ -39,7 +39,7 @@ impl FrameReader {
             }
             self.buffer.reserve(self.room);
             if stream.read_buf(&mut self.buffer).await? == 0 {
-                return Err(ReadError::Closed);
+                return Err(FrameReadError::Closed);
             }
         }
     }
@@ -74,10 +74,10 @@ mod tests {
         }
         let error = reader.next(&mut stream).await.unwrap_err();
         assert!(
-            matches!(error, ReadError::Protocol(ProtocolError::TooLong { length: 9, most: 8 })),
+            matches!(error, FrameReadError::Protocol(ProtocolError::TooLong { length: 9, most: 8 })),
             "{error}"
         );
         drop(sending.await.unwrap());
-        assert!(matches!(FrameReader::new(8, 16).next(&mut stream).await, Err(ReadError::Closed)));
+        assert!(matches!(FrameReader::new(8, 16).next(&mut stream).await, Err(FrameReadError::Closed)));
     }
 }

@@ -4,43 +4,43 @@
 mod bucket;
 mod log;
 
-pub use bucket::Bucket;
-pub use log::Limits;
+pub use bucket::LedgerBucket;
+pub use log::ChangeLogLimits;
 
 use crate::protocol::{
-    BUCKETS, Changes, MOST_OF_RECORD, Payload, Record, Status, Sum, What, bucket_of, class_of_range,
-    from_hub, key_of_kind, to_record,
+    BUCKETS, ChangesMessage, DigestSum, FeedRecord, HubStoreStatus, MOST_OF_RECORD, RecordAction,
+    RecordPayload, bucket_of, class_of_range, from_hub, key_of_kind, to_record,
 };
 use bytes::Bytes;
-use log::Log;
+use log::ChangeLog;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tortie_model::{FeedEvent, KeyRange, Kind};
-use tortie_sync::Heard;
+use tortie_sync::FeedMessage;
 
 /// Maximum size of the records of a frame in bytes before compression; a larger record gets a separate frame.
 pub(crate) const FRAME: usize = 1 << 20;
 
 #[derive(Debug)]
-pub struct Ledger {
+pub struct HubLedger {
     epoch: u64,
     /// Sequence number of the last frame of the log.
     sequence: u64,
-    buckets: Vec<Arc<Bucket>>,
-    log: Log,
+    buckets: Vec<Arc<LedgerBucket>>,
+    log: ChangeLog,
     /// Classes that this hub watches.
     classes: BTreeSet<String>,
     /// For each class, the revision up to which all changes have been received.
     marks: BTreeMap<String, u64>,
-    status: Status,
+    status: HubStoreStatus,
     in_sync: bool,
-    counts: Counts,
+    counts: LedgerCounts,
     batches: Vec<usize>,
 }
 
 /// Counters for the metrics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct LedgerCounts {
     pub entries: usize,
     pub updates: u64,
     /// Updates that changed nothing.
@@ -51,32 +51,32 @@ pub struct Counts {
     pub oversized: u64,
 }
 
-impl Ledger {
+impl HubLedger {
     /// Creates an empty ledger. `epoch` must be random, so that no two hub processes share one.
-    pub fn new(epoch: u64, ranges: &[KeyRange], limits: Limits) -> Ledger {
-        Ledger {
+    pub fn new(epoch: u64, ranges: &[KeyRange], limits: ChangeLogLimits) -> HubLedger {
+        HubLedger {
             epoch,
             sequence: 0,
-            buckets: (0..BUCKETS).map(|index| Arc::new(Bucket::new(index))).collect(),
-            log: Log::new(limits),
+            buckets: (0..BUCKETS).map(|index| Arc::new(LedgerBucket::new(index))).collect(),
+            log: ChangeLog::new(limits),
             classes: ranges.iter().filter_map(class_of_range).map(str::to_owned).collect(),
             marks: BTreeMap::new(),
-            status: Status::default(),
+            status: HubStoreStatus::default(),
             in_sync: false,
-            counts: Counts::default(),
+            counts: LedgerCounts::default(),
             batches: Vec::new(),
         }
     }
 
     /// Applies events of the store's feed. Every resulting change is appended to the log, which advances the sequence
     /// number.
-    pub fn hear(&mut self, words: impl IntoIterator<Item = Heard>) {
+    pub fn hear(&mut self, words: impl IntoIterator<Item = FeedMessage>) {
         self.batches.clear();
         let mut records = Vec::new();
         let mut bytes = 0;
         for word in words {
             match word {
-                Heard::Reached { range, revision } => {
+                FeedMessage::Reached { range, revision } => {
                     // Revisions without a numeric order cannot be compared.
                     if let (Some(class), Some(number)) = (class_of_range(&range), revision.number()) {
                         self.flush(&mut records, None);
@@ -84,16 +84,16 @@ impl Ledger {
                         self.marks.insert(class.to_owned(), number);
                     }
                 }
-                Heard::Event(FeedEvent::InSync) => {
+                FeedMessage::Event(FeedEvent::InSync) => {
                     self.flush(&mut records, None);
                     self.in_sync = true;
                 }
-                Heard::Event(FeedEvent::ConnectionLost { reason }) => {
-                    let status = Status { trouble: Some(reason), failed_attempts: 0 };
+                FeedMessage::Event(FeedEvent::ConnectionLost { reason }) => {
+                    let status = HubStoreStatus { trouble: Some(reason), failed_attempts: 0 };
                     self.flush(&mut records, Some(status));
                 }
-                Heard::Event(FeedEvent::ConnectionBack { failed_attempts }) => {
-                    self.flush(&mut records, Some(Status { trouble: None, failed_attempts }));
+                FeedMessage::Event(FeedEvent::ConnectionBack { failed_attempts }) => {
+                    self.flush(&mut records, Some(HubStoreStatus { trouble: None, failed_attempts }));
                 }
                 entry => {
                     if let Some(record) = self.record(&entry) {
@@ -111,7 +111,7 @@ impl Ledger {
         self.flush(&mut records, None);
     }
 
-    fn record(&mut self, entry: &Heard) -> Option<Record> {
+    fn record(&mut self, entry: &FeedMessage) -> Option<FeedRecord> {
         self.counts.updates += 1;
         let mut record = match to_record(entry) {
             Ok(record) => record?,
@@ -127,14 +127,14 @@ impl Ledger {
                 "its {} bytes exceed the {MOST_OF_RECORD} bytes that a hub forwards",
                 record.value.len()
             );
-            record.what = What::Unreadable.into();
+            record.what = RecordAction::Unreadable.into();
             record.value = Bytes::new();
         }
         Some(record)
     }
 
     /// Applies the records to their buckets and appends those that change something to the log.
-    fn flush(&mut self, records: &mut Vec<Record>, status: Option<Status>) {
+    fn flush(&mut self, records: &mut Vec<FeedRecord>, status: Option<HubStoreStatus>) {
         let sequence = if self.in_sync { self.sequence + 1 } else { 0 };
         let mut changed = Vec::with_capacity(records.len());
         for record in records.drain(..) {
@@ -157,8 +157,8 @@ impl Ledger {
         }
         self.sequence = sequence;
         self.batches.push(changed.len());
-        let records = Payload::of(changed.iter().map(|record| (**record).clone()).collect());
-        self.log.push(from_hub::What::Changes(Changes { sequence, records, status }).frame());
+        let records = RecordPayload::of(changed.iter().map(|record| (**record).clone()).collect());
+        self.log.push(from_hub::HubMessage::Changes(ChangesMessage { sequence, records, status }).frame());
     }
 
     pub fn epoch(&self) -> u64 {
@@ -175,11 +175,11 @@ impl Ledger {
         self.in_sync
     }
 
-    pub fn status(&self) -> &Status {
+    pub fn status(&self) -> &HubStoreStatus {
         &self.status
     }
 
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> LedgerCounts {
         self.counts
     }
 
@@ -208,13 +208,14 @@ impl Ledger {
         marks.iter().any(|(class, heard)| self.marks.get(class).is_some_and(|here| here < heard))
     }
 
-    pub fn bucket(&self, index: usize) -> Option<&Arc<Bucket>> {
+    pub fn bucket(&self, index: usize) -> Option<&Arc<LedgerBucket>> {
         self.buckets.get(index)
     }
 
     /// Returns the indexes of the buckets that differ from the client's.
-    pub fn differing(&self, sums: &[Sum]) -> Vec<usize> {
-        let differs = |(index, sum): (usize, &Sum)| (self.buckets[index].sum() != *sum).then_some(index);
+    pub fn differing(&self, sums: &[DigestSum]) -> Vec<usize> {
+        let differs =
+            |(index, sum): (usize, &DigestSum)| (self.buckets[index].sum() != *sum).then_some(index);
         sums.iter().take(BUCKETS).enumerate().filter_map(differs).collect()
     }
 

@@ -17,8 +17,8 @@ pub mod session;
 mod settings;
 pub mod tls;
 
-pub use daemon::{RunError, run};
-pub use settings::{DEFAULT_FILE, SettingError, Settings};
+pub use daemon::{HubRunError, run};
+pub use settings::{DEFAULT_FILE, HubSettingError, HubSettings};
 
 #[cfg(test)]
 mod simulation;

@@ -20,12 +20,12 @@ mod payload;
 mod record;
 
 pub use message::{
-    Begin, Bucket, Changes, Digests, End, FromClient, FromHub, Hello, Position, Refused, Status, Welcome,
-    from_client, from_hub,
+    BeginMessage, BucketMessage, ChangesMessage, ClientEnvelope, DigestsMessage, EndMessage, HelloMessage,
+    HubEnvelope, HubPosition, HubStoreStatus, RefusedMessage, WelcomeMessage, from_client, from_hub,
 };
-pub use payload::{Payload, PayloadError};
+pub use payload::{PayloadError, RecordPayload};
 pub use record::{
-    Record, What, class_of, class_of_range, collection_of, from_record, key_of_kind, to_record,
+    FeedRecord, RecordAction, class_of, class_of_range, collection_of, from_record, key_of_kind, to_record,
 };
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -103,9 +103,9 @@ pub fn bucket_of(key: &str) -> usize {
 
 /// Sum of the digests of a set of entries, independent of the order in which they were added and removed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Sum(pub u64);
+pub struct DigestSum(pub u64);
 
-impl Sum {
+impl DigestSum {
     pub fn add(&mut self, digest: u64) {
         self.0 = self.0.wrapping_add(digest);
     }

@@ -6,41 +6,42 @@ mod outage;
 mod transfer;
 
 use crate::protocol::{
-    self, BUCKETS, Changes, Digests, End, Hello, MAGIC, NEWEST, OLDEST, Position, ProtocolError, Record,
-    What, bucket_of, class_of, collection_of, from_client, from_hub, from_record,
+    self, BUCKETS, ChangesMessage, DigestsMessage, EndMessage, FeedRecord, HelloMessage, HubPosition, MAGIC,
+    NEWEST, OLDEST, ProtocolError, RecordAction, bucket_of, class_of, collection_of, from_client, from_hub,
+    from_record,
 };
-use holding::Holding;
-use outage::Outage;
+use holding::ReplicaBucket;
+use outage::StoreOutage;
 use std::collections::BTreeMap;
 use tortie_model::{FeedEvent, Revision};
-use tortie_store::Absence;
-use transfer::{Received, Transfer};
+use tortie_store::ListAbsence;
+use transfer::{BucketTransfer, ReceivedBucket};
 
 #[derive(Debug)]
-pub struct Replica {
+pub struct HubReplica {
     node: String,
     /// Classes that the node subscribes to.
     wanted: Vec<String>,
-    buckets: Vec<Holding>,
-    position: Option<Position>,
+    buckets: Vec<ReplicaBucket>,
+    position: Option<HubPosition>,
     /// For each class, the latest revision received.
     marks: BTreeMap<String, u64>,
     /// Epoch of the connected hub.
     epoch: u64,
     /// The hub lacks revisions that this client has received and will not receive them.
     behind: bool,
-    transfer: Option<Transfer>,
+    transfer: Option<BucketTransfer>,
     in_sync: bool,
-    outage: Outage,
+    outage: StoreOutage,
     /// Number of entries of unknown kinds.
     unknown: u64,
-    doubt: Doubt,
+    doubt: SnapshotDoubt,
 }
 
 /// Protection against a hub that reads the wrong datastore: a snapshot that lacks most known objects without reported
 /// deletions is rejected until several in a row agree.
 #[derive(Debug, Default)]
-struct Doubt {
+struct SnapshotDoubt {
     /// Classes whose loss would open or cut off workloads.
     guarded: Vec<String>,
     limit: u32,
@@ -50,48 +51,48 @@ struct Doubt {
 
 /// Result of handling a message.
 #[derive(Debug, Default, PartialEq)]
-pub struct Reaction {
+pub struct ReplicaReaction {
     pub events: Vec<FeedEvent>,
-    pub reply: Option<from_client::What>,
+    pub reply: Option<from_client::ClientMessage>,
     /// Reason why the hub refuses this client or asks it to leave.
     pub leave: Option<String>,
     /// Reason why the hub's snapshot is rejected.
     pub distrust: Option<String>,
 }
 
-impl Replica {
-    pub fn new(node: &str, wanted: Vec<String>) -> Replica {
-        Replica {
+impl HubReplica {
+    pub fn new(node: &str, wanted: Vec<String>) -> HubReplica {
+        HubReplica {
             node: node.to_owned(),
             wanted,
-            buckets: (0..BUCKETS).map(|_| Holding::default()).collect(),
+            buckets: (0..BUCKETS).map(|_| ReplicaBucket::default()).collect(),
             position: None,
             marks: BTreeMap::new(),
             epoch: 0,
             behind: false,
             transfer: None,
             in_sync: false,
-            outage: Outage::default(),
+            outage: StoreOutage::default(),
             unknown: 0,
-            doubt: Doubt::default(),
+            doubt: SnapshotDoubt::default(),
         }
     }
 
     /// Makes the replica reject up to `limit` consecutive snapshots that lack most of its objects of these classes.
     pub fn set_doubt(&mut self, guarded: Vec<String>, limit: u32) {
-        self.doubt = Doubt { guarded, limit, snapshots: 0 };
+        self.doubt = SnapshotDoubt { guarded, limit, snapshots: 0 };
     }
 
     /// Returns the first message of a new connection. Discards the unfinished transfer of an earlier connection.
-    pub fn hello(&mut self) -> from_client::What {
+    pub fn hello(&mut self) -> from_client::ClientMessage {
         self.transfer = None;
-        from_client::What::Hello(Hello {
+        from_client::ClientMessage::Hello(HelloMessage {
             magic: MAGIC,
             oldest: OLDEST,
             newest: NEWEST,
             node: self.node.clone(),
             position: self.position,
-            empty: self.buckets.iter().all(Holding::is_empty),
+            empty: self.buckets.iter().all(ReplicaBucket::is_empty),
             marks: self.marks.clone(),
             wanted: self.wanted.clone(),
         })
@@ -111,45 +112,47 @@ impl Replica {
         self.outage.failed(reason)
     }
 
-    pub fn hear(&mut self, message: from_hub::What) -> Result<Reaction, ProtocolError> {
-        let mut reaction = Reaction::default();
+    pub fn hear(&mut self, message: from_hub::HubMessage) -> Result<ReplicaReaction, ProtocolError> {
+        let mut reaction = ReplicaReaction::default();
         match message {
-            from_hub::What::Welcome(welcome) => {
+            from_hub::HubMessage::Welcome(welcome) => {
                 if !(OLDEST..=NEWEST).contains(&welcome.version) {
                     return Err(ProtocolError::Unexpected("a version that was not offered"));
                 }
                 self.epoch = welcome.epoch;
                 self.behind = welcome.behind;
             }
-            from_hub::What::Refused(refused) => reaction.leave = Some(refused.reason),
-            from_hub::What::Leave(()) => reaction.leave = Some("it asked its clients to leave".to_owned()),
-            from_hub::What::Ping(()) => reaction.reply = Some(from_client::What::Pong(())),
-            from_hub::What::Resume(status) => {
+            from_hub::HubMessage::Refused(refused) => reaction.leave = Some(refused.reason),
+            from_hub::HubMessage::Leave(()) => {
+                reaction.leave = Some("it asked its clients to leave".to_owned())
+            }
+            from_hub::HubMessage::Ping(()) => reaction.reply = Some(from_client::ClientMessage::Pong(())),
+            from_hub::HubMessage::Resume(status) => {
                 if self.position.is_none_or(|position| position.epoch != self.epoch) {
                     return Err(ProtocolError::Unexpected("a position that this client is not at"));
                 }
                 reaction.events.extend(self.outage.heard(&status));
             }
-            from_hub::What::Compare(()) => {
+            from_hub::HubMessage::Compare(()) => {
                 self.transfer = None;
                 let sums = self.buckets.iter().map(|bucket| bucket.sum().0).collect();
-                reaction.reply = Some(from_client::What::Digests(Digests { sums }));
+                reaction.reply = Some(from_client::ClientMessage::Digests(DigestsMessage { sums }));
             }
-            from_hub::What::Begin(begin) => {
-                self.transfer = Some(Transfer::new(begin.sequence, begin.status.unwrap_or_default()));
+            from_hub::HubMessage::Begin(begin) => {
+                self.transfer = Some(BucketTransfer::new(begin.sequence, begin.status.unwrap_or_default()));
             }
-            from_hub::What::Bucket(bucket) => self.receive(&bucket, &mut reaction.events)?,
-            from_hub::What::End(end) => {
+            from_hub::HubMessage::Bucket(bucket) => self.receive(&bucket, &mut reaction.events)?,
+            from_hub::HubMessage::End(end) => {
                 reaction.distrust = self.complete(&end, &mut reaction.events)?;
             }
-            from_hub::What::Changes(changes) => self.change(&changes, &mut reaction.events)?,
+            from_hub::HubMessage::Changes(changes) => self.change(&changes, &mut reaction.events)?,
         }
         Ok(reaction)
     }
 
     fn receive(
         &mut self,
-        bucket: &protocol::Bucket,
+        bucket: &protocol::BucketMessage,
         events: &mut Vec<FeedEvent>,
     ) -> Result<(), ProtocolError> {
         let transfer =
@@ -162,9 +165,9 @@ impl Replica {
     }
 
     /// Returns why a snapshot lacks too many entries to be applied, if it does.
-    fn doubt(&mut self, transfer: &Transfer) -> Option<String> {
+    fn doubt(&mut self, transfer: &BucketTransfer) -> Option<String> {
         let is_guarded = |class: &String| self.doubt.guarded.contains(class);
-        let mut absences: BTreeMap<(String, &str), Absence> = BTreeMap::new();
+        let mut absences: BTreeMap<(String, &str), ListAbsence> = BTreeMap::new();
         let gone = transfer.buckets.iter().flat_map(|bucket| &bucket.gone);
         for collection in gone.filter_map(|key| collection_of(key)) {
             absences.entry(collection).or_default().missing += 1;
@@ -174,13 +177,13 @@ impl Replica {
             self.doubt.snapshots = 0;
             return None;
         }
-        for collection in self.buckets.iter().flat_map(Holding::keys).filter_map(collection_of) {
+        for collection in self.buckets.iter().flat_map(ReplicaBucket::keys).filter_map(collection_of) {
             if let Some(absence) = absences.get_mut(&collection) {
                 absence.known += 1;
             }
         }
         let large = absences.iter().find(|(_, absence)| absence.is_large());
-        let Some(((class, _), Absence { known, missing })) =
+        let Some(((class, _), ListAbsence { known, missing })) =
             large.filter(|_| self.doubt.snapshots < self.doubt.limit)
         else {
             self.doubt.snapshots = 0;
@@ -194,7 +197,11 @@ impl Replica {
     }
 
     /// Applies the completed transfer. Returns the reason if the snapshot is rejected.
-    fn complete(&mut self, end: &End, events: &mut Vec<FeedEvent>) -> Result<Option<String>, ProtocolError> {
+    fn complete(
+        &mut self,
+        end: &EndMessage,
+        events: &mut Vec<FeedEvent>,
+    ) -> Result<Option<String>, ProtocolError> {
         let unfinished =
             ProtocolError::Unexpected("an end without a beginning, or in the middle of a bucket");
         let Some(mut transfer) = self.transfer.take_if(|transfer| transfer.is_whole()) else {
@@ -221,25 +228,36 @@ impl Replica {
                 *mark = end.marks.get(class).map_or(*mark, |hubs| (*mark).min(*hubs));
             }
         }
-        self.position = Some(Position { epoch: self.epoch, sequence: transfer.sequence });
+        self.position = Some(HubPosition { epoch: self.epoch, sequence: transfer.sequence });
         if !std::mem::replace(&mut self.in_sync, true) {
             events.push(FeedEvent::InSync);
         }
         Ok(None)
     }
 
-    fn delete(&mut self, received: &mut Received, hubs: &BTreeMap<String, u64>, events: &mut Vec<FeedEvent>) {
+    fn delete(
+        &mut self,
+        received: &mut ReceivedBucket,
+        hubs: &BTreeMap<String, u64>,
+        events: &mut Vec<FeedEvent>,
+    ) {
         for key in received.gone.drain(..) {
             // The revision of the deletion is unknown; the hub's mark is an upper bound.
             let class = class_of(&key).unwrap_or_default();
             let revision = hubs.get(&class).or(self.marks.get(&class)).copied().unwrap_or_default();
             let revision = Revision::from(revision).to_string();
-            let record = Record { key, what: What::Delete.into(), revision, ..Record::default() };
+            let record =
+                FeedRecord { key, what: RecordAction::Delete.into(), revision, ..FeedRecord::default() };
             self.apply(record, received.index, events);
         }
     }
 
-    fn take(&mut self, received: &mut Received, hubs: &BTreeMap<String, u64>, events: &mut Vec<FeedEvent>) {
+    fn take(
+        &mut self,
+        received: &mut ReceivedBucket,
+        hubs: &BTreeMap<String, u64>,
+        events: &mut Vec<FeedEvent>,
+    ) {
         self.delete(received, hubs, events);
         received.bytes = 0;
         for record in std::mem::take(&mut received.news) {
@@ -247,7 +265,7 @@ impl Replica {
         }
     }
 
-    fn change(&mut self, changes: &Changes, events: &mut Vec<FeedEvent>) -> Result<(), ProtocolError> {
+    fn change(&mut self, changes: &ChangesMessage, events: &mut Vec<FeedEvent>) -> Result<(), ProtocolError> {
         let position = match (&mut self.position, &self.transfer) {
             (Some(position), None) if position.epoch == self.epoch => position,
             _ => return Err(ProtocolError::Unexpected("changes of what this client does not know")),
@@ -269,7 +287,7 @@ impl Replica {
     }
 
     /// Applies a record and emits an event if it is new.
-    fn apply(&mut self, record: Record, index: usize, events: &mut Vec<FeedEvent>) {
+    fn apply(&mut self, record: FeedRecord, index: usize, events: &mut Vec<FeedEvent>) {
         if let Ok(number) = record.revision.parse::<u64>()
             && let Some(class) = class_of(&record.key)
         {

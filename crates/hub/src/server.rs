@@ -11,13 +11,13 @@ mod registry;
 mod serve;
 mod sources;
 
-pub use metrics::Metrics;
+pub use metrics::HubMetrics;
 
-use crate::ledger::{self, Ledger};
+use crate::ledger::{self, HubLedger};
 use crate::tls::ServerTls;
 use buffer_budget::BufferBudget;
-use complaints::Complaints;
-use registry::Registry;
+use complaints::ClientWarnings;
+use registry::ClientRegistry;
 use sources::SourceCounts;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
@@ -26,7 +26,7 @@ use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tortie_http::liveness::Liveness;
 use tortie_model::{KeyRange, Kind};
-use tortie_sync::Heard;
+use tortie_sync::FeedMessage;
 
 /// Maximum number of feed events applied in one batch.
 const BATCH: usize = 1024;
@@ -35,7 +35,7 @@ const BEAT: Duration = Duration::from_secs(1);
 
 /// Limits and timeouts of the server.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Options {
+pub struct HubServerOptions {
     /// Maximum number of connections.
     pub connections: usize,
     /// Maximum number of clients per source address: several nodes may share one behind NAT.
@@ -59,12 +59,12 @@ pub struct Options {
     pub pace: Duration,
     /// Time after which a component without a heartbeat fails the liveness probe.
     pub silence: Duration,
-    pub log: ledger::Limits,
+    pub log: ledger::ChangeLogLimits,
 }
 
-impl Default for Options {
-    fn default() -> Options {
-        Options {
+impl Default for HubServerOptions {
+    fn default() -> HubServerOptions {
+        HubServerOptions {
             connections: 10_000,
             connections_of_one: 256,
             buffers: 256 << 20,
@@ -77,36 +77,36 @@ impl Default for Options {
             catch_up: Duration::from_secs(10),
             pace: Duration::from_micros(20),
             silence: Duration::from_secs(90),
-            log: ledger::Limits::default(),
+            log: ledger::ChangeLogLimits::default(),
         }
     }
 }
 
 /// Handle of a hub; cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Hub(Arc<Shared>);
+pub struct HubServer(Arc<HubState>);
 
 #[derive(Debug)]
-struct Shared {
-    options: Options,
-    ledger: RwLock<Ledger>,
+struct HubState {
+    options: HubServerOptions,
+    ledger: RwLock<HubLedger>,
     /// Sequence number of the ledger; sessions wait for it to advance.
     sequence: watch::Sender<u64>,
     in_sync: watch::Sender<bool>,
-    clients: Registry,
+    clients: ClientRegistry,
     sources: Arc<SourceCounts>,
     budget: BufferBudget,
-    complaints: Complaints,
-    metrics: Metrics,
+    complaints: ClientWarnings,
+    metrics: HubMetrics,
     liveness: Liveness,
     /// The hub is shutting down: new clients are rejected.
     draining: AtomicBool,
 }
 
-impl Hub {
-    pub fn new(ranges: &[KeyRange], options: Options) -> Hub {
-        let ledger = Ledger::new(rand::random(), ranges, options.log);
-        Hub(Arc::new(Shared {
+impl HubServer {
+    pub fn new(ranges: &[KeyRange], options: HubServerOptions) -> HubServer {
+        let ledger = HubLedger::new(rand::random(), ranges, options.log);
+        HubServer(Arc::new(HubState {
             liveness: Liveness::new(options.silence),
             sources: SourceCounts::new(options.connections, options.connections_of_one),
             budget: BufferBudget::new(options.buffers),
@@ -114,14 +114,14 @@ impl Hub {
             ledger: RwLock::new(ledger),
             sequence: watch::Sender::new(0),
             in_sync: watch::Sender::new(false),
-            clients: Registry::default(),
-            complaints: Complaints::default(),
-            metrics: Metrics::new(),
+            clients: ClientRegistry::default(),
+            complaints: ClientWarnings::default(),
+            metrics: HubMetrics::new(),
             draining: AtomicBool::new(false),
         }))
     }
 
-    pub fn metrics(&self) -> &Metrics {
+    pub fn metrics(&self) -> &HubMetrics {
         &self.0.metrics
     }
 
@@ -157,7 +157,7 @@ impl Hub {
     }
 
     /// Applies the store's feed until it ends.
-    pub async fn follow(&self, mut feed: mpsc::Receiver<Heard>) {
+    pub async fn follow(&self, mut feed: mpsc::Receiver<FeedMessage>) {
         let (mut batch, mut tick) = (Vec::with_capacity(BATCH), tokio::time::interval(BEAT));
         let heartbeat = self.0.liveness.part("felix-cache");
         loop {
@@ -199,8 +199,8 @@ impl Hub {
     }
 }
 
-impl Shared {
-    fn ledger(&self) -> RwLockReadGuard<'_, Ledger> {
+impl HubState {
+    fn ledger(&self) -> RwLockReadGuard<'_, HubLedger> {
         self.ledger.read().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -212,7 +212,7 @@ mod tests {
     use tortie_model::FeedEvent;
 
     /// Waits until the liveness page has this status code and returns its text.
-    async fn page(hub: &Hub, code: StatusCode) -> String {
+    async fn page(hub: &HubServer, code: StatusCode) -> String {
         let patience = Duration::from_secs(60);
         let looking = async {
             loop {
@@ -228,8 +228,8 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
     async fn a_cache_that_is_stuck_fails_liveness_by_name() {
-        let options = Options { silence: Duration::from_secs(3), ..Options::default() };
-        let hub = Hub::new(&[KeyRange::all(Kind::Tier)], options);
+        let options = HubServerOptions { silence: Duration::from_secs(3), ..HubServerOptions::default() };
+        let hub = HubServer::new(&[KeyRange::all(Kind::Tier)], options);
         let (sender, feed) = mpsc::channel(1);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (following, serving) = (hub.clone(), hub.clone());
@@ -250,7 +250,7 @@ mod tests {
             let _ = released.recv();
         });
         is_held.recv().unwrap();
-        sender.send(Heard::Event(FeedEvent::InSync)).await.unwrap();
+        sender.send(FeedMessage::Event(FeedEvent::InSync)).await.unwrap();
         let stuck = page(&hub, StatusCode::SERVICE_UNAVAILABLE).await;
         assert!(stuck.contains("felix-cache: no sign of life for "), "{stuck}");
         assert!(stuck.contains("SyncServer: alive"), "{stuck}");

@@ -1,25 +1,25 @@
 //! Configuration of the hub: environment variables TYPHA_<NAME> and the file typha.cfg, with Typha's names. Variables
 //! take precedence.
 
-use crate::balance::Balance;
+use crate::balance::ConnectionBalancer;
 use crate::certificates::CertificateSecret;
-use crate::server::Options;
-use crate::tls::{Identity, Incomplete};
+use crate::server::HubServerOptions;
+use crate::tls::{HubTlsIdentity, IncompleteTlsIdentity};
 use std::collections::BTreeMap;
 use std::str::FromStr;
 use std::time::Duration;
-use tortie_store::Config;
+use tortie_store::StoreConfig;
 
 pub const DEFAULT_FILE: &str = "/etc/calico/typha.cfg";
 const PREFIX: &str = "typha_";
 const PORT: u16 = 5473;
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum SettingError {
+pub enum HubSettingError {
     #[error("{name} (TYPHA_{}): {value:?} {why}", name.to_uppercase())]
     Value { name: &'static str, value: String, why: &'static str },
     #[error("ServerKeyFile, ServerCertFile, CAFile, ClientCN, ClientURISAN: {0}")]
-    Tls(#[from] Incomplete),
+    Tls(#[from] IncompleteTlsIdentity),
 }
 
 /// Typha settings that are accepted and have no effect.
@@ -43,46 +43,46 @@ const WITHOUT_EFFECT: &[&str] = &[
 
 /// Address of a listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct HubListenAddress {
     pub host: String,
     pub port: u16,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub struct Settings {
-    pub server: Place,
-    pub options: Options,
-    pub health: Option<Place>,
-    pub metrics: Option<Place>,
+pub struct HubSettings {
+    pub server: HubListenAddress,
+    pub options: HubServerOptions,
+    pub health: Option<HubListenAddress>,
+    pub metrics: Option<HubListenAddress>,
     /// Time within which all clients are asked to leave before the hub ends, and the longest delay between two of
     /// them.
     pub shutdown: Duration,
     pub shutdown_pause: Duration,
-    pub datastore: Datastore,
-    pub tls: Option<Identity>,
+    pub datastore: DatastoreOverride,
+    pub tls: Option<HubTlsIdentity>,
     /// Secret in which hubs store the certificates that they issue, if no files are configured.
     pub certificates: Option<CertificateSecret>,
-    pub balance: Option<Balance>,
+    pub balance: Option<ConnectionBalancer>,
 }
 
 /// Datastore configured in the hub's own settings, if any.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Datastore {
+pub struct DatastoreOverride {
     kind: Option<String>,
-    etcd: Option<Etcd>,
+    etcd: Option<EtcdOverride>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Etcd {
+struct EtcdOverride {
     endpoints: String,
     key_file: String,
     cert_file: String,
     ca_file: String,
 }
 
-impl Datastore {
+impl DatastoreOverride {
     /// Overrides the general datastore configuration with the hub's own settings.
-    pub fn apply(&self, mut config: Config) -> Config {
+    pub fn apply(&self, mut config: StoreConfig) -> StoreConfig {
         if let Some(kind) = &self.kind {
             config.datastore_type = kind.clone();
         }
@@ -96,13 +96,13 @@ impl Datastore {
     }
 }
 
-impl Settings {
+impl HubSettings {
     /// Reads the settings from environment variables and the lines of the file.
     pub fn read(
         variables: impl IntoIterator<Item = (String, String)>,
         file: Vec<(String, String)>,
-    ) -> Result<Settings, SettingError> {
-        let mut source = Source::default();
+    ) -> Result<HubSettings, HubSettingError> {
+        let mut source = SettingValues::default();
         source.0.extend(file.into_iter().map(|(name, value)| (name.to_ascii_lowercase(), value)));
         for (name, value) in variables {
             if let Some(name) = name.to_ascii_lowercase().strip_prefix(PREFIX) {
@@ -122,9 +122,9 @@ impl Settings {
 
 /// Setting values by lower-case name.
 #[derive(Debug, Default)]
-struct Source(BTreeMap<String, String>);
+struct SettingValues(BTreeMap<String, String>);
 
-impl Source {
+impl SettingValues {
     /// Removes a setting and returns it; `None` if it is missing or empty.
     fn take(&mut self, name: &str) -> Option<String> {
         self.0
@@ -137,9 +137,9 @@ impl Source {
         self.take(name).unwrap_or_else(|| default.to_owned())
     }
 
-    fn number<T: FromStr>(&mut self, name: &'static str, default: T) -> Result<T, SettingError> {
+    fn number<T: FromStr>(&mut self, name: &'static str, default: T) -> Result<T, HubSettingError> {
         match self.take(name) {
-            Some(value) => value.parse().map_err(|_| SettingError::Value {
+            Some(value) => value.parse().map_err(|_| HubSettingError::Value {
                 name,
                 value,
                 why: "is not a number, or not one that fits",
@@ -149,19 +149,19 @@ impl Source {
     }
 
     /// Parses a number of seconds greater than zero.
-    fn seconds(&mut self, name: &'static str, default: Duration) -> Result<Duration, SettingError> {
+    fn seconds(&mut self, name: &'static str, default: Duration) -> Result<Duration, HubSettingError> {
         let Some(value) = self.take(name) else { return Ok(default) };
         let seconds = value.parse::<f64>().ok().filter(|seconds| *seconds > 0.0);
         let duration = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-        duration.ok_or(SettingError::Value { name, value, why: "is not a number of seconds above zero" })
+        duration.ok_or(HubSettingError::Value { name, value, why: "is not a number of seconds above zero" })
     }
 
-    fn switch(&mut self, name: &'static str) -> Result<bool, SettingError> {
+    fn switch(&mut self, name: &'static str) -> Result<bool, HubSettingError> {
         let Some(value) = self.take(name) else { return Ok(false) };
         match value.to_ascii_lowercase().as_str() {
             "true" | "1" | "yes" | "y" | "t" => Ok(true),
             "false" | "0" | "no" | "n" | "f" => Ok(false),
-            _ => Err(SettingError::Value { name, value, why: "is neither true nor false" }),
+            _ => Err(HubSettingError::Value { name, value, why: "is neither true nor false" }),
         }
     }
 
@@ -170,13 +170,13 @@ impl Source {
         names: [&'static str; 3],
         host: &str,
         port: u16,
-    ) -> Result<Option<Place>, SettingError> {
-        let place = Place { host: self.text(names[1], host), port: self.number(names[2], port)? };
+    ) -> Result<Option<HubListenAddress>, HubSettingError> {
+        let place = HubListenAddress { host: self.text(names[1], host), port: self.number(names[2], port)? };
         Ok(self.switch(names[0])?.then_some(place))
     }
 
-    fn settings(&mut self) -> Result<Settings, SettingError> {
-        let default = Options::default();
+    fn settings(&mut self) -> Result<HubSettings, HubSettingError> {
+        let default = HubServerOptions::default();
         let port = match self.number("ServerPort", 0)? {
             0 => PORT,
             port => port,
@@ -184,7 +184,7 @@ impl Source {
         let namespace = self.text("K8sNamespace", "kube-system");
         let ping = self.seconds("ServerPingIntervalSecs", default.ping)?;
         let pong = self.seconds("ServerPongTimeoutSecs", default.pong)?;
-        let options = Options {
+        let options = HubServerOptions {
             connections: self.number("MaxConnectionsUpperLimit", default.connections)?,
             connections_of_one: self.number("MaxConnectionsPerSource", default.connections_of_one)?,
             buffers: self.number("MaxBufferBytes", default.buffers)?,
@@ -199,8 +199,8 @@ impl Source {
         let tls = self.tls()?;
         let secret = self.take("CertificateSecret").filter(|_| tls.is_none());
         let certificates = secret.map(|name| CertificateSecret { namespace, name });
-        Ok(Settings {
-            server: Place { host: self.text("ServerHost", ""), port },
+        Ok(HubSettings {
+            server: HubListenAddress { host: self.text("ServerHost", ""), port },
             options,
             health: self.place(["HealthEnabled", "HealthHost", "HealthPort"], "localhost", 9098)?,
             metrics: self.place(
@@ -217,10 +217,14 @@ impl Source {
         })
     }
 
-    fn balance(&mut self, highest: usize, namespace: &str) -> Result<Option<Balance>, SettingError> {
+    fn balance(
+        &mut self,
+        highest: usize,
+        namespace: &str,
+    ) -> Result<Option<ConnectionBalancer>, HubSettingError> {
         let name = "ConnectionRebalancingMode";
         let mode = self.text(name, "none");
-        let balance = Balance {
+        let balance = ConnectionBalancer {
             namespace: namespace.to_owned(),
             service: self.text("K8sServiceName", "calico-typha"),
             port_name: self.text("K8sPortName", "calico-typha"),
@@ -232,20 +236,20 @@ impl Source {
         match mode.to_ascii_lowercase().as_str() {
             "none" => Ok(None),
             "kubernetes" => Ok(Some(balance)),
-            _ => Err(SettingError::Value { name, value: mode, why: "is neither none nor kubernetes" }),
+            _ => Err(HubSettingError::Value { name, value: mode, why: "is neither none nor kubernetes" }),
         }
     }
 
-    fn tls(&mut self) -> Result<Option<Identity>, SettingError> {
+    fn tls(&mut self) -> Result<Option<HubTlsIdentity>, HubSettingError> {
         let names = ["ServerKeyFile", "ServerCertFile", "CAFile", "ClientCN", "ClientURISAN"];
         let [key, certificate, ca, name, uri] = names.map(|name| self.text(name, ""));
-        Ok(Identity::new(&key, &certificate, &ca, &name, &uri)?)
+        Ok(HubTlsIdentity::new(&key, &certificate, &ca, &name, &uri)?)
     }
 
-    fn datastore(&mut self) -> Result<Datastore, SettingError> {
+    fn datastore(&mut self) -> Result<DatastoreOverride, HubSettingError> {
         let kind = self.take("DatastoreType");
         if let Some(value) = kind.clone().filter(|kind| !["etcdv3", "kubernetes"].contains(&kind.as_str())) {
-            return Err(SettingError::Value {
+            return Err(HubSettingError::Value {
                 name: "DatastoreType",
                 value,
                 why: "is neither etcdv3 nor kubernetes",
@@ -257,9 +261,9 @@ impl Source {
             [self.text("EtcdKeyFile", ""), self.text("EtcdCertFile", ""), self.text("EtcdCaFile", "")];
         let etcd = endpoints.map(|endpoints| {
             let [key_file, cert_file, ca_file] = files;
-            Etcd { endpoints, key_file, cert_file, ca_file }
+            EtcdOverride { endpoints, key_file, cert_file, ca_file }
         });
-        Ok(Datastore { kind, etcd })
+        Ok(DatastoreOverride { kind, etcd })
     }
 }
 
@@ -267,21 +271,21 @@ impl Source {
 mod tests {
     use super::*;
 
-    fn read(variables: &[(&str, &str)], file: &[(&str, &str)]) -> Result<Settings, SettingError> {
+    fn read(variables: &[(&str, &str)], file: &[(&str, &str)]) -> Result<HubSettings, HubSettingError> {
         let own = |pairs: &[(&str, &str)]| -> Vec<(String, String)> {
             pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
         };
-        Settings::read(own(variables), own(file))
+        HubSettings::read(own(variables), own(file))
     }
 
     #[test]
     fn nothing_said_is_typhas_default() {
         let settings = read(&[("PATH", "/bin")], &[]).unwrap();
-        assert_eq!(settings.server, Place { host: String::new(), port: 5473 });
-        assert_eq!(settings.options, Options::default());
+        assert_eq!(settings.server, HubListenAddress { host: String::new(), port: 5473 });
+        assert_eq!(settings.options, HubServerOptions::default());
         assert_eq!((settings.health, settings.metrics, settings.certificates), (None, None, None));
         assert_eq!(settings.shutdown, Duration::from_secs(300));
-        let config = Config::at("http://10.0.0.1:2379");
+        let config = StoreConfig::at("http://10.0.0.1:2379");
         assert_eq!(settings.datastore.apply(config.clone()), config);
     }
 
@@ -297,9 +301,9 @@ mod tests {
             [("TYPHA_SERVERPORT", "7000"), ("Typha_HealthPort", "99"), ("TYPHA_SERVERPONGTIMEOUTSECS", "5")];
         let settings = read(&variables, &file).unwrap();
         assert_eq!(settings.server.port, 7000);
-        assert_eq!(settings.health, Some(Place { host: "localhost".to_owned(), port: 99 }));
+        assert_eq!(settings.health, Some(HubListenAddress { host: "localhost".to_owned(), port: 99 }));
         assert_eq!(settings.options.pong, Duration::from_secs(60), "six pings");
-        let config = settings.datastore.apply(Config::at("http://elsewhere:1"));
+        let config = settings.datastore.apply(StoreConfig::at("http://elsewhere:1"));
         assert_eq!(config.etcd_endpoints, "https://10.0.0.1:2379");
     }
 

@@ -5,13 +5,13 @@ mod client;
 mod hub;
 mod store;
 
-use client::Client;
-use hub::Hub;
+use client::SimulatedClient;
+use hub::SimulatedHub;
 use proptest::prelude::*;
-use store::{CLASSES, KEYS, Store};
+use store::{CLASSES, KEYS, SimulatedHubStore};
 
 #[derive(Clone, Debug)]
-enum Step {
+enum SimulationStep {
     /// Write to the store.
     Write {
         class: usize,
@@ -64,20 +64,20 @@ enum Step {
 const HUBS: usize = 2;
 const CLIENTS: usize = 3;
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = SimulationStep> {
     let (class, key, hub, client) = (0..CLASSES, 0..KEYS, 0..HUBS, 0..CLIENTS);
     prop_oneof![
-        6 => (class.clone(), key.clone()).prop_map(|(class, key)| Step::Write { class, key }),
-        4 => (class.clone(), key.clone()).prop_map(|(class, key)| Step::Delete { class, key }),
-        1 => (class.clone(), key).prop_map(|(class, key)| Step::Spoil { class, key }),
-        6 => (hub.clone(), class.clone()).prop_map(|(hub, class)| Step::Fetch { hub, class }),
-        2 => (hub.clone(), class.clone()).prop_map(|(hub, class)| Step::List { hub, class }),
-        8 => (hub.clone(), class, 1..6_usize).prop_map(|(hub, class, words)| Step::Hear { hub, class, words }),
-        1 => hub.clone().prop_map(|hub| Step::Restart { hub }),
-        1 => (hub.clone(), any::<bool>()).prop_map(|(hub, lost)| Step::Outage { hub, lost }),
-        3 => (client.clone(), hub).prop_map(|(client, hub)| Step::Connect { client, hub }),
-        1 => client.clone().prop_map(|client| Step::Drop { client }),
-        9 => (client, 1..40_usize).prop_map(|(client, frames)| Step::Run { client, frames }),
+        6 => (class.clone(), key.clone()).prop_map(|(class, key)| SimulationStep::Write { class, key }),
+        4 => (class.clone(), key.clone()).prop_map(|(class, key)| SimulationStep::Delete { class, key }),
+        1 => (class.clone(), key).prop_map(|(class, key)| SimulationStep::Spoil { class, key }),
+        6 => (hub.clone(), class.clone()).prop_map(|(hub, class)| SimulationStep::Fetch { hub, class }),
+        2 => (hub.clone(), class.clone()).prop_map(|(hub, class)| SimulationStep::List { hub, class }),
+        8 => (hub.clone(), class, 1..6_usize).prop_map(|(hub, class, words)| SimulationStep::Hear { hub, class, words }),
+        1 => hub.clone().prop_map(|hub| SimulationStep::Restart { hub }),
+        1 => (hub.clone(), any::<bool>()).prop_map(|(hub, lost)| SimulationStep::Outage { hub, lost }),
+        3 => (client.clone(), hub).prop_map(|(client, hub)| SimulationStep::Connect { client, hub }),
+        1 => client.clone().prop_map(|client| SimulationStep::Drop { client }),
+        9 => (client, 1..40_usize).prop_map(|(client, frames)| SimulationStep::Run { client, frames }),
     ]
 }
 
@@ -89,23 +89,23 @@ proptest! {
         steps in prop::collection::vec(step(), 1..200),
         log in 1..12_usize,
     ) {
-        let mut store = Store::default();
+        let mut store = SimulatedHubStore::default();
         let mut epochs = 1..;
-        let mut hubs: Vec<Hub> = epochs.by_ref().take(HUBS).map(|epoch| Hub::start(epoch, log, &store)).collect();
-        let mut clients: Vec<Client> = (0..CLIENTS).map(|_| Client::new()).collect();
+        let mut hubs: Vec<SimulatedHub> = epochs.by_ref().take(HUBS).map(|epoch| SimulatedHub::start(epoch, log, &store)).collect();
+        let mut clients: Vec<SimulatedClient> = (0..CLIENTS).map(|_| SimulatedClient::new()).collect();
         for step in steps {
             match step {
-                Step::Write { class, key } => store.write(class, key),
-                Step::Delete { class, key } => store.delete(class, key),
-                Step::Spoil { class, key } => store.spoil(class, key),
-                Step::Fetch { hub, class } => hubs[hub].fetch(class, &store),
-                Step::List { hub, class } => hubs[hub].list(class, &store),
-                Step::Hear { hub, class, words } => hubs[hub].hear(class, words),
-                Step::Restart { hub } => hubs[hub] = Hub::start(epochs.next().unwrap(), log, &store),
-                Step::Outage { hub, lost } => hubs[hub].outage(lost),
-                Step::Connect { client, hub } => clients[client].connect(hub, &hubs),
-                Step::Drop { client } => clients[client].disconnect(),
-                Step::Run { client, frames } => {
+                SimulationStep::Write { class, key } => store.write(class, key),
+                SimulationStep::Delete { class, key } => store.delete(class, key),
+                SimulationStep::Spoil { class, key } => store.spoil(class, key),
+                SimulationStep::Fetch { hub, class } => hubs[hub].fetch(class, &store),
+                SimulationStep::List { hub, class } => hubs[hub].list(class, &store),
+                SimulationStep::Hear { hub, class, words } => hubs[hub].hear(class, words),
+                SimulationStep::Restart { hub } => hubs[hub] = SimulatedHub::start(epochs.next().unwrap(), log, &store),
+                SimulationStep::Outage { hub, lost } => hubs[hub].outage(lost),
+                SimulationStep::Connect { client, hub } => clients[client].connect(hub, &hubs),
+                SimulationStep::Drop { client } => clients[client].disconnect(),
+                SimulationStep::Run { client, frames } => {
                     for _ in 0..frames {
                         clients[client].run(&hubs, &store)?;
                     }

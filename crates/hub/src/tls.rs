@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::{TlsAcceptor, TlsConnector, client, server};
-use tortie_tls::{Expected, Reloading, TlsError, TlsFiles};
+use tortie_tls::{ExpectedPeerNames, TlsError, TlsFiles, TlsReloader};
 
 /// Limit of rustls' send buffer for a client that does not read.
 const MAX_TLS_BUFFER_BYTES: usize = 16 << 10;
@@ -18,17 +18,17 @@ const MAX_TLS_BUFFER_BYTES: usize = 16 << 10;
 /// TLS settings of either side: own certificate and key, the CA of the peer's certificate and the peer's expected
 /// name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Identity {
+pub struct HubTlsIdentity {
     pub files: TlsFiles,
-    pub expected: Expected,
+    pub expected: ExpectedPeerNames,
 }
 
 /// Error of a partial TLS configuration: a part of it would give less protection than the operator intended.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("TLS needs a key, a certificate, a CA and a common name or URI of the other side; {0} is missing")]
-pub struct Incomplete(&'static str);
+pub struct IncompleteTlsIdentity(&'static str);
 
-impl Identity {
+impl HubTlsIdentity {
     /// Builds the identity from its settings, where an empty string means not set. Returns `None` if none is set.
     pub fn new(
         key: &str,
@@ -36,24 +36,24 @@ impl Identity {
         ca: &str,
         common_name: &str,
         uri: &str,
-    ) -> Result<Option<Identity>, Incomplete> {
+    ) -> Result<Option<HubTlsIdentity>, IncompleteTlsIdentity> {
         if [key, certificate, ca, common_name, uri].iter().all(|text| text.is_empty()) {
             return Ok(None);
         }
         let file = |path: &str, what| match path.is_empty() {
-            true => Err(Incomplete(what)),
+            true => Err(IncompleteTlsIdentity(what)),
             false => Ok(PathBuf::from(path)),
         };
         let name = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
-        let expected = Expected { common_name: name(common_name), uri: name(uri) };
+        let expected = ExpectedPeerNames { common_name: name(common_name), uri: name(uri) };
         let files = TlsFiles {
             key: file(key, "the key")?,
             certificate: file(certificate, "the certificate")?,
             ca: Some(file(ca, "the CA")?),
         };
-        match expected == Expected::default() {
-            true => Err(Incomplete("the name")),
-            false => Ok(Some(Identity { files, expected })),
+        match expected == ExpectedPeerNames::default() {
+            true => Err(IncompleteTlsIdentity("the name")),
+            false => Ok(Some(HubTlsIdentity { files, expected })),
         }
     }
 }
@@ -61,20 +61,20 @@ impl Identity {
 #[derive(Debug)]
 pub struct ServerTls {
     acceptor: AcceptorSource,
-    expected: Expected,
+    expected: ExpectedPeerNames,
 }
 
 #[derive(Debug)]
 enum AcceptorSource {
-    Files(Reloading<TlsAcceptor>),
+    Files(TlsReloader<TlsAcceptor>),
     /// Certificates issued by the hubs; `None` until they exist.
     Own(watch::Receiver<Option<Arc<ServerConfig>>>),
 }
 
 impl ServerTls {
-    pub fn new(identity: Identity) -> Result<ServerTls, TlsError> {
+    pub fn new(identity: HubTlsIdentity) -> Result<ServerTls, TlsError> {
         let make = |files: &TlsFiles| Ok(TlsAcceptor::from(Arc::new(files.server()?)));
-        let acceptor = AcceptorSource::Files(Reloading::new(identity.files, make)?);
+        let acceptor = AcceptorSource::Files(TlsReloader::new(identity.files, make)?);
         Ok(ServerTls { acceptor, expected: identity.expected })
     }
 
@@ -96,26 +96,26 @@ impl ServerTls {
     }
 }
 
-fn expect(common_name: &str) -> Expected {
-    Expected { common_name: Some(common_name.to_owned()), uri: None }
+fn expect(common_name: &str) -> ExpectedPeerNames {
+    ExpectedPeerNames { common_name: Some(common_name.to_owned()), uri: None }
 }
 
 #[derive(Debug)]
 pub struct ClientTls {
     connector: ConnectorSource,
-    expected: Expected,
+    expected: ExpectedPeerNames,
 }
 
 #[derive(Debug)]
 enum ConnectorSource {
-    Files(Reloading<TlsConnector>),
+    Files(TlsReloader<TlsConnector>),
     Own(Box<NodeCertificates>),
 }
 
 impl ClientTls {
-    pub fn new(identity: Identity) -> Result<ClientTls, TlsError> {
+    pub fn new(identity: HubTlsIdentity) -> Result<ClientTls, TlsError> {
         let make = |files: &TlsFiles| Ok(TlsConnector::from(Arc::new(files.client()?)));
-        let connector = ConnectorSource::Files(Reloading::new(identity.files, make)?);
+        let connector = ConnectorSource::Files(TlsReloader::new(identity.files, make)?);
         Ok(ClientTls { connector, expected: identity.expected })
     }
 
@@ -153,9 +153,9 @@ mod tests {
 
     #[test]
     fn half_an_identity_is_an_error_that_says_what_is_missing() {
-        assert_eq!(Identity::new("", "", "", "", ""), Ok(None));
-        assert!(Identity::new("k", "c", "a", "n", "").unwrap().is_some());
-        assert!(Identity::new("k", "c", "a", "", "u").unwrap().is_some());
+        assert_eq!(HubTlsIdentity::new("", "", "", "", ""), Ok(None));
+        assert!(HubTlsIdentity::new("k", "c", "a", "n", "").unwrap().is_some());
+        assert!(HubTlsIdentity::new("k", "c", "a", "", "u").unwrap().is_some());
         for (missing, parts) in [
             ("the key", ["", "c", "a", "n", ""]),
             ("the certificate", ["k", "", "a", "n", ""]),
@@ -163,7 +163,7 @@ mod tests {
             ("the name", ["k", "c", "a", "", ""]),
         ] {
             let [key, certificate, ca, name, uri] = parts;
-            let error = Identity::new(key, certificate, ca, name, uri).unwrap_err().to_string();
+            let error = HubTlsIdentity::new(key, certificate, ca, name, uri).unwrap_err().to_string();
             assert!(error.contains(missing), "{error}");
         }
     }

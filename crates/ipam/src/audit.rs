@@ -1,15 +1,15 @@
 //! Consistency check of the IPAM data: of each block, and of blocks, handles and addresses in use against each other.
 
-use crate::pool::Pool;
+use crate::pool::AllocationPool;
 use jiff::Timestamp;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use tortie_model::ipam::block::{allocations, faults};
-use tortie_model::ipam::{Block, Handle};
+use tortie_model::ipam::{AddressBlock, AddressHandle};
 
 /// Inconsistencies found. Addresses are sorted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Findings {
+pub struct AuditFindings {
     /// Allocated, but not in use by any workload or tunnel.
     pub not_in_use: Vec<IpAddr>,
     /// In use, but not in any enabled pool.
@@ -26,7 +26,7 @@ pub struct Findings {
     pub faults: BTreeMap<String, Vec<String>>,
 }
 
-impl Findings {
+impl AuditFindings {
     pub fn problems(&self) -> usize {
         self.not_in_use.len()
             + self.outside_pools.len()
@@ -38,13 +38,13 @@ impl Findings {
 
 /// Compares blocks, pools, handles and the addresses in use.
 pub fn compare(
-    blocks: &[Block],
-    pools: &[Pool],
-    handles: &BTreeMap<String, Handle>,
+    blocks: &[AddressBlock],
+    pools: &[AllocationPool],
+    handles: &BTreeMap<String, AddressHandle>,
     in_use: &BTreeSet<IpAddr>,
     now: Timestamp,
-) -> Findings {
-    let mut findings = Findings::default();
+) -> AuditFindings {
+    let mut findings = AuditFindings::default();
     let mut allocated = BTreeSet::new();
     let mut named = BTreeSet::new();
     for block in blocks {
@@ -83,22 +83,22 @@ pub fn compare(
 mod tests {
     use super::*;
     use crate::block;
-    use crate::owner::{Holder, HostReserved, Owner};
-    use crate::reservation::Reservations;
+    use crate::owner::{AddressHolder, BlockOwner, HostReserved};
+    use crate::reservation::ReservedRanges;
     use std::sync::Arc;
 
     fn now() -> Timestamp {
         "2026-03-01T10:20:30Z".parse().unwrap()
     }
 
-    fn filled(count: usize) -> Block {
-        let mut block = block::fresh("10.0.0.0/29".parse().unwrap(), &Owner::host("n"), None, now());
-        let holder = Holder::new(Some("h"), BTreeMap::new());
-        block::allocate(&mut block, count, &holder, &Reservations::default());
+    fn filled(count: usize) -> AddressBlock {
+        let mut block = block::fresh("10.0.0.0/29".parse().unwrap(), &BlockOwner::host("n"), None, now());
+        let holder = AddressHolder::new(Some("h"), BTreeMap::new());
+        block::allocate(&mut block, count, &holder, &ReservedRanges::default());
         block
     }
 
-    fn broken(spoil: impl FnOnce(&mut Block)) -> Vec<String> {
+    fn broken(spoil: impl FnOnce(&mut AddressBlock)) -> Vec<String> {
         let mut block = filled(2);
         spoil(&mut block);
         faults(&block, now())
@@ -135,8 +135,9 @@ mod tests {
             serde_json::json!({"metadata": {"name": "p"}, "spec": {"cidr": "10.0.0.0/24", "blockSize": 29}});
         let pools = [crate::pool::from_json(pool).unwrap()];
         let windows = HostReserved::windows();
-        let other = block::fresh("10.0.0.8/29".parse().unwrap(), &Owner::host("w"), Some(&windows), now());
-        let handles = ["h", "lost"].map(|id| (id.to_owned(), Handle::default()));
+        let other =
+            block::fresh("10.0.0.8/29".parse().unwrap(), &BlockOwner::host("w"), Some(&windows), now());
+        let handles = ["h", "lost"].map(|id| (id.to_owned(), AddressHandle::default()));
         let in_use = ["10.0.0.1", "10.0.0.5", "10.9.0.1"].map(|ip| ip.parse().unwrap());
         let findings =
             compare(&[filled(2), other], &pools, &BTreeMap::from(handles), &BTreeSet::from(in_use), now());

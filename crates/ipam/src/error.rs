@@ -1,20 +1,20 @@
 //! Errors of address management, with Calico's wording where Calico has the same error.
 
-use crate::pool::Use;
+use crate::pool::AddressUse;
 use ipnet::IpNet;
 use std::net::IpAddr;
 use tortie_model::ipam::block::BlockError;
 
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum IpamError {
     #[error(transparent)]
-    Store(#[from] tortie_store::Error),
+    Store(#[from] tortie_store::StoreError),
     #[error(transparent)]
     Block(#[from] BlockError),
     #[error("cannot find a qualified ippool for IPv{version}")]
     NoEnabledPool { version: u8 },
     #[error("cannot find a qualified ippool for IPv{version} with allowed use {intended}")]
-    NoPoolForUse { version: u8, intended: Use },
+    NoPoolForUse { version: u8, intended: AddressUse },
     #[error("the given pool ({cidr}) does not exist, or is not enabled")]
     UnknownPool { cidr: IpNet },
     #[error("no configured Calico pools for node {node}")]
@@ -32,7 +32,7 @@ pub enum Error {
     #[error("The provided IP address {address} is not in a configured pool")]
     NotInPool { address: IpAddr },
     #[error("the pool of {address} does not allow the use {intended}")]
-    UseNotAllowed { address: IpAddr, intended: Use },
+    UseNotAllowed { address: IpAddr, intended: AddressUse },
     #[error("strict affinity is on and block {block} does not belong to {wanted}")]
     StrictAffinity { block: IpNet, wanted: String },
     #[error("handle {handle} may have at most {limit} IPv{version} addresses")]
@@ -45,4 +45,4 @@ pub enum Error {
     Exhausted { reason: String },
 }
 
-pub type Result<T> = std::result::Result<T, Error>;
+pub type IpamResult<T> = std::result::Result<T, IpamError>;

@@ -1,55 +1,55 @@
 //! Keeps the allocator's inputs up to date by watches, so that an allocation needs no read for them.
 
-use crate::facts::{self, Facts};
-use crate::owner::Owner;
-use crate::{Error, Result};
+use crate::facts::{self, AllocatorInputs};
+use crate::owner::BlockOwner;
+use crate::{IpamError, IpamResult};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tortie_model::key::AffinityType;
-use tortie_model::{Key, KeyRange, Kind, Resource, Value};
-use tortie_store::{Client, Event, Watch};
+use tortie_model::{KeyRange, Kind, Resource, StoreKey, StoreValue};
+use tortie_store::{StoreClient, StoreEvent, StoreWatch};
 
 /// Time that a request waits for the first complete snapshot.
 const FIRST_PICTURE: Duration = Duration::from_secs(15);
 
 /// Watches the store until dropped.
 #[derive(Debug)]
-pub struct Follower {
-    facts: watch::Receiver<Option<Arc<Facts>>>,
+pub struct InputWatcher {
+    facts: watch::Receiver<Option<Arc<AllocatorInputs>>>,
     task: AbortHandle,
 }
 
-impl Follower {
-    pub fn start(client: &Client, owner: &Owner) -> Follower {
+impl InputWatcher {
+    pub fn start(client: &StoreClient, owner: &BlockOwner) -> InputWatcher {
         let (sender, facts) = watch::channel(None);
-        let picture = Picture::new(client, owner);
-        Follower { facts, task: tokio::spawn(picture.run(sender)).abort_handle() }
+        let picture = WatchedInputs::new(client, owner);
+        InputWatcher { facts, task: tokio::spawn(picture.run(sender)).abort_handle() }
     }
 
-    pub async fn facts(&self) -> Result<Arc<Facts>> {
+    pub async fn facts(&self) -> IpamResult<Arc<AllocatorInputs>> {
         let mut facts = self.facts.clone();
         let known = tokio::time::timeout(FIRST_PICTURE, facts.wait_for(Option::is_some)).await;
         let known = known.ok().and_then(|known| known.ok()?.clone());
         known.ok_or_else(|| {
             let text = format!("the pools could not be read from the datastore within {FIRST_PICTURE:?}");
-            Error::Store(tortie_store::Error::Datastore(text))
+            IpamError::Store(tortie_store::StoreError::Datastore(text))
         })
     }
 }
 
-impl Drop for Follower {
+impl Drop for InputWatcher {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
 /// State built from the watch events.
-struct Picture {
-    owner: Owner,
-    watches: [Watch; 4],
+struct WatchedInputs {
+    owner: BlockOwner,
+    watches: [StoreWatch; 4],
     in_sync: [bool; 4],
     pools: BTreeMap<String, Resource>,
     reservations: BTreeMap<String, Resource>,
@@ -57,12 +57,12 @@ struct Picture {
     config: Option<tortie_model::ipam::IpamConfig>,
 }
 
-impl Picture {
-    fn new(client: &Client, owner: &Owner) -> Picture {
+impl WatchedInputs {
+    fn new(client: &StoreClient, owner: &BlockOwner) -> WatchedInputs {
         let node = KeyRange::Resources { kind: Kind::Node, namespace: None, name_prefix: owner.name.clone() };
         let ranges =
             [KeyRange::all(Kind::IPPool), KeyRange::all(Kind::IPReservation), node, KeyRange::IpamConfig];
-        Picture {
+        WatchedInputs {
             owner: owner.clone(),
             watches: ranges.map(|range| client.watch(range, None)),
             in_sync: [false; 4],
@@ -73,7 +73,7 @@ impl Picture {
         }
     }
 
-    async fn run(mut self, sender: watch::Sender<Option<Arc<Facts>>>) {
+    async fn run(mut self, sender: watch::Sender<Option<Arc<AllocatorInputs>>>) {
         loop {
             let [pools, reservations, nodes, config] = &mut self.watches;
             let (source, event) = tokio::select! {
@@ -90,42 +90,42 @@ impl Picture {
     }
 
     /// Applies an event. Returns whether the facts may have changed.
-    fn hear(&mut self, source: usize, event: Event) -> bool {
+    fn hear(&mut self, source: usize, event: StoreEvent) -> bool {
         match event {
-            Event::InSync(_) => {
+            StoreEvent::InSync(_) => {
                 if let Some(synced) = self.in_sync.get_mut(source) {
                     *synced = true;
                 }
                 true
             }
-            Event::Put(entry) => self.put(entry.key, Some(entry.value)),
-            Event::Delete { key, .. } => self.put(key, None),
-            Event::Unreadable { key, error, .. } => {
+            StoreEvent::Put(entry) => self.put(entry.key, Some(entry.value)),
+            StoreEvent::Delete { key, .. } => self.put(key, None),
+            StoreEvent::Unreadable { key, error, .. } => {
                 tracing::warn!(%key, %error, "cannot parse an entry; keeping its previous value");
                 false
             }
-            Event::Reached(_) | Event::Reset => false,
+            StoreEvent::Reached(_) | StoreEvent::Reset => false,
         }
     }
 
-    fn put(&mut self, key: Key, value: Option<Value>) -> bool {
+    fn put(&mut self, key: StoreKey, value: Option<StoreValue>) -> bool {
         let map = match &key {
-            Key::IpamConfig => {
+            StoreKey::IpamConfig => {
                 self.config = value.and_then(|value| match value {
-                    Value::IpamConfig(config) => Some(config),
+                    StoreValue::IpamConfig(config) => Some(config),
                     _ => None,
                 });
                 return true;
             }
-            Key::Resource { kind: Kind::IPPool, .. } => &mut self.pools,
-            Key::Resource { kind: Kind::IPReservation, .. } => &mut self.reservations,
-            Key::Resource { kind: Kind::Node, name, .. } if *name == self.owner.name => {
+            StoreKey::Resource { kind: Kind::IPPool, .. } => &mut self.pools,
+            StoreKey::Resource { kind: Kind::IPReservation, .. } => &mut self.reservations,
+            StoreKey::Resource { kind: Kind::Node, name, .. } if *name == self.owner.name => {
                 self.node = value.and_then(resource);
                 return true;
             }
             _ => return false,
         };
-        let Key::Resource { name, .. } = key else { return false };
+        let StoreKey::Resource { name, .. } = key else { return false };
         match value.and_then(resource) {
             Some(resource) => map.insert(name, resource),
             None => map.remove(&name),
@@ -133,9 +133,9 @@ impl Picture {
         true
     }
 
-    fn facts(&self) -> Facts {
+    fn facts(&self) -> AllocatorInputs {
         let node = self.node.as_ref().filter(|_| self.owner.affinity == AffinityType::Host);
-        Facts {
+        AllocatorInputs {
             pools: self.pools.values().filter_map(facts::pool).collect(),
             reservations: facts::reservations(self.reservations.values()),
             config: self.config.clone().unwrap_or_default(),
@@ -144,9 +144,9 @@ impl Picture {
     }
 }
 
-fn resource(value: Value) -> Option<Resource> {
+fn resource(value: StoreValue) -> Option<Resource> {
     match value {
-        Value::Resource(resource) => Some(resource),
+        StoreValue::Resource(resource) => Some(resource),
         _ => None,
     }
 }

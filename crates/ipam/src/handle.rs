@@ -1,12 +1,12 @@
 //! The handle record: the number of addresses that a handle has per block. Addresses are counted before the block is
 //! written and until the block no longer contains them.
 
-use crate::records::{Versioned, handle_key};
+use crate::records::{VersionedValue, handle_key};
 use ipnet::IpNet;
-use tortie_model::Value;
-use tortie_model::ipam::Handle;
+use tortie_model::StoreValue;
+use tortie_model::ipam::AddressHandle;
 use tortie_store::Revision;
-use tortie_store::operation::{Expected, Reversible, Step};
+use tortie_store::operation::{ExpectedRevision, OperationStep, ReversibleStep};
 
 /// A handle as last read or written.
 #[derive(Clone, Debug, PartialEq)]
@@ -14,11 +14,11 @@ pub struct HandleRecord {
     pub id: String,
     /// `None` if the handle does not exist. For a new container this is assumed without a read: if it is wrong, the
     /// store refuses the write.
-    found: Option<Versioned<Handle>>,
+    found: Option<VersionedValue<AddressHandle>>,
 }
 
 impl HandleRecord {
-    pub fn new(id: &str, found: Option<Versioned<Handle>>) -> HandleRecord {
+    pub fn new(id: &str, found: Option<VersionedValue<AddressHandle>>) -> HandleRecord {
         HandleRecord { id: id.to_owned(), found }
     }
 
@@ -33,32 +33,33 @@ impl HandleRecord {
     }
 
     /// Returns the step that adds `count` addresses of a block, and the resulting record.
-    pub fn add(&self, cidr: IpNet, count: u32) -> (Reversible, Handle) {
+    pub fn add(&self, cidr: IpNet, count: u32) -> (ReversibleStep, AddressHandle) {
         let key = handle_key(&self.id);
         match &self.found {
             None => {
-                let mut handle = Handle::default();
+                let mut handle = AddressHandle::default();
                 handle.add(cidr, count);
-                (Reversible::create(key, Value::Handle(handle.clone())), handle)
+                (ReversibleStep::create(key, StoreValue::Handle(handle.clone())), handle)
             }
             Some(found) => {
                 let mut handle = found.value.clone();
                 handle.add(cidr, count);
-                let (from, to) = (Value::Handle(found.value.clone()), Value::Handle(handle.clone()));
-                (Reversible::update(key, from, to, found.revision.clone()), handle)
+                let (from, to) =
+                    (StoreValue::Handle(found.value.clone()), StoreValue::Handle(handle.clone()));
+                (ReversibleStep::update(key, from, to, found.revision.clone()), handle)
             }
         }
     }
 
     /// Returns the step that subtracts `count` addresses, or `None` if nothing changes.
-    pub fn subtract(&self, cidr: IpNet, count: u32) -> Option<Step> {
+    pub fn subtract(&self, cidr: IpNet, count: u32) -> Option<OperationStep> {
         let found = self.found.as_ref()?;
         let mut handle = found.value.clone();
         handle.subtract(cidr, count).then(|| self.write(handle, &found.revision))
     }
 
     /// Returns the step that removes these blocks from the handle, whatever their counts: counts may be too high.
-    pub fn leave(&self, blocks: &[String]) -> Option<Step> {
+    pub fn leave(&self, blocks: &[String]) -> Option<OperationStep> {
         let found = self.found.as_ref()?;
         let mut handle = found.value.clone();
         handle.block.retain(|cidr, _| !blocks.contains(cidr));
@@ -66,16 +67,16 @@ impl HandleRecord {
     }
 
     /// Stores the result of a write; without a revision the record becomes unknown.
-    pub fn written(&mut self, handle: Handle, revision: Option<Revision>) {
-        self.found = revision.map(|revision| Versioned { value: handle, revision });
+    pub fn written(&mut self, handle: AddressHandle, revision: Option<Revision>) {
+        self.found = revision.map(|revision| VersionedValue { value: handle, revision });
     }
 
-    fn write(&self, handle: Handle, revision: &Revision) -> Step {
-        let (key, expected) = (handle_key(&self.id), Expected::At(revision.clone()));
+    fn write(&self, handle: AddressHandle, revision: &Revision) -> OperationStep {
+        let (key, expected) = (handle_key(&self.id), ExpectedRevision::At(revision.clone()));
         if handle.block.is_empty() {
-            Step::Delete { key, expected }
+            OperationStep::Delete { key, expected }
         } else {
-            Step::Update { key, value: Value::Handle(handle), expected }
+            OperationStep::Update { key, value: StoreValue::Handle(handle), expected }
         }
     }
 }
@@ -88,13 +89,13 @@ mod tests {
         text.parse().unwrap()
     }
 
-    fn stored(value: &Value) -> String {
+    fn stored(value: &StoreValue) -> String {
         String::from_utf8(value.encode()).unwrap()
     }
 
-    fn after(step: Option<Step>) -> String {
+    fn after(step: Option<OperationStep>) -> String {
         match step {
-            Some(Step::Create { value, .. } | Step::Update { value, .. }) => stored(&value),
+            Some(OperationStep::Create { value, .. } | OperationStep::Update { value, .. }) => stored(&value),
             other => format!("{other:?}"),
         }
     }
@@ -103,7 +104,10 @@ mod tests {
     fn a_handle_comes_and_goes_with_its_addresses() {
         let mut record = HandleRecord::new("net.a", None);
         let (_, handle) = record.add(cidr("10.65.3.8/29"), 1);
-        assert_eq!(stored(&Value::Handle(handle.clone())), r#"{"block":{"10.65.3.8/29":1},"deleted":false}"#);
+        assert_eq!(
+            stored(&StoreValue::Handle(handle.clone())),
+            r#"{"block":{"10.65.3.8/29":1},"deleted":false}"#
+        );
         record.written(handle, Some(7.into()));
         let (_, handle) = record.add(cidr("fd00::/122"), 2);
         record.written(handle, Some(8.into()));
@@ -114,11 +118,12 @@ mod tests {
         let none = record.subtract(cidr("fd00::/122"), 9);
         assert_eq!(after(none), r#"{"block":{"10.65.3.8/29":1},"deleted":false}"#);
         assert!(record.subtract(cidr("10.0.0.0/29"), 1).is_none());
-        let five = Handle { block: [("10.65.3.8/29".to_owned(), 5)].into(), ..Handle::default() };
+        let five =
+            AddressHandle { block: [("10.65.3.8/29".to_owned(), 5)].into(), ..AddressHandle::default() };
         record.written(five, Some(9.into()));
         assert!(matches!(
             record.leave(&["10.65.3.8/29".to_owned()]),
-            Some(Step::Delete { expected: Expected::At(revision), .. }) if revision == Revision::from(9)
+            Some(OperationStep::Delete { expected: ExpectedRevision::At(revision), .. }) if revision == Revision::from(9)
         ));
     }
 

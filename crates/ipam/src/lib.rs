@@ -19,10 +19,10 @@ mod simulation;
 pub mod usage;
 
 pub use allocator::{
-    Allocator, AssignError, Assigned, Assignments, ConfigChange, InUse, ReleaseReport, Request,
-    SpecificRequest, TunnelPools,
+    AddressesInUse, Allocator, AssignError, AssignRequest, AssignedAddresses, ConfigChange,
+    DualStackAssignment, ReleaseReport, SpecificRequest, TunnelPools,
 };
-pub use error::{Error, Result};
-pub use records::{Carrier, Records, Versioned};
-pub use tortie_model::ipam::owner::{Holder, Owner};
-pub use tortie_model::ipam::{Tunnel, block, owner, reservation, space};
+pub use error::{IpamError, IpamResult};
+pub use records::{ExecutionMode, IpamRecords, VersionedValue};
+pub use tortie_model::ipam::owner::{AddressHolder, BlockOwner};
+pub use tortie_model::ipam::{TunnelType, block, owner, reservation, space};

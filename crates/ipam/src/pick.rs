@@ -4,8 +4,8 @@
 //! Existing blocks are sorted once and skipped as ranges, so the cost depends on the number of existing blocks, not on
 //! the size of the pool.
 
-use crate::pool::Pool;
-use crate::reservation::Reservations;
+use crate::pool::AllocationPool;
+use crate::reservation::ReservedRanges;
 use crate::space;
 use ipnet::IpNet;
 
@@ -25,7 +25,7 @@ pub fn start(seed: u64, count: u128) -> u128 {
 
 /// Returns the seed of a host's search in a pool. With blocks of a single address, affinity has no value and the time
 /// is mixed in to spread the hosts.
-pub fn seed(host: &str, pool: &Pool, nanoseconds: i128) -> u64 {
+pub fn seed(host: &str, pool: &AllocationPool, nanoseconds: i128) -> u64 {
     if pool.block_prefix == pool.cidr.max_prefix_len() {
         (nanoseconds as u64) ^ u64::from(fnv1(host))
     } else {
@@ -35,9 +35,9 @@ pub fn seed(host: &str, pool: &Pool, nanoseconds: i128) -> u64 {
 
 /// Returns the first block of the pool that neither exists nor is entirely reserved.
 pub fn unclaimed<'a>(
-    pool: &Pool,
+    pool: &AllocationPool,
     existing: impl IntoIterator<Item = &'a IpNet>,
-    reservations: &Reservations,
+    reservations: &ReservedRanges,
     start: u128,
 ) -> Option<IpNet> {
     let count = pool.block_count();
@@ -51,7 +51,12 @@ pub fn unclaimed<'a>(
 }
 
 /// Returns the blocks of a pool in search order.
-pub fn in_order<'a, T>(pool: &Pool, blocks: &'a [T], cidr: impl Fn(&T) -> &IpNet, start: u128) -> Vec<&'a T> {
+pub fn in_order<'a, T>(
+    pool: &AllocationPool,
+    blocks: &'a [T],
+    cidr: impl Fn(&T) -> &IpNet,
+    start: u128,
+) -> Vec<&'a T> {
     let count = pool.block_count();
     let mut found: Vec<(u128, &T)> = blocks
         .iter()
@@ -66,7 +71,7 @@ pub fn in_order<'a, T>(pool: &Pool, blocks: &'a [T], cidr: impl Fn(&T) -> &IpNet
 }
 
 /// Returns the index ranges of blocks that are entirely reserved.
-fn reserved_spans(pool: &Pool, reservations: &Reservations) -> Vec<(u128, u128)> {
+fn reserved_spans(pool: &AllocationPool, reservations: &ReservedRanges) -> Vec<(u128, u128)> {
     let (pool_first, _) = space::bounds(&pool.cidr);
     let shift = u32::from(pool.cidr.max_prefix_len().saturating_sub(pool.block_prefix));
     let whole = |(first, last): (u128, u128)| {
@@ -106,7 +111,7 @@ mod tests {
     use proptest::prelude::*;
     use serde_json::json;
 
-    fn pool(cidr: &str, size: u8) -> Pool {
+    fn pool(cidr: &str, size: u8) -> AllocationPool {
         crate::pool::from_json(json!({"spec": {"cidr": cidr, "blockSize": size}})).unwrap()
     }
 
@@ -133,13 +138,13 @@ mod tests {
     #[test]
     fn the_walk_goes_round() {
         let pool = pool("10.0.0.0/24", 26);
-        let none = Reservations::default();
+        let none = ReservedRanges::default();
         let existing = [net("10.0.0.128/26"), net("10.0.0.192/26")];
         assert_eq!(unclaimed(&pool, &existing, &none, 2), Some(net("10.0.0.0/26")));
         assert_eq!(unclaimed(&pool, &existing, &none, 1), Some(net("10.0.0.64/26")));
-        let reserved = Reservations::new([net("10.0.0.0/27"), net("10.0.0.32/27")]);
+        let reserved = ReservedRanges::new([net("10.0.0.0/27"), net("10.0.0.32/27")]);
         assert_eq!(unclaimed(&pool, &existing, &reserved, 2), Some(net("10.0.0.64/26")));
-        let all = Reservations::new([net("10.0.0.0/25")]);
+        let all = ReservedRanges::new([net("10.0.0.0/25")]);
         assert_eq!(unclaimed(&pool, &existing, &all, 2), None);
     }
 
@@ -147,8 +152,8 @@ mod tests {
     fn a_vast_pool_is_not_walked() {
         let pool = pool("fd00::/32", 122);
         let start = start(1, pool.block_count());
-        let first = unclaimed(&pool, &[], &Reservations::default(), start).unwrap();
-        let second = unclaimed(&pool, &[first], &Reservations::default(), start).unwrap();
+        let first = unclaimed(&pool, &[], &ReservedRanges::default(), start).unwrap();
+        let second = unclaimed(&pool, &[first], &ReservedRanges::default(), start).unwrap();
         assert!(pool.cidr.contains(&first) && pool.cidr.contains(&second) && first != second);
     }
 
@@ -171,7 +176,7 @@ mod tests {
             let pool = pool("10.0.0.0/22", 28);
             let existing: Vec<IpNet> =
                 taken.iter().map(|index| space::nth_block(&pool.cidr, 28, *index).unwrap()).collect();
-            let reservations = Reservations::new(reserved.iter().map(|offset| {
+            let reservations = ReservedRanges::new(reserved.iter().map(|offset| {
                 let length = 20 + (offset % 12) as u8;
                 IpNet::new(space::address(&pool.cidr, *offset).unwrap(), length).unwrap().trunc()
             }));

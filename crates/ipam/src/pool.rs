@@ -1,6 +1,6 @@
 //! IP pools in the form that the allocator uses, and the selection of pools for a request.
 
-use crate::{Error, Result, space};
+use crate::{IpamError, IpamResult, space};
 use ipnet::IpNet;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,7 +11,7 @@ use tortie_model::selector::Selector;
 
 /// Intended use of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Use {
+pub enum AddressUse {
     Workload,
     Tunnel,
     LoadBalancer,
@@ -19,7 +19,7 @@ pub enum Use {
 
 /// An IPPool with a valid CIDR and block size.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Pool {
+pub struct AllocationPool {
     pub name: String,
     pub cidr: IpNet,
     /// Prefix length of the blocks.
@@ -31,7 +31,7 @@ pub struct Pool {
     /// `None` if the selector is invalid; such a pool selects nothing.
     pub node_selector: Option<Selector>,
     pub namespace_selector: Option<Selector>,
-    pub uses: Vec<Use>,
+    pub uses: Vec<AddressUse>,
     /// IPIP encapsulation is in use, always or across subnets.
     pub ipip: bool,
     pub vxlan: bool,
@@ -39,39 +39,39 @@ pub struct Pool {
 
 /// Criteria that select the pools for a request.
 #[derive(Clone, Copy, Debug)]
-pub struct Choice<'a> {
+pub struct PoolCriteria<'a> {
     pub version: u8,
     pub node: &'a str,
     pub node_labels: &'a BTreeMap<String, String>,
     pub namespace_labels: &'a BTreeMap<String, String>,
     /// Pools requested explicitly; empty for any.
     pub requested: &'a [IpNet],
-    pub intended: Use,
+    pub intended: AddressUse,
     /// Maximum prefix length of blocks, that is, their minimum size.
     pub longest_prefix: u8,
 }
 
-impl Use {
-    const ALL: [Use; 3] = [Use::Workload, Use::Tunnel, Use::LoadBalancer];
+impl AddressUse {
+    const ALL: [AddressUse; 3] = [AddressUse::Workload, AddressUse::Tunnel, AddressUse::LoadBalancer];
 
     pub const fn as_str(self) -> &'static str {
         match self {
-            Use::Workload => "Workload",
-            Use::Tunnel => "Tunnel",
-            Use::LoadBalancer => "LoadBalancer",
+            AddressUse::Workload => "Workload",
+            AddressUse::Tunnel => "Tunnel",
+            AddressUse::LoadBalancer => "LoadBalancer",
         }
     }
 }
 
-impl fmt::Display for Use {
+impl fmt::Display for AddressUse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
     }
 }
 
-impl Pool {
+impl AllocationPool {
     /// Converts an IPPool; `None` if the CIDR or the block size is invalid.
-    pub fn of(pool: &IPPool) -> Option<Pool> {
+    pub fn of(pool: &IPPool) -> Option<AllocationPool> {
         let spec = &pool.spec;
         let cidr: IpNet = spec.cidr.parse().ok()?;
         let longest = cidr.max_prefix_len();
@@ -86,15 +86,15 @@ impl Pool {
             .iter()
             .any(|condition| condition.r#type == "Allocatable" && condition.status == "False");
         let uses = if spec.allowed_uses.is_empty() {
-            vec![Use::Workload, Use::Tunnel]
+            vec![AddressUse::Workload, AddressUse::Tunnel]
         } else {
-            Use::ALL
+            AddressUse::ALL
                 .into_iter()
                 .filter(|known| spec.allowed_uses.iter().any(|word| word.as_str() == known.as_str()))
                 .collect()
         };
         let wraps = |mode: &EncapMode| matches!(mode, EncapMode::Always | EncapMode::CrossSubnet);
-        Some(Pool {
+        Some(AllocationPool {
             name: pool.metadata.name.clone(),
             cidr: cidr.trunc(),
             block_prefix,
@@ -131,19 +131,22 @@ impl Pool {
 }
 
 /// Returns the pool that contains an address; with `only_enabled`, disabled pools are ignored.
-pub fn containing(pools: &[Pool], address: IpAddr, only_enabled: bool) -> Option<&Pool> {
+pub fn containing(pools: &[AllocationPool], address: IpAddr, only_enabled: bool) -> Option<&AllocationPool> {
     pools.iter().find(|pool| pool.cidr.contains(&address) && (pool.enabled || !only_enabled))
 }
 
 /// Returns the pools that an automatic assignment may use, in the order in which they are tried.
-pub fn select<'a>(pools: &'a [Pool], choice: &Choice<'_>) -> Result<Vec<&'a Pool>> {
-    let enabled: Vec<&Pool> =
+pub fn select<'a>(
+    pools: &'a [AllocationPool],
+    choice: &PoolCriteria<'_>,
+) -> IpamResult<Vec<&'a AllocationPool>> {
+    let enabled: Vec<&AllocationPool> =
         pools.iter().filter(|pool| pool.enabled && pool.version() == choice.version).collect();
     if !enabled.iter().any(|pool| pool.block_prefix <= choice.longest_prefix) {
-        return Err(Error::NoEnabledPool { version: choice.version });
+        return Err(IpamError::NoEnabledPool { version: choice.version });
     }
-    let candidates: Vec<&Pool> = if choice.requested.is_empty() {
-        let suits = |pool: &&Pool| {
+    let candidates: Vec<&AllocationPool> = if choice.requested.is_empty() {
+        let suits = |pool: &&AllocationPool| {
             pool.automatic
                 && pool.selects_node(choice.node_labels)
                 && pool.selects_namespace(choice.namespace_labels)
@@ -151,26 +154,30 @@ pub fn select<'a>(pools: &'a [Pool], choice: &Choice<'_>) -> Result<Vec<&'a Pool
         enabled.into_iter().filter(suits).collect()
     } else {
         let find = |cidr: &IpNet| {
-            enabled.iter().find(|pool| pool.cidr == *cidr).copied().ok_or(Error::UnknownPool { cidr: *cidr })
+            enabled
+                .iter()
+                .find(|pool| pool.cidr == *cidr)
+                .copied()
+                .ok_or(IpamError::UnknownPool { cidr: *cidr })
         };
-        choice.requested.iter().map(find).collect::<Result<_>>()?
+        choice.requested.iter().map(find).collect::<IpamResult<_>>()?
     };
     if candidates.is_empty() {
-        return Err(Error::NoPoolForNode { node: choice.node.to_owned() });
+        return Err(IpamError::NoPoolForNode { node: choice.node.to_owned() });
     }
-    let usable: Vec<&Pool> =
+    let usable: Vec<&AllocationPool> =
         candidates.into_iter().filter(|pool| pool.uses.contains(&choice.intended)).collect();
     if usable.is_empty() {
-        return Err(Error::NoPoolForUse { version: choice.version, intended: choice.intended });
+        return Err(IpamError::NoPoolForUse { version: choice.version, intended: choice.intended });
     }
     Ok(usable)
 }
 
 /// Builds a pool from JSON, for tests.
 #[cfg(test)]
-pub(crate) fn from_json(object: serde_json::Value) -> Option<Pool> {
+pub(crate) fn from_json(object: serde_json::Value) -> Option<AllocationPool> {
     let pool = tortie_model::Resource::from_store(tortie_model::Kind::IPPool, object).unwrap();
-    Pool::of(&IPPool::try_from(pool).unwrap())
+    AllocationPool::of(&IPPool::try_from(pool).unwrap())
 }
 
 #[cfg(test)]
@@ -178,7 +185,7 @@ mod tests {
     use super::*;
     use serde_json::{Value, json};
 
-    fn pool(name: &str, spec: Value) -> Pool {
+    fn pool(name: &str, spec: Value) -> AllocationPool {
         from_json(json!({"metadata": {"name": name}, "spec": spec})).unwrap()
     }
 
@@ -186,7 +193,10 @@ mod tests {
         pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
     }
 
-    fn names(pools: &[Pool], choice: &Choice<'_>) -> std::result::Result<Vec<String>, String> {
+    fn names(
+        pools: &[AllocationPool],
+        choice: &PoolCriteria<'_>,
+    ) -> std::result::Result<Vec<String>, String> {
         select(pools, choice)
             .map(|found| found.iter().map(|pool| pool.name.clone()).collect())
             .map_err(|error| error.to_string())
@@ -196,7 +206,7 @@ mod tests {
     fn what_is_left_out_has_its_usual_meaning() {
         let v4 = pool("v4", json!({"cidr": "10.0.0.0/16"}));
         assert_eq!((v4.block_prefix, v4.enabled, v4.automatic), (26, true, true));
-        assert_eq!(v4.uses, [Use::Workload, Use::Tunnel]);
+        assert_eq!(v4.uses, [AddressUse::Workload, AddressUse::Tunnel]);
         assert_eq!(pool("v6", json!({"cidr": "fd00::/48"})).block_prefix, 122);
         assert_eq!(v4.block_of("10.0.1.70".parse().unwrap()), Some("10.0.1.64/26".parse().unwrap()));
         assert_eq!(v4.block_of("10.1.1.70".parse().unwrap()), None);
@@ -243,39 +253,42 @@ mod tests {
             pool("g", json!({"cidr": "10.0.6.0/24", "nodeSelector": "(("})),
         ];
         let (rack, team, none) = (labels(&[("rack", "1")]), labels(&[("team", "x")]), labels(&[]));
-        let any = Choice {
+        let any = PoolCriteria {
             version: 4,
             node: "n1",
             node_labels: &rack,
             namespace_labels: &team,
             requested: &[],
-            intended: Use::Workload,
+            intended: AddressUse::Workload,
             longest_prefix: 32,
         };
         let ok = |names: &[&str]| Ok(names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>());
         let net = |text: &str| text.parse::<IpNet>().unwrap();
         assert_eq!(names(&pools, &any), ok(&["a", "b", "d"]));
-        assert_eq!(names(&pools, &Choice { intended: Use::Tunnel, ..any }), ok(&["a", "b"]));
-        assert_eq!(names(&pools, &Choice { intended: Use::LoadBalancer, ..any }), ok(&["f"]));
-        assert_eq!(names(&pools, &Choice { node_labels: &none, namespace_labels: &none, ..any }), ok(&["b"]));
+        assert_eq!(names(&pools, &PoolCriteria { intended: AddressUse::Tunnel, ..any }), ok(&["a", "b"]));
+        assert_eq!(names(&pools, &PoolCriteria { intended: AddressUse::LoadBalancer, ..any }), ok(&["f"]));
+        assert_eq!(
+            names(&pools, &PoolCriteria { node_labels: &none, namespace_labels: &none, ..any }),
+            ok(&["b"])
+        );
         let requested = [net("10.0.2.0/24"), net("10.0.0.0/24")];
-        let by_name = Choice { requested: &requested, node_labels: &none, ..any };
+        let by_name = PoolCriteria { requested: &requested, node_labels: &none, ..any };
         assert_eq!(names(&pools, &by_name), ok(&["c", "a"]));
         for (choice, text) in [
-            (Choice { version: 6, ..any }, "cannot find a qualified ippool for IPv6"),
-            (Choice { longest_prefix: 25, ..any }, "cannot find a qualified ippool for IPv4"),
+            (PoolCriteria { version: 6, ..any }, "cannot find a qualified ippool for IPv6"),
+            (PoolCriteria { longest_prefix: 25, ..any }, "cannot find a qualified ippool for IPv4"),
             (
-                Choice { requested: &[net("10.0.4.0/24")], ..any },
+                PoolCriteria { requested: &[net("10.0.4.0/24")], ..any },
                 "the given pool (10.0.4.0/24) does not exist, or is not enabled",
             ),
             (
-                Choice { requested: &[net("10.0.5.0/24")], ..any },
+                PoolCriteria { requested: &[net("10.0.5.0/24")], ..any },
                 "cannot find a qualified ippool for IPv4 with allowed use Workload",
             ),
         ] {
             assert_eq!(names(&pools, &choice), Err(text.to_owned()));
         }
-        let elsewhere = Choice { node_labels: &none, namespace_labels: &none, ..any };
+        let elsewhere = PoolCriteria { node_labels: &none, namespace_labels: &none, ..any };
         assert_eq!(names(&pools[..1], &elsewhere), Err("no configured Calico pools for node n1".to_owned()));
     }
 }

@@ -1,30 +1,30 @@
 //! Typed access to the IPAM entries in the store, with a count of the requests sent.
 
-use crate::owner::Owner;
-use crate::{Error, Result};
+use crate::owner::BlockOwner;
+use crate::{IpamError, IpamResult};
 use ipnet::IpNet;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use tortie_model::ipam::{Block, BlockAffinity, Handle, IpamConfig};
+use tortie_model::ipam::{AddressBlock, AddressHandle, BlockAffinity, IpamConfig};
 use tortie_model::key::AffinityType;
-use tortie_model::{Key, KeyRange, Kind, Resource, Value};
-use tortie_store::operation::{Outcome, one_by_one};
-use tortie_store::{Client, Entry, Operation, Revision};
+use tortie_model::{KeyRange, Kind, Resource, StoreKey, StoreValue};
+use tortie_store::operation::{OperationOutcome, one_by_one};
+use tortie_store::{Revision, StoreClient, StoreEntry, StoreOperation};
 
 #[cfg(test)]
-use crate::simulation::Process;
+use crate::simulation::SimulatedProcess;
 
 /// A value and the revision at which it was read or written.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Versioned<T> {
+pub struct VersionedValue<T> {
     pub value: T,
     pub revision: Revision,
 }
 
 /// Way in which operations are executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Carrier {
+pub enum ExecutionMode {
     /// All steps in one transaction.
     Transaction,
     /// Each step as a separate compare-and-swap.
@@ -32,40 +32,40 @@ pub enum Carrier {
 }
 
 #[derive(Clone, Debug)]
-enum Store {
-    Client(Client),
+enum RecordStore {
+    Client(StoreClient),
     #[cfg(test)]
-    Simulated(Process),
+    Simulated(SimulatedProcess),
 }
 
 /// Handle to the IPAM entries. Cheap to clone; all clones share the request counter.
 #[derive(Clone, Debug)]
-pub struct Records {
-    store: Store,
-    carrier: Carrier,
+pub struct IpamRecords {
+    store: RecordStore,
+    carrier: ExecutionMode,
     operations: Arc<AtomicU64>,
 }
 
-impl Records {
+impl IpamRecords {
     /// Creates the handle. Operations use transactions if the store supports them.
-    pub fn new(client: Client) -> Records {
+    pub fn new(client: StoreClient) -> IpamRecords {
         let carrier = match client.transactions() {
-            Some(_) => Carrier::Transaction,
-            None => Carrier::Steps,
+            Some(_) => ExecutionMode::Transaction,
+            None => ExecutionMode::Steps,
         };
-        Records { store: Store::Client(client), carrier, operations: Arc::default() }
+        IpamRecords { store: RecordStore::Client(client), carrier, operations: Arc::default() }
     }
 
-    pub fn carried_by(self, carrier: Carrier) -> Records {
-        Records { carrier, ..self }
+    pub fn carried_by(self, carrier: ExecutionMode) -> IpamRecords {
+        IpamRecords { carrier, ..self }
     }
 
     #[cfg(test)]
-    pub fn simulated(process: Process, carrier: Carrier) -> Records {
-        Records { store: Store::Simulated(process), carrier, operations: Arc::default() }
+    pub fn simulated(process: SimulatedProcess, carrier: ExecutionMode) -> IpamRecords {
+        IpamRecords { store: RecordStore::Simulated(process), carrier, operations: Arc::default() }
     }
 
-    pub fn carrier(&self) -> Carrier {
+    pub fn carrier(&self) -> ExecutionMode {
         self.carrier
     }
 
@@ -74,145 +74,159 @@ impl Records {
         self.operations.load(Ordering::Relaxed)
     }
 
-    fn count(&self) -> &Store {
+    fn count(&self) -> &RecordStore {
         self.operations.fetch_add(1, Ordering::Relaxed);
         &self.store
     }
 
-    async fn get(&self, key: &Key) -> Result<Option<Versioned<Value>>> {
+    async fn get(&self, key: &StoreKey) -> IpamResult<Option<VersionedValue<StoreValue>>> {
         let found = match self.count() {
-            Store::Client(client) => client.get(key).await,
+            RecordStore::Client(client) => client.get(key).await,
             #[cfg(test)]
-            Store::Simulated(process) => process.get(key).await,
+            RecordStore::Simulated(process) => process.get(key).await,
         };
         match found {
-            Ok(entry) => Ok(Some(Versioned { value: entry.value, revision: entry.revision })),
-            Err(tortie_store::Error::DoesNotExist { .. }) => Ok(None),
+            Ok(entry) => Ok(Some(VersionedValue { value: entry.value, revision: entry.revision })),
+            Err(tortie_store::StoreError::DoesNotExist { .. }) => Ok(None),
             Err(error) => Err(error.into()),
         }
     }
 
-    async fn list(&self, range: &KeyRange) -> Result<Vec<Entry>> {
+    async fn list(&self, range: &KeyRange) -> IpamResult<Vec<StoreEntry>> {
         match self.count() {
-            Store::Client(client) => Ok(client.list(range).await?.entries),
+            RecordStore::Client(client) => Ok(client.list(range).await?.entries),
             #[cfg(test)]
-            Store::Simulated(process) => Ok(process.list(range).await?),
+            RecordStore::Simulated(process) => Ok(process.list(range).await?),
         }
     }
 
     /// Executes all steps of an operation. A lost race is an outcome, not an error.
-    pub async fn carry_out(&self, operation: Operation) -> Result<Outcome> {
+    pub async fn carry_out(&self, operation: StoreOperation) -> IpamResult<OperationOutcome> {
         match (self.count(), self.carrier) {
-            (Store::Client(client), Carrier::Transaction) => Ok(client.carry_out(operation).await?),
-            (Store::Client(client), Carrier::Steps) => Ok(one_by_one(client, &operation).await?),
+            (RecordStore::Client(client), ExecutionMode::Transaction) => {
+                Ok(client.carry_out(operation).await?)
+            }
+            (RecordStore::Client(client), ExecutionMode::Steps) => Ok(one_by_one(client, &operation).await?),
             #[cfg(test)]
-            (Store::Simulated(process), Carrier::Transaction) => Ok(process.transact(operation).await?),
+            (RecordStore::Simulated(process), ExecutionMode::Transaction) => {
+                Ok(process.transact(operation).await?)
+            }
             #[cfg(test)]
-            (Store::Simulated(process), Carrier::Steps) => Ok(one_by_one(process, &operation).await?),
+            (RecordStore::Simulated(process), ExecutionMode::Steps) => {
+                Ok(one_by_one(process, &operation).await?)
+            }
         }
     }
 
-    pub async fn block(&self, cidr: IpNet) -> Result<Option<Versioned<Block>>> {
-        as_block(cidr, self.get(&Key::Block { cidr }).await?)
+    pub async fn block(&self, cidr: IpNet) -> IpamResult<Option<VersionedValue<AddressBlock>>> {
+        as_block(cidr, self.get(&StoreKey::Block { cidr }).await?)
     }
 
     /// Returns the block after a refused write: the entry that came with the refusal, or else a fresh read.
     pub async fn block_now(
         &self,
         cidr: IpNet,
-        refused: Option<Box<Entry>>,
-    ) -> Result<Option<Versioned<Block>>> {
+        refused: Option<Box<StoreEntry>>,
+    ) -> IpamResult<Option<VersionedValue<AddressBlock>>> {
         match refused {
-            Some(entry) => as_block(cidr, Some(Versioned { value: entry.value, revision: entry.revision })),
+            Some(entry) => {
+                as_block(cidr, Some(VersionedValue { value: entry.value, revision: entry.revision }))
+            }
             None => self.block(cidr).await,
         }
     }
 
-    pub async fn affinity(&self, owner: &Owner, cidr: IpNet) -> Result<Option<Versioned<BlockAffinity>>> {
+    pub async fn affinity(
+        &self,
+        owner: &BlockOwner,
+        cidr: IpNet,
+    ) -> IpamResult<Option<VersionedValue<BlockAffinity>>> {
         Ok(self.get(&affinity_key(owner, cidr)).await?.and_then(|found| match found.value {
-            Value::BlockAffinity(value) => Some(Versioned { value, revision: found.revision }),
+            StoreValue::BlockAffinity(value) => Some(VersionedValue { value, revision: found.revision }),
             _ => None,
         }))
     }
 
-    pub async fn handle(&self, id: &str) -> Result<Option<Versioned<Handle>>> {
+    pub async fn handle(&self, id: &str) -> IpamResult<Option<VersionedValue<AddressHandle>>> {
         Ok(self.get(&handle_key(id)).await?.and_then(|found| match found.value {
-            Value::Handle(value) => Some(Versioned { value, revision: found.revision }),
+            StoreValue::Handle(value) => Some(VersionedValue { value, revision: found.revision }),
             _ => None,
         }))
     }
 
     /// Returns the stored configuration, or `None`. The caller applies the defaults.
-    pub async fn config(&self) -> Result<Option<IpamConfig>> {
-        Ok(self.get(&Key::IpamConfig).await?.and_then(|found| match found.value {
-            Value::IpamConfig(config) => Some(config),
+    pub async fn config(&self) -> IpamResult<Option<IpamConfig>> {
+        Ok(self.get(&StoreKey::IpamConfig).await?.and_then(|found| match found.value {
+            StoreValue::IpamConfig(config) => Some(config),
             _ => None,
         }))
     }
 
     /// Writes unconditionally: the configuration is set by users, and the last write wins.
-    pub async fn write_config(&self, config: IpamConfig) -> Result<()> {
+    pub async fn write_config(&self, config: IpamConfig) -> IpamResult<()> {
         match self.count() {
-            Store::Client(client) => {
-                client.apply(&Key::IpamConfig, &Value::IpamConfig(config), None).await?;
+            RecordStore::Client(client) => {
+                client.apply(&StoreKey::IpamConfig, &StoreValue::IpamConfig(config), None).await?;
             }
             #[cfg(test)]
-            Store::Simulated(_) => {}
+            RecordStore::Simulated(_) => {}
         }
         Ok(())
     }
 
     /// Deletes the IPAM host entry that old versions kept for a host.
-    pub async fn delete_host(&self, host: &str) -> Result<()> {
+    pub async fn delete_host(&self, host: &str) -> IpamResult<()> {
         let deleted = match self.count() {
-            Store::Client(client) => client.delete(&Key::IpamHost { host: host.to_owned() }, None).await,
+            RecordStore::Client(client) => {
+                client.delete(&StoreKey::IpamHost { host: host.to_owned() }, None).await
+            }
             #[cfg(test)]
-            Store::Simulated(_) => return Ok(()),
+            RecordStore::Simulated(_) => return Ok(()),
         };
         match deleted {
-            Ok(_) | Err(tortie_store::Error::DoesNotExist { .. }) => Ok(()),
+            Ok(_) | Err(tortie_store::StoreError::DoesNotExist { .. }) => Ok(()),
             Err(error) => Err(error.into()),
         }
     }
 
-    pub async fn resource(&self, kind: Kind, name: &str) -> Result<Option<Resource>> {
-        Ok(self.get(&Key::resource(kind, "", name)).await?.and_then(|found| match found.value {
-            Value::Resource(resource) => Some(resource),
+    pub async fn resource(&self, kind: Kind, name: &str) -> IpamResult<Option<Resource>> {
+        Ok(self.get(&StoreKey::resource(kind, "", name)).await?.and_then(|found| match found.value {
+            StoreValue::Resource(resource) => Some(resource),
             _ => None,
         }))
     }
 
-    pub async fn resources(&self, kind: Kind) -> Result<Vec<Resource>> {
+    pub async fn resources(&self, kind: Kind) -> IpamResult<Vec<Resource>> {
         let entries = self.list(&KeyRange::all(kind)).await?;
         let read = |value| match value {
-            Value::Resource(resource) => Some(resource),
+            StoreValue::Resource(resource) => Some(resource),
             _ => None,
         };
         Ok(entries.into_iter().filter_map(|entry| read(entry.value)).collect())
     }
 
-    pub async fn block_cidrs(&self, version: u8) -> Result<Vec<IpNet>> {
+    pub async fn block_cidrs(&self, version: u8) -> IpamResult<Vec<IpNet>> {
         let range = KeyRange::Blocks { ip_version: Some(version) };
         let keys = match self.count() {
-            Store::Client(client) => client.list_keys(&range).await?,
+            RecordStore::Client(client) => client.list_keys(&range).await?,
             #[cfg(test)]
-            Store::Simulated(process) => process.list_keys(&range).await?,
+            RecordStore::Simulated(process) => process.list_keys(&range).await?,
         };
         let cidr = |key| match key {
-            Key::Block { cidr } => Some(cidr),
+            StoreKey::Block { cidr } => Some(cidr),
             _ => None,
         };
         Ok(keys.into_iter().filter_map(cidr).collect())
     }
 
     /// Lists the blocks of one family or of both. Unreadable blocks are skipped.
-    pub async fn blocks(&self, version: Option<u8>) -> Result<Vec<Versioned<Block>>> {
+    pub async fn blocks(&self, version: Option<u8>) -> IpamResult<Vec<VersionedValue<AddressBlock>>> {
         let entries = self.list(&KeyRange::Blocks { ip_version: version }).await?;
         Ok(entries
             .into_iter()
             .filter_map(|entry| match (entry.key, entry.value) {
-                (Key::Block { cidr }, Value::Block(value)) if value.cidr == cidr => {
-                    Some(Versioned { value, revision: entry.revision })
+                (StoreKey::Block { cidr }, StoreValue::Block(value)) if value.cidr == cidr => {
+                    Some(VersionedValue { value, revision: entry.revision })
                 }
                 _ => None,
             })
@@ -222,9 +236,9 @@ impl Records {
     /// Lists the affinities of an owner, in key order.
     pub async fn affinities(
         &self,
-        owner: &Owner,
+        owner: &BlockOwner,
         version: Option<u8>,
-    ) -> Result<Vec<(IpNet, Versioned<BlockAffinity>)>> {
+    ) -> IpamResult<Vec<(IpNet, VersionedValue<BlockAffinity>)>> {
         let range = KeyRange::BlockAffinities {
             affinity: owner.affinity,
             owner: Some(owner.name.clone()),
@@ -237,32 +251,37 @@ impl Records {
     pub async fn all_affinities(
         &self,
         affinity: AffinityType,
-    ) -> Result<Vec<(Owner, IpNet, Versioned<BlockAffinity>)>> {
+    ) -> IpamResult<Vec<(BlockOwner, IpNet, VersionedValue<BlockAffinity>)>> {
         self.claims(&KeyRange::BlockAffinities { affinity, owner: None, ip_version: None }).await
     }
 
-    async fn claims(&self, range: &KeyRange) -> Result<Vec<(Owner, IpNet, Versioned<BlockAffinity>)>> {
+    async fn claims(
+        &self,
+        range: &KeyRange,
+    ) -> IpamResult<Vec<(BlockOwner, IpNet, VersionedValue<BlockAffinity>)>> {
         let entries = self.list(range).await?;
         Ok(entries
             .into_iter()
             .filter_map(|entry| match (entry.key, entry.value) {
-                (Key::BlockAffinity { affinity, owner, cidr }, Value::BlockAffinity(value)) => Some((
-                    Owner { affinity, name: owner },
-                    cidr,
-                    Versioned { value, revision: entry.revision },
-                )),
+                (StoreKey::BlockAffinity { affinity, owner, cidr }, StoreValue::BlockAffinity(value)) => {
+                    Some((
+                        BlockOwner { affinity, name: owner },
+                        cidr,
+                        VersionedValue { value, revision: entry.revision },
+                    ))
+                }
                 _ => None,
             })
             .collect())
     }
 
-    pub async fn handles(&self) -> Result<BTreeMap<String, Versioned<Handle>>> {
+    pub async fn handles(&self) -> IpamResult<BTreeMap<String, VersionedValue<AddressHandle>>> {
         let entries = self.list(&KeyRange::Handles).await?;
         Ok(entries
             .into_iter()
             .filter_map(|entry| match (entry.key, entry.value) {
-                (Key::Handle { id }, Value::Handle(value)) => {
-                    Some((id, Versioned { value, revision: entry.revision }))
+                (StoreKey::Handle { id }, StoreValue::Handle(value)) => {
+                    Some((id, VersionedValue { value, revision: entry.revision }))
                 }
                 _ => None,
             })
@@ -270,27 +289,30 @@ impl Records {
     }
 }
 
-fn as_block(cidr: IpNet, found: Option<Versioned<Value>>) -> Result<Option<Versioned<Block>>> {
-    let Some(Versioned { value: Value::Block(value), revision }) = found else { return Ok(None) };
+fn as_block(
+    cidr: IpNet,
+    found: Option<VersionedValue<StoreValue>>,
+) -> IpamResult<Option<VersionedValue<AddressBlock>>> {
+    let Some(VersionedValue { value: StoreValue::Block(value), revision }) = found else { return Ok(None) };
     // Writing such a block back would write to another key.
     if value.cidr != cidr {
-        return Err(Error::Store(tortie_store::Error::Parse {
-            key: Key::Block { cidr }.to_string(),
+        return Err(IpamError::Store(tortie_store::StoreError::Parse {
+            key: StoreKey::Block { cidr }.to_string(),
             value: value.cidr.to_string(),
             reason: "the block says it is another one".to_owned(),
         }));
     }
-    Ok(Some(Versioned { value, revision }))
+    Ok(Some(VersionedValue { value, revision }))
 }
 
-pub fn affinity_key(owner: &Owner, cidr: IpNet) -> Key {
-    Key::BlockAffinity { affinity: owner.affinity, owner: owner.name.clone(), cidr }
+pub fn affinity_key(owner: &BlockOwner, cidr: IpNet) -> StoreKey {
+    StoreKey::BlockAffinity { affinity: owner.affinity, owner: owner.name.clone(), cidr }
 }
 
-pub fn handle_key(id: &str) -> Key {
-    Key::Handle { id: id.to_owned() }
+pub fn handle_key(id: &str) -> StoreKey {
+    StoreKey::Handle { id: id.to_owned() }
 }
 
-pub fn block_key(cidr: IpNet) -> Key {
-    Key::Block { cidr }
+pub fn block_key(cidr: IpNet) -> StoreKey {
+    StoreKey::Block { cidr }
 }

@@ -1,23 +1,23 @@
 //! Configures how the lab's nodes exchange routes: without BGP, or with BGP in one of the usual topologies.
 
-use crate::cluster::Cluster;
-use crate::error::{Error, Result};
-use crate::place::Place;
-use crate::process::Daemon;
-use crate::topology::{self, Node};
+use crate::cluster::LabCluster;
+use crate::error::{LabError, LabResult};
+use crate::place::LabPaths;
+use crate::process::LabDaemon;
+use crate::topology::{self, LabNode};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::process::Command;
 use tortie_model::{API_VERSION, Resource};
-use tortie_store::Resources;
+use tortie_store::ResourceClient;
 
 const NODES: u32 = 64512;
 const ROUTER: u32 = 64600;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
-pub enum Bgp {
+pub enum BgpMode {
     /// No BGP: nodes learn each other's blocks from the datastore
     #[default]
     None,
@@ -29,34 +29,34 @@ pub enum Bgp {
     Tor,
 }
 
-impl Bgp {
+impl BgpMode {
     /// Returns the networking backend setting of the node daemon.
     pub fn backend(self) -> &'static str {
         match self {
             // With "none" a node would not publish its own address. "vxlan" makes it program routes without BGP.
-            Bgp::None => "vxlan",
-            Bgp::Mesh | Bgp::Reflector | Bgp::Tor => "tortie",
+            BgpMode::None => "vxlan",
+            BgpMode::Mesh | BgpMode::Reflector | BgpMode::Tor => "tortie",
         }
     }
 }
 
-pub fn router(place: &Place) -> Daemon {
-    Daemon::in_dir("the router", &dir(place))
+pub fn router(place: &LabPaths) -> LabDaemon {
+    LabDaemon::in_dir("the router", &dir(place))
 }
 
-fn dir(place: &Place) -> PathBuf {
+fn dir(place: &LabPaths) -> PathBuf {
     place.dir().join("router")
 }
 
 /// Creates the BGP resources that must exist before the nodes start.
-pub async fn seed(resources: &Resources, cluster: &Cluster) -> Result<()> {
+pub async fn seed(resources: &ResourceClient, cluster: &LabCluster) -> LabResult<()> {
     let objects = match cluster.bgp {
-        Bgp::None | Bgp::Mesh => Vec::new(),
-        Bgp::Reflector => vec![
+        BgpMode::None | BgpMode::Mesh => Vec::new(),
+        BgpMode::Reflector => vec![
             configuration(),
             peer("to-reflectors", json!({"nodeSelector": "all()", "peerSelector": "has(route-reflector)"})),
         ],
-        Bgp::Tor => {
+        BgpMode::Tor => {
             let mut objects = vec![configuration()];
             for rack in topology::racks(&cluster.nodes) {
                 let gateway = topology::gateway(rack);
@@ -72,7 +72,7 @@ pub async fn seed(resources: &Resources, cluster: &Cluster) -> Result<()> {
         }
     };
     for object in objects {
-        let resource = Resource::from_user(object).map_err(|error| Error::refused(error.to_string()))?;
+        let resource = Resource::from_user(object).map_err(|error| LabError::refused(error.to_string()))?;
         resources.create(resource).await?;
     }
     Ok(())
@@ -88,14 +88,14 @@ fn peer(name: &str, spec: Value) -> Value {
 }
 
 /// Builds the Node resource if BGP needs labels or fields that the node does not detect itself.
-pub fn node(cluster: &Cluster, node: &Node) -> Option<Value> {
+pub fn node(cluster: &LabCluster, node: &LabNode) -> Option<Value> {
     let labels = match cluster.bgp {
-        Bgp::Tor => json!({"rack": node.rack.to_string()}),
-        Bgp::Reflector if cluster.nodes.first() == Some(node) => json!({"route-reflector": "true"}),
+        BgpMode::Tor => json!({"rack": node.rack.to_string()}),
+        BgpMode::Reflector if cluster.nodes.first() == Some(node) => json!({"route-reflector": "true"}),
         _ => return None,
     };
     let mut bgp = json!({"ipv4Address": node.ipv4.to_string(), "ipv6Address": node.ipv6.to_string()});
-    if cluster.bgp == Bgp::Reflector {
+    if cluster.bgp == BgpMode::Reflector {
         bgp["routeReflectorClusterID"] = json!("244.0.0.1");
     }
     Some(json!({"apiVersion": API_VERSION, "kind": "Node", "metadata": {"name": node.name, "labels": labels},
@@ -103,14 +103,14 @@ pub fn node(cluster: &Cluster, node: &Node) -> Option<Value> {
 }
 
 /// Starts the router between the racks and waits until its control socket accepts connections.
-pub async fn start_router(place: &Place, cluster: &Cluster) -> Result<()> {
-    if cluster.bgp != Bgp::Tor {
+pub async fn start_router(place: &LabPaths, cluster: &LabCluster) -> LabResult<()> {
+    if cluster.bgp != BgpMode::Tor {
         return Ok(());
     }
     let dir = dir(place);
-    std::fs::create_dir_all(&dir).map_err(Error::file(&dir))?;
+    std::fs::create_dir_all(&dir).map_err(LabError::file(&dir))?;
     let (file, control) = (dir.join("bird.conf"), dir.join("bird.ctl"));
-    std::fs::write(&file, bird(cluster)).map_err(Error::file(&file))?;
+    std::fs::write(&file, bird(cluster)).map_err(LabError::file(&file))?;
     let mut command = Command::new("bird");
     command.arg("-f").arg("-c").arg(&file).arg("-s").arg(&control);
     let started = router(place).start(&place.fabric(), command)?;
@@ -122,7 +122,7 @@ pub async fn start_router(place: &Place, cluster: &Cluster) -> Result<()> {
         .await
 }
 
-fn bird(cluster: &Cluster) -> String {
+fn bird(cluster: &LabCluster) -> String {
     let first = topology::gateway(1).ipv4;
     let mut text = format!(
         "router id {first};\nprotocol device {{}}\n\

@@ -1,11 +1,11 @@
 //! Runs BIRD as the BGP speaker of a node, in place of the node daemon's own. The lab starts it as an init system
 //! would.
 
-use crate::bgp::Bgp;
-use crate::cluster::Cluster;
-use crate::error::{Error, Result};
-use crate::place::Place;
-use crate::process::Daemon;
+use crate::bgp::BgpMode;
+use crate::cluster::LabCluster;
+use crate::error::{LabError, LabResult};
+use crate::place::LabPaths;
+use crate::process::LabDaemon;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::Command;
@@ -15,28 +15,28 @@ use std::time::{Duration, Instant};
 const LIMIT: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(50);
 
-fn dir(place: &Place, node: &str) -> PathBuf {
+fn dir(place: &LabPaths, node: &str) -> PathBuf {
     place.node_dir(node).join("bird")
 }
 
 /// Rejects `--bird` without BGP and for unknown nodes.
-pub fn check(cluster: &Cluster) -> Result<()> {
-    if !cluster.bird.is_empty() && cluster.bgp == Bgp::None {
-        return Err(Error::refused("without BGP there is nothing for BIRD to do; use --bgp too"));
+pub fn check(cluster: &LabCluster) -> LabResult<()> {
+    if !cluster.bird.is_empty() && cluster.bgp == BgpMode::None {
+        return Err(LabError::refused("without BGP there is nothing for BIRD to do; use --bgp too"));
     }
     cluster.bird.iter().try_for_each(|name| cluster.node(name).map(drop))
 }
 
 /// Returns the environment variables that tell the node daemon where BIRD's files are.
-pub fn variables(place: &Place, node: &str) -> [(&'static str, PathBuf); 2] {
+pub fn variables(place: &LabPaths, node: &str) -> [(&'static str, PathBuf); 2] {
     let dir = dir(place, node);
     [("TORTIE_BIRD_CONFIG", dir.join("bird.cfg")), ("TORTIE_BIRD_SOCKET", dir.join("bird.ctl"))]
 }
 
 /// Starts BIRD once the node daemon has written its configuration, unless it is running: BIRD outlives the daemon.
-pub async fn start(place: &Place, node: &str) -> Result<()> {
+pub async fn start(place: &LabPaths, node: &str) -> LabResult<()> {
     let dir = dir(place, node);
-    let daemon = Daemon::in_dir(&format!("BIRD of {node}"), &dir);
+    let daemon = LabDaemon::in_dir(&format!("BIRD of {node}"), &dir);
     if daemon.running().is_some() {
         return Ok(());
     }
@@ -44,7 +44,7 @@ pub async fn start(place: &Place, node: &str) -> Result<()> {
     let deadline = Instant::now() + LIMIT;
     while !file.exists() {
         if Instant::now() > deadline {
-            return Err(Error::refused(format!("{node} has not written {}", file.display())));
+            return Err(LabError::refused(format!("{node} has not written {}", file.display())));
         }
         tokio::time::sleep(PAUSE).await;
     }

@@ -1,19 +1,21 @@
 //! Command line of `tortie lab`: the subcommands and their dispatch.
 
-use crate::bgp::Bgp;
-use crate::cluster::{Cluster, Datastore};
-use crate::encap::Encap;
-use crate::error::{Error, Result};
+use crate::bgp::BgpMode;
+use crate::cluster::{LabCluster, LabDatastore};
+use crate::encap::PodEncapsulation;
+use crate::error::{LabError, LabResult};
 use crate::hub::{self, MOST_HUBS};
-use crate::kube::image::{self, Image};
-use crate::kube::{self, Api, ApiGroup, Cni, Kubernetes, Proxy, Wanted};
-use crate::place::{DEFAULT_NAME, Place};
-use crate::pod::{self, Pod};
-use crate::sessions::{self, Session};
+use crate::kube::image::{self, ContainerImage};
+use crate::kube::{
+    self, ApiGroup, CalicoApiMode, KubernetesOptions, KubernetesSettings, PodNetwork, ProxyMode,
+};
+use crate::place::{DEFAULT_NAME, LabPaths};
+use crate::pod::{self, LabPod};
+use crate::sessions::{self, NodeBgpSession};
 use crate::status;
 use crate::top;
-use crate::topology::{MOST_NODES, Topology};
-use crate::up::{self, Plan, say};
+use crate::topology::{LabTopology, MOST_NODES};
+use crate::up::{self, LabPlan, say};
 use crate::{demo, down, enter, logs, node};
 use clap::{Args, Subcommand, ValueEnum};
 use ipnet::IpNet;
@@ -145,14 +147,14 @@ enum LabCommand {
     /// Show nodes, addresses, blocks, pods and routes
     Status {
         #[arg(short, long, value_name = "FORMAT", value_enum, default_value = "text")]
-        output: Format,
+        output: StatusFormat,
     },
     /// Remove the cluster, also after a crash
     Down,
     /// Start a cluster, ping between pods on different nodes, show the routes, remove the cluster
     Demo {
         #[arg(long, value_enum, default_value = "embedded")]
-        datastore: Datastore,
+        datastore: LabDatastore,
     },
 }
 
@@ -164,16 +166,16 @@ struct UpArgs {
     nodes: u8,
     /// Datastore of the nodes; the default is embedded, or kubernetes with --kubernetes
     #[arg(long, value_enum)]
-    datastore: Option<Datastore>,
+    datastore: Option<LabDatastore>,
     /// All nodes on one link, or racks behind a router
     #[arg(long, value_enum, default_value = "l2")]
-    topology: Topology,
+    topology: LabTopology,
     /// How nodes exchange routes by BGP
     #[arg(long, value_enum, default_value = "none")]
-    bgp: Bgp,
+    bgp: BgpMode,
     /// Encapsulation of pod traffic between nodes
     #[arg(long, value_enum, default_value = "none")]
-    encap: Encap,
+    encap: PodEncapsulation,
     /// Use BIRD as the BGP speaker of this node; may be given several times
     #[arg(long, value_name = "NODE")]
     bird: Vec<String>,
@@ -190,16 +192,16 @@ struct UpArgs {
     kubernetes: bool,
     /// Service proxy on the nodes of Kubernetes
     #[arg(long, value_enum, default_value = "iptables", requires = "kubernetes")]
-    proxy: Proxy,
+    proxy: ProxyMode,
     /// CNI plugin that connects the pods of Kubernetes
     #[arg(long, value_enum, default_value = "calico", requires = "kubernetes")]
-    cni: Cni,
+    cni: PodNetwork,
     /// API group that stores Calico's objects; the default is v3, or depends on --api
     #[arg(long, value_enum, requires = "kubernetes")]
     api_group: Option<ApiGroup>,
     /// How kubectl accesses Calico's objects, with authorization by tier
     #[arg(long, value_enum, requires = "kubernetes")]
-    api: Option<Api>,
+    api: Option<CalicoApiMode>,
     /// Directory of the Kubernetes programs, if not on the PATH; `make kube` builds them
     #[arg(long, value_name = "DIR", env = "TORTIE_KUBE", requires = "kubernetes")]
     kube: Option<PathBuf>,
@@ -260,7 +262,7 @@ enum HubCommand {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Format {
+enum StatusFormat {
     Text,
     Json,
 }
@@ -271,8 +273,8 @@ fn label(text: &str) -> std::result::Result<(String, String), String> {
 }
 
 /// Runs one command. Commands that replace this process with another program run before any thread is started.
-pub fn run(args: LabArgs, out: &mut dyn Write) -> Result<()> {
-    let place = Place::new(&args.lab, args.dir.as_deref())?;
+pub fn run(args: LabArgs, out: &mut dyn Write) -> LabResult<()> {
+    let place = LabPaths::new(&args.lab, args.dir.as_deref())?;
     match args.command {
         LabCommand::Exec { target, command } => enter::exec(&place, &target, &command),
         LabCommand::Ctl { arguments } => enter::ctl(&place, &arguments),
@@ -282,8 +284,8 @@ pub fn run(args: LabArgs, out: &mut dyn Write) -> Result<()> {
         LabCommand::Machine { node, first: true } => kube::machine::run(&place, &node),
         LabCommand::Image { output, tag } => {
             let own = std::path::Path::new("/proc/self/exe");
-            let program = std::fs::read_link(own).map_err(Error::file(own))?;
-            Image::tortie(&program, &tag)?.write(&output)?;
+            let program = std::fs::read_link(own).map_err(LabError::file(own))?;
+            ContainerImage::tortie(&program, &tag)?.write(&output)?;
             say(&format!("{tag} is in {}", output.display()));
             Ok(())
         }
@@ -298,7 +300,7 @@ pub fn run(args: LabArgs, out: &mut dyn Write) -> Result<()> {
             Ok(())
         }
         command => {
-            let failed = |source| Error::Io { what: "runtime".to_owned(), source };
+            let failed = |source| LabError::Io { what: "runtime".to_owned(), source };
             let runtime =
                 tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
             runtime.block_on(run_async(&place, command, out))
@@ -306,46 +308,57 @@ pub fn run(args: LabArgs, out: &mut dyn Write) -> Result<()> {
     }
 }
 
-async fn run_async(place: &Place, command: LabCommand, out: &mut dyn Write) -> Result<()> {
+async fn run_async(place: &LabPaths, command: LabCommand, out: &mut dyn Write) -> LabResult<()> {
     match command {
         LabCommand::Up(args) => {
             let UpArgs { nodes, datastore, topology, bgp, encap, bird, hubs, pools, record, keep, .. } = args;
-            let default = if args.kubernetes { Datastore::Kubernetes } else { Datastore::Embedded };
+            let default = if args.kubernetes { LabDatastore::Kubernetes } else { LabDatastore::Embedded };
             let datastore = datastore.unwrap_or(default);
             let kubernetes = match args.kubernetes {
                 true => {
                     let UpArgs { proxy, cni, api_group, api, .. } = args;
-                    let wanted = Wanted { proxy, cni, api_group, api, datastore };
-                    Some(Kubernetes::new(args.kube.as_deref(), wanted)?)
+                    let wanted = KubernetesOptions { proxy, cni, api_group, api, datastore };
+                    Some(KubernetesSettings::new(args.kube.as_deref(), wanted)?)
                 }
                 false => None,
             };
             let first = match &kubernetes {
-                Some(Kubernetes { api: Some(_), .. }) => "kubectl get tiers",
+                Some(KubernetesSettings { api: Some(_), .. }) => "kubectl get tiers",
                 Some(_) => "kubectl get pods -A -o wide",
                 None => "pod add web --node node1",
             };
             let hints = [first, "status", "exec node1 -- ip route"];
-            let plan =
-                Plan { nodes, datastore, topology, bgp, encap, bird, hubs, pools, record, keep, kubernetes };
+            let plan = LabPlan {
+                nodes,
+                datastore,
+                topology,
+                bgp,
+                encap,
+                bird,
+                hubs,
+                pools,
+                record,
+                keep,
+                kubernetes,
+            };
             up::up(place, &plan).await?;
             say(&format!("try: {}", hints.map(|words| place.command(words)).join("; ")));
             Ok(())
         }
         LabCommand::Pod(PodCommand::Add { name, node, namespace, labels }) => {
-            let cluster = Cluster::load(place)?;
+            let cluster = LabCluster::load(place)?;
             cluster.check_plain("create pods with kubectl")?;
             let labels: BTreeMap<String, String> = labels.into_iter().collect();
-            let pod = pod::add(place, &cluster, Pod::new(&name, &node, &namespace, labels)?).await?;
+            let pod = pod::add(place, &cluster, LabPod::new(&name, &node, &namespace, labels)?).await?;
             let lines: Vec<String> = pod.addresses.iter().map(|address| format!("{address}\n")).collect();
             print(out, &lines.concat())
         }
         LabCommand::Pod(PodCommand::Del { name }) => {
-            let cluster = Cluster::load(place)?;
+            let cluster = LabCluster::load(place)?;
             pod::delete(place, &cluster, &name).await
         }
         LabCommand::Node(NodeCommand::Stop { node, kill }) => {
-            let cluster = Cluster::load(place)?;
+            let cluster = LabCluster::load(place)?;
             cluster.check_plain("stop processes of a node with `lab exec`")?;
             cluster.node(&node)?;
             let signal = if kill { Signal::KILL } else { Signal::TERM };
@@ -355,41 +368,41 @@ async fn run_async(place: &Place, command: LabCommand, out: &mut dyn Write) -> R
             Ok(())
         }
         LabCommand::Hub(HubCommand::Stop { hub, kill }) => {
-            hub::check(&Cluster::load(place)?, hub)?;
+            hub::check(&LabCluster::load(place)?, hub)?;
             let signal = if kill { Signal::KILL } else { Signal::TERM };
             if !hub::daemon(place, hub).stop(signal)? {
                 say(&format!("hub {hub} is not running"));
             }
             Ok(())
         }
-        LabCommand::Hub(HubCommand::Start { hub }) => hub::start(place, &Cluster::load(place)?, hub).await,
+        LabCommand::Hub(HubCommand::Start { hub }) => hub::start(place, &LabCluster::load(place)?, hub).await,
         LabCommand::Node(NodeCommand::Add) => {
-            let name = node::add(place, Cluster::load(place)?).await?;
+            let name = node::add(place, LabCluster::load(place)?).await?;
             print(out, &format!("{name}\n"))
         }
         LabCommand::Node(NodeCommand::Start { node }) => {
-            let cluster = Cluster::load(place)?;
+            let cluster = LabCluster::load(place)?;
             node::resume(place, &cluster, &cluster.node(&node)?.name).await
         }
         LabCommand::Status { output } => {
             let status = status::gather(place).await?;
             match output {
-                Format::Text => print(out, &status.to_text()),
-                Format::Json => {
+                StatusFormat::Text => print(out, &status.to_text()),
+                StatusFormat::Json => {
                     let text = serde_json::to_string_pretty(&status)
-                        .map_err(|error| Error::Io { what: "status".to_owned(), source: error.into() })?;
+                        .map_err(|error| LabError::Io { what: "status".to_owned(), source: error.into() })?;
                     print(out, &format!("{text}\n"))
                 }
             }
         }
         LabCommand::Bgp { node } => {
-            let cluster = Cluster::load(place)?;
+            let cluster = LabCluster::load(place)?;
             let wanted = node.map(|name| cluster.node(&name).cloned()).transpose()?;
             for node in wanted.as_ref().map_or(&cluster.nodes[..], std::slice::from_ref) {
                 let sessions = sessions::of_node(&place.node_dir(&node.name).join("run")).await;
                 let lines = match sessions.is_empty() {
                     true => vec!["no sessions".to_owned()],
-                    false => sessions.iter().map(Session::line).collect(),
+                    false => sessions.iter().map(NodeBgpSession::line).collect(),
                 };
                 print(out, &lines.iter().map(|line| format!("{}  {line}\n", node.name)).collect::<String>())?;
             }
@@ -412,10 +425,10 @@ async fn run_async(place: &Place, command: LabCommand, out: &mut dyn Write) -> R
     }
 }
 
-fn print(out: &mut dyn Write, text: &str) -> Result<()> {
+fn print(out: &mut dyn Write, text: &str) -> LabResult<()> {
     out.write_all(text.as_bytes())
         .and_then(|()| out.flush())
-        .map_err(|source| Error::Io { what: "output".to_owned(), source })
+        .map_err(|source| LabError::Io { what: "output".to_owned(), source })
 }
 
 #[cfg(test)]
@@ -424,13 +437,13 @@ mod tests {
     use clap::Parser;
 
     #[derive(Debug, Parser)]
-    struct Whole {
+    struct LabCli {
         #[command(flatten)]
         lab: LabArgs,
     }
 
     fn parse(words: &[&str]) -> std::result::Result<LabCommand, clap::Error> {
-        Whole::try_parse_from([&["lab"], words].concat()).map(|whole| whole.lab.command)
+        LabCli::try_parse_from([&["lab"], words].concat()).map(|whole| whole.lab.command)
     }
 
     #[test]
@@ -453,9 +466,9 @@ mod tests {
 
     #[test]
     fn a_pod_is_not_taken_for_a_lab() {
-        let whole = Whole::try_parse_from(["lab", "pod", "add", "web", "--node", "node1"]).unwrap();
+        let whole = LabCli::try_parse_from(["lab", "pod", "add", "web", "--node", "node1"]).unwrap();
         assert_eq!(whole.lab.lab, "lab");
-        let whole = Whole::try_parse_from(["lab", "pod", "del", "web", "--name", "other"]).unwrap();
+        let whole = LabCli::try_parse_from(["lab", "pod", "del", "web", "--name", "other"]).unwrap();
         assert_eq!(whole.lab.lab, "other");
     }
 

@@ -1,19 +1,19 @@
 //! Description of a lab, written to disk when the lab is created.
 
-use crate::bgp::Bgp;
-use crate::encap::Encap;
-use crate::error::{Error, Result};
+use crate::bgp::BgpMode;
+use crate::encap::PodEncapsulation;
+use crate::error::{LabError, LabResult};
 use crate::files;
-use crate::kube::Kubernetes;
+use crate::kube::KubernetesSettings;
 use crate::names::alike;
-use crate::place::Place;
-use crate::topology::{Node, Topology};
+use crate::place::LabPaths;
+use crate::topology::{LabNode, LabTopology};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
-pub enum Datastore {
+pub enum LabDatastore {
     /// The datastore built into tortie
     Embedded,
     /// An etcd server; its package must be installed
@@ -23,13 +23,13 @@ pub enum Datastore {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Cluster {
-    pub datastore: Datastore,
-    pub topology: Topology,
+pub struct LabCluster {
+    pub datastore: LabDatastore,
+    pub topology: LabTopology,
     #[serde(default)]
-    pub bgp: Bgp,
+    pub bgp: BgpMode,
     #[serde(default)]
-    pub encap: Encap,
+    pub encap: PodEncapsulation,
     /// Names of the nodes whose BGP speaker is BIRD.
     #[serde(default)]
     pub bird: Vec<String>,
@@ -43,32 +43,32 @@ pub struct Cluster {
     /// Kubernetes.
     pub endpoint: String,
     pub pools: Vec<IpNet>,
-    pub nodes: Vec<Node>,
+    pub nodes: Vec<LabNode>,
     /// Set if the lab runs Kubernetes: a control plane, and a kubelet on every node.
     #[serde(default)]
-    pub kubernetes: Option<Kubernetes>,
+    pub kubernetes: Option<KubernetesSettings>,
 }
 
-impl Cluster {
-    pub fn load(place: &Place) -> Result<Cluster> {
+impl LabCluster {
+    pub fn load(place: &LabPaths) -> LabResult<LabCluster> {
         files::read(&place.cluster_file())?.ok_or_else(|| {
-            Error::refused(format!("no lab {} is up; `{}` makes one", place.name(), place.command("up")))
+            LabError::refused(format!("no lab {} is up; `{}` makes one", place.name(), place.command("up")))
         })
     }
 
-    pub fn node(&self, name: &str) -> Result<&Node> {
+    pub fn node(&self, name: &str) -> LabResult<&LabNode> {
         self.nodes.iter().find(|node| node.name == name).ok_or_else(|| {
             let names: Vec<&str> = self.nodes.iter().map(|node| node.name.as_str()).collect();
             let hint = alike(name, names.iter().map(|name| (*name).to_owned()));
-            Error::refused(format!("there is no node {name}{hint}; there are {}", names.join(", ")))
+            LabError::refused(format!("there is no node {name}{hint}; there are {}", names.join(", ")))
         })
     }
 
     /// Rejects operations that are not available in a lab with Kubernetes. `instead` names the alternative.
-    pub fn check_plain(&self, instead: &str) -> Result<()> {
+    pub fn check_plain(&self, instead: &str) -> LabResult<()> {
         match self.kubernetes {
             None => Ok(()),
-            Some(_) => Err(Error::refused(format!("this lab has Kubernetes: {instead}"))),
+            Some(_) => Err(LabError::refused(format!("this lab has Kubernetes: {instead}"))),
         }
     }
 

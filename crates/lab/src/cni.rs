@@ -1,11 +1,11 @@
 //! Calls the real CNI plugin as a container runtime on the node does.
 
-use crate::cluster::Cluster;
-use crate::error::{Error, Result};
+use crate::cluster::LabCluster;
+use crate::error::{LabError, LabResult};
 use crate::netns;
 use crate::node;
-use crate::place::{Place, netns_path};
-use crate::pod::Pod;
+use crate::place::{LabPaths, netns_path};
+use crate::pod::LabPod;
 use serde_json::{Value, json};
 use std::io::Write;
 use std::net::IpAddr;
@@ -20,7 +20,7 @@ const PLUGIN: &str = "calico";
 const INTERFACE: &str = "eth0";
 
 /// Returns the plugin list as it is written to a node's /etc/cni/net.d.
-pub fn conflist(place: &Place, cluster: &Cluster, node: &str) -> Value {
+pub fn conflist(place: &LabPaths, cluster: &LabCluster, node: &str) -> Value {
     json!({
         "name": NETWORK,
         "cniVersion": LIST_VERSION,
@@ -40,19 +40,19 @@ pub fn conflist(place: &Place, cluster: &Cluster, node: &str) -> Value {
 }
 
 /// Calls CNI ADD for a pod and returns its addresses.
-pub async fn add(place: &Place, cluster: &Cluster, pod: &Pod) -> Result<Vec<IpAddr>> {
+pub async fn add(place: &LabPaths, cluster: &LabCluster, pod: &LabPod) -> LabResult<Vec<IpAddr>> {
     let result = for_pod(place, cluster, pod, "ADD").await?;
     let listed = result.get("ips").and_then(Value::as_array).cloned().unwrap_or_default();
     let address = |ip: &Value| ip.get("address")?.as_str()?.split('/').next()?.parse().ok();
     Ok(listed.iter().filter_map(address).collect())
 }
 
-pub async fn delete(place: &Place, cluster: &Cluster, pod: &Pod) -> Result<()> {
+pub async fn delete(place: &LabPaths, cluster: &LabCluster, pod: &LabPod) -> LabResult<()> {
     for_pod(place, cluster, pod, "DEL").await.map(drop)
 }
 
 /// Calls CNI STATUS: whether the node can attach a pod now, or the reason why not.
-pub async fn status(place: &Place, cluster: &Cluster, node: &str) -> std::result::Result<(), String> {
+pub async fn status(place: &LabPaths, cluster: &LabCluster, node: &str) -> std::result::Result<(), String> {
     let mut command = plugin(place, "STATUS");
     let config = plugin_config(place, cluster, node);
     let output = run(place, node, &mut command, config).await.map_err(|error| error.to_string())?;
@@ -62,7 +62,12 @@ pub async fn status(place: &Place, cluster: &Cluster, node: &str) -> std::result
     }
 }
 
-async fn for_pod(place: &Place, cluster: &Cluster, pod: &Pod, what: &'static str) -> Result<Value> {
+async fn for_pod(
+    place: &LabPaths,
+    cluster: &LabCluster,
+    pod: &LabPod,
+    what: &'static str,
+) -> LabResult<Value> {
     let mut config = plugin_config(place, cluster, &pod.node);
     config["tortie_labels"] = json!(pod.labels);
     let mut command = plugin(place, what);
@@ -77,13 +82,13 @@ async fn for_pod(place: &Place, cluster: &Cluster, pod: &Pod, what: &'static str
     let output = run(place, &pod.node, &mut command, config).await?;
     if !output.status.success() {
         let (code, message) = failure(&output);
-        return Err(Error::Cni { command: what, pod: pod.name.clone(), code, message });
+        return Err(LabError::Cni { command: what, pod: pod.name.clone(), code, message });
     }
     Ok(serde_json::from_slice(&output.stdout).unwrap_or_default())
 }
 
 /// Builds the configuration that a runtime derives from the list for its only plugin.
-fn plugin_config(place: &Place, cluster: &Cluster, node: &str) -> Value {
+fn plugin_config(place: &LabPaths, cluster: &LabCluster, node: &str) -> Value {
     let list = conflist(place, cluster, node);
     let mut config = list["plugins"][0].clone();
     config["name"] = list["name"].clone();
@@ -91,7 +96,7 @@ fn plugin_config(place: &Place, cluster: &Cluster, node: &str) -> Value {
     config
 }
 
-fn plugin(place: &Place, what: &str) -> Command {
+fn plugin(place: &LabPaths, what: &str) -> Command {
     let mut command = Command::new(place.bin().join(PLUGIN));
     command.env("CNI_COMMAND", what).env("CNI_PATH", place.bin());
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -99,10 +104,10 @@ fn plugin(place: &Place, what: &str) -> Command {
 }
 
 /// Runs the plugin in the node's namespace.
-async fn run(place: &Place, node: &str, command: &mut Command, config: Value) -> Result<Output> {
+async fn run(place: &LabPaths, node: &str, command: &mut Command, config: Value) -> LabResult<Output> {
     let command = std::mem::replace(command, Command::new(PLUGIN));
     let netns = netns::open(&place.node_netns(node))?;
-    let failed = |source| Error::Io { what: format!("CNI plugin on {node}"), source };
+    let failed = |source| LabError::Io { what: format!("CNI plugin on {node}"), source };
     let running = tokio::task::spawn_blocking(move || {
         let spawned = netns.command(command).and_then(|command| command.spawn());
         let mut child = spawned.map_err(std::io::Error::other)?;

@@ -1,14 +1,14 @@
 //! Scripted demonstration: starts a lab, adds pods on different nodes, pings between them, prints the routes, removes
 //! the lab.
 
-use crate::bgp::Bgp;
-use crate::cluster::{Cluster, Datastore};
-use crate::encap::Encap;
-use crate::error::{Error, Result};
-use crate::place::Place;
-use crate::pod::{self, Pod};
-use crate::topology::Topology;
-use crate::up::Plan;
+use crate::bgp::BgpMode;
+use crate::cluster::{LabCluster, LabDatastore};
+use crate::encap::PodEncapsulation;
+use crate::error::{LabError, LabResult};
+use crate::place::LabPaths;
+use crate::pod::{self, LabPod};
+use crate::topology::LabTopology;
+use crate::up::LabPlan;
 use crate::{down, netns, status, up};
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -16,14 +16,14 @@ use std::process::Command;
 
 const NODES: u8 = 3;
 
-pub async fn run(place: &Place, datastore: Datastore, out: &mut dyn Write) -> Result<()> {
+pub async fn run(place: &LabPaths, datastore: LabDatastore, out: &mut dyn Write) -> LabResult<()> {
     title(out, "A cluster of three nodes on this machine")?;
-    let plan = Plan {
+    let plan = LabPlan {
         nodes: NODES,
         datastore,
-        topology: Topology::L2,
-        bgp: Bgp::None,
-        encap: Encap::None,
+        topology: LabTopology::L2,
+        bgp: BgpMode::None,
+        encap: PodEncapsulation::None,
         bird: Vec::new(),
         hubs: 0,
         record: false,
@@ -38,12 +38,12 @@ pub async fn run(place: &Place, datastore: Datastore, out: &mut dyn Write) -> Re
     shown
 }
 
-async fn show(place: &Place, cluster: &Cluster, out: &mut dyn Write) -> Result<()> {
+async fn show(place: &LabPaths, cluster: &LabCluster, out: &mut dyn Write) -> LabResult<()> {
     title(out, "A pod on each node, wired by the CNI plugin")?;
     let mut pods = Vec::new();
     for node in &cluster.nodes {
         let name = node.name.replace("node", "pod");
-        let pod = Pod::new(&name, &node.name, "default", BTreeMap::new())?;
+        let pod = LabPod::new(&name, &node.name, "default", BTreeMap::new())?;
         let pod = pod::add(place, cluster, pod).await?;
         let addresses: Vec<String> = pod.addresses.iter().map(ToString::to_string).collect();
         writeln!(out, "{name} on {}: {}", pod.node, addresses.join(", ")).map_err(output)?;
@@ -72,7 +72,7 @@ async fn show(place: &Place, cluster: &Cluster, out: &mut dyn Write) -> Result<(
 }
 
 /// Runs a command in a namespace and prints the command line and its output.
-fn inside(netns: &str, who: &str, command: &[&str], out: &mut dyn Write) -> Result<()> {
+fn inside(netns: &str, who: &str, command: &[&str], out: &mut dyn Write) -> LabResult<()> {
     let Some((program, arguments)) = command.split_first() else { return Ok(()) };
     writeln!(out, "{who}$ {}", command.join(" ")).map_err(output)?;
     let mut process = Command::new(program);
@@ -80,21 +80,21 @@ fn inside(netns: &str, who: &str, command: &[&str], out: &mut dyn Write) -> Resu
     let finished = netns::open(netns)?
         .command(process)
         .and_then(|command| command.output())
-        .map_err(|error| Error::kernel(format!("cannot run {program}"), &error))?;
+        .map_err(|error| LabError::kernel(format!("cannot run {program}"), &error))?;
     out.write_all(&finished.stdout).map_err(output)?;
     match finished.status.success() {
         true => Ok(()),
         false => {
             let errors = String::from_utf8_lossy(&finished.stderr).trim().to_owned();
-            Err(Error::refused(format!("{} failed ({}): {errors}", command.join(" "), finished.status)))
+            Err(LabError::refused(format!("{} failed ({}): {errors}", command.join(" "), finished.status)))
         }
     }
 }
 
-fn title(out: &mut dyn Write, text: &str) -> Result<()> {
+fn title(out: &mut dyn Write, text: &str) -> LabResult<()> {
     writeln!(out, "\n== {text}").map_err(output)
 }
 
-fn output(source: io::Error) -> Error {
-    Error::Io { what: "output".to_owned(), source }
+fn output(source: io::Error) -> LabError {
+    LabError::Io { what: "output".to_owned(), source }
 }

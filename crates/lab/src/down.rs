@@ -1,16 +1,16 @@
 //! Removes a lab, or the remains of one after a crash.
 
-use crate::error::{Error, Result};
-use crate::place::Place;
+use crate::error::{LabError, LabResult};
+use crate::place::LabPaths;
 use crate::{kube, netns};
 use std::fs;
 use std::io::ErrorKind;
 
 /// Removes everything, continuing after failures, and returns all errors. A lab that does not exist is not an error.
 /// Returns whether anything existed.
-pub fn down(place: &Place) -> Result<bool> {
+pub fn down(place: &LabPaths) -> LabResult<bool> {
     let mut failures = Vec::new();
-    let mut note = |result: Result<()>| failures.extend(result.err().map(|error| error.to_string()));
+    let mut note = |result: LabResult<()>| failures.extend(result.err().map(|error| error.to_string()));
     let namespaces = netns::names(&place.prefix())?;
     // End all processes first: a running daemon might recreate what is being removed.
     for name in &namespaces {
@@ -25,12 +25,12 @@ pub fn down(place: &Place) -> Result<bool> {
     note(remove_dir(place));
     match failures.is_empty() {
         true => Ok(existed),
-        false => Err(Error::Leftovers(failures)),
+        false => Err(LabError::Leftovers(failures)),
     }
 }
 
 /// Removes the contents only of a directory that belongs to a lab.
-fn remove_dir(place: &Place) -> Result<()> {
+fn remove_dir(place: &LabPaths) -> LabResult<()> {
     let dir = place.dir();
     let removed = match place.cluster_file().exists() {
         true => fs::remove_dir_all(dir),
@@ -39,9 +39,12 @@ fn remove_dir(place: &Place) -> Result<()> {
     match removed {
         Err(error) if error.kind() == ErrorKind::NotFound => {}
         Err(error) if error.kind() == ErrorKind::DirectoryNotEmpty => {
-            return Err(Error::refused(format!("{} does not belong to a lab; not removed", dir.display())));
+            return Err(LabError::refused(format!(
+                "{} does not belong to a lab; not removed",
+                dir.display()
+            )));
         }
-        other => other.map_err(Error::file(dir))?,
+        other => other.map_err(LabError::file(dir))?,
     }
     if let Some(parent) = place.shared_parent() {
         // Fails if the directory contains other labs.

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
-pub enum Encap {
+pub enum PodEncapsulation {
     /// No encapsulation
     #[default]
     None,
@@ -21,16 +21,16 @@ pub enum Encap {
     IpipCross,
 }
 
-impl Encap {
+impl PodEncapsulation {
     /// Returns the `ipipMode` and the `vxlanMode` of a pool.
     pub fn modes(self, pool: &IpNet) -> (&'static str, &'static str) {
         const NEVER: &str = "Never";
         let (mode, ipip) = match self {
-            Encap::None | Encap::Wireguard => return (NEVER, NEVER),
-            Encap::Vxlan => ("Always", false),
-            Encap::Ipip => ("Always", true),
-            Encap::VxlanCross => ("CrossSubnet", false),
-            Encap::IpipCross => ("CrossSubnet", true),
+            PodEncapsulation::None | PodEncapsulation::Wireguard => return (NEVER, NEVER),
+            PodEncapsulation::Vxlan => ("Always", false),
+            PodEncapsulation::Ipip => ("Always", true),
+            PodEncapsulation::VxlanCross => ("CrossSubnet", false),
+            PodEncapsulation::IpipCross => ("CrossSubnet", true),
         };
         match pool {
             IpNet::V4(_) if ipip => (mode, NEVER),
@@ -48,10 +48,14 @@ mod tests {
     fn every_family_has_a_mode_that_it_can_have() {
         let v4 = "10.1.0.0/16".parse().unwrap();
         let v6 = "fd00::/112".parse().unwrap();
-        assert_eq!(Encap::None.modes(&v4), ("Never", "Never"));
-        assert_eq!(Encap::Wireguard.modes(&v4), ("Never", "Never"), "it is a setting of the nodes");
-        assert_eq!(Encap::Vxlan.modes(&v6), ("Never", "Always"));
-        assert_eq!(Encap::IpipCross.modes(&v4), ("CrossSubnet", "Never"));
-        assert_eq!(Encap::IpipCross.modes(&v6), ("Never", "CrossSubnet"));
+        assert_eq!(PodEncapsulation::None.modes(&v4), ("Never", "Never"));
+        assert_eq!(
+            PodEncapsulation::Wireguard.modes(&v4),
+            ("Never", "Never"),
+            "it is a setting of the nodes"
+        );
+        assert_eq!(PodEncapsulation::Vxlan.modes(&v6), ("Never", "Always"));
+        assert_eq!(PodEncapsulation::IpipCross.modes(&v4), ("CrossSubnet", "Never"));
+        assert_eq!(PodEncapsulation::IpipCross.modes(&v6), ("Never", "CrossSubnet"));
     }
 }

@@ -1,10 +1,10 @@
 //! Runs commands inside the lab: on a node, in a pod, or on the host against the lab's datastore.
 
-use crate::cluster::{Cluster, Datastore};
-use crate::error::{Error, Result};
+use crate::cluster::{LabCluster, LabDatastore};
+use crate::error::{LabError, LabResult};
 use crate::names::alike;
-use crate::place::{Place, netns_path};
-use crate::pod::Pod;
+use crate::place::{LabPaths, netns_path};
+use crate::pod::LabPod;
 use crate::{kube, node};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::ffi::OsString;
@@ -16,8 +16,8 @@ use std::process::Command;
 
 /// Replaces this process with a command on a node or in a pod. Returns only on failure. The caller must be
 /// single-threaded: setns moves only the calling thread.
-pub fn exec(place: &Place, target: &str, command: &[OsString]) -> Result<()> {
-    let cluster = Cluster::load(place)?;
+pub fn exec(place: &LabPaths, target: &str, command: &[OsString]) -> LabResult<()> {
+    let cluster = LabCluster::load(place)?;
     let (program, arguments) = match command.split_first() {
         Some((program, arguments)) => (program.clone(), arguments),
         None => (std::env::var_os("SHELL").unwrap_or_else(|| "/bin/sh".into()), command),
@@ -35,11 +35,11 @@ pub fn exec(place: &Place, target: &str, command: &[OsString]) -> Result<()> {
             place.node_netns(&node.name)
         }
         Err(_) => {
-            let pod = Pod::load(place, target).map_err(|_| {
+            let pod = LabPod::load(place, target).map_err(|_| {
                 let nodes = cluster.nodes.iter().map(|node| node.name.clone());
                 let pods = crate::pod::all(place).unwrap_or_default().into_iter().map(|pod| pod.name);
                 let hint = alike(target, nodes.chain(pods));
-                Error::refused(format!(
+                LabError::refused(format!(
                     "there is neither a node nor a pod called {target}{hint}; `{}` shows them",
                     place.command("status")
                 ))
@@ -48,48 +48,48 @@ pub fn exec(place: &Place, target: &str, command: &[OsString]) -> Result<()> {
         }
     };
     let path = netns_path(&netns);
-    let namespace = File::open(&path).map_err(Error::file(&path))?;
+    let namespace = File::open(&path).map_err(LabError::file(&path))?;
     move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
-        .map_err(|error| Error::file(&path)(error.into()))?;
+        .map_err(|error| LabError::file(&path)(error.into()))?;
     let failed = command.exec();
-    Err(Error::Io { what: program.to_string_lossy().into_owned(), source: failed })
+    Err(LabError::Io { what: program.to_string_lossy().into_owned(), source: failed })
 }
 
 /// Enters the network namespace from which the datastore is reachable, if necessary. The caller must be
 /// single-threaded.
-pub fn reach_store(place: &Place, cluster: &Cluster) -> Result<()> {
+pub fn reach_store(place: &LabPaths, cluster: &LabCluster) -> LabResult<()> {
     match cluster.datastore {
-        Datastore::Embedded | Datastore::Etcd => Ok(()),
-        Datastore::Kubernetes => kube::enter::into_fabric(place),
+        LabDatastore::Embedded | LabDatastore::Etcd => Ok(()),
+        LabDatastore::Kubernetes => kube::enter::into_fabric(place),
     }
 }
 
 /// Replaces this process with calicoctl on the lab's datastore. Returns only on failure.
-pub fn ctl(place: &Place, arguments: &[OsString]) -> Result<()> {
-    let cluster = Cluster::load(place)?;
+pub fn ctl(place: &LabPaths, arguments: &[OsString]) -> LabResult<()> {
+    let cluster = LabCluster::load(place)?;
     let program = place.bin().join("calicoctl");
     reach_store(place, &cluster)?;
     let failed = Command::new(&program).args(arguments).envs(node::store_variables(place, &cluster)).exec();
-    Err(Error::file(&program)(failed))
+    Err(LabError::file(&program)(failed))
 }
 
 /// Replaces this process with `tortie explain` on the lab's datastore. Returns only on failure.
-pub fn explain(place: &Place, arguments: &[OsString]) -> Result<()> {
-    let cluster = Cluster::load(place)?;
+pub fn explain(place: &LabPaths, arguments: &[OsString]) -> LabResult<()> {
+    let cluster = LabCluster::load(place)?;
     let program = place.bin().join("tortie");
     let mut command = Command::new(&program);
     reach_store(place, &cluster)?;
     let failed = command.arg("explain").args(arguments).envs(node::store_variables(place, &cluster)).exec();
-    Err(Error::file(&program)(failed))
+    Err(LabError::file(&program)(failed))
 }
 
 /// Renders shell `export` lines that point calicoctl and etcdctl to the lab's datastore.
-pub fn exports(place: &Place) -> Result<String> {
-    let cluster = Cluster::load(place)?;
+pub fn exports(place: &LabPaths) -> LabResult<String> {
+    let cluster = LabCluster::load(place)?;
     let mut text = String::new();
     // The config file takes precedence over ETCD_ENDPOINTS. Set it only if a default config file exists, which would
     // otherwise win; without one, a later change of ETCD_ENDPOINTS takes effect.
-    let needs_file = Path::new(tortie_store::Config::DEFAULT_FILE).exists();
+    let needs_file = Path::new(tortie_store::StoreConfig::DEFAULT_FILE).exists();
     let variables = node::store_variables(place, &cluster).into_iter();
     for (name, value) in variables.filter(|(name, _)| *name != "CALICOCTL_CONFIG" || needs_file) {
         text.push_str(&format!("export {name}='{}'\n", value.replace('\'', r"'\''")));
@@ -98,7 +98,7 @@ pub fn exports(place: &Place) -> Result<String> {
 }
 
 /// Returns the PATH with the lab's programs first.
-fn path(place: &Place) -> OsString {
+fn path(place: &LabPaths) -> OsString {
     let mut path = place.bin().into_os_string();
     if let Some(others) = std::env::var_os("PATH") {
         path.push(":");

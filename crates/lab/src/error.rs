@@ -4,7 +4,7 @@ use std::io;
 use std::path::Path;
 
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum LabError {
     #[error("{0}")]
     Refused(String),
     #[error("{what}: {source}{}", advice(source))]
@@ -13,7 +13,7 @@ pub enum Error {
     #[error("{object}: {reason}")]
     Kernel { object: String, reason: String },
     #[error(transparent)]
-    Store(#[from] tortie_store::Error),
+    Store(#[from] tortie_store::StoreError),
     #[error("{what} {why}; the end of {log}:\n{tail}")]
     Daemon { what: String, why: String, log: String, tail: String },
     #[error("CNI {command} of pod {pod} failed (code {code}): {message}")]
@@ -31,20 +31,20 @@ fn advice(error: &io::Error) -> &'static str {
     }
 }
 
-pub type Result<T> = std::result::Result<T, Error>;
+pub type LabResult<T> = std::result::Result<T, LabError>;
 
-impl Error {
-    pub fn refused(text: impl Into<String>) -> Error {
-        Error::Refused(text.into())
+impl LabError {
+    pub fn refused(text: impl Into<String>) -> LabError {
+        LabError::Refused(text.into())
     }
 
-    pub fn kernel(object: impl Into<String>, error: &nlink::Error) -> Error {
-        Error::Kernel { object: object.into(), reason: error.to_string() }
+    pub fn kernel(object: impl Into<String>, error: &nlink::Error) -> LabError {
+        LabError::Kernel { object: object.into(), reason: error.to_string() }
     }
 
     /// Returns a closure for `map_err` that adds the file name.
-    pub fn file(path: &Path) -> impl FnOnce(io::Error) -> Error {
+    pub fn file(path: &Path) -> impl FnOnce(io::Error) -> LabError {
         let what = path.display().to_string();
-        move |source| Error::Io { what, source }
+        move |source| LabError::Io { what, source }
     }
 }

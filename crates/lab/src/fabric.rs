@@ -1,9 +1,9 @@
 //! Builds the network between the nodes: one bridge per rack, in a separate namespace that is also the router.
 
-use crate::error::{Error, Result};
+use crate::error::{LabError, LabResult};
 use crate::netns;
-use crate::place::Place;
-use crate::topology::{self, Node, Topology};
+use crate::place::LabPaths;
+use crate::topology::{self, LabNode, LabTopology};
 use nlink::netlink::addr::{Ipv4Address, Ipv6Address};
 use nlink::netlink::link::{BridgeLink, LinkCreateExt, VethLink};
 use nlink::netlink::route::{Ipv4Route, Ipv6Route};
@@ -12,19 +12,19 @@ use nlink::{Connection, Route};
 /// Name of a node's interface.
 pub const UPLINK: &str = "eth0";
 
-pub async fn build(place: &Place, topology: Topology, nodes: &[Node]) -> Result<()> {
+pub async fn build(place: &LabPaths, topology: LabTopology, nodes: &[LabNode]) -> LabResult<()> {
     let fabric = netns::create(&place.fabric()).await?;
-    if topology == Topology::L3 {
+    if topology == LabTopology::L3 {
         fabric
             .sysctl()
             .set_many(&[("net.ipv4.ip_forward", "1"), ("net.ipv6.conf.all.forwarding", "1")])
-            .map_err(|error| Error::kernel("forwarding of the router", &error))?;
+            .map_err(|error| LabError::kernel("forwarding of the router", &error))?;
     }
     let inside = netns::connection(&fabric)?;
     for rack in topology::racks(nodes) {
         let bridge = bridge(rack);
         let gateway = topology::gateway(rack);
-        let failed = |error: nlink::Error| Error::kernel(format!("bridge {bridge}"), &error);
+        let failed = |error: nlink::Error| LabError::kernel(format!("bridge {bridge}"), &error);
         inside.add_link(BridgeLink::new(&bridge).up()).await.map_err(failed)?;
         inside.add_address(Ipv4Address::new(&bridge, gateway.ipv4, 24)).await.map_err(failed)?;
         inside.add_address(Ipv6Address::new(&bridge, gateway.ipv6, 64).nodad()).await.map_err(failed)?;
@@ -32,17 +32,17 @@ pub async fn build(place: &Place, topology: Topology, nodes: &[Node]) -> Result<
     for node in nodes {
         connect(place, &inside, node)
             .await
-            .map_err(|error| Error::kernel(format!("link of {}", node.name), &error))?;
+            .map_err(|error| LabError::kernel(format!("link of {}", node.name), &error))?;
     }
     Ok(())
 }
 
 /// Connects an additional node in an existing rack.
-pub async fn extend(place: &Place, node: &Node) -> Result<()> {
+pub async fn extend(place: &LabPaths, node: &LabNode) -> LabResult<()> {
     let fabric = netns::open(&place.fabric())?;
     connect(place, &netns::connection(&fabric)?, node)
         .await
-        .map_err(|error| Error::kernel(format!("link of {}", node.name), &error))
+        .map_err(|error| LabError::kernel(format!("link of {}", node.name), &error))
 }
 
 fn bridge(rack: u8) -> String {
@@ -50,7 +50,7 @@ fn bridge(rack: u8) -> String {
 }
 
 /// Connects a node's existing namespace: creates its link, addresses and default routes.
-async fn connect(place: &Place, fabric: &Connection<Route>, node: &Node) -> nlink::Result<()> {
+async fn connect(place: &LabPaths, fabric: &Connection<Route>, node: &LabNode) -> nlink::Result<()> {
     let netns = nlink::netlink::namespace::Netns::open(&place.node_netns(&node.name))?;
     let inside = Connection::<Route>::new_in(&netns)?;
     let pair = VethLink::new(&node.name, UPLINK).peer_netns_fd(&netns);

@@ -1,6 +1,6 @@
 //! Reads and writes small JSON files.
 
-use crate::error::{Error, Result};
+use crate::error::{LabError, LabResult};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::fs;
@@ -9,34 +9,34 @@ use std::path::Path;
 
 /// Creates a file that must not exist: of several concurrent callers exactly one succeeds. Returns false if the file
 /// exists.
-pub fn create<T: Serialize>(path: &Path, value: &T) -> Result<bool> {
+pub fn create<T: Serialize>(path: &Path, value: &T) -> LabResult<bool> {
     let text = text(path, value)?;
     match fs::OpenOptions::new().write(true).create_new(true).open(path) {
-        Ok(mut file) => file.write_all(text.as_bytes()).map(|()| true).map_err(Error::file(path)),
+        Ok(mut file) => file.write_all(text.as_bytes()).map(|()| true).map_err(LabError::file(path)),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
-        Err(error) => Err(Error::file(path)(error)),
+        Err(error) => Err(LabError::file(path)(error)),
     }
 }
 
-pub fn replace<T: Serialize>(path: &Path, value: &T) -> Result<()> {
+pub fn replace<T: Serialize>(path: &Path, value: &T) -> LabResult<()> {
     let new = path.with_extension("new");
-    fs::write(&new, text(path, value)?).map_err(Error::file(&new))?;
-    fs::rename(&new, path).map_err(Error::file(path))
+    fs::write(&new, text(path, value)?).map_err(LabError::file(&new))?;
+    fs::rename(&new, path).map_err(LabError::file(path))
 }
 
 /// Reads a file. Returns `None` if it does not exist.
-pub fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>> {
+pub fn read<T: DeserializeOwned>(path: &Path) -> LabResult<Option<T>> {
     let text = match fs::read_to_string(path) {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(Error::file(path)(error)),
+        Err(error) => return Err(LabError::file(path)(error)),
     };
     serde_json::from_str(&text)
         .map(Some)
-        .map_err(|error| Error::Io { what: path.display().to_string(), source: error.into() })
+        .map_err(|error| LabError::Io { what: path.display().to_string(), source: error.into() })
 }
 
-fn text<T: Serialize>(path: &Path, value: &T) -> Result<String> {
+fn text<T: Serialize>(path: &Path, value: &T) -> LabResult<String> {
     serde_json::to_string_pretty(value)
-        .map_err(|error| Error::Io { what: path.display().to_string(), source: error.into() })
+        .map_err(|error| LabError::Io { what: path.display().to_string(), source: error.into() })
 }

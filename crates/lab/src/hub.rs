@@ -1,10 +1,10 @@
 //! Runs the lab's hubs as processes next to the datastore, in the fabric's namespace, where every node reaches them. In
 //! a lab with Kubernetes they are pods instead ([`crate::kube::install`]).
 
-use crate::cluster::Cluster;
-use crate::error::{Error, Result};
-use crate::place::Place;
-use crate::process::Daemon;
+use crate::cluster::LabCluster;
+use crate::error::{LabError, LabResult};
+use crate::place::LabPaths;
+use crate::process::LabDaemon;
 use crate::topology;
 use std::net::SocketAddr;
 use std::process::Command;
@@ -12,11 +12,11 @@ use std::process::Command;
 pub const MOST_HUBS: u8 = 9;
 const FIRST_PORT: u16 = 5473;
 
-pub fn daemon(place: &Place, hub: u8) -> Daemon {
-    Daemon::in_dir(&format!("hub {hub}"), &dir(place, hub))
+pub fn daemon(place: &LabPaths, hub: u8) -> LabDaemon {
+    LabDaemon::in_dir(&format!("hub {hub}"), &dir(place, hub))
 }
 
-fn dir(place: &Place, hub: u8) -> std::path::PathBuf {
+fn dir(place: &LabPaths, hub: u8) -> std::path::PathBuf {
     place.dir().join("hubs").join(hub.to_string())
 }
 
@@ -26,30 +26,30 @@ fn address(hub: u8) -> SocketAddr {
 }
 
 /// Returns the environment variable that makes nodes connect to the hubs; `None` in a lab without hubs.
-pub fn variables(cluster: &Cluster) -> Option<(&'static str, String)> {
+pub fn variables(cluster: &LabCluster) -> Option<(&'static str, String)> {
     let addresses: Vec<String> = (1..=cluster.hubs).map(|hub| address(hub).to_string()).collect();
     (cluster.hubs > 0).then(|| ("FELIX_TYPHAADDR", addresses.join(",")))
 }
 
-pub fn check(cluster: &Cluster, hub: u8) -> Result<()> {
+pub fn check(cluster: &LabCluster, hub: u8) -> LabResult<()> {
     cluster.check_plain(
         "its hubs are pods of the deployment tortie-hub in kube-system, which kubectl stops and scales",
     )?;
     match (1..=cluster.hubs).contains(&hub) {
         true => Ok(()),
-        false => Err(Error::refused(format!("there is no hub {hub}; this lab has {}", cluster.hubs))),
+        false => Err(LabError::refused(format!("there is no hub {hub}; this lab has {}", cluster.hubs))),
     }
 }
 
 /// Starts a hub and waits until it is ready.
-pub async fn start(place: &Place, cluster: &Cluster, hub: u8) -> Result<()> {
+pub async fn start(place: &LabPaths, cluster: &LabCluster, hub: u8) -> LabResult<()> {
     check(cluster, hub)?;
     let daemon = daemon(place, hub);
     if let Some(pid) = daemon.running() {
-        return Err(Error::refused(format!("hub {hub} is running already (process {pid})")));
+        return Err(LabError::refused(format!("hub {hub} is running already (process {pid})")));
     }
     let dir = dir(place, hub);
-    std::fs::create_dir_all(&dir).map_err(Error::file(&dir))?;
+    std::fs::create_dir_all(&dir).map_err(LabError::file(&dir))?;
     let served = times_ready(&daemon);
     let mut command = Command::new(place.bin().join("tortie"));
     let address = address(hub);
@@ -72,6 +72,6 @@ pub async fn start(place: &Place, cluster: &Cluster, hub: u8) -> Result<()> {
 }
 
 /// Counts the ready lines in the log, which is continued when the hub is restarted.
-fn times_ready(daemon: &Daemon) -> usize {
+fn times_ready(daemon: &LabDaemon) -> usize {
     std::fs::read_to_string(&daemon.log).unwrap_or_default().matches("ready: hub on ").count()
 }

@@ -35,4 +35,4 @@ mod topology;
 mod up;
 
 pub use cli::{LabArgs, run};
-pub use error::{Error, Result};
+pub use error::{LabError, LabResult};

@@ -1,8 +1,8 @@
 //! Prints the logs of the lab's daemons, each line prefixed with the name of its daemon.
 
-use crate::cluster::Cluster;
-use crate::error::{Error, Result};
-use crate::place::Place;
+use crate::cluster::LabCluster;
+use crate::error::{LabError, LabResult};
+use crate::place::LabPaths;
 use crate::{hub, kube, node, store};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -12,7 +12,7 @@ use std::time::Duration;
 const LOOK: Duration = Duration::from_millis(200);
 
 /// A log file that is read incrementally and may not exist yet.
-struct Log {
+struct FollowedLog {
     name: String,
     path: PathBuf,
     reader: Option<BufReader<File>>,
@@ -21,11 +21,11 @@ struct Log {
 }
 
 /// Prints the logs of one node, or of the datastore, the hubs and all nodes.
-pub fn print(place: &Place, of: Option<&str>, follow: bool, out: &mut dyn Write) -> Result<()> {
-    let cluster = Cluster::load(place)?;
-    let log = |name: &str, path| Log { name: name.to_owned(), path, reader: None, rest: Vec::new() };
+pub fn print(place: &LabPaths, of: Option<&str>, follow: bool, out: &mut dyn Write) -> LabResult<()> {
+    let cluster = LabCluster::load(place)?;
+    let log = |name: &str, path| FollowedLog { name: name.to_owned(), path, reader: None, rest: Vec::new() };
     // A restarted container writes a new log file.
-    let of_node = |name: &str| -> Vec<Log> {
+    let of_node = |name: &str| -> Vec<FollowedLog> {
         let files = match cluster.kubernetes {
             Some(_) => kube::node::logs(place, name),
             None => vec![node::daemon(place, name).log],
@@ -45,7 +45,7 @@ pub fn print(place: &Place, of: Option<&str>, follow: bool, out: &mut dyn Write)
         for log in &mut logs {
             log.copy(out)?;
         }
-        out.flush().map_err(|source| Error::Io { what: "output".to_owned(), source })?;
+        out.flush().map_err(|source| LabError::Io { what: "output".to_owned(), source })?;
         if !follow {
             return Ok(());
         }
@@ -53,20 +53,20 @@ pub fn print(place: &Place, of: Option<&str>, follow: bool, out: &mut dyn Write)
     }
 }
 
-impl Log {
-    fn copy(&mut self, out: &mut dyn Write) -> Result<()> {
+impl FollowedLog {
+    fn copy(&mut self, out: &mut dyn Write) -> LabResult<()> {
         if self.reader.is_none() {
             match File::open(&self.path) {
                 Ok(file) => self.reader = Some(BufReader::new(file)),
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-                Err(error) => return Err(Error::file(&self.path)(error)),
+                Err(error) => return Err(LabError::file(&self.path)(error)),
             }
         }
         let Some(reader) = &mut self.reader else { return Ok(()) };
-        while reader.read_until(b'\n', &mut self.rest).map_err(Error::file(&self.path))? > 0 {
+        while reader.read_until(b'\n', &mut self.rest).map_err(LabError::file(&self.path))? > 0 {
             if self.rest.last() == Some(&b'\n') {
                 write!(out, "{} | {}", self.name, String::from_utf8_lossy(&self.rest))
-                    .map_err(|source| Error::Io { what: "output".to_owned(), source })?;
+                    .map_err(|source| LabError::Io { what: "output".to_owned(), source })?;
                 self.rest.clear();
             }
         }

@@ -1,41 +1,41 @@
 //! Runs a node's daemon in its namespace and defines the environment of commands on that node.
 
-use crate::bgp::{self, Bgp};
-use crate::cluster::{Cluster, Datastore};
+use crate::bgp::{self, BgpMode};
+use crate::cluster::{LabCluster, LabDatastore};
 use crate::cni;
-use crate::error::{Error, Result};
-use crate::place::Place;
-use crate::process::{Daemon, Started};
-use crate::topology::{self, MOST_NODES, Node};
+use crate::error::{LabError, LabResult};
+use crate::place::LabPaths;
+use crate::process::{LabDaemon, StartedDaemon};
+use crate::topology::{self, LabNode, MOST_NODES};
 use crate::{bird, fabric, files, hub, netns, store, up};
 use std::path::PathBuf;
 use std::process::Command;
 use tortie_model::Resource;
-use tortie_store::Resources;
+use tortie_store::ResourceClient;
 
-pub fn daemon(place: &Place, node: &str) -> Daemon {
-    Daemon::in_dir(&format!("the daemon of {node}"), &place.node_dir(node))
+pub fn daemon(place: &LabPaths, node: &str) -> LabDaemon {
+    LabDaemon::in_dir(&format!("the daemon of {node}"), &place.node_dir(node))
 }
 
-pub fn socket(place: &Place, node: &str) -> PathBuf {
+pub fn socket(place: &LabPaths, node: &str) -> PathBuf {
     place.node_dir(node).join("run/cni.sock")
 }
 
 /// Creates the Node resource if it needs fields that the node does not detect itself.
-pub async fn announce(resources: &Resources, cluster: &Cluster, node: &Node) -> Result<()> {
+pub async fn announce(resources: &ResourceClient, cluster: &LabCluster, node: &LabNode) -> LabResult<()> {
     if let Some(object) = bgp::node(cluster, node) {
-        let resource = Resource::from_user(object).map_err(|error| Error::refused(error.to_string()))?;
+        let resource = Resource::from_user(object).map_err(|error| LabError::refused(error.to_string()))?;
         resources.create(resource).await?;
     }
     Ok(())
 }
 
 /// Starts the daemon; [`ready`] waits for it.
-pub fn start(place: &Place, cluster: &Cluster, node: &str) -> Result<Started> {
+pub fn start(place: &LabPaths, cluster: &LabCluster, node: &str) -> LabResult<StartedDaemon> {
     let dir = place.node_dir(node);
     for part in ["run", "state"] {
         let dir = dir.join(part);
-        std::fs::create_dir_all(&dir).map_err(Error::file(&dir))?;
+        std::fs::create_dir_all(&dir).map_err(LabError::file(&dir))?;
     }
     let mut command = Command::new(place.bin().join("tortie"));
     command.arg("node").envs(store_variables(place, cluster)).envs(variables(place, node));
@@ -48,7 +48,12 @@ pub fn start(place: &Place, cluster: &Cluster, node: &str) -> Result<Started> {
 }
 
 /// Waits until the node accepts containers.
-pub async fn ready(place: &Place, cluster: &Cluster, node: &str, started: Started) -> Result<()> {
+pub async fn ready(
+    place: &LabPaths,
+    cluster: &LabCluster,
+    node: &str,
+    started: StartedDaemon,
+) -> LabResult<()> {
     if cluster.has_bird(node) {
         bird::start(place, node).await?;
     }
@@ -56,25 +61,27 @@ pub async fn ready(place: &Place, cluster: &Cluster, node: &str, started: Starte
 }
 
 /// Starts the daemon of a stopped node and waits until it accepts containers.
-pub async fn resume(place: &Place, cluster: &Cluster, node: &str) -> Result<()> {
+pub async fn resume(place: &LabPaths, cluster: &LabCluster, node: &str) -> LabResult<()> {
     cluster.check_plain("the node starts its daemons itself")?;
     if let Some(pid) = daemon(place, node).running() {
-        return Err(Error::refused(format!("the daemon of {node} is running already (process {pid})")));
+        return Err(LabError::refused(format!("the daemon of {node} is running already (process {pid})")));
     }
     ready(place, cluster, node, start(place, cluster, node)?).await
 }
 
 /// Adds a node to a running lab, waits until it accepts containers, and returns its name.
-pub async fn add(place: &Place, mut cluster: Cluster) -> Result<String> {
+pub async fn add(place: &LabPaths, mut cluster: LabCluster) -> LabResult<String> {
     cluster.check_plain("nodes cannot be added to it yet")?;
     let count = u8::try_from(cluster.nodes.len()).unwrap_or(MOST_NODES);
     if count >= MOST_NODES {
-        return Err(Error::refused(format!("a lab has at most {MOST_NODES} nodes")));
+        return Err(LabError::refused(format!("a lab has at most {MOST_NODES} nodes")));
     }
     let nodes = cluster.topology.nodes(count + 1);
-    let Some(node) = nodes.last().cloned() else { return Err(Error::refused("there is no such node")) };
-    if topology::racks(&nodes).len() > topology::racks(&cluster.nodes).len() || cluster.bgp == Bgp::Tor {
-        return Err(Error::refused("a node that needs a rack or a router of its own cannot be added later"));
+    let Some(node) = nodes.last().cloned() else { return Err(LabError::refused("there is no such node")) };
+    if topology::racks(&nodes).len() > topology::racks(&cluster.nodes).len() || cluster.bgp == BgpMode::Tor {
+        return Err(LabError::refused(
+            "a node that needs a rack or a router of its own cannot be added later",
+        ));
     }
     cluster.nodes.push(node.clone());
     files::replace(&place.cluster_file(), &cluster)?;
@@ -87,7 +94,7 @@ pub async fn add(place: &Place, mut cluster: Cluster) -> Result<String> {
 }
 
 /// Returns the settings of a node's daemon.
-pub fn daemon_variables(cluster: &Cluster, node: &str) -> Vec<(String, String)> {
+pub fn daemon_variables(cluster: &LabCluster, node: &str) -> Vec<(String, String)> {
     let mut variables = vec![
         ("IP", "autodetect"),
         ("IP6", "autodetect"),
@@ -95,16 +102,16 @@ pub fn daemon_variables(cluster: &Cluster, node: &str) -> Vec<(String, String)> 
         ("CALICO_NETWORKING_BACKEND", cluster.bgp.backend()),
     ];
     // Without BGP, nodes program the routes to each other's blocks themselves.
-    variables.extend((cluster.bgp == Bgp::None).then_some(("FELIX_PROGRAMCLUSTERROUTES", "Enabled")));
+    variables.extend((cluster.bgp == BgpMode::None).then_some(("FELIX_PROGRAMCLUSTERROUTES", "Enabled")));
     variables.extend(cluster.has_bird(node).then_some(("TORTIE_BIRD", "true")));
     variables.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
 }
 
 /// Returns the environment variables that point tools to the datastore.
-pub fn store_variables(place: &Place, cluster: &Cluster) -> Vec<(&'static str, String)> {
+pub fn store_variables(place: &LabPaths, cluster: &LabCluster) -> Vec<(&'static str, String)> {
     // Overrides a config file in /etc/calico that may refer to another cluster.
     let file = ("CALICOCTL_CONFIG", place.ctl_config().display().to_string());
-    if cluster.datastore == Datastore::Kubernetes {
+    if cluster.datastore == LabDatastore::Kubernetes {
         return vec![
             ("DATASTORE_TYPE", "kubernetes".to_owned()),
             ("KUBECONFIG", cluster.endpoint.clone()),
@@ -121,7 +128,7 @@ pub fn store_variables(place: &Place, cluster: &Cluster) -> Vec<(&'static str, S
 }
 
 /// Returns the environment variables that give a process on a node the node's name and paths.
-pub fn variables(place: &Place, node: &str) -> Vec<(&'static str, String)> {
+pub fn variables(place: &LabPaths, node: &str) -> Vec<(&'static str, String)> {
     let dir = place.node_dir(node);
     let path = |name: &str| dir.join(name).display().to_string();
     vec![

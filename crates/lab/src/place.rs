@@ -1,6 +1,6 @@
 //! Directory of a lab and names of its namespaces.
 
-use crate::error::{Error, Result};
+use crate::error::{LabError, LabResult};
 use std::path::{Path, PathBuf};
 
 pub const DEFAULT_NAME: &str = "lab";
@@ -10,28 +10,28 @@ const LONGEST_NAME: usize = 20;
 
 /// Name and directory of a lab. Several labs can run at a time.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct LabPaths {
     name: String,
     dir: PathBuf,
 }
 
-impl Place {
+impl LabPaths {
     /// Validates the name and makes `dir` absolute, since it is passed to processes with other working directories.
-    pub fn new(name: &str, dir: Option<&Path>) -> Result<Place> {
+    pub fn new(name: &str, dir: Option<&Path>) -> LabResult<LabPaths> {
         // No dashes, so that no lab's namespace prefix is a prefix of another lab's names.
         let fits = !name.is_empty()
             && name.len() <= LONGEST_NAME
             && name.bytes().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit());
         if !fits {
-            return Err(Error::refused(format!(
+            return Err(LabError::refused(format!(
                 "{name:?} is not a valid name for a lab: use up to {LONGEST_NAME} lower-case letters and digits"
             )));
         }
         let dir = match dir {
-            Some(dir) => std::path::absolute(dir).map_err(Error::file(dir))?,
+            Some(dir) => std::path::absolute(dir).map_err(LabError::file(dir))?,
             None => Path::new(LABS).join(name),
         };
-        Ok(Place { name: name.to_owned(), dir })
+        Ok(LabPaths { name: name.to_owned(), dir })
     }
 
     pub fn name(&self) -> &str {
@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn the_default_lab_has_the_documented_names() {
-        let place = Place::new("lab", None).unwrap();
+        let place = LabPaths::new("lab", None).unwrap();
         assert_eq!(place.dir(), Path::new("/run/tortie-lab/lab"));
         assert_eq!(place.fabric(), "tortie-lab-net");
         assert_eq!(place.node_netns("node1"), "tortie-lab-node1");
@@ -125,7 +125,7 @@ mod tests {
     #[test]
     fn hints_are_about_this_lab() {
         let line =
-            |name: &str, dir: Option<&str>| Place::new(name, dir.map(Path::new)).unwrap().command("down");
+            |name: &str, dir: Option<&str>| LabPaths::new(name, dir.map(Path::new)).unwrap().command("down");
         assert_eq!(line("lab", None), "tortie lab down");
         assert_eq!(line("two", None), "tortie lab --name two down");
         assert_eq!(line("two", Some("/tmp/x")), "tortie lab --name two --dir /tmp/x down");
@@ -134,7 +134,7 @@ mod tests {
     #[test]
     fn names_that_could_reach_elsewhere_are_refused() {
         for name in ["", "a-b", "../x", "A", "x/y", "aaaaaaaaaaaaaaaaaaaaa"] {
-            assert!(Place::new(name, None).is_err(), "{name}");
+            assert!(LabPaths::new(name, None).is_err(), "{name}");
         }
     }
 }

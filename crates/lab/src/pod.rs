@@ -1,14 +1,14 @@
 //! Pods of the lab: one network namespace each, connected by the CNI plugin of its node.
 
-use crate::cluster::Cluster;
+use crate::cluster::LabCluster;
 use crate::cni;
-use crate::error::{Error, Result};
+use crate::error::{LabError, LabResult};
 use crate::files;
 use crate::names::alike;
 use crate::netns;
-use crate::place::Place;
+use crate::place::LabPaths;
 use crate::routes;
-use crate::topology::Topology;
+use crate::topology::LabTopology;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -21,7 +21,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Pod {
+pub struct LabPod {
     pub name: String,
     pub node: String,
     pub namespace: String,
@@ -32,16 +32,21 @@ pub struct Pod {
     pub addresses: Vec<IpAddr>,
 }
 
-impl Pod {
-    pub fn new(name: &str, node: &str, namespace: &str, labels: BTreeMap<String, String>) -> Result<Pod> {
+impl LabPod {
+    pub fn new(
+        name: &str,
+        node: &str,
+        namespace: &str,
+        labels: BTreeMap<String, String>,
+    ) -> LabResult<LabPod> {
         for (what, name) in [("pod", name), ("namespace", namespace)] {
             if !is_label(name) {
-                return Err(Error::refused(format!(
+                return Err(LabError::refused(format!(
                     "{name:?} is not a valid name for a {what}: use up to 63 lower-case letters, digits and dashes"
                 )));
             }
         }
-        Ok(Pod {
+        Ok(LabPod {
             name: name.to_owned(),
             node: node.to_owned(),
             namespace: namespace.to_owned(),
@@ -51,44 +56,44 @@ impl Pod {
         })
     }
 
-    pub fn load(place: &Place, name: &str) -> Result<Pod> {
+    pub fn load(place: &LabPaths, name: &str) -> LabResult<LabPod> {
         let found = if is_label(name) { files::read(&place.pod_file(name))? } else { None };
         found.ok_or_else(|| {
             let hint = alike(name, all(place).unwrap_or_default().into_iter().map(|pod| pod.name));
-            Error::refused(format!("there is no pod {name}{hint}"))
+            LabError::refused(format!("there is no pod {name}{hint}"))
         })
     }
 }
 
-pub fn all(place: &Place) -> Result<Vec<Pod>> {
+pub fn all(place: &LabPaths) -> LabResult<Vec<LabPod>> {
     let dir = place.pods();
     let entries = match std::fs::read_dir(&dir) {
         Ok(entries) => entries,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(Error::file(&dir)(error)),
+        Err(error) => return Err(LabError::file(&dir)(error)),
     };
     let mut pods = Vec::new();
     for entry in entries {
-        let path = entry.map_err(Error::file(&dir))?.path();
+        let path = entry.map_err(LabError::file(&dir))?.path();
         if path.extension().is_some_and(|extension| extension == "json")
             && let Some(pod) = files::read(&path)?
         {
             pods.push(pod);
         }
     }
-    pods.sort_by(|a: &Pod, b: &Pod| a.name.cmp(&b.name));
+    pods.sort_by(|a: &LabPod, b: &LabPod| a.name.cmp(&b.name));
     Ok(pods)
 }
 
 /// Creates a pod, waits until the other nodes have routes to it, and returns it with its addresses.
-pub async fn add(place: &Place, cluster: &Cluster, mut pod: Pod) -> Result<Pod> {
+pub async fn add(place: &LabPaths, cluster: &LabCluster, mut pod: LabPod) -> LabResult<LabPod> {
     cluster.node(&pod.node)?;
     if cluster.nodes.iter().any(|node| node.name == pod.name) {
-        return Err(Error::refused(format!("{} is a node; call the pod something else", pod.name)));
+        return Err(LabError::refused(format!("{} is a node; call the pod something else", pod.name)));
     }
     let file = place.pod_file(&pod.name);
     if !files::create(&file, &pod)? {
-        return Err(Error::refused(format!("there is a pod {} already", pod.name)));
+        return Err(LabError::refused(format!("there is a pod {} already", pod.name)));
     }
     match wire(place, cluster, &pod).await {
         Ok(addresses) => {
@@ -106,35 +111,35 @@ pub async fn add(place: &Place, cluster: &Cluster, mut pod: Pod) -> Result<Pod> 
     Ok(pod)
 }
 
-async fn wire(place: &Place, cluster: &Cluster, pod: &Pod) -> Result<Vec<IpAddr>> {
+async fn wire(place: &LabPaths, cluster: &LabCluster, pod: &LabPod) -> LabResult<Vec<IpAddr>> {
     netns::create(&place.pod_netns(&pod.name)).await?;
     let addresses = cni::add(place, cluster, pod).await?;
     if addresses.is_empty() {
-        return Err(Error::refused(format!("the plugin gave pod {} no address", pod.name)));
+        return Err(LabError::refused(format!("the plugin gave pod {} no address", pod.name)));
     }
     Ok(addresses)
 }
 
-pub async fn delete(place: &Place, cluster: &Cluster, name: &str) -> Result<()> {
-    let pod = Pod::load(place, name)?;
+pub async fn delete(place: &LabPaths, cluster: &LabCluster, name: &str) -> LabResult<()> {
+    let pod = LabPod::load(place, name)?;
     netns::end_processes(&place.pod_netns(name))?;
     cni::delete(place, cluster, &pod).await?;
     forget(place, name)
 }
 
-fn forget(place: &Place, name: &str) -> Result<()> {
+fn forget(place: &LabPaths, name: &str) -> LabResult<()> {
     netns::remove(&place.pod_netns(name))?;
     let file = place.pod_file(name);
-    std::fs::remove_file(&file).map_err(Error::file(&file))
+    std::fs::remove_file(&file).map_err(LabError::file(&file))
 }
 
 /// Waits until every node on the same link has a route to the pod, so that callers need not retry. A timeout is not an
 /// error: a node whose daemon was stopped on purpose does not learn routes.
-async fn wait_until_reachable(place: &Place, cluster: &Cluster, pod: &Pod) -> Result<()> {
+async fn wait_until_reachable(place: &LabPaths, cluster: &LabCluster, pod: &LabPod) -> LabResult<()> {
     let home = cluster.node(&pod.node)?;
     let deadline = Instant::now() + WAY_LIMIT;
     for node in cluster.nodes.iter().filter(|node| node.name != home.name) {
-        if cluster.topology == Topology::L3 && node.rack != home.rack {
+        if cluster.topology == LabTopology::L3 && node.rack != home.rack {
             continue;
         }
         let connection = netns::connection(&netns::open(&place.node_netns(&node.name))?)?;
@@ -164,7 +169,7 @@ mod tests {
 
     #[test]
     fn names_are_labels() {
-        let pod = |name: &str, namespace: &str| Pod::new(name, "node1", namespace, BTreeMap::new());
+        let pod = |name: &str, namespace: &str| LabPod::new(name, "node1", namespace, BTreeMap::new());
         assert_eq!(pod("web-1", "shop").unwrap().container_id.len(), 64);
         for name in ["", "-a", "a-", "A", "a.b", "../x", "a/b"] {
             assert!(pod(name, "default").is_err() && pod("a", name).is_err(), "{name}");

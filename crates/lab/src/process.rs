@@ -1,6 +1,6 @@
 //! Daemons that outlive the command that starts them, with a log, a pid file and a readiness check.
 
-use crate::error::{Error, Result};
+use crate::error::{LabError, LabResult};
 use crate::netns;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -19,7 +19,7 @@ const TAIL_LINES: usize = 15;
 
 /// Name and files of a daemon, running or not.
 #[derive(Clone, Debug)]
-pub struct Daemon {
+pub struct LabDaemon {
     pub what: String,
     pub log: PathBuf,
     pub pid_file: PidFile,
@@ -27,29 +27,29 @@ pub struct Daemon {
 
 /// A daemon started by this process.
 #[derive(Debug)]
-pub struct Started {
-    daemon: Daemon,
+pub struct StartedDaemon {
+    daemon: LabDaemon,
     child: Child,
 }
 
-impl Daemon {
-    pub fn in_dir(what: &str, dir: &std::path::Path) -> Daemon {
-        Daemon { what: what.to_owned(), log: dir.join("log"), pid_file: PidFile::at(dir.join("pid")) }
+impl LabDaemon {
+    pub fn in_dir(what: &str, dir: &std::path::Path) -> LabDaemon {
+        LabDaemon { what: what.to_owned(), log: dir.join("log"), pid_file: PidFile::at(dir.join("pid")) }
     }
 
     /// Starts the daemon in a namespace, in its own process group so that it does not receive the terminal's signals.
-    pub fn start(&self, netns: &str, mut command: Command) -> Result<Started> {
+    pub fn start(&self, netns: &str, mut command: Command) -> LabResult<StartedDaemon> {
         let log =
-            File::options().create(true).append(true).open(&self.log).map_err(Error::file(&self.log))?;
-        let errors = log.try_clone().map_err(Error::file(&self.log))?;
+            File::options().create(true).append(true).open(&self.log).map_err(LabError::file(&self.log))?;
+        let errors = log.try_clone().map_err(LabError::file(&self.log))?;
         command.stdin(Stdio::null()).stdout(log).stderr(errors).process_group(0);
         let program = command.get_program().to_string_lossy().into_owned();
         let child = netns::open(netns)?
             .command(command)
             .and_then(|command| command.spawn())
-            .map_err(|error| Error::kernel(format!("cannot start {program} for {}", self.what), &error))?;
-        self.pid_file.write(child.id()).map_err(Error::file(self.pid_file.path()))?;
-        Ok(Started { daemon: self.clone(), child })
+            .map_err(|error| LabError::kernel(format!("cannot start {program} for {}", self.what), &error))?;
+        self.pid_file.write(child.id()).map_err(LabError::file(self.pid_file.path()))?;
+        Ok(StartedDaemon { daemon: self.clone(), child })
     }
 
     /// Returns its pid if it is running.
@@ -58,11 +58,11 @@ impl Daemon {
     }
 
     /// Signals the daemon and waits until it has exited. Returns false if it was not running.
-    pub fn stop(&self, signal: Signal) -> Result<bool> {
+    pub fn stop(&self, signal: Signal) -> LabResult<bool> {
         if self.running().is_none() {
             return Ok(false);
         }
-        let failed = |source| Error::Io { what: self.what.clone(), source };
+        let failed = |source| LabError::Io { what: self.what.clone(), source };
         self.pid_file.signal(signal).map_err(failed)?;
         let deadline = Instant::now() + STOP_LIMIT;
         while self.running().is_some() {
@@ -74,9 +74,9 @@ impl Daemon {
         Ok(true)
     }
 
-    fn failed(&self, why: String) -> Error {
+    fn failed(&self, why: String) -> LabError {
         let log = self.log.display().to_string();
-        Error::Daemon { what: self.what.clone(), why, log, tail: self.tail() }
+        LabError::Daemon { what: self.what.clone(), why, log, tail: self.tail() }
     }
 
     /// Returns the last lines of its log.
@@ -96,12 +96,12 @@ impl Daemon {
     }
 }
 
-impl Started {
+impl StartedDaemon {
     /// Calls `probe` repeatedly until it succeeds, the process exits or the time limit is reached.
     pub async fn ready<F: Future<Output = std::result::Result<(), String>>>(
         self,
         probe: impl FnMut() -> F,
-    ) -> Result<()> {
+    ) -> LabResult<()> {
         self.ready_within(READY_LIMIT, probe).await
     }
 
@@ -109,14 +109,14 @@ impl Started {
         mut self,
         limit: Duration,
         mut probe: impl FnMut() -> F,
-    ) -> Result<()> {
+    ) -> LabResult<()> {
         let deadline = Instant::now() + limit;
         loop {
             let answer = probe().await;
             if answer.is_ok() {
                 return Ok(());
             }
-            let status = self.child.try_wait().map_err(Error::file(self.daemon.pid_file.path()))?;
+            let status = self.child.try_wait().map_err(LabError::file(self.daemon.pid_file.path()))?;
             if let Some(status) = status {
                 return Err(self.daemon.failed(format!("ended at once ({status})")));
             }
@@ -138,7 +138,7 @@ mod tests {
     #[test]
     fn the_end_of_a_log_is_shown() {
         let dir = tempfile::tempdir().unwrap();
-        let daemon = Daemon::in_dir("x", dir.path());
+        let daemon = LabDaemon::in_dir("x", dir.path());
         assert!(daemon.tail().contains("not readable"));
         let lines: Vec<String> = (0..2000).map(|n| format!("line {n}")).collect();
         std::fs::write(&daemon.log, lines.join("\n")).unwrap();

@@ -1,6 +1,6 @@
 //! Lists a node's routes in the format of `ip route`.
 
-use crate::error::{Error, Result};
+use crate::error::{LabError, LabResult};
 use nlink::netlink::messages::RouteMessage;
 use nlink::netlink::types::route::{RouteProtocol, RouteScope, RouteType, rt_table};
 use nlink::{Connection, Route};
@@ -9,8 +9,8 @@ use std::fmt::Write;
 use std::net::IpAddr;
 
 /// Returns the routes of the main table, IPv4 first, without link-local and multicast destinations.
-pub async fn list(connection: &Connection<Route>) -> Result<Vec<String>> {
-    let failed = |error: nlink::Error| Error::kernel("list of routes", &error);
+pub async fn list(connection: &Connection<Route>) -> LabResult<Vec<String>> {
+    let failed = |error: nlink::Error| LabError::kernel("list of routes", &error);
     let names = connection.get_interface_names().await.map_err(failed)?;
     let mut routes = connection.get_routes().await.map_err(failed)?;
     routes.retain(|route| route.table_id() == u32::from(rt_table::MAIN) && !is_link_local(route));

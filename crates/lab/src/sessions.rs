@@ -11,7 +11,7 @@ use tokio::net::UnixStream;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Session {
+pub struct NodeBgpSession {
     pub name: String,
     pub address: String,
     pub state: String,
@@ -23,7 +23,7 @@ pub struct Session {
 
 /// Returns the sessions of a node; empty if it does not run BGP or does not respond, which other parts of the status
 /// report.
-pub async fn of_node(run_dir: &Path) -> Vec<Session> {
+pub async fn of_node(run_dir: &Path) -> Vec<NodeBgpSession> {
     let answer = tokio::time::timeout(PATIENCE, ask(&run_dir.join("node.sock"))).await;
     let Ok(Ok(mut answer)) = answer else { return Vec::new() };
     let peers = answer["peers"].take();
@@ -39,7 +39,7 @@ async fn ask(socket: &Path) -> io::Result<Value> {
     Ok(serde_json::from_slice(&text)?)
 }
 
-impl Session {
+impl NodeBgpSession {
     /// Formats the session as one line.
     pub fn line(&self) -> String {
         let line = format!(

@@ -1,19 +1,19 @@
 //! Collects the state of the lab from the datastore and the namespaces, and renders it as text or JSON.
 
-use crate::cluster::{Cluster, Datastore};
-use crate::error::Result;
-use crate::place::Place;
-use crate::pod::{self, Pod};
-use crate::process::Daemon;
-use crate::sessions::{self, Session};
+use crate::cluster::{LabCluster, LabDatastore};
+use crate::error::LabResult;
+use crate::place::LabPaths;
+use crate::pod::{self, LabPod};
+use crate::process::LabDaemon;
+use crate::sessions::{self, NodeBgpSession};
 use crate::{enter, kube, netns, node, routes, store};
 use serde::Serialize;
 use std::fmt::Write;
-use tortie_model::{Key, KeyRange, Value};
+use tortie_model::{KeyRange, StoreKey, StoreValue};
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Status {
+pub struct LabStatus {
     name: String,
     directory: String,
     store: StoreStatus,
@@ -40,14 +40,14 @@ struct NodeStatus {
     /// Reason why the node does not accept pods.
     problem: Option<String>,
     blocks: Vec<String>,
-    pods: Vec<Pod>,
+    pods: Vec<LabPod>,
     /// BGP sessions.
-    sessions: Vec<Session>,
+    sessions: Vec<NodeBgpSession>,
     routes: Vec<String>,
 }
 
-pub async fn gather(place: &Place) -> Result<Status> {
-    let cluster = Cluster::load(place)?;
+pub async fn gather(place: &LabPaths) -> LabResult<LabStatus> {
+    let cluster = LabCluster::load(place)?;
     enter::reach_store(place, &cluster)?;
     let pods = pod::all(place)?;
     let (blocks, problem) = match blocks(&cluster).await {
@@ -70,7 +70,7 @@ pub async fn gather(place: &Place) -> Result<Status> {
             routes: routes::list(&connection).await?,
         });
     }
-    Ok(Status {
+    Ok(LabStatus {
         name: place.name().to_owned(),
         directory: place.dir().display().to_string(),
         store: StoreStatus {
@@ -84,7 +84,7 @@ pub async fn gather(place: &Place) -> Result<Status> {
 }
 
 /// Returns the daemon of a node, or its machine in a lab with Kubernetes.
-fn daemon_of(place: &Place, cluster: &Cluster, node: &str) -> Daemon {
+fn daemon_of(place: &LabPaths, cluster: &LabCluster, node: &str) -> LabDaemon {
     match cluster.kubernetes {
         Some(_) => kube::machine::daemon(place, node),
         None => node::daemon(place, node),
@@ -92,20 +92,20 @@ fn daemon_of(place: &Place, cluster: &Cluster, node: &str) -> Daemon {
 }
 
 /// Returns the daemon that serves the datastore.
-fn store_of(place: &Place, cluster: &Cluster) -> Daemon {
+fn store_of(place: &LabPaths, cluster: &LabCluster) -> LabDaemon {
     let [_, api_server, ..] = kube::control::daemons(place);
     match cluster.datastore {
-        Datastore::Kubernetes => api_server,
-        Datastore::Embedded | Datastore::Etcd => store::daemon(place),
+        LabDatastore::Kubernetes => api_server,
+        LabDatastore::Embedded | LabDatastore::Etcd => store::daemon(place),
     }
 }
 
 /// Returns owner and CIDR of every block with an affinity.
-async fn blocks(cluster: &Cluster) -> Result<Vec<(String, String)>> {
+async fn blocks(cluster: &LabCluster) -> LabResult<Vec<(String, String)>> {
     let resources = store::client(cluster).await?;
     let listing = resources.client().list(&KeyRange::Blocks { ip_version: None }).await?;
     let owned = listing.entries.into_iter().filter_map(|entry| match (entry.key, entry.value) {
-        (Key::Block { cidr }, Value::Block(block)) => {
+        (StoreKey::Block { cidr }, StoreValue::Block(block)) => {
             let owner = block.affinity.as_deref()?.strip_prefix("host:")?.to_owned();
             Some((owner, cidr.to_string()))
         }
@@ -114,7 +114,7 @@ async fn blocks(cluster: &Cluster) -> Result<Vec<(String, String)>> {
     Ok(owned.collect())
 }
 
-impl Status {
+impl LabStatus {
     /// Renders the status as text.
     pub fn to_text(&self) -> String {
         let mut text = format!("lab {} in {}\n", self.name, self.directory);
@@ -139,7 +139,7 @@ impl Status {
             let _ = writeln!(text, "  blocks  {}", none_or(&node.blocks.join(", ")));
             let lines: Vec<String> = node.pods.iter().map(pod_line).collect();
             section(&mut text, "pods", &lines);
-            let lines: Vec<String> = node.sessions.iter().map(Session::line).collect();
+            let lines: Vec<String> = node.sessions.iter().map(NodeBgpSession::line).collect();
             section(&mut text, "bgp", &lines);
             section(&mut text, "routes", &node.routes);
         }
@@ -147,7 +147,7 @@ impl Status {
     }
 }
 
-fn pod_line(pod: &Pod) -> String {
+fn pod_line(pod: &LabPod) -> String {
     let addresses: Vec<String> = pod.addresses.iter().map(ToString::to_string).collect();
     let labels: Vec<String> = pod.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
     let line = format!("{}/{}  {}", pod.namespace, pod.name, none_or(&addresses.join(", ")));

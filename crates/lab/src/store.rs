@@ -1,18 +1,18 @@
 //! Runs the lab's datastore and creates the resources that exist before the first node starts.
 
-use crate::cluster::{Cluster, Datastore};
-use crate::encap::Encap;
-use crate::error::{Error, Result};
+use crate::cluster::{LabCluster, LabDatastore};
+use crate::encap::PodEncapsulation;
+use crate::error::{LabError, LabResult};
 use crate::kube;
-use crate::place::Place;
-use crate::process::Daemon;
+use crate::place::LabPaths;
+use crate::process::LabDaemon;
 use crate::topology;
 use ipnet::IpNet;
 use serde_json::json;
 use std::path::PathBuf;
 use std::process::Command;
 use tortie_model::{API_VERSION, Kind, Resource};
-use tortie_store::{Client, Config, Resources};
+use tortie_store::{ResourceClient, StoreClient, StoreConfig};
 
 /// etcd creates Unix sockets in its working directory and requires a name that looks like host:port.
 const ETCD_SOCKET: &str = "etcd.sock:0";
@@ -20,19 +20,19 @@ const ETCD_PEERS: &str = "http://127.0.0.1:2380";
 /// TCP port for nodes of Kubernetes, at the address of the first rack's router.
 const PORT: u16 = 12379;
 
-pub fn daemon(place: &Place) -> Daemon {
-    Daemon::in_dir("the store", &dir(place))
+pub fn daemon(place: &LabPaths) -> LabDaemon {
+    LabDaemon::in_dir("the store", &dir(place))
 }
 
-fn dir(place: &Place) -> PathBuf {
+fn dir(place: &LabPaths) -> PathBuf {
     place.dir().join("store")
 }
 
-pub fn endpoint(place: &Place, datastore: Datastore) -> String {
+pub fn endpoint(place: &LabPaths, datastore: LabDatastore) -> String {
     let socket = match datastore {
-        Datastore::Embedded => "datastore.sock",
-        Datastore::Etcd => ETCD_SOCKET,
-        Datastore::Kubernetes => return kube::admin(place).display().to_string(),
+        LabDatastore::Embedded => "datastore.sock",
+        LabDatastore::Etcd => ETCD_SOCKET,
+        LabDatastore::Kubernetes => return kube::admin(place).display().to_string(),
     };
     format!("unix://{}", dir(place).join(socket).display())
 }
@@ -44,26 +44,26 @@ pub fn address() -> String {
 
 /// Connects to the datastore. The Kubernetes API is reachable only from the fabric's namespace
 /// ([`kube::enter::into_fabric`]).
-pub async fn client(cluster: &Cluster) -> Result<Resources> {
+pub async fn client(cluster: &LabCluster) -> LabResult<ResourceClient> {
     let config = match cluster.datastore {
-        Datastore::Embedded | Datastore::Etcd => Config::at(&cluster.endpoint),
-        Datastore::Kubernetes => Config {
+        LabDatastore::Embedded | LabDatastore::Etcd => StoreConfig::at(&cluster.endpoint),
+        LabDatastore::Kubernetes => StoreConfig {
             datastore_type: "kubernetes".to_owned(),
             kubeconfig: cluster.endpoint.clone(),
-            ..Config::default()
+            ..StoreConfig::default()
         },
     };
-    Ok(Resources::new(Client::connect(&config).await?))
+    Ok(ResourceClient::new(StoreClient::connect(&config).await?))
 }
 
 /// Starts the datastore in the fabric's namespace, where its ports cannot conflict with the host's, and waits until it
 /// is ready.
-pub async fn start(place: &Place, cluster: &Cluster) -> Result<Resources> {
+pub async fn start(place: &LabPaths, cluster: &LabCluster) -> LabResult<ResourceClient> {
     let dir = dir(place);
-    std::fs::create_dir_all(&dir).map_err(Error::file(&dir))?;
+    std::fs::create_dir_all(&dir).map_err(LabError::file(&dir))?;
     let data = dir.join("data");
     let command = match cluster.datastore {
-        Datastore::Embedded => {
+        LabDatastore::Embedded => {
             let mut command = Command::new(place.bin().join("tortie"));
             command.arg("datastore").arg("--data-dir").arg(data).args(["--listen", &cluster.endpoint]);
             if cluster.kubernetes.is_some() {
@@ -71,7 +71,7 @@ pub async fn start(place: &Place, cluster: &Cluster) -> Result<Resources> {
             }
             command
         }
-        Datastore::Etcd => {
+        LabDatastore::Etcd => {
             let mut clients = format!("unix://{ETCD_SOCKET}");
             if cluster.kubernetes.is_some() {
                 clients += &format!(",{}", address());
@@ -86,7 +86,7 @@ pub async fn start(place: &Place, cluster: &Cluster) -> Result<Resources> {
             command
         }
         // Started with the control plane.
-        Datastore::Kubernetes => return client(cluster).await,
+        LabDatastore::Kubernetes => return client(cluster).await,
     };
     let started = daemon(place).start(&place.fabric(), command)?;
     let resources = client(cluster).await?;
@@ -100,15 +100,15 @@ pub async fn start(place: &Place, cluster: &Cluster) -> Result<Resources> {
 }
 
 /// Creates the IP pools that the lab itself must create, and the WireGuard settings.
-pub async fn seed(resources: &Resources, cluster: &Cluster) -> Result<()> {
-    if cluster.encap == Encap::Wireguard {
+pub async fn seed(resources: &ResourceClient, cluster: &LabCluster) -> LabResult<()> {
+    if cluster.encap == PodEncapsulation::Wireguard {
         let object = json!({
             "apiVersion": API_VERSION,
             "kind": "FelixConfiguration",
             "metadata": {"name": "default"},
             "spec": {"wireguardEnabled": true, "wireguardEnabledV6": cluster.has_family(true)},
         });
-        let settings = Resource::from_user(object).map_err(|error| Error::refused(error.to_string()))?;
+        let settings = Resource::from_user(object).map_err(|error| LabError::refused(error.to_string()))?;
         resources.create(settings).await?;
     }
     let pools = match cluster.kubernetes {
@@ -123,7 +123,7 @@ pub async fn seed(resources: &Resources, cluster: &Cluster) -> Result<()> {
             "metadata": {"name": format!("lab-{}-{number}", family(pool))},
             "spec": {"cidr": pool.to_string(), "blockSize": block_size(pool), "ipipMode": ipip, "vxlanMode": vxlan},
         });
-        let pool = Resource::from_user(object).map_err(|error| Error::refused(error.to_string()))?;
+        let pool = Resource::from_user(object).map_err(|error| LabError::refused(error.to_string()))?;
         resources.create(pool).await?;
     }
     Ok(())

@@ -1,8 +1,8 @@
 //! `lab top`: periodically prints the resource usage of each daemon with the pods, routes and sessions of its node.
 
-use crate::cluster::Cluster;
-use crate::error::{Error, Result};
-use crate::place::Place;
+use crate::cluster::LabCluster;
+use crate::error::{LabError, LabResult};
+use crate::place::LabPaths;
 use crate::sessions;
 use crate::{netns, node, pod, routes, store};
 use std::collections::BTreeMap;
@@ -15,15 +15,15 @@ const CLEAR: &str = "\x1b[H\x1b[2J";
 
 /// Sample of one daemon.
 #[derive(Debug)]
-struct Row {
+struct TopRow {
     name: String,
-    usage: Option<Usage>,
+    usage: Option<ProcessUsage>,
     /// Number of pods, routes and BGP sessions of a node; `None` for the datastore.
     node: Option<[String; 3]>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Usage {
+struct ProcessUsage {
     pid: u32,
     /// CPU time since its start, in ticks.
     ticks: u64,
@@ -32,10 +32,15 @@ struct Usage {
 }
 
 /// Prints a table after each pause, `count` times or until interrupted.
-pub async fn top(place: &Place, count: Option<u32>, pause: Duration, out: &mut dyn Write) -> Result<()> {
-    let cluster = Cluster::load(place)?;
+pub async fn top(
+    place: &LabPaths,
+    count: Option<u32>,
+    pause: Duration,
+    out: &mut dyn Write,
+) -> LabResult<()> {
+    let cluster = LabCluster::load(place)?;
     let clear = std::io::stdout().is_terminal();
-    let mut before: BTreeMap<String, Usage> = BTreeMap::new();
+    let mut before: BTreeMap<String, ProcessUsage> = BTreeMap::new();
     let mut taken = Instant::now();
     let mut left = count;
     // The first table needs a sample to compare with.
@@ -49,28 +54,28 @@ pub async fn top(place: &Place, count: Option<u32>, pause: Duration, out: &mut d
         let screen = if clear { format!("{CLEAR}{table}") } else { table };
         out.write_all(screen.as_bytes())
             .and_then(|()| out.flush())
-            .map_err(|source| Error::Io { what: "output".to_owned(), source })?;
+            .map_err(|source| LabError::Io { what: "output".to_owned(), source })?;
         left = left.map(|left| left - 1);
     }
     Ok(())
 }
 
-fn remember(before: &mut BTreeMap<String, Usage>, rows: &[Row]) {
+fn remember(before: &mut BTreeMap<String, ProcessUsage>, rows: &[TopRow]) {
     *before = rows.iter().filter_map(|row| Some((row.name.clone(), row.usage?))).collect();
 }
 
-async fn gather(place: &Place, cluster: &Cluster) -> Result<Vec<Row>> {
+async fn gather(place: &LabPaths, cluster: &LabCluster) -> LabResult<Vec<TopRow>> {
     let pods = pod::all(place)?;
-    let usage = store::daemon(place).running().and_then(Usage::of);
-    let mut rows = vec![Row { name: "store".to_owned(), usage, node: None }];
+    let usage = store::daemon(place).running().and_then(ProcessUsage::of);
+    let mut rows = vec![TopRow { name: "store".to_owned(), usage, node: None }];
     for node in &cluster.nodes {
         let connection = netns::connection(&netns::open(&place.node_netns(&node.name))?)?;
         let sessions = sessions::of_node(&place.node_dir(&node.name).join("run")).await;
         let up = sessions.iter().filter(|session| session.state == "Established").count();
         let own = pods.iter().filter(|pod| pod.node == node.name).count();
-        rows.push(Row {
+        rows.push(TopRow {
             name: node.name.clone(),
-            usage: node::daemon(place, &node.name).running().and_then(Usage::of),
+            usage: node::daemon(place, &node.name).running().and_then(ProcessUsage::of),
             node: Some([
                 own.to_string(),
                 routes::list(&connection).await?.len().to_string(),
@@ -81,10 +86,10 @@ async fn gather(place: &Place, cluster: &Cluster) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-impl Usage {
-    fn of(pid: u32) -> Option<Usage> {
+impl ProcessUsage {
+    fn of(pid: u32) -> Option<ProcessUsage> {
         let read = |file: &str| std::fs::read_to_string(format!("/proc/{pid}/{file}")).ok();
-        Some(Usage { pid, ticks: ticks(&read("stat")?)?, memory: resident(&read("status")?)? })
+        Some(ProcessUsage { pid, ticks: ticks(&read("stat")?)?, memory: resident(&read("status")?)? })
     }
 }
 
@@ -101,7 +106,7 @@ fn resident(status: &str) -> Option<u64> {
     line.split_whitespace().next()?.parse().ok()
 }
 
-fn table(rows: &[Row], before: &BTreeMap<String, Usage>, passed: Duration) -> String {
+fn table(rows: &[TopRow], before: &BTreeMap<String, ProcessUsage>, passed: Duration) -> String {
     let headings = ["NAME", "STATE", "CPU %", "MEMORY", "PODS", "ROUTES", "BGP"].map(str::to_owned);
     let mut lines = vec![headings];
     for row in rows {
@@ -140,22 +145,22 @@ mod tests {
         assert_eq!(ticks(stat), Some(42));
         assert_eq!(ticks("nonsense"), None);
         assert_eq!(resident("Name:\tx\nVmRSS:\t   2048 kB\n"), Some(2048));
-        assert!(Usage::of(std::process::id()).is_some_and(|usage| usage.memory > 0));
+        assert!(ProcessUsage::of(std::process::id()).is_some_and(|usage| usage.memory > 0));
     }
 
     #[test]
     fn a_table_shows_the_share_of_a_processor() {
-        let usage = |pid, ticks| Some(Usage { pid, ticks, memory: 20_480 });
+        let usage = |pid, ticks| Some(ProcessUsage { pid, ticks, memory: 20_480 });
         let nodes = [("node1", usage(7, 150)), ("node2", usage(9, 900)), ("node3", None)];
-        let rows: Vec<Row> = nodes
+        let rows: Vec<TopRow> = nodes
             .into_iter()
-            .map(|(name, usage)| Row {
+            .map(|(name, usage)| TopRow {
                 name: name.to_owned(),
                 usage,
                 node: Some(["2", "8", "1/2"].map(str::to_owned)),
             })
             .collect();
-        let earlier = |pid| Usage { pid, ticks: 100, memory: 0 };
+        let earlier = |pid| ProcessUsage { pid, ticks: 100, memory: 0 };
         // node2 was restarted.
         let before = BTreeMap::from([("node1".to_owned(), earlier(7)), ("node2".to_owned(), earlier(8))]);
         assert_eq!(

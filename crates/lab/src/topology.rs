@@ -10,7 +10,7 @@ const GATEWAY: u8 = 254;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
-pub enum Topology {
+pub enum LabTopology {
     /// All nodes on one link.
     L2,
     /// Racks of two nodes, one link per rack, and a router between the racks.
@@ -18,7 +18,7 @@ pub enum Topology {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Node {
+pub struct LabNode {
     pub name: String,
     pub rack: u8,
     /// Addresses with the prefix length of the link.
@@ -28,32 +28,32 @@ pub struct Node {
 
 /// Addresses of the router on a rack's link. With one rack it does not forward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Gateway {
+pub struct RackGateway {
     pub ipv4: Ipv4Addr,
     pub ipv6: Ipv6Addr,
 }
 
-impl Topology {
+impl LabTopology {
     /// Returns the nodes, named node1, node2 and so on; at most [`MOST_NODES`].
-    pub fn nodes(self, count: u8) -> Vec<Node> {
+    pub fn nodes(self, count: u8) -> Vec<LabNode> {
         let node = |number: u8| {
             let rack = match self {
-                Topology::L2 => 1,
-                Topology::L3 => (number - 1) / NODES_PER_RACK + 1,
+                LabTopology::L2 => 1,
+                LabTopology::L3 => (number - 1) / NODES_PER_RACK + 1,
             };
             let (ipv4, ipv6) = (v4(rack, number), v6(rack, number));
-            Node { name: format!("node{number}"), rack, ipv4, ipv6 }
+            LabNode { name: format!("node{number}"), rack, ipv4, ipv6 }
         };
         (1..=count.min(MOST_NODES)).map(node).collect()
     }
 }
 
-pub fn gateway(rack: u8) -> Gateway {
-    Gateway { ipv4: v4(rack, GATEWAY).addr(), ipv6: v6(rack, GATEWAY).addr() }
+pub fn gateway(rack: u8) -> RackGateway {
+    RackGateway { ipv4: v4(rack, GATEWAY).addr(), ipv6: v6(rack, GATEWAY).addr() }
 }
 
 /// Returns the rack numbers in order.
-pub fn racks(nodes: &[Node]) -> Vec<u8> {
+pub fn racks(nodes: &[LabNode]) -> Vec<u8> {
     let mut racks: Vec<u8> = nodes.iter().map(|node| node.rack).collect();
     racks.dedup();
     racks
@@ -80,7 +80,7 @@ mod tests {
 
     #[test]
     fn one_link_for_all() {
-        let nodes = Topology::L2.nodes(3);
+        let nodes = LabTopology::L2.nodes(3);
         assert_eq!(racks(&nodes), [1]);
         assert_eq!(nodes[2].name, "node3");
         assert_eq!(nodes[2].ipv4.to_string(), "10.10.1.3/24");
@@ -90,7 +90,7 @@ mod tests {
 
     #[test]
     fn every_node_is_in_the_networks_of_the_lab() {
-        for node in Topology::L3.nodes(MOST_NODES) {
+        for node in LabTopology::L3.nodes(MOST_NODES) {
             let [v4, v6] = networks();
             assert!(v4.contains(&IpNet::V4(node.ipv4)) && v6.contains(&IpNet::V6(node.ipv6)), "{node:?}");
         }
@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn racks_of_two() {
-        let nodes = Topology::L3.nodes(5);
+        let nodes = LabTopology::L3.nodes(5);
         assert_eq!(nodes.iter().map(|n| n.rack).collect::<Vec<_>>(), [1, 1, 2, 2, 3]);
         assert_eq!(racks(&nodes), [1, 2, 3]);
         assert_eq!(nodes[4].ipv4.to_string(), "10.10.3.5/24");
@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn no_two_nodes_share_an_address() {
-        for topology in [Topology::L2, Topology::L3] {
+        for topology in [LabTopology::L2, LabTopology::L3] {
             let nodes = topology.nodes(u8::MAX);
             assert_eq!(nodes.len(), usize::from(MOST_NODES));
             let addresses: std::collections::HashSet<_> = nodes.iter().map(|n| (n.ipv4, n.ipv6)).collect();

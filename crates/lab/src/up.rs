@@ -1,13 +1,13 @@
 //! Starts a lab: directory, namespaces, network, datastore, nodes, in this order.
 
-use crate::bgp::{self, Bgp};
-use crate::cluster::{Cluster, Datastore};
+use crate::bgp::{self, BgpMode};
+use crate::cluster::{LabCluster, LabDatastore};
 use crate::cni;
-use crate::encap::Encap;
-use crate::error::{Error, Result};
-use crate::kube::{self, Cni, Kubernetes};
-use crate::place::Place;
-use crate::topology::{self, Node, Topology};
+use crate::encap::PodEncapsulation;
+use crate::error::{LabError, LabResult};
+use crate::kube::{self, KubernetesSettings, PodNetwork};
+use crate::place::LabPaths;
+use crate::topology::{self, LabNode, LabTopology};
 use crate::{bird, down, enter, fabric, files, hub, netns, node, store};
 use ipnet::IpNet;
 use serde_json::json;
@@ -21,12 +21,12 @@ const NAMES: [&str; 4] = ["tortie", "calicoctl", "calico", "calico-ipam"];
 const DEFAULT_POOLS: [&str; 2] = ["10.244.0.0/16", "fd00:10:244::/112"];
 
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct LabPlan {
     pub nodes: u8,
-    pub datastore: Datastore,
-    pub topology: Topology,
-    pub bgp: Bgp,
-    pub encap: Encap,
+    pub datastore: LabDatastore,
+    pub topology: LabTopology,
+    pub bgp: BgpMode,
+    pub encap: PodEncapsulation,
     /// Nodes whose BGP speaker is BIRD.
     pub bird: Vec<String>,
     /// IP pools; if empty, the default pools, one of each family.
@@ -36,16 +36,16 @@ pub struct Plan {
     pub record: bool,
     /// Whether to leave everything in place on failure, for inspection.
     pub keep: bool,
-    pub kubernetes: Option<Kubernetes>,
+    pub kubernetes: Option<KubernetesSettings>,
 }
 
 /// Starts a lab and returns when every node accepts pods. Removes everything on failure or interruption, unless `keep`
 /// is set.
-pub async fn up(place: &Place, plan: &Plan) -> Result<Cluster> {
+pub async fn up(place: &LabPaths, plan: &LabPlan) -> LabResult<LabCluster> {
     if !rustix::process::geteuid().is_root() {
-        return Err(Error::refused("only root can make network namespaces; run this as root"));
+        return Err(LabError::refused("only root can make network namespaces; run this as root"));
     }
-    let cluster = Cluster {
+    let cluster = LabCluster {
         datastore: plan.datastore,
         topology: plan.topology,
         bgp: plan.bgp,
@@ -60,17 +60,17 @@ pub async fn up(place: &Place, plan: &Plan) -> Result<Cluster> {
     };
     bird::check(&cluster)?;
     if !cluster.bird.is_empty() && cluster.kubernetes.is_some() {
-        return Err(Error::refused(
+        return Err(LabError::refused(
             "the nodes of Kubernetes all have the same speaker; --bird is not for them",
         ));
     }
-    if cluster.kubernetes.as_ref().is_some_and(|kubernetes| kubernetes.cni == Cni::Ptp)
-        && (cluster.bgp != Bgp::None || cluster.encap != Encap::None)
+    if cluster.kubernetes.as_ref().is_some_and(|kubernetes| kubernetes.cni == PodNetwork::Ptp)
+        && (cluster.bgp != BgpMode::None || cluster.encap != PodEncapsulation::None)
     {
-        return Err(Error::refused("with --cni ptp routes are not ours: leave out --bgp and --encap"));
+        return Err(LabError::refused("with --cni ptp routes are not ours: leave out --bgp and --encap"));
     }
-    if cluster.datastore == Datastore::Kubernetes && cluster.kubernetes.is_none() {
-        return Err(Error::refused(
+    if cluster.datastore == LabDatastore::Kubernetes && cluster.kubernetes.is_none() {
+        return Err(LabError::refused(
             "without Kubernetes its API cannot be the datastore; use --kubernetes too",
         ));
     }
@@ -93,10 +93,10 @@ pub fn say(text: &str) {
     let _ = writeln!(io::stderr(), "lab: {text}");
 }
 
-fn pools(plan: &Plan) -> Result<Vec<IpNet>> {
+fn pools(plan: &LabPlan) -> LabResult<Vec<IpNet>> {
     for pool in &plan.pools {
         if let Some(own) = topology::networks().into_iter().find(|own| overlap(pool, own)) {
-            return Err(Error::refused(format!(
+            return Err(LabError::refused(format!(
                 "pool {pool} overlaps {own}, which the lab's nodes have their own addresses from; choose another, \
                  such as {}",
                 DEFAULT_POOLS[usize::from(matches!(pool, IpNet::V6(_)))]
@@ -107,7 +107,7 @@ fn pools(plan: &Plan) -> Result<Vec<IpNet>> {
         false => Ok(plan.pools.clone()),
         true => DEFAULT_POOLS
             .iter()
-            .map(|pool| pool.parse().map_err(|_| Error::refused(format!("{pool:?} is no pool"))))
+            .map(|pool| pool.parse().map_err(|_| LabError::refused(format!("{pool:?} is no pool"))))
             .collect(),
     }
 }
@@ -118,10 +118,10 @@ fn overlap(one: &IpNet, other: &IpNet) -> bool {
 
 /// Creates the lab's directory and writes the description first, so that `down` recognizes the directory after any
 /// failure.
-fn claim(place: &Place, cluster: &Cluster) -> Result<()> {
+fn claim(place: &LabPaths, cluster: &LabCluster) -> LabResult<()> {
     let again = || {
         let name = place.name();
-        Error::refused(format!(
+        LabError::refused(format!(
             "lab {name}, or a part of one, is there already; `{}` removes it",
             place.command("down")
         ))
@@ -130,8 +130,8 @@ fn claim(place: &Place, cluster: &Cluster) -> Result<()> {
         return Err(again());
     }
     let dir = place.dir();
-    create_dir(dir).map_err(Error::file(dir))?;
-    if fs::read_dir(dir).map_err(Error::file(dir))?.next().is_some()
+    create_dir(dir).map_err(LabError::file(dir))?;
+    if fs::read_dir(dir).map_err(LabError::file(dir))?.next().is_some()
         || !files::create(&place.cluster_file(), cluster)?
     {
         return Err(again());
@@ -156,17 +156,17 @@ fn create_dir(dir: &Path) -> io::Result<()> {
 }
 
 /// Runs `work` until it completes or SIGINT or SIGTERM is received.
-pub async fn interruptible(work: impl Future<Output = Result<()>>) -> Result<()> {
-    let listen = |kind| signal(kind).map_err(|source| Error::Io { what: "signals".to_owned(), source });
+pub async fn interruptible(work: impl Future<Output = LabResult<()>>) -> LabResult<()> {
+    let listen = |kind| signal(kind).map_err(|source| LabError::Io { what: "signals".to_owned(), source });
     let (mut interrupt, mut terminate) = (listen(SignalKind::interrupt())?, listen(SignalKind::terminate())?);
     tokio::select! {
         result = work => result,
-        _ = interrupt.recv() => Err(Error::Interrupted),
-        _ = terminate.recv() => Err(Error::Interrupted),
+        _ = interrupt.recv() => Err(LabError::Interrupted),
+        _ = terminate.recv() => Err(LabError::Interrupted),
     }
 }
 
-async fn make(place: &Place, cluster: &Cluster) -> Result<()> {
+async fn make(place: &LabPaths, cluster: &LabCluster) -> LabResult<()> {
     netns::prepare()?;
     let names: Vec<&str> = cluster.nodes.iter().map(|node| node.name.as_str()).collect();
     write_files(place, cluster)?;
@@ -176,8 +176,8 @@ async fn make(place: &Place, cluster: &Cluster) -> Result<()> {
     fabric::build(place, cluster.topology, &cluster.nodes).await?;
     let racks = topology::racks(&cluster.nodes).len();
     say(&match cluster.topology {
-        Topology::L2 => format!("network: {} nodes on one link", names.len()),
-        Topology::L3 => format!("network: {} nodes in {racks} racks and a router", names.len()),
+        LabTopology::L2 => format!("network: {} nodes on one link", names.len()),
+        LabTopology::L3 => format!("network: {} nodes in {racks} racks and a router", names.len()),
     });
     if let Some(kubernetes) = &cluster.kubernetes {
         kube::control::start(place, cluster, kubernetes).await?;
@@ -219,13 +219,17 @@ async fn make(place: &Place, cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-async fn make_kubernetes(place: &Place, cluster: &Cluster, kubernetes: &Kubernetes) -> Result<()> {
+async fn make_kubernetes(
+    place: &LabPaths,
+    cluster: &LabCluster,
+    kubernetes: &KubernetesSettings,
+) -> LabResult<()> {
     kube::node::write_images(place)?;
     let mut started = Vec::new();
     for node in &cluster.nodes {
         started.push((node, kube::node::start(place, cluster, kubernetes, node)?));
     }
-    if kubernetes.cni == Cni::Ptp {
+    if kubernetes.cni == PodNetwork::Ptp {
         kube::ptp::connect(place, cluster).await?;
         say("network of the pods: ptp, host-local and static routes");
     }
@@ -236,12 +240,12 @@ async fn make_kubernetes(place: &Place, cluster: &Cluster, kubernetes: &Kubernet
     Ok(())
 }
 
-fn write_files(place: &Place, cluster: &Cluster) -> Result<()> {
-    let own = std::env::current_exe().map_err(Error::file(Path::new("/proc/self/exe")))?;
+fn write_files(place: &LabPaths, cluster: &LabCluster) -> LabResult<()> {
+    let own = std::env::current_exe().map_err(LabError::file(Path::new("/proc/self/exe")))?;
     let bin = directory(place.bin())?;
     for name in NAMES {
         let link = bin.join(name);
-        std::os::unix::fs::symlink(&own, &link).map_err(Error::file(&link))?;
+        std::os::unix::fs::symlink(&own, &link).map_err(LabError::file(&link))?;
     }
     directory(place.pods())?;
     files::replace(
@@ -251,8 +255,8 @@ fn write_files(place: &Place, cluster: &Cluster) -> Result<()> {
             "kind": "CalicoAPIConfig",
             "metadata": {},
             "spec": match cluster.datastore {
-                Datastore::Kubernetes => json!({"datastoreType": "kubernetes", "kubeconfig": cluster.endpoint}),
-                Datastore::Embedded | Datastore::Etcd => {
+                LabDatastore::Kubernetes => json!({"datastoreType": "kubernetes", "kubeconfig": cluster.endpoint}),
+                LabDatastore::Embedded | LabDatastore::Etcd => {
                     json!({"datastoreType": "etcdv3", "etcdEndpoints": cluster.endpoint})
                 }
             },
@@ -262,13 +266,13 @@ fn write_files(place: &Place, cluster: &Cluster) -> Result<()> {
 }
 
 /// Writes the CNI configuration that a runtime on the node reads.
-pub fn write_node_files(place: &Place, cluster: &Cluster, node: &Node) -> Result<()> {
+pub fn write_node_files(place: &LabPaths, cluster: &LabCluster, node: &LabNode) -> LabResult<()> {
     let dir = directory(place.node_dir(&node.name).join("cni"))?;
     files::replace(&dir.join("10-calico.conflist"), &cni::conflist(place, cluster, &node.name))
 }
 
-fn directory(path: PathBuf) -> Result<PathBuf> {
-    fs::create_dir_all(&path).map_err(Error::file(&path))?;
+fn directory(path: PathBuf) -> LabResult<PathBuf> {
+    fs::create_dir_all(&path).map_err(LabError::file(&path))?;
     Ok(path)
 }
 
@@ -299,12 +303,12 @@ mod tests {
 
     #[test]
     fn pools_that_overlap_the_nodes_own_network_are_refused() {
-        let plan = |pool: &str| Plan {
+        let plan = |pool: &str| LabPlan {
             nodes: 1,
-            datastore: Datastore::Embedded,
-            topology: Topology::L2,
-            bgp: Bgp::None,
-            encap: Encap::None,
+            datastore: LabDatastore::Embedded,
+            topology: LabTopology::L2,
+            bgp: BgpMode::None,
+            encap: PodEncapsulation::None,
             bird: Vec::new(),
             hubs: 0,
             record: false,

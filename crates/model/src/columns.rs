@@ -4,7 +4,7 @@ use crate::Kind;
 
 /// The field that a cell shows and how it is formatted.
 #[derive(Clone, Copy, Debug)]
-pub enum Cell {
+pub enum CellSource {
     /// The text or number at this pointer; empty if the field is absent.
     At(&'static str),
     /// The text or number at this pointer, or the given default if the field is absent.
@@ -19,45 +19,48 @@ pub enum Cell {
     PodSelector,
 }
 
-impl Cell {
+impl CellSource {
     /// Returns the JSON pointer of the single field that a cell shows; `None` for cells that count elements
     /// or combine several fields.
     pub const fn pointer(self) -> Option<&'static str> {
         match self {
-            Cell::At(pointer) | Cell::Or(pointer, _) | Cell::Joined(pointer) => Some(pointer),
-            Cell::PodSelector => Some("/spec/podSelector/matchLabels"),
-            Cell::Count(_) | Cell::PeerScope => None,
+            CellSource::At(pointer) | CellSource::Or(pointer, _) | CellSource::Joined(pointer) => {
+                Some(pointer)
+            }
+            CellSource::PodSelector => Some("/spec/podSelector/matchLabels"),
+            CellSource::Count(_) | CellSource::PeerScope => None,
         }
     }
 }
 
 #[derive(Debug)]
-pub struct Column {
+pub struct TableColumn {
     pub name: &'static str,
-    pub cell: Cell,
+    pub cell: CellSource,
     /// Whether the column appears only in wide tables.
     pub wide: bool,
     pub description: &'static str,
 }
 
-const fn column(name: &'static str, cell: Cell, wide: bool, description: &'static str) -> Column {
-    Column { name, cell, wide, description }
+const fn column(name: &'static str, cell: CellSource, wide: bool, description: &'static str) -> TableColumn {
+    TableColumn { name, cell, wide, description }
 }
 
-const TIER: Column =
-    column("Tier", Cell::Or("/spec/tier", "default"), false, "Tier that the policy belongs to");
-const ORDER: Column =
-    column("Order", Cell::At("/spec/order"), true, "Order among the policies of the tier: lower first");
-const SELECTOR: Column =
-    column("Selector", Cell::At("/spec/selector"), true, "Endpoints that the policy applies to");
-const NETS: Column = column("Nets", Cell::Joined("/spec/nets"), true, "Networks of the set");
-const NODE: Column = column("Node", Cell::At("/spec/node"), false, "Node that the object belongs to");
+const TIER: TableColumn =
+    column("Tier", CellSource::Or("/spec/tier", "default"), false, "Tier that the policy belongs to");
+const ORDER: TableColumn =
+    column("Order", CellSource::At("/spec/order"), true, "Order among the policies of the tier: lower first");
+const SELECTOR: TableColumn =
+    column("Selector", CellSource::At("/spec/selector"), true, "Endpoints that the policy applies to");
+const NETS: TableColumn = column("Nets", CellSource::Joined("/spec/nets"), true, "Networks of the set");
+const NODE: TableColumn =
+    column("Node", CellSource::At("/spec/node"), false, "Node that the object belongs to");
 
-const POLICY: &[Column] = &[TIER, ORDER, SELECTOR];
-const SET: &[Column] = &[NETS];
+const POLICY: &[TableColumn] = &[TIER, ORDER, SELECTOR];
+const SET: &[TableColumn] = &[NETS];
 
 /// Returns the columns of a kind between the name and the age.
-pub fn columns(kind: Kind) -> &'static [Column] {
+pub fn columns(kind: Kind) -> &'static [TableColumn] {
     match kind {
         Kind::GlobalNetworkPolicy
         | Kind::NetworkPolicy
@@ -65,15 +68,20 @@ pub fn columns(kind: Kind) -> &'static [Column] {
         | Kind::StagedNetworkPolicy => POLICY,
         Kind::GlobalNetworkSet | Kind::NetworkSet => SET,
         Kind::StagedKubernetesNetworkPolicy => {
-            const { &[column("Pod-Selector", Cell::PodSelector, true, "Pods that the policy applies to")] }
+            const { &[column("Pod-Selector", CellSource::PodSelector, true, "Pods that the policy applies to")] }
         }
         Kind::Tier => {
             const {
                 &[
-                    column("Order", Cell::At("/spec/order"), false, "Order among the tiers: lower first"),
+                    column(
+                        "Order",
+                        CellSource::At("/spec/order"),
+                        false,
+                        "Order among the tiers: lower first",
+                    ),
                     column(
                         "Default-Action",
-                        Cell::At("/spec/defaultAction"),
+                        CellSource::At("/spec/defaultAction"),
                         true,
                         "Action for traffic that no rule matches",
                     ),
@@ -83,46 +91,46 @@ pub fn columns(kind: Kind) -> &'static [Column] {
         Kind::IPPool => {
             const {
                 &[
-                    column("CIDR", Cell::At("/spec/cidr"), false, "Addresses of the pool"),
+                    column("CIDR", CellSource::At("/spec/cidr"), false, "Addresses of the pool"),
                     column(
                         "Selector",
-                        Cell::Or("/spec/nodeSelector", "all()"),
+                        CellSource::Or("/spec/nodeSelector", "all()"),
                         false,
                         "Nodes that may use the pool",
                     ),
                     column(
                         "NAT",
-                        Cell::Or("/spec/natOutgoing", "false"),
+                        CellSource::Or("/spec/natOutgoing", "false"),
                         true,
                         "Whether traffic that leaves the pools is masqueraded",
                     ),
                     column(
                         "IPIPMode",
-                        Cell::Or("/spec/ipipMode", "Never"),
+                        CellSource::Or("/spec/ipipMode", "Never"),
                         true,
                         "When traffic between nodes is encapsulated in IP-in-IP",
                     ),
                     column(
                         "VXLANMode",
-                        Cell::Or("/spec/vxlanMode", "Never"),
+                        CellSource::Or("/spec/vxlanMode", "Never"),
                         true,
                         "When traffic between nodes is encapsulated in VXLAN",
                     ),
                     column(
                         "Disabled",
-                        Cell::Or("/spec/disabled", "false"),
+                        CellSource::Or("/spec/disabled", "false"),
                         true,
                         "Whether no more addresses are assigned from the pool",
                     ),
                     column(
                         "DisableBGPExport",
-                        Cell::Or("/spec/disableBGPExport", "false"),
+                        CellSource::Or("/spec/disableBGPExport", "false"),
                         true,
                         "Whether the pool is not advertised over BGP",
                     ),
                     column(
                         "AssignmentMode",
-                        Cell::Or("/spec/assignmentMode", "Automatic"),
+                        CellSource::Or("/spec/assignmentMode", "Automatic"),
                         true,
                         "Whether addresses are assigned without an explicit request",
                     ),
@@ -134,19 +142,19 @@ pub fn columns(kind: Kind) -> &'static [Column] {
                 &[
                     column(
                         "LogSeverity",
-                        Cell::At("/spec/logSeverityScreen"),
+                        CellSource::At("/spec/logSeverityScreen"),
                         false,
                         "Lowest severity that is logged",
                     ),
                     column(
                         "MeshEnabled",
-                        Cell::At("/spec/nodeToNodeMeshEnabled"),
+                        CellSource::At("/spec/nodeToNodeMeshEnabled"),
                         false,
                         "Whether every node peers with every other",
                     ),
                     column(
                         "ASNumber",
-                        Cell::At("/spec/asNumber"),
+                        CellSource::At("/spec/asNumber"),
                         false,
                         "AS number of nodes that specify none",
                     ),
@@ -156,9 +164,9 @@ pub fn columns(kind: Kind) -> &'static [Column] {
         Kind::BGPPeer => {
             const {
                 &[
-                    column("PeerIP", Cell::At("/spec/peerIP"), false, "Address of the peer"),
-                    column("Node", Cell::PeerScope, false, "Nodes that peer with it"),
-                    column("ASN", Cell::At("/spec/asNumber"), false, "AS number of the peer"),
+                    column("PeerIP", CellSource::At("/spec/peerIP"), false, "Address of the peer"),
+                    column("Node", CellSource::PeerScope, false, "Nodes that peer with it"),
+                    column("ASN", CellSource::At("/spec/asNumber"), false, "AS number of the peer"),
                 ]
             }
         }
@@ -167,25 +175,25 @@ pub fn columns(kind: Kind) -> &'static [Column] {
                 &[
                     column(
                         "ExportV4",
-                        Cell::Count("/spec/exportV4"),
+                        CellSource::Count("/spec/exportV4"),
                         false,
                         "Number of rules for IPv4 routes that are advertised",
                     ),
                     column(
                         "ImportV4",
-                        Cell::Count("/spec/importV4"),
+                        CellSource::Count("/spec/importV4"),
                         false,
                         "Number of rules for IPv4 routes that are learned",
                     ),
                     column(
                         "ExportV6",
-                        Cell::Count("/spec/exportV6"),
+                        CellSource::Count("/spec/exportV6"),
                         false,
                         "Number of rules for IPv6 routes that are advertised",
                     ),
                     column(
                         "ImportV6",
-                        Cell::Count("/spec/importV6"),
+                        CellSource::Count("/spec/importV6"),
                         false,
                         "Number of rules for IPv6 routes that are learned",
                     ),
@@ -196,31 +204,51 @@ pub fn columns(kind: Kind) -> &'static [Column] {
             const {
                 &[
                     NODE,
-                    column("Interface", Cell::At("/spec/interfaceName"), true, "Interface that is protected"),
+                    column(
+                        "Interface",
+                        CellSource::At("/spec/interfaceName"),
+                        true,
+                        "Interface that is protected",
+                    ),
                     column(
                         "IPs",
-                        Cell::Joined("/spec/expectedIPs"),
+                        CellSource::Joined("/spec/expectedIPs"),
                         true,
                         "Addresses that it is expected to have",
                     ),
-                    column("Profiles", Cell::Joined("/spec/profiles"), true, "Profiles whose rules apply"),
+                    column(
+                        "Profiles",
+                        CellSource::Joined("/spec/profiles"),
+                        true,
+                        "Profiles whose rules apply",
+                    ),
                 ]
             }
         }
         Kind::ClusterInformation => {
             const {
                 &[
-                    column("ClusterGUID", Cell::At("/spec/clusterGUID"), false, "Identity of the cluster"),
+                    column(
+                        "ClusterGUID",
+                        CellSource::At("/spec/clusterGUID"),
+                        false,
+                        "Identity of the cluster",
+                    ),
                     column(
                         "ClusterType",
-                        Cell::At("/spec/clusterType"),
+                        CellSource::At("/spec/clusterType"),
                         false,
                         "Orchestrator and platform of the cluster",
                     ),
-                    column("CalicoVersion", Cell::At("/spec/calicoVersion"), false, "Version of Calico"),
+                    column(
+                        "CalicoVersion",
+                        CellSource::At("/spec/calicoVersion"),
+                        false,
+                        "Version of Calico",
+                    ),
                     column(
                         "DatastoreReady",
-                        Cell::At("/spec/datastoreReady"),
+                        CellSource::At("/spec/datastoreReady"),
                         false,
                         "Whether the datastore may be used",
                     ),
@@ -228,26 +256,26 @@ pub fn columns(kind: Kind) -> &'static [Column] {
             }
         }
         Kind::CalicoNodeStatus => {
-            const { &[NODE, column("Classes", Cell::Joined("/spec/classes"), true, "Status classes")] }
+            const { &[NODE, column("Classes", CellSource::Joined("/spec/classes"), true, "Status classes")] }
         }
         Kind::IPAMConfiguration => {
             const {
                 &[
                     column(
                         "StrictAffinity",
-                        Cell::Or("/spec/strictAffinity", "false"),
+                        CellSource::Or("/spec/strictAffinity", "false"),
                         false,
                         "Whether nodes keep to their own blocks",
                     ),
                     column(
                         "AutoAllocateBlocks",
-                        Cell::Or("/spec/autoAllocateBlocks", "false"),
+                        CellSource::Or("/spec/autoAllocateBlocks", "false"),
                         false,
                         "Whether nodes claim blocks automatically",
                     ),
                     column(
                         "MaxBlocksPerHost",
-                        Cell::Or("/spec/maxBlocksPerHost", "0"),
+                        CellSource::Or("/spec/maxBlocksPerHost", "0"),
                         true,
                         "Maximum number of blocks of a node",
                     ),
@@ -258,7 +286,7 @@ pub fn columns(kind: Kind) -> &'static [Column] {
             const {
                 &[column(
                     "CIDRs",
-                    Cell::Joined("/spec/reservedCIDRs"),
+                    CellSource::Joined("/spec/reservedCIDRs"),
                     true,
                     "Addresses that are not assigned",
                 )]
@@ -267,9 +295,14 @@ pub fn columns(kind: Kind) -> &'static [Column] {
         Kind::BlockAffinity => {
             const {
                 &[
-                    column("CIDR", Cell::At("/spec/cidr"), false, "Addresses of the block"),
+                    column("CIDR", CellSource::At("/spec/cidr"), false, "Addresses of the block"),
                     NODE,
-                    column("State", Cell::At("/spec/state"), false, "State of the node's claim on the block"),
+                    column(
+                        "State",
+                        CellSource::At("/spec/state"),
+                        false,
+                        "State of the node's claim on the block",
+                    ),
                 ]
             }
         }
@@ -277,7 +310,7 @@ pub fn columns(kind: Kind) -> &'static [Column] {
             const {
                 &[column(
                     "Labels",
-                    Cell::Joined("/spec/labelsToApply"),
+                    CellSource::Joined("/spec/labelsToApply"),
                     true,
                     "Labels that endpoints inherit from the profile",
                 )]

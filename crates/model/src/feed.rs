@@ -4,7 +4,7 @@
 //! A feed is a snapshot followed by deltas. The source merges all of its ranges and connections into one
 //! stream, so that a consumer does not track them.
 
-use crate::{Key, Revision, Value};
+use crate::{Revision, StoreKey, StoreValue};
 
 /// One event of a feed.
 #[derive(Clone, Debug, PartialEq)]
@@ -12,11 +12,11 @@ use crate::{Key, Revision, Value};
 #[allow(clippy::large_enum_variant)]
 pub enum FeedEvent {
     /// An entry was written, or belongs to the snapshot.
-    Put { key: Key, value: Value, revision: Revision },
+    Put { key: StoreKey, value: StoreValue, revision: Revision },
     /// An entry was deleted; the revision is that of the deletion.
-    Delete { key: Key, revision: Revision },
+    Delete { key: StoreKey, revision: Revision },
     /// An entry was written with a value that cannot be decoded.
-    Unreadable { key: Key, text: String, reason: String },
+    Unreadable { key: StoreKey, text: String, reason: String },
     /// The snapshot is complete. Sent once per feed.
     InSync,
     /// The source cannot reach the datastore or a part of it. Until [`FeedEvent::ConnectionBack`] the feed

@@ -15,7 +15,7 @@ pub enum AffinityType {
 
 /// The key of one datastore entry.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Key {
+pub enum StoreKey {
     /// A projectcalico.org/v3 resource; the namespace is empty for cluster-scoped kinds.
     Resource {
         kind: Kind,
@@ -141,29 +141,29 @@ impl fmt::Display for AffinityType {
     }
 }
 
-impl Key {
+impl StoreKey {
     /// Returns the key of a resource. Ignores the namespace for cluster-scoped kinds.
-    pub fn resource(kind: Kind, namespace: &str, name: &str) -> Key {
+    pub fn resource(kind: Kind, namespace: &str, name: &str) -> StoreKey {
         let namespace = if kind.is_namespaced() { namespace } else { "" };
-        Key::Resource { kind, namespace: namespace.to_owned(), name: name.to_owned() }
+        StoreKey::Resource { kind, namespace: namespace.to_owned(), name: name.to_owned() }
     }
 }
 
 /// Formats the key for error messages.
-impl fmt::Display for Key {
+impl fmt::Display for StoreKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Key::Resource { kind, namespace, name } => f.write_str(&kind.identify(namespace, name)),
-            Key::Block { cidr } => write!(f, "BlockKey(cidr={cidr})"),
-            Key::BlockAffinity { affinity, owner, cidr } => {
+            StoreKey::Resource { kind, namespace, name } => f.write_str(&kind.identify(namespace, name)),
+            StoreKey::Block { cidr } => write!(f, "BlockKey(cidr={cidr})"),
+            StoreKey::BlockAffinity { affinity, owner, cidr } => {
                 write!(f, "BlockAffinityKey(cidr={cidr}, host={owner}, affinityType={affinity})")
             }
-            Key::Handle { id } => write!(f, "IPAMHandleKey(id={id})"),
-            Key::IpamConfig => f.write_str("IPAMConfigKey()"),
-            Key::IpamHost { host } => write!(f, "IPAMHostKey(host={host})"),
-            Key::FelixStatus { host, .. } => write!(f, "StatusReport(hostname={host})"),
-            Key::FelixLastStatus { host, .. } => write!(f, "LastStatusReport(hostname={host})"),
-            Key::WorkloadEndpointStatus(status) => {
+            StoreKey::Handle { id } => write!(f, "IPAMHandleKey(id={id})"),
+            StoreKey::IpamConfig => f.write_str("IPAMConfigKey()"),
+            StoreKey::IpamHost { host } => write!(f, "IPAMHostKey(host={host})"),
+            StoreKey::FelixStatus { host, .. } => write!(f, "StatusReport(hostname={host})"),
+            StoreKey::FelixLastStatus { host, .. } => write!(f, "LastStatusReport(hostname={host})"),
+            StoreKey::WorkloadEndpointStatus(status) => {
                 let WorkloadStatusKey { host, orchestrator, workload, endpoint, .. } = &**status;
                 write!(
                     f,
@@ -171,12 +171,12 @@ impl fmt::Display for Key {
                      name={endpoint})"
                 )
             }
-            Key::HostEndpointStatus { host, endpoint } => {
+            StoreKey::HostEndpointStatus { host, endpoint } => {
                 write!(f, "HostEndpointStatus(hostname={host}, name={endpoint})")
             }
-            Key::EndpointSlice { namespace, name } => write!(f, "EndpointSlice({namespace}/{name})"),
-            Key::Service { namespace, name } => write!(f, "Service({namespace}/{name})"),
-            Key::CompactRevision => f.write_str("compact_rev_key"),
+            StoreKey::EndpointSlice { namespace, name } => write!(f, "EndpointSlice({namespace}/{name})"),
+            StoreKey::Service { namespace, name } => write!(f, "Service({namespace}/{name})"),
+            StoreKey::CompactRevision => f.write_str("compact_rev_key"),
         }
     }
 }
@@ -188,11 +188,11 @@ impl KeyRange {
     }
 
     /// Returns whether the key belongs to the range.
-    pub fn contains(&self, key: &Key) -> bool {
+    pub fn contains(&self, key: &StoreKey) -> bool {
         match (self, key) {
             (
                 KeyRange::Resources { kind, namespace, name_prefix },
-                Key::Resource { kind: its_kind, namespace: its_namespace, name },
+                StoreKey::Resource { kind: its_kind, namespace: its_namespace, name },
             ) => {
                 kind == its_kind
                     && (!kind.is_namespaced() || wanted(namespace, its_namespace))
@@ -200,29 +200,37 @@ impl KeyRange {
             }
             (
                 KeyRange::Written { kind, namespace },
-                Key::Resource { kind: its_kind, namespace: its_namespace, name },
+                StoreKey::Resource { kind: its_kind, namespace: its_namespace, name },
             ) => {
                 kind == its_kind
                     && (!kind.is_namespaced() || wanted(namespace, its_namespace))
                     && !is_derived_policy(*kind, name)
             }
-            (KeyRange::Blocks { ip_version }, Key::Block { cidr }) => wanted(ip_version, &version_of(cidr)),
+            (KeyRange::Blocks { ip_version }, StoreKey::Block { cidr }) => {
+                wanted(ip_version, &version_of(cidr))
+            }
             (
                 KeyRange::BlockAffinities { affinity, owner, ip_version },
-                Key::BlockAffinity { affinity: its_affinity, owner: its_owner, cidr },
+                StoreKey::BlockAffinity { affinity: its_affinity, owner: its_owner, cidr },
             ) => {
                 affinity == its_affinity && wanted(owner, its_owner) && wanted(ip_version, &version_of(cidr))
             }
-            (KeyRange::Handles, Key::Handle { .. }) | (KeyRange::IpamConfig, Key::IpamConfig) => true,
-            (KeyRange::FelixStatuses, Key::FelixStatus { .. } | Key::FelixLastStatus { .. }) => true,
-            (KeyRange::WorkloadEndpointStatuses { region, host }, Key::WorkloadEndpointStatus(status)) => {
-                wanted(region, &status.region) && wanted(host, &status.host)
+            (KeyRange::Handles, StoreKey::Handle { .. }) | (KeyRange::IpamConfig, StoreKey::IpamConfig) => {
+                true
             }
-            (KeyRange::HostEndpointStatuses { host }, Key::HostEndpointStatus { host: its_host, .. }) => {
-                wanted(host, its_host)
+            (KeyRange::FelixStatuses, StoreKey::FelixStatus { .. } | StoreKey::FelixLastStatus { .. }) => {
+                true
             }
-            (KeyRange::EndpointSlices, Key::EndpointSlice { .. }) => true,
-            (KeyRange::Services, Key::Service { .. }) => true,
+            (
+                KeyRange::WorkloadEndpointStatuses { region, host },
+                StoreKey::WorkloadEndpointStatus(status),
+            ) => wanted(region, &status.region) && wanted(host, &status.host),
+            (
+                KeyRange::HostEndpointStatuses { host },
+                StoreKey::HostEndpointStatus { host: its_host, .. },
+            ) => wanted(host, its_host),
+            (KeyRange::EndpointSlices, StoreKey::EndpointSlice { .. }) => true,
+            (KeyRange::Services, StoreKey::Service { .. }) => true,
             _ => false,
         }
     }

@@ -25,14 +25,14 @@ pub mod validation;
 pub mod value;
 
 pub use feed::FeedEvent;
-pub use key::{Key, KeyRange};
+pub use key::{KeyRange, StoreKey};
 pub use kind::{Kind, Scope};
 pub use meta::ObjectMeta;
-pub use object::{DecodeError, NoStatus, Object, Spec, StatusForm};
+pub use object::{DecodeError, NoStatus, ResourceSpec, StatusForm, TypedObject};
 pub use resource::{Resource, ResourceList};
 pub use revision::Revision;
-pub use validation::{Checker, FieldError, ValidationError};
-pub use value::Value;
+pub use validation::{FieldChecker, FieldError, ValidationError};
+pub use value::StoreValue;
 
 /// The API group and version of every kind.
 pub const API_VERSION: &str = "projectcalico.org/v3";

@@ -1,6 +1,6 @@
 //! Object metadata: the fields that all resources share.
 
-use crate::{Checker, Kind, names};
+use crate::{FieldChecker, Kind, names};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -63,8 +63,8 @@ pub struct OwnerReference {
 impl ObjectMeta {
     /// Checks names, labels and annotations. Whether a namespace is required depends on the operation and is
     /// not checked here.
-    pub(crate) fn check(&self, kind: Kind, at: &Checker<'_>) {
-        let report = |at: Checker<'_>, value: &str, result: Result<(), String>| {
+    pub(crate) fn check(&self, kind: Kind, at: &FieldChecker<'_>) {
+        let report = |at: FieldChecker<'_>, value: &str, result: Result<(), String>| {
             if let Err(reason) = result {
                 at.fail(value, reason);
             }
@@ -84,7 +84,7 @@ impl ObjectMeta {
 }
 
 /// Checks label keys and values against the rules of Kubernetes.
-pub(crate) fn check_labels(at: &Checker<'_>, labels: &BTreeMap<String, String>) {
+pub(crate) fn check_labels(at: &FieldChecker<'_>, labels: &BTreeMap<String, String>) {
     for (key, value) in labels {
         let failures = [
             names::check_qualified(key).err().map(|reason| format!("label key {reason}")),
@@ -95,7 +95,7 @@ pub(crate) fn check_labels(at: &Checker<'_>, labels: &BTreeMap<String, String>) 
 }
 
 /// Checks annotation keys and their total size against the rules of Kubernetes.
-pub(crate) fn check_annotations(at: &Checker<'_>, annotations: &BTreeMap<String, String>) {
+pub(crate) fn check_annotations(at: &FieldChecker<'_>, annotations: &BTreeMap<String, String>) {
     for key in annotations.keys() {
         if let Err(reason) = names::check_annotation_key(key) {
             at.fail(key, format!("annotation key {reason}"));

@@ -149,7 +149,7 @@ pub struct WorkloadEndpointParts<'a> {
 
 /// A part that is missing or malformed, so that the workload endpoint cannot be named.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BadPart {
+pub struct InvalidNamePart {
     /// The JSON key of the field in the spec.
     pub field: &'static str,
     pub value: String,
@@ -170,9 +170,9 @@ impl<'a> WorkloadEndpointParts<'a> {
 
     /// Returns the only valid name of an endpoint with these parts, or every part that is missing or
     /// malformed.
-    pub fn name(&self) -> Result<String, Vec<BadPart>> {
+    pub fn name(&self) -> Result<String, Vec<InvalidNamePart>> {
         let segments = self.segments();
-        let bad: Vec<BadPart> = segments
+        let bad: Vec<InvalidNamePart> = segments
             .iter()
             .filter_map(|(field, value)| {
                 let reason = if value.is_empty() {
@@ -182,7 +182,7 @@ impl<'a> WorkloadEndpointParts<'a> {
                 } else {
                     return None;
                 };
-                Some(BadPart { field, value: (*value).to_owned(), reason })
+                Some(InvalidNamePart { field, value: (*value).to_owned(), reason })
             })
             .collect();
         if bad.is_empty() { Ok(segments.map(|(_, value)| double(value)).join("-")) } else { Err(bad) }

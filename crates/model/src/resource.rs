@@ -1,7 +1,7 @@
 //! A resource of any kind, for code that handles all kinds alike, such as the store and the command line.
 
 use crate::kinds::*;
-use crate::object::{DecodeError, Object};
+use crate::object::{DecodeError, TypedObject};
 use crate::{API_VERSION, Kind, ObjectMeta, ValidationError};
 use serde_json::Value;
 
@@ -46,20 +46,20 @@ macro_rules! resource {
 
             /// Decodes user input. An unknown field is an error.
             pub fn from_user(value: Value) -> Result<Resource, DecodeError> {
-                match kind_of(&value)? { $(Kind::$kind => Ok(Resource::$kind(Box::new(Object::from_user(value)?))),)* }
+                match kind_of(&value)? { $(Kind::$kind => Ok(Resource::$kind(Box::new(TypedObject::from_user(value)?))),)* }
             }
 
             /// Decodes user input. Unknown fields are dropped and returned as a list of paths.
             pub fn from_user_tolerant(value: Value) -> Result<(Resource, Vec<String>), DecodeError> {
                 match kind_of(&value)? { $(Kind::$kind => {
-                    let (object, unknown) = Object::from_user_tolerant(value)?;
+                    let (object, unknown) = TypedObject::from_user_tolerant(value)?;
                     Ok((Resource::$kind(Box::new(object)), unknown))
                 })* }
             }
 
             /// Decodes a stored object, which a newer version may have written: unknown fields are preserved.
             pub fn from_store(kind: Kind, value: Value) -> Result<Resource, DecodeError> {
-                match kind { $(Kind::$kind => Ok(Resource::$kind(Box::new(Object::from_store(value)?))),)* }
+                match kind { $(Kind::$kind => Ok(Resource::$kind(Box::new(TypedObject::from_store(value)?))),)* }
             }
         }
 

@@ -8,12 +8,12 @@ use std::sync::Arc;
 /// can be ordered depends on the store, so the only comparison is [`Revision::is_at_or_before`], which
 /// returns `None` if the order is unknown.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Revision(Form);
+pub struct Revision(RevisionForm);
 
 /// etcd revisions are numbers; Kubernetes guarantees only an opaque string, which is nearly always a number
 /// too.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Form {
+enum RevisionForm {
     Number(u64),
     Text(Arc<str>),
 }
@@ -21,14 +21,14 @@ enum Form {
 /// Error for parsing a revision from an empty string.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a revision is not empty")]
-pub struct NoRevision;
+pub struct EmptyRevisionError;
 
 impl Revision {
     /// Returns the revision as a number, if it is one.
     pub fn number(&self) -> Option<u64> {
         match self.0 {
-            Form::Number(number) => Some(number),
-            Form::Text(_) => None,
+            RevisionForm::Number(number) => Some(number),
+            RevisionForm::Text(_) => None,
         }
     }
 
@@ -44,22 +44,22 @@ impl Revision {
 
 impl From<u64> for Revision {
     fn from(number: u64) -> Revision {
-        Revision(Form::Number(number))
+        Revision(RevisionForm::Number(number))
     }
 }
 
 impl FromStr for Revision {
-    type Err = NoRevision;
+    type Err = EmptyRevisionError;
 
-    fn from_str(text: &str) -> Result<Revision, NoRevision> {
+    fn from_str(text: &str) -> Result<Revision, EmptyRevisionError> {
         if text.is_empty() {
-            return Err(NoRevision);
+            return Err(EmptyRevisionError);
         }
         // Treat the text as a number only if formatting the number reproduces the text: the store must get
         // back exactly the text that it assigned.
         match text.parse::<u64>() {
             Ok(number) if number.to_string() == text => Ok(number.into()),
-            _ => Ok(Revision(Form::Text(text.into()))),
+            _ => Ok(Revision(RevisionForm::Text(text.into()))),
         }
     }
 }
@@ -67,8 +67,8 @@ impl FromStr for Revision {
 impl fmt::Display for Revision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            Form::Number(number) => write!(f, "{number}"),
-            Form::Text(text) => f.write_str(text),
+            RevisionForm::Number(number) => write!(f, "{number}"),
+            RevisionForm::Text(text) => f.write_str(text),
         }
     }
 }
@@ -86,7 +86,7 @@ mod tests {
         for text in ["0", "17", "18446744073709551615", "18446744073709551616", "017", "+5", "ab/7", " 1"] {
             assert_eq!(revision(text).to_string(), text);
         }
-        assert_eq!("".parse::<Revision>(), Err(NoRevision));
+        assert_eq!("".parse::<Revision>(), Err(EmptyRevisionError));
         assert_eq!(revision("17"), Revision::from(17));
         assert_ne!(revision("017"), Revision::from(17));
     }

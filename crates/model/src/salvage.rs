@@ -6,15 +6,15 @@
 
 use crate::object::DecodeError;
 use crate::value::ValueError;
-use crate::{Key, Value};
+use crate::{StoreKey, StoreValue};
 use serde_json::{Value as Json, json};
 
 /// Maximum number of fields to remove from one entry.
 const MOST: usize = 32;
 
 #[derive(Debug)]
-pub struct Salvaged {
-    pub value: Value,
+pub struct SalvagedValue {
+    pub value: StoreValue,
     /// The paths of the fields that are ignored.
     pub lost: Vec<String>,
 }
@@ -30,12 +30,12 @@ const WHOM: [&str; 5] = [
 ];
 
 /// Decodes as much of an entry as possible; returns `None` if nothing of it is usable.
-pub fn salvage(key: &Key, text: &str) -> Option<Salvaged> {
+pub fn salvage(key: &StoreKey, text: &str) -> Option<SalvagedValue> {
     let mut json: Json = serde_json::from_str(text).ok()?;
     let mut lost = Vec::new();
     for _ in 0..MOST {
-        match Value::decode(key, json.to_string().as_bytes()) {
-            Ok(value) => return Some(Salvaged { value, lost }),
+        match StoreValue::decode(key, json.to_string().as_bytes()) {
+            Ok(value) => return Some(SalvagedValue { value, lost }),
             Err(ValueError::Resource(DecodeError::Field { path, .. })) => {
                 leave_out(&mut json, &path)?;
                 lost.push(path);
@@ -56,13 +56,16 @@ fn leave_out(json: &mut Json, path: &str) -> Option<()> {
     match (steps.get(1), steps.get(2)) {
         // A Calico policy without `types` applies to both directions, a Kubernetes policy to those that its
         // rules imply.
-        (Some(Step::Key("types" | "policyTypes")), _) => remove(json, &steps[..2]),
-        (Some(Step::Key(direction @ ("ingress" | "egress"))), Some(Step::Index(index))) => {
+        (Some(SalvagePathStep::Key("types" | "policyTypes")), _) => remove(json, &steps[..2]),
+        (
+            Some(SalvagePathStep::Key(direction @ ("ingress" | "egress"))),
+            Some(SalvagePathStep::Index(index)),
+        ) => {
             let rule = json.get_mut("spec")?.get_mut(direction)?.get_mut(index)?;
             *rule = closed(rule);
             Some(())
         }
-        (Some(Step::Key(direction @ ("ingress" | "egress"))), _) => {
+        (Some(SalvagePathStep::Key(direction @ ("ingress" | "egress"))), _) => {
             *json.get_mut("spec")?.get_mut(direction)? = json!([{ "action": "Deny" }]);
             Some(())
         }
@@ -82,35 +85,35 @@ fn closed(rule: &Json) -> Json {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Step<'a> {
+enum SalvagePathStep<'a> {
     Key(&'a str),
     Index(usize),
 }
 
 /// Splits a path such as `spec.ingress[2].protocol` into steps.
-fn steps(path: &str) -> Vec<Step<'_>> {
+fn steps(path: &str) -> Vec<SalvagePathStep<'_>> {
     let mut steps = Vec::new();
     for part in path.split('.') {
         let (key, indexes) = part.split_once('[').unwrap_or((part, ""));
-        steps.push(Step::Key(key));
+        steps.push(SalvagePathStep::Key(key));
         let indexes = indexes.split(['[', ']']).filter_map(|index| index.parse().ok());
-        steps.extend(indexes.map(Step::Index));
+        steps.extend(indexes.map(SalvagePathStep::Index));
     }
     steps
 }
 
-fn remove(json: &mut Json, steps: &[Step<'_>]) -> Option<()> {
+fn remove(json: &mut Json, steps: &[SalvagePathStep<'_>]) -> Option<()> {
     let (last, parents) = steps.split_last()?;
     let mut at = json;
     for step in parents {
         at = match step {
-            Step::Key(key) => at.get_mut(key)?,
-            Step::Index(index) => at.get_mut(index)?,
+            SalvagePathStep::Key(key) => at.get_mut(key)?,
+            SalvagePathStep::Index(index) => at.get_mut(index)?,
         };
     }
     match (at, last) {
-        (Json::Object(fields), Step::Key(key)) => fields.remove(*key).map(|_| ()),
-        (Json::Array(items), Step::Index(index)) if *index < items.len() => {
+        (Json::Object(fields), SalvagePathStep::Key(key)) => fields.remove(*key).map(|_| ()),
+        (Json::Array(items), SalvagePathStep::Index(index)) if *index < items.len() => {
             items.remove(*index);
             Some(())
         }

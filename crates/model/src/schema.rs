@@ -7,8 +7,8 @@ mod policies;
 
 pub use policies::admission_policies;
 
-use crate::columns::{Column, columns};
-use crate::object::{Object, Spec, StatusForm};
+use crate::columns::{TableColumn, columns};
+use crate::object::{ResourceSpec, StatusForm, TypedObject};
 use crate::resource::schema_of;
 use crate::{Kind, Scope};
 use schemars::JsonSchema;
@@ -97,7 +97,7 @@ fn crd(kind: Kind) -> Value {
 /// Returns the columns that `kubectl get` shows. Kubernetes reads one field per column, so columns that count
 /// elements or combine several fields are omitted.
 fn printer_columns(kind: Kind) -> Value {
-    let shown = |column: &Column| {
+    let shown = |column: &TableColumn| {
         let path = column.cell.pointer()?.replace('/', ".");
         Some(json!({"name": column.name, "type": "string", "jsonPath": path,
             "priority": i32::from(column.wide), "description": column.description}))
@@ -107,7 +107,7 @@ fn printer_columns(kind: Kind) -> Value {
 }
 
 /// Returns the schema of the objects of one kind, and whether they have a status.
-pub(crate) fn object<S: Spec>(_: PhantomData<Object<S>>) -> (Value, bool) {
+pub(crate) fn object<S: ResourceSpec>(_: PhantomData<TypedObject<S>>) -> (Value, bool) {
     let has_status = S::STATUS != StatusForm::Absent;
     let mut properties = json!({
         "apiVersion": {"type": "string"},
@@ -269,6 +269,6 @@ fn is_zero(value: &Value) -> bool {
 #[cfg(test)]
 pub(crate) mod admission;
 #[cfg(test)]
-use crate::{Resource, scalar::Duration};
+use crate::{Resource, scalar::GoDuration};
 #[cfg(test)]
 mod tests;

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize, Serializer};
 
 /// Periodic liveness report of a node.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Heartbeat {
+pub struct FelixHeartbeat {
     /// RFC 3339, UTC, whole seconds.
     pub time: String,
     /// In seconds.
@@ -49,7 +49,7 @@ mod tests {
             r#"{"time":"2026-03-01T10:20:30Z","uptime":12.5,"first_update":true}"#,
             r#"{"time":"2026-03-01T10:20:30Z","uptime":90,"first_update":false}"#,
         ] {
-            let heartbeat: Heartbeat = serde_json::from_str(text).unwrap();
+            let heartbeat: FelixHeartbeat = serde_json::from_str(text).unwrap();
             assert_eq!(serde_json::to_string(&heartbeat).unwrap(), text);
         }
         for (text, state) in [

@@ -4,12 +4,12 @@
 //! are never stored, policies store their name in an annotation, and objects of older versions lack fields
 //! that are always set today.
 
-use crate::ipam::{Block, BlockAffinity, Handle, IpamConfig};
+use crate::ipam::{AddressBlock, AddressHandle, BlockAffinity, IpamConfig};
 use crate::kinds::{DEFAULT_TIER, TIER_LABEL};
-use crate::kubernetes::{EndpointSlice, Service};
+use crate::kubernetes::{EndpointSlice, KubernetesService};
 use crate::object::DecodeError;
-use crate::status::{EndpointStatus, Heartbeat};
-use crate::{Key, Kind, Resource};
+use crate::status::{EndpointStatus, FelixHeartbeat};
+use crate::{Kind, Resource, StoreKey};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value as Json, json};
 
@@ -18,17 +18,17 @@ const NAME_ANNOTATION: &str = "projectcalico.org/metadata";
 
 /// The value of any datastore entry.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Value {
+pub enum StoreValue {
     Resource(Resource),
-    Block(Block),
+    Block(AddressBlock),
     BlockAffinity(BlockAffinity),
-    Handle(Handle),
+    Handle(AddressHandle),
     IpamConfig(IpamConfig),
-    Heartbeat(Heartbeat),
+    Heartbeat(FelixHeartbeat),
     EndpointStatus(EndpointStatus),
     EndpointSlice(EndpointSlice),
     /// Boxed, because it would make every value larger.
-    Service(Box<Service>),
+    Service(Box<KubernetesService>),
     /// Uninterpreted bytes, under keys that are read but not decoded.
     Raw(Vec<u8>),
 }
@@ -42,48 +42,52 @@ pub enum ValueError {
     Resource(#[from] DecodeError),
 }
 
-impl Value {
+impl StoreValue {
     /// Decodes the bytes stored under a key.
-    pub fn decode(key: &Key, bytes: &[u8]) -> Result<Value, ValueError> {
+    pub fn decode(key: &StoreKey, bytes: &[u8]) -> Result<StoreValue, ValueError> {
         Ok(match key {
-            Key::Resource { kind, namespace, name } => {
-                Value::Resource(decode_resource(*kind, namespace, name, read(bytes)?)?)
+            StoreKey::Resource { kind, namespace, name } => {
+                StoreValue::Resource(decode_resource(*kind, namespace, name, read(bytes)?)?)
             }
-            Key::Block { .. } => Value::Block(read(bytes)?),
-            Key::BlockAffinity { .. } if bytes.is_empty() => Value::BlockAffinity(BlockAffinity::default()),
-            Key::BlockAffinity { .. } => Value::BlockAffinity(read(bytes)?),
-            Key::Handle { .. } => Value::Handle(read(bytes)?),
-            Key::IpamConfig => Value::IpamConfig(read(bytes)?),
-            Key::FelixStatus { .. } | Key::FelixLastStatus { .. } => Value::Heartbeat(read(bytes)?),
-            Key::WorkloadEndpointStatus(_) | Key::HostEndpointStatus { .. } => {
-                Value::EndpointStatus(read(bytes)?)
+            StoreKey::Block { .. } => StoreValue::Block(read(bytes)?),
+            StoreKey::BlockAffinity { .. } if bytes.is_empty() => {
+                StoreValue::BlockAffinity(BlockAffinity::default())
             }
-            Key::EndpointSlice { .. } => Value::EndpointSlice(read(bytes)?),
-            Key::Service { .. } => Value::Service(Box::new(read(bytes)?)),
-            Key::IpamHost { .. } | Key::CompactRevision => Value::Raw(bytes.to_vec()),
+            StoreKey::BlockAffinity { .. } => StoreValue::BlockAffinity(read(bytes)?),
+            StoreKey::Handle { .. } => StoreValue::Handle(read(bytes)?),
+            StoreKey::IpamConfig => StoreValue::IpamConfig(read(bytes)?),
+            StoreKey::FelixStatus { .. } | StoreKey::FelixLastStatus { .. } => {
+                StoreValue::Heartbeat(read(bytes)?)
+            }
+            StoreKey::WorkloadEndpointStatus(_) | StoreKey::HostEndpointStatus { .. } => {
+                StoreValue::EndpointStatus(read(bytes)?)
+            }
+            StoreKey::EndpointSlice { .. } => StoreValue::EndpointSlice(read(bytes)?),
+            StoreKey::Service { .. } => StoreValue::Service(Box::new(read(bytes)?)),
+            StoreKey::IpamHost { .. } | StoreKey::CompactRevision => StoreValue::Raw(bytes.to_vec()),
         })
     }
 
     /// Encodes the value for the store.
     pub fn encode(&self) -> Vec<u8> {
         match self {
-            Value::Resource(resource) => write(&encode_resource(resource)),
-            Value::Block(block) => write(block),
-            Value::BlockAffinity(affinity) => write(affinity),
-            Value::Handle(handle) => write(handle),
-            Value::IpamConfig(config) => write(config),
-            Value::Heartbeat(heartbeat) => write(heartbeat),
-            Value::EndpointStatus(status) => write(status),
-            Value::EndpointSlice(slice) => write(slice),
-            Value::Service(service) => write(service),
-            Value::Raw(bytes) => bytes.clone(),
+            StoreValue::Resource(resource) => write(&encode_resource(resource)),
+            StoreValue::Block(block) => write(block),
+            StoreValue::BlockAffinity(affinity) => write(affinity),
+            StoreValue::Handle(handle) => write(handle),
+            StoreValue::IpamConfig(config) => write(config),
+            StoreValue::Heartbeat(heartbeat) => write(heartbeat),
+            StoreValue::EndpointStatus(status) => write(status),
+            StoreValue::EndpointSlice(slice) => write(slice),
+            StoreValue::Service(service) => write(service),
+            StoreValue::Raw(bytes) => bytes.clone(),
         }
     }
 }
 
-impl From<Resource> for Value {
-    fn from(resource: Resource) -> Value {
-        Value::Resource(resource)
+impl From<Resource> for StoreValue {
+    fn from(resource: Resource) -> StoreValue {
+        StoreValue::Resource(resource)
     }
 }
 
@@ -209,18 +213,18 @@ mod tests {
     );
 
     fn decode(kind: Kind, namespace: &str, name: &str, stored: Json) -> Resource {
-        let key = Key::resource(kind, namespace, name);
-        match Value::decode(&key, stored.to_string().as_bytes()) {
-            Ok(Value::Resource(resource)) => resource,
+        let key = StoreKey::resource(kind, namespace, name);
+        match StoreValue::decode(&key, stored.to_string().as_bytes()) {
+            Ok(StoreValue::Resource(resource)) => resource,
             other => panic!("{other:?}"),
         }
     }
 
     #[test]
     fn a_policy_is_stored_the_same_to_the_byte() {
-        let key = Key::resource(Kind::GlobalNetworkPolicy, "", "deny-metadata");
-        let value = Value::decode(&key, POLICY.as_bytes()).unwrap();
-        let Value::Resource(resource) = &value else { panic!("{value:?}") };
+        let key = StoreKey::resource(Kind::GlobalNetworkPolicy, "", "deny-metadata");
+        let value = StoreValue::decode(&key, POLICY.as_bytes()).unwrap();
+        let StoreValue::Resource(resource) = &value else { panic!("{value:?}") };
         assert!(resource.metadata().annotations.is_empty());
         assert_eq!(resource.metadata().name, "deny-metadata");
         assert_eq!(String::from_utf8(value.encode()).unwrap(), POLICY);
@@ -228,11 +232,11 @@ mod tests {
 
     #[test]
     fn of_a_field_that_is_named_twice_the_last_counts() {
-        let key = Key::Handle { id: "h".to_owned() };
-        let once = Value::decode(&key, br#"{"handleID":"h","block":{"10.0.0.0/26":2},"deleted":false}"#);
+        let key = StoreKey::Handle { id: "h".to_owned() };
+        let once = StoreValue::decode(&key, br#"{"handleID":"h","block":{"10.0.0.0/26":2},"deleted":false}"#);
         let twice = br#"{"handleID":"x","block":{"10.0.0.0/26":1},"handleID":"h","block":{"10.0.0.0/26":2},"deleted":false}"#;
-        assert_eq!(Value::decode(&key, twice).unwrap(), once.unwrap());
-        let wrong = Value::decode(&key, br#"{"block":1,"block":2}"#).unwrap_err();
+        assert_eq!(StoreValue::decode(&key, twice).unwrap(), once.unwrap());
+        let wrong = StoreValue::decode(&key, br#"{"block":1,"block":2}"#).unwrap_err();
         assert!(wrong.to_string().contains("invalid type"), "{wrong}");
     }
 
@@ -242,7 +246,7 @@ mod tests {
         pool.metadata_mut().name = "p".to_owned();
         pool.metadata_mut().resource_version = "17".to_owned();
         pool.metadata_mut().self_link = "/x".to_owned();
-        let text = String::from_utf8(Value::from(pool).encode()).unwrap();
+        let text = String::from_utf8(StoreValue::from(pool).encode()).unwrap();
         assert!(!text.contains("resourceVersion") && !text.contains("selfLink"), "{text}");
     }
 
@@ -295,7 +299,7 @@ mod tests {
             "spec": {"state": "confirmed", "node": "n1", "type": "host", "cidr": "10.65.3.0/26", "deleted": "false"}});
         let affinity = decode(Kind::BlockAffinity, "", "a", stored.clone());
         assert_eq!(affinity.to_value().pointer("/spec/deleted"), None);
-        assert_eq!(String::from_utf8(Value::from(affinity).encode()).unwrap(), stored.to_string());
+        assert_eq!(String::from_utf8(StoreValue::from(affinity).encode()).unwrap(), stored.to_string());
         let deleted = decode(Kind::BlockAffinity, "", "a", json!({"spec": {"deleted": "true"}}));
         assert_eq!(deleted.to_value().pointer("/spec/deleted"), Some(&json!(true)));
     }
@@ -317,46 +321,52 @@ mod tests {
         let stored = json!({"kind": "BGPPeer", "apiVersion": "projectcalico.org/v3", "metadata": {"name": "p"},
             "spec": {"peerIP": "192.0.2.1", "asNumber": 64512, "fromTheFuture": {"n": 1}}});
         let peer = decode(Kind::BGPPeer, "", "p", stored.clone());
-        assert_eq!(String::from_utf8(Value::from(peer).encode()).unwrap(), stored.to_string());
+        assert_eq!(String::from_utf8(StoreValue::from(peer).encode()).unwrap(), stored.to_string());
     }
 
     #[test]
     fn ampersands_are_escaped_like_the_reference_does() {
         let mut policy = Resource::new(Kind::GlobalNetworkPolicy);
         policy.metadata_mut().annotations.insert("note".to_owned(), "<a> && 'b'".to_owned());
-        let text = String::from_utf8(Value::from(policy).encode()).unwrap();
+        let text = String::from_utf8(StoreValue::from(policy).encode()).unwrap();
         assert!(text.contains(r#""note":"\u003ca\u003e \u0026\u0026 'b'""#), "{text}");
     }
 
     #[test]
     fn each_key_has_its_type_of_value() {
         let cidr = "10.65.3.0/26".parse().unwrap();
-        let affinity = Key::BlockAffinity { affinity: AffinityType::Host, owner: "n1".to_owned(), cidr };
-        let status = Key::FelixStatus { region: String::new(), host: "n1".to_owned() };
-        let endpoint = Key::HostEndpointStatus { host: "n1".to_owned(), endpoint: "eth0".to_owned() };
+        let affinity = StoreKey::BlockAffinity { affinity: AffinityType::Host, owner: "n1".to_owned(), cidr };
+        let status = StoreKey::FelixStatus { region: String::new(), host: "n1".to_owned() };
+        let endpoint = StoreKey::HostEndpointStatus { host: "n1".to_owned(), endpoint: "eth0".to_owned() };
         for (key, text) in [
-            (Key::Handle { id: "h".to_owned() }, r#"{"block":{"10.65.3.0/26":1},"deleted":false}"#),
+            (StoreKey::Handle { id: "h".to_owned() }, r#"{"block":{"10.65.3.0/26":1},"deleted":false}"#),
             (affinity.clone(), r#"{"state":"pending","deleted":false}"#),
-            (Key::IpamConfig, r#"{"auto_allocate_blocks":true}"#),
+            (StoreKey::IpamConfig, r#"{"auto_allocate_blocks":true}"#),
             (status, r#"{"time":"2026-03-01T10:20:30Z","uptime":12.5,"first_update":true}"#),
             (endpoint, r#"{"status":"up"}"#),
-            (Key::CompactRevision, "1234"),
+            (StoreKey::CompactRevision, "1234"),
         ] {
-            let value = Value::decode(&key, text.as_bytes()).unwrap_or_else(|error| panic!("{key}: {error}"));
+            let value =
+                StoreValue::decode(&key, text.as_bytes()).unwrap_or_else(|error| panic!("{key}: {error}"));
             assert_eq!(String::from_utf8(value.encode()).unwrap(), text, "{key}");
         }
-        assert_eq!(Value::decode(&affinity, b"").unwrap(), Value::BlockAffinity(BlockAffinity::default()));
+        assert_eq!(
+            StoreValue::decode(&affinity, b"").unwrap(),
+            StoreValue::BlockAffinity(BlockAffinity::default())
+        );
     }
 
     #[test]
     fn garbage_is_an_error_with_a_reason() {
-        let pool = Key::resource(Kind::IPPool, "", "p");
+        let pool = StoreKey::resource(Kind::IPPool, "", "p");
         for bytes in [&b""[..], b"nonsense", b"[]", b"\xff\xfe", br#"{"metadata":[]}"#, br#"{"spec":"x"}"#] {
-            let error = Value::decode(&pool, bytes).unwrap_err();
+            let error = StoreValue::decode(&pool, bytes).unwrap_err();
             assert!(!error.to_string().is_empty());
-            assert!(Value::decode(&Key::Block { cidr: "10.0.0.0/26".parse().unwrap() }, bytes).is_err());
+            assert!(
+                StoreValue::decode(&StoreKey::Block { cidr: "10.0.0.0/26".parse().unwrap() }, bytes).is_err()
+            );
         }
         let deep = "[".repeat(100_000);
-        assert!(Value::decode(&pool, deep.as_bytes()).is_err());
+        assert!(StoreValue::decode(&pool, deep.as_bytes()).is_err());
     }
 }

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
-use tortie_model::{Key, Kind, Resource, Value, codec};
+use tortie_model::{Kind, Resource, StoreKey, StoreValue, codec};
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples")
@@ -29,9 +29,9 @@ fn read(file: &Path) -> Vec<Resource> {
         .collect()
 }
 
-fn key_of(resource: &Resource) -> Key {
+fn key_of(resource: &Resource) -> StoreKey {
     let meta = resource.metadata();
-    Key::resource(resource.kind(), &meta.namespace, &meta.name)
+    StoreKey::resource(resource.kind(), &meta.namespace, &meta.name)
 }
 
 /// Sets defaults, validates and encodes an example, and decodes it again.
@@ -45,9 +45,13 @@ fn survives(file: &Path, mut resource: Resource) {
     resource.set_defaults();
     resource.validate().unwrap_or_else(|error| panic!("{file:?}: {error}"));
     let key = key_of(&resource);
-    let bytes = Value::from(resource.clone()).encode();
-    let stored = Value::decode(&key, &bytes).unwrap_or_else(|error| panic!("{file:?}: {error}"));
-    assert_eq!(stored, Value::Resource(resource.clone()), "{file:?}: what is stored reads back the same");
+    let bytes = StoreValue::from(resource.clone()).encode();
+    let stored = StoreValue::decode(&key, &bytes).unwrap_or_else(|error| panic!("{file:?}: {error}"));
+    assert_eq!(
+        stored,
+        StoreValue::Resource(resource.clone()),
+        "{file:?}: what is stored reads back the same"
+    );
     assert_eq!(stored.encode(), bytes, "{file:?}: what is read back is stored the same to the byte");
     let yaml = codec::to_yaml(&resource.to_value());
     let again = codec::documents(yaml.as_bytes()).unwrap();

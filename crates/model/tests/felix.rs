@@ -8,7 +8,7 @@ mod admission;
 use serde_json::{Value, json};
 use std::collections::HashSet;
 use tortie_model::kinds::FelixConfigurationSpec;
-use tortie_model::scalar::Duration;
+use tortie_model::scalar::GoDuration;
 use tortie_model::schema::{admission_policies, json_schema};
 use tortie_model::{Kind, Resource};
 

@@ -4,7 +4,7 @@ use proptest::collection::{btree_map, vec};
 use proptest::option;
 use proptest::prelude::*;
 use tortie_model::kinds::*;
-use tortie_model::scalar::{Float, Port, Protocol};
+use tortie_model::scalar::{CalicoFloat, Port, Protocol};
 use tortie_model::{ObjectMeta, Resource, codec};
 
 fn nets(v6: bool) -> impl Strategy<Value = Vec<String>> {
@@ -95,9 +95,9 @@ fn rule() -> impl Strategy<Value = Rule> {
     })
 }
 
-fn order() -> impl Strategy<Value = Option<Float>> {
+fn order() -> impl Strategy<Value = Option<CalicoFloat>> {
     option::of(prop_oneof![(-1000..1000i32).prop_map(f64::from), -1e6..1e6f64])
-        .prop_map(|order| order.map(Float))
+        .prop_map(|order| order.map(CalicoFloat))
 }
 
 fn policy() -> impl Strategy<Value = GlobalNetworkPolicy> {

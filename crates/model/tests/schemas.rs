@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use proptest::sample::{Index, select};
 use serde_json::{Map, Value, json};
 use std::sync::LazyLock;
-use tortie_model::scalar::Duration;
+use tortie_model::scalar::GoDuration;
 use tortie_model::schema::{admission_policies, json_schema};
 use tortie_model::{Kind, Resource, codec, schema};
 
@@ -263,10 +263,10 @@ fn plant(object: &mut Value, schema: &Value, path: &[&str], value: Value) {
     plant(&mut object[*key], &schema["properties"][*key], rest, value);
 }
 
-type Places = Vec<(Value, Vec<(String, Value)>)>;
+type ExampleLeaves = Vec<(Value, Vec<(String, Value)>)>;
 
 /// The examples, each with the leaves of its spec.
-static PLACES: LazyLock<Places> = LazyLock::new(|| {
+static PLACES: LazyLock<ExampleLeaves> = LazyLock::new(|| {
     let place = |example: Value| {
         let mut found = Vec::new();
         leaves(&schema_of(&example)["properties"]["spec"], "spec", &mut found);

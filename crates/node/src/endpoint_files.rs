@@ -4,7 +4,7 @@ use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
-use tortie_plan::{Workload, WorkloadId};
+use tortie_plan::{PlannedWorkload, WorkloadId};
 
 #[derive(Debug)]
 pub struct EndpointFiles {
@@ -16,7 +16,7 @@ pub struct EndpointFiles {
 /// The JSON contents of a status file.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Contents<'a> {
+struct EndpointFileContents<'a> {
     iface_name: &'a str,
     mac: String,
     ipv4_nets: Vec<String>,
@@ -46,7 +46,7 @@ impl EndpointFiles {
     }
 
     /// Writes the file of an endpoint that is up, if its contents changed.
-    pub fn put(&mut self, id: &WorkloadId, workload: &Workload) -> io::Result<()> {
+    pub fn put(&mut self, id: &WorkloadId, workload: &PlannedWorkload) -> io::Result<()> {
         let (name, text) = (name(id), text(workload)?);
         if self.present.get(&name) == Some(&Some(text.clone())) {
             return Ok(());
@@ -103,14 +103,14 @@ fn escaped(text: &str) -> String {
     out
 }
 
-fn text(workload: &Workload) -> io::Result<String> {
+fn text(workload: &PlannedWorkload) -> io::Result<String> {
     let nets = |v4: bool| {
         let length = if v4 { 32 } else { 128 };
         let family = workload.addresses.iter().filter(|address| address.is_ipv4() == v4);
         family.map(|address| format!("{address}/{length}")).collect()
     };
     let mac = workload.mac.map(|mac| mac.map(|byte| format!("{byte:02x}")).join(":"));
-    let contents = Contents {
+    let contents = EndpointFileContents {
         iface_name: &workload.interface,
         mac: mac.unwrap_or_default(),
         ipv4_nets: nets(true),
@@ -136,11 +136,11 @@ mod tests {
     #[test]
     fn files_come_and_go_with_their_endpoints() {
         let dir = tempfile::tempdir().unwrap();
-        let workload = Workload {
+        let workload = PlannedWorkload {
             interface: "cali1".into(),
             mac: Some([2, 0, 0, 0, 0, 1]),
             addresses: vec!["10.0.0.1".parse().unwrap(), "fd00::1".parse().unwrap()],
-            ..Workload::default()
+            ..PlannedWorkload::default()
         };
         let mut files = EndpointFiles::open(dir.path()).unwrap();
         files.put(&id("shop/cart-0"), &workload).unwrap();

@@ -11,7 +11,7 @@ pub use wanted::hit;
 #[cfg(feature = "failpoints")]
 pub fn with_faults(host: Netns) -> Netns {
     match std::env::var_os("TORTIE_FAULTS") {
-        Some(file) => host.with_faults(tortie_dataplane::Faults::listed_in(file)),
+        Some(file) => host.with_faults(tortie_dataplane::KernelFaults::listed_in(file)),
         None => host,
     }
 }
@@ -36,18 +36,20 @@ mod wanted {
     const PAUSE: Duration = Duration::from_millis(5);
 
     /// The parsed variable TORTIE_FAILPOINT.
-    struct Wanted {
+    struct FailpointRequest {
         place: String,
         /// The daemon creates this file when it reaches the failpoint for the first time, and continues when the file
         /// has been removed. Without a file, the daemon aborts.
         held_by: Option<PathBuf>,
     }
 
-    static WANTED: LazyLock<Option<Wanted>> = LazyLock::new(|| {
+    static WANTED: LazyLock<Option<FailpointRequest>> = LazyLock::new(|| {
         let text = std::env::var("TORTIE_FAILPOINT").ok()?;
         Some(match text.split_once(':') {
-            Some((place, file)) => Wanted { place: place.to_owned(), held_by: Some(PathBuf::from(file)) },
-            None => Wanted { place: text, held_by: None },
+            Some((place, file)) => {
+                FailpointRequest { place: place.to_owned(), held_by: Some(PathBuf::from(file)) }
+            }
+            None => FailpointRequest { place: text, held_by: None },
         })
     });
     static HELD: AtomicBool = AtomicBool::new(false);

@@ -1,13 +1,13 @@
 //! Selects the source of this node's feed: a hub if the settings name one (the Typha parameters), else the datastore.
 
 use std::sync::Arc;
-use tortie_compute::Parameters;
+use tortie_compute::NodeParameters;
 use tortie_http::liveness::Liveness;
 use tortie_hub::certificates::NodeCertificates;
-use tortie_hub::client::{self, AddressError, Hubs, Options, Service};
-use tortie_hub::tls::{ClientTls, Identity, Incomplete};
+use tortie_hub::client::{self, HubAddressError, HubClientOptions, HubLocations, HubService};
+use tortie_hub::tls::{ClientTls, HubTlsIdentity, IncompleteTlsIdentity};
 use tortie_model::KeyRange;
-use tortie_store::Client;
+use tortie_store::StoreClient;
 use tortie_store::config::KubernetesTarget;
 use tortie_sync::Feed;
 
@@ -16,15 +16,15 @@ pub const HUB_SECRET_VARIABLE: &str = "TORTIE_HUB_SECRET";
 
 /// Invalid settings for the connection to a hub.
 #[derive(Debug, thiserror::Error)]
-pub enum HubError {
+pub enum HubSettingsError {
     #[error("TyphaAddr (FELIX_TYPHAADDR): {0}")]
-    Address(#[from] AddressError),
+    Address(#[from] HubAddressError),
     #[error(
         "TyphaK8sServiceName (FELIX_TYPHAK8SSERVICENAME): {0:?} is a service of Kubernetes, and no Kubernetes is configured"
     )]
     Service(String),
     #[error("TyphaKeyFile, TyphaCertFile, TyphaCAFile, TyphaCN, TyphaURISAN: {0}")]
-    Identity(#[from] Incomplete),
+    Identity(#[from] IncompleteTlsIdentity),
     #[error("{HUB_SECRET_VARIABLE}: {0:?} is a Secret of Kubernetes, and no Kubernetes is configured")]
     Secret(String),
     #[error(transparent)]
@@ -32,8 +32,8 @@ pub enum HubError {
 }
 
 /// The node's identity and connections that a feed needs.
-pub struct Place<'a> {
-    pub store: &'a Client,
+pub struct FeedContext<'a> {
+    pub store: &'a StoreClient,
     pub node: &'a str,
     /// Connection to Kubernetes, if there is one, and the name of this node's Node object.
     pub kubernetes: Option<&'a KubernetesTarget>,
@@ -43,12 +43,16 @@ pub struct Place<'a> {
     pub liveness: &'a Liveness,
 }
 
-pub fn follow(p: &Parameters, place: &Place<'_>, interests: Vec<KeyRange>) -> Result<Feed, HubError> {
+pub fn follow(
+    p: &NodeParameters,
+    place: &FeedContext<'_>,
+    interests: Vec<KeyRange>,
+) -> Result<Feed, HubSettingsError> {
     let Some(hubs) = hubs(p, place)? else {
         let watches = place.liveness.part("datastore-watch");
         return Ok(tortie_sync::follow(place.store, interests, move || watches.beat()));
     };
-    let mut options = Options::new(place.node, hubs);
+    let mut options = HubClientOptions::new(place.node, hubs);
     // Zero would mean no timeout, so the default applies.
     for (limit, set) in
         [(&mut options.read, p.typha_read_timeout), (&mut options.write, p.typha_write_timeout)]
@@ -57,7 +61,7 @@ pub fn follow(p: &Parameters, place: &Place<'_>, interests: Vec<KeyRange>) -> Re
             *limit = set;
         }
     }
-    let identity = Identity::new(
+    let identity = HubTlsIdentity::new(
         &p.typha_key_file,
         &p.typha_cert_file,
         &p.typha_ca_file,
@@ -71,21 +75,21 @@ pub fn follow(p: &Parameters, place: &Place<'_>, interests: Vec<KeyRange>) -> Re
             let own = NodeCertificates::new(kubernetes.clone(), &p.typha_k8s_namespace, secret);
             Some(Arc::new(ClientTls::own(own)))
         }
-        (None, secret, None) => return Err(HubError::Secret(secret.to_owned())),
+        (None, secret, None) => return Err(HubSettingsError::Secret(secret.to_owned())),
     };
     tracing::info!(hubs = ?options.hubs, "following a hub instead of the datastore");
     Ok(client::follow(options, interests))
 }
 
-fn hubs(p: &Parameters, place: &Place<'_>) -> Result<Option<Hubs>, HubError> {
+fn hubs(p: &NodeParameters, place: &FeedContext<'_>) -> Result<Option<HubLocations>, HubSettingsError> {
     if !p.typha_addr.is_empty() {
-        return Ok(Some(Hubs::parse(&p.typha_addr)?));
+        return Ok(Some(HubLocations::parse(&p.typha_addr)?));
     }
     if p.typha_k8s_service_name.is_empty() {
         return Ok(None);
     }
     let name = p.typha_k8s_service_name.clone();
-    let Some(kubernetes) = place.kubernetes.cloned() else { return Err(HubError::Service(name)) };
+    let Some(kubernetes) = place.kubernetes.cloned() else { return Err(HubSettingsError::Service(name)) };
     let (namespace, node) = (p.typha_k8s_namespace.clone(), place.kubernetes_node.to_owned());
-    Ok(Some(Hubs::Service(Box::new(Service { kubernetes, namespace, name, node }))))
+    Ok(Some(HubLocations::Service(Box::new(HubService { kubernetes, namespace, name, node }))))
 }

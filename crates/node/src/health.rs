@@ -1,7 +1,7 @@
 //! Health of the node by component, for probes, for `tortie` commands and for the CNI STATUS command.
 
 use crate::bgp;
-use crate::state::State;
+use crate::state::NodeState;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use tortie_http::liveness;
@@ -13,7 +13,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Health levels, from best to worst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Level {
+pub enum HealthLevel {
     Ok,
     /// The node works, but the operator should look at the message.
     Warning,
@@ -24,21 +24,21 @@ pub enum Level {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Part {
+pub struct ComponentHealth {
     pub name: String,
-    pub level: Level,
+    pub level: HealthLevel,
     pub message: String,
 }
 
 /// The health of every component of the node, including the healthy ones.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Health {
-    pub parts: Vec<Part>,
+pub struct NodeHealth {
+    pub parts: Vec<ComponentHealth>,
 }
 
-impl Health {
-    pub fn worst(&self) -> Level {
-        self.parts.iter().map(|part| part.level).max().unwrap_or(Level::Ok)
+impl NodeHealth {
+    pub fn worst(&self) -> HealthLevel {
+        self.parts.iter().map(|part| part.level).max().unwrap_or(HealthLevel::Ok)
     }
 
     /// Returns one line per component, including the healthy ones.
@@ -46,8 +46,8 @@ impl Health {
         self.parts.iter().map(|part| format!("{}: {}\n", part.name, part.message)).collect()
     }
 
-    pub async fn of(state: &State) -> Health {
-        let mut parts = Parts::default();
+    pub async fn of(state: &NodeState) -> NodeHealth {
+        let mut parts = ComponentHealthList::default();
         parts.daemon(state);
         parts.datastore(state);
         parts.dataplane(state);
@@ -55,86 +55,90 @@ impl Health {
         parts.mtu(state);
         parts.bgp(state).await;
         for (part, message) in state.warnings() {
-            parts.add(part, Level::Warning, message);
+            parts.add(part, HealthLevel::Warning, message);
         }
         for (object, reason) in state.problems() {
-            parts.add(object, Level::Warning, format!("is not used as it is written: {reason}"));
+            parts.add(object, HealthLevel::Warning, format!("is not used as it is written: {reason}"));
         }
-        Health { parts: parts.0 }
+        NodeHealth { parts: parts.0 }
     }
 }
 
 #[derive(Default)]
-struct Parts(Vec<Part>);
+struct ComponentHealthList(Vec<ComponentHealth>);
 
-impl Parts {
-    fn add(&mut self, name: impl Into<String>, level: Level, message: impl Into<String>) {
+impl ComponentHealthList {
+    fn add(&mut self, name: impl Into<String>, level: HealthLevel, message: impl Into<String>) {
         let printable = |text: String| escape_controls(&text).into_owned();
-        self.0.push(Part { name: printable(name.into()), level, message: printable(message.into()) });
+        self.0.push(ComponentHealth {
+            name: printable(name.into()),
+            level,
+            message: printable(message.into()),
+        });
     }
 
-    fn daemon(&mut self, state: &State) {
+    fn daemon(&mut self, state: &NodeState) {
         let silent = state.liveness.silent(&state.health_timeouts());
         for part in state.liveness.parts() {
             match silent.get(part) {
                 Some(silence) => {
                     let message = format!("{}; restart the node", liveness::describe(*silence));
-                    self.add(part, Level::NotLive, message);
+                    self.add(part, HealthLevel::NotLive, message);
                 }
-                None => self.add(part, Level::Ok, "alive"),
+                None => self.add(part, HealthLevel::Ok, "alive"),
             }
         }
     }
 
     /// Adds the state of the datastore. An outage after the first sync does not make the node unready: the node
     /// continues with the objects that it has.
-    fn datastore(&mut self, state: &State) {
+    fn datastore(&mut self, state: &NodeState) {
         let trouble = state.troubles().remove("datastore");
         match (state.is_in_sync(), trouble) {
             (true, None) if state.is_datastore_locked() => {
-                self.add("datastore", Level::Warning, "locked by ClusterInformation; CNI has to wait");
+                self.add("datastore", HealthLevel::Warning, "locked by ClusterInformation; CNI has to wait");
             }
-            (true, None) => self.add("datastore", Level::Ok, "in sync"),
-            (true, Some(trouble)) => self.add("datastore", Level::Warning, trouble),
-            (false, Some(trouble)) => self.add("datastore", Level::NotReady, trouble),
-            (false, None) => self.add("datastore", Level::NotReady, "not read completely yet"),
+            (true, None) => self.add("datastore", HealthLevel::Ok, "in sync"),
+            (true, Some(trouble)) => self.add("datastore", HealthLevel::Warning, trouble),
+            (false, Some(trouble)) => self.add("datastore", HealthLevel::NotReady, trouble),
+            (false, None) => self.add("datastore", HealthLevel::NotReady, "not read completely yet"),
         }
     }
 
-    fn dataplane(&mut self, state: &State) {
+    fn dataplane(&mut self, state: &NodeState) {
         match (state.troubles().remove("dataplane"), state.is_in_sync()) {
-            (Some(trouble), _) => self.add("dataplane", Level::NotReady, trouble),
-            (None, true) => self.add("dataplane", Level::Ok, "the kernel has the plan"),
-            (None, false) => self.add("dataplane", Level::NotReady, "not started yet"),
+            (Some(trouble), _) => self.add("dataplane", HealthLevel::NotReady, trouble),
+            (None, true) => self.add("dataplane", HealthLevel::Ok, "the kernel has the plan"),
+            (None, false) => self.add("dataplane", HealthLevel::NotReady, "not started yet"),
         }
     }
 
-    fn policy(&mut self, state: &State) {
+    fn policy(&mut self, state: &NodeState) {
         let refused = state.refused();
         match state.troubles().remove(POLICY) {
-            Some(trouble) => self.add(POLICY, Level::NotReady, trouble),
-            None if refused.is_empty() && state.is_in_sync() => self.add(POLICY, Level::Ok, "in force"),
+            Some(trouble) => self.add(POLICY, HealthLevel::NotReady, trouble),
+            None if refused.is_empty() && state.is_in_sync() => self.add(POLICY, HealthLevel::Ok, "in force"),
             None => {}
         }
         for (object, reason) in refused {
             let message = format!("closed, the kernel refuses it: {reason}");
-            self.add(object, Level::Warning, message);
+            self.add(object, HealthLevel::Warning, message);
         }
     }
 
-    fn mtu(&mut self, state: &State) {
+    fn mtu(&mut self, state: &NodeState) {
         if let Some(choice) = state.mtu() {
-            self.add(MTU, Level::Ok, choice.to_string());
+            self.add(MTU, HealthLevel::Ok, choice.to_string());
         }
     }
 
     /// Adds the state of BGP, unless BGP is disabled.
-    async fn bgp(&mut self, state: &State) {
+    async fn bgp(&mut self, state: &NodeState) {
         let mut troubles = state.troubles();
         let trouble = troubles.remove(bgp::BIRD).or_else(|| troubles.remove("bgp"));
         let Some(running) = state.running_bgp().filter(|_| trouble.is_none()) else {
             if let Some(trouble) = trouble {
-                self.add("bgp", Level::NotReady, trouble);
+                self.add("bgp", HealthLevel::NotReady, trouble);
             }
             return;
         };
@@ -145,9 +149,9 @@ impl Parts {
             Err(_) => Err(format!("the BGP speaker has not answered for {} s", PATIENCE.as_secs())),
         };
         match judged {
-            Ok(None) => self.add("bgp", Level::Ok, "ready"),
-            Ok(Some(warning)) => self.add("bgp", Level::Warning, warning),
-            Err(reason) => self.add("bgp", Level::NotReady, reason),
+            Ok(None) => self.add("bgp", HealthLevel::Ok, "ready"),
+            Ok(Some(warning)) => self.add("bgp", HealthLevel::Warning, warning),
+            Err(reason) => self.add("bgp", HealthLevel::NotReady, reason),
         }
     }
 }

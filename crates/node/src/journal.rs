@@ -12,8 +12,8 @@ use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tortie_dataplane::Netns;
-use tortie_ipam::InUse;
-use tortie_model::{Key, Kind};
+use tortie_ipam::AddressesInUse;
+use tortie_model::{Kind, StoreKey};
 
 use crate::cni::CniResult;
 
@@ -26,7 +26,7 @@ pub struct AttachmentId {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Phase {
+pub enum AttachmentPhase {
     /// The ADD has begun and has not been answered. If no request works on it any more, it is undone.
     Adding,
     /// The ADD has been answered. The attachment stays until the runtime sends DEL.
@@ -37,9 +37,9 @@ pub enum Phase {
 
 /// Everything that is needed to undo an attachment, and to repeat the response to its ADD.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Record {
+pub struct AttachmentRecord {
     pub id: AttachmentId,
-    pub phase: Phase,
+    pub phase: AttachmentPhase,
     /// Empty in an adopted record if unknown.
     pub network: String,
     /// Empty in an adopted record if unknown.
@@ -49,7 +49,7 @@ pub struct Record {
     /// Handle in Calico IPAM.
     pub handle: Option<String>,
     /// The other IPAM plugin that assigned the addresses, if any.
-    pub delegate: Option<Delegate>,
+    pub delegate: Option<DelegatedIpam>,
     /// Namespace and name of the endpoint; None if it belongs to a newer attachment.
     pub endpoint: Option<(String, String)>,
     pub result: Option<CniResult>,
@@ -65,17 +65,17 @@ pub struct Record {
     pub workload: Option<serde_json::Value>,
     /// Further networks that the container has joined through this attachment.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub joined: Vec<Joined>,
+    pub joined: Vec<JoinedNetwork>,
 }
 
 /// A network that shares the interface, the addresses and the endpoint of an attachment to another network.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Joined {
+pub struct JoinedNetwork {
     pub network: String,
     /// The interface name in the runtime's request. No such interface exists, unless it is the name of the shared
     /// one.
     pub ifname: String,
-    pub phase: Phase,
+    pub phase: AttachmentPhase,
     /// The profile that the network adds to the endpoint.
     pub profile: String,
     /// The endpoint already had the profile, so it stays when the container leaves the network.
@@ -84,7 +84,7 @@ pub struct Joined {
 
 /// How to call an IPAM plugin other than `calico-ipam`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Delegate {
+pub struct DelegatedIpam {
     pub plugin: String,
     pub config: String,
     pub args: String,
@@ -92,19 +92,19 @@ pub struct Delegate {
 }
 
 #[derive(Debug)]
-pub struct Journal {
+pub struct AttachmentJournal {
     dir: PathBuf,
-    records: Mutex<BTreeMap<AttachmentId, Record>>,
+    records: Mutex<BTreeMap<AttachmentId, AttachmentRecord>>,
 }
 
-impl Record {
-    pub fn endpoint_key(&self) -> Option<Key> {
+impl AttachmentRecord {
+    pub fn endpoint_key(&self) -> Option<StoreKey> {
         let (namespace, name) = self.endpoint.as_ref()?;
-        Some(Key::resource(Kind::WorkloadEndpoint, namespace, name))
+        Some(StoreKey::resource(Kind::WorkloadEndpoint, namespace, name))
     }
 
     /// Returns the further network with this name and interface name.
-    pub fn joined(&self, network: &str, ifname: &str) -> Option<&Joined> {
+    pub fn joined(&self, network: &str, ifname: &str) -> Option<&JoinedNetwork> {
         self.joined.iter().find(|joined| joined.network == network && joined.ifname == ifname)
     }
 
@@ -115,14 +115,14 @@ impl Record {
 
     /// Returns the addresses of the attachment if it is live, else none.
     pub fn addresses(&self) -> impl Iterator<Item = IpAddr> + '_ {
-        let result = self.result.as_ref().filter(|_| self.phase == Phase::Live);
+        let result = self.result.as_ref().filter(|_| self.phase == AttachmentPhase::Live);
         result.into_iter().flat_map(|result| result.ips.iter().map(|ip| ip.address.addr()))
     }
 }
 
-impl Journal {
+impl AttachmentJournal {
     /// Reads the records of an earlier run. An unreadable file is renamed, and its path is logged.
-    pub fn open(dir: &Path) -> io::Result<Journal> {
+    pub fn open(dir: &Path) -> io::Result<AttachmentJournal> {
         fs::create_dir_all(dir)?;
         // Records name every workload of this node and contain configurations of other plugins, so only root may read
         // them.
@@ -144,7 +144,7 @@ impl Journal {
                 .and_then(|bytes| serde_json::from_slice(&bytes).map_err(|error| error.to_string()));
             match read {
                 Ok(record) => {
-                    let record: Record = record;
+                    let record: AttachmentRecord = record;
                     records.insert(record.id.clone(), record);
                 }
                 Err(error) => {
@@ -153,28 +153,28 @@ impl Journal {
                 }
             }
         }
-        Ok(Journal { dir: dir.to_owned(), records: Mutex::new(records) })
+        Ok(AttachmentJournal { dir: dir.to_owned(), records: Mutex::new(records) })
     }
 
-    pub fn get(&self, id: &AttachmentId) -> Option<Record> {
+    pub fn get(&self, id: &AttachmentId) -> Option<AttachmentRecord> {
         self.lock().get(id).cloned()
     }
 
-    pub fn all(&self) -> Vec<Record> {
+    pub fn all(&self) -> Vec<AttachmentRecord> {
         self.lock().values().cloned().collect()
     }
 
-    pub fn find(&self, wanted: impl Fn(&Record) -> bool) -> Option<Record> {
+    pub fn find(&self, wanted: impl Fn(&AttachmentRecord) -> bool) -> Option<AttachmentRecord> {
         self.lock().values().find(|record| wanted(record)).cloned()
     }
 
     /// Adds a record to the copy in memory before it is written to disk, so that concurrent requests see it.
-    pub fn announce(&self, record: &Record) {
+    pub fn announce(&self, record: &AttachmentRecord) {
         self.lock().insert(record.id.clone(), record.clone());
     }
 
     /// Writes a record. With `durable` it survives a power failure, not only the end of the process.
-    pub fn put(&self, record: &Record, durable: bool) -> io::Result<()> {
+    pub fn put(&self, record: &AttachmentRecord, durable: bool) -> io::Result<()> {
         let path = self.path(&record.id);
         let new = path.with_extension("new");
         let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
@@ -200,19 +200,19 @@ impl Journal {
         self.dir.join(format!("{}:{}.json", id.container_id, id.ifname))
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<AttachmentId, Record>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<AttachmentId, AttachmentRecord>> {
         self.records.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Addresses of live attachments count as in use even if they are free in the datastore.
-impl InUse for Journal {
+impl AddressesInUse for AttachmentJournal {
     fn addresses(&self) -> Vec<IpAddr> {
-        self.lock().values().flat_map(Record::addresses).collect()
+        self.lock().values().flat_map(AttachmentRecord::addresses).collect()
     }
 
     fn is_held_by_another(&self, address: IpAddr, handle: Option<&str>) -> bool {
-        let holds = |record: &&Record| record.addresses().any(|held| held == address);
+        let holds = |record: &&AttachmentRecord| record.addresses().any(|held| held == address);
         self.lock().values().filter(holds).any(|record| record.handle.as_deref() != handle)
     }
 }
@@ -221,10 +221,10 @@ impl InUse for Journal {
 mod tests {
     use super::*;
 
-    fn record(container: &str) -> Record {
-        Record {
+    fn record(container: &str) -> AttachmentRecord {
+        AttachmentRecord {
             id: AttachmentId { container_id: container.into(), ifname: "eth0".into() },
-            phase: Phase::Adding,
+            phase: AttachmentPhase::Adding,
             network: "net".into(),
             netns: "/run/netns/x".into(),
             host_interface: "cali1".into(),
@@ -242,17 +242,17 @@ mod tests {
     #[test]
     fn what_was_written_is_there_after_a_restart() {
         let dir = tempfile::tempdir().unwrap();
-        let journal = Journal::open(dir.path()).unwrap();
+        let journal = AttachmentJournal::open(dir.path()).unwrap();
         journal.put(&record("c1"), true).unwrap();
         let mut live = record("c2");
-        live.phase = Phase::Live;
+        live.phase = AttachmentPhase::Live;
         live.result = Some(CniResult::default());
         journal.put(&record("c2"), true).unwrap();
         journal.put(&live, false).unwrap();
         journal.put(&record("c3"), false).unwrap();
         journal.remove(&record("c3").id).unwrap();
         journal.remove(&record("c3").id).unwrap();
-        let again = Journal::open(dir.path()).unwrap();
+        let again = AttachmentJournal::open(dir.path()).unwrap();
         assert_eq!(again.all(), [record("c1"), live]);
     }
 
@@ -260,7 +260,7 @@ mod tests {
     fn records_are_for_root_alone() {
         let dir = tempfile::tempdir().unwrap();
         let place = dir.path().join("attachments");
-        Journal::open(&place).unwrap().put(&record("c1"), true).unwrap();
+        AttachmentJournal::open(&place).unwrap().put(&record("c1"), true).unwrap();
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!((mode(&place), mode(&place.join("c1:eth0.json"))), (0o700, 0o600));
     }
@@ -268,13 +268,13 @@ mod tests {
     #[test]
     fn only_what_lives_is_in_use() {
         let dir = tempfile::tempdir().unwrap();
-        let journal = Journal::open(dir.path()).unwrap();
+        let journal = AttachmentJournal::open(dir.path()).unwrap();
         let result = CniResult::read(&serde_json::json!({"ips": [{"address": "10.0.0.1/32"}]})).unwrap();
         let address = "10.0.0.1".parse().unwrap();
-        let mut live = Record { result: Some(result), ..record("c1") };
+        let mut live = AttachmentRecord { result: Some(result), ..record("c1") };
         journal.put(&live, false).unwrap();
         assert_eq!(journal.addresses(), Vec::<IpAddr>::new());
-        live.phase = Phase::Live;
+        live.phase = AttachmentPhase::Live;
         journal.put(&live, false).unwrap();
         assert_eq!(journal.addresses(), [address]);
         assert!(journal.is_held_by_another(address, Some("net.c2")));
@@ -288,7 +288,7 @@ mod tests {
         fs::write(dir.path().join("c1:eth0.new"), "{").unwrap();
         fs::write(dir.path().join("c2:eth0.json"), "{").unwrap();
         fs::write(dir.path().join("notes.txt"), "x").unwrap();
-        assert!(Journal::open(dir.path()).unwrap().all().is_empty());
+        assert!(AttachmentJournal::open(dir.path()).unwrap().all().is_empty());
         assert!(dir.path().join("c2:eth0.unreadable").exists());
         assert!(!dir.path().join("c1:eth0.new").exists());
     }

@@ -1,13 +1,13 @@
 //! Sets the NetworkUnavailable condition of this node's Node object in Kubernetes and removes the start-up taint.
 
 use crate::health::POLICY;
-use crate::state::State;
+use crate::state::NodeState;
 use jiff::Timestamp;
 use std::sync::Arc;
 use std::time::Duration;
-use tortie_store::Limits;
+use tortie_store::StoreLimits;
 use tortie_store::config::KubernetesTarget;
-use tortie_store::orchestrator::{Condition, Orchestrator};
+use tortie_store::orchestrator::{NodeCondition, OrchestratorClient};
 
 /// Interval between checks whether the condition has to change.
 const PAUSE: Duration = Duration::from_secs(5);
@@ -15,9 +15,13 @@ const PAUSE: Duration = Duration::from_secs(5);
 const PATIENCE: Duration = Duration::from_secs(3);
 const KIND: &str = "NetworkUnavailable";
 
-const UP: Condition<'static> =
-    Condition { kind: KIND, status: false, reason: "CalicoIsUp", message: "Calico is running on this node" };
-const DOWN: Condition<'static> = Condition {
+const UP: NodeCondition<'static> = NodeCondition {
+    kind: KIND,
+    status: false,
+    reason: "CalicoIsUp",
+    message: "Calico is running on this node",
+};
+const DOWN: NodeCondition<'static> = NodeCondition {
     kind: KIND,
     status: true,
     reason: "CalicoIsDown",
@@ -26,7 +30,7 @@ const DOWN: Condition<'static> = Condition {
 
 /// Sets the condition when the network is available, and when it is not because policy is not in force. The scheduler
 /// keeps pods away from a node while the condition is true or while the node has the start-up taint.
-pub async fn follow(target: KubernetesTarget, node: String, taint: String, state: Arc<State>) {
+pub async fn follow(target: KubernetesTarget, node: String, taint: String, state: Arc<NodeState>) {
     let mut said: Option<Option<String>> = None;
     let mut failed = false;
     loop {
@@ -36,7 +40,7 @@ pub async fn follow(target: KubernetesTarget, node: String, taint: String, state
             let outcome = match &message {
                 Some(message) => {
                     let reason = "PolicyNotInForce";
-                    say(&target, &node, Condition { kind: KIND, status: true, reason, message }).await
+                    say(&target, &node, NodeCondition { kind: KIND, status: true, reason, message }).await
                 }
                 None => say_ready(&target, &node, &taint).await,
             };
@@ -61,16 +65,22 @@ pub async fn say_down(target: &KubernetesTarget, node: &str) {
     }
 }
 
-async fn say_ready(target: &KubernetesTarget, node: &str, taint: &str) -> tortie_store::Result<()> {
+async fn say_ready(target: &KubernetesTarget, node: &str, taint: &str) -> tortie_store::StoreResult<()> {
     say(target, node, UP).await?;
     match taint {
         "" => Ok(()),
-        key => Orchestrator::connect(target, Limits::default()).await?.remove_taint(node, key).await,
+        key => {
+            OrchestratorClient::connect(target, StoreLimits::default()).await?.remove_taint(node, key).await
+        }
     }
 }
 
-async fn say(target: &KubernetesTarget, node: &str, condition: Condition<'_>) -> tortie_store::Result<()> {
-    let orchestrator = Orchestrator::connect(target, Limits::default()).await?;
+async fn say(
+    target: &KubernetesTarget,
+    node: &str,
+    condition: NodeCondition<'_>,
+) -> tortie_store::StoreResult<()> {
+    let orchestrator = OrchestratorClient::connect(target, StoreLimits::default()).await?;
     // Kubernetes timestamps have whole seconds.
     let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
     orchestrator.set_condition(node, condition, &now).await

@@ -6,16 +6,16 @@
 //! this.
 
 use crate::install;
-use crate::journal::{Journal, Record};
+use crate::journal::{AttachmentJournal, AttachmentRecord};
 use crate::lock::DirLock;
 use crate::options::NodeArgs;
-use crate::startup::Variables;
+use crate::startup::EnvironmentVariables;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use tortie_compute::{Compute, Environment};
-use tortie_dataplane::{Dataplane, MissingGuard, Netns, pod};
-use tortie_plan::{Plan, Settings};
+use tortie_compute::{ParameterEnvironment, PlanCompute};
+use tortie_dataplane::{DataplaneHandle, MissingGuard, Netns, pod};
+use tortie_plan::{DataplaneSettings, NodePlan};
 use tortie_store::config::settings_file;
 
 /// Time for a daemon that has just ended to finish its last change, and for the kernel's notifications about our own
@@ -26,7 +26,7 @@ const FELIX_POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 /// How to treat the network of running containers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LivePods {
+pub enum LivePodHandling {
     /// They keep their network, for the software that takes the host over.
     Kept,
     /// Their interfaces, routes and tunnels are removed.
@@ -50,14 +50,18 @@ pub enum PolicyHandover {
     waited.as_secs(),
     list_guards(missing)
 )]
-pub struct FelixMissing {
+pub struct FelixNotReady {
     waited: Duration,
     missing: Vec<MissingGuard>,
 }
 
 /// Decommissions a host whose daemon does not run. Fails if the daemon runs, because it would restore everything.
 /// Returns one line for each item that was removed, or that another program has replaced.
-pub async fn leave(args: &NodeArgs, pods: LivePods, handover: PolicyHandover) -> Result<Vec<String>, String> {
+pub async fn leave(
+    args: &NodeArgs,
+    pods: LivePodHandling,
+    handover: PolicyHandover,
+) -> Result<Vec<String>, String> {
     let mut dirs = vec![&args.state_dir];
     dirs.extend(Some(&args.run_dir).filter(|dir| **dir != args.state_dir));
     dirs.retain(|dir| dir.is_dir());
@@ -66,7 +70,7 @@ pub async fn leave(args: &NodeArgs, pods: LivePods, handover: PolicyHandover) ->
         .map(|dir| DirLock::acquire(dir))
         .collect::<Result<_, _>>()
         .map_err(|error| error.to_string())?;
-    if let (LivePods::Kept, PolicyHandover::ToFelix(limit)) = (pods, handover) {
+    if let (LivePodHandling::Kept, PolicyHandover::ToFelix(limit)) = (pods, handover) {
         await_felix(limit).await?;
     }
     let mut removed = clean(args, pods).await?;
@@ -86,7 +90,7 @@ pub async fn await_felix(limit: Duration) -> Result<(), String> {
         let expired = started.elapsed() >= limit;
         match tortie_dataplane::missing_guards(&host).await {
             Ok(missing) if missing.is_empty() => return Ok(()),
-            Ok(missing) if expired => return Err(FelixMissing { waited: limit, missing }.to_string()),
+            Ok(missing) if expired => return Err(FelixNotReady { waited: limit, missing }.to_string()),
             Err(error) if expired => return Err(format!("{error}; nothing was removed")),
             Ok(missing) if !std::mem::replace(&mut logged, true) => tracing::info!(
                 missing = list_guards(&missing),
@@ -108,9 +112,9 @@ fn list_guards(missing: &[MissingGuard]) -> String {
     shown.join(", ") + &more
 }
 
-/// Removes policy, files and, with [`LivePods::CutOff`], the network of live pods. Continues after failures and
+/// Removes policy, files and, with [`LivePodHandling::CutOff`], the network of live pods. Continues after failures and
 /// returns all of them. The caller holds the locks of the directories.
-pub(crate) async fn clean(args: &NodeArgs, pods: LivePods) -> Result<Vec<String>, String> {
+pub(crate) async fn clean(args: &NodeArgs, pods: LivePodHandling) -> Result<Vec<String>, String> {
     let (mut removed, mut failures) = (Vec::new(), Vec::new());
     // Remove the plugins first, so that no runtime calls a plugin whose daemon is gone.
     match install::remove(&args.state_dir) {
@@ -134,9 +138,9 @@ pub(crate) async fn clean(args: &NodeArgs, pods: LivePods) -> Result<Vec<String>
     }
 }
 
-async fn clear_kernel(args: &NodeArgs, pods: LivePods) -> Result<(), String> {
+async fn clear_kernel(args: &NodeArgs, pods: LivePodHandling) -> Result<(), String> {
     let host = Netns::current().map_err(|error| error.to_string())?;
-    if pods == LivePods::CutOff {
+    if pods == LivePodHandling::CutOff {
         cut_off(args, &host).await?;
     }
     tortie_dataplane::remove_policy(&host).await.map_err(|error| error.to_string())
@@ -144,18 +148,18 @@ async fn clear_kernel(args: &NodeArgs, pods: LivePods) -> Result<(), String> {
 
 /// Removes the interfaces of running containers, the routes and the tunnels.
 async fn cut_off(args: &NodeArgs, host: &Netns) -> Result<(), String> {
-    let attached = Journal::open(&args.journal_dir()).map_err(|error| error.to_string())?.all();
+    let attached = AttachmentJournal::open(&args.journal_dir()).map_err(|error| error.to_string())?.all();
     let cleared = async {
-        let ours = |record: &&Record| !record.chained && !record.host_interface.is_empty();
+        let ours = |record: &&AttachmentRecord| !record.chained && !record.host_interface.is_empty();
         for record in attached.iter().filter(ours) {
             pod::detach(host, None, &record.id.ifname, record.host_interface.as_str()).await?;
         }
-        let (dataplane, _reports) = Dataplane::start(host.clone(), settings(args)).await?;
-        let nothing = Plan { learnt_complete: true, ..Plan::default() };
+        let (dataplane, _reports) = DataplaneHandle::start(host.clone(), settings(args)).await?;
+        let nothing = NodePlan { learnt_complete: true, ..NodePlan::default() };
         let outcome = dataplane.replace(nothing).await?;
         tokio::time::sleep(SETTLE).await;
         dataplane.stop().await;
-        Ok::<_, tortie_dataplane::Error>(outcome.failures)
+        Ok::<_, tortie_dataplane::DataplaneError>(outcome.failures)
     };
     let failures = cleared.await.map_err(|error| error.to_string())?;
     let named: Vec<String> =
@@ -172,17 +176,17 @@ pub fn interface_prefixes(args: &NodeArgs) -> Vec<String> {
 }
 
 /// Returns the settings that the daemon used, as far as they are stored on this host.
-fn settings(args: &NodeArgs) -> Settings {
+fn settings(args: &NodeArgs) -> DataplaneSettings {
     let file = settings_file::read(&args.settings_file()).unwrap_or_default();
-    let environment = Environment::new(Variables::of_process().0, file);
+    let environment = ParameterEnvironment::new(EnvironmentVariables::of_process().0, file);
     // Leave the forwarding sysctls alone: other software may need them.
-    Settings { ip_forwarding: false, ..Compute::new("", environment).settings().clone() }
+    DataplaneSettings { ip_forwarding: false, ..PlanCompute::new("", environment).settings().clone() }
 }
 
 /// Returns the files and directories to remove, other than those that the installer wrote.
-fn files(args: &NodeArgs, pods: LivePods) -> Vec<PathBuf> {
+fn files(args: &NodeArgs, pods: LivePodHandling) -> Vec<PathBuf> {
     let mut files = vec![args.journal_dir(), args.socket(), args.query_socket(), args.run_dir.join("bgp")];
-    let to_calico = pods == LivePods::Kept;
+    let to_calico = pods == LivePodHandling::Kept;
     // Files in Calico's own directories stay if Calico takes the host over.
     if !to_calico || args.calico_dir() == args.state_dir {
         files.extend(["nodename", "mtu"].map(|name| args.calico_dir().join(name)));

@@ -54,10 +54,10 @@ pub fn cni_result(bytes: &[u8], version: &str) -> Option<String> {
     Some(result.print(version))
 }
 
-pub use health::{Health, Level, Part};
+pub use health::{ComponentHealth, HealthLevel, NodeHealth};
 pub use install::{CniFiles, FileRemoval, RemovedFile, carry_over, is_readable_network};
-pub use leave::{FelixMissing, LivePods, PolicyHandover, await_felix, interface_prefixes, leave};
-pub use logs::{LogCounters, LogFile, LogSettings, Logs};
+pub use leave::{FelixNotReady, LivePodHandling, PolicyHandover, await_felix, interface_prefixes, leave};
+pub use logs::{LogControl, LogCounters, LogFileSettings, LogSettings};
 pub use options::NodeArgs;
 pub use replay::{ReplayError, core as replay_core, replay, replay_from};
-pub use run::{RunError, run};
+pub use run::{NodeRunError, run};

@@ -3,13 +3,13 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use tortie_compute::{LogSeverity, Parameters};
+use tortie_compute::{LogSeverity, NodeParameters};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogSettings {
     /// Severity of the output to standard error.
     pub screen: LogSeverity,
-    pub file: Option<LogFile>,
+    pub file: Option<LogFileSettings>,
     pub syslog: Option<LogSeverity>,
     /// `logDebugFilenameRegex`: debug lines are logged only from source files that match. Empty means all.
     pub debug_files: String,
@@ -18,7 +18,7 @@ pub struct LogSettings {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LogFile {
+pub struct LogFileSettings {
     pub path: PathBuf,
     pub severity: LogSeverity,
 }
@@ -33,7 +33,7 @@ pub struct LogCounters {
 }
 
 /// The log of the process. The caller of the node creates it, because lines are logged before the settings are known.
-pub trait Logs: Send + Sync {
+pub trait LogControl: Send + Sync {
     /// Applies the settings. Returns the settings that cannot be applied, each with its name and value.
     fn follow(&self, settings: &LogSettings) -> Vec<String>;
 
@@ -43,13 +43,14 @@ pub trait Logs: Send + Sync {
 impl LogSettings {
     /// Derives the log settings. systemd or the container runtime collects standard error, so the log goes to a file
     /// or to syslog only if that is configured. Setting the path or the severity enables the file.
-    pub fn of(parameters: &Parameters) -> LogSettings {
+    pub fn of(parameters: &NodeParameters) -> LogSettings {
         let on = |severity: LogSeverity| severity != LogSeverity::Off;
         let (path, severity) = (&parameters.log_file_path, &parameters.log_severity_file);
         let asked = (path.is_set || severity.is_set) && !path.value.is_empty() && on(severity.value);
         LogSettings {
             screen: parameters.log_severity_screen,
-            file: asked.then(|| LogFile { path: PathBuf::from(&path.value), severity: severity.value }),
+            file: asked
+                .then(|| LogFileSettings { path: PathBuf::from(&path.value), severity: severity.value }),
             syslog: parameters.log_severity_sys.get().copied().filter(|severity| on(*severity)),
             debug_files: parameters.log_debug_filename_regex.clone(),
             keeps_all: parameters.debug_disable_log_dropping,
@@ -61,17 +62,17 @@ impl LogSettings {
 mod tests {
     use super::*;
     use std::collections::BTreeMap;
-    use tortie_compute::Environment;
+    use tortie_compute::ParameterEnvironment;
 
     fn settings(variables: &[(&str, &str)]) -> LogSettings {
         let variables = variables.iter().map(|(name, value)| (format!("FELIX_{name}"), (*value).to_owned()));
-        let environment = Environment::new(variables, []);
-        LogSettings::of(&Parameters::resolve("n1", &BTreeMap::new(), [], &environment))
+        let environment = ParameterEnvironment::new(variables, []);
+        LogSettings::of(&NodeParameters::resolve("n1", &BTreeMap::new(), [], &environment))
     }
 
     #[test]
     fn files_and_syslog_are_asked_for() {
-        let file = |path: &str, severity| Some(LogFile { path: PathBuf::from(path), severity });
+        let file = |path: &str, severity| Some(LogFileSettings { path: PathBuf::from(path), severity });
         let default = settings(&[]);
         assert_eq!((default.file, default.syslog), (None, None));
         let path = settings(&[("LOGFILEPATH", "/var/log/n.log")]);

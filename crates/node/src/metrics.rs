@@ -12,12 +12,12 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use tortie_compute::{Evaluations, Totals};
+use tortie_compute::{EvaluationCounts, ObjectCounts};
 use tortie_dataplane::{EngineStats, PolicyStats};
-use tortie_http::Summary;
+use tortie_http::SummaryMetric;
 
 #[derive(Debug)]
-pub struct Metrics {
+pub struct NodeMetrics {
     registry: Registry,
     pub resync_state: Gauge,
     pub resyncs: Counter,
@@ -40,7 +40,7 @@ pub struct Metrics {
     pub proxied: Gauge,
     pub updates: Counter,
     pub dataplane_failures: Counter,
-    pub apply_time: Summary,
+    pub apply_time: SummaryMetric,
     pub bad_objects: Counter,
     /// Failed attempts to reach the datastore.
     pub datastore_failures: Counter,
@@ -106,8 +106,8 @@ impl TableMetrics {
 pub struct FlowMetrics {
     pub plan_updates: Counter,
     /// Time to process datastore updates into changes of the plan.
-    pub plan_time: Summary,
-    pub batch: Summary,
+    pub plan_time: SummaryMetric,
+    pub batch: SummaryMetric,
     pub first_sync: Gauge<f64, AtomicU64>,
 }
 
@@ -122,9 +122,9 @@ impl FlowMetrics {
     }
 }
 
-impl Metrics {
-    pub fn new(host: &str) -> Metrics {
-        let mut metrics = Metrics {
+impl NodeMetrics {
+    pub fn new(host: &str) -> NodeMetrics {
+        let mut metrics = NodeMetrics {
             registry: Registry::default(),
             resync_state: Gauge::default(),
             resyncs: Counter::default(),
@@ -146,7 +146,7 @@ impl Metrics {
             proxied: Gauge::default(),
             updates: Counter::default(),
             dataplane_failures: Counter::default(),
-            apply_time: Summary::default(),
+            apply_time: SummaryMetric::default(),
             bad_objects: Counter::default(),
             rejected_responses: Counter::default(),
             distrusted_lists: Counter::default(),
@@ -299,7 +299,7 @@ impl Metrics {
     }
 
     /// Sets the gauges and counters that describe the size of the plan.
-    pub fn count(&self, totals: &Totals) {
+    pub fn count(&self, totals: &ObjectCounts) {
         let set = |gauge: &Gauge, number: usize| gauge.set(i64::try_from(number).unwrap_or(i64::MAX));
         for (gauge, number) in [
             (&self.local_endpoints, totals.local_workloads),
@@ -323,7 +323,7 @@ impl Metrics {
         {
             counted(&self.evaluations.get_or_create(&[("result", result.to_owned())]), number);
         }
-        let Evaluations { by_value, by_key, among_all, .. } = totals.evaluations;
+        let EvaluationCounts { by_value, by_key, among_all, .. } = totals.evaluations;
         for (strategy, number) in
             [("label-value", by_value), ("label-name", by_key), ("full-scan", among_all)]
         {
@@ -389,12 +389,12 @@ mod tests {
 
     #[test]
     fn names_are_those_that_dashboards_know() {
-        let metrics = Metrics::new("n1");
-        metrics.count(&Totals {
+        let metrics = NodeMetrics::new("n1");
+        metrics.count(&ObjectCounts {
             active_policies: 7,
             selectors: 5,
             indexed_selectors: 4,
-            ..Totals::default()
+            ..ObjectCounts::default()
         });
         let text = metrics.text();
         for line in [

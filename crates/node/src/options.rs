@@ -70,7 +70,7 @@ pub struct NodeArgs {
     #[arg(long, value_name = "FILE", env = "TORTIE_FELIX_CONFIG")]
     pub felix_config: Option<PathBuf>,
     /// File with the location of the datastore, as for calicoctl
-    #[arg(short, long, value_name = "FILE", default_value = tortie_store::Config::DEFAULT_FILE)]
+    #[arg(short, long, value_name = "FILE", default_value = tortie_store::StoreConfig::DEFAULT_FILE)]
     pub config: PathBuf,
     /// Record the events of this node for `tortie replay`; only the owner can read the file
     #[arg(long, value_name = "FILE", env = "TORTIE_RECORD")]

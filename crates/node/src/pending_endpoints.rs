@@ -1,12 +1,12 @@
 //! Endpoints that the datastore has for this node and that the journal does not know: another program attached them,
 //! for example the CNI plugin of Calico before this node took over. The CNI service adopts them.
 
-use crate::journal::{Journal, Record};
+use crate::journal::{AttachmentJournal, AttachmentRecord};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::mpsc;
 use tortie_model::kinds::WorkloadEndpoint;
-use tortie_model::{FeedEvent, Key, Resource, Value};
+use tortie_model::{FeedEvent, Resource, StoreKey, StoreValue};
 use tortie_sync::Feed;
 
 /// Capacity of the channel to the engine, in addition to that of the feed.
@@ -19,18 +19,18 @@ const CNI_ORCHESTRATORS: [&str; 2] = ["k8s", "cni"];
 
 /// The endpoints that wait for adoption. Clones share them.
 #[derive(Clone, Debug, Default)]
-pub struct PendingEndpoints(Arc<Mutex<Pending>>);
+pub struct PendingEndpoints(Arc<Mutex<PendingEndpointSet>>);
 
 #[derive(Debug, Default)]
-struct Pending {
-    endpoints: BTreeMap<Key, WorkloadEndpoint>,
+struct PendingEndpointSet {
+    endpoints: BTreeMap<StoreKey, WorkloadEndpoint>,
     /// Whether endpoints were left out because of the limit.
     overflowed: bool,
 }
 
 impl PendingEndpoints {
     /// Returns the same feed. Endpoints of `node` are compared with the journal before the consumer receives them.
-    pub fn observe(&self, mut feed: Feed, journal: Arc<Journal>, node: String) -> Feed {
+    pub fn observe(&self, mut feed: Feed, journal: Arc<AttachmentJournal>, node: String) -> Feed {
         let (sender, observed) = mpsc::channel(QUEUE);
         let pending = self.clone();
         tokio::spawn(async move {
@@ -45,13 +45,13 @@ impl PendingEndpoints {
     }
 
     /// Returns the matching endpoints, in the order of their keys.
-    pub fn select(&self, wanted: impl Fn(&WorkloadEndpoint) -> bool) -> Vec<(Key, WorkloadEndpoint)> {
+    pub fn select(&self, wanted: impl Fn(&WorkloadEndpoint) -> bool) -> Vec<(StoreKey, WorkloadEndpoint)> {
         let all = self.lock();
         let selected = all.endpoints.iter().filter(|(_, endpoint)| wanted(endpoint));
         selected.map(|(key, endpoint)| (key.clone(), endpoint.clone())).collect()
     }
 
-    pub fn remove(&self, key: &Key) {
+    pub fn remove(&self, key: &StoreKey) {
         self.lock().endpoints.remove(key);
     }
 
@@ -60,16 +60,23 @@ impl PendingEndpoints {
         self.lock().overflowed
     }
 
-    fn note(&self, event: &FeedEvent, node: &str, is_known: impl Fn(&dyn Fn(&Record) -> bool) -> bool) {
+    fn note(
+        &self,
+        event: &FeedEvent,
+        node: &str,
+        is_known: impl Fn(&dyn Fn(&AttachmentRecord) -> bool) -> bool,
+    ) {
         match event {
-            FeedEvent::Put { key, value: Value::Resource(Resource::WorkloadEndpoint(endpoint)), .. } => {
+            FeedEvent::Put {
+                key, value: StoreValue::Resource(Resource::WorkloadEndpoint(endpoint)), ..
+            } => {
                 let is_candidate = endpoint.spec.node == node
                     && CNI_ORCHESTRATORS.contains(&endpoint.spec.orchestrator.as_str())
                     // The container id is empty for a pod whose network another plugin created.
                     && !endpoint.spec.container_id.is_empty()
                     // A completed pod, or one without a network so far, has no addresses.
                     && !endpoint.spec.ip_networks.is_empty()
-                    && !is_known(&|record: &Record| record.endpoint_key().as_ref() == Some(key));
+                    && !is_known(&|record: &AttachmentRecord| record.endpoint_key().as_ref() == Some(key));
                 let mut pending = self.lock();
                 if !is_candidate {
                     pending.endpoints.remove(key);
@@ -86,7 +93,7 @@ impl PendingEndpoints {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Pending> {
+    fn lock(&self) -> MutexGuard<'_, PendingEndpointSet> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -99,11 +106,11 @@ mod tests {
 
     fn put(number: usize, node: &str, orchestrator: &str, networks: &[&str]) -> FeedEvent {
         let name = format!("{node}-{orchestrator}-c{number}-eth0");
-        let key = Key::resource(Kind::WorkloadEndpoint, "default", &name);
+        let key = StoreKey::resource(Kind::WorkloadEndpoint, "default", &name);
         let object = json!({"metadata": {"name": name, "namespace": "default"}, "spec": {"node": node,
             "orchestrator": orchestrator, "containerID": format!("c{number}"), "pod": format!("c{number}"),
             "endpoint": "eth0", "ipNetworks": networks}});
-        let value = Value::decode(&key, object.to_string().as_bytes()).unwrap();
+        let value = StoreValue::decode(&key, object.to_string().as_bytes()).unwrap();
         FeedEvent::Put { key, value, revision: 7.into() }
     }
 
@@ -129,7 +136,7 @@ mod tests {
         pending.note(&put(1, "n1", "cni", &address), "n1", |_| true);
         assert!(names(&pending).is_empty());
         pending.note(&put(1, "n1", "cni", &address), "n1", |_| false);
-        let key = Key::resource(Kind::WorkloadEndpoint, "default", "n1-cni-c1-eth0");
+        let key = StoreKey::resource(Kind::WorkloadEndpoint, "default", "n1-cni-c1-eth0");
         pending.note(&FeedEvent::Delete { key, revision: 8.into() }, "n1", |_| false);
         assert!(names(&pending).is_empty());
     }

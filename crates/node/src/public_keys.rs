@@ -3,14 +3,14 @@
 //!
 //! A key is published when the device has it, and removed when the device is gone.
 
-use crate::state::State;
+use crate::state::NodeState;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 use tortie_model::kinds::NodeSpec;
 use tortie_plan::TunnelKind;
-use tortie_store::{Error, Resources};
+use tortie_store::{ResourceClient, StoreError};
 
 /// Delay after a failed write.
 const RETRY: Duration = Duration::from_secs(1);
@@ -20,8 +20,8 @@ const WARNING: &str = "public keys";
 /// Keeps the public keys in the Node object equal to those of the devices. Never returns. `changed` signals that
 /// another client may have changed the object.
 pub async fn publish(
-    state: Arc<State>,
-    resources: Resources,
+    state: Arc<NodeState>,
+    resources: ResourceClient,
     name: String,
     mut changed: watch::Receiver<()>,
 ) {
@@ -62,11 +62,15 @@ pub async fn publish(
     }
 }
 
-async fn write(resources: &Resources, name: &str, keys: &BTreeMap<TunnelKind, String>) -> Result<(), Error> {
+async fn write(
+    resources: &ResourceClient,
+    name: &str,
+    keys: &BTreeMap<TunnelKind, String>,
+) -> Result<(), StoreError> {
     let mut node = match resources.get_as::<NodeSpec>("", name).await {
         Ok(node) => node,
         // The Node object was deleted. `changed` signals when it exists again.
-        Err(Error::DoesNotExist { .. }) => return Ok(()),
+        Err(StoreError::DoesNotExist { .. }) => return Ok(()),
         Err(error) => return Err(error),
     };
     let key = |kind| keys.get(&kind).cloned().unwrap_or_default();

@@ -1,9 +1,9 @@
 //! Serves the query socket for `tortie` commands: one JSON request and one JSON response per connection.
 
-use crate::bgp::{self, Backend};
-use crate::health::Health;
-use crate::socket::Socket;
-use crate::state::State;
+use crate::bgp::{self, BgpBackend};
+use crate::health::NodeHealth;
+use crate::socket::DaemonSocket;
+use crate::state::NodeState;
 use serde_json::{Value, json};
 use std::io;
 use std::sync::Arc;
@@ -11,8 +11,8 @@ use std::time::{Duration, SystemTime};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::sync::Semaphore;
-use tortie_bgp::Family;
-use tortie_bgp::core::{PeerState, PeerStatus, RouteStatus};
+use tortie_bgp::BgpFamily;
+use tortie_bgp::core::{BgpPeerState, PeerStatus, RouteStatus};
 
 const LIMIT: u64 = 64 << 10;
 const READ_LIMIT: Duration = Duration::from_secs(10);
@@ -24,13 +24,13 @@ const AT_ONCE: usize = 64;
 /// The BGP backend, its start time and the time of its last configuration change.
 #[derive(Clone, Debug)]
 pub struct RunningBgp {
-    pub backend: Backend,
+    pub backend: BgpBackend,
     pub started: SystemTime,
     pub configured: SystemTime,
 }
 
-pub async fn serve(path: std::path::PathBuf, state: Arc<State>) {
-    let socket = match Socket::bind(&path) {
+pub async fn serve(path: std::path::PathBuf, state: Arc<NodeState>) {
+    let socket = match DaemonSocket::bind(&path) {
         Ok(socket) => socket,
         Err(error) => {
             let path = path.display();
@@ -58,12 +58,14 @@ pub async fn serve(path: std::path::PathBuf, state: Arc<State>) {
     }
 }
 
-async fn converse(mut stream: UnixStream, state: &State) -> io::Result<()> {
+async fn converse(mut stream: UnixStream, state: &NodeState) -> io::Result<()> {
     let mut text = Vec::new();
     tokio::time::timeout(READ_LIMIT, (&mut stream).take(LIMIT).read_to_end(&mut text)).await??;
     let question: Value = serde_json::from_slice(&text).unwrap_or_default();
     let answer = match question["ask"].as_str() {
-        Some("health") => serde_json::to_value(Health::of(state).await).map_err(|error| error.to_string()),
+        Some("health") => {
+            serde_json::to_value(NodeHealth::of(state).await).map_err(|error| error.to_string())
+        }
         Some("bgp peers") => peers(state).await,
         Some("bgp routes") => routes(state).await,
         Some("bgp ready") => ready(state, &question).await,
@@ -77,7 +79,7 @@ async fn converse(mut stream: UnixStream, state: &State) -> io::Result<()> {
 }
 
 /// Returns every parameter with its effective value and the source of that value.
-fn settings(state: &State) -> Value {
+fn settings(state: &NodeState) -> Value {
     let parameters = state.parameters();
     let parameters = parameters.borrow();
     let settings: Vec<Value> = parameters
@@ -94,7 +96,7 @@ fn settings(state: &State) -> Value {
     json!({"settings": settings, "warnings": parameters.warnings()})
 }
 
-fn running_bgp(state: &State) -> Result<RunningBgp, String> {
+fn running_bgp(state: &NodeState) -> Result<RunningBgp, String> {
     let trouble = || {
         let mut troubles = state.troubles();
         troubles.remove(bgp::BIRD).or_else(|| troubles.remove("bgp"))
@@ -102,7 +104,7 @@ fn running_bgp(state: &State) -> Result<RunningBgp, String> {
     state.running_bgp().ok_or_else(|| trouble().unwrap_or_else(|| "this node does not speak BGP".to_owned()))
 }
 
-async fn peers(state: &State) -> Result<Value, String> {
+async fn peers(state: &NodeState) -> Result<Value, String> {
     let running = running_bgp(state)?;
     let status = running.backend.status().await?;
     let peers: Vec<Value> = status.peers.iter().map(|peer| describe(peer, running.started)).collect();
@@ -113,7 +115,7 @@ async fn peers(state: &State) -> Result<Value, String> {
 
 /// Returns whether the sessions of a family (`"v6": true` or `false`) are ready. Sessions may still be incomplete
 /// until `"patience"` seconds after the start of the speaker.
-async fn ready(state: &State, question: &Value) -> Result<Value, String> {
+async fn ready(state: &NodeState, question: &Value) -> Result<Value, String> {
     let status = running_bgp(state)?.backend.status().await?;
     let patience = question["patience"].as_u64().map_or(bgp::PATIENCE, Duration::from_secs);
     bgp::ready(&status, question["v6"].as_bool(), patience).map(|()| json!({"ready": true}))
@@ -136,21 +138,21 @@ fn describe(peer: &PeerStatus, started: SystemTime) -> Value {
     })
 }
 
-fn state_name(state: PeerState) -> &'static str {
+fn state_name(state: BgpPeerState) -> &'static str {
     match state {
-        PeerState::Idle => "Idle",
-        PeerState::Connect => "Connect",
-        PeerState::Active => "Active",
-        PeerState::OpenSent => "OpenSent",
-        PeerState::OpenConfirm => "OpenConfirm",
-        PeerState::Established => "Established",
+        BgpPeerState::Idle => "Idle",
+        BgpPeerState::Connect => "Connect",
+        BgpPeerState::Active => "Active",
+        BgpPeerState::OpenSent => "OpenSent",
+        BgpPeerState::OpenConfirm => "OpenConfirm",
+        BgpPeerState::Established => "Established",
     }
 }
 
-async fn routes(state: &State) -> Result<Value, String> {
+async fn routes(state: &NodeState) -> Result<Value, String> {
     let running = running_bgp(state)?;
     let mut all = Vec::new();
-    for family in Family::ALL {
+    for family in BgpFamily::ALL {
         let routes = running.backend.routes(family).await?;
         all.extend(routes.iter().map(route));
     }

@@ -4,18 +4,18 @@
 //! address to another one. Lost addresses and endpoints are claimed and written again. Addresses that the datastore
 //! assigns to another holder are only reported, because an operator has to decide which holder to remove.
 
-use crate::cni::Service;
-use crate::engine::Held;
-use crate::journal::{Journal, Phase, Record};
-use crate::state::State;
+use crate::cni::CniService;
+use crate::engine::HeldAttachment;
+use crate::journal::{AttachmentJournal, AttachmentPhase, AttachmentRecord};
+use crate::state::NodeState;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use tortie_ipam::owner::attribute;
-use tortie_ipam::{Allocator, Holder, SpecificRequest};
+use tortie_ipam::{AddressHolder, Allocator, SpecificRequest};
 use tortie_model::ipam::AllocationAttribute;
 use tortie_model::kinds::{WorkloadEndpoint, WorkloadEndpointSpec};
-use tortie_model::{ObjectMeta, Resource, Value};
-use tortie_store::{Error, Resources};
+use tortie_model::{ObjectMeta, Resource, StoreValue};
+use tortie_store::{ResourceClient, StoreError};
 
 /// Maximum number of attachments checked in one pass unless a loss is known, to limit the load on the datastore.
 const AT_ONCE: usize = 32;
@@ -26,7 +26,7 @@ const PART: &str = "addresses";
 
 /// Checks the attachments of this node in turn.
 #[derive(Debug)]
-pub struct Reclaim {
+pub struct AttachmentReclaimer {
     node: String,
     /// Index of the first attachment of the next pass.
     next: usize,
@@ -37,50 +37,50 @@ pub struct Reclaim {
 
 /// The write that makes the datastore match the attachment.
 #[derive(Debug, PartialEq)]
-enum Repair {
+enum EndpointRepair {
     Create(Box<WorkloadEndpoint>),
     Update(Box<WorkloadEndpoint>),
 }
 
 /// Returns the live attachments, which are part of the initial plan.
-pub fn held(journal: &Journal, node: &str) -> Vec<Held> {
-    let held = |record: &Record| {
+pub fn held(journal: &AttachmentJournal, node: &str) -> Vec<HeldAttachment> {
+    let held = |record: &AttachmentRecord| {
         let endpoint = endpoint_of(record, node).map(|mut endpoint| {
             if record.chained {
                 // For a chained attachment the datastore may have another interface name.
                 endpoint.spec.interface_name.clone_from(&record.host_interface);
             }
-            Value::Resource(endpoint.into())
+            StoreValue::Resource(endpoint.into())
         });
-        Some(Held { key: record.endpoint_key()?, endpoint })
+        Some(HeldAttachment { key: record.endpoint_key()?, endpoint })
     };
     live(journal).iter().filter_map(held).collect()
 }
 
-fn live(journal: &Journal) -> Vec<Record> {
-    journal.all().into_iter().filter(|record| record.phase == Phase::Live).collect()
+fn live(journal: &AttachmentJournal) -> Vec<AttachmentRecord> {
+    journal.all().into_iter().filter(|record| record.phase == AttachmentPhase::Live).collect()
 }
 
-impl Reclaim {
-    pub fn new(node: &str) -> Reclaim {
-        Reclaim { node: node.to_owned(), next: 0, conflicts: BTreeMap::new() }
+impl AttachmentReclaimer {
+    pub fn new(node: &str) -> AttachmentReclaimer {
+        AttachmentReclaimer { node: node.to_owned(), next: 0, conflicts: BTreeMap::new() }
     }
 
     /// Checks all attachments if the datastore is known to have lost one, else the next [`AT_ONCE`].
-    pub async fn run(&mut self, all: bool, service: &Service) {
-        let Service { journal, allocator, resources, state, .. } = service;
+    pub async fn run(&mut self, all: bool, service: &CniService) {
+        let CniService { journal, allocator, resources, state, .. } = service;
         // A locked datastore is being migrated or repaired.
         if state.is_datastore_locked() {
             return;
         }
         let records = live(journal);
-        let held: Vec<IpAddr> = records.iter().flat_map(Record::addresses).collect();
+        let held: Vec<IpAddr> = records.iter().flat_map(AttachmentRecord::addresses).collect();
         self.conflicts.retain(|address, _| held.contains(address));
         let (first, count) = match all || records.len() <= AT_ONCE {
             true => (0, records.len()),
             false => (self.next % records.len(), AT_ONCE),
         };
-        let turn: Vec<&Record> = records.iter().cycle().skip(first).take(count).collect();
+        let turn: Vec<&AttachmentRecord> = records.iter().cycle().skip(first).take(count).collect();
         // Read each block once for all records. Addresses that differ from the journal are read again one by one.
         let addresses: Vec<IpAddr> = turn.iter().flat_map(|record| record.addresses()).collect();
         let known = allocator.records_of(&addresses).await.unwrap_or_default();
@@ -88,7 +88,7 @@ impl Reclaim {
             // The lock keeps a DEL from running at the same time. If the attachment was removed since, it must not be
             // restored.
             let _lock = service.lock(&record.id.container_id).await;
-            if journal.get(&record.id).is_none_or(|current| current.phase != Phase::Live) {
+            if journal.get(&record.id).is_none_or(|current| current.phase != AttachmentPhase::Live) {
                 continue;
             }
             self.reclaim_addresses(record, &known, allocator).await;
@@ -103,7 +103,7 @@ impl Reclaim {
     /// Assigns addresses again that the datastore considers free.
     async fn reclaim_addresses(
         &mut self,
-        record: &Record,
+        record: &AttachmentRecord,
         known: &BTreeMap<IpAddr, AllocationAttribute>,
         allocator: &Allocator,
     ) {
@@ -156,7 +156,7 @@ impl Reclaim {
         }
     }
 
-    fn holder(&self, record: &Record, handle: &str) -> Holder {
+    fn holder(&self, record: &AttachmentRecord, handle: &str) -> AddressHolder {
         let mut attributes = BTreeMap::from([(attribute::NODE.to_owned(), self.node.clone())]);
         if let Some(endpoint) = endpoint_of(record, &self.node)
             && !endpoint.spec.pod.is_empty()
@@ -164,15 +164,19 @@ impl Reclaim {
             attributes.insert(attribute::POD.to_owned(), endpoint.spec.pod);
             attributes.insert(attribute::NAMESPACE.to_owned(), endpoint.metadata.namespace);
         }
-        Holder::new(Some(handle), attributes)
+        AddressHolder::new(Some(handle), attributes)
     }
 
-    async fn restore_endpoint(&self, record: &Record, resources: &Resources) -> Result<(), Error> {
+    async fn restore_endpoint(
+        &self,
+        record: &AttachmentRecord,
+        resources: &ResourceClient,
+    ) -> Result<(), StoreError> {
         let Some(own) = endpoint_of(record, &self.node) else { return Ok(()) };
         let (namespace, name) = (own.metadata.namespace.clone(), own.metadata.name.clone());
         let stored = match resources.get_as::<WorkloadEndpointSpec>(&namespace, &name).await {
             Ok(stored) => Some(stored),
-            Err(Error::DoesNotExist { .. }) => None,
+            Err(StoreError::DoesNotExist { .. }) => None,
             Err(error) => return Err(error),
         };
         // With Kubernetes as the datastore the endpoint is the pod: a deleted pod cannot be written back, and only
@@ -183,8 +187,8 @@ impl Reclaim {
         }
         let written = match repair(own, stored) {
             None => return Ok(()),
-            Some(Repair::Create(endpoint)) => resources.create(Resource::from(*endpoint)).await,
-            Some(Repair::Update(endpoint)) => resources.update(Resource::from(*endpoint)).await,
+            Some(EndpointRepair::Create(endpoint)) => resources.create(Resource::from(*endpoint)).await,
+            Some(EndpointRepair::Update(endpoint)) => resources.update(Resource::from(*endpoint)).await,
         };
         match written {
             Ok(_) => {
@@ -196,12 +200,12 @@ impl Reclaim {
                 Ok(())
             }
             // Another client wrote the endpoint first. The next pass checks the result.
-            Err(Error::AlreadyExists { .. } | Error::Conflict { .. }) => Ok(()),
+            Err(StoreError::AlreadyExists { .. } | StoreError::Conflict { .. }) => Ok(()),
             Err(error) => Err(error),
         }
     }
 
-    fn report(&self, state: &State) {
+    fn report(&self, state: &NodeState) {
         state.metrics.address_conflicts.set(i64::try_from(self.conflicts.len()).unwrap_or(i64::MAX));
         let mut lines: Vec<String> = self
             .conflicts
@@ -218,13 +222,13 @@ impl Reclaim {
 
 #[cfg(fuzzing)]
 pub fn is_attachment(bytes: &[u8]) -> bool {
-    let Ok(record) = serde_json::from_slice::<Record>(bytes) else { return false };
+    let Ok(record) = serde_json::from_slice::<AttachmentRecord>(bytes) else { return false };
     let _ = (record.endpoint_key(), record.addresses().count(), endpoint_of(&record, "node1"));
     true
 }
 
 /// Returns the endpoint of an attachment as it was written, or as far as it can be derived from the record.
-pub fn endpoint_of(record: &Record, node: &str) -> Option<WorkloadEndpoint> {
+pub fn endpoint_of(record: &AttachmentRecord, node: &str) -> Option<WorkloadEndpoint> {
     let (namespace, name) = record.endpoint.clone()?;
     if let Some(endpoint) = record.workload.clone() {
         let resource = Resource::from_store(tortie_model::Kind::WorkloadEndpoint, endpoint).ok()?;
@@ -254,8 +258,8 @@ pub fn endpoint_of(record: &Record, node: &str) -> Option<WorkloadEndpoint> {
 
 /// Returns the write that makes the datastore match the attachment. Users may change labels and profiles, so a
 /// difference there is not repaired.
-fn repair(own: WorkloadEndpoint, stored: Option<WorkloadEndpoint>) -> Option<Repair> {
-    let Some(mut stored) = stored else { return Some(Repair::Create(Box::new(own))) };
+fn repair(own: WorkloadEndpoint, stored: Option<WorkloadEndpoint>) -> Option<EndpointRepair> {
+    let Some(mut stored) = stored else { return Some(EndpointRepair::Create(Box::new(own))) };
     let wired = |spec: &WorkloadEndpointSpec| {
         (
             spec.node.clone(),
@@ -269,7 +273,7 @@ fn repair(own: WorkloadEndpoint, stored: Option<WorkloadEndpoint>) -> Option<Rep
         return None;
     }
     stored.spec = own.spec;
-    Some(Repair::Update(Box::new(stored)))
+    Some(EndpointRepair::Update(Box::new(stored)))
 }
 
 #[cfg(test)]
@@ -279,13 +283,13 @@ mod tests {
     use crate::journal::AttachmentId;
     use serde_json::json;
 
-    fn record(workload: Option<serde_json::Value>) -> Record {
+    fn record(workload: Option<serde_json::Value>) -> AttachmentRecord {
         let result = json!({"ips": [{"address": "10.0.0.1/32"}, {"address": "fd00::1/128"}], "routes": [], "dns": {},
             "interfaces": [{"name": "cali1", "mac": "", "mtu": 0, "sandbox": ""},
                 {"name": "eth0", "mac": "ee:ee:ee:ee:ee:ee", "mtu": 0, "sandbox": "/run/netns/x"}]});
-        Record {
+        AttachmentRecord {
             id: AttachmentId { container_id: "c1".into(), ifname: "eth0".into() },
-            phase: Phase::Live,
+            phase: AttachmentPhase::Live,
             network: "net".into(),
             netns: "/run/netns/x".into(),
             chained: false,
@@ -328,13 +332,15 @@ mod tests {
     #[test]
     fn only_what_was_lost_or_rewired_is_written_back() {
         let own = endpoint_of(&record(Some(written())), "n1").unwrap();
-        assert!(matches!(repair(own.clone(), None), Some(Repair::Create(_))));
+        assert!(matches!(repair(own.clone(), None), Some(EndpointRepair::Create(_))));
         let mut stored = own.clone();
         stored.metadata.resource_version = "9".into();
         stored.metadata.labels.insert("added".into(), "by hand".into());
         assert_eq!(repair(own.clone(), Some(stored.clone())), None);
         stored.spec.container_id = "of a former sandbox".into();
-        let Some(Repair::Update(mended)) = repair(own.clone(), Some(stored)) else { panic!("not mended") };
+        let Some(EndpointRepair::Update(mended)) = repair(own.clone(), Some(stored)) else {
+            panic!("not mended")
+        };
         assert_eq!(mended.spec, own.spec);
         assert_eq!(mended.metadata.resource_version, "9");
         assert!(mended.metadata.labels.contains_key("added"));

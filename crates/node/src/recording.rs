@@ -1,8 +1,8 @@
 //! `tortie node --record FILE`: writes every event before the core handles it, followed by a digest of the resulting
 //! dataplane actions, so that a replay can verify that it produces the same actions.
 
-use crate::engine::{Action, Event, Held, event_to_json, held_to_json};
-use crate::startup::Variables;
+use crate::engine::{EngineAction, EngineEvent, HeldAttachment, event_to_json, held_to_json};
+use crate::startup::EnvironmentVariables;
 use serde_json::json;
 use sha1::{Digest, Sha1};
 use std::collections::BTreeMap;
@@ -13,33 +13,33 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::Duration;
 use tortie_compute::BgpEnvironment;
-use tortie_sync::record::{BgpHeader, Header, Recorder, VERSION};
+use tortie_sync::record::{RecordedBgp, RecordingHeader, RecordingWriter, VERSION};
 
 #[derive(Debug)]
-pub struct Recording(Recorder<BufWriter<File>>);
+pub struct NodeRecording(RecordingWriter<BufWriter<File>>);
 
-impl Recording {
+impl NodeRecording {
     /// Creates the file, readable only by its owner because it contains data of the datastore.
-    pub fn create(path: &Path, limit: u64, header: &Header) -> io::Result<Recording> {
+    pub fn create(path: &Path, limit: u64, header: &RecordingHeader) -> io::Result<NodeRecording> {
         let file = OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(path)?;
         tracing::info!(file = %path.display(), limit, "recording the events of this node");
-        Ok(Recording(Recorder::new(BufWriter::new(file), limit, header)?))
+        Ok(NodeRecording(RecordingWriter::new(BufWriter::new(file), limit, header)?))
     }
 
-    pub fn record(&mut self, at: Duration, event: &Event) {
+    pub fn record(&mut self, at: Duration, event: &EngineEvent) {
         match event_to_json(event) {
             Ok(json) => {
                 self.0.record(at, &json);
             }
             Err(error) => tracing::warn!(%error, "an event cannot be recorded; the replay will lack it"),
         }
-        if let Event::Turn = event {
+        if let EngineEvent::Turn = event {
             self.0.flush();
         }
     }
 
     /// Records a digest of the actions that the last event led to.
-    pub fn record_actions(&mut self, at: Duration, actions: &[Action]) {
+    pub fn record_actions(&mut self, at: Duration, actions: &[EngineAction]) {
         if let Some(digest) = digest(actions) {
             self.0.record(at, &json!({ DIGEST: digest }));
         }
@@ -55,17 +55,18 @@ impl Recording {
 pub const DIGEST: &str = "digest";
 
 /// Returns a digest of the dataplane actions, or None without such actions.
-pub fn digest(actions: &[Action]) -> Option<String> {
-    struct Hashed(Sha1);
-    impl fmt::Write for Hashed {
+pub fn digest(actions: &[EngineAction]) -> Option<String> {
+    struct HashWriter(Sha1);
+    impl fmt::Write for HashWriter {
         fn write_str(&mut self, text: &str) -> fmt::Result {
             self.0.update(text);
             Ok(())
         }
     }
-    let mut hashed = Hashed(Sha1::new());
-    let mut plans =
-        actions.iter().filter(|action| matches!(action, Action::Start { .. } | Action::Apply { .. }));
+    let mut hashed = HashWriter(Sha1::new());
+    let mut plans = actions
+        .iter()
+        .filter(|action| matches!(action, EngineAction::Start { .. } | EngineAction::Apply { .. }));
     plans.clone().next()?;
     plans.try_for_each(|action| write!(hashed, "{action:?}")).ok()?;
     Some(hashed.0.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
@@ -74,11 +75,11 @@ pub fn digest(actions: &[Action]) -> Option<String> {
 /// Returns the header of a recording. Settings that concern the datastore are left out, because some are secret.
 pub fn header(
     node: &str,
-    variables: &Variables,
+    variables: &EnvironmentVariables,
     file: &[(String, String)],
     bgp: Option<&BgpEnvironment>,
-    held: &[Held],
-) -> Header {
+    held: &[HeldAttachment],
+) -> RecordingHeader {
     let harmless = |(name, _): &(&String, &String)| {
         let name = name.to_ascii_lowercase();
         !["etcd", "password", "secret"].iter().any(|word| name.contains(word))
@@ -87,12 +88,12 @@ pub fn header(
     let owned = |(name, value): (&String, &String)| (name.clone(), value.clone());
     let variables = variables.0.iter().filter(felix).filter(harmless).map(owned);
     let file = file.iter().map(|(name, value)| (name, value)).filter(harmless).map(owned);
-    Header {
+    RecordingHeader {
         version: VERSION,
         node: node.to_owned(),
         environment: variables.collect::<BTreeMap<_, _>>(),
         settings: file.collect::<BTreeMap<_, _>>(),
-        bgp: bgp.map(|bgp| BgpHeader { router_id: bgp.router_id.clone(), by_bird: bgp.by_bird }),
+        bgp: bgp.map(|bgp| RecordedBgp { router_id: bgp.router_id.clone(), by_bird: bgp.by_bird }),
         held: held.iter().filter_map(|held| held_to_json(held).ok()).collect(),
     }
 }

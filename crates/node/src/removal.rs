@@ -5,12 +5,12 @@
 //! account: if kube-apiserver rejects the request and the service account is known to be deleted, this is a removal.
 //! In all other cases the network stays.
 
-use crate::startup::Variables;
+use crate::startup::EnvironmentVariables;
 use std::time::Duration;
 use tokio::sync::watch;
 use tortie_store::config::KubernetesTarget;
-use tortie_store::orchestrator::Orchestrator;
-use tortie_store::{Error, Limits};
+use tortie_store::orchestrator::OrchestratorClient;
+use tortie_store::{StoreError, StoreLimits};
 
 const RETRY: Duration = Duration::from_secs(5);
 /// Timeout for the request at shutdown, and for the deletion of the service account to be reported.
@@ -18,22 +18,22 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The DaemonSet and the service account of the daemon's pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Membership {
+struct DaemonSetMembership {
     namespace: String,
     daemon_set: String,
     account: String,
 }
 
 #[derive(Debug)]
-pub struct Removal {
-    membership: Membership,
+pub struct RemovalDetector {
+    membership: DaemonSetMembership,
     target: KubernetesTarget,
     account_gone: watch::Sender<bool>,
 }
 
 /// The state of the DaemonSet according to kube-apiserver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Answer {
+enum DaemonSetState {
     Stays,
     Deleted,
     /// kube-apiserver rejected the request for lack of permission.
@@ -41,21 +41,24 @@ enum Answer {
     Unknown,
 }
 
-impl Removal {
+impl RemovalDetector {
     /// Returns None for a daemon that does not belong to a DaemonSet.
-    pub fn of(variables: &Variables, target: Option<&KubernetesTarget>) -> Option<Removal> {
+    pub fn of(
+        variables: &EnvironmentVariables,
+        target: Option<&KubernetesTarget>,
+    ) -> Option<RemovalDetector> {
         let given = |name: &str| Some(variables.get(name).to_owned()).filter(|value| !value.is_empty());
-        let membership = Membership {
+        let membership = DaemonSetMembership {
             namespace: given("POD_NAMESPACE")?,
             daemon_set: given("TORTIE_DAEMONSET")?,
             account: given("TORTIE_SERVICE_ACCOUNT")?,
         };
-        Some(Removal { membership, target: target?.clone(), account_gone: watch::channel(false).0 })
+        Some(RemovalDetector { membership, target: target?.clone(), account_gone: watch::channel(false).0 })
     }
 
     /// Watches for the deletion of the service account. Never returns.
     pub fn follow(&self) -> impl Future<Output = ()> + Send + use<> {
-        let Removal { membership, target, account_gone } = self;
+        let RemovalDetector { membership, target, account_gone } = self;
         let (membership, target, account_gone) = (membership.clone(), target.clone(), account_gone.clone());
         async move {
             while let Err(error) = gone(&target, &membership).await {
@@ -71,10 +74,10 @@ impl Removal {
     pub async fn is_for_good(&self) -> bool {
         let asked = tokio::time::timeout(PATIENCE, stays(&self.target, &self.membership));
         let answer = match asked.await {
-            Ok(Ok(true)) => Answer::Stays,
-            Ok(Ok(false)) => Answer::Deleted,
-            Ok(Err(Error::Unauthorized(_))) => Answer::Refused,
-            Ok(Err(_)) | Err(_) => Answer::Unknown,
+            Ok(Ok(true)) => DaemonSetState::Stays,
+            Ok(Ok(false)) => DaemonSetState::Deleted,
+            Ok(Err(StoreError::Unauthorized(_))) => DaemonSetState::Refused,
+            Ok(Err(_)) | Err(_) => DaemonSetState::Unknown,
         };
         let mut account_gone = self.account_gone.subscribe();
         let account_gone = async {
@@ -82,22 +85,22 @@ impl Removal {
             heard.await.is_ok_and(|heard| heard.is_ok())
         };
         let for_good = match answer {
-            Answer::Stays | Answer::Unknown => false,
-            Answer::Deleted => true,
-            Answer::Refused => account_gone.await,
+            DaemonSetState::Stays | DaemonSetState::Unknown => false,
+            DaemonSetState::Deleted => true,
+            DaemonSetState::Refused => account_gone.await,
         };
         tracing::info!(?answer, for_good, "checked whether this is a restart or a removal");
         for_good
     }
 }
 
-async fn gone(target: &KubernetesTarget, of: &Membership) -> tortie_store::Result<()> {
-    let orchestrator = Orchestrator::connect(target, Limits::default()).await?;
+async fn gone(target: &KubernetesTarget, of: &DaemonSetMembership) -> tortie_store::StoreResult<()> {
+    let orchestrator = OrchestratorClient::connect(target, StoreLimits::default()).await?;
     orchestrator.service_account_gone(&of.namespace, &of.account).await
 }
 
-async fn stays(target: &KubernetesTarget, of: &Membership) -> tortie_store::Result<bool> {
-    let orchestrator = Orchestrator::connect(target, Limits::default()).await?;
+async fn stays(target: &KubernetesTarget, of: &DaemonSetMembership) -> tortie_store::StoreResult<bool> {
+    let orchestrator = OrchestratorClient::connect(target, StoreLimits::default()).await?;
     orchestrator.daemon_set_stays(&of.namespace, &of.daemon_set).await
 }
 
@@ -108,16 +111,16 @@ mod tests {
     #[test]
     fn only_a_pod_of_a_daemon_set_asks() {
         let variables = |names: &[&str]| {
-            Variables(names.iter().map(|name| ((*name).to_owned(), "x".to_owned())).collect())
+            EnvironmentVariables(names.iter().map(|name| ((*name).to_owned(), "x".to_owned())).collect())
         };
         let all = ["POD_NAMESPACE", "TORTIE_DAEMONSET", "TORTIE_SERVICE_ACCOUNT"];
         let target = KubernetesTarget::default();
-        assert!(Removal::of(&variables(&all), Some(&target)).is_some());
-        assert!(Removal::of(&variables(&all), None).is_none());
+        assert!(RemovalDetector::of(&variables(&all), Some(&target)).is_some());
+        assert!(RemovalDetector::of(&variables(&all), None).is_none());
         for missing in 0..all.len() {
             let mut some = all.to_vec();
             some.remove(missing);
-            assert!(Removal::of(&variables(&some), Some(&target)).is_none(), "{some:?}");
+            assert!(RemovalDetector::of(&variables(&some), Some(&target)).is_none(), "{some:?}");
         }
     }
 }

@@ -1,25 +1,25 @@
 //! `tortie replay FILE`: feeds the events of a recording to the core, without a kernel and without root.
 
-use crate::engine::{Action, Core, event_from_json, held_from_json};
+use crate::engine::{EngineAction, EngineCore, event_from_json, held_from_json};
 use crate::recording::{DIGEST, digest};
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Write};
 use std::path::Path;
 use std::time::Duration;
-use tortie_compute::{BgpEnvironment, Compute, Environment};
-use tortie_sync::record::json::FormatError;
-use tortie_sync::record::{Header, ReadError, Reader};
+use tortie_compute::{BgpEnvironment, ParameterEnvironment, PlanCompute};
+use tortie_sync::record::json::RecordFormatError;
+use tortie_sync::record::{RecordingError, RecordingHeader, RecordingReader};
 
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError {
     #[error("{path}: {error}")]
     Open { path: String, error: io::Error },
     #[error(transparent)]
-    Read(#[from] ReadError),
+    Read(#[from] RecordingError),
     #[error("the first line: {0}")]
-    Header(FormatError),
+    Header(RecordFormatError),
     #[error("line {line}: {error}")]
-    Event { line: u64, error: FormatError },
+    Event { line: u64, error: RecordFormatError },
     #[error(
         "line {line}: the node that was recorded had its dataplane do something else; is this another version?"
     )]
@@ -37,7 +37,7 @@ pub fn replay(path: &Path, out: &mut dyn Write) -> Result<(), ReplayError> {
 
 /// Like [`replay`], from any reader.
 pub fn replay_from(input: impl BufRead, out: &mut dyn Write) -> Result<(), ReplayError> {
-    let (header, mut reader) = Reader::new(input)?;
+    let (header, mut reader) = RecordingReader::new(input)?;
     let mut core = core(&header).map_err(ReplayError::Header)?;
     let (mut last, mut same, mut differs) = (None, 0_u64, None);
     while let Some(line) = reader.next_line()? {
@@ -63,9 +63,9 @@ pub fn replay_from(input: impl BufRead, out: &mut dyn Write) -> Result<(), Repla
 }
 
 /// Returns the core of the recorded node in its initial state.
-pub fn core(header: &Header) -> Result<Core, FormatError> {
-    let environment = Environment::new(header.environment.clone(), header.settings.clone());
-    let mut compute = Compute::new(&header.node, environment);
+pub fn core(header: &RecordingHeader) -> Result<EngineCore, RecordFormatError> {
+    let environment = ParameterEnvironment::new(header.environment.clone(), header.settings.clone());
+    let mut compute = PlanCompute::new(&header.node, environment);
     match &header.bgp {
         Some(bgp) => {
             compute.speak_bgp(BgpEnvironment { router_id: bgp.router_id.clone(), by_bird: bgp.by_bird });
@@ -73,25 +73,25 @@ pub fn core(header: &Header) -> Result<Core, FormatError> {
         None => compute.leave_cluster_routes(),
     }
     let held = header.held.iter().map(held_from_json).collect::<Result<_, _>>()?;
-    Ok(Core::new(compute, held))
+    Ok(EngineCore::new(compute, held))
 }
 
-fn print(at: Duration, action: &Action, out: &mut dyn Write) -> io::Result<()> {
+fn print(at: Duration, action: &EngineAction, out: &mut dyn Write) -> io::Result<()> {
     let at = format!("{:>12.6}", at.as_secs_f64());
     match action {
-        Action::Start { plan, .. } => writeln!(out, "{at} start with the plan: {plan:#?}"),
-        Action::Apply { settings, updates } => {
+        EngineAction::Start { plan, .. } => writeln!(out, "{at} start with the plan: {plan:#?}"),
+        EngineAction::Apply { settings, updates } => {
             if let Some(settings) = settings {
                 writeln!(out, "{at} settings: {settings:?}")?;
             }
             updates.iter().try_for_each(|update| writeln!(out, "{at} {update:?}"))
         }
         // BGP receives the applied updates unchanged.
-        Action::Advertise(_) => Ok(()),
-        Action::Answer { waiter, outcome: Ok(()) } => {
+        EngineAction::Advertise(_) => Ok(()),
+        EngineAction::Answer { waiter, outcome: Ok(()) } => {
             writeln!(out, "{at} answer to request {}: done", waiter.0)
         }
-        Action::Answer { waiter, outcome: Err(refusal) } => {
+        EngineAction::Answer { waiter, outcome: Err(refusal) } => {
             writeln!(out, "{at} answer to request {}: {refusal}", waiter.0)
         }
     }

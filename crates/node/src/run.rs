@@ -1,24 +1,24 @@
 //! Starts the node daemon from its command-line options, in the order that the dependencies require, and runs it
 //! until it has to stop.
 
-use crate::cni::{self, Service};
-use crate::engine::{Core, Engine, Requests};
-use crate::install::Installer;
-use crate::journal::Journal;
-use crate::leave::LivePods;
+use crate::cni::{self, CniService};
+use crate::engine::{EngineCore, EngineHandle, NodeEngine};
+use crate::install::CniInstaller;
+use crate::journal::AttachmentJournal;
+use crate::leave::LivePodHandling;
 use crate::lock::{DirLock, LockError, NetnsLock};
-use crate::logs::{LogSettings, Logs};
-use crate::node_status::NodeStatuses;
+use crate::logs::{LogControl, LogSettings};
+use crate::node_status::NodeStatusReporter;
 use crate::options::NodeArgs;
 use crate::pending_endpoints::PendingEndpoints;
-use crate::reclaim::{self, Reclaim};
-use crate::recording::{self, Recording};
-use crate::removal::Removal;
+use crate::reclaim::{self, AttachmentReclaimer};
+use crate::recording::{self, NodeRecording};
+use crate::removal::RemovalDetector;
 use crate::snapshot_guard::guard_snapshot;
-use crate::socket::Socket;
-use crate::startup::{self, FelixSettings, StartupError, Variables};
-use crate::state::State;
-use crate::tasks::{Aside, TaskEnded, Tasks, watch_speaker};
+use crate::socket::DaemonSocket;
+use crate::startup::{self, EnvironmentVariables, FelixSettings, StartupError};
+use crate::state::NodeState;
+use crate::tasks::{ObserverThread, TaskEnded, TaskSet, watch_speaker};
 use crate::{
     bgp, failpoint, feed, files, http, kube_condition, leave, public_keys, queries, status, tunnel_addresses,
     wired,
@@ -30,12 +30,12 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
-use tortie_compute::{BgpEnvironment, Compute, Environment};
+use tortie_compute::{BgpEnvironment, ParameterEnvironment, PlanCompute};
 use tortie_dataplane::{Netns, WireguardKeys};
-use tortie_ipam::{Allocator, Owner};
+use tortie_ipam::{Allocator, BlockOwner};
 use tortie_model::KeyRange;
 use tortie_store::config::{KubernetesTarget, settings_file};
-use tortie_store::{Client, Config, Resources};
+use tortie_store::{ResourceClient, StoreClient, StoreConfig};
 
 /// In the state directory: the numbers of objects that the node knows.
 const KNOWN_OBJECTS_FILE: &str = "known-objects.json";
@@ -52,13 +52,13 @@ const ADDRESSES: Duration = Duration::from_secs(60);
 const LOOKS: u64 = 60;
 
 #[derive(Debug, thiserror::Error)]
-pub enum RunError {
+pub enum NodeRunError {
     #[error(transparent)]
     Startup(#[from] StartupError),
     #[error(transparent)]
-    Store(#[from] tortie_store::Error),
+    Store(#[from] tortie_store::StoreError),
     #[error(transparent)]
-    Dataplane(#[from] tortie_dataplane::Error),
+    Dataplane(#[from] tortie_dataplane::DataplaneError),
     #[error(transparent)]
     Lock(#[from] LockError),
     #[error(transparent)]
@@ -66,7 +66,7 @@ pub enum RunError {
     #[error("{what}: {error}")]
     Io { what: String, error: std::io::Error },
     #[error(transparent)]
-    Hub(#[from] feed::HubError),
+    Hub(#[from] feed::HubSettingsError),
     #[error("--install-cni: {0}")]
     Install(String),
     #[error("this host is not clean: {0}")]
@@ -74,21 +74,21 @@ pub enum RunError {
 }
 
 /// Runs until SIGTERM or SIGINT, or until one of its tasks ends. Workloads keep their network afterwards, unless
-/// Tortie has been removed from the cluster ([`Removal`]).
+/// Tortie has been removed from the cluster ([`RemovalDetector`]).
 ///
 /// `logs` is the log of the process, which follows the settings.
-pub async fn run(args: NodeArgs, version: &str, logs: Arc<dyn Logs>) -> Result<(), RunError> {
+pub async fn run(args: NodeArgs, version: &str, logs: Arc<dyn LogControl>) -> Result<(), NodeRunError> {
     let io = |what: &str| {
         let what = what.to_owned();
-        move |error| RunError::Io { what, error }
+        move |error| NodeRunError::Io { what, error }
     };
     let mut terminate = signal(SignalKind::terminate()).map_err(io("signals"))?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(io("signals"))?;
-    let variables = Variables::of_process();
+    let variables = EnvironmentVariables::of_process();
     // Read the settings first: without a datastore nothing must be created on the host.
     let file = args.settings_file();
     let felix = FelixSettings::read(&variables, &file).map_err(io(&file.display().to_string()))?;
-    let config = felix.datastore(Config::load(&args.config)?);
+    let config = felix.datastore(StoreConfig::load(&args.config)?);
     free_host_traffic().await;
     let orchestrator = config.orchestrator();
     let on_kubernetes = config.is_kubernetes()?;
@@ -98,18 +98,18 @@ pub async fn run(args: NodeArgs, version: &str, logs: Arc<dyn Logs>) -> Result<(
     let _locks = (lock(&args)?, NetnsLock::acquire().await?);
     raise_descriptor_limit();
     let name = startup::node_name(&variables, felix.hostname(), &args.calico_dir().join("nodename"))?;
-    let mut tasks = Tasks::default();
+    let mut tasks = TaskSet::default();
     // Bind the CNI socket early: before the node is ready, the plugins get the response to try again later.
     let (service, served) = watch::channel(None);
-    let socket = Socket::bind(&args.socket()).map_err(io(&args.socket().display().to_string()))?;
+    let socket = DaemonSocket::bind(&args.socket()).map_err(io(&args.socket().display().to_string()))?;
     tasks.spawn("the CNI server", cni::serve(socket, served));
     let known = described_node(&variables, &name, on_kubernetes).zip(orchestrator.clone());
     let described = known.as_ref().map(|(node, _)| node.clone());
-    let removal = Removal::of(&variables, orchestrator.as_ref());
+    let removal = RemovalDetector::of(&variables, orchestrator.as_ref());
     if let Some(removal) = &removal {
         tasks.spawn("the watch over the node's account", removal.follow());
     }
-    let start = Start {
+    let start = NodeStart {
         args: &args,
         variables: &variables,
         name: &name,
@@ -121,7 +121,7 @@ pub async fn run(args: NodeArgs, version: &str, logs: Arc<dyn Logs>) -> Result<(
     };
     let node = async {
         let _observers = start.run(service, &mut tasks, logs).await?;
-        Err(RunError::from(tasks.ended().await))
+        Err(NodeRunError::from(tasks.ended().await))
     };
     let outcome = tokio::select! {
         outcome = node => outcome,
@@ -139,14 +139,14 @@ pub async fn run(args: NodeArgs, version: &str, logs: Arc<dyn Logs>) -> Result<(
     {
         tasks.stop().await;
         tracing::info!("Tortie is removed from the cluster; this host is cleaned");
-        return leave::clean(&args, LivePods::CutOff).await.map(drop).map_err(RunError::Leave);
+        return leave::clean(&args, LivePodHandling::CutOff).await.map(drop).map_err(NodeRunError::Leave);
     }
     tracing::info!("stopping; workloads keep their network");
     outcome
 }
 
 /// Returns the name of this node's Node object in Kubernetes, if there is one. The daemon sets its condition.
-fn described_node(variables: &Variables, name: &str, on_kubernetes: bool) -> Option<String> {
+fn described_node(variables: &EnvironmentVariables, name: &str, on_kubernetes: bool) -> Option<String> {
     if variables.get("CALICO_NETWORKING_BACKEND") == "none" {
         return None;
     }
@@ -192,13 +192,13 @@ async fn free_host_traffic() {
 }
 
 /// The inputs of the start of the node.
-struct Start<'a> {
+struct NodeStart<'a> {
     args: &'a NodeArgs,
-    variables: &'a Variables,
+    variables: &'a EnvironmentVariables,
     name: &'a str,
     version: &'a str,
     /// Connection to the datastore.
-    config: Config,
+    config: StoreConfig,
     /// Connection to Kubernetes, if there is one.
     orchestrator: Option<KubernetesTarget>,
     /// Whether Kubernetes is also the datastore.
@@ -207,55 +207,57 @@ struct Start<'a> {
     described: Option<String>,
 }
 
-impl Start<'_> {
+impl NodeStart<'_> {
     /// Starts all tasks and returns when the node is ready. The returned thread serves probes and queries until it is
     /// dropped.
     async fn run(
         self,
-        service: watch::Sender<Option<Arc<Service>>>,
-        tasks: &mut Tasks,
-        logs: Arc<dyn Logs>,
-    ) -> Result<Aside, RunError> {
-        let Start { args, variables, name, version, config, orchestrator, on_kubernetes, described } = self;
+        service: watch::Sender<Option<Arc<CniService>>>,
+        tasks: &mut TaskSet,
+        logs: Arc<dyn LogControl>,
+    ) -> Result<ObserverThread, NodeRunError> {
+        let NodeStart { args, variables, name, version, config, orchestrator, on_kubernetes, described } =
+            self;
         let installer = match args.install_cni {
             true => Some(
-                Installer::new(variables, name, &args.state_dir, on_kubernetes, orchestrator.clone())
-                    .map_err(RunError::Install)?,
+                CniInstaller::new(variables, name, &args.state_dir, on_kubernetes, orchestrator.clone())
+                    .map_err(NodeRunError::Install)?,
             ),
             false => None,
         };
         let io = |what: &Path| {
             let what = what.display().to_string();
-            move |error| RunError::Io { what, error }
+            move |error| NodeRunError::Io { what, error }
         };
         let host = failpoint::with_faults(Netns::current()?);
-        let state = Arc::new(State::new(name));
+        let state = Arc::new(NodeState::new(name));
         let file = args.settings_file();
         let settings = settings_file::read(&file).map_err(io(&file))?;
-        let environment = Environment::new(variables.0.clone(), settings.clone());
-        let mut compute = Compute::new(name, environment);
+        let environment = ParameterEnvironment::new(variables.0.clone(), settings.clone());
+        let mut compute = PlanCompute::new(name, environment);
         // Probes are answered while the node waits for the datastore.
         state.set_parameters(compute.parameters());
         let observers =
             observers(state.clone(), args.query_socket(), tasks).map_err(io(&args.query_socket()))?;
         tracing::info!(node = name, "starting");
-        let client = Client::connect_waiting(&config, |error| report_wait(&state, error)).await?;
-        let resources = Resources::new(client.clone());
+        let client = StoreClient::connect_waiting(&config, |error| report_wait(&state, error)).await?;
+        let resources = ResourceClient::new(client.clone());
         register(&resources, variables, name, version, &state).await?;
         state.set_trouble("datastore", None);
         let nodename = args.calico_dir().join("nodename");
         files::write(&nodename, name).map_err(io(&nodename))?;
 
-        let journal = Arc::new(Journal::open(&args.journal_dir()).map_err(io(&args.journal_dir()))?);
+        let journal =
+            Arc::new(AttachmentJournal::open(&args.journal_dir()).map_err(io(&args.journal_dir()))?);
         let held = reclaim::held(&journal, name);
-        let backend = bgp::Choice::of(variables.get("CALICO_NETWORKING_BACKEND"), args.bird);
+        let backend = bgp::BackendChoice::of(variables.get("CALICO_NETWORKING_BACKEND"), args.bird);
         let speaks = backend.speaks().then(|| BgpEnvironment {
             router_id: variables.get("CALICO_ROUTER_ID").to_owned(),
-            by_bird: backend == bgp::Choice::Bird,
+            by_bird: backend == bgp::BackendChoice::Bird,
         });
         let record = |file: &PathBuf| {
             let header = recording::header(name, variables, &settings, speaks.as_ref(), &held);
-            Recording::create(file, args.record_limit, &header).map_err(io(file))
+            NodeRecording::create(file, args.record_limit, &header).map_err(io(file))
         };
         let recording = args.record.as_ref().map(record).transpose()?;
         match speaks {
@@ -267,7 +269,7 @@ impl Start<'_> {
         if client.is_kubernetes() {
             interests.extend([KeyRange::EndpointSlices, KeyRange::Services]);
         }
-        let place = feed::Place {
+        let place = feed::FeedContext {
             store: &client,
             node: name,
             kubernetes: orchestrator.as_ref(),
@@ -283,9 +285,15 @@ impl Start<'_> {
             feed = wired::corrected(feed, journal.clone(), name.to_owned());
         }
         let keys = WireguardKeys::in_dir(&args.state_dir);
-        let (engine, reports) =
-            Engine::new(host.clone(), keys, Core::new(compute, held), state.clone(), bgp, recording);
-        let (requests, requested) = Requests::channel();
+        let (engine, reports) = NodeEngine::new(
+            host.clone(),
+            keys,
+            EngineCore::new(compute, held),
+            state.clone(),
+            bgp,
+            recording,
+        );
+        let (requests, requested) = EngineHandle::channel();
         let own = || (state.clone(), client.clone(), name.to_owned());
         let (run_dir, mtu_file) = (args.own_run_dir().map(Path::to_owned), args.calico_dir().join("mtu"));
         tasks.spawn("the engine", engine.run(feed, requested));
@@ -297,7 +305,7 @@ impl Start<'_> {
             let (state, client, name) = own();
             status::heartbeats(state, client, name)
         });
-        tasks.spawn("CalicoNodeStatus", NodeStatuses::follow(&state, &resources, &host, name));
+        tasks.spawn("CalicoNodeStatus", NodeStatusReporter::follow(&state, &resources, &host, name));
         tasks.spawn(
             "the detection of addresses",
             follow_addresses(resources.clone(), variables.clone(), name.to_owned()),
@@ -311,8 +319,8 @@ impl Start<'_> {
             public_keys::publish(state, resources.clone(), name, pools_changed.clone())
         });
         let looks = if client.is_kubernetes() { LOOKS } else { 1 };
-        let allocator = Allocator::following(client, Owner::host(name)).avoiding(journal.clone());
-        let made = Service::new(name, host, allocator, resources, requests, journal, state.clone());
+        let allocator = Allocator::following(client, BlockOwner::host(name)).avoiding(journal.clone());
+        let made = CniService::new(name, host, allocator, resources, requests, journal, state.clone());
         let made = Arc::new(made.asking(orchestrator.clone()).adopting(pending));
         // If the orchestrator assigns a pod CIDR to each node, Calico IPAM does not assign tunnel addresses.
         if variables.get("USE_POD_CIDR") != "true" {
@@ -329,7 +337,7 @@ impl Start<'_> {
         }
         made.adopt_endpoints().await;
         made.collect_garbage().await;
-        let mut reclaim = Reclaim::new(name);
+        let mut reclaim = AttachmentReclaimer::new(name);
         if made.state.take_lost() {
             reclaim.run(true, &made).await;
         }
@@ -366,18 +374,18 @@ impl Start<'_> {
 }
 
 /// Reports why the node waits for the datastore, in the log and on the health page.
-fn report_wait(state: &State, error: &impl std::fmt::Display) {
+fn report_wait(state: &NodeState, error: &impl std::fmt::Display) {
     tracing::warn!(%error, "waiting for the datastore; trying again every second");
     state.set_trouble("datastore", Some(format!("waiting for the datastore: {error}")));
 }
 
 /// Registers the node in the datastore, and retries while the datastore is unavailable.
 async fn register(
-    resources: &Resources,
-    variables: &Variables,
+    resources: &ResourceClient,
+    variables: &EnvironmentVariables,
     name: &str,
     version: &str,
-    state: &State,
+    state: &NodeState,
 ) -> Result<(), StartupError> {
     let mut reported = BTreeSet::new();
     loop {
@@ -394,9 +402,13 @@ async fn register(
 }
 
 /// Starts the thread that serves probes, metrics and queries.
-fn observers(state: Arc<State>, queries: PathBuf, tasks: &mut Tasks) -> std::io::Result<Aside> {
+fn observers(
+    state: Arc<NodeState>,
+    queries: PathBuf,
+    tasks: &mut TaskSet,
+) -> std::io::Result<ObserverThread> {
     let work = tokio::runtime::Handle::current();
-    let (aside, end) = Aside::start("observers", move || async move {
+    let (aside, end) = ObserverThread::start("observers", move || async move {
         tokio::join!(
             http::serve_health(state.clone()),
             http::serve_metrics(state.clone()),
@@ -411,7 +423,7 @@ fn observers(state: Arc<State>, queries: PathBuf, tasks: &mut Tasks) -> std::io:
     Ok(aside)
 }
 
-async fn follow_log_settings(state: Arc<State>, logs: Arc<dyn Logs>) {
+async fn follow_log_settings(state: Arc<NodeState>, logs: Arc<dyn LogControl>) {
     state.metrics.count_lines(logs.counters());
     let mut parameters = state.parameters();
     let mut known = Vec::new();
@@ -437,18 +449,18 @@ async fn follow_log_settings(state: Arc<State>, logs: Arc<dyn Logs>) {
     }
 }
 
-async fn follow_addresses(resources: Resources, variables: Variables, name: String) {
-    let given = variables.get("AUTODETECT_POLL_INTERVAL").parse::<tortie_model::scalar::Duration>().ok();
+async fn follow_addresses(resources: ResourceClient, variables: EnvironmentVariables, name: String) {
+    let given = variables.get("AUTODETECT_POLL_INTERVAL").parse::<tortie_model::scalar::GoDuration>().ok();
     let interval =
         given.and_then(|given| given.to_std()).filter(|given| !given.is_zero()).unwrap_or(ADDRESSES);
     // Another client may have changed the Node object, so it is compared in every round; with Kubernetes only every
     // [`LOOKS`] rounds unless the addresses change here, to save requests.
     let rounds = if resources.client().is_kubernetes() { LOOKS } else { 1 };
-    let mut compared = startup::Compared::default();
+    let mut compared = startup::ComparedInterfaces::default();
     for round in 0_u64.. {
         tokio::time::sleep(interval).await;
         if round % rounds == 0 {
-            compared = startup::Compared::default();
+            compared = startup::ComparedInterfaces::default();
         }
         if let Err(error) = startup::refresh_addresses(&resources, &variables, &name, &mut compared).await {
             tracing::warn!(%error, "cannot detect the addresses of the host; the node keeps its current addresses; retrying");
@@ -456,7 +468,7 @@ async fn follow_addresses(resources: Resources, variables: Variables, name: Stri
     }
 }
 
-async fn write_mtu(state: Arc<State>, path: std::path::PathBuf) {
+async fn write_mtu(state: Arc<NodeState>, path: std::path::PathBuf) {
     let mut changes = state.mtu_changes();
     loop {
         let mtu = changes.borrow_and_update().as_ref().map(|choice| choice.mtu);

@@ -5,7 +5,7 @@
 //! withholding that event keeps policy and routes as they are. After the grace period the snapshot is accepted.
 
 use crate::files;
-use crate::state::State;
+use crate::state::NodeState;
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeMap, HashSet};
 use std::hash::{Hash as _, Hasher as _};
@@ -14,8 +14,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior};
-use tortie_model::{FeedEvent, Key};
-use tortie_store::{Absence, Limits, guarded_collection};
+use tortie_model::{FeedEvent, StoreKey};
+use tortie_store::{ListAbsence, StoreLimits, guarded_collection};
 use tortie_sync::Feed;
 
 /// Events that wait for the engine beside those in the feed.
@@ -31,9 +31,9 @@ const MAX_EMPTIED_COLLECTIONS: usize = 1;
 type ObjectCounts = BTreeMap<String, usize>;
 
 /// Returns the same feed, in which "in sync" comes late if the snapshot is doubtful.
-pub fn guard_snapshot(feed: Feed, file: PathBuf, state: Arc<State>) -> Feed {
+pub fn guard_snapshot(feed: Feed, file: PathBuf, state: Arc<NodeState>) -> Feed {
     let (sender, guarded) = mpsc::channel(QUEUE_LENGTH);
-    let grace = Limits::from_environment().absence_grace;
+    let grace = StoreLimits::from_environment().absence_grace;
     let expected = if grace.is_zero() { None } else { read_counts(&file) };
     let guard = SnapshotGuard { objects: KnownObjects::default(), expected, grace, file, state };
     tokio::spawn(guard.run(feed, sender));
@@ -46,7 +46,7 @@ struct SnapshotGuard {
     expected: Option<ObjectCounts>,
     grace: Duration,
     file: PathBuf,
-    state: Arc<State>,
+    state: Arc<NodeState>,
 }
 
 impl SnapshotGuard {
@@ -148,7 +148,7 @@ impl KnownObjects {
     }
 }
 
-fn hash_key(key: &Key) -> u64 {
+fn hash_key(key: &StoreKey) -> u64 {
     let mut hasher = DefaultHasher::new();
     key.hash(&mut hasher);
     hasher.finish()
@@ -161,11 +161,11 @@ fn find_loss(expected: &ObjectCounts, found: &ObjectCounts) -> Option<String> {
     for (collection, &known) in expected {
         let present = found.get(collection).copied().unwrap_or_default();
         let missing = known.saturating_sub(present);
-        if !(Absence { known, missing }).is_large() {
+        if !(ListAbsence { known, missing }).is_large() {
             continue;
         }
         let loss = format!("{missing} of {known} {collection}");
-        if present > 0 || missing >= Absence::MIN_MISSING {
+        if present > 0 || missing >= ListAbsence::MIN_MISSING {
             return Some(format!("lacks {loss}"));
         }
         emptied.push(loss);
@@ -176,16 +176,16 @@ fn find_loss(expected: &ObjectCounts, found: &ObjectCounts) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tortie_model::{Kind, Value};
+    use tortie_model::{Kind, StoreValue};
 
     fn counts(list: &[(&str, usize)]) -> ObjectCounts {
         list.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect()
     }
 
     fn put(kind: Kind, name: &str) -> FeedEvent {
-        let key = Key::resource(kind, "", name);
+        let key = StoreKey::resource(kind, "", name);
         let text = format!(r#"{{"metadata": {{"name": "{name}"}}, "spec": {{}}}}"#);
-        let value = Value::decode(&key, text.as_bytes()).unwrap();
+        let value = StoreValue::decode(&key, text.as_bytes()).unwrap();
         FeedEvent::Put { key, value, revision: 1.into() }
     }
 
@@ -211,7 +211,7 @@ mod tests {
     async fn a_doubtful_snapshot_is_in_sync_after_the_grace() {
         let dir = tempfile::tempdir().unwrap();
         let file = write_expected(&dir, &[("Tier", 1), ("IPPool", 1)]);
-        let state = Arc::new(State::new("n1"));
+        let state = Arc::new(NodeState::new("n1"));
         let (source, feed) = mpsc::channel(4);
         let mut guarded = guard_snapshot(feed, file.clone(), state.clone());
         let started = Instant::now();
@@ -220,7 +220,7 @@ mod tests {
         assert!(matches!(guarded.recv().await, Some(FeedEvent::Put { .. })), "other events pass");
         assert!(state.warnings().contains_key(HEALTH_PART));
         assert_eq!(guarded.recv().await, Some(FeedEvent::InSync));
-        assert!(started.elapsed() >= Limits::default().absence_grace);
+        assert!(started.elapsed() >= StoreLimits::default().absence_grace);
         assert!(state.warnings().is_empty());
         tokio::time::sleep(SAVE_INTERVAL * 2).await;
         assert_eq!(read_counts(&file), Some(counts(&[("BGPFilter", 1)])));
@@ -231,13 +231,13 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = write_expected(&dir, &[("Tier", 1), ("IPPool", 1)]);
         let (source, feed) = mpsc::channel(4);
-        let mut guarded = guard_snapshot(feed, file, Arc::new(State::new("n1")));
+        let mut guarded = guard_snapshot(feed, file, Arc::new(NodeState::new("n1")));
         let started = Instant::now();
         source.send(FeedEvent::InSync).await.unwrap();
         source.send(put(Kind::Tier, "default")).await.unwrap();
         assert!(matches!(guarded.recv().await, Some(FeedEvent::Put { .. })));
         assert_eq!(guarded.recv().await, Some(FeedEvent::InSync));
-        assert!(started.elapsed() < Limits::default().absence_grace);
+        assert!(started.elapsed() < StoreLimits::default().absence_grace);
     }
 
     #[test]
@@ -246,7 +246,7 @@ mod tests {
         for event in [put(Kind::Tier, "a"), put(Kind::Tier, "a"), put(Kind::Tier, "b")] {
             objects.observe(&event);
         }
-        let key = Key::resource(Kind::Tier, "", "a");
+        let key = StoreKey::resource(Kind::Tier, "", "a");
         objects.observe(&FeedEvent::Delete { key, revision: 2.into() });
         assert_eq!(objects.counts(), counts(&[("Tier", 1)]));
     }

@@ -6,23 +6,23 @@ use std::path::{Path, PathBuf};
 use tokio::net::{UnixListener, UnixStream};
 
 #[derive(Debug)]
-pub struct Socket {
+pub struct DaemonSocket {
     listener: UnixListener,
     path: PathBuf,
     /// Device and inode of the socket, because another daemon may later replace it at the same path.
     made: (u64, u64),
 }
 
-impl Socket {
+impl DaemonSocket {
     /// Creates the socket and replaces one that an earlier daemon left. The caller holds the lock of the directory.
-    pub fn bind(path: &Path) -> io::Result<Socket> {
+    pub fn bind(path: &Path) -> io::Result<DaemonSocket> {
         match std::fs::remove_file(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
         let listener = UnixListener::bind(path)?;
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
-        Ok(Socket { listener, path: path.to_owned(), made: identity(path)? })
+        Ok(DaemonSocket { listener, path: path.to_owned(), made: identity(path)? })
     }
 
     pub async fn accept(&self) -> io::Result<UnixStream> {
@@ -30,7 +30,7 @@ impl Socket {
     }
 }
 
-impl Drop for Socket {
+impl Drop for DaemonSocket {
     fn drop(&mut self) {
         if identity(&self.path).is_ok_and(|there| there == self.made) {
             // If this fails, the next daemon removes the socket.
@@ -52,8 +52,8 @@ mod tests {
     async fn a_socket_is_removed_by_its_owner_alone() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x.sock");
-        let first = Socket::bind(&path).unwrap();
-        let second = Socket::bind(&path).unwrap();
+        let first = DaemonSocket::bind(&path).unwrap();
+        let second = DaemonSocket::bind(&path).unwrap();
         drop(first);
         assert!(path.exists());
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);

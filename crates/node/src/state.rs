@@ -1,7 +1,7 @@
 //! State that the tasks of the daemon share: health, the effective settings, and the workloads of the plan.
 
-use crate::http::Denials;
-use crate::metrics::Metrics;
+use crate::http::DenialMetrics;
+use crate::metrics::NodeMetrics;
 use crate::queries::RunningBgp;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -9,20 +9,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
-use tortie_compute::Parameters;
+use tortie_compute::NodeParameters;
 use tortie_dataplane::MtuChoice;
 use tortie_http::liveness::Liveness;
-use tortie_plan::{TunnelKind, Update, Workload, WorkloadId};
+use tortie_plan::{PlanUpdate, PlannedWorkload, TunnelKind, WorkloadId};
 
 #[derive(Debug)]
-pub struct State {
+pub struct NodeState {
     /// Name of the node.
     pub host: String,
-    pub metrics: Metrics,
-    pub denials: Denials,
+    pub metrics: NodeMetrics,
+    pub denials: DenialMetrics,
     pub liveness: Liveness,
-    facts: Mutex<Facts>,
-    parameters: watch::Sender<Parameters>,
+    facts: Mutex<SharedNodeFacts>,
+    parameters: watch::Sender<NodeParameters>,
     in_sync: watch::Sender<bool>,
     mtu: watch::Sender<Option<MtuChoice>>,
     public_keys: watch::Sender<Option<BTreeMap<TunnelKind, String>>>,
@@ -34,7 +34,7 @@ pub struct State {
 }
 
 #[derive(Debug, Default)]
-struct Facts {
+struct SharedNodeFacts {
     /// Errors that make the node unready, by component.
     troubles: BTreeMap<String, String>,
     /// Limitations that do not make the node unready, by component.
@@ -45,21 +45,21 @@ struct Facts {
     refused: BTreeMap<String, String>,
     datastore_locked: bool,
     /// The workloads in the plan of this node.
-    workloads: BTreeMap<WorkloadId, Workload>,
+    workloads: BTreeMap<WorkloadId, PlannedWorkload>,
     changed: BTreeSet<WorkloadId>,
     /// The BGP backend, if BGP is enabled.
     running: Option<RunningBgp>,
 }
 
-impl State {
-    pub fn new(host: &str) -> State {
-        State {
+impl NodeState {
+    pub fn new(host: &str) -> NodeState {
+        NodeState {
             host: host.to_owned(),
-            metrics: Metrics::new(host),
-            denials: Denials::default(),
+            metrics: NodeMetrics::new(host),
+            denials: DenialMetrics::default(),
             liveness: Liveness::default(),
             facts: Mutex::default(),
-            parameters: watch::channel(Parameters::default()).0,
+            parameters: watch::channel(NodeParameters::default()).0,
             in_sync: watch::channel(false).0,
             mtu: watch::channel(None).0,
             public_keys: watch::channel(None).0,
@@ -71,12 +71,12 @@ impl State {
         }
     }
 
-    pub fn parameters(&self) -> watch::Receiver<Parameters> {
+    pub fn parameters(&self) -> watch::Receiver<NodeParameters> {
         self.parameters.subscribe()
     }
 
     /// Sets the effective parameters. Invalid or ineffective settings are logged once and stay on the health page.
-    pub fn set_parameters(&self, parameters: &Parameters) {
+    pub fn set_parameters(&self, parameters: &NodeParameters) {
         let mut new = Vec::new();
         let differs = self.parameters.send_if_modified(|known| {
             let differs = known != parameters;
@@ -176,7 +176,7 @@ impl State {
         self.lost.store(true, Ordering::Relaxed);
     }
 
-    /// Returns whether [`State::note_lost`] was called since the last call of this function.
+    /// Returns whether [`NodeState::note_lost`] was called since the last call of this function.
     pub fn take_lost(&self) -> bool {
         self.lost.swap(false, Ordering::Relaxed)
     }
@@ -263,10 +263,10 @@ impl State {
     }
 
     /// Tracks the workloads in the plan.
-    pub fn note(&self, updates: &[Update]) {
+    pub fn note(&self, updates: &[PlanUpdate]) {
         let mut facts = self.lock();
         for update in updates {
-            let Update::Workload(id, workload) = update else { continue };
+            let PlanUpdate::Workload(id, workload) = update else { continue };
             match workload {
                 Some(workload) => facts.workloads.insert(id.clone(), workload.clone()),
                 None => facts.workloads.remove(id),
@@ -277,7 +277,7 @@ impl State {
     }
 
     /// Replaces the set of workloads in the plan.
-    pub fn set_workloads(&self, workloads: &BTreeMap<WorkloadId, Workload>) {
+    pub fn set_workloads(&self, workloads: &BTreeMap<WorkloadId, PlannedWorkload>) {
         let mut facts = self.lock();
         let old = std::mem::replace(&mut facts.workloads, workloads.clone());
         let differs = |id: &&WorkloadId| old.get(*id) != workloads.get(*id);
@@ -285,7 +285,7 @@ impl State {
         self.workloads_changed.notify_one();
     }
 
-    /// Waits until workloads were added, changed or removed since [`State::take_changed`].
+    /// Waits until workloads were added, changed or removed since [`NodeState::take_changed`].
     pub async fn workloads_changed(&self) {
         self.workloads_changed.notified().await;
     }
@@ -294,7 +294,7 @@ impl State {
         std::mem::take(&mut self.lock().changed)
     }
 
-    pub fn workload(&self, id: &WorkloadId) -> Option<Workload> {
+    pub fn workload(&self, id: &WorkloadId) -> Option<PlannedWorkload> {
         self.lock().workloads.get(id).cloned()
     }
 
@@ -302,7 +302,7 @@ impl State {
         self.lock().workloads.keys().cloned().collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Facts> {
+    fn lock(&self) -> MutexGuard<'_, SharedNodeFacts> {
         self.facts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -3,7 +3,7 @@
 
 use crate::endpoint_files::EndpointFiles;
 use crate::health::{FELIX, MTU, OFFLOAD, OVERRULED, POLICY, PROXIED, TUNNELS};
-use crate::state::State;
+use crate::state::NodeState;
 use jiff::Timestamp;
 use std::collections::BTreeMap;
 use std::io;
@@ -11,13 +11,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
-use tortie_compute::Parameters;
-use tortie_dataplane::{Failure, Report, Reports, WorkloadState};
+use tortie_compute::NodeParameters;
+use tortie_dataplane::{DataplaneReport, KernelFailure, ReportReceiver, WorkloadState};
 use tortie_model::key::WorkloadStatusKey;
-use tortie_model::status::{EndpointState, EndpointStatus, Heartbeat};
-use tortie_model::{Key, Value};
-use tortie_plan::{EndpointId, Workload, WorkloadId};
-use tortie_store::Client;
+use tortie_model::status::{EndpointState, EndpointStatus, FelixHeartbeat};
+use tortie_model::{StoreKey, StoreValue};
+use tortie_plan::{EndpointId, PlannedWorkload, WorkloadId};
+use tortie_store::StoreClient;
 
 /// Delay before the first heartbeat.
 const FIRST: Duration = Duration::from_secs(10);
@@ -29,7 +29,7 @@ const SECOND_ENGINE: &str = "Felix's chains are in the kernel beside our policy:
     denies; stop calico-node, or stop this node and run `tortie node --leave`";
 
 /// Writes heartbeats to the datastore at the configured interval, if enabled.
-pub async fn heartbeats(state: Arc<State>, client: Client, host: String) {
+pub async fn heartbeats(state: Arc<NodeState>, client: StoreClient, host: String) {
     if !client.keeps_statuses() {
         return std::future::pending().await;
     }
@@ -47,10 +47,10 @@ pub async fn heartbeats(state: Arc<State>, client: Client, host: String) {
             continue;
         }
         let uptime = (started.elapsed().as_secs_f64() * 10.0).round() / 10.0;
-        let beat = Heartbeat { time: format!("{:.0}", Timestamp::now()), uptime, first_update: first };
-        let living = Key::FelixStatus { region: region.clone(), host: host.clone() };
-        let last = Key::FelixLastStatus { region, host: host.clone() };
-        let value = Value::Heartbeat(beat);
+        let beat = FelixHeartbeat { time: format!("{:.0}", Timestamp::now()), uptime, first_update: first };
+        let living = StoreKey::FelixStatus { region: region.clone(), host: host.clone() };
+        let last = StoreKey::FelixLastStatus { region, host: host.clone() };
+        let value = StoreValue::Heartbeat(beat);
         let ttl = Some(ttl).filter(|ttl| !ttl.is_zero());
         let written = async {
             client.apply(&living, &value, ttl).await?;
@@ -67,16 +67,16 @@ pub async fn heartbeats(state: Arc<State>, client: Client, host: String) {
 /// Handles the reports of the dataplane, and writes endpoint states to the datastore and to files if the settings
 /// enable that.
 pub async fn endpoints(
-    state: Arc<State>,
-    client: Client,
+    state: Arc<NodeState>,
+    client: StoreClient,
     host: String,
     run_dir: Option<PathBuf>,
-    mut dataplanes: mpsc::Receiver<Reports>,
+    mut dataplanes: mpsc::Receiver<ReportReceiver>,
 ) {
-    let mut writer = Writer { client, host, wanted: BTreeMap::new(), written: BTreeMap::new() };
+    let mut writer = EndpointStatusWriter { client, host, wanted: BTreeMap::new(), written: BTreeMap::new() };
     let mut files = None;
     let parameters = state.parameters();
-    let mut reports: Option<Reports> = None;
+    let mut reports: Option<ReportReceiver> = None;
     loop {
         let (enabled, delay, region) = {
             let parameters = parameters.borrow();
@@ -99,11 +99,11 @@ pub async fn endpoints(
                 None => return,
             },
             report = next(&mut reports) => match report {
-                Some(Report::Workload { id, state: now }) => {
+                Some(DataplaneReport::Workload { id, state: now }) => {
                     writer.wanted.insert(EndpointId::Workload(id.clone()), Some(now));
                     show(&mut files, &writer, &id, state.workload(&id).as_ref());
                 }
-                Some(Report::HostEndpoints(states)) => writer.note_hosts(states),
+                Some(DataplaneReport::HostEndpoints(states)) => writer.note_hosts(states),
                 Some(report) => take_in(&state, report),
                 None => reports = None,
             },
@@ -114,7 +114,7 @@ pub async fn endpoints(
     }
 }
 
-async fn next(reports: &mut Option<Reports>) -> Option<Report> {
+async fn next(reports: &mut Option<ReportReceiver>) -> Option<DataplaneReport> {
     match reports {
         Some(reports) => reports.next().await,
         None => std::future::pending().await,
@@ -123,7 +123,7 @@ async fn next(reports: &mut Option<Reports>) -> Option<Report> {
 
 /// Returns the parent directory of the endpoint status files: the configured one, else a custom run directory, else
 /// the default. Returns None if the files are disabled.
-fn status_prefix(parameters: &Parameters, run_dir: Option<&Path>) -> Option<PathBuf> {
+fn status_prefix(parameters: &NodeParameters, run_dir: Option<&Path>) -> Option<PathBuf> {
     let prefix = &parameters.endpoint_status_path_prefix;
     let prefix = match run_dir {
         Some(dir) if !prefix.is_set => dir.to_owned(),
@@ -134,7 +134,12 @@ fn status_prefix(parameters: &Parameters, run_dir: Option<&Path>) -> Option<Path
 
 /// Opens the directory of the files, or closes it after the setting changed. Files of endpoints that no longer exist
 /// are removed.
-fn open(files: &mut Option<EndpointFiles>, prefix: Option<&Path>, state: &State, writer: &Writer) {
+fn open(
+    files: &mut Option<EndpointFiles>,
+    prefix: Option<&Path>,
+    state: &NodeState,
+    writer: &EndpointStatusWriter,
+) {
     if files.as_ref().map(|files| prefix.is_some_and(|prefix| files.is_below(prefix))) == prefix.map(|_| true)
     {
         return;
@@ -157,7 +162,12 @@ fn open(files: &mut Option<EndpointFiles>, prefix: Option<&Path>, state: &State,
 }
 
 /// Writes the file of an endpoint that is up, and removes it otherwise.
-fn show(files: &mut Option<EndpointFiles>, writer: &Writer, id: &WorkloadId, workload: Option<&Workload>) {
+fn show(
+    files: &mut Option<EndpointFiles>,
+    writer: &EndpointStatusWriter,
+    id: &WorkloadId,
+    workload: Option<&PlannedWorkload>,
+) {
     let Some(files) = files else { return };
     let state = writer.wanted.get(&EndpointId::Workload(id.clone())).and_then(Option::as_ref);
     report(match (workload, state) {
@@ -174,38 +184,38 @@ fn report(outcome: io::Result<()>) {
     }
 }
 
-fn take_in(state: &State, report: Report) {
+fn take_in(state: &NodeState, report: DataplaneReport) {
     match report {
-        Report::Workload { .. } | Report::HostEndpoints(_) => {}
-        Report::Mtu(choice) => {
+        DataplaneReport::Workload { .. } | DataplaneReport::HostEndpoints(_) => {}
+        DataplaneReport::Mtu(choice) => {
             state.set_mtu(choice);
         }
-        Report::Oversized(workloads) => {
+        DataplaneReport::Oversized(workloads) => {
             let warning = oversized(&workloads);
             if let Some(warning) = &warning {
                 tracing::warn!(warning, "workloads run with an older, larger MTU");
             }
             state.set_warning(MTU, warning);
         }
-        Report::RouteCount(count) => {
+        DataplaneReport::RouteCount(count) => {
             state.metrics.routes.set(i64::try_from(count).unwrap_or(i64::MAX));
         }
-        Report::Unreachable(next_hops) => state.set_unreachable(next_hops),
-        Report::Policy(stats) => state.metrics.table.set(&stats),
-        Report::Refused(refused) => {
-            let text = |failure: Failure| (failure.object.to_string(), failure.reason);
+        DataplaneReport::Unreachable(next_hops) => state.set_unreachable(next_hops),
+        DataplaneReport::Policy(stats) => state.metrics.table.set(&stats),
+        DataplaneReport::Refused(refused) => {
+            let text = |failure: KernelFailure| (failure.object.to_string(), failure.reason);
             state.set_refused(refused.into_iter().map(text).collect());
         }
-        Report::Tunnels(failures) => {
+        DataplaneReport::Tunnels(failures) => {
             let text = failures.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
             state.set_warning(TUNNELS, Some(text).filter(|text| !text.is_empty()));
         }
-        Report::Proxied(count, failures) => {
+        DataplaneReport::Proxied(count, failures) => {
             state.metrics.proxied.set(i64::try_from(count).unwrap_or(i64::MAX));
             let text = failures.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
             state.set_warning(PROXIED, Some(text).filter(|text| !text.is_empty()));
         }
-        Report::Overruled(failures) => {
+        DataplaneReport::Overruled(failures) => {
             let text = failures.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
             if !text.is_empty() {
                 tracing::warn!(
@@ -215,9 +225,9 @@ fn take_in(state: &State, report: Report) {
             }
             state.set_warning(OVERRULED, Some(text).filter(|text| !text.is_empty()));
         }
-        Report::PublicKeys(keys) => state.set_public_keys(keys),
-        Report::Announced(ids) => state.set_announced(ids),
-        Report::NotOffloaded(failure) => {
+        DataplaneReport::PublicKeys(keys) => state.set_public_keys(keys),
+        DataplaneReport::Announced(ids) => state.set_announced(ids),
+        DataplaneReport::NotOffloaded(failure) => {
             let reason = failure.map(|failure| failure.to_string());
             if let Some(reason) = &reason {
                 tracing::warn!(
@@ -227,11 +237,11 @@ fn take_in(state: &State, report: Report) {
             }
             state.set_warning(OFFLOAD, reason);
         }
-        Report::SecondEngine(present) => {
+        DataplaneReport::SecondEngine(present) => {
             state.metrics.second_engine.set(i64::from(present));
             state.set_warning(FELIX, present.then(|| SECOND_ENGINE.to_owned()));
         }
-        Report::NotEnforced(failure) => {
+        DataplaneReport::NotEnforced(failure) => {
             let reason = failure.map(|failure| failure.to_string());
             match &reason {
                 Some(reason) => tracing::error!(
@@ -262,14 +272,14 @@ fn oversized(workloads: &BTreeMap<WorkloadId, u32>) -> Option<String> {
     })
 }
 
-struct Writer {
-    client: Client,
+struct EndpointStatusWriter {
+    client: StoreClient,
     host: String,
     wanted: BTreeMap<EndpointId, Option<WorkloadState>>,
     written: BTreeMap<EndpointId, Option<WorkloadState>>,
 }
 
-impl Writer {
+impl EndpointStatusWriter {
     /// Clears the state of a workload that is no longer in the plan.
     fn note(&mut self, id: &WorkloadId, lives: bool) {
         if !lives && let Some(state) = self.wanted.get_mut(&EndpointId::Workload(id.clone())) {
@@ -296,14 +306,14 @@ impl Writer {
         let Some(state) = self.wanted.get(&id).cloned() else { return };
         let host = self.host.clone();
         let key = match &id {
-            EndpointId::Workload(id) => Key::WorkloadEndpointStatus(Box::new(WorkloadStatusKey {
+            EndpointId::Workload(id) => StoreKey::WorkloadEndpointStatus(Box::new(WorkloadStatusKey {
                 region: region.to_owned(),
                 host,
                 orchestrator: id.orchestrator.clone(),
                 workload: id.workload.clone(),
                 endpoint: id.endpoint.clone(),
             })),
-            EndpointId::Host(name) => Key::HostEndpointStatus { host, endpoint: name.clone() },
+            EndpointId::Host(name) => StoreKey::HostEndpointStatus { host, endpoint: name.clone() },
         };
         let status = match &state {
             Some(WorkloadState::Up) => Some(EndpointState::Up),
@@ -313,11 +323,11 @@ impl Writer {
         };
         let outcome = match status {
             Some(status) => {
-                let value = Value::EndpointStatus(EndpointStatus { status });
+                let value = StoreValue::EndpointStatus(EndpointStatus { status });
                 self.client.apply(&key, &value, None).await.map(|_| ())
             }
             None => match self.client.delete(&key, None).await {
-                Ok(_) | Err(tortie_store::Error::DoesNotExist { .. }) => Ok(()),
+                Ok(_) | Err(tortie_store::StoreError::DoesNotExist { .. }) => Ok(()),
                 Err(error) => Err(error),
             },
         };

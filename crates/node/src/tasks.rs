@@ -1,7 +1,7 @@
 //! The tasks of the daemon. None of them returns in normal operation: if one ends, the process ends and its
 //! supervisor restarts it. The kernel keeps its state in the meantime.
 
-use crate::state::State;
+use crate::state::NodeState;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,12 +29,12 @@ impl TaskEnded {
 }
 
 #[derive(Debug, Default)]
-pub struct Tasks {
+pub struct TaskSet {
     running: JoinSet<()>,
     names: HashMap<Id, &'static str>,
 }
 
-impl Tasks {
+impl TaskSet {
     pub fn spawn(&mut self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
         let handle = self.running.spawn(task);
         self.names.insert(handle.id(), name);
@@ -75,17 +75,17 @@ impl Tasks {
 /// A separate thread with its own runtime, so that probes are answered even if the rest of the daemon is blocked. The
 /// thread ends when this is dropped.
 #[derive(Debug)]
-pub struct Aside {
+pub struct ObserverThread {
     stop: Option<oneshot::Sender<()>>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
-impl Aside {
+impl ObserverThread {
     /// Starts the thread. The receiver completes when the thread ends.
     pub fn start<F: Future<Output = ()>>(
         name: &str,
         work: impl FnOnce() -> F + Send + 'static,
-    ) -> std::io::Result<(Aside, oneshot::Receiver<()>)> {
+    ) -> std::io::Result<(ObserverThread, oneshot::Receiver<()>)> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (stop, stopped) = oneshot::channel::<()>();
         let (ended, end) = oneshot::channel();
@@ -98,11 +98,11 @@ impl Aside {
             });
             drop(ended);
         })?;
-        Ok((Aside { stop: Some(stop), thread: Some(thread) }, end))
+        Ok((ObserverThread { stop: Some(stop), thread: Some(thread) }, end))
     }
 }
 
-impl Drop for Aside {
+impl Drop for ObserverThread {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
@@ -113,7 +113,7 @@ impl Drop for Aside {
 }
 
 /// Records a sign of life of the BGP speaker while it responds, or while there is no speaker.
-pub async fn watch_speaker(state: Arc<State>) {
+pub async fn watch_speaker(state: Arc<NodeState>) {
     let heartbeat = state.liveness.part("bgp-speaker");
     loop {
         let answers = match state.running_bgp() {
@@ -133,7 +133,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_task_that_ends_is_named() {
-        let mut tasks = Tasks::default();
+        let mut tasks = TaskSet::default();
         tasks.spawn("the engine", std::future::pending());
         tasks.spawn("the feed", async {});
         assert!(tasks.ended().await.to_string().starts_with("the feed has ended unexpectedly;"));
@@ -147,7 +147,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_task_that_panicked_is_named_and_not_those_that_ended_with_it() {
-        let mut tasks = Tasks::default();
+        let mut tasks = TaskSet::default();
         let (reports, mut heard) = tokio::sync::mpsc::channel::<()>(1);
         tasks.spawn("the status of endpoints", async move { assert!(heard.recv().await.is_none()) });
         tasks.spawn("the engine", async move {
@@ -161,7 +161,7 @@ mod tests {
 
     #[test]
     fn a_thread_aside_ends_with_its_handle() {
-        let (aside, mut end) = Aside::start("aside", std::future::pending::<()>).unwrap();
+        let (aside, mut end) = ObserverThread::start("aside", std::future::pending::<()>).unwrap();
         assert_eq!(end.try_recv(), Err(oneshot::error::TryRecvError::Empty));
         drop(aside);
         assert_eq!(end.try_recv(), Err(oneshot::error::TryRecvError::Closed));

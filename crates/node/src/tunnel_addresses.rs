@@ -4,16 +4,16 @@
 //! An address is allocated under its own handle before it is written to the Node object, and removed from the Node
 //! object before it is released. After a crash at any point, the next pass finds the handle and corrects the state.
 
-use crate::state::State;
+use crate::state::NodeState;
 use std::net::IpAddr;
 use std::time::Duration;
 use tokio::sync::watch;
 use tortie_ipam::Allocator;
-use tortie_ipam::pool::Pool;
-use tortie_ipam::{Tunnel, TunnelPools};
+use tortie_ipam::pool::AllocationPool;
+use tortie_ipam::{TunnelPools, TunnelType};
 use tortie_model::kinds::{IPPoolSpec, Node, NodeBGPSpec, NodeSpec, NodeWireguardSpec};
 use tortie_model::{FeedEvent, KeyRange, Kind};
-use tortie_store::{Client, Resources};
+use tortie_store::{ResourceClient, StoreClient};
 
 /// Delay after a failure.
 const RETRY: Duration = Duration::from_secs(2);
@@ -23,20 +23,20 @@ const ATTEMPTS: usize = 10;
 const WARNING: &str = "tunnel addresses";
 
 /// The tunnels whose addresses this module assigns.
-const LOOKED_AFTER: [Tunnel; 5] = Tunnel::ALL;
+const LOOKED_AFTER: [TunnelType; 5] = TunnelType::ALL;
 
 #[derive(Debug, thiserror::Error)]
-enum Failure {
+enum TunnelAddressError {
     #[error(transparent)]
-    Store(#[from] tortie_store::Error),
+    Store(#[from] tortie_store::StoreError),
     #[error(transparent)]
-    Ipam(#[from] tortie_ipam::Error),
+    Ipam(#[from] tortie_ipam::IpamError),
     #[error("the Node keeps changing; trying again")]
     Contended,
 }
 
 /// Returns a receiver that signals when pools or this node's Node object may have changed.
-pub fn follow(client: &Client, node: &str) -> watch::Receiver<()> {
+pub fn follow(client: &StoreClient, node: &str) -> watch::Receiver<()> {
     let own = KeyRange::Resources { kind: Kind::Node, namespace: None, name_prefix: node.to_owned() };
     let mut feed = tortie_sync::follow(client, vec![KeyRange::all(Kind::IPPool), own], || {});
     let (changed, receiver) = watch::channel(());
@@ -54,8 +54,8 @@ pub fn follow(client: &Client, node: &str) -> watch::Receiver<()> {
 /// Keeps the tunnel addresses as the pools require. Never returns.
 pub async fn keep(
     allocator: &Allocator,
-    resources: &Resources,
-    state: &State,
+    resources: &ResourceClient,
+    state: &NodeState,
     mut changed: watch::Receiver<()>,
 ) {
     let mut reported = None;
@@ -93,17 +93,21 @@ pub async fn keep(
 }
 
 /// Runs one pass: assigns each tunnel its address and writes the addresses to the Node object.
-async fn reconcile(allocator: &Allocator, resources: &Resources, hosts_encrypt: bool) -> Result<(), Failure> {
+async fn reconcile(
+    allocator: &Allocator,
+    resources: &ResourceClient,
+    hosts_encrypt: bool,
+) -> Result<(), TunnelAddressError> {
     let name = &allocator.owner().name;
     for _ in 0..ATTEMPTS {
         let node = match resources.get_as::<NodeSpec>("", name).await {
             Ok(node) => node,
             // The addresses are released by the client that deletes the Node object.
-            Err(tortie_store::Error::DoesNotExist { .. }) => return Ok(()),
+            Err(tortie_store::StoreError::DoesNotExist { .. }) => return Ok(()),
             Err(error) => return Err(error.into()),
         };
         let pools = resources.list_as::<IPPoolSpec>(None).await?;
-        let pools: Vec<Pool> = pools.iter().filter_map(Pool::of).collect();
+        let pools: Vec<AllocationPool> = pools.iter().filter_map(AllocationPool::of).collect();
         let given = TunnelPools {
             pools: &pools,
             node_labels: &node.metadata.labels,
@@ -129,7 +133,7 @@ async fn reconcile(allocator: &Allocator, resources: &Resources, hosts_encrypt: 
                     set(&mut written, tunnel, address);
                 }
                 // Continue with the other tunnels.
-                Err(error) => failure = Some(Failure::from(error)),
+                Err(error) => failure = Some(TunnelAddressError::from(error)),
             }
         }
         if written != node {
@@ -139,7 +143,7 @@ async fn reconcile(allocator: &Allocator, resources: &Resources, hosts_encrypt: 
                         tracing::info!(?tunnel, ?address, "assigned an address to the tunnel");
                     }
                 }
-                Err(tortie_store::Error::Conflict { .. }) => continue,
+                Err(tortie_store::StoreError::Conflict { .. }) => continue,
                 Err(error) => {
                     give_back(allocator, &assigned).await;
                     return Err(error.into());
@@ -152,11 +156,11 @@ async fn reconcile(allocator: &Allocator, resources: &Resources, hosts_encrypt: 
         }
         return failure.map_or(Ok(()), Err);
     }
-    Err(Failure::Contended)
+    Err(TunnelAddressError::Contended)
 }
 
 /// Releases addresses that were assigned for a Node object that could not be written.
-async fn give_back(allocator: &Allocator, assigned: &[(Tunnel, Option<IpAddr>)]) {
+async fn give_back(allocator: &Allocator, assigned: &[(TunnelType, Option<IpAddr>)]) {
     for (tunnel, address) in assigned {
         if let Err(error) = allocator.release_tunnel(*tunnel, *address).await {
             tracing::warn!(%error, ?tunnel, "cannot release the address of a tunnel; the next pass retries");
@@ -164,30 +168,30 @@ async fn give_back(allocator: &Allocator, assigned: &[(Tunnel, Option<IpAddr>)])
     }
 }
 
-fn address(node: &Node, tunnel: Tunnel) -> Option<IpAddr> {
+fn address(node: &Node, tunnel: TunnelType) -> Option<IpAddr> {
     let spec = &node.spec;
     let text = match tunnel {
-        Tunnel::Ipip => spec.bgp.as_ref().map_or("", |bgp| &bgp.ipv4_ipip_tunnel_addr),
-        Tunnel::VxlanV4 => &spec.ipv4_vxlan_tunnel_addr,
-        Tunnel::VxlanV6 => &spec.ipv6_vxlan_tunnel_addr,
-        Tunnel::WireguardV4 => spec.wireguard.as_ref().map_or("", |ends| &ends.interface_ipv4_address),
-        Tunnel::WireguardV6 => spec.wireguard.as_ref().map_or("", |ends| &ends.interface_ipv6_address),
+        TunnelType::Ipip => spec.bgp.as_ref().map_or("", |bgp| &bgp.ipv4_ipip_tunnel_addr),
+        TunnelType::VxlanV4 => &spec.ipv4_vxlan_tunnel_addr,
+        TunnelType::VxlanV6 => &spec.ipv6_vxlan_tunnel_addr,
+        TunnelType::WireguardV4 => spec.wireguard.as_ref().map_or("", |ends| &ends.interface_ipv4_address),
+        TunnelType::WireguardV6 => spec.wireguard.as_ref().map_or("", |ends| &ends.interface_ipv6_address),
     };
     text.parse().ok()
 }
 
-fn set(node: &mut Node, tunnel: Tunnel, address: Option<IpAddr>) {
+fn set(node: &mut Node, tunnel: TunnelType, address: Option<IpAddr>) {
     let text = address.map(|address| address.to_string()).unwrap_or_default();
     let spec = &mut node.spec;
     match tunnel {
-        Tunnel::VxlanV4 => spec.ipv4_vxlan_tunnel_addr = text,
-        Tunnel::VxlanV6 => spec.ipv6_vxlan_tunnel_addr = text,
-        Tunnel::Ipip => {
+        TunnelType::VxlanV4 => spec.ipv4_vxlan_tunnel_addr = text,
+        TunnelType::VxlanV6 => spec.ipv6_vxlan_tunnel_addr = text,
+        TunnelType::Ipip => {
             spec.bgp.get_or_insert_default().ipv4_ipip_tunnel_addr = text;
             // The API rejects an empty object.
             spec.bgp = spec.bgp.take().filter(|bgp| *bgp != NodeBGPSpec::default());
         }
-        Tunnel::WireguardV4 | Tunnel::WireguardV6 => {
+        TunnelType::WireguardV4 | TunnelType::WireguardV6 => {
             let ends = spec.wireguard.get_or_insert_default();
             match tunnel.version() {
                 4 => ends.interface_ipv4_address = text,
@@ -208,11 +212,11 @@ mod tests {
         let empty = Node::new(ObjectMeta { name: "n1".into(), ..ObjectMeta::default() }, NodeSpec::default());
         let mut node = empty.clone();
         for (tunnel, text) in [
-            (Tunnel::Ipip, "10.1.0.1"),
-            (Tunnel::VxlanV4, "10.1.0.2"),
-            (Tunnel::VxlanV6, "fd00::2"),
-            (Tunnel::WireguardV4, "10.1.0.3"),
-            (Tunnel::WireguardV6, "fd00::3"),
+            (TunnelType::Ipip, "10.1.0.1"),
+            (TunnelType::VxlanV4, "10.1.0.2"),
+            (TunnelType::VxlanV6, "fd00::2"),
+            (TunnelType::WireguardV4, "10.1.0.3"),
+            (TunnelType::WireguardV6, "fd00::3"),
         ] {
             set(&mut node, tunnel, Some(text.parse().unwrap()));
             assert_eq!(address(&node, tunnel), Some(text.parse().unwrap()));

@@ -4,12 +4,12 @@
 //! they are those of the previous one, while the journal has the new ones. If another plugin created the interface,
 //! only the journal knows its name.
 
-use crate::journal::{Journal, Phase};
+use crate::journal::{AttachmentJournal, AttachmentPhase};
 use ipnet::IpNet;
 use std::net::IpAddr;
 use std::sync::Arc;
 use tokio::sync::mpsc;
-use tortie_model::{FeedEvent, Key, Resource, Value};
+use tortie_model::{FeedEvent, Resource, StoreKey, StoreValue};
 use tortie_sync::Feed;
 
 /// Capacity of the channel to the engine, in addition to that of the feed.
@@ -17,7 +17,7 @@ const QUEUE: usize = 64;
 
 /// The network of an attachment, according to the journal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Wired {
+struct JournaledNetwork {
     addresses: Vec<IpAddr>,
     /// The interface name, if it is not the one derived from namespace and pod name.
     interface: Option<String>,
@@ -27,7 +27,7 @@ struct Wired {
 }
 
 /// Returns the same feed with corrected endpoints.
-pub fn corrected(mut feed: Feed, journal: Arc<Journal>, node: String) -> Feed {
+pub fn corrected(mut feed: Feed, journal: Arc<AttachmentJournal>, node: String) -> Feed {
     let (sender, corrected) = mpsc::channel(QUEUE);
     tokio::spawn(async move {
         while let Some(mut event) = feed.recv().await {
@@ -40,13 +40,14 @@ pub fn corrected(mut feed: Feed, journal: Arc<Journal>, node: String) -> Feed {
     corrected
 }
 
-fn wired(journal: &Journal, key: &Key) -> Option<Wired> {
-    let record = journal
-        .find(|record| record.phase != Phase::Removing && record.endpoint_key().as_ref() == Some(key))?;
+fn wired(journal: &AttachmentJournal, key: &StoreKey) -> Option<JournaledNetwork> {
+    let record = journal.find(|record| {
+        record.phase != AttachmentPhase::Removing && record.endpoint_key().as_ref() == Some(key)
+    })?;
     let addresses = record.result?.ips.iter().map(|ip| ip.address.addr()).collect();
-    let live = record.workload.filter(|_| record.phase == Phase::Live);
+    let live = record.workload.filter(|_| record.phase == AttachmentPhase::Live);
     let floating = live.as_ref().map(floating_addresses);
-    Some(Wired { addresses, interface: record.chained.then_some(record.host_interface), floating })
+    Some(JournaledNetwork { addresses, interface: record.chained.then_some(record.host_interface), floating })
 }
 
 fn floating_addresses(endpoint: &serde_json::Value) -> Vec<String> {
@@ -55,15 +56,15 @@ fn floating_addresses(endpoint: &serde_json::Value) -> Vec<String> {
 }
 
 /// Corrects an endpoint of this node. An endpoint without addresses is left alone, because its pod has completed.
-fn correct(event: &mut FeedEvent, node: &str, wired: impl Fn(&Key) -> Option<Wired>) {
-    let FeedEvent::Put { key, value: Value::Resource(Resource::WorkloadEndpoint(endpoint)), .. } = event
+fn correct(event: &mut FeedEvent, node: &str, wired: impl Fn(&StoreKey) -> Option<JournaledNetwork>) {
+    let FeedEvent::Put { key, value: StoreValue::Resource(Resource::WorkloadEndpoint(endpoint)), .. } = event
     else {
         return;
     };
     let spec = &mut endpoint.spec;
     if spec.node == node
         && !spec.ip_networks.is_empty()
-        && let Some(Wired { addresses, interface, floating }) = wired(key)
+        && let Some(JournaledNetwork { addresses, interface, floating }) = wired(key)
     {
         if let Some(granted) = floating {
             spec.ip_nats.retain(|nat| granted.contains(&nat.external_ip));
@@ -82,22 +83,22 @@ mod tests {
     use tortie_model::Kind;
 
     fn put(node: &str, networks: &[&str]) -> FeedEvent {
-        let key = Key::resource(Kind::WorkloadEndpoint, "shop", "n1-k8s-web-eth0");
+        let key = StoreKey::resource(Kind::WorkloadEndpoint, "shop", "n1-k8s-web-eth0");
         let object = json!({"metadata": {"name": "n1-k8s-web-eth0", "namespace": "shop"},
             "spec": {"node": node, "orchestrator": "k8s", "pod": "web", "ipNetworks": networks}});
-        let value = Value::decode(&key, object.to_string().as_bytes()).unwrap();
+        let value = StoreValue::decode(&key, object.to_string().as_bytes()).unwrap();
         FeedEvent::Put { key, value, revision: 7.into() }
     }
 
     fn networks(mut event: FeedEvent, wired: Option<&[&str]>) -> Vec<String> {
-        let wired = wired.map(|all| Wired {
+        let wired = wired.map(|all| JournaledNetwork {
             addresses: all.iter().map(|text| text.parse().unwrap()).collect(),
             interface: None,
             floating: Some(Vec::new()),
         });
         correct(&mut event, "n1", |_| wired.clone());
         match event {
-            FeedEvent::Put { value: Value::Resource(Resource::WorkloadEndpoint(endpoint)), .. } => {
+            FeedEvent::Put { value: StoreValue::Resource(Resource::WorkloadEndpoint(endpoint)), .. } => {
                 endpoint.spec.ip_networks
             }
             other => panic!("{other:?}"),
@@ -108,7 +109,7 @@ mod tests {
     fn annotations_of_running_pods_grant_no_floating_address() {
         let floating = |granted: Option<&[&str]>| {
             let mut event = put("n1", &["10.0.0.1/32"]);
-            let FeedEvent::Put { value: Value::Resource(Resource::WorkloadEndpoint(endpoint)), .. } =
+            let FeedEvent::Put { value: StoreValue::Resource(Resource::WorkloadEndpoint(endpoint)), .. } =
                 &mut event
             else {
                 panic!("{event:?}")
@@ -120,13 +121,14 @@ mod tests {
                 let nats: Vec<_> = all.iter().map(|external| json!({"externalIP": external})).collect();
                 json!({"spec": {"ipNATs": nats}})
             });
-            let wired = Wired {
+            let wired = JournaledNetwork {
                 addresses: vec!["10.0.0.1".parse().unwrap()],
                 floating: workload.as_ref().map(floating_addresses),
-                ..Wired::default()
+                ..JournaledNetwork::default()
             };
             correct(&mut event, "n1", |_| Some(wired.clone()));
-            let FeedEvent::Put { value: Value::Resource(Resource::WorkloadEndpoint(endpoint)), .. } = event
+            let FeedEvent::Put { value: StoreValue::Resource(Resource::WorkloadEndpoint(endpoint)), .. } =
+                event
             else {
                 panic!("{event:?}")
             };

@@ -3,20 +3,20 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
-use tortie_model::{FeedEvent, Key, Resource, Value};
+use tortie_model::{FeedEvent, Resource, StoreKey, StoreValue};
 use tortie_node::engine::{
-    Concerns, Event, Failure, Held, LearntRoute, NextHops, WaiterId, event_from_json, event_to_json,
-    held_from_json, held_to_json,
+    ApplyFailure, EngineEvent, FailureScope, HeldAttachment, LearntNextHops, LearntRoute, WaiterId,
+    event_from_json, event_to_json, held_from_json, held_to_json,
 };
 use tortie_node::{replay_core, replay_from};
 use tortie_plan::WorkloadId;
-use tortie_sync::record::{BgpHeader, Header, Reader, Recorder, VERSION};
-use tortie_testkit::conformance::{Case, cases, world};
+use tortie_sync::record::{RecordedBgp, RecordingHeader, RecordingReader, RecordingWriter, VERSION};
+use tortie_testkit::conformance::{ConformanceCase, cases, world};
 
-fn header(bgp: bool) -> Header {
-    let bgp = bgp.then(|| BgpHeader { router_id: String::new(), by_bird: false });
+fn header(bgp: bool) -> RecordingHeader {
+    let bgp = bgp.then(|| RecordedBgp { router_id: String::new(), by_bird: false });
     let environment = BTreeMap::from([("FELIX_LOGPREFIX".to_owned(), "x".to_owned())]);
-    Header {
+    RecordingHeader {
         version: VERSION,
         node: "n1".into(),
         environment,
@@ -26,31 +26,38 @@ fn header(bgp: bool) -> Header {
     }
 }
 
-fn key(resource: &Resource) -> Key {
-    Key::resource(resource.kind(), &resource.metadata().namespace, &resource.metadata().name)
+fn key(resource: &Resource) -> StoreKey {
+    StoreKey::resource(resource.kind(), &resource.metadata().namespace, &resource.metadata().name)
 }
 
-fn put(mut resource: Resource, revision: u64) -> Event {
+fn put(mut resource: Resource, revision: u64) -> EngineEvent {
     resource.metadata_mut().resource_version = revision.to_string();
-    let (key, value) = (key(&resource), Value::Resource(resource));
-    Event::Feed(FeedEvent::Put { key, value, revision: revision.into() })
+    let (key, value) = (key(&resource), StoreValue::Resource(resource));
+    EngineEvent::Feed(FeedEvent::Put { key, value, revision: revision.into() })
 }
 
 /// Returns the events of a node that goes through a conformance case: the feed, and a dataplane that applies
 /// everything without failures.
-fn events_of(case: &Case) -> Vec<Event> {
+fn events_of(case: &ConformanceCase) -> Vec<EngineEvent> {
     let mut revision = 0;
     let mut next = || {
         revision += 1;
         revision
     };
-    let mut events: Vec<Event> = world().into_iter().map(|resource| put(resource, next())).collect();
-    events.extend([Event::Feed(FeedEvent::InSync), Event::Turn, Event::Started, Event::Turn]);
+    let mut events: Vec<EngineEvent> = world().into_iter().map(|resource| put(resource, next())).collect();
+    events.extend([
+        EngineEvent::Feed(FeedEvent::InSync),
+        EngineEvent::Turn,
+        EngineEvent::Started,
+        EngineEvent::Turn,
+    ]);
     for step in &case.steps {
         events.extend(step.applied().into_iter().map(|resource| put(resource, next())));
         let gone = step.deleted().into_iter();
-        events.extend(gone.map(|r| Event::Feed(FeedEvent::Delete { key: key(&r), revision: next().into() })));
-        events.extend([Event::Turn, Event::Applied(Vec::new()), Event::Turn]);
+        events.extend(
+            gone.map(|r| EngineEvent::Feed(FeedEvent::Delete { key: key(&r), revision: next().into() })),
+        );
+        events.extend([EngineEvent::Turn, EngineEvent::Applied(Vec::new()), EngineEvent::Turn]);
     }
     events
 }
@@ -62,7 +69,7 @@ fn the_conformance_run_replays_to_the_same_plans_byte_for_byte() {
     for case in cases() {
         let header = header(case.number % 2 == 0);
         let mut file = Vec::new();
-        let mut recorder = Recorder::new(&mut file, u64::MAX, &header).unwrap();
+        let mut recorder = RecordingWriter::new(&mut file, u64::MAX, &header).unwrap();
         let mut live = replay_core(&header).unwrap();
         let mut seen = Vec::new();
         for (at, event) in events_of(&case).into_iter().enumerate() {
@@ -71,7 +78,7 @@ fn the_conformance_run_replays_to_the_same_plans_byte_for_byte() {
             let actions = live.handle(at, event);
             seen.push(format!("{actions:#?} {:#?}", live.plan()));
         }
-        let (header, mut reader) = Reader::new(&file[..]).unwrap();
+        let (header, mut reader) = RecordingReader::new(&file[..]).unwrap();
         let mut again = replay_core(&header).unwrap();
         let mut replayed = Vec::new();
         while let Some(line) = reader.next_line().unwrap() {
@@ -95,8 +102,8 @@ fn what_only_the_journal_knew_is_in_the_recording() {
     let found = world().into_iter().find(|resource| matches!(resource, Resource::WorkloadEndpoint(_)));
     let endpoint = found.expect("a world with workloads");
     let held = [
-        Held { key: key(&endpoint), endpoint: Some(Value::Resource(endpoint.clone())) },
-        Held { key: Key::resource(endpoint.kind(), "shop", "unknown"), endpoint: None },
+        HeldAttachment { key: key(&endpoint), endpoint: Some(StoreValue::Resource(endpoint.clone())) },
+        HeldAttachment { key: StoreKey::resource(endpoint.kind(), "shop", "unknown"), endpoint: None },
     ];
     for one in &held {
         assert_eq!(held_from_json(&held_to_json(one).unwrap()).unwrap(), *one);
@@ -105,11 +112,14 @@ fn what_only_the_journal_knew_is_in_the_recording() {
         Resource::WorkloadEndpoint(endpoint) => endpoint.spec.node.clone(),
         _ => unreachable!("found above"),
     };
-    let header =
-        Header { node, held: held.iter().map(|one| held_to_json(one).unwrap()).collect(), ..header(false) };
+    let header = RecordingHeader {
+        node,
+        held: held.iter().map(|one| held_to_json(one).unwrap()).collect(),
+        ..header(false)
+    };
     let mut file = Vec::new();
-    let mut recorder = Recorder::new(&mut file, u64::MAX, &header).unwrap();
-    for event in [Event::Feed(FeedEvent::InSync), Event::Turn] {
+    let mut recorder = RecordingWriter::new(&mut file, u64::MAX, &header).unwrap();
+    for event in [EngineEvent::Feed(FeedEvent::InSync), EngineEvent::Turn] {
         assert!(recorder.record(Duration::ZERO, &event_to_json(&event).unwrap()));
     }
     let mut printed = Vec::new();
@@ -125,34 +135,34 @@ fn every_event_reads_back() {
     resource.metadata_mut().resource_version = "17".to_owned();
     let key = key(&resource);
     let id = WorkloadId { orchestrator: "k8s".into(), workload: "shop/web".into(), endpoint: "eth0".into() };
-    let failure = |concerns| Failure { concerns, object: "route".into(), reason: "refused".into() };
-    let route = NextHops { next_hops: vec!["192.0.2.1".parse().unwrap()], metric: 7 };
+    let failure = |concerns| ApplyFailure { concerns, object: "route".into(), reason: "refused".into() };
+    let route = LearntNextHops { next_hops: vec!["192.0.2.1".parse().unwrap()], metric: 7 };
     let events = [
-        Event::Feed(FeedEvent::InSync),
-        Event::Attach {
+        EngineEvent::Feed(FeedEvent::InSync),
+        EngineEvent::Attach {
             waiter: WaiterId(3),
             key: key.clone(),
-            value: Box::new(Value::Resource(resource)),
+            value: Box::new(StoreValue::Resource(resource)),
             profile: Some("kns.shop".into()),
         },
-        Event::Detach { waiter: WaiterId(4), key: key.clone(), revision: Some(18.into()) },
-        Event::Detach { waiter: WaiterId(5), key: key.clone(), revision: None },
-        Event::Hold { waiter: WaiterId(6), key },
-        Event::Learnt {
+        EngineEvent::Detach { waiter: WaiterId(4), key: key.clone(), revision: Some(18.into()) },
+        EngineEvent::Detach { waiter: WaiterId(5), key: key.clone(), revision: None },
+        EngineEvent::Hold { waiter: WaiterId(6), key },
+        EngineEvent::Learnt {
             routes: vec![
                 LearntRoute { destination: "10.0.0.0/26".parse().unwrap(), route: Some(route) },
                 LearntRoute { destination: "fd00::/64".parse().unwrap(), route: None },
             ],
             complete: true,
         },
-        Event::Started,
-        Event::Applied(vec![
-            failure(Concerns::Everything),
-            failure(Concerns::Workloads(BTreeSet::from([id]))),
-            failure(Concerns::Workloads(BTreeSet::new())),
+        EngineEvent::Started,
+        EngineEvent::Applied(vec![
+            failure(FailureScope::Everything),
+            failure(FailureScope::Workloads(BTreeSet::from([id]))),
+            failure(FailureScope::Workloads(BTreeSet::new())),
         ]),
-        Event::Stopped("gone".into()),
-        Event::Turn,
+        EngineEvent::Stopped("gone".into()),
+        EngineEvent::Turn,
     ];
     for event in events {
         let json = event_to_json(&event).unwrap();

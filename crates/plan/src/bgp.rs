@@ -13,7 +13,7 @@ pub const LOCAL_PREF_OF_METRIC_0: u32 = 2_147_483_647;
 /// The BGP configuration of a node. It is always replaced as a whole; the BGP speaker works out which sessions
 /// changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Bgp {
+pub struct BgpConfig {
     pub as_number: u32,
     /// Derived from the node's IPv4 address; a node without one needs an explicit router ID.
     pub router_id: Option<Ipv4Addr>,
@@ -21,30 +21,30 @@ pub struct Bgp {
     /// Addresses to listen on; empty means all.
     pub listen: Vec<IpAddr>,
     /// Sessions by the names that Calico gives them: `Mesh_10_0_0_7`, `Global_...`, `Node_...`.
-    pub sessions: BTreeMap<String, Session>,
+    pub sessions: BTreeMap<String, BgpSession>,
     /// Filters by the names that the sessions reference.
-    pub filters: BTreeMap<String, Arc<Filter>>,
-    pub export: Export,
-    pub install: Install,
+    pub filters: BTreeMap<String, Arc<BgpFilter>>,
+    pub export: BgpExport,
+    pub install: BgpInstall,
     /// Interfaces whose addresses BIRD ignores; `*` in a name matches any text.
     pub ignored_interfaces: Vec<String>,
 }
 
-impl Session {
+impl BgpSession {
     /// Returns whether routes of other nodes are advertised to the peer with this node as the next hop.
     pub fn takes_over(&self, own_as: u32) -> bool {
         match self.next_hop {
-            NextHopMode::Auto => self.local_as.unwrap_or(own_as) != self.remote_as,
-            NextHopMode::Own => true,
-            NextHopMode::Keep => false,
+            AdvertisedNextHop::Auto => self.local_as.unwrap_or(own_as) != self.remote_as,
+            AdvertisedNextHop::Own => true,
+            AdvertisedNextHop::Keep => false,
         }
     }
 }
 
-impl Bgp {
+impl BgpConfig {
     /// Returns the peers that are reachable only through a gateway, with that gateway.
     pub fn gateways(&self) -> BTreeMap<IpNet, IpAddr> {
-        let behind = |session: &Session| Some((IpNet::from(session.peer), session.reachable_by?));
+        let behind = |session: &BgpSession| Some((IpNet::from(session.peer), session.reachable_by?));
         let behind = self.sessions.values().filter_map(behind);
         behind.filter(|(net, gateway)| net.addr().is_ipv4() == gateway.is_ipv4()).collect()
     }
@@ -52,8 +52,8 @@ impl Bgp {
 
 /// One session. It carries the routes of its peer's address family.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Session {
-    pub kind: SessionKind,
+pub struct BgpSession {
+    pub kind: BgpSessionKind,
     pub peer: IpAddr,
     pub port: u16,
     pub remote_as: u32,
@@ -61,13 +61,13 @@ pub struct Session {
     pub local_as: Option<u32>,
     pub source: Option<IpAddr>,
     pub passive: bool,
-    pub password: Option<Secret>,
+    pub password: Option<PasswordReference>,
     /// In seconds.
     pub restart_time: Option<u16>,
     pub keepalive: Option<u16>,
     /// Maximum number of hops to the peer (TTL security); no check if `None`.
     pub ttl_security: Option<u8>,
-    pub next_hop: NextHopMode,
+    pub next_hop: AdvertisedNextHop,
     /// Cluster ID for which the peer is a route reflector client of this node.
     pub reflect: Option<Ipv4Addr>,
     pub allow_own_as: u32,
@@ -78,7 +78,7 @@ pub struct Session {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum SessionKind {
+pub enum BgpSessionKind {
     Mesh,
     Global,
     Node,
@@ -88,7 +88,7 @@ pub enum SessionKind {
 
 /// The next hop that is advertised to a peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum NextHopMode {
+pub enum AdvertisedNextHop {
     /// The default of BGP: this node for external peers and for routes that originate here, unchanged otherwise.
     #[default]
     Auto,
@@ -100,47 +100,47 @@ pub enum NextHopMode {
 
 /// Reference to the key of a Secret that holds a password.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Secret {
+pub struct PasswordReference {
     pub name: String,
     pub key: String,
 }
 
 /// A BGPFilter: the first matching rule decides.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Filter {
-    pub import_v4: Vec<FilterRule>,
-    pub export_v4: Vec<FilterRule>,
-    pub import_v6: Vec<FilterRule>,
-    pub export_v6: Vec<FilterRule>,
+pub struct BgpFilter {
+    pub import_v4: Vec<BgpFilterRule>,
+    pub export_v4: Vec<BgpFilterRule>,
+    pub import_v6: Vec<BgpFilterRule>,
+    pub export_v6: Vec<BgpFilterRule>,
 }
 
 /// A rule of a BGP filter. It matches if all given conditions match.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct FilterRule {
-    pub prefix: Option<PrefixMatch>,
+pub struct BgpFilterRule {
+    pub prefix: Option<FilterPrefix>,
     /// Matches only routes learned over BGP.
     pub learnt: bool,
     /// Interface name; `*` in it matches any text.
     pub interface: Option<String>,
     /// `Some(true)` matches only iBGP sessions, `Some(false)` only eBGP sessions.
     pub internal: Option<bool>,
-    pub community: Option<Community>,
+    pub community: Option<BgpCommunity>,
     pub as_path_prefix: Vec<u32>,
     pub priority: Option<u32>,
     pub accept: bool,
-    pub operations: Vec<Operation>,
+    pub operations: Vec<FilterOperation>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PrefixMatch {
+pub struct FilterPrefix {
     pub net: IpNet,
-    pub operator: PrefixOperator,
+    pub operator: FilterPrefixOperator,
     /// Shortest and longest matching prefix length; if `None`, those implied by `net` and `operator`.
     pub length: Option<(u8, u8)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PrefixOperator {
+pub enum FilterPrefixOperator {
     /// Equal to the prefix or more specific.
     In,
     NotIn,
@@ -149,12 +149,12 @@ pub enum PrefixOperator {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Community {
+pub enum BgpCommunity {
     Standard(u16, u16),
     Large(u32, u32, u32),
 }
 
-impl Community {
+impl BgpCommunity {
     /// Returns the 32-bit encoding of a standard community.
     pub fn standard(high: u16, low: u16) -> u32 {
         u32::from(high) << 16 | u32::from(low)
@@ -162,15 +162,15 @@ impl Community {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Operation {
-    AddCommunity(Community),
+pub enum FilterOperation {
+    AddCommunity(BgpCommunity),
     PrependPath(Vec<u32>),
     SetPriority(u32),
 }
 
 /// The routes that the node advertises, unless a filter decides otherwise.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Export {
+pub struct BgpExport {
     /// Blocks of this node, advertised as aggregates instead of their individual routes. `false` marks a block that
     /// is being released and is not advertised.
     pub blocks: BTreeMap<IpNet, bool>,
@@ -188,7 +188,7 @@ pub struct Export {
     /// routes inside these ranges are not advertised with this node as the next hop.
     pub services: Vec<IpNet>,
     /// Communities that are attached to routes inside a prefix.
-    pub communities: Vec<(IpNet, Vec<Community>)>,
+    pub communities: Vec<(IpNet, Vec<BgpCommunity>)>,
     pub priority_v4: u32,
     pub priority_v6: u32,
     /// Priority of routes to workloads that have just migrated from another node.
@@ -196,7 +196,7 @@ pub struct Export {
     pub elevated_v6: u32,
 }
 
-impl Export {
+impl BgpExport {
     /// Returns every service route that originates here. None of them goes into the kernel, which does not resolve
     /// service addresses by routing.
     pub fn service_routes(&self) -> impl Iterator<Item = IpNet> {
@@ -207,7 +207,7 @@ impl Export {
 
 /// Selects the BGP routes that go into the kernel: all except those of pools whose routes another component writes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Install {
+pub struct BgpInstall {
     /// Service ranges, whose routes are never installed.
     pub never: Vec<IpNet>,
     /// How the routes of each pool are installed; the longest matching pool applies.
@@ -229,7 +229,7 @@ pub enum PoolRoutes {
     IpipAcrossSubnets,
 }
 
-impl Install {
+impl BgpInstall {
     pub fn wants(&self, net: &IpNet) -> bool {
         let never = self.never.iter().any(|never| never.contains(net));
         !never && self.of(net) != PoolRoutes::OfOthers
@@ -258,7 +258,7 @@ mod tests {
     #[test]
     fn a_tunnel_is_for_the_routes_of_its_pool_and_for_next_hops_elsewhere() {
         let net = |text: &str| -> IpNet { text.parse().unwrap() };
-        let install = Install {
+        let install = BgpInstall {
             never: vec![net("10.96.0.0/12")],
             pools: vec![
                 (net("10.1.0.0/16"), PoolRoutes::Ipip),

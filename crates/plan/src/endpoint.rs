@@ -1,6 +1,6 @@
 //! Endpoints as policy sees them: the policies and profiles that apply to each endpoint, in order.
 
-use crate::policy::{Direction, PolicyId};
+use crate::policy::{PolicyDirection, PolicyId};
 use crate::workload::WorkloadId;
 use ipnet::IpNet;
 use std::net::IpAddr;
@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 /// The policies of one tier that apply to one endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tier {
+pub struct EndpointTier {
     pub name: String,
     /// Action for packets to which a policy of this tier applies and which no rule matches.
-    pub end: TierEnd,
+    pub end: TierDefaultAction,
     /// In the order of evaluation. Staged policies are included and decide nothing. Endpoints with the same policies
     /// share the list.
     pub ingress: Arc<[PolicyId]>,
@@ -19,17 +19,17 @@ pub struct Tier {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum TierEnd {
+pub enum TierDefaultAction {
     #[default]
     Deny,
     Pass,
 }
 
-impl Tier {
-    pub fn policies(&self, direction: Direction) -> &[PolicyId] {
+impl EndpointTier {
+    pub fn policies(&self, direction: PolicyDirection) -> &[PolicyId] {
         match direction {
-            Direction::Ingress => &self.ingress,
-            Direction::Egress => &self.egress,
+            PolicyDirection::Ingress => &self.ingress,
+            PolicyDirection::Egress => &self.egress,
         }
     }
 }
@@ -43,23 +43,23 @@ pub struct WorkloadPolicy {
     pub addresses: Vec<IpAddr>,
     /// Source prefixes that it may use besides its own addresses.
     pub allowed_sources: Vec<IpNet>,
-    pub tiers: Vec<Tier>,
+    pub tiers: Vec<EndpointTier>,
     /// In the order of evaluation.
     pub profiles: Vec<String>,
 }
 
 /// A host endpoint of this node. [`crate::assign`] determines its interface, which depends on the host's addresses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct HostEndpoint {
+pub struct HostEndpointPolicy {
     /// An interface name, `*` for all interfaces, or empty for the interface that has one of the expected addresses.
     pub interface: String,
     pub expected: Vec<IpAddr>,
     /// Policies for packets that start or end at the host itself.
-    pub tiers: Vec<Tier>,
+    pub tiers: Vec<EndpointTier>,
     pub profiles: Vec<String>,
-    pub untracked: Vec<Tier>,
-    pub pre_dnat: Vec<Tier>,
-    pub forward: Vec<Tier>,
+    pub untracked: Vec<EndpointTier>,
+    pub pre_dnat: Vec<EndpointTier>,
+    pub forward: Vec<EndpointTier>,
     /// DSCP of packets that the host sends out of the cluster from its expected addresses.
     pub dscp: Option<u8>,
 }

@@ -20,21 +20,22 @@ mod settings;
 mod tunnel;
 mod workload;
 
-pub use assign::{Assignment, assign};
-pub use change::{Plan, Set, Update};
-pub use endpoint::{EndpointId, HostEndpoint, Tier, TierEnd, WorkloadPolicy};
+pub use assign::{HostEndpointAssignment, assign};
+pub use change::{AddressSet, NodePlan, PlanUpdate};
+pub use endpoint::{EndpointId, EndpointTier, HostEndpointPolicy, TierDefaultAction, WorkloadPolicy};
 pub use marks::MarkBits;
 pub use nat::{FloatingIp, NAT_EXCLUSIONS, NAT_SOURCES, NatSettings, POOLS};
 pub use policy::{
-    Action, Direction, Http, HttpPath, Icmp, IpVersion, Policy, PolicyId, PolicyKind, PortRange, Profile,
-    Rule, Side,
+    HttpMatch, HttpPathMatch, IcmpMatch, IpVersion, PlannedPolicy, PlannedRule, PolicyDirection, PolicyId,
+    PolicyKind, PortInterval, ProfileRules, RuleAction, RuleSide,
 };
-pub use qos::{Bandwidth, Limits, PacketRate, PeakRate, Qos};
-pub use route::{Learnt, NextHop, Route, RouteKey, RouteTarget, RoutingRule, Table};
-pub use rule_id::{RuleId, RuleIndex, RuleOwner, UnknownOwner};
-pub use set::{Member, SetId, SetKind};
+pub use qos::{BandwidthLimit, DirectionQos, PacketRate, PeakRate, QosSettings};
+pub use route::{LearntNextHop, LearntRouteEntry, Route, RouteKey, RouteTarget, RoutingRule, RoutingTable};
+pub use rule_id::{ParseOwnerError, RuleId, RuleIndex, RuleOwner};
+pub use set::{SetId, SetKind, SetMember};
 pub use settings::{
-    AllowAction, DenyAction, EndpointToHost, Failsafe, LogLimit, Metadata, PolicySettings, Settings,
+    AllowAction, DataplaneSettings, DenyAction, EndpointToHostAction, FailsafePort, LogLimit,
+    MetadataService, PolicySettings,
 };
 pub use tunnel::{TunnelDevice, TunnelKind, TunnelProtocol, Vtep, VtepId, WireguardPeer, WireguardPeerId};
-pub use workload::{LocalPeer, Migration, Workload, WorkloadId, link_local};
+pub use workload::{MigrationState, PlannedWorkload, WorkloadId, WorkloadPeering, link_local};

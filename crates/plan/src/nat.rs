@@ -1,8 +1,8 @@
 //! NAT: which packets leave the cluster with the address of their node, and the floating IPs of workloads.
 
-use crate::change::Plan;
-use crate::policy::PortRange;
-use crate::set::{Member, SetId};
+use crate::change::NodePlan;
+use crate::policy::PortInterval;
+use crate::set::{SetId, SetMember};
 use std::net::{IpAddr, Ipv4Addr};
 
 /// Source addresses that are translated: those of pools with `natOutgoing`. Without this set no packet is translated.
@@ -24,7 +24,7 @@ pub struct FloatingIp {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NatSettings {
     /// Source ports for translated TCP and UDP packets; any port if `None`.
-    pub ports: Option<PortRange>,
+    pub ports: Option<PortInterval>,
     /// Source address for translated IPv4 packets; that of the outgoing interface if `None`.
     pub address: Option<Ipv4Addr>,
     /// Only packets that leave by this interface are translated; a trailing `+` matches any interface with that
@@ -45,7 +45,7 @@ impl NatSettings {
     }
 }
 
-impl Plan {
+impl NodePlan {
     /// Returns whether the first packet of a connection gets another source address when it leaves by an interface.
     pub fn is_translated(
         &self,
@@ -56,7 +56,7 @@ impl Plan {
     ) -> bool {
         let has = |set: &str, address: IpAddr| {
             let members = self.sets.get(&SetId::new(set)).into_iter().flat_map(|set| &set.members);
-            members.into_iter().any(|member| matches!(member, Member::Net(net) if net.contains(&address)))
+            members.into_iter().any(|member| matches!(member, SetMember::Net(net) if net.contains(&address)))
         };
         has(NAT_SOURCES, source) && !has(NAT_EXCLUSIONS, destination) && settings.leaves_by(interface)
     }
@@ -65,14 +65,14 @@ impl Plan {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Set, SetKind};
+    use crate::{AddressSet, SetKind};
 
-    fn plan(sources: &[&str], exclusions: &[&str]) -> Plan {
+    fn plan(sources: &[&str], exclusions: &[&str]) -> NodePlan {
         let set = |nets: &[&str]| {
-            let members = nets.iter().map(|net| Member::Net(net.parse().unwrap())).collect();
-            Set { kind: SetKind::Nets, members }
+            let members = nets.iter().map(|net| SetMember::Net(net.parse().unwrap())).collect();
+            AddressSet { kind: SetKind::Nets, members }
         };
-        let mut plan = Plan::default();
+        let mut plan = NodePlan::default();
         plan.sets.insert(SetId::new(NAT_SOURCES), set(sources));
         plan.sets.insert(SetId::new(NAT_EXCLUSIONS), set(exclusions));
         plan
@@ -91,7 +91,7 @@ mod tests {
         assert!(!translated("10.0.0.1", "192.0.2.1"), "a node that is left out");
         assert!(!translated("10.1.0.1", "198.51.100.1"), "a pool without natOutgoing");
         assert!(!translated("fd00:0:0:1::1", "2001:db8::1") && !translated("fd00::1", "fd00:0:0:1::1"));
-        assert!(!Plan::default().is_translated(
+        assert!(!NodePlan::default().is_translated(
             "10.0.0.1".parse().unwrap(),
             "198.51.100.1".parse().unwrap(),
             "eth0",

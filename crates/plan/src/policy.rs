@@ -86,48 +86,48 @@ impl fmt::Display for PolicyId {
 
 /// One policy that applies to an endpoint of this node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Policy {
+pub struct PlannedPolicy {
     pub tier: String,
     /// Canonical selector of the endpoints it applies to. For display only: the endpoints are already selected.
     pub selector: String,
-    pub ingress: Vec<Rule>,
-    pub egress: Vec<Rule>,
+    pub ingress: Vec<PlannedRule>,
+    pub egress: Vec<PlannedRule>,
 }
 
 /// Rules that apply after all policies. A profile that does not exist is in the plan as one that denies everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Profile {
-    pub ingress: Vec<Rule>,
-    pub egress: Vec<Rule>,
+pub struct ProfileRules {
+    pub ingress: Vec<PlannedRule>,
+    pub egress: Vec<PlannedRule>,
 }
 
 /// Direction as seen by the endpoint: ingress is towards it, egress is from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Direction {
+pub enum PolicyDirection {
     Ingress,
     Egress,
 }
 
-impl Policy {
-    pub fn rules(&self, direction: Direction) -> &[Rule] {
+impl PlannedPolicy {
+    pub fn rules(&self, direction: PolicyDirection) -> &[PlannedRule] {
         match direction {
-            Direction::Ingress => &self.ingress,
-            Direction::Egress => &self.egress,
+            PolicyDirection::Ingress => &self.ingress,
+            PolicyDirection::Egress => &self.egress,
         }
     }
 }
 
-impl Profile {
-    pub fn rules(&self, direction: Direction) -> &[Rule] {
+impl ProfileRules {
+    pub fn rules(&self, direction: PolicyDirection) -> &[PlannedRule] {
         match direction {
-            Direction::Ingress => &self.ingress,
-            Direction::Egress => &self.egress,
+            PolicyDirection::Ingress => &self.ingress,
+            PolicyDirection::Egress => &self.egress,
         }
     }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Action {
+pub enum RuleAction {
     Allow,
     Deny,
     /// Logs the packet and continues with the next rule.
@@ -146,8 +146,8 @@ pub enum IpVersion {
 /// packets of the same family: a rule whose list has no net of the packet's family does not match, even if the list
 /// is negated.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rule {
-    pub action: Action,
+pub struct PlannedRule {
+    pub action: RuleAction,
     /// Explicit, or implied by the name of a protocol.
     pub ip_version: Option<IpVersion>,
     /// IP protocol number.
@@ -155,28 +155,28 @@ pub struct Rule {
     pub not_protocol: Option<u8>,
     /// Matches ICMP in IPv4 packets and ICMPv6 in IPv6 packets. The negated condition does not match other protocols
     /// either.
-    pub icmp: Option<Icmp>,
-    pub not_icmp: Option<Icmp>,
-    pub source: Side,
-    pub destination: Side,
+    pub icmp: Option<IcmpMatch>,
+    pub not_icmp: Option<IcmpMatch>,
+    pub source: RuleSide,
+    pub destination: RuleSide,
     /// For the L7 component; the kernel rules ignore it.
-    pub http: Option<Http>,
+    pub http: Option<HttpMatch>,
     /// Annotations from the author of the rule.
     pub annotations: BTreeMap<String, String>,
 }
 
-impl Rule {
+impl PlannedRule {
     /// Creates a rule that matches everything.
-    pub fn new(action: Action) -> Rule {
-        Rule {
+    pub fn new(action: RuleAction) -> PlannedRule {
+        PlannedRule {
             action,
             ip_version: None,
             protocol: None,
             not_protocol: None,
             icmp: None,
             not_icmp: None,
-            source: Side::default(),
-            destination: Side::default(),
+            source: RuleSide::default(),
+            destination: RuleSide::default(),
             http: None,
             annotations: BTreeMap::new(),
         }
@@ -184,9 +184,10 @@ impl Rule {
 
     /// Creates a rule that matches nothing. It replaces a rule that cannot be expressed, so that the rules after it
     /// keep their index.
-    pub fn never(action: Action) -> Rule {
-        let source = Side { nets: vec![IpNet::from(IpAddr::V4(Ipv4Addr::UNSPECIFIED))], ..Side::default() };
-        Rule { ip_version: Some(IpVersion::V6), source, ..Rule::new(action) }
+    pub fn never(action: RuleAction) -> PlannedRule {
+        let source =
+            RuleSide { nets: vec![IpNet::from(IpAddr::V4(Ipv4Addr::UNSPECIFIED))], ..RuleSide::default() };
+        PlannedRule { ip_version: Some(IpVersion::V6), source, ..PlannedRule::new(action) }
     }
 
     /// Returns all sets that the rule references.
@@ -199,20 +200,20 @@ impl Rule {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Icmp {
+pub struct IcmpMatch {
     pub r#type: u8,
     pub code: Option<u8>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct PortRange {
+pub struct PortInterval {
     pub first: u16,
     pub last: u16,
 }
 
 /// Conditions on the source or the destination of a packet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Side {
+pub struct RuleSide {
     /// The address is in one of these, if there are any.
     pub nets: Vec<IpNet>,
     pub not_nets: Vec<IpNet>,
@@ -221,22 +222,22 @@ pub struct Side {
     pub not_sets: Vec<SetId>,
     /// The port is in one of these ranges, or address, protocol and port are in one of the sets of named ports. No
     /// restriction if both lists are empty.
-    pub ports: Vec<PortRange>,
+    pub ports: Vec<PortInterval>,
     pub named_ports: Vec<SetId>,
-    pub not_ports: Vec<PortRange>,
+    pub not_ports: Vec<PortInterval>,
     pub not_named_ports: Vec<SetId>,
     /// Address, protocol and port are in this set of a service's endpoints; if the set has no ports, the address is.
     pub service: Option<SetId>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Http {
+pub struct HttpMatch {
     pub methods: Vec<String>,
-    pub paths: Vec<HttpPath>,
+    pub paths: Vec<HttpPathMatch>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum HttpPath {
+pub enum HttpPathMatch {
     Exact(String),
     Prefix(String),
 }

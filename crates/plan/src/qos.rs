@@ -2,17 +2,17 @@
 
 /// QoS of a workload. Ingress is traffic that the workload receives, egress is traffic that it sends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Qos {
-    pub ingress: Limits,
-    pub egress: Limits,
+pub struct QosSettings {
+    pub ingress: DirectionQos,
+    pub egress: DirectionQos,
     /// DSCP of packets that it sends out of the cluster.
     pub dscp: Option<u8>,
 }
 
 /// Limits of one direction; `None` means no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Limits {
-    pub bandwidth: Option<Bandwidth>,
+pub struct DirectionQos {
+    pub bandwidth: Option<BandwidthLimit>,
     pub packets: Option<PacketRate>,
     /// Concurrent TCP connections.
     pub connections: Option<u32>,
@@ -20,7 +20,7 @@ pub struct Limits {
 
 /// A token bucket that fills at the rate and holds the burst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Bandwidth {
+pub struct BandwidthLimit {
     pub bits_per_second: u64,
     pub burst_bits: u64,
     pub peak: Option<PeakRate>,

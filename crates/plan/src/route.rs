@@ -6,23 +6,23 @@ use std::net::IpAddr;
 
 /// A kernel routing table, by its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Table(pub u32);
+pub struct RoutingTable(pub u32);
 
-impl Table {
-    pub const MAIN: Table = Table(254);
+impl RoutingTable {
+    pub const MAIN: RoutingTable = RoutingTable(254);
 }
 
 /// Identifies a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RouteKey {
-    pub table: Table,
+    pub table: RoutingTable,
     pub destination: IpNet,
 }
 
 impl From<IpNet> for RouteKey {
     /// Returns the key of a route in the main table.
     fn from(destination: IpNet) -> RouteKey {
-        RouteKey { table: Table::MAIN, destination }
+        RouteKey { table: RoutingTable::MAIN, destination }
     }
 }
 
@@ -84,18 +84,18 @@ pub struct RoutingRule {
     pub is_ipv4: bool,
     pub priority: u32,
     pub mark: u32,
-    pub table: Table,
+    pub table: RoutingTable,
 }
 
 /// A route learned over BGP, or a local one that BGP advertises.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Learnt {
+pub struct LearntRouteEntry {
     /// Packets are balanced over all next hops; an empty list drops them.
-    pub next_hops: Vec<NextHop>,
+    pub next_hops: Vec<LearntNextHop>,
     pub metric: u32,
 }
 
-impl Learnt {
+impl LearntRouteEntry {
     /// Returns whether the route has a next hop and a smaller metric than this one.
     pub fn leads_past(&self, metric: u32) -> bool {
         !self.next_hops.is_empty() && self.metric < metric
@@ -103,14 +103,14 @@ impl Learnt {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct NextHop {
+pub struct LearntNextHop {
     pub address: IpAddr,
     /// Packets to it are encapsulated in this tunnel.
     pub tunnel: Option<TunnelKind>,
 }
 
-impl From<IpAddr> for NextHop {
-    fn from(address: IpAddr) -> NextHop {
-        NextHop { address, tunnel: None }
+impl From<IpAddr> for LearntNextHop {
+    fn from(address: IpAddr) -> LearntNextHop {
+        LearntNextHop { address, tunnel: None }
     }
 }

@@ -3,7 +3,7 @@
 //! It is stable as long as the rules of its policy do not change: other policies, endpoints and settings do not
 //! affect it.
 
-use crate::policy::{Direction, PolicyId, PolicyKind};
+use crate::policy::{PolicyDirection, PolicyId, PolicyKind};
 use std::fmt;
 use std::str::FromStr;
 
@@ -23,13 +23,13 @@ pub struct RuleIndex(u32);
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RuleId {
     pub owner: RuleOwner,
-    pub direction: Direction,
+    pub direction: PolicyDirection,
     pub index: RuleIndex,
 }
 
 /// Error for a text that identifies neither a policy nor a profile.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UnknownOwner(pub String);
+pub struct ParseOwnerError(pub String);
 
 impl RuleIndex {
     /// Returns the index of the rule at a position of a list. Lists are far shorter than the largest index.
@@ -58,11 +58,11 @@ impl fmt::Display for RuleIndex {
     }
 }
 
-impl fmt::Display for Direction {
+impl fmt::Display for PolicyDirection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Direction::Ingress => "ingress",
-            Direction::Egress => "egress",
+            PolicyDirection::Ingress => "ingress",
+            PolicyDirection::Egress => "egress",
         })
     }
 }
@@ -82,20 +82,20 @@ impl fmt::Display for RuleId {
     }
 }
 
-impl fmt::Display for UnknownOwner {
+impl fmt::Display for ParseOwnerError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?} is neither a policy nor a profile", self.0)
     }
 }
 
-impl std::error::Error for UnknownOwner {}
+impl std::error::Error for ParseOwnerError {}
 
 /// Parses the output of `Display`.
 impl FromStr for PolicyId {
-    type Err = UnknownOwner;
+    type Err = ParseOwnerError;
 
-    fn from_str(text: &str) -> Result<PolicyId, UnknownOwner> {
-        let unknown = || UnknownOwner(text.to_owned());
+    fn from_str(text: &str) -> Result<PolicyId, ParseOwnerError> {
+        let unknown = || ParseOwnerError(text.to_owned());
         let (short, rest) = text.split_once('/').ok_or_else(unknown)?;
         let kind = PolicyKind::from_short_name(short).ok_or_else(unknown)?;
         let (namespace, name) = rest.split_once('/').unwrap_or(("", rest));
@@ -110,11 +110,11 @@ impl FromStr for PolicyId {
 
 /// Parses the output of `Display`.
 impl FromStr for RuleOwner {
-    type Err = UnknownOwner;
+    type Err = ParseOwnerError;
 
-    fn from_str(text: &str) -> Result<RuleOwner, UnknownOwner> {
+    fn from_str(text: &str) -> Result<RuleOwner, ParseOwnerError> {
         match text.strip_prefix("profile/") {
-            Some("") => Err(UnknownOwner(text.to_owned())),
+            Some("") => Err(ParseOwnerError(text.to_owned())),
             Some(name) => Ok(RuleOwner::Profile(name.to_owned())),
             None => text.parse().map(RuleOwner::Policy),
         }
@@ -128,7 +128,7 @@ mod tests {
     #[test]
     fn people_count_from_one() {
         let owner = RuleOwner::Policy("np/shop/web".parse().unwrap());
-        let id = RuleId { owner, direction: Direction::Egress, index: RuleIndex::at(0) };
+        let id = RuleId { owner, direction: PolicyDirection::Egress, index: RuleIndex::at(0) };
         assert_eq!(id.to_string(), "np/shop/web egress rule 1");
         assert_eq!(id.index.number(), 1);
         assert_eq!(RuleIndex::of_number(1), Some(id.index));
@@ -144,7 +144,7 @@ mod tests {
             assert_eq!(text.parse::<RuleOwner>().unwrap().to_string(), text);
         }
         for text in ["", "np", "np/", "np//x", "np/a/", "np/a/b/c", "zzz/x", "profile/", "gnp"] {
-            assert_eq!(text.parse::<RuleOwner>(), Err(UnknownOwner(text.to_owned())), "{text}");
+            assert_eq!(text.parse::<RuleOwner>(), Err(ParseOwnerError(text.to_owned())), "{text}");
         }
     }
 }

@@ -23,16 +23,16 @@ impl fmt::Display for SetId {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SetKind {
-    /// Members are [`Member::Net`].
+    /// Members are [`SetMember::Net`].
     Nets,
-    /// Members are [`Member::Port`].
+    /// Members are [`SetMember::Port`].
     Ports,
 }
 
 /// A member of a set. Both families share one set here; the kernel has one set for each. Nets may overlap; 0.0.0.0/0
 /// and ::/0 do occur.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Member {
+pub enum SetMember {
     Net(IpNet),
     Port { address: IpAddr, protocol: u8, port: u16 },
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 /// Settings for programming kernel state; from FelixConfiguration.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct DataplaneSettings {
     /// Interfaces whose names start with one of these lead to workloads.
     pub interface_prefixes: Vec<String>,
     /// Protocol number of workload routes; 3 (boot) also means that all other routes of the node carry 80.
@@ -45,9 +45,9 @@ pub struct Settings {
     pub policy: PolicySettings,
 }
 
-impl Default for Settings {
+impl Default for DataplaneSettings {
     fn default() -> Self {
-        Settings {
+        DataplaneSettings {
             interface_prefixes: vec!["cali".into()],
             device_route_protocol: 3,
             device_route_source_v4: None,
@@ -77,7 +77,7 @@ impl Default for Settings {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicySettings {
     /// Action for workload traffic to the host itself that the workload's policy allows.
-    pub endpoint_to_host: EndpointToHost,
+    pub endpoint_to_host: EndpointToHostAction,
     pub deny: DenyAction,
     /// Whether an allow verdict of policy is final for the filter chains of other software too.
     pub filter_allow: AllowAction,
@@ -90,8 +90,8 @@ pub struct PolicySettings {
     pub vxlan_from_workloads: bool,
     pub ipip_from_workloads: bool,
     /// Ports of the host that no policy can block.
-    pub failsafe_inbound: Vec<Failsafe>,
-    pub failsafe_outbound: Vec<Failsafe>,
+    pub failsafe_inbound: Vec<FailsafePort>,
+    pub failsafe_outbound: Vec<FailsafePort>,
     /// May contain `%t` tier, `%k` kind, `%n` name, `%p` namespace and name.
     pub log_prefix: String,
     /// Rate limit of rules with the action Log; no limit if `None`.
@@ -103,12 +103,12 @@ pub struct PolicySettings {
     /// Action for packets forwarded to a service address that no service has; no special action if `None`.
     pub service_loop: Option<DenyAction>,
     pub marks: MarkBits,
-    pub metadata: Option<Metadata>,
+    pub metadata: Option<MetadataService>,
 }
 
 /// Where requests of OpenStack VMs for 169.254.169.254 are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Metadata {
+pub struct MetadataService {
     pub address: Ipv4Addr,
     pub port: u16,
 }
@@ -122,7 +122,7 @@ pub struct LogLimit {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum EndpointToHost {
+pub enum EndpointToHostAction {
     #[default]
     Drop,
     /// Continue with the host's own rules.
@@ -149,7 +149,7 @@ pub enum AllowAction {
 
 /// A failsafe port. `net` is the source of inbound packets and the destination of outbound packets.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Failsafe {
+pub struct FailsafePort {
     pub protocol: u8,
     pub port: u16,
     pub net: Option<IpNet>,
@@ -157,11 +157,11 @@ pub struct Failsafe {
 
 impl Default for PolicySettings {
     fn default() -> Self {
-        let safe = |protocol, port| Failsafe { protocol, port, net: None };
+        let safe = |protocol, port| FailsafePort { protocol, port, net: None };
         let (tcp, udp) = (6, 17);
         let both = [179, 2379, 2380, 5473, 6443, 6666, 6667].map(|port| safe(tcp, port));
         PolicySettings {
-            endpoint_to_host: EndpointToHost::default(),
+            endpoint_to_host: EndpointToHostAction::default(),
             deny: DenyAction::default(),
             filter_allow: AllowAction::default(),
             mangle_allow: AllowAction::default(),

@@ -1,7 +1,7 @@
 //! Workloads that are attached to a node.
 
 use crate::nat::FloatingIp;
-use crate::qos::Qos;
+use crate::qos::QosSettings;
 use std::net::{IpAddr, Ipv6Addr};
 
 /// Identifies a workload endpoint, in Calico's terms.
@@ -17,7 +17,7 @@ pub struct WorkloadId {
 
 /// A local workload: the interface that leads to it and its addresses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Workload {
+pub struct PlannedWorkload {
     /// Name of the host side of the interface, `cali...`.
     pub interface: String,
     /// MAC address of the workload, for a permanent neighbour entry.
@@ -28,15 +28,15 @@ pub struct Workload {
     pub may_spoof: bool,
     /// Floating IPs that map to its own addresses.
     pub floating: Vec<FloatingIp>,
-    pub qos: Qos,
+    pub qos: QosSettings,
     /// Set if the node has BGP sessions with the workload.
-    pub bgp_peer: Option<LocalPeer>,
-    pub migration: Migration,
+    pub bgp_peer: Option<WorkloadPeering>,
+    pub migration: MigrationState,
 }
 
 /// State of the live migration of a virtual machine to this node. A machine that leaves the node is in state `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Migration {
+pub enum MigrationState {
     #[default]
     None,
     /// The machine still runs on the other node: no routes lead to it here.
@@ -47,28 +47,28 @@ pub enum Migration {
     Settling,
 }
 
-impl Migration {
+impl MigrationState {
     /// Returns whether routes to the machine take precedence over normal ones.
     pub fn is_elevated(self) -> bool {
-        matches!(self, Migration::Arrived | Migration::Settling)
+        matches!(self, MigrationState::Arrived | MigrationState::Settling)
     }
 }
 
 /// BGP peering of a workload with its node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LocalPeer {
+pub struct WorkloadPeering {
     /// The BGPPeer that selects the workload.
     pub name: String,
     /// Addresses of the host on the workload's link, to which the workload connects.
     pub addresses: Vec<IpAddr>,
 }
 
-impl Workload {
+impl PlannedWorkload {
     /// Returns every address that is routed to its interface.
     pub fn routed(&self) -> impl Iterator<Item = IpAddr> {
         let all =
             self.addresses.iter().copied().chain(self.floating.iter().map(|floating| floating.external));
-        all.filter(|_| self.migration != Migration::Arriving)
+        all.filter(|_| self.migration != MigrationState::Arriving)
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tortie_model::{Resource, ValidationError};
 
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum StoreError {
     #[error("resource already exists: {id} with error: {reason}")]
     AlreadyExists { id: String, reason: String, current: Option<Box<Resource>> },
     #[error("resource does not exist: {id} with error: {reason}")]
@@ -42,16 +42,19 @@ pub enum Error {
     Config(String),
 }
 
-impl Error {
+impl StoreError {
     /// Returns whether the datastore is unusable at present; the same request may succeed later.
     pub const fn is_outage(&self) -> bool {
-        matches!(self, Error::Datastore(_) | Error::Response(_) | Error::Absence { .. })
+        matches!(self, StoreError::Datastore(_) | StoreError::Response(_) | StoreError::Absence { .. })
     }
 
     /// Returns whether another client created, changed or deleted the entry first; the caller may read it again and
     /// retry.
     pub const fn is_lost_race(&self) -> bool {
-        matches!(self, Error::AlreadyExists { .. } | Error::Conflict { .. } | Error::DoesNotExist { .. })
+        matches!(
+            self,
+            StoreError::AlreadyExists { .. } | StoreError::Conflict { .. } | StoreError::DoesNotExist { .. }
+        )
     }
 }
 

@@ -13,17 +13,18 @@ pub mod printable;
 pub mod resources;
 mod watch;
 
-pub use backend::etcd::Compactor;
-pub use backend::{Limits, ResponseError, orchestrator, rejected_responses};
-pub use client::{Change, Client, Entry, Event, Listing, Transactions};
-pub use config::Config;
-pub use error::Error;
-pub use operation::{Operation, Outcome, Refusal};
-pub use page::{Continuation, LabelSelector, Page};
-pub use resources::{Resources, tier_of};
+pub use backend::etcd::HistoryCompactor;
+pub use backend::{ResponseError, StoreLimits, orchestrator, rejected_responses};
+pub use client::{EntryChange, EntryListing, StoreClient, StoreEntry, StoreEvent, StoreTransactions};
+pub use config::StoreConfig;
+pub use error::StoreError;
+pub use operation::{OperationOutcome, OperationRefusal, StoreOperation};
+pub use page::{EntryLabelSelector, PageContinuation, PageRequest};
+pub use resources::{ResourceClient, tier_of};
 pub use tortie_model::Revision;
 pub use watch::{
-    Absence, Backoff, Connection, Watch, collection_prefix, distrusted_lists, guarded_collection, is_guarded,
+    Backoff, ListAbsence, StoreWatch, WatchConnection, collection_prefix, distrusted_lists,
+    guarded_collection, is_guarded,
 };
 
-pub type Result<T> = std::result::Result<T, Error>;
+pub type StoreResult<T> = std::result::Result<T, StoreError>;

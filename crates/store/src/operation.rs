@@ -10,137 +10,147 @@
 //! finish    clean up; anything left undone is harmless
 //! ```
 
-use crate::{Change, Client, Entry, Error, Result, Revision};
-use tortie_model::{Key, Value};
+use crate::{EntryChange, Revision, StoreClient, StoreEntry, StoreError, StoreResult};
+use tortie_model::{StoreKey, StoreValue};
 
 /// Expected state of the entry that a step changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Expected {
+pub enum ExpectedRevision {
     At(Revision),
     /// The version that an earlier step of the same operation wrote.
     Written,
 }
 
 #[derive(Clone, Debug)]
-pub enum Step {
-    Create { key: Key, value: Value },
-    Update { key: Key, value: Value, expected: Expected },
-    Delete { key: Key, expected: Expected },
+pub enum OperationStep {
+    Create { key: StoreKey, value: StoreValue },
+    Update { key: StoreKey, value: StoreValue, expected: ExpectedRevision },
+    Delete { key: StoreKey, expected: ExpectedRevision },
 }
 
 /// A step and the step that undoes it.
 #[derive(Clone, Debug)]
-pub struct Reversible {
-    step: Step,
-    undo: Step,
+pub struct ReversibleStep {
+    step: OperationStep,
+    undo: OperationStep,
 }
 
 #[derive(Clone, Debug, Default)]
-pub struct Operation {
+pub struct StoreOperation {
     /// Entries that must be unchanged. Only a transaction guarantees this, so correctness must not depend on it: the
     /// checks only detect a stale cache before anything is written.
-    pub checks: Vec<(Key, Revision)>,
-    pub prepare: Vec<Reversible>,
+    pub checks: Vec<(StoreKey, Revision)>,
+    pub prepare: Vec<ReversibleStep>,
     /// With more than one step, each must be safe alone: without transactions a later one may be refused after an
     /// earlier one was written.
-    pub commit: Vec<Step>,
-    pub finish: Vec<Step>,
+    pub commit: Vec<OperationStep>,
+    pub finish: Vec<OperationStep>,
 }
 
 /// Result of an operation.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Outcome {
-    Done(Written),
+pub enum OperationOutcome {
+    Done(WrittenRevisions),
     /// Another client was faster.
-    Refused(Refusal),
+    Refused(OperationRefusal),
 }
 
 /// The first entry of an operation that was not as expected.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Refusal {
-    pub key: Key,
+pub struct OperationRefusal {
+    pub key: StoreKey,
     /// The current entry, if the store returned it with the refusal; otherwise it has to be read.
-    pub current: Option<Box<Entry>>,
+    pub current: Option<Box<StoreEntry>>,
 }
 
 /// Revisions of the entries after an operation.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Written {
+pub enum WrittenRevisions {
     Together(Revision),
     Each {
-        revisions: Vec<(Key, Revision)>,
+        revisions: Vec<(StoreKey, Revision)>,
         /// Entries of the `finish` steps that another client has changed in between.
-        unfinished: Vec<Key>,
+        unfinished: Vec<StoreKey>,
     },
 }
 
 /// A conditional write of one entry, which every backend supports.
 pub trait CompareAndSwap {
-    fn write(&self, change: &Change) -> impl Future<Output = Result<Revision>> + Send;
+    fn write(&self, change: &EntryChange) -> impl Future<Output = StoreResult<Revision>> + Send;
 }
 
-impl Step {
-    pub fn key(&self) -> &Key {
+impl OperationStep {
+    pub fn key(&self) -> &StoreKey {
         match self {
-            Step::Create { key, .. } | Step::Update { key, .. } | Step::Delete { key, .. } => key,
+            OperationStep::Create { key, .. }
+            | OperationStep::Update { key, .. }
+            | OperationStep::Delete { key, .. } => key,
         }
     }
 
     /// Converts the step; `None` if it depends on an entry that no earlier step wrote.
-    fn into_change(self) -> Option<Change> {
+    fn into_change(self) -> Option<EntryChange> {
         match self {
-            Step::Create { key, value } => Some(Change::Create { key, value }),
-            Step::Update { key, value, expected: Expected::At(revision) } => {
-                Some(Change::Update { key, value, revision })
+            OperationStep::Create { key, value } => Some(EntryChange::Create { key, value }),
+            OperationStep::Update { key, value, expected: ExpectedRevision::At(revision) } => {
+                Some(EntryChange::Update { key, value, revision })
             }
-            Step::Delete { key, expected: Expected::At(revision) } => Some(Change::Delete { key, revision }),
-            Step::Update { expected: Expected::Written, .. }
-            | Step::Delete { expected: Expected::Written, .. } => None,
+            OperationStep::Delete { key, expected: ExpectedRevision::At(revision) } => {
+                Some(EntryChange::Delete { key, revision })
+            }
+            OperationStep::Update { expected: ExpectedRevision::Written, .. }
+            | OperationStep::Delete { expected: ExpectedRevision::Written, .. } => None,
         }
     }
 
     /// Converts the step with its revision filled in; `None` if the entry that it depends on was not written.
-    fn change(&self, revision_of: impl Fn(&Key) -> Option<Revision>) -> Option<Change> {
-        let find = |key: &Key, expected: &Expected| match expected {
-            Expected::At(revision) => Some(revision.clone()),
-            Expected::Written => revision_of(key),
+    fn change(&self, revision_of: impl Fn(&StoreKey) -> Option<Revision>) -> Option<EntryChange> {
+        let find = |key: &StoreKey, expected: &ExpectedRevision| match expected {
+            ExpectedRevision::At(revision) => Some(revision.clone()),
+            ExpectedRevision::Written => revision_of(key),
         };
         Some(match self {
-            Step::Create { key, value } => Change::Create { key: key.clone(), value: value.clone() },
-            Step::Update { key, value, expected } => {
-                let revision = find(key, expected)?;
-                Change::Update { key: key.clone(), value: value.clone(), revision }
+            OperationStep::Create { key, value } => {
+                EntryChange::Create { key: key.clone(), value: value.clone() }
             }
-            Step::Delete { key, expected } => {
-                Change::Delete { key: key.clone(), revision: find(key, expected)? }
+            OperationStep::Update { key, value, expected } => {
+                let revision = find(key, expected)?;
+                EntryChange::Update { key: key.clone(), value: value.clone(), revision }
+            }
+            OperationStep::Delete { key, expected } => {
+                EntryChange::Delete { key: key.clone(), revision: find(key, expected)? }
             }
         })
     }
 }
 
-impl Reversible {
-    pub fn create(key: Key, value: Value) -> Reversible {
-        let undo = Step::Delete { key: key.clone(), expected: Expected::Written };
-        Reversible { step: Step::Create { key, value }, undo }
+impl ReversibleStep {
+    pub fn create(key: StoreKey, value: StoreValue) -> ReversibleStep {
+        let undo = OperationStep::Delete { key: key.clone(), expected: ExpectedRevision::Written };
+        ReversibleStep { step: OperationStep::Create { key, value }, undo }
     }
 
-    pub fn update(key: Key, from: Value, to: Value, revision: Revision) -> Reversible {
-        let undo = Step::Update { key: key.clone(), value: from, expected: Expected::Written };
-        Reversible { step: Step::Update { key, value: to, expected: Expected::At(revision) }, undo }
+    pub fn update(key: StoreKey, from: StoreValue, to: StoreValue, revision: Revision) -> ReversibleStep {
+        let undo =
+            OperationStep::Update { key: key.clone(), value: from, expected: ExpectedRevision::Written };
+        ReversibleStep {
+            step: OperationStep::Update { key, value: to, expected: ExpectedRevision::At(revision) },
+            undo,
+        }
     }
 }
 
-impl Operation {
+impl StoreOperation {
     /// Creates an operation with a single write.
-    pub fn one(step: Step) -> Operation {
-        Operation { commit: vec![step], ..Operation::default() }
+    pub fn one(step: OperationStep) -> StoreOperation {
+        StoreOperation { commit: vec![step], ..StoreOperation::default() }
     }
 
     /// Returns the changes of one transaction: each entry is written once, with its last value, conditional on the
     /// state that its first step expects.
-    pub fn fold(self) -> Vec<Change> {
-        let Operation { checks, prepare, commit, finish } = self;
-        let mut changes: Vec<Change> = Vec::new();
+    pub fn fold(self) -> Vec<EntryChange> {
+        let StoreOperation { checks, prepare, commit, finish } = self;
+        let mut changes: Vec<EntryChange> = Vec::new();
         for step in prepare.into_iter().map(|reversible| reversible.step).chain(commit).chain(finish) {
             match changes.iter().position(|change| change.key() == step.key()) {
                 // This operation itself created or read the entry: only the value changes.
@@ -155,7 +165,7 @@ impl Operation {
         }
         for (key, revision) in checks {
             if !changes.iter().any(|change| *change.key() == key) {
-                changes.push(Change::Keep { key, revision });
+                changes.push(EntryChange::Keep { key, revision });
             }
         }
         changes
@@ -163,39 +173,40 @@ impl Operation {
 }
 
 /// Merges a further step on the same entry into a change; `None` if they cancel out.
-fn merge(first: Change, then: Step) -> Option<Change> {
+fn merge(first: EntryChange, then: OperationStep) -> Option<EntryChange> {
     Some(match (first, then) {
-        (Change::Create { key, .. }, Step::Update { value, .. } | Step::Create { value, .. }) => {
-            Change::Create { key, value }
-        }
-        (Change::Create { .. }, Step::Delete { .. }) => return None,
         (
-            Change::Update { key, revision, .. }
-            | Change::Keep { key, revision }
-            | Change::Delete { key, revision },
-            Step::Update { value, .. } | Step::Create { value, .. },
-        ) => Change::Update { key, value, revision },
+            EntryChange::Create { key, .. },
+            OperationStep::Update { value, .. } | OperationStep::Create { value, .. },
+        ) => EntryChange::Create { key, value },
+        (EntryChange::Create { .. }, OperationStep::Delete { .. }) => return None,
         (
-            Change::Update { key, revision, .. }
-            | Change::Keep { key, revision }
-            | Change::Delete { key, revision },
-            Step::Delete { .. },
-        ) => Change::Delete { key, revision },
+            EntryChange::Update { key, revision, .. }
+            | EntryChange::Keep { key, revision }
+            | EntryChange::Delete { key, revision },
+            OperationStep::Update { value, .. } | OperationStep::Create { value, .. },
+        ) => EntryChange::Update { key, value, revision },
+        (
+            EntryChange::Update { key, revision, .. }
+            | EntryChange::Keep { key, revision }
+            | EntryChange::Delete { key, revision },
+            OperationStep::Delete { .. },
+        ) => EntryChange::Delete { key, revision },
     })
 }
 
-impl From<Key> for Refusal {
-    fn from(key: Key) -> Refusal {
-        Refusal { key, current: None }
+impl From<StoreKey> for OperationRefusal {
+    fn from(key: StoreKey) -> OperationRefusal {
+        OperationRefusal { key, current: None }
     }
 }
 
-impl Written {
+impl WrittenRevisions {
     /// Returns the revision of an entry that the operation wrote.
-    pub fn revision(&self, key: &Key) -> Option<Revision> {
+    pub fn revision(&self, key: &StoreKey) -> Option<Revision> {
         match self {
-            Written::Together(revision) => Some(revision.clone()),
-            Written::Each { revisions, .. } => revisions
+            WrittenRevisions::Together(revision) => Some(revision.clone()),
+            WrittenRevisions::Each { revisions, .. } => revisions
                 .iter()
                 .rev()
                 .find(|(written, _)| written == key)
@@ -203,21 +214,24 @@ impl Written {
         }
     }
 
-    pub fn unfinished(&self) -> &[Key] {
+    pub fn unfinished(&self) -> &[StoreKey] {
         match self {
-            Written::Together(_) => &[],
-            Written::Each { unfinished, .. } => unfinished,
+            WrittenRevisions::Together(_) => &[],
+            WrittenRevisions::Each { unfinished, .. } => unfinished,
         }
     }
 }
 
 /// Executes an operation step by step.
-pub async fn one_by_one(store: &impl CompareAndSwap, operation: &Operation) -> Result<Outcome> {
-    let mut revisions: Vec<(Key, Revision)> = Vec::new();
-    for (done, Reversible { step, .. }) in operation.prepare.iter().enumerate() {
+pub async fn one_by_one(
+    store: &impl CompareAndSwap,
+    operation: &StoreOperation,
+) -> StoreResult<OperationOutcome> {
+    let mut revisions: Vec<(StoreKey, Revision)> = Vec::new();
+    for (done, ReversibleStep { step, .. }) in operation.prepare.iter().enumerate() {
         if let Some(refused) = attempt(store, step, &mut revisions).await? {
             undo(store, &operation.prepare[..done], &mut revisions).await?;
-            return Ok(Outcome::Refused(refused.into()));
+            return Ok(OperationOutcome::Refused(refused.into()));
         }
     }
     for (done, step) in operation.commit.iter().enumerate() {
@@ -225,7 +239,7 @@ pub async fn one_by_one(store: &impl CompareAndSwap, operation: &Operation) -> R
             if done == 0 {
                 undo(store, &operation.prepare, &mut revisions).await?;
             }
-            return Ok(Outcome::Refused(refused.into()));
+            return Ok(OperationOutcome::Refused(refused.into()));
         }
     }
     let mut unfinished = Vec::new();
@@ -235,16 +249,16 @@ pub async fn one_by_one(store: &impl CompareAndSwap, operation: &Operation) -> R
             unfinished.push(refused);
         }
     }
-    Ok(Outcome::Done(Written::Each { revisions, unfinished }))
+    Ok(OperationOutcome::Done(WrittenRevisions::Each { revisions, unfinished }))
 }
 
 /// Undoes steps in reverse order. Entries that another client has changed since are left alone.
 async fn undo(
     store: &impl CompareAndSwap,
-    prepared: &[Reversible],
-    revisions: &mut Vec<(Key, Revision)>,
-) -> Result<()> {
-    for Reversible { undo, .. } in prepared.iter().rev() {
+    prepared: &[ReversibleStep],
+    revisions: &mut Vec<(StoreKey, Revision)>,
+) -> StoreResult<()> {
+    for ReversibleStep { undo, .. } in prepared.iter().rev() {
         attempt(store, undo, revisions).await?;
     }
     Ok(())
@@ -253,10 +267,10 @@ async fn undo(
 /// Executes a step. Returns its key if the entry was not as expected.
 async fn attempt(
     store: &impl CompareAndSwap,
-    step: &Step,
-    revisions: &mut Vec<(Key, Revision)>,
-) -> Result<Option<Key>> {
-    let written = |key: &Key| {
+    step: &OperationStep,
+    revisions: &mut Vec<(StoreKey, Revision)>,
+) -> StoreResult<Option<StoreKey>> {
+    let written = |key: &StoreKey| {
         revisions.iter().rev().find(|(known, _)| known == key).map(|(_, revision)| revision.clone())
     };
     let Some(change) = step.change(written) else { return Ok(Some(step.key().clone())) };
@@ -271,27 +285,32 @@ async fn attempt(
 }
 
 /// Returns whether the error means that the entry was not as expected.
-fn is_refusal(error: &Error) -> bool {
-    matches!(error, Error::AlreadyExists { .. } | Error::DoesNotExist { .. } | Error::Conflict { .. })
+fn is_refusal(error: &StoreError) -> bool {
+    matches!(
+        error,
+        StoreError::AlreadyExists { .. } | StoreError::DoesNotExist { .. } | StoreError::Conflict { .. }
+    )
 }
 
-impl CompareAndSwap for Client {
-    async fn write(&self, change: &Change) -> Result<Revision> {
+impl CompareAndSwap for StoreClient {
+    async fn write(&self, change: &EntryChange) -> StoreResult<Revision> {
         match change {
-            Change::Create { key, value } => Ok(self.create(key, value).await?.revision),
-            Change::Update { key, value, revision } => Ok(self.update(key, value, revision).await?.revision),
-            Change::Delete { key, revision } => Ok(self.delete(key, Some(revision)).await?.revision),
-            Change::Keep { key, revision } => match self.get(key).await? {
+            EntryChange::Create { key, value } => Ok(self.create(key, value).await?.revision),
+            EntryChange::Update { key, value, revision } => {
+                Ok(self.update(key, value, revision).await?.revision)
+            }
+            EntryChange::Delete { key, revision } => Ok(self.delete(key, Some(revision)).await?.revision),
+            EntryChange::Keep { key, revision } => match self.get(key).await? {
                 entry if entry.revision == *revision => Ok(entry.revision),
-                _ => Err(Error::Conflict { id: key.to_string(), current: None }),
+                _ => Err(StoreError::Conflict { id: key.to_string(), current: None }),
             },
         }
     }
 }
 
-impl Client {
+impl StoreClient {
     /// Executes an operation, in one transaction if the store supports it.
-    pub async fn carry_out(&self, operation: Operation) -> Result<Outcome> {
+    pub async fn carry_out(&self, operation: StoreOperation) -> StoreResult<OperationOutcome> {
         let Some(transactions) = self.transactions() else { return one_by_one(self, &operation).await };
         transactions.carry_out(&operation.fold()).await
     }

@@ -3,14 +3,14 @@
 
 mod common;
 
-use common::{Store, object};
+use common::{TestStore, object};
 use serde_json::json;
 use std::num::NonZeroUsize;
 use std::time::Duration;
-use tortie_model::ipam::{Handle, IpamConfig};
-use tortie_model::status::Heartbeat;
-use tortie_model::{Key, KeyRange, Kind, Value};
-use tortie_store::{Change, Continuation, Error, LabelSelector, Page, Revision};
+use tortie_model::ipam::{AddressHandle, IpamConfig};
+use tortie_model::status::FelixHeartbeat;
+use tortie_model::{KeyRange, Kind, StoreKey, StoreValue};
+use tortie_store::{EntryChange, EntryLabelSelector, PageContinuation, PageRequest, Revision, StoreError};
 
 on_each_store! {
     verbs_and_their_outcomes
@@ -26,18 +26,21 @@ on_each_store! {
     compactors_take_turns
 }
 
-fn handle(id: &str) -> Key {
-    Key::Handle { id: id.into() }
+fn handle(id: &str) -> StoreKey {
+    StoreKey::Handle { id: id.into() }
 }
 
-fn counting(count: i64) -> Value {
-    Value::Handle(Handle { block: [("10.0.0.0/26".to_owned(), count)].into(), ..Default::default() })
+fn counting(count: i64) -> StoreValue {
+    StoreValue::Handle(AddressHandle {
+        block: [("10.0.0.0/26".to_owned(), count)].into(),
+        ..Default::default()
+    })
 }
 
-async fn verbs_and_their_outcomes(store: Store) {
+async fn verbs_and_their_outcomes(store: TestStore) {
     let client = store.client().await;
     let key = handle("h");
-    let text = |error: Error| error.to_string();
+    let text = |error: StoreError| error.to_string();
 
     let missing = "resource does not exist: IPAMHandleKey(id=h) with error: key not found";
     assert_eq!(text(client.get(&key).await.unwrap_err()), missing);
@@ -61,23 +64,23 @@ async fn verbs_and_their_outcomes(store: Store) {
     assert_eq!(client.delete(&key, Some(&updated.revision)).await.unwrap().value, counting(3));
     assert_eq!(text(client.get(&key).await.unwrap_err()), missing);
 
-    let config = Value::IpamConfig(IpamConfig::default());
-    client.apply(&Key::IpamConfig, &config, None).await.unwrap();
-    client.apply(&Key::IpamConfig, &config, None).await.unwrap();
+    let config = StoreValue::IpamConfig(IpamConfig::default());
+    client.apply(&StoreKey::IpamConfig, &config, None).await.unwrap();
+    client.apply(&StoreKey::IpamConfig, &config, None).await.unwrap();
     assert_eq!(store.raw("/calico/ipam/v2/config").await.unwrap(), r#"{"auto_allocate_blocks":true}"#);
     assert_eq!(client.list(&KeyRange::IpamConfig).await.unwrap().entries.len(), 1);
 }
 
-async fn a_transaction_is_all_or_nothing(store: Store) {
+async fn a_transaction_is_all_or_nothing(store: TestStore) {
     let client = store.client().await;
     let (a, b, c) = (handle("a"), handle("b"), handle("c"));
     let first = client.create(&a, &counting(1)).await.unwrap();
     let second = client.create(&b, &counting(1)).await.unwrap();
     let changes = |revision: Revision| {
         vec![
-            Change::Update { key: a.clone(), value: counting(2), revision },
-            Change::Delete { key: b.clone(), revision: second.revision.clone() },
-            Change::Create { key: c.clone(), value: counting(3) },
+            EntryChange::Update { key: a.clone(), value: counting(2), revision },
+            EntryChange::Delete { key: b.clone(), revision: second.revision.clone() },
+            EntryChange::Create { key: c.clone(), value: counting(3) },
         ]
     };
     let refused = client.transact(&changes(second.revision.clone())).await.unwrap_err();
@@ -90,18 +93,19 @@ async fn a_transaction_is_all_or_nothing(store: Store) {
         after.entries.iter().map(|entry| (entry.key.clone(), entry.revision.clone())).collect();
     assert_eq!(seen, [(a.clone(), revision.clone()), (c.clone(), revision)]);
 
-    let exists = client.transact(&[Change::Create { key: c.clone(), value: counting(1) }]).await.unwrap_err();
-    assert!(matches!(exists, Error::AlreadyExists { .. }), "{exists}");
+    let exists =
+        client.transact(&[EntryChange::Create { key: c.clone(), value: counting(1) }]).await.unwrap_err();
+    assert!(matches!(exists, StoreError::AlreadyExists { .. }), "{exists}");
     let missing =
-        client.transact(&[Change::Delete { key: b.clone(), revision: 1.into() }]).await.unwrap_err();
-    assert!(matches!(missing, Error::DoesNotExist { .. }), "{missing}");
+        client.transact(&[EntryChange::Delete { key: b.clone(), revision: 1.into() }]).await.unwrap_err();
+    assert!(matches!(missing, StoreError::DoesNotExist { .. }), "{missing}");
 }
 
-async fn leases_run_out(store: Store) {
+async fn leases_run_out(store: TestStore) {
     let client = store.client().await;
-    let key = Key::FelixStatus { region: String::new(), host: "n1".into() };
-    let beat = Heartbeat { time: "2026-03-01T10:20:30Z".into(), uptime: 1.0, first_update: true };
-    client.apply(&key, &Value::Heartbeat(beat), Some(Duration::from_secs(5))).await.unwrap();
+    let key = StoreKey::FelixStatus { region: String::new(), host: "n1".into() };
+    let beat = FelixHeartbeat { time: "2026-03-01T10:20:30Z".into(), uptime: 1.0, first_update: true };
+    client.apply(&key, &StoreValue::Heartbeat(beat), Some(Duration::from_secs(5))).await.unwrap();
     client.get(&key).await.unwrap();
     common::within("the lease", async {
         while client.get(&key).await.is_ok() {
@@ -109,31 +113,31 @@ async fn leases_run_out(store: Store) {
         }
     })
     .await;
-    assert!(matches!(client.get(&key).await, Err(Error::DoesNotExist { .. })));
+    assert!(matches!(client.get(&key).await, Err(StoreError::DoesNotExist { .. })));
 }
 
-async fn long_lists_come_in_pages(store: Store) {
+async fn long_lists_come_in_pages(store: TestStore) {
     let client = store.client().await;
     let ids: Vec<String> = (0..12_000).map(|n| format!("{n:05}")).collect();
     // Within the maximum number of operations of one transaction.
     for some in ids.chunks(100) {
-        let create = |id: &String| Change::Create { key: handle(id), value: counting(1) };
+        let create = |id: &String| EntryChange::Create { key: handle(id), value: counting(1) };
         client.transact(&some.iter().map(create).collect::<Vec<_>>()).await.unwrap();
     }
     let listing = client.list(&KeyRange::Handles).await.unwrap();
-    let found: Vec<Key> = listing.entries.into_iter().map(|entry| entry.key).collect();
+    let found: Vec<StoreKey> = listing.entries.into_iter().map(|entry| entry.key).collect();
     assert!(found == ids.iter().map(|id| handle(id)).collect::<Vec<_>>(), "{} keys", found.len());
 }
 
 /// All pages show the revision of the first, whatever is written in between.
-async fn a_list_is_read_page_by_page(store: Store) {
+async fn a_list_is_read_page_by_page(store: TestStore) {
     let client = store.client().await;
     for n in 0..25 {
         client.create(&handle(&format!("{n:02}")), &counting(n)).await.unwrap();
     }
     let whole = client.list(&KeyRange::Handles).await.unwrap();
     assert_eq!(whole.next, None);
-    let mut page = Page::first(NonZeroUsize::new(10).unwrap());
+    let mut page = PageRequest::first(NonZeroUsize::new(10).unwrap());
     let mut seen = Vec::new();
     for expected in [10, 10, 5] {
         let listing = client.list_page(&KeyRange::Handles, &page).await.unwrap();
@@ -148,7 +152,7 @@ async fn a_list_is_read_page_by_page(store: Store) {
     assert_eq!(seen, whole.entries);
 }
 
-async fn pages_hold_what_is_selected(store: Store) {
+async fn pages_hold_what_is_selected(store: TestStore) {
     let resources = store.resources().await;
     for n in 0..9 {
         let mut set = object(Kind::GlobalNetworkSet, "", &format!("set-{n}"), json!({}));
@@ -156,8 +160,8 @@ async fn pages_hold_what_is_selected(store: Store) {
         set.metadata_mut().labels.insert("side".into(), side.into());
         resources.create(set).await.unwrap();
     }
-    let mut page = Page::first(NonZeroUsize::new(2).unwrap());
-    page.labels = LabelSelector::equals("side", "left");
+    let mut page = PageRequest::first(NonZeroUsize::new(2).unwrap());
+    page.labels = EntryLabelSelector::equals("side", "left");
     let mut pages = Vec::new();
     loop {
         let range = KeyRange::all(Kind::GlobalNetworkSet);
@@ -173,28 +177,28 @@ async fn pages_hold_what_is_selected(store: Store) {
     assert_eq!(pages, expected);
 }
 
-async fn a_continuation_that_is_wrong_or_too_old_is_refused(store: Store) {
+async fn a_continuation_that_is_wrong_or_too_old_is_refused(store: TestStore) {
     let client = store.client().await;
     for n in 0..3 {
         client.create(&handle(&format!("{n}")), &counting(n)).await.unwrap();
     }
-    let mut page = Page::first(NonZeroUsize::new(1).unwrap());
-    page.after = Some(Continuation("nonsense".into()));
+    let mut page = PageRequest::first(NonZeroUsize::new(1).unwrap());
+    page.after = Some(PageContinuation("nonsense".into()));
     let wrong = client.list_page(&KeyRange::Handles, &page).await.unwrap_err();
     assert!(wrong.to_string().contains("continue = 'nonsense'"), "{wrong}");
     page.after = None;
     page.after = client.list_page(&KeyRange::Handles, &page).await.unwrap().next;
     // The continuation of another list.
     let other = client.list_page(&KeyRange::IpamConfig, &page).await.unwrap_err();
-    assert!(matches!(other, Error::Validation(_)), "{other}");
+    assert!(matches!(other, StoreError::Validation(_)), "{other}");
     client.apply(&handle("3"), &counting(1), None).await.unwrap();
     client.apply(&handle("3"), &counting(2), None).await.unwrap();
     store.compact().await;
     let expired = client.list_page(&KeyRange::Handles, &page).await.unwrap_err();
-    assert!(matches!(expired, Error::Expired(_)), "{expired}");
+    assert!(matches!(expired, StoreError::Expired(_)), "{expired}");
 }
 
-async fn what_cannot_be_read_is_set_aside(store: Store) {
+async fn what_cannot_be_read_is_set_aside(store: TestStore) {
     let client = store.client().await;
     client.create(&handle("good"), &counting(1)).await.unwrap();
     store.put_raw("/calico/ipam/v2/handle/bad", "{nonsense").await;
@@ -206,10 +210,10 @@ async fn what_cannot_be_read_is_set_aside(store: Store) {
         "{text}"
     );
     let error = client.get(&handle("bad")).await.unwrap_err();
-    assert!(matches!(error, Error::Parse { .. }), "{error}");
+    assert!(matches!(error, StoreError::Parse { .. }), "{error}");
 }
 
-async fn fields_of_newer_versions_survive_an_update(store: Store) {
+async fn fields_of_newer_versions_survive_an_update(store: TestStore) {
     let resources = store.resources().await;
     let path = "/calico/resources/v3/projectcalico.org/globalnetworksets/new";
     let newer = json!({
@@ -229,17 +233,18 @@ async fn fields_of_newer_versions_survive_an_update(store: Store) {
     assert_eq!(stored["metadata"]["labels"]["a"], "b");
 }
 
-async fn keys_without_a_name_are_refused(store: Store) {
+async fn keys_without_a_name_are_refused(store: TestStore) {
     let client = store.client().await;
-    let value = Value::from(object(Kind::NetworkSet, "prod", "x", json!({})));
-    let nameless = client.create(&Key::resource(Kind::NetworkSet, "prod", ""), &value).await.unwrap_err();
+    let value = StoreValue::from(object(Kind::NetworkSet, "prod", "x", json!({})));
+    let nameless =
+        client.create(&StoreKey::resource(Kind::NetworkSet, "prod", ""), &value).await.unwrap_err();
     assert_eq!(nameless.to_string(), "insufficient identifiers, missing 'name'");
-    let nowhere = client.create(&Key::resource(Kind::NetworkSet, "", "x"), &value).await.unwrap_err();
+    let nowhere = client.create(&StoreKey::resource(Kind::NetworkSet, "", "x"), &value).await.unwrap_err();
     assert_eq!(nowhere.to_string(), "insufficient identifiers, missing 'namespace'");
 }
 
 /// Each compactor waits for its turn, and removes the history before its last one.
-async fn compactors_take_turns(store: Store) {
+async fn compactors_take_turns(store: TestStore) {
     let client = store.client().await;
     let key = handle("h");
     let write = async |count| client.apply(&key, &counting(count), None).await.unwrap().revision;
@@ -264,6 +269,9 @@ async fn compactors_take_turns(store: Store) {
     write(4).await;
     assert!(one.compact().await.unwrap().is_some());
     assert_eq!(client.get(&key).await.unwrap().value, counting(4));
-    let record = client.get(&Key::CompactRevision).await.unwrap();
-    assert!(matches!(&record.value, Value::Raw(text) if text.iter().all(u8::is_ascii_digit)), "{record:?}");
+    let record = client.get(&StoreKey::CompactRevision).await.unwrap();
+    assert!(
+        matches!(&record.value, StoreValue::Raw(text) if text.iter().all(u8::is_ascii_digit)),
+        "{record:?}"
+    );
 }

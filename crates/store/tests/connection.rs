@@ -3,42 +3,42 @@
 
 mod common;
 
-use common::{Proxy, client, etcd, hasty, within};
+use common::{FreezableProxy, client, etcd, hasty, within};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
-use tortie_model::ipam::Handle;
-use tortie_model::{Key, KeyRange, Value};
-use tortie_store::{Client, Config, Error};
+use tortie_model::ipam::AddressHandle;
+use tortie_model::{KeyRange, StoreKey, StoreValue};
+use tortie_store::{StoreClient, StoreConfig, StoreError};
 use tortie_testkit::{Etcd, EtcdOptions, EtcdTls, free_port};
 
-fn handle(id: &str) -> Key {
-    Key::Handle { id: id.into() }
+fn handle(id: &str) -> StoreKey {
+    StoreKey::Handle { id: id.into() }
 }
 
-async fn works(client: &Client) {
-    let value = Value::Handle(Handle::default());
+async fn works(client: &StoreClient) {
+    let value = StoreValue::Handle(AddressHandle::default());
     within("apply", client.apply(&handle("h"), &value, None)).await.unwrap();
     assert_eq!(within("get", client.get(&handle("h"))).await.unwrap().value, value);
 }
 
-async fn failure(client: &Client) -> String {
+async fn failure(client: &StoreClient) -> String {
     let error = within("get", client.get(&handle("h"))).await.unwrap_err();
-    assert!(matches!(error, Error::Datastore(_) | Error::Unauthorized(_)), "{error:?}");
+    assert!(matches!(error, StoreError::Datastore(_) | StoreError::Unauthorized(_)), "{error:?}");
     error.to_string()
 }
 
 /// A fake server with a fixed response; stopped on drop.
-struct Impostor {
+struct FakeServer {
     endpoint: String,
     task: JoinHandle<()>,
 }
 
-impl Impostor {
+impl FakeServer {
     /// Starts a server that sends `answer` to every client, or nothing if it is empty.
-    async fn start(answer: &'static [u8]) -> Impostor {
+    async fn start(answer: &'static [u8]) -> FakeServer {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let endpoint = format!("http://{}", listener.local_addr().unwrap());
         let task = tokio::spawn(async move {
@@ -52,11 +52,11 @@ impl Impostor {
                 }
             }
         });
-        Impostor { endpoint, task }
+        FakeServer { endpoint, task }
     }
 }
 
-impl Drop for Impostor {
+impl Drop for FakeServer {
     fn drop(&mut self) {
         self.task.abort();
     }
@@ -65,21 +65,21 @@ impl Drop for Impostor {
 #[tokio::test]
 async fn an_endpoint_that_is_down() {
     let endpoint = format!("http://127.0.0.1:{}", free_port().unwrap());
-    let text = failure(&hasty(&Config::at(&endpoint)).await).await;
+    let text = failure(&hasty(&StoreConfig::at(&endpoint)).await).await;
     assert!(text.starts_with(&format!("cannot connect to {endpoint}: Connection refused")), "{text}");
     assert!(text.contains("ETCD_ENDPOINTS"), "{text}");
 }
 
 #[tokio::test]
 async fn a_socket_that_is_not_there() {
-    let text = failure(&hasty(&Config::at("unix:///nonexistent/socket")).await).await;
+    let text = failure(&hasty(&StoreConfig::at("unix:///nonexistent/socket")).await).await;
     assert!(text.starts_with("cannot connect to unix:///nonexistent/socket: No such file"), "{text}");
 }
 
 #[tokio::test]
 async fn an_endpoint_that_never_answers() {
-    let impostor = Impostor::start(b"").await;
-    let text = failure(&hasty(&Config::at(&impostor.endpoint)).await).await;
+    let impostor = FakeServer::start(b"").await;
+    let text = failure(&hasty(&StoreConfig::at(&impostor.endpoint)).await).await;
     assert!(text.starts_with(&format!("no answer from {} within", impostor.endpoint)), "{text}");
 }
 
@@ -92,8 +92,8 @@ async fn an_endpoint_that_answers_garbage() {
         // An HTTP/2 server with an invalid response: SETTINGS, then headers that cannot be decoded.
         b"\x00\x00\x00\x04\x00\x00\x00\x00\x00\x00\x00\x04\x01\x04\x00\x00\x00\x01\xff\xff\xff\xff",
     ] {
-        let impostor = Impostor::start(answer).await;
-        let text = failure(&hasty(&Config::at(&impostor.endpoint)).await).await;
+        let impostor = FakeServer::start(answer).await;
+        let text = failure(&hasty(&StoreConfig::at(&impostor.endpoint)).await).await;
         assert!(text.contains(&impostor.endpoint), "{text}");
         assert!(text.contains("check that"), "{answer:?}: {text}");
     }
@@ -106,7 +106,7 @@ async fn a_grpc_server_that_is_not_a_datastore() {
     let server = tonic::transport::Server::builder().add_routes(tonic::service::Routes::default());
     let serving =
         tokio::spawn(server.serve_with_incoming(tokio_stream::wrappers::TcpListenerStream::new(listener)));
-    let text = failure(&hasty(&Config::at(&endpoint)).await).await;
+    let text = failure(&hasty(&StoreConfig::at(&endpoint)).await).await;
     serving.abort();
     assert!(text.starts_with(&format!("{endpoint} does not answer in the etcd v3 protocol")), "{text}");
 }
@@ -114,8 +114,8 @@ async fn a_grpc_server_that_is_not_a_datastore() {
 #[tokio::test]
 async fn a_frozen_connection_costs_one_call() {
     let etcd = etcd();
-    let proxy = Proxy::start(&etcd.endpoint()).await;
-    let client = hasty(&Config::at(&proxy.endpoint)).await;
+    let proxy = FreezableProxy::start(&etcd.endpoint()).await;
+    let client = hasty(&StoreConfig::at(&proxy.endpoint)).await;
     works(&client).await;
     proxy.freeze();
     let text = failure(&client).await;
@@ -125,10 +125,11 @@ async fn a_frozen_connection_costs_one_call() {
 
 #[tokio::test]
 async fn a_write_of_unknown_outcome_says_so() {
-    let impostor = Impostor::start(b"").await;
-    let client = hasty(&Config::at(&impostor.endpoint)).await;
-    let error =
-        within("create", client.create(&handle("h"), &Value::Handle(Handle::default()))).await.unwrap_err();
+    let impostor = FakeServer::start(b"").await;
+    let client = hasty(&StoreConfig::at(&impostor.endpoint)).await;
+    let error = within("create", client.create(&handle("h"), &StoreValue::Handle(AddressHandle::default())))
+        .await
+        .unwrap_err();
     assert!(error.to_string().ends_with("The write may have been carried out or not"), "{error}");
 }
 
@@ -136,10 +137,10 @@ async fn a_write_of_unknown_outcome_says_so() {
 async fn one_of_three_endpoints_is_down() {
     let etcd = etcd();
     let dead = format!("http://127.0.0.1:{}", free_port().unwrap());
-    let silent = Impostor::start(b"").await;
+    let silent = FakeServer::start(b"").await;
     // A write skips an endpoint that refuses the connection; a read also skips one that does not respond.
-    works(&hasty(&Config::at(format!("{dead},{},{}", etcd.endpoint(), silent.endpoint))).await).await;
-    let client = hasty(&Config::at(format!("{},{dead},{}", silent.endpoint, etcd.endpoint()))).await;
+    works(&hasty(&StoreConfig::at(format!("{dead},{},{}", etcd.endpoint(), silent.endpoint))).await).await;
+    let client = hasty(&StoreConfig::at(format!("{},{dead},{}", silent.endpoint, etcd.endpoint()))).await;
     within("list", client.list(&KeyRange::Handles)).await.unwrap();
     works(&client).await;
 }
@@ -148,7 +149,7 @@ async fn one_of_three_endpoints_is_down() {
 async fn all_of_three_endpoints_are_down() {
     let ports = [free_port().unwrap(), free_port().unwrap(), free_port().unwrap()];
     let endpoints = ports.map(|port| format!("http://127.0.0.1:{port}"));
-    let text = failure(&hasty(&Config::at(endpoints.join(","))).await).await;
+    let text = failure(&hasty(&StoreConfig::at(endpoints.join(","))).await).await;
     assert!(text.starts_with("none of the 3 endpoints answers:"), "{text}");
     assert!(endpoints.iter().all(|endpoint| text.contains(endpoint)), "{text}");
 }
@@ -156,7 +157,7 @@ async fn all_of_three_endpoints_are_down() {
 #[tokio::test]
 async fn a_server_comes_back() {
     let mut etcd = etcd();
-    let client = hasty(&Config::at(etcd.endpoint())).await;
+    let client = hasty(&StoreConfig::at(etcd.endpoint())).await;
     works(&client).await;
     etcd.kill();
     failure(&client).await;
@@ -164,13 +165,13 @@ async fn a_server_comes_back() {
     works(&client).await;
 }
 
-struct Certificates {
+struct TestCertificates {
     dir: tempfile::TempDir,
 }
 
-impl Certificates {
+impl TestCertificates {
     /// Creates a CA, and a certificate for 127.0.0.1 for both server and client.
-    fn new() -> Certificates {
+    fn new() -> TestCertificates {
         use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
         let dir = tempfile::tempdir().unwrap();
         let ca_key = KeyPair::generate().unwrap();
@@ -181,7 +182,7 @@ impl Certificates {
         let key = KeyPair::generate().unwrap();
         let names = vec!["127.0.0.1".to_owned(), "localhost".to_owned()];
         let cert = CertificateParams::new(names).unwrap().signed_by(&key, &issuer).unwrap();
-        let certificates = Certificates { dir };
+        let certificates = TestCertificates { dir };
         for (name, text) in [("ca", ca_cert.pem()), ("cert", cert.pem()), ("key", key.serialize_pem())] {
             std::fs::File::create(certificates.path(name)).unwrap().write_all(text.as_bytes()).unwrap();
         }
@@ -213,41 +214,42 @@ fn name(path: &Path) -> String {
 
 #[tokio::test]
 async fn tls_with_client_certificates() {
-    let certificates = Certificates::new();
+    let certificates = TestCertificates::new();
     let etcd = certificates.etcd(true);
-    let files = Config {
+    let files = StoreConfig {
         etcd_ca_cert_file: name(&certificates.path("ca")),
         etcd_cert_file: name(&certificates.path("cert")),
         etcd_key_file: name(&certificates.path("key")),
-        ..Config::at(etcd.endpoint())
+        ..StoreConfig::at(etcd.endpoint())
     };
     works(&hasty(&files).await).await;
-    let inline = Config {
+    let inline = StoreConfig {
         etcd_ca_cert: certificates.text("ca"),
         etcd_cert: certificates.text("cert"),
         etcd_key: certificates.text("key"),
-        ..Config::at(etcd.endpoint())
+        ..StoreConfig::at(etcd.endpoint())
     };
     works(&hasty(&inline).await).await;
 
-    let anonymous = Config { etcd_ca_cert: certificates.text("ca"), ..Config::at(etcd.endpoint()) };
+    let anonymous = StoreConfig { etcd_ca_cert: certificates.text("ca"), ..StoreConfig::at(etcd.endpoint()) };
     let text = failure(&hasty(&anonymous).await).await;
     assert!(text.contains("etcdCertFile"), "{text}");
-    let stranger = Config { etcd_ca_cert: Certificates::new().text("ca"), ..Config::at(etcd.endpoint()) };
+    let stranger =
+        StoreConfig { etcd_ca_cert: TestCertificates::new().text("ca"), ..StoreConfig::at(etcd.endpoint()) };
     let text = failure(&hasty(&stranger).await).await;
     assert!(text.contains("certificate is not trusted") && text.contains("etcdCACertFile"), "{text}");
 }
 
 #[tokio::test]
 async fn the_wrong_scheme_is_explained() {
-    let certificates = Certificates::new();
+    let certificates = TestCertificates::new();
     let secure = certificates.etcd(false);
     let plain = etcd();
-    let text = failure(&hasty(&Config::at(secure.endpoint().replace("https", "http"))).await).await;
+    let text = failure(&hasty(&StoreConfig::at(secure.endpoint().replace("https", "http"))).await).await;
     assert!(text.contains("https"), "{text}");
-    let config = Config {
+    let config = StoreConfig {
         etcd_ca_cert: certificates.text("ca"),
-        ..Config::at(plain.endpoint().replace("http", "https"))
+        ..StoreConfig::at(plain.endpoint().replace("http", "https"))
     };
     let text = failure(&hasty(&config).await).await;
     assert!(text.contains("does not speak TLS"), "{text}");
@@ -256,10 +258,10 @@ async fn the_wrong_scheme_is_explained() {
 #[tokio::test]
 async fn users_and_passwords() {
     let mut etcd = etcd();
-    let with = |user: &str, password: &str| Config {
+    let with = |user: &str, password: &str| StoreConfig {
         etcd_username: user.into(),
         etcd_password: password.into(),
-        ..Config::at(etcd.endpoint())
+        ..StoreConfig::at(etcd.endpoint())
     };
     let (good, wrong) = (with("root", "secret"), with("root", "guess"));
 
@@ -284,5 +286,5 @@ async fn users_and_passwords() {
     etcd.restart().unwrap();
     works(&client_with_user).await;
     let mut watch = client_with_user.watch(KeyRange::Handles, None);
-    assert!(matches!(common::next(&mut watch).await, tortie_store::Event::Put(_)));
+    assert!(matches!(common::next(&mut watch).await, tortie_store::StoreEvent::Put(_)));
 }

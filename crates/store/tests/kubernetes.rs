@@ -7,10 +7,10 @@ use common::{next, object, rules};
 use serde_json::json;
 use std::num::NonZeroUsize;
 use std::time::Duration;
-use tortie_model::ipam::{Block, Handle};
+use tortie_model::ipam::{AddressBlock, AddressHandle};
 use tortie_model::key::AffinityType;
-use tortie_model::{Key, KeyRange, Kind, Resource, Value};
-use tortie_store::{Client, Config, Error, Event, Page, Resources};
+use tortie_model::{KeyRange, Kind, Resource, StoreKey, StoreValue};
+use tortie_store::{PageRequest, ResourceClient, StoreClient, StoreConfig, StoreError, StoreEvent};
 use tortie_testkit::{ApiServer, CalicoGroup};
 
 /// Starts an API server with the definitions in both API groups.
@@ -20,25 +20,28 @@ fn start() -> ApiServer {
     server
 }
 
-fn config(server: &ApiServer, group: CalicoGroup) -> Config {
-    Config {
+fn config(server: &ApiServer, group: CalicoGroup) -> StoreConfig {
+    StoreConfig {
         calico_api_group: group.api_version().into(),
         datastore_type: "kubernetes".into(),
         kubeconfig: server.kubeconfig().display().to_string(),
-        ..Config::default()
+        ..StoreConfig::default()
     }
 }
 
-async fn connect(server: &ApiServer, group: CalicoGroup) -> Client {
-    Client::connect(&config(server, group)).await.unwrap()
+async fn connect(server: &ApiServer, group: CalicoGroup) -> StoreClient {
+    StoreClient::connect(&config(server, group)).await.unwrap()
 }
 
-fn handle(id: &str) -> Key {
-    Key::Handle { id: id.into() }
+fn handle(id: &str) -> StoreKey {
+    StoreKey::Handle { id: id.into() }
 }
 
-fn counting(count: i64) -> Value {
-    Value::Handle(Handle { block: [("10.0.0.0/26".to_owned(), count)].into(), ..Default::default() })
+fn counting(count: i64) -> StoreValue {
+    StoreValue::Handle(AddressHandle {
+        block: [("10.0.0.0/26".to_owned(), count)].into(),
+        ..Default::default()
+    })
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -47,7 +50,7 @@ async fn one_server_serves_everything() {
     server.add_namespace("prod", json!({}));
     for group in CalicoGroup::BOTH {
         let client = connect(&server, group).await;
-        the_rules_of_every_store(&Resources::new(client.clone())).await;
+        the_rules_of_every_store(&ResourceClient::new(client.clone())).await;
         records_live_and_die(&client).await;
         blocks_keep_every_field(&client).await;
         resources_live_and_die(&client).await;
@@ -62,7 +65,7 @@ async fn one_server_serves_everything() {
     a_kind_that_is_not_served_is_empty_until_it_is(&server).await;
 }
 
-async fn the_rules_of_every_store(resources: &Resources) {
+async fn the_rules_of_every_store(resources: &ResourceClient) {
     rules::policies_need_their_tier(resources).await;
     resources.ensure_initialized("v3.32.0", "k8s").await.unwrap();
     rules::tiers_in_use_stay(resources).await;
@@ -72,25 +75,26 @@ async fn the_rules_of_every_store(resources: &Resources) {
     rules::peers_need_their_filters(resources).await;
 }
 
-async fn records_live_and_die(client: &Client) {
+async fn records_live_and_die(client: &StoreClient) {
     assert!(client.transactions().is_none());
     let key = handle("Net.H");
-    assert!(matches!(client.get(&key).await, Err(Error::DoesNotExist { .. })));
+    assert!(matches!(client.get(&key).await, Err(StoreError::DoesNotExist { .. })));
     let created = client.create(&key, &counting(1)).await.unwrap();
     assert_eq!(client.get(&key).await.unwrap(), created);
-    assert!(matches!(client.create(&key, &counting(1)).await, Err(Error::AlreadyExists { .. })));
+    assert!(matches!(client.create(&key, &counting(1)).await, Err(StoreError::AlreadyExists { .. })));
     let updated = client.update(&key, &counting(3), &created.revision).await.unwrap();
     assert!(matches!(
         client.update(&key, &counting(4), &created.revision).await,
-        Err(Error::Conflict { .. })
+        Err(StoreError::Conflict { .. })
     ));
-    assert!(matches!(client.delete(&key, Some(&created.revision)).await, Err(Error::Conflict { .. })));
+    assert!(matches!(client.delete(&key, Some(&created.revision)).await, Err(StoreError::Conflict { .. })));
     assert_eq!(client.delete(&key, Some(&updated.revision)).await.unwrap().value, counting(3));
-    assert!(matches!(client.get(&key).await, Err(Error::DoesNotExist { .. })));
+    assert!(matches!(client.get(&key).await, Err(StoreError::DoesNotExist { .. })));
     let cidr = "10.65.3.0/26".parse().unwrap();
-    let claim = |owner: &str| Key::BlockAffinity { affinity: AffinityType::Host, owner: owner.into(), cidr };
+    let claim =
+        |owner: &str| StoreKey::BlockAffinity { affinity: AffinityType::Host, owner: owner.into(), cidr };
     for owner in ["n1", "n2"] {
-        client.create(&claim(owner), &Value::BlockAffinity(Default::default())).await.unwrap();
+        client.create(&claim(owner), &StoreValue::BlockAffinity(Default::default())).await.unwrap();
     }
     let of_n1 = KeyRange::BlockAffinities {
         affinity: AffinityType::Host,
@@ -100,27 +104,27 @@ async fn records_live_and_die(client: &Client) {
     assert_eq!(client.list_keys(&of_n1).await.unwrap(), [claim("n1")]);
 }
 
-async fn resources_live_and_die(client: &Client) {
-    let resources = Resources::new(client.clone());
+async fn resources_live_and_die(client: &StoreClient) {
+    let resources = ResourceClient::new(client.clone());
     let set = object(Kind::GlobalNetworkSet, "", "dns", json!({"nets": ["10.0.0.0/8"]}));
     let created = resources.create(set.clone()).await.unwrap();
     assert_eq!(resources.get(Kind::GlobalNetworkSet, "", "dns").await.unwrap(), created);
-    assert!(matches!(resources.create(set).await, Err(Error::AlreadyExists { current: Some(_), .. })));
+    assert!(matches!(resources.create(set).await, Err(StoreError::AlreadyExists { current: Some(_), .. })));
     let mut changed = created.clone();
     changed.metadata_mut().labels.insert("a".into(), "b".into());
     let updated = resources.update(changed.clone()).await.unwrap();
     assert_eq!(updated.metadata().labels["a"], "b");
-    assert!(matches!(resources.update(changed).await, Err(Error::Conflict { .. })));
+    assert!(matches!(resources.update(changed).await, Err(StoreError::Conflict { .. })));
     resources.delete(Kind::GlobalNetworkSet, "", "dns", None).await.unwrap();
     assert!(matches!(
         resources.get(Kind::GlobalNetworkSet, "", "dns").await,
-        Err(Error::DoesNotExist { .. })
+        Err(StoreError::DoesNotExist { .. })
     ));
 }
 
 /// Stores a block in which every field is used.
-async fn blocks_keep_every_field(client: &Client) {
-    let block: Block = serde_json::from_value(json!({
+async fn blocks_keep_every_field(client: &StoreClient) {
+    let block: AddressBlock = serde_json::from_value(json!({
         "cidr": "10.65.7.0/30", "affinity": "host:n1", "allocations": [0, null, 1, null], "unallocated": [1, 3],
         "attributes": [
             {"handle_id": "net.a", "secondary": {"node": "n1"}},
@@ -132,13 +136,14 @@ async fn blocks_keep_every_field(client: &Client) {
         "deleted": false,
     }))
     .unwrap();
-    let key = Key::Block { cidr: block.cidr };
-    let created = client.create(&key, &Value::Block(block.clone())).await.unwrap();
-    assert_eq!(created.value, Value::Block(block.clone()));
+    let key = StoreKey::Block { cidr: block.cidr };
+    let created = client.create(&key, &StoreValue::Block(block.clone())).await.unwrap();
+    assert_eq!(created.value, StoreValue::Block(block.clone()));
     assert_eq!(client.get(&key).await.unwrap(), created);
-    let freed = Block { allocations: vec![None, None, Some(1), None], unallocated: vec![1, 3, 0], ..block };
-    let updated = client.update(&key, &Value::Block(freed.clone()), &created.revision).await.unwrap();
-    assert_eq!(updated.value, Value::Block(freed));
+    let freed =
+        AddressBlock { allocations: vec![None, None, Some(1), None], unallocated: vec![1, 3, 0], ..block };
+    let updated = client.update(&key, &StoreValue::Block(freed.clone()), &created.revision).await.unwrap();
+    assert_eq!(updated.value, StoreValue::Block(freed));
     let all = client.list(&KeyRange::Blocks { ip_version: Some(4) }).await.unwrap();
     assert_eq!((all.entries, all.unreadable.len()), (vec![updated.clone()], 0));
     client.delete(&key, Some(&updated.revision)).await.unwrap();
@@ -146,8 +151,8 @@ async fn blocks_keep_every_field(client: &Client) {
 }
 
 /// Creates a policy in a tier, validated by the schema if the group has one.
-async fn policies_keep_their_names(client: &Client) {
-    let resources = Resources::new(client.clone());
+async fn policies_keep_their_names(client: &StoreClient) {
+    let resources = ResourceClient::new(client.clone());
     let tier = object(Kind::Tier, "", "sec", json!({"order": 10.0, "defaultAction": "Deny"}));
     resources.create(tier).await.unwrap();
     let spec = json!({"tier": "sec", "selector": "app == 'web'", "types": ["Ingress"],
@@ -162,11 +167,11 @@ async fn policies_keep_their_names(client: &Client) {
     resources.delete(Kind::Tier, "", "sec", None).await.unwrap();
 }
 
-async fn lists_come_in_pages(client: &Client) {
+async fn lists_come_in_pages(client: &StoreClient) {
     for n in 0..5 {
         client.create(&handle(&format!("page-{n}")), &counting(n)).await.unwrap();
     }
-    let mut page = Page::first(NonZeroUsize::new(2).unwrap());
+    let mut page = PageRequest::first(NonZeroUsize::new(2).unwrap());
     let mut seen = Vec::new();
     for _ in 0..3 {
         let listing = client.list_page(&KeyRange::Handles, &page).await.unwrap();
@@ -178,83 +183,87 @@ async fn lists_come_in_pages(client: &Client) {
     assert_eq!(seen.len(), 5);
 }
 
-async fn watches_report_a_snapshot_then_every_change(client: &Client) {
+async fn watches_report_a_snapshot_then_every_change(client: &StoreClient) {
     let mut watch = client.watch(KeyRange::Handles, None);
     for _ in 0..5 {
-        assert!(matches!(next(&mut watch).await, Event::Put(_)));
+        assert!(matches!(next(&mut watch).await, StoreEvent::Put(_)));
     }
-    assert!(matches!(next(&mut watch).await, Event::InSync(_)));
+    assert!(matches!(next(&mut watch).await, StoreEvent::InSync(_)));
     client.create(&handle("new"), &counting(1)).await.unwrap();
     client.delete(&handle("page-0"), None).await.unwrap();
-    assert!(matches!(next(&mut watch).await, Event::Put(entry) if entry.key == handle("new")));
-    assert!(matches!(next(&mut watch).await, Event::Delete { key, .. } if key == handle("page-0")));
+    assert!(matches!(next(&mut watch).await, StoreEvent::Put(entry) if entry.key == handle("new")));
+    assert!(matches!(next(&mut watch).await, StoreEvent::Delete { key, .. } if key == handle("page-0")));
 }
 
 /// The server responds with 410 to a watch and to a continuation from before the compacted revision.
-async fn a_forgotten_moment_means_a_new_list(server: &ApiServer, client: &Client) {
+async fn a_forgotten_moment_means_a_new_list(server: &ApiServer, client: &StoreClient) {
     let before = client.list(&KeyRange::Handles).await.unwrap();
     let mut watch = client.watch(KeyRange::Handles, Some(1.into()));
     let mut seen = Vec::new();
-    assert!(matches!(next(&mut watch).await, Event::Reset));
+    assert!(matches!(next(&mut watch).await, StoreEvent::Reset));
     loop {
         match next(&mut watch).await {
-            Event::Put(entry) => seen.push(entry),
-            Event::InSync(_) => break,
+            StoreEvent::Put(entry) => seen.push(entry),
+            StoreEvent::InSync(_) => break,
             other => panic!("{other:?}"),
         }
     }
     assert_eq!(seen, before.entries);
-    let mut page = Page::first(NonZeroUsize::new(2).unwrap());
+    let mut page = PageRequest::first(NonZeroUsize::new(2).unwrap());
     page.after = client.list_page(&KeyRange::Handles, &page).await.unwrap().next;
     assert!(page.after.is_some());
     client.create(&handle("after"), &counting(1)).await.unwrap();
     server.forget_the_past();
     let late = client.list_page(&KeyRange::Handles, &page).await;
-    assert!(matches!(late, Err(Error::Expired(_))), "{late:?}");
+    assert!(matches!(late, Err(StoreError::Expired(_))), "{late:?}");
     assert_eq!(client.list(&KeyRange::Handles).await.unwrap().entries.len(), before.entries.len() + 1);
 }
 
 /// Unsupported operations fail with an error that names them.
-async fn what_is_not_kept_is_refused(client: &Client) {
-    let key = Key::FelixStatus { region: String::new(), host: "n1".into() };
+async fn what_is_not_kept_is_refused(client: &StoreClient) {
+    let key = StoreKey::FelixStatus { region: String::new(), host: "n1".into() };
     let refused = client.apply(&handle("short"), &counting(1), Some(Duration::from_secs(60))).await;
-    assert!(matches!(refused, Err(Error::NotSupported { operation: "Apply", .. })), "{refused:?}");
-    assert!(matches!(client.get(&key).await, Err(Error::DoesNotExist { .. })));
-    let profile = Key::resource(Kind::Profile, "", "kns.default");
+    assert!(matches!(refused, Err(StoreError::NotSupported { operation: "Apply", .. })), "{refused:?}");
+    assert!(matches!(client.get(&key).await, Err(StoreError::DoesNotExist { .. })));
+    let profile = StoreKey::resource(Kind::Profile, "", "kns.default");
     let entry = client.get(&profile).await.unwrap();
     let refused = client.update(&profile, &entry.value, &entry.revision).await;
-    assert!(matches!(refused, Err(Error::NotSupported { operation: "Update", .. })), "{refused:?}");
+    assert!(matches!(refused, Err(StoreError::NotSupported { operation: "Update", .. })), "{refused:?}");
     let node = object(Kind::Node, "", "made", json!({}));
-    let refused = client.create(&Key::resource(Kind::Node, "", "made"), &Value::Resource(node)).await;
-    assert!(matches!(refused, Err(Error::NotSupported { operation: "Create", .. })), "{refused:?}");
+    let refused =
+        client.create(&StoreKey::resource(Kind::Node, "", "made"), &StoreValue::Resource(node)).await;
+    assert!(matches!(refused, Err(StoreError::NotSupported { operation: "Create", .. })), "{refused:?}");
 }
 
 async fn kubernetes_objects_are_derived(server: &ApiServer) {
     server.add_node("n1");
     server.add_pod("prod", "web", "n1", json!({}), json!([]));
     let client = connect(server, CalicoGroup::V3).await;
-    let key = Key::resource(Kind::WorkloadEndpoint, "prod", "n1-k8s-web-eth0");
-    let Value::Resource(mut endpoint) = client.get(&key).await.unwrap().value else { panic!("no resource") };
+    let key = StoreKey::resource(Kind::WorkloadEndpoint, "prod", "n1-k8s-web-eth0");
+    let StoreValue::Resource(mut endpoint) = client.get(&key).await.unwrap().value else {
+        panic!("no resource")
+    };
     if let Resource::WorkloadEndpoint(endpoint) = &mut endpoint {
         endpoint.spec.ip_networks = vec!["10.65.3.9/32".into()];
         endpoint.spec.container_id = "c1".into();
     }
-    let written = client.create(&key, &Value::Resource(endpoint)).await.unwrap().value;
-    let Value::Resource(Resource::WorkloadEndpoint(written)) = written else { panic!("{written:?}") };
+    let written = client.create(&key, &StoreValue::Resource(endpoint)).await.unwrap().value;
+    let StoreValue::Resource(Resource::WorkloadEndpoint(written)) = written else { panic!("{written:?}") };
     assert_eq!(
         (written.spec.ip_networks.as_slice(), written.spec.container_id.as_str()),
         (&["10.65.3.9/32".to_owned()][..], "c1")
     );
-    assert!(client.get(&Key::resource(Kind::Profile, "", "kns.prod")).await.is_ok());
-    let node = Key::resource(Kind::Node, "", "n1");
+    assert!(client.get(&StoreKey::resource(Kind::Profile, "", "kns.prod")).await.is_ok());
+    let node = StoreKey::resource(Kind::Node, "", "n1");
     let entry = client.get(&node).await.unwrap();
-    let Value::Resource(mut resource) = entry.value else { panic!("no resource") };
+    let StoreValue::Resource(mut resource) = entry.value else { panic!("no resource") };
     resource.metadata_mut().labels.insert("rack".into(), "7".into());
-    let updated = client.update(&node, &Value::Resource(resource.clone()), &entry.revision).await.unwrap();
-    let Value::Resource(shown) = updated.value else { panic!("no resource") };
+    let updated =
+        client.update(&node, &StoreValue::Resource(resource.clone()), &entry.revision).await.unwrap();
+    let StoreValue::Resource(shown) = updated.value else { panic!("no resource") };
     assert_eq!(shown.metadata().labels["rack"], "7");
-    let late = client.update(&node, &Value::Resource(resource), &entry.revision).await;
-    assert!(matches!(late, Err(Error::Conflict { .. })), "{late:?}");
+    let late = client.update(&node, &StoreValue::Resource(resource), &entry.revision).await;
+    assert!(matches!(late, Err(StoreError::Conflict { .. })), "{late:?}");
 }
 
 /// NetworkPolicies and endpoint slices, read as a list, individually and through a watch.
@@ -263,44 +272,44 @@ async fn policies_of_kubernetes_are_ours(server: &ApiServer) {
     let mut watch = client.watch(KeyRange::all(Kind::NetworkPolicy), None);
     let mut slices = client.watch(KeyRange::EndpointSlices, None);
     for watch in [&mut watch, &mut slices] {
-        assert!(matches!(next(watch).await, Event::InSync(_)));
+        assert!(matches!(next(watch).await, StoreEvent::InSync(_)));
     }
     let path = "/apis/networking.k8s.io/v1/namespaces/prod/networkpolicies";
     let spec = json!({"podSelector": {}, "ingress": [{"ports": [{"port": 80, "endPort": 90}]}]});
     let policy = json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
         "metadata": {"name": "web"}, "spec": spec});
     server.create(path, &policy);
-    let key = Key::resource(Kind::NetworkPolicy, "prod", "knp.default.web");
-    let Event::Put(put) = next(&mut watch).await else { panic!("no policy") };
+    let key = StoreKey::resource(Kind::NetworkPolicy, "prod", "knp.default.web");
+    let StoreEvent::Put(put) = next(&mut watch).await else { panic!("no policy") };
     assert_eq!(put.key, key);
-    let Value::Resource(Resource::NetworkPolicy(found)) = &put.value else { panic!("{put:?}") };
+    let StoreValue::Resource(Resource::NetworkPolicy(found)) = &put.value else { panic!("{put:?}") };
     assert_eq!(found.spec.ingress[0].destination.ports[0].to_string(), "80:90");
     assert_eq!(client.get(&key).await.unwrap(), put);
     let own = object(Kind::NetworkPolicy, "prod", "own", json!({"selector": "all()"}));
-    Resources::new(client.clone()).ensure_initialized("", "").await.unwrap();
-    Resources::new(client.clone()).create(own).await.unwrap();
-    assert!(matches!(next(&mut watch).await, Event::Put(entry) if entry.key != key));
+    ResourceClient::new(client.clone()).ensure_initialized("", "").await.unwrap();
+    ResourceClient::new(client.clone()).create(own).await.unwrap();
+    assert!(matches!(next(&mut watch).await, StoreEvent::Put(entry) if entry.key != key));
     let listed = client.list_keys(&KeyRange::all(Kind::NetworkPolicy)).await.unwrap();
     assert_eq!(listed.len(), 2, "{listed:?}");
     let refused = client.delete(&key, None).await;
-    assert!(matches!(refused, Err(Error::NotSupported { .. })), "{refused:?}");
+    assert!(matches!(refused, Err(StoreError::NotSupported { .. })), "{refused:?}");
     server.must("DELETE", &format!("{path}/web"), None);
-    assert!(matches!(next(&mut watch).await, Event::Delete { key: gone, .. } if gone == key));
-    Resources::new(client.clone()).delete(Kind::NetworkPolicy, "prod", "own", None).await.unwrap();
+    assert!(matches!(next(&mut watch).await, StoreEvent::Delete { key: gone, .. } if gone == key));
+    ResourceClient::new(client.clone()).delete(Kind::NetworkPolicy, "prod", "own", None).await.unwrap();
 
     let slice = json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
         "metadata": {"name": "web-1", "labels": {"kubernetes.io/service-name": "web"}},
         "endpoints": [{"addresses": ["10.65.3.9"]}], "ports": [{"port": 80, "protocol": "TCP"}]});
     server.create("/apis/discovery.k8s.io/v1/namespaces/prod/endpointslices", &slice);
-    let Event::Put(put) = next(&mut slices).await else { panic!("no slice") };
-    assert_eq!(put.key, Key::EndpointSlice { namespace: "prod".into(), name: "web-1".into() });
-    assert!(matches!(&put.value, Value::EndpointSlice(slice) if slice.service == "web"), "{put:?}");
+    let StoreEvent::Put(put) = next(&mut slices).await else { panic!("no slice") };
+    assert_eq!(put.key, StoreKey::EndpointSlice { namespace: "prod".into(), name: "web-1".into() });
+    assert!(matches!(&put.value, StoreValue::EndpointSlice(slice) if slice.service == "web"), "{put:?}");
     let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"},
         "spec": {"type": "LoadBalancer", "ports": [{"port": 80}], "externalTrafficPolicy": "Local"}});
     server.create("/api/v1/namespaces/prod/services", &service);
-    let key = Key::Service { namespace: "prod".into(), name: "web".into() };
+    let key = StoreKey::Service { namespace: "prod".into(), name: "web".into() };
     let found = client.get(&key).await.unwrap();
-    let Value::Service(read) = &found.value else { panic!("{found:?}") };
+    let StoreValue::Service(read) = &found.value else { panic!("{found:?}") };
     assert_eq!(
         (read.cluster_ips.len(), read.ip_versions.as_slice(), read.uid.is_empty()),
         (1, &[4][..], false)
@@ -314,13 +323,14 @@ async fn a_kind_that_is_not_served_is_empty_until_it_is(server: &ApiServer) {
     let client = connect(server, CalicoGroup::V3).await;
     let range = KeyRange::all(Kind::GlobalNetworkPolicy);
     assert!(client.list(&range).await.unwrap().entries.is_empty());
-    let key = Key::resource(Kind::GlobalNetworkPolicy, "", "kcnp.admin");
-    assert!(matches!(client.get(&key).await, Err(Error::DoesNotExist { .. })));
+    let key = StoreKey::resource(Kind::GlobalNetworkPolicy, "", "kcnp.admin");
+    assert!(matches!(client.get(&key).await, Err(StoreError::DoesNotExist { .. })));
     // A waiting watch follows the definition of the kind and does not poll.
     let kubeconfig = server.node_kubeconfig().display().to_string();
-    let waiting = Client::connect(&Config { kubeconfig, ..config(server, CalicoGroup::V3) }).await.unwrap();
+    let waiting =
+        StoreClient::connect(&StoreConfig { kubeconfig, ..config(server, CalicoGroup::V3) }).await.unwrap();
     let mut early = waiting.watch(range.clone(), None);
-    assert!(matches!(next(&mut early).await, Event::InSync(_)));
+    assert!(matches!(next(&mut early).await, StoreEvent::InSync(_)));
     let asked = |start: &str| -> Vec<String> {
         let requests = server.requests_of_node().into_iter().map(|(_, path)| path);
         requests.filter(|path| path.starts_with(start)).collect()
@@ -339,17 +349,18 @@ async fn a_kind_that_is_not_served_is_empty_until_it_is(server: &ApiServer) {
     let policy = json!({"apiVersion": "policy.networking.k8s.io/v1alpha2", "kind": "ClusterNetworkPolicy",
         "metadata": {"name": "admin"}, "spec": spec});
     server.create("/apis/policy.networking.k8s.io/v1alpha2/clusternetworkpolicies", &policy);
-    let Value::Resource(Resource::GlobalNetworkPolicy(found)) = client.get(&key).await.unwrap().value else {
+    let StoreValue::Resource(Resource::GlobalNetworkPolicy(found)) = client.get(&key).await.unwrap().value
+    else {
         panic!("no policy")
     };
     assert_eq!((found.spec.tier.as_str(), found.metadata.name.as_str()), ("kube-admin", "kcnp.admin"));
-    assert!(matches!(next(&mut early).await, Event::Put(entry) if entry.key == key));
+    assert!(matches!(next(&mut early).await, StoreEvent::Put(entry) if entry.key == key));
     let mut watch = client.watch(range, None);
-    assert!(matches!(next(&mut watch).await, Event::Put(entry) if entry.key == key));
-    assert!(matches!(next(&mut watch).await, Event::InSync(_)));
+    assert!(matches!(next(&mut watch).await, StoreEvent::Put(entry) if entry.key == key));
+    assert!(matches!(next(&mut watch).await, StoreEvent::InSync(_)));
     // An object that becomes unknown is reported as deleted.
     let path = "/apis/policy.networking.k8s.io/v1alpha2/clusternetworkpolicies/admin";
     server.merge(path, &json!({"spec": {"tier": "Other"}}));
-    assert!(matches!(next(&mut watch).await, Event::Delete { key: gone, .. } if gone == key));
+    assert!(matches!(next(&mut watch).await, StoreEvent::Delete { key: gone, .. } if gone == key));
     assert!(server.send("GET", path, None).is_ok(), "the object itself is not ours to delete");
 }

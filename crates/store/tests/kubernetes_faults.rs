@@ -4,20 +4,22 @@
 
 mod common;
 
-use common::fault_proxy::{Fault, FaultProxy};
+use common::fault_proxy::{FaultProxy, InjectedFault};
 use common::{next, object, within};
 use serde_json::json;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
-use tortie_model::{Key, KeyRange, Kind};
-use tortie_store::{Client, Config, Error, Event, Limits, Resources, ResponseError, Watch};
+use tortie_model::{KeyRange, Kind, StoreKey};
+use tortie_store::{
+    ResourceClient, ResponseError, StoreClient, StoreConfig, StoreError, StoreEvent, StoreLimits, StoreWatch,
+};
 use tortie_testkit::{ApiServer, CalicoGroup};
 
 const POLICIES: KeyRange =
     KeyRange::Resources { kind: Kind::GlobalNetworkPolicy, namespace: None, name_prefix: String::new() };
 
 /// Returns a configuration without an API group, so that the client discovers it.
-fn config(server: &ApiServer, proxy: &FaultProxy) -> Config {
+fn config(server: &ApiServer, proxy: &FaultProxy) -> StoreConfig {
     let text = json!({
         "apiVersion": "v1", "kind": "Config", "current-context": "test",
         "clusters": [{"name": "test", "cluster": {"server": proxy.url}}],
@@ -26,10 +28,10 @@ fn config(server: &ApiServer, proxy: &FaultProxy) -> Config {
     });
     let path = server.path("kubeconfig-proxy");
     std::fs::write(&path, text.to_string()).unwrap();
-    Config {
+    StoreConfig {
         datastore_type: "kubernetes".into(),
         kubeconfig: path.display().to_string(),
-        ..Config::default()
+        ..StoreConfig::default()
     }
 }
 
@@ -42,30 +44,30 @@ async fn until(what: &str, mut holds: impl FnMut() -> bool) {
     .await;
 }
 
-async fn assert_silent(watch: &mut Watch, fault: &Fault) {
+async fn assert_silent(watch: &mut StoreWatch, fault: &InjectedFault) {
     let event = tokio::time::timeout(Duration::from_millis(300), watch.next()).await;
     assert!(event.is_err(), "{fault:?}: {event:?}");
 }
 
-async fn create_policy(resources: &Resources, name: &str) {
+async fn create_policy(resources: &ResourceClient, name: &str) {
     let spec = json!({"selector": "all()", "ingress": [{"action": "Deny"}]});
     resources.create(object(Kind::GlobalNetworkPolicy, "", name, spec)).await.unwrap();
 }
 
 /// Returns the key of the next event, which must be the creation of a policy.
-async fn next_created(watch: &mut Watch, name: &str) -> Key {
+async fn next_created(watch: &mut StoreWatch, name: &str) -> StoreKey {
     match next(watch).await {
-        Event::Put(entry) if entry.key.to_string().contains(name) => entry.key,
+        StoreEvent::Put(entry) if entry.key.to_string().contains(name) => entry.key,
         event => panic!("{event:?} and not {name}"),
     }
 }
 
-fn faults() -> Vec<Fault> {
+fn faults() -> Vec<InjectedFault> {
     let list = |mut fields: serde_json::Value| {
         fields["apiVersion"] = "projectcalico.org/v3".into();
         fields.to_string()
     };
-    let body = |text: &str| Fault::Body(200, text.to_owned());
+    let body = |text: &str| InjectedFault::Body(200, text.to_owned());
     vec![
         body("{}"),
         body(""),
@@ -74,9 +76,9 @@ fn faults() -> Vec<Fault> {
         body(&list(json!({"kind": "TierList", "metadata": {"resourceVersion": "9"}, "items": []}))),
         body(&list(json!({"kind": "GlobalNetworkPolicyList", "metadata": {}, "items": []}))),
         body(&list(json!({"kind": "GlobalNetworkPolicyList", "metadata": {"resourceVersion": "9"}}))),
-        Fault::Body(404, "<html><body>404 Not Found</body></html>".to_owned()),
-        Fault::Closed,
-        Fault::EndlessBody,
+        InjectedFault::Body(404, "<html><body>404 Not Found</body></html>".to_owned()),
+        InjectedFault::Closed,
+        InjectedFault::EndlessBody,
     ]
 }
 
@@ -95,30 +97,30 @@ async fn wrong_responses_are_outages_not_deletions() {
     let server = ApiServer::start();
     leave_old_definition(&server);
     server.install(CalicoGroup::V3);
-    let proxy = FaultProxy::start(&server.url(), Fault::Closed).await;
+    let proxy = FaultProxy::start(&server.url(), InjectedFault::Closed).await;
     let config = config(&server, &proxy);
 
     // A daemon that starts while the API server is unreachable discovers the group later.
     let causes = AtomicUsize::new(0);
-    let connecting = Client::connect_waiting(&config, |_| {
+    let connecting = StoreClient::connect_waiting(&config, |_| {
         causes.fetch_add(1, Ordering::Relaxed);
     });
     let heal = until("the first cause is reported", || causes.load(Ordering::Relaxed) > 0);
     let (client, ()) = tokio::join!(connecting, async {
         heal.await;
-        proxy.set(Fault::Body(200, "{}".to_owned()));
+        proxy.set(InjectedFault::Body(200, "{}".to_owned()));
         until("another cause is reported", || causes.load(Ordering::Relaxed) > 1).await;
-        proxy.set(Fault::None);
+        proxy.set(InjectedFault::None);
     });
     let client = client.unwrap();
     assert!(client.stores_v3_as_written(), "the cluster keeps objects in no other group");
 
-    let resources = Resources::new(client.clone());
+    let resources = ResourceClient::new(client.clone());
     resources.ensure_initialized("v3.32.0", "k8s").await.unwrap();
     create_policy(&resources, "closed").await;
     let mut watch = client.watch(POLICIES, None);
     let policy = next_created(&mut watch, "closed").await;
-    assert!(matches!(next(&mut watch).await, Event::InSync(_)));
+    assert!(matches!(next(&mut watch).await, StoreEvent::InSync(_)));
 
     for (number, fault) in faults().into_iter().enumerate() {
         proxy.set(fault.clone());
@@ -127,16 +129,16 @@ async fn wrong_responses_are_outages_not_deletions() {
         assert_silent(&mut watch, &fault).await;
         assert_silent(&mut late, &fault).await;
         let listed = client.list(&POLICIES).await;
-        assert!(listed.as_ref().is_err_and(Error::is_outage), "{fault:?}: {listed:?}");
+        assert!(listed.as_ref().is_err_and(StoreError::is_outage), "{fault:?}: {listed:?}");
         let found = client.get(&policy).await;
-        assert!(found.as_ref().is_err_and(Error::is_outage), "{fault:?}: {found:?}");
-        if fault == Fault::EndlessBody {
-            let is_bounded = matches!(listed, Err(Error::Response(ResponseError::TooLarge { .. })));
+        assert!(found.as_ref().is_err_and(StoreError::is_outage), "{fault:?}: {found:?}");
+        if fault == InjectedFault::EndlessBody {
+            let is_bounded = matches!(listed, Err(StoreError::Response(ResponseError::TooLarge { .. })));
             assert!(is_bounded, "{listed:?}");
         }
-        let refused = Client::connect(&config).await.map(|_| "a client");
+        let refused = StoreClient::connect(&config).await.map(|_| "a client");
         assert!(refused.is_err(), "{fault:?}: {refused:?}");
-        proxy.set(Fault::None);
+        proxy.set(InjectedFault::None);
         let marker = format!("marker-{number}");
         create_policy(&resources, &marker).await;
         next_created(&mut watch, &marker).await;
@@ -144,11 +146,11 @@ async fn wrong_responses_are_outages_not_deletions() {
     }
     assert!(tortie_store::rejected_responses() > 20);
 
-    proxy.set(Fault::EndlessLine);
+    proxy.set(InjectedFault::EndlessLine);
     until("the line is too long", || watch.trouble().is_some_and(|text| text.contains("is larger than")))
         .await;
-    assert_silent(&mut watch, &Fault::EndlessLine).await;
-    proxy.set(Fault::None);
+    assert_silent(&mut watch, &InjectedFault::EndlessLine).await;
+    proxy.set(InjectedFault::None);
     create_policy(&resources, "last").await;
     next_created(&mut watch, "last").await;
 
@@ -157,26 +159,26 @@ async fn wrong_responses_are_outages_not_deletions() {
 }
 
 /// Returns a watch that is in sync, of a client with the given grace period, and the number of policies delivered.
-async fn watch_with_grace(config: &Config, seconds: u64) -> (Watch, usize) {
-    let limits = Limits { absence_grace: Duration::from_secs(seconds), ..Limits::default() };
-    let client = Client::connect_with(config, limits).await.unwrap();
+async fn watch_with_grace(config: &StoreConfig, seconds: u64) -> (StoreWatch, usize) {
+    let limits = StoreLimits { absence_grace: Duration::from_secs(seconds), ..StoreLimits::default() };
+    let client = StoreClient::connect_with(config, limits).await.unwrap();
     let mut watch = client.watch(POLICIES, None);
     let mut known = 0;
-    while !matches!(next(&mut watch).await, Event::InSync(_)) {
+    while !matches!(next(&mut watch).await, StoreEvent::InSync(_)) {
         known += 1;
     }
     (watch, known)
 }
 
 /// The proxy returns a valid list in which all known objects are missing.
-async fn an_empty_cluster_is_believed_when_lists_agree(proxy: &FaultProxy, config: &Config) {
+async fn an_empty_cluster_is_believed_when_lists_agree(proxy: &FaultProxy, config: &StoreConfig) {
     let (mut soon, known) = watch_with_grace(config, 2).await;
     assert!(known > 10, "{known}");
     // Longer than the rest of this test takes on any machine.
     let (mut watch, _) = watch_with_grace(config, 3600).await;
     let empty = json!({"apiVersion": "projectcalico.org/v3", "kind": "GlobalNetworkPolicyList",
         "metadata": {"resourceVersion": "9"}, "items": []});
-    let fault = Fault::BodyOf("/globalnetworkpolicies", empty.to_string());
+    let fault = InjectedFault::BodyOf("/globalnetworkpolicies", empty.to_string());
     proxy.set(fault.clone());
     until("it is distrusted", || watch.connection().borrow().distrusted).await;
     assert_silent(&mut watch, &fault).await;
@@ -184,11 +186,11 @@ async fn an_empty_cluster_is_believed_when_lists_agree(proxy: &FaultProxy, confi
     assert!(trouble.contains("are missing from the datastore"), "{trouble}");
     assert!(tortie_store::distrusted_lists() > 0);
     for _ in 0..known {
-        assert!(matches!(next(&mut soon).await, Event::Delete { .. }));
+        assert!(matches!(next(&mut soon).await, StoreEvent::Delete { .. }));
     }
-    proxy.set(Fault::None);
+    proxy.set(InjectedFault::None);
     until("it is trusted again", || watch.trouble().is_none()).await;
-    assert_silent(&mut watch, &Fault::None).await;
+    assert_silent(&mut watch, &InjectedFault::None).await;
 }
 
 /// Removes the schema of a definition, as in a cluster that was upgraded from an older version.
@@ -206,10 +208,10 @@ async fn an_unreadable_policy_comes_with_its_text() {
     let server = ApiServer::start();
     server.install(CalicoGroup::V3);
     remove_schemas(&server);
-    let proxy = FaultProxy::start(&server.url(), Fault::None).await;
-    let client = Client::connect(&config(&server, &proxy)).await.unwrap();
+    let proxy = FaultProxy::start(&server.url(), InjectedFault::None).await;
+    let client = StoreClient::connect(&config(&server, &proxy)).await.unwrap();
     let mut watch = client.watch(POLICIES, None);
-    assert!(matches!(next(&mut watch).await, Event::InSync(_)));
+    assert!(matches!(next(&mut watch).await, StoreEvent::InSync(_)));
     let spec = json!({"selector": "all()", "types": ["Ingress"],
         "ingress": [{"action": "Deny", "destination": {"ports": [800_000]}}]});
     let policy = json!({"apiVersion": "projectcalico.org/v3", "kind": "GlobalNetworkPolicy",
@@ -218,7 +220,9 @@ async fn an_unreadable_policy_comes_with_its_text() {
         server.send("POST", "/apis/projectcalico.org/v3/globalnetworkpolicies", Some(&policy)).is_ok()
     });
     let event = next(&mut watch).await;
-    let Event::Unreadable { key, error: Error::Parse { value, .. }, .. } = event else { panic!("{event:?}") };
+    let StoreEvent::Unreadable { key, error: StoreError::Parse { value, .. }, .. } = event else {
+        panic!("{event:?}")
+    };
     let salvaged = tortie_model::salvage::salvage(&key, &value);
     let lost = salvaged.map(|salvaged| salvaged.lost).unwrap_or_default();
     assert_eq!(lost, ["spec.ingress[0].destination.ports[0]"], "{value}");

@@ -3,11 +3,11 @@
 
 mod common;
 
-use common::{Store, object, rules};
+use common::{TestStore, object, rules};
 use serde_json::{Value as Json, json};
 use tortie_model::kinds::{NodeSpec, TierSpec};
-use tortie_model::{Key, Kind, Resource};
-use tortie_store::{Error, Resources};
+use tortie_model::{Kind, Resource, StoreKey};
+use tortie_store::{ResourceClient, StoreError};
 
 on_each_store! {
     an_object_lives_and_dies
@@ -30,13 +30,13 @@ on_each_store! {
     old_policies_are_found_under_their_old_name
 }
 
-async fn ready(store: &Store) -> Resources {
+async fn ready(store: &TestStore) -> ResourceClient {
     let resources = store.resources().await;
     resources.ensure_initialized("v3.32.0", "k8s").await.unwrap();
     resources
 }
 
-fn text<T: std::fmt::Debug>(result: Result<T, Error>) -> String {
+fn text<T: std::fmt::Debug>(result: Result<T, StoreError>) -> String {
     result.unwrap_err().to_string()
 }
 
@@ -44,11 +44,11 @@ fn pool(name: &str, cidr: &str) -> Resource {
     object(Kind::IPPool, "", name, json!({"cidr": cidr}))
 }
 
-async fn an_object_lives_and_dies(store: Store) {
+async fn an_object_lives_and_dies(store: TestStore) {
     rules::an_object_lives_and_dies(&store.resources().await).await;
 }
 
-async fn an_object_lies_in_the_store_to_the_byte(store: Store) {
+async fn an_object_lies_in_the_store_to_the_byte(store: TestStore) {
     let resources = ready(&store).await;
     let mut policy = object(
         Kind::GlobalNetworkPolicy,
@@ -82,7 +82,7 @@ async fn an_object_lies_in_the_store_to_the_byte(store: Store) {
     assert_eq!(resources.get(Kind::GlobalNetworkPolicy, "", "deny-metadata").await.unwrap(), created);
 }
 
-async fn metadata_rules(store: Store) {
+async fn metadata_rules(store: TestStore) {
     let resources = store.resources().await;
     let set = object(Kind::NetworkSet, "prod", "dns", json!({}));
     let mut versioned = set.clone();
@@ -114,7 +114,7 @@ async fn metadata_rules(store: Store) {
     );
 }
 
-async fn a_store_is_initialised_once(store: Store) {
+async fn a_store_is_initialised_once(store: TestStore) {
     let resources = ready(&store).await;
     let first = resources.get(Kind::ClusterInformation, "", "default").await.unwrap();
     resources.ensure_initialized("v3.32.0", "k8s").await.unwrap();
@@ -133,7 +133,7 @@ async fn a_store_is_initialised_once(store: Store) {
     );
 }
 
-async fn an_initialised_store_keeps_its_lock(store: Store) {
+async fn an_initialised_store_keeps_its_lock(store: TestStore) {
     let resources = ready(&store).await;
     let Resource::ClusterInformation(mut information) =
         resources.get(Kind::ClusterInformation, "", "default").await.unwrap()
@@ -154,15 +154,15 @@ async fn an_initialised_store_keeps_its_lock(store: Store) {
     assert_eq!(spec["clusterGUID"], guid);
 }
 
-async fn policies_need_their_tier(store: Store) {
+async fn policies_need_their_tier(store: TestStore) {
     rules::policies_need_their_tier(&store.resources().await).await;
 }
 
-async fn tiers_in_use_stay(store: Store) {
+async fn tiers_in_use_stay(store: TestStore) {
     rules::tiers_in_use_stay(&ready(&store).await).await;
 }
 
-async fn names_and_defaults(store: Store) {
+async fn names_and_defaults(store: TestStore) {
     let resources = ready(&store).await;
     // Only one ClusterInformation is allowed.
     let second = text(resources.create(object(Kind::ClusterInformation, "", "second", json!({}))).await);
@@ -179,7 +179,7 @@ async fn names_and_defaults(store: Store) {
     assert_eq!(created.metadata().labels["projectcalico.org/namespace"], "prod");
     assert_eq!(created.metadata().labels["projectcalico.org/orchestrator"], "k8s");
     let wrong = resources.create(object(Kind::WorkloadEndpoint, "prod", "web-0", spec)).await;
-    assert!(matches!(wrong, Err(Error::Validation(_))), "{wrong:?}");
+    assert!(matches!(wrong, Err(StoreError::Validation(_))), "{wrong:?}");
 
     let created = resources.create(pool("p4", "10.65.0.0/16")).await.unwrap().to_value();
     let stored = store.raw("/calico/resources/v3/projectcalico.org/ippools/p4").await.unwrap();
@@ -189,7 +189,7 @@ async fn names_and_defaults(store: Store) {
     assert_eq!(stored["spec"]["nodeSelector"], "all()");
 }
 
-async fn the_profile_that_is_not_stored(store: Store) {
+async fn the_profile_that_is_not_stored(store: TestStore) {
     let resources = store.resources().await;
     let name = "projectcalico-default-allow";
     let profile = resources.get(Kind::Profile, "", name).await.unwrap();
@@ -200,7 +200,7 @@ async fn the_profile_that_is_not_stored(store: Store) {
     );
     assert_eq!(resources.list(Kind::Profile, None).await.unwrap().items, std::slice::from_ref(&profile));
     let exists = resources.create(object(Kind::Profile, "", name, json!({}))).await;
-    assert!(matches!(exists, Err(Error::AlreadyExists { .. })), "{exists:?}");
+    assert!(matches!(exists, Err(StoreError::AlreadyExists { .. })), "{exists:?}");
     let mut changed = profile;
     changed.metadata_mut().uid = "u".into();
     changed.metadata_mut().creation_timestamp = Some("2026-03-01T10:20:30Z".into());
@@ -214,12 +214,12 @@ async fn the_profile_that_is_not_stored(store: Store) {
     );
 }
 
-async fn pools_do_not_overlap(store: Store) {
+async fn pools_do_not_overlap(store: TestStore) {
     rules::pools_do_not_overlap(&store.resources().await).await;
 }
 
 /// Writes a block of eight addresses with these allocations (ordinal, handle, node).
-async fn put_block(store: &Store, cidr: &str, affinity: Option<&str>, held: &[(usize, &str, &str)]) {
+async fn put_block(store: &TestStore, cidr: &str, affinity: Option<&str>, held: &[(usize, &str, &str)]) {
     let mut block = json!({
         "cidr": cidr, "affinity": affinity.map(|owner| format!("host:{owner}")),
         "allocations": [null, null, null, null, null, null, null, null], "unallocated": [], "attributes": [],
@@ -251,12 +251,12 @@ async fn put_block(store: &Store, cidr: &str, affinity: Option<&str>, held: &[(u
     }
 }
 
-async fn block(store: &Store, part: &str) -> Option<Json> {
+async fn block(store: &TestStore, part: &str) -> Option<Json> {
     let text = store.raw(&format!("/calico/ipam/v2/assignment/{part}")).await?;
     Some(serde_json::from_str(&text).unwrap())
 }
 
-async fn pools_fit_their_blocks(store: Store) {
+async fn pools_fit_their_blocks(store: TestStore) {
     let resources = store.resources().await;
     put_block(&store, "10.65.3.8/29", Some("n1"), &[]).await;
     let refused = text(resources.create(pool("p", "10.65.0.0/16")).await);
@@ -265,11 +265,11 @@ async fn pools_fit_their_blocks(store: Store) {
     resources.create(fitting).await.unwrap();
 }
 
-async fn pools_do_not_change_shape(store: Store) {
+async fn pools_do_not_change_shape(store: TestStore) {
     rules::pools_do_not_change_shape(&store.resources().await).await;
 }
 
-async fn a_deleted_pool_gives_back_its_blocks(store: Store) {
+async fn a_deleted_pool_gives_back_its_blocks(store: TestStore) {
     let resources = store.resources().await;
     let created = resources
         .create(object(Kind::IPPool, "", "p", json!({"cidr": "10.65.3.0/24", "blockSize": 29})))
@@ -283,7 +283,7 @@ async fn a_deleted_pool_gives_back_its_blocks(store: Store) {
     store.delete_raw("/calico/ipam/v2/host/n3/ipv4/block/10.65.3.24-29").await;
 
     let other = resources.delete(Kind::IPPool, "", "p", Some("1")).await;
-    assert!(matches!(other, Err(Error::Conflict { .. })), "{other:?}");
+    assert!(matches!(other, Err(StoreError::Conflict { .. })), "{other:?}");
     let version = created.metadata().resource_version.clone();
     let deleted = resources.delete(Kind::IPPool, "", "p", Some(&version)).await.unwrap();
     assert_eq!(deleted.to_value()["spec"]["disabled"], true);
@@ -299,11 +299,11 @@ async fn a_deleted_pool_gives_back_its_blocks(store: Store) {
     // Nothing outside of the pool changed.
     assert!(block(&store, "ipv4/block/10.65.4.0-29").await.is_some());
     assert!(store.raw("/calico/ipam/v2/host/n1/ipv4/block/10.65.4.0-29").await.is_some());
-    assert!(matches!(resources.get(Kind::IPPool, "", "p").await, Err(Error::DoesNotExist { .. })));
+    assert!(matches!(resources.get(Kind::IPPool, "", "p").await, Err(StoreError::DoesNotExist { .. })));
 }
 
 /// Creates a node with a workload, tunnels and its own settings, and a second one with the same.
-async fn two_nodes(store: &Store, resources: &Resources) {
+async fn two_nodes(store: &TestStore, resources: &ResourceClient) {
     for (node, last) in [("n1", 8), ("n2", 9)] {
         let spec = json!({
             "bgp": {"ipv4Address": "192.0.2.1/24", "ipv4IPIPTunnelAddr": format!("10.65.3.{}", last + 8)},
@@ -351,7 +351,7 @@ async fn two_nodes(store: &Store, resources: &Resources) {
 }
 
 /// Asserts that no object of n1 is left.
-async fn only_n2_is_left(resources: &Resources) {
+async fn only_n2_is_left(resources: &ResourceClient) {
     for kind in [
         Kind::Node,
         Kind::WorkloadEndpoint,
@@ -366,7 +366,7 @@ async fn only_n2_is_left(resources: &Resources) {
     }
 }
 
-async fn a_deleted_node_leaves_nothing_behind(store: Store) {
+async fn a_deleted_node_leaves_nothing_behind(store: TestStore) {
     let resources = store.resources().await;
     two_nodes(&store, &resources).await;
     // Creating a node initialises the store.
@@ -390,15 +390,15 @@ async fn a_deleted_node_leaves_nothing_behind(store: Store) {
     assert_eq!(store.raw("/calico/ipam/v2/host/n1/ipv4/block/10.65.3.8-29").await, None);
 }
 
-async fn a_node_that_is_itself_gone_leaves_nothing_behind(store: Store) {
+async fn a_node_that_is_itself_gone_leaves_nothing_behind(store: TestStore) {
     let resources = store.resources().await;
     two_nodes(&store, &resources).await;
     put_block(&store, "10.65.3.32/29", Some("n2"), &[(0, "vxlan-tunnel-addr-n2", "n2")]).await;
-    store.client().await.delete(&Key::resource(Kind::Node, "", "n1"), None).await.unwrap();
+    store.client().await.delete(&StoreKey::resource(Kind::Node, "", "n1"), None).await.unwrap();
 
     let missing = resources.delete(Kind::Node, "", "n1", None).await;
 
-    assert!(matches!(missing, Err(Error::DoesNotExist { .. })), "{missing:?}");
+    assert!(matches!(missing, Err(StoreError::DoesNotExist { .. })), "{missing:?}");
     only_n2_is_left(&resources).await;
     let shared = block(&store, "ipv4/block/10.65.3.8-29").await.unwrap();
     assert_eq!(shared["affinity"], Json::Null);
@@ -412,24 +412,24 @@ async fn a_node_that_is_itself_gone_leaves_nothing_behind(store: Store) {
     assert!(store.raw("/calico/ipam/v2/handle/vxlan-tunnel-addr-n2").await.is_some());
 }
 
-async fn a_node_that_cannot_be_deleted_loses_nothing(store: Store) {
+async fn a_node_that_cannot_be_deleted_loses_nothing(store: TestStore) {
     let resources = store.resources().await;
     two_nodes(&store, &resources).await;
     let before = block(&store, "ipv4/block/10.65.3.8-29").await;
     let refused = resources.delete(Kind::Node, "", "n1", Some("1")).await;
-    assert!(matches!(refused, Err(Error::Conflict { .. })), "{refused:?}");
+    assert!(matches!(refused, Err(StoreError::Conflict { .. })), "{refused:?}");
     let missing = resources.delete(Kind::Node, "", "n3", None).await;
-    assert!(matches!(missing, Err(Error::DoesNotExist { .. })), "{missing:?}");
+    assert!(matches!(missing, Err(StoreError::DoesNotExist { .. })), "{missing:?}");
     assert_eq!(block(&store, "ipv4/block/10.65.3.8-29").await, before);
     assert_eq!(resources.list(Kind::WorkloadEndpoint, None).await.unwrap().items.len(), 2);
     resources.get_as::<NodeSpec>("", "n1").await.unwrap();
 }
 
-async fn peers_need_their_filters(store: Store) {
+async fn peers_need_their_filters(store: TestStore) {
     rules::peers_need_their_filters(&store.resources().await).await;
 }
 
-async fn old_policies_are_found_under_their_old_name(store: Store) {
+async fn old_policies_are_found_under_their_old_name(store: TestStore) {
     let resources = ready(&store).await;
     let old = json!({
         "kind": "GlobalNetworkPolicy", "apiVersion": "projectcalico.org/v3",

@@ -3,12 +3,12 @@
 
 mod common;
 
-use common::{Proxy, Store, next, within};
+use common::{FreezableProxy, TestStore, next, within};
 use std::collections::BTreeMap;
 use std::time::Duration;
-use tortie_model::ipam::Handle;
-use tortie_model::{Key, KeyRange, Kind, Value};
-use tortie_store::{Client, Config, Error, Event, Limits, Revision, Watch};
+use tortie_model::ipam::AddressHandle;
+use tortie_model::{KeyRange, Kind, StoreKey, StoreValue};
+use tortie_store::{Revision, StoreClient, StoreConfig, StoreError, StoreEvent, StoreLimits, StoreWatch};
 
 on_each_store! {
     a_snapshot_then_every_change
@@ -24,46 +24,49 @@ on_each_store! {
     live_migrations_cannot_be_watched
 }
 
-fn handle(id: &str) -> Key {
-    Key::Handle { id: id.into() }
+fn handle(id: &str) -> StoreKey {
+    StoreKey::Handle { id: id.into() }
 }
 
-fn counting(count: i64) -> Value {
-    Value::Handle(Handle { block: [("10.0.0.0/26".to_owned(), count)].into(), ..Default::default() })
+fn counting(count: i64) -> StoreValue {
+    StoreValue::Handle(AddressHandle {
+        block: [("10.0.0.0/26".to_owned(), count)].into(),
+        ..Default::default()
+    })
 }
 
-async fn put(client: &Client, id: &str, count: i64) {
+async fn put(client: &StoreClient, id: &str, count: i64) {
     client.apply(&handle(id), &counting(count), None).await.unwrap();
 }
 
 /// A copy of the store, built from events.
 #[derive(Default)]
-struct Mirror {
-    entries: BTreeMap<Key, Revision>,
+struct StoreMirror {
+    entries: BTreeMap<StoreKey, Revision>,
     puts: usize,
 }
 
-impl Mirror {
-    fn take(&mut self, event: Event) {
+impl StoreMirror {
+    fn take(&mut self, event: StoreEvent) {
         match event {
-            Event::Put(entry) => {
+            StoreEvent::Put(entry) => {
                 let before = self.entries.insert(entry.key.clone(), entry.revision.clone());
                 let newer = |before: &Revision| entry.revision.is_at_or_before(before) == Some(false);
                 assert!(before.as_ref().is_none_or(newer), "{} reported twice", entry.key);
                 self.puts += 1;
             }
-            Event::Delete { key, .. } => {
+            StoreEvent::Delete { key, .. } => {
                 assert!(self.entries.remove(&key).is_some(), "{key} deleted twice");
             }
-            Event::InSync(_) => {}
+            StoreEvent::InSync(_) => {}
             other => panic!("{other:?}"),
         }
     }
 
-    async fn until(&mut self, watch: &mut Watch, last: &Key) {
+    async fn until(&mut self, watch: &mut StoreWatch, last: &StoreKey) {
         loop {
             let event = next(watch).await;
-            let done = matches!(&event, Event::Put(entry) if entry.key == *last);
+            let done = matches!(&event, StoreEvent::Put(entry) if entry.key == *last);
             self.take(event);
             if done {
                 return;
@@ -71,23 +74,23 @@ impl Mirror {
         }
     }
 
-    async fn until_in_sync(&mut self, watch: &mut Watch) {
+    async fn until_in_sync(&mut self, watch: &mut StoreWatch) {
         loop {
             match next(watch).await {
-                Event::InSync(_) => return,
+                StoreEvent::InSync(_) => return,
                 event => self.take(event),
             }
         }
     }
 }
 
-async fn truth(client: &Client) -> BTreeMap<Key, Revision> {
+async fn truth(client: &StoreClient) -> BTreeMap<StoreKey, Revision> {
     let listing = client.list(&KeyRange::Handles).await.unwrap();
     listing.entries.into_iter().map(|entry| (entry.key, entry.revision)).collect()
 }
 
 /// Writes an entry, retrying until the store is reachable.
-async fn eventually_put(client: &Client, id: &str) {
+async fn eventually_put(client: &StoreClient, id: &str) {
     within("the store", async {
         while client.apply(&handle(id), &counting(1), None).await.is_err() {
             tokio::time::sleep(Duration::from_millis(50)).await;
@@ -96,27 +99,27 @@ async fn eventually_put(client: &Client, id: &str) {
     .await;
 }
 
-async fn a_snapshot_then_every_change(store: Store) {
+async fn a_snapshot_then_every_change(store: TestStore) {
     let client = store.client().await;
     put(&client, "a", 1).await;
     put(&client, "b", 1).await;
     let mut watch = client.watch(KeyRange::Handles, None);
-    assert!(matches!(next(&mut watch).await, Event::Put(entry) if entry.key == handle("a")));
-    assert!(matches!(next(&mut watch).await, Event::Put(entry) if entry.key == handle("b")));
-    assert!(matches!(next(&mut watch).await, Event::InSync(_)));
+    assert!(matches!(next(&mut watch).await, StoreEvent::Put(entry) if entry.key == handle("a")));
+    assert!(matches!(next(&mut watch).await, StoreEvent::Put(entry) if entry.key == handle("b")));
+    assert!(matches!(next(&mut watch).await, StoreEvent::InSync(_)));
     put(&client, "a", 2).await;
     client.delete(&handle("b"), None).await.unwrap();
-    client.apply(&Key::IpamConfig, &Value::IpamConfig(Default::default()), None).await.unwrap();
+    client.apply(&StoreKey::IpamConfig, &StoreValue::IpamConfig(Default::default()), None).await.unwrap();
     put(&client, "c", 1).await;
-    assert!(matches!(next(&mut watch).await, Event::Put(entry) if entry.value == counting(2)));
-    assert!(matches!(next(&mut watch).await, Event::Delete { key, .. } if key == handle("b")));
-    assert!(matches!(next(&mut watch).await, Event::Put(entry) if entry.key == handle("c")));
+    assert!(matches!(next(&mut watch).await, StoreEvent::Put(entry) if entry.value == counting(2)));
+    assert!(matches!(next(&mut watch).await, StoreEvent::Delete { key, .. } if key == handle("b")));
+    assert!(matches!(next(&mut watch).await, StoreEvent::Put(entry) if entry.key == handle("c")));
     assert_eq!(watch.trouble(), None);
 }
 
-async fn the_store_dies_and_comes_back(mut store: Store) {
+async fn the_store_dies_and_comes_back(mut store: TestStore) {
     let client = store.client().await;
-    let (mut watch, mut mirror) = (client.watch(KeyRange::Handles, None), Mirror::default());
+    let (mut watch, mut mirror) = (client.watch(KeyRange::Handles, None), StoreMirror::default());
     mirror.until_in_sync(&mut watch).await;
     for round in 0..3 {
         put(&client, "same", round).await;
@@ -136,12 +139,12 @@ async fn the_store_dies_and_comes_back(mut store: Store) {
     assert_eq!(mirror.puts, 6);
 }
 
-async fn history_is_compacted_while_nobody_listens(mut store: Store) {
+async fn history_is_compacted_while_nobody_listens(mut store: TestStore) {
     let client = store.client().await;
     for id in ["kept", "changed", "deleted", "replaced"] {
         put(&client, id, 1).await;
     }
-    let (mut watch, mut mirror) = (client.watch(KeyRange::Handles, None), Mirror::default());
+    let (mut watch, mut mirror) = (client.watch(KeyRange::Handles, None), StoreMirror::default());
     mirror.until_in_sync(&mut watch).await;
 
     // The watch cannot reach the store during these changes: its endpoint is closed, and the history is compacted
@@ -168,8 +171,8 @@ async fn history_is_compacted_while_nobody_listens(mut store: Store) {
     while delivered.len() < 4 {
         let event = next(&mut watch).await;
         delivered.push(match &event {
-            Event::Put(entry) => entry.key.clone(),
-            Event::Delete { key, .. } => key.clone(),
+            StoreEvent::Put(entry) => entry.key.clone(),
+            StoreEvent::Delete { key, .. } => key.clone(),
             other => panic!("{other:?}"),
         });
         mirror.take(event);
@@ -182,9 +185,9 @@ async fn history_is_compacted_while_nobody_listens(mut store: Store) {
     assert_eq!(mirror.entries, truth(&client).await);
 }
 
-async fn thousands_of_changes_none_lost_none_doubled(mut store: Store) {
+async fn thousands_of_changes_none_lost_none_doubled(mut store: TestStore) {
     let client = store.client().await;
-    let (mut watch, mut mirror) = (client.watch(KeyRange::Handles, None), Mirror::default());
+    let (mut watch, mut mirror) = (client.watch(KeyRange::Handles, None), StoreMirror::default());
     mirror.until_in_sync(&mut watch).await;
     let writer = {
         let client = client.clone();
@@ -217,36 +220,36 @@ async fn thousands_of_changes_none_lost_none_doubled(mut store: Store) {
     assert!(mirror.puts > written, "{} of at least {written} puts and the last one delivered", mirror.puts);
 }
 
-async fn an_entry_that_cannot_be_read_does_not_stop_the_watch(store: Store) {
+async fn an_entry_that_cannot_be_read_does_not_stop_the_watch(store: TestStore) {
     let client = store.client().await;
     put(&client, "a", 1).await;
     let mut watch = client.watch(KeyRange::Handles, None);
-    assert!(matches!(next(&mut watch).await, Event::Put(_)));
-    assert!(matches!(next(&mut watch).await, Event::InSync(_)));
+    assert!(matches!(next(&mut watch).await, StoreEvent::Put(_)));
+    assert!(matches!(next(&mut watch).await, StoreEvent::InSync(_)));
     store.put_raw("/calico/ipam/v2/handle/a", "nonsense").await;
     match next(&mut watch).await {
-        Event::Unreadable { key, error: Error::Parse { .. }, .. } => assert_eq!(key, handle("a")),
+        StoreEvent::Unreadable { key, error: StoreError::Parse { .. }, .. } => assert_eq!(key, handle("a")),
         other => panic!("{other:?}"),
     }
     put(&client, "b", 1).await;
-    assert!(matches!(next(&mut watch).await, Event::Put(entry) if entry.key == handle("b")));
+    assert!(matches!(next(&mut watch).await, StoreEvent::Put(entry) if entry.key == handle("b")));
     store.delete_raw("/calico/ipam/v2/handle/a").await;
-    assert!(matches!(next(&mut watch).await, Event::Delete { key, .. } if key == handle("a")));
+    assert!(matches!(next(&mut watch).await, StoreEvent::Delete { key, .. } if key == handle("a")));
 }
 
-async fn a_watch_goes_on_from_a_revision(store: Store) {
+async fn a_watch_goes_on_from_a_revision(store: TestStore) {
     let client = store.client().await;
     put(&client, "a", 1).await;
     let seen = client.list(&KeyRange::Handles).await.unwrap().revision;
     put(&client, "b", 1).await;
     client.delete(&handle("a"), None).await.unwrap();
     let mut watch = client.watch(KeyRange::Handles, Some(seen.clone()));
-    assert!(matches!(next(&mut watch).await, Event::InSync(revision) if revision == seen));
-    assert!(matches!(next(&mut watch).await, Event::Put(entry) if entry.key == handle("b")));
-    assert!(matches!(next(&mut watch).await, Event::Delete { key, .. } if key == handle("a")));
+    assert!(matches!(next(&mut watch).await, StoreEvent::InSync(revision) if revision == seen));
+    assert!(matches!(next(&mut watch).await, StoreEvent::Put(entry) if entry.key == handle("b")));
+    assert!(matches!(next(&mut watch).await, StoreEvent::Delete { key, .. } if key == handle("a")));
 }
 
-async fn a_revision_that_is_gone_means_a_reset(store: Store) {
+async fn a_revision_that_is_gone_means_a_reset(store: TestStore) {
     let client = store.client().await;
     put(&client, "a", 1).await;
     let seen = client.list(&KeyRange::Handles).await.unwrap().revision;
@@ -256,16 +259,16 @@ async fn a_revision_that_is_gone_means_a_reset(store: Store) {
     let future = seen.number().unwrap() + 1_000_000;
     for revision in [seen, future.into()] {
         let mut watch = client.watch(KeyRange::Handles, Some(revision));
-        assert!(matches!(next(&mut watch).await, Event::Reset));
-        assert!(matches!(next(&mut watch).await, Event::Put(entry) if entry.key == handle("a")));
-        assert!(matches!(next(&mut watch).await, Event::Put(entry) if entry.key == handle("b")));
-        assert!(matches!(next(&mut watch).await, Event::InSync(_)));
+        assert!(matches!(next(&mut watch).await, StoreEvent::Reset));
+        assert!(matches!(next(&mut watch).await, StoreEvent::Put(entry) if entry.key == handle("a")));
+        assert!(matches!(next(&mut watch).await, StoreEvent::Put(entry) if entry.key == handle("b")));
+        assert!(matches!(next(&mut watch).await, StoreEvent::InSync(_)));
     }
 }
 
-async fn a_slow_consumer_loses_nothing(store: Store) {
+async fn a_slow_consumer_loses_nothing(store: TestStore) {
     let client = store.client().await;
-    let (mut watch, mut mirror) = (client.watch(KeyRange::Handles, None), Mirror::default());
+    let (mut watch, mut mirror) = (client.watch(KeyRange::Handles, None), StoreMirror::default());
     mirror.until_in_sync(&mut watch).await;
     // More than all buffers on the way can hold.
     for n in 0..2_000 {
@@ -276,7 +279,7 @@ async fn a_slow_consumer_loses_nothing(store: Store) {
     assert_eq!(mirror.puts, 2_001);
 }
 
-async fn a_store_put_back_to_an_older_state(mut store: Store) {
+async fn a_store_put_back_to_an_older_state(mut store: TestStore) {
     let client = store.client().await;
     for id in ["kept", "changed", "deleted"] {
         put(&client, id, 1).await;
@@ -293,8 +296,8 @@ async fn a_store_put_back_to_an_older_state(mut store: Store) {
     let mut seen = BTreeMap::new();
     loop {
         match next(&mut watch).await {
-            Event::Put(entry) => seen.insert(entry.key, entry.revision),
-            Event::InSync(_) => break,
+            StoreEvent::Put(entry) => seen.insert(entry.key, entry.revision),
+            StoreEvent::InSync(_) => break,
             other => panic!("{other:?}"),
         };
     }
@@ -305,11 +308,11 @@ async fn a_store_put_back_to_an_older_state(mut store: Store) {
     // "kept" was written after the backup: all four entries differ.
     while delivered < 4 {
         match next(&mut watch).await {
-            Event::Put(entry) => {
+            StoreEvent::Put(entry) => {
                 let before = seen.insert(entry.key, entry.revision.clone());
                 assert_ne!(before, Some(entry.revision));
             }
-            Event::Delete { key, .. } => assert!(seen.remove(&key).is_some()),
+            StoreEvent::Delete { key, .. } => assert!(seen.remove(&key).is_some()),
             other => panic!("{other:?}"),
         };
         delivered += 1;
@@ -317,27 +320,27 @@ async fn a_store_put_back_to_an_older_state(mut store: Store) {
     assert_eq!(seen.keys().collect::<Vec<_>>(), old.keys().collect::<Vec<_>>());
     assert_eq!(seen, truth(&client).await);
     put(&client, "later", 1).await;
-    assert!(matches!(next(&mut watch).await, Event::Put(entry) if entry.key == handle("later")));
+    assert!(matches!(next(&mut watch).await, StoreEvent::Put(entry) if entry.key == handle("later")));
 }
 
-async fn a_frozen_connection_is_noticed(store: Store) {
-    let proxy = Proxy::start(&store.endpoint()).await;
-    let limits = Limits { watch_silence: Duration::from_millis(500), ..Limits::default() };
-    let through = Client::connect_with(&Config::at(&proxy.endpoint), limits).await.unwrap();
+async fn a_frozen_connection_is_noticed(store: TestStore) {
+    let proxy = FreezableProxy::start(&store.endpoint()).await;
+    let limits = StoreLimits { watch_silence: Duration::from_millis(500), ..StoreLimits::default() };
+    let through = StoreClient::connect_with(&StoreConfig::at(&proxy.endpoint), limits).await.unwrap();
     let mut watch = through.watch(KeyRange::Handles, None);
-    assert!(matches!(next(&mut watch).await, Event::InSync(_)));
+    assert!(matches!(next(&mut watch).await, StoreEvent::InSync(_)));
     let direct = store.client().await;
     put(&direct, "before", 1).await;
-    assert!(matches!(next(&mut watch).await, Event::Put(entry) if entry.key == handle("before")));
+    assert!(matches!(next(&mut watch).await, StoreEvent::Put(entry) if entry.key == handle("before")));
     // No connection is closed or refused: data just stops.
     proxy.freeze();
     put(&direct, "after", 1).await;
-    assert!(matches!(next(&mut watch).await, Event::Put(entry) if entry.key == handle("after")));
+    assert!(matches!(next(&mut watch).await, StoreEvent::Put(entry) if entry.key == handle("after")));
     put(&direct, "later", 1).await;
-    assert!(matches!(next(&mut watch).await, Event::Put(entry) if entry.key == handle("later")));
+    assert!(matches!(next(&mut watch).await, StoreEvent::Put(entry) if entry.key == handle("later")));
 }
 
-async fn live_migrations_cannot_be_watched(store: Store) {
+async fn live_migrations_cannot_be_watched(store: TestStore) {
     let error = store.resources().await.watch(Kind::LiveMigration, None).unwrap_err();
     assert_eq!(error.to_string(), "operation Watch is not supported on LiveMigration");
 }

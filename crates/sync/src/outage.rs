@@ -2,11 +2,11 @@
 //! end.
 
 use tortie_model::FeedEvent;
-use tortie_store::Connection;
+use tortie_store::WatchConnection;
 
 /// The state of the connection that was reported last.
 #[derive(Debug, Default)]
-pub struct Outage {
+pub struct OutageReport {
     /// The sum of failed attempts when the current outage began; None without an outage.
     began_at: Option<u64>,
     /// Whether the last call saw a distrusted watch: the store responds, but its list lacks so many objects that the
@@ -14,9 +14,9 @@ pub struct Outage {
     distrusted: bool,
 }
 
-impl Outage {
+impl OutageReport {
     /// Returns the event to report, given the current state of every watch.
-    pub fn look<'a>(&mut self, watches: impl IntoIterator<Item = &'a Connection>) -> Option<FeedEvent> {
+    pub fn look<'a>(&mut self, watches: impl IntoIterator<Item = &'a WatchConnection>) -> Option<FeedEvent> {
         let (mut failed_attempts, mut reason, mut distrusted) = (0, None, false);
         for connection in watches {
             failed_attempts += connection.failed_attempts;
@@ -53,13 +53,13 @@ impl Outage {
 mod tests {
     use super::*;
 
-    fn standing(trouble: Option<&str>, failed_attempts: u64) -> Connection {
-        Connection { trouble: trouble.map(str::to_owned), failed_attempts, distrusted: false }
+    fn standing(trouble: Option<&str>, failed_attempts: u64) -> WatchConnection {
+        WatchConnection { trouble: trouble.map(str::to_owned), failed_attempts, distrusted: false }
     }
 
     #[test]
     fn an_outage_of_many_watches_begins_once_and_ends_once() {
-        let mut outage = Outage::default();
+        let mut outage = OutageReport::default();
         let mut watches = vec![standing(None, 0); 20];
         assert_eq!(outage.look(&watches), None);
         watches[3] = standing(Some("refused"), 1);
@@ -77,7 +77,7 @@ mod tests {
         assert_eq!(outage.look(&watches), None);
         watches[0] = standing(Some("again"), 11);
         assert!(matches!(outage.look(&watches), Some(FeedEvent::ConnectionLost { .. })));
-        watches[5] = Connection { distrusted: true, ..standing(Some("most is missing"), 12) };
+        watches[5] = WatchConnection { distrusted: true, ..standing(Some("most is missing"), 12) };
         let missing = FeedEvent::ConnectionLost { reason: "most is missing".to_owned() };
         assert_eq!(outage.look(&watches), Some(missing), "it is not hidden by an outage");
         assert_eq!(outage.look(&watches), None);

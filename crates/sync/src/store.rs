@@ -2,15 +2,15 @@
 //! watches make progress.
 
 use crate::Feed;
-use crate::outage::Outage;
+use crate::outage::OutageReport;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
-use tortie_model::{FeedEvent, Key, KeyRange, Revision};
-use tortie_store::{Client, Connection, Entry, Error, Event, Watch};
+use tortie_model::{FeedEvent, KeyRange, Revision, StoreKey};
+use tortie_store::{StoreClient, StoreEntry, StoreError, StoreEvent, StoreWatch, WatchConnection};
 
 /// Capacity of the channel of a feed. When it is full, the watches wait for the consumer.
 const QUEUE: usize = 1024;
@@ -24,11 +24,11 @@ const STUCK: Duration = Duration::from_secs(300);
 /// A message of a feed with progress reports.
 #[derive(Clone, Debug, PartialEq)]
 #[allow(clippy::large_enum_variant, reason = "nearly every one is an event")]
-pub enum Heard {
+pub enum FeedMessage {
     Event(FeedEvent),
     /// Like [`FeedEvent::Unreadable`], with the revision of the write.
     Unreadable {
-        key: Key,
+        key: StoreKey,
         revision: Revision,
         text: String,
         reason: String,
@@ -43,30 +43,32 @@ pub enum Heard {
 /// Follows the ranges until the feed is dropped. If one of the watches ends, the whole feed ends: otherwise the
 /// consumer could not distinguish the missing events from a quiet range. Calls `alive` every second as long as no
 /// watch is stuck.
-pub fn follow(client: &Client, ranges: Vec<KeyRange>, alive: impl Fn() + Send + 'static) -> Feed {
+pub fn follow(client: &StoreClient, ranges: Vec<KeyRange>, alive: impl Fn() + Send + 'static) -> Feed {
     let watches = ranges.into_iter().map(|range| (range.clone(), client.watch(range, None))).collect();
     let pick = |heard| match heard {
-        Heard::Event(event) => Some(event),
-        Heard::Unreadable { key, text, reason, .. } => Some(FeedEvent::Unreadable { key, text, reason }),
-        Heard::Reached { .. } => None,
+        FeedMessage::Event(event) => Some(event),
+        FeedMessage::Unreadable { key, text, reason, .. } => {
+            Some(FeedEvent::Unreadable { key, text, reason })
+        }
+        FeedMessage::Reached { .. } => None,
     };
     merge(watches, pick, alive)
 }
 
 /// Like [`follow`], and also reports for each range the revision up to which all events have been sent.
 pub fn follow_with_progress(
-    client: &Client,
+    client: &StoreClient,
     ranges: Vec<KeyRange>,
     alive: impl Fn() + Send + 'static,
-) -> mpsc::Receiver<Heard> {
+) -> mpsc::Receiver<FeedMessage> {
     let watches =
         ranges.into_iter().map(|range| (range.clone(), client.watch_with_progress(range))).collect();
     merge(watches, Some, alive)
 }
 
 fn merge<T: Send + 'static>(
-    watches: Vec<(KeyRange, Watch)>,
-    pick: fn(Heard) -> Option<T>,
+    watches: Vec<(KeyRange, StoreWatch)>,
+    pick: fn(FeedMessage) -> Option<T>,
     alive: impl Fn() + Send + 'static,
 ) -> mpsc::Receiver<T> {
     let (sender, feed) = mpsc::channel(QUEUE);
@@ -92,30 +94,30 @@ fn merge<T: Send + 'static>(
 /// decrements it to zero sends `InSync`: at that time the snapshots of all other watches are already in the channel.
 async fn pass_on<T>(
     range: KeyRange,
-    mut watch: Watch,
+    mut watch: StoreWatch,
     missing: Arc<AtomicUsize>,
     sender: mpsc::Sender<T>,
-    pick: fn(Heard) -> Option<T>,
+    pick: fn(FeedMessage) -> Option<T>,
 ) {
     while let Some(event) = watch.next().await {
         let heard = match event {
-            Event::Put(Entry { key, value, revision }) => {
-                Heard::Event(FeedEvent::Put { key, value, revision })
+            StoreEvent::Put(StoreEntry { key, value, revision }) => {
+                FeedMessage::Event(FeedEvent::Put { key, value, revision })
             }
-            Event::Delete { key, revision } => Heard::Event(FeedEvent::Delete { key, revision }),
-            Event::Unreadable { key, revision, error } => {
+            StoreEvent::Delete { key, revision } => FeedMessage::Event(FeedEvent::Delete { key, revision }),
+            StoreEvent::Unreadable { key, revision, error } => {
                 let (text, reason) = match error {
-                    Error::Parse { value, reason, .. } => (value, reason),
+                    StoreError::Parse { value, reason, .. } => (value, reason),
                     other => (String::new(), other.to_string()),
                 };
-                Heard::Unreadable { key, revision, text, reason }
+                FeedMessage::Unreadable { key, revision, text, reason }
             }
-            Event::InSync(_) if missing.fetch_sub(1, Ordering::AcqRel) == 1 => {
-                Heard::Event(FeedEvent::InSync)
+            StoreEvent::InSync(_) if missing.fetch_sub(1, Ordering::AcqRel) == 1 => {
+                FeedMessage::Event(FeedEvent::InSync)
             }
-            Event::Reached(revision) => Heard::Reached { range: range.clone(), revision },
+            StoreEvent::Reached(revision) => FeedMessage::Reached { range: range.clone(), revision },
             // A watch that starts at the present is never reset.
-            Event::InSync(_) | Event::Reset => continue,
+            StoreEvent::InSync(_) | StoreEvent::Reset => continue,
         };
         if let Some(word) = pick(heard)
             && sender.send(word).await.is_err()
@@ -144,19 +146,20 @@ pub async fn report_life(signs: Vec<Arc<AtomicU64>>, alive: impl Fn()) {
 }
 
 async fn report_outages<T>(
-    connections: Vec<watch::Receiver<Connection>>,
+    connections: Vec<watch::Receiver<WatchConnection>>,
     sender: mpsc::Sender<T>,
-    pick: fn(Heard) -> Option<T>,
+    pick: fn(FeedMessage) -> Option<T>,
 ) {
     let mut look = tokio::time::interval(LOOK);
-    let mut outage = Outage::default();
+    let mut outage = OutageReport::default();
     loop {
         tokio::select! {
             _ = look.tick() => {}
             () = sender.closed() => return,
         }
-        let now: Vec<Connection> = connections.iter().map(|connection| connection.borrow().clone()).collect();
-        if let Some(word) = outage.look(&now).map(Heard::Event).and_then(pick)
+        let now: Vec<WatchConnection> =
+            connections.iter().map(|connection| connection.borrow().clone()).collect();
+        if let Some(word) = outage.look(&now).map(FeedMessage::Event).and_then(pick)
             && sender.send(word).await.is_err()
         {
             return;

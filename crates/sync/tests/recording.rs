@@ -5,19 +5,19 @@ use serde_json::json;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::time::Duration;
-use tortie_compute::{Compute, Environment};
-use tortie_model::ipam::Block;
+use tortie_compute::{ParameterEnvironment, PlanCompute};
+use tortie_model::ipam::AddressBlock;
 use tortie_model::key::AffinityType;
-use tortie_model::{FeedEvent, Key, Kind, Resource, Value};
-use tortie_plan::Plan;
-use tortie_sync::record::{Header, ReadError, Reader, Recorder, VERSION, json};
+use tortie_model::{FeedEvent, Kind, Resource, StoreKey, StoreValue};
+use tortie_plan::NodePlan;
+use tortie_sync::record::{RecordingError, RecordingHeader, RecordingReader, RecordingWriter, VERSION, json};
 use tortie_testkit::conformance::{cases, world};
 
 /// Event that ends a batch: the node flushes after it.
 const TURN: &str = "turn";
 
-fn header() -> Header {
-    Header {
+fn header() -> RecordingHeader {
+    RecordingHeader {
         version: VERSION,
         node: "n1".to_owned(),
         environment: BTreeMap::new(),
@@ -27,26 +27,26 @@ fn header() -> Header {
     }
 }
 
-fn key(resource: &Resource) -> Key {
-    Key::resource(resource.kind(), &resource.metadata().namespace, &resource.metadata().name)
+fn key(resource: &Resource) -> StoreKey {
+    StoreKey::resource(resource.kind(), &resource.metadata().namespace, &resource.metadata().name)
 }
 
 fn put(resource: Resource, revision: u64) -> FeedEvent {
-    FeedEvent::Put { key: key(&resource), value: Value::Resource(resource), revision: revision.into() }
+    FeedEvent::Put { key: key(&resource), value: StoreValue::Resource(resource), revision: revision.into() }
 }
 
 /// A node with compute and plan only, without a dataplane.
-struct Node {
-    compute: Compute,
-    plan: Plan,
+struct ComputeOnlyNode {
+    compute: PlanCompute,
+    plan: NodePlan,
     /// The plan after each flush.
     plans: Vec<String>,
 }
 
-impl Node {
-    fn new() -> Node {
-        let compute = Compute::new("n1", Environment::default());
-        Node { compute, plan: Plan::default(), plans: Vec::new() }
+impl ComputeOnlyNode {
+    fn new() -> ComputeOnlyNode {
+        let compute = PlanCompute::new("n1", ParameterEnvironment::default());
+        ComputeOnlyNode { compute, plan: NodePlan::default(), plans: Vec::new() }
     }
 
     fn hear(&mut self, event: &FeedEvent) {
@@ -70,8 +70,8 @@ fn the_conformance_run_replays_to_the_same_plans() {
     let (mut turns, mut changed) = (0, 0);
     for case in cases() {
         let mut file = Vec::new();
-        let mut recorder = Recorder::new(&mut file, u64::MAX, &header()).unwrap();
-        let mut node = Node::new();
+        let mut recorder = RecordingWriter::new(&mut file, u64::MAX, &header()).unwrap();
+        let mut node = ComputeOnlyNode::new();
         let mut revision = 0;
         let mut events: Vec<Option<FeedEvent>> = Vec::new();
         let mut count = || {
@@ -100,8 +100,8 @@ fn the_conformance_run_replays_to_the_same_plans() {
             assert!(recorder.record(Duration::from_micros(at as u64), &line));
         }
 
-        let (_, mut reader) = Reader::new(&file[..]).unwrap();
-        let mut replayed = Node::new();
+        let (_, mut reader) = RecordingReader::new(&file[..]).unwrap();
+        let mut replayed = ComputeOnlyNode::new();
         while let Some(line) = reader.next_line().unwrap() {
             match json::feed_from_json(&line.event).unwrap() {
                 Some(event) => replayed.hear(&event),
@@ -122,7 +122,7 @@ fn the_conformance_run_replays_to_the_same_plans() {
 #[test]
 fn every_event_of_a_feed_reads_back() {
     let cidr = "10.65.0.0/26".parse().unwrap();
-    let block = Block {
+    let block = AddressBlock {
         cidr,
         ..serde_json::from_value(json!({
             "cidr": "10.65.0.0/26", "affinity": "host:n1", "allocations": [null, null], "unallocated": [0, 1],
@@ -130,11 +130,11 @@ fn every_event_of_a_feed_reads_back() {
         }))
         .unwrap()
     };
-    let affinity = Key::BlockAffinity { affinity: AffinityType::Host, owner: "n1".to_owned(), cidr };
-    let tier = Key::resource(Kind::Tier, "", "web");
+    let affinity = StoreKey::BlockAffinity { affinity: AffinityType::Host, owner: "n1".to_owned(), cidr };
+    let tier = StoreKey::resource(Kind::Tier, "", "web");
     let mut events: Vec<FeedEvent> = world().into_iter().map(|resource| put(resource, 7)).collect();
     events.extend([
-        FeedEvent::Put { key: Key::Block { cidr }, value: Value::Block(block), revision: 8.into() },
+        FeedEvent::Put { key: StoreKey::Block { cidr }, value: StoreValue::Block(block), revision: 8.into() },
         FeedEvent::Delete { key: affinity, revision: "not-a-number".parse().unwrap() },
         FeedEvent::Unreadable { key: tier, text: "{\u{1}".to_owned(), reason: "EOF".to_owned() },
         FeedEvent::InSync,
@@ -144,13 +144,13 @@ fn every_event_of_a_feed_reads_back() {
     for event in events {
         let mut event = event;
         // The store sets the resource version to the revision.
-        if let FeedEvent::Put { value: Value::Resource(resource), revision, .. } = &mut event {
+        if let FeedEvent::Put { value: StoreValue::Resource(resource), revision, .. } = &mut event {
             resource.metadata_mut().resource_version = revision.to_string();
         }
         let json = json::feed_to_json(&event).unwrap();
         assert_eq!(json::feed_from_json(&json).unwrap(), Some(event), "{json}");
     }
-    let strange = Key::Handle { id: "x".to_owned() };
+    let strange = StoreKey::Handle { id: "x".to_owned() };
     assert!(json::key_to_json(&strange).unwrap_err().to_string().contains("cannot be part of a feed"));
     let error =
         json::feed_from_json(&json!({ "put": { "key": { "kind": "Tire", "name": "x" } } })).unwrap_err();
@@ -160,14 +160,14 @@ fn every_event_of_a_feed_reads_back() {
 #[test]
 fn a_recording_ends_at_its_bound_and_counts_what_it_lost() {
     let mut file = Vec::new();
-    let mut recorder = Recorder::new(&mut file, 400, &header()).unwrap();
+    let mut recorder = RecordingWriter::new(&mut file, 400, &header()).unwrap();
     let event = json::feed_to_json(&FeedEvent::ConnectionLost { reason: "x".repeat(50) }).unwrap();
     let written = (0..20).filter(|at| recorder.record(Duration::from_secs(*at), &event)).count();
     assert_eq!(recorder.lost(), 20 - written as u64);
     // A later event is not recorded even if it would fit, so that the recording has no gaps.
     assert!(!recorder.record(Duration::ZERO, &json!("inSync")));
     assert!(file.len() <= 400, "{} bytes", file.len());
-    let (_, mut reader) = Reader::new(&file[..]).unwrap();
+    let (_, mut reader) = RecordingReader::new(&file[..]).unwrap();
     let mut read = 0;
     while let Some(line) = reader.next_line().unwrap() {
         assert_eq!(line.event, event);
@@ -177,9 +177,9 @@ fn a_recording_ends_at_its_bound_and_counts_what_it_lost() {
 }
 
 /// A writer that reports a full disk after some bytes.
-struct Full(usize);
+struct FullDisk(usize);
 
-impl Write for Full {
+impl Write for FullDisk {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0 =
             self.0.checked_sub(bytes.len()).ok_or_else(|| io::Error::from(io::ErrorKind::StorageFull))?;
@@ -193,7 +193,7 @@ impl Write for Full {
 
 #[test]
 fn a_full_disk_ends_the_recording_not_the_node() {
-    let mut recorder = Recorder::new(Full(100), u64::MAX, &header()).unwrap();
+    let mut recorder = RecordingWriter::new(FullDisk(100), u64::MAX, &header()).unwrap();
     assert!(recorder.record(Duration::ZERO, &json!("inSync")));
     assert!(!recorder.record(Duration::ZERO, &json!("inSync")));
     assert!(!recorder.record(Duration::ZERO, &json!("inSync")));
@@ -202,18 +202,19 @@ fn a_full_disk_ends_the_recording_not_the_node() {
 
 #[test]
 fn what_is_no_recording_is_refused_and_a_cut_line_is_the_end() {
-    let read = |text: &str| Reader::new(text.as_bytes().to_vec().as_slice()).map(|_| ());
-    assert!(matches!(read(""), Err(ReadError::Line { line: 1, .. })));
-    assert!(matches!(read("hello\n"), Err(ReadError::Line { line: 1, .. })));
+    let read = |text: &str| RecordingReader::new(text.as_bytes().to_vec().as_slice()).map(|_| ());
+    assert!(matches!(read(""), Err(RecordingError::Line { line: 1, .. })));
+    assert!(matches!(read("hello\n"), Err(RecordingError::Line { line: 1, .. })));
     let newer = read("{\"recording\":2,\"node\":\"n\",\"environment\":{}}\n");
-    assert!(matches!(newer, Err(ReadError::Version(2))), "{newer:?}");
+    assert!(matches!(newer, Err(RecordingError::Version(2))), "{newer:?}");
     let text = "{\"recording\":1,\"node\":\"n\",\"environment\":{}}\n{\"at\":1,\"event\":\"inSync\"}\n{\"at\":2,\"eve";
-    let (header, mut reader) = Reader::new(text.as_bytes()).unwrap();
+    let (header, mut reader) = RecordingReader::new(text.as_bytes()).unwrap();
     assert_eq!(header.node, "n");
     assert_eq!(reader.next_line().unwrap().unwrap().number, 2);
     assert_eq!(reader.next_line().unwrap(), None);
     let (_, mut reader) =
-        Reader::new(&b"{\"recording\":1,\"node\":\"n\",\"environment\":{}}\n{\"at\":1}\n"[..]).unwrap();
+        RecordingReader::new(&b"{\"recording\":1,\"node\":\"n\",\"environment\":{}}\n{\"at\":1}\n"[..])
+            .unwrap();
     assert_eq!(
         reader.next_line().unwrap_err().to_string(),
         "line 2 is not one of a recording: it has no event"

@@ -3,9 +3,9 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::time::Duration;
-use tortie_model::ipam::{Handle, IpamConfig};
-use tortie_model::{FeedEvent, Key, KeyRange, Value};
-use tortie_store::{Client, Config};
+use tortie_model::ipam::{AddressHandle, IpamConfig};
+use tortie_model::{FeedEvent, KeyRange, StoreKey, StoreValue};
+use tortie_store::{StoreClient, StoreConfig};
 use tortie_sync::Feed;
 use tortie_testkit::Etcd;
 
@@ -17,14 +17,14 @@ async fn next(feed: &mut Feed) -> FeedEvent {
     within("the feed", feed.recv()).await.expect("an event")
 }
 
-fn handle(id: &str) -> Key {
-    Key::Handle { id: id.to_owned() }
+fn handle(id: &str) -> StoreKey {
+    StoreKey::Handle { id: id.to_owned() }
 }
 
-async fn put(client: &Client, key: &Key) {
+async fn put(client: &StoreClient, key: &StoreKey) {
     let value = match key {
-        Key::IpamConfig => Value::IpamConfig(IpamConfig::default()),
-        _ => Value::Handle(Handle::default()),
+        StoreKey::IpamConfig => StoreValue::IpamConfig(IpamConfig::default()),
+        _ => StoreValue::Handle(AddressHandle::default()),
     };
     within("the store", async {
         while client.apply(key, &value, None).await.is_err() {
@@ -34,7 +34,7 @@ async fn put(client: &Client, key: &Key) {
     .await;
 }
 
-fn key_of(event: &FeedEvent) -> Option<&Key> {
+fn key_of(event: &FeedEvent) -> Option<&StoreKey> {
     match event {
         FeedEvent::Put { key, .. } | FeedEvent::Delete { key, .. } | FeedEvent::Unreadable { key, .. } => {
             Some(key)
@@ -46,14 +46,14 @@ fn key_of(event: &FeedEvent) -> Option<&Key> {
 #[tokio::test]
 async fn all_ranges_are_one_snapshot_then_changes() {
     let etcd = Etcd::start().expect("etcd");
-    let client = Client::connect(&Config::at(etcd.endpoint())).await.unwrap();
+    let client = StoreClient::connect(&StoreConfig::at(etcd.endpoint())).await.unwrap();
     put(&client, &handle("a")).await;
-    put(&client, &Key::IpamConfig).await;
+    put(&client, &StoreKey::IpamConfig).await;
     let ranges = vec![KeyRange::Handles, KeyRange::IpamConfig, KeyRange::Blocks { ip_version: None }];
     let mut feed = tortie_sync::follow(&client, ranges, || {});
     let mut snapshot = [next(&mut feed).await, next(&mut feed).await];
     snapshot.sort_by_key(|event| key_of(event).cloned());
-    assert_eq!(snapshot.each_ref().map(key_of), [Some(&handle("a")), Some(&Key::IpamConfig)]);
+    assert_eq!(snapshot.each_ref().map(key_of), [Some(&handle("a")), Some(&StoreKey::IpamConfig)]);
     assert_eq!(next(&mut feed).await, FeedEvent::InSync);
     client.delete(&handle("a"), None).await.unwrap();
     assert!(matches!(next(&mut feed).await, FeedEvent::Delete { key, .. } if key == handle("a")));
@@ -66,7 +66,7 @@ async fn all_ranges_are_one_snapshot_then_changes() {
 #[tokio::test]
 async fn an_outage_is_said_once_when_it_begins_and_once_when_it_ends() {
     let mut etcd = Etcd::start().expect("etcd");
-    let client = Client::connect(&Config::at(etcd.endpoint())).await.unwrap();
+    let client = StoreClient::connect(&StoreConfig::at(etcd.endpoint())).await.unwrap();
     let ranges = vec![KeyRange::Handles, KeyRange::IpamConfig, KeyRange::Blocks { ip_version: None }];
     let mut feed = tortie_sync::follow(&client, ranges, || {});
     assert_eq!(next(&mut feed).await, FeedEvent::InSync);

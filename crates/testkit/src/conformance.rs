@@ -8,27 +8,27 @@ use tortie_model::{API_VERSION, Resource, codec};
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Case {
+pub struct ConformanceCase {
     #[serde(rename = "case")]
     pub number: u32,
     pub title: String,
-    pub steps: Vec<Step>,
+    pub steps: Vec<ConformanceStep>,
 }
 
 /// One step of a case: resources are applied and deleted, then packets are sent.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Step {
+pub struct ConformanceStep {
     #[serde(default)]
     apply: Vec<Value>,
     #[serde(default)]
     delete: Vec<Value>,
-    pub packets: Vec<Sent>,
+    pub packets: Vec<ConformancePacket>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Sent {
+pub struct ConformancePacket {
     /// A pod as `namespace/name`, a node name, or an external address.
     pub from: String,
     pub to: String,
@@ -38,7 +38,7 @@ pub struct Sent {
     pub family: Option<u8>,
     /// Connection name: packets with the same name belong to the same connection.
     pub flow: Option<String>,
-    pub verdict: Expected,
+    pub verdict: ExpectedVerdict,
     pub by: Option<String>,
     #[serde(default)]
     pub logged: bool,
@@ -46,12 +46,12 @@ pub struct Sent {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Expected {
+pub enum ExpectedVerdict {
     Allow,
     Deny,
 }
 
-impl Step {
+impl ConformanceStep {
     pub fn applied(&self) -> Vec<Resource> {
         self.apply.iter().cloned().map(resource).collect()
     }
@@ -67,7 +67,7 @@ pub fn world() -> Vec<Resource> {
     documents(include_str!("../conformance/world.yaml")).into_iter().map(resource).collect()
 }
 
-pub fn cases() -> Vec<Case> {
+pub fn cases() -> Vec<ConformanceCase> {
     documents(include_str!("../conformance/cases.yaml")).into_iter().map(read).collect()
 }
 
@@ -101,13 +101,15 @@ mod tests {
         let cases = cases();
         assert!(cases.iter().map(|case| case.number).eq(1..=30));
         let steps = cases.iter().flat_map(|case| &case.steps);
-        for resource in world().iter().chain(&steps.clone().flat_map(Step::applied).collect::<Vec<_>>()) {
+        for resource in
+            world().iter().chain(&steps.clone().flat_map(ConformanceStep::applied).collect::<Vec<_>>())
+        {
             if let Err(error) = resource.validate() {
                 panic!("{}: {error}", resource.metadata().name);
             }
         }
         assert!(steps.clone().all(|step| !step.packets.is_empty()));
-        for verdict in [Expected::Allow, Expected::Deny] {
+        for verdict in [ExpectedVerdict::Allow, ExpectedVerdict::Deny] {
             assert!(steps.clone().any(|step| step.packets.iter().any(|sent| sent.verdict == verdict)));
         }
     }

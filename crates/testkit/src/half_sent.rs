@@ -8,16 +8,16 @@ use std::task::{Context, Poll};
 
 /// Body of a gRPC request that announces a message of `length` bytes, sends the given part of it and then stays
 /// pending.
-pub struct HalfSent(std::vec::IntoIter<Bytes>);
+pub struct StalledRequestBody(std::vec::IntoIter<Bytes>);
 
-impl HalfSent {
-    pub fn new(length: u32, sent: Bytes) -> HalfSent {
+impl StalledRequestBody {
+    pub fn new(length: u32, sent: Bytes) -> StalledRequestBody {
         let header = [&[0][..], &length.to_be_bytes()].concat();
-        HalfSent(vec![header.into(), sent].into_iter())
+        StalledRequestBody(vec![header.into(), sent].into_iter())
     }
 }
 
-impl Body for HalfSent {
+impl Body for StalledRequestBody {
     type Data = Bytes;
     type Error = Infallible;
 

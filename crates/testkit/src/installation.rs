@@ -1,6 +1,6 @@
 //! Installs the real binary in a temporary directory under all its names, and runs a datastore and a node from there.
 
-use crate::process::{self, Process};
+use crate::process::{self, TestProcess};
 use crate::run;
 use serde_json::{Value, json};
 use std::io::Write;
@@ -9,30 +9,30 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use tempfile::TempDir;
-use tortie_cni::{PROGRAM, Plugin};
+use tortie_cni::{CniPlugin, PROGRAM};
 
 /// A `tortie datastore` process, killed with SIGKILL when dropped.
 #[derive(Debug)]
-pub struct Datastore {
-    process: Process,
+pub struct DatastoreProcess {
+    process: TestProcess,
     /// Endpoints it listens on, in the order of the `listen` argument.
     pub endpoints: Vec<String>,
 }
 
-impl Datastore {
-    pub fn start(tortie: &str, data: &Path, listen: &[&str], more: &[&str]) -> Datastore {
+impl DatastoreProcess {
+    pub fn start(tortie: &str, data: &Path, listen: &[&str], more: &[&str]) -> DatastoreProcess {
         let mut command = Command::new(tortie);
         command.arg("datastore").arg("--data-dir").arg(data).args(more);
         for address in listen {
             command.args(["--listen", address]);
         }
-        let (process, line) = Process::until_first_line(&mut command);
+        let (process, line) = TestProcess::until_first_line(&mut command);
         let is_endpoint =
             |word: &&str| ["http://", "https://", "unix://"].iter().any(|scheme| word.starts_with(scheme));
         let words = line.split_whitespace().map(|word| word.trim_end_matches(','));
         let endpoints: Vec<String> = words.filter(is_endpoint).map(str::to_owned).collect();
         assert_eq!(endpoints.len(), listen.len(), "no ready line but {line:?}");
-        Datastore { process, endpoints }
+        DatastoreProcess { process, endpoints }
     }
 
     /// Returns the process id.
@@ -63,7 +63,7 @@ pub struct PluginCall<'a> {
 /// A separate process writes the files: if this process held one open for writing, a child forked by another thread
 /// would inherit the descriptor, and executing the plugin would fail with ETXTBSY.
 pub fn install_plugins(dir: &Path) -> std::io::Result<()> {
-    for plugin in [Plugin::Calico, Plugin::CalicoIpam] {
+    for plugin in [CniPlugin::Calico, CniPlugin::CalicoIpam] {
         let mut shell = Command::new("sh");
         shell
             .args(["-c", "cat > \"$0\" && chmod 755 \"$0\""])
@@ -82,24 +82,24 @@ pub fn install_plugins(dir: &Path) -> std::io::Result<()> {
 
 /// A temporary installation. Dropping it stops the processes first and then removes the files.
 #[derive(Debug)]
-pub struct Installation {
-    node: Option<Process>,
-    store: Option<Datastore>,
+pub struct TestInstallation {
+    node: Option<TestProcess>,
+    store: Option<DatastoreProcess>,
     endpoint: String,
     pub dir: TempDir,
     tortie: &'static str,
 }
 
-impl Installation {
+impl TestInstallation {
     /// Creates an installation without running processes. `tortie` is the binary: `env!("CARGO_BIN_EXE_tortie")`.
-    pub fn new(tortie: &'static str) -> Installation {
+    pub fn new(tortie: &'static str) -> TestInstallation {
         let dir = tempfile::Builder::new().prefix("tortie-test-").tempdir().unwrap();
         std::fs::create_dir(dir.path().join("bin")).unwrap();
         for name in ["tortie", "calicoctl"] {
             symlink(tortie, dir.path().join("bin").join(name)).unwrap();
         }
         install_plugins(&dir.path().join("bin")).unwrap();
-        Installation { node: None, store: None, endpoint: String::new(), dir, tortie }
+        TestInstallation { node: None, store: None, endpoint: String::new(), dir, tortie }
     }
 
     pub fn path(&self, part: &str) -> PathBuf {
@@ -119,7 +119,8 @@ impl Installation {
 
     pub fn start_store(&mut self) {
         let socket = self.socket();
-        let store = Datastore::start(self.tortie, &self.path("db"), &["http://127.0.0.1:0", &socket], &[]);
+        let store =
+            DatastoreProcess::start(self.tortie, &self.path("db"), &["http://127.0.0.1:0", &socket], &[]);
         self.endpoint = store.url().to_owned();
         self.store = Some(store);
     }
@@ -145,7 +146,7 @@ impl Installation {
     pub fn start_node(&mut self, mut command: Command) {
         self.stop_node();
         let log = std::fs::File::options().create(true).append(true).open(self.path("node.log")).unwrap();
-        let (process, line) = Process::until_first_line(command.stderr(log));
+        let (process, line) = TestProcess::until_first_line(command.stderr(log));
         self.node = Some(process);
         assert!(line.starts_with("ready: "), "{line:?}\n{}", self.log());
     }

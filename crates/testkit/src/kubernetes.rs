@@ -2,9 +2,9 @@
 
 mod calls;
 
-pub use calls::{Answer, Call, Caller};
+pub use calls::{ApiClient, ApiRequest, ApiResponse};
 
-use crate::{PATIENCE, Process, eventually, eventually_showing, free_port, process, run};
+use crate::{PATIENCE, TestProcess, eventually, eventually_showing, free_port, process, run};
 use serde_json::{Value as Json, json};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -42,7 +42,7 @@ impl CalicoGroup {
 
 /// The store behind an API server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Backing {
+pub enum ApiServerBackend {
     /// The etcd package of the distribution.
     Etcd,
     /// The etcd version that this Kubernetes release is built against.
@@ -53,17 +53,21 @@ pub enum Backing {
 
 /// Store backend and maintenance settings of an API server.
 #[derive(Clone, Debug)]
-pub struct Upkeep {
-    pub backing: Backing,
+pub struct ApiServerOptions {
+    pub backing: ApiServerBackend,
     /// Interval between compactions of the store; zero disables them.
     pub compaction: Duration,
     /// Interval between consistency checks of the watch cache against the store, if not the default.
     pub consistency_checks: Option<Duration>,
 }
 
-impl Default for Upkeep {
-    fn default() -> Upkeep {
-        Upkeep { backing: Backing::Etcd, compaction: Duration::ZERO, consistency_checks: None }
+impl Default for ApiServerOptions {
+    fn default() -> ApiServerOptions {
+        ApiServerOptions {
+            backing: ApiServerBackend::Etcd,
+            compaction: Duration::ZERO,
+            consistency_checks: None,
+        }
     }
 }
 
@@ -71,10 +75,10 @@ impl Default for Upkeep {
 #[derive(Debug)]
 pub struct ApiServer {
     // In drop order: clients are stopped before the servers they use.
-    controllers: Option<Process>,
-    server: Option<Process>,
-    store: Option<Process>,
-    upkeep: Upkeep,
+    controllers: Option<TestProcess>,
+    server: Option<TestProcess>,
+    store: Option<TestProcess>,
+    upkeep: ApiServerOptions,
     dir: TempDir,
     /// Network namespace that the processes run in; `None` for the test's own.
     namespace: Option<String>,
@@ -88,10 +92,10 @@ pub struct ApiServer {
 impl ApiServer {
     /// Starts a server on the loopback interface of the test.
     pub fn start() -> ApiServer {
-        ApiServer::start_with(Upkeep::default())
+        ApiServer::start_with(ApiServerOptions::default())
     }
 
-    pub fn start_with(upkeep: Upkeep) -> ApiServer {
+    pub fn start_with(upkeep: ApiServerOptions) -> ApiServer {
         let ports = [free_port(), free_port(), free_port()].map(Result::unwrap);
         ApiServer::with(None, "127.0.0.1", ports, upkeep, false)
     }
@@ -99,20 +103,20 @@ impl ApiServer {
     /// Starts a server with RBAC enabled.
     pub fn start_with_rules() -> ApiServer {
         let ports = [free_port(), free_port(), free_port()].map(Result::unwrap);
-        ApiServer::with(None, "127.0.0.1", ports, Upkeep::default(), true)
+        ApiServer::with(None, "127.0.0.1", ports, ApiServerOptions::default(), true)
     }
 
     /// Starts a server in a network namespace, listening on `address`, which must exist there.
     pub fn start_in(namespace: &str, address: &str) -> ApiServer {
         let ports = [6443, 2379, 2380];
-        ApiServer::with(Some(namespace.to_owned()), address, ports, Upkeep::default(), false)
+        ApiServer::with(Some(namespace.to_owned()), address, ports, ApiServerOptions::default(), false)
     }
 
     fn with(
         namespace: Option<String>,
         address: &str,
         [port, clients, peers]: [u16; 3],
-        upkeep: Upkeep,
+        upkeep: ApiServerOptions,
         rules: bool,
     ) -> ApiServer {
         let dir = tempfile::Builder::new().prefix("tortie-kube-").tempdir().unwrap();
@@ -249,10 +253,10 @@ impl ApiServer {
         std::fs::File::options().create(true).append(true).open(self.path(name)).unwrap()
     }
 
-    fn start_store(&self) -> Process {
+    fn start_store(&self) -> TestProcess {
         let [clients, peers] = self.etcd_ports.map(|port| format!("http://127.0.0.1:{port}"));
         let mut command = match &self.upkeep.backing {
-            Backing::Embedded(tortie) => {
+            ApiServerBackend::Embedded(tortie) => {
                 let mut command = self.command(tortie);
                 command.arg("datastore").arg("--data-dir").arg(self.store_data());
                 command.args(["--listen", &clients, "--keep-history", "0"]);
@@ -260,7 +264,7 @@ impl ApiServer {
             }
             etcd => {
                 let program = match etcd {
-                    Backing::EtcdOfKubernetes => program("etcd"),
+                    ApiServerBackend::EtcdOfKubernetes => program("etcd"),
                     _ => PathBuf::from("etcd"),
                 };
                 let mut command = self.command(program);
@@ -269,14 +273,14 @@ impl ApiServer {
                     .args(["--listen-client-urls", &clients, "--advertise-client-urls", &clients])
                     .args(["--listen-peer-urls", &peers, "--initial-advertise-peer-urls", &peers])
                     .args(["--initial-cluster", &format!("test={peers}")]);
-                if *etcd == Backing::EtcdOfKubernetes {
+                if *etcd == ApiServerBackend::EtcdOfKubernetes {
                     // The same value as in kubeadm clusters.
                     command.arg("--watch-progress-notify-interval=5s");
                 }
                 command
             }
         };
-        Process::start(command.stdout(self.log("store.log")).stderr(self.log("store.log")))
+        TestProcess::start(command.stdout(self.log("store.log")).stderr(self.log("store.log")))
     }
 
     /// Starts the processes that are not running, with the existing data, and waits until the server is ready.
@@ -326,7 +330,7 @@ impl ApiServer {
             if !self.address.starts_with("127.") {
                 command.arg(format!("--advertise-address={}", self.address));
             }
-            self.server = Some(Process::start(&mut command));
+            self.server = Some(TestProcess::start(&mut command));
         }
         let ready = || self.send("GET", "/readyz", None).is_ok();
         eventually_showing("the API server is ready", ready, || self.server_log());
@@ -352,12 +356,12 @@ impl ApiServer {
             .args(["--secure-port=0", "--leader-elect=false", "--use-service-account-credentials=false"])
             .stdout(self.log("controllers.log"))
             .stderr(self.log("controllers.log"));
-        self.controllers = Some(Process::start(&mut command));
+        self.controllers = Some(TestProcess::start(&mut command));
     }
 
     /// Returns the process id of the store, for resource measurements.
     pub fn store_id(&self) -> u32 {
-        self.store.as_ref().map(Process::id).unwrap_or_default()
+        self.store.as_ref().map(TestProcess::id).unwrap_or_default()
     }
 
     /// Returns the data directory of the store.
@@ -437,7 +441,8 @@ impl ApiServer {
     /// Creates many objects, each given with the path of its collection, over up to 16 connections.
     pub fn create_all(&self, objects: &[(String, Json)]) {
         for batch in objects.chunks(1000) {
-            let calls: Vec<Call> = batch.iter().map(|(path, object)| Call::create(path, object)).collect();
+            let calls: Vec<ApiRequest> =
+                batch.iter().map(|(path, object)| ApiRequest::create(path, object)).collect();
             let answers = self.call_all(&calls, 16);
             let refused = calls.iter().zip(&answers).find(|(_, answer)| !answer.is_success());
             assert!(refused.is_none(), "{refused:?}");

@@ -18,11 +18,13 @@ pub mod vm;
 mod wait;
 
 pub use etcd::{Etcd, EtcdOptions, EtcdTls};
-pub use half_sent::HalfSent;
-pub use installation::{Datastore, Installation, PluginCall, install_plugins};
-pub use kubernetes::{Answer, ApiServer, Backing, CalicoGroup, Call, Caller, PEOPLE, Upkeep};
-pub use netns::{Arguments, Namespace, run};
+pub use half_sent::StalledRequestBody;
+pub use installation::{DatastoreProcess, PluginCall, TestInstallation, install_plugins};
+pub use kubernetes::{
+    ApiClient, ApiRequest, ApiResponse, ApiServer, ApiServerBackend, ApiServerOptions, CalicoGroup, PEOPLE,
+};
+pub use netns::{CommandArguments, TestNamespace, run};
 pub use port::{bind_when_free, free_port};
-pub use process::{Process, feed, output, resident};
+pub use process::{TestProcess, feed, output, resident};
 pub use table_owner::TableOwner;
 pub use wait::{PATIENCE, eventually, eventually_async, eventually_showing};

@@ -9,60 +9,60 @@ static NEXT: AtomicU32 = AtomicU32::new(0);
 
 /// A namespace created by `ip netns add` with its loopback up. Dropping it removes the namespace, also during a panic.
 #[derive(Debug)]
-pub struct Namespace {
+pub struct TestNamespace {
     name: String,
 }
 
 /// Arguments of a command line: `"link set lo up"` or `["link", "set", "lo", "up"]`.
-pub trait Arguments {
+pub trait CommandArguments {
     fn words(&self) -> Vec<&str>;
 }
 
-impl Arguments for str {
+impl CommandArguments for str {
     fn words(&self) -> Vec<&str> {
         self.split_whitespace().collect()
     }
 }
 
-impl Arguments for String {
+impl CommandArguments for String {
     fn words(&self) -> Vec<&str> {
         self.split_whitespace().collect()
     }
 }
 
-impl Arguments for [&str] {
+impl CommandArguments for [&str] {
     fn words(&self) -> Vec<&str> {
         self.to_vec()
     }
 }
 
-impl Arguments for Vec<&str> {
+impl CommandArguments for Vec<&str> {
     fn words(&self) -> Vec<&str> {
         self.clone()
     }
 }
 
-impl<const N: usize> Arguments for [&str; N] {
+impl<const N: usize> CommandArguments for [&str; N] {
     fn words(&self) -> Vec<&str> {
         self.to_vec()
     }
 }
 
-impl Namespace {
+impl TestNamespace {
     /// Creates a namespace. `what` becomes part of its name, to identify it in `ip netns`.
-    pub fn new(what: &str) -> Namespace {
+    pub fn new(what: &str) -> TestNamespace {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("tortie-test-{}-{number}-{what}", std::process::id());
         run(Command::new("ip").args(["netns", "add", &name]));
-        let namespace = Namespace { name };
+        let namespace = TestNamespace { name };
         namespace.ip("link set lo up");
         namespace
     }
 
     /// Creates two namespaces connected by a veth pair, `eth0` on both ends. The first gets address 1 and the second
     /// address 2 of the /24 and the /64 that contain the given addresses.
-    pub fn pair(v4: Ipv4Addr, v6: Ipv6Addr) -> (Namespace, Namespace) {
-        let pair = (Namespace::new("one"), Namespace::new("two"));
+    pub fn pair(v4: Ipv4Addr, v6: Ipv6Addr) -> (TestNamespace, TestNamespace) {
+        let pair = (TestNamespace::new("one"), TestNamespace::new("two"));
         pair.0.ip(&format!("link add eth0 type veth peer name eth0 netns {}", pair.1.name));
         let [a, b, c, _] = v4.octets();
         let prefix = u128::from(v6) & !u128::from(u64::MAX);
@@ -93,22 +93,22 @@ impl Namespace {
     }
 
     /// Runs a command that must succeed and returns its output.
-    pub fn exec(&self, words: &(impl Arguments + ?Sized)) -> String {
+    pub fn exec(&self, words: &(impl CommandArguments + ?Sized)) -> String {
         let words = words.words();
         run(self.command(words[0]).args(&words[1..]))
     }
 
-    pub fn try_exec(&self, words: &(impl Arguments + ?Sized)) -> Output {
+    pub fn try_exec(&self, words: &(impl CommandArguments + ?Sized)) -> Output {
         let words = words.words();
         self.command(words[0]).args(&words[1..]).output().unwrap()
     }
 
     /// Runs `ip WORDS...`, which must succeed.
-    pub fn ip(&self, words: &(impl Arguments + ?Sized)) -> String {
+    pub fn ip(&self, words: &(impl CommandArguments + ?Sized)) -> String {
         run(Command::new("ip").args(["-n", &self.name]).args(words.words()))
     }
 
-    pub fn try_ip(&self, words: &(impl Arguments + ?Sized)) -> Output {
+    pub fn try_ip(&self, words: &(impl CommandArguments + ?Sized)) -> Output {
         Command::new("ip").args(["-n", &self.name]).args(words.words()).output().unwrap()
     }
 
@@ -150,7 +150,7 @@ impl Namespace {
     }
 }
 
-impl Drop for Namespace {
+impl Drop for TestNamespace {
     fn drop(&mut self) {
         let _ = Command::new("ip").args(["netns", "del", &self.name]).output();
     }
@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     fn a_pair_is_connected_and_gone_when_dropped() {
-        let (one, two) = Namespace::pair([10, 1, 2, 0].into(), "fd12::".parse().unwrap());
+        let (one, two) = TestNamespace::pair([10, 1, 2, 0].into(), "fd12::".parse().unwrap());
         assert!(one.pings("10.1.2.2") && two.pings("fd12::1"));
         assert_eq!(one.routes("10.1.2.0/24").len(), 1);
         let path = std::path::PathBuf::from(one.path());

@@ -11,21 +11,21 @@ const FIRST_LINE_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// A child process, killed with SIGKILL when dropped.
 #[derive(Debug)]
-pub struct Process(Child);
+pub struct TestProcess(Child);
 
-impl Process {
-    pub fn start(command: &mut Command) -> Process {
-        Process(command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}")))
+impl TestProcess {
+    pub fn start(command: &mut Command) -> TestProcess {
+        TestProcess(command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}")))
     }
 
     /// Starts a process with standard input, output and error connected to /dev/null.
-    pub fn quiet(command: &mut Command) -> Process {
-        Process::start(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()))
+    pub fn quiet(command: &mut Command) -> TestProcess {
+        TestProcess::start(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()))
     }
 
     /// Starts a process and waits for its first line of output. The line is empty if the process exits without output.
-    pub fn until_first_line(command: &mut Command) -> (Process, String) {
-        let mut process = Process::start(command.stdin(Stdio::null()).stdout(Stdio::piped()));
+    pub fn until_first_line(command: &mut Command) -> (TestProcess, String) {
+        let mut process = TestProcess::start(command.stdin(Stdio::null()).stdout(Stdio::piped()));
         let stdout = process.0.stdout.take().unwrap();
         let (sender, receiver) = mpsc::channel();
         thread::spawn(move || {
@@ -49,7 +49,7 @@ impl Process {
     }
 }
 
-impl Drop for Process {
+impl Drop for TestProcess {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();

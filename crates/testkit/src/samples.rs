@@ -1,17 +1,17 @@
 //! Sample objects of every resource kind that users manage.
 
 use serde_json::{Value, json};
-use tortie_model::{Key, Kind, Resource};
+use tortie_model::{Kind, Resource, StoreKey};
 
 /// Returns an object as stored, with its key. `object` is given without kind and apiVersion.
-pub fn stored(kind: Kind, mut object: Value) -> (Key, tortie_model::Value) {
+pub fn stored(kind: Kind, mut object: Value) -> (StoreKey, tortie_model::StoreValue) {
     object["kind"] = kind.name().into();
     object["apiVersion"] = tortie_model::API_VERSION.into();
     let mut resource =
         Resource::from_store(kind, object).unwrap_or_else(|error| panic!("a sample of {kind}: {error}"));
     resource.set_defaults();
     let meta = resource.metadata();
-    (Key::resource(kind, &meta.namespace, &meta.name), tortie_model::Value::Resource(resource))
+    (StoreKey::resource(kind, &meta.namespace, &meta.name), tortie_model::StoreValue::Resource(resource))
 }
 
 /// Returns a profile. Users write profiles only on etcd: with the Kubernetes datastore they are derived from its

@@ -1,6 +1,6 @@
 //! Simulates another process that owns the policy table.
 
-use crate::{Namespace, eventually};
+use crate::{TestNamespace, eventually};
 use std::io::Write;
 use std::process::{Child, Stdio};
 
@@ -8,7 +8,7 @@ use std::process::{Child, Stdio};
 pub struct TableOwner(Child);
 
 impl TableOwner {
-    pub fn new(host: &Namespace) -> TableOwner {
+    pub fn new(host: &TestNamespace) -> TableOwner {
         let mut command = host.command("nft");
         let mut nft = command.arg("-i").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
         let stdin = nft.stdin.as_mut().unwrap();

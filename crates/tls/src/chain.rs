@@ -8,16 +8,16 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use tokio_rustls::rustls::{CertificateError, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
 
 #[derive(Debug)]
-pub struct ChainOnly(Arc<WebPkiServerVerifier>);
+pub struct ChainOnlyVerifier(Arc<WebPkiServerVerifier>);
 
-impl ChainOnly {
-    pub fn new(roots: RootCertStore, provider: Arc<CryptoProvider>) -> Result<ChainOnly, String> {
+impl ChainOnlyVerifier {
+    pub fn new(roots: RootCertStore, provider: Arc<CryptoProvider>) -> Result<ChainOnlyVerifier, String> {
         let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider).build();
-        verifier.map(ChainOnly).map_err(|error| error.to_string())
+        verifier.map(ChainOnlyVerifier).map_err(|error| error.to_string())
     }
 }
 
-impl ServerCertVerifier for ChainOnly {
+impl ServerCertVerifier for ChainOnlyVerifier {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,

@@ -10,7 +10,7 @@ mod reload;
 mod validity;
 
 pub use files::{TlsError, TlsFiles};
-pub use names::{Expected, common_name, organisations};
-pub use own::{ClientCertificate, Lifetimes, OwnCertificates};
+pub use names::{ExpectedPeerNames, common_name, organisations};
+pub use own::{CertificateLifetimes, ClientCertificate, SelfIssuedCertificates};
 pub use pem::{PemError, TlsPem};
-pub use reload::Reloading;
+pub use reload::TlsReloader;

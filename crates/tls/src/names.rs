@@ -15,15 +15,15 @@ const ALTERNATIVE_NAMES: &[u8] = &[0x55, 0x1d, 0x11];
 /// Names that the peer certificate may have. One match is enough. Without any, every certificate signed by the CA is
 /// accepted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Expected {
+pub struct ExpectedPeerNames {
     pub common_name: Option<String>,
     pub uri: Option<String>,
 }
 
-impl Expected {
+impl ExpectedPeerNames {
     /// Checks that the peer certificate has one of these names. Its chain must have been verified before.
     pub fn check(&self, shown: Option<&[CertificateDer<'_>]>) -> Result<(), String> {
-        if *self == Expected::default() {
+        if *self == ExpectedPeerNames::default() {
             return Ok(());
         }
         let certificate = shown.and_then(|chain| chain.first()).ok_or("it shows no certificate")?;
@@ -127,7 +127,7 @@ fn body(certificate: &[u8]) -> Option<&[u8]> {
 }
 
 /// Fields of a certificate, as DER.
-pub(crate) struct Parts<'a> {
+pub(crate) struct CertificateFields<'a> {
     pub issuer: &'a [u8],
     pub validity: &'a [u8],
     pub subject: &'a [u8],
@@ -135,7 +135,7 @@ pub(crate) struct Parts<'a> {
     body: &'a [u8],
 }
 
-pub(crate) fn parts(certificate: &[u8]) -> Option<Parts<'_>> {
+pub(crate) fn parts(certificate: &[u8]) -> Option<CertificateFields<'_>> {
     let (_, mut certificate) = value(&mut &certificate[..])?;
     let (_, mut rest) = value(&mut certificate)?;
     if rest.first() == Some(&VERSION) {
@@ -148,7 +148,7 @@ pub(crate) fn parts(certificate: &[u8]) -> Option<Parts<'_>> {
     let (_, validity) = value(&mut rest)?;
     let body = rest;
     let (_, subject) = value(&mut rest)?;
-    Some(Parts { issuer, validity, subject, body })
+    Some(CertificateFields { issuer, validity, subject, body })
 }
 
 /// Splits one DER value off the front of `bytes` and returns its tag and its content.
@@ -195,7 +195,7 @@ mod tests {
     #[test]
     fn one_of_the_names_is_enough_and_none_is_not() {
         let shown = [certificate("typha", &["spiffe://a"])];
-        let expected = |name: Option<&str>, uri: Option<&str>| Expected {
+        let expected = |name: Option<&str>, uri: Option<&str>| ExpectedPeerNames {
             common_name: name.map(str::to_owned),
             uri: uri.map(str::to_owned),
         };

@@ -21,21 +21,21 @@ const MOST_AUTHORITIES: usize = 3;
 
 /// Lifetimes of certificates. A certificate is renewed when two thirds of its lifetime have passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lifetimes {
+pub struct CertificateLifetimes {
     pub authority: Duration,
     pub certificate: Duration,
 }
 
-impl Default for Lifetimes {
-    fn default() -> Lifetimes {
+impl Default for CertificateLifetimes {
+    fn default() -> CertificateLifetimes {
         let days = |count: u64| Duration::from_secs(count * 24 * 3600);
-        Lifetimes { authority: days(3650), certificate: days(90) }
+        CertificateLifetimes { authority: days(3650), certificate: days(90) }
     }
 }
 
 /// The stored certificates and keys, in PEM.
 #[derive(Clone, Default, PartialEq, Eq)]
-pub struct OwnCertificates {
+pub struct SelfIssuedCertificates {
     /// CA certificates that clients have to trust, newest first.
     pub authorities: String,
     /// Key of the newest CA.
@@ -51,22 +51,22 @@ pub struct ClientCertificate {
     pub key: String,
 }
 
-impl OwnCertificates {
+impl SelfIssuedCertificates {
     /// Returns the certificates to store if they differ from `kept`. `believed` is the trust bundle that clients
     /// currently use, `None` if there are no clients yet. A new CA signs certificates only once clients trust it.
     pub fn renewed(
-        kept: &OwnCertificates,
+        kept: &SelfIssuedCertificates,
         believed: Option<&str>,
         names: &[String],
-        lifetimes: Lifetimes,
+        lifetimes: CertificateLifetimes,
         now: i64,
-    ) -> Result<Option<OwnCertificates>, String> {
+    ) -> Result<Option<SelfIssuedCertificates>, String> {
         let authorities = certificates(&kept.authorities);
         let own = certificates(&kept.certificate);
         let (Some(newest), Some(certificate), true) =
             (authorities.first(), own.first(), kept.has_keys() && !is_over(&authorities, now))
         else {
-            return OwnCertificates::new(names, lifetimes, now).map(Some);
+            return SelfIssuedCertificates::new(names, lifetimes, now).map(Some);
         };
         if is_due(newest, now) {
             return kept.with_new_authority(&authorities, lifetimes, now).map(Some);
@@ -85,8 +85,12 @@ impl OwnCertificates {
         KeyPair::from_pem(&self.authority_key).is_ok() && KeyPair::from_pem(&self.key).is_ok()
     }
 
-    fn new(names: &[String], lifetimes: Lifetimes, now: i64) -> Result<OwnCertificates, String> {
-        let nothing = OwnCertificates::default();
+    fn new(
+        names: &[String],
+        lifetimes: CertificateLifetimes,
+        now: i64,
+    ) -> Result<SelfIssuedCertificates, String> {
+        let nothing = SelfIssuedCertificates::default();
         let with_authority = nothing.with_new_authority(&[], lifetimes, now)?;
         let authorities = certificates(&with_authority.authorities);
         let newest = authorities.first().ok_or("the new authority cannot be read")?;
@@ -96,9 +100,9 @@ impl OwnCertificates {
     fn with_new_authority(
         &self,
         before: &[CertificateDer<'static>],
-        lifetimes: Lifetimes,
+        lifetimes: CertificateLifetimes,
         now: i64,
-    ) -> Result<OwnCertificates, String> {
+    ) -> Result<SelfIssuedCertificates, String> {
         let key = KeyPair::generate().map_err(text)?;
         // A unique name per CA: the issuer name identifies the CA that signed a certificate.
         let mut params = authority_params(&format!("tortie-own-ca@{now}"));
@@ -108,19 +112,19 @@ impl OwnCertificates {
         for authority in still_good.take(MOST_AUTHORITIES - 1) {
             authorities.push_str(&pem(authority));
         }
-        Ok(OwnCertificates { authorities, authority_key: key.serialize_pem(), ..self.clone() })
+        Ok(SelfIssuedCertificates { authorities, authority_key: key.serialize_pem(), ..self.clone() })
     }
 
     fn with_new_certificate(
         &self,
         authority: &CertificateDer<'_>,
         names: &[String],
-        lifetimes: Lifetimes,
+        lifetimes: CertificateLifetimes,
         now: i64,
-    ) -> Result<OwnCertificates, String> {
+    ) -> Result<SelfIssuedCertificates, String> {
         let purpose = ExtendedKeyUsagePurpose::ServerAuth;
         let (certificate, key) = self.sign(authority, names, purpose, lifetimes, now)?;
-        Ok(OwnCertificates { certificate, key, ..self.clone() })
+        Ok(SelfIssuedCertificates { certificate, key, ..self.clone() })
     }
 
     /// Issues a client certificate, unless `kept` is valid and signed by the newest CA.
@@ -128,7 +132,7 @@ impl OwnCertificates {
         &self,
         kept: &ClientCertificate,
         name: &str,
-        lifetimes: Lifetimes,
+        lifetimes: CertificateLifetimes,
         now: i64,
     ) -> Result<Option<ClientCertificate>, String> {
         let authorities = certificates(&self.authorities);
@@ -152,7 +156,7 @@ impl OwnCertificates {
         authority: &CertificateDer<'_>,
         names: &[String],
         purpose: ExtendedKeyUsagePurpose,
-        lifetimes: Lifetimes,
+        lifetimes: CertificateLifetimes,
         now: i64,
     ) -> Result<(String, String), String> {
         let authority_key = KeyPair::from_pem(&self.authority_key).map_err(text)?;
@@ -171,7 +175,7 @@ impl OwnCertificates {
 }
 
 /// Omits the keys.
-impl fmt::Debug for OwnCertificates {
+impl fmt::Debug for SelfIssuedCertificates {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("OwnCertificates").field("authorities", &self.authorities).finish_non_exhaustive()
     }

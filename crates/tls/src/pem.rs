@@ -1,6 +1,6 @@
 //! rustls client and server configurations, built from PEM in memory.
 
-use crate::chain::ChainOnly;
+use crate::chain::ChainOnlyVerifier;
 use std::fmt;
 use std::sync::Arc;
 use tokio_rustls::rustls::crypto::{CryptoProvider, aws_lc_rs};
@@ -61,7 +61,7 @@ impl TlsPem {
     pub fn client(&self) -> Result<ClientConfig, PemError> {
         let ca = self.ca.as_ref().ok_or(PemError::NoAuthority)?;
         let provider: Arc<CryptoProvider> = Arc::new(aws_lc_rs::default_provider());
-        let verifier = ChainOnly::new(roots(ca)?, provider.clone()).map_err(PemError::Verifier)?;
+        let verifier = ChainOnlyVerifier::new(roots(ca)?, provider.clone()).map_err(PemError::Verifier)?;
         let builder = ClientConfig::builder_with_provider(provider)
             .with_protocol_versions(VERSIONS)
             .map_err(|error| PemError::Pair(error.to_string()))?

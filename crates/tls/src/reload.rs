@@ -7,22 +7,22 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::{Mutex, PoisonError};
 
 /// Inode, size and modification time of a file: differs when the file was written or replaced. `None` if it is missing.
-type Stamp = Option<(u64, u64, i64, i64)>;
+type FileStamp = Option<(u64, u64, i64, i64)>;
 
-pub struct Reloading<T> {
+pub struct TlsReloader<T> {
     files: TlsFiles,
     make: fn(&TlsFiles) -> Result<T, TlsError>,
-    current: Mutex<(T, Vec<Stamp>)>,
+    current: Mutex<(T, Vec<FileStamp>)>,
 }
 
-impl<T: Clone> Reloading<T> {
+impl<T: Clone> TlsReloader<T> {
     pub fn new(
         files: TlsFiles,
         make: fn(&TlsFiles) -> Result<T, TlsError>,
-    ) -> Result<Reloading<T>, TlsError> {
+    ) -> Result<TlsReloader<T>, TlsError> {
         let stamps = stamps(&files);
         let made = make(&files)?;
-        Ok(Reloading { files, make, current: Mutex::new((made, stamps)) })
+        Ok(TlsReloader { files, make, current: Mutex::new((made, stamps)) })
     }
 
     /// Returns the value built from the current files. While the files are unusable, returns the previous value.
@@ -45,13 +45,13 @@ impl<T: Clone> Reloading<T> {
     }
 }
 
-impl<T> fmt::Debug for Reloading<T> {
+impl<T> fmt::Debug for TlsReloader<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Reloading").field("files", &self.files).finish_non_exhaustive()
     }
 }
 
-fn stamps(files: &TlsFiles) -> Vec<Stamp> {
+fn stamps(files: &TlsFiles) -> Vec<FileStamp> {
     let all = [Some(&files.certificate), Some(&files.key), files.ca.as_ref()];
     let stamp = |path| {
         let found = fs::metadata(path).ok()?;

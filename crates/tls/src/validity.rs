@@ -8,15 +8,15 @@ const GENERALIZED_TIME: u8 = 0x18;
 
 /// Validity period in Unix seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Validity {
+pub struct ValidityPeriod {
     pub from: i64,
     pub until: i64,
 }
 
 /// Returns the validity period, or `None` if the bytes are not a certificate.
-pub fn validity(certificate: &[u8]) -> Option<Validity> {
+pub fn validity(certificate: &[u8]) -> Option<ValidityPeriod> {
     let mut period = parts(certificate)?.validity;
-    Some(Validity { from: time(&mut period)?, until: time(&mut period)? })
+    Some(ValidityPeriod { from: time(&mut period)?, until: time(&mut period)? })
 }
 
 /// Returns whether the issuer name of `certificate` is the subject name of `authority`. Does not verify signatures.
@@ -59,7 +59,7 @@ mod tests {
         let made = params.self_signed(&KeyPair::generate().unwrap()).unwrap();
         let when = validity(made.der()).unwrap();
         let seconds = |year, month, day| date_time_ymd(year, month, day).unix_timestamp();
-        assert_eq!(when, Validity { from: seconds(2026, 3, 1), until: seconds(2050, 12, 31) });
+        assert_eq!(when, ValidityPeriod { from: seconds(2026, 3, 1), until: seconds(2050, 12, 31) });
         assert!(names_as_issuer(made.der(), made.der()));
         assert!(!names_as_issuer(made.der(), b"nothing"));
     }

@@ -3,7 +3,7 @@
 use clap::Args;
 use std::error::Error;
 use tortie_apiserver::ApiServerArgs;
-use tortie_store::Config;
+use tortie_store::StoreConfig;
 
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
@@ -17,7 +17,7 @@ pub struct ApiserverCommand {
 
 /// Serves until SIGTERM or SIGINT.
 pub fn run(command: ApiserverCommand) -> Result<(), Box<dyn Error>> {
-    let config = Config::load(&command.args.config)?;
+    let config = StoreConfig::load(&command.args.config)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(std::thread::available_parallelism().map_or(2, |cores| cores.get().min(4)))
         .enable_all()

@@ -5,7 +5,7 @@ use serde_json::Value;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use tortie_ctl::Failure;
+use tortie_ctl::CommandError;
 use tortie_ctl::node::ask;
 
 const LOOK: Duration = Duration::from_millis(500);
@@ -30,7 +30,7 @@ enum BgpCommand {
     Peers {
         /// Output format
         #[arg(short, long, value_name = "FORMAT", value_enum, default_value = "text")]
-        output: Format,
+        output: BgpOutputFormat,
     },
     /// Show every path to every prefix
     ///
@@ -38,19 +38,19 @@ enum BgpCommand {
     Routes {
         /// Output format
         #[arg(short, long, value_name = "FORMAT", value_enum, default_value = "text")]
-        output: Format,
+        output: BgpOutputFormat,
     },
     /// Print a line whenever a session changes its state, until interrupted
     Watch,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Format {
+enum BgpOutputFormat {
     Text,
     Json,
 }
 
-pub fn run(args: &BgpArgs, out: &mut dyn Write) -> Result<(), Failure> {
+pub fn run(args: &BgpArgs, out: &mut dyn Write) -> Result<(), CommandError> {
     match &args.command {
         BgpCommand::Peers { output } => {
             let answer = ask(&args.run_dir, "bgp peers")?;
@@ -69,13 +69,13 @@ const ROUTES: [&str; 7] = ["", "PREFIX", "NEXT HOP", "FROM", "PREFERENCE", "PATH
 
 fn show<const N: usize>(
     out: &mut dyn Write,
-    format: Format,
+    format: BgpOutputFormat,
     answer: &Value,
     part: &str,
     headers: &[&str; N],
     row: fn(&Value) -> [String; N],
-) -> Result<(), Failure> {
-    if format == Format::Json {
+) -> Result<(), CommandError> {
+    if format == BgpOutputFormat::Json {
         return Ok(writeln!(out, "{answer:#}")?);
     }
     let rows: Vec<[String; N]> = answer[part].as_array().into_iter().flatten().map(row).collect();
@@ -140,7 +140,7 @@ fn route(route: &Value) -> [String; 7] {
     ]
 }
 
-fn watch(run_dir: &Path, out: &mut dyn Write) -> Result<(), Failure> {
+fn watch(run_dir: &Path, out: &mut dyn Write) -> Result<(), CommandError> {
     let mut known = std::collections::BTreeMap::new();
     loop {
         let answer = ask(run_dir, "bgp peers")?;

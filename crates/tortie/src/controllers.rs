@@ -3,8 +3,8 @@
 use clap::Args;
 use std::io::Write;
 use std::process::ExitCode;
-use tortie_controllers::{ControllersArgs, Probe, check};
-use tortie_ctl::Failure;
+use tortie_controllers::{ControllersArgs, ProbeKind, check};
+use tortie_ctl::CommandError;
 
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
@@ -24,16 +24,20 @@ pub struct ControllersCommand {
 
 impl ControllersCommand {
     /// Returns the requested probe, if any.
-    pub fn probe(&self) -> Option<Probe> {
+    pub fn probe(&self) -> Option<ProbeKind> {
         match (self.readiness, self.liveness) {
-            (true, _) => Some(Probe::Readiness),
-            (_, true) => Some(Probe::Liveness),
+            (true, _) => Some(ProbeKind::Readiness),
+            (_, true) => Some(ProbeKind::Liveness),
             _ => None,
         }
     }
 }
 
-pub fn answer(command: &ControllersCommand, probe: Probe, out: &mut dyn Write) -> Result<ExitCode, Failure> {
+pub fn answer(
+    command: &ControllersCommand,
+    probe: ProbeKind,
+    out: &mut dyn Write,
+) -> Result<ExitCode, CommandError> {
     match check(&command.args.status_file, probe) {
         Ok(()) => {
             writeln!(out, "Ready")?;
@@ -46,9 +50,9 @@ pub fn answer(command: &ControllersCommand, probe: Probe, out: &mut dyn Write) -
     }
 }
 
-pub fn run(command: ControllersCommand) -> Result<(), Failure> {
+pub fn run(command: ControllersCommand) -> Result<(), CommandError> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime
         .block_on(tortie_controllers::run(command.args))
-        .map_err(|error| Failure::Message(error.to_string()))
+        .map_err(|error| CommandError::Message(error.to_string()))
 }

@@ -5,7 +5,7 @@ use serde_json::Value;
 use std::fs;
 use std::io::Write;
 use std::path::PathBuf;
-use tortie_ctl::Failure;
+use tortie_ctl::CommandError;
 use tortie_model::{Kind, codec, schema};
 
 #[derive(Args, Debug)]
@@ -14,7 +14,7 @@ use tortie_model::{Kind, codec, schema};
   tortie crds --storage | kubectl apply --server-side -f -      for `tortie apiserver`
   tortie crds --admission | kubectl apply -f -                  what goes with them (deploy/webhooks)
   tortie crds --json-schema ippool")]
-pub struct Crds {
+pub struct CrdsArgs {
     /// Print only this kind: its name, its plural or an alias, case-insensitive
     #[arg(value_name = "KIND")]
     kinds: Vec<String>,
@@ -35,7 +35,7 @@ pub struct Crds {
     admission: Option<String>,
 }
 
-pub fn print(args: &Crds, out: &mut dyn Write) -> Result<(), Failure> {
+pub fn print(args: &CrdsArgs, out: &mut dyn Write) -> Result<(), CommandError> {
     let documents = documents(args)?;
     let Some(directory) = &args.output_dir else {
         for document in &documents {
@@ -51,24 +51,24 @@ pub fn print(args: &Crds, out: &mut dyn Write) -> Result<(), Failure> {
     Ok(())
 }
 
-struct Document {
+struct CrdDocument {
     file: String,
     text: String,
 }
 
-fn documents(args: &Crds) -> Result<Vec<Document>, Failure> {
+fn documents(args: &CrdsArgs) -> Result<Vec<CrdDocument>, CommandError> {
     let wanted = args
         .kinds
         .iter()
         .map(|word| {
             Kind::from_word(word)
-                .ok_or_else(|| Failure::Message(format!("resource type '{word}' is not supported")))
+                .ok_or_else(|| CommandError::Message(format!("resource type '{word}' is not supported")))
         })
-        .collect::<Result<Vec<Kind>, Failure>>()?;
+        .collect::<Result<Vec<Kind>, CommandError>>()?;
     let is_wanted = |kind: Kind| wanted.is_empty() || wanted.contains(&kind);
     if args.json_schema {
         let schemas = Kind::ALL.iter().copied().filter(|kind| is_wanted(*kind));
-        let document = |kind: Kind| Document {
+        let document = |kind: Kind| CrdDocument {
             file: format!("{}.json", kind.plural()),
             text: codec::to_json(&schema::json_schema(kind)) + "\n",
         };
@@ -79,7 +79,7 @@ fn documents(args: &Crds) -> Result<Vec<Document>, Failure> {
         let document = |object: &Value| {
             let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
             let file = format!("{}_{}.yaml", text("/metadata/name"), text("/kind").to_lowercase());
-            Document { file, text: format!("---\n{}", codec::to_yaml(object)) }
+            CrdDocument { file, text: format!("---\n{}", codec::to_yaml(object)) }
         };
         return Ok(schema::admission_policies(version).iter().map(document).collect());
     }
@@ -95,12 +95,12 @@ fn documents(args: &Crds) -> Result<Vec<Document>, Failure> {
         let Some(kind) = kind.filter(|kind| is_wanted(*kind)) else { continue };
         found.push(kind);
         let file = format!("{}_{plural}.yaml", text("/spec/group"));
-        documents.push(Document { file, text: format!("---\n{}", codec::to_yaml(&crd)) });
+        documents.push(CrdDocument { file, text: format!("---\n{}", codec::to_yaml(&crd)) });
     }
     match wanted.iter().find(|kind| !found.contains(kind)) {
-        Some(kind) => {
-            Err(Failure::Message(format!("{kind} is not kept as a custom resource: there is no CRD for it")))
-        }
+        Some(kind) => Err(CommandError::Message(format!(
+            "{kind} is not kept as a custom resource: there is no CRD for it"
+        ))),
         None => Ok(documents),
     }
 }
@@ -110,8 +110,8 @@ mod tests {
     use super::*;
     use std::collections::BTreeMap;
 
-    fn crds(kinds: &[&str], json_schema: bool) -> Crds {
-        Crds {
+    fn crds(kinds: &[&str], json_schema: bool) -> CrdsArgs {
+        CrdsArgs {
             kinds: kinds.iter().map(|&k| k.to_owned()).collect(),
             output_dir: None,
             json_schema,
@@ -130,7 +130,7 @@ mod tests {
 
     #[test]
     fn the_storage_of_every_kind_has_a_definition_too() {
-        let args = Crds { storage: true, ..crds(&[], false) };
+        let args = CrdsArgs { storage: true, ..crds(&[], false) };
         let documents = documents(&args).unwrap();
         assert_eq!(documents.len(), super::documents(&crds(&[], false)).unwrap().len());
         assert!(documents.iter().all(|document| document.file.starts_with("crd.projectcalico.org_")));
@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn kinds_without_a_definition_say_so() {
-        let error = |args: Crds| documents(&args).err().unwrap().to_string();
+        let error = |args: CrdsArgs| documents(&args).err().unwrap().to_string();
         assert_eq!(
             error(crds(&["wep"], false)),
             "WorkloadEndpoint is not kept as a custom resource: there is no CRD for it"
@@ -159,12 +159,12 @@ mod tests {
         let head = "# What goes with the kinds where Kubernetes serves them itself, made by `tortie crds --admission v1beta1`. For Kubernetes 1.34\n\
                     # and 1.35, with --feature-gates=MutatingAdmissionPolicy=true and --runtime-config=admissionregistration.k8s.io/v1beta1=true;\n\
                     # from 1.36 on use `tortie crds --admission v1`.\n";
-        let args = Crds { admission: Some("v1beta1".into()), ..crds(&[], false) };
+        let args = CrdsArgs { admission: Some("v1beta1".into()), ..crds(&[], false) };
         is_made("webhooks/10-policies.yaml", head, &args);
     }
 
     /// Compares a manifest with the generated text. `TORTIE_REFRESH=1` writes the file instead.
-    fn is_made(name: &str, head: &str, args: &Crds) {
+    fn is_made(name: &str, head: &str, args: &CrdsArgs) {
         let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy").join(name);
         let made: String = documents(args).unwrap().into_iter().map(|document| document.text).collect();
         let made = format!("{head}{made}");
@@ -246,7 +246,7 @@ mod tests {
     #[test]
     fn files_are_written_one_for_each_kind() {
         let dir = tempfile::tempdir().unwrap();
-        let args = Crds { output_dir: Some(dir.path().join("crds")), ..crds(&["tier"], false) };
+        let args = CrdsArgs { output_dir: Some(dir.path().join("crds")), ..crds(&["tier"], false) };
         let mut out = Vec::new();
         print(&args, &mut out).unwrap();
         assert!(String::from_utf8(out).unwrap().starts_with("Wrote 1 files to "));

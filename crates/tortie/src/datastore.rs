@@ -6,8 +6,10 @@ use std::io::Write as _;
 use std::path::PathBuf;
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
-use tortie_datastore::{self as embedded, AutoCompaction, Listen, Options, Server, TlsFiles};
-use tortie_store::Config;
+use tortie_datastore::{
+    self as embedded, AutoCompaction, ListenAddress, StoreOptions, StoreServer, TlsFiles,
+};
+use tortie_store::StoreConfig;
 
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
@@ -21,7 +23,7 @@ pub struct DatastoreArgs {
     /// Address to listen on: unix:///path, http://127.0.0.1:2379 or, with TLS, https://ADDRESS:2379; may be given
     /// several times
     #[arg(long, value_name = "URL", default_value = "unix:///run/tortie/datastore.sock")]
-    listen: Vec<Listen>,
+    listen: Vec<ListenAddress>,
     /// Server certificate for https:// addresses, in PEM; reloaded when it changes
     #[arg(long, value_name = "FILE", requires = "key_file")]
     cert_file: Option<PathBuf>,
@@ -35,7 +37,7 @@ pub struct DatastoreArgs {
     #[arg(long)]
     allow_plaintext: bool,
     /// Size on disk above which writes are rejected; reads, deletes and compaction still work
-    #[arg(long, value_name = "BYTES", default_value_t = Options::DEFAULT_QUOTA_BYTES)]
+    #[arg(long, value_name = "BYTES", default_value_t = StoreOptions::DEFAULT_QUOTA_BYTES)]
     quota_bytes: u64,
     /// Keep old revisions for this many seconds; 0 keeps them until a client compacts
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
@@ -59,7 +61,7 @@ pub fn run(args: DatastoreArgs) -> Result<(), Box<dyn Error>> {
 async fn serve(args: DatastoreArgs) -> Result<(), Box<dyn Error>> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
-    let mut options = Options::new(args.data_dir, args.listen);
+    let mut options = StoreOptions::new(args.data_dir, args.listen);
     options.quota_bytes = args.quota_bytes;
     options.allow_plaintext = args.allow_plaintext;
     if let (Some(certificate), Some(key)) = (args.cert_file, args.key_file) {
@@ -75,8 +77,8 @@ async fn serve(args: DatastoreArgs) -> Result<(), Box<dyn Error>> {
     if let Some(snapshot) = &args.restore {
         embedded::restore(snapshot, &options.data_dir)?;
     }
-    let server = Server::open(&options)?;
-    let places: Vec<_> = server.local_addrs().iter().map(Listen::to_string).collect();
+    let server = StoreServer::open(&options)?;
+    let places: Vec<_> = server.local_addrs().iter().map(ListenAddress::to_string).collect();
     // Ignore write errors: the daemon also works without a reader of standard output.
     let _ =
         writeln!(std::io::stdout(), "ready: serving {} on {}", options.data_dir.display(), places.join(" "));
@@ -92,9 +94,11 @@ async fn serve(args: DatastoreArgs) -> Result<(), Box<dyn Error>> {
 }
 
 /// Returns the directory of the default socket, which must be created because /run is empty after a boot.
-fn default_socket_dir(listen: &Listen) -> Option<PathBuf> {
+fn default_socket_dir(listen: &ListenAddress) -> Option<PathBuf> {
     match listen {
-        Listen::Unix(path) if path.as_os_str() == Config::DEFAULT_SOCKET => path.parent().map(Into::into),
+        ListenAddress::Unix(path) if path.as_os_str() == StoreConfig::DEFAULT_SOCKET => {
+            path.parent().map(Into::into)
+        }
         _ => None,
     }
 }

@@ -10,9 +10,9 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
-use tortie_ctl::Failure;
+use tortie_ctl::CommandError;
 use tortie_ctl::node::{ask, put};
-use tortie_node::{Health, Level, Part};
+use tortie_node::{ComponentHealth, HealthLevel, NodeHealth};
 
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
@@ -46,7 +46,7 @@ pub struct HealthArgs {
 }
 
 fn duration(text: &str) -> Result<Duration, String> {
-    let parsed = text.parse::<tortie_model::scalar::Duration>().ok().and_then(|duration| duration.to_std());
+    let parsed = text.parse::<tortie_model::scalar::GoDuration>().ok().and_then(|duration| duration.to_std());
     parsed.ok_or_else(|| format!("{text:?} is not a duration like 30s"))
 }
 
@@ -79,9 +79,9 @@ pub fn in_our_words(args: Vec<OsString>) -> Vec<OsString> {
     }
 }
 
-type Check<'a> = (&'static str, Box<dyn Fn() -> Result<(), String> + Sync + Send + 'a>);
+type HealthCheck<'a> = (&'static str, Box<dyn Fn() -> Result<(), String> + Sync + Send + 'a>);
 
-pub fn run(args: &HealthArgs, out: &mut dyn Write) -> Result<ExitCode, Failure> {
+pub fn run(args: &HealthArgs, out: &mut dyn Write) -> Result<ExitCode, CommandError> {
     let checks = checks(args);
     if checks.is_empty() {
         return everything(args, out);
@@ -108,11 +108,11 @@ pub fn run(args: &HealthArgs, out: &mut dyn Write) -> Result<ExitCode, Failure> 
 }
 
 /// Returns the checks that the flags select.
-fn checks(args: &HealthArgs) -> Vec<Check<'_>> {
-    let mut checks: Vec<Check<'_>> = Vec::new();
+fn checks(args: &HealthArgs) -> Vec<HealthCheck<'_>> {
+    let mut checks: Vec<HealthCheck<'_>> = Vec::new();
     for (asked, what, bad) in [
-        (args.felix_live, "live: Felix", Level::NotLive),
-        (args.felix_ready, "ready: Felix", Level::NotReady),
+        (args.felix_live, "live: Felix", HealthLevel::NotLive),
+        (args.felix_ready, "ready: Felix", HealthLevel::NotReady),
     ] {
         if asked {
             checks.push((what, Box::new(move || felix(&args.run_dir, bad))));
@@ -135,7 +135,7 @@ fn checks(args: &HealthArgs) -> Vec<Check<'_>> {
 }
 
 /// Prints a line for each part. The exit status is that of the worst part.
-fn everything(args: &HealthArgs, out: &mut dyn Write) -> Result<ExitCode, Failure> {
+fn everything(args: &HealthArgs, out: &mut dyn Write) -> Result<ExitCode, CommandError> {
     let health = match health(&args.run_dir) {
         Ok(health) => health,
         Err(reason) => {
@@ -143,12 +143,12 @@ fn everything(args: &HealthArgs, out: &mut dyn Write) -> Result<ExitCode, Failur
             return Ok(ExitCode::from(2));
         }
     };
-    for Part { name, level, message } in &health.parts {
+    for ComponentHealth { name, level, message } in &health.parts {
         let word = match level {
-            Level::Ok => "ok",
-            Level::Warning => "warning",
-            Level::NotReady => "NOT READY",
-            Level::NotLive => "NOT LIVE",
+            HealthLevel::Ok => "ok",
+            HealthLevel::Warning => "warning",
+            HealthLevel::NotReady => "NOT READY",
+            HealthLevel::NotLive => "NOT LIVE",
         };
         writeln!(out, "{word:<9}  {name}: {message}")?;
     }
@@ -164,23 +164,23 @@ fn everything(args: &HealthArgs, out: &mut dyn Write) -> Result<ExitCode, Failur
         }
     }
     Ok(ExitCode::from(match health.worst() {
-        Level::Ok | Level::Warning => 0,
-        Level::NotReady => 1,
-        Level::NotLive => 2,
+        HealthLevel::Ok | HealthLevel::Warning => 0,
+        HealthLevel::NotReady => 1,
+        HealthLevel::NotLive => 2,
     }))
 }
 
-fn said<T>(answer: Result<T, Failure>) -> Result<(), String> {
+fn said<T>(answer: Result<T, CommandError>) -> Result<(), String> {
     answer.map(drop).map_err(|failure| failure.to_string())
 }
 
 /// Queries the node over its own socket, which is always enabled, unlike the health port.
-fn health(run_dir: &Path) -> Result<Health, String> {
+fn health(run_dir: &Path) -> Result<NodeHealth, String> {
     let answer = ask(run_dir, "health").map_err(|failure| failure.to_string())?;
     serde_json::from_value(answer).map_err(|error| format!("the node's answer cannot be read: {error}"))
 }
 
-fn felix(run_dir: &Path, bad: Level) -> Result<(), String> {
+fn felix(run_dir: &Path, bad: HealthLevel) -> Result<(), String> {
     let health = health(run_dir)?;
     let reasons: Vec<String> = health
         .parts

@@ -4,8 +4,8 @@ use clap::Args;
 use std::error::Error;
 use std::path::PathBuf;
 use tortie_compute::cluster_interests;
-use tortie_hub::{DEFAULT_FILE, Settings};
-use tortie_store::Config;
+use tortie_hub::{DEFAULT_FILE, HubSettings};
+use tortie_store::StoreConfig;
 use tortie_store::config::settings_file;
 
 #[derive(Args, Debug)]
@@ -18,7 +18,7 @@ pub struct HubArgs {
     #[arg(short = 'c', long, value_name = "FILE", default_value = DEFAULT_FILE)]
     config_file: PathBuf,
     /// Configuration file for the datastore connection, as for calicoctl
-    #[arg(long, value_name = "FILE", default_value = Config::DEFAULT_FILE)]
+    #[arg(long, value_name = "FILE", default_value = StoreConfig::DEFAULT_FILE)]
     config: PathBuf,
 }
 
@@ -29,8 +29,8 @@ pub fn run(args: &HubArgs) -> Result<(), Box<dyn Error>> {
     let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
         Some((name.into_string().ok()?, value.into_string().ok()?))
     };
-    let settings = Settings::read(std::env::vars_os().filter_map(text), file)?;
-    let config = Config::load(&args.config)?;
+    let settings = HubSettings::read(std::env::vars_os().filter_map(text), file)?;
+    let config = StoreConfig::load(&args.config)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(std::thread::available_parallelism().map_or(2, |cores| cores.get().min(4)))
         .enable_all()

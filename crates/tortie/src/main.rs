@@ -20,16 +20,16 @@ mod webhooks;
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
-use logging::Logging;
+use logging::DaemonLogging;
 use std::ffi::OsString;
 use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
-use tortie_cni::Plugin;
-use tortie_ctl::analyze::{Analyze, analyze};
-use tortie_ctl::policy::{Diff, Explain, diff, explain};
-use tortie_ctl::{Cli, Failure, release};
+use tortie_cni::CniPlugin;
+use tortie_ctl::analyze::{AnalyzeArgs, analyze};
+use tortie_ctl::policy::{DiffArgs, ExplainArgs, diff, explain};
+use tortie_ctl::{Cli, CommandError, release};
 use tortie_store::printable::escape_line_controls;
 
 /// Calico networking in one binary: the same API, datastore and command line as Calico
@@ -46,19 +46,19 @@ use tortie_store::printable::escape_line_controls;
   tortie analyze                                          what is likely a mistake?
   calicoctl get nodes -o wide                             the same as: tortie ctl get nodes -o wide"
 )]
-struct Tortie {
+struct TortieCli {
     /// Print the version
     #[arg(short = 'V', long, action = clap::ArgAction::Version)]
     version: (),
     #[command(subcommand)]
-    command: Part,
+    command: TortieCommand,
 }
 
 // `defer`: clap builds the options of only the selected subcommand. The code that builds all of them is large and would
 // stay in a daemon's memory. The descriptions of subcommands are therefore here and not with their options.
 #[derive(Debug, Subcommand)]
 #[command(defer = true)]
-enum Part {
+enum TortieCommand {
     /// calicoctl: manage resources in the datastore
     Ctl(Box<Cli>),
     /// Run the embedded datastore: an etcd v3 server for clusters on one machine
@@ -122,7 +122,7 @@ enum Part {
     /// flow, with its addresses after service resolution.
     ///
     /// Exit status: 0 if the traffic is allowed, 1 if it is denied, 2 if the question cannot be answered.
-    Explain(Box<Explain>),
+    Explain(Box<ExplainArgs>),
     /// Show which traffic would be newly allowed or denied if resources were applied or deleted
     ///
     /// Writes nothing. For every pair of endpoints, compares the verdicts of policies and profiles at both ends for the
@@ -131,7 +131,7 @@ enum Part {
     /// mentioned.
     ///
     /// Exit status, as for diff(1): 0 if nothing changes, 1 if something does, 2 on errors.
-    Diff(Box<Diff>),
+    Diff(Box<DiffArgs>),
     /// Find likely mistakes in the cluster's configuration
     ///
     /// Finds policies and rules that match nothing or are never reached, tiers that hide later tiers, missing profiles,
@@ -140,7 +140,7 @@ enum Part {
     /// nothing.
     ///
     /// Exit status: 0 if nothing was found, 1 if something was, 2 if the check failed.
-    Analyze(Box<Analyze>),
+    Analyze(Box<AnalyzeArgs>),
     /// Show policy activity in this host's kernel: rule counters, and verdicts as they happen
     Policy(policy::PolicyArgs),
     /// Show the BGP sessions and routes of this host's node
@@ -166,7 +166,7 @@ enum Part {
     ///
     /// Kinds that are not custom resources in Kubernetes (Node, Profile, WorkloadEndpoint, LiveMigration) have a schema
     /// but no CRD.
-    Crds(crds::Crds),
+    Crds(crds::CrdsArgs),
     /// Print a completion script for a shell
     #[command(after_help = "Example:
   tortie completion bash > /etc/bash_completion.d/tortie")]
@@ -189,9 +189,9 @@ fn main() -> ExitCode {
     let args: Vec<OsString> = health::in_our_words(std::env::args_os().collect());
     let result = match called_as(&args) {
         // The CNI plugin comes first, without any other setup, since a container runtime waits for it.
-        Name::Plugin(plugin) => return tortie_cni::run(plugin, env!("CARGO_PKG_VERSION")),
-        Name::Ctl(name) => parse(Cli::command().name(name), &args, |cli: Cli| run_ctl(&cli).map(done)),
-        Name::Tortie => parse(Tortie::command(), &args, |tortie: Tortie| run(tortie.command)),
+        FrontEnd::Plugin(plugin) => return tortie_cni::run(plugin, env!("CARGO_PKG_VERSION")),
+        FrontEnd::Ctl(name) => parse(Cli::command().name(name), &args, |cli: Cli| run_ctl(&cli).map(done)),
+        FrontEnd::Tortie => parse(TortieCli::command(), &args, |tortie: TortieCli| run(tortie.command)),
     };
     match result {
         Ok(code) => code,
@@ -217,23 +217,25 @@ fn trouble(args: &[OsString]) -> ExitCode {
     }
 }
 
-enum Name {
+enum FrontEnd {
     Ctl(&'static str),
-    Plugin(Plugin),
+    Plugin(CniPlugin),
     Tortie,
 }
 
 /// Returns the front end that the program name selects.
-fn called_as(args: &[OsString]) -> Name {
+fn called_as(args: &[OsString]) -> FrontEnd {
     let name = args.first().and_then(|path| Path::new(path).file_name()).and_then(|name| name.to_str());
     match name {
-        Some("calicoctl") => Name::Ctl("calicoctl"),
-        Some("kubectl-calico") => Name::Ctl("kubectl-calico"),
-        Some("calico") => Name::Plugin(Plugin::Calico),
-        Some("calico-ipam") => Name::Plugin(Plugin::CalicoIpam),
+        Some("calicoctl") => FrontEnd::Ctl("calicoctl"),
+        Some("kubectl-calico") => FrontEnd::Ctl("kubectl-calico"),
+        Some("calico") => FrontEnd::Plugin(CniPlugin::Calico),
+        Some("calico-ipam") => FrontEnd::Plugin(CniPlugin::CalicoIpam),
         // A container runtime runs the binary itself as a plugin.
-        _ if args.len() == 1 && std::env::var_os("CNI_COMMAND").is_some() => Name::Plugin(Plugin::Calico),
-        _ => Name::Tortie,
+        _ if args.len() == 1 && std::env::var_os("CNI_COMMAND").is_some() => {
+            FrontEnd::Plugin(CniPlugin::Calico)
+        }
+        _ => FrontEnd::Tortie,
     }
 }
 
@@ -242,29 +244,29 @@ fn called_as(args: &[OsString]) -> Name {
 fn parse<T: FromArgMatches>(
     mut command: clap::Command,
     args: &[OsString],
-    run: impl FnOnce(T) -> Result<ExitCode, Failure>,
-) -> Result<ExitCode, Failure> {
+    run: impl FnOnce(T) -> Result<ExitCode, CommandError>,
+) -> Result<ExitCode, CommandError> {
     match command.try_get_matches_from_mut(args).and_then(|matches| T::from_arg_matches(&matches)) {
         Ok(parsed) => run(parsed),
         Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
             Ok(done(error.print()?))
         }
-        Err(error) => Err(Failure::Message(error.to_string().trim_end().to_owned())),
+        Err(error) => Err(CommandError::Message(error.to_string().trim_end().to_owned())),
     }
 }
 
-fn run(part: Part) -> Result<ExitCode, Failure> {
+fn run(part: TortieCommand) -> Result<ExitCode, CommandError> {
     let mut out = std::io::stdout();
     match part {
-        Part::Explain(args) => {
+        TortieCommand::Explain(args) => {
             let allowed = block_on(&args.global.log_level, explain(&args, &mut out))?;
             return Ok(ExitCode::from(u8::from(!allowed)));
         }
-        Part::Diff(args) => {
+        TortieCommand::Diff(args) => {
             let changes = block_on(&args.global.log_level, diff(&args, &mut out))?;
             return Ok(ExitCode::from(u8::from(changes)));
         }
-        Part::Analyze(args) => {
+        TortieCommand::Analyze(args) => {
             let found = block_on(&args.global.log_level, async {
                 // Ignore errors: without the interfaces, the datastore contents can still be analyzed.
                 let interfaces =
@@ -273,57 +275,60 @@ fn run(part: Part) -> Result<ExitCode, Failure> {
             })?;
             return Ok(ExitCode::from(u8::from(found)));
         }
-        Part::Health(args) => return health::run(&args, &mut out),
-        Part::Controllers(command) => match command.probe() {
+        TortieCommand::Health(args) => return health::run(&args, &mut out),
+        TortieCommand::Controllers(command) => match command.probe() {
             Some(probe) => return controllers::answer(&command, probe, &mut out),
             None => {
-                Logging::start();
+                DaemonLogging::start();
                 controllers::run(command)
             }
         },
-        Part::Ctl(cli) => run_ctl(&cli),
-        Part::Datastore(args) => {
+        TortieCommand::Ctl(cli) => run_ctl(&cli),
+        TortieCommand::Datastore(args) => {
             tortie_process::end_with_supervisor()?;
-            Logging::start();
-            datastore::run(args).map_err(|error| Failure::Message(error.to_string()))
+            DaemonLogging::start();
+            datastore::run(args).map_err(|error| CommandError::Message(error.to_string()))
         }
-        Part::Node(args) => {
+        TortieCommand::Node(args) => {
             tortie_process::share_heaps();
             tortie_process::end_with_supervisor()?;
-            let logs = Logging::start();
-            node::run(args, Arc::new(logs), &mut out).map_err(|error| Failure::Message(error.to_string()))
+            let logs = DaemonLogging::start();
+            node::run(args, Arc::new(logs), &mut out)
+                .map_err(|error| CommandError::Message(error.to_string()))
         }
-        Part::Hub(args) => {
+        TortieCommand::Hub(args) => {
             tortie_process::end_with_supervisor()?;
-            Logging::start();
-            hub::run(&args).map_err(|error| Failure::Message(error.to_string()))
+            DaemonLogging::start();
+            hub::run(&args).map_err(|error| CommandError::Message(error.to_string()))
         }
-        Part::Apiserver(command) => {
-            Logging::start();
-            apiserver::run(command).map_err(|error| Failure::Message(error.to_string()))
+        TortieCommand::Apiserver(command) => {
+            DaemonLogging::start();
+            apiserver::run(command).map_err(|error| CommandError::Message(error.to_string()))
         }
-        Part::Webhooks(command) => {
-            Logging::start();
-            webhooks::run(command).map_err(|error| Failure::Message(error.to_string()))
+        TortieCommand::Webhooks(command) => {
+            DaemonLogging::start();
+            webhooks::run(command).map_err(|error| CommandError::Message(error.to_string()))
         }
-        Part::Up(args) => up::up(args, &mut out),
-        Part::Supervise(args) => up::supervise(&args),
-        Part::Down(args) => up::down(&args, &mut out),
-        Part::Lab(args) => {
-            tortie_lab::run(args, &mut out).map_err(|error| Failure::Message(error.to_string()))
+        TortieCommand::Up(args) => up::up(args, &mut out),
+        TortieCommand::Supervise(args) => up::supervise(&args),
+        TortieCommand::Down(args) => up::down(&args, &mut out),
+        TortieCommand::Lab(args) => {
+            tortie_lab::run(args, &mut out).map_err(|error| CommandError::Message(error.to_string()))
         }
-        Part::Policy(args) => policy::run(&args, &mut out),
-        Part::Bgp(args) => bgp::run(&args, &mut out),
-        Part::Settings(args) => settings::run(&args, &mut out),
-        Part::Replay { file } => {
-            Logging::start();
+        TortieCommand::Policy(args) => policy::run(&args, &mut out),
+        TortieCommand::Bgp(args) => bgp::run(&args, &mut out),
+        TortieCommand::Settings(args) => settings::run(&args, &mut out),
+        TortieCommand::Replay { file } => {
+            DaemonLogging::start();
             tortie_node::replay(&file, &mut std::io::BufWriter::new(out))
-                .map_err(|error| Failure::Message(error.to_string()))
+                .map_err(|error| CommandError::Message(error.to_string()))
         }
-        Part::Crds(args) => crds::print(&args, &mut out),
-        Part::Completion { shell } => tortie_ctl::completion(shell, Tortie::command(), "tortie", &mut out),
-        Part::Man { directory } => man::write(&directory, &mut out),
-        Part::Version => {
+        TortieCommand::Crds(args) => crds::print(&args, &mut out),
+        TortieCommand::Completion { shell } => {
+            tortie_ctl::completion(shell, TortieCli::command(), "tortie", &mut out)
+        }
+        TortieCommand::Man { directory } => man::write(&directory, &mut out),
+        TortieCommand::Version => {
             writeln!(out, "tortie {}", env!("CARGO_PKG_VERSION"))?;
             writeln!(out, "Calico API:        {}", release::API_LEVEL)?;
             writeln!(out, "Git commit:        {}", release::GIT_COMMIT)?;
@@ -333,12 +338,15 @@ fn run(part: Part) -> Result<ExitCode, Failure> {
     .map(done)
 }
 
-fn run_ctl(cli: &Cli) -> Result<(), Failure> {
+fn run_ctl(cli: &Cli) -> Result<(), CommandError> {
     block_on(&cli.global.log_level, tortie_ctl::run(cli, &mut std::io::stdout()))
 }
 
-fn block_on<T>(log_level: &str, command: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
-    let filter = tortie_ctl::log_filter(log_level).map_err(Failure::Message)?;
+fn block_on<T>(
+    log_level: &str,
+    command: impl Future<Output = Result<T, CommandError>>,
+) -> Result<T, CommandError> {
+    let filter = tortie_ctl::log_filter(log_level).map_err(CommandError::Message)?;
     tracing_subscriber::fmt().with_max_level(filter).with_writer(std::io::stderr).init();
     // One thread is enough: a command waits for one response at a time.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -351,13 +359,13 @@ mod tests {
 
     #[test]
     fn the_tree_is_well_formed() {
-        Tortie::command().debug_assert();
+        TortieCli::command().debug_assert();
     }
 
     #[test]
     fn the_usual_flags_print_the_version() {
         for flag in ["--version", "-V"] {
-            let error = Tortie::command().try_get_matches_from(["tortie", flag]).unwrap_err();
+            let error = TortieCli::command().try_get_matches_from(["tortie", flag]).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::DisplayVersion);
             assert_eq!(error.to_string(), format!("tortie {}\n", env!("CARGO_PKG_VERSION")));
         }
@@ -366,9 +374,9 @@ mod tests {
     #[test]
     fn the_name_picks_the_front_end() {
         let name = |path: &str| match called_as(&[OsString::from(path)]) {
-            Name::Ctl(name) => name,
-            Name::Plugin(plugin) => plugin.name(),
-            Name::Tortie => "tortie",
+            FrontEnd::Ctl(name) => name,
+            FrontEnd::Plugin(plugin) => plugin.name(),
+            FrontEnd::Tortie => "tortie",
         };
         assert_eq!(name("/opt/cni/bin/calico"), "calico");
         assert_eq!(name("calico-ipam"), "calico-ipam");

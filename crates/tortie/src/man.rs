@@ -1,19 +1,19 @@
 //! `tortie man DIR`: writes a man page for each command, generated from the help texts.
 
-use crate::Tortie;
+use crate::TortieCli;
 use clap::{Command, CommandFactory};
 use clap_mangen::Man;
 use std::io::Write;
 use std::path::Path;
-use tortie_ctl::{Cli, Failure};
+use tortie_ctl::{Cli, CommandError};
 
 /// Writes `tortie.1`, `tortie-lab.1`, `tortie-lab-up.1`, ..., and the same for `calicoctl`.
-pub fn write(directory: &Path, out: &mut dyn Write) -> Result<(), Failure> {
-    let at = |error: std::io::Error| Failure::at(directory, &error);
+pub fn write(directory: &Path, out: &mut dyn Write) -> Result<(), CommandError> {
+    let at = |error: std::io::Error| CommandError::at(directory, &error);
     std::fs::create_dir_all(directory).map_err(at)?;
     let mut written = 0;
     // `tortie ctl` is calicoctl, which has its own pages.
-    let tortie = Tortie::command().mut_subcommand("ctl", |ctl| ctl.hide(true));
+    let tortie = TortieCli::command().mut_subcommand("ctl", |ctl| ctl.hide(true));
     for mut command in [tortie, Cli::command()] {
         command.build();
         let name = command.get_name().to_owned();

@@ -5,7 +5,7 @@ use std::error::Error;
 use std::io::Write;
 use std::sync::Arc;
 use std::time::Duration;
-use tortie_node::{LivePods, Logs, NodeArgs, PolicyHandover};
+use tortie_node::{LivePodHandling, LogControl, NodeArgs, PolicyHandover};
 
 /// Time that a stopping daemon waits for requests in progress.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -37,13 +37,17 @@ pub struct NodeCommand {
     purge: bool,
 }
 
-pub fn run(command: NodeCommand, logs: Arc<dyn Logs>, out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
+pub fn run(
+    command: NodeCommand,
+    logs: Arc<dyn LogControl>,
+    out: &mut dyn Write,
+) -> Result<(), Box<dyn Error>> {
     let mut args = command.node;
     args.install_cni = command.install_cni;
     // Several threads also on a small machine, since some tasks block on the kernel or the disk.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build()?;
     if command.leave {
-        let pods = if command.purge { LivePods::CutOff } else { LivePods::Kept };
+        let pods = if command.purge { LivePodHandling::CutOff } else { LivePodHandling::Kept };
         let handover = match command.now {
             true => PolicyHandover::Now,
             false => PolicyHandover::ToFelix(Duration::from_secs(command.felix_timeout)),
@@ -51,7 +55,7 @@ pub fn run(command: NodeCommand, logs: Arc<dyn Logs>, out: &mut dyn Write) -> Re
         for line in runtime.block_on(tortie_node::leave(&args, pods, handover))? {
             writeln!(out, "{line}")?;
         }
-        if pods == LivePods::Kept {
+        if pods == LivePodHandling::Kept {
             writeln!(out, "kept: interfaces, addresses and routes of containers")?;
         }
         writeln!(out, "this host is no node any more")?;

@@ -3,7 +3,7 @@
 use clap::Args;
 use std::error::Error;
 use tortie_apiserver::WebhooksArgs;
-use tortie_store::Config;
+use tortie_store::StoreConfig;
 
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
@@ -16,7 +16,7 @@ pub struct WebhooksCommand {
 
 /// Serves until SIGTERM or SIGINT.
 pub fn run(command: WebhooksCommand) -> Result<(), Box<dyn Error>> {
-    let config = Config::load(&command.args.config)?;
+    let config = StoreConfig::load(&command.args.config)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     Ok(runtime.block_on(tortie_apiserver::run_webhooks(config, command.args))?)
 }

@@ -20,13 +20,13 @@ use tortie_etcd_proto::etcdserverpb::request_op::Request;
 use tortie_etcd_proto::etcdserverpb::watch_client::WatchClient;
 use tortie_etcd_proto::etcdserverpb::watch_request::RequestUnion;
 use tortie_etcd_proto::etcdserverpb::*;
-use tortie_testkit::{Datastore, HalfSent, resident};
+use tortie_testkit::{DatastoreProcess, StalledRequestBody, resident};
 
 const MAX_RESIDENT: u64 = 300 << 20;
 const MAX_P99: Duration = Duration::from_millis(50);
 
 #[derive(Clone, Copy, Debug)]
-enum Attack {
+enum AttackKind {
     UnreadWatches,
     UnreadLists,
     HugeTransactions,
@@ -37,15 +37,15 @@ enum Attack {
     LargeDeletes,
 }
 
-const ATTACKS: [Attack; 8] = [
-    Attack::UnreadWatches,
-    Attack::UnreadLists,
-    Attack::HugeTransactions,
-    Attack::ManyWrites,
-    Attack::IdleConnections,
-    Attack::HalfSentRequests,
-    Attack::ManyLeases,
-    Attack::LargeDeletes,
+const ATTACKS: [AttackKind; 8] = [
+    AttackKind::UnreadWatches,
+    AttackKind::UnreadLists,
+    AttackKind::HugeTransactions,
+    AttackKind::ManyWrites,
+    AttackKind::IdleConnections,
+    AttackKind::HalfSentRequests,
+    AttackKind::ManyLeases,
+    AttackKind::LargeDeletes,
 ];
 
 async fn connect(url: &str) -> Channel {
@@ -87,9 +87,9 @@ fn many_writes() -> TxnRequest {
     TxnRequest { compare: vec![never], success: vec![ops('d'), ops('p')], failure: vec![] }
 }
 
-async fn run(attack: Attack, url: String) {
+async fn run(attack: AttackKind, url: String) {
     match attack {
-        Attack::UnreadWatches => {
+        AttackKind::UnreadWatches => {
             let create = WatchCreateRequest {
                 key: "/".into(),
                 range_end: "0".into(),
@@ -104,12 +104,12 @@ async fn run(attack: Attack, url: String) {
             std::future::pending::<()>().await;
             drop(responses);
         }
-        Attack::UnreadLists => loop {
+        AttackKind::UnreadLists => loop {
             // Requested, but read only as far as the connection buffers by itself.
             let mut kv = KvClient::new(connect(&url).await).max_decoding_message_size(usize::MAX);
             let _ = tokio::time::timeout(Duration::from_millis(300), kv.range(everything())).await;
         },
-        Attack::HugeTransactions => {
+        AttackKind::HugeTransactions => {
             let mut kv = KvClient::new(connect(&url).await).max_decoding_message_size(usize::MAX);
             let lists = vec![op(Request::RequestRange(everything())); 100];
             loop {
@@ -117,13 +117,13 @@ async fn run(attack: Attack, url: String) {
                 assert!(refused.is_err());
             }
         }
-        Attack::ManyWrites => {
+        AttackKind::ManyWrites => {
             let mut kv = KvClient::new(connect(&url).await);
             loop {
                 kv.txn(many_writes()).await.unwrap();
             }
         }
-        Attack::IdleConnections => {
+        AttackKind::IdleConnections => {
             let address = url.strip_prefix("http://").unwrap();
             let mut idle = Vec::new();
             for _ in 0..60 {
@@ -132,7 +132,7 @@ async fn run(attack: Attack, url: String) {
             std::future::pending::<()>().await;
             drop(idle);
         }
-        Attack::HalfSentRequests => {
+        AttackKind::HalfSentRequests => {
             let channel = connect(&url).await;
             let part = Bytes::from(vec![0; 1 << 20]);
             let mut begun = JoinSet::new();
@@ -141,7 +141,7 @@ async fn run(attack: Attack, url: String) {
             }
             begun.join_next().await;
         }
-        Attack::ManyLeases => {
+        AttackKind::ManyLeases => {
             let mut leases = LeaseClient::new(connect(&url).await);
             loop {
                 let granted = leases.lease_grant(LeaseGrantRequest { ttl: 3600, id: 0 }).await;
@@ -150,7 +150,7 @@ async fn run(attack: Attack, url: String) {
                 );
             }
         }
-        Attack::LargeDeletes => {
+        AttackKind::LargeDeletes => {
             let mut kv = KvClient::new(connect(&url).await);
             let delete = DeleteRangeRequest { key: "/".into(), range_end: "0".into(), prev_kv: true };
             loop {
@@ -168,7 +168,7 @@ async fn half_sent(mut channel: Channel, part: Bytes) {
             .uri("/etcdserverpb.KV/Put")
             .header("content-type", "application/grpc")
             .header("te", "trailers")
-            .body(Body::new(HalfSent::new(3 << 19, part.clone())))
+            .body(Body::new(StalledRequestBody::new(3 << 19, part.clone())))
             .unwrap();
         std::future::poll_fn(|context| channel.poll_ready(context)).await.unwrap();
         channel.call(request).await.unwrap();
@@ -202,7 +202,7 @@ async fn serve_under_every_attack(attackers_place: &Handle) {
     println!("TORTIE_SEED={seed}");
     let mut rng = StdRng::seed_from_u64(seed);
     let dir = TempDir::new().unwrap();
-    let server = Datastore::start(
+    let server = DatastoreProcess::start(
         env!("CARGO_BIN_EXE_tortie"),
         dir.path(),
         &["http://127.0.0.1:0"],

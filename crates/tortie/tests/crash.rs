@@ -19,32 +19,32 @@ use tortie_etcd_proto::etcdserverpb::watch_client::WatchClient;
 use tortie_etcd_proto::etcdserverpb::watch_request::RequestUnion;
 use tortie_etcd_proto::etcdserverpb::*;
 use tortie_etcd_proto::mvccpb::{Event, KeyValue};
-use tortie_testkit::Datastore;
+use tortie_testkit::DatastoreProcess;
 
 const TORTIE: &str = env!("CARGO_BIN_EXE_tortie");
 
 /// Starts the embedded datastore on a free port.
-fn start(dir: &Path, more: &[&str]) -> Datastore {
-    Datastore::start(TORTIE, dir, &["http://127.0.0.1:0"], more)
+fn start(dir: &Path, more: &[&str]) -> DatastoreProcess {
+    DatastoreProcess::start(TORTIE, dir, &["http://127.0.0.1:0"], more)
 }
 
 const WRITERS: usize = 8;
 
 /// Progress of one writer, which writes 1, 2, 3, ... to its two keys, each pair in one transaction.
 #[derive(Clone, Copy, Debug, Default)]
-struct Progress {
+struct WriterProgress {
     acknowledged: i64,
     attempted: i64,
 }
 
 /// State of the watcher across all rounds.
 #[derive(Default)]
-struct Observed {
+struct WatcherState {
     revision: AtomicI64,
     counters: Mutex<HashMap<Bytes, i64>>,
 }
 
-impl Observed {
+impl WatcherState {
     fn take(&self, event: &Event) {
         let kv = event.kv.as_ref().unwrap();
         let mut counters = self.counters.lock().unwrap();
@@ -67,7 +67,7 @@ async fn connect(url: &str) -> Channel {
 }
 
 /// Writes until the server is gone.
-async fn write(channel: Channel, writer: usize, progress: Arc<Mutex<Vec<Progress>>>) {
+async fn write(channel: Channel, writer: usize, progress: Arc<Mutex<Vec<WriterProgress>>>) {
     let mut kv = KvClient::new(channel);
     loop {
         let counter = progress.lock().unwrap()[writer].acknowledged + 1;
@@ -87,7 +87,7 @@ async fn write(channel: Channel, writer: usize, progress: Arc<Mutex<Vec<Progress
 }
 
 /// Watches from the revision after the last one seen until the server is gone.
-async fn watch(channel: Channel, seen: Arc<Observed>) {
+async fn watch(channel: Channel, seen: Arc<WatcherState>) {
     let create = WatchCreateRequest {
         key: "/writer/".into(),
         range_end: "/writer0".into(),
@@ -109,7 +109,7 @@ async fn watch(channel: Channel, seen: Arc<Observed>) {
 }
 
 /// Periodically compacts the revisions that the watcher has seen.
-async fn compact(channel: Channel, seen: Arc<Observed>) {
+async fn compact(channel: Channel, seen: Arc<WatcherState>) {
     let mut kv = KvClient::new(channel);
     loop {
         tokio::time::sleep(Duration::from_millis(30)).await;
@@ -121,7 +121,7 @@ async fn compact(channel: Channel, seen: Arc<Observed>) {
     }
 }
 
-async fn verify(channel: Channel, progress: &mut [Progress], seen: &Observed) -> i64 {
+async fn verify(channel: Channel, progress: &mut [WriterProgress], seen: &WatcherState) -> i64 {
     let request = RangeRequest { key: "/writer/".into(), range_end: "/writer0".into(), ..Default::default() };
     let response = KvClient::new(channel)
         .max_decoding_message_size(usize::MAX)
@@ -156,8 +156,8 @@ async fn nothing_acknowledged_is_lost_to_kill_9() {
     println!("TORTIE_SEED={seed}");
     let mut rng = StdRng::seed_from_u64(seed);
     let dir = TempDir::new().unwrap();
-    let progress = Arc::new(Mutex::new(vec![Progress::default(); WRITERS]));
-    let seen = Arc::new(Observed::default());
+    let progress = Arc::new(Mutex::new(vec![WriterProgress::default(); WRITERS]));
+    let seen = Arc::new(WatcherState::default());
     seen.revision.store(1, Ordering::Relaxed);
     for _ in 0..rounds {
         let server = start(dir.path(), &["--keep-history", "0"]);

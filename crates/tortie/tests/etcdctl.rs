@@ -6,13 +6,13 @@ use std::io::{BufRead, BufReader, Lines, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use tempfile::TempDir;
-use tortie_testkit::Datastore;
+use tortie_testkit::DatastoreProcess;
 
 const TORTIE: &str = env!("CARGO_BIN_EXE_tortie");
 
 /// Starts the embedded datastore on a free port.
-fn start(dir: &Path, more: &[&str]) -> Datastore {
-    Datastore::start(TORTIE, dir, &["http://127.0.0.1:0"], more)
+fn start(dir: &Path, more: &[&str]) -> DatastoreProcess {
+    DatastoreProcess::start(TORTIE, dir, &["http://127.0.0.1:0"], more)
 }
 
 struct Etcdctl {
@@ -50,16 +50,16 @@ impl Etcdctl {
 }
 
 /// A command that runs until it is dropped.
-struct Running {
+struct RunningCommand {
     child: Child,
     lines: Lines<BufReader<ChildStdout>>,
 }
 
-impl Running {
-    fn start(mut command: Command) -> Running {
+impl RunningCommand {
+    fn start(mut command: Command) -> RunningCommand {
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        Running { child, lines }
+        RunningCommand { child, lines }
     }
 
     fn lines(&mut self, count: usize) -> Vec<String> {
@@ -67,7 +67,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningCommand {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -75,7 +75,7 @@ impl Drop for Running {
 }
 
 /// Starts a datastore and returns it with an etcdctl for it.
-fn store(dir: &Path) -> (Datastore, Etcdctl) {
+fn store(dir: &Path) -> (DatastoreProcess, Etcdctl) {
     let server = start(dir, &[]);
     let endpoint = server.url().to_owned();
     (server, Etcdctl { endpoint })
@@ -138,7 +138,7 @@ fn watches_tell_the_past_and_the_present() {
     etcdctl.run(&["put", "/w/a", "1"]);
     etcdctl.run(&["put", "/w/a", "2"]);
     let past = ["watch", "/w/", "--prefix", "--rev", "2", "--prev-kv"];
-    let mut watch = Running::start(etcdctl.command(&past));
+    let mut watch = RunningCommand::start(etcdctl.command(&past));
     assert_eq!(watch.lines(8), ["PUT", "/w/a", "1", "PUT", "/w/a", "1", "/w/a", "2"]);
     etcdctl.run(&["put", "/other", "x"]);
     etcdctl.run(&["del", "/w/a"]);
@@ -174,7 +174,7 @@ fn a_short_lease_takes_its_key_along() {
     let granted = etcdctl.run(&["lease", "grant", "1"]);
     let id = granted.split_whitespace().nth(1).unwrap();
     etcdctl.run(&["put", "held", "x", "--lease", id]);
-    let mut watch = Running::start(etcdctl.command(&["watch", "held", "--rev", "2"]));
+    let mut watch = RunningCommand::start(etcdctl.command(&["watch", "held", "--rev", "2"]));
     assert_eq!(watch.lines(6), ["PUT", "held", "x", "DELETE", "held", ""]);
 }
 
@@ -263,7 +263,8 @@ fn a_snapshot_can_be_restored() {
 fn it_works_over_the_socket_too() {
     let dir = TempDir::new().unwrap();
     let endpoint = format!("unix://{}", dir.path().join("datastore.sock").display());
-    let _server = Datastore::start(TORTIE, &dir.path().join("data"), &["http://127.0.0.1:0", &endpoint], &[]);
+    let _server =
+        DatastoreProcess::start(TORTIE, &dir.path().join("data"), &["http://127.0.0.1:0", &endpoint], &[]);
     let etcdctl = Etcdctl { endpoint };
     assert_eq!(etcdctl.run(&["put", "k", "v"]), "OK\n");
     assert_eq!(etcdctl.run(&["get", "k"]), "k\nv\n");
@@ -271,20 +272,20 @@ fn it_works_over_the_socket_too() {
 }
 
 /// A certificate authority and the certificates that it has signed, as files.
-struct Certificates {
+struct EtcdCertificates {
     dir: TempDir,
     ca: rcgen::Issuer<'static, rcgen::KeyPair>,
 }
 
-impl Certificates {
-    fn new() -> Certificates {
+impl EtcdCertificates {
+    fn new() -> EtcdCertificates {
         let dir = TempDir::new().unwrap();
         let mut parameters = rcgen::CertificateParams::new(Vec::new()).unwrap();
         parameters.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
         let key = rcgen::KeyPair::generate().unwrap();
         let certificate = parameters.self_signed(&key).unwrap();
         std::fs::write(dir.path().join("ca.pem"), certificate.pem()).unwrap();
-        Certificates { dir, ca: rcgen::Issuer::new(parameters, key) }
+        EtcdCertificates { dir, ca: rcgen::Issuer::new(parameters, key) }
     }
 
     fn path(&self, name: &str) -> String {
@@ -323,13 +324,14 @@ fn with<'a>(first: &'a [String], rest: &[&'a str]) -> Vec<&'a str> {
 
 #[test]
 fn tls_is_for_clients_with_a_certificate_and_renewed_without_a_restart() {
-    let (dir, certificates, strangers) = (TempDir::new().unwrap(), Certificates::new(), Certificates::new());
+    let (dir, certificates, strangers) =
+        (TempDir::new().unwrap(), EtcdCertificates::new(), EtcdCertificates::new());
     certificates.sign("server", "server", 1);
     certificates.sign("client", "client", 2);
     strangers.sign("client", "client", 2);
     let mut options = certificates.server();
     options.extend(["--trusted-ca-file".to_owned(), certificates.path("ca.pem")]);
-    let server = Datastore::start(TORTIE, dir.path(), &["https://127.0.0.1:0"], &with(&options, &[]));
+    let server = DatastoreProcess::start(TORTIE, dir.path(), &["https://127.0.0.1:0"], &with(&options, &[]));
     let etcdctl = Etcdctl { endpoint: server.endpoints[0].clone() };
     let client = certificates.client("client");
     assert_eq!(etcdctl.run(&with(&client, &["put", "k", "v"])), "OK\n");
@@ -394,7 +396,7 @@ fn other_machines_are_served_in_plaintext_only_when_asked_for() {
     let error = refused(&["--listen", "https://127.0.0.1:0", "--cert-file", &bad, "--key-file", &bad]);
     assert!(error.contains("bad.pem"), "{error}");
     let data = dir.path().join("other");
-    let server = Datastore::start(TORTIE, &data, &["http://0.0.0.0:0"], &["--allow-plaintext"]);
+    let server = DatastoreProcess::start(TORTIE, &data, &["http://0.0.0.0:0"], &["--allow-plaintext"]);
     assert_eq!(Etcdctl { endpoint: server.url().to_owned() }.run(&["put", "k", "v"]), "OK\n");
 }
 
@@ -410,7 +412,7 @@ fn without_descriptors_it_waits_instead_of_spinning() {
     let dir = TempDir::new().unwrap();
     let (server, etcdctl) = store(dir.path());
     etcdctl.run(&["put", "k", "v"]);
-    let mut watch = Running::start(etcdctl.command(&["watch", "k", "--rev", "2"]));
+    let mut watch = RunningCommand::start(etcdctl.command(&["watch", "k", "--rev", "2"]));
     assert_eq!(watch.lines(3), ["PUT", "k", "v"]);
     // Lower the limit to the descriptors that are open now: the next connection cannot be accepted.
     let pid = server.id();
@@ -436,13 +438,13 @@ fn without_descriptors_it_waits_instead_of_spinning() {
 
 #[test]
 fn users_may_do_what_their_roles_say() {
-    let (dir, certificates) = (TempDir::new().unwrap(), Certificates::new());
+    let (dir, certificates) = (TempDir::new().unwrap(), EtcdCertificates::new());
     certificates.sign("server", "server", 1);
     certificates.sign("client", "reader", 2);
     let mut options = certificates.server();
     options.extend(["--trusted-ca-file".to_owned(), certificates.path("ca.pem")]);
     let listen = ["http://127.0.0.1:0", "https://127.0.0.1:0"];
-    let server = Datastore::start(TORTIE, dir.path(), &listen, &with(&options, &[]));
+    let server = DatastoreProcess::start(TORTIE, dir.path(), &listen, &with(&options, &[]));
     let etcdctl = Etcdctl { endpoint: server.url().to_owned() };
     assert!(etcdctl.fails(&["auth", "enable", "--user", "root:pw"]).contains("root user does not exist"));
     etcdctl.run(&["user", "add", "root:pw"]);

@@ -3,13 +3,13 @@ use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
 };
 
-struct Authority(CertifiedIssuer<'static, KeyPair>);
+struct TrustTestAuthority(CertifiedIssuer<'static, KeyPair>);
 
-impl Authority {
-    fn new() -> Authority {
+impl TrustTestAuthority {
+    fn new() -> TrustTestAuthority {
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        Authority(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
+        TrustTestAuthority(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
     }
 
     fn pem(&self) -> String {
@@ -28,7 +28,7 @@ impl Authority {
     }
 }
 
-fn data(proxies: &Authority, clients: &Authority) -> BTreeMap<String, String> {
+fn data(proxies: &TrustTestAuthority, clients: &TrustTestAuthority) -> BTreeMap<String, String> {
     let pairs = [
         ("requestheader-client-ca-file", proxies.pem()),
         ("requestheader-allowed-names", r#"["front-proxy"]"#.to_owned()),
@@ -42,23 +42,25 @@ fn data(proxies: &Authority, clients: &Authority) -> BTreeMap<String, String> {
 
 #[test]
 fn only_the_proxy_speaks_for_others() {
-    let (proxies, clients, strangers) = (Authority::new(), Authority::new(), Authority::new());
-    let trust = Trust::read(&data(&proxies, &clients)).unwrap();
+    let (proxies, clients, strangers) =
+        (TrustTestAuthority::new(), TrustTestAuthority::new(), TrustTestAuthority::new());
+    let trust = ProxyTrust::read(&data(&proxies, &clients)).unwrap();
     let judge = |chain: Vec<CertificateDer<'static>>| trust.judge(&chain, UnixTime::now());
-    assert_eq!(judge(proxies.sign("front-proxy", None)), Some(Shown::Proxy));
+    assert_eq!(judge(proxies.sign("front-proxy", None)), Some(CertificateHolder::Proxy));
     assert_eq!(judge(proxies.sign("somebody", None)), None);
     assert_eq!(judge(strangers.sign("front-proxy", None)), None);
-    let jane = User { name: "jane".into(), groups: vec!["ops".into()], ..User::default() };
-    assert_eq!(judge(clients.sign("jane", Some("ops"))), Some(Shown::Client(jane)));
+    let jane =
+        KubernetesUser { name: "jane".into(), groups: vec!["ops".into()], ..KubernetesUser::default() };
+    assert_eq!(judge(clients.sign("jane", Some("ops"))), Some(CertificateHolder::Client(jane)));
     // The common name alone does not identify the proxy.
-    assert!(matches!(judge(clients.sign("front-proxy", None)), Some(Shown::Client(_))));
+    assert!(matches!(judge(clients.sign("front-proxy", None)), Some(CertificateHolder::Client(_))));
     assert_eq!(judge(Vec::new()), None);
 }
 
 #[test]
 fn headers_describe_a_user() {
-    let (proxies, clients) = (Authority::new(), Authority::new());
-    let trust = Trust::read(&data(&proxies, &clients)).unwrap();
+    let (proxies, clients) = (TrustTestAuthority::new(), TrustTestAuthority::new());
+    let trust = ProxyTrust::read(&data(&proxies, &clients)).unwrap();
     let mut headers = HeaderMap::new();
     assert_eq!(trust.user_in(&headers), None);
     headers.append("x-remote-user", "jane".parse().unwrap());
@@ -72,17 +74,17 @@ fn headers_describe_a_user() {
 
 #[test]
 fn what_cannot_be_read_is_not_believed() {
-    let (proxies, clients) = (Authority::new(), Authority::new());
+    let (proxies, clients) = (TrustTestAuthority::new(), TrustTestAuthority::new());
     for (key, value) in [
         ("requestheader-client-ca-file", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"),
         ("requestheader-allowed-names", "front-proxy"),
     ] {
         let mut data = data(&proxies, &clients);
         data.insert(key.to_owned(), value.to_owned());
-        assert!(Trust::read(&data).unwrap_err().starts_with(key));
+        assert!(ProxyTrust::read(&data).unwrap_err().starts_with(key));
     }
     assert!(
-        Trust::read(&BTreeMap::new())
+        ProxyTrust::read(&BTreeMap::new())
             .unwrap()
             .judge(&proxies.sign("front-proxy", None), UnixTime::now())
             .is_none()

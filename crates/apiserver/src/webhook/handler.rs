@@ -1,19 +1,19 @@
 //! Handles AdmissionReviews of kube-apiserver.
 
-use super::review::{Operation, Question};
-use crate::access::Access;
+use super::review::{AdmissionOperation, AdmissionRequest};
+use crate::access::AccessControl;
 use crate::body::{BodyError, BodyReader};
-use crate::metrics::Metrics;
-use crate::refusal::Refusal;
-use crate::resources::{GROUP, Served};
-use crate::server::{Answers, Peer, response};
-use crate::tiers::InTier;
+use crate::metrics::ApiServerMetrics;
+use crate::refusal::StatusError;
+use crate::resources::{GROUP, ServedKind};
+use crate::server::{ConnectionPeer, RequestHandler, response};
+use crate::tiers::TierAccess;
 use axum::body::Body;
 use http::{Method, Request, Response, StatusCode};
 use std::time::Instant;
 use tokio::sync::{Semaphore, watch};
 use tortie_model::{Kind, Resource};
-use tortie_store::{Error, Resources};
+use tortie_store::{ResourceClient, StoreError};
 
 /// Maximum number of concurrent reviews.
 const MOST_REQUESTS: usize = 400;
@@ -23,12 +23,12 @@ const JSON: &str = "application/json";
 const WRITERS: [&str; 5] =
     ["calico-node", "calico-kube-controllers", "calico-typha", "tortie-node", "tortie-controllers"];
 
-pub struct Handler {
-    access: Access,
-    resources: Resources,
+pub struct WebhookHandler {
+    access: AccessControl,
+    resources: ResourceClient,
     /// Namespace of these service accounts.
     namespace: String,
-    metrics: Metrics,
+    metrics: ApiServerMetrics,
     bodies: BodyReader,
     requests: Semaphore,
     /// Whether reviews require a client certificate. TLS has verified it.
@@ -38,18 +38,18 @@ pub struct Handler {
     stopping: watch::Receiver<bool>,
 }
 
-impl Handler {
+impl WebhookHandler {
     pub fn new(
-        access: Access,
-        resources: Resources,
+        access: AccessControl,
+        resources: ResourceClient,
         namespace: String,
         needs_certificate: bool,
         certified: watch::Receiver<bool>,
         stopping: watch::Receiver<bool>,
-    ) -> Handler {
+    ) -> WebhookHandler {
         let requests = Semaphore::new(MOST_REQUESTS);
-        let (metrics, bodies) = (Metrics::new(), BodyReader::default());
-        Handler {
+        let (metrics, bodies) = (ApiServerMetrics::new(), BodyReader::default());
+        WebhookHandler {
             access,
             resources,
             namespace,
@@ -70,7 +70,7 @@ impl Handler {
         }
     }
 
-    async fn review(&self, webhook: Webhook, content: Body, peer: &Peer) -> Response<Body> {
+    async fn review(&self, webhook: WebhookKind, content: Body, peer: &ConnectionPeer) -> Response<Body> {
         // Read before the review counts against the limit: a slow sender must not take a slot from kube-apiserver.
         let body = match self.bodies.read(content, &peer.source.to_string()).await {
             Ok(body) => body,
@@ -80,13 +80,13 @@ impl Handler {
             self.metrics.count_refused("request");
             return plain(StatusCode::TOO_MANY_REQUESTS, "too many requests are being served");
         };
-        let question = match Question::read(&body.bytes) {
+        let question = match AdmissionRequest::read(&body.bytes) {
             Ok(question) => question,
             Err(why) => return plain(StatusCode::BAD_REQUEST, &format!("cannot parse the review: {why}")),
         };
         let verdict = match webhook {
-            Webhook::TierRules => self.tier_rules(&question).await,
-            Webhook::ClusterInformation => self.cluster_information(&question),
+            WebhookKind::TierRules => self.tier_rules(&question).await,
+            WebhookKind::ClusterInformation => self.cluster_information(&question),
         };
         if let Err(refusal) = &verdict {
             tracing::info!(
@@ -115,44 +115,44 @@ impl Handler {
 
     /// Checks that the user may write policies in the tier, and in the previous tier if it changes, and that the tier
     /// exists.
-    async fn tier_rules(&self, question: &Question) -> Result<(), Refusal> {
-        let served = Served::find(&question.resource.resource)
+    async fn tier_rules(&self, question: &AdmissionRequest) -> Result<(), StatusError> {
+        let served = ServedKind::find(&question.resource.resource)
             .filter(|served| served.is_tiered() && question.resource.group == GROUP);
         let (Some(served), Some(verb)) = (served, question.operation.verb()) else { return Ok(()) };
         let (namespace, name) = (question.namespace.as_str(), question.object_name());
         let [old, new] = question.tiers();
         for tier in [new, old.filter(|_| old != new)].into_iter().flatten() {
-            let wanted = InTier { served, verb, namespace, name, tier };
+            let wanted = TierAccess { served, verb, namespace, name, tier };
             self.access.authorise_tier(&question.user_info, &wanted).await?;
         }
         match new {
-            Some(tier) if question.operation != Operation::Delete && !question.is_leaving() => {
+            Some(tier) if question.operation != AdmissionOperation::Delete && !question.is_leaving() => {
                 self.check_tier(tier).await
             }
             _ => Ok(()),
         }
     }
 
-    async fn check_tier(&self, name: &str) -> Result<(), Refusal> {
+    async fn check_tier(&self, name: &str) -> Result<(), StatusError> {
         match self.resources.get(Kind::Tier, "", name).await {
             Ok(Resource::Tier(tier)) if tier.metadata.deletion_timestamp.is_some() => {
-                Err(Refusal::unprocessable(format!("Tier {name:?} is being deleted")))
+                Err(StatusError::unprocessable(format!("Tier {name:?} is being deleted")))
             }
             Ok(_) => Ok(()),
-            Err(Error::DoesNotExist { .. }) => {
-                Err(Refusal::unprocessable(format!("Tier {name:?} does not exist")))
+            Err(StoreError::DoesNotExist { .. }) => {
+                Err(StatusError::unprocessable(format!("Tier {name:?} does not exist")))
             }
-            Err(error) => Err(Refusal::unavailable(error.to_string())),
+            Err(error) => Err(StatusError::unavailable(error.to_string())),
         }
     }
 
     /// Checks that a service account of nodes or controllers writes ClusterInformation; users may only read it.
-    fn cluster_information(&self, question: &Question) -> Result<(), Refusal> {
+    fn cluster_information(&self, question: &AdmissionRequest) -> Result<(), StatusError> {
         let user = question.user_info.name.as_str();
         let own = WRITERS.map(|account| format!("system:serviceaccount:{}:{account}", self.namespace));
         match own.iter().any(|account| account == user) {
             true => Ok(()),
-            false => Err(Refusal::method_not_allowed(&format!(
+            false => Err(StatusError::method_not_allowed(&format!(
                 "ClusterInformation is a read-only resource (user: {user})"
             ))),
         }
@@ -160,13 +160,13 @@ impl Handler {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Webhook {
+enum WebhookKind {
     TierRules,
     ClusterInformation,
 }
 
-impl Answers for Handler {
-    async fn answer(&self, http: Request<Body>, peer: &Peer) -> Response<Body> {
+impl RequestHandler for WebhookHandler {
+    async fn answer(&self, http: Request<Body>, peer: &ConnectionPeer) -> Response<Body> {
         let began = Instant::now();
         let (parts, content) = http.into_parts();
         let path = parts.uri.path();
@@ -176,9 +176,9 @@ impl Answers for Handler {
             return plain(StatusCode::UNAUTHORIZED, "a client certificate is required");
         }
         let (name, answer) = match (&parts.method, path) {
-            (&Method::POST, "/rbac") => ("rbac", self.review(Webhook::TierRules, content, peer).await),
+            (&Method::POST, "/rbac") => ("rbac", self.review(WebhookKind::TierRules, content, peer).await),
             (&Method::POST, "/cluster-info") => {
-                ("cluster-info", self.review(Webhook::ClusterInformation, content, peer).await)
+                ("cluster-info", self.review(WebhookKind::ClusterInformation, content, peer).await)
             }
             (&Method::GET, "/readyz") => return self.ready(),
             (&Method::GET, "/metrics") => {

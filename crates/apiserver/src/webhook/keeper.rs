@@ -1,13 +1,15 @@
 //! Issues and renews the certificates of the API server and the webhooks: in a Secret that all replicas share, and as
 //! the CA bundle in the object that registers the server with Kubernetes.
 
-use crate::server::Pair;
+use crate::server::CertificatePair;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::watch;
 use tortie_store::Backoff;
-use tortie_store::orchestrator::{ApiRegistration, Orchestrator, Secret, WebhookConfiguration, is_too_late};
-use tortie_tls::{Lifetimes, OwnCertificates};
+use tortie_store::orchestrator::{
+    ApiRegistration, KubernetesSecret, OrchestratorClient, WebhookConfiguration, is_too_late,
+};
+use tortie_tls::{CertificateLifetimes, SelfIssuedCertificates};
 
 /// Interval between checks. Applying the manifest again may reset the CA bundle.
 const PAUSE: Duration = Duration::from_secs(10);
@@ -22,18 +24,18 @@ pub enum CertifiedServer {
 }
 
 /// The object that registers a server with Kubernetes.
-enum Registration {
+enum ServerRegistration {
     ApiService(ApiRegistration),
     Webhooks(WebhookConfiguration),
 }
 
-pub struct Keeper {
+pub struct ServingCertificateKeeper {
     pub server: CertifiedServer,
-    pub orchestrator: Orchestrator,
+    pub orchestrator: OrchestratorClient,
     pub namespace: String,
-    pub lifetimes: Lifetimes,
+    pub lifetimes: CertificateLifetimes,
     /// Certificate that connections are served with.
-    pub serving: watch::Sender<Option<Arc<Pair>>>,
+    pub serving: watch::Sender<Option<Arc<CertificatePair>>>,
     /// Whether the certificate is served and, if a registration exists, its CA bundle is up to date.
     pub certified: watch::Sender<bool>,
 }
@@ -54,41 +56,48 @@ impl CertifiedServer {
         }
     }
 
-    async fn registration(self, orchestrator: &Orchestrator) -> tortie_store::Result<Option<Registration>> {
+    async fn registration(
+        self,
+        orchestrator: &OrchestratorClient,
+    ) -> tortie_store::StoreResult<Option<ServerRegistration>> {
         Ok(match self {
             CertifiedServer::ApiServer => {
                 let found = orchestrator.api_registration("v3.projectcalico.org").await?;
                 // If Kubernetes serves the group itself, the APIService needs no CA bundle.
-                found.filter(ApiRegistration::is_served_by_others).map(Registration::ApiService)
+                found.filter(ApiRegistration::is_served_by_others).map(ServerRegistration::ApiService)
             }
             CertifiedServer::Webhooks => {
-                orchestrator.webhook_configuration("calico-webhooks").await?.map(Registration::Webhooks)
+                orchestrator.webhook_configuration("calico-webhooks").await?.map(ServerRegistration::Webhooks)
             }
         })
     }
 }
 
-impl Registration {
+impl ServerRegistration {
     fn believed(&self) -> String {
         match self {
-            Registration::ApiService(registration) => registration.believed(),
-            Registration::Webhooks(configuration) => configuration.believed(),
+            ServerRegistration::ApiService(registration) => registration.believed(),
+            ServerRegistration::Webhooks(configuration) => configuration.believed(),
         }
     }
 
-    async fn set_believed(&self, orchestrator: &Orchestrator, authorities: &str) -> tortie_store::Result<()> {
+    async fn set_believed(
+        &self,
+        orchestrator: &OrchestratorClient,
+        authorities: &str,
+    ) -> tortie_store::StoreResult<()> {
         match self {
-            Registration::ApiService(registration) => {
+            ServerRegistration::ApiService(registration) => {
                 orchestrator.set_registration_authorities(registration, authorities).await
             }
-            Registration::Webhooks(configuration) => {
+            ServerRegistration::Webhooks(configuration) => {
                 orchestrator.set_believed(configuration, authorities).await
             }
         }
     }
 }
 
-impl Keeper {
+impl ServingCertificateKeeper {
     pub async fn run(self) {
         let mut backoff = Backoff::default();
         loop {
@@ -111,12 +120,13 @@ impl Keeper {
         let name = self.server.secret();
         let secret = self.orchestrator.secret(&self.namespace, name).await.map_err(text)?;
         let registration = self.server.registration(&self.orchestrator).await.map_err(text)?;
-        let believed = registration.as_ref().map(Registration::believed);
+        let believed = registration.as_ref().map(ServerRegistration::believed);
         let kept = read(&secret);
         let names = self.names();
-        let renewed = OwnCertificates::renewed(&kept, believed.as_deref(), &names, self.lifetimes, now())?;
+        let renewed =
+            SelfIssuedCertificates::renewed(&kept, believed.as_deref(), &names, self.lifetimes, now())?;
         if let Some(renewed) = renewed {
-            let secret = Secret { data: written(&renewed), version: secret.version };
+            let secret = KubernetesSecret { data: written(&renewed), version: secret.version };
             let stored = self.orchestrator.write_secret(&self.namespace, name, &secret).await;
             return match stored {
                 Ok(()) => {
@@ -129,7 +139,7 @@ impl Keeper {
             };
         }
         // Serve the certificate before its CA becomes the only registered one, so that no requests fail in between.
-        let pair = Pair::from_pem(&kept.certificate, &kept.key)?;
+        let pair = CertificatePair::from_pem(&kept.certificate, &kept.key)?;
         self.serving.send_if_modified(|current| {
             let differs = current.as_deref() != Some(&pair);
             if differs {
@@ -158,9 +168,9 @@ impl Keeper {
     }
 }
 
-fn read(secret: &Secret) -> OwnCertificates {
+fn read(secret: &KubernetesSecret) -> SelfIssuedCertificates {
     let text = |key: &str| secret.data.get(key).cloned().unwrap_or_default();
-    OwnCertificates {
+    SelfIssuedCertificates {
         authorities: text("ca.crt"),
         authority_key: text("ca.key"),
         certificate: text("tls.crt"),
@@ -168,7 +178,7 @@ fn read(secret: &Secret) -> OwnCertificates {
     }
 }
 
-fn written(kept: &OwnCertificates) -> std::collections::BTreeMap<String, String> {
+fn written(kept: &SelfIssuedCertificates) -> std::collections::BTreeMap<String, String> {
     let pairs = [
         ("ca.crt", &kept.authorities),
         ("ca.key", &kept.authority_key),
@@ -183,6 +193,6 @@ fn now() -> i64 {
     i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
 }
 
-fn text(error: tortie_store::Error) -> String {
+fn text(error: tortie_store::StoreError) -> String {
     error.to_string()
 }

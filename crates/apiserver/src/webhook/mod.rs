@@ -6,22 +6,22 @@ mod handler;
 pub mod keeper;
 mod review;
 
-use crate::access::Access;
+use crate::access::AccessControl;
 use crate::listen::ListenArgs;
-use crate::run::RunError;
-use crate::server::{Identity, Server};
-use crate::trust::{Certificates, Current, verifier};
+use crate::run::ApiServerRunError;
+use crate::server::{CertificateSource, HttpsServer};
+use crate::trust::{ClientCertificateMode, CurrentTrust, verifier};
 use clap::Args;
-use handler::Handler;
-use keeper::{CertifiedServer, Keeper};
+use handler::WebhookHandler;
+use keeper::{CertifiedServer, ServingCertificateKeeper};
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 use tokio::sync::watch;
 use tokio_rustls::rustls::server::WebPkiClientVerifier;
-use tortie_store::orchestrator::Orchestrator;
-use tortie_store::{Client, Config, Limits, Resources};
-use tortie_tls::Lifetimes;
+use tortie_store::orchestrator::OrchestratorClient;
+use tortie_store::{ResourceClient, StoreClient, StoreConfig, StoreLimits};
+use tortie_tls::CertificateLifetimes;
 
 #[derive(Args, Clone, Debug)]
 pub struct WebhooksArgs {
@@ -37,25 +37,25 @@ pub struct WebhooksArgs {
     #[arg(long, value_name = "NAMESPACE", env = "POD_NAMESPACE", default_value = "kube-system")]
     pub namespace: String,
     /// Configuration file with the location of the datastore, as for calicoctl
-    #[arg(long, value_name = "FILE", default_value = Config::DEFAULT_FILE)]
+    #[arg(long, value_name = "FILE", default_value = StoreConfig::DEFAULT_FILE)]
     pub config: PathBuf,
 }
 
 /// Runs until `end`, then finishes open requests.
 pub async fn serve_webhooks(
-    config: Config,
+    config: StoreConfig,
     args: WebhooksArgs,
-    lifetimes: Lifetimes,
+    lifetimes: CertificateLifetimes,
     end: impl Future<Output = ()>,
-) -> Result<(), RunError> {
-    let target = config.orchestrator().ok_or(RunError::NoKubernetes)?;
-    let orchestrator = Orchestrator::connect(&target, Limits::default()).await?;
-    let client = Client::connect_waiting(&config, |error| {
+) -> Result<(), ApiServerRunError> {
+    let target = config.orchestrator().ok_or(ApiServerRunError::NoKubernetes)?;
+    let orchestrator = OrchestratorClient::connect(&target, StoreLimits::default()).await?;
+    let client = StoreClient::connect_waiting(&config, |error| {
         tracing::warn!(%error, "waiting for the datastore; trying again");
     })
     .await?;
     if !client.stores_v3_as_written() {
-        return Err(RunError::NotServed);
+        return Err(ApiServerRunError::NotServed);
     }
     let clients = match &args.client_ca_file {
         None => WebPkiClientVerifier::no_client_auth(),
@@ -63,7 +63,7 @@ pub async fn serve_webhooks(
             let unusable = |reason: String| tortie_tls::TlsError::Ca { path: file.clone(), reason };
             let pem = std::fs::read_to_string(file).map_err(|error| unusable(error.to_string()))?;
             // The kubelet's probe has no certificate; the handler rejects all other requests without one.
-            let verifier = verifier(Some(&pem), Certificates::Optional).map_err(unusable)?;
+            let verifier = verifier(Some(&pem), ClientCertificateMode::Optional).map_err(unusable)?;
             verifier.ok_or_else(|| unusable("it has no certificate".to_owned()))?
         }
     };
@@ -75,7 +75,7 @@ pub async fn serve_webhooks(
         }
         None => {
             let (serving, served) = watch::channel(None);
-            let keeper = Keeper {
+            let keeper = ServingCertificateKeeper {
                 server: CertifiedServer::Webhooks,
                 orchestrator: orchestrator.clone(),
                 namespace: args.namespace.clone(),
@@ -83,21 +83,21 @@ pub async fn serve_webhooks(
                 serving,
                 certified: certified_sender,
             };
-            (Identity::Renewed(served), Some(tokio::spawn(keeper.run())))
+            (CertificateSource::Renewed(served), Some(tokio::spawn(keeper.run())))
         }
     };
     let (stop, stopping) = watch::channel(false);
-    let access = Access::new(orchestrator, Arc::new(Current::default()));
-    let handler = Handler::new(
+    let access = AccessControl::new(orchestrator, Arc::new(CurrentTrust::default()));
+    let handler = WebhookHandler::new(
         access,
-        Resources::new(client),
+        ResourceClient::new(client),
         args.namespace.clone(),
         args.client_ca_file.is_some(),
         certified,
         stopping.clone(),
     );
     let (listener, address) = args.listen.listen(args.port).await?;
-    let server = Server { identity, clients, answers: Arc::new(handler), stopping };
+    let server = HttpsServer { identity, clients, answers: Arc::new(handler), stopping };
     let serving = tokio::spawn(server.serve(listener));
     // The daemon also runs when standard output is closed.
     let _ = writeln!(std::io::stdout(), "ready: webhooks on {address}");

@@ -1,31 +1,31 @@
 //! AdmissionReview of admission.k8s.io/v1: parses the request of kube-apiserver and builds the response. No I/O.
 
-use crate::refusal::Refusal;
-use crate::request::Verb;
+use crate::refusal::StatusError;
+use crate::request::RequestVerb;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tortie_model::kinds::DEFAULT_TIER;
-use tortie_store::orchestrator::User;
+use tortie_store::orchestrator::KubernetesUser;
 
 const API_VERSION: &str = "admission.k8s.io/v1";
 const KIND: &str = "AdmissionReview";
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Review {
+struct AdmissionReviewBody {
     api_version: String,
     kind: String,
-    request: Question,
+    request: AdmissionRequest,
 }
 
 /// A request to create, update or delete an object.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Question {
+pub struct AdmissionRequest {
     pub uid: String,
-    pub operation: Operation,
-    pub user_info: User,
-    pub resource: Resource,
+    pub operation: AdmissionOperation,
+    pub user_info: KubernetesUser,
+    pub resource: AdmissionResource,
     #[serde(default)]
     pub name: String,
     #[serde(default)]
@@ -40,7 +40,7 @@ pub struct Question {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
-pub enum Operation {
+pub enum AdmissionOperation {
     Create,
     Update,
     Delete,
@@ -48,26 +48,26 @@ pub enum Operation {
 }
 
 #[derive(Clone, Debug, Deserialize)]
-pub struct Resource {
+pub struct AdmissionResource {
     pub group: String,
     pub resource: String,
 }
 
-impl Operation {
+impl AdmissionOperation {
     /// Returns the verb in RBAC rules. A patch counts as an update: the AdmissionReview does not distinguish them.
-    pub fn verb(self) -> Option<Verb> {
+    pub fn verb(self) -> Option<RequestVerb> {
         match self {
-            Operation::Create => Some(Verb::Create),
-            Operation::Update => Some(Verb::Update),
-            Operation::Delete => Some(Verb::Delete),
-            Operation::Connect => None,
+            AdmissionOperation::Create => Some(RequestVerb::Create),
+            AdmissionOperation::Update => Some(RequestVerb::Update),
+            AdmissionOperation::Delete => Some(RequestVerb::Delete),
+            AdmissionOperation::Connect => None,
         }
     }
 }
 
-impl Question {
-    pub fn read(body: &[u8]) -> Result<Question, String> {
-        let review: Review = serde_json::from_slice(body).map_err(|error| error.to_string())?;
+impl AdmissionRequest {
+    pub fn read(body: &[u8]) -> Result<AdmissionRequest, String> {
+        let review: AdmissionReviewBody = serde_json::from_slice(body).map_err(|error| error.to_string())?;
         match (review.api_version.as_str(), review.kind.as_str()) {
             (API_VERSION, KIND) => Ok(review.request),
             (version, kind) => Err(format!("{version} {kind} is not {API_VERSION} {KIND}")),
@@ -100,7 +100,7 @@ impl Question {
     }
 
     /// Builds the AdmissionReview response.
-    pub fn answer(&self, verdict: Result<(), Refusal>) -> Value {
+    pub fn answer(&self, verdict: Result<(), StatusError>) -> Value {
         let response = match verdict {
             Ok(()) => json!({"uid": self.uid, "allowed": true}),
             Err(refusal) => json!({"uid": self.uid, "allowed": false,
@@ -128,13 +128,13 @@ mod tests {
             "userInfo": {"username": "jane", "groups": ["net"], "extra": {"a": ["b"]}},
             "resource": {"group": "projectcalico.org", "version": "v3", "resource": "networkpolicies"},
             "object": {"spec": {"tier": "net"}}, "oldObject": {"spec": {}}});
-        let question = Question::read(&review(request)).unwrap();
+        let question = AdmissionRequest::read(&review(request)).unwrap();
         assert_eq!(question.tiers(), [Some("default"), Some("net")]);
         assert_eq!((question.object_name(), question.namespace.as_str()), ("p", "shop"));
         assert_eq!((question.user_info.name.as_str(), question.user_info.groups.len()), ("jane", 1));
-        assert_eq!(question.operation.verb(), Some(Verb::Update));
+        assert_eq!(question.operation.verb(), Some(RequestVerb::Update));
         assert!(!question.is_leaving());
-        let answer = question.answer(Err(Refusal::bad_request("no")));
+        let answer = question.answer(Err(StatusError::bad_request("no")));
         assert_eq!(answer["response"]["uid"], "u");
         assert_eq!(
             answer["response"]["status"],
@@ -151,8 +151,8 @@ mod tests {
             r#"{"apiVersion": "admission.k8s.io/v1beta1", "kind": "AdmissionReview", "request": {"uid": "u",
                 "operation": "CREATE", "userInfo": {}, "resource": {"group": "", "resource": ""}}}"#,
         ] {
-            assert!(Question::read(bad.as_bytes()).is_err(), "{bad}");
+            assert!(AdmissionRequest::read(bad.as_bytes()).is_err(), "{bad}");
         }
-        assert!(Question::read(&review(json!({"uid": "u", "operation": "DANCE"}))).is_err());
+        assert!(AdmissionRequest::read(&review(json!({"uid": "u", "operation": "DANCE"}))).is_err());
     }
 }

@@ -1,12 +1,12 @@
 use super::*;
 use tortie_model::Kind;
 
-const BY: Author<'_> =
-    Author { manager: "me", now: "2026-03-01T10:20:30Z", validation: FieldValidation::Warn };
+const BY: WriteAuthor<'_> =
+    WriteAuthor { manager: "me", now: "2026-03-01T10:20:30Z", validation: FieldValidation::Warn };
 
-fn place(kind: Kind, name: &str) -> Place<'_> {
-    let served = Served::find(kind.plural()).unwrap();
-    Place { served, namespace: "", name, is_status: false }
+fn place(kind: Kind, name: &str) -> WriteTarget<'_> {
+    let served = ServedKind::find(kind.plural()).unwrap();
+    WriteTarget { served, namespace: "", name, is_status: false }
 }
 
 fn tier(spec: Value) -> Value {
@@ -22,9 +22,9 @@ fn live(spec: Value) -> Value {
     object
 }
 
-fn changed(outcome: Result<Outcome, Refusal>) -> Value {
+fn changed(outcome: Result<WriteOutcome, StatusError>) -> Value {
     match outcome {
-        Ok(Outcome::Changed(prepared)) => prepared.resource.to_value(),
+        Ok(WriteOutcome::Changed(prepared)) => prepared.resource.to_value(),
         other => panic!("{other:?}"),
     }
 }
@@ -41,7 +41,7 @@ fn a_new_object_is_the_servers_from_then_on() {
     assert_eq!(object["metadata"]["generation"], 1);
     assert_eq!(object["status"], json!({}));
     assert_eq!(object["metadata"]["managedFields"][0]["manager"], "me");
-    let strict = Author { validation: FieldValidation::Strict, ..BY };
+    let strict = WriteAuthor { validation: FieldValidation::Strict, ..BY };
     let refusal = created(place(Kind::Tier, ""), sent.clone(), strict).unwrap_err();
     assert!(refusal.code == 400 && refusal.message.contains("unknown field \"spec.sauce\""), "{refusal:?}");
     sent["metadata"]["resourceVersion"] = "3".into();
@@ -69,7 +69,7 @@ fn an_update_names_what_it_was_made_from() {
     assert_eq!(object["metadata"]["uid"], "u");
     new["metadata"]["uid"] = "other".into();
     assert_eq!(update(new, true).unwrap_err().code, 409);
-    assert_eq!(update(live.clone(), true), Ok(Outcome::Same));
+    assert_eq!(update(live.clone(), true), Ok(WriteOutcome::Same));
     let mut renamed = live.clone();
     renamed["metadata"]["name"] = "x".into();
     assert_eq!(update(renamed, true).unwrap_err().code, 400);
@@ -84,7 +84,7 @@ fn status_and_object_are_written_apart() {
     new["status"] = json!({"conditions": [{"type": "Ready", "status": "True"}]});
     let object = changed(updated(place(Kind::Tier, "t"), &live, new.clone(), BY, true));
     assert_eq!((&object["spec"]["order"], &object["status"]), (&json!(9), &json!({})));
-    let status = Place { is_status: true, ..place(Kind::Tier, "t") };
+    let status = WriteTarget { is_status: true, ..place(Kind::Tier, "t") };
     let object = changed(updated(status, &live, new, BY, true));
     assert_eq!(object["spec"]["order"], 5);
     assert_eq!(object["metadata"].get("labels"), None);
@@ -102,15 +102,15 @@ fn the_last_finalizer_lets_the_object_go() {
         new["metadata"]["finalizers"] = finalizers;
         updated(place(Kind::Tier, "t"), &live, new, BY, true)
     };
-    assert!(matches!(with(json!(["a/b"])), Ok(Outcome::Changed(_))));
-    assert_eq!(with(json!([])), Ok(Outcome::Gone));
+    assert!(matches!(with(json!(["a/b"])), Ok(WriteOutcome::Changed(_))));
+    assert_eq!(with(json!([])), Ok(WriteOutcome::Gone));
     assert_eq!(with(json!(["a/b", "c/d", "e/f"])).unwrap_err().code, 422);
 }
 
 #[test]
 fn configurations_are_applied_and_conflict() {
     let config = |order: i64| tier(json!({ "order": order }));
-    let a = Author { manager: "a", ..BY };
+    let a = WriteAuthor { manager: "a", ..BY };
     let place = place(Kind::Tier, "t");
     let mut object = changed(applied(place, None, config(5), a, false));
     object["metadata"]["uid"] = "u".into();
@@ -118,14 +118,14 @@ fn configurations_are_applied_and_conflict() {
     assert_eq!(object["metadata"]["generation"], 1);
     // Fields set by the server have no manager.
     assert_eq!(object["metadata"]["managedFields"][0]["fieldsV1"], json!({"f:spec": {"f:order": {}}}));
-    let b = Author { manager: "b", ..BY };
+    let b = WriteAuthor { manager: "b", ..BY };
     let refusal = applied(place, Some(&object), config(6), b, false).unwrap_err();
     assert_eq!((refusal.code, refusal.reason), (409, "Conflict"));
     assert_eq!(refusal.to_status()["details"]["causes"][0]["field"], ".spec.order");
     let forced = changed(applied(place, Some(&object), config(6), b, true));
     assert_eq!(forced["spec"]["order"], 6);
-    assert_eq!(applied(place, Some(&object), config(5), a, false), Ok(Outcome::Same));
-    let nobody = Author { manager: "", ..BY };
+    assert_eq!(applied(place, Some(&object), config(5), a, false), Ok(WriteOutcome::Same));
+    let nobody = WriteAuthor { manager: "", ..BY };
     assert_eq!(applied(place, Some(&object), config(5), nobody, false).unwrap_err().code, 422);
     let mut owned = config(5);
     owned["metadata"]["managedFields"] = json!([]);

@@ -1,12 +1,12 @@
 //! Kubernetes' controllers with our objects: deletion with their namespaces and with their owners.
 
-use crate::world::{Storage, World};
+use crate::world::{ApiServerWorld, TestStorage};
 use serde_json::json;
-use tortie_testkit::{Process, eventually_showing};
+use tortie_testkit::{TestProcess, eventually_showing};
 
 #[test]
 fn objects_go_with_their_namespaces_and_their_owners() {
-    let world = World::new(Storage::Kubernetes);
+    let world = ApiServerWorld::new(TestStorage::Kubernetes);
     let log = world.server.path("controllers.log");
     let mut command = world.server.program("kube-controller-manager");
     let file = std::fs::File::create(&log).unwrap();
@@ -19,7 +19,7 @@ fn objects_go_with_their_namespaces_and_their_owners() {
         ])
         .stdout(file.try_clone().unwrap())
         .stderr(file);
-    let _controllers = Process::start(&mut command);
+    let _controllers = TestProcess::start(&mut command);
     let picture = || std::fs::read_to_string(&log).unwrap_or_default();
     let object = |kind: &str, namespace: &str, name: &str| {
         json!({"apiVersion": "projectcalico.org/v3", "kind": kind, "metadata": {"name": name, "namespace": namespace},

@@ -6,34 +6,38 @@ mod agreement;
 mod certificates;
 mod tiers;
 
-use crate::world::{Cluster, Replica};
+use crate::world::{ServerReplica, TestCluster};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use tortie_apiserver::{Lifetimes, ListenArgs, WebhooksArgs};
-use tortie_store::{Client, Config, Resources};
+use tortie_apiserver::{CertificateLifetimes, ListenArgs, WebhooksArgs};
+use tortie_store::{ResourceClient, StoreClient, StoreConfig};
 use tortie_testkit::{ApiServer, CalicoGroup, eventually_showing, free_port};
 
 const API: &str = "/apis/projectcalico.org/v3";
 
 /// Such a cluster with the webhooks.
-pub struct Custom {
+pub struct CustomResourceCluster {
     // Fields are dropped in this order.
-    webhooks: Option<Replica>,
-    pub cluster: Cluster,
+    webhooks: Option<ServerReplica>,
+    pub cluster: TestCluster,
     pub port: u16,
 }
 
-impl Custom {
+impl CustomResourceCluster {
     /// Starts a cluster with CRDs, admission policies and RBAC enabled.
-    pub fn new() -> Custom {
+    pub fn new() -> CustomResourceCluster {
         let server = ApiServer::start_with_rules();
         server.install(CalicoGroup::V3);
         server.add_namespace("shop", serde_json::json!({}));
-        let custom = Custom { webhooks: None, cluster: Cluster::new(server), port: free_port().unwrap() };
+        let custom = CustomResourceCluster {
+            webhooks: None,
+            cluster: TestCluster::new(server),
+            port: free_port().unwrap(),
+        };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            let resources = Resources::new(Client::connect(&custom.config()).await.unwrap());
+            let resources = ResourceClient::new(StoreClient::connect(&custom.config()).await.unwrap());
             resources.ensure_initialized("v3.32.0", "k8s").await.unwrap();
         });
         custom.cluster.must(&["apply", "-f", "-"], &manifest("webhooks/10-policies.yaml"));
@@ -57,22 +61,22 @@ impl Custom {
         custom
     }
 
-    fn config(&self) -> Config {
-        Config {
+    fn config(&self) -> StoreConfig {
+        StoreConfig {
             datastore_type: "kubernetes".into(),
             kubeconfig: self.cluster.server.kubeconfig().display().to_string(),
             calico_api_group: CalicoGroup::V3.api_version().into(),
-            ..Config::default()
+            ..StoreConfig::default()
         }
     }
 
     /// Starts the webhooks and registers them with the manifest of `deploy/` and their address.
-    pub fn start_webhooks(&mut self, lifetimes: Lifetimes) {
+    pub fn start_webhooks(&mut self, lifetimes: CertificateLifetimes) {
         self.start_webhooks_for(lifetimes, None);
     }
 
     /// Same, but clients need a certificate of this authority.
-    pub fn start_webhooks_for(&mut self, lifetimes: Lifetimes, client_ca_file: Option<PathBuf>) {
+    pub fn start_webhooks_for(&mut self, lifetimes: CertificateLifetimes, client_ca_file: Option<PathBuf>) {
         let args = WebhooksArgs {
             port: self.port,
             listen: ListenArgs { bind_address: Some([127, 0, 0, 1].into()), ..ListenArgs::default() },
@@ -82,7 +86,7 @@ impl Custom {
         };
         let config = self.config();
         self.webhooks =
-            Some(Replica::start(|end| tortie_apiserver::serve_webhooks(config, args, lifetimes, end)));
+            Some(ServerReplica::start(|end| tortie_apiserver::serve_webhooks(config, args, lifetimes, end)));
         let service = "  selector: {k8s-app: calico-webhooks}\n  ports: [{name: webhooks, port: 443, targetPort: 6443, protocol: TCP}]\n";
         let text = manifest("webhooks/20-webhooks.yaml");
         assert_eq!(text.matches(service).count(), 1);
@@ -122,5 +126,7 @@ pub fn manifest(name: &str) -> String {
 }
 
 /// Long enough that no renewal happens during a test.
-pub const USUAL: Lifetimes =
-    Lifetimes { authority: Duration::from_secs(360_000), certificate: Duration::from_secs(36_000) };
+pub const USUAL: CertificateLifetimes = CertificateLifetimes {
+    authority: Duration::from_secs(360_000),
+    certificate: Duration::from_secs(36_000),
+};

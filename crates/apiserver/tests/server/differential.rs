@@ -3,7 +3,7 @@
 //! number of histories, whose seeds are consecutive. TORTIE_SEED sets the first seed, to continue after another run
 //! or to repeat one.
 
-use crate::world::{Storage, World};
+use crate::world::{ApiServerWorld, TestStorage};
 use http::{Request, header};
 use kube::Client;
 use kube::client::Body;
@@ -26,7 +26,7 @@ const STEPS: usize = 8;
 const WORKERS: u64 = 8;
 
 #[derive(Clone, Debug)]
-struct Step {
+struct RequestStep {
     method: &'static str,
     /// Whether the request goes to the collection instead of the object.
     of_collection: bool,
@@ -38,18 +38,18 @@ struct Step {
     current: bool,
 }
 
-impl Step {
+impl RequestStep {
     /// Creates a step on the object without a resourceVersion.
-    fn new(method: &'static str, path: String, form: &'static str, body: Value) -> Step {
-        Step { method, of_collection: false, path, form, body, current: false }
+    fn new(method: &'static str, path: String, form: &'static str, body: Value) -> RequestStep {
+        RequestStep { method, of_collection: false, path, form, body, current: false }
     }
 
-    fn delete() -> Step {
-        Step::new("DELETE", String::new(), "application/json", Value::Null)
+    fn delete() -> RequestStep {
+        RequestStep::new("DELETE", String::new(), "application/json", Value::Null)
     }
 }
 
-fn install(world: &World) {
+fn install(world: &ApiServerWorld) {
     for kind in KINDS {
         let mut crd =
             schema::crds().into_iter().find(|crd| crd["spec"]["names"]["kind"] == kind.name()).unwrap();
@@ -62,21 +62,21 @@ fn install(world: &World) {
 }
 
 /// Sends histories of one object, one after the other.
-struct Worker {
+struct HistoryWorker {
     client: Client,
     /// Name of the object.
     name: String,
 }
 
-impl Worker {
-    async fn new(world: &World, number: u64) -> Worker {
+impl HistoryWorker {
+    async fn new(world: &ApiServerWorld, number: u64) -> HistoryWorker {
         let file = Kubeconfig::read_from(world.server.kubeconfig()).unwrap();
         let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await.unwrap();
-        Worker { client: Client::try_from(config).unwrap(), name: format!("x{number}") }
+        HistoryWorker { client: Client::try_from(config).unwrap(), name: format!("x{number}") }
     }
 
     /// Sends a step and returns the status code and body of the response.
-    async fn send(&self, group: &str, kind: Kind, step: &Step) -> (u16, Value) {
+    async fn send(&self, group: &str, kind: Kind, step: &RequestStep) -> (u16, Value) {
         let collection = format!("/apis/{group}/v3/{}", kind.plural());
         let object = format!("{collection}/{}", self.name);
         let mut body = step.body.clone();
@@ -130,7 +130,7 @@ impl Worker {
             );
         }
         for group in [OURS, PLAIN] {
-            self.send(group, kind, &Step::delete()).await;
+            self.send(group, kind, &RequestStep::delete()).await;
         }
     }
 }
@@ -246,17 +246,19 @@ fn object(kind: Kind, random: &mut StdRng) -> Value {
     object
 }
 
-fn step(kind: Kind, random: &mut StdRng) -> Step {
+fn step(kind: Kind, random: &mut StdRng) -> RequestStep {
     let managers = ["m1", "m2", "m3"];
     let manager = managers.choose(random).copied().unwrap();
     let json = "application/json";
     let dry = if random.random_bool(0.1) { "&dryRun=All" } else { "" };
     let query = format!("?fieldManager={manager}{dry}");
     match random.random_range(0..12) {
-        0..2 => Step { of_collection: true, ..Step::new("POST", query, json, object(kind, random)) },
+        0..2 => {
+            RequestStep { of_collection: true, ..RequestStep::new("POST", query, json, object(kind, random)) }
+        }
         2..4 => {
             let current = random.random_bool(0.8);
-            Step { current, ..Step::new("PUT", query, json, object(kind, random)) }
+            RequestStep { current, ..RequestStep::new("PUT", query, json, object(kind, random)) }
         }
         4..6 => {
             let mut body = json!({"spec": spec(kind, random)});
@@ -279,7 +281,7 @@ fn step(kind: Kind, random: &mut StdRng) -> Step {
                 _ => {}
             }
             body["kind"] = kind.name().into();
-            Step::new("PATCH", query, "application/merge-patch+json", body)
+            RequestStep::new("PATCH", query, "application/merge-patch+json", body)
         }
         6 => {
             let operation = match random.random_range(0..7) {
@@ -291,12 +293,12 @@ fn step(kind: Kind, random: &mut StdRng) -> Step {
                 5 => json!({"op": "replace", "path": "/spec", "value": spec(kind, random)}),
                 _ => json!({"op": "test", "path": "/metadata/name", "value": "y"}),
             };
-            Step::new("PATCH", query, "application/json-patch+json", json!([operation]))
+            RequestStep::new("PATCH", query, "application/json-patch+json", json!([operation]))
         }
         7..10 => {
             let force = if random.random_bool(0.4) { "&force=true" } else { "" };
             let path = format!("{query}{force}");
-            Step::new("PATCH", path, "application/apply-patch+yaml", object(kind, random))
+            RequestStep::new("PATCH", path, "application/apply-patch+yaml", object(kind, random))
         }
         10 if kind == Kind::Tier => {
             let holds = if random.random_bool(0.5) { "True" } else { "False" };
@@ -307,23 +309,28 @@ fn step(kind: Kind, random: &mut StdRng) -> Step {
             match random.random_range(0..3) {
                 0 => {
                     body["metadata"] = json!({"name": "x"});
-                    Step::new("PATCH", format!("{path}&force=true"), "application/apply-patch+yaml", body)
+                    RequestStep::new(
+                        "PATCH",
+                        format!("{path}&force=true"),
+                        "application/apply-patch+yaml",
+                        body,
+                    )
                 }
                 1 => {
                     body["metadata"] = json!({"name": "x"});
                     body["spec"] = spec(kind, random);
-                    Step { current: true, ..Step::new("PUT", path, json, body) }
+                    RequestStep { current: true, ..RequestStep::new("PUT", path, json, body) }
                 }
-                _ => Step::new("PATCH", path, "application/merge-patch+json", body),
+                _ => RequestStep::new("PATCH", path, "application/merge-patch+json", body),
             }
         }
-        _ => Step::delete(),
+        _ => RequestStep::delete(),
     }
 }
 
 #[test]
 fn ours_answers_as_a_plain_crd_does() {
-    let world = World::new(Storage::Kubernetes);
+    let world = ApiServerWorld::new(TestStorage::Kubernetes);
     install(&world);
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let (given, histories) = (number("TORTIE_SEED"), number("TORTIE_HISTORIES"));
@@ -335,7 +342,7 @@ fn ours_answers_as_a_plain_crd_does() {
         let (next, agreed) = (Arc::new(AtomicU64::new(first)), Arc::new(AtomicU64::new(0)));
         let mut workers = tokio::task::JoinSet::new();
         for number in 0..WORKERS {
-            let worker = Worker::new(&world, number).await;
+            let worker = HistoryWorker::new(&world, number).await;
             let (next, agreed) = (next.clone(), agreed.clone());
             workers.spawn(async move {
                 loop {

@@ -1,24 +1,24 @@
 //! Common kubectl operations on every resource, with both kinds of storage.
 
 use crate::openapi;
-use crate::world::{Storage, World};
+use crate::world::{ApiServerWorld, TestStorage};
 use serde_json::{Value, json};
 use std::os::unix::fs::PermissionsExt;
 use tortie_model::{Kind, Resource};
 use tortie_testkit::samples::{self, documents};
-use tortie_testkit::{Etcd, Process, eventually_showing};
+use tortie_testkit::{Etcd, TestProcess, eventually_showing};
 
 #[test]
 fn kubectl_manages_every_resource_in_kubernetes() {
-    kubectl_manages_every_resource(&World::new(Storage::Kubernetes));
+    kubectl_manages_every_resource(&ApiServerWorld::new(TestStorage::Kubernetes));
 }
 
 #[test]
 fn kubectl_manages_every_resource_in_etcd() {
-    kubectl_manages_every_resource(&World::new(Storage::Etcd(Etcd::start().unwrap())));
+    kubectl_manages_every_resource(&ApiServerWorld::new(TestStorage::Etcd(Etcd::start().unwrap())));
 }
 
-fn kubectl_manages_every_resource(world: &World) {
+fn kubectl_manages_every_resource(world: &ApiServerWorld) {
     let mut objects = samples::all();
     if world.keeps_in_etcd() {
         objects.push(samples::profile());
@@ -51,7 +51,7 @@ fn kubectl_manages_every_resource(world: &World) {
     }
 }
 
-fn resources_are_discovered_and_explained(world: &World) {
+fn resources_are_discovered_and_explained(world: &ApiServerWorld) {
     // kube-apiserver picks up an aggregated API and its schemas with a delay.
     let list = || world.must(&["api-resources", "--api-group=projectcalico.org", "--no-headers"], "");
     eventually_showing("all resources are discovered", || list().lines().count() == 21, list);
@@ -80,7 +80,7 @@ fn resources_are_discovered_and_explained(world: &World) {
 
 /// Prints the objects of all resources as tables, wide tables, YAML and by JSON path, and each resource by labels and
 /// fields.
-fn every_form_is_printed(world: &World, objects: &[Value], all: &str) {
+fn every_form_is_printed(world: &ApiServerWorld, objects: &[Value], all: &str) {
     let names: Vec<&str> =
         objects.iter().map(|object| object["metadata"]["name"].as_str().unwrap()).collect();
     for words in [&[][..], &["-o", "wide"]] {
@@ -103,7 +103,7 @@ fn every_form_is_printed(world: &World, objects: &[Value], all: &str) {
 }
 
 /// Runs `get -w` of each resource while all of them change.
-fn changes_are_watched(world: &World, objects: &[Value]) {
+fn changes_are_watched(world: &ApiServerWorld, objects: &[Value]) {
     let watches: Vec<_> = objects
         .iter()
         .map(|object| {
@@ -113,7 +113,7 @@ fn changes_are_watched(world: &World, objects: &[Value]) {
             command.arg("--kubeconfig").arg(world.server.kubeconfig()).env_remove("KUBECONFIG");
             command.args(["get", &format!("{}.projectcalico.org", kind.plural()), "-A", "-w", "-o", "name"]);
             command.args(["-l", "kept=yes"]).stdout(std::fs::File::create(&path).unwrap());
-            (Process::start(&mut command), path)
+            (TestProcess::start(&mut command), path)
         })
         .collect();
     let heard = |path: &std::path::Path| std::fs::read_to_string(path).unwrap();
@@ -132,7 +132,7 @@ fn changes_are_watched(world: &World, objects: &[Value]) {
     }
 }
 
-fn tables_read_well(world: &World) {
+fn tables_read_well(world: &ApiServerWorld) {
     let table = world.must(&["get", "gnp"], "");
     let mut lines = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
     assert_eq!(lines.next().unwrap(), ["NAME", "TIER", "AGE"]);
@@ -156,7 +156,7 @@ fn tables_read_well(world: &World) {
     assert_eq!(names(&["tiers", "--chunk-size=1"]).lines().count(), 4);
 }
 
-fn everything_that_takes_a_file(world: &World, objects: &[Value], all: &str) {
+fn everything_that_takes_a_file(world: &ApiServerWorld, objects: &[Value], all: &str) {
     let count = objects.len();
     let lines = |words: &[&str]| world.must(words, all).lines().count();
     assert_eq!(lines(&["get", "-f", "-", "-o", "name"]), count);
@@ -206,7 +206,7 @@ fn everything_that_takes_a_file(world: &World, objects: &[Value], all: &str) {
 }
 
 /// Edits the objects of all resources with one editor script, which adds a label to each.
-fn an_editor_changes_everything(world: &World, objects: &[Value], all: &str) {
+fn an_editor_changes_everything(world: &ApiServerWorld, objects: &[Value], all: &str) {
     let editor = tempfile::NamedTempFile::new().unwrap();
     let script = "#!/bin/sh\nsed -i 's/^\\( *\\)kept: \"yes\"$/&\\n\\1edited: \"yes\"/; s/order: 100$/order: 105/' \"$1\"\n";
     std::fs::write(editor.path(), script).unwrap();
@@ -227,7 +227,7 @@ fn an_editor_changes_everything(world: &World, objects: &[Value], all: &str) {
     assert_eq!(tier["spec"]["order"], 105.0);
 }
 
-fn appliers_conflict(world: &World) {
+fn appliers_conflict(world: &ApiServerWorld) {
     let set = |nets: &[&str]| {
         json!({"apiVersion": "projectcalico.org/v3", "kind": "GlobalNetworkSet", "metadata": {"name": "shared"},
             "spec": {"nets": nets}})
@@ -254,7 +254,7 @@ fn appliers_conflict(world: &World) {
     world.must(&["delete", "globalnetworkset/shared", "tier/fought"], "");
 }
 
-fn what_is_wrong_is_named(world: &World) {
+fn what_is_wrong_is_named(world: &ApiServerWorld) {
     let object = |kind: &str, spec: Value| {
         json!({"apiVersion": "projectcalico.org/v3", "kind": kind, "metadata": {"name": "wrong"}, "spec": spec}).to_string()
     };
@@ -289,7 +289,7 @@ fn what_is_wrong_is_named(world: &World) {
 }
 
 /// Checks resources that the cluster writes itself: all read verbs work and no write verb does.
-fn what_is_only_read(world: &World) {
+fn what_is_only_read(world: &ApiServerWorld) {
     let mut read = vec![("clusterinformations", "default", "not supported")];
     if !world.keeps_in_etcd() {
         read.push(("profiles", "kns.shop", "not supported"));
@@ -335,7 +335,7 @@ fn what_is_only_read(world: &World) {
 }
 
 /// Writes the same object through another client of the store and through kubectl.
-fn what_others_write_is_the_same(world: &World) {
+fn what_others_write_is_the_same(world: &ApiServerWorld) {
     for sample in samples::all() {
         let kind = Kind::from_name(sample["kind"].as_str().unwrap()).unwrap();
         if matches!(kind, Kind::IPPool | Kind::Tier) || sample["metadata"]["name"] == "default" {
@@ -365,7 +365,7 @@ fn what_others_write_is_the_same(world: &World) {
     }
 }
 
-impl World {
+impl ApiServerWorld {
     /// Returns the objects of a file as served, in its order.
     fn object_list(&self, documents: &str) -> Vec<Value> {
         let text = self.must(&["get", "-f", "-", "-o", "json", "--show-managed-fields"], documents);

@@ -1,6 +1,6 @@
 //! Tier permissions for every verb, in addition to RBAC on the resources, with real users, bindings and kubectl.
 
-use crate::world::{World, rule};
+use crate::world::{ApiServerWorld, rule};
 use serde_json::{Value, json};
 use tortie_testkit::{eventually, eventually_showing};
 
@@ -21,7 +21,7 @@ const IN_TIERS: &[&str] = &[
 
 #[test]
 fn tiers_say_who_may_do_what() {
-    let world = World::with_rules();
+    let world = ApiServerWorld::with_rules();
     let tier = |name: &str| json!({"apiVersion": "projectcalico.org/v3", "kind": "Tier", "metadata": {"name": name}, "spec": {"order": 5}});
     world.must(
         &["apply", "-f", "-"],
@@ -134,11 +134,11 @@ fn tiers_say_who_may_do_what() {
 }
 
 /// User, request, and the verb and tier in the expected error.
-type Case<'a> = (&'a str, &'a str, String, &'a str, Value, Option<(&'a str, &'a str, &'a str)>);
+type RequestCase<'a> = (&'a str, &'a str, String, &'a str, Value, Option<(&'a str, &'a str, &'a str)>);
 
 /// Checks every verb of a request. Jane has tier net, Joe may read s1 of tier sec, Jim has only permissions on the
 /// resources.
-fn every_verb_of_every_kind(world: &World, kind: &str) {
+fn every_verb_of_every_kind(world: &ApiServerWorld, kind: &str) {
     let plural = tortie_model::Kind::from_name(kind).unwrap().plural();
     let is_global = kind.contains("Global");
     let base = match is_global {
@@ -172,7 +172,7 @@ fn every_verb_of_every_kind(world: &World, kind: &str) {
     let apply = "application/apply-patch+yaml";
     let one = |name: &str| format!("{base}/{name}");
     let manager = |name: &str| format!("{base}/{name}?fieldManager=tests&force=true");
-    let cases: Vec<Case> = vec![
+    let cases: Vec<RequestCase> = vec![
         ("jane", "GET", one("v1"), json, Value::Null, None),
         ("jane", "GET", one("s1"), json, Value::Null, Some(("get", "sec", unseen))),
         ("jane", "PUT", one("v1"), json, current["v1"].clone(), None),
@@ -246,7 +246,7 @@ fn every_verb_of_every_kind(world: &World, kind: &str) {
     assert_eq!(names, ["s1"], "{kind}");
 }
 
-fn lists_and_watches_show_what_may_be_seen(world: &World) {
+fn lists_and_watches_show_what_may_be_seen(world: &ApiServerWorld) {
     let (good, names) = world.said("jane", &["get", "cnp", "-n", "shop", "-o", "name"], "");
     assert!(good && names.contains("/n1") && names.contains("/n2") && !names.contains("/s1"), "{names}");
     // A watch returns no more objects than a list.
@@ -256,7 +256,7 @@ fn lists_and_watches_show_what_may_be_seen(world: &World) {
     command
         .args(["get", "cnp", "-n", "shop", "-o", "name", "-w"])
         .stdout(std::fs::File::create(&path).unwrap());
-    let _watch = tortie_testkit::Process::start(&mut command);
+    let _watch = tortie_testkit::TestProcess::start(&mut command);
     let seen = || std::fs::read_to_string(&path).unwrap();
     eventually_showing("what is there is seen", || seen().contains("/n2"), seen);
     world.must(&["label", "cnp", "-n", "shop", "s1", "changed=yes"], "");
@@ -267,7 +267,7 @@ fn lists_and_watches_show_what_may_be_seen(world: &World) {
 }
 
 /// A policy that moves to a hidden tier is reported as deleted, with its last visible content.
-fn what_moves_out_of_sight_was_deleted(world: &World) {
+fn what_moves_out_of_sight_was_deleted(world: &ApiServerWorld) {
     let policies = "/apis/projectcalico.org/v3/namespaces/shop/networkpolicies";
     let created = world.server.create(policies, &policy("moved", "net"));
     let version = created["metadata"]["resourceVersion"].as_str().unwrap();
@@ -275,7 +275,7 @@ fn what_moves_out_of_sight_was_deleted(world: &World) {
     let mut command = std::process::Command::new("curl");
     command.args(["-skN", "-H", "Authorization: Bearer secret-jane"]);
     command.arg(format!("{}{policies}?watch=1&resourceVersion={version}", world.server.url()));
-    let _watch = tortie_testkit::Process::start(command.stdout(std::fs::File::create(&path).unwrap()));
+    let _watch = tortie_testkit::TestProcess::start(command.stdout(std::fs::File::create(&path).unwrap()));
     let seen = || std::fs::read_to_string(&path).unwrap();
     let hidden = json!({"spec": {"tier": "sec", "selector": "hidden == 'yes'"}});
     let moved = world.server.merge(&format!("{policies}/moved"), &hidden);
@@ -293,7 +293,7 @@ fn what_moves_out_of_sight_was_deleted(world: &World) {
     assert!(!seen().contains("hidden"), "{}", seen());
 }
 
-fn a_whole_collection_is_deleted_as_far_as_it_may_be(world: &World) {
+fn a_whole_collection_is_deleted_as_far_as_it_may_be(world: &ApiServerWorld) {
     let (good, text) = world.said(
         "jane",
         &["delete", "--raw", "/apis/projectcalico.org/v3/namespaces/shop/networkpolicies"],

@@ -1,11 +1,11 @@
 //! Malicious and invalid requests: forged identities, endless bodies, unknown paths.
 
-use crate::world::{Storage, World};
+use crate::world::{ApiServerWorld, TestStorage};
 use serde_json::{Value, json};
 use std::process::Command;
 
 /// Sends a request directly, not through kube-apiserver, and returns the status code and body.
-fn direct(world: &World, words: &[&str], path: &str) -> (u16, String) {
+fn direct(world: &ApiServerWorld, words: &[&str], path: &str) -> (u16, String) {
     let mut command = Command::new("curl");
     command.args(["-sk", "--max-time", "60", "-w", "\n%{http_code}"]).args(words);
     let output = command.arg(format!("https://localhost:{}{path}", world.port())).output().unwrap();
@@ -16,7 +16,7 @@ fn direct(world: &World, words: &[&str], path: &str) -> (u16, String) {
 
 #[test]
 fn strangers_are_not_believed() {
-    let world = World::with_rules();
+    let world = ApiServerWorld::with_rules();
     let tiers = "/apis/projectcalico.org/v3/tiers";
     let masters = ["-H", "X-Remote-User: admin", "-H", "X-Remote-Group: system:masters"];
     // Without the front proxy's certificate, identity headers are ignored.
@@ -54,7 +54,7 @@ fn strangers_are_not_believed() {
 
 #[test]
 fn what_is_too_much_is_refused() {
-    let world = World::new(Storage::Kubernetes);
+    let world = ApiServerWorld::new(TestStorage::Kubernetes);
     let token = ["-H", "Authorization: Bearer secret", "-H", "Content-Type: application/json"];
     let large = world.server.path("large");
     std::fs::write(&large, format!("{{\"kind\":\"Tier\",\"x\":\"{}\"}}", "x".repeat(4 << 20))).unwrap();
@@ -93,7 +93,7 @@ fn what_is_too_much_is_refused() {
 }
 
 /// Checks that costly patches are rejected, those with too many operations with kube-apiserver's status code.
-fn costly_patches_are_refused(world: &World) {
+fn costly_patches_are_refused(world: &ApiServerWorld) {
     let ours = "/apis/projectcalico.org/v3/globalnetworksets";
     let theirs = "/apis/crd.projectcalico.org/v1/globalnetworksets";
     let set = json!({"apiVersion": "projectcalico.org/v3", "kind": "GlobalNetworkSet",
@@ -135,7 +135,7 @@ fn costly_patches_are_refused(world: &World) {
 }
 
 /// Opens more connections than a source may have: the oldest idle ones are closed.
-fn idle_connections_lock_nobody_out(world: &World) {
+fn idle_connections_lock_nobody_out(world: &ApiServerWorld) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let mut held = Vec::new();

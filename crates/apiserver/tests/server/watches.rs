@@ -1,6 +1,6 @@
 //! Watches across restarts and failures of servers: clients receive every change once.
 
-use crate::world::{Storage, World};
+use crate::world::{ApiServerWorld, TestStorage};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -16,7 +16,7 @@ fn set(name: &str, number: usize) -> Value {
 
 /// A client that lists and watches, and resumes at its last version or lists again if that has expired, as Kubernetes
 /// clients do.
-struct Client {
+struct ApiWatchClient {
     url: String,
     objects: BTreeMap<String, String>,
     version: String,
@@ -25,9 +25,9 @@ struct Client {
     watch: Option<(Child, std::sync::mpsc::Receiver<String>)>,
 }
 
-impl Client {
-    fn new(world: &World) -> Client {
-        Client {
+impl ApiWatchClient {
+    fn new(world: &ApiServerWorld) -> ApiWatchClient {
+        ApiWatchClient {
             url: world.server.url(),
             objects: BTreeMap::new(),
             version: String::new(),
@@ -120,7 +120,7 @@ impl Client {
     }
 }
 
-impl Drop for Client {
+impl Drop for ApiWatchClient {
     fn drop(&mut self) {
         if let Some((child, _)) = &mut self.watch {
             let _ = child.kill();
@@ -131,12 +131,12 @@ impl Drop for Client {
 
 #[test]
 fn watchers_miss_nothing_in_kubernetes() {
-    watchers_miss_nothing(World::new(Storage::Kubernetes));
+    watchers_miss_nothing(ApiServerWorld::new(TestStorage::Kubernetes));
 }
 
 #[test]
 fn watchers_miss_nothing_in_etcd() {
-    watchers_miss_nothing(World::new(Storage::Etcd(Etcd::start().unwrap())));
+    watchers_miss_nothing(ApiServerWorld::new(TestStorage::Etcd(Etcd::start().unwrap())));
 }
 
 /// Returns the number of watchers, set by TORTIE_WATCHERS.
@@ -144,8 +144,8 @@ fn watchers() -> usize {
     std::env::var("TORTIE_WATCHERS").ok().and_then(|text| text.parse().ok()).unwrap_or(20)
 }
 
-fn watchers_miss_nothing(mut world: World) {
-    let mut clients: Vec<Client> = (0..watchers()).map(|_| Client::new(&world)).collect();
+fn watchers_miss_nothing(mut world: ApiServerWorld) {
+    let mut clients: Vec<ApiWatchClient> = (0..watchers()).map(|_| ApiWatchClient::new(&world)).collect();
     let mut expected: BTreeMap<String, String> = BTreeMap::new();
     let mut number = 0;
     for happening in ["nothing", "ours is stopped", "ours is killed", "kube-apiserver is killed", "nothing"] {

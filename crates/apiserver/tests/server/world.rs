@@ -8,57 +8,57 @@ use std::process::Output;
 use std::sync::mpsc;
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
-use tortie_apiserver::{ApiServerArgs, ListenArgs, RunError};
-use tortie_store::{Client, Config, Resources};
+use tortie_apiserver::{ApiServerArgs, ApiServerRunError, ListenArgs};
+use tortie_store::{ResourceClient, StoreClient, StoreConfig};
 use tortie_testkit::samples::documents;
 use tortie_testkit::{ApiServer, CalicoGroup, Etcd, eventually_showing, free_port, output};
 
 /// Storage of the objects.
-pub enum Storage {
+pub enum TestStorage {
     Kubernetes,
     Etcd(Etcd),
 }
 
-pub struct World {
+pub struct ApiServerWorld {
     // Fields are dropped in this order.
-    replica: Option<Replica>,
-    cluster: Cluster,
-    storage: Storage,
+    replica: Option<ServerReplica>,
+    cluster: TestCluster,
+    storage: TestStorage,
     port: u16,
 }
 
 /// kube-apiserver and kubectl.
-pub struct Cluster {
+pub struct TestCluster {
     pub server: ApiServer,
     cache: tempfile::TempDir,
 }
 
-impl Deref for World {
-    type Target = Cluster;
+impl Deref for ApiServerWorld {
+    type Target = TestCluster;
 
-    fn deref(&self) -> &Cluster {
+    fn deref(&self) -> &TestCluster {
         &self.cluster
     }
 }
 
-impl DerefMut for World {
-    fn deref_mut(&mut self) -> &mut Cluster {
+impl DerefMut for ApiServerWorld {
+    fn deref_mut(&mut self) -> &mut TestCluster {
         &mut self.cluster
     }
 }
 
 /// A replica of our server in its own runtime.
-pub struct Replica {
+pub struct ServerReplica {
     runtime: Option<Runtime>,
     stop: Option<oneshot::Sender<()>>,
     ended: mpsc::Receiver<()>,
 }
 
-impl Replica {
+impl ServerReplica {
     /// Starts a server. `serve` receives a future that completes when the server is to stop.
-    pub fn start<F: Future<Output = Result<(), RunError>> + Send + 'static>(
+    pub fn start<F: Future<Output = Result<(), ApiServerRunError>> + Send + 'static>(
         serve: impl FnOnce(Pin<Box<dyn Future<Output = ()> + Send>>) -> F,
-    ) -> Replica {
+    ) -> ServerReplica {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let (stop, stopped) = oneshot::channel::<()>();
@@ -68,7 +68,7 @@ impl Replica {
             serving.await.unwrap();
             let _ = end.send(());
         });
-        Replica { runtime: Some(runtime), stop: Some(stop), ended }
+        ServerReplica { runtime: Some(runtime), stop: Some(stop), ended }
     }
 
     /// Stops the replica as SIGTERM does.
@@ -78,49 +78,54 @@ impl Replica {
     }
 }
 
-impl World {
-    pub fn new(storage: Storage) -> World {
-        World::with(ApiServer::start(), storage)
+impl ApiServerWorld {
+    pub fn new(storage: TestStorage) -> ApiServerWorld {
+        ApiServerWorld::with(ApiServer::start(), storage)
     }
 
     /// Starts an environment with RBAC enabled.
-    pub fn with_rules() -> World {
-        World::with(ApiServer::start_with_rules(), Storage::Kubernetes)
+    pub fn with_rules() -> ApiServerWorld {
+        ApiServerWorld::with(ApiServer::start_with_rules(), TestStorage::Kubernetes)
     }
 
-    fn with(server: ApiServer, storage: Storage) -> World {
+    fn with(server: ApiServer, storage: TestStorage) -> ApiServerWorld {
         server.install(CalicoGroup::V1);
         for namespace in ["shop", "calico-apiserver"] {
             server.add_namespace(namespace, json!({}));
         }
-        let mut world =
-            World { replica: None, cluster: Cluster::new(server), storage, port: free_port().unwrap() };
+        let mut world = ApiServerWorld {
+            replica: None,
+            cluster: TestCluster::new(server),
+            storage,
+            port: free_port().unwrap(),
+        };
         world.block_on(async |resources| resources.ensure_initialized("v3.32.0", "k8s").await.unwrap());
         world.start();
         world.register();
         world
     }
 
-    fn config(&self) -> Config {
-        let kubernetes = Config {
+    fn config(&self) -> StoreConfig {
+        let kubernetes = StoreConfig {
             datastore_type: "kubernetes".into(),
             kubeconfig: self.server.kubeconfig().display().to_string(),
             calico_api_group: CalicoGroup::V1.api_version().into(),
-            ..Config::default()
+            ..StoreConfig::default()
         };
         match &self.storage {
-            Storage::Kubernetes => kubernetes,
-            Storage::Etcd(etcd) => {
-                Config { datastore_type: "etcdv3".into(), etcd_endpoints: etcd.endpoint(), ..kubernetes }
+            TestStorage::Kubernetes => kubernetes,
+            TestStorage::Etcd(etcd) => {
+                StoreConfig { datastore_type: "etcdv3".into(), etcd_endpoints: etcd.endpoint(), ..kubernetes }
             }
         }
     }
 
     /// Runs operations of another client of the same store, such as calicoctl.
-    pub fn block_on<T>(&self, work: impl AsyncFnOnce(Resources) -> T) -> T {
+    pub fn block_on<T>(&self, work: impl AsyncFnOnce(ResourceClient) -> T) -> T {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let config = self.config();
-        runtime.block_on(async { work(Resources::new(Client::connect(&config).await.unwrap())).await })
+        runtime
+            .block_on(async { work(ResourceClient::new(StoreClient::connect(&config).await.unwrap())).await })
     }
 
     pub fn start(&mut self) {
@@ -130,7 +135,7 @@ impl World {
             config: PathBuf::new(),
         };
         let config = self.config();
-        self.replica = Some(Replica::start(|end| tortie_apiserver::serve(config, args, end)));
+        self.replica = Some(ServerReplica::start(|end| tortie_apiserver::serve(config, args, end)));
     }
 
     pub fn stop(&mut self) {
@@ -143,7 +148,7 @@ impl World {
     }
 
     pub fn keeps_in_etcd(&self) -> bool {
-        matches!(self.storage, Storage::Etcd(_))
+        matches!(self.storage, TestStorage::Etcd(_))
     }
 
     pub fn port(&self) -> u16 {
@@ -181,9 +186,9 @@ impl World {
     }
 }
 
-impl Cluster {
-    pub fn new(server: ApiServer) -> Cluster {
-        Cluster { server, cache: tempfile::tempdir().unwrap() }
+impl TestCluster {
+    pub fn new(server: ApiServer) -> TestCluster {
+        TestCluster { server, cache: tempfile::tempdir().unwrap() }
     }
 
     pub fn kubectl(&self, kubeconfig: &Path, words: &[&str], input: &str) -> Output {
@@ -233,7 +238,7 @@ impl Cluster {
     }
 }
 
-impl Drop for Replica {
+impl Drop for ServerReplica {
     fn drop(&mut self) {
         if let Some(runtime) = self.runtime.take() {
             // Ensures that no tasks and no open port remain.

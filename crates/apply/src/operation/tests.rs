@@ -4,8 +4,8 @@ use proptest::prelude::*;
 const VERSION: &str = "projectcalico.org/v3";
 const NOW: &str = "2026-03-01T10:20:30Z";
 
-fn shape() -> Shape {
-    Shape::of_object(&json!({"type": "object", "properties": {
+fn shape() -> MergeSchema {
+    MergeSchema::of_object(&json!({"type": "object", "properties": {
         "apiVersion": {"type": "string"}, "kind": {"type": "string"}, "metadata": {"type": "object"},
         "spec": {"type": "object", "properties": {
             "order": {"type": "number"},
@@ -20,8 +20,8 @@ fn shape() -> Shape {
     }}))
 }
 
-fn by<'a>(name: &'a str, reset: &'a Set) -> Manager<'a> {
-    Manager { name, api_version: VERSION, subresource: "", reset, now: NOW }
+fn by<'a>(name: &'a str, reset: &'a FieldSet) -> FieldManager<'a> {
+    FieldManager { name, api_version: VERSION, subresource: "", reset, now: NOW }
 }
 
 fn object(spec: Value) -> Value {
@@ -35,24 +35,29 @@ fn nothing() -> Value {
 /// Applies a spec and returns the resulting object and owners.
 fn applied(
     live: &Value,
-    managed: Managed,
+    managed: ManagedFields,
     name: &str,
     spec: Value,
     force: bool,
-) -> Result<Applied, ApplyError> {
-    apply(&shape(), live, &object(spec), managed, by(name, &Set::of(&[&["status"]])), force)
+) -> Result<ApplyResult, ApplyError> {
+    apply(&shape(), live, &object(spec), managed, by(name, &FieldSet::of(&[&["status"]])), force)
 }
 
-fn fields(managed: &Managed, name: &str) -> Value {
+fn fields(managed: &ManagedFields, name: &str) -> Value {
     let entry = managed.encode().into_iter().find(|entry| entry["manager"] == name);
     entry.map_or(Value::Null, |entry| entry["fieldsV1"].clone())
 }
 
 #[test]
 fn appliers_own_what_they_apply_and_only_they_remove_it() {
-    let first =
-        applied(&nothing(), Managed::default(), "a", json!({"order": 1, "nets": ["10.0.0.0/8"]}), false)
-            .unwrap();
+    let first = applied(
+        &nothing(),
+        ManagedFields::default(),
+        "a",
+        json!({"order": 1, "nets": ["10.0.0.0/8"]}),
+        false,
+    )
+    .unwrap();
     assert_eq!(
         fields(&first.managed, "a"),
         json!({"f:spec": {"f:nets": {"v:\"10.0.0.0/8\"": {}}, "f:order": {}}})
@@ -74,7 +79,7 @@ fn appliers_own_what_they_apply_and_only_they_remove_it() {
 fn a_field_of_another_is_a_conflict_until_it_is_forced() {
     let first = applied(
         &nothing(),
-        Managed::default(),
+        ManagedFields::default(),
         "a",
         json!({"order": 1, "rules": [{"action": "Deny"}]}),
         false,
@@ -97,9 +102,9 @@ fn a_field_of_another_is_a_conflict_until_it_is_forced() {
 /// As in Kubernetes: the owner of a map keeps it when another manager removes its last key.
 #[test]
 fn who_made_a_map_owns_it_after_its_last_key() {
-    let reset = Set::of(&[&["status"]]);
+    let reset = FieldSet::of(&[&["status"]]);
     let made = object(json!({"order": 1, "labels": {"b": "1"}}));
-    let managed = update(&shape(), &nothing(), &made, Managed::default(), by("editor", &reset));
+    let managed = update(&shape(), &nothing(), &made, ManagedFields::default(), by("editor", &reset));
     let spec = json!({"labels": {"b": "2"}});
     let forced = applied(&made, managed, "a", spec, true).unwrap();
     let without = applied(&forced.object, forced.managed, "a", json!({"tier": "t"}), false).unwrap();
@@ -112,9 +117,9 @@ fn who_made_a_map_owns_it_after_its_last_key() {
 
 #[test]
 fn an_update_takes_what_it_changes() {
-    let reset = Set::of(&[&["status"]]);
+    let reset = FieldSet::of(&[&["status"]]);
     let first =
-        applied(&nothing(), Managed::default(), "a", json!({"order": 1, "tier": "t"}), false).unwrap();
+        applied(&nothing(), ManagedFields::default(), "a", json!({"order": 1, "tier": "t"}), false).unwrap();
     let mut live = first.object;
     live["metadata"]["uid"] = "u".into();
     let mut new = live.clone();
@@ -137,18 +142,26 @@ fn what_was_there_before_belongs_to_nobody_in_particular() {
     live["metadata"]["uid"] = "u".into();
     let mut new = live.clone();
     new["spec"]["order"] = 2.into();
-    assert!(update(&shape(), &live, &new, Managed::default(), by("editor", &Set::default())).is_empty());
-    let applied = applied(&new, Managed::default(), "a", json!({"tier": "t"}), false).unwrap();
+    assert!(
+        update(&shape(), &live, &new, ManagedFields::default(), by("editor", &FieldSet::default()))
+            .is_empty()
+    );
+    let applied = applied(&new, ManagedFields::default(), "a", json!({"tier": "t"}), false).unwrap();
     assert_eq!(fields(&applied.managed, BEFORE), json!({"f:spec": {".": {}, "f:order": {}}}));
 }
 
 #[test]
 fn kubectl_moves_from_client_side_to_server_side() {
-    let reset = Set::default();
+    let reset = FieldSet::default();
     let mut live = object(json!({"order": 1}));
     live["metadata"]["annotations"] = json!({LAST_APPLIED: object(json!({"order": 1})).to_string()});
-    let managed =
-        update(&shape(), &nothing(), &live, Managed::default(), by("kubectl-client-side-apply", &reset));
+    let managed = update(
+        &shape(),
+        &nothing(),
+        &live,
+        ManagedFields::default(),
+        by("kubectl-client-side-apply", &reset),
+    );
     let config = object(json!({"order": 2}));
     let moved = apply(&shape(), &live, &config, managed.clone(), by("kubectl", &reset), false).unwrap();
     assert_eq!(moved.object["spec"]["order"], 2);
@@ -159,9 +172,14 @@ fn kubectl_moves_from_client_side_to_server_side() {
 
 #[test]
 fn elements_told_apart_by_fields_merge_one_by_one() {
-    let first =
-        applied(&nothing(), Managed::default(), "a", json!({"ports": [{"name": "x", "port": 1}]}), false)
-            .unwrap();
+    let first = applied(
+        &nothing(),
+        ManagedFields::default(),
+        "a",
+        json!({"ports": [{"name": "x", "port": 1}]}),
+        false,
+    )
+    .unwrap();
     let second =
         applied(&first.object, first.managed, "b", json!({"ports": [{"name": "y", "port": 2}]}), false)
             .unwrap();
@@ -177,22 +195,22 @@ fn a_configuration_of_another_shape_is_refused() {
         (json!({"order": "x"}), ".spec.order: expected a number"),
         (json!({"nets": ["a", "a"]}), ".spec.nets: duplicate entries for key [=\"a\"]"),
     ] {
-        let text = applied(&nothing(), Managed::default(), "a", spec, false).unwrap_err().to_string();
+        let text = applied(&nothing(), ManagedFields::default(), "a", spec, false).unwrap_err().to_string();
         assert!(text.contains(path), "{text}");
     }
 }
 
 #[test]
 fn more_updaters_than_are_told_apart_become_one() {
-    let reset = Set::default();
+    let reset = FieldSet::default();
     let mut live = nothing();
-    let mut managed = Managed::default();
+    let mut managed = ManagedFields::default();
     for number in 0..15 {
         let mut new = live.clone();
         new["spec"]["labels"][format!("k{number}")] = "v".into();
         let name = format!("m{number:02}");
         let now = format!("2026-03-01T10:20:{number:02}Z");
-        managed = update(&shape(), &live, &new, managed, Manager { now: &now, ..by(&name, &reset) });
+        managed = update(&shape(), &live, &new, managed, FieldManager { now: &now, ..by(&name, &reset) });
         live = new;
     }
     let names: Vec<String> = managed.0.keys().map(|id| id.manager.clone()).collect();
@@ -219,13 +237,13 @@ fn thousands_of_owners_merge_without_copies() {
         };
         (0..OWNERS).map(entry).collect()
     };
-    let updaters = Managed::decode(&entries("Update")).unwrap();
-    let managed = update(&shape(), &live, &live, updaters, by("me", &Set::default()));
+    let updaters = ManagedFields::decode(&entries("Update")).unwrap();
+    let managed = update(&shape(), &live, &live, updaters, by("me", &FieldSet::default()));
     assert_eq!(managed.0.len(), MOST);
     let oldest = fields(&managed, "ancient-changes");
     assert!(oldest["f:spec"]["f:labels"].as_object().unwrap().len() > OWNERS - MOST);
     // The first manager no longer applies its label, so the label is removed; the others stay.
-    let appliers = Managed::decode(&entries("Apply")).unwrap();
+    let appliers = ManagedFields::decode(&entries("Apply")).unwrap();
     let applied = applied(&live, appliers, "m0", json!({"order": 1}), false).unwrap();
     assert_eq!(applied.object["spec"]["labels"].as_object().unwrap().len(), OWNERS - 1);
 }
@@ -234,10 +252,11 @@ fn thousands_of_owners_merge_without_copies() {
 fn another_order_is_written_and_belongs_to_nobody() {
     let spec = json!({"nets": ["a", "b"], "ports": [{"name": "x", "port": 1}, {"name": "y", "port": 2}]});
     let turned = json!({"nets": ["b", "a"], "ports": [{"name": "y", "port": 2}, {"name": "x", "port": 1}]});
-    let first = applied(&nothing(), Managed::default(), "a", spec.clone(), false).unwrap();
+    let first = applied(&nothing(), ManagedFields::default(), "a", spec.clone(), false).unwrap();
     let live = object(turned);
     assert!(!equal(&first.object, &live));
-    let managed = update(&shape(), &first.object, &live, first.managed.clone(), by("b", &Set::default()));
+    let managed =
+        update(&shape(), &first.object, &live, first.managed.clone(), by("b", &FieldSet::default()));
     assert_eq!(managed, first.managed);
     // The applier of the elements sets their order without a conflict.
     let again = applied(&live, managed, "a", spec.clone(), false).unwrap();
@@ -304,7 +323,7 @@ proptest! {
     #[test]
     fn what_is_applied_stands_and_applying_it_again_changes_nothing(steps in prop::collection::vec((0..3usize, specs_with_fields()), 1..8)) {
         let shape = shape();
-        let (mut live, mut managed) = (nothing(), Managed::default());
+        let (mut live, mut managed) = (nothing(), ManagedFields::default());
         for (who, spec) in steps {
             let name = ["a", "b", "c"][who];
             let config = object(spec.clone());
@@ -315,14 +334,14 @@ proptest! {
             let twice = applied(&once.object, once.managed.clone(), name, spec, false).unwrap();
             prop_assert_eq!(&twice, &once);
             // Every field of the spec has an owner: no field is left behind.
-            let all = once.managed.0.values().fold(Set::default(), |all, owned| all.union(&owned.set));
-            let found = set_of(&shape, &once.object).difference(&Set::of(NOBODYS)).with_named_fields(&shape);
-            let orphans = found.difference(&all.with_named_fields(&shape)).difference(&Set::of(&[&["metadata"], &["spec"]]));
+            let all = once.managed.0.values().fold(FieldSet::default(), |all, owned| all.union(&owned.set));
+            let found = set_of(&shape, &once.object).difference(&FieldSet::of(NOBODYS)).with_named_fields(&shape);
+            let orphans = found.difference(&all.with_named_fields(&shape)).difference(&FieldSet::of(&[&["metadata"], &["spec"]]));
             prop_assert!(orphans.is_empty(), "{:?}", orphans.paths());
             (live, managed) = (once.object, once.managed);
         }
         // The record survives encoding and decoding.
-        prop_assert_eq!(Managed::decode(&managed.encode()).unwrap(), managed);
+        prop_assert_eq!(ManagedFields::decode(&managed.encode()).unwrap(), managed);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 use super::*;
 use serde_json::json;
 
-fn patched(object: &Value, operations: Value) -> Result<Value, PatchError> {
+fn patched(object: &Value, operations: Value) -> Result<Value, BoundedPatchError> {
     let patch: json_patch::Patch = serde_json::from_value(operations).unwrap();
     apply_json_patch(object, &patch.0)
 }
@@ -39,12 +39,12 @@ fn doubling_copies_are_refused() {
     // Each operation doubles the result of the one before: 2^40 bytes.
     let operations: Vec<Value> = (0..40).map(|number| copy("", &format!("/{number}"))).collect();
     let refused = patched(&json!({"a": "x".repeat(100)}), operations.into());
-    assert!(matches!(refused, Err(PatchError::CopiesTooLarge | PatchError::TooDeep)));
+    assert!(matches!(refused, Err(BoundedPatchError::CopiesTooLarge | BoundedPatchError::TooDeep)));
     // Copies to the same path, so that the object stays small.
     let object = json!({"a": "x".repeat(1 << 20), "b": 1});
     let copies = |count| vec![copy("/a", "/b"); count];
     assert!(patched(&object, copies(2).into()).is_ok());
-    assert!(matches!(patched(&object, copies(10_000).into()), Err(PatchError::CopiesTooLarge)));
+    assert!(matches!(patched(&object, copies(10_000).into()), Err(BoundedPatchError::CopiesTooLarge)));
 }
 
 #[test]
@@ -55,7 +55,7 @@ fn copied_bytes_are_counted_exactly() {
     assert!(patched(&object, copies.to_vec().into()).is_ok());
     let [first, second] = copies;
     let refused = patched(&object, json!([first, second, copy("/b", "/f")]));
-    assert!(matches!(refused, Err(PatchError::CopiesTooLarge)));
+    assert!(matches!(refused, Err(BoundedPatchError::CopiesTooLarge)));
 }
 
 #[test]
@@ -69,14 +69,17 @@ fn nesting_is_bounded_for_every_operation() {
         json!([copy("/deep", "/a/x")]),
         json!([{"op": "move", "from": "/deep", "path": "/a/x"}]),
     ] {
-        assert!(matches!(patched(&object, operations.clone()), Err(PatchError::TooDeep)), "{operations}");
+        assert!(
+            matches!(patched(&object, operations.clone()), Err(BoundedPatchError::TooDeep)),
+            "{operations}"
+        );
     }
     // Each copy is nested in the one before.
     let operations: Vec<Value> = (1..1_000).map(|level| copy("/a", &"/a".repeat(level + 1))).collect();
-    assert!(matches!(patched(&json!({"a": {}}), operations.into()), Err(PatchError::TooDeep)));
+    assert!(matches!(patched(&json!({"a": {}}), operations.into()), Err(BoundedPatchError::TooDeep)));
     assert!(apply_merge_patch(&object, &json!({"x": nested(MAX_PATCHED_DEPTH - 1)})).is_ok());
     let refused = apply_merge_patch(&object, &json!({"x": nested(MAX_PATCHED_DEPTH)}));
-    assert!(matches!(refused, Err(PatchError::TooDeep)));
+    assert!(matches!(refused, Err(BoundedPatchError::TooDeep)));
 }
 
 #[test]
@@ -85,7 +88,7 @@ fn operations_are_bounded() {
     let object = json!({"a": 1});
     assert!(patched(&object, vec![test.clone(); MAX_PATCH_OPERATIONS].into()).is_ok());
     let refused = patched(&object, vec![test; MAX_PATCH_OPERATIONS + 1].into());
-    assert!(matches!(refused, Err(PatchError::TooManyOperations(10_001))));
+    assert!(matches!(refused, Err(BoundedPatchError::TooManyOperations(10_001))));
 }
 
 #[test]
@@ -98,7 +101,7 @@ fn work_on_long_lists_is_bounded() {
         json!({"op": "move", "from": "/a", "path": "/a"}),
     ] {
         let refused = patched(&object, operations(operation.clone()));
-        assert!(matches!(refused, Err(PatchError::TooManySteps)), "{operation}");
+        assert!(matches!(refused, Err(BoundedPatchError::TooManySteps)), "{operation}");
     }
     let append = json!({"op": "add", "path": "/a/-", "value": 1});
     assert!(patched(&object, operations(append)).is_ok());

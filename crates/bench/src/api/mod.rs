@@ -7,13 +7,13 @@ mod watchers;
 mod world;
 
 use crate::measure::{Latencies, table, time, times};
-use crate::namespace::{Result, check};
-use crate::{Outcome, plain};
-use client::{Client, Request, load};
+use crate::namespace::{BenchResult, check};
+use crate::{SuiteResult, plain};
+use client::{HttpRequest, KubernetesClient, load};
 use serde_json::json;
 use std::time::Duration;
-use watchers::Watchers;
-use world::{GROUPS, World, policies};
+use watchers::ApiWatchers;
+use world::{ApiSetup, GROUPS, policies};
 
 const POLICIES: [usize; 2] = [1_000, 10_000];
 /// Environment variable that overrides the numbers of policies, comma-separated.
@@ -30,15 +30,15 @@ const AT_A_TIME: usize = 16;
 const LISTS_AT_A_TIME: usize = 4;
 const CHANGES: usize = 20;
 
-pub fn run() -> Outcome {
+pub fn run() -> SuiteResult {
     measure().map_err(plain)
 }
 
 /// Builds the request with a given number to an API group.
-type MakeRequest = Box<dyn Fn(&str, usize) -> Request>;
+type MakeRequest = Box<dyn Fn(&str, usize) -> HttpRequest>;
 
 /// A load that is put on each group.
-struct Load {
+struct ApiLoad {
     what: String,
     /// Requests of the single client; the concurrent clients send as many in total.
     count: usize,
@@ -47,15 +47,15 @@ struct Load {
 }
 
 /// Request rate with concurrent clients, and latencies of a single client.
-struct Figures {
+struct LoadFigures {
     rate: f64,
     latencies: Latencies,
 }
 
-fn measure() -> Result<()> {
+fn measure() -> BenchResult<()> {
     let sizes = numbers(POLICIES_VARIABLE)?.unwrap_or(POLICIES.to_vec());
     let watchers = numbers(WATCHERS_VARIABLE)?.and_then(|given| given.first().copied()).unwrap_or(WATCHERS);
-    let world = World::start()?;
+    let world = ApiSetup::start()?;
     let idle = world.ours.memory()?;
     let runtime = tokio::runtime::Runtime::new()?;
     let (mut rows, mut made) = (Vec::new(), 0);
@@ -66,8 +66,9 @@ fn measure() -> Result<()> {
         made = made.max(*size);
         // A list of the newest version, as users request it, and one from the watch cache, as controllers request it.
         for (what, query) in [("list", ""), ("list, any version", "?resourceVersion=0")] {
-            let list = move |group: &str, _: usize| Request::get(format!("{}{query}", policies_path(group)));
-            let load = Load {
+            let list =
+                move |group: &str, _: usize| HttpRequest::get(format!("{}{query}", policies_path(group)));
+            let load = ApiLoad {
                 what: format!("{what}: {size}"),
                 count: LISTS,
                 clients: LISTS_AT_A_TIME,
@@ -78,16 +79,16 @@ fn measure() -> Result<()> {
     }
     let there = made.max(1);
     let get = move |group: &str, number: usize| {
-        Request::get(format!("{}/policy-{}", policies_path(group), number % there))
+        HttpRequest::get(format!("{}/policy-{}", policies_path(group), number % there))
     };
-    let load = Load { what: "get".to_owned(), count: GETS, clients: AT_A_TIME, request: Box::new(get) };
+    let load = ApiLoad { what: "get".to_owned(), count: GETS, clients: AT_A_TIME, request: Box::new(get) };
     rows.push(compare(&world, &runtime, &load)?);
     let create = |group: &str, number: usize| {
         let (path, object) = world::policy(group, &format!("created-{number}"));
-        Request::post(path, &object)
+        HttpRequest::post(path, &object)
     };
     let load =
-        Load { what: "create".to_owned(), count: CREATES, clients: AT_A_TIME, request: Box::new(create) };
+        ApiLoad { what: "create".to_owned(), count: CREATES, clients: AT_A_TIME, request: Box::new(create) };
     rows.push(compare(&world, &runtime, &load)?);
     let header =
         ["what", "ours/s", "CRDs/s", "ratio", "ours p50", "CRDs p50", "added p50", "ours p99", "CRDs p99"];
@@ -109,7 +110,7 @@ fn measure() -> Result<()> {
 }
 
 /// Parses the numbers in an environment variable, if it is set.
-fn numbers(variable: &str) -> Result<Option<Vec<usize>>> {
+fn numbers(variable: &str) -> BenchResult<Option<Vec<usize>>> {
     let Ok(given) = std::env::var(variable) else { return Ok(None) };
     let numbers = given.split(',').map(str::parse).collect::<std::result::Result<Vec<usize>, _>>();
     numbers.map(Some).map_err(|error| format!("{variable}={given}: {error}").into())
@@ -120,7 +121,7 @@ fn policies_path(group: &str) -> String {
 }
 
 /// Puts the same load on both groups, one after the other.
-fn compare(world: &World, runtime: &tokio::runtime::Runtime, load: &Load) -> Result<Vec<String>> {
+fn compare(world: &ApiSetup, runtime: &tokio::runtime::Runtime, load: &ApiLoad) -> BenchResult<Vec<String>> {
     check()?;
     let mut figures = Vec::new();
     for group in GROUPS {
@@ -131,7 +132,7 @@ fn compare(world: &World, runtime: &tokio::runtime::Runtime, load: &Load) -> Res
         let alone = runtime.block_on(self::load(world, 1, count, |number| request(count + number)))?;
         let together =
             runtime.block_on(self::load(world, load.clients, count, |number| request(2 * count + number)))?;
-        figures.push(Figures { rate: count as f64 / together.0.as_secs_f64(), latencies: alone.1 });
+        figures.push(LoadFigures { rate: count as f64 / together.0.as_secs_f64(), latencies: alone.1 });
     }
     let [ours, plain] = figures.as_mut_slice() else { return Err("two groups are compared".into()) };
     let rate = |rate: f64| format!("{rate:.0}");
@@ -153,15 +154,15 @@ fn compare(world: &World, runtime: &tokio::runtime::Runtime, load: &Load) -> Res
 }
 
 /// Changes one policy repeatedly, each time after all watchers have received the previous change.
-async fn watch(world: &World, group: &str, count: usize) -> Result<Vec<String>> {
+async fn watch(world: &ApiSetup, group: &str, count: usize) -> BenchResult<Vec<String>> {
     let path = policies_path(group);
-    let mut watchers = Watchers::start(world, &path, count).await?;
-    let client = Client::connect(world).await?;
+    let mut watchers = ApiWatchers::start(world, &path, count).await?;
+    let client = KubernetesClient::connect(world).await?;
     let (mut all, mut last, mut total) = (Latencies::default(), Latencies::default(), Duration::ZERO);
     for number in 0..CHANGES {
         let patch = json!({"metadata": {"labels": {"change": number.to_string()}}});
         let began = std::time::Instant::now();
-        client.send(&Request::merge(format!("{path}/policy-0"), &patch)).await?;
+        client.send(&HttpRequest::merge(format!("{path}/policy-0"), &patch)).await?;
         let arrivals = watchers.arrivals().await?;
         let took = |arrival: &std::time::Instant| arrival.saturating_duration_since(began);
         let slowest = arrivals.iter().map(took).max().unwrap_or_default();

@@ -1,8 +1,8 @@
 //! Watches one collection from many connections and records when each watch receives a change.
 
-use super::client::{Client, Request};
-use super::world::World;
-use crate::namespace::Result;
+use super::client::{HttpRequest, KubernetesClient};
+use super::world::ApiSetup;
+use crate::namespace::BenchResult;
 use http_body::Body as _;
 use kube::client::Body;
 use std::future::poll_fn;
@@ -15,29 +15,32 @@ const LIMIT: Duration = Duration::from_secs(120);
 /// Connections opened concurrently.
 const AT_ONCE: usize = 50;
 
-pub struct Watchers {
+pub struct ApiWatchers {
     count: usize,
     events: mpsc::UnboundedReceiver<Instant>,
     _tasks: JoinSet<()>,
 }
 
-impl Watchers {
+impl ApiWatchers {
     /// Opens the watches and returns when all are established.
-    pub async fn start(world: &World, path: &str, count: usize) -> Result<Watchers> {
-        let list = Client::connect(world).await?.begin(&Request::get(format!("{path}?limit=1"))).await?;
+    pub async fn start(world: &ApiSetup, path: &str, count: usize) -> BenchResult<ApiWatchers> {
+        let list = KubernetesClient::connect(world)
+            .await?
+            .begin(&HttpRequest::get(format!("{path}?limit=1")))
+            .await?;
         let list: serde_json::Value = serde_json::from_slice(&list.into_body().collect_bytes().await?)?;
         let version = list["metadata"]["resourceVersion"].as_str().unwrap_or_default();
-        let request = Request::get(format!("{path}?watch=1&resourceVersion={version}"));
+        let request = HttpRequest::get(format!("{path}?watch=1&resourceVersion={version}"));
         let (sender, events) = mpsc::unbounded_channel();
         let mut tasks = JoinSet::new();
-        let mut opening: JoinSet<Result<(Client, Body)>> = JoinSet::new();
+        let mut opening: JoinSet<BenchResult<(KubernetesClient, Body)>> = JoinSet::new();
         for number in 0..count {
             if number >= AT_ONCE
                 && let Some(opened) = opening.join_next().await
             {
                 tasks.spawn(listen(opened??, sender.clone()));
             }
-            let (client, request) = (Client::connect(world).await?, request.clone());
+            let (client, request) = (KubernetesClient::connect(world).await?, request.clone());
             opening.spawn(async move {
                 let body = client.begin(&request).await?.into_body();
                 Ok((client, body))
@@ -46,17 +49,17 @@ impl Watchers {
         while let Some(opened) = opening.join_next().await {
             tasks.spawn(listen(opened??, sender.clone()));
         }
-        Ok(Watchers { count, events, _tasks: tasks })
+        Ok(ApiWatchers { count, events, _tasks: tasks })
     }
 
     /// Waits until every watcher has received one change and returns the arrival times.
-    pub async fn arrivals(&mut self) -> Result<Vec<Instant>> {
+    pub async fn arrivals(&mut self) -> BenchResult<Vec<Instant>> {
         let mut arrivals = Vec::new();
         let all = async {
             while arrivals.len() < self.count {
                 arrivals.push(self.events.recv().await.ok_or("all watches have ended")?);
             }
-            Result::<()>::Ok(())
+            BenchResult::<()>::Ok(())
         };
         tokio::time::timeout(LIMIT, all).await.map_err(|_| "a watcher does not hear of a change")??;
         Ok(arrivals)
@@ -64,7 +67,7 @@ impl Watchers {
 }
 
 /// Sends the time of every line received.
-async fn listen((_client, mut body): (Client, Body), sender: mpsc::UnboundedSender<Instant>) {
+async fn listen((_client, mut body): (KubernetesClient, Body), sender: mpsc::UnboundedSender<Instant>) {
     while let Some(Ok(frame)) = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
         let lines = frame.data_ref().map_or(0, |data| data.iter().filter(|byte| **byte == b'\n').count());
         for _ in 0..lines {

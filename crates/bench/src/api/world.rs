@@ -1,12 +1,12 @@
 //! Sets up a kube-apiserver that serves the same kind twice: through Tortie's API server, and as a plain custom
 //! resource.
 
-use crate::namespace::Result;
-use crate::process::{Process, tortie};
+use crate::namespace::BenchResult;
+use crate::process::{BenchProcess, tortie};
 use serde_json::{Value as Json, json};
 use std::ops::Range;
 use tortie_model::{Kind, schema};
-use tortie_store::{Client, Config, Resources};
+use tortie_store::{ResourceClient, StoreClient, StoreConfig};
 use tortie_testkit::{ApiServer, CalicoGroup, eventually, free_port};
 
 /// Tortie's group and the plain one.
@@ -14,33 +14,33 @@ pub const GROUPS: [&str; 2] = ["projectcalico.org", PLAIN];
 const PLAIN: &str = "plain.example.org";
 const NAMESPACE: &str = "calico-apiserver";
 
-pub struct World {
+pub struct ApiSetup {
     // In drop order.
-    pub ours: Process,
+    pub ours: BenchProcess,
     pub server: ApiServer,
 }
 
-impl World {
-    pub fn start() -> Result<World> {
+impl ApiSetup {
+    pub fn start() -> BenchResult<ApiSetup> {
         let server = ApiServer::start();
         server.install(CalicoGroup::V1);
         install_plain(&server)?;
         let port = free_port()?;
-        let mut command = Process::command(tortie()?);
+        let mut command = BenchProcess::command(tortie()?);
         command
             .args(["apiserver", "--bind-address", "127.0.0.1", "--secure-port", &port.to_string()])
             .envs(server.environment(CalicoGroup::V1))
             .stdout(std::fs::File::create(server.path("ours.log"))?)
             .stderr(std::fs::File::create(server.path("ours.errors"))?);
-        let ours = Process(command.spawn()?);
+        let ours = BenchProcess(command.spawn()?);
         initialise(&server)?;
         register(&server, port);
-        Ok(World { ours, server })
+        Ok(ApiSetup { ours, server })
     }
 }
 
 /// Installs the kind with the same schema in another group, served by kube-apiserver alone.
-fn install_plain(server: &ApiServer) -> Result<()> {
+fn install_plain(server: &ApiServer) -> BenchResult<()> {
     let kind = Kind::GlobalNetworkPolicy;
     let found = schema::crds().into_iter().find(|crd| crd["spec"]["names"]["kind"] == kind.name());
     let mut crd = found.ok_or("there is no definition of the kind")?;
@@ -53,16 +53,16 @@ fn install_plain(server: &ApiServer) -> Result<()> {
 }
 
 /// Creates the built-in tiers as a node does.
-fn initialise(server: &ApiServer) -> Result<()> {
-    let config = Config {
+fn initialise(server: &ApiServer) -> BenchResult<()> {
+    let config = StoreConfig {
         datastore_type: "kubernetes".to_owned(),
         kubeconfig: server.kubeconfig().display().to_string(),
         calico_api_group: CalicoGroup::V1.api_version().to_owned(),
-        ..Config::default()
+        ..StoreConfig::default()
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let resources = Resources::new(Client::connect(&config).await?);
+        let resources = ResourceClient::new(StoreClient::connect(&config).await?);
         resources.ensure_initialized("v3.32.0", "k8s").await?;
         Ok(())
     })

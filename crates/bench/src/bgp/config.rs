@@ -10,8 +10,8 @@ pub const OWN: [&str; 2] = ["198.51.100.0/26", "198.51.100.64/26"];
 /// Configuration common to all speakers. All peers are in the speaker's AS and open the connection; the speaker is
 /// passive.
 #[derive(Clone, Debug, Default)]
-pub struct Setup {
-    pub peers: Vec<Neighbour>,
+pub struct SpeakerSetup {
+    pub peers: Vec<BenchNeighbour>,
     /// Whether the speaker originates `OWN`.
     pub own: bool,
     /// Whether routes are programmed into the kernel.
@@ -19,13 +19,13 @@ pub struct Setup {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub struct Neighbour {
+pub struct BenchNeighbour {
     pub address: Ipv4Addr,
-    pub role: Role,
+    pub role: NeighbourRole,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
+pub enum NeighbourRole {
     /// An ordinary iBGP peer.
     Mesh,
     /// A route reflector client of the speaker.
@@ -34,13 +34,13 @@ pub enum Role {
     Observer,
 }
 
-impl Role {
+impl NeighbourRole {
     fn is_client(self) -> bool {
-        self != Role::Mesh
+        self != NeighbourRole::Mesh
     }
 }
 
-pub fn bird(setup: &Setup) -> String {
+pub fn bird(setup: &SpeakerSetup) -> String {
     let mut config = format!("router id {SPEAKER};\nprotocol device {{}}\nprotocol direct {{ ipv4; }}\n");
     if setup.own {
         let [first, second] = OWN;
@@ -50,11 +50,11 @@ pub fn bird(setup: &Setup) -> String {
     if setup.kernel {
         config += "protocol kernel { ipv4 { import none; export where source = RTS_BGP; }; }\n";
     }
-    for (number, Neighbour { address, role }) in setup.peers.iter().enumerate() {
+    for (number, BenchNeighbour { address, role }) in setup.peers.iter().enumerate() {
         let export = match role {
-            Role::Observer => format!("where net = {MARKER}"),
-            Role::Client => "all".to_owned(),
-            Role::Mesh => "where source != RTS_DEVICE".to_owned(),
+            NeighbourRole::Observer => format!("where net = {MARKER}"),
+            NeighbourRole::Client => "all".to_owned(),
+            NeighbourRole::Mesh => "where source != RTS_DEVICE".to_owned(),
         };
         let client = if role.is_client() { "rr client;" } else { "" };
         config += &format!(
@@ -65,27 +65,27 @@ pub fn bird(setup: &Setup) -> String {
     config
 }
 
-pub fn frr(setup: &Setup) -> String {
+pub fn frr(setup: &SpeakerSetup) -> String {
     let mut config = format!("router bgp {ASN}\n bgp router-id {SPEAKER}\n no bgp network import-check\n");
     let mut family = " address-family ipv4 unicast\n".to_owned();
     if setup.own {
         family += &OWN.map(|block| format!("  network {block}\n")).concat();
     }
-    for Neighbour { address, role } in &setup.peers {
+    for BenchNeighbour { address, role } in &setup.peers {
         config += &format!(" neighbor {address} remote-as {ASN}\n neighbor {address} passive\n");
         if role.is_client() {
             family += &format!("  neighbor {address} route-reflector-client\n");
         }
-        if *role == Role::Observer {
+        if *role == NeighbourRole::Observer {
             family += &format!("  neighbor {address} prefix-list marker out\n");
         }
     }
     config + &family + &format!(" exit-address-family\nip prefix-list marker seq 5 permit {MARKER}\n")
 }
 
-pub fn gobgp(setup: &Setup) -> String {
+pub fn gobgp(setup: &SpeakerSetup) -> String {
     let mut config = format!("[global.config]\nas = {ASN}\nrouter-id = \"{SPEAKER}\"\n");
-    if setup.peers.iter().any(|peer| peer.role == Role::Observer) {
+    if setup.peers.iter().any(|peer| peer.role == NeighbourRole::Observer) {
         config += &format!(
             "[global.apply-policy.config]
             export-policy-list = [\"marker\"]
@@ -103,7 +103,7 @@ pub fn gobgp(setup: &Setup) -> String {
             route-disposition = \"accept-route\"\n"
         );
     }
-    for Neighbour { address, role } in &setup.peers {
+    for BenchNeighbour { address, role } in &setup.peers {
         config += &format!(
             "[[neighbors]]
             [neighbors.config]

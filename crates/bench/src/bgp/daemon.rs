@@ -1,12 +1,12 @@
 //! Runs the four BGP speakers as processes, killed when dropped.
 
-use super::config::{self, OWN, Setup};
+use super::config::{self, OWN, SpeakerSetup};
 use super::ours;
-use super::place::{ASN, Place};
-use super::report::Start;
-use crate::namespace::Result;
-use crate::node::Node;
-use crate::process::{Memory, Process};
+use super::place::{ASN, BgpHosts};
+use super::report::WorkStart;
+use crate::namespace::BenchResult;
+use crate::node::BenchNode;
+use crate::process::{BenchProcess, ProcessMemory};
 use serde_json::json;
 use std::fs;
 use std::io;
@@ -15,8 +15,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
-use tortie_model::{Key, Kind as ResourceKind, Resource, Value};
-use tortie_store::Client;
+use tortie_model::{Kind as ResourceKind, Resource, StoreKey, StoreValue};
+use tortie_store::StoreClient;
 
 /// Interval between checks whether a process is idle.
 const LOOK: Duration = Duration::from_millis(200);
@@ -27,47 +27,56 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const GATHERING: Duration = Duration::from_millis(1500);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum SpeakerKind {
     Tortie,
     Bird,
     Frr,
     Gobgp,
 }
 
-impl Kind {
-    pub const ALL: [Kind; 4] = [Kind::Tortie, Kind::Bird, Kind::Frr, Kind::Gobgp];
+impl SpeakerKind {
+    pub const ALL: [SpeakerKind; 4] =
+        [SpeakerKind::Tortie, SpeakerKind::Bird, SpeakerKind::Frr, SpeakerKind::Gobgp];
 }
 
-pub struct Daemon {
-    kind: Kind,
-    processes: Vec<Process>,
+pub struct SpeakerProcess {
+    kind: SpeakerKind,
+    processes: Vec<BenchProcess>,
     _dir: TempDir,
 }
 
-impl Daemon {
+impl SpeakerProcess {
     /// Starts a speaker on its host without waiting until it listens.
-    pub async fn start(kind: Kind, setup: &Setup, place: &Place) -> Result<Daemon> {
-        Ok(Daemon::start_timed(kind, setup, place).await?.0)
+    pub async fn start(
+        kind: SpeakerKind,
+        setup: &SpeakerSetup,
+        place: &BgpHosts,
+    ) -> BenchResult<SpeakerProcess> {
+        Ok(SpeakerProcess::start_timed(kind, setup, place).await?.0)
     }
 
     /// Starts a speaker and also returns the start time.
-    pub async fn start_timed(kind: Kind, setup: &Setup, place: &Place) -> Result<(Daemon, Start)> {
+    pub async fn start_timed(
+        kind: SpeakerKind,
+        setup: &SpeakerSetup,
+        place: &BgpHosts,
+    ) -> BenchResult<(SpeakerProcess, WorkStart)> {
         let dir = TempDir::new()?;
         let mut processes = Vec::new();
         let command = match kind {
-            Kind::Tortie => {
+            SpeakerKind::Tortie => {
                 let mut command = on(place, &std::env::current_exe()?);
                 let (name, value) = ours::variable(setup);
                 command.arg("bgp").env(name, value);
                 command
             }
-            Kind::Bird => {
+            SpeakerKind::Bird => {
                 let file = write(dir.path(), "bird.conf", &config::bird(setup))?;
                 let mut command = on(place, Path::new("bird"));
                 command.args(["-f", "-c", &file, "-s", &path(dir.path(), "control")]);
                 command
             }
-            Kind::Frr => {
+            SpeakerKind::Frr => {
                 let socket = path(dir.path(), "zserv.api");
                 if setup.kernel {
                     let mut zebra = frr(place, dir.path(), "zebra", "")?;
@@ -84,7 +93,7 @@ impl Daemon {
                 };
                 bgpd
             }
-            Kind::Gobgp => {
+            SpeakerKind::Gobgp => {
                 let file = write(dir.path(), "gobgp.conf", &config::gobgp(setup))?;
                 let mut command = on(place, Path::new("gobgpd"));
                 command.args(["-f", &file, "--pprof-disable", "-l", "error"]);
@@ -92,49 +101,54 @@ impl Daemon {
             }
         };
         processes.push(spawn(command)?);
-        let daemon = Daemon { kind, processes, _dir: dir };
-        let start = Start::now(&daemon)?;
-        if kind == Kind::Gobgp && setup.own {
+        let daemon = SpeakerProcess { kind, processes, _dir: dir };
+        let start = WorkStart::now(&daemon)?;
+        if kind == SpeakerKind::Gobgp && setup.own {
             announce_with_gobgp(place).await?;
         }
         Ok((daemon, start))
     }
 
     /// Starts a whole Tortie node with its datastore and one peer.
-    pub async fn node(place: &Place, peer: Ipv4Addr) -> Result<Daemon> {
-        let node = Node::on(place.0.clone(), None)?;
+    pub async fn node(place: &BgpHosts, peer: Ipv4Addr) -> BenchResult<SpeakerProcess> {
+        let node = BenchNode::on(place.0.clone(), None)?;
         let object = json!({
             "metadata": {"name": "feeder"},
             "spec": {"peerIP": peer.to_string(), "asNumber": ASN},
         });
         let resource = Resource::from_store(ResourceKind::BGPPeer, object)?;
-        let client = Client::connect(&node.store_config()).await?;
+        let client = StoreClient::connect(&node.store_config()).await?;
         client
-            .apply(&Key::resource(ResourceKind::BGPPeer, "", "feeder"), &Value::Resource(resource), None)
+            .apply(
+                &StoreKey::resource(ResourceKind::BGPPeer, "", "feeder"),
+                &StoreValue::Resource(resource),
+                None,
+            )
             .await?;
-        let Node { daemon, store, dir, .. } = node;
-        Ok(Daemon { kind: Kind::Tortie, processes: vec![daemon, store], _dir: dir })
+        let BenchNode { daemon, store, dir, .. } = node;
+        Ok(SpeakerProcess { kind: SpeakerKind::Tortie, processes: vec![daemon, store], _dir: dir })
     }
 
     /// Returns the CPU time used so far.
     pub fn processor_time(&self) -> io::Result<Duration> {
-        self.processes.iter().map(Process::processor_time).sum()
+        self.processes.iter().map(BenchProcess::processor_time).sum()
     }
 
     /// Returns the resident memory in KiB.
     pub fn resident(&self) -> io::Result<u64> {
-        let memory: io::Result<Vec<Memory>> = self.processes.iter().map(Process::memory).collect();
+        let memory: io::Result<Vec<ProcessMemory>> =
+            self.processes.iter().map(BenchProcess::memory).collect();
         Ok(memory?.iter().map(|memory| memory.resident).sum())
     }
 
     pub fn threads(&self) -> io::Result<usize> {
-        let of = |process: &Process| Ok(fs::read_dir(format!("/proc/{}/task", process.0.id()))?.count());
+        let of = |process: &BenchProcess| Ok(fs::read_dir(format!("/proc/{}/task", process.0.id()))?.count());
         self.processes.iter().map(of).sum()
     }
 
     /// Waits until the speaker is idle.
     pub async fn rest(&self) -> io::Result<()> {
-        if self.kind == Kind::Frr {
+        if self.kind == SpeakerKind::Frr {
             tokio::time::sleep(GATHERING).await;
         }
         let deadline = Instant::now() + PATIENCE;
@@ -151,7 +165,7 @@ impl Daemon {
     }
 }
 
-impl Drop for Daemon {
+impl Drop for SpeakerProcess {
     fn drop(&mut self) {
         // FRR leaves a directory behind for each process.
         for process in &self.processes {
@@ -163,8 +177,8 @@ impl Drop for Daemon {
 }
 
 /// Builds a command that runs on the speaker's host. `ip netns exec` calls exec, so the process is the program itself.
-pub fn on(place: &Place, program: &Path) -> Command {
-    let mut command = Process::command("ip");
+pub fn on(place: &BgpHosts, program: &Path) -> Command {
+    let mut command = BenchProcess::command("ip");
     command.args(["netns", "exec", place.host()]).arg(program);
     command
 }
@@ -178,20 +192,20 @@ fn write(dir: &Path, name: &str, text: &str) -> io::Result<String> {
     Ok(path(dir, name))
 }
 
-fn frr(place: &Place, dir: &Path, program: &str, config: &str) -> io::Result<Command> {
+fn frr(place: &BgpHosts, dir: &Path, program: &str, config: &str) -> io::Result<Command> {
     let mut command = on(place, &Path::new("/usr/lib/frr").join(program));
     let (file, pid) = (write(dir, &format!("{program}.conf"), config)?, path(dir, &format!("{program}.pid")));
     command.args(["-f", &file, "-i", &pid, "--vty_socket", &path(dir, ""), "-P", "0"]);
     Ok(command)
 }
 
-fn spawn(mut command: Command) -> Result<Process> {
+fn spawn(mut command: Command) -> BenchResult<BenchProcess> {
     let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
-    Ok(Process(child.map_err(|error| format!("{command:?}: {error}"))?))
+    Ok(BenchProcess(child.map_err(|error| format!("{command:?}: {error}"))?))
 }
 
 /// Waits until a socket file exists.
-async fn there(socket: &Path) -> Result<()> {
+async fn there(socket: &Path) -> BenchResult<()> {
     let deadline = Instant::now() + PATIENCE;
     while !socket.exists() {
         if Instant::now() > deadline {
@@ -203,7 +217,7 @@ async fn there(socket: &Path) -> Result<()> {
 }
 
 /// Adds the own routes through GoBGP's control port, the only way it accepts them.
-async fn announce_with_gobgp(place: &Place) -> Result<()> {
+async fn announce_with_gobgp(place: &BgpHosts) -> BenchResult<()> {
     for block in OWN {
         let deadline = Instant::now() + PATIENCE;
         loop {

@@ -11,16 +11,16 @@ const TOGETHER: usize = 10;
 
 /// Consecutive prefixes of equal length, starting at 20.0.0.0.
 #[derive(Clone, Copy)]
-pub struct Routes {
+pub struct GeneratedRoutes {
     pub first: usize,
     pub count: usize,
     pub bits: u8,
 }
 
-impl Routes {
+impl GeneratedRoutes {
     /// Returns `count` consecutive /24 routes.
-    pub fn from_the_start(count: usize) -> Routes {
-        Routes { first: 0, count, bits: 24 }
+    pub fn from_the_start(count: usize) -> GeneratedRoutes {
+        GeneratedRoutes { first: 0, count, bits: 24 }
     }
 
     /// Encodes the UPDATE messages of a peer that announces the routes with itself as the next hop.

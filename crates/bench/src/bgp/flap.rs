@@ -1,12 +1,12 @@
 //! Measures a session flap: many peers have each other's routes, and one of them disconnects and reconnects.
 
-use super::config::{Neighbour, Role, Setup};
-use super::daemon::{Daemon, Kind};
-use super::feed::Routes;
-use super::place::{Place, peer};
-use super::report::{Effort, LIMIT, Report, Start, cells, in_turn, seconds};
-use super::session::{LONG_HOLD, Peer};
-use crate::namespace::Result;
+use super::config::{BenchNeighbour, NeighbourRole, SpeakerSetup};
+use super::daemon::{SpeakerKind, SpeakerProcess};
+use super::feed::GeneratedRoutes;
+use super::place::{BgpHosts, peer};
+use super::report::{LIMIT, SpeakerReport, WorkCost, WorkStart, cells, in_turn, seconds};
+use super::session::{BenchPeer, LONG_HOLD};
+use crate::namespace::BenchResult;
 use std::time::{Duration, Instant};
 
 const PEERS: [usize; 3] = [2, 20, 200];
@@ -14,27 +14,27 @@ const EACH: usize = 500;
 /// Number of flaps; the best time counts.
 const FLAPS: usize = 2;
 
-struct Taken {
+struct FlapTimes {
     /// Until all peers have all routes.
-    full: Effort,
+    full: WorkCost,
     /// From the end of the session until all other peers have received the withdrawals.
     gone: Duration,
     /// From the first announcement of the new session until all other peers have received the last route.
     back: Duration,
 }
 
-impl Taken {
+impl FlapTimes {
     fn converged(&self) -> Duration {
         self.gone + self.back
     }
 }
 
-pub fn measure() -> Result<()> {
-    let mut report = Report::default();
+pub fn measure() -> BenchResult<()> {
+    let mut report = SpeakerReport::default();
     let (mut first, mut first_full) = (None, None);
     for peers in PEERS {
-        let once = |kind| Place::measure(move |place| async move { flap(kind, peers, &place).await });
-        let taken = in_turn(&Kind::ALL, 1, once, Taken::converged)?;
+        let once = |kind| BgpHosts::measure(move |place| async move { flap(kind, peers, &place).await });
+        let taken = in_turn(&SpeakerKind::ALL, 1, once, FlapTimes::converged)?;
         let efforts: Vec<_> = taken.iter().map(|taken| taken.as_ref().map(|taken| taken.full)).collect();
         report.effort(&format!("{peers} peers: all know all"), &efforts, &mut first_full);
         let flap = cells(&taken, |taken| taken.converged().as_secs_f64());
@@ -50,21 +50,22 @@ pub fn measure() -> Result<()> {
 }
 
 fn routes(number: usize) -> Vec<u8> {
-    let routes = Routes { first: number * EACH, count: EACH, bits: 24 };
+    let routes = GeneratedRoutes { first: number * EACH, count: EACH, bits: 24 };
     routes.announced_by(peer(number))
 }
 
-async fn flap(kind: Kind, count: usize, place: &Place) -> Result<Option<Taken>> {
-    let neighbours = (1..=count).map(|number| Neighbour { address: peer(number), role: Role::Client });
-    let setup = Setup { peers: neighbours.collect(), ..Setup::default() };
-    let daemon = Daemon::start(kind, &setup, place).await?;
+async fn flap(kind: SpeakerKind, count: usize, place: &BgpHosts) -> BenchResult<Option<FlapTimes>> {
+    let neighbours =
+        (1..=count).map(|number| BenchNeighbour { address: peer(number), role: NeighbourRole::Client });
+    let setup = SpeakerSetup { peers: neighbours.collect(), ..SpeakerSetup::default() };
+    let daemon = SpeakerProcess::start(kind, &setup, place).await?;
     let mut others = Vec::new();
     for neighbour in &setup.peers {
-        others.push(Peer::connect(neighbour.address, LONG_HOLD).await?);
+        others.push(BenchPeer::connect(neighbour.address, LONG_HOLD).await?);
     }
     let feeds: Vec<Vec<u8>> = (1..=count).map(routes).collect();
     daemon.rest().await?;
-    let start = Start::now(&daemon)?;
+    let start = WorkStart::now(&daemon)?;
     for (peer, feed) in others.iter().zip(&feeds) {
         peer.send(feed).await?;
     }
@@ -76,11 +77,11 @@ async fn flap(kind: Kind, count: usize, place: &Place) -> Result<Option<Taken>> 
     }
     let full = start.effort(&daemon)?;
     let (mut restless, feed) = (others.remove(0), routes(1));
-    let mut best: Option<Taken> = None;
+    let mut best: Option<FlapTimes> = None;
     for _ in 0..FLAPS {
         daemon.rest().await?;
         // Some speakers repeat announcements, so only messages from now on count.
-        let before: Vec<_> = others.iter().map(Peer::heard).collect();
+        let before: Vec<_> = others.iter().map(BenchPeer::heard).collect();
         let start = Instant::now();
         drop(restless);
         for (peer, (_, withdrawn)) in others.iter().zip(&before) {
@@ -89,9 +90,9 @@ async fn flap(kind: Kind, count: usize, place: &Place) -> Result<Option<Taken>> 
             }
         }
         let gone = start.elapsed();
-        restless = Peer::connect(peer(1), LONG_HOLD).await?;
+        restless = BenchPeer::connect(peer(1), LONG_HOLD).await?;
         daemon.rest().await?;
-        let before: Vec<_> = others.iter().map(Peer::heard).collect();
+        let before: Vec<_> = others.iter().map(BenchPeer::heard).collect();
         let start = Instant::now();
         restless.send(&feed).await?;
         for (peer, (announced, _)) in others.iter().zip(&before) {
@@ -99,7 +100,7 @@ async fn flap(kind: Kind, count: usize, place: &Place) -> Result<Option<Taken>> 
                 return Ok(None);
             }
         }
-        let taken = Taken { full, gone, back: start.elapsed() };
+        let taken = FlapTimes { full, gone, back: start.elapsed() };
         if best.as_ref().is_none_or(|best| taken.converged() < best.converged()) {
             best = Some(taken);
         }

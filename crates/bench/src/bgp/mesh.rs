@@ -3,13 +3,13 @@
 //! Mesh peers cannot observe the node's table, so one additional peer is a route reflector client that receives every
 //! route.
 
-use super::config::{Neighbour, OWN, Role, Setup};
-use super::daemon::{Daemon, Kind};
-use super::feed::Routes;
-use super::place::{Place, peer};
-use super::report::{Cell, Effort, Report, cells, count, in_turn, seconds};
-use super::session::Peer;
-use crate::namespace::Result;
+use super::config::{BenchNeighbour, NeighbourRole, OWN, SpeakerSetup};
+use super::daemon::{SpeakerKind, SpeakerProcess};
+use super::feed::GeneratedRoutes;
+use super::place::{BgpHosts, peer};
+use super::report::{FigureCell, SpeakerReport, WorkCost, cells, count, in_turn, seconds};
+use super::session::BenchPeer;
+use crate::namespace::BenchResult;
 use std::time::Duration;
 use tokio::task::JoinSet;
 
@@ -19,21 +19,22 @@ const BLOCKS: usize = 2;
 const HOLD: u16 = 15;
 const IDLE: Duration = Duration::from_secs(HOLD as u64 / 3);
 
-struct Taken {
-    effort: Effort,
+struct MeshFigures {
+    effort: WorkCost,
     resident: f64,
     threads: usize,
     /// CPU time while idle; measured only with the largest number of nodes.
     idle: Option<Duration>,
 }
 
-pub fn measure() -> Result<()> {
-    let mut report = Report::default();
+pub fn measure() -> BenchResult<()> {
+    let mut report = SpeakerReport::default();
     let (mut first, mut fewest) = (None, None);
     for nodes in NODES {
         let most = nodes == NODES[NODES.len() - 1];
-        let once = |kind| Place::measure(move |place| async move { join(kind, nodes, most, &place).await });
-        let taken = in_turn(&Kind::ALL, 1, once, |taken: &Taken| taken.effort.time)?;
+        let once =
+            |kind| BgpHosts::measure(move |place| async move { join(kind, nodes, most, &place).await });
+        let taken = in_turn(&SpeakerKind::ALL, 1, once, |taken: &MeshFigures| taken.effort.time)?;
         let efforts: Vec<_> = taken.iter().map(|taken| taken.as_ref().map(|taken| taken.effort)).collect();
         report.effort(&format!("{nodes} nodes: from its start until all know all"), &efforts, &mut first);
         let resident = cells(&taken, |taken| taken.resident);
@@ -41,9 +42,9 @@ pub fn measure() -> Result<()> {
         let (few, residents) = fewest.get_or_insert((nodes, resident.clone()));
         if nodes > *few {
             let more = (nodes - *few) as f64;
-            let each = |(now, few): (&Cell, &Cell)| match (now, few) {
-                (Cell::Is(now), Cell::Is(few)) => Cell::Is((now - few) / more),
-                _ => Cell::Absent,
+            let each = |(now, few): (&FigureCell, &FigureCell)| match (now, few) {
+                (FigureCell::Is(now), FigureCell::Is(few)) => FigureCell::Is((now - few) / more),
+                _ => FigureCell::Absent,
             };
             let each = resident.iter().zip(residents.iter()).map(each).collect();
             report.line("- memory for each more", &each, |value| format!("{value:.1} KiB"));
@@ -58,22 +59,28 @@ pub fn measure() -> Result<()> {
     Ok(())
 }
 
-async fn join(kind: Kind, nodes: usize, idle: bool, place: &Place) -> Result<Option<Taken>> {
+async fn join(
+    kind: SpeakerKind,
+    nodes: usize,
+    idle: bool,
+    place: &BgpHosts,
+) -> BenchResult<Option<MeshFigures>> {
     let (others, observer) = (1..nodes, peer(nodes));
-    let mesh = others.clone().map(|number| Neighbour { address: peer(number), role: Role::Mesh });
-    let observing = Neighbour { address: observer, role: Role::Client };
-    let setup = Setup { peers: mesh.chain([observing]).collect(), own: true, kernel: false };
+    let mesh =
+        others.clone().map(|number| BenchNeighbour { address: peer(number), role: NeighbourRole::Mesh });
+    let observing = BenchNeighbour { address: observer, role: NeighbourRole::Client };
+    let setup = SpeakerSetup { peers: mesh.chain([observing]).collect(), own: true, kernel: false };
     let feeds: Vec<_> = others.map(|number| (peer(number), blocks(number))).collect();
-    let (daemon, start) = Daemon::start_timed(kind, &setup, place).await?;
+    let (daemon, start) = SpeakerProcess::start_timed(kind, &setup, place).await?;
     let mut joining = JoinSet::new();
     for (address, feed) in feeds {
         joining.spawn(async move {
-            let peer = Peer::connect(address, HOLD).await?;
+            let peer = BenchPeer::connect(address, HOLD).await?;
             peer.send(&feed).await?;
-            Result::Ok(peer)
+            BenchResult::Ok(peer)
         });
     }
-    let observer = Peer::connect(observer, HOLD).await?;
+    let observer = BenchPeer::connect(observer, HOLD).await?;
     let mut peers = Vec::new();
     while let Some(joined) = joining.join_next().await {
         peers.push(joined??);
@@ -89,7 +96,7 @@ async fn join(kind: Kind, nodes: usize, idle: bool, place: &Place) -> Result<Opt
     let effort = start.effort(&daemon)?;
     daemon.rest().await?;
     let resident = daemon.resident()? as f64;
-    let mut taken = Taken { effort, resident, threads: daemon.threads()?, idle: None };
+    let mut taken = MeshFigures { effort, resident, threads: daemon.threads()?, idle: None };
     if idle {
         let before = daemon.processor_time()?;
         tokio::time::sleep(IDLE).await;
@@ -99,5 +106,5 @@ async fn join(kind: Kind, nodes: usize, idle: bool, place: &Place) -> Result<Opt
 }
 
 fn blocks(number: usize) -> Vec<u8> {
-    Routes { first: number * BLOCKS, count: BLOCKS, bits: 26 }.announced_by(peer(number))
+    GeneratedRoutes { first: number * BLOCKS, count: BLOCKS, bits: 26 }.announced_by(peer(number))
 }

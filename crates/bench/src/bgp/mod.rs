@@ -22,11 +22,11 @@ pub use mesh::measure as mesh;
 pub use receive::measure as receive;
 pub use reflect::measure as reflect;
 
-use crate::namespace::Result;
-use crate::{Outcome, plain};
+use crate::namespace::BenchResult;
+use crate::{SuiteResult, plain};
 
 /// Runs a measurement, or the speaker itself if this process was started as one.
-pub fn run(measure: fn() -> Result<()>) -> Outcome {
+pub fn run(measure: fn() -> BenchResult<()>) -> SuiteResult {
     match ours::is_wanted() {
         true => ours::speak(),
         false => measure().map_err(plain),

@@ -1,6 +1,6 @@
 //! Network of a measurement: one host for the speaker, one for all peers, a veth pair between them.
 
-use crate::namespace::{self, Namespaces, Result, check};
+use crate::namespace::{self, BenchResult, NamespaceGroup, check};
 use std::future::Future;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -15,15 +15,15 @@ pub fn peer(number: usize) -> Ipv4Addr {
 
 /// The two hosts. Every measurement creates new ones.
 #[derive(Clone)]
-pub struct Place(pub Arc<Namespaces>);
+pub struct BgpHosts(pub Arc<NamespaceGroup>);
 
-impl Place {
+impl BgpHosts {
     /// Creates the hosts and runs a measurement in the namespace of the peers' host.
-    pub fn measure<T: Send + 'static, F: Future<Output = Result<T>>>(
-        work: impl FnOnce(Place) -> F + Send + 'static,
-    ) -> Result<T> {
+    pub fn measure<T: Send + 'static, F: Future<Output = BenchResult<T>>>(
+        work: impl FnOnce(BgpHosts) -> F + Send + 'static,
+    ) -> BenchResult<T> {
         check()?;
-        let place = Place(Arc::new(Namespaces::new(2)?));
+        let place = BgpHosts(Arc::new(NamespaceGroup::new(2)?));
         let wire = format!("link add eth0 type veth peer name eth0 netns {}", place.0.name(1));
         let speaker = [
             "link set lo up",

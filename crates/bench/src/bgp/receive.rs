@@ -2,13 +2,13 @@
 //!
 //! A marker, sent last and the only exported route, shows that all routes before it have been processed.
 
-use super::config::{Neighbour, Role, Setup};
-use super::daemon::{Daemon, Kind};
-use super::feed::{Routes, marker};
-use super::place::{Place, peer};
-use super::report::{Effort, ROUNDS, Report, Start, cells, count, in_turn};
-use super::session::{LONG_HOLD, Peer};
-use crate::namespace::Result;
+use super::config::{BenchNeighbour, NeighbourRole, SpeakerSetup};
+use super::daemon::{SpeakerKind, SpeakerProcess};
+use super::feed::{GeneratedRoutes, marker};
+use super::place::{BgpHosts, peer};
+use super::report::{ROUNDS, SpeakerReport, WorkCost, WorkStart, cells, count, in_turn};
+use super::session::{BenchPeer, LONG_HOLD};
+use crate::namespace::BenchResult;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,23 +18,24 @@ const OBSERVER: usize = 2;
 /// Time for the speaker to free memory that it needed only temporarily.
 const REST: Duration = Duration::from_secs(1);
 
-struct Taken {
-    effort: Effort,
+struct ReceiveFigures {
+    effort: WorkCost,
     bytes_per_route: f64,
     threads: usize,
 }
 
-pub fn measure() -> Result<()> {
-    let mut report = Report::default();
+pub fn measure() -> BenchResult<()> {
+    let mut report = SpeakerReport::default();
     let mut first = None;
     for routes in SIZES {
-        let feed = [Routes::from_the_start(routes).announced_by(peer(FEEDER)), marker(peer(FEEDER))].concat();
+        let feed = [GeneratedRoutes::from_the_start(routes).announced_by(peer(FEEDER)), marker(peer(FEEDER))]
+            .concat();
         let feed = Arc::new(feed);
         let once = |kind| {
             let feed = feed.clone();
-            Place::measure(move |place| async move { take_in(kind, routes, &feed, &place).await })
+            BgpHosts::measure(move |place| async move { take_in(kind, routes, &feed, &place).await })
         };
-        let taken = in_turn(&Kind::ALL, ROUNDS, once, |taken: &Taken| taken.effort.time)?;
+        let taken = in_turn(&SpeakerKind::ALL, ROUNDS, once, |taken: &ReceiveFigures| taken.effort.time)?;
         let efforts: Vec<_> = taken.iter().map(|taken| taken.as_ref().map(|taken| taken.effort)).collect();
         report.effort(&format!("{routes} routes"), &efforts, &mut first);
         report.line("- memory a route", &cells(&taken, |taken| taken.bytes_per_route), |value| {
@@ -48,15 +49,21 @@ pub fn measure() -> Result<()> {
     Ok(())
 }
 
-async fn take_in(kind: Kind, routes: usize, feed: &[u8], place: &Place) -> Result<Option<Taken>> {
-    let neighbours = [FEEDER, OBSERVER].map(|n| Neighbour { address: peer(n), role: Role::Observer });
-    let setup = Setup { peers: neighbours.to_vec(), ..Setup::default() };
-    let daemon = Daemon::start(kind, &setup, place).await?;
-    let observer = Peer::connect(peer(OBSERVER), LONG_HOLD).await?;
-    let feeder = Peer::connect(peer(FEEDER), LONG_HOLD).await?;
+async fn take_in(
+    kind: SpeakerKind,
+    routes: usize,
+    feed: &[u8],
+    place: &BgpHosts,
+) -> BenchResult<Option<ReceiveFigures>> {
+    let neighbours =
+        [FEEDER, OBSERVER].map(|n| BenchNeighbour { address: peer(n), role: NeighbourRole::Observer });
+    let setup = SpeakerSetup { peers: neighbours.to_vec(), ..SpeakerSetup::default() };
+    let daemon = SpeakerProcess::start(kind, &setup, place).await?;
+    let observer = BenchPeer::connect(peer(OBSERVER), LONG_HOLD).await?;
+    let feeder = BenchPeer::connect(peer(FEEDER), LONG_HOLD).await?;
     daemon.rest().await?;
     let memory = daemon.resident()?;
-    let start = Start::now(&daemon)?;
+    let start = WorkStart::now(&daemon)?;
     let sent = tokio::time::timeout_at(start.deadline().into(), feeder.send(feed)).await;
     match sent {
         Ok(sent) => sent?,
@@ -69,5 +76,5 @@ async fn take_in(kind: Kind, routes: usize, feed: &[u8], place: &Place) -> Resul
     tokio::time::sleep(REST).await;
     let grown = daemon.resident()?.saturating_sub(memory);
     let bytes_per_route = grown as f64 * 1024.0 / routes as f64;
-    Ok(Some(Taken { effort, bytes_per_route, threads: daemon.threads()? }))
+    Ok(Some(ReceiveFigures { effort, bytes_per_route, threads: daemon.threads()? }))
 }

@@ -1,8 +1,8 @@
 //! Collects the results and prints them in a table with a column for each speaker.
 
-use super::daemon::{Daemon, Kind};
+use super::daemon::{SpeakerKind, SpeakerProcess};
 use crate::measure::{table, times};
-use crate::namespace::{Result, check};
+use crate::namespace::{BenchResult, check};
 use rustix::time::{ClockId, clock_gettime};
 use std::io;
 use std::time::{Duration, Instant};
@@ -16,10 +16,10 @@ const LONG: Duration = Duration::from_secs(5);
 pub const LIMIT: Duration = Duration::from_secs(25);
 
 /// One figure for each speaker.
-pub type Cells = Vec<Cell>;
+pub type FigureRow = Vec<FigureCell>;
 
 #[derive(Clone, Copy)]
-pub enum Cell {
+pub enum FigureCell {
     Is(f64),
     /// Abandoned after the time limit.
     Over,
@@ -29,11 +29,11 @@ pub enum Cell {
 
 /// Measures the speakers in turn and returns the best result of each; `None` if it took too long or failed.
 pub fn in_turn<T>(
-    kinds: &[Kind],
+    kinds: &[SpeakerKind],
     rounds: usize,
-    once: impl Fn(Kind) -> Result<Option<T>>,
+    once: impl Fn(SpeakerKind) -> BenchResult<Option<T>>,
     time: impl Fn(&T) -> Duration,
-) -> Result<Vec<Option<T>>> {
+) -> BenchResult<Vec<Option<T>>> {
     let mut best: Vec<Option<T>> = kinds.iter().map(|_| None).collect();
     for round in 0..rounds {
         for (kind, best) in kinds.iter().zip(&mut best) {
@@ -46,7 +46,7 @@ pub fn in_turn<T>(
                 Err(error) => {
                     check()?;
                     let what = format!("{kind:?}: {error}");
-                    if *kind == Kind::Tortie {
+                    if *kind == SpeakerKind::Tortie {
                         return Err(what.into());
                     }
                     // A failure of another speaker does not stop the benchmark.
@@ -63,15 +63,16 @@ pub fn in_turn<T>(
 }
 
 /// Extracts one figure from each result. Speakers that were not measured are absent.
-pub fn cells<T>(taken: &[Option<T>], figure: impl Fn(&T) -> f64) -> Cells {
-    let of = |taken: &Option<T>| taken.as_ref().map_or(Cell::Over, |taken| Cell::Is(figure(taken)));
+pub fn cells<T>(taken: &[Option<T>], figure: impl Fn(&T) -> f64) -> FigureRow {
+    let of =
+        |taken: &Option<T>| taken.as_ref().map_or(FigureCell::Over, |taken| FigureCell::Is(figure(taken)));
     let there = taken.iter().map(of);
-    there.chain(std::iter::repeat(Cell::Absent)).take(Kind::ALL.len()).collect()
+    there.chain(std::iter::repeat(FigureCell::Absent)).take(SpeakerKind::ALL.len()).collect()
 }
 
 /// Cost of a piece of work.
 #[derive(Clone, Copy)]
-pub struct Effort {
+pub struct WorkCost {
     pub time: Duration,
     pub processor: Duration,
     /// CPU time of the generator, which is this program.
@@ -79,25 +80,25 @@ pub struct Effort {
 }
 
 /// Clock and CPU times at the beginning of a piece of work.
-pub struct Start {
+pub struct WorkStart {
     pub at: Instant,
     processor: Duration,
     generator: Duration,
 }
 
-impl Start {
-    pub fn now(daemon: &Daemon) -> io::Result<Start> {
+impl WorkStart {
+    pub fn now(daemon: &SpeakerProcess) -> io::Result<WorkStart> {
         let processor = daemon.processor_time()?;
-        Ok(Start { generator: own_time(), processor, at: Instant::now() })
+        Ok(WorkStart { generator: own_time(), processor, at: Instant::now() })
     }
 
     /// Returns the cost of work that ends now.
-    pub fn effort(&self, daemon: &Daemon) -> io::Result<Effort> {
+    pub fn effort(&self, daemon: &SpeakerProcess) -> io::Result<WorkCost> {
         self.effort_until(Instant::now(), daemon)
     }
 
-    pub fn effort_until(&self, end: Instant, daemon: &Daemon) -> io::Result<Effort> {
-        Ok(Effort {
+    pub fn effort_until(&self, end: Instant, daemon: &SpeakerProcess) -> io::Result<WorkCost> {
+        Ok(WorkCost {
             time: end - self.at,
             processor: daemon.processor_time()?.saturating_sub(self.processor),
             generator: own_time() - self.generator,
@@ -115,36 +116,36 @@ fn own_time() -> Duration {
 }
 
 #[derive(Default)]
-pub struct Report {
+pub struct SpeakerReport {
     rows: Vec<Vec<String>>,
 }
 
-impl Report {
+impl SpeakerReport {
     /// Adds a row of figures, with the ratio of each other speaker's figure to Tortie's.
-    pub fn line(&mut self, what: &str, cells: &Cells, format: impl Fn(f64) -> String) {
+    pub fn line(&mut self, what: &str, cells: &FigureRow, format: impl Fn(f64) -> String) {
         let ours = cells.first().copied();
-        let text = |(column, cell): (usize, &Cell)| match (*cell, ours) {
-            (Cell::Is(value), Some(Cell::Is(ours))) if column > 0 && ours > 0.0 => {
+        let text = |(column, cell): (usize, &FigureCell)| match (*cell, ours) {
+            (FigureCell::Is(value), Some(FigureCell::Is(ours))) if column > 0 && ours > 0.0 => {
                 format!("{} ({})", format(value), times(value / ours))
             }
-            (Cell::Is(value), _) => format(value),
-            (Cell::Over, _) => "given up".to_owned(),
-            (Cell::Absent, _) => String::new(),
+            (FigureCell::Is(value), _) => format(value),
+            (FigureCell::Over, _) => "given up".to_owned(),
+            (FigureCell::Absent, _) => String::new(),
         };
         self.rows.push([what.to_owned()].into_iter().chain(cells.iter().enumerate().map(text)).collect());
     }
 
     /// Adds a row with the ratio of these figures to the first ones.
-    pub fn growth(&mut self, what: &str, now: &Cells, first: &Cells) {
-        let text = |(now, first): (&Cell, &Cell)| match (now, first) {
-            (Cell::Is(now), Cell::Is(first)) if *first > 0.0 => times(now / first),
+    pub fn growth(&mut self, what: &str, now: &FigureRow, first: &FigureRow) {
+        let text = |(now, first): (&FigureCell, &FigureCell)| match (now, first) {
+            (FigureCell::Is(now), FigureCell::Is(first)) if *first > 0.0 => times(now / first),
             _ => String::new(),
         };
         self.rows.push([what.to_owned()].into_iter().chain(now.iter().zip(first).map(text)).collect());
     }
 
     /// Adds the standard rows for a piece of work: time, growth, CPU time, generator load.
-    pub fn effort(&mut self, what: &str, taken: &[Option<Effort>], first: &mut Option<Cells>) {
+    pub fn effort(&mut self, what: &str, taken: &[Option<WorkCost>], first: &mut Option<FigureRow>) {
         let time = cells(taken, |effort| effort.time.as_secs_f64());
         self.line(what, &time, seconds);
         match first {
@@ -152,14 +153,14 @@ impl Report {
             None => *first = Some(time),
         }
         self.line("- processor time", &cells(taken, |effort| effort.processor.as_secs_f64()), seconds);
-        let busy = |effort: &Effort| effort.generator.as_secs_f64() / effort.time.as_secs_f64();
+        let busy = |effort: &WorkCost| effort.generator.as_secs_f64() / effort.time.as_secs_f64();
         self.shares("- generator busy", &cells(taken, busy));
     }
 
     /// Adds a row of percentages, without ratios.
-    pub fn shares(&mut self, what: &str, cells: &Cells) {
-        let text = |cell: &Cell| match cell {
-            Cell::Is(value) => format!("{:.0} %", value * 100.0),
+    pub fn shares(&mut self, what: &str, cells: &FigureRow) {
+        let text = |cell: &FigureCell| match cell {
+            FigureCell::Is(value) => format!("{:.0} %", value * 100.0),
             _ => String::new(),
         };
         self.rows.push([what.to_owned()].into_iter().chain(cells.iter().map(text)).collect());

@@ -1,7 +1,7 @@
 //! Minimal BGP peers that send prepared messages and count the routes they receive.
 
 use super::place::{ASN, SPEAKER};
-use crate::namespace::Result;
+use crate::namespace::BenchResult;
 use rustbgpd_wire::{Afi, Capability, Message, OpenMessage, Safi, encode_message};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -23,27 +23,27 @@ const ANSWER: Duration = Duration::from_secs(2);
 pub const LONG_HOLD: u16 = 240;
 
 /// An established session. Dropping it closes the connection without a NOTIFICATION.
-pub struct Peer {
+pub struct BenchPeer {
     write: Arc<Mutex<OwnedWriteHalf>>,
-    heard: Arc<Heard>,
+    heard: Arc<RouteCounters>,
     tasks: [JoinHandle<()>; 2],
 }
 
 /// Number of announced and withdrawn routes, including repetitions.
 #[derive(Default)]
-struct Heard {
+struct RouteCounters {
     announced: AtomicUsize,
     withdrawn: AtomicUsize,
     more: Notify,
 }
 
-impl Peer {
-    pub async fn connect(source: Ipv4Addr, hold: u16) -> Result<Peer> {
+impl BenchPeer {
+    pub async fn connect(source: Ipv4Addr, hold: u16) -> BenchResult<BenchPeer> {
         let (read, write) = establish(source, hold).await?.into_split();
-        let (write, heard) = (Arc::new(Mutex::new(write)), Arc::new(Heard::default()));
+        let (write, heard) = (Arc::new(Mutex::new(write)), Arc::new(RouteCounters::default()));
         let reader = tokio::spawn(listen(read, heard.clone()));
         let keeper = tokio::spawn(keep_up(write.clone(), hold));
-        Ok(Peer { write, heard, tasks: [reader, keeper] })
+        Ok(BenchPeer { write, heard, tasks: [reader, keeper] })
     }
 
     pub async fn send(&self, bytes: &[u8]) -> std::io::Result<()> {
@@ -64,7 +64,7 @@ impl Peer {
         self.until(|heard| heard.withdrawn.load(Ordering::Relaxed) >= routes, deadline).await
     }
 
-    async fn until(&self, enough: impl Fn(&Heard) -> bool, deadline: Instant) -> bool {
+    async fn until(&self, enough: impl Fn(&RouteCounters) -> bool, deadline: Instant) -> bool {
         let wait = async {
             while !enough(&self.heard) {
                 self.heard.more.notified().await;
@@ -74,13 +74,13 @@ impl Peer {
     }
 }
 
-impl Drop for Peer {
+impl Drop for BenchPeer {
     fn drop(&mut self) {
         self.tasks.iter().for_each(JoinHandle::abort);
     }
 }
 
-async fn listen(mut read: OwnedReadHalf, heard: Arc<Heard>) {
+async fn listen(mut read: OwnedReadHalf, heard: Arc<RouteCounters>) {
     let mut buffer = Vec::with_capacity(1 << 16);
     while matches!(read.read_buf(&mut buffer).await, Ok(1..)) {
         let (announced, withdrawn, used) = count(&buffer);
@@ -132,7 +132,7 @@ fn prefixes(mut nlri: &[u8]) -> usize {
     count
 }
 
-async fn establish(source: Ipv4Addr, hold: u16) -> Result<TcpStream> {
+async fn establish(source: Ipv4Addr, hold: u16) -> BenchResult<TcpStream> {
     let deadline = Instant::now() + PATIENCE;
     loop {
         let attempt = tokio::time::timeout(ANSWER, attempt(source, hold)).await;
@@ -144,7 +144,7 @@ async fn establish(source: Ipv4Addr, hold: u16) -> Result<TcpStream> {
     }
 }
 
-async fn attempt(source: Ipv4Addr, hold: u16) -> Result<TcpStream> {
+async fn attempt(source: Ipv4Addr, hold: u16) -> BenchResult<TcpStream> {
     let socket = TcpSocket::new_v4()?;
     socket.bind(SocketAddr::new(source.into(), 0))?;
     let mut stream = socket.connect(SocketAddr::new(SPEAKER.into(), 179)).await?;

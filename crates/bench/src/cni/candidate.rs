@@ -1,8 +1,8 @@
 //! A CNI plugin to measure: its program, host namespace and configuration.
 
 use crate::measure::Latencies;
-use crate::namespace::{Result, check, enter};
-use crate::node::Node;
+use crate::namespace::{BenchResult, check, enter};
+use crate::node::BenchNode;
 use crate::process::time_of_the_ended;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::Write;
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-pub struct Candidate<'a> {
+pub struct PluginCandidate<'a> {
     pub program: PathBuf,
     /// Network namespace of the host.
     pub host: PathBuf,
@@ -18,19 +18,19 @@ pub struct Candidate<'a> {
     /// Interface name in pods. Existing pods have one interface per candidate.
     pub ifname: &'static str,
     /// Node whose processes work for the plugin; their CPU time is counted.
-    pub node: Option<&'a Node>,
+    pub node: Option<&'a BenchNode>,
 }
 
 /// Results of many calls: each latency, the elapsed time and the CPU time.
 #[derive(Clone, Debug, Default)]
-pub struct Phase {
+pub struct CallPhase {
     pub each: Latencies,
     time: Duration,
     processor: Duration,
 }
 
-impl Phase {
-    pub fn add(&mut self, other: Phase) {
+impl CallPhase {
+    pub fn add(&mut self, other: CallPhase) {
         self.each.extend(other.each);
         self.time += other.time;
         self.processor += other.processor;
@@ -46,9 +46,9 @@ impl Phase {
     }
 }
 
-impl Candidate<'_> {
+impl PluginCandidate<'_> {
     /// Calls the plugin with the command for all pods, `at_once` of them concurrently.
-    pub fn call_all(&self, command: &str, pods: &[PathBuf], at_once: usize) -> Result<Phase> {
+    pub fn call_all(&self, command: &str, pods: &[PathBuf], at_once: usize) -> BenchResult<CallPhase> {
         let processor = self.processor_time()?;
         let start = Instant::now();
         let latencies = std::thread::scope(|scope| {
@@ -56,26 +56,26 @@ impl Candidate<'_> {
                 move || {
                     enter(&self.host)?;
                     let mine = pods.iter().skip(number).step_by(at_once);
-                    mine.map(|pod| self.call(command, Some(pod))).collect::<Result<Vec<Duration>>>()
+                    mine.map(|pod| self.call(command, Some(pod))).collect::<BenchResult<Vec<Duration>>>()
                 }
             };
             let running: Vec<_> = (0..at_once).map(|number| scope.spawn(caller(number))).collect();
             let ended = running
                 .into_iter()
                 .map(|caller| caller.join().unwrap_or_else(|_| Err("a caller died".into())));
-            ended.collect::<Result<Vec<_>>>()
+            ended.collect::<BenchResult<Vec<_>>>()
         })?;
         let time = start.elapsed();
         let each = Latencies(latencies.into_iter().flatten().collect());
-        Ok(Phase { each, time, processor: self.processor_time()?.saturating_sub(processor) })
+        Ok(CallPhase { each, time, processor: self.processor_time()?.saturating_sub(processor) })
     }
 
     /// Calls the plugin repeatedly without a pod.
-    pub fn call_often(&self, command: &str, times: usize) -> Result<Latencies> {
+    pub fn call_often(&self, command: &str, times: usize) -> BenchResult<Latencies> {
         let caller = std::thread::scope(|scope| {
             let running = scope.spawn(|| {
                 enter(&self.host)?;
-                (0..times).map(|_| self.call(command, None)).collect::<Result<Vec<Duration>>>()
+                (0..times).map(|_| self.call(command, None)).collect::<BenchResult<Vec<Duration>>>()
             });
             running.join().unwrap_or_else(|_| Err("a caller died".into()))
         });
@@ -83,7 +83,7 @@ impl Candidate<'_> {
     }
 
     /// Calls the plugin and returns the time from its start to its exit.
-    fn call(&self, command: &str, pod: Option<&PathBuf>) -> Result<Duration> {
+    fn call(&self, command: &str, pod: Option<&PathBuf>) -> BenchResult<Duration> {
         check()?;
         let container = pod.map_or_else(String::new, |pod| container_id(pod));
         let start = Instant::now();
@@ -111,8 +111,8 @@ impl Candidate<'_> {
         Ok(took)
     }
 
-    fn processor_time(&self) -> Result<Duration> {
-        Ok(time_of_the_ended()? + self.node.map_or(Ok(Duration::ZERO), Node::processor_time)?)
+    fn processor_time(&self) -> BenchResult<Duration> {
+        Ok(time_of_the_ended()? + self.node.map_or(Ok(Duration::ZERO), BenchNode::processor_time)?)
     }
 }
 

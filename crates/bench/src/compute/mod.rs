@@ -3,18 +3,18 @@
 //!
 //! Both take decoded entries and produce plan updates, and both end with deleting the node's own endpoints. Felix's
 //! entries are validated and their addresses parsed beforehand, Tortie's are not; therefore the time is given with and
-//! without validation. Memory is the heap that `Compute` holds when all entries are loaded, and the growth of the
+//! without validation. Memory is the heap that `PlanCompute` holds when all entries are loaded, and the growth of the
 //! resident size, which includes temporary allocations.
 
 mod shapes;
 
 use crate::measure::{Latencies, now, table, time, times};
-use crate::{Outcome, heap};
-use shapes::{Entry, Shape};
+use crate::{SuiteResult, heap};
+use shapes::{WorkloadEntry, WorkloadShape};
 use std::process::Command;
 use std::time::Duration;
-use tortie_compute::{Compute, Environment};
-use tortie_model::Value;
+use tortie_compute::{ParameterEnvironment, PlanCompute};
+use tortie_model::StoreValue;
 
 const ROUNDS: usize = 3;
 /// Number of changes of each kind.
@@ -22,7 +22,7 @@ const CHANGES: usize = 500;
 
 /// Result of one run.
 #[derive(Clone, Debug)]
-struct Run {
+struct ComputeRun {
     seconds: f64,
     checking: f64,
     live: f64,
@@ -33,7 +33,7 @@ struct Run {
     changes: Vec<[f64; 2]>,
 }
 
-pub fn run() -> Outcome {
+pub fn run() -> SuiteResult {
     if let Some(shape) = std::env::var_os(CHILD) {
         let shape = shape.into_string().unwrap_or_default();
         let shape = shapes::ALL.iter().find(|known| known.name == shape).ok_or("no such shape")?;
@@ -41,7 +41,7 @@ pub fn run() -> Outcome {
         return Ok(());
     }
     let (mut whole, mut changes) = (Vec::new(), Vec::new());
-    let mut before: Option<(&str, usize, Run)> = None;
+    let mut before: Option<(&str, usize, ComputeRun)> = None;
     for shape in &shapes::ALL {
         let mut runs = Vec::new();
         for _ in 0..ROUNDS {
@@ -78,7 +78,11 @@ pub fn run() -> Outcome {
     Ok(())
 }
 
-fn row_of_whole(shape: &Shape, run: &Run, smaller: Option<(usize, &Run)>) -> Vec<String> {
+fn row_of_whole(
+    shape: &WorkloadShape,
+    run: &ComputeRun,
+    smaller: Option<(usize, &ComputeRun)>,
+) -> Vec<String> {
     let unchecked = run.seconds - run.checking;
     let (felix_seconds, felix_live) = shape.felix;
     let or_nothing =
@@ -107,26 +111,26 @@ fn row_of_whole(shape: &Shape, run: &Run, smaller: Option<(usize, &Run)>) -> Vec
 const CHILD: &str = "TORTIE_BENCH_COMPUTE_SHAPE";
 
 /// Measures a shape in a child process, since memory freed by one shape would help the next.
-fn in_a_process_of_its_own(shape: &Shape) -> Result<Run, Box<dyn std::error::Error>> {
+fn in_a_process_of_its_own(shape: &WorkloadShape) -> Result<ComputeRun, Box<dyn std::error::Error>> {
     let output = Command::new(std::env::current_exe()?).arg("compute").env(CHILD, shape.name).output()?;
     let text = String::from_utf8(output.stdout)?;
-    Run::parse(&text)
+    ComputeRun::parse(&text)
         .ok_or_else(|| format!("{}: {text}{}", shape.name, String::from_utf8_lossy(&output.stderr)).into())
 }
 
-impl Run {
+impl ComputeRun {
     fn print(&self) -> String {
-        let Run { seconds, checking, live, resident, policies, sets, changes } = self;
+        let ComputeRun { seconds, checking, live, resident, policies, sets, changes } = self;
         let changes: Vec<String> = changes.iter().map(|[p50, p99]| format!("{p50} {p99}")).collect();
         format!("{seconds} {checking} {live} {resident} {policies} {sets} {}", changes.join(" "))
     }
 
-    fn parse(text: &str) -> Option<Run> {
+    fn parse(text: &str) -> Option<ComputeRun> {
         let numbers: Vec<f64> = text.split_whitespace().map(str::parse).collect::<Result<_, _>>().ok()?;
         let [seconds, checking, live, resident, policies, sets, changes @ ..] = &numbers[..] else {
             return None;
         };
-        Some(Run {
+        Some(ComputeRun {
             seconds: *seconds,
             checking: *checking,
             live: *live,
@@ -138,8 +142,8 @@ impl Run {
     }
 }
 
-fn measure(shape: &Shape) -> Run {
-    let mut compute = Compute::new(shapes::HOST, Environment::default());
+fn measure(shape: &WorkloadShape) -> ComputeRun {
+    let mut compute = PlanCompute::new(shapes::HOST, ParameterEnvironment::default());
     let (live, resident) = (heap::live(), self::resident());
     let (mut seconds, mut checking) = (0.0, 0.0);
     let mut own = Vec::new();
@@ -158,11 +162,19 @@ fn measure(shape: &Shape) -> Run {
         own.iter().for_each(|key| compute.delete(key));
         compute.flush()
     });
-    Run { seconds, checking, live, resident, policies: totals.active_policies, sets: totals.sets, changes }
+    ComputeRun {
+        seconds,
+        checking,
+        live,
+        resident,
+        policies: totals.active_policies,
+        sets: totals.sets,
+        changes,
+    }
 }
 
 /// Returns the CPU time quantiles of single changes, each flushed before the next.
-fn quantiles(compute: &mut Compute, change: &dyn Fn(usize) -> Entry) -> [f64; 2] {
+fn quantiles(compute: &mut PlanCompute, change: &dyn Fn(usize) -> WorkloadEntry) -> [f64; 2] {
     let mut all = Latencies::default();
     for n in 0..CHANGES {
         let (key, value) = change(n);
@@ -184,8 +196,8 @@ fn timed<T>(work: impl FnOnce() -> T) -> f64 {
     seconds
 }
 
-fn check((_, value): &Entry) {
-    if let Value::Resource(resource) = value {
+fn check((_, value): &WorkloadEntry) {
+    if let StoreValue::Resource(resource) = value {
         std::hint::black_box(resource.validate()).ok();
     }
 }

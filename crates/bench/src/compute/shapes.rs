@@ -7,9 +7,9 @@ use tortie_model::kinds::{
     WorkloadEndpointSpec,
 };
 use tortie_model::scalar::{Port, Protocol};
-use tortie_model::{Key, ObjectMeta, Resource, Value};
+use tortie_model::{ObjectMeta, Resource, StoreKey, StoreValue};
 
-pub type Entry = (Key, Value);
+pub type WorkloadEntry = (StoreKey, StoreValue);
 
 pub const HOST: &str = "localhost";
 const PORTION: usize = 1000;
@@ -19,21 +19,21 @@ const LOCAL: usize = 200;
 const OWN_TENANTS: usize = 100;
 
 /// Callback that receives a batch of entries.
-pub type Feed<'a> = dyn FnMut(&[Entry]) + 'a;
+pub type EntrySink<'a> = dyn FnMut(&[WorkloadEntry]) + 'a;
 
-pub struct Shape {
+pub struct WorkloadShape {
     pub name: &'static str,
     /// Shapes of one family differ only in size.
     pub family: &'static str,
     pub size: usize,
     /// Seconds and megabytes published for Felix.
     pub felix: (Option<f64>, Option<f64>),
-    pub entries: fn(usize, &mut Feed<'_>),
+    pub entries: fn(usize, &mut EntrySink<'_>),
     /// Generators of the changes made after loading, in the order of [`CHANGES`]. Each is called many times.
-    pub changes: fn(usize) -> [Change; 4],
+    pub changes: fn(usize) -> [ChangeGenerator; 4],
 }
 
-pub type Change = Box<dyn Fn(usize) -> Entry>;
+pub type ChangeGenerator = Box<dyn Fn(usize) -> WorkloadEntry>;
 
 /// Kinds of changes: a new endpoint on another node, a new label on an existing endpoint, new rules in an active
 /// policy, a new policy.
@@ -44,35 +44,35 @@ const fn shape(
     family: &'static str,
     size: usize,
     felix: (Option<f64>, Option<f64>),
-) -> Shape {
-    Shape { name, family, size, felix, entries: by_label, changes: changes_by_label }
+) -> WorkloadShape {
+    WorkloadShape { name, family, size, felix, entries: by_label, changes: changes_by_label }
 }
 
-pub const ALL: [Shape; 8] = [
+pub const ALL: [WorkloadShape; 8] = [
     shape("2.5k endpoints, 10k label policies", "labels", 2_500, (None, None)),
     shape("25k endpoints, 10k label policies", "labels", 25_000, (None, None)),
     shape("250k endpoints, 10k label policies", "labels", 250_000, (Some(3.39), Some(374.0))),
-    Shape {
+    WorkloadShape {
         entries: by_network_set,
         changes: changes_by_network_set,
         ..shape("10k endpoints, 1k network sets", "sets", 1_000, (Some(0.5), Some(81.0)))
     },
-    Shape {
+    WorkloadShape {
         entries: by_network_set,
         changes: changes_by_network_set,
         ..shape("10k endpoints, 10k network sets", "sets", 10_000, (None, None))
     },
-    Shape {
+    WorkloadShape {
         entries: tenants,
         changes: changes_of_tenants,
         ..shape("1k tenants", "tenants", 1_000, (Some(0.045), None))
     },
-    Shape {
+    WorkloadShape {
         entries: tenants,
         changes: changes_of_tenants,
         ..shape("10k tenants", "tenants", 10_000, (Some(0.388), None))
     },
-    Shape {
+    WorkloadShape {
         entries: tenants,
         changes: changes_of_tenants,
         ..shape("100k tenants", "tenants", 100_000, (Some(6.9), Some(402.0)))
@@ -81,7 +81,7 @@ pub const ALL: [Shape; 8] = [
 
 /// Generates remote endpoints with six labels each, 200 local ones, and 10,000 policies of five rules: 29 distinct
 /// sets.
-fn by_label(endpoints: usize, put: &mut Feed<'_>) {
+fn by_label(endpoints: usize, put: &mut EntrySink<'_>) {
     portions(10_000, &label_policy, put);
     portions(NAMESPACES, &namespace, put);
     portions(endpoints, &|n| labelled("remotehost", n, n), put);
@@ -89,7 +89,7 @@ fn by_label(endpoints: usize, put: &mut Feed<'_>) {
 }
 
 /// Generates a policy for each network set. A tenth of the sets have 100 nets, a tenth 1,000.
-fn by_network_set(sets: usize, put: &mut Feed<'_>) {
+fn by_network_set(sets: usize, put: &mut EntrySink<'_>) {
     portions(NAMESPACES, &namespace, put);
     portions(10_000, &|n| labelled("remotehost", n, n), put);
     portions(sets, &network_set, put);
@@ -98,27 +98,27 @@ fn by_network_set(sets: usize, put: &mut Feed<'_>) {
 }
 
 /// Generates a namespace, a policy and a pod for each tenant. 100 pods are local.
-fn tenants(count: usize, put: &mut Feed<'_>) {
+fn tenants(count: usize, put: &mut EntrySink<'_>) {
     let stride = count / OWN_TENANTS;
     portions(count, &|n| isolation(n, "isolation", 53), put);
     portions(count, &tenant_namespace, put);
     portions(count, &|n| tenant_pod(if n % stride == 0 { HOST } else { "remotehost" }, n), put);
 }
 
-fn portions(count: usize, make: &dyn Fn(usize) -> Entry, put: &mut Feed<'_>) {
+fn portions(count: usize, make: &dyn Fn(usize) -> WorkloadEntry, put: &mut EntrySink<'_>) {
     let mut start = 0;
     while start < count {
         let end = count.min(start + PORTION);
-        let portion: Vec<Entry> = (start..end).map(make).collect();
+        let portion: Vec<WorkloadEntry> = (start..end).map(make).collect();
         put(&portion);
         start = end;
     }
 }
 
-fn entry(resource: impl Into<Resource>) -> Entry {
+fn entry(resource: impl Into<Resource>) -> WorkloadEntry {
     let resource = resource.into();
     let meta = resource.metadata();
-    (Key::resource(resource.kind(), &meta.namespace, &meta.name), Value::Resource(resource))
+    (StoreKey::resource(resource.kind(), &meta.namespace, &meta.name), StoreValue::Resource(resource))
 }
 
 fn meta(namespace: &str, name: String, labels: BTreeMap<String, String>) -> ObjectMeta {
@@ -137,12 +137,12 @@ fn marker(n: usize) -> String {
     format!("marker.example.org/{}", n % MARKERS)
 }
 
-fn label_policy(n: usize) -> Entry {
+fn label_policy(n: usize) -> WorkloadEntry {
     label_policy_of(n, n)
 }
 
 /// Builds a policy whose rules select the markers from `first` on.
-fn label_policy_of(n: usize, first: usize) -> Entry {
+fn label_policy_of(n: usize, first: usize) -> WorkloadEntry {
     let spec = GlobalNetworkPolicySpec {
         selector: format!("has({})", marker(n)),
         ingress: (0..5).map(|rule| allow(selecting(format!("has({})", marker(first + rule))))).collect(),
@@ -152,7 +152,7 @@ fn label_policy_of(n: usize, first: usize) -> Entry {
     entry(GlobalNetworkPolicy::new(meta("", format!("tag-pol-{n}"), BTreeMap::new()), spec))
 }
 
-fn namespace(n: usize) -> Entry {
+fn namespace(n: usize) -> WorkloadEntry {
     let name = format!("namespace-{n}");
     let spec = ProfileSpec {
         labels_to_apply: BTreeMap::from([("pcns.projectcalico.org/name".to_owned(), name.clone())]),
@@ -161,11 +161,11 @@ fn namespace(n: usize) -> Entry {
     entry(Profile::new(meta("", format!("kns.{name}"), BTreeMap::new()), spec))
 }
 
-fn labelled(host: &str, n: usize, seed: usize) -> Entry {
+fn labelled(host: &str, n: usize, seed: usize) -> WorkloadEntry {
     relabelled(host, n, seed, seed)
 }
 
-fn relabelled(host: &str, n: usize, seed: usize, marked: usize) -> Entry {
+fn relabelled(host: &str, n: usize, seed: usize, marked: usize) -> WorkloadEntry {
     let mut labels: BTreeMap<String, String> = [10, 11, 20, 30, 40]
         .into_iter()
         .map(|choices| (format!("one-in-{choices}"), format!("value-{}", seed % choices)))
@@ -174,7 +174,13 @@ fn relabelled(host: &str, n: usize, seed: usize, marked: usize) -> Entry {
     pod(host, &format!("namespace-{}", n % NAMESPACES), &format!("wep-{n}"), seed, labels)
 }
 
-fn pod(host: &str, namespace: &str, name: &str, address: usize, labels: BTreeMap<String, String>) -> Entry {
+fn pod(
+    host: &str,
+    namespace: &str,
+    name: &str,
+    address: usize,
+    labels: BTreeMap<String, String>,
+) -> WorkloadEntry {
     let bits = 0x0a00_0001 + u32::try_from(address).unwrap_or(0);
     let spec = WorkloadEndpointSpec {
         orchestrator: "k8s".to_owned(),
@@ -190,7 +196,7 @@ fn pod(host: &str, namespace: &str, name: &str, address: usize, labels: BTreeMap
     entry(WorkloadEndpoint::new(meta(namespace, name, labels), spec))
 }
 
-fn network_set(n: usize) -> Entry {
+fn network_set(n: usize) -> WorkloadEntry {
     const SIZES: [usize; 10] = [1, 1, 1, 1, 2, 3, 4, 5, 100, 1000];
     let first = 0x1400_0000 + u32::try_from(n).unwrap_or(0) * 1024;
     let size = u32::try_from(SIZES[n % SIZES.len()]).unwrap_or(0);
@@ -200,11 +206,11 @@ fn network_set(n: usize) -> Entry {
     entry(GlobalNetworkSet::new(meta("", format!("network-set-{n}"), labels), spec))
 }
 
-fn network_set_policy(n: usize) -> Entry {
+fn network_set_policy(n: usize) -> WorkloadEntry {
     network_set_policy_of(n, n)
 }
 
-fn network_set_policy_of(n: usize, set: usize) -> Entry {
+fn network_set_policy_of(n: usize, set: usize) -> WorkloadEntry {
     let spec = GlobalNetworkPolicySpec {
         selector: "all()".to_owned(),
         ingress: vec![allow(selecting(format!("network-set-name == 'network-set-{set}'")))],
@@ -215,7 +221,7 @@ fn network_set_policy_of(n: usize, set: usize) -> Entry {
 }
 
 /// Builds a policy that allows traffic between a tenant's pods and to a DNS server at `port`.
-fn isolation(n: usize, name: &str, port: usize) -> Entry {
+fn isolation(n: usize, name: &str, port: usize) -> WorkloadEntry {
     let same = || EntityRule {
         namespace_selector: format!("projectcalico.org/name == 'customer-{n}'"),
         ..EntityRule::default()
@@ -240,7 +246,7 @@ fn isolation(n: usize, name: &str, port: usize) -> Entry {
     entry(NetworkPolicy::new(meta(&format!("customer-{n}"), name.to_owned(), BTreeMap::new()), spec))
 }
 
-fn tenant_namespace(n: usize) -> Entry {
+fn tenant_namespace(n: usize) -> WorkloadEntry {
     let labels = [
         ("pcns.projectcalico.org/name", format!("customer-{n}")),
         ("pcns.namespace-id", text(n, 20)),
@@ -252,19 +258,19 @@ fn tenant_namespace(n: usize) -> Entry {
     entry(Profile::new(meta("", format!("kns.customer-{n}"), BTreeMap::new()), spec))
 }
 
-struct Named {
+struct TenantPod {
     namespace: String,
     pod: String,
     labels: BTreeMap<String, String>,
 }
 
-fn tenant_pod(host: &str, n: usize) -> Entry {
-    let Named { namespace, pod: name, labels } = tenant_names(n);
+fn tenant_pod(host: &str, n: usize) -> WorkloadEntry {
+    let TenantPod { namespace, pod: name, labels } = tenant_names(n);
     pod(host, &namespace, &name, n, labels)
 }
 
 /// Returns names and fifteen labels of a tenant's pod, five of which are unique to the pod.
-fn tenant_names(n: usize) -> Named {
+fn tenant_names(n: usize) -> TenantPod {
     let one_of = |values: &[&str]| values[n % values.len()].to_owned();
     let labels = [
         ("pod-id", text(n * 5, 20)),
@@ -283,7 +289,7 @@ fn tenant_names(n: usize) -> Named {
         ("managed-by", "saas-controller".to_owned()),
         ("tenant-id", text(n % 5000, 10)),
     ];
-    Named {
+    TenantPod {
         namespace: format!("customer-{n}"),
         pod: format!("app-{:09x}-{:05x}", n * 7 + 3, n * 17 + 5),
         labels: labels.into_iter().map(|(key, value)| (key.to_owned(), value)).collect(),
@@ -301,7 +307,7 @@ fn text(seed: usize, length: usize) -> String {
 }
 
 /// Changes for the label workload. Remote endpoints are members of active sets, whatever their marker.
-fn changes_by_label(_: usize) -> [Change; 4] {
+fn changes_by_label(_: usize) -> [ChangeGenerator; 4] {
     [
         Box::new(|n| labelled("remotehost", 10_000_000 + n, 5_000_000 + n)),
         Box::new(|n| relabelled("remotehost", n, n, n + 1)),
@@ -311,7 +317,7 @@ fn changes_by_label(_: usize) -> [Change; 4] {
 }
 
 /// Changes for the network set workload. Policies apply to all endpoints, and each has its own set.
-fn changes_by_network_set(sets: usize) -> [Change; 4] {
+fn changes_by_network_set(sets: usize) -> [ChangeGenerator; 4] {
     let [new_endpoint, new_label, ..] = changes_by_label(sets);
     let changed_policy = Box::new(move |n| network_set_policy_of(n % sets, (n + 1) % sets));
     [
@@ -323,16 +329,16 @@ fn changes_by_network_set(sets: usize) -> [Change; 4] {
 }
 
 /// Changes to endpoints and policies of tenants with local pods.
-fn changes_of_tenants(count: usize) -> [Change; 4] {
+fn changes_of_tenants(count: usize) -> [ChangeGenerator; 4] {
     let stride = count / OWN_TENANTS;
     let tenant = move |n: usize| n % OWN_TENANTS * stride;
     [
         Box::new(move |n| {
-            let Named { namespace, labels, .. } = tenant_names(tenant(n));
+            let TenantPod { namespace, labels, .. } = tenant_names(tenant(n));
             pod("remotehost", &namespace, &format!("new-{n}"), 5_000_000 + n, labels)
         }),
         Box::new(move |n| {
-            let Named { namespace, pod: name, mut labels } = tenant_names(tenant(n) + 1);
+            let TenantPod { namespace, pod: name, mut labels } = tenant_names(tenant(n) + 1);
             labels.insert("canary".to_owned(), format!("turn-{n}"));
             pod("remotehost", &namespace, &name, tenant(n) + 1, labels)
         }),
@@ -342,6 +348,6 @@ fn changes_of_tenants(count: usize) -> [Change; 4] {
 }
 
 /// Returns whether an entry is an endpoint of the local node.
-pub fn is_own((_, value): &Entry) -> bool {
-    matches!(value, Value::Resource(Resource::WorkloadEndpoint(endpoint)) if endpoint.spec.node == HOST)
+pub fn is_own((_, value): &WorkloadEntry) -> bool {
+    matches!(value, StoreValue::Resource(Resource::WorkloadEndpoint(endpoint)) if endpoint.spec.node == HOST)
 }

@@ -2,9 +2,9 @@
 //! their requests until then and when idle, and the time until leaked addresses are released.
 
 use crate::measure::{table, time};
-use crate::namespace::{Result, check};
-use crate::process::{Process, tortie};
-use crate::{Outcome, plain};
+use crate::namespace::{BenchResult, check};
+use crate::process::{BenchProcess, tortie};
+use crate::{SuiteResult, plain};
 use ipnet::IpNet;
 use serde_json::{Value as Json, json};
 use std::collections::BTreeMap;
@@ -13,10 +13,10 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 use tortie_ipam::owner::attribute;
-use tortie_ipam::reservation::Reservations;
-use tortie_ipam::{Allocator, Holder, Owner, Request, block};
-use tortie_model::{Key, Value};
-use tortie_store::{Client, Config};
+use tortie_ipam::reservation::ReservedRanges;
+use tortie_ipam::{AddressHolder, Allocator, AssignRequest, BlockOwner, block};
+use tortie_model::{StoreKey, StoreValue};
+use tortie_store::{StoreClient, StoreConfig};
 use tortie_testkit::{ApiServer, CalicoGroup, free_port};
 
 const NODES: u32 = 1_000;
@@ -33,11 +33,11 @@ const IDLE: Duration = Duration::from_secs(60);
 const PATIENCE: Duration = Duration::from_secs(300);
 const AT_A_TIME: usize = 16;
 
-pub fn run() -> Outcome {
+pub fn run() -> SuiteResult {
     measure().map_err(plain)
 }
 
-fn measure() -> Result<()> {
+fn measure() -> BenchResult<()> {
     let nodes = match std::env::var(NODES_VARIABLE) {
         Ok(given) => given.parse().map_err(|error| format!("{NODES_VARIABLE}={given}: {error}"))?,
         Err(_) => NODES,
@@ -47,7 +47,7 @@ fn measure() -> Result<()> {
     let port = free_port()?;
     fill(&server, nodes, port);
     let runtime = tokio::runtime::Runtime::new()?;
-    let client = runtime.block_on(Client::connect(&config(&server)))?;
+    let client = runtime.block_on(StoreClient::connect(&config(&server)))?;
     runtime.block_on(write_blocks(&client, nodes))?;
     check()?;
 
@@ -102,23 +102,23 @@ fn measure() -> Result<()> {
     Ok(())
 }
 
-fn config(server: &ApiServer) -> Config {
-    Config {
+fn config(server: &ApiServer) -> StoreConfig {
+    StoreConfig {
         datastore_type: "kubernetes".to_owned(),
         kubeconfig: server.kubeconfig().display().to_string(),
         calico_api_group: CalicoGroup::V3.api_version().to_owned(),
-        ..Config::default()
+        ..StoreConfig::default()
     }
 }
 
-fn start(server: &ApiServer) -> Result<Process> {
-    let mut command = Process::command(tortie()?);
+fn start(server: &ApiServer) -> BenchResult<BenchProcess> {
+    let mut command = BenchProcess::command(tortie()?);
     command
         .args(["controllers", "--identity", "bench", "--status-file"])
         .arg(server.path("status.json"))
         .envs(server.environment(CalicoGroup::V3))
         .env("KUBECONFIG", server.node_kubeconfig());
-    Ok(Process(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?))
+    Ok(BenchProcess(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?))
 }
 
 /// Creates nodes, pods, a pool and the configuration.
@@ -164,12 +164,12 @@ fn address(node: u32, place: u32) -> Ipv4Addr {
 }
 
 /// Writes one block with all its addresses for each node.
-async fn write_blocks(client: &Client, nodes: u32) -> Result<()> {
+async fn write_blocks(client: &StoreClient, nodes: u32) -> BenchResult<()> {
     let mut writing = JoinSet::new();
     for number in 0..nodes {
         let cidr: IpNet = format!("{}/26", address(number, 0)).parse()?;
         let node = node_name(number);
-        let mut records = block::fresh(cidr, &Owner::host(&node), None, jiff::Timestamp::now());
+        let mut records = block::fresh(cidr, &BlockOwner::host(&node), None, jiff::Timestamp::now());
         for place in 0..ADDRESSES {
             let name = pod_name(number, place);
             let attributes = match place < PODS {
@@ -182,11 +182,13 @@ async fn write_blocks(client: &Client, nodes: u32) -> Result<()> {
             };
             let attributes: BTreeMap<String, String> =
                 attributes.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
-            let holder = Holder::new(Some(&format!("k8s-pod-network.{name}")), attributes);
-            block::allocate(&mut records, 1, &holder, &Reservations::new([]));
+            let holder = AddressHolder::new(Some(&format!("k8s-pod-network.{name}")), attributes);
+            block::allocate(&mut records, 1, &holder, &ReservedRanges::new([]));
         }
         let client = client.clone();
-        writing.spawn(async move { client.create(&Key::Block { cidr }, &Value::Block(records)).await });
+        writing.spawn(
+            async move { client.create(&StoreKey::Block { cidr }, &StoreValue::Block(records)).await },
+        );
         if writing.len() >= AT_A_TIME
             && let Some(written) = writing.join_next().await
         {
@@ -202,28 +204,28 @@ async fn write_blocks(client: &Client, nodes: u32) -> Result<()> {
 const LEAKED: &str = "k8s-pod-network.leaked";
 
 /// Allocates addresses for pods that never existed.
-async fn leak(client: &Client, count: u32) -> Result<Allocator> {
-    let allocator = Allocator::new(client.clone(), Owner::host(&node_name(0)));
+async fn leak(client: &StoreClient, count: u32) -> BenchResult<Allocator> {
+    let allocator = Allocator::new(client.clone(), BlockOwner::host(&node_name(0)));
     for number in 0..count {
         let (pod, node) = (format!("leaked-{number}"), node_name(0));
         let attributes =
             [(attribute::POD, pod.as_str()), (attribute::NAMESPACE, "ns"), (attribute::NODE, &node)];
         let attributes = attributes.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
-        let holder = Holder::new(Some(&format!("{LEAKED}-{number}")), attributes);
-        allocator.auto_assign(&Request::new(holder, 1, 0)).await?;
+        let holder = AddressHolder::new(Some(&format!("{LEAKED}-{number}")), attributes);
+        allocator.auto_assign(&AssignRequest::new(holder, 1, 0)).await?;
     }
     Ok(allocator)
 }
 
 /// Returns a metric of the controllers; 0 if it is not reported yet.
-fn metric(port: u16, name: &str) -> Result<f64> {
+fn metric(port: u16, name: &str) -> BenchResult<f64> {
     let output = Command::new("curl").args(["-s", &format!("http://127.0.0.1:{port}/metrics")]).output()?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let line = text.lines().find(|line| line.split_whitespace().next() == Some(name));
     Ok(line.and_then(|line| line.split_whitespace().nth(1)?.parse().ok()).unwrap_or(0.0))
 }
 
-fn until(what: &str, mut so: impl FnMut() -> Result<bool>) -> Result<()> {
+fn until(what: &str, mut so: impl FnMut() -> BenchResult<bool>) -> BenchResult<()> {
     let began = Instant::now();
     while !so()? {
         check()?;

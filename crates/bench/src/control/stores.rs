@@ -1,14 +1,14 @@
 //! Compares kube-apiserver on Tortie's datastore and on the etcd version it is built for, with the same requests.
 
 use crate::measure::{Latencies, table, time, times};
-use crate::namespace::{Result, check};
+use crate::namespace::{BenchResult, check};
 use crate::process::tortie;
-use crate::{Outcome, plain};
+use crate::{SuiteResult, plain};
 use serde_json::json;
 use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
-use tortie_testkit::{ApiServer, Backing, Call, Upkeep, resident};
+use tortie_testkit::{ApiRequest, ApiServer, ApiServerBackend, ApiServerOptions, resident};
 
 const PODS: usize = 5_000;
 /// Environment variable that overrides the number of pods.
@@ -21,23 +21,23 @@ const COLLECTION: &str = "/api/v1/namespaces/ns/pods";
 const LOADS: [&str; 5] = ["create", "patch", "get", "list 500 from the store", "delete"];
 
 /// Result of one load on one store.
-struct Measured {
+struct StoreLoadResult {
     a_second: f64,
     latencies: Latencies,
 }
 
-struct Side {
-    loads: Vec<Measured>,
+struct ApiserverStoreResult {
+    loads: Vec<StoreLoadResult>,
     /// In bytes.
     memory: u64,
     disk: u64,
 }
 
-pub fn run() -> Outcome {
+pub fn run() -> SuiteResult {
     measure().map_err(plain)
 }
 
-fn measure() -> Result<()> {
+fn measure() -> BenchResult<()> {
     let pods = match std::env::var(PODS_VARIABLE) {
         Ok(given) => {
             let last = given.rsplit(',').next().unwrap_or_default();
@@ -45,8 +45,8 @@ fn measure() -> Result<()> {
         }
         Err(_) => PODS,
     };
-    let mut ours = side(Backing::Embedded(tortie()?), pods)?;
-    let mut etcd = side(Backing::EtcdOfKubernetes, pods)?;
+    let mut ours = side(ApiServerBackend::Embedded(tortie()?), pods)?;
+    let mut etcd = side(ApiServerBackend::EtcdOfKubernetes, pods)?;
     let mut rows = Vec::new();
     for (name, (ours, etcd)) in LOADS.iter().zip(ours.loads.iter_mut().zip(&mut etcd.loads)) {
         let mut row = vec![(*name).to_owned()];
@@ -83,14 +83,14 @@ fn measure() -> Result<()> {
     Ok(())
 }
 
-fn side(backing: Backing, pods: usize) -> Result<Side> {
-    let server = ApiServer::start_with(Upkeep { backing, ..Upkeep::default() });
+fn side(backing: ApiServerBackend, pods: usize) -> BenchResult<ApiserverStoreResult> {
+    let server = ApiServer::start_with(ApiServerOptions { backing, ..ApiServerOptions::default() });
     server.add_namespace("ns", json!({}));
-    let mut side = Side { loads: Vec::new(), memory: 0, disk: 0 };
+    let mut side = ApiserverStoreResult { loads: Vec::new(), memory: 0, disk: 0 };
     for load in LOADS {
         let count = if load.starts_with("list") { pods.div_ceil(50) } else { pods };
-        let calls: Vec<Call> = (0..count).map(|number| call(load, number)).collect();
-        let mut measured = Measured { a_second: 0.0, latencies: Latencies::default() };
+        let calls: Vec<ApiRequest> = (0..count).map(|number| call(load, number)).collect();
+        let mut measured = StoreLoadResult { a_second: 0.0, latencies: Latencies::default() };
         let mut took = Duration::ZERO;
         for batch in calls.chunks(BATCH) {
             check()?;
@@ -111,7 +111,7 @@ fn side(backing: Backing, pods: usize) -> Result<Side> {
     Ok(side)
 }
 
-fn call(load: &str, number: usize) -> Call {
+fn call(load: &str, number: usize) -> ApiRequest {
     let path = format!("{COLLECTION}/pod-{number}");
     match load {
         "create" => {
@@ -122,13 +122,13 @@ fn call(load: &str, number: usize) -> Call {
                 "metadata": {"name": format!("pod-{number}"), "labels": {"app": "web"}},
                 "spec": {"containers": [{"name": "c", "image": "registry.example/app:1", "env": environment}]},
             });
-            Call::create(COLLECTION, &object)
+            ApiRequest::create(COLLECTION, &object)
         }
-        "patch" => Call::merge(&path, json!({"metadata": {"labels": {"app": format!("a{number}")}}})),
-        "get" => Call::get(&path),
-        "delete" => Call::delete(&format!("{path}?gracePeriodSeconds=0")),
+        "patch" => ApiRequest::merge(&path, json!({"metadata": {"labels": {"app": format!("a{number}")}}})),
+        "get" => ApiRequest::get(&path),
+        "delete" => ApiRequest::delete(&format!("{path}?gracePeriodSeconds=0")),
         // A paginated list is not served from the watch cache.
-        _ => Call::get(&format!("{COLLECTION}?limit=500")),
+        _ => ApiRequest::get(&format!("{COLLECTION}?limit=500")),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Hub clients that follow the protocol and record when each change arrives. Only the first one decodes the changes:
 //! thousands of real nodes would have thousands of CPUs for it.
 
-use crate::namespace::Result;
+use crate::namespace::BenchResult;
 use bytes::{Bytes, BytesMut};
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -12,7 +12,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tortie_hub::protocol::{
-    FromHub, Hello, MAGIC, MOST_FROM_HUB, NEWEST, OLDEST, Position, from_client, from_hub, unframe,
+    HelloMessage, HubEnvelope, HubPosition, MAGIC, MOST_FROM_HUB, NEWEST, OLDEST, from_client, from_hub,
+    unframe,
 };
 
 /// Time limit for any wait.
@@ -22,13 +23,13 @@ const MOST: usize = 100_000;
 /// Connections opened concurrently, limited so that the listen queue does not overflow.
 const AT_ONCE: usize = 100;
 
-pub struct Clients {
+pub struct HubClients {
     count: usize,
-    shared: Arc<Shared>,
+    shared: Arc<ArrivalRecords>,
     tasks: JoinSet<()>,
 }
 
-struct Shared {
+struct ArrivalRecords {
     start: Instant,
     /// Number of clients that have received the complete snapshot.
     following: AtomicUsize,
@@ -37,12 +38,12 @@ struct Shared {
     arrivals: Vec<(AtomicUsize, AtomicU64)>,
     /// Sequence number by revision, from the client that decodes.
     sequences: Mutex<HashMap<u64, u64>>,
-    positions: Vec<Mutex<Option<Position>>>,
+    positions: Vec<Mutex<Option<HubPosition>>>,
 }
 
-impl Clients {
-    pub async fn connect(hub: SocketAddr, count: usize) -> Result<Clients> {
-        let shared = Arc::new(Shared {
+impl HubClients {
+    pub async fn connect(hub: SocketAddr, count: usize) -> BenchResult<HubClients> {
+        let shared = Arc::new(ArrivalRecords {
             start: Instant::now(),
             following: AtomicUsize::new(0),
             received: AtomicU64::new(0),
@@ -50,7 +51,7 @@ impl Clients {
             sequences: Mutex::default(),
             positions: (0..count).map(|_| Mutex::default()).collect(),
         });
-        let mut clients = Clients { count, shared, tasks: JoinSet::new() };
+        let mut clients = HubClients { count, shared, tasks: JoinSet::new() };
         clients.open(hub);
         Ok(clients)
     }
@@ -67,12 +68,12 @@ impl Clients {
     }
 
     /// Waits until all clients have received the complete snapshot.
-    pub async fn follow(&self) -> Result<()> {
+    pub async fn follow(&self) -> BenchResult<()> {
         self.wait("follow", || self.shared.following.load(Ordering::Relaxed) == self.count).await
     }
 
     /// Disconnects all clients and reconnects them at once.
-    pub async fn reconnect(&mut self, hub: SocketAddr) -> Result<()> {
+    pub async fn reconnect(&mut self, hub: SocketAddr) -> BenchResult<()> {
         self.tasks.shutdown().await;
         self.shared.following.store(0, Ordering::Relaxed);
         self.open(hub);
@@ -84,7 +85,7 @@ impl Clients {
     }
 
     /// Waits until all clients have received the change with this revision and returns the last arrival time.
-    pub async fn last_arrival(&self, revision: u64) -> Result<Instant> {
+    pub async fn last_arrival(&self, revision: u64) -> BenchResult<Instant> {
         let sequence =
             || self.shared.sequences.lock().unwrap_or_else(PoisonError::into_inner).get(&revision).copied();
         let arrivals = |sequence: u64| self.shared.arrivals.get(sequence as usize);
@@ -98,7 +99,7 @@ impl Clients {
         Ok(self.shared.start + Duration::from_nanos(last.load(Ordering::Relaxed)))
     }
 
-    async fn wait(&self, what: &str, so: impl Fn() -> bool) -> Result<()> {
+    async fn wait(&self, what: &str, so: impl Fn() -> bool) -> BenchResult<()> {
         let deadline = Instant::now() + LIMIT;
         while !so() {
             if Instant::now() > deadline {
@@ -112,25 +113,25 @@ impl Clients {
 }
 
 /// Builds the first message of a client.
-pub fn hello(number: usize, position: Option<Position>) -> Bytes {
-    let hello = Hello {
+pub fn hello(number: usize, position: Option<HubPosition>) -> Bytes {
+    let hello = HelloMessage {
         magic: MAGIC,
         oldest: OLDEST,
         newest: NEWEST,
         node: format!("client-{number}"),
         position,
         empty: position.is_none(),
-        ..Hello::default()
+        ..HelloMessage::default()
     };
-    from_client::What::Hello(hello).frame()
+    from_client::ClientMessage::Hello(hello).frame()
 }
 
 async fn converse(
-    shared: &Shared,
+    shared: &ArrivalRecords,
     number: usize,
     hub: SocketAddr,
     room: Arc<tokio::sync::Semaphore>,
-) -> Result<()> {
+) -> BenchResult<()> {
     let permit = room.acquire().await?;
     let mut stream = TcpStream::connect(hub).await?;
     drop(permit);
@@ -148,18 +149,18 @@ async fn converse(
             }
             continue;
         };
-        match FromHub::read(frame)? {
-            from_hub::What::Welcome(welcome) => epoch = welcome.epoch,
-            from_hub::What::Begin(begin) => begun = begin.sequence,
-            from_hub::What::Resume(_) => {
+        match HubEnvelope::read(frame)? {
+            from_hub::HubMessage::Welcome(welcome) => epoch = welcome.epoch,
+            from_hub::HubMessage::Begin(begin) => begun = begin.sequence,
+            from_hub::HubMessage::Resume(_) => {
                 shared.following.fetch_add(1, Ordering::Relaxed);
             }
-            from_hub::What::End(_) => {
-                *position() = Some(Position { epoch, sequence: begun });
+            from_hub::HubMessage::End(_) => {
+                *position() = Some(HubPosition { epoch, sequence: begun });
                 shared.following.fetch_add(1, Ordering::Relaxed);
             }
-            from_hub::What::Changes(changes) => {
-                *position() = Some(Position { epoch, sequence: changes.sequence });
+            from_hub::HubMessage::Changes(changes) => {
+                *position() = Some(HubPosition { epoch, sequence: changes.sequence });
                 if let Some((count, last)) = shared.arrivals.get(changes.sequence as usize) {
                     let now = shared.start.elapsed().as_nanos() as u64;
                     last.fetch_max(now, Ordering::Relaxed);
@@ -172,9 +173,13 @@ async fn converse(
                     }
                 }
             }
-            from_hub::What::Ping(()) => stream.write_all(&from_client::What::Pong(()).frame()).await?,
-            from_hub::What::Bucket(_) => {}
-            from_hub::What::Compare(()) | from_hub::What::Refused(_) | from_hub::What::Leave(()) => {
+            from_hub::HubMessage::Ping(()) => {
+                stream.write_all(&from_client::ClientMessage::Pong(()).frame()).await?
+            }
+            from_hub::HubMessage::Bucket(_) => {}
+            from_hub::HubMessage::Compare(())
+            | from_hub::HubMessage::Refused(_)
+            | from_hub::HubMessage::Leave(()) => {
                 return Err("the hub does not serve this client".into());
             }
         }

@@ -1,17 +1,17 @@
 //! Runs a real etcd filled with the records of a cluster, and hubs on it.
 
 use super::{CHANGES, PAUSE};
-use crate::namespace::Result;
+use crate::namespace::BenchResult;
 use crate::node::ready;
-use crate::process::{Process, tortie};
-use crate::store::server::Server;
+use crate::process::{BenchProcess, tortie};
+use crate::store::server::BenchStoreServer;
 use serde_json::{Value as Json, json};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tortie_model::{Key, Kind, Resource, Value};
-use tortie_store::{Change, Client, Config};
+use tortie_model::{Kind, Resource, StoreKey, StoreValue};
+use tortie_store::{EntryChange, StoreClient, StoreConfig};
 use tortie_testkit::free_port;
 
 pub const ENDPOINTS: usize = 10_000;
@@ -20,42 +20,42 @@ pub const NODES: usize = 500;
 /// Number of entries written in one transaction.
 const BATCH: usize = 100;
 
-pub struct Cluster {
-    server: Server,
-    client: Client,
+pub struct HubCluster {
+    server: BenchStoreServer,
+    client: StoreClient,
 }
 
-pub struct Hub {
-    pub process: Process,
+pub struct BenchHubProcess {
+    pub process: BenchProcess,
     pub address: SocketAddr,
 }
 
-impl Cluster {
-    pub async fn start() -> Result<Cluster> {
-        let server = Server::etcd().await.map_err(|error| error.to_string())?;
-        let client = Client::connect(&Config::at(&server.url)).await?;
-        let changes: Vec<Change> =
-            entries()?.into_iter().map(|(key, value)| Change::Create { key, value }).collect();
+impl HubCluster {
+    pub async fn start() -> BenchResult<HubCluster> {
+        let server = BenchStoreServer::etcd().await.map_err(|error| error.to_string())?;
+        let client = StoreClient::connect(&StoreConfig::at(&server.url)).await?;
+        let changes: Vec<EntryChange> =
+            entries()?.into_iter().map(|(key, value)| EntryChange::Create { key, value }).collect();
         for batch in changes.chunks(BATCH) {
             client.transact(batch).await?;
         }
-        Ok(Cluster { server, client })
+        Ok(HubCluster { server, client })
     }
 
     pub fn endpoint(&self) -> &str {
         &self.server.url
     }
 
-    pub fn etcd(&self) -> &Process {
+    pub fn etcd(&self) -> &BenchProcess {
         &self.server.process
     }
 
-    pub fn etcd_time(&self) -> Result<Duration> {
+    pub fn etcd_time(&self) -> BenchResult<Duration> {
         Ok(self.server.processor_time()?)
     }
 
     /// Returns the number of bytes that etcd has sent to its clients.
-    pub async fn etcd_sent(&self) -> Result<u64> {
+    pub async fn etcd_sent(&self) -> BenchResult<u64> {
         let address = self.server.url.trim_start_matches("http://");
         let mut stream = TcpStream::connect(address).await?;
         stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").await?;
@@ -66,20 +66,20 @@ impl Cluster {
         Ok(line.ok_or("etcd does not say what it has sent")?.parse::<f64>()? as u64)
     }
 
-    pub async fn start_hub(&self) -> Result<Hub> {
+    pub async fn start_hub(&self) -> BenchResult<BenchHubProcess> {
         let port = free_port()?;
-        let mut command = Process::command(tortie()?);
+        let mut command = BenchProcess::command(tortie()?);
         command
             .arg("hub")
             .env("TYPHA_SERVERHOST", "127.0.0.1")
             .env("TYPHA_SERVERPORT", port.to_string())
             .env("TYPHA_MAXCONNECTIONSPERSOURCE", "100000")
             .env("TYPHA_ETCDENDPOINTS", &self.server.url);
-        Ok(Hub { process: ready(&mut command)?, address: ([127, 0, 0, 1], port).into() })
+        Ok(BenchHubProcess { process: ready(&mut command)?, address: ([127, 0, 0, 1], port).into() })
     }
 
     /// Rewrites endpoints at the configured rate. Returns the revision and time of each write.
-    pub async fn changes(&self) -> Result<Vec<(u64, Instant)>> {
+    pub async fn changes(&self) -> BenchResult<Vec<(u64, Instant)>> {
         let mut written = Vec::with_capacity(CHANGES);
         for number in 0..CHANGES {
             written.push((self.change(number).await?, Instant::now()));
@@ -89,7 +89,7 @@ impl Cluster {
     }
 
     /// Rewrites an endpoint and returns the revision.
-    async fn change(&self, number: usize) -> Result<u64> {
+    async fn change(&self, number: usize) -> BenchResult<u64> {
         let (key, value) = endpoint(number % ENDPOINTS, number + 1)?;
         let entry = self.client.apply(&key, &value, None).await?;
         Ok(entry.revision.number().ok_or("etcd counts its revisions")?)
@@ -97,17 +97,17 @@ impl Cluster {
 }
 
 /// Returns everything that nodes read.
-pub fn entries() -> Result<Vec<(Key, Value)>> {
+pub fn entries() -> BenchResult<Vec<(StoreKey, StoreValue)>> {
     (0..ENDPOINTS).map(|number| endpoint(number, 0)).chain((0..POLICIES).map(policy)).collect()
 }
 
-fn entry(kind: Kind, object: Json) -> Result<(Key, Value)> {
+fn entry(kind: Kind, object: Json) -> BenchResult<(StoreKey, StoreValue)> {
     let resource = Resource::from_store(kind, object)?;
     let meta = resource.metadata();
-    Ok((Key::resource(kind, &meta.namespace, &meta.name), Value::Resource(resource)))
+    Ok((StoreKey::resource(kind, &meta.namespace, &meta.name), StoreValue::Resource(resource)))
 }
 
-fn endpoint(number: usize, version: usize) -> Result<(Key, Value)> {
+fn endpoint(number: usize, version: usize) -> BenchResult<(StoreKey, StoreValue)> {
     // The pods of a namespace are spread over many nodes, and a node has pods of many namespaces.
     let place = (31 * number + number / 100) % NODES;
     let (node, namespace) = (format!("node-{place}"), format!("ns-{}", number % 100));
@@ -130,7 +130,7 @@ fn endpoint(number: usize, version: usize) -> Result<(Key, Value)> {
     )
 }
 
-fn policy(number: usize) -> Result<(Key, Value)> {
+fn policy(number: usize) -> BenchResult<(StoreKey, StoreValue)> {
     entry(
         Kind::NetworkPolicy,
         json!({

@@ -1,7 +1,7 @@
 //! Clients that watch etcd directly, each with one connection and one watch over all keys, which is less than a node
 //! without a hub needs.
 
-use crate::namespace::Result;
+use crate::namespace::BenchResult;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -16,16 +16,16 @@ const LIMIT: Duration = Duration::from_secs(300);
 /// Connections opened concurrently.
 const AT_ONCE: usize = 100;
 
-pub struct Watchers {
+pub struct EtcdWatchers {
     count: usize,
     /// By revision: how many watchers received it, and when the last one did.
     arrivals: Arc<Mutex<HashMap<i64, (usize, Instant)>>>,
     _tasks: JoinSet<()>,
 }
 
-impl Watchers {
+impl EtcdWatchers {
     /// Opens the watches and returns when all are established.
-    pub async fn start(endpoint: &str, count: usize) -> Result<Watchers> {
+    pub async fn start(endpoint: &str, count: usize) -> BenchResult<EtcdWatchers> {
         let arrivals: Arc<Mutex<HashMap<i64, (usize, Instant)>>> = Arc::default();
         let mut tasks = JoinSet::new();
         let mut opening = JoinSet::new();
@@ -40,10 +40,10 @@ impl Watchers {
         while let Some(opened) = opening.join_next().await {
             watch(opened??, &arrivals, &mut tasks);
         }
-        Ok(Watchers { count, arrivals, _tasks: tasks })
+        Ok(EtcdWatchers { count, arrivals, _tasks: tasks })
     }
 
-    pub async fn last_arrival(&self, revision: u64) -> Result<Instant> {
+    pub async fn last_arrival(&self, revision: u64) -> BenchResult<Instant> {
         let revision = i64::try_from(revision)?;
         let deadline = Instant::now() + LIMIT;
         loop {
@@ -57,11 +57,11 @@ impl Watchers {
     }
 }
 
-type Stream = tonic::Streaming<tortie_etcd_proto::etcdserverpb::WatchResponse>;
+type EtcdWatchStream = tonic::Streaming<tortie_etcd_proto::etcdserverpb::WatchResponse>;
 /// The request stream must stay open as long as the responses are read.
-type Opened = (Stream, tokio::sync::mpsc::Sender<WatchRequest>);
+type OpenEtcdWatch = (EtcdWatchStream, tokio::sync::mpsc::Sender<WatchRequest>);
 
-async fn open(endpoint: String) -> Result<Opened> {
+async fn open(endpoint: String) -> BenchResult<OpenEtcdWatch> {
     let channel = Endpoint::from_shared(endpoint)?.connect().await?;
     let create =
         WatchCreateRequest { key: "/calico/".into(), range_end: "/calico0".into(), ..Default::default() };
@@ -74,7 +74,7 @@ async fn open(endpoint: String) -> Result<Opened> {
 }
 
 fn watch(
-    (mut stream, sender): Opened,
+    (mut stream, sender): OpenEtcdWatch,
     arrivals: &Arc<Mutex<HashMap<i64, (usize, Instant)>>>,
     tasks: &mut JoinSet<()>,
 ) {

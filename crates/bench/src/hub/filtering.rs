@@ -4,19 +4,19 @@
 use super::cluster::{self, NODES};
 use crate::heap;
 use crate::measure::{table, time, times};
-use crate::namespace::Result;
+use crate::namespace::BenchResult;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
-use tortie_compute::{Compute, Environment};
-use tortie_hub::protocol::{Changes, Payload, Record, from_hub};
-use tortie_model::{Key, Kind, Value};
-use tortie_plan::{Member, Plan};
+use tortie_compute::{ParameterEnvironment, PlanCompute};
+use tortie_hub::protocol::{ChangesMessage, FeedRecord, RecordPayload, from_hub};
+use tortie_model::{Kind, StoreKey, StoreValue};
+use tortie_plan::{NodePlan, SetMember};
 
 /// Number of nodes in the sample.
 const SAMPLE: usize = 10;
 
-pub fn measure() -> Result<()> {
+pub fn measure() -> BenchResult<()> {
     let entries = cluster::entries()?;
     let all = compressed(entries.iter());
     let (mut bytes, mut count) = (0, 0);
@@ -25,15 +25,15 @@ pub fn measure() -> Result<()> {
         let name = format!("node-{}", number * NODES / SAMPLE);
         let before = heap::live();
         let began = Instant::now();
-        let mut compute = Compute::new(&name, Environment::default());
+        let mut compute = PlanCompute::new(&name, ParameterEnvironment::default());
         entries.iter().for_each(|(key, value)| compute.put(key, value));
-        let mut plan = Plan::default();
+        let mut plan = NodePlan::default();
         compute.flush().into_iter().for_each(|update| plan.apply(update));
         took += began.elapsed();
         megabytes += heap::live() - before;
         let referred = referred(&plan);
-        let is_needed = |(key, value): &&(Key, Value)| needs(&name, &plan, &referred, key, value);
-        let wanted: Vec<&(Key, Value)> = entries.iter().filter(is_needed).collect();
+        let is_needed = |(key, value): &&(StoreKey, StoreValue)| needs(&name, &plan, &referred, key, value);
+        let wanted: Vec<&(StoreKey, StoreValue)> = entries.iter().filter(is_needed).collect();
         count += wanted.len();
         bytes += compressed(wanted.into_iter());
     }
@@ -64,17 +64,23 @@ pub fn measure() -> Result<()> {
 }
 
 /// Returns the addresses that the policies of a node refer to.
-fn referred(plan: &Plan) -> BTreeSet<IpAddr> {
+fn referred(plan: &NodePlan) -> BTreeSet<IpAddr> {
     let members = plan.sets.values().flat_map(|set| &set.members);
-    let address = |member: &Member| match member {
-        Member::Net(net) => net.addr(),
-        Member::Port { address, .. } => *address,
+    let address = |member: &SetMember| match member {
+        SetMember::Net(net) => net.addr(),
+        SetMember::Port { address, .. } => *address,
     };
     members.map(address).collect()
 }
 
-fn needs(node: &str, plan: &Plan, referred: &BTreeSet<IpAddr>, key: &Key, value: &Value) -> bool {
-    let (Key::Resource { kind, namespace, name }, Value::Resource(resource)) = (key, value) else {
+fn needs(
+    node: &str,
+    plan: &NodePlan,
+    referred: &BTreeSet<IpAddr>,
+    key: &StoreKey,
+    value: &StoreValue,
+) -> bool {
+    let (StoreKey::Resource { kind, namespace, name }, StoreValue::Resource(resource)) = (key, value) else {
         return true;
     };
     let object = resource.to_value();
@@ -95,13 +101,13 @@ fn needs(node: &str, plan: &Plan, referred: &BTreeSet<IpAddr>, key: &Key, value:
 }
 
 /// Returns the size of the entries as a hub sends them.
-fn compressed<'a>(entries: impl Iterator<Item = &'a (Key, Value)>) -> usize {
-    let record = |(key, value): &(Key, Value)| Record {
+fn compressed<'a>(entries: impl Iterator<Item = &'a (StoreKey, StoreValue)>) -> usize {
+    let record = |(key, value): &(StoreKey, StoreValue)| FeedRecord {
         key: key.to_string(),
         revision: "1".to_owned(),
         value: value.encode().into(),
-        ..Record::default()
+        ..FeedRecord::default()
     };
-    let records = Payload::of(entries.map(record).collect());
-    from_hub::What::Changes(Changes { sequence: 1, records, status: None }).frame().len()
+    let records = RecordPayload::of(entries.map(record).collect());
+    from_hub::HubMessage::Changes(ChangesMessage { sequence: 1, records, status: None }).frame().len()
 }

@@ -9,12 +9,12 @@ mod filtering;
 mod slow;
 
 use crate::measure::{Latencies, table, time, times};
-use crate::namespace::Result;
-use crate::process::Process;
-use crate::{Outcome, plain};
-use client::Clients;
-use cluster::Cluster;
-use direct::Watchers;
+use crate::namespace::BenchResult;
+use crate::process::BenchProcess;
+use crate::{SuiteResult, plain};
+use client::HubClients;
+use cluster::HubCluster;
+use direct::EtcdWatchers;
 use slow::SlowClients;
 use std::time::{Duration, Instant};
 
@@ -28,14 +28,14 @@ const SLOW: usize = 50;
 /// Time for the server to free temporary memory.
 const REST: Duration = Duration::from_secs(2);
 
-pub fn run() -> Outcome {
+pub fn run() -> SuiteResult {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(measure()).map_err(plain)?;
     filtering::measure().map_err(plain)
 }
 
 /// Result of one run.
-struct Figures {
+struct HubFigures {
     clients: usize,
     /// Until all clients have the snapshot. `None` for watches, which start at the current revision.
     snapshot: Option<Duration>,
@@ -56,15 +56,15 @@ struct Figures {
 }
 
 /// Figures that exist only for a hub.
-struct OfHub {
+struct HubOnlyFigures {
     snapshot: Duration,
     snapshot_bytes: u64,
     change_bytes: u64,
     reconnect: Duration,
 }
 
-async fn measure() -> Result<()> {
-    let cluster = Cluster::start().await?;
+async fn measure() -> BenchResult<()> {
+    let cluster = HubCluster::start().await?;
     let mut rows = Vec::new();
     for clients in sizes()? {
         crate::namespace::check()?;
@@ -96,9 +96,9 @@ async fn measure() -> Result<()> {
 }
 
 /// Measures latencies at one hub with and without clients that do not read.
-async fn beside_slow_clients(cluster: &Cluster, count: usize) -> Result<()> {
+async fn beside_slow_clients(cluster: &HubCluster, count: usize) -> BenchResult<()> {
     let hub = cluster.start_hub().await?;
-    let clients = Clients::connect(hub.address, count).await?;
+    let clients = HubClients::connect(hub.address, count).await?;
     clients.follow().await?;
     let mut rows = Vec::new();
     let mut slow = None;
@@ -120,7 +120,7 @@ async fn beside_slow_clients(cluster: &Cluster, count: usize) -> Result<()> {
     Ok(())
 }
 
-fn sizes() -> Result<Vec<usize>> {
+fn sizes() -> BenchResult<Vec<usize>> {
     match std::env::var("TORTIE_BENCH_CLIENTS") {
         Ok(sizes) => {
             Ok(sizes.split(',').map(|size| size.trim().parse()).collect::<std::result::Result<_, _>>()?)
@@ -129,7 +129,7 @@ fn sizes() -> Result<Vec<usize>> {
     }
 }
 
-fn row(name: &str, mut figures: Figures, than: Option<&Figures>) -> Vec<String> {
+fn row(name: &str, mut figures: HubFigures, than: Option<&HubFigures>) -> Vec<String> {
     let span = |duration: Duration| time(duration.as_nanos() as f64);
     let fewer = than.map_or(String::new(), |than| {
         format!(" ({} fewer)", times(than.etcd_bytes as f64 / figures.etcd_bytes.max(1) as f64))
@@ -151,16 +151,16 @@ fn row(name: &str, mut figures: Figures, than: Option<&Figures>) -> Vec<String> 
 }
 
 /// Resource usage of the process that serves the clients.
-struct Before {
+struct ServerUsage {
     memory: u64,
     processor: [Duration; 2],
     etcd_bytes: u64,
 }
 
-impl Before {
-    async fn look(server: &Process, cluster: &Cluster) -> Result<Before> {
+impl ServerUsage {
+    async fn look(server: &BenchProcess, cluster: &HubCluster) -> BenchResult<ServerUsage> {
         tokio::time::sleep(REST).await;
-        Ok(Before {
+        Ok(ServerUsage {
             memory: server.memory()?.resident << 10,
             processor: [server.processor_time()?, cluster.etcd_time()?],
             etcd_bytes: cluster.etcd_sent().await?,
@@ -168,48 +168,48 @@ impl Before {
     }
 }
 
-async fn with_hub(cluster: &Cluster, count: usize) -> Result<Figures> {
+async fn with_hub(cluster: &HubCluster, count: usize) -> BenchResult<HubFigures> {
     let hub = cluster.start_hub().await?;
-    let empty = Before::look(&hub.process, cluster).await?;
+    let empty = ServerUsage::look(&hub.process, cluster).await?;
     let began = Instant::now();
-    let mut clients = Clients::connect(hub.address, count).await?;
+    let mut clients = HubClients::connect(hub.address, count).await?;
     clients.follow().await?;
     let snapshot = began.elapsed();
     let snapshot_bytes = clients.received() / count as u64;
-    let before = Before::look(&hub.process, cluster).await?;
+    let before = ServerUsage::look(&hub.process, cluster).await?;
     let mut latencies = Latencies::default();
     for (revision, at) in cluster.changes().await? {
         latencies.0.push(clients.last_arrival(revision).await?.saturating_duration_since(at));
     }
-    let after = Before::look(&hub.process, cluster).await?;
+    let after = ServerUsage::look(&hub.process, cluster).await?;
     let change_bytes = (clients.received() / count as u64 - snapshot_bytes) / CHANGES as u64;
     let began = Instant::now();
     clients.reconnect(hub.address).await?;
     clients.follow().await?;
-    let of_hub = OfHub { snapshot, snapshot_bytes, change_bytes, reconnect: began.elapsed() };
+    let of_hub = HubOnlyFigures { snapshot, snapshot_bytes, change_bytes, reconnect: began.elapsed() };
     Ok(figures(count, Some(of_hub), [empty, before, after], latencies))
 }
 
-async fn with_watches(cluster: &Cluster, count: usize) -> Result<Figures> {
-    let empty = Before::look(cluster.etcd(), cluster).await?;
-    let watchers = Watchers::start(cluster.endpoint(), count).await?;
-    let before = Before::look(cluster.etcd(), cluster).await?;
+async fn with_watches(cluster: &HubCluster, count: usize) -> BenchResult<HubFigures> {
+    let empty = ServerUsage::look(cluster.etcd(), cluster).await?;
+    let watchers = EtcdWatchers::start(cluster.endpoint(), count).await?;
+    let before = ServerUsage::look(cluster.etcd(), cluster).await?;
     let mut latencies = Latencies::default();
     for (revision, at) in cluster.changes().await? {
         latencies.0.push(watchers.last_arrival(revision).await?.saturating_duration_since(at));
     }
-    let after = Before::look(cluster.etcd(), cluster).await?;
+    let after = ServerUsage::look(cluster.etcd(), cluster).await?;
     Ok(figures(count, None, [empty, before, after], latencies))
 }
 
 fn figures(
     clients: usize,
-    of_hub: Option<OfHub>,
-    [empty, before, after]: [Before; 3],
+    of_hub: Option<HubOnlyFigures>,
+    [empty, before, after]: [ServerUsage; 3],
     latencies: Latencies,
-) -> Figures {
+) -> HubFigures {
     let changes = CHANGES as u32;
-    Figures {
+    HubFigures {
         clients,
         snapshot: of_hub.as_ref().map(|of_hub| of_hub.snapshot),
         memory: before.memory.saturating_sub(empty.memory) / clients as u64,

@@ -1,7 +1,7 @@
 //! Hub clients that read nothing, or one byte per second.
 
 use super::client::hello;
-use crate::namespace::Result;
+use crate::namespace::BenchResult;
 use std::net::SocketAddr;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -15,7 +15,7 @@ pub struct SlowClients {
 }
 
 impl SlowClients {
-    pub async fn connect(hub: SocketAddr, of_each: usize) -> Result<SlowClients> {
+    pub async fn connect(hub: SocketAddr, of_each: usize) -> BenchResult<SlowClients> {
         let mut slow = SlowClients { _stalled: Vec::new(), _crawling: JoinSet::new() };
         for number in 0..of_each {
             slow._stalled.push(greet(hub, number).await?);
@@ -30,7 +30,7 @@ impl SlowClients {
     }
 }
 
-async fn greet(hub: SocketAddr, number: usize) -> Result<TcpStream> {
+async fn greet(hub: SocketAddr, number: usize) -> BenchResult<TcpStream> {
     let mut stream = TcpStream::connect(hub).await?;
     stream.write_all(&hello(number, None)).await?;
     Ok(stream)

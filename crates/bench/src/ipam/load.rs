@@ -7,31 +7,31 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
-use tortie_ipam::reservation::Reservations;
-use tortie_ipam::{Allocator, Holder, Owner, Request, block, space};
-use tortie_model::{Key, Kind, Resource, Value};
-use tortie_store::{Change, Client, Config};
+use tortie_ipam::reservation::ReservedRanges;
+use tortie_ipam::{AddressHolder, Allocator, AssignRequest, BlockOwner, block, space};
+use tortie_model::{Kind, Resource, StoreKey, StoreValue};
+use tortie_store::{EntryChange, StoreClient, StoreConfig};
 
-type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
+type AllocatorLoadResult<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
 /// Number of addresses assigned or released, with the elapsed time and the requests to the datastore.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Phase {
+pub struct AllocationPhase {
     addresses: u64,
     requests: u64,
     time: Duration,
 }
 
-pub struct Cluster {
-    client: Client,
+pub struct AllocatorCluster {
+    client: StoreClient,
     url: String,
     pool: ipnet::IpNet,
     block_size: u8,
     allocators: Vec<Arc<Allocator>>,
 }
 
-impl Phase {
-    pub fn add(&mut self, other: Phase) {
+impl AllocationPhase {
+    pub fn add(&mut self, other: AllocationPhase) {
         self.addresses += other.addresses;
         self.requests += other.requests;
         self.time += other.time;
@@ -47,13 +47,23 @@ impl Phase {
     }
 }
 
-impl Cluster {
-    pub async fn new(url: &str, nodes: usize, pool: &str, block_size: u8) -> Result<Cluster> {
+impl AllocatorCluster {
+    pub async fn new(
+        url: &str,
+        nodes: usize,
+        pool: &str,
+        block_size: u8,
+    ) -> AllocatorLoadResult<AllocatorCluster> {
         let client = connect(url).await?;
         let spec = json!({"spec": {"cidr": pool, "blockSize": block_size}});
         put(&client, Kind::IPPool, "pool", spec).await?;
-        let mut cluster =
-            Cluster { client, url: url.to_owned(), pool: pool.parse()?, block_size, allocators: Vec::new() };
+        let mut cluster = AllocatorCluster {
+            client,
+            url: url.to_owned(),
+            pool: pool.parse()?,
+            block_size,
+            allocators: Vec::new(),
+        };
         for n in 0..nodes {
             let allocator = cluster.node(&format!("node-{n}")).await?;
             cluster.allocators.push(allocator);
@@ -61,21 +71,31 @@ impl Cluster {
         Ok(cluster)
     }
 
-    async fn node(&self, name: &str) -> Result<Arc<Allocator>> {
+    async fn node(&self, name: &str) -> AllocatorLoadResult<Arc<Allocator>> {
         put(&self.client, Kind::Node, name, json!({"spec": {}})).await?;
-        let allocator = Allocator::following(connect(&self.url).await?, Owner::host(name));
+        let allocator = Allocator::following(connect(&self.url).await?, BlockOwner::host(name));
         // Makes the allocator load the cluster state, which is not part of the measurement.
         let _ = allocator.release_by_handle("nothing").await;
         Ok(Arc::new(allocator))
     }
 
     /// Assigns `each` addresses on every node concurrently, `at_once` of them in parallel per node.
-    pub async fn take(&self, round: usize, each: usize, at_once: usize) -> Result<Phase> {
+    pub async fn take(
+        &self,
+        round: usize,
+        each: usize,
+        at_once: usize,
+    ) -> AllocatorLoadResult<AllocationPhase> {
         self.phase(each, at_once, move |allocator, n| async move { take_one(&allocator, round, n).await })
             .await
     }
 
-    pub async fn give_back(&self, round: usize, each: usize, at_once: usize) -> Result<Phase> {
+    pub async fn give_back(
+        &self,
+        round: usize,
+        each: usize,
+        at_once: usize,
+    ) -> AllocatorLoadResult<AllocationPhase> {
         self.phase(each, at_once, move |allocator, n| async move {
             allocator.release_by_handle(&handle(&allocator, round, n)).await?;
             Ok(())
@@ -83,14 +103,14 @@ impl Cluster {
         .await
     }
 
-    async fn phase<F, W>(&self, each: usize, at_once: usize, work: F) -> Result<Phase>
+    async fn phase<F, W>(&self, each: usize, at_once: usize, work: F) -> AllocatorLoadResult<AllocationPhase>
     where
         F: Fn(Arc<Allocator>, usize) -> W + Clone + Send + 'static,
-        W: Future<Output = Result<()>> + Send + 'static,
+        W: Future<Output = AllocatorLoadResult<()>> + Send + 'static,
     {
         let requests = || self.allocators.iter().map(|allocator| allocator.operations()).sum::<u64>();
         let (before, start) = (requests(), Instant::now());
-        let mut running: JoinSet<Result<()>> = JoinSet::new();
+        let mut running: JoinSet<AllocatorLoadResult<()>> = JoinSet::new();
         for allocator in &self.allocators {
             for caller in 0..at_once {
                 let (allocator, work) = (allocator.clone(), work.clone());
@@ -107,20 +127,20 @@ impl Cluster {
         }
         let time = start.elapsed();
         let addresses = (self.allocators.len() * each) as u64;
-        Ok(Phase { addresses, requests: requests() - before, time })
+        Ok(AllocationPhase { addresses, requests: requests() - before, time })
     }
 
     /// Writes full blocks of other nodes at these positions in the pool.
-    pub async fn fill(&self, places: Range<usize>) -> Result<()> {
+    pub async fn fill(&self, places: Range<usize>) -> AllocatorLoadResult<()> {
         let now = jiff::Timestamp::now();
         let full = |place: usize| {
             let cidr = space::nth_block(&self.pool, self.block_size, place as u128)?;
-            let mut full = block::fresh(cidr, &Owner::host(&format!("far-{}", place / 10)), None, now);
-            let holder = Holder::new(Some(&format!("pod-{place}")), BTreeMap::new());
-            block::allocate(&mut full, 64, &holder, &Reservations::default());
-            Some(Change::Create { key: Key::Block { cidr }, value: Value::Block(full) })
+            let mut full = block::fresh(cidr, &BlockOwner::host(&format!("far-{}", place / 10)), None, now);
+            let holder = AddressHolder::new(Some(&format!("pod-{place}")), BTreeMap::new());
+            block::allocate(&mut full, 64, &holder, &ReservedRanges::default());
+            Some(EntryChange::Create { key: StoreKey::Block { cidr }, value: StoreValue::Block(full) })
         };
-        let changes: Vec<Change> = places.filter_map(full).collect();
+        let changes: Vec<EntryChange> = places.filter_map(full).collect();
         for batch in changes.chunks(100) {
             self.client.transact(batch).await?;
         }
@@ -129,7 +149,7 @@ impl Cluster {
 
     /// Times a new node's first address, its second, and a request to an exhausted pool. Removes the node's blocks
     /// afterwards.
-    pub async fn newcomer(&self, blocks: usize, round: usize) -> Result<[Duration; 3]> {
+    pub async fn newcomer(&self, blocks: usize, round: usize) -> AllocatorLoadResult<[Duration; 3]> {
         let name = format!("newcomer-{blocks}-{round}");
         let allocator = self.node(&name).await?;
         let start = Instant::now();
@@ -147,7 +167,7 @@ impl Cluster {
     }
 
     /// Returns the time until a request to a full pool is rejected. The pool consists of just the existing blocks.
-    async fn refusal(&self, name: &str, blocks: usize) -> Result<Duration> {
+    async fn refusal(&self, name: &str, blocks: usize) -> AllocatorLoadResult<Duration> {
         let mut prefix = self.block_size;
         while space::block_count(&ipnet::IpNet::new(self.pool.network(), prefix)?, self.block_size)
             < blocks as u128 / 2
@@ -156,7 +176,7 @@ impl Cluster {
         }
         let full = json!({"spec": {"cidr": format!("{}/{prefix}", self.pool.network()), "blockSize": self.block_size}});
         put(&self.client, Kind::IPPool, "pool", full).await?;
-        let allocator = Allocator::new(self.client.clone(), Owner::host(name));
+        let allocator = Allocator::new(self.client.clone(), BlockOwner::host(name));
         let start = Instant::now();
         let refused =
             allocator.auto_assign(&request(name, "refused")).await.map_err(|failed| failed.error)?;
@@ -170,7 +190,7 @@ impl Cluster {
     }
 }
 
-async fn take_one(allocator: &Allocator, round: usize, n: usize) -> Result<()> {
+async fn take_one(allocator: &Allocator, round: usize, n: usize) -> AllocatorLoadResult<()> {
     let wanted = request(&allocator.owner().name, &handle(allocator, round, n));
     let assigned = allocator.auto_assign(&wanted).await.map_err(|failed| failed.error)?;
     match assigned.v4.shortfall() {
@@ -184,7 +204,7 @@ fn handle(allocator: &Allocator, round: usize, n: usize) -> String {
 }
 
 /// Builds the request that a pod's CNI ADD makes.
-fn request(node: &str, handle: &str) -> Request {
+fn request(node: &str, handle: &str) -> AssignRequest {
     let words = [
         ("node", node),
         ("namespace", "prod"),
@@ -192,16 +212,22 @@ fn request(node: &str, handle: &str) -> Request {
         ("timestamp", "2026-03-01 10:20:31 +0000 UTC"),
     ];
     let attributes = words.map(|(name, value)| (name.to_owned(), value.to_owned()));
-    Request::new(Holder::new(Some(handle), BTreeMap::from(attributes)), 1, 0)
+    AssignRequest::new(AddressHolder::new(Some(handle), BTreeMap::from(attributes)), 1, 0)
 }
 
-async fn connect(url: &str) -> Result<Client> {
-    Ok(Client::connect(&Config { etcd_endpoints: url.to_owned(), ..Config::default() }).await?)
+async fn connect(url: &str) -> AllocatorLoadResult<StoreClient> {
+    Ok(StoreClient::connect(&StoreConfig { etcd_endpoints: url.to_owned(), ..StoreConfig::default() })
+        .await?)
 }
 
-async fn put(client: &Client, kind: Kind, name: &str, mut object: serde_json::Value) -> Result<()> {
+async fn put(
+    client: &StoreClient,
+    kind: Kind,
+    name: &str,
+    mut object: serde_json::Value,
+) -> AllocatorLoadResult<()> {
     object["metadata"] = json!({"name": name});
     let resource = Resource::from_store(kind, object)?;
-    client.apply(&Key::resource(kind, "", name), &Value::Resource(resource), None).await?;
+    client.apply(&StoreKey::resource(kind, "", name), &StoreValue::Resource(resource), None).await?;
     Ok(())
 }

@@ -2,9 +2,9 @@
 //! CNI plugin.
 
 use crate::measure::{Latencies, table, time};
-use crate::namespace::{Result, check};
+use crate::namespace::{BenchResult, check};
 use crate::process::tortie;
-use crate::{Outcome, plain};
+use crate::{SuiteResult, plain};
 use serde_json::{Value as Json, json};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -18,36 +18,37 @@ const PODS_VARIABLE: &str = "TORTIE_BENCH_KUBELET_PODS";
 const PATIENCE: Duration = Duration::from_secs(300);
 /// Metrics of kubelet and the runtime, in seconds. Kubelet's own sandbox metric does not include the creation of the
 /// sandbox.
-const SANDBOX: Metric = Metric {
+const SANDBOX: HistogramMetric = HistogramMetric {
     name: "kubelet_runtime_operations_duration_seconds",
     label: r#"operation_type="run_podsandbox""#,
 };
-const NETWORK: Metric = Metric { name: "containerd_cri_sandbox_create_network_seconds", label: "" };
+const NETWORK: HistogramMetric =
+    HistogramMetric { name: "containerd_cri_sandbox_create_network_seconds", label: "" };
 
 #[derive(Clone, Copy)]
-struct Metric {
+struct HistogramMetric {
     name: &'static str,
     /// Label of the lines to count; empty for all.
     label: &'static str,
 }
 
 /// A lab with one node, removed when dropped.
-struct Lab {
+struct BenchLab {
     tortie: PathBuf,
     dir: TempDir,
     name: String,
 }
 
-pub fn run() -> Outcome {
+pub fn run() -> SuiteResult {
     measure().map_err(plain)
 }
 
-fn measure() -> Result<()> {
+fn measure() -> BenchResult<()> {
     let count = match std::env::var(PODS_VARIABLE) {
         Ok(given) => given.parse().map_err(|error| format!("{PODS_VARIABLE}={given}: {error}"))?,
         Err(_) => PODS,
     };
-    let lab = Lab::up()?;
+    let lab = BenchLab::up()?;
     let mut latencies = Latencies::default();
     let (sandboxes, networks) = (lab.kubelet(SANDBOX)?, lab.runtime(NETWORK)?);
     for number in 0..count {
@@ -72,31 +73,31 @@ fn measure() -> Result<()> {
 
 /// Sum and count of a histogram.
 #[derive(Clone, Copy, Default)]
-struct Total {
+struct HistogramTotal {
     seconds: f64,
     count: f64,
 }
 
-impl Total {
-    fn read(text: &str, Metric { name, label }: Metric) -> Total {
+impl HistogramTotal {
+    fn read(text: &str, HistogramMetric { name, label }: HistogramMetric) -> HistogramTotal {
         let sum = |suffix: &str| -> f64 {
             let start = format!("{name}{suffix}");
             let lines = text.lines().filter(|line| line.starts_with(&start) && line.contains(label));
             lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
         };
-        Total { seconds: sum("_sum"), count: sum("_count") }
+        HistogramTotal { seconds: sum("_sum"), count: sum("_count") }
     }
 
     /// Returns the mean of the observations since `before`.
-    fn since(self, before: Total) -> f64 {
+    fn since(self, before: HistogramTotal) -> f64 {
         (self.seconds - before.seconds) / (self.count - before.count).max(1.0)
     }
 }
 
-impl Lab {
-    fn up() -> Result<Lab> {
+impl BenchLab {
+    fn up() -> BenchResult<BenchLab> {
         let dir = tempfile::Builder::new().prefix("tortie-bench-").tempdir()?;
-        let lab = Lab { tortie: tortie()?, dir, name: format!("bench{}", std::process::id()) };
+        let lab = BenchLab { tortie: tortie()?, dir, name: format!("bench{}", std::process::id()) };
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/kube/build");
         let programs =
             String::from_utf8_lossy(&Command::new(script).arg("dir").output()?.stdout).trim().to_owned();
@@ -111,7 +112,7 @@ impl Lab {
         command
     }
 
-    fn run(&self, words: &[&str]) -> Result<String> {
+    fn run(&self, words: &[&str]) -> BenchResult<String> {
         let output = self.command(words).output()?;
         match output.status.success() {
             true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
@@ -119,18 +120,18 @@ impl Lab {
         }
     }
 
-    fn kubelet(&self, metric: Metric) -> Result<Total> {
+    fn kubelet(&self, metric: HistogramMetric) -> BenchResult<HistogramTotal> {
         let page = self.run(&["kubectl", "get", "--raw", "/api/v1/nodes/node1/proxy/metrics"])?;
-        Ok(Total::read(&page, metric))
+        Ok(HistogramTotal::read(&page, metric))
     }
 
-    fn runtime(&self, metric: Metric) -> Result<Total> {
+    fn runtime(&self, metric: HistogramMetric) -> BenchResult<HistogramTotal> {
         let page = self.run(&["exec", "node1", "--", "curl", "-s", "http://127.0.0.1:1338/v1/metrics"])?;
-        Ok(Total::read(&page, metric))
+        Ok(HistogramTotal::read(&page, metric))
     }
 
     /// Creates a pod and returns the time until it is running.
-    fn start_pod(&self, number: usize) -> Result<Duration> {
+    fn start_pod(&self, number: usize) -> BenchResult<Duration> {
         let container = json!({"name": "c", "image": "docker.io/library/busybox:latest", "imagePullPolicy": "Never",
             "command": ["sleep", "86400"]});
         let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": format!("p{number}")},
@@ -154,7 +155,7 @@ impl Lab {
     }
 }
 
-impl Drop for Lab {
+impl Drop for BenchLab {
     fn drop(&mut self) {
         let _ = self.run(&["down"]);
     }

@@ -1,7 +1,7 @@
 //! Measures the decoding of policies into typed objects, compared with parsing the same bytes into an untyped tree,
 //! which is the minimum for any decoder based on a tree, and with Go's encoding/json.
 
-use crate::Outcome;
+use crate::SuiteResult;
 use crate::measure::{side_by_side, table, time, times};
 use serde_json::{Value, json};
 use std::error::Error;
@@ -13,12 +13,12 @@ use tortie_model::{Kind, Resource, codec};
 
 const POLICIES: [usize; 3] = [100, 1_000, 10_000];
 
-pub fn run() -> Outcome {
+pub fn run() -> SuiteResult {
     json_decoding()?;
     yaml_decoding()
 }
 
-fn json_decoding() -> Outcome {
+fn json_decoding() -> SuiteResult {
     let directory = tempfile::tempdir()?;
     let go = GoDecoder::build(directory.path())?;
     let mut rows = Vec::new();
@@ -57,7 +57,7 @@ fn json_decoding() -> Outcome {
     Ok(())
 }
 
-fn yaml_decoding() -> Outcome {
+fn yaml_decoding() -> SuiteResult {
     let mut rows = Vec::new();
     let mut smallest = None;
     for count in POLICIES {

@@ -3,7 +3,7 @@
 mod decode;
 mod selectors;
 
-pub fn run() -> crate::Outcome {
+pub fn run() -> crate::SuiteResult {
     selectors::run()?;
     decode::run()
 }

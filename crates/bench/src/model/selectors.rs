@@ -1,7 +1,7 @@
 //! Measures parsing and evaluation of selectors, compared with the equivalent CEL expression and, for evaluation, with
 //! the bare label lookups that any evaluator has to make.
 
-use crate::Outcome;
+use crate::SuiteResult;
 use crate::measure::{side_by_side, table, time, times};
 use std::collections::{BTreeMap, HashMap};
 use std::hint::black_box;
@@ -10,16 +10,16 @@ use tortie_model::selector::Selector;
 const TERMS: [usize; 3] = [1, 10, 100];
 const LABELS: [usize; 3] = [3, 30, 300];
 
-pub fn run() -> Outcome {
+pub fn run() -> SuiteResult {
     parsing()?;
     evaluation()
 }
 
-fn parsing() -> Outcome {
+fn parsing() -> SuiteResult {
     let mut rows = Vec::new();
     let mut smallest = None;
     for terms in TERMS {
-        let expression = Expression::new(terms, LABELS[1]);
+        let expression = BenchExpression::new(terms, LABELS[1]);
         Selector::parse(&expression.selector)?;
         cel::Program::compile(&expression.cel)?;
         let [ours, cel] = side_by_side([
@@ -45,11 +45,11 @@ fn parsing() -> Outcome {
     Ok(())
 }
 
-fn evaluation() -> Outcome {
+fn evaluation() -> SuiteResult {
     let mut rows = Vec::new();
     let mut smallest = None;
     for (terms, labels) in TERMS.into_iter().flat_map(|terms| LABELS.map(|labels| (terms, labels))) {
-        let expression = Expression::new(terms, labels);
+        let expression = BenchExpression::new(terms, labels);
         let set = label_set(labels);
         let selector = Selector::parse(&expression.selector)?;
         let program = cel::Program::compile(&expression.cel)?;
@@ -90,14 +90,14 @@ fn evaluation() -> Outcome {
 }
 
 /// The same condition as a selector and in CEL, and the labels it refers to.
-struct Expression {
+struct BenchExpression {
     selector: String,
     cel: String,
     keys: Vec<String>,
 }
 
-impl Expression {
-    fn new(terms: usize, labels: usize) -> Expression {
+impl BenchExpression {
+    fn new(terms: usize, labels: usize) -> BenchExpression {
         let mut selector = Vec::new();
         let mut cel = Vec::new();
         let mut keys = Vec::new();
@@ -127,7 +127,7 @@ impl Expression {
             cel.push(theirs);
             keys.push(used);
         }
-        Expression { selector: selector.join(" && "), cel: cel.join(" && "), keys }
+        BenchExpression { selector: selector.join(" && "), cel: cel.join(" && "), keys }
     }
 }
 

@@ -2,8 +2,8 @@
 //! select them.
 
 use crate::cni;
-use crate::namespace::{Namespaces, Result, check};
-use crate::node::{NAME, Node};
+use crate::namespace::{BenchResult, NamespaceGroup, check};
+use crate::node::{BenchNode, NAME};
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::ops::Range;
@@ -12,10 +12,10 @@ use tortie_model::kinds::{
     WorkloadEndpointSpec,
 };
 use tortie_model::scalar::{Port, Protocol};
-use tortie_model::{Key, KeyRange, Kind, ObjectMeta, Resource, Value};
-use tortie_store::{Change, Client};
+use tortie_model::{KeyRange, Kind, ObjectMeta, Resource, StoreKey, StoreValue};
+use tortie_store::{EntryChange, StoreClient};
 
-pub type Entry = (Key, Value);
+pub type BenchPolicyEntry = (StoreKey, StoreValue);
 
 /// Number of pods on the node; policies are spread over them.
 pub const PODS: usize = 100;
@@ -46,7 +46,7 @@ pub fn policy_name(policy: usize) -> String {
 }
 
 /// Builds a policy that allows one group of endpoints to connect to a port of one of the local pods.
-pub fn policy(number: usize, port: u16) -> Entry {
+pub fn policy(number: usize, port: u16) -> BenchPolicyEntry {
     let group = match group_of_policy(number) {
         0 => "has(client)".to_owned(),
         group => format!("role == 'r{group}'"),
@@ -54,7 +54,7 @@ pub fn policy(number: usize, port: u16) -> Entry {
     policy_for(number, &format!("app == 'a{}'", number % PODS), &group, port)
 }
 
-pub fn policy_for(number: usize, selector: &str, sources: &str, port: u16) -> Entry {
+pub fn policy_for(number: usize, selector: &str, sources: &str, port: u16) -> BenchPolicyEntry {
     let rule = Rule {
         action: Action::Allow,
         protocol: Some(Protocol::from("TCP")),
@@ -74,7 +74,7 @@ pub fn policy_for(number: usize, selector: &str, sources: &str, port: u16) -> En
 }
 
 /// Builds an endpoint of another node. Without a role it is only in group 0.
-pub fn endpoint(number: usize, role: Option<usize>) -> Entry {
+pub fn endpoint(number: usize, role: Option<usize>) -> BenchPolicyEntry {
     let node = format!("far{}", number / 100);
     let spec = WorkloadEndpointSpec {
         orchestrator: "k8s".to_owned(),
@@ -91,22 +91,22 @@ pub fn endpoint(number: usize, role: Option<usize>) -> Entry {
     entry(WorkloadEndpoint::new(ObjectMeta { namespace, name, labels, ..ObjectMeta::default() }, spec))
 }
 
-fn entry(resource: impl Into<Resource>) -> Entry {
+fn entry(resource: impl Into<Resource>) -> BenchPolicyEntry {
     let resource = resource.into();
     let meta = resource.metadata();
-    (Key::resource(resource.kind(), &meta.namespace, &meta.name), Value::Resource(resource))
+    (StoreKey::resource(resource.kind(), &meta.namespace, &meta.name), StoreValue::Resource(resource))
 }
 
-pub async fn add_endpoints(client: &Client, numbers: Range<usize>) -> Result<()> {
+pub async fn add_endpoints(client: &StoreClient, numbers: Range<usize>) -> BenchResult<()> {
     add(client, numbers.map(|number| endpoint(number, Some(group_of_endpoint(number))))).await
 }
 
-pub async fn add_policies(client: &Client, numbers: Range<usize>) -> Result<()> {
+pub async fn add_policies(client: &StoreClient, numbers: Range<usize>) -> BenchResult<()> {
     add(client, numbers.map(|number| policy(number, port_of_policy(number)))).await
 }
 
-pub async fn add(client: &Client, entries: impl Iterator<Item = Entry>) -> Result<()> {
-    let changes: Vec<Change> = entries.map(|(key, value)| Change::Create { key, value }).collect();
+pub async fn add(client: &StoreClient, entries: impl Iterator<Item = BenchPolicyEntry>) -> BenchResult<()> {
+    let changes: Vec<EntryChange> = entries.map(|(key, value)| EntryChange::Create { key, value }).collect();
     for batch in changes.chunks(AT_ONCE) {
         check()?;
         client.transact(batch).await?;
@@ -115,12 +115,13 @@ pub async fn add(client: &Client, entries: impl Iterator<Item = Entry>) -> Resul
 }
 
 /// Removes the policies from this number on.
-pub async fn remove_policies(client: &Client, from: usize) -> Result<()> {
+pub async fn remove_policies(client: &StoreClient, from: usize) -> BenchResult<()> {
     let there = client.list(&KeyRange::all(Kind::GlobalNetworkPolicy)).await?.entries;
-    let surplus = |key: &Key| matches!(key, Key::Resource { name, .. } if *name >= policy_name(from));
+    let surplus =
+        |key: &StoreKey| matches!(key, StoreKey::Resource { name, .. } if *name >= policy_name(from));
     let gone = there.into_iter().filter(|entry| surplus(&entry.key));
-    let changes: Vec<Change> =
-        gone.map(|entry| Change::Delete { key: entry.key, revision: entry.revision }).collect();
+    let changes: Vec<EntryChange> =
+        gone.map(|entry| EntryChange::Delete { key: entry.key, revision: entry.revision }).collect();
     for batch in changes.chunks(AT_ONCE) {
         check()?;
         client.transact(batch).await?;
@@ -130,18 +131,22 @@ pub async fn remove_policies(client: &Client, from: usize) -> Result<()> {
 
 /// A pod of this node.
 #[derive(Clone, Debug)]
-pub struct Local {
+pub struct LocalPod {
     pub interface: String,
     pub address: Ipv4Addr,
 }
 
 /// Attaches pods through the plugin and labels them `app=a0`, `app=a1` and so on.
-pub async fn attach(node: &Node, client: &Client, pods: &Namespaces) -> Result<Vec<Local>> {
+pub async fn attach(
+    node: &BenchNode,
+    client: &StoreClient,
+    pods: &NamespaceGroup,
+) -> BenchResult<Vec<LocalPod>> {
     // One at a time, so that the order of the addresses is the order of the pods.
     cni::ours(node).call_all("ADD", &pods.paths(), 1)?;
     let mut locals = Vec::new();
     for entry in client.list(&KeyRange::all(Kind::WorkloadEndpoint)).await?.entries {
-        let Value::Resource(Resource::WorkloadEndpoint(endpoint)) = entry.value else { continue };
+        let StoreValue::Resource(Resource::WorkloadEndpoint(endpoint)) = entry.value else { continue };
         let address = endpoint.spec.ip_networks.first().and_then(|net| net.split('/').next()?.parse().ok());
         if let Some(address) = address.filter(|_| endpoint.spec.node == NAME) {
             locals.push((address, entry.key, endpoint));
@@ -152,8 +157,8 @@ pub async fn attach(node: &Node, client: &Client, pods: &Namespaces) -> Result<V
     for (number, (address, key, mut endpoint)) in locals.into_iter().enumerate() {
         let interface = endpoint.spec.interface_name.clone();
         endpoint.metadata.labels.insert("app".to_owned(), format!("a{number}"));
-        client.apply(&key, &Value::Resource(Resource::WorkloadEndpoint(endpoint)), None).await?;
-        pods.push(Local { interface, address });
+        client.apply(&key, &StoreValue::Resource(Resource::WorkloadEndpoint(endpoint)), None).await?;
+        pods.push(LocalPod { interface, address });
     }
     Ok(pods)
 }

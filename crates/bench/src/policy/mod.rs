@@ -8,24 +8,24 @@ mod start;
 pub mod traffic;
 mod updates;
 
-use crate::namespace::{Result, enter};
-use crate::{Outcome, plain};
+use crate::namespace::{BenchResult, enter};
+use crate::{SuiteResult, plain};
 use std::path::Path;
 
-pub fn updates() -> Outcome {
+pub fn updates() -> SuiteResult {
     updates::measure().map_err(plain)
 }
 
-pub fn start() -> Outcome {
+pub fn start() -> SuiteResult {
     start::measure().map_err(plain)
 }
 
-pub fn packets() -> Outcome {
+pub fn packets() -> SuiteResult {
     packets::measure().map_err(plain)
 }
 
 /// Runs a closure in a namespace, on a separate thread.
-pub fn inside<T: Send>(netns: &Path, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+pub fn inside<T: Send>(netns: &Path, work: impl FnOnce() -> BenchResult<T> + Send) -> BenchResult<T> {
     std::thread::scope(|scope| {
         let running = scope.spawn(|| {
             enter(netns)?;

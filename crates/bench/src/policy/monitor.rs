@@ -1,7 +1,7 @@
 //! Receives the kernel's notifications about changes to the nf_tables ruleset.
 
 use super::inside;
-use crate::namespace::Result;
+use crate::namespace::BenchResult;
 use rustix::fd::OwnedFd;
 use rustix::net::netlink::{NETFILTER, SocketAddrNetlink};
 use rustix::net::sockopt::{Timeout, set_socket_recv_buffer_size_force, set_socket_timeout};
@@ -18,36 +18,36 @@ const LIMIT: Duration = Duration::from_secs(30);
 
 /// Kind of change, with the kernel's message type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Done {
+pub enum RulesetChange {
     Rule = 6,
     ElementAdded = 12,
     ElementRemoved = 14,
 }
 
 /// Receives notifications for a namespace. The kernel sends them when a transaction has been committed.
-pub struct Monitor(OwnedFd);
+pub struct RulesetMonitor(OwnedFd);
 
-impl Monitor {
-    pub fn open(netns: &Path) -> Result<Monitor> {
+impl RulesetMonitor {
+    pub fn open(netns: &Path) -> BenchResult<RulesetMonitor> {
         inside(netns, || {
             let flags = SocketFlags::CLOEXEC;
             let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, Some(NETFILTER))?;
             set_socket_recv_buffer_size_force(&socket, BUFFER)?;
             set_socket_timeout(&socket, Timeout::Recv, Some(LIMIT))?;
             bind(&socket, &SocketAddrNetlink::new(0, TABLES))?;
-            Ok(Monitor(socket))
+            Ok(RulesetMonitor(socket))
         })
     }
 
     /// Discards the notifications received so far.
-    pub fn skip(&self) -> Result<()> {
+    pub fn skip(&self) -> BenchResult<()> {
         let mut buffer = vec![0; 1 << 20];
         while recv(&self.0, buffer.as_mut_slice(), RecvFlags::DONTWAIT).is_ok() {}
         Ok(())
     }
 
     /// Waits for a change of this kind whose message contains these bytes, and returns when it was received.
-    pub fn wait(&self, done: Done, containing: &[u8]) -> Result<Instant> {
+    pub fn wait(&self, done: RulesetChange, containing: &[u8]) -> BenchResult<Instant> {
         let mut buffer = vec![0; 1 << 16];
         loop {
             let received = recv(&self.0, buffer.as_mut_slice(), RecvFlags::empty());

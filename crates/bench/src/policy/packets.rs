@@ -1,18 +1,18 @@
 //! Measures the cost of policies for packets between two pods of one node, compared with the same rules in iptables and
 //! with no rules.
 
-use super::cluster::{self, Local, ROLES, address, group_of_endpoint, policy_for};
+use super::cluster::{self, LocalPod, ROLES, address, group_of_endpoint, policy_for};
 use super::inside;
 use super::peers::{IPTABLES, LEGACY, dump, rule, run, table as chains};
-use super::traffic::{self, PORT, Rates};
+use super::traffic::{self, PORT, TrafficRates};
 use crate::measure::{table, times};
-use crate::namespace::{Namespaces, Result, check, ip};
-use crate::node::Node;
+use crate::namespace::{BenchResult, NamespaceGroup, check, ip};
+use crate::node::BenchNode;
 use std::fmt::Write;
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
-use tortie_store::Client;
+use tortie_store::StoreClient;
 
 const POLICIES: [usize; 4] = [0, 100, 1_000, 10_000];
 const ENDPOINTS: usize = 1_000;
@@ -23,27 +23,27 @@ const LAST: usize = 99_999;
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// Two pods of one host.
-struct Pair {
-    pods: Namespaces,
-    locals: Vec<Local>,
+struct LocalPodPair {
+    pods: NamespaceGroup,
+    locals: Vec<LocalPod>,
 }
 
-impl Pair {
-    fn rates(&self) -> Result<Rates> {
+impl LocalPodPair {
+    fn rates(&self) -> BenchResult<TrafficRates> {
         let [client, server] = [0, 1].map(|place| -> PathBuf { self.pods.path(place) });
         let target = self.locals.get(1).ok_or("no second pod")?.address;
         traffic::between(&client, &server, target.into())
     }
 }
 
-pub fn measure() -> Result<()> {
+pub fn measure() -> BenchResult<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    let node = Node::start()?;
-    let client = runtime.block_on(Client::connect(&node.store_config()))?;
-    let pods = Namespaces::new(2)?;
+    let node = BenchNode::start()?;
+    let client = runtime.block_on(StoreClient::connect(&node.store_config()))?;
+    let pods = NamespaceGroup::new(2)?;
     let locals = runtime.block_on(cluster::attach(&node, &client, &pods))?;
     runtime.block_on(cluster::add_endpoints(&client, 0..ENDPOINTS))?;
-    let ours = Pair { pods, locals };
+    let ours = LocalPodPair { pods, locals };
     let (bare, _bare_host) = wired()?;
     let (tracked, _tracked_host) = tracked()?;
     let (mut rows, mut before) = (Vec::new(), 0);
@@ -60,7 +60,7 @@ pub fn measure() -> Result<()> {
         settle(&node, policies)?;
         let (iptables, _iptables_host) = with_iptables(IPTABLES, others, policies > 0)?;
         let (legacy, _legacy_host) = with_iptables(LEGACY, others, policies > 0)?;
-        let mut best = [Rates::default(); 5];
+        let mut best = [TrafficRates::default(); 5];
         for _ in 0..ROUNDS {
             check()?;
             for (best, pair) in best.iter_mut().zip([&bare, &tracked, &ours, &iptables, &legacy]) {
@@ -70,7 +70,7 @@ pub fn measure() -> Result<()> {
                 best.connections = best.connections.max(rates.connections);
             }
         }
-        let mut row = |what: &str, rate: fn(&Rates) -> f64, shown: fn(f64) -> String| {
+        let mut row = |what: &str, rate: fn(&TrafficRates) -> f64, shown: fn(f64) -> String| {
             let rates = best.each_ref().map(rate);
             let mut row = vec![format!("{policies} policies: {what}")];
             row.extend(rates.map(shown));
@@ -101,13 +101,13 @@ pub fn measure() -> Result<()> {
 const SELECTOR: &str = "app in {'a0', 'a1'}";
 
 /// Builds a policy that allows other endpoints.
-fn filler(number: usize) -> cluster::Entry {
+fn filler(number: usize) -> cluster::BenchPolicyEntry {
     let role = format!("role == 'r{}'", 1 + number % ROLES);
     policy_for(number, SELECTOR, &role, cluster::port_of_policy(number))
 }
 
 /// Waits until all policies are in the kernel.
-fn settle(node: &Node, policies: usize) -> Result<()> {
+fn settle(node: &BenchNode, policies: usize) -> BenchResult<()> {
     let deadline = Instant::now() + LIMIT;
     while dump(&node.host.path(0))?.matches("chain in-gnp/").count() != policies {
         check()?;
@@ -120,12 +120,12 @@ fn settle(node: &Node, policies: usize) -> Result<()> {
 }
 
 /// Creates a host with two pods, connected as Tortie does, without rules.
-fn wired() -> Result<(Pair, Namespaces)> {
-    let (host, pods) = (Namespaces::host()?, Namespaces::new(2)?);
-    let locals: Vec<Local> = (0..2u8)
-        .map(|n| Local { interface: format!("cali{n}"), address: Ipv4Addr::new(10, 65, 0, 1 + n) })
+fn wired() -> BenchResult<(LocalPodPair, NamespaceGroup)> {
+    let (host, pods) = (NamespaceGroup::host()?, NamespaceGroup::new(2)?);
+    let locals: Vec<LocalPod> = (0..2u8)
+        .map(|n| LocalPod { interface: format!("cali{n}"), address: Ipv4Addr::new(10, 65, 0, 1 + n) })
         .collect();
-    for (place, Local { interface, address }) in locals.iter().enumerate() {
+    for (place, LocalPod { interface, address }) in locals.iter().enumerate() {
         let of_host = [
             format!("link add {interface} type veth peer name eth0 netns {}", pods.name(place)),
             format!("link set {interface} up"),
@@ -143,16 +143,16 @@ fn wired() -> Result<(Pair, Namespaces)> {
     }
     inside(&host.path(0), || {
         std::fs::write("/proc/sys/net/ipv4/ip_forward", "1")?;
-        for Local { interface, .. } in &locals {
+        for LocalPod { interface, .. } in &locals {
             std::fs::write(format!("/proc/sys/net/ipv4/conf/{interface}/proxy_arp"), "1")?;
         }
         Ok(())
     })?;
-    Ok((Pair { pods, locals }, host))
+    Ok((LocalPodPair { pods, locals }, host))
 }
 
 /// Creates a pair with one rule that accepts everything, to measure the cost of connection tracking alone.
-fn tracked() -> Result<(Pair, Namespaces)> {
+fn tracked() -> BenchResult<(LocalPodPair, NamespaceGroup)> {
     let (pair, host) = wired()?;
     let table = "add table inet tracked
 add chain inet tracked forward { type filter hook forward priority 0; }
@@ -163,7 +163,11 @@ add rule inet tracked forward ct state established accept
 }
 
 /// Creates a pair with the same rules in iptables.
-fn with_iptables(restore: &[&str], others: usize, guarded: bool) -> Result<(Pair, Namespaces)> {
+fn with_iptables(
+    restore: &[&str],
+    others: usize,
+    guarded: bool,
+) -> BenchResult<(LocalPodPair, NamespaceGroup)> {
     let (pair, host) = wired()?;
     let from = pair.locals.first().ok_or("no first pod")?.address;
     let mut sets = format!("create pair hash:ip\nadd pair {from}\n");

@@ -1,10 +1,10 @@
 //! Loads the same rules with nft, iptables and ipset, each in its own namespace.
 
 use super::cluster::{
-    self, Local, ROLES, address, group_of_endpoint, group_of_policy, policy_name, port_of_policy,
+    self, LocalPod, ROLES, address, group_of_endpoint, group_of_policy, policy_name, port_of_policy,
 };
 use super::inside;
-use crate::namespace::{Namespaces, Result, check};
+use crate::namespace::{BenchResult, NamespaceGroup, check};
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::Path;
@@ -20,14 +20,14 @@ const NFT: &[&str] = &["nft", "-f", "-"];
 
 /// Size of a ruleset: the number of policies and endpoints, and the local pods.
 #[derive(Clone, Copy)]
-pub struct Load<'a> {
-    pub locals: &'a [Local],
+pub struct RulesetSize<'a> {
+    pub locals: &'a [LocalPod],
     pub endpoints: usize,
     pub policies: usize,
 }
 
 /// Runs a tool with this input in the namespace of the calling thread and returns the time from its start to its exit.
-pub fn run(command: &[&str], input: &str) -> Result<Duration> {
+pub fn run(command: &[&str], input: &str) -> BenchResult<Duration> {
     check()?;
     let (program, arguments) = command.split_first().ok_or("no command")?;
     let start = Instant::now();
@@ -52,7 +52,7 @@ pub fn run(command: &[&str], input: &str) -> Result<Duration> {
 }
 
 /// Returns Tortie's table as `nft list` prints it.
-pub fn dump(netns: &Path) -> Result<String> {
+pub fn dump(netns: &Path) -> BenchResult<String> {
     inside(netns, || {
         let output = Command::new("nft").args(["list", "table", "inet", "tortie"]).output()?;
         if !output.status.success() {
@@ -63,22 +63,22 @@ pub fn dump(netns: &Path) -> Result<String> {
 }
 
 /// A copy of Tortie's table, modified with `nft -f`.
-pub struct Nft {
-    pub host: Namespaces,
+pub struct NftReference {
+    pub host: NamespaceGroup,
     /// Time it took to load the table.
     pub took: Duration,
     table: String,
 }
 
-impl Nft {
-    pub fn load(table: String) -> Result<Nft> {
-        let host = Namespaces::host()?;
+impl NftReference {
+    pub fn load(table: String) -> BenchResult<NftReference> {
+        let host = NamespaceGroup::host()?;
         let took = inside(&host.path(0), || run(NFT, &table))?;
-        Ok(Nft { host, took, table })
+        Ok(NftReference { host, took, table })
     }
 
     /// Returns the rules of a policy's chain.
-    fn rules(&self, policy: usize) -> Result<Vec<&str>> {
+    fn rules(&self, policy: usize) -> BenchResult<Vec<&str>> {
         let head = format!("chain {} {{", chain(policy));
         let mut lines = self.table.lines().map(str::trim).skip_while(|line| *line != head);
         lines.next().ok_or_else(|| format!("our table has no {head}"))?;
@@ -86,14 +86,14 @@ impl Nft {
     }
 
     /// Returns the name of the set of addresses that a policy allows.
-    fn set(&self, policy: usize) -> Result<&str> {
+    fn set(&self, policy: usize) -> BenchResult<&str> {
         let mut words = self.rules(policy)?.into_iter().flat_map(str::split_whitespace);
         let set = words.find(|word| word.starts_with('@') && word.ends_with("-4"));
         Ok(set.ok_or("a policy without a set")?.trim_start_matches('@'))
     }
 
     /// Returns the number of addresses that a policy allows.
-    pub fn members(&self, policy: usize) -> Result<usize> {
+    pub fn members(&self, policy: usize) -> BenchResult<usize> {
         let head = format!("set {} {{", self.set(policy)?);
         let (_, set) = self.table.split_once(&head).ok_or("our table lacks a set")?;
         let (_, elements) = set.split_once("elements = {").ok_or("a set without elements")?;
@@ -106,12 +106,12 @@ impl Nft {
         policy: usize,
         endpoint: usize,
         present: bool,
-    ) -> Result<(&'static [&'static str], String)> {
+    ) -> BenchResult<(&'static [&'static str], String)> {
         let (verb, set) = (if present { "add" } else { "delete" }, self.set(policy)?);
         Ok((NFT, format!("{verb} element inet tortie {set} {{ {} }}\n", address(endpoint))))
     }
 
-    pub fn port(&self, policy: usize, port: u16) -> Result<(&'static [&'static str], String)> {
+    pub fn port(&self, policy: usize, port: u16) -> BenchResult<(&'static [&'static str], String)> {
         let (chain, now) = (chain(policy), format!("dport {}", port_of_policy(policy)));
         let mut text = format!("flush chain inet tortie {chain}\n");
         for rule in self.rules(policy)? {
@@ -128,18 +128,18 @@ fn chain(policy: usize) -> String {
 
 /// The same rules in iptables chains and ipset sets, structured as in Calico: a chain for each pod, selected by its
 /// interface, that jumps to a chain for each policy.
-pub struct Iptables {
-    pub host: Namespaces,
+pub struct IptablesReference {
+    pub host: NamespaceGroup,
     pub took: Duration,
     restore: &'static [&'static str],
 }
 
-impl Iptables {
-    pub fn load(restore: &'static [&'static str], load: Load<'_>) -> Result<Iptables> {
-        let host = Namespaces::host()?;
+impl IptablesReference {
+    pub fn load(restore: &'static [&'static str], load: RulesetSize<'_>) -> BenchResult<IptablesReference> {
+        let host = NamespaceGroup::host()?;
         let (sets, chains) = (sets(load), chains(load));
         let took = inside(&host.path(0), || Ok(run(IPSET, &sets)? + run(restore, &chains)?))?;
-        Ok(Iptables { host, took, restore })
+        Ok(IptablesReference { host, took, restore })
     }
 
     pub fn element(
@@ -159,7 +159,7 @@ impl Iptables {
     }
 }
 
-fn sets(load: Load<'_>) -> String {
+fn sets(load: RulesetSize<'_>) -> String {
     let mut text = String::new();
     for group in 0..=ROLES {
         let _ = writeln!(text, "create g{group} hash:ip maxelem 1048576");
@@ -179,7 +179,7 @@ pub fn rule(policy: usize, set: &str, port: u16) -> String {
     )
 }
 
-fn chains(load: Load<'_>) -> String {
+fn chains(load: RulesetSize<'_>) -> String {
     let policies: Vec<(usize, String)> = (0..load.policies)
         .map(|policy| {
             (policy, rule(policy, &format!("g{}", group_of_policy(policy)), port_of_policy(policy)))
@@ -190,7 +190,7 @@ fn chains(load: Load<'_>) -> String {
 
 /// Renders the chains of pods and policies. `selects` tells whether a policy applies to a pod, by their numbers.
 pub fn table(
-    locals: &[Local],
+    locals: &[LocalPod],
     policies: &[(usize, String)],
     selects: impl Fn(usize, usize) -> bool,
 ) -> String {
@@ -199,7 +199,7 @@ pub fn table(
     rules.push_str(
         "-A FORWARD -i cali+ -j from-workload\n-A FORWARD -o cali+ -j to-workload\n-A FORWARD -j ACCEPT\n",
     );
-    for (pod, Local { interface, .. }) in locals.iter().enumerate() {
+    for (pod, LocalPod { interface, .. }) in locals.iter().enumerate() {
         let _ = writeln!(heads, ":to-{interface} - [0:0]\n:from-{interface} - [0:0]");
         let _ = writeln!(rules, "-A to-workload -o {interface} -g to-{interface}");
         let _ = writeln!(rules, "-A from-workload -i {interface} -g from-{interface}");

@@ -3,42 +3,42 @@
 
 use super::cluster::{self, PODS};
 use super::inside;
-use super::peers::{IPTABLES, Iptables, LEGACY, Load, Nft, dump, run};
+use super::peers::{IPTABLES, IptablesReference, LEGACY, NftReference, RulesetSize, dump, run};
 use crate::measure::{growth, table, time, times};
-use crate::namespace::{Namespaces, Result, check};
-use crate::node::Node;
+use crate::namespace::{BenchResult, NamespaceGroup, check};
+use crate::node::BenchNode;
 use std::time::{Duration, Instant};
-use tortie_store::Client;
+use tortie_store::StoreClient;
 
 const ENDPOINTS: [usize; 3] = [1_000, 10_000, 100_000];
 const POLICIES: usize = 1_000;
 /// Number of repetitions. The best result counts, since disturbances only add time.
 const ROUNDS: usize = 2;
 
-pub fn measure() -> Result<()> {
+pub fn measure() -> BenchResult<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    let mut node = Node::start()?;
-    let client = runtime.block_on(Client::connect(&node.store_config()))?;
-    let pods = Namespaces::new(PODS)?;
+    let mut node = BenchNode::start()?;
+    let client = runtime.block_on(StoreClient::connect(&node.store_config()))?;
+    let pods = NamespaceGroup::new(PODS)?;
     let locals = runtime.block_on(cluster::attach(&node, &client, &pods))?;
     runtime.block_on(cluster::add_policies(&client, 0..POLICIES))?;
     let (mut rows, mut first) = (Vec::new(), None);
     for (endpoints, before) in ENDPOINTS.into_iter().zip([0].into_iter().chain(ENDPOINTS)) {
         runtime.block_on(cluster::add_endpoints(&client, before..endpoints))?;
-        let load = Load { locals: &locals, endpoints, policies: POLICIES };
+        let load = RulesetSize { locals: &locals, endpoints, policies: POLICIES };
         let (mut best, mut processor, mut peak) = ([Duration::MAX; 4], Duration::MAX, 0);
         for _ in 0..ROUNDS {
             check()?;
             let ours = start(&mut node)?;
             peak = peak.max(node.daemon.memory()?.peak);
             processor = processor.min(node.daemon.processor_time()?);
-            let nft = Nft::load(dump(&node.host.path(0))?)?;
+            let nft = NftReference::load(dump(&node.host.path(0))?)?;
             match nft.members(0)? {
                 found if found == endpoints => {}
                 found => return Err(format!("{found} addresses in the kernel instead of {endpoints}").into()),
             }
-            let iptables = Iptables::load(IPTABLES, load)?.took;
-            let legacy = Iptables::load(LEGACY, load)?.took;
+            let iptables = IptablesReference::load(IPTABLES, load)?.took;
+            let legacy = IptablesReference::load(LEGACY, load)?.took;
             for (best, took) in best.iter_mut().zip([ours, nft.took, iptables, legacy]) {
                 *best = took.min(*best);
             }
@@ -78,7 +78,7 @@ pub fn measure() -> Result<()> {
 
 /// Restarts the daemon without its table, but with the pods' links and routes in place, and returns the time until it
 /// is ready.
-fn start(node: &mut Node) -> Result<Duration> {
+fn start(node: &mut BenchNode) -> BenchResult<Duration> {
     node.stop_daemon()?;
     inside(&node.host.path(0), || run(&["nft", "-f", "-"], "delete table inet tortie\n"))?;
     let start = Instant::now();

@@ -1,7 +1,7 @@
 //! Measures TCP traffic between two namespaces: throughput, request-response rate, and new connections.
 
 use super::inside;
-use crate::namespace::{Result, check};
+use crate::namespace::{BenchResult, check};
 use rustix::net::sockopt::{Timeout, set_socket_linger, set_socket_timeout};
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
@@ -21,14 +21,14 @@ const ECHO: u8 = b'e';
 
 /// Rates per second.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Rates {
+pub struct TrafficRates {
     pub bytes: f64,
     pub requests: f64,
     pub connections: f64,
 }
 
 /// Measures traffic from one namespace to an address in another.
-pub fn between(client: &Path, server: &Path, address: IpAddr) -> Result<Rates> {
+pub fn between(client: &Path, server: &Path, address: IpAddr) -> BenchResult<TrafficRates> {
     let target = SocketAddr::new(address, PORT);
     let listener = inside(server, || {
         let listener = TcpListener::bind(target)?;
@@ -47,7 +47,7 @@ pub fn between(client: &Path, server: &Path, address: IpAddr) -> Result<Rates> {
             }
         });
         let rates = inside(client, || {
-            Ok(Rates {
+            Ok(TrafficRates {
                 bytes: bytes(target)?,
                 requests: requests(target)?,
                 connections: connections(target)?,
@@ -82,7 +82,7 @@ fn serve(mut stream: TcpStream) -> io::Result<()> {
     }
 }
 
-fn connect(target: SocketAddr) -> Result<TcpStream> {
+fn connect(target: SocketAddr) -> BenchResult<TcpStream> {
     let stream = TcpStream::connect_timeout(&target, PATIENCE)
         .map_err(|error| format!("no connection to {target}: {error}"))?;
     stream.set_read_timeout(Some(PATIENCE))?;
@@ -91,7 +91,7 @@ fn connect(target: SocketAddr) -> Result<TcpStream> {
     Ok(stream)
 }
 
-fn bytes(target: SocketAddr) -> Result<f64> {
+fn bytes(target: SocketAddr) -> BenchResult<f64> {
     let (mut stream, buffer) = (connect(target)?, vec![0; CHUNK]);
     stream.write_all(&[SINK])?;
     let start = Instant::now();
@@ -104,7 +104,7 @@ fn bytes(target: SocketAddr) -> Result<f64> {
     Ok(u64::from_be_bytes(total) as f64 / start.elapsed().as_secs_f64())
 }
 
-fn requests(target: SocketAddr) -> Result<f64> {
+fn requests(target: SocketAddr) -> BenchResult<f64> {
     let mut stream = connect(target)?;
     stream.write_all(&[ECHO])?;
     let (start, mut count, mut byte) = (Instant::now(), 0.0, [0]);
@@ -116,7 +116,7 @@ fn requests(target: SocketAddr) -> Result<f64> {
     Ok(count / start.elapsed().as_secs_f64())
 }
 
-fn connections(target: SocketAddr) -> Result<f64> {
+fn connections(target: SocketAddr) -> BenchResult<f64> {
     check()?;
     let (start, mut count) = (Instant::now(), 0.0);
     while start.elapsed() < SPAN {

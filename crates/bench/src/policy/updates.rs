@@ -1,20 +1,20 @@
 //! Measures the time from a write to the datastore until the kernel announces that it is in force, compared with the
 //! kernel's own tools with the same table and the same change.
 
-use super::cluster::{self, Entry, PODS, address, group_of_endpoint};
+use super::cluster::{self, BenchPolicyEntry, PODS, address, group_of_endpoint};
 use super::inside;
-use super::monitor::{Done, Monitor};
-use super::peers::{IPTABLES, Iptables, LEGACY, Load, Nft, dump, run};
+use super::monitor::{RulesetChange, RulesetMonitor};
+use super::peers::{IPTABLES, IptablesReference, LEGACY, NftReference, RulesetSize, dump, run};
 use crate::measure::{Latencies, growth, table, time, times};
-use crate::namespace::{Namespaces, Result, check};
-use crate::node::Node;
+use crate::namespace::{BenchResult, NamespaceGroup, check};
+use crate::node::BenchNode;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
-use tortie_model::Key;
-use tortie_store::Client;
+use tortie_model::StoreKey;
+use tortie_store::StoreClient;
 
 /// Number of endpoints in the cluster and of policies on the node.
 const SIZES: [(usize, usize); 5] =
@@ -36,7 +36,7 @@ const CHANGED: usize = 5;
 const CROWD: usize = 0;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Change {
+enum PolicyChange {
     /// An endpoint leaves a group or joins it again.
     Label,
     /// The port of a rule changes.
@@ -45,32 +45,36 @@ enum Change {
     Member,
 }
 
-impl Change {
-    const ALL: [(Change, &str); 3] = [
-        (Change::Label, "label of an endpoint"),
-        (Change::Port, "port of a rule"),
-        (Change::Member, "new endpoint in the largest set"),
+impl PolicyChange {
+    const ALL: [(PolicyChange, &str); 3] = [
+        (PolicyChange::Label, "label of an endpoint"),
+        (PolicyChange::Port, "port of a rule"),
+        (PolicyChange::Member, "new endpoint in the largest set"),
     ];
 
     /// Returns the entry to write the n-th time, and the kernel notification to expect.
-    fn write(self, n: usize, endpoints: usize) -> (Entry, Done, Vec<u8>) {
+    fn write(self, n: usize, endpoints: usize) -> (BenchPolicyEntry, RulesetChange, Vec<u8>) {
         match self {
-            Change::Label => {
+            PolicyChange::Label => {
                 let present = n % 2 == 1;
                 let role = present.then(|| group_of_endpoint(LABELLED));
-                let done = if present { Done::ElementAdded } else { Done::ElementRemoved };
+                let done = if present { RulesetChange::ElementAdded } else { RulesetChange::ElementRemoved };
                 (cluster::endpoint(LABELLED, role), done, address(LABELLED).octets().to_vec())
             }
-            Change::Port => {
+            PolicyChange::Port => {
                 let port = port(n);
                 // Netlink attribute of six bytes with the port as its value.
                 let [size, kind] = [6u16, 1].map(u16::to_ne_bytes);
                 let bytes = [size, kind, port.to_be_bytes()].concat();
-                (cluster::policy(CHANGED, port), Done::Rule, bytes)
+                (cluster::policy(CHANGED, port), RulesetChange::Rule, bytes)
             }
-            Change::Member => {
+            PolicyChange::Member => {
                 let number = endpoints + n;
-                (cluster::endpoint(number, None), Done::ElementAdded, address(number).octets().to_vec())
+                (
+                    cluster::endpoint(number, None),
+                    RulesetChange::ElementAdded,
+                    address(number).octets().to_vec(),
+                )
             }
         }
     }
@@ -82,7 +86,7 @@ fn port(n: usize) -> u16 {
 
 /// Latencies of changes: in total, until the datastore responds, and after that; and the daemon's own metrics.
 #[derive(Default)]
-struct Ours {
+struct ChangeLatencies {
     whole: Latencies,
     store: Latencies,
     after: Latencies,
@@ -91,37 +95,37 @@ struct Ours {
 }
 
 /// One kind of change in a cluster of one size.
-struct Case {
+struct UpdateCase {
     what: String,
-    ours: Ours,
+    ours: ChangeLatencies,
     /// Latencies of nft, of iptables-nft with ipset, and of iptables-legacy for changes of chains.
     theirs: [Latencies; 3],
 }
 
-pub fn measure() -> Result<()> {
+pub fn measure() -> BenchResult<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    let node = Node::start()?;
-    let client = runtime.block_on(Client::connect(&node.store_config()))?;
-    let pods = Namespaces::new(PODS)?;
+    let node = BenchNode::start()?;
+    let client = runtime.block_on(StoreClient::connect(&node.store_config()))?;
+    let pods = NamespaceGroup::new(PODS)?;
     let locals = runtime.block_on(cluster::attach(&node, &client, &pods))?;
-    let harness = Harness { runtime, client, monitor: Monitor::open(&node.host.path(0))?, node };
+    let harness = UpdateHarness { runtime, client, monitor: RulesetMonitor::open(&node.host.path(0))?, node };
     let (mut cases, mut before) = (Vec::new(), (0, 0));
     for (endpoints, policies) in SIZES {
         harness.grow(before, (endpoints, policies))?;
         before = (endpoints, policies);
-        cases.extend(harness.cases(Load { locals: &locals, endpoints, policies })?);
+        cases.extend(harness.cases(RulesetSize { locals: &locals, endpoints, policies })?);
     }
     compare(&mut cases);
     explain(&mut cases);
     Ok(())
 }
 
-fn compare(cases: &mut [Case]) {
+fn compare(cases: &mut [UpdateCase]) {
     let (mut rows, mut firsts) = (Vec::new(), Vec::new());
-    for (place, Case { what, ours, theirs }) in cases.iter_mut().enumerate() {
+    for (place, UpdateCase { what, ours, theirs }) in cases.iter_mut().enumerate() {
         let [p50, p99] = quantiles(&mut ours.whole);
         // The first case of the same kind.
-        let first = firsts.get(place % Change::ALL.len()).copied().unwrap_or_default();
+        let first = firsts.get(place % PolicyChange::ALL.len()).copied().unwrap_or_default();
         firsts.push(p50);
         let mut row = vec![what.clone(), time(p50 * 1e9), time(p99 * 1e9), growth(p50, first)];
         for theirs in theirs {
@@ -148,9 +152,9 @@ fn compare(cases: &mut [Case]) {
     table(title, &header, &rows);
 }
 
-fn explain(cases: &mut [Case]) {
+fn explain(cases: &mut [UpdateCase]) {
     let mut rows = Vec::new();
-    for Case { what, ours, theirs: [nft, iptables, _] } in cases {
+    for UpdateCase { what, ours, theirs: [nft, iptables, _] } in cases {
         let after = quantiles(&mut ours.after);
         let mut row = vec![what.clone(), both(quantiles(&mut ours.store)), both(after)];
         row.extend([ours.compute, ours.kernel].map(|mean| time(mean * 1e9)));
@@ -178,16 +182,16 @@ fn both(seconds: [f64; 2]) -> String {
     seconds.map(|seconds| time(seconds * 1e9)).join(" / ")
 }
 
-struct Harness {
+struct UpdateHarness {
     runtime: Runtime,
-    client: Client,
-    monitor: Monitor,
-    node: Node,
+    client: StoreClient,
+    monitor: RulesetMonitor,
+    node: BenchNode,
 }
 
-impl Harness {
+impl UpdateHarness {
     /// Grows the cluster to this size and waits until the node has received it.
-    fn grow(&self, before: (usize, usize), to: (usize, usize)) -> Result<()> {
+    fn grow(&self, before: (usize, usize), to: (usize, usize)) -> BenchResult<()> {
         self.runtime.block_on(async {
             cluster::add_endpoints(&self.client, before.0..to.0).await?;
             match before.1 < to.1 {
@@ -197,7 +201,7 @@ impl Harness {
         })?;
         let deadline = Instant::now() + LIMIT;
         let netns = self.node.host.path(0);
-        let known = || -> Result<bool> {
+        let known = || -> BenchResult<bool> {
             let metrics = metrics(&netns)?;
             let endpoints = (to.0 + PODS) as f64;
             Ok(value(&metrics, "felix_cluster_num_workload_endpoints") == endpoints
@@ -214,35 +218,40 @@ impl Harness {
     }
 
     /// Measures every kind of change, with Tortie and with the other tools.
-    fn cases(&self, load: Load<'_>) -> Result<Vec<Case>> {
-        let Load { endpoints, policies, .. } = load;
-        let nft = Nft::load(dump(&self.node.host.path(0))?)?;
-        let (iptables, legacy) = (Iptables::load(IPTABLES, load)?, Iptables::load(LEGACY, load)?);
-        let case = |(change, what): (Change, &str)| {
+    fn cases(&self, load: RulesetSize<'_>) -> BenchResult<Vec<UpdateCase>> {
+        let RulesetSize { endpoints, policies, .. } = load;
+        let nft = NftReference::load(dump(&self.node.host.path(0))?)?;
+        let (iptables, legacy) =
+            (IptablesReference::load(IPTABLES, load)?, IptablesReference::load(LEGACY, load)?);
+        let case = |(change, what): (PolicyChange, &str)| {
             let what = format!("{what}; {policies} policies, {endpoints} endpoints");
             let ours = self.ours(change, endpoints)?;
             let of_nft = of_peer(&nft.host.path(0), |n| match change {
-                Change::Label => nft.element(LABELLED, LABELLED, n % 2 == 1),
-                Change::Port => nft.port(CHANGED, port(n)),
-                Change::Member => nft.element(CROWD, endpoints + n, true),
+                PolicyChange::Label => nft.element(LABELLED, LABELLED, n % 2 == 1),
+                PolicyChange::Port => nft.port(CHANGED, port(n)),
+                PolicyChange::Member => nft.element(CROWD, endpoints + n, true),
             })?;
             let of_legacy = match change {
-                Change::Port => of_iptables(&legacy, change, endpoints)?,
-                Change::Label | Change::Member => Latencies::default(),
+                PolicyChange::Port => of_iptables(&legacy, change, endpoints)?,
+                PolicyChange::Label | PolicyChange::Member => Latencies::default(),
             };
-            Ok(Case { what, ours, theirs: [of_nft, of_iptables(&iptables, change, endpoints)?, of_legacy] })
+            Ok(UpdateCase {
+                what,
+                ours,
+                theirs: [of_nft, of_iptables(&iptables, change, endpoints)?, of_legacy],
+            })
         };
-        Change::ALL.into_iter().map(case).collect()
+        PolicyChange::ALL.into_iter().map(case).collect()
     }
 
-    fn ours(&self, change: Change, endpoints: usize) -> Result<Ours> {
+    fn ours(&self, change: PolicyChange, endpoints: usize) -> BenchResult<ChangeLatencies> {
         // The first changes also wait until everything before them is in the kernel.
         self.monitor.skip()?;
         for n in 0..2 {
             self.one(change, n, endpoints)?;
         }
         let netns = self.node.host.path(0);
-        let (mut ours, before) = (Ours::default(), metrics(&netns)?);
+        let (mut ours, before) = (ChangeLatencies::default(), metrics(&netns)?);
         for n in 0..SAMPLES {
             check()?;
             std::thread::sleep(PAUSE);
@@ -264,7 +273,7 @@ impl Harness {
     }
 
     /// Makes one change. Returns the time until the kernel has it, and until the datastore responded.
-    fn one(&self, change: Change, n: usize, endpoints: usize) -> Result<(Duration, Duration)> {
+    fn one(&self, change: PolicyChange, n: usize, endpoints: usize) -> BenchResult<(Duration, Duration)> {
         let ((key, value), done, bytes) = change.write(n, endpoints);
         let (client, written) = (self.client.clone(), key.clone());
         let write = self.runtime.spawn(async move {
@@ -275,33 +284,33 @@ impl Harness {
         let enforced = self.monitor.wait(done, &bytes)?;
         let (sent, store, outcome) = self.runtime.block_on(write)?;
         outcome?;
-        if change == Change::Member {
+        if change == PolicyChange::Member {
             self.remove(&key, &bytes)?;
         }
         Ok((enforced.saturating_duration_since(sent), store))
     }
 
-    fn remove(&self, key: &Key, bytes: &[u8]) -> Result<()> {
+    fn remove(&self, key: &StoreKey, bytes: &[u8]) -> BenchResult<()> {
         self.runtime.block_on(self.client.delete(key, None))?;
-        self.monitor.wait(Done::ElementRemoved, bytes)?;
+        self.monitor.wait(RulesetChange::ElementRemoved, bytes)?;
         Ok(())
     }
 }
 
-fn of_iptables(peer: &Iptables, change: Change, endpoints: usize) -> Result<Latencies> {
+fn of_iptables(peer: &IptablesReference, change: PolicyChange, endpoints: usize) -> BenchResult<Latencies> {
     of_peer(&peer.host.path(0), |n| {
         Ok(match change {
-            Change::Label => peer.element(LABELLED, LABELLED, n % 2 == 1),
-            Change::Port => peer.port(CHANGED, port(n)),
-            Change::Member => peer.element(CROWD, endpoints + n, true),
+            PolicyChange::Label => peer.element(LABELLED, LABELLED, n % 2 == 1),
+            PolicyChange::Port => peer.port(CHANGED, port(n)),
+            PolicyChange::Member => peer.element(CROWD, endpoints + n, true),
         })
     })
 }
 
 fn of_peer(
     netns: &Path,
-    command: impl Fn(usize) -> Result<(&'static [&'static str], String)> + Sync,
-) -> Result<Latencies> {
+    command: impl Fn(usize) -> BenchResult<(&'static [&'static str], String)> + Sync,
+) -> BenchResult<Latencies> {
     inside(netns, || {
         let (mut took, start) = (Latencies::default(), Instant::now());
         for n in 0..SAMPLES_OF_PEERS {
@@ -316,7 +325,7 @@ fn of_peer(
 }
 
 /// Fetches the daemon's metrics.
-fn metrics(netns: &Path) -> Result<String> {
+fn metrics(netns: &Path) -> BenchResult<String> {
     inside(netns, || {
         let mut stream = TcpStream::connect("127.0.0.1:9091")?;
         stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n")?;

@@ -21,7 +21,7 @@ use tortie_etcd_proto::etcdserverpb::{
     Compare, PutRequest, RangeRequest, RequestOp, TxnRequest, WatchCreateRequest, WatchRequest,
 };
 
-type Result<T> = std::result::Result<T, Box<dyn Error>>;
+type StoreClientResult<T> = std::result::Result<T, Box<dyn Error>>;
 
 const VALUE: usize = 512;
 const KEYS: usize = 10_000;
@@ -30,23 +30,23 @@ const EVENTS: usize = 200;
 const STREAMS_PER_CONNECTION: usize = 10;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Load {
+pub enum WriteLoad {
     Put,
     /// A transaction with one comparison of the key's revision, like the update of a versioned object. The comparison
     /// always succeeds.
     CompareAndPut,
 }
 
-impl fmt::Display for Load {
+impl fmt::Display for WriteLoad {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         f.write_str(match self {
-            Load::Put => "put",
-            Load::CompareAndPut => "transaction",
+            WriteLoad::Put => "put",
+            WriteLoad::CompareAndPut => "transaction",
         })
     }
 }
 
-async fn connect(url: &str) -> Result<Channel> {
+async fn connect(url: &str) -> StoreClientResult<Channel> {
     Ok(Endpoint::from_shared(url.to_owned())?.connect().await?)
 }
 
@@ -63,13 +63,18 @@ fn put_op(key: Bytes) -> RequestOp {
 }
 
 /// Number of completed requests, and the elapsed time.
-pub struct Answered {
+pub struct CompletedRequests {
     pub requests: usize,
     pub time: Duration,
 }
 
 /// Runs concurrent clients that each wait for a response before sending the next request.
-pub async fn drive(url: &str, load: Load, clients: usize, time: Duration) -> Result<Answered> {
+pub async fn drive(
+    url: &str,
+    load: WriteLoad,
+    clients: usize,
+    time: Duration,
+) -> StoreClientResult<CompletedRequests> {
     let mut connections = Vec::new();
     for _ in 0..clients {
         connections.push(KvClient::new(connect(url).await?));
@@ -85,8 +90,8 @@ pub async fn drive(url: &str, load: Load, clients: usize, time: Duration) -> Res
                 place = (place + 104_729) % KEYS;
                 let key = key("profiles", place);
                 match load {
-                    Load::Put => drop(kv.put(put(key)).await?),
-                    Load::CompareAndPut => drop(kv.txn(compare_and_put(key)).await?),
+                    WriteLoad::Put => drop(kv.put(put(key)).await?),
+                    WriteLoad::CompareAndPut => drop(kv.txn(compare_and_put(key)).await?),
                 }
                 done.fetch_add(1, Ordering::Relaxed);
             }
@@ -96,7 +101,7 @@ pub async fn drive(url: &str, load: Load, clients: usize, time: Duration) -> Res
     while let Some(client) = running.join_next().await {
         client??;
     }
-    Ok(Answered { requests: done.load(Ordering::Relaxed), time: start.elapsed() })
+    Ok(CompletedRequests { requests: done.load(Ordering::Relaxed), time: start.elapsed() })
 }
 
 fn compare_and_put(key: Bytes) -> TxnRequest {
@@ -111,7 +116,7 @@ fn compare_and_put(key: Bytes) -> TxnRequest {
 }
 
 /// Writes the keys that `list` reads.
-pub async fn fill(url: &str, keys: Range<usize>) -> Result<()> {
+pub async fn fill(url: &str, keys: Range<usize>) -> StoreClientResult<()> {
     let channel = connect(url).await?;
     let mut running = JoinSet::new();
     for chunk in keys.clone().step_by(100) {
@@ -131,7 +136,7 @@ pub async fn fill(url: &str, keys: Range<usize>) -> Result<()> {
 }
 
 /// Reads all keys in one request and returns the time it took.
-pub async fn list(url: &str, expected: usize) -> Result<Duration> {
+pub async fn list(url: &str, expected: usize) -> StoreClientResult<Duration> {
     let mut kv = KvClient::new(connect(url).await?).max_decoding_message_size(usize::MAX);
     let range = RangeRequest {
         key: Bytes::from_static(b"/calico/resources/v3/projectcalico.org/list/"),
@@ -145,7 +150,7 @@ pub async fn list(url: &str, expected: usize) -> Result<Duration> {
 }
 
 /// Measures the time from sending a put until each watcher of its prefix has the event, one put after the other.
-pub async fn watch_latency(url: &str, watchers: usize) -> Result<Latencies> {
+pub async fn watch_latency(url: &str, watchers: usize) -> StoreClientResult<Latencies> {
     let epoch = Instant::now();
     let (sender, mut seen) = mpsc::unbounded_channel();
     let mut running = JoinSet::new();

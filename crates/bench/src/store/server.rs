@@ -1,6 +1,6 @@
 //! The two servers, each a process with its own directory, killed when dropped.
 
-use crate::process::{Memory, Process, tortie};
+use crate::process::{BenchProcess, ProcessMemory, tortie};
 use std::error::Error;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -9,14 +9,14 @@ use tempfile::TempDir;
 use tonic::transport::Endpoint;
 use tortie_testkit::free_port;
 
-pub struct Server {
-    pub process: Process,
+pub struct BenchStoreServer {
+    pub process: BenchProcess,
     pub url: String,
     _dir: TempDir,
 }
 
-impl Server {
-    pub async fn etcd() -> Result<Server, Box<dyn Error>> {
+impl BenchStoreServer {
+    pub async fn etcd() -> Result<BenchStoreServer, Box<dyn Error>> {
         let (client, peer) =
             (format!("http://127.0.0.1:{}", free_port()?), format!("http://127.0.0.1:{}", free_port()?));
         let dir = TempDir::new()?;
@@ -27,26 +27,30 @@ impl Server {
             .args(["--listen-client-urls", &client, "--advertise-client-urls", &client])
             .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer])
             .args(["--initial-cluster", &format!("default={peer}"), "--log-level", "error"]);
-        Server::start(command, client, dir).await
+        BenchStoreServer::start(command, client, dir).await
     }
 
     /// Starts the release build next to this program.
-    pub async fn embedded() -> Result<Server, Box<dyn Error>> {
-        Server::build(tortie()?).await
+    pub async fn embedded() -> Result<BenchStoreServer, Box<dyn Error>> {
+        BenchStoreServer::build(tortie()?).await
     }
 
     /// Starts a given build of Tortie.
-    pub async fn build(program: PathBuf) -> Result<Server, Box<dyn Error>> {
+    pub async fn build(program: PathBuf) -> Result<BenchStoreServer, Box<dyn Error>> {
         let url = format!("http://127.0.0.1:{}", free_port()?);
         let dir = TempDir::new()?;
         let mut command = Command::new(program);
         command.arg("datastore").arg("--data-dir").arg(dir.path()).args(["--listen", &url]);
-        Server::start(command, url, dir).await
+        BenchStoreServer::start(command, url, dir).await
     }
 
-    async fn start(mut command: Command, url: String, dir: TempDir) -> Result<Server, Box<dyn Error>> {
+    async fn start(
+        mut command: Command,
+        url: String,
+        dir: TempDir,
+    ) -> Result<BenchStoreServer, Box<dyn Error>> {
         let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
-        let server = Server { process: Process(child), url, _dir: dir };
+        let server = BenchStoreServer { process: BenchProcess(child), url, _dir: dir };
         for _ in 0..200 {
             if Endpoint::from_shared(server.url.clone())?.connect().await.is_ok() {
                 // etcd accepts connections before it has elected a leader.
@@ -62,7 +66,7 @@ impl Server {
         self.process.processor_time()
     }
 
-    pub fn memory(&self) -> std::io::Result<Memory> {
+    pub fn memory(&self) -> std::io::Result<ProcessMemory> {
         self.process.memory()
     }
 }

@@ -1,22 +1,22 @@
 //! Encapsulation cases to measure, with the addresses that they use.
 
-use crate::namespace::{Namespaces, Result};
+use crate::namespace::{BenchResult, NamespaceGroup};
 use ipnet::IpNet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::process::Command;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Tunnel {
+pub enum BenchTunnelType {
     Vxlan,
     Ipip,
     Wireguard,
 }
 
 #[derive(Clone, Copy)]
-pub struct Case {
+pub struct EncapsulationCase {
     pub name: &'static str,
     /// Encapsulation of the pool, or WireGuard between the nodes.
-    pub tunnel: Option<Tunnel>,
+    pub tunnel: Option<BenchTunnelType>,
     /// Whether packets within a rack are not encapsulated.
     pub is_cross_subnet: bool,
     /// Whether the nodes are in different racks with a router between them.
@@ -24,40 +24,52 @@ pub struct Case {
     pub v6: bool,
 }
 
-impl Case {
-    pub const ALL: [Case; 12] = {
-        let within = Case { name: "", tunnel: None, is_cross_subnet: false, is_routed: false, v6: false };
-        let (vxlan, ipip, wireguard) = (Some(Tunnel::Vxlan), Some(Tunnel::Ipip), Some(Tunnel::Wireguard));
-        let routed = Case { is_routed: true, ..within };
-        let crossing = Case { is_cross_subnet: true, ..within };
+impl EncapsulationCase {
+    pub const ALL: [EncapsulationCase; 12] = {
+        let within =
+            EncapsulationCase { name: "", tunnel: None, is_cross_subnet: false, is_routed: false, v6: false };
+        let (vxlan, ipip, wireguard) =
+            (Some(BenchTunnelType::Vxlan), Some(BenchTunnelType::Ipip), Some(BenchTunnelType::Wireguard));
+        let routed = EncapsulationCase { is_routed: true, ..within };
+        let crossing = EncapsulationCase { is_cross_subnet: true, ..within };
         [
-            Case { name: "plain", ..within },
-            Case { name: "plain, IPv6", v6: true, ..within },
-            Case { name: "VXLAN", tunnel: vxlan, ..within },
-            Case { name: "VXLAN, IPv6", tunnel: vxlan, v6: true, ..within },
-            Case { name: "VXLAN between racks", tunnel: vxlan, ..routed },
-            Case { name: "VXLAN CrossSubnet, in a rack", tunnel: vxlan, ..crossing },
-            Case { name: "VXLAN CrossSubnet, between racks", tunnel: vxlan, is_routed: true, ..crossing },
-            Case { name: "IPIP", tunnel: ipip, ..within },
-            Case { name: "IPIP CrossSubnet, in a rack", tunnel: ipip, ..crossing },
-            Case { name: "IPIP CrossSubnet, between racks", tunnel: ipip, is_routed: true, ..crossing },
-            Case { name: "WireGuard", tunnel: wireguard, ..within },
-            Case { name: "WireGuard, IPv6", tunnel: wireguard, v6: true, ..within },
+            EncapsulationCase { name: "plain", ..within },
+            EncapsulationCase { name: "plain, IPv6", v6: true, ..within },
+            EncapsulationCase { name: "VXLAN", tunnel: vxlan, ..within },
+            EncapsulationCase { name: "VXLAN, IPv6", tunnel: vxlan, v6: true, ..within },
+            EncapsulationCase { name: "VXLAN between racks", tunnel: vxlan, ..routed },
+            EncapsulationCase { name: "VXLAN CrossSubnet, in a rack", tunnel: vxlan, ..crossing },
+            EncapsulationCase {
+                name: "VXLAN CrossSubnet, between racks",
+                tunnel: vxlan,
+                is_routed: true,
+                ..crossing
+            },
+            EncapsulationCase { name: "IPIP", tunnel: ipip, ..within },
+            EncapsulationCase { name: "IPIP CrossSubnet, in a rack", tunnel: ipip, ..crossing },
+            EncapsulationCase {
+                name: "IPIP CrossSubnet, between racks",
+                tunnel: ipip,
+                is_routed: true,
+                ..crossing
+            },
+            EncapsulationCase { name: "WireGuard", tunnel: wireguard, ..within },
+            EncapsulationCase { name: "WireGuard, IPv6", tunnel: wireguard, v6: true, ..within },
         ]
     };
 
     /// Returns the same nodes without a tunnel.
-    pub fn plain(self) -> Case {
-        Case { tunnel: None, is_cross_subnet: false, ..self }
+    pub fn plain(self) -> EncapsulationCase {
+        EncapsulationCase { tunnel: None, is_cross_subnet: false, ..self }
     }
 
     /// Returns the tunnel that packets between these two nodes use.
-    pub fn taken(self) -> Option<Tunnel> {
+    pub fn taken(self) -> Option<BenchTunnelType> {
         self.tunnel.filter(|_| self.is_routed || !self.is_cross_subnet)
     }
 
     /// Returns the pool's mode for this type of tunnel.
-    pub fn mode(self, tunnel: Tunnel) -> &'static str {
+    pub fn mode(self, tunnel: BenchTunnelType) -> &'static str {
         match (self.tunnel == Some(tunnel), self.is_cross_subnet) {
             (false, _) => "Never",
             (true, false) => "Always",
@@ -69,11 +81,11 @@ impl Case {
     pub fn mtu(self) -> u32 {
         let overhead = match (self.tunnel, self.v6) {
             (None, _) => 0,
-            (Some(Tunnel::Ipip), _) => 20,
-            (Some(Tunnel::Vxlan), false) => 50,
-            (Some(Tunnel::Vxlan), true) => 70,
-            (Some(Tunnel::Wireguard), false) => 60,
-            (Some(Tunnel::Wireguard), true) => 80,
+            (Some(BenchTunnelType::Ipip), _) => 20,
+            (Some(BenchTunnelType::Vxlan), false) => 50,
+            (Some(BenchTunnelType::Vxlan), true) => 70,
+            (Some(BenchTunnelType::Wireguard), false) => 60,
+            (Some(BenchTunnelType::Wireguard), true) => 80,
         };
         1500 - overhead
     }
@@ -126,14 +138,14 @@ impl Case {
     }
 
     /// Returns whether the running kernel supports this tunnel.
-    pub fn is_there(self) -> Result<bool> {
+    pub fn is_there(self) -> BenchResult<bool> {
         let words = match self.tunnel {
             None => return Ok(true),
-            Some(Tunnel::Vxlan) => "link add try type vxlan id 1 dstport 4789",
-            Some(Tunnel::Ipip) => "link add try type ipip local 192.0.2.1 remote 192.0.2.2",
-            Some(Tunnel::Wireguard) => "link add try type wireguard",
+            Some(BenchTunnelType::Vxlan) => "link add try type vxlan id 1 dstport 4789",
+            Some(BenchTunnelType::Ipip) => "link add try type ipip local 192.0.2.1 remote 192.0.2.2",
+            Some(BenchTunnelType::Wireguard) => "link add try type wireguard",
         };
-        let place = Namespaces::new(1)?;
+        let place = NamespaceGroup::new(1)?;
         let made = Command::new("ip").args(["-n", place.name(0)]).args(words.split(' ')).output()?;
         Ok(made.status.success())
     }

@@ -1,21 +1,21 @@
 //! Sets up two nodes with a pod on each and a link or a router between them, configured with command line tools or by
 //! Tortie's dataplane.
 
-use super::case::{Case, Tunnel};
-use super::wireguard::{self, End};
+use super::case::{BenchTunnelType, EncapsulationCase};
+use super::wireguard::{self, WireguardTunnelEnd};
 use super::{block, resource, with_status};
-use crate::namespace::{Namespaces, Result, ip};
+use crate::namespace::{BenchResult, NamespaceGroup, ip};
 use crate::policy::inside;
-use crate::policy::traffic::{self, Rates};
+use crate::policy::traffic::{self, TrafficRates};
 use serde_json::json;
 use std::fs;
 use std::net::SocketAddr;
 use std::process::Command;
 use std::time::Duration;
-use tortie_compute::{Compute, Environment};
-use tortie_dataplane::{Dataplane, Netns, Report, Reports};
-use tortie_model::{Key, Kind, Value};
-use tortie_plan::{Plan, TunnelKind};
+use tortie_compute::{ParameterEnvironment, PlanCompute};
+use tortie_dataplane::{DataplaneHandle, DataplaneReport, Netns, ReportReceiver};
+use tortie_model::{Kind, StoreKey, StoreValue};
+use tortie_plan::{NodePlan, TunnelKind};
 
 const INTERFACE: &str = "cali0";
 /// MAC address of the node's end of a pod's link, and the link-local address derived from it.
@@ -25,18 +25,19 @@ const GATEWAY: &str = "169.254.1.1";
 /// Time limit for a device to report its public key.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-pub struct Pair {
-    case: Case,
+pub struct NodePair {
+    case: EncapsulationCase,
     /// The third namespace is the router, if there is one.
-    nodes: Namespaces,
-    pods: Namespaces,
+    nodes: NamespaceGroup,
+    pods: NamespaceGroup,
     /// Kept running during the measurement.
-    _dataplanes: Vec<(Dataplane, Reports)>,
+    _dataplanes: Vec<(DataplaneHandle, ReportReceiver)>,
 }
 
-impl Pair {
-    fn wired(case: Case) -> Result<Pair> {
-        let (nodes, pods) = (Namespaces::new(if case.is_routed { 3 } else { 2 })?, Namespaces::new(2)?);
+impl NodePair {
+    fn wired(case: EncapsulationCase) -> BenchResult<NodePair> {
+        let (nodes, pods) =
+            (NamespaceGroup::new(if case.is_routed { 3 } else { 2 })?, NamespaceGroup::new(2)?);
         for netns in nodes.paths().iter().chain(&pods.paths()) {
             // No duplicate address detection: the addresses are unique.
             inside(netns, || Ok(fs::write("/proc/sys/net/ipv6/conf/default/accept_dad", "0")?))?;
@@ -80,15 +81,15 @@ impl Pair {
             ];
             ip(Some(pods.name(place)), of_pod)?;
         }
-        Ok(Pair { case, nodes, pods, _dataplanes: Vec::new() })
+        Ok(NodePair { case, nodes, pods, _dataplanes: Vec::new() })
     }
 
-    pub async fn by_hand(case: Case) -> Result<Pair> {
-        let pair = Pair::wired(case)?;
-        if case.taken() == Some(Tunnel::Wireguard) {
-            let end = |place: usize, number: u8| -> Result<End> {
+    pub async fn by_hand(case: EncapsulationCase) -> BenchResult<NodePair> {
+        let pair = NodePair::wired(case)?;
+        if case.taken() == Some(BenchTunnelType::Wireguard) {
+            let end = |place: usize, number: u8| -> BenchResult<WireguardTunnelEnd> {
                 ip(Some(pair.nodes.name(place)), ["link add wg0 type wireguard"])?;
-                Ok(End {
+                Ok(WireguardTunnelEnd {
                     netns: pair.nodes.path(place),
                     endpoint: SocketAddr::new(case.node(number).addr(), 51820),
                     allowed: case.block(number),
@@ -101,7 +102,7 @@ impl Pair {
             let (other, name) = (1 - number, pair.nodes.name(place));
             ip(Some(name), [format!("route add {} dev {INTERFACE}", case.pod(number))])?;
             ip(Some(name), pair.to_other(number))?;
-            if case.taken() == Some(Tunnel::Vxlan) {
+            if case.taken() == Some(BenchTunnelType::Vxlan) {
                 let node = case.node(other).addr();
                 let entry = format!("66:00:00:00:00:0{other} dst {node} dev vx0 self permanent");
                 let mut bridge = Command::new("bridge");
@@ -125,7 +126,7 @@ impl Pair {
         let (own, node) = (case.node(number).addr(), case.node(other).addr());
         match case.taken() {
             None => vec![format!("route add {block} via {}", case.gateway(number))],
-            Some(Tunnel::Vxlan) => vec![
+            Some(BenchTunnelType::Vxlan) => vec![
                 format!(
                     "link add vx0 address 66:00:00:00:00:0{number} type vxlan id 4096 dstport 4789 local {own} dev eth0 nolearning"
                 ),
@@ -135,32 +136,32 @@ impl Pair {
                 format!("route add {end} dev vx0"),
                 format!("route add {block} via {end} dev vx0 onlink"),
             ],
-            Some(Tunnel::Ipip) => vec![
+            Some(BenchTunnelType::Ipip) => vec![
                 format!("link set tunl0 mtu {mtu} up"),
                 format!("addr add {} dev tunl0", case.end(number)),
                 format!("route add {block} via {node} dev tunl0 onlink"),
             ],
-            Some(Tunnel::Wireguard) => {
+            Some(BenchTunnelType::Wireguard) => {
                 vec![format!("link set wg0 mtu {mtu} up"), format!("route add {block} dev wg0")]
             }
         }
     }
 
     /// Creates a pair configured by Tortie, with a profile that allows everything, as in a cluster without policies.
-    pub async fn ours(case: Case) -> Result<Pair> {
-        let mut pair = Pair::wired(case)?;
+    pub async fn ours(case: EncapsulationCase) -> BenchResult<NodePair> {
+        let mut pair = NodePair::wired(case)?;
         let mut computes = Vec::new();
         let mut keys: [String; 2] = Default::default();
-        let encrypts = case.tunnel == Some(Tunnel::Wireguard);
+        let encrypts = case.tunnel == Some(BenchTunnelType::Wireguard);
         for (place, number) in [(0, 0_u8), (1, 1)] {
-            let mut compute = Compute::new(&format!("n{number}"), Environment::default());
+            let mut compute = PlanCompute::new(&format!("n{number}"), ParameterEnvironment::default());
             for (key, value) in entries(case)? {
                 compute.put(&key, &value);
             }
-            let mut plan = Plan::default();
+            let mut plan = NodePlan::default();
             compute.flush().into_iter().for_each(|update| plan.apply(update));
             let netns = Netns::open(pair.nodes.path(place))?;
-            let mut started = Dataplane::start(netns, compute.settings().clone()).await?;
+            let mut started = DataplaneHandle::start(netns, compute.settings().clone()).await?;
             let outcome = started.0.replace(plan).await?;
             if let Some(failure) = outcome.failures.first() {
                 return Err(failure.to_string().into());
@@ -184,13 +185,13 @@ impl Pair {
         Ok(pair)
     }
 
-    pub fn rates(&self) -> Result<Rates> {
+    pub fn rates(&self) -> BenchResult<TrafficRates> {
         traffic::between(&self.pods.path(0), &self.pods.path(1), self.case.pod(1))
     }
 }
 
 /// Enables forwarding on a node or router, and proxy ARP for the pods' gateway.
-fn forward(nodes: &Namespaces, place: usize) -> Result<()> {
+fn forward(nodes: &NamespaceGroup, place: usize) -> BenchResult<()> {
     inside(&nodes.path(place), || {
         fs::write("/proc/sys/net/ipv4/ip_forward", "1")?;
         fs::write("/proc/sys/net/ipv6/conf/all/forwarding", "1")?;
@@ -203,10 +204,10 @@ fn forward(nodes: &Namespaces, place: usize) -> Result<()> {
 }
 
 /// Waits until the dataplane reports the public key of its device.
-async fn public_key(reports: &mut Reports, v6: bool) -> Result<String> {
+async fn public_key(reports: &mut ReportReceiver, v6: bool) -> BenchResult<String> {
     let kind = if v6 { TunnelKind::WireguardV6 } else { TunnelKind::WireguardV4 };
     while let Some(report) = reports.next().await {
-        if let Report::PublicKeys(keys) = report
+        if let DataplaneReport::PublicKeys(keys) = report
             && let Some(key) = keys.get(&kind)
         {
             return Ok(key.clone());
@@ -215,7 +216,7 @@ async fn public_key(reports: &mut Reports, v6: bool) -> Result<String> {
     Err("the dataplane has stopped".into())
 }
 
-fn node_with_key(case: Case, number: u8, key: &str) -> Result<(Key, Value)> {
+fn node_with_key(case: EncapsulationCase, number: u8, key: &str) -> BenchResult<(StoreKey, StoreValue)> {
     let (address, end) = (case.node(number), case.end(number));
     let (spec, status) = match case.v6 {
         false => (
@@ -236,13 +237,14 @@ fn node_with_key(case: Case, number: u8, key: &str) -> Result<(Key, Value)> {
     with_status(Kind::Node, "", &format!("n{number}"), spec, status)
 }
 
-fn entries(case: Case) -> Result<Vec<(Key, Value)>> {
-    let mut pool = json!({"cidr": case.pool(), "vxlanMode": case.mode(Tunnel::Vxlan), "ipipMode": "Never"});
+fn entries(case: EncapsulationCase) -> BenchResult<Vec<(StoreKey, StoreValue)>> {
+    let mut pool =
+        json!({"cidr": case.pool(), "vxlanMode": case.mode(BenchTunnelType::Vxlan), "ipipMode": "Never"});
     if !case.v6 {
-        pool["ipipMode"] = case.mode(Tunnel::Ipip).into();
+        pool["ipipMode"] = case.mode(BenchTunnelType::Ipip).into();
     }
     let allow = json!([{"action": "Allow"}]);
-    let encrypts = case.tunnel == Some(Tunnel::Wireguard);
+    let encrypts = case.tunnel == Some(BenchTunnelType::Wireguard);
     let settings =
         json!({"wireguardEnabled": encrypts && !case.v6, "wireguardEnabledV6": encrypts && case.v6});
     let mut entries = vec![

@@ -4,15 +4,15 @@
 use super::{block, resource};
 use crate::heap;
 use crate::measure::{table, time, times};
-use crate::namespace::{Namespaces, Result, check, ip};
+use crate::namespace::{BenchResult, NamespaceGroup, check, ip};
 use serde_json::json;
 use std::io::Write;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
-use tortie_compute::{Compute, Environment};
-use tortie_dataplane::{Dataplane, Netns};
-use tortie_model::{Key, Kind, Value};
-use tortie_plan::Plan;
+use tortie_compute::{ParameterEnvironment, PlanCompute};
+use tortie_dataplane::{DataplaneHandle, Netns};
+use tortie_model::{Kind, StoreKey, StoreValue};
+use tortie_plan::NodePlan;
 
 /// Number of repetitions, alternating between the two. The best result counts, since disturbances only add time.
 const ROUNDS: usize = 3;
@@ -21,7 +21,7 @@ const NODES: [u32; 3] = [100, 500, 2_000];
 const MOVES: u32 = 20;
 
 /// Result of one run of Tortie's dataplane.
-struct Ours {
+struct ProgrammingTimes {
     /// From the resources to the plan.
     planned: Duration,
     /// From the plan to the kernel.
@@ -31,18 +31,18 @@ struct Ours {
     megabytes: f64,
 }
 
-pub async fn compare() -> Result<()> {
+pub async fn compare() -> BenchResult<()> {
     let mut rows = Vec::new();
     for nodes in NODES {
         let mut by_hand = Duration::MAX;
-        let mut ours: Option<Ours> = None;
+        let mut ours: Option<ProgrammingTimes> = None;
         for _ in 0..ROUNDS {
             check()?;
             by_hand = by_hand.min(batch(nodes)?);
             let run = dataplane(nodes).await?;
             ours = Some(match ours {
                 None => run,
-                Some(best) => Ours {
+                Some(best) => ProgrammingTimes {
                     planned: best.planned.min(run.planned),
                     programmed: best.programmed.min(run.programmed),
                     moved: best.moved.min(run.moved),
@@ -80,8 +80,8 @@ fn mac(node: u32) -> String {
 }
 
 /// Programs the same entries with the command line tools, from a cold start.
-fn batch(nodes: u32) -> Result<Duration> {
-    let host = Namespaces::host()?;
+fn batch(nodes: u32) -> BenchResult<Duration> {
+    let host = NamespaceGroup::host()?;
     let start = Instant::now();
     let device = [
         "link add vxlan.calico type vxlan id 4096 dstport 4789 local 172.30.0.1 dev eth0 nolearning"
@@ -111,14 +111,14 @@ fn batch(nodes: u32) -> Result<Duration> {
     Ok(took)
 }
 
-fn node(name: &str, outside: &str, inside: &str) -> Result<(Key, Value)> {
+fn node(name: &str, outside: &str, inside: &str) -> BenchResult<(StoreKey, StoreValue)> {
     let spec = json!({"bgp": {"ipv4Address": format!("{outside}/16")}, "ipv4VXLANTunnelAddr": inside});
     resource(Kind::Node, "", name, spec)
 }
 
 /// Measures the time from the resources of a cluster to the kernel, and of one more change.
-async fn dataplane(nodes: u32) -> Result<Ours> {
-    let host = Namespaces::host()?;
+async fn dataplane(nodes: u32) -> BenchResult<ProgrammingTimes> {
+    let host = NamespaceGroup::host()?;
     let mut entries = vec![
         resource(
             Kind::IPPool,
@@ -134,15 +134,15 @@ async fn dataplane(nodes: u32) -> Result<Ours> {
     }
     let before = heap::live();
     let start = Instant::now();
-    let mut compute = Compute::new("self", Environment::default());
+    let mut compute = PlanCompute::new("self", ParameterEnvironment::default());
     entries.iter().for_each(|(key, value)| compute.put(key, value));
-    let mut plan = Plan::default();
+    let mut plan = NodePlan::default();
     compute.flush().into_iter().for_each(|update| plan.apply(update));
     let planned = start.elapsed();
 
     let start = Instant::now();
     let settings = compute.settings().clone();
-    let (dataplane, _reports) = Dataplane::start(Netns::open(host.path(0))?, settings).await?;
+    let (dataplane, _reports) = DataplaneHandle::start(Netns::open(host.path(0))?, settings).await?;
     let outcome = dataplane.replace(plan).await?;
     let programmed = start.elapsed();
     if let Some(failure) = outcome.failures.first() {
@@ -159,11 +159,11 @@ async fn dataplane(nodes: u32) -> Result<Ours> {
         dataplane.apply(compute.flush()).await?;
         moved = moved.min(start.elapsed());
     }
-    Ok(Ours { planned, programmed, moved, megabytes })
+    Ok(ProgrammingTimes { planned, programmed, moved, megabytes })
 }
 
 /// Checks that every node has its forwarding entry and its route.
-fn expect(host: &Namespaces, nodes: u32) -> Result<()> {
+fn expect(host: &NamespaceGroup, nodes: u32) -> BenchResult<()> {
     let output =
         Command::new("bridge").args(["-n", host.name(0), "fdb", "show", "dev", "vxlan.calico"]).output()?;
     let entries = String::from_utf8(output.stdout)?.lines().filter(|line| line.contains(" dst ")).count();

@@ -3,13 +3,13 @@
 //! bottleneck. If the kernel lacks some tunnels, the measurement is repeated in a guest with another kernel, which is
 //! slower by the same factor for all candidates.
 
-use super::case::Case;
-use super::pair::Pair;
+use super::case::EncapsulationCase;
+use super::pair::NodePair;
 use crate::measure::{table, time, times};
-use crate::namespace::{Result, check};
-use crate::policy::traffic::Rates;
+use crate::namespace::{BenchResult, check};
+use crate::policy::traffic::TrafficRates;
 use std::path::Path;
-use tortie_testkit::vm::{Machine, is_guest};
+use tortie_testkit::vm::{GuestMachine, is_guest};
 
 /// Number of repetitions, alternating between the candidates; the best result counts. The environment variable
 /// overrides it for a quick run.
@@ -40,14 +40,14 @@ const MODULES: [&str; 20] = [
     "wireguard",
 ];
 
-pub async fn compare() -> Result<()> {
+pub async fn compare() -> BenchResult<()> {
     let rounds = match std::env::var(ROUNDS_VARIABLE) {
         Ok(text) => text.parse().map_err(|_| format!("{ROUNDS_VARIABLE}={text} is not a number"))?,
         Err(_) => ROUNDS,
     };
     let mut rows = Vec::new();
     let mut is_complete = true;
-    for case in Case::ALL {
+    for case in EncapsulationCase::ALL {
         if !case.is_there()? {
             println!("{}: this kernel has no such tunnels", case.name);
             is_complete = false;
@@ -76,9 +76,10 @@ pub async fn compare() -> Result<()> {
 }
 
 /// Measures plain routing, a tunnel made with tools, and Tortie's tunnel.
-async fn measure(case: Case, rounds: usize) -> Result<[Rates; 3]> {
-    let pairs = [Pair::by_hand(case.plain()).await?, Pair::by_hand(case).await?, Pair::ours(case).await?];
-    let mut best = [Rates::default(); 3];
+async fn measure(case: EncapsulationCase, rounds: usize) -> BenchResult<[TrafficRates; 3]> {
+    let pairs =
+        [NodePair::by_hand(case.plain()).await?, NodePair::by_hand(case).await?, NodePair::ours(case).await?];
+    let mut best = [TrafficRates::default(); 3];
     for _ in 0..rounds {
         check()?;
         for (best, pair) in best.iter_mut().zip(&pairs) {
@@ -98,7 +99,7 @@ fn throughput(bytes: f64) -> String {
 }
 
 fn row(
-    case: Case,
+    case: EncapsulationCase,
     what: &str,
     [plain, by_hand, ours]: [f64; 3],
     shown: impl Fn(f64) -> String,
@@ -109,7 +110,7 @@ fn row(
 
 /// Runs the suite in a guest that supports all tunnels and returns its output.
 fn in_guest(rounds: usize) -> String {
-    let machine = Machine {
+    let machine = GuestMachine {
         sources: Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."),
         programs: ["ip", "bridge"].map(str::to_owned).to_vec(),
         modules: MODULES.to_vec(),

@@ -1,6 +1,6 @@
 //! Configures WireGuard between two nodes over netlink, since the `wg` tool is not installed everywhere.
 
-use crate::namespace::Result;
+use crate::namespace::BenchResult;
 use ipnet::IpNet;
 use nlink::Connection;
 use nlink::netlink::Wireguard;
@@ -10,14 +10,14 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 /// One end of the tunnel: its namespace, its endpoint address, and its allowed IPs.
-pub struct End {
+pub struct WireguardTunnelEnd {
     pub netns: PathBuf,
     pub endpoint: SocketAddr,
     pub allowed: IpNet,
 }
 
 /// Sets the keys of both devices and makes each the peer of the other.
-pub async fn connect(device: &str, ends: &[End; 2]) -> Result<()> {
+pub async fn connect(device: &str, ends: &[WireguardTunnelEnd; 2]) -> BenchResult<()> {
     let mut keys = Vec::new();
     let mut connections = Vec::new();
     for (number, end) in (1_u8..).zip(ends) {
@@ -31,7 +31,7 @@ pub async fn connect(device: &str, ends: &[End; 2]) -> Result<()> {
         connections.push(connection);
     }
     for (own, other) in [(0, 1), (1, 0)] {
-        let End { endpoint, allowed, .. } = &ends[other];
+        let WireguardTunnelEnd { endpoint, allowed, .. } = &ends[other];
         let allowed = match allowed {
             IpNet::V4(net) => AllowedIp::v4(net.network(), net.prefix_len()),
             IpNet::V6(net) => AllowedIp::v6(net.network(), net.prefix_len()),

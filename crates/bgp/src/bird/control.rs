@@ -1,8 +1,8 @@
 //! A client of BIRD's control socket: a command is one line, a reply is a sequence of numbered lines.
 
-use super::reply::{self, Line};
-use crate::core::{RouteStatus, Status};
-use crate::family::Family;
+use super::reply::{self, ReplyLine};
+use crate::core::{RouteStatus, SpeakerStatus};
+use crate::family::BgpFamily;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -32,13 +32,13 @@ pub enum ControlError {
 /// A BIRD daemon, addressed by its control socket. Every command uses a new connection, so a restart of BIRD needs no
 /// special handling.
 #[derive(Clone, Debug)]
-pub struct Control {
+pub struct BirdControl {
     path: PathBuf,
 }
 
-impl Control {
-    pub fn new(path: PathBuf) -> Control {
-        Control { path }
+impl BirdControl {
+    pub fn new(path: PathBuf) -> BirdControl {
+        BirdControl { path }
     }
 
     pub fn path(&self) -> &Path {
@@ -62,21 +62,21 @@ impl Control {
 
     /// Returns the status in the form of our own speaker; times are counted from the start of BIRD. The caller
     /// supplies the AS number of the node because BIRD does not report it.
-    pub async fn status(&self, asn: u32) -> Result<Status, ControlError> {
+    pub async fn status(&self, asn: u32) -> Result<SpeakerStatus, ControlError> {
         let daemon = reply::daemon(&self.ask("show status").await?)?;
         reply::status(asn, &daemon, &self.ask("show protocols all").await?)
     }
 
     /// Returns all paths to all prefixes of a family.
-    pub async fn routes(&self, family: Family) -> Result<Vec<RouteStatus>, ControlError> {
+    pub async fn routes(&self, family: BgpFamily) -> Result<Vec<RouteStatus>, ControlError> {
         let table = match family {
-            Family::V4 => "master4",
-            Family::V6 => "master6",
+            BgpFamily::V4 => "master4",
+            BgpFamily::V6 => "master6",
         };
         reply::routes(&self.ask(&format!("show route all table {table}")).await?)
     }
 
-    async fn ask(&self, command: &str) -> Result<Vec<Line>, ControlError> {
+    async fn ask(&self, command: &str) -> Result<Vec<ReplyLine>, ControlError> {
         let unreachable = |error| ControlError::Unreachable { path: self.path.clone(), error };
         let stream = UnixStream::connect(&self.path).await.map_err(unreachable)?;
         let (read, mut write) = stream.into_split();
@@ -96,9 +96,12 @@ impl Control {
         }
     }
 
-    async fn answer(&self, read: &mut (impl AsyncBufReadExt + Unpin)) -> Result<Vec<Line>, ControlError> {
+    async fn answer(
+        &self,
+        read: &mut (impl AsyncBufReadExt + Unpin),
+    ) -> Result<Vec<ReplyLine>, ControlError> {
         let unreachable = |error| ControlError::Unreachable { path: self.path.clone(), error };
-        let mut lines: Vec<Line> = Vec::new();
+        let mut lines: Vec<ReplyLine> = Vec::new();
         loop {
             let mut bytes = Vec::new();
             let size = timeout(PATIENCE, read.read_until(b'\n', &mut bytes)).await;
@@ -108,7 +111,7 @@ impl Control {
             }
             let text = String::from_utf8_lossy(&bytes);
             let (line, last) =
-                Line::parse(text.trim_end_matches('\n'), lines.last().map_or(0, |line| line.code))?;
+                ReplyLine::parse(text.trim_end_matches('\n'), lines.last().map_or(0, |line| line.code))?;
             lines.push(line);
             if last {
                 return Ok(lines);

@@ -4,10 +4,12 @@
 //! rule matches.
 
 use super::policy::{LARGEST_PREF, tag};
-use crate::family::Family;
+use crate::family::BgpFamily;
 use ipnet::IpNet;
 use sha2::{Digest, Sha256};
-use tortie_plan::bgp::{Community, Filter, FilterRule, Operation, PrefixMatch, PrefixOperator};
+use tortie_plan::bgp::{
+    BgpCommunity, BgpFilter, BgpFilterRule, FilterOperation, FilterPrefix, FilterPrefixOperator,
+};
 
 /// Filter names longer than this are shortened, so that the function name fits into the 64 characters that BIRD
 /// allows.
@@ -16,33 +18,33 @@ const KEPT: usize = 28;
 const DIGITS: usize = 16;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Direction {
+pub(super) enum BirdFilterDirection {
     Import,
     Export,
 }
 
-impl Direction {
-    const ALL: [Direction; 2] = [Direction::Import, Direction::Export];
+impl BirdFilterDirection {
+    const ALL: [BirdFilterDirection; 2] = [BirdFilterDirection::Import, BirdFilterDirection::Export];
 
     fn word(self) -> &'static str {
         match self {
-            Direction::Import => "import",
-            Direction::Export => "export",
+            BirdFilterDirection::Import => "import",
+            BirdFilterDirection::Export => "export",
         }
     }
 }
 
-fn rules(filter: &Filter, direction: Direction, family: Family) -> &[FilterRule] {
+fn rules(filter: &BgpFilter, direction: BirdFilterDirection, family: BgpFamily) -> &[BgpFilterRule] {
     match (direction, family) {
-        (Direction::Import, Family::V4) => &filter.import_v4,
-        (Direction::Import, Family::V6) => &filter.import_v6,
-        (Direction::Export, Family::V4) => &filter.export_v4,
-        (Direction::Export, Family::V6) => &filter.export_v6,
+        (BirdFilterDirection::Import, BgpFamily::V4) => &filter.import_v4,
+        (BirdFilterDirection::Import, BgpFamily::V6) => &filter.import_v6,
+        (BirdFilterDirection::Export, BgpFamily::V4) => &filter.export_v4,
+        (BirdFilterDirection::Export, BgpFamily::V6) => &filter.export_v6,
     }
 }
 
 /// Returns the name of a function in quotes, which names with dashes require.
-fn function(filter: &str, direction: Direction, family: Family) -> String {
+fn function(filter: &str, direction: BirdFilterDirection, family: BgpFamily) -> String {
     let short = if filter.len() <= LONGEST {
         filter.to_owned()
     } else {
@@ -50,15 +52,15 @@ fn function(filter: &str, direction: Direction, family: Family) -> String {
         let digits: String = digest.iter().map(|byte| format!("{byte:02X}")).collect();
         format!("{}_{}", filter.get(..KEPT).unwrap_or_default(), digits.get(..DIGITS).unwrap_or_default())
     };
-    let family = if family == Family::V4 { "V4" } else { "V6" };
+    let family = if family == BgpFamily::V4 { "V4" } else { "V6" };
     format!("'bgp_{short}_{}Filter{family}'", direction.word())
 }
 
 /// Renders the functions of a filter. A direction and family without rules gets none.
-pub(super) fn define(name: &str, filter: &Filter) -> String {
+pub(super) fn define(name: &str, filter: &BgpFilter) -> String {
     let mut text = String::new();
-    for direction in Direction::ALL {
-        for family in Family::ALL {
+    for direction in BirdFilterDirection::ALL {
+        for family in BgpFamily::ALL {
             let rules = rules(filter, direction, family);
             if rules.is_empty() {
                 continue;
@@ -74,9 +76,9 @@ pub(super) fn define(name: &str, filter: &Filter) -> String {
 /// Renders the statement that calls a filter; empty if the filter has no rules.
 pub(super) fn call(
     name: &str,
-    filter: &Filter,
-    direction: Direction,
-    family: Family,
+    filter: &BgpFilter,
+    direction: BirdFilterDirection,
+    family: BgpFamily,
     same_as: bool,
 ) -> String {
     match rules(filter, direction, family) {
@@ -85,13 +87,13 @@ pub(super) fn call(
     }
 }
 
-fn statement(rule: &FilterRule) -> String {
+fn statement(rule: &BgpFilterRule) -> String {
     let verdict = if rule.accept { "accept" } else { "reject" };
     let operations: String = rule.operations.iter().map(operation).collect();
     format!("  if {} then {{ {operations}{verdict}; }}\n", conditions(rule).join(" && "))
 }
 
-fn conditions(rule: &FilterRule) -> Vec<String> {
+fn conditions(rule: &BgpFilterRule) -> Vec<String> {
     let mut all = vec!["true".to_owned()];
     all.extend(rule.prefix.map(|wanted| prefix(&wanted)));
     all.extend(rule.learnt.then(|| "source = RTS_BGP".to_owned()));
@@ -109,13 +111,13 @@ fn conditions(rule: &FilterRule) -> Vec<String> {
 }
 
 /// Renders a prefix condition. A length range is part of the condition and is negated with it.
-fn prefix(wanted: &PrefixMatch) -> String {
+fn prefix(wanted: &FilterPrefix) -> String {
     let net = wanted.net.trunc();
     let (exact, negated) = match wanted.operator {
-        PrefixOperator::In => (false, false),
-        PrefixOperator::NotIn => (false, true),
-        PrefixOperator::Equal => (true, false),
-        PrefixOperator::NotEqual => (true, true),
+        FilterPrefixOperator::In => (false, false),
+        FilterPrefixOperator::NotIn => (false, true),
+        FilterPrefixOperator::Equal => (true, false),
+        FilterPrefixOperator::NotEqual => (true, true),
     };
     let pattern = match wanted.length {
         // BIRD rejects an empty range.
@@ -135,27 +137,27 @@ pub(super) fn beneath(net: &IpNet) -> String {
     format!("{}+", net.trunc())
 }
 
-fn operation(operation: &Operation) -> String {
+fn operation(operation: &FilterOperation) -> String {
     match operation {
-        Operation::AddCommunity(community) => add(*community),
+        FilterOperation::AddCommunity(community) => add(*community),
         // Every call prepends in front of the existing path, so the order is reversed.
-        Operation::PrependPath(path) => {
+        FilterOperation::PrependPath(path) => {
             path.iter().rev().map(|number| format!("bgp_path.prepend({number}); ")).collect()
         }
-        Operation::SetPriority(wanted) => {
+        FilterOperation::SetPriority(wanted) => {
             format!("bgp_local_pref = {}; ", LARGEST_PREF.saturating_sub(*wanted))
         }
     }
 }
 
-pub(super) fn add(community: Community) -> String {
+pub(super) fn add(community: BgpCommunity) -> String {
     format!("{}.add({}); ", list(community), tag(community))
 }
 
-fn list(community: Community) -> &'static str {
+fn list(community: BgpCommunity) -> &'static str {
     match community {
-        Community::Standard(..) => "bgp_community",
-        Community::Large(..) => "bgp_large_community",
+        BgpCommunity::Standard(..) => "bgp_community",
+        BgpCommunity::Large(..) => "bgp_large_community",
     }
 }
 
@@ -167,11 +169,11 @@ mod tests {
     fn long_names_are_cut_as_the_reference_cuts_them() {
         let name = "export-only-loadbalancer-addresses-to-datacenter-core-routers";
         assert_eq!(
-            function(name, Direction::Export, Family::V4),
+            function(name, BirdFilterDirection::Export, BgpFamily::V4),
             "'bgp_export-only-loadbalancer-add_A20F21A2FAF542EF_exportFilterV4'"
         );
         let longest = "x".repeat(45);
-        let whole = function(&longest, Direction::Import, Family::V6);
+        let whole = function(&longest, BirdFilterDirection::Import, BgpFamily::V6);
         assert_eq!(whole, format!("'bgp_{longest}_importFilterV6'"));
         assert_eq!(whole.len(), 64 + 2);
     }

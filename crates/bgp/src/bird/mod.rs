@@ -14,8 +14,8 @@ mod reply;
 pub fn read_reply(text: &str) -> usize {
     let mut lines = Vec::new();
     for line in text.lines() {
-        let before = lines.last().map_or(0, |last: &reply::Line| last.code);
-        let Ok((line, _)) = reply::Line::parse(line, before) else { break };
+        let before = lines.last().map_or(0, |last: &reply::ReplyLine| last.code);
+        let Ok((line, _)) = reply::ReplyLine::parse(line, before) else { break };
         lines.push(line);
     }
     let daemon = reply::daemon(&lines);
@@ -23,5 +23,5 @@ pub fn read_reply(text: &str) -> usize {
     usize::from(daemon.is_ok()) + usize::from(status) + usize::from(reply::routes(&lines).is_ok())
 }
 
-pub use control::{Control, ControlError};
-pub use render::{Rendered, render};
+pub use control::{BirdControl, ControlError};
+pub use render::{BirdConfig, render};

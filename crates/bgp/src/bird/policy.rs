@@ -4,24 +4,24 @@
 //! The rules and their order are those of our own speaker, in BIRD's filter language.
 
 use super::filters::{add, beneath};
-use crate::family::Family;
+use crate::family::BgpFamily;
 use ipnet::IpNet;
-use tortie_plan::bgp::{Bgp, Community, Export, LOCAL_PREF_OF_METRIC_0, PoolRoutes};
+use tortie_plan::bgp::{BgpCommunity, BgpConfig, BgpExport, LOCAL_PREF_OF_METRIC_0, PoolRoutes};
 
 pub(super) const LARGEST_PREF: u32 = LOCAL_PREF_OF_METRIC_0;
 
-pub(super) fn tag(community: Community) -> String {
+pub(super) fn tag(community: BgpCommunity) -> String {
     match community {
-        Community::Standard(high, low) => format!("({high},{low})"),
-        Community::Large(first, second, third) => format!("({first},{second},{third})"),
+        BgpCommunity::Standard(high, low) => format!("({high},{low})"),
+        BgpCommunity::Large(first, second, third) => format!("({first},{second},{third})"),
     }
 }
 
 /// Renders the functions and filters of a family. Their names end with the family.
-pub(super) fn define(bgp: &Bgp, family: Family) -> String {
+pub(super) fn define(bgp: &BgpConfig, family: BgpFamily) -> String {
     let normal = match family {
-        Family::V4 => bgp.export.priority_v4,
-        Family::V6 => bgp.export.priority_v6,
+        BgpFamily::V4 => bgp.export.priority_v4,
+        BgpFamily::V6 => bgp.export.priority_v6,
     };
     [
         priority(normal, family),
@@ -34,7 +34,7 @@ pub(super) fn define(bgp: &Bgp, family: Family) -> String {
 
 /// Sets the local preference of a route that was received without one from its metric. The kernel reports 0 for "no
 /// metric".
-fn priority(normal: u32, family: Family) -> String {
+fn priority(normal: u32, family: BgpFamily) -> String {
     format!(
         "function calico_priority_{family}()
 {{
@@ -48,7 +48,7 @@ fn priority(normal: u32, family: Family) -> String {
     )
 }
 
-fn export(bgp: &Bgp, normal: u32, family: Family) -> String {
+fn export(bgp: &BgpConfig, normal: u32, family: BgpFamily) -> String {
     let export = &bgp.export;
     let mut text =
         format!("function calico_export_to_bgp_peers_{family}(bool same_as; bool takes_over)\n{{\n");
@@ -77,7 +77,7 @@ fn export(bgp: &Bgp, normal: u32, family: Family) -> String {
 }
 
 /// Prefers a learnt route over our own if its local preference is higher than the normal one.
-fn import(normal: u32, family: Family) -> String {
+fn import(normal: u32, family: BgpFamily) -> String {
     format!(
         "function calico_import_{family}()
 {{
@@ -91,7 +91,7 @@ fn import(normal: u32, family: Family) -> String {
 
 /// Renders the export filter of the kernel protocol. Every route gets a metric, so that the kernel routes are the
 /// same whether BIRD or our own speaker installs them.
-fn kernel(bgp: &Bgp, normal: u32, family: Family) -> String {
+fn kernel(bgp: &BgpConfig, normal: u32, family: BgpFamily) -> String {
     // BIRD 2 would also write the networks of the host's own links, which belong to the kernel.
     let own = "  if source = RTS_DEVICE then reject;\n";
     let mut text = format!("filter calico_kernel_programming_{family}\n{{\n{own}");
@@ -116,18 +116,19 @@ fn kernel(bgp: &Bgp, normal: u32, family: Family) -> String {
 }
 
 /// Returns the service addresses as host prefixes.
-fn single(export: &Export) -> Vec<IpNet> {
+fn single(export: &BgpExport) -> Vec<IpNet> {
     export.service_addresses.iter().map(|address| IpNet::from(*address)).collect()
 }
 
-fn inside(nets: &[IpNet], family: Family, then: &str) -> String {
+fn inside(nets: &[IpNet], family: BgpFamily, then: &str) -> String {
     when(nets, family, beneath, then)
 }
 
 /// Renders a condition on a set of networks. BIRD has no empty sets: without a network of the family there is no
 /// statement.
-fn when(nets: &[IpNet], family: Family, pattern: impl Fn(&IpNet) -> String, then: &str) -> String {
-    let nets: Vec<String> = nets.iter().filter(|net| Family::of(net.addr()) == family).map(pattern).collect();
+fn when(nets: &[IpNet], family: BgpFamily, pattern: impl Fn(&IpNet) -> String, then: &str) -> String {
+    let nets: Vec<String> =
+        nets.iter().filter(|net| BgpFamily::of(net.addr()) == family).map(pattern).collect();
     match nets.is_empty() {
         true => String::new(),
         false => format!("  if net ~ [ {} ] then {then}\n", nets.join(", ")),

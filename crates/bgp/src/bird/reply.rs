@@ -2,9 +2,9 @@
 
 use super::control::ControlError;
 use super::render::TIME;
-use crate::core::{PeerState, PeerStatus, RouteStatus, Status};
-use crate::family::{Family, PerFamily};
-use crate::rib::attrs::Attrs;
+use crate::core::{BgpPeerState, PeerStatus, RouteStatus, SpeakerStatus};
+use crate::family::{BgpFamily, PerFamily};
+use crate::rib::attrs::RouteAttrs;
 use ipnet::IpNet;
 use rustbgpd_wire::LargeCommunity;
 use std::net::Ipv4Addr;
@@ -20,22 +20,22 @@ const RECOVERY: u16 = 24;
 
 /// One line of a reply. The code identifies its kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Line {
+pub(super) struct ReplyLine {
     pub code: u16,
     pub text: String,
 }
 
-impl Line {
+impl ReplyLine {
     /// Parses a line. A line without a code continues the previous line and has its code. Also returns whether it is
     /// the last line of the reply.
-    pub fn parse(text: &str, before: u16) -> Result<(Line, bool), ControlError> {
+    pub fn parse(text: &str, before: u16) -> Result<(ReplyLine, bool), ControlError> {
         if let Some(rest) = text.strip_prefix(' ') {
-            return Ok((Line { code: before, text: rest.to_owned() }, false));
+            return Ok((ReplyLine { code: before, text: rest.to_owned() }, false));
         }
         let code = text.get(..4).and_then(|code| code.parse().ok());
         match (code, text.get(4..5), text.get(5..)) {
             (Some(code), Some(mark @ ("-" | " ")), Some(rest)) => {
-                Ok((Line { code, text: rest.to_owned() }, mark == " "))
+                Ok((ReplyLine { code, text: rest.to_owned() }, mark == " "))
             }
             _ => Err(ControlError::Unreadable(format!("{text:?} does not begin with a number"))),
         }
@@ -44,7 +44,7 @@ impl Line {
 
 /// The status of the daemon itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Daemon {
+pub(super) struct BirdDaemonStatus {
     pub router_id: Ipv4Addr,
     pub started: SystemTime,
     pub now: SystemTime,
@@ -53,7 +53,7 @@ pub(super) struct Daemon {
 
 /// Parses `show status`. Times can be parsed only after BIRD has loaded our configuration; until then it uses its own
 /// format.
-pub(super) fn daemon(lines: &[Line]) -> Result<Daemon, ControlError> {
+pub(super) fn daemon(lines: &[ReplyLine]) -> Result<BirdDaemonStatus, ControlError> {
     let find = |beginning: &str| {
         let mut texts = lines.iter().filter(|line| line.code == ROUTER_ID).map(|line| line.text.as_str());
         texts.find_map(|text| text.trim_start().strip_prefix(beginning))
@@ -61,7 +61,7 @@ pub(super) fn daemon(lines: &[Line]) -> Result<Daemon, ControlError> {
     let missing = |what: &str| ControlError::Unreadable(format!("it does not say {what}"));
     let router_id = find("Router ID is ").and_then(|text| text.trim().parse().ok());
     let now = find("Current server time is ").and_then(time).unwrap_or_else(SystemTime::now);
-    Ok(Daemon {
+    Ok(BirdDaemonStatus {
         router_id: router_id.ok_or_else(|| missing("its router ID"))?,
         started: find("Last reboot on ").and_then(time).unwrap_or(now),
         now,
@@ -78,11 +78,15 @@ fn between(earlier: SystemTime, later: SystemTime) -> Duration {
 }
 
 /// Parses the sessions from `show protocols all`.
-pub(super) fn status(asn: u32, daemon: &Daemon, lines: &[Line]) -> Result<Status, ControlError> {
+pub(super) fn status(
+    asn: u32,
+    daemon: &BirdDaemonStatus,
+    lines: &[ReplyLine],
+) -> Result<SpeakerStatus, ControlError> {
     let mut routes = PerFamily::<usize>::default();
     let mut peers: Vec<PeerStatus> = Vec::new();
     // The family that the current lines describe, and whether their protocol is a BGP session.
-    let (mut family, mut is_session) = (Family::V4, false);
+    let (mut family, mut is_session) = (BgpFamily::V4, false);
     for line in lines {
         if line.code == PROTOCOL {
             let mut columns = line.text.split_whitespace();
@@ -95,8 +99,8 @@ pub(super) fn status(asn: u32, daemon: &Daemon, lines: &[Line]) -> Result<Status
         }
         let Some((key, value)) = line.text.split_once(':').filter(|_| line.code == PROTOCOL_DETAILS) else {
             match line.text.trim() {
-                "Channel ipv4" => family = Family::V4,
-                "Channel ipv6" => family = Family::V6,
+                "Channel ipv4" => family = BgpFamily::V4,
+                "Channel ipv6" => family = BgpFamily::V6,
                 _ => {}
             }
             continue;
@@ -115,29 +119,29 @@ pub(super) fn status(asn: u32, daemon: &Daemon, lines: &[Line]) -> Result<Status
         }
     }
     let (now, router_id) = (between(daemon.started, daemon.now), daemon.router_id);
-    Ok(Status { now, asn, router_id, restarting: daemon.restarting, routes, attributes: 0, peers })
+    Ok(SpeakerStatus { now, asn, router_id, restarting: daemon.restarting, routes, attributes: 0, peers })
 }
 
-fn note(peer: &mut PeerStatus, family: Family, key: &str, value: &str) {
+fn note(peer: &mut PeerStatus, family: BgpFamily, key: &str, value: &str) {
     let first = || value.split_whitespace().next().and_then(|number| number.parse::<u64>().ok());
     match key {
         "BGP state" => {
             peer.state = match value {
-                "Connect" => PeerState::Connect,
-                "Active" | "Passive" => PeerState::Active,
-                "OpenSent" => PeerState::OpenSent,
-                "OpenConfirm" => PeerState::OpenConfirm,
-                "Established" => PeerState::Established,
-                _ => PeerState::Idle,
+                "Connect" => BgpPeerState::Connect,
+                "Active" | "Passive" => BgpPeerState::Active,
+                "OpenSent" => BgpPeerState::OpenSent,
+                "OpenConfirm" => BgpPeerState::OpenConfirm,
+                "Established" => BgpPeerState::Established,
+                _ => BgpPeerState::Idle,
             };
             // BIRD does not count how often a session came up; an established one came up at least once.
-            peer.established = u64::from(peer.state == PeerState::Established);
+            peer.established = u64::from(peer.state == BgpPeerState::Established);
         }
         "Neighbor address" => {
             // A link-local address is followed by its interface.
             let address = value.split('%').next().unwrap_or_default();
             peer.address = address.parse().unwrap_or(peer.address);
-            peer.families = vec![Family::of(peer.address)];
+            peer.families = vec![BgpFamily::of(peer.address)];
         }
         "Neighbor AS" => peer.remote_as = value.parse().unwrap_or(0),
         "Local AS" => peer.external = value.parse() != Ok(peer.remote_as),
@@ -162,8 +166,8 @@ fn counted(text: &str, word: &str) -> u32 {
 }
 
 /// Parses all paths from `show route all`.
-pub(super) fn routes(lines: &[Line]) -> Result<Vec<RouteStatus>, ControlError> {
-    let mut routes: Vec<(RouteStatus, Attrs)> = Vec::new();
+pub(super) fn routes(lines: &[ReplyLine]) -> Result<Vec<RouteStatus>, ControlError> {
+    let mut routes: Vec<(RouteStatus, RouteAttrs)> = Vec::new();
     let mut prefix: Option<IpNet> = None;
     for line in lines {
         let text = line.text.trim();
@@ -177,7 +181,7 @@ pub(super) fn routes(lines: &[Line]) -> Result<Vec<RouteStatus>, ControlError> {
                 let (kind, rest) = text.split_once('[').unwrap_or((text, ""));
                 let name = rest.split_whitespace().next().unwrap_or_default();
                 let best = text.contains("] * ");
-                let attrs = Attrs { preference: preference(text), ..Attrs::default() };
+                let attrs = RouteAttrs { preference: preference(text), ..RouteAttrs::default() };
                 routes.push((
                     RouteStatus {
                         prefix,
@@ -219,7 +223,7 @@ fn preference(text: &str) -> u16 {
 }
 
 /// Parses `via 10.0.0.1 on eth0` or `dev eth0`; the first of several applies.
-fn way(attrs: &mut Attrs, text: &str) {
+fn way(attrs: &mut RouteAttrs, text: &str) {
     let words: Vec<&str> = text.split_whitespace().collect();
     match words[..] {
         ["via", gateway, "on", device, ..] if attrs.device.is_none() => {
@@ -231,7 +235,7 @@ fn way(attrs: &mut Attrs, text: &str) {
     }
 }
 
-fn attribute(attrs: &mut Attrs, key: &str, value: &str) {
+fn attribute(attrs: &mut RouteAttrs, key: &str, value: &str) {
     let numbers = |text: &str| -> Vec<u32> {
         text.split(|c: char| !c.is_ascii_digit()).filter_map(|word| word.parse().ok()).collect()
     };

@@ -2,17 +2,17 @@
 //! and messages are built only when its connection can take them. A slow peer therefore needs no queue and delays no
 //! other peer.
 
-use super::encode::{self, Cache, Nlri, Provenance, UpdateGroup, UpdateGroupId};
-use super::peer::Peer;
-use super::{ConnectionId, Core, Direction, FamilyTable, Rib, SharedAttrs};
+use super::encode::{self, EncodedAttrsCache, PathNlri, RouteProvenance, UpdateGroup, UpdateGroupId};
+use super::peer::PeerSession;
+use super::{ConnectionDirection, ConnectionId, FamilyTable, RoutingTables, SharedAttrs, SpeakerCore};
 use crate::bitmap::Bitmap;
-use crate::family::{Family, Prefix};
-use crate::filter::{Outcome, PeerType, RouteContext, Source};
+use crate::family::{BgpFamily, Prefix};
+use crate::filter::{FilterOutcome, FilterRouteSource, PeerType, RouteContext};
 use crate::id::{DestinationId, PeerId};
-use crate::rib::attrs::Interner;
-use crate::rib::decide::Origin;
-use crate::rib::journal::Position;
-use crate::rib::table::{Path, Table};
+use crate::rib::attrs::AttrsInterner;
+use crate::rib::decide::PathOrigin;
+use crate::rib::journal::JournalPosition;
+use crate::rib::table::{RoutePath, RouteTable};
 use bytes::Bytes;
 use rustbgpd_wire::{
     COMMUNITY_NO_ADVERTISE, COMMUNITY_NO_EXPORT, COMMUNITY_NO_EXPORT_SUBCONFED, Ipv4Prefix, Ipv6Prefix,
@@ -34,7 +34,7 @@ const MAX_ADVERTISED_PATHS: usize = 256;
 /// The routes that have been advertised to a peer in one family.
 #[derive(Debug)]
 pub(super) struct AdjRibOut {
-    position: Position,
+    position: JournalPosition,
     /// The range of the table that is still to be walked, after the session came up or on a route refresh.
     walk: Option<(u32, u32)>,
     sent: Bitmap,
@@ -49,7 +49,7 @@ pub(super) struct AdjRibOut {
 }
 
 impl AdjRibOut {
-    pub fn new(position: Position, numbers: u32, end_of_rib: bool, add_path: bool) -> AdjRibOut {
+    pub fn new(position: JournalPosition, numbers: u32, end_of_rib: bool, add_path: bool) -> AdjRibOut {
         AdjRibOut {
             position,
             walk: Some((0, numbers)),
@@ -72,7 +72,7 @@ impl AdjRibOut {
         self.end_refresh |= marked;
     }
 
-    pub fn position(&self) -> Position {
+    pub fn position(&self) -> JournalPosition {
         self.position
     }
 
@@ -100,7 +100,7 @@ impl AdjRibOut {
         u16::from(before) + further.unwrap_or(0)
     }
 
-    fn next<P: Prefix>(&mut self, table: &Table<P>, out: &mut Vec<DestinationId>) {
+    fn next<P: Prefix>(&mut self, table: &RouteTable<P>, out: &mut Vec<DestinationId>) {
         let Some((from, end)) = self.walk else {
             return table.read_advertise(&mut self.position, BATCH, self.extra_paths.is_some(), out);
         };
@@ -117,39 +117,45 @@ impl AdjRibOut {
 }
 
 /// Routes with the same encoded attributes for the peer.
-struct Group<P> {
-    encoded: Option<Arc<encode::Encoded>>,
-    prefixes: Vec<Nlri<P>>,
+struct SharedAttrsGroup<P> {
+    encoded: Option<Arc<encode::EncodedAttrs>>,
+    prefixes: Vec<PathNlri<P>>,
     ids: Vec<DestinationId>,
 }
 
 /// Builds UPDATE messages for one peer. Borrows the parts of the core that it needs.
 struct UpdateBuilder<'a> {
-    peers: &'a [Option<Peer>],
-    origins: &'a [Origin],
-    interner: &'a mut Interner,
-    cache: &'a mut Cache,
-    target: &'a Peer,
+    peers: &'a [Option<PeerSession>],
+    origins: &'a [PathOrigin],
+    interner: &'a mut AttrsInterner,
+    cache: &'a mut EncodedAttrsCache,
+    target: &'a PeerSession,
     group: UpdateGroup,
     group_id: UpdateGroupId,
     limit: u16,
 }
 
-impl Core {
+impl SpeakerCore {
     /// Returns the next bytes for a connection that is ready to write.
     pub fn output(&mut self, conn: ConnectionId) -> Option<Bytes> {
         let (peer_id, direction) = self.conns.get(&conn).copied()?;
         let connection = self.peer_mut(peer_id)?.connection_mut(direction)?;
         let mut out = connection.control.split().to_vec();
         if connection.is_established() && !self.restart.defers_advertising() {
-            for family in Family::ALL {
+            for family in BgpFamily::ALL {
                 self.advertise(peer_id, direction, family, &mut out);
             }
         }
         (!out.is_empty()).then(|| out.into())
     }
 
-    fn advertise(&mut self, peer_id: PeerId, direction: Direction, family: Family, out: &mut Vec<u8>) {
+    fn advertise(
+        &mut self,
+        peer_id: PeerId,
+        direction: ConnectionDirection,
+        family: BgpFamily,
+        out: &mut Vec<u8>,
+    ) {
         if !self.has_pending(peer_id, family) {
             return;
         }
@@ -159,8 +165,8 @@ impl Core {
             }
             let length = out.len();
             let more = match family {
-                Family::V4 => self.advertise_batch::<Ipv4Prefix>(peer_id, direction, out),
-                Family::V6 => self.advertise_batch::<Ipv6Prefix>(peer_id, direction, out),
+                BgpFamily::V4 => self.advertise_batch::<Ipv4Prefix>(peer_id, direction, out),
+                BgpFamily::V6 => self.advertise_batch::<Ipv6Prefix>(peer_id, direction, out),
             };
             if !more && out.len() == length {
                 return;
@@ -169,15 +175,15 @@ impl Core {
         self.output_pending = true;
     }
 
-    /// Returns whether, since the last call, [`Core::output`] left work undone because a turn was used up.
+    /// Returns whether, since the last call, [`SpeakerCore::output`] left work undone because a turn was used up.
     pub fn take_output_pending(&mut self) -> bool {
         std::mem::take(&mut self.output_pending)
     }
 
-    fn has_pending(&self, peer_id: PeerId, family: Family) -> bool {
+    fn has_pending(&self, peer_id: PeerId, family: BgpFamily) -> bool {
         let end = match family {
-            Family::V4 => self.rib.v4.advertise.end(),
-            Family::V6 => self.rib.v6.advertise.end(),
+            BgpFamily::V4 => self.rib.v4.advertise.end(),
+            BgpFamily::V6 => self.rib.v6.advertise.end(),
         };
         self.peer(peer_id).and_then(|peer| peer.adj_ribs_out.get(family).as_ref()).is_some_and(|rib_out| {
             rib_out.walk.is_some()
@@ -188,9 +194,14 @@ impl Core {
     }
 
     /// Appends messages for some destinations. Returns whether there may be more.
-    fn advertise_batch<P: Prefix>(&mut self, peer_id: PeerId, direction: Direction, out: &mut Vec<u8>) -> bool
+    fn advertise_batch<P: Prefix>(
+        &mut self,
+        peer_id: PeerId,
+        direction: ConnectionDirection,
+        out: &mut Vec<u8>,
+    ) -> bool
     where
-        Rib: FamilyTable<P>,
+        RoutingTables: FamilyTable<P>,
     {
         let family = P::FAMILY;
         let Some(group) = self.group(peer_id, family) else { return false };
@@ -205,7 +216,7 @@ impl Core {
         if std::mem::take(&mut rib_out.begin_refresh) {
             marker(out, family, RouteRefreshSubtype::BoRR);
         }
-        let table: &Table<P> = self.rib.table();
+        let table: &RouteTable<P> = self.rib.table();
         let mut ids = Vec::new();
         rib_out.next(table, &mut ids);
         let mut updates = 0;
@@ -240,7 +251,7 @@ impl Core {
         !done
     }
 
-    fn group(&self, peer_id: PeerId, family: Family) -> Option<UpdateGroup> {
+    fn group(&self, peer_id: PeerId, family: BgpFamily) -> Option<UpdateGroup> {
         let peer = self.peer(peer_id)?;
         let local = peer.local_address();
         let link_local = |address: Option<IpAddr>| match address {
@@ -248,11 +259,11 @@ impl Core {
             _ => None,
         };
         let configured = match family {
-            Family::V4 => self.config.local_v4.map(IpAddr::V4),
-            Family::V6 => self.config.local_v6.map(IpAddr::V6),
+            BgpFamily::V4 => self.config.local_v4.map(IpAddr::V4),
+            BgpFamily::V6 => self.config.local_v6.map(IpAddr::V6),
         };
-        let usable = local.filter(|address| Family::of(*address) == family && link_local(local).is_none());
-        let fallback: Option<Ipv6Addr> = link_local(local).filter(|_| family == Family::V6);
+        let usable = local.filter(|address| BgpFamily::of(*address) == family && link_local(local).is_none());
+        let fallback: Option<Ipv6Addr> = link_local(local).filter(|_| family == BgpFamily::V6);
         Some(UpdateGroup {
             external: peer.external(),
             local_as: peer.local_as,
@@ -265,24 +276,24 @@ impl Core {
 
     /// Trims the journals up to the slowest reader. To be called regularly.
     pub fn collect_garbage(&mut self) {
-        let slowest = |family: Family, end: Position| {
+        let slowest = |family: BgpFamily, end: JournalPosition| {
             let adj_ribs_out =
                 self.peers.iter().flatten().filter_map(|peer| peer.adj_ribs_out.get(family).as_ref());
             adj_ribs_out.map(AdjRibOut::position).min().unwrap_or(end)
         };
         let (v4, v6) = (
-            slowest(Family::V4, self.rib.v4.advertise.end()),
-            slowest(Family::V6, self.rib.v6.advertise.end()),
+            slowest(BgpFamily::V4, self.rib.v4.advertise.end()),
+            slowest(BgpFamily::V6, self.rib.v6.advertise.end()),
         );
-        let add_path = |family: Family| {
+        let add_path = |family: BgpFamily| {
             let mut adj_ribs_out =
                 self.peers.iter().flatten().filter_map(|peer| peer.adj_ribs_out.get(family).as_ref());
             adj_ribs_out.any(AdjRibOut::sends_all_paths)
         };
-        if !add_path(Family::V4) {
+        if !add_path(BgpFamily::V4) {
             self.rib.v4.track_best_only();
         }
-        if !add_path(Family::V6) {
+        if !add_path(BgpFamily::V6) {
             self.rib.v6.track_best_only();
         }
         self.rib.v4.trim_journals(v4, self.installed.v4);
@@ -294,15 +305,15 @@ impl Core {
 impl UpdateBuilder<'_> {
     fn encode<P: Prefix>(
         &mut self,
-        table: &Table<P>,
+        table: &RouteTable<P>,
         rib_out: &mut AdjRibOut,
         ids: &[DestinationId],
         out: &mut Vec<u8>,
     ) -> usize {
-        let mut groups: Vec<Group<P>> = Vec::new();
-        let mut known: HashMap<(usize, Provenance), usize> = HashMap::new();
-        let mut latest: Option<((usize, Provenance), usize)> = None;
-        let mut gone: Vec<Nlri<P>> = Vec::new();
+        let mut groups: Vec<SharedAttrsGroup<P>> = Vec::new();
+        let mut known: HashMap<(usize, RouteProvenance), usize> = HashMap::new();
+        let mut latest: Option<((usize, RouteProvenance), usize)> = None;
+        let mut gone: Vec<PathNlri<P>> = Vec::new();
         let add_path = rib_out.sends_all_paths();
         for id in ids {
             let Some(destination) = table.get(*id) else { continue };
@@ -318,19 +329,19 @@ impl UpdateBuilder<'_> {
                     Some((same, at)) if same == key => at,
                     _ => *known.entry(key).or_insert_with(|| {
                         let encoded = self.cache.get(self.group_id, &self.group, &attrs, provenance);
-                        groups.push(Group { encoded, prefixes: Vec::new(), ids: Vec::new() });
+                        groups.push(SharedAttrsGroup { encoded, prefixes: Vec::new(), ids: Vec::new() });
                         groups.len() - 1
                     }),
                 };
                 latest = Some((key, at));
                 if let Some(group) = groups.get_mut(at).filter(|group| group.encoded.is_some()) {
                     advertised += 1;
-                    group.prefixes.push(Nlri { prefix, path: path_id(advertised) });
+                    group.prefixes.push(PathNlri { prefix, path: path_id(advertised) });
                     group.ids.push(*id);
                 }
             }
             let before = rib_out.set_advertised(*id, advertised);
-            gone.extend((advertised + 1..=before).map(|rank| Nlri { prefix, path: path_id(rank) }));
+            gone.extend((advertised + 1..=before).map(|rank| PathNlri { prefix, path: path_id(rank) }));
         }
         let mut messages = 0;
         let mut announcements = Vec::new();
@@ -354,7 +365,7 @@ impl UpdateBuilder<'_> {
     }
 
     /// Returns a path to a destination as the peer may receive it, or `None` if it must not.
-    fn exported<P: Prefix>(&mut self, prefix: P, path: &Path) -> Option<(SharedAttrs, Provenance)> {
+    fn exported<P: Prefix>(&mut self, prefix: P, path: &RoutePath) -> Option<(SharedAttrs, RouteProvenance)> {
         let provenance = self.provenance(path)?;
         let stopped = path.attrs.communities.iter().any(|community| match *community {
             COMMUNITY_NO_ADVERTISE => true,
@@ -367,13 +378,17 @@ impl UpdateBuilder<'_> {
         let filter = &self.target.config.export;
         let route = RouteContext {
             prefix: prefix.net(),
-            source: if path.peer == PeerId::LOCAL { Source::Local } else { Source::Peers },
+            source: if path.peer == PeerId::LOCAL {
+                FilterRouteSource::Local
+            } else {
+                FilterRouteSource::Peers
+            },
             peer: if self.target.external() { PeerType::External } else { PeerType::Internal },
         };
         let attrs = match filter.run(&route, &path.attrs) {
-            Outcome::Reject => return None,
-            Outcome::Same => path.attrs.clone(),
-            Outcome::Changed(changed) => self.interner.intern(changed),
+            FilterOutcome::Reject => return None,
+            FilterOutcome::Same => path.attrs.clone(),
+            FilterOutcome::Changed(changed) => self.interner.intern(changed),
         };
         Some((attrs, provenance))
     }
@@ -381,27 +396,27 @@ impl UpdateBuilder<'_> {
     /// Returns in which role a route may be sent to the peer, or `None` if it must not be sent. Between internal
     /// peers only a reflector passes routes on: those of clients to all, those of non-clients to clients (RFC 4456
     /// section 6).
-    fn provenance(&self, path: &Path) -> Option<Provenance> {
+    fn provenance(&self, path: &RoutePath) -> Option<RouteProvenance> {
         if path.peer == PeerId::LOCAL {
-            return Some(Provenance::Own);
+            return Some(RouteProvenance::Own);
         }
         if path.peer == self.target.id {
             return None;
         }
         let source = self.peers.get(path.peer.index()).and_then(Option::as_ref)?;
         if source.external() {
-            return Some(Provenance::External);
+            return Some(RouteProvenance::External);
         }
         let from = self.origins.get(path.peer.index())?.router_id;
         if self.target.external() {
-            return Some(Provenance::External);
+            return Some(RouteProvenance::External);
         }
         let cluster = self.target.config.reflect.or(source.config.reflect)?;
-        Some(Provenance::Reflected { from, cluster })
+        Some(RouteProvenance::Reflected { from, cluster })
     }
 }
 
-fn marker(out: &mut Vec<u8>, family: Family, subtype: RouteRefreshSubtype) {
+fn marker(out: &mut Vec<u8>, family: BgpFamily, subtype: RouteRefreshSubtype) {
     let (afi, safi) = family.wire();
     let message = RouteRefreshMessage::new_with_subtype(afi, safi, subtype);
     // A message of fixed form can always be encoded.

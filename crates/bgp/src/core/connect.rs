@@ -15,9 +15,9 @@
 //! - If there is no second connection, the OPEN is answered, and a second connection that arrives later is rejected.
 
 use super::peer::PeerConnection;
-use super::{ConnectionId, Core, Direction, SocketRequest, open};
+use super::{ConnectionDirection, ConnectionId, SocketRequest, SpeakerCore, open};
 use crate::id::PeerId;
-use crate::timers::{Time, Timer};
+use crate::timers::{SessionTimer, SpeakerTime};
 use rustbgpd_fsm::{Event, Session, SessionState};
 use rustbgpd_wire::notification::cease_subcode;
 use rustbgpd_wire::{Capability, OpenMessage};
@@ -35,7 +35,7 @@ const YOUNG_SESSION: Duration = Duration::from_secs(10);
 
 /// The decision about a connection whose OPEN has arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Collision {
+enum CollisionDecision {
     /// There is no competing connection.
     None,
     /// This connection stays, the other is closed.
@@ -46,22 +46,27 @@ enum Collision {
     Waits,
 }
 
-impl Core {
+impl SpeakerCore {
     /// Handles the success of a connection attempt that the core requested.
-    pub fn connected(&mut self, now: Time, conn: ConnectionId, local: SocketAddr) {
+    pub fn connected(&mut self, now: SpeakerTime, conn: ConnectionId, local: SocketAddr) {
         let Some((peer_id, direction)) = self.conns.get(&conn).copied() else { return };
         if let Some(connection) = self.peer_mut(peer_id).and_then(|peer| peer.connection_mut(direction)) {
             connection.local = Some(local);
         }
         self.event(now, peer_id, direction, Event::TcpConnectionConfirmed);
-        if self.timers.is_set(peer_id, Timer::Collision) {
-            self.timers.set(peer_id, Timer::Collision, now + COLLISION_WAIT);
+        if self.timers.is_set(peer_id, SessionTimer::Collision) {
+            self.timers.set(peer_id, SessionTimer::Collision, now + COLLISION_WAIT);
         }
     }
 
     /// Handles an incoming connection. Returns `None` if it is rejected, because it is not from a configured peer, or
     /// the peer already has a session or must not have one.
-    pub fn accepted(&mut self, now: Time, local: SocketAddr, remote: SocketAddr) -> Option<ConnectionId> {
+    pub fn accepted(
+        &mut self,
+        now: SpeakerTime,
+        local: SocketAddr,
+        remote: SocketAddr,
+    ) -> Option<ConnectionId> {
         let peer_id = self.peer_of(local, remote)?;
         let peer = self.peer(peer_id)?;
         let blocked = peer.config.shutdown.is_some() || peer.blocked_until.is_some_and(|until| now < until);
@@ -74,12 +79,12 @@ impl Core {
         }
         let session = Session::new(open::fsm_config(&self.config, &peer.config));
         if peer.incoming.as_ref().is_some_and(|connection| !connection.is_established()) {
-            self.discard_connection(now, peer_id, Direction::Incoming);
+            self.discard_connection(now, peer_id, ConnectionDirection::Incoming);
         } else if peer.incoming.is_some() {
             // The session runs over an accepted connection, so the new one takes the slot of our outgoing connection.
             return self.accept_beside_session(now, peer_id, local, session);
         }
-        let conn = self.new_conn(peer_id, Direction::Incoming);
+        let conn = self.new_conn(peer_id, ConnectionDirection::Incoming);
         let peer = self.peer_mut(peer_id)?;
         let mut connection = PeerConnection::new(session);
         connection.conn = Some(conn);
@@ -87,10 +92,10 @@ impl Core {
         peer.incoming = Some(connection);
         // The state machine would connect now; that is the task of the outgoing connection, so its actions are
         // dropped.
-        if let Some(connection) = peer.connection_mut(Direction::Incoming) {
+        if let Some(connection) = peer.connection_mut(ConnectionDirection::Incoming) {
             connection.fsm.handle_event(Event::ManualStart);
         }
-        self.event(now, peer_id, Direction::Incoming, Event::TcpConnectionAcknowledged);
+        self.event(now, peer_id, ConnectionDirection::Incoming, Event::TcpConnectionAcknowledged);
         Some(conn)
     }
 
@@ -103,24 +108,24 @@ impl Core {
     /// Accepts a connection while another accepted one carries the session.
     fn accept_beside_session(
         &mut self,
-        now: Time,
+        now: SpeakerTime,
         peer_id: PeerId,
         local: SocketAddr,
         session: Session,
     ) -> Option<ConnectionId> {
-        self.discard_connection(now, peer_id, Direction::Outgoing);
-        let conn = self.new_conn(peer_id, Direction::Outgoing);
+        self.discard_connection(now, peer_id, ConnectionDirection::Outgoing);
+        let conn = self.new_conn(peer_id, ConnectionDirection::Outgoing);
         let peer = self.peer_mut(peer_id)?;
         peer.outgoing = PeerConnection::new(session);
         peer.outgoing.conn = Some(conn);
         peer.outgoing.local = Some(local);
         peer.outgoing.fsm.handle_event(Event::ManualStart);
-        self.event(now, peer_id, Direction::Outgoing, Event::TcpConnectionAcknowledged);
+        self.event(now, peer_id, ConnectionDirection::Outgoing, Event::TcpConnectionAcknowledged);
         Some(conn)
     }
 
     /// Handles a connection attempt that failed, or a connection that ended.
-    pub fn closed(&mut self, now: Time, conn: ConnectionId, reason: &str) {
+    pub fn closed(&mut self, now: SpeakerTime, conn: ConnectionId, reason: &str) {
         let Some((peer_id, direction)) = self.conns.remove(&conn) else { return };
         let Some(connection) = self.peer_mut(peer_id).and_then(|peer| peer.connection_mut(direction)) else {
             return;
@@ -138,14 +143,14 @@ impl Core {
         self.event(now, peer_id, direction, Event::TcpConnectionFails);
         // Do not reconnect for an accepted connection, or while there is a session.
         let established = self.peer(peer_id).is_some_and(|peer| peer.established().is_some());
-        if direction == Direction::Incoming || established {
+        if direction == ConnectionDirection::Incoming || established {
             self.discard_connection(now, peer_id, direction);
         }
         self.settle_collision(now, peer_id);
     }
 
     /// Handles an attempt that was abandoned before the peer could see it.
-    pub fn given_up(&mut self, now: Time, conn: ConnectionId) {
+    pub fn given_up(&mut self, now: SpeakerTime, conn: ConnectionId) {
         let Some((peer_id, _)) = self.conns.get(&conn).copied() else { return };
         self.stop_connecting(now, peer_id);
         self.settle_collision(now, peer_id);
@@ -161,50 +166,70 @@ impl Core {
     }
 
     /// Handles the peer's OPEN on a connection.
-    pub(super) fn open(&mut self, now: Time, peer_id: PeerId, direction: Direction, open: OpenMessage) {
+    pub(super) fn open(
+        &mut self,
+        now: SpeakerTime,
+        peer_id: PeerId,
+        direction: ConnectionDirection,
+        open: OpenMessage,
+    ) {
         match self.collision(now, peer_id, direction, &open) {
-            Collision::Loses => {
+            CollisionDecision::Loses => {
                 self.cease(now, peer_id, direction, cease_subcode::CONNECTION_COLLISION_RESOLUTION);
             }
-            Collision::Waits => {
+            CollisionDecision::Waits => {
                 let Some(peer) = self.peer_mut(peer_id) else { return };
                 let attempt = peer.outgoing.state() == SessionState::Connect;
                 if let Some(connection) = peer.connection_mut(direction) {
                     connection.deferred = Some(Box::new(open));
                     let wait = if attempt { ATTEMPT_WAIT } else { COLLISION_WAIT };
-                    self.timers.set(peer_id, Timer::Collision, now + wait);
+                    self.timers.set(peer_id, SessionTimer::Collision, now + wait);
                 }
             }
-            collision => self.answer_open(now, peer_id, direction, open, collision == Collision::Wins),
+            collision => {
+                self.answer_open(now, peer_id, direction, open, collision == CollisionDecision::Wins)
+            }
         }
     }
 
-    fn collision(&self, now: Time, peer_id: PeerId, direction: Direction, open: &OpenMessage) -> Collision {
-        let Some(peer) = self.peer(peer_id) else { return Collision::None };
-        let Some(other) = peer.connection(direction.other()) else { return Collision::None };
+    fn collision(
+        &self,
+        now: SpeakerTime,
+        peer_id: PeerId,
+        direction: ConnectionDirection,
+        open: &OpenMessage,
+    ) -> CollisionDecision {
+        let Some(peer) = self.peer(peer_id) else { return CollisionDecision::None };
+        let Some(other) = peer.connection(direction.other()) else { return CollisionDecision::None };
         match other.state() {
             SessionState::Established => {
                 let young = now < peer.history.since + YOUNG_SESSION;
-                if young && !says_restarted(open) { Collision::Loses } else { Collision::Wins }
+                if young && !says_restarted(open) {
+                    CollisionDecision::Loses
+                } else {
+                    CollisionDecision::Wins
+                }
             }
-            SessionState::OpenConfirm => Collision::Loses,
-            _ if direction == Direction::Incoming && other.may_be_unaccepted() => Collision::Waits,
+            SessionState::OpenConfirm => CollisionDecision::Loses,
+            _ if direction == ConnectionDirection::Incoming && other.may_be_unaccepted() => {
+                CollisionDecision::Waits
+            }
             SessionState::OpenSent => {
                 let own = (self.config.router_id, peer.local_as);
                 let ours_wins = own > (open.bgp_identifier, peer.config.remote_as);
-                let is_ours = direction == Direction::Outgoing;
-                if is_ours == ours_wins { Collision::Wins } else { Collision::Waits }
+                let is_ours = direction == ConnectionDirection::Outgoing;
+                if is_ours == ours_wins { CollisionDecision::Wins } else { CollisionDecision::Waits }
             }
-            _ => Collision::None,
+            _ => CollisionDecision::None,
         }
     }
 
     /// Passes an OPEN to the state machine, which answers it. From then on this connection is the chosen one.
     fn answer_open(
         &mut self,
-        now: Time,
+        now: SpeakerTime,
         peer_id: PeerId,
-        direction: Direction,
+        direction: ConnectionDirection,
         open: OpenMessage,
         wins: bool,
     ) {
@@ -227,7 +252,9 @@ impl Core {
                 let subcode = cease_subcode::CONNECTION_COLLISION_RESOLUTION;
                 self.cease(now, peer_id, direction.other(), subcode);
             }
-            Some(SessionState::Connect | SessionState::Active) if direction == Direction::Incoming => {
+            Some(SessionState::Connect | SessionState::Active)
+                if direction == ConnectionDirection::Incoming =>
+            {
                 self.stop_connecting(now, peer_id);
             }
             _ => {}
@@ -235,17 +262,17 @@ impl Core {
     }
 
     /// Answers an OPEN that was held back, if the other connection failed or lost the collision.
-    pub(super) fn settle_collision(&mut self, now: Time, peer_id: PeerId) {
-        for direction in [Direction::Incoming, Direction::Outgoing] {
+    pub(super) fn settle_collision(&mut self, now: SpeakerTime, peer_id: PeerId) {
+        for direction in [ConnectionDirection::Incoming, ConnectionDirection::Outgoing] {
             let Some(peer) = self.peer(peer_id) else { return };
             let deferred = peer.connection(direction).and_then(|connection| connection.deferred.as_deref());
             let Some(open) = deferred else { continue };
             let other = peer.connection(direction.other()).map(PeerConnection::state);
-            let undecided = self.collision(now, peer_id, direction, open) == Collision::Waits;
+            let undecided = self.collision(now, peer_id, direction, open) == CollisionDecision::Waits;
             if undecided || other == Some(SessionState::OpenConfirm) {
                 continue;
             }
-            self.timers.stop(peer_id, Timer::Collision);
+            self.timers.stop(peer_id, SessionTimer::Collision);
             let connection = self.peer_mut(peer_id).and_then(|peer| peer.connection_mut(direction));
             let Some(connection) = connection else { return };
             let (Some(open), Some(conn)) = (connection.deferred.take(), connection.conn) else { return };
@@ -255,18 +282,18 @@ impl Core {
     }
 
     /// Closes the other connection after it has been silent for too long.
-    pub(super) fn collision_timeout(&mut self, now: Time, peer_id: PeerId) {
-        for direction in [Direction::Incoming, Direction::Outgoing] {
+    pub(super) fn collision_timeout(&mut self, now: SpeakerTime, peer_id: PeerId) {
+        for direction in [ConnectionDirection::Incoming, ConnectionDirection::Outgoing] {
             let Some(peer) = self.peer(peer_id) else { return };
             if peer.connection(direction).is_none_or(|connection| connection.deferred.is_none()) {
                 continue;
             }
             let attempt = peer.outgoing.conn.filter(|_| peer.outgoing.state() == SessionState::Connect);
-            if let (Direction::Incoming, Some(conn)) = (direction, attempt) {
+            if let (ConnectionDirection::Incoming, Some(conn)) = (direction, attempt) {
                 // The host of the peer may have answered just now without our knowledge; only the sockets can decide
                 // that.
                 self.requests.push_back(SocketRequest::GiveUp { conn });
-                self.timers.set(peer_id, Timer::Collision, now + COLLISION_WAIT);
+                self.timers.set(peer_id, SessionTimer::Collision, now + COLLISION_WAIT);
             } else {
                 let subcode = cease_subcode::CONNECTION_COLLISION_RESOLUTION;
                 self.cease(now, peer_id, direction.other(), subcode);

@@ -1,9 +1,9 @@
 //! Encodes the attributes of a route for a peer, and packs routes with the same attributes into UPDATE messages.
 
 use super::SharedAttrs;
-use crate::config::NextHopMode;
-use crate::family::{Family, Prefix};
-use crate::rib::attrs::Attrs;
+use crate::config::AdvertisedNextHop;
+use crate::family::{BgpFamily, Prefix};
+use crate::rib::attrs::RouteAttrs;
 use crate::rib::codec;
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -19,7 +19,7 @@ pub(super) struct UpdateGroupId(u32);
 pub(super) struct UpdateGroup {
     pub external: bool,
     pub local_as: u32,
-    pub next_hop: NextHopMode,
+    pub next_hop: AdvertisedNextHop,
     /// Our address as a next hop, and the link-local address that accompanies it.
     pub own: Option<IpAddr>,
     pub own_link_local: Option<Ipv6Addr>,
@@ -28,7 +28,7 @@ pub(super) struct UpdateGroup {
 
 /// The source of a route, as far as it affects the advertised attributes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Provenance {
+pub(super) enum RouteProvenance {
     Own,
     External,
     /// Learnt inside the AS and reflected, with the identifier of its originator and our cluster.
@@ -40,12 +40,12 @@ pub(super) enum Provenance {
 
 /// A prefix in a message. The path identifier distinguishes several paths to it (RFC 7911); 0 if there is only one.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Nlri<P> {
+pub(super) struct PathNlri<P> {
     pub prefix: P,
     pub path: u32,
 }
 
-impl<P: Prefix> Nlri<P> {
+impl<P: Prefix> PathNlri<P> {
     /// Returns the maximum encoded size in octets.
     fn room(&self) -> usize {
         17 + if self.path == 0 { 0 } else { 4 }
@@ -61,7 +61,7 @@ impl<P: Prefix> Nlri<P> {
 
 /// Attributes in wire format.
 #[derive(Debug)]
-pub(super) struct Encoded {
+pub(super) struct EncodedAttrs {
     /// Without MP_REACH_NLRI.
     attributes: Vec<u8>,
     next_hop: IpAddr,
@@ -70,17 +70,17 @@ pub(super) struct Encoded {
 
 /// Encoded attributes by update group.
 #[derive(Debug, Default)]
-pub(super) struct Cache {
+pub(super) struct EncodedAttrsCache {
     groups: HashMap<UpdateGroup, UpdateGroupId>,
     /// The attributes are kept together with their encoding, so that their address cannot be reused while it is a
     /// key.
-    encoded: HashMap<Key, (SharedAttrs, Option<Arc<Encoded>>)>,
+    encoded: HashMap<EncodedAttrsKey, (SharedAttrs, Option<Arc<EncodedAttrs>>)>,
 }
 
 /// An update group, the address of the attributes and the source of the route.
-type Key = (UpdateGroupId, usize, Provenance);
+type EncodedAttrsKey = (UpdateGroupId, usize, RouteProvenance);
 
-impl Cache {
+impl EncodedAttrsCache {
     const LIMIT: usize = 16384;
 
     pub fn group(&mut self, group: UpdateGroup) -> UpdateGroupId {
@@ -94,8 +94,8 @@ impl Cache {
         group_id: UpdateGroupId,
         group: &UpdateGroup,
         attrs: &SharedAttrs,
-        provenance: Provenance,
-    ) -> Option<Arc<Encoded>> {
+        provenance: RouteProvenance,
+    ) -> Option<Arc<EncodedAttrs>> {
         if self.encoded.len() >= Self::LIMIT {
             self.encoded.clear();
         }
@@ -114,11 +114,11 @@ impl Cache {
 }
 
 /// Computes the attributes with which a route is advertised (RFC 4271 section 5, RFC 4456 section 8).
-fn render(attrs: &Attrs, group: &UpdateGroup, provenance: Provenance) -> Option<Encoded> {
+fn render(attrs: &RouteAttrs, group: &UpdateGroup, provenance: RouteProvenance) -> Option<EncodedAttrs> {
     let keeps = match group.next_hop {
-        NextHopMode::Own => false,
-        NextHopMode::Keep => true,
-        NextHopMode::Auto => !group.external,
+        AdvertisedNextHop::Own => false,
+        AdvertisedNextHop::Keep => true,
+        AdvertisedNextHop::Auto => !group.external,
     };
     let (next_hop, link_local) = match attrs.next_hop {
         Some(next_hop) if keeps => (next_hop, attrs.link_local.filter(|_| !group.external)),
@@ -131,19 +131,19 @@ fn render(attrs: &Attrs, group: &UpdateGroup, provenance: Provenance) -> Option<
         out.local_pref = None;
         out.originator = None;
         out.cluster_list = Box::default();
-        if provenance != Provenance::Own {
+        if provenance != RouteProvenance::Own {
             out.med = None;
         }
     } else {
         out.local_pref = Some(attrs.local_pref());
-        if let Provenance::Reflected { from, cluster } = provenance {
+        if let RouteProvenance::Reflected { from, cluster } = provenance {
             out.originator.get_or_insert(from);
             out.cluster_list = [&[cluster], &attrs.cluster_list[..]].concat().into();
         }
     }
     let mut attributes = Vec::with_capacity(64);
     codec::encode(&out, group.four_octet_as, &mut attributes).ok()?;
-    Some(Encoded { attributes, next_hop, link_local })
+    Some(EncodedAttrs { attributes, next_hop, link_local })
 }
 
 const HEADER: usize = 19;
@@ -158,16 +158,16 @@ const MP_FLAGS: u8 = 0x90;
 /// no room for a prefix.
 pub(super) fn announce<P: Prefix>(
     out: &mut Vec<u8>,
-    prefixes: &[Nlri<P>],
-    encoded: &Encoded,
+    prefixes: &[PathNlri<P>],
+    encoded: &EncodedAttrs,
     limit: u16,
 ) -> usize {
     let fixed = HEADER + 4 + encoded.attributes.len() + reach_head(P::FAMILY, encoded).len();
     pack(out, prefixes, usize::from(limit).saturating_sub(fixed), |out, nlri| match P::FAMILY {
-        Family::V4 => {
+        BgpFamily::V4 => {
             message(out, &[], &[&encoded.attributes], nlri);
         }
-        Family::V6 => {
+        BgpFamily::V6 => {
             let head = reach_head(P::FAMILY, encoded);
             let value = (head.len() - MP_HEADER + nlri.len()) as u16;
             let [high, low] = value.to_be_bytes();
@@ -179,26 +179,26 @@ pub(super) fn announce<P: Prefix>(
 }
 
 /// Appends the minimum number of UPDATEs that withdraw the prefixes. Returns their number.
-pub(super) fn withdraw<P: Prefix>(out: &mut Vec<u8>, prefixes: &[Nlri<P>], limit: u16) -> usize {
+pub(super) fn withdraw<P: Prefix>(out: &mut Vec<u8>, prefixes: &[PathNlri<P>], limit: u16) -> usize {
     let fixed = HEADER + 4 + MP_HEADER + 3;
     pack(out, prefixes, usize::from(limit).saturating_sub(fixed), |out, nlri| match P::FAMILY {
-        Family::V4 => message(out, nlri, &[], &[]),
-        Family::V6 => message(out, &[], &[&unreach_head(nlri.len()), nlri], &[]),
+        BgpFamily::V4 => message(out, nlri, &[], &[]),
+        BgpFamily::V6 => message(out, &[], &[&unreach_head(nlri.len()), nlri], &[]),
     })
 }
 
 /// Appends the End-of-RIB marker of a family (RFC 4724 section 2).
-pub(super) fn end_of_rib(out: &mut Vec<u8>, family: Family) {
+pub(super) fn end_of_rib(out: &mut Vec<u8>, family: BgpFamily) {
     match family {
-        Family::V4 => message(out, &[], &[], &[]),
-        Family::V6 => message(out, &[], &[&unreach_head(0)], &[]),
+        BgpFamily::V4 => message(out, &[], &[], &[]),
+        BgpFamily::V6 => message(out, &[], &[&unreach_head(0)], &[]),
     }
 }
 
-fn reach_head(family: Family, encoded: &Encoded) -> Vec<u8> {
+fn reach_head(family: BgpFamily, encoded: &EncodedAttrs) -> Vec<u8> {
     let mut head = Vec::with_capacity(48);
     let IpAddr::V6(next_hop) = encoded.next_hop else { return head };
-    if family == Family::V6 {
+    if family == BgpFamily::V6 {
         head.extend([MP_FLAGS, MP_REACH, 0, 0, 0, 2, 1]);
         head.push(if encoded.link_local.is_some() { 32 } else { 16 });
         head.extend(next_hop.octets());
@@ -215,7 +215,7 @@ fn unreach_head(nlri: usize) -> [u8; 7] {
 
 fn pack<P: Prefix>(
     out: &mut Vec<u8>,
-    prefixes: &[Nlri<P>],
+    prefixes: &[PathNlri<P>],
     room: usize,
     mut write: impl FnMut(&mut Vec<u8>, &[u8]),
 ) -> usize {

@@ -1,7 +1,7 @@
 //! A fast decoder for the UPDATEs that make up nearly all traffic. It decodes directly into the types of the table.
 //! Messages that are not plainly well-formed are left to the codec, which implements the error handling of RFC 7606.
 
-use crate::rib::attrs::Attrs;
+use crate::rib::attrs::RouteAttrs;
 use rustbgpd_wire::{Ipv4Prefix, Origin};
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -24,8 +24,8 @@ const AS_SEQUENCE: u8 = 2;
 
 /// Decodes the attributes of the routes in the body of a message from a peer with four-octet AS numbers. `external`
 /// drops the attributes that are valid only from inside the AS.
-pub(super) fn attributes(mut bytes: &[u8], external: bool) -> Option<Attrs> {
-    let mut attrs = Attrs::default();
+pub(super) fn attributes(mut bytes: &[u8], external: bool) -> Option<RouteAttrs> {
+    let mut attrs = RouteAttrs::default();
     let mut seen = 0u16;
     while !bytes.is_empty() {
         let (flags, kind, value) = next(&mut bytes)?;
@@ -166,7 +166,7 @@ mod tests {
         attributes: &[u8],
         nlri: &[u8],
         external: bool,
-    ) -> Option<(Attrs, Vec<(Ipv4Prefix, u32)>)> {
+    ) -> Option<(RouteAttrs, Vec<(Ipv4Prefix, u32)>)> {
         let update = UpdateMessage {
             withdrawn_routes: Bytes::new(),
             path_attributes: Bytes::copy_from_slice(attributes),

@@ -1,11 +1,11 @@
 //! The routes to install into the kernel, as a stream of changes.
 
-use super::{Core, FamilyTable, Rib, origin_of};
-use crate::family::{Family, PerFamily, Prefix};
+use super::{FamilyTable, RoutingTables, SpeakerCore, origin_of};
+use crate::family::{BgpFamily, PerFamily, Prefix};
 use crate::id::PeerId;
-use crate::rib::attrs::Attrs;
-use crate::rib::journal::Position;
-use crate::rib::table::Destination;
+use crate::rib::attrs::RouteAttrs;
+use crate::rib::journal::JournalPosition;
+use crate::rib::table::RouteDestination;
 use ipnet::IpNet;
 use smallvec::SmallVec;
 use std::collections::HashSet;
@@ -29,19 +29,19 @@ pub struct BestRoute {
     /// Whether the route originates here and therefore has no next hops.
     pub local: bool,
     /// The next hops, which share the traffic if there are several.
-    pub next_hops: SmallVec<[NextHop; 1]>,
+    pub next_hops: SmallVec<[RouteNextHop; 1]>,
     /// The attributes of the best path.
-    pub attrs: Arc<Attrs>,
+    pub attrs: Arc<RouteAttrs>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct NextHop {
+pub struct RouteNextHop {
     pub address: IpAddr,
     pub link_local: Option<Ipv6Addr>,
 }
 
-impl Core {
-    /// Returns whether [`Core::changes`] would return any changes.
+impl SpeakerCore {
+    /// Returns whether [`SpeakerCore::changes`] would return any changes.
     pub fn has_changes(&self) -> bool {
         !self.restart.defers_installing()
             && (!self.installed_all() || (self.restart.local_complete && !self.completed))
@@ -79,9 +79,14 @@ impl Core {
         changes
     }
 
-    fn read<P: Prefix>(&self, mut from: Position, limit: usize, changes: &mut Vec<RouteChange>) -> Position
+    fn read<P: Prefix>(
+        &self,
+        mut from: JournalPosition,
+        limit: usize,
+        changes: &mut Vec<RouteChange>,
+    ) -> JournalPosition
     where
-        Rib: FamilyTable<P>,
+        RoutingTables: FamilyTable<P>,
     {
         if limit == 0 {
             return from;
@@ -99,13 +104,13 @@ impl Core {
         from
     }
 
-    pub(super) fn best_route<P: Prefix>(&self, destination: &Destination<P>) -> Option<BestRoute> {
+    pub(super) fn best_route<P: Prefix>(&self, destination: &RouteDestination<P>) -> Option<BestRoute> {
         let best = destination.best()?;
         let paths = destination.multipath();
         let mut next_hops = SmallVec::new();
         for path in paths {
             let Some(address) = path.attrs.next_hop else { continue };
-            let next_hop = NextHop { address, link_local: path.attrs.link_local };
+            let next_hop = RouteNextHop { address, link_local: path.attrs.link_local };
             // The next hop of the best path comes first. There are few, so a linear search is cheap.
             if next_hops.len() < self.config.multipath && !next_hops.contains(&next_hop) {
                 next_hops.push(next_hop);
@@ -127,7 +132,7 @@ impl Core {
     }
 
     /// Returns the start position of the reader that feeds the kernel.
-    pub(super) fn install_start() -> PerFamily<Position> {
+    pub(super) fn install_start() -> PerFamily<JournalPosition> {
         PerFamily { v4: 1, v6: 1 }
     }
 
@@ -139,11 +144,11 @@ impl Core {
 
     /// Returns the best route to a prefix.
     pub fn route(&self, net: IpNet) -> Option<BestRoute> {
-        match Family::of(net.addr()) {
-            Family::V4 => Ipv4Prefix::from_net(net)
+        match BgpFamily::of(net.addr()) {
+            BgpFamily::V4 => Ipv4Prefix::from_net(net)
                 .and_then(|prefix| self.rib.v4.find(prefix))
                 .and_then(|destination| self.best_route(destination)),
-            Family::V6 => Ipv6Prefix::from_net(net)
+            BgpFamily::V6 => Ipv6Prefix::from_net(net)
                 .and_then(|prefix| self.rib.v6.find(prefix))
                 .and_then(|destination| self.best_route(destination)),
         }

@@ -1,8 +1,8 @@
 //! Splits received bytes into messages and dispatches them.
 
-use super::{ConnectionId, Core, Direction};
+use super::{ConnectionDirection, ConnectionId, SpeakerCore};
 use crate::id::PeerId;
-use crate::timers::Time;
+use crate::timers::SpeakerTime;
 use bytes::Bytes;
 use rustbgpd_fsm::Event;
 use rustbgpd_wire::notification::cease_subcode;
@@ -15,10 +15,10 @@ const WORK_PER_MESSAGE: u64 = 4;
 /// Maximum number of bytes that a peer may send after an OPEN that we have not answered.
 const MAX_DEFERRED: usize = 8 * 1024;
 
-impl Core {
-    /// Handles bytes that arrived on a connection. Returns whether [`Core::resume`] has more to do with them; it must
+impl SpeakerCore {
+    /// Handles bytes that arrived on a connection. Returns whether [`SpeakerCore::resume`] has more to do with them; it must
     /// then be called before anything else is passed in for this connection.
-    pub fn received(&mut self, now: Time, conn: ConnectionId, bytes: Bytes) -> bool {
+    pub fn received(&mut self, now: SpeakerTime, conn: ConnectionId, bytes: Bytes) -> bool {
         let Some((peer_id, direction)) = self.conns.get(&conn).copied() else { return false };
         if let Some(connection) = self.peer_mut(peer_id).and_then(|peer| peer.connection_mut(direction)) {
             connection.framer.push(bytes);
@@ -31,14 +31,14 @@ impl Core {
     }
 
     /// Continues with received bytes, up to the work of one turn. Returns whether there is more.
-    pub fn resume(&mut self, now: Time, conn: ConnectionId) -> bool {
+    pub fn resume(&mut self, now: SpeakerTime, conn: ConnectionId) -> bool {
         let Some((peer_id, _)) = self.conns.get(&conn).copied() else { return false };
         let more = self.process(now, conn);
         self.settle_collision(now, peer_id);
         more
     }
 
-    pub(super) fn process(&mut self, now: Time, conn: ConnectionId) -> bool {
+    pub(super) fn process(&mut self, now: SpeakerTime, conn: ConnectionId) -> bool {
         let Some((peer_id, direction)) = self.conns.get(&conn).copied() else { return false };
         let mut updated = false;
         let end = self.work() + WORK_PER_TURN;
@@ -89,7 +89,13 @@ impl Core {
         self.messages * WORK_PER_MESSAGE + self.rib.v4.work() + self.rib.v6.work()
     }
 
-    fn message(&mut self, now: Time, peer_id: PeerId, direction: Direction, message: Message) {
+    fn message(
+        &mut self,
+        now: SpeakerTime,
+        peer_id: PeerId,
+        direction: ConnectionDirection,
+        message: Message,
+    ) {
         match message {
             Message::Open(open) => self.open(now, peer_id, direction, open),
             Message::Keepalive => self.event(now, peer_id, direction, Event::KeepaliveReceived),
@@ -105,21 +111,21 @@ impl Core {
 
     fn route_refresh(
         &mut self,
-        now: Time,
+        now: SpeakerTime,
         peer_id: PeerId,
-        direction: Direction,
+        direction: ConnectionDirection,
         refresh: &RouteRefreshMessage,
     ) {
         let (Some(afi), Some(safi)) = (refresh.afi(), refresh.safi()) else { return };
         self.event(now, peer_id, direction, Event::RouteRefreshReceived { afi, safi });
-        if let Some(family) = crate::family::Family::from_wire(afi, safi)
+        if let Some(family) = crate::family::BgpFamily::from_wire(afi, safi)
             && self.is_established(peer_id, direction)
         {
             self.refresh(now, peer_id, family, refresh.subtype());
         }
     }
 
-    fn is_established(&self, peer_id: PeerId, direction: Direction) -> bool {
+    fn is_established(&self, peer_id: PeerId, direction: ConnectionDirection) -> bool {
         self.peer(peer_id)
             .and_then(|peer| peer.connection(direction))
             .is_some_and(|connection| connection.is_established())

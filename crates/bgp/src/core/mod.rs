@@ -16,24 +16,24 @@ mod restart;
 mod session;
 mod status;
 
-use crate::config::{Config, ConfigError};
-use crate::family::{Family, PerFamily, Prefix};
+use crate::config::{ConfigError, SpeakerConfig};
+use crate::family::{BgpFamily, PerFamily, Prefix};
 use crate::id::PeerId;
-use crate::rib::attrs::{Attrs, Interner};
-use crate::rib::decide::Origin;
-use crate::rib::table::{Effect, Path, Table};
-use crate::timers::{Time, Timers};
+use crate::rib::attrs::{AttrsInterner, RouteAttrs};
+use crate::rib::decide::PathOrigin;
+use crate::rib::table::{PathUpdateEffect, RoutePath, RouteTable};
+use crate::timers::{SpeakerTime, TimerQueue};
 use bytes::Bytes;
 use ipnet::IpNet;
-use peer::Peer;
+use peer::PeerSession;
 use rustbgpd_wire::{Ipv4Prefix, Ipv6Prefix};
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-pub use crate::timers::Direction;
-pub use install::{BestRoute, NextHop, RouteChange};
-pub use status::{PeerState, PeerStatus, RouteStatus, RoutesPart, Status};
+pub use crate::timers::ConnectionDirection;
+pub use install::{BestRoute, RouteChange, RouteNextHop};
+pub use status::{BgpPeerState, PeerStatus, RoutePage, RouteStatus, SpeakerStatus};
 
 /// Identifies a TCP connection. The core assigns the numbers and never reuses them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -42,9 +42,9 @@ pub struct ConnectionId(pub u64);
 /// A request to the owner of the sockets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SocketRequest {
-    /// Make a connection, then call [`Core::connected`] or [`Core::closed`].
-    Connect { conn: ConnectionId, dial: Dial },
-    /// Abandon a connection attempt if the host of the peer has not answered, then call [`Core::given_up`].
+    /// Make a connection, then call [`SpeakerCore::connected`] or [`SpeakerCore::closed`].
+    Connect { conn: ConnectionId, dial: DialRequest },
+    /// Abandon a connection attempt if the host of the peer has not answered, then call [`SpeakerCore::given_up`].
     GiveUp { conn: ConnectionId },
     /// Write the last bytes, then close. The core does not refer to the connection again.
     Close { conn: ConnectionId, last: Bytes },
@@ -52,7 +52,7 @@ pub enum SocketRequest {
 
 /// The parameters of an outgoing connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Dial {
+pub struct DialRequest {
     pub to: SocketAddr,
     pub from: Option<IpAddr>,
     pub password: Option<String>,
@@ -61,7 +61,7 @@ pub struct Dial {
 
 /// How a speaker shuts down.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Shutdown {
+pub enum ShutdownMode {
     /// Closes connections without a NOTIFICATION, so that peers with graceful restart keep our routes for a while.
     Graceful,
     /// Sends peers a NOTIFICATION (Cease, Administrative Shutdown) with the reason.
@@ -69,32 +69,32 @@ pub enum Shutdown {
 }
 
 #[derive(Debug, Default)]
-struct Rib {
-    v4: Table<Ipv4Prefix>,
-    v6: Table<Ipv6Prefix>,
+struct RoutingTables {
+    v4: RouteTable<Ipv4Prefix>,
+    v6: RouteTable<Ipv6Prefix>,
 }
 
 #[derive(Debug)]
-pub struct Core {
-    config: Config,
+pub struct SpeakerCore {
+    config: SpeakerConfig,
     /// Indexed by [`PeerId`]; the first entry represents this speaker.
-    peers: Vec<Option<Peer>>,
+    peers: Vec<Option<PeerSession>>,
     /// The properties of each peer that the decision process compares, with the same indexes.
-    origins: Vec<Origin>,
-    rib: Rib,
-    interner: Interner,
-    timers: Timers,
-    conns: HashMap<ConnectionId, (PeerId, Direction)>,
+    origins: Vec<PathOrigin>,
+    rib: RoutingTables,
+    interner: AttrsInterner,
+    timers: TimerQueue,
+    conns: HashMap<ConnectionId, (PeerId, ConnectionDirection)>,
     next_conn: u64,
     requests: VecDeque<SocketRequest>,
-    restart: restart::Restart,
+    restart: restart::RestartState,
     /// The position of the reader that feeds the kernel.
     installed: PerFamily<u64>,
     /// Whether [`RouteChange::Complete`] has been emitted.
     completed: bool,
-    encodings: encode::Cache,
+    encodings: encode::EncodedAttrsCache,
     /// The prefixes of the current message; kept to reuse the allocation.
-    entries: receive::Entries<Ipv4Prefix>,
+    entries: receive::NlriEntries<Ipv4Prefix>,
     /// Number of messages received so far.
     messages: u64,
     /// Whether some connection had more to send than the work of one turn allowed.
@@ -102,26 +102,30 @@ pub struct Core {
     down: bool,
 }
 
-impl Core {
+impl SpeakerCore {
     /// Creates a speaker. `restarting` means that forwarding survived a restart; peers are informed in the OPEN and
     /// wait for us.
-    pub fn new(config: Config, restarting: bool, now: Time) -> Result<Core, ConfigError> {
+    pub fn new(
+        config: SpeakerConfig,
+        restarting: bool,
+        now: SpeakerTime,
+    ) -> Result<SpeakerCore, ConfigError> {
         config.check()?;
         let peers = config.peers.clone();
-        let mut core = Core {
-            restart: restart::Restart::new(restarting, now, config.restart_wait),
-            config: Config { peers: Default::default(), ..config },
+        let mut core = SpeakerCore {
+            restart: restart::RestartState::new(restarting, now, config.restart_wait),
+            config: SpeakerConfig { peers: Default::default(), ..config },
             peers: vec![None],
-            origins: vec![Origin::LOCAL],
-            rib: Rib::default(),
-            interner: Interner::default(),
-            timers: Timers::default(),
+            origins: vec![PathOrigin::LOCAL],
+            rib: RoutingTables::default(),
+            interner: AttrsInterner::default(),
+            timers: TimerQueue::default(),
             conns: HashMap::new(),
             next_conn: 1,
             requests: VecDeque::new(),
-            installed: Core::install_start(),
+            installed: SpeakerCore::install_start(),
             completed: false,
-            encodings: encode::Cache::default(),
+            encodings: encode::EncodedAttrsCache::default(),
             entries: Vec::new(),
             messages: 0,
             output_pending: false,
@@ -139,9 +143,9 @@ impl Core {
     }
 
     /// Advertises a route that originates here, or changes its attributes.
-    pub fn originate(&mut self, net: IpNet, attrs: Attrs) {
+    pub fn originate(&mut self, net: IpNet, attrs: RouteAttrs) {
         let attrs = self.interner.intern(attrs);
-        let path = Path { attrs, path_id: 0, peer: PeerId::LOCAL, epoch: 0 };
+        let path = RoutePath { attrs, path_id: 0, peer: PeerId::LOCAL, epoch: 0 };
         let origins = &self.origins;
         let origin = |peer| origin_of(origins, peer);
         match net {
@@ -161,13 +165,13 @@ impl Core {
     }
 
     /// Declares that every route that originates here has been passed in once. End-of-RIB is not sent before that.
-    pub fn local_complete(&mut self, now: Time) {
+    pub fn local_complete(&mut self, now: SpeakerTime) {
         self.restart.local_complete = true;
         self.check_restart(now);
     }
 
-    /// Runs the timers that are due. Must be called at [`Core::next_timer`]; may be called at any time.
-    pub fn tick(&mut self, now: Time) {
+    /// Runs the timers that are due. Must be called at [`SpeakerCore::next_timer`]; may be called at any time.
+    pub fn tick(&mut self, now: SpeakerTime) {
         while let Some((peer, timer)) = self.timers.due(now) {
             self.timer(now, peer, timer);
         }
@@ -175,15 +179,15 @@ impl Core {
     }
 
     /// Returns the time before which nothing is due.
-    pub fn next_timer(&self) -> Option<Time> {
+    pub fn next_timer(&self) -> Option<SpeakerTime> {
         match (self.timers.next(), self.restart.deadline()) {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),
         }
     }
 
-    /// Ends all sessions. Afterwards only [`Core::next_request`] and [`Core::status`] are meaningful.
-    pub fn shutdown(&mut self, now: Time, how: &Shutdown) {
+    /// Ends all sessions. Afterwards only [`SpeakerCore::next_request`] and [`SpeakerCore::status`] are meaningful.
+    pub fn shutdown(&mut self, now: SpeakerTime, how: &ShutdownMode) {
         self.down = true;
         for peer_id in self.peer_ids() {
             self.stop_peer(now, peer_id, how);
@@ -194,15 +198,15 @@ impl Core {
         self.peers.iter().flatten().map(|peer| peer.id).collect()
     }
 
-    fn peer(&self, peer_id: PeerId) -> Option<&Peer> {
+    fn peer(&self, peer_id: PeerId) -> Option<&PeerSession> {
         self.peers.get(peer_id.index()).and_then(Option::as_ref)
     }
 
-    fn peer_mut(&mut self, peer_id: PeerId) -> Option<&mut Peer> {
+    fn peer_mut(&mut self, peer_id: PeerId) -> Option<&mut PeerSession> {
         self.peers.get_mut(peer_id.index()).and_then(Option::as_mut)
     }
 
-    fn new_conn(&mut self, peer: PeerId, direction: Direction) -> ConnectionId {
+    fn new_conn(&mut self, peer: PeerId, direction: ConnectionDirection) -> ConnectionId {
         let conn = ConnectionId(self.next_conn);
         self.next_conn += 1;
         self.conns.insert(conn, (peer, direction));
@@ -210,7 +214,7 @@ impl Core {
     }
 
     /// Removes a peer's paths of a family: all, or those that it has not readvertised since its epoch began.
-    fn drop_paths(&mut self, peer_id: PeerId, family: Family, stale_only: bool) {
+    fn drop_paths(&mut self, peer_id: PeerId, family: BgpFamily, stale_only: bool) {
         let Some(peer) = self.peers.get_mut(peer_id.index()).and_then(Option::as_mut) else { return };
         let received = peer.received.get_mut(family);
         let keep = stale_only.then_some(*peer.epoch.get(family));
@@ -220,58 +224,58 @@ impl Core {
         let origins = &self.origins;
         let origin = |peer| origin_of(origins, peer);
         let removed = match family {
-            Family::V4 => self.rib.v4.remove_peer(peer_id, keep, origin),
-            Family::V6 => self.rib.v6.remove_peer(peer_id, keep, origin),
+            BgpFamily::V4 => self.rib.v4.remove_peer(peer_id, keep, origin),
+            BgpFamily::V6 => self.rib.v6.remove_peer(peer_id, keep, origin),
         };
         *received = received.saturating_sub(removed as u32);
     }
 }
 
-fn origin_of(origins: &[Origin], peer: PeerId) -> Origin {
-    origins.get(peer.index()).copied().unwrap_or(Origin::LOCAL)
+fn origin_of(origins: &[PathOrigin], peer: PeerId) -> PathOrigin {
+    origins.get(peer.index()).copied().unwrap_or(PathOrigin::LOCAL)
 }
 
 fn insert<P: Prefix>(
-    table: &mut Table<P>,
+    table: &mut RouteTable<P>,
     net: IpNet,
-    path: Path,
-    origin: impl Fn(PeerId) -> Origin,
-) -> Option<Effect> {
+    path: RoutePath,
+    origin: impl Fn(PeerId) -> PathOrigin,
+) -> Option<PathUpdateEffect> {
     P::from_net(net).map(|prefix| table.insert(prefix, path, u16::MAX, origin))
 }
 
 fn remove<P: Prefix>(
-    table: &mut Table<P>,
+    table: &mut RouteTable<P>,
     net: IpNet,
     peer: PeerId,
-    origin: impl Fn(PeerId) -> Origin,
-) -> Option<Effect> {
+    origin: impl Fn(PeerId) -> PathOrigin,
+) -> Option<PathUpdateEffect> {
     P::from_net(net).map(|prefix| table.remove(prefix, peer, 0, origin))
 }
 
 /// Access to the table of a family, for code that is generic over both.
 trait FamilyTable<P> {
-    fn table(&self) -> &Table<P>;
-    fn table_mut(&mut self) -> &mut Table<P>;
+    fn table(&self) -> &RouteTable<P>;
+    fn table_mut(&mut self) -> &mut RouteTable<P>;
 }
 
-impl FamilyTable<Ipv4Prefix> for Rib {
-    fn table(&self) -> &Table<Ipv4Prefix> {
+impl FamilyTable<Ipv4Prefix> for RoutingTables {
+    fn table(&self) -> &RouteTable<Ipv4Prefix> {
         &self.v4
     }
-    fn table_mut(&mut self) -> &mut Table<Ipv4Prefix> {
+    fn table_mut(&mut self) -> &mut RouteTable<Ipv4Prefix> {
         &mut self.v4
     }
 }
 
-impl FamilyTable<Ipv6Prefix> for Rib {
-    fn table(&self) -> &Table<Ipv6Prefix> {
+impl FamilyTable<Ipv6Prefix> for RoutingTables {
+    fn table(&self) -> &RouteTable<Ipv6Prefix> {
         &self.v6
     }
-    fn table_mut(&mut self) -> &mut Table<Ipv6Prefix> {
+    fn table_mut(&mut self) -> &mut RouteTable<Ipv6Prefix> {
         &mut self.v6
     }
 }
 
 /// Attributes shared by all paths that have them.
-type SharedAttrs = Arc<Attrs>;
+type SharedAttrs = Arc<RouteAttrs>;

@@ -1,11 +1,11 @@
 //! Builds the OPEN message and the configuration of the state machine.
 
-use crate::config::{Config, PeerConfig};
-use crate::family::Family;
+use crate::config::{PeerConfig, SpeakerConfig};
+use crate::family::BgpFamily;
 use rustbgpd_fsm::PeerConfig as FsmConfig;
 use rustbgpd_wire::{Capability, OpenMessage};
 
-pub(super) fn fsm_config(config: &Config, peer: &PeerConfig) -> FsmConfig {
+pub(super) fn fsm_config(config: &SpeakerConfig, peer: &PeerConfig) -> FsmConfig {
     let mut fsm = FsmConfig::new(config.local_as(peer), peer.remote_as, config.router_id);
     fsm.hold_time = peer.hold_time;
     fsm.connect_retry_secs = peer.connect_retry.as_secs().clamp(1, 3600) as u32;
@@ -15,7 +15,7 @@ pub(super) fn fsm_config(config: &Config, peer: &PeerConfig) -> FsmConfig {
     fsm.add_path_receive = peer.add_path;
     fsm.add_path_send = peer.add_path;
     // Otherwise a peer that supports only IPv4 would negotiate IPv4 although it is not configured.
-    fsm.disable_ipv4_unicast = !peer.families.contains(&Family::V4);
+    fsm.disable_ipv4_unicast = !peer.families.contains(&BgpFamily::V4);
     fsm
 }
 

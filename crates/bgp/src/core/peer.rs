@@ -1,12 +1,12 @@
 //! The state of one peer.
 
 use super::advertise::AdjRibOut;
-use super::{ConnectionId, Direction};
-use crate::config::{Config, PeerConfig};
-use crate::family::{Family, PerFamily};
-use crate::frame::Framer;
+use super::{ConnectionDirection, ConnectionId};
+use crate::config::{PeerConfig, SpeakerConfig};
+use crate::family::{BgpFamily, PerFamily};
+use crate::frame::MessageFramer;
 use crate::id::PeerId;
-use crate::timers::Time;
+use crate::timers::SpeakerTime;
 use bytes::BytesMut;
 use rustbgpd_fsm::{NegotiatedSession, Session, SessionState};
 use rustbgpd_wire::OpenMessage;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 #[derive(Debug)]
-pub(super) struct Peer {
+pub(super) struct PeerSession {
     pub name: Arc<str>,
     pub id: PeerId,
     pub config: PeerConfig,
@@ -35,17 +35,17 @@ pub(super) struct Peer {
     /// Whether the peer has sent End-of-RIB since the session came up.
     pub end_of_rib_received: PerFamily<bool>,
     /// Set after a route limit was exceeded: until then we neither connect to the peer nor accept its connections.
-    pub blocked_until: Option<Time>,
+    pub blocked_until: Option<SpeakerTime>,
     /// Whether the peer announced more paths to one prefix than its limit.
     pub too_many_paths: bool,
     /// Whether the warning about an approaching limit has been logged.
     pub near_limit: bool,
-    pub history: History,
+    pub history: SessionHistory,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct History {
-    pub since: Time,
+pub(super) struct SessionHistory {
+    pub since: SpeakerTime,
     pub last_error: Option<String>,
     pub messages_in: u64,
     pub messages_out: u64,
@@ -63,7 +63,7 @@ pub(super) struct History {
 pub(super) struct PeerConnection {
     pub fsm: Session,
     pub conn: Option<ConnectionId>,
-    pub framer: Framer,
+    pub framer: MessageFramer,
     /// Messages to send before any UPDATE.
     pub control: BytesMut,
     /// Our address and port on the connection.
@@ -79,7 +79,7 @@ impl PeerConnection {
         PeerConnection {
             fsm,
             conn: None,
-            framer: Framer::default(),
+            framer: MessageFramer::default(),
             control: BytesMut::new(),
             local: None,
             negotiated: None,
@@ -114,9 +114,15 @@ impl PeerConnection {
     }
 }
 
-impl Peer {
-    pub fn new(id: PeerId, name: String, config: PeerConfig, all: &Config, now: Time) -> Peer {
-        Peer {
+impl PeerSession {
+    pub fn new(
+        id: PeerId,
+        name: String,
+        config: PeerConfig,
+        all: &SpeakerConfig,
+        now: SpeakerTime,
+    ) -> PeerSession {
+        PeerSession {
             name: name.into(),
             id,
             local_as: all.local_as(&config),
@@ -130,7 +136,11 @@ impl Peer {
             blocked_until: None,
             too_many_paths: false,
             near_limit: false,
-            history: History { since: now, last_error: config.shutdown.clone(), ..History::default() },
+            history: SessionHistory {
+                since: now,
+                last_error: config.shutdown.clone(),
+                ..SessionHistory::default()
+            },
             config,
         }
     }
@@ -139,23 +149,23 @@ impl Peer {
         self.config.remote_as != self.local_as
     }
 
-    pub fn connection(&self, direction: Direction) -> Option<&PeerConnection> {
+    pub fn connection(&self, direction: ConnectionDirection) -> Option<&PeerConnection> {
         match direction {
-            Direction::Outgoing => Some(&self.outgoing),
-            Direction::Incoming => self.incoming.as_ref(),
+            ConnectionDirection::Outgoing => Some(&self.outgoing),
+            ConnectionDirection::Incoming => self.incoming.as_ref(),
         }
     }
 
-    pub fn connection_mut(&mut self, direction: Direction) -> Option<&mut PeerConnection> {
+    pub fn connection_mut(&mut self, direction: ConnectionDirection) -> Option<&mut PeerConnection> {
         match direction {
-            Direction::Outgoing => Some(&mut self.outgoing),
-            Direction::Incoming => self.incoming.as_mut(),
+            ConnectionDirection::Outgoing => Some(&mut self.outgoing),
+            ConnectionDirection::Incoming => self.incoming.as_mut(),
         }
     }
 
     /// Returns the connection that carries the session, if it is established.
-    pub fn established(&self) -> Option<(Direction, &PeerConnection)> {
-        [Direction::Outgoing, Direction::Incoming].into_iter().find_map(|direction| {
+    pub fn established(&self) -> Option<(ConnectionDirection, &PeerConnection)> {
+        [ConnectionDirection::Outgoing, ConnectionDirection::Incoming].into_iter().find_map(|direction| {
             self.connection(direction).filter(|l| l.is_established()).map(|l| (direction, l))
         })
     }
@@ -171,9 +181,9 @@ impl Peer {
     }
 
     /// Returns the negotiated families.
-    pub fn families(&self) -> Vec<Family> {
+    pub fn families(&self) -> Vec<BgpFamily> {
         let Some(negotiated) = self.negotiated() else { return Vec::new() };
-        Family::ALL
+        BgpFamily::ALL
             .into_iter()
             .filter(|family| negotiated.negotiated_families.contains(&family.wire()))
             .collect()
@@ -187,11 +197,11 @@ impl Peer {
 
 #[cfg(test)]
 mod tests {
-    use super::Peer;
+    use super::PeerSession;
 
     /// Memory per node of a mesh, excluding attributes and buffers on the heap.
     #[test]
     fn peers_stay_small() {
-        assert!(size_of::<Peer>() <= 2048, "{} bytes", size_of::<Peer>());
+        assert!(size_of::<PeerSession>() <= 2048, "{} bytes", size_of::<PeerSession>());
     }
 }

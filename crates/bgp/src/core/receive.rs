@@ -1,13 +1,15 @@
 //! Applies a peer's UPDATE to the table: error handling by RFC 7606, loop checks and the import filter.
 
-use super::{Core, Direction, FamilyTable, Rib, SharedAttrs, fast_decode, origin_of};
-use crate::family::{Family, Prefix};
-use crate::filter::{Filter, Outcome, PeerType, RouteContext, Source};
+use super::{
+    ConnectionDirection, FamilyTable, RoutingTables, SharedAttrs, SpeakerCore, fast_decode, origin_of,
+};
+use crate::family::{BgpFamily, Prefix};
+use crate::filter::{FilterOutcome, FilterRouteSource, PeerType, RouteContext, RouteFilter};
 use crate::id::PeerId;
-use crate::rib::attrs::{Attrs, Interner};
-use crate::rib::codec::{self, Decoded};
-use crate::rib::table::{Effect, Path};
-use crate::timers::Time;
+use crate::rib::attrs::{AttrsInterner, RouteAttrs};
+use crate::rib::codec::{self, DecodedAttrs};
+use crate::rib::table::{PathUpdateEffect, RoutePath};
+use crate::timers::SpeakerTime;
 use bytes::Bytes;
 use rustbgpd_fsm::Event;
 use rustbgpd_wire::notification::NotificationCode;
@@ -24,22 +26,22 @@ use tracing::{debug, warn};
 const WARN_PERCENT: u64 = 80;
 
 /// The prefixes of an UPDATE with their path identifiers.
-pub(super) type Entries<P> = Vec<(P, u32)>;
+pub(super) type NlriEntries<P> = Vec<(P, u32)>;
 
 /// The properties of a peer that are needed to accept or reject its routes.
 struct ImportPolicy {
     external: bool,
     epoch: u8,
     max_paths: u16,
-    filter: Arc<Filter>,
+    filter: Arc<RouteFilter>,
 }
 
-impl Core {
+impl SpeakerCore {
     pub(super) fn update(
         &mut self,
-        now: Time,
+        now: SpeakerTime,
         peer_id: PeerId,
-        direction: Direction,
+        direction: ConnectionDirection,
         update: &UpdateMessage,
     ) {
         let Some(peer) = self.peer_mut(peer_id) else { return };
@@ -51,7 +53,7 @@ impl Core {
         let external = peer.external();
         let Some(negotiated) = peer.negotiated() else { return };
         let (four_octet_as, add_path) = (negotiated.four_octet_as, add_path_receive_families(negotiated));
-        let body = add_path.contains(&Family::V4.wire());
+        let body = add_path.contains(&BgpFamily::V4.wire());
         let parsed = match update.parse_revised(four_octet_as, !external, body, &add_path) {
             Ok(parsed) => parsed,
             Err(error) => return self.refuse(now, peer_id, direction, &error),
@@ -81,7 +83,7 @@ impl Core {
         let Some(negotiated) = peer.negotiated() else { return false };
         let plain = negotiated.four_octet_as
             && negotiated.add_path_families.is_empty()
-            && negotiated.negotiated_families.contains(&Family::V4.wire());
+            && negotiated.negotiated_families.contains(&BgpFamily::V4.wire());
         let UpdateMessage { withdrawn_routes: gone, path_attributes, nlri: announced } = update;
         let announces = gone.is_empty() && !announced.is_empty();
         let withdraws = !gone.is_empty() && announced.is_empty() && path_attributes.is_empty();
@@ -106,7 +108,13 @@ impl Core {
     }
 
     /// Ends the session because the message cannot be parsed at all.
-    fn refuse(&mut self, now: Time, peer_id: PeerId, direction: Direction, error: &DecodeError) {
+    fn refuse(
+        &mut self,
+        now: SpeakerTime,
+        peer_id: PeerId,
+        direction: ConnectionDirection,
+        error: &DecodeError,
+    ) {
         let (code, subcode, data) = error.to_notification();
         self.count_refused(peer_id);
         self.record_error(peer_id, error.to_string());
@@ -114,7 +122,7 @@ impl Core {
         self.event(now, peer_id, direction, Event::UpdateValidationError(notification));
     }
 
-    fn apply(&mut self, now: Time, peer_id: PeerId, parsed: RevisedParsedUpdate, withdraw: bool) {
+    fn apply(&mut self, now: SpeakerTime, peer_id: PeerId, parsed: RevisedParsedUpdate, withdraw: bool) {
         let Some(peer) = self.peer_mut(peer_id) else { return };
         let external = peer.external();
         let families = peer.families();
@@ -124,19 +132,19 @@ impl Core {
         }
         let empty = parsed.update.withdrawn.is_empty() && parsed.update.announced.is_empty();
         let no_attributes = parsed.update.attributes.is_empty();
-        let Decoded { mut attrs, next_hop, reach, unreach } =
+        let DecodedAttrs { mut attrs, next_hop, reach, unreach } =
             codec::decode(parsed.update.attributes, external);
 
-        if empty && no_attributes && families.contains(&Family::V4) {
-            return self.end_of_rib(now, peer_id, Family::V4);
+        if empty && no_attributes && families.contains(&BgpFamily::V4) {
+            return self.end_of_rib(now, peer_id, BgpFamily::V4);
         }
-        let mut gone: Entries<Ipv4Prefix> =
+        let mut gone: NlriEntries<Ipv4Prefix> =
             parsed.update.withdrawn.iter().map(|entry| (entry.prefix, entry.path_id)).collect();
-        let announced: Entries<Ipv4Prefix> =
+        let announced: NlriEntries<Ipv4Prefix> =
             parsed.update.announced.iter().map(|entry| (entry.prefix, entry.path_id)).collect();
-        let mut gone_v6: Entries<Ipv6Prefix> = Vec::new();
+        let mut gone_v6: NlriEntries<Ipv6Prefix> = Vec::new();
         if let Some(unreach) = unreach {
-            let family = Family::from_wire(unreach.afi, unreach.safi);
+            let family = BgpFamily::from_wire(unreach.afi, unreach.safi);
             if unreach.withdrawn.is_empty()
                 && empty
                 && reach.is_none()
@@ -146,10 +154,10 @@ impl Core {
             }
             split(&unreach.withdrawn, &mut gone, &mut gone_v6);
         }
-        if families.contains(&Family::V6) {
+        if families.contains(&BgpFamily::V6) {
             self.remove_all(peer_id, &gone_v6);
         }
-        if families.contains(&Family::V4) {
+        if families.contains(&BgpFamily::V4) {
             self.remove_all(peer_id, &gone);
             attrs.next_hop = next_hop;
             match reach.is_some() {
@@ -159,25 +167,31 @@ impl Core {
             }
         }
         let Some(reach) = reach else { return };
-        let Some(family) = Family::from_wire(reach.afi, reach.safi).filter(|f| families.contains(f)) else {
+        let Some(family) = BgpFamily::from_wire(reach.afi, reach.safi).filter(|f| families.contains(f))
+        else {
             return;
         };
         // We do not offer next hops of the other family.
-        let foreign = Family::of(reach.next_hop) != family;
+        let foreign = BgpFamily::of(reach.next_hop) != family;
         attrs.next_hop = Some(reach.next_hop);
         attrs.link_local = reach.link_local_next_hop;
         let (mut v4, mut v6) = (Vec::new(), Vec::new());
         split(&reach.announced, &mut v4, &mut v6);
         match family {
-            Family::V4 => self.admit(peer_id, attrs, &v4, withdraw || foreign),
-            Family::V6 => self.admit(peer_id, attrs, &v6, withdraw || foreign),
+            BgpFamily::V4 => self.admit(peer_id, attrs, &v4, withdraw || foreign),
+            BgpFamily::V6 => self.admit(peer_id, attrs, &v6, withdraw || foreign),
         }
     }
 
     /// Inserts routes into the table, or removes them if they must not be used.
-    fn admit<P: Prefix>(&mut self, peer_id: PeerId, attrs: Attrs, entries: &Entries<P>, withdraw: bool)
-    where
-        Rib: FamilyTable<P>,
+    fn admit<P: Prefix>(
+        &mut self,
+        peer_id: PeerId,
+        attrs: RouteAttrs,
+        entries: &NlriEntries<P>,
+        withdraw: bool,
+    ) where
+        RoutingTables: FamilyTable<P>,
     {
         if entries.is_empty() {
             return;
@@ -203,16 +217,16 @@ impl Core {
                     let origins = &self.origins;
                     let origin = |peer| origin_of(origins, peer);
                     let effect = self.rib.table_mut().remove(*prefix, peer_id, *path_id, origin);
-                    removed += u32::from(effect == Effect::Removed);
+                    removed += u32::from(effect == PathUpdateEffect::Removed);
                     continue;
                 }
             };
-            let path = Path { attrs, path_id: *path_id, peer: peer_id, epoch: policy.epoch };
+            let path = RoutePath { attrs, path_id: *path_id, peer: peer_id, epoch: policy.epoch };
             let origins = &self.origins;
             let effect =
                 self.rib.table_mut().insert(*prefix, path, policy.max_paths, |peer| origin_of(origins, peer));
-            added += u32::from(effect == Effect::Added);
-            too_many |= effect == Effect::TooManyPaths;
+            added += u32::from(effect == PathUpdateEffect::Added);
+            too_many |= effect == PathUpdateEffect::TooManyPaths;
         }
         if let Some(peer) = self.peer_mut(peer_id) {
             let received = peer.received.get_mut(P::FAMILY);
@@ -221,16 +235,16 @@ impl Core {
         }
     }
 
-    fn remove_all<P: Prefix>(&mut self, peer_id: PeerId, entries: &Entries<P>)
+    fn remove_all<P: Prefix>(&mut self, peer_id: PeerId, entries: &NlriEntries<P>)
     where
-        Rib: FamilyTable<P>,
+        RoutingTables: FamilyTable<P>,
     {
         let mut removed = 0u32;
         for (prefix, path_id) in entries {
             let origins = &self.origins;
             let origin = |peer| origin_of(origins, peer);
             let effect = self.rib.table_mut().remove(*prefix, peer_id, *path_id, origin);
-            removed += u32::from(effect == Effect::Removed);
+            removed += u32::from(effect == PathUpdateEffect::Removed);
         }
         if let Some(peer) = self.peer_mut(peer_id) {
             let received = peer.received.get_mut(P::FAMILY);
@@ -240,7 +254,7 @@ impl Core {
 
     /// Returns whether the route contains a loop: it has passed through this speaker, or its next hop is our own
     /// address.
-    fn is_loop(&self, peer_id: PeerId, attrs: &Attrs) -> bool {
+    fn is_loop(&self, peer_id: PeerId, attrs: &RouteAttrs) -> bool {
         let Some(peer) = self.peer(peer_id) else { return true };
         let own = |asn: &&u32| **asn == self.config.asn || **asn == peer.local_as;
         let seen = attrs.as_path.iter().filter(own).count();
@@ -260,7 +274,7 @@ impl Core {
     }
 
     /// Ends the session of a peer that exceeds a limit; logs a warning when it comes close.
-    fn check_limit(&mut self, now: Time, peer_id: PeerId, direction: Direction) {
+    fn check_limit(&mut self, now: SpeakerTime, peer_id: PeerId, direction: ConnectionDirection) {
         let Some(peer) = self.peer_mut(peer_id) else { return };
         if std::mem::take(&mut peer.too_many_paths) {
             let limit = peer.config.max_paths_per_prefix;
@@ -268,7 +282,7 @@ impl Core {
             return self.limit_exceeded(now, peer_id, direction, reason);
         }
         let Some(limit) = peer.config.max_prefixes else { return };
-        let most = Family::ALL.into_iter().max_by_key(|family| *peer.received.get(*family));
+        let most = BgpFamily::ALL.into_iter().max_by_key(|family| *peer.received.get(*family));
         let Some(family) = most else { return };
         let received = *peer.received.get(family);
         if received > limit {
@@ -290,16 +304,16 @@ impl Core {
 impl ImportPolicy {
     fn filter<P: Prefix>(
         &self,
-        interner: &mut Interner,
+        interner: &mut AttrsInterner,
         prefix: P,
         attrs: &SharedAttrs,
     ) -> Option<SharedAttrs> {
         let peer = if self.external { PeerType::External } else { PeerType::Internal };
-        let route = RouteContext { prefix: prefix.net(), source: Source::Peers, peer };
+        let route = RouteContext { prefix: prefix.net(), source: FilterRouteSource::Peers, peer };
         match self.filter.run(&route, attrs) {
-            Outcome::Reject => None,
-            Outcome::Same => Some(attrs.clone()),
-            Outcome::Changed(changed) => Some(interner.intern(changed)),
+            FilterOutcome::Reject => None,
+            FilterOutcome::Same => Some(attrs.clone()),
+            FilterOutcome::Changed(changed) => Some(interner.intern(changed)),
         }
     }
 }
@@ -340,7 +354,7 @@ pub(super) fn error_handling(parsed: &RevisedParsedUpdate) -> ErrorHandling {
     if withdraw || invalid.is_some() { ErrorHandling::TreatAsWithdraw } else { ErrorHandling::None }
 }
 
-fn split(entries: &[NlriEntry], v4: &mut Entries<Ipv4Prefix>, v6: &mut Entries<Ipv6Prefix>) {
+fn split(entries: &[NlriEntry], v4: &mut NlriEntries<Ipv4Prefix>, v6: &mut NlriEntries<Ipv6Prefix>) {
     for entry in entries {
         match entry.prefix {
             WirePrefix::V4(prefix) => v4.push((prefix, entry.path_id)),

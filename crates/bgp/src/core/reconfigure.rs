@@ -1,19 +1,19 @@
 //! Applies a new configuration. Only sessions that differ are affected.
 
-use super::Core;
-use super::peer::Peer;
-use crate::config::{Config, ConfigError, PeerConfig};
-use crate::family::Family;
+use super::SpeakerCore;
+use super::peer::PeerSession;
+use crate::config::{ConfigError, PeerConfig, SpeakerConfig};
+use crate::family::BgpFamily;
 use crate::id::PeerId;
-use crate::rib::decide::Origin;
-use crate::timers::{Time, Timer};
+use crate::rib::decide::PathOrigin;
+use crate::timers::{SessionTimer, SpeakerTime};
 use rustbgpd_wire::notification::cease_subcode;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 /// The actions that a difference between two configurations of a session requires.
 #[derive(Debug, PartialEq, Eq)]
-struct Needs {
+struct PeerChangeActions {
     /// A new session, because negotiated values or the parameters of the connection have changed.
     session: bool,
     /// A route refresh from the peer.
@@ -22,9 +22,9 @@ struct Needs {
     export: bool,
 }
 
-impl Core {
+impl SpeakerCore {
     /// Applies a new configuration. Rejects one that cannot work and then changes nothing.
-    pub fn reconfigure(&mut self, now: Time, mut config: Config) -> Result<(), ConfigError> {
+    pub fn reconfigure(&mut self, now: SpeakerTime, mut config: SpeakerConfig) -> Result<(), ConfigError> {
         config.check()?;
         let peers = std::mem::take(&mut config.peers);
         let identity = (config.asn, config.router_id) != (self.config.asn, self.config.router_id);
@@ -58,12 +58,12 @@ impl Core {
         Ok(())
     }
 
-    pub(super) fn add_peer(&mut self, now: Time, name: String, config: PeerConfig) {
+    pub(super) fn add_peer(&mut self, now: SpeakerTime, name: String, config: PeerConfig) {
         let index = match self.peers.iter().skip(1).position(Option::is_none) {
             Some(free) => free + 1,
             None => {
                 self.peers.push(None);
-                self.origins.push(Origin::LOCAL);
+                self.origins.push(PathOrigin::LOCAL);
                 self.peers.len() - 1
             }
         };
@@ -73,9 +73,9 @@ impl Core {
             tracing::error!(name, "cannot add the BGP peer: too many peers");
             return;
         };
-        let peer = Peer::new(peer_id, name, config, &self.config, now);
+        let peer = PeerSession::new(peer_id, name, config, &self.config, now);
         if let Some(origin) = self.origins.get_mut(peer_id.index()) {
-            *origin = Origin {
+            *origin = PathOrigin {
                 external: peer.external(),
                 router_id: Ipv4Addr::UNSPECIFIED,
                 address: peer.config.address,
@@ -87,7 +87,7 @@ impl Core {
         self.start_peer(now, peer_id);
     }
 
-    fn remove_peer(&mut self, now: Time, peer_id: PeerId) {
+    fn remove_peer(&mut self, now: SpeakerTime, peer_id: PeerId) {
         self.end(now, peer_id, cease_subcode::PEER_DECONFIGURED);
         if let Some(slot) = self.peers.get_mut(peer_id.index()) {
             *slot = None;
@@ -95,18 +95,18 @@ impl Core {
     }
 
     /// Ends all connections, timers and routes of a peer.
-    fn end(&mut self, now: Time, peer_id: PeerId, subcode: u8) {
-        for direction in [super::Direction::Incoming, super::Direction::Outgoing] {
+    fn end(&mut self, now: SpeakerTime, peer_id: PeerId, subcode: u8) {
+        for direction in [super::ConnectionDirection::Incoming, super::ConnectionDirection::Outgoing] {
             self.cease(now, peer_id, direction, subcode);
             self.discard_connection(now, peer_id, direction);
         }
-        for family in Family::ALL {
+        for family in BgpFamily::ALL {
             self.drop_paths(peer_id, family, false);
         }
         self.timers.stop_all(peer_id);
     }
 
-    fn change_peer(&mut self, now: Time, peer_id: PeerId, new: PeerConfig, needs: &Needs) {
+    fn change_peer(&mut self, now: SpeakerTime, peer_id: PeerId, new: PeerConfig, needs: &PeerChangeActions) {
         if needs.session {
             let Some(name) = self.peer(peer_id).map(|peer| peer.name.to_string()) else { return };
             self.end(now, peer_id, cease_subcode::OTHER_CONFIGURATION_CHANGE);
@@ -120,13 +120,13 @@ impl Core {
         let active = !new.passive && peer.config.passive;
         peer.config = new;
         if needs.export {
-            Family::ALL.into_iter().for_each(|family| self.readvertise(peer_id, family));
+            BgpFamily::ALL.into_iter().for_each(|family| self.readvertise(peer_id, family));
         }
         if needs.import {
             self.request_routes(now, peer_id);
         }
         if passive {
-            self.timers.stop(peer_id, Timer::Connect);
+            self.timers.stop(peer_id, SessionTimer::Connect);
         }
         if active && self.peer(peer_id).is_some_and(|peer| peer.established().is_none()) {
             self.start_peer(now, peer_id);
@@ -134,7 +134,7 @@ impl Core {
     }
 }
 
-fn needs(old: &PeerConfig, new: &PeerConfig) -> Needs {
+fn needs(old: &PeerConfig, new: &PeerConfig) -> PeerChangeActions {
     // Copy the fields that do not require a new session before comparing the rest.
     let mut same = old.clone();
     same.passive = new.passive;
@@ -148,7 +148,7 @@ fn needs(old: &PeerConfig, new: &PeerConfig) -> Needs {
     same.limit_hold = new.limit_hold;
     same.connect_retry = new.connect_retry;
     same.idle_hold = new.idle_hold;
-    Needs {
+    PeerChangeActions {
         session: same != *new,
         import: old.import != new.import
             || old.allow_own_as != new.allow_own_as

@@ -1,10 +1,10 @@
 //! Graceful restart (RFC 4724), both of peers and of this speaker.
 
-use super::{Core, Direction};
-use crate::config::Config;
-use crate::family::Family;
+use super::{ConnectionDirection, SpeakerCore};
+use crate::config::SpeakerConfig;
+use crate::family::BgpFamily;
 use crate::id::PeerId;
-use crate::timers::{Time, Timer};
+use crate::timers::{SessionTimer, SpeakerTime};
 use rustbgpd_fsm::NegotiatedSession;
 use std::time::Duration;
 
@@ -13,32 +13,32 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The state of our own start.
 #[derive(Debug)]
-pub(super) struct Restart {
+pub(super) struct RestartState {
     /// Set while we have restarted with our forwarding state intact; the kernel keeps its routes until our peers have
     /// sent theirs.
-    pending: Option<Pending>,
+    pending: Option<RestartDeferral>,
     /// Whether all our own routes have been announced once.
     pub local_complete: bool,
-    started: Time,
+    started: SpeakerTime,
     restarted: bool,
 }
 
 #[derive(Debug)]
-struct Pending {
-    patience: Time,
-    deadline: Time,
+struct RestartDeferral {
+    patience: SpeakerTime,
+    deadline: SpeakerTime,
     /// Whether every peer that has not itself restarted has sent its routes.
     advertises: bool,
 }
 
-impl Restart {
-    pub fn new(restarting: bool, now: Time, wait: Duration) -> Restart {
-        let pending = restarting.then(|| Pending {
+impl RestartState {
+    pub fn new(restarting: bool, now: SpeakerTime, wait: Duration) -> RestartState {
+        let pending = restarting.then(|| RestartDeferral {
             patience: now + PATIENCE.min(wait),
             deadline: now + wait,
             advertises: false,
         });
-        Restart { pending, local_complete: false, started: now, restarted: restarting }
+        RestartState { pending, local_complete: false, started: now, restarted: restarting }
     }
 
     /// Returns whether advertising is still deferred.
@@ -52,23 +52,23 @@ impl Restart {
     }
 
     /// Returns whether an OPEN sent now sets the restart flag: as long as a peer may have been waiting for us.
-    pub fn announces(&self, now: Time) -> bool {
+    pub fn announces(&self, now: SpeakerTime) -> bool {
         self.restarted
             && now < self.started + Duration::from_secs(4095)
             && (self.defers_advertising() || !self.local_complete)
     }
 
-    pub fn deadline(&self) -> Option<Time> {
+    pub fn deadline(&self) -> Option<SpeakerTime> {
         self.pending.as_ref().map(|pending| pending.deadline)
     }
 }
 
-impl Core {
+impl SpeakerCore {
     /// Ends the deferral: first of advertising, then of installing into the kernel.
     ///
     /// A peer that restarted too waits for our routes, so we advertise without its routes (RFC 4724 section 4.1). The
     /// kernel still forwards to that peer by the old routes, which stay until the peer has sent its own.
-    pub(super) fn check_restart(&mut self, now: Time) {
+    pub(super) fn check_restart(&mut self, now: SpeakerTime) {
         let Some(pending) = &mut self.restart.pending else { return };
         let heard = |restarting_too: bool| {
             self.peers.iter().flatten().all(|peer| match peer.negotiated() {
@@ -90,18 +90,18 @@ impl Core {
     /// come back. `again` means that the peer did not restart, so routes that are already stale are kept too.
     pub(super) fn session_lost(
         &mut self,
-        now: Time,
+        now: SpeakerTime,
         peer_id: PeerId,
         keep: Option<&NegotiatedSession>,
         again: bool,
     ) {
-        let kept = |family: Family| {
+        let kept = |family: BgpFamily| {
             keep.is_some_and(|negotiated| {
                 negotiated.peer_gr_families.iter().any(|known| (known.afi, known.safi) == family.wire())
             })
         };
-        for family in Family::ALL {
-            self.timers.stop(peer_id, Timer::Stale(family));
+        for family in BgpFamily::ALL {
+            self.timers.stop(peer_id, SessionTimer::Stale(family));
             match kept(family) {
                 true if again => self.new_epoch(peer_id, family),
                 true => self.mark_stale(peer_id, family),
@@ -110,33 +110,38 @@ impl Core {
         }
         if let Some(negotiated) = keep {
             let wait = Duration::from_secs(negotiated.peer_restart_time.into());
-            self.timers.set(peer_id, Timer::Restart, now + wait);
+            self.timers.set(peer_id, SessionTimer::Restart, now + wait);
         }
     }
 
     /// Handles a new session. The old routes are kept only if the peer has set the forwarding state bit.
-    pub(super) fn session_returned(&mut self, now: Time, peer_id: PeerId, negotiated: &NegotiatedSession) {
-        for family in Family::ALL {
+    pub(super) fn session_returned(
+        &mut self,
+        now: SpeakerTime,
+        peer_id: PeerId,
+        negotiated: &NegotiatedSession,
+    ) {
+        for family in BgpFamily::ALL {
             let preserved = negotiated
                 .peer_gr_families
                 .iter()
                 .any(|known| (known.afi, known.safi) == family.wire() && known.forwarding_preserved);
             let any = self.peer(peer_id).is_some_and(|peer| *peer.received.get(family) > 0);
             match any && preserved {
-                true => self.timers.set(peer_id, Timer::Stale(family), now + stale_time(&self.config)),
+                true => self.timers.set(peer_id, SessionTimer::Stale(family), now + stale_time(&self.config)),
                 false => self.drop_paths(peer_id, family, false),
             }
         }
     }
 
     /// Marks all of the peer's routes of a family as stale until it advertises them again.
-    pub(super) fn mark_stale(&mut self, peer_id: PeerId, family: Family) {
+    pub(super) fn mark_stale(&mut self, peer_id: PeerId, family: BgpFamily) {
         // Routes that were already stale and never readvertised are removed (RFC 4724 section 4.2).
         self.drop_paths(peer_id, family, true);
         self.new_epoch(peer_id, family);
     }
 
-    fn new_epoch(&mut self, peer_id: PeerId, family: Family) {
+    fn new_epoch(&mut self, peer_id: PeerId, family: BgpFamily) {
         if let Some(peer) = self.peer_mut(peer_id) {
             let epoch = peer.epoch.get_mut(family);
             *epoch = epoch.wrapping_add(1);
@@ -144,7 +149,7 @@ impl Core {
     }
 
     /// Handles End-of-RIB from the peer for a family.
-    pub(super) fn end_of_rib(&mut self, now: Time, peer_id: PeerId, family: Family) {
+    pub(super) fn end_of_rib(&mut self, now: SpeakerTime, peer_id: PeerId, family: BgpFamily) {
         if let Some(peer) = self.peer_mut(peer_id) {
             *peer.end_of_rib_received.get_mut(family) = true;
         }
@@ -153,20 +158,20 @@ impl Core {
     }
 
     /// Removes the routes that are still stale.
-    pub(super) fn remove_stale(&mut self, peer_id: PeerId, family: Family) {
-        if self.timers.is_set(peer_id, Timer::Stale(family)) {
-            self.timers.stop(peer_id, Timer::Stale(family));
+    pub(super) fn remove_stale(&mut self, peer_id: PeerId, family: BgpFamily) {
+        if self.timers.is_set(peer_id, SessionTimer::Stale(family)) {
+            self.timers.stop(peer_id, SessionTimer::Stale(family));
             self.drop_paths(peer_id, family, true);
         }
     }
 
     /// Returns the direction of the connection that carries the peer's session.
-    pub(super) fn session_direction(&self, peer_id: PeerId) -> Option<Direction> {
+    pub(super) fn session_direction(&self, peer_id: PeerId) -> Option<ConnectionDirection> {
         self.peer(peer_id).and_then(|peer| peer.established()).map(|(direction, _)| direction)
     }
 }
 
 /// Returns how long a peer may take to readvertise its routes.
-fn stale_time(config: &Config) -> Duration {
+fn stale_time(config: &SpeakerConfig) -> Duration {
     config.restart_wait
 }

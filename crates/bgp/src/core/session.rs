@@ -2,10 +2,10 @@
 
 use super::advertise::AdjRibOut;
 use super::peer::PeerConnection;
-use super::{Core, Dial, Direction, Shutdown, SocketRequest, open};
-use crate::family::Family;
+use super::{ConnectionDirection, DialRequest, ShutdownMode, SocketRequest, SpeakerCore, open};
+use crate::family::BgpFamily;
 use crate::id::PeerId;
-use crate::timers::{Time, Timer};
+use crate::timers::{SessionTimer, SpeakerTime};
 use bytes::Bytes;
 use rustbgpd_fsm::{Action, Event, NegotiatedSession, Session, SessionState, TimerType};
 use rustbgpd_wire::notification::{
@@ -27,7 +27,7 @@ const RECONNECT: Duration = Duration::from_secs(1);
 
 /// The way in which a session ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
+enum SessionEnd {
     /// One side gave a reason (NOTIFICATION or error): the peer's routes are removed.
     Said,
     /// The connection was lost without a NOTIFICATION, as by a peer that restarts gracefully.
@@ -36,20 +36,26 @@ enum End {
     Collision,
 }
 
-impl End {
-    fn of(event: &Event) -> End {
+impl SessionEnd {
+    fn of(event: &Event) -> SessionEnd {
         match event {
-            Event::TcpConnectionFails => End::Lost,
-            Event::NotificationReceived(notification) if is_collision(notification) => End::Collision,
-            _ => End::Said,
+            Event::TcpConnectionFails => SessionEnd::Lost,
+            Event::NotificationReceived(notification) if is_collision(notification) => SessionEnd::Collision,
+            _ => SessionEnd::Said,
         }
     }
 }
 
-impl Core {
+impl SpeakerCore {
     /// Passes an event to the state machine of a connection and executes the resulting actions.
-    pub(super) fn event(&mut self, now: Time, peer_id: PeerId, direction: Direction, event: Event) {
-        let end = End::of(&event);
+    pub(super) fn event(
+        &mut self,
+        now: SpeakerTime,
+        peer_id: PeerId,
+        direction: ConnectionDirection,
+        event: Event,
+    ) {
+        let end = SessionEnd::of(&event);
         let Some(connection) = self.peer_mut(peer_id).and_then(|peer| peer.connection_mut(direction)) else {
             return;
         };
@@ -58,7 +64,14 @@ impl Core {
         }
     }
 
-    fn act(&mut self, now: Time, peer_id: PeerId, direction: Direction, action: Action, end: End) {
+    fn act(
+        &mut self,
+        now: SpeakerTime,
+        peer_id: PeerId,
+        direction: ConnectionDirection,
+        action: Action,
+        end: SessionEnd,
+    ) {
         match action {
             Action::SendOpen(mut message) => {
                 let restarting = self.restart.announces(now);
@@ -88,9 +101,9 @@ impl Core {
 
     fn start_timer(
         &mut self,
-        now: Time,
+        now: SpeakerTime,
         peer_id: PeerId,
-        direction: Direction,
+        direction: ConnectionDirection,
         timer: TimerType,
         seconds: u32,
     ) {
@@ -110,38 +123,40 @@ impl Core {
         }
     }
 
-    pub(super) fn timer(&mut self, now: Time, peer_id: PeerId, timer: Timer) {
+    pub(super) fn timer(&mut self, now: SpeakerTime, peer_id: PeerId, timer: SessionTimer) {
         match timer {
-            Timer::Connect => {
+            SessionTimer::Connect => {
                 self.note_unanswered(peer_id);
-                self.event(now, peer_id, Direction::Outgoing, Event::ConnectRetryTimerExpires);
+                self.event(now, peer_id, ConnectionDirection::Outgoing, Event::ConnectRetryTimerExpires);
             }
-            Timer::Collision => self.collision_timeout(now, peer_id),
-            Timer::Idle => self.start_peer(now, peer_id),
-            Timer::Hold(direction) => self.event(now, peer_id, direction, Event::HoldTimerExpires),
-            Timer::Keepalive(direction) => self.event(now, peer_id, direction, Event::KeepaliveTimerExpires),
-            Timer::SendHold(direction) => {
+            SessionTimer::Collision => self.collision_timeout(now, peer_id),
+            SessionTimer::Idle => self.start_peer(now, peer_id),
+            SessionTimer::Hold(direction) => self.event(now, peer_id, direction, Event::HoldTimerExpires),
+            SessionTimer::Keepalive(direction) => {
+                self.event(now, peer_id, direction, Event::KeepaliveTimerExpires)
+            }
+            SessionTimer::SendHold(direction) => {
                 self.record_error(peer_id, "the peer takes nothing we send".into());
                 // A NOTIFICATION would not get through either.
                 self.reset(now, peer_id, direction, Event::TcpConnectionFails);
             }
-            Timer::Restart => {
-                for family in Family::ALL {
+            SessionTimer::Restart => {
+                for family in BgpFamily::ALL {
                     self.drop_paths(peer_id, family, false);
                 }
             }
-            Timer::Stale(family) => self.drop_paths(peer_id, family, true),
+            SessionTimer::Stale(family) => self.drop_paths(peer_id, family, true),
         }
     }
 
     /// Starts to connect, or to wait for a connection.
-    pub(super) fn start_peer(&mut self, now: Time, peer_id: PeerId) {
+    pub(super) fn start_peer(&mut self, now: SpeakerTime, peer_id: PeerId) {
         let Some(peer) = self.peer(peer_id) else { return };
         // While there is an accepted connection, do not connect: if it fails, the peer is started again.
         let idle = peer.outgoing.state() == SessionState::Idle && peer.incoming.is_none();
         let blocked = peer.config.shutdown.is_some() || peer.blocked_until.is_some_and(|until| now < until);
         if !self.down && !peer.config.passive && idle && !blocked {
-            self.event(now, peer_id, Direction::Outgoing, Event::ManualStart);
+            self.event(now, peer_id, ConnectionDirection::Outgoing, Event::ManualStart);
         }
     }
 
@@ -158,11 +173,11 @@ impl Core {
         }
     }
 
-    pub(super) fn stop_peer(&mut self, now: Time, peer_id: PeerId, how: &Shutdown) {
-        for direction in [Direction::Incoming, Direction::Outgoing] {
+    pub(super) fn stop_peer(&mut self, now: SpeakerTime, peer_id: PeerId, how: &ShutdownMode) {
+        for direction in [ConnectionDirection::Incoming, ConnectionDirection::Outgoing] {
             match how {
                 // Close without a NOTIFICATION, so that the peer keeps our routes.
-                Shutdown::Graceful => {
+                ShutdownMode::Graceful => {
                     if let Some(connection) =
                         self.peer_mut(peer_id).and_then(|peer| peer.connection_mut(direction))
                     {
@@ -170,7 +185,7 @@ impl Core {
                     }
                     self.close(peer_id, direction);
                 }
-                Shutdown::Administrative { reason } => {
+                ShutdownMode::Administrative { reason } => {
                     let reason = encode_shutdown_communication(reason);
                     self.event(now, peer_id, direction, Event::ManualStop { reason: Some(reason) });
                 }
@@ -180,7 +195,13 @@ impl Core {
     }
 
     /// Ends a connection with a Cease NOTIFICATION.
-    pub(super) fn cease(&mut self, now: Time, peer_id: PeerId, direction: Direction, subcode: u8) {
+    pub(super) fn cease(
+        &mut self,
+        now: SpeakerTime,
+        peer_id: PeerId,
+        direction: ConnectionDirection,
+        subcode: u8,
+    ) {
         let notification = NotificationMessage::new(NotificationCode::Cease, subcode, Bytes::new());
         let Some(connection) = self.peer(peer_id).and_then(|peer| peer.connection(direction)) else { return };
         if connection.is_established() {
@@ -193,75 +214,102 @@ impl Core {
     }
 
     /// Closes a connection that is not established and discards its state machine.
-    pub(super) fn discard_connection(&mut self, now: Time, peer_id: PeerId, direction: Direction) {
-        self.discard(now, peer_id, direction, End::Said);
+    pub(super) fn discard_connection(
+        &mut self,
+        now: SpeakerTime,
+        peer_id: PeerId,
+        direction: ConnectionDirection,
+    ) {
+        self.discard(now, peer_id, direction, SessionEnd::Said);
     }
 
     /// Stops a connection attempt because the other connection is used.
-    pub(super) fn stop_connecting(&mut self, now: Time, peer_id: PeerId) {
-        self.discard(now, peer_id, Direction::Outgoing, End::Collision);
+    pub(super) fn stop_connecting(&mut self, now: SpeakerTime, peer_id: PeerId) {
+        self.discard(now, peer_id, ConnectionDirection::Outgoing, SessionEnd::Collision);
     }
 
-    fn discard(&mut self, now: Time, peer_id: PeerId, direction: Direction, end: End) {
+    fn discard(
+        &mut self,
+        now: SpeakerTime,
+        peer_id: PeerId,
+        direction: ConnectionDirection,
+        end: SessionEnd,
+    ) {
         self.close(peer_id, direction);
-        for timer in [Timer::Hold(direction), Timer::Keepalive(direction), Timer::SendHold(direction)] {
+        for timer in [
+            SessionTimer::Hold(direction),
+            SessionTimer::Keepalive(direction),
+            SessionTimer::SendHold(direction),
+        ] {
             self.timers.stop(peer_id, timer);
         }
-        if direction == Direction::Outgoing {
-            self.timers.stop(peer_id, Timer::Connect);
+        if direction == ConnectionDirection::Outgoing {
+            self.timers.stop(peer_id, SessionTimer::Connect);
         }
         let Some(peer) = self.peers.get_mut(peer_id.index()).and_then(Option::as_mut) else { return };
         let fresh = || PeerConnection::new(Session::new(open::fsm_config(&self.config, &peer.config)));
         match direction {
-            Direction::Incoming => peer.incoming = None,
-            Direction::Outgoing => peer.outgoing = fresh(),
+            ConnectionDirection::Incoming => peer.incoming = None,
+            ConnectionDirection::Outgoing => peer.outgoing = fresh(),
         }
         let idle = peer.established().is_none() && peer.outgoing.state() == SessionState::Idle;
-        if idle && !self.timers.is_set(peer_id, Timer::Idle) {
+        if idle && !self.timers.is_set(peer_id, SessionTimer::Idle) {
             self.start_idle_hold(now, peer_id, direction, end);
         }
     }
 
     /// Ends a session as if by `event` and closes its connection.
-    pub(super) fn reset(&mut self, now: Time, peer_id: PeerId, direction: Direction, event: Event) {
+    pub(super) fn reset(
+        &mut self,
+        now: SpeakerTime,
+        peer_id: PeerId,
+        direction: ConnectionDirection,
+        event: Event,
+    ) {
         self.event(now, peer_id, direction, event);
         self.close(peer_id, direction);
     }
 
     /// Waits before the next attempt: longer every time, except after a connection that was merely lost.
-    fn start_idle_hold(&mut self, now: Time, peer_id: PeerId, direction: Direction, end: End) {
+    fn start_idle_hold(
+        &mut self,
+        now: SpeakerTime,
+        peer_id: PeerId,
+        direction: ConnectionDirection,
+        end: SessionEnd,
+    ) {
         let down = self.down;
         let Some(peer) = self.peers.get_mut(peer_id.index()).and_then(Option::as_mut) else { return };
-        if direction == Direction::Incoming {
+        if direction == ConnectionDirection::Incoming {
             peer.incoming = None;
         }
         peer.history.since = now;
         if down || peer.established().is_some() {
             return;
         }
-        let wait = if end == End::Said { peer.idle_hold } else { RECONNECT.min(peer.idle_hold) };
-        if end == End::Said {
+        let wait = if end == SessionEnd::Said { peer.idle_hold } else { RECONNECT.min(peer.idle_hold) };
+        if end == SessionEnd::Said {
             peer.idle_hold = (peer.idle_hold * 2).min(peer.config.idle_hold.1);
         }
-        self.timers.set(peer_id, Timer::Idle, now + wait);
+        self.timers.set(peer_id, SessionTimer::Idle, now + wait);
     }
 
     fn dial(&mut self, peer_id: PeerId) {
         let Some(peer) = self.peer(peer_id) else { return };
-        let dial = Dial {
+        let dial = DialRequest {
             to: SocketAddr::new(peer.config.address, peer.config.port),
             from: peer.config.source,
             password: peer.config.password.clone(),
             ttl_security: peer.config.ttl_security,
         };
-        let conn = self.new_conn(peer_id, Direction::Outgoing);
+        let conn = self.new_conn(peer_id, ConnectionDirection::Outgoing);
         if let Some(peer) = self.peer_mut(peer_id) {
             peer.outgoing.conn = Some(conn);
             self.requests.push_back(SocketRequest::Connect { conn, dial });
         }
     }
 
-    pub(super) fn close(&mut self, peer_id: PeerId, direction: Direction) {
+    pub(super) fn close(&mut self, peer_id: PeerId, direction: ConnectionDirection) {
         let Some(connection) = self.peer_mut(peer_id).and_then(|peer| peer.connection_mut(direction)) else {
             return;
         };
@@ -275,7 +323,7 @@ impl Core {
         }
     }
 
-    pub(super) fn send(&mut self, peer_id: PeerId, direction: Direction, message: &Message) {
+    pub(super) fn send(&mut self, peer_id: PeerId, direction: ConnectionDirection, message: &Message) {
         let Some(peer) = self.peer_mut(peer_id) else { return };
         let Some(connection) = peer.connection_mut(direction) else { return };
         match encode_message_with_limit(message, connection.limit()) {
@@ -308,15 +356,15 @@ impl Core {
 
     fn established(
         &mut self,
-        now: Time,
+        now: SpeakerTime,
         peer_id: PeerId,
-        direction: Direction,
+        direction: ConnectionDirection,
         negotiated: Arc<NegotiatedSession>,
     ) {
         // Whatever the state of the other connection, this one has won.
         self.discard_connection(now, peer_id, direction.other());
-        self.timers.stop(peer_id, Timer::Idle);
-        self.timers.stop(peer_id, Timer::Restart);
+        self.timers.stop(peer_id, SessionTimer::Idle);
+        self.timers.stop(peer_id, SessionTimer::Restart);
         let Some(peer) = self.peers.get_mut(peer_id.index()).and_then(Option::as_mut) else { return };
         peer.history.since = now;
         peer.history.established += 1;
@@ -336,8 +384,8 @@ impl Core {
         for family in peer.families() {
             let add_path = sends_add_path(&negotiated, family);
             let (end, numbers) = match family {
-                Family::V4 => self.rib.v4.start_reader(add_path),
-                Family::V6 => self.rib.v6.start_reader(add_path),
+                BgpFamily::V4 => self.rib.v4.start_reader(add_path),
+                BgpFamily::V6 => self.rib.v6.start_reader(add_path),
             };
             let rib_out = AdjRibOut::new(end, numbers, knows_restart(&negotiated), add_path);
             *peer.adj_ribs_out.get_mut(family) = Some(rib_out);
@@ -345,36 +393,42 @@ impl Core {
         self.check_restart(now);
     }
 
-    fn session_down(&mut self, now: Time, peer_id: PeerId, direction: Direction, end: End) {
+    fn session_down(
+        &mut self,
+        now: SpeakerTime,
+        peer_id: PeerId,
+        direction: ConnectionDirection,
+        end: SessionEnd,
+    ) {
         let Some(peer) = self.peer_mut(peer_id) else { return };
         peer.adj_ribs_out = Default::default();
         peer.near_limit = false;
         let negotiated = peer.connection(direction).and_then(|connection| connection.negotiated.clone());
-        let keep = negotiated.filter(|_| end != End::Said && peer.config.restart_time.is_some());
+        let keep = negotiated.filter(|_| end != SessionEnd::Said && peer.config.restart_time.is_some());
         let reason = peer.history.last_error.as_deref().unwrap_or("connection lost");
         info!(peer = %peer.name, address = %peer.config.address, reason, "BGP session down");
-        self.session_lost(now, peer_id, keep.as_deref(), end == End::Collision);
+        self.session_lost(now, peer_id, keep.as_deref(), end == SessionEnd::Collision);
         self.check_restart(now);
     }
 
     /// Starts the send hold timer when a write to the peer begins, and stops it when all bytes have been written.
-    pub fn sending(&mut self, now: Time, conn: super::ConnectionId, sending: bool) {
+    pub fn sending(&mut self, now: SpeakerTime, conn: super::ConnectionId, sending: bool) {
         let Some((peer_id, direction)) = self.conns.get(&conn).copied() else { return };
         if !sending {
-            self.timers.stop(peer_id, Timer::SendHold(direction));
+            self.timers.stop(peer_id, SessionTimer::SendHold(direction));
             return;
         }
         let Some(peer) = self.peer(peer_id) else { return };
         let hold = Duration::from_secs(u64::from(peer.config.hold_time) * 2).max(SEND_HOLD);
-        self.timers.set(peer_id, Timer::SendHold(direction), now + hold);
+        self.timers.set(peer_id, SessionTimer::SendHold(direction), now + hold);
     }
 
     /// Ends the session of a peer that exceeded a route limit, and blocks the peer for a while.
     pub(super) fn limit_exceeded(
         &mut self,
-        now: Time,
+        now: SpeakerTime,
         peer_id: PeerId,
-        direction: Direction,
+        direction: ConnectionDirection,
         reason: String,
     ) {
         let Some(peer) = self.peer_mut(peer_id) else { return };
@@ -394,11 +448,11 @@ impl Core {
     }
 }
 
-fn named(timer: TimerType, direction: Direction) -> Timer {
+fn named(timer: TimerType, direction: ConnectionDirection) -> SessionTimer {
     match timer {
-        TimerType::ConnectRetry => Timer::Connect,
-        TimerType::Hold => Timer::Hold(direction),
-        _ => Timer::Keepalive(direction),
+        TimerType::ConnectRetry => SessionTimer::Connect,
+        TimerType::Hold => SessionTimer::Hold(direction),
+        _ => SessionTimer::Keepalive(direction),
     }
 }
 
@@ -408,7 +462,7 @@ fn is_collision(notification: &NotificationMessage) -> bool {
 }
 
 /// Returns whether the peer accepts several paths to one prefix from us.
-fn sends_add_path(negotiated: &NegotiatedSession, family: Family) -> bool {
+fn sends_add_path(negotiated: &NegotiatedSession, family: BgpFamily) -> bool {
     let mode = negotiated.add_path_families.get(&family.wire());
     matches!(mode, Some(AddPathMode::Send | AddPathMode::Both))
 }

@@ -1,12 +1,12 @@
 //! The status of a speaker, its peers and its routes.
 
-use super::Core;
+use super::SpeakerCore;
 use super::install::BestRoute;
-use crate::family::{Family, PerFamily, Prefix};
+use crate::family::{BgpFamily, PerFamily, Prefix};
 use crate::id::{DestinationId, PeerId};
-use crate::rib::attrs::Attrs;
-use crate::rib::table::Table;
-use crate::timers::{Time, Timer};
+use crate::rib::attrs::RouteAttrs;
+use crate::rib::table::RouteTable;
+use crate::timers::{SessionTimer, SpeakerTime};
 use ipnet::IpNet;
 use rustbgpd_fsm::SessionState;
 use std::net::{IpAddr, Ipv4Addr};
@@ -15,9 +15,9 @@ use std::sync::Arc;
 
 /// A snapshot of the speaker.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Status {
+pub struct SpeakerStatus {
     /// The time of the request, counted from the start of the speaker.
-    pub now: Time,
+    pub now: SpeakerTime,
     pub asn: u32,
     pub router_id: Ipv4Addr,
     /// Whether the speaker is waiting for peers after a restart.
@@ -35,13 +35,13 @@ pub struct PeerStatus {
     pub address: IpAddr,
     pub remote_as: u32,
     pub external: bool,
-    pub state: PeerState,
+    pub state: BgpPeerState,
     /// Since when the session has been up or down, counted from the start of the speaker.
-    pub since: Time,
+    pub since: SpeakerTime,
     pub router_id: Option<Ipv4Addr>,
     /// Negotiated with the peer; set while the session is up.
     pub hold_time: Option<u16>,
-    pub families: Vec<Family>,
+    pub families: Vec<BgpFamily>,
     pub prefixes_in: PerFamily<u32>,
     pub prefixes_out: PerFamily<u32>,
     /// Whether routes are kept for a peer that is expected to come back.
@@ -64,13 +64,13 @@ pub struct PeerStatus {
 
 impl PeerStatus {
     /// Returns the status of a session that has never been up, with no information about the peer.
-    pub fn down(name: &str, since: Time) -> PeerStatus {
+    pub fn down(name: &str, since: SpeakerTime) -> PeerStatus {
         PeerStatus {
             name: name.into(),
             address: Ipv4Addr::UNSPECIFIED.into(),
             remote_as: 0,
             external: false,
-            state: PeerState::Idle,
+            state: BgpPeerState::Idle,
             since,
             router_id: None,
             hold_time: None,
@@ -92,7 +92,7 @@ impl PeerStatus {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PeerState {
+pub enum BgpPeerState {
     Idle,
     Connect,
     Active,
@@ -113,12 +113,12 @@ pub struct RouteStatus {
     pub stale: bool,
     /// Whether the next hop is reachable, as far as is known.
     pub reachable: bool,
-    pub attrs: Arc<Attrs>,
+    pub attrs: Arc<RouteAttrs>,
 }
 
-impl Core {
-    pub fn status(&self, now: Time) -> Status {
-        Status {
+impl SpeakerCore {
+    pub fn status(&self, now: SpeakerTime) -> SpeakerStatus {
+        SpeakerStatus {
             now,
             asn: self.config.asn,
             router_id: self.config.router_id,
@@ -129,20 +129,20 @@ impl Core {
         }
     }
 
-    fn peer_status(&self, peer: &super::peer::Peer) -> PeerStatus {
+    fn peer_status(&self, peer: &super::peer::PeerSession) -> PeerStatus {
         let advertised = |family| peer.adj_ribs_out.get(family).as_ref().map_or(0, |rib_out| rib_out.count);
         let incoming = peer.incoming.as_ref().map(|connection| connection.state());
         let state =
             match incoming.map_or(peer.outgoing.state(), |state| furthest(state, peer.outgoing.state())) {
                 SessionState::Idle if peer.config.passive && peer.config.shutdown.is_none() && !self.down => {
-                    PeerState::Active
+                    BgpPeerState::Active
                 }
-                SessionState::Idle => PeerState::Idle,
-                SessionState::Connect => PeerState::Connect,
-                SessionState::Active => PeerState::Active,
-                SessionState::OpenSent => PeerState::OpenSent,
-                SessionState::OpenConfirm => PeerState::OpenConfirm,
-                SessionState::Established => PeerState::Established,
+                SessionState::Idle => BgpPeerState::Idle,
+                SessionState::Connect => BgpPeerState::Connect,
+                SessionState::Active => BgpPeerState::Active,
+                SessionState::OpenSent => BgpPeerState::OpenSent,
+                SessionState::OpenConfirm => BgpPeerState::OpenConfirm,
+                SessionState::Established => BgpPeerState::Established,
             };
         let negotiated = peer.negotiated();
         PeerStatus {
@@ -156,8 +156,8 @@ impl Core {
             hold_time: negotiated.map(|negotiated| negotiated.hold_time),
             families: peer.families(),
             prefixes_in: peer.received.clone(),
-            prefixes_out: PerFamily { v4: advertised(Family::V4), v6: advertised(Family::V6) },
-            waiting: self.timers.is_set(peer.id, Timer::Restart),
+            prefixes_out: PerFamily { v4: advertised(BgpFamily::V4), v6: advertised(BgpFamily::V6) },
+            waiting: self.timers.is_set(peer.id, SessionTimer::Restart),
             last_error: peer.history.last_error.clone(),
             near_limit: peer.near_limit,
             messages_in: peer.history.messages_in,
@@ -171,28 +171,28 @@ impl Core {
     }
 
     /// Returns all paths to all prefixes of a family.
-    pub fn routes(&self, family: Family) -> Vec<RouteStatus> {
+    pub fn routes(&self, family: BgpFamily) -> Vec<RouteStatus> {
         self.some_routes(family, 0..u32::MAX).routes
     }
 
     /// Returns all paths to the destinations with these numbers.
-    pub fn some_routes(&self, family: Family, range: Range<u32>) -> RoutesPart {
+    pub fn some_routes(&self, family: BgpFamily, range: Range<u32>) -> RoutePage {
         match family {
-            Family::V4 => self.paths(&self.rib.v4, range),
-            Family::V6 => self.paths(&self.rib.v6, range),
+            BgpFamily::V4 => self.paths(&self.rib.v4, range),
+            BgpFamily::V6 => self.paths(&self.rib.v6, range),
         }
     }
 
     /// Returns all best routes of a family.
-    pub fn best_routes(&self, family: Family) -> Vec<BestRoute> {
+    pub fn best_routes(&self, family: BgpFamily) -> Vec<BestRoute> {
         match family {
-            Family::V4 => self.rib.v4.iter().filter_map(|d| self.best_route(d)).collect(),
-            Family::V6 => self.rib.v6.iter().filter_map(|d| self.best_route(d)).collect(),
+            BgpFamily::V4 => self.rib.v4.iter().filter_map(|d| self.best_route(d)).collect(),
+            BgpFamily::V6 => self.rib.v6.iter().filter_map(|d| self.best_route(d)).collect(),
         }
     }
 
-    fn paths<P: Prefix>(&self, table: &Table<P>, range: Range<u32>) -> RoutesPart {
-        let of = |destination: &crate::rib::table::Destination<P>| {
+    fn paths<P: Prefix>(&self, table: &RouteTable<P>, range: Range<u32>) -> RoutePage {
+        let of = |destination: &crate::rib::table::RouteDestination<P>| {
             let shared = destination.multipath().len();
             let prefix = destination.prefix.net();
             let paths = destination.paths().iter().enumerate().map(|(at, path)| {
@@ -212,13 +212,13 @@ impl Core {
         };
         let next = Some(range.end).filter(|end| *end < table.id_end());
         let ids = (range.start..range.end.min(table.id_end())).map(DestinationId);
-        RoutesPart { routes: ids.filter_map(|id| table.get(id)).flat_map(of).collect(), next }
+        RoutePage { routes: ids.filter_map(|id| table.get(id)).flat_map(of).collect(), next }
     }
 }
 
 /// A part of the routes, and the number at which the rest begins.
 #[derive(Debug)]
-pub struct RoutesPart {
+pub struct RoutePage {
     pub routes: Vec<RouteStatus>,
     pub next: Option<u32>,
 }

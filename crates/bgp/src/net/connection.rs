@@ -19,7 +19,7 @@ const READ: usize = 64 * 1024;
 const LAST_WRITE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Messages from the connection tasks to the task that owns the core.
-pub enum Input {
+pub enum ConnectionEvent {
     Connected(ConnectionId, TcpStream, SocketAddr),
     /// The connection was not made because the core abandoned the attempt.
     GivenUp(ConnectionId),
@@ -30,7 +30,7 @@ pub enum Input {
     Closed(ConnectionId, String),
 }
 
-enum Output {
+enum WriterCommand {
     Bytes(Bytes),
     Last(Bytes),
 }
@@ -42,8 +42,8 @@ const READS_WAITING: usize = 2;
 const WRITES_WAITING: usize = 2;
 
 /// Handle of a connection. Dropping it closes the connection.
-pub struct Connection {
-    outputs: mpsc::Sender<Output>,
+pub struct ConnectionHandle {
+    outputs: mpsc::Sender<WriterCommand>,
     reads: Arc<Semaphore>,
     reader: AbortHandle,
     writer: Option<JoinHandle<()>>,
@@ -55,20 +55,24 @@ pub struct Connection {
     pub waiting: VecDeque<Bytes>,
 }
 
-impl Connection {
-    pub fn new(conn: ConnectionId, stream: TcpStream, inputs: mpsc::Sender<Input>) -> Connection {
+impl ConnectionHandle {
+    pub fn new(
+        conn: ConnectionId,
+        stream: TcpStream,
+        inputs: mpsc::Sender<ConnectionEvent>,
+    ) -> ConnectionHandle {
         let (read, write) = stream.into_split();
         let (outputs, from) = mpsc::channel(WRITES_WAITING);
         let reads = Arc::new(Semaphore::new(READS_WAITING));
         let reader = tokio::spawn(reader(conn, read, reads.clone(), inputs.clone())).abort_handle();
         let writer = Some(tokio::spawn(writer(conn, write, from, inputs)));
         let waiting = VecDeque::with_capacity(READS_WAITING);
-        Connection { outputs, reads, reader, writer, busy: false, unfinished: false, waiting }
+        ConnectionHandle { outputs, reads, reader, writer, busy: false, unfinished: false, waiting }
     }
 
     /// Passes bytes to the writer. At most one such write is in progress at any time.
     pub fn write(&mut self, bytes: Bytes) {
-        self.busy = self.outputs.try_send(Output::Bytes(bytes)).is_ok();
+        self.busy = self.outputs.try_send(WriterCommand::Bytes(bytes)).is_ok();
     }
 
     /// Allows the reader to continue, because a read has been processed.
@@ -79,12 +83,12 @@ impl Connection {
     /// Writes the last bytes, then closes the connection. The returned task ends when that is done.
     pub fn close(mut self, last: Bytes) -> JoinHandle<()> {
         // If the writer has ended, the connection is closed already.
-        let _ = self.outputs.try_send(Output::Last(last));
+        let _ = self.outputs.try_send(WriterCommand::Last(last));
         self.writer.take().unwrap_or_else(|| tokio::spawn(async {}))
     }
 }
 
-impl Drop for Connection {
+impl Drop for ConnectionHandle {
     fn drop(&mut self) {
         self.reader.abort();
     }
@@ -94,7 +98,7 @@ async fn reader(
     conn: ConnectionId,
     stream: OwnedReadHalf,
     reads: Arc<Semaphore>,
-    inputs: mpsc::Sender<Input>,
+    inputs: mpsc::Sender<ConnectionEvent>,
 ) {
     let reason = loop {
         match reads.acquire().await {
@@ -104,14 +108,14 @@ async fn reader(
         match read(&stream).await {
             Ok(None) => break "closed by the peer".to_owned(),
             Ok(Some(bytes)) => {
-                if inputs.send(Input::Received(conn, bytes)).await.is_err() {
+                if inputs.send(ConnectionEvent::Received(conn, bytes)).await.is_err() {
                     return;
                 }
             }
             Err(error) => break error.to_string(),
         }
     };
-    let _ = inputs.send(Input::Closed(conn, reason)).await;
+    let _ = inputs.send(ConnectionEvent::Closed(conn, reason)).await;
 }
 
 /// Allocates the buffer only when there is something to read, so that idle sessions hold none.
@@ -131,23 +135,23 @@ async fn read(stream: &OwnedReadHalf) -> io::Result<Option<Bytes>> {
 async fn writer(
     conn: ConnectionId,
     mut stream: OwnedWriteHalf,
-    mut outputs: mpsc::Receiver<Output>,
-    inputs: mpsc::Sender<Input>,
+    mut outputs: mpsc::Receiver<WriterCommand>,
+    inputs: mpsc::Sender<ConnectionEvent>,
 ) {
     while let Some(output) = outputs.recv().await {
         let (mut bytes, mut last) = match output {
-            Output::Bytes(bytes) => (bytes, None),
-            Output::Last(bytes) => (Bytes::new(), Some(bytes)),
+            WriterCommand::Bytes(bytes) => (bytes, None),
+            WriterCommand::Last(bytes) => (Bytes::new(), Some(bytes)),
         };
         while last.is_none() && bytes.has_remaining() {
             tokio::select! {
                 written = stream.write_buf(&mut bytes) => if let Err(error) = written {
-                    let _ = inputs.send(Input::Closed(conn, error.to_string())).await;
+                    let _ = inputs.send(ConnectionEvent::Closed(conn, error.to_string())).await;
                     return;
                 },
                 next = outputs.recv() => match next {
-                    Some(Output::Last(bytes)) => last = Some(bytes),
-                    Some(Output::Bytes(_)) | None => return,
+                    Some(WriterCommand::Last(bytes)) => last = Some(bytes),
+                    Some(WriterCommand::Bytes(_)) | None => return,
                 },
             }
         }
@@ -161,7 +165,7 @@ async fn writer(
             .await;
             return;
         }
-        if inputs.send(Input::Written(conn)).await.is_err() {
+        if inputs.send(ConnectionEvent::Written(conn)).await.is_err() {
             return;
         }
     }

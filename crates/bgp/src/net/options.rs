@@ -13,7 +13,7 @@ use std::os::fd::AsFd;
 /// `struct tcp_md5sig` of linux/tcp.h.
 #[derive(Clone, Copy)]
 #[repr(C)]
-struct Signature {
+struct TcpMd5Signature {
     /// `struct sockaddr_storage` with the address of the peer.
     address: [u8; 128],
     flags: u8,
@@ -25,7 +25,13 @@ struct Signature {
 
 #[derive(Clone)]
 struct TcpMd5;
-setsockopt_impl!(TcpMd5, libc::IPPROTO_TCP, libc::TCP_MD5SIG, Signature, SetStruct<'_, Signature>);
+setsockopt_impl!(
+    TcpMd5,
+    libc::IPPROTO_TCP,
+    libc::TCP_MD5SIG,
+    TcpMd5Signature,
+    SetStruct<'_, TcpMd5Signature>
+);
 
 #[derive(Clone)]
 struct MinTtl;
@@ -42,7 +48,7 @@ setsockopt_impl!(MinHopCount, libc::IPPROTO_IPV6, IPV6_MINHOPCOUNT, libc::c_int,
 /// key.
 pub fn set_password(socket: &impl AsFd, peer: IpAddr, password: Option<&str>) -> io::Result<()> {
     let password = password.unwrap_or_default().as_bytes();
-    let mut signature = Signature {
+    let mut signature = TcpMd5Signature {
         address: [0; 128],
         flags: 0,
         prefix_length: 0,

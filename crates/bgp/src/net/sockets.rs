@@ -1,8 +1,8 @@
 //! Listening and connecting sockets in the network namespace of the speaker.
 
 use super::options::{set_min_ttl, set_password};
-use crate::config::Config;
-use crate::core::Dial;
+use crate::config::SpeakerConfig;
+use crate::core::DialRequest;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -12,30 +12,33 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::oneshot;
 
 /// Creates one socket. Must be called in the namespace in which the socket is to live.
-pub type Make = Box<dyn FnOnce() -> io::Result<Socket> + Send>;
+pub type SocketConstructor = Box<dyn FnOnce() -> io::Result<Socket> + Send>;
 
 /// Creates sockets in a network namespace.
 #[derive(Clone)]
-pub struct Sockets {
-    enter: Arc<dyn Fn(Make) -> io::Result<Socket> + Send + Sync>,
+pub struct SocketFactory {
+    enter: Arc<dyn Fn(SocketConstructor) -> io::Result<Socket> + Send + Sync>,
 }
 
-impl Sockets {
+impl SocketFactory {
     /// Creates sockets in the namespace of the process.
-    pub fn here() -> Sockets {
-        Sockets::inside(|make| make())
+    pub fn here() -> SocketFactory {
+        SocketFactory::inside(|make| make())
     }
 
     /// Creates sockets in the namespace in which `enter` calls its argument. A socket stays in the namespace in which
     /// it was created.
-    pub fn inside(enter: impl Fn(Make) -> io::Result<Socket> + Send + Sync + 'static) -> Sockets {
-        Sockets { enter: Arc::new(enter) }
+    pub fn inside(
+        enter: impl Fn(SocketConstructor) -> io::Result<Socket> + Send + Sync + 'static,
+    ) -> SocketFactory {
+        SocketFactory { enter: Arc::new(enter) }
     }
 
     async fn stream(&self, address: IpAddr) -> io::Result<Socket> {
         let domain = if address.is_ipv4() { Domain::IPV4 } else { Domain::IPV6 };
         let enter = self.enter.clone();
-        let make: Make = Box::new(move || Socket::new(domain, Type::STREAM, Some(Protocol::TCP)));
+        let make: SocketConstructor =
+            Box::new(move || Socket::new(domain, Type::STREAM, Some(Protocol::TCP)));
         let socket = tokio::task::spawn_blocking(move || enter(make)).await.map_err(io::Error::other)??;
         socket.set_nonblocking(true)?;
         socket.set_reuse_address(true)?;
@@ -45,7 +48,7 @@ impl Sockets {
         Ok(socket)
     }
 
-    pub async fn listen(&self, address: SocketAddr, config: &Config) -> io::Result<TcpListener> {
+    pub async fn listen(&self, address: SocketAddr, config: &SpeakerConfig) -> io::Result<TcpListener> {
         let socket = self.stream(address.ip()).await?;
         socket.bind(&SockAddr::from(address))?;
         set_listener_passwords(&socket, address, None, config)?;
@@ -54,7 +57,11 @@ impl Sockets {
     }
 
     /// Makes a connection. Returns `None` if the attempt was abandoned before the host of the peer had answered.
-    pub async fn dial(&self, dial: &Dial, give_up: oneshot::Receiver<()>) -> io::Result<Option<TcpStream>> {
+    pub async fn dial(
+        &self,
+        dial: &DialRequest,
+        give_up: oneshot::Receiver<()>,
+    ) -> io::Result<Option<TcpStream>> {
         let socket = self.stream(dial.to.ip()).await?;
         if let Some(from) = dial.from {
             // With port 0, several connections to different peers can use the same source address.
@@ -88,10 +95,10 @@ impl Sockets {
 pub fn set_listener_passwords(
     socket: &impl std::os::fd::AsFd,
     address: SocketAddr,
-    before: Option<&Config>,
-    config: &Config,
+    before: Option<&SpeakerConfig>,
+    config: &SpeakerConfig,
 ) -> io::Result<()> {
-    let passwords = |config: &Config| {
+    let passwords = |config: &SpeakerConfig| {
         let peers = config.peers.values().filter(|peer| peer.address.is_ipv4() == address.is_ipv4());
         peers
             .filter_map(|peer| Some((peer.address, peer.password.clone()?)))

@@ -1,6 +1,6 @@
 //! Path attributes, stored once for all routes that share them.
 
-use crate::filter::Community;
+use crate::filter::BgpCommunity;
 use hashbrown::{DefaultHashBuilder, HashTable};
 use rustbgpd_wire::{Aggregator, ExtendedCommunity, LargeCommunity, Origin, RawAttribute};
 use std::hash::BuildHasher;
@@ -12,7 +12,7 @@ pub const DEFAULT_LOCAL_PREF: u32 = 100;
 
 /// The attributes of a path, independent of their wire format.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Attrs {
+pub struct RouteAttrs {
     /// Preference that is compared before everything else: 200 for our own routes and 100 for learnt ones, unless a
     /// filter changes it. Never sent.
     pub preference: u16,
@@ -40,38 +40,40 @@ pub struct Attrs {
     pub service: bool,
 }
 
-impl Attrs {
+impl RouteAttrs {
     pub const LEARNT: u16 = 100;
     pub const LOCAL: u16 = 200;
 
     /// Returns the attributes of a route that originates here.
-    pub fn local() -> Attrs {
-        Attrs { preference: Attrs::LOCAL, ..Attrs::default() }
+    pub fn local() -> RouteAttrs {
+        RouteAttrs { preference: RouteAttrs::LOCAL, ..RouteAttrs::default() }
     }
 
     pub fn local_pref(&self) -> u32 {
         self.local_pref.unwrap_or(DEFAULT_LOCAL_PREF)
     }
 
-    pub fn has_community(&self, community: Community) -> bool {
+    pub fn has_community(&self, community: BgpCommunity) -> bool {
         match community {
-            Community::Standard(high, low) => self.communities.contains(&Community::standard(high, low)),
-            Community::Large(global, one, two) => {
+            BgpCommunity::Standard(high, low) => {
+                self.communities.contains(&BgpCommunity::standard(high, low))
+            }
+            BgpCommunity::Large(global, one, two) => {
                 self.large_communities.contains(&LargeCommunity::new(global, one, two))
             }
         }
     }
 
-    pub fn add_community(&mut self, community: Community) {
+    pub fn add_community(&mut self, community: BgpCommunity) {
         if self.has_community(community) {
             return;
         }
         match community {
-            Community::Standard(high, low) => {
-                let value = Community::standard(high, low);
+            BgpCommunity::Standard(high, low) => {
+                let value = BgpCommunity::standard(high, low);
                 self.communities = [&self.communities[..], &[value]].concat().into();
             }
-            Community::Large(global, one, two) => {
+            BgpCommunity::Large(global, one, two) => {
                 let value = LargeCommunity::new(global, one, two);
                 self.large_communities = [&self.large_communities[..], &[value]].concat().into();
             }
@@ -79,10 +81,10 @@ impl Attrs {
     }
 }
 
-impl Default for Attrs {
+impl Default for RouteAttrs {
     fn default() -> Self {
-        Attrs {
-            preference: Attrs::LEARNT,
+        RouteAttrs {
+            preference: RouteAttrs::LEARNT,
             origin: Origin::Igp,
             as_path: Box::default(),
             next_hop: None,
@@ -105,16 +107,16 @@ impl Default for Attrs {
 
 /// Returns one shared copy for equal attributes. Unused attributes are removed when the pool has doubled in size.
 #[derive(Debug, Default)]
-pub struct Interner {
-    pool: HashTable<Arc<Attrs>>,
+pub struct AttrsInterner {
+    pool: HashTable<Arc<RouteAttrs>>,
     hasher: DefaultHashBuilder,
     sweep_at: usize,
 }
 
-impl Interner {
+impl AttrsInterner {
     const FIRST_SWEEP: usize = 1024;
 
-    pub fn intern(&mut self, attrs: Attrs) -> Arc<Attrs> {
+    pub fn intern(&mut self, attrs: RouteAttrs) -> Arc<RouteAttrs> {
         let hash = self.hasher.hash_one(&attrs);
         if let Some(known) = self.pool.find(hash, |known| **known == attrs) {
             return known.clone();
@@ -143,13 +145,13 @@ impl Interner {
 mod tests {
     use super::*;
 
-    fn attrs(value: u32) -> Attrs {
-        Attrs { med: Some(value), ..Attrs::default() }
+    fn attrs(value: u32) -> RouteAttrs {
+        RouteAttrs { med: Some(value), ..RouteAttrs::default() }
     }
 
     #[test]
     fn equal_attributes_are_kept_once() {
-        let mut interner = Interner::default();
+        let mut interner = AttrsInterner::default();
         let first = interner.intern(attrs(1));
         assert!(Arc::ptr_eq(&first, &interner.intern(attrs(1))));
         assert!(!Arc::ptr_eq(&first, &interner.intern(attrs(2))));
@@ -157,10 +159,10 @@ mod tests {
 
     #[test]
     fn what_nobody_uses_goes() {
-        let mut interner = Interner::default();
+        let mut interner = AttrsInterner::default();
         let kept: Vec<_> = (0..10).map(|value| interner.intern(attrs(value))).collect();
         (0..100_000).for_each(|value| drop(interner.intern(attrs(value))));
-        assert!(interner.size() <= 2 * Interner::FIRST_SWEEP, "{} kept", interner.size());
+        assert!(interner.size() <= 2 * AttrsInterner::FIRST_SWEEP, "{} kept", interner.size());
         for (value, kept) in kept.iter().enumerate() {
             assert!(Arc::ptr_eq(kept, &interner.intern(attrs(value as u32))));
         }

@@ -1,6 +1,6 @@
-//! Converts path attributes between their wire format and [`Attrs`].
+//! Converts path attributes between their wire format and [`RouteAttrs`].
 
-use super::attrs::Attrs;
+use super::attrs::RouteAttrs;
 use bytes::Bytes;
 use rustbgpd_wire::attribute::encode_path_attributes;
 use rustbgpd_wire::{
@@ -13,8 +13,8 @@ const ONLY_TO_CUSTOMER: u8 = 35;
 
 /// The decoded attributes of an UPDATE.
 #[derive(Debug, Default)]
-pub struct Decoded {
-    pub attrs: Attrs,
+pub struct DecodedAttrs {
+    pub attrs: RouteAttrs,
     /// NEXT_HOP, which applies to the prefixes in the body of the message.
     pub next_hop: Option<IpAddr>,
     pub reach: Option<Box<MpReachNlri>>,
@@ -22,8 +22,8 @@ pub struct Decoded {
 }
 
 /// Decodes attributes. `external` drops the ones that are valid only from inside the AS.
-pub fn decode(attributes: Vec<PathAttribute>, external: bool) -> Decoded {
-    let mut decoded = Decoded::default();
+pub fn decode(attributes: Vec<PathAttribute>, external: bool) -> DecodedAttrs {
+    let mut decoded = DecodedAttrs::default();
     let attrs = &mut decoded.attrs;
     let mut others = Vec::new();
     for attribute in attributes {
@@ -66,7 +66,7 @@ pub fn decode(attributes: Vec<PathAttribute>, external: bool) -> Decoded {
 }
 
 /// Encodes the attributes that are independent of the prefix: all except the next hop of families other than IPv4.
-pub fn encode(attrs: &Attrs, four_octet_as: bool, out: &mut Vec<u8>) -> Result<(), EncodeError> {
+pub fn encode(attrs: &RouteAttrs, four_octet_as: bool, out: &mut Vec<u8>) -> Result<(), EncodeError> {
     let mut list = Vec::with_capacity(12);
     list.push(PathAttribute::Origin(attrs.origin));
     let segments = match attrs.as_path.is_empty() {

@@ -1,22 +1,22 @@
 //! The decision process among the paths to one prefix (RFC 4271 section 9.1.2.2, RFC 4456 section 9). The result does
 //! not depend on the order in which the paths arrived.
 
-use super::attrs::Attrs;
-use super::table::Path;
+use super::attrs::RouteAttrs;
+use super::table::RoutePath;
 use crate::id::PeerId;
 use std::cmp::Ordering;
 use std::net::{IpAddr, Ipv4Addr};
 
 /// The properties of the source of a path that the decision process compares.
 #[derive(Clone, Copy, Debug)]
-pub struct Origin {
+pub struct PathOrigin {
     pub external: bool,
     pub router_id: Ipv4Addr,
     pub address: IpAddr,
 }
 
-impl Origin {
-    pub const LOCAL: Origin = Origin {
+impl PathOrigin {
+    pub const LOCAL: PathOrigin = PathOrigin {
         external: false,
         router_id: Ipv4Addr::UNSPECIFIED,
         address: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
@@ -25,7 +25,7 @@ impl Origin {
 
 /// Puts the best path first, followed by the paths that are equal to it up to the tie-break and may share its traffic
 /// (multipath). Returns the number of these paths, including the best.
-pub fn sort_paths(paths: &mut [Path], origin: impl Fn(PeerId) -> Origin) -> usize {
+pub fn sort_paths(paths: &mut [RoutePath], origin: impl Fn(PeerId) -> PathOrigin) -> usize {
     if paths.len() < 2 {
         return paths.len();
     }
@@ -46,7 +46,7 @@ pub fn sort_paths(paths: &mut [Path], origin: impl Fn(PeerId) -> Origin) -> usiz
 
 /// The position of a new path among the paths of a destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rank {
+pub enum PathRank {
     /// At this position among the multipath candidates.
     Equal(usize),
     /// Behind the multipath candidates: it changes nothing.
@@ -55,10 +55,10 @@ pub enum Rank {
 
 /// Returns the rank of a new path, found with few comparisons. `equal` are the multipath candidates as ordered by
 /// [`sort_paths`]. Returns `None` if the path may displace others, so that all must be sorted again.
-pub fn rank(equal: &[Path], new: &Path, origin: impl Fn(PeerId) -> Origin) -> Option<Rank> {
+pub fn rank(equal: &[RoutePath], new: &RoutePath, origin: impl Fn(PeerId) -> PathOrigin) -> Option<PathRank> {
     let best = equal.first()?;
     match compare_before_med(new, best) {
-        Ordering::Greater => return Some(Rank::Worse),
+        Ordering::Greater => return Some(PathRank::Worse),
         Ordering::Less => return None,
         Ordering::Equal => {}
     }
@@ -67,23 +67,23 @@ pub fn rank(equal: &[Path], new: &Path, origin: impl Fn(PeerId) -> Origin) -> Op
     }
     let (from_new, from_best) = (origin(new.peer), origin(best.peer));
     match med(new).cmp(&med(best)).then(from_best.external.cmp(&from_new.external)) {
-        Ordering::Greater => Some(Rank::Worse),
+        Ordering::Greater => Some(PathRank::Worse),
         Ordering::Less => None,
         Ordering::Equal => {
             let before =
-                |known: &Path| tie_break(known, &origin(known.peer), new, &from_new) == Ordering::Less;
-            Some(Rank::Equal(equal.partition_point(before)))
+                |known: &RoutePath| tie_break(known, &origin(known.peer), new, &from_new) == Ordering::Less;
+            Some(PathRank::Equal(equal.partition_point(before)))
         }
     }
 }
 
-fn med(path: &Path) -> u32 {
+fn med(path: &RoutePath) -> u32 {
     path.attrs.med.unwrap_or(0)
 }
 
 /// Compares the criteria before MED: larger preference and LOCAL_PREF, then shorter AS_PATH and lower origin, are
 /// better.
-fn compare_before_med(a: &Path, b: &Path) -> Ordering {
+fn compare_before_med(a: &RoutePath, b: &RoutePath) -> Ordering {
     let (a, b) = (&a.attrs, &b.attrs);
     (b.preference.cmp(&a.preference))
         .then_with(|| b.local_pref().cmp(&a.local_pref()))
@@ -91,8 +91,8 @@ fn compare_before_med(a: &Path, b: &Path) -> Ordering {
         .then_with(|| a.origin.cmp(&b.origin))
 }
 
-fn tie_break(a: &Path, from_a: &Origin, b: &Path, from_b: &Origin) -> Ordering {
-    let identifier = |path: &Path, from: &Origin| path.attrs.originator.unwrap_or(from.router_id);
+fn tie_break(a: &RoutePath, from_a: &PathOrigin, b: &RoutePath, from_b: &PathOrigin) -> Ordering {
+    let identifier = |path: &RoutePath, from: &PathOrigin| path.attrs.originator.unwrap_or(from.router_id);
     (identifier(a, from_a).cmp(&identifier(b, from_b)))
         .then_with(|| a.attrs.cluster_list.len().cmp(&b.attrs.cluster_list.len()))
         .then_with(|| from_a.address.cmp(&from_b.address))
@@ -101,13 +101,13 @@ fn tie_break(a: &Path, from_a: &Origin, b: &Path, from_b: &Origin) -> Ordering {
 }
 
 /// Returns the AS from which a path was learnt; `None` for a path inside our own AS.
-fn neighbour(attrs: &Attrs) -> Option<u32> {
+fn neighbour(attrs: &RouteAttrs) -> Option<u32> {
     attrs.as_path.first().copied()
 }
 
 /// Moves the paths with the lowest MED of each neighbouring AS to the front and returns their number. The paths must
 /// be grouped by neighbouring AS.
-fn keep_lowest_med(paths: &mut [Path]) -> usize {
+fn keep_lowest_med(paths: &mut [RoutePath]) -> usize {
     let mut kept = 0;
     let mut start = 0;
     while start < paths.len() {
@@ -126,7 +126,7 @@ fn keep_lowest_med(paths: &mut [Path]) -> usize {
     kept
 }
 
-fn equals(paths: &[Path], same: impl Fn(&Path, &Path) -> bool) -> usize {
+fn equals(paths: &[RoutePath], same: impl Fn(&RoutePath, &RoutePath) -> bool) -> usize {
     let Some(best) = paths.first() else { return 0 };
     paths.iter().take_while(|path| same(best, path)).count()
 }

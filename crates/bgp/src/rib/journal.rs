@@ -10,32 +10,32 @@ use std::collections::VecDeque;
 const SPARE: usize = 4096;
 
 /// A position in a journal: every entry before it has been read.
-pub type Position = u64;
+pub type JournalPosition = u64;
 
 #[derive(Debug)]
-pub struct Journal {
+pub struct ChangeJournal {
     /// Sorted by position.
-    entries: VecDeque<(Position, DestinationId)>,
-    next: Position,
+    entries: VecDeque<(JournalPosition, DestinationId)>,
+    next: JournalPosition,
     /// Every entry before this position has been read by all readers.
-    done: Position,
+    done: JournalPosition,
 }
 
-impl Default for Journal {
+impl Default for ChangeJournal {
     fn default() -> Self {
         // A mark of 0 means "never recorded".
-        Journal { entries: VecDeque::new(), next: 1, done: 1 }
+        ChangeJournal { entries: VecDeque::new(), next: 1, done: 1 }
     }
 }
 
-impl Journal {
+impl ChangeJournal {
     /// Returns the position of a reader that needs only future changes.
-    pub fn end(&self) -> Position {
+    pub fn end(&self) -> JournalPosition {
         self.next
     }
 
     /// Records a change and returns the mark to store with the destination.
-    pub fn record(&mut self, id: DestinationId) -> Position {
+    pub fn record(&mut self, id: DestinationId) -> JournalPosition {
         let position = self.next;
         self.next += 1;
         self.entries.push_back((position, id));
@@ -43,16 +43,16 @@ impl Journal {
     }
 
     /// Returns whether some reader may not have read the change with this mark.
-    pub fn holds(&self, mark: Position) -> bool {
+    pub fn holds(&self, mark: JournalPosition) -> bool {
         mark >= self.done
     }
 
     /// Appends up to `limit` changed destinations to `out` and moves the reader past them.
     pub fn read(
         &self,
-        from: &mut Position,
+        from: &mut JournalPosition,
         limit: usize,
-        mark: impl Fn(DestinationId) -> Position,
+        mark: impl Fn(DestinationId) -> JournalPosition,
         out: &mut Vec<DestinationId>,
     ) {
         let start = self.entries.partition_point(|(position, _)| position < from);
@@ -73,8 +73,8 @@ impl Journal {
     /// among them.
     pub fn trim(
         &mut self,
-        slowest: Position,
-        mark: impl Fn(DestinationId) -> Position,
+        slowest: JournalPosition,
+        mark: impl Fn(DestinationId) -> JournalPosition,
         mut read: impl FnMut(DestinationId),
     ) {
         self.done = slowest.min(self.next);
@@ -94,7 +94,7 @@ impl Journal {
     }
 
     /// Removes the entries that a later one has replaced, once they are in the majority.
-    pub fn compact(&mut self, destinations: usize, mark: impl Fn(DestinationId) -> Position) {
+    pub fn compact(&mut self, destinations: usize, mark: impl Fn(DestinationId) -> JournalPosition) {
         if self.entries.len() > 2 * destinations + 1024 {
             self.entries.retain(|(position, id)| mark(*id) == *position);
         }

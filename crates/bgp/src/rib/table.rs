@@ -3,9 +3,9 @@
 //! A destination keeps its number as long as a peer may still have the prefix, so that an Adj-RIB-Out needs one bit
 //! per destination.
 
-use super::attrs::Attrs;
-use super::decide::{Origin, Rank, rank, sort_paths};
-use super::journal::{Journal, Position};
+use super::attrs::RouteAttrs;
+use super::decide::{PathOrigin, PathRank, rank, sort_paths};
+use super::journal::{ChangeJournal, JournalPosition};
 use crate::family::Prefix;
 use crate::id::{DestinationId, PeerId};
 use hashbrown::hash_table::Entry;
@@ -23,8 +23,8 @@ const SCANNED_PER_UNIT: u64 = 16;
 const PLACE: u32 = (1 << 25) - 1;
 
 #[derive(Clone, Debug)]
-pub struct Path {
-    pub attrs: Arc<Attrs>,
+pub struct RoutePath {
+    pub attrs: Arc<RouteAttrs>,
     /// Distinguishes the paths of one peer (RFC 7911); 0 if it sends only one.
     pub path_id: u32,
     pub peer: PeerId,
@@ -32,7 +32,7 @@ pub struct Path {
     pub epoch: u8,
 }
 
-impl Path {
+impl RoutePath {
     fn is_from(&self, peer: PeerId, path_id: u32) -> bool {
         self.peer == peer && self.path_id == path_id
     }
@@ -45,44 +45,44 @@ impl Path {
 }
 
 #[derive(Debug)]
-pub struct Destination<P> {
+pub struct RouteDestination<P> {
     pub prefix: P,
-    paths: SmallVec<[Path; 1]>,
+    paths: SmallVec<[RoutePath; 1]>,
     /// Number of leading paths that may share traffic (multipath).
     equal: u16,
     /// Whether the change recorded at `advertised` left the best path unchanged, and all changes before it have been
     /// read.
     best_unchanged: bool,
-    advertised: Position,
-    installed: Position,
+    advertised: JournalPosition,
+    installed: JournalPosition,
 }
 
-impl<P> Destination<P> {
+impl<P> RouteDestination<P> {
     /// Returns the best path, or `None` if no path is usable.
-    pub fn best(&self) -> Option<&Path> {
+    pub fn best(&self) -> Option<&RoutePath> {
         self.multipath().first()
     }
 
-    pub fn multipath(&self) -> &[Path] {
+    pub fn multipath(&self) -> &[RoutePath] {
         self.paths.get(..usize::from(self.equal)).unwrap_or_default()
     }
 
-    pub fn paths(&self) -> &[Path] {
+    pub fn paths(&self) -> &[RoutePath] {
         &self.paths
     }
 }
 
 #[derive(Debug)]
-pub struct Table<P> {
-    destinations: Vec<Destination<P>>,
-    index: HashTable<Slot>,
+pub struct RouteTable<P> {
+    destinations: Vec<RouteDestination<P>>,
+    index: HashTable<PrefixIndexEntry>,
     hasher: DefaultHashBuilder,
     free: Vec<DestinationId>,
     occupied: usize,
     /// Changes of best paths, read by the Adj-RIBs-Out.
-    pub advertise: Journal,
+    pub advertise: ChangeJournal,
     /// Changes of the paths that traffic takes, read by the code that installs them.
-    pub install: Journal,
+    pub install: ChangeJournal,
     /// Whether some session advertises all paths instead of only the best.
     track_all_paths: bool,
     /// Unreachable next hops. Paths with one of them are not used.
@@ -93,12 +93,12 @@ pub struct Table<P> {
 
 /// An index entry with the hash of its prefix, so that the index can grow without reading the destinations.
 #[derive(Clone, Copy, Debug)]
-struct Slot {
+struct PrefixIndexEntry {
     hash: u32,
     id: DestinationId,
 }
 
-impl Slot {
+impl PrefixIndexEntry {
     fn hash(&self) -> u64 {
         spread(self.hash)
     }
@@ -119,16 +119,16 @@ fn hash<P: Prefix>(hasher: &DefaultHashBuilder, prefix: P) -> u32 {
     (hash as u32 & PLACE) | ((hash >> 32) as u32).wrapping_add(place) << PLACE.count_ones()
 }
 
-impl<P> Default for Table<P> {
+impl<P> Default for RouteTable<P> {
     fn default() -> Self {
-        Table {
+        RouteTable {
             destinations: Vec::new(),
             index: HashTable::new(),
             hasher: DefaultHashBuilder::default(),
             free: Vec::new(),
             occupied: 0,
-            advertise: Journal::default(),
-            install: Journal::default(),
+            advertise: ChangeJournal::default(),
+            install: ChangeJournal::default(),
             track_all_paths: false,
             unreachable: HashSet::new(),
             work: 0,
@@ -138,7 +138,7 @@ impl<P> Default for Table<P> {
 
 /// The effect of an insertion or removal on the number of a peer's paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Effect {
+pub enum PathUpdateEffect {
     Added,
     Replaced,
     Unchanged,
@@ -147,12 +147,12 @@ pub enum Effect {
     TooManyPaths,
 }
 
-impl<P: Prefix> Table<P> {
-    pub fn get(&self, id: DestinationId) -> Option<&Destination<P>> {
+impl<P: Prefix> RouteTable<P> {
+    pub fn get(&self, id: DestinationId) -> Option<&RouteDestination<P>> {
         self.destinations.get(id.index())
     }
 
-    pub fn find(&self, prefix: P) -> Option<&Destination<P>> {
+    pub fn find(&self, prefix: P) -> Option<&RouteDestination<P>> {
         self.lookup(prefix).and_then(|id| self.get(id))
     }
 
@@ -176,13 +176,15 @@ impl<P: Prefix> Table<P> {
         self.index.len()
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = &Destination<P>> {
+    pub fn iter(&self) -> impl Iterator<Item = &RouteDestination<P>> {
         self.destinations.iter().filter(|destination| !destination.paths.is_empty())
     }
 
     fn lookup(&self, prefix: P) -> Option<DestinationId> {
         let hash = hash(&self.hasher, prefix);
-        let is = |slot: &Slot| slot.hash == hash && self.get(slot.id).is_some_and(|d| d.prefix == prefix);
+        let is = |slot: &PrefixIndexEntry| {
+            slot.hash == hash && self.get(slot.id).is_some_and(|d| d.prefix == prefix)
+        };
         self.index.find(spread(hash), is).map(|slot| slot.id)
     }
 
@@ -190,19 +192,19 @@ impl<P: Prefix> Table<P> {
     fn id_of(&mut self, prefix: P) -> DestinationId {
         let hash = hash(&self.hasher, prefix);
         let destinations = &mut self.destinations;
-        let is = |slot: &Slot| {
+        let is = |slot: &PrefixIndexEntry| {
             slot.hash == hash && destinations.get(slot.id.index()).is_some_and(|d| d.prefix == prefix)
         };
-        let known = self.index.entry(spread(hash), is, Slot::hash);
+        let known = self.index.entry(spread(hash), is, PrefixIndexEntry::hash);
         let vacant = match known {
             Entry::Occupied(known) => return known.get().id,
             Entry::Vacant(vacant) => vacant,
         };
         let id = self.free.pop().unwrap_or(DestinationId(destinations.len() as u32));
-        vacant.insert(Slot { hash, id });
+        vacant.insert(PrefixIndexEntry { hash, id });
         match destinations.get_mut(id.index()) {
             Some(slot) => slot.prefix = prefix,
-            None => destinations.push(Destination {
+            None => destinations.push(RouteDestination {
                 prefix,
                 paths: SmallVec::new(),
                 equal: 0,
@@ -220,10 +222,18 @@ impl<P: Prefix> Table<P> {
     }
 
     /// Inserts or replaces a path. A peer may have at most `limit` paths to one prefix.
-    pub fn insert(&mut self, prefix: P, path: Path, limit: u16, origin: impl Fn(PeerId) -> Origin) -> Effect {
+    pub fn insert(
+        &mut self,
+        prefix: P,
+        path: RoutePath,
+        limit: u16,
+        origin: impl Fn(PeerId) -> PathOrigin,
+    ) -> PathUpdateEffect {
         let id = self.id_of(prefix);
         let usable = self.is_reachable(&path);
-        let Some(destination) = self.destinations.get_mut(id.index()) else { return Effect::Unchanged };
+        let Some(destination) = self.destinations.get_mut(id.index()) else {
+            return PathUpdateEffect::Unchanged;
+        };
         // The most frequent case while a full table is received.
         if destination.paths.is_empty() && usable {
             destination.paths.push(path);
@@ -233,27 +243,27 @@ impl<P: Prefix> Table<P> {
             destination.installed = self.install.record(id);
             self.occupied += 1;
             self.work += 1;
-            return Effect::Added;
+            return PathUpdateEffect::Added;
         }
         self.work += 1 + destination.paths.len() as u64 / SCANNED_PER_UNIT;
         let known = destination.paths.iter_mut().find(|known| known.is_from(path.peer, path.path_id));
         match known {
             Some(known) if Arc::ptr_eq(&known.attrs, &path.attrs) => {
                 known.epoch = path.epoch;
-                return Effect::Unchanged;
+                return PathUpdateEffect::Unchanged;
             }
             Some(_) => {}
             None => {
                 let limit = usize::from(limit);
                 let own = || destination.paths.iter().filter(|known| known.peer == path.peer).count();
                 if destination.paths.len() >= limit && own() >= limit {
-                    return Effect::TooManyPaths;
+                    return PathUpdateEffect::TooManyPaths;
                 }
                 let simple = usable && self.unreachable.is_empty() && destination.equal < u16::MAX;
                 let found = simple.then(|| rank(destination.multipath(), &path, &origin)).flatten();
                 if let Some(rank) = found {
                     self.place(id, path, rank);
-                    return Effect::Added;
+                    return PathUpdateEffect::Added;
                 }
             }
         }
@@ -267,20 +277,20 @@ impl<P: Prefix> Table<P> {
                 }
             }
         });
-        if added { Effect::Added } else { Effect::Replaced }
+        if added { PathUpdateEffect::Added } else { PathUpdateEffect::Replaced }
     }
 
     /// Adds a path at a known rank.
-    fn place(&mut self, id: DestinationId, path: Path, rank: Rank) {
+    fn place(&mut self, id: DestinationId, path: RoutePath, rank: PathRank) {
         let Some(destination) = self.destinations.get_mut(id.index()) else { return };
-        let same_best = rank != Rank::Equal(0);
+        let same_best = rank != PathRank::Equal(0);
         match rank {
-            Rank::Equal(at) => {
+            PathRank::Equal(at) => {
                 destination.paths.insert(at, path);
                 destination.equal += 1;
                 destination.installed = self.install.record(id);
             }
-            Rank::Worse => destination.paths.push(path),
+            PathRank::Worse => destination.paths.push(path),
         }
         if !same_best || self.track_all_paths {
             let unread = !destination.best_unchanged && self.advertise.holds(destination.advertised);
@@ -294,15 +304,15 @@ impl<P: Prefix> Table<P> {
         prefix: P,
         peer: PeerId,
         path_id: u32,
-        origin: impl Fn(PeerId) -> Origin,
-    ) -> Effect {
-        let Some(id) = self.lookup(prefix) else { return Effect::Unchanged };
+        origin: impl Fn(PeerId) -> PathOrigin,
+    ) -> PathUpdateEffect {
+        let Some(id) = self.lookup(prefix) else { return PathUpdateEffect::Unchanged };
         let present = self.get(id).is_some_and(|d| d.paths.iter().any(|path| path.is_from(peer, path_id)));
         if !present {
-            return Effect::Unchanged;
+            return PathUpdateEffect::Unchanged;
         }
         self.change(id, origin, |paths| paths.retain(|path| !path.is_from(peer, path_id)));
-        Effect::Removed
+        PathUpdateEffect::Removed
     }
 
     /// Removes the paths of a peer, or only those of epochs other than `keep`. Returns their number.
@@ -310,9 +320,9 @@ impl<P: Prefix> Table<P> {
         &mut self,
         peer: PeerId,
         keep: Option<u8>,
-        origin: impl Fn(PeerId) -> Origin,
+        origin: impl Fn(PeerId) -> PathOrigin,
     ) -> usize {
-        let goes = |path: &Path| path.peer == peer && keep != Some(path.epoch);
+        let goes = |path: &RoutePath| path.peer == peer && keep != Some(path.epoch);
         let mut removed = 0;
         for id in self.ids() {
             let count = self.get(id).map_or(0, |d| d.paths.iter().filter(|path| goes(path)).count());
@@ -328,22 +338,22 @@ impl<P: Prefix> Table<P> {
     fn change(
         &mut self,
         id: DestinationId,
-        origin: impl Fn(PeerId) -> Origin,
-        work: impl FnOnce(&mut SmallVec<[Path; 1]>),
+        origin: impl Fn(PeerId) -> PathOrigin,
+        work: impl FnOnce(&mut SmallVec<[RoutePath; 1]>),
     ) {
         let Some(destination) = self.destinations.get_mut(id.index()) else { return };
         // `work` inserts the new path before it drops the old one, so that an `Arc` address is never reused within
         // one comparison.
         let filled = !destination.paths.is_empty();
         self.work += 1 + destination.paths.len() as u64;
-        let before: SmallVec<[_; 2]> = destination.multipath().iter().map(Path::identity).collect();
+        let before: SmallVec<[_; 2]> = destination.multipath().iter().map(RoutePath::identity).collect();
         work(&mut destination.paths);
         let usable = usable_first(&mut destination.paths, &self.unreachable);
         let equal = destination.paths.get_mut(..usable).map_or(0, |usable| sort_paths(usable, origin));
         destination.equal = equal.min(usize::from(u16::MAX)) as u16;
         let after = destination.multipath();
-        let same_best = before.first().copied() == after.first().map(Path::identity);
-        let same_all = before.iter().copied().eq(after.iter().map(Path::identity));
+        let same_best = before.first().copied() == after.first().map(RoutePath::identity);
+        let same_all = before.iter().copied().eq(after.iter().map(RoutePath::identity));
         match (before.is_empty(), after.is_empty()) {
             (true, false) => self.occupied += 1,
             (false, true) => self.occupied -= 1,
@@ -364,7 +374,7 @@ impl<P: Prefix> Table<P> {
 
     /// Returns the journal position at which the reader of a new session starts, and how many destinations it must
     /// walk first. `add_path` means that it advertises all paths, so that every change matters to it.
-    pub fn start_reader(&mut self, add_path: bool) -> (Position, u32) {
+    pub fn start_reader(&mut self, add_path: bool) -> (JournalPosition, u32) {
         self.track_all_paths |= add_path;
         (self.advertise.end(), self.id_end())
     }
@@ -374,19 +384,19 @@ impl<P: Prefix> Table<P> {
         self.track_all_paths = false;
     }
 
-    pub fn is_reachable(&self, path: &Path) -> bool {
+    pub fn is_reachable(&self, path: &RoutePath) -> bool {
         path.attrs.next_hop.is_none_or(|hop| !self.unreachable.contains(&hop))
     }
 
     /// Replaces the set of unreachable next hops and runs the decision process for the destinations it affects.
-    pub fn set_unreachable(&mut self, next_hops: HashSet<IpAddr>, origin: impl Fn(PeerId) -> Origin) {
+    pub fn set_unreachable(&mut self, next_hops: HashSet<IpAddr>, origin: impl Fn(PeerId) -> PathOrigin) {
         let before = std::mem::replace(&mut self.unreachable, next_hops);
         let changed: HashSet<IpAddr> = before.symmetric_difference(&self.unreachable).copied().collect();
         if changed.is_empty() {
             return;
         }
         for id in self.ids() {
-            let by_them = |path: &Path| path.attrs.next_hop.is_some_and(|hop| changed.contains(&hop));
+            let by_them = |path: &RoutePath| path.attrs.next_hop.is_some_and(|hop| changed.contains(&hop));
             if self.get(id).is_some_and(|destination| destination.paths.iter().any(by_them)) {
                 self.change(id, &origin, |_| {});
             }
@@ -405,7 +415,7 @@ impl<P: Prefix> Table<P> {
     /// Appends the changed destinations for the reader of a peer, which advertises either all paths or only the best.
     pub fn read_advertise(
         &self,
-        from: &mut Position,
+        from: &mut JournalPosition,
         limit: usize,
         add_path: bool,
         out: &mut Vec<DestinationId>,
@@ -417,18 +427,18 @@ impl<P: Prefix> Table<P> {
     }
 
     /// Appends the changed destinations for the reader that installs routes into the kernel.
-    pub fn read_install(&self, from: &mut Position, limit: usize, out: &mut Vec<DestinationId>) {
+    pub fn read_install(&self, from: &mut JournalPosition, limit: usize, out: &mut Vec<DestinationId>) {
         self.install.read(from, limit, |id| self.get(id).map_or(0, |d| d.installed), out);
     }
 
     /// Returns whether a reader at `from` will encounter this destination in the journal anyway.
-    pub fn will_be_read(&self, id: DestinationId, from: Position, add_path: bool) -> bool {
+    pub fn will_be_read(&self, id: DestinationId, from: JournalPosition, add_path: bool) -> bool {
         self.get(id).is_some_and(|d| d.advertised >= from && (add_path || !d.best_unchanged))
     }
 
     /// Removes the journal entries that all readers have read, and frees the numbers of destinations that no longer
     /// exist for any of them.
-    pub fn trim_journals(&mut self, slowest_peer: Position, kernel: Position) {
+    pub fn trim_journals(&mut self, slowest_peer: JournalPosition, kernel: JournalPosition) {
         let destinations = &self.destinations;
         let mut gone = Vec::new();
         let empty = |id: DestinationId| destinations.get(id.index()).is_some_and(|d| d.paths.is_empty());
@@ -469,11 +479,11 @@ impl<P: Prefix> Table<P> {
 }
 
 /// Moves the paths with a reachable next hop to the front and returns their number.
-fn usable_first(paths: &mut [Path], unreachable: &HashSet<IpAddr>) -> usize {
+fn usable_first(paths: &mut [RoutePath], unreachable: &HashSet<IpAddr>) -> usize {
     if unreachable.is_empty() {
         return paths.len();
     }
-    let lost = |path: &Path| path.attrs.next_hop.is_some_and(|hop| unreachable.contains(&hop));
+    let lost = |path: &RoutePath| path.attrs.next_hop.is_some_and(|hop| unreachable.contains(&hop));
     // The order must not depend on the order of arrival.
     paths.sort_by_key(|path| (lost(path), path.peer, path.path_id));
     paths.iter().filter(|path| !lost(path)).count()

@@ -1,9 +1,9 @@
 //! Checks the table against a simple model, for any history of changes and any readers at any speed.
 
-use super::attrs::{Attrs, Interner};
-use super::decide::Origin;
-use super::journal::Position;
-use super::table::{Destination, Effect, Path, Table};
+use super::attrs::{AttrsInterner, RouteAttrs};
+use super::decide::PathOrigin;
+use super::journal::JournalPosition;
+use super::table::{PathUpdateEffect, RouteDestination, RoutePath, RouteTable};
 use crate::bitmap::Bitmap;
 use crate::id::{DestinationId, PeerId};
 use proptest::prelude::*;
@@ -17,18 +17,18 @@ const PEERS: usize = 5;
 /// A full table has a million of these.
 #[test]
 fn routes_stay_small() {
-    assert_eq!(size_of::<Path>(), 16, "a path");
-    assert_eq!(size_of::<Destination<Ipv4Prefix>>(), 48, "a prefix with one path");
-    assert_eq!(size_of::<Destination<Ipv6Prefix>>(), 64, "the same of IPv6");
+    assert_eq!(size_of::<RoutePath>(), 16, "a path");
+    assert_eq!(size_of::<RouteDestination<Ipv4Prefix>>(), 48, "a prefix with one path");
+    assert_eq!(size_of::<RouteDestination<Ipv6Prefix>>(), 64, "the same of IPv6");
 }
 
 #[derive(Clone, Debug)]
-enum Step {
+enum RibStep {
     Insert {
         prefix: u8,
         peer: PeerId,
         path_id: u32,
-        attrs: Attrs,
+        attrs: RouteAttrs,
     },
     Remove {
         prefix: u8,
@@ -65,7 +65,7 @@ enum Step {
     },
 }
 
-fn attrs() -> impl Strategy<Value = Attrs> {
+fn attrs() -> impl Strategy<Value = RouteAttrs> {
     // Few values each, so that ties are common and every rule decides sometimes.
     (
         (prop_oneof![Just(100u16), Just(200u16)], 0u32..2, proptest::collection::vec(1u32..3, 0..3)),
@@ -73,16 +73,18 @@ fn attrs() -> impl Strategy<Value = Attrs> {
         proptest::collection::vec(1u8..3, 0..2),
         1u8..4,
     )
-        .prop_map(|((preference, pref, as_path), (origin, med, originator), clusters, next_hop)| Attrs {
-            preference,
-            local_pref: Some(pref),
-            as_path: as_path.into(),
-            origin: WireOrigin::from_u8(origin).unwrap(),
-            med,
-            originator: originator.map(|id| Ipv4Addr::new(1, 1, 1, id)),
-            cluster_list: clusters.into_iter().map(|id| Ipv4Addr::new(2, 2, 2, id)).collect(),
-            next_hop: Some(hop(next_hop)),
-            ..Attrs::default()
+        .prop_map(|((preference, pref, as_path), (origin, med, originator), clusters, next_hop)| {
+            RouteAttrs {
+                preference,
+                local_pref: Some(pref),
+                as_path: as_path.into(),
+                origin: WireOrigin::from_u8(origin).unwrap(),
+                med,
+                originator: originator.map(|id| Ipv4Addr::new(1, 1, 1, id)),
+                cluster_list: clusters.into_iter().map(|id| Ipv4Addr::new(2, 2, 2, id)).collect(),
+                next_hop: Some(hop(next_hop)),
+                ..RouteAttrs::default()
+            }
         })
 }
 
@@ -94,21 +96,21 @@ fn peer() -> impl Strategy<Value = PeerId> {
     (0..PEERS).prop_map(|index| PeerId::from_index(index).unwrap())
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = RibStep> {
     let place = || (0u8..12, peer(), 0u32..2);
     prop_oneof![
         8 => (place(), attrs())
-            .prop_map(|((prefix, peer, path_id), attrs)| Step::Insert { prefix, peer, path_id, attrs }),
-        4 => place().prop_map(|(prefix, peer, path_id)| Step::Remove { prefix, peer, path_id }),
-        1 => (peer(), any::<bool>()).prop_map(|(peer, stale)| Step::RemovePeer { peer, stale }),
-        1 => peer().prop_map(|peer| Step::NewEpoch { peer }),
-        4 => (0usize..3, 1usize..6).prop_map(|(reader, limit)| Step::Read { reader, limit }),
-        2 => (1usize..6).prop_map(|limit| Step::Install { limit }),
-        3 => Just(Step::TrimJournals),
+            .prop_map(|((prefix, peer, path_id), attrs)| RibStep::Insert { prefix, peer, path_id, attrs }),
+        4 => place().prop_map(|(prefix, peer, path_id)| RibStep::Remove { prefix, peer, path_id }),
+        1 => (peer(), any::<bool>()).prop_map(|(peer, stale)| RibStep::RemovePeer { peer, stale }),
+        1 => peer().prop_map(|peer| RibStep::NewEpoch { peer }),
+        4 => (0usize..3, 1usize..6).prop_map(|(reader, limit)| RibStep::Read { reader, limit }),
+        2 => (1usize..6).prop_map(|limit| RibStep::Install { limit }),
+        3 => Just(RibStep::TrimJournals),
         2 => proptest::collection::btree_set(1u8..4, 0..3)
-            .prop_map(|next_hops| Step::Unreachable { next_hops }),
-        1 => (0usize..3).prop_map(|reader| Step::Restart { reader }),
-        1 => (0usize..3).prop_map(|reader| Step::Refresh { reader }),
+            .prop_map(|next_hops| RibStep::Unreachable { next_hops }),
+        1 => (0usize..3).prop_map(|reader| RibStep::Restart { reader }),
+        1 => (0usize..3).prop_map(|reader| RibStep::Refresh { reader }),
     ]
 }
 
@@ -116,8 +118,8 @@ fn prefix(number: u8) -> Ipv4Prefix {
     Ipv4Prefix::new(Ipv4Addr::new(192, 0, number, 0), 24)
 }
 
-fn origin(peer: PeerId) -> Origin {
-    Origin {
+fn origin(peer: PeerId) -> PathOrigin {
+    PathOrigin {
         external: peer.index() % 2 == 1,
         // Two peers share an identifier.
         router_id: Ipv4Addr::new(1, 1, 1, (peer.index() / 2) as u8),
@@ -125,19 +127,19 @@ fn origin(peer: PeerId) -> Origin {
     }
 }
 
-type Said = BTreeMap<Ipv4Prefix, BTreeMap<PathKey, (Attrs, u8)>>;
+type ModelRoutes = BTreeMap<Ipv4Prefix, BTreeMap<PathKey, (RouteAttrs, u8)>>;
 
 /// A peer and its path identifier.
 type PathKey = (PeerId, u32);
 
 /// Implements RFC 4271 section 9.1.2.2 literally: each step removes paths.
 fn decide(
-    paths: &BTreeMap<PathKey, (Attrs, u8)>,
+    paths: &BTreeMap<PathKey, (RouteAttrs, u8)>,
     unreachable: &HashSet<IpAddr>,
 ) -> (Option<PathKey>, BTreeSet<PathKey>) {
-    let mut left: Vec<(PathKey, &Attrs)> = paths.iter().map(|(key, (attrs, _))| (*key, attrs)).collect();
+    let mut left: Vec<(PathKey, &RouteAttrs)> = paths.iter().map(|(key, (attrs, _))| (*key, attrs)).collect();
     left.retain(|(_, attrs)| attrs.next_hop.is_none_or(|hop| !unreachable.contains(&hop)));
-    fn keep<K: Ord>(left: &mut Vec<(PathKey, &Attrs)>, worth: impl Fn(PathKey, &Attrs) -> K) {
+    fn keep<K: Ord>(left: &mut Vec<(PathKey, &RouteAttrs)>, worth: impl Fn(PathKey, &RouteAttrs) -> K) {
         let best = left.iter().map(|(key, attrs)| worth(*key, attrs)).max();
         left.retain(|(key, attrs)| Some(worth(*key, attrs)) == best);
     }
@@ -162,19 +164,19 @@ fn decide(
 }
 
 /// A peer that receives best routes as a session advertises them: a position, a walk, and one bit per destination.
-struct Reader {
-    position: Position,
+struct AdvertiseReader {
+    position: JournalPosition,
     walk: Option<(u32, u32)>,
     sent: Bitmap,
     add_path: bool,
     /// The best path, or all usable ones.
-    heard: BTreeMap<Ipv4Prefix, Vec<Attrs>>,
+    heard: BTreeMap<Ipv4Prefix, Vec<RouteAttrs>>,
 }
 
-impl Reader {
-    fn new(table: &mut Table<Ipv4Prefix>, add_path: bool) -> Reader {
+impl AdvertiseReader {
+    fn new(table: &mut RouteTable<Ipv4Prefix>, add_path: bool) -> AdvertiseReader {
         let (position, numbers) = table.start_reader(add_path);
-        Reader {
+        AdvertiseReader {
             position,
             walk: Some((0, numbers)),
             add_path,
@@ -183,7 +185,7 @@ impl Reader {
         }
     }
 
-    fn read(&mut self, table: &Table<Ipv4Prefix>, limit: usize) {
+    fn read(&mut self, table: &RouteTable<Ipv4Prefix>, limit: usize) {
         let mut ids = Vec::new();
         match self.walk {
             None => table.read_advertise(&mut self.position, limit, self.add_path, &mut ids),
@@ -201,7 +203,7 @@ impl Reader {
             let destination = table.get(id).unwrap();
             let usable = destination.paths().iter().filter(|path| table.is_reachable(path));
             let usable = usable.take(if self.add_path { usize::MAX } else { 1 });
-            let advertised: Vec<Attrs> = usable.map(|path| (*path.attrs).clone()).collect();
+            let advertised: Vec<RouteAttrs> = usable.map(|path| (*path.attrs).clone()).collect();
             match destination.best() {
                 Some(_) => {
                     self.sent.insert(id.0);
@@ -224,16 +226,16 @@ proptest! {
 
     #[test]
     fn behaves_as_the_model_says(steps in proptest::collection::vec(step(), 0..150)) {
-        let mut table: Table<Ipv4Prefix> = Table::default();
-        let mut interner = Interner::default();
-        let mut said = Said::new();
+        let mut table: RouteTable<Ipv4Prefix> = RouteTable::default();
+        let mut interner = AttrsInterner::default();
+        let mut said = ModelRoutes::new();
         let mut unreachable = HashSet::new();
         let mut epochs = [0u8; PEERS];
         // The last reader receives all paths.
-        let mut readers: Vec<Reader> = (0..3).map(|number| Reader::new(&mut table, number == 2)).collect();
+        let mut readers: Vec<AdvertiseReader> = (0..3).map(|number| AdvertiseReader::new(&mut table, number == 2)).collect();
         let mut kernel: BTreeMap<Ipv4Prefix, BTreeSet<PathKey>> = BTreeMap::new();
-        let mut installed: Position = 1;
-        let install = |table: &Table<Ipv4Prefix>, installed: &mut Position, limit, kernel: &mut BTreeMap<_, _>| {
+        let mut installed: JournalPosition = 1;
+        let install = |table: &RouteTable<Ipv4Prefix>, installed: &mut JournalPosition, limit, kernel: &mut BTreeMap<_, _>| {
             let mut ids = Vec::new();
             table.read_install(installed, limit, &mut ids);
             for id in ids {
@@ -247,25 +249,25 @@ proptest! {
         };
         for step in steps {
             match step {
-                Step::Insert { prefix: number, peer, path_id, attrs } => {
+                RibStep::Insert { prefix: number, peer, path_id, attrs } => {
                     let epoch = epochs[peer.index()];
                     let paths = said.entry(prefix(number)).or_default();
                     let before = paths.insert((peer, path_id), (attrs.clone(), epoch));
-                    let path = Path { attrs: interner.intern(attrs.clone()), path_id, peer, epoch };
+                    let path = RoutePath { attrs: interner.intern(attrs.clone()), path_id, peer, epoch };
                     let effect = table.insert(prefix(number), path, u16::MAX, origin);
                     let expected = match before {
-                        None => Effect::Added,
-                        Some((old, _)) if old == attrs => Effect::Unchanged,
-                        Some(_) => Effect::Replaced,
+                        None => PathUpdateEffect::Added,
+                        Some((old, _)) if old == attrs => PathUpdateEffect::Unchanged,
+                        Some(_) => PathUpdateEffect::Replaced,
                     };
                     prop_assert_eq!(effect, expected);
                 }
-                Step::Remove { prefix: number, peer, path_id } => {
+                RibStep::Remove { prefix: number, peer, path_id } => {
                     let gone = said.get_mut(&prefix(number)).and_then(|paths| paths.remove(&(peer, path_id)));
                     let effect = table.remove(prefix(number), peer, path_id, origin);
-                    prop_assert_eq!(effect == Effect::Removed, gone.is_some());
+                    prop_assert_eq!(effect == PathUpdateEffect::Removed, gone.is_some());
                 }
-                Step::RemovePeer { peer, stale } => {
+                RibStep::RemovePeer { peer, stale } => {
                     let keep = stale.then_some(epochs[peer.index()]);
                     let mut removed = 0;
                     for paths in said.values_mut() {
@@ -275,16 +277,16 @@ proptest! {
                     }
                     prop_assert_eq!(table.remove_peer(peer, keep, origin), removed);
                 }
-                Step::NewEpoch { peer } => epochs[peer.index()] += 1,
-                Step::Read { reader, limit } => readers[reader].read(&table, limit),
-                Step::Install { limit } => install(&table, &mut installed, limit, &mut kernel),
-                Step::Unreachable { next_hops } => {
+                RibStep::NewEpoch { peer } => epochs[peer.index()] += 1,
+                RibStep::Read { reader, limit } => readers[reader].read(&table, limit),
+                RibStep::Install { limit } => install(&table, &mut installed, limit, &mut kernel),
+                RibStep::Unreachable { next_hops } => {
                     unreachable = next_hops.into_iter().map(hop).collect();
                     table.set_unreachable(unreachable.clone(), origin);
                 }
-                Step::Restart { reader } => readers[reader] = Reader::new(&mut table, reader == 2),
-                Step::Refresh { reader } => readers[reader].walk = Some((0, table.id_end())),
-                Step::TrimJournals => {
+                RibStep::Restart { reader } => readers[reader] = AdvertiseReader::new(&mut table, reader == 2),
+                RibStep::Refresh { reader } => readers[reader].walk = Some((0, table.id_end())),
+                RibStep::TrimJournals => {
                     let slowest = readers.iter().map(|reader| reader.position).min().unwrap();
                     table.trim_journals(slowest, installed);
                 }
@@ -304,14 +306,14 @@ proptest! {
             }
         }
         // Every reader that has caught up has the correct routes, whatever it saw on the way.
-        let best: BTreeMap<Ipv4Prefix, Vec<Attrs>> = said
+        let best: BTreeMap<Ipv4Prefix, Vec<RouteAttrs>> = said
             .iter()
             .filter_map(|(prefix, paths)| Some((*prefix, vec![paths[&decide(paths, &unreachable).0?].0.clone()])))
             .collect();
-        let all: BTreeMap<Ipv4Prefix, Vec<Attrs>> = said
+        let all: BTreeMap<Ipv4Prefix, Vec<RouteAttrs>> = said
             .iter()
             .map(|(prefix, paths)| {
-                let lost = |attrs: &Attrs| attrs.next_hop.is_some_and(|hop| unreachable.contains(&hop));
+                let lost = |attrs: &RouteAttrs| attrs.next_hop.is_some_and(|hop| unreachable.contains(&hop));
                 let usable = paths.values().map(|(attrs, _)| attrs).filter(|attrs| !lost(attrs));
                 (*prefix, usable.cloned().collect::<Vec<_>>())
             })
@@ -322,8 +324,8 @@ proptest! {
                 reader.read(&table, 7);
             }
             let truth = if reader.add_path { &all } else { &best };
-            let sorted = |known: &BTreeMap<Ipv4Prefix, Vec<Attrs>>| -> BTreeMap<Ipv4Prefix, Vec<String>> {
-                let texts = |paths: &Vec<Attrs>| {
+            let sorted = |known: &BTreeMap<Ipv4Prefix, Vec<RouteAttrs>>| -> BTreeMap<Ipv4Prefix, Vec<String>> {
+                let texts = |paths: &Vec<RouteAttrs>| {
                     let mut texts: Vec<String> = paths.iter().map(|attrs| format!("{attrs:?}")).collect();
                     texts.sort();
                     texts

@@ -24,30 +24,30 @@ fn any_net() -> impl Strategy<Value = IpNet> {
     any::<bool>().prop_flat_map(nets)
 }
 
-fn communities() -> impl Strategy<Value = Community> {
+fn communities() -> impl Strategy<Value = BgpCommunity> {
     prop_oneof![
-        any::<(u16, u16)>().prop_map(|(a, b)| Community::Standard(a, b)),
-        any::<(u32, u32, u32)>().prop_map(|(a, b, c)| Community::Large(a, b, c)),
+        any::<(u16, u16)>().prop_map(|(a, b)| BgpCommunity::Standard(a, b)),
+        any::<(u32, u32, u32)>().prop_map(|(a, b, c)| BgpCommunity::Large(a, b, c)),
     ]
 }
 
-fn rules(v4: bool) -> impl Strategy<Value = FilterRule> {
-    use PrefixOperator::*;
+fn rules(v4: bool) -> impl Strategy<Value = BgpFilterRule> {
+    use FilterPrefixOperator::*;
     let longest = if v4 { 32_u8 } else { 128 };
     let operators = prop_oneof![Just(In), Just(NotIn), Just(Equal), Just(NotEqual)];
     // Length ranges as `compute` produces them: never shorter than the prefix itself.
     let prefix =
         (nets(v4), operators, option::of((0..=longest, 0..=longest))).prop_map(|(net, operator, length)| {
-            PrefixMatch {
+            FilterPrefix {
                 net,
                 operator,
                 length: length.map(|(first, last)| (first.max(net.prefix_len()), last)),
             }
         });
     let operations = prop_oneof![
-        communities().prop_map(Operation::AddCommunity),
-        vec(1..=u32::MAX, 1..10).prop_map(Operation::PrependPath),
-        (1..2_147_483_647_u32).prop_map(Operation::SetPriority),
+        communities().prop_map(FilterOperation::AddCommunity),
+        vec(1..=u32::MAX, 1..10).prop_map(FilterOperation::PrependPath),
+        (1..2_147_483_647_u32).prop_map(FilterOperation::SetPriority),
     ];
     (
         (option::of(prefix), any::<bool>(), option::of("[a-zA-Z0-9_.*-]{1,15}"), option::of(any::<bool>())),
@@ -57,7 +57,7 @@ fn rules(v4: bool) -> impl Strategy<Value = FilterRule> {
     )
         .prop_map(
             |((prefix, learnt, interface, internal), (community, path, priority), accept, operations)| {
-                FilterRule {
+                BgpFilterRule {
                     prefix,
                     learnt,
                     interface,
@@ -72,10 +72,15 @@ fn rules(v4: bool) -> impl Strategy<Value = FilterRule> {
         )
 }
 
-fn filters() -> impl Strategy<Value = Filter> {
+fn filters() -> impl Strategy<Value = BgpFilter> {
     let lists = |v4| vec(rules(v4), 0..6);
     (lists(true), lists(true), lists(false), lists(false)).prop_map(
-        |(import_v4, export_v4, import_v6, export_v6)| Filter { import_v4, export_v4, import_v6, export_v6 },
+        |(import_v4, export_v4, import_v6, export_v6)| BgpFilter {
+            import_v4,
+            export_v4,
+            import_v6,
+            export_v6,
+        },
     )
 }
 
@@ -99,16 +104,16 @@ proptest! {
         let mut bgp = bgp();
         for peer in ["10.0.0.7", "fd00::7"] {
             let name = format!("Global_{}", peer.replace(['.', ':'], "_"));
-            bgp.sessions.insert(name, Session { filters: filters.keys().cloned().collect(), ..session(peer) });
+            bgp.sessions.insert(name, BgpSession { filters: filters.keys().cloned().collect(), ..session(peer) });
         }
         bgp.filters = filters.into_iter().map(|(name, filter)| (name, Arc::new(filter))).collect();
-        bgp.export = Export {
+        bgp.export = BgpExport {
             blocks, pools, silent_pools, service_ranges, service_addresses, reflected, services, communities: tagged,
             priority_v4, priority_v6, elevated_v4: priority_v4 / 2, elevated_v6: priority_v6 / 2,
         };
         let routes = |ours| if ours { PoolRoutes::Plain } else { PoolRoutes::OfOthers };
         let pools = owned.into_iter().map(|(net, ours)| (net, routes(ours))).collect();
-        bgp.install = Install { never, pools, own_subnet: None };
+        bgp.install = BgpInstall { never, pools, own_subnet: None };
         taken(&rendered(&bgp).text);
     }
 }

@@ -14,10 +14,10 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::process::Command;
 use std::sync::Arc;
-use tortie_bgp::bird::{Rendered, render};
+use tortie_bgp::bird::{BirdConfig, render};
 use tortie_plan::bgp::{
-    Bgp, Community, Export, Filter, FilterRule, Install, NextHopMode, Operation, PoolRoutes, PrefixMatch,
-    PrefixOperator, Secret, Session, SessionKind,
+    AdvertisedNextHop, BgpCommunity, BgpConfig, BgpExport, BgpFilter, BgpFilterRule, BgpInstall, BgpSession,
+    BgpSessionKind, FilterOperation, FilterPrefix, FilterPrefixOperator, PasswordReference, PoolRoutes,
 };
 
 fn net(text: &str) -> IpNet {
@@ -28,9 +28,9 @@ fn address(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-fn session(peer: &str) -> Session {
-    Session {
-        kind: SessionKind::Node,
+fn session(peer: &str) -> BgpSession {
+    BgpSession {
+        kind: BgpSessionKind::Node,
         peer: address(peer),
         port: 179,
         remote_as: 64512,
@@ -41,7 +41,7 @@ fn session(peer: &str) -> Session {
         restart_time: None,
         keepalive: None,
         ttl_security: None,
-        next_hop: NextHopMode::Auto,
+        next_hop: AdvertisedNextHop::Auto,
         reflect: None,
         allow_own_as: 0,
         filters: Vec::new(),
@@ -49,18 +49,18 @@ fn session(peer: &str) -> Session {
     }
 }
 
-fn bgp() -> Bgp {
-    Bgp {
+fn bgp() -> BgpConfig {
+    BgpConfig {
         as_number: 64512,
         router_id: Some([10, 0, 0, 1].into()),
         listen_port: 179,
-        export: Export { priority_v4: 1024, priority_v6: 1024, ..Export::default() },
-        ..Bgp::default()
+        export: BgpExport { priority_v4: 1024, priority_v6: 1024, ..BgpExport::default() },
+        ..BgpConfig::default()
     }
 }
 
 /// Renders the configuration; the password of a secret is its key.
-fn rendered(bgp: &Bgp) -> Rendered {
+fn rendered(bgp: &BgpConfig) -> BirdConfig {
     render(bgp, |secret| Ok(secret.key.clone())).unwrap()
 }
 
@@ -74,37 +74,37 @@ fn taken(text: &str) {
 }
 
 /// Returns rules with every criterion and every operation, for one family.
-fn filter(v4: bool) -> Vec<FilterRule> {
+fn filter(v4: bool) -> Vec<BgpFilterRule> {
     let cidr = net(if v4 { "10.0.0.0/8" } else { "fd00::/16" });
-    use PrefixOperator::*;
+    use FilterPrefixOperator::*;
     let mut rules = Vec::new();
     for operator in [In, NotIn, Equal, NotEqual] {
         for length in [None, Some((20, 24)), Some((24, 20)), Some((8, 8))] {
-            let prefix = Some(PrefixMatch { net: cidr, operator, length });
-            rules.push(FilterRule { prefix, accept: true, ..FilterRule::default() });
+            let prefix = Some(FilterPrefix { net: cidr, operator, length });
+            rules.push(BgpFilterRule { prefix, accept: true, ..BgpFilterRule::default() });
         }
     }
     let criteria = [
-        FilterRule { learnt: true, ..FilterRule::default() },
-        FilterRule { interface: Some("bond-1.*_x".into()), ..FilterRule::default() },
-        FilterRule { internal: Some(true), ..FilterRule::default() },
-        FilterRule { internal: Some(false), ..FilterRule::default() },
-        FilterRule { community: Some(Community::Standard(65535, 0)), ..FilterRule::default() },
-        FilterRule { community: Some(Community::Large(u32::MAX, 0, 1)), ..FilterRule::default() },
-        FilterRule { as_path_prefix: vec![1, u32::MAX, 3], ..FilterRule::default() },
-        FilterRule { priority: Some(2_147_483_646), ..FilterRule::default() },
-        FilterRule::default(),
+        BgpFilterRule { learnt: true, ..BgpFilterRule::default() },
+        BgpFilterRule { interface: Some("bond-1.*_x".into()), ..BgpFilterRule::default() },
+        BgpFilterRule { internal: Some(true), ..BgpFilterRule::default() },
+        BgpFilterRule { internal: Some(false), ..BgpFilterRule::default() },
+        BgpFilterRule { community: Some(BgpCommunity::Standard(65535, 0)), ..BgpFilterRule::default() },
+        BgpFilterRule { community: Some(BgpCommunity::Large(u32::MAX, 0, 1)), ..BgpFilterRule::default() },
+        BgpFilterRule { as_path_prefix: vec![1, u32::MAX, 3], ..BgpFilterRule::default() },
+        BgpFilterRule { priority: Some(2_147_483_646), ..BgpFilterRule::default() },
+        BgpFilterRule::default(),
     ];
     rules.extend(criteria);
-    rules.push(FilterRule {
+    rules.push(BgpFilterRule {
         accept: true,
         operations: vec![
-            Operation::AddCommunity(Community::Standard(1, 2)),
-            Operation::AddCommunity(Community::Large(1, 2, 3)),
-            Operation::PrependPath(vec![64512, u32::MAX]),
-            Operation::SetPriority(1),
+            FilterOperation::AddCommunity(BgpCommunity::Standard(1, 2)),
+            FilterOperation::AddCommunity(BgpCommunity::Large(1, 2, 3)),
+            FilterOperation::PrependPath(vec![64512, u32::MAX]),
+            FilterOperation::SetPriority(1),
         ],
-        ..FilterRule::default()
+        ..BgpFilterRule::default()
     });
     rules
 }
@@ -112,7 +112,7 @@ fn filter(v4: bool) -> Vec<FilterRule> {
 #[test]
 fn everything_that_can_be_said_is_taken() {
     let mut bgp = bgp();
-    let all = Filter {
+    let all = BgpFilter {
         import_v4: filter(true),
         export_v4: filter(true),
         import_v6: filter(false),
@@ -124,27 +124,32 @@ fn everything_that_can_be_said_is_taken() {
     let names: Vec<String> = names.into_iter().chain(["empty".into(), "missing".into()]).collect();
     for peer in ["10.0.0.7", "fd00::7"] {
         let v4 = !peer.contains(':');
-        let secret = |key: &str| Some(Secret { name: "s".into(), key: key.into() });
+        let secret = |key: &str| Some(PasswordReference { name: "s".into(), key: key.into() });
         let variants = [
             session(peer),
-            Session { port: 1790, remote_as: u32::MAX, local_as: Some(65001), ..session(peer) },
-            Session {
+            BgpSession { port: 1790, remote_as: u32::MAX, local_as: Some(65001), ..session(peer) },
+            BgpSession {
                 source: Some(address(if v4 { "10.0.0.1" } else { "fd00::1" })),
                 passive: true,
                 ..session(peer)
             },
-            Session { password: secret("p w;#\\'{}ä"), ..session(peer) },
-            Session { restart_time: Some(u16::MAX), keepalive: Some(u16::MAX), ..session(peer) },
-            Session { restart_time: Some(0), keepalive: Some(0), ..session(peer) },
-            Session {
+            BgpSession { password: secret("p w;#\\'{}ä"), ..session(peer) },
+            BgpSession { restart_time: Some(u16::MAX), keepalive: Some(u16::MAX), ..session(peer) },
+            BgpSession { restart_time: Some(0), keepalive: Some(0), ..session(peer) },
+            BgpSession {
                 ttl_security: Some(255),
-                next_hop: NextHopMode::Own,
+                next_hop: AdvertisedNextHop::Own,
                 allow_own_as: 255,
                 ..session(peer)
             },
-            Session { ttl_security: Some(1), next_hop: NextHopMode::Keep, remote_as: 1, ..session(peer) },
-            Session { reflect: Some([244, 0, 0, 1].into()), filters: names.clone(), ..session(peer) },
-            Session {
+            BgpSession {
+                ttl_security: Some(1),
+                next_hop: AdvertisedNextHop::Keep,
+                remote_as: 1,
+                ..session(peer)
+            },
+            BgpSession { reflect: Some([244, 0, 0, 1].into()), filters: names.clone(), ..session(peer) },
+            BgpSession {
                 reachable_by: Some(address(if v4 { "10.0.0.254" } else { "fe80::1" })),
                 ..session(peer)
             },
@@ -163,8 +168,8 @@ fn everything_that_can_be_said_is_taken() {
     bgp.export.silent_pools = vec![net("10.2.0.0/16")];
     bgp.export.reflected = vec![net("10.3.0.0/16"), net("0.0.0.0/0"), net("::/0")];
     bgp.export.communities =
-        vec![(net("10.1.0.0/16"), vec![Community::Standard(1, 2), Community::Large(1, 2, 3)])];
-    bgp.install = Install {
+        vec![(net("10.1.0.0/16"), vec![BgpCommunity::Standard(1, 2), BgpCommunity::Large(1, 2, 3)])];
+    bgp.install = BgpInstall {
         never: vec![net("10.96.0.0/12")],
         pools: vec![
             (net("10.1.0.0/16"), PoolRoutes::Plain),
@@ -195,7 +200,11 @@ fn a_node_with_nothing_to_say_is_fine() {
     let mut only_v6 = bgp();
     only_v6.sessions.insert("Mesh_fd00__7".into(), session("fd00::7"));
     taken(&rendered(&only_v6).text);
-    assert_eq!(render(&Bgp::default(), |_| Err(String::new())), None, "without a router ID there is none");
+    assert_eq!(
+        render(&BgpConfig::default(), |_| Err(String::new())),
+        None,
+        "without a router ID there is none"
+    );
 }
 
 /// One session that BIRD would reject must not affect the others.
@@ -205,11 +214,11 @@ fn what_cannot_be_expressed_is_left_out_and_reported() {
     bgp.sessions.insert("Mesh_10_0_0_7".into(), session("10.0.0.7"));
     let bad = ["a\"b", "a\nb", &"x".repeat(81)];
     for (number, password) in bad.iter().enumerate() {
-        let password = Some(Secret { name: "s".into(), key: (*password).to_owned() });
+        let password = Some(PasswordReference { name: "s".into(), key: (*password).to_owned() });
         let peer = format!("10.0.1.{number}");
-        bgp.sessions.insert(format!("Node_{number}"), Session { password, ..session(&peer) });
+        bgp.sessions.insert(format!("Node_{number}"), BgpSession { password, ..session(&peer) });
     }
-    bgp.sessions.insert("Node_none".into(), Session { remote_as: 0, ..session("10.0.2.1") });
+    bgp.sessions.insert("Node_none".into(), BgpSession { remote_as: 0, ..session("10.0.2.1") });
     let rendered = rendered(&bgp);
     taken(&rendered.text);
     assert_eq!(rendered.skipped.len(), 4, "{:?}", rendered.skipped);

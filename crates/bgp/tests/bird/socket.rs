@@ -3,8 +3,8 @@
 use std::io::{Read, Write};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
-use tortie_bgp::Family;
-use tortie_bgp::bird::{Control, ControlError};
+use tortie_bgp::BgpFamily;
+use tortie_bgp::bird::{BirdControl, ControlError};
 
 /// Returns the error for a server that sends these bytes on every connection and closes it.
 async fn error_for(answer: &'static [u8]) -> String {
@@ -17,7 +17,7 @@ async fn error_for(answer: &'static [u8]) -> String {
         let _ = stream.shutdown(std::net::Shutdown::Write);
         let _ = stream.read_to_end(&mut Vec::new());
     });
-    let error = Control::new(path).status(1).await.unwrap_err().to_string();
+    let error = BirdControl::new(path).status(1).await.unwrap_err().to_string();
     server.join().unwrap();
     error
 }
@@ -42,8 +42,8 @@ async fn nonsense_is_named() {
 #[tokio::test]
 async fn an_absent_bird_is_distinguished_from_a_refusal() {
     let dir = tempfile::tempdir().unwrap();
-    let control = Control::new(dir.path().join("ctl"));
-    let error = control.routes(Family::V4).await.unwrap_err();
+    let control = BirdControl::new(dir.path().join("ctl"));
+    let error = control.routes(BgpFamily::V4).await.unwrap_err();
     assert!(matches!(error, ControlError::Unreachable { .. }), "{error}");
     assert!(error.to_string().contains("ctl"), "{error}");
     // The end of the name would be ambiguous.
@@ -57,6 +57,6 @@ async fn silence_ends() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("ctl");
     let _listener = UnixListener::bind(&path).unwrap();
-    let error = Control::new(path).started().await.unwrap_err();
+    let error = BirdControl::new(path).started().await.unwrap_err();
     assert!(matches!(error, ControlError::Unreachable { .. }), "{error}");
 }

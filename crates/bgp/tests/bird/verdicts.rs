@@ -1,6 +1,6 @@
 //! Checks how a real BIRD filters routes with the rendered configuration.
 
-use crate::place::{Daemon, Host, Namespace, eventually, path};
+use crate::place::{NamespaceDaemon, NamespaceExt, TestNamespace, eventually, path};
 use crate::{bgp, net, rendered};
 use std::sync::Arc;
 use tempfile::TempDir;
@@ -26,16 +26,16 @@ const PROBES: [[(&str, &str, &str); 6]; 2] = [
     ],
 ];
 
-struct Bird {
-    namespace: Namespace,
-    _daemon: Daemon,
+struct BirdWithProbes {
+    namespace: TestNamespace,
+    _daemon: NamespaceDaemon,
     dir: TempDir,
 }
 
-impl Bird {
+impl BirdWithProbes {
     /// Starts BIRD with the configuration of the plan and the test routes.
-    async fn start(bgp: &Bgp) -> Bird {
-        let (namespace, dir) = (Namespace::new("bgp"), tempfile::tempdir().unwrap());
+    async fn start(bgp: &BgpConfig) -> BirdWithProbes {
+        let (namespace, dir) = (TestNamespace::new("bgp"), tempfile::tempdir().unwrap());
         namespace.ip("link add eth0 type veth peer name x.cali");
         for link in ["eth0", "x.cali"] {
             namespace.ip(&["link", "set", link, "up"]);
@@ -48,8 +48,8 @@ impl Bird {
         crate::taken(&text);
         let (config, socket) = (path(dir.path(), "bird.conf"), path(dir.path(), "bird.ctl"));
         std::fs::write(&config, &text).unwrap();
-        let daemon = Daemon::start(&namespace, "bird", &["-f", "-c", &config, "-s", &socket]);
-        let bird = Bird { namespace, _daemon: daemon, dir };
+        let daemon = NamespaceDaemon::start(&namespace, "bird", &["-f", "-c", &config, "-s", &socket]);
+        let bird = BirdWithProbes { namespace, _daemon: daemon, dir };
         eventually("BIRD has the probes", || async {
             PROBES.iter().flatten().all(|(prefix, ..)| bird.says("show route").contains(prefix))
         })
@@ -71,23 +71,23 @@ impl Bird {
     }
 }
 
-fn rule() -> FilterRule {
-    FilterRule { accept: true, ..FilterRule::default() }
+fn rule() -> BgpFilterRule {
+    BgpFilterRule { accept: true, ..BgpFilterRule::default() }
 }
 
-fn inside(net: &str, operator: PrefixOperator, length: Option<(u8, u8)>) -> FilterRule {
-    FilterRule { prefix: Some(PrefixMatch { net: crate::net(net), operator, length }), ..rule() }
+fn inside(net: &str, operator: FilterPrefixOperator, length: Option<(u8, u8)>) -> BgpFilterRule {
+    BgpFilterRule { prefix: Some(FilterPrefix { net: crate::net(net), operator, length }), ..rule() }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_criterion_of_a_filter() {
-    use PrefixOperator::*;
+    use FilterPrefixOperator::*;
     let mut bgp = bgp();
     // The rule for each family, whether the session is internal, and which test routes match.
-    type Case = ([FilterRule; 2], bool, &'static [usize]);
+    type Case = ([BgpFilterRule; 2], bool, &'static [usize]);
     let nets =
         |operator, length| [inside("10.5.0.0/16", operator, length), inside("fd05::/16", operator, length)];
-    let same = |rule: FilterRule| [rule.clone(), rule];
+    let same = |rule: BgpFilterRule| [rule.clone(), rule];
     let all: &[usize] = &[0, 1, 2, 3, 4, 5];
     let cases: Vec<Case> = vec![
         (same(rule()), true, all),
@@ -100,25 +100,26 @@ async fn every_criterion_of_a_filter() {
         (nets(In, Some((24, 20))), true, &[]),
         (nets(NotIn, Some((24, 20))), true, all),
         (nets(Equal, Some((20, 32))), true, &[]),
-        (same(FilterRule { learnt: true, ..rule() }), true, &[]),
-        (same(FilterRule { interface: Some("*.cali".into()), ..rule() }), true, &[5]),
-        (same(FilterRule { interface: Some("eth0".into()), ..rule() }), true, &[4]),
-        (same(FilterRule { internal: Some(true), ..rule() }), true, all),
-        (same(FilterRule { internal: Some(true), ..rule() }), false, &[]),
-        (same(FilterRule { internal: Some(false), ..rule() }), false, all),
-        (same(FilterRule { community: Some(Community::Standard(1, 2)), ..rule() }), true, &[1]),
-        (same(FilterRule { community: Some(Community::Large(1, 2, 3)), ..rule() }), true, &[2]),
-        (same(FilterRule { as_path_prefix: vec![6, 7], ..rule() }), true, &[1]),
-        (same(FilterRule { as_path_prefix: vec![7], ..rule() }), true, &[2]),
-        (same(FilterRule { priority: Some(512), ..rule() }), true, &[3]),
-        (same(FilterRule { priority: Some(1024), ..rule() }), true, &[0, 1, 2, 4, 5]),
-        (same(FilterRule { internal: Some(true), priority: Some(512), ..rule() }), false, &[]),
+        (same(BgpFilterRule { learnt: true, ..rule() }), true, &[]),
+        (same(BgpFilterRule { interface: Some("*.cali".into()), ..rule() }), true, &[5]),
+        (same(BgpFilterRule { interface: Some("eth0".into()), ..rule() }), true, &[4]),
+        (same(BgpFilterRule { internal: Some(true), ..rule() }), true, all),
+        (same(BgpFilterRule { internal: Some(true), ..rule() }), false, &[]),
+        (same(BgpFilterRule { internal: Some(false), ..rule() }), false, all),
+        (same(BgpFilterRule { community: Some(BgpCommunity::Standard(1, 2)), ..rule() }), true, &[1]),
+        (same(BgpFilterRule { community: Some(BgpCommunity::Large(1, 2, 3)), ..rule() }), true, &[2]),
+        (same(BgpFilterRule { as_path_prefix: vec![6, 7], ..rule() }), true, &[1]),
+        (same(BgpFilterRule { as_path_prefix: vec![7], ..rule() }), true, &[2]),
+        (same(BgpFilterRule { priority: Some(512), ..rule() }), true, &[3]),
+        (same(BgpFilterRule { priority: Some(1024), ..rule() }), true, &[0, 1, 2, 4, 5]),
+        (same(BgpFilterRule { internal: Some(true), priority: Some(512), ..rule() }), false, &[]),
     ];
     for (number, ([v4, v6], ..)) in cases.iter().enumerate() {
-        let filter = Filter { export_v4: vec![v4.clone()], export_v6: vec![v6.clone()], ..Filter::default() };
+        let filter =
+            BgpFilter { export_v4: vec![v4.clone()], export_v6: vec![v6.clone()], ..BgpFilter::default() };
         bgp.filters.insert(format!("case-{number}"), Arc::new(filter));
     }
-    let bird = Bird::start(&bgp).await;
+    let bird = BirdWithProbes::start(&bgp).await;
     for (number, (rules, same_as, expected)) in cases.iter().enumerate() {
         for (family, word) in ["ipv4", "ipv6"].iter().enumerate() {
             let version = if family == 0 { 4 } else { 6 };
@@ -134,7 +135,7 @@ async fn every_criterion_of_a_filter() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_advertised_and_what_the_kernel_gets() {
     let mut bgp = bgp();
-    bgp.export = Export {
+    bgp.export = BgpExport {
         blocks: [
             ("10.6.0.0/24", true),
             ("fd06::/24", true),
@@ -148,7 +149,7 @@ async fn what_is_advertised_and_what_the_kernel_gets() {
             .into(),
         ..bgp.export
     };
-    bgp.install = Install {
+    bgp.install = BgpInstall {
         never: vec![net("10.8.0.0/16"), net("fd08::/16")],
         pools: [("10.5.0.0/16", true), ("10.5.1.0/24", false), ("fd05::/16", true), ("fd05:100::/24", false)]
             .map(|(pool, ours)| (net(pool), if ours { PoolRoutes::Plain } else { PoolRoutes::OfOthers }))
@@ -167,8 +168,8 @@ async fn what_is_advertised_and_what_the_kernel_gets() {
     serving.export.blocks.clear();
     serving.export.service_ranges = vec![net("10.6.0.0/24"), net("fd06::/24")];
     serving.export.service_addresses = ["10.6.0.9", "fd06::9"].map(crate::address).into();
-    let serving = Bird::start(&serving).await;
-    let (bird, quiet) = (Bird::start(&bgp).await, Bird::start(&silent).await);
+    let serving = BirdWithProbes::start(&serving).await;
+    let (bird, quiet) = (BirdWithProbes::start(&bgp).await, BirdWithProbes::start(&silent).await);
     for (family, word) in ["ipv4", "ipv6"].iter().enumerate() {
         // The single address inside a block is advertised because its priority marks it as migrating.
         assert_eq!(
@@ -193,15 +194,15 @@ async fn what_is_advertised_and_what_the_kernel_gets() {
 async fn every_operation_of_a_filter() {
     let mut bgp = bgp();
     let operations = vec![
-        Operation::AddCommunity(Community::Standard(64512, 7)),
-        Operation::AddCommunity(Community::Large(1, 2, 4_000_000_000)),
-        Operation::PrependPath(vec![64512, 64513]),
-        Operation::SetPriority(512),
+        FilterOperation::AddCommunity(BgpCommunity::Standard(64512, 7)),
+        FilterOperation::AddCommunity(BgpCommunity::Large(1, 2, 4_000_000_000)),
+        FilterOperation::PrependPath(vec![64512, 64513]),
+        FilterOperation::SetPriority(512),
     ];
-    let rules = vec![FilterRule { operations, ..rule() }];
-    let filter = Filter { export_v4: rules.clone(), export_v6: rules, ..Filter::default() };
+    let rules = vec![BgpFilterRule { operations, ..rule() }];
+    let filter = BgpFilter { export_v4: rules.clone(), export_v6: rules, ..BgpFilter::default() };
     bgp.filters.insert("change".into(), Arc::new(filter));
-    let bird = Bird::start(&bgp).await;
+    let bird = BirdWithProbes::start(&bgp).await;
     for (family, version) in [(0, 4), (1, 6)] {
         let filter = format!("{{ 'bgp_change_exportFilterV{version}'(true); reject; }}");
         let shown = bird.says(&format!("show route all {} filter {filter}", PROBES[family][2].0));

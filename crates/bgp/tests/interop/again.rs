@@ -1,20 +1,20 @@
 //! Removes and re-creates peerings. Each time exactly one session must come up and stay up.
 
-use crate::place::{Namespace, eventually, pair};
-use crate::story::{ASN, PASSWORD, Router, both_up, config as both_sessions, start};
+use crate::place::{TestNamespace, eventually, pair};
+use crate::story::{ASN, InteropRouter, PASSWORD, both_up, config as both_sessions, start};
 use crate::{bird, frr, gobgp};
 use std::net::Ipv4Addr;
 use std::time::Duration;
-use tortie_bgp::core::PeerState;
-use tortie_bgp::{Config, PeerConfig, Speaker};
+use tortie_bgp::core::BgpPeerState;
+use tortie_bgp::{PeerConfig, Speaker, SpeakerConfig};
 
 /// Returns the number of rounds; `TORTIE_SOAK_REPEERINGS` overrides it.
 fn rounds(few: u64) -> u64 {
     std::env::var("TORTIE_SOAK_REPEERINGS").ok().and_then(|text| text.parse().ok()).unwrap_or(few)
 }
 
-fn config(own: u8, other: Option<u8>) -> Config {
-    let mut config = Config::new(ASN, Ipv4Addr::new(10, 77, 0, own));
+fn config(own: u8, other: Option<u8>) -> SpeakerConfig {
+    let mut config = SpeakerConfig::new(ASN, Ipv4Addr::new(10, 77, 0, own));
     config.listen = vec!["0.0.0.0:179".parse().unwrap()];
     if let Some(other) = other {
         let peer = PeerConfig {
@@ -31,7 +31,7 @@ fn config(own: u8, other: Option<u8>) -> Config {
 fn established(speaker: &Speaker) -> Option<u64> {
     let status = speaker.status().unwrap();
     let peer = status.peers.first()?;
-    (peer.state == PeerState::Established).then_some(peer.established)
+    (peer.state == BgpPeerState::Established).then_some(peer.established)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -64,7 +64,7 @@ async fn two_speakers_that_both_connect_lose_no_session() {
 }
 
 /// Removes and re-creates both sessions with another implementation, whose own configuration does not change.
-async fn again_and_again(ours: &Namespace, _router: impl Router) {
+async fn again_and_again(ours: &TestNamespace, _router: impl InteropRouter) {
     let mut without = both_sessions(None);
     without.peers.clear();
     let (speaker, _) = start(ours, without.clone(), false).await;
@@ -78,7 +78,12 @@ async fn again_and_again(ours: &Namespace, _router: impl Router) {
         tokio::time::sleep(Duration::from_millis(50)).await;
         for peer in speaker.status().unwrap().peers {
             let session = (peer.state, peer.established, peer.last_error.clone());
-            assert_eq!(session, (PeerState::Established, 1, None), "round {round}: {} was lost", peer.name);
+            assert_eq!(
+                session,
+                (BgpPeerState::Established, 1, None),
+                "round {round}: {} was lost",
+                peer.name
+            );
         }
         speaker.reconfigure(without.clone()).await.unwrap();
         eventually("no session is left", async || speaker.status().unwrap().peers.is_empty()).await;

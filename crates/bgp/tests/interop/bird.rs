@@ -1,21 +1,21 @@
 //! The interoperability scenario with BIRD 2.
 
-use crate::place::{Daemon, Host, Namespace, pair, path};
-use crate::story::{ASN, PASSWORD, Router, THEIRS, tell};
+use crate::place::{NamespaceDaemon, NamespaceExt, TestNamespace, pair, path};
+use crate::story::{ASN, InteropRouter, PASSWORD, THEIRS, tell};
 use tempfile::TempDir;
 
-pub struct Bird<'a> {
-    namespace: &'a Namespace,
+pub struct BirdInteropRouter<'a> {
+    namespace: &'a TestNamespace,
     dir: TempDir,
-    daemon: Option<Daemon>,
+    daemon: Option<NamespaceDaemon>,
 }
 
-impl<'a> Bird<'a> {
+impl<'a> BirdInteropRouter<'a> {
     /// Starts BIRD with this configuration.
-    pub fn start_with(namespace: &'a Namespace, config: &str) -> Bird<'a> {
+    pub fn start_with(namespace: &'a TestNamespace, config: &str) -> BirdInteropRouter<'a> {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("bird.conf"), config).unwrap();
-        let mut bird = Bird { namespace, dir, daemon: None };
+        let mut bird = BirdInteropRouter { namespace, dir, daemon: None };
         bird.start(&[]);
         bird
     }
@@ -24,7 +24,7 @@ impl<'a> Bird<'a> {
         let (config, socket) = (path(self.dir.path(), "bird.conf"), path(self.dir.path(), "bird.ctl"));
         let mut words = vec!["-f", "-c", &config, "-s", &socket];
         words.extend(extra);
-        self.daemon = Some(Daemon::start(self.namespace, "bird", &words));
+        self.daemon = Some(NamespaceDaemon::start(self.namespace, "bird", &words));
     }
 
     pub fn birdc(&self, command: &str) -> String {
@@ -32,7 +32,7 @@ impl<'a> Bird<'a> {
     }
 }
 
-impl Router for Bird<'_> {
+impl InteropRouter for BirdInteropRouter<'_> {
     fn has(&self, prefix: &str) -> bool {
         self.birdc(&format!("show route {prefix}")).contains(prefix)
     }
@@ -67,7 +67,7 @@ impl Router for Bird<'_> {
 }
 
 /// Starts BIRD with both sessions configured.
-pub fn running(namespace: &Namespace) -> Bird<'_> {
+pub fn running(namespace: &TestNamespace) -> BirdInteropRouter<'_> {
     let [v4, v6] = THEIRS;
     let config = format!(
         "router id 10.77.0.2;
@@ -88,7 +88,7 @@ pub fn running(namespace: &Namespace) -> Bird<'_> {
           ipv6 {{ import all; export where source = RTS_STATIC; }};
         }}"
     );
-    Bird::start_with(namespace, &config)
+    BirdInteropRouter::start_with(namespace, &config)
 }
 
 #[tokio::test(flavor = "multi_thread")]

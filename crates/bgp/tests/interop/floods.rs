@@ -1,7 +1,7 @@
 //! A peer floods the speaker over real sockets in every possible way. The session of another peer with a short hold
 //! time must stay up, and the speaker must respond to queries.
 
-use crate::place::{Host, Namespace, eventually, pair};
+use crate::place::{NamespaceExt, TestNamespace, eventually, pair};
 use crate::story::{ASN, start};
 use rustbgpd_wire::{
     AddPathFamily, AddPathMode, Afi, Capability, Message, OpenMessage, Safi, encode_message,
@@ -11,16 +11,16 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
-use tortie_bgp::core::{Dial, PeerState};
-use tortie_bgp::{Attrs, Config, PeerConfig, Speaker};
+use tortie_bgp::core::{BgpPeerState, DialRequest};
+use tortie_bgp::{PeerConfig, RouteAttrs, Speaker, SpeakerConfig};
 
 /// Duration of each flood.
 const FLOOD: Duration = Duration::from_secs(4);
 /// Hold time in seconds of the session that must stay up.
 const HOLD: u16 = 12;
 
-fn config(own: u8, peers: &[(&str, u8)]) -> Config {
-    let mut config = Config::new(ASN, Ipv4Addr::new(10, 77, 0, own));
+fn config(own: u8, peers: &[(&str, u8)]) -> SpeakerConfig {
+    let mut config = SpeakerConfig::new(ASN, Ipv4Addr::new(10, 77, 0, own));
     config.listen = vec!["0.0.0.0:179".parse().unwrap()];
     for (name, last) in peers {
         let peer = PeerConfig {
@@ -38,8 +38,8 @@ fn config(own: u8, peers: &[(&str, u8)]) -> Config {
 }
 
 /// Connects to the speaker from the address of the simulated peer.
-pub async fn call(namespace: &Namespace) -> Option<TcpStream> {
-    let dial = Dial {
+pub async fn call(namespace: &TestNamespace) -> Option<TcpStream> {
+    let dial = DialRequest {
         to: SocketAddr::new("10.77.0.1".parse().unwrap(), 179),
         from: Some("10.77.0.66".parse().unwrap()),
         password: None,
@@ -50,7 +50,7 @@ pub async fn call(namespace: &Namespace) -> Option<TcpStream> {
 }
 
 /// Connects and sends OPEN and KEEPALIVE.
-async fn session(namespace: &Namespace) -> Option<TcpStream> {
+async fn session(namespace: &TestNamespace) -> Option<TcpStream> {
     let mut stream = call(namespace).await?;
     let add_path = AddPathFamily { afi: Afi::Ipv4, safi: Safi::Unicast, send_receive: AddPathMode::Both };
     let open = OpenMessage {
@@ -92,7 +92,7 @@ fn update(first: u32, one_prefix: bool) -> Vec<u8> {
 
 /// Sends for the duration of the flood and reconnects whenever the connection is closed. `reads` selects whether it
 /// reads.
-async fn send(namespace: &Namespace, reads: bool, pieces: usize, mut next: impl FnMut(u32) -> Vec<u8>) {
+async fn send(namespace: &TestNamespace, reads: bool, pieces: usize, mut next: impl FnMut(u32) -> Vec<u8>) {
     let end = Instant::now() + FLOOD;
     let mut number = 0;
     while Instant::now() < end {
@@ -124,7 +124,7 @@ async fn send(namespace: &Namespace, reads: bool, pieces: usize, mut next: impl 
 
 /// Sends on one session as many paths to one prefix as once blocked the speaker for minutes, unless the session is
 /// closed before.
-async fn send_a_quarter_million_paths(namespace: &Namespace) {
+async fn send_a_quarter_million_paths(namespace: &TestNamespace) {
     let Some(mut stream) = session(namespace).await else { return };
     for first in (0..250_000).step_by(400) {
         if stream.write_all(&update(first, true)).await.is_err() {
@@ -142,7 +142,7 @@ fn last_error(speaker: &Speaker, name: &str) -> String {
 async fn others_are_well(speaker: &Speaker, flood: &str) {
     let status = speaker.status().unwrap();
     let good = status.peers.iter().find(|peer| &*peer.name == "good").unwrap();
-    assert_eq!((good.state, good.established), (PeerState::Established, 1), "after {flood}: {good:?}");
+    assert_eq!((good.state, good.established), (BgpPeerState::Established, 1), "after {flood}: {good:?}");
     speaker.route("198.51.100.0/24".parse().unwrap()).await.unwrap().unwrap();
 }
 
@@ -152,7 +152,7 @@ async fn every_flood_leaves_the_other_session_up() {
     theirs.ip("addr add 10.77.0.66/24 dev eth0");
     let (speaker, _kernel) = start(&ours, config(1, &[("good", 2), ("flooder", 66)]), false).await;
     let (good, _other_kernel) = start(&theirs, config(2, &[("node", 1)]), false).await;
-    good.originate("198.51.100.0/24".parse().unwrap(), Attrs::local()).await.unwrap();
+    good.originate("198.51.100.0/24".parse().unwrap(), RouteAttrs::local()).await.unwrap();
     good.local_complete().await.unwrap();
     eventually("the route is there", async || {
         speaker.route("198.51.100.0/24".parse().unwrap()).await.unwrap().is_some()

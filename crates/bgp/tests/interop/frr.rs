@@ -1,21 +1,21 @@
 //! The interoperability scenario with FRR's bgpd, without zebra: learnt routes stay in its own table.
 
-use crate::place::{Daemon, Host, Namespace, pair, path};
-use crate::story::{ASN, PASSWORD, Router, THEIRS, tell};
+use crate::place::{NamespaceDaemon, NamespaceExt, TestNamespace, pair, path};
+use crate::story::{ASN, InteropRouter, PASSWORD, THEIRS, tell};
 use tempfile::TempDir;
 
-pub struct Frr<'a> {
-    namespace: &'a Namespace,
+pub struct FrrRouter<'a> {
+    namespace: &'a TestNamespace,
     dir: TempDir,
-    daemon: Option<Daemon>,
+    daemon: Option<NamespaceDaemon>,
 }
 
-impl Frr<'_> {
+impl FrrRouter<'_> {
     fn start(&mut self) {
         let (config, pid) = (path(self.dir.path(), "bgpd.conf"), path(self.dir.path(), "bgpd.pid"));
         let dir = path(self.dir.path(), "");
         let words = ["-Z", "-S", "-f", &config, "-i", &pid, "--vty_socket", &dir, "-P", "0"];
-        self.daemon = Some(Daemon::start(self.namespace, "/usr/lib/frr/bgpd", &words));
+        self.daemon = Some(NamespaceDaemon::start(self.namespace, "/usr/lib/frr/bgpd", &words));
     }
 
     fn vtysh(&self, commands: &[&str]) -> String {
@@ -37,7 +37,7 @@ impl Frr<'_> {
     }
 }
 
-impl Router for Frr<'_> {
+impl InteropRouter for FrrRouter<'_> {
     fn has(&self, prefix: &str) -> bool {
         let family = if prefix.contains(':') { "ipv6" } else { "ipv4" };
         self.vtysh(&[&format!("show bgp {family} unicast {prefix} json")]).contains("\"paths\"")
@@ -71,7 +71,7 @@ impl Router for Frr<'_> {
 }
 
 /// Starts FRR with both sessions configured.
-pub fn running(namespace: &Namespace) -> Frr<'_> {
+pub fn running(namespace: &TestNamespace) -> FrrRouter<'_> {
     let dir = tempfile::tempdir().unwrap();
     let neighbour = |address: &str| {
         format!(
@@ -95,7 +95,7 @@ pub fn running(namespace: &Namespace) -> Frr<'_> {
         family("ipv6", "fd77::1", THEIRS[1]),
     ];
     std::fs::write(dir.path().join("bgpd.conf"), config.concat()).unwrap();
-    let mut frr = Frr { namespace, dir, daemon: None };
+    let mut frr = FrrRouter { namespace, dir, daemon: None };
     frr.start();
     frr
 }

@@ -1,21 +1,21 @@
 //! The interoperability scenario with GoBGP.
 
-use crate::place::{Daemon, Host, Namespace, pair, path};
-use crate::story::{ASN, PASSWORD, Router, THEIRS, tell};
+use crate::place::{NamespaceDaemon, NamespaceExt, TestNamespace, pair, path};
+use crate::story::{ASN, InteropRouter, PASSWORD, THEIRS, tell};
 use tempfile::TempDir;
 
-pub struct Gobgp<'a> {
-    namespace: &'a Namespace,
+pub struct GobgpRouter<'a> {
+    namespace: &'a TestNamespace,
     dir: TempDir,
-    daemon: Option<Daemon>,
+    daemon: Option<NamespaceDaemon>,
 }
 
-impl Gobgp<'_> {
+impl GobgpRouter<'_> {
     fn start(&mut self, extra: &[&str]) {
         let config = path(self.dir.path(), "gobgpd.toml");
         let mut words = vec!["-f", &config, "--pprof-disable"];
         words.extend(extra);
-        self.daemon = Some(Daemon::start(self.namespace, "gobgpd", &words));
+        self.daemon = Some(NamespaceDaemon::start(self.namespace, "gobgpd", &words));
     }
 
     fn gobgp(&self, words: &str) -> String {
@@ -29,7 +29,7 @@ impl Gobgp<'_> {
     }
 }
 
-impl Router for Gobgp<'_> {
+impl InteropRouter for GobgpRouter<'_> {
     fn has(&self, prefix: &str) -> bool {
         let family = if prefix.contains(':') { "ipv6" } else { "ipv4" };
         self.gobgp(&format!("global rib -a {family} {prefix}")).contains(&format!("{prefix} "))
@@ -63,7 +63,7 @@ impl Router for Gobgp<'_> {
 }
 
 /// Starts GoBGP with both sessions configured.
-pub fn running(namespace: &Namespace) -> Gobgp<'_> {
+pub fn running(namespace: &TestNamespace) -> GobgpRouter<'_> {
     let dir = tempfile::tempdir().unwrap();
     let neighbour = |address: &str, family: &str| {
         format!(
@@ -92,7 +92,7 @@ pub fn running(namespace: &Namespace) -> Gobgp<'_> {
         neighbour("fd77::1", "ipv6"),
     ];
     std::fs::write(dir.path().join("gobgpd.toml"), config.concat()).unwrap();
-    let mut gobgp = Gobgp { namespace, dir, daemon: None };
+    let mut gobgp = GobgpRouter { namespace, dir, daemon: None };
     gobgp.start(&[]);
     gobgp
 }

@@ -1,18 +1,18 @@
 //! Tests two of our speakers over real sockets: features that need a kernel but no third-party router.
 
 use crate::floods::call;
-use crate::place::{Host, Namespace, eventually, pair};
-use crate::story::{ASN, Kernel, start};
+use crate::place::{NamespaceExt, TestNamespace, eventually, pair};
+use crate::story::{ASN, InstalledRoutes, start};
 use rustbgpd_wire::{Afi, Capability, Message, OpenMessage, Safi, encode_message};
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tortie_bgp::core::PeerState;
-use tortie_bgp::{Attrs, Config, PeerConfig, Speaker, SpeakerError};
+use tortie_bgp::core::BgpPeerState;
+use tortie_bgp::{PeerConfig, RouteAttrs, Speaker, SpeakerConfig, SpeakerError};
 
 /// Returns the configuration of one end with sessions over IPv4 and IPv6.
-fn end(own: u8, other: u8, adjust: impl Fn(&mut PeerConfig)) -> Config {
-    let mut config = Config::new(ASN, Ipv4Addr::new(10, 77, 0, own));
+fn end(own: u8, other: u8, adjust: impl Fn(&mut PeerConfig)) -> SpeakerConfig {
+    let mut config = SpeakerConfig::new(ASN, Ipv4Addr::new(10, 77, 0, own));
     config.listen = vec!["0.0.0.0:179".parse().unwrap(), "[::]:179".parse().unwrap()];
     for (name, address) in [("v4", format!("10.77.0.{other}")), ("v6", format!("fd77::{other}"))] {
         let mut peer = PeerConfig::new(address.parse().unwrap(), ASN);
@@ -26,12 +26,12 @@ fn end(own: u8, other: u8, adjust: impl Fn(&mut PeerConfig)) -> Config {
 
 async fn up(speaker: &Speaker) -> bool {
     let status = speaker.status().unwrap();
-    status.peers.iter().all(|peer| peer.state == PeerState::Established)
+    status.peers.iter().all(|peer| peer.state == BgpPeerState::Established)
 }
 
 async fn none_up(speaker: &Speaker) -> bool {
     let status = speaker.status().unwrap();
-    status.peers.iter().all(|peer| peer.state != PeerState::Established)
+    status.peers.iter().all(|peer| peer.state != BgpPeerState::Established)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -88,7 +88,7 @@ async fn connections_come_from_the_address_that_is_given() {
     second.peers.remove("v6");
     let (first, _) = start(&ours, first, false).await;
     let (second, kernel) = start(&theirs, second, false).await;
-    first.originate("192.0.2.0/24".parse().unwrap(), Attrs::local()).await.unwrap();
+    first.originate("192.0.2.0/24".parse().unwrap(), RouteAttrs::local()).await.unwrap();
     eventually("the session is up", async || up(&first).await && up(&second).await).await;
     let from: IpAddr = "10.77.0.11".parse().unwrap();
     eventually("the route leads there", async || kernel.next_hops("192.0.2.0/24") == [from]).await;
@@ -118,18 +118,21 @@ async fn a_peer_that_stops_reading_delays_nobody() {
     for number in 0..ROUTES {
         let prefix = ipnet::Ipv4Net::new(Ipv4Addr::from(0x0b00_0000 + number), 32).unwrap();
         // Different attributes produce many messages.
-        first.originate(prefix.into(), Attrs { med: Some(number / 4), ..Attrs::local() }).await.unwrap();
+        first
+            .originate(prefix.into(), RouteAttrs { med: Some(number / 4), ..RouteAttrs::local() })
+            .await
+            .unwrap();
     }
     let mut stream = deaf_peer(&theirs).await;
     eventually("the deaf peer's session is up", async || {
         let status = first.status().unwrap();
-        status.peers.iter().any(|peer| &*peer.name == "deaf" && peer.state == PeerState::Established)
+        status.peers.iter().any(|peer| &*peer.name == "deaf" && peer.state == BgpPeerState::Established)
     })
     .await;
 
     let mut other = end(2, 1, |_| {});
     other.peers.remove("v6");
-    let (second, _kernel): (Speaker, Kernel) = start(&theirs, other, false).await;
+    let (second, _kernel): (Speaker, InstalledRoutes) = start(&theirs, other, false).await;
     eventually("the other peer has all", async || second.status().unwrap().routes.v4 == ROUTES as usize)
         .await;
     let status = first.status().unwrap();
@@ -149,7 +152,7 @@ async fn a_peer_that_stops_reading_delays_nobody() {
 }
 
 /// Brings up a session as a peer that then stops reading.
-async fn deaf_peer(namespace: &Namespace) -> tokio::net::TcpStream {
+async fn deaf_peer(namespace: &TestNamespace) -> tokio::net::TcpStream {
     let mut stream = call(namespace).await.unwrap();
     let open = OpenMessage {
         version: 4,

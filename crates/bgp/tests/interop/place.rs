@@ -1,30 +1,30 @@
 //! Two connected network namespaces, and processes in them. Everything is removed at the end of the test.
 
 use std::path::Path;
-use tortie_bgp::Sockets;
+use tortie_bgp::SocketFactory;
 use tortie_dataplane::Netns;
-use tortie_testkit::Process;
+use tortie_testkit::TestProcess;
 
-pub use tortie_testkit::{Namespace, eventually_async as eventually};
+pub use tortie_testkit::{TestNamespace, eventually_async as eventually};
 
 /// Creates two namespaces: `10.77.0.1` and `fd77::1` in the first, `10.77.0.2` and `fd77::2` in the second.
-pub fn pair() -> (Namespace, Namespace) {
-    Namespace::pair([10, 77, 0, 0].into(), "fd77::".parse().unwrap())
+pub fn pair() -> (TestNamespace, TestNamespace) {
+    TestNamespace::pair([10, 77, 0, 0].into(), "fd77::".parse().unwrap())
 }
 
 /// Additional operations on a namespace for these tests.
-pub trait Host {
+pub trait NamespaceExt {
     /// Returns the socket factory for a speaker in this namespace.
-    fn sockets(&self) -> Sockets;
+    fn sockets(&self) -> SocketFactory;
 
     /// Returns the output of a command, even if it fails: a daemon that is not ready yet makes it fail.
     fn output(&self, program: &str, words: &[&str]) -> String;
 }
 
-impl Host for Namespace {
-    fn sockets(&self) -> Sockets {
+impl NamespaceExt for TestNamespace {
+    fn sockets(&self) -> SocketFactory {
         let netns = Netns::open(self.path()).unwrap();
-        Sockets::inside(move |make| netns.run(make).map_err(std::io::Error::other)?)
+        SocketFactory::inside(move |make| netns.run(make).map_err(std::io::Error::other)?)
     }
 
     fn output(&self, program: &str, words: &[&str]) -> String {
@@ -34,17 +34,17 @@ impl Host for Namespace {
 }
 
 /// A daemon in a namespace; killed when dropped.
-pub struct Daemon {
-    process: Option<Process>,
+pub struct NamespaceDaemon {
+    process: Option<TestProcess>,
 }
 
-impl Daemon {
-    pub fn start(namespace: &Namespace, program: &str, words: &[&str]) -> Daemon {
-        Daemon { process: Some(Process::quiet(namespace.command(program).args(words))) }
+impl NamespaceDaemon {
+    pub fn start(namespace: &TestNamespace, program: &str, words: &[&str]) -> NamespaceDaemon {
+        NamespaceDaemon { process: Some(TestProcess::quiet(namespace.command(program).args(words))) }
     }
 }
 
-impl Drop for Daemon {
+impl Drop for NamespaceDaemon {
     fn drop(&mut self) {
         let Some(process) = self.process.take() else { return };
         let pid = process.id();

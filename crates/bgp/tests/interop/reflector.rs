@@ -1,11 +1,11 @@
 //! Route reflection: BIRD between two of our speakers, then our speaker between BIRD and another of our speakers.
 
-use crate::bird::Bird;
-use crate::place::{Namespace, eventually};
-use crate::story::{ASN, Kernel, Router, start};
+use crate::bird::BirdInteropRouter;
+use crate::place::{TestNamespace, eventually};
+use crate::story::{ASN, InstalledRoutes, InteropRouter, start};
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
-use tortie_bgp::{Attrs, Config, PeerConfig, Speaker};
+use tortie_bgp::{PeerConfig, RouteAttrs, Speaker, SpeakerConfig};
 
 const REFLECTOR: u8 = 2;
 const PREFIX: &str = "192.0.2.0/24";
@@ -15,14 +15,14 @@ fn address(last: u8) -> Ipv4Addr {
 }
 
 /// Creates a namespace in which all of 10.77.0.0/24 is local, so that every speaker has a separate address.
-fn place() -> Namespace {
-    let namespace = Namespace::new("bgp");
+fn place() -> TestNamespace {
+    let namespace = TestNamespace::new("bgp");
     namespace.ip("addr add 10.77.0.1/24 dev lo");
     namespace
 }
 
-fn speaker(own: u8, peers: &[u8], adjust: impl Fn(u8, &mut PeerConfig)) -> Config {
-    let mut config = Config::new(ASN, address(own));
+fn speaker(own: u8, peers: &[u8], adjust: impl Fn(u8, &mut PeerConfig)) -> SpeakerConfig {
+    let mut config = SpeakerConfig::new(ASN, address(own));
     config.listen = vec![(address(own), 179).into()];
     for other in peers {
         let mut peer = PeerConfig::new(address(*other).into(), ASN);
@@ -45,9 +45,9 @@ fn bird_session(own: u8, other: u8, options: &str, channel: &str) -> String {
     )
 }
 
-async fn announce(namespace: &Namespace, own: u8) -> (Speaker, Kernel) {
+async fn announce(namespace: &TestNamespace, own: u8) -> (Speaker, InstalledRoutes) {
     let (speaker, kernel) = start(namespace, speaker(own, &[REFLECTOR], |_, _| {}), false).await;
-    speaker.originate(PREFIX.parse().unwrap(), Attrs::local()).await.unwrap();
+    speaker.originate(PREFIX.parse().unwrap(), RouteAttrs::local()).await.unwrap();
     speaker.local_complete().await.unwrap();
     (speaker, kernel)
 }
@@ -59,7 +59,7 @@ async fn bird_reflects_between_ours_with_all_paths() {
     for other in [1, 3, 4] {
         config += &bird_session(REFLECTOR, other, "rr client;", "add paths tx;");
     }
-    let _bird = Bird::start_with(&namespace, &config);
+    let _bird = BirdInteropRouter::start_with(&namespace, &config);
     let (first, _) = announce(&namespace, 1).await;
     let (_second, _) = announce(&namespace, 3).await;
     let listening = speaker(4, &[REFLECTOR], |_, peer| peer.add_path = true);
@@ -92,7 +92,7 @@ async fn ours_reflects_between_bird_and_ours() {
         protocol static {{ ipv4; route 203.0.113.0/24 blackhole; }}\n{}",
         bird_session(3, REFLECTOR, "", "")
     );
-    let bird = Bird::start_with(&namespace, &config);
+    let bird = BirdInteropRouter::start_with(&namespace, &config);
     let theirs: [IpAddr; 1] = [address(3).into()];
     eventually("ours has BIRD's route", async || kernel.next_hops("203.0.113.0/24") == theirs).await;
     eventually("BIRD has ours", async || bird.has(PREFIX)).await;

@@ -1,14 +1,14 @@
 //! The scenario that every other implementation must complete with our speaker: sessions with passwords, routes of
 //! both families in both directions, withdrawal, refresh, and graceful restart of either side.
 
-use crate::place::{Host, Namespace, eventually};
+use crate::place::{NamespaceExt, TestNamespace, eventually};
 use ipnet::IpNet;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tortie_bgp::core::{PeerState, PeerStatus, RouteChange, Shutdown};
-use tortie_bgp::{Attrs, Config, PeerConfig, Routes, Speaker};
+use tortie_bgp::core::{BgpPeerState, PeerStatus, RouteChange, ShutdownMode};
+use tortie_bgp::{PeerConfig, RouteAttrs, RouteChangeStream, Speaker, SpeakerConfig};
 
 pub const ASN: u32 = 64512;
 pub const PASSWORD: &str = "correct-horse";
@@ -17,7 +17,7 @@ pub const THEIRS: [&str; 2] = ["203.0.113.0/24", "2001:db8:aaaa::/48"];
 const SESSIONS: [&str; 2] = ["v4", "v6"];
 
 /// The other router: an IPv4 and an IPv6 session with us, each with [`PASSWORD`], announcing [`THEIRS`].
-pub trait Router {
+pub trait InteropRouter {
     /// Returns whether it has learnt a route.
     fn has(&self, prefix: &str) -> bool;
     fn announce(&mut self);
@@ -34,14 +34,14 @@ pub trait Router {
 
 /// Our routes as a kernel would have them, and the routes that were ever removed.
 #[derive(Clone, Default)]
-pub struct Kernel {
+pub struct InstalledRoutes {
     routes: Arc<Mutex<BTreeMap<IpNet, Vec<IpAddr>>>>,
     gone: Arc<Mutex<Vec<IpNet>>>,
 }
 
-impl Kernel {
-    pub fn follow(mut changes: Routes) -> Kernel {
-        let kernel = Kernel::default();
+impl InstalledRoutes {
+    pub fn follow(mut changes: RouteChangeStream) -> InstalledRoutes {
+        let kernel = InstalledRoutes::default();
         let follower = kernel.clone();
         tokio::spawn(async move {
             while let Some(batch) = changes.next().await {
@@ -81,8 +81,8 @@ impl Kernel {
     }
 }
 
-pub fn config(password: Option<&str>) -> Config {
-    let mut config = Config::new(ASN, "10.77.0.1".parse().unwrap());
+pub fn config(password: Option<&str>) -> SpeakerConfig {
+    let mut config = SpeakerConfig::new(ASN, "10.77.0.1".parse().unwrap());
     config.listen = vec!["0.0.0.0:179".parse().unwrap(), "[::]:179".parse().unwrap()];
     for (name, address) in SESSIONS.iter().zip(["10.77.0.2", "fd77::2"]) {
         let mut peer = PeerConfig::new(address.parse().unwrap(), ASN);
@@ -94,9 +94,13 @@ pub fn config(password: Option<&str>) -> Config {
     config
 }
 
-pub async fn start(namespace: &Namespace, config: Config, restarting: bool) -> (Speaker, Kernel) {
+pub async fn start(
+    namespace: &TestNamespace,
+    config: SpeakerConfig,
+    restarting: bool,
+) -> (Speaker, InstalledRoutes) {
     let (speaker, routes) = Speaker::start(config, namespace.sockets(), restarting).await.unwrap();
-    (speaker, Kernel::follow(routes))
+    (speaker, InstalledRoutes::follow(routes))
 }
 
 pub async fn peer(speaker: &Speaker, name: &str) -> PeerStatus {
@@ -106,22 +110,22 @@ pub async fn peer(speaker: &Speaker, name: &str) -> PeerStatus {
 
 pub async fn both_up(speaker: &Speaker) -> bool {
     let status = speaker.status().unwrap();
-    status.peers.iter().all(|peer| peer.state == PeerState::Established)
+    status.peers.iter().all(|peer| peer.state == BgpPeerState::Established)
 }
 
 async fn originate(speaker: &Speaker) {
     for prefix in OURS {
-        speaker.originate(prefix.parse().unwrap(), Attrs::local()).await.unwrap();
+        speaker.originate(prefix.parse().unwrap(), RouteAttrs::local()).await.unwrap();
     }
     speaker.local_complete().await.unwrap();
 }
 
-fn has_ours(router: &impl Router) -> bool {
+fn has_ours(router: &impl InteropRouter) -> bool {
     OURS.iter().all(|prefix| router.has(prefix))
 }
 
 /// Runs the scenario. `router` has just been started in the other namespace.
-pub async fn tell(namespace: &Namespace, mut router: impl Router) {
+pub async fn tell(namespace: &TestNamespace, mut router: impl InteropRouter) {
     let (speaker, kernel) = start(namespace, config(Some(PASSWORD)), false).await;
     originate(&speaker).await;
     eventually("the sessions are up", || both_up(&speaker)).await;
@@ -176,7 +180,7 @@ pub async fn tell(namespace: &Namespace, mut router: impl Router) {
     }
 
     // We restart; the router keeps our routes.
-    speaker.shutdown(Shutdown::Graceful).await.unwrap();
+    speaker.shutdown(ShutdownMode::Graceful).await.unwrap();
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert!(has_ours(&router), "they did not wait for us");
     let (speaker, kernel) = start(namespace, config(Some(PASSWORD)), true).await;
@@ -190,12 +194,12 @@ pub async fn tell(namespace: &Namespace, mut router: impl Router) {
     wrong.peers.get_mut("v4").unwrap().password = Some("wrong".to_owned());
     speaker.reconfigure(wrong).await.unwrap();
     tokio::time::sleep(Duration::from_secs(3)).await;
-    assert_ne!(peer(&speaker, "v4").await.state, PeerState::Established);
+    assert_ne!(peer(&speaker, "v4").await.state, BgpPeerState::Established);
     speaker.reconfigure(config(Some(PASSWORD))).await.unwrap();
     eventually("the right password brings it back", || both_up(&speaker)).await;
     assert_eq!(peer(&speaker, "v6").await.since, up, "the other session was disturbed");
 
     // We shut down administratively; the router drops our routes immediately.
-    speaker.shutdown(Shutdown::Administrative { reason: "the end".to_owned() }).await.unwrap();
+    speaker.shutdown(ShutdownMode::Administrative { reason: "the end".to_owned() }).await.unwrap();
     eventually("ours are gone for good", async || !OURS.iter().any(|prefix| router.has(prefix))).await;
 }

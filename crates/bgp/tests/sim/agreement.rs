@@ -4,12 +4,12 @@ use crate::net::*;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use tortie_bgp::{Attrs, Family, PeerConfig};
+use tortie_bgp::{BgpFamily, PeerConfig, RouteAttrs};
 
 const NODES: u8 = 4;
 
 #[derive(Clone, Debug)]
-enum Step {
+enum ConvergenceStep {
     Announce {
         node: u8,
         prefix: u8,
@@ -38,16 +38,16 @@ enum Step {
     },
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = ConvergenceStep> {
     prop_oneof![
-        6 => (0..NODES, 0u8..6, 0u32..2).prop_map(|(node, prefix, med)| Step::Announce { node, prefix, med }),
-        4 => (0..NODES, 0u8..6).prop_map(|(node, prefix)| Step::Withdraw { node, prefix }),
-        1 => (0..NODES).prop_map(|node| Step::Drop { node }),
-        2 => (0..NODES, 0..NODES).prop_map(|(from, to)| Step::Slow { from, to }),
-        1 => Just(Step::Release),
-        1 => (0..NODES, 0..NODES).prop_map(|(node, other)| Step::Refresh { node, other }),
-        2 => Just(Step::Settle),
-        1 => (0u64..100).prop_map(|seconds| Step::Wait { seconds }),
+        6 => (0..NODES, 0u8..6, 0u32..2).prop_map(|(node, prefix, med)| ConvergenceStep::Announce { node, prefix, med }),
+        4 => (0..NODES, 0u8..6).prop_map(|(node, prefix)| ConvergenceStep::Withdraw { node, prefix }),
+        1 => (0..NODES).prop_map(|node| ConvergenceStep::Drop { node }),
+        2 => (0..NODES, 0..NODES).prop_map(|(from, to)| ConvergenceStep::Slow { from, to }),
+        1 => Just(ConvergenceStep::Release),
+        1 => (0..NODES, 0..NODES).prop_map(|(node, other)| ConvergenceStep::Refresh { node, other }),
+        2 => Just(ConvergenceStep::Settle),
+        1 => (0u64..100).prop_map(|seconds| ConvergenceStep::Wait { seconds }),
     ]
 }
 
@@ -59,12 +59,12 @@ fn text(prefix: u8) -> String {
     }
 }
 
-fn mesh() -> Net {
-    let mut network = Net::default();
+fn mesh() -> SimulatedNetwork {
+    let mut network = SimulatedNetwork::default();
     for own in 1..=NODES {
         let mut config = config(64512, own);
         for other in (1..=NODES).filter(|other| *other != own) {
-            let session = PeerConfig { families: Family::ALL.to_vec(), ..peer(other, 64512) };
+            let session = PeerConfig { families: BgpFamily::ALL.to_vec(), ..peer(other, 64512) };
             config.peers.insert(format!("peer{other}"), session);
         }
         network.add(config);
@@ -74,10 +74,11 @@ fn mesh() -> Net {
 }
 
 /// Connects the nodes only through a reflector that advertises all paths.
-fn star() -> Net {
-    let mut network = Net::default();
+fn star() -> SimulatedNetwork {
+    let mut network = SimulatedNetwork::default();
     let hub = NODES + 1;
-    let session = |other| PeerConfig { families: Family::ALL.to_vec(), add_path: true, ..peer(other, 64512) };
+    let session =
+        |other| PeerConfig { families: BgpFamily::ALL.to_vec(), add_path: true, ..peer(other, 64512) };
     for own in 1..=NODES {
         let mut config = config(64512, own);
         config.peers.insert(format!("peer{hub}"), session(hub));
@@ -107,32 +108,32 @@ proptest! {
     }
 }
 
-fn agree(mut network: Net, steps: Vec<Step>) -> Result<(), TestCaseError> {
+fn agree(mut network: SimulatedNetwork, steps: Vec<ConvergenceStep>) -> Result<(), TestCaseError> {
     let mut announced: BTreeMap<u8, BTreeMap<u8, u32>> = BTreeMap::new();
     let mut slow = Vec::new();
     for step in steps {
         match step {
-            Step::Announce { node, prefix, med } => {
+            ConvergenceStep::Announce { node, prefix, med } => {
                 announced.entry(prefix).or_default().insert(node, med);
-                let attrs = Attrs { med: Some(med), ..Attrs::local() };
+                let attrs = RouteAttrs { med: Some(med), ..RouteAttrs::local() };
                 network.originate_with(node.into(), &text(prefix), attrs);
             }
-            Step::Withdraw { node, prefix } => {
+            ConvergenceStep::Withdraw { node, prefix } => {
                 announced.entry(prefix).or_default().remove(&node);
                 network.nodes[usize::from(node)].core.withdraw(net(&text(prefix)));
             }
-            Step::Drop { node } => network.drop_connections(node.into()),
-            Step::Slow { from, to } => slow.extend(network.try_slow(from.into(), to.into())),
-            Step::Release => slow.drain(..).for_each(|end| network.release(end)),
-            Step::Refresh { node, other } => {
+            ConvergenceStep::Drop { node } => network.drop_connections(node.into()),
+            ConvergenceStep::Slow { from, to } => slow.extend(network.try_slow(from.into(), to.into())),
+            ConvergenceStep::Release => slow.drain(..).for_each(|end| network.release(end)),
+            ConvergenceStep::Refresh { node, other } => {
                 let now = network.now;
                 // In the star a node has only one peer.
                 let name = if network.nodes.len() > usize::from(NODES) { NODES } else { other } + 1;
                 let name = format!("peer{name}");
                 network.nodes[usize::from(node)].core.request_refresh(now, &name);
             }
-            Step::Settle => network.settle(),
-            Step::Wait { seconds } => network.run(seconds),
+            ConvergenceStep::Settle => network.settle(),
+            ConvergenceStep::Wait { seconds } => network.run(seconds),
         }
     }
     slow.into_iter().for_each(|end| network.release(end));

@@ -7,11 +7,11 @@ use proptest::prelude::*;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
-use tortie_bgp::core::{ConnectionId, Core, PeerState, SocketRequest};
+use tortie_bgp::core::{BgpPeerState, ConnectionId, SocketRequest, SpeakerCore};
 
 /// The possible next events. Each list is ordered, but any list may be first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Source {
+enum NextEvent {
     /// A connection attempt of a node reaches the host of the other, which answers it. From then on the connection
     /// waits to be accepted, even if the node closes it in the meantime.
     Arrival(usize, ConnectionId),
@@ -23,21 +23,21 @@ enum Source {
     Data(usize, ConnectionId),
 }
 
-enum Item {
+enum InFlightItem {
     Bytes(Bytes),
     End,
 }
 
 /// Two speakers that both connect, with every event controlled by the test.
-struct Pair {
-    cores: Vec<Core>,
+struct CollidingPair {
+    cores: Vec<SpeakerCore>,
     now: Duration,
     arrivals: VecDeque<(usize, ConnectionId)>,
     answers: VecDeque<(usize, ConnectionId)>,
     /// Connections that a node initiated and the other has not accepted, with the data sent on them.
-    queued: VecDeque<((usize, ConnectionId), VecDeque<Item>)>,
+    queued: VecDeque<((usize, ConnectionId), VecDeque<InFlightItem>)>,
     /// Data in flight to a node's connection.
-    data: BTreeMap<(usize, ConnectionId), VecDeque<Item>>,
+    data: BTreeMap<(usize, ConnectionId), VecDeque<InFlightItem>>,
     ends: BTreeMap<(usize, ConnectionId), (usize, ConnectionId)>,
 }
 
@@ -45,16 +45,16 @@ fn address(node: usize) -> IpAddr {
     v4(node as u8 + 1).into()
 }
 
-impl Pair {
-    fn new() -> Pair {
+impl CollidingPair {
+    fn new() -> CollidingPair {
         let cores = (0..2).map(|node| {
             let mut config = config(64512, node as u8 + 1);
             config.peers.insert("other".into(), peer(2 - node as u8, 64512));
-            let mut core = Core::new(config, false, Duration::ZERO).unwrap();
+            let mut core = SpeakerCore::new(config, false, Duration::ZERO).unwrap();
             core.local_complete(Duration::ZERO);
             core
         });
-        Pair {
+        CollidingPair {
             cores: cores.collect(),
             now: Duration::ZERO,
             arrivals: VecDeque::new(),
@@ -66,8 +66,8 @@ impl Pair {
     }
 
     /// Returns a pair in which both nodes have started to connect.
-    fn begin() -> Pair {
-        let mut pair = Pair::new();
+    fn begin() -> CollidingPair {
+        let mut pair = CollidingPair::new();
         pair.carry_out();
         pair
     }
@@ -90,13 +90,13 @@ impl Pair {
             let own = queued.chain(self.ends.keys()).filter(|made| made.0 == node).map(|made| made.1);
             for conn in own.collect::<Vec<_>>() {
                 if let Some(bytes) = self.cores[node].output(conn) {
-                    self.send(node, conn, Item::Bytes(bytes));
+                    self.send(node, conn, InFlightItem::Bytes(bytes));
                 }
             }
         }
     }
 
-    fn send(&mut self, node: usize, conn: ConnectionId, item: Item) {
+    fn send(&mut self, node: usize, conn: ConnectionId, item: InFlightItem) {
         if let Some((_, sent)) = self.queued.iter_mut().find(|(made, _)| *made == (node, conn)) {
             sent.push_back(item);
         } else if let Some(end) = self.ends.get(&(node, conn)) {
@@ -108,9 +108,9 @@ impl Pair {
         self.arrivals.retain(|attempt| *attempt != (node, conn));
         self.answers.retain(|answered| *answered != (node, conn));
         if !last.is_empty() {
-            self.send(node, conn, Item::Bytes(last));
+            self.send(node, conn, InFlightItem::Bytes(last));
         }
-        self.send(node, conn, Item::End);
+        self.send(node, conn, InFlightItem::End);
         self.data.remove(&(node, conn));
         self.ends.remove(&(node, conn));
     }
@@ -123,37 +123,37 @@ impl Pair {
         }
     }
 
-    fn possible(&self) -> Vec<Source> {
-        let arrivals = self.arrivals.iter().map(|(node, conn)| Source::Arrival(*node, *conn));
-        let answers = self.answers.iter().map(|(node, conn)| Source::Answer(*node, *conn));
-        let queued = self.queued.iter().map(|((node, conn), _)| Source::Accept(*node, *conn));
+    fn possible(&self) -> Vec<NextEvent> {
+        let arrivals = self.arrivals.iter().map(|(node, conn)| NextEvent::Arrival(*node, *conn));
+        let answers = self.answers.iter().map(|(node, conn)| NextEvent::Answer(*node, *conn));
+        let queued = self.queued.iter().map(|((node, conn), _)| NextEvent::Accept(*node, *conn));
         let data = self.data.iter().filter(|((node, conn), items)| {
             // A node does not read from a connection of whose success it has not been informed.
             !self.answers.contains(&(*node, *conn)) && !items.is_empty()
         });
-        let data = data.map(|((node, conn), _)| Source::Data(*node, *conn));
+        let data = data.map(|((node, conn), _)| NextEvent::Data(*node, *conn));
         arrivals.chain(answers).chain(queued).chain(data).collect()
     }
 
-    fn happen(&mut self, source: Source) {
+    fn happen(&mut self, source: NextEvent) {
         let now = self.now;
         match source {
-            Source::Arrival(node, conn) => {
+            NextEvent::Arrival(node, conn) => {
                 self.arrivals.retain(|attempt| *attempt != (node, conn));
                 self.answers.push_back((node, conn));
                 self.queued.push_back(((node, conn), VecDeque::new()));
             }
-            Source::Answer(node, conn) => {
+            NextEvent::Answer(node, conn) => {
                 self.answers.retain(|answered| *answered != (node, conn));
                 self.cores[node].connected(now, conn, SocketAddr::new(address(node), 40000));
             }
-            Source::Accept(node, conn) => self.accept(node, conn),
-            Source::Data(node, conn) => {
+            NextEvent::Accept(node, conn) => self.accept(node, conn),
+            NextEvent::Data(node, conn) => {
                 match self.data.get_mut(&(node, conn)).and_then(VecDeque::pop_front) {
-                    Some(Item::Bytes(bytes)) => {
+                    Some(InFlightItem::Bytes(bytes)) => {
                         assert!(!self.cores[node].received(now, conn, bytes));
                     }
-                    Some(Item::End) => {
+                    Some(InFlightItem::End) => {
                         self.ends.remove(&(node, conn));
                         self.data.remove(&(node, conn));
                         self.cores[node].closed(now, conn, "closed by the peer");
@@ -178,12 +178,12 @@ impl Pair {
                 self.ends.insert((other, accepted), (node, conn));
                 self.data.insert((other, accepted), sent);
             }
-            None => self.data.entry((node, conn)).or_default().push_back(Item::End),
+            None => self.data.entry((node, conn)).or_default().push_back(InFlightItem::End),
         }
     }
 
     fn pass_time(&mut self) {
-        let next = self.cores.iter().filter_map(Core::next_timer).min();
+        let next = self.cores.iter().filter_map(SpeakerCore::next_timer).min();
         self.now = self.now.max(next.unwrap_or(self.now));
         let now = self.now;
         self.cores.iter_mut().for_each(|core| core.tick(now));
@@ -192,14 +192,14 @@ impl Pair {
 
     fn established(&self, node: usize) -> (bool, u64) {
         let peer = &self.cores[node].status(self.now).peers[0];
-        (peer.state == PeerState::Established, peer.established)
+        (peer.state == BgpPeerState::Established, peer.established)
     }
 }
 
 /// Runs one order of events until long after the session came up; nothing may change in that time. `choices` selects
 /// the next event as long as it lasts, after that the oldest is next. Returns the number of alternatives at each
 /// step.
-fn finish(pair: &mut Pair, choices: &[usize]) -> Vec<usize> {
+fn finish(pair: &mut CollidingPair, choices: &[usize]) -> Vec<usize> {
     let mut alternatives = Vec::new();
     for _ in 0..400 {
         let possible = pair.possible();
@@ -225,7 +225,7 @@ fn finish(pair: &mut Pair, choices: &[usize]) -> Vec<usize> {
 }
 
 /// Tries all combinations of the first choices.
-fn every_order(begin: impl Fn() -> Pair) {
+fn every_order(begin: impl Fn() -> CollidingPair) {
     const DEPTH: usize = 9;
     let mut choices: Vec<usize> = Vec::new();
     for number in 1.. {
@@ -244,7 +244,7 @@ fn every_order(begin: impl Fn() -> Pair) {
 
 #[test]
 fn every_order_of_events_ends_in_one_session_that_stays() {
-    every_order(Pair::begin);
+    every_order(CollidingPair::begin);
 }
 
 /// Simulates the loss of the first packet: the attempt is answered just before it is abandoned in favour of the
@@ -252,8 +252,8 @@ fn every_order_of_events_ends_in_one_session_that_stays() {
 #[test]
 fn an_attempt_that_is_answered_late_costs_no_session() {
     let given_up = |late: usize, answered: bool| {
-        let mut pair = Pair::begin();
-        let is_late = |source: &Source| matches!(source, Source::Arrival(node, _) if *node == late);
+        let mut pair = CollidingPair::begin();
+        let is_late = |source: &NextEvent| matches!(source, NextEvent::Arrival(node, _) if *node == late);
         while let Some(source) = pair.possible().into_iter().find(|source| !is_late(source)) {
             pair.happen(source);
         }
@@ -277,13 +277,13 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(3000))]
     #[test]
     fn any_longer_order_of_events_does_too(choices in proptest::collection::vec(0..12_usize, 10..40)) {
-        finish(&mut Pair::begin(), &choices);
+        finish(&mut CollidingPair::begin(), &choices);
     }
 }
 
 #[test]
 fn a_thousand_peerings_made_again_lose_no_session() {
-    let mut network = Net::mesh(2, 64512);
+    let mut network = SimulatedNetwork::mesh(2, 64512);
     network.run(10);
     for round in 1..=1000u64 {
         let node = (round % 2) as usize;

@@ -10,14 +10,14 @@ use rustbgpd_wire::{
 };
 use std::time::Duration;
 use tortie_bgp::PeerConfig;
-use tortie_bgp::core::PeerState;
+use tortie_bgp::core::BgpPeerState;
 
 const ASN: u32 = 65001;
 /// Maximum work for one connection in one turn, plus one message of the maximum size.
 const WORK_OF_A_TURN: u64 = 16 * 1024 + 16 * 1024;
 
 /// Returns a node with an ordinary peer and one played by the test, which sends several paths per prefix.
-fn flooded(adjust: impl Fn(&mut PeerConfig)) -> (Net, End) {
+fn flooded(adjust: impl Fn(&mut PeerConfig)) -> (SimulatedNetwork, ConnectionEnd) {
     let mut network = scene(ASN);
     let mut own = config(65000, 1);
     own.peers.insert("ordinary".into(), peer(2, 65000));
@@ -30,11 +30,11 @@ fn flooded(adjust: impl Fn(&mut PeerConfig)) -> (Net, End) {
     (network, end)
 }
 
-fn establish(network: &mut Net) -> End {
+fn establish(network: &mut SimulatedNetwork) -> ConnectionEnd {
     let end = network.play(v4(PLAYED).into(), 0).unwrap();
     network.inject(end, &open());
     network.inject(end, &message(4, &[]));
-    assert_eq!(network.status(0, "played").state, PeerState::Established);
+    assert_eq!(network.status(0, "played").state, BgpPeerState::Established);
     end
 }
 
@@ -64,7 +64,7 @@ fn updates(paths: impl Iterator<Item = (u32, [u8; 3])>) -> Vec<u8> {
 }
 
 /// Passes bytes to the node as they arrive from a socket, turn by turn. Returns the maximum work of one turn.
-fn receive(network: &mut Net, end: End, bytes: &[u8]) -> u64 {
+fn receive(network: &mut SimulatedNetwork, end: ConnectionEnd, bytes: &[u8]) -> u64 {
     let now = network.now;
     let core = &mut network.nodes[end.node].core;
     let mut most = 0;
@@ -113,7 +113,7 @@ fn a_peer_near_its_limit_is_reported_and_one_over_it_is_ended() {
     assert!(!network.status(0, "played").near_limit);
     receive(&mut network, end, &routes(79, 100));
     assert!(network.status(0, "played").near_limit);
-    assert_eq!(network.status(0, "played").state, PeerState::Established);
+    assert_eq!(network.status(0, "played").state, BgpPeerState::Established);
     receive(&mut network, end, &routes(100, 101));
     assert_eq!(notification(&network, end), Some((6, 1)));
     assert!(!network.status(0, "played").near_limit);
@@ -155,14 +155,14 @@ fn many_paths_to_one_prefix_are_not_compared_with_each_other() {
 #[test]
 fn refreshes_without_end_are_answered_in_turns() {
     let (mut network, end) = flooded(|peer| {
-        peer.export = std::sync::Arc::new(tortie_bgp::filter::Filter::reject());
+        peer.export = std::sync::Arc::new(tortie_bgp::filter::RouteFilter::reject());
     });
     let now = network.now;
     for number in 0..100_000u32 {
         let prefix = std::net::Ipv4Addr::from(0x0b00_0000 + (number << 8));
         network.nodes[0]
             .core
-            .originate(ipnet::Ipv4Net::new(prefix, 24).unwrap().into(), tortie_bgp::Attrs::local());
+            .originate(ipnet::Ipv4Net::new(prefix, 24).unwrap().into(), tortie_bgp::RouteAttrs::local());
     }
     network.settle();
     let refresh = message(5, &[0, 1, 0, 1]);

@@ -5,8 +5,8 @@ use crate::net::*;
 use bytes::Bytes;
 use proptest::prelude::*;
 use rustbgpd_wire::{Afi, Capability, Message, OpenMessage, Safi, decode_message, encode_message};
-use tortie_bgp::core::PeerState;
-use tortie_bgp::{Family, PeerConfig};
+use tortie_bgp::core::BgpPeerState;
+use tortie_bgp::{BgpFamily, PeerConfig};
 
 pub const PLAYED: u8 = 66;
 const GOOD: &str = "192.0.2.0/24";
@@ -60,11 +60,11 @@ pub fn open(asn: u32) -> Vec<u8> {
 }
 
 /// Returns a node with an ordinary peer and one played by the test.
-pub fn scene(asn: u32) -> Net {
-    let mut network = Net::default();
+pub fn scene(asn: u32) -> SimulatedNetwork {
+    let mut network = SimulatedNetwork::default();
     let mut own = config(65000, 1);
     own.peers.insert("ordinary".into(), peer(2, 65000));
-    let played = PeerConfig { passive: true, families: Family::ALL.to_vec(), ..peer(PLAYED, asn) };
+    let played = PeerConfig { passive: true, families: BgpFamily::ALL.to_vec(), ..peer(PLAYED, asn) };
     own.peers.insert("played".into(), played);
     let mut other = config(65000, 2);
     other.peers.insert("node".into(), peer(1, 65000));
@@ -77,19 +77,19 @@ pub fn scene(asn: u32) -> Net {
 }
 
 /// Brings up the played session and announces [`GOOD`].
-pub fn established(network: &mut Net, asn: u32) -> End {
+pub fn established(network: &mut SimulatedNetwork, asn: u32) -> ConnectionEnd {
     let end = network.play(v4(PLAYED).into(), 0).unwrap();
     network.inject(end, &open(asn));
     network.inject(end, &message(4, &[]));
     network.inject(end, &good());
-    assert_eq!(network.status(0, "played").state, PeerState::Established);
+    assert_eq!(network.status(0, "played").state, BgpPeerState::Established);
     assert!(network.routes_to(0, GOOD).is_some());
     network.wires.get_mut(&end).unwrap().inbox.clear();
     end
 }
 
 /// Returns the last NOTIFICATION that a played connection received.
-pub fn notification(network: &Net, end: End) -> Option<(u8, u8)> {
+pub fn notification(network: &SimulatedNetwork, end: ConnectionEnd) -> Option<(u8, u8)> {
     let mut bytes = Bytes::copy_from_slice(&network.wires[&end].inbox);
     let mut last = None;
     while !bytes.is_empty() {
@@ -102,14 +102,14 @@ pub fn notification(network: &Net, end: End) -> Option<(u8, u8)> {
     last
 }
 
-pub fn others_are_well(network: &Net) {
+pub fn others_are_well(network: &SimulatedNetwork) {
     let ordinary = network.status(0, "ordinary");
-    assert_eq!((ordinary.state, ordinary.established), (PeerState::Established, 1));
+    assert_eq!((ordinary.state, ordinary.established), (BgpPeerState::Established, 1));
     assert!(network.routes_to(0, "198.51.100.0/24").is_some());
 }
 
 #[derive(Debug, PartialEq)]
-enum Expect {
+enum ExpectedReaction {
     /// The session ends with this NOTIFICATION.
     Reset(u8, u8),
     /// The route is treated as withdrawn.
@@ -168,7 +168,7 @@ fn wrong_opens_are_refused() {
         network.inject(end, &bytes);
         assert!(network.wires[&end].closed, "{name}");
         assert_eq!(notification(&network, end), Some(expected), "{name}");
-        assert_ne!(network.status(0, "played").state, PeerState::Established, "{name}");
+        assert_ne!(network.status(0, "played").state, BgpPeerState::Established, "{name}");
         others_are_well(&network);
     }
 }
@@ -194,10 +194,10 @@ fn messages_that_do_not_fit_the_state_are_refused() {
 
 #[test]
 fn wrong_updates() {
-    use Expect::*;
+    use ExpectedReaction::*;
     let all = |parts: &[&[u8]]| update(&[], &attributes(parts), NLRI);
     let with = |extra: &[u8]| update(&[], &attributes(&[ORIGIN, AS_PATH, NEXT_HOP, extra]), NLRI);
-    let external: Vec<(&str, Vec<u8>, Expect)> = vec![
+    let external: Vec<(&str, Vec<u8>, ExpectedReaction)> = vec![
         // RFC 4271 section 6.3 and RFC 7606 sections 3 and 4: lists and lengths.
         ("withdrawn length too large", message(2, &[0, 9, 0, 0]), Reset(3, 1)),
         ("attribute length too large", message(2, &[0, 0, 0, 9]), Reset(3, 1)),
@@ -257,7 +257,7 @@ fn wrong_updates() {
         let end = established(&mut network, 65001);
         check(&mut network, end, name, &bytes, &expected);
     }
-    let internal: Vec<(&str, Vec<u8>, Expect)> = vec![
+    let internal: Vec<(&str, Vec<u8>, ExpectedReaction)> = vec![
         ("LOCAL_PREF of three octets", with(&[0x40, 5, 3, 0, 0, 0]), Withdrawn),
         ("ORIGINATOR_ID of three octets", with(&[0x80, 9, 3, 0, 0, 0]), Withdrawn),
         ("CLUSTER_LIST of three octets", with(&[0x80, 10, 3, 0, 0, 0]), Withdrawn),
@@ -276,24 +276,30 @@ const MP_REACH: [u8; 29] = [
     0xb8,
 ];
 
-fn check(network: &mut Net, end: End, name: &str, bytes: &[u8], expected: &Expect) {
+fn check(
+    network: &mut SimulatedNetwork,
+    end: ConnectionEnd,
+    name: &str,
+    bytes: &[u8],
+    expected: &ExpectedReaction,
+) {
     network.inject(end, bytes);
     let status = network.status(0, "played");
     match expected {
-        Expect::Reset(code, subcode) => {
+        ExpectedReaction::Reset(code, subcode) => {
             let got = notification(network, end);
             assert!(network.wires[&end].closed, "{name}: the session goes on");
             assert_eq!(got, Some((*code, *subcode)), "{name}");
             assert_eq!(network.routes_to(0, GOOD), None, "{name}");
         }
-        Expect::Withdrawn => {
-            assert_eq!(status.state, PeerState::Established, "{name}: {:?}", status.last_error);
+        ExpectedReaction::Withdrawn => {
+            assert_eq!(status.state, BgpPeerState::Established, "{name}: {:?}", status.last_error);
             assert_eq!(network.routes_to(0, GOOD), None, "{name}: the route is still there");
             network.inject(end, &good());
             assert!(network.routes_to(0, GOOD).is_some(), "{name}: the session does not work any more");
         }
-        Expect::Kept => {
-            assert_eq!(status.state, PeerState::Established, "{name}: {:?}", status.last_error);
+        ExpectedReaction::Kept => {
+            assert_eq!(status.state, BgpPeerState::Established, "{name}: {:?}", status.last_error);
             assert!(network.routes_to(0, GOOD).is_some(), "{name}: the route is gone");
         }
     }

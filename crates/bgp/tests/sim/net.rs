@@ -5,25 +5,25 @@ use ipnet::IpNet;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
-use tortie_bgp::core::{ConnectionId, Core, PeerState, PeerStatus, RouteChange, SocketRequest};
-use tortie_bgp::{Attrs, Config, PeerConfig};
+use tortie_bgp::core::{BgpPeerState, ConnectionId, PeerStatus, RouteChange, SocketRequest, SpeakerCore};
+use tortie_bgp::{PeerConfig, RouteAttrs, SpeakerConfig};
 
 pub type NodeId = usize;
 
 /// One end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct End {
+pub struct ConnectionEnd {
     pub node: NodeId,
     pub conn: ConnectionId,
 }
 
-enum Event {
-    Bytes(End, Bytes),
-    Closed(End),
+enum SimulatedNetworkEvent {
+    Bytes(ConnectionEnd, Bytes),
+    Closed(ConnectionEnd),
 }
 
-pub struct Node {
-    pub core: Core,
+pub struct SimulatedNode {
+    pub core: SpeakerCore,
     pub address: IpAddr,
     /// The routes as the kernel would have them.
     pub kernel: BTreeMap<IpNet, Vec<IpAddr>>,
@@ -34,22 +34,22 @@ pub struct Node {
 }
 
 /// A connection whose remote end the test plays.
-pub struct Wire {
+pub struct PlayedConnection {
     pub inbox: Vec<u8>,
     pub closed: bool,
 }
 
 #[derive(Default)]
-pub struct Net {
-    pub nodes: Vec<Node>,
+pub struct SimulatedNetwork {
+    pub nodes: Vec<SimulatedNode>,
     pub now: Duration,
-    links: HashMap<End, End>,
-    events: VecDeque<Event>,
+    links: HashMap<ConnectionEnd, ConnectionEnd>,
+    events: VecDeque<SimulatedNetworkEvent>,
     /// Unreachable addresses.
     pub cut: Vec<IpAddr>,
-    pub wires: HashMap<End, Wire>,
+    pub wires: HashMap<ConnectionEnd, PlayedConnection>,
     /// Connection ends on which no output is requested.
-    slow: Vec<End>,
+    slow: Vec<ConnectionEnd>,
 }
 
 pub fn v4(last: u8) -> Ipv4Addr {
@@ -65,8 +65,8 @@ pub fn net(text: &str) -> IpNet {
 }
 
 /// Returns the configuration of a node `10.0.0.<last>`.
-pub fn config(asn: u32, last: u8) -> Config {
-    let mut config = Config::new(asn, v4(last));
+pub fn config(asn: u32, last: u8) -> SpeakerConfig {
+    let mut config = SpeakerConfig::new(asn, v4(last));
     config.local_v4 = Some(v4(last));
     config.local_v6 = Some(format!("fd00::{last}").parse().unwrap());
     config
@@ -76,26 +76,32 @@ pub fn peer(last: u8, asn: u32) -> PeerConfig {
     PeerConfig::new(v4(last).into(), asn)
 }
 
-impl Net {
-    pub fn add(&mut self, config: Config) -> NodeId {
+impl SimulatedNetwork {
+    pub fn add(&mut self, config: SpeakerConfig) -> NodeId {
         self.add_restarting(config, false)
     }
 
-    pub fn add_restarting(&mut self, config: Config, restarting: bool) -> NodeId {
+    pub fn add_restarting(&mut self, config: SpeakerConfig, restarting: bool) -> NodeId {
         let address = config.local_v4.unwrap().into();
-        let mut core = Core::new(config, restarting, self.now).unwrap();
+        let mut core = SpeakerCore::new(config, restarting, self.now).unwrap();
         if !restarting {
             core.local_complete(self.now);
         }
-        let node =
-            Node { core, address, kernel: BTreeMap::new(), complete: false, alive: true, stalled: false };
+        let node = SimulatedNode {
+            core,
+            address,
+            kernel: BTreeMap::new(),
+            complete: false,
+            alive: true,
+            stalled: false,
+        };
         self.nodes.push(node);
         self.nodes.len() - 1
     }
 
     /// Creates a full mesh of nodes of one AS, each with the address `10.0.0.<n>`.
-    pub fn mesh(count: u8, asn: u32) -> Net {
-        let mut network = Net::default();
+    pub fn mesh(count: u8, asn: u32) -> SimulatedNetwork {
+        let mut network = SimulatedNetwork::default();
         for own in 1..=count {
             let mut config = config(asn, own);
             for other in (1..=count).filter(|other| *other != own) {
@@ -158,7 +164,7 @@ impl Net {
                 // Attempts succeed or fail immediately.
                 SocketRequest::GiveUp { .. } => {}
                 SocketRequest::Close { conn, last } => {
-                    let end = End { node: id, conn };
+                    let end = ConnectionEnd { node: id, conn };
                     self.send(end, last);
                     self.hang_up(end);
                 }
@@ -167,12 +173,12 @@ impl Net {
         let conns = if self.nodes[id].stalled { Vec::new() } else { self.conns(id) };
         for conn in conns
             .into_iter()
-            .filter(|conn| !self.slow.contains(&End { node: id, conn: *conn }))
+            .filter(|conn| !self.slow.contains(&ConnectionEnd { node: id, conn: *conn }))
             .collect::<Vec<_>>()
         {
             if let Some(bytes) = self.nodes[id].core.output(conn) {
                 busy = true;
-                self.send(End { node: id, conn }, bytes);
+                self.send(ConnectionEnd { node: id, conn }, bytes);
             }
         }
         for change in self.nodes[id].core.changes(1000) {
@@ -214,9 +220,12 @@ impl Net {
         let remote = SocketAddr::new(to, 179);
         let reachable = !self.cut.contains(&to) && !self.cut.contains(&source);
         let accepted = target.filter(|_| reachable).and_then(|target| {
-            self.nodes[target].core.accepted(now, remote, local).map(|conn| End { node: target, conn })
+            self.nodes[target]
+                .core
+                .accepted(now, remote, local)
+                .map(|conn| ConnectionEnd { node: target, conn })
         });
-        let own = End { node: from, conn };
+        let own = ConnectionEnd { node: from, conn };
         match accepted {
             None => self.nodes[from].core.closed(now, conn, "connection refused"),
             Some(other) => {
@@ -228,22 +237,22 @@ impl Net {
     }
 
     /// Opens a connection from an address that the test plays. Returns `None` if the node rejects it.
-    pub fn play(&mut self, from: IpAddr, to: NodeId) -> Option<End> {
+    pub fn play(&mut self, from: IpAddr, to: NodeId) -> Option<ConnectionEnd> {
         let local = SocketAddr::new(self.nodes[to].address, 179);
         let conn = self.nodes[to].core.accepted(self.now, local, SocketAddr::new(from, 40001))?;
-        let end = End { node: to, conn };
-        self.wires.insert(end, Wire { inbox: Vec::new(), closed: false });
+        let end = ConnectionEnd { node: to, conn };
+        self.wires.insert(end, PlayedConnection { inbox: Vec::new(), closed: false });
         Some(end)
     }
 
     /// Delivers bytes on a played connection.
-    pub fn inject(&mut self, end: End, bytes: &[u8]) {
+    pub fn inject(&mut self, end: ConnectionEnd, bytes: &[u8]) {
         let now = self.now;
         self.receive(end, Bytes::copy_from_slice(bytes), now);
         self.settle();
     }
 
-    fn receive(&mut self, end: End, bytes: Bytes, now: Duration) {
+    fn receive(&mut self, end: ConnectionEnd, bytes: Bytes, now: Duration) {
         let core = &mut self.nodes[end.node].core;
         let mut more = core.received(now, end.conn, bytes);
         while more {
@@ -251,14 +260,14 @@ impl Net {
         }
     }
 
-    pub fn hang_up_played(&mut self, end: End) {
+    pub fn hang_up_played(&mut self, end: ConnectionEnd) {
         self.wires.remove(&end);
         let now = self.now;
         self.nodes[end.node].core.closed(now, end.conn, "connection reset");
         self.settle();
     }
 
-    fn send(&mut self, from: End, bytes: Bytes) {
+    fn send(&mut self, from: ConnectionEnd, bytes: Bytes) {
         if let Some(wire) = self.wires.get_mut(&from) {
             wire.inbox.extend_from_slice(&bytes);
         }
@@ -266,30 +275,30 @@ impl Net {
             return;
         }
         if let Some(to) = self.links.get(&from) {
-            self.events.push_back(Event::Bytes(*to, bytes));
+            self.events.push_back(SimulatedNetworkEvent::Bytes(*to, bytes));
         }
     }
 
-    fn hang_up(&mut self, end: End) {
+    fn hang_up(&mut self, end: ConnectionEnd) {
         if let Some(wire) = self.wires.get_mut(&end) {
             wire.closed = true;
         }
         if let Some(other) = self.links.remove(&end) {
             self.links.remove(&other);
-            self.events.push_back(Event::Closed(other));
+            self.events.push_back(SimulatedNetworkEvent::Closed(other));
         }
     }
 
-    fn deliver(&mut self, event: Event) {
+    fn deliver(&mut self, event: SimulatedNetworkEvent) {
         let now = self.now;
         match event {
-            Event::Bytes(end, bytes) if self.nodes[end.node].alive => {
+            SimulatedNetworkEvent::Bytes(end, bytes) if self.nodes[end.node].alive => {
                 // Small pieces, so that messages are split anywhere.
                 for piece in bytes.chunks(701) {
                     self.receive(end, Bytes::copy_from_slice(piece), now);
                 }
             }
-            Event::Closed(end) if self.nodes[end.node].alive => {
+            SimulatedNetworkEvent::Closed(end) if self.nodes[end.node].alive => {
                 self.nodes[end.node].core.closed(now, end.conn, "connection reset");
             }
             _ => {}
@@ -297,32 +306,32 @@ impl Net {
     }
 
     /// Returns a node's end of its connection to another.
-    pub fn end_of(&self, node: NodeId, other: NodeId) -> End {
+    pub fn end_of(&self, node: NodeId, other: NodeId) -> ConnectionEnd {
         let (end, _) = self.links.iter().find(|(a, b)| (a.node, b.node) == (node, other)).unwrap();
         *end
     }
 
-    /// Blocks the connection from one node to another until [`Net::release`].
-    pub fn slow(&mut self, from: NodeId, to: NodeId) -> End {
+    /// Blocks the connection from one node to another until [`SimulatedNetwork::release`].
+    pub fn slow(&mut self, from: NodeId, to: NodeId) -> ConnectionEnd {
         let end = self.end_of(from, to);
         self.slow.push(end);
         end
     }
 
-    /// Calls [`Net::slow`] if there is such a connection.
-    pub fn try_slow(&mut self, from: NodeId, to: NodeId) -> Option<End> {
+    /// Calls [`SimulatedNetwork::slow`] if there is such a connection.
+    pub fn try_slow(&mut self, from: NodeId, to: NodeId) -> Option<ConnectionEnd> {
         let there = self.links.iter().any(|(a, b)| (a.node, b.node) == (from, to));
         there.then(|| self.slow(from, to))
     }
 
-    pub fn release(&mut self, end: End) {
+    pub fn release(&mut self, end: ConnectionEnd) {
         self.slow.retain(|slow| *slow != end);
     }
 
     /// Terminates a node as kill -9 does. Its connections are reset.
     pub fn kill(&mut self, id: NodeId) {
         self.nodes[id].alive = false;
-        let ends: Vec<End> = self.links.keys().filter(|end| end.node == id).copied().collect();
+        let ends: Vec<ConnectionEnd> = self.links.keys().filter(|end| end.node == id).copied().collect();
         for end in ends {
             self.hang_up(end);
         }
@@ -330,21 +339,21 @@ impl Net {
 
     /// Resets all connections of a node.
     pub fn drop_connections(&mut self, id: NodeId) {
-        let ends: Vec<(End, End)> =
+        let ends: Vec<(ConnectionEnd, ConnectionEnd)> =
             self.links.iter().filter(|(end, _)| end.node == id).map(|(a, b)| (*a, *b)).collect();
         for (own, other) in ends {
             self.links.remove(&own);
             self.links.remove(&other);
-            self.events.push_back(Event::Closed(own));
-            self.events.push_back(Event::Closed(other));
+            self.events.push_back(SimulatedNetworkEvent::Closed(own));
+            self.events.push_back(SimulatedNetworkEvent::Closed(other));
         }
     }
 
     pub fn originate(&mut self, id: NodeId, prefix: &str) {
-        self.nodes[id].core.originate(net(prefix), Attrs::local());
+        self.nodes[id].core.originate(net(prefix), RouteAttrs::local());
     }
 
-    pub fn originate_with(&mut self, id: NodeId, prefix: &str, attrs: Attrs) {
+    pub fn originate_with(&mut self, id: NodeId, prefix: &str, attrs: RouteAttrs) {
         self.nodes[id].core.originate(net(prefix), attrs);
     }
 
@@ -367,7 +376,7 @@ impl Net {
     }
 
     pub fn is_up(&self, id: NodeId, name: &str) -> bool {
-        self.status(id, name).state == PeerState::Established
+        self.status(id, name).state == BgpPeerState::Established
     }
 
     pub fn all_up(&self) -> bool {
@@ -375,6 +384,6 @@ impl Net {
             .iter()
             .filter(|node| node.alive)
             .flat_map(|node| node.core.status(Default::default()).peers)
-            .all(|peer| peer.state == PeerState::Established)
+            .all(|peer| peer.state == BgpPeerState::Established)
     }
 }

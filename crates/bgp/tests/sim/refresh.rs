@@ -10,7 +10,7 @@ fn refresh(subtype: RouteRefreshSubtype) -> Vec<u8> {
 
 #[test]
 fn a_refresh_tells_everything_again_between_two_markers() {
-    let mut network = Net::mesh(2, 64512);
+    let mut network = SimulatedNetwork::mesh(2, 64512);
     for last in 0..100 {
         network.originate(0, &format!("192.0.2.{last}/32"));
     }
@@ -28,7 +28,7 @@ fn a_refresh_tells_everything_again_between_two_markers() {
 
 #[test]
 fn what_is_not_repeated_between_the_markers_goes() {
-    let mut network = Net::mesh(2, 64512);
+    let mut network = SimulatedNetwork::mesh(2, 64512);
     network.originate(0, "192.0.2.0/24");
     network.originate(0, "198.51.100.0/24");
     network.run(20);
@@ -38,7 +38,7 @@ fn what_is_not_repeated_between_the_markers_goes() {
     network.originate_with(
         0,
         "192.0.2.0/24",
-        tortie_bgp::Attrs { med: Some(1), ..tortie_bgp::Attrs::local() },
+        tortie_bgp::RouteAttrs { med: Some(1), ..tortie_bgp::RouteAttrs::local() },
     );
     network.settle();
     network.inject(end, &refresh(RouteRefreshSubtype::EoRR));

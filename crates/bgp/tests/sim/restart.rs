@@ -1,20 +1,20 @@
 //! Graceful restart: routes survive the restart of a daemon, but not its permanent absence.
 
 use crate::net::*;
-use tortie_bgp::core::Shutdown;
-use tortie_bgp::{Config, Family, PeerConfig};
+use tortie_bgp::core::ShutdownMode;
+use tortie_bgp::{BgpFamily, PeerConfig, SpeakerConfig};
 
-fn member(own: u8, count: u8) -> Config {
+fn member(own: u8, count: u8) -> SpeakerConfig {
     let mut config = config(64512, own);
     for other in (1..=count).filter(|other| *other != own) {
-        let session = PeerConfig { families: Family::ALL.to_vec(), ..peer(other, 64512) };
+        let session = PeerConfig { families: BgpFamily::ALL.to_vec(), ..peer(other, 64512) };
         config.peers.insert(format!("peer{other}"), session);
     }
     config
 }
 
-fn mesh(count: u8) -> Net {
-    let mut network = Net::default();
+fn mesh(count: u8) -> SimulatedNetwork {
+    let mut network = SimulatedNetwork::default();
     for own in 1..=count {
         network.add(member(own, count));
     }
@@ -27,7 +27,7 @@ fn mesh(count: u8) -> Net {
     network
 }
 
-fn has(network: &Net, node: usize, own: u8) -> (bool, bool) {
+fn has(network: &SimulatedNetwork, node: usize, own: u8) -> (bool, bool) {
     (
         network.routes_to(node, &format!("192.0.{own}.0/24")).is_some(),
         network.routes_to(node, &format!("2001:db8:{own}::/48")).is_some(),
@@ -82,7 +82,7 @@ fn a_lost_connection_withdraws_nothing() {
     network.run(10);
     assert!(network.all_up());
     assert_eq!((has(&network, 1, 1), has(&network, 0, 2)), ((true, true), (true, true)));
-    assert_eq!(network.nodes[1].core.routes(Family::V4).iter().filter(|route| route.stale).count(), 0);
+    assert_eq!(network.nodes[1].core.routes(BgpFamily::V4).iter().filter(|route| route.stale).count(), 0);
 }
 
 #[test]
@@ -99,7 +99,7 @@ fn a_node_that_lost_its_forwarding_state_is_not_trusted() {
 #[test]
 fn a_graceful_shutdown_is_like_a_kill_and_an_administrative_one_is_not() {
     for (how, kept) in
-        [(Shutdown::Graceful, true), (Shutdown::Administrative { reason: String::new() }, false)]
+        [(ShutdownMode::Graceful, true), (ShutdownMode::Administrative { reason: String::new() }, false)]
     {
         let mut network = mesh(2);
         let now = network.now;
@@ -113,7 +113,7 @@ fn a_graceful_shutdown_is_like_a_kill_and_an_administrative_one_is_not() {
 
 #[test]
 fn without_graceful_restart_routes_go_at_once() {
-    let mut network = Net::default();
+    let mut network = SimulatedNetwork::default();
     for own in 1..=2 {
         let mut config = member(own, 2);
         config.peers.values_mut().for_each(|peer| peer.restart_time = None);
@@ -219,5 +219,5 @@ fn a_collision_seen_late_costs_no_route() {
     network.run(20);
     assert!(network.is_up(1, "peer1"));
     assert_eq!(has(&network, 1, 1), (true, true));
-    assert_eq!(network.nodes[1].core.routes(Family::V4).iter().filter(|route| route.stale).count(), 0);
+    assert_eq!(network.nodes[1].core.routes(BgpFamily::V4).iter().filter(|route| route.stale).count(), 0);
 }

@@ -4,18 +4,24 @@ use crate::net::*;
 use rustbgpd_wire::LargeCommunity;
 use std::sync::Arc;
 use tortie_bgp::core::BestRoute;
-use tortie_bgp::filter::{Change, Community, Filter, Match, Rule, Verdict};
-use tortie_bgp::{Attrs, Config, Family, NextHopMode, PeerConfig};
+use tortie_bgp::filter::{
+    AttrsChange, BgpCommunity, FilterVerdict, RouteFilter, RouteFilterRule, RouteMatch,
+};
+use tortie_bgp::{AdvertisedNextHop, BgpFamily, PeerConfig, RouteAttrs, SpeakerConfig};
 
-fn both() -> Vec<Family> {
-    Family::ALL.to_vec()
+fn both() -> Vec<BgpFamily> {
+    BgpFamily::ALL.to_vec()
 }
 
 /// Creates nodes `10.0.0.<n>` in the given ASes, connected as listed, with both families on every session.
-fn topology(asns: &[u32], edges: &[(usize, usize)], adjust: impl Fn(usize, usize, &mut PeerConfig)) -> Net {
-    let mut network = Net::default();
+fn topology(
+    asns: &[u32],
+    edges: &[(usize, usize)],
+    adjust: impl Fn(usize, usize, &mut PeerConfig),
+) -> SimulatedNetwork {
+    let mut network = SimulatedNetwork::default();
     for (own, asn) in asns.iter().enumerate() {
-        let mut config: Config = config(*asn, own as u8 + 1);
+        let mut config: SpeakerConfig = config(*asn, own as u8 + 1);
         for (a, b) in edges {
             let other = match own {
                 own if own == *a => *b,
@@ -31,7 +37,7 @@ fn topology(asns: &[u32], edges: &[(usize, usize)], adjust: impl Fn(usize, usize
     network
 }
 
-fn best(network: &Net, node: usize, prefix: &str) -> BestRoute {
+fn best(network: &SimulatedNetwork, node: usize, prefix: &str) -> BestRoute {
     network.nodes[node]
         .core
         .route(net(prefix))
@@ -72,7 +78,7 @@ fn routes_of_both_families_come_and_go() {
 #[test]
 fn external_peers_see_our_as_and_ourselves_as_next_hop() {
     let mut network = topology(&[65001, 65002, 65003], &[(0, 1), (1, 2)], |_, _, _| {});
-    let attrs = Attrs { med: Some(7), local_pref: Some(300), ..Attrs::local() };
+    let attrs = RouteAttrs { med: Some(7), local_pref: Some(300), ..RouteAttrs::local() };
     network.originate_with(0, "192.0.2.0/24", attrs);
     network.run(20);
     let middle = best(&network, 1, "192.0.2.0/24");
@@ -90,9 +96,11 @@ fn external_peers_see_our_as_and_ourselves_as_next_hop() {
 
 #[test]
 fn next_hop_modes() {
-    for (mode, expected) in
-        [(NextHopMode::Auto, "10.0.0.1"), (NextHopMode::Own, "10.0.0.2"), (NextHopMode::Keep, "10.0.0.1")]
-    {
+    for (mode, expected) in [
+        (AdvertisedNextHop::Auto, "10.0.0.1"),
+        (AdvertisedNextHop::Own, "10.0.0.2"),
+        (AdvertisedNextHop::Keep, "10.0.0.1"),
+    ] {
         let adjust = |own, _, peer: &mut PeerConfig| {
             if own == 1 {
                 peer.next_hop = mode;
@@ -105,7 +113,7 @@ fn next_hop_modes() {
     }
     let keep = |own, _, peer: &mut PeerConfig| {
         if own == 1 {
-            peer.next_hop = NextHopMode::Keep;
+            peer.next_hop = AdvertisedNextHop::Keep;
         }
     };
     let mut network = topology(&[65001, 65002, 65003], &[(0, 1), (1, 2)], keep);
@@ -234,10 +242,10 @@ fn equal_paths_share_the_traffic_and_the_tie_break_does_not_depend_on_order() {
         }
         let hops = network.routes_to(3, "192.0.2.0/24");
         assert_eq!(hops, Some(vec![ip("10.0.0.1"), ip("10.0.0.2"), ip("10.0.0.3")]));
-        let paths = network.nodes[3].core.routes(Family::V4);
+        let paths = network.nodes[3].core.routes(BgpFamily::V4);
         let first = paths.iter().find(|path| path.best).unwrap();
         assert_eq!(first.peer.as_deref(), Some("peer1"));
-        network.originate_with(0, "192.0.2.0/24", Attrs { local_pref: Some(99), ..Attrs::local() });
+        network.originate_with(0, "192.0.2.0/24", RouteAttrs { local_pref: Some(99), ..RouteAttrs::local() });
         network.settle();
         assert_eq!(network.routes_to(3, "192.0.2.0/24"), Some(vec![ip("10.0.0.2"), ip("10.0.0.3")]));
         let mut single = config(64512, 4);
@@ -259,7 +267,7 @@ fn our_own_route_beats_a_learnt_one() {
     let mut network = topology(&[64512; 2], &[(0, 1)], |_, _, _| {});
     network.originate(0, "192.0.2.0/24");
     network.run(20);
-    network.originate_with(1, "192.0.2.0/24", Attrs { local_pref: Some(1), ..Attrs::local() });
+    network.originate_with(1, "192.0.2.0/24", RouteAttrs { local_pref: Some(1), ..RouteAttrs::local() });
     network.settle();
     assert!(best(&network, 1, "192.0.2.0/24").local);
     network.nodes[1].core.withdraw(net("192.0.2.0/24"));
@@ -272,14 +280,14 @@ fn communities_travel_and_well_known_ones_are_obeyed() {
     let mut network = topology(&[65001, 65002, 65003], &[(0, 1), (1, 2)], |_, _, _| {});
     let large = LargeCommunity::new(65001, 2, 3);
     let extended = rustbgpd_wire::ExtendedCommunity::new(0x0002_fde9_0000_0064);
-    let tagged = Attrs {
+    let tagged = RouteAttrs {
         communities: vec![0xfde9_0001].into(),
         large_communities: vec![large].into(),
         extended_communities: vec![extended].into(),
-        ..Attrs::local()
+        ..RouteAttrs::local()
     };
     network.originate_with(0, "192.0.2.0/24", tagged.clone());
-    let with = |community: u32| Attrs { communities: vec![community].into(), ..Attrs::local() };
+    let with = |community: u32| RouteAttrs { communities: vec![community].into(), ..RouteAttrs::local() };
     network.originate_with(0, "198.51.100.0/24", with(rustbgpd_wire::COMMUNITY_NO_ADVERTISE));
     network.originate_with(1, "203.0.113.0/24", with(rustbgpd_wire::COMMUNITY_NO_EXPORT));
     network.run(20);
@@ -293,27 +301,27 @@ fn communities_travel_and_well_known_ones_are_obeyed() {
 
 #[test]
 fn filters_change_and_stop_routes_on_both_sides() {
-    let tag = |value| vec![Change::AddCommunity(Community::Standard(0, value))];
-    let only_tagged = Filter {
-        rules: vec![Rule {
-            when: Match { community: Some(Community::Standard(0, 5)), ..Match::default() },
-            then: vec![Change::SetLocalPref(500)],
-            verdict: Some(Verdict::Accept),
+    let tag = |value| vec![AttrsChange::AddCommunity(BgpCommunity::Standard(0, value))];
+    let only_tagged = RouteFilter {
+        rules: vec![RouteFilterRule {
+            when: RouteMatch { community: Some(BgpCommunity::Standard(0, 5)), ..RouteMatch::default() },
+            then: vec![AttrsChange::SetLocalPref(500)],
+            verdict: Some(FilterVerdict::Accept),
         }],
-        default: Verdict::Reject,
+        default: FilterVerdict::Reject,
     };
-    let prefix = tortie_bgp::filter::PrefixMatch {
-        operator: tortie_bgp::filter::PrefixOperator::In,
+    let prefix = tortie_bgp::filter::PrefixSetMatch {
+        operator: tortie_bgp::filter::FilterPrefixOperator::In,
         set: [net("192.0.2.0/24")].into_iter().collect(),
         length: None,
     };
-    let tagging = Filter {
-        rules: vec![Rule {
-            when: Match { prefix: Some(prefix), ..Match::default() },
+    let tagging = RouteFilter {
+        rules: vec![RouteFilterRule {
+            when: RouteMatch { prefix: Some(prefix), ..RouteMatch::default() },
             then: tag(5),
-            verdict: Some(Verdict::Accept),
+            verdict: Some(FilterVerdict::Accept),
         }],
-        default: Verdict::Accept,
+        default: FilterVerdict::Accept,
     };
     let adjust = |own: usize, _, peer: &mut PeerConfig| match own {
         0 => peer.export = Arc::new(tagging.clone()),
@@ -390,7 +398,7 @@ fn a_peer_that_does_not_read_delays_nobody_and_catches_up() {
     for round in 0..50u32 {
         for number in 0..100u32 {
             let prefix = format!("{}/32", std::net::Ipv4Addr::from(0x0b00_0000 + number));
-            network.originate_with(0, &prefix, Attrs { med: Some(round), ..Attrs::local() });
+            network.originate_with(0, &prefix, RouteAttrs { med: Some(round), ..RouteAttrs::local() });
         }
         network.settle();
     }
@@ -439,18 +447,22 @@ fn a_path_whose_next_hop_cannot_be_reached_is_not_used() {
     ] {
         network.originate(1, prefix);
         if !alone {
-            network.originate_with(2, prefix, Attrs { as_path: vec![65009].into(), ..Attrs::local() });
+            network.originate_with(
+                2,
+                prefix,
+                RouteAttrs { as_path: vec![65009].into(), ..RouteAttrs::local() },
+            );
         }
     }
     network.run(20);
     let first = |last: u8| [vec![ip(&format!("10.0.0.{last}"))], vec![ip(&format!("fd00::{last}"))]];
-    let at_first = |network: &Net, last: u8| {
+    let at_first = |network: &SimulatedNetwork, last: u8| {
         for (prefix, hops) in ["192.0.2.0/24", "2001:db8::/48"].into_iter().zip(first(last)) {
             assert_eq!(network.routes_to(0, prefix), Some(hops), "{prefix}");
             assert!(network.routes_to(3, prefix).is_some());
         }
     };
-    let at_second = |network: &Net, there: bool| {
+    let at_second = |network: &SimulatedNetwork, there: bool| {
         for prefix in ["198.51.100.0/24", "2001:db8:1::/48"] {
             assert_eq!(network.routes_to(0, prefix).is_some(), there, "{prefix}");
             assert_eq!(network.routes_to(3, prefix).is_some(), there, "{prefix}");
@@ -462,7 +474,7 @@ fn a_path_whose_next_hop_cannot_be_reached_is_not_used() {
     network.settle();
     at_first(&network, 3);
     at_second(&network, false);
-    let lost = network.nodes[0].core.routes(Family::V4).into_iter().filter(|route| !route.reachable);
+    let lost = network.nodes[0].core.routes(BgpFamily::V4).into_iter().filter(|route| !route.reachable);
     assert!(lost.into_iter().all(|route| !route.best && !route.used));
     network.nodes[0].core.set_unreachable(&Default::default());
     network.settle();
@@ -477,14 +489,14 @@ fn several_paths_are_advertised_to_peers_that_take_them() {
     let mut network = topology(&[65001, 65002, 65003, 65004, 65005], &edges, |own, other, session| {
         session.add_path = [own, other].contains(&3);
     });
-    let paths = |network: &Net, node: usize, family: Family| -> Vec<Vec<u32>> {
+    let paths = |network: &SimulatedNetwork, node: usize, family: BgpFamily| -> Vec<Vec<u32>> {
         let routes = network.nodes[node].core.routes(family);
         let mut paths: Vec<Vec<u32>> = routes.iter().map(|route| route.attrs.as_path.to_vec()).collect();
         paths.sort();
         paths
     };
-    let know = |network: &Net, all: &[&[u32]], best: &[&[u32]]| {
-        for family in Family::ALL {
+    let know = |network: &SimulatedNetwork, all: &[&[u32]], best: &[&[u32]]| {
+        for family in BgpFamily::ALL {
             assert_eq!(paths(network, 3, family), all, "{family:?}");
             assert_eq!(paths(network, 4, family), best, "{family:?}");
         }
@@ -497,7 +509,7 @@ fn several_paths_are_advertised_to_peers_that_take_them() {
     network.settle();
     know(&network, &[&[65001, 65002], &[65001, 65003]], &[&[65001, 65002]]);
     // The second-best path changes.
-    let longer = Attrs { as_path: vec![65009].into(), ..Attrs::local() };
+    let longer = RouteAttrs { as_path: vec![65009].into(), ..RouteAttrs::local() };
     both.iter().for_each(|prefix| network.originate_with(2, prefix, longer.clone()));
     network.settle();
     know(&network, &[&[65001, 65002], &[65001, 65003, 65009]], &[&[65001, 65002]]);

@@ -1,12 +1,12 @@
 //! Sessions come up, stay up and end as specified.
 
 use crate::net::*;
-use tortie_bgp::core::{PeerState, Shutdown};
-use tortie_bgp::{Family, NextHopMode};
+use tortie_bgp::core::{BgpPeerState, ShutdownMode};
+use tortie_bgp::{AdvertisedNextHop, BgpFamily};
 
 #[test]
 fn a_mesh_comes_up_although_both_ends_of_each_session_dial() {
-    let mut network = Net::mesh(5, 64512);
+    let mut network = SimulatedNetwork::mesh(5, 64512);
     network.run(60);
     assert!(network.all_up());
     for node in 0..5 {
@@ -18,13 +18,13 @@ fn a_mesh_comes_up_although_both_ends_of_each_session_dial() {
 
 #[test]
 fn a_session_with_a_passive_end_comes_up() {
-    let mut network = Net::mesh(2, 64512);
+    let mut network = SimulatedNetwork::mesh(2, 64512);
     let mut passive = config(64512, 1);
     passive.peers.insert("peer2".into(), tortie_bgp::PeerConfig { passive: true, ..peer(2, 64512) });
-    let mut alone = Net::default();
+    let mut alone = SimulatedNetwork::default();
     alone.add(passive.clone());
     alone.run(60);
-    assert_eq!(alone.status(0, "peer2").state, PeerState::Active);
+    assert_eq!(alone.status(0, "peer2").state, BgpPeerState::Active);
     let now = network.now;
     network.nodes[0].core.reconfigure(now, passive).unwrap();
     network.run(10);
@@ -33,7 +33,7 @@ fn a_session_with_a_passive_end_comes_up() {
 
 #[test]
 fn keepalives_hold_a_silent_session_and_silence_ends_it() {
-    let mut network = Net::mesh(2, 64512);
+    let mut network = SimulatedNetwork::mesh(2, 64512);
     network.run(5);
     assert!(network.all_up());
     network.run(3600);
@@ -55,7 +55,7 @@ fn keepalives_hold_a_silent_session_and_silence_ends_it() {
 
 #[test]
 fn the_smaller_hold_time_counts_and_keepalive_can_be_shorter() {
-    let mut network = Net::default();
+    let mut network = SimulatedNetwork::default();
     for (own, other, hold) in [(1, 2, 9), (2, 1, 90)] {
         let mut config = config(64512, own);
         let keepalive = (own == 1).then_some(1);
@@ -75,7 +75,7 @@ fn the_smaller_hold_time_counts_and_keepalive_can_be_shorter() {
 
 #[test]
 fn a_wrong_as_number_is_refused_and_tried_again_ever_more_slowly() {
-    let mut network = Net::default();
+    let mut network = SimulatedNetwork::default();
     let mut first = config(64512, 1);
     first.peers.insert("other".into(), peer(2, 65000));
     let mut second = config(64512, 2);
@@ -84,7 +84,7 @@ fn a_wrong_as_number_is_refused_and_tried_again_ever_more_slowly() {
     network.add(second);
     network.run(120);
     let status = network.status(0, "other");
-    assert_ne!(status.state, PeerState::Established);
+    assert_ne!(status.state, BgpPeerState::Established);
     assert!(status.last_error.unwrap().contains("Bad Peer AS"));
     // 5 + 10 + 20 + 30 + 30 seconds: six OPENs in the first two minutes, each answered once.
     assert!(network.status(0, "other").messages_out <= 14, "{}", network.status(0, "other").messages_out);
@@ -92,7 +92,7 @@ fn a_wrong_as_number_is_refused_and_tried_again_ever_more_slowly() {
 
 #[test]
 fn equal_router_identifiers_inside_an_as_are_refused() {
-    let mut network = Net::default();
+    let mut network = SimulatedNetwork::default();
     for (own, other) in [(1, 2), (2, 1)] {
         let mut config = config(64512, own);
         config.router_id = v4(9);
@@ -106,12 +106,12 @@ fn equal_router_identifiers_inside_an_as_are_refused() {
 
 #[test]
 fn shutdown_tells_why() {
-    let mut network = Net::mesh(2, 64512);
+    let mut network = SimulatedNetwork::mesh(2, 64512);
     network.originate(0, "192.0.2.0/24");
     network.run(10);
     assert!(network.routes_to(1, "192.0.2.0/24").is_some());
     let now = network.now;
-    network.nodes[0].core.shutdown(now, &Shutdown::Administrative { reason: "moving house".into() });
+    network.nodes[0].core.shutdown(now, &ShutdownMode::Administrative { reason: "moving house".into() });
     network.settle();
     let error = network.status(1, "peer1").last_error.unwrap();
     assert!(error.contains("Administrative Shutdown") && error.contains("moving house"), "{error}");
@@ -120,7 +120,7 @@ fn shutdown_tells_why() {
 
 #[test]
 fn reconfiguration_touches_only_what_changed() {
-    let mut network = Net::mesh(3, 64512);
+    let mut network = SimulatedNetwork::mesh(3, 64512);
     network.run(10);
     let mut changed = config(64512, 1);
     for other in [2, 3] {
@@ -156,20 +156,20 @@ fn reconfiguration_touches_only_what_changed() {
 
 #[test]
 fn next_hop_and_filter_changes_keep_the_session() {
-    let mut network = Net::mesh(2, 64512);
+    let mut network = SimulatedNetwork::mesh(2, 64512);
     network.originate(0, "192.0.2.0/24");
     network.run(10);
     let mut changed = config(64512, 1);
     changed.peers.insert("peer2".into(), peer(2, 64512));
     changed.peers.get_mut("peer2").unwrap().export =
-        std::sync::Arc::new(tortie_bgp::filter::Filter::reject());
-    changed.peers.get_mut("peer2").unwrap().next_hop = NextHopMode::Own;
+        std::sync::Arc::new(tortie_bgp::filter::RouteFilter::reject());
+    changed.peers.get_mut("peer2").unwrap().next_hop = AdvertisedNextHop::Own;
     let now = network.now;
     network.nodes[0].core.reconfigure(now, changed.clone()).unwrap();
     network.run(5);
     assert_eq!(network.routes_to(1, "192.0.2.0/24"), None);
     changed.peers.get_mut("peer2").unwrap().export =
-        std::sync::Arc::new(tortie_bgp::filter::Filter::accept());
+        std::sync::Arc::new(tortie_bgp::filter::RouteFilter::accept());
     let now = network.now;
     network.nodes[0].core.reconfigure(now, changed).unwrap();
     network.run(5);
@@ -177,7 +177,8 @@ fn next_hop_and_filter_changes_keep_the_session() {
 
     let mut picky = config(64512, 2);
     picky.peers.insert("peer1".into(), peer(1, 64512));
-    picky.peers.get_mut("peer1").unwrap().import = std::sync::Arc::new(tortie_bgp::filter::Filter::reject());
+    picky.peers.get_mut("peer1").unwrap().import =
+        std::sync::Arc::new(tortie_bgp::filter::RouteFilter::reject());
     let now = network.now;
     network.nodes[1].core.reconfigure(now, picky.clone()).unwrap();
     network.run(5);
@@ -189,8 +190,8 @@ fn next_hop_and_filter_changes_keep_the_session() {
 
 #[test]
 fn only_common_families_are_spoken() {
-    let mut network = Net::default();
-    let families = [vec![Family::V4, Family::V6], vec![Family::V6]];
+    let mut network = SimulatedNetwork::default();
+    let families = [vec![BgpFamily::V4, BgpFamily::V6], vec![BgpFamily::V6]];
     for ((own, other), families) in [(1, 2), (2, 1)].into_iter().zip(families) {
         let mut config = config(64512, own);
         config.peers.insert("other".into(), tortie_bgp::PeerConfig { families, ..peer(other, 64512) });
@@ -199,14 +200,14 @@ fn only_common_families_are_spoken() {
     network.originate(0, "192.0.2.0/24");
     network.originate(0, "2001:db8:1::/48");
     network.run(20);
-    assert_eq!(network.status(0, "other").families, [Family::V6]);
+    assert_eq!(network.status(0, "other").families, [BgpFamily::V6]);
     assert_eq!(network.routes_to(1, "192.0.2.0/24"), None);
     assert_eq!(network.routes_to(1, "2001:db8:1::/48"), Some(vec![ip("fd00::1")]));
 }
 
 #[test]
 fn a_peer_that_opens_and_closes_a_thousand_times_disturbs_nobody() {
-    let mut network = Net::mesh(2, 64512);
+    let mut network = SimulatedNetwork::mesh(2, 64512);
     let mut third = config(64512, 1);
     third.peers.insert("peer2".into(), peer(2, 64512));
     third.peers.insert("flapper".into(), tortie_bgp::PeerConfig { passive: true, ..peer(66, 64512) });

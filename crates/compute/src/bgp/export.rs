@@ -1,21 +1,21 @@
 //! The routes that BGP advertises by default, and those that it installs in the kernel.
 
-use super::Elevated;
+use super::ElevatedPriorities;
 use super::services::ServiceRoutes;
-use super::settings::Settings;
+use super::settings::BgpSettings;
 use ipnet::IpNet;
 use std::collections::BTreeMap;
 use tortie_model::kinds::{EncapMode, IPPool};
-use tortie_plan::bgp::{Export, Install, PoolRoutes};
+use tortie_plan::bgp::{BgpExport, BgpInstall, PoolRoutes};
 
 pub(super) fn export(
-    settings: &Settings,
+    settings: &BgpSettings,
     pools: &BTreeMap<String, IPPool>,
     blocks: &BTreeMap<IpNet, bool>,
     services: &ServiceRoutes,
     reflects: bool,
-    elevated: Elevated,
-) -> Export {
+    elevated: ElevatedPriorities,
+) -> BgpExport {
     let nets = |silent: bool| -> Vec<IpNet> {
         let mut nets: Vec<IpNet> = pools
             .values()
@@ -25,7 +25,7 @@ pub(super) fn export(
         nets.sort_unstable();
         nets
     };
-    Export {
+    BgpExport {
         blocks: blocks.clone(),
         pools: nets(false),
         silent_pools: nets(true),
@@ -42,10 +42,10 @@ pub(super) fn export(
 }
 
 pub(super) fn install(
-    settings: &Settings,
+    settings: &BgpSettings,
     pools: &BTreeMap<String, IPPool>,
     own_subnet: Option<IpNet>,
-) -> Install {
+) -> BgpInstall {
     let wraps = |mode: &EncapMode| matches!(mode, EncapMode::Always | EncapMode::CrossSubnet);
     let routes = |pool: &IPPool| {
         let spec = &pool.spec;
@@ -63,5 +63,5 @@ pub(super) fn install(
     nets.sort_unstable();
     // The subnet matters only to these pools, and a change of it causes every route to be re-evaluated.
     let across = nets.iter().any(|(_, routes)| *routes == PoolRoutes::IpipAcrossSubnets);
-    Install { never: settings.services.ranges(), pools: nets, own_subnet: own_subnet.filter(|_| across) }
+    BgpInstall { never: settings.services.ranges(), pools: nets, own_subnet: own_subnet.filter(|_| across) }
 }

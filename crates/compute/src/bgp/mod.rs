@@ -13,21 +13,21 @@ mod settings;
 mod workloads;
 
 use ipnet::IpNet;
-use nodes::NodeFacts;
+use nodes::BgpNodeFacts;
 use services::ServiceRoutes;
-use settings::Settings;
+use settings::BgpSettings;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 use tortie_model::ipam::AffinityState;
 use tortie_model::key::AffinityType;
 use tortie_model::kinds::{BGPConfiguration, BGPPeer, IPPool};
-use tortie_model::{Key, Kind, Resource, Value};
-use tortie_plan::LocalPeer;
-use tortie_plan::bgp::{Bgp, Filter};
-use workloads::WorkloadFacts;
+use tortie_model::{Kind, Resource, StoreKey, StoreValue};
+use tortie_plan::WorkloadPeering;
+use tortie_plan::bgp::{BgpConfig, BgpFilter};
+use workloads::PeeringWorkload;
 
-use crate::workloads::Name;
+use crate::workloads::EndpointName;
 
 /// BGP settings of the operator outside of the datastore.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -40,7 +40,7 @@ pub struct BgpEnvironment {
 
 /// Metrics of routes to workloads that have just migrated from another node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Elevated {
+pub(crate) struct ElevatedPriorities {
     pub v4: u32,
     pub v6: u32,
 }
@@ -49,22 +49,22 @@ pub(crate) struct Elevated {
 pub(crate) struct BgpResolver {
     host: String,
     environment: BgpEnvironment,
-    nodes: BTreeMap<String, NodeFacts>,
+    nodes: BTreeMap<String, BgpNodeFacts>,
     peers: BTreeMap<String, BGPPeer>,
-    filters: BTreeMap<String, Arc<Filter>>,
+    filters: BTreeMap<String, Arc<BgpFilter>>,
     configurations: BTreeMap<String, BGPConfiguration>,
     pools: BTreeMap<String, IPPool>,
     /// Blocks of this node; `false` while a block is being released.
     blocks: BTreeMap<IpNet, bool>,
     services: ServiceRoutes,
     /// Workloads of this node. `profiles` holds the labels that they may inherit.
-    workloads: BTreeMap<Name, WorkloadFacts>,
+    workloads: BTreeMap<EndpointName, PeeringWorkload>,
     profiles: BTreeMap<String, BTreeMap<String, String>>,
-    elevated: Elevated,
+    elevated: ElevatedPriorities,
     changed: bool,
-    published: Option<Arc<Bgp>>,
+    published: Option<Arc<BgpConfig>>,
     /// The workloads with BGP sessions, if they may have changed.
-    new_local_peers: Option<BTreeMap<Name, LocalPeer>>,
+    new_local_peers: Option<BTreeMap<EndpointName, WorkloadPeering>>,
 }
 
 impl BgpResolver {
@@ -73,35 +73,35 @@ impl BgpResolver {
         BgpResolver { host: host.to_owned(), environment, services, changed: true, ..BgpResolver::default() }
     }
 
-    pub fn set_elevated(&mut self, elevated: Elevated) {
+    pub fn set_elevated(&mut self, elevated: ElevatedPriorities) {
         self.changed |= std::mem::replace(&mut self.elevated, elevated) != elevated;
     }
 
     /// Processes an entry that concerns BGP. An unusable resource counts as absent; the error gives the reason.
-    pub fn put(&mut self, key: &Key, value: &Value) -> Result<(), String> {
+    pub fn put(&mut self, key: &StoreKey, value: &StoreValue) -> Result<(), String> {
         let changed = match value {
-            Value::Resource(Resource::Node(node)) => {
-                set(&mut self.nodes, &node.metadata.name, NodeFacts::of(node))
+            StoreValue::Resource(Resource::Node(node)) => {
+                set(&mut self.nodes, &node.metadata.name, BgpNodeFacts::of(node))
             }
-            Value::Resource(Resource::IPPool(pool)) => {
+            StoreValue::Resource(Resource::IPPool(pool)) => {
                 set(&mut self.pools, &pool.metadata.name, (**pool).clone())
             }
-            Value::Resource(Resource::BGPPeer(peer)) => {
+            StoreValue::Resource(Resource::BGPPeer(peer)) => {
                 self.remove(key);
                 peer.validate().map_err(|error| error.to_string())?;
                 set(&mut self.peers, &peer.metadata.name, (**peer).clone())
             }
-            Value::Resource(Resource::BGPFilter(filter)) => {
+            StoreValue::Resource(Resource::BGPFilter(filter)) => {
                 self.remove(key);
                 filter.validate().map_err(|error| error.to_string())?;
                 set(&mut self.filters, &filter.metadata.name, Arc::new(filters::read(filter)?))
             }
-            Value::Resource(Resource::BGPConfiguration(configuration)) => {
+            StoreValue::Resource(Resource::BGPConfiguration(configuration)) => {
                 self.remove(key);
                 configuration.validate().map_err(|error| error.to_string())?;
                 set(&mut self.configurations, &configuration.metadata.name, (**configuration).clone())
             }
-            Value::BlockAffinity(affinity) => match self.own_block(key) {
+            StoreValue::BlockAffinity(affinity) => match self.own_block(key) {
                 Some(cidr) if affinity.state == AffinityState::Pending || affinity.deleted => {
                     self.blocks.remove(&cidr).is_some()
                 }
@@ -111,19 +111,19 @@ impl BgpResolver {
                 }
                 None => false,
             },
-            Value::Resource(Resource::WorkloadEndpoint(endpoint)) => {
+            StoreValue::Resource(Resource::WorkloadEndpoint(endpoint)) => {
                 let meta = &endpoint.metadata;
                 let name = (meta.namespace.clone(), meta.name.clone());
                 if endpoint.spec.node != self.host {
                     self.changed |= self.workloads.remove(&name).is_some() && self.selects_workloads();
                     return Ok(());
                 }
-                let facts = WorkloadFacts::of(endpoint);
+                let facts = PeeringWorkload::of(endpoint);
                 let changed = self.workloads.get(&name) != Some(&facts);
                 self.workloads.insert(name, facts);
                 changed && self.selects_workloads()
             }
-            Value::Resource(Resource::Profile(profile)) => {
+            StoreValue::Resource(Resource::Profile(profile)) => {
                 let labels = &profile.spec.labels_to_apply;
                 let changed = match labels.is_empty() {
                     true => self.profiles.remove(&profile.metadata.name).is_some(),
@@ -132,7 +132,7 @@ impl BgpResolver {
                 changed && self.selects_workloads()
             }
             // The next flush determines whether they change anything for this node.
-            Value::Service(_) | Value::EndpointSlice(_) => {
+            StoreValue::Service(_) | StoreValue::EndpointSlice(_) => {
                 self.services.put(key, value);
                 false
             }
@@ -142,30 +142,30 @@ impl BgpResolver {
         Ok(())
     }
 
-    pub fn remove(&mut self, key: &Key) {
+    pub fn remove(&mut self, key: &StoreKey) {
         self.services.remove(key);
         self.changed |= match key {
-            Key::Resource { kind: Kind::Node, name, .. } => self.nodes.remove(name).is_some(),
-            Key::Resource { kind: Kind::IPPool, name, .. } => self.pools.remove(name).is_some(),
-            Key::Resource { kind: Kind::BGPPeer, name, .. } => self.peers.remove(name).is_some(),
-            Key::Resource { kind: Kind::BGPFilter, name, .. } => self.filters.remove(name).is_some(),
-            Key::Resource { kind: Kind::BGPConfiguration, name, .. } => {
+            StoreKey::Resource { kind: Kind::Node, name, .. } => self.nodes.remove(name).is_some(),
+            StoreKey::Resource { kind: Kind::IPPool, name, .. } => self.pools.remove(name).is_some(),
+            StoreKey::Resource { kind: Kind::BGPPeer, name, .. } => self.peers.remove(name).is_some(),
+            StoreKey::Resource { kind: Kind::BGPFilter, name, .. } => self.filters.remove(name).is_some(),
+            StoreKey::Resource { kind: Kind::BGPConfiguration, name, .. } => {
                 self.configurations.remove(name).is_some()
             }
-            Key::Resource { kind: Kind::WorkloadEndpoint, namespace, name } => {
+            StoreKey::Resource { kind: Kind::WorkloadEndpoint, namespace, name } => {
                 let gone = self.workloads.remove(&(namespace.clone(), name.clone())).is_some();
                 gone && self.selects_workloads()
             }
-            Key::Resource { kind: Kind::Profile, name, .. } => {
+            StoreKey::Resource { kind: Kind::Profile, name, .. } => {
                 self.profiles.remove(name).is_some() && self.selects_workloads()
             }
             _ => self.own_block(key).is_some_and(|cidr| self.blocks.remove(&cidr).is_some()),
         };
     }
 
-    fn own_block(&self, key: &Key) -> Option<IpNet> {
+    fn own_block(&self, key: &StoreKey) -> Option<IpNet> {
         match key {
-            Key::BlockAffinity { affinity: AffinityType::Host, owner, cidr } if *owner == self.host => {
+            StoreKey::BlockAffinity { affinity: AffinityType::Host, owner, cidr } if *owner == self.host => {
                 Some(*cidr)
             }
             _ => None,
@@ -173,15 +173,15 @@ impl BgpResolver {
     }
 
     /// Returns the peers behind a gateway for which the node itself writes routes.
-    pub fn gateways(&self, bgp: &Bgp) -> BTreeMap<IpNet, IpAddr> {
+    pub fn gateways(&self, bgp: &BgpConfig) -> BTreeMap<IpNet, IpAddr> {
         if self.environment.by_bird { BTreeMap::new() } else { bgp.gateways() }
     }
 
     /// Returns the configuration if it changed since the last flush.
-    pub fn flush(&mut self) -> Option<Arc<Bgp>> {
+    pub fn flush(&mut self) -> Option<Arc<BgpConfig>> {
         if self.changed {
-            let services = Settings::of(&self.host, &self.configurations).services;
-            let excluded = self.nodes.get(&self.host).is_some_and(NodeFacts::announces_no_services);
+            let services = BgpSettings::of(&self.host, &self.configurations).services;
+            let excluded = self.nodes.get(&self.host).is_some_and(BgpNodeFacts::announces_no_services);
             self.services.configure(services, excluded);
         }
         if !(std::mem::take(&mut self.changed) | self.services.flush()) {
@@ -197,15 +197,15 @@ impl BgpResolver {
     }
 
     /// Returns the workloads with BGP sessions if they may have changed since the last call.
-    pub fn take_local_peers(&mut self) -> Option<BTreeMap<Name, LocalPeer>> {
+    pub fn take_local_peers(&mut self) -> Option<BTreeMap<EndpointName, WorkloadPeering>> {
         self.new_local_peers.take()
     }
 
-    fn compute(&self) -> Bgp {
-        let settings = Settings::of(&self.host, &self.configurations);
+    fn compute(&self) -> BgpConfig {
+        let settings = BgpSettings::of(&self.host, &self.configurations);
         let own = self.nodes.get(&self.host).cloned().unwrap_or_default();
         let as_number = own.as_number.unwrap_or(settings.as_number);
-        let sessions = peers::Peers {
+        let sessions = peers::SessionBuilder {
             host: &self.host,
             own: &own,
             as_number,
@@ -220,7 +220,7 @@ impl BgpResolver {
         let peering = self.local_peers().into_values().flat_map(|peer| peer.addresses);
         let listen: BTreeSet<IpAddr> =
             if settings.bind_to_node { own.addresses().chain(peering).collect() } else { BTreeSet::new() };
-        Bgp {
+        BgpConfig {
             as_number,
             router_id: self.environment.router_id(&self.host, &own),
             listen_port: settings.listen_port,

@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use tortie_model::kinds::Node;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct NodeFacts {
+pub(super) struct BgpNodeFacts {
     pub labels: BTreeMap<String, String>,
     pub v4: Option<IpAddr>,
     pub v6: Option<IpAddr>,
@@ -22,15 +22,15 @@ pub(super) struct NodeFacts {
 /// Label with the value `true` on nodes that must not receive external traffic for services.
 const EXCLUDED: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
 
-impl NodeFacts {
-    pub fn of(node: &Node) -> NodeFacts {
+impl BgpNodeFacts {
+    pub fn of(node: &Node) -> BgpNodeFacts {
         let labels = node.metadata.labels.clone();
-        let Some(bgp) = &node.spec.bgp else { return NodeFacts { labels, ..NodeFacts::default() } };
+        let Some(bgp) = &node.spec.bgp else { return BgpNodeFacts { labels, ..BgpNodeFacts::default() } };
         let address = |text: &str| {
             let net = text.parse::<IpNet>().map(|net| net.addr());
             net.or_else(|_| text.parse::<IpAddr>()).ok()
         };
-        NodeFacts {
+        BgpNodeFacts {
             labels,
             v4: address(&bgp.ipv4_address).filter(IpAddr::is_ipv4),
             v6: address(&bgp.ipv6_address).filter(IpAddr::is_ipv6),
@@ -55,7 +55,7 @@ impl NodeFacts {
 }
 
 impl BgpEnvironment {
-    pub(super) fn router_id(&self, host: &str, own: &NodeFacts) -> Option<Ipv4Addr> {
+    pub(super) fn router_id(&self, host: &str, own: &BgpNodeFacts) -> Option<Ipv4Addr> {
         match self.router_id.as_str() {
             "" => match own.v4 {
                 Some(IpAddr::V4(address)) => Some(address),

@@ -1,34 +1,34 @@
 //! Determines the sessions of a node: the mesh between all nodes, and those of BGPPeers, seen from both ends.
 
-use super::nodes::NodeFacts;
-use super::settings::{Settings, seconds, secret};
+use super::nodes::BgpNodeFacts;
+use super::settings::{BgpSettings, seconds, secret};
 use super::workloads::is_for_workloads;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use tortie_model::kinds::{self, BGPPeer, BGPPeerSpec, ReversePeering, SourceAddress};
 use tortie_model::selector::Selector;
-use tortie_plan::bgp::{NextHopMode, Session, SessionKind};
+use tortie_plan::bgp::{AdvertisedNextHop, BgpSession, BgpSessionKind};
 
 const PORT: u16 = 179;
 
-pub(super) struct Peers<'a> {
+pub(super) struct SessionBuilder<'a> {
     pub host: &'a str,
-    pub own: &'a NodeFacts,
+    pub own: &'a BgpNodeFacts,
     pub as_number: u32,
-    pub settings: &'a Settings,
-    pub nodes: &'a BTreeMap<String, NodeFacts>,
+    pub settings: &'a BgpSettings,
+    pub nodes: &'a BTreeMap<String, BgpNodeFacts>,
     pub peers: &'a BTreeMap<String, BGPPeer>,
     /// Addresses of workloads of this node, by the BGPPeer that selects them.
     pub workloads: BTreeMap<&'a str, Vec<IpAddr>>,
 }
 
 /// The remote end of a session.
-struct Remote<'a> {
+struct RemotePeer<'a> {
     address: IpAddr,
     port: u16,
     as_number: u32,
     /// The node, if a selector matched it.
-    node: Option<&'a NodeFacts>,
+    node: Option<&'a BgpNodeFacts>,
 }
 
 /// The nodes that a BGPPeer gives a session.
@@ -47,7 +47,7 @@ impl NodeScope {
         }
     }
 
-    pub fn has(&self, name: &str, node: &NodeFacts) -> bool {
+    pub fn has(&self, name: &str, node: &BgpNodeFacts) -> bool {
         match self {
             NodeScope::All => true,
             NodeScope::Node(wanted) => wanted == name,
@@ -58,16 +58,16 @@ impl NodeScope {
     }
 }
 
-impl<'a> Peers<'a> {
+impl<'a> SessionBuilder<'a> {
     /// Returns the sessions by name. If two BGPPeers define the same session, the more general one wins, then the
     /// first by name.
-    pub fn sessions(&self) -> BTreeMap<String, Session> {
+    pub fn sessions(&self) -> BTreeMap<String, BgpSession> {
         let mut found = SessionSet::default();
         let ordered = |all: bool| {
             let others = self.peers.values().filter(|peer| !is_for_workloads(peer));
             others.filter(move |peer| matches!(NodeScope::of(&peer.spec), NodeScope::All) == all)
         };
-        for (kind, all) in [(SessionKind::Global, true), (SessionKind::Node, false)] {
+        for (kind, all) in [(BgpSessionKind::Global, true), (BgpSessionKind::Node, false)] {
             for peer in ordered(all).filter(|peer| NodeScope::of(&peer.spec).has(self.host, self.own)) {
                 for remote in self.remotes(&peer.spec) {
                     found.add(self.session(kind, &peer.spec, &remote));
@@ -76,7 +76,7 @@ impl<'a> Peers<'a> {
         }
         for peer in ordered(true).chain(ordered(false)) {
             for remote in self.reverse(&peer.spec) {
-                found.add(self.session(SessionKind::Node, &peer.spec, &remote));
+                found.add(self.session(BgpSessionKind::Node, &peer.spec, &remote));
             }
         }
         for (name, addresses) in &self.workloads {
@@ -90,7 +90,7 @@ impl<'a> Peers<'a> {
         sessions
     }
 
-    fn mesh(&self) -> BTreeMap<String, Session> {
+    fn mesh(&self) -> BTreeMap<String, BgpSession> {
         let mut sessions = BTreeMap::new();
         if !self.settings.mesh || self.own.cluster_id.is_some() {
             return sessions;
@@ -101,8 +101,8 @@ impl<'a> Peers<'a> {
             }
             for peer in node.addresses() {
                 let Some(source) = self.own.like(peer).filter(|own| *own != peer) else { continue };
-                let session = Session {
-                    kind: SessionKind::Mesh,
+                let session = BgpSession {
+                    kind: BgpSessionKind::Mesh,
                     peer,
                     port: self.settings.port_of(name),
                     remote_as: node.as_number.unwrap_or(self.as_number),
@@ -113,7 +113,7 @@ impl<'a> Peers<'a> {
                     restart_time: self.settings.mesh_restart_time,
                     keepalive: None,
                     ttl_security: None,
-                    next_hop: NextHopMode::Auto,
+                    next_hop: AdvertisedNextHop::Auto,
                     reflect: None,
                     allow_own_as: 0,
                     filters: Vec::new(),
@@ -126,7 +126,7 @@ impl<'a> Peers<'a> {
     }
 
     /// Returns the remote ends of a BGPPeer that applies to this node.
-    fn remotes(&self, spec: &BGPPeerSpec) -> Vec<Remote<'a>> {
+    fn remotes(&self, spec: &BGPPeerSpec) -> Vec<RemotePeer<'a>> {
         if !spec.peer_selector.is_empty() {
             return self
                 .selected(&spec.peer_selector)
@@ -141,11 +141,11 @@ impl<'a> Peers<'a> {
         let at_node = self.node_at(address, as_number);
         let port = port.or_else(|| at_node.map(|(name, _)| self.settings.port_of(name)));
         let port = port.unwrap_or(PORT);
-        vec![Remote { address, port, as_number, node: None }]
+        vec![RemotePeer { address, port, as_number, node: None }]
     }
 
     /// Returns the nodes for which this node is the remote end of a BGPPeer, so that it needs a session back to them.
-    fn reverse(&self, spec: &BGPPeerSpec) -> Vec<Remote<'a>> {
+    fn reverse(&self, spec: &BGPPeerSpec) -> Vec<RemotePeer<'a>> {
         if spec.reverse_peering == ReversePeering::Manual || !spec.local_workload_selector.is_empty() {
             return Vec::new();
         }
@@ -170,7 +170,7 @@ impl<'a> Peers<'a> {
         ends.filter(|end| family.is_none_or(|family| family.is_ipv4() == end.address.is_ipv4())).collect()
     }
 
-    fn selected(&self, selector: &str) -> impl Iterator<Item = (&'a String, &'a NodeFacts)> + use<'a> {
+    fn selected(&self, selector: &str) -> impl Iterator<Item = (&'a String, &'a BgpNodeFacts)> + use<'a> {
         let selector = Selector::parse(selector).ok();
         let nodes = self.nodes;
         nodes
@@ -178,13 +178,13 @@ impl<'a> Peers<'a> {
             .filter(move |(_, node)| selector.as_ref().is_some_and(|selector| selector.matches(&node.labels)))
     }
 
-    fn remotes_of(&self, name: &str, node: &'a NodeFacts) -> Vec<Remote<'a>> {
+    fn remotes_of(&self, name: &str, node: &'a BgpNodeFacts) -> Vec<RemotePeer<'a>> {
         let port = self.settings.port_of(name);
         let as_number = node.as_number.unwrap_or(self.settings.as_number);
-        node.addresses().map(|address| Remote { address, port, as_number, node: Some(node) }).collect()
+        node.addresses().map(|address| RemotePeer { address, port, as_number, node: Some(node) }).collect()
     }
 
-    fn node_at(&self, address: IpAddr, as_number: u32) -> Option<(&'a String, &'a NodeFacts)> {
+    fn node_at(&self, address: IpAddr, as_number: u32) -> Option<(&'a String, &'a BgpNodeFacts)> {
         self.nodes.iter().find(|(_, node)| {
             node.addresses().any(|own| own == address)
                 && node.as_number.unwrap_or(self.settings.as_number) == as_number
@@ -192,12 +192,12 @@ impl<'a> Peers<'a> {
     }
 
     /// Returns the session with a local workload. The workload connects to the address of the host on its link.
-    fn workload_session(&self, spec: &BGPPeerSpec, peer: IpAddr) -> Session {
+    fn workload_session(&self, spec: &BGPPeerSpec, peer: IpAddr) -> BgpSession {
         let remote_as = spec.as_number.0;
         let local_as = spec.local_as_number.map(|number| number.0).filter(|number| *number != 0);
         let internal = local_as.unwrap_or(self.as_number) == remote_as;
-        Session {
-            kind: SessionKind::LocalWorkload,
+        BgpSession {
+            kind: BgpSessionKind::LocalWorkload,
             peer,
             port: PORT,
             remote_as,
@@ -208,7 +208,7 @@ impl<'a> Peers<'a> {
             restart_time: None,
             keepalive: None,
             ttl_security: None,
-            next_hop: NextHopMode::Auto,
+            next_hop: AdvertisedNextHop::Auto,
             reflect: self.own.cluster_id.filter(|_| internal),
             allow_own_as: 0,
             filters: spec.filters.clone(),
@@ -218,7 +218,12 @@ impl<'a> Peers<'a> {
 
     /// Returns the session with a remote end, or `None` if that is this node itself or of a family that this node
     /// lacks.
-    fn session(&self, kind: SessionKind, spec: &BGPPeerSpec, remote: &Remote<'_>) -> Option<Session> {
+    fn session(
+        &self,
+        kind: BgpSessionKind,
+        spec: &BGPPeerSpec,
+        remote: &RemotePeer<'_>,
+    ) -> Option<BgpSession> {
         let own = self.own.like(remote.address).filter(|own| *own != remote.address)?;
         let by_address = remote.node.is_none();
         let local_as =
@@ -227,20 +232,20 @@ impl<'a> Peers<'a> {
         let another_cluster = remote.node.is_none_or(|node| node.cluster_id != self.own.cluster_id);
         let is_node = self.nodes.values().any(|node| node.like(remote.address) == Some(remote.address));
         let next_hop = match spec.next_hop_mode {
-            kinds::NextHopMode::Self_ => NextHopMode::Own,
-            kinds::NextHopMode::Keep => NextHopMode::Keep,
-            _ if spec.keep_original_next_hop && !internal => NextHopMode::Keep,
-            _ => NextHopMode::Auto,
+            kinds::NextHopMode::Self_ => AdvertisedNextHop::Own,
+            kinds::NextHopMode::Keep => AdvertisedNextHop::Keep,
+            _ if spec.keep_original_next_hop && !internal => AdvertisedNextHop::Keep,
+            _ => AdvertisedNextHop::Auto,
         };
         let allowed = spec.num_allowed_local_as_numbers.filter(|_| by_address).unwrap_or(0);
-        Some(Session {
+        Some(BgpSession {
             kind,
             peer: remote.address,
             port: remote.port,
             remote_as: remote.as_number,
             local_as,
             source: (spec.source_address != SourceAddress::None).then_some(own),
-            passive: kind == SessionKind::Global
+            passive: kind == BgpSessionKind::Global
                 && by_address
                 && is_node
                 && is_passive_end(own, remote.address),
@@ -259,20 +264,20 @@ impl<'a> Peers<'a> {
 
 #[derive(Default)]
 struct SessionSet {
-    sessions: BTreeMap<String, Session>,
+    sessions: BTreeMap<String, BgpSession>,
 }
 
 impl SessionSet {
-    fn add(&mut self, session: Option<Session>) {
+    fn add(&mut self, session: Option<BgpSession>) {
         let Some(session) = session else { return };
         let port = if session.port == PORT { String::new() } else { format!("_port_{}", session.port) };
         let rest = format!("{}{port}", name_part(session.peer));
         let name = match session.kind {
-            SessionKind::Mesh => format!("Mesh_{rest}"),
-            SessionKind::Global => format!("Global_{rest}"),
-            SessionKind::Node if self.sessions.contains_key(&format!("Global_{rest}")) => return,
-            SessionKind::Node => format!("Node_{rest}"),
-            SessionKind::LocalWorkload => format!("Local_Workload_{rest}"),
+            BgpSessionKind::Mesh => format!("Mesh_{rest}"),
+            BgpSessionKind::Global => format!("Global_{rest}"),
+            BgpSessionKind::Node if self.sessions.contains_key(&format!("Global_{rest}")) => return,
+            BgpSessionKind::Node => format!("Node_{rest}"),
+            BgpSessionKind::LocalWorkload => format!("Local_Workload_{rest}"),
         };
         self.sessions.entry(name).or_insert(session);
     }

@@ -4,36 +4,36 @@
 //! The endpoints of services change all the time and hardly ever change the routes of one node. So a service is
 //! re-evaluated only if it or one of its slices changed, and BGP is recomputed only if the result differs.
 
-use super::settings::{ServiceSettings, is_single};
+use super::settings::{ServiceAdvertisementSettings, is_single};
 use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use tortie_model::kubernetes::{EndpointSlice, ExternalTraffic, Service, ServiceForm};
-use tortie_model::{Key, Value};
+use tortie_model::kubernetes::{EndpointSlice, ExternalTraffic, KubernetesService, ServiceType};
+use tortie_model::{StoreKey, StoreValue};
 
 /// Namespace and name of a service or a slice.
-type Name = (Box<str>, Box<str>);
+type ServiceKey = (Box<str>, Box<str>);
 
 #[derive(Debug, Default)]
 pub(super) struct ServiceRoutes {
     host: String,
-    settings: ServiceSettings,
+    settings: ServiceAdvertisementSettings,
     /// This node advertises no service routes.
     excluded: bool,
-    services: BTreeMap<Name, Box<Service>>,
-    slices: BTreeMap<Name, Slice>,
+    services: BTreeMap<ServiceKey, Box<KubernetesService>>,
+    slices: BTreeMap<ServiceKey, SliceReadiness>,
     /// The names of a service's slices, which are in its namespace.
-    slices_of: BTreeMap<Name, BTreeSet<Box<str>>>,
-    undecided: BTreeSet<Name>,
+    slices_of: BTreeMap<ServiceKey, BTreeSet<Box<str>>>,
+    undecided: BTreeSet<ServiceKey>,
     /// Advertised addresses of each service that has any.
-    decided: BTreeMap<Name, Vec<IpAddr>>,
+    decided: BTreeMap<ServiceKey, Vec<IpAddr>>,
     /// Number of services that advertise each address.
     addresses: BTreeMap<IpAddr, usize>,
 }
 
 /// The properties of an EndpointSlice that matter here.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Slice {
+struct SliceReadiness {
     service: Box<str>,
     ip_version: Option<u8>,
     ready_here: bool,
@@ -45,36 +45,36 @@ impl ServiceRoutes {
         ServiceRoutes { host: host.to_owned(), ..ServiceRoutes::default() }
     }
 
-    pub fn put(&mut self, key: &Key, value: &Value) {
+    pub fn put(&mut self, key: &StoreKey, value: &StoreValue) {
         match (key, value) {
-            (Key::Service { namespace, name }, Value::Service(service)) => {
+            (StoreKey::Service { namespace, name }, StoreValue::Service(service)) => {
                 let name = named(namespace, name);
                 if self.services.get(&name) != Some(service) {
                     self.services.insert(name.clone(), service.clone());
                     self.undecided.insert(name);
                 }
             }
-            (Key::EndpointSlice { namespace, name }, Value::EndpointSlice(slice)) => {
-                self.put_slice(namespace, name, Slice::of(slice, &self.host));
+            (StoreKey::EndpointSlice { namespace, name }, StoreValue::EndpointSlice(slice)) => {
+                self.put_slice(namespace, name, SliceReadiness::of(slice, &self.host));
             }
             _ => {}
         }
     }
 
-    pub fn remove(&mut self, key: &Key) {
+    pub fn remove(&mut self, key: &StoreKey) {
         match key {
-            Key::Service { namespace, name } => {
+            StoreKey::Service { namespace, name } => {
                 let name = named(namespace, name);
                 if self.services.remove(&name).is_some() {
                     self.undecided.insert(name);
                 }
             }
-            Key::EndpointSlice { namespace, name } => self.remove_slice(namespace, name),
+            StoreKey::EndpointSlice { namespace, name } => self.remove_slice(namespace, name),
             _ => {}
         }
     }
 
-    fn put_slice(&mut self, namespace: &str, name: &str, slice: Slice) {
+    fn put_slice(&mut self, namespace: &str, name: &str, slice: SliceReadiness) {
         let key = named(namespace, name);
         if self.slices.get(&key) == Some(&slice) {
             return;
@@ -99,7 +99,7 @@ impl ServiceRoutes {
     }
 
     /// Sets the configuration. A change re-evaluates every service.
-    pub fn configure(&mut self, settings: ServiceSettings, excluded: bool) {
+    pub fn configure(&mut self, settings: ServiceAdvertisementSettings, excluded: bool) {
         if self.settings != settings || self.excluded != excluded {
             (self.settings, self.excluded) = (settings, excluded);
             self.undecided.extend(self.services.keys().cloned());
@@ -146,7 +146,7 @@ impl ServiceRoutes {
         self.addresses.keys().copied().collect()
     }
 
-    fn decide(&self, name: &Name) -> Vec<IpAddr> {
+    fn decide(&self, name: &ServiceKey) -> Vec<IpAddr> {
         let Some(service) = self.services.get(name).filter(|_| !self.excluded) else { return Vec::new() };
         let names = self.slices_of.get(name).into_iter().flatten();
         let slices = names.filter_map(|slice| self.slices.get(&(name.0.clone(), slice.clone())));
@@ -157,9 +157,9 @@ impl ServiceRoutes {
     }
 }
 
-impl Slice {
-    fn of(slice: &EndpointSlice, host: &str) -> Slice {
-        Slice {
+impl SliceReadiness {
+    fn of(slice: &EndpointSlice, host: &str) -> SliceReadiness {
+        SliceReadiness {
             service: slice.service.as_str().into(),
             ip_version: slice.ip_version,
             ready_here: slice.ready_on.iter().any(|node| node == host),
@@ -170,11 +170,11 @@ impl Slice {
 
 /// Returns whether this node advertises single addresses of a service.
 fn leads_somewhere<'a>(
-    settings: &ServiceSettings,
-    service: &Service,
-    mut slices: impl Iterator<Item = &'a Slice>,
+    settings: &ServiceAdvertisementSettings,
+    service: &KubernetesService,
+    mut slices: impl Iterator<Item = &'a SliceReadiness>,
 ) -> bool {
-    if service.form == ServiceForm::Other || service.cluster_ips.is_empty() {
+    if service.form == ServiceType::Other || service.cluster_ips.is_empty() {
         return false;
     }
     if service.traffic == ExternalTraffic::Cluster && has_single_range(settings, service) {
@@ -192,18 +192,18 @@ fn leads_somewhere<'a>(
 
 /// Returns whether an address of the service is configured as a range of one address, which no advertised range
 /// covers.
-fn has_single_range(settings: &ServiceSettings, service: &Service) -> bool {
+fn has_single_range(settings: &ServiceAdvertisementSettings, service: &KubernetesService) -> bool {
     let single = |ranges: &[IpNet], address: &IpAddr| {
         ranges.iter().any(|range| is_single(range) && range.contains(address))
     };
     let mut balanced = service.load_balancer_ip.iter().chain(&service.ingress_ips);
-    (service.form == ServiceForm::LoadBalancer
+    (service.form == ServiceType::LoadBalancer
         && balanced.any(|address| single(&settings.balancers, address)))
         || service.external_ips.iter().any(|address| single(&settings.external, address))
 }
 
 /// Returns the addresses of a service that may be advertised.
-fn announced(settings: &ServiceSettings, service: &Service) -> Vec<IpAddr> {
+fn announced(settings: &ServiceAdvertisementSettings, service: &KubernetesService) -> Vec<IpAddr> {
     let within = |ranges: &[IpNet], address: &IpAddr| ranges.iter().any(|range| range.contains(address));
     let cluster = service.cluster_ips.iter().filter(|_| !settings.cluster.is_empty());
     let external = service.external_ips.iter().filter(|address| within(&settings.external, address));
@@ -212,7 +212,7 @@ fn announced(settings: &ServiceSettings, service: &Service) -> Vec<IpAddr> {
     all.into_iter().collect()
 }
 
-fn named(namespace: &str, name: &str) -> Name {
+fn named(namespace: &str, name: &str) -> ServiceKey {
     (namespace.into(), name.into())
 }
 

@@ -6,35 +6,35 @@ use tortie_model::kinds::{
     BGPConfiguration, BGPPassword, BindMode, ProgramClusterRoutes, ServiceIPBlock,
     ServiceLoadBalancerAggregation,
 };
-use tortie_model::scalar::Duration;
-use tortie_plan::bgp::{Community, Secret};
+use tortie_model::scalar::GoDuration;
+use tortie_plan::bgp::{BgpCommunity, PasswordReference};
 
 const AS_NUMBER: u32 = 64512;
 const PORT: u16 = 179;
 const PRIORITY: u32 = 1024;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Settings {
+pub(super) struct BgpSettings {
     pub as_number: u32,
     pub mesh: bool,
-    pub mesh_password: Option<Secret>,
+    pub mesh_password: Option<PasswordReference>,
     pub mesh_restart_time: Option<u16>,
     pub listen_port: u16,
     /// Ports of nodes with their own setting; `port_of_all` applies to all others.
     pub ports: BTreeMap<String, u16>,
     pub port_of_all: u16,
     pub bind_to_node: bool,
-    pub communities: Vec<(IpNet, Vec<Community>)>,
-    pub services: ServiceSettings,
+    pub communities: Vec<(IpNet, Vec<BgpCommunity>)>,
+    pub services: ServiceAdvertisementSettings,
     pub priority_v4: u32,
     pub priority_v6: u32,
-    pub programs: Programs,
+    pub programs: ProgrammedRoutes,
     pub ignored_interfaces: Vec<String>,
 }
 
 /// The service addresses that may be advertised.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct ServiceSettings {
+pub(super) struct ServiceAdvertisementSettings {
     pub cluster: Vec<IpNet>,
     pub external: Vec<IpNet>,
     pub balancers: Vec<IpNet>,
@@ -44,13 +44,13 @@ pub(super) struct ServiceSettings {
 
 /// The routes that BGP writes into the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Programs {
+pub(crate) struct ProgrammedRoutes {
     pub no_encap: bool,
     pub ipip: bool,
 }
 
-impl Settings {
-    pub fn of(host: &str, configurations: &BTreeMap<String, BGPConfiguration>) -> Settings {
+impl BgpSettings {
+    pub fn of(host: &str, configurations: &BTreeMap<String, BGPConfiguration>) -> BgpSettings {
         let none = BGPConfiguration::default();
         let all = configurations.get("default").unwrap_or(&none);
         let node = configurations.get(&format!("node.{host}"));
@@ -67,7 +67,7 @@ impl Settings {
         let communities = communities(node, all);
         let priority =
             |given: Option<i64>| given.and_then(|given| u32::try_from(given).ok()).unwrap_or(PRIORITY);
-        Settings {
+        BgpSettings {
             as_number: spec
                 .as_number
                 .map(|number| number.0)
@@ -81,10 +81,10 @@ impl Settings {
             port_of_all,
             bind_to_node: spec.bind_mode == BindMode::NodeIP,
             communities,
-            services: ServiceSettings::of(all),
+            services: ServiceAdvertisementSettings::of(all),
             priority_v4: priority(spec.ipv4_normal_route_priority),
             priority_v6: priority(spec.ipv6_normal_route_priority),
-            programs: Programs::of(&spec.program_cluster_routes),
+            programs: ProgrammedRoutes::of(&spec.program_cluster_routes),
             ignored_interfaces: spec.ignored_interfaces.clone(),
         }
     }
@@ -95,13 +95,13 @@ impl Settings {
     }
 }
 
-impl ServiceSettings {
-    fn of(all: &BGPConfiguration) -> ServiceSettings {
+impl ServiceAdvertisementSettings {
+    fn of(all: &BGPConfiguration) -> ServiceAdvertisementSettings {
         let spec = &all.spec;
         let nets = |blocks: &[ServiceIPBlock]| -> Vec<IpNet> {
             blocks.iter().filter_map(|block| block.cidr.parse().ok()).map(|net: IpNet| net.trunc()).collect()
         };
-        ServiceSettings {
+        ServiceAdvertisementSettings {
             cluster: nets(&spec.service_cluster_ips),
             external: nets(&spec.service_external_ips),
             balancers: nets(&spec.service_load_balancer_ips),
@@ -132,47 +132,47 @@ pub(super) fn is_single(net: &IpNet) -> bool {
     net.prefix_len() == net.max_prefix_len()
 }
 
-impl Programs {
-    fn of(setting: &ProgramClusterRoutes) -> Programs {
+impl ProgrammedRoutes {
+    fn of(setting: &ProgramClusterRoutes) -> ProgrammedRoutes {
         match setting {
-            ProgramClusterRoutes::Enabled => Programs { no_encap: true, ipip: true },
-            ProgramClusterRoutes::Disabled => Programs { no_encap: false, ipip: false },
-            ProgramClusterRoutes::EnabledIPIPOnly => Programs { no_encap: false, ipip: true },
-            _ => Programs { no_encap: true, ipip: false },
+            ProgramClusterRoutes::Enabled => ProgrammedRoutes { no_encap: true, ipip: true },
+            ProgramClusterRoutes::Disabled => ProgrammedRoutes { no_encap: false, ipip: false },
+            ProgramClusterRoutes::EnabledIPIPOnly => ProgrammedRoutes { no_encap: false, ipip: true },
+            _ => ProgrammedRoutes { no_encap: true, ipip: false },
         }
     }
 }
 
-pub(super) fn secret(password: Option<&BGPPassword>) -> Option<Secret> {
+pub(super) fn secret(password: Option<&BGPPassword>) -> Option<PasswordReference> {
     let reference = password?.secret_key_ref.as_ref()?;
-    Some(Secret { name: reference.name.clone(), key: reference.key.clone() })
+    Some(PasswordReference { name: reference.name.clone(), key: reference.key.clone() })
 }
 
 /// Returns whole seconds, limited to the maximum of the protocol.
-pub(super) fn seconds(duration: Option<&Duration>) -> Option<u16> {
+pub(super) fn seconds(duration: Option<&GoDuration>) -> Option<u16> {
     let seconds = duration?.to_std()?.as_secs();
     Some(u16::try_from(seconds).unwrap_or(u16::MAX))
 }
 
-pub(super) fn community(text: &str) -> Option<Community> {
+pub(super) fn community(text: &str) -> Option<BgpCommunity> {
     let parts: Vec<u32> = text.split(':').map(|part| part.parse().ok()).collect::<Option<_>>()?;
     match parts[..] {
-        [high, low] => Some(Community::Standard(u16::try_from(high).ok()?, u16::try_from(low).ok()?)),
-        [first, second, third] => Some(Community::Large(first, second, third)),
+        [high, low] => Some(BgpCommunity::Standard(u16::try_from(high).ok()?, u16::try_from(low).ok()?)),
+        [first, second, third] => Some(BgpCommunity::Large(first, second, third)),
         _ => None,
     }
 }
 
 /// Returns the communities of prefixes. In each family, the node's own configuration replaces the common one if it
 /// has any.
-fn communities(node: Option<&BGPConfiguration>, all: &BGPConfiguration) -> Vec<(IpNet, Vec<Community>)> {
-    let read = |configuration: &BGPConfiguration| -> Vec<(IpNet, Vec<Community>)> {
+fn communities(node: Option<&BGPConfiguration>, all: &BGPConfiguration) -> Vec<(IpNet, Vec<BgpCommunity>)> {
+    let read = |configuration: &BGPConfiguration| -> Vec<(IpNet, Vec<BgpCommunity>)> {
         let spec = &configuration.spec;
         let named = |name: &String| spec.communities.iter().find(|c| c.name == *name).map(|c| &c.value);
         let entries = spec.prefix_advertisements.iter().filter_map(|advertisement| {
             let net = advertisement.cidr.parse().ok()?;
             let texts = advertisement.communities.iter().map(|text| named(text).unwrap_or(text));
-            let mut values: Vec<Community> = texts.filter_map(|text| community(text)).collect();
+            let mut values: Vec<BgpCommunity> = texts.filter_map(|text| community(text)).collect();
             values.sort_unstable();
             values.dedup();
             (!values.is_empty()).then_some((net, values))
@@ -186,7 +186,7 @@ fn communities(node: Option<&BGPConfiguration>, all: &BGPConfiguration) -> Vec<(
         IpNet::V4(_) => !own_v4,
         IpNet::V6(_) => !own_v6,
     });
-    let mut all: Vec<(IpNet, Vec<Community>)> = common.collect();
+    let mut all: Vec<(IpNet, Vec<BgpCommunity>)> = common.collect();
     all.extend(own);
     all.sort_unstable();
     all

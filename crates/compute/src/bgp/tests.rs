@@ -2,16 +2,16 @@ use super::*;
 use serde_json::{Value as Json, json};
 use std::net::{IpAddr, Ipv4Addr};
 use tortie_model::ipam::BlockAffinity;
-use tortie_plan::bgp::{Community, NextHopMode, PrefixOperator, SessionKind};
+use tortie_plan::bgp::{AdvertisedNextHop, BgpCommunity, BgpSessionKind, FilterPrefixOperator};
 
-fn resource(kind: Kind, name: &str, spec: Json) -> (Key, Value) {
-    let key = Key::resource(kind, "", name);
+fn resource(kind: Kind, name: &str, spec: Json) -> (StoreKey, StoreValue) {
+    let key = StoreKey::resource(kind, "", name);
     let text = json!({"metadata": {"name": name, "labels": {"name": name}}, "spec": spec}).to_string();
-    let value = Value::decode(&key, text.as_bytes()).unwrap();
+    let value = StoreValue::decode(&key, text.as_bytes()).unwrap();
     (key, value)
 }
 
-fn node(name: &str, number: u8, bgp: Json) -> (Key, Value) {
+fn node(name: &str, number: u8, bgp: Json) -> (StoreKey, StoreValue) {
     let mut spec =
         json!({"ipv4Address": format!("10.0.0.{number}/24"), "ipv6Address": format!("fd00::{number}/64")});
     for (key, value) in bgp.as_object().unwrap() {
@@ -20,13 +20,13 @@ fn node(name: &str, number: u8, bgp: Json) -> (Key, Value) {
     resource(Kind::Node, name, json!({"bgp": spec}))
 }
 
-fn resolver_at(host: &str, nodes: &[(Key, Value)]) -> BgpResolver {
+fn resolver_at(host: &str, nodes: &[(StoreKey, StoreValue)]) -> BgpResolver {
     let mut resolver = BgpResolver::new(host, BgpEnvironment::default());
     nodes.iter().for_each(|(key, value)| resolver.put(key, value).unwrap());
     resolver
 }
 
-fn resolver(nodes: &[(Key, Value)]) -> BgpResolver {
+fn resolver(nodes: &[(StoreKey, StoreValue)]) -> BgpResolver {
     resolver_at("a", nodes)
 }
 
@@ -41,11 +41,17 @@ fn peer(resolver: &mut BgpResolver, name: &str, spec: Json) {
 
 fn affinity(resolver: &mut BgpResolver, host: &str, cidr: &str, state: AffinityState) {
     let key = affinity_key(host, cidr);
-    resolver.put(&key, &Value::BlockAffinity(BlockAffinity { state, ..BlockAffinity::default() })).unwrap();
+    resolver
+        .put(&key, &StoreValue::BlockAffinity(BlockAffinity { state, ..BlockAffinity::default() }))
+        .unwrap();
 }
 
-fn affinity_key(host: &str, cidr: &str) -> Key {
-    Key::BlockAffinity { affinity: AffinityType::Host, owner: host.to_owned(), cidr: cidr.parse().unwrap() }
+fn affinity_key(host: &str, cidr: &str) -> StoreKey {
+    StoreKey::BlockAffinity {
+        affinity: AffinityType::Host,
+        owner: host.to_owned(),
+        cidr: cidr.parse().unwrap(),
+    }
 }
 
 fn names(resolver: &mut BgpResolver) -> Vec<String> {
@@ -58,7 +64,7 @@ fn every_node_has_a_session_with_every_other_in_both_families() {
     let bgp = resolver.flush().unwrap();
     assert_eq!(bgp.sessions.keys().collect::<Vec<_>>(), ["Mesh_10_0_0_10", "Mesh_fd00__10"]);
     let session = &bgp.sessions["Mesh_10_0_0_10"];
-    assert_eq!((session.remote_as, session.port, session.kind), (65001, 179, SessionKind::Mesh));
+    assert_eq!((session.remote_as, session.port, session.kind), (65001, 179, BgpSessionKind::Mesh));
     assert_eq!(session.source, Some("10.0.0.9".parse().unwrap()));
     assert!(!session.passive, "the larger text calls: 10.0.0.9 is larger than 10.0.0.10");
     assert_eq!((bgp.as_number, bgp.router_id), (64512, Some(Ipv4Addr::new(10, 0, 0, 9))));
@@ -119,7 +125,10 @@ fn peers_by_address() {
     let session = &bgp.sessions["Global_192_0_2_1_port_1790"];
     assert_eq!((session.peer, session.port), (IpAddr::from([192, 0, 2, 1]), 1790));
     assert_eq!((session.remote_as, session.local_as, session.allow_own_as), (65100, Some(65000), 3));
-    assert_eq!((session.next_hop, session.ttl_security, session.source), (NextHopMode::Keep, Some(2), None));
+    assert_eq!(
+        (session.next_hop, session.ttl_security, session.source),
+        (AdvertisedNextHop::Keep, Some(2), None)
+    );
     assert_eq!((session.keepalive, session.restart_time), (Some(10), Some(60)));
     assert_eq!(session.password.as_ref().map(|secret| secret.key.as_str()), Some("k"));
     assert_eq!(session.reachable_by, Some(IpAddr::from([10, 0, 0, 254])));
@@ -176,7 +185,7 @@ fn blocks_and_pools_decide_what_is_announced_and_installed() {
     let bgp = resolver.flush().unwrap();
     assert_eq!(bgp.export.blocks, BTreeMap::from([(block, true)]));
     assert_eq!(bgp.export.silent_pools, ["10.51.0.0/16".parse::<IpNet>().unwrap()]);
-    let wants = |bgp: &Bgp, net: &str| bgp.install.wants(&net.parse().unwrap());
+    let wants = |bgp: &BgpConfig, net: &str| bgp.install.wants(&net.parse().unwrap());
     assert!(wants(&bgp, "10.50.9.0/26") && wants(&bgp, "0.0.0.0/0"));
     assert!(!wants(&bgp, "10.52.9.0/26") && !wants(&bgp, "10.53.9.0/26"));
 
@@ -204,7 +213,7 @@ fn communities_are_named_or_given_and_a_node_s_own_replace_the_common_ones() {
             {"cidr": "fd50::/48", "communities": ["1:2"]}]});
     put(&mut resolver, Kind::BGPConfiguration, "default", common);
     let bgp = resolver.flush().unwrap();
-    let both = vec![Community::Standard(65001, 7), Community::Large(1, 2, 3)];
+    let both = vec![BgpCommunity::Standard(65001, 7), BgpCommunity::Large(1, 2, 3)];
     assert_eq!(bgp.export.communities[0], ("10.50.0.0/16".parse().unwrap(), both));
     let own = json!({"prefixAdvertisements": [{"cidr": "10.60.0.0/16", "communities": ["3:4"]}]});
     put(&mut resolver, Kind::BGPConfiguration, "node.a", own);
@@ -223,7 +232,7 @@ fn filters_are_read_and_bad_ones_named() {
     let bgp = resolver.flush().unwrap();
     let rule = &bgp.filters["f"].import_v4[0];
     let prefix = rule.prefix.unwrap();
-    assert_eq!((prefix.operator, prefix.length), (PrefixOperator::In, Some((8, 24))));
+    assert_eq!((prefix.operator, prefix.length), (FilterPrefixOperator::In, Some((8, 24))));
     assert!(rule.learnt && rule.accept);
     assert_eq!((rule.internal, rule.priority), (Some(false), Some(100)));
 
@@ -234,14 +243,14 @@ fn filters_are_read_and_bad_ones_named() {
 
 /// Adds an endpoint of this node or of another.
 fn workload(resolver: &mut BgpResolver, node: &str, name: &str, label: &str, profiles: &[&str]) {
-    let key = Key::resource(Kind::WorkloadEndpoint, "shop", name);
+    let key = StoreKey::resource(Kind::WorkloadEndpoint, "shop", name);
     let spec = json!({
         "orchestrator": "cni", "node": node, "containerID": name, "endpoint": "eth0", "interfaceName": "cali1",
         "ipNetworks": ["10.65.0.7/32", "10.65.0.8/32", "fd65::7/128"], "profiles": profiles,
     });
     let text =
         json!({"metadata": {"name": name, "namespace": "shop", "labels": {"role": label}}, "spec": spec});
-    let value = Value::decode(&key, text.to_string().as_bytes()).unwrap();
+    let value = StoreValue::decode(&key, text.to_string().as_bytes()).unwrap();
     resolver.put(&key, &value).unwrap();
 }
 
@@ -262,7 +271,7 @@ fn a_node_waits_for_the_workloads_that_a_peer_selects() {
         ["Local_Workload_10_65_0_7", "Local_Workload_fd65__7"]
     );
     let session = &bgp.sessions["Local_Workload_10_65_0_7"];
-    assert_eq!((session.kind, session.remote_as), (SessionKind::LocalWorkload, 65010));
+    assert_eq!((session.kind, session.remote_as), (BgpSessionKind::LocalWorkload, 65010));
     assert_eq!((session.local_as, session.source, session.passive), (Some(65020), None, true));
     let selected = |resolver: &mut BgpResolver| -> Vec<(String, String, usize)> {
         let peers = resolver.take_local_peers().unwrap_or_default().into_iter();
@@ -286,6 +295,6 @@ fn a_node_waits_for_the_workloads_that_a_peer_selects() {
     resolver.flush().unwrap();
     assert_eq!(selected(&mut resolver)[1], ("two".into(), "all".into(), 1));
     workload(&mut resolver, "b", "one", "router", &[]);
-    resolver.remove(&Key::resource(Kind::WorkloadEndpoint, "shop", "two"));
+    resolver.remove(&StoreKey::resource(Kind::WorkloadEndpoint, "shop", "two"));
     assert_eq!(names(&mut resolver), Vec::<String>::new(), "moved to another node, and gone");
 }

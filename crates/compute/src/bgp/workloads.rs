@@ -1,27 +1,27 @@
 //! Workloads of this node with BGP sessions: those that a BGPPeer selects by their labels.
 
 use super::peers::NodeScope;
-use super::{BgpResolver, NodeFacts};
-use crate::workloads::{Name, addresses};
+use super::{BgpNodeFacts, BgpResolver};
+use crate::workloads::{EndpointName, addresses};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use tortie_model::kinds::{BGPPeer, WorkloadEndpoint};
 use tortie_model::selector::Selector;
-use tortie_plan::LocalPeer;
+use tortie_plan::WorkloadPeering;
 
 /// Properties of a workload that BGP depends on.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct WorkloadFacts {
+pub(super) struct PeeringWorkload {
     labels: BTreeMap<String, String>,
     profiles: Vec<String>,
     /// The first address of each family.
     addresses: Vec<IpAddr>,
 }
 
-impl WorkloadFacts {
-    pub fn of(endpoint: &WorkloadEndpoint) -> WorkloadFacts {
+impl PeeringWorkload {
+    pub fn of(endpoint: &WorkloadEndpoint) -> PeeringWorkload {
         let first = |v4: bool| addresses(endpoint).find(|address| address.is_ipv4() == v4);
-        WorkloadFacts {
+        PeeringWorkload {
             labels: endpoint.metadata.labels.clone(),
             profiles: endpoint.spec.profiles.clone(),
             addresses: [first(true), first(false)].into_iter().flatten().collect(),
@@ -37,8 +37,8 @@ impl BgpResolver {
 
     /// Returns the workloads that a BGPPeer of this node selects, with its name; of several BGPPeers, the first by
     /// name.
-    pub(super) fn selected_workloads(&self) -> BTreeMap<&Name, &str> {
-        let nobody = NodeFacts::default();
+    pub(super) fn selected_workloads(&self) -> BTreeMap<&EndpointName, &str> {
+        let nobody = BgpNodeFacts::default();
         let own = self.nodes.get(&self.host).unwrap_or(&nobody);
         let mut selected = BTreeMap::new();
         let peers = self.peers.iter().filter(|(_, peer)| !peer.spec.local_workload_selector.is_empty());
@@ -64,17 +64,17 @@ impl BgpResolver {
     }
 
     /// Returns the selected workloads with their BGPPeer and the addresses at which they reach this node.
-    pub(super) fn local_peers(&self) -> BTreeMap<Name, LocalPeer> {
+    pub(super) fn local_peers(&self) -> BTreeMap<EndpointName, WorkloadPeering> {
         let spec = self.configurations.get("default").map(|configuration| &configuration.spec);
         let texts = spec.map(|spec| [&spec.local_workload_peering_ip_v4, &spec.local_workload_peering_ip_v6]);
         let addresses: Vec<IpAddr> =
             texts.into_iter().flatten().filter_map(|text| text.parse().ok()).collect();
-        let peer = |name: &str| LocalPeer { name: name.to_owned(), addresses: addresses.clone() };
+        let peer = |name: &str| WorkloadPeering { name: name.to_owned(), addresses: addresses.clone() };
         self.selected_workloads().into_iter().map(|(workload, name)| (workload.clone(), peer(name))).collect()
     }
 
     /// Returns the labels of a workload and those that it inherits from its profiles. Its own labels take precedence.
-    fn labels(&self, facts: &WorkloadFacts) -> BTreeMap<String, String> {
+    fn labels(&self, facts: &PeeringWorkload) -> BTreeMap<String, String> {
         let inherited = facts.profiles.iter().rev().filter_map(|profile| self.profiles.get(profile));
         let mut labels: BTreeMap<String, String> =
             inherited.flatten().map(|(key, value)| (key.clone(), value.clone())).collect();

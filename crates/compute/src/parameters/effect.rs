@@ -1,10 +1,10 @@
 //! The effect of each parameter, or the reason why it has none.
 
 use super::values::TAKES_EFFECT;
-use tortie_model::kinds::{Accepts, FelixParameter};
+use tortie_model::kinds::{AcceptedValues, FelixParameter};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Effect {
+pub enum ParameterEffect {
     /// A change takes effect immediately.
     Live {
         since: &'static str,
@@ -36,13 +36,13 @@ pub const OWN: &[FelixParameter] = &[
 ];
 
 const fn own(key: &'static str, name: &'static str, default: &'static str) -> FelixParameter {
-    FelixParameter { key, name, accepts: Accepts::Any, default }
+    FelixParameter { key, name, accepts: AcceptedValues::Any, default }
 }
 
-impl Effect {
-    pub fn of(key: &str) -> Effect {
+impl ParameterEffect {
+    pub fn of(key: &str) -> ParameterEffect {
         let known = TAKES_EFFECT.iter().find(|(known, _)| *known == key).map(|(_, effect)| *effect);
-        known.unwrap_or_else(|| Effect::None { why: why_not(key) })
+        known.unwrap_or_else(|| ParameterEffect::None { why: why_not(key) })
     }
 }
 

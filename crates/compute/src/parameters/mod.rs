@@ -5,10 +5,10 @@ mod effect;
 mod read;
 mod values;
 
-pub use effect::{Effect, OWN};
+pub use effect::{OWN, ParameterEffect};
 pub use read::{
-    ClientAuth, ClusterRoutes, FirstTable, FlowOffload, IfSet, L2Reachability, LogRate, LogSeverity,
-    NatExclusions, RouteSource, Spoofing,
+    ClientAuth, ClusterRoutes, FirstRouteTable, FlowOffload, L2Reachability, LogRate, LogSeverity,
+    NatExclusions, OptionalParameter, RouteSource, SourceSpoofing,
 };
 pub use values::Values;
 
@@ -17,18 +17,18 @@ use std::fmt;
 use std::ops::Deref;
 use tortie_model::kinds::{FelixConfiguration, FelixConfigurationSpec, FelixParameter};
 use tortie_model::selector::Selector;
-use tortie_plan::{EndpointToHost, MarkBits};
+use tortie_plan::{EndpointToHostAction, MarkBits};
 
 /// The variables and the lines of a file that set parameters, by name without `FELIX_`, in lower case.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Environment {
+pub struct ParameterEnvironment {
     variables: BTreeMap<String, String>,
     file: BTreeMap<String, String>,
 }
 
 /// The source of a value, in descending order of precedence.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum ParameterSource {
     /// A variable `FELIX_<NAME>`.
     Environment,
     /// A line of `felix.cfg`.
@@ -44,10 +44,10 @@ pub enum Source {
 
 /// The parameters of one node.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Parameters {
+pub struct NodeParameters {
     values: Values,
     /// By key, as written.
-    set: BTreeMap<&'static str, (String, Source)>,
+    set: BTreeMap<&'static str, (String, ParameterSource)>,
     warnings: Vec<String>,
     /// `None` if the mask has too few bits.
     marks: Option<MarkBits>,
@@ -55,58 +55,60 @@ pub struct Parameters {
 
 /// One parameter with its value on a node.
 #[derive(Clone, Debug, PartialEq)]
-pub struct InForce {
+pub struct ResolvedParameter {
     pub parameter: &'static FelixParameter,
     /// As written; the default if it is not set.
     pub value: String,
-    pub source: Source,
-    pub effect: Effect,
+    pub source: ParameterSource,
+    pub effect: ParameterEffect,
 }
 
-impl Environment {
+impl ParameterEnvironment {
     /// Creates an environment from all variables of a process, of which those without `FELIX_` are ignored, and the
     /// settings of a file. Names are case-insensitive, and an empty value sets nothing.
     pub fn new(
         variables: impl IntoIterator<Item = (String, String)>,
         file: impl IntoIterator<Item = (String, String)>,
-    ) -> Environment {
+    ) -> ParameterEnvironment {
         let set = |(name, value): &(String, String)| !name.is_empty() && !value.trim().is_empty();
         let variables = variables.into_iter().filter_map(|(name, value)| {
             let name = name.to_ascii_lowercase();
             name.strip_prefix("felix_").map(|name| (name.to_owned(), value))
         });
         let file = file.into_iter().map(|(name, value)| (name.to_ascii_lowercase(), value));
-        Environment { variables: variables.filter(set).collect(), file: file.filter(set).collect() }
+        ParameterEnvironment { variables: variables.filter(set).collect(), file: file.filter(set).collect() }
     }
 }
 
-impl Source {
+impl ParameterSource {
     /// Returns one word, for programs.
     pub fn word(&self) -> &'static str {
         match self {
-            Source::Environment => "environment",
-            Source::File => "file",
-            Source::Node(_) => "node",
-            Source::Selector(_) => "selector",
-            Source::Cluster => "default",
-            Source::BuiltIn => "built-in",
+            ParameterSource::Environment => "environment",
+            ParameterSource::File => "file",
+            ParameterSource::Node(_) => "node",
+            ParameterSource::Selector(_) => "selector",
+            ParameterSource::Cluster => "default",
+            ParameterSource::BuiltIn => "built-in",
         }
     }
 }
 
-impl fmt::Display for Source {
+impl fmt::Display for ParameterSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Source::Environment => f.write_str("environment"),
-            Source::File => f.write_str("felix.cfg"),
-            Source::Node(name) | Source::Selector(name) => write!(f, "FelixConfiguration {name}"),
-            Source::Cluster => f.write_str("FelixConfiguration default"),
-            Source::BuiltIn => f.write_str("built-in"),
+            ParameterSource::Environment => f.write_str("environment"),
+            ParameterSource::File => f.write_str("felix.cfg"),
+            ParameterSource::Node(name) | ParameterSource::Selector(name) => {
+                write!(f, "FelixConfiguration {name}")
+            }
+            ParameterSource::Cluster => f.write_str("FelixConfiguration default"),
+            ParameterSource::BuiltIn => f.write_str("built-in"),
         }
     }
 }
 
-impl Deref for Parameters {
+impl Deref for NodeParameters {
     type Target = Values;
 
     fn deref(&self) -> &Values {
@@ -114,29 +116,30 @@ impl Deref for Parameters {
     }
 }
 
-impl Parameters {
+impl NodeParameters {
     pub fn resolve<'a>(
         host: &str,
         labels: &BTreeMap<String, String>,
         configurations: impl IntoIterator<Item = &'a FelixConfiguration>,
-        environment: &Environment,
-    ) -> Parameters {
-        let Chosen { node, selector, cluster } = choose(host, labels, configurations);
+        environment: &ParameterEnvironment,
+    ) -> NodeParameters {
+        let SelectedConfigurations { node, selector, cluster } = choose(host, labels, configurations);
         let mut set = BTreeMap::new();
         let name = |configuration: &FelixConfiguration| configuration.metadata.name.clone();
         for (configuration, source) in [
-            (cluster, Source::Cluster),
-            (selector, Source::Selector(selector.map(name).unwrap_or_default())),
-            (node, Source::Node(node.map(name).unwrap_or_default())),
+            (cluster, ParameterSource::Cluster),
+            (selector, ParameterSource::Selector(selector.map(name).unwrap_or_default())),
+            (node, ParameterSource::Node(node.map(name).unwrap_or_default())),
         ] {
             for (parameter, text) in configuration.iter().flat_map(|configuration| configuration.spec.set()) {
                 set.insert(parameter.key, (text, source.clone()));
             }
         }
         let mut warnings = Vec::new();
-        for (source, texts) in
-            [(Source::File, &environment.file), (Source::Environment, &environment.variables)]
-        {
+        for (source, texts) in [
+            (ParameterSource::File, &environment.file),
+            (ParameterSource::Environment, &environment.variables),
+        ] {
             for (name, text) in texts {
                 match all().find(|parameter| parameter.name.eq_ignore_ascii_case(name)) {
                     Some(parameter) => drop(set.insert(parameter.key, (text.clone(), source.clone()))),
@@ -145,26 +148,26 @@ impl Parameters {
             }
         }
         let unread = |parameter: &FelixParameter, why: String| {
-            let source = set.get(parameter.key).map_or(&Source::BuiltIn, |(_, source)| source);
+            let source = set.get(parameter.key).map_or(&ParameterSource::BuiltIn, |(_, source)| source);
             warnings.push(format!("{} ({source}): {why}", parameter.key));
         };
         let values = Values::read(|key| set.get(key).map(|(text, _)| text.as_str()), unread);
         warnings.extend(loosened(node, cluster));
         let marks = marks(&values, &set, &mut warnings);
-        let parameters = Parameters { values, set, warnings: Vec::new(), marks };
+        let parameters = NodeParameters { values, set, warnings: Vec::new(), marks };
         let idle = parameters.all().filter_map(|in_force| in_force.without_effect());
         warnings.extend(idle);
-        Parameters { warnings, ..parameters }
+        NodeParameters { warnings, ..parameters }
     }
 
     /// Returns every parameter with its value, in the order of the table.
-    pub fn all(&self) -> impl Iterator<Item = InForce> {
+    pub fn all(&self) -> impl Iterator<Item = ResolvedParameter> {
         all().map(|parameter| {
             let (value, source) = match self.set.get(parameter.key) {
                 Some((value, source)) => (value.clone(), source.clone()),
-                None => (parameter.default.to_owned(), Source::BuiltIn),
+                None => (parameter.default.to_owned(), ParameterSource::BuiltIn),
             };
-            InForce { parameter, value, source, effect: Effect::of(parameter.key) }
+            ResolvedParameter { parameter, value, source, effect: ParameterEffect::of(parameter.key) }
         })
     }
 
@@ -174,7 +177,7 @@ impl Parameters {
     }
 
     /// Keeps the bits in use if the mask has too few.
-    pub(crate) fn keep_marks(&mut self, of: &Parameters) {
+    pub(crate) fn keep_marks(&mut self, of: &NodeParameters) {
         self.marks = self.marks.or(of.marks);
     }
 
@@ -185,13 +188,13 @@ impl Parameters {
     }
 }
 
-impl InForce {
+impl ResolvedParameter {
     /// Returns a warning if a parameter without effect has a value other than its default.
     fn without_effect(&self) -> Option<String> {
-        let Effect::None { why } = self.effect else { return None };
+        let ParameterEffect::None { why } = self.effect else { return None };
         let unchanged = self.value.eq_ignore_ascii_case(self.parameter.default)
             || (self.parameter.default.is_empty() && self.value.eq_ignore_ascii_case("none"));
-        if self.source == Source::BuiltIn || unchanged {
+        if self.source == ParameterSource::BuiltIn || unchanged {
             return None;
         }
         Some(format!("{} ({}): {} has no effect here: {why}", self.parameter.key, self.source, self.value))
@@ -202,7 +205,7 @@ impl InForce {
 /// from it.
 fn marks(
     values: &Values,
-    set: &BTreeMap<&'static str, (String, Source)>,
+    set: &BTreeMap<&'static str, (String, ParameterSource)>,
     warnings: &mut Vec<String>,
 ) -> Option<MarkBits> {
     let (key, mask) = match values.nftables_mark_mask.get() {
@@ -212,7 +215,7 @@ fn marks(
     let encrypts = values.wireguard_enabled || values.wireguard_enabled_v6;
     let marks = MarkBits::of_mask(mask.0).filter(|marks| !encrypts || marks.wireguard.is_some());
     if marks.is_none() {
-        let source = set.get(key).map_or(&Source::BuiltIn, |(_, source)| source);
+        let source = set.get(key).map_or(&ParameterSource::BuiltIn, |(_, source)| source);
         let (count, needed) = (mask.0.count_ones(), if encrypts { "3, one for WireGuard" } else { "2" });
         warnings.push(format!(
             "{key} ({source}): {:#x} has {count} bits and policy needs {needed}; the bits in use stay in use",
@@ -222,7 +225,7 @@ fn marks(
     marks
 }
 
-struct Chosen<'a> {
+struct SelectedConfigurations<'a> {
     node: Option<&'a FelixConfiguration>,
     selector: Option<&'a FelixConfiguration>,
     cluster: Option<&'a FelixConfiguration>,
@@ -232,9 +235,9 @@ fn choose<'a>(
     host: &str,
     labels: &BTreeMap<String, String>,
     configurations: impl IntoIterator<Item = &'a FelixConfiguration>,
-) -> Chosen<'a> {
+) -> SelectedConfigurations<'a> {
     let own = format!("node.{host}");
-    let mut chosen = Chosen { node: None, selector: None, cluster: None };
+    let mut chosen = SelectedConfigurations { node: None, selector: None, cluster: None };
     for configuration in configurations {
         let meta = &configuration.metadata;
         if meta.name == own {
@@ -263,9 +266,9 @@ fn loosened(node: Option<&FelixConfiguration>, cluster: Option<&FelixConfigurati
     let action = |of: &FelixConfiguration| {
         let text = &of.spec.default_endpoint_to_host_action;
         Some(match text.to_ascii_lowercase().as_str() {
-            "drop" => (0, EndpointToHost::Drop),
-            "return" => (1, EndpointToHost::Return),
-            "accept" => (2, EndpointToHost::Accept),
+            "drop" => (0, EndpointToHostAction::Drop),
+            "return" => (1, EndpointToHostAction::Return),
+            "accept" => (2, EndpointToHostAction::Accept),
             _ => return None,
         })
     };

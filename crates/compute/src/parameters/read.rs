@@ -7,10 +7,10 @@ use std::num::TryFromIntError;
 use std::time::Duration;
 use tortie_model::kinds::FelixParameter;
 use tortie_model::scalar::{self, Port, Protocol};
-use tortie_plan::{AllowAction, DenyAction, EndpointToHost, Failsafe, PortRange};
+use tortie_plan::{AllowAction, DenyAction, EndpointToHostAction, FailsafePort, PortInterval};
 
 /// A type of parameter values.
-pub(super) trait Read: Sized {
+pub(super) trait ParseParameter: Sized {
     /// Returns the value of the text `none`, if the type has one.
     fn none() -> Option<Self> {
         None
@@ -23,7 +23,7 @@ pub(super) trait Read: Sized {
 }
 
 /// Parses a text. Returns the default if there is no text or it cannot be parsed.
-pub(super) fn read<T: Read>(
+pub(super) fn read<T: ParseParameter>(
     of: &FelixParameter,
     text: Option<&str>,
     unread: &mut impl FnMut(&FelixParameter, String),
@@ -42,7 +42,7 @@ pub(super) fn read<T: Read>(
 }
 
 /// Parses the default, which is a text of the table; a test verifies that every default can be parsed.
-fn default_of<T: Read>(of: &FelixParameter, otherwise: T) -> T {
+fn default_of<T: ParseParameter>(of: &FelixParameter, otherwise: T) -> T {
     match T::none() {
         Some(none) if of.default.is_empty() => none,
         _ => T::read(of.default, of, &mut |_| {}).unwrap_or(otherwise),
@@ -51,37 +51,37 @@ fn default_of<T: Read>(of: &FelixParameter, otherwise: T) -> T {
 
 /// A parameter for which it matters whether it is set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct IfSet<T> {
+pub struct OptionalParameter<T> {
     /// The default if it is not set.
     pub value: T,
     pub is_set: bool,
 }
 
-impl<T> IfSet<T> {
+impl<T> OptionalParameter<T> {
     /// Returns the value if it is set.
     pub fn get(&self) -> Option<&T> {
         self.is_set.then_some(&self.value)
     }
 }
 
-impl<T: Read> Read for IfSet<T> {
+impl<T: ParseParameter> ParseParameter for OptionalParameter<T> {
     fn none() -> Option<Self> {
-        T::none().map(|value| IfSet { value, is_set: true })
+        T::none().map(|value| OptionalParameter { value, is_set: true })
     }
 
     fn read(text: &str, of: &FelixParameter, unread: &mut dyn FnMut(String)) -> Result<Self, String> {
-        T::read(text, of, unread).map(|value| IfSet { value, is_set: true })
+        T::read(text, of, unread).map(|value| OptionalParameter { value, is_set: true })
     }
 
     fn built_in(of: &FelixParameter) -> Self {
-        IfSet { value: T::built_in(of), is_set: false }
+        OptionalParameter { value: T::built_in(of), is_set: false }
     }
 }
 
-/// Implements [`Read`] for types that are parsed from the text alone.
+/// Implements [`ParseParameter`] for types that are parsed from the text alone.
 macro_rules! plain {
     ($($type:ty, $none:expr, $read:expr;)*) => {$(
-        impl Read for $type {
+        impl ParseParameter for $type {
             fn none() -> Option<Self> {
                 $none
             }
@@ -107,8 +107,8 @@ plain! {
     u16, Some(0), number;
     u32, Some(0), number;
     String, Some(String::new()), |text| Ok(text.to_owned());
-    EndpointToHost, None, |text| word(text, &[
-        ("Drop", EndpointToHost::Drop), ("Return", EndpointToHost::Return), ("Accept", EndpointToHost::Accept),
+    EndpointToHostAction, None, |text| word(text, &[
+        ("Drop", EndpointToHostAction::Drop), ("Return", EndpointToHostAction::Return), ("Accept", EndpointToHostAction::Accept),
     ]);
     AllowAction, None, |text| word(text, &[("Accept", AllowAction::Accept), ("Return", AllowAction::Return)]);
     DenyAction, None, |text| word(text, &[("Drop", DenyAction::Drop), ("Reject", DenyAction::Reject)]);
@@ -137,14 +137,14 @@ plain! {
         ("Error", LogSeverity::Error), ("Fatal", LogSeverity::Fatal),
     ]);
     Option<u16>, Some(None), |text| number(text).map(Some);
-    FirstTable, Some(FirstTable::default()), FirstTable::read;
+    FirstRouteTable, Some(FirstRouteTable::default()), FirstRouteTable::read;
     MarkMask, None, MarkMask::read;
-    Spoofing, None, |text| word(text, &[("Disabled", Spoofing::Disabled), ("Any", Spoofing::Any)]);
+    SourceSpoofing, None, |text| word(text, &[("Disabled", SourceSpoofing::Disabled), ("Any", SourceSpoofing::Any)]);
     Option<LogRate>, Some(None), |text| LogRate::read(text).map(Some);
     NatExclusions, None, |text| word(text, &[
         ("IPPoolsOnly", NatExclusions::PoolsOnly), ("IPPoolsAndHostIPs", NatExclusions::PoolsAndHosts),
     ]);
-    Option<PortRange>, Some(None), |text| ports(text).map(Some);
+    Option<PortInterval>, Some(None), |text| ports(text).map(Some);
     Option<Ipv4Addr>, Some(None), |text| text.parse().map(Some).map_err(|_| "is not an IPv4 address".to_owned());
     Option<IpAddr>, Some(None), |text| text.parse().map(Some).map_err(|_| "is not an address".to_owned());
 }
@@ -161,10 +161,10 @@ fn number<T: TryFrom<i64, Error = TryFromIntError>>(text: &str) -> Result<T, Str
 }
 
 /// Parses a range of source ports; 0 is not allowed.
-fn ports(text: &str) -> Result<PortRange, String> {
+fn ports(text: &str) -> Result<PortInterval, String> {
     let port: Port = text.parse().map_err(|error: scalar::ScalarError| format!("cannot be read: {error}"))?;
     let (first, last) = port.bounds().ok_or("is not a port or a range like 32768:60999")?;
-    if first == 0 { Err("begins with port 0".to_owned()) } else { Ok(PortRange { first, last }) }
+    if first == 0 { Err("begins with port 0".to_owned()) } else { Ok(PortInterval { first, last }) }
 }
 
 /// `natOutgoingExclusions`: destinations for which connections are not translated.
@@ -208,7 +208,7 @@ pub enum RouteSource {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Spoofing {
+pub enum SourceSpoofing {
     #[default]
     Disabled,
     /// An endpoint may request it.
@@ -240,17 +240,17 @@ pub enum LogSeverity {
 
 /// `routeTableRanges`: the first number of the first range, because the node uses only one table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FirstTable(pub u32);
+pub struct FirstRouteTable(pub u32);
 
-impl Default for FirstTable {
-    fn default() -> FirstTable {
-        FirstTable(1)
+impl Default for FirstRouteTable {
+    fn default() -> FirstRouteTable {
+        FirstRouteTable(1)
     }
 }
 
-impl FirstTable {
+impl FirstRouteTable {
     /// Parses `1-250,1000-1999`.
-    fn read(text: &str) -> Result<FirstTable, String> {
+    fn read(text: &str) -> Result<FirstRouteTable, String> {
         // Tables of the kernel: default, main and local.
         const RESERVED: std::ops::RangeInclusive<u32> = 253..=255;
         let range = text.split(',').next().unwrap_or_default().trim();
@@ -259,7 +259,7 @@ impl FirstTable {
         match () {
             () if first == 0 || first > last => Err("is not a range of tables".to_owned()),
             () if RESERVED.contains(&first) => Err("begins with a table reserved by the kernel".to_owned()),
-            () => Ok(FirstTable(first)),
+            () => Ok(FirstRouteTable(first)),
         }
     }
 }
@@ -293,7 +293,7 @@ impl LogRate {
 }
 
 /// Numbers without a unit are seconds, or milliseconds if the parameter's name ends in `Millis`.
-impl Read for Duration {
+impl ParseParameter for Duration {
     fn none() -> Option<Self> {
         Some(Duration::ZERO)
     }
@@ -302,7 +302,7 @@ impl Read for Duration {
         let unit = if of.name.ends_with("Millis") { 1000.0 } else { 1.0 };
         let span = match text.parse::<f64>() {
             Ok(number) => Duration::try_from_secs_f64(number / unit).ok(),
-            Err(_) => text.parse::<scalar::Duration>().ok().and_then(scalar::Duration::to_std),
+            Err(_) => text.parse::<scalar::GoDuration>().ok().and_then(scalar::GoDuration::to_std),
         };
         span.ok_or_else(|| "is not a span of time such as 30 (seconds), 30s or 2m".to_owned())
     }
@@ -316,7 +316,7 @@ impl Read for Duration {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HealthTimeouts(pub BTreeMap<String, Duration>);
 
-impl Read for HealthTimeouts {
+impl ParseParameter for HealthTimeouts {
     fn none() -> Option<Self> {
         Some(HealthTimeouts::default())
     }
@@ -339,7 +339,7 @@ impl Read for HealthTimeouts {
 }
 
 /// Comma-separated names.
-impl Read for Vec<String> {
+impl ParseParameter for Vec<String> {
     fn read(text: &str, _: &FelixParameter, _: &mut dyn FnMut(String)) -> Result<Self, String> {
         let names: Vec<String> =
             text.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect();
@@ -352,7 +352,7 @@ impl Read for Vec<String> {
 }
 
 /// Comma-separated networks and addresses. An entry that cannot be parsed is left out and reported.
-impl Read for Vec<IpNet> {
+impl ParseParameter for Vec<IpNet> {
     fn none() -> Option<Self> {
         Some(Vec::new())
     }
@@ -380,7 +380,7 @@ fn network(text: &str) -> Result<IpNet, String> {
 
 /// Protocol, network and port: `tcp:22,udp:[fd00::/8]:53,tcp:10.0.0.0/8:80,443`; a port without protocol is a TCP
 /// port.
-impl Read for Vec<Failsafe> {
+impl ParseParameter for Vec<FailsafePort> {
     fn none() -> Option<Self> {
         Some(Vec::new())
     }
@@ -408,7 +408,7 @@ impl Read for Vec<Failsafe> {
     }
 }
 
-fn failsafe(text: &str) -> Result<Failsafe, String> {
+fn failsafe(text: &str) -> Result<FailsafePort, String> {
     let (protocol, rest) = text.split_once(':').unwrap_or(("tcp", text));
     let (net, port) = match rest.rsplit_once(':') {
         Some((net, port)) => (net.trim_start_matches('[').trim_end_matches(']'), port),
@@ -420,5 +420,5 @@ fn failsafe(text: &str) -> Result<Failsafe, String> {
         "" => None,
         text => Some(network(text)?),
     };
-    Ok(Failsafe { protocol, port, net })
+    Ok(FailsafePort { protocol, port, net })
 }

@@ -1,7 +1,7 @@
 use super::*;
 use tortie_model::ObjectMeta;
 use tortie_model::kinds::ProtoPort;
-use tortie_plan::{DenyAction, Failsafe};
+use tortie_plan::{DenyAction, FailsafePort};
 
 fn configuration(name: &str, created: &str, spec: FelixConfigurationSpec) -> FelixConfiguration {
     let meta = ObjectMeta {
@@ -24,16 +24,16 @@ fn texts(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
     pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
 }
 
-fn resolved(all: &[FelixConfiguration], variables: &[(&str, &str)], file: &[(&str, &str)]) -> Parameters {
+fn resolved(all: &[FelixConfiguration], variables: &[(&str, &str)], file: &[(&str, &str)]) -> NodeParameters {
     let labels = BTreeMap::from([("rack".to_owned(), "1".to_owned())]);
-    Parameters::resolve("n1", &labels, all, &Environment::new(texts(variables), texts(file)))
+    NodeParameters::resolve("n1", &labels, all, &ParameterEnvironment::new(texts(variables), texts(file)))
 }
 
-fn variable(name: &str, value: &str) -> Parameters {
+fn variable(name: &str, value: &str) -> NodeParameters {
     resolved(&[], &[(name, value)], &[])
 }
 
-fn in_force(parameters: &Parameters, key: &str) -> (String, Source) {
+fn in_force(parameters: &NodeParameters, key: &str) -> (String, ParameterSource) {
     let found = parameters.all().find(|in_force| in_force.parameter.key == key).unwrap();
     (found.value, found.source)
 }
@@ -118,8 +118,8 @@ fn words_are_read_in_any_case_and_values_in_every_form() {
     assert!(!variable("FELIX_IPFORWARDING", "disabled").ip_forwarding);
     assert_eq!(variable("FELIX_ROUTESOURCE", "workloadips").route_source, RouteSource::WorkloadIps);
     let routes = variable("FELIX_PROGRAMCLUSTERROUTES", "ENABLEDNOENCAPONLY").program_cluster_routes.clone();
-    assert_eq!(routes, IfSet { value: ClusterRoutes::NoEncapOnly, is_set: true });
-    assert_eq!(variable("FELIX_WORKLOADSOURCESPOOFING", "ANY").workload_source_spoofing, Spoofing::Any);
+    assert_eq!(routes, OptionalParameter { value: ClusterRoutes::NoEncapOnly, is_set: true });
+    assert_eq!(variable("FELIX_WORKLOADSOURCESPOOFING", "ANY").workload_source_spoofing, SourceSpoofing::Any);
     assert_eq!(variable("FELIX_SERVICELOOPPREVENTION", "DISABLED").service_loop_prevention, None);
     assert_eq!(
         variable("FELIX_NFTABLESFILTERDENYACTION", "reject").nftables_filter_deny_action.get(),
@@ -129,16 +129,16 @@ fn words_are_read_in_any_case_and_values_in_every_form() {
         variable("FELIX_ENDPOINTSTATUSPATHPREFIX", "none").endpoint_status_path_prefix.get(),
         Some(&String::new())
     );
-    let unset = Parameters::default();
+    let unset = NodeParameters::default();
     assert_eq!((unset.reporting_interval.as_secs(), unset.health_enabled), (30, false));
     assert_eq!(unset.interface_prefix, ["cali"]);
 }
 
 #[test]
 fn every_default_of_a_parameter_that_takes_effect_can_be_read() {
-    let parameters = Parameters::default();
-    for InForce { parameter, effect, .. } in parameters.all() {
-        if matches!(effect, Effect::None { .. })
+    let parameters = NodeParameters::default();
+    for ResolvedParameter { parameter, effect, .. } in parameters.all() {
+        if matches!(effect, ParameterEffect::None { .. })
             || parameter.default.is_empty()
             || parameter.key == "nodeSelector"
         {
@@ -152,7 +152,7 @@ fn every_default_of_a_parameter_that_takes_effect_can_be_read() {
 
 #[test]
 fn failsafe_ports_are_read_as_the_reference_reads_them() {
-    let safe = |protocol, port, net: &str| Failsafe { protocol, port, net: net.parse().ok() };
+    let safe = |protocol, port, net: &str| FailsafePort { protocol, port, net: net.parse().ok() };
     let inbound = |value: &str| {
         let parameters = variable("FELIX_FAILSAFEINBOUNDHOSTPORTS", value);
         (parameters.failsafe_inbound_host_ports.clone(), parameters.warnings().to_vec())
@@ -197,7 +197,7 @@ fn what_is_set_without_effect_is_named() {
     );
     // Defaults that the API fills in, and values equal to the default, cause no warning.
     let mut plain = configuration("default", "", FelixConfigurationSpec::default());
-    tortie_model::Spec::set_defaults(&mut plain);
+    tortie_model::ResourceSpec::set_defaults(&mut plain);
     assert_eq!(resolved(&[plain], &[("FELIX_XDPENABLED", "True")], &[]).warnings(), &[] as &[String]);
 }
 

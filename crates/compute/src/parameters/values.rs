@@ -1,15 +1,15 @@
 //! The table of the parameters that take effect. Each is a field, so a wrong name does not compile.
 
-use super::effect::{Effect, OWN};
+use super::effect::{OWN, ParameterEffect};
 use super::read::{
-    ClientAuth, ClusterRoutes, FirstTable, FlowOffload, HealthTimeouts, IfSet, L2Reachability, LogRate,
-    LogSeverity, MarkMask, NatExclusions, RouteSource, Spoofing, read,
+    ClientAuth, ClusterRoutes, FirstRouteTable, FlowOffload, HealthTimeouts, L2Reachability, LogRate,
+    LogSeverity, MarkMask, NatExclusions, OptionalParameter, RouteSource, SourceSpoofing, read,
 };
 use ipnet::IpNet;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 use tortie_model::kinds::{FelixConfigurationSpec, FelixParameter};
-use tortie_plan::{AllowAction, DenyAction, EndpointToHost, Failsafe, PortRange};
+use tortie_plan::{AllowAction, DenyAction, EndpointToHostAction, FailsafePort, PortInterval};
 
 macro_rules! values {
     ($($field:ident $key:literal $type:ty, $when:ident $since:literal;)*) => {
@@ -35,9 +35,9 @@ macro_rules! values {
             }
         }
 
-        pub(super) const TAKES_EFFECT: &[(&str, Effect)] = &[
-            ("nodeSelector", Effect::Live { since: "0.1.0" }),
-            $(($key, Effect::$when { since: $since }),)*
+        pub(super) const TAKES_EFFECT: &[(&str, ParameterEffect)] = &[
+            ("nodeSelector", ParameterEffect::Live { since: "0.1.0" }),
+            $(($key, ParameterEffect::$when { since: $since }),)*
         ];
     };
 }
@@ -58,17 +58,17 @@ values! {
     debug_disable_log_dropping "debugDisableLogDropping" bool, Live "0.2.0";
     debug_host "debugHost" String, Live "0.2.0";
     debug_port "debugPort" Option<u16>, Live "0.2.0";
-    default_endpoint_to_host_action "defaultEndpointToHostAction" EndpointToHost, Live "0.1.0";
+    default_endpoint_to_host_action "defaultEndpointToHostAction" EndpointToHostAction, Live "0.1.0";
     device_route_protocol "deviceRouteProtocol" u8, Live "0.1.0";
     device_route_source_address "deviceRouteSourceAddress" Option<IpAddr>, Live "0.1.0";
     device_route_source_address_ipv6 "deviceRouteSourceAddressIPv6" Option<IpAddr>, Live "0.1.0";
     disable_conntrack_invalid_check "disableConntrackInvalidCheck" bool, Live "0.1.0";
     endpoint_reporting_delay "endpointReportingDelay" Duration, Live "0.1.0";
     endpoint_reporting_enabled "endpointReportingEnabled" bool, Live "0.1.0";
-    endpoint_status_path_prefix "endpointStatusPathPrefix" IfSet<String>, Live "0.1.0";
+    endpoint_status_path_prefix "endpointStatusPathPrefix" OptionalParameter<String>, Live "0.1.0";
     external_nodes_list "externalNodesList" Vec<IpNet>, Live "0.1.0";
-    failsafe_inbound_host_ports "failsafeInboundHostPorts" Vec<Failsafe>, Live "0.1.0";
-    failsafe_outbound_host_ports "failsafeOutboundHostPorts" Vec<Failsafe>, Live "0.1.0";
+    failsafe_inbound_host_ports "failsafeInboundHostPorts" Vec<FailsafePort>, Live "0.1.0";
+    failsafe_outbound_host_ports "failsafeOutboundHostPorts" Vec<FailsafePort>, Live "0.1.0";
     floating_ips "floatingIPs" bool, Live "0.2.0";
     health_enabled "healthEnabled" bool, Live "0.1.0";
     health_host "healthHost" String, Live "0.1.0";
@@ -78,7 +78,7 @@ values! {
     interface_prefix "interfacePrefix" Vec<String>, Live "0.1.0";
     interface_refresh_interval "interfaceRefreshInterval" Duration, Live "0.2.0";
     ip_forwarding "ipForwarding" bool, Live "0.1.0";
-    ipip_enabled "ipipEnabled" IfSet<bool>, Live "0.1.0";
+    ipip_enabled "ipipEnabled" OptionalParameter<bool>, Live "0.1.0";
     ipip_mtu "ipipMTU" u32, Live "0.1.0";
     ipsets_refresh_interval "ipsetsRefreshInterval" Duration, Live "0.2.0";
     iptables_filter_allow_action "iptablesFilterAllowAction" AllowAction, Live "0.2.0";
@@ -98,9 +98,9 @@ values! {
     log_action_rate_limit "logActionRateLimit" Option<LogRate>, Live "0.1.0";
     log_action_rate_limit_burst "logActionRateLimitBurst" u32, Live "0.1.0";
     log_debug_filename_regex "logDebugFilenameRegex" String, Live "0.2.0";
-    log_file_path "logFilePath" IfSet<String>, Live "0.2.0";
-    log_severity_file "logSeverityFile" IfSet<LogSeverity>, Live "0.2.0";
-    log_severity_sys "logSeveritySys" IfSet<LogSeverity>, Live "0.2.0";
+    log_file_path "logFilePath" OptionalParameter<String>, Live "0.2.0";
+    log_severity_file "logSeverityFile" OptionalParameter<LogSeverity>, Live "0.2.0";
+    log_severity_sys "logSeveritySys" OptionalParameter<LogSeverity>, Live "0.2.0";
     log_severity_screen "logSeverityScreen" LogSeverity, Live "0.2.0";
     log_prefix "logPrefix" String, Live "0.1.0";
     metadata_addr "metadataAddr" Option<Ipv4Addr>, Live "0.2.0";
@@ -108,15 +108,15 @@ values! {
     mtu_iface_pattern "mtuIfacePattern" String, Live "0.1.0";
     nat_outgoing_address "natOutgoingAddress" Option<Ipv4Addr>, Live "0.1.0";
     nat_outgoing_exclusions "natOutgoingExclusions" NatExclusions, Live "0.1.0";
-    nat_port_range "natPortRange" Option<PortRange>, Live "0.1.0";
-    nftables_filter_allow_action "nftablesFilterAllowAction" IfSet<AllowAction>, Live "0.2.0";
-    nftables_filter_deny_action "nftablesFilterDenyAction" IfSet<DenyAction>, Live "0.1.0";
+    nat_port_range "natPortRange" Option<PortInterval>, Live "0.1.0";
+    nftables_filter_allow_action "nftablesFilterAllowAction" OptionalParameter<AllowAction>, Live "0.2.0";
+    nftables_filter_deny_action "nftablesFilterDenyAction" OptionalParameter<DenyAction>, Live "0.1.0";
     nftables_flow_table_offload "nftablesFlowTableOffload" FlowOffload, Live "0.2.0";
-    nftables_mark_mask "nftablesMarkMask" IfSet<MarkMask>, Live "0.2.0";
-    nftables_mangle_allow_action "nftablesMangleAllowAction" IfSet<AllowAction>, Live "0.2.0";
-    nftables_refresh_interval "nftablesRefreshInterval" IfSet<Duration>, Live "0.2.0";
+    nftables_mark_mask "nftablesMarkMask" OptionalParameter<MarkMask>, Live "0.2.0";
+    nftables_mangle_allow_action "nftablesMangleAllowAction" OptionalParameter<AllowAction>, Live "0.2.0";
+    nftables_refresh_interval "nftablesRefreshInterval" OptionalParameter<Duration>, Live "0.2.0";
     openstack_region "openstackRegion" String, Live "0.1.0";
-    program_cluster_routes "programClusterRoutes" IfSet<ClusterRoutes>, Live "0.1.0";
+    program_cluster_routes "programClusterRoutes" OptionalParameter<ClusterRoutes>, Live "0.1.0";
     prometheus_metrics_ca_file "prometheusMetricsCAFile" String, Live "0.2.0";
     prometheus_metrics_cert_file "prometheusMetricsCertFile" String, Live "0.2.0";
     prometheus_metrics_client_auth "prometheusMetricsClientAuth" ClientAuth, Live "0.2.0";
@@ -132,8 +132,8 @@ values! {
     route_refresh_interval "routeRefreshInterval" Duration, Live "0.2.0";
     route_source "routeSource" RouteSource, Live "0.1.0";
     route_sync_disabled "routeSyncDisabled" bool, Live "0.1.0";
-    route_table_range "routeTableRange" IfSet<FirstTable>, Live "0.1.0";
-    route_table_ranges "routeTableRanges" FirstTable, Live "0.1.0";
+    route_table_range "routeTableRange" OptionalParameter<FirstRouteTable>, Live "0.1.0";
+    route_table_ranges "routeTableRanges" FirstRouteTable, Live "0.1.0";
     service_loop_prevention "serviceLoopPrevention" Option<DenyAction>, Live "0.1.0";
     typha_addr "typhaAddr" String, AtStart "0.1.0";
     typha_ca_file "typhaCAFile" String, AtStart "0.1.0";
@@ -145,7 +145,7 @@ values! {
     typha_uri_san "typhaURISAN" String, AtStart "0.1.0";
     typha_read_timeout "typhaReadTimeout" Duration, AtStart "0.1.0";
     typha_write_timeout "typhaWriteTimeout" Duration, AtStart "0.1.0";
-    vxlan_enabled "vxlanEnabled" IfSet<bool>, Live "0.1.0";
+    vxlan_enabled "vxlanEnabled" OptionalParameter<bool>, Live "0.1.0";
     vxlan_mtu "vxlanMTU" u32, Live "0.1.0";
     vxlan_mtu_v6 "vxlanMTUV6" u32, Live "0.1.0";
     vxlan_port "vxlanPort" u16, Live "0.1.0";
@@ -162,7 +162,7 @@ values! {
     wireguard_mtu_v6 "wireguardMTUV6" u32, Live "0.1.0";
     wireguard_routing_rule_priority "wireguardRoutingRulePriority" u32, Live "0.1.0";
     wireguard_threading_enabled "wireguardThreadingEnabled" bool, Live "0.1.0";
-    workload_source_spoofing "workloadSourceSpoofing" Spoofing, Live "0.1.0";
+    workload_source_spoofing "workloadSourceSpoofing" SourceSpoofing, Live "0.1.0";
 }
 
 /// Finds a parameter at compile time; an unknown key fails the compilation.

@@ -4,12 +4,12 @@
 //! parsed, they would take ten times the memory.
 
 use super::ids::RulesId;
-use super::interner::Interner;
+use super::interner::StringInterner;
 use tortie_model::kinds::Rule;
 
 #[derive(Debug, Default)]
-pub(super) struct Archive {
-    interner: Interner<RulesId>,
+pub(super) struct RuleArchive {
+    interner: StringInterner<RulesId>,
     /// Buffer, reused for the next rules.
     scratch: Vec<u8>,
 }
@@ -35,7 +35,7 @@ const PHRASES: [&str; 16] = [
     r#"],["#,
 ];
 
-impl Archive {
+impl RuleArchive {
     /// Stores rules and adds a reference to them.
     pub fn keep(&mut self, ingress: &[Rule], egress: &[Rule]) -> RulesId {
         self.scratch.clear();
@@ -107,7 +107,7 @@ mod tests {
         ) {
             let rules: Vec<Rule> = texts.iter().map(|(one, other)| rule(Action::Allow, one, other)).collect();
             let others: Vec<Rule> = texts.iter().map(|(one, other)| rule(Action::Pass, other, one)).collect();
-            let mut archive = Archive::default();
+            let mut archive = RuleArchive::default();
             let id = archive.keep(&rules, &others);
             prop_assert_eq!(archive.read(id), Ok((rules, others)));
         }
@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn the_same_rules_are_kept_once_and_short() {
-        let mut archive = Archive::default();
+        let mut archive = RuleArchive::default();
         let rules = [rule(Action::Allow, "", "projectcalico.org/name == 'customer-12345'")];
         let one = archive.keep(&rules, &[]);
         assert_eq!(archive.keep(&rules, &[]), one);

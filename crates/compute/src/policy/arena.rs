@@ -7,14 +7,14 @@ pub(super) const CHUNK: usize = 1 << 16;
 
 /// Location of a text: the upper half of `at` is the chunk, the lower half the offset in it.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Span {
+pub(super) struct ArenaSpan {
     at: u32,
     len: u32,
 }
 
 /// Bytes of short texts, in chunks.
 #[derive(Debug, Default)]
-pub(super) struct Arena {
+pub(super) struct TextArena {
     chunks: Vec<Vec<u8>>,
     /// The chunk that is being filled.
     open: usize,
@@ -22,23 +22,23 @@ pub(super) struct Arena {
     spare: HashMap<u32, Vec<u32>>,
 }
 
-impl Arena {
-    pub fn get(&self, span: Span) -> &[u8] {
+impl TextArena {
+    pub fn get(&self, span: ArenaSpan) -> &[u8] {
         let (chunk, start) = (span.at as usize / CHUNK, span.at as usize % CHUNK);
         let whole = self.chunks.get(chunk).and_then(|chunk| chunk.get(start..start + span.len as usize));
         whole.unwrap_or_default()
     }
 
-    pub fn put(&mut self, text: &[u8]) -> Span {
+    pub fn put(&mut self, text: &[u8]) -> ArenaSpan {
         let len = text.len() as u32;
         if let Some(at) = self.spare.get_mut(&len).and_then(Vec::pop) {
             let (chunk, start) = (at as usize / CHUNK, at as usize % CHUNK);
             self.chunks[chunk][start..start + text.len()].copy_from_slice(text);
-            return Span { at, len };
+            return ArenaSpan { at, len };
         }
         if text.len() > CHUNK {
             self.chunks.push(text.to_vec());
-            return Span { at: ((self.chunks.len() - 1) * CHUNK) as u32, len };
+            return ArenaSpan { at: ((self.chunks.len() - 1) * CHUNK) as u32, len };
         }
         if self.chunks.get(self.open).is_none_or(|chunk| chunk.len() + text.len() > CHUNK) {
             self.open = self.chunks.len();
@@ -47,10 +47,10 @@ impl Arena {
         let chunk = &mut self.chunks[self.open];
         let at = (self.open * CHUNK + chunk.len()) as u32;
         chunk.extend_from_slice(text);
-        Span { at, len }
+        ArenaSpan { at, len }
     }
 
-    pub fn take_back(&mut self, span: Span) {
+    pub fn take_back(&mut self, span: ArenaSpan) {
         match span.len as usize {
             0 => {}
             1..=CHUNK => self.spare.entry(span.len).or_default().push(span.at),

@@ -1,7 +1,7 @@
 //! A vector that grows chunk by chunk: its elements never move, and it allocates no more than it needs, however long
 //! it gets. Elements are addressed by an ID.
 
-use super::ids::Id;
+use super::ids::TableId;
 use std::marker::PhantomData;
 
 const CHUNK: usize = 1024;
@@ -18,7 +18,7 @@ impl<I, T> Default for ChunkedVec<I, T> {
     }
 }
 
-impl<I: Id, T: Default> ChunkedVec<I, T> {
+impl<I: TableId, T: Default> ChunkedVec<I, T> {
     pub fn get(&self, id: I) -> Option<&T> {
         let place = id.number() as usize;
         self.chunks.get(place / CHUNK)?.get(place % CHUNK)
@@ -57,7 +57,7 @@ impl<I> Default for IdAllocator<I> {
     }
 }
 
-impl<I: Id> IdAllocator<I> {
+impl<I: TableId> IdAllocator<I> {
     pub fn take(&mut self) -> I {
         self.free.pop().unwrap_or_else(|| {
             self.next += 1;

@@ -1,25 +1,26 @@
 //! Converts rules of the API to rules that a node enforces: selectors, named ports and services become sets.
 
-use super::archive::Archive;
+use super::archive::RuleArchive;
 use super::ids::RulesId;
-use super::service_endpoints::ServiceName;
-use super::sets::{Contents, NeededSet};
+use super::service_endpoints::ServiceReference;
+use super::sets::{NeededSet, NeededSetContents};
 use ipnet::IpNet;
 use std::net::IpAddr;
 use std::sync::Arc;
 use tortie_model::kinds::{self, EntityRule, HTTPPath, ICMPFields};
 use tortie_model::scalar::{Port, Protocol};
-use tortie_model::selector::rewrite::{Entity, EntityMatch, entity_match};
+use tortie_model::selector::rewrite::{EntityMatch, EntitySelectors, entity_match};
 use tortie_model::selector::{Selector, named_port_id, service_id, service_ip_id};
 use tortie_plan::{
-    Action, Direction, Http, HttpPath, Icmp, IpVersion, PortRange, Rule, RuleIndex, SetId, SetKind, Side,
+    HttpMatch, HttpPathMatch, IcmpMatch, IpVersion, PlannedRule, PolicyDirection, PortInterval, RuleAction,
+    RuleIndex, RuleSide, SetId, SetKind,
 };
 
 /// Rules that a node enforces, and the sets they need.
 #[derive(Debug)]
-pub(super) struct Converted {
-    pub ingress: Vec<Rule>,
-    pub egress: Vec<Rule>,
+pub(super) struct ConvertedRules {
+    pub ingress: Vec<PlannedRule>,
+    pub egress: Vec<PlannedRule>,
     pub needs: Box<[Arc<NeededSet>]>,
     /// Criteria that cannot be expressed, and how they are treated.
     pub problems: Vec<String>,
@@ -27,38 +28,38 @@ pub(super) struct Converted {
 
 /// Converts rules of the archive.
 #[derive(Clone, Copy)]
-pub(super) struct Converter<'a> {
-    pub archive: &'a Archive,
+pub(super) struct RuleConverter<'a> {
+    pub archive: &'a RuleArchive,
     /// Returns the set of a selector, if it already exists.
     pub known: &'a dyn Fn(&Selector) -> Option<Arc<NeededSet>>,
 }
 
-impl Converter<'_> {
+impl RuleConverter<'_> {
     /// Converts the rules of a policy. `namespace` is empty for global policies and profiles. If there are no rules
     /// or they cannot be read, everything is denied.
-    pub fn rules(self, id: Option<RulesId>, namespace: &str) -> Converted {
-        let Some(id) = id else { return Converted::denying() };
+    pub fn rules(self, id: Option<RulesId>, namespace: &str) -> ConvertedRules {
+        let Some(id) = id else { return ConvertedRules::denying() };
         let (ingress, egress) = match self.archive.read(id) {
             Ok(rules) => rules,
-            Err(reason) => return Converted { problems: vec![reason], ..Converted::denying() },
+            Err(reason) => return ConvertedRules { problems: vec![reason], ..ConvertedRules::denying() },
         };
-        let mut conversion = Conversion {
+        let mut conversion = RuleConversion {
             namespace,
             known: self.known,
             needs: Vec::new(),
             broken: Vec::new(),
             problems: Vec::new(),
         };
-        let ingress = conversion.rules(Direction::Ingress, &ingress);
-        let egress = conversion.rules(Direction::Egress, &egress);
-        Converted { ingress, egress, needs: conversion.needs.into(), problems: conversion.problems }
+        let ingress = conversion.rules(PolicyDirection::Ingress, &ingress);
+        let egress = conversion.rules(PolicyDirection::Egress, &egress);
+        ConvertedRules { ingress, egress, needs: conversion.needs.into(), problems: conversion.problems }
     }
 }
 
-impl Converted {
-    pub fn denying() -> Converted {
-        let deny = || vec![Rule::new(Action::Deny)];
-        Converted { ingress: deny(), egress: deny(), needs: Box::default(), problems: Vec::new() }
+impl ConvertedRules {
+    pub fn denying() -> ConvertedRules {
+        let deny = || vec![PlannedRule::new(RuleAction::Deny)];
+        ConvertedRules { ingress: deny(), egress: deny(), needs: Box::default(), problems: Vec::new() }
     }
 
     /// Returns all problems in one text.
@@ -68,7 +69,7 @@ impl Converted {
 }
 
 /// Converts the rules of one policy or profile and collects the sets they need.
-struct Conversion<'a> {
+struct RuleConversion<'a> {
     namespace: &'a str,
     known: &'a dyn Fn(&Selector) -> Option<Arc<NeededSet>>,
     needs: Vec<Arc<NeededSet>>,
@@ -77,15 +78,20 @@ struct Conversion<'a> {
     problems: Vec<String>,
 }
 
-impl Conversion<'_> {
-    fn rules(&mut self, direction: Direction, rules: &[kinds::Rule]) -> Vec<Rule> {
+impl RuleConversion<'_> {
+    fn rules(&mut self, direction: PolicyDirection, rules: &[kinds::Rule]) -> Vec<PlannedRule> {
         let positions = rules.iter().enumerate();
         positions.map(|(position, rule)| self.closed_rule(direction, RuleIndex::at(position), rule)).collect()
     }
 
     /// Converts a rule. A rule with a criterion that cannot be expressed fails closed, without affecting other rules:
     /// a rule that denies ignores the criterion, any other rule matches nothing.
-    fn closed_rule(&mut self, direction: Direction, index: RuleIndex, rule: &kinds::Rule) -> Rule {
+    fn closed_rule(
+        &mut self,
+        direction: PolicyDirection,
+        index: RuleIndex,
+        rule: &kinds::Rule,
+    ) -> PlannedRule {
         let needed = self.needs.len();
         let converted = self.rule(rule);
         let broken = std::mem::take(&mut self.broken);
@@ -93,10 +99,10 @@ impl Conversion<'_> {
             return converted;
         }
         let (converted, instead) = match converted.action {
-            Action::Deny => (converted, "it denies regardless of the value"),
+            RuleAction::Deny => (converted, "it denies regardless of the value"),
             action => {
                 self.needs.truncate(needed);
-                (Rule::never(action), "it matches nothing")
+                (PlannedRule::never(action), "it matches nothing")
             }
         };
         self.problems.push(format!("{direction} rule {index}: {}; {instead}", broken.join(", ")));
@@ -111,26 +117,26 @@ impl Conversion<'_> {
     }
 
     /// Converts a rule, leaving out broken criteria.
-    fn rule(&mut self, rule: &kinds::Rule) -> Rule {
+    fn rule(&mut self, rule: &kinds::Rule) -> PlannedRule {
         let action = match &rule.action {
-            kinds::Action::Allow => Action::Allow,
-            kinds::Action::Deny => Action::Deny,
-            kinds::Action::Log => Action::Log,
-            kinds::Action::Pass => Action::Pass,
+            kinds::Action::Allow => RuleAction::Allow,
+            kinds::Action::Deny => RuleAction::Deny,
+            kinds::Action::Log => RuleAction::Log,
+            kinds::Action::Pass => RuleAction::Pass,
             kinds::Action::Unknown(text) => {
                 self.broken.push(format!("action {text:?} is not known"));
-                Action::Deny
+                RuleAction::Deny
             }
         };
-        Rule {
+        PlannedRule {
             action,
             ip_version: self.or_broken(ip_version(rule)),
             protocol: self.or_broken(protocol(&rule.protocol)),
             not_protocol: self.or_broken(protocol(&rule.not_protocol)),
             icmp: self.or_broken(icmp(&rule.icmp)),
             not_icmp: self.or_broken(icmp(&rule.not_icmp)),
-            source: self.side(&rule.source, rule, End::Source, action),
-            destination: self.side(&rule.destination, rule, End::Destination, action),
+            source: self.side(&rule.source, rule, RuleEnd::Source, action),
+            destination: self.side(&rule.destination, rule, RuleEnd::Destination, action),
             http: rule.http.as_ref().map(http),
             annotations: rule.metadata.as_ref().map(|m| m.annotations.clone()).unwrap_or_default(),
         }
@@ -157,10 +163,16 @@ impl Conversion<'_> {
         Vec::new()
     }
 
-    fn side(&mut self, entity: &EntityRule, rule: &kinds::Rule, end: End, action: Action) -> Side {
-        let nets = self.nets(&entity.nets, action != Action::Deny);
-        let not_nets = self.nets(&entity.not_nets, action == Action::Deny);
-        let mut side = Side { nets, not_nets, ..Side::default() };
+    fn side(
+        &mut self,
+        entity: &EntityRule,
+        rule: &kinds::Rule,
+        end: RuleEnd,
+        action: RuleAction,
+    ) -> RuleSide {
+        let nets = self.nets(&entity.nets, action != RuleAction::Deny);
+        let not_nets = self.nets(&entity.not_nets, action == RuleAction::Deny);
+        let mut side = RuleSide { nets, not_nets, ..RuleSide::default() };
         let found = self.selectors(entity).unwrap_or_else(|reason| {
             self.broken.push(reason);
             EntityMatch { selector: None, not_selector: None }
@@ -181,13 +193,16 @@ impl Conversion<'_> {
                 "" => self.namespace,
                 namespace => namespace,
             };
-            let of = |kind| Contents::Service { service: ServiceName::new(namespace, &service.name), kind };
+            let of = |kind| NeededSetContents::Service {
+                service: ServiceReference::new(namespace, &service.name),
+                kind,
+            };
             match end {
-                End::Source => {
+                RuleEnd::Source => {
                     let id = service_ip_id(namespace, &service.name);
                     side.sets.push(self.need(&id, of(SetKind::Nets)));
                 }
-                End::Destination => {
+                RuleEnd::Destination => {
                     let id = service_id(namespace, &service.name);
                     side.service = Some(self.need(&id, of(SetKind::Ports)));
                 }
@@ -198,7 +213,7 @@ impl Conversion<'_> {
 
     fn selectors(&self, entity: &EntityRule) -> Result<EntityMatch, String> {
         let accounts = entity.service_accounts.as_ref();
-        let entity = Entity {
+        let entity = EntitySelectors {
             selector: &entity.selector,
             not_selector: &entity.not_selector,
             namespace_selector: &entity.namespace_selector,
@@ -213,14 +228,14 @@ impl Conversion<'_> {
         ports: &[Port],
         rule: &kinds::Rule,
         selector: Option<&Selector>,
-    ) -> (Vec<PortRange>, Vec<SetId>) {
+    ) -> (Vec<PortInterval>, Vec<SetId>) {
         let (mut ranges, mut sets) = (Vec::new(), Vec::new());
         for port in ports {
             match port {
                 Port::Named(name) => sets.push(self.named_port(name, rule.protocol.as_ref(), selector)),
                 Port::Number(first) | Port::Range(first, _) => {
                     let last = port.bounds().map_or(*first, |(_, last)| last);
-                    ranges.push(PortRange { first: *first, last });
+                    ranges.push(PortInterval { first: *first, last });
                 }
             }
         }
@@ -236,7 +251,7 @@ impl Conversion<'_> {
         };
         let selector = selector.cloned().unwrap_or_else(Selector::all);
         let id = named_port_id(&selector, text, name);
-        self.need(&id, Contents::Ports { selector, protocol, name: name.to_owned() })
+        self.need(&id, NeededSetContents::Ports { selector, protocol, name: name.to_owned() })
     }
 
     fn nets_of(&mut self, selector: Selector) -> SetId {
@@ -246,17 +261,17 @@ impl Conversion<'_> {
             return id;
         }
         let id = selector.id();
-        self.need(&id, Contents::Nets(selector))
+        self.need(&id, NeededSetContents::Nets(selector))
     }
 
-    fn need(&mut self, id: &str, of: Contents) -> SetId {
+    fn need(&mut self, id: &str, of: NeededSetContents) -> SetId {
         let id = SetId::new(id);
         self.needs.push(Arc::new(NeededSet { id: id.clone(), of }));
         id
     }
 }
 
-enum End {
+enum RuleEnd {
     Source,
     Destination,
 }
@@ -279,11 +294,11 @@ fn protocol(protocol: &Option<Protocol>) -> Result<Option<u8>, String> {
 }
 
 /// Converts ICMP fields. Without a type they do not restrict the rule.
-fn icmp(fields: &Option<ICMPFields>) -> Result<Option<Icmp>, String> {
+fn icmp(fields: &Option<ICMPFields>) -> Result<Option<IcmpMatch>, String> {
     let Some(fields) = fields else { return Ok(None) };
     let byte = |value: i64| u8::try_from(value).map_err(|_| format!("{value} is not an ICMP type or code"));
     let Some(kind) = fields.r#type else { return Ok(None) };
-    Ok(Some(Icmp { r#type: byte(kind)?, code: fields.code.map(byte).transpose()? }))
+    Ok(Some(IcmpMatch { r#type: byte(kind)?, code: fields.code.map(byte).transpose()? }))
 }
 
 /// Parses a net, or an address as a net of full prefix length.
@@ -292,10 +307,10 @@ pub(super) fn net(text: &str) -> Option<IpNet> {
     Some(net.trunc())
 }
 
-fn http(http: &kinds::HTTPMatch) -> Http {
+fn http(http: &kinds::HTTPMatch) -> HttpMatch {
     let path = |path: &HTTPPath| match path.exact.as_str() {
-        "" => HttpPath::Prefix(path.prefix.clone()),
-        exact => HttpPath::Exact(exact.to_owned()),
+        "" => HttpPathMatch::Prefix(path.prefix.clone()),
+        exact => HttpPathMatch::Exact(exact.to_owned()),
     };
-    Http { methods: http.methods.clone(), paths: http.paths.iter().map(path).collect() }
+    HttpMatch { methods: http.methods.clone(), paths: http.paths.iter().map(path).collect() }
 }

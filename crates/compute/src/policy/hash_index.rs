@@ -1,18 +1,18 @@
 //! Finds IDs by their values, which are stored elsewhere.
 
-use super::ids::Id;
+use super::ids::TableId;
 use hashbrown::{DefaultHashBuilder, HashTable};
 use std::hash::{BuildHasher, Hash};
 
 #[derive(Debug)]
 pub(super) struct HashIndex<I> {
-    table: HashTable<Entry<I>>,
+    table: HashTable<HashIndexEntry<I>>,
     hasher: DefaultHashBuilder,
 }
 
 /// The hash is stored: hashing all values again whenever the table grows would take longer than everything else.
 #[derive(Clone, Copy, Debug)]
-struct Entry<I> {
+struct HashIndexEntry<I> {
     hash: u32,
     id: I,
 }
@@ -28,14 +28,14 @@ fn spread(hash: u32) -> u64 {
     u64::from(hash).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-impl<I: Id> HashIndex<I> {
+impl<I: TableId> HashIndex<I> {
     /// Returns the hash of a value. Callers compute it once for each value.
     pub fn hash(&self, value: &(impl Hash + ?Sized)) -> u32 {
         self.hasher.hash_one(value) as u32
     }
 
     pub fn find(&self, hash: u32, is_it: impl Fn(I) -> bool) -> Option<I> {
-        let same = |entry: &Entry<I>| entry.hash == hash && is_it(entry.id);
+        let same = |entry: &HashIndexEntry<I>| entry.hash == hash && is_it(entry.id);
         self.table.find(spread(hash), same).map(|entry| entry.id)
     }
 
@@ -46,11 +46,11 @@ impl<I: Id> HashIndex<I> {
     }
 
     pub fn insert(&mut self, hash: u32, id: I) {
-        self.table.insert_unique(spread(hash), Entry { hash, id }, |entry| spread(entry.hash));
+        self.table.insert_unique(spread(hash), HashIndexEntry { hash, id }, |entry| spread(entry.hash));
     }
 
     pub fn remove(&mut self, hash: u32, id: I) {
-        let same = |entry: &Entry<I>| entry.hash == hash && entry.id == id;
+        let same = |entry: &HashIndexEntry<I>| entry.hash == hash && entry.id == id;
         if let Ok(entry) = self.table.find_entry(spread(hash), same) {
             entry.remove();
         }

@@ -1,6 +1,6 @@
 //! Small sets of IDs: most have one member, few have many.
 
-use super::ids::Id;
+use super::ids::TableId;
 use std::collections::BTreeSet;
 
 /// Maximum size of a sorted list.
@@ -16,7 +16,7 @@ pub(super) enum IdSet<I> {
     Many(Box<BTreeSet<I>>),
 }
 
-impl<I: Id> IdSet<I> {
+impl<I: TableId> IdSet<I> {
     /// Inserts an ID. Returns whether it is new.
     pub fn insert(&mut self, id: I) -> bool {
         match self {
@@ -106,7 +106,7 @@ impl<I: Id> IdSet<I> {
     }
 }
 
-impl<I: Id> FromIterator<I> for IdSet<I> {
+impl<I: TableId> FromIterator<I> for IdSet<I> {
     fn from_iter<T: IntoIterator<Item = I>>(ids: T) -> IdSet<I> {
         let mut all = IdSet::None;
         ids.into_iter().for_each(|id| {

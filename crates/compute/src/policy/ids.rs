@@ -3,7 +3,7 @@
 use std::hash::Hash;
 
 /// ID of an object in a table.
-pub(super) trait Id: Copy + Eq + Ord + Hash + Default {
+pub(super) trait TableId: Copy + Eq + Ord + Hash + Default {
     fn new(number: u32) -> Self;
     fn number(self) -> u32;
 }
@@ -14,7 +14,7 @@ macro_rules! ids {
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub(super) struct $name(u32);
 
-        impl Id for $name {
+        impl TableId for $name {
             fn new(number: u32) -> Self {
                 $name(number)
             }
@@ -52,7 +52,7 @@ ids! {
 }
 
 /// Returns the ID of no object: no table ever gets so long.
-pub(super) fn nothing<I: Id>() -> I {
+pub(super) fn nothing<I: TableId>() -> I {
     I::new(u32::MAX)
 }
 

@@ -1,40 +1,40 @@
 //! Interner: stores each string once, with a reference count, and gives it an ID of four bytes.
 
-use super::arena::{Arena, Span};
+use super::arena::{ArenaSpan, TextArena};
 use super::chunked::{ChunkedVec, IdAllocator};
-use super::ids::Id;
+use super::ids::TableId;
 use hashbrown::{DefaultHashBuilder, HashTable};
 use std::hash::BuildHasher;
 
 #[derive(Debug)]
-pub(super) struct Interner<I> {
-    slots: ChunkedVec<I, Slot>,
+pub(super) struct StringInterner<I> {
+    slots: ChunkedVec<I, InternedString>,
     ids: IdAllocator<I>,
     /// Without the hashes, unlike `HashIndex`: there are too many strings.
     table: HashTable<I>,
     hasher: DefaultHashBuilder,
-    arena: Arena,
+    arena: TextArena,
 }
 
-impl<I> Default for Interner<I> {
+impl<I> Default for StringInterner<I> {
     fn default() -> Self {
-        Interner {
+        StringInterner {
             slots: ChunkedVec::default(),
             ids: IdAllocator::default(),
             table: HashTable::new(),
             hasher: DefaultHashBuilder::default(),
-            arena: Arena::default(),
+            arena: TextArena::default(),
         }
     }
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Slot {
-    span: Span,
+struct InternedString {
+    span: ArenaSpan,
     holders: u32,
 }
 
-impl<I: Id> Interner<I> {
+impl<I: TableId> StringInterner<I> {
     /// Returns the ID of a string and adds a reference.
     pub fn hold(&mut self, text: &str) -> I {
         let id = self.intern(text);
@@ -54,8 +54,8 @@ impl<I: Id> Interner<I> {
             return *id;
         }
         let id = self.ids.take();
-        *self.slots.at(id) = Slot { span: self.arena.put(text.as_bytes()), holders: 0 };
-        let Interner { slots, arena, hasher, table, .. } = self;
+        *self.slots.at(id) = InternedString { span: self.arena.put(text.as_bytes()), holders: 0 };
+        let StringInterner { slots, arena, hasher, table, .. } = self;
         let rehash = |id: &I| hasher.hash_one(slots.get(*id).map_or(&[][..], |slot| arena.get(slot.span)));
         table.insert_unique(hash, id, rehash);
         id
@@ -103,7 +103,7 @@ mod tests {
     proptest! {
         #[test]
         fn each_holder_reads_its_text(steps in prop::collection::vec((any::<bool>(), "[ab\u{e9}]{0,3}"), 0..300)) {
-            let (mut interner, mut held) = (Interner::<Symbol>::default(), BTreeMap::<String, Vec<Symbol>>::new());
+            let (mut interner, mut held) = (StringInterner::<Symbol>::default(), BTreeMap::<String, Vec<Symbol>>::new());
             for (add, text) in steps {
                 let names = held.entry(text.clone()).or_default();
                 match (add, names.pop()) {
@@ -123,7 +123,7 @@ mod tests {
 
     #[test]
     fn texts_of_any_length_have_room() {
-        let mut interner = Interner::<Symbol>::default();
+        let mut interner = StringInterner::<Symbol>::default();
         let all: Vec<String> =
             [0, 1, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK, 5].map(|len| "x".repeat(len)).into();
         let names: Vec<Symbol> = all.iter().map(|text| interner.hold(text)).collect();

@@ -3,40 +3,40 @@
 //! Endpoints have many labels that no selector needs. These are not indexed and cost nothing here.
 
 use super::id_set::IdSet;
-use super::ids::{Id, LabelSetId, SelectorId, Symbol};
+use super::ids::{LabelSetId, SelectorId, Symbol, TableId};
 use hashbrown::HashMap;
 
 /// The index of one label key.
 #[derive(Debug, Default)]
-pub(super) struct KeyIndex {
+pub(super) struct LabelKeyIndex {
     /// Number of selectors that need the key.
     pub users: u32,
     /// The selectors that are found by the key, regardless of the value.
     pub any_value: IdSet<SelectorId>,
     /// The selectors that are found by a value.
-    pub by_value: ValueIndex<SelectorId>,
+    pub by_value: LabelValueIndex<SelectorId>,
     /// The label sets that have the key.
-    pub label_sets: ValueIndex<LabelSetId>,
+    pub label_sets: LabelValueIndex<LabelSetId>,
     /// The profiles from which endpoints inherit the key.
-    pub profiles: ValueIndex<Symbol>,
+    pub profiles: LabelValueIndex<Symbol>,
 }
 
 /// IDs by the value of a label. Many values, such as names, addresses and serial numbers, have one ID. These are
 /// stored separately, since they need less memory.
 #[derive(Debug)]
-pub(super) struct ValueIndex<I> {
+pub(super) struct LabelValueIndex<I> {
     one: HashMap<Symbol, I>,
     more: HashMap<Symbol, IdSet<I>>,
     len: usize,
 }
 
-impl<I> Default for ValueIndex<I> {
+impl<I> Default for LabelValueIndex<I> {
     fn default() -> Self {
-        ValueIndex { one: HashMap::new(), more: HashMap::new(), len: 0 }
+        LabelValueIndex { one: HashMap::new(), more: HashMap::new(), len: 0 }
     }
 }
 
-impl KeyIndex {
+impl LabelKeyIndex {
     /// Returns the number of IDs that are found under a value.
     pub fn cost_of(&self, value: Symbol) -> usize {
         self.label_sets.count(value) + self.by_value.count(value)
@@ -71,7 +71,7 @@ impl KeyIndex {
     }
 }
 
-impl<I: Id> ValueIndex<I> {
+impl<I: TableId> LabelValueIndex<I> {
     pub fn insert(&mut self, value: Symbol, id: I) {
         if let Some(ids) = self.more.get_mut(&value) {
             self.len += usize::from(ids.insert(id));
@@ -122,7 +122,7 @@ impl<I: Id> ValueIndex<I> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::ids::{ClassId, Id};
+    use super::super::ids::{ClassId, TableId};
     use super::*;
     use proptest::prelude::*;
     use std::collections::BTreeSet;
@@ -130,7 +130,7 @@ mod tests {
     proptest! {
         #[test]
         fn ids_are_found_by_value(steps in prop::collection::vec((any::<bool>(), 0u32..4, 0u32..6), 0..200)) {
-            let (mut ours, mut theirs) = (ValueIndex::<ClassId>::default(), BTreeSet::<(Symbol, ClassId)>::new());
+            let (mut ours, mut theirs) = (LabelValueIndex::<ClassId>::default(), BTreeSet::<(Symbol, ClassId)>::new());
             for (add, value, id) in steps {
                 let (value, holder) = (Symbol::new(value), ClassId::new(id));
                 if add {

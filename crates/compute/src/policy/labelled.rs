@@ -1,14 +1,14 @@
 //! Objects with labels and addresses: workload endpoints, host endpoints and network sets of the whole cluster.
 
-use super::arena::{Arena, Span};
+use super::arena::{ArenaSpan, TextArena};
 use super::chunked::{ChunkedVec, IdAllocator};
 use super::hash_index::HashIndex;
 use super::id_set::IdSet;
 use super::ids::{ClassId, LabelledId, PortListId, Symbol};
-use super::pool::Pool;
+use super::pool::ValuePool;
 use super::symbols::SymbolTable;
 use ipnet::IpNet;
-use tortie_model::{Key, Kind};
+use tortie_model::{Kind, StoreKey};
 
 /// A port that rules can reference by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -34,12 +34,12 @@ pub(super) struct LabelledName<'a> {
 }
 
 #[derive(Debug)]
-pub(super) struct Labelled {
+pub(super) struct LabelledItem {
     kind: LabelledKind,
     pub namespace: Symbol,
-    name: Span,
+    name: ArenaSpan,
     pub class: ClassId,
-    nets: Nets,
+    nets: ItemNets,
     ports: PortListId,
     /// The node of a workload endpoint.
     pub node: Symbol,
@@ -47,7 +47,7 @@ pub(super) struct Labelled {
 
 /// The parts of an item. Nets and ports are sorted and unique.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Parts<'a> {
+pub(super) struct LabelledParts<'a> {
     pub namespace: Symbol,
     pub class: ClassId,
     pub node: Symbol,
@@ -57,41 +57,41 @@ pub(super) struct Parts<'a> {
 
 /// The nets of an item; nearly all items have one.
 #[derive(Debug, PartialEq, Eq)]
-enum Nets {
+enum ItemNets {
     One(IpNet),
     Many(Box<[IpNet]>),
 }
 
 #[derive(Debug, Default)]
 pub(super) struct LabelledTable {
-    slots: ChunkedVec<LabelledId, Option<Labelled>>,
+    slots: ChunkedVec<LabelledId, Option<LabelledItem>>,
     ids: IdAllocator<LabelledId>,
     by_name: HashIndex<LabelledId>,
-    names: Arena,
+    names: TextArena,
     by_net: HashIndex<LabelledId>,
     /// Items by class; empty for classes without items.
     of_class: ChunkedVec<ClassId, IdSet<LabelledId>>,
-    ports: Pool<PortListId, Box<[NamedPort]>>,
+    ports: ValuePool<PortListId, Box<[NamedPort]>>,
 }
 
-impl Nets {
+impl ItemNets {
     fn as_slice(&self) -> &[IpNet] {
         match self {
-            Nets::One(net) => std::slice::from_ref(net),
-            Nets::Many(nets) => nets,
+            ItemNets::One(net) => std::slice::from_ref(net),
+            ItemNets::Many(nets) => nets,
         }
     }
 }
 
-impl Labelled {
+impl LabelledItem {
     pub fn is_endpoint(&self) -> bool {
         matches!(self.kind, LabelledKind::Workload | LabelledKind::Host)
     }
 }
 
 impl<'a> LabelledName<'a> {
-    pub fn of(key: &'a Key) -> LabelledName<'a> {
-        let Key::Resource { kind, namespace, name } = key else {
+    pub fn of(key: &'a StoreKey) -> LabelledName<'a> {
+        let StoreKey::Resource { kind, namespace, name } = key else {
             return LabelledName { kind: LabelledKind::GlobalNetworkSet, namespace: "", name: "" };
         };
         let kind = match kind {
@@ -119,7 +119,7 @@ impl LabelledTable {
         self.by_name.hash(&(kind, namespace, name))
     }
 
-    pub fn get(&self, id: LabelledId) -> Option<&Labelled> {
+    pub fn get(&self, id: LabelledId) -> Option<&LabelledItem> {
         self.slots.get(id)?.as_ref()
     }
 
@@ -137,29 +137,29 @@ impl LabelledTable {
     }
 
     /// Returns all items that have exactly this net.
-    pub fn having(&self, net: IpNet) -> impl Iterator<Item = (LabelledId, &Labelled)> {
+    pub fn having(&self, net: IpNet) -> impl Iterator<Item = (LabelledId, &LabelledItem)> {
         let candidates = self.by_net.candidates(self.by_net.hash(&net));
         let found = candidates.filter_map(|id| Some((id, self.get(id)?)));
         found.filter(move |(_, item)| item.nets.as_slice().binary_search(&net).is_ok())
     }
 
-    pub fn is(&self, id: LabelledId, parts: &Parts<'_>) -> bool {
+    pub fn is(&self, id: LabelledId, parts: &LabelledParts<'_>) -> bool {
         self.get(id).is_some_and(|item| item.class == parts.class && item.node == parts.node)
             && self.nets(id) == parts.nets
             && self.ports(id) == parts.ports
     }
 
-    pub fn insert(&mut self, kind: LabelledKind, name: &str, parts: Parts<'_>) -> LabelledId {
-        let Parts { namespace, class, node, nets, ports } = parts;
+    pub fn insert(&mut self, kind: LabelledKind, name: &str, parts: LabelledParts<'_>) -> LabelledId {
+        let LabelledParts { namespace, class, node, nets, ports } = parts;
         let name = name.as_bytes();
-        let item = Labelled {
+        let item = LabelledItem {
             kind,
             namespace,
             name: self.names.put(name),
             class,
             nets: match nets {
-                [net] => Nets::One(*net),
-                nets => Nets::Many(nets.into()),
+                [net] => ItemNets::One(*net),
+                nets => ItemNets::Many(nets.into()),
             },
             ports: self.ports.hold(ports, || ports.into()),
             node,
@@ -175,7 +175,7 @@ impl LabelledTable {
     }
 
     /// Removes an item. Returns it with its ports.
-    pub fn remove(&mut self, id: LabelledId) -> Option<(Labelled, Box<[NamedPort]>)> {
+    pub fn remove(&mut self, id: LabelledId) -> Option<(LabelledItem, Box<[NamedPort]>)> {
         let item = self.slots.get_mut(id)?.take()?;
         self.by_name.remove(self.hash(item.kind, item.namespace, self.names.get(item.name)), id);
         self.names.take_back(item.name);
@@ -194,7 +194,7 @@ impl LabelledTable {
     }
 
     /// Returns every workload endpoint of the cluster with its name and its addresses.
-    pub fn workloads(&self) -> impl Iterator<Item = (&str, &Labelled, &[IpNet])> {
+    pub fn workloads(&self) -> impl Iterator<Item = (&str, &LabelledItem, &[IpNet])> {
         let workloads = self
             .slots
             .iter()

@@ -3,17 +3,17 @@
 //! Pods of the same template have the same label keys and differ in the values, so the keys are stored once for all
 //! of them.
 
-use super::ids::{Id, KeyListId, LabelSetId, Symbol, nothing};
-use super::interner::Interner;
-use super::pool::Pool;
+use super::ids::{KeyListId, LabelSetId, Symbol, TableId, nothing};
+use super::interner::StringInterner;
+use super::pool::ValuePool;
 
-pub(super) type Label = (Symbol, Symbol);
+pub(super) type LabelSymbols = (Symbol, Symbol);
 
 #[derive(Debug, Default)]
 pub(super) struct LabelSets {
-    keys: Pool<KeyListId, Box<[Symbol]>>,
+    keys: ValuePool<KeyListId, Box<[Symbol]>>,
     /// The ID of the keys, then a symbol for the value of each key: in one allocation, since there are millions.
-    sets: Pool<LabelSetId, Box<[u32]>>,
+    sets: ValuePool<LabelSetId, Box<[u32]>>,
     /// Buffers, reused for the next set.
     scratch_keys: Vec<Symbol>,
     scratch: Vec<u32>,
@@ -21,7 +21,7 @@ pub(super) struct LabelSets {
 
 impl LabelSets {
     /// Returns the ID of a set and adds a reference. The labels must be sorted; the set references their symbols.
-    pub fn hold(&mut self, interner: &mut Interner<Symbol>, labels: &[Label]) -> LabelSetId {
+    pub fn hold(&mut self, interner: &mut StringInterner<Symbol>, labels: &[LabelSymbols]) -> LabelSetId {
         let LabelSets { keys, sets, scratch_keys, scratch } = self;
         scratch_keys.clear();
         scratch_keys.extend(labels.iter().map(|(key, _)| *key));
@@ -41,7 +41,7 @@ impl LabelSets {
         id
     }
 
-    pub fn release(&mut self, interner: &mut Interner<Symbol>, id: LabelSetId) {
+    pub fn release(&mut self, interner: &mut StringInterner<Symbol>, id: LabelSetId) {
         let Some(set) = self.sets.release(id) else { return };
         let Some((of_keys, values)) = set.split_first() else { return };
         values.iter().for_each(|value| interner.release(Symbol::new(*value)));
@@ -49,7 +49,7 @@ impl LabelSets {
         keys.iter().for_each(|key| interner.release(*key));
     }
 
-    pub fn get(&self, id: LabelSetId) -> impl Iterator<Item = Label> {
+    pub fn get(&self, id: LabelSetId) -> impl Iterator<Item = LabelSymbols> {
         let set = self.sets.get(id).and_then(|set| set.split_first());
         let (of_keys, values) =
             set.map_or((nothing(), &[][..]), |(keys, values)| (KeyListId::new(*keys), values));
@@ -64,9 +64,9 @@ mod tests {
 
     #[test]
     fn sets_hold_their_symbols_as_long_as_somebody_holds_them() {
-        let (mut interner, mut sets) = (Interner::default(), LabelSets::default());
-        let hold = |interner: &mut Interner<Symbol>, sets: &mut LabelSets, labels: &[(&str, &str)]| {
-            let mut labels: Vec<Label> =
+        let (mut interner, mut sets) = (StringInterner::default(), LabelSets::default());
+        let hold = |interner: &mut StringInterner<Symbol>, sets: &mut LabelSets, labels: &[(&str, &str)]| {
+            let mut labels: Vec<LabelSymbols> =
                 labels.iter().map(|(key, value)| (interner.intern(key), interner.intern(value))).collect();
             labels.sort_unstable();
             let id = sets.hold(interner, &labels);

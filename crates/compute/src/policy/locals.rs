@@ -2,16 +2,19 @@
 
 use super::id_set::IdSet;
 use super::ids::{ClassId, LabelledId, PolicySlot, SelectorId};
-use crate::changes::Changes;
+use crate::changes::PlanChanges;
 use hashbrown::HashMap;
 use std::collections::{BTreeMap, BTreeSet};
-use tortie_plan::{EndpointId, HostEndpoint, PolicyId, Tier, TierEnd, Update, WorkloadId, WorkloadPolicy};
+use tortie_plan::{
+    EndpointId, EndpointTier, HostEndpointPolicy, PlanUpdate, PolicyId, TierDefaultAction, WorkloadId,
+    WorkloadPolicy,
+};
 
 /// The policies of one tier, by slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct TierPolicies {
     pub tier: String,
-    pub end: TierEnd,
+    pub end: TierDefaultAction,
     pub ingress: Vec<PolicySlot>,
     pub egress: Vec<PolicySlot>,
 }
@@ -27,30 +30,30 @@ pub(super) struct AppliedTiers {
 
 /// The same with the IDs of the policies.
 #[derive(Debug)]
-struct Tiers {
-    normal: Vec<Tier>,
-    forward: Vec<Tier>,
-    untracked: Vec<Tier>,
-    pre_dnat: Vec<Tier>,
+struct NamedTiers {
+    normal: Vec<EndpointTier>,
+    forward: Vec<EndpointTier>,
+    untracked: Vec<EndpointTier>,
+    pre_dnat: Vec<EndpointTier>,
 }
 
 /// The policies that apply to all endpoints that the same selectors match.
-struct Answer<'a> {
+struct CachedTiers<'a> {
     matched: &'a IdSet<SelectorId>,
     applied: AppliedTiers,
     /// Computed when the first endpoint needs it.
-    tiers: Option<Tiers>,
+    tiers: Option<NamedTiers>,
 }
 
 /// An endpoint without its tiers, which are computed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum EndpointBase {
     Workload(WorkloadId, WorkloadPolicy),
-    Host(String, HostEndpoint),
+    Host(String, HostEndpointPolicy),
 }
 
 #[derive(Debug)]
-pub(super) struct Local {
+pub(super) struct LocalEndpoint {
     pub base: EndpointBase,
     /// Whether it is in the plan; an endpoint whose interface belongs to another endpoint is not.
     pub wired: bool,
@@ -61,8 +64,8 @@ pub(super) struct Local {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Locals {
-    pub all: HashMap<LabelledId, Local>,
+pub(super) struct LocalEndpoints {
+    pub all: HashMap<LabelledId, LocalEndpoint>,
     pub of_class: HashMap<ClassId, IdSet<LabelledId>>,
     pub by_id: BTreeMap<EndpointId, LabelledId>,
     /// Endpoints to re-evaluate at the next flush.
@@ -88,21 +91,21 @@ impl EndpointBase {
         }
     }
 
-    fn update(&self, tiers: &Tiers) -> Update {
+    fn update(&self, tiers: &NamedTiers) -> PlanUpdate {
         match self {
-            EndpointBase::Workload(id, policy) => Update::WorkloadPolicy(
+            EndpointBase::Workload(id, policy) => PlanUpdate::WorkloadPolicy(
                 id.clone(),
                 Some(WorkloadPolicy { tiers: tiers.normal.clone(), ..policy.clone() }),
             ),
             EndpointBase::Host(id, endpoint) => {
-                let endpoint = HostEndpoint {
+                let endpoint = HostEndpointPolicy {
                     tiers: tiers.normal.clone(),
                     forward: tiers.forward.clone(),
                     untracked: tiers.untracked.clone(),
                     pre_dnat: tiers.pre_dnat.clone(),
                     ..endpoint.clone()
                 };
-                Update::HostEndpoint(id.clone(), Some(endpoint))
+                PlanUpdate::HostEndpoint(id.clone(), Some(endpoint))
             }
         }
     }
@@ -115,10 +118,10 @@ impl EndpointBase {
     }
 }
 
-impl Tiers {
-    fn of(applied: &AppliedTiers, name: &impl Fn(PolicySlot) -> Option<PolicyId>) -> Tiers {
+impl NamedTiers {
+    fn of(applied: &AppliedTiers, name: &impl Fn(PolicySlot) -> Option<PolicyId>) -> NamedTiers {
         let tiers = |tiers: &[TierPolicies]| tiers.iter().map(|tier| tier.tier(name)).collect();
-        Tiers {
+        NamedTiers {
             normal: tiers(&applied.normal),
             forward: tiers(&applied.forward),
             untracked: tiers(&applied.untracked),
@@ -128,9 +131,9 @@ impl Tiers {
 }
 
 impl TierPolicies {
-    fn tier(&self, name: &impl Fn(PolicySlot) -> Option<PolicyId>) -> Tier {
+    fn tier(&self, name: &impl Fn(PolicySlot) -> Option<PolicyId>) -> EndpointTier {
         let names = |policies: &[PolicySlot]| policies.iter().filter_map(|policy| name(*policy)).collect();
-        Tier {
+        EndpointTier {
             name: self.tier.clone(),
             end: self.end,
             ingress: names(&self.ingress),
@@ -139,7 +142,7 @@ impl TierPolicies {
     }
 }
 
-impl Locals {
+impl LocalEndpoints {
     pub fn mark(&mut self, item: LabelledId) {
         if let Some(local) = self.all.get(&item) {
             self.stale.insert(local.base.id());
@@ -158,24 +161,24 @@ impl Locals {
         matched: impl Fn(ClassId) -> &'a IdSet<SelectorId>,
         applied: impl Fn(ClassId) -> AppliedTiers,
         name: impl Fn(PolicySlot) -> Option<PolicyId>,
-    ) -> Changes {
-        let mut changes = Changes::default();
+    ) -> PlanChanges {
+        let mut changes = PlanChanges::default();
         // A change of one policy mostly affects endpoints with the same policies.
-        let mut last: Option<Answer<'a>> = None;
+        let mut last: Option<CachedTiers<'a>> = None;
         for id in std::mem::take(&mut self.stale) {
             let local = self.by_id.get(&id).and_then(|item| self.all.get(item));
             let Some((local, class)) = local.and_then(|local| Some((local, local.class?))) else {
                 if self.in_plan.remove(&id).is_some() {
                     changes.removed.push(match id {
-                        EndpointId::Workload(id) => Update::WorkloadPolicy(id, None),
-                        EndpointId::Host(name) => Update::HostEndpoint(name, None),
+                        EndpointId::Workload(id) => PlanUpdate::WorkloadPolicy(id, None),
+                        EndpointId::Host(name) => PlanUpdate::HostEndpoint(name, None),
                     });
                 }
                 continue;
             };
             let matched = matched(class);
             let known = last.take().filter(|answer| answer.matched == matched);
-            let answer = last.insert(known.unwrap_or_else(|| Answer {
+            let answer = last.insert(known.unwrap_or_else(|| CachedTiers {
                 matched,
                 applied: applied(class),
                 tiers: None,
@@ -183,7 +186,7 @@ impl Locals {
             let fitting = local.base.fit(&answer.applied);
             let in_plan = self.in_plan.get(&id);
             if in_plan.is_none_or(|(base, applied)| *base != local.base || *applied != fitting) {
-                let tiers = answer.tiers.get_or_insert_with(|| Tiers::of(&answer.applied, &name));
+                let tiers = answer.tiers.get_or_insert_with(|| NamedTiers::of(&answer.applied, &name));
                 changes.added.push(local.base.update(tiers));
                 self.in_plan.insert(id, (local.base.clone(), fitting));
             }

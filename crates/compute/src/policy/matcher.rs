@@ -10,22 +10,22 @@
 use super::chunked::ChunkedVec;
 use super::id_set::IdSet;
 use super::ids::{ClassId, LabelSetId, SelectorId, Symbol};
-use super::label_index::{KeyIndex, ValueIndex};
-use super::labels::Label;
-use super::pool::Pool;
+use super::label_index::{LabelKeyIndex, LabelValueIndex};
+use super::labels::LabelSymbols;
+use super::pool::ValuePool;
 use super::symbols::{InheritedChange, SymbolTable};
 use hashbrown::HashMap;
-use tortie_model::selector::{Requirement, Requirements, Selector};
+use tortie_model::selector::{LabelCondition, LabelConditions, Selector};
 
 /// Number of unused indexes that are always kept.
 const SPARE_INDEXES: usize = 8;
 
 #[derive(Debug, Default)]
-pub(super) struct Matcher {
-    selectors: Pool<SelectorId, Box<Selector>>,
+pub(super) struct SelectorMatcher {
+    selectors: ValuePool<SelectorId, Box<Selector>>,
     /// The label by which each selector is indexed.
-    indexed_by: ChunkedVec<SelectorId, IndexedBy>,
-    label_index: HashMap<Symbol, KeyIndex>,
+    indexed_by: ChunkedVec<SelectorId, SelectorIndexKey>,
+    label_index: HashMap<Symbol, LabelKeyIndex>,
     /// Number of indexes that no selector needs at the moment. They are kept for a while, since selectors return.
     unused: usize,
     unindexed: IdSet<SelectorId>,
@@ -34,14 +34,14 @@ pub(super) struct Matcher {
     /// Classes by label set.
     of_labels: ChunkedVec<LabelSetId, IdSet<ClassId>>,
     /// Classes by profile.
-    of_profile: ValueIndex<ClassId>,
+    of_profile: LabelValueIndex<ClassId>,
     matched: HashMap<ClassId, IdSet<SelectorId>>,
-    pub evaluations: Evaluations,
+    pub evaluations: EvaluationCounts,
 }
 
 /// How often selectors were evaluated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Evaluations {
+pub struct EvaluationCounts {
     pub matching: u64,
     pub failing: u64,
     /// How often the classes for a new selector were searched: by a value, by a key, among all.
@@ -52,7 +52,7 @@ pub struct Evaluations {
 
 /// The label by which a selector is indexed.
 #[derive(Clone, Debug, Default)]
-enum IndexedBy {
+enum SelectorIndexKey {
     /// It can match nothing.
     #[default]
     Nothing,
@@ -65,12 +65,12 @@ enum IndexedBy {
 
 /// Changes of the selectors that match one class.
 #[derive(Debug, Default)]
-pub(super) struct Difference {
+pub(super) struct SelectorChanges {
     pub gone: Vec<SelectorId>,
     pub come: Vec<SelectorId>,
 }
 
-impl Matcher {
+impl SelectorMatcher {
     pub fn len(&self) -> usize {
         self.selectors.len()
     }
@@ -109,10 +109,10 @@ impl Matcher {
         keys(&requirements).for_each(|key| self.need(symbols, key));
         let indexed_by = self.choose(symbols, &requirements);
         match indexed_by {
-            IndexedBy::Nothing => {}
-            IndexedBy::Value(..) | IndexedBy::Values(_) => self.evaluations.by_value += 1,
-            IndexedBy::Key(_) => self.evaluations.by_key += 1,
-            IndexedBy::Scan => {
+            SelectorIndexKey::Nothing => {}
+            SelectorIndexKey::Value(..) | SelectorIndexKey::Values(_) => self.evaluations.by_value += 1,
+            SelectorIndexKey::Key(_) => self.evaluations.by_key += 1,
+            SelectorIndexKey::Scan => {
                 self.evaluations.among_all += 1;
                 self.unindexed.insert(id);
             }
@@ -138,7 +138,7 @@ impl Matcher {
             self.note(class, id, false);
         }
         let indexed_by = std::mem::take(self.indexed_by.at(id));
-        if let IndexedBy::Scan = indexed_by {
+        if let SelectorIndexKey::Scan = indexed_by {
             self.unindexed.remove(id);
         }
         indexed_by.each(|key, value| {
@@ -158,11 +158,11 @@ impl Matcher {
     }
 
     fn build_indexes<'a>(&mut self, symbols: &mut SymbolTable, keys: impl Iterator<Item = &'a str>) {
-        let mut new: HashMap<Symbol, KeyIndex> = HashMap::new();
+        let mut new: HashMap<Symbol, LabelKeyIndex> = HashMap::new();
         for key in keys {
             let known = |symbol| self.label_index.contains_key(&symbol) || new.contains_key(&symbol);
             if !symbols.find(key).is_some_and(known) {
-                new.insert(symbols.hold(key), KeyIndex::default());
+                new.insert(symbols.hold(key), LabelKeyIndex::default());
             }
         }
         if new.is_empty() {
@@ -269,7 +269,7 @@ impl Matcher {
         }
     }
 
-    /// Updates the indexes after a change of the labels that endpoints inherit from a profile. [`Matcher::compare`]
+    /// Updates the indexes after a change of the labels that endpoints inherit from a profile. [`SelectorMatcher::compare`]
     /// determines the effect on their classes.
     pub fn inherited_changed(&mut self, symbols: &SymbolTable, change: &InheritedChange) {
         let profile = change.profile;
@@ -285,8 +285,8 @@ impl Matcher {
     /// Updates the indexes of those labels whose key is indexed.
     fn update_indexes(
         &mut self,
-        labels: impl Iterator<Item = Label>,
-        change: impl Fn(&mut KeyIndex, Symbol),
+        labels: impl Iterator<Item = LabelSymbols>,
+        change: impl Fn(&mut LabelKeyIndex, Symbol),
     ) {
         for (key, value) in labels {
             if let Some(index) = self.label_index.get_mut(&key) {
@@ -301,17 +301,17 @@ impl Matcher {
     }
 
     /// Returns how the selectors that match a class change with its inherited labels; the caller passes the result to
-    /// [`Matcher::settle`].
-    pub fn compare(&mut self, symbols: &SymbolTable, class: ClassId) -> Difference {
+    /// [`SelectorMatcher::settle`].
+    pub fn compare(&mut self, symbols: &SymbolTable, class: ClassId) -> SelectorChanges {
         let now: IdSet<SelectorId> = self.matching_now(symbols, class).into_iter().collect();
         let before = self.matched(class);
-        Difference {
+        SelectorChanges {
             gone: before.iter().filter(|id| !now.contains(*id)).collect(),
             come: now.iter().filter(|id| !before.contains(*id)).collect(),
         }
     }
 
-    pub fn settle(&mut self, class: ClassId, difference: &Difference) {
+    pub fn settle(&mut self, class: ClassId, difference: &SelectorChanges) {
         difference.gone.iter().for_each(|id| self.note(class, *id, false));
         difference.come.iter().for_each(|id| self.note(class, *id, true));
     }
@@ -361,18 +361,18 @@ impl Matcher {
 
     /// Chooses the label by which a selector is indexed: the one that the fewest classes have and the fewest
     /// selectors need. Adds a reference to its values; the index references the key.
-    fn choose(&self, symbols: &mut SymbolTable, requirements: &Requirements<'_>) -> IndexedBy {
+    fn choose(&self, symbols: &mut SymbolTable, requirements: &LabelConditions<'_>) -> SelectorIndexKey {
         if requirements.impossible {
-            return IndexedBy::Nothing;
+            return SelectorIndexKey::Nothing;
         }
-        let mut best: Option<((bool, usize), Symbol, &Requirement<'_>)> = None;
+        let mut best: Option<((bool, usize), Symbol, &LabelCondition<'_>)> = None;
         for (key, requirement) in &requirements.labels {
             let Some(key) = symbols.find(key) else { continue };
             let Some(index) = self.label_index.get(&key) else { continue };
             let cost = match requirement {
-                Requirement::Absent => continue,
-                Requirement::Present => (true, index.cost()),
-                Requirement::OneOf(values) => {
+                LabelCondition::Absent => continue,
+                LabelCondition::Present => (true, index.cost()),
+                LabelCondition::OneOf(values) => {
                     let known = values.iter().filter_map(|value| symbols.find(value));
                     (false, known.map(|value| index.cost_of(value)).sum())
                 }
@@ -382,25 +382,25 @@ impl Matcher {
             }
         }
         match best {
-            None => IndexedBy::Scan,
-            Some((_, key, Requirement::OneOf(values))) => match values[..] {
-                [value] => IndexedBy::Value(key, symbols.hold(value)),
-                _ => IndexedBy::Values(Box::new((
+            None => SelectorIndexKey::Scan,
+            Some((_, key, LabelCondition::OneOf(values))) => match values[..] {
+                [value] => SelectorIndexKey::Value(key, symbols.hold(value)),
+                _ => SelectorIndexKey::Values(Box::new((
                     key,
                     values.iter().map(|value| symbols.hold(value)).collect(),
                 ))),
             },
-            Some((_, key, _)) => IndexedBy::Key(key),
+            Some((_, key, _)) => SelectorIndexKey::Key(key),
         }
     }
 
-    fn candidates(&self, indexed_by: &IndexedBy) -> Vec<ClassId> {
+    fn candidates(&self, indexed_by: &SelectorIndexKey) -> Vec<ClassId> {
         let mut classes: Vec<ClassId> = Vec::new();
-        if let IndexedBy::Scan = indexed_by {
+        if let SelectorIndexKey::Scan = indexed_by {
             classes.extend(self.of_labels.iter().flat_map(|(_, classes)| classes.iter()));
         }
         indexed_by.each(|key, value| {
-            let Some(KeyIndex { label_sets, profiles, .. }) = self.label_index.get(&key) else { return };
+            let Some(LabelKeyIndex { label_sets, profiles, .. }) = self.label_index.get(&key) else { return };
             let of_labels = |labels: LabelSetId| self.of_labels.get(labels).into_iter().flat_map(IdSet::iter);
             let of_profile = |profile: Symbol| self.of_profile.of(profile);
             match value {
@@ -420,19 +420,19 @@ impl Matcher {
     }
 }
 
-impl IndexedBy {
+impl SelectorIndexKey {
     /// Visits each label under which the selector is indexed; without a value if any value matches.
     fn each(&self, mut visit: impl FnMut(Symbol, Option<Symbol>)) {
         match self {
-            IndexedBy::Nothing | IndexedBy::Scan => {}
-            IndexedBy::Key(key) => visit(*key, None),
-            IndexedBy::Value(key, value) => visit(*key, Some(*value)),
-            IndexedBy::Values(label) => label.1.iter().for_each(|value| visit(label.0, Some(*value))),
+            SelectorIndexKey::Nothing | SelectorIndexKey::Scan => {}
+            SelectorIndexKey::Key(key) => visit(*key, None),
+            SelectorIndexKey::Value(key, value) => visit(*key, Some(*value)),
+            SelectorIndexKey::Values(label) => label.1.iter().for_each(|value| visit(label.0, Some(*value))),
         }
     }
 }
 
-impl Evaluations {
+impl EvaluationCounts {
     fn count(&mut self, matches: bool) {
         match matches {
             true => self.matching += 1,
@@ -442,7 +442,7 @@ impl Evaluations {
 }
 
 /// Returns the label keys that a selector needs.
-fn keys<'a>(requirements: &Requirements<'a>) -> impl Iterator<Item = &'a str> {
-    let asked = requirements.labels.iter().filter(|(_, requirement)| **requirement != Requirement::Absent);
+fn keys<'a>(requirements: &LabelConditions<'a>) -> impl Iterator<Item = &'a str> {
+    let asked = requirements.labels.iter().filter(|(_, requirement)| **requirement != LabelCondition::Absent);
     asked.map(|(key, _)| *key)
 }

@@ -6,7 +6,7 @@
 //! policies, tiers --> parsed --> policy_table (which are in force, in which order) --^
 //! ```
 //!
-//! Incoming objects are indexed immediately; their effects are computed in [`Policies::flush`], so that intermediate
+//! Incoming objects are indexed immediately; their effects are computed in [`PolicyCompute::flush`], so that intermediate
 //! states cost nothing further.
 
 mod archive;
@@ -32,57 +32,57 @@ mod sets;
 mod subject;
 mod symbols;
 
-use crate::Totals;
-use crate::changes::Changes;
-use crate::workloads::Name;
-use archive::Archive;
-use convert::Converter;
+use crate::ObjectCounts;
+use crate::changes::PlanChanges;
+use crate::workloads::EndpointName;
+use archive::RuleArchive;
+use convert::RuleConverter;
 use ids::{ClassId, LabelledId, Symbol};
 use ipnet::IpNet;
-use labelled::{Labelled, LabelledKind, LabelledName, LabelledTable, NamedPort, Parts};
-use locals::{EndpointBase, Local, Locals};
-pub use matcher::Evaluations;
-use matcher::Matcher;
+use labelled::{LabelledItem, LabelledKind, LabelledName, LabelledParts, LabelledTable, NamedPort};
+use locals::{EndpointBase, LocalEndpoint, LocalEndpoints};
+pub use matcher::EvaluationCounts;
+use matcher::SelectorMatcher;
 use policy_table::{PolicyChanges, PolicyTable};
-use profiles::Profiles;
+use profiles::ProfileTable;
 use service_endpoints::ServiceEndpoints;
-use sets::{MatchView, Sets};
+use sets::{MatchView, SetTable};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use subject::Subject;
+use subject::LabelledSource;
 use symbols::SymbolTable;
 use tortie_model::kinds::{HostEndpoint, Profile, Tier, TierAction, WorkloadEndpoint};
-use tortie_model::{Key, Kind, Resource};
-use tortie_plan::{EndpointId, Workload, WorkloadId, WorkloadPolicy};
+use tortie_model::{Kind, Resource, StoreKey};
+use tortie_plan::{EndpointId, PlannedWorkload, WorkloadId, WorkloadPolicy};
 
 #[derive(Debug, Default)]
-pub(crate) struct Policies {
+pub(crate) struct PolicyCompute {
     host: String,
     symbols: SymbolTable,
     /// The rules of policies and profiles.
-    archive: Archive,
+    archive: RuleArchive,
     labelled: LabelledTable,
     /// Matches all classes against the selectors of sets in use.
-    cluster_matches: Matcher,
+    cluster_matches: SelectorMatcher,
     /// Matches the classes with endpoints of this node against the selectors of policies.
-    local_matches: Matcher,
-    sets: Sets,
+    local_matches: SelectorMatcher,
+    sets: SetTable,
     services: ServiceEndpoints,
     policies: PolicyTable,
-    profiles: Profiles,
-    locals: Locals,
+    profiles: ProfileTable,
+    locals: LocalEndpoints,
     workloads: usize,
     host_endpoints: usize,
 }
 
-impl Policies {
-    pub fn new(host: &str) -> Policies {
-        Policies { host: host.to_owned(), ..Policies::default() }
+impl PolicyCompute {
+    pub fn new(host: &str) -> PolicyCompute {
+        PolicyCompute { host: host.to_owned(), ..PolicyCompute::default() }
     }
 
     /// Adds or replaces a resource. Returns a description of the parts that cannot be used. API limits are not
     /// checked here: they apply to the client that writes the object.
-    pub fn put(&mut self, key: &Key, resource: &Resource) -> Option<String> {
+    pub fn put(&mut self, key: &StoreKey, resource: &Resource) -> Option<String> {
         match resource {
             Resource::Profile(profile) => {
                 self.put_profile(profile);
@@ -98,15 +98,15 @@ impl Policies {
                 }
             }
             Resource::NetworkSet(set) => {
-                self.put_item(LabelledName::of(key), Subject::of_network_set(set));
+                self.put_item(LabelledName::of(key), LabelledSource::of_network_set(set));
                 not_nets(&set.spec.nets)
             }
             Resource::GlobalNetworkSet(set) => {
-                self.put_item(LabelledName::of(key), Subject::of_global_network_set(set));
+                self.put_item(LabelledName::of(key), LabelledSource::of_global_network_set(set));
                 not_nets(&set.spec.nets)
             }
             Resource::HostEndpoint(endpoint) => {
-                self.put_item(LabelledName::of(key), Subject::of_host_endpoint(endpoint));
+                self.put_item(LabelledName::of(key), LabelledSource::of_host_endpoint(endpoint));
                 self.put_host(key, endpoint)
             }
             _ => {
@@ -122,8 +122,8 @@ impl Policies {
         }
     }
 
-    pub fn remove(&mut self, key: &Key) {
-        let Key::Resource { kind, name, .. } = key else { return };
+    pub fn remove(&mut self, key: &StoreKey) {
+        let StoreKey::Resource { kind, name, .. } = key else { return };
         match kind {
             Kind::Profile => {
                 self.profiles.remove(&mut self.symbols, &mut self.archive, name);
@@ -144,17 +144,17 @@ impl Policies {
     }
 
     /// Adds or replaces an endpoint of any node of the cluster, as the rules of other endpoints see it.
-    pub fn put_endpoint(&mut self, key: &Key, endpoint: &WorkloadEndpoint) {
-        self.put_item(LabelledName::of(key), Subject::of_workload(endpoint));
+    pub fn put_endpoint(&mut self, key: &StoreKey, endpoint: &WorkloadEndpoint) {
+        self.put_item(LabelledName::of(key), LabelledSource::of_workload(endpoint));
     }
 
     /// Adds or replaces an endpoint of this node, without its tiers, which are computed. `put_endpoint` must be
     /// called first.
     pub fn put_workload(
         &mut self,
-        key: &Key,
+        key: &StoreKey,
         id: &WorkloadId,
-        workload: &Workload,
+        workload: &PlannedWorkload,
         endpoint: &WorkloadEndpoint,
     ) {
         let Some(item) = self.labelled.find(&self.symbols, LabelledName::of(key)) else { return };
@@ -171,14 +171,14 @@ impl Policies {
     }
 
     /// Removes an endpoint that does not belong to this node or is invalid.
-    pub fn remove_workload(&mut self, key: &Key) {
+    pub fn remove_workload(&mut self, key: &StoreKey) {
         if let Some(item) = self.labelled.find(&self.symbols, LabelledName::of(key)) {
             self.remove_local(item);
         }
     }
 
     /// Sets whether an endpoint of this node has the interface it requests.
-    pub fn set_wired(&mut self, key: &Key, wired: bool) {
+    pub fn set_wired(&mut self, key: &StoreKey, wired: bool) {
         let Some(item) = self.labelled.find(&self.symbols, LabelledName::of(key)) else { return };
         if let Some(local) = self.locals.all.get_mut(&item) {
             local.wired = wired;
@@ -204,7 +204,7 @@ impl Policies {
         hosts.any(|(_, (base, _))| matches!(base, EndpointBase::Host(_, host) if host.dscp.is_some()))
     }
 
-    fn put_host(&mut self, key: &Key, endpoint: &HostEndpoint) -> Option<String> {
+    fn put_host(&mut self, key: &StoreKey, endpoint: &HostEndpoint) -> Option<String> {
         let item = self.labelled.find(&self.symbols, LabelledName::of(key))?;
         let spec = &endpoint.spec;
         if spec.node != self.host {
@@ -221,24 +221,24 @@ impl Policies {
         if spec.interface_name.is_empty() && expected.is_empty() {
             wrong.push("it names no interface and no address, so it protects nothing".to_owned());
         }
-        let base = tortie_plan::HostEndpoint {
+        let base = tortie_plan::HostEndpointPolicy {
             interface: spec.interface_name.clone(),
             expected,
             profiles: subject::unique(&spec.profiles),
             dscp: dscp(&endpoint.metadata.annotations),
-            ..tortie_plan::HostEndpoint::default()
+            ..tortie_plan::HostEndpointPolicy::default()
         };
         self.put_local(item, EndpointBase::Host(endpoint.metadata.name.clone(), base), Some(true));
         (!wrong.is_empty()).then(|| wrong.join("; "))
     }
 
-    fn put_item(&mut self, name: LabelledName<'_>, subject: Subject) {
+    fn put_item(&mut self, name: LabelledName<'_>, subject: LabelledSource) {
         let known = self.labelled.find(&self.symbols, name);
         let namespace = self.symbols.hold(name.namespace);
         let class = subject.class(&mut self.symbols);
         let ports: Vec<NamedPort> = subject.ports(&mut self.symbols);
         let node = subject.node(&mut self.symbols);
-        let parts = Parts { namespace, class, node, nets: subject.nets(), ports: &ports };
+        let parts = LabelledParts { namespace, class, node, nets: subject.nets(), ports: &ports };
         if known.is_some_and(|known| self.labelled.is(known, &parts)) {
             self.symbols.release_class(class);
             self.release_symbols([namespace, node], &ports);
@@ -280,7 +280,7 @@ impl Policies {
         }
     }
 
-    fn forget_item(&mut self, old: &Labelled, ports: &[NamedPort]) {
+    fn forget_item(&mut self, old: &LabelledItem, ports: &[NamedPort]) {
         self.drop_class(old.class);
         self.release_symbols([old.namespace, old.node], ports);
     }
@@ -341,8 +341,12 @@ impl Policies {
                 Some(std::mem::replace(&mut local.base, base))
             }
             None => {
-                let local =
-                    Local { base, wired: wired.unwrap_or_default(), class: None, profiles: Vec::new() };
+                let local = LocalEndpoint {
+                    base,
+                    wired: wired.unwrap_or_default(),
+                    class: None,
+                    profiles: Vec::new(),
+                };
                 self.locals.all.insert(item, local);
                 None
             }
@@ -418,10 +422,10 @@ impl Policies {
     }
 
     /// Returns the changes of the plan. Referenced objects come first in `added` and last in `removed`.
-    pub fn flush(&mut self) -> Changes {
+    pub fn flush(&mut self) -> PlanChanges {
         let (sets, cluster_matches) = (&self.sets, &self.cluster_matches);
         let known = |selector: &_| sets.known(cluster_matches, selector);
-        let converter = Converter { archive: &self.archive, known: &known };
+        let converter = RuleConverter { archive: &self.archive, known: &known };
         let (symbols, local_matches) = (&self.symbols, &self.local_matches);
         let PolicyChanges { changes: policies, mut usage, gone } =
             self.policies.flush(symbols, local_matches, converter);
@@ -442,14 +446,14 @@ impl Policies {
         self.policies.forget(&mut self.symbols, &mut self.archive, gone);
         let added = [sets.added, policies.added, profiles.added, endpoints.added];
         let removed = [endpoints.removed, profiles.removed, policies.removed, sets.removed];
-        Changes {
+        PlanChanges {
             added: added.into_iter().flatten().collect(),
             removed: removed.into_iter().flatten().collect(),
         }
     }
 
     /// Returns the endpoints of other nodes: name, node, addresses.
-    pub fn remote_workloads(&self) -> impl Iterator<Item = (Name, &str, Vec<IpAddr>)> {
+    pub fn remote_workloads(&self) -> impl Iterator<Item = (EndpointName, &str, Vec<IpAddr>)> {
         self.labelled.workloads().filter_map(|(name, item, nets)| {
             let (namespace, node) = (self.symbols.text(item.namespace), self.symbols.text(item.node));
             let addresses = nets.iter().map(IpNet::addr).collect();
@@ -466,7 +470,7 @@ impl Policies {
         self.profiles.has(&self.symbols, name)
     }
 
-    pub fn count(&self, totals: &mut Totals) {
+    pub fn count(&self, totals: &mut ObjectCounts) {
         (totals.policies, totals.active_policies) = self.policies.totals();
         totals.tiers = self.policies.tiers();
         totals.profiles = self.profiles.len();
@@ -479,7 +483,7 @@ impl Policies {
         totals.evaluations = self.cluster_matches.evaluations;
     }
 
-    pub fn problems(&self) -> impl Iterator<Item = (&Key, &String)> {
+    pub fn problems(&self) -> impl Iterator<Item = (&StoreKey, &String)> {
         self.policies.problems.iter().chain(&self.profiles.problems)
     }
 }
@@ -504,7 +508,7 @@ mod tests {
     /// There may be a million endpoints and a hundred thousand policies, so a size may only grow deliberately.
     #[test]
     fn hot_structures_keep_their_sizes() {
-        assert_eq!(size_of::<Option<Labelled>>(), 56, "an endpoint or network set of the cluster");
+        assert_eq!(size_of::<Option<LabelledItem>>(), 56, "an endpoint or network set of the cluster");
         assert_eq!(policy_table::record_size(), 88, "a policy that is not in force");
         assert_eq!(size_of::<id_set::IdSet<ClassId>>(), 16);
         assert_eq!(size_of::<NamedPort>(), 8);

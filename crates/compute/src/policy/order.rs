@@ -12,7 +12,7 @@ use tortie_plan::PolicyId;
 /// Position of a policy. Policies of tiers that do not exist come last. Tiers are sorted by order, then name; the
 /// policies of a tier by order, then name, namespace and kind.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct SortKey {
+pub(super) struct PolicySortKey {
     missing_tier: bool,
     tier_order: u64,
     tier: String,
@@ -20,10 +20,10 @@ pub(super) struct SortKey {
     text: String,
 }
 
-impl SortKey {
+impl PolicySortKey {
     /// Creates a sort key. `tier_order` is `None` if the tier does not exist; a policy without an order comes last.
-    pub fn new(tier: &str, tier_order: Option<f64>, order: Option<f64>, id: &PolicyId) -> SortKey {
-        SortKey {
+    pub fn new(tier: &str, tier_order: Option<f64>, order: Option<f64>, id: &PolicyId) -> PolicySortKey {
+        PolicySortKey {
             missing_tier: tier_order.is_none(),
             tier_order: tier_order.map_or(0, ascending),
             tier: tier.to_owned(),
@@ -42,18 +42,18 @@ fn ascending(number: f64) -> u64 {
 
 #[derive(Debug, Default)]
 pub(super) struct PolicyOrder {
-    places: BTreeMap<SortKey, PolicySlot>,
-    of: HashMap<PolicySlot, (SortKey, u64)>,
+    places: BTreeMap<PolicySortKey, PolicySlot>,
+    of: HashMap<PolicySlot, (PolicySortKey, u64)>,
 }
 
 impl PolicyOrder {
     /// Puts a policy at its position. Returns whether the position changed.
-    pub fn insert(&mut self, policy: PolicySlot, place: SortKey) -> bool {
+    pub fn insert(&mut self, policy: PolicySlot, place: PolicySortKey) -> bool {
         if self.of.get(&policy).is_some_and(|(old, _)| *old == place) {
             return false;
         }
         self.remove(policy);
-        let number = |found: Option<(&SortKey, &PolicySlot)>| {
+        let number = |found: Option<(&PolicySortKey, &PolicySlot)>| {
             found.and_then(|(_, policy)| self.of.get(policy)).map(|(_, number)| *number)
         };
         let before = number(self.places.range(..&place).next_back());
@@ -92,7 +92,7 @@ impl PolicyOrder {
 
 #[cfg(test)]
 mod tests {
-    use super::super::ids::Id;
+    use super::super::ids::TableId;
     use super::*;
     use proptest::prelude::*;
     use tortie_plan::PolicyKind;
@@ -105,7 +105,7 @@ mod tests {
 
     #[test]
     fn places_compare_as_the_reference_compares() {
-        let place = |tier, tier_order, order, id| SortKey::new(tier, tier_order, order, &id);
+        let place = |tier, tier_order, order, id| PolicySortKey::new(tier, tier_order, order, &id);
         let default = |order, id| place("default", Some(1e6), order, id);
         let sorted = [
             place("early", Some(-1.5), None, id("", "z")),
@@ -127,11 +127,11 @@ mod tests {
         #[test]
         fn numbers_follow_places(steps in prop::collection::vec((0u32..40, 0u16..500, any::<bool>()), 0..300)) {
             let mut order = PolicyOrder::default();
-            let mut model: BTreeMap<PolicySlot, SortKey> = BTreeMap::new();
+            let mut model: BTreeMap<PolicySlot, PolicySortKey> = BTreeMap::new();
             for (number, at, add) in steps {
                 let policy = PolicySlot::new(number);
                 if add {
-                    let place = SortKey::new("t", Some(1.0), Some(f64::from(at)), &id("", &number.to_string()));
+                    let place = PolicySortKey::new("t", Some(1.0), Some(f64::from(at)), &id("", &number.to_string()));
                     order.insert(policy, place.clone());
                     model.insert(policy, place);
                 } else {

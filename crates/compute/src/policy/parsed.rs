@@ -4,14 +4,14 @@
 //! cannot be expressed fail closed individually (see `convert`). Only a policy whose selector cannot be parsed is
 //! left out.
 
-use super::archive::Archive;
+use super::archive::RuleArchive;
 use super::ids::RulesId;
 use tortie_model::kinds::{
     DEFAULT_TIER, GlobalNetworkPolicySpec, NetworkPolicySpec, PerformanceHint, PolicyType, Rule,
     StagedAction, StagedKubernetesNetworkPolicySpec,
 };
 use tortie_model::kubernetes::network_policy as kubernetes;
-use tortie_model::scalar::Float;
+use tortie_model::scalar::CalicoFloat;
 use tortie_model::selector::Selector;
 use tortie_model::selector::rewrite::{global_network_policy_selector, network_policy_selector};
 use tortie_model::{ObjectMeta, Resource};
@@ -19,7 +19,7 @@ use tortie_plan::{PolicyId, PolicyKind};
 
 /// When a policy is evaluated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stage {
+pub(super) enum ParsedStage {
     Normal,
     /// Also for packets that are forwarded through a host endpoint.
     Forward,
@@ -29,13 +29,13 @@ pub(super) enum Stage {
 
 /// Position of a policy, and the traffic it applies to.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Head {
+pub(super) struct PolicyHeader {
     /// `None` is the default tier, which nearly all policies are in.
     tier: Option<Box<str>>,
     pub order: Option<f64>,
     pub ingress: bool,
     pub egress: bool,
-    pub stage: Stage,
+    pub stage: ParsedStage,
     /// Needed even if it selects no endpoint of this node.
     pub everywhere: bool,
 }
@@ -43,7 +43,7 @@ pub(super) struct Head {
 #[derive(Debug)]
 pub(super) struct ParsedPolicy {
     pub id: PolicyId,
-    pub head: Head,
+    pub head: PolicyHeader,
     pub selector: Selector,
     /// Holds one reference; `None` denies everything.
     pub rules: Option<RulesId>,
@@ -51,19 +51,19 @@ pub(super) struct ParsedPolicy {
 
 /// Result of reading a resource.
 #[derive(Debug, Default)]
-pub(super) struct Parsed {
+pub(super) struct ParseOutcome {
     pub policy: Option<ParsedPolicy>,
     pub problem: Option<String>,
 }
 
 /// Fields that all kinds of policies have.
-struct Common<'a> {
+struct PolicyFields<'a> {
     kind: PolicyKind,
     tier: &'a str,
-    order: Option<Float>,
+    order: Option<CalicoFloat>,
     types: &'a [PolicyType],
     hints: &'a [PerformanceHint],
-    stage: Stage,
+    stage: ParsedStage,
     /// Reason why its rules cannot be applied.
     contradiction: Option<&'static str>,
     selector: Result<String, String>,
@@ -72,10 +72,10 @@ struct Common<'a> {
 }
 
 /// Reads a policy and stores its rules in the archive. Returns `None` for resources that are not policies.
-pub(super) fn read(archive: &mut Archive, resource: &Resource) -> Option<Parsed> {
+pub(super) fn read(archive: &mut RuleArchive, resource: &Resource) -> Option<ParseOutcome> {
     use PolicyKind as K;
     let meta = resource.metadata();
-    let mut finish = |common: Common<'_>| Some(common.finish(archive, meta));
+    let mut finish = |common: PolicyFields<'_>| Some(common.finish(archive, meta));
     match resource {
         Resource::NetworkPolicy(policy) => finish(of_namespace(meta, K::NetworkPolicy, &policy.spec)),
         Resource::GlobalNetworkPolicy(policy) => finish(global(K::GlobalNetworkPolicy, &policy.spec)),
@@ -93,20 +93,20 @@ pub(super) fn read(archive: &mut Archive, resource: &Resource) -> Option<Parsed>
         }
         Resource::StagedNetworkPolicy(_)
         | Resource::StagedGlobalNetworkPolicy(_)
-        | Resource::StagedKubernetesNetworkPolicy(_) => Some(Parsed::default()),
+        | Resource::StagedKubernetesNetworkPolicy(_) => Some(ParseOutcome::default()),
         _ => None,
     }
 }
 
-fn of_namespace<'a>(meta: &ObjectMeta, kind: PolicyKind, spec: &'a NetworkPolicySpec) -> Common<'a> {
+fn of_namespace<'a>(meta: &ObjectMeta, kind: PolicyKind, spec: &'a NetworkPolicySpec) -> PolicyFields<'a> {
     let selector = network_policy_selector(&meta.namespace, &spec.selector, &spec.service_account_selector);
-    Common {
+    PolicyFields {
         kind,
         tier: &spec.tier,
         order: spec.order,
         types: &spec.types,
         hints: &spec.performance_hints,
-        stage: Stage::Normal,
+        stage: ParsedStage::Normal,
         contradiction: None,
         selector: selector.map_err(|error| error.to_string()),
         ingress: &spec.ingress,
@@ -114,26 +114,26 @@ fn of_namespace<'a>(meta: &ObjectMeta, kind: PolicyKind, spec: &'a NetworkPolicy
     }
 }
 
-fn global(kind: PolicyKind, spec: &GlobalNetworkPolicySpec) -> Common<'_> {
+fn global(kind: PolicyKind, spec: &GlobalNetworkPolicySpec) -> PolicyFields<'_> {
     let selector = global_network_policy_selector(
         &spec.selector,
         &spec.namespace_selector,
         &spec.service_account_selector,
     );
-    Common {
+    PolicyFields {
         kind,
         tier: &spec.tier,
         order: spec.order,
         types: &spec.types,
         hints: &spec.performance_hints,
         stage: match (spec.do_not_track, spec.pre_dnat, spec.apply_on_forward) {
-            (true, false, _) => Stage::Untracked,
-            (false, true, _) => Stage::PreDnat,
-            (false, false, true) => Stage::Forward,
+            (true, false, _) => ParsedStage::Untracked,
+            (false, true, _) => ParsedStage::PreDnat,
+            (false, false, true) => ParsedStage::Forward,
             // Both at once is a contradiction: such a policy denies packets that end here and packets that are
             // forwarded.
-            (true, true, _) => Stage::Forward,
-            (false, false, false) => Stage::Normal,
+            (true, true, _) => ParsedStage::Forward,
+            (false, false, false) => ParsedStage::Normal,
         },
         contradiction: (spec.do_not_track && spec.pre_dnat)
             .then_some("doNotTrack and preDNAT exclude each other; it denies all traffic of what it selects"),
@@ -148,19 +148,19 @@ fn of_kubernetes<'a>(
     spec: &'a StagedKubernetesNetworkPolicySpec,
     ingress: &'a [Rule],
     egress: &'a [Rule],
-) -> Common<'a> {
+) -> PolicyFields<'a> {
     let selector = network_policy_selector(&meta.namespace, &kubernetes::selector(spec), "");
-    Common {
+    PolicyFields {
         kind: PolicyKind::StagedKubernetesNetworkPolicy,
         tier: DEFAULT_TIER,
-        order: Some(Float(kubernetes::ORDER)),
+        order: Some(CalicoFloat(kubernetes::ORDER)),
         types: match (spec.policy_types.is_empty(), spec.egress.is_empty()) {
             (false, _) => &spec.policy_types,
             (true, true) => &[PolicyType::Ingress],
             (true, false) => &[PolicyType::Ingress, PolicyType::Egress],
         },
         hints: &[],
-        stage: Stage::Normal,
+        stage: ParsedStage::Normal,
         contradiction: None,
         selector: selector.map_err(|error| error.to_string()),
         ingress,
@@ -168,28 +168,28 @@ fn of_kubernetes<'a>(
     }
 }
 
-impl Head {
+impl PolicyHeader {
     pub fn tier(&self) -> &str {
         self.tier.as_deref().unwrap_or(DEFAULT_TIER)
     }
 }
 
-impl Common<'_> {
-    fn finish(self, archive: &mut Archive, meta: &ObjectMeta) -> Parsed {
+impl PolicyFields<'_> {
+    fn finish(self, archive: &mut RuleArchive, meta: &ObjectMeta) -> ParseOutcome {
         let selector =
             self.selector.and_then(|text| Selector::parse(&text).map_err(|error| error.to_string()));
         let selector = match selector {
             Ok(selector) => selector,
             Err(reason) => {
                 let problem = format!("{reason}; it is not in force");
-                return Parsed { policy: None, problem: Some(problem) };
+                return ParseOutcome { policy: None, problem: Some(problem) };
             }
         };
         // A policy without types applies to both directions, and so does one with a type that this version does not
         // know.
         let vague = self.types.is_empty() || self.types.iter().any(|t| matches!(t, PolicyType::Unknown(_)));
         let id = identity(self.kind, meta, self.tier);
-        let head = Head {
+        let head = PolicyHeader {
             tier: Some(self.tier).filter(|tier| !matches!(*tier, "" | DEFAULT_TIER)).map(Into::into),
             order: self.order.map(|order| order.0),
             ingress: vague || self.types.contains(&PolicyType::Ingress),
@@ -202,7 +202,7 @@ impl Common<'_> {
         let egress = if head.egress { self.egress } else { &[] };
         let rules = self.contradiction.is_none().then(|| archive.keep(ingress, egress));
         let problem = self.contradiction.map(str::to_owned);
-        Parsed { policy: Some(ParsedPolicy { id, head, selector, rules }), problem }
+        ParseOutcome { policy: Some(ParsedPolicy { id, head, selector, rules }), problem }
     }
 }
 

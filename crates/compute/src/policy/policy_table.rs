@@ -1,37 +1,37 @@
 //! All policies of the cluster, and those that are in force on this node.
 
-use super::archive::Archive;
+use super::archive::RuleArchive;
 use super::chunked::{ChunkedVec, IdAllocator};
-use super::convert::{Converted, Converter};
+use super::convert::{ConvertedRules, RuleConverter};
 use super::hash_index::HashIndex;
 use super::id_set::IdSet;
 use super::ids::{ClassId, PolicySlot, RulesId, SelectorId, Symbol};
 use super::locals::{AppliedTiers, TierPolicies};
-use super::matcher::Matcher;
-use super::order::{PolicyOrder, SortKey};
-use super::parsed::{Head, ParsedPolicy, Stage};
+use super::matcher::SelectorMatcher;
+use super::order::{PolicyOrder, PolicySortKey};
+use super::parsed::{ParsedPolicy, ParsedStage, PolicyHeader};
 use super::profiles::SetUsage;
 use super::sets::NeededSet;
 use super::symbols::SymbolTable;
-use crate::changes::Changes;
+use crate::changes::PlanChanges;
 use hashbrown::HashMap;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tortie_model::kinds::{self, BUILT_IN_TIERS, TierAction};
-use tortie_model::{Key, Kind};
-use tortie_plan::{Policy, PolicyId, PolicyKind, TierEnd, Update};
+use tortie_model::{Kind, StoreKey};
+use tortie_plan::{PlanUpdate, PlannedPolicy, PolicyId, PolicyKind, TierDefaultAction};
 
 /// One policy. There may be a hundred thousand of these, nearly all without effect on this node.
 #[derive(Debug)]
-struct Record {
-    key: Name,
+struct PolicyRecord {
+    key: PolicyKey,
     /// Its ID, if it is not the one that follows from its key.
     renamed: Option<Box<PolicyId>>,
-    head: Head,
+    head: PolicyHeader,
     selector: SelectorId,
     rules: Option<RulesId>,
     /// The policy in the plan.
-    in_plan: Option<Arc<InPlan>>,
+    in_plan: Option<Arc<PlannedPolicyState>>,
     /// Added or rewritten since the last flush.
     fresh: bool,
     /// Deleted since the last flush; its slot is not reused before that flush.
@@ -40,7 +40,7 @@ struct Record {
 
 /// The key of a policy, in symbols.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Name {
+struct PolicyKey {
     kind: Kind,
     namespace: Symbol,
     name: Symbol,
@@ -48,21 +48,21 @@ struct Name {
 
 /// A policy in the plan. Policies with the same rules, selector, tier and namespace share it.
 #[derive(Debug)]
-struct InPlan {
-    policy: Arc<Policy>,
+struct PlannedPolicyState {
+    policy: Arc<PlannedPolicy>,
     needs: Box<[Arc<NeededSet>]>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Tier {
+struct TierSettings {
     order: f64,
-    end: TierEnd,
+    end: TierDefaultAction,
 }
 
 /// Changes of one flush of the table.
 #[derive(Debug)]
 pub(super) struct PolicyChanges {
-    pub changes: Changes,
+    pub changes: PlanChanges,
     pub usage: SetUsage,
     /// The caller passes these to [`PolicyTable::forget`] once their IDs are no longer needed.
     pub gone: Vec<PolicySlot>,
@@ -70,42 +70,45 @@ pub(super) struct PolicyChanges {
 
 #[derive(Debug, Default)]
 pub(super) struct PolicyTable {
-    slots: ChunkedVec<PolicySlot, Option<Record>>,
+    slots: ChunkedVec<PolicySlot, Option<PolicyRecord>>,
     ids: IdAllocator<PolicySlot>,
     by_name: HashIndex<PolicySlot>,
     /// Policies by selector.
     of_selector: ChunkedVec<SelectorId, IdSet<PolicySlot>>,
     /// Policies in force, by tier.
     of_tier: HashMap<String, IdSet<PolicySlot>>,
-    tiers: BTreeMap<String, Tier>,
+    tiers: BTreeMap<String, TierSettings>,
     order: PolicyOrder,
     changed: BTreeSet<PolicySlot>,
     live: usize,
     active: usize,
     /// Reasons why policies could not be converted.
-    pub problems: BTreeMap<Key, String>,
+    pub problems: BTreeMap<StoreKey, String>,
 }
 
-impl InPlan {
-    fn new(tier: &str, selector: String, converted: Converted) -> InPlan {
-        let Converted { ingress, egress, needs, .. } = converted;
-        InPlan { policy: Arc::new(Policy { tier: tier.to_owned(), selector, ingress, egress }), needs }
+impl PlannedPolicyState {
+    fn new(tier: &str, selector: String, converted: ConvertedRules) -> PlannedPolicyState {
+        let ConvertedRules { ingress, egress, needs, .. } = converted;
+        PlannedPolicyState {
+            policy: Arc::new(PlannedPolicy { tier: tier.to_owned(), selector, ingress, egress }),
+            needs,
+        }
     }
 }
 
-impl Name {
-    fn find(symbols: &SymbolTable, key: &Key) -> Option<Name> {
-        let Key::Resource { kind, namespace, name } = key else { return None };
-        Name::of(symbols, *kind, namespace, name)
+impl PolicyKey {
+    fn find(symbols: &SymbolTable, key: &StoreKey) -> Option<PolicyKey> {
+        let StoreKey::Resource { kind, namespace, name } = key else { return None };
+        PolicyKey::of(symbols, *kind, namespace, name)
     }
 
-    fn of(symbols: &SymbolTable, kind: Kind, namespace: &str, name: &str) -> Option<Name> {
-        Some(Name { kind, namespace: symbols.find(namespace)?, name: symbols.find(name)? })
+    fn of(symbols: &SymbolTable, kind: Kind, namespace: &str, name: &str) -> Option<PolicyKey> {
+        Some(PolicyKey { kind, namespace: symbols.find(namespace)?, name: symbols.find(name)? })
     }
 
-    fn hold(symbols: &mut SymbolTable, key: &Key) -> Option<Name> {
-        let Key::Resource { kind, namespace, name } = key else { return None };
-        Some(Name { kind: *kind, namespace: symbols.hold(namespace), name: symbols.hold(name) })
+    fn hold(symbols: &mut SymbolTable, key: &StoreKey) -> Option<PolicyKey> {
+        let StoreKey::Resource { kind, namespace, name } = key else { return None };
+        Some(PolicyKey { kind: *kind, namespace: symbols.hold(namespace), name: symbols.hold(name) })
     }
 
     fn release(self, symbols: &mut SymbolTable) {
@@ -113,14 +116,14 @@ impl Name {
         symbols.release(self.name);
     }
 
-    fn key(self, symbols: &SymbolTable) -> Key {
-        Key::resource(self.kind, symbols.text(self.namespace), symbols.text(self.name))
+    fn key(self, symbols: &SymbolTable) -> StoreKey {
+        StoreKey::resource(self.kind, symbols.text(self.namespace), symbols.text(self.name))
     }
 }
 
-impl Record {
+impl PolicyRecord {
     fn id(&self, symbols: &SymbolTable) -> PolicyId {
-        let Name { kind, namespace, name } = self.key;
+        let PolicyKey { kind, namespace, name } = self.key;
         self.renamed.as_deref().cloned().unwrap_or_else(|| PolicyId {
             kind: usual_kind(kind).unwrap_or(PolicyKind::NetworkPolicy),
             namespace: symbols.text(namespace).to_owned(),
@@ -143,8 +146,8 @@ fn usual_kind(kind: Kind) -> Option<PolicyKind> {
 }
 
 /// Returns whether the ID of a policy is the one that follows from its key.
-fn is_usual(key: &Key, id: &PolicyId) -> bool {
-    let Key::Resource { kind, namespace, name } = key else { return false };
+fn is_usual(key: &StoreKey, id: &PolicyId) -> bool {
+    let StoreKey::Resource { kind, namespace, name } = key else { return false };
     usual_kind(*kind) == Some(id.kind) && id.namespace == *namespace && id.name == *name
 }
 
@@ -158,7 +161,7 @@ impl PolicyTable {
         self.tiers.len()
     }
 
-    fn slot(&self, name: Name) -> Option<PolicySlot> {
+    fn slot(&self, name: PolicyKey) -> Option<PolicySlot> {
         let is_it = |slot| self.get(slot).is_some_and(|record| record.key == name);
         self.by_name.find(self.by_name.hash(&name), is_it)
     }
@@ -173,13 +176,13 @@ impl PolicyTable {
     pub fn put(
         &mut self,
         symbols: &mut SymbolTable,
-        local_matches: &mut Matcher,
-        archive: &mut Archive,
-        key: &Key,
+        local_matches: &mut SelectorMatcher,
+        archive: &mut RuleArchive,
+        key: &StoreKey,
         parsed: ParsedPolicy,
     ) -> Vec<ClassId> {
         let mut concerned = self.namesake_changed(symbols, local_matches, key);
-        let known = Name::find(symbols, key).and_then(|name| self.slot(name));
+        let known = PolicyKey::find(symbols, key).and_then(|name| self.slot(name));
         let same =
             known.and_then(|slot| self.get(slot)).is_some_and(|record| record.id(symbols) == parsed.id);
         if !same {
@@ -204,8 +207,8 @@ impl PolicyTable {
     fn rewrite(
         &mut self,
         symbols: &mut SymbolTable,
-        local_matches: &mut Matcher,
-        archive: &mut Archive,
+        local_matches: &mut SelectorMatcher,
+        archive: &mut RuleArchive,
         slot: PolicySlot,
         selector: SelectorId,
         parsed: ParsedPolicy,
@@ -232,12 +235,20 @@ impl PolicyTable {
         concerned
     }
 
-    fn add(&mut self, symbols: &mut SymbolTable, key: &Key, selector: SelectorId, parsed: ParsedPolicy) {
-        let Some(name) = Name::hold(symbols, key) else { return };
+    fn add(&mut self, symbols: &mut SymbolTable, key: &StoreKey, selector: SelectorId, parsed: ParsedPolicy) {
+        let Some(name) = PolicyKey::hold(symbols, key) else { return };
         let ParsedPolicy { id, head, rules, .. } = parsed;
         let renamed = Some(id).filter(|id| !is_usual(key, id)).map(Box::new);
-        let record =
-            Record { key: name, renamed, head, selector, rules, in_plan: None, fresh: true, gone: false };
+        let record = PolicyRecord {
+            key: name,
+            renamed,
+            head,
+            selector,
+            rules,
+            in_plan: None,
+            fresh: true,
+            gone: false,
+        };
         let slot = self.ids.take();
         *self.slots.at(slot) = Some(record);
         self.live += 1;
@@ -250,11 +261,11 @@ impl PolicyTable {
     pub fn remove(
         &mut self,
         symbols: &mut SymbolTable,
-        local_matches: &mut Matcher,
-        key: &Key,
+        local_matches: &mut SelectorMatcher,
+        key: &StoreKey,
     ) -> Vec<ClassId> {
         self.problems.remove(key);
-        let slot = Name::find(symbols, key).and_then(|name| self.slot(name));
+        let slot = PolicyKey::find(symbols, key).and_then(|name| self.slot(name));
         let Some(slot) = slot else { return Vec::new() };
         let Some(Some(record)) = self.slots.get_mut(slot) else { return Vec::new() };
         if std::mem::replace(&mut record.gone, true) {
@@ -275,21 +286,22 @@ impl PolicyTable {
     fn namesake_changed(
         &mut self,
         symbols: &SymbolTable,
-        local_matches: &Matcher,
-        key: &Key,
+        local_matches: &SelectorMatcher,
+        key: &StoreKey,
     ) -> Vec<ClassId> {
-        let Key::Resource { kind, namespace, name } = key else { return Vec::new() };
-        let old = Name::of(symbols, *kind, namespace, &format!("default.{name}"));
+        let StoreKey::Resource { kind, namespace, name } = key else { return Vec::new() };
+        let old = PolicyKey::of(symbols, *kind, namespace, &format!("default.{name}"));
         let Some(slot) = old.and_then(|old| self.slot(old)) else { return Vec::new() };
         self.changed.insert(slot);
         let selector = self.get(slot).filter(|record| !record.gone).map(|record| record.selector);
         selector.map(|selector| local_matches.matching(selector)).unwrap_or_default()
     }
 
-    fn is_shadowed(&self, symbols: &SymbolTable, record: &Record) -> bool {
-        let Name { kind, namespace, name } = record.key;
+    fn is_shadowed(&self, symbols: &SymbolTable, record: &PolicyRecord) -> bool {
+        let PolicyKey { kind, namespace, name } = record.key;
         let Some(name) = symbols.text(name).strip_prefix("default.") else { return false };
-        let other = Name::of(symbols, kind, symbols.text(namespace), name).and_then(|other| self.slot(other));
+        let other =
+            PolicyKey::of(symbols, kind, symbols.text(namespace), name).and_then(|other| self.slot(other));
         record.id(symbols).name == name
             && other.and_then(|slot| self.get(slot)).is_some_and(|other| !other.gone)
     }
@@ -303,26 +315,26 @@ impl PolicyTable {
     }
 
     /// Adds or replaces a tier. Returns the classes whose endpoints are affected.
-    pub fn put_tier(&mut self, local_matches: &Matcher, tier: &kinds::Tier) -> Vec<ClassId> {
+    pub fn put_tier(&mut self, local_matches: &SelectorMatcher, tier: &kinds::Tier) -> Vec<ClassId> {
         let end = match tier.spec.default_action {
-            TierAction::Pass => TierEnd::Pass,
-            TierAction::Deny | TierAction::Unknown(_) => TierEnd::Deny,
+            TierAction::Pass => TierDefaultAction::Pass,
+            TierAction::Deny | TierAction::Unknown(_) => TierDefaultAction::Deny,
         };
         let order = tier.spec.order.map_or(DEFAULT_TIER_ORDER, |order| order.0);
-        let new = Tier { order, end };
+        let new = TierSettings { order, end };
         let name = &tier.metadata.name;
         let old = self.tiers.insert(name.clone(), new);
         if old == Some(new) { Vec::new() } else { self.tier_changed(local_matches, name) }
     }
 
-    pub fn remove_tier(&mut self, local_matches: &Matcher, name: &str) -> Vec<ClassId> {
+    pub fn remove_tier(&mut self, local_matches: &SelectorMatcher, name: &str) -> Vec<ClassId> {
         if self.tiers.remove(name).is_none() {
             return Vec::new();
         }
         self.tier_changed(local_matches, name)
     }
 
-    fn tier_changed(&mut self, local_matches: &Matcher, name: &str) -> Vec<ClassId> {
+    fn tier_changed(&mut self, local_matches: &SelectorMatcher, name: &str) -> Vec<ClassId> {
         let slots: Vec<PolicySlot> =
             self.of_tier.get(name).map(|ids| ids.iter().collect()).unwrap_or_default();
         self.changed.extend(slots.iter().copied());
@@ -332,11 +344,14 @@ impl PolicyTable {
     }
 
     /// Returns a tier. Built-in tiers exist even without a resource.
-    fn tier(&self, name: &str) -> Option<Tier> {
+    fn tier(&self, name: &str) -> Option<TierSettings> {
         let built_in = || {
             let tier = BUILT_IN_TIERS.into_iter().find(|tier| tier.name == name)?;
             let pass = tier.default_action == TierAction::Pass;
-            Some(Tier { order: tier.order, end: if pass { TierEnd::Pass } else { TierEnd::Deny } })
+            Some(TierSettings {
+                order: tier.order,
+                end: if pass { TierDefaultAction::Pass } else { TierDefaultAction::Deny },
+            })
         };
         self.tiers.get(name).copied().or_else(built_in)
     }
@@ -348,7 +363,7 @@ impl PolicyTable {
         }
     }
 
-    fn get(&self, slot: PolicySlot) -> Option<&Record> {
+    fn get(&self, slot: PolicySlot) -> Option<&PolicyRecord> {
         self.slots.get(slot)?.as_ref()
     }
 
@@ -361,8 +376,8 @@ impl PolicyTable {
     pub fn flush(
         &mut self,
         symbols: &SymbolTable,
-        local_matches: &Matcher,
-        converter: Converter<'_>,
+        local_matches: &SelectorMatcher,
+        converter: RuleConverter<'_>,
     ) -> PolicyChanges {
         let mut usage = SetUsage::default();
         let mut gone = Vec::new();
@@ -402,7 +417,7 @@ impl PolicyTable {
                     local_matches.selector(record.selector).map(ToString::to_string).unwrap_or_default();
                 let converted = converter.rules(record.rules, &id.namespace);
                 let problem = converted.problem();
-                (Arc::new(InPlan::new(record.head.tier(), selector, converted)), problem)
+                (Arc::new(PlannedPolicyState::new(record.head.tier(), selector, converted)), problem)
             });
             if let Some(problem) = problem {
                 self.problems.insert(record.key.key(symbols), problem.clone());
@@ -427,14 +442,14 @@ impl PolicyTable {
         // A policy that was removed and added again in another slot still exists.
         go.retain(|id| come.binary_search_by(|(other, _)| other.cmp(id)).is_err());
         go.sort();
-        let changes = Changes {
-            added: come.into_iter().map(|(id, policy)| Update::Policy(id, Some(policy))).collect(),
-            removed: go.into_iter().map(|id| Update::Policy(id, None)).collect(),
+        let changes = PlanChanges {
+            added: come.into_iter().map(|(id, policy)| PlanUpdate::Policy(id, Some(policy))).collect(),
+            removed: go.into_iter().map(|id| PlanUpdate::Policy(id, None)).collect(),
         };
         PolicyChanges { changes, usage, gone }
     }
 
-    pub fn forget(&mut self, symbols: &mut SymbolTable, archive: &mut Archive, gone: Vec<PolicySlot>) {
+    pub fn forget(&mut self, symbols: &mut SymbolTable, archive: &mut RuleArchive, gone: Vec<PolicySlot>) {
         for slot in gone {
             self.unname(slot);
             let Some(record) = self.slots.get_mut(slot).and_then(Option::take) else { continue };
@@ -444,13 +459,18 @@ impl PolicyTable {
         }
     }
 
-    fn place(&self, symbols: &SymbolTable, record: &Record) -> SortKey {
+    fn place(&self, symbols: &SymbolTable, record: &PolicyRecord) -> PolicySortKey {
         let tier = record.head.tier();
-        SortKey::new(tier, self.tier(tier).map(|tier| tier.order), record.head.order, &record.id(symbols))
+        PolicySortKey::new(
+            tier,
+            self.tier(tier).map(|tier| tier.order),
+            record.head.order,
+            &record.id(symbols),
+        )
     }
 
     /// Returns the policies that apply to the endpoints of a class.
-    pub fn applied_tiers(&self, local_matches: &Matcher, class: ClassId) -> AppliedTiers {
+    pub fn applied_tiers(&self, local_matches: &SelectorMatcher, class: ClassId) -> AppliedTiers {
         let mut slots: Vec<(u64, PolicySlot)> = Vec::new();
         for selector in local_matches.matched(class).iter() {
             let policies = self.of_selector.get(selector).into_iter().flat_map(IdSet::iter);
@@ -461,16 +481,16 @@ impl PolicyTable {
         slots.sort_unstable();
         let mut tiers = AppliedTiers::default();
         for (_, slot) in slots {
-            let Some(Record { head, .. }) = self.get(slot) else { continue };
-            let end = self.tier(head.tier()).map_or(TierEnd::Deny, |tier| tier.end);
+            let Some(PolicyRecord { head, .. }) = self.get(slot) else { continue };
+            let end = self.tier(head.tier()).map_or(TierDefaultAction::Deny, |tier| tier.end);
             match head.stage {
-                Stage::Normal => add(&mut tiers.normal, head, slot, end),
-                Stage::Forward => {
+                ParsedStage::Normal => add(&mut tiers.normal, head, slot, end),
+                ParsedStage::Forward => {
                     add(&mut tiers.normal, head, slot, end);
                     add(&mut tiers.forward, head, slot, end);
                 }
-                Stage::Untracked => add(&mut tiers.untracked, head, slot, TierEnd::Pass),
-                Stage::PreDnat => add(&mut tiers.pre_dnat, head, slot, TierEnd::Pass),
+                ParsedStage::Untracked => add(&mut tiers.untracked, head, slot, TierDefaultAction::Pass),
+                ParsedStage::PreDnat => add(&mut tiers.pre_dnat, head, slot, TierDefaultAction::Pass),
             }
         }
         tiers
@@ -479,7 +499,7 @@ impl PolicyTable {
 
 const DEFAULT_TIER_ORDER: f64 = 1_000_000.0;
 
-fn add(tiers: &mut Vec<TierPolicies>, head: &Head, slot: PolicySlot, end: TierEnd) {
+fn add(tiers: &mut Vec<TierPolicies>, head: &PolicyHeader, slot: PolicySlot, end: TierDefaultAction) {
     if tiers.last().is_none_or(|tier| tier.tier != head.tier()) {
         let tier = head.tier().to_owned();
         tiers.push(TierPolicies { tier, end, ingress: Vec::new(), egress: Vec::new() });
@@ -501,5 +521,5 @@ fn take(map: &mut HashMap<String, IdSet<PolicySlot>>, key: &str, id: PolicySlot)
 
 #[cfg(test)]
 pub(super) fn record_size() -> usize {
-    size_of::<Option<Record>>()
+    size_of::<Option<PolicyRecord>>()
 }

@@ -2,36 +2,36 @@
 
 use super::chunked::{ChunkedVec, IdAllocator};
 use super::hash_index::HashIndex;
-use super::ids::Id;
+use super::ids::TableId;
 use std::borrow::Borrow;
 use std::hash::Hash;
 
 #[derive(Debug)]
-pub(super) struct Pool<I, T> {
-    slots: ChunkedVec<I, Slot<T>>,
+pub(super) struct ValuePool<I, T> {
+    slots: ChunkedVec<I, PooledValue<T>>,
     ids: IdAllocator<I>,
     index: HashIndex<I>,
 }
 
 #[derive(Debug)]
-struct Slot<T> {
+struct PooledValue<T> {
     value: Option<T>,
     holders: u32,
 }
 
-impl<T> Default for Slot<T> {
+impl<T> Default for PooledValue<T> {
     fn default() -> Self {
-        Slot { value: None, holders: 0 }
+        PooledValue { value: None, holders: 0 }
     }
 }
 
-impl<I, T> Default for Pool<I, T> {
+impl<I, T> Default for ValuePool<I, T> {
     fn default() -> Self {
-        Pool { slots: ChunkedVec::default(), ids: IdAllocator::default(), index: HashIndex::default() }
+        ValuePool { slots: ChunkedVec::default(), ids: IdAllocator::default(), index: HashIndex::default() }
     }
 }
 
-impl<I: Id, T: Eq + Hash> Pool<I, T> {
+impl<I: TableId, T: Eq + Hash> ValuePool<I, T> {
     /// Returns the ID of a value and adds a reference.
     pub fn hold<Q>(&mut self, value: &Q, own: impl FnOnce() -> T) -> I
     where
@@ -44,7 +44,7 @@ impl<I: Id, T: Eq + Hash> Pool<I, T> {
             return id;
         }
         let id = self.ids.take();
-        *self.slots.at(id) = Slot { value: Some(own()), holders: 1 };
+        *self.slots.at(id) = PooledValue { value: Some(own()), holders: 1 };
         self.index.insert(hash, id);
         id
     }

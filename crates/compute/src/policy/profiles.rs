@@ -1,35 +1,35 @@
 //! Profiles: those that local endpoints reference, and their form in the plan.
 
-use super::archive::Archive;
-use super::convert::{Converted, Converter};
+use super::archive::RuleArchive;
+use super::convert::{ConvertedRules, RuleConverter};
 use super::ids::{RulesId, Symbol};
 use super::sets::NeededSet;
 use super::symbols::SymbolTable;
-use crate::changes::Changes;
+use crate::changes::PlanChanges;
 use hashbrown::HashMap;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use tortie_model::{Key, Kind, kinds};
-use tortie_plan::{Action, Profile, Rule, Update};
+use tortie_model::{Kind, StoreKey, kinds};
+use tortie_plan::{PlanUpdate, PlannedRule, ProfileRules, RuleAction};
 
 /// Profile that allows everything. It exists even without a resource.
 const DEFAULT_ALLOW: &str = "projectcalico-default-allow";
 
 #[derive(Debug, Default)]
-pub(super) struct Profiles {
+pub(super) struct ProfileTable {
     rules: HashMap<Symbol, RulesId>,
     /// Number of local endpoints that reference each profile.
     users: BTreeMap<String, u32>,
-    in_plan: BTreeMap<String, InPlan>,
+    in_plan: BTreeMap<String, PlannedProfile>,
     changed: BTreeSet<String>,
     /// Criteria that cannot be expressed in profiles that local endpoints reference.
-    pub problems: BTreeMap<Key, String>,
+    pub problems: BTreeMap<StoreKey, String>,
 }
 
 /// The profile in the plan, and the sets it needs.
-type InPlan = (Arc<Profile>, Box<[Arc<NeededSet>]>);
+type PlannedProfile = (Arc<ProfileRules>, Box<[Arc<NeededSet>]>);
 
-impl Profiles {
+impl ProfileTable {
     pub fn len(&self) -> usize {
         self.rules.len()
     }
@@ -41,7 +41,7 @@ impl Profiles {
     pub fn put(
         &mut self,
         symbols: &mut SymbolTable,
-        archive: &mut Archive,
+        archive: &mut RuleArchive,
         name: &str,
         ingress: &[kinds::Rule],
         egress: &[kinds::Rule],
@@ -55,7 +55,7 @@ impl Profiles {
         self.mark(name);
     }
 
-    pub fn remove(&mut self, symbols: &mut SymbolTable, archive: &mut Archive, name: &str) {
+    pub fn remove(&mut self, symbols: &mut SymbolTable, archive: &mut RuleArchive, name: &str) {
         let Some(symbol) = symbols.find(name) else { return };
         if let Some(old) = self.rules.remove(&symbol) {
             archive.release(old);
@@ -90,33 +90,33 @@ impl Profiles {
     }
 
     /// Returns the changes, and the sets that profiles need from now on or no longer need.
-    pub fn flush(&mut self, symbols: &SymbolTable, converter: Converter<'_>) -> (Changes, SetUsage) {
-        let (mut changes, mut usage) = (Changes::default(), SetUsage::default());
+    pub fn flush(&mut self, symbols: &SymbolTable, converter: RuleConverter<'_>) -> (PlanChanges, SetUsage) {
+        let (mut changes, mut usage) = (PlanChanges::default(), SetUsage::default());
         for name in std::mem::take(&mut self.changed) {
-            self.problems.remove(&Key::resource(Kind::Profile, "", &name));
+            self.problems.remove(&StoreKey::resource(Kind::Profile, "", &name));
             if !self.users.contains_key(&name) {
                 if let Some((_, old)) = self.in_plan.remove(&name) {
                     usage.old.extend(old);
-                    changes.removed.push(Update::Profile(name, None));
+                    changes.removed.push(PlanUpdate::Profile(name, None));
                 }
                 continue;
             }
             let rules = symbols.find(&name).and_then(|name| self.rules.get(&name)).copied();
             let (profile, new) = if name == DEFAULT_ALLOW {
-                (same(vec![Rule::new(Action::Allow)]), Box::default())
+                (same(vec![PlannedRule::new(RuleAction::Allow)]), Box::default())
             } else {
                 let converted = converter.rules(rules, "");
                 let problem = converted.problem();
                 self.problems
-                    .extend(problem.map(|problem| (Key::resource(Kind::Profile, "", &name), problem)));
-                let Converted { ingress, egress, needs, .. } = converted;
-                (Profile { ingress, egress }, needs)
+                    .extend(problem.map(|problem| (StoreKey::resource(Kind::Profile, "", &name), problem)));
+                let ConvertedRules { ingress, egress, needs, .. } = converted;
+                (ProfileRules { ingress, egress }, needs)
             };
             let profile = Arc::new(profile);
             usage.new.extend(new.iter().cloned());
             let old = self.in_plan.insert(name.clone(), (profile.clone(), new));
             if old.as_ref().is_none_or(|(old, _)| *old != profile) {
-                changes.added.push(Update::Profile(name, Some(profile)));
+                changes.added.push(PlanUpdate::Profile(name, Some(profile)));
             }
             usage.old.extend(old.into_iter().flat_map(|(_, needs)| needs));
         }
@@ -124,8 +124,8 @@ impl Profiles {
     }
 }
 
-fn same(rules: Vec<Rule>) -> Profile {
-    Profile { ingress: rules.clone(), egress: rules }
+fn same(rules: Vec<PlannedRule>) -> ProfileRules {
+    ProfileRules { ingress: rules.clone(), egress: rules }
 }
 
 /// Sets that come into use and sets that go out of use. The caller adds references to the first before it releases

@@ -5,69 +5,69 @@
 
 use super::chunked::{ChunkedVec, IdAllocator};
 use super::ids::{ClassId, LabelledId, SelectorId, SetSlot, Symbol};
-use super::labelled::{Labelled, LabelledTable, NamedPort};
-use super::matcher::Matcher;
-use super::service_endpoints::{ServiceEndpoints, ServiceName};
+use super::labelled::{LabelledItem, LabelledTable, NamedPort};
+use super::matcher::SelectorMatcher;
+use super::service_endpoints::{ServiceEndpoints, ServiceReference};
 use super::symbols::SymbolTable;
-use crate::changes::Changes;
+use crate::changes::PlanChanges;
 use hashbrown::HashMap;
 use ipnet::IpNet;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use tortie_model::selector::Selector;
-use tortie_plan::{Member, SetId, SetKind, Update};
+use tortie_plan::{PlanUpdate, SetId, SetKind, SetMember};
 
 /// A set that a rule needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct NeededSet {
     pub id: SetId,
-    pub of: Contents,
+    pub of: NeededSetContents,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Contents {
+pub(super) enum NeededSetContents {
     /// The nets of all matching items.
     Nets(Selector),
     /// The ports of this name of all matching items; of any protocol if `protocol` is `None`.
     Ports { selector: Selector, protocol: Option<u8>, name: String },
     /// The endpoints of a service, with their ports or without.
-    Service { service: ServiceName, kind: SetKind },
+    Service { service: ServiceReference, kind: SetKind },
 }
 
-impl Contents {
+impl NeededSetContents {
     fn selector(&self) -> Option<&Selector> {
         match self {
-            Contents::Nets(selector) | Contents::Ports { selector, .. } => Some(selector),
-            Contents::Service { .. } => None,
+            NeededSetContents::Nets(selector) | NeededSetContents::Ports { selector, .. } => Some(selector),
+            NeededSetContents::Service { .. } => None,
         }
     }
 }
 
 #[derive(Debug)]
-struct Set {
+struct UsedSet {
     need: Arc<NeededSet>,
     uses: u32,
     /// Whether it is in the plan.
     in_plan: bool,
-    source: Source,
+    source: SetSource,
     /// Members that may have changed, and whether they were present before.
-    touched: HashMap<Member, bool>,
+    touched: HashMap<SetMember, bool>,
 }
 
 #[derive(Debug)]
-enum Source {
+enum SetSource {
     Nets(SelectorId),
     Ports { selector: SelectorId, protocol: Option<u8>, name: Symbol },
-    Service { service: ServiceName, kind: SetKind },
+    Service { service: ServiceReference, kind: SetKind },
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Sets {
-    slots: ChunkedVec<SetSlot, Option<Set>>,
+pub(super) struct SetTable {
+    slots: ChunkedVec<SetSlot, Option<UsedSet>>,
     ids: IdAllocator<SetSlot>,
     by_id: HashMap<SetId, SetSlot>,
     of_selector: HashMap<SelectorId, Vec<SetSlot>>,
-    of_service: HashMap<ServiceName, Vec<SetSlot>>,
+    of_service: HashMap<ServiceReference, Vec<SetSlot>>,
     touched: BTreeSet<SetSlot>,
     /// Sets that are new or may no longer be needed.
     changed: BTreeSet<SetSlot>,
@@ -76,60 +76,60 @@ pub(super) struct Sets {
 /// All items with labels and addresses, and the selectors that match them.
 pub(super) struct MatchView<'a> {
     pub labelled: &'a LabelledTable,
-    pub matcher: &'a Matcher,
+    pub matcher: &'a SelectorMatcher,
     pub services: &'a ServiceEndpoints,
 }
 
 impl<'a> MatchView<'a> {
     pub fn of(
         labelled: &'a LabelledTable,
-        matcher: &'a Matcher,
+        matcher: &'a SelectorMatcher,
         services: &'a ServiceEndpoints,
     ) -> MatchView<'a> {
         MatchView { labelled, matcher, services }
     }
 }
 
-impl Source {
+impl SetSource {
     fn selector(&self) -> Option<SelectorId> {
         match self {
-            Source::Nets(selector) | Source::Ports { selector, .. } => Some(*selector),
-            Source::Service { .. } => None,
+            SetSource::Nets(selector) | SetSource::Ports { selector, .. } => Some(*selector),
+            SetSource::Service { .. } => None,
         }
     }
 
     fn kind(&self) -> SetKind {
         match self {
-            Source::Nets(_) => SetKind::Nets,
-            Source::Ports { .. } => SetKind::Ports,
-            Source::Service { kind, .. } => *kind,
+            SetSource::Nets(_) => SetKind::Nets,
+            SetSource::Ports { .. } => SetKind::Ports,
+            SetSource::Service { kind, .. } => *kind,
         }
     }
 
     /// Visits the members that an item with these nets and ports adds to the set.
-    fn members(&self, nets: &[IpNet], ports: &[NamedPort], mut visit: impl FnMut(Member)) {
+    fn members(&self, nets: &[IpNet], ports: &[NamedPort], mut visit: impl FnMut(SetMember)) {
         match self {
-            Source::Nets(_) => nets.iter().for_each(|net| visit(Member::Net(*net))),
-            Source::Ports { protocol, name, .. } => {
+            SetSource::Nets(_) => nets.iter().for_each(|net| visit(SetMember::Net(*net))),
+            SetSource::Ports { protocol, name, .. } => {
                 let wanted =
                     |port: &&NamedPort| port.name == *name && protocol.is_none_or(|p| p == port.protocol);
                 for port in ports.iter().filter(wanted) {
                     for net in nets {
                         let (address, protocol, port) = (net.addr(), port.protocol, port.port);
-                        visit(Member::Port { address, protocol, port });
+                        visit(SetMember::Port { address, protocol, port });
                     }
                 }
             }
-            Source::Service { .. } => {}
+            SetSource::Service { .. } => {}
         }
     }
 
-    fn brings(&self, view: &MatchView<'_>, id: LabelledId, item: &Labelled, member: Member) -> bool {
+    fn brings(&self, view: &MatchView<'_>, id: LabelledId, item: &LabelledItem, member: SetMember) -> bool {
         let Some(selector) = self.selector() else { return false };
         if !view.matcher.matched(item.class).contains(selector) {
             return false;
         }
-        let mut found = matches!(self, Source::Nets(_));
+        let mut found = matches!(self, SetSource::Nets(_));
         if !found {
             let net = [net_of(member)];
             self.members(&net, view.labelled.ports(id), |other| found |= other == member);
@@ -137,35 +137,40 @@ impl Source {
         found
     }
 
-    fn contains(&self, view: &MatchView<'_>, member: Member) -> bool {
-        if let Source::Service { service, .. } = self {
+    fn contains(&self, view: &MatchView<'_>, member: SetMember) -> bool {
+        if let SetSource::Service { service, .. } = self {
             return view.services.contains(service, member);
         }
         view.labelled.having(net_of(member)).any(|(id, item)| self.brings(view, id, item, member))
     }
 }
 
-fn net_of(member: Member) -> IpNet {
+fn net_of(member: SetMember) -> IpNet {
     match member {
-        Member::Net(net) => net,
-        Member::Port { address, .. } => IpNet::from(address),
+        SetMember::Net(net) => net,
+        SetMember::Port { address, .. } => IpNet::from(address),
     }
 }
 
-impl Sets {
+impl SetTable {
     /// Returns the number of sets in use.
     pub fn len(&self) -> usize {
         self.by_id.len()
     }
 
     /// Returns the set of a selector, if a rule in force already needs it: computing its ID is expensive.
-    pub fn known(&self, matcher: &Matcher, selector: &Selector) -> Option<Arc<NeededSet>> {
+    pub fn known(&self, matcher: &SelectorMatcher, selector: &Selector) -> Option<Arc<NeededSet>> {
         let slots = self.of_selector.get(&matcher.find(selector)?)?;
         let mut sets = slots.iter().filter_map(|slot| self.slots.get(*slot)?.as_ref());
-        sets.find(|set| matches!(set.source, Source::Nets(_))).map(|set| set.need.clone())
+        sets.find(|set| matches!(set.source, SetSource::Nets(_))).map(|set| set.need.clone())
     }
 
-    pub fn hold_all(&mut self, symbols: &mut SymbolTable, matcher: &mut Matcher, needs: &[Arc<NeededSet>]) {
+    pub fn hold_all(
+        &mut self,
+        symbols: &mut SymbolTable,
+        matcher: &mut SelectorMatcher,
+        needs: &[Arc<NeededSet>],
+    ) {
         let unknown = needs.iter().filter(|need| !self.by_id.contains_key(&need.id));
         let selectors: HashMap<&SetId, &Selector> =
             unknown.filter_map(|need| Some((&need.id, need.of.selector()?))).collect();
@@ -173,7 +178,7 @@ impl Sets {
         needs.iter().for_each(|need| self.hold(symbols, matcher, need));
     }
 
-    fn hold(&mut self, symbols: &mut SymbolTable, matcher: &mut Matcher, need: &Arc<NeededSet>) {
+    fn hold(&mut self, symbols: &mut SymbolTable, matcher: &mut SelectorMatcher, need: &Arc<NeededSet>) {
         if let Some(slot) = self.by_id.get(&need.id) {
             if let Some(Some(set)) = self.slots.get_mut(*slot) {
                 set.uses += 1;
@@ -181,22 +186,24 @@ impl Sets {
             return;
         }
         let source = match &need.of {
-            Contents::Nets(selector) => Source::Nets(matcher.hold(symbols, selector)),
-            Contents::Ports { selector, protocol, name } => Source::Ports {
+            NeededSetContents::Nets(selector) => SetSource::Nets(matcher.hold(symbols, selector)),
+            NeededSetContents::Ports { selector, protocol, name } => SetSource::Ports {
                 selector: matcher.hold(symbols, selector),
                 protocol: *protocol,
                 name: symbols.hold(name),
             },
-            Contents::Service { service, kind } => Source::Service { service: service.clone(), kind: *kind },
+            NeededSetContents::Service { service, kind } => {
+                SetSource::Service { service: service.clone(), kind: *kind }
+            }
         };
         let slot = self.ids.take();
         if let Some(selector) = source.selector() {
             self.of_selector.entry(selector).or_default().push(slot);
         }
-        if let Source::Service { service, .. } = &source {
+        if let SetSource::Service { service, .. } = &source {
             self.of_service.entry(service.clone()).or_default().push(slot);
         }
-        let set = Set { need: need.clone(), uses: 1, in_plan: false, source, touched: HashMap::new() };
+        let set = UsedSet { need: need.clone(), uses: 1, in_plan: false, source, touched: HashMap::new() };
         *self.slots.at(slot) = Some(set);
         self.by_id.insert(need.id.clone(), slot);
         self.changed.insert(slot);
@@ -234,7 +241,7 @@ impl Sets {
             if !set.in_plan {
                 continue;
             }
-            let Set { source, touched, .. } = set;
+            let UsedSet { source, touched, .. } = set;
             source.members(nets, ports, |member| {
                 touched.entry(member).or_insert_with(|| source.contains(view, member));
             });
@@ -247,15 +254,15 @@ impl Sets {
     pub fn touch_service(
         &mut self,
         view: &MatchView<'_>,
-        service: &ServiceName,
-        members: impl Fn(SetKind, &mut dyn FnMut(Member)),
+        service: &ServiceReference,
+        members: impl Fn(SetKind, &mut dyn FnMut(SetMember)),
     ) {
         for slot in self.of_service.get(service).into_iter().flatten() {
             let Some(Some(set)) = self.slots.get_mut(*slot) else { continue };
             if !set.in_plan {
                 continue;
             }
-            let Set { source, touched, .. } = set;
+            let UsedSet { source, touched, .. } = set;
             members(source.kind(), &mut |member| {
                 touched.entry(member).or_insert_with(|| source.contains(view, member));
             });
@@ -269,9 +276,9 @@ impl Sets {
         symbols: &mut SymbolTable,
         labelled: &LabelledTable,
         services: &ServiceEndpoints,
-        matcher: &mut Matcher,
-    ) -> Changes {
-        let mut changes = Changes::default();
+        matcher: &mut SelectorMatcher,
+    ) -> PlanChanges {
+        let mut changes = PlanChanges::default();
         let mut comes: Vec<(SetId, SetSlot)> = Vec::new();
         let mut goes: Vec<SetId> = Vec::new();
         for slot in std::mem::take(&mut self.changed) {
@@ -294,7 +301,7 @@ impl Sets {
         let mut members = Vec::new();
         for (id, slot) in comes {
             let Some(Some(set)) = self.slots.get(slot) else { continue };
-            changes.added.push(Update::Set(id.clone(), Some(set.source.kind())));
+            changes.added.push(PlanUpdate::Set(id.clone(), Some(set.source.kind())));
             let all = all_members(&view, &set.source);
             if !all.is_empty() {
                 members.push((id, all, Vec::new()));
@@ -317,16 +324,16 @@ impl Sets {
             }
         }
         members.sort_by(|(a, ..), (b, ..)| a.cmp(b));
-        changes.added.extend(members.into_iter().map(|(set, added, removed)| Update::Members {
+        changes.added.extend(members.into_iter().map(|(set, added, removed)| PlanUpdate::Members {
             set,
             added,
             removed,
         }));
-        changes.removed.extend(goes.into_iter().map(|id| Update::Set(id, None)));
+        changes.removed.extend(goes.into_iter().map(|id| PlanUpdate::Set(id, None)));
         changes
     }
 
-    fn drop_set(&mut self, symbols: &mut SymbolTable, matcher: &mut Matcher, slot: SetSlot) {
+    fn drop_set(&mut self, symbols: &mut SymbolTable, matcher: &mut SelectorMatcher, slot: SetSlot) {
         let Some(set) = self.slots.get_mut(slot).and_then(Option::take) else { return };
         self.by_id.remove(&set.need.id);
         self.ids.give_back(slot);
@@ -341,8 +348,8 @@ impl Sets {
             matcher.release(symbols, selector);
         }
         match set.source {
-            Source::Ports { name, .. } => symbols.release(name),
-            Source::Service { service, .. } => {
+            SetSource::Ports { name, .. } => symbols.release(name),
+            SetSource::Service { service, .. } => {
                 if let Some(slots) = self.of_service.get_mut(&service) {
                     slots.retain(|other| *other != slot);
                     if slots.is_empty() {
@@ -350,14 +357,14 @@ impl Sets {
                     }
                 }
             }
-            Source::Nets(_) => {}
+            SetSource::Nets(_) => {}
         }
     }
 }
 
-fn all_members(view: &MatchView<'_>, source: &Source) -> Vec<Member> {
-    let mut all: Vec<Member> = Vec::new();
-    if let Source::Service { service, kind } = source {
+fn all_members(view: &MatchView<'_>, source: &SetSource) -> Vec<SetMember> {
+    let mut all: Vec<SetMember> = Vec::new();
+    if let SetSource::Service { service, kind } = source {
         view.services.members(service, *kind, |member| all.push(member));
     }
     for class in source.selector().into_iter().flat_map(|selector| view.matcher.matching(selector)) {

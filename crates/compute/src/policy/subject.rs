@@ -15,7 +15,7 @@ const NAMESPACE: &str = "projectcalico.org/namespace";
 const ORCHESTRATOR: &str = "projectcalico.org/orchestrator";
 const SERVICE_ACCOUNT: &str = "projectcalico.org/serviceaccount";
 
-pub(super) struct Subject<'a> {
+pub(super) struct LabelledSource<'a> {
     labels: Vec<(&'a str, &'a str)>,
     profiles: Vec<Cow<'a, str>>,
     nets: Vec<IpNet>,
@@ -23,8 +23,8 @@ pub(super) struct Subject<'a> {
     node: &'a str,
 }
 
-impl<'a> Subject<'a> {
-    pub fn of_workload(endpoint: &'a WorkloadEndpoint) -> Subject<'a> {
+impl<'a> LabelledSource<'a> {
+    pub fn of_workload(endpoint: &'a WorkloadEndpoint) -> LabelledSource<'a> {
         let (meta, spec) = (&endpoint.metadata, &endpoint.spec);
         // These labels come from profiles alone: an endpoint cannot claim to be in another namespace.
         let own = |(key, _): &(&str, &str)| !key.starts_with("pcns.") && !key.starts_with("pcsa.");
@@ -35,39 +35,39 @@ impl<'a> Subject<'a> {
         set(&mut labels, SERVICE_ACCOUNT, &spec.service_account_name);
         let ports = spec.ports.iter().map(|port| (port.name.as_str(), &port.protocol, port.port));
         let nets = addresses(endpoint).map(IpNet::from).collect();
-        Subject { labels, node: &spec.node, ..Subject::new(&spec.profiles, nets, ports) }
+        LabelledSource { labels, node: &spec.node, ..LabelledSource::new(&spec.profiles, nets, ports) }
     }
 
     /// Reads a host endpoint. Its addresses are the expected ones: those of its interface are unknown to other nodes.
-    pub fn of_host_endpoint(endpoint: &'a HostEndpoint) -> Subject<'a> {
+    pub fn of_host_endpoint(endpoint: &'a HostEndpoint) -> LabelledSource<'a> {
         let spec = &endpoint.spec;
         let ports = spec.ports.iter().map(|port| (port.name.as_str(), &port.protocol, port.port));
         let nets = spec.expected_ips.iter().filter_map(|ip| convert::net(ip)).collect();
         let labels = pairs(&endpoint.metadata.labels).collect();
-        Subject { labels, ..Subject::new(&spec.profiles, nets, ports) }
+        LabelledSource { labels, ..LabelledSource::new(&spec.profiles, nets, ports) }
     }
 
     /// Reads a network set. It inherits the labels of its namespace.
-    pub fn of_network_set(set_: &'a NetworkSet) -> Subject<'a> {
+    pub fn of_network_set(set_: &'a NetworkSet) -> LabelledSource<'a> {
         let meta = &set_.metadata;
         let mut labels = pairs(&meta.labels).collect();
         set(&mut labels, NAMESPACE, &meta.namespace);
         let nets = set_.spec.nets.iter().filter_map(|net| convert::net(net)).collect();
         let profiles = vec![Cow::Owned(format!("kns.{}", meta.namespace))];
-        Subject { labels, profiles, ..Subject::new(&[], nets, std::iter::empty()) }
+        LabelledSource { labels, profiles, ..LabelledSource::new(&[], nets, std::iter::empty()) }
     }
 
-    pub fn of_global_network_set(set: &'a GlobalNetworkSet) -> Subject<'a> {
+    pub fn of_global_network_set(set: &'a GlobalNetworkSet) -> LabelledSource<'a> {
         let nets = set.spec.nets.iter().filter_map(|net| convert::net(net)).collect();
         let labels = pairs(&set.metadata.labels).collect();
-        Subject { labels, ..Subject::new(&[], nets, std::iter::empty()) }
+        LabelledSource { labels, ..LabelledSource::new(&[], nets, std::iter::empty()) }
     }
 
     fn new(
         profiles: &'a [String],
         mut nets: Vec<IpNet>,
         ports: impl Iterator<Item = (&'a str, &'a Protocol, u16)>,
-    ) -> Subject<'a> {
+    ) -> LabelledSource<'a> {
         nets.sort_unstable();
         nets.dedup();
         let ports = ports.filter(|(name, ..)| !name.is_empty()).filter_map(|(name, protocol, port)| {
@@ -78,7 +78,7 @@ impl<'a> Subject<'a> {
         let first = |(place, name): &(usize, &String)| !profiles[..*place].contains(name);
         let profiles = profiles.iter().enumerate().filter(first);
         let profiles = profiles.map(|(_, name)| Cow::Borrowed(name.as_str())).collect();
-        Subject { labels: Vec::new(), profiles, nets, ports: ports.collect(), node: "" }
+        LabelledSource { labels: Vec::new(), profiles, nets, ports: ports.collect(), node: "" }
     }
 
     /// Returns the class and adds a reference to it.

@@ -4,15 +4,15 @@
 //! labels and the same profiles are in one class: selectors are matched against classes, not endpoints.
 
 use super::ids::{ClassId, LabelSetId, ProfileListId, Symbol, nothing};
-use super::interner::Interner;
-use super::labels::{Label, LabelSets};
-use super::pool::Pool;
+use super::interner::StringInterner;
+use super::labels::{LabelSets, LabelSymbols};
+use super::pool::ValuePool;
 use hashbrown::HashMap;
-use tortie_model::selector::Labels;
+use tortie_model::selector::LabelLookup;
 
 /// The labels and the profiles of a class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Class {
+struct EndpointClass {
     labels: LabelSetId,
     profiles: ProfileNames,
 }
@@ -35,10 +35,10 @@ pub(super) struct InheritedChange {
 
 #[derive(Debug, Default)]
 pub(super) struct SymbolTable {
-    interner: Interner<Symbol>,
+    interner: StringInterner<Symbol>,
     label_sets: LabelSets,
-    profile_lists: Pool<ProfileListId, Box<[Symbol]>>,
-    classes: Pool<ClassId, Class>,
+    profile_lists: ValuePool<ProfileListId, Box<[Symbol]>>,
+    classes: ValuePool<ClassId, EndpointClass>,
     /// The labels that endpoints inherit, by profile.
     inherited: HashMap<Symbol, LabelSetId>,
 }
@@ -73,7 +73,7 @@ impl SymbolTable {
             [name] => ProfileNames::One(name),
             _ => ProfileNames::List(self.profile_lists.hold(&names[..], || names[..].into())),
         };
-        let class = Class { labels, profiles };
+        let class = EndpointClass { labels, profiles };
         let id = self.classes.hold(&class, || class);
         if self.classes.holders(id) == 1 {
             names.iter().for_each(|name| self.interner.hold_again(*name));
@@ -90,7 +90,7 @@ impl SymbolTable {
     /// Returns the set of these labels and adds a reference to it.
     fn labels<'a>(&mut self, labels: impl Iterator<Item = (&'a str, &'a str)>) -> LabelSetId {
         let symbol = |(key, value)| (self.interner.intern(key), self.interner.intern(value));
-        let mut labels: Vec<Label> = labels.map(symbol).collect();
+        let mut labels: Vec<LabelSymbols> = labels.map(symbol).collect();
         labels.sort_unstable();
         self.label_sets.hold(&mut self.interner, &labels)
     }
@@ -117,7 +117,7 @@ impl SymbolTable {
         self.classes.get(class).map_or_else(nothing, |class| class.labels)
     }
 
-    pub fn label_set(&self, labels: LabelSetId) -> impl Iterator<Item = Label> {
+    pub fn label_set(&self, labels: LabelSetId) -> impl Iterator<Item = LabelSymbols> {
         self.label_sets.get(labels)
     }
 
@@ -129,12 +129,12 @@ impl SymbolTable {
         }
     }
 
-    pub fn inherited_from(&self, profile: Symbol) -> impl Iterator<Item = Label> {
+    pub fn inherited_from(&self, profile: Symbol) -> impl Iterator<Item = LabelSymbols> {
         self.inherited.get(&profile).into_iter().flat_map(|labels| self.label_sets.get(*labels))
     }
 
     /// Returns all labels of a class; of two with the same key, the first applies.
-    pub fn all_labels(&self, class: ClassId) -> impl Iterator<Item = Label> {
+    pub fn all_labels(&self, class: ClassId) -> impl Iterator<Item = LabelSymbols> {
         let inherited = self.profiles(class).iter().flat_map(|profile| self.inherited_from(*profile));
         self.label_set(self.labels_of(class)).chain(inherited)
     }
@@ -176,17 +176,17 @@ impl SymbolTable {
     }
 
     /// Returns the labels of a class as selectors see them.
-    pub fn view(&self, class: ClassId) -> View<'_> {
-        View { symbols: self, class }
+    pub fn view(&self, class: ClassId) -> ClassLabels<'_> {
+        ClassLabels { symbols: self, class }
     }
 }
 
-pub(super) struct View<'a> {
+pub(super) struct ClassLabels<'a> {
     symbols: &'a SymbolTable,
     class: ClassId,
 }
 
-impl Labels for View<'_> {
+impl LabelLookup for ClassLabels<'_> {
     fn get(&self, key: &str) -> Option<&str> {
         let key = self.symbols.find(key)?;
         let mut all = self.symbols.all_labels(self.class);

@@ -1,39 +1,39 @@
 //! Addresses of LoadBalancer services: selects the node that answers for each. All nodes decide on the same data, so
 //! that exactly one of them answers.
 
-use crate::nodes::NodeFacts;
+use crate::nodes::NodeAddresses;
 use ipnet::IpNet;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use tortie_model::kubernetes::{Service, ServiceForm};
+use tortie_model::kubernetes::{KubernetesService, ServiceType};
 
 /// Namespace and name.
-pub(super) type Name = (Box<str>, Box<str>);
+pub(super) type BalancerServiceKey = (Box<str>, Box<str>);
 
 #[derive(Debug)]
-pub(super) struct Balancers {
+pub(super) struct LoadBalancerShares {
     host: Box<str>,
-    nodes: BTreeMap<Box<str>, Node>,
+    nodes: BTreeMap<Box<str>, ShareNode>,
     /// Addresses of the services that have any.
-    addresses: BTreeMap<Name, Vec<IpAddr>>,
+    addresses: BTreeMap<BalancerServiceKey, Vec<IpAddr>>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-struct Node {
+struct ShareNode {
     /// Hash of its name.
     hash: u64,
     v4: Option<IpNet>,
     v6: Option<IpNet>,
 }
 
-impl Balancers {
-    pub fn new(host: &str) -> Balancers {
-        Balancers { host: host.into(), nodes: BTreeMap::new(), addresses: BTreeMap::new() }
+impl LoadBalancerShares {
+    pub fn new(host: &str) -> LoadBalancerShares {
+        LoadBalancerShares { host: host.into(), nodes: BTreeMap::new(), addresses: BTreeMap::new() }
     }
 
     /// Adds or replaces a node. Returns whether anything changed.
-    pub fn put_node(&mut self, name: &str, facts: NodeFacts) -> bool {
-        let node = Node { hash: hash(HASH_OF_NOTHING, name.as_bytes()), v4: facts.v4, v6: facts.v6 };
+    pub fn put_node(&mut self, name: &str, facts: NodeAddresses) -> bool {
+        let node = ShareNode { hash: hash(HASH_OF_NOTHING, name.as_bytes()), v4: facts.v4, v6: facts.v6 };
         let is_known = self.nodes.get(name) == Some(&node);
         if !is_known {
             self.nodes.insert(name.into(), node);
@@ -45,8 +45,8 @@ impl Balancers {
         self.nodes.remove(name).is_some()
     }
 
-    pub fn put_service(&mut self, namespace: &str, name: &str, service: &Service) -> bool {
-        if service.form != ServiceForm::LoadBalancer {
+    pub fn put_service(&mut self, namespace: &str, name: &str, service: &KubernetesService) -> bool {
+        if service.form != ServiceType::LoadBalancer {
             return self.remove_service(namespace, name);
         }
         // Not `load_balancer_ip`: the creator of the service may request any address there.
@@ -68,7 +68,7 @@ impl Balancers {
     }
 
     /// Returns the addresses that this node answers for, with a service that has each.
-    pub fn own(&self) -> impl Iterator<Item = (IpAddr, &Name)> {
+    pub fn own(&self) -> impl Iterator<Item = (IpAddr, &BalancerServiceKey)> {
         let all =
             self.addresses.iter().flat_map(|(name, addresses)| addresses.iter().map(move |a| (*a, name)));
         all.filter(|(address, _)| self.answering(*address) == Some(&*self.host))
@@ -78,7 +78,7 @@ impl Balancers {
     /// not receive the requests. Other nodes know only the subnet of a node's own address; so if no such subnet
     /// contains the address, one of all nodes answers.
     fn answering(&self, address: IpAddr) -> Option<&str> {
-        let net = |node: &Node| if address.is_ipv4() { node.v4 } else { node.v6 };
+        let net = |node: &ShareNode| if address.is_ipv4() { node.v4 } else { node.v6 };
         let ranked = self.nodes.iter().filter_map(|(name, node)| {
             let is_near = net(node)?.contains(&address);
             Some(((is_near, rank(node.hash, address)), name))
@@ -111,14 +111,14 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
-    fn facts(v4: &str, v6: &str) -> NodeFacts {
-        NodeFacts { v4: v4.parse().ok(), v6: v6.parse().ok(), ..NodeFacts::default() }
+    fn facts(v4: &str, v6: &str) -> NodeAddresses {
+        NodeAddresses { v4: v4.parse().ok(), v6: v6.parse().ok(), ..NodeAddresses::default() }
     }
 
     /// Returns the cluster as each of its nodes sees it. One more node is in another subnet.
-    fn cluster(nodes: u8) -> Vec<Balancers> {
+    fn cluster(nodes: u8) -> Vec<LoadBalancerShares> {
         let know = |host: u8| {
-            let mut balancers = Balancers::new(&format!("n{host}"));
+            let mut balancers = LoadBalancerShares::new(&format!("n{host}"));
             for node in 0..nodes {
                 balancers.put_node(&format!("n{node}"), facts(&format!("192.0.2.{node}/24"), "fd00::1/64"));
             }
@@ -126,10 +126,10 @@ mod tests {
             let ingress_ips = (0..=255).flat_map(|last| {
                 [IpAddr::from([192, 0, 2, last]), IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 0, last.into()])]
             });
-            let service = Service {
-                form: ServiceForm::LoadBalancer,
+            let service = KubernetesService {
+                form: ServiceType::LoadBalancer,
                 ingress_ips: ingress_ips.collect(),
-                ..Service::default()
+                ..KubernetesService::default()
             };
             assert!(balancers.put_service("shop", "web", &service), "it is new");
             assert!(!balancers.put_service("shop", "web", &service), "it is known");
@@ -138,7 +138,7 @@ mod tests {
         (0..nodes).map(know).collect()
     }
 
-    fn share(node: &Balancers) -> BTreeSet<IpAddr> {
+    fn share(node: &LoadBalancerShares) -> BTreeSet<IpAddr> {
         node.own().map(|(address, _)| address).collect()
     }
 
@@ -165,17 +165,17 @@ mod tests {
 
     #[test]
     fn where_no_node_has_the_subnet_one_of_all_answers() {
-        let mut balancers = Balancers::new("far");
+        let mut balancers = LoadBalancerShares::new("far");
         balancers.put_node("far", facts("198.51.100.1/24", ""));
-        let mut service = Service {
-            form: ServiceForm::LoadBalancer,
+        let mut service = KubernetesService {
+            form: ServiceType::LoadBalancer,
             ingress_ips: vec!["203.0.113.7".parse().unwrap()],
             load_balancer_ip: "203.0.113.8".parse().ok(),
-            ..Service::default()
+            ..KubernetesService::default()
         };
         balancers.put_service("shop", "web", &service);
         assert_eq!(balancers.own().count(), 1);
-        service.form = ServiceForm::ClusterIP;
+        service.form = ServiceType::ClusterIP;
         assert!(balancers.put_service("shop", "web", &service));
         assert_eq!(balancers.own().count(), 0);
     }

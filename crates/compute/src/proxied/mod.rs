@@ -7,31 +7,31 @@
 
 mod balancers;
 
-use crate::nodes::NodeFacts;
-use balancers::{Balancers, Name};
+use crate::nodes::NodeAddresses;
+use balancers::{BalancerServiceKey, LoadBalancerShares};
 use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use thiserror::Error;
 use tortie_model::kinds::{AllowedUse, EncapMode, IPPool};
-use tortie_model::kubernetes::Service;
-use tortie_plan::{Route, RouteKey, RouteTarget, Update};
+use tortie_model::kubernetes::KubernetesService;
+use tortie_plan::{PlanUpdate, Route, RouteKey, RouteTarget};
 
 #[derive(Debug)]
-pub(crate) struct Proxied {
+pub(crate) struct ProxiedAddresses {
     enabled: bool,
     /// The pools without encapsulation.
-    pools: BTreeMap<String, Pool>,
-    balancers: Balancers,
+    pools: BTreeMap<String, ProxyPool>,
+    balancers: LoadBalancerShares,
     stale: bool,
     /// This node's share of the service addresses that are in one of the pools.
-    share: BTreeMap<IpAddr, Name>,
+    share: BTreeMap<IpAddr, BalancerServiceKey>,
     refusals: BTreeMap<IpAddr, ServiceRefusal>,
-    in_plan: Answered,
+    in_plan: AnsweredAddresses,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Pool {
+struct ProxyPool {
     cidr: IpNet,
     balances: bool,
 }
@@ -51,7 +51,7 @@ pub(crate) enum ServiceRefusal {
 
 /// The addresses that a node answers for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Answered {
+struct AnsweredAddresses {
     addresses: BTreeSet<IpAddr>,
     /// Those of them that belong to services.
     services: BTreeSet<IpAddr>,
@@ -59,16 +59,16 @@ struct Answered {
     source: Option<IpAddr>,
 }
 
-impl Proxied {
-    pub fn new(host: &str) -> Proxied {
-        Proxied {
+impl ProxiedAddresses {
+    pub fn new(host: &str) -> ProxiedAddresses {
+        ProxiedAddresses {
             enabled: false,
             pools: BTreeMap::new(),
-            balancers: Balancers::new(host),
+            balancers: LoadBalancerShares::new(host),
             stale: false,
             share: BTreeMap::new(),
             refusals: BTreeMap::new(),
-            in_plan: Answered::default(),
+            in_plan: AnsweredAddresses::default(),
         }
     }
 
@@ -83,7 +83,7 @@ impl Proxied {
         let wrapped = wraps(&pool.spec.vxlan_mode) || wraps(&pool.spec.ipip_mode);
         let balances = pool.spec.allowed_uses.contains(&AllowedUse::LoadBalancer);
         let cidr = pool.spec.cidr.parse::<IpNet>().ok().filter(|_| !wrapped);
-        let new = cidr.map(|cidr| Pool { cidr, balances });
+        let new = cidr.map(|cidr| ProxyPool { cidr, balances });
         let before = match new {
             Some(pool) => self.pools.insert(name.clone(), pool),
             None => self.pools.remove(name),
@@ -95,7 +95,7 @@ impl Proxied {
         self.stale |= self.pools.remove(name).is_some();
     }
 
-    pub fn put_node(&mut self, name: &str, facts: NodeFacts) {
+    pub fn put_node(&mut self, name: &str, facts: NodeAddresses) {
         self.stale |= self.balancers.put_node(name, facts);
     }
 
@@ -103,7 +103,7 @@ impl Proxied {
         self.stale |= self.balancers.remove_node(name);
     }
 
-    pub fn put_service(&mut self, namespace: &str, name: &str, service: &Service) {
+    pub fn put_service(&mut self, namespace: &str, name: &str, service: &KubernetesService) {
         self.stale |= self.balancers.put_service(namespace, name, service);
     }
 
@@ -118,7 +118,7 @@ impl Proxied {
         changed: bool,
         workloads: impl Iterator<Item = IpAddr>,
         find_owner: impl Fn(IpAddr) -> Option<ServiceRefusal>,
-    ) -> Vec<Update> {
+    ) -> Vec<PlanUpdate> {
         let stale = std::mem::take(&mut self.stale);
         if stale {
             self.share = self.own_share();
@@ -138,14 +138,14 @@ impl Proxied {
         let before = std::mem::replace(&mut self.in_plan, wanted);
         let mut updates = Vec::new();
         if before.addresses != self.in_plan.addresses {
-            updates.push(Update::Proxied(self.in_plan.addresses.clone()));
+            updates.push(PlanUpdate::Proxied(self.in_plan.addresses.clone()));
         }
         let gone = before.services.difference(&self.in_plan.services);
-        updates.extend(routed(gone).map(|key| Update::Route(key, None)));
+        updates.extend(routed(gone).map(|key| PlanUpdate::Route(key, None)));
         let moved = before.source != self.in_plan.source;
         let new = self.in_plan.services.iter().filter(|address| moved || !before.services.contains(*address));
         let route = Route { source: self.in_plan.source, ..Route::to(RouteTarget::Host) };
-        updates.extend(routed(new).map(|key| Update::Route(key, Some(route))));
+        updates.extend(routed(new).map(|key| PlanUpdate::Route(key, Some(route))));
         updates
     }
 
@@ -155,18 +155,18 @@ impl Proxied {
     }
 
     /// Returns the services with addresses in a pool for which no node answers.
-    pub fn refusals(&self) -> impl Iterator<Item = (&Name, IpAddr, ServiceRefusal)> {
+    pub fn refusals(&self) -> impl Iterator<Item = (&BalancerServiceKey, IpAddr, ServiceRefusal)> {
         let named = |(address, refusal): (&IpAddr, &ServiceRefusal)| {
             self.share.get(address).map(|name| (name, *address, *refusal))
         };
         self.refusals.iter().filter_map(named)
     }
 
-    fn pools_of(&self, address: IpAddr) -> impl Iterator<Item = &Pool> {
+    fn pools_of(&self, address: IpAddr) -> impl Iterator<Item = &ProxyPool> {
         self.pools.values().filter(move |pool| pool.cidr.contains(&address))
     }
 
-    fn own_share(&self) -> BTreeMap<IpAddr, Name> {
+    fn own_share(&self) -> BTreeMap<IpAddr, BalancerServiceKey> {
         if !self.enabled {
             return BTreeMap::new();
         }
@@ -174,16 +174,16 @@ impl Proxied {
         own.map(|(address, name)| (address, name.clone())).collect()
     }
 
-    fn wanted(&self, workloads: impl Iterator<Item = IpAddr>) -> Answered {
+    fn wanted(&self, workloads: impl Iterator<Item = IpAddr>) -> AnsweredAddresses {
         if !self.enabled {
-            return Answered::default();
+            return AnsweredAddresses::default();
         }
         let is_granted = |address: &&IpAddr| !self.refusals.contains_key(*address);
         let services: BTreeSet<IpAddr> = self.share.keys().filter(is_granted).copied().collect();
         let mut addresses: BTreeSet<IpAddr> =
             workloads.filter(|address| self.pools_of(*address).next().is_some()).collect();
         addresses.extend(&services);
-        Answered { addresses, services, source: self.balancers.host_address() }
+        AnsweredAddresses { addresses, services, source: self.balancers.host_address() }
     }
 }
 

@@ -6,20 +6,20 @@ mod wanted;
 use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use tortie_model::ipam::Block;
+use tortie_model::ipam::AddressBlock;
 use tortie_model::ipam::block::allocations;
 use tortie_model::ipam::owner::attribute;
 use tortie_model::key::AffinityType;
 use tortie_model::kinds::{AllowedUse, EncapMode, IPPool};
-use tortie_plan::{Route, RouteKey, Table, TunnelKind, Update};
+use tortie_plan::{PlanUpdate, Route, RouteKey, RoutingTable, TunnelKind};
 
-use crate::changes::Changes;
-use crate::nodes::NodeFacts;
-use crate::workloads::Name;
+use crate::changes::PlanChanges;
+use crate::nodes::NodeAddresses;
+use crate::workloads::EndpointName;
 
 /// The routes that this node writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Policy {
+pub(crate) struct RoutePolicy {
     pub no_encap: bool,
     pub ipip: bool,
     pub vxlan: bool,
@@ -28,21 +28,21 @@ pub(crate) struct Policy {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Pool {
+struct RoutedPool {
     cidr: IpNet,
-    encapsulation: Encapsulation,
+    encapsulation: PoolEncapsulation,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Encapsulation {
+enum PoolEncapsulation {
     None,
-    Ipip(Reach),
-    Vxlan(Reach),
+    Ipip(EncapsulationScope),
+    Vxlan(EncapsulationScope),
 }
 
 /// Between which nodes packets are encapsulated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Reach {
+enum EncapsulationScope {
     Always,
     CrossSubnet,
 }
@@ -59,9 +59,9 @@ struct BlockUse {
 
 /// The object that a route is derived from.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-enum Source {
+enum RouteOrigin {
     Block(IpNet),
-    Workload(Name),
+    Workload(EndpointName),
     /// A BGP peer that is reachable only through a gateway.
     Peer(IpNet),
     /// The IPv6 tunnel endpoint of a node. The kernel does not accept a gateway that another route leads elsewhere,
@@ -73,9 +73,9 @@ enum Source {
 
 /// Routing through a WireGuard tunnel.
 #[derive(Debug)]
-struct Sealing {
+struct WireguardRouting {
     /// Table of the routes.
-    table: Table,
+    table: RoutingTable,
     /// Traffic to the nodes themselves is encrypted too.
     hosts: bool,
     /// The nodes that are peers, with the addresses of their endpoints.
@@ -83,31 +83,31 @@ struct Sealing {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Routes {
+pub(crate) struct RouteCompute {
     host: String,
-    policy: Policy,
-    pools: BTreeMap<String, Pool>,
-    nodes: BTreeMap<String, NodeFacts>,
+    policy: RoutePolicy,
+    pools: BTreeMap<String, RoutedPool>,
+    nodes: BTreeMap<String, NodeAddresses>,
     blocks: BTreeMap<IpNet, BlockUse>,
     /// Workloads of other nodes, if they have individual routes.
-    remote: BTreeMap<Name, (String, Vec<IpAddr>)>,
+    remote: BTreeMap<EndpointName, (String, Vec<IpAddr>)>,
     /// Gateways of BGP peers.
     gateways: BTreeMap<IpNet, IpAddr>,
     /// IPv6 tunnel endpoints by node.
     tunnel_ends: BTreeMap<String, IpAddr>,
-    wireguard: BTreeMap<TunnelKind, Sealing>,
+    wireguard: BTreeMap<TunnelKind, WireguardRouting>,
     /// The sources to re-evaluate when a node changes.
-    of_node: BTreeMap<String, BTreeSet<Source>>,
-    changed: BTreeSet<Source>,
+    of_node: BTreeMap<String, BTreeSet<RouteOrigin>>,
+    changed: BTreeSet<RouteOrigin>,
     /// Candidate routes per destination, in the order of sources: the last is the most specific.
-    offers: BTreeMap<RouteKey, Vec<(Source, Route)>>,
-    offered: BTreeMap<Source, Vec<RouteKey>>,
+    offers: BTreeMap<RouteKey, Vec<(RouteOrigin, Route)>>,
+    offered: BTreeMap<RouteOrigin, Vec<RouteKey>>,
     in_plan: BTreeMap<RouteKey, Route>,
 }
 
-impl Routes {
-    pub fn new(host: &str) -> Routes {
-        Routes { host: host.to_owned(), ..Routes::default() }
+impl RouteCompute {
+    pub fn new(host: &str) -> RouteCompute {
+        RouteCompute { host: host.to_owned(), ..RouteCompute::default() }
     }
 
     /// Returns whether workloads of other nodes have individual routes.
@@ -115,7 +115,7 @@ impl Routes {
         self.policy.by_workload
     }
 
-    pub fn set_policy(&mut self, policy: Policy) {
+    pub fn set_policy(&mut self, policy: RoutePolicy) {
         if self.policy != policy {
             self.policy = policy;
             self.all_changed();
@@ -127,7 +127,7 @@ impl Routes {
         let old = std::mem::replace(&mut self.gateways, gateways);
         let nets = old.keys().chain(self.gateways.keys());
         let differ = nets.filter(|net| old.get(net) != self.gateways.get(net));
-        self.changed.extend(differ.copied().map(Source::Peer));
+        self.changed.extend(differ.copied().map(RouteOrigin::Peer));
     }
 
     /// Sets the address of a node's IPv6 tunnel endpoint.
@@ -136,16 +136,16 @@ impl Routes {
             Some(address) => self.tunnel_ends.insert(node.clone(), address),
             None => self.tunnel_ends.remove(&node),
         };
-        self.changed.insert(Source::TunnelEnd(node));
+        self.changed.insert(RouteOrigin::TunnelEnd(node));
     }
 
     /// Sets the table of the routes through a WireGuard tunnel, and whether they include the nodes themselves.
-    pub fn set_wireguard(&mut self, kind: TunnelKind, table: Option<(Table, bool)>) {
+    pub fn set_wireguard(&mut self, kind: TunnelKind, table: Option<(RoutingTable, bool)>) {
         let old = self.wireguard.remove(&kind);
         self.hosts_changed(old.as_ref());
         if let Some((table, hosts)) = table {
             let peers = old.map(|old| old.peers).unwrap_or_default();
-            let new = Sealing { table, hosts, peers };
+            let new = WireguardRouting { table, hosts, peers };
             self.hosts_changed(Some(&new));
             self.wireguard.insert(kind, new);
         }
@@ -160,15 +160,15 @@ impl Routes {
             None => sealing.peers.remove(node),
         };
         if sealing.hosts {
-            self.changed.insert(Source::Host(node.to_owned()));
+            self.changed.insert(RouteOrigin::Host(node.to_owned()));
         }
         self.changed.extend(self.of_node.get(node).into_iter().flatten().cloned());
     }
 
-    fn hosts_changed(&mut self, sealing: Option<&Sealing>) {
+    fn hosts_changed(&mut self, sealing: Option<&WireguardRouting>) {
         let peers =
             sealing.filter(|sealing| sealing.hosts).into_iter().flat_map(|sealing| sealing.peers.keys());
-        self.changed.extend(peers.cloned().map(Source::Host));
+        self.changed.extend(peers.cloned().map(RouteOrigin::Host));
     }
 
     pub fn put_pool(&mut self, pool: &IPPool) -> Result<(), String> {
@@ -180,16 +180,16 @@ impl Routes {
             return Ok(());
         }
         let reach = |mode: &EncapMode| match mode {
-            EncapMode::Always => Some(Reach::Always),
-            EncapMode::CrossSubnet => Some(Reach::CrossSubnet),
+            EncapMode::Always => Some(EncapsulationScope::Always),
+            EncapMode::CrossSubnet => Some(EncapsulationScope::CrossSubnet),
             EncapMode::Never | EncapMode::Unknown(_) => None,
         };
         let encapsulation = match (reach(&pool.spec.vxlan_mode), reach(&pool.spec.ipip_mode)) {
-            (Some(reach), _) => Encapsulation::Vxlan(reach),
-            (None, Some(reach)) => Encapsulation::Ipip(reach),
-            (None, None) => Encapsulation::None,
+            (Some(reach), _) => PoolEncapsulation::Vxlan(reach),
+            (None, Some(reach)) => PoolEncapsulation::Ipip(reach),
+            (None, None) => PoolEncapsulation::None,
         };
-        let new = Pool { cidr: cidr.trunc(), encapsulation };
+        let new = RoutedPool { cidr: cidr.trunc(), encapsulation };
         let old = self.pools.insert(name.clone(), new.clone());
         if old.as_ref() != Some(&new) {
             self.inside_changed(new.cidr);
@@ -206,7 +206,7 @@ impl Routes {
         }
     }
 
-    pub fn put_node(&mut self, name: &str, facts: NodeFacts) {
+    pub fn put_node(&mut self, name: &str, facts: NodeAddresses) {
         if self.nodes.insert(name.to_owned(), facts) != Some(facts) {
             self.node_changed(name);
         }
@@ -218,14 +218,14 @@ impl Routes {
         }
     }
 
-    pub fn put_block(&mut self, block: &Block) {
+    pub fn put_block(&mut self, block: &AddressBlock) {
         let cidr = block.cidr;
         let new = read_block(block);
         if self.blocks.get(&cidr) == Some(&new) {
             return;
         }
         self.remove_block(cidr);
-        let source = Source::Block(cidr);
+        let source = RouteOrigin::Block(cidr);
         for node in new.owner.iter().chain(new.borrowed.iter().map(|(_, node)| node)) {
             self.of_node.entry(node.clone()).or_default().insert(source.clone());
         }
@@ -235,7 +235,7 @@ impl Routes {
 
     pub fn remove_block(&mut self, cidr: IpNet) {
         let Some(old) = self.blocks.remove(&cidr) else { return };
-        let source = Source::Block(cidr);
+        let source = RouteOrigin::Block(cidr);
         for node in old.owner.iter().chain(old.borrowed.iter().map(|(_, node)| node)) {
             self.unlink(node, &source);
         }
@@ -259,17 +259,17 @@ impl Routes {
         before.filter(|(cidr, _)| cidr.contains(&address)).map(|(_, block)| block)
     }
 
-    pub fn put_remote(&mut self, name: Name, node: &str, addresses: Vec<IpAddr>) {
+    pub fn put_remote(&mut self, name: EndpointName, node: &str, addresses: Vec<IpAddr>) {
         self.remove_remote(&name);
-        let source = Source::Workload(name.clone());
+        let source = RouteOrigin::Workload(name.clone());
         self.of_node.entry(node.to_owned()).or_default().insert(source.clone());
         self.remote.insert(name, (node.to_owned(), addresses));
         self.changed.insert(source);
     }
 
-    pub fn remove_remote(&mut self, name: &Name) {
+    pub fn remove_remote(&mut self, name: &EndpointName) {
         let Some((node, _)) = self.remote.remove(name) else { return };
-        let source = Source::Workload(name.clone());
+        let source = RouteOrigin::Workload(name.clone());
         self.unlink(&node, &source);
         self.changed.insert(source);
     }
@@ -280,14 +280,14 @@ impl Routes {
 
     /// Removes all workloads of other nodes.
     pub fn forget_remote(&mut self) {
-        let names: Vec<Name> = self.remote.keys().cloned().collect();
+        let names: Vec<EndpointName> = self.remote.keys().cloned().collect();
         names.iter().for_each(|name| self.remove_remote(name));
     }
 
     /// Returns the changes since the last flush. Addresses of local workloads have no route here: the workload has
     /// it.
-    pub fn flush(&mut self, moved: BTreeSet<IpAddr>, is_local: impl Fn(IpAddr) -> bool) -> Changes {
-        let mut changes = Changes::default();
+    pub fn flush(&mut self, moved: BTreeSet<IpAddr>, is_local: impl Fn(IpAddr) -> bool) -> PlanChanges {
+        let mut changes = PlanChanges::default();
         let mut keys: BTreeSet<RouteKey> =
             moved.into_iter().map(|address| RouteKey::from(IpNet::from(address))).collect();
         for source in std::mem::take(&mut self.changed) {
@@ -315,16 +315,17 @@ impl Routes {
         }
         for key in keys {
             let RouteKey { table, destination } = key;
-            let single = destination.prefix_len() == destination.max_prefix_len() && table == Table::MAIN;
+            let single =
+                destination.prefix_len() == destination.max_prefix_len() && table == RoutingTable::MAIN;
             let route = self.offers.get(&key).and_then(|offers| offers.last()).map(|(_, route)| *route);
             let route = route.filter(|_| !single || !is_local(destination.addr()));
             match route {
                 Some(route) if self.in_plan.get(&key) != Some(&route) => {
                     self.in_plan.insert(key, route);
-                    changes.added.push(Update::Route(key, Some(route)));
+                    changes.added.push(PlanUpdate::Route(key, Some(route)));
                 }
                 None if self.in_plan.remove(&key).is_some() => {
-                    changes.removed.push(Update::Route(key, None));
+                    changes.removed.push(PlanUpdate::Route(key, None));
                 }
                 _ => {}
             }
@@ -332,7 +333,7 @@ impl Routes {
         changes
     }
 
-    fn unlink(&mut self, node: &str, source: &Source) {
+    fn unlink(&mut self, node: &str, source: &RouteOrigin) {
         if let Some(sources) = self.of_node.get_mut(node) {
             sources.remove(source);
             if sources.is_empty() {
@@ -351,20 +352,21 @@ impl Routes {
     }
 
     fn inside_changed(&mut self, cidr: IpNet) {
-        self.changed
-            .extend(self.blocks.keys().filter(|block| cidr.contains(*block)).copied().map(Source::Block));
+        self.changed.extend(
+            self.blocks.keys().filter(|block| cidr.contains(*block)).copied().map(RouteOrigin::Block),
+        );
         if self.policy.by_workload {
-            self.changed.extend(self.remote.keys().cloned().map(Source::Workload));
+            self.changed.extend(self.remote.keys().cloned().map(RouteOrigin::Workload));
         }
     }
 
     fn all_changed(&mut self) {
-        self.changed.extend(self.blocks.keys().copied().map(Source::Block));
-        self.changed.extend(self.remote.keys().cloned().map(Source::Workload));
+        self.changed.extend(self.blocks.keys().copied().map(RouteOrigin::Block));
+        self.changed.extend(self.remote.keys().cloned().map(RouteOrigin::Workload));
     }
 }
 
-fn read_block(block: &Block) -> BlockUse {
+fn read_block(block: &AddressBlock) -> BlockUse {
     let (owner, is_virtual) = match block.owner() {
         Some((AffinityType::Host, host)) => (Some(host.to_owned()), false),
         Some((AffinityType::Virtual, _)) => (None, true),

@@ -1,15 +1,15 @@
 //! Derives routes from a block, a workload, a peer or a node.
 
-use super::{Encapsulation, Pool, Reach, Routes, Source};
+use super::{EncapsulationScope, PoolEncapsulation, RouteCompute, RouteOrigin, RoutedPool};
 use ipnet::IpNet;
 use std::collections::BTreeMap;
 use tortie_plan::{Route, RouteKey, RouteTarget, TunnelKind};
 
-impl Routes {
-    pub(super) fn wanted(&self, source: &Source) -> BTreeMap<RouteKey, Route> {
+impl RouteCompute {
+    pub(super) fn wanted(&self, source: &RouteOrigin) -> BTreeMap<RouteKey, Route> {
         let mut wanted = BTreeMap::new();
         match source {
-            Source::Block(cidr) if !self.policy.by_workload => {
+            RouteOrigin::Block(cidr) if !self.policy.by_workload => {
                 let Some(block) = self.blocks.get(cidr) else { return wanted };
                 let Some(pool) = self.pool_of(*cidr) else { return wanted };
                 wanted.extend(block.owner.iter().filter_map(|owner| self.open(owner, pool, *cidr)));
@@ -20,7 +20,7 @@ impl Routes {
                     wanted.extend(self.sealed(node, address));
                 }
             }
-            Source::Workload(name) if self.policy.by_workload => {
+            RouteOrigin::Workload(name) if self.policy.by_workload => {
                 let Some((node, addresses)) = self.remote.get(name) else { return wanted };
                 for net in addresses.iter().copied().map(IpNet::from) {
                     let Some(pool) = self.pool_of(net) else { continue };
@@ -28,16 +28,16 @@ impl Routes {
                     wanted.extend(self.sealed(node, net));
                 }
             }
-            Source::Peer(net) => {
+            RouteOrigin::Peer(net) => {
                 let route = self.gateways.get(net).map(|gateway| Route::via(*gateway));
                 wanted.extend(route.map(|route| (RouteKey::from(*net), route)));
             }
-            Source::TunnelEnd(node) => {
+            RouteOrigin::TunnelEnd(node) => {
                 let connected = Route::through(TunnelKind::VxlanV6, None);
                 let end = self.tunnel_ends.get(node).map(|end| IpNet::from(*end));
                 wanted.extend(end.map(|end| (RouteKey::from(end), connected)));
             }
-            Source::Host(node) => {
+            RouteOrigin::Host(node) => {
                 for (kind, sealing) in self.wireguard.iter().filter(|(_, sealing)| sealing.hosts) {
                     let endpoint = sealing.peers.get(node).copied();
                     let key =
@@ -45,13 +45,13 @@ impl Routes {
                     wanted.extend(endpoint.map(|at| (key(at), Route::through(*kind, Some(at)))));
                 }
             }
-            Source::Block(_) | Source::Workload(_) => {}
+            RouteOrigin::Block(_) | RouteOrigin::Workload(_) => {}
         }
         wanted
     }
 
     /// Returns the route for unencrypted packets, if this node writes it. Single local addresses have none.
-    fn open(&self, node: &str, pool: &Pool, net: IpNet) -> Option<(RouteKey, Route)> {
+    fn open(&self, node: &str, pool: &RoutedPool, net: IpNet) -> Option<(RouteKey, Route)> {
         if !self.programs(pool.encapsulation) {
             return None;
         }
@@ -76,27 +76,27 @@ impl Routes {
         Some((RouteKey { table: sealing.table, destination }, route))
     }
 
-    fn programs(&self, encapsulation: Encapsulation) -> bool {
+    fn programs(&self, encapsulation: PoolEncapsulation) -> bool {
         match encapsulation {
-            Encapsulation::None => self.policy.no_encap,
-            Encapsulation::Ipip(_) => self.policy.ipip,
-            Encapsulation::Vxlan(_) => self.policy.vxlan,
+            PoolEncapsulation::None => self.policy.no_encap,
+            PoolEncapsulation::Ipip(_) => self.policy.ipip,
+            PoolEncapsulation::Vxlan(_) => self.policy.vxlan,
         }
     }
 
     /// Returns the route to a node for an address of this pool, or `None` while the address of the node or of its
     /// tunnel endpoint is unknown.
-    fn towards(&self, node: &str, pool: &Pool, destination: IpNet) -> Option<Route> {
+    fn towards(&self, node: &str, pool: &RoutedPool, destination: IpNet) -> Option<Route> {
         let facts = self.nodes.get(node)?;
         let is_ipv4 = destination.addr().is_ipv4();
         let address = facts.address(is_ipv4)?.addr();
         let own = self.nodes.get(&self.host).and_then(|own| own.address(is_ipv4));
-        let wrapped = |reach: Reach| match reach {
-            Reach::Always => true,
-            Reach::CrossSubnet => !own.is_some_and(|own| own.trunc().contains(&address)),
+        let wrapped = |reach: EncapsulationScope| match reach {
+            EncapsulationScope::Always => true,
+            EncapsulationScope::CrossSubnet => !own.is_some_and(|own| own.trunc().contains(&address)),
         };
         match pool.encapsulation {
-            Encapsulation::Vxlan(reach) if wrapped(reach) => {
+            PoolEncapsulation::Vxlan(reach) if wrapped(reach) => {
                 let tunnel = if is_ipv4 { TunnelKind::VxlanV4 } else { TunnelKind::VxlanV6 };
                 let end = facts.vxlan(is_ipv4).address?;
                 // The tunnel endpoint itself is on the link of the tunnel.
@@ -104,16 +104,16 @@ impl Routes {
                 Some(Route::through(tunnel, gateway))
             }
             // IPIP carries IPv4 only.
-            Encapsulation::Ipip(reach) if is_ipv4 && wrapped(reach) => {
+            PoolEncapsulation::Ipip(reach) if is_ipv4 && wrapped(reach) => {
                 Some(Route::through(TunnelKind::Ipip, Some(address)))
             }
-            Encapsulation::None | Encapsulation::Ipip(_) | Encapsulation::Vxlan(_) => {
+            PoolEncapsulation::None | PoolEncapsulation::Ipip(_) | PoolEncapsulation::Vxlan(_) => {
                 Some(Route::via(address))
             }
         }
     }
 
-    fn pool_of(&self, net: IpNet) -> Option<&Pool> {
+    fn pool_of(&self, net: IpNet) -> Option<&RoutedPool> {
         self.pools.values().filter(|pool| pool.cidr.contains(&net)).max_by_key(|pool| pool.cidr.prefix_len())
     }
 }

@@ -1,25 +1,35 @@
 //! Entries of a datastore, and the plan that is computed from them.
 
 use serde_json::{Value as Json, json};
-use tortie_compute::{Compute, Environment};
-use tortie_model::{Key, Kind, Value};
-use tortie_plan::{Member, Plan, PolicyId, PolicyKind, Rule, Set, Update, WorkloadId, WorkloadPolicy};
+use tortie_compute::{ParameterEnvironment, PlanCompute};
+use tortie_model::{Kind, StoreKey, StoreValue};
+use tortie_plan::{
+    AddressSet, NodePlan, PlanUpdate, PlannedRule, PolicyId, PolicyKind, SetMember, WorkloadId,
+    WorkloadPolicy,
+};
 use tortie_testkit::samples::stored;
 
-pub type Entry = (Key, Value);
+pub type PolicyEntry = (StoreKey, StoreValue);
 
 pub const NODE: &str = "n1";
 
-pub fn object(kind: Kind, namespace: &str, name: &str, labels: Json, spec: Json) -> Entry {
+pub fn object(kind: Kind, namespace: &str, name: &str, labels: Json, spec: Json) -> PolicyEntry {
     stored(kind, json!({"metadata": {"name": name, "namespace": namespace, "labels": labels}, "spec": spec}))
 }
 
 /// Returns a pod with the profile of its namespace.
-pub fn pod(node: &str, namespace: &str, name: &str, labels: Json, address: &str) -> Entry {
+pub fn pod(node: &str, namespace: &str, name: &str, labels: Json, address: &str) -> PolicyEntry {
     pod_with(node, namespace, name, labels, address, json!([]))
 }
 
-pub fn pod_with(node: &str, namespace: &str, name: &str, labels: Json, address: &str, ports: Json) -> Entry {
+pub fn pod_with(
+    node: &str,
+    namespace: &str,
+    name: &str,
+    labels: Json,
+    address: &str,
+    ports: Json,
+) -> PolicyEntry {
     let spec = json!({
         "orchestrator": "k8s", "node": node, "pod": name, "endpoint": "eth0",
         "interfaceName": format!("cali{name}"), "ipNetworks": [address],
@@ -29,7 +39,7 @@ pub fn pod_with(node: &str, namespace: &str, name: &str, labels: Json, address: 
     object(Kind::WorkloadEndpoint, namespace, &name, labels, spec)
 }
 
-pub fn namespace(name: &str, labels: Json) -> Entry {
+pub fn namespace(name: &str, labels: Json) -> PolicyEntry {
     let mut given = json!({"pcns.projectcalico.org/name": name});
     for (key, value) in labels.as_object().unwrap() {
         given[format!("pcns.{key}")] = value.clone();
@@ -39,43 +49,46 @@ pub fn namespace(name: &str, labels: Json) -> Entry {
     object(Kind::Profile, "", &format!("kns.{name}"), json!({}), spec)
 }
 
-pub fn gnp(name: &str, spec: Json) -> Entry {
+pub fn gnp(name: &str, spec: Json) -> PolicyEntry {
     object(Kind::GlobalNetworkPolicy, "", name, json!({}), spec)
 }
 
-pub fn np(namespace: &str, name: &str, spec: Json) -> Entry {
+pub fn np(namespace: &str, name: &str, spec: Json) -> PolicyEntry {
     object(Kind::NetworkPolicy, namespace, name, json!({}), spec)
 }
 
 /// A node, and the plan that results from its updates.
-pub struct Node {
-    pub compute: Compute,
-    pub plan: Plan,
+pub struct PolicyNode {
+    pub compute: PlanCompute,
+    pub plan: NodePlan,
 }
 
-impl Node {
-    pub fn new() -> Node {
-        Node { compute: Compute::new(NODE, Environment::default()), plan: Plan::default() }
+impl PolicyNode {
+    pub fn new() -> PolicyNode {
+        PolicyNode {
+            compute: PlanCompute::new(NODE, ParameterEnvironment::default()),
+            plan: NodePlan::default(),
+        }
     }
 
-    pub fn with(entries: &[Entry]) -> Node {
-        let mut node = Node::new();
+    pub fn with(entries: &[PolicyEntry]) -> PolicyNode {
+        let mut node = PolicyNode::new();
         node.put(entries);
         node
     }
 
     /// Puts all entries, then flushes. Returns the updates.
-    pub fn put(&mut self, entries: &[Entry]) -> Vec<Update> {
+    pub fn put(&mut self, entries: &[PolicyEntry]) -> Vec<PlanUpdate> {
         entries.iter().for_each(|(key, value)| self.compute.put(key, value));
         self.flush()
     }
 
-    pub fn delete(&mut self, entry: &Entry) -> Vec<Update> {
+    pub fn delete(&mut self, entry: &PolicyEntry) -> Vec<PlanUpdate> {
         self.compute.delete(&entry.0);
         self.flush()
     }
 
-    pub fn flush(&mut self) -> Vec<Update> {
+    pub fn flush(&mut self) -> Vec<PlanUpdate> {
         let updates = self.compute.flush();
         updates.iter().for_each(|update| self.plan.apply(update.clone()));
         whole(&self.plan);
@@ -92,25 +105,25 @@ impl Node {
     }
 
     pub fn set(&self, id: &str) -> Vec<String> {
-        let Set { members, .. } = &self.plan.sets[&tortie_plan::SetId::new(id)];
+        let AddressSet { members, .. } = &self.plan.sets[&tortie_plan::SetId::new(id)];
         members.iter().map(text).collect()
     }
 
-    pub fn rule(&self, policy: &str) -> &Rule {
+    pub fn rule(&self, policy: &str) -> &PlannedRule {
         let found = self.plan.policies.iter().find(|(id, _)| id.to_string() == policy);
         &found.unwrap_or_else(|| panic!("{policy} is not in the plan")).1.ingress[0]
     }
 }
 
-fn text(member: &Member) -> String {
+fn text(member: &SetMember) -> String {
     match member {
-        Member::Net(net) => net.to_string(),
-        Member::Port { address, protocol, port } => format!("{address},{protocol}:{port}"),
+        SetMember::Net(net) => net.to_string(),
+        SetMember::Port { address, protocol, port } => format!("{address},{protocol}:{port}"),
     }
 }
 
 /// Asserts that the plan contains everything it references, and no unreferenced sets or profiles.
-fn whole(plan: &Plan) {
+fn whole(plan: &NodePlan) {
     let mut sets = std::collections::BTreeSet::new();
     let rules = plan.policies.values().flat_map(|p| p.ingress.iter().chain(&p.egress));
     let rules = rules.chain(plan.profiles.values().flat_map(|p| p.ingress.iter().chain(&p.egress)));

@@ -1,11 +1,11 @@
 //! Worked examples of the conversion of policies and rules, with the IDs of the sets.
 
-use crate::cluster::{Node, gnp, id, namespace, np, object, pod, pod_with};
+use crate::cluster::{PolicyNode, gnp, id, namespace, np, object, pod, pod_with};
 use serde_json::json;
 use tortie_model::Kind;
-use tortie_plan::{PolicyKind, PortRange, SetId, Side, TierEnd};
+use tortie_plan::{PolicyKind, PortInterval, RuleSide, SetId, TierDefaultAction};
 
-fn web() -> [crate::cluster::Entry; 3] {
+fn web() -> [crate::cluster::PolicyEntry; 3] {
     [
         namespace("shop", json!({})),
         pod("n1", "shop", "web-0", json!({"role": "web"}), "10.0.0.1/32"),
@@ -15,7 +15,7 @@ fn web() -> [crate::cluster::Entry; 3] {
 
 #[test]
 fn a_network_policy_and_the_namespaces_it_allows() {
-    let mut node = Node::with(&web());
+    let mut node = PolicyNode::with(&web());
     let source = json!({"namespaceSelector": "team == 'red'", "selector": "tier in {'edge','mesh'}"});
     let spec = json!({"selector": "role == 'web'", "ingress": [{"action": "Allow", "source": source}]});
     node.put(&[
@@ -28,10 +28,10 @@ fn a_network_policy_and_the_namespaces_it_allows() {
     let policy = &node.plan.policies[&id(PolicyKind::NetworkPolicy, "shop", "allow-web")];
     assert_eq!(policy.selector, "(role == \"web\" && projectcalico.org/namespace == \"shop\")");
     let set = "s:3ZBiMJ_Y9QQi8iQpPggPHUuZVpkKhSQcxBrZBA";
-    assert_eq!(policy.ingress[0].source, Side { sets: vec![SetId::new(set)], ..Side::default() });
+    assert_eq!(policy.ingress[0].source, RuleSide { sets: vec![SetId::new(set)], ..RuleSide::default() });
     assert_eq!(node.set(set), ["10.0.0.9/32"]);
     let tiers = &node.workload_policy("shop", "web-0").tiers;
-    assert_eq!((tiers.len(), tiers[0].name.as_str(), tiers[0].end), (1, "default", TierEnd::Deny));
+    assert_eq!((tiers.len(), tiers[0].name.as_str(), tiers[0].end), (1, "default", TierDefaultAction::Deny));
     assert_eq!(tiers[0].ingress[..], [id(PolicyKind::NetworkPolicy, "shop", "allow-web")]);
     assert!(tiers[0].egress.is_empty());
 }
@@ -45,7 +45,7 @@ fn a_namespace_selector_excludes_host_endpoints() {
         json!({}),
         json!({"node": "n1", "interfaceName": "eth0", "expectedIPs": ["192.0.2.1"]}),
     );
-    let mut node = Node::with(&web());
+    let mut node = PolicyNode::with(&web());
     node.put(&[
         host,
         namespace("shop", json!({"zone": "dmz"})),
@@ -57,15 +57,16 @@ fn a_namespace_selector_excludes_host_endpoints() {
         policy.selector,
         "(has(projectcalico.org/namespace) && (pcns.zone == \"dmz\" || has(pcns.public)))"
     );
-    let names =
-        |tiers: &[tortie_plan::Tier]| tiers[0].ingress.iter().map(ToString::to_string).collect::<Vec<_>>();
+    let names = |tiers: &[tortie_plan::EndpointTier]| {
+        tiers[0].ingress.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
     assert_eq!(names(&node.workload_policy("shop", "web-0").tiers), ["gnp/dmz", "gnp/everyone"]);
     assert_eq!(names(&node.plan.host_endpoints["eth0"].tiers), ["gnp/everyone"]);
 }
 
 #[test]
 fn a_not_selector_alone_means_the_outside_world_in_a_global_policy_only() {
-    let mut node = Node::with(&web());
+    let mut node = PolicyNode::with(&web());
     let rules = json!({"ingress": [{"action": "Allow", "source": {"notSelector": "has(untrusted)"}}]});
     node.put(&[
         np("shop", "trusting", rules.clone()),
@@ -82,7 +83,7 @@ fn a_not_selector_alone_means_the_outside_world_in_a_global_policy_only() {
 
 #[test]
 fn global_means_what_has_no_namespace() {
-    let mut node = Node::with(&web());
+    let mut node = PolicyNode::with(&web());
     let rules = json!({"ingress": [{"action": "Allow", "source": {"namespaceSelector": "global()"}}]});
     let host = json!({"node": "n2", "interfaceName": "*", "expectedIPs": ["192.0.2.2", "2001:db8::2"]});
     node.put(&[
@@ -121,7 +122,7 @@ fn a_staged_kubernetes_policy() {
         }],
     });
     let staged = object(Kind::StagedKubernetesNetworkPolicy, "shop", "api", json!({}), spec);
-    let node = Node::with(&[
+    let node = PolicyNode::with(&[
         namespace("shop", json!({})),
         pod("n1", "shop", "api-0", json!({"app": "api"}), "10.0.0.3/32"),
         staged,
@@ -136,7 +137,7 @@ fn a_staged_kubernetes_policy() {
     let protocols: Vec<_> = policy.ingress.iter().map(|rule| rule.protocol.unwrap()).collect();
     assert_eq!(protocols, [6, 6, 17, 17]);
     let [tcp1, tcp2, udp1, udp2] = &policy.ingress[..] else { panic!("{policy:#?}") };
-    let range = |first, last| PortRange { first, last };
+    let range = |first, last| PortInterval { first, last };
     for tcp in [tcp1, tcp2] {
         assert_eq!(tcp.destination.ports, [range(80, 81), range(90, 96)]);
         assert_eq!(tcp.destination.named_ports.len(), 1);
@@ -155,7 +156,7 @@ fn a_staged_kubernetes_policy() {
 fn named_ports() {
     let port = |name: &str, protocol: &str, port: u16| json!({"name": name, "protocol": protocol, "port": port, "hostPort": 0, "hostIP": ""});
     let ports = json!([port("pg", "TCP", 5432), port("dns", "TCP", 53), port("dns", "UDP", 53)]);
-    let mut node = Node::with(&web());
+    let mut node = PolicyNode::with(&web());
     let rule = |protocol: Option<&str>, side| match protocol {
         Some(protocol) => json!({"action": "Allow", "protocol": protocol, "destination": side}),
         None => json!({"action": "Allow", "destination": side}),
@@ -177,19 +178,19 @@ fn named_ports() {
     ]);
     let pg = "n:ylqfGPx76RSi8sBg_YiB7tBTBweogZcMky94kA";
     let side = &node.rule("gnp/pg").destination;
-    assert_eq!(*side, Side { named_ports: vec![SetId::new(pg)], ..Side::default() });
+    assert_eq!(*side, RuleSide { named_ports: vec![SetId::new(pg)], ..RuleSide::default() });
     assert_eq!(node.set(pg), ["10.0.0.20,6:5432"]);
     let side = &node.rule("gnp/both").destination;
     assert_eq!(side.sets, [SetId::new("s:rV61RKD1Q8wo61pyeB0j2rwE3eiBOFbx0SsYKg")]);
     assert_eq!(side.named_ports, [SetId::new(pg)]);
-    assert_eq!(side.ports, [PortRange { first: 80, last: 80 }, PortRange { first: 1000, last: 1010 }]);
+    assert_eq!(side.ports, [PortInterval { first: 80, last: 80 }, PortInterval { first: 1000, last: 1010 }]);
     let dns = &node.rule("gnp/dns").destination.named_ports[0];
     assert_eq!(node.set(&dns.0), ["10.0.0.20,6:53", "10.0.0.20,17:53", "10.0.0.21,6:53", "10.0.0.21,17:53"]);
 }
 
 #[test]
 fn services_have_sets_without_members_while_nobody_tells_of_services() {
-    let mut node = Node::with(&web());
+    let mut node = PolicyNode::with(&web());
     let service = json!({"services": {"name": "cart"}});
     let spec = json!({
         "ingress": [{"action": "Allow", "source": service}],
@@ -210,7 +211,7 @@ fn services_have_sets_without_members_while_nobody_tells_of_services() {
 
 #[test]
 fn names_that_older_peers_give_to_kubernetes_policies() {
-    let mut node = Node::with(&web());
+    let mut node = PolicyNode::with(&web());
     node.put(&[
         np("shop", "knp.default.api", json!({})),
         gnp("kcnp.admin", json!({"tier": "kube-admin"})),
@@ -220,5 +221,5 @@ fn names_that_older_peers_give_to_kubernetes_policies() {
     assert_eq!(names, ["gnp/kcnp.mine", "knp/shop/api", "kcnp/admin"]);
     let tiers: Vec<_> =
         node.workload_policy("shop", "web-0").tiers.iter().map(|t| (t.name.as_str(), t.end)).collect();
-    assert_eq!(tiers, [("kube-admin", TierEnd::Pass), ("default", TierEnd::Deny)]);
+    assert_eq!(tiers, [("kube-admin", TierDefaultAction::Pass), ("default", TierDefaultAction::Deny)]);
 }

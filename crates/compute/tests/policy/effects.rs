@@ -1,17 +1,17 @@
 //! Which changes of the datastore change the plan, and which do not.
 
-use crate::cluster::{Node, gnp, namespace, np, object, pod};
+use crate::cluster::{PolicyNode, gnp, namespace, np, object, pod};
 use serde_json::json;
 use tortie_model::kubernetes::{EndpointSlice, ServicePort};
 use tortie_model::selector::{service_id, service_ip_id};
-use tortie_model::{Key, Kind, Resource, Value};
-use tortie_plan::{Action, Member, TierEnd, Update};
+use tortie_model::{Kind, Resource, StoreKey, StoreValue};
+use tortie_plan::{PlanUpdate, RuleAction, SetMember, TierDefaultAction};
 
 fn allow(selector: &str) -> serde_json::Value {
     json!({"ingress": [{"action": "Allow", "source": {"selector": selector}}]})
 }
 
-fn shop() -> Vec<crate::cluster::Entry> {
+fn shop() -> Vec<crate::cluster::PolicyEntry> {
     vec![
         namespace("shop", json!({})),
         pod("n1", "shop", "web-0", json!({"role": "web"}), "10.0.0.1/32"),
@@ -21,21 +21,21 @@ fn shop() -> Vec<crate::cluster::Entry> {
 
 #[test]
 fn one_endpoint_more_is_one_member_more() {
-    let mut node = Node::with(&shop());
+    let mut node = PolicyNode::with(&shop());
     let client = pod("n2", "shop", "c-0", json!({"role": "client"}), "10.0.0.2/32");
     let updates = node.put(std::slice::from_ref(&client));
-    let member = Member::Net("10.0.0.2/32".parse().unwrap());
-    let [Update::Members { added, removed, .. }] = &updates[..] else { panic!("{updates:#?}") };
+    let member = SetMember::Net("10.0.0.2/32".parse().unwrap());
+    let [PlanUpdate::Members { added, removed, .. }] = &updates[..] else { panic!("{updates:#?}") };
     assert_eq!((&added[..], &removed[..]), (&[member][..], &[][..]));
     assert_eq!(node.put(std::slice::from_ref(&client)), [], "the same again is nothing new");
     let updates = node.delete(&client);
-    let [Update::Members { added, removed, .. }] = &updates[..] else { panic!("{updates:#?}") };
+    let [PlanUpdate::Members { added, removed, .. }] = &updates[..] else { panic!("{updates:#?}") };
     assert_eq!((&added[..], &removed[..]), (&[][..], &[member][..]));
 }
 
 #[test]
 fn what_comes_and_goes_between_two_flushes_is_no_update() {
-    let mut node = Node::with(&shop());
+    let mut node = PolicyNode::with(&shop());
     let client = pod("n2", "shop", "c-0", json!({"role": "client"}), "10.0.0.2/32");
     let policy = np("shop", "q", allow("has(x)"));
     for (key, value) in [&client, &policy] {
@@ -51,7 +51,7 @@ fn what_comes_and_goes_between_two_flushes_is_no_update() {
 
 #[test]
 fn an_address_stays_while_somebody_has_it() {
-    let mut node = Node::with(&shop());
+    let mut node = PolicyNode::with(&shop());
     let twins = ["c-0", "c-1"].map(|name| pod("n2", "shop", name, json!({"role": "client"}), "10.0.0.2/32"));
     assert_eq!(node.put(&twins).len(), 1);
     assert_eq!(node.delete(&twins[0]), []);
@@ -63,7 +63,7 @@ fn an_address_stays_while_somebody_has_it() {
 
 #[test]
 fn labels_of_a_namespace_change_who_is_meant() {
-    let mut node = Node::with(&shop());
+    let mut node = PolicyNode::with(&shop());
     let source = json!({"namespaceSelector": "team == 'red'"});
     node.put(&[
         gnp("red", json!({"ingress": [{"action": "Allow", "source": source}]})),
@@ -91,7 +91,7 @@ fn own_labels_hide_those_of_profiles_and_earlier_profiles_those_of_later_ones() 
             json!({"node": "n2", "interfaceName": "*", "expectedIPs": [address], "profiles": profiles});
         object(Kind::HostEndpoint, "", name, labels, spec)
     };
-    let node = Node::with(&[
+    let node = PolicyNode::with(&[
         namespace("shop", json!({})),
         pod("n1", "shop", "web-0", json!({}), "10.0.0.1/32"),
         gnp("x", allow("x == 'one'")),
@@ -113,7 +113,7 @@ fn tiers_and_policies_are_in_order() {
     };
     let in_tier =
         |name: &str, tier: &str, order: Option<f64>| gnp(name, json!({"tier": tier, "order": order}));
-    let mut node = Node::with(&shop());
+    let mut node = PolicyNode::with(&shop());
     node.put(&[
         tier("sec", 10.0, "Pass"),
         tier("late", 2e6, "Deny"),
@@ -124,30 +124,30 @@ fn tiers_and_policies_are_in_order() {
         in_tier("b", "default", Some(100.0)),
         in_tier("a", "default", None),
     ]);
-    let tiers = |node: &Node| -> Vec<(String, TierEnd, Vec<String>)> {
+    let tiers = |node: &PolicyNode| -> Vec<(String, TierDefaultAction, Vec<String>)> {
         let tiers = node.workload_policy("shop", "web-0").tiers.iter();
         tiers.map(|t| (t.name.clone(), t.end, t.ingress.iter().map(|id| id.name.clone()).collect())).collect()
     };
     let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
     let expected = [
-        ("sec".to_owned(), TierEnd::Pass, names(&["s1", "s2"])),
-        ("default".to_owned(), TierEnd::Deny, names(&["b", "a", "p"])),
-        ("late".to_owned(), TierEnd::Deny, names(&["l"])),
-        ("nosuch".to_owned(), TierEnd::Deny, names(&["last"])),
+        ("sec".to_owned(), TierDefaultAction::Pass, names(&["s1", "s2"])),
+        ("default".to_owned(), TierDefaultAction::Deny, names(&["b", "a", "p"])),
+        ("late".to_owned(), TierDefaultAction::Deny, names(&["l"])),
+        ("nosuch".to_owned(), TierDefaultAction::Deny, names(&["last"])),
     ];
     assert_eq!(tiers(&node), expected);
     // One tier is created, the other is deleted.
     node.put(&[tier("nosuch", 1.0, "Pass")]);
-    assert_eq!(tiers(&node)[0], ("nosuch".to_owned(), TierEnd::Pass, names(&["last"])));
+    assert_eq!(tiers(&node)[0], ("nosuch".to_owned(), TierDefaultAction::Pass, names(&["last"])));
     node.delete(&tier("sec", 10.0, "Pass"));
-    assert_eq!(tiers(&node)[3], ("sec".to_owned(), TierEnd::Deny, names(&["s1", "s2"])));
+    assert_eq!(tiers(&node)[3], ("sec".to_owned(), TierDefaultAction::Deny, names(&["s1", "s2"])));
 }
 
 #[test]
 fn host_endpoints_have_their_own_lists() {
     let host = json!({"node": "n1", "interfaceName": "eth0"});
     let flags = |flag: &str| json!({"applyOnForward": true, flag: true, "types": ["Ingress"]});
-    let node = Node::with(&[
+    let node = PolicyNode::with(&[
         object(Kind::HostEndpoint, "", "eth0", json!({}), host),
         object(
             Kind::HostEndpoint,
@@ -174,10 +174,10 @@ fn host_endpoints_have_their_own_lists() {
     assert_eq!(
         lists,
         [
-            of("forward normal", TierEnd::Deny),
-            of("forward", TierEnd::Deny),
-            of("raw", TierEnd::Pass),
-            of("pre", TierEnd::Pass)
+            of("forward normal", TierDefaultAction::Deny),
+            of("forward", TierDefaultAction::Deny),
+            of("raw", TierDefaultAction::Pass),
+            of("pre", TierDefaultAction::Pass)
         ]
     );
     let tiers = &node.workload_policy("shop", "web-0").tiers;
@@ -186,7 +186,7 @@ fn host_endpoints_have_their_own_lists() {
 
 #[test]
 fn only_policies_of_local_endpoints_are_in_force() {
-    let mut node = Node::with(&shop());
+    let mut node = PolicyNode::with(&shop());
     let remote = np("far", "q", allow("has(x)"));
     node.put(&[remote.clone(), pod("n2", "far", "f-0", json!({"x": ""}), "10.0.0.9/32")]);
     assert_eq!(node.plan.policies.len(), 1);
@@ -209,33 +209,35 @@ fn only_policies_of_local_endpoints_are_in_force() {
 
 #[test]
 fn a_missing_profile_denies() {
-    let mut node = Node::with(&[pod("n1", "shop", "web-0", json!({}), "10.0.0.1/32")]);
-    let actions =
-        |node: &Node| node.plan.profiles["kns.shop"].ingress.iter().map(|r| r.action).collect::<Vec<_>>();
-    assert_eq!(actions(&node), [Action::Deny]);
+    let mut node = PolicyNode::with(&[pod("n1", "shop", "web-0", json!({}), "10.0.0.1/32")]);
+    let actions = |node: &PolicyNode| {
+        node.plan.profiles["kns.shop"].ingress.iter().map(|r| r.action).collect::<Vec<_>>()
+    };
+    assert_eq!(actions(&node), [RuleAction::Deny]);
     node.put(&[namespace("shop", json!({}))]);
-    assert_eq!(actions(&node), [Action::Allow]);
+    assert_eq!(actions(&node), [RuleAction::Allow]);
     node.delete(&namespace("shop", json!({})));
-    assert_eq!(actions(&node), [Action::Deny]);
+    assert_eq!(actions(&node), [RuleAction::Deny]);
 }
 
 #[test]
 fn the_profile_that_allows_everything_is_always_there() {
     let host = json!({"node": "n1", "interfaceName": "*", "profiles": ["projectcalico-default-allow"]});
-    let node = Node::with(&[object(Kind::HostEndpoint, "", "auto", json!({}), host)]);
+    let node = PolicyNode::with(&[object(Kind::HostEndpoint, "", "auto", json!({}), host)]);
     let profile = &node.plan.profiles["projectcalico-default-allow"];
-    assert_eq!((profile.ingress[0].action, profile.egress[0].action), (Action::Allow, Action::Allow));
+    assert_eq!((profile.ingress[0].action, profile.egress[0].action), (RuleAction::Allow, RuleAction::Allow));
 }
 
 #[test]
 fn the_ranges_of_services_follow_the_configuration_for_all() {
     let configuration = |name: &str, spec| object(Kind::BGPConfiguration, "", name, json!({}), spec);
-    let ranges = |node: &Node| node.plan.service_ranges.iter().map(ToString::to_string).collect::<Vec<_>>();
+    let ranges =
+        |node: &PolicyNode| node.plan.service_ranges.iter().map(ToString::to_string).collect::<Vec<_>>();
     let spec = json!({"serviceClusterIPs": [{"cidr": "10.96.0.0/12"}, {"cidr": "fd96::/112"}],
         "serviceLoadBalancerIPs": [{"cidr": "192.0.2.0/24"}], "serviceExternalIPs": [{"cidr": "198.51.100.1/32"}]});
     let all = configuration("default", spec.clone());
     let mut node =
-        Node::with(&[all.clone(), configuration("node.n1", json!({"logSeverityScreen": "Debug"}))]);
+        PolicyNode::with(&[all.clone(), configuration("node.n1", json!({"logSeverityScreen": "Debug"}))]);
     assert_eq!(ranges(&node), ["10.96.0.0/12", "192.0.2.0/24", "198.51.100.1/32", "fd96::/112"]);
     assert_eq!(node.put(std::slice::from_ref(&all)), [], "nothing new");
     let odd = json!({"serviceClusterIPs": [{"cidr": "10.96.0.1/12"}, {"cidr": "nonsense"}]});
@@ -255,19 +257,19 @@ fn rules_that_name_a_service_follow_its_endpoints() {
         "ingress": [{"action": "Allow", "source": service}],
         "egress": [{"action": "Allow", "destination": service}]});
     let slice = |name: &str, service: &str, addresses: &[&str], ports: &[u16]| {
-        let key = Key::EndpointSlice { namespace: "shop".into(), name: name.into() };
+        let key = StoreKey::EndpointSlice { namespace: "shop".into(), name: name.into() };
         let value = EndpointSlice {
             service: service.into(),
             addresses: addresses.iter().map(|text| text.parse().unwrap()).collect(),
             ports: ports.iter().map(|&port| ServicePort { protocol: 6, port }).collect(),
             ..EndpointSlice::default()
         };
-        (key, Value::EndpointSlice(value))
+        (key, StoreValue::EndpointSlice(value))
     };
     let mut entries = shop();
     entries.extend([np("shop", "s", spec), slice("a", "cart", &["10.0.0.7"], &[80])]);
-    let mut node = Node::with(&entries);
-    let sets = |node: &Node| {
+    let mut node = PolicyNode::with(&entries);
+    let sets = |node: &PolicyNode| {
         [service_id("shop", "cart"), service_ip_id("shop", "cart")].map(|id| node.set(&id).join(" "))
     };
     assert_eq!(sets(&node), ["10.0.0.7,6:80", "10.0.0.7/32"]);
@@ -287,13 +289,13 @@ fn rules_that_name_a_service_follow_its_endpoints() {
 
 #[test]
 fn an_endpoint_without_addresses_is_not_there() {
-    let mut node = Node::with(&shop());
+    let mut node = PolicyNode::with(&shop());
     let client = pod("n2", "shop", "c-0", json!({"role": "client"}), "10.0.0.2/32");
     node.put(std::slice::from_ref(&client));
     let (key, mut value) = client;
-    let Value::Resource(Resource::WorkloadEndpoint(endpoint)) = &mut value else { panic!("{value:?}") };
+    let StoreValue::Resource(Resource::WorkloadEndpoint(endpoint)) = &mut value else { panic!("{value:?}") };
     endpoint.spec.ip_networks.clear();
     let updates = node.put(&[(key, value)]);
-    let [Update::Members { added, removed, .. }] = &updates[..] else { panic!("{updates:#?}") };
+    let [PlanUpdate::Members { added, removed, .. }] = &updates[..] else { panic!("{updates:#?}") };
     assert_eq!((added.len(), removed.len()), (0, 1));
 }

@@ -1,16 +1,16 @@
 //! Objects that violate the validation rules of their kind.
 
-use crate::cluster::{Node, gnp, namespace, object, pod};
+use crate::cluster::{PolicyNode, gnp, namespace, object, pod};
 use serde_json::json;
-use tortie_model::{Key, Kind, Value};
+use tortie_model::{Kind, StoreKey, StoreValue};
 
-fn shop() -> Vec<crate::cluster::Entry> {
+fn shop() -> Vec<crate::cluster::PolicyEntry> {
     vec![namespace("shop", json!({})), pod("n1", "shop", "web-0", json!({"role": "web"}), "10.0.0.1/32")]
 }
 
 #[test]
 fn a_policy_whose_selector_cannot_be_read_is_reported_and_left_out() {
-    let mut node = Node::with(&shop());
+    let mut node = PolicyNode::with(&shop());
     node.put(&[gnp("lost", json!({"selector": "role = 'web'"}))]);
     assert!(node.plan.policies.is_empty());
     assert_eq!(node.compute.problems().len(), 1);
@@ -18,7 +18,7 @@ fn a_policy_whose_selector_cannot_be_read_is_reported_and_left_out() {
 
 #[test]
 fn staged_deletions_are_not_policies() {
-    let mut node = Node::with(&shop());
+    let mut node = PolicyNode::with(&shop());
     let delete =
         object(Kind::StagedGlobalNetworkPolicy, "", "s", json!({}), json!({"stagedAction": "Delete"}));
     let staged = object(Kind::StagedGlobalNetworkPolicy, "", "t", json!({}), json!({}));
@@ -29,17 +29,17 @@ fn staged_deletions_are_not_policies() {
 
 #[test]
 fn of_two_keys_for_one_policy_the_one_with_its_name_counts() {
-    let mut node = Node::with(&shop());
+    let mut node = PolicyNode::with(&shop());
     let text = |order: u32| {
         json!({"kind": "GlobalNetworkPolicy", "apiVersion": "projectcalico.org/v3",
             "metadata": {"name": "default.web"}, "spec": {"tier": "default", "order": order,
             "types": if order == 1 { json!(["Ingress"]) } else { json!(["Egress"]) }}})
         .to_string()
     };
-    let old_key = Key::resource(Kind::GlobalNetworkPolicy, "", "default.web");
-    let old = Value::decode(&old_key, text(1).as_bytes()).unwrap();
+    let old_key = StoreKey::resource(Kind::GlobalNetworkPolicy, "", "default.web");
+    let old = StoreValue::decode(&old_key, text(1).as_bytes()).unwrap();
     let new = gnp("web", json!({"types": ["Egress"]}));
-    let governs = |node: &Node| {
+    let governs = |node: &PolicyNode| {
         let tier = &node.workload_policy("shop", "web-0").tiers[0];
         (tier.ingress.len(), tier.egress.len())
     };

@@ -1,53 +1,56 @@
 //! Random clusters, and histories of events that lead to them.
 
-use crate::cluster::{Entry, gnp, namespace, np, object, pod_with};
+use crate::cluster::{PolicyEntry, gnp, namespace, np, object, pod_with};
 use rand::Rng;
 use rand::rngs::StdRng;
 use rand::seq::{IndexedRandom, SliceRandom};
 use serde_json::{Value as Json, json};
 use std::collections::BTreeMap;
-use tortie_model::{Key, Kind, Value};
+use tortie_model::{Kind, StoreKey, StoreValue};
 
 /// A change of the datastore, or a flush of the plan.
 #[expect(clippy::large_enum_variant, reason = "a few hundred of them, for a test")]
-pub enum Step {
-    Put(Key, Value),
-    Delete(Key),
+pub enum DatastoreStep {
+    Put(StoreKey, StoreValue),
+    Delete(StoreKey),
     Flush,
 }
 
 /// Returns a history that reaches a state through other states: replaced versions, deleted objects, flushes at any
 /// time.
-pub fn detours(rng: &mut StdRng, final_state: &[Entry]) -> Vec<Step> {
-    let mut steps: Vec<Step> = Vec::new();
+pub fn detours(rng: &mut StdRng, final_state: &[PolicyEntry]) -> Vec<DatastoreStep> {
+    let mut steps: Vec<DatastoreStep> = Vec::new();
     let detours = generate(rng, 80);
-    let wanted: BTreeMap<&Key, &Value> = final_state.iter().map(|(key, value)| (key, value)).collect();
+    let wanted: BTreeMap<&StoreKey, &StoreValue> =
+        final_state.iter().map(|(key, value)| (key, value)).collect();
     for (key, value) in &detours {
-        steps.push(Step::Put(key.clone(), value.clone()));
+        steps.push(DatastoreStep::Put(key.clone(), value.clone()));
         if rng.random_bool(0.3) {
-            steps.push(Step::Delete(key.clone()));
+            steps.push(DatastoreStep::Delete(key.clone()));
         }
     }
-    steps.extend(final_state.iter().map(|(key, value)| Step::Put(key.clone(), value.clone())));
+    steps.extend(final_state.iter().map(|(key, value)| DatastoreStep::Put(key.clone(), value.clone())));
     steps.shuffle(rng);
     // The last event of each key decides.
-    let mut last: Vec<Step> =
-        final_state.iter().map(|(key, value)| Step::Put(key.clone(), value.clone())).collect();
-    last.extend(detours.keys().filter(|key| !wanted.contains_key(key)).map(|key| Step::Delete(key.clone())));
+    let mut last: Vec<DatastoreStep> =
+        final_state.iter().map(|(key, value)| DatastoreStep::Put(key.clone(), value.clone())).collect();
+    last.extend(
+        detours.keys().filter(|key| !wanted.contains_key(key)).map(|key| DatastoreStep::Delete(key.clone())),
+    );
     last.shuffle(rng);
     let mut history = Vec::new();
     for step in steps.into_iter().chain(last) {
         history.push(step);
         if rng.random_bool(0.2) {
-            history.push(Step::Flush);
+            history.push(DatastoreStep::Flush);
         }
     }
-    history.push(Step::Flush);
+    history.push(DatastoreStep::Flush);
     history
 }
 
 /// Returns a random datastore with few distinct names and labels, so that its objects affect each other.
-pub fn generate(rng: &mut StdRng, count: usize) -> BTreeMap<Key, Value> {
+pub fn generate(rng: &mut StdRng, count: usize) -> BTreeMap<StoreKey, StoreValue> {
     let mut all = BTreeMap::new();
     for _ in 0..count {
         let (key, value) = match rng.random_range(0..12) {
@@ -89,7 +92,7 @@ fn address(rng: &mut StdRng) -> String {
     }
 }
 
-fn endpoint(rng: &mut StdRng) -> Entry {
+fn endpoint(rng: &mut StdRng) -> PolicyEntry {
     let (node, namespace) = (pick(rng, &["n1", "n2"]), pick(rng, NAMESPACES));
     let name = format!("p{}", rng.random_range(0..8));
     let mut ports = vec![];
@@ -107,7 +110,7 @@ fn endpoint(rng: &mut StdRng) -> Entry {
     pod_with(node, namespace, &name, labels, &address, json!(ports))
 }
 
-fn profile(rng: &mut StdRng) -> Entry {
+fn profile(rng: &mut StdRng) -> PolicyEntry {
     let (name, labels) = (pick(rng, NAMESPACES), labels(rng));
     if rng.random_bool(0.1) {
         return object(
@@ -186,7 +189,7 @@ fn spec(rng: &mut StdRng) -> Json {
     spec
 }
 
-fn policy(rng: &mut StdRng) -> Entry {
+fn policy(rng: &mut StdRng) -> PolicyEntry {
     let name = format!("x{}", rng.random_range(0..6));
     let mut spec = spec(rng);
     if rng.random_bool(0.5) {
@@ -207,7 +210,7 @@ fn policy(rng: &mut StdRng) -> Entry {
     gnp(&name, spec)
 }
 
-fn staged(rng: &mut StdRng) -> Entry {
+fn staged(rng: &mut StdRng) -> PolicyEntry {
     let (name, namespace) = (format!("x{}", rng.random_range(0..3)), pick(rng, NAMESPACES));
     match rng.random_range(0..3) {
         0 => object(Kind::StagedNetworkPolicy, namespace, &name, json!({}), spec(rng)),
@@ -221,7 +224,7 @@ fn staged(rng: &mut StdRng) -> Entry {
     }
 }
 
-fn network_set(rng: &mut StdRng) -> Entry {
+fn network_set(rng: &mut StdRng) -> PolicyEntry {
     let name = format!("s{}", rng.random_range(0..4));
     let (labels, first, second) =
         (labels(rng), address(rng), pick(rng, &["10.0.0.0/24", "0.0.0.0/0", "bad"]));
@@ -232,7 +235,7 @@ fn network_set(rng: &mut StdRng) -> Entry {
     }
 }
 
-fn host(rng: &mut StdRng) -> Entry {
+fn host(rng: &mut StdRng) -> PolicyEntry {
     let address = format!("192.0.2.{}", rng.random_range(0..4));
     let spec = json!({"node": pick(rng, &["n1", "n2"]), "interfaceName": pick(rng, &["*", "eth0"]),
         "expectedIPs": [address], "profiles": [format!("kns.{}", pick(rng, NAMESPACES))],
@@ -241,7 +244,7 @@ fn host(rng: &mut StdRng) -> Entry {
     object(Kind::HostEndpoint, "", &format!("h{}", rng.random_range(0..4)), labels, spec)
 }
 
-fn tier(rng: &mut StdRng) -> Entry {
+fn tier(rng: &mut StdRng) -> PolicyEntry {
     let spec = json!({"order": rng.random_range(0..3), "defaultAction": pick(rng, &["Deny", "Pass"])});
     let name = pick(rng, &["sec", "other"]);
     object(Kind::Tier, "", name, json!({}), spec)

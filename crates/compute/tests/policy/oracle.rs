@@ -1,38 +1,38 @@
 //! Computes the plan without indexes or history: every selector is matched against every object.
 
-use crate::cluster::{Entry, NODE};
+use crate::cluster::{NODE, PolicyEntry};
 use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
 use tortie_model::kinds::{EntityRule, Rule};
 use tortie_model::selector::Selector;
-use tortie_model::selector::rewrite::{Entity, entity_match};
-use tortie_model::{Resource, Value};
-use tortie_plan::{EndpointId, Member, Plan, PolicyId, Tier};
+use tortie_model::selector::rewrite::{EntitySelectors, entity_match};
+use tortie_model::{Resource, StoreValue};
+use tortie_plan::{EndpointId, EndpointTier, NodePlan, PolicyId, SetMember};
 
-type Labels = BTreeMap<String, String>;
+type LabelMap = BTreeMap<String, String>;
 
 /// An object with labels and addresses.
-struct Thing {
-    labels: Labels,
+struct LabelledObject {
+    labels: LabelMap,
     nets: Vec<IpNet>,
     /// Set if it is an endpoint of this node.
     local: Option<EndpointId>,
 }
 
-pub fn check(state: &[Entry], plan: &Plan, what: &str) {
+pub fn check(state: &[PolicyEntry], plan: &NodePlan, what: &str) {
     let all = state.iter().filter_map(|(_, value)| match value {
-        Value::Resource(resource) => Some(resource),
+        StoreValue::Resource(resource) => Some(resource),
         _ => None,
     });
     let all: Vec<&Resource> = all.collect();
-    let things: Vec<Thing> = all.iter().filter_map(|resource| thing(resource, &all)).collect();
+    let things: Vec<LabelledObject> = all.iter().filter_map(|resource| thing(resource, &all)).collect();
     let selectors = selectors(&all);
     let mut checked = 0;
     for (id, set) in &plan.sets {
         let Some(selector) = selectors.get(&*id.0) else { continue };
         let members = things.iter().filter(|thing| selector.matches(&thing.labels));
-        let members: BTreeSet<Member> =
-            members.flat_map(|thing| &thing.nets).map(|net| Member::Net(*net)).collect();
+        let members: BTreeSet<SetMember> =
+            members.flat_map(|thing| &thing.nets).map(|net| SetMember::Net(*net)).collect();
         assert_eq!(members, set.members, "{what}: {selector}");
         checked += 1;
     }
@@ -77,12 +77,12 @@ fn is_of_hosts(id: &PolicyId, resources: &[&Resource]) -> bool {
     })
 }
 
-fn names(lists: &[&Vec<Tier>]) -> BTreeSet<PolicyId> {
+fn names(lists: &[&Vec<EndpointTier>]) -> BTreeSet<PolicyId> {
     let tiers = lists.iter().flat_map(|tiers| tiers.iter());
     tiers.flat_map(|tier| tier.ingress.iter().chain(tier.egress.iter())).cloned().collect()
 }
 
-fn thing(resource: &Resource, all: &[&Resource]) -> Option<Thing> {
+fn thing(resource: &Resource, all: &[&Resource]) -> Option<LabelledObject> {
     let mut labels = resource.metadata().labels.clone();
     let namespace = resource.metadata().namespace.clone();
     let (profiles, nets, local) = match resource {
@@ -121,7 +121,7 @@ fn thing(resource: &Resource, all: &[&Resource]) -> Option<Thing> {
     }
     let address = |text: &String| text.parse::<std::net::IpAddr>().ok().map(IpNet::from);
     let net = |text: &String| text.parse().ok().or_else(|| address(text)).map(|net: IpNet| net.trunc());
-    Some(Thing { labels, nets: nets.iter().filter_map(net).collect(), local })
+    Some(LabelledObject { labels, nets: nets.iter().filter_map(net).collect(), local })
 }
 
 /// Returns every selector that rules of the cluster use, by the ID of its set.
@@ -147,11 +147,11 @@ fn selectors(resources: &[&Resource]) -> BTreeMap<String, Selector> {
             _ => continue,
         };
         for side in rules.iter().flat_map(|rule| [&rule.source, &rule.destination]) {
-            let entity = Entity {
+            let entity = EntitySelectors {
                 selector: &side.selector,
                 not_selector: &side.not_selector,
                 namespace_selector: &side.namespace_selector,
-                ..Entity::default()
+                ..EntitySelectors::default()
             };
             let meant = entity_match(&entity, namespace).unwrap();
             found.extend([meant.selector, meant.not_selector].into_iter().flatten().map(|s| (s.id(), s)));

@@ -1,11 +1,11 @@
 //! The same datastore gives the same plan, regardless of the order of events and flushes.
 
-use crate::cluster::{Entry, Node};
-use crate::history::{Step, detours, generate};
+use crate::cluster::{PolicyEntry, PolicyNode};
+use crate::history::{DatastoreStep, detours, generate};
 use crate::oracle;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
-use tortie_plan::Plan;
+use tortie_plan::NodePlan;
 
 const CLUSTERS: u64 = 10;
 const ORDERS: u64 = 10;
@@ -20,8 +20,8 @@ fn any_order_gives_the_same_plan() {
     println!("TORTIE_SEED={seed}");
     for cluster in 0..CLUSTERS {
         let mut rng = StdRng::seed_from_u64(seed.wrapping_mul(1_000_003) + cluster);
-        let final_state: Vec<Entry> = generate(&mut rng, 80).into_iter().collect();
-        let expected = Node::with(&final_state);
+        let final_state: Vec<PolicyEntry> = generate(&mut rng, 80).into_iter().collect();
+        let expected = PolicyNode::with(&final_state);
         oracle::check(&final_state, &expected.plan, &format!("TORTIE_SEED={seed} cluster {cluster}"));
         assert!(
             expected.plan.sets.len() > 3 && !expected.plan.policies.is_empty(),
@@ -34,19 +34,19 @@ fn any_order_gives_the_same_plan() {
     }
 }
 
-fn through(history: Vec<Step>) -> Plan {
-    let mut node = Node::new();
+fn through(history: Vec<DatastoreStep>) -> NodePlan {
+    let mut node = PolicyNode::new();
     for step in history {
         match step {
-            Step::Put(key, value) => node.compute.put(&key, &value),
-            Step::Delete(key) => node.compute.delete(&key),
-            Step::Flush => drop(node.flush()),
+            DatastoreStep::Put(key, value) => node.compute.put(&key, &value),
+            DatastoreStep::Delete(key) => node.compute.delete(&key),
+            DatastoreStep::Flush => drop(node.flush()),
         }
     }
     node.plan
 }
 
-fn same(expected: &Plan, found: &Plan, what: &str) {
+fn same(expected: &NodePlan, found: &NodePlan, what: &str) {
     assert_eq!(expected.sets, found.sets, "{what}");
     assert_eq!(expected.policies, found.policies, "{what}");
     assert_eq!(expected.profiles, found.profiles, "{what}");

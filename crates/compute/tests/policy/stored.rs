@@ -1,38 +1,38 @@
 //! Stored objects that other clients wrote: usable parts are used, the rest fails closed.
 
-use crate::cluster::{Node, gnp, id, namespace, np, object, pod};
+use crate::cluster::{PolicyNode, gnp, id, namespace, np, object, pod};
 use serde_json::{Value as Json, json};
-use tortie_model::{Key, Kind, Value};
-use tortie_plan::{Action, Policy, PolicyKind, Rule};
+use tortie_model::{Kind, StoreKey, StoreValue};
+use tortie_plan::{PlannedPolicy, PlannedRule, PolicyKind, RuleAction};
 
-fn shop() -> Vec<crate::cluster::Entry> {
+fn shop() -> Vec<crate::cluster::PolicyEntry> {
     vec![namespace("shop", json!({})), pod("n1", "shop", "web-0", json!({"role": "web"}), "10.0.0.1/32")]
 }
 
 /// Returns the stored text of an object, without the defaults and checks of the API.
-fn text(kind: Kind, namespace: &str, name: &str, spec: Json) -> (Key, String) {
+fn text(kind: Kind, namespace: &str, name: &str, spec: Json) -> (StoreKey, String) {
     let object = json!({"kind": kind.name(), "apiVersion": "projectcalico.org/v3",
         "metadata": {"name": name, "namespace": namespace}, "spec": spec});
-    (Key::resource(kind, namespace, name), object.to_string())
+    (StoreKey::resource(kind, namespace, name), object.to_string())
 }
 
-fn problem(node: &Node, kind: Kind, namespace: &str, name: &str) -> String {
-    node.compute.problems().remove(&Key::resource(kind, namespace, name).to_string()).unwrap_or_default()
+fn problem(node: &PolicyNode, kind: Kind, namespace: &str, name: &str) -> String {
+    node.compute.problems().remove(&StoreKey::resource(kind, namespace, name).to_string()).unwrap_or_default()
 }
 
-fn policy<'n>(node: &'n Node, name: &str) -> &'n Policy {
+fn policy<'n>(node: &'n PolicyNode, name: &str) -> &'n PlannedPolicy {
     &node.plan.policies[&id(PolicyKind::GlobalNetworkPolicy, "", name)]
 }
 
 /// Returns the number of policies in the first tier of web-0 that apply to ingress and to egress.
-fn governs(node: &Node) -> (usize, usize) {
+fn governs(node: &PolicyNode) -> (usize, usize) {
     let tiers = &node.workload_policy("shop", "web-0").tiers;
     tiers.first().map_or((0, 0), |tier| (tier.ingress.len(), tier.egress.len()))
 }
 
-fn from(action: Action, nets: &[&str], not_nets: &[&str]) -> Rule {
+fn from(action: RuleAction, nets: &[&str], not_nets: &[&str]) -> PlannedRule {
     let parsed = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect();
-    let mut rule = Rule::new(action);
+    let mut rule = PlannedRule::new(action);
     rule.source.nets = parsed(nets);
     rule.source.not_nets = parsed(not_nets);
     rule
@@ -40,7 +40,7 @@ fn from(action: Action, nets: &[&str], not_nets: &[&str]) -> Rule {
 
 #[test]
 fn only_the_rule_that_cannot_be_expressed_fails_closed() {
-    let mut node = Node::with(&shop());
+    let mut node = PolicyNode::with(&shop());
     node.put(&[gnp(
         "p",
         json!({"selector": "role == 'web'", "types": ["Ingress"], "ingress": [
@@ -54,14 +54,14 @@ fn only_the_rule_that_cannot_be_expressed_fails_closed() {
             {"action": "Allow"}]}),
     )]);
     let expected = [
-        from(Action::Allow, &["10.0.0.0/24"], &[]),
-        Rule::never(Action::Allow),
-        from(Action::Deny, &["10.1.0.0/16"], &[]),
-        from(Action::Allow, &["10.2.0.0/16"], &[]),
-        from(Action::Deny, &[], &["10.3.1.0/24"]),
-        Rule::never(Action::Pass),
-        from(Action::Deny, &["10.4.0.0/16"], &[]),
-        Rule::new(Action::Allow),
+        from(RuleAction::Allow, &["10.0.0.0/24"], &[]),
+        PlannedRule::never(RuleAction::Allow),
+        from(RuleAction::Deny, &["10.1.0.0/16"], &[]),
+        from(RuleAction::Allow, &["10.2.0.0/16"], &[]),
+        from(RuleAction::Deny, &[], &["10.3.1.0/24"]),
+        PlannedRule::never(RuleAction::Pass),
+        from(RuleAction::Deny, &["10.4.0.0/16"], &[]),
+        PlannedRule::new(RuleAction::Allow),
     ];
     assert_eq!(policy(&node, "p").ingress, expected);
     let problem = problem(&node, Kind::GlobalNetworkPolicy, "", "p");
@@ -76,11 +76,11 @@ fn only_the_rule_that_cannot_be_expressed_fails_closed() {
 
 #[test]
 fn limits_of_the_api_do_not_close_a_stored_policy() {
-    let mut node = Node::with(&shop());
+    let mut node = PolicyNode::with(&shop());
     let many: Vec<Json> = (0..3000).map(|n| json!({"action": "Allow", "protocol": n % 200 + 1})).collect();
     node.put(&[gnp("long", json!({"types": ["Ingress"], "ingress": many}))]);
     let rules = &policy(&node, "long").ingress;
-    assert_eq!((rules.len(), rules.iter().filter(|rule| rule.action == Action::Deny).count()), (3000, 0));
+    assert_eq!((rules.len(), rules.iter().filter(|rule| rule.action == RuleAction::Deny).count()), (3000, 0));
     assert_eq!(node.compute.problems(), Default::default());
 }
 
@@ -89,16 +89,16 @@ fn a_stored_policy_without_types_governs_both_directions() {
     for rules in
         [json!({}), json!({"ingress": [{"action": "Allow"}]}), json!({"egress": [{"action": "Allow"}]})]
     {
-        let mut node = Node::with(&shop());
+        let mut node = PolicyNode::with(&shop());
         let (key, text) = text(Kind::GlobalNetworkPolicy, "", "p", rules.clone());
-        node.put(&[(key.clone(), Value::decode(&key, text.as_bytes()).unwrap())]);
+        node.put(&[(key.clone(), StoreValue::decode(&key, text.as_bytes()).unwrap())]);
         assert_eq!(governs(&node), (1, 1), "{rules}");
     }
 }
 
 #[test]
 fn a_network_set_is_used_but_for_what_is_no_net() {
-    let mut node = Node::with(&shop());
+    let mut node = PolicyNode::with(&shop());
     let set = |nets: Json| object(Kind::GlobalNetworkSet, "", "s", json!({"x": ""}), json!({"nets": nets}));
     node.put(&[
         gnp("p", json!({"ingress": [{"action": "Allow", "source": {"selector": "has(x)"}}]})),
@@ -118,7 +118,7 @@ fn a_network_set_is_used_but_for_what_is_no_net() {
 
 #[test]
 fn a_host_endpoint_that_breaks_limits_still_protects_its_host() {
-    let mut node = Node::new();
+    let mut node = PolicyNode::new();
     let spec = json!({"node": "n1", "interfaceName": "eth0", "profiles": ["a", "b", "a"],
         "expectedIPs": ["192.0.2.1", "192.0.2.1", "nonsense"]});
     node.put(&[object(Kind::HostEndpoint, "", "h", json!({}), spec)]);
@@ -130,7 +130,7 @@ fn a_host_endpoint_that_breaks_limits_still_protects_its_host() {
     assert!(host.expected.contains(&"192.0.2.1".parse().unwrap()));
     assert_eq!(
         node.plan.profiles["a"].ingress,
-        [Rule::new(Action::Deny)],
+        [PlannedRule::new(RuleAction::Deny)],
         "closed but for the failsafe ports"
     );
     assert!(problem(&node, Kind::HostEndpoint, "", "h").contains("nonsense"));
@@ -138,14 +138,14 @@ fn a_host_endpoint_that_breaks_limits_still_protects_its_host() {
 
 #[test]
 fn a_profile_keeps_its_labels_and_its_good_rules() {
-    let mut node = Node::with(&shop());
+    let mut node = PolicyNode::with(&shop());
     let spec = json!({"ingress": [{"action": "Allow", "protocol": "Quux"}, {"action": "Allow"}],
         "labelsToApply": {"x": "y"}});
     node.put(&[
         object(Kind::Profile, "", "kns.shop", json!({}), spec),
         np("shop", "p", json!({"selector": "x == 'y'"})),
     ]);
-    let expected = [Rule::never(Action::Allow), Rule::new(Action::Allow)];
+    let expected = [PlannedRule::never(RuleAction::Allow), PlannedRule::new(RuleAction::Allow)];
     assert_eq!(node.plan.profiles["kns.shop"].ingress, expected);
     assert_eq!(governs(&node).0, 1, "labels are inherited");
     assert!(problem(&node, Kind::Profile, "", "kns.shop").contains("ingress rule 1"));
@@ -153,10 +153,10 @@ fn a_profile_keeps_its_labels_and_its_good_rules() {
 
 /// Returns a node that received a bad entry after a good one, and a node that received only the bad one, as after a
 /// restart.
-fn before_and_after_a_restart(good: Json, bad: Json) -> (Node, Node) {
+fn before_and_after_a_restart(good: Json, bad: Json) -> (PolicyNode, PolicyNode) {
     let (key, bad) = text(Kind::GlobalNetworkPolicy, "", "p", bad);
-    let reason = Value::decode(&key, bad.as_bytes()).expect_err("it can be read").to_string();
-    let mut nodes = (Node::with(&shop()), Node::with(&shop()));
+    let reason = StoreValue::decode(&key, bad.as_bytes()).expect_err("it can be read").to_string();
+    let mut nodes = (PolicyNode::with(&shop()), PolicyNode::with(&shop()));
     nodes.0.put(&[gnp("p", good)]);
     for node in [&mut nodes.0, &mut nodes.1] {
         node.compute.put_unreadable(&key, &bad, &reason);
@@ -175,7 +175,7 @@ fn an_unreadable_policy_closes_what_it_selects() {
     for bad in bads {
         let (node, restarted) = before_and_after_a_restart(good.clone(), bad.clone());
         assert_eq!(node.plan, restarted.plan, "{bad}");
-        assert_eq!(policy(&node, "p").ingress[0], Rule::new(Action::Deny), "{bad}");
+        assert_eq!(policy(&node, "p").ingress[0], PlannedRule::new(RuleAction::Deny), "{bad}");
         assert_eq!(governs(&node), (1, 0), "{bad}");
         let problem = problem(&node, Kind::GlobalNetworkPolicy, "", "p");
         assert!(problem.contains("spec.ingress"), "{problem}");
@@ -187,8 +187,8 @@ fn an_unreadable_policy_closes_what_it_selects() {
     let rule = json!({"selector": "role == 'web'", "ingress": [
         {"action": "Allow", "source": {"nets": 5}}, {"action": "Allow", "protocol": "TCP"}]});
     let (node, restarted) = before_and_after_a_restart(good, rule);
-    let tcp = Rule { protocol: Some(6), ..Rule::new(Action::Allow) };
-    assert_eq!(policy(&node, "p").ingress, [Rule::never(Action::Allow), tcp]);
+    let tcp = PlannedRule { protocol: Some(6), ..PlannedRule::new(RuleAction::Allow) };
+    assert_eq!(policy(&node, "p").ingress, [PlannedRule::never(RuleAction::Allow), tcp]);
     assert_eq!(node.plan, restarted.plan);
 }
 
@@ -199,8 +199,8 @@ fn an_unreadable_policy_that_selects_nobody_knows_whom_is_listed_and_not_in_forc
     let (node, restarted) = before_and_after_a_restart(good, bad);
     assert_eq!((node.plan.policies.len(), &node.plan), (0, &restarted.plan));
     assert!(problem(&node, Kind::GlobalNetworkPolicy, "", "p").contains("not in force"));
-    let mut node = Node::with(&shop());
-    let key = Key::resource(Kind::GlobalNetworkPolicy, "", "p");
+    let mut node = PolicyNode::with(&shop());
+    let key = StoreKey::resource(Kind::GlobalNetworkPolicy, "", "p");
     node.compute.put_unreadable(&key, "{", "EOF while parsing");
     assert!(problem(&node, Kind::GlobalNetworkPolicy, "", "p").contains("EOF while parsing"));
     node.put(&[gnp("p", json!({}))]);

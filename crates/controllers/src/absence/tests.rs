@@ -13,20 +13,20 @@ fn block_on<T>(round: impl Future<Output = T>) -> T {
 
 /// Objects of the API server and the list of objects that were read.
 #[derive(Default)]
-struct World {
+struct AbsenceTestWorld {
     guard: AbsenceGuard,
     existing: BTreeSet<String>,
     is_away: bool,
     unreadable: BTreeSet<String>,
     read: RefCell<Vec<String>>,
-    now: Time,
+    now: MonotonicTime,
 }
 
-impl World {
-    fn new() -> World {
-        let mut world = World::default();
+impl AbsenceTestWorld {
+    fn new() -> AbsenceTestWorld {
+        let mut world = AbsenceTestWorld::default();
         world.guard.set_leak_grace(Some(GRACE));
-        world.guard.mark_synced(Time::ZERO);
+        world.guard.mark_synced(MonotonicTime::ZERO);
         world.now = GRACE;
         world
     }
@@ -36,12 +36,17 @@ impl World {
         self.admit_all(names.iter().map(|name| (*name).to_owned()), referenced).actions
     }
 
-    fn admit_all(&mut self, names: impl Iterator<Item = String>, referenced: usize) -> Admission<String> {
-        let claims = names.map(|name| Claim::if_absent(name.clone(), Subject::node(&name))).collect();
-        let references = References::from([(SubjectClass::Nodes, referenced)]);
-        let World { guard, existing, is_away, unreadable, read, now } = self;
+    fn admit_all(
+        &mut self,
+        names: impl Iterator<Item = String>,
+        referenced: usize,
+    ) -> ClaimAdmission<String> {
+        let claims =
+            names.map(|name| AbsenceClaim::if_absent(name.clone(), AbsenceSubject::node(&name))).collect();
+        let references = ReferenceCounts::from([(SubjectClass::Nodes, referenced)]);
+        let AbsenceTestWorld { guard, existing, is_away, unreadable, read, now } = self;
         block_on(guard.admit("test", claims, &references, *now, async |subject| {
-            let Subject::Object { key: Key::Resource { name, .. }, .. } = subject else {
+            let AbsenceSubject::Object { key: StoreKey::Resource { name, .. }, .. } = subject else {
                 panic!("{subject}")
             };
             read.borrow_mut().push(name.clone());
@@ -59,7 +64,7 @@ impl World {
 
 #[test]
 fn an_object_that_exists_is_kept() {
-    let mut world = World::new();
+    let mut world = AbsenceTestWorld::new();
     world.existing.insert("b".into());
     assert_eq!(world.admit(&["a", "b", "c"], 10), ["a", "c"]);
     assert_eq!(world.guard.report(), Ok(()));
@@ -74,7 +79,7 @@ fn an_object_that_exists_is_kept() {
 
 #[test]
 fn an_error_is_no_absence() {
-    let mut world = World::new();
+    let mut world = AbsenceTestWorld::new();
     world.is_away = true;
     let names = ["a", "b", "c", "d"];
     assert_eq!(world.admit(&names, 10), Vec::<String>::new());
@@ -86,7 +91,7 @@ fn an_error_is_no_absence() {
 
 #[test]
 fn an_unreadable_object_holds_up_no_other() {
-    let mut world = World::new();
+    let mut world = AbsenceTestWorld::new();
     let names = ["a", "b", "c", "d", "e"];
     world.unreadable = ["a", "b", "c", "d"].map(str::to_owned).into();
     assert_eq!(world.admit(&names, 20), Vec::<String>::new());
@@ -98,7 +103,7 @@ fn an_unreadable_object_holds_up_no_other() {
 
 #[test]
 fn a_node_must_be_missing_for_its_grace_period() {
-    let mut world = World::new();
+    let mut world = AbsenceTestWorld::new();
     world.guard.remove_node("a", world.now);
     assert_eq!(world.admit(&["a"], 10), Vec::<String>::new());
     world.now += NODE_GRACE - seconds(1);
@@ -117,7 +122,7 @@ fn a_node_must_be_missing_for_its_grace_period() {
 
 #[test]
 fn a_node_missing_from_the_first_list_has_its_grace_period() {
-    let mut world = World::new();
+    let mut world = AbsenceTestWorld::new();
     world.guard = AbsenceGuard::default();
     assert_eq!(world.admit(&["a"], 10), Vec::<String>::new(), "lists are not complete yet");
     world.guard.set_leak_grace(Some(seconds(2)));
@@ -129,7 +134,7 @@ fn a_node_missing_from_the_first_list_has_its_grace_period() {
 
 #[test]
 fn a_large_share_is_admitted_as_a_whole_or_not_at_all() {
-    let mut world = World::new();
+    let mut world = AbsenceTestWorld::new();
     let names: Vec<String> = (0..8).map(|number| format!("n{number}")).collect();
     let all: Vec<&str> = names.iter().map(String::as_str).collect();
     world.existing.insert("n7".into());
@@ -156,11 +161,11 @@ fn a_large_share_is_admitted_as_a_whole_or_not_at_all() {
 
 #[test]
 fn an_empty_list_is_suspicious_whatever_its_size() {
-    let mut world = World::new();
+    let mut world = AbsenceTestWorld::new();
     world.existing.insert("b".into());
     assert_eq!(world.admit(&["a", "b"], 2), Vec::<String>::new());
     assert!(world.guard.report().is_err());
-    let mut away = World::new();
+    let mut away = AbsenceTestWorld::new();
     away.is_away = true;
     away.admit(&["a"], 1);
     assert!(away.guard.report().unwrap_err().contains("is not known: away"));
@@ -168,7 +173,7 @@ fn an_empty_list_is_suspicious_whatever_its_size() {
 
 #[test]
 fn a_round_reads_a_bounded_number_of_objects() {
-    let mut world = World::new();
+    let mut world = AbsenceTestWorld::new();
     let count = 2 * MAX_PROOFS_PER_ROUND + 1;
     let mut left: BTreeSet<String> = (0..count).map(|number| number.to_string()).collect();
     let mut rounds = 0;
@@ -186,15 +191,13 @@ fn a_round_reads_a_bounded_number_of_objects() {
 
 #[test]
 fn claims_without_an_absence_need_no_proof() {
-    let mut world = World::new();
+    let mut world = AbsenceTestWorld::new();
     world.is_away = true;
-    let claims = vec![Claim::certain("a"), Claim::certain("b")];
-    let references = References::new();
+    let claims = vec![AbsenceClaim::certain("a"), AbsenceClaim::certain("b")];
+    let references = ReferenceCounts::new();
     let admitted =
-        block_on(
-            world
-                .guard
-                .admit("test", claims, &references, world.now, async |_: &Subject| Err::<bool, &str>("away")),
-        );
+        block_on(world.guard.admit("test", claims, &references, world.now, async |_: &AbsenceSubject| {
+            Err::<bool, &str>("away")
+        }));
     assert_eq!(admitted.actions, ["a", "b"]);
 }

@@ -1,33 +1,36 @@
 use super::*;
 use serde_json::{Value as Json, json};
-use tortie_ipam::Holder;
-use tortie_ipam::reservation::Reservations;
-use tortie_model::{Key, Kind, Resource, Value};
+use tortie_ipam::AddressHolder;
+use tortie_ipam::reservation::ReservedRanges;
+use tortie_model::{Kind, Resource, StoreKey, StoreValue};
 
-fn named(name: &str) -> ServiceName {
-    ServiceName { namespace: "shop".into(), name: name.into() }
+fn named(name: &str) -> LoadBalancerServiceName {
+    LoadBalancerServiceName { namespace: "shop".into(), name: name.into() }
 }
 
-fn pool(name: &str, spec: Json) -> Option<Pool> {
-    let key = Key::resource(Kind::IPPool, "", name);
+fn pool(name: &str, spec: Json) -> Option<AllocationPool> {
+    let key = StoreKey::resource(Kind::IPPool, "", name);
     let text = json!({"metadata": {"name": name}, "spec": spec}).to_string();
-    match Value::decode(&key, text.as_bytes()).unwrap() {
-        Value::Resource(Resource::IPPool(pool)) => Pool::of(&pool),
+    match StoreValue::decode(&key, text.as_bytes()).unwrap() {
+        StoreValue::Resource(Resource::IPPool(pool)) => AllocationPool::of(&pool),
         other => panic!("{other:?}"),
     }
 }
 
 /// A datastore with one block of each pool, and the services of a cluster.
-struct World {
-    balancer: Balancer,
-    blocks: BTreeMap<IpNet, Block>,
+struct BalancerTestWorld {
+    balancer: ServiceBalancer,
+    blocks: BTreeMap<IpNet, AddressBlock>,
     mode: AssignIPs,
 }
 
-impl World {
-    fn new() -> World {
-        let mut world =
-            World { balancer: Balancer::default(), blocks: BTreeMap::new(), mode: AssignIPs::AllServices };
+impl BalancerTestWorld {
+    fn new() -> BalancerTestWorld {
+        let mut world = BalancerTestWorld {
+            balancer: ServiceBalancer::default(),
+            blocks: BTreeMap::new(),
+            mode: AssignIPs::AllServices,
+        };
         world
             .pool("v4", json!({"cidr": "198.51.100.0/29", "blockSize": 29, "allowedUses": ["LoadBalancer"]}));
         world.pool("v6", json!({"cidr": "fd51::/125", "blockSize": 125, "allowedUses": ["LoadBalancer"]}));
@@ -45,12 +48,12 @@ impl World {
         self.blocks.insert(cidr, block);
     }
 
-    fn service(&mut self, name: &str, change: impl FnOnce(&mut Service)) {
-        let mut service = Service {
+    fn service(&mut self, name: &str, change: impl FnOnce(&mut KubernetesService)) {
+        let mut service = KubernetesService {
             uid: format!("uid-of-{name}"),
-            form: ServiceForm::LoadBalancer,
+            form: ServiceType::LoadBalancer,
             ip_versions: vec![4],
-            ..Service::default()
+            ..KubernetesService::default()
         };
         change(&mut service);
         self.balancer.put_service(named(name), service);
@@ -73,9 +76,9 @@ impl World {
         panic!("there is no end to it: {:?}", self.balancer.decide(Some(&self.mode)));
     }
 
-    fn carry_out(&mut self, action: Action) {
+    fn carry_out(&mut self, action: BalancerAction) {
         match action {
-            Action::Release(addresses) => {
+            BalancerAction::Release(addresses) => {
                 for release in addresses {
                     let block =
                         self.blocks.values_mut().find(|block| block.cidr.contains(&release.address)).unwrap();
@@ -83,28 +86,28 @@ impl World {
                     block::thaw(block, 0, jiff::Timestamp::UNIX_EPOCH);
                 }
             }
-            Action::Assign(wanted) => {
-                let holder = Holder::new(Some(&wanted.handle), wanted.attributes);
+            BalancerAction::Assign(wanted) => {
+                let holder = AddressHolder::new(Some(&wanted.handle), wanted.attributes);
                 match wanted.what {
-                    Choice::Addresses(addresses) => addresses.into_iter().for_each(|address| {
+                    AddressChoice::Addresses(addresses) => addresses.into_iter().for_each(|address| {
                         let block =
                             self.blocks.values_mut().find(|block| block.cidr.contains(&address)).unwrap();
                         block::allocate_address(block, address, &holder).unwrap();
                     }),
-                    Choice::Any { v4, v6, v4_pools, v6_pools } => {
+                    AddressChoice::Any { v4, v6, v4_pools, v6_pools } => {
                         for (wanted, pools, subnet) in
                             [(v4, v4_pools, "198.51.100.0/29"), (v6, v6_pools, "fd51::/125")]
                         {
                             let cidr = pools.first().copied().unwrap_or_else(|| subnet.parse().unwrap());
                             if wanted {
                                 let block = self.blocks.get_mut(&cidr).unwrap();
-                                block::allocate(block, 1, &holder, &Reservations::new([]));
+                                block::allocate(block, 1, &holder, &ReservedRanges::new([]));
                             }
                         }
                     }
                 }
             }
-            Action::Report { service, uid, addresses } => {
+            BalancerAction::Report { service, uid, addresses } => {
                 let found = self.balancer.services.get_mut(&service).unwrap();
                 assert_eq!(found.uid, uid);
                 found.ingress_ips = addresses;
@@ -124,17 +127,17 @@ impl World {
 
 #[test]
 fn handles_are_those_of_the_reference() {
-    let service = ServiceName { namespace: "prod".into(), name: "web".into() };
+    let service = LoadBalancerServiceName { namespace: "prod".into(), name: "web".into() };
     let handle = handle(&service, "7d9f2c1e-0b6a-4c55-9a3e-2f1b0c9d8e77");
     assert_eq!(handle, "lb-Ai9bAG5793fMMYlV1wyxspMMkqGHRgKjPqgyf9lOqE");
 }
 
 #[test]
 fn a_service_gets_an_address_of_each_family_and_gives_them_back() {
-    let mut world = World::new();
+    let mut world = BalancerTestWorld::new();
     world.service("web", |service| service.ip_versions = vec![4, 6]);
     world.service("other", |_| {});
-    world.service("plain", |service| service.form = ServiceForm::ClusterIP);
+    world.service("plain", |service| service.form = ServiceType::ClusterIP);
     world.settle();
     assert_eq!(world.status("web").len(), 2);
     assert_eq!(world.status("other").len(), 1);
@@ -152,7 +155,7 @@ fn a_service_gets_an_address_of_each_family_and_gives_them_back() {
 
 #[test]
 fn a_service_of_the_same_name_is_another() {
-    let mut world = World::new();
+    let mut world = BalancerTestWorld::new();
     world.service("web", |_| {});
     world.settle();
     world.service("web", |service| service.uid = "another".into());
@@ -162,7 +165,7 @@ fn a_service_of_the_same_name_is_another() {
 
 #[test]
 fn addresses_and_pools_may_be_asked_for() {
-    let mut world = World::new();
+    let mut world = BalancerTestWorld::new();
     world.service("web", |_| {});
     world.annotate("web", ADDRESSES, "[\"198.51.100.5\"]");
     world.settle();
@@ -192,7 +195,7 @@ fn addresses_and_pools_may_be_asked_for() {
 
 #[test]
 fn only_services_that_ask_if_that_is_configured() {
-    let mut world = World::new();
+    let mut world = BalancerTestWorld::new();
     world.mode = AssignIPs::RequestedServicesOnly;
     world.service("web", |_| {});
     world.service("asks", |_| {});
@@ -207,7 +210,7 @@ fn only_services_that_ask_if_that_is_configured() {
 
 #[test]
 fn without_a_pool_there_is_nothing_to_have() {
-    let mut world = World::new();
+    let mut world = BalancerTestWorld::new();
     world.service("web", |_| {});
     world.settle();
     world.balancer.put_pool("v4", None);
@@ -225,16 +228,16 @@ fn without_a_pool_there_is_nothing_to_have() {
 }
 
 /// Checks that an address which is in no known pool is released only once that is proven.
-fn check_release_after(lose_pool: impl FnOnce(&mut World)) {
-    let mut world = World::new();
+fn check_release_after(lose_pool: impl FnOnce(&mut BalancerTestWorld)) {
+    let mut world = BalancerTestWorld::new();
     world.service("web", |_| {});
     world.settle();
     let address = world.status("web")[0].parse().unwrap();
     lose_pool(&mut world);
     assert_eq!(world.balancer.references()[&SubjectClass::PoolAddresses], 1);
     let claims = world.balancer.decide(Some(&world.mode));
-    let subjects: Vec<Subject> = claims.iter().flat_map(|claim| claim.absent.clone()).collect();
-    assert_eq!((claims.len(), subjects), (1, vec![Subject::PoolOfAddress { address }]));
+    let subjects: Vec<AbsenceSubject> = claims.iter().flat_map(|claim| claim.absent.clone()).collect();
+    assert_eq!((claims.len(), subjects), (1, vec![AbsenceSubject::PoolOfAddress { address }]));
     claims.into_iter().for_each(|claim| world.carry_out(claim.action));
     assert_eq!(world.assigned(), 0);
 }
@@ -243,7 +246,7 @@ fn check_release_after(lose_pool: impl FnOnce(&mut World)) {
 fn a_pool_deleted_during_a_restart_is_noticed() {
     check_release_after(|world| {
         let services = std::mem::take(&mut world.balancer.services);
-        world.balancer = Balancer { services, ..Balancer::default() };
+        world.balancer = ServiceBalancer { services, ..ServiceBalancer::default() };
         world.blocks.values().for_each(|block| world.balancer.put_block(block));
     });
 }

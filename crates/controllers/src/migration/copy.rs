@@ -4,16 +4,16 @@ use futures::TryStreamExt as _;
 use serde_json::{Value as Json, json};
 use std::collections::HashMap;
 use tortie_model::key::AffinityType;
-use tortie_model::{API_VERSION, Key, KeyRange, Kind, ObjectMeta, Resource, Value};
-use tortie_store::{Client, Entry, Error, Result};
+use tortie_model::{API_VERSION, KeyRange, Kind, ObjectMeta, Resource, StoreKey, StoreValue};
+use tortie_store::{StoreClient, StoreEntry, StoreError, StoreResult};
 
 /// Number of concurrent writes.
 const WORKERS: usize = 10;
 const TIER_LABEL: &str = "projectcalico.org/tier";
 
-pub struct Copy<'a> {
-    pub from: &'a Client,
-    pub to: &'a Client,
+pub struct ObjectCopy<'a> {
+    pub from: &'a StoreClient,
+    pub to: &'a StoreClient,
 }
 
 /// Kinds in the order in which they are copied: objects that others refer to come first.
@@ -73,9 +73,9 @@ fn ranges() -> Vec<KeyRange> {
     all
 }
 
-impl Copy<'_> {
+impl ObjectCopy<'_> {
     /// Returns the objects that exist in both groups with different content.
-    pub async fn conflicts(&self) -> Result<Vec<String>> {
+    pub async fn conflicts(&self) -> StoreResult<Vec<String>> {
         let mut found = Vec::new();
         for range in ranges() {
             let there = by_key(list(self.to, &range).await?);
@@ -90,58 +90,60 @@ impl Copy<'_> {
     }
 
     /// Copies ClusterInformation with `datastoreReady: false`, so that no component uses the target yet.
-    pub async fn lock_target(&self) -> Result<()> {
-        let key = Key::resource(Kind::ClusterInformation, "", "default");
-        let Value::Resource(Resource::ClusterInformation(mut information)) = self.from.get(&key).await?.value
+    pub async fn lock_target(&self) -> StoreResult<()> {
+        let key = StoreKey::resource(Kind::ClusterInformation, "", "default");
+        let StoreValue::Resource(Resource::ClusterInformation(mut information)) =
+            self.from.get(&key).await?.value
         else {
             return Ok(());
         };
         information.spec.datastore_ready = Some(false);
         information.metadata = bare(&information.metadata);
-        let value = Value::Resource(Resource::ClusterInformation(information));
+        let value = StoreValue::Resource(Resource::ClusterInformation(information));
         self.to.apply(&key, &value, None).await.map(drop)
     }
 
     /// Copies missing objects and returns the number of objects in the source.
-    pub async fn objects(&self) -> Result<usize> {
+    pub async fn objects(&self) -> StoreResult<usize> {
         let mut count = 0;
         for range in ranges() {
             let entries = list(self.from, &range).await?;
             count += entries.len();
             // Range by range, so that referenced objects exist before those that refer to them.
             futures::stream::iter(entries.into_iter().map(Ok))
-                .try_for_each_concurrent(WORKERS, |entry: Entry| self.copy(entry))
+                .try_for_each_concurrent(WORKERS, |entry: StoreEntry| self.copy(entry))
                 .await?;
         }
         Ok(count)
     }
 
-    async fn copy(&self, entry: Entry) -> Result<()> {
+    async fn copy(&self, entry: StoreEntry) -> StoreResult<()> {
         let value = match entry.value {
-            Value::Resource(mut resource) => {
+            StoreValue::Resource(mut resource) => {
                 let metadata = bare(resource.metadata());
                 *resource.metadata_mut() = metadata;
-                Value::Resource(resource)
+                StoreValue::Resource(resource)
             }
             record => record,
         };
         match self.to.create(&entry.key, &value).await {
-            Ok(_) | Err(Error::AlreadyExists { .. }) => Ok(()),
+            Ok(_) | Err(StoreError::AlreadyExists { .. }) => Ok(()),
             Err(error) => Err(error),
         }
     }
 
     /// Updates owner references: copied objects have new UIDs.
-    pub async fn owners(&self) -> Result<()> {
+    pub async fn owners(&self) -> StoreResult<()> {
         let (mut identities, mut owned) = (HashMap::new(), Vec::new());
         for kind in RESOURCES {
             let range = KeyRange::Written { kind, namespace: None };
             let mut there = by_key(list(self.to, &range).await?);
             for entry in list(self.from, &range).await? {
-                let (Value::Resource(before), Some(copied)) = (entry.value, there.remove(&entry.key)) else {
+                let (StoreValue::Resource(before), Some(copied)) = (entry.value, there.remove(&entry.key))
+                else {
                     continue;
                 };
-                if let Value::Resource(after) = &copied.value {
+                if let StoreValue::Resource(after) = &copied.value {
                     identities.insert(before.metadata().uid.clone(), after.metadata().uid.clone());
                 }
                 if before.metadata().owner_references.iter().any(|owner| owner.api_version == API_VERSION) {
@@ -155,10 +157,10 @@ impl Copy<'_> {
                     owner.uid.clone_from(new);
                 }
             }
-            let Value::Resource(mut resource) = copied.value else { continue };
+            let StoreValue::Resource(mut resource) = copied.value else { continue };
             if resource.metadata().owner_references != owners {
                 resource.metadata_mut().owner_references = owners;
-                self.to.update(&copied.key, &Value::Resource(resource), &copied.revision).await?;
+                self.to.update(&copied.key, &StoreValue::Resource(resource), &copied.revision).await?;
             }
         }
         Ok(())
@@ -166,7 +168,7 @@ impl Copy<'_> {
 }
 
 /// Lists a range. Fails on unreadable entries, which would otherwise be lost.
-async fn list(client: &Client, range: &KeyRange) -> Result<Vec<Entry>> {
+async fn list(client: &StoreClient, range: &KeyRange) -> StoreResult<Vec<StoreEntry>> {
     let mut listing = client.list(range).await?;
     match listing.unreadable.pop() {
         Some(error) => Err(error),
@@ -174,7 +176,7 @@ async fn list(client: &Client, range: &KeyRange) -> Result<Vec<Entry>> {
     }
 }
 
-fn by_key(entries: Vec<Entry>) -> HashMap<Key, Entry> {
+fn by_key(entries: Vec<StoreEntry>) -> HashMap<StoreKey, StoreEntry> {
     entries.into_iter().map(|entry| (entry.key.clone(), entry)).collect()
 }
 
@@ -194,9 +196,9 @@ fn bare(metadata: &ObjectMeta) -> ObjectMeta {
 }
 
 /// Returns the content that must be equal for two objects to be the same.
-fn content(value: &Value) -> Json {
+fn content(value: &StoreValue) -> Json {
     match value {
-        Value::Resource(resource) => {
+        StoreValue::Resource(resource) => {
             let mut resource = resource.clone();
             // In one group Kubernetes has set the defaults, in the other the writing component.
             resource.set_defaults();
@@ -213,10 +215,10 @@ fn content(value: &Value) -> Json {
 mod tests {
     use super::*;
 
-    fn policy(object: Json) -> Value {
+    fn policy(object: Json) -> StoreValue {
         let mut whole = json!({"apiVersion": API_VERSION, "kind": "GlobalNetworkPolicy", "metadata": {"name": "p"}, "spec": {}});
         json_patch(&mut whole, object);
-        Value::Resource(Resource::from_store(Kind::GlobalNetworkPolicy, whole).unwrap())
+        StoreValue::Resource(Resource::from_store(Kind::GlobalNetworkPolicy, whole).unwrap())
     }
 
     fn json_patch(whole: &mut Json, part: Json) {

@@ -2,9 +2,9 @@ use super::*;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde_json::{Value as Json, json};
-use tortie_model::Value;
+use tortie_model::StoreValue;
 
-const ALL: Parts = Parts {
+const ALL: MirrorSelection = MirrorSelection {
     namespaces: true,
     service_accounts: true,
     policies: true,
@@ -13,29 +13,29 @@ const ALL: Parts = Parts {
     node_labels: true,
 };
 
-fn object(kind: Kind, namespace: &str, name: &str, labels: Json, spec: Json) -> (Key, Resource) {
-    let key = Key::resource(kind, namespace, name);
+fn object(kind: Kind, namespace: &str, name: &str, labels: Json, spec: Json) -> (StoreKey, Resource) {
+    let key = StoreKey::resource(kind, namespace, name);
     let text = json!({"metadata": {"name": name, "namespace": namespace, "labels": labels}, "spec": spec})
         .to_string();
-    match Value::decode(&key, text.as_bytes()).unwrap() {
-        Value::Resource(resource) => (key, resource),
+    match StoreValue::decode(&key, text.as_bytes()).unwrap() {
+        StoreValue::Resource(resource) => (key, resource),
         other => panic!("{other:?}"),
     }
 }
 
 /// A datastore that applies the writes and assigns versions.
 #[derive(Default)]
-struct World {
-    mirror: Mirror,
+struct MirrorTestWorld {
+    mirror: KubernetesMirror,
     version: u64,
 }
 
-impl World {
-    fn kubernetes(&mut self, (key, resource): (Key, Resource)) {
+impl MirrorTestWorld {
+    fn kubernetes(&mut self, (key, resource): (StoreKey, Resource)) {
         self.mirror.put_kubernetes(key, resource);
     }
 
-    fn datastore(&mut self, (key, mut resource): (Key, Resource)) {
+    fn datastore(&mut self, (key, mut resource): (StoreKey, Resource)) {
         self.version += 1;
         resource.metadata_mut().resource_version = self.version.to_string();
         self.mirror.put_datastore(key, resource);
@@ -44,14 +44,14 @@ impl World {
     fn settle(&mut self) -> usize {
         let writes = self.mirror.writes(ALL);
         let count = writes.len();
-        for Claim { action: write, .. } in writes {
+        for AbsenceClaim { action: write, .. } in writes {
             let (key, there) = (write.key(), self.mirror.datastore.contains_key(&write.key()));
             match write {
-                Write::Create(resource) => {
+                ObjectWrite::Create(resource) => {
                     assert!(!there);
                     self.datastore((key, resource));
                 }
-                Write::Update(resource) => {
+                ObjectWrite::Update(resource) => {
                     let found = self.mirror.datastore[&key].metadata();
                     assert_eq!(
                         found.resource_version,
@@ -60,7 +60,7 @@ impl World {
                     );
                     self.datastore((key, resource));
                 }
-                Write::Delete { version, .. } => {
+                ObjectWrite::Delete { version, .. } => {
                     assert_eq!(self.mirror.datastore[&key].metadata().resource_version, version);
                     self.mirror.remove_datastore(&key);
                 }
@@ -70,36 +70,36 @@ impl World {
         count
     }
 
-    fn found(&self, key: &Key) -> &Resource {
+    fn found(&self, key: &StoreKey) -> &Resource {
         &self.mirror.datastore[key]
     }
 }
 
-fn profile(name: &str, value: &str) -> (Key, Resource) {
+fn profile(name: &str, value: &str) -> (StoreKey, Resource) {
     object(Kind::Profile, "", name, json!({}), json!({"labelsToApply": {"x": value}}))
 }
 
 #[test]
 fn what_a_person_changed_is_put_right_and_what_is_theirs_stays() {
-    let mut world = World::default();
+    let mut world = MirrorTestWorld::default();
     world.kubernetes(profile("kns.shop", "1"));
     world.datastore(profile("mine", "1"));
     world.datastore(profile("kns.old", "1"));
     assert_eq!(world.settle(), 2, "one comes, one goes");
-    let key = Key::resource(Kind::Profile, "", "kns.shop");
+    let key = StoreKey::resource(Kind::Profile, "", "kns.shop");
     world.datastore(profile("kns.shop", "meddled with"));
     assert_eq!(world.settle(), 1);
     let Resource::Profile(found) = world.found(&key) else { panic!() };
     assert_eq!(found.spec.labels_to_apply["x"], "1");
-    assert!(world.mirror.datastore.contains_key(&Key::resource(Kind::Profile, "", "mine")));
-    let off = Parts { namespaces: false, ..ALL };
+    assert!(world.mirror.datastore.contains_key(&StoreKey::resource(Kind::Profile, "", "mine")));
+    let off = MirrorSelection { namespaces: false, ..ALL };
     world.mirror.remove_kubernetes(&key);
     assert_eq!(world.mirror.writes(off), [], "a controller that is off does nothing");
 }
 
 #[test]
 fn endpoints_have_the_labels_of_their_pods_and_nothing_else_of_them() {
-    let mut world = World::default();
+    let mut world = MirrorTestWorld::default();
     let endpoint = |labels: Json, account: &str, node: &str| {
         let spec = json!({"pod": "web", "node": node, "serviceAccountName": account, "orchestrator": "k8s", "endpoint": "eth0"});
         object(Kind::WorkloadEndpoint, "shop", "n1-k8s-web-eth0", labels, spec)
@@ -120,7 +120,7 @@ fn endpoints_have_the_labels_of_their_pods_and_nothing_else_of_them() {
 
 #[test]
 fn nodes_follow_those_of_kubernetes() {
-    let mut world = World::default();
+    let mut world = MirrorTestWorld::default();
     let calico = |name: &str, reference: Json| {
         object(Kind::Node, "", name, json!({"own": "1", "a": "own"}), json!({"orchRefs": reference}))
     };
@@ -130,9 +130,11 @@ fn nodes_follow_those_of_kubernetes() {
     world.datastore(calico("bare", json!([])));
     world.kubernetes(object(Kind::Node, "", "kube-n1", json!({"a": "1", "b": "2"}), json!({})));
     assert_eq!(world.settle(), 2);
-    let labels = |world: &World| world.found(&Key::resource(Kind::Node, "", "n1")).metadata().labels.clone();
+    let labels = |world: &MirrorTestWorld| {
+        world.found(&StoreKey::resource(Kind::Node, "", "n1")).metadata().labels.clone()
+    };
     assert_eq!(serde_json::to_value(labels(&world)).unwrap(), json!({"a": "1", "b": "2", "own": "1"}));
-    assert!(!world.mirror.datastore.contains_key(&Key::resource(Kind::Node, "", "gone")));
+    assert!(!world.mirror.datastore.contains_key(&StoreKey::resource(Kind::Node, "", "gone")));
     world.kubernetes(object(Kind::Node, "", "kube-n1", json!({"b": "3"}), json!({})));
     assert_eq!(world.settle(), 1);
     assert_eq!(serde_json::to_value(labels(&world)).unwrap(), json!({"b": "3", "own": "1"}));
@@ -147,7 +149,7 @@ fn five_thousand_random_changes_end_in_equality() {
         std::env::var("TORTIE_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or_else(rand::random);
     println!("TORTIE_SEED={seed}");
     let mut random = StdRng::seed_from_u64(seed);
-    let mut world = World::default();
+    let mut world = MirrorTestWorld::default();
     let mut writes = 0;
     for step in 0..5_000 {
         let number = random.random_range(0..12);

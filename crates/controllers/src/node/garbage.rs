@@ -4,16 +4,16 @@
 //! Pure: datastore entries, Kubernetes pods and nodes and the time in, actions out. The effect of an action arrives
 //! as a changed block, so the next scan finds failed actions again.
 
-use super::pods::{PodName, Pods, holds};
-use crate::absence::{Claim, References, Subject, SubjectClass};
+use super::pods::{PodIndex, PodName, holds};
+use crate::absence::{AbsenceClaim, AbsenceSubject, ReferenceCounts, SubjectClass};
 use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::Duration;
-use tortie_ipam::block::{self, Allocation, Release};
+use tortie_ipam::block::{self, AddressAllocation, ReleaseRequest};
 use tortie_ipam::owner::{WINDOWS_RESERVED_HANDLE, attribute};
-use tortie_ipam::{Owner, Tunnel, space};
-use tortie_model::ipam::Block;
+use tortie_ipam::{BlockOwner, TunnelType, space};
+use tortie_model::ipam::AddressBlock;
 use tortie_model::key::AffinityType;
 
 /// Attributes of virtual machines, whose addresses outlive their pods.
@@ -24,42 +24,42 @@ const USUAL_PERIOD: Duration = Duration::from_secs(300);
 const AFTER_A_CHANGE: Duration = Duration::from_secs(2);
 
 /// Time since an arbitrary start; only differences matter.
-pub type Time = Duration;
+pub type MonotonicTime = Duration;
 
 /// Action of the collector.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Action {
+pub enum GarbageAction {
     /// Releases all addresses of a handle that nothing holds.
-    Release { handle: String, addresses: Vec<Release> },
+    Release { handle: String, addresses: Vec<ReleaseRequest> },
     /// Releases an empty block that its owner does not need.
-    ReleaseBlock { owner: Owner, cidr: IpNet },
+    ReleaseBlock { owner: BlockOwner, cidr: IpNet },
 }
 
 /// Existing nodes, and the mapping between their names in the datastore and in Kubernetes.
 #[derive(Clone, Debug, Default)]
-pub struct Nodes {
+pub struct NodeIndex {
     /// Kubernetes name of each node of the datastore; empty for nodes that are not from Kubernetes.
     pub kubernetes_names: BTreeMap<String, String>,
     pub kubernetes: BTreeSet<String>,
 }
 
 #[derive(Debug, Default)]
-pub struct Garbage {
+pub struct AddressCollector {
     grace: Option<Duration>,
-    blocks: BTreeMap<IpNet, Block>,
+    blocks: BTreeMap<IpNet, AddressBlock>,
     affinities: BTreeSet<(String, IpNet)>,
     /// Time since which an address appears leaked, by handle and address.
-    suspects: BTreeMap<(String, IpAddr), Time>,
+    suspects: BTreeMap<(String, IpAddr), MonotonicTime>,
     /// Time since which a block is empty.
-    empty: BTreeMap<IpNet, Time>,
+    empty: BTreeMap<IpNet, MonotonicTime>,
     /// Number of handles of pods and of nodes that the last scan found.
-    references: References,
-    next_scan: Option<Time>,
+    references: ReferenceCounts,
+    next_scan: Option<MonotonicTime>,
 }
 
 /// State of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verdict {
+enum AllocationVerdict {
     /// In use, or there is no evidence otherwise.
     Held,
     /// Not held by any pod; `node_gone` if its node does not exist either.
@@ -70,8 +70,8 @@ enum Verdict {
 
 /// Addresses of a handle to release, and the objects that must be absent for it.
 #[derive(Debug, Default)]
-struct Leak {
-    addresses: Vec<Release>,
+struct HandleLeak {
+    addresses: Vec<ReleaseRequest>,
     /// Addresses by the pod and node that they were assigned to.
     pods: BTreeMap<(PodName, Option<String>), Vec<IpAddr>>,
     nodes: BTreeSet<String>,
@@ -79,11 +79,11 @@ struct Leak {
 
 /// An allocation and its verdict in the current scan.
 struct JudgedAllocation<'a> {
-    allocation: Allocation<'a>,
-    verdict: Verdict,
+    allocation: AddressAllocation<'a>,
+    verdict: AllocationVerdict,
 }
 
-impl Nodes {
+impl NodeIndex {
     /// Returns whether Kubernetes no longer has the node. A node that is not from Kubernetes is never considered
     /// gone.
     fn is_gone(&self, name: &str) -> bool {
@@ -103,7 +103,7 @@ impl Nodes {
     }
 }
 
-impl Garbage {
+impl AddressCollector {
     /// Sets how long an address must appear leaked before it is released; `None` releases only addresses of deleted
     /// nodes.
     pub fn set_grace(&mut self, grace: Option<Duration>) {
@@ -113,7 +113,7 @@ impl Garbage {
         }
     }
 
-    pub fn put_block(&mut self, block: Block, now: Time) {
+    pub fn put_block(&mut self, block: AddressBlock, now: MonotonicTime) {
         self.blocks.insert(block.cidr, block);
         self.hurry(now);
     }
@@ -123,7 +123,7 @@ impl Garbage {
         self.empty.remove(cidr);
     }
 
-    pub fn put_affinity(&mut self, owner: &str, cidr: IpNet, now: Time) {
+    pub fn put_affinity(&mut self, owner: &str, cidr: IpNet, now: MonotonicTime) {
         self.affinities.insert((owner.to_owned(), cidr));
         self.hurry(now);
     }
@@ -133,7 +133,7 @@ impl Garbage {
     }
 
     /// Schedules a scan soon, after a change that may have leaked an address.
-    pub fn hurry(&mut self, now: Time) {
+    pub fn hurry(&mut self, now: MonotonicTime) {
         self.scan_by(now + AFTER_A_CHANGE);
     }
 
@@ -142,7 +142,7 @@ impl Garbage {
         self.next_scan = None;
     }
 
-    pub fn blocks(&self) -> impl Iterator<Item = &Block> {
+    pub fn blocks(&self) -> impl Iterator<Item = &AddressBlock> {
         self.blocks.values()
     }
 
@@ -152,23 +152,28 @@ impl Garbage {
     }
 
     /// Returns the number of objects that the last scan found references to, missing or not.
-    pub fn references(&self) -> &References {
+    pub fn references(&self) -> &ReferenceCounts {
         &self.references
     }
 
     /// Schedules a scan no later than this.
-    pub fn scan_by(&mut self, time: Time) {
+    pub fn scan_by(&mut self, time: MonotonicTime) {
         if let Some(next) = &mut self.next_scan {
             *next = time.min(*next);
         }
     }
 
-    pub fn is_due(&self, now: Time) -> bool {
+    pub fn is_due(&self, now: MonotonicTime) -> bool {
         self.next_scan.is_none_or(|next| next <= now)
     }
 
     /// Scans all addresses. Returns the same actions on every call until they have been executed.
-    pub fn scan(&mut self, pods: &Pods, nodes: &Nodes, now: Time) -> Vec<Claim<Action>> {
+    pub fn scan(
+        &mut self,
+        pods: &PodIndex,
+        nodes: &NodeIndex,
+        now: MonotonicTime,
+    ) -> Vec<AbsenceClaim<GarbageAction>> {
         let blocks = std::mem::take(&mut self.blocks);
         let seen: Vec<JudgedAllocation<'_>> = blocks
             .values()
@@ -188,42 +193,47 @@ impl Garbage {
 
     /// Returns claims for handles of which all addresses are leaked, for longer than the grace period or on a deleted
     /// node.
-    fn releases(&mut self, seen: &[JudgedAllocation<'_>], nodes: &Nodes, now: Time) -> Vec<Claim<Action>> {
+    fn releases(
+        &mut self,
+        seen: &[JudgedAllocation<'_>],
+        nodes: &NodeIndex,
+        now: MonotonicTime,
+    ) -> Vec<AbsenceClaim<GarbageAction>> {
         let inhabited = inhabited_nodes(seen);
         let mut suspects = BTreeMap::new();
         // `None` for a handle with an address that is held.
-        let mut handles: BTreeMap<&str, Option<Leak>> = BTreeMap::new();
+        let mut handles: BTreeMap<&str, Option<HandleLeak>> = BTreeMap::new();
         let mut pods = 0;
         for JudgedAllocation { allocation, verdict } in seen {
             let Some(handle) = allocation.handle().filter(|handle| !handle.is_empty()) else { continue };
             let node = allocation.attribute(attribute::NODE);
             let (leaked, relies_on_node) = match verdict {
-                Verdict::Held => (false, false),
-                Verdict::Leaked { node_gone } => {
+                AllocationVerdict::Held => (false, false),
+                AllocationVerdict::Leaked { node_gone } => {
                     let id = (handle.to_owned(), allocation.address);
                     let since = *self.suspects.get(&id).unwrap_or(&now);
                     suspects.insert(id, since);
                     let long = self.grace.is_some_and(|grace| now.saturating_sub(since) >= grace);
                     (long || *node_gone, !long)
                 }
-                Verdict::OfGoneNode => (!inhabited.contains(node.unwrap_or_default()), true),
+                AllocationVerdict::OfGoneNode => (!inhabited.contains(node.unwrap_or_default()), true),
             };
             let entry = handles.entry(handle).or_insert_with(|| {
                 pods += usize::from(PodName::of(allocation).is_some());
-                Some(Leak::default())
+                Some(HandleLeak::default())
             });
             let Some(leak) = entry.as_mut().filter(|_| leaked) else {
                 *entry = None;
                 continue;
             };
             let node = node.map(|node| nodes.kubernetes_name(node).to_owned());
-            leak.addresses.push(Release {
+            leak.addresses.push(ReleaseRequest {
                 address: allocation.address,
                 handle: Some(handle.to_owned()),
                 sequence_number: Some(allocation.sequence_number),
             });
             leak.nodes.extend(node.clone().filter(|_| relies_on_node));
-            if *verdict != Verdict::OfGoneNode
+            if *verdict != AllocationVerdict::OfGoneNode
                 && let Some(pod) = PodName::of(allocation)
             {
                 leak.pods.entry((pod, node)).or_default().push(allocation.address);
@@ -238,11 +248,11 @@ impl Garbage {
     /// been empty for longer than the grace period on nodes that have others.
     fn unneeded_blocks(
         &mut self,
-        blocks: &BTreeMap<IpNet, Block>,
+        blocks: &BTreeMap<IpNet, AddressBlock>,
         seen: &[JudgedAllocation<'_>],
-        nodes: &Nodes,
-        now: Time,
-    ) -> Vec<Claim<Action>> {
+        nodes: &NodeIndex,
+        now: MonotonicTime,
+    ) -> Vec<AbsenceClaim<GarbageAction>> {
         let inhabited = inhabited_nodes(seen);
         let mut claims = Vec::new();
         let mut empty = BTreeMap::new();
@@ -268,10 +278,12 @@ impl Garbage {
             };
             if unneeded {
                 *count -= 1;
-                let action = Action::ReleaseBlock { owner: Owner::host(host), cidr: block.cidr };
+                let action = GarbageAction::ReleaseBlock { owner: BlockOwner::host(host), cidr: block.cidr };
                 claims.push(match is_gone {
-                    true => Claim::if_absent(action, Subject::node(nodes.kubernetes_name(host))),
-                    false => Claim::certain(action),
+                    true => {
+                        AbsenceClaim::if_absent(action, AbsenceSubject::node(nodes.kubernetes_name(host)))
+                    }
+                    false => AbsenceClaim::certain(action),
                 });
             }
         }
@@ -280,14 +292,14 @@ impl Garbage {
             nodes.is_gone(host) && !inhabited.contains(host.as_str()) && !blocks.contains_key(cidr)
         });
         claims.extend(alone.map(|(host, cidr)| {
-            let action = Action::ReleaseBlock { owner: Owner::host(host), cidr: *cidr };
-            Claim::if_absent(action, Subject::node(nodes.kubernetes_name(host)))
+            let action = GarbageAction::ReleaseBlock { owner: BlockOwner::host(host), cidr: *cidr };
+            AbsenceClaim::if_absent(action, AbsenceSubject::node(nodes.kubernetes_name(host)))
         }));
         claims
     }
 
     /// Schedules the next scan for when the next suspect becomes a leak, at the latest after the usual interval.
-    fn plan_next_scan(&mut self, now: Time) {
+    fn plan_next_scan(&mut self, now: MonotonicTime) {
         let period = self.grace.filter(|grace| !grace.is_zero()).map_or(USUAL_PERIOD, |grace| grace / 2);
         let due = self.grace.and_then(|grace| self.suspects.values().map(|since| *since + grace).min());
         // Failed actions are retried, with a minimum delay.
@@ -296,21 +308,24 @@ impl Garbage {
     }
 }
 
-impl Leak {
-    fn into_claim(self, handle: &str) -> Claim<Action> {
+impl HandleLeak {
+    fn into_claim(self, handle: &str) -> AbsenceClaim<GarbageAction> {
         let pods = self.pods.into_iter();
-        let pods = pods.map(|((pod, node), addresses)| Subject::PodHold { pod, node, addresses });
-        let absent = pods.chain(self.nodes.iter().map(|node| Subject::node(node))).collect();
-        Claim { action: Action::Release { handle: handle.to_owned(), addresses: self.addresses }, absent }
+        let pods = pods.map(|((pod, node), addresses)| AbsenceSubject::PodHold { pod, node, addresses });
+        let absent = pods.chain(self.nodes.iter().map(|node| AbsenceSubject::node(node))).collect();
+        AbsenceClaim {
+            action: GarbageAction::Release { handle: handle.to_owned(), addresses: self.addresses },
+            absent,
+        }
     }
 }
 
 /// Returns the number of Kubernetes nodes that the datastore refers to.
 fn count_nodes(
-    blocks: &BTreeMap<IpNet, Block>,
+    blocks: &BTreeMap<IpNet, AddressBlock>,
     affinities: &BTreeSet<(String, IpNet)>,
     seen: &[JudgedAllocation<'_>],
-    nodes: &Nodes,
+    nodes: &NodeIndex,
 ) -> usize {
     let owners = blocks.values().filter_map(|block| match block.owner() {
         Some((AffinityType::Host, host)) => Some(host),
@@ -323,32 +338,34 @@ fn count_nodes(
 
 /// Returns the nodes with an address in use; their other addresses and blocks are kept as well.
 fn inhabited_nodes<'a>(seen: &'a [JudgedAllocation<'_>]) -> BTreeSet<&'a str> {
-    let held = seen.iter().filter(|seen| seen.verdict == Verdict::Held);
+    let held = seen.iter().filter(|seen| seen.verdict == AllocationVerdict::Held);
     held.filter_map(|seen| seen.allocation.attribute(attribute::NODE)).collect()
 }
 
-fn judge(allocation: &Allocation<'_>, pods: &Pods, nodes: &Nodes) -> Verdict {
+fn judge(allocation: &AddressAllocation<'_>, pods: &PodIndex, nodes: &NodeIndex) -> AllocationVerdict {
     let handle = allocation.handle().unwrap_or_default();
     if handle.is_empty() || handle == WINDOWS_RESERVED_HANDLE {
-        return Verdict::Held;
+        return AllocationVerdict::Held;
     }
     let node = allocation.attribute(attribute::NODE);
     let node_gone = node.is_some_and(|node| nodes.is_gone(node));
     match allocation.attribute(attribute::TYPE) {
-        Some(kind) if Tunnel::of_attribute(kind).is_some() && node_gone => return Verdict::OfGoneNode,
+        Some(kind) if TunnelType::of_attribute(kind).is_some() && node_gone => {
+            return AllocationVerdict::OfGoneNode;
+        }
         // The node exists, or the type is unknown.
-        Some(_) => return Verdict::Held,
+        Some(_) => return AllocationVerdict::Held,
         None => {}
     }
     let moving = allocation.record.is_some_and(|record| !record.alternate_owner.is_empty());
     if moving || VIRTUAL_MACHINES.iter().any(|name| allocation.attribute(name).is_some()) {
-        return Verdict::Held;
+        return AllocationVerdict::Held;
     }
-    let Some(pod) = PodName::of(allocation) else { return Verdict::Held };
+    let Some(pod) = PodName::of(allocation) else { return AllocationVerdict::Held };
     let node = node.map(|node| nodes.kubernetes_name(node));
     match holds(pods.get(&pod), node, allocation.address) {
-        true => Verdict::Held,
-        false => Verdict::Leaked { node_gone },
+        true => AllocationVerdict::Held,
+        false => AllocationVerdict::Leaked { node_gone },
     }
 }
 

@@ -1,7 +1,7 @@
 //! Automatic host endpoints: created, updated and deleted with their nodes.
 
-use crate::absence::{Claim, Origin, References, Subject, SubjectClass};
-use crate::write::Write;
+use crate::absence::{AbsenceClaim, AbsenceSubject, ReferenceCounts, SubjectClass, SubjectOrigin};
+use crate::write::ObjectWrite;
 use data_encoding::BASE64URL_NOPAD;
 use ipnet::IpNet;
 use regex::Regex;
@@ -9,11 +9,11 @@ use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use tortie_model::kinds::{
-    AutoHostEndpointConfig, HostEndpoint, HostEndpointSpec, HostEndpointTemplate, Node, NodeAddressType,
-    Switch,
+    AutoHostEndpointConfig, EnabledSwitch, HostEndpoint, HostEndpointSpec, HostEndpointTemplate, Node,
+    NodeAddressType,
 };
 use tortie_model::selector::Selector;
-use tortie_model::{Key, Kind, ObjectMeta, Resource};
+use tortie_model::{Kind, ObjectMeta, Resource, StoreKey};
 
 /// Label of automatic host endpoints. Others are never modified.
 const CREATED_BY: (&str, &str) = ("projectcalico.org/created-by", "calico-kube-controllers");
@@ -25,9 +25,9 @@ pub fn writes(
     config: Option<&AutoHostEndpointConfig>,
     nodes: &BTreeMap<String, Node>,
     found: &BTreeMap<String, HostEndpoint>,
-    origin: Origin,
-) -> Vec<Claim<Write>> {
-    let config = config.filter(|config| config.auto_create == Switch::Enabled);
+    origin: SubjectOrigin,
+) -> Vec<AbsenceClaim<ObjectWrite>> {
+    let config = config.filter(|config| config.auto_create == EnabledSwitch::Enabled);
     let wanted: BTreeMap<String, HostEndpoint> = match config {
         Some(config) => {
             let all = nodes.values().flat_map(|node| wanted(config, node));
@@ -40,19 +40,19 @@ pub fn writes(
         if wanted.contains_key(&endpoint.metadata.name) {
             continue;
         }
-        let write = Write::delete(Kind::HostEndpoint, &endpoint.metadata);
+        let write = ObjectWrite::delete(Kind::HostEndpoint, &endpoint.metadata);
         let node = &endpoint.spec.node;
         writes.push(match config.is_some() && !nodes.contains_key(node) {
             true => {
-                let key = Key::resource(Kind::Node, "", node);
-                Claim::if_absent(write, Subject::Object { origin, key })
+                let key = StoreKey::resource(Kind::Node, "", node);
+                AbsenceClaim::if_absent(write, AbsenceSubject::Object { origin, key })
             }
-            false => Claim::certain(write),
+            false => AbsenceClaim::certain(write),
         });
     }
     for (name, endpoint) in wanted {
         match found.get(&name) {
-            None => writes.push(Claim::certain(Write::Create(Resource::from(endpoint)))),
+            None => writes.push(AbsenceClaim::certain(ObjectWrite::Create(Resource::from(endpoint)))),
             // A user's endpoint with the same name.
             Some(existing) if !is_ours(existing) => {}
             Some(existing) if is_same(existing, &endpoint) => {}
@@ -61,7 +61,7 @@ pub fn writes(
                 changed.metadata.labels = endpoint.metadata.labels;
                 changed.metadata.annotations = endpoint.metadata.annotations;
                 changed.spec = endpoint.spec;
-                writes.push(Claim::certain(Write::Update(Resource::from(changed))));
+                writes.push(AbsenceClaim::certain(ObjectWrite::Update(Resource::from(changed))));
             }
         }
     }
@@ -69,10 +69,10 @@ pub fn writes(
 }
 
 /// Returns the number of nodes with automatic host endpoints.
-pub fn references(found: &BTreeMap<String, HostEndpoint>) -> References {
+pub fn references(found: &BTreeMap<String, HostEndpoint>) -> ReferenceCounts {
     let ours = found.values().filter(|endpoint| is_ours(endpoint));
     let nodes: BTreeSet<&str> = ours.map(|endpoint| endpoint.spec.node.as_str()).collect();
-    References::from([(SubjectClass::Nodes, nodes.len())])
+    ReferenceCounts::from([(SubjectClass::Nodes, nodes.len())])
 }
 
 fn is_ours(endpoint: &HostEndpoint) -> bool {
@@ -88,7 +88,7 @@ fn is_same(one: &HostEndpoint, other: &HostEndpoint) -> bool {
 /// Returns the wanted endpoints of one node.
 fn wanted(config: &AutoHostEndpointConfig, node: &Node) -> Vec<HostEndpoint> {
     let mut endpoints = Vec::new();
-    if config.create_default_host_endpoint != Switch::Disabled {
+    if config.create_default_host_endpoint != EnabledSwitch::Disabled {
         let expected = addresses(node).into_iter().map(|address| address.to_string()).collect();
         endpoints.push(endpoint(node, named(&[&node.metadata.name]), "*", expected, None));
     }
@@ -196,24 +196,24 @@ fn named(parts: &[&str]) -> String {
 mod tests {
     use super::*;
     use serde_json::{Value as Json, json};
-    use tortie_model::Value;
+    use tortie_model::StoreValue;
 
     /// Returns the writes, assuming that every missing node is proven absent.
     fn writes(
         config: Option<&AutoHostEndpointConfig>,
         nodes: &[Node],
         found: &BTreeMap<String, HostEndpoint>,
-    ) -> Vec<Write> {
+    ) -> Vec<ObjectWrite> {
         let nodes = nodes.iter().map(|node| (node.metadata.name.clone(), node.clone())).collect();
-        let claims = super::writes(config, &nodes, found, Origin::Kubernetes);
+        let claims = super::writes(config, &nodes, found, SubjectOrigin::Kubernetes);
         claims.into_iter().map(|claim| claim.action).collect()
     }
 
     fn node(name: &str, labels: Json, spec: Json) -> Node {
-        let key = Key::resource(Kind::Node, "", name);
+        let key = StoreKey::resource(Kind::Node, "", name);
         let text = json!({"metadata": {"name": name, "labels": labels}, "spec": spec}).to_string();
-        match Value::decode(&key, text.as_bytes()) {
-            Ok(Value::Resource(Resource::Node(node))) => *node,
+        match StoreValue::decode(&key, text.as_bytes()) {
+            Ok(StoreValue::Resource(Resource::Node(node))) => *node,
             other => panic!("{other:?}"),
         }
     }
@@ -236,16 +236,16 @@ mod tests {
     }
 
     /// Applies the writes.
-    fn carry_out(found: &mut BTreeMap<String, HostEndpoint>, writes: Vec<Write>) -> usize {
+    fn carry_out(found: &mut BTreeMap<String, HostEndpoint>, writes: Vec<ObjectWrite>) -> usize {
         let count = writes.len();
         for write in writes {
             match write {
-                Write::Create(Resource::HostEndpoint(endpoint))
-                | Write::Update(Resource::HostEndpoint(endpoint)) => {
+                ObjectWrite::Create(Resource::HostEndpoint(endpoint))
+                | ObjectWrite::Update(Resource::HostEndpoint(endpoint)) => {
                     endpoint.validate().unwrap();
                     found.insert(endpoint.metadata.name.clone(), *endpoint);
                 }
-                Write::Delete { name, .. } => _ = found.remove(&name),
+                ObjectWrite::Delete { name, .. } => _ = found.remove(&name),
                 other => panic!("{other:?}"),
             }
         }
@@ -277,8 +277,8 @@ mod tests {
         // A manual change is reverted.
         found.get_mut("n1-auto-hep").unwrap().spec.profiles.clear();
         assert_eq!(step(&nodes, &mut found), 1);
-        let claims = super::writes(Some(&config), &BTreeMap::new(), &found, Origin::Kubernetes);
-        assert_eq!(claims[0].absent, [Subject::node("n1")].into());
+        let claims = super::writes(Some(&config), &BTreeMap::new(), &found, SubjectOrigin::Kubernetes);
+        assert_eq!(claims[0].absent, [AbsenceSubject::node("n1")].into());
         assert_eq!(step(&[], &mut found), 1);
         assert!(found.is_empty());
     }
@@ -310,8 +310,10 @@ mod tests {
             {"generateName": "eth", "interfacePattern": "^eth", "nodeSelector": "all()"},
             {"generateName": "other", "interfacePattern": "^eth", "nodeSelector": "rack == '7'"},
         ]);
-        let config =
-            AutoHostEndpointConfig { create_default_host_endpoint: Switch::Disabled, ..config(templates) };
+        let config = AutoHostEndpointConfig {
+            create_default_host_endpoint: EnabledSwitch::Disabled,
+            ..config(templates)
+        };
         let mut found = BTreeMap::new();
         let due = writes(Some(&config), &[worker()], &found);
         carry_out(&mut found, due);

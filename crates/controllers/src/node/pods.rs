@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use tortie_ipam::block::Allocation;
+use tortie_ipam::block::AddressAllocation;
 use tortie_ipam::owner::attribute;
 use tortie_model::kinds::WorkloadEndpoint;
-use tortie_store::orchestrator::PodHold;
+use tortie_store::orchestrator::PodAddressUse;
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PodName {
@@ -15,11 +15,11 @@ pub struct PodName {
 
 /// All pods with their own network namespace.
 #[derive(Debug, Default)]
-pub struct Pods(BTreeMap<PodName, PodHold>);
+pub struct PodIndex(BTreeMap<PodName, PodAddressUse>);
 
 impl PodName {
     /// Returns the pod that an address was assigned to, if it was a pod.
-    pub fn of(allocation: &Allocation<'_>) -> Option<PodName> {
+    pub fn of(allocation: &AddressAllocation<'_>) -> Option<PodName> {
         let text = |name: &str| allocation.attribute(name).filter(|text| !text.is_empty()).map(str::to_owned);
         Some(PodName { namespace: text(attribute::NAMESPACE)?, name: text(attribute::POD)? })
     }
@@ -29,8 +29,8 @@ impl PodName {
     }
 }
 
-impl Pods {
-    pub fn get(&self, name: &PodName) -> Option<&PodHold> {
+impl PodIndex {
+    pub fn get(&self, name: &PodName) -> Option<&PodAddressUse> {
         self.0.get(name)
     }
 
@@ -38,8 +38,11 @@ impl Pods {
     pub fn put(&mut self, endpoint: &WorkloadEndpoint) {
         let addresses =
             endpoint.spec.ip_networks.iter().filter_map(|text| text.split('/').next()?.parse().ok());
-        let hold =
-            PodHold { node: endpoint.spec.node.clone(), addresses: addresses.collect(), evicted: false };
+        let hold = PodAddressUse {
+            node: endpoint.spec.node.clone(),
+            addresses: addresses.collect(),
+            evicted: false,
+        };
         self.0.insert(PodName::of_endpoint(endpoint), hold);
     }
 
@@ -53,7 +56,7 @@ impl Pods {
 
 /// Returns whether a pod holds an address that was assigned to it on a node. A pod without addresses may be about to
 /// get it.
-pub fn holds(pod: Option<&PodHold>, node: Option<&str>, address: IpAddr) -> bool {
+pub fn holds(pod: Option<&PodAddressUse>, node: Option<&str>, address: IpAddr) -> bool {
     pod.is_some_and(|pod| {
         let here = node.is_none_or(|node| pod.node == node);
         here && !pod.evicted && (pod.addresses.is_empty() || pod.addresses.contains(&address))
@@ -63,7 +66,7 @@ pub fn holds(pod: Option<&PodHold>, node: Option<&str>, address: IpAddr) -> bool
 /// Returns whether a pod, as read from kube-apiserver, may hold an address that was assigned to it on a node. A pod
 /// holds its own addresses on any node. A pod without addresses may be about to report this one, but only on that
 /// node: a pod never moves, so on another node or on none it is a later pod of the same name.
-pub fn may_hold(pod: Option<&PodHold>, node: Option<&str>, address: IpAddr) -> bool {
+pub fn may_hold(pod: Option<&PodAddressUse>, node: Option<&str>, address: IpAddr) -> bool {
     pod.is_some_and(|pod| {
         let is_pending = pod.addresses.is_empty() && !pod.node.is_empty();
         let is_here = node.is_none_or(|node| pod.node == node);
@@ -78,17 +81,17 @@ mod tests {
     #[test]
     fn a_later_pod_of_the_name_holds_nothing() {
         let address: IpAddr = "10.0.0.1".parse().unwrap();
-        let hold = |node: &str, addresses: &[IpAddr]| PodHold {
+        let hold = |node: &str, addresses: &[IpAddr]| PodAddressUse {
             node: node.to_owned(),
             addresses: addresses.to_vec(),
             evicted: false,
         };
-        let held = |pod: PodHold| may_hold(Some(&pod), Some("n1"), address);
+        let held = |pod: PodAddressUse| may_hold(Some(&pod), Some("n1"), address);
         assert!(held(hold("n1", &[address])) && held(hold("n2", &[address])));
         assert!(held(hold("n1", &[])), "it may be about to report its address");
         assert!(!held(hold("n2", &[])) && !held(hold("", &[])));
         assert!(!held(hold("n1", &["10.0.0.2".parse().unwrap()])));
-        assert!(!held(PodHold { evicted: true, ..hold("n1", &[address]) }));
+        assert!(!held(PodAddressUse { evicted: true, ..hold("n1", &[address]) }));
         assert!(!may_hold(None, Some("n1"), address));
     }
 }

@@ -4,7 +4,7 @@ use serde::Serialize;
 use std::fmt::Write;
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-pub struct Finding {
+pub struct AnalysisFinding {
     /// The object as `calicoctl` prints it: `NetworkPolicy(shop/web)`.
     pub object: String,
     /// The name of the check.
@@ -14,9 +14,9 @@ pub struct Finding {
     pub advice: String,
 }
 
-pub fn text(findings: &[Finding]) -> String {
+pub fn text(findings: &[AnalysisFinding]) -> String {
     let mut text = String::new();
-    for Finding { object, reason, advice, .. } in findings {
+    for AnalysisFinding { object, reason, advice, .. } in findings {
         let _ = writeln!(text, "{object}: {reason}\n  {advice}");
     }
     let _ = match findings.len() {

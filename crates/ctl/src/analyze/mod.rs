@@ -11,16 +11,16 @@ mod warnings;
 
 pub(crate) use warnings::warn;
 
-use crate::cli::{Connection, Global, Namespace, Reading};
-use crate::failure::{Failure, Result};
-use crate::policy::{Cluster, Enforced, Format, changed, placed};
+use crate::cli::{ConnectionArgs, FileReadArgs, GlobalArgs, NamespaceArgs};
+use crate::failure::{CommandError, CommandResult};
+use crate::policy::{EnforcedPlan, PolicyCluster, ReportFormat, changed, placed};
 use crate::{input, session};
 use clap::Args;
-use finding::Finding;
+use finding::AnalysisFinding;
 use std::io::Write;
 use std::path::PathBuf;
 use tortie_model::Kind;
-use tortie_store::Resources;
+use tortie_store::ResourceClient;
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
@@ -28,31 +28,31 @@ use tortie_store::Resources;
   tortie analyze -f new.yaml     the cluster with these resources applied
   tortie analyze -o json         for programs
   tortie analyze || exit 1       in a CI job")]
-pub struct Analyze {
+pub struct AnalyzeArgs {
     /// Analyse the cluster as if these resources were applied: a file, "-" for standard input, or a directory
     #[arg(short = 'f', long, value_name = "FILE")]
     pub filename: Option<PathBuf>,
     #[command(flatten)]
-    pub reading: Reading,
+    pub reading: FileReadArgs,
     /// Directory of the passwords of BGP peers; if it exists, missing passwords are reported
     #[arg(long, value_name = "DIR", env = "TORTIE_SECRETS_DIR", default_value = "/etc/calico/secrets")]
     pub secrets_dir: PathBuf,
     /// Output format
     #[arg(short = 'o', long, value_name = "FORMAT", default_value = "text")]
-    pub output: Format,
+    pub output: ReportFormat,
     #[command(flatten)]
-    pub namespace: Namespace,
+    pub namespace: NamespaceArgs,
     #[command(flatten)]
-    pub connection: Connection,
+    pub connection: ConnectionArgs,
     #[command(flatten)]
-    pub global: Global,
+    pub global: GlobalArgs,
 }
 
 /// The input of the checks.
-struct Subject {
-    cluster: Cluster,
+struct AnalyzedCluster {
+    cluster: PolicyCluster,
     /// The plan of a hypothetical node that hosts every endpoint of the cluster.
-    enforced: Enforced,
+    enforced: EnforcedPlan,
     secrets: Option<PathBuf>,
     /// Names and MTUs of this host's interfaces that are up.
     interfaces: Vec<(String, u32)>,
@@ -60,21 +60,26 @@ struct Subject {
 
 /// Prints the findings and returns whether there are any. `interfaces` are those of this host, with their
 /// MTUs.
-pub async fn analyze(args: &Analyze, interfaces: Vec<(String, u32)>, out: &mut dyn Write) -> Result<bool> {
+pub async fn analyze(
+    args: &AnalyzeArgs,
+    interfaces: Vec<(String, u32)>,
+    out: &mut dyn Write,
+) -> CommandResult<bool> {
     let store = session::connect(&args.connection, &args.global).await?;
     let mut cluster = load(&store).await?;
     if let Some(file) = &args.filename {
         let resources = input::resources(file, args.reading.recursive, args.reading.skip_empty)?;
-        let resources = placed(resources, args.namespace.namespace.as_deref()).map_err(Failure::Message)?;
-        cluster = changed(&cluster, resources, false).map_err(Failure::Message)?.0;
+        let resources =
+            placed(resources, args.namespace.namespace.as_deref()).map_err(CommandError::Message)?;
+        cluster = changed(&cluster, resources, false).map_err(CommandError::Message)?.0;
     }
     let secrets = Some(args.secrets_dir.clone()).filter(|dir| dir.is_dir());
     let findings = findings(cluster, secrets, interfaces);
     match args.output {
-        Format::Text => out.write_all(finding::text(&findings).as_bytes())?,
-        Format::Json => {
+        ReportFormat::Text => out.write_all(finding::text(&findings).as_bytes())?,
+        ReportFormat::Json => {
             let json = serde_json::to_string_pretty(&findings)
-                .map_err(|error| Failure::message(error.to_string()))?;
+                .map_err(|error| CommandError::message(error.to_string()))?;
             writeln!(out, "{json}")?;
         }
     }
@@ -83,8 +88,8 @@ pub async fn analyze(args: &Analyze, interfaces: Vec<(String, u32)>, out: &mut d
 }
 
 /// Loads all resources that the checks need.
-async fn load(store: &Resources) -> tortie_store::Result<Cluster> {
-    let mut cluster = Cluster::load(store).await?;
+async fn load(store: &ResourceClient) -> tortie_store::StoreResult<PolicyCluster> {
+    let mut cluster = PolicyCluster::load(store).await?;
     for kind in [Kind::IPPool, Kind::BGPPeer, Kind::BGPFilter] {
         cluster.load_kind(store, kind).await?;
     }
@@ -92,10 +97,14 @@ async fn load(store: &Resources) -> tortie_store::Result<Cluster> {
 }
 
 /// Runs all checks and returns the findings, sorted by object.
-fn findings(cluster: Cluster, secrets: Option<PathBuf>, interfaces: Vec<(String, u32)>) -> Vec<Finding> {
+fn findings(
+    cluster: PolicyCluster,
+    secrets: Option<PathBuf>,
+    interfaces: Vec<(String, u32)>,
+) -> Vec<AnalysisFinding> {
     let enforced = cluster.enforced_everywhere();
-    let subject = Subject { cluster, enforced, secrets, interfaces };
-    let mut findings: Vec<Finding> = checks::ALL.iter().flat_map(|check| check(&subject)).collect();
+    let subject = AnalyzedCluster { cluster, enforced, secrets, interfaces };
+    let mut findings: Vec<AnalysisFinding> = checks::ALL.iter().flat_map(|check| check(&subject)).collect();
     findings.sort();
     findings.dedup();
     findings

@@ -2,8 +2,8 @@ use super::*;
 use serde_json::{Value, json};
 use tortie_model::{API_VERSION, Resource};
 
-fn cluster(objects: Vec<Value>) -> Cluster {
-    let mut cluster = Cluster::default();
+fn cluster(objects: Vec<Value>) -> PolicyCluster {
+    let mut cluster = PolicyCluster::default();
     for mut object in objects {
         object["apiVersion"] = API_VERSION.into();
         let mut resource = Resource::from_user(object).unwrap();

@@ -1,10 +1,10 @@
 //! Warns when a written object is likely a mistake. The warnings are the findings of `tortie analyze` about
 //! that object; the object is stored nevertheless.
 
-use super::finding::Finding;
+use super::finding::AnalysisFinding;
 use super::{findings, load};
-use crate::namespace::Asked;
-use crate::policy::Cluster;
+use crate::namespace::RequestedNamespace;
+use crate::policy::PolicyCluster;
 use crate::verbs;
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -12,7 +12,7 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tortie_model::{KeyRange, Kind, Resource};
-use tortie_store::{Page, Resources};
+use tortie_store::{PageRequest, ResourceClient};
 
 /// Maximum number of endpoints. In larger clusters the check would delay the command noticeably; run `tortie
 /// analyze` there.
@@ -38,7 +38,7 @@ const NEED_ENDPOINTS: [&str; 2] = ["policy-selects-nothing", "rule-matches-nothi
 const NEED_NODES: [&str; 2] = ["pool-without-nodes", "peer-without-node"];
 
 /// Prints warnings on standard error. Findings that cannot be computed in time are not reported.
-pub(crate) async fn warn(store: &Resources, mut written: Vec<Resource>, asked: Asked<'_>) {
+pub(crate) async fn warn(store: &ResourceClient, mut written: Vec<Resource>, asked: RequestedNamespace<'_>) {
     written.retain(|resource| KINDS.contains(&resource.kind()));
     written.retain_mut(|resource| verbs::place(resource, asked).is_ok());
     if written.is_empty() {
@@ -47,7 +47,7 @@ pub(crate) async fn warn(store: &Resources, mut written: Vec<Resource>, asked: A
     let looking = async {
         let (kind, name_prefix) = (Kind::WorkloadEndpoint, String::new());
         let endpoints = KeyRange::Resources { kind, namespace: None, name_prefix };
-        let first = store.client().list_page(&endpoints, &Page::first(MOST_ENDPOINTS)).await.ok()?;
+        let first = store.client().list_page(&endpoints, &PageRequest::first(MOST_ENDPOINTS)).await.ok()?;
         if first.next.is_some() {
             return None;
         }
@@ -60,12 +60,12 @@ pub(crate) async fn warn(store: &Resources, mut written: Vec<Resource>, asked: A
     }
 }
 
-pub(super) fn text(cluster: Cluster, written: &[Resource], secrets: Option<PathBuf>) -> String {
+pub(super) fn text(cluster: PolicyCluster, written: &[Resource], secrets: Option<PathBuf>) -> String {
     let objects: BTreeSet<String> = written.iter().map(Resource::identify).collect();
     let settings = written.iter().any(|resource| resource.kind() == Kind::FelixConfiguration);
     let has_endpoints = cluster.workloads().next().is_some() || cluster.host_endpoints().next().is_some();
     let has_nodes = cluster.nodes().next().is_some();
-    let concerns = |finding: &Finding| {
+    let concerns = |finding: &AnalysisFinding| {
         let is_about =
             objects.contains(&finding.object) || (settings && finding.object == "FelixConfiguration");
         is_about

@@ -1,6 +1,6 @@
 //! `completion`: prints a completion script for the user's shell.
 
-use crate::failure::Result;
+use crate::failure::CommandResult;
 use crate::kind_word::KINDS;
 use clap_complete::{Shell, generate};
 use std::io::Write;
@@ -11,7 +11,7 @@ pub fn completion(
     mut command: clap::Command,
     program: &str,
     out: &mut dyn Write,
-) -> Result<()> {
+) -> CommandResult<()> {
     // Written to memory first: the generator panics on write errors such as a closed pipe.
     let mut script = Vec::new();
     generate(shell, &mut command, program, &mut script);

@@ -1,28 +1,28 @@
 //! `delete`: removes objects listed in a file, or by kind and names; continues after failures.
 
 use super::{selected, write::nothing};
-use crate::cli::{Delete, Global};
-use crate::failure::{Failure, Result, tell};
+use crate::cli::{DeleteArgs, GlobalArgs};
+use crate::failure::{CommandError, CommandResult, tell};
 use crate::ipam::pool_use;
-use crate::namespace::Asked;
-use crate::outcome::Outcome;
+use crate::namespace::RequestedNamespace;
+use crate::outcome::BatchOutcome;
 use crate::session;
 use crate::verbs::{self, VerbError};
 use std::io::Write;
 use tortie_model::{Kind, Resource};
-use tortie_store::{Error, Resources};
+use tortie_store::{ResourceClient, StoreError};
 
-pub async fn delete(args: &Delete, global: &Global, out: &mut dyn Write) -> Result<()> {
+pub async fn delete(args: &DeleteArgs, global: &GlobalArgs, out: &mut dyn Write) -> CommandResult<()> {
     let resources = selected(&args.selection)?;
     if resources.is_empty() {
         return nothing(out);
     }
     if resources.iter().any(|r| r.metadata().name.is_empty()) {
-        return Err(Failure::message("resource name may not be empty"));
+        return Err(CommandError::message("resource name may not be empty"));
     }
-    let asked = Asked { namespace: args.selection.namespace.namespace.as_deref(), all: false };
+    let asked = RequestedNamespace { namespace: args.selection.namespace.namespace.as_deref(), all: false };
     let store = session::connect(&args.selection.connection, global).await?;
-    let mut outcome = Outcome::of(resources.iter().map(Resource::kind));
+    let mut outcome = BatchOutcome::of(resources.iter().map(Resource::kind));
     for mut resource in resources {
         let kind = resource.kind();
         let result = match verbs::place(&mut resource, asked) {
@@ -30,7 +30,7 @@ pub async fn delete(args: &Delete, global: &Global, out: &mut dyn Write) -> Resu
             Ok(()) => delete_one(&store, &resource, args.force).await,
         };
         let result = match result {
-            Err(VerbError::Store(Error::DoesNotExist { .. })) if args.skip_not_exists => Ok(()),
+            Err(VerbError::Store(StoreError::DoesNotExist { .. })) if args.skip_not_exists => Ok(()),
             other => other,
         };
         outcome.note(kind, result);
@@ -38,7 +38,7 @@ pub async fn delete(args: &Delete, global: &Global, out: &mut dyn Write) -> Resu
     tell(outcome.report_deletion(), out)
 }
 
-async fn delete_one(store: &Resources, resource: &Resource, force: bool) -> verbs::Result<()> {
+async fn delete_one(store: &ResourceClient, resource: &Resource, force: bool) -> verbs::VerbResult<()> {
     if resource.kind() == Kind::IPPool && !force {
         pool_use::check_unused(store, &resource.metadata().name).await?;
     }

@@ -9,8 +9,8 @@ pub mod version;
 pub mod watch;
 pub mod write;
 
-use crate::cli::Selection;
-use crate::failure::{Failure, Result};
+use crate::cli::SelectionArgs;
+use crate::failure::{CommandError, CommandResult};
 use crate::input::{self, InputError};
 use crate::kind_word::{alike, kind_of};
 use tortie_model::{Kind, Resource};
@@ -25,13 +25,13 @@ pub fn parse_kind(word: &str) -> std::result::Result<Kind, String> {
 
 /// Returns the objects that the arguments select; they may have no more than a kind and a name. A kind
 /// without names yields one object without a name.
-pub fn selected(selection: &Selection) -> Result<Vec<Resource>> {
+pub fn selected(selection: &SelectionArgs) -> CommandResult<Vec<Resource>> {
     if let Some(file) = &selection.filename {
         let reading = &selection.reading;
         return Ok(input::resources(file, reading.recursive, reading.skip_empty)?);
     }
     let Some(word) = &selection.kind else { return Err(InputError::Nothing.into()) };
-    let kind = parse_kind(word).map_err(Failure::Message)?;
+    let kind = parse_kind(word).map_err(CommandError::Message)?;
     let named = |name: &str| {
         let mut resource = Resource::new(kind);
         resource.metadata_mut().name = name.to_owned();
@@ -41,7 +41,7 @@ pub fn selected(selection: &Selection) -> Result<Vec<Resource>> {
         return Ok(vec![named("")]);
     }
     if selection.names.iter().any(String::is_empty) {
-        return Err(Failure::message("resource name may not be empty"));
+        return Err(CommandError::message("resource name may not be empty"));
     }
     Ok(selection.names.iter().map(|name| named(name)).collect())
 }

@@ -1,9 +1,9 @@
 //! `patch`: changes part of one object.
 
 use super::parse_kind;
-use crate::cli::{Global, Patch, PatchType};
-use crate::failure::{Failure, Result};
-use crate::namespace::{Asked, resolve};
+use crate::cli::{GlobalArgs, PatchArgs, PatchType};
+use crate::failure::{CommandError, CommandResult};
+use crate::namespace::{RequestedNamespace, resolve};
 use crate::patching;
 use crate::session;
 use crate::verbs::modify;
@@ -12,13 +12,13 @@ use std::io::Write;
 use tortie_model::object::DecodeError;
 use tortie_model::{Resource, codec};
 
-pub async fn patch(args: &Patch, global: &Global, out: &mut dyn Write) -> Result<()> {
-    let hit = |error: String| Failure::message(format!("hit error: {error}"));
-    let kind = parse_kind(&args.kind).map_err(Failure::Message)?;
+pub async fn patch(args: &PatchArgs, global: &GlobalArgs, out: &mut dyn Write) -> CommandResult<()> {
+    let hit = |error: String| CommandError::message(format!("hit error: {error}"));
+    let kind = parse_kind(&args.kind).map_err(CommandError::Message)?;
     if args.name.is_empty() {
-        return Err(Failure::message("resource name may not be empty"));
+        return Err(CommandError::message("resource name may not be empty"));
     }
-    let asked = Asked { namespace: args.namespace.namespace.as_deref(), all: false };
+    let asked = RequestedNamespace { namespace: args.namespace.namespace.as_deref(), all: false };
     let namespace = resolve(kind, "", asked).map_err(|error| hit(error.to_string()))?;
     let fragment = read(&args.patch, args.patch_type).map_err(hit)?;
     let store = session::connect(&args.connection, global).await?;

@@ -1,17 +1,17 @@
 //! `version`: prints the versions of the client and the cluster.
 
-use crate::cli::Version;
-use crate::failure::{Failure, Result};
+use crate::cli::VersionArgs;
+use crate::failure::{CommandError, CommandResult};
 use crate::release::{CLIENT_VERSION, GIT_COMMIT};
 use crate::session::{cluster_information, connect_quietly, text};
 use std::io::Write;
 use std::time::Duration;
 
-pub async fn version(args: &Version, out: &mut dyn Write) -> Result<()> {
+pub async fn version(args: &VersionArgs, out: &mut dyn Write) -> CommandResult<()> {
     let poll = match &args.poll {
         None => Duration::ZERO,
         Some(text) => parse_duration(text)
-            .ok_or_else(|| Failure::message(format!("invalid poll duration specified: {text}")))?,
+            .ok_or_else(|| CommandError::message(format!("invalid poll duration specified: {text}")))?,
     };
     writeln!(out, "Client Version:    {CLIENT_VERSION}")?;
     writeln!(out, "Git commit:        {GIT_COMMIT}")?;
@@ -22,7 +22,7 @@ pub async fn version(args: &Version, out: &mut dyn Write) -> Result<()> {
         writeln!(out, "Unable to detect installed Calico version")?;
         return Ok(());
     };
-    let mut shown = Shown::default();
+    let mut shown = PrintedVersions::default();
     loop {
         let result = match cluster_information(&store).await {
             Ok(cluster) => {
@@ -37,8 +37,8 @@ pub async fn version(args: &Version, out: &mut dyn Write) -> Result<()> {
             }
             Err(error) => {
                 // Print everything again once the store responds.
-                shown = Shown::default();
-                Err(Failure::message(format!("unable to retrieve Cluster Version or Type: {error}")))
+                shown = PrintedVersions::default();
+                Err(CommandError::message(format!("unable to retrieve Cluster Version or Type: {error}")))
             }
         };
         if poll.is_zero() {
@@ -53,12 +53,12 @@ pub async fn version(args: &Version, out: &mut dyn Write) -> Result<()> {
 
 /// The values printed last, so that only changes are printed.
 #[derive(Default)]
-struct Shown {
+struct PrintedVersions {
     version: String,
     cluster_type: String,
 }
 
-impl Shown {
+impl PrintedVersions {
     fn changes(&mut self, version: &str, cluster_type: &str) -> String {
         let mut text = String::new();
         if self.version != version {
@@ -105,7 +105,7 @@ mod tests {
 
     #[test]
     fn only_changes_are_printed_again() {
-        let mut shown = Shown::default();
+        let mut shown = PrintedVersions::default();
         assert_eq!(shown.changes("v3.32.0", "k8s"), "Cluster Version:   v3.32.0\nCluster Type:      k8s\n");
         assert_eq!(shown.changes("v3.32.0", "k8s"), "");
         assert_eq!(shown.changes("v3.32.1", "k8s"), "Cluster Version:   v3.32.1\n");

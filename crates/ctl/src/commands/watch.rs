@@ -1,37 +1,37 @@
 //! `get --watch`: prints the existing objects, then every change.
 
 use super::get::cluster_facts;
-use crate::failure::{Failure, Result};
-use crate::namespace::{Asked, resolve};
-use crate::output::columns::Facts;
-use crate::output::table::Widths;
-use crate::output::{Format, Layout};
+use crate::failure::{CommandError, CommandResult};
+use crate::namespace::{RequestedNamespace, resolve};
+use crate::output::columns::CellFacts;
+use crate::output::table::ColumnWidths;
+use crate::output::{OutputFormat, TableLayout};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::io::Write;
-use tortie_model::{Key, Kind, Resource, Value, codec};
-use tortie_store::{Event, Resources};
+use tortie_model::{Kind, Resource, StoreKey, StoreValue, codec};
+use tortie_store::{ResourceClient, StoreEvent};
 
 pub async fn watch(
-    store: &Resources,
+    store: &ResourceClient,
     wanted: Vec<Resource>,
-    asked: Asked<'_>,
-    format: &Format,
+    asked: RequestedNamespace<'_>,
+    format: &OutputFormat,
     out: &mut dyn Write,
-) -> Result<()> {
+) -> CommandResult<()> {
     let Some(kind) = wanted.first().map(Resource::kind) else { return Ok(()) };
-    let namespace = resolve(kind, "", asked).map_err(|error| Failure::message(error.to_string()))?;
+    let namespace = resolve(kind, "", asked).map_err(|error| CommandError::message(error.to_string()))?;
     let within = (!namespace.is_empty()).then_some(namespace.as_str());
     let names: Vec<&str> =
         wanted.iter().map(|r| r.metadata().name.as_str()).filter(|n| !n.is_empty()).collect();
     let mut printer =
-        Printer::new(kind, format, asked, cluster_facts(store).await).map_err(Failure::Message)?;
-    let mut known = Known::default();
+        WatchPrinter::new(kind, format, asked, cluster_facts(store).await).map_err(CommandError::Message)?;
+    let mut known = KnownResources::default();
     let mut changes = store.watch(kind, within)?;
     while let Some(event) = changes.next().await {
         match event {
-            Event::InSync(_) => printer.in_sync(out)?,
-            Event::Unreadable { key, error, .. } => {
+            StoreEvent::InSync(_) => printer.in_sync(out)?,
+            StoreEvent::Unreadable { key, error, .. } => {
                 // The watch continues without this entry. Ignore write errors: a closed standard error must
                 // not end the watch.
                 let _ = writeln!(std::io::stderr(), "{key}: {error}");
@@ -51,63 +51,66 @@ pub async fn watch(
 /// The objects received so far: distinguishes additions from changes, and provides the last state of deleted
 /// objects.
 #[derive(Default)]
-struct Known(BTreeMap<Key, Resource>);
+struct KnownResources(BTreeMap<StoreKey, Resource>);
 
-impl Known {
-    fn note(&mut self, event: Event) -> Option<(&'static str, Resource)> {
+impl KnownResources {
+    fn note(&mut self, event: StoreEvent) -> Option<(&'static str, Resource)> {
         match event {
-            Event::Put(entry) => {
-                let Value::Resource(resource) = entry.value else { return None };
+            StoreEvent::Put(entry) => {
+                let StoreValue::Resource(resource) = entry.value else { return None };
                 let before = self.0.insert(entry.key, resource.clone());
                 Some((if before.is_some() { "MODIFIED" } else { "ADDED" }, resource))
             }
-            Event::Delete { key, .. } => self.0.remove(&key).map(|resource| ("DELETED", resource)),
-            Event::InSync(_) | Event::Unreadable { .. } | Event::Reached(_) | Event::Reset => None,
+            StoreEvent::Delete { key, .. } => self.0.remove(&key).map(|resource| ("DELETED", resource)),
+            StoreEvent::InSync(_)
+            | StoreEvent::Unreadable { .. }
+            | StoreEvent::Reached(_)
+            | StoreEvent::Reset => None,
         }
     }
 }
 
-enum Shape {
-    Table(Layout),
+enum WatchFormat {
+    Table(TableLayout),
     Yaml,
     Json,
 }
 
 /// Prints changes one by one. Rows of the initial snapshot are buffered to compute the column widths.
-struct Printer {
-    shape: Shape,
-    facts: Facts,
-    widths: Widths,
+struct WatchPrinter {
+    shape: WatchFormat,
+    facts: CellFacts,
+    widths: ColumnWidths,
     waiting: Option<Vec<Vec<String>>>,
 }
 
-impl Printer {
+impl WatchPrinter {
     fn new(
         kind: Kind,
-        format: &Format,
-        asked: Asked<'_>,
-        facts: Facts,
-    ) -> std::result::Result<Printer, String> {
+        format: &OutputFormat,
+        asked: RequestedNamespace<'_>,
+        facts: CellFacts,
+    ) -> std::result::Result<WatchPrinter, String> {
         let with_namespace = asked.all || asked.namespace.is_some();
         let shape = match format {
-            Format::Yaml => Shape::Yaml,
-            Format::Json => Shape::Json,
-            Format::Template(_) | Format::TemplateFile(_) => {
+            OutputFormat::Yaml => WatchFormat::Yaml,
+            OutputFormat::Json => WatchFormat::Json,
+            OutputFormat::Template(_) | OutputFormat::TemplateFile(_) => {
                 return Err(
                     "--watch prints tables, yaml or json; a go-template needs the whole result".to_owned()
                 );
             }
-            table => Shape::Table(Layout::new(kind, table, with_namespace)?),
+            table => WatchFormat::Table(TableLayout::new(kind, table, with_namespace)?),
         };
-        Ok(Printer { shape, facts, widths: Widths::default(), waiting: Some(Vec::new()) })
+        Ok(WatchPrinter { shape, facts, widths: ColumnWidths::default(), waiting: Some(Vec::new()) })
     }
 
-    fn print(&mut self, what: &str, resource: &Resource, out: &mut dyn Write) -> Result<()> {
+    fn print(&mut self, what: &str, resource: &Resource, out: &mut dyn Write) -> CommandResult<()> {
         let change = || json!({"type": what, "object": resource.to_value()});
         match &self.shape {
-            Shape::Yaml => write!(out, "---\n{}", codec::to_yaml(&change()))?,
-            Shape::Json => writeln!(out, "{}", change())?,
-            Shape::Table(layout) => {
+            WatchFormat::Yaml => write!(out, "---\n{}", codec::to_yaml(&change()))?,
+            WatchFormat::Json => writeln!(out, "{}", change())?,
+            WatchFormat::Table(layout) => {
                 let mut row = layout.row(resource, &self.facts);
                 row.insert(0, what.to_owned());
                 match &mut self.waiting {
@@ -123,8 +126,10 @@ impl Printer {
         Ok(())
     }
 
-    fn in_sync(&mut self, out: &mut dyn Write) -> Result<()> {
-        let (Shape::Table(layout), Some(rows)) = (&self.shape, self.waiting.take()) else { return Ok(()) };
+    fn in_sync(&mut self, out: &mut dyn Write) -> CommandResult<()> {
+        let (WatchFormat::Table(layout), Some(rows)) = (&self.shape, self.waiting.take()) else {
+            return Ok(());
+        };
         let mut headings = layout.headings();
         headings.insert(0, "EVENT".to_owned());
         // Width of the longest EVENT value.
@@ -142,7 +147,7 @@ impl Printer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tortie_store::Entry;
+    use tortie_store::StoreEntry;
 
     fn tier(name: &str) -> Resource {
         let mut resource = Resource::new(Kind::Tier);
@@ -150,29 +155,37 @@ mod tests {
         resource
     }
 
-    fn key(name: &str) -> Key {
-        Key::Resource { kind: Kind::Tier, namespace: String::new(), name: name.into() }
+    fn key(name: &str) -> StoreKey {
+        StoreKey::Resource { kind: Kind::Tier, namespace: String::new(), name: name.into() }
     }
 
-    fn put(name: &str) -> Event {
-        Event::Put(Entry { key: key(name), value: Value::Resource(tier(name)), revision: 1.into() })
+    fn put(name: &str) -> StoreEvent {
+        StoreEvent::Put(StoreEntry {
+            key: key(name),
+            value: StoreValue::Resource(tier(name)),
+            revision: 1.into(),
+        })
     }
 
     #[test]
     fn additions_changes_and_deletions_are_distinguished() {
-        let mut known = Known::default();
+        let mut known = KnownResources::default();
         let mut what = |event| known.note(event).map(|(what, r)| format!("{what} {}", r.metadata().name));
         assert_eq!(what(put("a")).as_deref(), Some("ADDED a"));
         assert_eq!(what(put("a")).as_deref(), Some("MODIFIED a"));
-        assert_eq!(what(Event::Delete { key: key("a"), revision: 3.into() }).as_deref(), Some("DELETED a"));
-        assert_eq!(what(Event::Delete { key: key("a"), revision: 4.into() }), None);
+        assert_eq!(
+            what(StoreEvent::Delete { key: key("a"), revision: 3.into() }).as_deref(),
+            Some("DELETED a")
+        );
+        assert_eq!(what(StoreEvent::Delete { key: key("a"), revision: 4.into() }), None);
         assert_eq!(what(put("a")).as_deref(), Some("ADDED a"));
     }
 
     #[test]
     fn the_snapshot_is_a_table_that_later_rows_continue() {
-        let facts = Facts { global_as_number: 1 };
-        let mut printer = Printer::new(Kind::Tier, &Format::Ps, Asked::default(), facts).unwrap();
+        let facts = CellFacts { global_as_number: 1 };
+        let mut printer =
+            WatchPrinter::new(Kind::Tier, &OutputFormat::Ps, RequestedNamespace::default(), facts).unwrap();
         let mut out = Vec::new();
         printer.print("ADDED", &tier("default"), &mut out).unwrap();
         assert!(out.is_empty());

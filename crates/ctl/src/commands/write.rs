@@ -1,47 +1,47 @@
 //! `create`, `apply`, `replace` and `validate`: process the objects of files and print a summary.
 
 use crate::analyze;
-use crate::cli::{Create, FromFile, Global};
-use crate::failure::{Result, tell};
+use crate::cli::{CreateArgs, FromFileArgs, GlobalArgs};
+use crate::failure::{CommandResult, tell};
 use crate::input;
-use crate::namespace::Asked;
-use crate::outcome::{self, Outcome, Wording};
-use crate::progress::Progress;
+use crate::namespace::RequestedNamespace;
+use crate::outcome::{self, BatchOutcome, VerbWording};
+use crate::progress::ProgressLine;
 use crate::session;
 use crate::verbs::{self, VerbError};
 use std::io::Write;
 use tortie_model::Resource;
-use tortie_store::{Error, Resources};
+use tortie_store::{ResourceClient, StoreError};
 
-enum Verb {
+enum WriteVerb {
     Create { skip_exists: bool },
     Apply,
     Replace,
 }
 
-pub async fn create(args: &Create, global: &Global, out: &mut dyn Write) -> Result<()> {
-    run(&args.input, global, Verb::Create { skip_exists: args.skip_exists }, outcome::CREATE, out).await
+pub async fn create(args: &CreateArgs, global: &GlobalArgs, out: &mut dyn Write) -> CommandResult<()> {
+    run(&args.input, global, WriteVerb::Create { skip_exists: args.skip_exists }, outcome::CREATE, out).await
 }
 
-pub async fn apply(args: &FromFile, global: &Global, out: &mut dyn Write) -> Result<()> {
-    run(args, global, Verb::Apply, outcome::APPLY, out).await
+pub async fn apply(args: &FromFileArgs, global: &GlobalArgs, out: &mut dyn Write) -> CommandResult<()> {
+    run(args, global, WriteVerb::Apply, outcome::APPLY, out).await
 }
 
-pub async fn replace(args: &FromFile, global: &Global, out: &mut dyn Write) -> Result<()> {
-    run(args, global, Verb::Replace, outcome::REPLACE, out).await
+pub async fn replace(args: &FromFileArgs, global: &GlobalArgs, out: &mut dyn Write) -> CommandResult<()> {
+    run(args, global, WriteVerb::Replace, outcome::REPLACE, out).await
 }
 
-pub fn validate(args: &FromFile, out: &mut dyn Write) -> Result<()> {
+pub fn validate(args: &FromFileArgs, out: &mut dyn Write) -> CommandResult<()> {
     let resources = read(args)?;
     if resources.is_empty() {
         return nothing(out);
     }
-    let mut outcome = Outcome::of(resources.iter().map(Resource::kind));
+    let mut outcome = BatchOutcome::of(resources.iter().map(Resource::kind));
     for mut resource in resources {
         let kind = resource.kind();
         let checked = verbs::place(&mut resource, asked(args)).and_then(|()| {
             resource.set_defaults();
-            resource.validate().map_err(|error| VerbError::Store(Error::Validation(error)))
+            resource.validate().map_err(|error| VerbError::Store(StoreError::Validation(error)))
         });
         outcome.note(kind, checked);
     }
@@ -49,12 +49,12 @@ pub fn validate(args: &FromFile, out: &mut dyn Write) -> Result<()> {
 }
 
 async fn run(
-    args: &FromFile,
-    global: &Global,
-    verb: Verb,
-    wording: Wording,
+    args: &FromFileArgs,
+    global: &GlobalArgs,
+    verb: WriteVerb,
+    wording: VerbWording,
     out: &mut dyn Write,
-) -> Result<()> {
+) -> CommandResult<()> {
     let resources = read(args)?;
     if resources.is_empty() {
         return nothing(out);
@@ -72,23 +72,23 @@ async fn run(
 }
 
 async fn write_all(
-    store: &Resources,
+    store: &ResourceClient,
     resources: Vec<Resource>,
-    asked: Asked<'_>,
-    verb: &Verb,
-    wording: Wording,
-) -> Outcome {
-    let mut outcome = Outcome::of(resources.iter().map(Resource::kind));
-    let mut progress = Progress::new(wording.present, resources.len());
+    asked: RequestedNamespace<'_>,
+    verb: &WriteVerb,
+    wording: VerbWording,
+) -> BatchOutcome {
+    let mut outcome = BatchOutcome::of(resources.iter().map(Resource::kind));
+    let mut progress = ProgressLine::new(wording.present, resources.len());
     for mut resource in resources {
         let kind = resource.kind();
         let result = match verbs::place(&mut resource, asked) {
             Err(error) => Err(error),
             Ok(()) => match verb {
-                Verb::Apply => verbs::apply(store, resource).await.map(drop),
-                Verb::Replace => verbs::replace(store, resource).await.map(drop),
-                Verb::Create { skip_exists } => match verbs::create(store, resource).await {
-                    Err(VerbError::Store(Error::AlreadyExists { .. })) if *skip_exists => Ok(()),
+                WriteVerb::Apply => verbs::apply(store, resource).await.map(drop),
+                WriteVerb::Replace => verbs::replace(store, resource).await.map(drop),
+                WriteVerb::Create { skip_exists } => match verbs::create(store, resource).await {
+                    Err(VerbError::Store(StoreError::AlreadyExists { .. })) if *skip_exists => Ok(()),
                     other => other.map(drop),
                 },
             },
@@ -104,27 +104,27 @@ async fn write_all(
 }
 
 /// Applies resources one by one, for commands whose resources do not come from a file.
-pub async fn apply_all(store: &Resources, resources: Vec<Resource>) -> Outcome {
-    write_all(store, resources, Asked::default(), &Verb::Apply, outcome::APPLY).await
+pub async fn apply_all(store: &ResourceClient, resources: Vec<Resource>) -> BatchOutcome {
+    write_all(store, resources, RequestedNamespace::default(), &WriteVerb::Apply, outcome::APPLY).await
 }
 
 /// Initialises the datastore. A user who may only write some kinds may lack the permission; then the write
 /// itself reports the error.
-async fn initialize(store: &Resources) {
+async fn initialize(store: &ResourceClient) {
     if let Err(error) = store.ensure_initialized("", "").await {
         tracing::info!(%error, "the datastore could not be initialised");
     }
 }
 
-fn read(args: &FromFile) -> Result<Vec<Resource>> {
+fn read(args: &FromFileArgs) -> CommandResult<Vec<Resource>> {
     Ok(input::resources(&args.filename, args.reading.recursive, args.reading.skip_empty)?)
 }
 
-fn asked(args: &FromFile) -> Asked<'_> {
-    Asked { namespace: args.namespace.namespace.as_deref(), all: false }
+fn asked(args: &FromFileArgs) -> RequestedNamespace<'_> {
+    RequestedNamespace { namespace: args.namespace.namespace.as_deref(), all: false }
 }
 
-pub fn nothing(out: &mut dyn Write) -> Result<()> {
+pub fn nothing(out: &mut dyn Write) -> CommandResult<()> {
     writeln!(out, "No resources specified")?;
     Ok(())
 }

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use tortie_store::printable::escape_controls;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Align {
+pub enum ColumnAlign {
     /// Numbers to the right, everything else to the left.
     Natural,
     Right,
@@ -14,7 +14,7 @@ pub enum Align {
 pub fn print<const N: usize>(
     out: &mut dyn Write,
     headers: [&str; N],
-    align: [Align; N],
+    align: [ColumnAlign; N],
     rows: &[[String; N]],
 ) -> io::Result<()> {
     let rows: Vec<[String; N]> =
@@ -36,7 +36,7 @@ pub fn print<const N: usize>(
         for column in 0..N {
             let (cell, width) = (&row[column], widths[column]);
             let is_number = !cell.is_empty() && cell.chars().all(|c| c.is_ascii_digit());
-            if align[column] == Align::Right || is_number {
+            if align[column] == ColumnAlign::Right || is_number {
                 write!(out, "| {cell:>width$} ")?;
             } else {
                 write!(out, "| {cell:<width$} ")?;
@@ -94,7 +94,7 @@ mod tests {
         let mut out = Vec::new();
         let rows =
             [["IP Pool".to_owned(), "10.9.0.0/16".to_owned(), "65536".to_owned(), "9 (0%)".to_owned()]];
-        let align = [Align::Natural, Align::Natural, Align::Right, Align::Right];
+        let align = [ColumnAlign::Natural, ColumnAlign::Natural, ColumnAlign::Right, ColumnAlign::Right];
         print(&mut out, ["GROUPING", "CIDR", "IPS TOTAL", "IPS IN USE"], align, &rows).unwrap();
         assert_eq!(
             String::from_utf8(out).unwrap(),

@@ -1,28 +1,28 @@
 //! `ipam check`: compares the addresses that are recorded as assigned with those in use.
 
-use super::Check;
-use super::journal::Journals;
-use super::report::{Entry, LeakedHandle, Report};
+use super::IpamCheckArgs;
+use super::journal::AttachmentJournals;
+use super::report::{AllocationEntry, CheckReport, LeakedHandle};
 use super::show::{block_owner, blocks, pools};
-use super::users::Users;
-use crate::failure::Result;
+use super::users::AddressUsers;
+use crate::failure::CommandResult;
 use crate::release::CLIENT_VERSION;
 use crate::session::{cluster_information, text};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::net::IpAddr;
-use tortie_ipam::Records;
-use tortie_ipam::audit::{self, Findings};
-use tortie_ipam::block::{self, Allocation};
+use tortie_ipam::IpamRecords;
+use tortie_ipam::audit::{self, AuditFindings};
+use tortie_ipam::block::{self, AddressAllocation};
 use tortie_ipam::owner::attribute;
-use tortie_model::ipam::Block;
-use tortie_store::Resources;
+use tortie_model::ipam::AddressBlock;
+use tortie_store::ResourceClient;
 
 /// Maximum number of nodes in the list of nodes with the most addresses.
 const TOP: usize = 20;
-pub async fn check(args: &Check, store: &Resources, out: &mut dyn Write) -> Result<()> {
-    let records = Records::new(store.client().clone());
+pub async fn check(args: &IpamCheckArgs, store: &ResourceClient, out: &mut dyn Write) -> CommandResult<()> {
+    let records = IpamRecords::new(store.client().clone());
     writeln!(out, "Checking IPAM for inconsistencies...\n")?;
     let blocks = list_blocks(&records, args, out).await?;
     let pools = pools(&records).await?;
@@ -33,8 +33,8 @@ pub async fn check(args: &Check, store: &Resources, out: &mut dyn Write) -> Resu
     }
     writeln!(out, "Found {} active IP pools.\n", active.len())?;
 
-    let journals = Journals::load(&args.journal);
-    let users = Users::load(store, &blocks, &journals, args.show_all_ips, out).await?;
+    let journals = AttachmentJournals::load(&args.journal);
+    let users = AddressUsers::load(store, &blocks, &journals, args.show_all_ips, out).await?;
 
     writeln!(out, "Loading all handles")?;
     let handles = records.handles().await?;
@@ -56,7 +56,11 @@ pub async fn check(args: &Check, store: &Resources, out: &mut dyn Write) -> Resu
     Ok(())
 }
 
-async fn list_blocks(records: &Records, args: &Check, out: &mut dyn Write) -> Result<Vec<Block>> {
+async fn list_blocks(
+    records: &IpamRecords,
+    args: &IpamCheckArgs,
+    out: &mut dyn Write,
+) -> CommandResult<Vec<AddressBlock>> {
     writeln!(out, "Loading all IPAM blocks...")?;
     let blocks = blocks(records).await?;
     writeln!(out, "Found {} IPAM blocks.", blocks.len())?;
@@ -76,7 +80,7 @@ async fn list_blocks(records: &Records, args: &Check, out: &mut dyn Write) -> Re
 }
 
 /// Formats the attributes of an allocation: `Main:<handle> Extra:key=value,...`
-fn attributes(allocation: &Allocation<'_>) -> String {
+fn attributes(allocation: &AddressAllocation<'_>) -> String {
     let Some(record) = allocation.record else { return "<missing>".to_owned() };
     if let Some(released) = record.released_at {
         return format!("Released:{released:.0}");
@@ -85,7 +89,7 @@ fn attributes(allocation: &Allocation<'_>) -> String {
     format!("Main:{} Extra:{}", record.handle().unwrap_or("<none>"), extra.join(","))
 }
 
-fn list_busy_nodes(blocks: &[Block], out: &mut dyn Write) -> Result<()> {
+fn list_busy_nodes(blocks: &[AddressBlock], out: &mut dyn Write) -> CommandResult<()> {
     writeln!(out, "Looking for top (up to {TOP}) nodes by allocations...")?;
     let mut by_node: BTreeMap<&str, usize> = BTreeMap::new();
     for block in blocks {
@@ -109,12 +113,12 @@ fn list_busy_nodes(blocks: &[Block], out: &mut dyn Write) -> Result<()> {
 }
 
 fn print_findings(
-    findings: &Findings,
-    blocks: &[Block],
-    users: &Users,
-    args: &Check,
+    findings: &AuditFindings,
+    blocks: &[AddressBlock],
+    users: &AddressUsers,
+    args: &IpamCheckArgs,
     out: &mut dyn Write,
-) -> Result<()> {
+) -> CommandResult<()> {
     let detail = args.show_problem_ips || args.show_all_ips;
     writeln!(out, "Scanning for IPs that are allocated but not actually in use...")?;
     for allocation in blocks.iter().flat_map(block::allocations).filter(|_| detail) {
@@ -175,13 +179,18 @@ fn print_findings(
     Ok(())
 }
 
-fn make_report(cluster: &Value, blocks: &[Block], users: &Users, leaked: Vec<LeakedHandle>) -> Report {
-    let mut allocations: BTreeMap<String, Vec<Entry>> = BTreeMap::new();
+fn make_report(
+    cluster: &Value,
+    blocks: &[AddressBlock],
+    users: &AddressUsers,
+    leaked: Vec<LeakedHandle>,
+) -> CheckReport {
+    let mut allocations: BTreeMap<String, Vec<AllocationEntry>> = BTreeMap::new();
     for allocation in blocks.iter().flat_map(block::allocations) {
         let word = |name: &str| allocation.attribute(name).unwrap_or_default().to_owned();
         let node = word(attribute::NODE);
         let owners = users.by_address.get(&allocation.address).cloned().unwrap_or_default();
-        let entry = Entry {
+        let entry = AllocationEntry {
             ip: allocation.address.to_string(),
             handle: allocation.handle().unwrap_or_default().to_owned(),
             sequence_number: allocation.sequence_number,
@@ -197,7 +206,7 @@ fn make_report(cluster: &Value, blocks: &[Block], users: &Users, leaked: Vec<Lea
         };
         allocations.entry(entry.ip.clone()).or_default().push(entry);
     }
-    Report {
+    CheckReport {
         version: CLIENT_VERSION.to_owned(),
         cluster_guid: text(cluster, "/spec/clusterGUID").to_owned(),
         datastore_locked: cluster.pointer("/spec/datastoreReady") == Some(&Value::Bool(false)),

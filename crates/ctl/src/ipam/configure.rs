@@ -1,41 +1,43 @@
 //! `ipam configure`: changes the settings of IP address management.
 
-use super::{Configure, allocator};
-use crate::failure::{Failure, Result};
+use super::{IpamConfigureArgs, allocator};
+use crate::failure::{CommandError, CommandResult};
 use std::io::Write;
 use tortie_ipam::ConfigChange;
-use tortie_store::Resources;
+use tortie_store::ResourceClient;
 
 /// The longest cooldown of an address, in seconds.
 const LONGEST_COOLDOWN: u32 = 1200;
 
 /// Parses the arguments into the change to make.
-pub fn change(args: &Configure) -> Result<ConfigChange> {
+pub fn change(args: &IpamConfigureArgs) -> CommandResult<ConfigChange> {
     let strict_affinity = match args.strictaffinity.as_deref() {
         None => None,
         Some("true") => Some(true),
         Some("false") => Some(false),
         Some(_) => {
-            return Err(Failure::message("invalid value. Use true or false to set strictaffinity"));
+            return Err(CommandError::message("invalid value. Use true or false to set strictaffinity"));
         }
     };
     let max_blocks_per_host = match args.max_blocks_per_host.as_deref().map(str::parse) {
         None => None,
         Some(Ok(number)) => Some(number),
-        Some(Err(_)) => return Err(Failure::message("invalid value for maxblockhost. Use a valid number")),
+        Some(Err(_)) => {
+            return Err(CommandError::message("invalid value for maxblockhost. Use a valid number"));
+        }
     };
     let kubevirt_vm_address_persistence = match args.kubevirt_ip_persistence.as_deref() {
         None => None,
         Some(mode @ ("Enabled" | "Disabled")) => Some(mode.to_owned()),
         Some(_) => {
             let text = "invalid value for --kubevirt-ip-persistence. Use Enabled or Disabled";
-            return Err(Failure::message(text));
+            return Err(CommandError::message(text));
         }
     };
     let ip_cooldown_seconds = match args.ip_cooldown_seconds.as_deref() {
         None | Some("-1") => None,
         Some(text) => Some(text.parse().ok().filter(|n| *n <= LONGEST_COOLDOWN).ok_or_else(|| {
-            Failure::message(format!(
+            CommandError::message(format!(
                 "invalid value for --ip-cooldown-seconds. Use a number of seconds from 0 to {LONGEST_COOLDOWN}"
             ))
         })?),
@@ -48,12 +50,16 @@ pub fn change(args: &Configure) -> Result<ConfigChange> {
         ip_cooldown_seconds,
     };
     if change == ConfigChange::default() {
-        return Err(Failure::message("at least one configuration option must be specified"));
+        return Err(CommandError::message("at least one configuration option must be specified"));
     }
     Ok(change)
 }
 
-pub async fn configure(change: &ConfigChange, store: &Resources, out: &mut dyn Write) -> Result<()> {
+pub async fn configure(
+    change: &ConfigChange,
+    store: &ResourceClient,
+    out: &mut dyn Write,
+) -> CommandResult<()> {
     let config = allocator(store).configure(change).await?;
     if change.strict_affinity.is_some() {
         writeln!(out, "Successfully set StrictAffinity to: {}", config.strict_affinity)?;

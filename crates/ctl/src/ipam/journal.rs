@@ -22,7 +22,7 @@ pub struct JournalArgs {
 
 /// A live attachment.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Attachment {
+pub struct LiveAttachment {
     pub container_id: String,
     /// `None` if another IPAM plugin assigned the addresses.
     pub handle: Option<String>,
@@ -33,8 +33,8 @@ pub struct Attachment {
 
 /// The contents of the journals, and the parts that could not be read.
 #[derive(Debug, Default)]
-pub struct Journals {
-    pub attachments: Vec<Attachment>,
+pub struct AttachmentJournals {
+    pub attachments: Vec<LiveAttachment>,
     /// The names of the nodes that the journals belong to, as far as known.
     pub nodes: BTreeSet<String>,
     pub read: Vec<PathBuf>,
@@ -43,33 +43,33 @@ pub struct Journals {
 }
 
 #[derive(Deserialize)]
-struct Record {
-    id: Id,
+struct JournalRecord {
+    id: JournalRecordId,
     phase: String,
     handle: Option<String>,
     endpoint: Option<(String, String)>,
-    result: Option<Outcome>,
+    result: Option<JournalCniResult>,
 }
 
 #[derive(Deserialize)]
-struct Id {
+struct JournalRecordId {
     container_id: String,
 }
 
 #[derive(Deserialize)]
-struct Outcome {
+struct JournalCniResult {
     #[serde(default)]
-    ips: Vec<Ip>,
+    ips: Vec<JournalAddress>,
 }
 
 #[derive(Deserialize)]
-struct Ip {
+struct JournalAddress {
     address: String,
 }
 
-impl Journals {
-    pub fn load(args: &JournalArgs) -> Journals {
-        let mut journals = Journals::default();
+impl AttachmentJournals {
+    pub fn load(args: &JournalArgs) -> AttachmentJournals {
+        let mut journals = AttachmentJournals::default();
         for dir in &args.state_dir {
             journals.add(dir);
         }
@@ -77,7 +77,7 @@ impl Journals {
     }
 
     /// Returns the live attachment that has the address.
-    pub fn holder(&self, address: IpAddr) -> Option<&Attachment> {
+    pub fn holder(&self, address: IpAddr) -> Option<&LiveAttachment> {
         self.attachments.iter().find(|attachment| attachment.addresses.contains(&address))
     }
 
@@ -111,16 +111,16 @@ impl Journals {
 }
 
 /// Reads an attachment; returns `None` if it is being removed, because then the node releases its addresses.
-fn read(path: &Path) -> Result<Option<Attachment>, String> {
+fn read(path: &Path) -> Result<Option<LiveAttachment>, String> {
     let length = std::fs::metadata(path).map_err(|error| error.to_string())?.len();
     if length > LIMIT {
         return Err(format!("{length} bytes are too many for a record"));
     }
     let text = std::fs::read(path).map_err(|error| error.to_string())?;
-    let record: Record = serde_json::from_slice(&text).map_err(|error| error.to_string())?;
+    let record: JournalRecord = serde_json::from_slice(&text).map_err(|error| error.to_string())?;
     let ips = record.result.map(|result| result.ips).unwrap_or_default();
-    let address = |ip: &Ip| ip.address.split('/').next().and_then(|text| text.parse().ok());
-    Ok((record.phase != "removing").then(|| Attachment {
+    let address = |ip: &JournalAddress| ip.address.split('/').next().and_then(|text| text.parse().ok());
+    Ok((record.phase != "removing").then(|| LiveAttachment {
         container_id: record.id.container_id,
         handle: record.handle,
         endpoint: record.endpoint,
@@ -157,7 +157,7 @@ mod tests {
         std::fs::write(attachments.join("c3:eth0.json"), "{").unwrap();
         std::fs::write(attachments.join("c4:eth0.new"), "{").unwrap();
         let args = JournalArgs { state_dir: vec![dir.path().to_owned(), dir.path().join("elsewhere")] };
-        let journals = Journals::load(&args);
+        let journals = AttachmentJournals::load(&args);
         let [attachment] = journals.attachments.as_slice() else { panic!("{journals:?}") };
         assert_eq!(attachment.handle.as_deref(), Some("net.c1"));
         assert_eq!(journals.nodes, BTreeSet::from(["n1".to_owned()]));

@@ -11,18 +11,18 @@ mod show;
 mod split;
 mod users;
 
-use crate::cli::{Connection, Global};
-use crate::failure::{Failure, Result};
+use crate::cli::{ConnectionArgs, GlobalArgs};
+use crate::failure::{CommandError, CommandResult};
 use crate::session::connect;
 use clap::{Args, Subcommand};
 use journal::JournalArgs;
 use std::io::Write;
 use std::path::PathBuf;
-use tortie_ipam::{Allocator, Owner};
-use tortie_store::Resources;
+use tortie_ipam::{Allocator, BlockOwner};
+use tortie_store::ResourceClient;
 
 #[derive(Debug, Args)]
-pub struct Ipam {
+pub struct IpamArgs {
     #[command(subcommand)]
     pub command: IpamCommand,
 }
@@ -33,25 +33,25 @@ pub enum IpamCommand {
     #[command(after_help = "Examples:
   calicoctl ipam check
   calicoctl ipam check --show-problem-ips -o report.json")]
-    Check(Check),
+    Check(IpamCheckArgs),
     /// Release an address, or the leaked addresses that "ipam check" reported
     #[command(after_help = "Examples:
   calicoctl ipam release --ip=10.65.3.7
   calicoctl ipam release --from-report=report.json")]
-    Release(Release),
+    Release(IpamReleaseArgs),
     /// Show how many addresses are in use, or the user of one address
     #[command(after_help = "Examples:
   calicoctl ipam show --show-blocks
   calicoctl ipam show --ip=10.65.3.7")]
-    Show(Show),
+    Show(IpamShowArgs),
     /// Split a pool into smaller ones; the datastore must be locked
-    Split(Split),
+    Split(IpamSplitArgs),
     /// Change the settings of address assignment
-    Configure(Configure),
+    Configure(IpamConfigureArgs),
 }
 
 #[derive(Debug, Args)]
-pub struct Check {
+pub struct IpamCheckArgs {
     /// Print every address
     #[arg(long)]
     pub show_all_ips: bool,
@@ -67,11 +67,11 @@ pub struct Check {
     #[command(flatten)]
     pub journal: JournalArgs,
     #[command(flatten)]
-    pub connection: Connection,
+    pub connection: ConnectionArgs,
 }
 
 #[derive(Debug, Args)]
-pub struct Release {
+pub struct IpamReleaseArgs {
     /// The address to release, regardless of its owner
     #[arg(long, value_name = "IP", conflicts_with = "from_report", required_unless_present = "from_report")]
     pub ip: Option<String>,
@@ -85,11 +85,11 @@ pub struct Release {
     #[command(flatten)]
     pub journal: JournalArgs,
     #[command(flatten)]
-    pub connection: Connection,
+    pub connection: ConnectionArgs,
 }
 
 #[derive(Debug, Args)]
-pub struct Show {
+pub struct IpamShowArgs {
     /// Show the user of this address
     #[arg(long, value_name = "IP")]
     pub ip: Option<String>,
@@ -103,11 +103,11 @@ pub struct Show {
     #[arg(long)]
     pub show_configuration: bool,
     #[command(flatten)]
-    pub connection: Connection,
+    pub connection: ConnectionArgs,
 }
 
 #[derive(Debug, Args)]
-pub struct Split {
+pub struct IpamSplitArgs {
     /// Number of new pools; a power of two
     #[arg(value_name = "NUMBER")]
     pub number: String,
@@ -118,11 +118,11 @@ pub struct Split {
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
     #[command(flatten)]
-    pub connection: Connection,
+    pub connection: ConnectionArgs,
 }
 
 #[derive(Debug, Args)]
-pub struct Configure {
+pub struct IpamConfigureArgs {
     /// true: a node uses only addresses of its own blocks
     #[arg(long, value_name = "BOOL")]
     pub strictaffinity: Option<String>,
@@ -136,10 +136,10 @@ pub struct Configure {
     #[arg(long, value_name = "SECONDS", allow_hyphen_values = true)]
     pub ip_cooldown_seconds: Option<String>,
     #[command(flatten)]
-    pub connection: Connection,
+    pub connection: ConnectionArgs,
 }
 
-pub async fn run(args: &Ipam, global: &Global, out: &mut dyn Write) -> Result<()> {
+pub async fn run(args: &IpamArgs, global: &GlobalArgs, out: &mut dyn Write) -> CommandResult<()> {
     match &args.command {
         IpamCommand::Check(args) => check::check(args, &connect(&args.connection, global).await?, out).await,
         IpamCommand::Release(args) => {
@@ -155,19 +155,19 @@ pub async fn run(args: &Ipam, global: &Global, out: &mut dyn Write) -> Result<()
 }
 
 /// Returns an allocator that owns no blocks: the commands only read and release, they never allocate.
-fn allocator(store: &Resources) -> Allocator {
-    Allocator::new(store.client().clone(), Owner::host("calicoctl"))
+fn allocator(store: &ResourceClient) -> Allocator {
+    Allocator::new(store.client().clone(), BlockOwner::host("calicoctl"))
 }
 
-fn address(text: &str) -> Result<std::net::IpAddr> {
-    text.parse().map_err(|_| Failure::message(format!("invalid IP address: '{text}'")))
+fn address(text: &str) -> CommandResult<std::net::IpAddr> {
+    text.parse().map_err(|_| CommandError::message(format!("invalid IP address: '{text}'")))
 }
 
-impl From<tortie_ipam::Error> for Failure {
-    fn from(error: tortie_ipam::Error) -> Failure {
+impl From<tortie_ipam::IpamError> for CommandError {
+    fn from(error: tortie_ipam::IpamError) -> CommandError {
         match error {
-            tortie_ipam::Error::Store(error) => Failure::Store(error),
-            other => Failure::message(other.to_string()),
+            tortie_ipam::IpamError::Store(error) => CommandError::Store(error),
+            other => CommandError::message(other.to_string()),
         }
     }
 }

@@ -1,70 +1,86 @@
 //! `ipam release`: releases one address, or the addresses that reports list as leaked.
 
-use super::journal::Journals;
-use super::report::{Leak, LeakedHandle, Report};
+use super::journal::AttachmentJournals;
+use super::report::{CheckReport, LeakedAllocation, LeakedHandle};
 use super::show::blocks;
-use super::users::Users;
-use super::{Release, address, allocator};
-use crate::failure::{Failure, Result};
+use super::users::AddressUsers;
+use super::{IpamReleaseArgs, address, allocator};
+use crate::failure::{CommandError, CommandResult};
 use crate::release::{CLIENT_VERSION, same};
 use crate::session::{cluster_information, text};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::io::Write;
-use tortie_ipam::{Records, block};
-use tortie_model::Key;
-use tortie_model::ipam::Block;
-use tortie_store::{Error, Resources};
+use tortie_ipam::{IpamRecords, block};
+use tortie_model::StoreKey;
+use tortie_model::ipam::AddressBlock;
+use tortie_store::{ResourceClient, StoreError};
 
-pub async fn release(args: &Release, store: &Resources, out: &mut dyn Write) -> Result<()> {
+pub async fn release(
+    args: &IpamReleaseArgs,
+    store: &ResourceClient,
+    out: &mut dyn Write,
+) -> CommandResult<()> {
     match &args.ip {
         Some(ip) => release_address(ip, args, store, out).await,
         None => release_leaks(args, store, out).await,
     }
 }
 
-async fn release_address(ip: &str, args: &Release, store: &Resources, out: &mut dyn Write) -> Result<()> {
+async fn release_address(
+    ip: &str,
+    args: &IpamReleaseArgs,
+    store: &ResourceClient,
+    out: &mut dyn Write,
+) -> CommandResult<()> {
     let address = address(ip)?;
-    if let Some(attachment) = Journals::load(&args.journal).holder(address).filter(|_| !args.force) {
-        return Err(Failure::message(format!(
+    if let Some(attachment) = AttachmentJournals::load(&args.journal).holder(address).filter(|_| !args.force)
+    {
+        return Err(CommandError::message(format!(
             "IP address {address} is in use: container {} on this host has it; remove the container first (--force \
              releases nevertheless)",
             attachment.container_id
         )));
     }
-    let report = allocator(store).release(&[block::Release::of(address)]).await?;
+    let report = allocator(store).release(&[block::ReleaseRequest::of(address)]).await?;
     if let Some(error) = report.error {
         return Err(error.into());
     }
     if report.released.is_empty() {
-        return Err(Failure::message(format!("IP address {address} is not assigned")));
+        return Err(CommandError::message(format!("IP address {address} is not assigned")));
     }
     writeln!(out, "Successfully released IP address {address}")?;
     Ok(())
 }
 
-async fn release_leaks(args: &Release, store: &Resources, out: &mut dyn Write) -> Result<()> {
-    let reports = args.from_report.iter().map(|file| Report::read(file)).collect::<Result<Vec<_>>>()?;
+async fn release_leaks(
+    args: &IpamReleaseArgs,
+    store: &ResourceClient,
+    out: &mut dyn Write,
+) -> CommandResult<()> {
+    let reports =
+        args.from_report.iter().map(|file| CheckReport::read(file)).collect::<CommandResult<Vec<_>>>()?;
     let cluster = cluster_information(store).await?;
     check_reports(args, &reports, &cluster, out)?;
 
     let leaks = in_all(&reports, |report| report.leaks().collect());
     writeln!(out, "Releasing {} old IPs...", leaks.len())?;
-    let blocks = blocks(&Records::new(store.client().clone())).await?;
+    let blocks = blocks(&IpamRecords::new(store.client().clone())).await?;
     let allocated = allocated(&blocks);
-    let (left, gone): (Vec<Leak>, Vec<Leak>) = leaks.into_iter().partition(|leak| allocated.contains(leak));
+    let (left, gone): (Vec<LeakedAllocation>, Vec<LeakedAllocation>) =
+        leaks.into_iter().partition(|leak| allocated.contains(leak));
     // The report may be older than a workload, and it may have been made on a host that cannot see the
     // attachments of this host.
-    let journals = Journals::load(&args.journal);
-    let users = Users::load(store, &blocks, &journals, false, &mut std::io::sink()).await?;
-    let (kept, left): (Vec<Leak>, Vec<Leak>) =
+    let journals = AttachmentJournals::load(&args.journal);
+    let users = AddressUsers::load(store, &blocks, &journals, false, &mut std::io::sink()).await?;
+    let (kept, left): (Vec<LeakedAllocation>, Vec<LeakedAllocation>) =
         left.into_iter().partition(|leak| users.by_address.contains_key(&leak.address));
     for leak in &kept {
         writeln!(out, "Kept {}: it is in use by {}", leak.address, users.of(&leak.address))?;
     }
-    let wanted: Vec<block::Release> = left
+    let wanted: Vec<block::ReleaseRequest> = left
         .into_iter()
-        .map(|Leak { address, handle, sequence_number }| block::Release {
+        .map(|LeakedAllocation { address, handle, sequence_number }| block::ReleaseRequest {
             address,
             handle: Some(handle).filter(|handle| !handle.is_empty()),
             sequence_number: Some(sequence_number),
@@ -72,7 +88,7 @@ async fn release_leaks(args: &Release, store: &Resources, out: &mut dyn Write) -
         .collect();
     let released = allocator(store).release(&wanted).await?;
     if let Some(error) = released.error {
-        return Err(Failure::message(format!("failed to release IPs: {error}")));
+        return Err(CommandError::message(format!("failed to release IPs: {error}")));
     }
     writeln!(out, "Released {} IPs successfully", released.released.len())?;
     let gone = gone.len() + released.unallocated.len();
@@ -93,8 +109,8 @@ async fn release_leaks(args: &Release, store: &Resources, out: &mut dyn Write) -
 
 /// Returns the current allocations. The sequence number distinguishes an allocation from an earlier one of
 /// the same address.
-fn allocated(blocks: &[Block]) -> BTreeSet<Leak> {
-    let leak = |allocation: block::Allocation<'_>| Leak {
+fn allocated(blocks: &[AddressBlock]) -> BTreeSet<LeakedAllocation> {
+    let leak = |allocation: block::AddressAllocation<'_>| LeakedAllocation {
         address: allocation.address,
         handle: allocation.handle().unwrap_or_default().to_owned(),
         sequence_number: allocation.sequence_number,
@@ -104,7 +120,7 @@ fn allocated(blocks: &[Block]) -> BTreeSet<Leak> {
 }
 
 /// Returns the items that all reports contain: any other item was in use at some time, or was added later.
-fn in_all<T: Ord>(reports: &[Report], items: impl Fn(&Report) -> BTreeSet<T>) -> BTreeSet<T> {
+fn in_all<T: Ord>(reports: &[CheckReport], items: impl Fn(&CheckReport) -> BTreeSet<T>) -> BTreeSet<T> {
     let common = |mut all: BTreeSet<T>, next: BTreeSet<T>| {
         all.retain(|item| next.contains(item));
         all
@@ -112,10 +128,15 @@ fn in_all<T: Ord>(reports: &[Report], items: impl Fn(&Report) -> BTreeSet<T>) ->
     reports.iter().map(items).reduce(common).unwrap_or_default()
 }
 
-fn check_reports(args: &Release, reports: &[Report], cluster: &Value, out: &mut dyn Write) -> Result<()> {
+fn check_reports(
+    args: &IpamReleaseArgs,
+    reports: &[CheckReport],
+    cluster: &Value,
+    out: &mut dyn Write,
+) -> CommandResult<()> {
     let guid = text(cluster, "/spec/clusterGUID");
     if let Some(other) = reports.iter().find(|report| report.cluster_guid != guid) {
-        return Err(Failure::message(format!(
+        return Err(CommandError::message(format!(
             "the report is of another cluster: its GUID is {}, the GUID of this cluster is {guid}",
             other.cluster_guid
         )));
@@ -135,20 +156,24 @@ fn check_reports(args: &Release, reports: &[Report], cluster: &Value, out: &mut 
     }
     for doubt in doubts {
         if !args.force {
-            return Err(Failure::message(format!("{doubt} (--force releases nevertheless)")));
+            return Err(CommandError::message(format!("{doubt} (--force releases nevertheless)")));
         }
         writeln!(out, "WARNING: {doubt}")?;
     }
     let revision = text(cluster, "/metadata/resourceVersion");
     if !reports.iter().any(|report| report.cluster_information_revision == revision) {
-        return Err(Failure::message(
+        return Err(CommandError::message(
             "no report is of the present state: ClusterInformation has changed since; run 'calicoctl ipam check' again",
         ));
     }
     Ok(())
 }
 
-async fn delete_handles(handles: &[LeakedHandle], store: &Resources, out: &mut dyn Write) -> Result<()> {
+async fn delete_handles(
+    handles: &[LeakedHandle],
+    store: &ResourceClient,
+    out: &mut dyn Write,
+) -> CommandResult<()> {
     if handles.is_empty() {
         return Ok(());
     }
@@ -156,17 +181,17 @@ async fn delete_handles(handles: &[LeakedHandle], store: &Resources, out: &mut d
     writeln!(out, "Key: '.' = deleted, 'x' = skipped, it has changed since the report")?;
     let (mut deleted, mut skipped, mut errors) = (0, 0, 0);
     for handle in handles {
-        let key = Key::Handle { id: handle.id.clone() };
+        let key = StoreKey::Handle { id: handle.id.clone() };
         let result = match handle.revision.parse() {
             Ok(revision) => store.client().delete(&key, Some(&revision)).await,
-            Err(_) => Err(Error::DoesNotExist { id: key.to_string(), reason: "no revision".to_owned() }),
+            Err(_) => Err(StoreError::DoesNotExist { id: key.to_string(), reason: "no revision".to_owned() }),
         };
         match result {
             Ok(_) => {
                 deleted += 1;
                 write!(out, ".")?;
             }
-            Err(Error::DoesNotExist { .. } | Error::Conflict { .. }) => {
+            Err(StoreError::DoesNotExist { .. } | StoreError::Conflict { .. }) => {
                 skipped += 1;
                 write!(out, "x")?;
             }

@@ -1,6 +1,6 @@
 //! The report that `ipam check` writes and `ipam release` reads.
 
-use crate::failure::{Failure, Result};
+use crate::failure::{CommandError, CommandResult};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -8,7 +8,7 @@ use std::path::Path;
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub struct Report {
+pub struct CheckReport {
     pub version: String,
     #[serde(rename = "clusterGUID")]
     pub cluster_guid: String,
@@ -16,14 +16,14 @@ pub struct Report {
     pub cluster_information_revision: String,
     pub cluster_type: String,
     /// By address.
-    pub allocations: BTreeMap<String, Vec<Entry>>,
+    pub allocations: BTreeMap<String, Vec<AllocationEntry>>,
     pub leaked_handles: Vec<LeakedHandle>,
 }
 
 /// One allocation.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub struct Entry {
+pub struct AllocationEntry {
     pub ip: String,
     pub handle: String,
     pub sequence_number: u64,
@@ -52,32 +52,34 @@ pub struct LeakedHandle {
 
 /// The identity of an allocation across reports.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Leak {
+pub struct LeakedAllocation {
     pub address: IpAddr,
     pub handle: String,
     pub sequence_number: u64,
 }
 
-impl Report {
-    pub fn read(file: &Path) -> Result<Report> {
+impl CheckReport {
+    pub fn read(file: &Path) -> CommandResult<CheckReport> {
         let unreadable = |error: &dyn std::fmt::Display| {
-            Failure::message(format!("failed to read report {}: {error}", file.display()))
+            CommandError::message(format!("failed to read report {}: {error}", file.display()))
         };
         let text = std::fs::read(file).map_err(|error| unreadable(&error))?;
         serde_json::from_slice(&text).map_err(|error| unreadable(&error))
     }
 
-    pub fn write(&self, file: &Path) -> Result<()> {
-        let text = serde_json::to_string_pretty(self).map_err(|error| Failure::message(error.to_string()))?;
-        std::fs::write(file, text + "\n")
-            .map_err(|error| Failure::message(format!("failed to write report {}: {error}", file.display())))
+    pub fn write(&self, file: &Path) -> CommandResult<()> {
+        let text =
+            serde_json::to_string_pretty(self).map_err(|error| CommandError::message(error.to_string()))?;
+        std::fs::write(file, text + "\n").map_err(|error| {
+            CommandError::message(format!("failed to write report {}: {error}", file.display()))
+        })
     }
 
     /// Returns the allocations that are neither in use nor cooling down.
-    pub fn leaks(&self) -> impl Iterator<Item = Leak> + '_ {
+    pub fn leaks(&self) -> impl Iterator<Item = LeakedAllocation> + '_ {
         self.allocations.values().flatten().filter(|entry| !entry.in_use && !entry.cooling_down).filter_map(
             |entry| {
-                Some(Leak {
+                Some(LeakedAllocation {
                     address: entry.ip.parse().ok()?,
                     handle: entry.handle.clone(),
                     sequence_number: entry.sequence_number,

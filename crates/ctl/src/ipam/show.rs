@@ -1,44 +1,44 @@
 //! `ipam show`: prints address usage, the user of an address, borrowed addresses, or the settings.
 
-use super::bordered_table::{self, Align, five_digits};
-use super::{Show, address, allocator};
-use crate::failure::Result;
+use super::bordered_table::{self, ColumnAlign, five_digits};
+use super::{IpamShowArgs, address, allocator};
+use crate::failure::CommandResult;
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::net::IpAddr;
-use tortie_ipam::block::{Allocation, allocations};
+use tortie_ipam::block::{AddressAllocation, allocations};
 use tortie_ipam::owner::attribute;
-use tortie_ipam::pool::{self, Pool};
-use tortie_ipam::usage::{self, Usage};
-use tortie_ipam::{Records, block, facts, space};
+use tortie_ipam::pool::{self, AllocationPool};
+use tortie_ipam::usage::{self, AddressUsage};
+use tortie_ipam::{IpamRecords, block, facts, space};
 use tortie_model::Kind;
-use tortie_model::ipam::Block;
-use tortie_store::Resources;
+use tortie_model::ipam::AddressBlock;
+use tortie_store::ResourceClient;
 
-pub async fn show(args: &Show, store: &Resources, out: &mut dyn Write) -> Result<()> {
-    let records = Records::new(store.client().clone());
+pub async fn show(args: &IpamShowArgs, store: &ResourceClient, out: &mut dyn Write) -> CommandResult<()> {
+    let records = IpamRecords::new(store.client().clone());
     match args {
-        Show { ip: Some(ip), .. } => show_address(&records, address(ip)?, out).await,
-        Show { show_blocks: true, .. } => show_usage(&records, true, out).await,
-        Show { show_borrowed: true, .. } => show_borrowed(&records, out).await,
-        Show { show_configuration: true, .. } => show_configuration(store, out).await,
+        IpamShowArgs { ip: Some(ip), .. } => show_address(&records, address(ip)?, out).await,
+        IpamShowArgs { show_blocks: true, .. } => show_usage(&records, true, out).await,
+        IpamShowArgs { show_borrowed: true, .. } => show_borrowed(&records, out).await,
+        IpamShowArgs { show_configuration: true, .. } => show_configuration(store, out).await,
         _ => show_usage(&records, false, out).await,
     }
 }
 
-pub async fn pools(records: &Records) -> Result<Vec<Pool>> {
+pub async fn pools(records: &IpamRecords) -> CommandResult<Vec<AllocationPool>> {
     Ok(records.resources(Kind::IPPool).await?.iter().filter_map(facts::pool).collect())
 }
 
 /// Returns all blocks, sorted by address.
-pub async fn blocks(records: &Records) -> Result<Vec<Block>> {
+pub async fn blocks(records: &IpamRecords) -> CommandResult<Vec<AddressBlock>> {
     let found = records.blocks(None).await?;
-    let mut blocks: Vec<Block> = found.into_iter().map(|found| found.value).collect();
+    let mut blocks: Vec<AddressBlock> = found.into_iter().map(|found| found.value).collect();
     blocks.sort_by_key(|block| (space::version(&block.cidr), block.cidr));
     Ok(blocks)
 }
 
-async fn show_address(records: &Records, address: IpAddr, out: &mut dyn Write) -> Result<()> {
+async fn show_address(records: &IpamRecords, address: IpAddr, out: &mut dyn Write) -> CommandResult<()> {
     let pools = pools(records).await?;
     let cidr = pool::containing(&pools, address, true).and_then(|pool| pool.block_of(address));
     let found = match cidr {
@@ -65,14 +65,14 @@ async fn show_address(records: &Records, address: IpAddr, out: &mut dyn Write) -
     Ok(())
 }
 
-fn attributes(attributes: &BTreeMap<String, String>, out: &mut dyn Write) -> Result<()> {
+fn attributes(attributes: &BTreeMap<String, String>, out: &mut dyn Write) -> CommandResult<()> {
     for (name, value) in attributes {
         writeln!(out, "  {name}: {value}")?;
     }
     Ok(())
 }
 
-async fn show_usage(records: &Records, with_blocks: bool, out: &mut dyn Write) -> Result<()> {
+async fn show_usage(records: &IpamRecords, with_blocks: bool, out: &mut dyn Write) -> CommandResult<()> {
     let pools = pools(records).await?;
     let reservations = facts::reservations(&records.resources(Kind::IPReservation).await?);
     let blocks = blocks(records).await?;
@@ -94,12 +94,19 @@ async fn show_usage(records: &Records, with_blocks: bool, out: &mut dyn Write) -
         );
     }
     let headers = ["GROUPING", "CIDR", "IPS TOTAL", "IPS IN USE", "IPS RESERVED", "IPS FREE"];
-    let align = [Align::Natural, Align::Natural, Align::Right, Align::Right, Align::Right, Align::Right];
+    let align = [
+        ColumnAlign::Natural,
+        ColumnAlign::Natural,
+        ColumnAlign::Right,
+        ColumnAlign::Right,
+        ColumnAlign::Right,
+        ColumnAlign::Right,
+    ];
     bordered_table::print(out, headers, align, &rows)?;
     Ok(())
 }
 
-fn row(grouping: &str, cidr: String, usage: Usage) -> [String; 6] {
+fn row(grouping: &str, cidr: String, usage: AddressUsage) -> [String; 6] {
     let total = usage.total as f64;
     let part = |number: u128| {
         let number = number as f64;
@@ -115,7 +122,7 @@ fn row(grouping: &str, cidr: String, usage: Usage) -> [String; 6] {
     ]
 }
 
-async fn show_borrowed(records: &Records, out: &mut dyn Write) -> Result<()> {
+async fn show_borrowed(records: &IpamRecords, out: &mut dyn Write) -> CommandResult<()> {
     let blocks = blocks(records).await?;
     let mut rows = Vec::new();
     let mut without_node = 0;
@@ -138,7 +145,7 @@ async fn show_borrowed(records: &Records, out: &mut dyn Write) -> Result<()> {
         }
     }
     let headers = ["IP", "BORROWING-NODE", "BLOCK", "BLOCK OWNER", "TYPE", "ALLOCATED-TO"];
-    bordered_table::print(out, headers, [Align::Natural; 6], &rows)?;
+    bordered_table::print(out, headers, [ColumnAlign::Natural; 6], &rows)?;
     if without_node > 0 {
         writeln!(
             out,
@@ -150,11 +157,11 @@ async fn show_borrowed(records: &Records, out: &mut dyn Write) -> Result<()> {
 }
 
 /// Returns the name of the block's owner.
-pub fn block_owner(block: &Block) -> Option<&str> {
+pub fn block_owner(block: &AddressBlock) -> Option<&str> {
     block.owner().map(|(_, name)| name)
 }
 
-fn holder(allocation: &Allocation<'_>) -> (String, String) {
+fn holder(allocation: &AddressAllocation<'_>) -> (String, String) {
     let named = |name: &str| allocation.attribute(name).unwrap_or_default().to_owned();
     let namespaced = |name: String| format!("{}/{name}", named(attribute::NAMESPACE));
     if let Some(machine) = allocation.attribute("vmi-name") {
@@ -166,7 +173,7 @@ fn holder(allocation: &Allocation<'_>) -> (String, String) {
     }
 }
 
-async fn show_configuration(store: &Resources, out: &mut dyn Write) -> Result<()> {
+async fn show_configuration(store: &ResourceClient, out: &mut dyn Write) -> CommandResult<()> {
     let config = allocator(store).config().await?;
     let persistence = config.kubevirt_vm_address_persistence.as_deref().unwrap_or("Enabled");
     let row = |name: &str, value: String| [name.to_owned(), value];
@@ -177,6 +184,6 @@ async fn show_configuration(store: &Resources, out: &mut dyn Write) -> Result<()
         row("KubeVirtVMAddressPersistence", format!("{persistence:?}")),
         row("IPCooldownSeconds", config.ip_cooldown_seconds.to_string()),
     ];
-    bordered_table::print(out, ["PROPERTY", "VALUE"], [Align::Natural; 2], &rows)?;
+    bordered_table::print(out, ["PROPERTY", "VALUE"], [ColumnAlign::Natural; 2], &rows)?;
     Ok(())
 }

@@ -1,23 +1,23 @@
 //! `ipam split`: replaces one pool with several smaller ones; all addresses stay assigned.
 
-use super::Split;
-use crate::failure::{Failure, Result};
+use super::IpamSplitArgs;
+use crate::failure::{CommandError, CommandResult};
 use crate::migrate::lock::is_locked;
 use serde_json::json;
 use std::io::Write;
 use tortie_ipam::space;
-use tortie_model::{Key, Kind, Resource, Value};
-use tortie_store::{Change, Resources};
+use tortie_model::{Kind, Resource, StoreKey, StoreValue};
+use tortie_store::{EntryChange, ResourceClient};
 
 /// Number of characters kept from the old name, so that the new names do not exceed the limit.
 const NAME_LENGTH: usize = 245;
 /// Maximum number of changes per transaction; etcd accepts 128 operations.
 const PER_TRANSACTION: usize = 100;
 
-pub async fn split(args: &Split, store: &Resources, out: &mut dyn Write) -> Result<()> {
+pub async fn split(args: &IpamSplitArgs, store: &ResourceClient, out: &mut dyn Write) -> CommandResult<()> {
     let number = args.number.parse::<u32>().ok().filter(|n| *n >= 2 && n.is_power_of_two());
     let Some(number) = number else {
-        return Err(Failure::message(format!(
+        return Err(CommandError::message(format!(
             "the number of pools to split into must be a power of 2 and at least 2, not '{}'",
             args.number
         )));
@@ -25,12 +25,12 @@ pub async fn split(args: &Split, store: &Resources, out: &mut dyn Write) -> Resu
     // Checked before the first write: an interrupted split would leave a pool that is disabled and not
     // replaced.
     if store.client().transactions().is_none() {
-        return Err(Failure::message(
+        return Err(CommandError::message(
             "ipam split is not supported on the Kubernetes API datastore, which changes one object at a time",
         ));
     }
     if !is_locked(store).await? {
-        return Err(Failure::message(
+        return Err(CommandError::message(
             "the datastore is not locked: run 'calicoctl datastore migrate lock' before splitting an IP pool",
         ));
     }
@@ -42,9 +42,9 @@ pub async fn split(args: &Split, store: &Resources, out: &mut dyn Write) -> Resu
     old["spec"]["disabled"] = json!(true);
     let old = resource(old)?;
     let revision = store.update(old).await?.metadata().resource_version.clone();
-    let revision = revision.parse().map_err(|_| Failure::message("the pool has no revision"))?;
-    let mut changes: Vec<Change> = pieces.iter().map(|piece| create(piece.clone())).collect();
-    changes.push(Change::Delete { key: Key::resource(Kind::IPPool, "", &name), revision });
+    let revision = revision.parse().map_err(|_| CommandError::message("the pool has no revision"))?;
+    let mut changes: Vec<EntryChange> = pieces.iter().map(|piece| create(piece.clone())).collect();
+    changes.push(EntryChange::Delete { key: StoreKey::resource(Kind::IPPool, "", &name), revision });
     for batch in changes.chunks(PER_TRANSACTION) {
         store.client().transact(batch).await?;
     }
@@ -61,7 +61,7 @@ pub async fn split(args: &Split, store: &Resources, out: &mut dyn Write) -> Resu
     Ok(())
 }
 
-async fn find(args: &Split, store: &Resources) -> Result<Resource> {
+async fn find(args: &IpamSplitArgs, store: &ResourceClient) -> CommandResult<Resource> {
     if let Some(name) = &args.name {
         return Ok(store.get(Kind::IPPool, "", name).await?);
     }
@@ -69,18 +69,18 @@ async fn find(args: &Split, store: &Resources) -> Result<Resource> {
     let pools = store.list(Kind::IPPool, None).await?.items;
     let is_wanted = |pool: &Resource| crate::session::text(&pool.to_value(), "/spec/cidr") == wanted;
     pools.into_iter().find(is_wanted).ok_or_else(|| {
-        Failure::message(format!("Unable to find IP pool covering the specified CIDR {wanted}"))
+        CommandError::message(format!("Unable to find IP pool covering the specified CIDR {wanted}"))
     })
 }
 
 /// Returns the new pools: enabled, and otherwise identical to the old pool except for name and CIDR.
-fn pieces(pool: &Resource, number: u32) -> Result<Vec<Resource>> {
+fn pieces(pool: &Resource, number: u32) -> CommandResult<Vec<Resource>> {
     let read = tortie_ipam::facts::pool(pool);
-    let read = read.ok_or_else(|| Failure::message("the pool's CIDR or block size is not valid"))?;
+    let read = read.ok_or_else(|| CommandError::message("the pool's CIDR or block size is not valid"))?;
     let bits = u8::try_from(number.trailing_zeros()).unwrap_or(u8::MAX);
     let prefix = read.cidr.prefix_len().saturating_add(bits);
     if prefix > read.block_prefix {
-        return Err(Failure::message(format!(
+        return Err(CommandError::message(format!(
             "IP pool {} has only {} blocks of /{}: it cannot be split into {number} pools",
             read.cidr,
             read.block_count(),
@@ -91,7 +91,7 @@ fn pieces(pool: &Resource, number: u32) -> Result<Vec<Resource>> {
     (0..number)
         .map(|index| {
             let cidr = space::nth_block(&read.cidr, prefix, u128::from(index));
-            let cidr = cidr.ok_or_else(|| Failure::message("the pool cannot be split that far"))?;
+            let cidr = cidr.ok_or_else(|| CommandError::message("the pool cannot be split that far"))?;
             let mut object = pool.to_value();
             object["metadata"] = json!({
                 "name": format!("split-{short}-{index}"),
@@ -110,13 +110,13 @@ fn pieces(pool: &Resource, number: u32) -> Result<Vec<Resource>> {
         .collect()
 }
 
-fn resource(object: serde_json::Value) -> Result<Resource> {
-    Resource::from_store(Kind::IPPool, object).map_err(|error| Failure::message(error.to_string()))
+fn resource(object: serde_json::Value) -> CommandResult<Resource> {
+    Resource::from_store(Kind::IPPool, object).map_err(|error| CommandError::message(error.to_string()))
 }
 
-fn create(pool: Resource) -> Change {
-    Change::Create {
-        key: Key::resource(Kind::IPPool, "", &pool.metadata().name),
-        value: Value::Resource(pool),
+fn create(pool: Resource) -> EntryChange {
+    EntryChange::Create {
+        key: StoreKey::resource(Kind::IPPool, "", &pool.metadata().name),
+        value: StoreValue::Resource(pool),
     }
 }

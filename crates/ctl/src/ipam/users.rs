@@ -1,18 +1,18 @@
 //! Collects the users of addresses: tunnels of nodes, workloads, services, and the attachments of this host.
 
-use super::journal::Journals;
-use crate::failure::Result;
+use super::journal::AttachmentJournals;
+use crate::failure::CommandResult;
 use crate::session::text;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::net::IpAddr;
-use tortie_ipam::Records;
+use tortie_ipam::IpamRecords;
 use tortie_ipam::block;
 use tortie_ipam::owner::{WINDOWS_RESERVED_HANDLE, attribute};
 use tortie_model::Kind;
-use tortie_model::ipam::Block;
-use tortie_store::Resources;
+use tortie_model::ipam::AddressBlock;
+use tortie_store::ResourceClient;
 
 /// Maximum number of nodes listed in a warning.
 const NAMED: usize = 8;
@@ -27,7 +27,7 @@ const TUNNEL_FIELDS: [&str; 5] = [
 
 /// The users of each address.
 #[derive(Debug, Default)]
-pub struct Users {
+pub struct AddressUsers {
     pub by_address: BTreeMap<IpAddr, Vec<String>>,
     /// Addresses with more than one live holder, and the holders.
     pub conflicts: BTreeMap<IpAddr, BTreeSet<String>>,
@@ -36,17 +36,17 @@ pub struct Users {
     nodes: BTreeSet<String>,
 }
 
-impl Users {
+impl AddressUsers {
     /// Loads all users that are visible from this host.
     pub async fn load(
-        store: &Resources,
-        blocks: &[Block],
-        journals: &Journals,
+        store: &ResourceClient,
+        blocks: &[AddressBlock],
+        journals: &AttachmentJournals,
         show_all: bool,
         out: &mut dyn Write,
-    ) -> Result<Users> {
-        let records = Records::new(store.client().clone());
-        let mut users = Users::default();
+    ) -> CommandResult<AddressUsers> {
+        let records = IpamRecords::new(store.client().clone());
+        let mut users = AddressUsers::default();
         users.add_tunnels(&records, show_all, out).await?;
         users.add_services(&records, blocks, out).await?;
         users.add_workloads(store, show_all, out).await?;
@@ -72,7 +72,12 @@ impl Users {
         self.conflicts.entry(address).or_default().extend(holders);
     }
 
-    async fn add_tunnels(&mut self, records: &Records, show_all: bool, out: &mut dyn Write) -> Result<()> {
+    async fn add_tunnels(
+        &mut self,
+        records: &IpamRecords,
+        show_all: bool,
+        out: &mut dyn Write,
+    ) -> CommandResult<()> {
         writeln!(out, "Loading all nodes.")?;
         let mut count = 0;
         for node in records.resources(Kind::Node).await? {
@@ -91,7 +96,12 @@ impl Users {
 
     /// Adds the addresses recorded for services. Services are Kubernetes objects that this command does not
     /// read, so their recorded addresses count as in use.
-    async fn add_services(&mut self, records: &Records, blocks: &[Block], out: &mut dyn Write) -> Result<()> {
+    async fn add_services(
+        &mut self,
+        records: &IpamRecords,
+        blocks: &[AddressBlock],
+        out: &mut dyn Write,
+    ) -> CommandResult<()> {
         writeln!(out, "Loading all service load balancer IPs.")?;
         let settings = records.resource(Kind::KubeControllersConfiguration, "default").await?;
         let settings = settings.map(|settings| settings.to_value());
@@ -114,7 +124,12 @@ impl Users {
         Ok(())
     }
 
-    async fn add_workloads(&mut self, store: &Resources, show_all: bool, out: &mut dyn Write) -> Result<()> {
+    async fn add_workloads(
+        &mut self,
+        store: &ResourceClient,
+        show_all: bool,
+        out: &mut dyn Write,
+    ) -> CommandResult<()> {
         writeln!(out, "Loading all workload endpoints.")?;
         let mut count = 0;
         for endpoint in store.list(Kind::WorkloadEndpoint, None).await?.items {
@@ -145,11 +160,11 @@ impl Users {
     /// Adds the live attachments of this host, even if the datastore does not know them.
     fn add_attachments(
         &mut self,
-        journals: &Journals,
-        blocks: &[Block],
+        journals: &AttachmentJournals,
+        blocks: &[AddressBlock],
         show_all: bool,
         out: &mut dyn Write,
-    ) -> Result<()> {
+    ) -> CommandResult<()> {
         writeln!(out, "Loading the attachments of this host.")?;
         for attachment in &journals.attachments {
             let user = format!("Attachment({})", attachment.container_id);
@@ -189,7 +204,13 @@ impl Users {
         Ok(())
     }
 
-    fn show(&mut self, address: IpAddr, user: String, show_all: bool, out: &mut dyn Write) -> Result<()> {
+    fn show(
+        &mut self,
+        address: IpAddr,
+        user: String,
+        show_all: bool,
+        out: &mut dyn Write,
+    ) -> CommandResult<()> {
         if show_all {
             writeln!(out, "  {address} belongs to {user}")?;
         }

@@ -1,26 +1,30 @@
 //! `datastore migrate export`: writes everything that a cluster needs to one file.
 
-use super::ipam::{Addresses, NodeNames};
+use super::ipam::{AddressRecords, NodeNames};
 use super::lock::is_locked;
 use super::{EXPORTED, PART};
-use crate::cli::{Connection, Global};
-use crate::failure::{Failure, Result};
-use crate::progress::Progress;
+use crate::cli::{ConnectionArgs, GlobalArgs};
+use crate::failure::{CommandError, CommandResult};
+use crate::progress::ProgressLine;
 use crate::session::{cluster_information, connect};
 use serde_json::Value;
 use std::io::Write;
 use tortie_model::kubernetes::is_derived_policy;
 use tortie_model::{Kind, Resource, codec};
 
-pub async fn export(connection: &Connection, global: &Global, out: &mut dyn Write) -> Result<()> {
+pub async fn export(
+    connection: &ConnectionArgs,
+    global: &GlobalArgs,
+    out: &mut dyn Write,
+) -> CommandResult<()> {
     let store = connect(connection, global).await?;
     if !is_locked(&store).await? {
-        return Err(Failure::message(
+        return Err(CommandError::message(
             "datastore is not locked. Run the `calicoctl datastore migrate lock` command in order to begin migration",
         ));
     }
     let mut names = NodeNames::new();
-    let mut progress = Progress::of_parts("Exporting kinds", EXPORTED.len());
+    let mut progress = ProgressLine::of_parts("Exporting kinds", EXPORTED.len());
     for kind in EXPORTED.iter().copied() {
         progress.step();
         let mut list = store.list(kind, None).await?;
@@ -32,7 +36,7 @@ pub async fn export(connection: &Connection, global: &Global, out: &mut dyn Writ
         writeln!(out, "{}---", codec::to_yaml(&list.to_value()))?;
     }
     writeln!(out, "{PART}{}", codec::to_json(&cluster_information(&store).await?))?;
-    let addresses = Addresses::pull(store.client(), &names).await.map_err(Failure::Message)?;
+    let addresses = AddressRecords::pull(store.client(), &names).await.map_err(CommandError::Message)?;
     let addresses = serde_json::to_value(&addresses).unwrap_or_default();
     writeln!(out, "{PART}{}", codec::to_json(&addresses))?;
     out.flush()?;

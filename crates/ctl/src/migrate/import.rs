@@ -1,27 +1,30 @@
 //! `datastore migrate import`: loads an exported file into an empty datastore, which stays locked.
 
 use super::export::is_from_kubernetes;
-use super::ipam::{Addresses, NodeNames};
+use super::ipam::{AddressRecords, NodeNames};
 use super::lock::{change_cluster_information, set_locked};
 use super::{EXPORTED, PART};
-use crate::cli::Import;
+use crate::cli::ImportArgs;
 use crate::commands::write::apply_all;
-use crate::failure::{Failure, Result};
+use crate::failure::{CommandError, CommandResult};
 use crate::input;
 use crate::outcome::APPLY;
 use crate::output::go;
-use crate::progress::Progress;
+use crate::progress::ProgressLine;
 use crate::session::{connect_quietly, text};
 use serde_json::{Value as Json, json};
 use std::io::Write;
-use tortie_model::{Key, Kind, Resource, Value};
-use tortie_store::Resources;
+use tortie_model::{Kind, Resource, StoreKey, StoreValue};
+use tortie_store::ResourceClient;
 
-pub async fn import(args: &Import, out: &mut dyn Write) -> Result<()> {
+pub async fn import(args: &ImportArgs, out: &mut dyn Write) -> CommandResult<()> {
     // Parse the whole file before anything is written.
     let bytes = input::bytes(&args.filename)?;
-    let contents = Contents::parse(&bytes).map_err(|error| {
-        Failure::message(format!("error while reading migration file: {}: {error}", args.filename.display()))
+    let contents = MigrationFile::parse(&bytes).map_err(|error| {
+        CommandError::message(format!(
+            "error while reading migration file: {}: {error}",
+            args.filename.display()
+        ))
     })?;
     let store = connect_quietly(&args.connection).await?;
     check_empty(&store).await?;
@@ -34,13 +37,13 @@ pub async fn import(args: &Import, out: &mut dyn Write) -> Result<()> {
     let report = outcome.report(APPLY);
     out.write_all(report.out.as_bytes())?;
     if let Some(error) = report.error {
-        return Err(Failure::message(format!("failed to import v3 resources: {error}")));
+        return Err(CommandError::message(format!("failed to import v3 resources: {error}")));
     }
     change_cluster_information(&store, &contents.cluster).await?;
     writeln!(out, "Importing IPAM resources")?;
     let total = contents.addresses.len();
     let mut errors = Vec::new();
-    let mut progress = Progress::new("Importing addresses", total);
+    let mut progress = ProgressLine::new("Importing addresses", total);
     for (key, value) in &contents.addresses {
         progress.step();
         if let Err(error) = store.client().create(key, value).await {
@@ -51,7 +54,7 @@ pub async fn import(args: &Import, out: &mut dyn Write) -> Result<()> {
     if !errors.is_empty() {
         let done = total - errors.len();
         writeln!(out, "Partial success: applied {done} out of {total} IPAM resources:")?;
-        return Err(Failure::message(format!("hit error(s): {}", go::list(errors))));
+        return Err(CommandError::message(format!("hit error(s): {}", go::list(errors))));
     }
     writeln!(out, "Successfully applied {total} IPAM resource(s)")?;
     writeln!(
@@ -66,14 +69,14 @@ pub async fn import(args: &Import, out: &mut dyn Write) -> Result<()> {
 const MADE_BY_KUBERNETES: [Kind; 2] = [Kind::Profile, Kind::WorkloadEndpoint];
 
 /// The parsed parts of an exported file.
-struct Contents {
+struct MigrationFile {
     resources: Vec<Resource>,
     cluster: Vec<(&'static str, Json)>,
-    addresses: Vec<(Key, Value)>,
+    addresses: Vec<(StoreKey, StoreValue)>,
 }
 
-impl Contents {
-    fn parse(bytes: &[u8]) -> std::result::Result<Contents, String> {
+impl MigrationFile {
+    fn parse(bytes: &[u8]) -> std::result::Result<MigrationFile, String> {
         let whole = std::str::from_utf8(bytes).map_err(|error| error.to_string())?;
         let parts: Vec<&str> = whole.split(PART).collect();
         let [resources, cluster, addresses] = parts.as_slice() else {
@@ -86,10 +89,10 @@ impl Contents {
         resources.sort_by_key(|resource| resource.kind() != Kind::BGPFilter);
         let cluster: Json =
             serde_json::from_str(cluster).map_err(|error| format!("cluster information: {error}"))?;
-        let addresses: Addresses =
+        let addresses: AddressRecords =
             serde_json::from_str(addresses).map_err(|error| format!("IPAM resources: {error}"))?;
         let field = |name| (name, json!(text(&cluster, &format!("/spec/{name}"))));
-        Ok(Contents {
+        Ok(MigrationFile {
             resources,
             cluster: vec![field("clusterGUID"), field("clusterType"), field("calicoVersion")],
             addresses: addresses.entries()?,
@@ -98,8 +101,9 @@ impl Contents {
 }
 
 /// Rejects a store that is already in use.
-async fn check_empty(store: &Resources) -> Result<()> {
-    let taken = |what: String| Failure::message(format!("datastore already has Calico resources: {what}"));
+async fn check_empty(store: &ResourceClient) -> CommandResult<()> {
+    let taken =
+        |what: String| CommandError::message(format!("datastore already has Calico resources: {what}"));
     for kind in EXPORTED.iter().copied() {
         let made_there = MADE_BY_KUBERNETES.contains(&kind) || kind == Kind::Node;
         if store.client().is_kubernetes() && made_there {
@@ -110,7 +114,8 @@ async fn check_empty(store: &Resources) -> Result<()> {
             return Err(taken(format!("found existing Calico {kind} resource")));
         }
     }
-    let addresses = Addresses::pull(store.client(), &NodeNames::new()).await.map_err(Failure::Message)?;
+    let addresses =
+        AddressRecords::pull(store.client(), &NodeNames::new()).await.map_err(CommandError::Message)?;
     if addresses.is_empty() { Ok(()) } else { Err(taken("found existing IPAM resources".to_owned())) }
 }
 
@@ -151,18 +156,18 @@ metadata: {}
 
     #[test]
     fn a_file_has_three_parts() {
-        let contents = Contents::parse(FILE.as_bytes()).unwrap();
+        let contents = MigrationFile::parse(FILE.as_bytes()).unwrap();
         assert_eq!(contents.resources.len(), 1);
         assert_eq!(
             contents.cluster,
             [("clusterGUID", json!("f00")), ("clusterType", json!("")), ("calicoVersion", json!("v3.31.0"))]
         );
-        assert_eq!(contents.addresses[0].0, Key::IpamConfig);
+        assert_eq!(contents.addresses[0].0, StoreKey::IpamConfig);
     }
 
     #[test]
     fn another_file_is_refused() {
-        let error = |text: &str| Contents::parse(text.as_bytes()).err().unwrap();
+        let error = |text: &str| MigrationFile::parse(text.as_bytes()).err().unwrap();
         assert!(error("kind: Tier").starts_with("improperly formatted."));
         assert!(error("===\nnonsense\n===\n{}").starts_with("cluster information: "));
         assert!(error("===\n{}\n===\nnonsense").starts_with("IPAM resources: "));

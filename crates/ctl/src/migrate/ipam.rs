@@ -4,61 +4,61 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use tortie_model::ipam::Tunnel;
+use tortie_model::ipam::TunnelType;
 use tortie_model::key::AffinityType;
-use tortie_model::{Key, KeyRange, Value};
+use tortie_model::{KeyRange, StoreKey, StoreValue};
 use tortie_store::backend::etcd::keys;
-use tortie_store::{Client, Entry, Error};
+use tortie_store::{StoreClient, StoreEntry, StoreError};
 
 /// Maps old to new node names.
 pub type NodeNames = BTreeMap<String, String>;
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Addresses {
+pub struct AddressRecords {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub block_affinities: Vec<Record>,
+    pub block_affinities: Vec<AddressRecord>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub blocks: Vec<Record>,
+    pub blocks: Vec<AddressRecord>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub handles: Vec<Record>,
+    pub handles: Vec<AddressRecord>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub config: Option<Record>,
+    pub config: Option<AddressRecord>,
 }
 
 /// One entry of the store in its stored form.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
-pub struct Record {
+pub struct AddressRecord {
     pub key: String,
     pub value: Json,
     #[serde(default, rename = "TTL")]
     pub ttl: i64,
 }
 
-impl Record {
-    fn new(key: &Key, value: &Value) -> Result<Record, String> {
+impl AddressRecord {
+    fn new(key: &StoreKey, value: &StoreValue) -> Result<AddressRecord, String> {
         let path = keys::path(key);
         let value = serde_json::from_slice(&value.encode()).map_err(|error| format!("{path}: {error}"))?;
-        Ok(Record { key: path, value, ttl: 0 })
+        Ok(AddressRecord { key: path, value, ttl: 0 })
     }
 
-    fn read(&self) -> Result<(Key, Value), String> {
+    fn read(&self) -> Result<(StoreKey, StoreValue), String> {
         let key = keys::parse(&self.key)
             .ok_or_else(|| format!("{} is not the key of an address record", self.key))?;
         let bytes = self.value.to_string();
         let value =
-            Value::decode(&key, bytes.as_bytes()).map_err(|error| format!("{}: {error}", self.key))?;
+            StoreValue::decode(&key, bytes.as_bytes()).map_err(|error| format!("{}: {error}", self.key))?;
         Ok((key, value))
     }
 }
 
-impl Addresses {
+impl AddressRecords {
     /// Reads all address records of a store.
-    pub async fn pull(client: &Client, names: &NodeNames) -> Result<Addresses, String> {
+    pub async fn pull(client: &StoreClient, names: &NodeNames) -> Result<AddressRecords, String> {
         let affinities = |affinity| KeyRange::BlockAffinities { affinity, owner: None, ip_version: None };
         let mut block_affinities = list(client, affinities(AffinityType::Host), names).await?;
         block_affinities.extend(list(client, affinities(AffinityType::Virtual), names).await?);
-        Ok(Addresses {
+        Ok(AddressRecords {
             block_affinities,
             blocks: list(client, KeyRange::Blocks { ip_version: None }, names).await?,
             handles: list(client, KeyRange::Handles, names).await?,
@@ -70,45 +70,51 @@ impl Addresses {
         self.records().next().is_none()
     }
 
-    fn records(&self) -> impl Iterator<Item = &Record> {
+    fn records(&self) -> impl Iterator<Item = &AddressRecord> {
         self.block_affinities.iter().chain(&self.blocks).chain(&self.handles).chain(&self.config)
     }
 
     /// Decodes every record; fails on the first invalid one, before anything is written.
-    pub fn entries(&self) -> Result<Vec<(Key, Value)>, String> {
-        self.records().map(Record::read).collect()
+    pub fn entries(&self) -> Result<Vec<(StoreKey, StoreValue)>, String> {
+        self.records().map(AddressRecord::read).collect()
     }
 }
 
-async fn list(client: &Client, range: KeyRange, names: &NodeNames) -> Result<Vec<Record>, String> {
-    let listing = client.list(&range).await.map_err(|error: Error| error.to_string())?;
+async fn list(
+    client: &StoreClient,
+    range: KeyRange,
+    names: &NodeNames,
+) -> Result<Vec<AddressRecord>, String> {
+    let listing = client.list(&range).await.map_err(|error: StoreError| error.to_string())?;
     // Migrating without a record would lose addresses.
     if let Some(error) = listing.unreadable.first() {
         return Err(error.to_string());
     }
-    let renamed = |Entry { key, value, .. }: Entry| {
+    let renamed = |StoreEntry { key, value, .. }: StoreEntry| {
         let (key, value) = rename(key, value, names);
-        Record::new(&key, &value)
+        AddressRecord::new(&key, &value)
     };
     listing.entries.into_iter().map(renamed).collect()
 }
 
 /// Replaces node names in a record with the new ones.
-fn rename(key: Key, value: Value, names: &NodeNames) -> (Key, Value) {
+fn rename(key: StoreKey, value: StoreValue, names: &NodeNames) -> (StoreKey, StoreValue) {
     let node = |name: &str| names.get(name).cloned();
     let handle = |id: &str| {
-        let (tunnel, of) = Tunnel::of_handle(id)?;
+        let (tunnel, of) = TunnelType::of_handle(id)?;
         node(of).map(|new| tunnel.handle(&new))
     };
     let key = match key {
-        Key::BlockAffinity { affinity: AffinityType::Host, owner, cidr } => {
-            Key::BlockAffinity { affinity: AffinityType::Host, owner: node(&owner).unwrap_or(owner), cidr }
-        }
-        Key::Handle { id } => Key::Handle { id: handle(&id).unwrap_or(id) },
+        StoreKey::BlockAffinity { affinity: AffinityType::Host, owner, cidr } => StoreKey::BlockAffinity {
+            affinity: AffinityType::Host,
+            owner: node(&owner).unwrap_or(owner),
+            cidr,
+        },
+        StoreKey::Handle { id } => StoreKey::Handle { id: handle(&id).unwrap_or(id) },
         other => other,
     };
     let value = match value {
-        Value::Block(mut block) => {
+        StoreValue::Block(mut block) => {
             if let Some((AffinityType::Host, owner)) = block.owner()
                 && let Some(new) = node(owner)
             {
@@ -122,7 +128,7 @@ fn rename(key: Key, value: Value, names: &NodeNames) -> (Key, Value) {
                     attribute.handle_id = Some(new);
                 }
             }
-            Value::Block(block)
+            StoreValue::Block(block)
         }
         other => other,
     };
@@ -134,14 +140,14 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn record(key: &str, value: Json) -> Record {
-        Record { key: key.to_owned(), value, ttl: 0 }
+    fn record(key: &str, value: Json) -> AddressRecord {
+        AddressRecord { key: key.to_owned(), value, ttl: 0 }
     }
 
-    fn renamed(record: &Record, names: &NodeNames) -> Record {
+    fn renamed(record: &AddressRecord, names: &NodeNames) -> AddressRecord {
         let (key, value) = record.read().unwrap();
         let (key, value) = rename(key, value, names);
-        Record::new(&key, &value).unwrap()
+        AddressRecord::new(&key, &value).unwrap()
     }
 
     #[test]
@@ -152,7 +158,7 @@ mod tests {
             json!({"state": "confirmed", "deleted": false}),
         );
         assert_eq!(renamed(&affinity, &names).key, "/calico/ipam/v2/host/new/ipv4/block/10.0.0.0-26");
-        for tunnel in Tunnel::ALL {
+        for tunnel in TunnelType::ALL {
             let key = |node| format!("/calico/ipam/v2/handle/{}", tunnel.handle(node));
             let handle = record(&key("old"), json!({"block": {"10.0.0.0/26": 1}}));
             assert_eq!(renamed(&handle, &names).key, key("new"));
@@ -172,11 +178,12 @@ mod tests {
 
     #[test]
     fn records_that_are_none_are_refused() {
-        let addresses = Addresses { handles: vec![record("/elsewhere", json!({}))], ..Addresses::default() };
+        let addresses =
+            AddressRecords { handles: vec![record("/elsewhere", json!({}))], ..AddressRecords::default() };
         assert_eq!(addresses.entries().unwrap_err(), "/elsewhere is not the key of an address record");
-        let addresses = Addresses {
+        let addresses = AddressRecords {
             blocks: vec![record("/calico/ipam/v2/assignment/ipv4/block/10.0.0.0-26", json!(7))],
-            ..Addresses::default()
+            ..AddressRecords::default()
         };
         assert!(
             addresses
@@ -188,10 +195,12 @@ mod tests {
 
     #[test]
     fn the_file_spells_records_as_the_reference_does() {
-        let addresses =
-            Addresses { config: Some(record("/calico/ipam/v2/config", json!({}))), ..Addresses::default() };
+        let addresses = AddressRecords {
+            config: Some(record("/calico/ipam/v2/config", json!({}))),
+            ..AddressRecords::default()
+        };
         let text = serde_json::to_value(&addresses).unwrap();
         assert_eq!(text, json!({"config": {"Key": "/calico/ipam/v2/config", "Value": {}, "TTL": 0}}));
-        assert!(!addresses.is_empty() && Addresses::default().is_empty());
+        assert!(!addresses.is_empty() && AddressRecords::default().is_empty());
     }
 }

@@ -1,34 +1,42 @@
 //! Locks and unlocks the datastore: with `datastoreReady: false`, nodes do not write to the store.
 
-use crate::cli::{Connection, Global};
-use crate::failure::{Failure, Result};
+use crate::cli::{ConnectionArgs, GlobalArgs};
+use crate::failure::{CommandError, CommandResult};
 use crate::session::{cluster_information, connect};
 use crate::verbs::modify_managed;
 use serde_json::{Value, json};
 use std::io::Write;
 use tortie_model::{Kind, Resource};
-use tortie_store::Resources;
+use tortie_store::ResourceClient;
 
-pub async fn lock(connection: &Connection, global: &Global, out: &mut dyn Write) -> Result<()> {
+pub async fn lock(
+    connection: &ConnectionArgs,
+    global: &GlobalArgs,
+    out: &mut dyn Write,
+) -> CommandResult<()> {
     let store = connect(connection, global).await?;
     set_locked(&store, true, out).await
 }
 
-pub async fn unlock(connection: &Connection, global: &Global, out: &mut dyn Write) -> Result<()> {
+pub async fn unlock(
+    connection: &ConnectionArgs,
+    global: &GlobalArgs,
+    out: &mut dyn Write,
+) -> CommandResult<()> {
     let store = connect(connection, global).await?;
     set_locked(&store, false, out).await
 }
 
-pub async fn set_locked(store: &Resources, locked: bool, out: &mut dyn Write) -> Result<()> {
+pub async fn set_locked(store: &ResourceClient, locked: bool, out: &mut dyn Write) -> CommandResult<()> {
     store.ensure_initialized("", "").await?;
     change_cluster_information(store, &[("datastoreReady", json!(!locked))]).await?;
     writeln!(out, "Datastore {}.", if locked { "locked" } else { "unlocked" })?;
     Ok(())
 }
 
-pub async fn is_locked(store: &Resources) -> Result<bool> {
+pub async fn is_locked(store: &ResourceClient) -> CommandResult<bool> {
     let cluster = cluster_information(store).await.map_err(|error| {
-        Failure::message(format!(
+        CommandError::message(format!(
             "error while checking if datastore was locked: error retrieving ClusterInformation: {error}"
         ))
     })?;
@@ -36,7 +44,10 @@ pub async fn is_locked(store: &Resources) -> Result<bool> {
 }
 
 /// Sets fields of ClusterInformation's spec.
-pub async fn change_cluster_information(store: &Resources, fields: &[(&str, Value)]) -> Result<()> {
+pub async fn change_cluster_information(
+    store: &ResourceClient,
+    fields: &[(&str, Value)],
+) -> CommandResult<()> {
     let change = |current: Resource| {
         let mut object = current.to_value();
         for (field, value) in fields {
@@ -46,6 +57,6 @@ pub async fn change_cluster_information(store: &Resources, fields: &[(&str, Valu
     };
     modify_managed(store, (Kind::ClusterInformation, "", "default"), change)
         .await
-        .map_err(|error| Failure::message(error.to_string()))?;
+        .map_err(|error| CommandError::message(error.to_string()))?;
     Ok(())
 }

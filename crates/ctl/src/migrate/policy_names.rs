@@ -1,12 +1,12 @@
 //! Renames policies of the default tier that older versions stored as `default.NAME` to `NAME`.
 
-use crate::cli::{Connection, Global};
-use crate::failure::{Failure, Result};
+use crate::cli::{ConnectionArgs, GlobalArgs};
+use crate::failure::{CommandError, CommandResult};
 use crate::session::connect;
 use std::io::Write;
-use tortie_model::{Key, KeyRange, Kind, Value};
-use tortie_store::operation::{Expected, Step};
-use tortie_store::{Entry, Operation, Outcome};
+use tortie_model::{KeyRange, Kind, StoreKey, StoreValue};
+use tortie_store::operation::{ExpectedRevision, OperationStep};
+use tortie_store::{OperationOutcome, StoreEntry, StoreOperation};
 
 const POLICIES: &[Kind] = &[
     Kind::GlobalNetworkPolicy,
@@ -15,7 +15,11 @@ const POLICIES: &[Kind] = &[
     Kind::StagedNetworkPolicy,
 ];
 
-pub async fn migrate(connection: &Connection, global: &Global, out: &mut dyn Write) -> Result<()> {
+pub async fn migrate(
+    connection: &ConnectionArgs,
+    global: &GlobalArgs,
+    out: &mut dyn Write,
+) -> CommandResult<()> {
     let store = connect(connection, global).await?;
     let (mut migrated, mut errors) = (0, Vec::new());
     for kind in POLICIES.iter().copied() {
@@ -24,8 +28,8 @@ pub async fn migrate(connection: &Connection, global: &Global, out: &mut dyn Wri
         for entry in listing.entries {
             let Some(operation) = moved(entry) else { continue };
             match store.client().carry_out(operation.clone()).await {
-                Ok(Outcome::Done(_)) => migrated += 1,
-                Ok(Outcome::Refused(refused)) => errors.push(refusal(&refused.key, &operation)),
+                Ok(OperationOutcome::Done(_)) => migrated += 1,
+                Ok(OperationOutcome::Refused(refused)) => errors.push(refusal(&refused.key, &operation)),
                 Err(error) => errors.push(error.to_string()),
             }
         }
@@ -33,13 +37,13 @@ pub async fn migrate(connection: &Connection, global: &Global, out: &mut dyn Wri
     if !errors.is_empty() {
         let failed = errors.len();
         writeln!(out, "Migrated {migrated} policies, {failed} failed.")?;
-        return Err(Failure::Message(errors.join("\n")));
+        return Err(CommandError::Message(errors.join("\n")));
     }
     writeln!(out, "Policy name migration complete, migrated {migrated} policies.")?;
     Ok(())
 }
 
-fn refusal(key: &Key, operation: &Operation) -> String {
+fn refusal(key: &StoreKey, operation: &StoreOperation) -> String {
     match operation.commit.iter().any(|create| create.key() == key) {
         true => format!("{key} exists already; delete it or the old one, then run this again"),
         false => format!("{key} was changed meanwhile; run this again"),
@@ -48,27 +52,28 @@ fn refusal(key: &Key, operation: &Operation) -> String {
 
 /// Returns the operation that moves a policy from its old key to the key of its name; `None` if it is there
 /// already. The new entry is created before the old one is deleted, so that the policy exists at all times.
-fn moved(entry: Entry) -> Option<Operation> {
-    let Key::Resource { kind, namespace, name } = &entry.key else { return None };
-    let Value::Resource(resource) = &entry.value else { return None };
+fn moved(entry: StoreEntry) -> Option<StoreOperation> {
+    let StoreKey::Resource { kind, namespace, name } = &entry.key else { return None };
+    let StoreValue::Resource(resource) = &entry.value else { return None };
     let new = &resource.metadata().name;
     if name.strip_prefix("default.") != Some(new.as_str()) {
         return None;
     }
-    let create = Step::Create { key: Key::resource(*kind, namespace, new), value: entry.value.clone() };
-    let delete = Step::Delete { key: entry.key, expected: Expected::At(entry.revision) };
-    Some(Operation { finish: vec![delete], ..Operation::one(create) })
+    let create =
+        OperationStep::Create { key: StoreKey::resource(*kind, namespace, new), value: entry.value.clone() };
+    let delete = OperationStep::Delete { key: entry.key, expected: ExpectedRevision::At(entry.revision) };
+    Some(StoreOperation { finish: vec![delete], ..StoreOperation::one(create) })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tortie_store::Change;
+    use tortie_store::EntryChange;
 
-    fn stored(key: &str, json: &str) -> Entry {
-        let key = Key::resource(Kind::GlobalNetworkPolicy, "", key);
-        let value = Value::decode(&key, json.as_bytes()).unwrap();
-        Entry { key, value, revision: 5.into() }
+    fn stored(key: &str, json: &str) -> StoreEntry {
+        let key = StoreKey::resource(Kind::GlobalNetworkPolicy, "", key);
+        let value = StoreValue::decode(&key, json.as_bytes()).unwrap();
+        StoreEntry { key, value, revision: 5.into() }
     }
 
     const OLD: &str = r#"{"kind":"GlobalNetworkPolicy","apiVersion":"projectcalico.org/v3","metadata":{"name":"default.web"},"spec":{"tier":"default"}}"#;
@@ -78,7 +83,8 @@ mod tests {
     #[test]
     fn only_policies_under_an_old_key_are_moved() {
         let changes = moved(stored("default.web", OLD)).unwrap().fold();
-        let [Change::Create { key: new, .. }, Change::Delete { key: old, revision }] = changes.as_slice()
+        let [EntryChange::Create { key: new, .. }, EntryChange::Delete { key: old, revision }] =
+            changes.as_slice()
         else {
             panic!("{changes:?}")
         };

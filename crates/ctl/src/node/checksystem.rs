@@ -1,6 +1,6 @@
 //! `calicoctl node checksystem`: checks that the kernel has the features that a node needs.
 
-use crate::failure::{Failure, Result};
+use crate::failure::{CommandError, CommandResult};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -8,49 +8,49 @@ use std::path::{Path, PathBuf};
 const KERNEL: (u32, u32) = (5, 13);
 
 /// Module name, kernel configuration option, and whether a node requires it.
-const MODULES: [(&str, &str, Need); 13] = [
-    ("nf_tables", "CONFIG_NF_TABLES", Need::Always),
-    ("nf_conntrack", "CONFIG_NF_CONNTRACK", Need::Always),
-    ("nf_conntrack_netlink", "CONFIG_NF_CT_NETLINK", Need::Always),
-    ("nft_ct", "CONFIG_NFT_CT", Need::Always),
-    ("nft_fib_inet", "CONFIG_NFT_FIB_INET", Need::Always),
-    ("nft_masq", "CONFIG_NFT_MASQ", Need::Always),
-    ("nft_reject_inet", "CONFIG_NFT_REJECT_INET", Need::Always),
-    ("nft_limit", "CONFIG_NFT_LIMIT", Need::Sometimes),
-    ("nft_log", "CONFIG_NFT_LOG", Need::Sometimes),
-    ("veth", "CONFIG_VETH", Need::Always),
-    ("vxlan", "CONFIG_VXLAN", Need::Sometimes),
-    ("ipip", "CONFIG_NET_IPIP", Need::Sometimes),
-    ("wireguard", "CONFIG_WIREGUARD", Need::Sometimes),
+const MODULES: [(&str, &str, ModuleRequirement); 13] = [
+    ("nf_tables", "CONFIG_NF_TABLES", ModuleRequirement::Always),
+    ("nf_conntrack", "CONFIG_NF_CONNTRACK", ModuleRequirement::Always),
+    ("nf_conntrack_netlink", "CONFIG_NF_CT_NETLINK", ModuleRequirement::Always),
+    ("nft_ct", "CONFIG_NFT_CT", ModuleRequirement::Always),
+    ("nft_fib_inet", "CONFIG_NFT_FIB_INET", ModuleRequirement::Always),
+    ("nft_masq", "CONFIG_NFT_MASQ", ModuleRequirement::Always),
+    ("nft_reject_inet", "CONFIG_NFT_REJECT_INET", ModuleRequirement::Always),
+    ("nft_limit", "CONFIG_NFT_LIMIT", ModuleRequirement::Sometimes),
+    ("nft_log", "CONFIG_NFT_LOG", ModuleRequirement::Sometimes),
+    ("veth", "CONFIG_VETH", ModuleRequirement::Always),
+    ("vxlan", "CONFIG_VXLAN", ModuleRequirement::Sometimes),
+    ("ipip", "CONFIG_NET_IPIP", ModuleRequirement::Sometimes),
+    ("wireguard", "CONFIG_WIREGUARD", ModuleRequirement::Sometimes),
 ];
 
 #[derive(Clone, Copy, PartialEq)]
-enum Need {
+enum ModuleRequirement {
     Always,
     /// Required by some settings only.
     Sometimes,
 }
 
-pub fn check(config: Option<&Path>, out: &mut dyn Write) -> Result<()> {
+pub fn check(config: Option<&Path>, out: &mut dyn Write) -> CommandResult<()> {
     let release = read(Path::new("/proc/sys/kernel/osrelease"));
     let release = release.trim();
     writeln!(out, "Checking kernel version...")?;
     let mut good = is_new_enough(release);
     line(out, release, if good { "OK" } else { "FAIL" })?;
     writeln!(out, "Checking kernel modules...")?;
-    let known = Known::of(release, config)?;
+    let known = ModuleSources::of(release, config)?;
     for (name, option, need) in MODULES {
         let verdict = match (known.has(name, option), need) {
             (true, _) => "OK",
-            (false, Need::Sometimes) => "SKIP",
-            (false, Need::Always) => "FAIL",
+            (false, ModuleRequirement::Sometimes) => "SKIP",
+            (false, ModuleRequirement::Always) => "FAIL",
         };
         good &= verdict != "FAIL";
         line(out, name, verdict)?;
     }
     match good {
         true => Ok(writeln!(out, "System meets minimum system requirements to run Calico!")?),
-        false => Err(Failure::message(
+        false => Err(CommandError::message(
             "system doesn't meet one or more minimum systems requirements to run Calico",
         )),
     }
@@ -71,17 +71,17 @@ fn read(path: &Path) -> String {
 }
 
 /// The sources of information about kernel modules.
-struct Known {
+struct ModuleSources {
     /// Lists of modules, by file or by name.
     lists: Vec<String>,
     config: String,
 }
 
-impl Known {
-    fn of(release: &str, config: Option<&Path>) -> Result<Known> {
+impl ModuleSources {
+    fn of(release: &str, config: Option<&Path>) -> CommandResult<ModuleSources> {
         let modules = PathBuf::from("/lib/modules").join(release);
         let config = match config {
-            Some(path) => std::fs::read_to_string(path).map_err(|error| Failure::at(path, &error))?,
+            Some(path) => std::fs::read_to_string(path).map_err(|error| CommandError::at(path, &error))?,
             None => read(&PathBuf::from(format!("/boot/config-{release}"))),
         };
         let loaded = read(Path::new("/proc/modules"));
@@ -90,7 +90,7 @@ impl Known {
         let present = present.map(|entry| format!("{}\n", entry.file_name().to_string_lossy())).collect();
         let lists =
             vec![read(&modules.join("modules.dep")), read(&modules.join("modules.builtin")), loaded, present];
-        Ok(Known { lists, config })
+        Ok(ModuleSources { lists, config })
     }
 
     fn has(&self, name: &str, option: &str) -> bool {
@@ -111,8 +111,10 @@ mod tests {
 
     #[test]
     fn modules_are_found_wherever_they_are_spoken_of() {
-        let known =
-            |list: &str, config: &str| Known { lists: vec![list.to_owned()], config: config.to_owned() };
+        let known = |list: &str, config: &str| ModuleSources {
+            lists: vec![list.to_owned()],
+            config: config.to_owned(),
+        };
         assert!(
             known("kernel/net/netfilter/nf_tables.ko.xz: kernel/x.ko", "")
                 .has("nf_tables", "CONFIG_NF_TABLES")

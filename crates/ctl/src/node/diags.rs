@@ -2,7 +2,7 @@
 //! never collected: the archive contains neither configuration files nor the environment.
 
 use super::ask;
-use crate::failure::{Failure, Result};
+use crate::failure::{CommandError, CommandResult};
 use crate::release::CLIENT_VERSION;
 use clap::Args;
 use std::fs;
@@ -41,7 +41,7 @@ const QUESTIONS: [(&str, &str); 4] = [
 ];
 
 #[derive(Debug, Args)]
-pub struct DiagsArgs {
+pub struct NodeDiagsArgs {
     /// Directory with logs, copied if it exists
     #[arg(long, value_name = "DIR", default_value = "/var/log/calico")]
     log_dir: PathBuf,
@@ -53,8 +53,8 @@ pub struct DiagsArgs {
     output_dir: PathBuf,
 }
 
-pub fn of_node(args: &DiagsArgs, out: &mut dyn Write) -> Result<()> {
-    let bundle = Bundle::new(&args.output_dir, "diags")?;
+pub fn of_node(args: &NodeDiagsArgs, out: &mut dyn Write) -> CommandResult<()> {
+    let bundle = DiagsBundle::new(&args.output_dir, "diags")?;
     writeln!(out, "Collecting diagnostics")?;
     bundle.of_host(&args.run_dir)?;
     if args.log_dir.is_dir() {
@@ -67,7 +67,7 @@ pub fn of_node(args: &DiagsArgs, out: &mut dyn Write) -> Result<()> {
     for name in ["node.log", "datastore.log"] {
         let from = args.run_dir.join(name);
         if from.is_file() {
-            fs::copy(&from, bundle.path(name)).map_err(|error| Failure::at(&from, &error))?;
+            fs::copy(&from, bundle.path(name)).map_err(|error| CommandError::at(&from, &error))?;
         }
     }
     let path = bundle.pack()?;
@@ -76,17 +76,17 @@ pub fn of_node(args: &DiagsArgs, out: &mut dyn Write) -> Result<()> {
 }
 
 /// A directory that is packed into an archive, and removed in any case.
-pub(crate) struct Bundle {
+pub(crate) struct DiagsBundle {
     place: PathBuf,
     name: String,
 }
 
-impl Bundle {
-    pub fn new(place: &Path, beginning: &str) -> Result<Bundle> {
+impl DiagsBundle {
+    pub fn new(place: &Path, beginning: &str) -> CommandResult<DiagsBundle> {
         let name = format!("{beginning}-{}", jiff::Timestamp::now().strftime("%Y%m%d_%H%M%S"));
-        let bundle = Bundle { place: place.to_owned(), name };
+        let bundle = DiagsBundle { place: place.to_owned(), name };
         let dir = bundle.dir();
-        fs::DirBuilder::new().mode(0o700).create(&dir).map_err(|error| Failure::at(&dir, &error))?;
+        fs::DirBuilder::new().mode(0o700).create(&dir).map_err(|error| CommandError::at(&dir, &error))?;
         bundle.write("version", &format!("{CLIENT_VERSION}\n"))?;
         Ok(bundle)
     }
@@ -99,12 +99,12 @@ impl Bundle {
         self.dir().join(file)
     }
 
-    pub fn write(&self, file: &str, text: &str) -> Result<()> {
+    pub fn write(&self, file: &str, text: &str) -> CommandResult<()> {
         let path = self.path(file);
-        fs::write(&path, text).map_err(|error| Failure::at(&path, &error))
+        fs::write(&path, text).map_err(|error| CommandError::at(&path, &error))
     }
 
-    fn of_host(&self, run_dir: &Path) -> Result<()> {
+    fn of_host(&self, run_dir: &Path) -> CommandResult<()> {
         for (file, words) in COMMANDS {
             self.command(file, words)?;
         }
@@ -120,7 +120,7 @@ impl Bundle {
 
     /// Writes the output of a program, including its errors, to a file; if the program cannot be run, the
     /// file contains the reason.
-    fn command(&self, file: &str, words: &[&str]) -> Result<()> {
+    fn command(&self, file: &str, words: &[&str]) -> CommandResult<()> {
         let [program, args @ ..] = words else { return Ok(()) };
         let text = match Command::new(program).args(args).stdin(Stdio::null()).output() {
             Ok(output) => {
@@ -133,25 +133,25 @@ impl Bundle {
         self.write(file, &text)
     }
 
-    pub fn pack(self) -> Result<PathBuf> {
+    pub fn pack(self) -> CommandResult<PathBuf> {
         let path = self.place.join(format!("{}.tar.gz", self.name));
         // Never overwrite an existing file, and make the archive readable only by its owner.
         let file = fs::File::options().write(true).create_new(true).mode(0o600).open(&path);
-        let file = file.map_err(|error| Failure::at(&path, &error))?;
+        let file = file.map_err(|error| CommandError::at(&path, &error))?;
         let mut tar = Command::new("tar");
         let packed =
             tar.arg("-czf").arg("-").arg("-C").arg(&self.place).arg(&self.name).stdout(file).output();
         match packed {
             Ok(output) if output.status.success() => Ok(path),
             Ok(output) => {
-                Err(Failure::Message(format!("tar: {}", String::from_utf8_lossy(&output.stderr).trim())))
+                Err(CommandError::Message(format!("tar: {}", String::from_utf8_lossy(&output.stderr).trim())))
             }
-            Err(error) => Err(Failure::Message(format!("tar: {error}"))),
+            Err(error) => Err(CommandError::Message(format!("tar: {error}"))),
         }
     }
 }
 
-impl Drop for Bundle {
+impl Drop for DiagsBundle {
     fn drop(&mut self) {
         // Ignore errors: leftovers remain in a directory for temporary files.
         let _ = fs::remove_dir_all(self.dir());

@@ -5,7 +5,7 @@ pub(crate) mod diags;
 mod run;
 mod status;
 
-use crate::failure::{Failure, Result};
+use crate::failure::{CommandError, CommandResult};
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use std::io::{Read, Write};
@@ -16,13 +16,13 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Args)]
-pub struct Node {
+pub struct CtlNodeArgs {
     #[command(subcommand)]
-    command: NodeCommand,
+    command: CtlNodeCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum NodeCommand {
+enum CtlNodeCommand {
     /// Show whether this host's node is running, and its BGP sessions
     Status {
         /// Directory with the node's sockets
@@ -34,7 +34,7 @@ enum NodeCommand {
     #[command(after_help = "Examples:
   calicoctl node diags
   calicoctl node diags --log-dir /var/log/calico")]
-    Diags(diags::DiagsArgs),
+    Diags(diags::NodeDiagsArgs),
     /// Check that this host's kernel has the features that a node needs
     Checksystem {
         /// Kernel configuration file, if not in the default location
@@ -43,26 +43,26 @@ enum NodeCommand {
     },
 }
 
-pub fn run(args: &Node, out: &mut dyn Write) -> Result<()> {
+pub fn run(args: &CtlNodeArgs, out: &mut dyn Write) -> CommandResult<()> {
     match &args.command {
-        NodeCommand::Status { run_dir } => status::print(run_dir, out),
-        NodeCommand::Run(args) => run::run(args, out),
-        NodeCommand::Diags(args) => diags::of_node(args, out),
-        NodeCommand::Checksystem { kernel_config } => checksystem::check(kernel_config.as_deref(), out),
+        CtlNodeCommand::Status { run_dir } => status::print(run_dir, out),
+        CtlNodeCommand::Run(args) => run::run(args, out),
+        CtlNodeCommand::Diags(args) => diags::of_node(args, out),
+        CtlNodeCommand::Checksystem { kernel_config } => checksystem::check(kernel_config.as_deref(), out),
     }
 }
 
 /// Sends a named request to the node's daemon and returns the response.
-pub fn ask(run_dir: &Path, question: &str) -> Result<Value> {
+pub fn ask(run_dir: &Path, question: &str) -> CommandResult<Value> {
     put(run_dir, &json!({"ask": question}))
 }
 
 /// Sends a request with parameters to the node's daemon and returns the response.
-pub fn put(run_dir: &Path, question: &Value) -> Result<Value> {
+pub fn put(run_dir: &Path, question: &Value) -> CommandResult<Value> {
     let path = run_dir.join("node.sock");
     let failed = |error: std::io::Error| match error.kind() {
-        std::io::ErrorKind::PermissionDenied => Failure::at(&path, &error),
-        _ => Failure::Message(format!("{}: {error}; is the node running on this host?", path.display())),
+        std::io::ErrorKind::PermissionDenied => CommandError::at(&path, &error),
+        _ => CommandError::Message(format!("{}: {error}; is the node running on this host?", path.display())),
     };
     let mut stream = UnixStream::connect(&path).map_err(failed)?;
     stream.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
@@ -71,9 +71,9 @@ pub fn put(run_dir: &Path, question: &Value) -> Result<Value> {
     let mut text = String::new();
     stream.read_to_string(&mut text).map_err(failed)?;
     let answer: Value = serde_json::from_str(&text)
-        .map_err(|error| Failure::Message(format!("{}: {error}", path.display())))?;
+        .map_err(|error| CommandError::Message(format!("{}: {error}", path.display())))?;
     match answer["error"].as_str() {
-        Some(error) => Err(Failure::Message(error.to_owned())),
+        Some(error) => Err(CommandError::Message(error.to_owned())),
         None => Ok(answer),
     }
 }

@@ -1,6 +1,6 @@
 //! `calicoctl node run`: starts the daemon of this host, as Calico starts its node container.
 
-use crate::failure::{Failure, Result};
+use crate::failure::{CommandError, CommandResult};
 use clap::Args;
 use std::io::Write;
 use std::os::unix::process::CommandExt;
@@ -115,9 +115,9 @@ fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', "'\\''"))
 }
 
-pub fn run(args: &RunArgs, out: &mut dyn Write) -> Result<()> {
+pub fn run(args: &RunArgs, out: &mut dyn Write) -> CommandResult<()> {
     let program =
-        std::env::current_exe().map_err(|error| Failure::Message(format!("own program: {error}")))?;
+        std::env::current_exe().map_err(|error| CommandError::Message(format!("own program: {error}")))?;
     if args.init_system {
         return Ok(write!(out, "{}", args.unit(&program.display().to_string()))?);
     }
@@ -129,5 +129,5 @@ pub fn run(args: &RunArgs, out: &mut dyn Write) -> Result<()> {
     out.flush()?;
     // Executes the same program as `tortie`; returns only on failure.
     let error = Command::new(&program).arg0("tortie").args(args.words()).envs(args.variables()).exec();
-    Err(Failure::at(&program, &error))
+    Err(CommandError::at(&program, &error))
 }

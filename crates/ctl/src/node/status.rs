@@ -1,8 +1,8 @@
 //! `calicoctl node status`: prints the table of BGP sessions in Calico's format.
 
 use super::ask;
-use crate::failure::{Failure, Result};
-use crate::ipam::bordered_table::{self, Align};
+use crate::failure::{CommandError, CommandResult};
+use crate::ipam::bordered_table::{self, ColumnAlign};
 use serde_json::Value;
 use std::io::{ErrorKind, Write};
 use std::os::unix::net::UnixStream;
@@ -10,12 +10,14 @@ use std::path::Path;
 
 const HEADERS: [&str; 5] = ["PEER ADDRESS", "PEER TYPE", "STATE", "SINCE", "INFO"];
 
-pub fn print(run_dir: &Path, out: &mut dyn Write) -> Result<()> {
+pub fn print(run_dir: &Path, out: &mut dyn Write) -> CommandResult<()> {
     match UnixStream::connect(run_dir.join("node.sock")) {
         Err(error) if error.kind() == ErrorKind::PermissionDenied => {
-            return Err(Failure::Message("Need super user privileges: Operation not permitted".to_owned()));
+            return Err(CommandError::Message(
+                "Need super user privileges: Operation not permitted".to_owned(),
+            ));
         }
-        Err(_) => return Err(Failure::Message("Calico process is not running.".to_owned())),
+        Err(_) => return Err(CommandError::Message("Calico process is not running.".to_owned())),
         Ok(_) => writeln!(out, "Calico process is running.")?,
     }
     let answer = match ask(run_dir, "bgp peers") {
@@ -33,7 +35,7 @@ pub fn print(run_dir: &Path, out: &mut dyn Write) -> Result<()> {
         if rows.is_empty() {
             writeln!(out, "No {family} peers found.")?;
         } else {
-            bordered_table::print(out, HEADERS, [Align::Natural; 5], &rows)?;
+            bordered_table::print(out, HEADERS, [ColumnAlign::Natural; 5], &rows)?;
         }
     }
     Ok(writeln!(out)?)

@@ -6,7 +6,7 @@ use tortie_model::Kind;
 
 /// How a value is formatted as a cell.
 #[derive(Clone, Copy)]
-pub enum Format {
+pub enum CellFormat {
     /// As Go prints it; empty if absent.
     Text,
     /// If absent, this text: the zero value of a field that Go always prints.
@@ -20,139 +20,140 @@ pub enum Format {
     /// Comma-joined and cut to 80 characters.
     Truncated,
     /// Computed from a part of the object with several fields.
-    Whole(fn(&Value, &Facts) -> String),
+    Whole(fn(&Value, &CellFacts) -> String),
 }
 
-pub struct Column {
+pub struct OutputColumn {
     pub heading: &'static str,
     /// JSON pointer into the object.
     pub at: &'static str,
-    pub format: Format,
+    pub format: CellFormat,
 }
 
 /// Cluster-wide values that cells may need in addition to their object.
 #[derive(Clone, Copy, Debug)]
-pub struct Facts {
+pub struct CellFacts {
     /// The AS number of nodes that do not configure one.
     pub global_as_number: u32,
 }
 
 /// The columns of a kind, and which of them each table format shows.
-pub struct Columns {
-    pub all: &'static [Column],
+pub struct KindColumns {
+    pub all: &'static [OutputColumn],
     pub ps: &'static [&'static str],
     pub wide: &'static [&'static str],
 }
 
-const fn column(heading: &'static str, at: &'static str, format: Format) -> Column {
-    Column { heading, at, format }
+const fn column(heading: &'static str, at: &'static str, format: CellFormat) -> OutputColumn {
+    OutputColumn { heading, at, format }
 }
 
-const NAME: Column = column("NAME", "/metadata/name", Format::Text);
-const NAMESPACE: Column = column("NAMESPACE", "/metadata/namespace", Format::Text);
-const TIER: Column = column("TIER", "/spec/tier", Format::Text);
-const ORDER: Column = column("ORDER", "/spec/order", Format::Float);
-const SELECTOR: Column = column("SELECTOR", "/spec/selector", Format::Text);
-const NODE: Column = column("NODE", "/spec/node", Format::Text);
-const NETS: Column = column("NETS", "/spec/nets", Format::Truncated);
-const PROFILES: Column = column("PROFILES", "/spec/profiles", Format::Joined);
+const NAME: OutputColumn = column("NAME", "/metadata/name", CellFormat::Text);
+const NAMESPACE: OutputColumn = column("NAMESPACE", "/metadata/namespace", CellFormat::Text);
+const TIER: OutputColumn = column("TIER", "/spec/tier", CellFormat::Text);
+const ORDER: OutputColumn = column("ORDER", "/spec/order", CellFormat::Float);
+const SELECTOR: OutputColumn = column("SELECTOR", "/spec/selector", CellFormat::Text);
+const NODE: OutputColumn = column("NODE", "/spec/node", CellFormat::Text);
+const NETS: OutputColumn = column("NETS", "/spec/nets", CellFormat::Truncated);
+const PROFILES: OutputColumn = column("PROFILES", "/spec/profiles", CellFormat::Joined);
 
 const JUST_NAME: &[&str] = &["NAME"];
 const POLICY: &[&str] = &["NAME", "TIER"];
 const POLICY_WIDE: &[&str] = &["NAME", "TIER", "ORDER", "SELECTOR"];
 
 const fn columns(
-    all: &'static [Column],
+    all: &'static [OutputColumn],
     ps: &'static [&'static str],
     wide: &'static [&'static str],
-) -> Columns {
-    Columns { all, ps, wide }
+) -> KindColumns {
+    KindColumns { all, ps, wide }
 }
 
-const ONLY_NAME: Columns = columns(&[NAME], JUST_NAME, JUST_NAME);
-const GLOBAL_POLICY: Columns = columns(&[NAME, TIER, ORDER, SELECTOR], POLICY, POLICY_WIDE);
-const NAMESPACED_POLICY: Columns = columns(&[NAME, NAMESPACE, TIER, ORDER, SELECTOR], POLICY, POLICY_WIDE);
+const ONLY_NAME: KindColumns = columns(&[NAME], JUST_NAME, JUST_NAME);
+const GLOBAL_POLICY: KindColumns = columns(&[NAME, TIER, ORDER, SELECTOR], POLICY, POLICY_WIDE);
+const NAMESPACED_POLICY: KindColumns =
+    columns(&[NAME, NAMESPACE, TIER, ORDER, SELECTOR], POLICY, POLICY_WIDE);
 
-const BGP_CONFIGURATION: Columns = columns(
+const BGP_CONFIGURATION: KindColumns = columns(
     &[
         NAME,
-        column("LOGSEVERITY", "/spec/logSeverityScreen", Format::Text),
-        column("MESHENABLED", "/spec/nodeToNodeMeshEnabled", Format::Or("-")),
-        column("ASNUMBER", "/spec/asNumber", Format::Or("-")),
+        column("LOGSEVERITY", "/spec/logSeverityScreen", CellFormat::Text),
+        column("MESHENABLED", "/spec/nodeToNodeMeshEnabled", CellFormat::Or("-")),
+        column("ASNUMBER", "/spec/asNumber", CellFormat::Or("-")),
     ],
     &["NAME", "LOGSEVERITY", "MESHENABLED", "ASNUMBER"],
     &["NAME", "LOGSEVERITY", "MESHENABLED", "ASNUMBER"],
 );
 
-const BGP_FILTER: Columns = columns(
+const BGP_FILTER: KindColumns = columns(
     &[
         NAME,
-        column("NUMEXPORTV4", "/spec/exportV4", Format::Count),
-        column("NUMIMPORTV4", "/spec/importV4", Format::Count),
-        column("NUMEXPORTV6", "/spec/exportV6", Format::Count),
-        column("NUMIMPORTV6", "/spec/importV6", Format::Count),
+        column("NUMEXPORTV4", "/spec/exportV4", CellFormat::Count),
+        column("NUMIMPORTV4", "/spec/importV4", CellFormat::Count),
+        column("NUMEXPORTV6", "/spec/exportV6", CellFormat::Count),
+        column("NUMIMPORTV6", "/spec/importV6", CellFormat::Count),
     ],
     &["NAME", "NUMEXPORTV4", "NUMIMPORTV4", "NUMEXPORTV6", "NUMIMPORTV6"],
     &["NAME", "NUMEXPORTV4", "NUMIMPORTV4", "NUMEXPORTV6", "NUMIMPORTV6"],
 );
 
-const BGP_PEER: Columns = columns(
+const BGP_PEER: KindColumns = columns(
     &[
         NAME,
-        column("PEERIP", "/spec/peerIP", Format::Text),
-        column("NODE", "/spec", Format::Whole(peer_scope)),
-        column("ASN", "/spec/asNumber", Format::Or("0")),
+        column("PEERIP", "/spec/peerIP", CellFormat::Text),
+        column("NODE", "/spec", CellFormat::Whole(peer_scope)),
+        column("ASN", "/spec/asNumber", CellFormat::Or("0")),
     ],
     &["NAME", "PEERIP", "NODE", "ASN"],
     &["NAME", "PEERIP", "NODE", "ASN"],
 );
 
-const CLUSTER_INFORMATION: Columns = columns(
+const CLUSTER_INFORMATION: KindColumns = columns(
     &[
         NAME,
-        column("CLUSTERGUID", "/spec/clusterGUID", Format::Text),
-        column("CLUSTERTYPE", "/spec/clusterType", Format::Text),
-        column("CALICOVERSION", "/spec/calicoVersion", Format::Text),
-        column("DATASTOREREADY", "/spec/datastoreReady", Format::Or("<nil>")),
+        column("CLUSTERGUID", "/spec/clusterGUID", CellFormat::Text),
+        column("CLUSTERTYPE", "/spec/clusterType", CellFormat::Text),
+        column("CALICOVERSION", "/spec/calicoVersion", CellFormat::Text),
+        column("DATASTOREREADY", "/spec/datastoreReady", CellFormat::Or("<nil>")),
     ],
     &["NAME", "CLUSTERGUID", "CLUSTERTYPE", "CALICOVERSION", "DATASTOREREADY"],
     &["NAME", "CLUSTERGUID", "CLUSTERTYPE", "CALICOVERSION", "DATASTOREREADY"],
 );
 
-const HOST_ENDPOINT: Columns = columns(
+const HOST_ENDPOINT: KindColumns = columns(
     &[
         NAME,
         NODE,
-        column("INTERFACE", "/spec/interfaceName", Format::Text),
-        column("IPS", "/spec/expectedIPs", Format::Joined),
+        column("INTERFACE", "/spec/interfaceName", CellFormat::Text),
+        column("IPS", "/spec/expectedIPs", CellFormat::Joined),
         PROFILES,
     ],
     &["NAME", "NODE"],
     &["NAME", "NODE", "INTERFACE", "IPS", "PROFILES"],
 );
 
-const IPAM_CONFIGURATION: Columns = columns(
+const IPAM_CONFIGURATION: KindColumns = columns(
     &[
         NAME,
-        column("STRICTAFFINITY", "/spec/strictAffinity", Format::Or("false")),
-        column("AUTOALLOCATEBLOCKS", "/spec/autoAllocateBlocks", Format::Or("false")),
-        column("MAXBLOCKSPERHOST", "/spec/maxBlocksPerHost", Format::Or("0")),
+        column("STRICTAFFINITY", "/spec/strictAffinity", CellFormat::Or("false")),
+        column("AUTOALLOCATEBLOCKS", "/spec/autoAllocateBlocks", CellFormat::Or("false")),
+        column("MAXBLOCKSPERHOST", "/spec/maxBlocksPerHost", CellFormat::Or("0")),
     ],
     &["NAME", "STRICTAFFINITY", "AUTOALLOCATEBLOCKS"],
     &["NAME", "STRICTAFFINITY", "AUTOALLOCATEBLOCKS", "MAXBLOCKSPERHOST"],
 );
 
-const IP_POOL: Columns = columns(
+const IP_POOL: KindColumns = columns(
     &[
         NAME,
-        column("CIDR", "/spec/cidr", Format::Text),
-        column("NAT", "/spec/natOutgoing", Format::Or("false")),
-        column("IPIPMODE", "/spec/ipipMode", Format::Or("Never")),
-        column("VXLANMODE", "/spec/vxlanMode", Format::Or("Never")),
-        column("DISABLED", "/spec/disabled", Format::Or("false")),
-        column("DISABLEBGPEXPORT", "/spec/disableBGPExport", Format::Or("false")),
-        column("SELECTOR", "/spec/nodeSelector", Format::Text),
-        column("ASSIGNMENTMODE", "/spec/assignmentMode", Format::Or("<nil>")),
+        column("CIDR", "/spec/cidr", CellFormat::Text),
+        column("NAT", "/spec/natOutgoing", CellFormat::Or("false")),
+        column("IPIPMODE", "/spec/ipipMode", CellFormat::Or("Never")),
+        column("VXLANMODE", "/spec/vxlanMode", CellFormat::Or("Never")),
+        column("DISABLED", "/spec/disabled", CellFormat::Or("false")),
+        column("DISABLEBGPEXPORT", "/spec/disableBGPExport", CellFormat::Or("false")),
+        column("SELECTOR", "/spec/nodeSelector", CellFormat::Text),
+        column("ASSIGNMENTMODE", "/spec/assignmentMode", CellFormat::Or("<nil>")),
     ],
     &["NAME", "CIDR", "SELECTOR"],
     &[
@@ -168,60 +169,63 @@ const IP_POOL: Columns = columns(
     ],
 );
 
-const NODE_COLUMNS: Columns = columns(
+const NODE_COLUMNS: KindColumns = columns(
     &[
         NAME,
-        column("ASN", "/spec/bgp", Format::Whole(node_as_number)),
-        column("IPV4", "/spec/bgp/ipv4Address", Format::Text),
-        column("IPV6", "/spec/bgp/ipv6Address", Format::Text),
+        column("ASN", "/spec/bgp", CellFormat::Whole(node_as_number)),
+        column("IPV4", "/spec/bgp/ipv4Address", CellFormat::Text),
+        column("IPV6", "/spec/bgp/ipv6Address", CellFormat::Text),
     ],
     JUST_NAME,
     &["NAME", "ASN", "IPV4", "IPV6"],
 );
 
-const WORKLOAD_ENDPOINT: Columns = columns(
+const WORKLOAD_ENDPOINT: KindColumns = columns(
     &[
         NAME,
         NAMESPACE,
-        column("WORKLOAD", "/spec", Format::Whole(workload)),
+        column("WORKLOAD", "/spec", CellFormat::Whole(workload)),
         NODE,
-        column("NETWORKS", "/spec/ipNetworks", Format::Joined),
-        column("INTERFACE", "/spec/interfaceName", Format::Text),
+        column("NETWORKS", "/spec/ipNetworks", CellFormat::Joined),
+        column("INTERFACE", "/spec/interfaceName", CellFormat::Text),
         PROFILES,
-        column("NATS", "/spec/ipNATs", Format::Whole(nats)),
-        column("ORCHESTRATOR", "/spec/orchestrator", Format::Text),
+        column("NATS", "/spec/ipNATs", CellFormat::Whole(nats)),
+        column("ORCHESTRATOR", "/spec/orchestrator", CellFormat::Text),
     ],
     &["WORKLOAD", "NODE", "NETWORKS", "INTERFACE"],
     &["NAME", "WORKLOAD", "NODE", "NETWORKS", "INTERFACE", "PROFILES", "NATS"],
 );
 
-const NODE_STATUS: Columns = columns(
-    &[NAME, NODE, column("CLASSES", "/spec/classes", Format::Joined)],
+const NODE_STATUS: KindColumns = columns(
+    &[NAME, NODE, column("CLASSES", "/spec/classes", CellFormat::Joined)],
     &["NAME", "NODE"],
     &["NAME", "NODE", "CLASSES"],
 );
 
-const KUBERNETES_POLICY: Columns = columns(
-    &[NAME, NAMESPACE, column("PODSELECTOR", "/spec/podSelector", Format::Whole(label_selector))],
+const KUBERNETES_POLICY: KindColumns = columns(
+    &[NAME, NAMESPACE, column("PODSELECTOR", "/spec/podSelector", CellFormat::Whole(label_selector))],
     JUST_NAME,
     &["NAME", "PODSELECTOR"],
 );
 
-const IP_RESERVATION: Columns = columns(
-    &[NAME, column("CIDRS", "/spec/reservedCIDRs", Format::Truncated)],
+const IP_RESERVATION: KindColumns = columns(
+    &[NAME, column("CIDRS", "/spec/reservedCIDRs", CellFormat::Truncated)],
     JUST_NAME,
     &["NAME", "CIDRS"],
 );
 
-const PROFILE: Columns =
-    columns(&[NAME, column("LABELS", "/spec/labelsToApply", Format::Joined)], JUST_NAME, &["NAME", "LABELS"]);
+const PROFILE: KindColumns = columns(
+    &[NAME, column("LABELS", "/spec/labelsToApply", CellFormat::Joined)],
+    JUST_NAME,
+    &["NAME", "LABELS"],
+);
 
-const GLOBAL_NETWORK_SET: Columns = columns(&[NAME, NETS], JUST_NAME, &["NAME", "NETS"]);
-const NETWORK_SET: Columns = columns(&[NAME, NAMESPACE, NETS], JUST_NAME, &["NAME", "NETS"]);
-const TIER_COLUMNS: Columns = columns(&[NAME, ORDER], &["NAME", "ORDER"], &["NAME", "ORDER"]);
+const GLOBAL_NETWORK_SET: KindColumns = columns(&[NAME, NETS], JUST_NAME, &["NAME", "NETS"]);
+const NETWORK_SET: KindColumns = columns(&[NAME, NAMESPACE, NETS], JUST_NAME, &["NAME", "NETS"]);
+const TIER_COLUMNS: KindColumns = columns(&[NAME, ORDER], &["NAME", "ORDER"], &["NAME", "ORDER"]);
 
-impl Columns {
-    pub fn of(kind: Kind) -> Columns {
+impl KindColumns {
+    pub fn of(kind: Kind) -> KindColumns {
         match kind {
             Kind::BGPConfiguration => BGP_CONFIGURATION,
             Kind::BGPFilter => BGP_FILTER,
@@ -250,24 +254,26 @@ impl Columns {
         }
     }
 
-    pub fn find(&self, heading: &str) -> Option<&'static Column> {
+    pub fn find(&self, heading: &str) -> Option<&'static OutputColumn> {
         self.all.iter().find(|c| c.heading == heading)
     }
 }
 
-impl Column {
-    pub fn cell(&self, object: &Value, facts: &Facts) -> String {
+impl OutputColumn {
+    pub fn cell(&self, object: &Value, facts: &CellFacts) -> String {
         let at = object.pointer(self.at).filter(|v| !v.is_null());
         match (self.format, at) {
-            (Format::Text, None) => String::new(),
-            (Format::Or(absent), Some(Value::String(s))) if s.is_empty() => absent.to_owned(),
-            (Format::Text | Format::Or(_), Some(value)) => go::value(value),
-            (Format::Or(absent), None) => absent.to_owned(),
-            (Format::Float, value) => value.and_then(Value::as_f64).map_or("<nil>".to_owned(), go::float),
-            (Format::Count, value) => value.and_then(Value::as_array).map_or(0, Vec::len).to_string(),
-            (Format::Joined, value) => value.map(|v| join(v, ",")).unwrap_or_default(),
-            (Format::Truncated, value) => value.map(|v| join_and_truncate(v, ",", 80)).unwrap_or_default(),
-            (Format::Whole(write), value) => write(value.unwrap_or(&Value::Null), facts),
+            (CellFormat::Text, None) => String::new(),
+            (CellFormat::Or(absent), Some(Value::String(s))) if s.is_empty() => absent.to_owned(),
+            (CellFormat::Text | CellFormat::Or(_), Some(value)) => go::value(value),
+            (CellFormat::Or(absent), None) => absent.to_owned(),
+            (CellFormat::Float, value) => value.and_then(Value::as_f64).map_or("<nil>".to_owned(), go::float),
+            (CellFormat::Count, value) => value.and_then(Value::as_array).map_or(0, Vec::len).to_string(),
+            (CellFormat::Joined, value) => value.map(|v| join(v, ",")).unwrap_or_default(),
+            (CellFormat::Truncated, value) => {
+                value.map(|v| join_and_truncate(v, ",", 80)).unwrap_or_default()
+            }
+            (CellFormat::Whole(write), value) => write(value.unwrap_or(&Value::Null), facts),
         }
     }
 }
@@ -300,7 +306,7 @@ fn text<'a>(object: &'a Value, field: &str) -> &'a str {
     object.get(field).and_then(Value::as_str).unwrap_or_default()
 }
 
-fn peer_scope(spec: &Value, _: &Facts) -> String {
+fn peer_scope(spec: &Value, _: &CellFacts) -> String {
     match (text(spec, "node"), text(spec, "nodeSelector")) {
         ("", "") => "(global)".to_owned(),
         ("", selector) => selector.to_owned(),
@@ -308,7 +314,7 @@ fn peer_scope(spec: &Value, _: &Facts) -> String {
     }
 }
 
-fn node_as_number(bgp: &Value, facts: &Facts) -> String {
+fn node_as_number(bgp: &Value, facts: &CellFacts) -> String {
     match (bgp, bgp.get("asNumber")) {
         (Value::Null, _) => String::new(),
         (_, Some(number)) if !number.is_null() => go::value(number),
@@ -316,14 +322,14 @@ fn node_as_number(bgp: &Value, facts: &Facts) -> String {
     }
 }
 
-fn workload(spec: &Value, _: &Facts) -> String {
+fn workload(spec: &Value, _: &CellFacts) -> String {
     match text(spec, "workload") {
         "" => text(spec, "pod").to_owned(),
         workload => workload.to_owned(),
     }
 }
 
-fn nats(nats: &Value, _: &Facts) -> String {
+fn nats(nats: &Value, _: &CellFacts) -> String {
     let nats = nats.as_array().map(Vec::as_slice).unwrap_or_default();
     let pairs: Vec<_> = nats
         .iter()
@@ -333,7 +339,7 @@ fn nats(nats: &Value, _: &Facts) -> String {
 }
 
 /// Formats a Kubernetes label selector as Go prints the struct: `{map[app:db] [{tier In [a b]}]}`.
-fn label_selector(selector: &Value, _: &Facts) -> String {
+fn label_selector(selector: &Value, _: &CellFacts) -> String {
     let labels = selector.get("matchLabels").filter(|v| !v.is_null()).map_or("map[]".to_owned(), go::value);
     let expressions =
         selector.get("matchExpressions").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
@@ -350,17 +356,17 @@ mod tests {
     use crate::kind_word::KINDS;
     use serde_json::json;
 
-    const FACTS: Facts = Facts { global_as_number: 64512 };
+    const FACTS: CellFacts = CellFacts { global_as_number: 64512 };
 
     fn cells(kind: Kind, headings: &[&str], object: Value) -> Vec<String> {
-        let columns = Columns::of(kind);
+        let columns = KindColumns::of(kind);
         headings.iter().map(|h| columns.find(h).unwrap().cell(&object, &FACTS)).collect()
     }
 
     #[test]
     fn every_shown_heading_is_a_column() {
         for kind in KINDS.iter().copied() {
-            let columns = Columns::of(kind);
+            let columns = KindColumns::of(kind);
             for heading in columns.ps.iter().chain(columns.wide) {
                 assert!(columns.find(heading).is_some(), "{kind} {heading}");
             }
@@ -454,7 +460,7 @@ mod tests {
             ),
         ];
         for (kind, object, expected) in cases {
-            assert_eq!(cells(kind, Columns::of(kind).wide, object), expected, "{kind}");
+            assert_eq!(cells(kind, KindColumns::of(kind).wide, object), expected, "{kind}");
         }
     }
 

@@ -5,42 +5,42 @@ pub mod go;
 pub mod table;
 pub mod template;
 
-use columns::{Column, Columns, Facts};
+use columns::{CellFacts, KindColumns, OutputColumn};
 use serde_json::Value;
 use tortie_model::{Kind, Resource, ResourceList, codec};
 
 /// The result of one query of a `get`.
 #[derive(Clone, Debug)]
-pub enum Found {
+pub enum GetResult {
     One(Box<Resource>),
     Listed(ResourceList),
 }
 
-impl Found {
+impl GetResult {
     pub fn kind(&self) -> Kind {
         match self {
-            Found::One(resource) => resource.kind(),
-            Found::Listed(list) => list.kind,
+            GetResult::One(resource) => resource.kind(),
+            GetResult::Listed(list) => list.kind,
         }
     }
 
     pub fn to_value(&self) -> Value {
         match self {
-            Found::One(resource) => resource.to_value(),
-            Found::Listed(list) => list.to_value(),
+            GetResult::One(resource) => resource.to_value(),
+            GetResult::Listed(list) => list.to_value(),
         }
     }
 
     pub fn items(&self) -> Vec<&Resource> {
         match self {
-            Found::One(resource) => vec![resource.as_ref()],
-            Found::Listed(list) => list.items.iter().collect(),
+            GetResult::One(resource) => vec![resource.as_ref()],
+            GetResult::Listed(list) => list.items.iter().collect(),
         }
     }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Format {
+pub enum OutputFormat {
     Ps,
     Wide,
     CustomColumns(Vec<String>),
@@ -50,39 +50,39 @@ pub enum Format {
     TemplateFile(String),
 }
 
-impl Format {
-    pub fn parse(text: &str) -> Result<Format, String> {
+impl OutputFormat {
+    pub fn parse(text: &str) -> Result<OutputFormat, String> {
         let (name, value) = text.split_once('=').unwrap_or((text, ""));
         match (name, value) {
-            _ if text == "ps" => Ok(Format::Ps),
-            _ if text == "wide" => Ok(Format::Wide),
-            _ if text == "yaml" || text == "yml" => Ok(Format::Yaml),
-            _ if text == "json" => Ok(Format::Json),
+            _ if text == "ps" => Ok(OutputFormat::Ps),
+            _ if text == "wide" => Ok(OutputFormat::Wide),
+            _ if text == "yaml" || text == "yml" => Ok(OutputFormat::Yaml),
+            _ if text == "json" => Ok(OutputFormat::Json),
             ("custom-columns", "") => Err("need to specify at least one column".to_owned()),
             ("custom-columns", columns) => {
-                Ok(Format::CustomColumns(columns.split(',').map(str::to_owned).collect()))
+                Ok(OutputFormat::CustomColumns(columns.split(',').map(str::to_owned).collect()))
             }
             ("go-template", "") => Err("need to specify a template".to_owned()),
-            ("go-template", template) => Ok(Format::Template(template.to_owned())),
+            ("go-template", template) => Ok(OutputFormat::Template(template.to_owned())),
             ("go-template-file", "") => Err("need to specify a template file".to_owned()),
-            ("go-template-file", file) => Ok(Format::TemplateFile(file.to_owned())),
+            ("go-template-file", file) => Ok(OutputFormat::TemplateFile(file.to_owned())),
             _ => Err(format!("unrecognized output format '{text}'")),
         }
     }
 }
 
 /// The columns of a table for one kind.
-pub struct Layout {
-    columns: Vec<&'static Column>,
+pub struct TableLayout {
+    columns: Vec<&'static OutputColumn>,
 }
 
-impl Layout {
+impl TableLayout {
     /// Selects the columns. Fails on a heading that the kind does not have.
-    pub fn new(kind: Kind, format: &Format, with_namespace: bool) -> Result<Layout, String> {
-        let columns = Columns::of(kind);
+    pub fn new(kind: Kind, format: &OutputFormat, with_namespace: bool) -> Result<TableLayout, String> {
+        let columns = KindColumns::of(kind);
         let mut headings: Vec<&str> = match format {
-            Format::Wide => columns.wide.to_vec(),
-            Format::CustomColumns(headings) => headings.iter().map(String::as_str).collect(),
+            OutputFormat::Wide => columns.wide.to_vec(),
+            OutputFormat::CustomColumns(headings) => headings.iter().map(String::as_str).collect(),
             _ => columns.ps.to_vec(),
         };
         if with_namespace && kind.is_namespaced() {
@@ -94,14 +94,14 @@ impl Layout {
                 format!("unknown heading {heading}, valid values are: {}", valid.join(", "))
             })
         };
-        Ok(Layout { columns: headings.iter().map(find).collect::<Result<_, _>>()? })
+        Ok(TableLayout { columns: headings.iter().map(find).collect::<Result<_, _>>()? })
     }
 
     pub fn headings(&self) -> Vec<String> {
         self.columns.iter().map(|c| c.heading.to_owned()).collect()
     }
 
-    pub fn row(&self, resource: &Resource, facts: &Facts) -> Vec<String> {
+    pub fn row(&self, resource: &Resource, facts: &CellFacts) -> Vec<String> {
         let object = resource.to_value();
         self.columns.iter().map(|column| column.cell(&object, facts)).collect()
     }
@@ -109,25 +109,25 @@ impl Layout {
 
 /// Renders all results as text.
 pub fn render(
-    found: &[Found],
-    format: &Format,
+    found: &[GetResult],
+    format: &OutputFormat,
     with_namespace: bool,
-    facts: &Facts,
+    facts: &CellFacts,
 ) -> Result<String, String> {
     match format {
-        Format::Yaml => Ok(one_or_all(found).map(|value| codec::to_yaml(&value)).unwrap_or_default()),
-        Format::Json => Ok(one_or_all(found).map(|value| codec::to_json(&value)).unwrap_or_default()),
-        Format::Template(text) => template::render(text, found, facts),
-        Format::TemplateFile(file) => {
+        OutputFormat::Yaml => Ok(one_or_all(found).map(|value| codec::to_yaml(&value)).unwrap_or_default()),
+        OutputFormat::Json => Ok(one_or_all(found).map(|value| codec::to_json(&value)).unwrap_or_default()),
+        OutputFormat::Template(text) => template::render(text, found, facts),
+        OutputFormat::TemplateFile(file) => {
             let text = std::fs::read_to_string(file).map_err(|error| format!("{file}: {error}"))?;
             template::render(&text, found, facts)
         }
-        Format::Ps | Format::Wide | Format::CustomColumns(_) => {
+        OutputFormat::Ps | OutputFormat::Wide | OutputFormat::CustomColumns(_) => {
             let mut text = String::new();
             for found in found {
                 // calicoctl does not prepend the namespace to custom columns.
-                let with_namespace = with_namespace && !matches!(format, Format::CustomColumns(_));
-                let layout = Layout::new(found.kind(), format, with_namespace)?;
+                let with_namespace = with_namespace && !matches!(format, OutputFormat::CustomColumns(_));
+                let layout = TableLayout::new(found.kind(), format, with_namespace)?;
                 let mut rows = vec![layout.headings()];
                 rows.extend(found.items().into_iter().map(|resource| layout.row(resource, facts)));
                 text.push_str(&table::layout(&rows));
@@ -139,11 +139,11 @@ pub fn render(
 }
 
 /// Returns a single result as it is, several as an array.
-fn one_or_all(found: &[Found]) -> Option<Value> {
+fn one_or_all(found: &[GetResult]) -> Option<Value> {
     match found {
         [] => None,
         [only] => Some(only.to_value()),
-        several => Some(Value::Array(several.iter().map(Found::to_value).collect())),
+        several => Some(Value::Array(several.iter().map(GetResult::to_value).collect())),
     }
 }
 
@@ -151,16 +151,19 @@ fn one_or_all(found: &[Found]) -> Option<Value> {
 mod tests {
     use super::*;
 
-    const FACTS: Facts = Facts { global_as_number: 64512 };
+    const FACTS: CellFacts = CellFacts { global_as_number: 64512 };
 
     #[test]
     fn formats_parse() {
-        assert_eq!(Format::parse("yml"), Ok(Format::Yaml));
+        assert_eq!(OutputFormat::parse("yml"), Ok(OutputFormat::Yaml));
         assert_eq!(
-            Format::parse("custom-columns=A,B"),
-            Ok(Format::CustomColumns(vec!["A".into(), "B".into()]))
+            OutputFormat::parse("custom-columns=A,B"),
+            Ok(OutputFormat::CustomColumns(vec!["A".into(), "B".into()]))
         );
-        assert_eq!(Format::parse("go-template={{.x=1}}"), Ok(Format::Template("{{.x=1}}".into())));
+        assert_eq!(
+            OutputFormat::parse("go-template={{.x=1}}"),
+            Ok(OutputFormat::Template("{{.x=1}}".into()))
+        );
         for (text, message) in [
             ("xml", "unrecognized output format 'xml'"),
             ("yaml=x", "unrecognized output format 'yaml=x'"),
@@ -169,7 +172,7 @@ mod tests {
             ("go-template=", "need to specify a template"),
             ("go-template-file", "need to specify a template file"),
         ] {
-            assert_eq!(Format::parse(text).unwrap_err(), message);
+            assert_eq!(OutputFormat::parse(text).unwrap_err(), message);
         }
     }
 
@@ -187,17 +190,17 @@ mod tests {
             resource_version: "9".into(),
             items: vec![set("shop", "a"), set("store", "bb")],
         };
-        let found = [Found::Listed(list), Found::One(Box::new(Resource::new(Kind::Tier)))];
+        let found = [GetResult::Listed(list), GetResult::One(Box::new(Resource::new(Kind::Tier)))];
         assert_eq!(
-            render(&found, &Format::Ps, true, &FACTS).unwrap(),
+            render(&found, &OutputFormat::Ps, true, &FACTS).unwrap(),
             "NAMESPACE   NAME   \nshop        a      \nstore       bb     \n\nNAME   ORDER   \n       <nil>   \n\n"
         );
     }
 
     #[test]
     fn an_unknown_heading_is_refused_with_the_known_ones() {
-        let found = [Found::One(Box::new(set("shop", "a")))];
-        let format = Format::CustomColumns(vec!["NAME".into(), "COLOUR".into()]);
+        let found = [GetResult::One(Box::new(set("shop", "a")))];
+        let format = OutputFormat::CustomColumns(vec!["NAME".into(), "COLOUR".into()]);
         assert_eq!(
             render(&found, &format, false, &FACTS).unwrap_err(),
             "unknown heading COLOUR, valid values are: NAME, NAMESPACE, NETS"
@@ -206,12 +209,16 @@ mod tests {
 
     #[test]
     fn one_result_stands_alone_and_several_are_an_array() {
-        let one = [Found::One(Box::new(set("shop", "a")))];
+        let one = [GetResult::One(Box::new(set("shop", "a")))];
         assert!(
-            render(&one, &Format::Json, false, &FACTS).unwrap().starts_with("{\n  \"kind\": \"NetworkSet\"")
+            render(&one, &OutputFormat::Json, false, &FACTS)
+                .unwrap()
+                .starts_with("{\n  \"kind\": \"NetworkSet\"")
         );
         let two = [one[0].clone(), one[0].clone()];
-        assert!(render(&two, &Format::Json, false, &FACTS).unwrap().starts_with("[\n  {\n    \"kind\""));
-        assert_eq!(render(&[], &Format::Yaml, false, &FACTS).unwrap(), "");
+        assert!(
+            render(&two, &OutputFormat::Json, false, &FACTS).unwrap().starts_with("[\n  {\n    \"kind\"")
+        );
+        assert_eq!(render(&[], &OutputFormat::Yaml, false, &FACTS).unwrap(), "");
     }
 }

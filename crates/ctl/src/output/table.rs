@@ -8,11 +8,11 @@ const PADDING: usize = 3;
 
 /// The widths of a table's columns.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Widths(Vec<usize>);
+pub struct ColumnWidths(Vec<usize>);
 
-impl Widths {
-    pub fn of<'a>(rows: impl IntoIterator<Item = &'a Vec<String>>) -> Widths {
-        let mut widths = Widths::default();
+impl ColumnWidths {
+    pub fn of<'a>(rows: impl IntoIterator<Item = &'a Vec<String>>) -> ColumnWidths {
+        let mut widths = ColumnWidths::default();
         for row in rows {
             widths.widen(row);
         }
@@ -43,7 +43,7 @@ impl Widths {
 
 /// Lays out rows as a table; the first row contains the headings.
 pub fn layout(rows: &[Vec<String>]) -> String {
-    let widths = Widths::of(rows);
+    let widths = ColumnWidths::of(rows);
     rows.iter().map(|row| widths.line(row)).collect()
 }
 

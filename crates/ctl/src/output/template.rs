@@ -1,14 +1,14 @@
 //! Go templates over the results. Templates for calicoctl use the Go names of fields (`.Spec.CIDR`), so every
 //! field is available under its Go name and its JSON name.
 
-use super::columns::{Facts, join, join_and_truncate};
-use super::{Found, go};
+use super::columns::{CellFacts, join, join_and_truncate};
+use super::{GetResult, go};
 use gotmpl::{Template, TemplateError, Value as Arg};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-pub fn render(text: &str, found: &[Found], facts: &Facts) -> Result<String, String> {
+pub fn render(text: &str, found: &[GetResult], facts: &CellFacts) -> Result<String, String> {
     check_balanced(text)?;
     let results = Arg::List(found.iter().map(|f| object(&f.to_value())).collect());
     let as_number = facts.global_as_number;
@@ -182,7 +182,7 @@ mod tests {
     use serde_json::json;
     use tortie_model::{Kind, Resource, ResourceList};
 
-    const FACTS: Facts = Facts { global_as_number: 64512 };
+    const FACTS: CellFacts = CellFacts { global_as_number: 64512 };
 
     fn pool(name: &str, cidr: &str) -> Resource {
         let object = json!({"kind": "IPPool", "apiVersion": "projectcalico.org/v3",
@@ -190,9 +190,9 @@ mod tests {
         Resource::from_store(Kind::IPPool, object).unwrap()
     }
 
-    fn listed() -> Vec<Found> {
+    fn listed() -> Vec<GetResult> {
         let items = vec![pool("a", "10.0.0.0/24"), pool("b", "10.0.1.0/24")];
-        vec![Found::Listed(ResourceList { kind: Kind::IPPool, resource_version: "1".into(), items })]
+        vec![GetResult::Listed(ResourceList { kind: Kind::IPPool, resource_version: "1".into(), items })]
     }
 
     #[test]

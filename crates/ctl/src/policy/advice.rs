@@ -1,22 +1,22 @@
 //! Suggests changes that would allow denied traffic.
 
-use super::cluster::Cluster;
-use super::section::{Asked, place};
-use super::words::{Scene, Written};
-use tortie_plan::evaluate::{Cause, Criterion, End, Holder, Packet};
-use tortie_plan::{Action, EndpointToHost};
+use super::cluster::PolicyCluster;
+use super::section::{EvaluatedStep, place};
+use super::words::{PacketScene, WrittenRule};
+use tortie_plan::evaluate::{Packet, PacketEnd, RuleCriterion, RuleHolder, VerdictCause};
+use tortie_plan::{EndpointToHostAction, RuleAction};
 
 /// Returns suggestions, starting with the smallest change.
 pub fn advise(
-    cause: Cause<'_>,
+    cause: VerdictCause<'_>,
     who: &str,
-    asked: &[Asked<'_>],
-    cluster: &Cluster,
-    scene: &Scene<'_>,
+    asked: &[EvaluatedStep<'_>],
+    cluster: &PolicyCluster,
+    scene: &PacketScene<'_>,
 ) -> Vec<String> {
     match cause {
-        Cause::Rule(at) => match at.holder {
-            Holder::Profile(name) if !cluster.has_profile(name) => vec![profile_missing(name, who)],
+        VerdictCause::Rule(at) => match at.holder {
+            RuleHolder::Profile(name) if !cluster.has_profile(name) => vec![profile_missing(name, who)],
             _ => {
                 let rule = place(&at);
                 let mut all = near(asked, cluster, scene);
@@ -24,28 +24,28 @@ pub fn advise(
                 all
             }
         },
-        Cause::TierEnd(tier) => {
+        VerdictCause::TierEnd(tier) => {
             let mut all = near(asked, cluster, scene);
             if all.is_empty() {
                 all.push(format!("add a rule that allows it to a policy of tier {tier} that selects {who}"));
             }
             all
         }
-        Cause::NoProfile => {
+        VerdictCause::NoProfile => {
             vec![format!("add a policy that selects {who} and allows it, or give {who} a profile that does")]
         }
-        Cause::MissingProfile(name) => vec![profile_missing(name, who)],
-        Cause::Encapsulation => vec![match scene.packet.protocol {
+        VerdictCause::MissingProfile(name) => vec![profile_missing(name, who)],
+        VerdictCause::Encapsulation => vec![match scene.packet.protocol {
             Packet::UDP => "set allowVXLANPacketsFromWorkloads in FelixConfiguration".to_owned(),
             _ => "set allowIPIPPacketsFromWorkloads in FelixConfiguration".to_owned(),
         }],
-        Cause::UnknownTunnel => {
+        VerdictCause::UnknownTunnel => {
             vec![
                 "add the sender to externalNodesList in FelixConfiguration, if it is one of your own"
                     .to_owned(),
             ]
         }
-        Cause::EndpointToHost(EndpointToHost::Drop) => {
+        VerdictCause::EndpointToHost(EndpointToHostAction::Drop) => {
             vec!["set defaultEndpointToHostAction to Return or Accept in FelixConfiguration".to_owned()]
         }
         _ => Vec::new(),
@@ -57,10 +57,10 @@ fn profile_missing(name: &str, who: &str) -> String {
 }
 
 /// Returns suggestions for Allow rules that fail on a single criterion.
-fn near(asked: &[Asked<'_>], cluster: &Cluster, scene: &Scene<'_>) -> Vec<String> {
+fn near(asked: &[EvaluatedStep<'_>], cluster: &PolicyCluster, scene: &PacketScene<'_>) -> Vec<String> {
     asked
         .iter()
-        .filter(|asked| asked.at.rule.action == Action::Allow)
+        .filter(|asked| asked.at.rule.action == RuleAction::Allow)
         .filter_map(|asked| match asked.misses.as_slice() {
             [miss] => Some(remedy(miss, &place(&asked.at), asked.written(cluster), scene)),
             _ => None,
@@ -68,44 +68,46 @@ fn near(asked: &[Asked<'_>], cluster: &Cluster, scene: &Scene<'_>) -> Vec<String
         .collect()
 }
 
-fn remedy(miss: &Criterion<'_>, rule: &str, written: Written<'_>, scene: &Scene<'_>) -> String {
-    let name = |end: End| scene.party(end).name.as_str();
-    let outside = |end: End| scene.party(end).node().is_none();
-    let elsewhere = |end: End| {
+fn remedy(miss: &RuleCriterion<'_>, rule: &str, written: WrittenRule<'_>, scene: &PacketScene<'_>) -> String {
+    let name = |end: PacketEnd| scene.party(end).name.as_str();
+    let outside = |end: PacketEnd| scene.party(end).node().is_none();
+    let elsewhere = |end: PacketEnd| {
         let namespace = scene.party(end).namespace();
         written.confined(end).is_some_and(|confined| namespace.is_some_and(|own| own != confined))
     };
     match *miss {
-        Criterion::Set(end, _) if outside(end) => {
+        RuleCriterion::Set(end, _) if outside(end) => {
             format!("add {} to a network set that the selector of {rule} matches, or to its nets", name(end))
         }
-        Criterion::Set(end, _) if elsewhere(end) => {
+        RuleCriterion::Set(end, _) if elsewhere(end) => {
             format!(
                 "give {rule} a namespaceSelector for the namespace of {} and a selector for its labels",
                 name(end)
             )
         }
-        Criterion::Set(end, _) => {
+        RuleCriterion::Set(end, _) => {
             format!("give {} labels that {rule} selects, or widen that selector", name(end))
         }
-        Criterion::NotSet(end, _) => format!("relabel {} so that {rule} no longer leaves it out", name(end)),
-        Criterion::Nets(end, _) | Criterion::NotNets(end, _) | Criterion::Family(end, _) => {
+        RuleCriterion::NotSet(end, _) => {
+            format!("relabel {} so that {rule} no longer leaves it out", name(end))
+        }
+        RuleCriterion::Nets(end, _) | RuleCriterion::NotNets(end, _) | RuleCriterion::Family(end, _) => {
             format!("let the nets of {rule} include {}", name(end))
         }
-        Criterion::Ports(end, ..) | Criterion::NotPorts(end, ..) => {
+        RuleCriterion::Ports(end, ..) | RuleCriterion::NotPorts(end, ..) => {
             let port = match end {
-                End::Source => scene.packet.source_port,
-                End::Destination => scene.packet.destination_port,
+                PacketEnd::Source => scene.packet.source_port,
+                PacketEnd::Destination => scene.packet.destination_port,
             };
             format!("let the ports of {rule} include {port}")
         }
-        Criterion::Service(end, _) => {
+        RuleCriterion::Service(end, _) => {
             format!("make {} an endpoint of the service that {rule} names", name(end))
         }
-        Criterion::IpVersion(_)
-        | Criterion::Protocol(_)
-        | Criterion::NotProtocol(_)
-        | Criterion::Icmp(_)
-        | Criterion::NotIcmp(_) => format!("let {rule} match this protocol"),
+        RuleCriterion::IpVersion(_)
+        | RuleCriterion::Protocol(_)
+        | RuleCriterion::NotProtocol(_)
+        | RuleCriterion::Icmp(_)
+        | RuleCriterion::NotIcmp(_) => format!("let {rule} match this protocol"),
     }
 }

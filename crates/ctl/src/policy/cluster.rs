@@ -2,36 +2,36 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use tortie_compute::{Compute, Environment, POLICY_KINDS};
+use tortie_compute::{POLICY_KINDS, ParameterEnvironment, PlanCompute};
 use tortie_model::kinds::{HostEndpoint, Node, Rule, WorkloadEndpoint};
-use tortie_model::{Key, KeyRange, Kind, Resource, Value};
-use tortie_plan::evaluate::{Holder, RuleAt};
-use tortie_plan::{Direction, Plan, PolicyId, PolicyKind, Settings};
-use tortie_store::{Error, Resources};
+use tortie_model::{KeyRange, Kind, Resource, StoreKey, StoreValue};
+use tortie_plan::evaluate::{RuleHolder, RulePosition};
+use tortie_plan::{DataplaneSettings, NodePlan, PolicyDirection, PolicyId, PolicyKind};
+use tortie_store::{ResourceClient, StoreError};
 
 /// Kinds besides the policy kinds that affect the verdict.
 const OTHER_KINDS: [Kind; 4] =
     [Kind::Node, Kind::FelixConfiguration, Kind::BGPConfiguration, Kind::WorkloadEndpoint];
 
 #[derive(Clone, Debug, Default)]
-pub struct Cluster {
-    resources: BTreeMap<Key, Resource>,
+pub struct PolicyCluster {
+    resources: BTreeMap<StoreKey, Resource>,
     /// The endpoints of services, if the datastore is Kubernetes.
-    slices: BTreeMap<Key, Value>,
+    slices: BTreeMap<StoreKey, StoreValue>,
     /// Entries of the store that could not be decoded, with the reason.
     unreadable: Vec<String>,
 }
 
 /// The plan that one node enforces according to the store; the environment of the node may override settings.
 #[derive(Debug)]
-pub struct Enforced {
-    pub plan: Plan,
-    pub settings: Settings,
+pub struct EnforcedPlan {
+    pub plan: NodePlan,
+    pub settings: DataplaneSettings,
 }
 
-impl Cluster {
-    pub async fn load(store: &Resources) -> tortie_store::Result<Cluster> {
-        let mut cluster = Cluster::default();
+impl PolicyCluster {
+    pub async fn load(store: &ResourceClient) -> tortie_store::StoreResult<PolicyCluster> {
+        let mut cluster = PolicyCluster::default();
         for kind in OTHER_KINDS.into_iter().chain(POLICY_KINDS) {
             cluster.load_kind(store, kind).await?;
         }
@@ -42,7 +42,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    pub async fn load_kind(&mut self, store: &Resources, kind: Kind) -> tortie_store::Result<()> {
+    pub async fn load_kind(&mut self, store: &ResourceClient, kind: Kind) -> tortie_store::StoreResult<()> {
         let (list, unreadable) = store.list_all(kind, None).await?;
         list.items.into_iter().for_each(|resource| self.put(resource));
         self.unreadable.extend(unreadable.iter().map(ToString::to_string));
@@ -50,14 +50,18 @@ impl Cluster {
     }
 
     /// Loads an object of a kind that policy does not depend on, if it exists in the store.
-    pub async fn load_one(&mut self, store: &Resources, like: &Resource) -> tortie_store::Result<()> {
+    pub async fn load_one(
+        &mut self,
+        store: &ResourceClient,
+        like: &Resource,
+    ) -> tortie_store::StoreResult<()> {
         let (kind, meta) = (like.kind(), like.metadata());
         if POLICY_KINDS.contains(&kind) || OTHER_KINDS.contains(&kind) {
             return Ok(());
         }
         match store.get(kind, &meta.namespace, &meta.name).await {
             Ok(resource) => self.put(resource),
-            Err(Error::DoesNotExist { .. }) => {}
+            Err(StoreError::DoesNotExist { .. }) => {}
             Err(error) => return Err(error),
         }
         Ok(())
@@ -77,7 +81,7 @@ impl Cluster {
     }
 
     pub fn has(&self, kind: Kind, name: &str) -> bool {
-        self.resources.contains_key(&Key::resource(kind, "", name))
+        self.resources.contains_key(&StoreKey::resource(kind, "", name))
     }
 
     pub fn unreadable(&self) -> &[String] {
@@ -88,12 +92,12 @@ impl Cluster {
         self.resources.values()
     }
 
-    pub fn enforced_on(&self, node: &str) -> Enforced {
+    pub fn enforced_on(&self, node: &str) -> EnforcedPlan {
         self.enforced(node, self.resources.values().cloned())
     }
 
     /// Returns the plan of a hypothetical node that hosts every endpoint of the cluster.
-    pub fn enforced_everywhere(&self) -> Enforced {
+    pub fn enforced_everywhere(&self) -> EnforcedPlan {
         const NODE: &str = "everywhere";
         let moved = self.resources.values().enumerate().map(|(index, resource)| match resource.clone() {
             Resource::WorkloadEndpoint(mut endpoint) => {
@@ -116,15 +120,15 @@ impl Cluster {
         self.enforced(NODE, moved)
     }
 
-    fn enforced(&self, node: &str, resources: impl Iterator<Item = Resource>) -> Enforced {
-        let mut compute = Compute::new(node, Environment::default());
+    fn enforced(&self, node: &str, resources: impl Iterator<Item = Resource>) -> EnforcedPlan {
+        let mut compute = PlanCompute::new(node, ParameterEnvironment::default());
         for resource in resources {
-            compute.put(&key(&resource), &Value::Resource(resource));
+            compute.put(&key(&resource), &StoreValue::Resource(resource));
         }
         self.slices.iter().for_each(|(key, slice)| compute.put(key, slice));
-        let mut plan = Plan::default();
+        let mut plan = NodePlan::default();
         compute.flush().into_iter().for_each(|update| plan.apply(update));
-        Enforced { plan, settings: compute.settings().clone() }
+        EnforcedPlan { plan, settings: compute.settings().clone() }
     }
 
     pub fn workloads(&self) -> impl Iterator<Item = &WorkloadEndpoint> {
@@ -158,33 +162,35 @@ impl Cluster {
     }
 
     /// Returns a rule as its author wrote it; `None` for policies that are converted from Kubernetes objects.
-    pub fn rule(&self, at: &RuleAt<'_>) -> Option<&Rule> {
+    pub fn rule(&self, at: &RulePosition<'_>) -> Option<&Rule> {
         let (ingress, egress) = match at.holder {
-            Holder::Policy { id, .. } => match self.resources.get(&policy_key(id)?)? {
+            RuleHolder::Policy { id, .. } => match self.resources.get(&policy_key(id)?)? {
                 Resource::NetworkPolicy(policy) => (&policy.spec.ingress, &policy.spec.egress),
                 Resource::GlobalNetworkPolicy(policy) => (&policy.spec.ingress, &policy.spec.egress),
                 Resource::StagedNetworkPolicy(policy) => (&policy.spec.ingress, &policy.spec.egress),
                 Resource::StagedGlobalNetworkPolicy(policy) => (&policy.spec.ingress, &policy.spec.egress),
                 _ => return None,
             },
-            Holder::Profile(name) => match self.resources.get(&Key::resource(Kind::Profile, "", name))? {
-                Resource::Profile(profile) => (&profile.spec.ingress, &profile.spec.egress),
-                _ => return None,
-            },
+            RuleHolder::Profile(name) => {
+                match self.resources.get(&StoreKey::resource(Kind::Profile, "", name))? {
+                    Resource::Profile(profile) => (&profile.spec.ingress, &profile.spec.egress),
+                    _ => return None,
+                }
+            }
         };
         match at.direction {
-            Direction::Ingress => ingress.get(at.index.position()),
-            Direction::Egress => egress.get(at.index.position()),
+            PolicyDirection::Ingress => ingress.get(at.index.position()),
+            PolicyDirection::Egress => egress.get(at.index.position()),
         }
     }
 }
 
-fn key(resource: &Resource) -> Key {
+fn key(resource: &Resource) -> StoreKey {
     let meta = resource.metadata();
-    Key::resource(resource.kind(), &meta.namespace, &meta.name)
+    StoreKey::resource(resource.kind(), &meta.namespace, &meta.name)
 }
 
-fn policy_key(id: &PolicyId) -> Option<Key> {
+fn policy_key(id: &PolicyId) -> Option<StoreKey> {
     let kind = match id.kind {
         PolicyKind::NetworkPolicy => Kind::NetworkPolicy,
         PolicyKind::GlobalNetworkPolicy => Kind::GlobalNetworkPolicy,
@@ -194,7 +200,7 @@ fn policy_key(id: &PolicyId) -> Option<Key> {
         | PolicyKind::KubernetesNetworkPolicy
         | PolicyKind::KubernetesClusterNetworkPolicy => return None,
     };
-    Some(Key::resource(kind, &id.namespace, &id.name))
+    Some(StoreKey::resource(kind, &id.namespace, &id.name))
 }
 
 pub fn node_addresses(node: &Node) -> Vec<IpAddr> {

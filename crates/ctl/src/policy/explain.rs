@@ -1,28 +1,30 @@
 //! `tortie explain`: explains why traffic between two endpoints is allowed or denied.
 
-use super::cluster::{Cluster, Enforced};
-use super::party::{Party, Where, find};
+use super::cluster::{EnforcedPlan, PolicyCluster};
+use super::party::{PartyLocation, TrafficParty, find};
 use super::report;
-use super::section::{Section, sections};
-use super::traffic::Traffic;
-use super::words::Scene;
-use crate::cli::{Connection as StoreConnection, Global};
-use crate::failure::{Failure, Result};
+use super::section::{ExplainedSection, sections};
+use super::traffic::ExplainedTraffic;
+use super::words::PacketScene;
+use crate::cli::{ConnectionArgs as StoreConnection, GlobalArgs};
+use crate::failure::{CommandError, CommandResult};
 use crate::session;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::net::IpAddr;
-use tortie_plan::evaluate::{Node, Outcome, Packet, Place, Step, Trace, Way};
-use tortie_plan::{Direction, assign};
+use tortie_plan::evaluate::{
+    EvaluationTrace, NodeEvaluator, Packet, PacketPath, PathPlace, PolicyOutcome, TraceStep,
+};
+use tortie_plan::{PolicyDirection, assign};
 
 /// Default source port.
 const EPHEMERAL: u16 = 49152;
 
 #[derive(Debug, Args)]
 #[command(after_help = PLACES)]
-pub struct Explain {
+pub struct ExplainArgs {
     /// Source: namespace/pod, pod, host endpoint, node or address
     #[arg(long, value_name = "PLACE")]
     pub from: String,
@@ -30,8 +32,8 @@ pub struct Explain {
     #[arg(long, value_name = "PLACE")]
     pub to: String,
     /// Protocol and port: 80 (the same as tcp/80), udp/53, sctp/5000, icmp/8, icmpv6/128 or protocol/47
-    #[arg(long, value_name = "PROTOCOL/PORT", value_parser = |text: &str| text.parse::<Traffic>())]
-    pub port: Traffic,
+    #[arg(long, value_name = "PROTOCOL/PORT", value_parser = |text: &str| text.parse::<ExplainedTraffic>())]
+    pub port: ExplainedTraffic,
     /// Source port
     #[arg(long, value_name = "PORT", default_value_t = EPHEMERAL, value_parser = clap::value_parser!(u16).range(1..))]
     pub from_port: u16,
@@ -39,11 +41,11 @@ pub struct Explain {
     #[arg(long)]
     pub all: bool,
     #[arg(short = 'o', long, value_name = "FORMAT", default_value = "text")]
-    pub output: Format,
+    pub output: ReportFormat,
     #[command(flatten)]
     pub connection: StoreConnection,
     #[command(flatten)]
-    pub global: Global,
+    pub global: GlobalArgs,
 }
 
 const PLACES: &str = "\
@@ -58,27 +60,27 @@ Places:
   10.65.0.7, fd00:65::7  the owner of this address, in the cluster or outside";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Format {
+pub enum ReportFormat {
     Text,
     Json,
 }
 
 /// The verdict with its reasons.
 #[derive(Debug, Serialize)]
-pub struct Explanation {
+pub struct PolicyExplanation {
     pub allowed: bool,
-    pub from: End,
-    pub to: End,
+    pub from: ExplainedEnd,
+    pub to: ExplainedEnd,
     pub traffic: String,
     /// In the order in which the packet passes them.
-    pub sections: Vec<Section>,
+    pub sections: Vec<ExplainedSection>,
     /// Assumptions made for the verdict.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }
 
 #[derive(Debug, Serialize)]
-pub struct End {
+pub struct ExplainedEnd {
     pub name: String,
     pub address: IpAddr,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -86,19 +88,19 @@ pub struct End {
 }
 
 /// Prints the explanation and returns whether the traffic is allowed.
-pub async fn explain(args: &Explain, out: &mut dyn Write) -> Result<bool> {
+pub async fn explain(args: &ExplainArgs, out: &mut dyn Write) -> CommandResult<bool> {
     let store = session::connect(&args.connection, &args.global).await?;
-    let cluster = Cluster::load(&store).await?;
+    let cluster = PolicyCluster::load(&store).await?;
     let find = |flag: &str, text: &str| {
-        find(&cluster, text).map_err(|reason| Failure::Message(format!("{flag}: {reason}")))
+        find(&cluster, text).map_err(|reason| CommandError::Message(format!("{flag}: {reason}")))
     };
     let (from, to) = (find("--from", &args.from)?, find("--to", &args.to)?);
-    let answer = answer(&cluster, &from, &to, args.port, args.from_port).map_err(Failure::Message)?;
+    let answer = answer(&cluster, &from, &to, args.port, args.from_port).map_err(CommandError::Message)?;
     match args.output {
-        Format::Text => out.write_all(report::text(&answer, args.all).as_bytes())?,
-        Format::Json => {
-            let json =
-                serde_json::to_string_pretty(&answer).map_err(|error| Failure::message(error.to_string()))?;
+        ReportFormat::Text => out.write_all(report::text(&answer, args.all).as_bytes())?,
+        ReportFormat::Json => {
+            let json = serde_json::to_string_pretty(&answer)
+                .map_err(|error| CommandError::message(error.to_string()))?;
             writeln!(out, "{json}")?;
         }
     }
@@ -107,12 +109,12 @@ pub async fn explain(args: &Explain, out: &mut dyn Write) -> Result<bool> {
 }
 
 fn answer(
-    cluster: &Cluster,
-    from: &Party,
-    to: &Party,
-    traffic: Traffic,
+    cluster: &PolicyCluster,
+    from: &TrafficParty,
+    to: &TrafficParty,
+    traffic: ExplainedTraffic,
     from_port: u16,
-) -> std::result::Result<Explanation, String> {
+) -> std::result::Result<PolicyExplanation, String> {
     if from.node().is_none() && to.node().is_none() {
         return Err(format!("neither {} nor {} belongs to this cluster", from.name, to.name));
     }
@@ -125,18 +127,18 @@ fn answer(
         destination_port: traffic.port.unwrap_or_default(),
         icmp: traffic.icmp,
     };
-    let scene = Scene { from, to, packet: &packet };
+    let scene = PacketScene { from, to, packet: &packet };
     let mut notes = Vec::new();
     let mut sections = Vec::new();
     for leg in legs(from, to) {
         sections.extend(leg.sections(cluster, &scene, &mut notes));
     }
-    let end = |party: &Party, address| End {
+    let end = |party: &TrafficParty, address| ExplainedEnd {
         name: party.name.clone(),
         address,
         node: party.node().map(str::to_owned),
     };
-    Ok(Explanation {
+    Ok(PolicyExplanation {
         allowed: sections.iter().all(|section| section.allowed),
         from: end(from, source),
         to: end(to, destination),
@@ -147,16 +149,20 @@ fn answer(
 }
 
 /// Returns a pair of addresses of one family, preferably IPv4.
-fn addresses(from: &Party, to: &Party, traffic: Traffic) -> std::result::Result<(IpAddr, IpAddr), String> {
+fn addresses(
+    from: &TrafficParty,
+    to: &TrafficParty,
+    traffic: ExplainedTraffic,
+) -> std::result::Result<(IpAddr, IpAddr), String> {
     let wanted: &[bool] = match traffic.protocol {
         Packet::ICMP => &[true],
         Packet::ICMPV6 => &[false],
         _ => &[true, false],
     };
-    let of = |party: &Party, v4: bool| party.addresses.iter().copied().find(|a| a.is_ipv4() == v4);
+    let of = |party: &TrafficParty, v4: bool| party.addresses.iter().copied().find(|a| a.is_ipv4() == v4);
     let pair = wanted.iter().find_map(|v4| of(from, *v4).zip(of(to, *v4)));
     pair.ok_or_else(|| {
-        let list = |party: &Party| match party.addresses.as_slice() {
+        let list = |party: &TrafficParty| match party.addresses.as_slice() {
             [] => format!("{} has no address", party.name),
             some => {
                 let texts: Vec<String> = some.iter().map(IpAddr::to_string).collect();
@@ -168,45 +174,50 @@ fn addresses(from: &Party, to: &Party, traffic: Traffic) -> std::result::Result<
 }
 
 /// The part of the path on one node.
-struct Leg<'a> {
+struct PathLeg<'a> {
     node: &'a str,
-    from: Stop<'a>,
-    to: Stop<'a>,
+    from: PathPoint<'a>,
+    to: PathPoint<'a>,
 }
 
 /// The point where a packet enters or leaves a node.
 #[derive(Clone, Copy)]
-enum Stop<'a> {
-    Workload(&'a Party, &'a str),
+enum PathPoint<'a> {
+    Workload(&'a TrafficParty, &'a str),
     Host(Option<&'a str>),
     /// To or from other machines.
     Wire,
 }
 
-fn stop<'a>(party: &'a Party) -> Stop<'a> {
+fn stop<'a>(party: &'a TrafficParty) -> PathPoint<'a> {
     match &party.place {
-        Where::Workload { interface, .. } => Stop::Workload(party, interface),
-        Where::Host { endpoint, .. } => Stop::Host(endpoint.as_deref()),
-        Where::Outside => Stop::Wire,
+        PartyLocation::Workload { interface, .. } => PathPoint::Workload(party, interface),
+        PartyLocation::Host { endpoint, .. } => PathPoint::Host(endpoint.as_deref()),
+        PartyLocation::Outside => PathPoint::Wire,
     }
 }
 
-fn legs<'a>(from: &'a Party, to: &'a Party) -> Vec<Leg<'a>> {
+fn legs<'a>(from: &'a TrafficParty, to: &'a TrafficParty) -> Vec<PathLeg<'a>> {
     match (from.node(), to.node()) {
-        (Some(node), Some(other)) if node == other => vec![Leg { node, from: stop(from), to: stop(to) }],
+        (Some(node), Some(other)) if node == other => vec![PathLeg { node, from: stop(from), to: stop(to) }],
         (source, destination) => {
-            let first = source.map(|node| Leg { node, from: stop(from), to: Stop::Wire });
-            let second = destination.map(|node| Leg { node, from: Stop::Wire, to: stop(to) });
+            let first = source.map(|node| PathLeg { node, from: stop(from), to: PathPoint::Wire });
+            let second = destination.map(|node| PathLeg { node, from: PathPoint::Wire, to: stop(to) });
             first.into_iter().chain(second).collect()
         }
     }
 }
 
-impl Leg<'_> {
-    fn sections(&self, cluster: &Cluster, scene: &Scene<'_>, notes: &mut Vec<String>) -> Vec<Section> {
-        let Enforced { plan, settings } = cluster.enforced_on(self.node);
+impl PathLeg<'_> {
+    fn sections(
+        &self,
+        cluster: &PolicyCluster,
+        scene: &PacketScene<'_>,
+        notes: &mut Vec<String>,
+    ) -> Vec<ExplainedSection> {
+        let EnforcedPlan { plan, settings } = cluster.enforced_on(self.node);
         let named = [self.from, self.to].into_iter().find_map(|stop| match stop {
-            Stop::Host(endpoint) => endpoint,
+            PathPoint::Host(endpoint) => endpoint,
             _ => None,
         });
         let uplink = uplink(cluster, self.node, named, notes);
@@ -214,20 +225,23 @@ impl Leg<'_> {
             plan.host_endpoints.values().map(|endpoint| (endpoint.interface.clone(), Vec::new())).collect();
         interfaces.retain(|name, _| !name.is_empty() && name != "*");
         interfaces.insert(uplink.clone(), cluster.node_addresses(self.node));
-        let node = Node::new(&plan, &settings, assign(&plan.host_endpoints, &interfaces));
-        let place = |stop: Stop<'_>| match stop {
-            Stop::Workload(_, interface) => Stopped::Interface(interface.to_owned()),
-            Stop::Host(_) => Stopped::Host,
-            Stop::Wire => Stopped::Interface(uplink.clone()),
+        let node = NodeEvaluator::new(&plan, &settings, assign(&plan.host_endpoints, &interfaces));
+        let place = |stop: PathPoint<'_>| match stop {
+            PathPoint::Workload(_, interface) => PointInterface::Interface(interface.to_owned()),
+            PathPoint::Host(_) => PointInterface::Host,
+            PathPoint::Wire => PointInterface::Interface(uplink.clone()),
         };
         let (from, to) = (place(self.from), place(self.to));
-        let mut trace = Trace::default();
-        let judgement = node.judge(scene.packet, &Way::new(from.place(), to.place()), Some(&mut trace));
+        let mut trace = EvaluationTrace::default();
+        let judgement =
+            node.judge(scene.packet, &PacketPath::new(from.place(), to.place()), Some(&mut trace));
         let mut steps = trace.steps;
         // Evaluate the receiver even if the sender is denied: both must allow the traffic.
         if !judgement.allowed
-            && let (Stop::Workload(..), Stop::Workload(party, _)) = (self.from, self.to)
-            && !steps.iter().any(|step| matches!(step, Step::Workload { direction: Direction::Ingress, .. }))
+            && let (PathPoint::Workload(..), PathPoint::Workload(party, _)) = (self.from, self.to)
+            && !steps
+                .iter()
+                .any(|step| matches!(step, TraceStep::Workload { direction: PolicyDirection::Ingress, .. }))
         {
             steps.extend(ingress_alone(&node, party, scene.packet));
         }
@@ -235,35 +249,35 @@ impl Leg<'_> {
     }
 }
 
-enum Stopped {
+enum PointInterface {
     Host,
     Interface(String),
 }
 
-impl Stopped {
-    fn place(&self) -> Place<'_> {
+impl PointInterface {
+    fn place(&self) -> PathPlace<'_> {
         match self {
-            Stopped::Host => Place::Host,
-            Stopped::Interface(name) => Place::Interface(name),
+            PointInterface::Host => PathPlace::Host,
+            PointInterface::Interface(name) => PathPlace::Interface(name),
         }
     }
 }
 
-fn ingress_alone<'p>(node: &Node<'p>, party: &Party, packet: &Packet) -> Vec<Step<'p>> {
-    let Where::Workload { id, .. } = &party.place else { return Vec::new() };
+fn ingress_alone<'p>(node: &NodeEvaluator<'p>, party: &TrafficParty, packet: &Packet) -> Vec<TraceStep<'p>> {
+    let PartyLocation::Workload { id, .. } = &party.place else { return Vec::new() };
     let plan = node.index().plan();
     let Some((id, workload_policy)) = plan.workload_policies.get_key_value(id) else { return Vec::new() };
-    let direction = Direction::Ingress;
-    let mut trace = Trace { steps: vec![Step::Workload { id, direction }] };
+    let direction = PolicyDirection::Ingress;
+    let mut trace = EvaluationTrace { steps: vec![TraceStep::Workload { id, direction }] };
     let decision = node.index().workload(workload_policy, direction, packet, Some(&mut trace));
-    let allowed = decision.outcome == Outcome::Allow;
-    trace.steps.push(Step::Decided { allowed, cause: decision.cause });
+    let allowed = decision.outcome == PolicyOutcome::Allow;
+    trace.steps.push(TraceStep::Decided { allowed, cause: decision.cause });
     trace.steps
 }
 
 /// Returns the interface through which a node reaches others. The store does not record it, so it is inferred
 /// from host endpoints.
-fn uplink(cluster: &Cluster, node: &str, named: Option<&str>, notes: &mut Vec<String>) -> String {
+fn uplink(cluster: &PolicyCluster, node: &str, named: Option<&str>, notes: &mut Vec<String>) -> String {
     let own = cluster.node_addresses(node);
     let specific = || {
         cluster.host_endpoints().filter(|endpoint| {

@@ -15,7 +15,7 @@ mod section;
 mod traffic;
 mod words;
 
-pub(crate) use cluster::{Cluster, Enforced};
-pub use diff::{Diff, diff};
+pub(crate) use cluster::{EnforcedPlan, PolicyCluster};
+pub use diff::{DiffArgs, diff};
 pub(crate) use diff::{changed, placed};
-pub use explain::{Explain, Format, explain};
+pub use explain::{ExplainArgs, ReportFormat, explain};

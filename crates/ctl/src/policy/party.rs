@@ -1,24 +1,24 @@
 //! Resolves a name or an address to an endpoint, a node or an external address.
 
-use super::cluster::{Cluster, node_addresses, single};
+use super::cluster::{PolicyCluster, node_addresses, single};
 use std::net::IpAddr;
-use tortie_compute::{Permissions, local_workload};
+use tortie_compute::{EndpointPermissions, local_workload};
 use tortie_model::kinds::{HostEndpoint, Node, WorkloadEndpoint};
 use tortie_plan::WorkloadId;
 
 /// One end of the traffic to explain.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Party {
+pub struct TrafficParty {
     /// The name for display.
     pub name: String,
-    pub place: Where,
+    pub place: PartyLocation,
     pub addresses: Vec<IpAddr>,
     /// The labels that selectors match, for display.
     pub labels: Vec<String>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub enum Where {
+pub enum PartyLocation {
     Workload {
         node: String,
         interface: String,
@@ -32,50 +32,56 @@ pub enum Where {
     Outside,
 }
 
-impl Party {
+impl TrafficParty {
     pub fn node(&self) -> Option<&str> {
         match &self.place {
-            Where::Workload { node, .. } | Where::Host { node, .. } => Some(node),
-            Where::Outside => None,
+            PartyLocation::Workload { node, .. } | PartyLocation::Host { node, .. } => Some(node),
+            PartyLocation::Outside => None,
         }
     }
 
     /// Returns the namespace of a workload.
     pub fn namespace(&self) -> Option<&str> {
         match &self.place {
-            Where::Workload { id, .. } => id.workload.split_once('/').map(|(namespace, _)| namespace),
+            PartyLocation::Workload { id, .. } => id.workload.split_once('/').map(|(namespace, _)| namespace),
             _ => None,
         }
     }
 
-    fn of_workload(endpoint: &WorkloadEndpoint) -> Result<Party, String> {
+    fn of_workload(endpoint: &WorkloadEndpoint) -> Result<TrafficParty, String> {
         let name = workload_name(endpoint);
         // Spoofing permissions are irrelevant: the explained packet is sent from the workload's own address.
-        let (id, workload) = local_workload(endpoint, Permissions::ALL)
+        let (id, workload) = local_workload(endpoint, EndpointPermissions::ALL)
             .map_err(|reason| format!("{name} is not enforced: {reason}"))?;
-        let place = Where::Workload { node: endpoint.spec.node.clone(), interface: workload.interface, id };
-        Ok(Party { name, place, addresses: workload.addresses, labels: labels(&endpoint.metadata.labels) })
+        let place =
+            PartyLocation::Workload { node: endpoint.spec.node.clone(), interface: workload.interface, id };
+        Ok(TrafficParty {
+            name,
+            place,
+            addresses: workload.addresses,
+            labels: labels(&endpoint.metadata.labels),
+        })
     }
 
-    pub fn of_host_endpoint(endpoint: &HostEndpoint, cluster: &Cluster) -> Party {
+    pub fn of_host_endpoint(endpoint: &HostEndpoint, cluster: &PolicyCluster) -> TrafficParty {
         let node = endpoint.spec.node.clone();
         let expected: Vec<IpAddr> = endpoint.spec.expected_ips.iter().filter_map(|ip| single(ip)).collect();
         let addresses = if expected.is_empty() { cluster.node_addresses(&node) } else { expected };
         let name = endpoint.metadata.name.clone();
-        let place = Where::Host { node, endpoint: Some(name.clone()) };
-        Party { name, place, addresses, labels: labels(&endpoint.metadata.labels) }
+        let place = PartyLocation::Host { node, endpoint: Some(name.clone()) };
+        TrafficParty { name, place, addresses, labels: labels(&endpoint.metadata.labels) }
     }
 
-    fn of_node(node: &Node) -> Party {
+    fn of_node(node: &Node) -> TrafficParty {
         let name = node.metadata.name.clone();
-        let place = Where::Host { node: name.clone(), endpoint: None };
-        Party { name, place, addresses: node_addresses(node), labels: labels(&node.metadata.labels) }
+        let place = PartyLocation::Host { node: name.clone(), endpoint: None };
+        TrafficParty { name, place, addresses: node_addresses(node), labels: labels(&node.metadata.labels) }
     }
 }
 
 /// Resolves `namespace/pod`, `pod`, a host endpoint, a node, or an address, which may be external. `hep:NAME`
 /// and `node:NAME` resolve ambiguous names.
-pub fn find(cluster: &Cluster, text: &str) -> Result<Party, String> {
+pub fn find(cluster: &PolicyCluster, text: &str) -> Result<TrafficParty, String> {
     if let Ok(address) = text.parse::<IpAddr>() {
         return by_address(cluster, address);
     }
@@ -84,18 +90,18 @@ pub fn find(cluster: &Cluster, text: &str) -> Result<Party, String> {
         Some(("node", name)) => (Some("node"), name),
         _ => (None, text),
     };
-    let mut found: Vec<(String, Result<Party, String>)> = Vec::new();
+    let mut found: Vec<(String, Result<TrafficParty, String>)> = Vec::new();
     if kind.is_none() {
         let named = cluster.workloads().filter(|endpoint| is_called(endpoint, name));
-        found.extend(named.map(|endpoint| (workload_name(endpoint), Party::of_workload(endpoint))));
+        found.extend(named.map(|endpoint| (workload_name(endpoint), TrafficParty::of_workload(endpoint))));
     }
     if kind != Some("node") {
         let named = cluster.host_endpoints().filter(|endpoint| endpoint.metadata.name == name);
-        found.extend(named.map(|e| (format!("hep:{name}"), Ok(Party::of_host_endpoint(e, cluster)))));
+        found.extend(named.map(|e| (format!("hep:{name}"), Ok(TrafficParty::of_host_endpoint(e, cluster)))));
     }
     if kind != Some("hep") {
         let named = cluster.nodes().filter(|node| node.metadata.name == name);
-        found.extend(named.map(|node| (format!("node:{name}"), Ok(Party::of_node(node)))));
+        found.extend(named.map(|node| (format!("node:{name}"), Ok(TrafficParty::of_node(node)))));
     }
     if found.len() > 1 {
         let names: Vec<String> = found.into_iter().map(|(name, _)| name).collect();
@@ -107,26 +113,26 @@ pub fn find(cluster: &Cluster, text: &str) -> Result<Party, String> {
     }
 }
 
-fn by_address(cluster: &Cluster, address: IpAddr) -> Result<Party, String> {
+fn by_address(cluster: &PolicyCluster, address: IpAddr) -> Result<TrafficParty, String> {
     let has = |texts: &[String]| texts.iter().any(|text| single(text) == Some(address));
     let workload = cluster.workloads().find(|endpoint| has(&endpoint.spec.ip_networks));
     let host = cluster.host_endpoints().find(|endpoint| has(&endpoint.spec.expected_ips));
     let node = cluster.nodes().find(|node| node_addresses(node).contains(&address));
     let party = match (workload, host, node) {
-        (Some(endpoint), _, _) => Party::of_workload(endpoint)?,
-        (None, Some(endpoint), _) => Party::of_host_endpoint(endpoint, cluster),
-        (None, None, Some(node)) => Party::of_node(node),
+        (Some(endpoint), _, _) => TrafficParty::of_workload(endpoint)?,
+        (None, Some(endpoint), _) => TrafficParty::of_host_endpoint(endpoint, cluster),
+        (None, None, Some(node)) => TrafficParty::of_node(node),
         (None, None, None) => {
-            return Ok(Party {
+            return Ok(TrafficParty {
                 name: address.to_string(),
-                place: Where::Outside,
+                place: PartyLocation::Outside,
                 addresses: vec![address],
                 labels: Vec::new(),
             });
         }
     };
     // Use only the address that the user specified.
-    Ok(Party { addresses: vec![address], ..party })
+    Ok(TrafficParty { addresses: vec![address], ..party })
 }
 
 /// Returns the pod or container of an endpoint.
@@ -160,7 +166,7 @@ fn labels(labels: &std::collections::BTreeMap<String, String>) -> Vec<String> {
 }
 
 /// Returns the error for an unknown name, with similar names as suggestions.
-fn nobody(cluster: &Cluster, kind: Option<&str>, name: &str) -> String {
+fn nobody(cluster: &PolicyCluster, kind: Option<&str>, name: &str) -> String {
     const ALIKE: f64 = 0.8;
     let workloads = cluster.workloads().map(workload_name);
     let hosts = cluster.host_endpoints().map(|endpoint| endpoint.metadata.name.clone());

@@ -1,12 +1,12 @@
 //! Renders an explanation as text.
 
-use super::explain::{End, Explanation};
-use super::section::{EvaluatedRule, Section};
+use super::explain::{ExplainedEnd, PolicyExplanation};
+use super::section::{EvaluatedRule, ExplainedSection};
 use std::fmt::Write;
 
 /// Renders the explanation. Unless `all`, only Allow rules that fail on a single criterion are listed; other
 /// rules are counted.
-pub fn text(answer: &Explanation, all: bool) -> String {
+pub fn text(answer: &PolicyExplanation, all: bool) -> String {
     let mut text = String::new();
     let verdict = if answer.allowed { "ALLOWED" } else { "DENIED" };
     let _ = writeln!(text, "{verdict}: {} from {} to {}", answer.traffic, end(&answer.from), end(&answer.to));
@@ -31,7 +31,7 @@ pub fn text(answer: &Explanation, all: bool) -> String {
     text
 }
 
-fn end(end: &End) -> String {
+fn end(end: &ExplainedEnd) -> String {
     let address = end.address.to_string();
     let outside = || format!("{address} (outside)");
     match &end.node {
@@ -41,7 +41,7 @@ fn end(end: &End) -> String {
     }
 }
 
-fn title(section: &Section) -> String {
+fn title(section: &ExplainedSection) -> String {
     match (&section.endpoint, section.direction) {
         (Some(endpoint), Some(direction)) => match section.stage {
             Some(stage) => format!("{direction} of {endpoint}, {stage}"),
@@ -51,11 +51,11 @@ fn title(section: &Section) -> String {
     }
 }
 
-fn place(section: &Section, seen: &EvaluatedRule) -> String {
+fn place(section: &ExplainedSection, seen: &EvaluatedRule) -> String {
     format!("{}, {} rule {}", seen.of, section.direction.unwrap_or_default(), seen.rule)
 }
 
-fn section_text(text: &mut String, section: &Section, all: bool) {
+fn section_text(text: &mut String, section: &ExplainedSection, all: bool) {
     let verdict = if section.allowed { "allowed" } else { "denied" };
     let _ = writeln!(text, "{}: {verdict}", title(section));
     let _ = writeln!(text, "  {}", section.because);

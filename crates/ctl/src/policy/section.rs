@@ -1,16 +1,18 @@
 //! Converts the steps of an evaluation trace into sections, one per endpoint, with descriptions.
 
 use super::advice;
-use super::cluster::Cluster;
-use super::words::{self, Scene, Written};
+use super::cluster::PolicyCluster;
+use super::words::{self, PacketScene, WrittenRule};
 use serde::Serialize;
-use tortie_plan::evaluate::{Cause, Connection, Criterion, Holder, RuleAt, Stage, Step};
-use tortie_plan::{Action, Direction, EndpointToHost, PolicyId};
+use tortie_plan::evaluate::{
+    ConntrackState, EvaluationStage, RuleCriterion, RuleHolder, RulePosition, TraceStep, VerdictCause,
+};
+use tortie_plan::{EndpointToHostAction, PolicyDirection, PolicyId, RuleAction};
 
 /// The evaluation at one endpoint, or a decision of the node itself.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Section {
+pub struct ExplainedSection {
     pub node: String,
     /// The endpoint whose rules are evaluated.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -49,52 +51,57 @@ pub struct EvaluatedRule {
 }
 
 /// A rule and the criteria that it fails on, before they are formatted.
-pub struct Asked<'p> {
-    pub at: RuleAt<'p>,
-    pub misses: Vec<Criterion<'p>>,
+pub struct EvaluatedStep<'p> {
+    pub at: RulePosition<'p>,
+    pub misses: Vec<RuleCriterion<'p>>,
 }
 
 /// Splits the trace of one node into sections.
-pub fn sections(node: &str, steps: Vec<Step<'_>>, cluster: &Cluster, scene: &Scene<'_>) -> Vec<Section> {
+pub fn sections(
+    node: &str,
+    steps: Vec<TraceStep<'_>>,
+    cluster: &PolicyCluster,
+    scene: &PacketScene<'_>,
+) -> Vec<ExplainedSection> {
     let mut sections = Vec::new();
-    let mut open = Opened::default();
+    let mut open = OpenSection::default();
     for step in steps {
         match step {
-            Step::Workload { id, direction } => {
-                open = Opened::new(id.workload.clone(), direction, None);
+            TraceStep::Workload { id, direction } => {
+                open = OpenSection::new(id.workload.clone(), direction, None);
             }
-            Step::Host { name, stage, direction } => {
-                open = Opened::new(format!("host endpoint {name}"), direction, stage_name(stage));
+            TraceStep::Host { name, stage, direction } => {
+                open = OpenSection::new(format!("host endpoint {name}"), direction, stage_name(stage));
             }
-            Step::Rule { at, misses } => open.asked.push(Asked { at, misses }),
-            Step::Staged { id, would, .. } => open.staged.push(staged(id, would)),
-            Step::Policy { tier, id } => open.policies.push((tier, id)),
+            TraceStep::Rule { at, misses } => open.asked.push(EvaluatedStep { at, misses }),
+            TraceStep::Staged { id, would, .. } => open.staged.push(staged(id, would)),
+            TraceStep::Policy { tier, id } => open.policies.push((tier, id)),
             // The step that decides contains the tier: its end, or a later step.
-            Step::TierEnd { .. } => {}
-            Step::Decided { allowed, cause } => {
+            TraceStep::TierEnd { .. } => {}
+            TraceStep::Decided { allowed, cause } => {
                 sections.push(open.close(node, allowed, cause, cluster, scene));
-                open = Opened::default();
+                open = OpenSection::default();
             }
         }
     }
     sections
 }
 
-struct Opened<'p> {
+struct OpenSection<'p> {
     endpoint: Option<String>,
-    direction: Direction,
+    direction: PolicyDirection,
     stage: Option<&'static str>,
-    asked: Vec<Asked<'p>>,
+    asked: Vec<EvaluatedStep<'p>>,
     /// The enforced policies, with their tiers.
     policies: Vec<(&'p str, &'p PolicyId)>,
     staged: Vec<String>,
 }
 
-impl Default for Opened<'_> {
+impl Default for OpenSection<'_> {
     fn default() -> Self {
-        Opened {
+        OpenSection {
             endpoint: None,
-            direction: Direction::Ingress,
+            direction: PolicyDirection::Ingress,
             stage: None,
             asked: Vec::new(),
             policies: Vec::new(),
@@ -103,22 +110,22 @@ impl Default for Opened<'_> {
     }
 }
 
-impl<'p> Opened<'p> {
-    fn new(endpoint: String, direction: Direction, stage: Option<&'static str>) -> Opened<'p> {
-        Opened { endpoint: Some(endpoint), direction, stage, ..Opened::default() }
+impl<'p> OpenSection<'p> {
+    fn new(endpoint: String, direction: PolicyDirection, stage: Option<&'static str>) -> OpenSection<'p> {
+        OpenSection { endpoint: Some(endpoint), direction, stage, ..OpenSection::default() }
     }
 
     fn close(
         self,
         node: &str,
         allowed: bool,
-        cause: Cause<'p>,
-        cluster: &Cluster,
-        scene: &Scene<'_>,
-    ) -> Section {
+        cause: VerdictCause<'p>,
+        cluster: &PolicyCluster,
+        scene: &PacketScene<'_>,
+    ) -> ExplainedSection {
         let who = self.endpoint.clone().unwrap_or_else(|| format!("node {node}"));
         let because = match cause {
-            Cause::TierEnd(tier) => self.tier_end(tier, &who),
+            VerdictCause::TierEnd(tier) => self.tier_end(tier, &who),
             cause => because(cause, &who, cluster),
         };
         let advice = match allowed {
@@ -127,7 +134,7 @@ impl<'p> Opened<'p> {
         };
         let rules = self.asked.iter().map(|asked| asked.seen(cluster, scene)).collect();
         let direction = self.endpoint.is_some().then_some(direction_name(self.direction));
-        Section {
+        ExplainedSection {
             node: node.to_owned(),
             endpoint: self.endpoint,
             direction,
@@ -153,20 +160,20 @@ impl<'p> Opened<'p> {
     }
 }
 
-impl Asked<'_> {
-    pub fn written<'a>(&'a self, cluster: &'a Cluster) -> Written<'a> {
+impl EvaluatedStep<'_> {
+    pub fn written<'a>(&'a self, cluster: &'a PolicyCluster) -> WrittenRule<'a> {
         let namespace = match self.at.holder {
-            Holder::Policy { id, .. } => id.namespace.as_str(),
-            Holder::Profile(_) => "",
+            RuleHolder::Policy { id, .. } => id.namespace.as_str(),
+            RuleHolder::Profile(_) => "",
         };
-        Written { rule: cluster.rule(&self.at), namespace }
+        WrittenRule { rule: cluster.rule(&self.at), namespace }
     }
 
-    fn seen(&self, cluster: &Cluster, scene: &Scene<'_>) -> EvaluatedRule {
+    fn seen(&self, cluster: &PolicyCluster, scene: &PacketScene<'_>) -> EvaluatedRule {
         let written = self.written(cluster);
         let (tier, of) = match self.at.holder {
-            Holder::Policy { tier, id } => (Some(tier.to_owned()), id.to_string()),
-            Holder::Profile(name) => (None, format!("profile {name}")),
+            RuleHolder::Policy { tier, id } => (Some(tier.to_owned()), id.to_string()),
+            RuleHolder::Profile(name) => (None, format!("profile {name}")),
         };
         EvaluatedRule {
             tier,
@@ -181,14 +188,14 @@ impl Asked<'_> {
 }
 
 /// Formats the position of a rule.
-pub fn place(at: &RuleAt<'_>) -> String {
+pub fn place(at: &RulePosition<'_>) -> String {
     match at.holder {
-        Holder::Policy { id, .. } => format!("{id}, {} rule {}", at.direction, at.index),
-        Holder::Profile(name) => format!("profile {name}, {} rule {}", at.direction, at.index),
+        RuleHolder::Policy { id, .. } => format!("{id}, {} rule {}", at.direction, at.index),
+        RuleHolder::Profile(name) => format!("profile {name}, {} rule {}", at.direction, at.index),
     }
 }
 
-fn staged(id: &PolicyId, would: Option<RuleAt<'_>>) -> String {
+fn staged(id: &PolicyId, would: Option<RulePosition<'_>>) -> String {
     match would {
         Some(at) => {
             let action = action_name(at.rule.action).to_lowercase();
@@ -198,107 +205,119 @@ fn staged(id: &PolicyId, would: Option<RuleAt<'_>>) -> String {
     }
 }
 
-pub fn direction_name(direction: Direction) -> &'static str {
+pub fn direction_name(direction: PolicyDirection) -> &'static str {
     match direction {
-        Direction::Ingress => "ingress",
-        Direction::Egress => "egress",
+        PolicyDirection::Ingress => "ingress",
+        PolicyDirection::Egress => "egress",
     }
 }
 
-fn stage_name(stage: Stage) -> Option<&'static str> {
+fn stage_name(stage: EvaluationStage) -> Option<&'static str> {
     match stage {
-        Stage::Normal => None,
-        Stage::Forward => Some("forwarded traffic"),
-        Stage::Untracked => Some("before connection tracking"),
-        Stage::PreDnat => Some("before DNAT"),
+        EvaluationStage::Normal => None,
+        EvaluationStage::Forward => Some("forwarded traffic"),
+        EvaluationStage::Untracked => Some("before connection tracking"),
+        EvaluationStage::PreDnat => Some("before DNAT"),
     }
 }
 
-fn action_name(action: Action) -> &'static str {
+fn action_name(action: RuleAction) -> &'static str {
     match action {
-        Action::Allow => "Allow",
-        Action::Deny => "Deny",
-        Action::Log => "Log",
-        Action::Pass => "Pass",
+        RuleAction::Allow => "Allow",
+        RuleAction::Deny => "Deny",
+        RuleAction::Log => "Log",
+        RuleAction::Pass => "Pass",
     }
 }
 
 /// Returns the machine-readable name of a cause.
-fn kind(cause: Cause<'_>) -> &'static str {
+fn kind(cause: VerdictCause<'_>) -> &'static str {
     match cause {
-        Cause::Rule(_) => "rule",
-        Cause::TierEnd(_) => "tierEnd",
-        Cause::NoProfile => "noProfile",
-        Cause::MissingProfile(_) => "missingProfile",
-        Cause::NothingSaid => "nothingSaid",
-        Cause::Connection(_) => "connection",
-        Cause::Down => "down",
-        Cause::UnknownWorkload => "unknownWorkload",
-        Cause::Spoofed => "spoofed",
-        Cause::Loopback => "loopback",
-        Cause::LinkLocal => "linkLocal",
-        Cause::Encapsulation => "encapsulation",
-        Cause::Tunnel => "tunnel",
-        Cause::UnknownTunnel => "unknownTunnel",
-        Cause::NeighbourDiscovery => "neighbourDiscovery",
-        Cause::EndpointToHost(_) => "endpointToHost",
-        Cause::Failsafe => "failsafe",
-        Cause::AcceptedBefore => "acceptedBefore",
-        Cause::NoHostEndpoint => "noHostEndpoint",
-        Cause::HostToWorkload => "hostToWorkload",
-        Cause::NoForwardPolicy => "noForwardPolicy",
-        Cause::ServiceLoop => "serviceLoop",
+        VerdictCause::Rule(_) => "rule",
+        VerdictCause::TierEnd(_) => "tierEnd",
+        VerdictCause::NoProfile => "noProfile",
+        VerdictCause::MissingProfile(_) => "missingProfile",
+        VerdictCause::NothingSaid => "nothingSaid",
+        VerdictCause::Connection(_) => "connection",
+        VerdictCause::Down => "down",
+        VerdictCause::UnknownWorkload => "unknownWorkload",
+        VerdictCause::Spoofed => "spoofed",
+        VerdictCause::Loopback => "loopback",
+        VerdictCause::LinkLocal => "linkLocal",
+        VerdictCause::Encapsulation => "encapsulation",
+        VerdictCause::Tunnel => "tunnel",
+        VerdictCause::UnknownTunnel => "unknownTunnel",
+        VerdictCause::NeighbourDiscovery => "neighbourDiscovery",
+        VerdictCause::EndpointToHost(_) => "endpointToHost",
+        VerdictCause::Failsafe => "failsafe",
+        VerdictCause::AcceptedBefore => "acceptedBefore",
+        VerdictCause::NoHostEndpoint => "noHostEndpoint",
+        VerdictCause::HostToWorkload => "hostToWorkload",
+        VerdictCause::NoForwardPolicy => "noForwardPolicy",
+        VerdictCause::ServiceLoop => "serviceLoop",
     }
 }
 
-fn because(cause: Cause<'_>, who: &str, cluster: &Cluster) -> String {
+fn because(cause: VerdictCause<'_>, who: &str, cluster: &PolicyCluster) -> String {
     match cause {
-        Cause::Rule(RuleAt { holder: Holder::Profile(name), .. }) if !cluster.has_profile(name) => {
+        VerdictCause::Rule(RulePosition { holder: RuleHolder::Profile(name), .. })
+            if !cluster.has_profile(name) =>
+        {
             format!("profile {name} does not exist, and what does not exist allows nothing")
         }
-        Cause::Rule(at) => {
+        VerdictCause::Rule(at) => {
             let written = cluster.rule(&at);
             let says = written.map_or_else(|| action_name(at.rule.action).to_owned(), words::rule);
             match at.holder {
-                Holder::Policy { tier, .. } => format!("{} (tier {tier}): {says}", place(&at)),
-                Holder::Profile(_) => format!("{}: {says}", place(&at)),
+                RuleHolder::Policy { tier, .. } => format!("{} (tier {tier}): {says}", place(&at)),
+                RuleHolder::Profile(_) => format!("{}: {says}", place(&at)),
             }
         }
-        Cause::TierEnd(tier) => format!("end of tier {tier}"),
-        Cause::NoProfile => format!("no policy decided, and no profile of {who} has a rule that matches"),
-        Cause::MissingProfile(name) => {
+        VerdictCause::TierEnd(tier) => format!("end of tier {tier}"),
+        VerdictCause::NoProfile => {
+            format!("no policy decided, and no profile of {who} has a rule that matches")
+        }
+        VerdictCause::MissingProfile(name) => {
             format!("profile {name} does not exist, and what does not exist allows nothing")
         }
-        Cause::NothingSaid => "no policy says anything about it".to_owned(),
-        Cause::Connection(Connection::Invalid) => "connection tracking can make nothing of it".to_owned(),
-        Cause::Connection(_) => "it belongs to a known flow".to_owned(),
-        Cause::Down => format!("{who} is administratively down"),
-        Cause::UnknownWorkload => "the interface belongs to no endpoint".to_owned(),
-        Cause::Spoofed => format!("{who} may not send from this address"),
-        Cause::Loopback => "workloads do not reach the loopback of their host".to_owned(),
-        Cause::LinkLocal => "hosts do not forward to link-local addresses".to_owned(),
-        Cause::Encapsulation => "workloads may not send VXLAN or IP in IP".to_owned(),
-        Cause::Tunnel => "a tunnel between nodes of the cluster".to_owned(),
-        Cause::UnknownTunnel => "nodes take VXLAN and IP in IP from nodes of the cluster alone".to_owned(),
-        Cause::NeighbourDiscovery => "hosts answer neighbour discovery, whatever the policy".to_owned(),
-        Cause::EndpointToHost(action) => match action {
-            EndpointToHost::Drop => {
+        VerdictCause::NothingSaid => "no policy says anything about it".to_owned(),
+        VerdictCause::Connection(ConntrackState::Invalid) => {
+            "connection tracking can make nothing of it".to_owned()
+        }
+        VerdictCause::Connection(_) => "it belongs to a known flow".to_owned(),
+        VerdictCause::Down => format!("{who} is administratively down"),
+        VerdictCause::UnknownWorkload => "the interface belongs to no endpoint".to_owned(),
+        VerdictCause::Spoofed => format!("{who} may not send from this address"),
+        VerdictCause::Loopback => "workloads do not reach the loopback of their host".to_owned(),
+        VerdictCause::LinkLocal => "hosts do not forward to link-local addresses".to_owned(),
+        VerdictCause::Encapsulation => "workloads may not send VXLAN or IP in IP".to_owned(),
+        VerdictCause::Tunnel => "a tunnel between nodes of the cluster".to_owned(),
+        VerdictCause::UnknownTunnel => {
+            "nodes take VXLAN and IP in IP from nodes of the cluster alone".to_owned()
+        }
+        VerdictCause::NeighbourDiscovery => {
+            "hosts answer neighbour discovery, whatever the policy".to_owned()
+        }
+        VerdictCause::EndpointToHost(action) => match action {
+            EndpointToHostAction::Drop => {
                 "what workloads send to their own host is dropped (defaultEndpointToHostAction: Drop)"
                     .to_owned()
             }
-            EndpointToHost::Return => {
+            EndpointToHostAction::Return => {
                 "the host's own firewall decides (defaultEndpointToHostAction: Return)".to_owned()
             }
-            EndpointToHost::Accept => {
+            EndpointToHostAction::Accept => {
                 "what workloads send to their own host is accepted (defaultEndpointToHostAction: Accept)"
                     .to_owned()
             }
         },
-        Cause::Failsafe => "a failsafe port, which no policy closes".to_owned(),
-        Cause::AcceptedBefore => "its host endpoint has accepted it at an earlier stage".to_owned(),
-        Cause::NoHostEndpoint => "not policed: no host endpoint covers its interface".to_owned(),
-        Cause::HostToWorkload => "a host reaches its own workloads, whatever their policies".to_owned(),
-        Cause::NoForwardPolicy => "no policy for forwarded traffic".to_owned(),
-        Cause::ServiceLoop => "no service has this address (serviceLoopPrevention)".to_owned(),
+        VerdictCause::Failsafe => "a failsafe port, which no policy closes".to_owned(),
+        VerdictCause::AcceptedBefore => "its host endpoint has accepted it at an earlier stage".to_owned(),
+        VerdictCause::NoHostEndpoint => "not policed: no host endpoint covers its interface".to_owned(),
+        VerdictCause::HostToWorkload => {
+            "a host reaches its own workloads, whatever their policies".to_owned()
+        }
+        VerdictCause::NoForwardPolicy => "no policy for forwarded traffic".to_owned(),
+        VerdictCause::ServiceLoop => "no service has this address (serviceLoopPrevention)".to_owned(),
     }
 }

@@ -7,13 +7,13 @@ use tortie_plan::evaluate::Packet;
 
 /// Traffic such as `tcp/80`, or `80` for short; `icmp/8/0`; `protocol/47`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Traffic {
+pub struct ExplainedTraffic {
     pub protocol: u8,
     pub port: Option<u16>,
     pub icmp: Option<(u8, u8)>,
 }
 
-impl Traffic {
+impl ExplainedTraffic {
     pub fn is_icmp(protocol: u8) -> bool {
         [Packet::ICMP, Packet::ICMPV6].contains(&protocol)
     }
@@ -29,10 +29,10 @@ pub fn protocol_name(protocol: u8) -> String {
     name.map_or_else(|| format!("protocol {protocol}"), |(name, _)| name.to_lowercase())
 }
 
-impl FromStr for Traffic {
+impl FromStr for ExplainedTraffic {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Traffic, String> {
+    fn from_str(text: &str) -> Result<ExplainedTraffic, String> {
         let mut parts = text.split('/').peekable();
         let name = match parts.next().unwrap_or_default() {
             // A port alone means TCP, as in other tools.
@@ -57,20 +57,20 @@ impl FromStr for Traffic {
         let number = |text: &str, what: &str| {
             text.parse::<u8>().map_err(|_| format!("{what} {text:?} is not a number from 0 to 255"))
         };
-        let none = Traffic { protocol, port: None, icmp: None };
+        let none = ExplainedTraffic { protocol, port: None, icmp: None };
         match rest[..] {
-            [port] if Traffic::has_ports(protocol) => match port.parse() {
-                Ok(port) if port > 0 => Ok(Traffic { port: Some(port), ..none }),
+            [port] if ExplainedTraffic::has_ports(protocol) => match port.parse() {
+                Ok(port) if port > 0 => Ok(ExplainedTraffic { port: Some(port), ..none }),
                 _ => Err(format!("port {port:?} is not a number from 1 to 65535")),
             },
-            _ if Traffic::has_ports(protocol) => Err(format!("{name} needs one port: {name}/80")),
-            [kind] if Traffic::is_icmp(protocol) => {
-                Ok(Traffic { icmp: Some((number(kind, "type")?, 0)), ..none })
+            _ if ExplainedTraffic::has_ports(protocol) => Err(format!("{name} needs one port: {name}/80")),
+            [kind] if ExplainedTraffic::is_icmp(protocol) => {
+                Ok(ExplainedTraffic { icmp: Some((number(kind, "type")?, 0)), ..none })
             }
-            [kind, code] if Traffic::is_icmp(protocol) => {
-                Ok(Traffic { icmp: Some((number(kind, "type")?, number(code, "code")?)), ..none })
+            [kind, code] if ExplainedTraffic::is_icmp(protocol) => {
+                Ok(ExplainedTraffic { icmp: Some((number(kind, "type")?, number(code, "code")?)), ..none })
             }
-            _ if Traffic::is_icmp(protocol) => {
+            _ if ExplainedTraffic::is_icmp(protocol) => {
                 Err(format!("{name} needs a type and may have a code: {name}/8 or {name}/8/0"))
             }
             [] => Ok(none),
@@ -79,7 +79,7 @@ impl FromStr for Traffic {
     }
 }
 
-impl fmt::Display for Traffic {
+impl fmt::Display for ExplainedTraffic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = protocol_name(self.protocol);
         match (self.port, self.icmp) {
@@ -109,7 +109,10 @@ mod tests {
             ("protocol/47", "protocol 47"),
             ("protocol/6/80", "tcp/80"),
         ] {
-            assert_eq!(text.parse::<Traffic>().map(|traffic| traffic.to_string()).as_deref(), Ok(printed));
+            assert_eq!(
+                text.parse::<ExplainedTraffic>().map(|traffic| traffic.to_string()).as_deref(),
+                Ok(printed)
+            );
         }
     }
 
@@ -133,7 +136,7 @@ mod tests {
             ("icmp/8/x", "code \"x\""),
             ("47/80", "protocol 47 has no ports"),
         ] {
-            let error = text.parse::<Traffic>().unwrap_err();
+            let error = text.parse::<ExplainedTraffic>().unwrap_err();
             assert!(error.starts_with(said), "{text}: {error}");
         }
     }

@@ -1,12 +1,12 @@
 //! Describes rules, and why they do not match, in text.
 
-use super::party::Party;
+use super::party::TrafficParty;
 use super::traffic::protocol_name;
 use std::fmt::Display;
 use tortie_model::kinds::{EntityRule, ICMPFields, Rule};
 use tortie_model::scalar::Protocol;
-use tortie_plan::evaluate::{Criterion, End, Packet};
-use tortie_plan::{Icmp, IpVersion};
+use tortie_plan::evaluate::{Packet, PacketEnd, RuleCriterion};
+use tortie_plan::{IcmpMatch, IpVersion};
 
 /// Maximum number of list elements to print.
 const SHOWN: usize = 4;
@@ -97,21 +97,21 @@ pub fn list<T: Display>(items: &[T]) -> String {
 
 /// A rule as its author wrote it, if known, and the namespace of its policy, if namespaced.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Written<'a> {
+pub struct WrittenRule<'a> {
     pub rule: Option<&'a Rule>,
     pub namespace: &'a str,
 }
 
-impl<'a> Written<'a> {
-    fn side(&self, end: End) -> Option<&'a EntityRule> {
+impl<'a> WrittenRule<'a> {
+    fn side(&self, end: PacketEnd) -> Option<&'a EntityRule> {
         self.rule.map(|rule| match end {
-            End::Source => &rule.source,
-            End::Destination => &rule.destination,
+            PacketEnd::Source => &rule.source,
+            PacketEnd::Destination => &rule.destination,
         })
     }
 
     /// Returns the only namespace in which the selector of one side matches, if it is restricted to one.
-    pub fn confined(&self, end: End) -> Option<&'a str> {
+    pub fn confined(&self, end: PacketEnd) -> Option<&'a str> {
         let everywhere = self.side(end).is_none_or(|side| !side.namespace_selector.is_empty());
         (!everywhere && !self.namespace.is_empty()).then_some(self.namespace)
     }
@@ -119,66 +119,66 @@ impl<'a> Written<'a> {
 
 /// The sender, the receiver and the packet.
 #[derive(Clone, Copy, Debug)]
-pub struct Scene<'a> {
-    pub from: &'a Party,
-    pub to: &'a Party,
+pub struct PacketScene<'a> {
+    pub from: &'a TrafficParty,
+    pub to: &'a TrafficParty,
     pub packet: &'a Packet,
 }
 
-impl<'a> Scene<'a> {
-    pub fn party(&self, end: End) -> &'a Party {
+impl<'a> PacketScene<'a> {
+    pub fn party(&self, end: PacketEnd) -> &'a TrafficParty {
         match end {
-            End::Source => self.from,
-            End::Destination => self.to,
+            PacketEnd::Source => self.from,
+            PacketEnd::Destination => self.to,
         }
     }
 
-    fn address(&self, end: End) -> std::net::IpAddr {
+    fn address(&self, end: PacketEnd) -> std::net::IpAddr {
         match end {
-            End::Source => self.packet.source,
-            End::Destination => self.packet.destination,
+            PacketEnd::Source => self.packet.source,
+            PacketEnd::Destination => self.packet.destination,
         }
     }
 
-    fn port(&self, end: End) -> u16 {
+    fn port(&self, end: PacketEnd) -> u16 {
         match end {
-            End::Source => self.packet.source_port,
-            End::Destination => self.packet.destination_port,
+            PacketEnd::Source => self.packet.source_port,
+            PacketEnd::Destination => self.packet.destination_port,
         }
     }
 
     /// Describes why a rule does not match.
-    pub fn miss(&self, criterion: &Criterion<'_>, written: Written<'_>) -> String {
+    pub fn miss(&self, criterion: &RuleCriterion<'_>, written: WrittenRule<'_>) -> String {
         let family = match self.packet.version() {
             IpVersion::V4 => "IPv4",
             IpVersion::V6 => "IPv6",
         };
         match *criterion {
-            Criterion::IpVersion(IpVersion::V4) => "it is for IPv4 alone".to_owned(),
-            Criterion::IpVersion(IpVersion::V6) => "it is for IPv6 alone".to_owned(),
-            Criterion::Protocol(protocol) => format!("it is for {} alone", protocol_name(protocol)),
-            Criterion::NotProtocol(protocol) => format!("it leaves out {}", protocol_name(protocol)),
-            Criterion::Icmp(icmp) => format!("it is for ICMP {} alone", icmp_type(icmp)),
-            Criterion::NotIcmp(icmp) if self.packet.icmp.is_some() => {
+            RuleCriterion::IpVersion(IpVersion::V4) => "it is for IPv4 alone".to_owned(),
+            RuleCriterion::IpVersion(IpVersion::V6) => "it is for IPv6 alone".to_owned(),
+            RuleCriterion::Protocol(protocol) => format!("it is for {} alone", protocol_name(protocol)),
+            RuleCriterion::NotProtocol(protocol) => format!("it leaves out {}", protocol_name(protocol)),
+            RuleCriterion::Icmp(icmp) => format!("it is for ICMP {} alone", icmp_type(icmp)),
+            RuleCriterion::NotIcmp(icmp) if self.packet.icmp.is_some() => {
                 format!("it leaves out ICMP {}", icmp_type(icmp))
             }
-            Criterion::NotIcmp(_) => "it is for ICMP alone".to_owned(),
-            Criterion::Nets(end, nets) => format!("{} is not in {}", self.whose_address(end), list(nets)),
-            Criterion::NotNets(end, nets) => {
+            RuleCriterion::NotIcmp(_) => "it is for ICMP alone".to_owned(),
+            RuleCriterion::Nets(end, nets) => format!("{} is not in {}", self.whose_address(end), list(nets)),
+            RuleCriterion::NotNets(end, nets) => {
                 let within: Vec<_> = nets.iter().filter(|net| net.contains(&self.address(end))).collect();
                 format!("{} is in {}, which it leaves out", self.whose_address(end), list(&within))
             }
-            Criterion::Family(end, _) => {
+            RuleCriterion::Family(end, _) => {
                 format!("its {} nets have no {family} among them", end_name(end))
             }
-            Criterion::Set(end, _) => {
+            RuleCriterion::Set(end, _) => {
                 let wanted = written.side(end).and_then(selected);
                 let wanted = wanted.unwrap_or_else(|| "its selector".to_owned());
                 let within = written.confined(end).map(|namespace| format!(" in namespace {namespace}"));
                 let within = within.unwrap_or_default();
                 format!("{} is not selected by {wanted}{within}{}", self.who(end), self.labels(end))
             }
-            Criterion::NotSet(end, _) => {
+            RuleCriterion::NotSet(end, _) => {
                 let wanted = written.side(end).map(|side| side.not_selector.as_str()).unwrap_or_default();
                 format!(
                     "{} is selected by [{wanted}], which it leaves out{}",
@@ -186,7 +186,7 @@ impl<'a> Scene<'a> {
                     self.labels(end)
                 )
             }
-            Criterion::Ports(end, ranges, _) => {
+            RuleCriterion::Ports(end, ranges, _) => {
                 let wanted = written.side(end).map(|side| list(&side.ports));
                 let wanted = wanted.unwrap_or_else(|| ranges_text(ranges));
                 match self.packet.has_ports() {
@@ -194,21 +194,21 @@ impl<'a> Scene<'a> {
                     false => format!("it is for {} port {wanted}", end_name(end)),
                 }
             }
-            Criterion::NotPorts(end, _, _) => {
+            RuleCriterion::NotPorts(end, _, _) => {
                 format!("it leaves out {} port {}", end_name(end), self.port(end))
             }
-            Criterion::Service(end, _) => {
+            RuleCriterion::Service(end, _) => {
                 let service = written.side(end).and_then(|side| side.services.as_ref()).map(service_name);
                 format!("{} is no endpoint of service {}", self.who(end), service.unwrap_or_default())
             }
         }
     }
 
-    fn who(&self, end: End) -> String {
+    fn who(&self, end: PacketEnd) -> String {
         format!("{} {}", end_name(end), self.party(end).name)
     }
 
-    fn whose_address(&self, end: End) -> String {
+    fn whose_address(&self, end: PacketEnd) -> String {
         let (address, name) = (self.address(end).to_string(), &self.party(end).name);
         match *name == address {
             true => format!("{} {address}", end_name(end)),
@@ -216,7 +216,7 @@ impl<'a> Scene<'a> {
         }
     }
 
-    fn labels(&self, end: End) -> String {
+    fn labels(&self, end: PacketEnd) -> String {
         match self.party(end).labels.as_slice() {
             [] => String::new(),
             labels => format!(" (labels: {})", labels.join(", ")),
@@ -224,21 +224,21 @@ impl<'a> Scene<'a> {
     }
 }
 
-pub fn end_name(end: End) -> &'static str {
+pub fn end_name(end: PacketEnd) -> &'static str {
     match end {
-        End::Source => "source",
-        End::Destination => "destination",
+        PacketEnd::Source => "source",
+        PacketEnd::Destination => "destination",
     }
 }
 
-fn icmp_type(icmp: Icmp) -> String {
+fn icmp_type(icmp: IcmpMatch) -> String {
     match icmp.code {
         Some(code) => format!("type {} code {code}", icmp.r#type),
         None => format!("type {}", icmp.r#type),
     }
 }
 
-fn ranges_text(ranges: &[tortie_plan::PortRange]) -> String {
+fn ranges_text(ranges: &[tortie_plan::PortInterval]) -> String {
     let texts: Vec<String> = ranges
         .iter()
         .map(|range| match range.first == range.last {

@@ -1,22 +1,22 @@
 //! Removes Felix's chains from the tables of iptables-nft, and Felix's own nf_tables tables.
 
-use super::{CHAIN, Outcome, TABLES, is_felix};
-use crate::error::{Error, Result};
-use crate::netlink::Attributes;
+use super::{CHAIN, FelixRemoval, TABLES, is_felix};
+use crate::error::{DataplaneError, DataplaneResult};
+use crate::netlink::NetlinkAttributes;
 use crate::netns::Netns;
 use crate::policy::nft::foreign::observed::{ForeignRule, family_name};
 use nlink::Connection;
 use nlink::netlink::Nftables;
 use nlink::netlink::nftables::{self as wire, Family, RawMessage};
 
-pub(super) async fn remove(netns: &Netns) -> Outcome {
-    Outcome::of(remove_from(netns).await)
+pub(super) async fn remove(netns: &Netns) -> FelixRemoval {
+    FelixRemoval::of(remove_from(netns).await)
 }
 
-async fn remove_from(netns: &Netns) -> Result<Outcome> {
+async fn remove_from(netns: &Netns) -> DataplaneResult<FelixRemoval> {
     let connection = netns.nftables()?;
-    let mut outcome = Outcome::default();
-    let describe = |error: nlink::Error| Error::kernel("tables of Felix", &error);
+    let mut outcome = FelixRemoval::default();
+    let describe = |error: nlink::Error| DataplaneError::kernel("tables of Felix", &error);
     let chains = connection.list_chains().await.map_err(describe)?;
     for table in connection.list_tables().await.map_err(describe)? {
         if TABLES.contains(&(table.family, table.name.as_str())) {
@@ -28,7 +28,7 @@ async fn remove_from(netns: &Netns) -> Result<Outcome> {
             let flush = entered
                 .map(|chain| message(wire::NFT_MSG_DELRULE, table.family, place(&table.name, &chain.name)));
             commit(&connection, table.family, &table.name, flush.collect(), &mut outcome).await;
-            let attributes = Attributes::default().text(wire::NFTA_TABLE_NAME, &table.name);
+            let attributes = NetlinkAttributes::default().text(wire::NFTA_TABLE_NAME, &table.name);
             let message = message(wire::NFT_MSG_DELTABLE, table.family, attributes);
             commit(&connection, table.family, &table.name, vec![message], &mut outcome).await;
         }
@@ -59,8 +59,9 @@ async fn remove_from(netns: &Netns) -> Result<Outcome> {
         // Flush the chains first, as they refer to each other.
         messages.extend(names.iter().map(|name| message(wire::NFT_MSG_DELRULE, family, place(table, name))));
         let chain = |name: &&str| {
-            let attributes =
-                Attributes::default().text(wire::NFTA_CHAIN_TABLE, table).text(wire::NFTA_CHAIN_NAME, name);
+            let attributes = NetlinkAttributes::default()
+                .text(wire::NFTA_CHAIN_TABLE, table)
+                .text(wire::NFTA_CHAIN_NAME, name);
             message(wire::NFT_MSG_DELCHAIN, family, attributes)
         };
         messages.extend(names.iter().map(chain));
@@ -75,7 +76,7 @@ async fn commit(
     family: Family,
     table: &str,
     messages: Vec<RawMessage>,
-    outcome: &mut Outcome,
+    outcome: &mut FelixRemoval,
 ) {
     if messages.is_empty() {
         return;
@@ -88,10 +89,10 @@ async fn commit(
     }
 }
 
-fn place(table: &str, chain: &str) -> Attributes {
-    Attributes::default().text(wire::NFTA_RULE_TABLE, table).text(wire::NFTA_RULE_CHAIN, chain)
+fn place(table: &str, chain: &str) -> NetlinkAttributes {
+    NetlinkAttributes::default().text(wire::NFTA_RULE_TABLE, table).text(wire::NFTA_RULE_CHAIN, chain)
 }
 
-fn message(kind: u8, family: Family, attributes: Attributes) -> RawMessage {
+fn message(kind: u8, family: Family, attributes: NetlinkAttributes) -> RawMessage {
     RawMessage::new(kind, family).attrs(attributes.into_bytes())
 }

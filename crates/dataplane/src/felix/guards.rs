@@ -5,8 +5,8 @@
 //! and leaves chains behind that are no longer referenced.
 
 use super::{CHAIN, legacy, strip_table};
-use crate::error::{Error, Result};
-use crate::kernel::{Entry, Kernel};
+use crate::error::{DataplaneError, DataplaneResult};
+use crate::kernel::{KernelRoute, RtnetlinkClient};
 use crate::netns::Netns;
 use crate::policy::nft::foreign::observed::{ForeignRule, looked_up_sets};
 use crate::policy::{GuardedEndpoint, guarded_endpoints};
@@ -15,7 +15,7 @@ use nlink::netlink::nftables::{self as wire, ChainType, Family, SetElement, SetE
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
-use tortie_plan::Table;
+use tortie_plan::RoutingTable;
 
 /// Hook numbers of netfilter.
 pub(super) const INPUT: u32 = 1;
@@ -59,8 +59,8 @@ fn chains_of(endpoint: &GuardedEndpoint) -> Vec<(u32, String)> {
 
 /// Returns the endpoints that our table guards and Felix's chains do not, for each family in which they may receive
 /// packets. IPv6 chains of host endpoints are not required if Felix writes no IPv6 chains at all.
-pub async fn missing_guards(netns: &Netns) -> Result<Vec<MissingGuard>> {
-    let kernel = Kernel::open(netns)?;
+pub async fn missing_guards(netns: &Netns) -> DataplaneResult<Vec<MissingGuard>> {
+    let kernel = RtnetlinkClient::open(netns)?;
     let links: BTreeMap<String, u32> =
         kernel.links().await?.into_iter().map(|link| (link.name, link.index)).collect();
     let mut guarded = guarded_endpoints(netns).await?;
@@ -122,10 +122,10 @@ fn unmet_needs(needs: &[GuardNeed], programs: &[FilterProgram]) -> Vec<MissingGu
 }
 
 /// Whether routes of a family lead to an interface; `None` if no route of any family does.
-fn has_routes(routes: &[Entry], interface: Option<u32>, ipv6: bool) -> Option<bool> {
-    let through = |entry: &&Entry| {
+fn has_routes(routes: &[KernelRoute], interface: Option<u32>, ipv6: bool) -> Option<bool> {
+    let through = |entry: &&KernelRoute| {
         let net = entry.destination();
-        entry.key.table == Table::MAIN
+        entry.key.table == RoutingTable::MAIN
             && interface.is_some_and(|index| entry.target.uses(index))
             && (net.addr().is_ipv4() || is_routed_ipv6(&net))
     };
@@ -176,9 +176,9 @@ impl FilterProgram {
     }
 }
 
-async fn nft_programs(netns: &Netns) -> Result<Vec<FilterProgram>> {
+async fn nft_programs(netns: &Netns) -> DataplaneResult<Vec<FilterProgram>> {
     let connection = netns.nftables()?;
-    let describe = |error: nlink::Error| Error::kernel("tables of Felix", &error);
+    let describe = |error: nlink::Error| DataplaneError::kernel("tables of Felix", &error);
     let chains = connection.list_chains().await.map_err(describe)?;
     let of_ip = |family: Family| [Family::Ip, Family::Ip6].contains(&family);
     let mut tables: Vec<(Family, &str)> = Vec::new();

@@ -1,8 +1,8 @@
 //! Removes Felix's sets from `ipset`, recognised by the prefix of their names.
 
-use super::Outcome;
-use crate::error::{Error, Result};
-use crate::netlink::{ACKNOWLEDGE, Attributes, DUMP, Request, attributes, exchange};
+use super::FelixRemoval;
+use crate::error::{DataplaneError, DataplaneResult};
+use crate::netlink::{ACKNOWLEDGE, DUMP, NetlinkAttributes, NetlinkRequest, attributes, exchange};
 use crate::netns::Netns;
 use nix::errno::Errno;
 use nlink::netlink::NetlinkSocket;
@@ -20,56 +20,62 @@ const FLAGS: u16 = 6;
 const VERSION: u8 = 6;
 const NAMES_ALONE: u32 = 1 << 1;
 
-pub(super) async fn remove(netns: &Netns) -> Outcome {
-    Outcome::of(remove_from(netns).await)
+pub(super) async fn remove(netns: &Netns) -> FelixRemoval {
+    FelixRemoval::of(remove_from(netns).await)
 }
 
-async fn remove_from(netns: &Netns) -> Result<Outcome> {
+async fn remove_from(netns: &Netns) -> DataplaneResult<FelixRemoval> {
     let socket = netns.netfilter_socket()?;
-    let mut outcome = Outcome::default();
+    let mut outcome = FelixRemoval::default();
     for name in names(&socket).await? {
         if !PREFIXES.iter().any(|prefix| name.starts_with(prefix)) {
             continue;
         }
         let attributes = request().text(NAME, &name);
         match ask(&socket, DESTROY, ACKNOWLEDGE, attributes).await? {
-            Answer::Names(_) => outcome.removed += 1,
-            Answer::Refused(errno) => outcome.failures.push(format!("ipset {name}: {errno}")),
+            IpsetResponse::Names(_) => outcome.removed += 1,
+            IpsetResponse::Refused(errno) => outcome.failures.push(format!("ipset {name}: {errno}")),
         }
     }
     Ok(outcome)
 }
 
 /// Returns the names of all sets; empty if the kernel does not support ipset.
-async fn names(socket: &NetlinkSocket) -> Result<Vec<String>> {
+async fn names(socket: &NetlinkSocket) -> DataplaneResult<Vec<String>> {
     let attributes = request().number(FLAGS, NAMES_ALONE);
     match ask(socket, LIST, DUMP, attributes).await? {
-        Answer::Names(names) => Ok(names),
-        Answer::Refused(Errno::EINVAL | Errno::ENOENT | Errno::EOPNOTSUPP) => Ok(Vec::new()),
-        Answer::Refused(errno) => {
-            Err(Error::Kernel { object: "list of ipsets".into(), reason: errno.to_string() })
+        IpsetResponse::Names(names) => Ok(names),
+        IpsetResponse::Refused(Errno::EINVAL | Errno::ENOENT | Errno::EOPNOTSUPP) => Ok(Vec::new()),
+        IpsetResponse::Refused(errno) => {
+            Err(DataplaneError::Kernel { object: "list of ipsets".into(), reason: errno.to_string() })
         }
     }
 }
 
-fn request() -> Attributes {
-    Attributes::default().bytes(PROTOCOL, &[VERSION])
+fn request() -> NetlinkAttributes {
+    NetlinkAttributes::default().bytes(PROTOCOL, &[VERSION])
 }
 
-enum Answer {
+enum IpsetResponse {
     Names(Vec<String>),
     Refused(Errno),
 }
 
-async fn ask(socket: &NetlinkSocket, command: u16, flags: u16, attributes: Attributes) -> Result<Answer> {
+async fn ask(
+    socket: &NetlinkSocket,
+    command: u16,
+    flags: u16,
+    attributes: NetlinkAttributes,
+) -> DataplaneResult<IpsetResponse> {
     const IPV4: u8 = 2;
-    let request = Request { kind: SUBSYSTEM << 8 | command, flags, head: &[IPV4, 0, 0, 0], attributes };
+    let request =
+        NetlinkRequest { kind: SUBSYSTEM << 8 | command, flags, head: &[IPV4, 0, 0, 0], attributes };
     let mut names = Vec::new();
     let refused = exchange(socket, request, |frame| {
         let name = frame.attributes().and_then(|attributes| attributes::find(attributes, NAME));
         let text = |name: &[u8]| String::from_utf8_lossy(name).trim_end_matches('\0').to_owned();
         names.extend(name.map(text));
     });
-    let refused = refused.await.map_err(|error| Error::kernel("ipsets", &error))?;
-    Ok(refused.map_or(Answer::Names(names), Answer::Refused))
+    let refused = refused.await.map_err(|error| DataplaneError::kernel("ipsets", &error))?;
+    Ok(refused.map_or(IpsetResponse::Names(names), IpsetResponse::Refused))
 }

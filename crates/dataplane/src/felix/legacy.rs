@@ -1,17 +1,17 @@
 //! Removes and reads Felix's chains in the tables of iptables-legacy, with `iptables-legacy-save` and `-restore`.
 
 use super::guards::{FORWARD, FilterProgram, INPUT};
-use super::{CHAIN, COMMENT, Outcome, is_felix};
-use crate::error::{Error, Result};
+use super::{CHAIN, COMMENT, FelixRemoval, is_felix};
+use crate::error::{DataplaneError, DataplaneResult};
 use crate::failure::KernelObject;
 use crate::netns::Netns;
-use crate::policy::nft::foreign::program::Legacy;
+use crate::policy::nft::foreign::program::LegacyProgram;
 
 const FILTER: &str = "filter";
 
-pub(super) async fn remove(netns: &Netns) -> Outcome {
-    let mut outcome = Outcome::default();
-    for program in Legacy::BOTH {
+pub(super) async fn remove(netns: &Netns) -> FelixRemoval {
+    let mut outcome = FelixRemoval::default();
+    for program in LegacyProgram::BOTH {
         let tables = match program.tables(netns).await {
             Ok(tables) => tables,
             Err(error) => {
@@ -35,16 +35,16 @@ pub(super) async fn remove(netns: &Netns) -> Outcome {
 }
 
 /// Returns the filter tables that contain chains of Felix.
-pub(super) async fn programs(netns: &Netns) -> Result<Vec<FilterProgram>> {
+pub(super) async fn programs(netns: &Netns) -> DataplaneResult<Vec<FilterProgram>> {
     let mut programs = Vec::new();
-    for program in Legacy::BOTH {
+    for program in LegacyProgram::BOTH {
         if !program.tables(netns).await?.iter().any(|table| table == FILTER) {
             continue;
         }
         let saved = program.save(netns, FILTER).await;
         let object = KernelObject::KernelState("tables of iptables-legacy");
-        let saved = saved.map_err(|reason| Error::Kernel { object, reason })?;
-        programs.extend(read_filter(&saved, program == Legacy::V6));
+        let saved = saved.map_err(|reason| DataplaneError::Kernel { object, reason })?;
+        programs.extend(read_filter(&saved, program == LegacyProgram::V6));
     }
     Ok(programs)
 }

@@ -13,7 +13,7 @@ mod xdp;
 pub use guards::{MissingGuard, missing_guards};
 pub(crate) use watch::FelixWatch;
 
-use crate::error::Result;
+use crate::error::DataplaneResult;
 use crate::netns::Netns;
 use nlink::netlink::nftables::Family;
 use std::time::Duration;
@@ -43,7 +43,7 @@ fn is_felix(comment: Option<&str>, target: Option<&str>) -> bool {
 }
 
 /// Removes Felix's leftovers once.
-pub(crate) struct Leftovers {
+pub(crate) struct FelixLeftovers {
     netns: Netns,
     done: bool,
     pause: Duration,
@@ -51,9 +51,15 @@ pub(crate) struct Leftovers {
     said: String,
 }
 
-impl Leftovers {
-    pub fn new(netns: Netns) -> Leftovers {
-        Leftovers { netns, done: false, pause: FIRST_PAUSE, not_before: Duration::ZERO, said: String::new() }
+impl FelixLeftovers {
+    pub fn new(netns: Netns) -> FelixLeftovers {
+        FelixLeftovers {
+            netns,
+            done: false,
+            pause: FIRST_PAUSE,
+            not_before: Duration::ZERO,
+            said: String::new(),
+        }
     }
 
     /// Whether the removal is complete: chains found from now on were written after it.
@@ -97,13 +103,13 @@ impl Leftovers {
 
 /// Number of removed objects, and the reasons why others could not be removed.
 #[derive(Debug, Default)]
-struct Outcome {
+struct FelixRemoval {
     removed: usize,
     failures: Vec<String>,
 }
 
-impl Outcome {
-    fn of(result: Result<Outcome>) -> Outcome {
-        result.unwrap_or_else(|error| Outcome { removed: 0, failures: vec![error.to_string()] })
+impl FelixRemoval {
+    fn of(result: DataplaneResult<FelixRemoval>) -> FelixRemoval {
+        result.unwrap_or_else(|error| FelixRemoval { removed: 0, failures: vec![error.to_string()] })
     }
 }

@@ -2,7 +2,7 @@
 //! that it denies.
 
 use super::{CHAIN, TABLES, legacy, strip_table};
-use crate::error::{Error, Result};
+use crate::error::{DataplaneError, DataplaneResult};
 use crate::netns::Netns;
 use nlink::netlink::nftables::Family;
 use std::time::Duration;
@@ -77,9 +77,9 @@ impl FelixWatch {
     }
 }
 
-async fn has_chains(netns: &Netns) -> Result<bool> {
+async fn has_chains(netns: &Netns) -> DataplaneResult<bool> {
     let chains = netns.nftables()?.list_chains().await;
-    let chains = chains.map_err(|error| Error::kernel("tables of Felix", &error))?;
+    let chains = chains.map_err(|error| DataplaneError::kernel("tables of Felix", &error))?;
     let of_ip = |family: Family| [Family::Ip, Family::Ip6].contains(&family);
     Ok(chains.iter().any(|chain| {
         TABLES.contains(&(chain.family, chain.table.as_str()))

@@ -1,8 +1,8 @@
 //! Removes Felix's XDP programs: those that Felix has pinned. The ids of the programs attached to interfaces are
 //! compared with the ids of the pinned programs; attached programs with other ids are left alone.
 
-use super::Outcome;
-use crate::error::Result;
+use super::FelixRemoval;
+use crate::error::DataplaneResult;
 use crate::kernel::XdpPrograms;
 use crate::netns::Netns;
 use nlink::netlink::filter::BpfFilter;
@@ -13,12 +13,12 @@ use std::path::{Path, PathBuf};
 const PINS: &str = "/sys/fs/bpf/calico/xdp";
 const PIN: &str = "prefilter_";
 
-pub(super) async fn remove(netns: &Netns) -> Outcome {
-    Outcome::of(remove_from(netns).await)
+pub(super) async fn remove(netns: &Netns) -> FelixRemoval {
+    FelixRemoval::of(remove_from(netns).await)
 }
 
-async fn remove_from(netns: &Netns) -> Result<Outcome> {
-    let mut outcome = Outcome::default();
+async fn remove_from(netns: &Netns) -> DataplaneResult<FelixRemoval> {
+    let mut outcome = FelixRemoval::default();
     let pins = pins(Path::new(PINS));
     if pins.is_empty() {
         return Ok(outcome);

@@ -3,7 +3,7 @@
 //!
 //! Each deletion dumps the whole conntrack table, so that one dump serves as many addresses as possible.
 
-use crate::error::{Error, Result};
+use crate::error::{DataplaneError, DataplaneResult};
 use crate::netns::Netns;
 use nlink::Connection;
 use nlink::netlink::Netfilter;
@@ -92,8 +92,8 @@ async fn forget_family(
 pub(crate) async fn delete_denied_flows(
     netns: &Netns,
     is_denied: impl Fn(&Packet) -> bool + Send + Sync,
-) -> Result<usize> {
-    let describe = |error: nlink::Error| Error::kernel("connection tracking", &error);
+) -> DataplaneResult<usize> {
+    let describe = |error: nlink::Error| DataplaneError::kernel("connection tracking", &error);
     let connection = netns.conntrack()?;
     let mut count = 0;
     for v4 in [true, false] {

@@ -1,6 +1,9 @@
 //! Decodes netlink messages into the types of this crate.
 
-use super::types::{Conf, Entry, FdbKey, Link, NeighbourKey, RuleEntry, Target, Vxlan};
+use super::types::{
+    FdbKey, KernelLink, KernelRoute, KernelRouteTarget, LinkSettings, NeighbourKey, RuleEntry,
+    VxlanAttributes,
+};
 use ipnet::IpNet;
 use nlink::netlink::devconf::{Ipv4Devconf, Ipv6Devconf};
 use nlink::netlink::fdb::FdbEntry;
@@ -9,7 +12,7 @@ use nlink::netlink::messages::{
 };
 use nlink::netlink::types::route::{RouteScope, RouteType, rt_table};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use tortie_plan::{RouteKey, RoutingRule, Table};
+use tortie_plan::{RouteKey, RoutingRule, RoutingTable};
 
 const CLONED: u32 = 0x200;
 const ONLINK: u8 = 4;
@@ -20,10 +23,10 @@ pub(crate) fn mac(bytes: &[u8]) -> Option<[u8; 6]> {
     bytes.try_into().ok()
 }
 
-pub(crate) fn link(message: &LinkMessage) -> Option<Link> {
+pub(crate) fn link(message: &LinkMessage) -> Option<KernelLink> {
     let v4 = |key| message.ipv4_devconf(key).and_then(|value| i32::try_from(value).ok());
     let v6 = |key| message.ipv6_devconf(key);
-    Some(Link {
+    Some(KernelLink {
         index: message.ifindex(),
         name: message.name()?.to_owned(),
         enabled: message.flags() & IFF_UP != 0,
@@ -33,7 +36,7 @@ pub(crate) fn link(message: &LinkMessage) -> Option<Link> {
         master: message.master(),
         mac: message.address().and_then(mac),
         vxlan: vxlan(message),
-        conf: Conf {
+        conf: LinkSettings {
             v4_forwarding: v4(Ipv4Devconf::Forwarding),
             proxy_arp: v4(Ipv4Devconf::ProxyArp),
             rp_filter: v4(Ipv4Devconf::RpFilter),
@@ -53,9 +56,9 @@ const IFLA_VXLAN_PORT: u16 = 15;
 const IFLA_VXLAN_LOCAL6: u16 = 17;
 
 /// Decodes the attributes with which a VXLAN device was created.
-fn vxlan(message: &LinkMessage) -> Option<Vxlan> {
+fn vxlan(message: &LinkMessage) -> Option<VxlanAttributes> {
     let info = message.link_info().filter(|info| info.kind() == Some("vxlan"))?;
-    let mut vxlan = Vxlan { vni: 0, port: 0, local: None, parent: None, learning: false };
+    let mut vxlan = VxlanAttributes { vni: 0, port: 0, local: None, parent: None, learning: false };
     for (kind, value) in attributes(info.data()?) {
         let number = || value.try_into().map(u32::from_ne_bytes).ok();
         match kind {
@@ -130,7 +133,7 @@ pub(crate) fn address(message: &AddressMessage) -> Option<(u32, IpNet)> {
 }
 
 /// Decodes a route that the dataplane has to know: any but those of the local table and cached clones.
-pub(crate) fn route(message: &RouteMessage) -> Option<Entry> {
+pub(crate) fn route(message: &RouteMessage) -> Option<KernelRoute> {
     if message.table_id() == u32::from(rt_table::LOCAL) || message.flags() & CLONED != 0 {
         return None;
     }
@@ -141,13 +144,14 @@ pub(crate) fn route(message: &RouteMessage) -> Option<Entry> {
         None => return None,
     };
     let destination = IpNet::new(destination, message.dst_len()).ok()?;
-    let key = RouteKey { table: Table(message.table_id()), destination };
+    let key = RouteKey { table: RoutingTable(message.table_id()), destination };
     let (metric, protocol) = (message.priority().unwrap_or(0), message.protocol().number());
-    let entry = Entry::new(key, metric, protocol, target(message)).with_source(message.prefsrc().copied());
+    let entry =
+        KernelRoute::new(key, metric, protocol, target(message)).with_source(message.prefsrc().copied());
     Some(entry.with_mtu(message.metrics().and_then(|metrics| metrics.mtu)))
 }
 
-fn target(message: &RouteMessage) -> Target {
+fn target(message: &RouteMessage) -> KernelRouteTarget {
     let device = message.oif();
     let plain = message.nh_id().is_none() && message.source().is_none() && message.via().is_none();
     if let Some(hops) = message.multipath() {
@@ -157,20 +161,20 @@ fn target(message: &RouteMessage) -> Target {
             hop.gateway.filter(|_| ours && plain).map(|via| (via, hop.ifindex))
         };
         let hops: Option<Vec<(IpAddr, u32)>> = hops.iter().map(hop).collect();
-        return hops.and_then(Target::gateways).unwrap_or(Target::Other { device });
+        return hops.and_then(KernelRouteTarget::gateways).unwrap_or(KernelRouteTarget::Other { device });
     }
     match (message.route_type(), device, message.gateway()) {
-        (RouteType::Blackhole, _, _) => Target::Blackhole,
-        (RouteType::Throw, _, _) => Target::Throw,
+        (RouteType::Blackhole, _, _) => KernelRouteTarget::Blackhole,
+        (RouteType::Throw, _, _) => KernelRouteTarget::Throw,
         (RouteType::Unicast, Some(device), Some(via)) if plain && message.is_onlink() => {
-            Target::Gateway { via: *via, device }
+            KernelRouteTarget::Gateway { via: *via, device }
         }
         (RouteType::Unicast, Some(device), None)
             if plain && (message.is_ipv6() || message.scope() == RouteScope::Link) =>
         {
-            Target::Device(device)
+            KernelRouteTarget::Device(device)
         }
-        _ => Target::Other { device },
+        _ => KernelRouteTarget::Other { device },
     }
 }
 
@@ -189,7 +193,7 @@ pub(crate) fn rule(message: &RuleMessage) -> Option<RuleEntry> {
         is_ipv4: message.is_ipv4(),
         priority: message.priority(),
         mark,
-        table: Table(message.table_id()),
+        table: RoutingTable(message.table_id()),
     };
     Some(RuleEntry { rule, protocol: message.protocol().unwrap_or_default() })
 }

@@ -1,6 +1,6 @@
 //! Encodes routes as complete netlink messages, because the batch API of `nlink` omits the interface.
 
-use super::types::{Entry, Target};
+use super::types::{KernelRoute, KernelRouteTarget};
 use nlink::netlink::route::{ResolvedRouteInterfaces, RouteConfig};
 use nlink::netlink::types::route::{RouteScope, RouteType, RtMsg, RtaAttr};
 use nlink::netlink::{InterfaceRef, MessageBuilder};
@@ -12,9 +12,9 @@ const ONLINK: u32 = 4;
 /// Metric attribute of a route that holds its MTU.
 const RTAX_MTU: u16 = 2;
 
-pub(crate) struct Wire<'a>(pub &'a Entry);
+pub(crate) struct RouteRequest<'a>(pub &'a KernelRoute);
 
-impl Wire<'_> {
+impl RouteRequest<'_> {
     fn write(&self, builder: &mut MessageBuilder, kind: RouteType, scope: RouteScope, flags: u32) {
         let entry = self.0;
         builder.append(
@@ -30,10 +30,10 @@ impl Wire<'_> {
         );
         builder.append_attr_u32(RtaAttr::Table as u16, entry.key.table.0);
         address(builder, RtaAttr::Dst, entry.destination().network());
-        if let Target::Gateway { via, .. } = entry.target {
+        if let KernelRouteTarget::Gateway { via, .. } = entry.target {
             address(builder, RtaAttr::Gateway, via);
         }
-        if let Target::Multipath(hops) = &entry.target {
+        if let KernelRouteTarget::Multipath(hops) = &entry.target {
             builder.append_attr(RtaAttr::Multipath as u16, &next_hops(hops));
         }
         if let Some(device) = entry.target.device() {
@@ -74,7 +74,7 @@ fn address(builder: &mut MessageBuilder, attribute: RtaAttr, address: IpAddr) {
     }
 }
 
-impl RouteConfig for Wire<'_> {
+impl RouteConfig for RouteRequest<'_> {
     fn device_ref(&self) -> Option<&InterfaceRef> {
         None
     }
@@ -89,11 +89,13 @@ impl RouteConfig for Wire<'_> {
 
     fn write_add(&self, builder: &mut MessageBuilder, _: &ResolvedRouteInterfaces) {
         let (kind, scope, flags) = match self.0.target {
-            Target::Blackhole => (RouteType::Blackhole, RouteScope::Universe, 0),
-            Target::Throw => (RouteType::Throw, RouteScope::Universe, 0),
-            Target::Device(_) => (RouteType::Unicast, RouteScope::Link, 0),
-            Target::Gateway { .. } => (RouteType::Unicast, RouteScope::Universe, ONLINK),
-            Target::Multipath(_) | Target::Other { .. } => (RouteType::Unicast, RouteScope::Universe, 0),
+            KernelRouteTarget::Blackhole => (RouteType::Blackhole, RouteScope::Universe, 0),
+            KernelRouteTarget::Throw => (RouteType::Throw, RouteScope::Universe, 0),
+            KernelRouteTarget::Device(_) => (RouteType::Unicast, RouteScope::Link, 0),
+            KernelRouteTarget::Gateway { .. } => (RouteType::Unicast, RouteScope::Universe, ONLINK),
+            KernelRouteTarget::Multipath(_) | KernelRouteTarget::Other { .. } => {
+                (RouteType::Unicast, RouteScope::Universe, 0)
+            }
         };
         self.write(builder, kind, scope, flags);
         if let Some(mtu) = self.0.mtu {

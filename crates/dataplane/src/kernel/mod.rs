@@ -15,15 +15,17 @@ mod xdp;
 pub(crate) use conntrack::{ConntrackCleanup, delete_denied_flows, forget_flows};
 pub(crate) use decode::mac;
 pub(crate) use types::{
-    Conf, Entry, FdbKey, Link, NeighbourKey, ProxyEntry, Qdiscs, RuleEntry, Snapshot, Target, TokenBucket,
-    Vxlan,
+    FdbKey, KernelLink, KernelRoute, KernelRouteTarget, KernelSnapshot, LinkSettings, NeighbourKey,
+    ProxyEntry, QdiscState, RuleEntry, TokenBucket, VxlanAttributes,
 };
-pub(crate) use wireguard::{PeerState, PrivateKey, Wireguard, WireguardChange, WireguardState};
+pub(crate) use wireguard::{
+    PrivateKey, WireguardChange, WireguardClient, WireguardPeerState, WireguardState,
+};
 pub(crate) use xdp::XdpPrograms;
 
-use crate::error::{Error, Result};
+use crate::error::{DataplaneError, DataplaneResult};
 use crate::failure::KernelObject;
-use crate::faults::Faults;
+use crate::faults::KernelFaults;
 use crate::netns::Netns;
 use crate::socket_filter::ignore_ports;
 use futures::StreamExt;
@@ -40,28 +42,28 @@ const REQUEST_BUFFER: usize = 4 << 20;
 const EVENT_BUFFER: usize = 32 << 20;
 
 /// A connection for requests.
-pub(crate) struct Kernel {
+pub(crate) struct RtnetlinkClient {
     connection: Connection<Route>,
-    faults: Faults,
+    faults: KernelFaults,
 }
 
-impl Kernel {
-    pub fn open(netns: &Netns) -> Result<Kernel> {
+impl RtnetlinkClient {
+    pub fn open(netns: &Netns) -> DataplaneResult<RtnetlinkClient> {
         let connection = netns.rtnetlink()?;
         connection
             .socket()
             .set_rcvbuf(REQUEST_BUFFER)
-            .map_err(|error| Error::kernel("netlink socket", &error))?;
-        Ok(Kernel { connection, faults: netns.faults().clone() })
+            .map_err(|error| DataplaneError::kernel("netlink socket", &error))?;
+        Ok(RtnetlinkClient { connection, faults: netns.faults().clone() })
     }
 
-    pub async fn snapshot(&self) -> Result<Snapshot> {
+    pub async fn snapshot(&self) -> DataplaneResult<KernelSnapshot> {
         let (links, addresses) = (self.links().await?, self.addresses().await?);
         let neighbours = self
             .connection
             .get_neighbors()
             .await
-            .map_err(|error| Error::kernel("list of neighbours", &error))?
+            .map_err(|error| DataplaneError::kernel("list of neighbours", &error))?
             .iter()
             .filter_map(|message| {
                 let (key, lladdr) = decode::neighbour(message)?;
@@ -74,44 +76,50 @@ impl Kernel {
         }
         let (routes, rules, qdiscs) = (self.routes().await?, self.rules().await?, self.qdiscs().await?);
         let proxies = self.proxies().await?;
-        Ok(Snapshot { links, addresses, routes, neighbours, fdb, rules, proxies, qdiscs })
+        Ok(KernelSnapshot { links, addresses, routes, neighbours, fdb, rules, proxies, qdiscs })
     }
 
-    pub async fn links(&self) -> Result<Vec<Link>> {
-        let messages =
-            self.connection.get_links().await.map_err(|error| Error::kernel("list of links", &error))?;
+    pub async fn links(&self) -> DataplaneResult<Vec<KernelLink>> {
+        let messages = self
+            .connection
+            .get_links()
+            .await
+            .map_err(|error| DataplaneError::kernel("list of links", &error))?;
         Ok(messages.iter().filter_map(decode::link).collect())
     }
 
-    pub async fn addresses(&self) -> Result<Vec<(u32, ipnet::IpNet)>> {
+    pub async fn addresses(&self) -> DataplaneResult<Vec<(u32, ipnet::IpNet)>> {
         let messages = self
             .connection
             .get_addresses()
             .await
-            .map_err(|error| Error::kernel("list of addresses", &error))?;
+            .map_err(|error| DataplaneError::kernel("list of addresses", &error))?;
         Ok(messages.iter().filter_map(decode::address).collect())
     }
 
-    pub async fn routes(&self) -> Result<Vec<Entry>> {
-        let messages =
-            self.connection.get_routes().await.map_err(|error| Error::kernel("list of routes", &error))?;
+    pub async fn routes(&self) -> DataplaneResult<Vec<KernelRoute>> {
+        let messages = self
+            .connection
+            .get_routes()
+            .await
+            .map_err(|error| DataplaneError::kernel("list of routes", &error))?;
         Ok(messages.iter().filter_map(decode::route).collect())
     }
 
     /// Returns the current state of a link; `None` if it does not exist.
-    pub async fn link(&self, index: u32) -> Result<Option<Link>> {
+    pub async fn link(&self, index: u32) -> DataplaneResult<Option<KernelLink>> {
         match self.connection.get_link_by_index(index).await {
             Ok(message) => Ok(message.as_ref().and_then(decode::link)),
             Err(error) if error.is_not_found() || error.is_no_device() => Ok(None),
-            Err(error) => Err(Error::kernel(KernelObject::interface(format!("#{index}")), &error)),
+            Err(error) => Err(DataplaneError::kernel(KernelObject::interface(format!("#{index}")), &error)),
         }
     }
 
-    pub async fn link_named(&self, name: &str) -> Result<Option<Link>> {
+    pub async fn link_named(&self, name: &str) -> DataplaneResult<Option<KernelLink>> {
         match self.connection.get_link_by_name(name).await {
             Ok(message) => Ok(message.as_ref().and_then(decode::link)),
             Err(error) if error.is_not_found() || error.is_no_device() => Ok(None),
-            Err(error) => Err(Error::kernel(KernelObject::interface(name), &error)),
+            Err(error) => Err(DataplaneError::kernel(KernelObject::interface(name), &error)),
         }
     }
 
@@ -123,19 +131,19 @@ impl Kernel {
     }
 
     /// Adds routes that do not exist yet. Returns the failures by position.
-    pub async fn add_routes(&self, entries: &[&Entry]) -> Vec<(usize, Refusal)> {
+    pub async fn add_routes(&self, entries: &[&KernelRoute]) -> Vec<(usize, KernelRejection)> {
         if !self.faults.is_empty() {
             return self.add_routes_but_refused(entries).await;
         }
-        self.in_batches(entries, |batch, entry| batch.add_route(encode::Wire(entry))).await
+        self.in_batches(entries, |batch, entry| batch.add_route(encode::RouteRequest(entry))).await
     }
 
-    fn refuses_route(&self, entry: &Entry) -> std::result::Result<(), Refusal> {
+    fn refuses_route(&self, entry: &KernelRoute) -> std::result::Result<(), KernelRejection> {
         Ok(self.faults.check(|| KernelObject::route(entry.key))?)
     }
 
     /// Adds the routes that injected faults let through.
-    async fn add_routes_but_refused(&self, entries: &[&Entry]) -> Vec<(usize, Refusal)> {
+    async fn add_routes_but_refused(&self, entries: &[&KernelRoute]) -> Vec<(usize, KernelRejection)> {
         let (mut failures, mut positions, mut rest) = (Vec::new(), Vec::new(), Vec::new());
         for (position, entry) in entries.iter().enumerate() {
             match self.refuses_route(entry) {
@@ -146,25 +154,26 @@ impl Kernel {
                 }
             }
         }
-        let others = self.in_batches(&rest, |batch, entry| batch.add_route(encode::Wire(entry))).await;
+        let others =
+            self.in_batches(&rest, |batch, entry| batch.add_route(encode::RouteRequest(entry))).await;
         let at = |number: usize| positions.get(number).copied().unwrap_or_default();
         failures.extend(others.into_iter().map(|(number, refusal)| (at(number), refusal)));
         failures
     }
 
     /// Deletes routes; a route that no longer exists is not a failure.
-    pub async fn delete_routes(&self, entries: &[&Entry]) -> Vec<(usize, Refusal)> {
+    pub async fn delete_routes(&self, entries: &[&KernelRoute]) -> Vec<(usize, KernelRejection)> {
         let mut failures =
-            self.in_batches(entries, |batch, entry| batch.del_route(encode::Wire(entry))).await;
-        failures.retain(|(_, refusal)| refusal.kind != RefusalKind::Missing);
+            self.in_batches(entries, |batch, entry| batch.del_route(encode::RouteRequest(entry))).await;
+        failures.retain(|(_, refusal)| refusal.kind != RejectionKind::Missing);
         failures
     }
 
     async fn in_batches(
         &self,
-        entries: &[&Entry],
-        push: impl for<'b> Fn(nlink::netlink::Batch<'b>, &Entry) -> nlink::netlink::Batch<'b>,
-    ) -> Vec<(usize, Refusal)> {
+        entries: &[&KernelRoute],
+        push: impl for<'b> Fn(nlink::netlink::Batch<'b>, &KernelRoute) -> nlink::netlink::Batch<'b>,
+    ) -> Vec<(usize, KernelRejection)> {
         let mut failures = Vec::new();
         for (number, chunk) in entries.chunks(BATCH).enumerate() {
             let batch = chunk.iter().fold(self.connection.batch(), |batch, entry| push(batch, entry));
@@ -175,7 +184,7 @@ impl Kernel {
                     failures.extend(errors.map(|(position, error)| (first + position, error.into())));
                 }
                 Err(error) => {
-                    let refusal = Refusal::from(&error);
+                    let refusal = KernelRejection::from(&error);
                     failures.extend((first..first + chunk.len()).map(|position| (position, refusal.clone())));
                 }
             }
@@ -183,9 +192,9 @@ impl Kernel {
         failures
     }
 
-    pub async fn replace_route(&self, entry: &Entry) -> std::result::Result<(), Refusal> {
+    pub async fn replace_route(&self, entry: &KernelRoute) -> std::result::Result<(), KernelRejection> {
         self.refuses_route(entry)?;
-        Ok(self.connection.replace_route(encode::Wire(entry)).await?)
+        Ok(self.connection.replace_route(encode::RouteRequest(entry)).await?)
     }
 
     /// Writes a permanent neighbour entry. `interface` is the name of the key's device.
@@ -194,27 +203,27 @@ impl Kernel {
         key: NeighbourKey,
         interface: &str,
         mac: [u8; 6],
-    ) -> std::result::Result<(), Refusal> {
+    ) -> std::result::Result<(), KernelRejection> {
         let interface = || interface.to_owned();
         self.faults.check(|| KernelObject::Neighbour { address: key.address, interface: interface() })?;
         let entry = Neighbor::with_index(key.device, key.address).lladdr(mac).permanent();
         Ok(self.connection.replace_neighbor(entry).await?)
     }
 
-    pub async fn delete_neighbour(&self, key: NeighbourKey) -> std::result::Result<(), Refusal> {
+    pub async fn delete_neighbour(&self, key: NeighbourKey) -> std::result::Result<(), KernelRejection> {
         Ok(self.connection.del_neighbor(Neighbor::with_index(key.device, key.address)).await?)
     }
 }
 
 /// An error with which the kernel rejects one operation.
 #[derive(Clone, Debug)]
-pub(crate) struct Refusal {
-    pub kind: RefusalKind,
+pub(crate) struct KernelRejection {
+    pub kind: RejectionKind,
     pub reason: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum RefusalKind {
+pub(crate) enum RejectionKind {
     /// An object with the same key already exists.
     Exists,
     /// The object or its interface does not exist.
@@ -224,32 +233,32 @@ pub(crate) enum RefusalKind {
     Other,
 }
 
-impl From<&nlink::Error> for Refusal {
-    fn from(error: &nlink::Error) -> Refusal {
+impl From<&nlink::Error> for KernelRejection {
+    fn from(error: &nlink::Error) -> KernelRejection {
         const ESRCH: i32 = 3;
         const EOPNOTSUPP: i32 = 95;
         let missing = error.is_not_found()
             || error.is_no_device()
             || error.errno().is_some_and(|errno| errno.abs() == ESRCH);
         let kind = match () {
-            () if error.is_already_exists() => RefusalKind::Exists,
-            () if missing => RefusalKind::Missing,
-            () if error.errno().is_some_and(|errno| errno.abs() == EOPNOTSUPP) => RefusalKind::Unsupported,
-            () => RefusalKind::Other,
+            () if error.is_already_exists() => RejectionKind::Exists,
+            () if missing => RejectionKind::Missing,
+            () if error.errno().is_some_and(|errno| errno.abs() == EOPNOTSUPP) => RejectionKind::Unsupported,
+            () => RejectionKind::Other,
         };
-        Refusal { kind, reason: error.to_string() }
+        KernelRejection { kind, reason: error.to_string() }
     }
 }
 
-impl From<nlink::Error> for Refusal {
-    fn from(error: nlink::Error) -> Refusal {
-        Refusal::from(&error)
+impl From<nlink::Error> for KernelRejection {
+    fn from(error: nlink::Error) -> KernelRejection {
+        KernelRejection::from(&error)
     }
 }
 
 /// A change reported by the kernel.
 #[derive(Debug)]
-pub(crate) enum Event {
+pub(crate) enum KernelEvent {
     /// The link has to be read again; `down` if it lost its IPv4 routes.
     Link {
         index: u32,
@@ -261,7 +270,7 @@ pub(crate) enum Event {
         present: bool,
     },
     Route {
-        entry: Entry,
+        entry: KernelRoute,
         present: bool,
     },
     Neighbour {
@@ -283,13 +292,13 @@ pub(crate) enum Event {
     Overrun,
 }
 
-pub(crate) struct Events {
+pub(crate) struct KernelEventStream {
     stream: OwnedEventStream<Route>,
 }
 
-impl Events {
+impl KernelEventStream {
     /// Subscribes to events. Changes made through `own` are filtered out.
-    pub async fn open(netns: &Netns, own: &Kernel) -> Result<Events> {
+    pub async fn open(netns: &Netns, own: &RtnetlinkClient) -> DataplaneResult<KernelEventStream> {
         let connection = netns.rtnetlink()?;
         let filter = ignore_ports(&[own.connection.socket().pid()]);
         let prepared = connection.socket().set_rcvbuf(EVENT_BUFFER);
@@ -309,12 +318,12 @@ impl Events {
                 RtnetlinkGroup::Ipv6Netconf,
             ])
         });
-        subscribed.map_err(|error| Error::kernel("netlink events", &error))?;
-        Ok(Events { stream: connection.into_events().await })
+        subscribed.map_err(|error| DataplaneError::kernel("netlink events", &error))?;
+        Ok(KernelEventStream { stream: connection.into_events().await })
     }
 
     /// Returns the next event of interest; an error ends the stream.
-    pub async fn next(&mut self) -> Result<Event> {
+    pub async fn next(&mut self) -> DataplaneResult<KernelEvent> {
         loop {
             match self.stream.next().await {
                 Some(Ok(event)) => {
@@ -322,47 +331,47 @@ impl Events {
                         return Ok(event);
                     }
                 }
-                Some(Err(error)) if error.is_no_buffer_space() => return Ok(Event::Overrun),
-                Some(Err(error)) => return Err(Error::kernel("netlink events", &error)),
-                None => return Err(Error::Stopped),
+                Some(Err(error)) if error.is_no_buffer_space() => return Ok(KernelEvent::Overrun),
+                Some(Err(error)) => return Err(DataplaneError::kernel("netlink events", &error)),
+                None => return Err(DataplaneError::Stopped),
             }
         }
     }
 }
 
-fn translate(event: &NetworkEvent) -> Option<Event> {
+fn translate(event: &NetworkEvent) -> Option<KernelEvent> {
     match event {
         NetworkEvent::NewLink(message) => {
-            Some(Event::Link { index: message.ifindex(), down: decode::is_disabled(message) })
+            Some(KernelEvent::Link { index: message.ifindex(), down: decode::is_disabled(message) })
         }
-        NetworkEvent::DelLink(message) => Some(Event::Link { index: message.ifindex(), down: false }),
+        NetworkEvent::DelLink(message) => Some(KernelEvent::Link { index: message.ifindex(), down: false }),
         NetworkEvent::NewAddress(message) | NetworkEvent::DelAddress(message) => {
             let (device, net) = decode::address(message)?;
-            Some(Event::Address { device, net, present: event.is_new() })
+            Some(KernelEvent::Address { device, net, present: event.is_new() })
         }
         NetworkEvent::NewRoute(message) | NetworkEvent::DelRoute(message) => {
-            Some(Event::Route { entry: decode::route(message)?, present: event.is_new() })
+            Some(KernelEvent::Route { entry: decode::route(message)?, present: event.is_new() })
         }
         NetworkEvent::NewNeighbor(message) => {
             let (key, mac) = decode::neighbour(message)?;
-            Some(Event::Neighbour { key, mac })
+            Some(KernelEvent::Neighbour { key, mac })
         }
         NetworkEvent::DelNeighbor(message) => {
             let (key, _) = decode::neighbour(message)?;
-            Some(Event::Neighbour { key, mac: None })
+            Some(KernelEvent::Neighbour { key, mac: None })
         }
         NetworkEvent::NewFdb(entry) | NetworkEvent::DelFdb(entry) => {
             let (key, node) = decode::forwarding(entry)?;
-            Some(Event::ForwardingEntry { key, node, present: event.is_new() })
+            Some(KernelEvent::ForwardingEntry { key, node, present: event.is_new() })
         }
-        NetworkEvent::NewRule(_) | NetworkEvent::DelRule(_) => Some(Event::RoutingRules),
+        NetworkEvent::NewRule(_) | NetworkEvent::DelRule(_) => Some(KernelEvent::RoutingRules),
         NetworkEvent::NewQdisc(_)
         | NetworkEvent::DelQdisc(_)
         | NetworkEvent::NewFilter(_)
-        | NetworkEvent::DelFilter(_) => Some(Event::TrafficControl),
+        | NetworkEvent::DelFilter(_) => Some(KernelEvent::TrafficControl),
         NetworkEvent::NewNetconf(message) => match message.device()? {
-            NetconfDevice::Index(index) => Some(Event::Link { index, down: false }),
-            _ => Some(Event::GlobalSettings),
+            NetconfDevice::Index(index) => Some(KernelEvent::Link { index, down: false }),
+            _ => Some(KernelEvent::GlobalSettings),
         },
         _ => None,
     }

@@ -2,8 +2,8 @@
 
 use super::decode::attributes;
 use super::types::{NeighbourKey, ProxyEntry};
-use super::{Kernel, Refusal};
-use crate::error::{Error, Result};
+use super::{KernelRejection, RtnetlinkClient};
+use crate::error::{DataplaneError, DataplaneResult};
 use crate::failure::KernelObject;
 use nlink::netlink::message::NlMsgType;
 use nlink::netlink::messages::NeighborMessage;
@@ -15,39 +15,44 @@ use nlink::netlink::{FromNetlink, InterfaceRef, MessageBuilder};
 /// Attribute that identifies the program which wrote an entry.
 const NDA_PROTOCOL: u16 = 12;
 
-impl Kernel {
+impl RtnetlinkClient {
     /// Returns all proxy entries, including those of other programs.
-    pub async fn proxies(&self) -> Result<Vec<ProxyEntry>> {
+    pub async fn proxies(&self) -> DataplaneResult<Vec<ProxyEntry>> {
         let messages = self.connection.dump_typed::<ProxyMessage>(NlMsgType::RTM_GETNEIGH).await;
-        let messages = messages.map_err(|error| Error::kernel("list of proxied addresses", &error))?;
+        let messages =
+            messages.map_err(|error| DataplaneError::kernel("list of proxied addresses", &error))?;
         Ok(messages.iter().filter_map(ProxyMessage::entry).collect())
     }
 
     /// Adds a proxy entry. `interface` is the name of the key's device.
-    pub async fn add_proxy(&self, entry: ProxyEntry, interface: &str) -> std::result::Result<(), Refusal> {
+    pub async fn add_proxy(
+        &self,
+        entry: ProxyEntry,
+        interface: &str,
+    ) -> std::result::Result<(), KernelRejection> {
         let (address, interface) = (entry.key.address, || interface.to_owned());
         self.faults.check(|| KernelObject::Proxy { address, interface: interface() })?;
-        Ok(self.connection.add_neighbor(Wire::new(entry)).await?)
+        Ok(self.connection.add_neighbor(ProxyRequest::new(entry)).await?)
     }
 
-    pub async fn delete_proxy(&self, entry: ProxyEntry) -> std::result::Result<(), Refusal> {
-        Ok(self.connection.del_neighbor(Wire::new(entry)).await?)
+    pub async fn delete_proxy(&self, entry: ProxyEntry) -> std::result::Result<(), KernelRejection> {
+        Ok(self.connection.del_neighbor(ProxyRequest::new(entry)).await?)
     }
 }
 
 /// A proxy entry in its form for requests.
-struct Wire {
+struct ProxyRequest {
     neighbour: Neighbor,
     protocol: u8,
 }
 
-impl Wire {
-    fn new(ProxyEntry { key: NeighbourKey { device, address }, protocol }: ProxyEntry) -> Wire {
-        Wire { neighbour: Neighbor::with_index(device, address).proxy().permanent(), protocol }
+impl ProxyRequest {
+    fn new(ProxyEntry { key: NeighbourKey { device, address }, protocol }: ProxyEntry) -> ProxyRequest {
+        ProxyRequest { neighbour: Neighbor::with_index(device, address).proxy().permanent(), protocol }
     }
 }
 
-impl NeighborConfig for Wire {
+impl NeighborConfig for ProxyRequest {
     fn interface_ref(&self) -> &InterfaceRef {
         self.neighbour.interface_ref()
     }

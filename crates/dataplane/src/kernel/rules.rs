@@ -1,26 +1,26 @@
 //! Reads and writes policy routing rules.
 
 use super::types::RuleEntry;
-use super::{Kernel, Refusal, decode};
-use crate::error::{Error, Result};
+use super::{KernelRejection, RtnetlinkClient, decode};
+use crate::error::{DataplaneError, DataplaneResult};
 use crate::failure::KernelObject;
 use nlink::netlink::rule::RuleBuilder;
 use tortie_plan::RoutingRule;
 
-impl Kernel {
+impl RtnetlinkClient {
     /// Returns the rules that have the form of those that we write.
-    pub async fn rules(&self) -> Result<Vec<RuleEntry>> {
+    pub async fn rules(&self) -> DataplaneResult<Vec<RuleEntry>> {
         let messages = self.connection.get_rules().await;
-        let messages = messages.map_err(|error| Error::kernel("list of routing rules", &error))?;
+        let messages = messages.map_err(|error| DataplaneError::kernel("list of routing rules", &error))?;
         Ok(messages.iter().filter_map(decode::rule).collect())
     }
 
-    pub async fn add_rule(&self, entry: RuleEntry) -> std::result::Result<(), Refusal> {
+    pub async fn add_rule(&self, entry: RuleEntry) -> std::result::Result<(), KernelRejection> {
         self.faults.check(|| KernelObject::RoutingRule { priority: entry.rule.priority })?;
         Ok(self.connection.add_rule(builder(entry.rule).protocol(entry.protocol)).await?)
     }
 
-    pub async fn delete_rule(&self, entry: RuleEntry) -> std::result::Result<(), Refusal> {
+    pub async fn delete_rule(&self, entry: RuleEntry) -> std::result::Result<(), KernelRejection> {
         let rule = builder(entry.rule);
         // In a delete request, protocol 0 matches rules of any protocol.
         let rule = if entry.protocol == 0 { rule } else { rule.protocol(entry.protocol) };

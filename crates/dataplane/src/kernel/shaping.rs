@@ -1,8 +1,8 @@
 //! Traffic control: token buckets, and the redirection of ingress packets through IFB devices that have one.
 
-use super::types::{Qdiscs, TokenBucket};
-use super::{Kernel, Refusal, decode};
-use crate::error::{Error, Result};
+use super::types::{QdiscState, TokenBucket};
+use super::{KernelRejection, RtnetlinkClient, decode};
+use crate::error::{DataplaneError, DataplaneResult};
 use crate::failure::KernelObject;
 use nlink::netlink::MessageBuilder;
 use nlink::netlink::eth_proto::EthProto;
@@ -13,16 +13,16 @@ use nlink::netlink::tc_handle::FilterPriority;
 use nlink::netlink::tc_options::QdiscOptions;
 use nlink::{Bytes, Rate, TcHandle};
 
-type Outcome = std::result::Result<(), Refusal>;
+type ShapingResult = std::result::Result<(), KernelRejection>;
 
 /// Qdisc handle that identifies our buckets; no other program uses it.
 const OURS: TcHandle = TcHandle::major_only(0xca11);
 
-impl Kernel {
+impl RtnetlinkClient {
     /// Returns our buckets, and the redirections of all interfaces that have an ingress qdisc.
-    pub async fn qdiscs(&self) -> Result<Qdiscs> {
-        let error = |error: nlink::Error| Error::kernel("list of queueing disciplines", &error);
-        let mut qdiscs = Qdiscs::default();
+    pub async fn qdiscs(&self) -> DataplaneResult<QdiscState> {
+        let error = |error: nlink::Error| DataplaneError::kernel("list of queueing disciplines", &error);
+        let mut qdiscs = QdiscState::default();
         for message in self.connection.get_qdiscs().await.map_err(error)? {
             let device = message.ifindex();
             match message.options() {
@@ -43,7 +43,7 @@ impl Kernel {
     }
 
     /// Sets the bucket that limits the egress of the interface.
-    pub async fn set_bucket(&self, device: u32, interface: &str, bucket: &TokenBucket) -> Outcome {
+    pub async fn set_bucket(&self, device: u32, interface: &str, bucket: &TokenBucket) -> ShapingResult {
         self.refuses_shaping(interface)?;
         let tbf = TbfConfig::new()
             .rate(Rate::bytes_per_sec(bucket.rate))
@@ -57,23 +57,23 @@ impl Kernel {
         Ok(replaced.await?)
     }
 
-    pub async fn delete_bucket(&self, device: u32) -> Outcome {
+    pub async fn delete_bucket(&self, device: u32) -> ShapingResult {
         Ok(self.connection.del_qdisc_by_index_full(device, TcHandle::ROOT, Some(OURS)).await?)
     }
 
-    pub async fn create_ifb(&self, name: &str, mtu: u32) -> Outcome {
+    pub async fn create_ifb(&self, name: &str, mtu: u32) -> ShapingResult {
         self.faults.check(|| KernelObject::interface(name))?;
         Ok(self.connection.add_link(IfbLink::new(name).mtu(mtu)).await?)
     }
 
     /// Redirects the ingress of the interface through the egress of another one.
-    pub async fn redirect(&self, device: u32, interface: &str, to: u32) -> Outcome {
+    pub async fn redirect(&self, device: u32, interface: &str, to: u32) -> ShapingResult {
         const FIRST: u16 = 1;
         self.refuses_shaping(interface)?;
         let ingress = IngressConfig::new();
         self.connection.add_qdisc_by_index_full(device, TcHandle::INGRESS, None, ingress).await?;
         let (parent, all) = (TcHandle::INGRESS, EthProto::ALL);
-        let filter = Redirection { to };
+        let filter = RedirectFilter { to };
         let added = self.connection.add_filter_by_index_full(
             device,
             parent,
@@ -85,22 +85,22 @@ impl Kernel {
         Ok(added.await?)
     }
 
-    pub async fn delete_redirection(&self, device: u32) -> Outcome {
+    pub async fn delete_redirection(&self, device: u32) -> ShapingResult {
         Ok(self.connection.del_qdisc_by_index_full(device, TcHandle::INGRESS, None).await?)
     }
 
-    fn refuses_shaping(&self, interface: &str) -> Outcome {
+    fn refuses_shaping(&self, interface: &str) -> ShapingResult {
         Ok(self.faults.check(|| KernelObject::TrafficControl { interface: interface.to_owned() })?)
     }
 }
 
 /// A filter that redirects all packets to a device. It is of kind `u32`, which is as old as the kernel's traffic
 /// control; not every kernel has `matchall`.
-struct Redirection {
+struct RedirectFilter {
     to: u32,
 }
 
-impl FilterConfig for Redirection {
+impl FilterConfig for RedirectFilter {
     fn kind(&self) -> &'static str {
         "u32"
     }

@@ -1,8 +1,8 @@
 //! Creates and configures tunnel devices, their addresses and their forwarding entries.
 
-use super::types::{FdbKey, Vxlan};
-use super::{Kernel, Refusal, decode};
-use crate::error::{Error, Result};
+use super::types::{FdbKey, VxlanAttributes};
+use super::{KernelRejection, RtnetlinkClient, decode};
+use crate::error::{DataplaneError, DataplaneResult};
 use crate::failure::KernelObject;
 use ipnet::IpNet;
 use nlink::netlink::addr::{Ipv4Address, Ipv6Address};
@@ -10,17 +10,24 @@ use nlink::netlink::fdb::FdbEntryBuilder;
 use nlink::netlink::link::{IpipLink, VxlanLink, WireguardLink};
 use std::net::IpAddr;
 
-type Outcome = std::result::Result<(), Refusal>;
+type TunnelResult = std::result::Result<(), KernelRejection>;
 
-impl Kernel {
+impl RtnetlinkClient {
     /// Returns the forwarding entries of a VXLAN device.
-    pub async fn forwarding_entries(&self, device: u32) -> Result<Vec<(FdbKey, IpAddr)>> {
+    pub async fn forwarding_entries(&self, device: u32) -> DataplaneResult<Vec<(FdbKey, IpAddr)>> {
         let entries = self.connection.get_fdb_by_index(device).await;
-        let entries = entries.map_err(|error| Error::kernel("list of forwarding entries", &error))?;
+        let entries =
+            entries.map_err(|error| DataplaneError::kernel("list of forwarding entries", &error))?;
         Ok(entries.iter().filter_map(decode::forwarding).collect())
     }
 
-    pub async fn create_vxlan(&self, name: &str, vxlan: &Vxlan, mac: [u8; 6], mtu: u32) -> Outcome {
+    pub async fn create_vxlan(
+        &self,
+        name: &str,
+        vxlan: &VxlanAttributes,
+        mac: [u8; 6],
+        mtu: u32,
+    ) -> TunnelResult {
         self.faults.check(|| KernelObject::interface(name))?;
         let link = VxlanLink::new(name, vxlan.vni)
             .port(vxlan.port)
@@ -42,30 +49,30 @@ impl Kernel {
 
     /// Creates an IPIP device. The kernel creates one by itself when it loads the IPIP module; the request is then
     /// rejected with `RefusalKind::Exists`.
-    pub async fn create_ipip(&self, name: &str) -> Outcome {
+    pub async fn create_ipip(&self, name: &str) -> TunnelResult {
         self.faults.check(|| KernelObject::interface(name))?;
         Ok(self.connection.add_link(IpipLink::new(name)).await?)
     }
 
-    pub async fn create_wireguard(&self, name: &str, mtu: u32) -> Outcome {
+    pub async fn create_wireguard(&self, name: &str, mtu: u32) -> TunnelResult {
         self.faults.check(|| KernelObject::interface(name))?;
         Ok(self.connection.add_link(WireguardLink::new(name).mtu(mtu)).await?)
     }
 
-    pub async fn delete_link(&self, index: u32) -> Outcome {
+    pub async fn delete_link(&self, index: u32) -> TunnelResult {
         Ok(self.connection.del_link_by_index(index).await?)
     }
 
-    pub async fn set_link_up(&self, index: u32) -> Outcome {
+    pub async fn set_link_up(&self, index: u32) -> TunnelResult {
         Ok(self.connection.set_link_up_by_index(index).await?)
     }
 
-    pub async fn set_link_mtu(&self, index: u32, mtu: u32) -> Outcome {
+    pub async fn set_link_mtu(&self, index: u32, mtu: u32) -> TunnelResult {
         Ok(self.connection.set_link_mtu_by_index(index, mtu).await?)
     }
 
     /// Adds an address. `interface` is the name of the device.
-    pub async fn add_address(&self, index: u32, interface: &str, net: IpNet) -> Outcome {
+    pub async fn add_address(&self, index: u32, interface: &str, net: IpNet) -> TunnelResult {
         let interface = || interface.to_owned();
         self.faults.check(|| KernelObject::Address { address: net.addr(), interface: interface() })?;
         match net {
@@ -81,18 +88,18 @@ impl Kernel {
         Ok(())
     }
 
-    pub async fn delete_address(&self, index: u32, net: IpNet) -> Outcome {
+    pub async fn delete_address(&self, index: u32, net: IpNet) -> TunnelResult {
         Ok(self.connection.del_address_by_index(index, net.addr(), net.prefix_len()).await?)
     }
 
     /// Writes a forwarding entry. `interface` is the name of the key's device.
-    pub async fn set_forwarding_entry(&self, key: FdbKey, interface: &str, node: IpAddr) -> Outcome {
+    pub async fn set_forwarding_entry(&self, key: FdbKey, interface: &str, node: IpAddr) -> TunnelResult {
         let interface = || interface.to_owned();
         self.faults.check(|| KernelObject::ForwardingEntry { mac: key.mac, interface: interface() })?;
         Ok(self.connection.replace_fdb(forwarding_entry(key, node)).await?)
     }
 
-    pub async fn delete_forwarding_entry(&self, key: FdbKey, node: IpAddr) -> Outcome {
+    pub async fn delete_forwarding_entry(&self, key: FdbKey, node: IpAddr) -> TunnelResult {
         Ok(self.connection.del_fdb_entry(forwarding_entry(key, node)).await?)
     }
 }

@@ -7,7 +7,7 @@ use tortie_plan::{RouteKey, RoutingRule};
 
 /// An interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Link {
+pub(crate) struct KernelLink {
     pub index: u32,
     pub name: String,
     /// Administratively up (IFF_UP).
@@ -19,13 +19,13 @@ pub(crate) struct Link {
     /// The interface that it is enslaved to, such as a bridge.
     pub master: Option<u32>,
     pub mac: Option<[u8; 6]>,
-    pub vxlan: Option<Vxlan>,
-    pub conf: Conf,
+    pub vxlan: Option<VxlanAttributes>,
+    pub conf: LinkSettings,
 }
 
 /// Attributes of a VXLAN device. None of them can be changed after its creation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Vxlan {
+pub(crate) struct VxlanAttributes {
     pub vni: u32,
     pub port: u16,
     pub local: Option<IpAddr>,
@@ -35,7 +35,7 @@ pub(crate) struct Vxlan {
     pub learning: bool,
 }
 
-impl Link {
+impl KernelLink {
     pub fn is_up(&self) -> bool {
         self.enabled && self.running
     }
@@ -53,7 +53,7 @@ impl Link {
 
 /// The per-interface settings that a link message carries; `None` if the kernel does not report one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Conf {
+pub(crate) struct LinkSettings {
     pub v4_forwarding: Option<i32>,
     pub proxy_arp: Option<i32>,
     pub rp_filter: Option<i32>,
@@ -65,11 +65,11 @@ pub(crate) struct Conf {
 
 /// A route.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Entry {
+pub(crate) struct KernelRoute {
     pub key: RouteKey,
     pub metric: u32,
     pub protocol: u8,
-    pub target: Target,
+    pub target: KernelRouteTarget,
     /// Preferred source address for packets that the host sends along this route.
     pub source: Option<IpAddr>,
     /// Path MTU, if it differs from that of the interface.
@@ -77,7 +77,7 @@ pub(crate) struct Entry {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Target {
+pub(crate) enum KernelRouteTarget {
     Blackhole,
     /// Continue with the next routing table.
     Throw,
@@ -96,54 +96,59 @@ pub(crate) enum Target {
     },
 }
 
-impl Target {
+impl KernelRouteTarget {
     /// Builds the target of one or several next hops.
-    pub fn gateways(mut hops: Vec<(IpAddr, u32)>) -> Option<Target> {
+    pub fn gateways(mut hops: Vec<(IpAddr, u32)>) -> Option<KernelRouteTarget> {
         hops.sort_unstable();
         hops.dedup();
         match hops[..] {
             [] => None,
-            [(via, device)] => Some(Target::Gateway { via, device }),
-            _ => Some(Target::Multipath(hops)),
+            [(via, device)] => Some(KernelRouteTarget::Gateway { via, device }),
+            _ => Some(KernelRouteTarget::Multipath(hops)),
         }
     }
 
     /// Returns the interface of the route if it has exactly one.
     pub fn device(&self) -> Option<u32> {
         match self {
-            Target::Blackhole | Target::Throw | Target::Multipath(_) => None,
-            Target::Device(device) | Target::Gateway { device, .. } => Some(*device),
-            Target::Other { device } => *device,
+            KernelRouteTarget::Blackhole | KernelRouteTarget::Throw | KernelRouteTarget::Multipath(_) => None,
+            KernelRouteTarget::Device(device) | KernelRouteTarget::Gateway { device, .. } => Some(*device),
+            KernelRouteTarget::Other { device } => *device,
         }
     }
 
     pub fn uses(&self, device: u32) -> bool {
         match self {
-            Target::Multipath(hops) => hops.iter().any(|(_, hop)| *hop == device),
+            KernelRouteTarget::Multipath(hops) => hops.iter().any(|(_, hop)| *hop == device),
             other => other.device() == Some(device),
         }
     }
 }
 
-impl Entry {
+impl KernelRoute {
     /// The kernel replaces metric 0 of an IPv6 route with this value.
     const IPV6_DEFAULT_METRIC: u32 = 1024;
 
-    pub fn new(key: impl Into<RouteKey>, metric: u32, protocol: u8, target: Target) -> Entry {
+    pub fn new(
+        key: impl Into<RouteKey>,
+        metric: u32,
+        protocol: u8,
+        target: KernelRouteTarget,
+    ) -> KernelRoute {
         let key = key.into();
         let metric = match key.destination {
-            IpNet::V6(_) if metric == 0 => Entry::IPV6_DEFAULT_METRIC,
+            IpNet::V6(_) if metric == 0 => KernelRoute::IPV6_DEFAULT_METRIC,
             _ => metric,
         };
-        Entry { key, metric, protocol, target, source: None, mtu: None }
+        KernelRoute { key, metric, protocol, target, source: None, mtu: None }
     }
 
-    pub fn with_source(self, source: Option<IpAddr>) -> Entry {
-        Entry { source, ..self }
+    pub fn with_source(self, source: Option<IpAddr>) -> KernelRoute {
+        KernelRoute { source, ..self }
     }
 
-    pub fn with_mtu(self, mtu: Option<u32>) -> Entry {
-        Entry { mtu, ..self }
+    pub fn with_mtu(self, mtu: Option<u32>) -> KernelRoute {
+        KernelRoute { mtu, ..self }
     }
 
     pub fn destination(&self) -> IpNet {
@@ -151,7 +156,7 @@ impl Entry {
     }
 
     /// Whether both routes have the same key: the kernel accepts only one of them unless it is asked to append.
-    pub fn same_place(&self, other: &Entry) -> bool {
+    pub fn same_place(&self, other: &KernelRoute) -> bool {
         self.key == other.key && self.metric == other.metric
     }
 }
@@ -222,7 +227,7 @@ impl TokenBucket {
 
 /// Traffic control of all interfaces, by interface index.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Qdiscs {
+pub(crate) struct QdiscState {
     /// Our root qdiscs.
     pub buckets: BTreeMap<u32, TokenBucket>,
     /// Interfaces with an ingress qdisc, and the device to which their packets are redirected.
@@ -231,14 +236,14 @@ pub(crate) struct Qdiscs {
 
 /// The complete kernel state that the dataplane reads at once.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Snapshot {
-    pub links: Vec<Link>,
+pub(crate) struct KernelSnapshot {
+    pub links: Vec<KernelLink>,
     pub addresses: Vec<(u32, IpNet)>,
-    pub routes: Vec<Entry>,
+    pub routes: Vec<KernelRoute>,
     pub neighbours: Vec<(NeighbourKey, [u8; 6])>,
     /// Entries of VXLAN devices.
     pub fdb: Vec<(FdbKey, IpAddr)>,
     pub rules: Vec<RuleEntry>,
     pub proxies: Vec<ProxyEntry>,
-    pub qdiscs: Qdiscs,
+    pub qdiscs: QdiscState,
 }

@@ -1,7 +1,7 @@
 //! Reads and changes WireGuard devices: keys, peers and their allowed IPs.
 
-use super::Refusal;
-use crate::error::Result;
+use super::KernelRejection;
+use crate::error::DataplaneResult;
 use crate::netns::Netns;
 use crate::wireguard_traffic::{PeerTraffic, WireguardTraffic};
 use ipnet::IpNet;
@@ -15,7 +15,7 @@ use std::net::SocketAddr;
 
 pub(crate) use nlink::netlink::genl::wireguard::PrivateKey;
 
-type Outcome<T = ()> = std::result::Result<T, Refusal>;
+type WireguardResult<T = ()> = std::result::Result<T, KernelRejection>;
 
 /// State of a device in the kernel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -25,11 +25,11 @@ pub(crate) struct WireguardState {
     pub port: u16,
     pub mark: u32,
     /// Peers by public key.
-    pub peers: BTreeMap<[u8; 32], PeerState>,
+    pub peers: BTreeMap<[u8; 32], WireguardPeerState>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct PeerState {
+pub(crate) struct WireguardPeerState {
     pub endpoint: Option<SocketAddr>,
     /// In seconds; 0 disables keepalives.
     pub keepalive: u16,
@@ -43,7 +43,7 @@ pub(crate) struct WireguardChange {
     pub port: Option<u16>,
     pub mark: Option<u32>,
     /// New and changed peers. Their allowed IPs are added to the existing ones.
-    pub set: BTreeMap<[u8; 32], PeerState>,
+    pub set: BTreeMap<[u8; 32], WireguardPeerState>,
     /// The peers in `set` that are new.
     pub new: BTreeSet<[u8; 32]>,
     /// Peers with too many allowed IPs, each with the complete list that replaces theirs.
@@ -53,25 +53,25 @@ pub(crate) struct WireguardChange {
 
 /// A connection for WireGuard requests. It is opened when it is first needed, because opening it makes the kernel load
 /// the WireGuard module.
-pub(crate) struct Wireguard {
+pub(crate) struct WireguardClient {
     connection: Connection<Family>,
 }
 
-impl Wireguard {
-    pub async fn open(netns: &Netns) -> Result<Wireguard> {
-        Ok(Wireguard { connection: netns.wireguard().await? })
+impl WireguardClient {
+    pub async fn open(netns: &Netns) -> DataplaneResult<WireguardClient> {
+        Ok(WireguardClient { connection: netns.wireguard().await? })
     }
 
-    pub async fn read(&self, device: &str) -> Outcome<WireguardState> {
+    pub async fn read(&self, device: &str) -> WireguardResult<WireguardState> {
         Ok(state(self.connection.get_device_by_name(device).await?))
     }
 
     /// Returns the traffic counters of a device and its peers.
-    pub async fn traffic(&self, device: &str) -> Outcome<WireguardTraffic> {
+    pub async fn traffic(&self, device: &str) -> WireguardResult<WireguardTraffic> {
         Ok(traffic(device, self.connection.get_device_by_name(device).await?))
     }
 
-    pub async fn change(&self, device: &str, change: &WireguardChange) -> Outcome {
+    pub async fn change(&self, device: &str, change: &WireguardChange) -> WireguardResult {
         let configure = |mut builder: WgDeviceBuilder| {
             if let Some(key) = &change.private_key {
                 builder = builder.private_key(key.clone().into());
@@ -108,7 +108,7 @@ impl Wireguard {
     }
 }
 
-fn set(key: [u8; 32], peer: &PeerState) -> WgPeerBuilder {
+fn set(key: [u8; 32], peer: &WireguardPeerState) -> WgPeerBuilder {
     let builder = WgPeerBuilder::new(key).allowed_ips(peer.allowed.iter().map(allowed_ip));
     match peer.endpoint {
         Some(endpoint) => builder.endpoint(endpoint),
@@ -144,7 +144,7 @@ fn state(device: WgDevice) -> WireguardState {
     let peer = |peer: WgPeer| {
         let allowed = peer.allowed_ips.iter().filter_map(|ip| IpNet::new(ip.addr, ip.cidr).ok()).collect();
         let keepalive = peer.persistent_keepalive.unwrap_or_default();
-        (peer.public_key, PeerState { endpoint: peer.endpoint, keepalive, allowed })
+        (peer.public_key, WireguardPeerState { endpoint: peer.endpoint, keepalive, allowed })
     };
     WireguardState {
         private_key: device.private_key.map(PrivateKey::from_bytes),

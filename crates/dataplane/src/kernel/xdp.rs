@@ -1,8 +1,8 @@
 //! Lists and detaches the XDP programs of interfaces. The messages are encoded here because `nlink` does not support
 //! them.
 
-use crate::error::{Error, Result};
-use crate::netlink::{self, ACKNOWLEDGE, Attributes, DUMP, Request, attributes};
+use crate::error::{DataplaneError, DataplaneResult};
+use crate::netlink::{self, ACKNOWLEDGE, DUMP, NetlinkAttributes, NetlinkRequest, attributes};
 use crate::netns::Netns;
 use nix::errno::Errno;
 use nlink::netlink::NetlinkSocket;
@@ -31,28 +31,31 @@ pub(crate) struct XdpPrograms {
 }
 
 impl XdpPrograms {
-    pub fn open(netns: &Netns) -> Result<XdpPrograms> {
+    pub fn open(netns: &Netns) -> DataplaneResult<XdpPrograms> {
         Ok(XdpPrograms { socket: netns.route_socket()? })
     }
 
     /// Returns the programs of all interfaces.
-    pub async fn attached(&self) -> Result<Vec<AttachedProgram>> {
+    pub async fn attached(&self) -> DataplaneResult<Vec<AttachedProgram>> {
         let mut all = Vec::new();
-        let refused =
-            self.exchange(GET_LINK, DUMP, 0, Attributes::default(), |body| all.extend(read(body))).await?;
+        let refused = self
+            .exchange(GET_LINK, DUMP, 0, NetlinkAttributes::default(), |body| all.extend(read(body)))
+            .await?;
         match refused {
             None => Ok(all),
-            Some(errno) => Err(Error::Kernel { object: "list of links".into(), reason: errno.to_string() }),
+            Some(errno) => {
+                Err(DataplaneError::Kernel { object: "list of links".into(), reason: errno.to_string() })
+            }
         }
     }
 
     /// Detaches a program. Returns the errno if the kernel rejects the request.
-    pub async fn detach(&self, attached: &AttachedProgram) -> Result<Option<Errno>> {
+    pub async fn detach(&self, attached: &AttachedProgram) -> DataplaneResult<Option<Errno>> {
         const NOTHING: i32 = -1;
-        let nothing = Attributes::default()
+        let nothing = NetlinkAttributes::default()
             .bytes(XDP_FD, &NOTHING.to_ne_bytes())
             .bytes(XDP_FLAGS, &attached.flag.to_ne_bytes());
-        let attributes = Attributes::default().nest(XDP, nothing);
+        let attributes = NetlinkAttributes::default().nest(XDP, nothing);
         self.exchange(SET_LINK, ACKNOWLEDGE, attached.index, attributes, |_| {}).await
     }
 
@@ -61,15 +64,15 @@ impl XdpPrograms {
         kind: u16,
         flags: u16,
         index: i32,
-        attributes: Attributes,
+        attributes: NetlinkAttributes,
         mut answer: impl FnMut(&[u8]),
-    ) -> Result<Option<Errno>> {
+    ) -> DataplaneResult<Option<Errno>> {
         // `struct ifinfomsg`: family and type, then the interface index, then flags that remain unchanged.
         let mut head = [0; 16];
         head[4..8].copy_from_slice(&index.to_ne_bytes());
-        let request = Request { kind, flags, head: &head, attributes };
+        let request = NetlinkRequest { kind, flags, head: &head, attributes };
         let refused = netlink::exchange(&self.socket, request, |frame| answer(frame.body)).await;
-        refused.map_err(|error| Error::kernel("XDP programs", &error))
+        refused.map_err(|error| DataplaneError::kernel("XDP programs", &error))
     }
 }
 

@@ -5,25 +5,25 @@ const HEADER: usize = 4;
 const NESTED: u16 = 0x8000;
 
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Attributes(Vec<u8>);
+pub(crate) struct NetlinkAttributes(Vec<u8>);
 
-impl Attributes {
-    pub fn bytes(mut self, kind: u16, value: &[u8]) -> Attributes {
+impl NetlinkAttributes {
+    pub fn bytes(mut self, kind: u16, value: &[u8]) -> NetlinkAttributes {
         self.push(kind, value);
         self
     }
 
-    pub fn text(self, kind: u16, value: &str) -> Attributes {
+    pub fn text(self, kind: u16, value: &str) -> NetlinkAttributes {
         let mut value = value.as_bytes().to_vec();
         value.push(0);
         self.bytes(kind, &value)
     }
 
-    pub fn number(self, kind: u16, value: u32) -> Attributes {
+    pub fn number(self, kind: u16, value: u32) -> NetlinkAttributes {
         self.bytes(kind, &value.to_be_bytes())
     }
 
-    pub fn nest(mut self, kind: u16, inner: Attributes) -> Attributes {
+    pub fn nest(mut self, kind: u16, inner: NetlinkAttributes) -> NetlinkAttributes {
         self.push(kind | NESTED, &inner.0);
         self
     }

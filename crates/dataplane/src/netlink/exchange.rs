@@ -1,6 +1,6 @@
 //! Sends a request to the kernel and receives its responses.
 
-use super::{Attributes, Frame, frames};
+use super::{NetlinkAttributes, NetlinkFrame, frames};
 use nix::errno::Errno;
 use nlink::netlink::NetlinkSocket;
 
@@ -11,16 +11,16 @@ pub(crate) const DUMP: u16 = 0x300;
 const ERROR: u16 = 2;
 const DONE: u16 = 3;
 
-pub(crate) struct Request<'a> {
+pub(crate) struct NetlinkRequest<'a> {
     pub kind: u16,
     /// `ACKNOWLEDGE` or `DUMP`: without either, the end of the response cannot be detected.
     pub flags: u16,
     /// The protocol header that precedes the attributes.
     pub head: &'a [u8],
-    pub attributes: Attributes,
+    pub attributes: NetlinkAttributes,
 }
 
-impl Request<'_> {
+impl NetlinkRequest<'_> {
     fn into_bytes(self, sequence: u32) -> Vec<u8> {
         const HEADER: usize = 16;
         let attributes = self.attributes.into_bytes();
@@ -39,8 +39,8 @@ impl Request<'_> {
 /// Sends a request and passes each response frame to `answer`. Returns the errno if the kernel rejects the request.
 pub(crate) async fn exchange(
     socket: &NetlinkSocket,
-    request: Request<'_>,
-    answer: impl FnMut(Frame<'_>),
+    request: NetlinkRequest<'_>,
+    answer: impl FnMut(NetlinkFrame<'_>),
 ) -> nlink::Result<Option<Errno>> {
     let sequence = socket.next_seq();
     answers(socket, &request.into_bytes(sequence), sequence, answer).await
@@ -51,7 +51,7 @@ pub(crate) async fn answers(
     socket: &NetlinkSocket,
     message: &[u8],
     sequence: u32,
-    mut answer: impl FnMut(Frame<'_>),
+    mut answer: impl FnMut(NetlinkFrame<'_>),
 ) -> nlink::Result<Option<Errno>> {
     socket.send(message).await?;
     loop {

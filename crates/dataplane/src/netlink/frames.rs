@@ -1,20 +1,20 @@
 //! Splits received data into netlink messages.
 
 /// One netlink message.
-pub(crate) struct Frame<'d> {
+pub(crate) struct NetlinkFrame<'d> {
     pub kind: u16,
     pub sequence: u32,
     pub body: &'d [u8],
 }
 
-impl<'d> Frame<'d> {
+impl<'d> NetlinkFrame<'d> {
     /// Returns the attributes behind the netfilter header.
     pub fn attributes(&self) -> Option<&'d [u8]> {
         self.body.get(4..)
     }
 }
 
-pub(crate) fn frames(data: &[u8]) -> impl Iterator<Item = Frame<'_>> {
+pub(crate) fn frames(data: &[u8]) -> impl Iterator<Item = NetlinkFrame<'_>> {
     const HEADER: usize = 16;
     let mut rest = data;
     std::iter::from_fn(move || {
@@ -26,6 +26,6 @@ pub(crate) fn frames(data: &[u8]) -> impl Iterator<Item = Frame<'_>> {
         let kind = u16::from_ne_bytes([header[4], header[5]]);
         let body = rest.get(HEADER..length)?;
         rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
-        Some(Frame { kind, sequence: number(8)?, body })
+        Some(NetlinkFrame { kind, sequence: number(8)?, body })
     })
 }

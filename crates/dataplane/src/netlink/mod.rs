@@ -4,6 +4,6 @@ pub(crate) mod attributes;
 mod exchange;
 mod frames;
 
-pub(crate) use attributes::Attributes;
-pub(crate) use exchange::{ACKNOWLEDGE, DUMP, Request, answers, exchange};
-pub(crate) use frames::{Frame, frames};
+pub(crate) use attributes::NetlinkAttributes;
+pub(crate) use exchange::{ACKNOWLEDGE, DUMP, NetlinkRequest, answers, exchange};
+pub(crate) use frames::{NetlinkFrame, frames};

@@ -1,7 +1,7 @@
 //! Verifies that a workload is still connected as requested, and describes each deviation (CNI CHECK).
 
-use super::{Attach, GATEWAY_V4, HOST_MAC, link, setup};
-use crate::error::Result;
+use super::{AttachRequest, GATEWAY_V4, HOST_MAC, link, setup};
+use crate::error::DataplaneResult;
 use crate::failure::KernelObject;
 use crate::netns::Netns;
 use crate::sysctl;
@@ -11,7 +11,7 @@ use nlink::{Connection, Route};
 use std::net::IpAddr;
 
 /// Checks both ends of the veth pair. An error during the check is reported as a deviation.
-pub async fn check(host: &Netns, request: &Attach) -> std::result::Result<(), Vec<String>> {
+pub async fn check(host: &Netns, request: &AttachRequest) -> std::result::Result<(), Vec<String>> {
     let mut wrong = Vec::new();
     match Netns::open(&request.netns) {
         Ok(container) => {
@@ -27,7 +27,7 @@ pub async fn check(host: &Netns, request: &Attach) -> std::result::Result<(), Ve
     if wrong.is_empty() { Ok(()) } else { Err(wrong) }
 }
 
-async fn inside(container: &Netns, request: &Attach, wrong: &mut Vec<String>) -> Result<()> {
+async fn inside(container: &Netns, request: &AttachRequest, wrong: &mut Vec<String>) -> DataplaneResult<()> {
     let connection = container.rtnetlink()?;
     let name = &request.container_interface;
     let Some(link) = interface(&connection, "workload", name, wrong).await? else { return Ok(()) };
@@ -41,14 +41,16 @@ async fn inside(container: &Netns, request: &Attach, wrong: &mut Vec<String>) ->
     let present = connection
         .get_addresses_by_index(link.ifindex())
         .await
-        .map_err(|error| crate::Error::kernel(KernelObject::interface(name), &error))?;
+        .map_err(|error| crate::DataplaneError::kernel(KernelObject::interface(name), &error))?;
     for address in &request.addresses {
         if !present.iter().any(|message| message.local().or(message.address()) == Some(address)) {
             wrong.push(format!("address {address} is missing on {name}"));
         }
     }
-    let routes =
-        connection.get_routes().await.map_err(|error| crate::Error::kernel("list of routes", &error))?;
+    let routes = connection
+        .get_routes()
+        .await
+        .map_err(|error| crate::DataplaneError::kernel("list of routes", &error))?;
     let goes_out = |route: &&RouteMessage| route.oif() == Some(link.ifindex());
     let mut wanted = request.effective_routes();
     if request.has_v4() {
@@ -62,7 +64,7 @@ async fn inside(container: &Netns, request: &Attach, wrong: &mut Vec<String>) ->
     Ok(())
 }
 
-async fn outside(host: &Netns, request: &Attach, wrong: &mut Vec<String>) -> Result<()> {
+async fn outside(host: &Netns, request: &AttachRequest, wrong: &mut Vec<String>) -> DataplaneResult<()> {
     let connection = host.rtnetlink()?;
     let name = &request.host_interface;
     let Some(link) = interface(&connection, "host", name, wrong).await? else { return Ok(()) };
@@ -76,8 +78,10 @@ async fn outside(host: &Netns, request: &Attach, wrong: &mut Vec<String>) -> Res
             wrong.push(format!("sysctl {} is not {}", setting.key.replace('/', "."), setting.value));
         }
     }
-    let routes =
-        connection.get_routes().await.map_err(|error| crate::Error::kernel("list of routes", &error))?;
+    let routes = connection
+        .get_routes()
+        .await
+        .map_err(|error| crate::DataplaneError::kernel("list of routes", &error))?;
     for address in &request.addresses {
         let net = IpNet::from(*address);
         let found = routes.iter().any(|route| route.oif() == Some(link.ifindex()) && leads_to(route, &net));
@@ -93,7 +97,7 @@ async fn interface(
     whose: &str,
     name: &str,
     wrong: &mut Vec<String>,
-) -> Result<Option<LinkMessage>> {
+) -> DataplaneResult<Option<LinkMessage>> {
     let Some(link) = link::find(connection, name).await? else {
         wrong.push(format!("{whose} interface {name} is missing"));
         return Ok(None);

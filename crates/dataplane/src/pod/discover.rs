@@ -2,7 +2,7 @@
 //! namespaces of container runtimes. Reads the kernel and changes nothing.
 
 use super::{HOST_MAC, link};
-use crate::error::{Error, Result};
+use crate::error::{DataplaneError, DataplaneResult};
 use crate::kernel::mac;
 use crate::netns::Netns;
 use nlink::netlink::messages::LinkMessage;
@@ -40,7 +40,7 @@ pub struct DiscoveredPod {
 }
 
 /// Returns for each search, in the same order, the workload if its host end exists.
-pub async fn discover(host: &Netns, searches: &[PodSearch]) -> Result<Vec<Option<DiscoveredPod>>> {
+pub async fn discover(host: &Netns, searches: &[PodSearch]) -> DataplaneResult<Vec<Option<DiscoveredPod>>> {
     let mut found = vec![None; searches.len()];
     let outside = host.rtnetlink()?;
     let links = links(&outside).await?;
@@ -77,17 +77,17 @@ pub async fn discover(host: &Netns, searches: &[PodSearch]) -> Result<Vec<Option
 }
 
 /// Whether a namespace contains the container end of the host interface, with these addresses.
-pub async fn is_wired(host: &Netns, netns: &Path, search: &PodSearch) -> Result<bool> {
+pub async fn is_wired(host: &Netns, netns: &Path, search: &PodSearch) -> DataplaneResult<bool> {
     let outside = host.rtnetlink()?;
     let Some(far) = link::find(&outside, &search.host_interface).await? else { return Ok(false) };
     Ok(!pods_inside(&outside, netns, std::slice::from_ref(search), &[(0, &far)]).await?.is_empty())
 }
 
 /// Whether a namespace already has an interface of this name; false if the namespace no longer exists.
-pub async fn has_interface(netns: &Path, name: &str) -> Result<bool> {
+pub async fn has_interface(netns: &Path, name: &str) -> DataplaneResult<bool> {
     match Netns::open(netns) {
         Ok(container) => Ok(link::find(&container.rtnetlink()?, name).await?.is_some()),
-        Err(Error::NamespaceGone { .. }) => Ok(false),
+        Err(DataplaneError::NamespaceGone { .. }) => Ok(false),
         Err(error) => Err(error),
     }
 }
@@ -99,10 +99,10 @@ async fn pods_inside(
     path: &Path,
     searches: &[PodSearch],
     open: &[(usize, &LinkMessage)],
-) -> Result<BTreeMap<usize, DiscoveredPod>> {
+) -> DataplaneResult<BTreeMap<usize, DiscoveredPod>> {
     let container = Netns::open(path)?;
     let id = outside.get_nsid(container.handle()).await;
-    if id.map_err(|error| Error::kernel("id of a namespace", &error))? == UNRELATED_NAMESPACE {
+    if id.map_err(|error| DataplaneError::kernel("id of a namespace", &error))? == UNRELATED_NAMESPACE {
         return Ok(BTreeMap::new());
     }
     let inside = container.rtnetlink()?;
@@ -119,7 +119,7 @@ async fn pods_inside(
         // Indexes are unique only within one namespace: the addresses prove that it is the same workload.
         if present.is_none() {
             let listed = inside.get_addresses().await;
-            present = Some(listed.map_err(|error| Error::kernel("list of addresses", &error))?);
+            present = Some(listed.map_err(|error| DataplaneError::kernel("list of addresses", &error))?);
         }
         let has = |address: &IpAddr| {
             present.iter().flatten().any(|message| {
@@ -141,8 +141,8 @@ fn has_host_mac(far: &LinkMessage) -> bool {
     far.address() == Some(&HOST_MAC[..])
 }
 
-async fn links(connection: &Connection<Route>) -> Result<Vec<LinkMessage>> {
-    connection.get_links().await.map_err(|error| Error::kernel("list of interfaces", &error))
+async fn links(connection: &Connection<Route>) -> DataplaneResult<Vec<LinkMessage>> {
+    connection.get_links().await.map_err(|error| DataplaneError::kernel("list of interfaces", &error))
 }
 
 fn namespaces() -> Vec<PathBuf> {

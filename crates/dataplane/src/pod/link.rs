@@ -1,7 +1,7 @@
 //! Creates, finds and removes the veth pair of a workload.
 
-use super::{Attach, HOST_MAC};
-use crate::error::{Error, Result};
+use super::{AttachRequest, HOST_MAC};
+use crate::error::{DataplaneError, DataplaneResult};
 use crate::failure::KernelObject;
 use crate::netns::Netns;
 use nlink::netlink::MessageBuilder;
@@ -21,12 +21,12 @@ const RUNNING_ATTEMPTS: usize = 1000;
 const RUNNING_PAUSE: Duration = Duration::from_millis(2);
 
 /// A veth pair with a given number of queues on its container end.
-struct Pair {
+struct VethPair {
     veth: VethLink,
     queues: u32,
 }
 
-impl LinkConfig for Pair {
+impl LinkConfig for VethPair {
     fn name(&self) -> &str {
         self.veth.name()
     }
@@ -52,23 +52,27 @@ impl LinkConfig for Pair {
     }
 }
 
-pub(super) async fn find(connection: &Connection<Route>, name: &str) -> Result<Option<LinkMessage>> {
+pub(super) async fn find(connection: &Connection<Route>, name: &str) -> DataplaneResult<Option<LinkMessage>> {
     match connection.get_link_by_name(name).await {
         Ok(link) => Ok(link),
         Err(error) if error.is_not_found() || error.is_no_device() => Ok(None),
-        Err(error) => Err(Error::kernel(KernelObject::interface(name), &error)),
+        Err(error) => Err(DataplaneError::kernel(KernelObject::interface(name), &error)),
     }
 }
 
-pub(super) async fn require(connection: &Connection<Route>, name: &str) -> Result<LinkMessage> {
-    find(connection, name).await?.ok_or_else(|| Error::Kernel {
+pub(super) async fn require(connection: &Connection<Route>, name: &str) -> DataplaneResult<LinkMessage> {
+    find(connection, name).await?.ok_or_else(|| DataplaneError::Kernel {
         object: KernelObject::interface(name),
         reason: "vanished while it was being wired".into(),
     })
 }
 
 /// Creates the pair from inside the container namespace, with the host end directly in the host's namespace.
-pub(super) async fn create(host: &Netns, inside: &Connection<Route>, request: &Attach) -> Result<()> {
+pub(super) async fn create(
+    host: &Netns,
+    inside: &Connection<Route>,
+    request: &AttachRequest,
+) -> DataplaneResult<()> {
     let mut veth = VethLink::new(&request.container_interface, &request.host_interface)
         .peer_netns_fd(host.handle())
         .peer_address(HOST_MAC);
@@ -78,15 +82,15 @@ pub(super) async fn create(host: &Netns, inside: &Connection<Route>, request: &A
     if let Some(mac) = request.mac {
         veth = veth.address(mac);
     }
-    let pair = inside.add_link(Pair { veth, queues: request.queues });
+    let pair = inside.add_link(VethPair { veth, queues: request.queues });
     host.make(KernelObject::interface(&request.host_interface), pair).await
 }
 
 /// Removes an interface if it exists. Returns an error if it is not a veth, as this module cannot have created it.
-pub(super) async fn remove_veth(connection: &Connection<Route>, name: &str) -> Result<()> {
+pub(super) async fn remove_veth(connection: &Connection<Route>, name: &str) -> DataplaneResult<()> {
     let Some(link) = find(connection, name).await? else { return Ok(()) };
     if link.kind() != Some("veth") {
-        return Err(Error::Kernel {
+        return Err(DataplaneError::Kernel {
             object: KernelObject::interface(name),
             reason: format!("is not a veth but {}; not removed", link.kind().unwrap_or("a device")),
         });
@@ -94,7 +98,7 @@ pub(super) async fn remove_veth(connection: &Connection<Route>, name: &str) -> R
     match connection.del_link_by_index(link.ifindex()).await {
         Ok(()) => Ok(()),
         Err(error) if error.is_not_found() || error.is_no_device() => Ok(()),
-        Err(error) => Err(Error::kernel(KernelObject::interface(name), &error)),
+        Err(error) => Err(DataplaneError::kernel(KernelObject::interface(name), &error)),
     }
 }
 
@@ -105,7 +109,7 @@ pub(super) async fn remove_pair(
     inner: &str,
     outside: &Connection<Route>,
     outer: &str,
-) -> Result<()> {
+) -> DataplaneResult<()> {
     let (Some(near), Some(far)) = (find(inside, inner).await?, find(outside, outer).await?) else {
         return Ok(());
     };
@@ -118,7 +122,7 @@ pub(super) async fn remove_pair(
 /// Waits until the interface is running. The kernel reports that a moment after both ends are up, and the engine that
 /// programs the workload next should find it so. If it takes longer than the limit, the engine learns of it by a link
 /// event.
-pub(super) async fn wait_until_running(outside: &Connection<Route>, name: &str) -> Result<()> {
+pub(super) async fn wait_until_running(outside: &Connection<Route>, name: &str) -> DataplaneResult<()> {
     for _ in 0..RUNNING_ATTEMPTS {
         if require(outside, name).await?.is_running() {
             return Ok(());
@@ -130,7 +134,7 @@ pub(super) async fn wait_until_running(outside: &Connection<Route>, name: &str) 
 }
 
 /// Waits until the kernel has removed an interface. An interface that remains belongs to another sandbox.
-pub(super) async fn wait_until_gone(outside: &Connection<Route>, name: &str) -> Result<()> {
+pub(super) async fn wait_until_gone(outside: &Connection<Route>, name: &str) -> DataplaneResult<()> {
     for _ in 0..GONE_ATTEMPTS {
         if find(outside, name).await?.is_none() {
             return Ok(());
@@ -142,7 +146,7 @@ pub(super) async fn wait_until_gone(outside: &Connection<Route>, name: &str) -> 
 }
 
 /// Ensures that the host end has its MAC: a device manager such as udev may have changed it in the meantime.
-pub(super) async fn settle_host_mac(outside: &Connection<Route>, name: &str) -> Result<u32> {
+pub(super) async fn settle_host_mac(outside: &Connection<Route>, name: &str) -> DataplaneResult<u32> {
     for _ in 0..MAC_ATTEMPTS {
         let link = require(outside, name).await?;
         if link.address() == Some(&HOST_MAC[..]) {
@@ -155,5 +159,5 @@ pub(super) async fn settle_host_mac(outside: &Connection<Route>, name: &str) -> 
         tokio::time::sleep(MAC_PAUSE).await;
     }
     let object = KernelObject::interface(name);
-    Err(Error::Kernel { object, reason: "something keeps changing its MAC".into() })
+    Err(DataplaneError::Kernel { object, reason: "something keeps changing its MAC".into() })
 }

@@ -11,7 +11,7 @@ mod setup;
 pub use check::check;
 pub use discover::{DiscoveredPod, PodSearch, discover, has_interface, is_wired};
 
-use crate::error::{Error, Result};
+use crate::error::{DataplaneError, DataplaneResult};
 use crate::failure::KernelObject;
 use crate::netns::Netns;
 use ipnet::IpNet;
@@ -31,7 +31,7 @@ const DETACH_LIMIT: Duration = Duration::from_secs(20);
 
 /// Request to connect a workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Attach {
+pub struct AttachRequest {
     pub netns: PathBuf,
     /// Interface inside the namespace, such as `eth0`.
     pub container_interface: String,
@@ -51,12 +51,12 @@ pub struct Attach {
 
 /// The resulting attributes of the container end.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Attached {
+pub struct AttachedInterface {
     pub mac: [u8; 6],
     pub mtu: u32,
 }
 
-impl Attach {
+impl AttachRequest {
     fn has_v4(&self) -> bool {
         self.addresses.iter().any(IpAddr::is_ipv4)
     }
@@ -73,18 +73,18 @@ impl Attach {
         routes.iter().filter(usable).copied().collect()
     }
 
-    fn validate(&self) -> Result<()> {
+    fn validate(&self) -> DataplaneResult<()> {
         interface_name("container interface", &self.container_interface)?;
         interface_name("host interface", &self.host_interface)?;
         if self.addresses.is_empty() {
-            return Err(Error::Invalid {
+            return Err(DataplaneError::Invalid {
                 field: "addresses",
                 reason: "a workload needs at least one".into(),
             });
         }
         let smallest = if self.has_v6() { 1280 } else { 68 };
         match self.mtu {
-            Some(mtu) if !(smallest..=65535).contains(&mtu) => Err(Error::Invalid {
+            Some(mtu) if !(smallest..=65535).contains(&mtu) => Err(DataplaneError::Invalid {
                 field: "mtu",
                 reason: format!("{mtu} is out of range {smallest}..65535 for these addresses"),
             }),
@@ -93,14 +93,17 @@ impl Attach {
     }
 }
 
-fn interface_name(field: &'static str, name: &str) -> Result<()> {
+fn interface_name(field: &'static str, name: &str) -> DataplaneResult<()> {
     let fine = (1..=15).contains(&name.len())
         && !matches!(name, "." | "..")
         && !name.contains(|c: char| c == '/' || c == ':' || c.is_whitespace() || c.is_control());
     if fine {
         return Ok(());
     }
-    Err(Error::Invalid { field, reason: format!("{name:?} is not an interface name (1 to 15 characters)") })
+    Err(DataplaneError::Invalid {
+        field,
+        reason: format!("{name:?} is not an interface name (1 to 15 characters)"),
+    })
 }
 
 /// Limits the number of namespaces processed concurrently: the kernel serialises most of this work with one lock.
@@ -115,16 +118,16 @@ async fn aside<T>(work: impl Future<Output = T>) -> T {
 }
 
 /// Connects a namespace. If a step fails, everything created before it is removed.
-pub async fn attach(host: &Netns, request: &Attach) -> Result<Attached> {
+pub async fn attach(host: &Netns, request: &AttachRequest) -> DataplaneResult<AttachedInterface> {
     request.validate()?;
     aside(wire(host, request)).await
 }
 
-async fn wire(host: &Netns, request: &Attach) -> Result<Attached> {
+async fn wire(host: &Netns, request: &AttachRequest) -> DataplaneResult<AttachedInterface> {
     let container = Netns::open(&request.netns)?.failing_like(host);
     let (outside, inside) = (host.rtnetlink()?, container.rtnetlink()?);
     if link::find(&inside, &request.container_interface).await?.is_some() {
-        return Err(Error::Kernel {
+        return Err(DataplaneError::Kernel {
             object: KernelObject::interface(&request.container_interface),
             reason: format!("already exists in {}; is the workload wired already?", request.netns.display()),
         });
@@ -142,7 +145,7 @@ async fn wire(host: &Netns, request: &Attach) -> Result<Attached> {
 }
 
 /// Removes the pair through either end that still exists.
-async fn undo(outside: &Connection<Route>, inside: &Connection<Route>, request: &Attach) {
+async fn undo(outside: &Connection<Route>, inside: &Connection<Route>, request: &AttachRequest) {
     for (connection, name) in [(outside, &request.host_interface), (inside, &request.container_interface)] {
         if let Err(error) = link::remove_veth(connection, name).await {
             tracing::warn!(%error, interface = name, "cannot remove an interface of a failed attach");
@@ -160,7 +163,7 @@ pub async fn detach<'a>(
     netns: Option<&Path>,
     container_interface: &str,
     host_interface: impl Into<Option<&'a str>>,
-) -> Result<()> {
+) -> DataplaneResult<()> {
     let host_interface = host_interface.into();
     let work = async {
         match (netns.map(Netns::open), host_interface) {
@@ -180,7 +183,7 @@ pub async fn undo_attach(
     netns: &Path,
     container_interface: &str,
     host_interface: &str,
-) -> Result<()> {
+) -> DataplaneResult<()> {
     let work = async {
         match Netns::open(netns) {
             Ok(container) => {
@@ -194,18 +197,23 @@ pub async fn undo_attach(
 }
 
 /// Handles a failure to open the namespace. The kernel removes a pair a moment after its namespace is gone.
-async fn gone(host: &Netns, error: Error, host_interface: Option<&str>) -> Result<()> {
+async fn gone(host: &Netns, error: DataplaneError, host_interface: Option<&str>) -> DataplaneResult<()> {
     match (error, host_interface) {
-        (Error::NamespaceGone { .. }, Some(name)) => link::wait_until_gone(&host.rtnetlink()?, name).await,
-        (Error::NamespaceGone { .. }, None) => Ok(()),
+        (DataplaneError::NamespaceGone { .. }, Some(name)) => {
+            link::wait_until_gone(&host.rtnetlink()?, name).await
+        }
+        (DataplaneError::NamespaceGone { .. }, None) => Ok(()),
         (error, _) => Err(error),
     }
 }
 
-async fn in_time(container_interface: &str, work: impl Future<Output = Result<()>>) -> Result<()> {
+async fn in_time(
+    container_interface: &str,
+    work: impl Future<Output = DataplaneResult<()>>,
+) -> DataplaneResult<()> {
     match aside(async { tokio::time::timeout(DETACH_LIMIT, work).await }).await {
         Ok(outcome) => outcome,
-        Err(_) => Err(Error::Kernel {
+        Err(_) => Err(DataplaneError::Kernel {
             object: KernelObject::interface(container_interface),
             reason: format!("not removed within {} seconds", DETACH_LIMIT.as_secs()),
         }),
@@ -216,8 +224,8 @@ async fn in_time(container_interface: &str, work: impl Future<Output = Result<()
 mod tests {
     use super::*;
 
-    fn request() -> Attach {
-        Attach {
+    fn request() -> AttachRequest {
+        AttachRequest {
             netns: "/run/netns/none".into(),
             container_interface: "eth0".into(),
             host_interface: "cali1".into(),
@@ -232,22 +240,22 @@ mod tests {
 
     #[test]
     fn bad_requests_are_refused_with_the_reason() {
-        let refused = |request: Attach| request.validate().unwrap_err().to_string();
+        let refused = |request: AttachRequest| request.validate().unwrap_err().to_string();
         assert_eq!(
-            refused(Attach { mtu: Some(67), ..request() }),
+            refused(AttachRequest { mtu: Some(67), ..request() }),
             "mtu: 67 is out of range 68..65535 for these addresses"
         );
         let v6 = vec!["fd00::1".parse().unwrap()];
         assert_eq!(
-            refused(Attach { mtu: Some(1279), addresses: v6, ..request() }),
+            refused(AttachRequest { mtu: Some(1279), addresses: v6, ..request() }),
             "mtu: 1279 is out of range 1280..65535 for these addresses"
         );
         assert_eq!(
-            refused(Attach { host_interface: "cali-much-too-long".into(), ..request() }),
+            refused(AttachRequest { host_interface: "cali-much-too-long".into(), ..request() }),
             "host interface: \"cali-much-too-long\" is not an interface name (1 to 15 characters)"
         );
         assert_eq!(
-            refused(Attach { addresses: Vec::new(), ..request() }),
+            refused(AttachRequest { addresses: Vec::new(), ..request() }),
             "addresses: a workload needs at least one"
         );
         assert!(request().validate().is_ok());
@@ -257,9 +265,9 @@ mod tests {
     fn the_default_routes_are_those_of_the_families_in_use() {
         assert_eq!(request().effective_routes(), ["0.0.0.0/0".parse::<IpNet>().unwrap()]);
         let both = vec!["10.0.0.1".parse().unwrap(), "fd00::1".parse().unwrap()];
-        assert_eq!(Attach { addresses: both, ..request() }.effective_routes().len(), 2);
+        assert_eq!(AttachRequest { addresses: both, ..request() }.effective_routes().len(), 2);
         let given = vec!["10.0.0.0/8".parse().unwrap(), "fd00::/8".parse().unwrap()];
-        let routes = Attach { routes: given.clone(), ..request() }.effective_routes();
+        let routes = AttachRequest { routes: given.clone(), ..request() }.effective_routes();
         assert_eq!(routes, given[..1]);
     }
 }

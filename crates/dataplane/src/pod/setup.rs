@@ -1,11 +1,11 @@
 //! Configures a new veth pair: sysctls, routes, neighbours and addresses.
 
-use super::{Attach, Attached, GATEWAY_V4, GATEWAY_V6, HOST_MAC, link};
-use crate::error::{Error, Result};
+use super::{AttachRequest, AttachedInterface, GATEWAY_V4, GATEWAY_V6, HOST_MAC, link};
+use crate::error::{DataplaneError, DataplaneResult};
 use crate::failure::KernelObject;
 use crate::kernel::mac;
 use crate::netns::Netns;
-use crate::sysctl::{self, Setting};
+use crate::sysctl::{self, SysctlSetting};
 use ipnet::IpNet;
 use nlink::netlink::addr::{Ipv4Address, Ipv6Address};
 use nlink::netlink::neigh::Neighbor;
@@ -23,8 +23,8 @@ pub(super) async fn set_up(
     container: &Netns,
     outside: &Connection<Route>,
     inside: &Connection<Route>,
-    request: &Attach,
-) -> Result<Attached> {
+    request: &AttachRequest,
+) -> DataplaneResult<AttachedInterface> {
     let host_index = link::settle_host_mac(outside, &request.host_interface).await?;
     let index = link::require(inside, &request.container_interface).await?.ifindex();
     // Before the links are up: disables duplicate address detection, and enables IPv6 if the runtime had disabled it.
@@ -51,46 +51,46 @@ pub(super) async fn set_up(
     }
     link::wait_until_running(outside, &request.host_interface).await?;
     let finished = link::require(inside, &request.container_interface).await?;
-    let address = finished.address().and_then(mac).ok_or_else(|| Error::Kernel {
+    let address = finished.address().and_then(mac).ok_or_else(|| DataplaneError::Kernel {
         object: KernelObject::interface(&request.container_interface),
         reason: "has no MAC".into(),
     })?;
-    Ok(Attached { mac: address, mtu: finished.mtu().unwrap_or(0) })
+    Ok(AttachedInterface { mac: address, mtu: finished.mtu().unwrap_or(0) })
 }
 
-pub(super) fn container_settings(request: &Attach) -> Vec<Setting> {
+pub(super) fn container_settings(request: &AttachRequest) -> Vec<SysctlSetting> {
     let forwarding = i32::from(request.allow_ip_forwarding);
     let mut settings = Vec::new();
     if request.has_v4() {
-        settings.push(Setting::new("net/ipv4/ip_forward".into(), forwarding));
+        settings.push(SysctlSetting::new("net/ipv4/ip_forward".into(), forwarding));
     }
     if request.has_v6() {
         let conf = |device: &str, name: &str| format!("net/ipv6/conf/{device}/{name}");
         let interface = request.container_interface.as_str();
-        settings.push(Setting::new(conf(interface, "accept_dad"), 0));
+        settings.push(SysctlSetting::new(conf(interface, "accept_dad"), 0));
         for device in ["all", "default", "lo", interface] {
-            settings.push(Setting::new(conf(device, "disable_ipv6"), 0));
+            settings.push(SysctlSetting::new(conf(device, "disable_ipv6"), 0));
         }
-        settings.push(Setting::new(conf("all", "forwarding"), forwarding));
+        settings.push(SysctlSetting::new(conf("all", "forwarding"), forwarding));
     }
     settings
 }
 
-pub(super) fn host_settings(request: &Attach) -> Vec<Setting> {
+pub(super) fn host_settings(request: &AttachRequest) -> Vec<SysctlSetting> {
     let interface = &request.host_interface;
     let v4 = |name: &str| format!("net/ipv4/conf/{interface}/{name}");
     let v6 = |name: &str| format!("net/ipv6/conf/{interface}/{name}");
-    let mut settings = vec![Setting::lenient(v6("accept_ra"), 0)];
+    let mut settings = vec![SysctlSetting::lenient(v6("accept_ra"), 0)];
     if request.has_v4() {
-        settings.push(Setting::lenient(format!("net/ipv4/neigh/{interface}/proxy_delay"), 0));
-        settings.push(Setting::new(v4("proxy_arp"), 1));
-        settings.push(Setting::new(v4("forwarding"), 1));
+        settings.push(SysctlSetting::lenient(format!("net/ipv4/neigh/{interface}/proxy_delay"), 0));
+        settings.push(SysctlSetting::new(v4("proxy_arp"), 1));
+        settings.push(SysctlSetting::new(v4("forwarding"), 1));
     }
     if request.has_v6() {
-        settings.push(Setting::new(v6("accept_dad"), 0));
-        settings.push(Setting::new(v6("disable_ipv6"), 0));
-        settings.push(Setting::new(v6("proxy_ndp"), 1));
-        settings.push(Setting::new(v6("forwarding"), 1));
+        settings.push(SysctlSetting::new(v6("accept_dad"), 0));
+        settings.push(SysctlSetting::new(v6("disable_ipv6"), 0));
+        settings.push(SysctlSetting::new(v6("proxy_ndp"), 1));
+        settings.push(SysctlSetting::new(v6("forwarding"), 1));
     }
     settings
 }
@@ -101,8 +101,8 @@ async fn routes(
     inside: &Connection<Route>,
     host_index: u32,
     index: u32,
-    request: &Attach,
-) -> Result<()> {
+    request: &AttachRequest,
+) -> DataplaneResult<()> {
     if request.has_v4() {
         let route = Ipv4Route::new(GATEWAY_V4, 32).dev_index(index).scope(RouteScope::Link);
         let destination = IpNet::from(IpAddr::from(GATEWAY_V4));
@@ -148,13 +148,13 @@ async fn routes(
 
 /// Returns the host end's link-local address. If the host does not derive it from the MAC, the link is set down and up
 /// once to make the kernel generate it again.
-async fn gateway_v6(outside: &Connection<Route>, host_index: u32, name: &str) -> Result<Ipv6Addr> {
+async fn gateway_v6(outside: &Connection<Route>, host_index: u32, name: &str) -> DataplaneResult<Ipv6Addr> {
     let mut found = None;
     for attempt in 0..GATEWAY_ATTEMPTS {
         let addresses = outside
             .get_addresses_by_index(host_index)
             .await
-            .map_err(|error| Error::kernel(KernelObject::interface(name), &error))?;
+            .map_err(|error| DataplaneError::kernel(KernelObject::interface(name), &error))?;
         let link_local = addresses.iter().filter_map(|message| match message.address() {
             Some(IpAddr::V6(address)) if address.is_unicast_link_local() => Some(*address),
             _ => None,
@@ -169,12 +169,12 @@ async fn gateway_v6(outside: &Connection<Route>, host_index: u32, name: &str) ->
                 outside
                     .set_link_state_by_index(host_index, up)
                     .await
-                    .map_err(|error| Error::kernel(KernelObject::interface(name), &error))?;
+                    .map_err(|error| DataplaneError::kernel(KernelObject::interface(name), &error))?;
             }
         }
         tokio::time::sleep(GATEWAY_PAUSE).await;
     }
-    found.ok_or_else(|| Error::Kernel {
+    found.ok_or_else(|| DataplaneError::Kernel {
         object: KernelObject::interface(name),
         reason: "has no link-local IPv6 address; is IPv6 switched off on this host?".into(),
     })

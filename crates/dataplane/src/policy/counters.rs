@@ -1,11 +1,11 @@
 //! Packet and byte counters of policy rules.
 
 use std::fmt;
-use tortie_plan::{Direction, RuleId};
+use tortie_plan::{PolicyDirection, RuleId};
 
 /// The stage of packet processing at which a rule is evaluated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum When {
+pub enum CountedStage {
     Normal,
     PreDnat,
     Untracked,
@@ -13,42 +13,42 @@ pub enum When {
 
 /// The object that a counter belongs to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Counted {
+pub enum CounterSubject {
     Rule(RuleId),
     /// Denied at the end of a tier: at least one policy of the tier selects the endpoint, and none of their rules
     /// matched.
     TierEnd {
         tier: String,
-        direction: Direction,
+        direction: PolicyDirection,
     },
     /// Denied after all tiers: no profile allows the packet.
     NoProfile {
-        direction: Direction,
+        direction: PolicyDirection,
     },
 }
 
-impl Counted {
-    pub fn direction(&self) -> Direction {
+impl CounterSubject {
+    pub fn direction(&self) -> PolicyDirection {
         match self {
-            Counted::Rule(id) => id.direction,
-            Counted::TierEnd { direction, .. } | Counted::NoProfile { direction } => *direction,
+            CounterSubject::Rule(id) => id.direction,
+            CounterSubject::TierEnd { direction, .. } | CounterSubject::NoProfile { direction } => *direction,
         }
     }
 }
 
-impl fmt::Display for Counted {
+impl fmt::Display for CounterSubject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Counted::Rule(id) => id.fmt(f),
-            Counted::TierEnd { tier, direction } => write!(f, "tier/{tier} {direction} end"),
-            Counted::NoProfile { direction } => write!(f, "profiles {direction} end"),
+            CounterSubject::Rule(id) => id.fmt(f),
+            CounterSubject::TierEnd { tier, direction } => write!(f, "tier/{tier} {direction} end"),
+            CounterSubject::NoProfile { direction } => write!(f, "profiles {direction} end"),
         }
     }
 }
 
 /// Effect on the packets that a rule matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Verdict {
+pub enum CountedVerdict {
     Allow,
     Deny,
     /// Evaluation continues with the next tier or the profiles.
@@ -59,14 +59,14 @@ pub enum Verdict {
     Staged,
 }
 
-impl fmt::Display for Verdict {
+impl fmt::Display for CountedVerdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
-            Verdict::Allow => "allow",
-            Verdict::Deny => "deny",
-            Verdict::Pass => "pass",
-            Verdict::Log => "log",
-            Verdict::Staged => "staged",
+            CountedVerdict::Allow => "allow",
+            CountedVerdict::Deny => "deny",
+            CountedVerdict::Pass => "pass",
+            CountedVerdict::Log => "log",
+            CountedVerdict::Staged => "staged",
         })
     }
 }
@@ -74,9 +74,9 @@ impl fmt::Display for Verdict {
 /// Packets and bytes that one rule has matched since it was last written to the kernel.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RuleCounter {
-    pub of: Counted,
-    pub when: When,
-    pub verdict: Verdict,
+    pub of: CounterSubject,
+    pub when: CountedStage,
+    pub verdict: CountedVerdict,
     pub packets: u64,
     pub bytes: u64,
 }

@@ -4,14 +4,16 @@
 //! addresses, by the packet that opened it. Flows from the host to its own workloads are not subject to policy and are
 //! not deleted; flows that end at the host are evaluated only for the workload that sent them.
 
-use crate::error::Result;
+use crate::error::DataplaneResult;
 use crate::kernel;
 use crate::netns::Netns;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 use std::time::Duration;
-use tortie_plan::evaluate::{Index, Outcome, Packet};
-use tortie_plan::{Direction, Plan, PolicyId, Rule, SetId, Update, WorkloadId, WorkloadPolicy};
+use tortie_plan::evaluate::{EvaluationIndex, Packet, PolicyOutcome};
+use tortie_plan::{
+    NodePlan, PlanUpdate, PlannedRule, PolicyDirection, PolicyId, SetId, WorkloadId, WorkloadPolicy,
+};
 
 /// Minimum interval between two dumps of all connections; policy may change more often.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -21,13 +23,13 @@ const RETRY: Duration = Duration::from_secs(10);
 /// The policy part of the plan, and its changes since flows were last evaluated.
 #[derive(Default)]
 pub(crate) struct DeniedFlows {
-    plan: Plan,
-    changed: Changed,
+    plan: NodePlan,
+    changed: ChangedPolicy,
     not_before: Duration,
 }
 
 #[derive(Default)]
-struct Changed {
+struct ChangedPolicy {
     everything: bool,
     workload_policies: BTreeSet<WorkloadId>,
     policies: BTreeSet<PolicyId>,
@@ -35,9 +37,9 @@ struct Changed {
     sets: BTreeSet<SetId>,
 }
 
-impl Changed {
+impl ChangedPolicy {
     fn any(&self) -> bool {
-        let Changed { everything, workload_policies, policies, profiles, sets } = self;
+        let ChangedPolicy { everything, workload_policies, policies, profiles, sets } = self;
         let none =
             workload_policies.is_empty() && policies.is_empty() && profiles.is_empty() && sets.is_empty();
         *everything || !none
@@ -45,23 +47,23 @@ impl Changed {
 }
 
 impl DeniedFlows {
-    pub fn replace(&mut self, plan: &Plan) {
-        self.plan = Plan {
+    pub fn replace(&mut self, plan: &NodePlan) {
+        self.plan = NodePlan {
             sets: plan.sets.clone(),
             policies: plan.policies.clone(),
             profiles: plan.profiles.clone(),
             workload_policies: plan.workload_policies.clone(),
-            ..Plan::default()
+            ..NodePlan::default()
         };
         self.changed.everything = true;
     }
 
-    pub fn apply(&mut self, update: &Update) {
+    pub fn apply(&mut self, update: &PlanUpdate) {
         match update {
-            Update::WorkloadPolicy(id, _) => drop(self.changed.workload_policies.insert(id.clone())),
-            Update::Policy(id, _) => drop(self.changed.policies.insert(id.clone())),
-            Update::Profile(name, _) => drop(self.changed.profiles.insert(name.clone())),
-            Update::Set(id, _) | Update::Members { set: id, .. } => {
+            PlanUpdate::WorkloadPolicy(id, _) => drop(self.changed.workload_policies.insert(id.clone())),
+            PlanUpdate::Policy(id, _) => drop(self.changed.policies.insert(id.clone())),
+            PlanUpdate::Profile(name, _) => drop(self.changed.profiles.insert(name.clone())),
+            PlanUpdate::Set(id, _) | PlanUpdate::Members { set: id, .. } => {
                 self.changed.sets.insert(id.clone());
             }
             _ => return,
@@ -75,15 +77,20 @@ impl DeniedFlows {
 
     /// Deletes the flows that the plan denies. The kernel already has that plan, so that deleted flows do not come
     /// back.
-    pub async fn delete(&mut self, netns: &Netns, host: &BTreeSet<IpAddr>, now: Duration) -> Result<usize> {
-        let parties = Parties::new(&self.plan, &self.changed);
+    pub async fn delete(
+        &mut self,
+        netns: &Netns,
+        host: &BTreeSet<IpAddr>,
+        now: Duration,
+    ) -> DataplaneResult<usize> {
+        let parties = FlowParties::new(&self.plan, &self.changed);
         if parties.concerned.is_empty() {
-            self.changed = Changed::default();
+            self.changed = ChangedPolicy::default();
             return Ok(0);
         }
         let outcome = kernel::delete_denied_flows(netns, |packet| parties.deny(packet, host)).await;
         match outcome {
-            Ok(_) => (self.changed, self.not_before) = (Changed::default(), now + PAUSE),
+            Ok(_) => (self.changed, self.not_before) = (ChangedPolicy::default(), now + PAUSE),
             Err(_) => self.not_before = now + RETRY,
         }
         outcome
@@ -91,8 +98,8 @@ impl DeniedFlows {
 }
 
 /// The workloads that flows may belong to.
-struct Parties<'p> {
-    index: Index<'p>,
+struct FlowParties<'p> {
+    index: EvaluationIndex<'p>,
     by_address: HashMap<IpAddr, Vec<&'p WorkloadPolicy>>,
     /// Workloads that may send from source addresses other than their own.
     with_nets: Vec<&'p WorkloadPolicy>,
@@ -100,11 +107,11 @@ struct Parties<'p> {
     concerned: HashSet<&'p str>,
 }
 
-impl<'p> Parties<'p> {
-    fn new(plan: &'p Plan, changed: &Changed) -> Parties<'p> {
-        let touched = |rules: &[Rule]| {
+impl<'p> FlowParties<'p> {
+    fn new(plan: &'p NodePlan, changed: &ChangedPolicy) -> FlowParties<'p> {
+        let touched = |rules: &[PlannedRule]| {
             !changed.sets.is_empty()
-                && rules.iter().flat_map(Rule::sets).any(|set| changed.sets.contains(set))
+                && rules.iter().flat_map(PlannedRule::sets).any(|set| changed.sets.contains(set))
         };
         let policies: HashSet<&PolicyId> = plan
             .policies
@@ -130,8 +137,8 @@ impl<'p> Parties<'p> {
                 || named.any(|id| policies.contains(id))
                 || workload.profiles.iter().any(|name| profiles.contains(name))
         };
-        let mut parties = Parties {
-            index: Index::new(plan),
+        let mut parties = FlowParties {
+            index: EvaluationIndex::new(plan),
             by_address: HashMap::new(),
             with_nets: Vec::new(),
             concerned: HashSet::new(),
@@ -160,19 +167,20 @@ impl<'p> Parties<'p> {
             senders.extend(self.with_nets.iter().filter(may_send));
         }
         let receivers = if host.contains(&packet.source) { &[] } else { by_address(packet.destination) };
-        self.all_deny(&senders, Direction::Egress, packet)
-            || self.all_deny(receivers, Direction::Ingress, packet)
+        self.all_deny(&senders, PolicyDirection::Egress, packet)
+            || self.all_deny(receivers, PolicyDirection::Ingress, packet)
     }
 
     /// If several workloads claim an address, the owner of the flow is unknown: all of them have to deny it.
     fn all_deny(
         &self,
         workload_policies: &[&'p WorkloadPolicy],
-        direction: Direction,
+        direction: PolicyDirection,
         packet: &Packet,
     ) -> bool {
         let denies = |workload: &&'p WorkloadPolicy| {
-            !workload.up || self.index.workload(workload, direction, packet, None).outcome == Outcome::Deny
+            !workload.up
+                || self.index.workload(workload, direction, packet, None).outcome == PolicyOutcome::Deny
         };
         workload_policies.iter().any(|workload| self.concerned.contains(workload.interface.as_str()))
             && workload_policies.iter().all(denies)
@@ -183,7 +191,7 @@ impl<'p> Parties<'p> {
 mod tests {
     use super::*;
     use std::sync::Arc;
-    use tortie_plan::{Action, PolicyKind, Profile, Tier, TierEnd};
+    use tortie_plan::{EndpointTier, PolicyKind, ProfileRules, RuleAction, TierDefaultAction};
 
     fn address(text: &str) -> IpAddr {
         text.parse().unwrap()
@@ -204,7 +212,7 @@ mod tests {
 
     /// Workload one may do everything; no client may reach workload two.
     fn flows() -> DeniedFlows {
-        let open = vec![Rule::new(Action::Allow)];
+        let open = vec![PlannedRule::new(RuleAction::Allow)];
         let workload = |interface: &str, own: &str| WorkloadPolicy {
             interface: interface.into(),
             up: true,
@@ -214,9 +222,14 @@ mod tests {
         };
         let mut two = workload("cali2", "10.0.0.2");
         let ingress = [policy()].into();
-        two.tiers = vec![Tier { name: "t".into(), end: TierEnd::Deny, ingress, egress: Arc::default() }];
-        let mut plan = Plan::default();
-        plan.profiles.insert("open".into(), Arc::new(Profile { ingress: open.clone(), egress: open }));
+        two.tiers = vec![EndpointTier {
+            name: "t".into(),
+            end: TierDefaultAction::Deny,
+            ingress,
+            egress: Arc::default(),
+        }];
+        let mut plan = NodePlan::default();
+        plan.profiles.insert("open".into(), Arc::new(ProfileRules { ingress: open.clone(), egress: open }));
         plan.policies.insert(policy(), Arc::default());
         plan.workload_policies.extend([(id("one"), workload("cali1", "10.0.0.1")), (id("two"), two)]);
         let mut flows = DeniedFlows::default();
@@ -226,7 +239,7 @@ mod tests {
 
     fn denied(flows: &DeniedFlows, packet: &Packet) -> bool {
         let host = BTreeSet::from([address("192.0.2.1")]);
-        Parties::new(&flows.plan, &flows.changed).deny(packet, &host)
+        FlowParties::new(&flows.plan, &flows.changed).deny(packet, &host)
     }
 
     #[test]
@@ -242,13 +255,15 @@ mod tests {
     #[test]
     fn only_whom_a_change_concerns_is_looked_at() {
         let mut flows = flows();
-        flows.changed = Changed::default();
+        flows.changed = ChangedPolicy::default();
         assert!(!flows.is_due(Duration::ZERO));
-        flows
-            .apply(&Update::WorkloadPolicy(id("one"), flows.plan.workload_policies.get(&id("one")).cloned()));
+        flows.apply(&PlanUpdate::WorkloadPolicy(
+            id("one"),
+            flows.plan.workload_policies.get(&id("one")).cloned(),
+        ));
         assert!(flows.is_due(Duration::ZERO));
         assert!(!denied(&flows, &packet("198.51.100.1", "10.0.0.2")));
-        flows.apply(&Update::Policy(policy(), Some(Arc::default())));
+        flows.apply(&PlanUpdate::Policy(policy(), Some(Arc::default())));
         assert!(denied(&flows, &packet("198.51.100.1", "10.0.0.2")));
     }
 
@@ -257,10 +272,10 @@ mod tests {
         let mut flows = flows();
         let mut twin = flows.plan.workload_policies[&id("one")].clone();
         (twin.interface, twin.addresses) = ("cali3".into(), vec![address("10.0.0.2")]);
-        flows.apply(&Update::WorkloadPolicy(id("twin"), Some(twin.clone())));
+        flows.apply(&PlanUpdate::WorkloadPolicy(id("twin"), Some(twin.clone())));
         assert!(!denied(&flows, &packet("10.0.0.1", "10.0.0.2")));
         twin.up = false;
-        flows.apply(&Update::WorkloadPolicy(id("twin"), Some(twin)));
+        flows.apply(&PlanUpdate::WorkloadPolicy(id("twin"), Some(twin)));
         assert!(denied(&flows, &packet("10.0.0.1", "10.0.0.2")));
     }
 
@@ -269,7 +284,7 @@ mod tests {
         let mut flows = flows();
         let mut one = flows.plan.workload_policies[&id("one")].clone();
         (one.allowed_sources, one.up) = (vec!["203.0.113.0/24".parse().unwrap()], false);
-        flows.apply(&Update::WorkloadPolicy(id("one"), Some(one)));
+        flows.apply(&PlanUpdate::WorkloadPolicy(id("one"), Some(one)));
         assert!(denied(&flows, &packet("203.0.113.7", "198.51.100.1")));
         assert!(!denied(&flows, &packet("203.0.112.7", "198.51.100.1")));
     }

@@ -1,7 +1,7 @@
 //! Receives the packets that Log rules have matched from an NFLOG group of the kernel.
 
 use super::LOG_GROUP;
-use crate::error::{Error, Result};
+use crate::error::{DataplaneError, DataplaneResult};
 use crate::netns::Netns;
 use futures::StreamExt;
 use std::fmt;
@@ -19,18 +19,18 @@ const SCTP: u8 = 132;
 pub struct LoggedPacket {
     /// Identity of the rule, for example `gnp/web ingress rule 1`.
     pub rule: String,
-    pub flow: Option<Flow>,
+    pub flow: Option<PacketFlow>,
 }
 
 /// Protocol and endpoints of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Flow {
+pub struct PacketFlow {
     pub protocol: u8,
     pub source: (IpAddr, Option<u16>),
     pub destination: (IpAddr, Option<u16>),
 }
 
-impl fmt::Display for Flow {
+impl fmt::Display for PacketFlow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let end = |(address, port): (IpAddr, Option<u16>)| match port {
             Some(port) => std::net::SocketAddr::new(address, port).to_string(),
@@ -50,8 +50,8 @@ impl fmt::Display for Flow {
 
 /// Sends every packet that rules log in a namespace to `packets`, until the receiver is dropped or the kernel ends the
 /// stream. Only one program can be bound to the group; the kernel drops packets that are not read in time.
-pub async fn follow_log_group(netns: &Netns, packets: Sender<LoggedPacket>) -> Result<()> {
-    let failed = |error: nlink::Error| Error::kernel("log group 3", &error);
+pub async fn follow_log_group(netns: &Netns, packets: Sender<LoggedPacket>) -> DataplaneResult<()> {
+    let failed = |error: nlink::Error| DataplaneError::kernel("log group 3", &error);
     let connection = netns.nflog()?;
     connection.bind_group(LOG_GROUP, COPIED).await.map_err(failed)?;
     let mut events = connection.events().await;
@@ -71,7 +71,7 @@ pub async fn follow_log_group(netns: &Netns, packets: Sender<LoggedPacket>) -> R
 }
 
 /// Parses the headers of a packet; `None` if they are truncated.
-fn flow(packet: &[u8]) -> Option<Flow> {
+fn flow(packet: &[u8]) -> Option<PacketFlow> {
     let (protocol, source, destination, rest): (u8, IpAddr, IpAddr, &[u8]) = match packet.first()? >> 4 {
         4 => {
             let length = usize::from(packet[0] & 0xf) * 4;
@@ -94,7 +94,7 @@ fn flow(packet: &[u8]) -> Option<Flow> {
         let bytes: [u8; 2] = rest.get(at..at + 2)?.try_into().ok()?;
         [TCP, UDP, SCTP].contains(&protocol).then(|| u16::from_be_bytes(bytes))
     };
-    Some(Flow { protocol, source: (source, port(0)), destination: (destination, port(2)) })
+    Some(PacketFlow { protocol, source: (source, port(0)), destination: (destination, port(2)) })
 }
 
 /// Formats the flow of a packet as text.

@@ -7,21 +7,21 @@ mod denied_flows;
 mod log_group;
 pub(crate) mod nft;
 
-pub use counters::{Counted, RuleCounter, Verdict, When};
+pub use counters::{CountedStage, CountedVerdict, CounterSubject, RuleCounter};
 pub(crate) use denied_flows::DeniedFlows;
 #[cfg(fuzzing)]
 pub use log_group::describe as describe_packet;
 pub use log_group::{LoggedPacket, follow_log_group};
-pub(crate) use nft::{Changed, Events};
+pub(crate) use nft::{ChangedTables, TableEventStream};
 
-use crate::error::Result;
-use crate::failure::Failure;
+use crate::error::DataplaneResult;
+use crate::failure::KernelFailure;
 use crate::netns::Netns;
-use nft::Nftables;
+use nft::NftablesEngine;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::Duration;
-use tortie_plan::{Plan, Settings, Update};
+use tortie_plan::{DataplaneSettings, NodePlan, PlanUpdate};
 
 /// NFLOG group that receives copies of the packets that a rule logs, with the identity of the rule as their prefix.
 pub(crate) const LOG_GROUP: u16 = 3;
@@ -54,7 +54,7 @@ impl Default for EngineStats {
 }
 
 /// Returns the counters of all policy rules in a namespace. The node that wrote them need not be running.
-pub async fn counters(netns: &Netns) -> Result<Vec<RuleCounter>> {
+pub async fn counters(netns: &Netns) -> DataplaneResult<Vec<RuleCounter>> {
     nft::counters(netns).await
 }
 
@@ -68,18 +68,18 @@ pub(crate) enum GuardedEndpoint {
 }
 
 /// Returns the endpoints that the kernel's policy guards in a namespace.
-pub(crate) async fn guarded_endpoints(netns: &Netns) -> Result<BTreeSet<GuardedEndpoint>> {
+pub(crate) async fn guarded_endpoints(netns: &Netns) -> DataplaneResult<BTreeSet<GuardedEndpoint>> {
     nft::guarded_endpoints(netns).await
 }
 
 /// Removes all policy, so that nothing is enforced any more. For hosts that are no longer nodes.
-pub async fn remove_policy(netns: &Netns) -> Result<()> {
+pub async fn remove_policy(netns: &Netns) -> DataplaneResult<()> {
     nft::remove(netns).await
 }
 
 /// Removes the translation of packets that the host itself sends, which older versions wrote, and returns the addresses
 /// that it concerned.
-pub(crate) async fn remove_host_translation(netns: &Netns) -> Result<BTreeSet<IpAddr>> {
+pub(crate) async fn remove_host_translation(netns: &Netns) -> DataplaneResult<BTreeSet<IpAddr>> {
     nft::remove_host_translation(netns).await
 }
 
@@ -94,43 +94,46 @@ pub(crate) struct FlowInterfaces {
 
 /// The engine that makes the kernel enforce policy.
 pub(crate) enum PolicyEngine {
-    Nftables(Box<Nftables>),
+    Nftables(Box<NftablesEngine>),
 }
 
 impl PolicyEngine {
     /// Opens the engine and changes nothing yet. The events report when other programs change the kernel's policy.
-    pub fn open(netns: &Netns, settings: Settings) -> Result<(PolicyEngine, Events)> {
-        let (nftables, events) = Nftables::open(netns, settings)?;
+    pub fn open(
+        netns: &Netns,
+        settings: DataplaneSettings,
+    ) -> DataplaneResult<(PolicyEngine, TableEventStream)> {
+        let (nftables, events) = NftablesEngine::open(netns, settings)?;
         Ok((PolicyEngine::Nftables(Box::new(nftables)), events))
     }
 
-    pub fn configure(&mut self, settings: Settings) {
+    pub fn configure(&mut self, settings: DataplaneSettings) {
         match self {
             PolicyEngine::Nftables(engine) => engine.configure(settings),
         }
     }
 
-    pub fn replace(&mut self, plan: &Plan) {
+    pub fn replace(&mut self, plan: &NodePlan) {
         match self {
             PolicyEngine::Nftables(engine) => engine.replace(plan),
         }
     }
 
-    pub fn apply(&mut self, update: &Update) {
+    pub fn apply(&mut self, update: &PlanUpdate) {
         match self {
             PolicyEngine::Nftables(engine) => engine.apply(update),
         }
     }
 
     /// Makes the kernel enforce the plan, and returns the failures.
-    pub async fn converge(&mut self, now: Duration) -> Vec<Failure> {
+    pub async fn converge(&mut self, now: Duration) -> Vec<KernelFailure> {
         match self {
             PolicyEngine::Nftables(engine) => engine.converge(now).await,
         }
     }
 
     /// Marks kernel state as stale that another program may have changed.
-    pub fn invalidate(&mut self, changed: Changed) {
+    pub fn invalidate(&mut self, changed: ChangedTables) {
         match self {
             PolicyEngine::Nftables(engine) => engine.invalidate(changed),
         }
@@ -138,7 +141,7 @@ impl PolicyEngine {
 
     /// Returns the chains of other programs that may drop packets which policy allows, because we cannot insert a rule
     /// there.
-    pub fn overruled(&self) -> Vec<Failure> {
+    pub fn overruled(&self) -> Vec<KernelFailure> {
         match self {
             PolicyEngine::Nftables(engine) => engine.overruled(),
         }
@@ -172,7 +175,7 @@ impl PolicyEngine {
     }
 
     /// Returns the reason why flows are not offloaded although the settings request it.
-    pub fn not_offloaded(&self) -> Option<Failure> {
+    pub fn not_offloaded(&self) -> Option<KernelFailure> {
         match self {
             PolicyEngine::Nftables(engine) => engine.not_offloaded(),
         }
@@ -185,14 +188,14 @@ impl PolicyEngine {
     }
 
     /// Returns the single objects that the kernel rejects; chains that depend on them drop all packets.
-    pub fn refused(&self) -> Vec<Failure> {
+    pub fn refused(&self) -> Vec<KernelFailure> {
         match self {
             PolicyEngine::Nftables(engine) => engine.refused(),
         }
     }
 
     /// Returns the reason if the kernel does not enforce the plan at all.
-    pub fn not_enforced(&self) -> Option<Failure> {
+    pub fn not_enforced(&self) -> Option<KernelFailure> {
         match self {
             PolicyEngine::Nftables(engine) => engine.table_failure(),
         }

@@ -1,38 +1,38 @@
 //! Tracks the virtual machines that migrate to this node, and those of them that have announced that they run.
 
-use super::Core;
+use super::DataplaneCore;
 use std::collections::{BTreeMap, BTreeSet};
-use tortie_plan::{Migration, Workload, WorkloadId};
+use tortie_plan::{MigrationState, PlannedWorkload, WorkloadId};
 
 #[derive(Debug, Default)]
-pub(crate) struct Arrivals {
+pub(crate) struct MigrationArrivals {
     expected: BTreeSet<WorkloadId>,
     announced: BTreeSet<WorkloadId>,
 }
 
-impl Arrivals {
+impl MigrationArrivals {
     /// Updates the state of one workload.
-    pub fn note(&mut self, id: &WorkloadId, workload: Option<&Workload>) {
+    pub fn note(&mut self, id: &WorkloadId, workload: Option<&PlannedWorkload>) {
         let migration = workload.map(|workload| workload.migration).unwrap_or_default();
-        if migration == Migration::Arriving {
+        if migration == MigrationState::Arriving {
             self.expected.insert(id.clone());
             return;
         }
         self.expected.remove(id);
-        if migration == Migration::None {
+        if migration == MigrationState::None {
             self.announced.remove(id);
         }
     }
 
     /// Replaces all workloads.
-    pub fn replace(&mut self, workloads: &BTreeMap<WorkloadId, Workload>) {
+    pub fn replace(&mut self, workloads: &BTreeMap<WorkloadId, PlannedWorkload>) {
         self.announced.retain(|id| workloads.contains_key(id));
         self.expected.clear();
         workloads.iter().for_each(|(id, workload)| self.note(id, Some(workload)));
     }
 }
 
-impl Core {
+impl DataplaneCore {
     /// Returns the indexes of the interfaces on which an announcement is still expected.
     pub fn expected_arrivals(&self) -> BTreeSet<u32> {
         let silent = self.arrivals.expected.difference(&self.arrivals.announced);

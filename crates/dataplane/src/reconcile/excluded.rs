@@ -5,13 +5,13 @@ use std::collections::BTreeSet;
 
 /// Names, and regular expressions, which are written between slashes.
 #[derive(Debug)]
-pub struct Excluded {
+pub struct ExcludedInterfaces {
     names: BTreeSet<String>,
     patterns: Vec<Regex>,
 }
 
-impl Excluded {
-    pub fn new(listed: &[String]) -> Excluded {
+impl ExcludedInterfaces {
+    pub fn new(listed: &[String]) -> ExcludedInterfaces {
         let (mut names, mut patterns) = (BTreeSet::new(), Vec::new());
         for text in listed {
             match text.strip_prefix('/').and_then(|rest| rest.strip_suffix('/')) {
@@ -22,7 +22,7 @@ impl Excluded {
                 }
             }
         }
-        Excluded { names, patterns }
+        ExcludedInterfaces { names, patterns }
     }
 
     pub fn contains(&self, name: &str) -> bool {
@@ -37,7 +37,7 @@ mod tests {
     #[test]
     fn names_are_whole_and_patterns_match_anywhere() {
         let listed = ["kube-ipvs0", "/^br-/", "/0[0-9]$/", "/(/", "/"];
-        let excluded = Excluded::new(&listed.map(str::to_owned));
+        let excluded = ExcludedInterfaces::new(&listed.map(str::to_owned));
         for name in ["kube-ipvs0", "br-1", "eth07", "/"] {
             assert!(excluded.contains(name), "{name}");
         }

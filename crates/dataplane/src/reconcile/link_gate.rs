@@ -4,13 +4,13 @@
 //! workload. Other names are checked against the kernel: a link that the host itself uses gets no policy, routes or
 //! settings of a workload, and the endpoint is reported.
 
-use super::Core;
-use crate::failure::{Failure, KernelObject};
+use super::DataplaneCore;
+use crate::failure::{KernelFailure, KernelObject};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use thiserror::Error;
-use tortie_plan::{Plan, RouteKey, Update, Workload, WorkloadId, WorkloadPolicy};
+use tortie_plan::{NodePlan, PlanUpdate, PlannedWorkload, RouteKey, WorkloadId, WorkloadPolicy};
 
 /// The reason why a link cannot belong to a workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -32,7 +32,7 @@ enum LinkRefusal {
 /// A workload of the plan whose interface is not covered by a prefix, or was not until its policy has moved too.
 #[derive(Debug, Default)]
 struct LinkClaim {
-    workload: Option<Workload>,
+    workload: Option<PlannedWorkload>,
     policy: Option<WorkloadPolicy>,
     refusal: Option<RefusedLink>,
 }
@@ -58,17 +58,17 @@ impl LinkClaim {
         workload.chain(self.policy.iter().map(|policy| policy.interface.as_str()))
     }
 
-    fn updates(&self, id: &WorkloadId) -> [Update; 2] {
+    fn updates(&self, id: &WorkloadId) -> [PlanUpdate; 2] {
         let granted = self.refusal.is_none();
         let policy = self.policy.clone().filter(|_| granted);
         let workload = self.workload.clone().filter(|_| granted);
-        [Update::WorkloadPolicy(id.clone(), policy), Update::Workload(id.clone(), workload)]
+        [PlanUpdate::WorkloadPolicy(id.clone(), policy), PlanUpdate::Workload(id.clone(), workload)]
     }
 }
 
-impl Core {
+impl DataplaneCore {
     /// Removes the workloads on links of the host from a new plan.
-    pub fn withhold(&mut self, plan: &mut Plan) {
+    pub fn withhold(&mut self, plan: &mut NodePlan) {
         self.gate = LinkGate::default();
         for (name, endpoint) in &plan.host_endpoints {
             self.gate.host_endpoints.insert(name.clone(), endpoint.interface.clone());
@@ -91,11 +91,11 @@ impl Core {
     }
 
     /// Returns the updates to apply: for a workload on a link of the host, updates that remove its previous state.
-    pub fn sift(&mut self, update: Update) -> Vec<Update> {
+    pub fn sift(&mut self, update: PlanUpdate) -> Vec<PlanUpdate> {
         let (id, interface) = match &update {
-            Update::Workload(id, new) => (id, new.as_ref().map(|new| &new.interface)),
-            Update::WorkloadPolicy(id, new) => (id, new.as_ref().map(|new| &new.interface)),
-            Update::HostEndpoint(name, new) => {
+            PlanUpdate::Workload(id, new) => (id, new.as_ref().map(|new| &new.interface)),
+            PlanUpdate::WorkloadPolicy(id, new) => (id, new.as_ref().map(|new| &new.interface)),
+            PlanUpdate::HostEndpoint(name, new) => {
                 self.gate.host_endpoints.remove(name);
                 let interface = new.as_ref().map(|endpoint| (name.clone(), endpoint.interface.clone()));
                 self.gate.host_endpoints.extend(interface);
@@ -110,8 +110,8 @@ impl Core {
         }
         let claim = self.gate.claims.entry(id.clone()).or_default();
         match &update {
-            Update::Workload(_, new) => claim.workload.clone_from(new),
-            Update::WorkloadPolicy(_, new) => claim.policy.clone_from(new),
+            PlanUpdate::Workload(_, new) => claim.workload.clone_from(new),
+            PlanUpdate::WorkloadPolicy(_, new) => claim.policy.clone_from(new),
             _ => {}
         }
         let changed = self.review_claim(&id);
@@ -126,12 +126,12 @@ impl Core {
     }
 
     /// Checks all claims again, and returns the resulting updates.
-    pub fn review_links(&mut self) -> Vec<Update> {
+    pub fn review_links(&mut self) -> Vec<PlanUpdate> {
         let ids: Vec<WorkloadId> = self.gate.claims.keys().cloned().collect();
         ids.iter().filter_map(|id| self.review_claim(id)).flatten().collect()
     }
 
-    fn review_claim(&mut self, id: &WorkloadId) -> Option<[Update; 2]> {
+    fn review_claim(&mut self, id: &WorkloadId) -> Option<[PlanUpdate; 2]> {
         let refusal = self.gate.claims.get(id).and_then(|claim| self.find_refusal(claim));
         let claim = self.gate.claims.get_mut(id)?;
         if claim.refusal == refusal {
@@ -149,12 +149,12 @@ impl Core {
     }
 
     /// Returns a failure for each workload that is kept off its link.
-    pub fn withheld(&self) -> impl Iterator<Item = Failure> {
+    pub fn withheld(&self) -> impl Iterator<Item = KernelFailure> {
         self.gate.claims.iter().filter_map(|(id, claim)| {
             let RefusedLink { interface, reason } = claim.refusal.as_ref()?;
             let reason = format!("it cannot be the interface of a workload: {reason}");
             let concerns = [id.clone()].into_iter().collect();
-            Some(Failure { object: KernelObject::interface(interface), concerns, reason })
+            Some(KernelFailure { object: KernelObject::interface(interface), concerns, reason })
         })
     }
 

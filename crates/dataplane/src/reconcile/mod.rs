@@ -27,41 +27,43 @@ pub use report::WorkloadState;
 pub(crate) use routes::{PROTOCOL_BIRD, PROTOCOL_OURS};
 
 use crate::failure::KernelObject;
-use crate::kernel::{Event, FdbKey, NeighbourKey, Snapshot};
-use arrivals::Arrivals;
-use excluded::Excluded;
-use fdb::Forwarding;
+use crate::kernel::{FdbKey, KernelEvent, KernelSnapshot, NeighbourKey};
+use arrivals::MigrationArrivals;
+use excluded::ExcludedInterfaces;
+use fdb::ObservedForwarding;
 use ipnet::IpNet;
 use link_gate::LinkGate;
-use links::{Links, TunnelError};
-use neighbours::Neighbours;
+use links::{ObservedLinks, TunnelError};
+use neighbours::ObservedNeighbours;
 use plan_index::PlanIndex;
-use proxies::Proxies;
+use proxies::ObservedProxies;
 use regex::Regex;
-use routes::{Ownership, Routes};
-use rules::Rules;
-use shaping::Shaping;
+use routes::{ObservedRoutes, RouteOwnership};
+use rules::ObservedRules;
+use shaping::ShapingState;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::Duration;
-use tortie_plan::{Plan, RouteKey, RoutingRule, Settings, TunnelKind, Update, Workload};
+use tortie_plan::{
+    DataplaneSettings, NodePlan, PlanUpdate, PlannedWorkload, RouteKey, RoutingRule, TunnelKind,
+};
 use wireguard::WireguardDevice;
 
-pub(crate) struct Core {
-    settings: Settings,
-    excluded: Excluded,
+pub(crate) struct DataplaneCore {
+    settings: DataplaneSettings,
+    excluded: ExcludedInterfaces,
     mtu_pattern: Regex,
     /// The `rp_filter` value for workload interfaces.
     rp_filter: i32,
     in_sync: bool,
     plan: PlanIndex,
-    links: Links,
-    routes: Routes,
-    kernel_neighbours: Neighbours,
-    forwarding: Forwarding,
-    rules: Rules,
-    proxies: Proxies,
-    shaping: Shaping,
+    links: ObservedLinks,
+    routes: ObservedRoutes,
+    kernel_neighbours: ObservedNeighbours,
+    forwarding: ObservedForwarding,
+    rules: ObservedRules,
+    proxies: ObservedProxies,
+    shaping: ShapingState,
     wireguards: BTreeMap<TunnelKind, WireguardDevice>,
     /// Route lookups for nodes that are not on a connected subnet.
     lookups: BTreeMap<IpAddr, Result<(IpAddr, u32), String>>,
@@ -102,32 +104,32 @@ pub(crate) struct Core {
     workload_failures: BTreeSet<RouteKey>,
     /// Addresses that no longer belong to their workload.
     departed: BTreeSet<IpAddr>,
-    arrivals: Arrivals,
+    arrivals: MigrationArrivals,
     gate: LinkGate,
 }
 
-impl Core {
+impl DataplaneCore {
     pub fn new(
-        settings: Settings,
+        settings: DataplaneSettings,
         mtu_pattern: Regex,
         rp_filter: i32,
-        snapshot: Snapshot,
+        snapshot: KernelSnapshot,
         now: Duration,
-    ) -> Core {
-        let mut core = Core {
-            excluded: Excluded::new(&settings.excluded_interfaces),
+    ) -> DataplaneCore {
+        let mut core = DataplaneCore {
+            excluded: ExcludedInterfaces::new(&settings.excluded_interfaces),
             settings,
             mtu_pattern,
             rp_filter,
             in_sync: false,
             plan: PlanIndex::default(),
-            links: Links::default(),
-            routes: Routes::default(),
-            kernel_neighbours: Neighbours::default(),
-            forwarding: Forwarding::default(),
-            rules: Rules::default(),
-            proxies: Proxies::default(),
-            shaping: Shaping::default(),
+            links: ObservedLinks::default(),
+            routes: ObservedRoutes::default(),
+            kernel_neighbours: ObservedNeighbours::default(),
+            forwarding: ObservedForwarding::default(),
+            rules: ObservedRules::default(),
+            proxies: ObservedProxies::default(),
+            shaping: ShapingState::default(),
             wireguards: BTreeMap::new(),
             lookups: BTreeMap::new(),
             lookups_stale: true,
@@ -151,7 +153,7 @@ impl Core {
             failures: BTreeMap::new(),
             workload_failures: BTreeSet::new(),
             departed: BTreeSet::new(),
-            arrivals: Arrivals::default(),
+            arrivals: MigrationArrivals::default(),
             gate: LinkGate::default(),
         };
         core.resync(snapshot, now);
@@ -159,8 +161,8 @@ impl Core {
     }
 
     /// Applies new settings; kernel state that already conforms stays as it is.
-    pub fn configure(&mut self, settings: Settings, mtu_pattern: Regex) {
-        self.excluded = Excluded::new(&settings.excluded_interfaces);
+    pub fn configure(&mut self, settings: DataplaneSettings, mtu_pattern: Regex) {
+        self.excluded = ExcludedInterfaces::new(&settings.excluded_interfaces);
         self.settings = settings;
         self.mtu_pattern = mtu_pattern;
         self.everything_dirty();
@@ -168,7 +170,7 @@ impl Core {
     }
 
     /// Replaces the plan. From the first plan on, our objects that are not in it are removed.
-    pub fn replace(&mut self, plan: Plan) {
+    pub fn replace(&mut self, plan: NodePlan) {
         self.dirty.extend(self.plan.destinations());
         let old = std::mem::replace(&mut self.plan, PlanIndex::new(plan));
         for (id, workload) in old.workloads() {
@@ -184,19 +186,19 @@ impl Core {
         self.lookups_stale = true;
     }
 
-    pub fn apply(&mut self, update: Update) {
+    pub fn apply(&mut self, update: PlanUpdate) {
         let unknown = |node: &IpAddr| !self.lookups.contains_key(node);
         self.lookups_stale |= match &update {
-            Update::Route(_, Some(route)) => route.node().is_some_and(|node| unknown(&node)),
-            Update::Learnt(_, Some(learnt)) => {
+            PlanUpdate::Route(_, Some(route)) => route.node().is_some_and(|node| unknown(&node)),
+            PlanUpdate::Learnt(_, Some(learnt)) => {
                 learnt.next_hops.iter().filter(|hop| hop.tunnel.is_none()).any(|hop| unknown(&hop.address))
             }
             _ => false,
         };
-        if update == Update::LearntComplete {
+        if update == PlanUpdate::LearntComplete {
             self.dirty.extend(self.routes.destinations());
         }
-        if let Update::Workload(id, new) = &update {
+        if let PlanUpdate::Workload(id, new) = &update {
             let old = self.plan.workloads().get(id);
             if let Some(old) = old {
                 self.departed.extend(departed(old, new.as_ref()));
@@ -209,14 +211,14 @@ impl Core {
             self.unchecked.extend(links.map(|link| link.index));
         }
         match &update {
-            Update::Tunnel(kind, _) => {
+            PlanUpdate::Tunnel(kind, _) => {
                 if let Some(name) = self.plan.tunnel(*kind).map(|device| device.name.clone()) {
                     self.note_name(*kind, &name);
                 }
                 self.tunnel_errors.remove(kind);
                 self.tunnel_unchecked(*kind);
             }
-            Update::Vtep(id, _) => self.tunnel_unchecked(id.tunnel),
+            PlanUpdate::Vtep(id, _) => self.tunnel_unchecked(id.tunnel),
             _ => {}
         }
         let touched = self.plan.apply(update);
@@ -245,11 +247,11 @@ impl Core {
     }
 
     /// Replaces the known kernel state with a new snapshot.
-    pub fn resync(&mut self, snapshot: Snapshot, now: Duration) {
-        self.links = Links::new(snapshot.links, snapshot.addresses);
+    pub fn resync(&mut self, snapshot: KernelSnapshot, now: Duration) {
+        self.links = ObservedLinks::new(snapshot.links, snapshot.addresses);
         self.routes.replace(snapshot.routes);
-        self.kernel_neighbours = Neighbours::new(snapshot.neighbours);
-        self.forwarding = Forwarding::new(snapshot.fdb);
+        self.kernel_neighbours = ObservedNeighbours::new(snapshot.neighbours);
+        self.forwarding = ObservedForwarding::new(snapshot.fdb);
         self.rules_are(snapshot.rules);
         self.proxies_are(snapshot.proxies);
         self.qdiscs_are(snapshot.qdiscs);
@@ -270,9 +272,9 @@ impl Core {
 
     /// Processes an event, except for link events, which require a read first. Returns whether the routes have to be
     /// read again.
-    pub fn event(&mut self, event: Event) -> bool {
+    pub fn event(&mut self, event: KernelEvent) -> bool {
         match event {
-            Event::Address { device, net, present } => {
+            KernelEvent::Address { device, net, present } => {
                 self.links.set_address(device, net, present);
                 if self.links.get(device).is_none_or(|link| !self.is_workload(&link.name)) {
                     self.lookups_stale = true;
@@ -281,8 +283,8 @@ impl Core {
                 // An interface that loses its last IPv4 address also loses its IPv4 routes, without notification.
                 !present && net.addr().is_ipv4()
             }
-            Event::Route { entry, present } => {
-                if self.ownership(&entry, Duration::MAX) != Ownership::Ours {
+            KernelEvent::Route { entry, present } => {
+                if self.ownership(&entry, Duration::MAX) != RouteOwnership::Ours {
                     self.lookups_stale = true;
                 }
                 self.dirty.insert(entry.key);
@@ -293,21 +295,21 @@ impl Core {
                 }
                 false
             }
-            Event::Neighbour { key, mac } => {
+            KernelEvent::Neighbour { key, mac } => {
                 self.unchecked.insert(key.device);
                 self.kernel_neighbours.set(key, mac);
                 false
             }
-            Event::ForwardingEntry { key, node, present } => {
+            KernelEvent::ForwardingEntry { key, node, present } => {
                 self.unchecked_forwarding.insert(key.device);
                 self.forwarding.set(key, node, present);
                 false
             }
-            Event::Link { .. }
-            | Event::RoutingRules
-            | Event::TrafficControl
-            | Event::GlobalSettings
-            | Event::Overrun => false,
+            KernelEvent::Link { .. }
+            | KernelEvent::RoutingRules
+            | KernelEvent::TrafficControl
+            | KernelEvent::GlobalSettings
+            | KernelEvent::Overrun => false,
         }
     }
 
@@ -322,7 +324,7 @@ impl Core {
 }
 
 /// Returns the addresses that a workload no longer has on its interface.
-fn departed(old: &Workload, new: Option<&Workload>) -> Vec<IpAddr> {
+fn departed(old: &PlannedWorkload, new: Option<&PlannedWorkload>) -> Vec<IpAddr> {
     let same = new.filter(|new| new.interface == old.interface);
     let kept = |address: &IpAddr| same.is_some_and(|new| new.routed().any(|other| other == *address));
     old.routed().filter(|address| !kept(address)).collect()

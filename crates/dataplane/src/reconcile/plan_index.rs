@@ -4,13 +4,13 @@ use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use tortie_plan::{
-    Learnt, Plan, Route, RouteKey, RouteTarget, RoutingRule, Table, TunnelDevice, TunnelKind, Update, Vtep,
-    VtepId, WireguardPeer, WireguardPeerId, Workload, WorkloadId,
+    LearntRouteEntry, NodePlan, PlanUpdate, PlannedWorkload, Route, RouteKey, RouteTarget, RoutingRule,
+    RoutingTable, TunnelDevice, TunnelKind, Vtep, VtepId, WireguardPeer, WireguardPeerId, WorkloadId,
 };
 
 #[derive(Debug, Default)]
 pub(crate) struct PlanIndex {
-    plan: Plan,
+    plan: NodePlan,
     by_interface: BTreeMap<String, BTreeSet<WorkloadId>>,
     by_address: BTreeMap<IpAddr, BTreeSet<WorkloadId>>,
     by_node: BTreeMap<IpAddr, BTreeSet<RouteKey>>,
@@ -18,22 +18,22 @@ pub(crate) struct PlanIndex {
 }
 
 impl PlanIndex {
-    pub fn new(plan: Plan) -> PlanIndex {
+    pub fn new(plan: NodePlan) -> PlanIndex {
         let mut index = PlanIndex::default();
         for (id, workload) in plan.workloads {
-            index.apply(Update::Workload(id, Some(workload)));
+            index.apply(PlanUpdate::Workload(id, Some(workload)));
         }
         for (kind, device) in plan.tunnels {
-            index.apply(Update::Tunnel(kind, Some(device)));
+            index.apply(PlanUpdate::Tunnel(kind, Some(device)));
         }
         for (id, vtep) in plan.vteps {
-            index.apply(Update::Vtep(id, Some(vtep)));
+            index.apply(PlanUpdate::Vtep(id, Some(vtep)));
         }
         for (key, route) in plan.routes {
-            index.apply(Update::Route(key, Some(route)));
+            index.apply(PlanUpdate::Route(key, Some(route)));
         }
         for (net, route) in plan.learnt {
-            index.apply(Update::Learnt(net, Some(route)));
+            index.apply(PlanUpdate::Learnt(net, Some(route)));
         }
         index.plan.wireguard_peers = plan.wireguard_peers;
         index.plan.routing_rules = plan.routing_rules;
@@ -44,10 +44,10 @@ impl PlanIndex {
     }
 
     /// Applies a change, and returns the destinations that it may affect.
-    pub fn apply(&mut self, update: Update) -> BTreeSet<RouteKey> {
+    pub fn apply(&mut self, update: PlanUpdate) -> BTreeSet<RouteKey> {
         let mut touched = BTreeSet::new();
         match &update {
-            Update::Workload(id, new) => {
+            PlanUpdate::Workload(id, new) => {
                 if let Some(old) = self.plan.workloads.get(id) {
                     // Another workload with the same interface or address may become active.
                     touched.extend(self.rivals(old));
@@ -63,14 +63,14 @@ impl PlanIndex {
                     touched.extend(new.routed().map(|address| RouteKey::from(IpNet::from(address))));
                 }
             }
-            Update::Route(key, new) => {
+            PlanUpdate::Route(key, new) => {
                 self.unlink_route(key);
                 // Restore the index entries for the next hops of a BGP route to the same destination.
                 self.link_route(key, *new);
                 self.link_learnt(key);
                 touched.insert(*key);
             }
-            Update::Learnt(net, new) => {
+            PlanUpdate::Learnt(net, new) => {
                 let key = RouteKey::from(*net);
                 if let Some(old) = self.plan.learnt.get(net) {
                     for hop in &old.next_hops {
@@ -83,17 +83,20 @@ impl PlanIndex {
                 self.link_route(&key, self.plan.routes.get(&key).copied());
                 touched.insert(key);
             }
-            Update::Tunnel(kind, _) => touched.extend(self.destinations_through(*kind)),
-            Update::Vtep(..) | Update::WireguardPeer(..) | Update::RoutingRules(_) | Update::Proxied(_) => {}
-            Update::LearntComplete | Update::Bgp(_) => {}
+            PlanUpdate::Tunnel(kind, _) => touched.extend(self.destinations_through(*kind)),
+            PlanUpdate::Vtep(..)
+            | PlanUpdate::WireguardPeer(..)
+            | PlanUpdate::RoutingRules(_)
+            | PlanUpdate::Proxied(_) => {}
+            PlanUpdate::LearntComplete | PlanUpdate::Bgp(_) => {}
             // Policy has no destinations.
-            Update::Set(..)
-            | Update::Members { .. }
-            | Update::Policy(..)
-            | Update::Profile(..)
-            | Update::WorkloadPolicy(..)
-            | Update::HostEndpoint(..)
-            | Update::ServiceRanges(_) => return touched,
+            PlanUpdate::Set(..)
+            | PlanUpdate::Members { .. }
+            | PlanUpdate::Policy(..)
+            | PlanUpdate::Profile(..)
+            | PlanUpdate::WorkloadPolicy(..)
+            | PlanUpdate::HostEndpoint(..)
+            | PlanUpdate::ServiceRanges(_) => return touched,
         }
         self.plan.apply(update);
         touched
@@ -120,11 +123,12 @@ impl PlanIndex {
     }
 
     fn link_learnt(&mut self, key: &RouteKey) {
-        let learnt = self.plan.learnt.get(&key.destination).filter(|_| key.table == Table::MAIN).cloned();
+        let learnt =
+            self.plan.learnt.get(&key.destination).filter(|_| key.table == RoutingTable::MAIN).cloned();
         self.link_hops(*key, learnt.as_ref());
     }
 
-    fn link_hops(&mut self, key: RouteKey, learnt: Option<&Learnt>) {
+    fn link_hops(&mut self, key: RouteKey, learnt: Option<&LearntRouteEntry>) {
         for hop in learnt.into_iter().flat_map(|learnt| &learnt.next_hops) {
             match hop.tunnel {
                 Some(tunnel) => self.by_tunnel.entry(tunnel).or_default().insert(key),
@@ -134,10 +138,10 @@ impl PlanIndex {
     }
 
     /// Returns the addresses of all workloads that share this workload's interface, including its own.
-    fn rivals(&self, workload: &Workload) -> Vec<RouteKey> {
+    fn rivals(&self, workload: &PlannedWorkload) -> Vec<RouteKey> {
         let sharing = self.by_interface.get(&workload.interface).into_iter().flatten();
         let workloads = sharing.filter_map(|id| self.plan.workloads.get(id)).chain([workload]);
-        let addresses = workloads.flat_map(Workload::routed);
+        let addresses = workloads.flat_map(PlannedWorkload::routed);
         addresses.map(|address| RouteKey::from(IpNet::from(address))).collect()
     }
 
@@ -186,18 +190,18 @@ impl PlanIndex {
         self.by_tunnel.get(&kind).into_iter().flatten().copied()
     }
 
-    pub fn workloads(&self) -> &BTreeMap<WorkloadId, Workload> {
+    pub fn workloads(&self) -> &BTreeMap<WorkloadId, PlannedWorkload> {
         &self.plan.workloads
     }
 
     /// Returns the active workload of an interface: the one with the smallest id if several name it.
-    pub fn active(&self, interface: &str) -> Option<(&WorkloadId, &Workload)> {
+    pub fn active(&self, interface: &str) -> Option<(&WorkloadId, &PlannedWorkload)> {
         let id = self.by_interface.get(interface)?.first()?;
         self.plan.workloads.get_key_value(id)
     }
 
     /// Returns the active workloads with an address.
-    pub fn at_address(&self, address: IpAddr) -> impl Iterator<Item = &Workload> {
+    pub fn at_address(&self, address: IpAddr) -> impl Iterator<Item = &PlannedWorkload> {
         self.by_address.get(&address).into_iter().flatten().filter_map(|id| {
             let workload = self.plan.workloads.get(id)?;
             let (active, _) = self.active(&workload.interface)?;
@@ -208,7 +212,7 @@ impl PlanIndex {
     /// Returns every workload that claims the single address of a destination.
     pub fn claimants(&self, key: &RouteKey) -> impl Iterator<Item = &WorkloadId> {
         let RouteKey { table, destination } = key;
-        let single = destination.prefix_len() == destination.max_prefix_len() && *table == Table::MAIN;
+        let single = destination.prefix_len() == destination.max_prefix_len() && *table == RoutingTable::MAIN;
         let ids = if single { self.by_address.get(&destination.addr()) } else { None };
         ids.into_iter().flatten()
     }
@@ -222,7 +226,7 @@ impl PlanIndex {
         self.plan.routes.get(key).copied()
     }
 
-    pub fn learnt(&self, destination: &IpNet) -> Option<&Learnt> {
+    pub fn learnt(&self, destination: &IpNet) -> Option<&LearntRouteEntry> {
         self.plan.learnt.get(destination)
     }
 
@@ -267,19 +271,19 @@ mod tests {
         WorkloadId { orchestrator: "k8s".into(), workload: workload.into(), endpoint: "eth0".into() }
     }
 
-    fn workload(interface: &str, address: &str) -> Workload {
+    fn workload(interface: &str, address: &str) -> PlannedWorkload {
         let addresses = vec![address.parse().unwrap()];
-        Workload { interface: interface.into(), addresses, ..Workload::default() }
+        PlannedWorkload { interface: interface.into(), addresses, ..PlannedWorkload::default() }
     }
 
     #[test]
     fn of_two_workloads_with_one_interface_the_smaller_id_is_active_and_the_other_takes_over() {
         let mut index = PlanIndex::default();
-        index.apply(Update::Workload(id("b"), Some(workload("cali1", "10.0.0.2"))));
-        index.apply(Update::Workload(id("a"), Some(workload("cali1", "10.0.0.1"))));
+        index.apply(PlanUpdate::Workload(id("b"), Some(workload("cali1", "10.0.0.2"))));
+        index.apply(PlanUpdate::Workload(id("a"), Some(workload("cali1", "10.0.0.1"))));
         assert_eq!(index.active("cali1").unwrap().0, &id("a"));
         assert_eq!(index.at_address("10.0.0.2".parse().unwrap()).count(), 0);
-        let touched = index.apply(Update::Workload(id("a"), None));
+        let touched = index.apply(PlanUpdate::Workload(id("a"), None));
         assert!(
             touched.contains(&"10.0.0.2/32".parse::<IpNet>().unwrap().into()),
             "the shadow has to be routed now"
@@ -291,14 +295,14 @@ mod tests {
     fn nothing_is_left_of_what_was_taken_away() {
         let mut index = PlanIndex::default();
         let net: IpNet = "10.0.0.0/26".parse().unwrap();
-        index.apply(Update::Workload(id("a"), Some(workload("cali1", "10.0.0.1"))));
-        index.apply(Update::Route(net.into(), Some(Route::via("192.168.0.2".parse().unwrap()))));
+        index.apply(PlanUpdate::Workload(id("a"), Some(workload("cali1", "10.0.0.1"))));
+        index.apply(PlanUpdate::Route(net.into(), Some(Route::via("192.168.0.2".parse().unwrap()))));
         let through = Route::through(TunnelKind::Ipip, Some("192.168.0.3".parse().unwrap()));
-        index.apply(Update::Route("10.0.1.0/26".parse::<IpNet>().unwrap().into(), Some(through)));
+        index.apply(PlanUpdate::Route("10.0.1.0/26".parse::<IpNet>().unwrap().into(), Some(through)));
         assert_eq!(index.destinations_through(TunnelKind::Ipip).count(), 1);
-        index.apply(Update::Workload(id("a"), None));
-        index.apply(Update::Route(net.into(), None));
-        index.apply(Update::Route("10.0.1.0/26".parse::<IpNet>().unwrap().into(), None));
+        index.apply(PlanUpdate::Workload(id("a"), None));
+        index.apply(PlanUpdate::Route(net.into(), None));
+        index.apply(PlanUpdate::Route("10.0.1.0/26".parse::<IpNet>().unwrap().into(), None));
         assert_eq!(index.destinations_through(TunnelKind::Ipip).count(), 0);
         assert_eq!(index.destinations().count(), 0);
         assert_eq!(index.nodes().count(), 0);

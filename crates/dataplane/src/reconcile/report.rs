@@ -1,16 +1,16 @@
 //! Derives reports from the kernel's state: the state of workloads and host endpoints, the MTU and the number of
 //! routes.
 
-use super::Core;
-use super::routes::{Ownership, PROTOCOL_BIRD};
-use crate::kernel::{Link, Target};
+use super::DataplaneCore;
+use super::routes::{PROTOCOL_BIRD, RouteOwnership};
+use crate::kernel::{KernelLink, KernelRouteTarget};
 use crate::mtu::{self, MtuChoice};
 use crate::policy::FlowInterfaces;
 use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::Duration;
-use tortie_plan::{Migration, Qos, RouteKey, Workload, WorkloadId};
+use tortie_plan::{MigrationState, PlannedWorkload, QosSettings, RouteKey, WorkloadId};
 
 /// State of a workload in the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,7 +20,7 @@ pub enum WorkloadState {
     Error(String),
 }
 
-impl Core {
+impl DataplaneCore {
     pub fn states(&self) -> impl Iterator<Item = (&WorkloadId, WorkloadState)> {
         self.plan.workloads().iter().map(|(id, workload)| (id, self.state(id, workload)))
     }
@@ -31,7 +31,7 @@ impl Core {
         endpoints: BTreeMap<String, Option<Vec<String>>>,
         failure: Option<&str>,
     ) -> BTreeMap<String, WorkloadState> {
-        let up = |name: &String| self.links.named(name).is_some_and(Link::is_up);
+        let up = |name: &String| self.links.named(name).is_some_and(KernelLink::is_up);
         let state = |interfaces: Option<Vec<String>>| match (failure, interfaces) {
             (Some(reason), _) => WorkloadState::Error(reason.to_owned()),
             (None, None) => WorkloadState::Up,
@@ -41,7 +41,7 @@ impl Core {
         endpoints.into_iter().map(|(name, interfaces)| (name, state(interfaces))).collect()
     }
 
-    fn state(&self, id: &WorkloadId, workload: &Workload) -> WorkloadState {
+    fn state(&self, id: &WorkloadId, workload: &PlannedWorkload) -> WorkloadState {
         let interface = &workload.interface;
         let active = self.plan.active(interface).is_some_and(|(active, _)| active == id);
         let Some(link) = self.links.named(interface).filter(|link| active && link.is_up()) else {
@@ -58,7 +58,7 @@ impl Core {
         }
         // A workload that still runs on another node has no routes here but counts as up: its hypervisor waits for
         // that.
-        let routed = workload.addresses.iter().filter(|_| workload.migration != Migration::Arriving);
+        let routed = workload.addresses.iter().filter(|_| workload.migration != MigrationState::Arriving);
         for address in routed {
             let key = RouteKey::from(IpNet::from(*address));
             if let Some(reason) = self.failures.get(&key) {
@@ -67,7 +67,7 @@ impl Core {
             match self.wanted(&key) {
                 // The workload has moved to another node.
                 Ok(Some(entry)) if entry.protocol == PROTOCOL_BIRD => {}
-                Ok(Some(entry)) if entry.target != Target::Device(link.index) => {
+                Ok(Some(entry)) if entry.target != KernelRouteTarget::Device(link.index) => {
                     let owner = entry.target.device().map_or_else(String::new, |device| self.name(device));
                     return WorkloadState::Error(format!("address {address} belongs to {owner}"));
                 }
@@ -80,7 +80,7 @@ impl Core {
         WorkloadState::Up
     }
 
-    fn bridge_of(&self, link: &Link) -> Option<&str> {
+    fn bridge_of(&self, link: &KernelLink) -> Option<&str> {
         let master = self.links.get(link.master?)?;
         (master.kind.as_deref() == Some("bridge")).then_some(master.name.as_str())
     }
@@ -99,10 +99,10 @@ impl Core {
     /// pattern.
     pub fn flow_interfaces(&self) -> FlowInterfaces {
         let workloads = || self.plan.workloads().values();
-        let there = |name: &&String| self.links.named(name).is_some_and(Link::is_up);
+        let there = |name: &&String| self.links.named(name).is_some_and(KernelLink::is_up);
         let own = workloads().map(|workload| &workload.interface).filter(there);
         let hosts = self.links.iter().filter(|link| link.is_up() && self.mtu_pattern.is_match(&link.name));
-        let seen = workloads().filter(|workload| workload.qos != Qos::default());
+        let seen = workloads().filter(|workload| workload.qos != QosSettings::default());
         FlowInterfaces {
             devices: own.chain(hosts.map(|link| &link.name)).cloned().collect(),
             seen: seen.map(|workload| workload.interface.clone()).collect(),
@@ -145,6 +145,6 @@ impl Core {
 
     /// Returns the number of our routes in the kernel.
     pub fn route_count(&self) -> usize {
-        self.routes.all().filter(|entry| self.ownership(entry, Duration::MAX) == Ownership::Ours).count()
+        self.routes.all().filter(|entry| self.ownership(entry, Duration::MAX) == RouteOwnership::Ours).count()
     }
 }

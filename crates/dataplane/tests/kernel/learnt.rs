@@ -1,25 +1,25 @@
 //! Routes learned over BGP: how they look in the kernel, and when routes of an earlier BGP speaker are removed.
 
 use crate::namespace::{addresses, eventually, node_pair, start};
-use tortie_plan::{Learnt, NextHop, Plan, Update};
+use tortie_plan::{LearntNextHop, LearntRouteEntry, NodePlan, PlanUpdate};
 
-fn learnt(net: &str, next_hops: &[&str], metric: u32) -> Update {
-    let next_hops = addresses(next_hops).into_iter().map(NextHop::from).collect();
-    Update::Learnt(net.parse().unwrap(), Some(Learnt { next_hops, metric }))
+fn learnt(net: &str, next_hops: &[&str], metric: u32) -> PlanUpdate {
+    let next_hops = addresses(next_hops).into_iter().map(LearntNextHop::from).collect();
+    PlanUpdate::Learnt(net.parse().unwrap(), Some(LearntRouteEntry { next_hops, metric }))
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn learnt_routes_look_like_those_of_bird() {
     let (node, _other) = node_pair();
     let (dataplane, _reports) = start(&node).await;
-    dataplane.replace(Plan::default()).await.unwrap();
+    dataplane.replace(NodePlan::default()).await.unwrap();
     let updates = vec![
         learnt("10.65.0.0/26", &[], 1024),
         learnt("10.65.1.0/26", &["192.168.77.2"], 1024),
         learnt("10.65.2.0/26", &["192.168.77.3", "192.168.77.2"], 1024),
         learnt("fd65:1::/122", &["fd77::2"], 1024),
         learnt("fd65:2::/122", &["fd77::3", "fd77::2"], 1024),
-        Update::LearntComplete,
+        PlanUpdate::LearntComplete,
     ];
     assert_eq!(dataplane.apply(updates).await.unwrap().failures, []);
     assert_eq!(node.routes("10.65.0.0/26"), ["blackhole 10.65.0.0/26 proto bird scope global metric 1024"]);
@@ -53,7 +53,7 @@ async fn learnt_routes_look_like_those_of_bird() {
     dataplane.apply(vec![learnt("fd65:2::/122", &["fd77::3"], 1024)]).await.unwrap();
     eventually("one next hop is left", || node.routes("fd65:2::/122").len() == 1).await;
     let gone = "10.65.2.0/26".parse().unwrap();
-    dataplane.apply(vec![Update::Learnt(gone, None)]).await.unwrap();
+    dataplane.apply(vec![PlanUpdate::Learnt(gone, None)]).await.unwrap();
     assert_eq!(node.routes("10.65.2.0/26"), [""; 0]);
     node.ip("route del 10.65.1.0/26");
     node.ip("-6 route del fd65:1::/122");
@@ -70,11 +70,11 @@ async fn what_an_earlier_speaker_left_stays_until_bgp_has_converged() {
         node.ip(&format!("route add {net} via 192.168.77.2 onlink dev eth0 proto bird metric 1024"));
     }
     let (dataplane, _reports) = start(&node).await;
-    dataplane.replace(Plan::default()).await.unwrap();
+    dataplane.replace(NodePlan::default()).await.unwrap();
     assert_eq!(node.routes("10.65.1.0/26").len(), 1);
     dataplane.apply(vec![learnt("10.65.1.0/26", &["192.168.77.2"], 1024)]).await.unwrap();
     assert_eq!(node.routes("10.65.2.0/26").len(), 1, "nobody has said yet that it is old");
-    dataplane.apply(vec![Update::LearntComplete]).await.unwrap();
+    dataplane.apply(vec![PlanUpdate::LearntComplete]).await.unwrap();
     assert_eq!(node.routes("10.65.1.0/26").len(), 1);
     assert_eq!(node.routes("10.65.2.0/26"), [""; 0]);
 }

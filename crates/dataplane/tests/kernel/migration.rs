@@ -1,19 +1,19 @@
 //! Routes of virtual machines that live-migrate to or from this node.
 
-use crate::namespace::{Namespace, eventually, id, key, node_pair, plan, pod, start, workload};
+use crate::namespace::{TestNamespace, eventually, id, key, node_pair, plan, pod, start, workload};
 use std::collections::BTreeSet;
 use std::time::Duration;
-use tortie_dataplane::{Report, Reports, WorkloadState};
-use tortie_plan::{Learnt, Migration, NextHop, Route, Update, Workload};
+use tortie_dataplane::{DataplaneReport, ReportReceiver, WorkloadState};
+use tortie_plan::{LearntNextHop, LearntRouteEntry, MigrationState, PlanUpdate, PlannedWorkload, Route};
 
 const ADDRESSES: [&str; 2] = ["10.65.0.2", "fd80:65::2"];
 
-fn machine(migration: Migration) -> Workload {
-    Workload { migration, ..workload("cali1", &ADDRESSES) }
+fn machine(migration: MigrationState) -> PlannedWorkload {
+    PlannedWorkload { migration, ..workload("cali1", &ADDRESSES) }
 }
 
 /// Returns the routes to the machine's IPv4 and IPv6 addresses.
-fn routes(node: &Namespace) -> Vec<String> {
+fn routes(node: &TestNamespace) -> Vec<String> {
     [node.routes("10.65.0.2/32"), node.routes("fd80:65::2/128")].concat()
 }
 
@@ -24,7 +24,7 @@ fn normal(metric: u32) -> [String; 2] {
     ]
 }
 
-async fn reported(reports: &mut Reports, expected: &Report) {
+async fn reported(reports: &mut ReportReceiver, expected: &DataplaneReport) {
     let found = async { while reports.next().await.expect("the dataplane runs") != *expected {} };
     tokio::time::timeout(Duration::from_secs(60), found).await.expect("it is reported");
 }
@@ -35,16 +35,16 @@ async fn a_machine_that_comes_has_no_routes_until_it_announces_itself_and_then_b
     let machine_netns = pod(&node, "cali1", &ADDRESSES).await;
     let (dataplane, mut reports) = start(&node).await;
     let elsewhere = Route::via("192.168.77.2".parse().unwrap());
-    let before = plan(&[("vm", machine(Migration::Arriving))], &[("10.65.0.2/32", elsewhere)]);
+    let before = plan(&[("vm", machine(MigrationState::Arriving))], &[("10.65.0.2/32", elsewhere)]);
     assert_eq!(dataplane.replace(before).await.unwrap().failures, []);
-    reported(&mut reports, &Report::Workload { id: id("vm"), state: WorkloadState::Up }).await;
+    reported(&mut reports, &DataplaneReport::Workload { id: id("vm"), state: WorkloadState::Up }).await;
     assert!(routes(&node).iter().all(|route| !route.contains("cali1")), "{:?}", routes(&node));
     assert_eq!(node.routes("10.65.0.2/32").len(), 1, "what is for it goes to where it runs");
 
     // An ARP request for another address does not announce the sender's own address.
     machine_netns.ip("neigh flush all");
     let _ = machine_netns.command("ping").args(["-c1", "-W1", "192.168.77.1"]).output().unwrap();
-    let gratuitous = Report::Announced(BTreeSet::from([id("vm")]));
+    let gratuitous = DataplaneReport::Announced(BTreeSet::from([id("vm")]));
     // With arp_notify=1 the kernel sends a gratuitous ARP when the interface comes up.
     machine_netns.exec(&["sh", "-c", "echo 1 > /proc/sys/net/ipv4/conf/eth0/arp_notify"]);
     let announce = || {
@@ -63,15 +63,18 @@ async fn a_machine_that_comes_has_no_routes_until_it_announces_itself_and_then_b
     assert!(heard, "it has said that it runs");
 
     let arrived = |migration| {
-        vec![Update::Route(key("10.65.0.2/32"), None), Update::Workload(id("vm"), Some(machine(migration)))]
+        vec![
+            PlanUpdate::Route(key("10.65.0.2/32"), None),
+            PlanUpdate::Workload(id("vm"), Some(machine(migration))),
+        ]
     };
-    assert_eq!(dataplane.apply(arrived(Migration::Arrived)).await.unwrap().failures, []);
+    assert_eq!(dataplane.apply(arrived(MigrationState::Arrived)).await.unwrap().failures, []);
     eventually("better routes", || routes(&node) == normal(512)).await;
-    dataplane.apply(arrived(Migration::Settling)).await.unwrap();
+    dataplane.apply(arrived(MigrationState::Settling)).await.unwrap();
     assert_eq!(routes(&node), normal(512));
-    dataplane.apply(arrived(Migration::None)).await.unwrap();
+    dataplane.apply(arrived(MigrationState::None)).await.unwrap();
     eventually("normal routes", || routes(&node) == normal(1024)).await;
-    reported(&mut reports, &Report::Announced(BTreeSet::new())).await;
+    reported(&mut reports, &DataplaneReport::Announced(BTreeSet::new())).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -79,14 +82,14 @@ async fn a_machine_that_goes_is_reached_at_the_node_that_announces_it() {
     let (node, _other) = node_pair();
     let _machine = pod(&node, "cali1", &ADDRESSES).await;
     let (dataplane, mut reports) = start(&node).await;
-    dataplane.replace(plan(&[("vm", machine(Migration::None))], &[])).await.unwrap();
+    dataplane.replace(plan(&[("vm", machine(MigrationState::None))], &[])).await.unwrap();
     assert_eq!(routes(&node), normal(1024));
     // BGP has converged: from here on the dataplane removes learned routes that BGP withdraws.
-    dataplane.apply(vec![Update::LearntComplete]).await.unwrap();
+    dataplane.apply(vec![PlanUpdate::LearntComplete]).await.unwrap();
     let learnt = |metric| {
         let to = |net: &str, hop: &str| {
-            let next_hops = vec![NextHop::from(hop.parse::<std::net::IpAddr>().unwrap())];
-            Update::Learnt(net.parse().unwrap(), Some(Learnt { next_hops, metric }))
+            let next_hops = vec![LearntNextHop::from(hop.parse::<std::net::IpAddr>().unwrap())];
+            PlanUpdate::Learnt(net.parse().unwrap(), Some(LearntRouteEntry { next_hops, metric }))
         };
         vec![to("10.65.0.2/32", "192.168.77.2"), to("fd80:65::2/128", "fd77::2")]
     };
@@ -98,10 +101,10 @@ async fn a_machine_that_goes_is_reached_at_the_node_that_announces_it() {
         "unicast fd80:65::2 via fd77::2 dev eth0 proto bird scope global metric 512 onlink pref medium",
     ];
     eventually("it is reached there", || routes(&node) == there).await;
-    reported(&mut reports, &Report::Workload { id: id("vm"), state: WorkloadState::Up }).await;
+    reported(&mut reports, &DataplaneReport::Workload { id: id("vm"), state: WorkloadState::Up }).await;
     let gone = ADDRESSES.map(|address| {
         let address: std::net::IpAddr = address.parse().unwrap();
-        Update::Learnt(address.into(), None)
+        PlanUpdate::Learnt(address.into(), None)
     });
     dataplane.apply(gone.to_vec()).await.unwrap();
     eventually("it came back", || routes(&node) == normal(1024)).await;

@@ -3,29 +3,29 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
-use tortie_dataplane::pod::{self, Attach};
-use tortie_dataplane::{Dataplane, Netns, Reports};
+use tortie_dataplane::pod::{self, AttachRequest};
+use tortie_dataplane::{DataplaneHandle, Netns, ReportReceiver};
 use tortie_plan::{
-    Action, EndpointToHost, Plan, Profile, Route, RouteKey, Rule, Settings, Workload, WorkloadId,
-    WorkloadPolicy,
+    DataplaneSettings, EndpointToHostAction, NodePlan, PlannedRule, PlannedWorkload, ProfileRules, Route,
+    RouteKey, RuleAction, WorkloadId, WorkloadPolicy,
 };
 
-pub use tortie_testkit::Namespace;
+pub use tortie_testkit::TestNamespace;
 
 /// Opens a test namespace as the `Netns` that the dataplane uses.
-pub trait Open {
+pub trait OpenNetns {
     fn open(&self) -> Netns;
 }
 
-impl Open for Namespace {
+impl OpenNetns for TestNamespace {
     fn open(&self) -> Netns {
         Netns::open(self.path()).unwrap()
     }
 }
 
 /// Returns a node with `eth0` (192.168.77.1/24, fd77::1/64) and the node that it is connected to, 192.168.77.2.
-pub fn node_pair() -> (Namespace, Namespace) {
-    Namespace::pair([192, 168, 77, 0].into(), "fd77::".parse().unwrap())
+pub fn node_pair() -> (TestNamespace, TestNamespace) {
+    TestNamespace::pair([192, 168, 77, 0].into(), "fd77::".parse().unwrap())
 }
 
 /// Waits until the condition holds; the dataplane's task keeps running.
@@ -33,11 +33,11 @@ pub async fn eventually(what: &str, mut so: impl FnMut() -> bool) {
     tortie_testkit::eventually_async(what, async || so()).await;
 }
 
-pub async fn start(node: &Namespace) -> (Dataplane, Reports) {
-    let mut settings = Settings::default();
+pub async fn start(node: &TestNamespace) -> (DataplaneHandle, ReportReceiver) {
+    let mut settings = DataplaneSettings::default();
     // Calico's manifests set DefaultEndpointToHostAction to Accept.
-    settings.policy.endpoint_to_host = EndpointToHost::Accept;
-    Dataplane::start(node.open(), settings).await.unwrap()
+    settings.policy.endpoint_to_host = EndpointToHostAction::Accept;
+    DataplaneHandle::start(node.open(), settings).await.unwrap()
 }
 
 pub fn id(name: &str) -> WorkloadId {
@@ -48,17 +48,17 @@ pub fn addresses(addresses: &[&str]) -> Vec<IpAddr> {
     addresses.iter().map(|address| address.parse().unwrap()).collect()
 }
 
-pub fn workload(interface: &str, with: &[&str]) -> Workload {
-    Workload { interface: interface.into(), addresses: addresses(with), ..Workload::default() }
+pub fn workload(interface: &str, with: &[&str]) -> PlannedWorkload {
+    PlannedWorkload { interface: interface.into(), addresses: addresses(with), ..PlannedWorkload::default() }
 }
 
-pub fn plan(workloads: &[(&str, Workload)], routes: &[(&str, Route)]) -> Plan {
+pub fn plan(workloads: &[(&str, PlannedWorkload)], routes: &[(&str, Route)]) -> NodePlan {
     let workload_policies =
         workloads.iter().map(|(name, workload)| (id(name), workload_policy(workload))).collect();
     let workloads: BTreeMap<_, _> = workloads.iter().map(|(name, w)| (id(name), w.clone())).collect();
     let routes = routes.iter().map(|(net, route)| (key(net), *route)).collect();
     let profiles = BTreeMap::from([("open".to_owned(), Arc::new(open_profile()))]);
-    Plan { workloads, routes, workload_policies, profiles, ..Plan::default() }
+    NodePlan { workloads, routes, workload_policies, profiles, ..NodePlan::default() }
 }
 
 /// Returns the key of a route in the main table.
@@ -67,13 +67,13 @@ pub fn key(net: &str) -> RouteKey {
 }
 
 /// Returns a profile that allows all traffic in both directions.
-pub fn open_profile() -> Profile {
-    let everything = vec![Rule::new(Action::Allow)];
-    Profile { ingress: everything.clone(), egress: everything }
+pub fn open_profile() -> ProfileRules {
+    let everything = vec![PlannedRule::new(RuleAction::Allow)];
+    ProfileRules { ingress: everything.clone(), egress: everything }
 }
 
 /// Returns a workload policy that allows all traffic.
-pub fn workload_policy(workload: &Workload) -> WorkloadPolicy {
+pub fn workload_policy(workload: &PlannedWorkload) -> WorkloadPolicy {
     WorkloadPolicy {
         interface: workload.interface.clone(),
         up: true,
@@ -83,8 +83,8 @@ pub fn workload_policy(workload: &Workload) -> WorkloadPolicy {
     }
 }
 
-pub fn request(pod: &Namespace, host_interface: &str, with: &[&str]) -> Attach {
-    Attach {
+pub fn request(pod: &TestNamespace, host_interface: &str, with: &[&str]) -> AttachRequest {
+    AttachRequest {
         netns: pod.path().into(),
         container_interface: "eth0".into(),
         host_interface: host_interface.into(),
@@ -98,8 +98,8 @@ pub fn request(pod: &Namespace, host_interface: &str, with: &[&str]) -> Attach {
 }
 
 /// Creates a pod namespace and attaches it to the node.
-pub async fn pod(node: &Namespace, host_interface: &str, with: &[&str]) -> Namespace {
-    let pod = Namespace::new("pod");
+pub async fn pod(node: &TestNamespace, host_interface: &str, with: &[&str]) -> TestNamespace {
+    let pod = TestNamespace::new("pod");
     pod::attach(&node.open(), &request(&pod, host_interface, with)).await.unwrap();
     pod
 }

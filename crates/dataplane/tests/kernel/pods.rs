@@ -1,17 +1,17 @@
 //! Attaching, detaching and checking pods.
 
-use crate::namespace::{Namespace, Open, id, node_pair, plan, pod, request, start, workload};
-use tortie_dataplane::Error;
-use tortie_dataplane::pod::{Attach, attach, check, detach};
-use tortie_plan::Update;
+use crate::namespace::{OpenNetns, TestNamespace, id, node_pair, plan, pod, request, start, workload};
+use tortie_dataplane::DataplaneError;
+use tortie_dataplane::pod::{AttachRequest, attach, check, detach};
+use tortie_plan::PlanUpdate;
 
 const BOTH: [&str; 2] = ["10.65.0.2", "fd80:65::2"];
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pod_is_wired_as_the_reference_does_it_and_unwired_without_a_trace() {
-    let (node, pod) = (Namespace::new("node"), Namespace::new("node"));
+    let (node, pod) = (TestNamespace::new("node"), TestNamespace::new("node"));
     let host = node.open();
-    let wanted = Attach {
+    let wanted = AttachRequest {
         mtu: Some(1400),
         mac: Some([0x02, 0, 0, 0, 0, 7]),
         queues: 2,
@@ -85,12 +85,12 @@ async fn pods_of_one_host_reach_each_other_and_their_host_over_both_families() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_check_names_what_is_missing_or_wrong() {
-    let node = Namespace::new("node");
+    let node = TestNamespace::new("node");
     let (dataplane, _reports) = start(&node).await;
     dataplane.replace(plan(&[], &[])).await.unwrap();
-    let sandbox = Namespace::new("node");
+    let sandbox = TestNamespace::new("node");
     let host = node.open();
-    let wanted = Attach { mtu: Some(1400), ..request(&sandbox, "cali1", &BOTH) };
+    let wanted = AttachRequest { mtu: Some(1400), ..request(&sandbox, "cali1", &BOTH) };
     attach(&host, &wanted).await.unwrap();
     assert_eq!(
         check(&host, &wanted).await.unwrap_err(),
@@ -100,7 +100,7 @@ async fn a_check_names_what_is_missing_or_wrong() {
         ]
     );
     let outcome =
-        dataplane.apply(vec![Update::Workload(id("one"), Some(workload("cali1", &BOTH)))]).await.unwrap();
+        dataplane.apply(vec![PlanUpdate::Workload(id("one"), Some(workload("cali1", &BOTH)))]).await.unwrap();
     assert_eq!(outcome.failures, []);
     check(&host, &wanted).await.unwrap();
 
@@ -124,7 +124,7 @@ async fn a_check_names_what_is_missing_or_wrong() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_veth_left_by_a_crash_gives_way() {
-    let (node, sandbox) = (Namespace::new("node"), Namespace::new("node"));
+    let (node, sandbox) = (TestNamespace::new("node"), TestNamespace::new("node"));
     node.ip("link add cali1 type veth peer name stale");
     attach(&node.open(), &request(&sandbox, "cali1", &BOTH)).await.unwrap();
     assert!(!node.has_link("stale"));
@@ -133,7 +133,7 @@ async fn a_veth_left_by_a_crash_gives_way() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_interface_that_is_no_veth_is_never_removed() {
-    let (node, sandbox) = (Namespace::new("node"), Namespace::new("node"));
+    let (node, sandbox) = (TestNamespace::new("node"), TestNamespace::new("node"));
     node.ip("link add cali1 type bridge");
     let error = attach(&node.open(), &request(&sandbox, "cali1", &BOTH)).await.unwrap_err();
     assert_eq!(error.to_string(), "interface cali1: is not a veth but bridge; not removed");
@@ -142,13 +142,13 @@ async fn an_interface_that_is_no_veth_is_never_removed() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_vanished_sandbox_is_an_error_for_attach_and_fine_for_detach() {
-    let node = Namespace::new("node");
-    let sandbox = Namespace::new("node");
+    let node = TestNamespace::new("node");
+    let sandbox = TestNamespace::new("node");
     let wanted = request(&sandbox, "cali1", &BOTH);
     drop(sandbox);
     let host = node.open();
     let error = attach(&host, &wanted).await.unwrap_err();
-    assert_eq!(error, Error::NamespaceGone { path: wanted.netns.clone() });
+    assert_eq!(error, DataplaneError::NamespaceGone { path: wanted.netns.clone() });
     detach(&host, Some(&wanted.netns), "eth0", "cali1").await.unwrap();
     assert!(!node.has_link("cali1"));
     assert!(check(&host, &wanted).await.unwrap_err()[0].contains("the sandbox is gone"));
@@ -156,7 +156,8 @@ async fn a_vanished_sandbox_is_an_error_for_attach_and_fine_for_detach() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_late_detach_of_an_old_sandbox_leaves_the_new_one_alone() {
-    let (node, old, new) = (Namespace::new("node"), Namespace::new("node"), Namespace::new("node"));
+    let (node, old, new) =
+        (TestNamespace::new("node"), TestNamespace::new("node"), TestNamespace::new("node"));
     let host = node.open();
     attach(&host, &request(&old, "cali1", &BOTH)).await.unwrap();
     attach(&host, &request(&new, "cali1", &BOTH)).await.unwrap();
@@ -171,7 +172,7 @@ async fn a_late_detach_of_an_old_sandbox_leaves_the_new_one_alone() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_a_sandbox_the_hosts_end_is_removed_by_name() {
-    let node = Namespace::new("node");
+    let node = TestNamespace::new("node");
     let sandbox = pod(&node, "cali1", &BOTH).await;
     detach(&node.open(), None, "eth0", "cali1").await.unwrap();
     assert!(!sandbox.has_link("eth0") && !node.has_link("cali1"));
@@ -179,16 +180,16 @@ async fn without_a_sandbox_the_hosts_end_is_removed_by_name() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_attach_that_fails_leaves_nothing() {
-    let (node, sandbox) = (Namespace::new("node"), Namespace::new("node"));
+    let (node, sandbox) = (TestNamespace::new("node"), TestNamespace::new("node"));
     let host = node.open();
     let wanted = request(&sandbox, "cali1", &BOTH);
     // The kernel rejects the duplicate route after the veth pair has been created.
     let twice = vec!["10.0.0.0/8".parse().unwrap(), "10.0.0.0/8".parse().unwrap()];
-    let error = attach(&host, &Attach { routes: twice, ..wanted.clone() }).await.unwrap_err();
+    let error = attach(&host, &AttachRequest { routes: twice, ..wanted.clone() }).await.unwrap_err();
     assert!(error.to_string().starts_with("route 10.0.0.0/8: "), "{error}");
     assert!(!node.has_link("cali1") && !sandbox.has_link("eth0"));
 
-    let error = attach(&host, &Attach { mtu: Some(70_000), ..wanted.clone() }).await.unwrap_err();
+    let error = attach(&host, &AttachRequest { mtu: Some(70_000), ..wanted.clone() }).await.unwrap_err();
     assert_eq!(error.to_string(), "mtu: 70000 is out of range 1280..65535 for these addresses");
     assert!(!node.has_link("cali1"));
 

@@ -1,12 +1,12 @@
 //! Proxy ARP and NDP for workloads whose addresses are in the host's subnet: other hosts of the subnet have no route
 //! to them and resolve them on the link.
 
-use crate::namespace::{Namespace, addresses, eventually, id, node_pair, plan, pod, start, workload};
+use crate::namespace::{TestNamespace, addresses, eventually, id, node_pair, plan, pod, start, workload};
 use ipnet::IpNet;
 use std::collections::BTreeSet;
 use std::time::Duration;
-use tortie_dataplane::{Dataplane, Report};
-use tortie_plan::{Plan, Route, RouteKey, RouteTarget, Settings, Update};
+use tortie_dataplane::{DataplaneHandle, DataplaneReport};
+use tortie_plan::{DataplaneSettings, NodePlan, PlanUpdate, Route, RouteKey, RouteTarget};
 
 /// Addresses in the subnets of the node's `eth0`.
 const POD: [&str; 2] = ["192.168.77.200", "fd77::200"];
@@ -14,18 +14,18 @@ const POD: [&str; 2] = ["192.168.77.200", "fd77::200"];
 const ELSEWHERE: &str = "10.65.0.2";
 const WRONG: &str = "02:00:00:00:00:99";
 
-fn proxied(answered: &[&str]) -> Update {
-    Update::Proxied(addresses(answered).into_iter().collect())
+fn proxied(answered: &[&str]) -> PlanUpdate {
+    PlanUpdate::Proxied(addresses(answered).into_iter().collect())
 }
 
-fn with_pod(answered: &[&str]) -> Plan {
+fn with_pod(answered: &[&str]) -> NodePlan {
     let mut plan = plan(&[("one", workload("cali1", &[POD[0], POD[1], ELSEWHERE]))], &[]);
     plan.proxied = addresses(answered).into_iter().collect();
     plan
 }
 
 /// Returns the proxy neighbour entries of all interfaces with their protocol.
-fn proxies(node: &Namespace) -> BTreeSet<String> {
+fn proxies(node: &TestNamespace) -> BTreeSet<String> {
     let list = |family: &str| node.ip(&[family, "neigh", "show", "proxy"]);
     let text = list("-4") + &list("-6");
     text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
@@ -36,22 +36,22 @@ fn ours() -> BTreeSet<String> {
 }
 
 /// Returns the sysctls that proxying changes on an interface.
-fn settings(node: &Namespace, interface: &str) -> [String; 3] {
+fn settings(node: &TestNamespace, interface: &str) -> [String; 3] {
     ["ipv4/neigh/IF/proxy_delay", "ipv6/neigh/IF/proxy_delay", "ipv6/conf/IF/proxy_ndp"]
         .map(|key| node.sysctl(&format!("net/{}", key.replace("IF", interface))))
 }
 
 /// Returns the MAC address that the host's neighbour cache holds for an address.
-fn remembered(host: &Namespace, address: &str) -> String {
+fn remembered(host: &TestNamespace, address: &str) -> String {
     let entry = host.json(&format!("neigh show {address} dev eth0"));
     entry[0]["lladdr"].as_str().unwrap_or_default().to_owned()
 }
 
-fn mac(node: &Namespace) -> String {
+fn mac(node: &TestNamespace) -> String {
     node.json("link show dev eth0")[0]["address"].as_str().unwrap().to_owned()
 }
 
-fn forget(host: &Namespace) {
+fn forget(host: &TestNamespace) {
     host.ip(&["-4", "neigh", "flush", "dev", "eth0"]);
     host.ip(&["-6", "neigh", "flush", "dev", "eth0"]);
 }
@@ -74,7 +74,7 @@ async fn who_is_on_the_subnet_reaches_a_workload_without_a_route() {
         assert_eq!(remembered(&other, address), mac(&node));
     }
     assert!(sandbox.pings("192.168.77.2") && sandbox.pings("fd77::2"), "and the workload reaches it");
-    while reports.next().await.unwrap() != Report::Proxied(2, vec![]) {}
+    while reports.next().await.unwrap() != DataplaneReport::Proxied(2, vec![]) {}
     assert_eq!(settings(&node, "eth0"), ["0", "0", "1"]);
 
     assert_eq!(dataplane.apply(vec![proxied(&POD[1..])]).await.unwrap().failures, []);
@@ -83,7 +83,7 @@ async fn who_is_on_the_subnet_reaches_a_workload_without_a_route() {
     assert!(!other.pings(POD[0]), "the node does not answer any more");
     assert!(other.pings(POD[1]), "for the other family it does");
     assert_eq!(
-        dataplane.apply(vec![Update::Workload(id("one"), None), proxied(&[])]).await.unwrap().failures,
+        dataplane.apply(vec![PlanUpdate::Workload(id("one"), None), proxied(&[])]).await.unwrap().failures,
         []
     );
     assert_eq!(proxies(&node), BTreeSet::new());
@@ -109,7 +109,7 @@ async fn who_is_on_the_subnet_reaches_a_service_without_a_route() {
         eventually(&format!("{address} is reached"), || other.pings(address)).await;
         assert_eq!(remembered(&other, address), mac(&node));
     }
-    let gone = vec![proxied(&[]), Update::Route(key, None)];
+    let gone = vec![proxied(&[]), PlanUpdate::Route(key, None)];
     assert_eq!(dataplane.apply(gone).await.unwrap().failures, []);
     forget(&other);
     assert!(!POD.iter().any(|address| other.pings(address)), "the node does not answer any more");
@@ -151,9 +151,10 @@ async fn what_others_do_to_it_is_mended_and_what_is_theirs_stays() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_link_is_told_where_an_address_is_at_once_and_again() {
     let (node, other) = node_pair();
-    let settings = Settings { announce_proxied: Some(Duration::from_secs(1)), ..Settings::default() };
+    let settings =
+        DataplaneSettings { announce_proxied: Some(Duration::from_secs(1)), ..DataplaneSettings::default() };
     let (dataplane, _reports) =
-        Dataplane::start(crate::namespace::Open::open(&node), settings).await.unwrap();
+        DataplaneHandle::start(crate::namespace::OpenNetns::open(&node), settings).await.unwrap();
     let _sandbox = pod(&node, "cali1", &[POD[0], POD[1], ELSEWHERE]).await;
     dataplane.replace(with_pod(&[])).await.unwrap();
     let mislead = || {

@@ -1,11 +1,11 @@
 //! A host whose /proc/sys is read-only, as in an unprivileged container: the error names the cause, and nothing is
 //! left behind.
 
-use crate::namespace::{Namespace, Open, plan, request, workload};
+use crate::namespace::{OpenNetns, TestNamespace, plan, request, workload};
 use std::process::Command;
 use std::time::Duration;
-use tortie_dataplane::{Dataplane, Report, WorkloadState, pod};
-use tortie_plan::Settings;
+use tortie_dataplane::{DataplaneHandle, DataplaneReport, WorkloadState, pod};
+use tortie_plan::DataplaneSettings;
 
 const INSIDE: &str = "TORTIE_TEST_READ_ONLY_SYSCTL";
 const NAME: &str = "read_only::read_only_settings_are_named_and_nothing_is_left_behind";
@@ -30,26 +30,27 @@ async fn read_only_settings_are_named_and_nothing_is_left_behind() {
 }
 
 async fn inside() {
-    let node = Namespace::new("node");
+    let node = TestNamespace::new("node");
     // A new namespace inherits the host's value, which is 1 on hosts that run Docker.
     node.exec(&["sh", "-c", "mount -o remount,rw,bind /proc/sys && sysctl -qw net.ipv4.ip_forward=0"]);
-    let error = Dataplane::start(node.open(), Settings::default()).await.err().unwrap().to_string();
+    let error =
+        DataplaneHandle::start(node.open(), DataplaneSettings::default()).await.err().unwrap().to_string();
     assert!(error.starts_with("sysctl net.ipv4.ip_forward=1: /proc/sys is read-only here"), "{error}");
 
-    let sandbox = Namespace::new("node");
+    let sandbox = TestNamespace::new("node");
     let error = pod::attach(&node.open(), &request(&sandbox, "cali1", &["10.65.0.2"])).await.unwrap_err();
     assert!(error.to_string().contains("read-only"), "{error}");
     assert!(!node.has_link("cali1") && !sandbox.has_link("eth0"));
 
-    let settings = Settings { ip_forwarding: false, ..Settings::default() };
-    let (dataplane, mut reports) = Dataplane::start(node.open(), settings).await.unwrap();
+    let settings = DataplaneSettings { ip_forwarding: false, ..DataplaneSettings::default() };
+    let (dataplane, mut reports) = DataplaneHandle::start(node.open(), settings).await.unwrap();
     node.ip("link add cali1 type veth peer name other1");
     node.ip("link set cali1 up");
     node.ip("link set other1 up");
     dataplane.replace(plan(&[("one", workload("cali1", &["10.65.0.2"]))], &[])).await.unwrap();
     loop {
         let report = tokio::time::timeout(Duration::from_secs(30), reports.next()).await.unwrap().unwrap();
-        if let Report::Workload { state: WorkloadState::Error(reason), .. } = report {
+        if let DataplaneReport::Workload { state: WorkloadState::Error(reason), .. } = report {
             assert!(reason.contains("read-only"), "{reason}");
             break;
         }

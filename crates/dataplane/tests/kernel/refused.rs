@@ -1,20 +1,20 @@
 //! The kernel rejects an object of a workload: the failure names that object and that workload only.
 
-use crate::namespace::{Namespace, Open, eventually, id, plan, pod, request, workload};
+use crate::namespace::{OpenNetns, TestNamespace, eventually, id, plan, pod, request, workload};
 use std::sync::{Arc, Mutex};
 use tortie_dataplane::pod::attach;
-use tortie_dataplane::{Dataplane, Faults, KernelObject, Netns};
-use tortie_plan::{Settings, Update, Workload};
+use tortie_dataplane::{DataplaneHandle, KernelFaults, KernelObject, Netns};
+use tortie_plan::{DataplaneSettings, PlanUpdate, PlannedWorkload};
 
 const ONE: [&str; 2] = ["10.65.0.2", "fd80:65::2"];
 const TWO: [&str; 2] = ["10.65.0.3", "fd80:65::3"];
 const EINVAL: i32 = 22;
 
 /// Returns a namespace in which the kernel rejects the object with this text, while the text is set.
-fn failing(node: &Namespace) -> (Netns, Arc<Mutex<Option<String>>>) {
+fn failing(node: &TestNamespace) -> (Netns, Arc<Mutex<Option<String>>>) {
     let refused: Arc<Mutex<Option<String>>> = Arc::default();
     let asked = refused.clone();
-    let faults = Faults::new(move |object: &KernelObject| {
+    let faults = KernelFaults::new(move |object: &KernelObject| {
         let refused = asked.lock().unwrap();
         refused.as_ref().filter(|text| object.to_string() == **text).map(|_| EINVAL)
     });
@@ -23,7 +23,7 @@ fn failing(node: &Namespace) -> (Netns, Arc<Mutex<Option<String>>>) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_attach_names_what_the_kernel_refused_and_leaves_nothing() {
-    let (node, sandbox) = (Namespace::new("node"), Namespace::new("pod"));
+    let (node, sandbox) = (TestNamespace::new("node"), TestNamespace::new("pod"));
     let (host, refused) = failing(&node);
     let wanted = request(&sandbox, "cali1", &ONE);
     for object in [
@@ -50,12 +50,12 @@ async fn an_attach_names_what_the_kernel_refused_and_leaves_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_the_kernel_refuses_a_workload_is_reported_for_that_workload_until_it_is_mended() {
-    let node = Namespace::new("node");
+    let node = TestNamespace::new("node");
     let _one = pod(&node, "cali1", &ONE).await;
     let _two = pod(&node, "cali2", &TWO).await;
     let (host, refused) = failing(&node);
-    let (dataplane, _reports) = Dataplane::start(host, Settings::default()).await.unwrap();
-    let one = Workload { mac: Some([2, 0, 0, 0, 0, 1]), ..workload("cali1", &ONE) };
+    let (dataplane, _reports) = DataplaneHandle::start(host, DataplaneSettings::default()).await.unwrap();
+    let one = PlannedWorkload { mac: Some([2, 0, 0, 0, 0, 1]), ..workload("cali1", &ONE) };
     let both = plan(&[("one", one.clone()), ("two", workload("cali2", &TWO))], &[]);
     let alone = plan(&[("two", workload("cali2", &TWO))], &[]);
     for object in [
@@ -77,8 +77,8 @@ async fn what_the_kernel_refuses_a_workload_is_reported_for_that_workload_until_
         }
         *refused.lock().unwrap() = Some(object.to_owned());
         let updates = vec![
-            Update::Workload(id("one"), Some(one.clone())),
-            Update::WorkloadPolicy(id("one"), both.workload_policies.get(&id("one")).cloned()),
+            PlanUpdate::Workload(id("one"), Some(one.clone())),
+            PlanUpdate::WorkloadPolicy(id("one"), both.workload_policies.get(&id("one")).cloned()),
         ];
         let outcome = dataplane.apply(updates).await.unwrap();
         let named: Vec<_> =

@@ -1,43 +1,43 @@
 //! The dataplane repairs changes that others make to its kernel objects.
 
-use crate::namespace::{Namespace, eventually, node_pair, plan, pod, start, workload};
+use crate::namespace::{TestNamespace, eventually, node_pair, plan, pod, start, workload};
 use std::time::Duration;
-use tortie_dataplane::{Dataplane, Reports};
-use tortie_plan::{Route, Workload};
+use tortie_dataplane::{DataplaneHandle, ReportReceiver};
+use tortie_plan::{PlannedWorkload, Route};
 
-struct Scene {
-    node: Namespace,
-    _other: Namespace,
-    _pod: Namespace,
-    _dataplane: Dataplane,
-    _reports: Reports,
+struct RepairFixture {
+    node: TestNamespace,
+    _other: TestNamespace,
+    _pod: TestNamespace,
+    _dataplane: DataplaneHandle,
+    _reports: ReportReceiver,
 }
 
 /// Starts a dataplane with one workload, one local block and one block of the other node per family.
-async fn scene() -> Scene {
+async fn scene() -> RepairFixture {
     let (node, other) = node_pair();
     let (dataplane, reports) = start(&node).await;
     let pod = pod(&node, "cali1", &["10.65.0.2", "fd80:65::2"]).await;
     let one = workload("cali1", &["10.65.0.2", "fd80:65::2"]);
-    let one = Workload { mac: Some([2, 0, 0, 0, 0, 1]), ..one };
+    let one = PlannedWorkload { mac: Some([2, 0, 0, 0, 0, 1]), ..one };
     let routes = [
         ("10.65.0.0/26", Route::BLACKHOLE),
         ("10.65.1.0/26", Route::via("192.168.77.2".parse().unwrap())),
         ("fd80:66::/122", Route::via("fd77::2".parse().unwrap())),
     ];
     dataplane.replace(plan(&[("one", one)], &routes)).await.unwrap();
-    Scene { node, _other: other, _pod: pod, _dataplane: dataplane, _reports: reports }
+    RepairFixture { node, _other: other, _pod: pod, _dataplane: dataplane, _reports: reports }
 }
 
 const ALL: [&str; 5] = ["10.65.0.2/32", "fd80:65::2/128", "10.65.0.0/26", "10.65.1.0/26", "fd80:66::/122"];
 
-fn complete(node: &Namespace) -> bool {
+fn complete(node: &TestNamespace) -> bool {
     ALL.iter().all(|destination| node.routes(destination).len() == 1)
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn deleted_routes_come_back() {
-    let Scene { node, .. } = &scene().await;
+    let RepairFixture { node, .. } = &scene().await;
     assert!(complete(node));
     for destination in ALL {
         let kind = if destination == "10.65.0.0/26" { "blackhole" } else { "" };
@@ -50,7 +50,7 @@ async fn deleted_routes_come_back() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn routes_that_vanish_with_a_link_or_an_address_come_back_with_it() {
-    let Scene { node, .. } = &scene().await;
+    let RepairFixture { node, .. } = &scene().await;
     node.ip("link set cali1 down");
     eventually("no route to what is down", || node.routes("10.65.0.2/32").is_empty()).await;
     node.ip("link set cali1 up");
@@ -62,7 +62,7 @@ async fn routes_that_vanish_with_a_link_or_an_address_come_back_with_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn settings_come_back() {
-    let Scene { node, .. } = &scene().await;
+    let RepairFixture { node, .. } = &scene().await;
     let settings = [
         ("net/ipv4/conf/cali1/proxy_arp", "1"),
         ("net/ipv4/conf/cali1/forwarding", "1"),
@@ -83,7 +83,7 @@ async fn settings_come_back() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_permanent_neighbour_comes_back() {
-    let Scene { node, .. } = &scene().await;
+    let RepairFixture { node, .. } = &scene().await;
     let permanent = || {
         let lines = node.ip("neigh show dev cali1 nud permanent");
         lines.contains("10.65.0.2 lladdr 02:00:00:00:00:01 PERMANENT")
@@ -97,7 +97,7 @@ async fn the_permanent_neighbour_comes_back() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn strange_routes_go_from_workload_interfaces_and_stay_elsewhere() {
-    let Scene { node, .. } = &scene().await;
+    let RepairFixture { node, .. } = &scene().await;
     node.ip("route add 10.99.0.0/24 dev eth0 proto static");
     node.ip("route add 10.98.0.0/24 dev cali1 proto static");
     eventually("the strange route to go", || node.routes("10.98.0.0/24").is_empty()).await;
@@ -107,7 +107,7 @@ async fn strange_routes_go_from_workload_interfaces_and_stay_elsewhere() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_route_on_a_new_workload_interface_has_time_until_we_hear_of_the_workload() {
-    let Scene { node, .. } = &scene().await;
+    let RepairFixture { node, .. } = &scene().await;
     node.ip("link add cali2 type veth peer name other2");
     node.ip("link set cali2 up");
     node.ip("link set other2 up");
@@ -121,7 +121,7 @@ async fn a_route_on_a_new_workload_interface_has_time_until_we_hear_of_the_workl
 async fn the_flows_of_a_workload_go_with_it_and_those_of_others_stay() {
     use nlink::netlink::Netfilter;
     use nlink::netlink::netfilter::{ConntrackBuilder, ConntrackTuple, IpProtocol};
-    let Scene { node, _dataplane: dataplane, .. } = &scene().await;
+    let RepairFixture { node, _dataplane: dataplane, .. } = &scene().await;
     let path = node.path();
     let flows = nlink::Connection::<Netfilter>::new_in(std::path::Path::new(&path)).unwrap();
     for source in ["10.65.0.2", "10.65.0.7"] {
@@ -138,7 +138,10 @@ async fn the_flows_of_a_workload_go_with_it_and_those_of_others_stay() {
             .collect::<Vec<_>>()
     };
     assert_eq!(sources().await.len(), 2);
-    dataplane.apply(vec![tortie_plan::Update::Workload(crate::namespace::id("one"), None)]).await.unwrap();
+    dataplane
+        .apply(vec![tortie_plan::PlanUpdate::Workload(crate::namespace::id("one"), None)])
+        .await
+        .unwrap();
     let patience = std::time::Instant::now() + Duration::from_secs(30);
     while sources().await != ["10.65.0.7"] {
         assert!(std::time::Instant::now() < patience, "left: {:?}", sources().await);

@@ -6,9 +6,9 @@ use std::time::Duration;
 use tortie_plan::Route;
 
 /// A child process that is killed when the test ends.
-struct Running(Option<Child>);
+struct ChildProcess(Option<Child>);
 
-impl Running {
+impl ChildProcess {
     /// Kills the process and returns its output.
     fn stop(mut self) -> String {
         self.0.as_mut().unwrap().kill().unwrap();
@@ -22,7 +22,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for ChildProcess {
     fn drop(&mut self) {
         if let Some(child) = &mut self.0 {
             let _ = child.kill();
@@ -50,17 +50,17 @@ async fn a_restart_with_the_same_plan_changes_nothing() {
 
     let mut monitor = node.command("ip");
     monitor.args(["-o", "monitor", "route", "link"]).stdout(Stdio::piped());
-    let monitor = Running(Some(monitor.spawn().unwrap()));
+    let monitor = ChildProcess(Some(monitor.spawn().unwrap()));
     let mut ping = node.command("ping");
     ping.args(["-q", "-c", "400", "-i", "0.01", "-W", "5", "10.65.0.2"]).stdout(Stdio::piped());
-    let ping = Running(Some(ping.spawn().unwrap()));
+    let ping = ChildProcess(Some(ping.spawn().unwrap()));
     // Only events after this marker count; the marker also proves that the monitor is running.
     tokio::time::sleep(Duration::from_millis(500)).await;
     node.ip("route add 10.99.0.1/32 dev eth0");
 
     let (dataplane, mut reports) = start(&node).await;
     dataplane.replace(wanted).await.unwrap();
-    while !matches!(reports.next().await, Some(tortie_dataplane::Report::Workload { .. })) {}
+    while !matches!(reports.next().await, Some(tortie_dataplane::DataplaneReport::Workload { .. })) {}
     tokio::time::sleep(Duration::from_secs(2)).await;
     node.ip("route del 10.99.0.1/32 dev eth0");
     let answers = ping.ends();

@@ -1,11 +1,11 @@
 //! Routes of a plan in the kernel.
 
-use crate::namespace::{Namespace, eventually, id, key, node_pair, plan, pod, start, workload};
+use crate::namespace::{TestNamespace, eventually, id, key, node_pair, plan, pod, start, workload};
 use ipnet::IpNet;
 use std::collections::BTreeMap;
 use std::time::Duration;
-use tortie_dataplane::{Report, Reports, WorkloadState};
-use tortie_plan::{Plan, Route, Update};
+use tortie_dataplane::{DataplaneReport, ReportReceiver, WorkloadState};
+use tortie_plan::{NodePlan, PlanUpdate, Route};
 
 fn via(node: &str) -> Route {
     Route::via(node.parse().unwrap())
@@ -48,13 +48,13 @@ async fn routes_look_like_those_of_the_reference() {
     assert_eq!(node.sysctl("net/ipv4/ip_forward"), "1");
     assert_eq!(node.sysctl("net/ipv6/conf/all/forwarding"), "1");
 
-    let up = Report::Workload { id: id("one"), state: WorkloadState::Up };
+    let up = DataplaneReport::Workload { id: id("one"), state: WorkloadState::Up };
     while reports.next().await.expect("the dataplane runs") != up {}
 
     let updates = vec![
-        Update::Workload(id("one"), None),
-        Update::Route(key("10.65.1.0/26"), None),
-        Update::Route(key("fd80:66::/122"), None),
+        PlanUpdate::Workload(id("one"), None),
+        PlanUpdate::Route(key("10.65.1.0/26"), None),
+        PlanUpdate::Route(key("fd80:66::/122"), None),
     ];
     let outcome = dataplane.apply(updates).await.unwrap();
     assert_eq!(outcome.failures, []);
@@ -70,10 +70,10 @@ async fn nothing_is_removed_before_the_first_plan_and_foreign_routes_never() {
     node.ip("route add 10.67.0.0/26 via 192.168.77.2 proto static");
     node.ip("route add 10.68.0.0/26 dev eth0");
     let (dataplane, _reports) = start(&node).await;
-    dataplane.apply(vec![Update::Route(key("10.65.0.0/26"), Some(Route::BLACKHOLE))]).await.unwrap();
+    dataplane.apply(vec![PlanUpdate::Route(key("10.65.0.0/26"), Some(Route::BLACKHOLE))]).await.unwrap();
     assert_eq!(node.routes("10.65.0.0/26").len(), 1);
     assert_eq!(node.routes("10.66.0.0/26").len(), 1, "still unknown whether it is wanted");
-    dataplane.replace(Plan::default()).await.unwrap();
+    dataplane.replace(NodePlan::default()).await.unwrap();
     assert_eq!(node.routes("10.65.0.0/26"), [""; 0]);
     assert_eq!(node.routes("10.66.0.0/26"), [""; 0]);
     assert_eq!(node.routes("10.67.0.0/26").len(), 1);
@@ -85,9 +85,9 @@ async fn a_foreign_route_in_our_place_is_named_and_left_and_ours_follows_when_it
     let (node, _other) = node_pair();
     node.ip("route add 10.65.1.0/26 via 192.168.77.2 proto static");
     let (dataplane, _reports) = start(&node).await;
-    dataplane.replace(Plan::default()).await.unwrap();
+    dataplane.replace(NodePlan::default()).await.unwrap();
     let net: IpNet = "10.65.1.0/26".parse().unwrap();
-    let outcome = dataplane.apply(vec![Update::Route(net.into(), Some(Route::BLACKHOLE))]).await.unwrap();
+    let outcome = dataplane.apply(vec![PlanUpdate::Route(net.into(), Some(Route::BLACKHOLE))]).await.unwrap();
     assert_eq!(outcome.failures.len(), 1);
     assert_eq!(outcome.failures[0].object.to_string(), "route 10.65.1.0/26");
     assert!(outcome.failures[0].reason.contains("not ours"), "{}", outcome.failures[0].reason);
@@ -110,7 +110,7 @@ async fn a_node_behind_a_router_is_reached_through_it() {
         ["unicast 10.65.1.0/26 via 192.168.77.2 dev eth0 proto 80 scope global onlink"]
     );
 
-    let lost = Update::Route(key("10.65.2.0/26"), Some(via("203.0.113.1")));
+    let lost = PlanUpdate::Route(key("10.65.2.0/26"), Some(via("203.0.113.1")));
     let outcome = dataplane.apply(vec![lost]).await.unwrap();
     assert_eq!(outcome.failures.len(), 1, "{:?}", outcome.failures);
     assert!(outcome.failures[0].reason.starts_with("node 203.0.113.1 cannot be reached"));
@@ -120,24 +120,24 @@ async fn a_node_behind_a_router_is_reached_through_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn of_two_workloads_with_one_interface_the_second_waits_for_the_first_to_go() {
-    let node = Namespace::new("node");
+    let node = TestNamespace::new("node");
     let (dataplane, _reports) = start(&node).await;
     let _pod = pod(&node, "cali1", &["10.65.0.2"]).await;
     let both = [("a", workload("cali1", &["10.65.0.2"])), ("b", workload("cali1", &["10.65.0.3"]))];
     dataplane.replace(plan(&both, &[])).await.unwrap();
     assert_eq!(node.routes("10.65.0.2/32").len(), 1);
     assert_eq!(node.routes("10.65.0.3/32").len(), 0);
-    dataplane.apply(vec![Update::Workload(id("a"), None)]).await.unwrap();
+    dataplane.apply(vec![PlanUpdate::Workload(id("a"), None)]).await.unwrap();
     assert_eq!(node.routes("10.65.0.2/32").len(), 0);
     assert_eq!(node.routes("10.65.0.3/32").len(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_workload_that_is_known_before_its_interface_is_routed_when_it_appears() {
-    let node = Namespace::new("node");
+    let node = TestNamespace::new("node");
     let (dataplane, mut reports) = start(&node).await;
     dataplane.replace(plan(&[("one", workload("cali1", &["10.65.0.2"]))], &[])).await.unwrap();
-    let reported = |state| Report::Workload { id: id("one"), state };
+    let reported = |state| DataplaneReport::Workload { id: id("one"), state };
     until(&mut reports, &reported(WorkloadState::Down)).await;
     let _pod = pod(&node, "cali1", &["10.65.0.2"]).await;
     eventually("the route", || node.routes("10.65.0.2/32").len() == 1).await;
@@ -146,7 +146,7 @@ async fn a_workload_that_is_known_before_its_interface_is_routed_when_it_appears
     until(&mut reports, &reported(WorkloadState::Down)).await;
 }
 
-async fn until(reports: &mut Reports, wanted: &Report) {
+async fn until(reports: &mut ReportReceiver, wanted: &DataplaneReport) {
     while tokio::time::timeout(Duration::from_secs(30), reports.next()).await.unwrap().as_ref()
         != Some(wanted)
     {}
@@ -161,10 +161,10 @@ async fn ten_thousand_routes_come_and_go() {
         let net = format!("10.{}.{}.0/26", 64 + number / 256, number % 256);
         routes.insert(key(&net), via("192.168.77.2"));
     }
-    dataplane.replace(Plan { routes, ..Plan::default() }).await.unwrap();
+    dataplane.replace(NodePlan { routes, ..NodePlan::default() }).await.unwrap();
     let count = || node.ip("-4 route show proto 80").lines().count();
     assert_eq!(count(), 10_000);
-    dataplane.replace(Plan::default()).await.unwrap();
+    dataplane.replace(NodePlan::default()).await.unwrap();
     assert_eq!(count(), 0);
 }
 

@@ -1,13 +1,14 @@
 //! Tunnels to other nodes: devices, neighbours, forwarding entries and routes, and which senders' packets are
 //! accepted.
 
-use crate::namespace::{Namespace, eventually, key, node_pair, plan, pod, start, workload};
+use crate::namespace::{TestNamespace, eventually, key, node_pair, plan, pod, start, workload};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
-use tortie_dataplane::Report;
+use tortie_dataplane::DataplaneReport;
 use tortie_plan::{
-    Member, Plan, Route, Set, SetKind, TunnelDevice, TunnelKind, TunnelProtocol, Update, Vtep, VtepId,
+    AddressSet, NodePlan, PlanUpdate, Route, SetKind, SetMember, TunnelDevice, TunnelKind, TunnelProtocol,
+    Vtep, VtepId,
 };
 
 const OWN: [u8; 6] = [0x66, 0, 0, 0, 0, 1];
@@ -15,7 +16,7 @@ const OTHER: [u8; 6] = [0x66, 0, 0, 0, 0, 2];
 const OTHER_TEXT: &str = "66:00:00:00:00:02";
 
 /// Parameters of one address family: this node has pods in the first block, the other node in the second.
-struct Side {
+struct TunnelCase {
     kind: TunnelKind,
     /// Underlay addresses of this node and of the other node.
     nodes: [&'static str; 2],
@@ -25,7 +26,7 @@ struct Side {
     pod: &'static str,
 }
 
-const V4: Side = Side {
+const V4: TunnelCase = TunnelCase {
     kind: TunnelKind::VxlanV4,
     nodes: ["192.168.77.1", "192.168.77.2"],
     ends: ["10.65.0.1", "10.65.1.1"],
@@ -33,7 +34,7 @@ const V4: Side = Side {
     pod: "10.65.0.2",
 };
 
-const V6: Side = Side {
+const V6: TunnelCase = TunnelCase {
     kind: TunnelKind::VxlanV6,
     nodes: ["fd77::1", "fd77::2"],
     ends: ["fd80:65::1", "fd80:66::1"],
@@ -45,7 +46,7 @@ fn address(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-impl Side {
+impl TunnelCase {
     fn device(&self) -> TunnelDevice {
         TunnelDevice {
             name: self.kind.device().into(),
@@ -65,11 +66,11 @@ impl Side {
     }
 
     /// Adds the tunnel, its remote VTEP and the routes to a plan.
-    fn plan(&self, plan: &mut Plan) {
+    fn plan(&self, plan: &mut NodePlan) {
         plan.tunnels.insert(self.kind, self.device());
         plan.vteps.insert(self.vtep_id(), self.vtep());
-        let members = BTreeSet::from([Member::Net(address(self.nodes[1]).into())]);
-        plan.sets.insert(self.kind.peers().unwrap(), Set { kind: SetKind::Nets, members });
+        let members = BTreeSet::from([SetMember::Net(address(self.nodes[1]).into())]);
+        plan.sets.insert(self.kind.peers().unwrap(), AddressSet { kind: SetKind::Nets, members });
         plan.routes.insert(key(self.blocks[0]), Route::BLACKHOLE);
         let through = Route::through(self.kind, Some(address(self.ends[1])));
         plan.routes.insert(key(self.blocks[1]), through);
@@ -79,19 +80,19 @@ impl Side {
         }
     }
 
-    fn forwarding(&self, node: &Namespace) -> Vec<String> {
+    fn forwarding(&self, node: &TestNamespace) -> Vec<String> {
         let text = node.exec(&["bridge", "fdb", "show", "dev", self.kind.device()]);
         let entries = text.lines().filter(|line| line.contains(" dst "));
         entries.map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
     }
 
-    fn neighbours(&self, node: &Namespace) -> Vec<String> {
+    fn neighbours(&self, node: &TestNamespace) -> Vec<String> {
         let text = node.ip(&["neigh", "show", "dev", self.kind.device(), "nud", "permanent"]);
         text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
     }
 
     /// Whether all forwarding entries, neighbours and routes for the other node are present.
-    fn is_whole(&self, node: &Namespace) -> bool {
+    fn is_whole(&self, node: &TestNamespace) -> bool {
         if !node.has_link(self.kind.device()) {
             return false;
         }
@@ -106,7 +107,7 @@ impl Side {
     }
 
     /// Configures the other end of the tunnel on the other node with `ip` and `bridge`.
-    fn by_hand(&self, other: &Namespace, name: &str) {
+    fn by_hand(&self, other: &TestNamespace, name: &str) {
         let family = if self.kind.is_ipv4() { "-4" } else { "-6" };
         let length = if self.kind.is_ipv4() { 32 } else { 128 };
         let [ours, theirs] = self.nodes;
@@ -123,11 +124,11 @@ impl Side {
 }
 
 /// Returns the MTU of an interface.
-fn mtu(node: &Namespace, link: &str) -> u64 {
+fn mtu(node: &TestNamespace, link: &str) -> u64 {
     node.json(&format!("link show dev {link}"))[0]["mtu"].as_u64().unwrap()
 }
 
-fn whole_plan() -> Plan {
+fn whole_plan() -> NodePlan {
     let mut whole = plan(&[("one", workload("cali1", &[V4.pod, V6.pod]))], &[]);
     V4.plan(&mut whole);
     V6.plan(&mut whole);
@@ -213,7 +214,7 @@ async fn a_restart_keeps_the_tunnel_and_settings_change_it() {
     device.protocol = TunnelProtocol::Vxlan { vni: 7, port: 8472, mac: OWN };
     device.mtu = Some(1400);
     device.address = Some(address("10.65.0.9"));
-    let outcome = dataplane.apply(vec![Update::Tunnel(TunnelKind::VxlanV4, Some(device))]).await.unwrap();
+    let outcome = dataplane.apply(vec![PlanUpdate::Tunnel(TunnelKind::VxlanV4, Some(device))]).await.unwrap();
     assert_eq!(outcome.failures, []);
     assert!(V4.is_whole(&node), "made anew with all that belongs to it");
     let link = &node.json("link show dev vxlan.calico")[0];
@@ -231,12 +232,12 @@ async fn what_the_plan_no_longer_has_is_removed() {
     dataplane.replace(whole_plan()).await.unwrap();
     // The other node leaves the cluster.
     let gone = vec![
-        Update::Route(key(V4.blocks[1]), None),
-        Update::Vtep(V4.vtep_id(), None),
-        Update::Members {
+        PlanUpdate::Route(key(V4.blocks[1]), None),
+        PlanUpdate::Vtep(V4.vtep_id(), None),
+        PlanUpdate::Members {
             set: V4.kind.peers().unwrap(),
             added: Vec::new(),
-            removed: vec![Member::Net(address(V4.nodes[1]).into())],
+            removed: vec![SetMember::Net(address(V4.nodes[1]).into())],
         },
     ];
     assert_eq!(dataplane.apply(gone).await.unwrap().failures, []);
@@ -247,10 +248,10 @@ async fn what_the_plan_no_longer_has_is_removed() {
     // The node returns with another address and another MAC.
     let elsewhere =
         Vtep { address: address("10.65.1.9"), mac: [2, 0, 0, 0, 0, 9], node: address("192.168.77.9") };
-    dataplane.apply(vec![Update::Vtep(V4.vtep_id(), Some(elsewhere))]).await.unwrap();
+    dataplane.apply(vec![PlanUpdate::Vtep(V4.vtep_id(), Some(elsewhere))]).await.unwrap();
     assert_eq!(V4.forwarding(&node), ["02:00:00:00:00:09 dst 192.168.77.9 self permanent"]);
     let moved = Vtep { node: address("192.168.77.10"), ..elsewhere };
-    dataplane.apply(vec![Update::Vtep(V4.vtep_id(), Some(moved))]).await.unwrap();
+    dataplane.apply(vec![PlanUpdate::Vtep(V4.vtep_id(), Some(moved))]).await.unwrap();
     assert_eq!(V4.forwarding(&node), ["02:00:00:00:00:09 dst 192.168.77.10 self permanent"]);
     assert_eq!(V4.neighbours(&node), ["10.65.1.9 lladdr 02:00:00:00:00:09 PERMANENT"]);
     // The pools no longer use encapsulation.
@@ -265,7 +266,7 @@ async fn what_the_plan_no_longer_has_is_removed() {
 async fn a_pool_changes_to_tunnels_and_back_without_a_gap_in_its_routes() {
     let (node, _other) = node_pair();
     let (dataplane, _reports) = start(&node).await;
-    let plain = |side: &Side| (side.blocks[1], Route::via(address(side.nodes[1])));
+    let plain = |side: &TunnelCase| (side.blocks[1], Route::via(address(side.nodes[1])));
     let mut all = plan(&[], &[plain(&V4), plain(&V6)]);
     assert_eq!(dataplane.replace(all.clone()).await.unwrap().failures, []);
     for _ in 0..3 {
@@ -281,7 +282,7 @@ async fn a_pool_changes_to_tunnels_and_back_without_a_gap_in_its_routes() {
 }
 
 /// Returns how many packets the rules with this comment have dropped.
-fn dropped(node: &Namespace, comment: &str) -> u64 {
+fn dropped(node: &TestNamespace, comment: &str) -> u64 {
     let table = node.exec("nft list table inet tortie");
     let rules = table.lines().filter(|line| line.contains(comment));
     let packets = |line: &str| line.split("counter packets ").nth(1)?.split(' ').next()?.parse::<u64>().ok();
@@ -306,9 +307,9 @@ async fn what_a_stranger_or_a_workload_wraps_is_dropped() {
         let ping = ["ping", "-c", "3", "-i", "0.2", "-W", "1", side.pod];
         assert!(!other.try_exec(&ping).status.success(), "a stranger reaches our pod");
         assert!(dropped(&node, STRANGER) > before, "{}", node.exec("nft list table inet tortie"));
-        let known = Member::Net(address(side.nodes[1]).into());
+        let known = SetMember::Net(address(side.nodes[1]).into());
         let members =
-            Update::Members { set: side.kind.peers().unwrap(), added: vec![known], removed: Vec::new() };
+            PlanUpdate::Members { set: side.kind.peers().unwrap(), added: vec![known], removed: Vec::new() };
         dataplane.apply(vec![members]).await.unwrap();
         assert!(other.pings(side.pod), "as a known node it does");
     }
@@ -341,7 +342,7 @@ async fn a_tunnel_that_cannot_be_had_is_named_and_the_rest_goes_on() {
     assert!(V6.is_whole(&node));
     let named = loop {
         match reports.next().await.expect("the dataplane runs") {
-            Report::Tunnels(failures) if !failures.is_empty() => break failures,
+            DataplaneReport::Tunnels(failures) if !failures.is_empty() => break failures,
             _ => {}
         }
     };
@@ -361,7 +362,7 @@ async fn a_tunnel_that_cannot_be_had_is_named_and_the_rest_goes_on() {
 #[tokio::test(flavor = "multi_thread")]
 async fn tunnel_routes_of_bird_stay_until_bgp_converged() {
     let (node, _other) = node_pair();
-    let mut plan = Plan { bgp: Some(Arc::default()), ..Plan::default() };
+    let mut plan = NodePlan { bgp: Some(Arc::default()), ..NodePlan::default() };
     V4.plan(&mut plan);
     let (dataplane, reports) = start(&node).await;
     assert_eq!(dataplane.replace(plan.clone()).await.unwrap().failures, []);
@@ -378,6 +379,6 @@ async fn tunnel_routes_of_bird_stay_until_bgp_converged() {
     assert_eq!(dataplane.replace(plan).await.unwrap().failures, []);
     assert_eq!(node.routes(learnt).len(), 1, "nothing else leads there yet");
     assert!(V4.is_whole(&node), "a route of ours took the place of BIRD's: {:?}", node.routes(V4.blocks[1]));
-    dataplane.apply(vec![Update::LearntComplete]).await.unwrap();
+    dataplane.apply(vec![PlanUpdate::LearntComplete]).await.unwrap();
     assert_eq!(node.routes(learnt), [""; 0]);
 }

@@ -1,10 +1,10 @@
 //! Packet and byte counters per policy rule.
 
-use crate::namespace::{Namespace, Open, start};
+use crate::namespace::{OpenNetns, TestNamespace, start};
 use crate::plans::{guarded, ingress, open_plan, policy_id, reaches, two_pods, udp};
 use std::sync::Arc;
-use tortie_dataplane::{RuleCounter, Verdict, When, counters};
-use tortie_plan::{Action, PolicyId, PolicyKind, Rule};
+use tortie_dataplane::{CountedStage, CountedVerdict, RuleCounter, counters};
+use tortie_plan::{PlannedRule, PolicyId, PolicyKind, RuleAction};
 
 /// Finds a counter by its display form, such as `gnp/web ingress rule 1`.
 fn counter<'c>(counters: &'c [RuleCounter], of: &str) -> &'c RuleCounter {
@@ -15,11 +15,13 @@ fn counter<'c>(counters: &'c [RuleCounter], of: &str) -> &'c RuleCounter {
 #[tokio::test(flavor = "multi_thread")]
 async fn rules_are_counted_and_staged_ones_decide_nothing() {
     let (node, one, _two) = two_pods().await;
-    let mut plan =
-        guarded(open_plan(), &[("web", ingress(vec![udp(Action::Deny, 53), Rule::new(Action::Allow)]))]);
+    let mut plan = guarded(
+        open_plan(),
+        &[("web", ingress(vec![udp(RuleAction::Deny, 53), PlannedRule::new(RuleAction::Allow)]))],
+    );
     let kind = PolicyKind::StagedGlobalNetworkPolicy;
     let staged = PolicyId { kind, namespace: String::new(), name: "soon".into() };
-    plan.policies.insert(staged.clone(), Arc::new(ingress(vec![Rule::new(Action::Deny)])));
+    plan.policies.insert(staged.clone(), Arc::new(ingress(vec![PlannedRule::new(RuleAction::Deny)])));
     let tiers = plan.workload_policies.values_mut().flat_map(|policy| &mut policy.tiers);
     tiers.for_each(|tier| tier.ingress = [std::slice::from_ref(&staged), &tier.ingress[..]].concat().into());
     let (dataplane, _reports) = start(&node).await;
@@ -33,18 +35,18 @@ async fn rules_are_counted_and_staged_ones_decide_nothing() {
     assert!(counter(&counters, "gnp/web ingress rule 2").bytes >= 2 * 84);
     assert_eq!(counts("profiles ingress end"), 0);
     let verdict = |of| counter(&counters, of).verdict;
-    assert_eq!(verdict("sgnp/soon ingress rule 1"), Verdict::Staged);
-    assert_eq!(verdict("gnp/web ingress rule 1"), Verdict::Deny);
-    assert_eq!(verdict("gnp/web ingress rule 2"), Verdict::Allow);
-    assert_eq!(verdict("profiles ingress end"), Verdict::Deny);
-    assert!(counters.iter().all(|counter| counter.when == When::Normal));
+    assert_eq!(verdict("sgnp/soon ingress rule 1"), CountedVerdict::Staged);
+    assert_eq!(verdict("gnp/web ingress rule 1"), CountedVerdict::Deny);
+    assert_eq!(verdict("gnp/web ingress rule 2"), CountedVerdict::Allow);
+    assert_eq!(verdict("profiles ingress end"), CountedVerdict::Deny);
+    assert!(counters.iter().all(|counter| counter.when == CountedStage::Normal));
     assert_eq!(policy_id("web").to_string(), "gnp/web");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_denied_at_the_end_of_a_tier_is_counted_as_a_rule_of_its_own() {
     let (node, one, two) = two_pods().await;
-    let plan = guarded(open_plan(), &[("web", ingress(vec![udp(Action::Allow, 53)]))]);
+    let plan = guarded(open_plan(), &[("web", ingress(vec![udp(RuleAction::Allow, 53)]))]);
     let (dataplane, _reports) = start(&node).await;
     dataplane.replace(plan).await.unwrap();
     assert!(!reaches(&one, "10.65.0.3") && !reaches(&one, "fd80:65::3") && reaches(&two, "10.65.0.2"));
@@ -56,7 +58,7 @@ async fn what_is_denied_at_the_end_of_a_tier_is_counted_as_a_rule_of_its_own() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn where_nothing_is_enforced_there_is_nothing_to_count() {
-    let node = Namespace::new("node");
+    let node = TestNamespace::new("node");
     let error = counters(&node.open()).await.unwrap_err().to_string();
     assert!(error.contains("no policy is enforced here"), "{error}");
 }

@@ -1,13 +1,16 @@
 //! Established flows after a policy change: they continue, or are cut if `cut_denied_flows` is set.
 
-use crate::namespace::{Namespace, Open, eventually};
+use crate::namespace::{OpenNetns, TestNamespace, eventually};
 use crate::plans::{change, guarded, ingress, open_plan, two_pods, udp};
 use std::collections::BTreeSet;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::Duration;
-use tortie_dataplane::{Dataplane, Reports};
-use tortie_plan::{Action, EndpointToHost, Member, Plan, Rule, Set, SetId, SetKind, Settings, Update};
+use tortie_dataplane::{DataplaneHandle, ReportReceiver};
+use tortie_plan::{
+    AddressSet, DataplaneSettings, EndpointToHostAction, NodePlan, PlanUpdate, PlannedRule, RuleAction,
+    SetId, SetKind, SetMember,
+};
 use tortie_testkit::bind_when_free;
 
 /// Time to wait for a packet that should not arrive.
@@ -15,32 +18,32 @@ const SILENCE: Duration = Duration::from_millis(500);
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Both ends of a TCP or UDP flow.
-struct Flow {
-    client: End,
-    server: End,
+struct TestFlow {
+    client: FlowEnd,
+    server: FlowEnd,
 }
 
-enum End {
+enum FlowEnd {
     Tcp(TcpStream),
     Udp(UdpSocket),
 }
 
-impl End {
+impl FlowEnd {
     fn write(&mut self) {
         match self {
-            End::Tcp(stream) => stream.write_all(&[7]).unwrap(),
-            End::Udp(socket) => drop(socket.send(&[7]).unwrap()),
+            FlowEnd::Tcp(stream) => stream.write_all(&[7]).unwrap(),
+            FlowEnd::Udp(socket) => drop(socket.send(&[7]).unwrap()),
         }
     }
 
     fn hears(&mut self, patience: Duration) -> bool {
         let mut byte = [0];
         let heard = match self {
-            End::Tcp(stream) => {
+            FlowEnd::Tcp(stream) => {
                 stream.set_read_timeout(Some(patience)).unwrap();
                 stream.read(&mut byte)
             }
-            End::Udp(socket) => {
+            FlowEnd::Udp(socket) => {
                 socket.set_read_timeout(Some(patience)).unwrap();
                 socket.recv(&mut byte)
             }
@@ -53,17 +56,17 @@ impl End {
     }
 }
 
-impl Flow {
-    fn tcp(from: &Namespace, to: &Namespace, address: &str, port: u16) -> Flow {
+impl TestFlow {
+    fn tcp(from: &TestNamespace, to: &TestNamespace, address: &str, port: u16) -> TestFlow {
         let address = SocketAddr::new(address.parse().unwrap(), port);
         let listener = to.open().run(|| bind_when_free(|| TcpListener::bind(address)).unwrap()).unwrap();
         let client = from.open().run(|| TcpStream::connect_timeout(&address, PATIENCE).unwrap()).unwrap();
         let server = listener.accept().unwrap().0;
-        let flow = Flow { client: End::Tcp(client), server: End::Tcp(server) };
+        let flow = TestFlow { client: FlowEnd::Tcp(client), server: FlowEnd::Tcp(server) };
         flow.that_works()
     }
 
-    fn udp(from: &Namespace, to: &Namespace, address: &str, port: u16) -> Flow {
+    fn udp(from: &TestNamespace, to: &TestNamespace, address: &str, port: u16) -> TestFlow {
         let address = SocketAddr::new(address.parse().unwrap(), port);
         let any: SocketAddr = if address.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" }.parse().unwrap();
         let server = to.open().run(|| bind_when_free(|| UdpSocket::bind(address)).unwrap()).unwrap();
@@ -73,11 +76,11 @@ impl Flow {
         server.set_read_timeout(Some(PATIENCE)).unwrap();
         let (_, peer) = server.recv_from(&mut [0]).unwrap();
         server.connect(peer).unwrap();
-        let flow = Flow { client: End::Udp(client), server: End::Udp(server) };
+        let flow = TestFlow { client: FlowEnd::Udp(client), server: FlowEnd::Udp(server) };
         flow.that_works()
     }
 
-    fn that_works(mut self) -> Flow {
+    fn that_works(mut self) -> TestFlow {
         assert!(self.lives(), "it works at first");
         self
     }
@@ -99,35 +102,35 @@ impl Flow {
     }
 }
 
-async fn start(node: &Namespace, cut: bool) -> (Dataplane, Reports) {
-    let mut settings = Settings::default();
-    settings.policy.endpoint_to_host = EndpointToHost::Accept;
+async fn start(node: &TestNamespace, cut: bool) -> (DataplaneHandle, ReportReceiver) {
+    let mut settings = DataplaneSettings::default();
+    settings.policy.endpoint_to_host = EndpointToHostAction::Accept;
     settings.policy.cut_denied_flows = cut;
-    Dataplane::start(node.open(), settings).await.unwrap()
+    DataplaneHandle::start(node.open(), settings).await.unwrap()
 }
 
-fn tcp(action: Action, port: u16) -> Rule {
-    Rule { protocol: Some(6), ..udp(action, port) }
+fn tcp(action: RuleAction, port: u16) -> PlannedRule {
+    PlannedRule { protocol: Some(6), ..udp(action, port) }
 }
 
 /// Returns a plan in which pod two accepts all ingress.
-fn permissive() -> Plan {
-    guarded(open_plan(), &[("door", ingress(vec![Rule::new(Action::Allow)]))])
+fn permissive() -> NodePlan {
+    guarded(open_plan(), &[("door", ingress(vec![PlannedRule::new(RuleAction::Allow)]))])
 }
 
 /// Restricts ingress to port 1000, and port 4000 for members of the set.
-fn narrow() -> Update {
-    let mut members = tcp(Action::Allow, 4000);
+fn narrow() -> PlanUpdate {
+    let mut members = tcp(RuleAction::Allow, 4000);
     members.source.sets = vec![friends()];
-    change("door", ingress(vec![tcp(Action::Allow, 1000), udp(Action::Allow, 1000), members]))
+    change("door", ingress(vec![tcp(RuleAction::Allow, 1000), udp(RuleAction::Allow, 1000), members]))
 }
 
 fn friends() -> SetId {
     SetId::new("s:friends")
 }
 
-fn both() -> Vec<Member> {
-    ["10.65.0.2/32", "fd80:65::2/128"].iter().map(|net| Member::Net(net.parse().unwrap())).collect()
+fn both() -> Vec<SetMember> {
+    ["10.65.0.2/32", "fd80:65::2/128"].iter().map(|net| SetMember::Net(net.parse().unwrap())).collect()
 }
 
 const TWO: [&str; 2] = ["10.65.0.3", "fd80:65::3"];
@@ -140,21 +143,21 @@ async fn what_policy_denies_is_cut_and_what_it_allows_is_not_touched() {
     }
     let (dataplane, _reports) = start(&node, true).await;
     let mut plan = permissive();
-    plan.sets.insert(friends(), Set { kind: SetKind::Nets, members: BTreeSet::from_iter(both()) });
+    plan.sets.insert(friends(), AddressSet { kind: SetKind::Nets, members: BTreeSet::from_iter(both()) });
     dataplane.replace(plan).await.unwrap();
     let (mut denied, mut denied_udp, mut allowed, mut of_friends) =
         (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for address in TWO {
-        denied.push(Flow::tcp(&one, &two, address, 2000));
-        denied_udp.push(Flow::udp(&one, &two, address, 2000));
-        allowed.push(Flow::tcp(&one, &two, address, 1000));
-        allowed.push(Flow::udp(&one, &two, address, 1000));
+        denied.push(TestFlow::tcp(&one, &two, address, 2000));
+        denied_udp.push(TestFlow::udp(&one, &two, address, 2000));
+        allowed.push(TestFlow::tcp(&one, &two, address, 1000));
+        allowed.push(TestFlow::udp(&one, &two, address, 1000));
         // Opened by pod two: its ingress packets are replies.
-        allowed.push(Flow::tcp(&two, &one, &address.replace('3', "2"), 3000));
-        allowed.push(Flow::udp(&two, &one, &address.replace('3', "2"), 3000));
+        allowed.push(TestFlow::tcp(&two, &one, &address.replace('3', "2"), 3000));
+        allowed.push(TestFlow::udp(&two, &one, &address.replace('3', "2"), 3000));
         // Opened by the host, which may always reach its workloads.
-        allowed.push(Flow::tcp(&node, &two, address, 5000));
-        of_friends.push(Flow::tcp(&one, &two, address, 4000));
+        allowed.push(TestFlow::tcp(&node, &two, address, 5000));
+        of_friends.push(TestFlow::tcp(&one, &two, address, 4000));
     }
     assert_eq!(dataplane.apply(vec![narrow()]).await.unwrap().failures, []);
     for flow in denied.iter_mut().chain(&mut denied_udp) {
@@ -169,12 +172,12 @@ async fn what_policy_denies_is_cut_and_what_it_allows_is_not_touched() {
         assert!(flow.lives());
     }
 
-    let nobody = Update::Members { set: friends(), added: Vec::new(), removed: both() };
+    let nobody = PlanUpdate::Members { set: friends(), added: Vec::new(), removed: both() };
     assert_eq!(dataplane.apply(vec![nobody]).await.unwrap().failures, []);
     for flow in &mut of_friends {
         eventually("the flow of one that is no member any more is cut", || flow.is_dead()).await;
     }
-    assert!(allowed.iter_mut().all(Flow::lives));
+    assert!(allowed.iter_mut().all(TestFlow::lives));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -184,13 +187,13 @@ async fn without_the_setting_established_flows_live_on() {
     dataplane.replace(permissive()).await.unwrap();
     let mut flows = Vec::new();
     for address in TWO {
-        flows.push(Flow::tcp(&one, &two, address, 2000));
-        flows.push(Flow::udp(&one, &two, address, 2000));
+        flows.push(TestFlow::tcp(&one, &two, address, 2000));
+        flows.push(TestFlow::udp(&one, &two, address, 2000));
     }
     assert_eq!(dataplane.apply(vec![narrow()]).await.unwrap().failures, []);
     // Longer than cutting takes when it is enabled.
     for _ in 0..20 {
-        assert!(flows.iter_mut().all(Flow::lives));
+        assert!(flows.iter_mut().all(TestFlow::lives));
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
 

@@ -1,9 +1,9 @@
 //! The kernel gives the same verdicts as the evaluator: generated plans, real packets, both families. `TORTIE_SEED`
 //! (a number, or `random`) selects another run, `TORTIE_PLANS` a longer one.
 
-use crate::generate::Generator;
+use crate::generate::PlanGenerator;
 use crate::shrink;
-use crate::world::{Sent, World};
+use crate::world::{PacketFixture, TestPacket};
 use std::time::Duration;
 
 const SEED: u64 = 1;
@@ -21,8 +21,8 @@ async fn the_kernel_judges_as_the_evaluator_does() {
     };
     let plans = std::env::var("TORTIE_PLANS").map_or(PLANS, |plans| plans.parse().unwrap());
     println!("TORTIE_SEED={seed}");
-    let mut generator = Generator::new(seed);
-    let mut world = World::new().await;
+    let mut generator = PlanGenerator::new(seed);
+    let mut world = PacketFixture::new().await;
     let (mut allowed, mut denied) = (0, 0);
     for round in 0..plans {
         // Restart the daemon every ten rounds with other settings; it adopts the table of its predecessor.
@@ -32,7 +32,7 @@ async fn the_kernel_judges_as_the_evaluator_does() {
         }
         let plan = generator.plan();
         world.apply(&plan, round % 3 == 0).await;
-        let packets: Vec<Sent> = (0..PACKETS).map(|_| generator.packet(&plan)).collect();
+        let packets: Vec<TestPacket> = (0..PACKETS).map(|_| generator.packet(&plan)).collect();
         let expected: Vec<bool> = packets.iter().map(|sent| world.expected(&plan, sent)).collect();
         let found = world.send(&packets, &expected, PATIENCE).await;
         allowed += expected.iter().filter(|allowed| **allowed).count();

@@ -1,13 +1,13 @@
 //! Encapsulated packets from workloads: protocols that nodes use (IPIP, VXLAN) are dropped, others pass like any
 //! protocol.
 
-use crate::namespace::{Namespace, eventually, start};
+use crate::namespace::{TestNamespace, eventually, start};
 use crate::plans::{ONE, TWO, open_plan, two_pods};
-use crate::raw::{Link, udp_v4, v4};
+use crate::raw::{RawLink, udp_v4, v4};
 use std::net::Ipv4Addr;
 
 /// Returns how many packets of a kind arrived.
-fn arrived(pod: &Namespace, kind: &str) -> u64 {
+fn arrived(pod: &TestNamespace, kind: &str) -> u64 {
     let listed = pod.exec(&["nft", "list", "table", "inet", "seen"]);
     let line = listed.lines().find(|line| line.contains(kind)).unwrap_or_else(|| panic!("{kind}: {listed}"));
     line.split("packets ").nth(1).and_then(|rest| rest.split(' ').next()).unwrap().parse().unwrap()
@@ -27,7 +27,7 @@ async fn gre_and_6in4_pass_and_what_nodes_use_does_not() {
     let (from, to): (Ipv4Addr, Ipv4Addr) = (ONE[0].parse().unwrap(), TWO[0].parse().unwrap());
     let inner = udp_v4("10.99.0.1".parse().unwrap(), "10.99.0.2".parse().unwrap(), 9);
     let gre = [&[0, 0, 8, 0][..], &inner].concat();
-    let link = Link::open(&one, "eth0");
+    let link = RawLink::open(&one, "eth0");
     eventually("packets arrive", || {
         for (protocol, payload) in [(4, &inner), (47, &gre), (41, &inner)] {
             link.send_ip(&v4(from, to, protocol, payload));

@@ -1,17 +1,17 @@
 //! Unusual datastores: contradictory, empty or very large policies, from the stored objects to real packets.
 
-use crate::cluster::{Entry, Node, gnp, namespace, object};
-use crate::namespace::{Namespace, Open, start};
+use crate::cluster::{PolicyEntry, PolicyNode, gnp, namespace, object};
+use crate::namespace::{OpenNetns, TestNamespace, start};
 use crate::plans::{ONE, TWO, reaches, two_pods};
 use serde_json::{Value as Json, json};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::time::Duration;
-use tortie_dataplane::{Dataplane, Reports};
-use tortie_model::{Kind, Resource, Value};
+use tortie_dataplane::{DataplaneHandle, ReportReceiver};
+use tortie_model::{Kind, Resource, StoreValue};
 use tortie_testkit::bind_when_free;
 
 /// Returns an endpoint of this node in a namespace that allows everything.
-fn endpoint(number: u8, labels: Json, addresses: &[&str]) -> Entry {
+fn endpoint(number: u8, labels: Json, addresses: &[&str]) -> PolicyEntry {
     let nets: Vec<String> = addresses
         .iter()
         .map(|address| format!("{address}/{}", if address.contains(':') { 128 } else { 32 }))
@@ -22,35 +22,35 @@ fn endpoint(number: u8, labels: Json, addresses: &[&str]) -> Entry {
 }
 
 /// A node whose kernel follows a datastore with pods one and two in a namespace that allows everything.
-struct World {
-    node: Namespace,
-    one: Namespace,
-    two: Namespace,
-    view: Node,
-    dataplane: (Dataplane, Reports),
+struct DatastoreFixture {
+    node: TestNamespace,
+    one: TestNamespace,
+    two: TestNamespace,
+    view: PolicyNode,
+    dataplane: (DataplaneHandle, ReportReceiver),
 }
 
-impl World {
-    async fn new() -> World {
+impl DatastoreFixture {
+    async fn new() -> DatastoreFixture {
         let (node, one, two) = two_pods().await;
         let dataplane = start(&node).await;
-        let view = Node::with(&[
+        let view = PolicyNode::with(&[
             namespace("shop", json!({})),
             endpoint(1, json!({"role": "client"}), &ONE),
             endpoint(2, json!({"role": "server"}), &TWO),
         ]);
         dataplane.0.replace(view.plan.clone()).await.unwrap();
-        let world = World { node, one, two, view, dataplane };
+        let world = DatastoreFixture { node, one, two, view, dataplane };
         world.is(true, true, "a datastore without policies");
         world
     }
 
-    async fn put(&mut self, entries: &[Entry]) {
+    async fn put(&mut self, entries: &[PolicyEntry]) {
         let updates = self.view.put(entries);
         assert_eq!(self.dataplane.0.apply(updates).await.unwrap().failures, []);
     }
 
-    async fn delete(&mut self, entry: &Entry) {
+    async fn delete(&mut self, entry: &PolicyEntry) {
         let updates = self.view.delete(entry);
         assert_eq!(self.dataplane.0.apply(updates).await.unwrap().failures, []);
     }
@@ -63,7 +63,7 @@ impl World {
 }
 
 /// Returns a policy for ingress to pod two.
-fn door(selector: &str, rules: Json) -> Entry {
+fn door(selector: &str, rules: Json) -> PolicyEntry {
     gnp("door", json!({"selector": selector, "types": ["Ingress"], "ingress": rules}))
 }
 
@@ -71,7 +71,7 @@ const SERVER: &str = "role == 'server'";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn contradictions_and_emptiness_mean_what_they_say() {
-    let mut world = World::new().await;
+    let mut world = DatastoreFixture::new().await;
     let nobody = "has(role) && !has(role)";
     let allow_from = |selector: &str| json!([{"action": "Allow", "source": {"selector": selector}}]);
     let (allow, deny) = (json!({"action": "Allow"}), json!({"action": "Deny"}));
@@ -108,7 +108,7 @@ async fn contradictions_and_emptiness_mean_what_they_say() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_policy_of_a_tier_that_is_not_there_is_enforced_after_all_others() {
-    let mut world = World::new().await;
+    let mut world = DatastoreFixture::new().await;
     let in_tier = |rules: Json| {
         gnp("lost", json!({"tier": "gone", "selector": SERVER, "types": ["Ingress"], "ingress": rules}))
     };
@@ -124,7 +124,7 @@ async fn a_policy_of_a_tier_that_is_not_there_is_enforced_after_all_others() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn as_many_rules_and_nets_as_can_be_written() {
-    let mut world = World::new().await;
+    let mut world = DatastoreFixture::new().await;
     let mut rules: Vec<Json> = (1..1024)
         .map(|port| json!({"action": "Deny", "protocol": "TCP", "destination": {"ports": [port]}}))
         .collect();
@@ -152,16 +152,16 @@ async fn as_many_rules_and_nets_as_can_be_written() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn as_many_named_ports_as_can_be_written() {
-    let mut world = World::new().await;
+    let mut world = DatastoreFixture::new().await;
     let (key, mut value) = endpoint(2, json!({"role": "server"}), &TWO);
-    let Value::Resource(Resource::WorkloadEndpoint(two)) = &mut value else { panic!("{value:?}") };
+    let StoreValue::Resource(Resource::WorkloadEndpoint(two)) = &mut value else { panic!("{value:?}") };
     let port = json!([{"name": "p49", "protocol": "TCP", "port": 8080, "hostPort": 0, "hostIP": ""}]);
     two.spec.ports = serde_json::from_value(port).unwrap();
     world.put(&[(key, value)]).await;
     let bind = |address: &str| bind_when_free(|| TcpListener::bind(address)).unwrap();
     let listening = ["10.65.0.3:8080", "[fd80:65::3]:8080", "10.65.0.3:8081", "[fd80:65::3]:8081"];
     let _listeners = world.two.open().run(|| listening.map(bind)).unwrap();
-    let connects = |world: &World, to: &str| {
+    let connects = |world: &DatastoreFixture, to: &str| {
         let patience = Duration::from_secs(1);
         let to = to.parse().unwrap();
         world.one.open().run(|| TcpStream::connect_timeout(&to, patience).is_ok()).unwrap()
@@ -177,7 +177,7 @@ async fn as_many_named_ports_as_can_be_written() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn endpoints_without_addresses_send_nothing_and_are_nobody() {
-    let mut world = World::new().await;
+    let mut world = DatastoreFixture::new().await;
     let clients = json!([{"action": "Allow", "source": {"selector": "role == 'client'"}}]);
     world.put(&[door(SERVER, clients)]).await;
     world.is(true, true, "it has addresses");
@@ -190,7 +190,7 @@ async fn endpoints_without_addresses_send_nothing_and_are_nobody() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_address_that_two_endpoints_claim_stays_until_both_are_gone() {
-    let mut world = World::new().await;
+    let mut world = DatastoreFixture::new().await;
     let friends = json!([{"action": "Allow", "source": {"selector": "has(friend)"}}]);
     let twin = endpoint(3, json!({"friend": ""}), &ONE);
     world.put(&[door(SERVER, friends), endpoint(1, json!({"friend": ""}), &ONE), twin.clone()]).await;
@@ -204,7 +204,7 @@ async fn an_address_that_two_endpoints_claim_stays_until_both_are_gone() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn other_tables_have_their_say_and_cannot_take_ours_away() {
-    let mut world = World::new().await;
+    let mut world = DatastoreFixture::new().await;
     let foreign = |verdict: &str| {
         format!(
             "table inet foreign {{ chain first {{ type filter hook forward priority -300; {verdict}; }};

@@ -1,39 +1,49 @@
 //! Policy changes are atomic: no packet is judged by a partially applied policy.
 
-use crate::flood::{Flood, counted, flows};
+use crate::flood::{PacketFlood, counted, flows};
 use crate::namespace::{id, start};
 use crate::plans::{guarded, ingress, open_plan, policy_id, tier, two_pods, udp};
 use crate::table;
 use crate::world::updates;
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use tortie_plan::{Action, Member, Plan, Policy, Rule, Set, SetId, SetKind, TierEnd};
+use tortie_plan::{
+    AddressSet, NodePlan, PlannedPolicy, PlannedRule, RuleAction, SetId, SetKind, SetMember,
+    TierDefaultAction,
+};
 
 const FLIPS: usize = 1000;
 const RESTARTS: usize = 40;
 
 /// Returns two plans that allow the same packets by different rules.
-fn alike() -> (Plan, Plan) {
-    let simple = guarded(open_plan(), &[("simple", ingress(vec![udp(Action::Allow, 1000)]))]);
+fn alike() -> (NodePlan, NodePlan) {
+    let simple = guarded(open_plan(), &[("simple", ingress(vec![udp(RuleAction::Allow, 1000)]))]);
 
     let mut devious = open_plan();
     let set = SetId::new("s:clients");
     let members = ["10.65.0.0/24", "fd80:65::2/128", "10.65.0.9/32"];
-    let members: BTreeSet<Member> = members.iter().map(|net| Member::Net(net.parse().unwrap())).collect();
-    devious.sets.insert(set.clone(), Set { kind: SetKind::Nets, members });
-    let pass = ingress(vec![udp(Action::Log, 2000), udp(Action::Pass, 1000), Rule::new(Action::Deny)]);
-    let mut from_set = udp(Action::Allow, 1000);
+    let members: BTreeSet<SetMember> =
+        members.iter().map(|net| SetMember::Net(net.parse().unwrap())).collect();
+    devious.sets.insert(set.clone(), AddressSet { kind: SetKind::Nets, members });
+    let pass = ingress(vec![
+        udp(RuleAction::Log, 2000),
+        udp(RuleAction::Pass, 1000),
+        PlannedRule::new(RuleAction::Deny),
+    ]);
+    let mut from_set = udp(RuleAction::Allow, 1000);
     from_set.source.sets = vec![set.clone()];
-    let mut to_anyone = udp(Action::Allow, 1000);
+    let mut to_anyone = udp(RuleAction::Allow, 1000);
     to_anyone.source.sets = vec![set];
-    let out = Policy { tier: "default".into(), egress: vec![to_anyone], ..Policy::default() };
+    let out = PlannedPolicy { tier: "default".into(), egress: vec![to_anyone], ..PlannedPolicy::default() };
     for (name, policy) in [("pass", pass), ("devious", ingress(vec![from_set])), ("out", out)] {
         devious.policies.insert(policy_id(name), Arc::new(policy));
     }
-    devious.workload_policies.get_mut(&id("two")).unwrap().tiers =
-        vec![tier("first", TierEnd::Deny, &["pass"], &[]), tier("default", TierEnd::Deny, &["devious"], &[])];
+    devious.workload_policies.get_mut(&id("two")).unwrap().tiers = vec![
+        tier("first", TierDefaultAction::Deny, &["pass"], &[]),
+        tier("default", TierDefaultAction::Deny, &["devious"], &[]),
+    ];
     devious.workload_policies.get_mut(&id("one")).unwrap().tiers =
-        vec![tier("default", TierEnd::Deny, &[], &["out"])];
+        vec![tier("default", TierDefaultAction::Deny, &[], &["out"])];
     (simple, devious)
 }
 
@@ -43,7 +53,7 @@ async fn under_a_flood_policy_changes_a_thousand_times_and_no_packet_is_misjudge
     let (simple, devious) = alike();
     let (dataplane, _reports) = start(&node).await;
     dataplane.replace(simple.clone()).await.unwrap();
-    let flood = Flood::start(&node, &one);
+    let flood = PacketFlood::start(&node, &one);
     flows(&node, 100).await;
     for number in 0..FLIPS {
         let (from, to) = if number % 2 == 0 { (&simple, &devious) } else { (&devious, &simple) };
@@ -61,7 +71,7 @@ async fn a_restart_under_a_flood_changes_no_verdict_and_nothing_in_the_table() {
     let (_, devious) = alike();
     let (dataplane, reports) = start(&node).await;
     dataplane.replace(devious.clone()).await.unwrap();
-    let flood = Flood::start(&node, &one);
+    let flood = PacketFlood::start(&node, &one);
     flows(&node, 100).await;
     let before = node.exec(&["nft", "-a", "-s", "list", "table", "inet", "tortie"]);
     let mut running = (dataplane, reports);
@@ -84,7 +94,7 @@ async fn while_no_daemon_runs_policy_stays() {
     let (dataplane, reports) = start(&node).await;
     dataplane.replace(simple).await.unwrap();
     drop((dataplane, reports));
-    let flood = Flood::start(&node, &one);
+    let flood = PacketFlood::start(&node, &one);
     flows(&node, 1000).await;
     assert!(counted(&node).open_out > 0);
     let counted = flood.ends(&node).await;

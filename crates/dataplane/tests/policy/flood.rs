@@ -1,9 +1,9 @@
 //! Continuous packets from pod one to pod two, to a port that is always open and to one that is always closed.
 //! Packets that pass all chains are counted and dropped, so that each packet is the first of its flow.
 
-use crate::namespace::{Namespace, eventually};
+use crate::namespace::{TestNamespace, eventually};
 use crate::packets;
-use crate::world::{Sockets, raw};
+use crate::world::{RawSockets, raw};
 use serde_json::Value;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,32 +31,32 @@ const PROBE: &str = "table inet probe {
     }
 }";
 
-pub struct Flood {
+pub struct PacketFlood {
     stop: Arc<AtomicBool>,
     sender: Option<JoinHandle<()>>,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub struct Counted {
+pub struct FloodCounters {
     pub open_in: u64,
     pub open_out: u64,
     pub closed_in: u64,
     pub closed_out: u64,
 }
 
-impl Flood {
+impl PacketFlood {
     /// Starts sending; packets are lost until the sender has a route.
-    pub fn start(node: &Namespace, from: &Namespace) -> Flood {
+    pub fn start(node: &TestNamespace, from: &TestNamespace) -> PacketFlood {
         node.nft(PROBE);
         node.exec(&["sysctl", "-qw", "net.netfilter.nf_conntrack_checksum=0"]);
         let stop = Arc::new(AtomicBool::new(false));
         let (sockets, stopped) = (raw(from), stop.clone());
         let sender = std::thread::spawn(move || send(&sockets, &stopped));
-        Flood { stop, sender: Some(sender) }
+        PacketFlood { stop, sender: Some(sender) }
     }
 
     /// Stops sending and waits until every admitted packet is counted, for at most two seconds.
-    pub async fn ends(mut self, node: &Namespace) -> Counted {
+    pub async fn ends(mut self, node: &TestNamespace) -> FloodCounters {
         self.halt();
         for _ in 0..100 {
             let now = counted(node);
@@ -76,26 +76,26 @@ impl Flood {
     }
 }
 
-impl Drop for Flood {
+impl Drop for PacketFlood {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
     }
 }
 
 /// Waits until `more` packets to the closed port have been sent.
-pub async fn flows(node: &Namespace, more: u64) {
+pub async fn flows(node: &TestNamespace, more: u64) {
     let before = counted(node).closed_in;
     eventually("packets are sent", || counted(node).closed_in >= before + more).await;
 }
 
-pub fn counted(node: &Namespace) -> Counted {
+pub fn counted(node: &TestNamespace) -> FloodCounters {
     let text = node.exec(&["nft", "-j", "list", "counters", "table", "inet", "probe"]);
     let listing: Value = serde_json::from_str(&text).unwrap();
     let of = |name: &str| {
         let mut counters = listing["nftables"].as_array().unwrap().iter().map(|object| &object["counter"]);
         counters.find(|counter| counter["name"] == name).unwrap()["packets"].as_u64().unwrap()
     };
-    Counted {
+    FloodCounters {
         open_in: of("open_in"),
         open_out: of("open_out"),
         closed_in: of("closed_in"),
@@ -103,7 +103,7 @@ pub fn counted(node: &Namespace) -> Counted {
     }
 }
 
-fn send(sockets: &Sockets, stop: &AtomicBool) {
+fn send(sockets: &RawSockets, stop: &AtomicBool) {
     let pairs = [("10.65.0.2", "10.65.0.3"), ("fd80:65::2", "fd80:65::3")];
     let mut source_port = 0u16;
     while !stop.load(Ordering::Relaxed) {

@@ -1,29 +1,29 @@
 //! Traffic that policy allows passes even if chains of other programs drop it; denied traffic does not pass.
 
-use crate::namespace::{Namespace, Open, eventually, node_pair, pod, start};
+use crate::namespace::{OpenNetns, TestNamespace, eventually, node_pair, pod, start};
 use crate::plans::{ONE, TWO, guarded, ingress, open_plan, reaches, two_pods};
 use std::collections::BTreeMap;
-use tortie_dataplane::{Dataplane, KernelObject, Report, Reports};
-use tortie_plan::{Action, AllowAction, HostEndpoint, Plan, Rule, Settings};
+use tortie_dataplane::{DataplaneHandle, DataplaneReport, KernelObject, ReportReceiver};
+use tortie_plan::{AllowAction, DataplaneSettings, HostEndpointPolicy, NodePlan, PlannedRule, RuleAction};
 
 /// The iptables programs of both families: the nf_tables variant and the legacy variant.
 const PROGRAMS: [[&str; 2]; 2] = [["iptables-nft", "ip6tables-nft"], ["iptables-legacy", "ip6tables-legacy"]];
 
 /// Returns a plan in which pod two denies all ingress and pod one allows everything.
-fn plan() -> Plan {
-    guarded(open_plan(), &[("nobody", ingress(vec![Rule::new(Action::Deny)]))])
+fn plan() -> NodePlan {
+    guarded(open_plan(), &[("nobody", ingress(vec![PlannedRule::new(RuleAction::Deny)]))])
 }
 
 fn is_ours(listing: &str) -> bool {
     listing.contains("tortie: allowed by policy")
 }
 
-fn rules(node: &Namespace, program: &str) -> String {
+fn rules(node: &TestNamespace, program: &str) -> String {
     node.exec(&[program, "-S"])
 }
 
 /// Asserts that pod one reaches the outside addresses and does not reach pod two.
-async fn is_judged_by_policy(node: &Namespace, from_one: &Namespace, outside: &[&str], two: &[&str]) {
+async fn is_judged_by_policy(node: &TestNamespace, from_one: &TestNamespace, outside: &[&str], two: &[&str]) {
     for address in outside {
         eventually(&format!("what is allowed reaches {address}"), || reaches(from_one, address)).await;
     }
@@ -33,7 +33,7 @@ async fn is_judged_by_policy(node: &Namespace, from_one: &Namespace, outside: &[
 }
 
 /// Returns a node with two pods and an outside host that both pods can reach.
-async fn node_with_pods() -> (Namespace, Namespace, Namespace, Namespace) {
+async fn node_with_pods() -> (TestNamespace, TestNamespace, TestNamespace, TestNamespace) {
     let (node, outside) = node_pair();
     let one = pod(&node, "cali1", &ONE).await;
     let two = pod(&node, "cali2", &TWO).await;
@@ -129,8 +129,8 @@ async fn tables_of_any_name_are_reached_and_only_what_filters() {
 }
 
 /// Returns a host behind the node that is not a workload.
-fn node_beyond(node: &Namespace) -> Namespace {
-    let beyond = Namespace::new("beyond");
+fn node_beyond(node: &TestNamespace) -> TestNamespace {
+    let beyond = TestNamespace::new("beyond");
     node.ip(&format!("link add beyond type veth peer name eth0 netns {}", beyond.name()));
     node.ip("addr add 192.168.78.1/24 dev beyond");
     node.ip("link set beyond up");
@@ -178,15 +178,15 @@ async fn services_are_asked_before_what_is_allowed_passes() {
     eventually("one rule of ours", || marked() == 2 && is_ours(&node.exec("iptables-nft -S FORWARD"))).await;
 }
 
-async fn started(node: &Namespace, settings: Settings) -> (Dataplane, Reports) {
-    Dataplane::start(node.open(), settings).await.unwrap()
+async fn started(node: &TestNamespace, settings: DataplaneSettings) -> (DataplaneHandle, ReportReceiver) {
+    DataplaneHandle::start(node.open(), settings).await.unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn others_judge_for_themselves_if_the_settings_say_so() {
     let (node, _outside, one, _two) = node_with_pods().await;
     node.exec("iptables-nft -P FORWARD DROP");
-    let mut settings = Settings::default();
+    let mut settings = DataplaneSettings::default();
     let (dataplane, _reports) = started(&node, settings.clone()).await;
     dataplane.replace(plan()).await.unwrap();
     eventually("what is allowed passes", || reaches(&one, OUTSIDE[0])).await;
@@ -204,8 +204,11 @@ async fn what_a_host_endpoint_allows_reaches_the_host() {
         node.exec(&[program, "-P", "INPUT", "DROP"]);
     }
     assert!(!reaches(&outside, "192.168.77.1"));
-    let endpoint =
-        HostEndpoint { interface: "eth0".into(), profiles: vec!["open".into()], ..HostEndpoint::default() };
+    let endpoint = HostEndpointPolicy {
+        interface: "eth0".into(),
+        profiles: vec!["open".into()],
+        ..HostEndpointPolicy::default()
+    };
     let mut plan = open_plan();
     plan.host_endpoints = BTreeMap::from([("eth0".to_owned(), endpoint)]);
     let (dataplane, _reports) = start(&node).await;
@@ -231,7 +234,7 @@ async fn a_table_that_belongs_to_somebody_is_reported() {
     dataplane.replace(plan()).await.unwrap();
     let overruled = loop {
         match reports.next().await {
-            Some(Report::Overruled(failures)) if !failures.is_empty() => break failures,
+            Some(DataplaneReport::Overruled(failures)) if !failures.is_empty() => break failures,
             Some(_) => {}
             None => panic!("nothing was reported"),
         }

@@ -1,17 +1,18 @@
 //! Generates random plans and packets from a small vocabulary, so that rules and packets often match.
 
 use crate::namespace::id;
-use crate::world::{At, PODS, REWRITTEN, Sent, addresses, interface};
+use crate::world::{PODS, PacketLocation, REWRITTEN, TestPacket, addresses, interface};
 use ipnet::IpNet;
 use rand::rngs::StdRng;
 use rand::seq::{IndexedRandom, SliceRandom};
 use rand::{Rng, SeedableRng};
 use std::net::IpAddr;
 use std::sync::Arc;
-use tortie_plan::evaluate::{Connection, Packet};
+use tortie_plan::evaluate::{ConntrackState, Packet};
 use tortie_plan::{
-    Action, DenyAction, EndpointToHost, HostEndpoint, Icmp, IpVersion, Member, Plan, Policy, PolicyId,
-    PolicyKind, PortRange, Profile, Rule, Set, SetId, SetKind, Settings, Side, Tier, TierEnd, TunnelDevice,
+    AddressSet, DataplaneSettings, DenyAction, EndpointTier, EndpointToHostAction, HostEndpointPolicy,
+    IcmpMatch, IpVersion, NodePlan, PlannedPolicy, PlannedRule, PolicyId, PolicyKind, PortInterval,
+    ProfileRules, RuleAction, RuleSide, SetId, SetKind, SetMember, TierDefaultAction, TunnelDevice,
     TunnelKind, TunnelProtocol, WorkloadPolicy,
 };
 
@@ -52,13 +53,13 @@ const NET_SETS: [&str; 4] = ["s:red", "s:green", "s:blue", "svcnoport:cart"];
 const PORT_SETS: [&str; 3] = ["n:web", "n:dns", "svc:cart"];
 const POLICIES: usize = 7;
 
-pub struct Generator {
+pub struct PlanGenerator {
     random: StdRng,
 }
 
-impl Generator {
-    pub fn new(seed: u64) -> Generator {
-        Generator { random: StdRng::seed_from_u64(seed) }
+impl PlanGenerator {
+    pub fn new(seed: u64) -> PlanGenerator {
+        PlanGenerator { random: StdRng::seed_from_u64(seed) }
     }
 
     fn chance(&mut self, of: f64) -> bool {
@@ -74,13 +75,14 @@ impl Generator {
         (0..count).map(|_| self.one(of)).collect()
     }
 
-    fn maybe<T>(&mut self, of: f64, make: impl FnOnce(&mut Generator) -> T) -> Option<T> {
+    fn maybe<T>(&mut self, of: f64, make: impl FnOnce(&mut PlanGenerator) -> T) -> Option<T> {
         self.chance(of).then(|| make(self))
     }
 
-    pub fn settings(&mut self) -> Settings {
-        let mut settings = Settings::default();
-        let actions = [EndpointToHost::Drop, EndpointToHost::Return, EndpointToHost::Accept];
+    pub fn settings(&mut self) -> DataplaneSettings {
+        let mut settings = DataplaneSettings::default();
+        let actions =
+            [EndpointToHostAction::Drop, EndpointToHostAction::Return, EndpointToHostAction::Accept];
         settings.policy.endpoint_to_host = self.one(&actions);
         settings.policy.drop_invalid = self.chance(0.7);
         settings.policy.vxlan_from_workloads = self.chance(0.3);
@@ -96,11 +98,12 @@ impl Generator {
         settings
     }
 
-    pub fn plan(&mut self) -> Plan {
-        let mut plan = Plan::default();
+    pub fn plan(&mut self) -> NodePlan {
+        let mut plan = NodePlan::default();
         for id in NET_SETS {
-            let members = self.some(&NETS, 5).iter().map(|net| Member::Net(net.parse().unwrap())).collect();
-            plan.sets.insert(SetId::new(id), Set { kind: SetKind::Nets, members });
+            let members =
+                self.some(&NETS, 5).iter().map(|net| SetMember::Net(net.parse().unwrap())).collect();
+            plan.sets.insert(SetId::new(id), AddressSet { kind: SetKind::Nets, members });
         }
         for id in PORT_SETS {
             let count = self.random.random_range(0..20);
@@ -108,13 +111,13 @@ impl Generator {
                 .map(|_| {
                     let (at, protocol) = (self.place(), self.one(&[6, 17, 132]));
                     let address = self.one(&addresses(at));
-                    Member::Port { address, protocol, port: self.one(&PORTS) }
+                    SetMember::Port { address, protocol, port: self.one(&PORTS) }
                 })
                 .collect();
-            plan.sets.insert(SetId::new(id), Set { kind: SetKind::Ports, members });
+            plan.sets.insert(SetId::new(id), AddressSet { kind: SetKind::Ports, members });
         }
         for number in 0..POLICIES {
-            let policy = Policy {
+            let policy = PlannedPolicy {
                 tier: "default".into(),
                 selector: String::new(),
                 ingress: self.rules(4),
@@ -122,11 +125,11 @@ impl Generator {
             };
             plan.policies.insert(policy_id(number), Arc::new(policy));
         }
-        let open = vec![Rule::new(Action::Allow)];
-        plan.profiles.insert("open".into(), Arc::new(Profile { ingress: open.clone(), egress: open }));
-        plan.profiles.insert("closed".into(), Arc::new(Profile::default()));
+        let open = vec![PlannedRule::new(RuleAction::Allow)];
+        plan.profiles.insert("open".into(), Arc::new(ProfileRules { ingress: open.clone(), egress: open }));
+        plan.profiles.insert("closed".into(), Arc::new(ProfileRules::default()));
         plan.profiles
-            .insert("some".into(), Arc::new(Profile { ingress: self.rules(3), egress: self.rules(3) }));
+            .insert("some".into(), Arc::new(ProfileRules { ingress: self.rules(3), egress: self.rules(3) }));
         for pod in 0..PODS {
             // Leave out some workloads, so that the plan does not know them.
             if !self.chance(0.9) {
@@ -135,7 +138,7 @@ impl Generator {
             let policy = WorkloadPolicy {
                 interface: interface(pod),
                 up: self.chance(0.93),
-                addresses: addresses(At::Pod(pod)),
+                addresses: addresses(PacketLocation::Pod(pod)),
                 allowed_sources: self.maybe(0.3, |random| random.nets()).unwrap_or_default(),
                 tiers: self.tiers(),
                 profiles: self.profiles(),
@@ -144,14 +147,14 @@ impl Generator {
         }
         let hosts = self.one(&[0, 0, 1, 2]);
         for number in 0..hosts {
-            let endpoint = HostEndpoint {
+            let endpoint = HostEndpointPolicy {
                 interface: self.one(&["*", "eth0", "", "eth9"]).into(),
-                expected: addresses(At::Host),
+                expected: addresses(PacketLocation::Host),
                 tiers: self.tiers(),
                 profiles: self.profiles(),
-                untracked: self.maybe(0.3, Generator::tiers).unwrap_or_default(),
-                pre_dnat: self.maybe(0.4, Generator::tiers).unwrap_or_default(),
-                forward: self.maybe(0.5, Generator::tiers).unwrap_or_default(),
+                untracked: self.maybe(0.3, PlanGenerator::tiers).unwrap_or_default(),
+                pre_dnat: self.maybe(0.4, PlanGenerator::tiers).unwrap_or_default(),
+                forward: self.maybe(0.5, PlanGenerator::tiers).unwrap_or_default(),
                 dscp: None,
             };
             plan.host_endpoints.insert(format!("host-{number}"), endpoint);
@@ -169,8 +172,9 @@ impl Generator {
     }
 
     /// Adds a tunnel whose peers are addresses that test packets come from.
-    fn tunnel(&mut self, kind: TunnelKind, plan: &mut Plan) {
-        let own = addresses(At::Host).into_iter().find(|address| address.is_ipv4() == kind.is_ipv4());
+    fn tunnel(&mut self, kind: TunnelKind, plan: &mut NodePlan) {
+        let own =
+            addresses(PacketLocation::Host).into_iter().find(|address| address.is_ipv4() == kind.is_ipv4());
         let protocol = match kind {
             TunnelKind::Ipip => TunnelProtocol::Ipip,
             TunnelKind::WireguardV4 | TunnelKind::WireguardV6 => {
@@ -183,8 +187,8 @@ impl Generator {
         let name = kind.device().to_owned();
         let device = TunnelDevice { name, address: None, local: own.unwrap(), mtu: None, protocol };
         plan.tunnels.insert(kind, device);
-        let members = self.some(&NETS, 3).iter().map(|net| Member::Net(net.parse().unwrap())).collect();
-        plan.sets.extend(kind.peers().map(|peers| (peers, Set { kind: SetKind::Nets, members })));
+        let members = self.some(&NETS, 3).iter().map(|net| SetMember::Net(net.parse().unwrap())).collect();
+        plan.sets.extend(kind.peers().map(|peers| (peers, AddressSet { kind: SetKind::Nets, members })));
     }
 
     fn profiles(&mut self) -> Vec<String> {
@@ -193,12 +197,12 @@ impl Generator {
         profiles.into_iter().map(str::to_owned).collect()
     }
 
-    fn tiers(&mut self) -> Vec<Tier> {
+    fn tiers(&mut self) -> Vec<EndpointTier> {
         let count = self.random.random_range(0..=3);
         (0..count)
-            .map(|number| Tier {
+            .map(|number| EndpointTier {
                 name: format!("tier{number}"),
-                end: self.one(&[TierEnd::Deny, TierEnd::Pass, TierEnd::Pass]),
+                end: self.one(&[TierDefaultAction::Deny, TierDefaultAction::Pass, TierDefaultAction::Pass]),
                 ingress: self.policies().into(),
                 egress: self.policies().into(),
             })
@@ -212,42 +216,48 @@ impl Generator {
         numbers.into_iter().take(count).map(policy_id).collect()
     }
 
-    fn rules(&mut self, at_most: usize) -> Vec<Rule> {
+    fn rules(&mut self, at_most: usize) -> Vec<PlannedRule> {
         let count = self.random.random_range(0..=at_most);
         (0..count).map(|_| self.rule()).collect()
     }
 
-    fn rule(&mut self) -> Rule {
-        let action =
-            self.one(&[Action::Allow, Action::Allow, Action::Deny, Action::Deny, Action::Pass, Action::Log]);
-        let mut rule = Rule::new(action);
+    fn rule(&mut self) -> PlannedRule {
+        let action = self.one(&[
+            RuleAction::Allow,
+            RuleAction::Allow,
+            RuleAction::Deny,
+            RuleAction::Deny,
+            RuleAction::Pass,
+            RuleAction::Log,
+        ]);
+        let mut rule = PlannedRule::new(action);
         rule.ip_version = self.maybe(0.1, |random| random.one(&[IpVersion::V4, IpVersion::V6]));
         rule.protocol = self.maybe(0.4, |random| random.one(&PROTOCOLS));
         rule.not_protocol = self.maybe(0.1, |random| random.one(&PROTOCOLS));
-        rule.icmp = self.maybe(0.08, Generator::icmp);
-        rule.not_icmp = self.maybe(0.08, Generator::icmp);
+        rule.icmp = self.maybe(0.08, PlanGenerator::icmp);
+        rule.not_icmp = self.maybe(0.08, PlanGenerator::icmp);
         rule.source = self.side();
         rule.destination = self.side();
         rule
     }
 
-    fn icmp(&mut self) -> Icmp {
-        Icmp { r#type: self.one(&[8, 128, 13, 0]), code: self.maybe(0.5, |random| random.one(&[0, 1])) }
+    fn icmp(&mut self) -> IcmpMatch {
+        IcmpMatch { r#type: self.one(&[8, 128, 13, 0]), code: self.maybe(0.5, |random| random.one(&[0, 1])) }
     }
 
     fn nets(&mut self) -> Vec<IpNet> {
         self.some(&NETS, 4).iter().map(|net| net.parse().unwrap()).collect()
     }
 
-    fn ranges(&mut self) -> Vec<PortRange> {
+    fn ranges(&mut self) -> Vec<PortInterval> {
         let count = self.random.random_range(1..=3);
         (0..count)
             .map(|_| {
                 let (one, other) = (self.one(&PORTS), self.one(&PORTS));
                 if self.chance(0.5) {
-                    PortRange { first: one, last: one }
+                    PortInterval { first: one, last: one }
                 } else {
-                    PortRange { first: one.min(other), last: one.max(other) }
+                    PortInterval { first: one.min(other), last: one.max(other) }
                 }
             })
             .collect()
@@ -257,15 +267,15 @@ impl Generator {
         self.some(of, 2).into_iter().map(SetId::new).collect()
     }
 
-    fn side(&mut self) -> Side {
-        Side {
-            nets: self.maybe(0.12, Generator::nets).unwrap_or_default(),
-            not_nets: self.maybe(0.1, Generator::nets).unwrap_or_default(),
+    fn side(&mut self) -> RuleSide {
+        RuleSide {
+            nets: self.maybe(0.12, PlanGenerator::nets).unwrap_or_default(),
+            not_nets: self.maybe(0.1, PlanGenerator::nets).unwrap_or_default(),
             sets: self.maybe(0.12, |random| random.ids(&NET_SETS)).unwrap_or_default(),
             not_sets: self.maybe(0.08, |random| random.ids(&NET_SETS)).unwrap_or_default(),
-            ports: self.maybe(0.1, Generator::ranges).unwrap_or_default(),
+            ports: self.maybe(0.1, PlanGenerator::ranges).unwrap_or_default(),
             named_ports: self.maybe(0.06, |random| random.ids(&PORT_SETS)).unwrap_or_default(),
-            not_ports: self.maybe(0.06, Generator::ranges).unwrap_or_default(),
+            not_ports: self.maybe(0.06, PlanGenerator::ranges).unwrap_or_default(),
             not_named_ports: self.maybe(0.05, |random| random.ids(&PORT_SETS)).unwrap_or_default(),
             service: self.maybe(0.04, |random| {
                 let all: Vec<&str> = NET_SETS.iter().chain(&PORT_SETS).copied().collect();
@@ -274,18 +284,24 @@ impl Generator {
         }
     }
 
-    fn place(&mut self) -> At {
+    fn place(&mut self) -> PacketLocation {
         let pod = self.random.random_range(0..PODS);
-        self.one(&[At::Pod(pod), At::Pod(pod), At::Pod(pod), At::Outside, At::Host])
+        self.one(&[
+            PacketLocation::Pod(pod),
+            PacketLocation::Pod(pod),
+            PacketLocation::Pod(pod),
+            PacketLocation::Outside,
+            PacketLocation::Host,
+        ])
     }
 
-    pub fn packet(&mut self, plan: &Plan) -> Sent {
+    pub fn packet(&mut self, plan: &NodePlan) -> TestPacket {
         // Untracked packets are not rewritten by NAT.
         let tracked = plan.host_endpoints.values().all(|endpoint| endpoint.untracked.is_empty());
         if tracked && self.chance(0.1) { self.rewritten() } else { self.plain() }
     }
 
-    fn rewritten(&mut self) -> Sent {
+    fn rewritten(&mut self) -> TestPacket {
         let (from, address, port, to, target, target_port) = self.one(&REWRITTEN);
         let address: IpAddr = address.parse().unwrap();
         let sources: Vec<IpAddr> =
@@ -298,10 +314,10 @@ impl Generator {
             destination_port: target_port,
             icmp: None,
         };
-        Sent { from, to, packet, connection: Connection::New, original: Some((address, port)) }
+        TestPacket { from, to, packet, connection: ConntrackState::New, original: Some((address, port)) }
     }
 
-    fn plain(&mut self) -> Sent {
+    fn plain(&mut self) -> TestPacket {
         let (from, to) = loop {
             let (from, to) = (self.place(), self.place());
             if from != to {
@@ -309,11 +325,13 @@ impl Generator {
             }
         };
         let v4 = self.chance(0.5);
-        let of_family = |at: At| -> Vec<IpAddr> {
+        let of_family = |at: PacketLocation| -> Vec<IpAddr> {
             addresses(at).into_iter().filter(|address| address.is_ipv4() == v4).collect()
         };
         let claimed = match from {
-            At::Pod(_) | At::Outside if self.chance(0.05) => At::Pod(self.random.random_range(0..PODS)),
+            PacketLocation::Pod(_) | PacketLocation::Outside if self.chance(0.05) => {
+                PacketLocation::Pod(self.random.random_range(0..PODS))
+            }
             from => from,
         };
         let own = if v4 { 1 } else { 58 };
@@ -332,11 +350,11 @@ impl Generator {
         };
         // Unsolicited echo replies are invalid; neighbour discovery is not tracked.
         let connection = match icmp {
-            Some((0 | 129, _)) => Connection::Invalid,
-            Some((135, _)) => Connection::Untracked,
-            _ => Connection::New,
+            Some((0 | 129, _)) => ConntrackState::Invalid,
+            Some((135, _)) => ConntrackState::Untracked,
+            _ => ConntrackState::New,
         };
-        Sent { from, to, packet, connection, original: None }
+        TestPacket { from, to, packet, connection, original: None }
     }
 }
 

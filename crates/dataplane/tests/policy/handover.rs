@@ -1,10 +1,10 @@
 //! Endpoints that Felix's chains must cover before our policy may be removed.
 
-use crate::namespace::{Open, start};
+use crate::namespace::{OpenNetns, start};
 use crate::plans::{open_plan, two_pods};
 use std::collections::BTreeMap;
 use tortie_dataplane::{missing_guards, remove_policy};
-use tortie_plan::HostEndpoint;
+use tortie_plan::HostEndpointPolicy;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn endpoints_without_a_guard_of_felix_are_named() {
@@ -20,7 +20,7 @@ async fn endpoints_without_a_guard_of_felix_are_named() {
         let profiles = vec!["open".to_owned()];
         (
             interface.to_owned(),
-            HostEndpoint { interface: interface.into(), profiles, ..HostEndpoint::default() },
+            HostEndpointPolicy { interface: interface.into(), profiles, ..HostEndpointPolicy::default() },
         )
     };
     let mut plan = open_plan();

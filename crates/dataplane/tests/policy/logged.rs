@@ -1,6 +1,6 @@
 //! Packets of a Log rule can be received from the NFLOG group, in any network namespace.
 
-use crate::namespace::{Namespace, Open};
+use crate::namespace::{OpenNetns, TestNamespace};
 use crate::plans::{guarded, ingress, open_plan, reaches, two_pods};
 use futures::{Stream, StreamExt};
 use nlink::Connection;
@@ -8,14 +8,14 @@ use nlink::netlink::Nflog;
 use nlink::netlink::namespace::Netns;
 use nlink::netlink::nflog::NflogPacket;
 use std::time::Duration;
-use tortie_dataplane::{Dataplane, Verdict, counters, follow_log_group};
-use tortie_plan::{Action, LogLimit, Rule, Settings};
+use tortie_dataplane::{CountedVerdict, DataplaneHandle, counters, follow_log_group};
+use tortie_plan::{DataplaneSettings, LogLimit, PlannedRule, RuleAction};
 
 const GROUP: u16 = 3;
 const IPV4: u8 = 2;
 const IPV6: u8 = 10;
 
-async fn listen(node: &Namespace) -> Connection<Nflog> {
+async fn listen(node: &TestNamespace) -> Connection<Nflog> {
     let log = Connection::<Nflog>::new_in(&Netns::from_path(node.path()).unwrap()).unwrap();
     log.bind_group(GROUP, 0xffff).await.unwrap();
     log
@@ -29,11 +29,11 @@ async fn next(packets: &mut (impl Stream<Item = nlink::Result<NflogPacket>> + Un
 #[tokio::test(flavor = "multi_thread")]
 async fn a_logged_packet_has_the_identity_of_its_rule() {
     let (node, one, _two) = two_pods().await;
-    let mut settings = Settings::default();
+    let mut settings = DataplaneSettings::default();
     settings.policy.log_prefix = "packet %t %k %n %p".into();
-    let (dataplane, _reports) = Dataplane::start(node.open(), settings).await.unwrap();
-    let rules = |protocol| Rule { protocol: Some(protocol), ..Rule::new(Action::Log) };
-    let policy = ingress(vec![rules(1), rules(58), rules(6), Rule::new(Action::Allow)]);
+    let (dataplane, _reports) = DataplaneHandle::start(node.open(), settings).await.unwrap();
+    let rules = |protocol| PlannedRule { protocol: Some(protocol), ..PlannedRule::new(RuleAction::Log) };
+    let policy = ingress(vec![rules(1), rules(58), rules(6), PlannedRule::new(RuleAction::Allow)]);
     dataplane.replace(guarded(open_plan(), &[("watch", policy)])).await.unwrap();
 
     let log = listen(&node).await;
@@ -55,11 +55,11 @@ async fn a_logged_packet_has_the_identity_of_its_rule() {
 #[tokio::test(flavor = "multi_thread")]
 async fn more_than_the_limit_is_not_said_and_passes_all_the_same() {
     let (node, one, _two) = two_pods().await;
-    let mut settings = Settings::default();
+    let mut settings = DataplaneSettings::default();
     settings.policy.log_limit = Some(LogLimit { packets: 1, seconds: 60 * 60, burst: 2 });
-    let (dataplane, _reports) = Dataplane::start(node.open(), settings).await.unwrap();
-    let log = |protocol| Rule { protocol: Some(protocol), ..Rule::new(Action::Log) };
-    let policy = ingress(vec![log(1), log(58), Rule::new(Action::Allow)]);
+    let (dataplane, _reports) = DataplaneHandle::start(node.open(), settings).await.unwrap();
+    let log = |protocol| PlannedRule { protocol: Some(protocol), ..PlannedRule::new(RuleAction::Log) };
+    let policy = ingress(vec![log(1), log(58), PlannedRule::new(RuleAction::Allow)]);
     dataplane.replace(guarded(open_plan(), &[("watch", policy)])).await.unwrap();
     let listener = listen(&node).await;
     let mut packets = listener.events().await;
@@ -73,14 +73,15 @@ async fn more_than_the_limit_is_not_said_and_passes_all_the_same() {
     let counters = counters(&node.open()).await.unwrap();
     let first = counters.iter().find(|counter| counter.of.to_string() == "gnp/watch ingress rule 1");
     assert_eq!(first.map(|counter| counter.packets), Some(5), "all of them are counted");
-    assert_eq!(first.map(|counter| counter.verdict), Some(Verdict::Log));
+    assert_eq!(first.map(|counter| counter.verdict), Some(CountedVerdict::Log));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_follows_the_group_learns_the_rule_and_the_flow() {
     let (node, one, _two) = two_pods().await;
-    let (dataplane, _reports) = Dataplane::start(node.open(), Settings::default()).await.unwrap();
-    let policy = ingress(vec![Rule::new(Action::Log), Rule::new(Action::Allow)]);
+    let (dataplane, _reports) =
+        DataplaneHandle::start(node.open(), DataplaneSettings::default()).await.unwrap();
+    let policy = ingress(vec![PlannedRule::new(RuleAction::Log), PlannedRule::new(RuleAction::Allow)]);
     dataplane.replace(guarded(open_plan(), &[("watch", policy)])).await.unwrap();
     let (sender, mut packets) = tokio::sync::mpsc::channel(16);
     let netns = node.open();

@@ -1,14 +1,14 @@
 //! A workload cannot reach the loopback addresses of its host, regardless of sysctls and NAT rules there.
 
-use crate::namespace::{Namespace, Open, eventually, plan, pod, start, workload};
+use crate::namespace::{OpenNetns, TestNamespace, eventually, plan, pod, start, workload};
 use crate::plans::ONE;
-use crate::raw::{Link, udp_v4, udp_v6};
+use crate::raw::{RawLink, udp_v4, udp_v6};
 use std::net::{Ipv6Addr, UdpSocket};
 use std::time::Duration;
 use tortie_testkit::bind_when_free;
 
 /// Returns whether a datagram to a socket of the node arrives.
-fn arrives(node: &Namespace, bind: &str, send: impl Fn()) -> bool {
+fn arrives(node: &TestNamespace, bind: &str, send: impl Fn()) -> bool {
     let socket = node.open().run(|| bind_when_free(|| UdpSocket::bind(bind)).unwrap()).unwrap();
     socket.set_read_timeout(Some(Duration::from_millis(700))).unwrap();
     send();
@@ -17,7 +17,7 @@ fn arrives(node: &Namespace, bind: &str, send: impl Fn()) -> bool {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_workload_reaches_no_loopback_of_its_host() {
-    let node = Namespace::new("node");
+    let node = TestNamespace::new("node");
     let pod = pod(&node, "cali1", &ONE).await;
     let (dataplane, _reports) = start(&node).await;
     dataplane.replace(plan(&[("one", workload("cali1", &ONE))], &[])).await.unwrap();
@@ -28,7 +28,7 @@ async fn a_workload_reaches_no_loopback_of_its_host() {
     node.exec(&["sysctl", "-qw", "net.ipv4.conf.cali1.rp_filter=0"]);
     node.ip("addr add 192.0.2.1/32 dev lo");
     let own = "10.65.0.2".parse().unwrap();
-    let link = Link::open(&pod, "eth0");
+    let link = RawLink::open(&pod, "eth0");
     let to = |destination: &str| udp_v4(own, destination.parse().unwrap(), 5000);
     // Prove that the test can see packets.
     let host = || arrives(&node, "0.0.0.0:5000", || link.send_ip(&to("192.0.2.1")));

@@ -1,30 +1,35 @@
 //! Policy uses the packet mark bits of the configured mask and no others.
 
-use crate::namespace::{Namespace, eventually, node_pair, pod, start};
+use crate::namespace::{TestNamespace, eventually, node_pair, pod, start};
 use crate::plans::{ONE, TWO, guarded, ingress, open_plan, policy_id, reaches, tier};
 use std::sync::Arc;
-use tortie_plan::{Action, MarkBits, Plan, PolicySettings, Rule, Settings, TierEnd};
+use tortie_plan::{
+    DataplaneSettings, MarkBits, NodePlan, PlannedRule, PolicySettings, RuleAction, TierDefaultAction,
+};
 
 const OUTSIDE: &str = "192.168.77.2";
 
 /// Returns a plan in which pod two is behind a tier that passes all traffic to the next, so that every mark bit is
 /// used.
-fn plan() -> Plan {
-    let mut plan = guarded(open_plan(), &[("on", ingress(vec![Rule::new(Action::Pass)]))]);
-    let end = Arc::new(ingress(vec![Rule::new(Action::Allow)]));
+fn plan() -> NodePlan {
+    let mut plan = guarded(open_plan(), &[("on", ingress(vec![PlannedRule::new(RuleAction::Pass)]))]);
+    let end = Arc::new(ingress(vec![PlannedRule::new(RuleAction::Allow)]));
     plan.policies.insert(policy_id("all"), end);
     let policy = plan.workload_policies.values_mut().find(|policy| !policy.tiers.is_empty()).unwrap();
-    policy.tiers.push(tier("last", TierEnd::Deny, &["all"], &[]));
+    policy.tiers.push(tier("last", TierDefaultAction::Deny, &["all"], &[]));
     plan
 }
 
-fn with_mask(mask: u32) -> Settings {
+fn with_mask(mask: u32) -> DataplaneSettings {
     let marks = MarkBits::of_mask(mask).unwrap();
-    Settings { policy: PolicySettings { marks, ..PolicySettings::default() }, ..Settings::default() }
+    DataplaneSettings {
+        policy: PolicySettings { marks, ..PolicySettings::default() },
+        ..DataplaneSettings::default()
+    }
 }
 
 /// Returns the lines of our table that use marks.
-fn ours(node: &Namespace) -> String {
+fn ours(node: &TestNamespace) -> String {
     let table = node.exec("nft list table inet tortie");
     let lines = table.lines().filter(|line| line.contains("mark"));
     lines.map(|line| format!("{line}\n")).collect()
@@ -66,7 +71,7 @@ async fn policy_uses_the_bits_of_the_mask_and_leaves_the_others_alone() {
     assert!(!marks.contains("0x00010000") && !marks.contains("0x00020000"), "{marks}");
 
     // Change the mask while the policy is in force.
-    assert_eq!(dataplane.configure(Settings::default()).await.unwrap().failures, []);
+    assert_eq!(dataplane.configure(DataplaneSettings::default()).await.unwrap().failures, []);
     eventually("the rules in the chains of others have changed too", || lists("0x10000")).await;
     eventually("what is allowed passes", || reaches(&one, OUTSIDE) && reaches(&one, TWO[0])).await;
     let marks = ours(&node);

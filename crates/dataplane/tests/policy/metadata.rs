@@ -1,19 +1,22 @@
 //! OpenStack's metadata service with real packets: the host answers requests of virtual machines to 169.254.169.254.
 
-use crate::namespace::{Namespace, Open, plan, pod, start, workload};
+use crate::namespace::{OpenNetns, TestNamespace, plan, pod, start, workload};
 use crate::plans::{ONE, policy_id, tier};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
-use tortie_plan::{Action, Metadata, Plan, Policy, PolicySettings, Rule, Settings, TierEnd};
+use tortie_plan::{
+    DataplaneSettings, MetadataService, NodePlan, PlannedPolicy, PlannedRule, PolicySettings, RuleAction,
+    TierDefaultAction,
+};
 use tortie_testkit::bind_when_free;
 
 /// Longer than TCP's first retransmission timeout.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Serves `name` on an address of the node.
-fn serve(node: &Namespace, address: &str, name: &'static str) {
+fn serve(node: &TestNamespace, address: &str, name: &'static str) {
     let listener = node.open().run(|| bind_when_free(|| TcpListener::bind(address)).unwrap()).unwrap();
     std::thread::spawn(move || {
         for mut stream in listener.incoming().flatten() {
@@ -22,7 +25,7 @@ fn serve(node: &Namespace, address: &str, name: &'static str) {
     });
 }
 
-fn asks(pod: &Namespace, address: &str) -> Option<String> {
+fn asks(pod: &TestNamespace, address: &str) -> Option<String> {
     let to: SocketAddr = address.parse().unwrap();
     let mut stream = pod.open().run(|| TcpStream::connect_timeout(&to, PATIENCE)).unwrap().ok()?;
     let mut text = String::new();
@@ -30,25 +33,31 @@ fn asks(pod: &Namespace, address: &str) -> Option<String> {
     Some(text)
 }
 
-fn with(metadata: Option<Metadata>) -> Settings {
-    Settings { policy: PolicySettings { metadata, ..PolicySettings::default() }, ..Settings::default() }
+fn with(metadata: Option<MetadataService>) -> DataplaneSettings {
+    DataplaneSettings {
+        policy: PolicySettings { metadata, ..PolicySettings::default() },
+        ..DataplaneSettings::default()
+    }
 }
 
 /// Returns a plan with a workload whose egress is denied.
-fn closed() -> Plan {
+fn closed() -> NodePlan {
     let mut plan = plan(&[("one", workload("cali1", &ONE))], &[]);
-    let nothing =
-        Policy { tier: "default".into(), egress: vec![Rule::new(Action::Deny)], ..Policy::default() };
+    let nothing = PlannedPolicy {
+        tier: "default".into(),
+        egress: vec![PlannedRule::new(RuleAction::Deny)],
+        ..PlannedPolicy::default()
+    };
     plan.policies.insert(policy_id("nothing"), Arc::new(nothing));
     for policy in plan.workload_policies.values_mut() {
-        policy.tiers = vec![tier("default", TierEnd::Deny, &[], &["nothing"])];
+        policy.tiers = vec![tier("default", TierDefaultAction::Deny, &[], &["nothing"])];
     }
     plan
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_host_answers_for_the_metadata_service_and_for_nothing_else() {
-    let node = Namespace::new("node");
+    let node = TestNamespace::new("node");
     let pod = pod(&node, "cali1", &ONE).await;
     node.ip("addr add 192.0.2.1/32 dev lo");
     serve(&node, "127.0.0.1:8775", "metadata");
@@ -58,7 +67,7 @@ async fn the_host_answers_for_the_metadata_service_and_for_nothing_else() {
     dataplane.replace(closed()).await.unwrap();
     assert_eq!(asks(&pod, "169.254.169.254:80"), None, "nobody has asked for it");
 
-    let loopback = Metadata { address: "127.0.0.1".parse().unwrap(), port: 8775 };
+    let loopback = MetadataService { address: "127.0.0.1".parse().unwrap(), port: 8775 };
     assert_eq!(dataplane.configure(with(Some(loopback))).await.unwrap().failures, []);
     let ruleset = || node.exec("nft list ruleset");
     assert_eq!(asks(&pod, "169.254.169.254:80").as_deref(), Some("metadata"), "{}", ruleset());
@@ -68,7 +77,7 @@ async fn the_host_answers_for_the_metadata_service_and_for_nothing_else() {
 
     // It also works where another chain of the host drops, and with another target address.
     node.exec(&["iptables-nft", "-P", "INPUT", "DROP"]);
-    let elsewhere = Metadata { address: "192.0.2.1".parse().unwrap(), port: 9000 };
+    let elsewhere = MetadataService { address: "192.0.2.1".parse().unwrap(), port: 9000 };
     assert_eq!(dataplane.configure(with(Some(elsewhere))).await.unwrap().failures, []);
     crate::namespace::eventually("the other place answers", || {
         asks(&pod, "169.254.169.254:80").as_deref() == Some("elsewhere")

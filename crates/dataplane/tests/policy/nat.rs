@@ -1,13 +1,14 @@
 //! Outgoing NAT with real packets: the source address that the destination sees.
 
-use crate::namespace::{Namespace, Open, eventually, node_pair, plan, pod, workload};
+use crate::namespace::{OpenNetns, TestNamespace, eventually, node_pair, plan, pod, workload};
 use crate::world::updates;
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::Duration;
-use tortie_dataplane::Dataplane;
+use tortie_dataplane::DataplaneHandle;
 use tortie_plan::{
-    Member, NAT_EXCLUSIONS, NAT_SOURCES, NatSettings, Plan, PortRange, Set, SetId, SetKind, Settings,
+    AddressSet, DataplaneSettings, NAT_EXCLUSIONS, NAT_SOURCES, NatSettings, NodePlan, PortInterval, SetId,
+    SetKind, SetMember,
 };
 use tortie_testkit::bind_when_free;
 
@@ -20,38 +21,38 @@ const THERE: [&str; 6] =
     ["198.51.100.1", "2001:db8::1", "10.65.9.9", "fd80:65:0:9::9", "10.67.0.1", "fd80:67::1"];
 const NODE: [&str; 2] = ["192.168.77.1", "fd77::1"];
 
-struct World {
-    node: Namespace,
-    there: Namespace,
-    pods: [Namespace; 2],
-    plan: Plan,
-    dataplane: Dataplane,
-    settings: Settings,
+struct NatFixture {
+    node: TestNamespace,
+    there: TestNamespace,
+    pods: [TestNamespace; 2],
+    plan: NodePlan,
+    dataplane: DataplaneHandle,
+    settings: DataplaneSettings,
 }
 
-fn nets(nets: &[&str]) -> Set {
-    let members = nets.iter().map(|net| Member::Net(net.parse().unwrap())).collect();
-    Set { kind: SetKind::Nets, members }
+fn nets(nets: &[&str]) -> AddressSet {
+    let members = nets.iter().map(|net| SetMember::Net(net.parse().unwrap())).collect();
+    AddressSet { kind: SetKind::Nets, members }
 }
 
-fn with_nat(mut plan: Plan, sources: &[&str], exclusions: &[&str]) -> Plan {
+fn with_nat(mut plan: NodePlan, sources: &[&str], exclusions: &[&str]) -> NodePlan {
     plan.sets.insert(SetId::new(NAT_SOURCES), nets(sources));
     plan.sets.insert(SetId::new(NAT_EXCLUSIONS), nets(exclusions));
     plan
 }
 
-fn workloads() -> Plan {
+fn workloads() -> NodePlan {
     plan(&[("one", workload("cali1", &ONE)), ("two", workload("cali2", &TWO))], &[])
 }
 
-fn masquerading() -> Plan {
+fn masquerading() -> NodePlan {
     let pools =
         ["10.65.0.0/16", "10.66.0.0/16", "10.67.0.0/16", "fd80:65::/48", "fd80:66::/48", "fd80:67::/48"];
     with_nat(workloads(), &["10.65.0.0/16", "fd80:65::/48"], &pools)
 }
 
-impl World {
-    async fn new() -> World {
+impl NatFixture {
+    async fn new() -> NatFixture {
         let (node, there) = node_pair();
         for address in THERE {
             let length = if address.contains(':') { 128 } else { 32 };
@@ -66,15 +67,15 @@ impl World {
             there.ip(&format!("route add {net}"));
         }
         let pods = [pod(&node, "cali1", &ONE).await, pod(&node, "cali2", &TWO).await];
-        let settings = Settings::default();
-        let (dataplane, _) = Dataplane::start(node.open(), settings.clone()).await.unwrap();
+        let settings = DataplaneSettings::default();
+        let (dataplane, _) = DataplaneHandle::start(node.open(), settings.clone()).await.unwrap();
         let plan = masquerading();
         let outcome = dataplane.replace(plan.clone()).await.unwrap();
         assert_eq!(outcome.failures, []);
-        World { node, there, pods, plan, dataplane, settings }
+        NatFixture { node, there, pods, plan, dataplane, settings }
     }
 
-    async fn apply(&mut self, plan: Plan) {
+    async fn apply(&mut self, plan: NodePlan) {
         let outcome = self.dataplane.apply(updates(&self.plan, &plan)).await.unwrap();
         assert_eq!(outcome.failures, []);
         self.plan = plan;
@@ -111,7 +112,7 @@ impl World {
 
 /// Sends a datagram and returns the source that the destination sees. Uses a new socket each time: a flow keeps the
 /// address of its first packet.
-async fn seen(from: &Namespace, there: &Namespace, to: SocketAddr) -> SocketAddr {
+async fn seen(from: &TestNamespace, there: &TestNamespace, to: SocketAddr) -> SocketAddr {
     let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
     let listener = there.open().run(move || bind_when_free(|| UdpSocket::bind(to)).unwrap()).unwrap();
     let to = listener.local_addr().unwrap();
@@ -129,7 +130,7 @@ async fn seen(from: &Namespace, there: &Namespace, to: SocketAddr) -> SocketAddr
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_leaves_all_pools_is_seen_by_the_address_of_the_node() {
-    let mut world = World::new().await;
+    let mut world = NatFixture::new().await;
     assert_eq!(world.seen(0, THERE[0]).await.ip().to_string(), NODE[0]);
     assert_eq!(world.seen(0, THERE[1]).await.ip().to_string(), NODE[1]);
     assert_eq!(world.seen(0, THERE[2]).await.ip().to_string(), ONE[0], "the same pool");
@@ -153,8 +154,8 @@ async fn who_leaves_all_pools_is_seen_by_the_address_of_the_node() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn ports_address_and_interface_are_as_the_settings_say() {
-    let mut world = World::new().await;
-    let ports = PortRange { first: 40_000, last: 40_007 };
+    let mut world = NatFixture::new().await;
+    let ports = PortInterval { first: 40_000, last: 40_007 };
     world.configure(NatSettings { ports: Some(ports), ..NatSettings::default() }).await;
     for to in [THERE[0], THERE[1]] {
         let seen = world.seen(0, to).await;
@@ -182,7 +183,7 @@ async fn ports_address_and_interface_are_as_the_settings_say() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn connections_outlive_the_daemon_and_changes_of_nat() {
-    let mut world = World::new().await;
+    let mut world = NatFixture::new().await;
     let listener = world.there.open().run(|| TcpListener::bind("198.51.100.1:0").unwrap()).unwrap();
     let to = listener.local_addr().unwrap();
     let mut client = world.pods[0].open().run(move || TcpStream::connect(to).unwrap()).unwrap();
@@ -200,11 +201,11 @@ async fn connections_outlive_the_daemon_and_changes_of_nat() {
         assert_eq!(&heard, b"ping", "{when}");
     };
     speaks("at first");
-    let handles = |world: &World| world.node.exec(&["nft", "-a", "list", "table", "inet", "tortie"]);
+    let handles = |world: &NatFixture| world.node.exec(&["nft", "-a", "list", "table", "inet", "tortie"]);
     let before = handles(&world);
     world.dataplane.stop().await;
     speaks("without a daemon");
-    let (dataplane, _) = Dataplane::start(world.node.open(), world.settings.clone()).await.unwrap();
+    let (dataplane, _) = DataplaneHandle::start(world.node.open(), world.settings.clone()).await.unwrap();
     dataplane.replace(masquerading()).await.unwrap();
     world.dataplane = dataplane;
     let without_counters = |text: String| -> Vec<String> {
@@ -222,7 +223,7 @@ async fn connections_outlive_the_daemon_and_changes_of_nat() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_workload_reaches_itself_through_a_service() {
-    let world = World::new().await;
+    let world = NatFixture::new().await;
     // Service NAT rules as kube-proxy writes them.
     world.node.nft(
         "table ip services {

@@ -1,18 +1,18 @@
 //! A workload adds only its own addresses to the host's neighbour table: it cannot fill the table that all workloads
 //! share.
 
-use crate::namespace::{Namespace, Open, eventually, plan, pod, start, workload};
+use crate::namespace::{OpenNetns, TestNamespace, eventually, plan, pod, start, workload};
 use crate::plans::{ONE, TWO, reaches};
-use crate::raw::{Link, udp_v6};
+use crate::raw::{RawLink, udp_v6};
 use std::net::{Ipv4Addr, Ipv6Addr};
-use tortie_plan::Workload;
+use tortie_plan::PlannedWorkload;
 
 /// More than the kernel's neighbour table holds.
 const FLOOD: u32 = 3000;
 const GATEWAY: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0xecee, 0xeeff, 0xfeee, 0xeeee);
 
 /// Returns how many neighbour entries the node has on an interface.
-fn neighbours(node: &Namespace, interface: &str) -> usize {
+fn neighbours(node: &TestNamespace, interface: &str) -> usize {
     ["-4", "-6"]
         .map(|family| node.ip(&format!("{family} neigh show nud all dev {interface}")))
         .iter()
@@ -27,14 +27,14 @@ fn numbered(number: u32) -> Ipv6Addr {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_workload_cannot_fill_the_neighbour_tables_of_its_host() {
-    let node = Namespace::new("node");
+    let node = TestNamespace::new("node");
     let one = pod(&node, "cali1", &ONE).await;
     let two = pod(&node, "cali2", &TWO).await;
-    let link = Link::open(&one, "eth0");
-    let with_mac = |interface, with, mac| Workload { mac: Some(mac), ..workload(interface, with) };
+    let link = RawLink::open(&one, "eth0");
+    let with_mac = |interface, with, mac| PlannedWorkload { mac: Some(mac), ..workload(interface, with) };
     let workloads = [
         ("one", with_mac("cali1", &ONE, link.mac())),
-        ("two", with_mac("cali2", &TWO, Link::open(&two, "eth0").mac())),
+        ("two", with_mac("cali2", &TWO, RawLink::open(&two, "eth0").mac())),
     ];
     let (dataplane, _reports) = start(&node).await;
     assert_eq!(dataplane.replace(plan(&workloads, &[])).await.unwrap().failures, []);
@@ -84,7 +84,7 @@ async fn a_workload_cannot_fill_the_neighbour_tables_of_its_host() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_host_does_not_answer_for_a_workloads_own_address() {
-    let node = Namespace::new("node");
+    let node = TestNamespace::new("node");
     let one = pod(&node, "cali1", &ONE).await;
     node.ip("route add blackhole default");
     let (dataplane, _reports) = start(&node).await;

@@ -1,15 +1,15 @@
 //! The same datastore gives the same nf_tables table, regardless of the order of events and of the writes to the
 //! kernel.
 
-use crate::cluster::{Entry, Node};
-use crate::history::{Step, detours, generate};
-use crate::namespace::{Namespace, eventually, start};
+use crate::cluster::{PolicyEntry, PolicyNode};
+use crate::history::{DatastoreStep, detours, generate};
+use crate::namespace::{TestNamespace, eventually, start};
 use crate::table;
 use futures::stream::{self, StreamExt};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
-use tortie_dataplane::Dataplane;
-use tortie_plan::Plan;
+use tortie_dataplane::DataplaneHandle;
+use tortie_plan::NodePlan;
 
 const SEED: u64 = 4;
 const ORDERS: u64 = 100;
@@ -21,10 +21,10 @@ async fn a_hundred_histories_of_one_datastore_leave_the_same_table() {
     let seed = std::env::var("TORTIE_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(SEED);
     println!("TORTIE_SEED={seed}");
     let mut rng = StdRng::seed_from_u64(seed);
-    let datastore: Vec<Entry> = generate(&mut rng, OBJECTS).into_iter().collect();
-    let straight = Namespace::new("node");
+    let datastore: Vec<PolicyEntry> = generate(&mut rng, OBJECTS).into_iter().collect();
+    let straight = TestNamespace::new("node");
     let (dataplane, _reports) = start(&straight).await;
-    dataplane.replace(Node::with(&datastore).plan).await.unwrap();
+    dataplane.replace(PolicyNode::with(&datastore).plan).await.unwrap();
     let expected = table::listing(&straight);
     for part in ["-nets {", "map host-in", "chain in-np/", "chain in-profile/", "chain to-cali"] {
         assert!(expected.contains(part), "a datastore that shows something has {part}:\n{expected}");
@@ -38,10 +38,10 @@ async fn a_hundred_histories_of_one_datastore_leave_the_same_table() {
     runs.buffer_unordered(AT_ONCE).collect::<()>().await;
 }
 
-async fn is_the_same_after(history: Vec<Step>, expected: &str, what: String) {
-    let node = Namespace::new("node");
+async fn is_the_same_after(history: Vec<DatastoreStep>, expected: &str, what: String) {
+    let node = TestNamespace::new("node");
     let (dataplane, _reports) = start(&node).await;
-    dataplane.replace(Plan::default()).await.unwrap();
+    dataplane.replace(NodePlan::default()).await.unwrap();
     follow(&dataplane, history).await;
     assert_eq!(table::sorted(&table::listing(&node)), table::sorted(expected), "{what}");
 
@@ -53,13 +53,13 @@ async fn is_the_same_after(history: Vec<Step>, expected: &str, what: String) {
 }
 
 /// Applies a history of datastore events to the dataplane, as the daemon does.
-async fn follow(dataplane: &Dataplane, history: Vec<Step>) {
-    let mut node = Node::new();
+async fn follow(dataplane: &DataplaneHandle, history: Vec<DatastoreStep>) {
+    let mut node = PolicyNode::new();
     for step in history {
         match step {
-            Step::Put(key, value) => node.compute.put(&key, &value),
-            Step::Delete(key) => node.compute.delete(&key),
-            Step::Flush => {
+            DatastoreStep::Put(key, value) => node.compute.put(&key, &value),
+            DatastoreStep::Delete(key) => node.compute.delete(&key),
+            DatastoreStep::Flush => {
                 let outcome = dataplane.apply(node.flush()).await.unwrap();
                 assert_eq!(outcome.failures, [], "the kernel refused something");
             }

@@ -1,22 +1,23 @@
 //! Workload interfaces are identified by their endpoint, not by the prefix of their name.
 
-use crate::namespace::{Namespace, Open, eventually, id, node_pair, plan, pod, workload};
+use crate::namespace::{OpenNetns, TestNamespace, eventually, id, node_pair, plan, pod, workload};
 use crate::plans::{ONE, TWO, guarded, ingress, reaches};
-use crate::raw::{Link, udp_v4};
+use crate::raw::{RawLink, udp_v4};
 use std::net::UdpSocket;
 use std::time::Duration;
-use tortie_dataplane::{Dataplane, Failure};
-use tortie_plan::{Action, EndpointToHost, Rule, Settings, Update};
+use tortie_dataplane::{DataplaneHandle, KernelFailure};
+use tortie_plan::{DataplaneSettings, EndpointToHostAction, PlanUpdate, PlannedRule, RuleAction};
 use tortie_testkit::bind_when_free;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_interface_that_no_prefix_covers_is_policed_like_the_others() {
-    let node = Namespace::new("node");
+    let node = TestNamespace::new("node");
     let one = pod(&node, "tap1", &ONE).await;
     let two = pod(&node, "cali2", &TWO).await;
-    let mut settings = Settings { interface_prefixes: vec!["veth".into()], ..Settings::default() };
-    settings.policy.endpoint_to_host = EndpointToHost::Accept;
-    let (dataplane, _reports) = Dataplane::start(node.open(), settings).await.unwrap();
+    let mut settings =
+        DataplaneSettings { interface_prefixes: vec!["veth".into()], ..DataplaneSettings::default() };
+    settings.policy.endpoint_to_host = EndpointToHostAction::Accept;
+    let (dataplane, _reports) = DataplaneHandle::start(node.open(), settings).await.unwrap();
     let workloads = [("one", workload("tap1", &ONE)), ("two", workload("cali2", &TWO))];
     let open = plan(&workloads, &[]);
     assert_eq!(dataplane.replace(open.clone()).await.unwrap().failures, []);
@@ -28,7 +29,7 @@ async fn an_interface_that_no_prefix_covers_is_policed_like_the_others() {
     node.exec(&["sysctl", "-qw", "net.ipv4.conf.tap1.rp_filter=0"]);
     let socket = node.open().run(|| bind_when_free(|| UdpSocket::bind("0.0.0.0:5000")).unwrap()).unwrap();
     socket.set_read_timeout(Some(Duration::from_millis(700))).unwrap();
-    let link = Link::open(&one, "eth0");
+    let link = RawLink::open(&one, "eth0");
     let arrives = |source: &str| {
         link.send_ip(&udp_v4(source.parse().unwrap(), "192.0.2.1".parse().unwrap(), 5000));
         socket.recv(&mut [0; 64]).is_ok()
@@ -36,7 +37,7 @@ async fn an_interface_that_no_prefix_covers_is_policed_like_the_others() {
     eventually("its own source arrives", || arrives("10.65.0.2")).await;
     assert!(!arrives("10.65.0.77"), "a source of nobody");
 
-    let closed = guarded(open, &[("closed", ingress(vec![Rule::new(Action::Deny)]))]);
+    let closed = guarded(open, &[("closed", ingress(vec![PlannedRule::new(RuleAction::Deny)]))]);
     assert_eq!(dataplane.replace(closed).await.unwrap().failures, []);
     assert!(!reaches(&one, "10.65.0.3"), "its policy denies it");
     assert!(reaches(&two, "10.65.0.2"));
@@ -52,19 +53,20 @@ async fn endpoints_on_links_of_the_host_are_refused() {
     node.ip("link set wire up");
     let uplink = node.exec(&["ip", "-o", "route", "get", "192.168.77.2"]);
     let uplink = uplink.split_whitespace().skip_while(|word| *word != "dev").nth(1).unwrap().to_owned();
-    let settings = |node: &Namespace| {
+    let settings = |node: &TestNamespace| {
         ["proxy_arp", "rp_filter", "route_localnet"]
             .map(|name| node.sysctl(&format!("net/ipv4/conf/{uplink}/{name}")))
     };
     let before = settings(&node);
-    let (dataplane, _reports) = Dataplane::start(node.open(), Settings::default()).await.unwrap();
+    let (dataplane, _reports) =
+        DataplaneHandle::start(node.open(), DataplaneSettings::default()).await.unwrap();
     let names = [uplink.as_str(), "lo"];
     let workloads = [
         ("one", workload("cali1", &ONE)),
         ("uplink", workload(&uplink, &["10.65.0.8"])),
         ("loopback", workload("lo", &["10.65.0.9"])),
     ];
-    let refused = |failures: &[Failure]| {
+    let refused = |failures: &[KernelFailure]| {
         let texts: Vec<String> = failures.iter().map(ToString::to_string).collect();
         names.iter().all(|name| texts.iter().any(|text| text.contains(name) && text.contains("workload")))
             && failures.iter().any(|failure| failure.concerns(&id("uplink")))
@@ -72,7 +74,7 @@ async fn endpoints_on_links_of_the_host_are_refused() {
     };
     let outcome = dataplane.replace(plan(&workloads, &[])).await.unwrap();
     assert!(refused(&outcome.failures), "{outcome:?}");
-    let update = Update::Workload(id("uplink"), Some(workload(&uplink, &["10.65.0.8"])));
+    let update = PlanUpdate::Workload(id("uplink"), Some(workload(&uplink, &["10.65.0.8"])));
     let outcome = dataplane.apply(vec![update]).await.unwrap();
     assert!(refused(&outcome.failures), "{outcome:?}");
     assert_eq!(settings(&node), before);

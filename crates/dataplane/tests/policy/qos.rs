@@ -1,15 +1,15 @@
 //! QoS limits and floating IPs of workloads with real packets: rates, DSCP marks, and where connections to floating
 //! addresses end.
 
-use crate::namespace::{Namespace, Open, eventually, id, node_pair, plan, pod, workload};
+use crate::namespace::{OpenNetns, TestNamespace, eventually, id, node_pair, plan, pod, workload};
 use crate::world::updates;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::Duration;
-use tortie_dataplane::Dataplane;
+use tortie_dataplane::DataplaneHandle;
 use tortie_plan::{
-    Bandwidth, FloatingIp, Member, POOLS, PacketRate, Plan, Qos, Set, SetId, SetKind, Settings, Update,
-    Workload,
+    AddressSet, BandwidthLimit, DataplaneSettings, FloatingIp, NodePlan, POOLS, PacketRate, PlanUpdate,
+    PlannedWorkload, QosSettings, SetId, SetKind, SetMember,
 };
 use tortie_testkit::bind_when_free;
 
@@ -20,33 +20,33 @@ const THERE: [&str; 2] = ["192.168.77.2", "fd77::2"];
 const FLOATING: [&str; 2] = ["192.0.2.10", "2001:db8::10"];
 
 /// Counters of a token bucket qdisc.
-struct Bucket {
+struct TokenBucketStats {
     bytes: u64,
     overlimits: u64,
 }
 
-struct World {
-    node: Namespace,
-    there: Namespace,
-    pod: Namespace,
-    other: Namespace,
-    plan: Plan,
-    dataplane: Dataplane,
+struct QosFixture {
+    node: TestNamespace,
+    there: TestNamespace,
+    pod: TestNamespace,
+    other: TestNamespace,
+    plan: NodePlan,
+    dataplane: DataplaneHandle,
 }
 
-fn workloads(one: Workload) -> Plan {
+fn workloads(one: PlannedWorkload) -> NodePlan {
     let mut plan = plan(&[("one", one), ("two", workload("cali2", &OTHER))], &[]);
-    let pools = ["10.65.0.0/16", "fd80:65::/48"].map(|net| Member::Net(net.parse().unwrap()));
-    plan.sets.insert(SetId::new(POOLS), Set { kind: SetKind::Nets, members: pools.into() });
+    let pools = ["10.65.0.0/16", "fd80:65::/48"].map(|net| SetMember::Net(net.parse().unwrap()));
+    plan.sets.insert(SetId::new(POOLS), AddressSet { kind: SetKind::Nets, members: pools.into() });
     plan
 }
 
-fn limited(qos: Qos) -> Workload {
-    Workload { qos, ..workload("cali1", &POD) }
+fn limited(qos: QosSettings) -> PlannedWorkload {
+    PlannedWorkload { qos, ..workload("cali1", &POD) }
 }
 
-impl World {
-    async fn new(one: Workload) -> World {
+impl QosFixture {
+    async fn new(one: PlannedWorkload) -> QosFixture {
         let (node, there) = node_pair();
         for (net, gateway) in [("10.65.0.0/16", NODE[0]), ("fd80:65::/48", NODE[1])] {
             there.ip(&format!("route add {net} via {gateway}"));
@@ -56,17 +56,17 @@ impl World {
         }
         let pod = self::pod(&node, "cali1", &POD).await;
         let other = self::pod(&node, "cali2", &OTHER).await;
-        let (dataplane, _) = Dataplane::start(node.open(), Settings::default()).await.unwrap();
+        let (dataplane, _) = DataplaneHandle::start(node.open(), DataplaneSettings::default()).await.unwrap();
         let plan = workloads(one);
         let outcome = dataplane.replace(plan.clone()).await.unwrap();
         assert_eq!(outcome.failures, []);
-        World { node, there, pod, other, plan, dataplane }
+        QosFixture { node, there, pod, other, plan, dataplane }
     }
 
-    async fn apply(&mut self, one: Workload) {
+    async fn apply(&mut self, one: PlannedWorkload) {
         let plan = workloads(one.clone());
         let mut changes = updates(&self.plan, &plan);
-        changes.push(Update::Workload(id("one"), Some(one)));
+        changes.push(PlanUpdate::Workload(id("one"), Some(one)));
         let outcome = self.dataplane.apply(changes).await.unwrap();
         assert_eq!(outcome.failures, []);
         self.plan = plan;
@@ -86,17 +86,17 @@ impl World {
         device.split_whitespace().nth(1).unwrap_or_default().trim_end_matches(':').to_owned()
     }
 
-    fn bucket(&self, device: &str) -> Bucket {
+    fn bucket(&self, device: &str) -> TokenBucketStats {
         let shown = self.node.exec(&["tc", "-s", "-j", "qdisc", "show", "dev", device]);
         let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
         let tbf = shown.as_array().unwrap().iter().find(|qdisc| qdisc["kind"] == "tbf").unwrap();
         let number = |name: &str| tbf[name].as_u64().unwrap();
-        Bucket { bytes: number("bytes"), overlimits: number("overlimits") }
+        TokenBucketStats { bytes: number("bytes"), overlimits: number("overlimits") }
     }
 }
 
 /// Sends `count` datagrams in one burst and returns how many arrive.
-async fn arrived(from: &Namespace, to: &Namespace, address: &str, count: usize) -> usize {
+async fn arrived(from: &TestNamespace, to: &TestNamespace, address: &str, count: usize) -> usize {
     let receiver = bind(to, address);
     let sender = bind(from, if address.contains(':') { "::" } else { "0.0.0.0" });
     let target = receiver.local_addr().unwrap();
@@ -114,26 +114,26 @@ async fn arrived(from: &Namespace, to: &Namespace, address: &str, count: usize) 
     std::iter::from_fn(|| receiver.recv_from(&mut [0; 64]).ok()).take(count).count()
 }
 
-fn bind(at: &Namespace, address: &str) -> UdpSocket {
+fn bind(at: &TestNamespace, address: &str) -> UdpSocket {
     let address = SocketAddr::new(address.parse().unwrap(), 0);
     at.open().run(move || bind_when_free(|| UdpSocket::bind(address)).unwrap()).unwrap()
 }
 
-fn listen(at: &Namespace, address: &str) -> TcpListener {
+fn listen(at: &TestNamespace, address: &str) -> TcpListener {
     let address = SocketAddr::new(address.parse().unwrap(), 0);
     at.open().run(move || bind_when_free(|| TcpListener::bind(address)).unwrap()).unwrap()
 }
 
-fn connect(from: &Namespace, to: SocketAddr) -> std::io::Result<TcpStream> {
+fn connect(from: &TestNamespace, to: SocketAddr) -> std::io::Result<TcpStream> {
     from.open().run(move || TcpStream::connect_timeout(&to, Duration::from_secs(5))).unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn more_packets_than_allowed_are_dropped_in_the_direction_that_is_limited() {
     let slow = Some(PacketRate { per_second: 1, burst: 5 });
-    let mut qos = Qos::default();
+    let mut qos = QosSettings::default();
     qos.ingress.packets = slow;
-    let mut world = World::new(limited(qos)).await;
+    let mut world = QosFixture::new(limited(qos)).await;
     for (pod, there) in POD.into_iter().zip(THERE) {
         let heard = arrived(&world.there, &world.pod, pod, 50).await;
         assert!(heard < 25, "{heard} of 50 came\n{}", world.table());
@@ -141,21 +141,21 @@ async fn more_packets_than_allowed_are_dropped_in_the_direction_that_is_limited(
     }
     assert_eq!(arrived(&world.there, &world.other, OTHER[0], 50).await, 50, "another workload");
 
-    let mut qos = Qos::default();
+    let mut qos = QosSettings::default();
     qos.egress.packets = slow;
     world.apply(limited(qos)).await;
     let heard = arrived(&world.pod, &world.there, THERE[0], 50).await;
     assert!(heard < 25, "{heard} of 50 came\n{}", world.table());
     assert_eq!(arrived(&world.there, &world.pod, POD[0], 50).await, 50, "not limited any more");
-    world.apply(limited(Qos::default())).await;
+    world.apply(limited(QosSettings::default())).await;
     assert_eq!(arrived(&world.pod, &world.there, THERE[0], 50).await, 50);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn connections_beyond_the_limit_are_reset_and_the_count_outlives_changes_of_policy() {
-    let mut qos = Qos::default();
+    let mut qos = QosSettings::default();
     qos.ingress.connections = Some(3);
-    let mut world = World::new(limited(qos)).await;
+    let mut world = QosFixture::new(limited(qos)).await;
     for address in POD {
         let listener = listen(&world.pod, address);
         let to = listener.local_addr().unwrap();
@@ -189,10 +189,10 @@ async fn connections_beyond_the_limit_are_reset_and_the_count_outlives_changes_o
 #[tokio::test(flavor = "multi_thread")]
 async fn bandwidth_is_limited_either_way_and_what_others_undo_comes_back() {
     const AMOUNT: usize = 300_000;
-    let slow = Some(Bandwidth { bits_per_second: 1_600_000, burst_bits: 800_000, peak: None });
-    let mut qos = Qos::default();
+    let slow = Some(BandwidthLimit { bits_per_second: 1_600_000, burst_bits: 800_000, peak: None });
+    let mut qos = QosSettings::default();
     (qos.ingress.bandwidth, qos.egress.bandwidth) = (slow, slow);
-    let world = World::new(limited(qos)).await;
+    let world = QosFixture::new(limited(qos)).await;
     let device = world.ifb();
     for (from, to, address, bucket) in
         [(&world.pod, &world.there, THERE[0], device.as_str()), (&world.there, &world.pod, POD[1], "cali1")]
@@ -207,7 +207,7 @@ async fn bandwidth_is_limited_either_way_and_what_others_undo_comes_back() {
     for undo in ["qdisc del dev cali1 root", "qdisc del dev cali1 ingress"] {
         world.node.exec(&format!("tc {undo}"));
     }
-    let whole = |world: &World| {
+    let whole = |world: &QosFixture| {
         let filters = world.node.exec(&["tc", "filter", "show", "dev", "cali1", "ingress"]);
         world.qdiscs().matches("tbf").count() == 2 && filters.contains(&device)
     };
@@ -220,21 +220,21 @@ async fn bandwidth_is_limited_either_way_and_what_others_undo_comes_back() {
 
     // After a restart the same qdiscs are in place: their counters continue.
     let before = world.bucket(&device);
-    let World { node, there, pod, other, plan, dataplane } = world;
+    let QosFixture { node, there, pod, other, plan, dataplane } = world;
     dataplane.stop().await;
-    let (dataplane, _) = Dataplane::start(node.open(), Settings::default()).await.unwrap();
+    let (dataplane, _) = DataplaneHandle::start(node.open(), DataplaneSettings::default()).await.unwrap();
     assert_eq!(dataplane.replace(plan.clone()).await.unwrap().failures, []);
-    let mut world = World { node, there, pod, other, plan, dataplane };
+    let mut world = QosFixture { node, there, pod, other, plan, dataplane };
     assert!(world.bucket(&device).bytes >= before.bytes, "{}", world.qdiscs());
 
-    world.apply(limited(Qos::default())).await;
+    world.apply(limited(QosSettings::default())).await;
     assert!(!world.qdiscs().contains("tbf") && !world.qdiscs().contains("ingress"), "{}", world.qdiscs());
     assert_eq!(world.node.exec(&["ip", "-o", "link", "show", "type", "ifb"]), "");
     transfer(&world.pod, &world.there, THERE[0], AMOUNT);
 }
 
 /// Transfers `amount` bytes and waits until the receiver has them all.
-fn transfer(from: &Namespace, to: &Namespace, address: &str, amount: usize) {
+fn transfer(from: &TestNamespace, to: &TestNamespace, address: &str, amount: usize) {
     let listener = listen(to, address);
     let mut sender = connect(from, listener.local_addr().unwrap()).unwrap();
     let (mut receiver, _) = listener.accept().unwrap();
@@ -248,8 +248,8 @@ fn transfer(from: &Namespace, to: &Namespace, address: &str, amount: usize) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_leaves_the_cluster_carries_the_code_point_and_nothing_else_does() {
-    let qos = Qos { dscp: Some(46), ..Qos::default() };
-    let world = World::new(limited(qos)).await;
+    let qos = QosSettings { dscp: Some(46), ..QosSettings::default() };
+    let world = QosFixture::new(limited(qos)).await;
     for (there, other) in THERE.into_iter().zip(OTHER) {
         assert_eq!(seen(&world.pod, &world.there, there).await, 46, "{}", world.table());
         assert_eq!(seen(&world.pod, &world.other, other).await, 0, "inside the cluster");
@@ -258,7 +258,7 @@ async fn what_leaves_the_cluster_carries_the_code_point_and_nothing_else_does() 
 }
 
 /// Returns the DSCP that datagrams carry on arrival: 0, or 46 (expedited forwarding).
-async fn seen(from: &Namespace, to: &Namespace, address: &str) -> u8 {
+async fn seen(from: &TestNamespace, to: &TestNamespace, address: &str) -> u8 {
     let receiver = bind(to, address);
     receiver.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
     let sender = bind(from, if address.contains(':') { "::" } else { "0.0.0.0" });
@@ -296,7 +296,7 @@ async fn a_floating_address_leads_to_its_workload_and_goes_with_it() {
             internal: internal.parse().unwrap(),
         })
         .collect();
-    let mut world = World::new(Workload { floating, ..workload("cali1", &POD) }).await;
+    let mut world = QosFixture::new(PlannedWorkload { floating, ..workload("cali1", &POD) }).await;
     for ((external, own), node) in FLOATING.into_iter().zip(POD).zip(NODE) {
         let listener = listen(&world.pod, own);
         let port = listener.local_addr().unwrap().port();

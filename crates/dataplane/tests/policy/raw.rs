@@ -1,6 +1,6 @@
 //! Raw frames with arbitrary source addresses, as an attacker inside a pod can send them.
 
-use crate::namespace::{Namespace, Open};
+use crate::namespace::{OpenNetns, TestNamespace};
 use nix::ifaddrs::getifaddrs;
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, bind, send, socket};
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -13,13 +13,13 @@ const ARP: u16 = 0x0806;
 const IPV6: u16 = 0x86dd;
 
 /// A packet socket on an interface of a pod.
-pub struct Link {
+pub struct RawLink {
     socket: OwnedFd,
     mac: [u8; 6],
 }
 
-impl Link {
-    pub fn open(pod: &Namespace, interface: &str) -> Link {
+impl RawLink {
+    pub fn open(pod: &TestNamespace, interface: &str) -> RawLink {
         let open = || {
             let link = getifaddrs()
                 .unwrap()
@@ -28,7 +28,7 @@ impl Link {
                 .expect("the interface is there");
             let socket = socket(AddressFamily::Packet, SockType::Raw, SockFlag::empty(), None).unwrap();
             bind(socket.as_raw_fd(), &link).unwrap();
-            Link { socket, mac: link.addr().unwrap() }
+            RawLink { socket, mac: link.addr().unwrap() }
         };
         pod.open().run(open).unwrap()
     }

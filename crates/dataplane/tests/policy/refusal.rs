@@ -3,22 +3,22 @@
 use crate::namespace::{id, start};
 use crate::plans::{change, guarded, ingress, open_plan, policy_id, reaches, two_pods};
 use std::time::Duration;
-use tortie_dataplane::{KernelObject, Report, Reports};
-use tortie_plan::{Action, Rule, Set, SetId, SetKind, Update};
+use tortie_dataplane::{DataplaneReport, KernelObject, ReportReceiver};
+use tortie_plan::{AddressSet, PlanUpdate, PlannedRule, RuleAction, SetId, SetKind};
 
 /// Returns a rule with more conditions than the kernel accepts in one rule.
-fn too_much() -> Rule {
-    let mut rule = Rule::new(Action::Deny);
+fn too_much() -> PlannedRule {
+    let mut rule = PlannedRule::new(RuleAction::Deny);
     rule.source.not_sets = (0..200).map(|number| SetId::new(&format!("s:{number}"))).collect();
     rule
 }
 
 /// Waits for a report of `count` rejected objects and returns them.
-async fn refused(reports: &mut Reports, count: usize) -> Vec<String> {
+async fn refused(reports: &mut ReportReceiver, count: usize) -> Vec<String> {
     let next = async {
         loop {
             match reports.next().await.unwrap() {
-                Report::Refused(refused) if refused.len() == count => {
+                DataplaneReport::Refused(refused) if refused.len() == count => {
                     return refused.iter().map(|failure| failure.object.to_string()).collect();
                 }
                 _ => {}
@@ -31,9 +31,9 @@ async fn refused(reports: &mut Reports, count: usize) -> Vec<String> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_policy_the_kernel_refuses_closes_its_endpoints_and_is_named() {
     let (node, one, two) = two_pods().await;
-    let mut plan = guarded(open_plan(), &[("big", ingress(vec![Rule::new(Action::Allow)]))]);
+    let mut plan = guarded(open_plan(), &[("big", ingress(vec![PlannedRule::new(RuleAction::Allow)]))]);
     for number in 0..200 {
-        let set = Set { kind: SetKind::Nets, members: Default::default() };
+        let set = AddressSet { kind: SetKind::Nets, members: Default::default() };
         plan.sets.insert(SetId::new(&format!("s:{number}")), set);
     }
     let (dataplane, mut reports) = start(&node).await;
@@ -41,9 +41,11 @@ async fn a_policy_the_kernel_refuses_closes_its_endpoints_and_is_named() {
     assert!(reaches(&one, "10.65.0.3"));
 
     // Apply it together with a valid policy, which must not be affected.
-    let good = ingress(vec![Rule::new(Action::Allow)]);
-    let updates =
-        vec![change("big", ingress(vec![too_much(), Rule::new(Action::Allow)])), change("good", good)];
+    let good = ingress(vec![PlannedRule::new(RuleAction::Allow)]);
+    let updates = vec![
+        change("big", ingress(vec![too_much(), PlannedRule::new(RuleAction::Allow)])),
+        change("good", good),
+    ];
     let outcome = dataplane.apply(updates).await.unwrap();
     let rule = KernelObject::Rule { chain: "in-gnp/big".into(), index: 0 };
     let named: Vec<&KernelObject> = outcome.failures.iter().map(|failure| &failure.object).collect();
@@ -55,8 +57,10 @@ async fn a_policy_the_kernel_refuses_closes_its_endpoints_and_is_named() {
     assert!(node.exec(&["nft", "list", "table", "inet", "tortie"]).contains("chain in-gnp/good"));
 
     // A corrected policy works again.
-    let outcome =
-        dataplane.apply(vec![change("big", ingress(vec![Rule::new(Action::Allow)]))]).await.unwrap();
+    let outcome = dataplane
+        .apply(vec![change("big", ingress(vec![PlannedRule::new(RuleAction::Allow)]))])
+        .await
+        .unwrap();
     assert_eq!(outcome.failures, []);
     assert_eq!(refused(&mut reports, 0).await, [""; 0]);
     assert!(reaches(&one, "10.65.0.3"));
@@ -65,7 +69,7 @@ async fn a_policy_the_kernel_refuses_closes_its_endpoints_and_is_named() {
     let mut policy = plan.workload_policies[&id("two")].clone();
     policy.tiers.clear();
     let updates =
-        vec![Update::WorkloadPolicy(id("two"), Some(policy)), Update::Policy(policy_id("big"), None)];
+        vec![PlanUpdate::WorkloadPolicy(id("two"), Some(policy)), PlanUpdate::Policy(policy_id("big"), None)];
     assert_eq!(dataplane.apply(updates).await.unwrap().failures, []);
     assert!(!node.exec(&["nft", "list", "table", "inet", "tortie"]).contains("gnp/big"));
 }

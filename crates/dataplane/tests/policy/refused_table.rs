@@ -4,10 +4,13 @@
 use crate::namespace::{id, start};
 use crate::plans::{open_plan, reaches, two_pods};
 use std::time::Duration;
-use tortie_dataplane::{Concerns, KernelObject, Report, Reports};
+use tortie_dataplane::{AffectedWorkloads, DataplaneReport, KernelObject, ReportReceiver};
 use tortie_testkit::TableOwner;
 
-async fn reported(reports: &mut Reports, wanted: impl Fn(&Report) -> bool) -> Report {
+async fn reported(
+    reports: &mut ReportReceiver,
+    wanted: impl Fn(&DataplaneReport) -> bool,
+) -> DataplaneReport {
     let next = async {
         loop {
             let report = reports.next().await.unwrap();
@@ -27,13 +30,13 @@ async fn a_refusal_of_the_whole_table_blames_nothing_and_heals_at_once() {
     let outcome = dataplane.replace(open_plan()).await.unwrap();
     let named: Vec<&KernelObject> = outcome.failures.iter().map(|failure| &failure.object).collect();
     assert_eq!(named, [&KernelObject::Table { name: "inet tortie" }], "{:?}", outcome.failures);
-    assert_eq!(outcome.failures[0].concerns, Concerns::Everything);
+    assert_eq!(outcome.failures[0].concerns, AffectedWorkloads::Everything);
     assert!(outcome.failures[0].concerns(&id("one")));
-    let not_enforced = |report: &Report| matches!(report, Report::NotEnforced(Some(_)));
+    let not_enforced = |report: &DataplaneReport| matches!(report, DataplaneReport::NotEnforced(Some(_)));
     reported(&mut reports, not_enforced).await;
 
     drop(owner);
-    reported(&mut reports, |report| matches!(report, Report::NotEnforced(None))).await;
+    reported(&mut reports, |report| matches!(report, DataplaneReport::NotEnforced(None))).await;
     let outcome = dataplane.apply(Vec::new()).await.unwrap();
     assert_eq!(outcome.failures, [], "nothing is left of it");
     assert!(reaches(&one, "10.65.0.3") && reaches(&one, "fd80:65::3"));

@@ -4,18 +4,18 @@ use crate::namespace::{eventually, start};
 use crate::plans::{change, guarded, ingress, open_plan, reaches, two_pods, udp};
 use crate::table;
 use std::collections::BTreeSet;
-use tortie_dataplane::{PolicyStats, Report};
-use tortie_plan::{Action, Member, Rule, Set, SetId, SetKind};
+use tortie_dataplane::{DataplaneReport, PolicyStats};
+use tortie_plan::{AddressSet, PlannedRule, RuleAction, SetId, SetKind, SetMember};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn whatever_is_done_to_the_table_is_undone() {
     let (node, one, _two) = two_pods().await;
-    let mut from_set = Rule::new(Action::Deny);
+    let mut from_set = PlannedRule::new(RuleAction::Deny);
     from_set.source.sets = vec![SetId::new("s:bad")];
-    let mut plan = guarded(open_plan(), &[("policy", ingress(vec![udp(Action::Allow, 53), from_set]))]);
-    let members: BTreeSet<Member> =
-        ["10.65.0.2/32", "192.0.2.0/24"].iter().map(|net| Member::Net(net.parse().unwrap())).collect();
-    plan.sets.insert(SetId::new("s:bad"), Set { kind: SetKind::Nets, members });
+    let mut plan = guarded(open_plan(), &[("policy", ingress(vec![udp(RuleAction::Allow, 53), from_set]))]);
+    let members: BTreeSet<SetMember> =
+        ["10.65.0.2/32", "192.0.2.0/24"].iter().map(|net| SetMember::Net(net.parse().unwrap())).collect();
+    plan.sets.insert(SetId::new("s:bad"), AddressSet { kind: SetKind::Nets, members });
     node.nft(
         "table inet foreign { set s { type ipv4_addr; elements = { 10.0.0.1 }; }; chain c { accept; }; }",
     );
@@ -56,14 +56,14 @@ async fn what_we_do_ourselves_is_no_reason_to_look_again() {
     let (dataplane, mut reports) = start(&node).await;
     dataplane.replace(open_plan()).await.unwrap();
     for port in 1..=50 {
-        let policy = ingress(vec![udp(Action::Allow, port)]);
+        let policy = ingress(vec![udp(RuleAction::Allow, port)]);
         assert_eq!(dataplane.apply(vec![change("policy", policy)]).await.unwrap().failures, []);
     }
     // This foreign change proves that notifications arrive; the dataplane's own changes must not have caused a read.
     node.nft("add chain inet tortie mine");
     let mut last = PolicyStats::default();
     while last.reads < 2 {
-        if let Some(Report::Policy(stats)) = reports.next().await {
+        if let Some(DataplaneReport::Policy(stats)) = reports.next().await {
             last = stats;
         }
     }

@@ -1,15 +1,15 @@
 //! TCP MSS clamping to the route's MTU when it is configured, and ICMP "packet too big" for packets to a workload.
 
-use crate::namespace::{Namespace, Open, eventually, node_pair, plan, pod, request, workload};
+use crate::namespace::{OpenNetns, TestNamespace, eventually, node_pair, plan, pod, request, workload};
 use crate::plans::ONE;
 use nix::sys::socket::{getsockopt, sockopt};
 use std::net::{TcpListener, TcpStream};
-use tortie_dataplane::{Dataplane, pod as attachment};
-use tortie_plan::Settings;
+use tortie_dataplane::{DataplaneHandle, pod as attachment};
+use tortie_plan::DataplaneSettings;
 use tortie_testkit::bind_when_free;
 
 /// Returns the maximum segment size that the server may send on a new connection.
-fn segment(pod: &Namespace, there: &Namespace, address: &str) -> u32 {
+fn segment(pod: &TestNamespace, there: &TestNamespace, address: &str) -> u32 {
     let bind = address.to_owned();
     let listener = there.open().run(move || bind_when_free(|| TcpListener::bind(&bind)).unwrap()).unwrap();
     let to = listener.local_addr().unwrap();
@@ -28,30 +28,32 @@ async fn segments_are_no_larger_than_the_route_if_the_settings_say_so() {
     there.ip("route add fd80:65::/32 via fd77::1");
     node.ip("route add 198.51.100.1/32 via 192.168.77.2 mtu 1300");
     node.ip("route add 2001:db8::1/128 via fd77::2 mtu 1300");
-    let (dataplane, _reports) = Dataplane::start(node.open(), Settings::default()).await.unwrap();
+    let (dataplane, _reports) =
+        DataplaneHandle::start(node.open(), DataplaneSettings::default()).await.unwrap();
     dataplane.replace(plan(&[("one", workload("cali1", &ONE))], &[])).await.unwrap();
     // IP and TCP headers plus the 12-byte timestamp option.
     let fits = |header: u32| 1300 - header - 12;
     for address in ["198.51.100.1:0", "[2001:db8::1]:0"] {
         assert!(segment(&pod, &there, address) > fits(40), "nobody interferes unless asked to: {address}");
     }
-    let settings = Settings { clamp_mss: true, ..Settings::default() };
+    let settings = DataplaneSettings { clamp_mss: true, ..DataplaneSettings::default() };
     assert_eq!(dataplane.configure(settings).await.unwrap().failures, []);
     assert_eq!(segment(&pod, &there, "198.51.100.1:0"), fits(40));
     assert_eq!(segment(&pod, &there, "[2001:db8::1]:0"), fits(60));
-    assert_eq!(dataplane.configure(Settings::default()).await.unwrap().failures, []);
+    assert_eq!(dataplane.configure(DataplaneSettings::default()).await.unwrap().failures, []);
     assert!(segment(&pod, &there, "198.51.100.1:0") > fits(40), "and no more when it is taken back");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_outside_is_told_how_large_packets_to_a_workload_may_be() {
     let (node, there) = node_pair();
-    let pod = Namespace::new("pod");
-    let wanted = attachment::Attach { mtu: Some(1400), ..request(&pod, "cali1", &ONE) };
+    let pod = TestNamespace::new("pod");
+    let wanted = attachment::AttachRequest { mtu: Some(1400), ..request(&pod, "cali1", &ONE) };
     attachment::attach(&node.open(), &wanted).await.unwrap();
     there.ip("route add 10.65.0.0/16 via 192.168.77.1");
     there.ip("route add fd80:65::/32 via fd77::1");
-    let (dataplane, _reports) = Dataplane::start(node.open(), Settings::default()).await.unwrap();
+    let (dataplane, _reports) =
+        DataplaneHandle::start(node.open(), DataplaneSettings::default()).await.unwrap();
     dataplane.replace(plan(&[("one", workload("cali1", &ONE))], &[])).await.unwrap();
     for (address, header) in ONE.into_iter().zip([28, 48]) {
         let ping = |size: u32| {

@@ -1,15 +1,15 @@
 //! Shrinks a plan on which the kernel and the evaluator differ to a minimal one.
 
-use crate::world::{Sent, World};
+use crate::world::{PacketFixture, TestPacket};
 use std::sync::Arc;
 use std::time::Duration;
-use tortie_plan::{Plan, Policy, Rule, Side};
+use tortie_plan::{NodePlan, PlannedPolicy, PlannedRule, RuleSide};
 
 /// Maximum number of plans to try.
 const TRIES: usize = 400;
 const PATIENCE: Duration = Duration::from_millis(200);
 
-pub async fn shrink(world: &mut World, mut plan: Plan, sent: &Sent) -> Plan {
+pub async fn shrink(world: &mut PacketFixture, mut plan: NodePlan, sent: &TestPacket) -> NodePlan {
     let mut tries = 0;
     loop {
         let mut smaller = None;
@@ -33,16 +33,16 @@ pub async fn shrink(world: &mut World, mut plan: Plan, sent: &Sent) -> Plan {
     plan
 }
 
-async fn differs(world: &mut World, plan: &Plan, sent: &Sent) -> bool {
+async fn differs(world: &mut PacketFixture, plan: &NodePlan, sent: &TestPacket) -> bool {
     world.apply(plan, true).await;
     let expected = world.expected(plan, sent);
     world.send(std::slice::from_ref(sent), &[expected], PATIENCE).await != [expected]
 }
 
 /// Returns plans with one part removed each; large parts first.
-fn candidates(plan: &Plan) -> Vec<Plan> {
+fn candidates(plan: &NodePlan) -> Vec<NodePlan> {
     let mut found = Vec::new();
-    let mut with = |change: &dyn Fn(&mut Plan)| {
+    let mut with = |change: &dyn Fn(&mut NodePlan)| {
         let mut smaller = plan.clone();
         change(&mut smaller);
         if smaller != *plan {
@@ -71,10 +71,11 @@ fn candidates(plan: &Plan) -> Vec<Plan> {
             plan.policies.remove(id);
         });
         for egress in [false, true] {
-            let rules = |policy: &Policy| if egress { policy.egress.len() } else { policy.ingress.len() };
+            let rules =
+                |policy: &PlannedPolicy| if egress { policy.egress.len() } else { policy.ingress.len() };
             for index in 0..rules(&plan.policies[id]) {
-                let edit = |plan: &mut Plan, edit: &dyn Fn(&mut Vec<Rule>)| {
-                    let mut policy = Policy::clone(&plan.policies[id]);
+                let edit = |plan: &mut NodePlan, edit: &dyn Fn(&mut Vec<PlannedRule>)| {
+                    let mut policy = PlannedPolicy::clone(&plan.policies[id]);
                     edit(if egress { &mut policy.egress } else { &mut policy.ingress });
                     plan.policies.insert(id.clone(), Arc::new(policy));
                 };
@@ -83,9 +84,9 @@ fn candidates(plan: &Plan) -> Vec<Plan> {
                         rules.remove(index);
                     });
                 });
-                let weaker: [fn(&mut Rule); 7] = [
-                    |rule| rule.source = Side::default(),
-                    |rule| rule.destination = Side::default(),
+                let weaker: [fn(&mut PlannedRule); 7] = [
+                    |rule| rule.source = RuleSide::default(),
+                    |rule| rule.destination = RuleSide::default(),
                     |rule| rule.protocol = None,
                     |rule| rule.not_protocol = None,
                     |rule| rule.icmp = None,

@@ -5,24 +5,26 @@ use crate::plans::{guarded, ingress, open_plan, reaches, two_pods, udp};
 use crate::table;
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
-use tortie_plan::{Action, Icmp, Member, Plan, Rule, Set, SetId, SetKind, Update};
+use tortie_plan::{
+    AddressSet, IcmpMatch, NodePlan, PlanUpdate, PlannedRule, RuleAction, SetId, SetKind, SetMember,
+};
 
-fn net(text: &str) -> Member {
-    Member::Net(text.parse().unwrap())
+fn net(text: &str) -> SetMember {
+    SetMember::Net(text.parse().unwrap())
 }
 
 /// Returns a plan in which pod two denies members of the set and allows everything else.
-fn denying(members: BTreeSet<Member>) -> Plan {
-    let mut deny = Rule::new(Action::Deny);
+fn denying(members: BTreeSet<SetMember>) -> NodePlan {
+    let mut deny = PlannedRule::new(RuleAction::Deny);
     deny.source.sets = vec![SetId::new("s:bad")];
-    let mut plan = guarded(open_plan(), &[("bad", ingress(vec![deny, Rule::new(Action::Allow)]))]);
-    plan.sets.insert(SetId::new("s:bad"), Set { kind: SetKind::Nets, members });
+    let mut plan = guarded(open_plan(), &[("bad", ingress(vec![deny, PlannedRule::new(RuleAction::Allow)]))]);
+    plan.sets.insert(SetId::new("s:bad"), AddressSet { kind: SetKind::Nets, members });
     plan
 }
 
-fn members(added: &[&str], removed: &[&str]) -> Vec<Update> {
+fn members(added: &[&str], removed: &[&str]) -> Vec<PlanUpdate> {
     let nets = |nets: &[&str]| nets.iter().map(|text| net(text)).collect();
-    vec![Update::Members { set: SetId::new("s:bad"), added: nets(added), removed: nets(removed) }]
+    vec![PlanUpdate::Members { set: SetId::new("s:bad"), added: nets(added), removed: nets(removed) }]
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -75,9 +77,9 @@ async fn nets_that_contain_each_other_come_and_go_one_by_one() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_last_of_1024_rules_decides() {
     let (node, one, _two) = two_pods().await;
-    let mut rules: Vec<Rule> = (0..1023).map(|port| udp(Action::Deny, port + 1)).collect();
-    let mut echo = Rule::new(Action::Allow);
-    (echo.protocol, echo.icmp) = (Some(1), Some(Icmp { r#type: 8, code: Some(0) }));
+    let mut rules: Vec<PlannedRule> = (0..1023).map(|port| udp(RuleAction::Deny, port + 1)).collect();
+    let mut echo = PlannedRule::new(RuleAction::Allow);
+    (echo.protocol, echo.icmp) = (Some(1), Some(IcmpMatch { r#type: 8, code: Some(0) }));
     rules.push(echo);
     let (dataplane, _reports) = start(&node).await;
     dataplane.replace(guarded(open_plan(), &[("long", ingress(rules))])).await.unwrap();

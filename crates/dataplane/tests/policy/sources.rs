@@ -1,20 +1,20 @@
 //! Allowed source addresses follow the routes: an address that any program routes to a workload is a valid source
 //! there.
 
-use crate::namespace::{Namespace, Open, eventually};
+use crate::namespace::{OpenNetns, TestNamespace, eventually};
 use crate::plans::{ONE, TWO, open_plan, two_pods};
-use tortie_dataplane::Dataplane;
-use tortie_plan::Settings;
+use tortie_dataplane::DataplaneHandle;
+use tortie_plan::DataplaneSettings;
 
-fn reaches_as(from: &Namespace, source: &str, address: &str) -> bool {
+fn reaches_as(from: &TestNamespace, source: &str, address: &str) -> bool {
     from.try_exec(&["ping", "-c", "1", "-w", "2", "-I", source, address]).status.success()
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_routed_to_a_workload_is_its_own() {
     let (node, one, _two) = two_pods().await;
-    let settings = Settings { remove_external_routes: false, ..Settings::default() };
-    let (dataplane, _reports) = Dataplane::start(node.open(), settings).await.unwrap();
+    let settings = DataplaneSettings { remove_external_routes: false, ..DataplaneSettings::default() };
+    let (dataplane, _reports) = DataplaneHandle::start(node.open(), settings).await.unwrap();
     dataplane.replace(open_plan()).await.unwrap();
     // Route through an address of the workload, as to a router behind it.
     for (net, own, at) in [("10.99.0.0/24", "10.99.0.7", 0), ("fd99::/64", "fd99::7", 1)] {

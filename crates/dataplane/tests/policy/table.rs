@@ -1,16 +1,16 @@
 //! The nf_tables table as nft lists it, without parts that depend on its history: handles, counters, the order of
 //! chains and elements.
 
-use crate::namespace::Namespace;
+use crate::namespace::TestNamespace;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-pub fn exists(node: &Namespace) -> bool {
+pub fn exists(node: &TestNamespace) -> bool {
     node.try_exec(&["nft", "list", "table", "inet", "tortie"]).status.success()
 }
 
 /// Returns the output of `nft list table` without counters.
-pub fn listing(node: &Namespace) -> String {
+pub fn listing(node: &TestNamespace) -> String {
     node.exec(&["nft", "-s", "list", "table", "inet", "tortie"])
 }
 
@@ -31,11 +31,11 @@ pub fn sorted(listing: &str) -> String {
 }
 
 /// Returns chains with their rules and sets with their elements.
-pub fn contents(node: &Namespace) -> BTreeMap<String, Vec<String>> {
+pub fn contents(node: &TestNamespace) -> BTreeMap<String, Vec<String>> {
     of(node, "tortie")
 }
 
-pub fn of(node: &Namespace, table: &str) -> BTreeMap<String, Vec<String>> {
+pub fn of(node: &TestNamespace, table: &str) -> BTreeMap<String, Vec<String>> {
     let text = node.exec(&["nft", "-j", "-s", "list", "table", "inet", table]);
     let listing: Value = serde_json::from_str(&text).unwrap();
     let mut contents: BTreeMap<String, Vec<String>> = BTreeMap::new();

@@ -1,6 +1,6 @@
 //! The inet and arp tables change in the same transaction when an endpoint is added or removed.
 
-use crate::namespace::{Namespace, id, start, workload};
+use crate::namespace::{TestNamespace, id, start, workload};
 use crate::plans::{TWO, open_plan, reaches, two_pods, workload_policy};
 use crate::table;
 use std::io::{BufRead, BufReader, Lines};
@@ -8,23 +8,23 @@ use std::process::{Child, ChildStdout, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
-use tortie_plan::Update;
+use tortie_plan::PlanUpdate;
 
 /// A running `nft monitor`, which prints the changes of each transaction.
-struct Monitor<'a> {
-    node: &'a Namespace,
+struct NftMonitor<'a> {
+    node: &'a TestNamespace,
     process: Child,
     lines: Lines<BufReader<ChildStdout>>,
     marks: usize,
 }
 
-impl Monitor<'_> {
-    fn start(node: &Namespace) -> Monitor<'_> {
+impl NftMonitor<'_> {
+    fn start(node: &TestNamespace) -> NftMonitor<'_> {
         let mut process = node.command("nft").arg("monitor").stdout(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(process.stdout.take().unwrap()).lines();
         // nft prints nothing when it starts to listen; repeat a change until it appears.
         let stop = AtomicBool::new(false);
-        let mut monitor = Monitor { node, process, lines, marks: 0 };
+        let mut monitor = NftMonitor { node, process, lines, marks: 0 };
         thread::scope(|scope| {
             scope.spawn(|| {
                 while !stop.load(Ordering::Relaxed) {
@@ -60,14 +60,14 @@ impl Monitor<'_> {
     }
 }
 
-impl Drop for Monitor<'_> {
+impl Drop for NftMonitor<'_> {
     fn drop(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
-fn tables(node: &Namespace) -> [String; 2] {
+fn tables(node: &TestNamespace) -> [String; 2] {
     ["inet", "arp"].map(|family| table::sorted(&node.exec(&["nft", "-s", "list", "table", family, "tortie"])))
 }
 
@@ -80,18 +80,19 @@ async fn an_endpoint_comes_and_goes_in_one_transaction() {
     plan.workload_policies.remove(&id("two"));
     dataplane.replace(plan).await.unwrap();
     let before = tables(&node);
-    let mut monitor = Monitor::start(&node);
+    let mut monitor = NftMonitor::start(&node);
 
     let two = workload("cali2", &TWO);
     let policy = workload_policy("cali2", &TWO);
-    let comes = vec![Update::Workload(id("two"), Some(two)), Update::WorkloadPolicy(id("two"), Some(policy))];
+    let comes =
+        vec![PlanUpdate::Workload(id("two"), Some(two)), PlanUpdate::WorkloadPolicy(id("two"), Some(policy))];
     assert_eq!(dataplane.apply(comes).await.unwrap().failures, []);
     let transactions = monitor.transactions();
     assert_eq!(transactions.len(), 1, "{transactions:?}");
     assert_eq!(transactions[0].len(), 2, "both tables: {transactions:?}");
     assert!(reaches(&one, TWO[0]) && reaches(&one, TWO[1]));
 
-    let goes = vec![Update::Workload(id("two"), None), Update::WorkloadPolicy(id("two"), None)];
+    let goes = vec![PlanUpdate::Workload(id("two"), None), PlanUpdate::WorkloadPolicy(id("two"), None)];
     assert_eq!(dataplane.apply(goes).await.unwrap().failures, []);
     let transactions = monitor.transactions();
     assert_eq!((transactions.len(), transactions[0].len()), (1, 2), "{transactions:?}");

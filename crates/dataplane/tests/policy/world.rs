@@ -2,7 +2,7 @@
 //! records and drops them after all other chains where they would leave it or reach the host: a recorded packet was
 //! allowed.
 
-use crate::namespace::{Namespace, Open, eventually, id, node_pair, request};
+use crate::namespace::{OpenNetns, TestNamespace, eventually, id, node_pair, request};
 use crate::packets::{self, DSCP};
 use crate::table;
 use nix::errno::Errno;
@@ -14,37 +14,37 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
-use tortie_dataplane::{Dataplane, Reports, pod};
-use tortie_plan::evaluate::{Connection, Node, Packet, Place, Way};
-use tortie_plan::{Plan, Settings, Update, Workload};
+use tortie_dataplane::{DataplaneHandle, ReportReceiver, pod};
+use tortie_plan::evaluate::{ConntrackState, NodeEvaluator, Packet, PacketPath, PathPlace};
+use tortie_plan::{DataplaneSettings, NodePlan, PlanUpdate, PlannedWorkload};
 
 pub const PODS: usize = 3;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum At {
+pub enum PacketLocation {
     Pod(usize),
     Outside,
     Host,
 }
 
 #[derive(Clone, Debug)]
-pub struct Sent {
-    pub from: At,
-    pub to: At,
+pub struct TestPacket {
+    pub from: PacketLocation,
+    pub to: PacketLocation,
     /// The packet after its destination has been rewritten.
     pub packet: Packet,
-    pub connection: Connection,
+    pub connection: ConntrackState,
     /// Destination that the packet is sent to, if NAT rewrites it.
     pub original: Option<(IpAddr, u16)>,
 }
 
 /// DNAT rules of the node, both families: sender, address and port that it sends to, then receiver, address and port
 /// after NAT.
-pub const REWRITTEN: [(At, &str, u16, At, &str, u16); 4] = [
-    (At::Outside, "192.168.77.1", 31080, At::Pod(0), "10.65.0.1", 8080),
-    (At::Outside, "fd77::1", 31080, At::Pod(0), "fd65:0::1", 8080),
-    (At::Host, "203.0.113.1", 31081, At::Outside, "198.51.100.1", 443),
-    (At::Host, "2001:db8:1::1", 31081, At::Outside, "2001:db8::1", 443),
+pub const REWRITTEN: [(PacketLocation, &str, u16, PacketLocation, &str, u16); 4] = [
+    (PacketLocation::Outside, "192.168.77.1", 31080, PacketLocation::Pod(0), "10.65.0.1", 8080),
+    (PacketLocation::Outside, "fd77::1", 31080, PacketLocation::Pod(0), "fd65:0::1", 8080),
+    (PacketLocation::Host, "203.0.113.1", 31081, PacketLocation::Outside, "198.51.100.1", 443),
+    (PacketLocation::Host, "2001:db8:1::1", 31081, PacketLocation::Outside, "2001:db8::1", 443),
 ];
 
 pub fn interface(pod: usize) -> String {
@@ -52,27 +52,27 @@ pub fn interface(pod: usize) -> String {
 }
 
 /// Returns the addresses of a location.
-pub fn addresses(at: At) -> Vec<IpAddr> {
+pub fn addresses(at: PacketLocation) -> Vec<IpAddr> {
     let texts: Vec<String> = match at {
-        At::Pod(pod) => {
+        PacketLocation::Pod(pod) => {
             let of_pod = |last| [format!("10.65.{pod}.{last}"), format!("fd65:{pod}::{last}")];
             (1..=4).flat_map(of_pod).collect()
         }
-        At::Outside => {
+        PacketLocation::Outside => {
             (1..=6).flat_map(|last| [format!("198.51.100.{last}"), format!("2001:db8::{last}")]).collect()
         }
-        At::Host => vec!["192.168.77.1".into(), "fd77::1".into()],
+        PacketLocation::Host => vec!["192.168.77.1".into(), "fd77::1".into()],
     };
     texts.iter().map(|text| text.parse().unwrap()).collect()
 }
 
 /// Raw sockets of a namespace, for sending complete packets.
-pub struct Sockets {
+pub struct RawSockets {
     v4: OwnedFd,
     v6: OwnedFd,
 }
 
-impl Sockets {
+impl RawSockets {
     pub fn send(&self, packet: &Packet, bytes: &[u8]) -> nix::Result<usize> {
         match packet.destination {
             IpAddr::V4(address) => {
@@ -87,17 +87,17 @@ impl Sockets {
     }
 }
 
-pub struct World {
-    node: Namespace,
-    _others: Vec<Namespace>,
-    sockets: BTreeMap<At, Sockets>,
-    settings: Settings,
-    dataplane: Option<(Dataplane, Reports)>,
-    plan: Plan,
+pub struct PacketFixture {
+    node: TestNamespace,
+    _others: Vec<TestNamespace>,
+    sockets: BTreeMap<PacketLocation, RawSockets>,
+    settings: DataplaneSettings,
+    dataplane: Option<(DataplaneHandle, ReportReceiver)>,
+    plan: NodePlan,
 }
 
-impl World {
-    pub async fn new() -> World {
+impl PacketFixture {
+    pub async fn new() -> PacketFixture {
         let (node, outside) = node_pair();
         for key in ["all", "eth0", "default"] {
             node.exec(&["sysctl", "-qw", &format!("net.ipv4.conf.{key}.rp_filter=0")]);
@@ -109,34 +109,43 @@ impl World {
         for net in ["10.65.0.0/16 via 192.168.77.1", "fd65::/16 via fd77::1"] {
             outside.ip(&format!("route add {net}"));
         }
-        let mut sockets = BTreeMap::from([(At::Host, raw(&node)), (At::Outside, raw(&outside))]);
+        let mut sockets =
+            BTreeMap::from([(PacketLocation::Host, raw(&node)), (PacketLocation::Outside, raw(&outside))]);
         let mut others = vec![outside];
         for number in 0..PODS {
-            let pod = Namespace::new("node");
-            let texts: Vec<String> = addresses(At::Pod(number)).iter().map(IpAddr::to_string).collect();
+            let pod = TestNamespace::new("node");
+            let texts: Vec<String> =
+                addresses(PacketLocation::Pod(number)).iter().map(IpAddr::to_string).collect();
             let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
             let wanted = request(&pod, &interface(number), &texts);
             pod::attach(&node.open(), &wanted).await.unwrap();
-            sockets.insert(At::Pod(number), raw(&pod));
+            sockets.insert(PacketLocation::Pod(number), raw(&pod));
             others.push(pod);
         }
         node.nft(&probe());
         // The test packets have no valid checksums.
         node.exec(&["sysctl", "-qw", "net.netfilter.nf_conntrack_checksum=0"]);
-        let plan = Plan::default();
-        World { node, _others: others, sockets, settings: Settings::default(), dataplane: None, plan }
+        let plan = NodePlan::default();
+        PacketFixture {
+            node,
+            _others: others,
+            sockets,
+            settings: DataplaneSettings::default(),
+            dataplane: None,
+            plan,
+        }
     }
 
     /// Restarts the daemon with other settings; the table stays.
-    pub async fn restart(&mut self, settings: Settings) {
+    pub async fn restart(&mut self, settings: DataplaneSettings) {
         let old = self.dataplane.take();
         let first = old.is_none();
         if let Some((dataplane, _)) = old {
             dataplane.stop().await;
         }
         self.settings = settings.clone();
-        let started = Dataplane::start(self.node.open(), settings).await.unwrap();
-        let plan = Plan { workloads: workloads(), ..self.plan.clone() };
+        let started = DataplaneHandle::start(self.node.open(), settings).await.unwrap();
+        let plan = NodePlan { workloads: workloads(), ..self.plan.clone() };
         started.0.replace(plan.clone()).await.unwrap();
         self.plan = plan;
         self.dataplane = Some(started);
@@ -162,8 +171,8 @@ impl World {
         }
     }
 
-    pub async fn apply(&mut self, plan: &Plan, as_a_whole: bool) {
-        let plan = Plan { workloads: workloads(), ..plan.clone() };
+    pub async fn apply(&mut self, plan: &NodePlan, as_a_whole: bool) {
+        let plan = NodePlan { workloads: workloads(), ..plan.clone() };
         let (dataplane, _) = self.dataplane.as_ref().unwrap();
         if as_a_whole {
             dataplane.replace(plan.clone()).await.unwrap();
@@ -192,29 +201,29 @@ impl World {
         self.node.exec(&["nft", "-s", "list", "table", "inet", "tortie"])
     }
 
-    pub fn expected(&self, plan: &Plan, sent: &Sent) -> bool {
+    pub fn expected(&self, plan: &NodePlan, sent: &TestPacket) -> bool {
         let interfaces = BTreeMap::from([
             ("lo".to_owned(), vec!["127.0.0.1".parse().unwrap(), "::1".parse().unwrap()]),
-            ("eth0".to_owned(), addresses(At::Host)),
+            ("eth0".to_owned(), addresses(PacketLocation::Host)),
         ]);
         let assignment = tortie_plan::assign(&plan.host_endpoints, &interfaces);
-        let node = Node::new(plan, &self.settings, assignment);
+        let node = NodeEvaluator::new(plan, &self.settings, assignment);
         let names: Vec<String> = (0..PODS).map(interface).collect();
         let place = |at| match at {
-            At::Host => Place::Host,
-            At::Outside => Place::Interface("eth0"),
-            At::Pod(number) => Place::Interface(names[number].as_str()),
+            PacketLocation::Host => PathPlace::Host,
+            PacketLocation::Outside => PathPlace::Interface("eth0"),
+            PacketLocation::Pod(number) => PathPlace::Interface(names[number].as_str()),
         };
-        let way = Way {
+        let way = PacketPath {
             connection: sent.connection,
             original_destination: sent.original,
-            ..Way::new(place(sent.from), place(sent.to))
+            ..PacketPath::new(place(sent.from), place(sent.to))
         };
         node.judge(&sent.packet, &way, None).allowed
     }
 
     /// Sends the packets and returns which got through. Waits up to `patience` for those that are expected.
-    pub async fn send(&mut self, packets: &[Sent], expected: &[bool], patience: Duration) -> Vec<bool> {
+    pub async fn send(&mut self, packets: &[TestPacket], expected: &[bool], patience: Duration) -> Vec<bool> {
         self.node.nft(
             "flush set inet probe arrived4; flush set inet probe arrived6; reset counters table inet probe",
         );
@@ -229,8 +238,9 @@ impl World {
         let patience = Instant::now() + patience;
         loop {
             let arrived = self.arrived();
-            let came =
-                |index: usize, sent: &Sent| arrived.contains(&(sent.packet.source.is_ipv4(), number(index)));
+            let came = |index: usize, sent: &TestPacket| {
+                arrived.contains(&(sent.packet.source.is_ipv4(), number(index)))
+            };
             let found: Vec<bool> =
                 packets.iter().enumerate().map(|(index, sent)| came(index, sent)).collect();
             let missing = found.iter().zip(expected).any(|(found, expected)| *expected && !found);
@@ -241,7 +251,7 @@ impl World {
         }
     }
 
-    fn emit(&self, sent: &Sent, number: u16) {
+    fn emit(&self, sent: &TestPacket, number: u16) {
         let mut packet = sent.packet;
         if let Some((address, port)) = sent.original {
             (packet.destination, packet.destination_port) = (address, port);
@@ -282,16 +292,16 @@ fn number(index: usize) -> u16 {
     u16::try_from(index + 1).unwrap()
 }
 
-fn workloads() -> BTreeMap<tortie_plan::WorkloadId, Workload> {
+fn workloads() -> BTreeMap<tortie_plan::WorkloadId, PlannedWorkload> {
     (0..PODS)
         .map(|number| {
-            let workload = Workload {
+            let workload = PlannedWorkload {
                 interface: interface(number),
                 mac: None,
-                addresses: addresses(At::Pod(number)),
+                addresses: addresses(PacketLocation::Pod(number)),
                 // Disable the kernel's reverse path filter, so that our own source check is tested.
                 may_spoof: true,
-                ..Workload::default()
+                ..PlannedWorkload::default()
             };
             (id(&number.to_string()), workload)
         })
@@ -299,19 +309,19 @@ fn workloads() -> BTreeMap<tortie_plan::WorkloadId, Workload> {
 }
 
 /// Returns the updates between two plans in the order in which `compute` sends them: removals first.
-pub fn updates(old: &Plan, new: &Plan) -> Vec<Update> {
+pub fn updates(old: &NodePlan, new: &NodePlan) -> Vec<PlanUpdate> {
     let mut updates = Vec::new();
     for id in old.sets.keys().filter(|id| !new.sets.contains_key(id)) {
-        updates.push(Update::Set(id.clone(), None));
+        updates.push(PlanUpdate::Set(id.clone(), None));
     }
     for (id, set) in &new.sets {
         let before = old.sets.get(id).filter(|before| before.kind == set.kind);
         if before.is_none() {
-            updates.push(Update::Set(id.clone(), Some(set.kind)));
+            updates.push(PlanUpdate::Set(id.clone(), Some(set.kind)));
         }
         let empty = BTreeSet::new();
         let members = before.map_or(&empty, |set| &set.members);
-        updates.push(Update::Members {
+        updates.push(PlanUpdate::Members {
             set: id.clone(),
             added: set.members.difference(members).copied().collect(),
             removed: members.difference(&set.members).copied().collect(),
@@ -326,30 +336,34 @@ pub fn updates(old: &Plan, new: &Plan) -> Vec<Update> {
         changed.map(|key| (key.clone(), new.get(key).cloned())).collect()
     }
     let tunnels = differing(&old.tunnels, &new.tunnels).into_iter();
-    updates.extend(tunnels.map(|(kind, device)| Update::Tunnel(kind, device)));
+    updates.extend(tunnels.map(|(kind, device)| PlanUpdate::Tunnel(kind, device)));
     updates.extend(
-        differing(&old.policies, &new.policies).into_iter().map(|(id, policy)| Update::Policy(id, policy)),
+        differing(&old.policies, &new.policies)
+            .into_iter()
+            .map(|(id, policy)| PlanUpdate::Policy(id, policy)),
     );
     updates.extend(
-        differing(&old.profiles, &new.profiles).into_iter().map(|(id, profile)| Update::Profile(id, profile)),
+        differing(&old.profiles, &new.profiles)
+            .into_iter()
+            .map(|(id, profile)| PlanUpdate::Profile(id, profile)),
     );
     updates.extend(
         differing(&old.workload_policies, &new.workload_policies)
             .into_iter()
-            .map(|(id, policy)| Update::WorkloadPolicy(id, policy)),
+            .map(|(id, policy)| PlanUpdate::WorkloadPolicy(id, policy)),
     );
     let hosts = differing(&old.host_endpoints, &new.host_endpoints);
-    updates.extend(hosts.into_iter().map(|(name, endpoint)| Update::HostEndpoint(name, endpoint)));
+    updates.extend(hosts.into_iter().map(|(name, endpoint)| PlanUpdate::HostEndpoint(name, endpoint)));
     if old.service_ranges != new.service_ranges {
-        updates.push(Update::ServiceRanges(new.service_ranges.clone()));
+        updates.push(PlanUpdate::ServiceRanges(new.service_ranges.clone()));
     }
     updates
 }
 
-pub fn raw(namespace: &Namespace) -> Sockets {
+pub fn raw(namespace: &TestNamespace) -> RawSockets {
     let open = |family| socket(family, SockType::Raw, SockFlag::empty(), SockProtocol::Raw).unwrap();
     let (v4, v6) = namespace.open().run(|| (open(AddressFamily::Inet), open(AddressFamily::Inet6))).unwrap();
-    Sockets { v4, v6 }
+    RawSockets { v4, v6 }
 }
 
 /// Renders the probe table: it counts packets before all other chains, and records and drops them after all others,
@@ -357,8 +371,15 @@ pub fn raw(namespace: &Namespace) -> Sockets {
 fn probe() -> String {
     let mine = |action: &str| format!("ip dscp {DSCP} {action}; ip6 dscp {DSCP} {action};");
     let (count, note) = (mine("counter name entered"), mine("goto note"));
-    let rewrite = |from: At| -> String {
-        let rule = |(_, address, port, _, target, target_port): &(At, &str, u16, At, &str, u16)| {
+    let rewrite = |from: PacketLocation| -> String {
+        let rule = |(_, address, port, _, target, target_port): &(
+            PacketLocation,
+            &str,
+            u16,
+            PacketLocation,
+            &str,
+            u16,
+        )| {
             let v6 = address.contains(':');
             let (family, target) =
                 if v6 { ("ip6", format!("[{target}]")) } else { ("ip", (*target).to_owned()) };
@@ -366,7 +387,7 @@ fn probe() -> String {
         };
         REWRITTEN.iter().filter(|rewritten| rewritten.0 == from).map(rule).collect()
     };
-    let (rewrite_in, rewrite_out) = (rewrite(At::Outside), rewrite(At::Host));
+    let (rewrite_in, rewrite_out) = (rewrite(PacketLocation::Outside), rewrite(PacketLocation::Host));
     format!(
         "table inet probe {{
             counter entered {{ }}

@@ -6,5 +6,5 @@ mod state;
 mod tokens;
 
 pub use password::{hash_password, is_password};
-pub use state::{Access, AuthChange, AuthState};
-pub use tokens::Tokens;
+pub use state::{AuthChange, AuthState, KeyAccess};
+pub use tokens::AuthTokens;

@@ -1,22 +1,22 @@
 //! Decides whether permissions cover a range of keys. Adjacent permissions together cover a range across their
 //! boundary.
 
-use crate::span::Span;
+use crate::span::KeySpan;
 use bytes::Bytes;
 
 /// A half-open interval of keys; without an end it is unbounded.
-type Interval = (Bytes, Option<Bytes>);
+type KeyInterval = (Bytes, Option<Bytes>);
 
-fn interval(span: &Span) -> Interval {
+fn interval(span: &KeySpan) -> KeyInterval {
     match span {
-        Span::Key(key) => (key.clone(), Some([key.as_ref(), &[0]].concat().into())),
-        Span::Range(from, end) => (from.clone(), Some(end.clone())),
-        Span::From(from) => (from.clone(), None),
+        KeySpan::Key(key) => (key.clone(), Some([key.as_ref(), &[0]].concat().into())),
+        KeySpan::Range(from, end) => (from.clone(), Some(end.clone())),
+        KeySpan::From(from) => (from.clone(), None),
     }
 }
 
-pub fn covers<'a>(permitted: impl Iterator<Item = &'a Span>, wanted: &Span) -> bool {
-    let mut permitted: Vec<Interval> = permitted.map(interval).collect();
+pub fn covers<'a>(permitted: impl Iterator<Item = &'a KeySpan>, wanted: &KeySpan) -> bool {
+    let mut permitted: Vec<KeyInterval> = permitted.map(interval).collect();
     permitted.sort();
     let (mut reached, end) = interval(wanted);
     for (from, until) in permitted {
@@ -39,8 +39,8 @@ pub fn covers<'a>(permitted: impl Iterator<Item = &'a Span>, wanted: &Span) -> b
 mod tests {
     use super::*;
 
-    fn span(key: &'static str, end: &'static str) -> Span {
-        Span::new(&Bytes::from(key), &Bytes::from(end))
+    fn span(key: &'static str, end: &'static str) -> KeySpan {
+        KeySpan::new(&Bytes::from(key), &Bytes::from(end))
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! Users, roles and their permissions: one value that is changed as a whole and stored with the data.
 
 use super::permission::covers;
-use crate::refusal::Refusal;
-use crate::span::Span;
+use crate::refusal::RequestRejection;
+use crate::span::KeySpan;
 use bytes::Bytes;
 use tortie_etcd_proto::etcdserverpb::Permission;
 use tortie_etcd_proto::etcdserverpb::permission::Type;
@@ -20,13 +20,13 @@ pub struct AuthState {
     #[prost(uint64, tag = "2")]
     pub revision: u64,
     #[prost(message, repeated, tag = "3")]
-    pub users: Vec<User>,
+    pub users: Vec<AuthUser>,
     #[prost(message, repeated, tag = "4")]
-    pub roles: Vec<Role>,
+    pub roles: Vec<AuthRole>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub struct User {
+pub struct AuthUser {
     #[prost(string, tag = "1")]
     pub name: String,
     /// Password hash; empty if the user has no password and can authenticate only with a certificate.
@@ -37,7 +37,7 @@ pub struct User {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub struct Role {
+pub struct AuthRole {
     #[prost(string, tag = "1")]
     pub name: String,
     #[prost(message, repeated, tag = "2")]
@@ -60,48 +60,48 @@ pub enum AuthChange {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
+pub enum KeyAccess {
     Read,
     Write,
 }
 
 impl AuthState {
     /// Returns the state after a change, or the error with which etcd rejects it.
-    pub fn apply(&self, change: &AuthChange) -> Result<AuthState, Refusal> {
+    pub fn apply(&self, change: &AuthChange) -> Result<AuthState, RequestRejection> {
         let mut next = self.clone();
         match change {
             AuthChange::Enable => {
-                let root = self.user(ROOT).ok_or(Refusal::ROOT_USER_MISSING)?;
+                let root = self.user(ROOT).ok_or(RequestRejection::ROOT_USER_MISSING)?;
                 if !root.roles.iter().any(|role| role == ROOT) {
-                    return Err(Refusal::ROOT_ROLE_MISSING);
+                    return Err(RequestRejection::ROOT_ROLE_MISSING);
                 }
                 next.enabled = true;
             }
             AuthChange::Disable => next.enabled = false,
-            AuthChange::AddUser { name, .. } if name.is_empty() => return Err(Refusal::USER_EMPTY),
+            AuthChange::AddUser { name, .. } if name.is_empty() => return Err(RequestRejection::USER_EMPTY),
             AuthChange::AddUser { name, .. } if self.user(name).is_some() => {
-                return Err(Refusal::USER_EXISTS);
+                return Err(RequestRejection::USER_EXISTS);
             }
             AuthChange::AddUser { name, password } => {
                 if self.users.len() >= MAX_ENTRIES {
-                    return Err(Refusal::TOO_MANY_REQUESTS);
+                    return Err(RequestRejection::TOO_MANY_REQUESTS);
                 }
-                let user = User { name: name.clone(), password: password.clone(), roles: Vec::new() };
+                let user = AuthUser { name: name.clone(), password: password.clone(), roles: Vec::new() };
                 next.users.push(user);
                 next.users.sort_by(|a, b| a.name.cmp(&b.name));
             }
             AuthChange::DeleteUser { name } => {
                 self.spare_root(name == ROOT)?;
-                self.user(name).ok_or(Refusal::USER_NOT_FOUND)?;
+                self.user(name).ok_or(RequestRejection::USER_NOT_FOUND)?;
                 next.users.retain(|user| user.name != *name);
             }
             AuthChange::ChangePassword { name, password } => {
                 next.user_mut(name)?.password = password.clone();
             }
             AuthChange::GrantRole { user, role } => {
-                self.user(user).ok_or(Refusal::USER_NOT_FOUND)?;
+                self.user(user).ok_or(RequestRejection::USER_NOT_FOUND)?;
                 if role != ROOT {
-                    self.role(role).ok_or(Refusal::ROLE_NOT_FOUND)?;
+                    self.role(role).ok_or(RequestRejection::ROLE_NOT_FOUND)?;
                 }
                 let roles = &mut next.user_mut(user)?.roles;
                 if !roles.contains(role) {
@@ -112,22 +112,26 @@ impl AuthState {
             AuthChange::RevokeRole { user, role } => {
                 self.spare_root(user == ROOT && role == ROOT)?;
                 let roles = &mut next.user_mut(user)?.roles;
-                let place =
-                    roles.iter().position(|granted| granted == role).ok_or(Refusal::ROLE_NOT_GRANTED)?;
+                let place = roles
+                    .iter()
+                    .position(|granted| granted == role)
+                    .ok_or(RequestRejection::ROLE_NOT_GRANTED)?;
                 roles.remove(place);
             }
-            AuthChange::AddRole { name } if name.is_empty() => return Err(Refusal::ROLE_EMPTY),
-            AuthChange::AddRole { name } if self.role(name).is_some() => return Err(Refusal::ROLE_EXISTS),
+            AuthChange::AddRole { name } if name.is_empty() => return Err(RequestRejection::ROLE_EMPTY),
+            AuthChange::AddRole { name } if self.role(name).is_some() => {
+                return Err(RequestRejection::ROLE_EXISTS);
+            }
             AuthChange::AddRole { name } => {
                 if self.roles.len() >= MAX_ENTRIES {
-                    return Err(Refusal::TOO_MANY_REQUESTS);
+                    return Err(RequestRejection::TOO_MANY_REQUESTS);
                 }
-                next.roles.push(Role { name: name.clone(), permissions: Vec::new() });
+                next.roles.push(AuthRole { name: name.clone(), permissions: Vec::new() });
                 next.roles.sort_by(|a, b| a.name.cmp(&b.name));
             }
             AuthChange::DeleteRole { name } => {
                 self.spare_root(name == ROOT)?;
-                self.role(name).ok_or(Refusal::ROLE_NOT_FOUND)?;
+                self.role(name).ok_or(RequestRejection::ROLE_NOT_FOUND)?;
                 next.roles.retain(|role| role.name != *name);
                 next.users.iter_mut().for_each(|user| user.roles.retain(|role| role != name));
             }
@@ -136,7 +140,7 @@ impl AuthState {
                 permissions
                     .retain(|old| (&old.key, &old.range_end) != (&permission.key, &permission.range_end));
                 if permissions.len() >= MAX_ENTRIES {
-                    return Err(Refusal::TOO_MANY_REQUESTS);
+                    return Err(RequestRejection::TOO_MANY_REQUESTS);
                 }
                 permissions.push(permission.clone());
                 permissions.sort_by(|a, b| (&a.key, &a.range_end).cmp(&(&b.key, &b.range_end)));
@@ -146,7 +150,7 @@ impl AuthState {
                 let before = permissions.len();
                 permissions.retain(|old| (&old.key, &old.range_end) != (key, range_end));
                 if permissions.len() == before {
-                    return Err(Refusal::PERMISSION_NOT_GRANTED);
+                    return Err(RequestRejection::PERMISSION_NOT_GRANTED);
                 }
             }
         }
@@ -154,11 +158,11 @@ impl AuthState {
         Ok(next)
     }
 
-    pub fn user(&self, name: &str) -> Option<&User> {
+    pub fn user(&self, name: &str) -> Option<&AuthUser> {
         self.users.iter().find(|user| user.name == name)
     }
 
-    pub fn role(&self, name: &str) -> Option<&Role> {
+    pub fn role(&self, name: &str) -> Option<&AuthRole> {
         self.roles.iter().find(|role| role.name == name)
     }
 
@@ -167,34 +171,34 @@ impl AuthState {
     }
 
     /// Returns whether a user may read or write all keys of a range.
-    pub fn may(&self, user: &str, access: Access, span: &Span) -> bool {
+    pub fn may(&self, user: &str, access: KeyAccess, span: &KeySpan) -> bool {
         if self.is_root(user) {
             return true;
         }
         let Some(user) = self.user(user) else { return false };
         let roles = user.roles.iter().filter_map(|role| self.role(role));
-        let permitted: Vec<Span> = roles
+        let permitted: Vec<KeySpan> = roles
             .flat_map(|role| &role.permissions)
             .filter(|permission| match permission.perm_type() {
                 Type::Readwrite => true,
-                Type::Read => access == Access::Read,
-                Type::Write => access == Access::Write,
+                Type::Read => access == KeyAccess::Read,
+                Type::Write => access == KeyAccess::Write,
             })
-            .map(|permission| Span::new(&permission.key, &permission.range_end))
+            .map(|permission| KeySpan::new(&permission.key, &permission.range_end))
             .collect();
         covers(permitted.iter(), span)
     }
 
     /// Rejects changes to root while authentication is enabled, so that root cannot be locked out.
-    fn spare_root(&self, concerned: bool) -> Result<(), Refusal> {
-        if self.enabled && concerned { Err(Refusal::INVALID_AUTH_MANAGEMENT) } else { Ok(()) }
+    fn spare_root(&self, concerned: bool) -> Result<(), RequestRejection> {
+        if self.enabled && concerned { Err(RequestRejection::INVALID_AUTH_MANAGEMENT) } else { Ok(()) }
     }
 
-    fn user_mut(&mut self, name: &str) -> Result<&mut User, Refusal> {
-        self.users.iter_mut().find(|user| user.name == name).ok_or(Refusal::USER_NOT_FOUND)
+    fn user_mut(&mut self, name: &str) -> Result<&mut AuthUser, RequestRejection> {
+        self.users.iter_mut().find(|user| user.name == name).ok_or(RequestRejection::USER_NOT_FOUND)
     }
 
-    fn role_mut(&mut self, name: &str) -> Result<&mut Role, Refusal> {
-        self.roles.iter_mut().find(|role| role.name == name).ok_or(Refusal::ROLE_NOT_FOUND)
+    fn role_mut(&mut self, name: &str) -> Result<&mut AuthRole, RequestRejection> {
+        self.roles.iter_mut().find(|role| role.name == name).ok_or(RequestRejection::ROLE_NOT_FOUND)
     }
 }

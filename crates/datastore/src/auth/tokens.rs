@@ -1,7 +1,7 @@
 //! Tokens that a client presents after password authentication. They are held in memory and expire when they are not
 //! used.
 
-use crate::refusal::Refusal;
+use crate::refusal::RequestRejection;
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -11,18 +11,18 @@ const LIFETIME: Duration = Duration::from_secs(300);
 const MAX_TOKENS: usize = 10_000;
 
 #[derive(Default)]
-pub struct Tokens {
+pub struct AuthTokens {
     users: Mutex<HashMap<String, (String, Instant)>>,
 }
 
-impl Tokens {
-    pub fn issue(&self, user: &str, now: Instant) -> Result<String, Refusal> {
+impl AuthTokens {
+    pub fn issue(&self, user: &str, now: Instant) -> Result<String, RequestRejection> {
         let mut users = self.users.lock().unwrap_or_else(PoisonError::into_inner);
         if users.len() >= MAX_TOKENS {
             users.retain(|_, (_, end)| *end > now);
         }
         if users.len() >= MAX_TOKENS {
-            return Err(Refusal::TOO_MANY_REQUESTS);
+            return Err(RequestRejection::TOO_MANY_REQUESTS);
         }
         let token = format!("{:032x}", rand::random::<u128>());
         users.insert(token.clone(), (user.to_owned(), now + LIFETIME));
@@ -49,7 +49,7 @@ mod tests {
 
     #[test]
     fn a_token_lives_while_it_is_used_and_there_are_not_too_many() {
-        let (tokens, start) = (Tokens::default(), Instant::now());
+        let (tokens, start) = (AuthTokens::default(), Instant::now());
         let token = tokens.issue("cat", start).unwrap();
         let later = start + LIFETIME - Duration::from_secs(1);
         assert_eq!(tokens.user(&token, later).as_deref(), Some("cat"));
@@ -59,7 +59,7 @@ mod tests {
         for _ in 1..MAX_TOKENS {
             tokens.issue("dog", start).unwrap();
         }
-        assert_eq!(tokens.issue("dog", start), Err(Refusal::TOO_MANY_REQUESTS));
+        assert_eq!(tokens.issue("dog", start), Err(RequestRejection::TOO_MANY_REQUESTS));
         tokens.revoke("dog");
         assert!(tokens.issue("dog", start).is_ok());
     }

@@ -1,11 +1,11 @@
 //! The auth service: users, roles and passwords. Also identifies the sender of a request.
 
-use super::{Service, unexpected};
-use crate::auth::{Access, AuthChange, AuthState, hash_password, is_password};
-use crate::connection::Peer;
-use crate::core::{Answer, Write};
-use crate::refusal::Refusal;
-use crate::span::Span;
+use super::{StoreService, unexpected};
+use crate::auth::{AuthChange, AuthState, KeyAccess, hash_password, is_password};
+use crate::connection::ClientIdentity;
+use crate::core::{WriteRequest, WriteResponse};
+use crate::refusal::RequestRejection;
+use crate::span::KeySpan;
 use std::sync::Arc;
 use std::time::Instant;
 use tonic::metadata::MetadataMap;
@@ -15,51 +15,51 @@ use tortie_etcd_proto::etcdserverpb::request_op::Request as Operation;
 use tortie_etcd_proto::etcdserverpb::*;
 
 /// The sender of a request and its permissions.
-pub struct Caller {
+pub struct RequestCaller {
     auth: Arc<AuthState>,
     /// `None` while authentication is disabled.
     user: Option<String>,
 }
 
-impl Caller {
+impl RequestCaller {
     /// Returns a number that changes whenever users, roles or permissions change.
     pub fn auth_revision(&self) -> u64 {
         self.auth.revision
     }
 
-    pub fn check(&self, access: Access, span: &Span) -> Result<(), Refusal> {
+    pub fn check(&self, access: KeyAccess, span: &KeySpan) -> Result<(), RequestRejection> {
         match &self.user {
-            Some(user) if !self.auth.may(user, access, span) => Err(Refusal::PERMISSION_DENIED),
+            Some(user) if !self.auth.may(user, access, span) => Err(RequestRejection::PERMISSION_DENIED),
             _ => Ok(()),
         }
     }
 
-    pub fn check_root(&self) -> Result<(), Refusal> {
+    pub fn check_root(&self) -> Result<(), RequestRejection> {
         match &self.user {
-            Some(user) if !self.auth.is_root(user) => Err(Refusal::PERMISSION_DENIED),
+            Some(user) if !self.auth.is_root(user) => Err(RequestRejection::PERMISSION_DENIED),
             _ => Ok(()),
         }
     }
 
-    pub fn check_range(&self, request: &RangeRequest) -> Result<(), Refusal> {
-        self.check_with(|| Span::new(&request.key, &request.range_end), true, false)
+    pub fn check_range(&self, request: &RangeRequest) -> Result<(), RequestRejection> {
+        self.check_with(|| KeySpan::new(&request.key, &request.range_end), true, false)
     }
 
-    pub fn check_put(&self, request: &PutRequest) -> Result<(), Refusal> {
-        self.check_with(|| Span::Key(request.key.clone()), request.prev_kv, true)
+    pub fn check_put(&self, request: &PutRequest) -> Result<(), RequestRejection> {
+        self.check_with(|| KeySpan::Key(request.key.clone()), request.prev_kv, true)
     }
 
-    pub fn check_delete(&self, request: &DeleteRangeRequest) -> Result<(), Refusal> {
-        self.check_with(|| Span::new(&request.key, &request.range_end), request.prev_kv, true)
+    pub fn check_delete(&self, request: &DeleteRangeRequest) -> Result<(), RequestRejection> {
+        self.check_with(|| KeySpan::new(&request.key, &request.range_end), request.prev_kv, true)
     }
 
     /// Checks both branches, because the choice of the branch must not reveal data that the user may not read.
-    pub fn check_txn(&self, request: &TxnRequest) -> Result<(), Refusal> {
+    pub fn check_txn(&self, request: &TxnRequest) -> Result<(), RequestRejection> {
         if self.user.is_none() {
             return Ok(());
         }
         for compare in &request.compare {
-            self.check(Access::Read, &Span::new(&compare.key, &compare.range_end))?;
+            self.check(KeyAccess::Read, &KeySpan::new(&compare.key, &compare.range_end))?;
         }
         for op in request.success.iter().chain(&request.failure) {
             match &op.request {
@@ -73,68 +73,77 @@ impl Caller {
         Ok(())
     }
 
-    fn check_with(&self, span: impl FnOnce() -> Span, read: bool, write: bool) -> Result<(), Refusal> {
+    fn check_with(
+        &self,
+        span: impl FnOnce() -> KeySpan,
+        read: bool,
+        write: bool,
+    ) -> Result<(), RequestRejection> {
         if self.user.is_none() {
             return Ok(());
         }
         let span = span();
         if read {
-            self.check(Access::Read, &span)?;
+            self.check(KeyAccess::Read, &span)?;
         }
         if write {
-            self.check(Access::Write, &span)?;
+            self.check(KeyAccess::Write, &span)?;
         }
         Ok(())
     }
 }
 
-impl Service {
+impl StoreService {
     /// Identifies the sender of a request: the user of its token, or the user named in its certificate.
-    pub fn caller<T>(&self, request: &Request<T>) -> Result<Caller, Refusal> {
+    pub fn caller<T>(&self, request: &Request<T>) -> Result<RequestCaller, RequestRejection> {
         self.identify(request.metadata(), request.extensions())
     }
 
-    pub fn identify(&self, metadata: &MetadataMap, extensions: &Extensions) -> Result<Caller, Refusal> {
+    pub fn identify(
+        &self,
+        metadata: &MetadataMap,
+        extensions: &Extensions,
+    ) -> Result<RequestCaller, RequestRejection> {
         let auth = self.latest.get().auth.clone();
         if !auth.enabled {
-            return Ok(Caller { auth, user: None });
+            return Ok(RequestCaller { auth, user: None });
         }
         let token = metadata.get("token").or_else(|| metadata.get("authorization"));
         let user = match token {
             Some(token) => {
-                let token = token.to_str().map_err(|_| Refusal::INVALID_TOKEN)?;
-                self.tokens.user(token, Instant::now()).ok_or(Refusal::INVALID_TOKEN)?
+                let token = token.to_str().map_err(|_| RequestRejection::INVALID_TOKEN)?;
+                self.tokens.user(token, Instant::now()).ok_or(RequestRejection::INVALID_TOKEN)?
             }
             None => {
-                let peer = extensions.get::<Peer>().and_then(|peer| peer.common_name.clone());
-                peer.ok_or(Refusal::USER_EMPTY)?
+                let peer = extensions.get::<ClientIdentity>().and_then(|peer| peer.common_name.clone());
+                peer.ok_or(RequestRejection::USER_EMPTY)?
             }
         };
-        Ok(Caller { auth, user: Some(user) })
+        Ok(RequestCaller { auth, user: Some(user) })
     }
 
     async fn change_auth(
         &self,
-        caller: Caller,
+        caller: RequestCaller,
         change: AuthChange,
     ) -> Result<Option<ResponseHeader>, Status> {
         caller.check_root()?;
-        match self.writer.write(Write::Auth(change)).await? {
-            Answer::Done { revision } => Ok(self.header(revision)),
+        match self.writer.write(WriteRequest::Auth(change)).await? {
+            WriteResponse::Done { revision } => Ok(self.header(revision)),
             other => Err(unexpected(other)),
         }
     }
 
     /// Hashes a password. Hashing is slow on purpose, so the number of concurrent hashes is limited.
     async fn hashed(&self, password: String) -> Result<Vec<u8>, Status> {
-        let _turn = self.hashing.acquire().await.map_err(|_| Refusal::STOPPED)?;
+        let _turn = self.hashing.acquire().await.map_err(|_| RequestRejection::STOPPED)?;
         let hashed = tokio::task::spawn_blocking(move || hash_password(&password)).await;
-        hashed.map_err(|_| Refusal::STORAGE_FAILED.into())
+        hashed.map_err(|_| RequestRejection::STORAGE_FAILED.into())
     }
 }
 
 #[tonic::async_trait]
-impl Auth for Service {
+impl Auth for StoreService {
     async fn authenticate(
         &self,
         request: Request<AuthenticateRequest>,
@@ -142,16 +151,16 @@ impl Auth for Service {
         let AuthenticateRequest { name, password } = request.into_inner();
         let auth = self.latest.get().auth.clone();
         if !auth.enabled {
-            return Err(Refusal::AUTH_NOT_ENABLED.into());
+            return Err(RequestRejection::AUTH_NOT_ENABLED.into());
         }
         // Rejecting an unknown user must take as long as rejecting a wrong password.
         let hashed = auth.user(&name).map(|user| user.password.clone()).unwrap_or_else(|| vec![0; 48]);
-        let _turn = self.hashing.acquire().await.map_err(|_| Refusal::STOPPED)?;
+        let _turn = self.hashing.acquire().await.map_err(|_| RequestRejection::STOPPED)?;
         let right =
             tokio::task::spawn_blocking(move || is_password(&hashed, &password)).await.unwrap_or(false);
         if !right {
             tracing::info!("authentication failed for user {name:?}");
-            return Err(Refusal::AUTH_FAILED.into());
+            return Err(RequestRejection::AUTH_FAILED.into());
         }
         let token = self.tokens.issue(&name, Instant::now())?;
         Ok(Response::new(AuthenticateResponse { header: self.current_header(), token }))
@@ -210,7 +219,7 @@ impl Auth for Service {
         if caller.user.as_ref() != Some(&name) {
             caller.check_root()?;
         }
-        let roles = caller.auth.user(&name).ok_or(Refusal::USER_NOT_FOUND)?.roles.clone();
+        let roles = caller.auth.user(&name).ok_or(RequestRejection::USER_NOT_FOUND)?.roles.clone();
         Ok(Response::new(AuthUserGetResponse { header: self.current_header(), roles }))
     }
 
@@ -289,7 +298,7 @@ impl Auth for Service {
         if !own.is_some_and(|user| user.roles.contains(&name)) {
             caller.check_root()?;
         }
-        let perm = caller.auth.role(&name).ok_or(Refusal::ROLE_NOT_FOUND)?.permissions.clone();
+        let perm = caller.auth.role(&name).ok_or(RequestRejection::ROLE_NOT_FOUND)?.permissions.clone();
         Ok(Response::new(AuthRoleGetResponse { header: self.current_header(), perm }))
     }
 
@@ -319,7 +328,7 @@ impl Auth for Service {
     ) -> Result<Response<AuthRoleGrantPermissionResponse>, Status> {
         let caller = self.caller(&request)?;
         let AuthRoleGrantPermissionRequest { name: role, perm } = request.into_inner();
-        let permission = perm.ok_or(Refusal::PERMISSION_NOT_GIVEN)?;
+        let permission = perm.ok_or(RequestRejection::PERMISSION_NOT_GIVEN)?;
         let header = self.change_auth(caller, AuthChange::GrantPermission { role, permission }).await?;
         Ok(Response::new(AuthRoleGrantPermissionResponse { header }))
     }

@@ -1,6 +1,6 @@
 //! The body of a response that was encoded in advance.
 
-use crate::encoded::Encoded;
+use crate::encoded::EncodedRange;
 use crate::refusal::success;
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame};
@@ -14,7 +14,7 @@ pub struct EncodedBody {
 }
 
 impl EncodedBody {
-    pub fn new(message: Encoded) -> EncodedBody {
+    pub fn new(message: EncodedRange) -> EncodedBody {
         EncodedBody { chunks: message.chunks.into_iter(), has_ended: false }
     }
 }

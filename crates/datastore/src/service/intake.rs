@@ -6,7 +6,7 @@
 //! longer than a busy machine takes; otherwise the largest one, because most requests are small.
 
 use super::MAX_MESSAGE_BYTES;
-use crate::refusal::Refusal;
+use crate::refusal::RequestRejection;
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use std::cmp::Reverse;
@@ -34,52 +34,52 @@ const STREAMS: [&str; 2] = ["/etcdserverpb.Watch/Watch", "/etcdserverpb.Lease/Le
 
 /// The incomplete requests of all connections.
 #[derive(Default)]
-pub struct Intake {
-    waiting: Mutex<Waiting>,
+pub struct RequestIntake {
+    waiting: Mutex<IncompleteRequests>,
 }
 
 #[derive(Default)]
-struct Waiting {
+struct IncompleteRequests {
     bytes: usize,
     next: u64,
     /// Ordered by age.
-    requests: BTreeMap<u64, Unfinished>,
+    requests: BTreeMap<u64, IncompleteRequest>,
     /// Ordered by size; of several with the same size the oldest is last.
     sizes: BTreeSet<(usize, Reverse<u64>)>,
     /// Rejected requests whose bodies have not been polled since.
-    given_up: HashMap<u64, Refusal>,
+    given_up: HashMap<u64, RequestRejection>,
 }
 
-struct Unfinished {
+struct IncompleteRequest {
     bytes: usize,
     since: Instant,
     waker: Waker,
 }
 
-impl Intake {
+impl RequestIntake {
     /// Wraps a request so that it is subject to the limits.
-    pub fn receive(self: &Arc<Intake>, request: http::Request<Body>) -> http::Request<Body> {
+    pub fn receive(self: &Arc<RequestIntake>, request: http::Request<Body>) -> http::Request<Body> {
         let streams = STREAMS.contains(&request.uri().path());
         let intake = self.clone();
         request.map(|body| {
-            Body::new(Incoming { body, streams, message: Message::default(), place: None, intake })
+            Body::new(LimitedBody { body, streams, message: MessageBoundary::default(), place: None, intake })
         })
     }
 
     /// Rejects requests that exceed the timeout; runs forever.
-    pub async fn sweep(self: Arc<Intake>) {
+    pub async fn sweep(self: Arc<RequestIntake>) {
         loop {
             tokio::time::sleep(SWEEP).await;
             let mut waiting = self.lock();
             while let Some(oldest_place) = waiting.oldest(PATIENCE) {
-                waiting.give_up(oldest_place, Refusal::TIMED_OUT);
+                waiting.give_up(oldest_place, RequestRejection::TIMED_OUT);
             }
         }
     }
 
     /// Registers a request that waits for more data of its client; it keeps its place from the first time. Returns an
     /// error if the request was rejected.
-    fn wait(&self, place: Option<u64>, bytes: usize, waker: &Waker) -> Result<u64, Refusal> {
+    fn wait(&self, place: Option<u64>, bytes: usize, waker: &Waker) -> Result<u64, RequestRejection> {
         let mut waiting = self.lock();
         if let Some(place) = place
             && let Some(known) = waiting.requests.get_mut(&place)
@@ -95,23 +95,23 @@ impl Intake {
         let since = waiting.remove(place).map_or_else(Instant::now, |waited| waited.since);
         waiting.next = waiting.next.max(place + 1);
         waiting.bytes += bytes;
-        waiting.requests.insert(place, Unfinished { bytes, since, waker: waker.clone() });
+        waiting.requests.insert(place, IncompleteRequest { bytes, since, waker: waker.clone() });
         waiting.sizes.insert((bytes, Reverse(place)));
         while waiting.bytes > BUDGET
             && let Some(place) = waiting.oldest(GRACE).or_else(|| waiting.largest())
         {
-            waiting.give_up(place, Refusal::GIVEN_UP);
+            waiting.give_up(place, RequestRejection::GIVEN_UP);
         }
         waiting.given_up.remove(&place).map_or(Ok(place), Err)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
+    fn lock(&self) -> MutexGuard<'_, IncompleteRequests> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Waiting {
-    fn remove(&mut self, place: u64) -> Option<Unfinished> {
+impl IncompleteRequests {
+    fn remove(&mut self, place: u64) -> Option<IncompleteRequest> {
         self.given_up.remove(&place);
         let removed = self.requests.remove(&place)?;
         self.bytes -= removed.bytes;
@@ -129,7 +129,7 @@ impl Waiting {
         self.sizes.last().map(|(_, Reverse(place))| *place)
     }
 
-    fn give_up(&mut self, place: u64, why: Refusal) {
+    fn give_up(&mut self, place: u64, why: RequestRejection) {
         if let Some(request) = self.remove(place) {
             self.given_up.insert(place, why);
             request.waker.wake();
@@ -138,15 +138,15 @@ impl Waiting {
 }
 
 /// The body of a request while it is received.
-struct Incoming {
+struct LimitedBody {
     body: Body,
     streams: bool,
-    message: Message,
+    message: MessageBoundary,
     place: Option<u64>,
-    intake: Arc<Intake>,
+    intake: Arc<RequestIntake>,
 }
 
-impl Incoming {
+impl LimitedBody {
     fn is_finished(&self) -> bool {
         self.streams && self.message.is_whole
     }
@@ -158,13 +158,13 @@ impl Incoming {
     }
 }
 
-impl Drop for Incoming {
+impl Drop for LimitedBody {
     fn drop(&mut self) {
         self.leave();
     }
 }
 
-impl HttpBody for Incoming {
+impl HttpBody for LimitedBody {
     type Data = Bytes;
     type Error = Status;
 
@@ -212,7 +212,7 @@ impl HttpBody for Incoming {
 
 /// Tracks the boundaries in a sequence of messages, each of which is preceded by a flag and its length.
 #[derive(Default)]
-struct Message {
+struct MessageBoundary {
     header: Vec<u8>,
     /// The announced length.
     length: usize,
@@ -222,7 +222,7 @@ struct Message {
     is_whole: bool,
 }
 
-impl Message {
+impl MessageBoundary {
     const HEADER: usize = 5;
 
     fn take(&mut self, mut data: &[u8]) {
@@ -254,14 +254,14 @@ impl Message {
 mod tests {
     use super::*;
     use std::future::poll_fn;
-    use tortie_testkit::HalfSent;
+    use tortie_testkit::StalledRequestBody;
 
     #[test]
     fn messages_end_where_they_say() {
         let bytes = [&[0, 0, 0, 0, 3][..], b"abc", &[0, 0, 0, 0, 0], &[0, 0, 0, 0, 2], b"d"].concat();
         let ends = [8, 13];
         for piece in 1..bytes.len() {
-            let mut message = Message::default();
+            let mut message = MessageBoundary::default();
             let mut seen = 0;
             for part in bytes.chunks(piece) {
                 message.take(part);
@@ -272,8 +272,8 @@ mod tests {
         }
     }
 
-    fn begin(intake: &Arc<Intake>, path: &str, length: usize) -> Body {
-        let body = Body::new(HalfSent::new(length as u32, Bytes::new()));
+    fn begin(intake: &Arc<RequestIntake>, path: &str, length: usize) -> Body {
+        let body = Body::new(StalledRequestBody::new(length as u32, Bytes::new()));
         intake.receive(http::Request::builder().uri(path).body(body).unwrap()).into_body()
     }
 
@@ -296,7 +296,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_oldest_makes_room_and_nobody_waits_for_ever() {
-        let intake = Arc::new(Intake::default());
+        let intake = Arc::new(RequestIntake::default());
         tokio::spawn(intake.clone().sweep());
         let put = "/etcdserverpb.KV/Put";
         let fit = BUDGET / (MAX_MESSAGE_BYTES + REQUEST_BYTES);
@@ -306,7 +306,7 @@ mod tests {
         }
         let mut last = begin(&intake, put, MAX_MESSAGE_BYTES);
         assert!(may_wait(&mut last).await);
-        assert_eq!(refusal(&mut requests[0]).await.unwrap(), Refusal::GIVEN_UP.text, "the oldest");
+        assert_eq!(refusal(&mut requests[0]).await.unwrap(), RequestRejection::GIVEN_UP.text, "the oldest");
         assert!(may_wait(&mut requests[1]).await);
         // A request that ends makes room for another.
         drop(requests.remove(1));
@@ -316,8 +316,8 @@ mod tests {
         let mut stream = begin(&intake, STREAMS[1], 0);
         assert!(may_wait(&mut stream).await);
         tokio::time::sleep(PATIENCE + SWEEP).await;
-        assert_eq!(refusal(&mut last).await.unwrap(), Refusal::TIMED_OUT.text);
-        assert_eq!(refusal(&mut another).await.unwrap(), Refusal::TIMED_OUT.text);
+        assert_eq!(refusal(&mut last).await.unwrap(), RequestRejection::TIMED_OUT.text);
+        assert_eq!(refusal(&mut another).await.unwrap(), RequestRejection::TIMED_OUT.text);
         assert!(may_wait(&mut stream).await);
         // Some of these have been rejected but not polled since.
         drop((requests, last, another));
@@ -327,7 +327,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_small_request_is_given_up_for_large_ones_only_if_it_has_waited_for_long() {
-        let intake = Arc::new(Intake::default());
+        let intake = Arc::new(RequestIntake::default());
         let put = "/etcdserverpb.KV/Put";
         let fit = BUDGET / (MAX_MESSAGE_BYTES + REQUEST_BYTES);
         let mut small = begin(&intake, put, 10);
@@ -337,11 +337,11 @@ mod tests {
             large.push(begin(&intake, put, MAX_MESSAGE_BYTES));
             assert!(may_wait(&mut large[number]).await && may_wait(&mut small).await, "{number}");
         }
-        assert_eq!(refusal(&mut large[0]).await.unwrap(), Refusal::GIVEN_UP.text);
+        assert_eq!(refusal(&mut large[0]).await.unwrap(), RequestRejection::GIVEN_UP.text);
         tokio::time::sleep(GRACE).await;
         let mut another = begin(&intake, put, MAX_MESSAGE_BYTES);
         assert!(may_wait(&mut another).await);
-        assert_eq!(refusal(&mut small).await.unwrap(), Refusal::GIVEN_UP.text);
+        assert_eq!(refusal(&mut small).await.unwrap(), RequestRejection::GIVEN_UP.text);
         drop((small, large, another));
         let waiting = intake.lock();
         assert_eq!((waiting.bytes, waiting.sizes.len(), waiting.given_up.len()), (0, 0, 0));

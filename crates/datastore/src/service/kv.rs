@@ -1,13 +1,13 @@
 //! The KV service: range, put, delete, transaction and compaction.
 
-use super::response::EncodedAnswer;
-use super::{Gathered, Service, failed, unexpected};
+use super::response::EncodedRangeResponse;
+use super::{CollectedResponse, StoreService, failed, unexpected};
 use crate::check;
-use crate::core::{Answer, Write};
-use crate::limits::{Allowance, AnswerBudget, MAX_ANSWER_BYTES, MAX_WRITE_ANSWER_BYTES};
+use crate::core::{WriteRequest, WriteResponse};
+use crate::limits::{MAX_ANSWER_BYTES, MAX_WRITE_ANSWER_BYTES, ResponseAllowance, ResponseBudget};
 use crate::range::is_sorted;
-use crate::refusal::Refusal;
-use crate::snapshot::Snapshot;
+use crate::refusal::RequestRejection;
+use crate::snapshot::StoreSnapshot;
 use prost::Message;
 use tokio::sync::OwnedSemaphorePermit;
 use tonic::{Request, Response, Status};
@@ -20,10 +20,10 @@ use tortie_etcd_proto::etcdserverpb::{
 /// Size from which a transaction is validated on a separate thread.
 const LARGE_TRANSACTION_BYTES: usize = 64 << 10;
 
-impl Service {
+impl StoreService {
     /// Acquires budget for the response of a write that may return many keys. The writer cannot wait for memory, so
     /// this happens before the write.
-    async fn permit_for(&self, lists: bool) -> Result<Option<OwnedSemaphorePermit>, Refusal> {
+    async fn permit_for(&self, lists: bool) -> Result<Option<OwnedSemaphorePermit>, RequestRejection> {
         match lists {
             true => Ok(Some(self.answers.wait_for(MAX_WRITE_ANSWER_BYTES).await?)),
             false => Ok(None),
@@ -31,7 +31,7 @@ impl Service {
     }
 }
 
-impl Service {
+impl StoreService {
     /// Validates a transaction. With thousands of operations that takes milliseconds, so large ones are validated on
     /// a separate thread.
     async fn checked(&self, request: TxnRequest) -> Result<TxnRequest, Status> {
@@ -39,18 +39,18 @@ impl Service {
             check::txn(&request)?;
             return Ok(request);
         }
-        let _turn = self.checking.acquire().await.map_err(|_| Refusal::STOPPED)?;
+        let _turn = self.checking.acquire().await.map_err(|_| RequestRejection::STOPPED)?;
         let check = move || check::txn(&request).map(|()| request);
         match tokio::task::spawn_blocking(check).await {
             Ok(checked) => Ok(checked?),
-            Err(_) => Err(Refusal::STORAGE_FAILED.into()),
+            Err(_) => Err(RequestRejection::STORAGE_FAILED.into()),
         }
     }
 
     /// Rejects a deletion that is certain to exceed the limits. The writer checks again, but all other writes wait
     /// for the writer.
     async fn within_limits(&self, request: DeleteRangeRequest) -> Result<DeleteRangeRequest, Status> {
-        let measure = move |snapshot: &Snapshot| Ok((snapshot.measure_delete(&request)?, request));
+        let measure = move |snapshot: &StoreSnapshot| Ok((snapshot.measure_delete(&request)?, request));
         let (outcome, request) = self.read(measure).await?;
         outcome?;
         Ok(request)
@@ -58,7 +58,7 @@ impl Service {
 }
 
 #[tonic::async_trait]
-impl Kv for Service {
+impl Kv for StoreService {
     async fn range(&self, request: Request<RangeRequest>) -> Result<Response<RangeResponse>, Status> {
         let caller = self.caller(&request)?;
         let request = request.into_inner();
@@ -67,20 +67,21 @@ impl Kv for Service {
         let mut gathered = match request.range_end.is_empty() {
             // A single key is cheaper to look up than to pass to another thread.
             true => {
-                let mut allowance = Allowance::new(MAX_ANSWER_BYTES);
+                let mut allowance = ResponseAllowance::new(MAX_ANSWER_BYTES);
                 let answer = self.latest.get().range(&request, &mut allowance).map_err(failed)??;
-                Gathered { answer, share: self.answers.share(allowance.used()) }
+                CollectedResponse { answer, share: self.answers.share(allowance.used()) }
             }
             false if is_sorted(&request) => {
                 self.gather(move |snapshot, allowance| snapshot.range(&request, allowance)).await?
             }
             false => {
-                let list =
-                    move |snapshot: &Snapshot, allowance: &mut _| snapshot.encoded_range(&request, allowance);
-                let Gathered { answer, share } = self.gather(list).await?;
+                let list = move |snapshot: &StoreSnapshot, allowance: &mut _| {
+                    snapshot.encoded_range(&request, allowance)
+                };
+                let CollectedResponse { answer, share } = self.gather(list).await?;
                 // Sent instead of the message, which stays empty.
                 let mut response = Response::new(RangeResponse::default());
-                response.extensions_mut().insert(EncodedAnswer { message: answer, share });
+                response.extensions_mut().insert(EncodedRangeResponse { message: answer, share });
                 return Ok(response);
             }
         };
@@ -95,8 +96,8 @@ impl Kv for Service {
         caller.check_put(&request)?;
         self.check_leases(&caller, [request.lease]).await?;
         check::size(request.encoded_len())?;
-        match self.writer.write(Write::Put(request)).await? {
-            Answer::Put(mut response) => {
+        match self.writer.write(WriteRequest::Put(request)).await? {
+            WriteResponse::Put(mut response) => {
                 self.complete(&mut response.header);
                 Ok(Response::new(response))
             }
@@ -119,11 +120,11 @@ impl Kv for Service {
             true => self.within_limits(request).await?,
             false => request,
         };
-        match self.writer.write(Write::Delete(request)).await? {
-            Answer::Delete(mut answer) => {
+        match self.writer.write(WriteRequest::Delete(request)).await? {
+            WriteResponse::Delete(mut answer) => {
                 self.complete(&mut answer.header);
                 let size = answer.encoded_len();
-                Ok(Gathered { answer, share: AnswerBudget::shrink(permit, size) }.into_response())
+                Ok(CollectedResponse { answer, share: ResponseBudget::shrink(permit, size) }.into_response())
             }
             other => Err(unexpected(other)),
         }
@@ -139,10 +140,10 @@ impl Kv for Service {
             self.check_leases(&caller, check::leases(&request)).await?;
             check::size(request.encoded_len())?;
             let permit = self.permit_for(check::lists(&request)).await?;
-            match self.writer.write(Write::Txn(request)).await? {
-                Answer::Txn(answer) => {
+            match self.writer.write(WriteRequest::Txn(request)).await? {
+                WriteResponse::Txn(answer) => {
                     let size = answer.encoded_len();
-                    Gathered { answer, share: AnswerBudget::shrink(permit, size) }
+                    CollectedResponse { answer, share: ResponseBudget::shrink(permit, size) }
                 }
                 other => return Err(unexpected(other)),
             }
@@ -159,10 +160,10 @@ impl Kv for Service {
         let CompactionRequest { revision, physical } = request.into_inner();
         let answer = match physical {
             true => self.writer.compact_physically(revision).await?,
-            false => self.writer.write(Write::Compact { revision }).await?,
+            false => self.writer.write(WriteRequest::Compact { revision }).await?,
         };
         match answer {
-            Answer::Done { revision } => {
+            WriteResponse::Done { revision } => {
                 Ok(Response::new(CompactionResponse { header: self.header(revision) }))
             }
             other => Err(unexpected(other)),

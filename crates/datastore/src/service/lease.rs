@@ -1,12 +1,12 @@
 //! The lease service.
 
-use super::auth::Caller;
-use super::{Gathered, Service, unexpected};
-use crate::auth::Access;
-use crate::core::{Answer, Write};
+use super::auth::RequestCaller;
+use super::{CollectedResponse, StoreService, unexpected};
+use crate::auth::KeyAccess;
+use crate::core::{WriteRequest, WriteResponse};
 use crate::lessor::{MAX_TTL, MIN_TTL};
-use crate::refusal::Refusal;
-use crate::span::Span;
+use crate::refusal::RequestRejection;
+use crate::span::KeySpan;
 use bytes::Bytes;
 use futures::{Stream, StreamExt};
 use std::pin::Pin;
@@ -19,14 +19,19 @@ use tortie_etcd_proto::etcdserverpb::{
     LeaseTimeToLiveResponse,
 };
 
-impl Service {
+impl StoreService {
     /// Checks the permission for all keys of a lease: revoking it deletes them, and listing them reads them.
-    async fn check_lease_keys(&self, caller: &Caller, access: Access, id: i64) -> Result<(), Status> {
+    async fn check_lease_keys(
+        &self,
+        caller: &RequestCaller,
+        access: KeyAccess,
+        id: i64,
+    ) -> Result<(), Status> {
         if caller.check_root().is_ok() {
             return Ok(());
         }
         for key in self.lease_keys(id).await?.answer {
-            caller.check(access, &Span::Key(key.into()))?;
+            caller.check(access, &KeySpan::Key(key.into()))?;
         }
         Ok(())
     }
@@ -35,22 +40,22 @@ impl Service {
     /// be allowed to revoke the lease, as in etcd.
     pub async fn check_leases(
         &self,
-        caller: &Caller,
+        caller: &RequestCaller,
         leases: impl IntoIterator<Item = i64>,
     ) -> Result<(), Status> {
         for id in leases.into_iter().filter(|id| *id != 0) {
-            self.check_lease_keys(caller, Access::Write, id).await?;
+            self.check_lease_keys(caller, KeyAccess::Write, id).await?;
         }
         Ok(())
     }
 
-    async fn lease_keys(&self, id: i64) -> Result<Gathered<Vec<Vec<u8>>>, Status> {
+    async fn lease_keys(&self, id: i64) -> Result<CollectedResponse<Vec<Vec<u8>>>, Status> {
         self.gather(move |snapshot, allowance| snapshot.lease_keys(id, allowance)).await
     }
 }
 
 #[tonic::async_trait]
-impl Lease for Service {
+impl Lease for StoreService {
     type LeaseKeepAliveStream = Pin<Box<dyn Stream<Item = Result<LeaseKeepAliveResponse, Status>> + Send>>;
 
     async fn lease_grant(
@@ -60,18 +65,18 @@ impl Lease for Service {
         self.caller(&request)?;
         let LeaseGrantRequest { ttl, id } = request.into_inner();
         if ttl > MAX_TTL {
-            return Err(Refusal::LEASE_TTL_TOO_LARGE.into());
+            return Err(RequestRejection::LEASE_TTL_TOO_LARGE.into());
         }
         let ttl = ttl.max(MIN_TTL);
         let chosen = id;
         loop {
             let id = if chosen == 0 { rand::random_range(1..=i64::MAX) } else { chosen };
-            match self.writer.write(Write::Grant { id, ttl }).await {
-                Ok(Answer::Done { revision }) => {
+            match self.writer.write(WriteRequest::Grant { id, ttl }).await {
+                Ok(WriteResponse::Done { revision }) => {
                     let header = self.header(revision);
                     return Ok(Response::new(LeaseGrantResponse { header, id, ttl, error: String::new() }));
                 }
-                Err(Refusal::LEASE_EXISTS) if chosen == 0 => {}
+                Err(RequestRejection::LEASE_EXISTS) if chosen == 0 => {}
                 Err(refusal) => return Err(refusal.into()),
                 Ok(other) => return Err(unexpected(other)),
             }
@@ -84,9 +89,9 @@ impl Lease for Service {
     ) -> Result<Response<LeaseRevokeResponse>, Status> {
         let caller = self.caller(&request)?;
         let id = request.into_inner().id;
-        self.check_lease_keys(&caller, Access::Write, id).await?;
-        match self.writer.write(Write::Revoke { id }).await? {
-            Answer::Done { revision } => {
+        self.check_lease_keys(&caller, KeyAccess::Write, id).await?;
+        match self.writer.write(WriteRequest::Revoke { id }).await? {
+            WriteResponse::Done { revision } => {
                 Ok(Response::new(LeaseRevokeResponse { header: self.header(revision) }))
             }
             other => Err(unexpected(other)),
@@ -117,15 +122,15 @@ impl Lease for Service {
         let caller = self.caller(&request)?;
         let LeaseTimeToLiveRequest { id, keys } = request.into_inner();
         if keys {
-            self.check_lease_keys(&caller, Access::Read, id).await?;
+            self.check_lease_keys(&caller, KeyAccess::Read, id).await?;
         }
         let Some(time) = self.lessor.time_to_live(id, Instant::now()) else {
             let header = self.current_header();
             return Ok(Response::new(LeaseTimeToLiveResponse { header, id, ttl: -1, ..Default::default() }));
         };
-        let Gathered { answer: keys, share } = match keys {
+        let CollectedResponse { answer: keys, share } = match keys {
             true => self.lease_keys(id).await?,
-            false => Gathered { answer: Vec::new(), share: None },
+            false => CollectedResponse { answer: Vec::new(), share: None },
         };
         let answer = LeaseTimeToLiveResponse {
             header: self.current_header(),
@@ -134,7 +139,7 @@ impl Lease for Service {
             granted_ttl: time.granted,
             keys: keys.into_iter().map(Bytes::from).collect(),
         };
-        Ok(Gathered { answer, share }.into_response())
+        Ok(CollectedResponse { answer, share }.into_response())
     }
 
     async fn lease_leases(

@@ -1,14 +1,14 @@
 //! The maintenance service: status, alarms, defragmentation, hashes and snapshots. Also the cluster service, which
 //! lists the single member.
 
-use super::{Service, failed, unexpected};
-use crate::core::{Answer, Write};
+use super::{StoreService, failed, unexpected};
+use crate::core::{WriteRequest, WriteResponse};
 use crate::directory;
-use crate::fault::Fault;
-use crate::limits::{READ_WORK, Work};
-use crate::refusal::Refusal;
+use crate::fault::StorageFault;
+use crate::limits::{READ_WORK, WorkBudget};
+use crate::refusal::RequestRejection;
 use crate::room;
-use crate::snapshot::Snapshot;
+use crate::snapshot::StoreSnapshot;
 use crate::watch::TERM;
 use bytes::Bytes;
 use futures::Stream;
@@ -32,7 +32,7 @@ const VERSION: &str = "3.5.21";
 const SNAPSHOT_PIECE: u64 = 64 * 1024;
 
 #[tonic::async_trait]
-impl Maintenance for Service {
+impl Maintenance for StoreService {
     type SnapshotStream = Pin<Box<dyn Stream<Item = Result<SnapshotResponse, Status>> + Send>>;
 
     async fn alarm(&self, request: Request<AlarmRequest>) -> Result<Response<AlarmResponse>, Status> {
@@ -48,8 +48,8 @@ impl Maintenance for Service {
             }
             (action, AlarmType::Nospace) => {
                 let no_space = action == AlarmAction::Activate;
-                match self.writer.write(Write::Alarm { no_space }).await? {
-                    Answer::Alarm { revision, changed } => (revision, changed),
+                match self.writer.write(WriteRequest::Alarm { no_space }).await? {
+                    WriteResponse::Alarm { revision, changed } => (revision, changed),
                     other => return Err(unexpected(other)),
                 }
             }
@@ -100,7 +100,7 @@ impl Maintenance for Service {
         let (revision, compact_revision, hash) = self
             .read(move |snapshot| {
                 let state = snapshot.state;
-                Ok(match snapshot.view(&Work::new(READ_WORK)).resolve(wanted) {
+                Ok(match snapshot.view(&WorkBudget::new(READ_WORK)).resolve(wanted) {
                     Ok(at) => Ok((state.revision, state.compacted, hash(snapshot, at)?)),
                     Err(refusal) => Err(refusal),
                 })
@@ -118,7 +118,7 @@ impl Maintenance for Service {
         let header = self.current_header();
         let latest = self.latest.clone();
         let copied = tokio::task::spawn_blocking(move || copy(&latest.get(), &dir)).await;
-        let copied = copied.map_err(|_| Status::from(Refusal::STORAGE_FAILED))?;
+        let copied = copied.map_err(|_| Status::from(RequestRejection::STORAGE_FAILED))?;
         let copy = copied.map_err(|fault| {
             tracing::warn!("no snapshot was made: {fault}");
             fault.into_status("no snapshot was made")
@@ -127,7 +127,7 @@ impl Maintenance for Service {
         let pieces = futures::stream::try_unfold(copy, move |copy| async move {
             let read = tokio::task::spawn_blocking(move || copy.next()).await;
             let Some((blob, copy)) =
-                read.map_err(|_| Status::from(Refusal::STORAGE_FAILED))?.map_err(failed)?
+                read.map_err(|_| Status::from(RequestRejection::STORAGE_FAILED))?.map_err(failed)?
             else {
                 return Ok(None);
             };
@@ -139,7 +139,7 @@ impl Maintenance for Service {
 }
 
 /// Copies the database to an unlinked file, so that a crash does not leave it behind.
-fn copy(snapshot: &Snapshot, dir: &Path) -> Result<Copy, Fault> {
+fn copy(snapshot: &StoreSnapshot, dir: &Path) -> Result<SnapshotCopy, StorageFault> {
     // Concurrent writes must not run out of disk space.
     room::check(dir, snapshot.copy_bytes() + room::MARGIN_BYTES)?;
     let (path, file) = directory::temporary(dir)?;
@@ -148,19 +148,19 @@ fn copy(snapshot: &Snapshot, dir: &Path) -> Result<Copy, Fault> {
     let file = copied?.file().try_clone()?;
     let len = file.metadata()?.len();
     let checksum = directory::checksum(&file, len)?;
-    Ok(Copy { file, len, checksum, sent: 0 })
+    Ok(SnapshotCopy { file, len, checksum, sent: 0 })
 }
 
 /// A copy of the database that is being sent to a client, followed by its checksum.
-struct Copy {
+struct SnapshotCopy {
     file: File,
     len: u64,
     checksum: [u8; directory::CHECKSUM_BYTES as usize],
     sent: u64,
 }
 
-impl Copy {
-    fn next(mut self) -> Result<Option<(Bytes, Copy)>, Fault> {
+impl SnapshotCopy {
+    fn next(mut self) -> Result<Option<(Bytes, SnapshotCopy)>, StorageFault> {
         if self.sent > self.len {
             return Ok(None);
         }
@@ -176,7 +176,7 @@ impl Copy {
 }
 
 /// Returns a hash that is equal for stores with the same history up to a revision.
-fn hash(snapshot: &Snapshot, revision: i64) -> Result<u32, Fault> {
+fn hash(snapshot: &StoreSnapshot, revision: i64) -> Result<u32, StorageFault> {
     let mut digest = Sha256::new();
     for row in snapshot.history.range(..=(revision.max(0) as u64, u32::MAX))? {
         let (at, entry) = row?;
@@ -189,7 +189,7 @@ fn hash(snapshot: &Snapshot, revision: i64) -> Result<u32, Fault> {
 }
 
 #[tonic::async_trait]
-impl Cluster for Service {
+impl Cluster for StoreService {
     async fn member_list(
         &self,
         _request: Request<MemberListRequest>,

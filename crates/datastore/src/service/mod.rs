@@ -10,18 +10,18 @@ mod pace;
 mod response;
 mod watch;
 
-use super::auth::Tokens;
-use super::core::Answer;
-use super::directory::Identity;
-use super::fault::Fault;
+use super::auth::AuthTokens;
+use super::core::WriteResponse;
+use super::directory::StoreIdentity;
+use super::fault::StorageFault;
 use super::lessor::Lessor;
-use super::limits::{Allowance, AnswerBudget, MAX_ANSWER_BYTES, SMALL_ANSWER_BYTES, Share};
-use super::refusal::Refusal;
-use super::snapshot::{Latest, Snapshot};
-use super::watch::{Hub, TERM};
-use super::writer::Writer;
-pub use intake::Intake;
-use response::Finishing;
+use super::limits::{BudgetShare, MAX_ANSWER_BYTES, ResponseAllowance, ResponseBudget, SMALL_ANSWER_BYTES};
+use super::refusal::RequestRejection;
+use super::snapshot::{LatestSnapshot, StoreSnapshot};
+use super::watch::{TERM, WatchHub};
+use super::writer::StoreWriter;
+pub use intake::RequestIntake;
+use response::PostProcessed;
 use std::path::PathBuf;
 use std::sync::Arc;
 use tokio::sync::{Semaphore, watch as signal};
@@ -41,37 +41,43 @@ const MAX_MESSAGE_BYTES: usize = super::check::MAX_REQUEST_BYTES + 512 * 1024;
 
 /// The state that the services share.
 #[derive(Clone)]
-pub struct Service {
-    pub writer: Writer,
-    pub latest: Arc<Latest>,
+pub struct StoreService {
+    pub writer: StoreWriter,
+    pub latest: Arc<LatestSnapshot>,
     pub lessor: Arc<Lessor>,
-    pub hub: Arc<Hub>,
-    pub answers: AnswerBudget,
-    pub tokens: Arc<Tokens>,
+    pub hub: Arc<WatchHub>,
+    pub answers: ResponseBudget,
+    pub tokens: Arc<AuthTokens>,
     /// Limits concurrent validations of large transactions.
     pub checking: Arc<Semaphore>,
     /// Limits concurrent password hashes.
     pub hashing: Arc<Semaphore>,
-    pub identity: Identity,
+    pub identity: StoreIdentity,
     pub dir: Option<PathBuf>,
     pub client_urls: Vec<String>,
     /// Becomes true when the server stops; streams end then.
     pub stop: signal::Receiver<bool>,
 }
 
-impl Service {
+impl StoreService {
     pub fn routes(self) -> Routes {
         let service = Arc::new(self);
         let limit = MAX_MESSAGE_BYTES;
         let mut routes = Routes::builder();
         routes
-            .add_service(Finishing(KvServer::from_arc(service.clone()).max_decoding_message_size(limit)))
-            .add_service(Finishing(LeaseServer::from_arc(service.clone()).max_decoding_message_size(limit)))
-            .add_service(Finishing(ClusterServer::from_arc(service.clone()).max_decoding_message_size(limit)))
-            .add_service(Finishing(
+            .add_service(PostProcessed(KvServer::from_arc(service.clone()).max_decoding_message_size(limit)))
+            .add_service(PostProcessed(
+                LeaseServer::from_arc(service.clone()).max_decoding_message_size(limit),
+            ))
+            .add_service(PostProcessed(
+                ClusterServer::from_arc(service.clone()).max_decoding_message_size(limit),
+            ))
+            .add_service(PostProcessed(
                 MaintenanceServer::from_arc(service.clone()).max_decoding_message_size(limit),
             ))
-            .add_service(Finishing(AuthServer::from_arc(service.clone()).max_decoding_message_size(limit)))
+            .add_service(PostProcessed(
+                AuthServer::from_arc(service.clone()).max_decoding_message_size(limit),
+            ))
             .add_service(WatchServer::new(service));
         routes.routes()
     }
@@ -100,28 +106,31 @@ impl Service {
     async fn read<T, F>(&self, read: F) -> Result<T, Status>
     where
         T: Send + 'static,
-        F: FnOnce(&Snapshot) -> Result<T, Fault> + Send + 'static,
+        F: FnOnce(&StoreSnapshot) -> Result<T, StorageFault> + Send + 'static,
     {
         let latest = self.latest.clone();
         match tokio::task::spawn_blocking(move || read(&latest.get())).await {
             Ok(result) => result.map_err(failed),
-            Err(_) => Err(Refusal::STORAGE_FAILED.into()),
+            Err(_) => Err(RequestRejection::STORAGE_FAILED.into()),
         }
     }
 }
 
 /// The result of a read and the share of memory that it holds until it has been sent.
-struct Gathered<T> {
+struct CollectedResponse<T> {
     answer: T,
-    share: Option<Share>,
+    share: Option<BudgetShare>,
 }
 
-impl Service {
+impl StoreService {
     /// Collects a response that may be large, within the memory budget of all responses.
-    async fn gather<T, F>(&self, read: F) -> Result<Gathered<T>, Status>
+    async fn gather<T, F>(&self, read: F) -> Result<CollectedResponse<T>, Status>
     where
         T: Send + 'static,
-        F: Fn(&Snapshot, &mut Allowance) -> Result<Result<T, Refusal>, Fault> + Send + Sync + 'static,
+        F: Fn(&StoreSnapshot, &mut ResponseAllowance) -> Result<Result<T, RequestRejection>, StorageFault>
+            + Send
+            + Sync
+            + 'static,
     {
         let read = Arc::new(read);
         // Every attempt uses the same snapshot, so that the size counted once fits the next time.
@@ -129,7 +138,7 @@ impl Service {
         let (mut permit, mut limit) = self.answers.at_once();
         loop {
             let (reader, state) = (read.clone(), snapshot.clone());
-            let mut allowance = Allowance::new(limit.max(SMALL_ANSWER_BYTES));
+            let mut allowance = ResponseAllowance::new(limit.max(SMALL_ANSWER_BYTES));
             // The permit moves with the read, which runs to its end even if the client has disconnected.
             let attempt = move || {
                 let answer = reader(&state, &mut allowance);
@@ -137,21 +146,26 @@ impl Service {
             };
             let (answer, used, held) = match tokio::task::spawn_blocking(attempt).await {
                 Ok(result) => result.map_err(failed)?,
-                Err(_) => return Err(Refusal::STORAGE_FAILED.into()),
+                Err(_) => return Err(RequestRejection::STORAGE_FAILED.into()),
             };
             match answer {
-                Err(Refusal::ANSWER_TOO_LARGE) if used <= MAX_ANSWER_BYTES && used > limit => {
+                Err(RequestRejection::ANSWER_TOO_LARGE) if used <= MAX_ANSWER_BYTES && used > limit => {
                     drop(held);
                     permit = Some(self.answers.wait_for(used).await?);
                     limit = used;
                 }
-                answer => return Ok(Gathered { answer: answer?, share: AnswerBudget::shrink(held, used) }),
+                answer => {
+                    return Ok(CollectedResponse {
+                        answer: answer?,
+                        share: ResponseBudget::shrink(held, used),
+                    });
+                }
             }
         }
     }
 }
 
-impl<T> Gathered<T> {
+impl<T> CollectedResponse<T> {
     fn into_response(self) -> Response<T> {
         let mut response = Response::new(self.answer);
         if let Some(share) = self.share {
@@ -161,13 +175,13 @@ impl<T> Gathered<T> {
     }
 }
 
-fn failed(fault: Fault) -> Status {
+fn failed(fault: StorageFault) -> Status {
     tracing::error!("cannot read the store: {fault}");
-    Refusal::STORAGE_FAILED.into()
+    RequestRejection::STORAGE_FAILED.into()
 }
 
 /// The writer answers each kind of request with the matching kind of response; any other is a programming error.
-fn unexpected(answer: Answer) -> Status {
+fn unexpected(answer: WriteResponse) -> Status {
     tracing::error!("unexpected answer: {answer:?}");
-    Refusal::STORAGE_FAILED.into()
+    RequestRejection::STORAGE_FAILED.into()
 }

@@ -3,7 +3,7 @@
 //! A response that is handed over as a whole would stay in the buffers of its connection as long as the client wants,
 //! while it holds a share of the response budget for which other requests wait.
 
-use crate::limits::Share;
+use crate::limits::BudgetShare;
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame};
 use std::pin::Pin;
@@ -18,41 +18,41 @@ const PIECE: usize = 256 * 1024;
 /// How long a response waits for a client that does not read.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-pub fn pace(body: Body, share: Share) -> Body {
-    let answer = Arc::new(Mutex::new(Answer {
-        state: Some(Sending { body, rest: Bytes::new(), _share: share }),
+pub fn pace(body: Body, share: BudgetShare) -> Body {
+    let answer = Arc::new(Mutex::new(PacedResponse {
+        state: Some(PacedState { body, rest: Bytes::new(), _share: share }),
         taken: 0,
     }));
     let watchdog = tokio::spawn(give_up(Arc::downgrade(&answer)));
-    Body::new(Paced { answer, watchdog: watchdog.abort_handle() })
+    Body::new(PacedBody { answer, watchdog: watchdog.abort_handle() })
 }
 
-struct Paced {
-    answer: Arc<Mutex<Answer>>,
+struct PacedBody {
+    answer: Arc<Mutex<PacedResponse>>,
     /// Ends with the response: a client may request many responses within the timeout.
     watchdog: AbortHandle,
 }
 
-impl Drop for Paced {
+impl Drop for PacedBody {
     fn drop(&mut self) {
         self.watchdog.abort();
     }
 }
 
-struct Answer {
+struct PacedResponse {
     /// `None` after the response was dropped.
-    state: Option<Sending>,
+    state: Option<PacedState>,
     /// Number of pieces sent.
     taken: u64,
 }
 
-struct Sending {
+struct PacedState {
     body: Body,
     rest: Bytes,
-    _share: Share,
+    _share: BudgetShare,
 }
 
-impl HttpBody for Paced {
+impl HttpBody for PacedBody {
     type Data = Bytes;
     type Error = Status;
 
@@ -81,7 +81,7 @@ impl HttpBody for Paced {
     }
 }
 
-async fn give_up(answer: Weak<Mutex<Answer>>) {
+async fn give_up(answer: Weak<Mutex<PacedResponse>>) {
     let mut before = 0;
     loop {
         tokio::time::sleep(PATIENCE).await;
@@ -96,19 +96,19 @@ async fn give_up(answer: Weak<Mutex<Answer>>) {
     }
 }
 
-fn lock(answer: &Mutex<Answer>) -> MutexGuard<'_, Answer> {
+fn lock(answer: &Mutex<PacedResponse>) -> MutexGuard<'_, PacedResponse> {
     answer.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limits::AnswerBudget;
+    use crate::limits::ResponseBudget;
     use std::future::poll_fn;
 
-    struct Whole(Option<Bytes>);
+    struct SingleFrameBody(Option<Bytes>);
 
-    impl HttpBody for Whole {
+    impl HttpBody for SingleFrameBody {
         type Data = Bytes;
         type Error = Status;
 
@@ -120,14 +120,14 @@ mod tests {
         }
     }
 
-    async fn answer(budget: &AnswerBudget, size: usize) -> Body {
+    async fn answer(budget: &ResponseBudget, size: usize) -> Body {
         let share = budget.wait_for(size).await.unwrap();
-        pace(Body::new(Whole(Some(vec![7; size].into()))), Arc::new(share))
+        pace(Body::new(SingleFrameBody(Some(vec![7; size].into()))), Arc::new(share))
     }
 
     #[tokio::test(start_paused = true)]
     async fn it_comes_in_pieces_and_frees_its_share_at_the_end() {
-        let budget = AnswerBudget::default();
+        let budget = ResponseBudget::default();
         let mut body = answer(&budget, 300_000).await;
         let mut sizes = Vec::new();
         while let Some(frame) = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
@@ -143,7 +143,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn an_answer_that_nobody_reads_is_given_up() {
-        let budget = AnswerBudget::default();
+        let budget = ResponseBudget::default();
         let mut body = answer(&budget, crate::limits::MAX_ANSWER_BYTES).await;
         // The whole budget is taken; it is released although the client is still connected.
         assert!(budget.wait_for(crate::limits::MAX_ANSWER_BYTES).await.is_ok());

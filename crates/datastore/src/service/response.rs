@@ -3,8 +3,8 @@
 
 use super::encoded_body::EncodedBody;
 use super::pace::pace;
-use crate::encoded::Encoded;
-use crate::limits::Share;
+use crate::encoded::EncodedRange;
+use crate::limits::BudgetShare;
 use futures::TryFutureExt;
 use futures::future::MapOk;
 use std::convert::Infallible;
@@ -17,20 +17,20 @@ use tower::Service as TowerService;
 
 /// An encoded response that replaces an empty one.
 #[derive(Clone)]
-pub struct EncodedAnswer {
-    pub message: Encoded,
-    pub share: Option<Share>,
+pub struct EncodedRangeResponse {
+    pub message: EncodedRange,
+    pub share: Option<BudgetShare>,
 }
 
 /// A service whose responses are post-processed.
 #[derive(Clone)]
-pub struct Finishing<S>(pub S);
+pub struct PostProcessed<S>(pub S);
 
-impl<S: NamedService> NamedService for Finishing<S> {
+impl<S: NamedService> NamedService for PostProcessed<S> {
     const NAME: &'static str = S::NAME;
 }
 
-impl<S> TowerService<http::Request<Body>> for Finishing<S>
+impl<S> TowerService<http::Request<Body>> for PostProcessed<S>
 where
     S: TowerService<http::Request<Body>, Response = http::Response<Body>, Error = Infallible>,
 {
@@ -48,14 +48,14 @@ where
 }
 
 fn finish(mut response: http::Response<Body>) -> http::Response<Body> {
-    if let Some(EncodedAnswer { message, share }) = response.extensions_mut().remove() {
+    if let Some(EncodedRangeResponse { message, share }) = response.extensions_mut().remove() {
         let body = Body::new(EncodedBody::new(message));
         return response.map(|_| match share {
             Some(share) => pace(body, share),
             None => body,
         });
     }
-    if let Some(share) = response.extensions_mut().remove::<Share>() {
+    if let Some(share) = response.extensions_mut().remove::<BudgetShare>() {
         return response.map(|body| pace(body, share));
     }
     // Only a response without a message has its status in the headers, so nearly every response returns here.

@@ -1,9 +1,9 @@
 //! The watch service. It is not generated because its responses use a custom encoding in which watchers share the
 //! bytes of an event.
 
-use super::{MAX_MESSAGE_BYTES, Service};
-use crate::auth::Access;
-use crate::span::Span;
+use super::{MAX_MESSAGE_BYTES, StoreService};
+use crate::auth::KeyAccess;
+use crate::span::KeySpan;
 use crate::watch::{WatchAccess, WatchBody, serve};
 use std::convert::Infallible;
 use std::future::ready;
@@ -21,18 +21,18 @@ use tower::Service as TowerService;
 
 #[derive(Clone)]
 pub struct WatchServer {
-    service: Arc<Service>,
+    service: Arc<StoreService>,
 }
 
 impl WatchServer {
-    pub fn new(service: Arc<Service>) -> WatchServer {
+    pub fn new(service: Arc<StoreService>) -> WatchServer {
         WatchServer { service }
     }
 }
 
 /// The client of a stream, identified again for each check: a stream may outlive users and their permissions.
 struct StreamAccess {
-    service: Arc<Service>,
+    service: Arc<StoreService>,
     metadata: MetadataMap,
     extensions: Extensions,
 }
@@ -43,9 +43,9 @@ impl WatchAccess for StreamAccess {
         Some(caller.auth_revision())
     }
 
-    fn may_watch(&self, span: &Span) -> bool {
+    fn may_watch(&self, span: &KeySpan) -> bool {
         let caller = self.service.identify(&self.metadata, &self.extensions);
-        caller.and_then(|caller| caller.check(Access::Read, span)).is_ok()
+        caller.and_then(|caller| caller.check(KeyAccess::Read, span)).is_ok()
     }
 }
 

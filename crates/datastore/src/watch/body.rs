@@ -1,8 +1,8 @@
 //! The HTTP body of a watch stream. Large events are not copied: all streams that carry one, and the connections
 //! below them, share its bytes, so that clients that do not read cost little memory.
 
-use super::frame::{Frame, Sink};
-use crate::directory::Identity;
+use super::frame::{EventSink, WatchFrame};
+use crate::directory::StoreIdentity;
 use crate::refusal::success;
 use bytes::{BufMut, Bytes, BytesMut};
 use futures::Stream;
@@ -20,18 +20,18 @@ const SHARED: usize = 8 * 1024;
 
 pub struct WatchBody<S> {
     frames: S,
-    identity: Identity,
-    assembly: Assembly,
+    identity: StoreIdentity,
+    assembly: ChunkAssembly,
     ended: bool,
 }
 
 impl<S> WatchBody<S> {
-    pub fn new(frames: S, identity: Identity) -> WatchBody<S> {
-        WatchBody { frames, identity, assembly: Assembly::default(), ended: false }
+    pub fn new(frames: S, identity: StoreIdentity) -> WatchBody<S> {
+        WatchBody { frames, identity, assembly: ChunkAssembly::default(), ended: false }
     }
 }
 
-impl<S: Stream<Item = Frame> + Unpin> Body for WatchBody<S> {
+impl<S: Stream<Item = WatchFrame> + Unpin> Body for WatchBody<S> {
     type Data = Bytes;
     type Error = Status;
 
@@ -60,14 +60,14 @@ impl<S: Stream<Item = Frame> + Unpin> Body for WatchBody<S> {
 
 /// Chunks that are being assembled.
 #[derive(Default)]
-struct Assembly {
+struct ChunkAssembly {
     buffer: BytesMut,
     chunks: VecDeque<Bytes>,
     closed: bool,
 }
 
-impl Assembly {
-    fn append(&mut self, frame: &Frame, identity: Identity) {
+impl ChunkAssembly {
+    fn append(&mut self, frame: &WatchFrame, identity: StoreIdentity) {
         let head = frame.head(identity);
         // The gRPC prefix: not compressed, and the length of the message.
         self.buffer.put_u8(0);
@@ -94,7 +94,7 @@ impl Assembly {
     }
 }
 
-impl Sink for Assembly {
+impl EventSink for ChunkAssembly {
     fn copied(&mut self) -> &mut BytesMut {
         &mut self.buffer
     }
@@ -112,25 +112,28 @@ impl Sink for Assembly {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::change::Change;
+    use crate::change::KeyChange;
     use prost::Message;
     use std::sync::Arc;
     use tortie_etcd_proto::etcdserverpb::WatchResponse;
     use tortie_etcd_proto::mvccpb::KeyValue;
 
-    fn change(size: usize) -> Arc<Change> {
+    fn change(size: usize) -> Arc<KeyChange> {
         let kv = KeyValue { key: "k".into(), value: vec![1; size].into(), ..Default::default() };
-        Arc::new(Change::put(kv, None))
+        Arc::new(KeyChange::put(kv, None))
     }
 
     #[tokio::test]
     async fn messages_of_all_sizes_follow_each_other_and_large_events_are_shared() {
-        let frames: Vec<Frame> = [vec![1, 20_000, 3], vec![], vec![10], vec![9_000, 9_000]]
+        let frames: Vec<WatchFrame> = [vec![1, 20_000, 3], vec![], vec![10], vec![9_000, 9_000]]
             .into_iter()
-            .map(|sizes| Frame { events: sizes.into_iter().map(change).collect(), ..Frame::default() })
+            .map(|sizes| WatchFrame {
+                events: sizes.into_iter().map(change).collect(),
+                ..WatchFrame::default()
+            })
             .collect();
         let large = frames[0].events[1].event(false).clone();
-        let identity = Identity { cluster: 1, member: 2 };
+        let identity = StoreIdentity { cluster: 1, member: 2 };
         let mut body = WatchBody::new(futures::stream::iter(frames), identity);
         let (mut bytes, mut trailers, mut shared) = (Vec::new(), 0, 0);
         while let Some(frame) = std::future::poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await

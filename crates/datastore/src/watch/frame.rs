@@ -1,7 +1,7 @@
 //! One response on a watch stream. It is encoded only when it is sent, and its events are shared by all receivers.
 
-use crate::change::Change;
-use crate::directory::Identity;
+use crate::change::KeyChange;
+use crate::directory::StoreIdentity;
 use bytes::{BufMut, Bytes, BytesMut};
 use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint};
 use std::sync::Arc;
@@ -20,7 +20,7 @@ mod field {
 
 /// A response about the state of a watch, or its events.
 #[derive(Clone, Debug, Default)]
-pub struct Frame {
+pub struct WatchFrame {
     pub revision: i64,
     pub watch_id: i64,
     pub created: bool,
@@ -28,25 +28,25 @@ pub struct Frame {
     pub compact_revision: i64,
     pub cancel_reason: &'static str,
     pub fragment: bool,
-    pub events: Vec<Arc<Change>>,
+    pub events: Vec<Arc<KeyChange>>,
     pub with_previous: bool,
 }
 
 /// The Raft term in responses. This single member is always the leader, so the term is constant.
 pub const TERM: u64 = 2;
 
-impl Frame {
+impl WatchFrame {
     /// Returns the approximate amount of memory that it keeps alive.
     pub fn size(&self) -> usize {
         128 + self.events.iter().map(|change| change.size()).sum::<usize>()
     }
 
     /// Splits a large response at event boundaries, for a client that requested fragments.
-    pub fn fragments(mut self, limit: usize) -> Vec<Frame> {
+    pub fn fragments(mut self, limit: usize) -> Vec<WatchFrame> {
         let mut frames = Vec::new();
         let mut rest = std::mem::take(&mut self.events).into_iter().peekable();
         loop {
-            let mut frame = Frame { events: Vec::new(), ..self.clone() };
+            let mut frame = WatchFrame { events: Vec::new(), ..self.clone() };
             let mut size = 0;
             while let Some(change) = rest.peek() {
                 size += change.event(self.with_previous).len();
@@ -64,7 +64,7 @@ impl Frame {
     }
 
     /// Returns the encoded message up to its events.
-    pub fn head(&self, identity: Identity) -> BytesMut {
+    pub fn head(&self, identity: StoreIdentity) -> BytesMut {
         let mut out = BytesMut::with_capacity(64);
         let header = [(1, identity.cluster), (2, identity.member), (3, self.revision as u64), (4, TERM)];
         let header_len = header
@@ -92,14 +92,14 @@ impl Frame {
 
     /// Returns the length of the encoded events.
     pub fn events_len(&self) -> usize {
-        let event = |change: &Arc<Change>| {
+        let event = |change: &Arc<KeyChange>| {
             let len = change.event(self.with_previous).len();
             1 + encoded_len_varint(len as u64) + len
         };
         self.events.iter().map(event).sum()
     }
 
-    pub fn encode_events(&self, out: &mut impl Sink) {
+    pub fn encode_events(&self, out: &mut impl EventSink) {
         for change in &self.events {
             let event = change.event(self.with_previous);
             encode_key(field::EVENTS, WireType::LengthDelimited, out.copied());
@@ -110,7 +110,7 @@ impl Frame {
 }
 
 /// A destination of encoded bytes that can share the bytes of events instead of copying them.
-pub trait Sink {
+pub trait EventSink {
     fn copied(&mut self) -> &mut BytesMut;
     fn shared(&mut self, bytes: &Bytes);
 }
@@ -134,9 +134,9 @@ mod tests {
         KeyValue { key: key.into(), value: vec![7; value].into(), mod_revision: 9, ..Default::default() }
     }
 
-    struct Copied(BytesMut);
+    struct CopyingSink(BytesMut);
 
-    impl Sink for Copied {
+    impl EventSink for CopyingSink {
         fn copied(&mut self) -> &mut BytesMut {
             &mut self.0
         }
@@ -146,8 +146,8 @@ mod tests {
         }
     }
 
-    fn decode(frame: &Frame) -> WatchResponse {
-        let mut out = Copied(frame.head(Identity { cluster: u64::MAX, member: 3 }));
+    fn decode(frame: &WatchFrame) -> WatchResponse {
+        let mut out = CopyingSink(frame.head(StoreIdentity { cluster: u64::MAX, member: 3 }));
         let expected = out.0.len() + frame.events_len();
         frame.encode_events(&mut out);
         assert_eq!(out.0.len(), expected);
@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn a_frame_is_a_watch_response() {
-        let frame = Frame {
+        let frame = WatchFrame {
             revision: 9,
             watch_id: -1,
             created: true,
@@ -165,8 +165,8 @@ mod tests {
             cancel_reason: "why",
             fragment: true,
             events: vec![
-                Arc::new(Change::put(kv("a", 3), Some(kv("a", 2)))),
-                Arc::new(Change::delete(Bytes::from("b"), 9, None)),
+                Arc::new(KeyChange::put(kv("a", 3), Some(kv("a", 2)))),
+                Arc::new(KeyChange::delete(Bytes::from("b"), 9, None)),
             ],
             with_previous: true,
         };
@@ -188,20 +188,20 @@ mod tests {
             ],
         };
         assert_eq!(decode(&frame), expected);
-        let plain = decode(&Frame { with_previous: false, ..frame });
+        let plain = decode(&WatchFrame { with_previous: false, ..frame });
         assert_eq!(plain.events[0].prev_kv, None);
     }
 
     #[test]
     fn fragments_keep_every_event_in_order() {
         let keys = ["a", "b", "c", "d", "e"];
-        let events: Vec<_> = keys.iter().map(|k| Arc::new(Change::put(kv(k, 100), None))).collect();
-        let frame = Frame { events, ..Frame::default() };
+        let events: Vec<_> = keys.iter().map(|k| Arc::new(KeyChange::put(kv(k, 100), None))).collect();
+        let frame = WatchFrame { events, ..WatchFrame::default() };
         let parts = frame.clone().fragments(250);
         assert_eq!(parts.iter().map(|p| p.fragment).collect::<Vec<_>>(), [true, true, false]);
         let seen: Vec<_> = parts.iter().flat_map(|p| &p.events).map(|c| c.kv.key.clone()).collect();
         assert_eq!(seen, keys);
         assert_eq!(frame.fragments(1).len(), 5);
-        assert_eq!(Frame::default().fragments(1).len(), 1);
+        assert_eq!(WatchFrame::default().fragments(1).len(), 1);
     }
 }

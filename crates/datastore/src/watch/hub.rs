@@ -4,45 +4,45 @@
 //! there are; other ranges are compared one by one. A watch whose stream has no room is removed and catches up from
 //! disk.
 
-use super::frame::Frame;
-use super::interest::Interest;
-use super::queue::Waiting;
-use super::stream::{Lagging, Outbox};
-use crate::change::{Change, Commit};
+use super::frame::WatchFrame;
+use super::interest::WatchFilter;
+use super::queue::QueuedBytes;
+use super::stream::{LaggingWatch, StreamOutbox};
+use crate::change::{KeyChange, RevisionCommit};
 use crate::check::MAX_REQUEST_BYTES;
-use crate::snapshot::Latest;
+use crate::snapshot::LatestSnapshot;
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Identifies a live watch in the hub.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct WatchId(u64);
+pub struct LiveWatchId(u64);
 
-pub struct Hub {
-    latest: Arc<Latest>,
-    waiting: Arc<Waiting>,
-    watches: Mutex<Watches>,
+pub struct WatchHub {
+    latest: Arc<LatestSnapshot>,
+    waiting: Arc<QueuedBytes>,
+    watches: Mutex<LiveWatches>,
 }
 
-struct Watches {
+struct LiveWatches {
     /// Every change up to this revision has been added to the streams.
     published: i64,
     next_id: u64,
-    live: HashMap<WatchId, Live>,
-    keys: HashMap<Bytes, BTreeSet<WatchId>>,
+    live: HashMap<LiveWatchId, LiveWatch>,
+    keys: HashMap<Bytes, BTreeSet<LiveWatchId>>,
     /// By prefix length, so that a key needs one lookup for each length in use.
-    prefixes: BTreeMap<usize, HashMap<Bytes, BTreeSet<WatchId>>>,
-    others: BTreeSet<WatchId>,
+    prefixes: BTreeMap<usize, HashMap<Bytes, BTreeSet<LiveWatchId>>>,
+    others: BTreeSet<LiveWatchId>,
 }
 
-struct Live {
-    interest: Interest,
-    outbox: Arc<Outbox>,
+struct LiveWatch {
+    interest: WatchFilter,
+    outbox: Arc<StreamOutbox>,
     /// The first revision that it has not received.
     next: i64,
     /// Events of the publication in progress.
-    pending: Vec<Arc<Change>>,
+    pending: Vec<Arc<KeyChange>>,
     /// Whether the events lack their previous values.
     incomplete: bool,
     /// Whether an event was sent since the last progress notification.
@@ -51,13 +51,13 @@ struct Live {
     progress: i64,
 }
 
-impl Hub {
-    pub fn new(latest: Arc<Latest>) -> Hub {
+impl WatchHub {
+    pub fn new(latest: Arc<LatestSnapshot>) -> WatchHub {
         let published = latest.get().state.revision;
-        Hub {
+        WatchHub {
             latest,
             waiting: Arc::default(),
-            watches: Mutex::new(Watches {
+            watches: Mutex::new(LiveWatches {
                 published,
                 next_id: 0,
                 live: HashMap::new(),
@@ -68,12 +68,12 @@ impl Hub {
         }
     }
 
-    pub fn latest(&self) -> &Arc<Latest> {
+    pub fn latest(&self) -> &Arc<LatestSnapshot> {
         &self.latest
     }
 
     /// Returns the counter of bytes that are queued on all streams.
-    pub fn waiting(&self) -> &Arc<Waiting> {
+    pub fn waiting(&self) -> &Arc<QueuedBytes> {
         &self.waiting
     }
 
@@ -82,11 +82,11 @@ impl Hub {
     /// from disk.
     pub fn join(
         &self,
-        interest: &Interest,
-        outbox: &Arc<Outbox>,
+        interest: &WatchFilter,
+        outbox: &Arc<StreamOutbox>,
         next: Option<i64>,
         announce: impl FnOnce(i64),
-    ) -> Option<WatchId> {
+    ) -> Option<LiveWatchId> {
         let mut watches = self.lock();
         // Acknowledged writes are in the newest snapshot, but may not have been published yet.
         let revision = self.latest.get().state.revision;
@@ -95,7 +95,7 @@ impl Hub {
         if next <= watches.published {
             return None;
         }
-        Some(watches.insert(Live {
+        Some(watches.insert(LiveWatch {
             interest: interest.clone(),
             outbox: outbox.clone(),
             next,
@@ -107,12 +107,12 @@ impl Hub {
     }
 
     /// Removes a watch; afterwards nothing more is added to its stream.
-    pub fn leave(&self, watch: WatchId) {
+    pub fn leave(&self, watch: LiveWatchId) {
         self.lock().remove(watch);
     }
 
     /// Adds durable changes, in order, to the streams of their watchers.
-    pub fn publish(&self, commits: &[Commit]) {
+    pub fn publish(&self, commits: &[RevisionCommit]) {
         let Some(revision) = commits.last().map(|commit| commit.revision) else { return };
         let mut watches = self.lock();
         watches.published = revision;
@@ -138,7 +138,7 @@ impl Hub {
 
     /// Sends a progress notification to every watch that requested them and has received no event since the last one,
     /// if the revision has advanced.
-    pub fn progress_of_idle(&self, ids: &[WatchId]) {
+    pub fn progress_of_idle(&self, ids: &[LiveWatchId]) {
         let mut watches = self.lock();
         let revision = watches.published;
         for id in ids {
@@ -147,26 +147,30 @@ impl Hub {
                 && !std::mem::take(&mut live.busy)
                 && std::mem::replace(&mut live.progress, revision) != revision
             {
-                live.outbox.offer(Frame { revision, watch_id: live.interest.id, ..Frame::default() });
+                live.outbox.offer(WatchFrame {
+                    revision,
+                    watch_id: live.interest.id,
+                    ..WatchFrame::default()
+                });
             }
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Watches> {
+    fn lock(&self) -> MutexGuard<'_, LiveWatches> {
         self.watches.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Watches {
-    fn insert(&mut self, live: Live) -> WatchId {
-        let watch = WatchId(self.next_id);
+impl LiveWatches {
+    fn insert(&mut self, live: LiveWatch) -> LiveWatchId {
+        let watch = LiveWatchId(self.next_id);
         self.next_id += 1;
         self.group(&live.interest).insert(watch);
         self.live.insert(watch, live);
         watch
     }
 
-    fn remove(&mut self, watch: WatchId) -> Option<Live> {
+    fn remove(&mut self, watch: LiveWatchId) -> Option<LiveWatch> {
         let live = self.live.remove(&watch)?;
         let group = self.group(&live.interest);
         group.remove(&watch);
@@ -176,9 +180,9 @@ impl Watches {
         Some(live)
     }
 
-    fn group(&mut self, interest: &Interest) -> &mut BTreeSet<WatchId> {
+    fn group(&mut self, interest: &WatchFilter) -> &mut BTreeSet<LiveWatchId> {
         match (&interest.span, interest.span.prefix()) {
-            (crate::span::Span::Key(key), _) => self.keys.entry(key.clone()).or_default(),
+            (crate::span::KeySpan::Key(key), _) => self.keys.entry(key.clone()).or_default(),
             (_, Some(prefix)) => {
                 self.prefixes.entry(prefix.len()).or_default().entry(prefix.clone()).or_default()
             }
@@ -186,9 +190,9 @@ impl Watches {
         }
     }
 
-    fn drop_group(&mut self, interest: &Interest) {
+    fn drop_group(&mut self, interest: &WatchFilter) {
         match (&interest.span, interest.span.prefix()) {
-            (crate::span::Span::Key(key), _) => drop(self.keys.remove(key)),
+            (crate::span::KeySpan::Key(key), _) => drop(self.keys.remove(key)),
             (_, Some(prefix)) => {
                 if let Some(of_length) = self.prefixes.get_mut(&prefix.len()) {
                     of_length.remove(prefix);
@@ -201,7 +205,7 @@ impl Watches {
         }
     }
 
-    fn note(&mut self, commit: &Commit, change: &Arc<Change>, touched: &mut Vec<WatchId>) {
+    fn note(&mut self, commit: &RevisionCommit, change: &Arc<KeyChange>, touched: &mut Vec<LiveWatchId>) {
         let key = &change.kv.key;
         let by_key = self.keys.get(key).into_iter();
         let by_prefix =
@@ -222,14 +226,14 @@ impl Watches {
         }
     }
 
-    fn deliver(&mut self, watch: WatchId, revision: i64) {
+    fn deliver(&mut self, watch: LiveWatchId, revision: i64) {
         let Some(live) = self.live.get_mut(&watch) else { return };
-        let frame = Frame {
+        let frame = WatchFrame {
             revision,
             watch_id: live.interest.id,
             events: std::mem::take(&mut live.pending),
             with_previous: live.interest.with_previous,
-            ..Frame::default()
+            ..WatchFrame::default()
         };
         let first = frame.events.first().map_or(revision, |change| change.kv.mod_revision);
         live.busy = true;
@@ -239,7 +243,7 @@ impl Watches {
         if sent {
             live.next = revision + 1;
         } else if let Some(live) = self.remove(watch) {
-            live.outbox.fell_behind(Lagging { interest: live.interest, next: first });
+            live.outbox.fell_behind(LaggingWatch { interest: live.interest, next: first });
         }
     }
 }
@@ -247,6 +251,6 @@ impl Watches {
 /// Size above which a response is split for a client that requested fragments.
 pub const FRAGMENT_BYTES: usize = MAX_REQUEST_BYTES;
 
-fn is_large(frame: &Frame) -> bool {
+fn is_large(frame: &WatchFrame) -> bool {
     frame.events.iter().map(|change| change.event(frame.with_previous).len()).sum::<usize>() > FRAGMENT_BYTES
 }

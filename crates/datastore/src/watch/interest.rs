@@ -1,17 +1,17 @@
 //! The events that one watch selects.
 
-use crate::change::Change;
-use crate::span::Span;
+use crate::change::KeyChange;
+use crate::span::KeySpan;
 use bytes::Bytes;
 use tortie_etcd_proto::etcdserverpb::WatchCreateRequest;
 use tortie_etcd_proto::etcdserverpb::watch_create_request::FilterType;
 
 #[derive(Clone, Debug)]
-pub struct Interest {
+pub struct WatchFilter {
     pub id: i64,
     /// Distinguishes a watch from an earlier one with the same ID.
     pub serial: u64,
-    pub span: Span,
+    pub span: KeySpan,
     pub puts: bool,
     pub deletes: bool,
     pub with_previous: bool,
@@ -19,14 +19,14 @@ pub struct Interest {
     pub progress: bool,
 }
 
-impl Interest {
-    pub fn new(id: i64, serial: u64, request: &WatchCreateRequest) -> Interest {
+impl WatchFilter {
+    pub fn new(id: i64, serial: u64, request: &WatchCreateRequest) -> WatchFilter {
         // An empty key means the smallest one.
         let key = if request.key.is_empty() { Bytes::from_static(&[0]) } else { request.key.clone() };
-        Interest {
+        WatchFilter {
             id,
             serial,
-            span: Span::new(&key, &request.range_end),
+            span: KeySpan::new(&key, &request.range_end),
             puts: !request.filters().any(|filter| filter == FilterType::Noput),
             deletes: !request.filters().any(|filter| filter == FilterType::Nodelete),
             with_previous: request.prev_kv,
@@ -36,7 +36,7 @@ impl Interest {
     }
 
     /// Returns whether the watch selects a change of a key that is known to be in the span.
-    pub fn wants(&self, change: &Change) -> bool {
+    pub fn wants(&self, change: &KeyChange) -> bool {
         if change.deleted { self.deletes } else { self.puts }
     }
 }

@@ -10,5 +10,5 @@ mod stream;
 
 pub use body::WatchBody;
 pub use frame::TERM;
-pub use hub::Hub;
+pub use hub::WatchHub;
 pub use stream::{WatchAccess, serve};

@@ -1,7 +1,7 @@
 //! The bounded send queue of one watch stream. A client that does not read is stopped at the limit and reads the rest
 //! from the history later.
 
-use super::frame::Frame;
+use super::frame::WatchFrame;
 use futures::Stream;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -19,34 +19,37 @@ const BYTES_IN_ALL: usize = 64 << 20;
 
 /// Number of bytes queued on all streams of a server.
 #[derive(Debug, Default)]
-pub struct Waiting(AtomicUsize);
+pub struct QueuedBytes(AtomicUsize);
 
 /// The client has disconnected.
-pub struct Gone;
+pub struct ClientDisconnected;
 
-pub struct Sender {
-    frames: mpsc::Sender<Frame>,
-    level: Arc<Level>,
+pub struct WatchFrameSender {
+    frames: mpsc::Sender<WatchFrame>,
+    level: Arc<QueueLevel>,
 }
 
-pub struct Receiver {
-    frames: mpsc::Receiver<Frame>,
-    level: Arc<Level>,
+pub struct WatchFrameReceiver {
+    frames: mpsc::Receiver<WatchFrame>,
+    level: Arc<QueueLevel>,
 }
 
-struct Level {
+struct QueueLevel {
     bytes: AtomicUsize,
-    in_all: Arc<Waiting>,
+    in_all: Arc<QueuedBytes>,
     drained: Notify,
 }
 
-pub fn queue(in_all: Arc<Waiting>) -> (Sender, Receiver) {
+pub fn queue(in_all: Arc<QueuedBytes>) -> (WatchFrameSender, WatchFrameReceiver) {
     let (sender, receiver) = mpsc::channel(FRAMES);
-    let level = Arc::new(Level { bytes: AtomicUsize::new(0), in_all, drained: Notify::new() });
-    (Sender { frames: sender, level: level.clone() }, Receiver { frames: receiver, level })
+    let level = Arc::new(QueueLevel { bytes: AtomicUsize::new(0), in_all, drained: Notify::new() });
+    (
+        WatchFrameSender { frames: sender, level: level.clone() },
+        WatchFrameReceiver { frames: receiver, level },
+    )
 }
 
-impl Level {
+impl QueueLevel {
     fn add(&self, size: usize) {
         self.bytes.fetch_add(size, Ordering::Relaxed);
         self.in_all.0.fetch_add(size, Ordering::Relaxed);
@@ -66,9 +69,9 @@ impl Level {
     }
 }
 
-impl Sender {
+impl WatchFrameSender {
     /// Sends the frame if there is room. Returns whether it was sent.
-    pub fn offer(&self, frame: Frame) -> bool {
+    pub fn offer(&self, frame: WatchFrame) -> bool {
         let size = frame.size();
         if !self.level.has_room(size) {
             return false;
@@ -82,17 +85,17 @@ impl Sender {
     }
 
     /// Waits for a free slot and reserves it.
-    pub async fn reserve(&self) -> Result<Permit<'_>, Gone> {
-        let slot = self.frames.reserve().await.map_err(|_| Gone)?;
-        Ok(Permit { slot, level: &self.level })
+    pub async fn reserve(&self) -> Result<FramePermit<'_>, ClientDisconnected> {
+        let slot = self.frames.reserve().await.map_err(|_| ClientDisconnected)?;
+        Ok(FramePermit { slot, level: &self.level })
     }
 
     /// Waits until the queue is almost empty: only then is it worth reading more.
-    pub async fn drained(&self) -> Result<(), Gone> {
+    pub async fn drained(&self) -> Result<(), ClientDisconnected> {
         while self.level.bytes.load(Ordering::Relaxed) > GUARANTEED {
             tokio::select! {
                 () = self.level.drained.notified() => {}
-                () = self.frames.closed() => return Err(Gone),
+                () = self.frames.closed() => return Err(ClientDisconnected),
             }
         }
         Ok(())
@@ -100,22 +103,22 @@ impl Sender {
 }
 
 /// A reserved slot in the queue.
-pub struct Permit<'a> {
-    slot: mpsc::Permit<'a, Frame>,
-    level: &'a Level,
+pub struct FramePermit<'a> {
+    slot: mpsc::Permit<'a, WatchFrame>,
+    level: &'a QueueLevel,
 }
 
-impl Permit<'_> {
-    pub fn send(self, frame: Frame) {
+impl FramePermit<'_> {
+    pub fn send(self, frame: WatchFrame) {
         self.level.add(frame.size());
         self.slot.send(frame);
     }
 }
 
-impl Stream for Receiver {
-    type Item = Frame;
+impl Stream for WatchFrameReceiver {
+    type Item = WatchFrame;
 
-    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Frame>> {
+    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<WatchFrame>> {
         let receiver = self.get_mut();
         let polled = receiver.frames.poll_recv(context);
         if let Poll::Ready(Some(frame)) = &polled {
@@ -125,7 +128,7 @@ impl Stream for Receiver {
     }
 }
 
-impl Drop for Receiver {
+impl Drop for WatchFrameReceiver {
     fn drop(&mut self) {
         self.frames.close();
         while let Ok(frame) = self.frames.try_recv() {
@@ -137,18 +140,18 @@ impl Drop for Receiver {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::change::Change;
+    use crate::change::KeyChange;
     use futures::StreamExt;
     use tortie_etcd_proto::mvccpb::KeyValue;
 
-    fn frame(size: usize) -> Frame {
+    fn frame(size: usize) -> WatchFrame {
         let kv = KeyValue { key: "k".into(), value: vec![1; size / 2].into(), ..Default::default() };
-        Frame { events: vec![Arc::new(Change::put(kv, None))], ..Frame::default() }
+        WatchFrame { events: vec![Arc::new(KeyChange::put(kv, None))], ..WatchFrame::default() }
     }
 
     #[tokio::test]
     async fn a_stream_takes_its_share_and_leaves_the_others_theirs() {
-        let all = Arc::new(Waiting::default());
+        let all = Arc::new(QueuedBytes::default());
         let mut streams: Vec<_> = (0..200).map(|_| queue(all.clone())).collect();
         // No stream is read: each fills up to its limit, until the total limit is reached.
         for (sender, _) in &streams {

@@ -1,17 +1,17 @@
 //! Reads past changes from the history on disk, for watches that start in the past and for watches that fell behind.
 
-use super::interest::Interest;
-use crate::change::Change;
-use crate::fault::Fault;
-use crate::record::{Entry, Revision, decode_history};
-use crate::snapshot::Snapshot;
+use super::interest::WatchFilter;
+use crate::change::KeyChange;
+use crate::fault::StorageFault;
+use crate::record::{CommitRevision, HistoryEntry, decode_history};
+use crate::snapshot::StoreSnapshot;
 use bytes::Bytes;
 use std::sync::Arc;
 use tortie_etcd_proto::mvccpb::KeyValue;
 
 /// A part of the history that fits into one response.
-pub struct Replay {
-    pub events: Vec<Arc<Change>>,
+pub struct ReplayPart {
+    pub events: Vec<Arc<KeyChange>>,
     /// All revisions up to and including this one have been examined.
     pub through: i64,
     /// Whether the next revision cannot be sent because its changes need too much memory.
@@ -27,16 +27,20 @@ const MAX_REVISION_BYTES: usize = 32 << 20;
 const MAX_SCANNED: usize = 20_000;
 
 /// Returns the events that the watch would have received from revision `from` on.
-pub fn replay(snapshot: &Snapshot, interest: &Interest, from: i64) -> Result<Replay, Fault> {
+pub fn replay(
+    snapshot: &StoreSnapshot,
+    interest: &WatchFilter,
+    from: i64,
+) -> Result<ReplayPart, StorageFault> {
     let mut events = Vec::new();
     let (mut bytes, mut scanned) = (0, 0);
     let (mut last, mut of_last) = (from - 1, 0);
-    for row in snapshot.history.range(Revision { main: from, sub: 0 }.key()..)? {
+    for row in snapshot.history.range(CommitRevision { main: from, sub: 0 }.key()..)? {
         let (key, value) = row?;
-        let at = Revision::from_key(key.value());
+        let at = CommitRevision::from_key(key.value());
         let full = events.len() >= MAX_EVENTS || bytes >= MAX_BYTES || scanned >= MAX_SCANNED;
         if full && at.main != last {
-            return Ok(Replay { events, through: last, too_large: false });
+            return Ok(ReplayPart { events, through: last, too_large: false });
         }
         if at.main != last {
             of_last = 0;
@@ -54,27 +58,35 @@ pub fn replay(snapshot: &Snapshot, interest: &Interest, from: i64) -> Result<Rep
         }
         if of_last > MAX_REVISION_BYTES {
             // The revisions before it can be sent.
-            events.retain(|change: &Arc<Change>| change.kv.mod_revision < last);
-            return Ok(Replay { too_large: events.is_empty(), events, through: last - 1 });
+            events.retain(|change: &Arc<KeyChange>| change.kv.mod_revision < last);
+            return Ok(ReplayPart { too_large: events.is_empty(), events, through: last - 1 });
         }
     }
-    Ok(Replay { events, through: snapshot.state.revision.max(last), too_large: false })
+    Ok(ReplayPart { events, through: snapshot.state.revision.max(last), too_large: false })
 }
 
-fn change(snapshot: &Snapshot, interest: &Interest, entry: &Entry) -> Result<Change, Fault> {
+fn change(
+    snapshot: &StoreSnapshot,
+    interest: &WatchFilter,
+    entry: &HistoryEntry,
+) -> Result<KeyChange, StorageFault> {
     let at = entry.version.at;
     let key = Bytes::copy_from_slice(entry.key);
     // The value before the oldest readable revision is not sent even if it is still on disk.
     let wanted = interest.with_previous && at.main > snapshot.state.compacted;
     let previous = if wanted { before(snapshot, entry, &key)? } else { None };
     Ok(match entry.version.deleted {
-        true => Change::delete(key, at.main, previous),
-        false => Change::put(entry.version.key_value(key), previous),
+        true => KeyChange::delete(key, at.main, previous),
+        false => KeyChange::put(entry.version.key_value(key), previous),
     })
 }
 
 /// Returns the value before the whole transaction, not before this change of it.
-fn before(snapshot: &Snapshot, entry: &Entry, key: &Bytes) -> Result<Option<KeyValue>, Fault> {
+fn before(
+    snapshot: &StoreSnapshot,
+    entry: &HistoryEntry,
+    key: &Bytes,
+) -> Result<Option<KeyValue>, StorageFault> {
     let transaction = entry.version.at.main;
     let mut at = entry.previous;
     while let Some(guard) = snapshot.history.get(at.key())? {
@@ -83,7 +95,7 @@ fn before(snapshot: &Snapshot, entry: &Entry, key: &Bytes) -> Result<Option<KeyV
             return Ok((!before.version.deleted).then(|| before.version.key_value(key.clone())));
         }
         if before.previous >= at {
-            return Err(Fault::Record);
+            return Err(StorageFault::Record);
         }
         at = before.previous;
     }

@@ -1,13 +1,13 @@
 //! The watches of one client: receives requests, sends frames, and catches up watches that are behind.
 
-use super::frame::Frame;
-use super::hub::{FRAGMENT_BYTES, Hub, WatchId};
-use super::interest::Interest;
-use super::queue::{Gone, Permit, Receiver, Sender, queue};
-use super::replay::{Replay, replay};
-use crate::fault::Fault;
-use crate::refusal::Refusal;
-use crate::span::Span;
+use super::frame::WatchFrame;
+use super::hub::{FRAGMENT_BYTES, LiveWatchId, WatchHub};
+use super::interest::WatchFilter;
+use super::queue::{ClientDisconnected, FramePermit, WatchFrameReceiver, WatchFrameSender, queue};
+use super::replay::{ReplayPart, replay};
+use crate::fault::StorageFault;
+use crate::refusal::RequestRejection;
+use crate::span::KeySpan;
 use futures::{Stream, StreamExt};
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,77 +32,77 @@ const NO_WATCH: i64 = -1;
 pub trait WatchAccess: Send + Sync {
     /// Returns a number that differs after a change; `None` if the client can no longer be identified.
     fn version(&self) -> Option<u64>;
-    fn may_watch(&self, span: &Span) -> bool;
+    fn may_watch(&self, span: &KeySpan) -> bool;
 }
 
 /// The sending end of a stream, shared with the hub.
-pub struct Outbox {
-    frames: Sender,
-    lagging: Mutex<VecDeque<Lagging>>,
+pub struct StreamOutbox {
+    frames: WatchFrameSender,
+    lagging: Mutex<VecDeque<LaggingWatch>>,
     wake: Notify,
 }
 
 /// A watch that must read the changes since revision `next` from disk.
-pub struct Lagging {
-    pub interest: Interest,
+pub struct LaggingWatch {
+    pub interest: WatchFilter,
     pub next: i64,
 }
 
-impl Outbox {
+impl StreamOutbox {
     /// Sends the frame if there is room. Returns whether it was sent.
-    pub fn offer(&self, frame: Frame) -> bool {
+    pub fn offer(&self, frame: WatchFrame) -> bool {
         self.frames.offer(frame)
     }
 
-    pub fn fell_behind(&self, lagging: Lagging) {
+    pub fn fell_behind(&self, lagging: LaggingWatch) {
         self.lagging().push_back(lagging);
         self.wake.notify_one();
     }
 
-    fn lagging(&self) -> MutexGuard<'_, VecDeque<Lagging>> {
+    fn lagging(&self) -> MutexGuard<'_, VecDeque<LaggingWatch>> {
         self.lagging.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-struct Watches {
-    hub: Arc<Hub>,
-    outbox: Arc<Outbox>,
+struct StreamWatches {
+    hub: Arc<WatchHub>,
+    outbox: Arc<StreamOutbox>,
     access: Box<dyn WatchAccess>,
     /// The version of the permissions with which all watches were checked.
     access_version: Mutex<Option<u64>>,
-    table: Mutex<Table>,
+    table: Mutex<WatchTable>,
     /// Whether a progress request arrived while a watch was behind; it is answered when none is.
     progress_requested: AtomicBool,
 }
 
 #[derive(Default)]
-struct Table {
-    by_id: HashMap<i64, Watch>,
+struct WatchTable {
+    by_id: HashMap<i64, StreamWatch>,
     next_id: i64,
     next_serial: u64,
 }
 
-struct Watch {
+struct StreamWatch {
     /// Distinguishes a watch from an earlier one with the same ID.
     serial: u64,
     /// Set while the watch is live; it may have fallen behind since.
-    live_id: Option<WatchId>,
-    span: Span,
+    live_id: Option<LiveWatchId>,
+    span: KeySpan,
 }
 
 /// Serves one stream until the client or the server ends it.
 pub fn serve<S>(
-    hub: Arc<Hub>,
+    hub: Arc<WatchHub>,
     inbound: S,
     access: impl WatchAccess + 'static,
     stop: watch::Receiver<bool>,
-) -> Receiver
+) -> WatchFrameReceiver
 where
     S: Stream<Item = Result<WatchRequest, Status>> + Send + Unpin + 'static,
 {
     let (frames, receiver) = queue(hub.waiting().clone());
-    let outbox = Arc::new(Outbox { frames, lagging: Mutex::default(), wake: Notify::new() });
-    let watches = Watches {
+    let outbox = Arc::new(StreamOutbox { frames, lagging: Mutex::default(), wake: Notify::new() });
+    let watches = StreamWatches {
         hub,
         outbox,
         access_version: Mutex::new(access.version()),
@@ -125,9 +125,9 @@ async fn stopped(mut stop: watch::Receiver<bool>) {
     let _ = stop.wait_for(|stop| *stop).await;
 }
 
-impl Watches {
+impl StreamWatches {
     /// Handles the requests of the client until it disconnects.
-    async fn answer<S>(&self, mut inbound: S) -> Result<(), Gone>
+    async fn answer<S>(&self, mut inbound: S) -> Result<(), ClientDisconnected>
     where
         S: Stream<Item = Result<WatchRequest, Status>> + Unpin,
     {
@@ -142,7 +142,7 @@ impl Watches {
                     continue;
                 }
             };
-            let Some(Ok(WatchRequest { request_union })) = request else { return Err(Gone) };
+            let Some(Ok(WatchRequest { request_union })) = request else { return Err(ClientDisconnected) };
             match request_union {
                 Some(RequestUnion::CreateRequest(create)) => self.create(&create).await?,
                 Some(RequestUnion::CancelRequest(cancel)) => self.cancel(cancel.watch_id).await?,
@@ -155,7 +155,7 @@ impl Watches {
         }
     }
 
-    async fn create(&self, request: &WatchCreateRequest) -> Result<(), Gone> {
+    async fn create(&self, request: &WatchCreateRequest) -> Result<(), ClientDisconnected> {
         let permit = self.permit().await?;
         let mut table = self.table();
         let (id, refusal) = match table.choose_id(request.watch_id) {
@@ -165,23 +165,23 @@ impl Watches {
         let crowded = table.by_id.len() >= MAX_WATCHES || self.outbox.lagging().len() >= MAX_WATCHES;
         let refusal = if crowded { Some("etcdserver: too many watches on this stream") } else { refusal };
         let serial = table.next_serial;
-        let interest = Interest::new(id, serial, request);
+        let interest = WatchFilter::new(id, serial, request);
         let refusal =
             if interest.span.bounds().is_none() { Some("mvcc: watcher range is empty") } else { refusal };
         let refusal = if self.access.may_watch(&interest.span) {
             refusal
         } else {
-            Some(Refusal::PERMISSION_DENIED.text)
+            Some(RequestRejection::PERMISSION_DENIED.text)
         };
         if let Some(cancel_reason) = refusal {
             let revision = self.hub.latest().get().state.revision;
-            let frame = Frame {
+            let frame = WatchFrame {
                 revision,
                 watch_id: NO_WATCH,
                 created: true,
                 canceled: true,
                 cancel_reason,
-                ..Frame::default()
+                ..WatchFrame::default()
             };
             permit.send(frame);
             return Ok(());
@@ -189,17 +189,17 @@ impl Watches {
         table.next_serial += 1;
         let start = Some(request.start_revision).filter(|start| *start != 0);
         let live_id = self.hub.join(&interest, &self.outbox, start, |revision| {
-            permit.send(Frame { revision, watch_id: id, created: true, ..Frame::default() });
+            permit.send(WatchFrame { revision, watch_id: id, created: true, ..WatchFrame::default() });
         });
-        table.by_id.insert(id, Watch { serial, live_id, span: interest.span.clone() });
+        table.by_id.insert(id, StreamWatch { serial, live_id, span: interest.span.clone() });
         drop(table);
         if live_id.is_none() {
-            self.outbox.fell_behind(Lagging { interest, next: request.start_revision });
+            self.outbox.fell_behind(LaggingWatch { interest, next: request.start_revision });
         }
         Ok(())
     }
 
-    async fn cancel(&self, id: i64) -> Result<(), Gone> {
+    async fn cancel(&self, id: i64) -> Result<(), ClientDisconnected> {
         let permit = self.permit().await?;
         let mut table = self.table();
         let Some(watch) = table.by_id.remove(&id) else { return Ok(()) };
@@ -207,13 +207,13 @@ impl Watches {
             self.hub.leave(live_id);
         }
         let revision = self.hub.latest().get().state.revision;
-        permit.send(Frame { revision, watch_id: id, canceled: true, ..Frame::default() });
+        permit.send(WatchFrame { revision, watch_id: id, canceled: true, ..WatchFrame::default() });
         Ok(())
     }
 
     /// Cancels the watches whose keys the client may no longer read. Checks them only after users or permissions have
     /// changed; identifying the client also keeps its token alive while the stream is open.
-    async fn end_unpermitted(&self) -> Result<(), Gone> {
+    async fn end_unpermitted(&self) -> Result<(), ClientDisconnected> {
         let version = self.access.version();
         {
             let mut checked = self.access_version.lock().unwrap_or_else(PoisonError::into_inner);
@@ -223,8 +223,8 @@ impl Watches {
             *checked = version;
         }
         // First stop the events of all these watches, then notify the client, which may be slow to read.
-        let ended: Vec<(i64, Watch)> = {
-            let may_not = |_: &i64, watch: &mut Watch| !self.access.may_watch(&watch.span);
+        let ended: Vec<(i64, StreamWatch)> = {
+            let may_not = |_: &i64, watch: &mut StreamWatch| !self.access.may_watch(&watch.span);
             self.table().by_id.extract_if(may_not).collect()
         };
         for live_id in ended.iter().filter_map(|(_, watch)| watch.live_id) {
@@ -232,15 +232,16 @@ impl Watches {
         }
         for (watch_id, _) in ended {
             let (revision, cancel_reason) =
-                (self.hub.latest().get().state.revision, Refusal::PERMISSION_DENIED.text);
-            let frame = Frame { revision, watch_id, canceled: true, cancel_reason, ..Frame::default() };
+                (self.hub.latest().get().state.revision, RequestRejection::PERMISSION_DENIED.text);
+            let frame =
+                WatchFrame { revision, watch_id, canceled: true, cancel_reason, ..WatchFrame::default() };
             self.permit().await?.send(frame);
         }
         Ok(())
     }
 
     /// Answers a progress request, once every watch of the stream is live.
-    async fn send_progress(&self) -> Result<(), Gone> {
+    async fn send_progress(&self) -> Result<(), ClientDisconnected> {
         if !self.progress_requested.load(Ordering::Relaxed) {
             return Ok(());
         }
@@ -249,14 +250,14 @@ impl Watches {
         self.hub.while_published(|revision| {
             // Checked while nothing is published, so no watch can fall behind in between.
             if self.outbox.lagging().is_empty() && self.progress_requested.swap(false, Ordering::Relaxed) {
-                permit.send(Frame { revision, watch_id: NO_WATCH, ..Frame::default() });
+                permit.send(WatchFrame { revision, watch_id: NO_WATCH, ..WatchFrame::default() });
             }
         });
         Ok(())
     }
 
     /// Catches up the watches that are behind, one part each in turn.
-    async fn catch_up(&self) -> Result<(), Gone> {
+    async fn catch_up(&self) -> Result<(), ClientDisconnected> {
         loop {
             // The entry stays in the list while it is processed, because the list indicates that a watch is behind.
             let front = self.outbox.lagging().front().map(|lagging| (lagging.interest.clone(), lagging.next));
@@ -269,21 +270,25 @@ impl Watches {
             let mut lagging = self.outbox.lagging();
             lagging.pop_front();
             if let Some(next) = still_behind {
-                lagging.push_back(Lagging { interest, next });
+                lagging.push_back(LaggingWatch { interest, next });
             }
         }
     }
 
     /// Sends the next part of the history. Returns where to continue, or `None` if the watch is live or cancelled.
-    async fn catch_up_a_piece(&self, interest: &Interest, next: i64) -> Result<Option<i64>, Gone> {
+    async fn catch_up_a_piece(
+        &self,
+        interest: &WatchFilter,
+        next: i64,
+    ) -> Result<Option<i64>, ClientDisconnected> {
         let snapshot = self.hub.latest().get();
         let compacted = snapshot.state.compacted;
         if next < compacted {
-            let frame = Frame {
+            let frame = WatchFrame {
                 watch_id: interest.id,
                 canceled: true,
                 compact_revision: compacted,
-                ..Frame::default()
+                ..WatchFrame::default()
             };
             // Its ID stays in use until the client cancels it, which is answered once more, as in etcd.
             self.send(interest, frame).await?;
@@ -293,26 +298,32 @@ impl Watches {
         self.outbox.frames.drained().await?;
         let wanted = interest.clone();
         let read = tokio::task::spawn_blocking(move || replay(&snapshot, &wanted, next)).await;
-        let Replay { events, through, too_large } = read.unwrap_or(Err(Fault::Record)).map_err(|fault| {
-            tracing::error!("cannot read the history for a watch: {fault}");
-            Gone
-        })?;
+        let ReplayPart { events, through, too_large } =
+            read.unwrap_or(Err(StorageFault::Record)).map_err(|fault| {
+                tracing::error!("cannot read the history for a watch: {fault}");
+                ClientDisconnected
+            })?;
         if too_large {
             tracing::warn!("a watch is cancelled: revision {} is too large for one response", through + 1);
             let cancel_reason = "etcdserver: the changes of one revision are too large for a response";
             let watch_id = interest.id;
-            let frame =
-                Frame { revision: through, watch_id, canceled: true, cancel_reason, ..Frame::default() };
+            let frame = WatchFrame {
+                revision: through,
+                watch_id,
+                canceled: true,
+                cancel_reason,
+                ..WatchFrame::default()
+            };
             self.send(interest, frame).await?;
             return Ok(None);
         }
         if !events.is_empty() {
-            let frame = Frame {
+            let frame = WatchFrame {
                 revision: through,
                 watch_id: interest.id,
                 events,
                 with_previous: interest.with_previous,
-                ..Frame::default()
+                ..WatchFrame::default()
             };
             let frames = if interest.fragment { frame.fragments(FRAGMENT_BYTES) } else { vec![frame] };
             for frame in frames {
@@ -329,7 +340,7 @@ impl Watches {
     }
 
     /// Sends unless the watch has been cancelled in the meantime. Returns whether it was sent.
-    async fn send(&self, interest: &Interest, frame: Frame) -> Result<bool, Gone> {
+    async fn send(&self, interest: &WatchFilter, frame: WatchFrame) -> Result<bool, ClientDisconnected> {
         let permit = self.permit().await?;
         let mut table = self.table();
         let wanted = table.find(interest).is_some();
@@ -339,11 +350,11 @@ impl Watches {
         Ok(wanted)
     }
 
-    async fn permit(&self) -> Result<Permit<'_>, Gone> {
+    async fn permit(&self) -> Result<FramePermit<'_>, ClientDisconnected> {
         self.outbox.frames.reserve().await
     }
 
-    fn live_ids(&self) -> Vec<WatchId> {
+    fn live_ids(&self) -> Vec<LiveWatchId> {
         self.table().by_id.values().filter_map(|watch| watch.live_id).collect()
     }
 
@@ -353,12 +364,12 @@ impl Watches {
         }
     }
 
-    fn table(&self) -> MutexGuard<'_, Table> {
+    fn table(&self) -> MutexGuard<'_, WatchTable> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Table {
+impl WatchTable {
     /// Returns the ID that the client requested, or a free one; `None` if the requested one is in use.
     fn choose_id(&mut self, wanted: i64) -> Option<i64> {
         if wanted != 0 {
@@ -372,7 +383,7 @@ impl Table {
         Some(id)
     }
 
-    fn find(&mut self, interest: &Interest) -> Option<&mut Watch> {
+    fn find(&mut self, interest: &WatchFilter) -> Option<&mut StreamWatch> {
         self.by_id.get_mut(&interest.id).filter(|watch| watch.serial == interest.serial)
     }
 }

@@ -12,13 +12,13 @@ use tortie_etcd_proto::etcdserverpb::*;
 
 pub const LEASES: std::ops::RangeInclusive<i64> = 1..=8;
 
-pub struct Generator {
+pub struct RequestGenerator {
     pub rng: StdRng,
     /// The approximate revision of the store, to choose relevant revisions.
     pub revision: i64,
 }
 
-impl Generator {
+impl RequestGenerator {
     fn chance(&mut self, percent: u32) -> bool {
         self.rng.random_range(0..100) < percent
     }
@@ -69,7 +69,7 @@ impl Generator {
         let sorted = self.chance(40);
         // The order of equal elements is undefined, so only lists sorted by key are limited.
         let limited = (!sorted || sort_target == SortTarget::Key) && self.chance(40);
-        let bound = |generator: &mut Generator| match generator.chance(10) {
+        let bound = |generator: &mut RequestGenerator| match generator.chance(10) {
             true => generator.some_revision(),
             false => 0,
         };

@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;
 
-pub struct Disk {
+pub struct TmpfsDisk {
     dir: TempDir,
 }
 
-impl Disk {
-    pub fn new(bytes: u64) -> Disk {
+impl TmpfsDisk {
+    pub fn new(bytes: u64) -> TmpfsDisk {
         let dir = TempDir::new().unwrap();
         let status = Command::new("mount")
             .args(["-t", "tmpfs", "-o", &format!("size={bytes}"), "tortie-test"])
@@ -19,7 +19,7 @@ impl Disk {
             .status()
             .expect("mount(8) is needed");
         assert!(status.success(), "a tmpfs could not be mounted: root is needed");
-        Disk { dir }
+        TmpfsDisk { dir }
     }
 
     pub fn path(&self) -> &Path {
@@ -47,7 +47,7 @@ impl Disk {
     }
 }
 
-impl Drop for Disk {
+impl Drop for TmpfsDisk {
     fn drop(&mut self) {
         let _ = Command::new("umount").arg("--lazy").arg(self.dir.path()).status();
     }

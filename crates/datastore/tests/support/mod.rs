@@ -8,33 +8,33 @@ use std::time::Duration;
 use tempfile::TempDir;
 use tokio::sync::oneshot;
 use tonic::transport::{Channel, Endpoint};
-use tortie_datastore::{AutoCompaction, Options, Server};
+use tortie_datastore::{AutoCompaction, StoreOptions, StoreServer};
 
 /// The embedded store, served by this process.
-pub struct Embedded {
+pub struct EmbeddedDatastore {
     pub url: String,
     stop: Option<oneshot::Sender<()>>,
     served: Option<tokio::task::JoinHandle<()>>,
     pub dir: TempDir,
 }
 
-impl Embedded {
-    pub fn start() -> Embedded {
-        Embedded::with(|_| {})
+impl EmbeddedDatastore {
+    pub fn start() -> EmbeddedDatastore {
+        EmbeddedDatastore::with(|_| {})
     }
 
-    pub fn with(change: impl FnOnce(&mut Options)) -> Embedded {
+    pub fn with(change: impl FnOnce(&mut StoreOptions)) -> EmbeddedDatastore {
         let dir = TempDir::new().unwrap();
-        let mut options = Options::new(dir.path(), vec!["http://127.0.0.1:0".parse().unwrap()]);
+        let mut options = StoreOptions::new(dir.path(), vec!["http://127.0.0.1:0".parse().unwrap()]);
         options.auto_compaction = AutoCompaction::Off;
         change(&mut options);
-        let server = Server::open(&options).unwrap();
+        let server = StoreServer::open(&options).unwrap();
         let url = server.local_addrs()[0].to_string();
         let (stop, stopped) = oneshot::channel::<()>();
         let served = tokio::spawn(async move {
             server.serve(async { drop(stopped.await) }).await.unwrap();
         });
-        Embedded { url, stop: Some(stop), served: Some(served), dir }
+        EmbeddedDatastore { url, stop: Some(stop), served: Some(served), dir }
     }
 
     /// Stops the server and returns the directory.

@@ -4,9 +4,9 @@ use rand::seq::SliceRandom;
 use std::net::SocketAddr;
 use std::time::Duration;
 use tokio::time::timeout;
-use tortie_store::Limits;
+use tortie_store::StoreLimits;
 use tortie_store::config::KubernetesTarget;
-use tortie_store::orchestrator::{Orchestrator, ServiceEndpoint};
+use tortie_store::orchestrator::{OrchestratorClient, ServiceEndpoint};
 
 /// Timeout of a DNS lookup or of an endpoint query to kube-apiserver.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -17,15 +17,15 @@ const MOST: usize = 64;
 
 /// Sources of hub addresses.
 #[derive(Clone, Debug)]
-pub enum Hubs {
+pub enum HubLocations {
     /// Addresses or DNS names, each with its port. A name resolves to all of its addresses.
     Addresses(Vec<String>),
-    Service(Box<Service>),
+    Service(Box<HubService>),
 }
 
 /// A Kubernetes Service whose endpoints are hubs.
 #[derive(Clone, Debug)]
-pub struct Service {
+pub struct HubService {
     pub kubernetes: KubernetesTarget,
     pub namespace: String,
     pub name: String,
@@ -35,11 +35,11 @@ pub struct Service {
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not the address of a hub; expected HOST:PORT, such as 10.0.0.5:5473 or [fd00::5]:5473")]
-pub struct AddressError(String);
+pub struct HubAddressError(String);
 
-impl Hubs {
+impl HubLocations {
     /// Parses a comma-separated list.
-    pub fn parse(text: &str) -> Result<Hubs, AddressError> {
+    pub fn parse(text: &str) -> Result<HubLocations, HubAddressError> {
         let check = |hub: &str| {
             let valid = match hub.rsplit_once(':') {
                 Some((host, port)) => {
@@ -50,12 +50,12 @@ impl Hubs {
                 }
                 None => false,
             };
-            valid.then(|| hub.to_owned()).ok_or_else(|| AddressError(hub.to_owned()))
+            valid.then(|| hub.to_owned()).ok_or_else(|| HubAddressError(hub.to_owned()))
         };
         let hubs: Vec<&str> = text.split(',').map(str::trim).filter(|hub| !hub.is_empty()).collect();
         match hubs.is_empty() {
-            true => Err(AddressError(text.to_owned())),
-            false => Ok(Hubs::Addresses(hubs.into_iter().map(check).collect::<Result<_, _>>()?)),
+            true => Err(HubAddressError(text.to_owned())),
+            false => Ok(HubLocations::Addresses(hubs.into_iter().map(check).collect::<Result<_, _>>()?)),
         }
     }
 
@@ -63,8 +63,8 @@ impl Hubs {
     /// lost last.
     pub async fn addresses(&self, lost: Option<SocketAddr>) -> Result<Vec<SocketAddr>, String> {
         let (near, mut others) = match self {
-            Hubs::Addresses(hubs) => (Vec::new(), resolve(hubs).await?),
-            Hubs::Service(service) => {
+            HubLocations::Addresses(hubs) => (Vec::new(), resolve(hubs).await?),
+            HubLocations::Service(service) => {
                 let (near, others): (Vec<_>, Vec<_>) = service
                     .endpoints()
                     .await?
@@ -82,10 +82,10 @@ impl Hubs {
     }
 }
 
-impl Service {
+impl HubService {
     async fn endpoints(&self) -> Result<Vec<ServiceEndpoint>, String> {
         let asked = async {
-            let kubernetes = Orchestrator::connect(&self.kubernetes, Limits::default()).await?;
+            let kubernetes = OrchestratorClient::connect(&self.kubernetes, StoreLimits::default()).await?;
             kubernetes.service_endpoints(&self.namespace, &self.name, PORT_NAME).await
         };
         let failed = |reason: String| format!("service {}/{}: {reason}", self.namespace, self.name);
@@ -126,19 +126,19 @@ mod tests {
     #[test]
     fn addresses_have_ports() {
         for good in ["10.0.0.1:5473", "hub.example:5473", "[fd00::1]:5473,  10.0.0.1:1"] {
-            assert!(Hubs::parse(good).is_ok(), "{good}");
+            assert!(HubLocations::parse(good).is_ok(), "{good}");
         }
         for bad in
             ["", " , ", "10.0.0.1", "10.0.0.1:", "10.0.0.1:0", ":5473", "fd00::1:5473", "a:1,b", "a:65536"]
         {
-            let error = Hubs::parse(bad).unwrap_err().to_string();
+            let error = HubLocations::parse(bad).unwrap_err().to_string();
             assert!(error.contains("HOST:PORT"), "{bad}: {error}");
         }
     }
 
     #[tokio::test]
     async fn the_one_that_was_lost_is_tried_last() {
-        let hubs = Hubs::parse("127.0.0.1:1,127.0.0.1:2,127.0.0.1:3,127.0.0.1:2").unwrap();
+        let hubs = HubLocations::parse("127.0.0.1:1,127.0.0.1:2,127.0.0.1:3,127.0.0.1:2").unwrap();
         let lost = "127.0.0.1:2".parse().unwrap();
         for _ in 0..20 {
             let found = hubs.addresses(Some(lost)).await.unwrap();

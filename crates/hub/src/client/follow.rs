@@ -1,17 +1,17 @@
 //! The client task: follows one hub after the other and forwards the replica's events to the node.
 
-use super::Options;
-use crate::frames::{FrameReader, ReadError};
-use crate::protocol::{FromHub, MOST_FROM_HUB, ProtocolError, class_of_range, from_client};
-use crate::replica::Replica;
+use super::HubClientOptions;
+use crate::frames::{FrameReadError, FrameReader};
+use crate::protocol::{HubEnvelope, MOST_FROM_HUB, ProtocolError, class_of_range, from_client};
+use crate::replica::HubReplica;
 use std::net::SocketAddr;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
-use tortie_model::{FeedEvent, Key, KeyRange};
-use tortie_store::{Backoff, Limits, is_guarded};
+use tortie_model::{FeedEvent, KeyRange, StoreKey};
+use tortie_store::{Backoff, StoreLimits, is_guarded};
 use tortie_sync::Feed;
 
 /// Capacity of the event channel. When the consumer is slow and the channel is full, the client stops reading from
@@ -26,38 +26,38 @@ const DISTRUST_DELAY: Duration = Duration::from_secs(5);
 const SPREAD: Duration = Duration::from_millis(200);
 
 /// Follows the ranges on any available hub until the feed is dropped.
-pub fn follow(options: Options, ranges: Vec<KeyRange>) -> Feed {
+pub fn follow(options: HubClientOptions, ranges: Vec<KeyRange>) -> Feed {
     let (sender, feed) = mpsc::channel(QUEUE);
     let mut wanted: Vec<String> = ranges.iter().filter_map(class_of_range).map(str::to_owned).collect();
     wanted.sort();
     wanted.dedup();
-    let mut replica = Replica::new(&options.node, wanted);
+    let mut replica = HubReplica::new(&options.node, wanted);
     let guarded = ranges.iter().filter(|range| is_guarded(range)).filter_map(class_of_range);
-    let grace = Limits::from_environment().absence_grace;
+    let grace = StoreLimits::from_environment().absence_grace;
     let doubts = grace.as_millis().div_ceil(DISTRUST_DELAY.as_millis());
     replica.set_doubt(guarded.map(str::to_owned).collect(), u32::try_from(doubts).unwrap_or(u32::MAX));
-    let follower = Follower { options, ranges, replica, sender };
+    let follower = HubFollower { options, ranges, replica, sender };
     tokio::spawn(follower.run());
     feed
 }
 
-struct Follower {
-    options: Options,
+struct HubFollower {
+    options: HubClientOptions,
     ranges: Vec<KeyRange>,
-    replica: Replica,
+    replica: HubReplica,
     sender: mpsc::Sender<FeedEvent>,
 }
 
 /// Reason for the end of a connection.
 #[derive(Debug, thiserror::Error)]
-enum Ended {
+enum HubConnectionError {
     /// The consumer dropped the feed.
     #[error("the consumer dropped the feed")]
     Unwanted,
     #[error("{0}")]
     Io(#[from] std::io::Error),
     #[error("{0}")]
-    Read(#[from] ReadError),
+    Read(#[from] FrameReadError),
     #[error("it violates the hub protocol: {0}")]
     Protocol(#[from] ProtocolError),
     #[error("{0}")]
@@ -68,7 +68,7 @@ enum Ended {
     Silent(Duration),
 }
 
-impl Follower {
+impl HubFollower {
     async fn run(mut self) {
         let mut backoff = Backoff::default();
         let mut lost = None;
@@ -80,10 +80,10 @@ impl Follower {
                     let (mut served, mut distrusted) = (false, false);
                     for address in addresses {
                         let ended = self.attempt(address, &mut served).await;
-                        if let Ended::Unwanted = ended {
+                        if let HubConnectionError::Unwanted = ended {
                             return;
                         }
-                        if let Ended::Distrusted(_) = ended {
+                        if let HubConnectionError::Distrusted(_) = ended {
                             tracing::error!(hub = %address, reason = %ended, "the hub may read the wrong datastore");
                             reason = format!("hub {address}: {ended}");
                             (lost, distrusted) = (Some(address), true);
@@ -126,12 +126,12 @@ impl Follower {
     }
 
     /// Connects to one hub and follows it. Sets `served` once the hub has sent a message.
-    async fn attempt(&mut self, address: SocketAddr, served: &mut bool) -> Ended {
+    async fn attempt(&mut self, address: SocketAddr, served: &mut bool) -> HubConnectionError {
         let dial = self.options.dial;
         let stream = match timeout(dial, TcpStream::connect(address)).await {
             Ok(Ok(stream)) => stream,
             Ok(Err(error)) => return error.into(),
-            Err(_) => return Ended::Silent(dial),
+            Err(_) => return HubConnectionError::Silent(dial),
         };
         let _ = stream.set_nodelay(true);
         let outcome = match self.options.tls.clone() {
@@ -139,7 +139,7 @@ impl Follower {
             Some(tls) => match timeout(dial, tls.connect(stream, address)).await {
                 Ok(Ok(stream)) => self.converse(stream, address, served).await,
                 Ok(Err(error)) => Err(error.into()),
-                Err(_) => Err(Ended::Silent(dial)),
+                Err(_) => Err(HubConnectionError::Silent(dial)),
             },
         };
         match outcome {
@@ -153,7 +153,7 @@ impl Follower {
         mut stream: impl AsyncRead + AsyncWrite + Unpin,
         address: SocketAddr,
         served: &mut bool,
-    ) -> Result<Never, Ended> {
+    ) -> Result<EndlessFollow, HubConnectionError> {
         let mut reader = FrameReader::new(MOST_FROM_HUB, ROOM);
         let hello = self.replica.hello();
         self.say(&mut stream, hello).await?;
@@ -161,15 +161,15 @@ impl Follower {
         loop {
             let frame = tokio::select! {
                 frame = timeout(self.options.read, reader.next(&mut stream)) => frame,
-                () = sender.closed() => return Err(Ended::Unwanted),
+                () = sender.closed() => return Err(HubConnectionError::Unwanted),
             };
-            let frame = frame.map_err(|_| Ended::Silent(self.options.read))??;
-            let reaction = self.replica.hear(FromHub::read(frame)?)?;
+            let frame = frame.map_err(|_| HubConnectionError::Silent(self.options.read))??;
+            let reaction = self.replica.hear(HubEnvelope::read(frame)?)?;
             if let Some(reason) = reaction.distrust {
-                return Err(Ended::Distrusted(reason));
+                return Err(HubConnectionError::Distrusted(reason));
             }
             if let Some(reason) = reaction.leave {
-                return Err(Ended::Left(reason));
+                return Err(HubConnectionError::Left(reason));
             }
             if !std::mem::replace(served, true) {
                 tracing::info!(hub = %address, "following the hub");
@@ -182,7 +182,7 @@ impl Follower {
             }
             for event in reaction.events {
                 if self.wants(&event) && sender.send(event).await.is_err() {
-                    return Err(Ended::Unwanted);
+                    return Err(HubConnectionError::Unwanted);
                 }
             }
         }
@@ -191,19 +191,21 @@ impl Follower {
     async fn say(
         &self,
         stream: &mut (impl AsyncWrite + Unpin),
-        what: from_client::What,
-    ) -> Result<(), Ended> {
+        what: from_client::ClientMessage,
+    ) -> Result<(), HubConnectionError> {
         let frame = what.frame();
         let said = async {
             stream.write_all(&frame).await?;
             stream.flush().await
         };
-        Ok(timeout(self.options.write, said).await.map_err(|_| Ended::Silent(self.options.write))??)
+        Ok(timeout(self.options.write, said)
+            .await
+            .map_err(|_| HubConnectionError::Silent(self.options.write))??)
     }
 
     /// Returns whether the event belongs to a subscribed range; a hub sends everything that any node may need.
     fn wants(&self, event: &FeedEvent) -> bool {
-        let about = |key: &Key| self.ranges.iter().any(|range| range.contains(key));
+        let about = |key: &StoreKey| self.ranges.iter().any(|range| range.contains(key));
         match event {
             FeedEvent::Put { key, .. }
             | FeedEvent::Delete { key, .. }
@@ -214,4 +216,4 @@ impl Follower {
 }
 
 /// Uninhabited: following a hub only ends with an error.
-enum Never {}
+enum EndlessFollow {}

@@ -2,31 +2,37 @@
 //! holds it, so a held bucket never changes.
 
 use super::FRAME;
-use crate::protocol::{self, Payload, Record, Sum, What, from_hub};
+use crate::protocol::{self, DigestSum, FeedRecord, RecordAction, RecordPayload, from_hub};
 use bytes::Bytes;
 use std::sync::{Arc, OnceLock};
 
 #[derive(Clone, Debug)]
-pub struct Bucket {
+pub struct LedgerBucket {
     index: usize,
     /// Sequence number of the last change in the bucket.
     changed: u64,
-    sum: Sum,
+    sum: DigestSum,
     /// Sorted by key.
-    entries: Vec<Entry>,
+    entries: Vec<BucketEntry>,
     /// Encoded on first use and shared by all clients.
     frames: OnceLock<Arc<[Bytes]>>,
 }
 
 #[derive(Clone, Debug)]
-struct Entry {
-    record: Arc<Record>,
+struct BucketEntry {
+    record: Arc<FeedRecord>,
     digest: u64,
 }
 
-impl Bucket {
-    pub fn new(index: usize) -> Bucket {
-        Bucket { index, changed: 0, sum: Sum::default(), entries: Vec::new(), frames: OnceLock::new() }
+impl LedgerBucket {
+    pub fn new(index: usize) -> LedgerBucket {
+        LedgerBucket {
+            index,
+            changed: 0,
+            sum: DigestSum::default(),
+            entries: Vec::new(),
+            frames: OnceLock::new(),
+        }
     }
 
     pub fn len(&self) -> usize {
@@ -51,21 +57,21 @@ impl Bucket {
         self.entries.iter().filter(|entry| entry.record.key.starts_with(begin)).count()
     }
 
-    pub fn sum(&self) -> Sum {
+    pub fn sum(&self) -> DigestSum {
         self.sum
     }
 
     /// Applies a record and returns whether it changed the bucket.
-    pub fn apply(&mut self, record: &Arc<Record>, sequence: u64) -> bool {
+    pub fn apply(&mut self, record: &Arc<FeedRecord>, sequence: u64) -> bool {
         let place = self.entries.binary_search_by(|entry| entry.record.key.cmp(&record.key));
         match (place, record.what()) {
-            (Err(_), What::Delete) => return false,
-            (Ok(at), What::Delete) => {
+            (Err(_), RecordAction::Delete) => return false,
+            (Ok(at), RecordAction::Delete) => {
                 let entry = self.entries.remove(at);
                 self.sum.remove(entry.digest);
             }
-            (place, What::Put | What::Unreadable) => {
-                let entry = Entry { record: record.clone(), digest: record.digest() };
+            (place, RecordAction::Put | RecordAction::Unreadable) => {
+                let entry = BucketEntry { record: record.clone(), digest: record.digest() };
                 match place {
                     Ok(at) if self.entries[at].digest == entry.digest => return false,
                     Ok(at) => {
@@ -96,7 +102,7 @@ impl Bucket {
     }
 
     fn encode(&self) -> Arc<[Bytes]> {
-        let mut parts: Vec<Vec<Record>> = vec![Vec::new()];
+        let mut parts: Vec<Vec<FeedRecord>> = vec![Vec::new()];
         let mut bytes = 0;
         for entry in &self.entries {
             let size = entry.record.value.len() + entry.record.key.len();
@@ -110,12 +116,12 @@ impl Bucket {
             }
         }
         let last = parts.len() - 1;
-        let frame = |(number, part): (usize, Vec<Record>)| {
-            from_hub::What::Bucket(protocol::Bucket {
+        let frame = |(number, part): (usize, Vec<FeedRecord>)| {
+            from_hub::HubMessage::Bucket(protocol::BucketMessage {
                 index: self.index as u32,
                 changed: self.changed,
                 more: number < last,
-                records: Payload::of(part),
+                records: RecordPayload::of(part),
             })
             .frame()
         };

@@ -4,28 +4,28 @@ use bytes::Bytes;
 use std::collections::VecDeque;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct ChangeLogLimits {
     pub frames: usize,
     pub bytes: usize,
 }
 
-impl Default for Limits {
+impl Default for ChangeLogLimits {
     /// Half an hour of history at ten frames per second.
-    fn default() -> Limits {
-        Limits { frames: 20_000, bytes: 64 << 20 }
+    fn default() -> ChangeLogLimits {
+        ChangeLogLimits { frames: 20_000, bytes: 64 << 20 }
     }
 }
 
 #[derive(Debug)]
-pub struct Log {
-    limits: Limits,
+pub struct ChangeLog {
+    limits: ChangeLogLimits,
     frames: VecDeque<Bytes>,
     bytes: usize,
 }
 
-impl Log {
-    pub fn new(limits: Limits) -> Log {
-        Log { limits, frames: VecDeque::new(), bytes: 0 }
+impl ChangeLog {
+    pub fn new(limits: ChangeLogLimits) -> ChangeLog {
+        ChangeLog { limits, frames: VecDeque::new(), bytes: 0 }
     }
 
     /// Appends a frame and drops the oldest ones that exceed the limits.

@@ -1,41 +1,41 @@
 use super::*;
 use serde_json::json;
-use tortie_model::{API_VERSION, Key, Kind, Resource, Value};
+use tortie_model::{API_VERSION, Kind, Resource, StoreKey, StoreValue};
 
-fn ledger(limits: Limits) -> Ledger {
-    let mut ledger = Ledger::new(1, &[KeyRange::all(Kind::Tier)], limits);
-    ledger.hear([Heard::Event(FeedEvent::InSync)]);
+fn ledger(limits: ChangeLogLimits) -> HubLedger {
+    let mut ledger = HubLedger::new(1, &[KeyRange::all(Kind::Tier)], limits);
+    ledger.hear([FeedMessage::Event(FeedEvent::InSync)]);
     ledger
 }
 
-fn put(name: &str, revision: u64, bytes: usize) -> Heard {
+fn put(name: &str, revision: u64, bytes: usize) -> FeedMessage {
     let metadata = json!({"name": name, "annotations": {"room": "x".repeat(bytes)}});
     let object = json!({"apiVersion": API_VERSION, "kind": "Tier", "metadata": metadata, "spec": {}});
-    let value = Value::Resource(Resource::from_user(object).unwrap());
-    let key = Key::resource(Kind::Tier, "", name);
-    Heard::Event(FeedEvent::Put { key, value, revision: revision.into() })
+    let value = StoreValue::Resource(Resource::from_user(object).unwrap());
+    let key = StoreKey::resource(Kind::Tier, "", name);
+    FeedMessage::Event(FeedEvent::Put { key, value, revision: revision.into() })
 }
 
-fn delete(name: &str, revision: u64) -> Heard {
-    let key = Key::resource(Kind::Tier, "", name);
-    Heard::Event(FeedEvent::Delete { key, revision: revision.into() })
+fn delete(name: &str, revision: u64) -> FeedMessage {
+    let key = StoreKey::resource(Kind::Tier, "", name);
+    FeedMessage::Event(FeedEvent::Delete { key, revision: revision.into() })
 }
 
 #[test]
 fn what_changes_nothing_is_not_passed_on() {
-    let mut ledger = ledger(Limits::default());
+    let mut ledger = ledger(ChangeLogLimits::default());
     ledger.hear([put("a", 1, 0)]);
     assert_eq!(ledger.sequence(), 1);
     ledger.hear([put("a", 1, 0), delete("b", 2)]);
     assert_eq!(ledger.sequence(), 1);
     ledger.hear([delete("a", 3)]);
     assert_eq!((ledger.sequence(), ledger.counts().entries), (2, 0));
-    assert_eq!(ledger.counts(), Counts { updates: 4, skipped: 2, ..Counts::default() });
+    assert_eq!(ledger.counts(), LedgerCounts { updates: 4, skipped: 2, ..LedgerCounts::default() });
 }
 
 #[test]
 fn the_log_is_bounded_by_number_and_by_size() {
-    let limits = Limits { frames: 10, bytes: 100_000 };
+    let limits = ChangeLogLimits { frames: 10, bytes: 100_000 };
     let mut ledger = ledger(limits);
     for revision in 1..=50 {
         ledger.hear([put("a", revision, 0)]);
@@ -48,11 +48,13 @@ fn the_log_is_bounded_by_number_and_by_size() {
     // Random text, which does not compress.
     let noise: String = (0..60_000).map(|_| char::from(rand::random_range(b'a'..=b'z'))).collect();
     for revision in 51..=60 {
-        let Heard::Event(FeedEvent::Put { key, mut value, .. }) = put("a", revision, 0) else { panic!() };
-        if let Value::Resource(resource) = &mut value {
+        let FeedMessage::Event(FeedEvent::Put { key, mut value, .. }) = put("a", revision, 0) else {
+            panic!()
+        };
+        if let StoreValue::Resource(resource) = &mut value {
             resource.metadata_mut().annotations.insert("noise".to_owned(), noise.clone());
         }
-        ledger.hear([Heard::Event(FeedEvent::Put { key, value, revision: revision.into() })]);
+        ledger.hear([FeedMessage::Event(FeedEvent::Put { key, value, revision: revision.into() })]);
         assert!(ledger.log_bytes() <= limits.bytes);
     }
     assert!(ledger.after(59, usize::MAX).is_some() && ledger.after(50, usize::MAX).is_none());
@@ -60,7 +62,7 @@ fn the_log_is_bounded_by_number_and_by_size() {
 
 #[test]
 fn frames_stay_within_their_size_and_what_is_larger_than_all_is_said_to_be() {
-    let mut ledger = ledger(Limits::default());
+    let mut ledger = ledger(ChangeLogLimits::default());
     ledger.hear((0..10).map(|number| put(&format!("t{number}"), number + 1, FRAME / 3)));
     assert!(ledger.sequence() >= 4, "{} frames", ledger.sequence());
     ledger.hear([put("huge", 99, MOST_OF_RECORD)]);
@@ -71,7 +73,7 @@ fn frames_stay_within_their_size_and_what_is_larger_than_all_is_said_to_be() {
 
 #[test]
 fn a_bucket_is_encoded_once_for_all_until_it_changes() {
-    let mut ledger = ledger(Limits::default());
+    let mut ledger = ledger(ChangeLogLimits::default());
     ledger.hear([put("a", 1, 0)]);
     let index = bucket_of(r#"{"kind":"Tier","name":"a"}"#);
     let held = ledger.bucket(index).unwrap().clone();
@@ -85,11 +87,11 @@ fn a_bucket_is_encoded_once_for_all_until_it_changes() {
 
 #[test]
 fn a_hub_that_has_heard_less_is_behind_only_where_revisions_have_an_order() {
-    let mut ledger = ledger(Limits::default());
+    let mut ledger = ledger(ChangeLogLimits::default());
     let marks = |mark| BTreeMap::from([("Tier".to_owned(), mark)]);
     assert!(!ledger.is_behind(&marks(5)), "nothing is known of the order");
-    ledger.hear([Heard::Reached { range: KeyRange::all(Kind::Tier), revision: 4.into() }]);
+    ledger.hear([FeedMessage::Reached { range: KeyRange::all(Kind::Tier), revision: 4.into() }]);
     assert!(ledger.is_behind(&marks(5)));
-    ledger.hear([Heard::Reached { range: KeyRange::all(Kind::Tier), revision: 5.into() }]);
+    ledger.hear([FeedMessage::Reached { range: KeyRange::all(Kind::Tier), revision: 5.into() }]);
     assert!(!ledger.is_behind(&marks(5)));
 }

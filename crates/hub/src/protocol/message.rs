@@ -1,13 +1,13 @@
 //! The protobuf messages. Field numbers never change; fields that were not sent decode as zero or empty.
 
-use super::{BUCKETS, Payload, ProtocolError, Sum, frame};
+use super::{BUCKETS, DigestSum, ProtocolError, RecordPayload, frame};
 use bytes::Bytes;
 use prost::{Message, Oneof};
 use std::collections::BTreeMap;
 
 /// The last change of a hub that a client has received, within one epoch of that hub.
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
-pub struct Position {
+pub struct HubPosition {
     /// Random identifier of the hub process.
     #[prost(fixed64, tag = "1")]
     pub epoch: u64,
@@ -16,7 +16,7 @@ pub struct Position {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub struct Hello {
+pub struct HelloMessage {
     #[prost(fixed64, tag = "1")]
     pub magic: u64,
     #[prost(uint32, tag = "2")]
@@ -27,7 +27,7 @@ pub struct Hello {
     #[prost(string, tag = "4")]
     pub node: String,
     #[prost(message, optional, tag = "5")]
-    pub position: Option<Position>,
+    pub position: Option<HubPosition>,
     /// The client has no entries, so there is nothing to compare.
     #[prost(bool, tag = "6")]
     pub empty: bool,
@@ -42,54 +42,54 @@ pub struct Hello {
 
 /// Digest sums of all buckets of a client.
 #[derive(Clone, PartialEq, Message)]
-pub struct Digests {
+pub struct DigestsMessage {
     #[prost(fixed64, repeated, tag = "1")]
     pub sums: Vec<u64>,
 }
 
-impl Digests {
-    pub fn sums(&self) -> Result<Vec<Sum>, ProtocolError> {
+impl DigestsMessage {
+    pub fn sums(&self) -> Result<Vec<DigestSum>, ProtocolError> {
         match self.sums.len() {
-            BUCKETS => Ok(self.sums.iter().copied().map(Sum).collect()),
+            BUCKETS => Ok(self.sums.iter().copied().map(DigestSum).collect()),
             _ => Err(ProtocolError::Unexpected("digests of another number of buckets")),
         }
     }
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub struct FromClient {
-    #[prost(oneof = "from_client::What", tags = "1, 2, 3")]
-    pub what: Option<from_client::What>,
+pub struct ClientEnvelope {
+    #[prost(oneof = "from_client::ClientMessage", tags = "1, 2, 3")]
+    pub what: Option<from_client::ClientMessage>,
 }
 
 pub mod from_client {
     use super::*;
 
     #[derive(Clone, PartialEq, Oneof)]
-    pub enum What {
+    pub enum ClientMessage {
         #[prost(message, tag = "1")]
-        Hello(Hello),
+        Hello(HelloMessage),
         #[prost(message, tag = "2")]
-        Digests(Digests),
+        Digests(DigestsMessage),
         #[prost(message, tag = "3")]
         Pong(()),
     }
 
-    impl What {
+    impl ClientMessage {
         pub fn frame(self) -> Bytes {
-            frame(&FromClient { what: Some(self) })
+            frame(&ClientEnvelope { what: Some(self) })
         }
     }
 }
 
-impl FromClient {
-    pub fn read(bytes: Bytes) -> Result<from_client::What, ProtocolError> {
-        FromClient::decode(bytes)?.what.ok_or(ProtocolError::Empty)
+impl ClientEnvelope {
+    pub fn read(bytes: Bytes) -> Result<from_client::ClientMessage, ProtocolError> {
+        ClientEnvelope::decode(bytes)?.what.ok_or(ProtocolError::Empty)
     }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
-pub struct Welcome {
+pub struct WelcomeMessage {
     #[prost(uint32, tag = "1")]
     pub version: u32,
     #[prost(fixed64, tag = "2")]
@@ -101,7 +101,7 @@ pub struct Welcome {
 }
 
 #[derive(Clone, PartialEq, Eq, Message)]
-pub struct Refused {
+pub struct RefusedMessage {
     /// Human-readable text.
     #[prost(string, tag = "1")]
     pub reason: String,
@@ -109,7 +109,7 @@ pub struct Refused {
 
 /// Connection state between the hub and the store.
 #[derive(Clone, PartialEq, Eq, Message)]
-pub struct Status {
+pub struct HubStoreStatus {
     /// Error while the store is unreachable.
     #[prost(string, optional, tag = "1")]
     pub trouble: Option<String>,
@@ -120,16 +120,16 @@ pub struct Status {
 
 /// Announces buckets. With them, the client has everything up to this sequence number.
 #[derive(Clone, PartialEq, Eq, Message)]
-pub struct Begin {
+pub struct BeginMessage {
     #[prost(uint64, tag = "1")]
     pub sequence: u64,
     #[prost(message, optional, tag = "2")]
-    pub status: Option<Status>,
+    pub status: Option<HubStoreStatus>,
 }
 
 /// The content of a bucket, or a part of it.
 #[derive(Clone, PartialEq, Message)]
-pub struct Bucket {
+pub struct BucketMessage {
     #[prost(uint32, tag = "1")]
     pub index: u32,
     /// Sequence number of the last change in the bucket: changes up to it that are sent later are already included.
@@ -139,12 +139,12 @@ pub struct Bucket {
     #[prost(bool, tag = "3")]
     pub more: bool,
     #[prost(message, required, tag = "4")]
-    pub records: Payload,
+    pub records: RecordPayload,
 }
 
 /// All announced buckets have been sent.
 #[derive(Clone, PartialEq, Message)]
-pub struct End {
+pub struct EndMessage {
     /// Marks of the hub.
     #[prost(btree_map = "string, uint64", tag = "1")]
     pub marks: BTreeMap<String, u64>,
@@ -152,44 +152,44 @@ pub struct End {
 
 /// Changes between the previous sequence number and this one.
 #[derive(Clone, PartialEq, Message)]
-pub struct Changes {
+pub struct ChangesMessage {
     #[prost(uint64, tag = "1")]
     pub sequence: u64,
     #[prost(message, required, tag = "2")]
-    pub records: Payload,
+    pub records: RecordPayload,
     /// Present if the status changed.
     #[prost(message, optional, tag = "3")]
-    pub status: Option<Status>,
+    pub status: Option<HubStoreStatus>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub struct FromHub {
-    #[prost(oneof = "from_hub::What", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10")]
-    pub what: Option<from_hub::What>,
+pub struct HubEnvelope {
+    #[prost(oneof = "from_hub::HubMessage", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10")]
+    pub what: Option<from_hub::HubMessage>,
 }
 
 pub mod from_hub {
     use super::*;
 
     #[derive(Clone, PartialEq, Oneof)]
-    pub enum What {
+    pub enum HubMessage {
         #[prost(message, tag = "1")]
-        Welcome(Welcome),
+        Welcome(WelcomeMessage),
         #[prost(message, tag = "2")]
-        Refused(Refused),
+        Refused(RefusedMessage),
         /// The hub continues with the changes after the client's position. Carries the current status.
         #[prost(message, tag = "3")]
-        Resume(Status),
+        Resume(HubStoreStatus),
         #[prost(message, tag = "4")]
         Compare(()),
         #[prost(message, tag = "5")]
-        Begin(Begin),
+        Begin(BeginMessage),
         #[prost(message, tag = "6")]
-        Bucket(Bucket),
+        Bucket(BucketMessage),
         #[prost(message, tag = "7")]
-        End(End),
+        End(EndMessage),
         #[prost(message, tag = "8")]
-        Changes(Changes),
+        Changes(ChangesMessage),
         #[prost(message, tag = "9")]
         Ping(()),
         /// The hub is shutting down or has too many clients: the client connects to another.
@@ -197,15 +197,15 @@ pub mod from_hub {
         Leave(()),
     }
 
-    impl What {
+    impl HubMessage {
         pub fn frame(self) -> Bytes {
-            frame(&FromHub { what: Some(self) })
+            frame(&HubEnvelope { what: Some(self) })
         }
     }
 }
 
-impl FromHub {
-    pub fn read(bytes: Bytes) -> Result<from_hub::What, ProtocolError> {
-        FromHub::decode(bytes)?.what.ok_or(ProtocolError::Empty)
+impl HubEnvelope {
+    pub fn read(bytes: Bytes) -> Result<from_hub::HubMessage, ProtocolError> {
+        HubEnvelope::decode(bytes)?.what.ok_or(ProtocolError::Empty)
     }
 }

@@ -1,6 +1,6 @@
 //! A list of records as sent on the wire, compressed if that makes it smaller.
 
-use super::{MOST_FROM_HUB, Record};
+use super::{FeedRecord, MOST_FROM_HUB};
 use bytes::{Buf, Bytes};
 use prost::encoding::{DecodeContext, decode_key, skip_field};
 use prost::{DecodeError, Message};
@@ -12,7 +12,7 @@ const LEVEL: i32 = 1;
 pub const MAX_PAYLOAD_RECORDS: usize = (1 << 20) / 16;
 
 #[derive(Clone, PartialEq, Message)]
-pub struct Payload {
+pub struct RecordPayload {
     #[prost(bytes = "bytes", tag = "1")]
     content: Bytes,
     /// Length of the content before zstd compression; 0 if it is not compressed.
@@ -21,9 +21,9 @@ pub struct Payload {
 }
 
 #[derive(Clone, PartialEq, Message)]
-struct Records {
+struct RecordList {
     #[prost(message, repeated, tag = "1")]
-    records: Vec<Record>,
+    records: Vec<FeedRecord>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -38,18 +38,18 @@ pub enum PayloadError {
     Records(#[from] DecodeError),
 }
 
-impl Payload {
-    pub fn of(records: Vec<Record>) -> Payload {
-        let raw = Records { records }.encode_to_vec();
+impl RecordPayload {
+    pub fn of(records: Vec<FeedRecord>) -> RecordPayload {
+        let raw = RecordList { records }.encode_to_vec();
         match (zstd::bulk::compress(&raw, LEVEL), u32::try_from(raw.len())) {
             (Ok(compressed), Ok(raw_length)) if compressed.len() < raw.len() => {
-                Payload { content: compressed.into(), raw_length }
+                RecordPayload { content: compressed.into(), raw_length }
             }
-            _ => Payload { content: raw.into(), raw_length: 0 },
+            _ => RecordPayload { content: raw.into(), raw_length: 0 },
         }
     }
 
-    pub fn records(&self) -> Result<Vec<Record>, PayloadError> {
+    pub fn records(&self) -> Result<Vec<FeedRecord>, PayloadError> {
         let length = usize::try_from(self.raw_length).unwrap_or(usize::MAX).max(self.content.len());
         if length > MOST_FROM_HUB {
             return Err(PayloadError::TooLong { length });
@@ -63,7 +63,7 @@ impl Payload {
         if count > MAX_PAYLOAD_RECORDS {
             return Err(PayloadError::TooMany { count });
         }
-        Ok(Records::decode(raw)?.records)
+        Ok(RecordList::decode(raw)?.records)
     }
 
     pub fn raw_bytes(&self) -> usize {
@@ -88,9 +88,9 @@ mod tests {
 
     #[test]
     fn records_of_two_bytes_are_counted_first() {
-        let fits = Payload::of(vec![Record::default(); MAX_PAYLOAD_RECORDS]);
+        let fits = RecordPayload::of(vec![FeedRecord::default(); MAX_PAYLOAD_RECORDS]);
         assert_eq!(fits.records().unwrap().len(), MAX_PAYLOAD_RECORDS);
-        let more = Payload::of(vec![Record::default(); MAX_PAYLOAD_RECORDS + 1]);
+        let more = RecordPayload::of(vec![FeedRecord::default(); MAX_PAYLOAD_RECORDS + 1]);
         let error = more.records().unwrap_err();
         assert!(
             matches!(error, PayloadError::TooMany { count } if count == MAX_PAYLOAD_RECORDS + 1),

@@ -4,10 +4,10 @@ use bytes::Bytes;
 use prost::{Enumeration, Message};
 use serde_json::Value as Json;
 use sha2::{Digest as _, Sha256};
-use tortie_model::{FeedEvent, KeyRange, Kind, Revision, Value};
+use tortie_model::{FeedEvent, KeyRange, Kind, Revision, StoreValue};
 use tortie_store::collection_prefix;
-use tortie_sync::Heard;
-use tortie_sync::record::FormatError;
+use tortie_sync::FeedMessage;
+use tortie_sync::record::RecordFormatError;
 use tortie_sync::record::json::{key_from_json, key_to_json};
 
 const KIND: &str = "kind";
@@ -18,7 +18,7 @@ const SERVICE: &str = "service";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Enumeration)]
 #[repr(i32)]
-pub enum What {
+pub enum RecordAction {
     Put = 0,
     Delete = 1,
     /// The value is text that does not decode as the kind of its key.
@@ -26,10 +26,10 @@ pub enum What {
 }
 
 #[derive(Clone, PartialEq, Eq, Message)]
-pub struct Record {
+pub struct FeedRecord {
     #[prost(string, tag = "1")]
     pub key: String,
-    #[prost(enumeration = "What", tag = "2")]
+    #[prost(enumeration = "RecordAction", tag = "2")]
     pub what: i32,
     /// Revision of the write or deletion.
     #[prost(string, tag = "3")]
@@ -41,7 +41,7 @@ pub struct Record {
     pub reason: String,
 }
 
-impl Record {
+impl FeedRecord {
     /// Returns a digest of key and revision, which identifies a version of an entry. Revisions come from the store,
     /// so every hub computes the same digest.
     pub fn digest(&self) -> u64 {
@@ -55,57 +55,59 @@ impl Record {
 }
 
 /// Converts a feed event. Returns `None` for events without an entry and an error for keys that feeds do not carry.
-pub fn to_record(heard: &Heard) -> Result<Option<Record>, FormatError> {
+pub fn to_record(heard: &FeedMessage) -> Result<Option<FeedRecord>, RecordFormatError> {
     Ok(Some(match heard {
-        Heard::Event(FeedEvent::Put { key, value, revision }) => Record {
+        FeedMessage::Event(FeedEvent::Put { key, value, revision }) => FeedRecord {
             key: key_to_json(key)?.to_string(),
-            what: What::Put.into(),
+            what: RecordAction::Put.into(),
             revision: revision.to_string(),
             value: value.encode().into(),
             reason: String::new(),
         },
-        Heard::Event(FeedEvent::Delete { key, revision }) => Record {
+        FeedMessage::Event(FeedEvent::Delete { key, revision }) => FeedRecord {
             key: key_to_json(key)?.to_string(),
-            what: What::Delete.into(),
+            what: RecordAction::Delete.into(),
             revision: revision.to_string(),
-            ..Record::default()
+            ..FeedRecord::default()
         },
-        Heard::Unreadable { key, revision, text, reason } => Record {
+        FeedMessage::Unreadable { key, revision, text, reason } => FeedRecord {
             key: key_to_json(key)?.to_string(),
-            what: What::Unreadable.into(),
+            what: RecordAction::Unreadable.into(),
             revision: revision.to_string(),
             value: text.clone().into(),
             reason: reason.clone(),
         },
-        Heard::Event(_) | Heard::Reached { .. } => return Ok(None),
+        FeedMessage::Event(_) | FeedMessage::Reached { .. } => return Ok(None),
     }))
 }
 
 /// Converts a record to a feed event. Returns an error if this version does not know the kind of the key: the node
 /// has no use for it. A value that this version cannot decode becomes an unreadable entry, as if it came from the
 /// store.
-pub fn from_record(record: &Record) -> Result<FeedEvent, FormatError> {
-    let no_key = || FormatError::Text { what: "key", text: record.key.clone() };
+pub fn from_record(record: &FeedRecord) -> Result<FeedEvent, RecordFormatError> {
+    let no_key = || RecordFormatError::Text { what: "key", text: record.key.clone() };
     let json: Json = serde_json::from_str(&record.key).map_err(|_| no_key())?;
     let key = key_from_json(&json)?;
     let revision = || {
-        let no_revision = |_| FormatError::Text { what: "revision", text: record.revision.clone() };
+        let no_revision = |_| RecordFormatError::Text { what: "revision", text: record.revision.clone() };
         record.revision.parse::<Revision>().map_err(no_revision)
     };
     let text = || String::from_utf8_lossy(&record.value).into_owned();
     Ok(match record.what() {
-        What::Put => match Value::decode(&key, &record.value) {
+        RecordAction::Put => match StoreValue::decode(&key, &record.value) {
             Ok(mut value) => {
                 let revision = revision()?;
-                if let Value::Resource(resource) = &mut value {
+                if let StoreValue::Resource(resource) = &mut value {
                     resource.metadata_mut().resource_version = revision.to_string();
                 }
                 FeedEvent::Put { key, value, revision }
             }
             Err(error) => FeedEvent::Unreadable { key, text: text(), reason: error.to_string() },
         },
-        What::Delete => FeedEvent::Delete { key, revision: revision()? },
-        What::Unreadable => FeedEvent::Unreadable { key, text: text(), reason: record.reason.clone() },
+        RecordAction::Delete => FeedEvent::Delete { key, revision: revision()? },
+        RecordAction::Unreadable => {
+            FeedEvent::Unreadable { key, text: text(), reason: record.reason.clone() }
+        }
     })
 }
 

@@ -1,17 +1,17 @@
 //! The entries that a client has in one bucket: keys and the digest of each version.
 
-use crate::protocol::{Record, Sum, What};
+use crate::protocol::{DigestSum, FeedRecord, RecordAction};
 use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Debug, Default)]
-pub struct Holding {
+pub struct ReplicaBucket {
     digests: BTreeMap<Box<str>, u64>,
-    sum: Sum,
+    sum: DigestSum,
     /// Sequence number of the hub up to which its changes are already included.
     pub as_of: u64,
 }
 
-impl Holding {
+impl ReplicaBucket {
     pub fn is_empty(&self) -> bool {
         self.digests.is_empty()
     }
@@ -20,29 +20,29 @@ impl Holding {
         self.digests.keys().map(AsRef::as_ref)
     }
 
-    pub fn sum(&self) -> Sum {
+    pub fn sum(&self) -> DigestSum {
         self.sum
     }
 
     /// Returns whether the bucket holds this version of the entry.
-    pub fn has(&self, record: &Record) -> bool {
+    pub fn has(&self, record: &FeedRecord) -> bool {
         self.digests.get(record.key.as_str()) == Some(&record.digest())
     }
 
     /// Returns the keys that are missing from `content`.
-    pub fn absent_from(&self, content: &[Record]) -> Vec<String> {
+    pub fn absent_from(&self, content: &[FeedRecord]) -> Vec<String> {
         let there: BTreeSet<&str> = content.iter().map(|record| record.key.as_str()).collect();
         self.digests.keys().filter(|key| !there.contains(&***key)).map(|key| key.to_string()).collect()
     }
 
     /// Applies a record and returns whether it changed the bucket.
-    pub fn apply(&mut self, record: &Record) -> bool {
+    pub fn apply(&mut self, record: &FeedRecord) -> bool {
         let before = match record.what() {
-            What::Delete => {
+            RecordAction::Delete => {
                 let Some(before) = self.digests.remove(record.key.as_str()) else { return false };
                 Some(before)
             }
-            What::Put | What::Unreadable => {
+            RecordAction::Put | RecordAction::Unreadable => {
                 let digest = record.digest();
                 let before = self.digests.insert(record.key.as_str().into(), digest);
                 if before == Some(digest) {

@@ -1,17 +1,17 @@
 //! Reports outages of the store, whether no hub responds or the hub cannot reach the store: one event when an outage
 //! begins and one when it ends.
 
-use crate::protocol::Status;
+use crate::protocol::HubStoreStatus;
 use tortie_model::FeedEvent;
 
 #[derive(Debug, Default)]
-pub struct Outage {
+pub struct StoreOutage {
     said: bool,
     /// Failed attempts of this client since the outage began.
     failed_attempts: u64,
 }
 
-impl Outage {
+impl StoreOutage {
     /// Records a failed attempt to reach any hub.
     pub fn failed(&mut self, reason: &str) -> Option<FeedEvent> {
         self.failed_attempts += 1;
@@ -19,7 +19,7 @@ impl Outage {
     }
 
     /// Records the store status reported by a hub.
-    pub fn heard(&mut self, status: &Status) -> Option<FeedEvent> {
+    pub fn heard(&mut self, status: &HubStoreStatus) -> Option<FeedEvent> {
         match &status.trouble {
             Some(reason) => self.begin(reason),
             None => {
@@ -41,14 +41,14 @@ mod tests {
 
     #[test]
     fn an_outage_is_said_once_whoever_has_it() {
-        let mut outage = Outage::default();
+        let mut outage = StoreOutage::default();
         let lost = |reason: &str| Some(FeedEvent::ConnectionLost { reason: reason.to_owned() });
-        let trouble = Status { trouble: Some("etcd is away".to_owned()), failed_attempts: 0 };
-        assert_eq!(outage.heard(&Status::default()), None);
+        let trouble = HubStoreStatus { trouble: Some("etcd is away".to_owned()), failed_attempts: 0 };
+        assert_eq!(outage.heard(&HubStoreStatus::default()), None);
         assert_eq!(outage.failed("no hub"), lost("no hub"));
         assert_eq!(outage.failed("no hub"), None);
         assert_eq!(outage.heard(&trouble), None);
-        let back = Status { trouble: None, failed_attempts: 3 };
+        let back = HubStoreStatus { trouble: None, failed_attempts: 3 };
         assert_eq!(outage.heard(&back), Some(FeedEvent::ConnectionBack { failed_attempts: 5 }));
         assert_eq!(outage.heard(&back), None);
         assert_eq!(outage.heard(&trouble), lost("etcd is away"));

@@ -1,69 +1,72 @@
 use super::*;
-use crate::ledger::{Ledger, Limits};
-use crate::protocol::{FromHub, Refused, Status};
-use crate::session::{Next, Opening, Session};
-use tortie_model::{Key, KeyRange, Kind, Value};
-use tortie_sync::Heard;
+use crate::ledger::{ChangeLogLimits, HubLedger};
+use crate::protocol::{HubEnvelope, HubStoreStatus, RefusedMessage};
+use crate::session::{ClientSession, SessionOpening, SessionStep};
+use tortie_model::{KeyRange, Kind, StoreKey, StoreValue};
+use tortie_sync::FeedMessage;
 
-fn ledger(epoch: u64, names: &[(&str, u64)], reached: u64) -> Ledger {
+fn ledger(epoch: u64, names: &[(&str, u64)], reached: u64) -> HubLedger {
     ledger_of(Kind::Tier, epoch, names, reached)
 }
 
-fn ledger_of(kind: Kind, epoch: u64, names: &[(&str, u64)], reached: u64) -> Ledger {
+fn ledger_of(kind: Kind, epoch: u64, names: &[(&str, u64)], reached: u64) -> HubLedger {
     let range = KeyRange::all(kind);
-    let mut ledger = Ledger::new(epoch, std::slice::from_ref(&range), Limits::default());
+    let mut ledger = HubLedger::new(epoch, std::slice::from_ref(&range), ChangeLogLimits::default());
     ledger.hear(names.iter().map(|(name, revision)| put(kind, name, *revision)));
-    ledger.hear([Heard::Reached { range, revision: reached.into() }, Heard::Event(FeedEvent::InSync)]);
+    ledger.hear([
+        FeedMessage::Reached { range, revision: reached.into() },
+        FeedMessage::Event(FeedEvent::InSync),
+    ]);
     ledger
 }
 
-fn put(kind: Kind, name: &str, revision: u64) -> Heard {
-    let key = Key::resource(kind, "", name);
+fn put(kind: Kind, name: &str, revision: u64) -> FeedMessage {
+    let key = StoreKey::resource(kind, "", name);
     let text = format!(
         r#"{{"kind":"{kind}","apiVersion":"projectcalico.org/v3","metadata":{{"name":"{name}"}},"spec":{{}}}}"#
     );
-    let value = Value::decode(&key, text.as_bytes()).unwrap();
-    Heard::Event(FeedEvent::Put { key, value, revision: revision.into() })
+    let value = StoreValue::decode(&key, text.as_bytes()).unwrap();
+    FeedMessage::Event(FeedEvent::Put { key, value, revision: revision.into() })
 }
 
 /// Runs a new connection until the hub has nothing more to send and returns the emitted events; `None` if the hub
 /// makes the client wait.
-fn meet(replica: &mut Replica, ledger: &Ledger, trusting: bool) -> Option<Vec<String>> {
-    let from_client::What::Hello(hello) = replica.hello() else { panic!() };
-    let (mut session, mut frames) = match Session::open(&hello, ledger, trusting) {
-        Opening::Served { session, first } => (session, first),
-        Opening::Behind => return None,
-        Opening::Refused(reason) => panic!("{reason}"),
+fn meet(replica: &mut HubReplica, ledger: &HubLedger, trusting: bool) -> Option<Vec<String>> {
+    let from_client::ClientMessage::Hello(hello) = replica.hello() else { panic!() };
+    let (mut session, mut frames) = match ClientSession::open(&hello, ledger, trusting) {
+        SessionOpening::Served { session, first } => (session, first),
+        SessionOpening::Behind => return None,
+        SessionOpening::Refused(reason) => panic!("{reason}"),
     };
     let mut received = Vec::new();
     loop {
         for frame in std::mem::take(&mut frames) {
-            let reaction = replica.hear(FromHub::read(frame.slice(4..)).unwrap()).unwrap();
-            if let Some(from_client::What::Digests(digests)) = reaction.reply {
+            let reaction = replica.hear(HubEnvelope::read(frame.slice(4..)).unwrap()).unwrap();
+            if let Some(from_client::ClientMessage::Digests(digests)) = reaction.reply {
                 frames.push(session.compare(&digests.sums().unwrap(), ledger).unwrap());
             }
             received.extend(reaction.events.iter().map(word));
         }
         match session.next(ledger) {
-            Next::Wait => return Some(received),
-            Next::AwaitDigests => {}
-            Next::Send(more) => frames.extend(more),
-            Next::SendBucket(bucket) => frames.extend(bucket.frames().0.iter().cloned()),
+            SessionStep::Wait => return Some(received),
+            SessionStep::AwaitDigests => {}
+            SessionStep::Send(more) => frames.extend(more),
+            SessionStep::SendBucket(bucket) => frames.extend(bucket.frames().0.iter().cloned()),
         }
     }
 }
 
 fn word(event: &FeedEvent) -> String {
     match event {
-        FeedEvent::Put { key: Key::Resource { name, .. }, revision, .. } => format!("{name}@{revision}"),
-        FeedEvent::Delete { key: Key::Resource { name, .. }, .. } => format!("-{name}"),
+        FeedEvent::Put { key: StoreKey::Resource { name, .. }, revision, .. } => format!("{name}@{revision}"),
+        FeedEvent::Delete { key: StoreKey::Resource { name, .. }, .. } => format!("-{name}"),
         FeedEvent::InSync => "in sync".to_owned(),
         other => format!("{other:?}"),
     }
 }
 
-fn replica() -> Replica {
-    Replica::new("n", vec!["Tier".to_owned()])
+fn replica() -> HubReplica {
+    HubReplica::new("n", vec!["Tier".to_owned()])
 }
 
 #[test]
@@ -115,7 +118,7 @@ fn an_empty_hub_is_believed_after_some_snapshots() {
 #[test]
 fn a_lost_collection_is_doubted_beside_another() {
     let kind = Kind::GlobalNetworkPolicy;
-    let mut replica = Replica::new("n", vec![kind.name().to_owned()]);
+    let mut replica = HubReplica::new("n", vec![kind.name().to_owned()]);
     replica.set_doubt(vec![kind.name().to_owned()], 1);
     let derived = [("kcnp.a", 1), ("kcnp.b", 2)];
     let both = ledger_of(kind, 1, &[derived[0], derived[1], ("deny", 3)], 3);
@@ -129,46 +132,52 @@ fn a_lost_collection_is_doubted_beside_another() {
 fn nothing_counts_that_came_in_the_wrong_order() {
     let mut replica = replica();
     let changes = |sequence| {
-        from_hub::What::Changes(Changes {
+        from_hub::HubMessage::Changes(ChangesMessage {
             sequence,
-            records: protocol::Payload::of(Vec::new()),
+            records: protocol::RecordPayload::of(Vec::new()),
             status: None,
         })
     };
     let bucket = || {
-        let records = protocol::Payload::of(Vec::new());
-        from_hub::What::Bucket(protocol::Bucket { index: 0, changed: 0, more: false, records })
+        let records = protocol::RecordPayload::of(Vec::new());
+        from_hub::HubMessage::Bucket(protocol::BucketMessage { index: 0, changed: 0, more: false, records })
     };
     assert!(replica.hear(changes(1)).is_err(), "before a snapshot");
     assert!(replica.hear(bucket()).is_err(), "without a beginning");
-    assert!(replica.hear(from_hub::What::End(End::default())).is_err());
-    assert!(replica.hear(from_hub::What::Resume(Status::default())).is_err());
+    assert!(replica.hear(from_hub::HubMessage::End(EndMessage::default())).is_err());
+    assert!(replica.hear(from_hub::HubMessage::Resume(HubStoreStatus::default())).is_err());
     meet(&mut replica, &ledger(1, &[("a", 1)], 1), false).unwrap();
     assert!(replica.hear(changes(2)).is_err(), "a gap");
     assert!(replica.hear(changes(1)).is_ok());
-    replica.hear(from_hub::What::Begin(protocol::Begin { sequence: 5, status: None })).unwrap();
-    let misplaced = Record { key: "elsewhere".to_owned(), ..Record::default() };
+    replica.hear(from_hub::HubMessage::Begin(protocol::BeginMessage { sequence: 5, status: None })).unwrap();
+    let misplaced = FeedRecord { key: "elsewhere".to_owned(), ..FeedRecord::default() };
     let index = (bucket_of("elsewhere") + 1) % BUCKETS;
-    let records = protocol::Payload::of(vec![misplaced]);
-    let bucket = protocol::Bucket { index: index as u32, changed: 0, more: false, records };
-    assert!(replica.hear(from_hub::What::Bucket(bucket)).is_err());
-    let reaction = replica.hear(from_hub::What::Refused(Refused { reason: "full".to_owned() })).unwrap();
+    let records = protocol::RecordPayload::of(vec![misplaced]);
+    let bucket = protocol::BucketMessage { index: index as u32, changed: 0, more: false, records };
+    assert!(replica.hear(from_hub::HubMessage::Bucket(bucket)).is_err());
+    let reaction =
+        replica.hear(from_hub::HubMessage::Refused(RefusedMessage { reason: "full".to_owned() })).unwrap();
     assert_eq!(reaction.leave.as_deref(), Some("full"));
 }
 
 /// Returns a non-final part of the key's bucket with one entry of `bytes` bytes.
-fn part(key: &str, bytes: usize) -> from_hub::What {
+fn part(key: &str, bytes: usize) -> from_hub::HubMessage {
     let value = vec![0; bytes].into();
-    let record = Record { key: key.to_owned(), revision: "9".to_owned(), value, ..Record::default() };
-    let records = protocol::Payload::of(vec![record]);
-    from_hub::What::Bucket(protocol::Bucket { index: bucket_of(key) as u32, changed: 0, more: true, records })
+    let record = FeedRecord { key: key.to_owned(), revision: "9".to_owned(), value, ..FeedRecord::default() };
+    let records = protocol::RecordPayload::of(vec![record]);
+    from_hub::HubMessage::Bucket(protocol::BucketMessage {
+        index: bucket_of(key) as u32,
+        changed: 0,
+        more: true,
+        records,
+    })
 }
 
 #[test]
 fn an_unfinished_bucket_is_bounded() {
     const PART: usize = 8 << 20;
     let mut replica = replica();
-    replica.hear(from_hub::What::Begin(protocol::Begin { sequence: 5, status: None })).unwrap();
+    replica.hear(from_hub::HubMessage::Begin(protocol::BeginMessage { sequence: 5, status: None })).unwrap();
     for _ in 0..transfer::MAX_BUCKET_BYTES / PART - 1 {
         replica.hear(part("a", PART)).unwrap();
     }
@@ -181,16 +190,20 @@ fn an_unfinished_bucket_is_bounded() {
 
 #[test]
 fn an_unfinished_transfer_is_bounded() {
-    let received = |bytes| Received { index: 0, changed: 0, gone: Vec::new(), news: Vec::new(), bytes };
-    let mut transfer = Transfer::new(1, Status::default());
+    let received = |bytes| ReceivedBucket { index: 0, changed: 0, gone: Vec::new(), news: Vec::new(), bytes };
+    let mut transfer = BucketTransfer::new(1, HubStoreStatus::default());
     transfer.keep(received(transfer::MAX_TRANSFER_BYTES)).unwrap();
     let error = transfer.keep(received(1)).unwrap_err();
     assert!(matches!(error, ProtocolError::Oversized { what: "transfer", .. }), "{error}");
 
-    let mut transfer = Transfer::new(1, Status::default());
-    let holdings: Vec<Holding> = (0..BUCKETS).map(|_| Holding::default()).collect();
-    let empty =
-        || protocol::Bucket { index: 7, changed: 0, more: false, records: protocol::Payload::of(Vec::new()) };
+    let mut transfer = BucketTransfer::new(1, HubStoreStatus::default());
+    let holdings: Vec<ReplicaBucket> = (0..BUCKETS).map(|_| ReplicaBucket::default()).collect();
+    let empty = || protocol::BucketMessage {
+        index: 7,
+        changed: 0,
+        more: false,
+        records: protocol::RecordPayload::of(Vec::new()),
+    };
     for _ in 0..BUCKETS {
         let received = transfer.receive(&empty(), &holdings).unwrap().unwrap();
         transfer.keep(received).unwrap();

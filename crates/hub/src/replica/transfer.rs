@@ -2,8 +2,8 @@
 //! of them would be a state that never existed. Only the first snapshot is forwarded as it arrives, since no node
 //! acts on it before it is complete. The memory of an unfinished transfer is bounded.
 
-use super::holding::Holding;
-use crate::protocol::{self, BUCKETS, ProtocolError, Record, Status, What, bucket_of};
+use super::holding::ReplicaBucket;
+use crate::protocol::{self, BUCKETS, FeedRecord, HubStoreStatus, ProtocolError, RecordAction, bucket_of};
 
 /// Limit for one bucket with missing parts: a thousandth of all entries, and room for several of the largest ones.
 pub const MAX_BUCKET_BYTES: usize = 32 << 20;
@@ -11,39 +11,39 @@ pub const MAX_BUCKET_BYTES: usize = 32 << 20;
 pub const MAX_TRANSFER_BYTES: usize = 512 << 20;
 
 #[derive(Debug)]
-pub struct Transfer {
+pub struct BucketTransfer {
     /// Sequence number of the hub; after the transfer the client has everything up to it.
     pub sequence: u64,
     /// Connection state between the hub and the store.
-    pub status: Status,
+    pub status: HubStoreStatus,
     /// Bucket whose last part has not arrived.
-    partial: Option<Partial>,
-    pub buckets: Vec<Received>,
+    partial: Option<PartialBucket>,
+    pub buckets: Vec<ReceivedBucket>,
     /// Memory held by the buckets.
     bytes: usize,
 }
 
 #[derive(Debug)]
-struct Partial {
+struct PartialBucket {
     index: usize,
-    records: Vec<Record>,
+    records: Vec<FeedRecord>,
     bytes: usize,
 }
 
 /// Difference between a complete bucket and the client's.
 #[derive(Debug)]
-pub struct Received {
+pub struct ReceivedBucket {
     pub index: usize,
     pub changed: u64,
     pub gone: Vec<String>,
-    pub news: Vec<Record>,
+    pub news: Vec<FeedRecord>,
     /// Memory held by `news`.
     pub bytes: usize,
 }
 
-impl Transfer {
-    pub fn new(sequence: u64, status: Status) -> Transfer {
-        Transfer { sequence, status, partial: None, buckets: Vec::new(), bytes: 0 }
+impl BucketTransfer {
+    pub fn new(sequence: u64, status: HubStoreStatus) -> BucketTransfer {
+        BucketTransfer { sequence, status, partial: None, buckets: Vec::new(), bytes: 0 }
     }
 
     /// Returns whether no bucket is waiting for further parts.
@@ -54,21 +54,25 @@ impl Transfer {
     /// Adds a part. Returns the bucket if this was its last part.
     pub fn receive(
         &mut self,
-        bucket: &protocol::Bucket,
-        holdings: &[Holding],
-    ) -> Result<Option<Received>, ProtocolError> {
+        bucket: &protocol::BucketMessage,
+        holdings: &[ReplicaBucket],
+    ) -> Result<Option<ReceivedBucket>, ProtocolError> {
         let index = usize::try_from(bucket.index).unwrap_or(usize::MAX);
         let holding = holdings.get(index).ok_or(ProtocolError::Unexpected("a bucket index out of range"))?;
         if self.buckets.len() >= BUCKETS {
             return Err(ProtocolError::Unexpected("more buckets than exist"));
         }
         let mut records = bucket.records.records()?;
-        if records.iter().any(|record| bucket_of(&record.key) != index || record.what() == What::Delete) {
+        if records
+            .iter()
+            .any(|record| bucket_of(&record.key) != index || record.what() == RecordAction::Delete)
+        {
             return Err(ProtocolError::Unexpected("a bucket with a record that does not belong to it"));
         }
         // Values are slices of the decompressed content, which stays allocated as a whole.
-        let bytes = bucket.records.raw_bytes().saturating_add(records.len() * size_of::<Record>());
-        let mut partial = self.partial.take().unwrap_or(Partial { index, records: Vec::new(), bytes: 0 });
+        let bytes = bucket.records.raw_bytes().saturating_add(records.len() * size_of::<FeedRecord>());
+        let mut partial =
+            self.partial.take().unwrap_or(PartialBucket { index, records: Vec::new(), bytes: 0 });
         if partial.index != index {
             return Err(ProtocolError::Unexpected("a bucket in the middle of another"));
         }
@@ -82,13 +86,14 @@ impl Transfer {
             return Ok(None);
         }
         let gone = holding.absent_from(&partial.records);
-        let news: Vec<Record> = partial.records.into_iter().filter(|record| !holding.has(record)).collect();
+        let news: Vec<FeedRecord> =
+            partial.records.into_iter().filter(|record| !holding.has(record)).collect();
         let bytes = if news.is_empty() { 0 } else { partial.bytes };
-        Ok(Some(Received { index, changed: bucket.changed, gone, news, bytes }))
+        Ok(Some(ReceivedBucket { index, changed: bucket.changed, gone, news, bytes }))
     }
 
     /// Stores a bucket until the transfer is complete.
-    pub fn keep(&mut self, received: Received) -> Result<(), ProtocolError> {
+    pub fn keep(&mut self, received: ReceivedBucket) -> Result<(), ProtocolError> {
         self.bytes = self.bytes.saturating_add(received.bytes);
         if self.bytes > MAX_TRANSFER_BYTES {
             return Err(ProtocolError::Oversized { what: "transfer", limit: MAX_TRANSFER_BYTES });

@@ -1,8 +1,8 @@
 //! Accepts connections, within a total limit and a limit per source address, and logs how they end.
 
-use super::serve::{self, Ended};
+use super::serve::{self, ClientDisconnect};
 use super::sources::{SourceCounts, SourceSlot};
-use super::{BEAT, Shared};
+use super::{BEAT, HubState};
 use crate::tls::ServerTls;
 use socket2::SockRef;
 use std::io;
@@ -20,7 +20,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// receive window.
 const MAX_UNSENT_BYTES: u32 = 128 << 10;
 
-pub async fn accept(shared: &Arc<Shared>, listener: TcpListener, tls: Option<Arc<ServerTls>>) {
+pub async fn accept(shared: &Arc<HubState>, listener: TcpListener, tls: Option<Arc<ServerTls>>) {
     let options = &shared.options;
     let strangers = SourceCounts::new(options.handshakes, options.handshakes_of_one);
     let mut tasks = JoinSet::new();
@@ -65,7 +65,7 @@ pub async fn accept(shared: &Arc<Shared>, listener: TcpListener, tls: Option<Arc
 }
 
 async fn attend(
-    shared: Arc<Shared>,
+    shared: Arc<HubState>,
     stream: TcpStream,
     tls: Option<Arc<ServerTls>>,
     source: IpAddr,
@@ -79,15 +79,15 @@ async fn attend(
         None => serve::serve(&shared, stream, source, stranger).await,
         Some(tls) => match timeout(shared.options.handshake, tls.accept(stream)).await {
             Ok(Ok(stream)) => serve::serve(&shared, stream, source, stranger).await,
-            Ok(Err(error)) => Ended::Untrusted(error),
-            Err(_) => Ended::Silent,
+            Ok(Err(error)) => ClientDisconnect::Untrusted(error),
+            Err(_) => ClientDisconnect::Silent,
         },
     };
     shared.metrics.active.dec();
     match &ended {
-        Ended::Closed => {}
-        Ended::Asked => tracing::debug!(%source, "a client was asked to leave"),
-        Ended::Foreign(error) => {
+        ClientDisconnect::Closed => {}
+        ClientDisconnect::Asked => tracing::debug!(%source, "a client was asked to leave"),
+        ClientDisconnect::Foreign(error) => {
             shared.metrics.refused("protocol");
             shared.complaints.note(
                 "a connection that does not speak the hub's protocol was closed",
@@ -95,24 +95,27 @@ async fn attend(
                 error,
             );
         }
-        Ended::Untrusted(error) => {
+        ClientDisconnect::Untrusted(error) => {
             shared.metrics.refused("certificate");
             shared.complaints.note("a connection without a valid node certificate was closed", source, error);
         }
-        Ended::Silent => {
+        ClientDisconnect::Silent => {
             shared.metrics.refused("handshake");
             shared.complaints.note("a connection that sent no hello in time was closed", source, &ended);
         }
-        Ended::Refused(reason) => {
+        ClientDisconnect::Refused(reason) => {
             shared.metrics.refused("unserved");
             shared.complaints.note("a client cannot be served", source, reason);
         }
-        Ended::Crowded => {
+        ClientDisconnect::Crowded => {
             shared.metrics.refused("source");
             shared.complaints.note("a client cannot be served", source, &ended);
         }
-        Ended::Slow | Ended::Dead | Ended::Evicted | Ended::NoRoom => {
-            if let Ended::Evicted = ended {
+        ClientDisconnect::Slow
+        | ClientDisconnect::Dead
+        | ClientDisconnect::Evicted
+        | ClientDisconnect::NoRoom => {
+            if let ClientDisconnect::Evicted = ended {
                 shared.metrics.evicted.inc();
             }
             shared.metrics.dropped.inc();

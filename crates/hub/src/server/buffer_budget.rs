@@ -1,7 +1,7 @@
 //! Budget of bytes in flight to all clients together. When it is exhausted, the client that has read nothing for the
 //! longest time is disconnected, and the others wait until bytes are released.
 
-use super::metrics::Metrics;
+use super::metrics::HubMetrics;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -18,21 +18,21 @@ const LEAST_SHARE: usize = 16 << 10;
 #[derive(Debug)]
 pub struct BufferBudget {
     limit: usize,
-    state: Mutex<State>,
+    state: Mutex<BudgetState>,
     freed: Notify,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct BudgetState {
     used: usize,
     /// Part of `used` held by clients that are being evicted.
     leaving: usize,
     next: u64,
-    holders: BTreeMap<u64, Holder>,
+    holders: BTreeMap<u64, BufferHolder>,
 }
 
 #[derive(Debug)]
-struct Holder {
+struct BufferHolder {
     bytes: usize,
     /// Time of the client's last read.
     progress: Instant,
@@ -45,7 +45,7 @@ struct Holder {
 #[derive(Debug)]
 pub struct BufferShare<'a> {
     budget: &'a BufferBudget,
-    metrics: &'a Metrics,
+    metrics: &'a HubMetrics,
     id: u64,
     evicted: Arc<Notify>,
 }
@@ -62,7 +62,7 @@ impl BufferBudget {
     }
 
     /// Reserves bytes if the budget allows. A single client may exceed the budget, otherwise it would wait forever.
-    pub fn reserve<'a>(&'a self, bytes: usize, metrics: &'a Metrics) -> Option<BufferShare<'a>> {
+    pub fn reserve<'a>(&'a self, bytes: usize, metrics: &'a HubMetrics) -> Option<BufferShare<'a>> {
         let mut state = self.state();
         if !self.has_room(&state, bytes) {
             return None;
@@ -70,13 +70,14 @@ impl BufferBudget {
         let (id, evicted) = (state.next, Arc::new(Notify::new()));
         state.next += 1;
         state.used += bytes;
-        let holder = Holder { bytes, progress: Instant::now(), evicted: evicted.clone(), leaves: false };
+        let holder =
+            BufferHolder { bytes, progress: Instant::now(), evicted: evicted.clone(), leaves: false };
         state.holders.insert(id, holder);
         metrics.set_buffered(state.used);
         Some(BufferShare { budget: self, metrics, id, evicted })
     }
 
-    fn has_room(&self, state: &State, bytes: usize) -> bool {
+    fn has_room(&self, state: &BudgetState, bytes: usize) -> bool {
         state.used == 0 || state.used.saturating_add(bytes) <= self.limit
     }
 
@@ -107,7 +108,7 @@ impl BufferBudget {
         state.leaving += bytes;
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, BudgetState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -151,7 +152,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_longest_stall_makes_room_and_no_other() {
-        let (budget, metrics) = (BufferBudget::new(100), Metrics::new());
+        let (budget, metrics) = (BufferBudget::new(100), HubMetrics::new());
         let first = budget.reserve(40, &metrics).unwrap();
         let second = budget.reserve(60, &metrics).unwrap();
         assert!(budget.reserve(1, &metrics).is_none());
@@ -172,7 +173,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_client_that_reads_is_never_disconnected() {
-        let (budget, metrics) = (BufferBudget::new(100), Metrics::new());
+        let (budget, metrics) = (BufferBudget::new(100), HubMetrics::new());
         let reading = budget.reserve(50, &metrics).unwrap();
         let stalled = budget.reserve(50, &metrics).unwrap();
         let begin = Instant::now();

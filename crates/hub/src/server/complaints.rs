@@ -9,15 +9,15 @@ use std::time::{Duration, Instant};
 const EVERY: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Default)]
-pub struct Complaints(Mutex<HashMap<&'static str, Kind>>);
+pub struct ClientWarnings(Mutex<HashMap<&'static str, WarningState>>);
 
 #[derive(Debug)]
-struct Kind {
+struct WarningState {
     said: Instant,
     unsaid: u64,
 }
 
-impl Complaints {
+impl ClientWarnings {
     /// Logs a problem with a client. `kind` must be one of a small, fixed set of messages.
     pub fn note(&self, kind: &'static str, source: IpAddr, reason: &dyn std::fmt::Display) {
         match self.count(kind, Instant::now()) {
@@ -42,7 +42,7 @@ impl Complaints {
                 Some(std::mem::take(&mut kind.unsaid))
             }
             None => {
-                kinds.insert(kind, Kind { said: now, unsaid: 0 });
+                kinds.insert(kind, WarningState { said: now, unsaid: 0 });
                 Some(0)
             }
         }
@@ -55,7 +55,7 @@ mod tests {
 
     #[test]
     fn a_flood_is_a_line_a_minute() {
-        let complaints = Complaints::default();
+        let complaints = ClientWarnings::default();
         let start = Instant::now();
         assert_eq!(complaints.count("a", start), Some(0));
         for _ in 0..1000 {

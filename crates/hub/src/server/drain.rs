@@ -1,6 +1,6 @@
 //! Asks clients to leave: all of them before the hub ends, or some of them when other hubs have room.
 
-use super::Shared;
+use super::HubState;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -8,7 +8,7 @@ use tokio::sync::watch;
 /// Share of the available time used for draining, so that the last client still receives its message.
 const SHARE: f64 = 0.95;
 
-pub async fn drain(shared: &Shared, within: Duration, longest_pause: Duration) {
+pub async fn drain(shared: &HubState, within: Duration, longest_pause: Duration) {
     shared.draining.store(true, Ordering::Relaxed);
     let clients = u32::try_from(shared.clients.len()).unwrap_or(u32::MAX);
     if clients == 0 {
@@ -21,7 +21,7 @@ pub async fn drain(shared: &Shared, within: Duration, longest_pause: Duration) {
     }
 }
 
-pub async fn shed(shared: &Shared, limit: watch::Receiver<usize>, pause: Duration) {
+pub async fn shed(shared: &HubState, limit: watch::Receiver<usize>, pause: Duration) {
     loop {
         tokio::time::sleep(pause).await;
         let limit = *limit.borrow();

@@ -1,7 +1,7 @@
 //! Metrics of the hub, with Typha's names where the meaning is the same.
 
-use crate::ledger::{Bucket, Ledger};
-use crate::session::Session;
+use crate::ledger::{HubLedger, LedgerBucket};
+use crate::session::ClientSession;
 use bytes::Bytes;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
@@ -12,12 +12,12 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
-use tortie_http::Summary;
+use tortie_http::SummaryMetric;
 
-type Labels = [(&'static str, &'static str); 1];
+type HubMetricLabels = [(&'static str, &'static str); 1];
 
 #[derive(Debug)]
-pub struct Metrics {
+pub struct HubMetrics {
     registry: Registry,
     pub accepted: Counter,
     pub dropped: Counter,
@@ -25,19 +25,19 @@ pub struct Metrics {
     pub evicted: Counter,
     buffered: Gauge,
     pub active: Gauge,
-    streaming: Family<Labels, Gauge>,
-    refused: Family<Labels, Counter>,
-    openings: Family<Labels, Counter>,
-    snapshot_time: Summary,
-    write_time: Summary,
-    ping_time: Summary,
+    streaming: Family<HubMetricLabels, Gauge>,
+    refused: Family<HubMetricLabels, Counter>,
+    openings: Family<HubMetricLabels, Counter>,
+    snapshot_time: SummaryMetric,
+    write_time: SummaryMetric,
+    ping_time: SummaryMetric,
     /// Latency of a change until a client has it, and of gathering its frames.
-    client_time: Summary,
-    gather_time: Summary,
+    client_time: SummaryMetric,
+    gather_time: SummaryMetric,
     /// Entries per frame of changes, and per message to a client.
-    frame_size: Summary,
-    message_size: Summary,
-    fell_behind: Family<Labels, Counter>,
+    frame_size: SummaryMetric,
+    message_size: SummaryMetric,
+    fell_behind: Family<HubMetricLabels, Counter>,
     waited: Counter,
     did_not_wait: Counter,
     /// Size of each bucket when it was last encoded: bytes before and after compression.
@@ -58,17 +58,17 @@ pub struct Metrics {
 
 /// Counts a client as streaming until dropped.
 #[derive(Debug)]
-pub struct Streaming(Gauge);
+pub struct StreamingGuard(Gauge);
 
-impl Drop for Streaming {
+impl Drop for StreamingGuard {
     fn drop(&mut self) {
         self.0.dec();
     }
 }
 
-impl Metrics {
-    pub fn new() -> Metrics {
-        let mut metrics = Metrics {
+impl HubMetrics {
+    pub fn new() -> HubMetrics {
+        let mut metrics = HubMetrics {
             registry: Registry::default(),
             accepted: Counter::default(),
             dropped: Counter::default(),
@@ -78,13 +78,13 @@ impl Metrics {
             streaming: Family::default(),
             refused: Family::default(),
             openings: Family::default(),
-            snapshot_time: Summary::default(),
-            write_time: Summary::default(),
-            ping_time: Summary::default(),
-            client_time: Summary::default(),
-            gather_time: Summary::default(),
-            frame_size: Summary::default(),
-            message_size: Summary::default(),
+            snapshot_time: SummaryMetric::default(),
+            write_time: SummaryMetric::default(),
+            ping_time: SummaryMetric::default(),
+            client_time: SummaryMetric::default(),
+            gather_time: SummaryMetric::default(),
+            frame_size: SummaryMetric::default(),
+            message_size: SummaryMetric::default(),
             fell_behind: Family::default(),
             waited: Counter::default(),
             did_not_wait: Counter::default(),
@@ -186,7 +186,7 @@ impl Metrics {
         metrics
     }
 
-    pub fn ledger(&self, ledger: &Ledger) {
+    pub fn ledger(&self, ledger: &HubLedger) {
         let counts = ledger.counts();
         let set = |gauge: &Gauge, number: u64| gauge.set(i64::try_from(number).unwrap_or(i64::MAX));
         set(&self.sequence, ledger.sequence());
@@ -203,10 +203,10 @@ impl Metrics {
         set(&self.log_bytes, ledger.log_bytes() as u64);
     }
 
-    pub fn streaming(&self) -> Streaming {
+    pub fn streaming(&self) -> StreamingGuard {
         let gauge = self.streaming.get_or_create(&[("syncer", "felix")]).clone();
         gauge.inc();
-        Streaming(gauge)
+        StreamingGuard(gauge)
     }
 
     pub fn set_buffered(&self, bytes: usize) {
@@ -217,7 +217,7 @@ impl Metrics {
         self.refused.get_or_create(&[("reason", reason)]).inc();
     }
 
-    pub fn opened(&self, session: &Session) {
+    pub fn opened(&self, session: &ClientSession) {
         let how = if session.is_following() { "resumed" } else { "buckets" };
         self.openings.get_or_create(&[("how", how)]).inc();
     }
@@ -241,7 +241,7 @@ impl Metrics {
     }
 
     /// Records that a bucket is sent to a client in these frames.
-    pub fn bucket(&self, bucket: &Bucket, frames: &[Bytes], encoded: bool) {
+    pub fn bucket(&self, bucket: &LedgerBucket, frames: &[Bytes], encoded: bool) {
         self.message_size.observe(bucket.len() as f64 / frames.len().max(1) as f64);
         if !encoded {
             self.reused.inc();
@@ -316,9 +316,9 @@ impl Metrics {
     }
 }
 
-impl Default for Metrics {
-    fn default() -> Metrics {
-        Metrics::new()
+impl Default for HubMetrics {
+    fn default() -> HubMetrics {
+        HubMetrics::new()
     }
 }
 
@@ -338,7 +338,7 @@ mod tests {
 
     #[test]
     fn names_are_those_that_dashboards_know() {
-        let metrics = Metrics::new();
+        let metrics = HubMetrics::new();
         assert!(
             metrics.text().contains("typha_connections_grace_used{syncer=\"felix\"} 0"),
             "from the start"

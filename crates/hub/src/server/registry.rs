@@ -5,33 +5,33 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
 #[derive(Debug, Default)]
-pub struct Registry(Mutex<State>);
+pub struct ClientRegistry(Mutex<ClientRegistryState>);
 
 #[derive(Debug, Default)]
-struct State {
+struct ClientRegistryState {
     next: u64,
     clients: BTreeMap<u64, Arc<Notify>>,
 }
 
 /// Registration of a client; removed on drop.
 #[derive(Debug)]
-pub struct Place<'a> {
-    registry: &'a Registry,
+pub struct ClientRegistration<'a> {
+    registry: &'a ClientRegistry,
     id: u64,
     asked: Arc<Notify>,
 }
 
-impl Registry {
-    fn state(&self) -> MutexGuard<'_, State> {
+impl ClientRegistry {
+    fn state(&self) -> MutexGuard<'_, ClientRegistryState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn enter(&self) -> Place<'_> {
+    pub fn enter(&self) -> ClientRegistration<'_> {
         let mut state = self.state();
         let (id, asked) = (state.next, Arc::new(Notify::new()));
         state.next += 1;
         state.clients.insert(id, asked.clone());
-        Place { registry: self, id, asked }
+        ClientRegistration { registry: self, id, asked }
     }
 
     pub fn len(&self) -> usize {
@@ -54,14 +54,14 @@ impl Registry {
     }
 }
 
-impl Place<'_> {
+impl ClientRegistration<'_> {
     /// Waits until this client is asked to leave.
     pub async fn asked(&self) {
         self.asked.notified().await;
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for ClientRegistration<'_> {
     fn drop(&mut self) {
         self.registry.state().clients.remove(&self.id);
     }
@@ -73,8 +73,8 @@ mod tests {
 
     #[tokio::test]
     async fn each_is_asked_once_and_who_left_is_gone() {
-        let registry = Registry::default();
-        let places: Vec<Place> = (0..3).map(|_| registry.enter()).collect();
+        let registry = ClientRegistry::default();
+        let places: Vec<ClientRegistration> = (0..3).map(|_| registry.enter()).collect();
         assert_eq!(registry.len(), 3);
         assert!(registry.ask_one() && registry.ask_one() && registry.ask_one());
         assert!(!registry.ask_one());

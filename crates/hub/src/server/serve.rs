@@ -1,12 +1,14 @@
 //! Serves one client connection. A client costs one small task and no queue, and a slow client delays no other.
 
-use super::Shared;
+use super::HubState;
 use super::buffer_budget::BufferShare;
 use super::frame_queue::FrameQueue;
 use super::sources::SourceSlot;
-use crate::frames::{FrameReader, ReadError};
-use crate::protocol::{FromClient, Hello, MOST_FROM_CLIENT, ProtocolError, Refused, from_client, from_hub};
-use crate::session::{BUDGET, Next, Opening, Session};
+use crate::frames::{FrameReadError, FrameReader};
+use crate::protocol::{
+    ClientEnvelope, HelloMessage, MOST_FROM_CLIENT, ProtocolError, RefusedMessage, from_client, from_hub,
+};
+use crate::session::{BUDGET, ClientSession, SessionOpening, SessionStep};
 use bytes::{Buf, Bytes};
 use std::net::IpAddr;
 use std::pin::pin;
@@ -23,7 +25,7 @@ const LOOK: Duration = Duration::from_millis(20);
 
 /// Reason for the end of a connection.
 #[derive(Debug, thiserror::Error)]
-pub enum Ended {
+pub enum ClientDisconnect {
     #[error("the client closed the connection")]
     Closed,
     #[error("it was asked to leave")]
@@ -48,41 +50,41 @@ pub enum Ended {
     NoRoom,
 }
 
-impl From<ReadError> for Ended {
-    fn from(error: ReadError) -> Ended {
+impl From<FrameReadError> for ClientDisconnect {
+    fn from(error: FrameReadError) -> ClientDisconnect {
         match error {
-            ReadError::Protocol(error) => Ended::Foreign(error),
-            ReadError::Io(_) | ReadError::Closed => Ended::Closed,
+            FrameReadError::Protocol(error) => ClientDisconnect::Foreign(error),
+            FrameReadError::Io(_) | FrameReadError::Closed => ClientDisconnect::Closed,
         }
     }
 }
 
 pub async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
-    shared: &Shared,
+    shared: &HubState,
     stream: S,
     source: IpAddr,
     stranger: SourceSlot,
-) -> Ended {
+) -> ClientDisconnect {
     let reader = FrameReader::new(MOST_FROM_CLIENT, ROOM);
-    let mut client = Client { shared, stream, reader, wake: shared.sequence.subscribe() };
+    let mut client = ClientConnection { shared, stream, reader, wake: shared.sequence.subscribe() };
     match client.run(source, stranger).await {
         Ok(never) => match never {},
         Err(ended) => ended,
     }
 }
 
-struct Client<'a, S> {
-    shared: &'a Shared,
+struct ClientConnection<'a, S> {
+    shared: &'a HubState,
     stream: S,
     reader: FrameReader,
     wake: watch::Receiver<u64>,
 }
 
 /// Uninhabited: serving a client only ends with an error.
-enum Never {}
+enum EndlessServe {}
 
-impl<'a, S: AsyncRead + AsyncWrite + Unpin> Client<'a, S> {
-    async fn run(&mut self, source: IpAddr, stranger: SourceSlot) -> Result<Never, Ended> {
+impl<'a, S: AsyncRead + AsyncWrite + Unpin> ClientConnection<'a, S> {
+    async fn run(&mut self, source: IpAddr, stranger: SourceSlot) -> Result<EndlessServe, ClientDisconnect> {
         let hello = self.greet(stranger).await?;
         let _slot = self.enter(source).await?;
         let mut session = self.open(hello).await?;
@@ -114,7 +116,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Client<'a, S> {
                 }
             }
             self.write_share(frames, share).await?;
-            if let Some(woken) = woken.take_if(|_| matches!(next, Next::Wait)) {
+            if let Some(woken) = woken.take_if(|_| matches!(next, SessionStep::Wait)) {
                 self.shared.metrics.caught_up(woken.elapsed());
             }
             if session.is_following() && streaming.is_none() {
@@ -123,10 +125,10 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Client<'a, S> {
             }
             // While digests are awaited, the client has as much time as for its hello.
             awaited = match next {
-                Next::AwaitDigests => awaited.or(Some(Instant::now() + self.shared.options.handshake)),
+                SessionStep::AwaitDigests => awaited.or(Some(Instant::now() + self.shared.options.handshake)),
                 _ => None,
             };
-            let idle = matches!(next, Next::Wait | Next::AwaitDigests);
+            let idle = matches!(next, SessionStep::Wait | SessionStep::AwaitDigests);
             let limit = (heard + self.shared.options.pong)
                 .min(awaited.unwrap_or(Instant::now() + self.shared.options.pong));
             let due = ping.min(limit);
@@ -136,37 +138,37 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Client<'a, S> {
             tokio::select! {
                 frame = self.reader.next(&mut self.stream) => {
                     heard = Instant::now();
-                    match FromClient::read(frame?)? {
-                        from_client::What::Pong(()) => {
+                    match ClientEnvelope::read(frame?)? {
+                        from_client::ClientMessage::Pong(()) => {
                             if let Some(asked) = asked.take() {
                                 self.shared.metrics.answered(asked.elapsed());
                             }
                         }
-                        from_client::What::Digests(digests) => {
+                        from_client::ClientMessage::Digests(digests) => {
                             let begin = session.compare(&digests.sums()?, &self.shared.ledger())?;
                             self.write(vec![begin]).await?;
                         }
-                        from_client::What::Hello(_) => return Err(ProtocolError::Unexpected("a second hello").into()),
+                        from_client::ClientMessage::Hello(_) => return Err(ProtocolError::Unexpected("a second hello").into()),
                     }
                 }
-                _ = self.wake.changed(), if matches!(next, Next::Wait) => woken = Some(Instant::now()),
+                _ = self.wake.changed(), if matches!(next, SessionStep::Wait) => woken = Some(Instant::now()),
                 () = std::future::ready(()), if !idle => {}
                 () = &mut alarm => {
                     let now = Instant::now();
                     if now >= limit {
-                        return Err(Ended::Dead);
+                        return Err(ClientDisconnect::Dead);
                     }
                     if now >= ping {
                         asked.get_or_insert(now);
                         ping = now + self.ping_pause();
-                        self.write(vec![from_hub::What::Ping(()).frame()]).await?;
+                        self.write(vec![from_hub::HubMessage::Ping(()).frame()]).await?;
                     }
                 }
                 () = place.asked() => {
-                    self.write(vec![from_hub::What::Leave(()).frame()]).await?;
+                    self.write(vec![from_hub::HubMessage::Leave(()).frame()]).await?;
                     // The message has been sent; a failed shutdown of the stream makes no difference.
                     let _ = timeout(self.shared.options.handshake, self.stream.shutdown()).await;
-                    return Err(Ended::Asked);
+                    return Err(ClientDisconnect::Asked);
                 }
             }
         }
@@ -178,11 +180,12 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Client<'a, S> {
     }
 
     /// Waits for the client's hello. Until then, the connection counts against the handshake limits.
-    async fn greet(&mut self, stranger: SourceSlot) -> Result<Hello, Ended> {
+    async fn greet(&mut self, stranger: SourceSlot) -> Result<HelloMessage, ClientDisconnect> {
         let deadline = Instant::now() + self.shared.options.handshake;
-        let frame =
-            timeout_at(deadline, self.reader.next(&mut self.stream)).await.map_err(|_| Ended::Silent)??;
-        let from_client::What::Hello(hello) = FromClient::read(frame)? else {
+        let frame = timeout_at(deadline, self.reader.next(&mut self.stream))
+            .await
+            .map_err(|_| ClientDisconnect::Silent)??;
+        let from_client::ClientMessage::Hello(hello) = ClientEnvelope::read(frame)? else {
             return Err(ProtocolError::Unexpected("no hello at the beginning").into());
         };
         drop(stranger);
@@ -191,38 +194,38 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Client<'a, S> {
 
     /// Counts the client against the limit of its source address. Beyond the limit, it is rejected with the reason,
     /// so that it connects to another hub.
-    async fn enter(&mut self, source: IpAddr) -> Result<SourceSlot, Ended> {
+    async fn enter(&mut self, source: IpAddr) -> Result<SourceSlot, ClientDisconnect> {
         if let Some(slot) = self.shared.sources.enter(source) {
             return Ok(slot);
         }
-        self.refuse(Ended::Crowded.to_string()).await?;
-        Err(Ended::Crowded)
+        self.refuse(ClientDisconnect::Crowded.to_string()).await?;
+        Err(ClientDisconnect::Crowded)
     }
 
-    async fn refuse(&mut self, reason: String) -> Result<(), Ended> {
+    async fn refuse(&mut self, reason: String) -> Result<(), ClientDisconnect> {
         let limit = self.shared.options.handshake;
-        let refused = self.write(vec![from_hub::What::Refused(Refused { reason }).frame()]);
-        timeout(limit, refused).await.map_err(|_| Ended::Slow)?
+        let refused = self.write(vec![from_hub::HubMessage::Refused(RefusedMessage { reason }).frame()]);
+        timeout(limit, refused).await.map_err(|_| ClientDisconnect::Slow)?
     }
 
-    async fn open(&mut self, hello: Hello) -> Result<Session, Ended> {
+    async fn open(&mut self, hello: HelloMessage) -> Result<ClientSession, ClientDisconnect> {
         let patience = Instant::now() + self.shared.options.catch_up;
         loop {
             let opening = match self.shared.draining.load(Ordering::Relaxed) {
-                true => Opening::Refused("this hub is shutting down".to_owned()),
-                false => Session::open(&hello, &self.shared.ledger(), Instant::now() >= patience),
+                true => SessionOpening::Refused("this hub is shutting down".to_owned()),
+                false => ClientSession::open(&hello, &self.shared.ledger(), Instant::now() >= patience),
             };
             match opening {
-                Opening::Served { session, first } => {
+                SessionOpening::Served { session, first } => {
                     self.shared.metrics.opened(&session);
                     self.write(first).await?;
                     tracing::debug!(node = hello.node, "a client is served");
                     return Ok(session);
                 }
-                Opening::Behind => tokio::time::sleep(LOOK).await,
-                Opening::Refused(reason) => {
+                SessionOpening::Behind => tokio::time::sleep(LOOK).await,
+                SessionOpening::Refused(reason) => {
                     self.refuse(reason.clone()).await?;
-                    return Err(Ended::Refused(format!("{}: {reason}", hello.node)));
+                    return Err(ClientDisconnect::Refused(format!("{}: {reason}", hello.node)));
                 }
             }
         }
@@ -232,9 +235,9 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Client<'a, S> {
     /// no frames are held for the client: the session is reset to its previous position.
     async fn gather_within_budget(
         &mut self,
-        session: &mut Session,
+        session: &mut ClientSession,
         ping: &mut Instant,
-    ) -> Result<(Vec<Bytes>, Option<BufferShare<'a>>, Next), Ended> {
+    ) -> Result<(Vec<Bytes>, Option<BufferShare<'a>>, SessionStep), ClientDisconnect> {
         let shared = self.shared;
         let deadline = Instant::now() + shared.options.write;
         loop {
@@ -252,27 +255,27 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Client<'a, S> {
             while timeout_at(deadline.min(*ping), shared.budget.make_room(bytes)).await.is_err() {
                 let now = Instant::now();
                 if now >= deadline {
-                    return Err(Ended::NoRoom);
+                    return Err(ClientDisconnect::NoRoom);
                 }
                 // Without pings, the client would conclude that the hub is dead.
                 *ping = now + self.ping_pause();
-                self.write(vec![from_hub::What::Ping(()).frame()]).await?;
+                self.write(vec![from_hub::HubMessage::Ping(()).frame()]).await?;
             }
         }
     }
 
     /// Returns the frames to send now, up to about the client's share of the budget, and the step that follows.
-    fn gather(&self, session: &mut Session) -> (Vec<Bytes>, Next) {
+    fn gather(&self, session: &mut ClientSession) -> (Vec<Bytes>, SessionStep) {
         let limit = self.shared.budget.share_of(self.shared.clients.len(), BUDGET);
         let (mut frames, mut bytes) = (Vec::new(), 0);
         loop {
             let next = session.next(&self.shared.ledger());
             let from = frames.len();
             match next {
-                Next::Wait | Next::AwaitDigests => return (frames, next),
-                Next::Send(more) => frames.extend(more),
+                SessionStep::Wait | SessionStep::AwaitDigests => return (frames, next),
+                SessionStep::Send(more) => frames.extend(more),
                 // Encoded here, after the lock of the ledger has been released.
-                Next::SendBucket(bucket) => {
+                SessionStep::SendBucket(bucket) => {
                     let (more, encoded) = bucket.frames();
                     self.shared.metrics.bucket(&bucket, &more, encoded);
                     frames.extend(more.iter().cloned());
@@ -280,25 +283,33 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Client<'a, S> {
             }
             bytes += frames[from..].iter().map(Bytes::len).sum::<usize>();
             if bytes >= limit {
-                return (frames, Next::Send(Vec::new()));
+                return (frames, SessionStep::Send(Vec::new()));
             }
         }
     }
 
-    async fn write_share(&mut self, frames: Vec<Bytes>, share: Option<BufferShare<'_>>) -> Result<(), Ended> {
+    async fn write_share(
+        &mut self,
+        frames: Vec<Bytes>,
+        share: Option<BufferShare<'_>>,
+    ) -> Result<(), ClientDisconnect> {
         let Some(share) = share else { return Ok(()) };
         tokio::select! {
             written = self.write_noting(frames, || share.note_progress()) => written,
-            () = share.evicted() => Err(Ended::Evicted),
+            () = share.evicted() => Err(ClientDisconnect::Evicted),
         }
     }
 
-    async fn write(&mut self, frames: Vec<Bytes>) -> Result<(), Ended> {
+    async fn write(&mut self, frames: Vec<Bytes>) -> Result<(), ClientDisconnect> {
         self.write_noting(frames, || {}).await
     }
 
     /// Writes the frames and calls `note_progress` whenever the client has read something.
-    async fn write_noting(&mut self, frames: Vec<Bytes>, note_progress: impl Fn()) -> Result<(), Ended> {
+    async fn write_noting(
+        &mut self,
+        frames: Vec<Bytes>,
+        note_progress: impl Fn(),
+    ) -> Result<(), ClientDisconnect> {
         let mut queue = FrameQueue::new(frames);
         let bytes = queue.remaining();
         let began = Instant::now();
@@ -311,8 +322,9 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Client<'a, S> {
             }
             self.stream.flush().await
         };
-        let written = timeout(self.shared.options.write, written).await.map_err(|_| Ended::Slow)?;
-        written.map_err(|_| Ended::Closed)?;
+        let written =
+            timeout(self.shared.options.write, written).await.map_err(|_| ClientDisconnect::Slow)?;
+        written.map_err(|_| ClientDisconnect::Closed)?;
         self.shared.metrics.written(bytes, began.elapsed());
         Ok(())
     }

@@ -8,11 +8,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub struct SourceCounts {
     most: usize,
     most_of_one: usize,
-    state: Mutex<State>,
+    state: Mutex<SourceCountsState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct SourceCountsState {
     total: usize,
     by_source: HashMap<IpAddr, usize>,
 }
@@ -42,7 +42,7 @@ impl SourceCounts {
         Some(SourceSlot { counts: self.clone(), source })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, SourceCountsState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

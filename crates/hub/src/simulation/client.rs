@@ -1,33 +1,33 @@
 //! A simulated client, its connection with all frames in flight, and a node that checks the events it receives.
 
-use super::hub::Hub;
-use super::store::{Store, class_names};
-use crate::protocol::{FromClient, FromHub, Hello, from_client};
-use crate::replica::Replica;
-use crate::session::{Next, Opening, Session};
+use super::hub::SimulatedHub;
+use super::store::{SimulatedHubStore, class_names};
+use crate::protocol::{ClientEnvelope, HelloMessage, HubEnvelope, from_client};
+use crate::replica::HubReplica;
+use crate::session::{ClientSession, SessionOpening, SessionStep};
 use bytes::Bytes;
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 use std::collections::{BTreeMap, VecDeque};
-use tortie_model::{FeedEvent, Key};
+use tortie_model::{FeedEvent, StoreKey};
 
-pub struct Client {
-    replica: Replica,
-    connection: Option<Connection>,
+pub struct SimulatedClient {
+    replica: HubReplica,
+    connection: Option<SimulatedConnection>,
     /// Entries that the node has received.
-    pub content: BTreeMap<Key, u64>,
+    pub content: BTreeMap<StoreKey, u64>,
     pub in_sync: bool,
     lost: bool,
     /// The latest version of each entry that the node ever had.
-    latest: BTreeMap<Key, u64>,
+    latest: BTreeMap<StoreKey, u64>,
 }
 
-struct Connection {
+struct SimulatedConnection {
     hub: usize,
     epoch: u64,
     /// Hello of a client that waits until the hub has caught up with it.
-    waiting: Option<Hello>,
-    session: Option<Session>,
+    waiting: Option<HelloMessage>,
+    session: Option<ClientSession>,
     to_client: VecDeque<Bytes>,
     to_hub: VecDeque<Bytes>,
 }
@@ -37,10 +37,10 @@ fn body(frame: &Bytes) -> Bytes {
     frame.slice(4..)
 }
 
-impl Client {
-    pub fn new() -> Client {
-        Client {
-            replica: Replica::new("n", class_names()),
+impl SimulatedClient {
+    pub fn new() -> SimulatedClient {
+        SimulatedClient {
+            replica: HubReplica::new("n", class_names()),
             connection: None,
             content: BTreeMap::new(),
             in_sync: false,
@@ -49,8 +49,8 @@ impl Client {
         }
     }
 
-    pub fn connect(&mut self, hub: usize, hubs: &[Hub]) {
-        self.connection = Some(Connection {
+    pub fn connect(&mut self, hub: usize, hubs: &[SimulatedHub]) {
+        self.connection = Some(SimulatedConnection {
             hub,
             epoch: hubs[hub].ledger.epoch(),
             waiting: None,
@@ -65,14 +65,14 @@ impl Client {
     }
 
     /// Processes one message in either direction. Returns whether there was one.
-    pub fn run(&mut self, hubs: &[Hub], store: &Store) -> Result<bool, TestCaseError> {
+    pub fn run(&mut self, hubs: &[SimulatedHub], store: &SimulatedHubStore) -> Result<bool, TestCaseError> {
         self.connection.take_if(|connection| hubs[connection.hub].ledger.epoch() != connection.epoch);
         let Some(connection) = &mut self.connection else { return Ok(false) };
         let ledger = &hubs[connection.hub].ledger;
         if let Some(frame) = connection.to_client.pop_front() {
-            let reaction = self.replica.hear(FromHub::read(body(&frame)).unwrap());
+            let reaction = self.replica.hear(HubEnvelope::read(body(&frame)).unwrap());
             let reaction = reaction.map_err(|error| TestCaseError::fail(error.to_string()))?;
-            connection.to_hub.extend(reaction.reply.map(from_client::What::frame));
+            connection.to_hub.extend(reaction.reply.map(from_client::ClientMessage::frame));
             if reaction.leave.is_some() {
                 self.connection = None;
             }
@@ -82,44 +82,44 @@ impl Client {
             return Ok(true);
         }
         let hello = match connection.to_hub.pop_front() {
-            Some(frame) => match FromClient::read(body(&frame)).unwrap() {
-                from_client::What::Hello(hello) => Some(hello),
-                from_client::What::Digests(digests) => {
+            Some(frame) => match ClientEnvelope::read(body(&frame)).unwrap() {
+                from_client::ClientMessage::Hello(hello) => Some(hello),
+                from_client::ClientMessage::Digests(digests) => {
                     let session = connection.session.as_mut().unwrap();
                     connection
                         .to_client
                         .push_back(session.compare(&digests.sums().unwrap(), ledger).unwrap());
                     return Ok(true);
                 }
-                from_client::What::Pong(()) => return Ok(true),
+                from_client::ClientMessage::Pong(()) => return Ok(true),
             },
             None => connection.waiting.take(),
         };
         if let Some(hello) = hello {
-            match Session::open(&hello, ledger, false) {
-                Opening::Served { session, first } => {
+            match ClientSession::open(&hello, ledger, false) {
+                SessionOpening::Served { session, first } => {
                     connection.session = Some(session);
                     connection.to_client.extend(first);
                 }
-                Opening::Behind => {
+                SessionOpening::Behind => {
                     connection.waiting = Some(hello);
                     return Ok(false);
                 }
-                Opening::Refused(_) => self.connection = None,
+                SessionOpening::Refused(_) => self.connection = None,
             }
             return Ok(true);
         }
         let Some(session) = &mut connection.session else { return Ok(false) };
         match session.next(ledger) {
-            Next::Wait | Next::AwaitDigests => return Ok(false),
-            Next::Send(frames) => connection.to_client.extend(frames),
-            Next::SendBucket(bucket) => connection.to_client.extend(bucket.frames().0.iter().cloned()),
+            SessionStep::Wait | SessionStep::AwaitDigests => return Ok(false),
+            SessionStep::Send(frames) => connection.to_client.extend(frames),
+            SessionStep::SendBucket(bucket) => connection.to_client.extend(bucket.frames().0.iter().cloned()),
         }
         Ok(true)
     }
 
     /// Runs until no messages are left.
-    pub fn settle(&mut self, hubs: &[Hub], store: &Store) -> Result<(), TestCaseError> {
+    pub fn settle(&mut self, hubs: &[SimulatedHub], store: &SimulatedHubStore) -> Result<(), TestCaseError> {
         while self.run(hubs, store)? {}
         if self.connection.is_none() {
             self.connect(0, hubs);
@@ -129,7 +129,7 @@ impl Client {
         Ok(())
     }
 
-    fn receive(&mut self, event: FeedEvent, store: &Store) -> Result<(), TestCaseError> {
+    fn receive(&mut self, event: FeedEvent, store: &SimulatedHubStore) -> Result<(), TestCaseError> {
         match event {
             FeedEvent::Put { key, revision, .. } => self.written(key, revision.number().unwrap())?,
             FeedEvent::Unreadable { key, text, .. } => {
@@ -156,7 +156,7 @@ impl Client {
         Ok(())
     }
 
-    fn written(&mut self, key: Key, revision: u64) -> Result<(), TestCaseError> {
+    fn written(&mut self, key: StoreKey, revision: u64) -> Result<(), TestCaseError> {
         let before = self.latest.insert(key.clone(), revision);
         prop_assert!(before < Some(revision), "{} at {:?}, then at {}", key, before, revision);
         self.content.insert(key, revision);

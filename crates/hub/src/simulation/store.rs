@@ -2,22 +2,22 @@
 
 use serde_json::json;
 use std::collections::BTreeMap;
-use tortie_model::{API_VERSION, FeedEvent, Key, KeyRange, Kind, Resource, Revision, Value};
-use tortie_sync::Heard;
+use tortie_model::{API_VERSION, FeedEvent, KeyRange, Kind, Resource, Revision, StoreKey, StoreValue};
+use tortie_sync::FeedMessage;
 
 pub const CLASSES: usize = 2;
 pub const KEYS: usize = 5;
 const KINDS: [Kind; CLASSES] = [Kind::Tier, Kind::GlobalNetworkSet];
 
 #[derive(Debug, Default)]
-pub struct Store {
+pub struct SimulatedHubStore {
     pub revision: u64,
-    pub history: Vec<(u64, Key, Heard)>,
-    pub content: BTreeMap<Key, (u64, Heard)>,
+    pub history: Vec<(u64, StoreKey, FeedMessage)>,
+    pub content: BTreeMap<StoreKey, (u64, FeedMessage)>,
 }
 
-pub fn key(class: usize, number: usize) -> Key {
-    Key::resource(KINDS[class], "", &format!("n{number}"))
+pub fn key(class: usize, number: usize) -> StoreKey {
+    StoreKey::resource(KINDS[class], "", &format!("n{number}"))
 }
 
 pub fn range(class: usize) -> KeyRange {
@@ -28,17 +28,17 @@ pub fn class_names() -> Vec<String> {
     KINDS.iter().map(|kind| kind.name().to_owned()).collect()
 }
 
-fn put(key: &Key, revision: u64) -> Heard {
-    let Key::Resource { kind, name, .. } = key else { panic!("{key}") };
+fn put(key: &StoreKey, revision: u64) -> FeedMessage {
+    let StoreKey::Resource { kind, name, .. } = key else { panic!("{key}") };
     let metadata = json!({"name": name, "labels": {"revision": revision.to_string()}});
     let object = json!({"apiVersion": API_VERSION, "kind": kind.name(), "metadata": metadata, "spec": {}});
     let mut resource = Resource::from_user(object).unwrap();
     resource.metadata_mut().resource_version = revision.to_string();
-    let value = Value::Resource(resource);
-    Heard::Event(FeedEvent::Put { key: key.clone(), value, revision: revision.into() })
+    let value = StoreValue::Resource(resource);
+    FeedMessage::Event(FeedEvent::Put { key: key.clone(), value, revision: revision.into() })
 }
 
-impl Store {
+impl SimulatedHubStore {
     pub fn write(&mut self, class: usize, number: usize) {
         let key = key(class, number);
         self.revision += 1;
@@ -51,11 +51,11 @@ impl Store {
         self.revision += 1;
         let text = format!("nonsense {}", self.revision);
         let (revision, reason) = (self.revision.into(), "nonsense".to_owned());
-        let event = Heard::Unreadable { key: key.clone(), revision, text, reason };
+        let event = FeedMessage::Unreadable { key: key.clone(), revision, text, reason };
         self.record(key, event);
     }
 
-    fn record(&mut self, key: Key, event: Heard) {
+    fn record(&mut self, key: StoreKey, event: FeedMessage) {
         self.history.push((self.revision, key.clone(), event.clone()));
         self.content.insert(key, (self.revision, event));
     }
@@ -65,25 +65,25 @@ impl Store {
         if self.content.remove(&key).is_some() {
             self.revision += 1;
             let revision = Revision::from(self.revision);
-            let event = Heard::Event(FeedEvent::Delete { key: key.clone(), revision });
+            let event = FeedMessage::Event(FeedEvent::Delete { key: key.clone(), revision });
             self.history.push((self.revision, key, event));
         }
     }
 
     /// Returns whether the entry was deleted after the given write revision.
-    pub fn was_deleted_after(&self, key: &Key, written: u64) -> bool {
+    pub fn was_deleted_after(&self, key: &StoreKey, written: u64) -> bool {
         self.history.iter().any(|(revision, of, event)| {
-            of == key && *revision > written && matches!(event, Heard::Event(FeedEvent::Delete { .. }))
+            of == key && *revision > written && matches!(event, FeedMessage::Event(FeedEvent::Delete { .. }))
         })
     }
 
     /// Returns the current revision of each entry.
-    pub fn versions(&self) -> BTreeMap<Key, u64> {
+    pub fn versions(&self) -> BTreeMap<StoreKey, u64> {
         self.content.iter().map(|(key, (revision, _))| (key.clone(), *revision)).collect()
     }
 
     /// Returns the current entries of a class.
-    pub fn listed(&self, class: usize) -> impl Iterator<Item = (&Key, &(u64, Heard))> {
+    pub fn listed(&self, class: usize) -> impl Iterator<Item = (&StoreKey, &(u64, FeedMessage))> {
         let range = range(class);
         self.content.iter().filter(move |(key, _)| range.contains(key))
     }

@@ -1,12 +1,12 @@
 //! Clients that do not read: they delay no other client and are disconnected.
 
 use crate::on_each_store;
-use crate::world::{Node, Running, Store};
+use crate::world::{HubTestStore, RunningHub, TestNode};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tortie_hub::replica::Replica;
-use tortie_hub::server::Options;
+use tortie_hub::replica::HubReplica;
+use tortie_hub::server::HubServerOptions;
 use tortie_testkit::eventually_async;
 
 on_each_store! {
@@ -14,9 +14,9 @@ on_each_store! {
 }
 
 /// Connects a client that sends its hello and reads nothing.
-async fn connect(hub: &Running) -> TcpStream {
+async fn connect(hub: &RunningHub) -> TcpStream {
     let mut stream = TcpStream::connect(hub.address).await.unwrap();
-    let hello = Replica::new("slow", vec!["Tier".to_owned()]).hello().frame();
+    let hello = HubReplica::new("slow", vec!["Tier".to_owned()]).hello().frame();
     stream.write_all(&hello).await.unwrap();
     stream
 }
@@ -29,11 +29,11 @@ fn noise(length: usize) -> String {
         .collect()
 }
 
-async fn stalled_clients_delay_nobody_and_are_disconnected(store: Store) {
+async fn stalled_clients_delay_nobody_and_are_disconnected(store: HubTestStore) {
     store.put("first").await;
-    let options = Options { write: Duration::from_secs(5), ..Options::default() };
-    let hub = Running::at(&store, "127.0.0.1:0", options).await;
-    let nodes: Vec<Node> = (0..10).map(|_| Node::follow(&[&hub])).collect();
+    let options = HubServerOptions { write: Duration::from_secs(5), ..HubServerOptions::default() };
+    let hub = RunningHub::at(&store, "127.0.0.1:0", options).await;
+    let nodes: Vec<TestNode> = (0..10).map(|_| TestNode::follow(&[&hub])).collect();
     let mut stalled = Vec::new();
     for _ in 0..3 {
         stalled.push(connect(&hub).await);
@@ -70,12 +70,13 @@ async fn stalled_clients_delay_nobody_and_are_disconnected(store: Store) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn unread_clients_share_one_budget() {
     const BUDGET: usize = 1 << 20;
-    let store = Store::embedded().await;
+    let store = HubTestStore::embedded().await;
     for number in 0..40 {
         store.put_with(&format!("t{number}"), &noise(100_000)).await;
     }
-    let options = Options { buffers: BUDGET, write: Duration::from_secs(600), ..Options::default() };
-    let hub = Running::at(&store, "127.0.0.1:0", options).await;
+    let options =
+        HubServerOptions { buffers: BUDGET, write: Duration::from_secs(600), ..HubServerOptions::default() };
+    let hub = RunningHub::at(&store, "127.0.0.1:0", options).await;
     let mut stalled = Vec::new();
     for _ in 0..20 {
         stalled.push(connect(&hub).await);
@@ -90,7 +91,7 @@ async fn unread_clients_share_one_budget() {
         number("tortie_hub_evicted_clients_total ") >= 5
     })
     .await;
-    let node = Node::follow(&[&hub]);
+    let node = TestNode::follow(&[&hub]);
     node.knows(&store).await;
     drop(stalled);
     eventually_async("what they held is free", async || number("tortie_hub_buffered_bytes ") == 0).await;

@@ -1,11 +1,11 @@
 //! Connections that are not from nodes: other protocols, silent and excess connections cost little and leak nothing.
 
-use crate::world::{Node, Running, Store};
+use crate::world::{HubTestStore, RunningHub, TestNode};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
-use tortie_hub::replica::Replica;
-use tortie_hub::server::Options;
+use tortie_hub::replica::HubReplica;
+use tortie_hub::server::HubServerOptions;
 use tortie_testkit::eventually_async;
 
 /// First message of a Calico node to Typha, made with Go's gob encoder from types of the same shape: an Envelope with
@@ -28,15 +28,15 @@ async fn is_closed(mut stream: TcpStream) -> bool {
     tokio::time::timeout(tortie_testkit::PATIENCE, stream.read_to_end(&mut rest)).await.is_ok()
 }
 
-fn active(hub: &Running) -> bool {
+fn active(hub: &RunningHub) -> bool {
     hub.hub.metrics().text().contains("typha_connections_active 0\n")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn other_protocols_and_half_handshakes_are_closed() {
-    let store = Store::embedded().await;
-    let options = Options { handshake: Duration::from_secs(3), ..Options::default() };
-    let hub = Running::at(&store, "127.0.0.1:0", options).await;
+    let store = HubTestStore::embedded().await;
+    let options = HubServerOptions { handshake: Duration::from_secs(3), ..HubServerOptions::default() };
+    let hub = RunningHub::at(&store, "127.0.0.1:0", options).await;
     let typha = typha_hello();
     assert!(typha.windows(14).any(|name| name == b"MsgClientHello"), "it is what it says");
     for first in [
@@ -64,9 +64,13 @@ async fn other_protocols_and_half_handshakes_are_closed() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn silent_connections_of_one_source_are_few() {
-    let store = Store::embedded().await;
-    let options = Options { handshakes_of_one: 3, handshake: Duration::from_secs(2), ..Options::default() };
-    let hub = Running::at(&store, "127.0.0.1:0", options).await;
+    let store = HubTestStore::embedded().await;
+    let options = HubServerOptions {
+        handshakes_of_one: 3,
+        handshake: Duration::from_secs(2),
+        ..HubServerOptions::default()
+    };
+    let hub = RunningHub::at(&store, "127.0.0.1:0", options).await;
     let mut held = Vec::new();
     for _ in 0..3 {
         held.push(TcpStream::connect(hub.address).await.unwrap());
@@ -75,7 +79,7 @@ async fn silent_connections_of_one_source_are_few() {
     for _ in 0..20 {
         assert!(is_closed(TcpStream::connect(hub.address).await.unwrap()).await);
     }
-    let node = Node::follow(&[&hub]);
+    let node = TestNode::follow(&[&hub]);
     node.knows(&store).await;
     for stream in held {
         assert!(is_closed(stream).await);
@@ -84,10 +88,10 @@ async fn silent_connections_of_one_source_are_few() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_thousand_connections_come_and_go() {
-    let store = Store::embedded().await;
+    let store = HubTestStore::embedded().await;
     store.put("a").await;
-    let hub = Running::start(&store).await;
-    let node = Node::follow(&[&hub]);
+    let hub = RunningHub::start(&store).await;
+    let node = TestNode::follow(&[&hub]);
     node.knows(&store).await;
     let before = descriptors();
     let typha = typha_hello();
@@ -112,33 +116,33 @@ async fn ten_thousand_connections_come_and_go() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_hub_closes_and_takes_again() {
-    let store = Store::embedded().await;
-    let options = Options { connections: 2, ..Options::default() };
-    let hub = Running::at(&store, "127.0.0.1:0", options).await;
-    let (one, two) = (Node::follow(&[&hub]), Node::follow(&[&hub]));
+    let store = HubTestStore::embedded().await;
+    let options = HubServerOptions { connections: 2, ..HubServerOptions::default() };
+    let hub = RunningHub::at(&store, "127.0.0.1:0", options).await;
+    let (one, two) = (TestNode::follow(&[&hub]), TestNode::follow(&[&hub]));
     one.knows(&store).await;
     two.knows(&store).await;
     assert!(is_closed(TcpStream::connect(hub.address).await.unwrap()).await);
     drop(one);
-    let three = Node::follow(&[&hub]);
+    let three = TestNode::follow(&[&hub]);
     three.knows(&store).await;
     assert_eq!(hub.hub.clients(), 2);
 }
 
 /// Connects a client from a loopback address; it sends its hello and reads nothing.
-async fn client_at(hub: &Running, source: &str) -> TcpStream {
+async fn client_at(hub: &RunningHub, source: &str) -> TcpStream {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind(format!("{source}:0").parse().unwrap()).unwrap();
     let mut stream = socket.connect(hub.address).await.unwrap();
-    stream.write_all(&Replica::new("n", vec!["Tier".to_owned()]).hello().frame()).await.unwrap();
+    stream.write_all(&HubReplica::new("n", vec!["Tier".to_owned()]).hello().frame()).await.unwrap();
     stream
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn clients_of_one_source_leave_room_for_others() {
-    let store = Store::embedded().await;
-    let options = Options { connections_of_one: 3, ..Options::default() };
-    let hub = Running::at(&store, "127.0.0.1:0", options).await;
+    let store = HubTestStore::embedded().await;
+    let options = HubServerOptions { connections_of_one: 3, ..HubServerOptions::default() };
+    let hub = RunningHub::at(&store, "127.0.0.1:0", options).await;
     let mut held = Vec::new();
     for _ in 0..3 {
         held.push(client_at(&hub, "127.0.0.2").await);
@@ -149,7 +153,7 @@ async fn clients_of_one_source_leave_room_for_others() {
     }
     let refused = hub.hub.metrics().text();
     assert!(refused.contains("tortie_hub_refused_total{reason=\"source\"} 20\n"), "{refused}");
-    let node = Node::follow(&[&hub]);
+    let node = TestNode::follow(&[&hub]);
     node.knows(&store).await;
     drop(held);
     eventually_async("the three have gone", async || hub.hub.clients() == 1).await;

@@ -1,27 +1,27 @@
 //! Mutual TLS: which peers accept each other, by certificate.
 
-use crate::world::{Node, Running, Store};
+use crate::world::{HubTestStore, RunningHub, TestNode};
 use rcgen::{BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa, Issuer, KeyPair, SanType};
 use std::path::Path;
 use std::sync::Arc;
-use tortie_hub::client::{self, Hubs};
-use tortie_hub::server::Options;
-use tortie_hub::tls::{ClientTls, Identity, ServerTls};
+use tortie_hub::client::{self, HubLocations};
+use tortie_hub::server::HubServerOptions;
+use tortie_hub::tls::{ClientTls, HubTlsIdentity, ServerTls};
 use tortie_testkit::eventually_async;
 
-struct Authority {
+struct TestCertificateAuthority {
     dir: tempfile::TempDir,
     issuer: Issuer<'static, KeyPair>,
 }
 
-impl Authority {
-    fn new() -> Authority {
+impl TestCertificateAuthority {
+    fn new() -> TestCertificateAuthority {
         let dir = tempfile::tempdir().unwrap();
         let key = KeyPair::generate().unwrap();
         let mut parameters = CertificateParams::new(Vec::new()).unwrap();
         parameters.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         std::fs::write(dir.path().join("ca"), parameters.self_signed(&key).unwrap().pem()).unwrap();
-        Authority { dir, issuer: Issuer::new(parameters, key) }
+        TestCertificateAuthority { dir, issuer: Issuer::new(parameters, key) }
     }
 
     fn sign(&self, name: &str, uri: &str) {
@@ -36,26 +36,27 @@ impl Authority {
     }
 
     /// Returns the identity of `name` that expects a peer with this common name or URI.
-    fn identity(&self, name: &str, common_name: &str, uri: &str) -> Identity {
+    fn identity(&self, name: &str, common_name: &str, uri: &str) -> HubTlsIdentity {
         self.trusting(self.dir.path(), name, common_name, uri)
     }
 
     /// Same as `identity`, with the CA of the given directory.
-    fn trusting(&self, ca: &Path, name: &str, common_name: &str, uri: &str) -> Identity {
+    fn trusting(&self, ca: &Path, name: &str, common_name: &str, uri: &str) -> HubTlsIdentity {
         let path = |dir: &Path, file: &str| dir.join(file).display().to_string();
         let (key, certificate) =
             (path(self.dir.path(), &format!("{name}.key")), path(self.dir.path(), &format!("{name}.cert")));
-        Identity::new(&key, &certificate, &path(ca, "ca"), common_name, uri).unwrap().unwrap()
+        HubTlsIdentity::new(&key, &certificate, &path(ca, "ca"), common_name, uri).unwrap().unwrap()
     }
 }
 
-fn node(hub: &Running, identity: Option<Identity>) -> Node {
-    let mut options = client::Options::new("n1", Hubs::parse(&hub.address.to_string()).unwrap());
+fn node(hub: &RunningHub, identity: Option<HubTlsIdentity>) -> TestNode {
+    let mut options =
+        client::HubClientOptions::new("n1", HubLocations::parse(&hub.address.to_string()).unwrap());
     options.tls = identity.map(|identity| Arc::new(ClientTls::new(identity).unwrap()));
-    Node::with(options)
+    TestNode::with(options)
 }
 
-async fn is_refused(node: &Node) {
+async fn is_refused(node: &TestNode) {
     eventually_async("the node says that there is no hub for it", async || {
         node.received().words.iter().any(|word| word == "lost")
     })
@@ -65,16 +66,16 @@ async fn is_refused(node: &Node) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn both_sides_check_authority_and_name() {
-    let store = Store::embedded().await;
+    let store = HubTestStore::embedded().await;
     store.put("a").await;
-    let (ours, theirs) = (Authority::new(), Authority::new());
+    let (ours, theirs) = (TestCertificateAuthority::new(), TestCertificateAuthority::new());
     for authority in [&ours, &theirs] {
         authority.sign("hub", "spiffe://cluster/hub");
         authority.sign("node", "spiffe://cluster/node");
         authority.sign("other", "spiffe://cluster/other");
     }
     let server = ServerTls::new(ours.identity("hub", "node", "spiffe://cluster/node")).unwrap();
-    let hub = Running::with(&store, "127.0.0.1:0", Options::default(), Some(server)).await;
+    let hub = RunningHub::with(&store, "127.0.0.1:0", HubServerOptions::default(), Some(server)).await;
     for (name, uri) in [("hub", ""), ("", "spiffe://cluster/hub"), ("wrong", "spiffe://cluster/hub")] {
         let node = node(&hub, Some(ours.identity("node", name, uri)));
         node.knows(&store).await;
@@ -97,13 +98,13 @@ async fn both_sides_check_authority_and_name() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn renewed_certificates_are_used_without_a_restart() {
-    let store = Store::embedded().await;
+    let store = HubTestStore::embedded().await;
     store.put("a").await;
-    let authority = Authority::new();
+    let authority = TestCertificateAuthority::new();
     authority.sign("hub", "spiffe://old");
     authority.sign("node", "spiffe://node");
     let server = ServerTls::new(authority.identity("hub", "node", "")).unwrap();
-    let hub = Running::with(&store, "127.0.0.1:0", Options::default(), Some(server)).await;
+    let hub = RunningHub::with(&store, "127.0.0.1:0", HubServerOptions::default(), Some(server)).await;
     let wants_new = || authority.identity("node", "", "spiffe://new");
     let early = node(&hub, Some(wants_new()));
     is_refused(&early).await;

@@ -7,12 +7,12 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, JoinSet};
-use tortie_datastore::{Listen, Server};
-use tortie_hub::client::{self, Hubs};
-use tortie_hub::server::{Hub, Options};
+use tortie_datastore::{ListenAddress, StoreServer};
+use tortie_hub::client::{self, HubLocations};
+use tortie_hub::server::{HubServer, HubServerOptions};
 use tortie_hub::tls::ServerTls;
-use tortie_model::{API_VERSION, FeedEvent, Key, KeyRange, Kind, Resource, Value};
-use tortie_store::{Client, Config};
+use tortie_model::{API_VERSION, FeedEvent, KeyRange, Kind, Resource, StoreKey, StoreValue};
+use tortie_store::{StoreClient, StoreConfig};
 use tortie_testkit::{Etcd, eventually_async, free_port};
 
 pub const RANGES: [Kind; 2] = [Kind::Tier, Kind::GlobalNetworkSet];
@@ -22,31 +22,33 @@ pub fn ranges() -> Vec<KeyRange> {
 }
 
 /// A real store, either etcd or the embedded one.
-pub struct Store {
-    pub client: Client,
+pub struct HubTestStore {
+    pub client: StoreClient,
     etcd: Option<Etcd>,
-    embedded: Option<Embedded>,
+    embedded: Option<EmbeddedTestStore>,
 }
 
-struct Embedded {
+struct EmbeddedTestStore {
     _dir: tempfile::TempDir,
     _stop: oneshot::Sender<()>,
     _serving: JoinHandle<()>,
 }
 
-impl Store {
-    pub async fn etcd() -> Store {
+impl HubTestStore {
+    pub async fn etcd() -> HubTestStore {
         let etcd = Etcd::start().expect("etcd");
-        let client = Client::connect(&Config::at(etcd.endpoint())).await.unwrap();
-        Store { client, etcd: Some(etcd), embedded: None }
+        let client = StoreClient::connect(&StoreConfig::at(etcd.endpoint())).await.unwrap();
+        HubTestStore { client, etcd: Some(etcd), embedded: None }
     }
 
-    pub async fn embedded() -> Store {
+    pub async fn embedded() -> HubTestStore {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("socket");
-        let options =
-            tortie_datastore::Options::new(dir.path().join("data"), vec![Listen::Unix(socket.clone())]);
-        let server = Server::open(&options).unwrap();
+        let options = tortie_datastore::StoreOptions::new(
+            dir.path().join("data"),
+            vec![ListenAddress::Unix(socket.clone())],
+        );
+        let server = StoreServer::open(&options).unwrap();
         let (stop, stopped) = oneshot::channel::<()>();
         let serving = tokio::spawn(async move {
             let stopped = async move {
@@ -54,8 +56,13 @@ impl Store {
             };
             server.serve(stopped).await.unwrap();
         });
-        let client = Client::connect(&Config::at(format!("unix://{}", socket.display()))).await.unwrap();
-        Store { client, etcd: None, embedded: Some(Embedded { _dir: dir, _stop: stop, _serving: serving }) }
+        let client =
+            StoreClient::connect(&StoreConfig::at(format!("unix://{}", socket.display()))).await.unwrap();
+        HubTestStore {
+            client,
+            etcd: None,
+            embedded: Some(EmbeddedTestStore { _dir: dir, _stop: stop, _serving: serving }),
+        }
     }
 
     /// Returns a label for assertion messages.
@@ -74,7 +81,7 @@ impl Store {
     pub async fn put_with(&self, name: &str, text: &str) {
         let metadata = json!({"name": name, "annotations": {"text": text}});
         let object = json!({"apiVersion": API_VERSION, "kind": "Tier", "metadata": metadata, "spec": {}});
-        let value = Value::Resource(Resource::from_user(object).unwrap());
+        let value = StoreValue::Resource(Resource::from_user(object).unwrap());
         self.client.apply(&tier(name), &value, None).await.unwrap();
     }
 
@@ -83,7 +90,7 @@ impl Store {
     }
 
     /// Returns key and revision of all entries that nodes should have.
-    pub async fn content(&self) -> BTreeMap<Key, String> {
+    pub async fn content(&self) -> BTreeMap<StoreKey, String> {
         let mut content = BTreeMap::new();
         for range in ranges() {
             for entry in self.client.list(&range).await.unwrap().entries {
@@ -94,30 +101,35 @@ impl Store {
     }
 }
 
-pub fn tier(name: &str) -> Key {
-    Key::resource(Kind::Tier, "", name)
+pub fn tier(name: &str) -> StoreKey {
+    StoreKey::resource(Kind::Tier, "", name)
 }
 
 /// A running hub; dropping it has the effect of the end of its process.
-pub struct Running {
-    pub hub: Hub,
+pub struct RunningHub {
+    pub hub: HubServer,
     pub address: SocketAddr,
     _tasks: JoinSet<()>,
 }
 
-impl Running {
-    pub async fn start(store: &Store) -> Running {
+impl RunningHub {
+    pub async fn start(store: &HubTestStore) -> RunningHub {
         // An own port, so that it is still free when the hub restarts.
         let address = format!("127.0.0.1:{}", free_port().unwrap());
-        Running::at(store, &address, Options::default()).await
+        RunningHub::at(store, &address, HubServerOptions::default()).await
     }
 
-    pub async fn at(store: &Store, address: &str, options: Options) -> Running {
-        Running::with(store, address, options, None).await
+    pub async fn at(store: &HubTestStore, address: &str, options: HubServerOptions) -> RunningHub {
+        RunningHub::with(store, address, options, None).await
     }
 
-    pub async fn with(store: &Store, address: &str, options: Options, tls: Option<ServerTls>) -> Running {
-        let hub = Hub::new(&ranges(), options);
+    pub async fn with(
+        store: &HubTestStore,
+        address: &str,
+        options: HubServerOptions,
+        tls: Option<ServerTls>,
+    ) -> RunningHub {
+        let hub = HubServer::new(&ranges(), options);
         // After a restart on the same port, old connections may still occupy it.
         let listener = loop {
             match TcpListener::bind(address).await {
@@ -132,58 +144,58 @@ impl Running {
         tasks.spawn(async move { following.follow(feed).await });
         tasks.spawn(async move { serving.serve(listener, tls).await });
         hub.in_sync().await;
-        Running { hub, address, _tasks: tasks }
+        RunningHub { hub, address, _tasks: tasks }
     }
 }
 
 /// Events and entries that a node has received.
 #[derive(Debug, Default)]
-pub struct Received {
-    pub content: BTreeMap<Key, String>,
+pub struct ReceivedEvents {
+    pub content: BTreeMap<StoreKey, String>,
     in_sync: bool,
     /// Event labels: `+name`, `-name`, `in sync`, `lost`, `back`.
     pub words: Vec<String>,
 }
 
-pub struct Node {
-    received: Arc<Mutex<Received>>,
+pub struct TestNode {
+    received: Arc<Mutex<ReceivedEvents>>,
     task: JoinHandle<()>,
 }
 
-impl Drop for Node {
+impl Drop for TestNode {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
-impl Node {
-    pub fn follow(hubs: &[&Running]) -> Node {
+impl TestNode {
+    pub fn follow(hubs: &[&RunningHub]) -> TestNode {
         let addresses: Vec<String> = hubs.iter().map(|hub| hub.address.to_string()).collect();
-        Node::at(&addresses.join(","))
+        TestNode::at(&addresses.join(","))
     }
 
-    pub fn at(addresses: &str) -> Node {
-        Node::with(client::Options::new("n1", Hubs::parse(addresses).unwrap()))
+    pub fn at(addresses: &str) -> TestNode {
+        TestNode::with(client::HubClientOptions::new("n1", HubLocations::parse(addresses).unwrap()))
     }
 
-    pub fn with(options: client::Options) -> Node {
+    pub fn with(options: client::HubClientOptions) -> TestNode {
         let mut feed = client::follow(options, ranges());
-        let received: Arc<Mutex<Received>> = Arc::default();
+        let received: Arc<Mutex<ReceivedEvents>> = Arc::default();
         let receiver = received.clone();
         let task = tokio::spawn(async move {
             while let Some(event) = feed.recv().await {
                 receiver.lock().unwrap().hear(event);
             }
         });
-        Node { received, task }
+        TestNode { received, task }
     }
 
-    pub fn received(&self) -> MutexGuard<'_, Received> {
+    pub fn received(&self) -> MutexGuard<'_, ReceivedEvents> {
         self.received.lock().unwrap()
     }
 
     /// Waits until the node has the content of the store.
-    pub async fn knows(&self, store: &Store) {
+    pub async fn knows(&self, store: &HubTestStore) {
         let content = store.content().await;
         eventually_async("the node knows what the store has", async || {
             let received = self.received();
@@ -200,10 +212,10 @@ impl Node {
     }
 }
 
-impl Received {
+impl ReceivedEvents {
     fn hear(&mut self, event: FeedEvent) {
-        let name = |key: &Key| match key {
-            Key::Resource { name, .. } => name.clone(),
+        let name = |key: &StoreKey| match key {
+            StoreKey::Resource { name, .. } => name.clone(),
             other => panic!("{other}"),
         };
         let word = match event {
@@ -235,12 +247,12 @@ macro_rules! on_each_store {
         mod $name {
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn on_etcd() {
-                super::$name($crate::world::Store::etcd().await).await;
+                super::$name($crate::world::HubTestStore::etcd().await).await;
             }
 
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn on_the_embedded_store() {
-                super::$name($crate::world::Store::embedded().await).await;
+                super::$name($crate::world::HubTestStore::embedded().await).await;
             }
         }
     )*};

@@ -2,19 +2,24 @@
 
 use super::{Allocator, MAX_ATTEMPTS};
 use crate::operations::{self, delete_block, update_block};
-use crate::owner::{Owner, attribute};
+use crate::owner::{BlockOwner, attribute};
 use crate::records::{affinity_key, block_key};
-use crate::{Error, Result, block};
+use crate::{IpamError, IpamResult, block};
 use ipnet::IpNet;
 use std::collections::BTreeSet;
-use tortie_model::Key;
+use tortie_model::StoreKey;
 use tortie_model::key::AffinityType;
-use tortie_store::{Operation, Outcome};
+use tortie_store::{OperationOutcome, StoreOperation};
 
 impl Allocator {
     /// Releases the affinity of one block. An empty block is deleted; another one stays without an owner until its
     /// addresses are released.
-    pub async fn release_affinity(&self, owner: &Owner, cidr: IpNet, must_be_empty: bool) -> Result<()> {
+    pub async fn release_affinity(
+        &self,
+        owner: &BlockOwner,
+        cidr: IpNet,
+        must_be_empty: bool,
+    ) -> IpamResult<()> {
         let mut cache = self.cache.lock().await;
         let result = self.release_claim(owner, cidr, must_be_empty).await;
         cache.forget(cidr);
@@ -22,12 +27,12 @@ impl Allocator {
     }
 
     /// Releases the affinity of a block, whichever owner it has.
-    pub async fn release_block_affinity(&self, cidr: IpNet, must_be_empty: bool) -> Result<()> {
+    pub async fn release_block_affinity(&self, cidr: IpNet, must_be_empty: bool) -> IpamResult<()> {
         let missing = || does_not_exist(&block_key(cidr));
         let found = self.records.block(cidr).await?.ok_or_else(missing)?;
         match found.value.owner() {
             Some((affinity, name)) => {
-                let owner = Owner { affinity, name: name.to_owned() };
+                let owner = BlockOwner { affinity, name: name.to_owned() };
                 self.release_affinity(&owner, cidr, must_be_empty).await
             }
             None => Ok(()),
@@ -38,10 +43,10 @@ impl Allocator {
     /// error.
     pub async fn release_owner_affinities(
         &self,
-        owner: &Owner,
+        owner: &BlockOwner,
         within: Option<IpNet>,
         must_be_empty: bool,
-    ) -> Result<()> {
+    ) -> IpamResult<()> {
         let claims = self.records.affinities(owner, None).await?;
         let mut cidrs: BTreeSet<IpNet> = claims.into_iter().map(|(cidr, _)| cidr).collect();
         // Include blocks whose affinity record is missing.
@@ -53,7 +58,7 @@ impl Allocator {
     }
 
     /// Releases the blocks of all hosts in a pool. The caller has disabled the pool before.
-    pub async fn release_pool_affinities(&self, pool: IpNet) -> Result<()> {
+    pub async fn release_pool_affinities(&self, pool: IpNet) -> IpamResult<()> {
         let claims = self.records.all_affinities(AffinityType::Host).await?;
         let inside = claims.into_iter().map(|(owner, cidr, _)| (owner, cidr));
         self.release_all(inside.filter(|(_, cidr)| pool.contains(cidr)).collect(), false).await
@@ -61,18 +66,18 @@ impl Allocator {
 
     /// Releases all blocks of a deleted host and removes the records that old versions kept for it. Addresses stay
     /// assigned.
-    pub async fn remove_host(&self, host: &str) -> Result<()> {
-        let result = self.release_owner_affinities(&Owner::host(host), None, false).await;
+    pub async fn remove_host(&self, host: &str) -> IpamResult<()> {
+        let result = self.release_owner_affinities(&BlockOwner::host(host), None, false).await;
         result.and(self.records.delete_host(host).await)
     }
 
     /// Releases every address recorded for a host, in any block. For hosts that were removed permanently.
-    pub async fn release_host_addresses(&self, host: &str) -> Result<super::ReleaseReport> {
+    pub async fn release_host_addresses(&self, host: &str) -> IpamResult<super::ReleaseReport> {
         let mut wanted = Vec::new();
         for found in self.records.blocks(None).await? {
             for allocation in block::allocations(&found.value) {
                 if allocation.attribute(attribute::NODE) == Some(host) {
-                    wanted.push(block::Release {
+                    wanted.push(block::ReleaseRequest {
                         address: allocation.address,
                         handle: allocation.handle().map(str::to_owned),
                         sequence_number: Some(allocation.sequence_number),
@@ -83,11 +88,11 @@ impl Allocator {
         self.release(&wanted).await
     }
 
-    async fn release_all(&self, claims: Vec<(Owner, IpNet)>, must_be_empty: bool) -> Result<()> {
+    async fn release_all(&self, claims: Vec<(BlockOwner, IpNet)>, must_be_empty: bool) -> IpamResult<()> {
         let mut result = Ok(());
         for (owner, cidr) in claims {
             match self.release_affinity(&owner, cidr, must_be_empty).await {
-                Ok(()) | Err(Error::DoesNotExist { .. }) => {}
+                Ok(()) | Err(IpamError::DoesNotExist { .. }) => {}
                 Err(error) => {
                     tracing::warn!(%owner, %cidr, %error, "cannot release the affinity of a block");
                     result = Err(error);
@@ -99,7 +104,12 @@ impl Allocator {
 
     /// Marks the affinity as pending deletion, then deletes the block or removes its owner, then deletes the affinity.
     /// Also handles a block whose affinity record is missing.
-    pub(super) async fn release_claim(&self, owner: &Owner, cidr: IpNet, must_be_empty: bool) -> Result<()> {
+    pub(super) async fn release_claim(
+        &self,
+        owner: &BlockOwner,
+        cidr: IpNet,
+        must_be_empty: bool,
+    ) -> IpamResult<()> {
         for _ in 0..MAX_ATTEMPTS {
             let claim = self.records.affinity(owner, cidr).await?;
             let found = self.records.block(cidr).await?;
@@ -110,7 +120,7 @@ impl Allocator {
                     self.records.carry_out(operations::withdraw(owner, cidr, claim)).await?;
                     let Some(found) = found else { return Err(does_not_exist(&block_key(cidr))) };
                     let theirs = found.value.affinity.unwrap_or_else(|| "nobody".to_owned());
-                    return Err(Error::ClaimConflict {
+                    return Err(IpamError::ClaimConflict {
                         block: cidr,
                         owner: theirs,
                         wanted: owner.to_string(),
@@ -119,7 +129,7 @@ impl Allocator {
             };
             let empty = block::is_empty(&found.value);
             if must_be_empty && !empty {
-                return Err(Error::NotEmpty { block: cidr });
+                return Err(IpamError::NotEmpty { block: cidr });
             }
             let step = if empty {
                 delete_block(cidr, &found.revision)
@@ -131,16 +141,16 @@ impl Allocator {
             };
             let operation = match &claim {
                 Some(claim) => operations::give_up(owner, cidr, claim, step),
-                None => Operation::one(step),
+                None => StoreOperation::one(step),
             };
-            if let Outcome::Done(_) = self.records.carry_out(operation).await? {
+            if let OperationOutcome::Done(_) = self.records.carry_out(operation).await? {
                 return Ok(());
             }
         }
-        Err(Error::TooManyRetries)
+        Err(IpamError::TooManyRetries)
     }
 }
 
-fn does_not_exist(key: &Key) -> Error {
-    Error::DoesNotExist { id: key.to_string(), reason: "key not found".to_owned() }
+fn does_not_exist(key: &StoreKey) -> IpamError {
+    IpamError::DoesNotExist { id: key.to_string(), reason: "key not found".to_owned() }
 }

@@ -3,33 +3,33 @@
 
 use super::batch::QueuedRequest;
 use super::cache::{BlockCache, CachedBlock};
-use super::claim::Claimed;
-use super::request::{AssignError, Assigned, Assignments, Request};
+use super::claim::BlockClaimResult;
+use super::request::{AssignError, AssignRequest, AssignedAddresses, DualStackAssignment};
 use super::{Allocator, MAX_ATTEMPTS, stands_at};
-use crate::facts::Facts;
+use crate::facts::AllocatorInputs;
 use crate::handle::HandleRecord;
 use crate::operations::{self, update_block};
-use crate::pool::{self, Choice, Pool};
-use crate::records::{Versioned, block_key, handle_key};
-use crate::{Error, Result, block};
+use crate::pool::{self, AllocationPool, PoolCriteria};
+use crate::records::{VersionedValue, block_key, handle_key};
+use crate::{IpamError, IpamResult, block};
 use ipnet::IpNet;
 use jiff::Timestamp;
 use std::collections::BTreeMap;
 use tokio::sync::oneshot;
-use tortie_model::Key;
-use tortie_model::ipam::Block;
-use tortie_store::{Outcome, Refusal, Revision};
+use tortie_model::StoreKey;
+use tortie_model::ipam::AddressBlock;
+use tortie_store::{OperationOutcome, OperationRefusal, Revision};
 
 /// Maximum number of blocks per host if neither the request nor the configuration sets one.
 const USUAL_BLOCK_LIMIT: u32 = 20;
 
 /// State of assigning the addresses of one family for a request.
-pub(super) struct Job<'a> {
-    pub request: &'a Request,
-    pub facts: &'a Facts,
-    pub pools: Vec<&'a Pool>,
+pub(super) struct FamilyAssignmentJob<'a> {
+    pub request: &'a AssignRequest,
+    pub facts: &'a AllocatorInputs,
+    pub pools: Vec<&'a AllocationPool>,
     pub version: u8,
-    pub assigned: Assigned,
+    pub assigned: AssignedAddresses,
     /// Shared by both families; `None` for a request without a handle.
     pub handle: &'a mut Option<HandleRecord>,
     pub now: Timestamp,
@@ -38,16 +38,22 @@ pub(super) struct Job<'a> {
 /// Result of trying to assign addresses from one block.
 // Created once per allocation and matched immediately, so its size does not matter.
 #[allow(clippy::large_enum_variant)]
-pub(super) enum Taken {
-    Some(Versioned<Block>),
+pub(super) enum BlockAssignResult {
+    Some(VersionedValue<AddressBlock>),
     Nothing,
-    Refused(Refusal),
+    Refused(OperationRefusal),
 }
 
 impl Allocator {
     /// Assigns addresses of both families, IPv4 first.
-    pub async fn auto_assign(&self, request: &Request) -> std::result::Result<Assignments, AssignError> {
-        let mut assigned = Assignments { v4: Assigned::new(4, request.v4), v6: Assigned::new(6, request.v6) };
+    pub async fn auto_assign(
+        &self,
+        request: &AssignRequest,
+    ) -> std::result::Result<DualStackAssignment, AssignError> {
+        let mut assigned = DualStackAssignment {
+            v4: AssignedAddresses::new(4, request.v4),
+            v6: AssignedAddresses::new(6, request.v6),
+        };
         match self.assign_in_batch(request).await {
             Ok(Some(done)) => return Ok(done),
             Ok(None) => {}
@@ -64,7 +70,7 @@ impl Allocator {
     }
 
     /// Assigns in a batch with concurrent requests. Returns `None` if the cache alone cannot serve the request.
-    async fn assign_in_batch(&self, request: &Request) -> Result<Option<Assignments>> {
+    async fn assign_in_batch(&self, request: &AssignRequest) -> IpamResult<Option<DualStackAssignment>> {
         let simple = request.holder.handle.is_some() && request.max_per_handle.is_none();
         if !self.batches() || !simple || request.v4 == 0 && request.v6 == 0 {
             return Ok(None);
@@ -76,10 +82,10 @@ impl Allocator {
 
     async fn assign_family(
         &self,
-        request: &Request,
-        assigned: &mut Assigned,
+        request: &AssignRequest,
+        assigned: &mut AssignedAddresses,
         handle: &mut Option<HandleRecord>,
-    ) -> Result<()> {
+    ) -> IpamResult<()> {
         if assigned.requested == 0 {
             return Ok(());
         }
@@ -97,14 +103,14 @@ impl Allocator {
 
     async fn assign_with(
         &self,
-        facts: &Facts,
-        request: &Request,
-        assigned: &mut Assigned,
+        facts: &AllocatorInputs,
+        request: &AssignRequest,
+        assigned: &mut AssignedAddresses,
         handle: &mut Option<HandleRecord>,
-    ) -> Result<()> {
+    ) -> IpamResult<()> {
         let version = assigned.version;
         let labels = facts.labels(&self.owner)?;
-        let mut job = Job {
+        let mut job = FamilyAssignmentJob {
             request,
             facts,
             pools: choose(facts, &self.owner.name, labels, request, version)?,
@@ -123,7 +129,7 @@ impl Allocator {
         result
     }
 
-    async fn run(&self, job: &mut Job<'_>, cache: &mut BlockCache) -> Result<()> {
+    async fn run(&self, job: &mut FamilyAssignmentJob<'_>, cache: &mut BlockCache) -> IpamResult<()> {
         if job.request.max_per_handle.is_some() && self.refresh_handle(job).await? {
             return Ok(());
         }
@@ -147,21 +153,25 @@ impl Allocator {
             let limit = block_limit(job);
             let count = cache.claims(job.version).iter().flatten().filter(|c| job.suits(&c.cidr)).count();
             if count as u128 >= u128::from(limit) {
-                return Err(Error::BlockLimit { limit });
+                return Err(IpamError::BlockLimit { limit });
             }
             if !job.facts.config.auto_allocate_blocks {
-                return Err(Error::NoClaimsAllowed);
+                return Err(IpamError::NoClaimsAllowed);
             }
             match self.claim(job, cache).await? {
-                Claimed::Yes => {}
-                Claimed::NothingFree(blocks) => return self.borrow(job, cache, blocks).await,
+                BlockClaimResult::Yes => {}
+                BlockClaimResult::NothingFree(blocks) => return self.borrow(job, cache, blocks).await,
             }
         }
-        Err(Error::TooManyRetries)
+        Err(IpamError::TooManyRetries)
     }
 
     /// Assigns addresses from the first affine block that has free ones. Returns whether there was such a block.
-    async fn take_from_claimed(&self, job: &mut Job<'_>, cache: &mut BlockCache) -> Result<bool> {
+    async fn take_from_claimed(
+        &self,
+        job: &mut FamilyAssignmentJob<'_>,
+        cache: &mut BlockCache,
+    ) -> IpamResult<bool> {
         let claims = cache.claims(job.version).get_or_insert_default();
         let mut index = 0;
         while let Some(claim) = claims.get_mut(index) {
@@ -176,18 +186,20 @@ impl Allocator {
                     break;
                 };
                 match self.take(job, &mut found, Some(claim.check(&self.owner))).await? {
-                    Taken::Some(written) => {
+                    BlockAssignResult::Some(written) => {
                         claim.block = CachedBlock::present(written);
                         return Ok(true);
                     }
-                    Taken::Nothing => {
+                    BlockAssignResult::Nothing => {
                         claim.block = CachedBlock::present(found);
                         gone = false;
                         break;
                     }
-                    Taken::Refused(refusal) if !self.look_again(claim, &refusal.key).await? => break,
-                    Taken::Refused(_) if job.assigned.missing() == 0 => return Ok(true),
-                    Taken::Refused(_) => {}
+                    BlockAssignResult::Refused(refusal) if !self.look_again(claim, &refusal.key).await? => {
+                        break;
+                    }
+                    BlockAssignResult::Refused(_) if job.assigned.missing() == 0 => return Ok(true),
+                    BlockAssignResult::Refused(_) => {}
                 }
             }
             if gone {
@@ -202,16 +214,16 @@ impl Allocator {
     /// Assigns up to the missing number of addresses from one block. The operation counts them in the handle first.
     pub(super) async fn take(
         &self,
-        job: &mut Job<'_>,
-        found: &mut Versioned<Block>,
-        check: Option<(Key, Revision)>,
-    ) -> Result<Taken> {
+        job: &mut FamilyAssignmentJob<'_>,
+        found: &mut VersionedValue<AddressBlock>,
+        check: Option<(StoreKey, Revision)>,
+    ) -> IpamResult<BlockAssignResult> {
         block::thaw(&mut found.value, job.facts.config.ip_cooldown_seconds, job.now);
         if job.facts.config.strict_affinity && !block::belongs_to(&found.value, &self.owner) {
-            return Ok(Taken::Nothing);
+            return Ok(BlockAssignResult::Nothing);
         }
         if block::free(&found.value, &job.facts.reservations) == 0 {
-            return Ok(Taken::Nothing);
+            return Ok(BlockAssignResult::Nothing);
         }
         let mut next = found.value.clone();
         let wanted = usize::try_from(job.assigned.missing()).unwrap_or(usize::MAX);
@@ -222,7 +234,7 @@ impl Allocator {
         let mut operation = operations::assign(update_block(&next, &found.revision), counted);
         operation.checks.extend(check);
         match self.records.carry_out(operation).await? {
-            Outcome::Done(written) => {
+            OperationOutcome::Done(written) => {
                 if let (Some(record), Some(handle)) = (job.handle.as_mut(), handle) {
                     let revision = written.revision(&handle_key(&record.id));
                     record.written(handle, revision);
@@ -232,20 +244,20 @@ impl Allocator {
                 job.assigned
                     .addresses
                     .extend(taken.into_iter().filter_map(|address| IpNet::new(address, prefix).ok()));
-                Ok(Taken::Some(Versioned { value: next, revision }))
+                Ok(BlockAssignResult::Some(VersionedValue { value: next, revision }))
             }
-            Outcome::Refused(refusal) => {
-                if matches!(refusal.key, Key::Handle { .. }) {
+            OperationOutcome::Refused(refusal) => {
+                if matches!(refusal.key, StoreKey::Handle { .. }) {
                     self.refresh_handle(job).await?;
                 }
-                Ok(Taken::Refused(refusal))
+                Ok(BlockAssignResult::Refused(refusal))
             }
         }
     }
 
     /// Reads the handle again. If the request limits the addresses per handle, returns whether the handle already has
     /// enough; these addresses are then the result.
-    async fn refresh_handle(&self, job: &mut Job<'_>) -> Result<bool> {
+    async fn refresh_handle(&self, job: &mut FamilyAssignmentJob<'_>) -> IpamResult<bool> {
         let Some(record) = job.handle.as_mut() else { return Ok(false) };
         *record = HandleRecord::new(&record.id, self.records.handle(&record.id).await?);
         let Some(limit) = job.request.max_per_handle else { return Ok(false) };
@@ -258,13 +270,13 @@ impl Allocator {
         }
         if count.saturating_add(job.assigned.missing()) > limit {
             let (handle, version) = (record.id.clone(), job.version);
-            return Err(Error::HandleLimit { handle, version, limit });
+            return Err(IpamError::HandleLimit { handle, version, limit });
         }
         Ok(false)
     }
 
     /// Returns the addresses of a handle as recorded in the blocks: the counts in the handle itself may be wrong.
-    pub(super) async fn held_by(&self, record: &HandleRecord, version: u8) -> Result<Vec<IpNet>> {
+    pub(super) async fn held_by(&self, record: &HandleRecord, version: u8) -> IpamResult<Vec<IpNet>> {
         let mut held = Vec::new();
         for cidr in record.blocks().filter_map(|cidr| cidr.parse::<IpNet>().ok()) {
             if crate::space::version(&cidr) != version {
@@ -279,7 +291,7 @@ impl Allocator {
     }
 
     /// Releases empty blocks in pools that no longer select this node.
-    async fn return_unsuitable(&self, job: &Job<'_>, cache: &mut BlockCache) {
+    async fn return_unsuitable(&self, job: &FamilyAssignmentJob<'_>, cache: &mut BlockCache) {
         let Ok(labels) = job.facts.labels(&self.owner) else { return };
         let claims: Vec<IpNet> = cache.claims(job.version).iter().flatten().map(|c| c.cidr).collect();
         for cidr in claims {
@@ -297,7 +309,7 @@ impl Allocator {
     }
 }
 
-impl Job<'_> {
+impl FamilyAssignmentJob<'_> {
     /// Returns whether a block is in a pool that the request may use.
     pub fn suits(&self, cidr: &IpNet) -> bool {
         self.pools.iter().any(|pool| pool.cidr.contains(cidr))
@@ -306,15 +318,15 @@ impl Job<'_> {
 
 /// Returns the pools that a request may use for one family.
 pub(super) fn choose<'a>(
-    facts: &'a Facts,
+    facts: &'a AllocatorInputs,
     node: &str,
     node_labels: &BTreeMap<String, String>,
-    request: &Request,
+    request: &AssignRequest,
     version: u8,
-) -> Result<Vec<&'a Pool>> {
+) -> IpamResult<Vec<&'a AllocationPool>> {
     let address_bits = if version == 4 { 32 } else { 128 };
     let reserved = request.reserved.as_ref();
-    let choice = Choice {
+    let choice = PoolCriteria {
         version,
         node,
         node_labels,
@@ -326,7 +338,7 @@ pub(super) fn choose<'a>(
     pool::select(&facts.pools, &choice)
 }
 
-fn block_limit(job: &Job<'_>) -> u32 {
+fn block_limit(job: &FamilyAssignmentJob<'_>) -> u32 {
     let global = Some(job.facts.config.max_blocks_per_host).filter(|limit| *limit > 0);
     let own = job.request.max_blocks.filter(|limit| *limit > 0);
     match (own, global) {

@@ -5,37 +5,37 @@
 
 use super::auto::choose;
 use super::cache::{BlockCache, CachedBlock};
-use super::request::{Assigned, Assignments, Request};
+use super::request::{AssignRequest, AssignedAddresses, DualStackAssignment};
 use crate::block;
-use crate::facts::Facts;
+use crate::facts::AllocatorInputs;
 use crate::handle::HandleRecord;
 use crate::operations::update_block;
-use crate::owner::Owner;
+use crate::owner::BlockOwner;
 use crate::records::handle_key;
 use ipnet::IpNet;
 use jiff::Timestamp;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use tokio::sync::oneshot;
-use tortie_model::ipam::{AffinityState, Block, Handle};
-use tortie_model::{Key, Value};
-use tortie_store::operation::{Reversible, Step};
-use tortie_store::{Operation, Revision};
+use tortie_model::ipam::{AddressBlock, AddressHandle, AffinityState};
+use tortie_model::{StoreKey, StoreValue};
+use tortie_store::operation::{OperationStep, ReversibleStep};
+use tortie_store::{Revision, StoreOperation};
 
 /// A request and the channel for its response. If the channel is dropped without a response, the request has to be
 /// processed individually.
 pub(super) enum QueuedRequest {
-    Assign { request: Box<Request>, answer: oneshot::Sender<Assignments> },
+    Assign { request: Box<AssignRequest>, answer: oneshot::Sender<DualStackAssignment> },
     Release { handle: String, record: Option<HandleRecord>, answer: oneshot::Sender<Vec<IpAddr>> },
 }
 
 /// A request with the result that it gets once the operation succeeds.
 pub(super) enum BatchedRequest {
     Assign {
-        request: Box<Request>,
-        answer: oneshot::Sender<Assignments>,
-        assigned: Assignments,
-        handle: Handle,
+        request: Box<AssignRequest>,
+        answer: oneshot::Sender<DualStackAssignment>,
+        assigned: DualStackAssignment,
+        handle: AddressHandle,
     },
     Release {
         handle: String,
@@ -46,24 +46,24 @@ pub(super) enum BatchedRequest {
 }
 
 #[derive(Default)]
-pub(super) struct Batch {
+pub(super) struct RequestBatch {
     pub requests: Vec<BatchedRequest>,
-    pub operation: Operation,
+    pub operation: StoreOperation,
     /// The blocks as the operation writes them.
-    pub blocks: Vec<Block>,
+    pub blocks: Vec<AddressBlock>,
 }
 
 /// A block that can be used without a read, with the changes planned so far.
 struct UsableBlock {
-    block: Block,
+    block: AddressBlock,
     revision: Revision,
-    check: (Key, Revision),
+    check: (StoreKey, Revision),
     changed: bool,
 }
 
-struct Builder<'a> {
-    owner: &'a Owner,
-    facts: &'a Facts,
+struct RequestBatchBuilder<'a> {
+    owner: &'a BlockOwner,
+    facts: &'a AllocatorInputs,
     blocks: Vec<UsableBlock>,
     handles: BTreeSet<String>,
 }
@@ -96,17 +96,21 @@ impl BatchedRequest {
     }
 }
 
-impl Batch {
+impl RequestBatch {
     pub fn make(
-        owner: &Owner,
-        facts: &Facts,
+        owner: &BlockOwner,
+        facts: &AllocatorInputs,
         cache: &mut BlockCache,
         queued: Vec<QueuedRequest>,
         now: Timestamp,
-    ) -> Batch {
-        let mut builder =
-            Builder { owner, facts, blocks: usable(owner, facts, cache, now), handles: BTreeSet::new() };
-        let mut batch = Batch::default();
+    ) -> RequestBatch {
+        let mut builder = RequestBatchBuilder {
+            owner,
+            facts,
+            blocks: usable(owner, facts, cache, now),
+            handles: BTreeSet::new(),
+        };
+        let mut batch = RequestBatch::default();
         for request in queued {
             // A transaction can write each handle only once.
             let Some(handle) = request.handle().map(str::to_owned) else { continue };
@@ -116,7 +120,8 @@ impl Batch {
             match request {
                 QueuedRequest::Assign { request, answer } => {
                     let Some((assigned, record)) = builder.assign(&request) else { continue };
-                    let count = Reversible::create(handle_key(&handle), Value::Handle(record.clone()));
+                    let count =
+                        ReversibleStep::create(handle_key(&handle), StoreValue::Handle(record.clone()));
                     batch.operation.prepare.push(count);
                     batch.requests.push(BatchedRequest::Assign { request, answer, assigned, handle: record });
                 }
@@ -140,9 +145,9 @@ impl Batch {
     }
 }
 
-impl Builder<'_> {
+impl RequestBatchBuilder<'_> {
     /// Assigns addresses of both families, or none.
-    fn assign(&mut self, request: &Request) -> Option<(Assignments, Handle)> {
+    fn assign(&mut self, request: &AssignRequest) -> Option<(DualStackAssignment, AddressHandle)> {
         let labels = self.facts.labels(self.owner).ok()?;
         let mut places = [None, None];
         for (place, version) in places.iter_mut().zip([4, 6]) {
@@ -157,8 +162,11 @@ impl Builder<'_> {
             };
             *place = Some(self.blocks.iter().position(fits)?);
         }
-        let mut handle = Handle::default();
-        let mut assigned = Assignments { v4: Assigned::new(4, request.v4), v6: Assigned::new(6, request.v6) };
+        let mut handle = AddressHandle::default();
+        let mut assigned = DualStackAssignment {
+            v4: AssignedAddresses::new(4, request.v4),
+            v6: AssignedAddresses::new(6, request.v6),
+        };
         for (place, family) in places.into_iter().zip([&mut assigned.v4, &mut assigned.v6]) {
             let Some(usable) = place.and_then(|place| self.blocks.get_mut(place)) else { continue };
             let taken = block::allocate(
@@ -177,7 +185,7 @@ impl Builder<'_> {
     }
 
     /// Releases all addresses of the handle, or none.
-    fn release(&mut self, record: &HandleRecord, now: Timestamp) -> Option<(Vec<IpAddr>, Step)> {
+    fn release(&mut self, record: &HandleRecord, now: Timestamp) -> Option<(Vec<IpAddr>, OperationStep)> {
         let mut places = BTreeMap::new();
         for text in record.blocks() {
             let cidr: IpNet = text.parse().ok()?;
@@ -198,7 +206,12 @@ impl Builder<'_> {
 }
 
 /// Returns the cached blocks with a confirmed affinity to this host.
-fn usable(owner: &Owner, facts: &Facts, cache: &mut BlockCache, now: Timestamp) -> Vec<UsableBlock> {
+fn usable(
+    owner: &BlockOwner,
+    facts: &AllocatorInputs,
+    cache: &mut BlockCache,
+    now: Timestamp,
+) -> Vec<UsableBlock> {
     let mut usable = Vec::new();
     for version in [4, 6] {
         for claim in cache.claims(version).iter().flatten() {

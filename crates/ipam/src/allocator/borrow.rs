@@ -1,22 +1,22 @@
 //! Borrowing addresses from blocks of other hosts when no block is left to claim.
 
-use super::auto::{Job, Taken};
+use super::auto::{BlockAssignResult, FamilyAssignmentJob};
 use super::cache::BlockCache;
 use super::{Allocator, MAX_ATTEMPTS};
-use crate::records::Versioned;
-use crate::{Result, pick};
-use tortie_model::Key;
-use tortie_model::ipam::Block;
-use tortie_store::Refusal;
+use crate::records::VersionedValue;
+use crate::{IpamResult, pick};
+use tortie_model::StoreKey;
+use tortie_model::ipam::AddressBlock;
+use tortie_store::OperationRefusal;
 
 impl Allocator {
     /// Assigns the missing addresses from any block with free ones, without changing the affinity of the blocks.
     pub(super) async fn borrow(
         &self,
-        job: &mut Job<'_>,
+        job: &mut FamilyAssignmentJob<'_>,
         cache: &mut BlockCache,
-        blocks: Vec<Versioned<Block>>,
-    ) -> Result<()> {
+        blocks: Vec<VersionedValue<AddressBlock>>,
+    ) -> IpamResult<()> {
         if job.facts.config.strict_affinity {
             let message = "No more free affine blocks and strict affinity enabled".to_owned();
             job.assigned.messages.push(message);
@@ -42,25 +42,25 @@ impl Allocator {
 
     async fn borrow_from(
         &self,
-        job: &mut Job<'_>,
+        job: &mut FamilyAssignmentJob<'_>,
         cache: &mut BlockCache,
-        mut found: Versioned<Block>,
-    ) -> Result<()> {
+        mut found: VersionedValue<AddressBlock>,
+    ) -> IpamResult<()> {
         let cidr = found.value.cidr;
         for _ in 0..MAX_ATTEMPTS {
             match self.take(job, &mut found, None).await? {
-                Taken::Some(written) => {
+                BlockAssignResult::Some(written) => {
                     cache.remember(cidr, Some(written));
                     return Ok(());
                 }
-                Taken::Nothing => return Ok(()),
-                Taken::Refused(Refusal { key: Key::Block { .. }, current }) => {
+                BlockAssignResult::Nothing => return Ok(()),
+                BlockAssignResult::Refused(OperationRefusal { key: StoreKey::Block { .. }, current }) => {
                     match self.records.block_now(cidr, current).await? {
                         Some(current) => found = current,
                         None => return Ok(()),
                     }
                 }
-                Taken::Refused(_) => {}
+                BlockAssignResult::Refused(_) => {}
             }
             if job.assigned.missing() == 0 {
                 return Ok(());

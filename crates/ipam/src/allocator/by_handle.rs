@@ -11,23 +11,23 @@ use super::{Allocator, MAX_ATTEMPTS, stands_at};
 use crate::block;
 use crate::handle::HandleRecord;
 use crate::operations::{self, touch_block};
-use crate::records::{Carrier, Versioned, block_key, handle_key};
-use crate::{Error, Result};
+use crate::records::{ExecutionMode, VersionedValue, block_key, handle_key};
+use crate::{IpamError, IpamResult};
 use ipnet::IpNet;
 use jiff::Timestamp;
 use std::net::IpAddr;
 use tokio::sync::oneshot;
-use tortie_model::Key;
-use tortie_model::ipam::Block;
-use tortie_store::operation::Step;
-use tortie_store::{Outcome, Refusal};
+use tortie_model::StoreKey;
+use tortie_model::ipam::AddressBlock;
+use tortie_store::operation::OperationStep;
+use tortie_store::{OperationOutcome, OperationRefusal};
 
 /// Within the limit of 128 operations per etcd transaction.
 const BLOCKS_PER_TRANSACTION: usize = 100;
 
 impl Allocator {
     /// Releases all addresses of a handle and deletes the handle. Returns the released addresses.
-    pub async fn release_by_handle(&self, id: &str) -> Result<Vec<IpAddr>> {
+    pub async fn release_by_handle(&self, id: &str) -> IpamResult<Vec<IpAddr>> {
         if self.batches() {
             let (sender, answer) = oneshot::channel();
             let request = QueuedRequest::Release { handle: id.to_owned(), record: None, answer: sender };
@@ -39,13 +39,13 @@ impl Allocator {
         self.release_handle(id, &mut cache).await
     }
 
-    pub(super) async fn release_handle(&self, id: &str, cache: &mut BlockCache) -> Result<Vec<IpAddr>> {
+    pub(super) async fn release_handle(&self, id: &str, cache: &mut BlockCache) -> IpamResult<Vec<IpAddr>> {
         let facts = self.facts().await?;
         // Without transactions, write one block at a time: a refused write would hide the releases by the steps before
         // it.
         let at_once = match self.records.carrier() {
-            Carrier::Transaction => BLOCKS_PER_TRANSACTION,
-            Carrier::Steps => 1,
+            ExecutionMode::Transaction => BLOCKS_PER_TRANSACTION,
+            ExecutionMode::Steps => 1,
         };
         let mut released = Vec::new();
         let mut record = cache.take_handle(id);
@@ -61,12 +61,12 @@ impl Allocator {
                     return Ok(released);
                 }
                 let id = handle_key(id).to_string();
-                return Err(Error::DoesNotExist { id, reason: "the handle has no addresses".to_owned() });
+                return Err(IpamError::DoesNotExist { id, reason: "the handle has no addresses".to_owned() });
             };
             let now = Timestamp::now();
             let blocks: Vec<String> = handle.blocks().take(at_once).map(str::to_owned).collect();
             let leave = handle.leave(&blocks);
-            let is_last = matches!(leave, Some(Step::Delete { .. }));
+            let is_last = matches!(leave, Some(OperationStep::Delete { .. }));
             let mut operation = operations::release(None, leave.into_iter().collect());
             let (mut written, mut addresses) = (Vec::new(), Vec::new());
             for cidr in blocks.iter().filter_map(|cidr| cidr.parse::<IpNet>().ok()) {
@@ -79,13 +79,13 @@ impl Allocator {
                     continue;
                 }
                 let step = write_back(&mut next, &found.revision, &facts, now);
-                let next = (!matches!(step, Step::Delete { .. })).then_some(next);
+                let next = (!matches!(step, OperationStep::Delete { .. })).then_some(next);
                 operation.commit.push(step);
                 addresses.extend(given_back);
                 written.push((cidr, next));
             }
             match self.records.carry_out(operation).await? {
-                Outcome::Done(done) => {
+                OperationOutcome::Done(done) => {
                     existed = true;
                     released.append(&mut addresses);
                     for (cidr, block) in written {
@@ -97,11 +97,13 @@ impl Allocator {
                     }
                     record = None;
                 }
-                Outcome::Refused(Refusal { key: Key::Block { cidr }, .. }) => cache.remember(cidr, None),
-                Outcome::Refused(_) => record = None,
+                OperationOutcome::Refused(OperationRefusal { key: StoreKey::Block { cidr }, .. }) => {
+                    cache.remember(cidr, None)
+                }
+                OperationOutcome::Refused(_) => record = None,
             }
         }
-        Err(Error::TooManyRetries)
+        Err(IpamError::TooManyRetries)
     }
 
     /// Returns the block from the cache if the cached copy has addresses of the handle, else reads it.
@@ -110,7 +112,7 @@ impl Allocator {
         cidr: IpNet,
         id: &str,
         cache: &mut BlockCache,
-    ) -> Result<Option<Versioned<Block>>> {
+    ) -> IpamResult<Option<VersionedValue<AddressBlock>>> {
         let cached = cache.block(cidr);
         match cached.filter(|block| !block::addresses_of(&block.value, id).is_empty()) {
             Some(found) => Ok(Some(found)),
@@ -124,7 +126,12 @@ impl Allocator {
 
     /// Removes a block from a handle that was changed concurrently with a release from that block, if the handle has no
     /// address left there. A count that is too high is harmless.
-    pub(super) async fn correct_handle(&self, id: &str, cidr: IpNet, cache: &mut BlockCache) -> Result<()> {
+    pub(super) async fn correct_handle(
+        &self,
+        id: &str,
+        cidr: IpNet,
+        cache: &mut BlockCache,
+    ) -> IpamResult<()> {
         for _ in 0..MAX_ATTEMPTS {
             let record = HandleRecord::new(id, self.records.handle(id).await?);
             let name = cidr.to_string();
@@ -138,12 +145,12 @@ impl Allocator {
             cache.remember(cidr, None);
             let leave = record.leave(&[name]).into_iter().collect();
             let operation = operations::release(found.as_ref().map(touch_block), leave);
-            if let Outcome::Done(done) = self.records.carry_out(operation).await?
+            if let OperationOutcome::Done(done) = self.records.carry_out(operation).await?
                 && done.unfinished().is_empty()
             {
                 return Ok(());
             }
         }
-        Err(Error::TooManyRetries)
+        Err(IpamError::TooManyRetries)
     }
 }

@@ -3,22 +3,22 @@
 use super::{Allocator, MAX_ATTEMPTS, stands_at};
 use crate::handle::HandleRecord;
 use crate::operations::{self, create_block, update_block};
-use crate::owner::{HostReserved, Owner};
-use crate::records::{Versioned, affinity_key, block_key};
-use crate::{Error, Result, block, space};
+use crate::owner::{BlockOwner, HostReserved};
+use crate::records::{VersionedValue, affinity_key, block_key};
+use crate::{IpamError, IpamResult, block, space};
 use ipnet::IpNet;
 use jiff::Timestamp;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use tortie_model::Key;
-use tortie_model::ipam::{AffinityState, Block, BlockAffinity};
-use tortie_store::{Outcome, Revision};
+use tortie_model::StoreKey;
+use tortie_model::ipam::{AddressBlock, AffinityState, BlockAffinity};
+use tortie_store::{OperationOutcome, Revision};
 
 /// An affinity of this host to a block.
 #[derive(Clone, Debug)]
-pub(super) struct Claim {
+pub(super) struct CachedClaim {
     pub cidr: IpNet,
-    pub affinity: Versioned<BlockAffinity>,
+    pub affinity: VersionedValue<BlockAffinity>,
     pub block: CachedBlock,
 }
 
@@ -27,7 +27,7 @@ pub(super) struct Claim {
 pub(super) enum CachedBlock {
     Unknown,
     Absent,
-    Present(Box<Versioned<Block>>),
+    Present(Box<VersionedValue<AddressBlock>>),
 }
 
 /// Maximum number of cached handles. Handles released by other processes stay cached until the limit is reached.
@@ -37,30 +37,30 @@ const MAX_HANDLES: usize = 4096;
 /// addresses are released.
 #[derive(Debug, Default)]
 pub(super) struct BlockCache {
-    v4: Option<Vec<Claim>>,
-    v6: Option<Vec<Claim>>,
+    v4: Option<Vec<CachedClaim>>,
+    v6: Option<Vec<CachedClaim>>,
     handles: BTreeMap<String, HandleRecord>,
 }
 
 impl CachedBlock {
-    pub fn present(block: Versioned<Block>) -> CachedBlock {
+    pub fn present(block: VersionedValue<AddressBlock>) -> CachedBlock {
         CachedBlock::Present(Box::new(block))
     }
 }
 
 impl BlockCache {
-    pub fn claims(&mut self, version: u8) -> &mut Option<Vec<Claim>> {
+    pub fn claims(&mut self, version: u8) -> &mut Option<Vec<CachedClaim>> {
         if version == 4 { &mut self.v4 } else { &mut self.v6 }
     }
 
-    fn find(&mut self, cidr: IpNet) -> Option<&mut Claim> {
+    fn find(&mut self, cidr: IpNet) -> Option<&mut CachedClaim> {
         self.claims(space::version(&cidr)).as_mut()?.iter_mut().find(|claim| claim.cidr == cidr)
     }
 
     /// Returns the block if its content is cached.
-    pub fn block(&mut self, cidr: IpNet) -> Option<Versioned<Block>> {
+    pub fn block(&mut self, cidr: IpNet) -> Option<VersionedValue<AddressBlock>> {
         match &self.find(cidr)?.block {
-            CachedBlock::Present(block) => Some(Versioned::clone(block)),
+            CachedBlock::Present(block) => Some(VersionedValue::clone(block)),
             CachedBlock::Unknown | CachedBlock::Absent => None,
         }
     }
@@ -72,7 +72,7 @@ impl BlockCache {
     }
 
     /// Stores the block after a write, or marks it unknown if it turned out to have changed.
-    pub fn remember(&mut self, cidr: IpNet, block: Option<Versioned<Block>>) {
+    pub fn remember(&mut self, cidr: IpNet, block: Option<VersionedValue<AddressBlock>>) {
         if let Some(claim) = self.find(cidr) {
             claim.block = block.map_or(CachedBlock::Unknown, CachedBlock::present);
         }
@@ -102,7 +102,7 @@ impl BlockCache {
         }
     }
 
-    pub fn add(&mut self, claim: Claim) {
+    pub fn add(&mut self, claim: CachedClaim) {
         self.forget(claim.cidr);
         if let Some(claims) = self.claims(space::version(&claim.cidr)) {
             claims.push(claim);
@@ -110,17 +110,17 @@ impl BlockCache {
     }
 }
 
-impl Claim {
+impl CachedClaim {
     /// Returns the condition that the affinity is unchanged in the store.
-    pub fn check(&self, owner: &Owner) -> (Key, Revision) {
+    pub fn check(&self, owner: &BlockOwner) -> (StoreKey, Revision) {
         (affinity_key(owner, self.cidr), self.affinity.revision.clone())
     }
 }
 
 impl Allocator {
-    pub(super) async fn load_claims(&self, cache: &mut BlockCache, version: u8) -> Result<()> {
+    pub(super) async fn load_claims(&self, cache: &mut BlockCache, version: u8) -> IpamResult<()> {
         let found = self.records.affinities(&self.owner, Some(version)).await?;
-        let claim = |(cidr, affinity)| Claim { cidr, affinity, block: CachedBlock::Unknown };
+        let claim = |(cidr, affinity)| CachedClaim { cidr, affinity, block: CachedBlock::Unknown };
         *cache.claims(version) = Some(found.into_iter().map(claim).collect());
         Ok(())
     }
@@ -129,10 +129,10 @@ impl Allocator {
     /// to another owner, deletes the affinity and returns `None`.
     pub(super) async fn resolve(
         &self,
-        claim: &mut Claim,
+        claim: &mut CachedClaim,
         reserved: Option<&HostReserved>,
         now: Timestamp,
-    ) -> Result<Option<Versioned<Block>>> {
+    ) -> IpamResult<Option<VersionedValue<AddressBlock>>> {
         let (affinity_key, block_key) = (affinity_key(&self.owner, claim.cidr), block_key(claim.cidr));
         for _ in 0..MAX_ATTEMPTS {
             if let CachedBlock::Unknown = claim.block {
@@ -147,7 +147,7 @@ impl Allocator {
                     return Ok(None);
                 }
                 CachedBlock::Present(found) if claim.affinity.value.state == AffinityState::Confirmed => {
-                    return Ok(Some(Versioned::clone(found)));
+                    return Ok(Some(VersionedValue::clone(found)));
                 }
                 CachedBlock::Present(found) => {
                     // The new sequence number makes a concurrent release of the block fail.
@@ -162,8 +162,8 @@ impl Allocator {
             };
             let confirm = operations::confirm(&self.owner, claim.cidr, &claim.affinity, step);
             match self.records.carry_out(confirm).await? {
-                Outcome::Done(written) => {
-                    let found = Versioned { value: block, revision: stands_at(&written, &block_key)? };
+                OperationOutcome::Done(written) => {
+                    let found = VersionedValue { value: block, revision: stands_at(&written, &block_key)? };
                     claim.block = CachedBlock::present(found.clone());
                     if let Some(revision) = written.revision(&affinity_key) {
                         claim.affinity.value.state = AffinityState::Confirmed;
@@ -176,18 +176,18 @@ impl Allocator {
                         return self.claim_again(claim).await;
                     }
                 }
-                Outcome::Refused(refusal) => {
+                OperationOutcome::Refused(refusal) => {
                     if !self.look_again(claim, &refusal.key).await? {
                         return Ok(None);
                     }
                 }
             }
         }
-        Err(Error::TooManyRetries)
+        Err(IpamError::TooManyRetries)
     }
 
     /// Creates the affinity again for a block of this host whose affinity is missing.
-    async fn claim_again(&self, claim: &mut Claim) -> Result<Option<Versioned<Block>>> {
+    async fn claim_again(&self, claim: &mut CachedClaim) -> IpamResult<Option<VersionedValue<AddressBlock>>> {
         let CachedBlock::Present(found) = &claim.block else { return Ok(None) };
         let operation = operations::claim(&self.owner, claim.cidr, operations::touch_block(found));
         // The caller retries and finds the block and its affinity, confirmed or pending.
@@ -196,10 +196,10 @@ impl Allocator {
     }
 
     /// Reads the entry again whose precondition failed. Returns `false` if the affinity no longer exists.
-    pub(super) async fn look_again(&self, claim: &mut Claim, refused: &Key) -> Result<bool> {
+    pub(super) async fn look_again(&self, claim: &mut CachedClaim, refused: &StoreKey) -> IpamResult<bool> {
         match refused {
-            Key::Block { .. } => claim.block = CachedBlock::Unknown,
-            Key::BlockAffinity { .. } => match self.records.affinity(&self.owner, claim.cidr).await? {
+            StoreKey::Block { .. } => claim.block = CachedBlock::Unknown,
+            StoreKey::BlockAffinity { .. } => match self.records.affinity(&self.owner, claim.cidr).await? {
                 Some(affinity) => claim.affinity = affinity,
                 None => return Ok(false),
             },

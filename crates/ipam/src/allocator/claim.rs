@@ -1,30 +1,34 @@
 //! Claiming a block: one that does not exist yet, one whose affinity record is missing, or one that its owner does not
 //! use.
 
-use super::auto::Job;
-use super::cache::{BlockCache, CachedBlock, Claim};
+use super::auto::FamilyAssignmentJob;
+use super::cache::{BlockCache, CachedBlock, CachedClaim};
 use super::{Allocator, stands_at};
 use crate::operations::{self, create_block, update_block};
-use crate::owner::{HostReserved, Owner};
-use crate::records::{Versioned, affinity_key, block_key};
-use crate::{Result, block, pick};
+use crate::owner::{BlockOwner, HostReserved};
+use crate::records::{VersionedValue, affinity_key, block_key};
+use crate::{IpamResult, block, pick};
 use ipnet::IpNet;
 use jiff::{SignedDuration, Timestamp};
-use tortie_model::ipam::{Block, BlockAffinity};
-use tortie_store::{Operation, Outcome};
+use tortie_model::ipam::{AddressBlock, BlockAffinity};
+use tortie_store::{OperationOutcome, StoreOperation};
 
 /// Minimum age of the affinity of an empty block before another host may take the block over.
 const TIME_TO_USE: SignedDuration = SignedDuration::from_secs(60);
 
-pub(super) enum Claimed {
+pub(super) enum BlockClaimResult {
     /// A block was claimed, or another host won the race for it. The caller tries again in both cases.
     Yes,
     /// All blocks of all pools have an owner; these are the blocks.
-    NothingFree(Vec<Versioned<Block>>),
+    NothingFree(Vec<VersionedValue<AddressBlock>>),
 }
 
 impl Allocator {
-    pub(super) async fn claim(&self, job: &Job<'_>, cache: &mut BlockCache) -> Result<Claimed> {
+    pub(super) async fn claim(
+        &self,
+        job: &FamilyAssignmentJob<'_>,
+        cache: &mut BlockCache,
+    ) -> IpamResult<BlockClaimResult> {
         let existing = self.records.block_cidrs(job.version).await?;
         let unclaimed = job.pools.iter().find_map(|pool| {
             let start = pick::start(self.seed(pool, job.now), pool.block_count());
@@ -34,16 +38,16 @@ impl Allocator {
             if self.claim_new(cidr, job.request.reserved.as_ref(), job.now, cache).await?.is_none() {
                 self.load_claims(cache, job.version).await?;
             }
-            return Ok(Claimed::Yes);
+            return Ok(BlockClaimResult::Yes);
         }
         let blocks = self.records.blocks(Some(job.version)).await?;
         if self.take_over(job, cache, &blocks).await? {
-            return Ok(Claimed::Yes);
+            return Ok(BlockClaimResult::Yes);
         }
-        Ok(Claimed::NothingFree(blocks))
+        Ok(BlockClaimResult::NothingFree(blocks))
     }
 
-    pub(super) fn seed(&self, pool: &crate::pool::Pool, now: Timestamp) -> u64 {
+    pub(super) fn seed(&self, pool: &crate::pool::AllocationPool, now: Timestamp) -> u64 {
         pick::seed(&self.owner.name, pool, now.as_nanosecond())
     }
 
@@ -54,7 +58,7 @@ impl Allocator {
         reserved: Option<&HostReserved>,
         now: Timestamp,
         cache: &mut BlockCache,
-    ) -> Result<Option<Versioned<Block>>> {
+    ) -> IpamResult<Option<VersionedValue<AddressBlock>>> {
         let block = block::fresh(cidr, &self.owner, reserved, now);
         let operation = operations::claim(&self.owner, cidr, create_block(&block));
         self.carry_out_claim(block, operation, cache).await
@@ -62,18 +66,20 @@ impl Allocator {
 
     async fn carry_out_claim(
         &self,
-        block: Block,
-        operation: Operation,
+        block: AddressBlock,
+        operation: StoreOperation,
         cache: &mut BlockCache,
-    ) -> Result<Option<Versioned<Block>>> {
-        let Outcome::Done(written) = self.records.carry_out(operation).await? else { return Ok(None) };
+    ) -> IpamResult<Option<VersionedValue<AddressBlock>>> {
+        let OperationOutcome::Done(written) = self.records.carry_out(operation).await? else {
+            return Ok(None);
+        };
         let cidr = block.cidr;
         // Another process deleted the affinity before it was confirmed.
         let Some(revision) = written.revision(&affinity_key(&self.owner, cidr)) else { return Ok(None) };
-        let found = Versioned { value: block, revision: stands_at(&written, &block_key(cidr))? };
-        cache.add(Claim {
+        let found = VersionedValue { value: block, revision: stands_at(&written, &block_key(cidr))? };
+        cache.add(CachedClaim {
             cidr,
-            affinity: Versioned { value: BlockAffinity::default(), revision },
+            affinity: VersionedValue { value: BlockAffinity::default(), revision },
             block: CachedBlock::present(found.clone()),
         });
         Ok(Some(found))
@@ -83,10 +89,10 @@ impl Allocator {
     /// does not use.
     async fn take_over(
         &self,
-        job: &Job<'_>,
+        job: &FamilyAssignmentJob<'_>,
         cache: &mut BlockCache,
-        blocks: &[Versioned<Block>],
-    ) -> Result<bool> {
+        blocks: &[VersionedValue<AddressBlock>],
+    ) -> IpamResult<bool> {
         let cooldown = job.facts.config.ip_cooldown_seconds;
         let mut unused = Vec::new();
         for pool in &job.pools {
@@ -111,7 +117,7 @@ impl Allocator {
             let cidr = found.value.cidr;
             let mut theirs = None;
             if let Some((affinity, name)) = found.value.owner() {
-                let owner = Owner { affinity, name: name.to_owned() };
+                let owner = BlockOwner { affinity, name: name.to_owned() };
                 theirs = self.records.affinity(&owner, cidr).await?.map(|affinity| (owner, affinity));
             }
             let fresh = block::fresh(cidr, &self.owner, job.request.reserved.as_ref(), job.now);
@@ -125,11 +131,11 @@ impl Allocator {
     /// Writes an existing block as a block of this host.
     async fn adopt(
         &self,
-        mut block: Block,
-        found: &Versioned<Block>,
-        theirs: Option<(Owner, Versioned<BlockAffinity>)>,
+        mut block: AddressBlock,
+        found: &VersionedValue<AddressBlock>,
+        theirs: Option<(BlockOwner, VersionedValue<BlockAffinity>)>,
         cache: &mut BlockCache,
-    ) -> Result<Option<Versioned<Block>>> {
+    ) -> IpamResult<Option<VersionedValue<AddressBlock>>> {
         block::advance(&mut block);
         let step = update_block(&block, &found.revision);
         let theirs = theirs.as_ref().map(|(owner, affinity)| (owner, affinity));
@@ -139,6 +145,6 @@ impl Allocator {
 }
 
 /// Returns whether the block was claimed at least `TIME_TO_USE` ago. A block without a claim time is old enough.
-fn was_claimed_long_ago(block: &Block, now: Timestamp) -> bool {
+fn was_claimed_long_ago(block: &AddressBlock, now: Timestamp) -> bool {
     block.affinity_claim_time.is_none_or(|claimed| now.duration_since(claimed) >= TIME_TO_USE)
 }

@@ -1,7 +1,7 @@
 //! Reading and changing the IPAM configuration, and the check that its settings are consistent.
 
 use super::Allocator;
-use crate::{Error, Result};
+use crate::{IpamError, IpamResult};
 use tortie_model::ipam::IpamConfig;
 
 /// The settings to change; `None` leaves a setting as it is.
@@ -17,7 +17,7 @@ pub struct ConfigChange {
 
 impl ConfigChange {
     /// Returns the configuration after the change, or an error if its settings are inconsistent.
-    pub fn apply(&self, config: &IpamConfig) -> Result<IpamConfig> {
+    pub fn apply(&self, config: &IpamConfig) -> IpamResult<IpamConfig> {
         let mut next = config.clone();
         next.strict_affinity = self.strict_affinity.unwrap_or(next.strict_affinity);
         next.auto_allocate_blocks = self.auto_allocate_blocks.unwrap_or(next.auto_allocate_blocks);
@@ -28,11 +28,11 @@ impl ConfigChange {
         }
         if !next.strict_affinity && !next.auto_allocate_blocks {
             let text = "cannot disable 'StrictAffinity' and 'AutoAllocateBlocks' at the same time";
-            return Err(Error::BadConfig(text.to_owned()));
+            return Err(IpamError::BadConfig(text.to_owned()));
         }
         if next.max_blocks_per_host > 0 && !next.strict_affinity {
             let text = "'MaxBlocksPerHost' can only be set when 'StrictAffinity' is true";
-            return Err(Error::BadConfig(text.to_owned()));
+            return Err(IpamError::BadConfig(text.to_owned()));
         }
         Ok(next)
     }
@@ -40,12 +40,12 @@ impl ConfigChange {
 
 impl Allocator {
     /// Returns the stored configuration or the defaults. Never writes.
-    pub async fn config(&self) -> Result<IpamConfig> {
+    pub async fn config(&self) -> IpamResult<IpamConfig> {
         Ok(self.records.config().await?.unwrap_or_default())
     }
 
     /// Changes the configuration. Writes nothing if nothing changes.
-    pub async fn configure(&self, change: &ConfigChange) -> Result<IpamConfig> {
+    pub async fn configure(&self, change: &ConfigChange) -> IpamResult<IpamConfig> {
         let current = self.config().await?;
         let next = change.apply(&current)?;
         if next != current {

@@ -23,23 +23,23 @@ mod tunnel;
 
 pub use config::ConfigChange;
 pub use release::ReleaseReport;
-pub use request::{AssignError, Assigned, Assignments, Request, SpecificRequest};
+pub use request::{AssignError, AssignRequest, AssignedAddresses, DualStackAssignment, SpecificRequest};
 pub use tunnel::TunnelPools;
 
-use crate::facts::Facts;
-use crate::follow::Follower;
-use crate::owner::Owner;
-use crate::records::{Carrier, Records};
-use crate::{Error, Result};
+use crate::facts::AllocatorInputs;
+use crate::follow::InputWatcher;
+use crate::owner::BlockOwner;
+use crate::records::{ExecutionMode, IpamRecords};
+use crate::{IpamError, IpamResult};
 use cache::BlockCache;
 use ipnet::IpNet;
-use queue::Queue;
+use queue::RequestQueue;
 use std::net::IpAddr;
 use std::sync::Arc;
 use tokio::sync::Mutex;
-use tortie_model::Key;
-use tortie_store::operation::Written;
-use tortie_store::{Client, Revision};
+use tortie_model::StoreKey;
+use tortie_store::operation::WrittenRevisions;
+use tortie_store::{Revision, StoreClient};
 
 /// Maximum number of attempts after lost races.
 const MAX_ATTEMPTS: u32 = 100;
@@ -47,17 +47,17 @@ const MAX_ATTEMPTS: u32 = 100;
 /// Assigns and releases addresses for one block owner.
 #[derive(Debug)]
 pub struct Allocator {
-    records: Records,
-    owner: Owner,
-    source: Source,
-    in_use: Option<Arc<dyn InUse>>,
+    records: IpamRecords,
+    owner: BlockOwner,
+    source: AllocatorInputSource,
+    in_use: Option<Arc<dyn AddressesInUse>>,
     /// Locked during a change, so that requests on one host do not race with each other.
     cache: Mutex<BlockCache>,
-    queue: Queue,
+    queue: RequestQueue,
 }
 
 /// Addresses known to be in use on this host. The store may not know them, for example after a restore from a backup.
-pub trait InUse: std::fmt::Debug + Send + Sync {
+pub trait AddressesInUse: std::fmt::Debug + Send + Sync {
     fn addresses(&self) -> Vec<IpAddr>;
 
     /// Returns whether the address is used by a handle other than this one.
@@ -66,50 +66,61 @@ pub trait InUse: std::fmt::Debug + Send + Sync {
 
 /// Source of the pools, the settings and the node labels.
 #[derive(Debug)]
-enum Source {
+enum AllocatorInputSource {
     /// Read for each request.
     Store,
-    Follower(Follower),
+    Follower(InputWatcher),
     #[cfg(test)]
-    Given(Arc<Facts>),
+    Given(Arc<AllocatorInputs>),
 }
 
 impl Allocator {
     /// Creates an allocator that reads pools, settings and the node for each request; for processes with few requests.
-    pub fn new(client: Client, owner: Owner) -> Allocator {
-        Allocator::over(Records::new(client), owner, Source::Store)
+    pub fn new(client: StoreClient, owner: BlockOwner) -> Allocator {
+        Allocator::over(IpamRecords::new(client), owner, AllocatorInputSource::Store)
     }
 
     /// Creates an allocator that watches pools, settings and the node; for daemons. Requires a tokio runtime.
-    pub fn following(client: Client, owner: Owner) -> Allocator {
-        let follower = Follower::start(&client, &owner);
-        Allocator::over(Records::new(client), owner, Source::Follower(follower))
+    pub fn following(client: StoreClient, owner: BlockOwner) -> Allocator {
+        let follower = InputWatcher::start(&client, &owner);
+        Allocator::over(IpamRecords::new(client), owner, AllocatorInputSource::Follower(follower))
     }
 
     #[cfg(test)]
-    pub(crate) fn simulated(records: Records, owner: Owner, facts: Arc<Facts>) -> Allocator {
-        Allocator::over(records, owner, Source::Given(facts))
+    pub(crate) fn simulated(
+        records: IpamRecords,
+        owner: BlockOwner,
+        facts: Arc<AllocatorInputs>,
+    ) -> Allocator {
+        Allocator::over(records, owner, AllocatorInputSource::Given(facts))
     }
 
     /// Uses the given way to execute operations instead of the best one that the store offers.
-    pub fn carried_by(self, carrier: Carrier) -> Allocator {
+    pub fn carried_by(self, carrier: ExecutionMode) -> Allocator {
         Allocator { records: self.records.carried_by(carrier), ..self }
     }
 
     /// Never assigns the addresses that `in_use` reports.
-    pub fn avoiding(self, in_use: Arc<dyn InUse>) -> Allocator {
+    pub fn avoiding(self, in_use: Arc<dyn AddressesInUse>) -> Allocator {
         Allocator { in_use: Some(in_use), ..self }
     }
 
-    fn over(records: Records, owner: Owner, source: Source) -> Allocator {
-        Allocator { records, owner, source, in_use: None, cache: Mutex::default(), queue: Queue::default() }
+    fn over(records: IpamRecords, owner: BlockOwner, source: AllocatorInputSource) -> Allocator {
+        Allocator {
+            records,
+            owner,
+            source,
+            in_use: None,
+            cache: Mutex::default(),
+            queue: RequestQueue::default(),
+        }
     }
 
-    pub fn owner(&self) -> &Owner {
+    pub fn owner(&self) -> &BlockOwner {
         &self.owner
     }
 
-    pub fn records(&self) -> &Records {
+    pub fn records(&self) -> &IpamRecords {
         &self.records
     }
 
@@ -120,44 +131,45 @@ impl Allocator {
 
     /// Returns whether requests can be batched. This needs transactions, and pools that are known without a read.
     fn batches(&self) -> bool {
-        matches!(self.source, Source::Follower(_)) && self.records.carrier() == Carrier::Transaction
+        matches!(self.source, AllocatorInputSource::Follower(_))
+            && self.records.carrier() == ExecutionMode::Transaction
     }
 
-    async fn facts(&self) -> Result<Arc<Facts>> {
+    async fn facts(&self) -> IpamResult<Arc<AllocatorInputs>> {
         let facts = match &self.source {
-            Source::Follower(follower) => follower.facts().await?,
-            Source::Store => Arc::new(Facts::load(&self.records, &self.owner).await?),
+            AllocatorInputSource::Follower(follower) => follower.facts().await?,
+            AllocatorInputSource::Store => Arc::new(AllocatorInputs::load(&self.records, &self.owner).await?),
             #[cfg(test)]
-            Source::Given(facts) => facts.clone(),
+            AllocatorInputSource::Given(facts) => facts.clone(),
         };
         Ok(self.without_in_use(facts))
     }
 
     /// Treats the addresses in use as reserved.
-    fn without_in_use(&self, facts: Arc<Facts>) -> Arc<Facts> {
+    fn without_in_use(&self, facts: Arc<AllocatorInputs>) -> Arc<AllocatorInputs> {
         let in_use = self.in_use.as_ref().map(|in_use| in_use.addresses()).unwrap_or_default();
         if in_use.is_empty() {
             return facts;
         }
         let reservations = facts.reservations.and(in_use.into_iter().map(IpNet::from));
-        Arc::new(Facts { reservations, ..Facts::clone(&facts) })
+        Arc::new(AllocatorInputs { reservations, ..AllocatorInputs::clone(&facts) })
     }
 
     /// Reads the facts from the store, in case the watches lag behind. Returns `None` if they are the known ones.
-    async fn later_facts(&self, known: &Facts) -> Result<Option<Arc<Facts>>> {
-        if !matches!(self.source, Source::Follower(_)) {
+    async fn later_facts(&self, known: &AllocatorInputs) -> IpamResult<Option<Arc<AllocatorInputs>>> {
+        if !matches!(self.source, AllocatorInputSource::Follower(_)) {
             return Ok(None);
         }
-        let facts = Arc::new(Facts::load(&self.records, &self.owner).await?);
+        let facts = Arc::new(AllocatorInputs::load(&self.records, &self.owner).await?);
         let facts = self.without_in_use(facts);
         Ok((*facts != *known).then_some(facts))
     }
 }
 
 /// Returns the revision at which an operation has written an entry.
-fn stands_at(written: &Written, key: &Key) -> Result<Revision> {
+fn stands_at(written: &WrittenRevisions, key: &StoreKey) -> IpamResult<Revision> {
     written.revision(key).ok_or_else(|| {
         let text = format!("the datastore did not say at which revision it wrote {key}");
-        Error::Store(tortie_store::Error::Datastore(text))
+        IpamError::Store(tortie_store::StoreError::Datastore(text))
     })
 }

@@ -3,19 +3,19 @@
 //! While one transaction is in flight, requests gather; the next task that gets the lock executes all of them in one
 //! transaction. A burst of containers thus costs a few transactions instead of one each.
 
-use super::batch::{Batch, BatchedRequest, QueuedRequest};
+use super::batch::{BatchedRequest, QueuedRequest, RequestBatch};
 use super::cache::BlockCache;
 use super::{Allocator, stands_at};
-use crate::Result;
+use crate::IpamResult;
 use crate::handle::HandleRecord;
 use crate::records::{block_key, handle_key};
 use jiff::Timestamp;
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 use tokio::sync::oneshot::{Receiver, error::TryRecvError};
-use tortie_model::Key;
-use tortie_store::Outcome;
-use tortie_store::operation::Written;
+use tortie_model::StoreKey;
+use tortie_store::OperationOutcome;
+use tortie_store::operation::WrittenRevisions;
 
 /// Maximum requests per batch. An etcd transaction has at most 128 operations; each request needs one, each block two.
 const BATCH: usize = 48;
@@ -23,9 +23,9 @@ const BATCH: usize = 48;
 const ATTEMPTS: usize = 4;
 
 #[derive(Default)]
-pub(super) struct Queue(Mutex<VecDeque<QueuedRequest>>);
+pub(super) struct RequestQueue(Mutex<VecDeque<QueuedRequest>>);
 
-impl Queue {
+impl RequestQueue {
     fn push(&self, request: QueuedRequest) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push_back(request);
     }
@@ -37,7 +37,7 @@ impl Queue {
     }
 }
 
-impl std::fmt::Debug for Queue {
+impl std::fmt::Debug for RequestQueue {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Queue")
     }
@@ -49,7 +49,7 @@ impl Allocator {
         &self,
         request: QueuedRequest,
         mut answer: Receiver<T>,
-    ) -> Result<Option<T>> {
+    ) -> IpamResult<Option<T>> {
         self.queue.push(request);
         let mut cache = tokio::select! {
             biased;
@@ -71,16 +71,20 @@ impl Allocator {
         }
     }
 
-    async fn carry_out_batch(&self, mut queued: Vec<QueuedRequest>, cache: &mut BlockCache) -> Result<()> {
+    async fn carry_out_batch(
+        &self,
+        mut queued: Vec<QueuedRequest>,
+        cache: &mut BlockCache,
+    ) -> IpamResult<()> {
         let facts = self.facts().await?;
         for _ in 0..ATTEMPTS {
-            let batch = Batch::make(&self.owner, &facts, cache, queued, Timestamp::now());
+            let batch = RequestBatch::make(&self.owner, &facts, cache, queued, Timestamp::now());
             if batch.requests.is_empty() {
                 return Ok(());
             }
             let refused = match self.records.carry_out(batch.operation).await? {
-                Outcome::Refused(refusal) => refusal,
-                Outcome::Done(written) => {
+                OperationOutcome::Refused(refusal) => refusal,
+                OperationOutcome::Done(written) => {
                     for block in batch.blocks {
                         let cidr = block.cidr;
                         let revision = stands_at(&written, &block_key(cidr))?;
@@ -93,25 +97,25 @@ impl Allocator {
                 }
             };
             let unaffected = |request: &BatchedRequest| match &refused.key {
-                Key::Handle { id } => request.handle() != Some(id),
+                StoreKey::Handle { id } => request.handle() != Some(id),
                 _ => true,
             };
             let requests = batch.requests.into_iter().filter(unaffected);
             queued = requests.map(BatchedRequest::into_queued).collect();
             match refused.key {
-                Key::Block { cidr } => {
+                StoreKey::Block { cidr } => {
                     let found = self.records.block_now(cidr, refused.current).await?;
                     cache.remember(cidr, found);
                 }
                 // The affinity changed or is gone: reload the affinities outside of the batch.
-                Key::BlockAffinity { cidr, .. } => cache.doubt(cidr),
+                StoreKey::BlockAffinity { cidr, .. } => cache.doubt(cidr),
                 _ => {}
             }
         }
         Ok(())
     }
 
-    async fn answer(&self, request: BatchedRequest, written: &Written, cache: &mut BlockCache) {
+    async fn answer(&self, request: BatchedRequest, written: &WrittenRevisions, cache: &mut BlockCache) {
         match request {
             BatchedRequest::Release { answer, released, .. } => {
                 let _ = answer.send(released);

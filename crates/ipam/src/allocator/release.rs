@@ -2,22 +2,22 @@
 
 use super::cache::BlockCache;
 use super::{Allocator, MAX_ATTEMPTS, stands_at};
-use crate::block::{self, Release, Released};
-use crate::facts::Facts;
+use crate::block::{self, ReleaseRequest, ReleaseResult};
+use crate::facts::AllocatorInputs;
 use crate::handle::HandleRecord;
 use crate::operations::{self, delete_block, update_block};
-use crate::records::{Versioned, block_key};
-use crate::{Error, Result, pool, space};
+use crate::records::{VersionedValue, block_key};
+use crate::{IpamError, IpamResult, pool, space};
 use ipnet::IpNet;
 use jiff::Timestamp;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use tortie_model::ipam::{Block, Handle};
+use tortie_model::ipam::{AddressBlock, AddressHandle};
 use tortie_model::key::AffinityType;
 use tortie_model::selector::Selector;
-use tortie_model::{Key, Kind};
-use tortie_store::operation::Step;
-use tortie_store::{Outcome, Refusal, Revision};
+use tortie_model::{Kind, StoreKey};
+use tortie_store::operation::OperationStep;
+use tortie_store::{OperationOutcome, OperationRefusal, Revision};
 
 /// Maximum addresses per transaction. An etcd transaction has at most 128 operations, and each address may add a
 /// handle.
@@ -32,25 +32,26 @@ pub struct ReleaseReport {
     /// Addresses that were not assigned, or are already in cooldown.
     pub unallocated: Vec<IpAddr>,
     /// The first error. It does not affect addresses in other blocks.
-    pub error: Option<Error>,
+    pub error: Option<IpamError>,
 }
 
-type Handles = BTreeMap<String, HandleRecord>;
+type HandleRecords = BTreeMap<String, HandleRecord>;
 
 impl Allocator {
     /// Releases addresses. Those of one block are released together or not at all.
-    pub async fn release(&self, wanted: &[Release]) -> Result<ReleaseReport> {
+    pub async fn release(&self, wanted: &[ReleaseRequest]) -> IpamResult<ReleaseReport> {
         let facts = self.facts().await?;
         let mut cache = self.cache.lock().await;
-        let mut handles = Handles::new();
+        let mut handles = HandleRecords::new();
         let listed = wanted.len() >= MANY;
         if listed {
-            let record =
-                |(id, found): (String, Versioned<Handle>)| (id.clone(), HandleRecord::new(&id, Some(found)));
+            let record = |(id, found): (String, VersionedValue<AddressHandle>)| {
+                (id.clone(), HandleRecord::new(&id, Some(found)))
+            };
             handles = self.records.handles().await?.into_iter().map(record).collect();
         }
         let mut report = ReleaseReport::default();
-        let mut by_block: BTreeMap<IpNet, Vec<Release>> = BTreeMap::new();
+        let mut by_block: BTreeMap<IpNet, Vec<ReleaseRequest>> = BTreeMap::new();
         for release in wanted {
             match self.block_of(&facts, &mut cache, release.address).await? {
                 Some(cidr) => by_block.entry(cidr).or_default().push(release.clone()),
@@ -58,7 +59,7 @@ impl Allocator {
             }
         }
         for (cidr, mut wanted) in by_block {
-            let mut done = Released::default();
+            let mut done = ReleaseResult::default();
             let result =
                 self.release_in(cidr, &mut wanted, &facts, &mut cache, &mut handles, &mut done).await;
             report.released.append(&mut done.addresses);
@@ -73,10 +74,10 @@ impl Allocator {
     /// Returns the block of an address, derived from the pools including disabled ones, or else by listing the blocks.
     pub(super) async fn block_of(
         &self,
-        facts: &Facts,
+        facts: &AllocatorInputs,
         cache: &mut BlockCache,
         address: IpAddr,
-    ) -> Result<Option<IpNet>> {
+    ) -> IpamResult<Option<IpNet>> {
         if let Some(cidr) = cache.block_with(address) {
             return Ok(Some(cidr));
         }
@@ -90,12 +91,12 @@ impl Allocator {
     async fn release_in(
         &self,
         cidr: IpNet,
-        wanted: &mut Vec<Release>,
-        facts: &Facts,
+        wanted: &mut Vec<ReleaseRequest>,
+        facts: &AllocatorInputs,
         cache: &mut BlockCache,
-        handles: &mut Handles,
-        done: &mut Released,
-    ) -> Result<()> {
+        handles: &mut HandleRecords,
+        done: &mut ReleaseResult,
+    ) -> IpamResult<()> {
         for _ in 0..MAX_ATTEMPTS {
             let remembered = cache.block(cidr);
             let from_memory = remembered.is_some();
@@ -108,7 +109,7 @@ impl Allocator {
             let all = found.as_ref().map(|found| block::release(&mut found.value.clone(), wanted, now));
             let all = all.unwrap_or_else(|| {
                 let unallocated = wanted.iter().map(|release| release.address).collect();
-                Ok(Released { unallocated, ..Released::default() })
+                Ok(ReleaseResult { unallocated, ..ReleaseResult::default() })
             });
             if from_memory && all.as_ref().map_or(true, |all| !all.unallocated.is_empty()) {
                 // The cached block may be stale: read it before reporting an address as unallocated.
@@ -120,7 +121,7 @@ impl Allocator {
                 done.unallocated.extend(all.unallocated);
                 return Ok(());
             };
-            let batch: Vec<Release> = wanted
+            let batch: Vec<ReleaseRequest> = wanted
                 .iter()
                 .filter(|release| all.addresses.contains(&release.address))
                 .take(PER_TRANSACTION)
@@ -137,10 +138,10 @@ impl Allocator {
                 }
                 counted.extend(handles.get(id).and_then(|record| record.subtract(cidr, *count)));
             }
-            let deleted = matches!(step, Step::Delete { .. });
+            let deleted = matches!(step, OperationStep::Delete { .. });
             let operation = operations::release(Some(step), counted);
             match self.records.carry_out(operation).await? {
-                Outcome::Done(written) => {
+                OperationOutcome::Done(written) => {
                     for id in released.handles.keys() {
                         handles.remove(id);
                     }
@@ -149,7 +150,7 @@ impl Allocator {
                     let next = (!deleted).then_some(next);
                     self.written(cidr, next, stands_at(&written, &block_key(cidr))?, facts, cache).await;
                     for key in written.unfinished() {
-                        if let Key::Handle { id } = key {
+                        if let StoreKey::Handle { id } = key {
                             self.correct_handle(id, cidr, cache).await?;
                         }
                     }
@@ -157,13 +158,13 @@ impl Allocator {
                         return Ok(());
                     }
                 }
-                Outcome::Refused(Refusal { key: Key::Handle { id }, .. }) => {
+                OperationOutcome::Refused(OperationRefusal { key: StoreKey::Handle { id }, .. }) => {
                     handles.remove(&id);
                 }
-                Outcome::Refused(_) => cache.remember(cidr, None),
+                OperationOutcome::Refused(_) => cache.remember(cidr, None),
             }
         }
-        Err(Error::TooManyRetries)
+        Err(IpamError::TooManyRetries)
     }
 
     /// Updates the cache after a block was written or, if `block` is `None`, deleted. Releases an empty block whose
@@ -171,9 +172,9 @@ impl Allocator {
     pub(super) async fn written(
         &self,
         cidr: IpNet,
-        block: Option<Block>,
+        block: Option<AddressBlock>,
         revision: Revision,
-        facts: &Facts,
+        facts: &AllocatorInputs,
         cache: &mut BlockCache,
     ) {
         let Some(block) = block else {
@@ -182,7 +183,7 @@ impl Allocator {
         };
         let empty = block::is_empty(&block);
         let owner = block.owner().map(|(affinity, name)| (affinity, name.to_owned()));
-        cache.remember(cidr, Some(Versioned { value: block, revision }));
+        cache.remember(cidr, Some(VersionedValue { value: block, revision }));
         let (true, Some((AffinityType::Host, host))) = (empty, owner) else { return };
         match self.return_if_unselected(cidr, &host, facts).await {
             Ok(true) => cache.forget(cidr),
@@ -193,12 +194,17 @@ impl Allocator {
         }
     }
 
-    async fn return_if_unselected(&self, cidr: IpNet, host: &str, facts: &Facts) -> Result<bool> {
+    async fn return_if_unselected(
+        &self,
+        cidr: IpNet,
+        host: &str,
+        facts: &AllocatorInputs,
+    ) -> IpamResult<bool> {
         let Some(pool) = pool::containing(&facts.pools, cidr.network(), true) else { return Ok(false) };
         if pool.node_selector == Selector::parse("").ok() {
             return Ok(false);
         }
-        let owner = crate::owner::Owner::host(host);
+        let owner = crate::owner::BlockOwner::host(host);
         let labels = if owner == self.owner {
             facts.node_labels.clone()
         } else {
@@ -213,7 +219,12 @@ impl Allocator {
 
 /// Returns the step that writes a block after a release. Addresses whose cooldown has expired become free; an empty
 /// block without an owner is deleted.
-pub(super) fn write_back(block: &mut Block, revision: &Revision, facts: &Facts, now: Timestamp) -> Step {
+pub(super) fn write_back(
+    block: &mut AddressBlock,
+    revision: &Revision,
+    facts: &AllocatorInputs,
+    now: Timestamp,
+) -> OperationStep {
     block::thaw(block, facts.config.ip_cooldown_seconds, now);
     if block.affinity.is_none() && block::is_empty(block) {
         return delete_block(block.cidr, revision);

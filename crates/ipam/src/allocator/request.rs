@@ -1,8 +1,8 @@
 //! Requests to the allocator and their results.
 
-use crate::Error;
-use crate::owner::{Holder, HostReserved};
-use crate::pool::Use;
+use crate::IpamError;
+use crate::owner::{AddressHolder, HostReserved};
+use crate::pool::AddressUse;
 use ipnet::IpNet;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,14 +10,14 @@ use std::net::IpAddr;
 
 /// A request for a number of addresses per family.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Request {
-    pub holder: Holder,
+pub struct AssignRequest {
+    pub holder: AddressHolder,
     pub v4: u32,
     pub v6: u32,
     /// Restricts the request to these pools; empty for any suitable pool.
     pub v4_pools: Vec<IpNet>,
     pub v6_pools: Vec<IpNet>,
-    pub intended: Use,
+    pub intended: AddressUse,
     /// Labels of the workload's namespace; empty without a namespace.
     pub namespace_labels: BTreeMap<String, String>,
     /// Maximum number of blocks that the host may own, per family and within the suitable pools.
@@ -32,16 +32,16 @@ pub struct Request {
 #[derive(Clone, Debug, PartialEq)]
 pub struct SpecificRequest {
     pub address: IpAddr,
-    pub holder: Holder,
+    pub holder: AddressHolder,
     /// If set, the pool must allow this use.
-    pub intended: Option<Use>,
+    pub intended: Option<AddressUse>,
     pub reserved: Option<HostReserved>,
     pub max_per_handle: Option<u32>,
 }
 
 /// Result for one family. Fewer addresses than requested are not an error: the caller decides.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Assigned {
+pub struct AssignedAddresses {
     pub version: u8,
     pub requested: u32,
     /// Addresses with the prefix length of their block.
@@ -51,28 +51,28 @@ pub struct Assigned {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Assignments {
-    pub v4: Assigned,
-    pub v6: Assigned,
+pub struct DualStackAssignment {
+    pub v4: AssignedAddresses,
+    pub v6: AssignedAddresses,
 }
 
 /// A failed request. Addresses may have been assigned before the failure; the caller has to release them.
 #[derive(Debug)]
 pub struct AssignError {
-    pub error: Error,
-    pub assigned: Assignments,
+    pub error: IpamError,
+    pub assigned: DualStackAssignment,
 }
 
-impl Request {
+impl AssignRequest {
     /// Creates a request for a workload, from any suitable pool.
-    pub fn new(holder: Holder, v4: u32, v6: u32) -> Request {
-        Request {
+    pub fn new(holder: AddressHolder, v4: u32, v6: u32) -> AssignRequest {
+        AssignRequest {
             holder,
             v4,
             v6,
             v4_pools: Vec::new(),
             v6_pools: Vec::new(),
-            intended: Use::Workload,
+            intended: AddressUse::Workload,
             namespace_labels: BTreeMap::new(),
             max_blocks: None,
             reserved: None,
@@ -90,14 +90,14 @@ impl Request {
 }
 
 impl SpecificRequest {
-    pub fn new(address: IpAddr, holder: Holder) -> SpecificRequest {
+    pub fn new(address: IpAddr, holder: AddressHolder) -> SpecificRequest {
         SpecificRequest { address, holder, intended: None, reserved: None, max_per_handle: None }
     }
 }
 
-impl Assigned {
-    pub(super) fn new(version: u8, requested: u32) -> Assigned {
-        Assigned { version, requested, ..Assigned::default() }
+impl AssignedAddresses {
+    pub(super) fn new(version: u8, requested: u32) -> AssignedAddresses {
+        AssignedAddresses { version, requested, ..AssignedAddresses::default() }
     }
 
     pub fn missing(&self) -> u32 {
@@ -119,7 +119,7 @@ impl Assigned {
     }
 }
 
-impl Assignments {
+impl DualStackAssignment {
     pub fn addresses(&self) -> impl Iterator<Item = IpNet> + '_ {
         self.v4.addresses.iter().chain(&self.v6.addresses).copied()
     }

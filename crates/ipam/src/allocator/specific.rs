@@ -3,26 +3,27 @@
 use super::cache::BlockCache;
 use super::request::SpecificRequest;
 use super::{Allocator, MAX_ATTEMPTS, stands_at};
-use crate::facts::Facts;
+use crate::facts::AllocatorInputs;
 use crate::handle::HandleRecord;
 use crate::operations::{self, update_block};
-use crate::records::{Versioned, block_key};
-use crate::{Error, Result, block, pool, space};
+use crate::records::{VersionedValue, block_key};
+use crate::{IpamError, IpamResult, block, pool, space};
 use ipnet::IpNet;
 use jiff::Timestamp;
-use tortie_model::Key;
-use tortie_model::ipam::Block;
+use tortie_model::StoreKey;
+use tortie_model::ipam::AddressBlock;
 use tortie_model::ipam::block::BlockError;
-use tortie_store::{Outcome, Refusal};
+use tortie_store::{OperationOutcome, OperationRefusal};
 
 impl Allocator {
     /// Assigns the address, reserved or not. Ignores pool selectors, assignment mode and block limits.
-    pub async fn assign_address(&self, request: &SpecificRequest) -> Result<IpNet> {
+    pub async fn assign_address(&self, request: &SpecificRequest) -> IpamResult<IpNet> {
         let facts = self.facts().await?;
         match self.assign_address_with(&facts, request).await {
             Err(
-                error
-                @ (Error::NotInPool { .. } | Error::UseNotAllowed { .. } | Error::StrictAffinity { .. }),
+                error @ (IpamError::NotInPool { .. }
+                | IpamError::UseNotAllowed { .. }
+                | IpamError::StrictAffinity { .. }),
             ) => match self.later_facts(&facts).await? {
                 Some(later) => self.assign_address_with(&later, request).await,
                 None => Err(error),
@@ -31,12 +32,16 @@ impl Allocator {
         }
     }
 
-    async fn assign_address_with(&self, facts: &Facts, request: &SpecificRequest) -> Result<IpNet> {
+    async fn assign_address_with(
+        &self,
+        facts: &AllocatorInputs,
+        request: &SpecificRequest,
+    ) -> IpamResult<IpNet> {
         let address = request.address;
-        let outside = || Error::NotInPool { address };
+        let outside = || IpamError::NotInPool { address };
         let pool = pool::containing(&facts.pools, address, true).ok_or_else(outside)?;
         if let Some(intended) = request.intended.filter(|intended| !pool.uses.contains(intended)) {
-            return Err(Error::UseNotAllowed { address, intended });
+            return Err(IpamError::UseNotAllowed { address, intended });
         }
         let cidr = pool.block_of(address).ok_or_else(outside)?;
         let handle = request.holder.handle.as_deref();
@@ -60,7 +65,7 @@ impl Allocator {
             let mut next = found.value;
             block::thaw(&mut next, facts.config.ip_cooldown_seconds, now);
             if facts.config.strict_affinity && !block::belongs_to(&next, &self.owner) {
-                return Err(Error::StrictAffinity { block: cidr, wanted: self.owner.to_string() });
+                return Err(IpamError::StrictAffinity { block: cidr, wanted: self.owner.to_string() });
             }
             let holder = block::record(&next, address).and_then(|record| record.handle());
             let is_ours = holder.is_some() && holder == request.holder.handle.as_deref();
@@ -83,16 +88,18 @@ impl Allocator {
             let counted = handle.as_ref().map(|record| record.add(cidr, 1).0);
             let operation = operations::assign(update_block(&next, &found.revision), counted);
             match self.records.carry_out(operation).await? {
-                Outcome::Done(written) => {
+                OperationOutcome::Done(written) => {
                     let revision = stands_at(&written, &block_key(cidr))?;
-                    cache.remember(cidr, Some(Versioned { value: next, revision }));
+                    cache.remember(cidr, Some(VersionedValue { value: next, revision }));
                     return Ok(space::host_net(address));
                 }
-                Outcome::Refused(Refusal { key: Key::Handle { .. }, .. }) => look_at_handle = true,
-                Outcome::Refused(_) => cache.remember(cidr, None),
+                OperationOutcome::Refused(OperationRefusal { key: StoreKey::Handle { .. }, .. }) => {
+                    look_at_handle = true
+                }
+                OperationOutcome::Refused(_) => cache.remember(cidr, None),
             }
         }
-        Err(Error::TooManyRetries)
+        Err(IpamError::TooManyRetries)
     }
 
     /// Returns the block, claiming it if it does not exist. Returns `None` if another process was faster and the caller
@@ -103,7 +110,7 @@ impl Allocator {
         request: &SpecificRequest,
         now: Timestamp,
         cache: &mut BlockCache,
-    ) -> Result<Option<Versioned<Block>>> {
+    ) -> IpamResult<Option<VersionedValue<AddressBlock>>> {
         if let Some(found) = self.records.block(cidr).await? {
             return Ok(Some(found));
         }
@@ -122,12 +129,12 @@ impl Allocator {
         }
     }
 
-    async fn check_limit(&self, record: &HandleRecord, request: &SpecificRequest) -> Result<()> {
+    async fn check_limit(&self, record: &HandleRecord, request: &SpecificRequest) -> IpamResult<()> {
         let Some(limit) = request.max_per_handle else { return Ok(()) };
         let version = space::version_of(request.address);
         let held = self.held_by(record, version).await?;
         if held.len() as u128 >= u128::from(limit) {
-            return Err(Error::HandleLimit { handle: record.id.clone(), version, limit });
+            return Err(IpamError::HandleLimit { handle: record.id.clone(), version, limit });
         }
         Ok(())
     }

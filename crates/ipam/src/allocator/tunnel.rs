@@ -1,22 +1,22 @@
 //! Addresses of the tunnel devices of a node: assigning, verifying and releasing them. Also lookups of address holders.
 
 use super::Allocator;
-use super::request::{Request, SpecificRequest};
-use crate::block::{self, Release};
+use super::request::{AssignRequest, SpecificRequest};
+use crate::block::{self, ReleaseRequest};
 use crate::handle::HandleRecord;
 use crate::owner::attribute;
-use crate::pool::{Pool, Use};
-use crate::{Error, Result};
+use crate::pool::{AddressUse, AllocationPool};
+use crate::{IpamError, IpamResult};
 use ipnet::IpNet;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::net::IpAddr;
-use tortie_model::ipam::{AllocationAttribute, Tunnel};
+use tortie_model::ipam::{AllocationAttribute, TunnelType};
 
 /// Criteria that select the pools of a node's tunnel addresses.
 #[derive(Clone, Copy, Debug)]
 pub struct TunnelPools<'a> {
-    pub pools: &'a [Pool],
+    pub pools: &'a [AllocationPool],
     pub node_labels: &'a BTreeMap<String, String>,
     /// The node has a WireGuard public key of the family and does not use host-to-host encryption.
     pub wireguard_v4: bool,
@@ -25,17 +25,17 @@ pub struct TunnelPools<'a> {
 
 impl TunnelPools<'_> {
     /// Returns the pools that the tunnel address may come from. If the list is empty, the tunnel needs no address.
-    pub fn of(&self, tunnel: Tunnel) -> Vec<IpNet> {
-        let wants = |pool: &Pool| match tunnel {
-            Tunnel::WireguardV4 => self.wireguard_v4,
-            Tunnel::WireguardV6 => self.wireguard_v6,
-            Tunnel::Ipip => pool.ipip,
-            Tunnel::VxlanV4 | Tunnel::VxlanV6 => pool.vxlan,
+    pub fn of(&self, tunnel: TunnelType) -> Vec<IpNet> {
+        let wants = |pool: &AllocationPool| match tunnel {
+            TunnelType::WireguardV4 => self.wireguard_v4,
+            TunnelType::WireguardV6 => self.wireguard_v6,
+            TunnelType::Ipip => pool.ipip,
+            TunnelType::VxlanV4 | TunnelType::VxlanV6 => pool.vxlan,
         };
-        let suits = |pool: &&Pool| {
+        let suits = |pool: &&AllocationPool| {
             pool.enabled
                 && pool.version() == tunnel.version()
-                && pool.uses.contains(&Use::Tunnel)
+                && pool.uses.contains(&AddressUse::Tunnel)
                 && pool.selects_node(self.node_labels)
                 && wants(pool)
         };
@@ -58,10 +58,10 @@ impl Allocator {
     /// current one and returns `None`. The caller records the address in the Node.
     pub async fn ensure_tunnel(
         &self,
-        tunnel: Tunnel,
+        tunnel: TunnelType,
         current: Option<IpAddr>,
         pools: &[IpNet],
-    ) -> Result<Option<IpAddr>> {
+    ) -> IpamResult<Option<IpAddr>> {
         if pools.is_empty() {
             return self.release_tunnel(tunnel, current).await.map(|()| None);
         }
@@ -74,10 +74,12 @@ impl Allocator {
                 Ok(Some(address))
             }
             (TunnelAddress::Ancient, Some(address)) => {
-                self.release(&[Release::of(address)]).await?;
+                self.release(&[ReleaseRequest::of(address)]).await?;
                 let holder = tunnel.holder(&self.owner.name);
-                let request =
-                    SpecificRequest { intended: Some(Use::Tunnel), ..SpecificRequest::new(address, holder) };
+                let request = SpecificRequest {
+                    intended: Some(AddressUse::Tunnel),
+                    ..SpecificRequest::new(address, holder)
+                };
                 match self.assign_address(&request).await {
                     Ok(_) => Ok(Some(address)),
                     Err(_) => self.assign_tunnel(tunnel, pools).await.map(Some),
@@ -92,7 +94,7 @@ impl Allocator {
     }
 
     /// Releases the address of a tunnel.
-    pub async fn release_tunnel(&self, tunnel: Tunnel, current: Option<IpAddr>) -> Result<()> {
+    pub async fn release_tunnel(&self, tunnel: TunnelType, current: Option<IpAddr>) -> IpamResult<()> {
         let handle = tunnel.handle(&self.owner.name);
         if self.release_handle_if_any(&handle).await? {
             return Ok(());
@@ -102,24 +104,24 @@ impl Allocator {
         let ours =
             record.is_some_and(|record| is_ancient(&record) || record.handle() == Some(handle.as_str()));
         if ours {
-            self.release(&[Release::of(address)]).await?;
+            self.release(&[ReleaseRequest::of(address)]).await?;
         }
         Ok(())
     }
 
     /// Releases a handle. Returns whether it existed.
-    async fn release_handle_if_any(&self, handle: &str) -> Result<bool> {
+    async fn release_handle_if_any(&self, handle: &str) -> IpamResult<bool> {
         match self.release_by_handle(handle).await {
             Ok(_) => Ok(true),
-            Err(Error::DoesNotExist { .. }) => Ok(false),
+            Err(IpamError::DoesNotExist { .. }) => Ok(false),
             Err(error) => Err(error),
         }
     }
 
-    async fn assign_tunnel(&self, tunnel: Tunnel, pools: &[IpNet]) -> Result<IpAddr> {
+    async fn assign_tunnel(&self, tunnel: TunnelType, pools: &[IpNet]) -> IpamResult<IpAddr> {
         let (v4, v6) = if tunnel.version() == 4 { (1, 0) } else { (0, 1) };
-        let mut request = Request::new(tunnel.holder(&self.owner.name), v4, v6);
-        request.intended = Use::Tunnel;
+        let mut request = AssignRequest::new(tunnel.holder(&self.owner.name), v4, v6);
+        request.intended = AddressUse::Tunnel;
         if v4 == 1 {
             request.v4_pools = pools.to_vec()
         } else {
@@ -128,10 +130,10 @@ impl Allocator {
         let assigned = self.auto_assign(&request).await.map_err(|failed| failed.error)?;
         let address = assigned.addresses().next().map(|net| net.addr());
         let family = if v4 == 1 { assigned.v4 } else { assigned.v6 };
-        address.ok_or_else(|| Error::Exhausted { reason: family.shortfall().unwrap_or_default() })
+        address.ok_or_else(|| IpamError::Exhausted { reason: family.shortfall().unwrap_or_default() })
     }
 
-    async fn tunnel_address(&self, tunnel: Tunnel, address: IpAddr) -> Result<TunnelAddress> {
+    async fn tunnel_address(&self, tunnel: TunnelType, address: IpAddr) -> IpamResult<TunnelAddress> {
         let Some(record) = self.record_of(address).await? else { return Ok(TunnelAddress::Free) };
         let says = |name: &str, value: &str| record.secondary.get(name).is_some_and(|found| found == value);
         Ok(if says(attribute::TYPE, tunnel.attribute()) && says(attribute::NODE, &self.owner.name) {
@@ -145,7 +147,7 @@ impl Allocator {
 
     /// Returns the addresses of a handle with the prefix lengths of their blocks. They are the response to a repeated
     /// request.
-    pub async fn addresses_of(&self, handle: &str) -> Result<Vec<IpNet>> {
+    pub async fn addresses_of(&self, handle: &str) -> IpamResult<Vec<IpNet>> {
         let record = HandleRecord::new(handle, self.records.handle(handle).await?);
         let mut addresses = self.held_by(&record, 4).await?;
         addresses.extend(self.held_by(&record, 6).await?);
@@ -153,13 +155,16 @@ impl Allocator {
     }
 
     /// Returns the holder of an address; `None` if the address is free or in cooldown.
-    pub async fn record_of(&self, address: IpAddr) -> Result<Option<AllocationAttribute>> {
+    pub async fn record_of(&self, address: IpAddr) -> IpamResult<Option<AllocationAttribute>> {
         Ok(self.records_of(&[address]).await?.remove(&address))
     }
 
     /// Returns the holders of these addresses, reading each block once. Addresses that are free or in cooldown are
     /// omitted.
-    pub async fn records_of(&self, addresses: &[IpAddr]) -> Result<BTreeMap<IpAddr, AllocationAttribute>> {
+    pub async fn records_of(
+        &self,
+        addresses: &[IpAddr],
+    ) -> IpamResult<BTreeMap<IpAddr, AllocationAttribute>> {
         let facts = self.facts().await?;
         let (mut blocks, mut records) = (BTreeMap::new(), BTreeMap::new());
         for address in addresses {
@@ -204,15 +209,15 @@ mod tests {
         let labels = BTreeMap::new();
         let node_labels = &labels;
         let given = TunnelPools { pools: &pools, node_labels, wireguard_v4: false, wireguard_v6: false };
-        let found = |tunnel: Tunnel, given: &TunnelPools<'_>| {
+        let found = |tunnel: TunnelType, given: &TunnelPools<'_>| {
             given.of(tunnel).iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
         };
-        assert_eq!(found(Tunnel::VxlanV4, &given), "10.1.0.0/16");
-        assert_eq!(found(Tunnel::Ipip, &given), "10.2.0.0/16");
-        assert_eq!(found(Tunnel::VxlanV6, &given), "fd00::/48");
-        assert_eq!(found(Tunnel::WireguardV4, &given), "");
+        assert_eq!(found(TunnelType::VxlanV4, &given), "10.1.0.0/16");
+        assert_eq!(found(TunnelType::Ipip, &given), "10.2.0.0/16");
+        assert_eq!(found(TunnelType::VxlanV6, &given), "fd00::/48");
+        assert_eq!(found(TunnelType::WireguardV4, &given), "");
         let with_key = TunnelPools { wireguard_v4: true, ..given };
-        assert_eq!(found(Tunnel::WireguardV6, &with_key), "", "there is no key of this family");
-        assert_eq!(found(Tunnel::WireguardV4, &with_key), "10.1.0.0/16 10.2.0.0/16");
+        assert_eq!(found(TunnelType::WireguardV6, &with_key), "", "there is no key of this family");
+        assert_eq!(found(TunnelType::WireguardV4, &with_key), "10.1.0.0/16 10.2.0.0/16");
     }
 }

@@ -1,14 +1,14 @@
 //! Property tests with generated histories of several hosts and crashes: wherever a process stops, no address has two
 //! holders, and releasing the handles and the blocks leaves nothing in the store.
 
-use super::{Death, Process, World};
-use crate::Tunnel;
-use crate::allocator::{Allocator, Request, SpecificRequest};
-use crate::block::{self, Release};
-use crate::facts::Facts;
-use crate::owner::{Holder, Owner};
-use crate::records::{Carrier, Records};
-use crate::{Error, pool};
+use super::{ProcessCrash, SimulatedProcess, SimulatedStore};
+use crate::TunnelType;
+use crate::allocator::{Allocator, AssignRequest, SpecificRequest};
+use crate::block::{self, ReleaseRequest};
+use crate::facts::AllocatorInputs;
+use crate::owner::{AddressHolder, BlockOwner};
+use crate::records::{ExecutionMode, IpamRecords};
+use crate::{IpamError, pool};
 use futures::future::join_all;
 use ipnet::IpNet;
 use proptest::prelude::*;
@@ -23,7 +23,7 @@ const HANDLES: usize = 5;
 const CASES: u32 = 10_000;
 
 #[derive(Clone, Debug)]
-enum Action {
+enum SimulatedAction {
     Assign { handle: usize, v4: u32, v6: u32, limited: bool },
     AssignAddress { handle: usize, ordinal: u32 },
     ReleaseAddresses { first: u32, count: u32 },
@@ -35,49 +35,49 @@ enum Action {
 }
 
 #[derive(Clone, Debug)]
-struct Event {
+struct SimulatedEvent {
     host: usize,
-    action: Action,
+    action: SimulatedAction,
     /// Executed by a separate process, concurrently with the host's daemon.
     alone: bool,
-    death: Option<Death>,
+    death: Option<ProcessCrash>,
     seed: u64,
 }
 
 #[derive(Clone, Debug)]
-struct Case {
+struct SimulationCase {
     strict: bool,
     /// Events of one group run concurrently.
-    groups: Vec<Vec<Event>>,
+    groups: Vec<Vec<SimulatedEvent>>,
     blocks_first: bool,
 }
 
-fn action() -> impl Strategy<Value = Action> {
+fn action() -> impl Strategy<Value = SimulatedAction> {
     prop_oneof![
         6 => (0..HANDLES, 0u32..4, 0u32..2, any::<bool>())
-            .prop_map(|(handle, v4, v6, limited)| Action::Assign { handle, v4, v6, limited }),
-        2 => (0..HANDLES, 0u32..16).prop_map(|(handle, ordinal)| Action::AssignAddress { handle, ordinal }),
-        2 => (0u32..16, 1u32..5).prop_map(|(first, count)| Action::ReleaseAddresses { first, count }),
-        4 => (0..HANDLES).prop_map(|handle| Action::ReleaseHandle { handle }),
-        1 => any::<bool>().prop_map(|must_be_empty| Action::GiveUpAll { must_be_empty }),
-        1 => (0u32..16).prop_map(|ordinal| Action::GiveUpBlock { ordinal }),
-        1 => any::<bool>().prop_map(|wanted| Action::Tunnel { wanted }),
-        1 => Just(Action::Age),
+            .prop_map(|(handle, v4, v6, limited)| SimulatedAction::Assign { handle, v4, v6, limited }),
+        2 => (0..HANDLES, 0u32..16).prop_map(|(handle, ordinal)| SimulatedAction::AssignAddress { handle, ordinal }),
+        2 => (0u32..16, 1u32..5).prop_map(|(first, count)| SimulatedAction::ReleaseAddresses { first, count }),
+        4 => (0..HANDLES).prop_map(|handle| SimulatedAction::ReleaseHandle { handle }),
+        1 => any::<bool>().prop_map(|must_be_empty| SimulatedAction::GiveUpAll { must_be_empty }),
+        1 => (0u32..16).prop_map(|ordinal| SimulatedAction::GiveUpBlock { ordinal }),
+        1 => any::<bool>().prop_map(|wanted| SimulatedAction::Tunnel { wanted }),
+        1 => Just(SimulatedAction::Age),
     ]
 }
 
-fn event() -> impl Strategy<Value = Event> {
+fn event() -> impl Strategy<Value = SimulatedEvent> {
     let death = proptest::option::weighted(
         0.4,
-        (0u32..6, any::<bool>()).prop_map(|(after, unheard)| Death { after, unheard }),
+        (0u32..6, any::<bool>()).prop_map(|(after, unheard)| ProcessCrash { after, unheard }),
     );
     (0..HOSTS, action(), any::<bool>(), death, any::<u64>())
-        .prop_map(|(host, action, alone, death, seed)| Event { host, action, alone, death, seed })
+        .prop_map(|(host, action, alone, death, seed)| SimulatedEvent { host, action, alone, death, seed })
 }
 
-fn case() -> impl Strategy<Value = Case> {
+fn case() -> impl Strategy<Value = SimulationCase> {
     let groups = proptest::collection::vec(proptest::collection::vec(event(), 1..4), 1..6);
-    (any::<bool>(), groups, any::<bool>()).prop_map(|(strict, groups, blocks_first)| Case {
+    (any::<bool>(), groups, any::<bool>()).prop_map(|(strict, groups, blocks_first)| SimulationCase {
         strict,
         groups,
         blocks_first,
@@ -92,63 +92,67 @@ fn address(ordinal: u32) -> IpAddr {
     crate::space::address(&net("10.0.0.0/28"), ordinal).unwrap()
 }
 
-fn holder(handle: usize, host: usize) -> Holder {
+fn holder(handle: usize, host: usize) -> AddressHolder {
     let node = BTreeMap::from([("node".to_owned(), format!("n{host}"))]);
-    Holder::new(Some(&format!("h{handle}")), node)
+    AddressHolder::new(Some(&format!("h{handle}")), node)
 }
 
-struct Run {
-    world: World,
-    facts: Arc<Facts>,
-    carrier: Carrier,
+struct SimulationRun {
+    world: SimulatedStore,
+    facts: Arc<AllocatorInputs>,
+    carrier: ExecutionMode,
 }
 
-impl Run {
-    fn allocator(&self, host: usize, seed: u64) -> (Process, Allocator) {
+impl SimulationRun {
+    fn allocator(&self, host: usize, seed: u64) -> (SimulatedProcess, Allocator) {
         let process = self.world.process(seed);
-        let records = Records::simulated(process.clone(), self.carrier);
-        let owner = Owner::host(&format!("n{host}"));
+        let records = IpamRecords::simulated(process.clone(), self.carrier);
+        let owner = BlockOwner::host(&format!("n{host}"));
         (process, Allocator::simulated(records, owner, self.facts.clone()))
     }
 
     /// Executes an event. Returns the assigned addresses with their handles.
-    async fn act(&self, allocator: &Allocator, event: &Event) -> Result<Vec<(String, IpAddr)>, Error> {
+    async fn act(
+        &self,
+        allocator: &Allocator,
+        event: &SimulatedEvent,
+    ) -> Result<Vec<(String, IpAddr)>, IpamError> {
         let host = event.host;
         let named = |handle: usize, nets: Vec<IpNet>| {
             nets.into_iter().map(|net| (format!("h{handle}"), net.addr())).collect()
         };
         match event.action {
-            Action::Assign { handle, v4, v6, limited } => {
-                let mut request = Request::new(holder(handle, host), v4, v6);
+            SimulatedAction::Assign { handle, v4, v6, limited } => {
+                let mut request = AssignRequest::new(holder(handle, host), v4, v6);
                 request.max_per_handle = limited.then_some(2);
                 let assigned = allocator.auto_assign(&request).await.map_err(|failed| failed.error)?;
                 Ok(named(handle, assigned.addresses().collect()))
             }
-            Action::AssignAddress { handle, ordinal } => {
+            SimulatedAction::AssignAddress { handle, ordinal } => {
                 let request = SpecificRequest::new(address(ordinal), holder(handle, host));
                 Ok(named(handle, vec![allocator.assign_address(&request).await?]))
             }
-            Action::ReleaseAddresses { first, count } => {
-                let wanted: Vec<Release> =
-                    (first..16.min(first + count)).map(|n| Release::of(address(n))).collect();
+            SimulatedAction::ReleaseAddresses { first, count } => {
+                let wanted: Vec<ReleaseRequest> =
+                    (first..16.min(first + count)).map(|n| ReleaseRequest::of(address(n))).collect();
                 allocator.release(&wanted).await?.error.map_or(Ok(Vec::new()), Err)
             }
-            Action::ReleaseHandle { handle } => {
+            SimulatedAction::ReleaseHandle { handle } => {
                 allocator.release_by_handle(&format!("h{handle}")).await.map(|_| Vec::new())
             }
-            Action::GiveUpAll { must_be_empty } => {
+            SimulatedAction::GiveUpAll { must_be_empty } => {
                 allocator.release_owner_affinities(allocator.owner(), None, must_be_empty).await?;
                 Ok(Vec::new())
             }
-            Action::GiveUpBlock { ordinal } => {
+            SimulatedAction::GiveUpBlock { ordinal } => {
                 let cidr = crate::space::block_of(address(ordinal), 30).unwrap();
                 allocator.release_block_affinity(cidr, false).await.map(|()| Vec::new())
             }
-            Action::Tunnel { wanted } => {
+            SimulatedAction::Tunnel { wanted } => {
                 let pools = if wanted { vec![net("10.0.0.0/28")] } else { Vec::new() };
-                allocator.ensure_tunnel(Tunnel::VxlanV4, None, &pools).await.map(|_| Vec::new())
+                allocator.ensure_tunnel(TunnelType::VxlanV4, None, &pools).await.map(|_| Vec::new())
             }
-            Action::Age => {
+            SimulatedAction::Age => {
                 self.world.age();
                 Ok(Vec::new())
             }
@@ -173,10 +177,10 @@ impl Run {
         if blocks_first {
             self.give_up_blocks(&allocator).await;
         }
-        let tunnels = (0..HOSTS).map(|host| Tunnel::VxlanV4.handle(&format!("n{host}")));
+        let tunnels = (0..HOSTS).map(|host| TunnelType::VxlanV4.handle(&format!("n{host}")));
         for handle in (0..HANDLES).map(|handle| format!("h{handle}")).chain(tunnels) {
             match allocator.release_by_handle(&handle).await {
-                Ok(_) | Err(Error::DoesNotExist { .. }) => {}
+                Ok(_) | Err(IpamError::DoesNotExist { .. }) => {}
                 Err(error) => panic!("{handle}: {error}"),
             }
         }
@@ -187,8 +191,11 @@ impl Run {
     async fn give_up_blocks(&self, allocator: &Allocator) {
         for host in 0..HOSTS {
             // An affinity to a block of another owner is deleted and reported as a conflict.
-            match allocator.release_owner_affinities(&Owner::host(&format!("n{host}")), None, false).await {
-                Ok(()) | Err(Error::ClaimConflict { .. }) => {}
+            match allocator
+                .release_owner_affinities(&BlockOwner::host(&format!("n{host}")), None, false)
+                .await
+            {
+                Ok(()) | Err(IpamError::ClaimConflict { .. }) => {}
                 Err(error) => panic!("n{host}: {error}"),
             }
         }
@@ -196,26 +203,27 @@ impl Run {
 }
 
 /// Returns facts with two pools of four blocks each, which all hosts may use.
-fn facts(strict_affinity: bool) -> Arc<Facts> {
-    static FACTS: OnceLock<[Arc<Facts>; 2]> = OnceLock::new();
+fn facts(strict_affinity: bool) -> Arc<AllocatorInputs> {
+    static FACTS: OnceLock<[Arc<AllocatorInputs>; 2]> = OnceLock::new();
     let make = |strict_affinity: bool| {
         let pools = [("10.0.0.0/28", 30), ("fd00::/125", 127)].map(|(cidr, size)| {
             let object = json!({"metadata": {"name": cidr}, "spec": {"cidr": cidr, "blockSize": size}});
             pool::from_json(object).unwrap()
         });
-        Arc::new(Facts {
+        Arc::new(AllocatorInputs {
             pools: pools.to_vec(),
             config: IpamConfig { strict_affinity, ..IpamConfig::default() },
             node_labels: Some(BTreeMap::new()),
-            ..Facts::default()
+            ..AllocatorInputs::default()
         })
     };
     FACTS.get_or_init(|| [make(false), make(true)])[usize::from(strict_affinity)].clone()
 }
 
-async fn run(case: &Case, carrier: Carrier) {
-    let run = Run { world: World::default(), facts: facts(case.strict), carrier };
-    let mut daemons: Vec<(Process, Allocator)> = (0..HOSTS).map(|host| run.allocator(host, 7)).collect();
+async fn run(case: &SimulationCase, carrier: ExecutionMode) {
+    let run = SimulationRun { world: SimulatedStore::default(), facts: facts(case.strict), carrier };
+    let mut daemons: Vec<(SimulatedProcess, Allocator)> =
+        (0..HOSTS).map(|host| run.allocator(host, 7)).collect();
     for group in &case.groups {
         let alone: Vec<_> = group.iter().map(|event| run.allocator(event.host, event.seed)).collect();
         let mut acts = Vec::new();
@@ -226,14 +234,17 @@ async fn run(case: &Case, carrier: Carrier) {
         }
         let answers = join_all(acts).await;
         let quiet = group.iter().all(|event| {
-            matches!(event.action, Action::Assign { limited: false, .. } | Action::AssignAddress { .. })
+            matches!(
+                event.action,
+                SimulatedAction::Assign { limited: false, .. } | SimulatedAction::AssignAddress { .. }
+            )
         });
         let answered: Vec<_> = answers.iter().flatten().flatten().cloned().collect();
         if quiet {
             run.assert_answered_truth(&answered);
         }
         for error in answers.iter().filter_map(|answer| answer.as_ref().err()) {
-            assert!(!matches!(error, Error::TooManyRetries), "{error}");
+            assert!(!matches!(error, IpamError::TooManyRetries), "{error}");
         }
         for (host, daemon) in daemons.iter_mut().enumerate() {
             daemon.0.doom(None);
@@ -245,7 +256,7 @@ async fn run(case: &Case, carrier: Carrier) {
     run.clean_up(case.blocks_first).await;
 }
 
-fn check(carrier: Carrier) {
+fn check(carrier: ExecutionMode) {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let config = ProptestConfig { cases: CASES, failure_persistence: None, ..ProptestConfig::default() };
     let mut runner = proptest::test_runner::TestRunner::new(config);
@@ -260,19 +271,19 @@ fn check(carrier: Carrier) {
 
 #[test]
 fn whoever_stops_in_a_transaction_leaves_nothing_that_releasing_does_not_clean() {
-    check(Carrier::Transaction);
+    check(ExecutionMode::Transaction);
 }
 
 #[test]
 fn whoever_stops_after_any_step_leaves_nothing_that_releasing_does_not_clean() {
-    check(Carrier::Steps);
+    check(ExecutionMode::Steps);
 }
 
 /// Addresses in use on a host where `h9` has 10.0.0.2, which the store does not know.
 #[derive(Debug)]
-struct Lives;
+struct UnrecordedAddress;
 
-impl crate::InUse for Lives {
+impl crate::AddressesInUse for UnrecordedAddress {
     fn addresses(&self) -> Vec<IpAddr> {
         vec![address(2)]
     }
@@ -284,10 +295,10 @@ impl crate::InUse for Lives {
 
 #[tokio::test]
 async fn what_lives_here_is_not_handed_out_though_the_store_has_lost_it() {
-    for carrier in [Carrier::Transaction, Carrier::Steps] {
-        let run = Run { world: World::default(), facts: facts(false), carrier };
-        let allocator = run.allocator(0, 1).1.avoiding(Arc::new(Lives));
-        let assigned = allocator.auto_assign(&Request::new(holder(0, 0), 16, 0)).await.unwrap();
+    for carrier in [ExecutionMode::Transaction, ExecutionMode::Steps] {
+        let run = SimulationRun { world: SimulatedStore::default(), facts: facts(false), carrier };
+        let allocator = run.allocator(0, 1).1.avoiding(Arc::new(UnrecordedAddress));
+        let assigned = allocator.auto_assign(&AssignRequest::new(holder(0, 0), 16, 0)).await.unwrap();
         let got: Vec<IpAddr> = assigned.addresses().map(|net| net.addr()).collect();
         assert_eq!(got.len(), 15, "all of the pool but one");
         assert!(!got.contains(&address(2)));

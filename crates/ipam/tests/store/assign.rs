@@ -1,14 +1,14 @@
 //! Assignment of addresses.
 
-use crate::support::{Backend, Store, ip, net, request, texts};
+use crate::support::{IpamTestStore, TestBackend, ip, net, request, texts};
 use serde_json::{Value as Json, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinSet;
-use tortie_ipam::pool::Use;
-use tortie_ipam::{ConfigChange, Error, Holder, SpecificRequest};
+use tortie_ipam::pool::AddressUse;
+use tortie_ipam::{AddressHolder, ConfigChange, IpamError, SpecificRequest};
 use tortie_model::Kind;
 
 const BLOCK: &str = "/calico/ipam/v2/assignment/ipv4/block/10.65.3.0-26";
@@ -16,8 +16,8 @@ const AFFINITY: &str = "/calico/ipam/v2/host/n1/ipv4/block/10.65.3.0-26";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_first_allocation_is_stored_as_calico_stores_it() {
-    for backend in Backend::ALL {
-        let store = Store::with(backend, &[("p", json!({"cidr": "10.65.3.0/26"}))], &["n1"]).await;
+    for backend in TestBackend::ALL {
+        let store = IpamTestStore::with(backend, &[("p", json!({"cidr": "10.65.3.0/26"}))], &["n1"]).await;
         let before = jiff::Timestamp::now();
         let mut wanted = request("k8s-pod-network.6f1d0a", "n1", 1, 0);
         let pod = [("namespace", "prod"), ("pod", "web-0")];
@@ -57,9 +57,9 @@ async fn the_first_allocation_is_stored_as_calico_stores_it() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_operation_for_each_allocation_once_a_block_is_owned() {
-    for backend in Backend::WITH_TRANSACTIONS {
+    for backend in TestBackend::WITH_TRANSACTIONS {
         let pools = [("p4", json!({"cidr": "10.0.0.0/16"})), ("p6", json!({"cidr": "fd00::/48"}))];
-        let store = Store::with(backend, &pools, &["n1"]).await;
+        let store = IpamTestStore::with(backend, &pools, &["n1"]).await;
         let allocator = store.following("n1");
         allocator.auto_assign(&request("first", "n1", 1, 1)).await.unwrap();
         let before = allocator.operations();
@@ -75,16 +75,17 @@ async fn one_operation_for_each_allocation_once_a_block_is_owned() {
         assert_eq!(allocator.operations() - before, 1, "both families and the handle at once");
         store.allocator("n1").release_by_handle("pod-7").await.unwrap();
         let gone = allocator.release_by_handle("pod-7").await.unwrap_err();
-        assert!(matches!(gone, Error::DoesNotExist { .. }), "what is remembered may be gone: {gone}");
+        assert!(matches!(gone, IpamError::DoesNotExist { .. }), "what is remembered may be gone: {gone}");
         assert_eq!(texts(&allocator.addresses_of("first").await.unwrap()).len(), 2);
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_burst_on_one_node_goes_to_the_store_together() {
-    for backend in Backend::WITH_TRANSACTIONS {
+    for backend in TestBackend::WITH_TRANSACTIONS {
         let store =
-            Store::with(backend, &[("p", json!({"cidr": "10.0.0.0/16", "blockSize": 24}))], &["n1"]).await;
+            IpamTestStore::with(backend, &[("p", json!({"cidr": "10.0.0.0/16", "blockSize": 24}))], &["n1"])
+                .await;
         let allocator = Arc::new(store.following("n1"));
         allocator.auto_assign(&request("first", "n1", 1, 0)).await.unwrap();
         let before = allocator.operations();
@@ -133,9 +134,10 @@ async fn a_burst_on_one_node_goes_to_the_store_together() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn blocks_are_claimed_as_they_fill_up_to_the_limit() {
-    for backend in Backend::ALL {
+    for backend in TestBackend::ALL {
         let store =
-            Store::with(backend, &[("p", json!({"cidr": "10.0.0.0/24", "blockSize": 30}))], &["n1"]).await;
+            IpamTestStore::with(backend, &[("p", json!({"cidr": "10.0.0.0/24", "blockSize": 30}))], &["n1"])
+                .await;
         let allocator = store.allocator("n1");
         let mut wanted = request("a", "n1", 10, 0);
         wanted.max_blocks = Some(2);
@@ -144,7 +146,7 @@ async fn blocks_are_claimed_as_they_fill_up_to_the_limit() {
         assert_eq!(failed.assigned.v4.addresses.len(), 8);
         // The default limit is 20 blocks.
         let failed = allocator.auto_assign(&request("b", "n1", 100, 0)).await.unwrap_err();
-        assert!(matches!(failed.error, Error::BlockLimit { limit: 20 }), "{failed}");
+        assert!(matches!(failed.error, IpamError::BlockLimit { limit: 20 }), "{failed}");
         assert_eq!(failed.assigned.v4.addresses.len(), 72);
         let in_use = (0..=255).map(|n| ip(&format!("10.0.0.{n}")));
         let held: BTreeSet<_> = failed.assigned.addresses().map(|net| net.addr()).collect();
@@ -154,9 +156,9 @@ async fn blocks_are_claimed_as_they_fill_up_to_the_limit() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_exhausted_pool_lends_and_then_says_so() {
-    for backend in Backend::ALL {
+    for backend in TestBackend::ALL {
         let pools = [("p", json!({"cidr": "10.0.0.0/28", "blockSize": 29}))];
-        let store = Store::with(backend, &pools, &["n1", "n2", "n3"]).await;
+        let store = IpamTestStore::with(backend, &pools, &["n1", "n2", "n3"]).await;
         let (first, second, third) = (store.allocator("n1"), store.allocator("n2"), store.allocator("n3"));
         first.auto_assign(&request("a", "n1", 5, 0)).await.unwrap();
         second.auto_assign(&request("b", "n2", 8, 0)).await.unwrap();
@@ -185,7 +187,7 @@ async fn an_exhausted_pool_lends_and_then_says_so() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn requests_that_cannot_be_met_say_why() {
-    let store = Store::start(Backend::Etcd).await;
+    let store = IpamTestStore::start(TestBackend::Etcd).await;
     let allocator = store.following("n1");
     let text = async |wanted| allocator.auto_assign(&wanted).await.unwrap_err().to_string();
     let missing = text(request("a", "n1", 1, 0)).await;
@@ -201,7 +203,7 @@ async fn requests_that_cannot_be_met_say_why() {
     assert_eq!(text(by_name).await, "the given pool (10.9.0.0/24) does not exist, or is not enabled");
     let mut load_balancer = request("a", "n1", 1, 0);
     load_balancer.v4_pools = vec![net("10.0.0.0/24")];
-    load_balancer.intended = Use::LoadBalancer;
+    load_balancer.intended = AddressUse::LoadBalancer;
     assert_eq!(
         text(load_balancer).await,
         "cannot find a qualified ippool for IPv4 with allowed use LoadBalancer"
@@ -211,8 +213,12 @@ async fn requests_that_cannot_be_met_say_why() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn reserved_addresses_are_passed_over() {
-    let store =
-        Store::with(Backend::Etcd, &[("p", json!({"cidr": "10.0.0.0/29", "blockSize": 30}))], &["n1"]).await;
+    let store = IpamTestStore::with(
+        TestBackend::Etcd,
+        &[("p", json!({"cidr": "10.0.0.0/29", "blockSize": 30}))],
+        &["n1"],
+    )
+    .await;
     store
         .put(Kind::IPReservation, "r", json!({"spec": {"reservedCIDRs": ["10.0.0.0/30", " ", "10.0.0.4"]}}))
         .await;
@@ -223,14 +229,14 @@ async fn reserved_addresses_are_passed_over() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_address_and_no_other() {
-    for backend in Backend::ALL {
+    for backend in TestBackend::ALL {
         let pools = [
             ("p", json!({"cidr": "10.0.0.0/24", "nodeSelector": "has(nothing)", "assignmentMode": "Manual"})),
             ("off", json!({"cidr": "10.1.0.0/24", "disabled": true})),
         ];
-        let store = Store::with(backend, &pools, &["n1", "n2"]).await;
+        let store = IpamTestStore::with(backend, &pools, &["n1", "n2"]).await;
         let allocator = store.following("n1");
-        let holder = |handle: &str| Holder::new(Some(handle), BTreeMap::new());
+        let holder = |handle: &str| AddressHolder::new(Some(handle), BTreeMap::new());
         let want = |address: &str, handle: &str| SpecificRequest::new(ip(address), holder(handle));
         let assigned = allocator.assign_address(&want("10.0.0.77", "a")).await.unwrap();
         assert_eq!(assigned, net("10.0.0.77/32"));
@@ -243,15 +249,15 @@ async fn one_address_and_no_other() {
             let error = allocator.assign_address(&want(address, "b")).await.unwrap_err();
             assert_eq!(error.to_string(), text);
         }
-        let lb = SpecificRequest { intended: Some(Use::LoadBalancer), ..want("10.0.0.9", "b") };
-        assert!(matches!(allocator.assign_address(&lb).await.unwrap_err(), Error::UseNotAllowed { .. }));
+        let lb = SpecificRequest { intended: Some(AddressUse::LoadBalancer), ..want("10.0.0.9", "b") };
+        assert!(matches!(allocator.assign_address(&lb).await.unwrap_err(), IpamError::UseNotAllowed { .. }));
         // Another host may get an address of a block of n1 unless affinity is strict.
         let other = store.allocator("n2");
         other.assign_address(&want("10.0.0.78", "c")).await.unwrap();
         let strict = ConfigChange { strict_affinity: Some(true), ..ConfigChange::default() };
         other.configure(&strict).await.unwrap();
         let error = other.assign_address(&want("10.0.0.79", "c")).await.unwrap_err();
-        assert!(matches!(error, Error::StrictAffinity { .. }), "{error}");
+        assert!(matches!(error, IpamError::StrictAffinity { .. }), "{error}");
         let limited = SpecificRequest { max_per_handle: Some(1), ..want("10.0.0.77", "a") };
         assert_eq!(allocator.assign_address(&limited).await.unwrap(), net("10.0.0.77/32"));
         store.assert_consistent(&BTreeSet::from([ip("10.0.0.77"), ip("10.0.0.78")])).await;
@@ -260,7 +266,8 @@ async fn one_address_and_no_other() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_limited_handle_keeps_what_it_has() {
-    let store = Store::with(Backend::Etcd, &[("p", json!({"cidr": "10.0.0.0/24"}))], &["n1", "n2"]).await;
+    let store =
+        IpamTestStore::with(TestBackend::Etcd, &[("p", json!({"cidr": "10.0.0.0/24"}))], &["n1", "n2"]).await;
     let mut wanted = request("vm", "n1", 1, 0);
     wanted.max_per_handle = Some(1);
     let first = store.allocator("n1").auto_assign(&wanted).await.unwrap();
@@ -268,5 +275,5 @@ async fn a_limited_handle_keeps_what_it_has() {
     assert_eq!(first.v4.addresses, again.v4.addresses);
     wanted.v4 = 2;
     let failed = store.allocator("n1").auto_assign(&wanted).await.unwrap_err();
-    assert!(matches!(failed.error, Error::HandleLimit { limit: 1, .. }), "{failed}");
+    assert!(matches!(failed.error, IpamError::HandleLimit { limit: 1, .. }), "{failed}");
 }

@@ -3,7 +3,7 @@
 //! Each worker is this test executable started again. While a worker holds an address, a file marks it: creating the
 //! file fails if another worker holds the address too, so an address with two holders is always detected.
 
-use crate::support::{Backend, Store, connect, ip, request};
+use crate::support::{IpamTestStore, TestBackend, connect, ip, request};
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 use serde_json::json;
@@ -13,24 +13,24 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-use tortie_ipam::{Allocator, Error, Owner};
+use tortie_ipam::{Allocator, BlockOwner, IpamError};
 
 const WORKERS: usize = 64;
 const WORKER: &str = "TORTIE_IPAM_WORKER";
 
 /// A worker process, killed on drop.
-struct Worker(Child);
+struct ContentionWorker(Child);
 
-impl Drop for Worker {
+impl Drop for ContentionWorker {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-impl Worker {
+impl ContentionWorker {
     /// Starts a worker that runs until the file `stop` appears in `dir`.
-    fn start(store: &Store, dir: &Path, name: &str) -> Worker {
+    fn start(store: &IpamTestStore, dir: &Path, name: &str) -> ContentionWorker {
         let settings = format!("{} {} {name}", store.endpoint, dir.display());
         let child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "contention::worker", "--nocapture"])
@@ -40,7 +40,7 @@ impl Worker {
             .stderr(fs::File::create(dir.join(format!("{name}.log"))).unwrap())
             .spawn()
             .unwrap();
-        Worker(child)
+        ContentionWorker(child)
     }
 }
 
@@ -64,7 +64,7 @@ fn held(dir: &Path) -> BTreeMap<IpAddr, String> {
         .collect()
 }
 
-async fn crowded(backend: Backend) -> (Store, tempfile::TempDir, Vec<String>) {
+async fn crowded(backend: TestBackend) -> (IpamTestStore, tempfile::TempDir, Vec<String>) {
     let names: Vec<String> = (0..WORKERS).map(|n| format!("node-{n}")).collect();
     let nodes: Vec<&str> = names.iter().map(String::as_str).collect();
     let pools = [
@@ -73,7 +73,7 @@ async fn crowded(backend: Backend) -> (Store, tempfile::TempDir, Vec<String>) {
         ("p4", json!({"cidr": "10.0.0.0/24", "blockSize": 29})),
         ("p6", json!({"cidr": "fd00::/116", "blockSize": 122})),
     ];
-    let store = Store::with(backend, &pools, &nodes).await;
+    let store = IpamTestStore::with(backend, &pools, &nodes).await;
     let dir = tempfile::Builder::new().prefix("tortie-crowd-").tempdir().unwrap();
     fs::create_dir(dir.path().join("held")).unwrap();
     (store, dir, names)
@@ -91,9 +91,10 @@ fn logs(dir: &Path) -> String {
     text
 }
 
-async fn nobody_gets_an_address_twice(backend: Backend) {
+async fn nobody_gets_an_address_twice(backend: TestBackend) {
     let (store, dir, names) = crowded(backend).await;
-    let mut workers: Vec<Worker> = names.iter().map(|name| Worker::start(&store, dir.path(), name)).collect();
+    let mut workers: Vec<ContentionWorker> =
+        names.iter().map(|name| ContentionWorker::start(&store, dir.path(), name)).collect();
     tokio::time::sleep(Duration::from_secs(seconds())).await;
     fs::write(dir.path().join("stop"), "").unwrap();
     let deadline = Instant::now() + Duration::from_secs(120);
@@ -119,27 +120,27 @@ async fn nobody_gets_an_address_twice(backend: Backend) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_gets_an_address_twice_on_etcd() {
-    nobody_gets_an_address_twice(Backend::Etcd).await;
+    nobody_gets_an_address_twice(TestBackend::Etcd).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_gets_an_address_twice_on_the_embedded_store() {
-    nobody_gets_an_address_twice(Backend::Embedded).await;
+    nobody_gets_an_address_twice(TestBackend::Embedded).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_gets_an_address_twice_without_transactions() {
-    nobody_gets_an_address_twice(Backend::StepByStep).await;
+    nobody_gets_an_address_twice(TestBackend::StepByStep).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_killed_process_had_is_given_back_by_its_handles() {
-    let (store, dir, names) = crowded(Backend::Etcd).await;
+    let (store, dir, names) = crowded(TestBackend::Etcd).await;
     let mut rng = rand::rngs::SmallRng::from_os_rng();
-    let mut workers: BTreeMap<&str, Worker> = BTreeMap::new();
+    let mut workers: BTreeMap<&str, ContentionWorker> = BTreeMap::new();
     for _ in 0..25 {
         for name in &names[..6] {
-            workers.entry(name).or_insert_with(|| Worker::start(&store, dir.path(), name));
+            workers.entry(name).or_insert_with(|| ContentionWorker::start(&store, dir.path(), name));
         }
         tokio::time::sleep(Duration::from_millis(rng.random_range(20..400))).await;
         let victim = names[..6].choose(&mut rng).unwrap();
@@ -156,7 +157,7 @@ async fn what_a_killed_process_had_is_given_back_by_its_handles() {
 
 /// Releases the handles of a killed worker, as a node does for deleted containers. The worker's marks are removed
 /// first, since its addresses may be assigned again as soon as they are free.
-async fn clean_up(store: &Store, dir: &Path, name: &str) {
+async fn clean_up(store: &IpamTestStore, dir: &Path, name: &str) {
     for (address, holder) in held(dir) {
         if holder == name {
             let _ = fs::remove_file(mark(dir, address));
@@ -185,7 +186,7 @@ async fn work(endpoint: &str, dir: &Path, name: &str) -> u64 {
     // A mark is a hard link to this file, so that it names its owner from the moment it exists.
     fs::write(dir.join(format!("{name}.id")), name).unwrap();
     let client = connect(endpoint).await;
-    let owner = Owner::host(name);
+    let owner = BlockOwner::host(name);
     let mut rng = rand::rngs::SmallRng::from_os_rng();
     // Mix allocators with and without watches.
     let allocator =
@@ -200,7 +201,7 @@ async fn work(endpoint: &str, dir: &Path, name: &str) -> u64 {
             let (v4, v6) = if rng.random_ratio(1, 4) { (1, 1) } else { (rng.random_range(1..3), 0) };
             let assigned = match allocator.auto_assign(&request(&handle, name, v4, v6)).await {
                 Ok(assigned) => assigned,
-                Err(failed) if matches!(failed.error, Error::TooManyRetries) => failed.assigned,
+                Err(failed) if matches!(failed.error, IpamError::TooManyRetries) => failed.assigned,
                 Err(failed) => panic!("{name}: {failed}"),
             };
             let addresses: Vec<IpAddr> = assigned.addresses().map(|net| net.addr()).collect();

@@ -1,6 +1,6 @@
 //! Intermediate states that interrupted Calico nodes leave in the store, and how the allocator recovers from them.
 
-use crate::support::{Backend, Store, ip, request};
+use crate::support::{IpamTestStore, TestBackend, ip, request};
 use serde_json::json;
 use std::collections::BTreeSet;
 
@@ -21,13 +21,14 @@ fn block(owner: &str, claimed: &str) -> String {
     )
 }
 
-async fn store(backend: Backend) -> Store {
-    Store::with(backend, &[("p", json!({"cidr": "10.0.0.0/30", "blockSize": 30}))], &["n1", "n2"]).await
+async fn store(backend: TestBackend) -> IpamTestStore {
+    IpamTestStore::with(backend, &[("p", json!({"cidr": "10.0.0.0/30", "blockSize": 30}))], &["n1", "n2"])
+        .await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_claim_that_was_never_finished_is_finished() {
-    for backend in Backend::ALL {
+    for backend in TestBackend::ALL {
         for state in
             [r#"{"state":"pending","deleted":false}"#, r#"{"state":"pendingDeletion"}"#, r#"{"state":""}"#]
         {
@@ -49,7 +50,7 @@ async fn a_claim_that_was_never_finished_is_finished() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stale_claim_on_the_block_of_another_is_withdrawn() {
-    for backend in Backend::ALL {
+    for backend in TestBackend::ALL {
         let store = store(backend).await;
         store.put_raw(&affinity("n1"), r#"{"state":"pending"}"#).await;
         store.put_raw(&affinity("n2"), r#"{"state":"confirmed"}"#).await;
@@ -65,7 +66,7 @@ async fn a_stale_claim_on_the_block_of_another_is_withdrawn() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_empty_block_nobody_used_for_a_minute_is_taken_over() {
-    for backend in Backend::ALL {
+    for backend in TestBackend::ALL {
         let store = store(backend).await;
         store.put_raw(&affinity("n2"), r#"{"state":"confirmed"}"#).await;
         store.put_raw(BLOCK, &block("n2", "2026-03-01T10:20:30Z")).await;
@@ -79,7 +80,7 @@ async fn an_empty_block_nobody_used_for_a_minute_is_taken_over() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_block_of_ours_whose_claim_got_lost_is_found_again() {
-    let store = store(Backend::Etcd).await;
+    let store = store(TestBackend::Etcd).await;
     store.put_raw(BLOCK, &block("n1", "2026-03-01T10:20:30Z")).await;
     let assigned = store.allocator("n1").auto_assign(&request("a", "n1", 1, 0)).await.unwrap();
     assert_eq!(assigned.v4.addresses.len(), 1);
@@ -88,7 +89,7 @@ async fn a_block_of_ours_whose_claim_got_lost_is_found_again() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_handle_that_counts_too_much_goes_all_the_same() {
-    for backend in Backend::ALL {
+    for backend in TestBackend::ALL {
         let store = store(backend).await;
         let allocator = store.allocator("n1");
         allocator.auto_assign(&request("a", "n1", 1, 0)).await.unwrap();
@@ -109,7 +110,7 @@ async fn a_handle_that_counts_too_much_goes_all_the_same() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_claim_being_withdrawn_by_another_stops_a_write_from_memory() {
-    for backend in Backend::WITH_TRANSACTIONS {
+    for backend in TestBackend::WITH_TRANSACTIONS {
         let store = store(backend).await;
         let allocator = store.following("n1");
         allocator.auto_assign(&request("a", "n1", 1, 0)).await.unwrap();

@@ -1,16 +1,16 @@
 //! Release of addresses.
 
-use crate::support::{Backend, Store, ip, net, request};
+use crate::support::{IpamTestStore, TestBackend, ip, net, request};
 use serde_json::json;
 use std::collections::BTreeSet;
-use tortie_ipam::block::Release;
-use tortie_ipam::{ConfigChange, Error, Owner};
+use tortie_ipam::block::ReleaseRequest;
+use tortie_ipam::{BlockOwner, ConfigChange, IpamError};
 use tortie_model::Kind;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_address_goes_to_the_end_of_the_queue_and_its_handle_goes() {
-    for backend in Backend::ALL {
-        let store = Store::with(backend, &[("p", json!({"cidr": "10.65.3.0/26"}))], &["n1"]).await;
+    for backend in TestBackend::ALL {
+        let store = IpamTestStore::with(backend, &[("p", json!({"cidr": "10.65.3.0/26"}))], &["n1"]).await;
         let allocator = store.allocator("n1");
         allocator.auto_assign(&request("a", "n1", 1, 0)).await.unwrap();
         let sequence = store.block("10.65.3.0/26").await.unwrap().sequence_number;
@@ -21,20 +21,20 @@ async fn an_address_goes_to_the_end_of_the_queue_and_its_handle_goes() {
         assert!(block.attributes.is_empty() && block.sequence_number_for_allocation.is_empty());
         assert_eq!(store.raw("/calico/ipam/v2/handle/a").await, None);
         let error = allocator.release_by_handle("a").await.unwrap_err();
-        assert!(matches!(error, Error::DoesNotExist { .. }), "{error}");
+        assert!(matches!(error, IpamError::DoesNotExist { .. }), "{error}");
         store.assert_consistent(&BTreeSet::new()).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn conditions_protect_an_address() {
-    for backend in Backend::ALL {
-        let store = Store::with(backend, &[("p", json!({"cidr": "10.65.3.0/26"}))], &["n1"]).await;
+    for backend in TestBackend::ALL {
+        let store = IpamTestStore::with(backend, &[("p", json!({"cidr": "10.65.3.0/26"}))], &["n1"]).await;
         let allocator = store.following("n1");
         allocator.auto_assign(&request("a", "n1", 2, 0)).await.unwrap();
         let before = store.block("10.65.3.0/26").await.unwrap();
         let sequence = before.sequence_number_for_allocation[&0];
-        let ask = |address: &str, handle: Option<&str>, sequence_number| Release {
+        let ask = |address: &str, handle: Option<&str>, sequence_number| ReleaseRequest {
             address: ip(address),
             handle: handle.map(str::to_owned),
             sequence_number,
@@ -44,15 +44,15 @@ async fn conditions_protect_an_address() {
             ask("10.65.3.0", Some("b"), None),
             ask("10.65.3.9", None, Some(sequence)),
         ] {
-            let report = allocator.release(&[wanted, Release::of(ip("10.65.3.1"))]).await.unwrap();
+            let report = allocator.release(&[wanted, ReleaseRequest::of(ip("10.65.3.1"))]).await.unwrap();
             assert!(report.error.unwrap().to_string().starts_with("update conflict: "));
             assert!(report.released.is_empty());
             assert_eq!(store.block("10.65.3.0/26").await.unwrap(), before);
         }
         let wanted = [
             ask("10.65.3.0", Some("a"), Some(sequence)),
-            Release::of(ip("10.65.3.40")),
-            Release::of(ip("192.0.2.1")),
+            ReleaseRequest::of(ip("10.65.3.40")),
+            ReleaseRequest::of(ip("192.0.2.1")),
         ];
         let report = allocator.release(&wanted).await.unwrap();
         assert!(report.error.is_none());
@@ -64,14 +64,15 @@ async fn conditions_protect_an_address() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_addresses_of_many_handles_at_once() {
-    for backend in Backend::ALL {
+    for backend in TestBackend::ALL {
         let store =
-            Store::with(backend, &[("p", json!({"cidr": "10.65.0.0/22", "blockSize": 22}))], &["n1"]).await;
+            IpamTestStore::with(backend, &[("p", json!({"cidr": "10.65.0.0/22", "blockSize": 22}))], &["n1"])
+                .await;
         let allocator = store.following("n1");
         let mut wanted = Vec::new();
         for n in 0..250 {
             let assigned = allocator.auto_assign(&request(&format!("pod-{n}"), "n1", 1, 0)).await.unwrap();
-            wanted.push(Release::of(assigned.v4.addresses[0].addr()));
+            wanted.push(ReleaseRequest::of(assigned.v4.addresses[0].addr()));
         }
         let report = store.allocator("n2").release(&wanted).await.unwrap();
         assert!(report.error.is_none());
@@ -84,8 +85,12 @@ async fn many_addresses_of_many_handles_at_once() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_address_cools_down_before_it_is_used_again() {
-    let store =
-        Store::with(Backend::Etcd, &[("p", json!({"cidr": "10.0.0.0/31", "blockSize": 31}))], &["n1"]).await;
+    let store = IpamTestStore::with(
+        TestBackend::Etcd,
+        &[("p", json!({"cidr": "10.0.0.0/31", "blockSize": 31}))],
+        &["n1"],
+    )
+    .await;
     let allocator = store.allocator("n1");
     let cooldown = ConfigChange { ip_cooldown_seconds: Some(1000), ..ConfigChange::default() };
     allocator.configure(&cooldown).await.unwrap();
@@ -94,7 +99,7 @@ async fn an_address_cools_down_before_it_is_used_again() {
     let assigned = allocator.auto_assign(&request("b", "n1", 1, 0)).await.unwrap();
     assert_eq!(assigned.v4.addresses, []);
     store.assert_consistent(&BTreeSet::new()).await;
-    let report = allocator.release(&[Release::of(ip("10.0.0.0"))]).await.unwrap();
+    let report = allocator.release(&[ReleaseRequest::of(ip("10.0.0.0"))]).await.unwrap();
     assert_eq!(report.unallocated, [ip("10.0.0.0")]);
     let off = ConfigChange { ip_cooldown_seconds: Some(0), ..ConfigChange::default() };
     allocator.configure(&off).await.unwrap();
@@ -103,8 +108,8 @@ async fn an_address_cools_down_before_it_is_used_again() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_block_its_pool_no_longer_gives_to_the_node_goes_with_its_last_address() {
-    for backend in Backend::ALL {
-        let store = Store::with(backend, &[("p", json!({"cidr": "10.65.3.0/26"}))], &["n1"]).await;
+    for backend in TestBackend::ALL {
+        let store = IpamTestStore::with(backend, &[("p", json!({"cidr": "10.65.3.0/26"}))], &["n1"]).await;
         let allocator = store.allocator("n1");
         allocator.auto_assign(&request("a", "n1", 1, 0)).await.unwrap();
         store
@@ -118,16 +123,16 @@ async fn a_block_its_pool_no_longer_gives_to_the_node_goes_with_its_last_address
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_host_that_is_gone_leaves_nothing() {
-    for backend in Backend::ALL {
+    for backend in TestBackend::ALL {
         let pools =
             [("p", json!({"cidr": "10.0.0.0/24", "blockSize": 29})), ("q", json!({"cidr": "fd00::/64"}))];
-        let store = Store::with(backend, &pools, &["n1", "n2"]).await;
+        let store = IpamTestStore::with(backend, &pools, &["n1", "n2"]).await;
         let (gone, left) = (store.allocator("n1"), store.allocator("n2"));
         gone.auto_assign(&request("a", "n1", 20, 3)).await.unwrap();
         left.auto_assign(&request("b", "n2", 1, 0)).await.unwrap();
 
-        let full = left.release_owner_affinities(&Owner::host("n1"), None, true).await;
-        assert!(matches!(full, Err(Error::NotEmpty { .. })), "{full:?}");
+        let full = left.release_owner_affinities(&BlockOwner::host("n1"), None, true).await;
+        assert!(matches!(full, Err(IpamError::NotEmpty { .. })), "{full:?}");
         left.remove_host("n1").await.unwrap();
         let blocks = store.records().blocks(None).await.unwrap();
         let orphans = blocks.iter().filter(|found| found.value.affinity.is_none()).count();
@@ -149,7 +154,7 @@ async fn a_host_that_is_gone_leaves_nothing() {
 async fn a_pool_is_given_up_on_all_hosts() {
     let pools =
         [("p", json!({"cidr": "10.0.0.0/24", "blockSize": 29})), ("q", json!({"cidr": "10.1.0.0/24"}))];
-    let store = Store::with(Backend::Etcd, &pools, &["n1", "n2"]).await;
+    let store = IpamTestStore::with(TestBackend::Etcd, &pools, &["n1", "n2"]).await;
     for node in ["n1", "n2"] {
         let mut wanted = request(node, node, 1, 0);
         wanted.v4_pools = vec![net("10.0.0.0/24")];

@@ -5,47 +5,50 @@ use serde_json::{Value as Json, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use tempfile::TempDir;
-use tortie_datastore::{Options, Server};
-use tortie_ipam::pool::Pool;
-use tortie_ipam::{Allocator, Carrier, Holder, Owner, Records, Request, audit, block, facts};
-use tortie_model::{Key, Kind, Resource, Value};
+use tortie_datastore::{StoreOptions, StoreServer};
+use tortie_ipam::pool::AllocationPool;
+use tortie_ipam::{
+    AddressHolder, Allocator, AssignRequest, BlockOwner, ExecutionMode, IpamRecords, audit, block, facts,
+};
+use tortie_model::{Kind, Resource, StoreKey, StoreValue};
 use tortie_store::backend::etcd::keys;
-use tortie_store::{Client, Config};
+use tortie_store::{StoreClient, StoreConfig};
 use tortie_testkit::Etcd;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Backend {
+pub enum TestBackend {
     Etcd,
     Embedded,
     /// etcd, used like a store without transactions.
     StepByStep,
 }
 
-impl Backend {
+impl TestBackend {
     /// Backends with transactions, for tests that depend on them.
-    pub const WITH_TRANSACTIONS: [Backend; 2] = [Backend::Etcd, Backend::Embedded];
-    pub const ALL: [Backend; 3] = [Backend::Etcd, Backend::Embedded, Backend::StepByStep];
+    pub const WITH_TRANSACTIONS: [TestBackend; 2] = [TestBackend::Etcd, TestBackend::Embedded];
+    pub const ALL: [TestBackend; 3] = [TestBackend::Etcd, TestBackend::Embedded, TestBackend::StepByStep];
 }
 
 /// A running store; stopped and its data deleted on drop.
-pub struct Store {
-    pub client: Client,
+pub struct IpamTestStore {
+    pub client: StoreClient,
     pub endpoint: String,
-    carrier: Carrier,
+    carrier: ExecutionMode,
     _etcd: Option<Etcd>,
     _data: Option<TempDir>,
     _stop: Option<tokio::sync::oneshot::Sender<()>>,
 }
 
-impl Store {
-    pub async fn start(backend: Backend) -> Store {
+impl IpamTestStore {
+    pub async fn start(backend: TestBackend) -> IpamTestStore {
         let (mut etcd, mut data, mut stop) = (None, None, None);
         let endpoint = match backend {
-            Backend::Etcd | Backend::StepByStep => etcd.insert(Etcd::start().unwrap()).endpoint(),
-            Backend::Embedded => {
+            TestBackend::Etcd | TestBackend::StepByStep => etcd.insert(Etcd::start().unwrap()).endpoint(),
+            TestBackend::Embedded => {
                 let dir = tempfile::Builder::new().prefix("tortie-ipam-").tempdir().unwrap();
                 let listen = "http://127.0.0.1:0".parse().unwrap();
-                let server = Server::open(&Options::new(dir.path().join("db"), vec![listen])).unwrap();
+                let server =
+                    StoreServer::open(&StoreOptions::new(dir.path().join("db"), vec![listen])).unwrap();
                 let endpoint = server.local_addrs()[0].to_string();
                 let (sender, receiver) = tokio::sync::oneshot::channel::<()>();
                 tokio::spawn(server.serve(async move {
@@ -57,15 +60,15 @@ impl Store {
         };
         let client = connect(&endpoint).await;
         let carrier = match backend {
-            Backend::StepByStep => Carrier::Steps,
-            Backend::Etcd | Backend::Embedded => Carrier::Transaction,
+            TestBackend::StepByStep => ExecutionMode::Steps,
+            TestBackend::Etcd | TestBackend::Embedded => ExecutionMode::Transaction,
         };
-        Store { client, endpoint, carrier, _etcd: etcd, _data: data, _stop: stop }
+        IpamTestStore { client, endpoint, carrier, _etcd: etcd, _data: data, _stop: stop }
     }
 
     /// Starts a store with these pools and with nodes without labels.
-    pub async fn with(backend: Backend, pools: &[(&str, Json)], nodes: &[&str]) -> Store {
-        let store = Store::start(backend).await;
+    pub async fn with(backend: TestBackend, pools: &[(&str, Json)], nodes: &[&str]) -> IpamTestStore {
+        let store = IpamTestStore::start(backend).await;
         for (name, spec) in pools {
             store.put(Kind::IPPool, name, json!({"spec": spec})).await;
         }
@@ -78,13 +81,16 @@ impl Store {
     pub async fn put(&self, kind: Kind, name: &str, mut object: Json) {
         object["metadata"]["name"] = json!(name);
         let resource = Resource::from_store(kind, object).unwrap();
-        self.client.apply(&Key::resource(kind, "", name), &Value::Resource(resource), None).await.unwrap();
+        self.client
+            .apply(&StoreKey::resource(kind, "", name), &StoreValue::Resource(resource), None)
+            .await
+            .unwrap();
     }
 
     /// Writes an IPAM entry in its stored form, as another client would.
     pub async fn put_raw(&self, path: &str, text: &str) {
         let key = keys::parse(path).unwrap();
-        let value = Value::decode(&key, text.as_bytes()).unwrap();
+        let value = StoreValue::decode(&key, text.as_bytes()).unwrap();
         self.client.apply(&key, &value, None).await.unwrap();
     }
 
@@ -94,19 +100,19 @@ impl Store {
         Some(String::from_utf8(entry.value.encode()).unwrap())
     }
 
-    pub fn records(&self) -> Records {
-        Records::new(self.client.clone())
+    pub fn records(&self) -> IpamRecords {
+        IpamRecords::new(self.client.clone())
     }
 
     pub fn allocator(&self, host: &str) -> Allocator {
-        Allocator::new(self.client.clone(), Owner::host(host)).carried_by(self.carrier)
+        Allocator::new(self.client.clone(), BlockOwner::host(host)).carried_by(self.carrier)
     }
 
     pub fn following(&self, host: &str) -> Allocator {
-        Allocator::following(self.client.clone(), Owner::host(host)).carried_by(self.carrier)
+        Allocator::following(self.client.clone(), BlockOwner::host(host)).carried_by(self.carrier)
     }
 
-    pub async fn block(&self, cidr: &str) -> Option<tortie_model::ipam::Block> {
+    pub async fn block(&self, cidr: &str) -> Option<tortie_model::ipam::AddressBlock> {
         self.records().block(net(cidr)).await.unwrap().map(|found| found.value)
     }
 
@@ -117,7 +123,7 @@ impl Store {
             records.blocks(None).await.unwrap().into_iter().map(|found| found.value).collect();
         let handles: BTreeMap<_, _> =
             records.handles().await.unwrap().into_iter().map(|(id, found)| (id, found.value)).collect();
-        let pools: Vec<Pool> =
+        let pools: Vec<AllocationPool> =
             records.resources(Kind::IPPool).await.unwrap().iter().filter_map(facts::pool).collect();
         let findings = audit::compare(&blocks, &pools, &handles, in_use, jiff::Timestamp::now());
         assert_eq!(findings.problems(), 0, "{findings:#?}");
@@ -144,8 +150,10 @@ impl Store {
     }
 }
 
-pub async fn connect(endpoint: &str) -> Client {
-    Client::connect(&Config { etcd_endpoints: endpoint.to_owned(), ..Config::default() }).await.unwrap()
+pub async fn connect(endpoint: &str) -> StoreClient {
+    StoreClient::connect(&StoreConfig { etcd_endpoints: endpoint.to_owned(), ..StoreConfig::default() })
+        .await
+        .unwrap()
 }
 
 pub fn net(text: &str) -> IpNet {
@@ -157,9 +165,9 @@ pub fn ip(text: &str) -> IpAddr {
 }
 
 /// Returns a request with a handle and with the node as attribute.
-pub fn request(handle: &str, node: &str, v4: u32, v6: u32) -> Request {
+pub fn request(handle: &str, node: &str, v4: u32, v6: u32) -> AssignRequest {
     let attributes = BTreeMap::from([("node".to_owned(), node.to_owned())]);
-    Request::new(Holder::new(Some(handle), attributes), v4, v6)
+    AssignRequest::new(AddressHolder::new(Some(handle), attributes), v4, v6)
 }
 
 pub fn texts(nets: &[IpNet]) -> Vec<String> {

@@ -2,10 +2,10 @@
 //! pods.
 
 use super::install::{LIMIT, replaced, run, services_endpoint, set, write};
-use super::{Api, Kubernetes, Proxy, dir};
-use crate::cluster::{Cluster, Datastore};
-use crate::error::{Error, Result};
-use crate::place::Place;
+use super::{CalicoApiMode, KubernetesSettings, ProxyMode, dir};
+use crate::cluster::{LabCluster, LabDatastore};
+use crate::error::{LabError, LabResult};
+use crate::place::LabPaths;
 use crate::store;
 use crate::up::say;
 use std::fs;
@@ -17,41 +17,41 @@ const WEBHOOKS: &str = include_str!("../../../../deploy/webhooks/20-webhooks.yam
 const REPLICAS: usize = 2;
 
 /// Applies the manifests and waits until the API is available.
-pub async fn apply(place: &Place, cluster: &Cluster, kubernetes: &Kubernetes) -> Result<()> {
+pub async fn apply(place: &LabPaths, cluster: &LabCluster, kubernetes: &KubernetesSettings) -> LabResult<()> {
     let Some(api) = kubernetes.api else { return Ok(()) };
     let dir = dir(place).join("api");
-    fs::create_dir_all(&dir).map_err(Error::file(&dir))?;
+    fs::create_dir_all(&dir).map_err(LabError::file(&dir))?;
     match api {
-        Api::Aggregated => {
+        CalicoApiMode::Aggregated => {
             write(&dir, "10-apiserver.yaml", &server(cluster)?)?;
-            if kubernetes.proxy == Proxy::None {
+            if kubernetes.proxy == ProxyMode::None {
                 write(&dir, "20-services-endpoint.yaml", &services_endpoint("calico-apiserver"))?;
             }
         }
-        Api::Crds => {
+        CalicoApiMode::Crds => {
             write(&dir, "10-policies.yaml", POLICIES)?;
             write(&dir, "20-webhooks.yaml", &on_nodes(WEBHOOKS, cluster)?)?;
         }
     }
     run(place, cluster, &["apply", "--filename", &dir.display().to_string()]).await?;
     let answers = match api {
-        Api::Aggregated => ["apiservice/v3.projectcalico.org", "--namespace=calico-apiserver"],
-        Api::Crds => ["deployment/calico-webhooks", "--namespace=kube-system"],
+        CalicoApiMode::Aggregated => ["apiservice/v3.projectcalico.org", "--namespace=calico-apiserver"],
+        CalicoApiMode::Crds => ["deployment/calico-webhooks", "--namespace=kube-system"],
     };
     run(place, cluster, &[&["wait", "--for=condition=Available", LIMIT], &answers[..]].concat()).await?;
     say(match api {
-        Api::Aggregated => "API server of projectcalico.org/v3: ready",
-        Api::Crds => "webhooks of projectcalico.org/v3: ready",
+        CalicoApiMode::Aggregated => "API server of projectcalico.org/v3: ready",
+        CalicoApiMode::Crds => "webhooks of projectcalico.org/v3: ready",
     });
     Ok(())
 }
 
 /// Renders the API server manifest for the lab's datastore.
-fn server(cluster: &Cluster) -> Result<String> {
+fn server(cluster: &LabCluster) -> LabResult<String> {
     let text = on_nodes(SERVER, cluster)?;
     match cluster.datastore {
-        Datastore::Kubernetes => Ok(text),
-        Datastore::Embedded | Datastore::Etcd => {
+        LabDatastore::Kubernetes => Ok(text),
+        LabDatastore::Embedded | LabDatastore::Etcd => {
             let kubernetes = "        - {name: DATASTORE_TYPE, value: kubernetes}\n";
             let etcd = format!(
                 "        - {{name: DATASTORE_TYPE, value: etcdv3}}\n        - {{name: ETCD_ENDPOINTS, value: \"{}\"}}\n",
@@ -63,7 +63,7 @@ fn server(cluster: &Cluster) -> Result<String> {
 }
 
 /// Puts the pods on the host network, which kube-apiserver can reach.
-fn on_nodes(manifest: &str, cluster: &Cluster) -> Result<String> {
+fn on_nodes(manifest: &str, cluster: &LabCluster) -> LabResult<String> {
     let spec = "    spec:\n      serviceAccountName: ";
     let text = replaced(manifest, spec, &spec.replace("spec:\n", "spec:\n      hostNetwork: true\n"))?;
     set(&text, "replicas", &cluster.nodes.len().min(REPLICAS).to_string())
@@ -72,41 +72,41 @@ fn on_nodes(manifest: &str, cluster: &Cluster) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bgp::Bgp;
-    use crate::encap::Encap;
-    use crate::topology::Topology;
+    use crate::bgp::BgpMode;
+    use crate::encap::PodEncapsulation;
+    use crate::topology::LabTopology;
 
-    fn cluster(datastore: Datastore, nodes: u8) -> Cluster {
-        Cluster {
+    fn cluster(datastore: LabDatastore, nodes: u8) -> LabCluster {
+        LabCluster {
             hubs: 0,
             datastore,
-            topology: Topology::L2,
-            bgp: Bgp::None,
-            encap: Encap::None,
+            topology: LabTopology::L2,
+            bgp: BgpMode::None,
+            encap: PodEncapsulation::None,
             bird: Vec::new(),
             record: false,
             endpoint: String::new(),
             pools: Vec::new(),
-            nodes: Topology::L2.nodes(nodes),
+            nodes: LabTopology::L2.nodes(nodes),
             kubernetes: None,
         }
     }
 
     #[test]
     fn pods_are_on_the_nodes_network_and_find_the_datastore() {
-        let text = server(&cluster(Datastore::Kubernetes, 3)).unwrap();
+        let text = server(&cluster(LabDatastore::Kubernetes, 3)).unwrap();
         for part in
             ["\n      hostNetwork: true\n", "\n  replicas: 2\n", "{name: DATASTORE_TYPE, value: kubernetes}"]
         {
             assert!(text.contains(part), "{part}\n{text}");
         }
-        let text = server(&cluster(Datastore::Etcd, 1)).unwrap();
+        let text = server(&cluster(LabDatastore::Etcd, 1)).unwrap();
         for part in
             ["\n  replicas: 1\n", "value: etcdv3}", "{name: ETCD_ENDPOINTS, value: \"http://10.10.1.254:"]
         {
             assert!(text.contains(part), "{part}\n{text}");
         }
-        let text = on_nodes(WEBHOOKS, &cluster(Datastore::Kubernetes, 1)).unwrap();
+        let text = on_nodes(WEBHOOKS, &cluster(LabDatastore::Kubernetes, 1)).unwrap();
         assert!(text.contains("\n      hostNetwork: true\n") && text.contains("\n  replicas: 1\n"), "{text}");
     }
 }

@@ -6,32 +6,32 @@ const BLOCK: usize = 512;
 const LONGEST_NAME: usize = 100;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum TarEntryKind {
     File,
     Link,
     Directory,
 }
 
 #[derive(Debug)]
-pub struct Archive<W: Write> {
+pub struct TarArchive<W: Write> {
     out: W,
 }
 
-impl<W: Write> Archive<W> {
-    pub fn new(out: W) -> Archive<W> {
-        Archive { out }
+impl<W: Write> TarArchive<W> {
+    pub fn new(out: W) -> TarArchive<W> {
+        TarArchive { out }
     }
 
     pub fn directory(&mut self, name: &str) -> io::Result<()> {
-        self.out.write_all(&header(&format!("{name}/"), Kind::Directory, 0o755, 0, "")?)
+        self.out.write_all(&header(&format!("{name}/"), TarEntryKind::Directory, 0o755, 0, "")?)
     }
 
     pub fn link(&mut self, name: &str, target: &str) -> io::Result<()> {
-        self.out.write_all(&header(name, Kind::Link, 0o777, 0, target)?)
+        self.out.write_all(&header(name, TarEntryKind::Link, 0o777, 0, target)?)
     }
 
     pub fn file(&mut self, name: &str, mode: u32, contents: &[u8]) -> io::Result<()> {
-        self.out.write_all(&header(name, Kind::File, mode, contents.len() as u64, "")?)?;
+        self.out.write_all(&header(name, TarEntryKind::File, mode, contents.len() as u64, "")?)?;
         self.out.write_all(contents)?;
         self.out.write_all(&[0; BLOCK][..padding(contents.len())])
     }
@@ -48,7 +48,7 @@ fn padding(size: usize) -> usize {
     (BLOCK - size % BLOCK) % BLOCK
 }
 
-fn header(name: &str, kind: Kind, mode: u32, size: u64, target: &str) -> io::Result<[u8; BLOCK]> {
+fn header(name: &str, kind: TarEntryKind, mode: u32, size: u64, target: &str) -> io::Result<[u8; BLOCK]> {
     for text in [name, target] {
         if text.len() > LONGEST_NAME {
             return Err(io::Error::other(format!("{text} is too long for an archive")));
@@ -69,9 +69,9 @@ fn header(name: &str, kind: Kind, mode: u32, size: u64, target: &str) -> io::Res
     put(
         156,
         match kind {
-            Kind::File => "0",
-            Kind::Link => "2",
-            Kind::Directory => "5",
+            TarEntryKind::File => "0",
+            TarEntryKind::Link => "2",
+            TarEntryKind::Directory => "5",
         },
     );
     put(157, target);
@@ -91,7 +91,7 @@ mod tests {
     fn tar_reads_what_we_write() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("x.tar");
-        let mut archive = Archive::new(std::fs::File::create(&file).unwrap());
+        let mut archive = TarArchive::new(std::fs::File::create(&file).unwrap());
         archive.directory("bin").unwrap();
         archive.file("bin/tool", 0o755, &[7; 1000]).unwrap();
         archive.link("bin/other", "tool").unwrap();
@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn names_that_do_not_fit_are_refused() {
-        let mut archive = Archive::new(Vec::new());
+        let mut archive = TarArchive::new(Vec::new());
         assert!(archive.file(&"x".repeat(101), 0o644, b"").is_err());
     }
 }

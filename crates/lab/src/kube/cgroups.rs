@@ -1,7 +1,7 @@
 //! Control groups of the nodes' pods. Every node has its own group in every hierarchy; with a shared group, kubelets
 //! would remove each other's pods.
 
-use crate::error::{Error, Result};
+use crate::error::{LabError, LabResult};
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -15,11 +15,13 @@ const PAUSE: Duration = Duration::from_millis(50);
 const PROCESSORS: [&str; 2] = ["cpuset.cpus", "cpuset.mems"];
 
 /// Creates the group in every hierarchy.
-pub fn create(name: &str) -> Result<()> {
+pub fn create(name: &str) -> LabResult<()> {
     for hierarchy in hierarchies() {
         let group = hierarchy.join(name);
         match fs::create_dir(&group) {
-            Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(Error::file(&group)(error)),
+            Err(error) if error.kind() != ErrorKind::AlreadyExists => {
+                return Err(LabError::file(&group)(error));
+            }
             _ => {}
         }
         for file in PROCESSORS {
@@ -27,7 +29,7 @@ pub fn create(name: &str) -> Result<()> {
             if let Ok(value) = fs::read_to_string(&parent)
                 && own.exists()
             {
-                fs::write(&own, value.trim()).map_err(Error::file(&own))?;
+                fs::write(&own, value.trim()).map_err(LabError::file(&own))?;
             }
         }
     }
@@ -35,7 +37,7 @@ pub fn create(name: &str) -> Result<()> {
 }
 
 /// Removes every group whose name starts with `prefix`, including its subgroups, as soon as they are empty.
-pub fn remove(prefix: &str) -> Result<()> {
+pub fn remove(prefix: &str) -> LabResult<()> {
     let deadline = Instant::now() + LIMIT;
     loop {
         let left: Vec<PathBuf> = groups(prefix).into_iter().filter(|group| !remove_tree(group)).collect();
@@ -44,7 +46,7 @@ pub fn remove(prefix: &str) -> Result<()> {
         }
         if Instant::now() > deadline {
             let left: Vec<String> = left.iter().map(|group| group.display().to_string()).collect();
-            return Err(Error::refused(format!("control groups are still in use: {}", left.join(", "))));
+            return Err(LabError::refused(format!("control groups are still in use: {}", left.join(", "))));
         }
         std::thread::sleep(PAUSE);
     }

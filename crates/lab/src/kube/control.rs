@@ -1,12 +1,12 @@
 //! Runs the control plane: a Tortie datastore, kube-apiserver, kube-controller-manager and kube-scheduler.
 
-use super::credentials::{self, User};
-use super::{Api, Kubernetes, READY_LIMIT, SERVICES, dir};
-use crate::cluster::Cluster;
-use crate::error::{Error, Result};
+use super::credentials::{self, ClusterUser};
+use super::{CalicoApiMode, KubernetesSettings, READY_LIMIT, SERVICES, dir};
+use crate::cluster::LabCluster;
+use crate::error::{LabError, LabResult};
 use crate::netns;
-use crate::place::Place;
-use crate::process::{Daemon, Started};
+use crate::place::LabPaths;
+use crate::process::{LabDaemon, StartedDaemon};
 use crate::topology;
 use ipnet::IpNet;
 use std::path::Path;
@@ -17,21 +17,21 @@ const STORE: &str = "http://127.0.0.1:2379";
 /// Prefix lengths of a node's pod CIDR, IPv4 and IPv6. Calico IPAM does not need pod CIDRs; host-local does.
 const NODE_MASKS: [u8; 2] = [24, 120];
 
-fn daemon(place: &Place, name: &str) -> Daemon {
-    Daemon::in_dir(name, &dir(place).join(name))
+fn daemon(place: &LabPaths, name: &str) -> LabDaemon {
+    LabDaemon::in_dir(name, &dir(place).join(name))
 }
 
 /// Returns all daemons in start order.
-pub fn daemons(place: &Place) -> [Daemon; 4] {
+pub fn daemons(place: &LabPaths) -> [LabDaemon; 4] {
     ["store", "kube-apiserver", "kube-controller-manager", "kube-scheduler"].map(|name| daemon(place, name))
 }
 
 /// Starts the control plane. Returns when the API server is ready and the other daemons have been started.
-pub async fn start(place: &Place, cluster: &Cluster, kubernetes: &Kubernetes) -> Result<()> {
+pub async fn start(place: &LabPaths, cluster: &LabCluster, kubernetes: &KubernetesSettings) -> LabResult<()> {
     credentials::create(place, cluster)?;
     for daemon in daemons(place) {
         let dir = daemon.log.parent().unwrap_or(Path::new("/")).to_owned();
-        std::fs::create_dir_all(&dir).map_err(Error::file(&dir))?;
+        std::fs::create_dir_all(&dir).map_err(LabError::file(&dir))?;
     }
     let [store, api, controllers, scheduler] = daemons(place);
     // No history limit: kube-apiserver compacts the store itself.
@@ -47,7 +47,7 @@ pub async fn start(place: &Place, cluster: &Cluster, kubernetes: &Kubernetes) ->
     Ok(())
 }
 
-async fn ready(place: &Place, cluster: &Cluster, started: Started) -> Result<()> {
+async fn ready(place: &LabPaths, cluster: &LabCluster, started: StartedDaemon) -> LabResult<()> {
     started
         .ready_within(READY_LIMIT, || async {
             kubectl(place, cluster, &["get", "--raw", "/readyz"]).await.map(drop)
@@ -57,13 +57,13 @@ async fn ready(place: &Place, cluster: &Cluster, started: Started) -> Result<()>
 
 /// Runs kubectl as the lab's administrator. Returns its standard output, or its standard error on failure.
 pub async fn kubectl(
-    place: &Place,
-    cluster: &Cluster,
+    place: &LabPaths,
+    cluster: &LabCluster,
     arguments: &[&str],
 ) -> std::result::Result<String, String> {
     let kubernetes = cluster.kubernetes.as_ref().ok_or("the lab has no Kubernetes")?;
     let mut command = Command::new(kubernetes.program("kubectl"));
-    command.env("KUBECONFIG", User::Admin.kubeconfig(place)).args(arguments);
+    command.env("KUBECONFIG", ClusterUser::Admin.kubeconfig(place)).args(arguments);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let output = in_fabric(place, command).await.map_err(|error| error.to_string())?;
     match output.status.success() {
@@ -72,9 +72,9 @@ pub async fn kubectl(
     }
 }
 
-async fn in_fabric(place: &Place, command: Command) -> Result<Output> {
+async fn in_fabric(place: &LabPaths, command: Command) -> LabResult<Output> {
     let netns = netns::open(&place.fabric())?;
-    let failed = |source| Error::Io { what: "kubectl".to_owned(), source };
+    let failed = |source| LabError::Io { what: "kubectl".to_owned(), source };
     let running = tokio::task::spawn_blocking(move || {
         let spawned = netns.command(command).and_then(|command| command.spawn());
         spawned.map_err(std::io::Error::other)?.wait_with_output()
@@ -82,7 +82,7 @@ async fn in_fabric(place: &Place, command: Command) -> Result<Output> {
     running.await.map_err(|error| failed(error.into()))?.map_err(failed)
 }
 
-fn api_server(place: &Place, kubernetes: &Kubernetes) -> Command {
+fn api_server(place: &LabPaths, kubernetes: &KubernetesSettings) -> Command {
     let file = |name: &str| credentials::file(place, name).display().to_string();
     let address = topology::gateway(1).ipv4;
     let mut command = Command::new(kubernetes.program("kube-apiserver"));
@@ -117,7 +117,7 @@ fn api_server(place: &Place, kubernetes: &Kubernetes) -> Command {
             "--requestheader-extra-headers-prefix=X-Remote-Extra-",
             "--enable-aggregator-routing=true",
         ]);
-    if kubernetes.api == Some(Api::Crds) {
+    if kubernetes.api == Some(CalicoApiMode::Crds) {
         // MutatingAdmissionPolicy, which sets defaults, is disabled by default.
         command.args([
             "--feature-gates=MutatingAdmissionPolicy=true",
@@ -127,11 +127,11 @@ fn api_server(place: &Place, kubernetes: &Kubernetes) -> Command {
     command
 }
 
-fn controller_manager(place: &Place, cluster: &Cluster, kubernetes: &Kubernetes) -> Command {
+fn controller_manager(place: &LabPaths, cluster: &LabCluster, kubernetes: &KubernetesSettings) -> Command {
     let file = |name: &str| credentials::file(place, name).display().to_string();
     let mut command = Command::new(kubernetes.program("kube-controller-manager"));
     command
-        .arg(format!("--kubeconfig={}", User::ControllerManager.kubeconfig(place).display()))
+        .arg(format!("--kubeconfig={}", ClusterUser::ControllerManager.kubeconfig(place).display()))
         .args(["--leader-elect=false", "--use-service-account-credentials=true"])
         .args(["--bind-address=127.0.0.1"])
         .arg(format!("--root-ca-file={}", file("ca.crt")))
@@ -155,7 +155,7 @@ fn controller_manager(place: &Place, cluster: &Cluster, kubernetes: &Kubernetes)
 
 /// Returns one pool of each family that is large enough to give each node a pod CIDR, with the prefix length of a
 /// node's CIDR.
-fn pod_ranges(cluster: &Cluster) -> Vec<(IpNet, u8)> {
+fn pod_ranges(cluster: &LabCluster) -> Vec<(IpNet, u8)> {
     let of = |ipv6: bool| {
         let mask = NODE_MASKS[usize::from(ipv6)];
         let fits = |pool: &&IpNet| matches!(pool, IpNet::V6(_)) == ipv6 && pool.prefix_len() + 7 <= mask;
@@ -164,10 +164,10 @@ fn pod_ranges(cluster: &Cluster) -> Vec<(IpNet, u8)> {
     [of(false), of(true)].into_iter().flatten().collect()
 }
 
-fn kube_scheduler(place: &Place, kubernetes: &Kubernetes) -> Command {
+fn kube_scheduler(place: &LabPaths, kubernetes: &KubernetesSettings) -> Command {
     let mut command = Command::new(kubernetes.program("kube-scheduler"));
     command
-        .arg(format!("--kubeconfig={}", User::Scheduler.kubeconfig(place).display()))
+        .arg(format!("--kubeconfig={}", ClusterUser::Scheduler.kubeconfig(place).display()))
         .args(["--leader-elect=false", "--bind-address=127.0.0.1"]);
     command
 }

@@ -4,9 +4,9 @@
 //! Users and groups have their standard names, so that the standard RBAC rules and the node authorizer apply.
 
 use super::{SERVICES, dir};
-use crate::cluster::Cluster;
-use crate::error::{Error, Result};
-use crate::place::Place;
+use crate::cluster::LabCluster;
+use crate::error::{LabError, LabResult};
+use crate::place::LabPaths;
 use crate::topology;
 use ipnet::IpNet;
 use rcgen::{
@@ -32,7 +32,7 @@ const NAMES: [&str; 5] = [
 
 /// A user with a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum User {
+pub enum ClusterUser {
     Admin,
     ControllerManager,
     Scheduler,
@@ -41,42 +41,42 @@ pub enum User {
     Node(String),
 }
 
-impl User {
+impl ClusterUser {
     fn name(&self) -> String {
         match self {
-            User::Admin => "admin".to_owned(),
-            User::ControllerManager => "system:kube-controller-manager".to_owned(),
-            User::Scheduler => "system:kube-scheduler".to_owned(),
-            User::Proxy => "system:kube-proxy".to_owned(),
-            User::Node(name) => format!("system:node:{name}"),
+            ClusterUser::Admin => "admin".to_owned(),
+            ClusterUser::ControllerManager => "system:kube-controller-manager".to_owned(),
+            ClusterUser::Scheduler => "system:kube-scheduler".to_owned(),
+            ClusterUser::Proxy => "system:kube-proxy".to_owned(),
+            ClusterUser::Node(name) => format!("system:node:{name}"),
         }
     }
 
     fn groups(&self) -> &'static str {
         match self {
-            User::Admin => "system:masters",
-            User::Node(_) => "system:nodes",
+            ClusterUser::Admin => "system:masters",
+            ClusterUser::Node(_) => "system:nodes",
             _ => "",
         }
     }
 
     fn file(&self) -> String {
         match self {
-            User::Admin => "admin.kubeconfig".to_owned(),
-            User::ControllerManager => "controller-manager.kubeconfig".to_owned(),
-            User::Scheduler => "scheduler.kubeconfig".to_owned(),
-            User::Proxy => "proxy.kubeconfig".to_owned(),
-            User::Node(name) => format!("{name}.kubeconfig"),
+            ClusterUser::Admin => "admin.kubeconfig".to_owned(),
+            ClusterUser::ControllerManager => "controller-manager.kubeconfig".to_owned(),
+            ClusterUser::Scheduler => "scheduler.kubeconfig".to_owned(),
+            ClusterUser::Proxy => "proxy.kubeconfig".to_owned(),
+            ClusterUser::Node(name) => format!("{name}.kubeconfig"),
         }
     }
 
-    pub fn kubeconfig(&self, place: &Place) -> PathBuf {
+    pub fn kubeconfig(&self, place: &LabPaths) -> PathBuf {
         dir(place).join(self.file())
     }
 }
 
 /// Returns the path of a certificate or key file.
-pub fn file(place: &Place, name: &str) -> PathBuf {
+pub fn file(place: &LabPaths, name: &str) -> PathBuf {
     dir(place).join("pki").join(name)
 }
 
@@ -86,10 +86,10 @@ pub fn server() -> String {
 }
 
 /// Creates all certificates, keys and tokens. Every lab has its own.
-pub fn create(place: &Place, cluster: &Cluster) -> Result<()> {
+pub fn create(place: &LabPaths, cluster: &LabCluster) -> LabResult<()> {
     let pki = dir(place).join("pki");
-    fs::create_dir_all(&pki).map_err(Error::file(&pki))?;
-    let authority = Authority::new("tortie lab").map_err(broken)?;
+    fs::create_dir_all(&pki).map_err(LabError::file(&pki))?;
+    let authority = CertificateAuthority::new("tortie lab").map_err(broken)?;
     secret(&file(place, "ca.crt"), &authority.certificate)?;
     let addresses = api_addresses()?;
     let names = NAMES.iter().map(|name| (*name).to_owned()).chain(addresses).collect();
@@ -104,15 +104,16 @@ pub fn create(place: &Place, cluster: &Cluster) -> Result<()> {
     );
     pair(place, "kubelet-client", client.map_err(broken)?)?;
     // Extension API servers trust user headers from clients with this certificate, so its CA must not issue any other.
-    let proxies = Authority::new("tortie lab front proxy").map_err(broken)?;
+    let proxies = CertificateAuthority::new("tortie lab front proxy").map_err(broken)?;
     secret(&file(place, "front-proxy-ca.crt"), &proxies.certificate)?;
     let proxy = proxies.issue(Vec::new(), FRONT_PROXY, None, ExtendedKeyUsagePurpose::ClientAuth);
     pair(place, "front-proxy", proxy.map_err(broken)?)?;
     let accounts = KeyPair::generate().map_err(broken)?;
     secret(&file(place, "accounts.key"), &accounts.serialize_pem())?;
     secret(&file(place, "accounts.pub"), &accounts.public_key_pem())?;
-    let nodes = cluster.nodes.iter().map(|node| User::Node(node.name.clone()));
-    let users = [User::Admin, User::ControllerManager, User::Scheduler, User::Proxy];
+    let nodes = cluster.nodes.iter().map(|node| ClusterUser::Node(node.name.clone()));
+    let users =
+        [ClusterUser::Admin, ClusterUser::ControllerManager, ClusterUser::Scheduler, ClusterUser::Proxy];
     let mut tokens = String::new();
     for user in users.into_iter().chain(nodes) {
         let token = uuid::Uuid::new_v4().simple().to_string();
@@ -125,12 +126,12 @@ pub fn create(place: &Place, cluster: &Cluster) -> Result<()> {
 
 /// Returns the addresses of the API server: the gateway of the first rack, the loopback, and the first address of each
 /// service range.
-fn api_addresses() -> Result<Vec<String>> {
+fn api_addresses() -> LabResult<Vec<String>> {
     let gateway = topology::gateway(1);
     let mut addresses = vec![gateway.ipv4.to_string(), gateway.ipv6.to_string(), "127.0.0.1".to_owned()];
     for range in SERVICES {
         let range: IpNet =
-            range.parse().map_err(|_| Error::refused(format!("{range:?} is no range of services")))?;
+            range.parse().map_err(|_| LabError::refused(format!("{range:?} is no range of services")))?;
         addresses.extend(range.hosts().next().map(|address| address.to_string()));
     }
     Ok(addresses)
@@ -148,26 +149,26 @@ fn kubeconfig(authority: &str, token: &str) -> Value {
     })
 }
 
-struct Authority {
+struct CertificateAuthority {
     issuer: Issuer<'static, KeyPair>,
     certificate: String,
 }
 
 /// A certificate and its private key, in PEM.
-struct Issued {
+struct IssuedCertificate {
     certificate: String,
     key: String,
 }
 
-impl Authority {
-    fn new(name: &str) -> std::result::Result<Authority, rcgen::Error> {
+impl CertificateAuthority {
+    fn new(name: &str) -> std::result::Result<CertificateAuthority, rcgen::Error> {
         let key = KeyPair::generate()?;
         let mut parameters = CertificateParams::new(Vec::new())?;
         parameters.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         parameters.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
         parameters.distinguished_name.push(DnType::CommonName, name);
         let certificate = parameters.self_signed(&key)?.pem();
-        Ok(Authority { issuer: Issuer::new(parameters, key), certificate })
+        Ok(CertificateAuthority { issuer: Issuer::new(parameters, key), certificate })
     }
 
     fn issue(
@@ -176,7 +177,7 @@ impl Authority {
         common_name: &str,
         organisation: Option<&str>,
         purpose: ExtendedKeyUsagePurpose,
-    ) -> std::result::Result<Issued, rcgen::Error> {
+    ) -> std::result::Result<IssuedCertificate, rcgen::Error> {
         let mut parameters = CertificateParams::new(names)?;
         parameters.distinguished_name.push(DnType::CommonName, common_name);
         if let Some(organisation) = organisation {
@@ -185,22 +186,22 @@ impl Authority {
         parameters.extended_key_usages = vec![purpose];
         let key = KeyPair::generate()?;
         let certificate = parameters.signed_by(&key, &self.issuer)?.pem();
-        Ok(Issued { certificate, key: key.serialize_pem() })
+        Ok(IssuedCertificate { certificate, key: key.serialize_pem() })
     }
 }
 
-fn pair(place: &Place, name: &str, issued: Issued) -> Result<()> {
+fn pair(place: &LabPaths, name: &str, issued: IssuedCertificate) -> LabResult<()> {
     secret(&file(place, &format!("{name}.crt")), &issued.certificate)?;
     secret(&file(place, &format!("{name}.key")), &issued.key)
 }
 
 /// Writes a file that only its owner can read.
-fn secret(path: &Path, text: &str) -> Result<()> {
+fn secret(path: &Path, text: &str) -> LabResult<()> {
     use std::io::Write;
     let opened = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path);
-    opened.and_then(|mut file| file.write_all(text.as_bytes())).map_err(Error::file(path))
+    opened.and_then(|mut file| file.write_all(text.as_bytes())).map_err(LabError::file(path))
 }
 
-fn broken(error: rcgen::Error) -> Error {
-    Error::refused(format!("cannot make certificates: {error}"))
+fn broken(error: rcgen::Error) -> LabError {
+    LabError::refused(format!("cannot make certificates: {error}"))
 }

@@ -1,10 +1,10 @@
 //! Runs commands on a node of Kubernetes, in all its namespaces, and kubectl in the fabric's namespace.
 
-use super::credentials::User;
+use super::credentials::ClusterUser;
 use super::machine;
-use crate::cluster::Cluster;
-use crate::error::{Error, Result};
-use crate::place::{Place, netns_path};
+use crate::cluster::LabCluster;
+use crate::error::{LabError, LabResult};
+use crate::place::{LabPaths, netns_path};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use rustix::thread::{
     LinkNameSpaceType, ThreadNameSpaceType, move_into_link_name_space, move_into_thread_name_spaces,
@@ -17,11 +17,11 @@ use std::process::Command;
 
 /// Runs a command on a node and exits with its exit status. Returns only on failure. The caller must be
 /// single-threaded.
-pub fn on_node(place: &Place, node: &str, mut command: Command) -> Result<()> {
-    let failed = |source: std::io::Error| Error::Io { what: node.to_owned(), source };
+pub fn on_node(place: &LabPaths, node: &str, mut command: Command) -> LabResult<()> {
+    let failed = |source: std::io::Error| LabError::Io { what: node.to_owned(), source };
     let pid = machine::first_process(place, node).running();
     let pid = pid.and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
-    let pid = pid.ok_or_else(|| Error::refused(format!("{node} does not run")))?;
+    let pid = pid.ok_or_else(|| LabError::refused(format!("{node} does not run")))?;
     let handle = pidfd_open(pid, PidfdFlags::empty()).map_err(|error| failed(error.into()))?;
     let all = ThreadNameSpaceType::MOUNT
         | ThreadNameSpaceType::NETWORK
@@ -30,28 +30,30 @@ pub fn on_node(place: &Place, node: &str, mut command: Command) -> Result<()> {
     move_into_thread_name_spaces(handle.as_fd(), all).map_err(|error| failed(error.into()))?;
     // setns to a PID namespace affects only children, so the command must be a child process.
     let program = command.get_program().to_string_lossy().into_owned();
-    let status = command.status().map_err(|source| Error::Io { what: program, source })?;
+    let status = command.status().map_err(|source| LabError::Io { what: program, source })?;
     std::process::exit(status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or_default()))
 }
 
 /// Replaces this process with kubectl, as the lab's administrator. Returns only on failure.
-pub fn kubectl(place: &Place, arguments: &[OsString]) -> Result<()> {
-    let cluster = Cluster::load(place)?;
+pub fn kubectl(place: &LabPaths, arguments: &[OsString]) -> LabResult<()> {
+    let cluster = LabCluster::load(place)?;
     let Some(kubernetes) = &cluster.kubernetes else {
         let command = place.command("up --kubernetes");
-        return Err(Error::refused(format!("this lab has no Kubernetes; `{command}` makes one that does")));
+        return Err(LabError::refused(format!(
+            "this lab has no Kubernetes; `{command}` makes one that does"
+        )));
     };
     let program = kubernetes.program("kubectl");
     let mut command = Command::new(&program);
-    command.args(arguments).env("KUBECONFIG", User::Admin.kubeconfig(place));
+    command.args(arguments).env("KUBECONFIG", ClusterUser::Admin.kubeconfig(place));
     into_fabric(place)?;
-    Err(Error::file(&program)(command.exec()))
+    Err(LabError::file(&program)(command.exec()))
 }
 
 /// Moves the calling thread to the fabric's namespace, from which the API server is reachable.
-pub fn into_fabric(place: &Place) -> Result<()> {
+pub fn into_fabric(place: &LabPaths) -> LabResult<()> {
     let path = netns_path(&place.fabric());
-    let namespace = File::open(&path).map_err(Error::file(&path))?;
+    let namespace = File::open(&path).map_err(LabError::file(&path))?;
     move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
-        .map_err(|error| Error::file(&path)(error.into()))
+        .map_err(|error| LabError::file(&path)(error.into()))
 }

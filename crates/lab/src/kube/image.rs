@@ -1,8 +1,8 @@
 //! Builds container images with one layer in the OCI image layout, without a container tool and without network access.
 
-use super::archive::Archive;
+use super::archive::TarArchive;
 use super::programs;
-use crate::error::{Error, Result};
+use crate::error::{LabError, LabResult};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use std::fs::{self, File};
@@ -23,51 +23,51 @@ const WAIT: &str = "trap 'exit 0' TERM INT; while :; do sleep 86400 & wait $!; d
 
 /// One layer and its entrypoint.
 #[derive(Debug)]
-pub struct Image {
+pub struct ContainerImage {
     /// Names of this same image.
     names: Vec<String>,
     layer: Vec<u8>,
     entrypoint: Vec<String>,
 }
 
-impl Image {
+impl ContainerImage {
     /// Builds an image of Debian's busybox with a link for every applet.
-    pub fn busybox() -> Result<Image> {
+    pub fn busybox() -> LabResult<ContainerImage> {
         let names = BUSYBOX.map(str::to_owned).to_vec();
-        Ok(Image { names, layer: busybox_layer()?, entrypoint: Vec::new() })
+        Ok(ContainerImage { names, layer: busybox_layer()?, entrypoint: Vec::new() })
     }
 
-    pub fn pause() -> Result<Image> {
+    pub fn pause() -> LabResult<ContainerImage> {
         let entrypoint = ["/bin/sh", "-c", WAIT].map(str::to_owned).to_vec();
-        Ok(Image { names: vec![PAUSE.to_owned()], layer: busybox_layer()?, entrypoint })
+        Ok(ContainerImage { names: vec![PAUSE.to_owned()], layer: busybox_layer()?, entrypoint })
     }
 
     /// Builds an image of a Tortie program and its shared libraries.
-    pub fn tortie(program: &Path, name: &str) -> Result<Image> {
-        let contents = fs::read(program).map_err(Error::file(program))?;
-        let failed = |source| Error::Io { what: format!("image {name}"), source };
-        let mut tree = Tree::default();
+    pub fn tortie(program: &Path, name: &str) -> LabResult<ContainerImage> {
+        let contents = fs::read(program).map_err(LabError::file(program))?;
+        let failed = |source| LabError::Io { what: format!("image {name}"), source };
+        let mut tree = LayerTree::default();
         tree.file("usr/bin/tortie", 0o755, contents);
         for other in NAMES {
             tree.link(&format!("usr/bin/{other}"), "tortie");
         }
         for library in libraries(program)? {
             // Use the path at which the program looks for it, with the contents of the host's file.
-            let contents = fs::read(&library).map_err(Error::file(&library))?;
+            let contents = fs::read(&library).map_err(LabError::file(&library))?;
             tree.file(library.to_string_lossy().trim_start_matches('/'), 0o755, contents);
         }
         let entrypoint = vec!["/usr/bin/tortie".to_owned()];
-        Ok(Image { names: vec![name.to_owned()], layer: tree.layer().map_err(failed)?, entrypoint })
+        Ok(ContainerImage { names: vec![name.to_owned()], layer: tree.layer().map_err(failed)?, entrypoint })
     }
 
     /// Writes an archive for `ctr images import` and `podman load`.
-    pub fn write(&self, path: &Path) -> Result<()> {
-        self.try_write(path).map_err(Error::file(path))
+    pub fn write(&self, path: &Path) -> LabResult<()> {
+        self.try_write(path).map_err(LabError::file(path))
     }
 
     fn try_write(&self, path: &Path) -> io::Result<()> {
         let new = path.with_extension("new");
-        let mut archive = Archive::new(BufWriter::new(File::create(&new)?));
+        let mut archive = TarArchive::new(BufWriter::new(File::create(&new)?));
         archive.file("oci-layout", 0o644, br#"{"imageLayoutVersion":"1.0.0"}"#)?;
         archive.directory("blobs")?;
         archive.directory("blobs/sha256")?;
@@ -118,55 +118,55 @@ pub fn without_debug_info(program: &Path, copy: &Path) -> PathBuf {
 
 /// Contents of a layer, ordered by name. Parent directories are added as needed.
 #[derive(Debug, Default)]
-struct Tree(std::collections::BTreeMap<String, Node>);
+struct LayerTree(std::collections::BTreeMap<String, LayerEntry>);
 
 #[derive(Debug)]
-enum Node {
+enum LayerEntry {
     Directory,
     File { mode: u32, contents: Vec<u8> },
     Link(String),
 }
 
-impl Tree {
+impl LayerTree {
     fn file(&mut self, name: &str, mode: u32, contents: Vec<u8>) {
-        self.put(name, Node::File { mode, contents });
+        self.put(name, LayerEntry::File { mode, contents });
     }
 
     fn link(&mut self, name: &str, target: &str) {
-        self.put(name, Node::Link(target.to_owned()));
+        self.put(name, LayerEntry::Link(target.to_owned()));
     }
 
-    fn put(&mut self, name: &str, node: Node) {
+    fn put(&mut self, name: &str, node: LayerEntry) {
         for (end, _) in name.match_indices('/') {
-            self.0.entry(name[..end].to_owned()).or_insert(Node::Directory);
+            self.0.entry(name[..end].to_owned()).or_insert(LayerEntry::Directory);
         }
         self.0.insert(name.to_owned(), node);
     }
 
     fn layer(&self) -> io::Result<Vec<u8>> {
-        let mut archive = Archive::new(Vec::new());
+        let mut archive = TarArchive::new(Vec::new());
         for (name, node) in &self.0 {
             match node {
-                Node::Directory => archive.directory(name)?,
-                Node::File { mode, contents } => archive.file(name, *mode, contents)?,
-                Node::Link(target) => archive.link(name, target)?,
+                LayerEntry::Directory => archive.directory(name)?,
+                LayerEntry::File { mode, contents } => archive.file(name, *mode, contents)?,
+                LayerEntry::Link(target) => archive.link(name, target)?,
             }
         }
         archive.finish()
     }
 }
 
-fn busybox_layer() -> Result<Vec<u8>> {
+fn busybox_layer() -> LabResult<Vec<u8>> {
     let program = programs::which("busybox")
-        .ok_or_else(|| Error::refused("busybox is missing (package busybox-static)"))?;
-    let failed = |source| Error::Io { what: program.display().to_string(), source };
+        .ok_or_else(|| LabError::refused("busybox is missing (package busybox-static)"))?;
+    let failed = |source| LabError::Io { what: program.display().to_string(), source };
     let listed = Command::new(&program).arg("--list").output().map_err(failed)?;
     let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
-    let mut tree = Tree::default();
+    let mut tree = LayerTree::default();
     tree.file("bin/busybox", 0o755, fs::read(&program).map_err(failed)?);
     tree.file("etc/passwd", 0o644, b"root:x:0:0:root:/:/bin/sh\n".to_vec());
     tree.file("etc/group", 0o644, b"root:x:0:\n".to_vec());
-    tree.put("tmp", Node::Directory);
+    tree.put("tmp", LayerEntry::Directory);
     for name in listed.lines().filter(|name| *name != "busybox" && !name.contains('/')) {
         tree.link(&format!("bin/{name}"), "busybox");
     }
@@ -174,8 +174,8 @@ fn busybox_layer() -> Result<Vec<u8>> {
 }
 
 /// Returns the shared libraries of a program and its dynamic loader; empty for a static binary.
-fn libraries(program: &Path) -> Result<Vec<PathBuf>> {
-    let failed = |source| Error::Io { what: "ldd".to_owned(), source };
+fn libraries(program: &Path) -> LabResult<Vec<PathBuf>> {
+    let failed = |source| LabError::Io { what: "ldd".to_owned(), source };
     let listed = Command::new("ldd").arg(program).output().map_err(failed)?;
     let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
     Ok(listed.lines().filter_map(library).map(PathBuf::from).collect())
@@ -189,7 +189,7 @@ fn library(line: &str) -> Option<&str> {
 }
 
 /// Adds a blob and returns its descriptor.
-fn blob<W: io::Write>(archive: &mut Archive<W>, media_type: &str, contents: &[u8]) -> io::Result<Value> {
+fn blob<W: io::Write>(archive: &mut TarArchive<W>, media_type: &str, contents: &[u8]) -> io::Result<Value> {
     let digest: String = Sha256::digest(contents).iter().map(|byte| format!("{byte:02x}")).collect();
     archive.file(&format!("blobs/sha256/{digest}"), 0o644, contents)?;
     Ok(json!({"mediaType": media_type, "digest": format!("sha256:{digest}"), "size": contents.len()}))
@@ -221,7 +221,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let program = std::env::current_exe().unwrap();
         let file = dir.path().join("image.tar");
-        Image::tortie(&program, "localhost/x:1").unwrap().write(&file).unwrap();
+        ContainerImage::tortie(&program, "localhost/x:1").unwrap().write(&file).unwrap();
         let ran = Command::new("tar").arg("-C").arg(dir.path()).arg("-xf").arg(&file).output().unwrap();
         assert!(ran.status.success(), "{ran:?}");
         let read = |name: &str| -> Value {

@@ -1,9 +1,9 @@
 //! Installs Tortie in the lab's cluster: applies the manifests of `deploy/` with the lab's settings in the ConfigMap.
 
-use super::{ApiGroup, Cni, Kubernetes, Proxy, READY_LIMIT, control, credentials, dir};
-use crate::cluster::{Cluster, Datastore};
-use crate::error::{Error, Result};
-use crate::place::Place;
+use super::{ApiGroup, KubernetesSettings, PodNetwork, ProxyMode, READY_LIMIT, control, credentials, dir};
+use crate::cluster::{LabCluster, LabDatastore};
+use crate::error::{LabError, LabResult};
+use crate::place::LabPaths;
 use crate::{store, topology};
 use std::fs;
 use std::path::Path;
@@ -24,11 +24,11 @@ pub const LIMIT: &str = "--timeout=60s";
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// Applies the manifests. The pods of the DaemonSet start with the nodes.
-pub async fn apply(place: &Place, cluster: &Cluster, kubernetes: &Kubernetes) -> Result<()> {
+pub async fn apply(place: &LabPaths, cluster: &LabCluster, kubernetes: &KubernetesSettings) -> LabResult<()> {
     let dir = dir(place).join("deploy");
-    fs::create_dir_all(&dir).map_err(Error::file(&dir))?;
+    fs::create_dir_all(&dir).map_err(LabError::file(&dir))?;
     let mut node = configured(NODE.1, cluster)?;
-    if kubernetes.cni == Cni::Ptp {
+    if kubernetes.cni == PodNetwork::Ptp {
         node = for_policy_only(&node)?;
     }
     let kinds = match kubernetes.api_group {
@@ -39,11 +39,11 @@ pub async fn apply(place: &Place, cluster: &Cluster, kubernetes: &Kubernetes) ->
     write(&dir, NODE.0, &node)?;
     write(&dir, HUB.0, &set(HUB.1, "replicas", &cluster.hubs.to_string())?)?;
     write(&dir, CONTROLLERS.0, CONTROLLERS.1)?;
-    if kubernetes.proxy == Proxy::None {
+    if kubernetes.proxy == ProxyMode::None {
         write(&dir, "15-services-endpoint.yaml", &services_endpoint("kube-system"))?;
     }
     run(place, cluster, &["apply", "--filename", &dir.display().to_string()]).await?;
-    if cluster.datastore == Datastore::Kubernetes {
+    if cluster.datastore == LabDatastore::Kubernetes {
         // The lab's own commands use the CRDs next.
         run(place, cluster, &["wait", "--for=condition=Established", LIMIT, "--filename", &kinds]).await?;
     }
@@ -51,10 +51,10 @@ pub async fn apply(place: &Place, cluster: &Cluster, kubernetes: &Kubernetes) ->
 }
 
 /// Sets the lab's options in the DaemonSet manifest. With default options the result equals the file in `deploy/`.
-fn configured(manifest: &str, cluster: &Cluster) -> Result<String> {
+fn configured(manifest: &str, cluster: &LabCluster) -> LabResult<String> {
     let (datastore, endpoints) = match cluster.datastore {
-        Datastore::Kubernetes => ("kubernetes", "\"\"".to_owned()),
-        Datastore::Embedded | Datastore::Etcd => ("etcdv3", store::address()),
+        LabDatastore::Kubernetes => ("kubernetes", "\"\"".to_owned()),
+        LabDatastore::Embedded | LabDatastore::Etcd => ("etcdv3", store::address()),
     };
     let [v4, v6] = [false, true].map(|ipv6| cluster.first_pool(ipv6));
     let name = |pool: Option<ipnet::IpNet>| pool.map_or("none".to_owned(), |pool| pool.to_string());
@@ -84,7 +84,7 @@ fn configured(manifest: &str, cluster: &Cluster) -> Result<String> {
 
 /// Changes the DaemonSet for clusters where another CNI plugin connects pods: Tortie only enforces policy, and the lab
 /// installs its plugin on the node.
-fn for_policy_only(manifest: &str) -> Result<String> {
+fn for_policy_only(manifest: &str) -> LabResult<String> {
     let settings = [("networking_backend", "none"), ("ipv4_pool", "none"), ("ipv6_pool", "none")];
     let text =
         settings.into_iter().try_fold(manifest.to_owned(), |text, (name, value)| set(&text, name, value))?;
@@ -96,10 +96,10 @@ fn for_policy_only(manifest: &str) -> Result<String> {
 }
 
 /// Replaces a text that must occur exactly once in the manifest.
-pub fn replaced(manifest: &str, before: &str, after: &str) -> Result<String> {
+pub fn replaced(manifest: &str, before: &str, after: &str) -> LabResult<String> {
     match manifest.matches(before).count() {
         1 => Ok(manifest.replace(before, after)),
-        count => Err(Error::refused(format!("the manifest has {count} times {before:?}"))),
+        count => Err(LabError::refused(format!("the manifest has {count} times {before:?}"))),
     }
 }
 
@@ -108,11 +108,11 @@ fn kinds_of_first_group() -> String {
 }
 
 /// Replaces the value of a setting that must have exactly one line in the manifest, indented by two spaces.
-pub fn set(text: &str, setting: &str, value: &str) -> Result<String> {
+pub fn set(text: &str, setting: &str, value: &str) -> LabResult<String> {
     let start = format!("  {setting}: ");
     match text.lines().filter(|line| line.starts_with(&start)).count() {
         1 => {}
-        count => return Err(Error::refused(format!("the manifest has {count} lines for {setting}"))),
+        count => return Err(LabError::refused(format!("the manifest has {count} lines for {setting}"))),
     }
     let line = |line: &str| match line.starts_with(&start) {
         true => format!("{start}{value}\n"),
@@ -130,19 +130,19 @@ pub fn services_endpoint(namespace: &str) -> String {
     )
 }
 
-pub fn write(dir: &Path, name: &str, text: &str) -> Result<String> {
+pub fn write(dir: &Path, name: &str, text: &str) -> LabResult<String> {
     let file = dir.join(name);
-    fs::write(&file, text).map_err(Error::file(&file))?;
+    fs::write(&file, text).map_err(LabError::file(&file))?;
     Ok(file.display().to_string())
 }
 
 /// Runs kubectl and retries for a while: a ready API server may not have created its namespaces yet.
-pub async fn run(place: &Place, cluster: &Cluster, arguments: &[&str]) -> Result<()> {
+pub async fn run(place: &LabPaths, cluster: &LabCluster, arguments: &[&str]) -> LabResult<()> {
     let deadline = Instant::now() + READY_LIMIT;
     loop {
         let Err(reason) = control::kubectl(place, cluster, arguments).await else { return Ok(()) };
         if Instant::now() > deadline {
-            return Err(Error::refused(format!("kubectl {}: {reason}", arguments.join(" "))));
+            return Err(LabError::refused(format!("kubectl {}: {reason}", arguments.join(" "))));
         }
         tokio::time::sleep(PAUSE).await;
     }
@@ -151,15 +151,15 @@ pub async fn run(place: &Place, cluster: &Cluster, arguments: &[&str]) -> Result
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bgp::Bgp;
-    use crate::encap::Encap;
-    use crate::topology::Topology;
+    use crate::bgp::BgpMode;
+    use crate::encap::PodEncapsulation;
+    use crate::topology::LabTopology;
 
-    fn cluster(bgp: Bgp, encap: Encap, datastore: Datastore, pools: &[&str]) -> Cluster {
-        Cluster {
+    fn cluster(bgp: BgpMode, encap: PodEncapsulation, datastore: LabDatastore, pools: &[&str]) -> LabCluster {
+        LabCluster {
             hubs: 0,
             datastore,
-            topology: Topology::L2,
+            topology: LabTopology::L2,
             bgp,
             encap,
             bird: Vec::new(),
@@ -174,13 +174,14 @@ mod tests {
     #[test]
     fn the_usual_lab_applies_what_deploy_has_to_the_byte() {
         let pools = ["10.244.0.0/16", "fd00:10:244::/112"];
-        let plain = cluster(Bgp::Mesh, Encap::None, Datastore::Kubernetes, &pools);
+        let plain = cluster(BgpMode::Mesh, PodEncapsulation::None, LabDatastore::Kubernetes, &pools);
         assert_eq!(configured(NODE.1, &plain).unwrap(), NODE.1);
     }
 
     #[test]
     fn what_the_lab_was_told_is_in_the_config_map() {
-        let other = cluster(Bgp::None, Encap::IpipCross, Datastore::Embedded, &["10.99.0.0/16"]);
+        let other =
+            cluster(BgpMode::None, PodEncapsulation::IpipCross, LabDatastore::Embedded, &["10.99.0.0/16"]);
         let text = configured(NODE.1, &other).unwrap();
         for line in [
             "  datastore_type: etcdv3\n",
@@ -207,7 +208,10 @@ mod tests {
     #[test]
     fn a_lab_with_hubs_has_pods_of_them_and_nodes_that_look_for_them() {
         let pools = ["10.244.0.0/16"];
-        let two = Cluster { hubs: 2, ..cluster(Bgp::None, Encap::None, Datastore::Kubernetes, &pools) };
+        let two = LabCluster {
+            hubs: 2,
+            ..cluster(BgpMode::None, PodEncapsulation::None, LabDatastore::Kubernetes, &pools)
+        };
         let text = configured(NODE.1, &two).unwrap();
         assert!(text.contains("  typha_service_name: calico-typha\n"), "{text}");
         assert!(HUB.1.contains("metadata: {name: calico-typha, namespace: kube-system"));

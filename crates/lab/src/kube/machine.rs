@@ -2,11 +2,11 @@
 //! and reaps orphans. When it ends, the kernel kills every process on the node.
 
 use super::mounts;
-use super::steps::Step;
-use crate::error::{Error, Result};
+use super::steps::MachineStep;
+use crate::error::{LabError, LabResult};
 use crate::files;
-use crate::place::Place;
-use crate::process::{Daemon, Started};
+use crate::place::LabPaths;
+use crate::process::{LabDaemon, StartedDaemon};
 use nix::errno::Errno;
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::wait::{WaitStatus, wait};
@@ -19,32 +19,32 @@ use tortie_process::PidFile;
 /// Delay before waiting again when there are no child processes.
 const PAUSE: Duration = Duration::from_secs(1);
 
-pub fn daemon(place: &Place, node: &str) -> Daemon {
-    Daemon::in_dir(&format!("the machine of {node}"), &dir(place, node))
+pub fn daemon(place: &LabPaths, node: &str) -> LabDaemon {
+    LabDaemon::in_dir(&format!("the machine of {node}"), &dir(place, node))
 }
 
-fn dir(place: &Place, node: &str) -> PathBuf {
+fn dir(place: &LabPaths, node: &str) -> PathBuf {
     place.node_dir(node).join("machine")
 }
 
-fn steps_file(place: &Place, node: &str) -> PathBuf {
+fn steps_file(place: &LabPaths, node: &str) -> PathBuf {
     dir(place, node).join("steps.json")
 }
 
 /// Returns the pid file of the node's init process, which holds its pid on the host.
-pub fn first_process(place: &Place, node: &str) -> PidFile {
+pub fn first_process(place: &LabPaths, node: &str) -> PidFile {
     PidFile::at(dir(place, node).join("first"))
 }
 
 /// Starts a machine that executes these steps.
-pub fn start(place: &Place, node: &str, steps: &[Step]) -> Result<Started> {
+pub fn start(place: &LabPaths, node: &str, steps: &[MachineStep]) -> LabResult<StartedDaemon> {
     let dir = dir(place, node);
-    std::fs::create_dir_all(&dir).map_err(Error::file(&dir))?;
+    std::fs::create_dir_all(&dir).map_err(LabError::file(&dir))?;
     files::replace(&steps_file(place, node), &steps)?;
     daemon(place, node).start(&place.node_netns(node), command(place, node, false))
 }
 
-fn command(place: &Place, node: &str, first: bool) -> Command {
+fn command(place: &LabPaths, node: &str, first: bool) -> Command {
     let mut command = Command::new(place.bin().join("tortie"));
     command.args(["lab", "--name", place.name(), "--dir"]).arg(place.dir()).args(["machine", node]);
     if first {
@@ -54,25 +54,25 @@ fn command(place: &Place, node: &str, first: bool) -> Command {
 }
 
 /// Runs as the process that [`start`] starts: forks the init process into a new PID namespace and waits for it.
-pub fn boot(place: &Place, node: &str) -> Result<()> {
+pub fn boot(place: &LabPaths, node: &str) -> LabResult<()> {
     unshare(CloneFlags::CLONE_NEWPID).map_err(|error| namespaces(node, error))?;
-    let failed = |source| Error::Io { what: format!("the first process of {node}"), source };
+    let failed = |source| LabError::Io { what: format!("the first process of {node}"), source };
     let mut child = command(place, node, true).spawn().map_err(failed)?;
     first_process(place, node).write(child.id()).map_err(failed)?;
     let status = child.wait().map_err(failed)?;
-    Err(Error::refused(format!("the first process of {node} ended ({status})")))
+    Err(LabError::refused(format!("the first process of {node} ended ({status})")))
 }
 
 /// Runs as the init process. After the last step it only reaps children and never returns.
-pub fn run(place: &Place, node: &str) -> Result<()> {
-    let steps: Vec<Step> = files::read(&steps_file(place, node))?
-        .ok_or_else(|| Error::refused(format!("{node} has no steps file")))?;
+pub fn run(place: &LabPaths, node: &str) -> LabResult<()> {
+    let steps: Vec<MachineStep> = files::read(&steps_file(place, node))?
+        .ok_or_else(|| LabError::refused(format!("{node} has no steps file")))?;
     unshare(CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWUTS).map_err(|error| namespaces(node, error))?;
     mounts::prepare(place.dir(), &place.node_dir(node))?;
     nix::unistd::sethostname(node).map_err(|error| namespaces(node, error))?;
     let mut daemons = BTreeMap::new();
     for step in &steps {
-        let started = step.take().map_err(|source| Error::Io { what: node.to_owned(), source })?;
+        let started = step.take().map_err(|source| LabError::Io { what: node.to_owned(), source })?;
         daemons.extend(started);
     }
     loop {
@@ -93,6 +93,6 @@ fn report(daemons: &mut BTreeMap<u32, &str>, status: WaitStatus) {
     }
 }
 
-fn namespaces(node: &str, error: Errno) -> Error {
-    Error::Kernel { object: format!("namespaces of {node}"), reason: error.to_string() }
+fn namespaces(node: &str, error: Errno) -> LabError {
+    LabError::Kernel { object: format!("namespaces of {node}"), reason: error.to_string() }
 }

@@ -22,11 +22,11 @@ pub mod ptp;
 mod steps;
 
 pub use cgroups::remove as remove_cgroups;
-pub use programs::Programs;
+pub use programs::KubernetesPrograms;
 
-use crate::cluster::Datastore;
-use crate::error::{Error, Result};
-use crate::place::Place;
+use crate::cluster::LabDatastore;
+use crate::error::{LabError, LabResult};
+use crate::place::LabPaths;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -36,7 +36,7 @@ pub const SERVICES: [&str; 2] = ["10.96.0.0/16", "fd00:10:96::/112"];
 /// Service proxy on the nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
-pub enum Proxy {
+pub enum ProxyMode {
     /// kube-proxy with iptables
     #[default]
     Iptables,
@@ -49,7 +49,7 @@ pub enum Proxy {
 /// CNI plugin that connects the pods.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
-pub enum Cni {
+pub enum PodNetwork {
     /// Tortie's CNI plugin, IPAM and routes
     #[default]
     Calico,
@@ -72,7 +72,7 @@ pub enum ApiGroup {
 /// How kubectl accesses Calico's objects, with authorization by tier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
-pub enum Api {
+pub enum CalicoApiMode {
     /// Through `tortie apiserver`, aggregated behind kube-apiserver
     Aggregated,
     /// As custom resources, with admission policies and `tortie webhooks`
@@ -81,36 +81,36 @@ pub enum Api {
 
 /// Command line options of a lab with Kubernetes.
 #[derive(Clone, Copy, Debug)]
-pub struct Wanted {
-    pub proxy: Proxy,
-    pub cni: Cni,
+pub struct KubernetesOptions {
+    pub proxy: ProxyMode,
+    pub cni: PodNetwork,
     /// API group, if given; otherwise it is derived from the other options.
     pub api_group: Option<ApiGroup>,
-    pub api: Option<Api>,
-    pub datastore: Datastore,
+    pub api: Option<CalicoApiMode>,
+    pub datastore: LabDatastore,
 }
 
 /// Settings of a lab with Kubernetes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Kubernetes {
+pub struct KubernetesSettings {
     /// Directory of the Kubernetes programs.
     pub programs: PathBuf,
-    pub proxy: Proxy,
+    pub proxy: ProxyMode,
     #[serde(default)]
-    pub cni: Cni,
+    pub cni: PodNetwork,
     #[serde(default)]
     pub api_group: ApiGroup,
     #[serde(default)]
-    pub api: Option<Api>,
+    pub api: Option<CalicoApiMode>,
 }
 
-impl Kubernetes {
-    pub fn new(dir: Option<&std::path::Path>, wanted: Wanted) -> Result<Kubernetes> {
+impl KubernetesSettings {
+    pub fn new(dir: Option<&std::path::Path>, wanted: KubernetesOptions) -> LabResult<KubernetesSettings> {
         let api_group = wanted.api_group()?;
-        let programs = Programs::find(dir)?;
+        let programs = KubernetesPrograms::find(dir)?;
         programs.check_host()?;
-        let Wanted { proxy, cni, api, .. } = wanted;
-        Ok(Kubernetes { programs: programs.dir, proxy, cni, api_group, api })
+        let KubernetesOptions { proxy, cni, api, .. } = wanted;
+        Ok(KubernetesSettings { programs: programs.dir, proxy, cni, api_group, api })
     }
 
     pub fn program(&self, name: &str) -> PathBuf {
@@ -118,20 +118,22 @@ impl Kubernetes {
     }
 }
 
-impl Wanted {
+impl KubernetesOptions {
     /// Returns the API group to use. kube-apiserver and an aggregated API server cannot both serve the same group.
-    fn api_group(&self) -> Result<ApiGroup> {
+    fn api_group(&self) -> LabResult<ApiGroup> {
         match (self.api, self.api_group, self.datastore) {
-            (Some(Api::Aggregated), Some(ApiGroup::V3), _) => Err(Error::refused(
+            (Some(CalicoApiMode::Aggregated), Some(ApiGroup::V3), _) => Err(LabError::refused(
                 "--api aggregated serves projectcalico.org/v3 itself, so objects are not kept there: leave out --api-group",
             )),
-            (Some(Api::Crds), Some(ApiGroup::V1), _) => Err(Error::refused(
+            (Some(CalicoApiMode::Crds), Some(ApiGroup::V1), _) => Err(LabError::refused(
                 "--api crds is projectcalico.org/v3 in Kubernetes, so objects are kept there: leave out --api-group",
             )),
-            (Some(Api::Crds), _, Datastore::Embedded | Datastore::Etcd) => Err(Error::refused(
-                "--api crds keeps objects in Kubernetes: leave out --datastore, or use --api aggregated",
-            )),
-            (Some(Api::Aggregated), ..) => Ok(ApiGroup::V1),
+            (Some(CalicoApiMode::Crds), _, LabDatastore::Embedded | LabDatastore::Etcd) => {
+                Err(LabError::refused(
+                    "--api crds keeps objects in Kubernetes: leave out --datastore, or use --api aggregated",
+                ))
+            }
+            (Some(CalicoApiMode::Aggregated), ..) => Ok(ApiGroup::V1),
             (_, given, _) => Ok(given.unwrap_or_default()),
         }
     }
@@ -142,12 +144,12 @@ impl Wanted {
 const READY_LIMIT: std::time::Duration = std::time::Duration::from_secs(240);
 
 /// Returns the kubeconfig path of the lab's administrator.
-pub fn admin(place: &Place) -> PathBuf {
-    credentials::User::Admin.kubeconfig(place)
+pub fn admin(place: &LabPaths) -> PathBuf {
+    credentials::ClusterUser::Admin.kubeconfig(place)
 }
 
 /// Returns the directory of the control plane.
-fn dir(place: &Place) -> PathBuf {
+fn dir(place: &LabPaths) -> PathBuf {
     place.dir().join("kubernetes")
 }
 
@@ -158,18 +160,19 @@ mod tests {
     #[test]
     fn the_group_follows_from_how_objects_are_managed() {
         let group = |api, api_group, datastore| {
-            Wanted { proxy: Proxy::None, cni: Cni::Calico, api_group, api, datastore }.api_group()
+            KubernetesOptions { proxy: ProxyMode::None, cni: PodNetwork::Calico, api_group, api, datastore }
+                .api_group()
         };
-        let kubernetes = Datastore::Kubernetes;
+        let kubernetes = LabDatastore::Kubernetes;
         assert_eq!(group(None, None, kubernetes).unwrap(), ApiGroup::V3);
         assert_eq!(group(None, Some(ApiGroup::V1), kubernetes).unwrap(), ApiGroup::V1);
-        assert_eq!(group(Some(Api::Aggregated), None, kubernetes).unwrap(), ApiGroup::V1);
-        assert_eq!(group(Some(Api::Aggregated), None, Datastore::Etcd).unwrap(), ApiGroup::V1);
-        assert_eq!(group(Some(Api::Crds), None, kubernetes).unwrap(), ApiGroup::V3);
+        assert_eq!(group(Some(CalicoApiMode::Aggregated), None, kubernetes).unwrap(), ApiGroup::V1);
+        assert_eq!(group(Some(CalicoApiMode::Aggregated), None, LabDatastore::Etcd).unwrap(), ApiGroup::V1);
+        assert_eq!(group(Some(CalicoApiMode::Crds), None, kubernetes).unwrap(), ApiGroup::V3);
         for (api, api_group, datastore, instead) in [
-            (Api::Aggregated, Some(ApiGroup::V3), kubernetes, "--api-group"),
-            (Api::Crds, Some(ApiGroup::V1), kubernetes, "--api-group"),
-            (Api::Crds, None, Datastore::Etcd, "--datastore"),
+            (CalicoApiMode::Aggregated, Some(ApiGroup::V3), kubernetes, "--api-group"),
+            (CalicoApiMode::Crds, Some(ApiGroup::V1), kubernetes, "--api-group"),
+            (CalicoApiMode::Crds, None, LabDatastore::Etcd, "--datastore"),
         ] {
             let refused = group(Some(api), api_group, datastore).unwrap_err().to_string();
             assert!(refused.contains(&format!("leave out {instead}")), "{refused}");

@@ -2,7 +2,7 @@
 //!
 //! A node writes only below the lab's directory: host directories that it writes to are covered by an overlay.
 
-use crate::error::{Error, Result};
+use crate::error::{LabError, LabResult};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
@@ -28,7 +28,7 @@ const NONE: Option<&str> = None;
 
 /// Sets up the mounts. Called by the init process of a node in its own mount namespace. `lab` and `node` are the
 /// directories of the lab and the node.
-pub fn prepare(lab: &Path, node: &Path) -> Result<()> {
+pub fn prepare(lab: &Path, node: &Path) -> LabResult<()> {
     // Keep mount events from propagating to the host.
     change("/", MsFlags::MS_REC | MsFlags::MS_PRIVATE)?;
     // A mounted network namespace would stay alive as long as this mount namespace refers to it.
@@ -56,7 +56,7 @@ pub fn prepare(lab: &Path, node: &Path) -> Result<()> {
     bind(&directory(node.join("run"))?, &directory(PathBuf::from("/run/tortie"))?)?;
     for (name, value) in SETTINGS {
         let file = directory(node.join("settings"))?.join(name.replace('/', "."));
-        fs::write(&file, format!("{value}\n")).map_err(Error::file(&file))?;
+        fs::write(&file, format!("{value}\n")).map_err(LabError::file(&file))?;
         let setting = Path::new("/proc/sys").join(name);
         if setting.exists() {
             bind(&file, &setting)?;
@@ -64,13 +64,13 @@ pub fn prepare(lab: &Path, node: &Path) -> Result<()> {
     }
     for name in ["net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"] {
         let file = Path::new("/proc/sys").join(name);
-        fs::write(&file, "1").map_err(Error::file(&file))?;
+        fs::write(&file, "1").map_err(LabError::file(&file))?;
     }
     // Containers and the runtime must see each other's mounts.
     change("/", MsFlags::MS_REC | MsFlags::MS_SHARED)
 }
 
-fn layer(dir: &Path, name: &str) -> Result<()> {
+fn layer(dir: &Path, name: &str) -> LabResult<()> {
     let (upper, work) = (directory(dir.join("upper"))?, directory(dir.join("work"))?);
     let lower = Path::new("/").join(name);
     let options =
@@ -79,22 +79,22 @@ fn layer(dir: &Path, name: &str) -> Result<()> {
         .map_err(|error| refused("a layer", &lower, error))
 }
 
-fn bind(from: &Path, to: &Path) -> Result<()> {
+fn bind(from: &Path, to: &Path) -> LabResult<()> {
     mount(Some(from), to, NONE, MsFlags::MS_BIND | MsFlags::MS_REC, NONE)
         .map_err(|error| refused(&from.display().to_string(), to, error))
 }
 
-fn fresh(kind: &str, to: &str) -> Result<()> {
+fn fresh(kind: &str, to: &str) -> LabResult<()> {
     mount(Some(kind), to, Some(kind), MsFlags::empty(), NONE)
         .map_err(|error| refused(kind, Path::new(to), error))
 }
 
-fn change(path: &str, flags: MsFlags) -> Result<()> {
+fn change(path: &str, flags: MsFlags) -> LabResult<()> {
     mount(NONE, path, NONE, flags, NONE).map_err(|error| refused("a change", Path::new(path), error))
 }
 
-fn open(path: &Path) -> Result<File> {
-    File::open(path).map_err(Error::file(path))
+fn open(path: &Path) -> LabResult<File> {
+    File::open(path).map_err(LabError::file(path))
 }
 
 /// Returns a path to the open directory that works also when another mount covers its name.
@@ -102,11 +102,11 @@ fn by_descriptor(file: &File) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
 }
 
-fn directory(path: PathBuf) -> Result<PathBuf> {
-    fs::create_dir_all(&path).map_err(Error::file(&path))?;
+fn directory(path: PathBuf) -> LabResult<PathBuf> {
+    fs::create_dir_all(&path).map_err(LabError::file(&path))?;
     Ok(path)
 }
 
-fn refused(what: &str, to: &Path, error: nix::Error) -> Error {
-    Error::Kernel { object: format!("mount of {what} on {}", to.display()), reason: error.to_string() }
+fn refused(what: &str, to: &Path, error: nix::Error) -> LabError {
+    LabError::Kernel { object: format!("mount of {what} on {}", to.display()), reason: error.to_string() }
 }

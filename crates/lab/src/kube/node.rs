@@ -2,17 +2,17 @@
 
 use super::containerd;
 use super::control;
-use super::credentials::{self, User};
-use super::image::{self, Image};
+use super::credentials::{self, ClusterUser};
+use super::image::{self, ContainerImage};
 use super::machine;
-use super::steps::{Line, Step};
-use super::{Cni, Kubernetes, Proxy, READY_LIMIT, cgroups, dir, programs};
-use crate::cluster::Cluster;
+use super::steps::{CommandLine, MachineStep};
+use super::{KubernetesSettings, PodNetwork, ProxyMode, READY_LIMIT, cgroups, dir, programs};
+use crate::cluster::LabCluster;
 use crate::cni;
-use crate::error::{Error, Result};
-use crate::place::Place;
-use crate::process::Started;
-use crate::topology::Node;
+use crate::error::{LabError, LabResult};
+use crate::place::LabPaths;
+use crate::process::StartedDaemon;
+use crate::topology::LabNode;
 use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -28,67 +28,78 @@ const CONTAINER: &str = "tortie";
 const CONNTRACK: [&str; 4] = ["max-per-core", "min", "tcp-timeout-established", "tcp-timeout-close-wait"];
 
 /// Writes the images that every node imports when it starts.
-pub fn write_images(place: &Place) -> Result<()> {
+pub fn write_images(place: &LabPaths) -> LabResult<()> {
     let dir = images(place);
-    fs::create_dir_all(&dir).map_err(Error::file(&dir))?;
-    Image::pause()?.write(&dir.join(IMAGES[0]))?;
-    Image::busybox()?.write(&dir.join(IMAGES[1]))?;
+    fs::create_dir_all(&dir).map_err(LabError::file(&dir))?;
+    ContainerImage::pause()?.write(&dir.join(IMAGES[0]))?;
+    ContainerImage::busybox()?.write(&dir.join(IMAGES[1]))?;
     let own = place.bin().join("tortie");
-    let own = fs::canonicalize(&own).map_err(Error::file(&own))?;
+    let own = fs::canonicalize(&own).map_err(LabError::file(&own))?;
     // Strip debug information, since every node keeps several copies.
     let slim = image::without_debug_info(&own, &program(place));
     if !program(place).exists() {
-        fs::copy(&slim, program(place)).map_err(Error::file(&slim))?;
+        fs::copy(&slim, program(place)).map_err(LabError::file(&slim))?;
     }
-    Image::tortie(&slim, image::TORTIE)?.write(&dir.join(IMAGES[2]))
+    ContainerImage::tortie(&slim, image::TORTIE)?.write(&dir.join(IMAGES[2]))
 }
 
 /// Returns the path of the Tortie program for the nodes.
-fn program(place: &Place) -> PathBuf {
+fn program(place: &LabPaths) -> PathBuf {
     images(place).join("tortie")
 }
 
-fn images(place: &Place) -> PathBuf {
+fn images(place: &LabPaths) -> PathBuf {
     dir(place).join("images")
 }
 
 /// Starts the machine of a node; [`ready`] waits for it.
-pub fn start(place: &Place, cluster: &Cluster, kubernetes: &Kubernetes, node: &Node) -> Result<Started> {
+pub fn start(
+    place: &LabPaths,
+    cluster: &LabCluster,
+    kubernetes: &KubernetesSettings,
+    node: &LabNode,
+) -> LabResult<StartedDaemon> {
     let group = place.node_netns(&node.name);
     cgroups::create(&group)?;
     let files = place.node_dir(&node.name).join("kubernetes");
-    fs::create_dir_all(&files).map_err(Error::file(&files))?;
+    fs::create_dir_all(&files).map_err(LabError::file(&files))?;
     let runtime = write(files.join("containerd.toml"), &containerd::config())?;
     let kubelet = write(files.join("kubelet.json"), &kubelet_config(place, kubernetes, &group).to_string())?;
     let log = |name: &str| files.join(format!("{name}.log"));
-    let daemon = |name: &str, line: Line| Step::Start { name: name.to_owned(), line, log: log(name) };
+    let daemon =
+        |name: &str, line: CommandLine| MachineStep::Start { name: name.to_owned(), line, log: log(name) };
     let mut steps = vec![
-        daemon("containerd", Line::new("containerd", ["--config", &text(&runtime)])),
-        Step::Await { socket: PathBuf::from(containerd::SOCKET) },
+        daemon("containerd", CommandLine::new("containerd", ["--config", &text(&runtime)])),
+        MachineStep::Await { socket: PathBuf::from(containerd::SOCKET) },
     ];
     for name in IMAGES {
         let image = text(&images(place).join(name));
-        let line = Line::new("ctr", ["--namespace", "k8s.io", "images", "import", &image]);
-        steps.push(Step::Run { line });
+        let line = CommandLine::new("ctr", ["--namespace", "k8s.io", "images", "import", &image]);
+        steps.push(MachineStep::Run { line });
     }
     // The plugins of the distribution; Tortie's are installed next to them.
     let plugins = programs::plugins().unwrap_or(Path::new("/usr/lib/cni"));
     let copy = format!("mkdir -p {0} && cp {1}/* {0}/", text(containerd::plugins()), text(plugins));
-    steps.push(Step::Run { line: Line::new("/bin/sh", ["-c", &copy]) });
-    if kubernetes.cni == Cni::Ptp {
+    steps.push(MachineStep::Run { line: CommandLine::new("/bin/sh", ["-c", &copy]) });
+    if kubernetes.cni == PodNetwork::Ptp {
         // Install Tortie's plugin here: the daemon only enforces policy in this mode and does not install it.
         let copy = format!("cp {} {}/calico", text(&program(place)), text(containerd::plugins()));
-        steps.push(Step::Run { line: Line::new("/bin/sh", ["-c", &copy]) });
+        steps.push(MachineStep::Run { line: CommandLine::new("/bin/sh", ["-c", &copy]) });
     }
     steps.push(daemon("kubelet", kubelet_line(place, kubernetes, node, &kubelet)));
-    if kubernetes.proxy != Proxy::None {
+    if kubernetes.proxy != ProxyMode::None {
         steps.push(daemon("kube-proxy", proxy_line(place, cluster, kubernetes, node)));
     }
     machine::start(place, &node.name, &steps)
 }
 
 /// Waits until Tortie's daemon accepts pods, Kubernetes reports the node as ready, and the node has no taints.
-pub async fn ready(place: &Place, cluster: &Cluster, node: &Node, started: Started) -> Result<()> {
+pub async fn ready(
+    place: &LabPaths,
+    cluster: &LabCluster,
+    node: &LabNode,
+    started: StartedDaemon,
+) -> LabResult<()> {
     started
         .ready_within(READY_LIMIT, || async {
             cni::status(place, cluster, &node.name).await?;
@@ -103,7 +114,7 @@ pub async fn ready(place: &Place, cluster: &Cluster, node: &Node, started: Start
 }
 
 /// Returns the log files of Tortie's containers on a node, oldest first.
-pub fn logs(place: &Place, node: &str) -> Vec<PathBuf> {
+pub fn logs(place: &LabPaths, node: &str) -> Vec<PathBuf> {
     // In the upper directory of the overlay that covers the host's /var.
     let pods = place.node_dir(node).join("layers/var/upper/log/pods");
     let ours = |pod: &PathBuf| pod.file_name().is_some_and(|name| name.to_string_lossy().starts_with(POD));
@@ -117,12 +128,12 @@ fn entries(dir: &Path) -> Vec<PathBuf> {
     fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
 }
 
-fn kubelet_config(place: &Place, kubernetes: &Kubernetes, group: &str) -> Value {
+fn kubelet_config(place: &LabPaths, kubernetes: &KubernetesSettings, group: &str) -> Value {
     // With another CNI plugin the startup taint is not used: Tortie's chained plugin delays each pod until policy is in
     // place, and Tortie's daemon does not report on the network.
     let taints = match kubernetes.cni {
-        Cni::Calico => json!([{"key": STARTUP_TAINT, "effect": "NoSchedule"}]),
-        Cni::Ptp => json!([]),
+        PodNetwork::Calico => json!([{"key": STARTUP_TAINT, "effect": "NoSchedule"}]),
+        PodNetwork::Ptp => json!([]),
     };
     json!({
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
@@ -150,35 +161,45 @@ fn kubelet_config(place: &Place, kubernetes: &Kubernetes, group: &str) -> Value 
     })
 }
 
-fn kubelet_line(place: &Place, kubernetes: &Kubernetes, node: &Node, config: &Path) -> Line {
+fn kubelet_line(
+    place: &LabPaths,
+    kubernetes: &KubernetesSettings,
+    node: &LabNode,
+    config: &Path,
+) -> CommandLine {
     let arguments = [
         format!("--config={}", config.display()),
-        format!("--kubeconfig={}", User::Node(node.name.clone()).kubeconfig(place).display()),
+        format!("--kubeconfig={}", ClusterUser::Node(node.name.clone()).kubeconfig(place).display()),
         format!("--hostname-override={}", node.name),
         format!("--node-ip={},{}", node.ipv4.addr(), node.ipv6.addr()),
     ];
-    Line::new(kubernetes.program("kubelet"), arguments.iter().map(String::as_str))
+    CommandLine::new(kubernetes.program("kubelet"), arguments.iter().map(String::as_str))
 }
 
-fn proxy_line(place: &Place, cluster: &Cluster, kubernetes: &Kubernetes, node: &Node) -> Line {
+fn proxy_line(
+    place: &LabPaths,
+    cluster: &LabCluster,
+    kubernetes: &KubernetesSettings,
+    node: &LabNode,
+) -> CommandLine {
     let mode = match kubernetes.proxy {
-        Proxy::Nftables => "nftables",
+        ProxyMode::Nftables => "nftables",
         _ => "iptables",
     };
     let pools = [false, true].into_iter().filter_map(|ipv6| cluster.first_pool(ipv6));
     let pools: Vec<String> = pools.map(|pool| pool.to_string()).collect();
     let mut arguments = vec![
-        format!("--kubeconfig={}", User::Proxy.kubeconfig(place).display()),
+        format!("--kubeconfig={}", ClusterUser::Proxy.kubeconfig(place).display()),
         format!("--proxy-mode={mode}"),
         format!("--hostname-override={}", node.name),
         format!("--cluster-cidr={}", pools.join(",")),
     ];
     arguments.extend(CONNTRACK.iter().map(|name| format!("--conntrack-{name}=0")));
-    Line::new(kubernetes.program("kube-proxy"), arguments.iter().map(String::as_str))
+    CommandLine::new(kubernetes.program("kube-proxy"), arguments.iter().map(String::as_str))
 }
 
-fn write(path: PathBuf, contents: &str) -> Result<PathBuf> {
-    fs::write(&path, contents).map_err(Error::file(&path))?;
+fn write(path: PathBuf, contents: &str) -> LabResult<PathBuf> {
+    fs::write(&path, contents).map_err(LabError::file(&path))?;
     Ok(path)
 }
 

@@ -1,6 +1,6 @@
 //! Finds the programs that are not part of Tortie.
 
-use crate::error::{Error, Result};
+use crate::error::{LabError, LabResult};
 use std::path::{Path, PathBuf};
 
 /// Programs of Kubernetes, which must all be in one directory.
@@ -21,27 +21,27 @@ const PLUGINS: [&str; 3] = ["/usr/lib/cni", "/usr/libexec/cni", "/opt/cni/bin"];
 const LOOPBACK: &str = "loopback";
 
 #[derive(Clone, Debug)]
-pub struct Programs {
+pub struct KubernetesPrograms {
     pub dir: PathBuf,
 }
 
-impl Programs {
+impl KubernetesPrograms {
     /// Looks in the given directory, or in the directories of the PATH.
-    pub fn find(given: Option<&Path>) -> Result<Programs> {
+    pub fn find(given: Option<&Path>) -> LabResult<KubernetesPrograms> {
         let Some(dir) = given else {
             let path = std::env::var_os("PATH").unwrap_or_default();
             let found = std::env::split_paths(&path).find(|dir| missing(dir).is_empty());
-            return found.map(|dir| Programs { dir }).ok_or_else(|| {
-                Error::refused(format!(
+            return found.map(|dir| KubernetesPrograms { dir }).ok_or_else(|| {
+                LabError::refused(format!(
                     "Kubernetes is not on the PATH ({}): `make kube` builds it and prints its directory, for --kube",
                     KUBERNETES.join(", ")
                 ))
             });
         };
-        let dir = std::path::absolute(dir).map_err(Error::file(dir))?;
+        let dir = std::path::absolute(dir).map_err(LabError::file(dir))?;
         match missing(&dir).as_slice() {
-            [] => Ok(Programs { dir }),
-            names => Err(Error::refused(format!(
+            [] => Ok(KubernetesPrograms { dir }),
+            names => Err(LabError::refused(format!(
                 "{} has no {}: `make kube` builds Kubernetes and prints its directory, for --kube",
                 dir.display(),
                 names.join(", ")
@@ -50,7 +50,7 @@ impl Programs {
     }
 
     /// Checks that the host has the programs that nodes need, before anything is created.
-    pub fn check_host(&self) -> Result<()> {
+    pub fn check_host(&self) -> LabResult<()> {
         let lacking = HOST.iter().filter(|(program, _)| which(program).is_none());
         let mut lacking: Vec<String> =
             lacking.map(|(program, package)| format!("{program} (package {package})")).collect();
@@ -59,7 +59,7 @@ impl Programs {
         }
         match lacking.is_empty() {
             true => Ok(()),
-            false => Err(Error::refused(format!("nodes of Kubernetes need {}", lacking.join(", ")))),
+            false => Err(LabError::refused(format!("nodes of Kubernetes need {}", lacking.join(", ")))),
         }
     }
 }
@@ -87,12 +87,12 @@ mod tests {
     fn what_is_missing_is_named_with_the_way_to_get_it() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("kubelet"), "").unwrap();
-        let error = Programs::find(Some(dir.path())).unwrap_err().to_string();
+        let error = KubernetesPrograms::find(Some(dir.path())).unwrap_err().to_string();
         assert!(error.contains("kube-apiserver") && error.contains("make kube"), "{error}");
         assert!(!error.contains("kubelet"), "{error}");
         for name in KUBERNETES {
             std::fs::write(dir.path().join(name), "").unwrap();
         }
-        assert_eq!(Programs::find(Some(dir.path())).unwrap().dir, dir.path());
+        assert_eq!(KubernetesPrograms::find(Some(dir.path())).unwrap().dir, dir.path());
     }
 }

@@ -3,11 +3,11 @@
 //! behind them.
 
 use super::{READY_LIMIT, containerd, control};
-use crate::cluster::Cluster;
-use crate::error::{Error, Result};
+use crate::cluster::LabCluster;
+use crate::error::{LabError, LabResult};
 use crate::netns;
-use crate::place::Place;
-use crate::topology::Node;
+use crate::place::LabPaths;
+use crate::topology::LabNode;
 use ipnet::IpNet;
 use serde_json::{Value, json};
 use std::fs;
@@ -19,7 +19,7 @@ const FILE: &str = "10-ptp.conflist";
 const NETWORK: &str = "lab-pod-network";
 
 /// Writes the network configuration and the routes of every node.
-pub async fn connect(place: &Place, cluster: &Cluster) -> Result<()> {
+pub async fn connect(place: &LabPaths, cluster: &LabCluster) -> LabResult<()> {
     let mut ranges = Vec::new();
     for node in &cluster.nodes {
         ranges.push((node, ranges_of(place, cluster, node).await?));
@@ -39,17 +39,17 @@ pub async fn connect(place: &Place, cluster: &Cluster) -> Result<()> {
         let dir = place.node_dir(&node.name).join("own").join(
             containerd::networks()
                 .strip_prefix("/")
-                .map_err(|_| Error::refused("no directory of networks"))?,
+                .map_err(|_| LabError::refused("no directory of networks"))?,
         );
-        fs::create_dir_all(&dir).map_err(Error::file(&dir))?;
+        fs::create_dir_all(&dir).map_err(LabError::file(&dir))?;
         let file = dir.join(FILE);
-        fs::write(&file, conflist(own).to_string()).map_err(Error::file(&file))?;
+        fs::write(&file, conflist(own).to_string()).map_err(LabError::file(&file))?;
     }
     Ok(())
 }
 
 /// Waits until kube-controller-manager has assigned pod CIDRs to the node and returns them.
-async fn ranges_of(place: &Place, cluster: &Cluster, node: &Node) -> Result<Vec<IpNet>> {
+async fn ranges_of(place: &LabPaths, cluster: &LabCluster, node: &LabNode) -> LabResult<Vec<IpNet>> {
     let deadline = Instant::now() + READY_LIMIT;
     loop {
         let words = ["get", "node", &node.name, "-o", "jsonpath={.spec.podCIDRs[*]}"];
@@ -63,7 +63,7 @@ async fn ranges_of(place: &Place, cluster: &Cluster, node: &Node) -> Result<Vec<
             return Ok(ranges);
         }
         if Instant::now() > deadline {
-            return Err(Error::refused(format!(
+            return Err(LabError::refused(format!(
                 "Kubernetes gives {} no range of addresses: {said:?}",
                 node.name
             )));
@@ -99,11 +99,11 @@ fn masquerade(pools: &[IpNet]) -> String {
 }
 
 /// Runs a command in the network namespace of a node.
-fn on_node(place: &Place, node: &Node, program: &str, arguments: &[&str]) -> Result<()> {
+fn on_node(place: &LabPaths, node: &LabNode, program: &str, arguments: &[&str]) -> LabResult<()> {
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let failed = |reason: String| {
-        Error::refused(format!("{}: {program} {}: {reason}", node.name, arguments.join(" ")))
+        LabError::refused(format!("{}: {program} {}: {reason}", node.name, arguments.join(" ")))
     };
     let netns = netns::open(&place.node_netns(&node.name))?;
     let spawned = netns.command(command).and_then(|command| command.spawn());

@@ -15,27 +15,27 @@ const PAUSE: Duration = Duration::from_millis(50);
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Step {
+pub enum MachineStep {
     /// Starts a daemon.
-    Start { name: String, line: Line, log: PathBuf },
+    Start { name: String, line: CommandLine, log: PathBuf },
     /// Waits until the socket accepts connections.
     Await { socket: PathBuf },
     /// Runs a command that must succeed.
-    Run { line: Line },
+    Run { line: CommandLine },
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Line {
+pub struct CommandLine {
     pub program: PathBuf,
     pub arguments: Vec<String>,
     /// Environment variables in addition to those of the init process.
     pub variables: BTreeMap<String, String>,
 }
 
-impl Line {
-    pub fn new<'a>(program: impl Into<PathBuf>, arguments: impl IntoIterator<Item = &'a str>) -> Line {
+impl CommandLine {
+    pub fn new<'a>(program: impl Into<PathBuf>, arguments: impl IntoIterator<Item = &'a str>) -> CommandLine {
         let arguments = arguments.into_iter().map(str::to_owned).collect();
-        Line { program: program.into(), arguments, variables: BTreeMap::new() }
+        CommandLine { program: program.into(), arguments, variables: BTreeMap::new() }
     }
 
     fn command(&self) -> Command {
@@ -45,16 +45,16 @@ impl Line {
     }
 }
 
-impl Step {
+impl MachineStep {
     /// Executes the step. Returns the pid and name of a started daemon.
     pub fn take(&self) -> io::Result<Option<(u32, &str)>> {
         match self {
-            Step::Start { name, line, log } => {
+            MachineStep::Start { name, line, log } => {
                 let log = File::options().create(true).append(true).open(log)?;
                 let child = line.command().stdout(log.try_clone()?).stderr(log).spawn();
                 child.map(|child| Some((child.id(), name.as_str()))).map_err(|error| about(line, &error))
             }
-            Step::Await { socket } => {
+            MachineStep::Await { socket } => {
                 let deadline = Instant::now() + LIMIT;
                 loop {
                     match UnixStream::connect(socket) {
@@ -70,7 +70,7 @@ impl Step {
                     }
                 }
             }
-            Step::Run { line } => {
+            MachineStep::Run { line } => {
                 let output = line.command().output().map_err(|error| about(line, &error))?;
                 match output.status.success() {
                     true => Ok(None),
@@ -81,7 +81,7 @@ impl Step {
     }
 }
 
-fn about(line: &Line, reason: &dyn std::fmt::Display) -> io::Error {
+fn about(line: &CommandLine, reason: &dyn std::fmt::Display) -> io::Error {
     io::Error::other(format!("{} {}: {reason}", line.program.display(), line.arguments.join(" ")))
 }
 
@@ -92,13 +92,13 @@ mod tests {
     #[test]
     fn steps_do_what_they_say_or_tell_why_not() {
         let dir = tempfile::tempdir().unwrap();
-        let shell = |text: &str| Line::new("/bin/sh", ["-c", text]);
+        let shell = |text: &str| CommandLine::new("/bin/sh", ["-c", text]);
         let mut line = shell("echo $WORD; echo gone >&2");
         line.variables.insert("WORD".into(), "here".into());
         let log = dir.path().join("log");
-        let step = Step::Start { name: "x".into(), line, log: log.clone() };
+        let step = MachineStep::Start { name: "x".into(), line, log: log.clone() };
         let text = serde_json::to_string(&step).unwrap();
-        let step: Step = serde_json::from_str(&text).unwrap();
+        let step: MachineStep = serde_json::from_str(&text).unwrap();
         let (_, name) = step.take().unwrap().unwrap();
         assert_eq!(name, "x");
         let deadline = Instant::now() + LIMIT;
@@ -106,11 +106,11 @@ mod tests {
             assert!(Instant::now() < deadline, "{:?}", std::fs::read_to_string(&log));
             std::thread::sleep(PAUSE);
         }
-        assert!(Step::Run { line: shell("true") }.take().unwrap().is_none());
-        let error = Step::Run { line: shell("echo why >&2; false") }.take().unwrap_err().to_string();
+        assert!(MachineStep::Run { line: shell("true") }.take().unwrap().is_none());
+        let error = MachineStep::Run { line: shell("echo why >&2; false") }.take().unwrap_err().to_string();
         assert!(error.ends_with(": why"), "{error}");
         let socket = dir.path().join("socket");
         let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
-        assert!(Step::Await { socket }.take().unwrap().is_none());
+        assert!(MachineStep::Await { socket }.take().unwrap().is_none());
     }
 }

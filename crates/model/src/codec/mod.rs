@@ -77,7 +77,10 @@ fn parse(document: &str, first_line: usize) -> Result<Value, CodecError> {
     // mappings such as `{a: b}` fall through to the YAML parser.
     if document.trim_start().starts_with(['{', '[']) {
         let mut deserializer = serde_json::Deserializer::from_str(document);
-        match Strict(0).deserialize(&mut deserializer).and_then(|value| deserializer.end().map(|()| value)) {
+        match StrictJsonValue(0)
+            .deserialize(&mut deserializer)
+            .and_then(|value| deserializer.end().map(|()| value))
+        {
             Ok(value) => return Ok(value),
             Err(error) if error.is_data() => {
                 return Err(syntax(error.line(), error.column(), explain(&error.to_string())));
@@ -170,9 +173,9 @@ fn flatten_list(
 }
 
 /// Deserialises a JSON value at the given depth, rejecting duplicate keys and nesting beyond `MAX_DEPTH`.
-struct Strict(usize);
+struct StrictJsonValue(usize);
 
-impl<'de> DeserializeSeed<'de> for Strict {
+impl<'de> DeserializeSeed<'de> for StrictJsonValue {
     type Value = Value;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
@@ -183,7 +186,7 @@ impl<'de> DeserializeSeed<'de> for Strict {
     }
 }
 
-impl<'de> Visitor<'de> for Strict {
+impl<'de> Visitor<'de> for StrictJsonValue {
     type Value = Value;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -220,7 +223,7 @@ impl<'de> Visitor<'de> for Strict {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
         let mut items = Vec::new();
-        while let Some(item) = access.next_element_seed(Strict(self.0 + 1))? {
+        while let Some(item) = access.next_element_seed(StrictJsonValue(self.0 + 1))? {
             items.push(item);
         }
         Ok(Value::Array(items))
@@ -232,7 +235,7 @@ impl<'de> Visitor<'de> for Strict {
             if fields.contains_key(&key) {
                 return Err(A::Error::custom(format_args!("duplicate key {key:?}")));
             }
-            let value = access.next_value_seed(Strict(self.0 + 1))?;
+            let value = access.next_value_seed(StrictJsonValue(self.0 + 1))?;
             fields.insert(key, value);
         }
         Ok(Value::Object(fields))

@@ -5,9 +5,9 @@
 //! address is allocated only if the block records it as free twice: by an empty allocation and by its entry
 //! in the queue of free addresses.
 
-use super::owner::{Holder, HostReserved, Owner, WINDOWS_RESERVED_HANDLE, attribute};
-use super::reservation::Reservations;
-use super::{AllocationAttribute, Block, space};
+use super::owner::{AddressHolder, BlockOwner, HostReserved, WINDOWS_RESERVED_HANDLE, attribute};
+use super::reservation::ReservedRanges;
+use super::{AddressBlock, AllocationAttribute, space};
 use ipnet::IpNet;
 use jiff::Timestamp;
 use serde_json::Map;
@@ -32,9 +32,9 @@ pub enum BlockError {
 
 /// One allocated address, as a block records it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Allocation<'a> {
+pub struct AddressAllocation<'a> {
     pub address: IpAddr,
-    pub block: &'a Block,
+    pub block: &'a AddressBlock,
     /// Absent if the block is corrupt.
     pub record: Option<&'a AllocationAttribute>,
     pub sequence_number: u64,
@@ -42,7 +42,7 @@ pub struct Allocation<'a> {
 
 /// An address to release, with optional preconditions.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Release {
+pub struct ReleaseRequest {
     pub address: IpAddr,
     /// Release the address only if it belongs to this handle.
     pub handle: Option<String>,
@@ -50,13 +50,13 @@ pub struct Release {
     pub sequence_number: Option<u64>,
 }
 
-impl Release {
-    pub fn of(address: IpAddr) -> Release {
-        Release { address, handle: None, sequence_number: None }
+impl ReleaseRequest {
+    pub fn of(address: IpAddr) -> ReleaseRequest {
+        ReleaseRequest { address, handle: None, sequence_number: None }
     }
 }
 
-impl Allocation<'_> {
+impl AddressAllocation<'_> {
     pub fn handle(&self) -> Option<&str> {
         self.record.and_then(AllocationAttribute::handle)
     }
@@ -72,7 +72,7 @@ impl Allocation<'_> {
 
 /// The result of a release.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Released {
+pub struct ReleaseResult {
     pub addresses: Vec<IpAddr>,
     /// Addresses of the request that are free, cooling down, or not in the block at all.
     pub unallocated: Vec<IpAddr>,
@@ -82,9 +82,14 @@ pub struct Released {
 
 /// Returns a newly claimed block in which everything is free except the addresses that the host reserves for
 /// itself.
-pub fn fresh(cidr: IpNet, owner: &Owner, reserved: Option<&HostReserved>, now: Timestamp) -> Block {
+pub fn fresh(
+    cidr: IpNet,
+    owner: &BlockOwner,
+    reserved: Option<&HostReserved>,
+    now: Timestamp,
+) -> AddressBlock {
     let size = u32::try_from(space::size(&cidr)).unwrap_or(u32::MAX);
-    let mut block = Block {
+    let mut block = AddressBlock {
         cidr,
         affinity: Some(owner.to_string()),
         affinity_claim_time: Some(whole_seconds(now)),
@@ -98,7 +103,7 @@ pub fn fresh(cidr: IpNet, owner: &Owner, reserved: Option<&HostReserved>, now: T
     };
     if let Some(reserved) = reserved {
         let note = BTreeMap::from([(attribute::NOTE.to_owned(), reserved.note.clone())]);
-        let holder = Holder::new(Some(&reserved.handle), note);
+        let holder = AddressHolder::new(Some(&reserved.handle), note);
         let kept: Vec<u32> = (0..size).filter(|n| *n < reserved.first || size - n <= reserved.last).collect();
         hand_out(&mut block, &kept, &holder);
     }
@@ -107,7 +112,7 @@ pub fn fresh(cidr: IpNet, owner: &Owner, reserved: Option<&HostReserved>, now: T
 
 /// Frees addresses that were released longer ago than the cooldown, and removes unreferenced attribute
 /// records.
-pub fn thaw(block: &mut Block, cooldown_seconds: u32, now: Timestamp) {
+pub fn thaw(block: &mut AddressBlock, cooldown_seconds: u32, now: Timestamp) {
     let limit = i64::from(cooldown_seconds);
     let thawed = |record: &AllocationAttribute| {
         record.released_at.is_some_and(|at| {
@@ -127,13 +132,13 @@ pub fn thaw(block: &mut Block, cooldown_seconds: u32, now: Timestamp) {
 }
 
 /// Returns the number of addresses that can be allocated now.
-pub fn free(block: &Block, reservations: &Reservations) -> usize {
+pub fn free(block: &AddressBlock, reservations: &ReservedRanges) -> usize {
     block.unallocated.iter().filter(|ordinal| is_available(block, **ordinal, reservations)).count()
 }
 
 /// Returns whether the block has no allocations other than the host's reserved addresses. Addresses that are
 /// cooling down count as allocated.
-pub fn is_empty(block: &Block) -> bool {
+pub fn is_empty(block: &AddressBlock) -> bool {
     block.allocations.iter().flatten().all(|index| {
         block
             .attributes
@@ -142,16 +147,16 @@ pub fn is_empty(block: &Block) -> bool {
     })
 }
 
-pub fn belongs_to(block: &Block, owner: &Owner) -> bool {
+pub fn belongs_to(block: &AddressBlock, owner: &BlockOwner) -> bool {
     block.owner() == Some((owner.affinity, owner.name.as_str()))
 }
 
 /// Allocates up to `count` addresses from the head of the queue, skipping reserved ones.
 pub fn allocate(
-    block: &mut Block,
+    block: &mut AddressBlock,
     count: usize,
-    holder: &Holder,
-    reservations: &Reservations,
+    holder: &AddressHolder,
+    reservations: &ReservedRanges,
 ) -> Vec<IpAddr> {
     let mut seen = BTreeSet::new();
     let available = |ordinal: &u32| is_available(block, *ordinal, reservations) && seen.insert(*ordinal);
@@ -160,7 +165,11 @@ pub fn allocate(
 }
 
 /// Allocates this address, even if it is reserved.
-pub fn allocate_address(block: &mut Block, address: IpAddr, holder: &Holder) -> Result<(), BlockError> {
+pub fn allocate_address(
+    block: &mut AddressBlock,
+    address: IpAddr,
+    holder: &AddressHolder,
+) -> Result<(), BlockError> {
     let ordinal = space::ordinal(&block.cidr, address).ok_or(BlockError::NotInBlock { address })?;
     let free = block.allocations.get(ordinal as usize).is_some_and(Option::is_none)
         && block.unallocated.contains(&ordinal);
@@ -172,10 +181,14 @@ pub fn allocate_address(block: &mut Block, address: IpAddr, holder: &Holder) -> 
 }
 
 /// Releases addresses: all of them if every precondition holds, otherwise none.
-pub fn release(block: &mut Block, wanted: &[Release], now: Timestamp) -> Result<Released, BlockError> {
-    let mut released = Released::default();
+pub fn release(
+    block: &mut AddressBlock,
+    wanted: &[ReleaseRequest],
+    now: Timestamp,
+) -> Result<ReleaseResult, BlockError> {
+    let mut released = ReleaseResult::default();
     let mut ordinals = BTreeSet::new();
-    for Release { address, handle, sequence_number } in wanted {
+    for ReleaseRequest { address, handle, sequence_number } in wanted {
         let ordinal = space::ordinal(&block.cidr, *address);
         let record = ordinal.and_then(|ordinal| record_of(block, ordinal));
         if let Some(given) = *sequence_number {
@@ -211,16 +224,16 @@ pub fn release(block: &mut Block, wanted: &[Release], now: Timestamp) -> Result<
 }
 
 /// Releases every address of a handle.
-pub fn release_handle(block: &mut Block, handle: &str, now: Timestamp) -> Vec<IpAddr> {
+pub fn release_handle(block: &mut AddressBlock, handle: &str, now: Timestamp) -> Vec<IpAddr> {
     let ordinals: BTreeSet<u32> = held_by(block, handle).collect();
     cool_down(block, &ordinals, now);
     ordinals.into_iter().filter_map(|ordinal| space::address(&block.cidr, ordinal)).collect()
 }
 
 /// Returns every allocated address of a block, including those that are cooling down.
-pub fn allocations(block: &Block) -> impl Iterator<Item = Allocation<'_>> {
+pub fn allocations(block: &AddressBlock) -> impl Iterator<Item = AddressAllocation<'_>> {
     (0u32..).zip(&block.allocations).filter_map(|(ordinal, index)| {
-        Some(Allocation {
+        Some(AddressAllocation {
             address: space::address(&block.cidr, ordinal)?,
             block,
             record: block.attributes.get((*index)? as usize).map(Arc::as_ref),
@@ -230,7 +243,7 @@ pub fn allocations(block: &Block) -> impl Iterator<Item = Allocation<'_>> {
 }
 
 /// Returns the inconsistencies of a block.
-pub fn faults(block: &Block, now: Timestamp) -> Vec<String> {
+pub fn faults(block: &AddressBlock, now: Timestamp) -> Vec<String> {
     let mut faults = Vec::new();
     let size = space::size(&block.cidr);
     if block.allocations.len() as u128 != size {
@@ -274,44 +287,44 @@ pub fn faults(block: &Block, now: Timestamp) -> Vec<String> {
 }
 
 /// Returns the addresses of a handle.
-pub fn addresses_of(block: &Block, handle: &str) -> Vec<IpAddr> {
+pub fn addresses_of(block: &AddressBlock, handle: &str) -> Vec<IpAddr> {
     held_by(block, handle).filter_map(|ordinal| space::address(&block.cidr, ordinal)).collect()
 }
 
 /// Returns the attribute record of an address, including addresses that are cooling down.
-pub fn record(block: &Block, address: IpAddr) -> Option<&AllocationAttribute> {
+pub fn record(block: &AddressBlock, address: IpAddr) -> Option<&AllocationAttribute> {
     record_of(block, space::ordinal(&block.cidr, address)?)
 }
 
 /// Increments the sequence number. Call once before each write except the first.
-pub fn advance(block: &mut Block) {
+pub fn advance(block: &mut AddressBlock) {
     block.sequence_number = block.sequence_number.wrapping_add(1);
 }
 
 /// Removes the affinity of the block; the allocations stay.
-pub fn disown(block: &mut Block) {
+pub fn disown(block: &mut AddressBlock) {
     block.affinity = None;
     block.affinity_claim_time = None;
 }
 
-fn held_by<'a>(block: &'a Block, handle: &'a str) -> impl Iterator<Item = u32> + 'a {
+fn held_by<'a>(block: &'a AddressBlock, handle: &'a str) -> impl Iterator<Item = u32> + 'a {
     (0u32..).zip(&block.allocations).filter_map(move |(ordinal, index)| {
         let record = block.attributes.get((*index)? as usize)?;
         (record.released_at.is_none() && record.handle() == Some(handle)).then_some(ordinal)
     })
 }
 
-fn record_of(block: &Block, ordinal: u32) -> Option<&AllocationAttribute> {
+fn record_of(block: &AddressBlock, ordinal: u32) -> Option<&AllocationAttribute> {
     let index = (*block.allocations.get(ordinal as usize)?)?;
     block.attributes.get(index as usize).map(Arc::as_ref)
 }
 
-fn is_available(block: &Block, ordinal: u32, reservations: &Reservations) -> bool {
+fn is_available(block: &AddressBlock, ordinal: u32, reservations: &ReservedRanges) -> bool {
     block.allocations.get(ordinal as usize).is_some_and(Option::is_none)
         && space::address(&block.cidr, ordinal).is_some_and(|address| !reservations.contains(address))
 }
 
-fn hand_out(block: &mut Block, ordinals: &[u32], holder: &Holder) -> Vec<IpAddr> {
+fn hand_out(block: &mut AddressBlock, ordinals: &[u32], holder: &AddressHolder) -> Vec<IpAddr> {
     if ordinals.is_empty() {
         return Vec::new();
     }
@@ -335,7 +348,7 @@ fn hand_out(block: &mut Block, ordinals: &[u32], holder: &Holder) -> Vec<IpAddr>
     ordinals.iter().filter_map(|ordinal| space::address(&cidr, *ordinal)).collect()
 }
 
-fn cool_down(block: &mut Block, ordinals: &BTreeSet<u32>, now: Timestamp) {
+fn cool_down(block: &mut AddressBlock, ordinals: &BTreeSet<u32>, now: Timestamp) {
     if ordinals.is_empty() {
         return;
     }
@@ -351,7 +364,7 @@ fn cool_down(block: &mut Block, ordinals: &BTreeSet<u32>, now: Timestamp) {
 }
 
 /// Returns the index of this record, appending the record if no equal one exists.
-fn record_index(block: &mut Block, record: AllocationAttribute) -> u32 {
+fn record_index(block: &mut AddressBlock, record: AllocationAttribute) -> u32 {
     let found = block.attributes.iter().position(|other| **other == record);
     let index = found.unwrap_or_else(|| {
         block.attributes.push(Arc::new(record));
@@ -360,7 +373,7 @@ fn record_index(block: &mut Block, record: AllocationAttribute) -> u32 {
     u32::try_from(index).unwrap_or(u32::MAX)
 }
 
-fn forget_unused_records(block: &mut Block) {
+fn forget_unused_records(block: &mut AddressBlock) {
     let mut used = vec![false; block.attributes.len()];
     for index in block.allocations.iter().flatten() {
         if let Some(used) = used.get_mut(*index as usize) {

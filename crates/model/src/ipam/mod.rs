@@ -10,7 +10,7 @@ pub mod reservation;
 pub mod space;
 mod tunnel;
 
-pub use tunnel::Tunnel;
+pub use tunnel::TunnelType;
 
 use crate::key::AffinityType;
 use ipnet::IpNet;
@@ -22,9 +22,9 @@ use std::sync::Arc;
 
 /// A block of addresses with its allocations: the unit of compare-and-swap.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Block {
+pub struct AddressBlock {
     pub cidr: IpNet,
-    /// `host:<node>` or `virtual:<name>`; see [`Block::owner`].
+    /// `host:<node>` or `virtual:<name>`; see [`AddressBlock::owner`].
     #[serde(default)]
     pub affinity: Option<String>,
     /// Absent on blocks of older versions and on blocks without affinity.
@@ -98,7 +98,7 @@ pub struct BlockAffinity {
 
 /// The number of addresses that a handle has in each block. The counts may be too high, never too low.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Handle {
+pub struct AddressHandle {
     /// By the block's CIDR.
     #[serde(default, deserialize_with = "null_is_empty")]
     pub block: BTreeMap<String, i64>,
@@ -128,7 +128,7 @@ pub struct IpamConfig {
     pub other: Map<String, Value>,
 }
 
-impl Block {
+impl AddressBlock {
     /// Returns the owner of the block, if it has one.
     pub fn owner(&self) -> Option<(AffinityType, &str)> {
         let (affinity, owner) = self.affinity.as_deref()?.split_once(':')?;
@@ -136,7 +136,7 @@ impl Block {
     }
 }
 
-impl Handle {
+impl AddressHandle {
     /// Adds addresses of a block to the count.
     pub fn add(&mut self, cidr: IpNet, count: u32) {
         let total = self.block.entry(cidr.to_string()).or_default();
@@ -246,10 +246,10 @@ mod tests {
 
     #[test]
     fn what_is_written_is_the_same_to_the_byte() {
-        round_trips::<Block>(BLOCK);
+        round_trips::<AddressBlock>(BLOCK);
         round_trips::<BlockAffinity>(r#"{"state":"confirmed","deleted":false}"#);
         round_trips::<BlockAffinity>(r#"{"state":"pendingDeletion","deleted":false}"#);
-        round_trips::<Handle>(r#"{"block":{"10.65.3.8/29":1},"deleted":false}"#);
+        round_trips::<AddressHandle>(r#"{"block":{"10.65.3.8/29":1},"deleted":false}"#);
         round_trips::<IpamConfig>(concat!(
             r#"{"strict_affinity":true,"auto_allocate_blocks":true,"maxBlocksPerHost":4,"#,
             r#""kubeVirtVMAddressPersistence":"Enabled","ipCooldownSeconds":30}"#
@@ -258,7 +258,7 @@ mod tests {
 
     #[test]
     fn a_block_reads_as_what_it_says() {
-        let block: Block = read(BLOCK);
+        let block: AddressBlock = read(BLOCK);
         assert_eq!(block.owner(), Some((AffinityType::Host, "rack1-n7")));
         assert_eq!(block.sequence_number, 1772360430123456793);
         assert_eq!(block.sequence_number_for_allocation[&3], 1772360430123456792);
@@ -268,7 +268,7 @@ mod tests {
 
     #[test]
     fn a_fresh_block_has_null_attributes() {
-        let mut block: Block = read(r#"{"cidr":"10.65.3.0/31"}"#);
+        let mut block: AddressBlock = read(r#"{"cidr":"10.65.3.0/31"}"#);
         block.allocations = vec![None; 2];
         block.unallocated = vec![0, 1];
         assert_eq!(
@@ -282,7 +282,7 @@ mod tests {
 
     #[test]
     fn old_and_odd_values_are_accepted() {
-        let sparse: Block = read(concat!(
+        let sparse: AddressBlock = read(concat!(
             r#"{"cidr":"10.65.3.0/31","affinity":null,"affinity_claim_time":null,"allocations":null,"#,
             r#""unallocated":null,"attributes":null,"sequenceNumberForAllocation":null}"#
         ));
@@ -292,12 +292,12 @@ mod tests {
         assert_eq!(read::<BlockAffinity>(r#"{"state":""}"#).state, AffinityState::Confirmed);
         assert_eq!(read::<BlockAffinity>("{}").state, AffinityState::Confirmed);
         assert_eq!(read::<BlockAffinity>(r#"{"state":null}"#).state, AffinityState::Confirmed);
-        assert!(read::<Handle>(r#"{"block":null}"#).block.is_empty());
+        assert!(read::<AddressHandle>(r#"{"block":null}"#).block.is_empty());
     }
 
     #[test]
     fn unknown_fields_are_kept() {
-        round_trips::<Handle>(r#"{"block":{},"deleted":false,"newer":{"n":18446744073709551615}}"#);
+        round_trips::<AddressHandle>(r#"{"block":{},"deleted":false,"newer":{"n":18446744073709551615}}"#);
         round_trips::<BlockAffinity>(r#"{"state":"pending","deleted":false,"newer":[1]}"#);
     }
 
@@ -309,7 +309,7 @@ mod tests {
 
     #[test]
     fn ordinals_are_in_the_order_of_their_text() {
-        let mut block: Block = read(BLOCK);
+        let mut block: AddressBlock = read(BLOCK);
         block.sequence_number_for_allocation = BTreeMap::from([(2, 1), (10, 2), (0, 3)]);
         let text = serde_json::to_string(&block).unwrap();
         assert!(text.contains(r#""sequenceNumberForAllocation":{"0":3,"10":2,"2":1}"#), "{text}");
@@ -318,7 +318,7 @@ mod tests {
     #[test]
     fn nonsense_is_refused() {
         for text in ["[]", "{}", r#"{"cidr":"x"}"#, r#"{"cidr":"10.0.0.0/26","allocations":[-1]}"#] {
-            assert!(serde_json::from_str::<Block>(text).is_err(), "{text}");
+            assert!(serde_json::from_str::<AddressBlock>(text).is_err(), "{text}");
         }
         assert!(serde_json::from_str::<BlockAffinity>(r#"{"state":"perhaps"}"#).is_err());
     }

@@ -19,19 +19,19 @@ pub const WINDOWS_RESERVED_HANDLE: &str = "windows-reserved-ipam-handle";
 
 /// A host, or another owner of blocks such as the load balancer.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Owner {
+pub struct BlockOwner {
     pub affinity: AffinityType,
     pub name: String,
 }
 
-impl Owner {
-    pub fn host(name: &str) -> Owner {
-        Owner { affinity: AffinityType::Host, name: name.to_owned() }
+impl BlockOwner {
+    pub fn host(name: &str) -> BlockOwner {
+        BlockOwner { affinity: AffinityType::Host, name: name.to_owned() }
     }
 }
 
 /// Formats the owner as in a block's affinity: `host:rack1-n7`.
-impl fmt::Display for Owner {
+impl fmt::Display for BlockOwner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.affinity, self.name)
     }
@@ -39,16 +39,16 @@ impl fmt::Display for Owner {
 
 /// The handle and attributes that are recorded for an allocated address.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Holder {
+pub struct AddressHolder {
     pub handle: Option<String>,
     pub attributes: BTreeMap<String, String>,
 }
 
-impl Holder {
+impl AddressHolder {
     /// Truncates the handle at a carriage return, as all readers do.
-    pub fn new(handle: Option<&str>, attributes: BTreeMap<String, String>) -> Holder {
+    pub fn new(handle: Option<&str>, attributes: BTreeMap<String, String>) -> AddressHolder {
         let handle = handle.and_then(|handle| handle.split('\r').next()).filter(|handle| !handle.is_empty());
-        Holder { handle: handle.map(str::to_owned), attributes }
+        AddressHolder { handle: handle.map(str::to_owned), attributes }
     }
 }
 
@@ -93,12 +93,15 @@ mod tests {
 
     #[test]
     fn garbage_after_a_handle_is_cut() {
-        assert_eq!(Holder::new(Some("net.abc\r\n"), BTreeMap::new()).handle.as_deref(), Some("net.abc"));
-        assert_eq!(Holder::new(Some("\r"), BTreeMap::new()).handle, None);
+        assert_eq!(
+            AddressHolder::new(Some("net.abc\r\n"), BTreeMap::new()).handle.as_deref(),
+            Some("net.abc")
+        );
+        assert_eq!(AddressHolder::new(Some("\r"), BTreeMap::new()).handle, None);
     }
 
     #[test]
     fn owners_read_as_blocks_name_them() {
-        assert_eq!(Owner::host("rack1-n7").to_string(), "host:rack1-n7");
+        assert_eq!(BlockOwner::host("rack1-n7").to_string(), "host:rack1-n7");
     }
 }

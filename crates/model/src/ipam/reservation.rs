@@ -6,14 +6,14 @@ use std::net::IpAddr;
 
 /// All reserved ranges of both families, merged, so that a lookup is a binary search.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Reservations {
+pub struct ReservedRanges {
     v4: Vec<(u128, u128)>,
     v6: Vec<(u128, u128)>,
 }
 
-impl Reservations {
-    pub fn new(nets: impl IntoIterator<Item = IpNet>) -> Reservations {
-        let mut reservations = Reservations::default();
+impl ReservedRanges {
+    pub fn new(nets: impl IntoIterator<Item = IpNet>) -> ReservedRanges {
+        let mut reservations = ReservedRanges::default();
         for net in nets {
             match net {
                 IpNet::V4(_) => reservations.v4.push(space::bounds(&net)),
@@ -26,8 +26,8 @@ impl Reservations {
     }
 
     /// Returns the union with further ranges.
-    pub fn and(&self, nets: impl IntoIterator<Item = IpNet>) -> Reservations {
-        let mut all = Reservations::new(nets);
+    pub fn and(&self, nets: impl IntoIterator<Item = IpNet>) -> ReservedRanges {
+        let mut all = ReservedRanges::new(nets);
         all.v4.extend_from_slice(&self.v4);
         all.v6.extend_from_slice(&self.v6);
         merge(&mut all.v4);
@@ -89,8 +89,8 @@ fn merge(ranges: &mut Vec<(u128, u128)>) {
 mod tests {
     use super::*;
 
-    fn reserved(nets: &[&str]) -> Reservations {
-        Reservations::new(nets.iter().map(|net| net.parse().unwrap()))
+    fn reserved(nets: &[&str]) -> ReservedRanges {
+        ReservedRanges::new(nets.iter().map(|net| net.parse().unwrap()))
     }
 
     #[test]

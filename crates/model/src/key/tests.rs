@@ -4,12 +4,12 @@ fn net(text: &str) -> IpNet {
     text.parse().unwrap()
 }
 
-fn affinity(affinity: AffinityType, owner: &str, cidr: &str) -> Key {
-    Key::BlockAffinity { affinity, owner: owner.to_owned(), cidr: net(cidr) }
+fn affinity(affinity: AffinityType, owner: &str, cidr: &str) -> StoreKey {
+    StoreKey::BlockAffinity { affinity, owner: owner.to_owned(), cidr: net(cidr) }
 }
 
-fn status(region: &str, workload: &str) -> Key {
-    Key::WorkloadEndpointStatus(Box::new(WorkloadStatusKey {
+fn status(region: &str, workload: &str) -> StoreKey {
+    StoreKey::WorkloadEndpointStatus(Box::new(WorkloadStatusKey {
         region: region.to_owned(),
         host: "rack1-n7".to_owned(),
         orchestrator: "k8s".to_owned(),
@@ -20,7 +20,7 @@ fn status(region: &str, workload: &str) -> Key {
 
 #[test]
 fn keys_stay_small() {
-    assert!(size_of::<Key>() <= 56, "{} bytes", size_of::<Key>());
+    assert!(size_of::<StoreKey>() <= 56, "{} bytes", size_of::<StoreKey>());
 }
 
 #[test]
@@ -52,19 +52,19 @@ fn ranges_tell_their_keys_from_neighbours() {
         namespace: Some("prod".into()),
         name_prefix: "a".into(),
     };
-    assert!(in_prod.contains(&Key::resource(Kind::NetworkSet, "prod", "ab")));
-    assert!(!in_prod.contains(&Key::resource(Kind::NetworkSet, "prod", "b")));
-    assert!(!in_prod.contains(&Key::resource(Kind::NetworkSet, "production", "ab")));
-    assert!(!in_prod.contains(&Key::resource(Kind::NetworkPolicy, "prod", "ab")));
-    assert!(KeyRange::all(Kind::NetworkSet).contains(&Key::resource(Kind::NetworkSet, "any", "ab")));
+    assert!(in_prod.contains(&StoreKey::resource(Kind::NetworkSet, "prod", "ab")));
+    assert!(!in_prod.contains(&StoreKey::resource(Kind::NetworkSet, "prod", "b")));
+    assert!(!in_prod.contains(&StoreKey::resource(Kind::NetworkSet, "production", "ab")));
+    assert!(!in_prod.contains(&StoreKey::resource(Kind::NetworkPolicy, "prod", "ab")));
+    assert!(KeyRange::all(Kind::NetworkSet).contains(&StoreKey::resource(Kind::NetworkSet, "any", "ab")));
 
     let hosts = KeyRange::BlockAffinities { affinity: AffinityType::Host, owner: None, ip_version: Some(4) };
     assert!(hosts.contains(&affinity(AffinityType::Host, "n1", "10.65.3.0/26")));
     assert!(!hosts.contains(&affinity(AffinityType::Host, "n1", "fd00:65::40/122")));
     assert!(!hosts.contains(&affinity(AffinityType::Virtual, "n1", "10.65.3.0/26")));
-    assert!(!hosts.contains(&Key::IpamHost { host: "n1".into() }));
+    assert!(!hosts.contains(&StoreKey::IpamHost { host: "n1".into() }));
 
     let statuses = KeyRange::WorkloadEndpointStatuses { region: None, host: Some("rack1-n7".into()) };
     assert!(statuses.contains(&status("north", "prod/web-0")));
-    assert!(!statuses.contains(&Key::FelixStatus { region: String::new(), host: "rack1-n7".into() }));
+    assert!(!statuses.contains(&StoreKey::FelixStatus { region: String::new(), host: "rack1-n7".into() }));
 }

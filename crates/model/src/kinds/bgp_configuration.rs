@@ -6,10 +6,10 @@ use super::shared::{
 };
 use crate::names::DEFAULT;
 use crate::object::{NoStatus, StatusForm};
-use crate::scalar::{ASNumber, Duration, StringEnum, is_default};
+use crate::scalar::{ASNumber, GoDuration, StringEnum, is_default};
 use crate::schema::forms;
-use crate::validation::{Checker, Family, Interval};
-use crate::{Kind, Object, Spec, string_enum};
+use crate::validation::{FieldChecker, InclusiveRange, NetworkFamily};
+use crate::{Kind, ResourceSpec, TypedObject, string_enum};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -27,7 +27,7 @@ string_enum! {
 /// CEL cost would exceed the limit of Kubernetes.
 const MAX_SERVICE_BLOCKS: usize = 10_000;
 
-pub type BGPConfiguration = Object<BGPConfigurationSpec>;
+pub type BGPConfiguration = TypedObject<BGPConfigurationSpec>;
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
@@ -64,7 +64,7 @@ pub struct BGPConfigurationSpec {
     #[serde(skip_serializing_if = "is_default")]
     pub node_mesh_password: Option<BGPPassword>,
     #[serde(skip_serializing_if = "is_default")]
-    pub node_mesh_max_restart_time: Option<Duration>,
+    pub node_mesh_max_restart_time: Option<GoDuration>,
     #[serde(skip_serializing_if = "is_default")]
     pub bind_mode: BindMode,
     #[serde(skip_serializing_if = "is_default")]
@@ -123,7 +123,7 @@ pub struct PrefixAdvertisement {
     pub communities: Vec<String>,
 }
 
-impl Spec for BGPConfigurationSpec {
+impl ResourceSpec for BGPConfigurationSpec {
     const KIND: Kind = Kind::BGPConfiguration;
     type Status = NoStatus;
     const STATUS: StatusForm = StatusForm::Absent;
@@ -142,7 +142,7 @@ impl Spec for BGPConfigurationSpec {
         cel_settings::bgp_configuration_object()
     }
 
-    fn check(configuration: &BGPConfiguration, at: &Checker<'_>) {
+    fn check(configuration: &BGPConfiguration, at: &FieldChecker<'_>) {
         let (spec, at) = (&configuration.spec, at.field("spec"));
         check_word(
             &at.field("logSeverityScreen"),
@@ -155,8 +155,8 @@ impl Spec for BGPConfigurationSpec {
         at.field("bindMode").one_of(&spec.bind_mode);
         spec.check_interfaces(&at);
         for (key, text, family) in [
-            ("localWorkloadPeeringIPV4", &spec.local_workload_peering_ip_v4, Family::V4),
-            ("localWorkloadPeeringIPV6", &spec.local_workload_peering_ip_v6, Family::V6),
+            ("localWorkloadPeeringIPV4", &spec.local_workload_peering_ip_v4, NetworkFamily::V4),
+            ("localWorkloadPeeringIPV6", &spec.local_workload_peering_ip_v6, NetworkFamily::V6),
         ] {
             if !text.is_empty() {
                 at.field(key).ip_of(text, family);
@@ -168,7 +168,7 @@ impl Spec for BGPConfigurationSpec {
             ("ipv6NormalRoutePriority", spec.ipv6_normal_route_priority),
         ] {
             if let Some(priority) = priority {
-                at.field(key).within(priority, Interval(1, MAX_ROUTE_PRIORITY));
+                at.field(key).within(priority, InclusiveRange(1, MAX_ROUTE_PRIORITY));
             }
         }
         if configuration.metadata.name != DEFAULT {
@@ -186,7 +186,7 @@ impl BGPConfigurationSpec {
         ]
     }
 
-    fn check_services(&self, at: &Checker<'_>) {
+    fn check_services(&self, at: &FieldChecker<'_>) {
         for (key, blocks) in self.service_blocks() {
             at.field(key).max_items(blocks, MAX_SERVICE_BLOCKS);
             for (at, block) in at.field(key).each(blocks) {
@@ -196,7 +196,7 @@ impl BGPConfigurationSpec {
         at.field("serviceLoadBalancerAggregation").one_of(&self.service_load_balancer_aggregation);
     }
 
-    fn check_communities(&self, at: &Checker<'_>) {
+    fn check_communities(&self, at: &FieldChecker<'_>) {
         let place = at.field("communities");
         place.max_items(&self.communities, 500);
         place.ensure(
@@ -223,7 +223,7 @@ impl BGPConfigurationSpec {
         }
     }
 
-    fn check_mesh(&self, at: &Checker<'_>) {
+    fn check_mesh(&self, at: &FieldChecker<'_>) {
         if let Some(password) = &self.node_mesh_password {
             password.check(&at.field("nodeMeshPassword"));
         }
@@ -236,7 +236,7 @@ impl BGPConfigurationSpec {
         }
     }
 
-    fn check_interfaces(&self, at: &Checker<'_>) {
+    fn check_interfaces(&self, at: &FieldChecker<'_>) {
         let place = at.field("ignoredInterfaces");
         for (at, interface) in place.each(&self.ignored_interfaces) {
             let allowed = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'_' | b'.' | b'*' | b'-');
@@ -251,7 +251,7 @@ impl BGPConfigurationSpec {
         place.unique(&self.ignored_interfaces);
     }
 
-    fn check_not_global(&self, at: &Checker<'_>) {
+    fn check_not_global(&self, at: &FieldChecker<'_>) {
         const REASON: &str = "can only be set on the BGPConfiguration named default";
         if let Some(enabled) = self.node_to_node_mesh_enabled {
             at.field("nodeToNodeMeshEnabled").fail(enabled, REASON);

@@ -5,8 +5,8 @@ use super::shared::{MAX_ROUTE_PRIORITY, check_community};
 use crate::object::{NoStatus, StatusForm};
 use crate::scalar::{ASNumber, is_default};
 use crate::schema::{forms, make_structural, patterns};
-use crate::validation::{Checker, Family, Interval};
-use crate::{Kind, Object, Spec, string_enum};
+use crate::validation::{FieldChecker, InclusiveRange, NetworkFamily};
+use crate::{Kind, ResourceSpec, TypedObject, string_enum};
 use schemars::{JsonSchema, Schema};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -37,7 +37,7 @@ const MAX_FILTER_RULES: usize = 10_000;
 const V4_LIMITS: (usize, i32) = (18, 32);
 const V6_LIMITS: (usize, i32) = (43, 128);
 
-pub type BGPFilter = Object<BGPFilterSpec>;
+pub type BGPFilter = TypedObject<BGPFilterSpec>;
 
 /// Rules are evaluated in order; the first match decides.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -165,18 +165,18 @@ pub struct SetPriority {
     pub value: i64,
 }
 
-impl Spec for BGPFilterSpec {
+impl ResourceSpec for BGPFilterSpec {
     const KIND: Kind = Kind::BGPFilter;
     type Status = NoStatus;
     const STATUS: StatusForm = StatusForm::Absent;
 
-    fn check(filter: &BGPFilter, at: &Checker<'_>) {
+    fn check(filter: &BGPFilter, at: &FieldChecker<'_>) {
         let (spec, at) = (&filter.spec, at.field("spec"));
         for (key, rules, family) in [
-            ("exportV4", &spec.export_v4, Family::V4),
-            ("importV4", &spec.import_v4, Family::V4),
-            ("exportV6", &spec.export_v6, Family::V6),
-            ("importV6", &spec.import_v6, Family::V6),
+            ("exportV4", &spec.export_v4, NetworkFamily::V4),
+            ("importV4", &spec.import_v4, NetworkFamily::V4),
+            ("exportV6", &spec.export_v6, NetworkFamily::V6),
+            ("importV6", &spec.import_v6, NetworkFamily::V6),
         ] {
             at.field(key).max_items(rules, MAX_FILTER_RULES);
             for (at, rule) in at.field(key).each(rules) {
@@ -187,7 +187,7 @@ impl Spec for BGPFilterSpec {
 }
 
 impl BGPFilterRule {
-    fn check(&self, at: &Checker<'_>, family: Family) {
+    fn check(&self, at: &FieldChecker<'_>, family: NetworkFamily) {
         self.check_prefix(at, family);
         at.field("source").one_of(&self.source);
         self.check_interface(at);
@@ -205,20 +205,20 @@ impl BGPFilterRule {
             }
         }
         if let Some(priority) = self.priority {
-            at.field("priority").within(priority, Interval(1, MAX_ROUTE_PRIORITY));
+            at.field("priority").within(priority, InclusiveRange(1, MAX_ROUTE_PRIORITY));
         }
         at.field("action").required_one_of(&self.action);
         self.check_operations(&at.field("operations"));
     }
 
-    fn check_prefix(&self, at: &Checker<'_>, family: Family) {
-        let (max_chars, max_length) = if family == Family::V4 { V4_LIMITS } else { V6_LIMITS };
+    fn check_prefix(&self, at: &FieldChecker<'_>, family: NetworkFamily) {
+        let (max_chars, max_length) = if family == NetworkFamily::V4 { V4_LIMITS } else { V6_LIMITS };
         let place = at.field("cidr");
         if !self.cidr.is_empty() {
             place.max_chars(&self.cidr, max_chars);
             if let Some(net) = place.masked_cidr(&self.cidr) {
                 place.ensure(
-                    Family::of_net(net) == family,
+                    NetworkFamily::of_net(net) == family,
                     &self.cidr,
                     format!("must be an {family} network"),
                 );
@@ -234,13 +234,13 @@ impl BGPFilterRule {
             place.ensure(!self.cidr.is_empty(), "", "needs a cidr");
             for (key, bits) in [("min", length.min), ("max", length.max)] {
                 if let Some(bits) = bits {
-                    place.field(key).within(bits, Interval(0, max_length));
+                    place.field(key).within(bits, InclusiveRange(0, max_length));
                 }
             }
         }
     }
 
-    fn check_interface(&self, at: &Checker<'_>) {
+    fn check_interface(&self, at: &FieldChecker<'_>) {
         let allowed = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'_' | b'.' | b'*' | b'-');
         at.field("interface").ensure(
             self.interface.len() <= 15 && self.interface.bytes().all(allowed),
@@ -249,7 +249,7 @@ impl BGPFilterRule {
         );
     }
 
-    fn check_operations(&self, at: &Checker<'_>) {
+    fn check_operations(&self, at: &FieldChecker<'_>) {
         at.max_items(&self.operations, 10);
         at.ensure(
             self.operations.is_empty() || self.action == BGPFilterAction::Accept,
@@ -263,7 +263,7 @@ impl BGPFilterRule {
 }
 
 impl BGPFilterOperation {
-    fn check(&self, at: &Checker<'_>) {
+    fn check(&self, at: &FieldChecker<'_>) {
         let set = [self.add_community.is_some(), self.prepend_as_path.is_some(), self.set_priority.is_some()];
         let count = set.into_iter().filter(|set| *set).count();
         at.ensure(count == 1, format_args!("{count} operations"), "exactly one operation must be set");
@@ -276,7 +276,9 @@ impl BGPFilterOperation {
             at.ensure(!path.prefix.is_empty(), "", "must have at least one AS number");
         }
         if let Some(priority) = &self.set_priority {
-            at.field("setPriority").field("value").within(priority.value, Interval(1, MAX_ROUTE_PRIORITY));
+            at.field("setPriority")
+                .field("value")
+                .within(priority.value, InclusiveRange(1, MAX_ROUTE_PRIORITY));
         }
     }
 }

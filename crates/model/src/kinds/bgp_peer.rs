@@ -3,10 +3,10 @@
 use super::cel_settings;
 use super::shared::{BGPPassword, check_name, check_optional_name};
 use crate::object::{NoStatus, StatusForm};
-use crate::scalar::{ASNumber, Duration, is_default};
+use crate::scalar::{ASNumber, GoDuration, is_default};
 use crate::schema::forms;
-use crate::validation::{Checker, Family};
-use crate::{Kind, Object, Spec, string_enum};
+use crate::validation::{FieldChecker, NetworkFamily};
+use crate::{Kind, ResourceSpec, TypedObject, string_enum};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, SocketAddr};
@@ -26,7 +26,7 @@ string_enum! {
     pub enum ReversePeering { Auto, Manual }
 }
 
-pub type BGPPeer = Object<BGPPeerSpec>;
+pub type BGPPeer = TypedObject<BGPPeerSpec>;
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
@@ -61,9 +61,9 @@ pub struct BGPPeerSpec {
     #[serde(skip_serializing_if = "is_default")]
     pub source_address: SourceAddress,
     #[serde(skip_serializing_if = "is_default")]
-    pub max_restart_time: Option<Duration>,
+    pub max_restart_time: Option<GoDuration>,
     #[serde(skip_serializing_if = "is_default")]
-    pub keepalive_time: Option<Duration>,
+    pub keepalive_time: Option<GoDuration>,
     #[serde(rename = "numAllowedLocalASNumbers", skip_serializing_if = "is_default")]
     pub num_allowed_local_as_numbers: Option<i32>,
     /// The number of hops to the peer; packets from further away are dropped.
@@ -85,12 +85,12 @@ pub struct BGPPeerSpec {
     pub reverse_peering: ReversePeering,
 }
 
-impl Spec for BGPPeerSpec {
+impl ResourceSpec for BGPPeerSpec {
     const KIND: Kind = Kind::BGPPeer;
     type Status = NoStatus;
     const STATUS: StatusForm = StatusForm::Absent;
 
-    fn check(peer: &BGPPeer, at: &Checker<'_>) {
+    fn check(peer: &BGPPeer, at: &FieldChecker<'_>) {
         let (spec, at) = (&peer.spec, at.field("spec"));
         check_optional_name(&at.field("node"), &spec.node);
         for (key, selector) in [
@@ -125,7 +125,7 @@ impl BGPPeerSpec {
             .or_else(|| socket().ok().filter(|(_, port)| *port != Some(0) && !self.peer_ip.contains('%')))
     }
 
-    fn check_addresses(&self, at: &Checker<'_>) {
+    fn check_addresses(&self, at: &FieldChecker<'_>) {
         let peer = self.peer_address();
         at.field("peerIP").ensure(
             self.peer_ip.is_empty() || peer.is_some(),
@@ -139,7 +139,7 @@ impl BGPPeerSpec {
         match (place.ip(&self.reachable_by), peer) {
             (_, None) => place.fail(&self.reachable_by, "needs a peerIP"),
             (Some(gateway), Some((peer, _))) => place.ensure(
-                Family::of(gateway) == Family::of(peer),
+                NetworkFamily::of(gateway) == NetworkFamily::of(peer),
                 &self.reachable_by,
                 "must be of the same address family as peerIP",
             ),
@@ -147,7 +147,7 @@ impl BGPPeerSpec {
         }
     }
 
-    fn check_exclusions(&self, at: &Checker<'_>) {
+    fn check_exclusions(&self, at: &FieldChecker<'_>) {
         let set = |text: &String| !text.is_empty();
         at.field("nodeSelector").ensure(
             !(set(&self.node) && set(&self.node_selector)),

@@ -5,8 +5,8 @@ use super::shared::check_name;
 use crate::object::{NoStatus, StatusForm};
 use crate::scalar::is_default;
 use crate::schema::forms;
-use crate::validation::Checker;
-use crate::{Kind, Object, Spec, string_enum};
+use crate::validation::FieldChecker;
+use crate::{Kind, ResourceSpec, TypedObject, string_enum};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -23,7 +23,7 @@ string_enum! {
     pub enum BlockAffinityType { Host = "host", Virtual = "virtual" }
 }
 
-pub type BlockAffinity = Object<BlockAffinitySpec>;
+pub type BlockAffinity = TypedObject<BlockAffinitySpec>;
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
@@ -43,12 +43,12 @@ pub struct BlockAffinitySpec {
     pub deleted: bool,
 }
 
-impl Spec for BlockAffinitySpec {
+impl ResourceSpec for BlockAffinitySpec {
     const KIND: Kind = Kind::BlockAffinity;
     type Status = NoStatus;
     const STATUS: StatusForm = StatusForm::Absent;
 
-    fn check(affinity: &BlockAffinity, at: &Checker<'_>) {
+    fn check(affinity: &BlockAffinity, at: &FieldChecker<'_>) {
         let (spec, at) = (&affinity.spec, at.field("spec"));
         at.field("state").one_of(&spec.state);
         check_name(&at.field("node"), &spec.node);

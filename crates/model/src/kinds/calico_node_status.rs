@@ -5,8 +5,8 @@ use super::shared::check_name;
 use crate::object::StatusForm;
 use crate::scalar::is_default;
 use crate::schema::forms;
-use crate::validation::{Checker, Interval};
-use crate::{Kind, Object, Spec, string_enum};
+use crate::validation::{FieldChecker, InclusiveRange};
+use crate::{Kind, ResourceSpec, TypedObject, string_enum};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -39,7 +39,7 @@ string_enum! {
     pub enum NodeRouteSource { Kernel, Static, Direct, NodeMesh, BGPPeer }
 }
 
-pub type CalicoNodeStatus = Object<CalicoNodeStatusSpec>;
+pub type CalicoNodeStatus = TypedObject<CalicoNodeStatusSpec>;
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
@@ -159,12 +159,12 @@ pub struct NodeRouteLearnedFrom {
     pub peer_ip: String,
 }
 
-impl Spec for CalicoNodeStatusSpec {
+impl ResourceSpec for CalicoNodeStatusSpec {
     const KIND: Kind = Kind::CalicoNodeStatus;
     type Status = CalicoNodeStatusStatus;
     const STATUS: StatusForm = StatusForm::Always;
 
-    fn check(status: &CalicoNodeStatus, at: &Checker<'_>) {
+    fn check(status: &CalicoNodeStatus, at: &FieldChecker<'_>) {
         let (spec, at) = (&status.spec, at.field("spec"));
         check_name(&at.field("node"), &spec.node);
         let place = at.field("classes");
@@ -174,7 +174,7 @@ impl Spec for CalicoNodeStatusSpec {
         }
         place.unique(&spec.classes);
         match spec.update_period_seconds {
-            Some(seconds) => at.field("updatePeriodSeconds").within(seconds, Interval(0, 86_400)),
+            Some(seconds) => at.field("updatePeriodSeconds").within(seconds, InclusiveRange(0, 86_400)),
             None => at.field("updatePeriodSeconds").fail("", "must be set; 0 asks for no refresh"),
         }
     }

@@ -3,11 +3,11 @@
 use super::cel_settings;
 use crate::object::{NoStatus, StatusForm};
 use crate::scalar::is_default;
-use crate::{Kind, Object, Spec};
+use crate::{Kind, ResourceSpec, TypedObject};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub type ClusterInformation = Object<ClusterInformationSpec>;
+pub type ClusterInformation = TypedObject<ClusterInformationSpec>;
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
@@ -26,7 +26,7 @@ pub struct ClusterInformationSpec {
     pub variant: String,
 }
 
-impl Spec for ClusterInformationSpec {
+impl ResourceSpec for ClusterInformationSpec {
     const KIND: Kind = Kind::ClusterInformation;
     type Status = NoStatus;
     const STATUS: StatusForm = StatusForm::Absent;

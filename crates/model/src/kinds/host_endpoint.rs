@@ -5,12 +5,12 @@ use super::shared::{check_name, check_port_name, check_port_protocol};
 use crate::object::{NoStatus, StatusForm};
 use crate::scalar::{Protocol, is_default};
 use crate::schema::forms;
-use crate::validation::Checker;
-use crate::{Kind, Object, Spec};
+use crate::validation::FieldChecker;
+use crate::{Kind, ResourceSpec, TypedObject};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub type HostEndpoint = Object<HostEndpointSpec>;
+pub type HostEndpoint = TypedObject<HostEndpointSpec>;
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
@@ -47,12 +47,12 @@ pub struct EndpointPort {
     pub port: u16,
 }
 
-impl Spec for HostEndpointSpec {
+impl ResourceSpec for HostEndpointSpec {
     const KIND: Kind = Kind::HostEndpoint;
     type Status = NoStatus;
     const STATUS: StatusForm = StatusForm::Absent;
 
-    fn check(endpoint: &HostEndpoint, at: &Checker<'_>) {
+    fn check(endpoint: &HostEndpoint, at: &FieldChecker<'_>) {
         let (spec, at) = (&endpoint.spec, at.field("spec"));
         check_name(&at.field("node"), &spec.node);
         if !spec.interface_name.is_empty() {

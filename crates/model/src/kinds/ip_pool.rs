@@ -4,8 +4,8 @@ use super::{Condition, cel_settings};
 use crate::object::StatusForm;
 use crate::scalar::{StringEnum, is_default};
 use crate::schema::forms;
-use crate::validation::{Checker, Family, Interval, parse_cidr};
-use crate::{Kind, Object, Spec, ValidationError, string_enum};
+use crate::validation::{FieldChecker, InclusiveRange, NetworkFamily, parse_cidr};
+use crate::{Kind, ResourceSpec, TypedObject, ValidationError, string_enum};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -26,7 +26,7 @@ string_enum! {
     pub enum AssignmentMode { Automatic, Manual }
 }
 
-pub type IPPool = Object<IPPoolSpec>;
+pub type IPPool = TypedObject<IPPoolSpec>;
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
@@ -78,7 +78,7 @@ const LINK_LOCAL: [IpNet; 2] = [
     IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0), 10)),
 ];
 
-impl Spec for IPPoolSpec {
+impl ResourceSpec for IPPoolSpec {
     const KIND: Kind = Kind::IPPool;
     type Status = IPPoolStatus;
     const STATUS: StatusForm = StatusForm::WhenSet;
@@ -107,7 +107,7 @@ impl Spec for IPPoolSpec {
         }
     }
 
-    fn check(pool: &IPPool, at: &Checker<'_>) {
+    fn check(pool: &IPPool, at: &FieldChecker<'_>) {
         let (spec, at) = (&pool.spec, at.field("spec"));
         spec.check_cidr(&at);
         spec.check_encapsulation(&at);
@@ -119,7 +119,7 @@ impl Spec for IPPoolSpec {
 }
 
 impl IPPoolSpec {
-    fn check_cidr(&self, at: &Checker<'_>) {
+    fn check_cidr(&self, at: &FieldChecker<'_>) {
         let place = at.field("cidr");
         place.max_chars(&self.cidr, 48);
         if self.cidr.is_empty() {
@@ -131,8 +131,9 @@ impl IPPoolSpec {
         {
             place.fail(&self.cidr, format!("must not overlap the link-local range {reserved}"));
         }
-        let family = Family::of_net(net);
-        let sizes = if family == Family::V4 { Interval(20, 32) } else { Interval(116, 128) };
+        let family = NetworkFamily::of_net(net);
+        let sizes =
+            if family == NetworkFamily::V4 { InclusiveRange(20, 32) } else { InclusiveRange(116, 128) };
         if self.block_size != 0 {
             at.field("blockSize").within(self.block_size, sizes);
             let too_small = i32::from(net.prefix_len()) > self.block_size && !self.disabled;
@@ -140,7 +141,7 @@ impl IPPoolSpec {
         }
         let wrapped = is_wrapped(&self.ipip_mode);
         at.field("ipipMode").ensure(
-            family == Family::V4 || !wrapped,
+            family == NetworkFamily::V4 || !wrapped,
             &self.ipip_mode,
             "IPIP cannot carry IPv6: ipipMode must be Never",
         );
@@ -148,7 +149,7 @@ impl IPPoolSpec {
 
     /// Checks the block size if the network, and thus the address family, is unknown: reports sizes that are
     /// invalid in both families.
-    fn check_size_of_any_family(&self, at: &Checker<'_>) {
+    fn check_size_of_any_family(&self, at: &FieldChecker<'_>) {
         at.field("blockSize").ensure(
             matches!(self.block_size, 0 | 20..=32 | 116..=128),
             self.block_size,
@@ -156,7 +157,7 @@ impl IPPoolSpec {
         );
     }
 
-    fn check_encapsulation(&self, at: &Checker<'_>) {
+    fn check_encapsulation(&self, at: &FieldChecker<'_>) {
         at.field("ipipMode").one_of(&self.ipip_mode);
         at.field("vxlanMode").one_of(&self.vxlan_mode);
         let both = is_wrapped(&self.ipip_mode) && is_wrapped(&self.vxlan_mode);
@@ -167,7 +168,7 @@ impl IPPoolSpec {
         );
     }
 
-    fn check_uses(&self, at: &Checker<'_>) {
+    fn check_uses(&self, at: &FieldChecker<'_>) {
         let place = at.field("allowedUses");
         for (place, used) in place.each(&self.allowed_uses) {
             place.required_one_of(used);
@@ -185,7 +186,7 @@ impl IPPoolSpec {
         }
     }
 
-    fn check_load_balancer(&self, at: &Checker<'_>) {
+    fn check_load_balancer(&self, at: &FieldChecker<'_>) {
         at.field("allowedUses").ensure(
             self.allowed_uses.len() == 1,
             uses(&self.allowed_uses),
@@ -210,7 +211,7 @@ impl IPPoolSpec {
 impl IPPool {
     /// Checks whether a stored pool may be updated to `new`.
     pub fn check_update(&self, new: &IPPool) -> Result<(), ValidationError> {
-        Checker::run(|at| {
+        FieldChecker::run(|at| {
             let (old, new, at) = (&self.spec, &new.spec, at.field("spec"));
             let same_net = match (parse_cidr(&old.cidr), parse_cidr(&new.cidr)) {
                 (Some(old), Some(new)) => old == new,

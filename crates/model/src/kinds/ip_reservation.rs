@@ -3,12 +3,12 @@
 use crate::object::{NoStatus, StatusForm};
 use crate::scalar::is_default;
 use crate::schema::forms;
-use crate::validation::Checker;
-use crate::{Kind, Object, Spec};
+use crate::validation::FieldChecker;
+use crate::{Kind, ResourceSpec, TypedObject};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub type IPReservation = Object<IPReservationSpec>;
+pub type IPReservation = TypedObject<IPReservationSpec>;
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
@@ -18,12 +18,12 @@ pub struct IPReservationSpec {
     pub reserved_cidrs: Vec<String>,
 }
 
-impl Spec for IPReservationSpec {
+impl ResourceSpec for IPReservationSpec {
     const KIND: Kind = Kind::IPReservation;
     type Status = NoStatus;
     const STATUS: StatusForm = StatusForm::Absent;
 
-    fn check(reservation: &IPReservation, at: &Checker<'_>) {
+    fn check(reservation: &IPReservation, at: &FieldChecker<'_>) {
         let at = at.field("spec").field("reservedCIDRs");
         for (at, cidr) in at.each(&reservation.spec.reserved_cidrs) {
             at.cidr(cidr);

@@ -3,13 +3,13 @@
 use crate::object::{NoStatus, StatusForm};
 use crate::scalar::is_default;
 use crate::schema::forms;
-use crate::validation::Checker;
-use crate::{Kind, Object, Spec};
+use crate::validation::FieldChecker;
+use crate::{Kind, ResourceSpec, TypedObject};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-pub type IPAMBlock = Object<IPAMBlockSpec>;
+pub type IPAMBlock = TypedObject<IPAMBlockSpec>;
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
@@ -50,12 +50,12 @@ pub struct IPAMBlockAttribute {
     pub released_at: Option<String>,
 }
 
-impl Spec for IPAMBlockSpec {
+impl ResourceSpec for IPAMBlockSpec {
     const KIND: Kind = Kind::IPAMBlock;
     type Status = NoStatus;
     const STATUS: StatusForm = StatusForm::Absent;
 
-    fn check(block: &IPAMBlock, at: &Checker<'_>) {
+    fn check(block: &IPAMBlock, at: &FieldChecker<'_>) {
         let (spec, at) = (&block.spec, at.field("spec"));
         at.field("cidr").masked_cidr(&spec.cidr);
         if let Some(affinity) = &spec.affinity {

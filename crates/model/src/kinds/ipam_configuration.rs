@@ -1,15 +1,15 @@
 //! Settings of IP address management. There is one object, `default`.
 
 use super::cel_settings;
-use super::shared::Switch;
+use super::shared::EnabledSwitch;
 use crate::object::{NoStatus, StatusForm};
 use crate::scalar::is_default;
-use crate::validation::{Checker, Interval};
-use crate::{Kind, Object, Spec};
+use crate::validation::{FieldChecker, InclusiveRange};
+use crate::{Kind, ResourceSpec, TypedObject};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, Serializer};
 
-pub type IPAMConfiguration = Object<IPAMConfigurationSpec>;
+pub type IPAMConfiguration = TypedObject<IPAMConfigurationSpec>;
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
@@ -27,14 +27,14 @@ pub struct IPAMConfigurationSpec {
     pub auto_allocate_blocks: Option<bool>,
     /// Whether a virtual machine keeps its address across restarts; enabled by default.
     #[serde(rename = "kubeVirtVMAddressPersistence", skip_serializing_if = "is_default")]
-    pub kubevirt_vm_address_persistence: Switch,
+    pub kubevirt_vm_address_persistence: EnabledSwitch,
     /// How long a released address is not assigned again.
     #[serde(skip_serializing_if = "is_default")]
     #[schemars(range(min = 0, max = 1200))]
     pub ip_cooldown_seconds: i64,
 }
 
-impl Spec for IPAMConfigurationSpec {
+impl ResourceSpec for IPAMConfigurationSpec {
     const KIND: Kind = Kind::IPAMConfiguration;
     type Status = NoStatus;
     const STATUS: StatusForm = StatusForm::Absent;
@@ -47,11 +47,11 @@ impl Spec for IPAMConfigurationSpec {
         cel_settings::singleton()
     }
 
-    fn check(configuration: &IPAMConfiguration, at: &Checker<'_>) {
+    fn check(configuration: &IPAMConfiguration, at: &FieldChecker<'_>) {
         let (spec, at) = (&configuration.spec, at.field("spec"));
-        at.field("maxBlocksPerHost").within(spec.max_blocks_per_host, Interval(0, 1_000_000));
+        at.field("maxBlocksPerHost").within(spec.max_blocks_per_host, InclusiveRange(0, 1_000_000));
         at.field("kubeVirtVMAddressPersistence").one_of(&spec.kubevirt_vm_address_persistence);
-        at.field("ipCooldownSeconds").within(spec.ip_cooldown_seconds, Interval(0, 1200));
+        at.field("ipCooldownSeconds").within(spec.ip_cooldown_seconds, InclusiveRange(0, 1200));
     }
 }
 

@@ -3,13 +3,13 @@
 
 use crate::object::{NoStatus, StatusForm};
 use crate::scalar::is_default;
-use crate::validation::Checker;
-use crate::{Kind, Object, Spec};
+use crate::validation::FieldChecker;
+use crate::{Kind, ResourceSpec, TypedObject};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-pub type IPAMHandle = Object<IPAMHandleSpec>;
+pub type IPAMHandle = TypedObject<IPAMHandleSpec>;
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
@@ -25,12 +25,12 @@ pub struct IPAMHandleSpec {
     pub deleted: bool,
 }
 
-impl Spec for IPAMHandleSpec {
+impl ResourceSpec for IPAMHandleSpec {
     const KIND: Kind = Kind::IPAMHandle;
     type Status = NoStatus;
     const STATUS: StatusForm = StatusForm::Absent;
 
-    fn check(handle: &IPAMHandle, at: &Checker<'_>) {
+    fn check(handle: &IPAMHandle, at: &FieldChecker<'_>) {
         let (spec, at) = (&handle.spec, at.field("spec"));
         at.field("handleID").ensure(!spec.handle_id.is_empty(), "", "must not be empty");
         for cidr in spec.block.keys() {

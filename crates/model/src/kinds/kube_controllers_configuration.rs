@@ -1,13 +1,13 @@
 //! Settings of kube-controllers. There is one object, `default`.
 
 use super::cel_settings;
-use super::shared::{Switch, check_labels, check_name, check_pattern};
+use super::shared::{EnabledSwitch, check_labels, check_name, check_pattern};
 use crate::names;
 use crate::object::StatusForm;
-use crate::scalar::{Duration, StringEnum, is_default};
+use crate::scalar::{GoDuration, StringEnum, is_default};
 use crate::schema::forms;
-use crate::validation::{Checker, Interval};
-use crate::{Kind, Object, Spec, string_enum};
+use crate::validation::{FieldChecker, InclusiveRange};
+use crate::{Kind, ResourceSpec, TypedObject, string_enum};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashSet};
@@ -26,7 +26,7 @@ string_enum! {
 const MAX_TEMPLATES: usize = 256;
 const MAX_PATTERN_CHARS: usize = 1024;
 
-pub type KubeControllersConfiguration = Object<KubeControllersConfigurationSpec>;
+pub type KubeControllersConfiguration = TypedObject<KubeControllersConfigurationSpec>;
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
@@ -36,10 +36,10 @@ pub struct KubeControllersConfigurationSpec {
     pub log_severity_screen: ControllersLogLevel,
     #[serde(skip_serializing_if = "is_default")]
     #[schemars(extend("default" = "Enabled"))]
-    pub health_checks: Switch,
+    pub health_checks: EnabledSwitch,
     /// 0 disables compaction.
     #[serde(rename = "etcdV3CompactionPeriod", skip_serializing_if = "is_default")]
-    pub etcd_v3_compaction_period: Option<Duration>,
+    pub etcd_v3_compaction_period: Option<GoDuration>,
     #[serde(skip_serializing_if = "is_default")]
     #[schemars(range(min = 0, max = 65535), extend("default" = 9094))]
     pub prometheus_metrics_port: Option<i64>,
@@ -74,24 +74,24 @@ pub struct ControllersConfig {
 #[serde(default, rename_all = "camelCase")]
 pub struct NodeControllerConfig {
     #[serde(skip_serializing_if = "is_default")]
-    pub reconciler_period: Option<Duration>,
+    pub reconciler_period: Option<GoDuration>,
     #[serde(skip_serializing_if = "is_default")]
-    pub sync_labels: Switch,
+    pub sync_labels: EnabledSwitch,
     #[serde(skip_serializing_if = "is_default")]
     pub host_endpoint: Option<AutoHostEndpointConfig>,
     /// How long an address must appear leaked before it is released; 0 disables the release.
     #[serde(skip_serializing_if = "is_default")]
     #[schemars(extend("default" = "15m0s"))]
-    pub leak_grace_period: Option<Duration>,
+    pub leak_grace_period: Option<GoDuration>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
 pub struct AutoHostEndpointConfig {
     #[serde(skip_serializing_if = "is_default")]
-    pub auto_create: Switch,
+    pub auto_create: EnabledSwitch,
     #[serde(skip_serializing_if = "is_default")]
-    pub create_default_host_endpoint: Switch,
+    pub create_default_host_endpoint: EnabledSwitch,
     #[serde(skip_serializing_if = "is_default")]
     #[schemars(length(max = 256), extend("x-kubernetes-validations" = cel_settings::unique_templates()))]
     pub templates: Vec<HostEndpointTemplate>,
@@ -126,7 +126,7 @@ pub struct HostEndpointTemplate {
 #[serde(default, rename_all = "camelCase")]
 pub struct ReconcilerConfig {
     #[serde(skip_serializing_if = "is_default")]
-    pub reconciler_period: Option<Duration>,
+    pub reconciler_period: Option<GoDuration>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -142,7 +142,7 @@ pub struct LoadBalancerControllerConfig {
 pub struct MigrationControllerConfig {
     #[serde(skip_serializing_if = "is_default")]
     #[schemars(extend("default" = "Enabled"))]
-    pub policy_name_migrator: Switch,
+    pub policy_name_migrator: EnabledSwitch,
 }
 
 /// The configuration that the controllers run with, and the environment variables that contributed to it.
@@ -155,7 +155,7 @@ pub struct KubeControllersConfigurationStatus {
     pub environment_vars: BTreeMap<String, String>,
 }
 
-impl Spec for KubeControllersConfigurationSpec {
+impl ResourceSpec for KubeControllersConfigurationSpec {
     const KIND: Kind = Kind::KubeControllersConfiguration;
     type Status = KubeControllersConfigurationStatus;
     const STATUS: StatusForm = StatusForm::Always;
@@ -163,10 +163,10 @@ impl Spec for KubeControllersConfigurationSpec {
     fn set_defaults(configuration: &mut KubeControllersConfiguration) {
         let spec = &mut configuration.spec;
         spec.prometheus_metrics_port.get_or_insert(9094);
-        default_to(&mut spec.health_checks, Switch::Enabled);
+        default_to(&mut spec.health_checks, EnabledSwitch::Enabled);
         let Some(controllers) = &mut spec.controllers else { return };
         if let Some(node) = &mut controllers.node {
-            node.leak_grace_period.get_or_insert(Duration::from_secs(15 * 60));
+            node.leak_grace_period.get_or_insert(GoDuration::from_secs(15 * 60));
             for template in node.host_endpoint.iter_mut().flat_map(|config| &mut config.templates) {
                 if template.node_selector.is_empty() {
                     template.node_selector = "all()".to_owned();
@@ -177,7 +177,7 @@ impl Spec for KubeControllersConfigurationSpec {
             default_to(&mut load_balancer.assign_ips, AssignIPs::AllServices);
         }
         if let Some(migration) = &mut controllers.migration {
-            default_to(&mut migration.policy_name_migrator, Switch::Enabled);
+            default_to(&mut migration.policy_name_migrator, EnabledSwitch::Enabled);
         }
     }
 
@@ -185,7 +185,7 @@ impl Spec for KubeControllersConfigurationSpec {
         cel_settings::singleton()
     }
 
-    fn check(configuration: &KubeControllersConfiguration, at: &Checker<'_>) {
+    fn check(configuration: &KubeControllersConfiguration, at: &FieldChecker<'_>) {
         let (spec, at) = (&configuration.spec, at.field("spec"));
         at.field("logSeverityScreen").one_of(&spec.log_severity_screen);
         at.field("healthChecks").one_of(&spec.health_checks);
@@ -194,7 +194,7 @@ impl Spec for KubeControllersConfigurationSpec {
             ("debugProfilePort", spec.debug_profile_port),
         ] {
             if let Some(port) = port {
-                at.field(key).within(port, Interval(0, 65535));
+                at.field(key).within(port, InclusiveRange(0, 65535));
             }
         }
         match &spec.controllers {
@@ -205,7 +205,7 @@ impl Spec for KubeControllersConfigurationSpec {
 }
 
 impl ControllersConfig {
-    fn check(&self, at: &Checker<'_>) {
+    fn check(&self, at: &FieldChecker<'_>) {
         if let Some(node) = &self.node {
             let at = at.field("node");
             at.field("syncLabels").one_of(&node.sync_labels);
@@ -223,7 +223,7 @@ impl ControllersConfig {
 }
 
 impl AutoHostEndpointConfig {
-    fn check(&self, at: &Checker<'_>) {
+    fn check(&self, at: &FieldChecker<'_>) {
         at.field("autoCreate").one_of(&self.auto_create);
         at.field("createDefaultHostEndpoint").one_of(&self.create_default_host_endpoint);
         at.field("templates").max_items(&self.templates, MAX_TEMPLATES);
@@ -240,7 +240,7 @@ impl AutoHostEndpointConfig {
 }
 
 impl HostEndpointTemplate {
-    fn check(&self, at: &Checker<'_>) {
+    fn check(&self, at: &FieldChecker<'_>) {
         check_name(&at.field("generateName"), &self.generate_name);
         at.field("interfaceCIDRs").ensure(
             !self.interface_cidrs.is_empty() || !self.interface_pattern.is_empty(),

@@ -2,7 +2,7 @@
 
 use crate::scalar::{Port, is_default};
 use crate::schema::forms;
-use crate::validation::{Checker, Interval};
+use crate::validation::{FieldChecker, InclusiveRange};
 use crate::{names, string_enum};
 use ipnet::IpNet;
 use schemars::JsonSchema;
@@ -106,7 +106,7 @@ pub struct IPBlock {
     pub except: Vec<String>,
 }
 
-pub(super) fn check_label_selector(at: &Checker<'_>, selector: &LabelSelector) {
+pub(super) fn check_label_selector(at: &FieldChecker<'_>, selector: &LabelSelector) {
     crate::meta::check_labels(&at.field("matchLabels"), &selector.match_labels);
     for (at, requirement) in at.field("matchExpressions").each(&selector.match_expressions) {
         if let Err(reason) = names::check_qualified(&requirement.key) {
@@ -132,7 +132,7 @@ pub(super) fn check_label_selector(at: &Checker<'_>, selector: &LabelSelector) {
     }
 }
 
-pub(super) fn check_ports(at: &Checker<'_>, ports: &[KubernetesPort]) {
+pub(super) fn check_ports(at: &FieldChecker<'_>, ports: &[KubernetesPort]) {
     at.max_items(ports, MAX_ITEMS);
     for (at, port) in at.each(ports) {
         if let Some(protocol) = &port.protocol {
@@ -149,14 +149,14 @@ pub(super) fn check_ports(at: &Checker<'_>, ports: &[KubernetesPort]) {
         if let Some(end) = port.end_port {
             let at = at.field("endPort");
             match port.port {
-                Some(Port::Number(first)) => at.within(end, Interval(i32::from(first), 65535)),
+                Some(Port::Number(first)) => at.within(end, InclusiveRange(i32::from(first), 65535)),
                 _ => at.fail(end, "needs a port that is a number"),
             }
         }
     }
 }
 
-pub(super) fn check_peers(at: &Checker<'_>, peers: &[KubernetesPeer]) {
+pub(super) fn check_peers(at: &FieldChecker<'_>, peers: &[KubernetesPeer]) {
     at.max_items(peers, MAX_ITEMS);
     for (at, peer) in at.each(peers) {
         if let Some(selector) = &peer.pod_selector {
@@ -179,7 +179,7 @@ pub(super) fn check_peers(at: &Checker<'_>, peers: &[KubernetesPeer]) {
     }
 }
 
-fn check_block(at: &Checker<'_>, block: &IPBlock) {
+fn check_block(at: &FieldChecker<'_>, block: &IPBlock) {
     let cidr = at.field("cidr").masked_cidr(&block.cidr);
     for (at, except) in at.field("except").each(&block.except) {
         let Some(except) = at.masked_cidr(except) else { continue };

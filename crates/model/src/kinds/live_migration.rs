@@ -2,12 +2,12 @@
 
 use crate::object::{NoStatus, StatusForm};
 use crate::scalar::is_default;
-use crate::validation::Checker;
-use crate::{Kind, Object, Spec};
+use crate::validation::FieldChecker;
+use crate::{Kind, ResourceSpec, TypedObject};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub type LiveMigration = Object<LiveMigrationSpec>;
+pub type LiveMigration = TypedObject<LiveMigrationSpec>;
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
@@ -66,12 +66,12 @@ pub struct WorkloadEndpointIdentifier {
     pub endpoint_id: String,
 }
 
-impl Spec for LiveMigrationSpec {
+impl ResourceSpec for LiveMigrationSpec {
     const KIND: Kind = Kind::LiveMigration;
     type Status = NoStatus;
     const STATUS: StatusForm = StatusForm::Absent;
 
-    fn check(migration: &LiveMigration, at: &Checker<'_>) {
+    fn check(migration: &LiveMigration, at: &FieldChecker<'_>) {
         let (spec, at) = (&migration.spec, at.field("spec"));
         if let Some(source) = &spec.source {
             at.field("source").ensure(

@@ -47,7 +47,7 @@ pub use ipam_handle::*;
 pub use kube_controllers_configuration::*;
 pub use live_migration::*;
 pub use node::*;
-pub use shared::{BGPPassword, ProgramClusterRoutes, SecretKeyRef, Switch};
+pub use shared::{BGPPassword, EnabledSwitch, ProgramClusterRoutes, SecretKeyRef};
 pub use workload_endpoint::*;
 
 pub use condition::Condition;

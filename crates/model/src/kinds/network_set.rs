@@ -2,7 +2,7 @@
 
 use crate::scalar::is_default;
 use crate::schema::forms;
-use crate::{Checker, Kind, NoStatus, Object, ObjectMeta, Spec, StatusForm};
+use crate::{FieldChecker, Kind, NoStatus, ObjectMeta, ResourceSpec, StatusForm, TypedObject};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -10,10 +10,10 @@ use serde::{Deserialize, Serialize};
 pub(crate) const NAMESPACE_LABEL: &str = "projectcalico.org/namespace";
 
 /// Networks for rules in any namespace.
-pub type GlobalNetworkSet = Object<GlobalNetworkSetSpec>;
+pub type GlobalNetworkSet = TypedObject<GlobalNetworkSetSpec>;
 
 /// Networks for rules that select its namespace.
-pub type NetworkSet = Object<NetworkSetSpec>;
+pub type NetworkSet = TypedObject<NetworkSetSpec>;
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
@@ -31,27 +31,27 @@ pub struct NetworkSetSpec {
     pub nets: Vec<String>,
 }
 
-impl Spec for GlobalNetworkSetSpec {
+impl ResourceSpec for GlobalNetworkSetSpec {
     const KIND: Kind = Kind::GlobalNetworkSet;
     type Status = NoStatus;
     const STATUS: StatusForm = StatusForm::Absent;
 
-    fn check(object: &Object<Self>, at: &Checker<'_>) {
+    fn check(object: &TypedObject<Self>, at: &FieldChecker<'_>) {
         check_set(at, &object.metadata, &object.spec.nets);
     }
 }
 
-impl Spec for NetworkSetSpec {
+impl ResourceSpec for NetworkSetSpec {
     const KIND: Kind = Kind::NetworkSet;
     type Status = NoStatus;
     const STATUS: StatusForm = StatusForm::Absent;
 
-    fn check(object: &Object<Self>, at: &Checker<'_>) {
+    fn check(object: &TypedObject<Self>, at: &FieldChecker<'_>) {
         check_set(at, &object.metadata, &object.spec.nets);
     }
 }
 
-fn check_set(at: &Checker<'_>, metadata: &ObjectMeta, nets: &[String]) {
+fn check_set(at: &FieldChecker<'_>, metadata: &ObjectMeta, nets: &[String]) {
     if let Some(value) = metadata.labels.get(NAMESPACE_LABEL) {
         at.field("metadata").field("labels").fail(
             format_args!("{NAMESPACE_LABEL}={value}"),

@@ -2,8 +2,8 @@
 
 use crate::object::StatusForm;
 use crate::scalar::{ASNumber, is_default};
-use crate::validation::{Checker, Family};
-use crate::{Kind, Object, Spec, string_enum};
+use crate::validation::{FieldChecker, NetworkFamily};
+use crate::{Kind, ResourceSpec, TypedObject, string_enum};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use schemars::JsonSchema;
@@ -14,7 +14,7 @@ string_enum! {
     pub enum NodeAddressType { CalicoNodeIP, InternalIP, ExternalIP }
 }
 
-pub type Node = Object<NodeSpec>;
+pub type Node = TypedObject<NodeSpec>;
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
@@ -103,24 +103,24 @@ pub struct NodeStatus {
     pub pod_cidrs: Vec<String>,
 }
 
-impl Spec for NodeSpec {
+impl ResourceSpec for NodeSpec {
     const KIND: Kind = Kind::Node;
     type Status = NodeStatus;
     const STATUS: StatusForm = StatusForm::Always;
 
-    fn check(node: &Node, at: &Checker<'_>) {
+    fn check(node: &Node, at: &FieldChecker<'_>) {
         node.spec.check(&at.field("spec"));
         node.status.check(&at.field("status"));
     }
 }
 
 impl NodeSpec {
-    fn check(&self, at: &Checker<'_>) {
+    fn check(&self, at: &FieldChecker<'_>) {
         if let Some(bgp) = &self.bgp {
             bgp.check(&at.field("bgp"));
         }
-        check_ip(at, "ipv4VXLANTunnelAddr", &self.ipv4_vxlan_tunnel_addr, Family::V4);
-        check_ip(at, "ipv6VXLANTunnelAddr", &self.ipv6_vxlan_tunnel_addr, Family::V6);
+        check_ip(at, "ipv4VXLANTunnelAddr", &self.ipv4_vxlan_tunnel_addr, NetworkFamily::V4);
+        check_ip(at, "ipv6VXLANTunnelAddr", &self.ipv6_vxlan_tunnel_addr, NetworkFamily::V6);
         for (key, mac) in [
             ("vxlanTunnelMACAddr", &self.vxlan_tunnel_mac_addr),
             ("vxlanTunnelMACAddrV6", &self.vxlan_tunnel_mac_addr_v6),
@@ -138,8 +138,8 @@ impl NodeSpec {
         }
         if let Some(wireguard) = &self.wireguard {
             let at = at.field("wireguard");
-            check_ip(&at, "interfaceIPv4Address", &wireguard.interface_ipv4_address, Family::V4);
-            check_ip(&at, "interfaceIPv6Address", &wireguard.interface_ipv6_address, Family::V6);
+            check_ip(&at, "interfaceIPv4Address", &wireguard.interface_ipv4_address, NetworkFamily::V4);
+            check_ip(&at, "interfaceIPv6Address", &wireguard.interface_ipv6_address, NetworkFamily::V6);
         }
         for (at, address) in at.field("addresses").each(&self.addresses) {
             at.field("address").cidr(&address.address);
@@ -155,25 +155,26 @@ impl NodeSpec {
 }
 
 impl NodeBGPSpec {
-    fn check(&self, at: &Checker<'_>) {
+    fn check(&self, at: &FieldChecker<'_>) {
         at.ensure(*self != NodeBGPSpec::default(), "{}", "must not be empty: leave it out instead");
-        for (key, text, family) in
-            [("ipv4Address", &self.ipv4_address, Family::V4), ("ipv6Address", &self.ipv6_address, Family::V6)]
-        {
+        for (key, text, family) in [
+            ("ipv4Address", &self.ipv4_address, NetworkFamily::V4),
+            ("ipv6Address", &self.ipv6_address, NetworkFamily::V6),
+        ] {
             let at = at.field(key);
             if !text.is_empty()
                 && let Some(net) = at.cidr(text)
             {
-                at.ensure(Family::of_net(net) == family, text, format!("must be an {family} address"));
+                at.ensure(NetworkFamily::of_net(net) == family, text, format!("must be an {family} address"));
             }
         }
-        check_ip(at, "ipv4IPIPTunnelAddr", &self.ipv4_ipip_tunnel_addr, Family::V4);
-        check_ip(at, "routeReflectorClusterID", &self.route_reflector_cluster_id, Family::V4);
+        check_ip(at, "ipv4IPIPTunnelAddr", &self.ipv4_ipip_tunnel_addr, NetworkFamily::V4);
+        check_ip(at, "routeReflectorClusterID", &self.route_reflector_cluster_id, NetworkFamily::V4);
     }
 }
 
 impl NodeStatus {
-    fn check(&self, at: &Checker<'_>) {
+    fn check(&self, at: &FieldChecker<'_>) {
         for (key, text) in [
             ("wireguardPublicKey", &self.wireguard_public_key),
             ("wireguardPublicKeyV6", &self.wireguard_public_key_v6),
@@ -187,7 +188,7 @@ impl NodeStatus {
     }
 }
 
-fn check_ip(at: &Checker<'_>, key: &str, text: &str, family: Family) {
+fn check_ip(at: &FieldChecker<'_>, key: &str, text: &str, family: NetworkFamily) {
     if !text.is_empty() {
         at.field(key).ip_of(text, family);
     }

@@ -1,10 +1,12 @@
 //! Policies: rules for the endpoints that a selector matches.
 
 use super::rule::Rule;
-use super::rule_check::{Direction, Owner, check_rules};
-use crate::scalar::{Float, is_default};
+use super::rule_check::{CheckedDirection, RuleParent, check_rules};
+use crate::scalar::{CalicoFloat, is_default};
 use crate::schema::forms;
-use crate::{Checker, Kind, NoStatus, Object, ObjectMeta, Spec, StatusForm, names, string_enum};
+use crate::{
+    FieldChecker, Kind, NoStatus, ObjectMeta, ResourceSpec, StatusForm, TypedObject, names, string_enum,
+};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -25,10 +27,10 @@ string_enum! {
 }
 
 /// Rules for endpoints of any namespace, and for hosts.
-pub type GlobalNetworkPolicy = Object<GlobalNetworkPolicySpec>;
+pub type GlobalNetworkPolicy = TypedObject<GlobalNetworkPolicySpec>;
 
 /// Rules for the endpoints of one namespace.
-pub type NetworkPolicy = Object<NetworkPolicySpec>;
+pub type NetworkPolicy = TypedObject<NetworkPolicySpec>;
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
@@ -39,7 +41,7 @@ pub struct GlobalNetworkPolicySpec {
     pub tier: String,
     /// Policies with a lower order apply first; policies without an order apply last.
     #[serde(skip_serializing_if = "is_default")]
-    pub order: Option<Float>,
+    pub order: Option<CalicoFloat>,
     #[serde(skip_serializing_if = "is_default")]
     #[schemars(length(max = 1024))]
     pub ingress: Vec<Rule>,
@@ -79,7 +81,7 @@ pub struct NetworkPolicySpec {
     pub tier: String,
     /// Policies with a lower order apply first; policies without an order apply last.
     #[serde(skip_serializing_if = "is_default")]
-    pub order: Option<Float>,
+    pub order: Option<CalicoFloat>,
     #[serde(skip_serializing_if = "is_default")]
     #[schemars(length(max = 1024))]
     pub ingress: Vec<Rule>,
@@ -101,50 +103,50 @@ pub struct NetworkPolicySpec {
     pub performance_hints: Vec<PerformanceHint>,
 }
 
-impl Spec for GlobalNetworkPolicySpec {
+impl ResourceSpec for GlobalNetworkPolicySpec {
     const KIND: Kind = Kind::GlobalNetworkPolicy;
     type Status = NoStatus;
     const STATUS: StatusForm = StatusForm::Absent;
 
-    fn set_defaults(object: &mut Object<Self>) {
+    fn set_defaults(object: &mut TypedObject<Self>) {
         set_types(&mut object.spec.types, &object.spec.ingress, &object.spec.egress);
         set_tier(&mut object.spec.tier, &mut object.metadata);
     }
 
-    fn check(object: &Object<Self>, at: &Checker<'_>) {
+    fn check(object: &TypedObject<Self>, at: &FieldChecker<'_>) {
         object.spec.check(&at.field("spec"));
     }
 }
 
-impl Spec for NetworkPolicySpec {
+impl ResourceSpec for NetworkPolicySpec {
     const KIND: Kind = Kind::NetworkPolicy;
     type Status = NoStatus;
     const STATUS: StatusForm = StatusForm::Absent;
 
-    fn set_defaults(object: &mut Object<Self>) {
+    fn set_defaults(object: &mut TypedObject<Self>) {
         set_types(&mut object.spec.types, &object.spec.ingress, &object.spec.egress);
         set_tier(&mut object.spec.tier, &mut object.metadata);
     }
 
-    fn check(object: &Object<Self>, at: &Checker<'_>) {
+    fn check(object: &TypedObject<Self>, at: &FieldChecker<'_>) {
         object.spec.check(&at.field("spec"));
     }
 }
 
 impl GlobalNetworkPolicySpec {
-    pub(super) fn check(&self, at: &Checker<'_>) {
+    pub(super) fn check(&self, at: &FieldChecker<'_>) {
         check_tier(at, &self.tier);
         at.field("selector").selector(&self.selector);
         at.field("serviceAccountSelector").selector(&self.service_account_selector);
         at.field("namespaceSelector").selector(&self.namespace_selector);
         check_types(at, &self.types);
         check_hints(at, &self.performance_hints);
-        check_rules(&at.field("ingress"), &self.ingress, Owner::GlobalPolicy, Direction::Ingress);
-        check_rules(&at.field("egress"), &self.egress, Owner::GlobalPolicy, Direction::Egress);
+        check_rules(&at.field("ingress"), &self.ingress, RuleParent::GlobalPolicy, CheckedDirection::Ingress);
+        check_rules(&at.field("egress"), &self.egress, RuleParent::GlobalPolicy, CheckedDirection::Egress);
         self.check_flags(at);
     }
 
-    fn check_flags(&self, at: &Checker<'_>) {
+    fn check_flags(&self, at: &FieldChecker<'_>) {
         let pre_dnat = at.field("preDNAT");
         if self.pre_dnat {
             pre_dnat.ensure(!self.do_not_track, true, "cannot be combined with doNotTrack");
@@ -160,14 +162,19 @@ impl GlobalNetworkPolicySpec {
 }
 
 impl NetworkPolicySpec {
-    pub(super) fn check(&self, at: &Checker<'_>) {
+    pub(super) fn check(&self, at: &FieldChecker<'_>) {
         check_tier(at, &self.tier);
         at.field("selector").selector(&self.selector);
         at.field("serviceAccountSelector").selector(&self.service_account_selector);
         check_types(at, &self.types);
         check_hints(at, &self.performance_hints);
-        check_rules(&at.field("ingress"), &self.ingress, Owner::NetworkPolicy, Direction::Ingress);
-        check_rules(&at.field("egress"), &self.egress, Owner::NetworkPolicy, Direction::Egress);
+        check_rules(
+            &at.field("ingress"),
+            &self.ingress,
+            RuleParent::NetworkPolicy,
+            CheckedDirection::Ingress,
+        );
+        check_rules(&at.field("egress"), &self.egress, RuleParent::NetworkPolicy, CheckedDirection::Egress);
     }
 }
 
@@ -190,7 +197,7 @@ pub(super) fn set_tier(tier: &mut String, metadata: &mut ObjectMeta) {
     metadata.labels.insert(TIER_LABEL.to_owned(), tier.clone());
 }
 
-fn check_tier(at: &Checker<'_>, tier: &str) {
+fn check_tier(at: &FieldChecker<'_>, tier: &str) {
     if !tier.is_empty()
         && let Err(reason) = names::check_label_form(tier)
     {
@@ -198,13 +205,13 @@ fn check_tier(at: &Checker<'_>, tier: &str) {
     }
 }
 
-fn check_types(at: &Checker<'_>, types: &[PolicyType]) {
+fn check_types(at: &FieldChecker<'_>, types: &[PolicyType]) {
     let at = at.field("types");
     at.unique(types);
     at.each(types).for_each(|(at, direction)| at.required_one_of(direction));
 }
 
-fn check_hints(at: &Checker<'_>, hints: &[PerformanceHint]) {
+fn check_hints(at: &FieldChecker<'_>, hints: &[PerformanceHint]) {
     let at = at.field("performanceHints");
     at.unique(hints);
     at.each(hints).for_each(|(at, hint)| at.required_one_of(hint));

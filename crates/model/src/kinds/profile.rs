@@ -1,15 +1,15 @@
 //! Profiles: rules and labels that endpoints refer to by name.
 
 use super::rule::Rule;
-use super::rule_check::{Direction, Owner, check_rules};
+use super::rule_check::{CheckedDirection, RuleParent, check_rules};
 use crate::meta::check_labels;
 use crate::scalar::is_default;
-use crate::{Checker, Kind, NoStatus, Object, Spec, StatusForm};
+use crate::{FieldChecker, Kind, NoStatus, ResourceSpec, StatusForm, TypedObject};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-pub type Profile = Object<ProfileSpec>;
+pub type Profile = TypedObject<ProfileSpec>;
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
@@ -25,15 +25,15 @@ pub struct ProfileSpec {
     pub labels_to_apply: BTreeMap<String, String>,
 }
 
-impl Spec for ProfileSpec {
+impl ResourceSpec for ProfileSpec {
     const KIND: Kind = Kind::Profile;
     type Status = NoStatus;
     const STATUS: StatusForm = StatusForm::Absent;
 
-    fn check(object: &Object<Self>, at: &Checker<'_>) {
+    fn check(object: &TypedObject<Self>, at: &FieldChecker<'_>) {
         let (spec, at) = (&object.spec, at.field("spec"));
-        check_rules(&at.field("ingress"), &spec.ingress, Owner::Profile, Direction::Ingress);
-        check_rules(&at.field("egress"), &spec.egress, Owner::Profile, Direction::Egress);
+        check_rules(&at.field("ingress"), &spec.ingress, RuleParent::Profile, CheckedDirection::Ingress);
+        check_rules(&at.field("egress"), &spec.egress, RuleParent::Profile, CheckedDirection::Egress);
         check_labels(&at.field("labelsToApply"), &spec.labels_to_apply);
     }
 }

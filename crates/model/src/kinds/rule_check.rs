@@ -4,13 +4,13 @@ use super::rule::{Action, EntityRule, HTTPMatch, ICMPFields, Rule};
 use crate::meta::check_annotations;
 use crate::names;
 use crate::scalar::{Port, Protocol};
-use crate::validation::{Checker, Family, Interval};
+use crate::validation::{FieldChecker, InclusiveRange, NetworkFamily};
 use ipnet::IpNet;
 use std::fmt::Display;
 
 /// The kind of resource that a rule belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Owner {
+pub(super) enum RuleParent {
     NetworkPolicy,
     GlobalPolicy,
     /// Profiles have no CRD, so checks that Calico leaves to the CRD schema do not apply to them.
@@ -18,7 +18,7 @@ pub(super) enum Owner {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Direction {
+pub(super) enum CheckedDirection {
     Ingress,
     Egress,
 }
@@ -29,18 +29,23 @@ const MAX_PORTS: usize = 50;
 const MAX_HTTP: usize = 20;
 const MAX_PATH: usize = 1024;
 
-pub(super) fn check_rules(at: &Checker<'_>, rules: &[Rule], owner: Owner, direction: Direction) {
+pub(super) fn check_rules(
+    at: &FieldChecker<'_>,
+    rules: &[Rule],
+    owner: RuleParent,
+    direction: CheckedDirection,
+) {
     at.max_items(rules, MAX_RULES);
     for (at, rule) in at.each(rules) {
         check_rule(&at, rule);
-        if owner != Owner::Profile {
+        if owner != RuleParent::Profile {
             check_combinations(&at, rule);
             check_place(&at, rule, owner, direction);
         }
     }
 }
 
-fn check_rule(at: &Checker<'_>, rule: &Rule) {
+fn check_rule(at: &FieldChecker<'_>, rule: &Rule) {
     at.field("action").required_one_of(&rule.action);
     if let Some(version) = rule.ip_version {
         at.field("ipVersion").ensure(matches!(version, 4 | 6), version, "must be 4 or 6");
@@ -72,7 +77,7 @@ fn or_unset(value: &Option<impl Display>) -> String {
     value.as_ref().map_or_else(String::new, ToString::to_string)
 }
 
-fn check_protocol_version(at: &Checker<'_>, protocol: &Protocol, version: Option<i64>) {
+fn check_protocol_version(at: &FieldChecker<'_>, protocol: &Protocol, version: Option<i64>) {
     match (protocol.number(), version) {
         (Some(Protocol::ICMP), Some(6)) => at.fail(protocol, "ICMP needs ipVersion 4"),
         (Some(Protocol::ICMPV6), Some(4)) => at.fail(protocol, "ICMPv6 needs ipVersion 6"),
@@ -80,20 +85,20 @@ fn check_protocol_version(at: &Checker<'_>, protocol: &Protocol, version: Option
     }
 }
 
-fn check_icmp(at: &Checker<'_>, icmp: &ICMPFields) {
+fn check_icmp(at: &FieldChecker<'_>, icmp: &ICMPFields) {
     if let Some(kind) = icmp.r#type {
-        at.field("type").within(kind, Interval(0, 254));
+        at.field("type").within(kind, InclusiveRange(0, 254));
     }
     if let Some(code) = icmp.code {
-        at.field("code").within(code, Interval(0, 255));
+        at.field("code").within(code, InclusiveRange(0, 255));
     }
 }
 
 /// Checks that all networks of a rule belong to one IP version.
-fn check_families(at: &Checker<'_>, rule: &Rule) {
+fn check_families(at: &FieldChecker<'_>, rule: &Rule) {
     let mut seen = match rule.ip_version {
-        Some(4) => Some((Family::V4, "ipVersion")),
-        Some(6) => Some((Family::V6, "ipVersion")),
+        Some(4) => Some((NetworkFamily::V4, "ipVersion")),
+        Some(6) => Some((NetworkFamily::V6, "ipVersion")),
         _ => None,
     };
     for (key, entity) in [("source", &rule.source), ("destination", &rule.destination)] {
@@ -101,7 +106,7 @@ fn check_families(at: &Checker<'_>, rule: &Rule) {
         for (key, nets) in [("nets", &entity.nets), ("notNets", &entity.not_nets)] {
             for (at, net) in at.field(key).each(nets) {
                 let Some(parsed) = at.masked_cidr(net) else { continue };
-                let family = Family::of_net(parsed);
+                let family = NetworkFamily::of_net(parsed);
                 match seen {
                     None => seen = Some((family, "other nets")),
                     Some((expected, whose)) if expected != family => {
@@ -114,7 +119,7 @@ fn check_families(at: &Checker<'_>, rule: &Rule) {
     }
 }
 
-fn check_entity(at: &Checker<'_>, entity: &EntityRule, protocol: Option<&Protocol>) {
+fn check_entity(at: &FieldChecker<'_>, entity: &EntityRule, protocol: Option<&Protocol>) {
     at.field("nets").max_items(&entity.nets, MAX_NETS);
     at.field("notNets").max_items(&entity.not_nets, MAX_NETS);
     for (at, net) in at.field("notNets").each(&entity.not_nets) {
@@ -143,13 +148,13 @@ fn check_entity(at: &Checker<'_>, entity: &EntityRule, protocol: Option<&Protoco
     }
 }
 
-fn required_name(at: &Checker<'_>, name: &str) {
+fn required_name(at: &FieldChecker<'_>, name: &str) {
     if let Err(reason) = names::check_dotted(name) {
         at.fail(name, reason);
     }
 }
 
-fn check_ports(at: &Checker<'_>, ports: &[Port], protocol: Option<&Protocol>) {
+fn check_ports(at: &FieldChecker<'_>, ports: &[Port], protocol: Option<&Protocol>) {
     at.max_items(ports, MAX_PORTS);
     for (at, port) in at.each(ports) {
         at.port(port);
@@ -171,7 +176,7 @@ fn list(items: &[impl ToString]) -> String {
 }
 
 /// Checks for fields of a rule that must not be combined.
-fn check_combinations(at: &Checker<'_>, rule: &Rule) {
+fn check_combinations(at: &FieldChecker<'_>, rule: &Rule) {
     for (key, icmp) in [("icmp", &rule.icmp), ("notICMP", &rule.not_icmp)] {
         if let Some(ICMPFields { r#type: None, code: Some(code) }) = icmp {
             at.field(key).field("code").fail(code, "needs type");
@@ -201,7 +206,7 @@ fn check_combinations(at: &Checker<'_>, rule: &Rule) {
     }
 }
 
-fn check_services_alone(at: &Checker<'_>, entity: &EntityRule) {
+fn check_services_alone(at: &FieldChecker<'_>, entity: &EntityRule) {
     let Some(services) = &entity.services else { return };
     let others = [
         ("nets", !entity.nets.is_empty()),
@@ -219,7 +224,7 @@ fn check_services_alone(at: &Checker<'_>, entity: &EntityRule) {
     );
 }
 
-fn check_http(at: &Checker<'_>, http: &HTTPMatch) {
+fn check_http(at: &FieldChecker<'_>, http: &HTTPMatch) {
     let methods = at.field("methods");
     methods.max_items(&http.methods, MAX_HTTP);
     methods.unique(&http.methods);
@@ -242,25 +247,25 @@ fn check_http(at: &Checker<'_>, http: &HTTPMatch) {
 }
 
 /// Checks the restrictions that depend on the resource and the direction of a rule.
-fn check_place(at: &Checker<'_>, rule: &Rule, owner: Owner, direction: Direction) {
+fn check_place(at: &FieldChecker<'_>, rule: &Rule, owner: RuleParent, direction: CheckedDirection) {
     let (far, near) = match direction {
-        Direction::Ingress => (("source", &rule.source), ("destination", &rule.destination)),
-        Direction::Egress => (("destination", &rule.destination), ("source", &rule.source)),
+        CheckedDirection::Ingress => (("source", &rule.source), ("destination", &rule.destination)),
+        CheckedDirection::Egress => (("destination", &rule.destination), ("source", &rule.source)),
     };
     if let (key, EntityRule { services: Some(services), .. }) = near {
         let reason = match direction {
-            Direction::Ingress => "an ingress rule cannot have it in its destination",
-            Direction::Egress => "an egress rule cannot have it in its source",
+            CheckedDirection::Ingress => "an ingress rule cannot have it in its destination",
+            CheckedDirection::Egress => "an egress rule cannot have it in its source",
         };
         at.field(key).field("services").fail(&services.name, reason);
     }
     if let (key, EntityRule { services: Some(services), .. }) = far
-        && owner == Owner::GlobalPolicy
+        && owner == RuleParent::GlobalPolicy
         && services.namespace.is_empty()
     {
         at.field(key).field("services").field("namespace").fail("", "must be set in a global policy");
     }
-    if direction == Direction::Egress && rule.http.is_some() {
+    if direction == CheckedDirection::Egress && rule.http.is_some() {
         at.field("http").fail("http", "cannot be used in an egress rule");
     }
 }

@@ -3,7 +3,7 @@
 use crate::names;
 use crate::scalar::{Protocol, is_default};
 use crate::string_enum;
-use crate::validation::Checker;
+use crate::validation::FieldChecker;
 use regex::Regex;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -18,7 +18,7 @@ string_enum! {
 
 string_enum! {
     /// Enabled or disabled.
-    pub enum Switch { Enabled, Disabled }
+    pub enum EnabledSwitch { Enabled, Disabled }
 }
 
 /// The source of the password of a BGP session.
@@ -43,7 +43,7 @@ pub struct SecretKeyRef {
 }
 
 impl BGPPassword {
-    pub(super) fn check(&self, at: &Checker<'_>) {
+    pub(super) fn check(&self, at: &FieldChecker<'_>) {
         if let Some(secret) = &self.secret_key_ref {
             at.field("secretKeyRef").field("key").ensure(
                 !secret.key.is_empty(),
@@ -55,21 +55,21 @@ impl BGPPassword {
 }
 
 /// Checks the name of another object.
-pub(super) fn check_name(at: &Checker<'_>, name: &str) {
+pub(super) fn check_name(at: &FieldChecker<'_>, name: &str) {
     if let Err(reason) = names::check_dotted(name) {
         at.fail(name, reason);
     }
 }
 
 /// Checks the name of another object, or the empty string.
-pub(super) fn check_optional_name(at: &Checker<'_>, name: &str) {
+pub(super) fn check_optional_name(at: &FieldChecker<'_>, name: &str) {
     if !name.is_empty() {
         check_name(at, name);
     }
 }
 
 /// Checks that the text is one of these words, case-insensitive, or empty.
-pub(super) fn check_word(at: &Checker<'_>, text: &str, words: &[&str]) {
+pub(super) fn check_word(at: &FieldChecker<'_>, text: &str, words: &[&str]) {
     let known = text.is_empty() || words.iter().any(|word| word.eq_ignore_ascii_case(text));
     if !known {
         at.fail(text, format_args!("must be one of {}", words.join(", ")));
@@ -77,7 +77,7 @@ pub(super) fn check_word(at: &Checker<'_>, text: &str, words: &[&str]) {
 }
 
 /// Checks a BGP community: `aa:nn` with 16 bits each, or `aa:nn:mm` with 32 bits each.
-pub(super) fn check_community(at: &Checker<'_>, text: &str) {
+pub(super) fn check_community(at: &FieldChecker<'_>, text: &str) {
     let digits = |part: &&str| !part.is_empty() && part.bytes().all(|c| c.is_ascii_digit());
     let parts: Vec<&str> = text.split(':').collect();
     let fits = parts.iter().all(digits)
@@ -94,14 +94,14 @@ pub(super) fn check_community(at: &Checker<'_>, text: &str) {
 }
 
 /// Checks a regular expression, or the empty string.
-pub(super) fn check_pattern(at: &Checker<'_>, text: &str) {
+pub(super) fn check_pattern(at: &FieldChecker<'_>, text: &str) {
     if let Err(error) = Regex::new(text) {
         at.fail(text, format!("must be a regular expression: {error}"));
     }
 }
 
 /// Checks the name of an endpoint's port.
-pub(super) fn check_port_name(at: &Checker<'_>, name: &str) {
+pub(super) fn check_port_name(at: &FieldChecker<'_>, name: &str) {
     let allowed = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'_' | b'.' | b'-');
     at.ensure(
         (1..=128).contains(&name.len()) && name.bytes().all(allowed),
@@ -111,12 +111,12 @@ pub(super) fn check_port_name(at: &Checker<'_>, name: &str) {
 }
 
 /// Checks the protocol of an endpoint's port.
-pub(super) fn check_port_protocol(at: &Checker<'_>, protocol: &Protocol) {
+pub(super) fn check_port_protocol(at: &FieldChecker<'_>, protocol: &Protocol) {
     at.ensure(protocol.has_ports(), protocol, "must be TCP, UDP or SCTP");
 }
 
 /// Checks labels that are applied to other objects.
-pub(super) fn check_labels(at: &Checker<'_>, labels: &std::collections::BTreeMap<String, String>) {
+pub(super) fn check_labels(at: &FieldChecker<'_>, labels: &std::collections::BTreeMap<String, String>) {
     for (key, value) in labels {
         if let Err(reason) = names::check_qualified(key) {
             at.key(key).fail(key, reason);

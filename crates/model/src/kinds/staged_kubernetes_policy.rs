@@ -7,11 +7,11 @@ use super::kubernetes_policy::{
 use super::policy::PolicyType;
 use super::staged_policy::{StagedAction, check_nothing_else, set_action};
 use crate::scalar::is_default;
-use crate::{Checker, Kind, NoStatus, Object, Spec, StatusForm};
+use crate::{FieldChecker, Kind, NoStatus, ResourceSpec, StatusForm, TypedObject};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub type StagedKubernetesNetworkPolicy = Object<StagedKubernetesNetworkPolicySpec>;
+pub type StagedKubernetesNetworkPolicy = TypedObject<StagedKubernetesNetworkPolicySpec>;
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
@@ -34,12 +34,12 @@ pub struct StagedKubernetesNetworkPolicySpec {
     pub policy_types: Vec<PolicyType>,
 }
 
-impl Spec for StagedKubernetesNetworkPolicySpec {
+impl ResourceSpec for StagedKubernetesNetworkPolicySpec {
     const KIND: Kind = Kind::StagedKubernetesNetworkPolicy;
     type Status = NoStatus;
     const STATUS: StatusForm = StatusForm::Absent;
 
-    fn set_defaults(object: &mut Object<Self>) {
+    fn set_defaults(object: &mut TypedObject<Self>) {
         let spec = &mut object.spec;
         let action = set_action(&mut spec.staged_action);
         if action != StagedAction::Delete && spec.policy_types.is_empty() {
@@ -50,7 +50,7 @@ impl Spec for StagedKubernetesNetworkPolicySpec {
         }
     }
 
-    fn check(object: &Object<Self>, at: &Checker<'_>) {
+    fn check(object: &TypedObject<Self>, at: &FieldChecker<'_>) {
         let (spec, at) = (&object.spec, at.field("spec"));
         at.field("stagedAction").one_of(&spec.staged_action);
         if spec.staged_action == StagedAction::Delete {

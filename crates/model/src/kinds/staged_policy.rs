@@ -4,9 +4,9 @@ use super::policy::{
     GlobalNetworkPolicySpec, NetworkPolicySpec, PerformanceHint, PolicyType, set_tier, set_types,
 };
 use super::rule::Rule;
-use crate::scalar::{Float, StringEnum, is_default};
+use crate::scalar::{CalicoFloat, StringEnum, is_default};
 use crate::schema::forms;
-use crate::{Checker, Kind, NoStatus, Object, Spec, StatusForm, string_enum};
+use crate::{FieldChecker, Kind, NoStatus, ResourceSpec, StatusForm, TypedObject, string_enum};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -15,9 +15,9 @@ string_enum! {
     pub enum StagedAction { Set, Delete, Learn, Ignore }
 }
 
-pub type StagedGlobalNetworkPolicy = Object<StagedGlobalNetworkPolicySpec>;
+pub type StagedGlobalNetworkPolicy = TypedObject<StagedGlobalNetworkPolicySpec>;
 
-pub type StagedNetworkPolicy = Object<StagedNetworkPolicySpec>;
+pub type StagedNetworkPolicy = TypedObject<StagedNetworkPolicySpec>;
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
@@ -30,7 +30,7 @@ pub struct StagedGlobalNetworkPolicySpec {
     #[schemars(schema_with = "forms::optional_tier", extend("default" = "default"))]
     pub tier: String,
     #[serde(skip_serializing_if = "is_default")]
-    pub order: Option<Float>,
+    pub order: Option<CalicoFloat>,
     #[serde(skip_serializing_if = "is_default")]
     #[schemars(length(max = 1024))]
     pub ingress: Vec<Rule>,
@@ -71,7 +71,7 @@ pub struct StagedNetworkPolicySpec {
     #[schemars(schema_with = "forms::optional_tier", extend("default" = "default"))]
     pub tier: String,
     #[serde(skip_serializing_if = "is_default")]
-    pub order: Option<Float>,
+    pub order: Option<CalicoFloat>,
     #[serde(skip_serializing_if = "is_default")]
     #[schemars(length(max = 1024))]
     pub ingress: Vec<Rule>,
@@ -128,12 +128,12 @@ impl From<StagedNetworkPolicySpec> for NetworkPolicySpec {
     }
 }
 
-impl Spec for StagedGlobalNetworkPolicySpec {
+impl ResourceSpec for StagedGlobalNetworkPolicySpec {
     const KIND: Kind = Kind::StagedGlobalNetworkPolicy;
     type Status = NoStatus;
     const STATUS: StatusForm = StatusForm::Absent;
 
-    fn set_defaults(object: &mut Object<Self>) {
+    fn set_defaults(object: &mut TypedObject<Self>) {
         let spec = &mut object.spec;
         if set_action(&mut spec.staged_action) != StagedAction::Delete {
             set_types(&mut spec.types, &spec.ingress, &spec.egress);
@@ -141,7 +141,7 @@ impl Spec for StagedGlobalNetworkPolicySpec {
         set_tier(&mut spec.tier, &mut object.metadata);
     }
 
-    fn check(object: &Object<Self>, at: &Checker<'_>) {
+    fn check(object: &TypedObject<Self>, at: &FieldChecker<'_>) {
         let at = at.field("spec");
         at.field("stagedAction").one_of(&object.spec.staged_action);
         if object.spec.staged_action == StagedAction::Delete {
@@ -151,12 +151,12 @@ impl Spec for StagedGlobalNetworkPolicySpec {
     }
 }
 
-impl Spec for StagedNetworkPolicySpec {
+impl ResourceSpec for StagedNetworkPolicySpec {
     const KIND: Kind = Kind::StagedNetworkPolicy;
     type Status = NoStatus;
     const STATUS: StatusForm = StatusForm::Absent;
 
-    fn set_defaults(object: &mut Object<Self>) {
+    fn set_defaults(object: &mut TypedObject<Self>) {
         let spec = &mut object.spec;
         if set_action(&mut spec.staged_action) != StagedAction::Delete {
             set_types(&mut spec.types, &spec.ingress, &spec.egress);
@@ -164,7 +164,7 @@ impl Spec for StagedNetworkPolicySpec {
         set_tier(&mut spec.tier, &mut object.metadata);
     }
 
-    fn check(object: &Object<Self>, at: &Checker<'_>) {
+    fn check(object: &TypedObject<Self>, at: &FieldChecker<'_>) {
         let at = at.field("spec");
         at.field("stagedAction").one_of(&object.spec.staged_action);
         if object.spec.staged_action == StagedAction::Delete {
@@ -183,7 +183,7 @@ pub(super) fn set_action(action: &mut StagedAction) -> StagedAction {
 }
 
 /// Reports every field of `spec` that is serialised and not listed in `allowed`.
-pub(super) fn check_nothing_else(at: &Checker<'_>, spec: &impl Serialize, allowed: &[&str]) {
+pub(super) fn check_nothing_else(at: &FieldChecker<'_>, spec: &impl Serialize, allowed: &[&str]) {
     let Ok(serde_json::Value::Object(fields)) = serde_json::to_value(spec) else { return };
     for (key, value) in fields.iter().filter(|(key, _)| !allowed.contains(&key.as_str())) {
         at.field(key).fail(value, "must be empty when stagedAction is Delete");

@@ -1,8 +1,8 @@
 //! Tiers: groups of policies that are evaluated in order.
 
 use super::{Condition, cel};
-use crate::scalar::{Float, StringEnum, is_default};
-use crate::{Checker, Kind, Object, Spec, StatusForm, string_enum};
+use crate::scalar::{CalicoFloat, StringEnum, is_default};
+use crate::{FieldChecker, Kind, ResourceSpec, StatusForm, TypedObject, string_enum};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -11,14 +11,14 @@ string_enum! {
     pub enum TierAction { Deny, Pass }
 }
 
-pub type Tier = Object<TierSpec>;
+pub type Tier = TypedObject<TierSpec>;
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
 pub struct TierSpec {
     /// Tiers with a lower order are evaluated first.
     #[serde(skip_serializing_if = "is_default")]
-    pub order: Option<Float>,
+    pub order: Option<CalicoFloat>,
     #[serde(skip_serializing_if = "is_default")]
     #[schemars(extend("default" = "Deny"))]
     pub default_action: TierAction,
@@ -47,16 +47,16 @@ pub const BUILT_IN_TIERS: [BuiltInTier; 3] = [
     BuiltInTier { name: "kube-baseline", order: 10_000_000.0, default_action: TierAction::Pass },
 ];
 
-impl Spec for TierSpec {
+impl ResourceSpec for TierSpec {
     const KIND: Kind = Kind::Tier;
     type Status = TierStatus;
     const STATUS: StatusForm = StatusForm::Always;
 
-    fn set_defaults(object: &mut Object<Self>) {
+    fn set_defaults(object: &mut TypedObject<Self>) {
         let built_in = BUILT_IN_TIERS.into_iter().find(|tier| tier.name == object.metadata.name);
         let (order, action) =
             built_in.map_or((DEFAULT_ORDER, TierAction::Deny), |tier| (tier.order, tier.default_action));
-        object.spec.order.get_or_insert(Float(order));
+        object.spec.order.get_or_insert(CalicoFloat(order));
         if object.spec.default_action == TierAction::default() {
             object.spec.default_action = action;
         }
@@ -69,14 +69,14 @@ impl Spec for TierSpec {
             .collect()
     }
 
-    fn check(object: &Object<Self>, at: &Checker<'_>) {
+    fn check(object: &TypedObject<Self>, at: &FieldChecker<'_>) {
         let (spec, at) = (&object.spec, at.field("spec"));
         at.field("defaultAction").one_of(&spec.default_action);
         let Some(tier) = BUILT_IN_TIERS.into_iter().find(|tier| tier.name == object.metadata.name) else {
             return;
         };
         at.field("order").ensure(
-            spec.order == Some(Float(tier.order)),
+            spec.order == Some(CalicoFloat(tier.order)),
             spec.order.map_or_else(String::new, |order| order.to_string()),
             format!("must be {} for tier {}", tier.order, tier.name),
         );

@@ -4,8 +4,8 @@ use super::shared::{check_name, check_optional_name, check_port_name, check_port
 use crate::names::WorkloadEndpointParts;
 use crate::object::{NoStatus, StatusForm};
 use crate::scalar::{Dscp, Protocol, is_default};
-use crate::validation::{Checker, Family};
-use crate::{Kind, Object, Spec};
+use crate::validation::{FieldChecker, NetworkFamily};
+use crate::{Kind, ResourceSpec, TypedObject};
 use ipnet::IpNet;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 const NAMESPACE_LABEL: &str = "projectcalico.org/namespace";
 const ORCHESTRATOR_LABEL: &str = "projectcalico.org/orchestrator";
 
-pub type WorkloadEndpoint = Object<WorkloadEndpointSpec>;
+pub type WorkloadEndpoint = TypedObject<WorkloadEndpointSpec>;
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
@@ -180,7 +180,7 @@ impl QoSControls {
     }
 }
 
-impl Spec for WorkloadEndpointSpec {
+impl ResourceSpec for WorkloadEndpointSpec {
     const KIND: Kind = Kind::WorkloadEndpoint;
     type Status = NoStatus;
     const STATUS: StatusForm = StatusForm::Absent;
@@ -201,7 +201,7 @@ impl Spec for WorkloadEndpointSpec {
         }
     }
 
-    fn check(endpoint: &WorkloadEndpoint, at: &Checker<'_>) {
+    fn check(endpoint: &WorkloadEndpoint, at: &FieldChecker<'_>) {
         endpoint.check_name(at);
         let (spec, at) = (&endpoint.spec, at.field("spec"));
         for (key, name) in [
@@ -245,7 +245,7 @@ impl Spec for WorkloadEndpointSpec {
 
 impl WorkloadEndpoint {
     /// Checks the name, which the spec determines.
-    fn check_name(&self, at: &Checker<'_>) {
+    fn check_name(&self, at: &FieldChecker<'_>) {
         let parts = self.spec.name_parts();
         if parts.make(&self.metadata.name) {
             return;
@@ -278,7 +278,7 @@ impl WorkloadEndpointSpec {
         }
     }
 
-    fn check_addresses(&self, at: &Checker<'_>) {
+    fn check_addresses(&self, at: &FieldChecker<'_>) {
         let mut networks = Vec::new();
         for (at, text) in at.field("ipNetworks").each(&self.ip_networks) {
             if let Some(net) = at.net(text) {
@@ -293,9 +293,10 @@ impl WorkloadEndpointSpec {
         for (at, nat) in at.field("ipNATs").each(&self.ip_nats) {
             nat.check(&at, &networks);
         }
-        for (key, gateway, family) in
-            [("ipv4Gateway", &self.ipv4_gateway, Family::V4), ("ipv6Gateway", &self.ipv6_gateway, Family::V6)]
-        {
+        for (key, gateway, family) in [
+            ("ipv4Gateway", &self.ipv4_gateway, NetworkFamily::V4),
+            ("ipv6Gateway", &self.ipv6_gateway, NetworkFamily::V6),
+        ] {
             if !gateway.is_empty() {
                 at.field(key).ip_of(gateway, family);
             }
@@ -304,7 +305,7 @@ impl WorkloadEndpointSpec {
 }
 
 impl IPNAT {
-    fn check(&self, at: &Checker<'_>, networks: &[IpNet]) {
+    fn check(&self, at: &FieldChecker<'_>, networks: &[IpNet]) {
         let internal = at.field("internalIP").ip(&self.internal_ip);
         let external = at.field("externalIP").ip(&self.external_ip);
         let Some(internal) = internal else { return };
@@ -315,7 +316,7 @@ impl IPNAT {
         );
         if let Some(external) = external {
             at.field("externalIP").ensure(
-                Family::of(internal) == Family::of(external),
+                NetworkFamily::of(internal) == NetworkFamily::of(external),
                 &self.external_ip,
                 "must be of the same address family as internalIP",
             );
@@ -324,7 +325,7 @@ impl IPNAT {
 }
 
 impl WorkloadEndpointPort {
-    fn check(&self, at: &Checker<'_>) {
+    fn check(&self, at: &FieldChecker<'_>) {
         if !self.name.is_empty() {
             check_port_name(&at.field("name"), &self.name);
         } else {

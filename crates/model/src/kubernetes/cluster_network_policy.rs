@@ -4,12 +4,12 @@
 //! Rules that this version cannot express fail closed: an Accept rule is omitted, any other rule denies
 //! everything in its direction.
 
-use super::ports::{PortsByProtocol, Towards, merged, rules};
+use super::ports::{PortsByProtocol, RuleDirection, merged, rules};
 use super::selectors::{of_namespaces, of_pods};
 use crate::kinds::{
     Action, EntityRule, GlobalNetworkPolicySpec, LabelSelector, PolicyType, Rule, RuleMetadata,
 };
-use crate::scalar::{Float, Port, Protocol};
+use crate::scalar::{CalicoFloat, Port, Protocol};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
@@ -18,14 +18,14 @@ use std::collections::BTreeMap;
 pub struct ClusterNetworkPolicySpec {
     pub tier: String,
     pub priority: i32,
-    pub subject: Subject,
+    pub subject: PolicySubject,
     pub ingress: Vec<PolicyRule>,
     pub egress: Vec<PolicyRule>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
-pub struct Subject {
+pub struct PolicySubject {
     namespaces: Option<LabelSelector>,
     pods: Option<NamespacedPods>,
 }
@@ -43,7 +43,7 @@ pub struct PolicyRule {
     name: String,
     action: String,
     #[serde(alias = "to")]
-    from: Vec<Peer>,
+    from: Vec<PolicyRulePeer>,
     /// Absent: every protocol.
     protocols: Option<Vec<ProtocolMatch>>,
 }
@@ -51,7 +51,7 @@ pub struct PolicyRule {
 /// Exactly one field is set; if none is, the peer uses a field that this version does not know.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
-struct Peer {
+struct PolicyRulePeer {
     namespaces: Option<LabelSelector>,
     pods: Option<NamespacedPods>,
     networks: Vec<String>,
@@ -60,15 +60,15 @@ struct Peer {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct ProtocolMatch {
-    tcp: Option<Destination>,
-    udp: Option<Destination>,
-    sctp: Option<Destination>,
+    tcp: Option<DestinationMatch>,
+    udp: Option<DestinationMatch>,
+    sctp: Option<DestinationMatch>,
     destination_named_port: String,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct Destination {
+struct DestinationMatch {
     destination_port: Option<PortMatch>,
 }
 
@@ -76,12 +76,12 @@ struct Destination {
 #[serde(default)]
 struct PortMatch {
     number: Option<u16>,
-    range: Option<PortRange>,
+    range: Option<PortMatchRange>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
-struct PortRange {
+struct PortMatchRange {
     start: u16,
     end: u16,
 }
@@ -107,17 +107,17 @@ pub fn global_network_policy(spec: &ClusterNetworkPolicySpec) -> Option<GlobalNe
         |rules: &[PolicyRule], towards| rules.iter().flat_map(|rule| convert(rule, towards)).collect();
     (!types.is_empty()).then(|| GlobalNetworkPolicySpec {
         tier: tier.to_owned(),
-        order: Some(Float(f64::from(spec.priority))),
+        order: Some(CalicoFloat(f64::from(spec.priority))),
         selector,
         namespace_selector,
         types,
-        ingress: converted(&spec.ingress, Towards::Ingress),
-        egress: converted(&spec.egress, Towards::Egress),
+        ingress: converted(&spec.ingress, RuleDirection::Ingress),
+        egress: converted(&spec.egress, RuleDirection::Egress),
         ..GlobalNetworkPolicySpec::default()
     })
 }
 
-fn convert(rule: &PolicyRule, towards: Towards) -> Vec<Rule> {
+fn convert(rule: &PolicyRule, towards: RuleDirection) -> Vec<Rule> {
     let action = match rule.action.as_str() {
         "Accept" => Some(Action::Allow),
         "Deny" => Some(Action::Deny),
@@ -137,7 +137,7 @@ fn convert(rule: &PolicyRule, towards: Towards) -> Vec<Rule> {
     }
 }
 
-fn entity(peer: &Peer, towards: Towards) -> Option<EntityRule> {
+fn entity(peer: &PolicyRulePeer, towards: RuleDirection) -> Option<EntityRule> {
     let of = |namespaces: &LabelSelector, pods: &LabelSelector| EntityRule {
         selector: of_pods(pods),
         namespace_selector: of_namespaces(namespaces),
@@ -146,7 +146,7 @@ fn entity(peer: &Peer, towards: Towards) -> Option<EntityRule> {
     match (&peer.namespaces, &peer.pods, peer.networks.as_slice()) {
         (Some(namespaces), None, []) => Some(of(namespaces, &LabelSelector::default())),
         (None, Some(pods), []) => Some(of(&pods.namespace_selector, &pods.pod_selector)),
-        (None, None, networks) if towards == Towards::Egress && !networks.is_empty() => {
+        (None, None, networks) if towards == RuleDirection::Egress && !networks.is_empty() => {
             Some(EntityRule { nets: networks.to_vec(), ..EntityRule::default() })
         }
         _ => None,

@@ -12,7 +12,7 @@ mod service;
 
 pub use cluster_network_policy::{ClusterNetworkPolicySpec, global_network_policy};
 pub use endpoint_slice::{EndpointSlice, RawEndpointSlice, SERVICE_LABEL, ServicePort};
-pub use service::{ExternalTraffic, RawService, Service, ServiceForm};
+pub use service::{ExternalTraffic, KubernetesService, RawService, ServiceType};
 
 /// Name prefix of policies derived from Kubernetes NetworkPolicies.
 pub const NETWORK_POLICY_PREFIX: &str = "knp.default.";

@@ -1,12 +1,12 @@
 //! Converts Kubernetes NetworkPolicies (networking.k8s.io/v1), and their staged form, to Calico policies.
 
-use super::ports::{PortsByProtocol, Towards, merged, rules};
+use super::ports::{PortsByProtocol, RuleDirection, merged, rules};
 use super::selectors::{of_namespaces, of_pods};
 use crate::kinds::{
     Action, DEFAULT_TIER, EntityRule, KubernetesPeer, KubernetesPort, KubernetesProtocol, NetworkPolicySpec,
     PolicyType, Rule, StagedKubernetesNetworkPolicySpec,
 };
-use crate::scalar::{Float, Port, Protocol, StringEnum};
+use crate::scalar::{CalicoFloat, Port, Protocol, StringEnum};
 use std::collections::BTreeMap;
 
 /// The order of derived policies in their tier.
@@ -21,7 +21,7 @@ pub fn network_policy(spec: &StagedKubernetesNetworkPolicySpec) -> NetworkPolicy
     };
     NetworkPolicySpec {
         tier: DEFAULT_TIER.to_owned(),
-        order: Some(Float(ORDER)),
+        order: Some(CalicoFloat(ORDER)),
         selector: selector(spec),
         ingress: ingress(spec),
         egress: egress(spec),
@@ -36,14 +36,14 @@ pub fn selector(spec: &StagedKubernetesNetworkPolicySpec) -> String {
 }
 
 pub fn ingress(spec: &StagedKubernetesNetworkPolicySpec) -> Vec<Rule> {
-    spec.ingress.iter().flat_map(|rule| expand(&rule.ports, &rule.from, Towards::Ingress)).collect()
+    spec.ingress.iter().flat_map(|rule| expand(&rule.ports, &rule.from, RuleDirection::Ingress)).collect()
 }
 
 pub fn egress(spec: &StagedKubernetesNetworkPolicySpec) -> Vec<Rule> {
-    spec.egress.iter().flat_map(|rule| expand(&rule.ports, &rule.to, Towards::Egress)).collect()
+    spec.egress.iter().flat_map(|rule| expand(&rule.ports, &rule.to, RuleDirection::Egress)).collect()
 }
 
-fn expand(ports: &[KubernetesPort], peers: &[KubernetesPeer], towards: Towards) -> Vec<Rule> {
+fn expand(ports: &[KubernetesPort], peers: &[KubernetesPeer], towards: RuleDirection) -> Vec<Rule> {
     // An invalid port invalidates its rule only, not the policy.
     let Some(protocols) = by_protocol(ports) else { return Vec::new() };
     let everybody = [EntityRule::default()];

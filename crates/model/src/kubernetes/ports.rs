@@ -7,7 +7,7 @@ use crate::scalar::{Port, Protocol};
 pub type PortsByProtocol = Vec<(Option<Protocol>, Vec<Port>)>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Towards {
+pub enum RuleDirection {
     /// The peers are sources; the ports belong to the selected pods.
     Ingress,
     /// The peers are destinations, and the ports belong to them.
@@ -20,7 +20,7 @@ pub fn rules(
     metadata: Option<&RuleMetadata>,
     protocols: &PortsByProtocol,
     peers: &[EntityRule],
-    towards: Towards,
+    towards: RuleDirection,
 ) -> Vec<Rule> {
     let mut rules = Vec::with_capacity(protocols.len() * peers.len());
     for (protocol, ports) in protocols {
@@ -32,8 +32,10 @@ pub fn rules(
                 ..Rule::default()
             };
             match towards {
-                Towards::Egress => rule.destination = EntityRule { ports: ports.clone(), ..peer.clone() },
-                Towards::Ingress => {
+                RuleDirection::Egress => {
+                    rule.destination = EntityRule { ports: ports.clone(), ..peer.clone() }
+                }
+                RuleDirection::Ingress => {
                     rule.source = peer.clone();
                     rule.destination.ports = ports.clone();
                 }

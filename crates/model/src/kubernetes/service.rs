@@ -10,9 +10,9 @@ const OWN_ANNOTATIONS: &str = "projectcalico.org/";
 /// The part of a service that routes and load balancers need.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Service {
+pub struct KubernetesService {
     pub uid: String,
-    pub form: ServiceForm,
+    pub form: ServiceType,
     pub traffic: ExternalTraffic,
     /// Empty for a headless service.
     pub cluster_ips: Vec<IpAddr>,
@@ -29,7 +29,7 @@ pub struct Service {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum ServiceForm {
+pub enum ServiceType {
     ClusterIP,
     NodePort,
     LoadBalancer,
@@ -54,13 +54,13 @@ pub enum ExternalTraffic {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct RawService {
-    spec: RawSpec,
-    status: RawStatus,
+    spec: RawServiceSpec,
+    status: RawServiceStatus,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct RawSpec {
+struct RawServiceSpec {
     r#type: String,
     #[serde(rename = "clusterIP")]
     cluster_ip: String,
@@ -77,7 +77,7 @@ struct RawSpec {
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct RawStatus {
+struct RawServiceStatus {
     load_balancer: RawLoadBalancer,
 }
 
@@ -93,14 +93,14 @@ struct RawIngress {
     ip: String,
 }
 
-impl Service {
+impl KubernetesService {
     /// Returns the addresses that were assigned to the service. `externalIPs` are excluded: any user who may
     /// create a service can put arbitrary addresses there.
     pub fn addresses(&self) -> impl Iterator<Item = IpAddr> {
         self.cluster_ips.iter().chain(&self.ingress_ips).copied()
     }
 
-    pub fn read(uid: &str, annotations: &BTreeMap<String, String>, raw: &RawService) -> Service {
+    pub fn read(uid: &str, annotations: &BTreeMap<String, String>, raw: &RawService) -> KubernetesService {
         let spec = &raw.spec;
         // Older API servers set only `clusterIP`.
         let cluster: Vec<&String> = match spec.cluster_ips.as_deref() {
@@ -111,9 +111,9 @@ impl Service {
             texts.iter().flatten().filter_map(|text| text.parse().ok()).collect()
         };
         let ingress = raw.status.load_balancer.ingress.iter().flatten();
-        Service {
+        KubernetesService {
             uid: uid.to_owned(),
-            form: ServiceForm::read(&spec.r#type),
+            form: ServiceType::read(&spec.r#type),
             traffic: ExternalTraffic::read(&spec.external_traffic_policy),
             cluster_ips: cluster.into_iter().filter_map(|text| text.parse().ok()).collect(),
             external_ips: addresses(&spec.external_ips),
@@ -130,13 +130,13 @@ impl Service {
     }
 }
 
-impl ServiceForm {
-    fn read(text: &str) -> ServiceForm {
+impl ServiceType {
+    fn read(text: &str) -> ServiceType {
         match text {
-            "" | "ClusterIP" => ServiceForm::ClusterIP,
-            "NodePort" => ServiceForm::NodePort,
-            "LoadBalancer" => ServiceForm::LoadBalancer,
-            _ => ServiceForm::Other,
+            "" | "ClusterIP" => ServiceType::ClusterIP,
+            "NodePort" => ServiceType::NodePort,
+            "LoadBalancer" => ServiceType::LoadBalancer,
+            _ => ServiceType::Other,
         }
     }
 }
@@ -165,12 +165,12 @@ mod tests {
     use super::*;
     use serde_json::{Value as Json, json};
 
-    fn read(service: Json) -> Service {
+    fn read(service: Json) -> KubernetesService {
         let annotations = BTreeMap::from(
             [("projectcalico.org/ipv4pools", "[\"p\"]"), ("example.org/x", "y")]
                 .map(|(name, value)| (name.to_owned(), value.to_owned())),
         );
-        Service::read("u", &annotations, &serde_json::from_value(service).unwrap())
+        KubernetesService::read("u", &annotations, &serde_json::from_value(service).unwrap())
     }
 
     #[test]
@@ -183,7 +183,7 @@ mod tests {
         }));
         let addresses =
             |texts: &[&str]| -> Vec<IpAddr> { texts.iter().map(|text| text.parse().unwrap()).collect() };
-        assert_eq!((service.form, service.traffic), (ServiceForm::LoadBalancer, ExternalTraffic::Local));
+        assert_eq!((service.form, service.traffic), (ServiceType::LoadBalancer, ExternalTraffic::Local));
         assert_eq!(service.cluster_ips, addresses(&["10.96.0.7", "fd96::7"]));
         assert_eq!(service.external_ips, addresses(&["192.0.2.7"]));
         assert_eq!(service.ingress_ips, addresses(&["198.51.100.7"]));
@@ -191,7 +191,7 @@ mod tests {
         assert_eq!(service.ip_versions, [4, 6]);
         assert_eq!(service.annotations.keys().collect::<Vec<_>>(), ["projectcalico.org/ipv4pools"]);
         let written = serde_json::to_string(&service).unwrap();
-        assert_eq!(serde_json::from_str::<Service>(&written).unwrap(), service);
+        assert_eq!(serde_json::from_str::<KubernetesService>(&written).unwrap(), service);
     }
 
     #[test]
@@ -201,7 +201,7 @@ mod tests {
             Vec::<IpAddr>::new()
         );
         assert_eq!(read(json!({"spec": {"clusterIP": "10.96.0.9"}})).cluster_ips.len(), 1);
-        assert_eq!(read(json!({"spec": {"type": "ExternalName"}})).form, ServiceForm::Other);
-        assert_eq!(read(json!({})).form, ServiceForm::ClusterIP);
+        assert_eq!(read(json!({"spec": {"type": "ExternalName"}})).form, ServiceType::Other);
+        assert_eq!(read(json!({})).form, ServiceType::ClusterIP);
     }
 }

@@ -9,7 +9,7 @@ use serde_json::{Error, Value};
 
 /// One step of a path from a value to a nested value.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum FieldPathStep {
     Key(String),
     Index(usize),
 }
@@ -17,27 +17,27 @@ pub(super) enum Step {
 /// Decodes a value and returns the paths of the fields that the type does not have.
 pub(super) fn decode<'de, T: Deserialize<'de>>(
     value: &'de Value,
-) -> Result<(T, Vec<Vec<Step>>), DecodeError> {
+) -> Result<(T, Vec<Vec<FieldPathStep>>), DecodeError> {
     let mut unknown = Vec::new();
     let mut track = serde_path_to_error::Track::new();
-    let tracked = serde_path_to_error::Deserializer::new(Tolerant(value), &mut track);
+    let tracked = serde_path_to_error::Deserializer::new(TolerantDeserializer(value), &mut track);
     let decoded = serde_ignored::deserialize(tracked, |path| unknown.push(steps(&path)));
     decoded
         .map(|decoded| (decoded, unknown))
         .map_err(|error| DecodeError::Field { path: track.path().to_string(), reason: error.to_string() })
 }
 
-fn steps(path: &serde_ignored::Path<'_>) -> Vec<Step> {
+fn steps(path: &serde_ignored::Path<'_>) -> Vec<FieldPathStep> {
     use serde_ignored::Path;
-    let after = |parent, step: Option<Step>| {
+    let after = |parent, step: Option<FieldPathStep>| {
         let mut steps = steps(parent);
         steps.extend(step);
         steps
     };
     match path {
         Path::Root => Vec::new(),
-        Path::Seq { parent, index } => after(parent, Some(Step::Index(*index))),
-        Path::Map { parent, key } => after(parent, Some(Step::Key(key.clone()))),
+        Path::Seq { parent, index } => after(parent, Some(FieldPathStep::Index(*index))),
+        Path::Map { parent, key } => after(parent, Some(FieldPathStep::Key(key.clone()))),
         Path::Some { parent } | Path::NewtypeStruct { parent } | Path::NewtypeVariant { parent } => {
             after(parent, None)
         }
@@ -45,22 +45,22 @@ fn steps(path: &serde_ignored::Path<'_>) -> Vec<Step> {
 }
 
 /// Formats a path: `spec.ingress[0].sauce`.
-pub(super) fn print(steps: &[Step]) -> String {
+pub(super) fn print(steps: &[FieldPathStep]) -> String {
     let mut text = String::new();
     for step in steps {
         match step {
-            Step::Key(key) if text.is_empty() => text.push_str(key),
-            Step::Key(key) => text.extend([".", key]),
-            Step::Index(index) => text.push_str(&format!("[{index}]")),
+            FieldPathStep::Key(key) if text.is_empty() => text.push_str(key),
+            FieldPathStep::Key(key) => text.extend([".", key]),
+            FieldPathStep::Index(index) => text.push_str(&format!("[{index}]")),
         }
     }
     text
 }
 
 #[derive(Clone, Copy)]
-struct Tolerant<'de>(&'de Value);
+struct TolerantDeserializer<'de>(&'de Value);
 
-impl<'de> IntoDeserializer<'de, Error> for Tolerant<'de> {
+impl<'de> IntoDeserializer<'de, Error> for TolerantDeserializer<'de> {
     type Deserializer = Self;
 
     fn into_deserializer(self) -> Self {
@@ -68,16 +68,18 @@ impl<'de> IntoDeserializer<'de, Error> for Tolerant<'de> {
     }
 }
 
-impl<'de> Tolerant<'de> {
+impl<'de> TolerantDeserializer<'de> {
     fn items<V: Visitor<'de>>(items: &'de [Value], visitor: V) -> Result<V::Value, Error> {
-        visitor.visit_seq(SeqDeserializer::new(items.iter().map(Tolerant)))
+        visitor.visit_seq(SeqDeserializer::new(items.iter().map(TolerantDeserializer)))
     }
 
     fn fields<V: Visitor<'de>>(
         fields: impl Iterator<Item = (&'de String, &'de Value)>,
         visitor: V,
     ) -> Result<V::Value, Error> {
-        visitor.visit_map(MapDeserializer::new(fields.map(|(key, value)| (key.as_str(), Tolerant(value)))))
+        visitor.visit_map(MapDeserializer::new(
+            fields.map(|(key, value)| (key.as_str(), TolerantDeserializer(value))),
+        ))
     }
 
     fn text<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
@@ -108,7 +110,7 @@ macro_rules! delegate {
     )*};
 }
 
-impl<'de> Deserializer<'de> for Tolerant<'de> {
+impl<'de> Deserializer<'de> for TolerantDeserializer<'de> {
     type Error = Error;
 
     delegate! {

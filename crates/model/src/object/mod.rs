@@ -3,7 +3,7 @@
 mod decode;
 mod unknown;
 
-use crate::validation::Checker;
+use crate::validation::FieldChecker;
 use crate::{API_VERSION, Kind, ObjectMeta, ValidationError};
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, de::DeserializeOwned};
@@ -11,15 +11,15 @@ use serde_json::Value;
 use std::fmt::Debug;
 
 use decode::{decode, print};
-use unknown::Unknown;
+use unknown::UnknownFields;
 
 /// The traits that every part of an object implements.
-pub trait Part:
+pub trait ObjectPart:
     Serialize + DeserializeOwned + JsonSchema + Clone + Debug + Default + PartialEq + Send + Sync + 'static
 {
 }
 
-impl<T> Part for T where
+impl<T> ObjectPart for T where
     T: Serialize
         + DeserializeOwned
         + JsonSchema
@@ -45,16 +45,16 @@ pub enum StatusForm {
 }
 
 /// A spec type together with its kind, status type, defaults and rules.
-pub trait Spec: Part {
+pub trait ResourceSpec: ObjectPart {
     const KIND: Kind;
-    type Status: Part;
+    type Status: ObjectPart;
     const STATUS: StatusForm;
 
     /// Sets the defaults that are stored for omitted fields.
-    fn set_defaults(_object: &mut Object<Self>) {}
+    fn set_defaults(_object: &mut TypedObject<Self>) {}
 
     /// Reports all violations that the types do not already exclude. `at` is the root of the object.
-    fn check(_object: &Object<Self>, _at: &Checker<'_>) {}
+    fn check(_object: &TypedObject<Self>, _at: &FieldChecker<'_>) {}
 
     /// Returns CEL rules that refer to more than one part of the object.
     fn object_rules() -> Vec<Value> {
@@ -73,12 +73,12 @@ impl<'de> Deserialize<'de> for NoStatus {
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Object<S: Spec> {
+pub struct TypedObject<S: ResourceSpec> {
     pub metadata: ObjectMeta,
     pub spec: S,
     pub status: S::Status,
     /// Fields that were read from the store and that the types do not have.
-    unknown: Option<Box<Unknown>>,
+    unknown: Option<Box<UnknownFields>>,
 }
 
 /// Reasons why a value cannot be decoded into a resource.
@@ -94,7 +94,7 @@ pub enum DecodeError {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", bound = "")]
-struct Read<S: Spec> {
+struct DecodedObject<S: ResourceSpec> {
     #[serde(default, rename = "kind")]
     _kind: String,
     #[serde(default, rename = "apiVersion")]
@@ -109,7 +109,7 @@ struct Read<S: Spec> {
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase", bound = "")]
-struct Written<'a, S: Spec> {
+struct EncodedObject<'a, S: ResourceSpec> {
     kind: &'static str,
     api_version: &'static str,
     metadata: &'a ObjectMeta,
@@ -118,9 +118,9 @@ struct Written<'a, S: Spec> {
     status: Option<&'a S::Status>,
 }
 
-impl<S: Spec> Object<S> {
+impl<S: ResourceSpec> TypedObject<S> {
     pub fn new(metadata: ObjectMeta, spec: S) -> Self {
-        Object { metadata, spec, ..Object::default() }
+        TypedObject { metadata, spec, ..TypedObject::default() }
     }
 
     /// Returns the object as JSON, with the fields in the order in which Calico writes them.
@@ -133,7 +133,7 @@ impl<S: Spec> Object<S> {
     }
 
     fn known_value(&self) -> Value {
-        let written = Written {
+        let written = EncodedObject {
             kind: S::KIND.name(),
             api_version: API_VERSION,
             metadata: &self.metadata,
@@ -150,28 +150,31 @@ impl<S: Spec> Object<S> {
 
     /// Decodes user input. Unknown fields are an error that lists all of them.
     pub fn from_user(value: Value) -> Result<Self, DecodeError> {
-        let (read, unknown) = decode::<Read<S>>(&value)?;
+        let (read, unknown) = decode::<DecodedObject<S>>(&value)?;
         if !unknown.is_empty() {
             let fields: Vec<String> = unknown.iter().map(|path| print(path)).collect();
             return Err(DecodeError::UnknownField(fields.join(", ")));
         }
-        Ok(Object { metadata: read.metadata, spec: read.spec, status: read.status, unknown: None })
+        Ok(TypedObject { metadata: read.metadata, spec: read.spec, status: read.status, unknown: None })
     }
 
     /// Decodes user input. Unknown fields are dropped and returned as a list of paths.
     pub fn from_user_tolerant(value: Value) -> Result<(Self, Vec<String>), DecodeError> {
-        let (read, unknown) = decode::<Read<S>>(&value)?;
+        let (read, unknown) = decode::<DecodedObject<S>>(&value)?;
         let unknown = unknown.iter().map(|path| print(path)).collect();
-        Ok((Object { metadata: read.metadata, spec: read.spec, status: read.status, unknown: None }, unknown))
+        Ok((
+            TypedObject { metadata: read.metadata, spec: read.spec, status: read.status, unknown: None },
+            unknown,
+        ))
     }
 
     /// Decodes a stored object. Unknown fields are kept and written back.
     pub fn from_store(value: Value) -> Result<Self, DecodeError> {
-        let (read, paths) = decode::<Read<S>>(&value)?;
+        let (read, paths) = decode::<DecodedObject<S>>(&value)?;
         let mut object =
-            Object { metadata: read.metadata, spec: read.spec, status: read.status, unknown: None };
+            TypedObject { metadata: read.metadata, spec: read.spec, status: read.status, unknown: None };
         if !paths.is_empty() {
-            let unknown = Unknown::collect(&paths, &value, &object.known_value());
+            let unknown = UnknownFields::collect(&paths, &value, &object.known_value());
             object.unknown = Some(unknown).filter(|unknown| !unknown.is_empty()).map(Box::new);
         }
         Ok(object)
@@ -184,7 +187,7 @@ impl<S: Spec> Object<S> {
 
     /// Checks every rule of the kind and returns all violations together.
     pub fn validate(&self) -> Result<(), ValidationError> {
-        Checker::run(|at| {
+        FieldChecker::run(|at| {
             self.metadata.check(S::KIND, &at.field("metadata"));
             S::check(self, at);
         })

@@ -1,12 +1,12 @@
 use super::*;
-use crate::scalar::{Float, Port, is_default};
+use crate::scalar::{CalicoFloat, Port, is_default};
 use serde_json::json;
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
 struct SampleSpec {
     #[serde(skip_serializing_if = "is_default")]
-    order: Option<Float>,
+    order: Option<CalicoFloat>,
     #[serde(skip_serializing_if = "is_default")]
     steps: Vec<SampleStep>,
     #[serde(skip_serializing_if = "is_default")]
@@ -24,13 +24,13 @@ struct SampleStep {
     ports: Vec<Port>,
 }
 
-impl Spec for SampleSpec {
+impl ResourceSpec for SampleSpec {
     const KIND: Kind = Kind::Tier;
     type Status = NoStatus;
     const STATUS: StatusForm = StatusForm::Absent;
 }
 
-type Sample = Object<SampleSpec>;
+type Sample = TypedObject<SampleSpec>;
 
 fn sample(spec: Value) -> Value {
     json!({"kind": "Tier", "apiVersion": API_VERSION, "metadata": {"name": "x"}, "spec": spec})
@@ -96,7 +96,7 @@ fn unknown_fields_of_the_store_survive() {
     assert_ne!(Sample::from_store(sample(json!({"order": 5}))).unwrap(), object);
 
     // Known fields change, unknown ones stay.
-    object.spec.order = Some(Float(7.0));
+    object.spec.order = Some(CalicoFloat(7.0));
     object.spec.inner.name = "i".into();
     let written = object.to_value();
     assert_eq!(written["spec"]["order"], 7);

@@ -1,30 +1,30 @@
 //! Preserves fields of stored objects that our types do not have: they are set aside on reading and restored
 //! on writing, so that an older version never strips fields that a newer one stored.
 
-use super::decode::Step;
+use super::decode::FieldPathStep;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
 /// The unknown fields of one value and of its children.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Unknown {
+pub(super) struct UnknownFields {
     fields: Map<String, Value>,
-    children: BTreeMap<String, Unknown>,
-    elements: BTreeMap<usize, Element>,
+    children: BTreeMap<String, UnknownFields>,
+    elements: BTreeMap<usize, UnknownInElement>,
 }
 
 /// Unknown fields inside a list element, together with the known part of that element. If the known part has
 /// changed, the index may refer to a different element, so the unknown fields are not restored.
 #[derive(Clone, Debug, PartialEq)]
-struct Element {
+struct UnknownInElement {
     known: Value,
-    unknown: Unknown,
+    unknown: UnknownFields,
 }
 
-impl Unknown {
+impl UnknownFields {
     /// Collects the values at `paths` of `original`; `known` is the object as our types serialise it.
-    pub(super) fn collect(paths: &[Vec<Step>], original: &Value, known: &Value) -> Unknown {
-        let mut unknown = Unknown::default();
+    pub(super) fn collect(paths: &[Vec<FieldPathStep>], original: &Value, known: &Value) -> UnknownFields {
+        let mut unknown = UnknownFields::default();
         for path in paths {
             unknown.add(path, original, known);
         }
@@ -32,28 +32,31 @@ impl Unknown {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        *self == Unknown::default()
+        *self == UnknownFields::default()
     }
 
-    fn add(&mut self, path: &[Step], original: &Value, known: &Value) {
+    fn add(&mut self, path: &[FieldPathStep], original: &Value, known: &Value) {
         match path {
             [] => (),
-            [Step::Key(key)] => {
+            [FieldPathStep::Key(key)] => {
                 if let Some(value) = original.get(key) {
                     self.fields.insert(key.clone(), value.clone());
                 }
             }
-            [Step::Key(key), rest @ ..] => {
+            [FieldPathStep::Key(key), rest @ ..] => {
                 if let Some(original) = original.get(key) {
                     let known = known.get(key).unwrap_or(&Value::Null);
                     self.children.entry(key.clone()).or_default().add(rest, original, known);
                 }
             }
-            [Step::Index(index), rest @ ..] => {
+            [FieldPathStep::Index(index), rest @ ..] => {
                 if let Some((original, known)) = original.get(index).zip(known.get(index)) {
                     self.elements
                         .entry(*index)
-                        .or_insert_with(|| Element { known: known.clone(), unknown: Unknown::default() })
+                        .or_insert_with(|| UnknownInElement {
+                            known: known.clone(),
+                            unknown: UnknownFields::default(),
+                        })
                         .unknown
                         .add(rest, original, known);
                 }

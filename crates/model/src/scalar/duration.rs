@@ -8,7 +8,7 @@ use std::{borrow::Cow, fmt, str::FromStr};
 
 /// Signed nanoseconds, as in Go.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Duration {
+pub struct GoDuration {
     nanos: i64,
 }
 
@@ -18,13 +18,13 @@ const SECOND: u64 = 1_000_000_000;
 const MINUTE: u64 = 60 * SECOND;
 const HOUR: u64 = 60 * MINUTE;
 
-impl Duration {
-    pub const fn from_nanos(nanos: i64) -> Duration {
-        Duration { nanos }
+impl GoDuration {
+    pub const fn from_nanos(nanos: i64) -> GoDuration {
+        GoDuration { nanos }
     }
 
-    pub const fn from_secs(secs: u32) -> Duration {
-        Duration { nanos: secs as i64 * SECOND as i64 }
+    pub const fn from_secs(secs: u32) -> GoDuration {
+        GoDuration { nanos: secs as i64 * SECOND as i64 }
     }
 
     pub const fn as_nanos(self) -> i64 {
@@ -99,11 +99,11 @@ fn split_digits(text: &str) -> (&str, &str) {
     text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()))
 }
 
-impl FromStr for Duration {
+impl FromStr for GoDuration {
     type Err = ScalarError;
 
     fn from_str(text: &str) -> Result<Self, ScalarError> {
-        parse(text).map(Duration::from_nanos).ok_or_else(|| {
+        parse(text).map(GoDuration::from_nanos).ok_or_else(|| {
             ScalarError(format!("invalid duration {text:?}: expected numbers with units, like 1m30s"))
         })
     }
@@ -119,7 +119,7 @@ fn decimal(f: &mut fmt::Formatter<'_>, nanos: u64, scale: u64, digits: usize, na
     write!(f, "{whole}.{}{name}", part.trim_end_matches('0'))
 }
 
-impl fmt::Display for Duration {
+impl fmt::Display for GoDuration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.nanos < 0 {
             f.write_str("-")?;
@@ -144,20 +144,20 @@ impl fmt::Display for Duration {
     }
 }
 
-impl Serialize for Duration {
+impl Serialize for GoDuration {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
 }
 
-impl<'de> Deserialize<'de> for Duration {
+impl<'de> Deserialize<'de> for GoDuration {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
-        if text.is_empty() { Ok(Duration::default()) } else { text.parse().map_err(D::Error::custom) }
+        if text.is_empty() { Ok(GoDuration::default()) } else { text.parse().map_err(D::Error::custom) }
     }
 }
 
-impl JsonSchema for Duration {
+impl JsonSchema for GoDuration {
     fn inline_schema() -> bool {
         true
     }
@@ -176,7 +176,7 @@ impl JsonSchema for Duration {
 
 #[cfg(test)]
 mod tests {
-    use super::Duration;
+    use super::GoDuration;
     use proptest::prelude::*;
 
     #[test]
@@ -199,25 +199,25 @@ mod tests {
             ("2562047h47m16.854775807s", i64::MAX, "2562047h47m16.854775807s"),
             ("-2562047h47m16.854775808s", i64::MIN, "-2562047h47m16.854775808s"),
         ] {
-            let duration: Duration = text.parse().unwrap_or_else(|e| panic!("{text}: {e}"));
+            let duration: GoDuration = text.parse().unwrap_or_else(|e| panic!("{text}: {e}"));
             assert_eq!(duration.as_nanos(), nanos, "{text}");
             assert_eq!(duration.to_string(), printed);
         }
         for bad in ["", "5", "s", "1", "1.5", "1d", "1s ", "-", "+", ".s", "1 s", "--1s", "9999999h", "1sm"] {
-            assert!(bad.parse::<Duration>().is_err(), "{bad:?}");
+            assert!(bad.parse::<GoDuration>().is_err(), "{bad:?}");
         }
     }
 
     proptest! {
         #[test]
         fn what_is_printed_reads_back(nanos: i64) {
-            let duration = Duration::from_nanos(nanos);
-            prop_assert_eq!(duration.to_string().parse::<Duration>().unwrap(), duration);
+            let duration = GoDuration::from_nanos(nanos);
+            prop_assert_eq!(duration.to_string().parse::<GoDuration>().unwrap(), duration);
         }
 
         #[test]
         fn any_text_is_read_or_refused(text in "[-+0-9.nuµmsh]{0,24}") {
-            let _ = text.parse::<Duration>();
+            let _ = text.parse::<GoDuration>();
         }
     }
 }

@@ -7,9 +7,9 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd, Deserialize, JsonSchema)]
 #[serde(transparent)]
 #[schemars(inline)]
-pub struct Float(pub f64);
+pub struct CalicoFloat(pub f64);
 
-impl Float {
+impl CalicoFloat {
     /// Returns the value as an integer if it is one that a float represents exactly.
     fn whole(self) -> Option<i64> {
         let n = self.0 as i64;
@@ -17,7 +17,7 @@ impl Float {
     }
 }
 
-impl Serialize for Float {
+impl Serialize for CalicoFloat {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self.whole() {
             Some(n) => serializer.serialize_i64(n),
@@ -26,7 +26,7 @@ impl Serialize for Float {
     }
 }
 
-impl fmt::Display for Float {
+impl fmt::Display for CalicoFloat {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.whole() {
             Some(n) => n.fmt(f),
@@ -35,15 +35,15 @@ impl fmt::Display for Float {
     }
 }
 
-impl From<f64> for Float {
-    fn from(n: f64) -> Float {
-        Float(n)
+impl From<f64> for CalicoFloat {
+    fn from(n: f64) -> CalicoFloat {
+        CalicoFloat(n)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::Float;
+    use super::CalicoFloat;
 
     #[test]
     fn whole_numbers_have_no_fraction() {
@@ -55,8 +55,8 @@ mod tests {
             (1e6, "1000000"),
             (1e18, "1000000000000000000"),
         ] {
-            assert_eq!(serde_json::to_string(&Float(n)).unwrap(), text);
-            assert_eq!(serde_json::from_str::<Float>(text).unwrap(), Float(n));
+            assert_eq!(serde_json::to_string(&CalicoFloat(n)).unwrap(), text);
+            assert_eq!(serde_json::from_str::<CalicoFloat>(text).unwrap(), CalicoFloat(n));
         }
     }
 }

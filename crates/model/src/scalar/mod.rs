@@ -11,8 +11,8 @@ pub mod string_enum;
 
 pub use as_number::ASNumber;
 pub use dscp::Dscp;
-pub use duration::Duration;
-pub use float::Float;
+pub use duration::GoDuration;
+pub use float::CalicoFloat;
 pub use port::Port;
 pub use protocol::Protocol;
 pub use string_enum::StringEnum;

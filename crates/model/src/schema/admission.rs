@@ -1,7 +1,7 @@
 //! Evaluates schemas and admission policies the way kube-apiserver does, to the extent needed to compare them
 //! with the validation rules of the types. Used by tests only.
 
-use super::{Duration, Kind, Resource, admission_policies, json_schema};
+use super::{GoDuration, Kind, Resource, admission_policies, json_schema};
 use cel::ExecutionError;
 use cel::extractors::This;
 use ipnet::IpNet;
@@ -282,7 +282,7 @@ fn add_functions(context: &mut cel::Context<'_, '_>) -> Result<(), cel::Declarat
         cel::Value::from(parts.collect::<Vec<_>>())
     })?;
     context.add_function("duration", move |text: Arc<String>| {
-        text.parse::<Duration>().map(Duration::as_nanos).map_err(|_| failed("duration", &text))
+        text.parse::<GoDuration>().map(GoDuration::as_nanos).map_err(|_| failed("duration", &text))
     })?;
     context.add_function("isCIDR", |text: Arc<String>| network(&text).is_some())?;
     context.add_function("isIP", |text: Arc<String>| address(&text).is_some())?;

@@ -239,7 +239,7 @@ pub(crate) fn selector(global: GlobalTerm) -> [String; 3] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Checker;
+    use crate::FieldChecker;
     use crate::scalar::{Port, Protocol};
     use proptest::prelude::*;
     use proptest::sample::select;
@@ -251,8 +251,8 @@ mod tests {
         Regex::new(pattern).unwrap()
     }
 
-    fn passes(check: impl Fn(&Checker<'_>)) -> bool {
-        Checker::run(check).is_ok()
+    fn passes(check: impl Fn(&FieldChecker<'_>)) -> bool {
+        FieldChecker::run(check).is_ok()
     }
 
     #[test]

@@ -69,7 +69,7 @@ fn denial(policy: &str) -> Value {
 /// Name, kinds, condition, and expressions with their messages. These are the rules that a schema cannot
 /// express: rules about keys of maps and about labels of the object, and rules whose estimated CEL cost
 /// exceeds the limit of Kubernetes for the longest lists.
-type Validation = (&'static str, Vec<Kind>, String, Vec<(String, &'static str)>);
+type ValidatingRule = (&'static str, Vec<Kind>, String, Vec<(String, &'static str)>);
 
 /// Returns an expression that is true if one of these fields of the spec was added, changed or removed. As
 /// with CEL ratcheting in schemas, other fields can be updated while these keep invalid stored values.
@@ -105,7 +105,7 @@ fn keys_fit(map: &str, pattern: &str) -> String {
 
 const MASKED: &str = "[cidr(n)].all(c, c == c.masked())";
 
-fn rules_of_policies() -> Validation {
+fn rules_of_policies() -> ValidatingRule {
     let rules = ["ingress", "egress"].map(|list| listed(&["object", "spec"], list));
     let in_order = "type(p) == int || !p.contains(':') || int(p.split(':')[0]) <= int(p.split(':')[1])";
     let ports = |end: &str| {
@@ -122,7 +122,7 @@ fn rules_of_policies() -> Validation {
     ("rules.policy.projectcalico.org", TIERED.to_vec(), changed(&["ingress", "egress"]), checks)
 }
 
-fn kubernetes_policies() -> Validation {
+fn kubernetes_policies() -> ValidatingRule {
     let keys = |selector: &str| {
         let map = format!("{selector}.matchLabels");
         format!("(!has({selector}) || !has({map}) || {})", keys_fit(&map, &patterns::qualified_name()))
@@ -158,7 +158,7 @@ fn kubernetes_policies() -> Validation {
     )
 }
 
-fn network_sets() -> Validation {
+fn network_sets() -> ValidatingRule {
     let has_label = |object: &str| {
         format!("has({object}.metadata.labels) && '{NAMESPACE_LABEL}' in {object}.metadata.labels")
     };
@@ -168,7 +168,7 @@ fn network_sets() -> Validation {
     ("labels.networkset.projectcalico.org", vec![Kind::NetworkSet, Kind::GlobalNetworkSet], condition, checks)
 }
 
-fn communities() -> Validation {
+fn communities() -> ValidatingRule {
     let spec = ["object", "spec"];
     let rule = format!(
         "{}.all(a, {}.all(c, c.contains(':') || {}.exists(d, d.name == c)))",
@@ -185,7 +185,7 @@ fn communities() -> Validation {
     )
 }
 
-fn templates() -> Validation {
+fn templates() -> ValidatingRule {
     let templates = listed(&["object", "spec", "controllers", "node", "hostEndpoint"], "templates");
     let keys = |map: &str, pattern: &str| format!("(!has({map}) || {})", keys_fit(map, pattern));
     let rule = format!(
@@ -199,10 +199,11 @@ fn templates() -> Validation {
 }
 
 /// Name, kinds, conditions, variables and the JSON patches to apply.
-type Mutation = (&'static str, Vec<Kind>, Vec<(&'static str, String)>, Vec<(&'static str, String)>, String);
+type MutatingRule =
+    (&'static str, Vec<Kind>, Vec<(&'static str, String)>, Vec<(&'static str, String)>, String);
 
 /// Sets the tier of a policy and the label by which policies of a tier can be selected.
-fn tier_label() -> Mutation {
+fn tier_label() -> MutatingRule {
     let tier =
         "has(object.spec) && has(object.spec.tier) && object.spec.tier != '' ? object.spec.tier : 'default'";
     let patches = format!(
@@ -218,7 +219,7 @@ fn tier_label() -> Mutation {
 
 /// Derives the omitted policy types from the rules. As in Kubernetes, a staged Kubernetes policy always
 /// applies to ingress.
-fn types() -> Mutation {
+fn types() -> MutatingRule {
     let kubernetes = Kind::StagedKubernetesNetworkPolicy;
     let is_kubernetes = format!("request.resource.resource == '{}'", kubernetes.plural());
     let conditions = vec![

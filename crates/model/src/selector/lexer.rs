@@ -1,20 +1,20 @@
 //! Lexer of the selector language. Tokens are read on demand, because their meaning depends on the preceding
 //! token.
 
-use super::parser::ParseError;
+use super::parser::SelectorParseError;
 
 pub(crate) const MAX_KEY_LEN: usize = 512;
 const SNIPPET_CHARS: usize = 20;
 
 /// A position in the text of a selector.
-pub(super) struct Lexer<'a> {
+pub(super) struct SelectorLexer<'a> {
     text: &'a str,
     offset: usize,
 }
 
-impl<'a> Lexer<'a> {
-    pub(super) fn new(text: &'a str) -> Lexer<'a> {
-        Lexer { text, offset: 0 }
+impl<'a> SelectorLexer<'a> {
+    pub(super) fn new(text: &'a str) -> SelectorLexer<'a> {
+        SelectorLexer { text, offset: 0 }
     }
 
     /// Returns the remaining text after skipping blanks. Only space and tab separate tokens; a newline is an
@@ -76,7 +76,7 @@ impl<'a> Lexer<'a> {
     }
 
     /// Consumes a label key; `expected` describes the alternatives for the error message.
-    pub(super) fn key(&mut self, expected: &str) -> Result<&'a str, ParseError> {
+    pub(super) fn key(&mut self, expected: &str) -> Result<&'a str, SelectorParseError> {
         let rest = self.rest();
         let len = rest.find(|c| !is_key_char(c)).unwrap_or(rest.len());
         match rest.get(..len) {
@@ -92,7 +92,7 @@ impl<'a> Lexer<'a> {
     }
 
     /// Consumes a quoted string. There are no escapes: it ends at the next quote of the same kind.
-    pub(super) fn literal(&mut self, expected: &str) -> Result<&'a str, ParseError> {
+    pub(super) fn literal(&mut self, expected: &str) -> Result<&'a str, SelectorParseError> {
         let rest = self.rest();
         let mut chars = rest.chars();
         let Some(quote @ ('"' | '\'')) = chars.next() else { return Err(self.unexpected(expected)) };
@@ -110,7 +110,7 @@ impl<'a> Lexer<'a> {
     }
 
     /// Returns the error for an unexpected token at the current position.
-    pub(super) fn unexpected(&mut self, expected: &str) -> ParseError {
+    pub(super) fn unexpected(&mut self, expected: &str) -> SelectorParseError {
         let rest = self.rest();
         let snippet: String = rest.chars().take(SNIPPET_CHARS).collect();
         let cut = snippet.len() < rest.len();
@@ -118,7 +118,7 @@ impl<'a> Lexer<'a> {
             "" => "the end".to_owned(),
             _ => format!("`{}{}`", snippet.escape_debug(), if cut { "..." } else { "" }),
         };
-        ParseError { offset: self.offset, expected: expected.to_owned(), found }
+        SelectorParseError { offset: self.offset, expected: expected.to_owned(), found }
     }
 }
 

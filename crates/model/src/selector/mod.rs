@@ -11,11 +11,11 @@ mod print;
 mod requirements;
 pub mod rewrite;
 
-pub use eval::Labels;
+pub use eval::LabelLookup;
 pub use id::{named_port_id, service_id, service_ip_id};
 pub(crate) use lexer::MAX_KEY_LEN;
-pub use parser::ParseError;
-pub use requirements::{Requirement, Requirements};
+pub use parser::SelectorParseError;
+pub use requirements::{LabelCondition, LabelConditions};
 
 /// Maximum nesting depth of parentheses that validation accepts, including those of `has()`. The patterns in
 /// the CRD schemas support the same depth.
@@ -43,26 +43,26 @@ pub(crate) fn nesting(text: &str) -> usize {
 /// A parsed selector. `Display` prints the canonical text.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Selector {
-    node: Node,
+    node: SelectorNode,
 }
 
 /// Node of the syntax tree. Kept in normal form: no double negation, `And` and `Or` have at least two
 /// operands, sets are sorted and free of duplicates, no value contains both kinds of quotes. The parser
 /// bounds the nesting, so that recursion over nodes is safe.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Node {
+enum SelectorNode {
     All,
     Global,
     Has(Box<str>),
-    Compare { key: Box<str>, comparison: Comparison, value: Box<str> },
+    Compare { key: Box<str>, comparison: LabelComparison, value: Box<str> },
     Member { key: Box<str>, negated: bool, values: Box<[Box<str>]> },
-    Not(Box<Node>),
-    And(Box<[Node]>),
-    Or(Box<[Node]>),
+    Not(Box<SelectorNode>),
+    And(Box<[SelectorNode]>),
+    Or(Box<[SelectorNode]>),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Comparison {
+enum LabelComparison {
     Equal,
     NotEqual,
     Contains,
@@ -72,17 +72,17 @@ enum Comparison {
 
 impl Selector {
     /// Parses a selector; the empty text means `all()`.
-    pub fn parse(text: &str) -> Result<Selector, ParseError> {
+    pub fn parse(text: &str) -> Result<Selector, SelectorParseError> {
         parser::parse(text).map(|node| Selector { node })
     }
 
     /// Returns the selector `all()`, which matches every object.
     pub fn all() -> Selector {
-        Selector { node: Node::All }
+        Selector { node: SelectorNode::All }
     }
 
     /// Returns whether the selector matches an object with these labels. Does not allocate.
-    pub fn matches<L: Labels + ?Sized>(&self, labels: &L) -> bool {
+    pub fn matches<L: LabelLookup + ?Sized>(&self, labels: &L) -> bool {
         self.node.matches(labels)
     }
 
@@ -94,67 +94,69 @@ impl Selector {
 
     /// Returns whether the selector is `global()` and nothing else.
     pub fn is_global(&self) -> bool {
-        self.node == Node::Global
+        self.node == SelectorNode::Global
     }
 
     /// Returns whether `global()` occurs anywhere in the selector.
     pub fn uses_global(&self) -> bool {
-        self.node.any(&|node| *node == Node::Global)
+        self.node.any(&|node| *node == SelectorNode::Global)
     }
 
     /// Returns the conditions that every matching label set satisfies, for finding candidates in a label
     /// index.
-    pub fn requirements(&self) -> Requirements<'_> {
-        Requirements::of(&self.node)
+    pub fn requirements(&self) -> LabelConditions<'_> {
+        LabelConditions::of(&self.node)
     }
 }
 
 impl std::str::FromStr for Selector {
-    type Err = ParseError;
+    type Err = SelectorParseError;
 
-    fn from_str(text: &str) -> Result<Selector, ParseError> {
+    fn from_str(text: &str) -> Result<Selector, SelectorParseError> {
         Selector::parse(text)
     }
 }
 
-impl Node {
-    fn negate(self) -> Node {
+impl SelectorNode {
+    fn negate(self) -> SelectorNode {
         match self {
-            Node::Not(inner) => *inner,
-            other => Node::Not(Box::new(other)),
+            SelectorNode::Not(inner) => *inner,
+            other => SelectorNode::Not(Box::new(other)),
         }
     }
 
-    fn member(key: &str, negated: bool, mut values: Vec<Box<str>>) -> Node {
+    fn member(key: &str, negated: bool, mut values: Vec<Box<str>>) -> SelectorNode {
         values.sort_unstable();
         values.dedup();
-        Node::Member { key: key.into(), negated, values: values.into() }
+        SelectorNode::Member { key: key.into(), negated, values: values.into() }
     }
 
-    fn prefixed(&self, prefix: &str) -> Node {
+    fn prefixed(&self, prefix: &str) -> SelectorNode {
         let longer = |key: &str| [prefix, key].concat().into_boxed_str();
-        let each = |nodes: &[Node]| nodes.iter().map(|node| node.prefixed(prefix)).collect();
+        let each = |nodes: &[SelectorNode]| nodes.iter().map(|node| node.prefixed(prefix)).collect();
         match self {
-            Node::All => Node::All,
-            Node::Global => Node::Global,
-            Node::Has(key) => Node::Has(longer(key)),
-            Node::Compare { key, comparison, value } => {
-                Node::Compare { key: longer(key), comparison: *comparison, value: value.clone() }
+            SelectorNode::All => SelectorNode::All,
+            SelectorNode::Global => SelectorNode::Global,
+            SelectorNode::Has(key) => SelectorNode::Has(longer(key)),
+            SelectorNode::Compare { key, comparison, value } => {
+                SelectorNode::Compare { key: longer(key), comparison: *comparison, value: value.clone() }
             }
-            Node::Member { key, negated, values } => {
-                Node::Member { key: longer(key), negated: *negated, values: values.clone() }
+            SelectorNode::Member { key, negated, values } => {
+                SelectorNode::Member { key: longer(key), negated: *negated, values: values.clone() }
             }
-            Node::Not(inner) => Node::Not(Box::new(inner.prefixed(prefix))),
-            Node::And(operands) => Node::And(each(operands)),
-            Node::Or(operands) => Node::Or(each(operands)),
+            SelectorNode::Not(inner) => SelectorNode::Not(Box::new(inner.prefixed(prefix))),
+            SelectorNode::And(operands) => SelectorNode::And(each(operands)),
+            SelectorNode::Or(operands) => SelectorNode::Or(each(operands)),
         }
     }
 
-    fn any(&self, test: &impl Fn(&Node) -> bool) -> bool {
+    fn any(&self, test: &impl Fn(&SelectorNode) -> bool) -> bool {
         test(self)
             || match self {
-                Node::Not(inner) => inner.any(test),
-                Node::And(operands) | Node::Or(operands) => operands.iter().any(|node| node.any(test)),
+                SelectorNode::Not(inner) => inner.any(test),
+                SelectorNode::And(operands) | SelectorNode::Or(operands) => {
+                    operands.iter().any(|node| node.any(test))
+                }
                 _ => false,
             }
     }

@@ -2,8 +2,8 @@
 //!
 //! The parser uses an explicit stack, so that a malicious selector cannot overflow the stack of the thread.
 
-use super::lexer::Lexer;
-use super::{Comparison, Node};
+use super::lexer::SelectorLexer;
+use super::{LabelComparison, SelectorNode};
 
 /// Maximum nesting depth of parentheses, both in the input and in the canonical text, which may contain more
 /// of them. A selector of the 1024 characters that the API accepts cannot reach it.
@@ -14,7 +14,7 @@ const ATOM: &str = "a label key, has(), all(), global(), ! or (";
 /// Reason why a text is not a selector.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("expected {expected} at byte {offset}, found {found}")]
-pub struct ParseError {
+pub struct SelectorParseError {
     /// Byte offset in the text.
     pub offset: usize,
     /// Description of the expected token.
@@ -24,7 +24,7 @@ pub struct ParseError {
 }
 
 /// An unclosed parenthesis, or the whole selector.
-struct Group {
+struct OpenGroup {
     /// Whether it is preceded by an odd number of `!`.
     negated: bool,
     /// Index of the first operand of its alternatives.
@@ -34,24 +34,25 @@ struct Group {
 }
 
 /// A complete node with the nesting depth of `And` and `Or` in it.
-struct Operand {
-    node: Node,
+struct ParsedOperand {
+    node: SelectorNode,
     depth: usize,
 }
 
-struct Parser<'a> {
-    lexer: Lexer<'a>,
+struct SelectorParser<'a> {
+    lexer: SelectorLexer<'a>,
     /// Operands that await their `&&` or `||`; operands of an outer group precede those of an inner one.
-    operands: Vec<Operand>,
-    open: Vec<Group>,
+    operands: Vec<ParsedOperand>,
+    open: Vec<OpenGroup>,
 }
 
-pub(super) fn parse(text: &str) -> Result<Node, ParseError> {
-    let mut parser = Parser { lexer: Lexer::new(text), operands: Vec::new(), open: Vec::new() };
+pub(super) fn parse(text: &str) -> Result<SelectorNode, SelectorParseError> {
+    let mut parser =
+        SelectorParser { lexer: SelectorLexer::new(text), operands: Vec::new(), open: Vec::new() };
     if parser.lexer.at_end() {
-        return Ok(Node::All);
+        return Ok(SelectorNode::All);
     }
-    let mut group = Group { negated: false, first: 0, conjunction: 0 };
+    let mut group = OpenGroup { negated: false, first: 0, conjunction: 0 };
     loop {
         let negated = parser.negations();
         if parser.lexer.symbol("(") {
@@ -60,10 +61,10 @@ pub(super) fn parse(text: &str) -> Result<Node, ParseError> {
             }
             parser.open.push(group);
             let start = parser.operands.len();
-            group = Group { negated, first: start, conjunction: start };
+            group = OpenGroup { negated, first: start, conjunction: start };
             continue;
         }
-        let atom = Operand { node: parser.atom()?, depth: 0 };
+        let atom = ParsedOperand { node: parser.atom()?, depth: 0 };
         parser.operand(atom, negated);
         while !parser.open.is_empty() && parser.lexer.symbol(")") {
             let inner = parser.close(&group)?;
@@ -76,7 +77,7 @@ pub(super) fn parse(text: &str) -> Result<Node, ParseError> {
             continue;
         }
         if parser.lexer.symbol("||") {
-            parser.join(group.conjunction, Node::And)?;
+            parser.join(group.conjunction, SelectorNode::And)?;
             group.conjunction = parser.operands.len();
             continue;
         }
@@ -88,7 +89,7 @@ pub(super) fn parse(text: &str) -> Result<Node, ParseError> {
     }
 }
 
-impl Parser<'_> {
+impl SelectorParser<'_> {
     fn negations(&mut self) -> bool {
         let mut negated = false;
         while self.lexer.symbol("!") {
@@ -97,13 +98,17 @@ impl Parser<'_> {
         negated
     }
 
-    fn operand(&mut self, Operand { node, depth }: Operand, negated: bool) {
+    fn operand(&mut self, ParsedOperand { node, depth }: ParsedOperand, negated: bool) {
         let node = if negated { node.negate() } else { node };
-        self.operands.push(Operand { node, depth });
+        self.operands.push(ParsedOperand { node, depth });
     }
 
     /// Replaces the operands from `start` on with a single one.
-    fn join(&mut self, start: usize, node: fn(Box<[Node]>) -> Node) -> Result<(), ParseError> {
+    fn join(
+        &mut self,
+        start: usize,
+        node: fn(Box<[SelectorNode]>) -> SelectorNode,
+    ) -> Result<(), SelectorParseError> {
         if self.operands.len() < start + 2 {
             return Ok(());
         }
@@ -116,47 +121,47 @@ impl Parser<'_> {
         if depth == MAX_DEPTH {
             return Err(self.too_deep());
         }
-        self.operands.push(Operand { node, depth: depth + 1 });
+        self.operands.push(ParsedOperand { node, depth: depth + 1 });
         Ok(())
     }
 
     /// Combines the operands of the group into one and removes it from the stack.
-    fn close(&mut self, group: &Group) -> Result<Operand, ParseError> {
-        self.join(group.conjunction, Node::And)?;
-        self.join(group.first, Node::Or)?;
-        Ok(self.operands.pop().unwrap_or(Operand { node: Node::All, depth: 0 }))
+    fn close(&mut self, group: &OpenGroup) -> Result<ParsedOperand, SelectorParseError> {
+        self.join(group.conjunction, SelectorNode::And)?;
+        self.join(group.first, SelectorNode::Or)?;
+        Ok(self.operands.pop().unwrap_or(ParsedOperand { node: SelectorNode::All, depth: 0 }))
     }
 
-    fn too_deep(&mut self) -> ParseError {
+    fn too_deep(&mut self) -> SelectorParseError {
         self.lexer.unexpected(&format!("at most {MAX_DEPTH} levels of nesting"))
     }
 
-    fn atom(&mut self) -> Result<Node, ParseError> {
+    fn atom(&mut self) -> Result<SelectorNode, SelectorParseError> {
         let lexer = &mut self.lexer;
         if lexer.open_call("has") {
             let key = lexer.key("a label key")?;
             return match lexer.symbol(")") {
-                true => Ok(Node::Has(key.into())),
+                true => Ok(SelectorNode::Has(key.into())),
                 false => Err(lexer.unexpected(")")),
             };
         }
         if lexer.call("all") {
-            return Ok(Node::All);
+            return Ok(SelectorNode::All);
         }
         if lexer.call("global") {
-            return Ok(Node::Global);
+            return Ok(SelectorNode::Global);
         }
         let key = lexer.key(ATOM)?;
         if lexer.symbol("==") {
-            self.compare(key, Comparison::Equal)
+            self.compare(key, LabelComparison::Equal)
         } else if lexer.symbol("!=") {
-            self.compare(key, Comparison::NotEqual)
+            self.compare(key, LabelComparison::NotEqual)
         } else if lexer.operator(&["contains"]) {
-            self.compare(key, Comparison::Contains)
+            self.compare(key, LabelComparison::Contains)
         } else if lexer.operator(&["starts", "with"]) {
-            self.compare(key, Comparison::StartsWith)
+            self.compare(key, LabelComparison::StartsWith)
         } else if lexer.operator(&["ends", "with"]) {
-            self.compare(key, Comparison::EndsWith)
+            self.compare(key, LabelComparison::EndsWith)
         } else if lexer.operator(&["not", "in"]) {
             self.member(key, true)
         } else if lexer.operator(&["in"]) {
@@ -166,12 +171,16 @@ impl Parser<'_> {
         }
     }
 
-    fn compare(&mut self, key: &str, comparison: Comparison) -> Result<Node, ParseError> {
+    fn compare(
+        &mut self,
+        key: &str,
+        comparison: LabelComparison,
+    ) -> Result<SelectorNode, SelectorParseError> {
         let value = self.lexer.literal("a quoted string")?;
-        Ok(Node::Compare { key: key.into(), comparison, value: value.into() })
+        Ok(SelectorNode::Compare { key: key.into(), comparison, value: value.into() })
     }
 
-    fn member(&mut self, key: &str, negated: bool) -> Result<Node, ParseError> {
+    fn member(&mut self, key: &str, negated: bool) -> Result<SelectorNode, SelectorParseError> {
         if !self.lexer.symbol("{") {
             return Err(self.lexer.unexpected("a set such as {\"a\", \"b\"}"));
         }
@@ -185,6 +194,6 @@ impl Parser<'_> {
                 }
             }
         }
-        Ok(Node::member(key, negated, values))
+        Ok(SelectorNode::member(key, negated, values))
     }
 }

@@ -1,6 +1,6 @@
 //! Prints the canonical text of a selector.
 
-use super::{Comparison, Node, Selector};
+use super::{LabelComparison, Selector, SelectorNode};
 use std::fmt::{self, Display, Formatter};
 
 impl Display for Selector {
@@ -9,47 +9,49 @@ impl Display for Selector {
     }
 }
 
-impl Display for Node {
+impl Display for SelectorNode {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self {
-            Node::All => f.write_str("all()"),
-            Node::Global => f.write_str("global()"),
-            Node::Has(key) => write!(f, "has({key})"),
-            Node::Compare { key, comparison, value } => write!(f, "{key} {comparison} {}", Quoted(value)),
-            Node::Member { key, negated, values } => {
+            SelectorNode::All => f.write_str("all()"),
+            SelectorNode::Global => f.write_str("global()"),
+            SelectorNode::Has(key) => write!(f, "has({key})"),
+            SelectorNode::Compare { key, comparison, value } => {
+                write!(f, "{key} {comparison} {}", QuotedValue(value))
+            }
+            SelectorNode::Member { key, negated, values } => {
                 write!(f, "{key} {} {{", if *negated { "not in" } else { "in" })?;
-                join(f, values.iter().map(|value| Quoted(value)), ", ")?;
+                join(f, values.iter().map(|value| QuotedValue(value)), ", ")?;
                 f.write_str("}")
             }
-            Node::Not(inner) => write!(f, "!{inner}"),
-            Node::And(operands) => group(f, operands, " && "),
-            Node::Or(operands) => group(f, operands, " || "),
+            SelectorNode::Not(inner) => write!(f, "!{inner}"),
+            SelectorNode::And(operands) => group(f, operands, " && "),
+            SelectorNode::Or(operands) => group(f, operands, " || "),
         }
     }
 }
 
-impl Display for Comparison {
+impl Display for LabelComparison {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Comparison::Equal => "==",
-            Comparison::NotEqual => "!=",
-            Comparison::Contains => "contains",
-            Comparison::StartsWith => "starts with",
-            Comparison::EndsWith => "ends with",
+            LabelComparison::Equal => "==",
+            LabelComparison::NotEqual => "!=",
+            LabelComparison::Contains => "contains",
+            LabelComparison::StartsWith => "starts with",
+            LabelComparison::EndsWith => "ends with",
         })
     }
 }
 
-struct Quoted<'a>(&'a str);
+struct QuotedValue<'a>(&'a str);
 
-impl Display for Quoted<'_> {
+impl Display for QuotedValue<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let quote = if self.0.contains('"') { '\'' } else { '"' };
         write!(f, "{quote}{}{quote}", self.0)
     }
 }
 
-fn group(f: &mut Formatter<'_>, operands: &[Node], separator: &str) -> fmt::Result {
+fn group(f: &mut Formatter<'_>, operands: &[SelectorNode], separator: &str) -> fmt::Result {
     f.write_str("(")?;
     join(f, operands, separator)?;
     f.write_str(")")

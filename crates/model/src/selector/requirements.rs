@@ -2,67 +2,72 @@
 //!
 //! A label index finds candidates by these conditions and evaluates the selector only on the candidates.
 
-use super::{Comparison, Node};
+use super::{LabelComparison, SelectorNode};
 use std::collections::BTreeMap;
 
 /// Necessary, not sufficient, conditions: a label set that violates one does not match; one that satisfies
 /// all may match.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Requirements<'a> {
+pub struct LabelConditions<'a> {
     /// Whether no label set can match.
     pub impossible: bool,
-    pub labels: BTreeMap<&'a str, Requirement<'a>>,
+    pub labels: BTreeMap<&'a str, LabelCondition<'a>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Requirement<'a> {
+pub enum LabelCondition<'a> {
     Present,
     Absent,
     /// Present with one of these values, which are sorted.
     OneOf(Vec<&'a str>),
 }
 
-impl<'a> Requirements<'a> {
-    pub(super) fn of(node: &'a Node) -> Requirements<'a> {
-        let mut requirements = Requirements::default();
+impl<'a> LabelConditions<'a> {
+    pub(super) fn of(node: &'a SelectorNode) -> LabelConditions<'a> {
+        let mut requirements = LabelConditions::default();
         requirements.add(node, false);
         requirements
     }
 
     /// Adds the requirements of a node. By De Morgan's laws a negated disjunction is a conjunction of
     /// negations, so one walk that tracks negation handles both.
-    fn add(&mut self, node: &'a Node, negated: bool) {
+    fn add(&mut self, node: &'a SelectorNode, negated: bool) {
         match (node, negated) {
-            (Node::All | Node::Global, false) => {}
-            (Node::All | Node::Global, true) => self.impossible = true,
-            (Node::Has(key), false) => self.require(key, Requirement::Present),
-            (Node::Has(key), true) => self.require(key, Requirement::Absent),
-            (Node::Compare { key, comparison: Comparison::Equal, value }, false)
-            | (Node::Compare { key, comparison: Comparison::NotEqual, value }, true) => {
-                self.require(key, Requirement::OneOf(vec![value]));
+            (SelectorNode::All | SelectorNode::Global, false) => {}
+            (SelectorNode::All | SelectorNode::Global, true) => self.impossible = true,
+            (SelectorNode::Has(key), false) => self.require(key, LabelCondition::Present),
+            (SelectorNode::Has(key), true) => self.require(key, LabelCondition::Absent),
+            (SelectorNode::Compare { key, comparison: LabelComparison::Equal, value }, false)
+            | (SelectorNode::Compare { key, comparison: LabelComparison::NotEqual, value }, true) => {
+                self.require(key, LabelCondition::OneOf(vec![value]));
             }
-            (Node::Compare { comparison: Comparison::Equal | Comparison::NotEqual, .. }, _) => {}
-            (Node::Compare { key, .. }, false) => self.require(key, Requirement::Present),
-            (Node::Compare { .. }, true) => {}
-            (Node::Member { key, negated, values }, sign) if *negated == sign => {
-                self.require(key, Requirement::OneOf(values.iter().map(AsRef::as_ref).collect()));
+            (
+                SelectorNode::Compare {
+                    comparison: LabelComparison::Equal | LabelComparison::NotEqual, ..
+                },
+                _,
+            ) => {}
+            (SelectorNode::Compare { key, .. }, false) => self.require(key, LabelCondition::Present),
+            (SelectorNode::Compare { .. }, true) => {}
+            (SelectorNode::Member { key, negated, values }, sign) if *negated == sign => {
+                self.require(key, LabelCondition::OneOf(values.iter().map(AsRef::as_ref).collect()));
             }
-            (Node::Member { .. }, _) => {}
-            (Node::Not(inner), sign) => self.add(inner, !sign),
-            (Node::And(operands), false) | (Node::Or(operands), true) => {
+            (SelectorNode::Member { .. }, _) => {}
+            (SelectorNode::Not(inner), sign) => self.add(inner, !sign),
+            (SelectorNode::And(operands), false) | (SelectorNode::Or(operands), true) => {
                 operands.iter().for_each(|operand| self.add(operand, negated));
             }
-            (Node::And(_), true) | (Node::Or(_), false) => {}
+            (SelectorNode::And(_), true) | (SelectorNode::Or(_), false) => {}
         }
     }
 
-    fn require(&mut self, key: &'a str, new: Requirement<'a>) {
+    fn require(&mut self, key: &'a str, new: LabelCondition<'a>) {
         let both = match self.labels.remove(key) {
             Some(old) => old.and(new),
             None => Some(new),
         };
         match both {
-            Some(Requirement::OneOf(values)) if values.is_empty() => self.impossible = true,
+            Some(LabelCondition::OneOf(values)) if values.is_empty() => self.impossible = true,
             Some(requirement) => {
                 self.labels.insert(key, requirement);
             }
@@ -71,16 +76,16 @@ impl<'a> Requirements<'a> {
     }
 }
 
-impl<'a> Requirement<'a> {
+impl<'a> LabelCondition<'a> {
     /// Combines two requirements; returns `None` if they exclude each other.
-    fn and(self, other: Requirement<'a>) -> Option<Requirement<'a>> {
+    fn and(self, other: LabelCondition<'a>) -> Option<LabelCondition<'a>> {
         match (self, other) {
-            (Requirement::Absent, Requirement::Absent) => Some(Requirement::Absent),
-            (Requirement::Absent, _) | (_, Requirement::Absent) => None,
-            (Requirement::Present, stricter) | (stricter, Requirement::Present) => Some(stricter),
-            (Requirement::OneOf(mut values), Requirement::OneOf(others)) => {
+            (LabelCondition::Absent, LabelCondition::Absent) => Some(LabelCondition::Absent),
+            (LabelCondition::Absent, _) | (_, LabelCondition::Absent) => None,
+            (LabelCondition::Present, stricter) | (stricter, LabelCondition::Present) => Some(stricter),
+            (LabelCondition::OneOf(mut values), LabelCondition::OneOf(others)) => {
                 values.retain(|value| others.binary_search(value).is_ok());
-                Some(Requirement::OneOf(values))
+                Some(LabelCondition::OneOf(values))
             }
         }
     }

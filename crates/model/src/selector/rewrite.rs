@@ -7,7 +7,7 @@
 //!
 //! As in the resources, an empty text means "no selector".
 
-use super::{Node, ParseError, Selector};
+use super::{Selector, SelectorNode, SelectorParseError};
 
 const NAMESPACE: &str = "projectcalico.org/namespace";
 const SERVICE_ACCOUNT: &str = "projectcalico.org/serviceaccount";
@@ -21,14 +21,14 @@ const ANY_SERVICE_ACCOUNT: &str = "has(projectcalico.org/serviceaccount)";
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RewriteError {
     #[error("invalid selector `{text}`: {error}")]
-    Selector { text: String, error: ParseError },
+    Selector { text: String, error: SelectorParseError },
     #[error("the name `{0}` contains a quote")]
     Name(String),
 }
 
 /// The selectors of a rule's source or destination.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Entity<'a> {
+pub struct EntitySelectors<'a> {
     pub selector: &'a str,
     pub not_selector: &'a str,
     pub namespace_selector: &'a str,
@@ -75,7 +75,7 @@ pub fn global_network_policy_selector(
 
 /// Returns the selector that an address must match, ignoring `notSelector`. `namespace` is that of the
 /// policy, empty for GlobalNetworkPolicies and profiles.
-pub fn entity_selector(entity: &Entity<'_>, namespace: &str) -> Result<String, RewriteError> {
+pub fn entity_selector(entity: &EntitySelectors<'_>, namespace: &str) -> Result<String, RewriteError> {
     let namespaces = match (entity.namespace_selector, namespace) {
         ("", "") => String::new(),
         ("", namespace) => in_namespace(namespace)?,
@@ -98,7 +98,7 @@ pub fn entity_selector(entity: &Entity<'_>, namespace: &str) -> Result<String, R
 /// Returns the IP sets that a rule's source or destination is matched against. Together with a positive
 /// selector, `notSelector` removes members from its set; alone, it also holds for addresses that belong to no
 /// endpoint.
-pub fn entity_match(entity: &Entity<'_>, namespace: &str) -> Result<EntityMatch, RewriteError> {
+pub fn entity_match(entity: &EntitySelectors<'_>, namespace: &str) -> Result<EntityMatch, RewriteError> {
     let positive = entity_selector(entity, namespace)?;
     let negative = checked(entity.not_selector)?;
     Ok(match (positive.as_str(), negative) {
@@ -144,7 +144,7 @@ fn named_accounts(names: &[String]) -> Result<String, RewriteError> {
         return Err(RewriteError::Name(name.clone()));
     }
     let values = names.iter().map(|name| name.as_str().into()).collect();
-    Ok(Node::member(SERVICE_ACCOUNT, false, values).to_string())
+    Ok(SelectorNode::member(SERVICE_ACCOUNT, false, values).to_string())
 }
 
 /// Returns `(a) && b`, or the operand that is not empty. `b` must be a single operand.
@@ -173,7 +173,7 @@ mod tests {
         global_network_policy_selector(selector, namespaces, accounts).unwrap()
     }
 
-    fn entity(namespace: &str, entity: Entity<'_>) -> String {
+    fn entity(namespace: &str, entity: EntitySelectors<'_>) -> String {
         entity_selector(&entity, namespace).unwrap()
     }
 
@@ -228,28 +228,32 @@ mod tests {
 
     #[test]
     fn rules_without_selectors_are_not_limited_to_a_namespace() {
-        assert_eq!(entity("shop", Entity::default()), "");
-        assert_eq!(entity("", Entity::default()), "");
+        assert_eq!(entity("shop", EntitySelectors::default()), "");
+        assert_eq!(entity("", EntitySelectors::default()), "");
     }
 
     #[test]
     fn rules_of_a_namespace_select_there() {
         let ns = "projectcalico.org/namespace == 'shop'";
-        let selected = Entity { selector: "has(a)", ..Entity::default() };
+        let selected = EntitySelectors { selector: "has(a)", ..EntitySelectors::default() };
         assert_eq!(entity("shop", selected), format!("({ns}) && (has(a))"));
         assert_eq!(entity("", selected), "has(a)");
-        assert_eq!(entity("shop", Entity { not_selector: "has(a)", ..Entity::default() }), ns);
-        assert_eq!(entity("", Entity { not_selector: "has(a)", ..Entity::default() }), "");
+        assert_eq!(
+            entity("shop", EntitySelectors { not_selector: "has(a)", ..EntitySelectors::default() }),
+            ns
+        );
+        assert_eq!(entity("", EntitySelectors { not_selector: "has(a)", ..EntitySelectors::default() }), "");
     }
 
     #[test]
     fn rules_select_namespaces() {
-        let select = |namespace_selector| Entity { namespace_selector, ..Entity::default() };
+        let select =
+            |namespace_selector| EntitySelectors { namespace_selector, ..EntitySelectors::default() };
         assert_eq!(entity("shop", select("x == 'y'")), "pcns.x == \"y\"");
         assert_eq!(entity("shop", select("all()")), "has(projectcalico.org/namespace)");
         assert_eq!(entity("", select("global()")), "!has(projectcalico.org/namespace)");
         assert_eq!(
-            entity("", Entity { selector: "all()", ..select("all()") }),
+            entity("", EntitySelectors { selector: "all()", ..select("all()") }),
             "(has(projectcalico.org/namespace)) && (all())"
         );
     }
@@ -257,13 +261,16 @@ mod tests {
     #[test]
     fn rules_select_service_accounts() {
         let (two, one) = (names(&["b", "a", "b"]), names(&["x"]));
-        let by_name = Entity { service_account_names: &two, ..Entity::default() };
+        let by_name = EntitySelectors { service_account_names: &two, ..EntitySelectors::default() };
         assert_eq!(entity("", by_name), "projectcalico.org/serviceaccount in {\"a\", \"b\"}");
-        let both =
-            Entity { service_account_names: &one, service_account_selector: "has(k)", ..Entity::default() };
+        let both = EntitySelectors {
+            service_account_names: &one,
+            service_account_selector: "has(k)",
+            ..EntitySelectors::default()
+        };
         assert_eq!(entity("", both), "(has(pcsa.k)) && (projectcalico.org/serviceaccount in {\"x\"})");
         assert_eq!(
-            entity("shop", Entity { selector: "has(a)", ..both }),
+            entity("shop", EntitySelectors { selector: "has(a)", ..both }),
             "(projectcalico.org/namespace == 'shop') && \
              (((has(pcsa.k)) && (projectcalico.org/serviceaccount in {\"x\"})) && (has(a)))"
         );
@@ -271,7 +278,7 @@ mod tests {
 
     #[test]
     fn a_not_selector_takes_out_of_the_positive_set_or_stands_alone() {
-        let rule = Entity { not_selector: "has(x) || has(y)", ..Entity::default() };
+        let rule = EntitySelectors { not_selector: "has(x) || has(y)", ..EntitySelectors::default() };
         let alone = entity_match(&rule, "").unwrap();
         assert_eq!(alone.selector, None);
         assert_eq!(alone.not_selector.unwrap().to_string(), "(has(x) || has(y))");
@@ -281,8 +288,9 @@ mod tests {
             merged.selector.unwrap().to_string(),
             "(projectcalico.org/namespace == \"shop\" && !(has(x) || has(y)))"
         );
-        assert_eq!(entity_match(&Entity::default(), "shop").unwrap(), EntityMatch::default());
-        let positive = entity_match(&Entity { selector: "has(x)", ..Entity::default() }, "").unwrap();
+        assert_eq!(entity_match(&EntitySelectors::default(), "shop").unwrap(), EntityMatch::default());
+        let positive =
+            entity_match(&EntitySelectors { selector: "has(x)", ..EntitySelectors::default() }, "").unwrap();
         assert_eq!(
             (positive.selector.unwrap().to_string().as_str(), positive.not_selector),
             ("has(x)", None)
@@ -297,14 +305,20 @@ mod tests {
             Err(RewriteError::Selector { text, .. }) if text == escape
         ));
         assert!(global_network_policy_selector(escape, "has(x)", "").is_err());
-        assert!(entity_match(&Entity { selector: escape, ..Entity::default() }, "shop").is_err());
-        assert!(entity_match(&Entity { not_selector: escape, ..Entity::default() }, "shop").is_err());
+        assert!(
+            entity_match(&EntitySelectors { selector: escape, ..EntitySelectors::default() }, "shop")
+                .is_err()
+        );
+        assert!(
+            entity_match(&EntitySelectors { not_selector: escape, ..EntitySelectors::default() }, "shop")
+                .is_err()
+        );
         assert_eq!(
             network_policy_selector("x' || has(a) || b == '", "", ""),
             Err(RewriteError::Name("x' || has(a) || b == '".to_owned()))
         );
         let quoted = names(&["a\"b"]);
-        let rule = Entity { service_account_names: &quoted, ..Entity::default() };
+        let rule = EntitySelectors { service_account_names: &quoted, ..EntitySelectors::default() };
         assert_eq!(entity_selector(&rule, ""), Err(RewriteError::Name("a\"b".to_owned())));
     }
 }

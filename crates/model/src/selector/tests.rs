@@ -266,14 +266,14 @@ fn finds_global() {
 
 #[test]
 fn requirements_of_conjunctions() {
-    let one_of = |values: &[&'static str]| Requirement::OneOf(values.to_vec());
+    let one_of = |values: &[&'static str]| LabelCondition::OneOf(values.to_vec());
     let of = |text: &str| {
         let selector = parse(text);
         let found = selector.requirements();
         let labels: Vec<_> = found.labels.iter().map(|(k, v)| format!("{k} {v:?}")).collect();
         (found.impossible, labels.join("; "))
     };
-    let is = |labels: &[(&str, Requirement<'_>)]| {
+    let is = |labels: &[(&str, LabelCondition<'_>)]| {
         (false, labels.iter().map(|(k, v)| format!("{k} {v:?}")).collect::<Vec<_>>().join("; "))
     };
     assert_eq!(of(""), is(&[]));
@@ -284,13 +284,13 @@ fn requirements_of_conjunctions() {
     assert_eq!(
         of("a contains 'x' && has(b) && !has(c) && (d in {'1', '2'} && d in {'2', '3'})"),
         is(&[
-            ("a", Requirement::Present),
-            ("b", Requirement::Present),
-            ("c", Requirement::Absent),
+            ("a", LabelCondition::Present),
+            ("b", LabelCondition::Present),
+            ("c", LabelCondition::Absent),
             ("d", one_of(&["2"]))
         ])
     );
-    assert_eq!(of("!(has(a) || b != 'x')"), is(&[("a", Requirement::Absent), ("b", one_of(&["x"]))]));
+    assert_eq!(of("!(has(a) || b != 'x')"), is(&[("a", LabelCondition::Absent), ("b", one_of(&["x"]))]));
     assert_eq!(of("has(a) || has(b)"), is(&[]));
     assert_eq!(of("!(has(a) && has(b))"), is(&[]));
     assert_eq!(of("has(a) && a == 'x' && a starts with 'x'"), is(&[("a", one_of(&["x"]))]));
@@ -309,7 +309,7 @@ fn deep_nesting_is_bounded() {
     assert!(deepest.clone() == deepest);
     assert!(!deepest.matches(&labels(&[])));
     assert!(!deepest.uses_global());
-    assert_eq!(deepest.prefixed("p.").requirements(), Requirements::default());
+    assert_eq!(deepest.prefixed("p.").requirements(), LabelConditions::default());
     assert_eq!(Selector::parse(&nested(501)).unwrap_err().expected, "at most 1000 levels of nesting");
     assert_eq!(Selector::parse(&nested(100_000)).unwrap_err().expected, "at most 1000 levels of nesting");
     assert_eq!(canonical(&format!("{}has(a){}", "(".repeat(1000), ")".repeat(1000))), "has(a)");
@@ -321,16 +321,16 @@ fn deep_nesting_is_bounded() {
 
 #[test]
 fn nodes_stay_small() {
-    assert!(size_of::<Node>() <= 40, "{}", size_of::<Node>());
+    assert!(size_of::<SelectorNode>() <= 40, "{}", size_of::<SelectorNode>());
 }
 
 /// An expression tree that is independent of the parser and its normal form.
 #[derive(Clone, Debug)]
-enum Expr {
+enum TestExpression {
     Atom(&'static str, &'static str, Vec<String>),
-    Not(usize, Box<Expr>),
-    And(Vec<Expr>),
-    Or(Vec<Expr>),
+    Not(usize, Box<TestExpression>),
+    And(Vec<TestExpression>),
+    Or(Vec<TestExpression>),
 }
 
 const KEYS: [&str; 4] = ["a", "b.c/d", "in", "has"];
@@ -342,36 +342,36 @@ fn quoted(value: &str, double: bool) -> String {
     }
 }
 
-impl Expr {
+impl TestExpression {
     fn text(&self, blank: &str, double: bool) -> String {
-        let each = |items: &[Expr], symbol: &str| {
+        let each = |items: &[TestExpression], symbol: &str| {
             let texts: Vec<_> = items.iter().map(|item| format!("({})", item.text(blank, double))).collect();
             texts.join(&format!("{blank}{symbol}{blank}"))
         };
         match self {
-            Expr::Atom(key, "has", _) => format!("has({blank}{key}{blank})"),
-            Expr::Atom(_, name @ ("all" | "global"), _) => format!("{name}({blank})"),
-            Expr::Atom(key, operator @ ("in" | "not in"), values) => {
+            TestExpression::Atom(key, "has", _) => format!("has({blank}{key}{blank})"),
+            TestExpression::Atom(_, name @ ("all" | "global"), _) => format!("{name}({blank})"),
+            TestExpression::Atom(key, operator @ ("in" | "not in"), values) => {
                 let values: Vec<_> = values.iter().map(|value| quoted(value, double)).collect();
                 format!(
                     "{key} {operator}{blank}{{{blank}{}{blank}}}",
                     values.join(&format!("{blank},{blank}"))
                 )
             }
-            Expr::Atom(key, operator, values) => {
+            TestExpression::Atom(key, operator, values) => {
                 format!("{key} {operator}{blank}{}", quoted(&values[0], double))
             }
-            Expr::Not(times, inner) => {
+            TestExpression::Not(times, inner) => {
                 format!("{}({})", format!("!{blank}").repeat(*times), inner.text(blank, double))
             }
-            Expr::And(items) => each(items, "&&"),
-            Expr::Or(items) => each(items, "||"),
+            TestExpression::And(items) => each(items, "&&"),
+            TestExpression::Or(items) => each(items, "||"),
         }
     }
 
     fn holds(&self, labels: &BTreeMap<String, String>) -> bool {
         match self {
-            Expr::Atom(key, operator, values) => {
+            TestExpression::Atom(key, operator, values) => {
                 let label = labels.get(*key);
                 let first = values.first().cloned().unwrap_or_default();
                 match *operator {
@@ -387,9 +387,9 @@ impl Expr {
                     other => panic!("{other}"),
                 }
             }
-            Expr::Not(times, inner) => inner.holds(labels) != (times % 2 == 1),
-            Expr::And(items) => !items.iter().any(|item| !item.holds(labels)),
-            Expr::Or(items) => items.iter().filter(|item| item.holds(labels)).count() > 0,
+            TestExpression::Not(times, inner) => inner.holds(labels) != (times % 2 == 1),
+            TestExpression::And(items) => !items.iter().any(|item| !item.holds(labels)),
+            TestExpression::Or(items) => items.iter().filter(|item| item.holds(labels)).count() > 0,
         }
     }
 }
@@ -402,7 +402,7 @@ fn value() -> impl Strategy<Value = String> {
     ]
 }
 
-fn expr() -> impl Strategy<Value = Expr> {
+fn expr() -> impl Strategy<Value = TestExpression> {
     let operators =
         vec!["all", "global", "has", "==", "!=", "in", "not in", "contains", "starts with", "ends with"];
     let atom = (proptest::sample::select(&KEYS[..]), proptest::sample::select(operators), any::<u8>())
@@ -410,12 +410,12 @@ fn expr() -> impl Strategy<Value = Expr> {
             let count = if operator.ends_with("in") { usize::from(n % 4) } else { 1 };
             (Just(key), Just(operator), proptest::collection::vec(value(), count))
         })
-        .prop_map(|(key, operator, values)| Expr::Atom(key, operator, values));
+        .prop_map(|(key, operator, values)| TestExpression::Atom(key, operator, values));
     atom.prop_recursive(4, 24, 4, |inner| {
         prop_oneof![
-            (0..4usize, inner.clone()).prop_map(|(times, inner)| Expr::Not(times, Box::new(inner))),
-            proptest::collection::vec(inner.clone(), 1..4).prop_map(Expr::And),
-            proptest::collection::vec(inner, 1..4).prop_map(Expr::Or),
+            (0..4usize, inner.clone()).prop_map(|(times, inner)| TestExpression::Not(times, Box::new(inner))),
+            proptest::collection::vec(inner.clone(), 1..4).prop_map(TestExpression::And),
+            proptest::collection::vec(inner, 1..4).prop_map(TestExpression::Or),
         ]
     })
 }
@@ -458,9 +458,9 @@ proptest! {
             for (key, requirement) in requirements.labels {
                 let label = set.get(key).map(String::as_str);
                 prop_assert!(match requirement {
-                    Requirement::Present => label.is_some(),
-                    Requirement::Absent => label.is_none(),
-                    Requirement::OneOf(values) => label.is_some_and(|label| values.contains(&label)),
+                    LabelCondition::Present => label.is_some(),
+                    LabelCondition::Absent => label.is_none(),
+                    LabelCondition::OneOf(values) => label.is_some_and(|label| values.contains(&label)),
                 }, "{} on {:?}", selector, set);
             }
         }

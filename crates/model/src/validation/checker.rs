@@ -7,8 +7,8 @@ use std::{cell::RefCell, fmt};
 ///
 /// `at.field("spec").field("nets").index(3)` is the position `Spec.Nets[3]`.
 #[derive(Clone, Debug)]
-pub struct Checker<'a> {
-    findings: &'a RefCell<Findings>,
+pub struct FieldChecker<'a> {
+    findings: &'a RefCell<CheckerErrors>,
     path: String,
 }
 
@@ -16,41 +16,41 @@ pub struct Checker<'a> {
 /// no paths; only if it finds an error, a second pass repeats all checks to collect the errors with their
 /// paths.
 #[derive(Debug)]
-enum Findings {
+enum CheckerErrors {
     Quick { wrong: bool },
     Full(Vec<FieldError>),
 }
 
-impl Checker<'_> {
+impl FieldChecker<'_> {
     /// Runs `check` at the root of an object and collects all errors. `check` may run twice and must report
     /// the same errors each time.
-    pub fn run(check: impl Fn(&Checker<'_>)) -> Result<(), ValidationError> {
-        let findings = RefCell::new(Findings::Quick { wrong: false });
-        let top = Checker { findings: &findings, path: String::new() };
+    pub fn run(check: impl Fn(&FieldChecker<'_>)) -> Result<(), ValidationError> {
+        let findings = RefCell::new(CheckerErrors::Quick { wrong: false });
+        let top = FieldChecker { findings: &findings, path: String::new() };
         check(&top);
-        if matches!(*findings.borrow(), Findings::Quick { wrong: false }) {
+        if matches!(*findings.borrow(), CheckerErrors::Quick { wrong: false }) {
             return Ok(());
         }
-        findings.replace(Findings::Full(Vec::new()));
+        findings.replace(CheckerErrors::Full(Vec::new()));
         check(&top);
         match findings.into_inner() {
-            Findings::Full(errors) if !errors.is_empty() => Err(ValidationError { errors }),
+            CheckerErrors::Full(errors) if !errors.is_empty() => Err(ValidationError { errors }),
             _ => Ok(()),
         }
     }
 }
 
-impl<'a> Checker<'a> {
-    fn child(&self, path: impl FnOnce(&str) -> String) -> Checker<'a> {
+impl<'a> FieldChecker<'a> {
+    fn child(&self, path: impl FnOnce(&str) -> String) -> FieldChecker<'a> {
         let path = match *self.findings.borrow() {
-            Findings::Quick { .. } => String::new(),
-            Findings::Full(_) => path(&self.path),
+            CheckerErrors::Quick { .. } => String::new(),
+            CheckerErrors::Full(_) => path(&self.path),
         };
-        Checker { findings: self.findings, path }
+        FieldChecker { findings: self.findings, path }
     }
 
     /// Returns the position of a field, given its JSON key.
-    pub fn field(&self, key: &str) -> Checker<'a> {
+    pub fn field(&self, key: &str) -> FieldChecker<'a> {
         self.child(|path| match path {
             "" => field_name(key),
             path => format!("{path}.{}", field_name(key)),
@@ -58,25 +58,25 @@ impl<'a> Checker<'a> {
     }
 
     /// Returns the position of a list element.
-    pub fn index(&self, index: usize) -> Checker<'a> {
+    pub fn index(&self, index: usize) -> FieldChecker<'a> {
         self.child(|path| format!("{path}[{index}]"))
     }
 
     /// Returns the position of a value in a map.
-    pub fn key(&self, key: &str) -> Checker<'a> {
+    pub fn key(&self, key: &str) -> FieldChecker<'a> {
         self.child(|path| format!("{path}[{key}]"))
     }
 
     /// Iterates over the elements of a list with their positions.
-    pub fn each<'i, T>(&self, items: &'i [T]) -> impl Iterator<Item = (Checker<'a>, &'i T)> {
+    pub fn each<'i, T>(&self, items: &'i [T]) -> impl Iterator<Item = (FieldChecker<'a>, &'i T)> {
         items.iter().enumerate().map(|(i, item)| (self.index(i), item))
     }
 
     /// Records that the value at this position is invalid.
     pub fn fail(&self, value: impl fmt::Display, reason: impl fmt::Display) {
         match &mut *self.findings.borrow_mut() {
-            Findings::Quick { wrong } => *wrong = true,
-            Findings::Full(errors) => errors.push(FieldError {
+            CheckerErrors::Quick { wrong } => *wrong = true,
+            CheckerErrors::Full(errors) => errors.push(FieldError {
                 name: self.path.clone(),
                 value: value.to_string(),
                 reason: reason.to_string(),
@@ -94,11 +94,11 @@ impl<'a> Checker<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::Checker;
+    use super::FieldChecker;
 
     #[test]
     fn failures_carry_their_place() {
-        let error = Checker::run(|at| {
+        let error = FieldChecker::run(|at| {
             let spec = at.field("spec");
             for (at, net) in spec.field("ingress").index(0).field("source").field("nets").each(&["ok", "bad"])
             {
@@ -111,6 +111,6 @@ mod tests {
             error.to_string(),
             "error with the following fields:\n-  Spec.Ingress[0].Source.Nets[1] = 'bad' (not a net)\n-  Spec.CIDR = 'x' (no good)"
         );
-        assert!(Checker::run(|_| ()).is_ok());
+        assert!(FieldChecker::run(|_| ()).is_ok());
     }
 }

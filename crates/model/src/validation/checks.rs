@@ -1,6 +1,6 @@
 //! Checks that many kinds share.
 
-use super::Checker;
+use super::FieldChecker;
 use crate::scalar::{Port, Protocol, StringEnum};
 use crate::schema::forms::{MAX_NETWORK_CHARS, MAX_SELECTOR_CHARS};
 use crate::selector::{self, MAX_NESTING, Selector};
@@ -9,35 +9,35 @@ use std::{collections::HashSet, fmt, hash::Hash, net::IpAddr};
 
 /// An IP address family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Family {
+pub enum NetworkFamily {
     V4,
     V6,
 }
 
-impl Family {
-    pub fn of(address: IpAddr) -> Family {
-        if address.is_ipv4() { Family::V4 } else { Family::V6 }
+impl NetworkFamily {
+    pub fn of(address: IpAddr) -> NetworkFamily {
+        if address.is_ipv4() { NetworkFamily::V4 } else { NetworkFamily::V6 }
     }
 
-    pub fn of_net(net: IpNet) -> Family {
-        Family::of(net.addr())
+    pub fn of_net(net: IpNet) -> NetworkFamily {
+        NetworkFamily::of(net.addr())
     }
 }
 
-impl fmt::Display for Family {
+impl fmt::Display for NetworkFamily {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Family::V4 => "IPv4",
-            Family::V6 => "IPv6",
+            NetworkFamily::V4 => "IPv4",
+            NetworkFamily::V6 => "IPv6",
         })
     }
 }
 
 /// Inclusive bounds of a number.
 #[derive(Clone, Copy, Debug)]
-pub struct Interval<T>(pub T, pub T);
+pub struct InclusiveRange<T>(pub T, pub T);
 
-impl Checker<'_> {
+impl FieldChecker<'_> {
     /// Checks that the value is one of the names of an enumeration, or omitted.
     pub fn one_of<E: StringEnum>(&self, value: &E) {
         if !value.is_unset() {
@@ -109,7 +109,11 @@ impl Checker<'_> {
         }
     }
 
-    pub fn within<T: PartialOrd + fmt::Display + Copy>(&self, value: T, Interval(first, last): Interval<T>) {
+    pub fn within<T: PartialOrd + fmt::Display + Copy>(
+        &self,
+        value: T,
+        InclusiveRange(first, last): InclusiveRange<T>,
+    ) {
         self.ensure(
             first <= value && value <= last,
             value,
@@ -157,8 +161,8 @@ impl Checker<'_> {
         address
     }
 
-    pub fn ip_of(&self, text: &str, family: Family) -> Option<IpAddr> {
-        let address = text.parse().ok().filter(|address| Family::of(*address) == family);
+    pub fn ip_of(&self, text: &str, family: NetworkFamily) -> Option<IpAddr> {
+        let address = text.parse().ok().filter(|address| NetworkFamily::of(*address) == family);
         self.ensure(address.is_some(), text, format_args!("must be an {family} address"));
         address
     }
@@ -192,7 +196,7 @@ impl Checker<'_> {
     }
 
     pub fn port_number(&self, number: u16) {
-        self.within(number, Interval(1, u16::MAX));
+        self.within(number, InclusiveRange(1, u16::MAX));
     }
 
     /// Checks a protocol name or number.
@@ -250,8 +254,8 @@ fn is_port_name(name: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn passes(check: impl Fn(&Checker<'_>)) -> bool {
-        Checker::run(check).is_ok()
+    fn passes(check: impl Fn(&FieldChecker<'_>)) -> bool {
+        FieldChecker::run(check).is_ok()
     }
 
     #[test]
@@ -273,8 +277,8 @@ mod tests {
             assert_eq!(passes(|at| _ = at.net(text)), net, "net {text}");
             assert_eq!(passes(|at| _ = at.cidr(text)), cidr, "cidr {text}");
         }
-        assert!(passes(|at| _ = at.ip_of("::1", Family::V6)));
-        assert!(!passes(|at| _ = at.ip_of("1.1.1.1", Family::V6)));
+        assert!(passes(|at| _ = at.ip_of("::1", NetworkFamily::V6)));
+        assert!(!passes(|at| _ = at.ip_of("1.1.1.1", NetworkFamily::V6)));
     }
 
     #[test]

@@ -4,9 +4,9 @@ mod checker;
 mod checks;
 mod path;
 
-pub use checker::Checker;
+pub use checker::FieldChecker;
 pub(crate) use checks::parse_cidr;
-pub use checks::{Family, Interval};
+pub use checks::{InclusiveRange, NetworkFamily};
 
 use std::fmt;
 

@@ -11,7 +11,7 @@ mod pools;
 mod settings;
 
 use serde_json::{Value, json};
-use tortie_model::scalar::Duration;
+use tortie_model::scalar::GoDuration;
 use tortie_model::schema::{admission_policies, json_schema};
 use tortie_model::{Kind, Resource};
 

@@ -1,13 +1,13 @@
 //! The BGP backend of the node, our own speaker or BIRD, with a common interface for queries.
 
 use std::path::PathBuf;
-use tortie_bgp::bird::Control;
-use tortie_bgp::core::{RouteStatus, Status};
-use tortie_bgp::{Family, Speaker};
+use tortie_bgp::bird::BirdControl;
+use tortie_bgp::core::{RouteStatus, SpeakerStatus};
+use tortie_bgp::{BgpFamily, Speaker};
 
 /// The backend that the operator selects with `CALICO_NETWORKING_BACKEND` and `TORTIE_BIRD`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Choice {
+pub enum BackendChoice {
     /// Our own speaker.
     Speaker,
     /// A BIRD that runs beside the node.
@@ -16,19 +16,19 @@ pub enum Choice {
     Off,
 }
 
-impl Choice {
+impl BackendChoice {
     /// Selects the backend. `bird`, the usual value in Calico's manifests, only enables BGP; `by_bird` selects the
     /// implementation.
-    pub fn of(backend: &str, by_bird: bool) -> Choice {
+    pub fn of(backend: &str, by_bird: bool) -> BackendChoice {
         match backend {
-            "none" | "vxlan" => Choice::Off,
-            _ if by_bird => Choice::Bird,
-            _ => Choice::Speaker,
+            "none" | "vxlan" => BackendChoice::Off,
+            _ if by_bird => BackendChoice::Bird,
+            _ => BackendChoice::Speaker,
         }
     }
 
     pub fn speaks(self) -> bool {
-        self != Choice::Off
+        self != BackendChoice::Off
     }
 }
 
@@ -41,24 +41,28 @@ pub struct BirdPaths {
 
 /// A running backend. Both variants answer the same queries.
 #[derive(Clone, Debug)]
-pub enum Backend {
+pub enum BgpBackend {
     Speaker(Speaker),
-    Bird { control: Control, asn: u32 },
+    Bird { control: BirdControl, asn: u32 },
 }
 
-impl Backend {
-    pub async fn status(&self) -> Result<Status, String> {
+impl BgpBackend {
+    pub async fn status(&self) -> Result<SpeakerStatus, String> {
         match self {
-            Backend::Speaker(speaker) => speaker.status().map_err(|error| error.to_string()),
-            Backend::Bird { control, asn } => control.status(*asn).await.map_err(|error| error.to_string()),
+            BgpBackend::Speaker(speaker) => speaker.status().map_err(|error| error.to_string()),
+            BgpBackend::Bird { control, asn } => {
+                control.status(*asn).await.map_err(|error| error.to_string())
+            }
         }
     }
 
     /// Returns all paths to all prefixes of a family.
-    pub async fn routes(&self, family: Family) -> Result<Vec<RouteStatus>, String> {
+    pub async fn routes(&self, family: BgpFamily) -> Result<Vec<RouteStatus>, String> {
         match self {
-            Backend::Speaker(speaker) => speaker.routes(family).await.map_err(|error| error.to_string()),
-            Backend::Bird { control, .. } => control.routes(family).await.map_err(|error| error.to_string()),
+            BgpBackend::Speaker(speaker) => speaker.routes(family).await.map_err(|error| error.to_string()),
+            BgpBackend::Bird { control, .. } => {
+                control.routes(family).await.map_err(|error| error.to_string())
+            }
         }
     }
 }
@@ -70,15 +74,15 @@ mod tests {
     #[test]
     fn the_backend_is_ours_unless_somebody_asks_for_another() {
         for (value, by_bird, choice) in [
-            ("", false, Choice::Speaker),
-            ("tortie", false, Choice::Speaker),
-            ("bird", false, Choice::Speaker),
-            ("bird", true, Choice::Bird),
-            ("", true, Choice::Bird),
-            ("none", true, Choice::Off),
-            ("vxlan", false, Choice::Off),
+            ("", false, BackendChoice::Speaker),
+            ("tortie", false, BackendChoice::Speaker),
+            ("bird", false, BackendChoice::Speaker),
+            ("bird", true, BackendChoice::Bird),
+            ("", true, BackendChoice::Bird),
+            ("none", true, BackendChoice::Off),
+            ("vxlan", false, BackendChoice::Off),
         ] {
-            assert_eq!(Choice::of(value, by_bird), choice, "{value:?} {by_bird}");
+            assert_eq!(BackendChoice::of(value, by_bird), choice, "{value:?} {by_bird}");
         }
     }
 }

@@ -4,12 +4,12 @@
 //! backend sends no routes to the engine: the dataplane leaves routes of BIRD's protocol alone as long as it gets
 //! none.
 
-use super::backend::{Backend, BirdPaths};
-use super::mailbox::{Receiver, mailbox};
-use super::secrets::Secrets;
+use super::backend::{BgpBackend, BirdPaths};
+use super::mailbox::{PlanUpdateReceiver, mailbox};
+use super::secrets::SecretDirectory;
 use super::{BgpHandle, QUEUE};
 use crate::queries::RunningBgp;
-use crate::state::State;
+use crate::state::NodeState;
 use std::fs::{self, File, Permissions};
 use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
@@ -17,9 +17,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tokio::sync::mpsc;
-use tortie_bgp::bird::{Control, ControlError, Rendered, render};
-use tortie_plan::Update;
-use tortie_plan::bgp::Bgp;
+use tortie_bgp::bird::{BirdConfig, BirdControl, ControlError, render};
+use tortie_plan::PlanUpdate;
+use tortie_plan::bgp::BgpConfig;
 
 /// Interval between checks of BIRD, its configuration file and the passwords.
 const POLL: Duration = Duration::from_secs(2);
@@ -32,36 +32,36 @@ const MODE: u32 = 0o640;
 /// Component name of the backend in the node's state.
 pub const PART: &str = "bird";
 
-pub struct Bird {
-    state: Arc<State>,
-    secrets: Secrets,
+pub struct BirdTask {
+    state: Arc<NodeState>,
+    secrets: SecretDirectory,
     file: PathBuf,
-    control: Control,
+    control: BirdControl,
     /// Marker file, by which a later speaker of our own knows that the kernel contains routes of BGP.
     restart_marker: PathBuf,
-    bgp: Option<Arc<Bgp>>,
+    bgp: Option<Arc<BgpConfig>>,
     /// The desired configuration; None until the plan contains the BGP settings.
-    rendered: Option<Rendered>,
+    rendered: Option<BirdConfig>,
     /// Start time of the BIRD that has loaded the configuration, and when it did.
     loaded: Option<(SystemTime, SystemTime)>,
     /// The state that was logged last.
     reported: Option<String>,
 }
 
-impl Bird {
+impl BirdTask {
     pub fn start(
-        state: Arc<State>,
+        state: Arc<NodeState>,
         secrets: PathBuf,
         paths: BirdPaths,
         restart_marker: PathBuf,
     ) -> BgpHandle {
         let (plan, plans) = mailbox();
         let (quiet, learnt) = mpsc::channel(QUEUE);
-        let bird = Bird {
+        let bird = BirdTask {
             state,
-            secrets: Secrets::new(secrets),
+            secrets: SecretDirectory::new(secrets),
             file: paths.config,
-            control: Control::new(paths.socket),
+            control: BirdControl::new(paths.socket),
             restart_marker,
             bgp: None,
             rendered: None,
@@ -75,7 +75,7 @@ impl Bird {
         BgpHandle { plan, learnt }
     }
 
-    async fn run(mut self, mut plans: Receiver) {
+    async fn run(mut self, mut plans: PlanUpdateReceiver) {
         let (mut pause, mut patience) = (POLL, RETRY.0);
         loop {
             tokio::select! {
@@ -95,9 +95,9 @@ impl Bird {
         }
     }
 
-    fn apply_updates(&mut self, updates: Vec<Update>) {
+    fn apply_updates(&mut self, updates: Vec<PlanUpdate>) {
         for update in updates {
-            if let Update::Bgp(bgp) = update {
+            if let PlanUpdate::Bgp(bgp) = update {
                 self.bgp = Some(bgp);
                 self.rendered = None;
             }
@@ -131,7 +131,7 @@ impl Bird {
             }
         };
         self.loaded = Some((started, configured));
-        let backend = Backend::Bird { control: self.control.clone(), asn: bgp.as_number };
+        let backend = BgpBackend::Bird { control: self.control.clone(), asn: bgp.as_number };
         self.state.set_running_bgp(Some(RunningBgp { backend, started, configured }));
         Ok(())
     }

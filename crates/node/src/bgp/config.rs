@@ -3,10 +3,13 @@
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use tortie_bgp::filter::{
-    Change, Filter, Match, PeerType, PrefixMatch, PrefixOperator, Rule, Source, Verdict,
+    AttrsChange, FilterPrefixOperator, FilterRouteSource, FilterVerdict, PeerType, PrefixSetMatch,
+    RouteFilter, RouteFilterRule, RouteMatch,
 };
-use tortie_bgp::{Config, PeerConfig, PrefixSet};
-use tortie_plan::bgp::{self as plan, Bgp, Export, FilterRule, LOCAL_PREF_OF_METRIC_0, Operation, Session};
+use tortie_bgp::{PeerConfig, PrefixSet, SpeakerConfig};
+use tortie_plan::bgp::{
+    self as plan, BgpConfig, BgpExport, BgpFilterRule, BgpSession, FilterOperation, LOCAL_PREF_OF_METRIC_0,
+};
 
 /// Preference of a learnt route that takes precedence over a normal local route.
 const PREFERRED: u16 = 200;
@@ -14,15 +17,15 @@ const PREFERRED: u16 = 200;
 /// Maximum restart time of the graceful restart capability: 12 bits (RFC 4724, section 3).
 const LONGEST_RESTART: u16 = 4095;
 
-pub struct Translated {
-    pub config: Config,
+pub struct TranslatedConfig {
+    pub config: SpeakerConfig,
     /// Sessions that cannot be configured, with the reason. All others are in the configuration.
     pub skipped: Vec<String>,
 }
 
 /// Limits on what one peer may announce.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub struct PeerLimits {
     /// Maximum number of routes of one family.
     pub prefixes: u32,
     /// Maximum number of paths to one prefix.
@@ -31,11 +34,11 @@ pub struct Limits {
 
 /// Translates the plan. `password` reads a secret. Returns None if the node has no router ID.
 pub fn speaker(
-    bgp: &Bgp,
-    limits: Limits,
-    password: impl Fn(&plan::Secret) -> Result<String, String>,
-) -> Option<Translated> {
-    let mut config = Config::new(bgp.as_number, bgp.router_id?);
+    bgp: &BgpConfig,
+    limits: PeerLimits,
+    password: impl Fn(&plan::PasswordReference) -> Result<String, String>,
+) -> Option<TranslatedConfig> {
+    let mut config = SpeakerConfig::new(bgp.as_number, bgp.router_id?);
     config.listen = match bgp.listen.as_slice() {
         [] => vec![
             SocketAddr::from((Ipv4Addr::UNSPECIFIED, bgp.listen_port)),
@@ -63,10 +66,10 @@ pub fn speaker(
             Err(error) => skipped.push(format!("session {name} is left out: {error}")),
         }
     }
-    Some(Translated { config, skipped })
+    Some(TranslatedConfig { config, skipped })
 }
 
-fn peer(bgp: &Bgp, session: &Session, password: Option<String>) -> PeerConfig {
+fn peer(bgp: &BgpConfig, session: &BgpSession, password: Option<String>) -> PeerConfig {
     let default = PeerConfig::new(session.peer, session.remote_as);
     let internal = session.local_as.unwrap_or(bgp.as_number) == session.remote_as;
     let v4 = session.peer.is_ipv4();
@@ -91,80 +94,91 @@ fn peer(bgp: &Bgp, session: &Session, password: Option<String>) -> PeerConfig {
 
 /// Returns the import filter: everything is accepted unless a filter of the session rejects it. A route with a higher
 /// local preference than a normal route of ours gets precedence over it.
-fn import(bgp: &Bgp, session: &Session, v4: bool) -> Filter {
+fn import(bgp: &BgpConfig, session: &BgpSession, v4: bool) -> RouteFilter {
     let mut rules = filters(bgp, session, |filter| if v4 { &filter.import_v4 } else { &filter.import_v6 });
-    rules.push(Rule {
-        when: Match { local_pref: Some(better_than_normal(&bgp.export, v4)), ..Match::default() },
-        then: vec![Change::SetPreference(PREFERRED)],
+    rules.push(RouteFilterRule {
+        when: RouteMatch { local_pref: Some(better_than_normal(&bgp.export, v4)), ..RouteMatch::default() },
+        then: vec![AttrsChange::SetPreference(PREFERRED)],
         verdict: None,
     });
-    Filter { rules, default: Verdict::Accept }
+    RouteFilter { rules, default: FilterVerdict::Accept }
 }
 
 /// Returns the export filter. The rules are in Calico's order, in which an accepting filter of the session takes
 /// precedence over everything else.
-fn export(bgp: &Bgp, session: &Session, v4: bool, internal: bool) -> Filter {
+fn export(bgp: &BgpConfig, session: &BgpSession, v4: bool, internal: bool) -> RouteFilter {
     let export = &bgp.export;
     let mut rules = filters(bgp, session, |filter| if v4 { &filter.export_v4 } else { &filter.export_v6 });
-    let decide = |when: Match, verdict: Verdict| Rule { when, then: Vec::new(), verdict: Some(verdict) };
-    let device = |pattern: &str| Match { device: Some(pattern.to_owned()), ..Match::default() };
-    rules.push(decide(inside(&export.silent_pools), Verdict::Reject));
+    let decide = |when: RouteMatch, verdict: FilterVerdict| RouteFilterRule {
+        when,
+        then: Vec::new(),
+        verdict: Some(verdict),
+    };
+    let device = |pattern: &str| RouteMatch { device: Some(pattern.to_owned()), ..RouteMatch::default() };
+    rules.push(decide(inside(&export.silent_pools), FilterVerdict::Reject));
     if internal {
-        rules.extend(["*.cali", "*.calico", "tunl0"].map(|pattern| decide(device(pattern), Verdict::Reject)));
+        rules.extend(
+            ["*.cali", "*.calico", "tunl0"].map(|pattern| decide(device(pattern), FilterVerdict::Reject)),
+        );
     }
-    rules.push(decide(device("bpf*.cali"), Verdict::Reject));
-    rules.extend(export.communities.iter().map(|(net, values)| Rule {
+    rules.push(decide(device("bpf*.cali"), FilterVerdict::Reject));
+    rules.extend(export.communities.iter().map(|(net, values)| RouteFilterRule {
         when: inside(std::slice::from_ref(net)),
-        then: values.iter().map(|value| Change::AddCommunity(*value)).collect(),
+        then: values.iter().map(|value| AttrsChange::AddCommunity(*value)).collect(),
         verdict: None,
     }));
     let blocks: Vec<_> =
         export.blocks.iter().filter(|(_, advertised)| **advertised).map(|(block, _)| *block).collect();
-    rules.push(decide(prefixes(PrefixOperator::Equal, &blocks), Verdict::Accept));
-    let migrating = Match { local_pref: Some(better_than_normal(export, v4)), ..inside(&blocks) };
-    rules.push(decide(migrating, Verdict::Accept));
-    rules.push(decide(inside(&blocks), Verdict::Reject));
+    rules.push(decide(prefixes(FilterPrefixOperator::Equal, &blocks), FilterVerdict::Accept));
+    let migrating = RouteMatch { local_pref: Some(better_than_normal(export, v4)), ..inside(&blocks) };
+    rules.push(decide(migrating, FilterVerdict::Accept));
+    rules.push(decide(inside(&blocks), FilterVerdict::Reject));
     // Matched by a flag instead of a prefix list, so that a moved service endpoint does not re-evaluate every route.
-    rules.push(decide(Match { service: true, ..Match::default() }, Verdict::Accept));
-    rules.push(decide(inside(&export.reflected), Verdict::Accept));
-    let of_others = Match { source: Some(Source::Peers), ..inside(&export.services) };
-    let verdict = if session.takes_over(bgp.as_number) { Verdict::Reject } else { Verdict::Accept };
+    rules.push(decide(RouteMatch { service: true, ..RouteMatch::default() }, FilterVerdict::Accept));
+    rules.push(decide(inside(&export.reflected), FilterVerdict::Accept));
+    let of_others = RouteMatch { source: Some(FilterRouteSource::Peers), ..inside(&export.services) };
+    let verdict =
+        if session.takes_over(bgp.as_number) { FilterVerdict::Reject } else { FilterVerdict::Accept };
     rules.push(decide(of_others, verdict));
-    rules.push(decide(inside(&export.pools), Verdict::Accept));
-    Filter { rules, default: Verdict::Reject }
+    rules.push(decide(inside(&export.pools), FilterVerdict::Accept));
+    RouteFilter { rules, default: FilterVerdict::Reject }
 }
 
-fn better_than_normal(export: &Export, v4: bool) -> std::ops::RangeInclusive<u32> {
+fn better_than_normal(export: &BgpExport, v4: bool) -> std::ops::RangeInclusive<u32> {
     let normal = if v4 { export.priority_v4 } else { export.priority_v6 };
     LOCAL_PREF_OF_METRIC_0.saturating_sub(normal) + 1..=u32::MAX
 }
 
-fn inside(nets: &[ipnet::IpNet]) -> Match {
-    prefixes(PrefixOperator::In, nets)
+fn inside(nets: &[ipnet::IpNet]) -> RouteMatch {
+    prefixes(FilterPrefixOperator::In, nets)
 }
 
-fn prefixes(operator: PrefixOperator, nets: &[ipnet::IpNet]) -> Match {
+fn prefixes(operator: FilterPrefixOperator, nets: &[ipnet::IpNet]) -> RouteMatch {
     let set: PrefixSet = nets.iter().copied().collect();
-    Match { prefix: Some(PrefixMatch { operator, set, length: None }), ..Match::default() }
+    RouteMatch { prefix: Some(PrefixSetMatch { operator, set, length: None }), ..RouteMatch::default() }
 }
 
 /// Returns the rules of a session's filters in order. Filters that do not exist are ignored.
-fn filters(bgp: &Bgp, session: &Session, part: impl Fn(&plan::Filter) -> &Vec<FilterRule>) -> Vec<Rule> {
+fn filters(
+    bgp: &BgpConfig,
+    session: &BgpSession,
+    part: impl Fn(&plan::BgpFilter) -> &Vec<BgpFilterRule>,
+) -> Vec<RouteFilterRule> {
     let known = session.filters.iter().filter_map(|name| bgp.filters.get(name));
     known.flat_map(|filter| part(filter).iter().map(rule).collect::<Vec<_>>()).collect()
 }
 
-fn rule(rule: &FilterRule) -> Rule {
-    let prefix = rule.prefix.map(|prefix| PrefixMatch {
+fn rule(rule: &BgpFilterRule) -> RouteFilterRule {
+    let prefix = rule.prefix.map(|prefix| PrefixSetMatch {
         operator: prefix.operator,
         set: [prefix.net].into_iter().collect(),
         length: prefix.length.map(|(first, last)| first..=last),
     });
     let priority = |priority: u32| LOCAL_PREF_OF_METRIC_0.saturating_sub(priority);
-    Rule {
-        when: Match {
+    RouteFilterRule {
+        when: RouteMatch {
             prefix,
-            source: rule.learnt.then_some(Source::Peers),
+            source: rule.learnt.then_some(FilterRouteSource::Peers),
             device: rule.interface.clone(),
             service: false,
             peer: rule
@@ -178,11 +192,11 @@ fn rule(rule: &FilterRule) -> Rule {
             .operations
             .iter()
             .map(|operation| match operation {
-                Operation::AddCommunity(community) => Change::AddCommunity(*community),
-                Operation::PrependPath(path) => Change::PrependPath(path.clone()),
-                Operation::SetPriority(wanted) => Change::SetLocalPref(priority(*wanted)),
+                FilterOperation::AddCommunity(community) => AttrsChange::AddCommunity(*community),
+                FilterOperation::PrependPath(path) => AttrsChange::PrependPath(path.clone()),
+                FilterOperation::SetPriority(wanted) => AttrsChange::SetLocalPref(priority(*wanted)),
             })
             .collect(),
-        verdict: Some(if rule.accept { Verdict::Accept } else { Verdict::Reject }),
+        verdict: Some(if rule.accept { FilterVerdict::Accept } else { FilterVerdict::Reject }),
     }
 }

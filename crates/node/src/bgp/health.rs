@@ -1,14 +1,14 @@
 //! Decides whether BGP is far enough for the node to count as ready.
 
 use std::time::Duration;
-use tortie_bgp::core::{PeerState, PeerStatus, Status};
+use tortie_bgp::core::{BgpPeerState, PeerStatus, SpeakerStatus};
 
 /// Default time after the start during which all sessions have to be established.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Checks the sessions of one family, or of both. Without peers BGP is ready. Within `patience` of the start all
 /// sessions have to be established, later one is enough. The error names the missing sessions.
-pub fn ready(status: &Status, v6: Option<bool>, patience: Duration) -> Result<(), String> {
+pub fn ready(status: &SpeakerStatus, v6: Option<bool>, patience: Duration) -> Result<(), String> {
     let concerned = |peer: &&PeerStatus| {
         // Workloads with BGP sessions may come and go, so they do not count.
         !peer.name.starts_with("Local_") && v6.is_none_or(|v6| peer.address.is_ipv6() == v6)
@@ -19,7 +19,7 @@ pub fn ready(status: &Status, v6: Option<bool>, patience: Duration) -> Result<()
     }
     let down: Vec<String> = peers
         .iter()
-        .filter(|peer| peer.state != PeerState::Established)
+        .filter(|peer| peer.state != BgpPeerState::Established)
         .map(|peer| peer.address.to_string())
         .collect();
     let early = status.now < patience;
@@ -28,7 +28,7 @@ pub fn ready(status: &Status, v6: Option<bool>, patience: Duration) -> Result<()
     }
     if down.len() == peers.len() || (early && !down.is_empty()) {
         let why = peers.iter().filter_map(|peer| {
-            let error = peer.last_error.as_ref().filter(|_| peer.state != PeerState::Established)?;
+            let error = peer.last_error.as_ref().filter(|_| peer.state != BgpPeerState::Established)?;
             Some(format!("\n{}: {error}", peer.address))
         });
         return Err(format!("BGP not established with {}{}", down.join(","), why.collect::<String>()));
@@ -37,7 +37,7 @@ pub fn ready(status: &Status, v6: Option<bool>, patience: Duration) -> Result<()
 }
 
 /// Returns a warning with the peers whose number of routes is close to the limit at which the session is closed.
-pub fn near_limit(status: &Status) -> Option<String> {
+pub fn near_limit(status: &SpeakerStatus) -> Option<String> {
     let near: Vec<String> =
         status.peers.iter().filter(|peer| peer.near_limit).map(|peer| peer.address.to_string()).collect();
     let named = near.join(", ");
@@ -50,20 +50,20 @@ pub fn near_limit(status: &Status) -> Option<String> {
 mod tests {
     use super::*;
     use std::net::Ipv4Addr;
-    use tortie_bgp::core::Core;
-    use tortie_bgp::{Config, PeerConfig};
+    use tortie_bgp::core::SpeakerCore;
+    use tortie_bgp::{PeerConfig, SpeakerConfig};
 
-    fn status(peers: &[&str]) -> Status {
-        let mut config = Config::new(64512, Ipv4Addr::new(10, 0, 0, 1));
+    fn status(peers: &[&str]) -> SpeakerStatus {
+        let mut config = SpeakerConfig::new(64512, Ipv4Addr::new(10, 0, 0, 1));
         for (number, address) in peers.iter().enumerate() {
             let peer = PeerConfig::new(address.parse().unwrap(), 64512);
             config.peers.insert(format!("Node_{number}"), peer);
         }
-        Core::new(config, false, Duration::ZERO).unwrap().status(Duration::ZERO)
+        SpeakerCore::new(config, false, Duration::ZERO).unwrap().status(Duration::ZERO)
     }
 
-    fn judge(status: &Status, age: u64, v6: Option<bool>) -> Result<(), String> {
-        let status = Status { now: Duration::from_secs(age), ..status.clone() };
+    fn judge(status: &SpeakerStatus, age: u64, v6: Option<bool>) -> Result<(), String> {
+        let status = SpeakerStatus { now: Duration::from_secs(age), ..status.clone() };
         ready(&status, v6, PATIENCE)
     }
 
@@ -74,13 +74,13 @@ mod tests {
         let missing = |text: &str| Err(format!("BGP not established with {text}"));
         assert_eq!(judge(&status, 0, None), missing("10.0.0.2,10.0.0.3,fd00::2"));
         assert_eq!(judge(&status, 60, None), missing("10.0.0.2,10.0.0.3,fd00::2"));
-        status.peers[0].state = PeerState::Established;
+        status.peers[0].state = BgpPeerState::Established;
         assert_eq!(judge(&status, 29, None), missing("10.0.0.3,fd00::2"));
         assert_eq!(judge(&status, 29, Some(false)), missing("10.0.0.3"));
         assert_eq!(judge(&status, 30, None), Ok(()));
         assert_eq!(judge(&status, 30, Some(false)), Ok(()));
         assert_eq!(judge(&status, 30, Some(true)), missing("fd00::2"));
-        status.peers.iter_mut().for_each(|peer| peer.state = PeerState::Established);
+        status.peers.iter_mut().for_each(|peer| peer.state = BgpPeerState::Established);
         assert_eq!(judge(&status, 0, None), Ok(()));
         status.restarting = true;
         assert!(judge(&status, 0, None).unwrap_err().contains("graceful restart"));

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use tortie_bgp::filter::glob;
 use tortie_dataplane::{HostRoute, Netns, host_routes};
-use tortie_plan::bgp::Bgp;
+use tortie_plan::bgp::BgpConfig;
 
 /// Interfaces whose routes are never announced, as in Calico.
 const NEVER: [&str; 2] = ["cali*", "kube-ipvs*"];
@@ -17,19 +17,19 @@ const AT_MOST: usize = 10_000;
 const SHARE: u32 = 50;
 
 #[derive(Default)]
-pub struct HostRoutes {
+pub struct HostRouteCache {
     routes: BTreeMap<IpNet, HostRoute>,
     not_before: Option<Instant>,
     left_out: bool,
 }
 
-impl HostRoutes {
+impl HostRouteCache {
     pub fn get(&self) -> impl Iterator<Item = &HostRoute> {
         self.routes.values()
     }
 
     /// Reads the routes again. Returns whether they changed.
-    pub async fn refresh(&mut self, host: &Netns, bgp: &Bgp) -> bool {
+    pub async fn refresh(&mut self, host: &Netns, bgp: &BgpConfig) -> bool {
         let began = Instant::now();
         if self.not_before.is_some_and(|time| began < time) {
             return false;
@@ -121,7 +121,7 @@ mod tests {
             route("172.17.0.0/16", "docker0", 0, true),
             route("10.2.0.5/32", "cali123", 0, false),
         ];
-        let chosen = HostRoutes::default().chosen(found, &["docker*".to_owned()]);
+        let chosen = HostRouteCache::default().chosen(found, &["docker*".to_owned()]);
         let names: Vec<(&str, u32)> =
             chosen.values().map(|route| (route.interface.as_deref().unwrap(), route.metric)).collect();
         assert_eq!(names, [("eth0", 0), ("eth0", 10)]);
@@ -133,7 +133,7 @@ mod tests {
             let [_, a, b, c] = u32::try_from(number).unwrap().to_be_bytes();
             route(&format!("{}.{a}.{b}.{c}/32", 11), "eth0", 0, false)
         });
-        let mut routes = HostRoutes::default();
+        let mut routes = HostRouteCache::default();
         assert_eq!(routes.chosen(found.collect(), &[]).len(), AT_MOST);
         assert!(routes.left_out);
     }

@@ -4,10 +4,10 @@
 use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use tortie_bgp::Attrs;
+use tortie_bgp::RouteAttrs;
 use tortie_dataplane::HostRoute;
-use tortie_plan::bgp::{Bgp, Install, LOCAL_PREF_OF_METRIC_0};
-use tortie_plan::{Migration, Workload, WorkloadId};
+use tortie_plan::bgp::{BgpConfig, BgpInstall, LOCAL_PREF_OF_METRIC_0};
+use tortie_plan::{MigrationState, PlannedWorkload, WorkloadId};
 
 /// A route that this node originates.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,15 +25,15 @@ const CONNECTED: u16 = 240;
 const WRITTEN: u16 = 10;
 
 #[derive(Default)]
-pub struct LocalRoutes {
-    workloads: BTreeMap<WorkloadId, Workload>,
+pub struct LocalRouteTable {
+    workloads: BTreeMap<WorkloadId, PlannedWorkload>,
     host: BTreeMap<IpNet, HostRoute>,
     advertised: BTreeMap<IpNet, LocalRoute>,
-    install: Option<Install>,
+    install: Option<BgpInstall>,
 }
 
-impl LocalRoutes {
-    pub fn put_workload(&mut self, id: WorkloadId, workload: Option<Workload>) {
+impl LocalRouteTable {
+    pub fn put_workload(&mut self, id: WorkloadId, workload: Option<PlannedWorkload>) {
         match workload {
             Some(workload) => self.workloads.insert(id, workload),
             None => self.workloads.remove(&id),
@@ -51,19 +51,19 @@ impl LocalRoutes {
     }
 
     /// Returns the routes to announce and, without attributes, those to withdraw.
-    pub fn changes(&mut self, bgp: &Bgp) -> Vec<(IpNet, Option<Attrs>)> {
+    pub fn changes(&mut self, bgp: &BgpConfig) -> Vec<(IpNet, Option<RouteAttrs>)> {
         let wanted = self.wanted(bgp);
         let gone: BTreeSet<IpNet> =
             self.advertised.keys().filter(|net| !wanted.contains_key(net)).copied().collect();
         let new = wanted.iter().filter(|(net, route)| self.advertised.get(net) != Some(route));
-        let mut changes: Vec<(IpNet, Option<Attrs>)> =
+        let mut changes: Vec<(IpNet, Option<RouteAttrs>)> =
             new.map(|(net, route)| (*net, Some(attributes(route)))).collect();
         changes.extend(gone.into_iter().map(|net| (net, None)));
         self.advertised = wanted;
         changes
     }
 
-    fn wanted(&self, bgp: &Bgp) -> BTreeMap<IpNet, LocalRoute> {
+    fn wanted(&self, bgp: &BgpConfig) -> BTreeMap<IpNet, LocalRoute> {
         let metric = |net: &IpNet| match net {
             IpNet::V4(_) => bgp.export.priority_v4,
             IpNet::V6(_) => bgp.export.priority_v6,
@@ -78,7 +78,7 @@ impl LocalRoutes {
         let own = |net: &IpNet, interface| LocalRoute {
             metric: metric(net),
             interface,
-            preference: Attrs::LOCAL,
+            preference: RouteAttrs::LOCAL,
             service: false,
         };
         for net in bgp.export.service_routes() {
@@ -91,7 +91,7 @@ impl LocalRoutes {
         }
         for workload in self.workloads.values() {
             let interface: Arc<str> = workload.interface.as_str().into();
-            if workload.migration == Migration::Arriving {
+            if workload.migration == MigrationState::Arriving {
                 continue;
             }
             let elevated = workload.migration.is_elevated();
@@ -115,18 +115,18 @@ impl LocalRoutes {
     }
 
     /// Returns whether the settings that select routes for the kernel have changed.
-    pub fn install_changed(&mut self, bgp: &Bgp) -> bool {
+    pub fn install_changed(&mut self, bgp: &BgpConfig) -> bool {
         let before = self.install.replace(bgp.install.clone());
         before.is_some_and(|before| before != bgp.install)
     }
 }
 
-fn attributes(route: &LocalRoute) -> Attrs {
-    Attrs {
+fn attributes(route: &LocalRoute) -> RouteAttrs {
+    RouteAttrs {
         preference: route.preference,
         local_pref: Some(LOCAL_PREF_OF_METRIC_0.saturating_sub(route.metric)),
         device: route.interface.clone(),
         service: route.service,
-        ..Attrs::local()
+        ..RouteAttrs::local()
     }
 }

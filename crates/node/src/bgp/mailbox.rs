@@ -5,49 +5,49 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
-use tortie_plan::bgp::Bgp;
-use tortie_plan::{Update, Workload, WorkloadId};
+use tortie_plan::bgp::BgpConfig;
+use tortie_plan::{PlanUpdate, PlannedWorkload, WorkloadId};
 
 #[derive(Default)]
-struct Waiting {
-    bgp: Option<Arc<Bgp>>,
-    workloads: BTreeMap<WorkloadId, Option<Workload>>,
+struct WaitingUpdates {
+    bgp: Option<Arc<BgpConfig>>,
+    workloads: BTreeMap<WorkloadId, Option<PlannedWorkload>>,
     /// Whether there is an update, including one without content.
     any: bool,
     sender_gone: bool,
 }
 
 #[derive(Default)]
-struct Shared {
-    waiting: Mutex<Waiting>,
+struct PlanChannelState {
+    waiting: Mutex<WaitingUpdates>,
     changed: Notify,
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
+impl PlanChannelState {
+    fn lock(&self) -> MutexGuard<'_, WaitingUpdates> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The engine's end.
-pub struct Sender(Arc<Shared>);
+pub struct PlanUpdateSender(Arc<PlanChannelState>);
 
 /// The end of the BGP backend.
-pub struct Receiver(Arc<Shared>);
+pub struct PlanUpdateReceiver(Arc<PlanChannelState>);
 
-pub fn mailbox() -> (Sender, Receiver) {
-    let shared = Arc::new(Shared::default());
-    (Sender(shared.clone()), Receiver(shared))
+pub fn mailbox() -> (PlanUpdateSender, PlanUpdateReceiver) {
+    let shared = Arc::new(PlanChannelState::default());
+    (PlanUpdateSender(shared.clone()), PlanUpdateReceiver(shared))
 }
 
-impl Sender {
+impl PlanUpdateSender {
     /// Adds updates. An update replaces a waiting one for the same object.
-    pub fn send(&self, updates: Vec<Update>) {
+    pub fn send(&self, updates: Vec<PlanUpdate>) {
         let mut waiting = self.0.lock();
         for update in updates {
             match update {
-                Update::Bgp(bgp) => waiting.bgp = Some(bgp),
-                Update::Workload(id, workload) => _ = waiting.workloads.insert(id, workload),
+                PlanUpdate::Bgp(bgp) => waiting.bgp = Some(bgp),
+                PlanUpdate::Workload(id, workload) => _ = waiting.workloads.insert(id, workload),
                 // No other update concerns BGP.
                 _ => {}
             }
@@ -57,24 +57,26 @@ impl Sender {
     }
 }
 
-impl Drop for Sender {
+impl Drop for PlanUpdateSender {
     fn drop(&mut self) {
         self.0.lock().sender_gone = true;
         self.0.changed.notify_one();
     }
 }
 
-impl Receiver {
+impl PlanUpdateReceiver {
     /// Returns all waiting updates, or None if the sender is gone.
-    pub async fn recv(&mut self) -> Option<Vec<Update>> {
+    pub async fn recv(&mut self) -> Option<Vec<PlanUpdate>> {
         loop {
             {
                 let mut waiting = self.0.lock();
                 if std::mem::take(&mut waiting.any) {
                     let workloads = std::mem::take(&mut waiting.workloads);
                     let workloads =
-                        workloads.into_iter().map(|(id, workload)| Update::Workload(id, workload));
-                    return Some(waiting.bgp.take().map(Update::Bgp).into_iter().chain(workloads).collect());
+                        workloads.into_iter().map(|(id, workload)| PlanUpdate::Workload(id, workload));
+                    return Some(
+                        waiting.bgp.take().map(PlanUpdate::Bgp).into_iter().chain(workloads).collect(),
+                    );
                 }
                 if waiting.sender_gone {
                     return None;
@@ -89,8 +91,8 @@ impl Receiver {
 mod tests {
     use super::*;
 
-    fn bgp(as_number: u32) -> Update {
-        Update::Bgp(Arc::new(Bgp { as_number, ..Bgp::default() }))
+    fn bgp(as_number: u32) -> PlanUpdate {
+        PlanUpdate::Bgp(Arc::new(BgpConfig { as_number, ..BgpConfig::default() }))
     }
 
     #[tokio::test]

@@ -6,39 +6,39 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
-use tortie_bgp::Family as AddressFamily;
-use tortie_bgp::core::{PeerState, PeerStatus, Status};
+use tortie_bgp::BgpFamily as AddressFamily;
+use tortie_bgp::core::{BgpPeerState, PeerStatus, SpeakerStatus};
 
-type Labels = Vec<(&'static str, String)>;
+type MetricLabels = Vec<(&'static str, String)>;
 
-const STATES: [(PeerState, &str); 6] = [
-    (PeerState::Idle, "Idle"),
-    (PeerState::Connect, "Connect"),
-    (PeerState::Active, "Active"),
-    (PeerState::OpenSent, "OpenSent"),
-    (PeerState::OpenConfirm, "OpenConfirm"),
-    (PeerState::Established, "Established"),
+const STATES: [(BgpPeerState, &str); 6] = [
+    (BgpPeerState::Idle, "Idle"),
+    (BgpPeerState::Connect, "Connect"),
+    (BgpPeerState::Active, "Active"),
+    (BgpPeerState::OpenSent, "OpenSent"),
+    (BgpPeerState::OpenConfirm, "OpenConfirm"),
+    (BgpPeerState::Established, "Established"),
 ];
 
 #[derive(Default)]
-struct Numbers {
-    sessions: Family<Labels, Gauge>,
-    up: Family<Labels, Gauge>,
-    uptime: Family<Labels, Gauge>,
-    near_limit: Family<Labels, Gauge>,
+struct SessionMetrics {
+    sessions: Family<MetricLabels, Gauge>,
+    up: Family<MetricLabels, Gauge>,
+    uptime: Family<MetricLabels, Gauge>,
+    near_limit: Family<MetricLabels, Gauge>,
     restarting: Gauge,
-    routes: Family<Labels, Gauge>,
-    prefixes: Family<Labels, Gauge>,
-    updates: Family<Labels, Counter>,
-    messages: Family<Labels, Counter>,
-    established: Family<Labels, Counter>,
-    flaps: Family<Labels, Counter>,
-    bad: Family<Labels, Counter>,
+    routes: Family<MetricLabels, Gauge>,
+    prefixes: Family<MetricLabels, Gauge>,
+    updates: Family<MetricLabels, Counter>,
+    messages: Family<MetricLabels, Counter>,
+    established: Family<MetricLabels, Counter>,
+    flaps: Family<MetricLabels, Counter>,
+    bad: Family<MetricLabels, Counter>,
 }
 
 /// Renders the metrics of the speaker.
-pub fn metrics(status: &Status) -> String {
-    let numbers = Numbers::default();
+pub fn metrics(status: &SpeakerStatus) -> String {
+    let numbers = SessionMetrics::default();
     for (state, name) in STATES {
         let count = status.peers.iter().filter(|peer| peer.state == state).count();
         numbers.sessions.get_or_create(&labels(&[("state", name)])).set(gauge(count as u64));
@@ -55,13 +55,13 @@ pub fn metrics(status: &Status) -> String {
     text.lines().filter(|line| *line != "# EOF").map(|line| line.to_owned() + "\n").collect()
 }
 
-impl Numbers {
-    fn add(&self, peer: &PeerStatus, status: &Status) {
+impl SessionMetrics {
+    fn add(&self, peer: &PeerStatus, status: &SpeakerStatus) {
         let address = peer.address.to_string();
         let of = |more: &[(&'static str, &str)]| {
             labels(&[&[("peer", &*peer.name), ("address", &address)], more].concat())
         };
-        let up = peer.state == PeerState::Established;
+        let up = peer.state == BgpPeerState::Established;
         self.up.get_or_create(&of(&[])).set(i64::from(up));
         let age = if up { status.now.saturating_sub(peer.since).as_secs() } else { 0 };
         self.uptime.get_or_create(&of(&[])).set(gauge(age));
@@ -114,7 +114,7 @@ impl Numbers {
     }
 }
 
-fn labels(pairs: &[(&'static str, &str)]) -> Labels {
+fn labels(pairs: &[(&'static str, &str)]) -> MetricLabels {
     pairs.iter().map(|(key, value)| (*key, (*value).to_owned())).collect()
 }
 

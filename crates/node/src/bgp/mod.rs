@@ -15,20 +15,20 @@ mod metrics;
 mod next_hops;
 mod secrets;
 
-pub use backend::{Backend, Choice};
+pub use backend::{BackendChoice, BgpBackend};
 pub use bird::PART as BIRD;
 
 use crate::options::NodeArgs;
 use crate::queries::RunningBgp;
-use crate::state::State;
+use crate::state::NodeState;
 use backend::BirdPaths;
-use bird::Bird;
-use config::{Limits, Translated};
-use host_routes::HostRoutes;
+use bird::BirdTask;
+use config::{PeerLimits, TranslatedConfig};
+use host_routes::HostRouteCache;
 use ipnet::IpNet;
-use local_routes::LocalRoutes;
-use next_hops::NextHops;
-use secrets::Secrets;
+use local_routes::LocalRouteTable;
+use next_hops::UnreachableNextHops;
+use secrets::SecretDirectory;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -38,11 +38,11 @@ use std::time::{Duration, Instant};
 pub use health::{PATIENCE, near_limit, ready};
 pub use metrics::metrics;
 use tokio::sync::mpsc;
-use tortie_bgp::core::{BestRoute, RouteChange, Shutdown};
-use tortie_bgp::{Batch, Config, Routes, Sockets, Speaker};
+use tortie_bgp::core::{BestRoute, RouteChange, ShutdownMode};
+use tortie_bgp::{RouteChangeBatch, RouteChangeStream, SocketFactory, Speaker, SpeakerConfig};
 use tortie_dataplane::Netns;
-use tortie_plan::bgp::{Bgp, LOCAL_PREF_OF_METRIC_0};
-use tortie_plan::{Learnt, Update};
+use tortie_plan::bgp::{BgpConfig, LOCAL_PREF_OF_METRIC_0};
+use tortie_plan::{LearntRouteEntry, PlanUpdate};
 
 /// Interval between checks of the passwords, and between attempts to start.
 const POLL: Duration = Duration::from_secs(2);
@@ -51,7 +51,7 @@ const QUEUE: usize = 16;
 /// The channels between the engine and BGP.
 pub struct BgpHandle {
     /// Plan updates, sent once the kernel has them.
-    pub plan: mailbox::Sender,
+    pub plan: mailbox::PlanUpdateSender,
     /// Routes for the kernel.
     pub learnt: mpsc::Receiver<RouteUpdates>,
 }
@@ -59,42 +59,47 @@ pub struct BgpHandle {
 /// Routes for the kernel, and when the oldest of them was learnt.
 #[derive(Debug)]
 pub struct RouteUpdates {
-    pub routes: Vec<Update>,
+    pub routes: Vec<PlanUpdate>,
     pub since: Instant,
 }
 
 /// Starts the selected BGP backend, if any.
-pub fn start(choice: Choice, args: &NodeArgs, host: &Netns, state: &Arc<State>) -> Option<BgpHandle> {
+pub fn start(
+    choice: BackendChoice,
+    args: &NodeArgs,
+    host: &Netns,
+    state: &Arc<NodeState>,
+) -> Option<BgpHandle> {
     let (secrets, restart_marker) = (args.secrets_dir.clone(), args.run_dir.join("bgp"));
     match choice {
-        Choice::Speaker => {
-            let limits = Limits { prefixes: args.bgp_max_prefixes, paths: args.bgp_max_paths };
+        BackendChoice::Speaker => {
+            let limits = PeerLimits { prefixes: args.bgp_max_prefixes, paths: args.bgp_max_paths };
             Some(BgpTask::start(host.clone(), state.clone(), secrets, restart_marker, limits))
         }
-        Choice::Bird => {
+        BackendChoice::Bird => {
             let paths = BirdPaths { config: args.bird_config.clone(), socket: args.bird_socket.clone() };
-            Some(Bird::start(state.clone(), secrets, paths, restart_marker))
+            Some(BirdTask::start(state.clone(), secrets, paths, restart_marker))
         }
-        Choice::Off => None,
+        BackendChoice::Off => None,
     }
 }
 
 struct BgpTask {
     host: Netns,
-    state: Arc<State>,
-    secrets: Secrets,
-    limits: Limits,
+    state: Arc<NodeState>,
+    secrets: SecretDirectory,
+    limits: PeerLimits,
     /// File that exists if the node has run BGP since the host booted, so that its routes are still in the kernel.
     restart_marker: PathBuf,
-    bgp: Option<Arc<Bgp>>,
+    bgp: Option<Arc<BgpConfig>>,
     /// Whether the configuration of the speaker may differ from the plan and the secrets.
     needs_configuring: bool,
-    local_routes: LocalRoutes,
-    host_routes: HostRoutes,
-    next_hops: NextHops,
-    running: Option<(Speaker, Routes, Config)>,
+    local_routes: LocalRouteTable,
+    host_routes: HostRouteCache,
+    next_hops: UnreachableNextHops,
+    running: Option<(Speaker, RouteChangeStream, SpeakerConfig)>,
     /// The best routes of the speaker in kernel form, including those that are not to be installed.
-    best: BTreeMap<IpNet, Learnt>,
+    best: BTreeMap<IpNet, LearntRouteEntry>,
     learnt: mpsc::Sender<RouteUpdates>,
     /// The state that was logged last.
     reported: Option<String>,
@@ -103,24 +108,24 @@ struct BgpTask {
 impl BgpTask {
     fn start(
         host: Netns,
-        state: Arc<State>,
+        state: Arc<NodeState>,
         secrets: PathBuf,
         restart_marker: PathBuf,
-        limits: Limits,
+        limits: PeerLimits,
     ) -> BgpHandle {
         let (plan, plans) = mailbox::mailbox();
         let (learnt, receiver) = mpsc::channel(QUEUE);
         let task = BgpTask {
-            next_hops: NextHops::new(host.clone(), state.unreachable()),
+            next_hops: UnreachableNextHops::new(host.clone(), state.unreachable()),
             host,
             state,
-            secrets: Secrets::new(secrets),
+            secrets: SecretDirectory::new(secrets),
             limits,
             restart_marker,
             bgp: None,
             needs_configuring: false,
-            local_routes: LocalRoutes::default(),
-            host_routes: HostRoutes::default(),
+            local_routes: LocalRouteTable::default(),
+            host_routes: HostRouteCache::default(),
             running: None,
             best: BTreeMap::new(),
             learnt,
@@ -131,7 +136,7 @@ impl BgpTask {
         BgpHandle { plan, learnt: receiver }
     }
 
-    async fn run(mut self, mut plans: mailbox::Receiver) {
+    async fn run(mut self, mut plans: mailbox::PlanUpdateReceiver) {
         let mut poll = tokio::time::interval(POLL);
         loop {
             tokio::select! {
@@ -157,14 +162,14 @@ impl BgpTask {
         }
     }
 
-    async fn apply_updates(&mut self, updates: Vec<Update>) {
+    async fn apply_updates(&mut self, updates: Vec<PlanUpdate>) {
         for update in updates {
             match update {
-                Update::Bgp(bgp) => {
+                PlanUpdate::Bgp(bgp) => {
                     self.bgp = Some(bgp);
                     self.needs_configuring = true;
                 }
-                Update::Workload(id, workload) => self.local_routes.put_workload(id, workload),
+                PlanUpdate::Workload(id, workload) => self.local_routes.put_workload(id, workload),
                 _ => {}
             }
         }
@@ -173,7 +178,7 @@ impl BgpTask {
 
     /// Checks the secrets, which may have changed, and retries what failed.
     async fn poll_secrets(&mut self) {
-        let secret = |bgp: &Arc<Bgp>| bgp.sessions.values().any(|session| session.password.is_some());
+        let secret = |bgp: &Arc<BgpConfig>| bgp.sessions.values().any(|session| session.password.is_some());
         self.needs_configuring |= self.running.is_none() || self.bgp.as_ref().is_some_and(secret);
         if self.needs_configuring {
             self.reconcile().await;
@@ -205,7 +210,7 @@ impl BgpTask {
                 None => {
                     Err("the node has no IPv4 address to be its router ID; set CALICO_ROUTER_ID".to_owned())
                 }
-                Some(Translated { config, skipped }) => self.configure(config).await.map(|()| skipped),
+                Some(TranslatedConfig { config, skipped }) => self.configure(config).await.map(|()| skipped),
             };
             self.needs_configuring = configured.is_err();
             self.report(configured);
@@ -244,7 +249,7 @@ impl BgpTask {
         self.state.set_trouble("bgp", trouble);
     }
 
-    async fn configure(&mut self, config: Config) -> Result<(), String> {
+    async fn configure(&mut self, config: SpeakerConfig) -> Result<(), String> {
         match &mut self.running {
             Some((_, _, current)) if *current == config => Ok(()),
             Some((speaker, _, current)) => {
@@ -255,14 +260,14 @@ impl BgpTask {
             }
             None => {
                 let host = self.host.clone();
-                let sockets = Sockets::inside(move |make| host.run(make).map_err(io::Error::other)?);
+                let sockets = SocketFactory::inside(move |make| host.run(make).map_err(io::Error::other)?);
                 let restarting = self.follows_speaker().await;
                 let started = Speaker::start(config.clone(), sockets, restarting).await;
                 let (speaker, routes) = started.map_err(|error| error.to_string())?;
                 write_marker(&self.restart_marker);
                 tracing::info!(asn = config.asn, router_id = %config.router_id, restarting, "BGP speaker started");
                 let started = std::time::SystemTime::now();
-                let backend = Backend::Speaker(speaker.clone());
+                let backend = BgpBackend::Speaker(speaker.clone());
                 self.state.set_running_bgp(Some(RunningBgp { backend, started, configured: started }));
                 let _ = speaker.set_unreachable(self.next_hops.unreachable()).await;
                 self.running = Some((speaker, routes, config));
@@ -285,14 +290,14 @@ impl BgpTask {
         })
     }
 
-    async fn install_batch(&mut self, batch: Batch) {
+    async fn install_batch(&mut self, batch: RouteChangeBatch) {
         let Some(bgp) = self.bgp.clone() else { return };
         let mut routes = Vec::with_capacity(batch.changes.len());
         for change in batch.changes {
             match change {
                 RouteChange::Set(route) => {
                     let (net, learnt) = (route.prefix, kernel_route(&bgp, &route));
-                    routes.push(Update::Learnt(net, learnt.clone().filter(|_| bgp.install.wants(&net))));
+                    routes.push(PlanUpdate::Learnt(net, learnt.clone().filter(|_| bgp.install.wants(&net))));
                     match learnt {
                         Some(learnt) => self.best.insert(net, learnt),
                         None => self.best.remove(&net),
@@ -300,9 +305,9 @@ impl BgpTask {
                 }
                 RouteChange::Gone(net) => {
                     self.best.remove(&net);
-                    routes.push(Update::Learnt(net, None));
+                    routes.push(PlanUpdate::Learnt(net, None));
                 }
-                RouteChange::Complete => routes.push(Update::LearntComplete),
+                RouteChange::Complete => routes.push(PlanUpdate::LearntComplete),
             }
         }
         // Fails only if the engine has ended, which ends the node.
@@ -310,17 +315,18 @@ impl BgpTask {
     }
 
     /// Sends all routes again, after the selection of routes for the kernel has changed.
-    async fn resend_routes(&mut self, bgp: &Bgp) {
-        let wanted = |net: &IpNet, learnt: &Learnt| Some(learnt.clone()).filter(|_| bgp.install.wants(net));
+    async fn resend_routes(&mut self, bgp: &BgpConfig) {
+        let wanted =
+            |net: &IpNet, learnt: &LearntRouteEntry| Some(learnt.clone()).filter(|_| bgp.install.wants(net));
         let routes =
-            self.best.iter().map(|(net, learnt)| Update::Learnt(*net, wanted(net, learnt))).collect();
+            self.best.iter().map(|(net, learnt)| PlanUpdate::Learnt(*net, wanted(net, learnt))).collect();
         let _ = self.learnt.send(RouteUpdates { routes, since: Instant::now() }).await;
     }
 
     /// Stops the speaker without a NOTIFICATION message, so that peers keep our routes for the restart time.
     async fn stop(self) {
         if let Some((speaker, _, _)) = self.running {
-            let _ = speaker.shutdown(Shutdown::Graceful).await;
+            let _ = speaker.shutdown(ShutdownMode::Graceful).await;
         }
     }
 }
@@ -334,18 +340,18 @@ fn write_marker(restart_marker: &Path) {
 
 /// Returns the kernel route for a best route: our own blocks become blackhole routes, behind the more specific routes
 /// of workloads. Our other routes are already in the kernel.
-fn kernel_route(bgp: &Bgp, route: &BestRoute) -> Option<Learnt> {
+fn kernel_route(bgp: &BgpConfig, route: &BestRoute) -> Option<LearntRouteEntry> {
     let metric = LOCAL_PREF_OF_METRIC_0.saturating_sub(route.attrs.local_pref());
     if route.local {
         let single = route.prefix.prefix_len() == route.prefix.max_prefix_len();
         let block = !single && bgp.export.blocks.contains_key(&route.prefix);
-        return block.then(|| Learnt { next_hops: Vec::new(), metric });
+        return block.then(|| LearntRouteEntry { next_hops: Vec::new(), metric });
     }
     let next_hops = route.next_hops.iter().map(|next_hop| next_hop.address.into()).collect();
-    Some(Learnt { next_hops, metric })
+    Some(LearntRouteEntry { next_hops, metric })
 }
 
-async fn next(running: &mut Option<(Speaker, Routes, Config)>) -> Option<Batch> {
+async fn next(running: &mut Option<(Speaker, RouteChangeStream, SpeakerConfig)>) -> Option<RouteChangeBatch> {
     match running {
         Some((_, routes, _)) => routes.next_batch().await,
         None => std::future::pending().await,

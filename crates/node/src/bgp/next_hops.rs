@@ -7,15 +7,15 @@ use std::net::IpAddr;
 use tokio::sync::watch;
 use tortie_dataplane::{Netns, RouteLookup};
 
-pub struct NextHops {
+pub struct UnreachableNextHops {
     host: Netns,
     reported: watch::Receiver<BTreeSet<IpAddr>>,
     unreachable: BTreeSet<IpAddr>,
 }
 
-impl NextHops {
-    pub fn new(host: Netns, reported: watch::Receiver<BTreeSet<IpAddr>>) -> NextHops {
-        NextHops { host, reported, unreachable: BTreeSet::new() }
+impl UnreachableNextHops {
+    pub fn new(host: Netns, reported: watch::Receiver<BTreeSet<IpAddr>>) -> UnreachableNextHops {
+        UnreachableNextHops { host, reported, unreachable: BTreeSet::new() }
     }
 
     /// Waits until the dataplane reports other next hops than before.

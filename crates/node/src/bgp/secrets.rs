@@ -2,27 +2,27 @@
 //! were mounted.
 
 use std::path::PathBuf;
-use tortie_plan::bgp::Secret;
+use tortie_plan::bgp::PasswordReference;
 
-pub struct Secrets {
+pub struct SecretDirectory {
     dir: PathBuf,
 }
 
-impl Secrets {
-    pub fn new(dir: PathBuf) -> Secrets {
-        Secrets { dir }
+impl SecretDirectory {
+    pub fn new(dir: PathBuf) -> SecretDirectory {
+        SecretDirectory { dir }
     }
 
     /// Reads a password. The error names the missing secret. The session stays down until it exists.
-    pub fn read(&self, secret: &Secret) -> Result<String, String> {
+    pub fn read(&self, secret: &PasswordReference) -> Result<String, String> {
         let path = self.dir.join(&secret.name).join(&secret.key);
         self.find(secret).ok_or_else(|| {
-            let Secret { name, key } = secret;
+            let PasswordReference { name, key } = secret;
             format!("secret {name}/{key} not found; its password is expected in {}", path.display())
         })
     }
 
-    fn find(&self, secret: &Secret) -> Option<String> {
+    fn find(&self, secret: &PasswordReference) -> Option<String> {
         let plain = |part: &str| !part.is_empty() && !part.contains('/') && part != "..";
         if !plain(&secret.name) || !plain(&secret.key) {
             return None;
@@ -42,8 +42,9 @@ mod tests {
         std::fs::create_dir(dir.path().join("bgp")).unwrap();
         std::fs::write(dir.path().join("bgp/tor"), "hunter2\n").unwrap();
         std::fs::write(dir.path().join("outside"), "x").unwrap();
-        let secrets = Secrets::new(dir.path().join("bgp/.."));
-        let read = |name: &str, key: &str| secrets.read(&Secret { name: name.into(), key: key.into() });
+        let secrets = SecretDirectory::new(dir.path().join("bgp/.."));
+        let read =
+            |name: &str, key: &str| secrets.read(&PasswordReference { name: name.into(), key: key.into() });
         assert_eq!(read("bgp", "tor"), Ok("hunter2".to_owned()));
         for (name, key) in [("bgp", "none"), ("", "outside"), ("..", "outside"), ("bgp", "../outside")] {
             let error = read(name, key).unwrap_err();

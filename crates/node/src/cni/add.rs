@@ -1,43 +1,43 @@
 //! The CNI ADD command: assigns addresses, creates the interface and the endpoint, and responds after everything is
 //! programmed.
 
-use super::chained::Chained;
+use super::chained::ChainedInterface;
 use super::gates;
-use super::identity::{self, CALICO_IPAM, Identity};
+use super::identity::{self, CALICO_IPAM, ContainerIdentity};
 use super::ipam::store_failed;
-use super::request::Request;
-use super::result::{CniResult, Interface, Ip};
-use super::service::{ATTEMPTS, Service};
-use super::wishes::{Addresses, Wishes};
-use super::workload::Workload;
-use crate::engine::{Refusal, RequestError};
-use crate::journal::{Delegate, Phase, Record};
+use super::request::CniRequest;
+use super::result::{CniResult, ResultInterface, ResultIp};
+use super::service::{ATTEMPTS, CniService};
+use super::wishes::{AddressSource, PodNetworkAnnotations};
+use super::workload::KubernetesPod;
+use crate::engine::{EngineRequestError, RequestRefusal};
+use crate::journal::{AttachmentPhase, AttachmentRecord, DelegatedIpam};
 use ipnet::IpNet;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::PoisonError;
 use tortie_cni::{CniError, code};
-use tortie_dataplane::pod::{self, Attach, Attached};
+use tortie_dataplane::pod::{self, AttachRequest, AttachedInterface};
 use tortie_model::kinds::{
     Action, EntityRule, IPNAT, NodeSpec, Profile, ProfileSpec, Rule, WorkloadEndpoint, WorkloadEndpointSpec,
 };
-use tortie_model::{Key, Kind, ObjectMeta, Resource, Value};
-use tortie_store::Error;
-use tortie_store::orchestrator::Orchestrator;
+use tortie_model::{Kind, ObjectMeta, Resource, StoreKey, StoreValue};
+use tortie_store::StoreError;
+use tortie_store::orchestrator::OrchestratorClient;
 
 /// The outcome of an ADD.
-pub(super) struct Added {
+pub(super) struct AddOutcome {
     pub result: CniResult,
     /// False if an earlier ADD had already made the attachment.
     pub is_new: bool,
 }
 
-impl Service {
-    pub(super) async fn add(&self, request: &Request) -> Result<Added, CniError> {
+impl CniService {
+    pub(super) async fn add(&self, request: &CniRequest) -> Result<AddOutcome, CniError> {
         let config = &request.config;
         config.check(&self.node)?;
-        let identity = Identity::of(request);
+        let identity = ContainerIdentity::of(request);
         if config.feature_control.ip_addrs_no_ipam && identity.orchestrator != "k8s" {
             let message = "requested feature is not supported for this runtime: ip_addrs_no_ipam";
             return Err(CniError::new(code::FAILED, message));
@@ -46,17 +46,17 @@ impl Service {
         if let Some(record) = self.to_share(request, &identity) {
             return self.join(request, &identity, record).await;
         }
-        let id = Service::record_id(request);
+        let id = CniService::record_id(request);
         let mut joined = Vec::new();
         if let Some(known) = self.journal.get(&id) {
             // A repeated ADD gets the same result, as long as the attachment is intact.
-            if known.phase == Phase::Live
+            if known.phase == AttachmentPhase::Live
                 && known.is_in(&request.netns)
                 && self.is_intact(request, &known).await
             {
                 return self.repeat(request, known);
             }
-            if known.adopted && known.phase == Phase::Live {
+            if known.adopted && known.phase == AttachmentPhase::Live {
                 // Another program created the interface, and it may carry traffic.
                 self.refuse_wired(request).await?;
             }
@@ -64,7 +64,7 @@ impl Service {
             if known.is_in(&request.netns) {
                 // A container that is attached again rejoins all its further networks.
                 joined = known.joined;
-                joined.retain(|joined| joined.phase == Phase::Live);
+                joined.retain(|joined| joined.phase == AttachmentPhase::Live);
             }
         }
         let orchestrator = self.orchestrator(request).await?;
@@ -72,12 +72,12 @@ impl Service {
         let workload = self.workload(request, &identity, orchestrator.as_ref()).await?;
         let wishes = workload.as_ref().map(|workload| workload.wishes.clone()).unwrap_or_default();
         let prefixes = self.state.parameters().borrow().interface_prefix.clone();
-        let chained = Chained::of(config, &request.ifname, &prefixes)?;
+        let chained = ChainedInterface::of(config, &request.ifname, &prefixes)?;
         let own_ipam = config.ipam.kind == CALICO_IPAM && chained.is_none();
-        let managed = own_ipam && !matches!(wishes.addresses, Addresses::Unmanaged(_));
-        let mut record = Record {
+        let managed = own_ipam && !matches!(wishes.addresses, AddressSource::Unmanaged(_));
+        let mut record = AttachmentRecord {
             id,
-            phase: Phase::Adding,
+            phase: AttachmentPhase::Adding,
             network: config.name.clone(),
             netns: request.netns.clone(),
             host_interface: String::new(),
@@ -119,7 +119,8 @@ impl Service {
         });
         let result = outcome.and_then(|(result, workload)| {
             let (known, workload) = (Some(result.clone()), Some(workload));
-            let live = Record { phase: Phase::Live, result: known, workload, ..record.clone() };
+            let live =
+                AttachmentRecord { phase: AttachmentPhase::Live, result: known, workload, ..record.clone() };
             self.write(&live, false).map(|()| result)
         });
         if result.is_err()
@@ -127,12 +128,12 @@ impl Service {
         {
             tracing::warn!(%error, container = request.container_id, "cannot roll back a failed ADD; retrying");
         }
-        result.map(|result| Added { result, is_new: true })
+        result.map(|result| AddOutcome { result, is_new: true })
     }
 
     /// Repeats the response to an ADD. Updates the network namespace path of an adopted record to that of the
     /// runtime.
-    fn repeat(&self, request: &Request, mut known: Record) -> Result<Added, CniError> {
+    fn repeat(&self, request: &CniRequest, mut known: AttachmentRecord) -> Result<AddOutcome, CniError> {
         let result = known.result.as_mut();
         let result = result.ok_or_else(|| CniError::new(code::FAILED, "the record has no result"))?;
         if known.adopted && known.netns != request.netns {
@@ -143,12 +144,12 @@ impl Service {
             self.write(&known, false)?;
         }
         let result = known.result.unwrap_or_default();
-        Ok(Added { result, is_new: false })
+        Ok(AddOutcome { result, is_new: false })
     }
 
     /// Fails if another program created the interface, before anything is started that would have to be undone: the
     /// address and the endpoint of such a container are not ours to release.
-    async fn refuse_wired(&self, request: &Request) -> Result<(), CniError> {
+    async fn refuse_wired(&self, request: &CniRequest) -> Result<(), CniError> {
         if request.config.previous.is_some() {
             return Ok(());
         }
@@ -164,10 +165,10 @@ impl Service {
 
     async fn wire(
         &self,
-        request: &Request,
-        identity: &Identity,
-        record: &Record,
-        workload: Option<Workload>,
+        request: &CniRequest,
+        identity: &ContainerIdentity,
+        record: &AttachmentRecord,
+        workload: Option<KubernetesPod>,
     ) -> Result<(CniResult, serde_json::Value), CniError> {
         crate::failpoint::hit("add-journalled").await;
         let (wishes, namespace_labels) = match &workload {
@@ -177,7 +178,7 @@ impl Service {
         let addresses = match &record.delegate {
             Some(delegate) => delegate.add(&record.id, &record.netns).await?,
             None => {
-                let request = Request { namespace_labels, ..request.clone() };
+                let request = CniRequest { namespace_labels, ..request.clone() };
                 self.assign_as_wished(request, &wishes).await?
             }
         };
@@ -192,7 +193,7 @@ impl Service {
         let mac = attached.mac.map(|byte| format!("{byte:02x}")).join(":");
         // Publish the result in the journal now, because the feed may deliver the endpoint before the attachment is
         // live.
-        self.journal.announce(&Record { result: Some(addresses.clone()), ..record.clone() });
+        self.journal.announce(&AttachmentRecord { result: Some(addresses.clone()), ..record.clone() });
         let described = workload.map(|workload| workload.endpoint);
         let mut endpoint = self.endpoint(request, identity, record, described, &attach.addresses, &mac);
         endpoint.spec.ip_nats = nats(&wishes.floating, &attach.addresses);
@@ -203,17 +204,17 @@ impl Service {
     /// Enforces policy on an interface that another plugin created.
     async fn adopt(
         &self,
-        request: &Request,
-        identity: &Identity,
-        record: &Record,
-        workload: Option<Workload>,
-        chained: Chained,
+        request: &CniRequest,
+        identity: &ContainerIdentity,
+        record: &AttachmentRecord,
+        workload: Option<KubernetesPod>,
+        chained: ChainedInterface,
     ) -> Result<(CniResult, serde_json::Value), CniError> {
         let profile = match &workload {
             Some(workload) => self.ensure_profiles(workload).await?,
             None => self.ensure_profile(request, identity).await?,
         };
-        self.journal.announce(&Record { result: Some(chained.result.clone()), ..record.clone() });
+        self.journal.announce(&AttachmentRecord { result: Some(chained.result.clone()), ..record.clone() });
         let floating = workload.as_ref().map(|workload| workload.wishes.floating.clone()).unwrap_or_default();
         let described = workload.map(|workload| workload.endpoint);
         let addresses = chained.addresses();
@@ -226,7 +227,7 @@ impl Service {
     /// Writes the endpoint and returns it as stored, once its policy is in force.
     async fn enforce(
         &self,
-        record: &Record,
+        record: &AttachmentRecord,
         endpoint: WorkloadEndpoint,
         profile: Option<String>,
     ) -> Result<serde_json::Value, CniError> {
@@ -236,36 +237,40 @@ impl Service {
         crate::failpoint::hit("add-stored").await;
         let workload = stored.to_value();
         let wired = on_interface(stored, &record.host_interface);
-        self.engine.attach(key, Value::Resource(wired), profile).await.map_err(not_programmed)?;
+        self.engine.attach(key, StoreValue::Resource(wired), profile).await.map_err(not_programmed)?;
         crate::failpoint::hit("add-programmed").await;
         Ok(workload)
     }
 
     /// Assigns addresses from Calico IPAM, or uses those that the pod's annotations name.
-    async fn assign_as_wished(&self, mut request: Request, wishes: &Wishes) -> Result<CniResult, CniError> {
+    async fn assign_as_wished(
+        &self,
+        mut request: CniRequest,
+        wishes: &PodNetworkAnnotations,
+    ) -> Result<CniResult, CniError> {
         wishes.apply(&mut request.config);
         let listed = match &wishes.addresses {
-            Addresses::Any => return self.assign(&request, None).await,
-            Addresses::Unmanaged(listed) | Addresses::Exactly(listed) => listed,
+            AddressSource::Any => return self.assign(&request, None).await,
+            AddressSource::Unmanaged(listed) | AddressSource::Exactly(listed) => listed,
         };
         let mut result = CniResult::default();
         for address in listed {
-            if matches!(wishes.addresses, Addresses::Exactly(_)) {
+            if matches!(wishes.addresses, AddressSource::Exactly(_)) {
                 request.args.ip = Some(address.to_string());
                 self.assign(&request, None).await?;
             }
-            result.ips.push(Ip { address: IpNet::from(*address), gateway: None, interface: None });
+            result.ips.push(ResultIp { address: IpNet::from(*address), gateway: None, interface: None });
         }
         Ok(result)
     }
 
     pub(super) fn attach_request(
         &self,
-        request: &Request,
-        record: &Record,
+        request: &CniRequest,
+        record: &AttachmentRecord,
         addresses: &CniResult,
         mac: Option<[u8; 6]>,
-    ) -> Result<Attach, CniError> {
+    ) -> Result<AttachRequest, CniError> {
         let config = &request.config;
         let mut routes: Vec<IpNet> = Vec::new();
         for route in &config.ipam.routes {
@@ -279,7 +284,7 @@ impl Service {
         }
         let mtu = u32::try_from(config.mtu).ok().filter(|mtu| *mtu != 0);
         let mtu = mtu.or_else(|| self.state.mtu().map(|choice| choice.mtu));
-        Ok(Attach {
+        Ok(AttachRequest {
             netns: PathBuf::from(&request.netns),
             container_interface: request.ifname.clone(),
             host_interface: record.host_interface.clone(),
@@ -292,7 +297,11 @@ impl Service {
         })
     }
 
-    pub(super) fn endpoint_name(&self, request: &Request, identity: &Identity) -> Result<String, CniError> {
+    pub(super) fn endpoint_name(
+        &self,
+        request: &CniRequest,
+        identity: &ContainerIdentity,
+    ) -> Result<String, CniError> {
         let parts = tortie_model::names::WorkloadEndpointParts {
             node: &self.node,
             orchestrator: identity.orchestrator,
@@ -313,9 +322,9 @@ impl Service {
 
     fn endpoint(
         &self,
-        request: &Request,
-        identity: &Identity,
-        record: &Record,
+        request: &CniRequest,
+        identity: &ContainerIdentity,
+        record: &AttachmentRecord,
         described: Option<WorkloadEndpoint>,
         addresses: &[IpAddr],
         mac: &str,
@@ -354,14 +363,14 @@ impl Service {
     }
 
     /// Creates the endpoint, or replaces that of the pod's previous sandbox.
-    async fn write_endpoint(&self, endpoint: WorkloadEndpoint) -> Result<(Key, Resource), CniError> {
+    async fn write_endpoint(&self, endpoint: WorkloadEndpoint) -> Result<(StoreKey, Resource), CniError> {
         let (namespace, name) = (endpoint.metadata.namespace.clone(), endpoint.metadata.name.clone());
-        let key = Key::resource(Kind::WorkloadEndpoint, &namespace, &name);
+        let key = StoreKey::resource(Kind::WorkloadEndpoint, &namespace, &name);
         let mut last = None;
         for _ in 0..ATTEMPTS {
             let created = self.resources.create(endpoint.clone().into()).await;
             let written = match created {
-                Err(Error::AlreadyExists { .. }) => {
+                Err(StoreError::AlreadyExists { .. }) => {
                     let stored = self.resources.get_as::<WorkloadEndpointSpec>(&namespace, &name).await;
                     match stored {
                         Ok(mut stored) => {
@@ -376,7 +385,9 @@ impl Service {
             };
             match written {
                 Ok(stored) => return Ok((key, stored)),
-                Err(error @ (Error::Conflict { .. } | Error::DoesNotExist { .. })) => last = Some(error),
+                Err(error @ (StoreError::Conflict { .. } | StoreError::DoesNotExist { .. })) => {
+                    last = Some(error)
+                }
                 Err(error) => return Err(store_failed(error)),
             }
         }
@@ -388,8 +399,8 @@ impl Service {
     /// changed. Returns the name if the profile certainly exists in the datastore.
     pub(super) async fn ensure_profile(
         &self,
-        request: &Request,
-        identity: &Identity,
+        request: &CniRequest,
+        identity: &ContainerIdentity,
     ) -> Result<Option<String>, CniError> {
         // With the Kubernetes datastore, profiles are derived from namespaces.
         if self.resources.client().is_kubernetes() {
@@ -413,7 +424,7 @@ impl Service {
         };
         let meta = ObjectMeta { name: name.clone(), ..ObjectMeta::default() };
         match self.resources.create(Profile::new(meta, spec).into()).await {
-            Ok(_) | Err(Error::AlreadyExists { .. }) => {
+            Ok(_) | Err(StoreError::AlreadyExists { .. }) => {
                 self.profiles.lock().unwrap_or_else(PoisonError::into_inner).insert(name.clone());
                 Ok(Some(name.clone()))
             }
@@ -423,14 +434,14 @@ impl Service {
 
     /// Transfers the interface and the endpoint from the pod's previous sandbox to the new one. The previous sandbox
     /// keeps only its address.
-    fn take_over(&self, record: &Record) -> Result<(), CniError> {
-        let same = |other: &Record| {
+    fn take_over(&self, record: &AttachmentRecord) -> Result<(), CniError> {
+        let same = |other: &AttachmentRecord| {
             other.id != record.id
                 && (other.endpoint.is_some() && other.endpoint == record.endpoint
                     || other.host_interface == record.host_interface)
         };
         if let Some(old) = self.journal.find(same) {
-            let old = Record { host_interface: String::new(), endpoint: None, ..old };
+            let old = AttachmentRecord { host_interface: String::new(), endpoint: None, ..old };
             self.write(&old, true)?;
         }
         Ok(())
@@ -440,20 +451,20 @@ impl Service {
     /// either.
     async fn delegate(
         &self,
-        request: &Request,
-        orchestrator: Option<&Orchestrator>,
-    ) -> Result<Delegate, CniError> {
-        let delegate = Delegate::of(request, &self.pod_cidrs(request, orchestrator).await?)?;
+        request: &CniRequest,
+        orchestrator: Option<&OrchestratorClient>,
+    ) -> Result<DelegatedIpam, CniError> {
+        let delegate = DelegatedIpam::of(request, &self.pod_cidrs(request, orchestrator).await?)?;
         delegate.program().map(|_| delegate)
     }
 
     /// Returns the pod CIDRs of the node if the IPAM configuration refers to them.
     async fn pod_cidrs(
         &self,
-        request: &Request,
-        orchestrator: Option<&Orchestrator>,
+        request: &CniRequest,
+        orchestrator: Option<&OrchestratorClient>,
     ) -> Result<Vec<String>, CniError> {
-        if !Delegate::wants_pod_cidrs(request) {
+        if !DelegatedIpam::wants_pod_cidrs(request) {
             return Ok(Vec::new());
         }
         if let Some(orchestrator) = orchestrator {
@@ -469,7 +480,7 @@ impl Service {
         Ok(node.status.pod_cidrs)
     }
 
-    pub(super) fn write(&self, record: &Record, durable: bool) -> Result<(), CniError> {
+    pub(super) fn write(&self, record: &AttachmentRecord, durable: bool) -> Result<(), CniError> {
         self.journal.put(record, durable).map_err(|error| {
             CniError::new(code::IO, "cannot write the record of the attachment").with(error.to_string())
         })
@@ -477,7 +488,7 @@ impl Service {
 }
 
 /// Returns the profile that a network gives to its endpoints, unless Kubernetes defines it.
-pub(super) fn profile_of(request: &Request, identity: &Identity) -> String {
+pub(super) fn profile_of(request: &CniRequest, identity: &ContainerIdentity) -> String {
     match request.config.policy.kind.as_str() {
         "k8s" => format!("kns.{}", identity.namespace),
         _ => identity::profile_name(&request.config.name),
@@ -511,18 +522,19 @@ fn nats(floating: &[IpAddr], addresses: &[IpAddr]) -> Vec<IPNAT> {
 }
 
 fn result(
-    request: &Request,
-    record: &Record,
-    attach: &Attach,
-    attached: &Attached,
+    request: &CniRequest,
+    record: &AttachmentRecord,
+    attach: &AttachRequest,
+    attached: &AttachedInterface,
     mac: String,
     addresses: CniResult,
 ) -> CniResult {
-    let single = |address: &IpAddr| Ip { address: IpNet::from(*address), gateway: None, interface: Some(1) };
+    let single =
+        |address: &IpAddr| ResultIp { address: IpNet::from(*address), gateway: None, interface: Some(1) };
     CniResult {
         interfaces: vec![
-            Interface { name: record.host_interface.clone(), ..Interface::default() },
-            Interface {
+            ResultInterface { name: record.host_interface.clone(), ..ResultInterface::default() },
+            ResultInterface {
                 name: request.ifname.clone(),
                 mac,
                 mtu: attached.mtu,
@@ -537,17 +549,19 @@ fn result(
 
 /// Maps an engine error to a CNI error. An object that the kernel refused would be refused again, so a retry helps
 /// only with the other errors.
-pub(super) fn not_programmed(error: RequestError) -> CniError {
+pub(super) fn not_programmed(error: EngineRequestError) -> CniError {
     let code = match &error {
-        RequestError::Refused(Refusal::Kernel { .. } | Refusal::Endpoint(_)) => code::FAILED,
+        EngineRequestError::Refused(RequestRefusal::Kernel { .. } | RequestRefusal::Endpoint(_)) => {
+            code::FAILED
+        }
         _ => code::TRY_AGAIN,
     };
     CniError::new(code, "the endpoint is not programmed").with(error.to_string())
 }
 
-fn kernel_failed(error: tortie_dataplane::Error) -> CniError {
+fn kernel_failed(error: tortie_dataplane::DataplaneError) -> CniError {
     let code = match error {
-        tortie_dataplane::Error::Invalid { .. } => code::NETWORK_CONFIG,
+        tortie_dataplane::DataplaneError::Invalid { .. } => code::NETWORK_CONFIG,
         _ => code::FAILED,
     };
     CniError::new(code, error.to_string())

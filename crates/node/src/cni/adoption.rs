@@ -3,10 +3,10 @@
 //! changes neither the datastore nor the kernel, and does not adopt an endpoint whose interface does not exist.
 
 use super::request::{check_container_id, check_interface};
-use super::result::{CniResult, Interface, Ip};
-use super::service::Service;
-use crate::engine::RequestError;
-use crate::journal::{AttachmentId, Phase, Record};
+use super::result::{CniResult, ResultInterface, ResultIp};
+use super::service::CniService;
+use crate::engine::EngineRequestError;
+use crate::journal::{AttachmentId, AttachmentPhase, AttachmentRecord};
 use ipnet::IpNet;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -14,7 +14,7 @@ use std::sync::PoisonError;
 use tortie_dataplane::pod::{self, DiscoveredPod, PodSearch};
 use tortie_model::ipam::AllocationAttribute;
 use tortie_model::kinds::WorkloadEndpoint;
-use tortie_model::{Key, Resource};
+use tortie_model::{Resource, StoreKey};
 
 /// Component name of the warning on the health page.
 const PART: &str = "adoption";
@@ -25,16 +25,16 @@ const MAX_NAMED_ENDPOINTS: usize = 5;
 #[derive(Debug, thiserror::Error)]
 pub enum AdoptionError {
     #[error("cannot look for the interfaces of endpoints: {0}")]
-    Kernel(#[from] tortie_dataplane::Error),
+    Kernel(#[from] tortie_dataplane::DataplaneError),
     #[error("cannot read the records of addresses: {0}")]
-    Addresses(#[from] tortie_ipam::Error),
+    Addresses(#[from] tortie_ipam::IpamError),
     #[error("cannot write the record of container {container}: {error}")]
     Journal { container: String, error: std::io::Error },
     #[error(transparent)]
-    Engine(#[from] RequestError),
+    Engine(#[from] EngineRequestError),
 }
 
-impl Service {
+impl CniService {
     /// Adopts all containers that the journal does not know. Reports those whose interface exists but that cannot be
     /// adopted.
     pub async fn adopt_endpoints(&self) {
@@ -107,12 +107,12 @@ impl Service {
         Ok(rejected)
     }
 
-    async fn insert_adopted(&self, key: &Key, record: Record) -> Result<(), AdoptionError> {
+    async fn insert_adopted(&self, key: &StoreKey, record: AttachmentRecord) -> Result<(), AdoptionError> {
         let container = record.id.container_id.clone();
         let _lock = self.lock(&container).await;
         {
             let _alone = self.naming.lock().unwrap_or_else(PoisonError::into_inner);
-            let is_taken = |other: &Record| {
+            let is_taken = |other: &AttachmentRecord| {
                 other.id == record.id
                     || other.endpoint == record.endpoint
                     || other.host_interface == record.host_interface
@@ -174,7 +174,7 @@ fn adopted_record(
     search: &PodSearch,
     pod: DiscoveredPod,
     allocations: &BTreeMap<IpAddr, AllocationAttribute>,
-) -> Record {
+) -> AttachmentRecord {
     let spec = &endpoint.spec;
     let handle = handle(&endpoint, search, allocations);
     let network = handle.as_deref().and_then(|handle| network_of(handle, &spec.container_id));
@@ -183,22 +183,23 @@ fn adopted_record(
     let network = network.or(profile.map(String::as_str)).unwrap_or_default().to_owned();
     let netns = pod.netns.map(|path| path.display().to_string()).unwrap_or_default();
     let mac = pod.mac.map(|mac| mac.map(|byte| format!("{byte:02x}")).join(":"));
-    let inside = Interface {
+    let inside = ResultInterface {
         name: spec.endpoint.clone(),
         mac: mac.unwrap_or_else(|| spec.mac.clone()),
         mtu: pod.mtu,
         sandbox: netns.clone(),
     };
-    let outside = Interface { name: spec.interface_name.clone(), ..Interface::default() };
-    let ip = |address: &IpAddr| Ip { address: IpNet::from(*address), gateway: None, interface: Some(1) };
+    let outside = ResultInterface { name: spec.interface_name.clone(), ..ResultInterface::default() };
+    let ip =
+        |address: &IpAddr| ResultIp { address: IpNet::from(*address), gateway: None, interface: Some(1) };
     let result = CniResult {
         interfaces: vec![outside, inside],
         ips: search.addresses.iter().map(ip).collect(),
         ..CniResult::default()
     };
-    Record {
+    AttachmentRecord {
         id: AttachmentId { container_id: spec.container_id.clone(), ifname: spec.endpoint.clone() },
-        phase: Phase::Live,
+        phase: AttachmentPhase::Live,
         network,
         netns,
         host_interface: spec.interface_name.clone(),

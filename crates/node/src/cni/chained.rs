@@ -2,13 +2,13 @@
 //! policy on it. Addresses, routes and the interface itself remain under the control of the other plugin.
 
 use super::config::NetworkConfig;
-use super::result::{CniResult, Interface};
+use super::result::{CniResult, ResultInterface};
 use std::net::IpAddr;
 use tortie_cni::{CniError, code};
 
 /// The result of the plugins before us.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Chained {
+pub(super) struct ChainedInterface {
     pub result: CniResult,
     /// Name of the interface on the host.
     pub host_interface: String,
@@ -16,19 +16,20 @@ pub(super) struct Chained {
     pub mac: String,
 }
 
-impl Chained {
+impl ChainedInterface {
     /// Parses `prevResult`. Returns None for the first plugin of a list. `prefixes` are the name prefixes of workload
     /// interfaces.
     pub fn of(
         config: &NetworkConfig,
         ifname: &str,
         prefixes: &[String],
-    ) -> Result<Option<Chained>, CniError> {
+    ) -> Result<Option<ChainedInterface>, CniError> {
         let Some(previous) = &config.previous else { return Ok(None) };
         let wrong =
             |reason: String| CniError::new(code::NETWORK_CONFIG, "prevResult cannot be used").with(reason);
         let result = CniResult::read(previous).map_err(wrong)?;
-        let is_outside = |interface: &&Interface| interface.sandbox.is_empty() && !interface.name.is_empty();
+        let is_outside =
+            |interface: &&ResultInterface| interface.sandbox.is_empty() && !interface.name.is_empty();
         // The bridge plugin lists the bridge before its port.
         let Some(outside) = result.interfaces.iter().rfind(is_outside) else {
             return Err(wrong("it names no interface of the host".to_owned()));
@@ -47,7 +48,7 @@ impl Chained {
         let inside = result.interfaces.iter().find(|interface| interface.name == ifname);
         let mac = inside.map(|interface| interface.mac.clone()).unwrap_or_default();
         let host_interface = outside.name.clone();
-        Ok(Some(Chained { result, host_interface, mac }))
+        Ok(Some(ChainedInterface { result, host_interface, mac }))
     }
 
     pub fn addresses(&self) -> Vec<IpAddr> {
@@ -60,9 +61,9 @@ mod tests {
     use super::*;
     use serde_json::{Value, json};
 
-    fn chained(previous: Value) -> Result<Option<Chained>, CniError> {
+    fn chained(previous: Value) -> Result<Option<ChainedInterface>, CniError> {
         let config = NetworkConfig { previous: Some(previous), ..NetworkConfig::default() };
-        Chained::of(&config, "eth0", &["cali".to_owned(), "veth".to_owned()])
+        ChainedInterface::of(&config, "eth0", &["cali".to_owned(), "veth".to_owned()])
     }
 
     #[test]
@@ -94,6 +95,6 @@ mod tests {
             assert_eq!(error.code, code::NETWORK_CONFIG);
             assert!(error.to_string().contains(reason), "{error}");
         }
-        assert_eq!(Chained::of(&NetworkConfig::default(), "eth0", &[]).unwrap(), None);
+        assert_eq!(ChainedInterface::of(&NetworkConfig::default(), "eth0", &[]).unwrap(), None);
     }
 }

@@ -1,9 +1,9 @@
 //! The CNI CHECK command: compares an attachment with the result of its ADD.
 
-use super::request::Request;
+use super::request::CniRequest;
 use super::result::CniResult;
-use super::service::Service;
-use crate::journal::{Phase, Record};
+use super::service::CniService;
+use crate::journal::{AttachmentPhase, AttachmentRecord};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::path::Path;
@@ -11,12 +11,13 @@ use tortie_cni::{CniError, code};
 use tortie_dataplane::pod::{self, PodSearch};
 use tortie_model::kinds::WorkloadEndpointSpec;
 
-impl Service {
-    pub(super) async fn check(&self, request: &Request) -> Result<(), CniError> {
-        let id = Service::record_id(request);
+impl CniService {
+    pub(super) async fn check(&self, request: &CniRequest) -> Result<(), CniError> {
+        let id = CniService::record_id(request);
         let shared = self.shared_with(&id, &request.config.name);
-        let own = || self.journal.get(&id).filter(|record| !Service::is_of_another_network(request, record));
-        let Some(record) = shared.or_else(own).filter(|record| record.phase == Phase::Live) else {
+        let own =
+            || self.journal.get(&id).filter(|record| !CniService::is_of_another_network(request, record));
+        let Some(record) = shared.or_else(own).filter(|record| record.phase == AttachmentPhase::Live) else {
             return Err(CniError::new(code::UNKNOWN_CONTAINER, "this interface was not attached here")
                 .with(format!("container {} interface {}", request.container_id, request.ifname)));
         };
@@ -30,7 +31,7 @@ impl Service {
     }
 
     /// Returns whether a repeated ADD can be answered with the previous result.
-    pub(super) async fn is_intact(&self, request: &Request, record: &Record) -> bool {
+    pub(super) async fn is_intact(&self, request: &CniRequest, record: &AttachmentRecord) -> bool {
         let wrong = self.differences(request, record).await;
         if !wrong.is_empty() {
             tracing::info!(
@@ -42,7 +43,7 @@ impl Service {
         wrong.is_empty()
     }
 
-    async fn differences(&self, request: &Request, record: &Record) -> Vec<String> {
+    async fn differences(&self, request: &CniRequest, record: &AttachmentRecord) -> Vec<String> {
         let mut wrong = Vec::new();
         let Some(result) = &record.result else { return vec!["the record has no result".to_owned()] };
         if let Some(previous) = &request.config.previous {

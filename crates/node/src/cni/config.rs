@@ -15,9 +15,9 @@ pub struct NetworkConfig {
     pub mtu: i64,
     pub num_queues: i64,
     pub device_type: String,
-    pub ipam: Ipam,
-    pub policy: Policy,
-    pub kubernetes: Kubernetes,
+    pub ipam: CniIpamConfig,
+    pub policy: PolicyConfig,
+    pub kubernetes: KubernetesConfig,
     pub include_default_routes: bool,
     pub container_settings: ContainerSettings,
     pub feature_control: FeatureControl,
@@ -32,12 +32,12 @@ pub struct NetworkConfig {
     #[serde(rename = "prevResult")]
     pub previous: Option<Value>,
     #[serde(rename = "cni.dev/valid-attachments")]
-    pub valid_attachments: Option<Vec<Attachment>>,
+    pub valid_attachments: Option<Vec<ValidAttachment>>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-pub struct Ipam {
+pub struct CniIpamConfig {
     #[serde(rename = "type")]
     pub kind: String,
     pub assign_ipv4: Option<String>,
@@ -55,7 +55,7 @@ pub struct IpamRoute {
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-pub struct Policy {
+pub struct PolicyConfig {
     #[serde(rename = "type")]
     pub kind: String,
     pub k8s_api_root: String,
@@ -67,7 +67,7 @@ pub struct Policy {
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-pub struct Kubernetes {
+pub struct KubernetesConfig {
     pub kubeconfig: String,
     pub k8s_api_root: String,
     /// The node whose pod CIDRs host-local uses.
@@ -95,7 +95,7 @@ pub struct DataplaneOptions {
 }
 
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Attachment {
+pub struct ValidAttachment {
     #[serde(rename = "containerID")]
     pub container_id: String,
     pub ifname: String,

@@ -1,8 +1,8 @@
 //! Calls other IPAM plugins: finds them in CNI_PATH and runs them as a runtime would.
 
-use super::request::Request;
+use super::request::CniRequest;
 use super::result::CniResult;
-use crate::journal::{AttachmentId, Delegate};
+use crate::journal::{AttachmentId, DelegatedIpam};
 use serde_json::{Map, Value, json};
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -15,16 +15,16 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Maximum size of a plugin's output, in bytes.
 const LIMIT: u64 = 1 << 20;
 
-impl Delegate {
+impl DelegatedIpam {
     /// Returns the plugin that the configuration names, with the pod CIDRs of the node in place of `usePodCidr`.
-    pub fn of(request: &Request, pod_cidrs: &[String]) -> Result<Delegate, CniError> {
+    pub fn of(request: &CniRequest, pod_cidrs: &[String]) -> Result<DelegatedIpam, CniError> {
         let mut config = request.whole_config.clone();
         if request.config.ipam.kind == "host-local"
             && let Some(Value::Object(ipam)) = config.get_mut("ipam")
         {
             fill_in(ipam, pod_cidrs)?;
         }
-        Ok(Delegate {
+        Ok(DelegatedIpam {
             plugin: request.config.ipam.kind.clone(),
             config: Value::Object(config).to_string(),
             args: arguments(&request.args_text),
@@ -33,7 +33,7 @@ impl Delegate {
     }
 
     /// Returns whether the configuration refers to the pod CIDRs of the node.
-    pub fn wants_pod_cidrs(request: &Request) -> bool {
+    pub fn wants_pod_cidrs(request: &CniRequest) -> bool {
         let ipam = request.whole_config.get("ipam").map(Value::to_string).unwrap_or_default();
         request.config.ipam.kind == "host-local" && ipam.to_lowercase().contains("usepodcidr")
     }

@@ -18,7 +18,7 @@ const STATUS_LINE: usize = 12;
 
 /// The address and the path to request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Gate {
+struct ReadinessGate {
     authority: String,
     address: String,
     path: String,
@@ -32,7 +32,7 @@ pub async fn pass(urls: &[String]) -> Result<(), CniError> {
     }
     let deadline = Instant::now() + LIMIT;
     for url in urls {
-        let gate = Gate::parse(url)?;
+        let gate = ReadinessGate::parse(url)?;
         while let Err(reason) = timeout(PATIENCE, gate.ask()).await.unwrap_or(Err("no answer".to_owned())) {
             if Instant::now() > deadline {
                 let message = format!("readiness gate {url} is not open after {} s", LIMIT.as_secs());
@@ -44,8 +44,8 @@ pub async fn pass(urls: &[String]) -> Result<(), CniError> {
     Ok(())
 }
 
-impl Gate {
-    fn parse(url: &str) -> Result<Gate, CniError> {
+impl ReadinessGate {
+    fn parse(url: &str) -> Result<ReadinessGate, CniError> {
         let invalid = |reason: &str| {
             let message = format!("invalid URL set for ReadinessGates: {url:?}");
             CniError::new(code::NETWORK_CONFIG, message).with(reason)
@@ -61,14 +61,14 @@ impl Gate {
             Some(_) => return Err(invalid("its port is not a number")),
             None => format!("{authority}:80"),
         };
-        Ok(Gate { authority: authority.to_owned(), address, path: format!("/{path}") })
+        Ok(ReadinessGate { authority: authority.to_owned(), address, path: format!("/{path}") })
     }
 
     /// Sends one request. Returns the reason if the response is not successful.
     async fn ask(&self) -> Result<(), String> {
         let failed = |error: std::io::Error| error.to_string();
         let mut stream = TcpStream::connect(&self.address).await.map_err(failed)?;
-        let Gate { authority, path, .. } = self;
+        let ReadinessGate { authority, path, .. } = self;
         let request = format!("GET {path} HTTP/1.1\r\nHost: {authority}\r\nConnection: close\r\n\r\n");
         stream.write_all(request.as_bytes()).await.map_err(failed)?;
         let mut line = [0; STATUS_LINE];
@@ -91,7 +91,7 @@ mod tests {
 
     #[test]
     fn urls_that_cannot_be_asked_are_refused() {
-        let gate = |url: &str| Gate::parse(url).map(|gate| (gate.address, gate.path));
+        let gate = |url: &str| ReadinessGate::parse(url).map(|gate| (gate.address, gate.path));
         let whole = |address: &str, path: &str| Ok((address.to_owned(), path.to_owned()));
         assert_eq!(gate("http://localhost:9099/readiness"), whole("localhost:9099", "/readiness"));
         assert_eq!(gate("http://[::1]"), whole("[::1]:80", "/"));
@@ -105,7 +105,7 @@ mod tests {
             "http://a:b/",
             "http://a/\r\nX: y",
         ] {
-            let error = Gate::parse(url).unwrap_err();
+            let error = ReadinessGate::parse(url).unwrap_err();
             assert!(error.to_string().contains("invalid URL set for ReadinessGates"), "{error}");
         }
     }

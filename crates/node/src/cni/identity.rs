@@ -1,6 +1,6 @@
 //! The names of an attachment: in the datastore, on the host and in IPAM.
 
-use super::request::Request;
+use super::request::CniRequest;
 use serde_json::Value;
 use sha1::{Digest, Sha1};
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ const LONGEST_WORDS: usize = 100;
 
 /// The identity of a container in its orchestrator.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Identity {
+pub struct ContainerIdentity {
     pub orchestrator: &'static str,
     pub namespace: String,
     /// Empty for containers that are not pods.
@@ -21,17 +21,17 @@ pub struct Identity {
     pub labels: BTreeMap<String, String>,
 }
 
-impl Identity {
-    pub fn of(request: &Request) -> Identity {
+impl ContainerIdentity {
+    pub fn of(request: &CniRequest) -> ContainerIdentity {
         let mut labels = mesos_labels(&request.config.args);
         labels.extend(request.config.tortie_labels.clone());
         let args = &request.args;
         if !args.pod_namespace.is_empty() && !args.pod_name.is_empty() {
             let (namespace, pod) = (args.pod_namespace.clone(), args.pod_name.clone());
-            return Identity { orchestrator: "k8s", namespace, pod, labels };
+            return ContainerIdentity { orchestrator: "k8s", namespace, pod, labels };
         }
         let namespace = labels.get(NAMESPACE_LABEL).cloned().unwrap_or_else(|| "default".to_owned());
-        Identity { orchestrator: "cni", namespace, pod: String::new(), labels }
+        ContainerIdentity { orchestrator: "cni", namespace, pod: String::new(), labels }
     }
 
     /// Returns the default name of the host interface, the same as Calico's.
@@ -68,7 +68,7 @@ pub fn handle(network: &str, container_id: &str) -> String {
 }
 
 /// Returns the handle that old versions used.
-pub fn legacy_handle(identity: &Identity, container_id: &str) -> String {
+pub fn legacy_handle(identity: &ContainerIdentity, container_id: &str) -> String {
     match identity.orchestrator {
         "k8s" => format!("{}.{}", identity.namespace, identity.pod),
         _ => container_id.to_owned(),
@@ -133,8 +133,8 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn pod(namespace: &str, pod: &str) -> Identity {
-        Identity {
+    fn pod(namespace: &str, pod: &str) -> ContainerIdentity {
+        ContainerIdentity {
             orchestrator: "k8s",
             namespace: namespace.into(),
             pod: pod.into(),
@@ -147,7 +147,7 @@ mod tests {
         assert_eq!(pod("default", "web-0").host_interface("cali", "x"), "cali0d7763386da");
         assert_eq!(pod("kube-system", "coredns-abc12").host_interface("cali", "x"), "cali8e1d9638c60");
         assert_eq!(pod("shop", "cart-7d9f-x2kq4").host_interface("cali", "x"), "calif3fcd31e183");
-        let plain = Identity { orchestrator: "cni", ..pod("default", "") };
+        let plain = ContainerIdentity { orchestrator: "cni", ..pod("default", "") };
         assert_eq!(plain.host_interface("cali", "0123456789abcdef"), "cali0123456789a");
         let other = plain.other_host_interface("cali", "0123456789abcdef", "eth1");
         assert!(other.len() == 15 && other.starts_with("cali"), "{other}");

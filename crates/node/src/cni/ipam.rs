@@ -1,26 +1,26 @@
 //! Calico IPAM, for the plugin `calico` and for `calico-ipam` called on its own.
 
-use super::identity::{self, Identity};
-use super::request::Request;
-use super::result::{CniResult, Ip, RouteTo};
-use super::service::Service;
+use super::identity::{self, ContainerIdentity};
+use super::request::CniRequest;
+use super::result::{CniResult, ResultIp, ResultRoute};
+use super::service::CniService;
 use ipnet::IpNet;
 use jiff::Timestamp;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use tortie_cni::{CniError, code};
-use tortie_ipam::pool::Use;
-use tortie_ipam::{Error, Holder, SpecificRequest};
+use tortie_ipam::pool::AddressUse;
+use tortie_ipam::{AddressHolder, IpamError, SpecificRequest};
 use tortie_model::kinds::IPPoolSpec;
 
-impl Service {
+impl CniService {
     /// Handles ADD of `calico-ipam`. A repeated request returns the addresses that the container already has.
-    pub(super) async fn ipam_add(&self, request: &Request) -> Result<CniResult, CniError> {
+    pub(super) async fn ipam_add(&self, request: &CniRequest) -> Result<CniResult, CniError> {
         self.assign(request, Some(1)).await
     }
 
-    pub(super) async fn ipam_del(&self, request: &Request) -> Result<(), CniError> {
-        let identity = Identity::of(request);
+    pub(super) async fn ipam_del(&self, request: &CniRequest) -> Result<(), CniError> {
+        let identity = ContainerIdentity::of(request);
         self.release(&identity::handle(&request.config.name, &request.container_id)).await?;
         self.release(&identity::legacy_handle(&identity, &request.container_id)).await
     }
@@ -28,7 +28,7 @@ impl Service {
     /// Assigns addresses to a container. The result has the prefix length of their blocks and a route for each.
     pub(super) async fn assign(
         &self,
-        request: &Request,
+        request: &CniRequest,
         max_per_handle: Option<u32>,
     ) -> Result<CniResult, CniError> {
         let holder = self.holder(request);
@@ -37,7 +37,7 @@ impl Service {
                 CniError::new(code::ENVIRONMENT, format!("CNI_ARGS: IP={text} is no address"))
             })?;
             let mut wanted = SpecificRequest::new(address, holder);
-            wanted.intended = Some(Use::Workload);
+            wanted.intended = Some(AddressUse::Workload);
             wanted.max_per_handle = max_per_handle;
             let address = self.allocator.assign_address(&wanted).await.map_err(failed)?;
             return Ok(result(&[address]));
@@ -46,7 +46,7 @@ impl Service {
         let is = |flag: &Option<String>, word: &str| flag.as_deref() == Some(word);
         let v4 = u32::from(!is(&ipam.assign_ipv4, "false"));
         let v6 = u32::from(is(&ipam.assign_ipv6, "true"));
-        let mut wanted = tortie_ipam::Request::new(holder, v4, v6);
+        let mut wanted = tortie_ipam::AssignRequest::new(holder, v4, v6);
         wanted.v4_pools = self.pools(&ipam.ipv4_pools, true).await?;
         wanted.v6_pools = self.pools(&ipam.ipv6_pools, false).await?;
         wanted.max_per_handle = max_per_handle;
@@ -76,14 +76,14 @@ impl Service {
     /// Releases all addresses of a handle. A missing handle is not an error.
     pub(super) async fn release(&self, handle: &str) -> Result<(), CniError> {
         match self.allocator.release_by_handle(handle).await {
-            Ok(_) | Err(Error::DoesNotExist { .. }) => Ok(()),
+            Ok(_) | Err(IpamError::DoesNotExist { .. }) => Ok(()),
             Err(error) => Err(failed(error)),
         }
     }
 
-    fn holder(&self, request: &Request) -> Holder {
+    fn holder(&self, request: &CniRequest) -> AddressHolder {
         use tortie_ipam::owner::attribute;
-        let identity = Identity::of(request);
+        let identity = ContainerIdentity::of(request);
         let mut attributes = BTreeMap::from([
             (attribute::NODE.to_owned(), self.node.clone()),
             (
@@ -96,7 +96,7 @@ impl Service {
             attributes.insert(attribute::NAMESPACE.to_owned(), identity.namespace);
         }
         let handle = identity::handle(&request.config.name, &request.container_id);
-        Holder::new(Some(&handle), attributes)
+        AddressHolder::new(Some(&handle), attributes)
     }
 
     /// Resolves pools given by CIDR or by name.
@@ -126,24 +126,24 @@ impl Service {
 
 fn result(addresses: &[IpNet]) -> CniResult {
     CniResult {
-        ips: addresses.iter().map(|net| Ip { address: *net, gateway: None, interface: None }).collect(),
-        routes: addresses.iter().map(|net| RouteTo { dst: *net, gateway: None }).collect(),
+        ips: addresses.iter().map(|net| ResultIp { address: *net, gateway: None, interface: None }).collect(),
+        routes: addresses.iter().map(|net| ResultRoute { dst: *net, gateway: None }).collect(),
         ..CniResult::default()
     }
 }
 
 /// Maps an IPAM error to a CNI error. Only an unavailable datastore or a write conflict is worth a retry.
-pub(super) fn failed(error: Error) -> CniError {
+pub(super) fn failed(error: IpamError) -> CniError {
     match error {
-        Error::Store(error) => store_failed(error),
-        Error::TooManyRetries => CniError::new(code::TRY_AGAIN, error.to_string()),
+        IpamError::Store(error) => store_failed(error),
+        IpamError::TooManyRetries => CniError::new(code::TRY_AGAIN, error.to_string()),
         error => CniError::new(code::FAILED, error.to_string()),
     }
 }
 
-pub(super) fn store_failed(error: tortie_store::Error) -> CniError {
+pub(super) fn store_failed(error: tortie_store::StoreError) -> CniError {
     let code = match &error {
-        tortie_store::Error::Conflict { .. } => code::TRY_AGAIN,
+        tortie_store::StoreError::Conflict { .. } => code::TRY_AGAIN,
         error if error.is_outage() => code::TRY_AGAIN,
         _ => code::FAILED,
     };

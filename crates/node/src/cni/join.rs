@@ -4,32 +4,36 @@
 //!
 //! Leaving a further network removes only its profile. Leaving the first network removes everything.
 
-use super::add::{Added, not_programmed, profile_of};
-use super::identity::Identity;
+use super::add::{AddOutcome, not_programmed, profile_of};
+use super::identity::ContainerIdentity;
 use super::ipam::store_failed;
-use super::request::Request;
-use super::service::{ATTEMPTS, DEADLINE, Service};
-use crate::journal::{AttachmentId, Joined, Phase, Record};
+use super::request::CniRequest;
+use super::service::{ATTEMPTS, CniService, DEADLINE};
+use crate::journal::{AttachmentId, AttachmentPhase, AttachmentRecord, JoinedNetwork};
 use crate::reclaim;
 use tortie_cni::{CniError, code};
 use tortie_model::kinds::WorkloadEndpointSpec;
-use tortie_model::{Resource, Value};
-use tortie_store::Error;
+use tortie_model::{Resource, StoreValue};
+use tortie_store::StoreError;
 
 /// Maximum number of further networks of one container.
 const MOST_NETWORKS: usize = 64;
 
-impl Service {
+impl CniService {
     /// Returns the attachment of the same container to another network, if the ADD has to share it.
-    pub(super) fn to_share(&self, request: &Request, identity: &Identity) -> Option<Record> {
+    pub(super) fn to_share(
+        &self,
+        request: &CniRequest,
+        identity: &ContainerIdentity,
+    ) -> Option<AttachmentRecord> {
         // In chained mode the network has its own interface.
         if identity.orchestrator == "k8s" || request.config.previous.is_some() {
             return None;
         }
-        let id = Service::record_id(request);
-        let fits = |record: &Record| {
+        let id = CniService::record_id(request);
+        let fits = |record: &AttachmentRecord| {
             record.id.container_id == id.container_id
-                && record.phase == Phase::Live
+                && record.phase == AttachmentPhase::Live
                 && record.is_in(&request.netns)
                 && !record.network.is_empty()
                 && record.network != request.config.name
@@ -43,34 +47,34 @@ impl Service {
     }
 
     /// Returns the attachment that a further network of a container shares.
-    pub(super) fn shared_with(&self, id: &AttachmentId, network: &str) -> Option<Record> {
-        let shares = |record: &Record| {
+    pub(super) fn shared_with(&self, id: &AttachmentId, network: &str) -> Option<AttachmentRecord> {
+        let shares = |record: &AttachmentRecord| {
             record.id.container_id == id.container_id && record.joined(network, &id.ifname).is_some()
         };
         self.journal.find(shares)
     }
 
     /// Returns whether the attachment belongs to another network than the request.
-    pub(super) fn is_of_another_network(request: &Request, record: &Record) -> bool {
+    pub(super) fn is_of_another_network(request: &CniRequest, record: &AttachmentRecord) -> bool {
         record.network != request.config.name
             && !record.network.is_empty()
-            && record.phase == Phase::Live
+            && record.phase == AttachmentPhase::Live
             && !record.chained
-            && Identity::of(request).orchestrator != "k8s"
+            && ContainerIdentity::of(request).orchestrator != "k8s"
     }
 
     pub(super) async fn join(
         &self,
-        request: &Request,
-        identity: &Identity,
-        mut record: Record,
-    ) -> Result<Added, CniError> {
+        request: &CniRequest,
+        identity: &ContainerIdentity,
+        mut record: AttachmentRecord,
+    ) -> Result<AddOutcome, CniError> {
         let (network, ifname) = (&request.config.name, &request.ifname);
         let result = record.result.clone();
         let result = result.ok_or_else(|| CniError::new(code::FAILED, "the record has no result"))?;
-        let live = record.joined(network, ifname).is_some_and(|joined| joined.phase == Phase::Live);
+        let live = record.joined(network, ifname).is_some_and(|joined| joined.phase == AttachmentPhase::Live);
         if live && self.is_intact(request, &record).await {
-            return Ok(Added { result, is_new: false });
+            return Ok(AddOutcome { result, is_new: false });
         }
         let profile = profile_of(request, identity);
         let awaited = self.ensure_profile(request, identity).await?;
@@ -83,10 +87,10 @@ impl Service {
             let message = format!("the container is in {} networks already", record.joined.len() + 1);
             return Err(CniError::new(code::FAILED, message));
         }
-        record.joined.push(Joined {
+        record.joined.push(JoinedNetwork {
             network: network.clone(),
             ifname: ifname.clone(),
-            phase: Phase::Adding,
+            phase: AttachmentPhase::Adding,
             profile: profile.clone(),
             had_profile,
         });
@@ -101,8 +105,8 @@ impl Service {
         let outcome = programmed
             .unwrap_or_else(|_| Err(CniError::new(code::TRY_AGAIN, format!("not done within {DEADLINE:?}"))));
         let outcome = outcome.and_then(|workload| {
-            let mut record = Record { workload: Some(workload), ..record.clone() };
-            set_phase(&mut record, network, ifname, Phase::Live);
+            let mut record = AttachmentRecord { workload: Some(workload), ..record.clone() };
+            set_phase(&mut record, network, ifname, AttachmentPhase::Live);
             self.write(&record, false)
         });
         if let Err(error) = outcome {
@@ -111,21 +115,28 @@ impl Service {
             }
             return Err(error);
         }
-        Ok(Added { result, is_new: true })
+        Ok(AddOutcome { result, is_new: true })
     }
 
     /// Leaves a further network.
-    pub(super) async fn part(&self, record: &Record, network: &str, ifname: &str) -> Result<(), CniError> {
+    pub(super) async fn part(
+        &self,
+        record: &AttachmentRecord,
+        network: &str,
+        ifname: &str,
+    ) -> Result<(), CniError> {
         // The whole attachment is being removed.
-        if record.phase != Phase::Live {
+        if record.phase != AttachmentPhase::Live {
             return Ok(());
         }
         let Some(joined) = record.joined(network, ifname).cloned() else { return Ok(()) };
         let mut record = record.clone();
-        set_phase(&mut record, network, ifname, Phase::Removing);
+        set_phase(&mut record, network, ifname, AttachmentPhase::Removing);
         self.write(&record, false)?;
         crate::failpoint::hit("part-journalled").await;
-        record.joined.retain(|other| *other != Joined { phase: Phase::Removing, ..joined.clone() });
+        record
+            .joined
+            .retain(|other| *other != JoinedNetwork { phase: AttachmentPhase::Removing, ..joined.clone() });
         let is_shared = record.joined.iter().any(|other| other.profile == joined.profile);
         if record.endpoint.is_some() && !joined.had_profile && !is_shared {
             let remove = |profiles: &mut Vec<String>| profiles.retain(|profile| *profile != joined.profile);
@@ -138,13 +149,13 @@ impl Service {
     pub(super) async fn part_from(
         &self,
         id: &AttachmentId,
-        over: impl Fn(&Joined) -> bool,
+        over: impl Fn(&JoinedNetwork) -> bool,
     ) -> Result<(), CniError> {
         if !self.journal.get(id).is_some_and(|record| record.joined.iter().any(&over)) {
             return Ok(());
         }
         let _lock = self.lock(&id.container_id).await;
-        while let Some(record) = self.journal.get(id).filter(|record| record.phase == Phase::Live)
+        while let Some(record) = self.journal.get(id).filter(|record| record.phase == AttachmentPhase::Live)
             && let Some(joined) = record.joined.iter().find(|joined| over(joined))
         {
             self.part(&record, &joined.network, &joined.ifname).await?;
@@ -152,11 +163,11 @@ impl Service {
         Ok(())
     }
 
-    async fn profiles_of(&self, record: &Record) -> Result<Vec<String>, CniError> {
+    async fn profiles_of(&self, record: &AttachmentRecord) -> Result<Vec<String>, CniError> {
         let Some((namespace, name)) = &record.endpoint else { return Ok(Vec::new()) };
         match self.resources.get_as::<WorkloadEndpointSpec>(namespace, name).await {
             Ok(endpoint) => Ok(endpoint.spec.profiles),
-            Err(Error::DoesNotExist { .. }) => {
+            Err(StoreError::DoesNotExist { .. }) => {
                 let known = reclaim::endpoint_of(record, &self.node);
                 Ok(known.map(|endpoint| endpoint.spec.profiles).unwrap_or_default())
             }
@@ -167,7 +178,7 @@ impl Service {
     /// Changes the profiles of a live endpoint. Returns the stored endpoint once the change is in force.
     async fn change_profiles(
         &self,
-        record: &Record,
+        record: &AttachmentRecord,
         change: impl Fn(&mut Vec<String>),
         awaited: Option<String>,
     ) -> Result<serde_json::Value, CniError> {
@@ -185,7 +196,7 @@ impl Service {
                     }
                 }
                 // The container is live, so an endpoint that the datastore lost is written again.
-                Err(Error::DoesNotExist { .. }) => {
+                Err(StoreError::DoesNotExist { .. }) => {
                     let mut endpoint = reclaim::endpoint_of(record, &self.node).ok_or_else(lost)?;
                     change(&mut endpoint.spec.profiles);
                     self.resources.create(endpoint.into()).await
@@ -196,7 +207,7 @@ impl Service {
                 Ok(stored) => {
                     crate::failpoint::hit("join-stored").await;
                     let workload = stored.to_value();
-                    let programmed = self.engine.attach(key, Value::Resource(stored), awaited).await;
+                    let programmed = self.engine.attach(key, StoreValue::Resource(stored), awaited).await;
                     return programmed.map(|()| workload).map_err(not_programmed);
                 }
                 Err(error) if error.is_lost_race() => last = Some(error),
@@ -208,7 +219,7 @@ impl Service {
     }
 }
 
-fn set_phase(record: &mut Record, network: &str, ifname: &str, phase: Phase) {
+fn set_phase(record: &mut AttachmentRecord, network: &str, ifname: &str, phase: AttachmentPhase) {
     for joined in &mut record.joined {
         if joined.network == network && joined.ifname == ifname {
             joined.phase = phase;

@@ -24,10 +24,10 @@ mod workload;
 
 #[cfg(fuzzing)]
 pub fn is_request(bytes: &[u8]) -> bool {
-    request::Request::parse(bytes).is_ok()
+    request::CniRequest::parse(bytes).is_ok()
 }
 
 pub use config::NetworkConfig;
 pub use result::CniResult;
 pub use server::serve;
-pub use service::Service;
+pub use service::CniService;

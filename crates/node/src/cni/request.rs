@@ -5,11 +5,11 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use tortie_cni::{CniError, Plugin, code};
+use tortie_cni::{CniError, CniPlugin, code};
 
 /// The JSON form of a request on the socket.
 #[derive(Debug, Deserialize)]
-struct Wire {
+struct RequestJson {
     plugin: String,
     command: String,
     #[serde(default)]
@@ -21,7 +21,7 @@ struct Wire {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Command {
+pub enum CniCommand {
     Add,
     Del,
     Check,
@@ -32,14 +32,14 @@ pub enum Command {
 }
 
 #[derive(Clone, Debug)]
-pub struct Request {
-    pub plugin: Plugin,
-    pub command: Command,
+pub struct CniRequest {
+    pub plugin: CniPlugin,
+    pub command: CniCommand,
     pub container_id: String,
     /// Empty in a DEL if the runtime no longer knows the namespace.
     pub netns: String,
     pub ifname: String,
-    pub args: Args,
+    pub args: CniArgs,
     /// CNI_ARGS as given, for delegated plugins.
     pub args_text: String,
     pub path: Vec<PathBuf>,
@@ -51,15 +51,15 @@ pub struct Request {
 
 /// The keys of CNI_ARGS that we use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Args {
+pub struct CniArgs {
     pub ip: Option<String>,
     pub pod_namespace: String,
     pub pod_name: String,
 }
 
-impl Args {
-    fn parse(text: &str) -> Result<Args, CniError> {
-        let mut args = Args::default();
+impl CniArgs {
+    fn parse(text: &str) -> Result<CniArgs, CniError> {
+        let mut args = CniArgs::default();
         for pair in text.split(';').filter(|pair| !pair.is_empty()) {
             let Some((key, value)) = pair.split_once('=') else {
                 return Err(CniError::new(code::ENVIRONMENT, format!("CNI_ARGS: {pair:?} is not key=value")));
@@ -75,35 +75,37 @@ impl Args {
     }
 }
 
-impl Request {
-    pub fn parse(text: &[u8]) -> Result<Request, CniError> {
-        let wire: Wire = serde_json::from_slice(text)
+impl CniRequest {
+    pub fn parse(text: &[u8]) -> Result<CniRequest, CniError> {
+        let wire: RequestJson = serde_json::from_slice(text)
             .map_err(|e| CniError::new(code::DECODE, "failed to decode the request").with(e.to_string()))?;
         let bad = |message: String| CniError::new(code::ENVIRONMENT, message);
-        let plugin = Plugin::from_name(&wire.plugin)
+        let plugin = CniPlugin::from_name(&wire.plugin)
             .ok_or_else(|| bad(format!("unknown plugin {:?}", wire.plugin)))?;
         let command = match wire.command.as_str() {
-            "ADD" => Command::Add,
-            "DEL" => Command::Del,
-            "CHECK" => Command::Check,
-            "GC" => Command::Gc,
-            "STATUS" => Command::Status,
-            "TEST" => Command::Test,
+            "ADD" => CniCommand::Add,
+            "DEL" => CniCommand::Del,
+            "CHECK" => CniCommand::Check,
+            "GC" => CniCommand::Gc,
+            "STATUS" => CniCommand::Status,
+            "TEST" => CniCommand::Test,
             other => return Err(bad(format!("unknown CNI_COMMAND: {other}"))),
         };
         let variable = |name: &str| wire.env.get(name).cloned().unwrap_or_default();
         let needed: &[&str] = match command {
-            Command::Add | Command::Check => &["CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME", "CNI_PATH"],
-            Command::Del => &["CNI_CONTAINERID", "CNI_IFNAME", "CNI_PATH"],
-            Command::Gc | Command::Status => &["CNI_PATH"],
-            Command::Test => &[],
+            CniCommand::Add | CniCommand::Check => {
+                &["CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME", "CNI_PATH"]
+            }
+            CniCommand::Del => &["CNI_CONTAINERID", "CNI_IFNAME", "CNI_PATH"],
+            CniCommand::Gc | CniCommand::Status => &["CNI_PATH"],
+            CniCommand::Test => &[],
         };
         let missing: Vec<&str> = needed.iter().copied().filter(|name| variable(name).is_empty()).collect();
         if !missing.is_empty() {
             return Err(bad(format!("required env variables [{}] missing", missing.join(","))));
         }
         let (container_id, ifname) = (variable("CNI_CONTAINERID"), variable("CNI_IFNAME"));
-        if matches!(command, Command::Add | Command::Check | Command::Del) {
+        if matches!(command, CniCommand::Add | CniCommand::Check | CniCommand::Del) {
             check_container_id(&container_id)?;
             check_interface(&ifname)?;
         }
@@ -112,13 +114,13 @@ impl Request {
             Err(CniError::new(code::INCOMPATIBLE_VERSION, format!("config version does not allow {what}")))
         };
         match command {
-            Command::Check if !config.is_at_least("0.4.0") => return refused("CHECK"),
-            Command::Gc if !config.is_at_least("1.1.0") => return refused("GC"),
-            Command::Status if !config.is_at_least("1.1.0") => return refused("STATUS"),
+            CniCommand::Check if !config.is_at_least("0.4.0") => return refused("CHECK"),
+            CniCommand::Gc if !config.is_at_least("1.1.0") => return refused("GC"),
+            CniCommand::Status if !config.is_at_least("1.1.0") => return refused("STATUS"),
             _ => {}
         }
         let overridden = matches!(variable("CNI_NETNS_OVERRIDE").as_str(), "TRUE" | "true" | "1");
-        if wire.own_netns && !overridden && matches!(command, Command::Add | Command::Del) {
+        if wire.own_netns && !overridden && matches!(command, CniCommand::Add | CniCommand::Del) {
             return Err(CniError::new(
                 code::SAME_NAMESPACE,
                 "the container's network namespace is the one the plugin runs in",
@@ -126,13 +128,13 @@ impl Request {
             .with("set CNI_NETNS_OVERRIDE=1 if that is meant"));
         }
         let args_text = variable("CNI_ARGS");
-        Ok(Request {
+        Ok(CniRequest {
             plugin,
             command,
             container_id,
             netns: variable("CNI_NETNS"),
             ifname,
-            args: Args::parse(&args_text)?,
+            args: CniArgs::parse(&args_text)?,
             args_text,
             path: std::env::split_paths(&variable("CNI_PATH")).collect(),
             config,
@@ -170,9 +172,9 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn request(command: &str, env: Value, config: &str) -> Result<Request, CniError> {
+    fn request(command: &str, env: Value, config: &str) -> Result<CniRequest, CniError> {
         let wire = json!({"plugin": "calico", "command": command, "env": env, "config": config});
-        Request::parse(wire.to_string().as_bytes())
+        CniRequest::parse(wire.to_string().as_bytes())
     }
 
     fn env() -> Value {
@@ -187,7 +189,8 @@ mod tests {
         env["CNI_ARGS"] = json!("IgnoreUnknown=1;IP=10.0.0.9;K8S_POD_NAME=web;K8S_POD_NAMESPACE=shop");
         let request = request("ADD", env, CONFIG).unwrap();
         assert_eq!(request.path, [PathBuf::from("/a"), PathBuf::from("/b")]);
-        let args = Args { ip: Some("10.0.0.9".into()), pod_namespace: "shop".into(), pod_name: "web".into() };
+        let args =
+            CniArgs { ip: Some("10.0.0.9".into()), pod_namespace: "shop".into(), pod_name: "web".into() };
         assert_eq!(request.args, args);
     }
 
@@ -210,7 +213,7 @@ mod tests {
         let old = r#"{"name":"net","cniVersion":"0.3.1"}"#;
         assert_eq!(code_of("CHECK", &[], old), code::INCOMPATIBLE_VERSION);
         assert_eq!(code_of("GC", &[], old), code::INCOMPATIBLE_VERSION);
-        assert_eq!(Request::parse(b"nonsense").unwrap_err().code, code::DECODE);
+        assert_eq!(CniRequest::parse(b"nonsense").unwrap_err().code, code::DECODE);
     }
 
     #[test]

@@ -8,14 +8,14 @@ use std::net::IpAddr;
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CniResult {
-    pub interfaces: Vec<Interface>,
-    pub ips: Vec<Ip>,
-    pub routes: Vec<RouteTo>,
+    pub interfaces: Vec<ResultInterface>,
+    pub ips: Vec<ResultIp>,
+    pub routes: Vec<ResultRoute>,
     pub dns: Map<String, Value>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Interface {
+pub struct ResultInterface {
     pub name: String,
     pub mac: String,
     pub mtu: u32,
@@ -23,14 +23,14 @@ pub struct Interface {
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Ip {
+pub struct ResultIp {
     pub address: IpNet,
     pub gateway: Option<IpAddr>,
     pub interface: Option<usize>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct RouteTo {
+pub struct ResultRoute {
     pub dst: IpNet,
     pub gateway: Option<IpAddr>,
 }
@@ -54,7 +54,7 @@ impl CniResult {
         for interface in value.get("interfaces").and_then(Value::as_array).into_iter().flatten() {
             let text = |key: &str| interface.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
             let mtu = interface.get("mtu").and_then(Value::as_u64).and_then(|mtu| u32::try_from(mtu).ok());
-            result.interfaces.push(Interface {
+            result.interfaces.push(ResultInterface {
                 name: text("name"),
                 mac: text("mac"),
                 mtu: mtu.unwrap_or(0),
@@ -69,7 +69,7 @@ impl CniResult {
             let dst = route.get("dst").and_then(Value::as_str).unwrap_or_default();
             let dst = dst.parse().map_err(|_| format!("route {dst:?} is not a CIDR"))?;
             let gateway = route.get("gw").and_then(Value::as_str).and_then(|gw| gw.parse().ok());
-            self.routes.push(RouteTo { dst, gateway });
+            self.routes.push(ResultRoute { dst, gateway });
         }
         Ok(())
     }
@@ -134,22 +134,22 @@ impl CniResult {
     }
 }
 
-fn read_ip(value: &Value, key: &str) -> Result<Ip, String> {
+fn read_ip(value: &Value, key: &str) -> Result<ResultIp, String> {
     let text = value.get(key).and_then(Value::as_str).unwrap_or_default();
     let address = text.parse().map_err(|_| format!("address {text:?} is not a CIDR"))?;
     let gateway = value.get("gateway").and_then(Value::as_str).and_then(|gateway| gateway.parse().ok());
     let interface = value.get("interface").and_then(Value::as_u64).and_then(|i| usize::try_from(i).ok());
-    Ok(Ip { address, gateway, interface })
+    Ok(ResultIp { address, gateway, interface })
 }
 
-fn print_route(route: &RouteTo) -> Value {
+fn print_route(route: &ResultRoute) -> Value {
     match route.gateway {
         Some(gateway) => json!({"dst": route.dst, "gw": gateway}),
         None => json!({"dst": route.dst}),
     }
 }
 
-fn print_interface(interface: &Interface, old: bool) -> Value {
+fn print_interface(interface: &ResultInterface, old: bool) -> Value {
     let mut value = Map::new();
     if !interface.mac.is_empty() {
         value.insert("mac".into(), json!(interface.mac));
@@ -164,7 +164,7 @@ fn print_interface(interface: &Interface, old: bool) -> Value {
     Value::Object(value)
 }
 
-fn print_ip(ip: &Ip, old: bool) -> Value {
+fn print_ip(ip: &ResultIp, old: bool) -> Value {
     let mut value = Map::new();
     value.insert("address".into(), json!(ip.address));
     if let Some(gateway) = ip.gateway {
@@ -184,12 +184,12 @@ mod tests {
     use super::*;
 
     fn result() -> CniResult {
-        let ip = |text: &str| Ip { address: text.parse().unwrap(), gateway: None, interface: Some(1) };
-        let route = |text: &str| RouteTo { dst: text.parse().unwrap(), gateway: None };
+        let ip = |text: &str| ResultIp { address: text.parse().unwrap(), gateway: None, interface: Some(1) };
+        let route = |text: &str| ResultRoute { dst: text.parse().unwrap(), gateway: None };
         CniResult {
             interfaces: vec![
-                Interface { name: "cali1".into(), ..Interface::default() },
-                Interface {
+                ResultInterface { name: "cali1".into(), ..ResultInterface::default() },
+                ResultInterface {
                     name: "eth0".into(),
                     mac: "5e:11:0c:7a:90:2f".into(),
                     mtu: 1450,

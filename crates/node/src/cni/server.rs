@@ -1,8 +1,8 @@
 //! Serves the CNI socket: one request and one response per connection.
 
-use super::request::Request;
-use super::service::{DEADLINE, Response, Service};
-use crate::socket::Socket;
+use super::request::CniRequest;
+use super::service::{CniResponse, CniService, DEADLINE};
+use crate::socket::DaemonSocket;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,7 @@ const AT_ONCE: usize = 64;
 const CONNECTIONS: usize = 1024;
 
 /// Serves requests until the task is dropped. Responds with TRY_AGAIN until the node has started.
-pub async fn serve(socket: Socket, service: watch::Receiver<Option<Arc<Service>>>) {
+pub async fn serve(socket: DaemonSocket, service: watch::Receiver<Option<Arc<CniService>>>) {
     let (room, connections) = (Arc::new(Semaphore::new(AT_ONCE)), Arc::new(Semaphore::new(CONNECTIONS)));
     loop {
         let stream = match socket.accept().await {
@@ -52,7 +52,11 @@ pub async fn serve(socket: Socket, service: watch::Receiver<Option<Arc<Service>>
 }
 
 /// Handles one connection. The request is read completely before it occupies one of the [`AT_ONCE`] slots.
-async fn converse(mut stream: UnixStream, service: Option<Arc<Service>>, room: &Semaphore) -> io::Result<()> {
+async fn converse(
+    mut stream: UnixStream,
+    service: Option<Arc<CniService>>,
+    room: &Semaphore,
+) -> io::Result<()> {
     let mut text = Vec::new();
     tokio::time::timeout(READ_LIMIT, (&mut stream).take(LIMIT).read_to_end(&mut text)).await??;
     let Some(service) = service else {
@@ -79,8 +83,8 @@ async fn tell(mut stream: UnixStream, status: &str, text: &str) -> io::Result<()
     stream.shutdown().await
 }
 
-async fn answer<'a>(service: &'a Service, text: &[u8]) -> Result<Response<'a>, CniError> {
-    let request = Request::parse(text)?;
+async fn answer<'a>(service: &'a CniService, text: &[u8]) -> Result<CniResponse<'a>, CniError> {
+    let request = CniRequest::parse(text)?;
     let (command, container) = (request.command, request.container_id.clone());
     let begun = std::time::Instant::now();
     // An ADD has its own deadline after which it is undone. This timeout is for the other commands.

@@ -1,22 +1,22 @@
 //! The CNI service: the state that requests need, the dispatch of commands, and the garbage collection of
 //! attachments.
 
-use super::config::Attachment;
+use super::config::ValidAttachment;
 use super::identity;
-use super::request::{Command, Request};
-use super::workload::Connected;
-use crate::engine::Requests;
+use super::request::{CniCommand, CniRequest};
+use super::workload::CachedOrchestrator;
+use crate::engine::EngineHandle;
 use crate::health::POLICY;
-use crate::journal::{AttachmentId, Joined, Journal, Phase, Record};
+use crate::journal::{AttachmentId, AttachmentJournal, AttachmentPhase, AttachmentRecord, JoinedNetwork};
 use crate::pending_endpoints::PendingEndpoints;
-use crate::state::State;
+use crate::state::NodeState;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use tortie_cni::{CniError, Plugin, code};
+use tortie_cni::{CniError, CniPlugin, code};
 use tortie_dataplane::Netns;
 use tortie_ipam::Allocator;
-use tortie_store::Resources;
+use tortie_store::ResourceClient;
 use tortie_store::config::KubernetesTarget;
 
 /// Timeout after which a request is aborted and undone. The plugin waits longer.
@@ -26,33 +26,33 @@ pub const DEADLINE: Duration = Duration::from_secs(60);
 pub(super) const ATTEMPTS: usize = 6;
 
 /// The response to a request, which the plugin prints.
-pub struct Response<'a> {
+pub struct CniResponse<'a> {
     pub text: String,
     /// The new attachment, to be rolled back if the plugin does not read the response.
-    pub attached: Option<Attached<'a>>,
+    pub attached: Option<NewAttachment<'a>>,
 }
 
 /// A new attachment, with the lock of its container.
-pub struct Attached<'a> {
+pub struct NewAttachment<'a> {
     id: AttachmentId,
     network: String,
     _lock: ContainerLock<'a>,
 }
 
 #[derive(Debug)]
-pub struct Service {
+pub struct CniService {
     pub node: String,
     pub host: Netns,
     pub allocator: Allocator,
-    pub resources: Resources,
-    pub engine: Requests,
-    pub journal: Arc<Journal>,
-    pub state: Arc<State>,
+    pub resources: ResourceClient,
+    pub engine: EngineHandle,
+    pub journal: Arc<AttachmentJournal>,
+    pub state: Arc<NodeState>,
     /// Endpoints that another program attached and that have not been adopted yet.
     pub(super) pending: PendingEndpoints,
     /// The daemon's own connection to Kubernetes, if there is one.
     pub(super) own_orchestrator: Option<KubernetesTarget>,
-    pub(super) connected: tokio::sync::Mutex<Option<Connected>>,
+    pub(super) connected: tokio::sync::Mutex<Option<CachedOrchestrator>>,
     /// Profiles known to exist.
     pub(super) profiles: Mutex<HashSet<String>>,
     /// Held while an interface name is chosen and added to the journal, so that two containers whose ids have the
@@ -64,17 +64,17 @@ pub struct Service {
     suspects: Mutex<BTreeSet<AttachmentId>>,
 }
 
-impl Service {
+impl CniService {
     pub fn new(
         node: &str,
         host: Netns,
         allocator: Allocator,
-        resources: Resources,
-        engine: Requests,
-        journal: Arc<Journal>,
-        state: Arc<State>,
-    ) -> Service {
-        Service {
+        resources: ResourceClient,
+        engine: EngineHandle,
+        journal: Arc<AttachmentJournal>,
+        state: Arc<NodeState>,
+    ) -> CniService {
+        CniService {
             node: node.to_owned(),
             host,
             allocator,
@@ -93,41 +93,42 @@ impl Service {
     }
 
     /// Sets the credentials for Kubernetes, which take precedence over those in network configurations.
-    pub fn asking(mut self, orchestrator: Option<KubernetesTarget>) -> Service {
+    pub fn asking(mut self, orchestrator: Option<KubernetesTarget>) -> CniService {
         self.own_orchestrator = orchestrator;
         self
     }
 
-    /// Sets the endpoints to be adopted by [`Service::adopt_endpoints`] or by a request of the runtime.
-    pub fn adopting(mut self, pending: PendingEndpoints) -> Service {
+    /// Sets the endpoints to be adopted by [`CniService::adopt_endpoints`] or by a request of the runtime.
+    pub fn adopting(mut self, pending: PendingEndpoints) -> CniService {
         self.pending = pending;
         self
     }
 
-    pub async fn answer(&self, request: Request) -> Result<Response<'_>, CniError> {
-        let is_about_container = matches!(request.command, Command::Add | Command::Del | Command::Check);
-        if request.plugin == Plugin::Calico && is_about_container {
+    pub async fn answer(&self, request: CniRequest) -> Result<CniResponse<'_>, CniError> {
+        let is_about_container =
+            matches!(request.command, CniCommand::Add | CniCommand::Del | CniCommand::Check);
+        if request.plugin == CniPlugin::Calico && is_about_container {
             self.check_ready()?;
             let adopted = self.adopt_container(&request.container_id).await;
             adopted.map_err(|error| {
                 CniError::new(code::TRY_AGAIN, "the container is not adopted yet").with(error.to_string())
             })?;
         }
-        if (request.plugin, request.command) == (Plugin::Calico, Command::Add) {
+        if (request.plugin, request.command) == (CniPlugin::Calico, CniCommand::Add) {
             self.check_policy()?;
             let lock = self.lock(&request.container_id).await;
             let added = self.add(&request).await?;
             let text = added.result.print(&request.config.cni_version);
-            let (id, network) = (Service::record_id(&request), request.config.name);
-            let attached = added.is_new.then_some(Attached { id, network, _lock: lock });
-            return Ok(Response { text, attached });
+            let (id, network) = (CniService::record_id(&request), request.config.name);
+            let attached = added.is_new.then_some(NewAttachment { id, network, _lock: lock });
+            return Ok(CniResponse { text, attached });
         }
-        self.print(request).await.map(|text| Response { text, attached: None })
+        self.print(request).await.map(|text| CniResponse { text, attached: None })
     }
 
     /// Undoes an attachment whose plugin was killed before it could read the response. The runtime may never send a
     /// DEL for it.
-    pub async fn roll_back(&self, attached: Attached<'_>) {
+    pub async fn roll_back(&self, attached: NewAttachment<'_>) {
         let container = &attached.id.container_id;
         let undone = match self.shared_with(&attached.id, &attached.network) {
             Some(record) => self.part(&record, &attached.network, &attached.id.ifname).await,
@@ -147,22 +148,22 @@ impl Service {
     }
 
     /// Handles all requests other than an ADD of the network plugin.
-    async fn print(&self, request: Request) -> Result<String, CniError> {
+    async fn print(&self, request: CniRequest) -> Result<String, CniError> {
         match request.command {
-            Command::Status | Command::Test => return self.status(request.command),
-            Command::Add | Command::Del | Command::Check | Command::Gc => self.check_ready()?,
+            CniCommand::Status | CniCommand::Test => return self.status(request.command),
+            CniCommand::Add | CniCommand::Del | CniCommand::Check | CniCommand::Gc => self.check_ready()?,
         }
         let version = request.config.cni_version.clone();
         match (request.plugin, request.command) {
-            (Plugin::CalicoIpam, Command::Add) => Ok(self.ipam_add(&request).await?.print(&version)),
-            (Plugin::CalicoIpam, Command::Del) => self.ipam_del(&request).await.map(|()| String::new()),
-            (Plugin::CalicoIpam, _) => Ok(String::new()),
-            (Plugin::Calico, Command::Del) => {
+            (CniPlugin::CalicoIpam, CniCommand::Add) => Ok(self.ipam_add(&request).await?.print(&version)),
+            (CniPlugin::CalicoIpam, CniCommand::Del) => self.ipam_del(&request).await.map(|()| String::new()),
+            (CniPlugin::CalicoIpam, _) => Ok(String::new()),
+            (CniPlugin::Calico, CniCommand::Del) => {
                 let _lock = self.lock(&request.container_id).await;
                 self.del(&request).await.map(|()| String::new())
             }
-            (Plugin::Calico, Command::Check) => self.check(&request).await.map(|()| String::new()),
-            (Plugin::Calico, _) => self.gc(&request).await.map(|()| String::new()),
+            (CniPlugin::Calico, CniCommand::Check) => self.check(&request).await.map(|()| String::new()),
+            (CniPlugin::Calico, _) => self.gc(&request).await.map(|()| String::new()),
         }
     }
 
@@ -188,30 +189,30 @@ impl Service {
         }
     }
 
-    fn status(&self, command: Command) -> Result<String, CniError> {
+    fn status(&self, command: CniCommand) -> Result<String, CniError> {
         let troubles = self.state.troubles();
         let ready = self.check_ready().and_then(|()| match troubles.is_empty() {
             true => Ok(()),
             false => Err(CniError::new(code::NOT_AVAILABLE, describe(&troubles))),
         });
-        let code = if command == Command::Test { code::CONNECTION_TEST } else { code::NOT_AVAILABLE };
+        let code = if command == CniCommand::Test { code::CONNECTION_TEST } else { code::NOT_AVAILABLE };
         ready.map(|()| String::new()).map_err(|error| CniError { code, ..error })
     }
 
     /// Handles GC: removes the attachments of the network that are not listed as valid.
-    async fn gc(&self, request: &Request) -> Result<(), CniError> {
+    async fn gc(&self, request: &CniRequest) -> Result<(), CniError> {
         let Some(valid) = &request.config.valid_attachments else {
             return Err(CniError::new(code::NETWORK_CONFIG, "cni.dev/valid-attachments is missing"));
         };
-        let valid: BTreeSet<&Attachment> = valid.iter().collect();
+        let valid: BTreeSet<&ValidAttachment> = valid.iter().collect();
         let mut failures = Vec::new();
         let network = &request.config.name;
         for record in self.journal.all() {
             let is_valid = |ifname: &str| {
                 let container_id = record.id.container_id.clone();
-                valid.contains(&Attachment { container_id, ifname: ifname.to_owned() })
+                valid.contains(&ValidAttachment { container_id, ifname: ifname.to_owned() })
             };
-            let is_dead = |joined: &Joined| joined.network == *network && !is_valid(&joined.ifname);
+            let is_dead = |joined: &JoinedNetwork| joined.network == *network && !is_valid(&joined.ifname);
             if let Err(error) = self.part_from(&record.id, is_dead).await {
                 failures.push(error.to_string());
             }
@@ -246,11 +247,13 @@ impl Service {
             .ok();
         for record in records {
             let dead = match record.phase {
-                Phase::Adding | Phase::Removing => true,
-                Phase::Live => is_dead(&record, interfaces.as_ref()),
+                AttachmentPhase::Adding | AttachmentPhase::Removing => true,
+                AttachmentPhase::Live => is_dead(&record, interfaces.as_ref()),
             };
             if !dead {
-                if let Err(error) = self.part_from(&record.id, |joined| joined.phase != Phase::Live).await {
+                if let Err(error) =
+                    self.part_from(&record.id, |joined| joined.phase != AttachmentPhase::Live).await
+                {
                     tracing::warn!(%error, container = record.id.container_id, "cannot remove a container from a further network; retrying");
                 }
                 continue;
@@ -259,7 +262,7 @@ impl Service {
                 let suspects = self.suspects.lock().unwrap_or_else(PoisonError::into_inner);
                 suspects.contains(&record.id)
             };
-            if record.phase == Phase::Live && !seen_before {
+            if record.phase == AttachmentPhase::Live && !seen_before {
                 seen.insert(record.id);
                 continue;
             }
@@ -276,16 +279,20 @@ impl Service {
         *self.suspects.lock().unwrap_or_else(PoisonError::into_inner) = seen;
     }
 
-    pub(super) fn record_id(request: &Request) -> AttachmentId {
+    pub(super) fn record_id(request: &CniRequest) -> AttachmentId {
         AttachmentId { container_id: request.container_id.clone(), ifname: request.ifname.clone() }
     }
 
     /// Returns a free name for the host interface, even if another container id has the same prefix.
-    pub(super) fn pick_host_interface(&self, request: &Request, identity: &identity::Identity) -> String {
-        let id = Service::record_id(request);
+    pub(super) fn pick_host_interface(
+        &self,
+        request: &CniRequest,
+        identity: &identity::ContainerIdentity,
+    ) -> String {
+        let id = CniService::record_id(request);
         let prefix = self.interface_prefix();
         let derived = identity.host_interface(&prefix, &request.container_id);
-        let taken = |record: &Record| record.host_interface == derived && record.id != id;
+        let taken = |record: &AttachmentRecord| record.host_interface == derived && record.id != id;
         if identity.orchestrator == "k8s" || self.journal.find(taken).is_none() {
             return derived;
         }
@@ -308,7 +315,7 @@ impl Service {
 
 /// Lock of a container, which serialises the requests for it.
 pub struct ContainerLock<'a> {
-    service: &'a Service,
+    service: &'a CniService,
     container_id: String,
     guard: Option<tokio::sync::OwnedMutexGuard<()>>,
 }
@@ -324,7 +331,7 @@ impl Drop for ContainerLock<'_> {
 }
 
 /// Returns whether the network namespace of a live attachment is gone; false if that cannot be determined.
-fn is_dead(record: &Record, interfaces: Option<&BTreeMap<String, bool>>) -> bool {
+fn is_dead(record: &AttachmentRecord, interfaces: Option<&BTreeMap<String, bool>>) -> bool {
     match is_judged_by_interface(record) {
         true => interfaces.is_some_and(|names| !names.contains_key(&record.host_interface)),
         false => !Netns::exists(&record.netns),
@@ -334,7 +341,7 @@ fn is_dead(record: &Record, interfaces: Option<&BTreeMap<String, bool>>) -> bool
 /// Returns whether the liveness of an attachment is determined by its host interface, which the kernel removes
 /// together with the namespace. The path in an adopted record may be one of several names of the namespace, and that
 /// name may disappear while the container is alive.
-fn is_judged_by_interface(record: &Record) -> bool {
+fn is_judged_by_interface(record: &AttachmentRecord) -> bool {
     record.netns.is_empty() || (record.adopted && !record.host_interface.is_empty())
 }
 
@@ -350,9 +357,9 @@ mod tests {
     #[test]
     fn an_adopted_container_outlives_a_name_of_its_namespace() {
         let path = "/proc/self/ns/net";
-        let record = |netns: &str, adopted: bool| Record {
+        let record = |netns: &str, adopted: bool| AttachmentRecord {
             id: AttachmentId { container_id: "c1".into(), ifname: "eth0".into() },
-            phase: Phase::Live,
+            phase: AttachmentPhase::Live,
             network: String::new(),
             netns: netns.to_owned(),
             host_interface: "cali1".into(),

@@ -1,29 +1,29 @@
 //! The CNI DEL command, and the rollback of unfinished attachments. A failed step does not stop the others. An
 //! attachment that could not be undone stays in the journal and is retried.
 
-use super::identity::{self, CALICO_IPAM, Identity};
+use super::identity::{self, CALICO_IPAM, ContainerIdentity};
 use super::ipam::store_failed;
-use super::request::Request;
-use super::service::{ATTEMPTS, Service};
-use crate::engine::RequestError;
-use crate::journal::{Delegate, Phase, Record};
+use super::request::CniRequest;
+use super::service::{ATTEMPTS, CniService};
+use crate::engine::EngineRequestError;
+use crate::journal::{AttachmentPhase, AttachmentRecord, DelegatedIpam};
 use std::path::Path;
 use tortie_cni::{CniError, code};
 use tortie_dataplane::pod;
-use tortie_model::Key;
+use tortie_model::StoreKey;
 use tortie_model::kinds::WorkloadEndpointSpec;
-use tortie_store::Error;
+use tortie_store::StoreError;
 
-impl Service {
+impl CniService {
     /// Handles DEL. Succeeds if there is nothing left to undo.
-    pub(super) async fn del(&self, request: &Request) -> Result<(), CniError> {
-        let id = Service::record_id(request);
+    pub(super) async fn del(&self, request: &CniRequest) -> Result<(), CniError> {
+        let id = CniService::record_id(request);
         if let Some(record) = self.shared_with(&id, &request.config.name) {
             return self.part(&record, &request.config.name, &id.ifname).await;
         }
         if let Some(mut record) = self.journal.get(&id) {
             // The request is about a network that the container has already left; it is still attached to others.
-            if Service::is_of_another_network(request, &record) {
+            if CniService::is_of_another_network(request, &record) {
                 return Ok(());
             }
             if !request.netns.is_empty() {
@@ -37,13 +37,13 @@ impl Service {
         }
         // There is no record: another program attached the container, or it was removed long ago. Remove everything
         // whose name can be derived from the request.
-        let identity = Identity::of(request);
+        let identity = ContainerIdentity::of(request);
         let derived = self.pick_host_interface(request, &identity);
         let own_ipam = request.config.ipam.kind == CALICO_IPAM;
         let delegate = delegate(request)?;
-        let record = Record {
+        let record = AttachmentRecord {
             id,
-            phase: Phase::Removing,
+            phase: AttachmentPhase::Removing,
             network: request.config.name.clone(),
             netns: request.netns.clone(),
             host_interface: if self.is_in_use(&derived) { String::new() } else { derived },
@@ -64,8 +64,8 @@ impl Service {
     }
 
     /// Undoes an attachment that has a record.
-    pub(super) async fn undo(&self, record: &Record) -> Result<(), CniError> {
-        let record = Record { phase: Phase::Removing, result: None, ..record.clone() };
+    pub(super) async fn undo(&self, record: &AttachmentRecord) -> Result<(), CniError> {
+        let record = AttachmentRecord { phase: AttachmentPhase::Removing, result: None, ..record.clone() };
         self.write(&record, false)?;
         self.tear_down(&record, true).await?;
         crate::failpoint::hit("del-dismantled").await;
@@ -77,7 +77,7 @@ impl Service {
     /// Removes the endpoint, the interface and the addresses. The addresses are released last, so that they are not
     /// assigned again while something here still uses them. With `ours`, only an interface that we created is
     /// removed.
-    async fn tear_down(&self, record: &Record, ours: bool) -> Result<(), CniError> {
+    async fn tear_down(&self, record: &AttachmentRecord, ours: bool) -> Result<(), CniError> {
         let mut failures = Vec::new();
         crate::failpoint::hit("del-journalled").await;
         if let Err(error) = self.delete_endpoint(record).await {
@@ -119,17 +119,17 @@ impl Service {
     }
 
     /// Deletes the endpoint, from the kernel first, unless it belongs to a newer sandbox.
-    async fn delete_endpoint(&self, record: &Record) -> Result<(), CniError> {
+    async fn delete_endpoint(&self, record: &AttachmentRecord) -> Result<(), CniError> {
         let Some(key) = record.endpoint_key() else { return Ok(()) };
-        let Key::Resource { kind, namespace, name } = key.clone() else { return Ok(()) };
-        let detached = |error: RequestError| {
+        let StoreKey::Resource { kind, namespace, name } = key.clone() else { return Ok(()) };
+        let detached = |error: EngineRequestError| {
             CniError::new(code::TRY_AGAIN, "the endpoint is still programmed").with(error.to_string())
         };
         let mut last = None;
         for _ in 0..ATTEMPTS {
             let stored = match self.resources.get_as::<WorkloadEndpointSpec>(&namespace, &name).await {
                 Ok(stored) => stored,
-                Err(Error::DoesNotExist { .. }) => {
+                Err(StoreError::DoesNotExist { .. }) => {
                     return self.engine.detach(key, None).await.map_err(detached);
                 }
                 Err(error) => return Err(store_failed(error)),
@@ -141,8 +141,8 @@ impl Service {
             let version = stored.metadata.resource_version.clone();
             self.engine.detach(key.clone(), version.parse().ok()).await.map_err(detached)?;
             match self.resources.delete(kind, &namespace, &name, Some(&version)).await {
-                Ok(_) | Err(Error::DoesNotExist { .. }) => return Ok(()),
-                Err(error @ Error::Conflict { .. }) => last = Some(error),
+                Ok(_) | Err(StoreError::DoesNotExist { .. }) => return Ok(()),
+                Err(error @ StoreError::Conflict { .. }) => last = Some(error),
                 Err(error) => return Err(store_failed(error)),
             }
         }
@@ -156,12 +156,12 @@ impl Service {
 }
 
 /// Returns the other IPAM plugin that the request names, if any.
-fn delegate(request: &Request) -> Result<Option<Delegate>, CniError> {
+fn delegate(request: &CniRequest) -> Result<Option<DelegatedIpam>, CniError> {
     let kind = &request.config.ipam.kind;
     if kind.is_empty() || kind == CALICO_IPAM {
         return Ok(None);
     }
-    Delegate::of(request, &any_network()).map(Some)
+    DelegatedIpam::of(request, &any_network()).map(Some)
 }
 
 /// Returns placeholders for the pod CIDRs: to release an address, a plugin does not need its network.

@@ -18,7 +18,7 @@ const MAC: &str = "cni.projectcalico.org/hwAddr";
 
 /// The source of a pod's addresses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Addresses {
+pub enum AddressSource {
     #[default]
     Any,
     /// These addresses, assigned by Calico IPAM.
@@ -28,35 +28,36 @@ pub enum Addresses {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Wishes {
-    pub addresses: Addresses,
+pub struct PodNetworkAnnotations {
+    pub addresses: AddressSource,
     pub v4_pools: Option<Vec<String>>,
     pub v6_pools: Option<Vec<String>>,
     /// The requested address families.
-    pub families: Option<Families>,
+    pub families: Option<RequestedFamilies>,
     pub mac: Option<[u8; 6]>,
     /// Floating addresses that are translated to the pod's address.
     pub floating: Vec<IpAddr>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Families {
+pub struct RequestedFamilies {
     pub v4: bool,
     pub v6: bool,
 }
 
-type Annotations = BTreeMap<String, String>;
+type AnnotationMap = BTreeMap<String, String>;
 
-impl Wishes {
+impl PodNetworkAnnotations {
     /// Parses the annotations. Those of the pod take precedence over those of its namespace.
     pub fn read(
-        pod: &Annotations,
-        namespace: &Annotations,
+        pod: &AnnotationMap,
+        namespace: &AnnotationMap,
         config: &NetworkConfig,
-    ) -> Result<Wishes, CniError> {
+    ) -> Result<PodNetworkAnnotations, CniError> {
         let own_ipam = config.ipam.kind == CALICO_IPAM;
         let either = |name: &str| pod.get(name).or_else(|| namespace.get(name));
-        let mut wishes = Wishes { addresses: addresses(pod, config)?, ..Wishes::default() };
+        let mut wishes =
+            PodNetworkAnnotations { addresses: addresses(pod, config)?, ..PodNetworkAnnotations::default() };
         if own_ipam {
             wishes.v4_pools = either(POOLS_V4).map(|text| list(text)).transpose()?;
             wishes.v6_pools = either(POOLS_V6).map(|text| list(text)).transpose()?;
@@ -94,10 +95,10 @@ impl Wishes {
     }
 }
 
-fn addresses(pod: &Annotations, config: &NetworkConfig) -> Result<Addresses, CniError> {
+fn addresses(pod: &AnnotationMap, config: &NetworkConfig) -> Result<AddressSource, CniError> {
     let given = |name: &'static str| pod.get(name).map(|text| (name, text));
     let (name, text) = match (given(ADDRESSES), given(ADDRESSES_NO_IPAM)) {
-        (None, None) => return Ok(Addresses::Any),
+        (None, None) => return Ok(AddressSource::Any),
         (Some(_), Some(_)) => {
             let message =
                 "can't have both annotations: 'ipAddrs' and 'ipAddrsNoIpam' in use at the same time";
@@ -124,8 +125,8 @@ fn addresses(pod: &Annotations, config: &NetworkConfig) -> Result<Addresses, Cni
         }
     }
     Ok(match name {
-        ADDRESSES => Addresses::Exactly(addresses),
-        _ => Addresses::Unmanaged(addresses),
+        ADDRESSES => AddressSource::Exactly(addresses),
+        _ => AddressSource::Unmanaged(addresses),
     })
 }
 
@@ -133,15 +134,18 @@ fn address(text: &str) -> Result<IpAddr, CniError> {
     text.parse().map_err(|_| failed(format!("invalid IP format: {text}")))
 }
 
-fn families(text: &str) -> Result<Families, CniError> {
+fn families(text: &str) -> Result<RequestedFamilies, CniError> {
     #[derive(Deserialize, PartialEq)]
-    enum Family {
+    enum AnnotatedFamily {
         IPv4,
         IPv6,
     }
-    let listed: Vec<Family> =
+    let listed: Vec<AnnotatedFamily> =
         serde_json::from_str(text).map_err(|error| failed(format!("error parsing ipFamilies: {error}")))?;
-    Ok(Families { v4: listed.contains(&Family::IPv4), v6: listed.contains(&Family::IPv6) })
+    Ok(RequestedFamilies {
+        v4: listed.contains(&AnnotatedFamily::IPv4),
+        v6: listed.contains(&AnnotatedFamily::IPv6),
+    })
 }
 
 fn list(text: &str) -> Result<Vec<String>, CniError> {
@@ -173,13 +177,13 @@ mod tests {
         config(r#","ipam":{"type":"calico-ipam"}"#)
     }
 
-    fn annotations(pairs: &[(&str, &str)]) -> Annotations {
+    fn annotations(pairs: &[(&str, &str)]) -> AnnotationMap {
         let name = |name: &str| format!("cni.projectcalico.org/{name}");
         pairs.iter().map(|(key, value)| (name(key), (*value).to_owned())).collect()
     }
 
-    fn read(pod: &[(&str, &str)], namespace: &[(&str, &str)]) -> Result<Wishes, String> {
-        let read = Wishes::read(&annotations(pod), &annotations(namespace), &ours());
+    fn read(pod: &[(&str, &str)], namespace: &[(&str, &str)]) -> Result<PodNetworkAnnotations, String> {
+        let read = PodNetworkAnnotations::read(&annotations(pod), &annotations(namespace), &ours());
         read.map_err(|error| error.message)
     }
 
@@ -199,14 +203,14 @@ mod tests {
         );
         assert_eq!(config.ipam.assign_ipv4.as_deref(), Some("false"));
         assert_eq!(config.ipam.assign_ipv6.as_deref(), Some("true"));
-        assert_eq!(read(&[], &[]).unwrap(), Wishes::default());
+        assert_eq!(read(&[], &[]).unwrap(), PodNetworkAnnotations::default());
     }
 
     #[test]
     fn addresses_are_one_of_each_family_at_most() {
         let wishes = read(&[("ipAddrs", r#"["10.0.0.1","fd00::1"]"#)], &[]).unwrap();
         let both = ["10.0.0.1", "fd00::1"].map(|text| text.parse().unwrap()).to_vec();
-        assert_eq!(wishes.addresses, Addresses::Exactly(both));
+        assert_eq!(wishes.addresses, AddressSource::Exactly(both));
         let refused = |text: &str| read(&[("ipAddrs", text)], &[]).unwrap_err();
         assert_eq!(
             refused(r#"["10.0.0.1","10.0.0.2"]"#),
@@ -220,7 +224,9 @@ mod tests {
     #[test]
     fn what_is_not_enabled_or_not_possible_is_refused() {
         let refused = |pairs: &[(&str, &str)], config: &NetworkConfig| {
-            Wishes::read(&annotations(pairs), &Annotations::new(), config).unwrap_err().message
+            PodNetworkAnnotations::read(&annotations(pairs), &AnnotationMap::new(), config)
+                .unwrap_err()
+                .message
         };
         let list = r#"["10.0.0.1"]"#;
         assert_eq!(
@@ -240,9 +246,9 @@ mod tests {
             "requested feature is not enabled: floating_ips"
         );
         let enabled = config(r#","ipam":{"type":"calico-ipam"},"feature_control":{"floating_ips":true}"#);
-        let wished = Wishes::read(
+        let wished = PodNetworkAnnotations::read(
             &annotations(&[("floatingIPs", r#"["192.0.2.1","2001:db8::1"]"#)]),
-            &Annotations::new(),
+            &AnnotationMap::new(),
             &enabled,
         );
         assert_eq!(

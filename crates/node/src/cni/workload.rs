@@ -1,10 +1,10 @@
 //! Reads the pod that is being attached, its namespace and its service account from Kubernetes.
 
-use super::identity::Identity;
+use super::identity::ContainerIdentity;
 use super::ipam::store_failed;
-use super::request::Request;
-use super::service::Service;
-use super::wishes::Wishes;
+use super::request::CniRequest;
+use super::service::CniService;
+use super::wishes::PodNetworkAnnotations;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::PoisonError;
@@ -12,13 +12,13 @@ use std::time::SystemTime;
 use tortie_cni::{CniError, code};
 use tortie_model::kinds::{Profile, ProfileSpec, WorkloadEndpoint};
 use tortie_store::config::KubernetesTarget;
-use tortie_store::orchestrator::Orchestrator;
-use tortie_store::{Error, Limits};
+use tortie_store::orchestrator::OrchestratorClient;
+use tortie_store::{StoreError, StoreLimits};
 
 /// The data of a pod that concerns its network.
 #[derive(Debug)]
-pub(super) struct Workload {
-    pub wishes: Wishes,
+pub(super) struct KubernetesPod {
+    pub wishes: PodNetworkAnnotations,
     pub namespace_labels: BTreeMap<String, String>,
     /// Labels, profiles and ports. The fields that the plugin knows are filled in later.
     pub endpoint: WorkloadEndpoint,
@@ -28,38 +28,41 @@ pub(super) struct Workload {
 
 /// A cached connection to Kubernetes, valid while its configuration is unchanged.
 #[derive(Debug)]
-pub(super) struct Connected {
+pub(super) struct CachedOrchestrator {
     target: KubernetesTarget,
     /// Modification time of the kubeconfig, which changes with a new token.
     changed: Option<SystemTime>,
-    orchestrator: Orchestrator,
+    orchestrator: OrchestratorClient,
 }
 
-impl Service {
+impl CniService {
     /// Returns the connection to Kubernetes, if there is one: with the daemon's own credentials, else with those of
     /// the network configuration. A configured but missing kubeconfig is an error.
-    pub(super) async fn orchestrator(&self, request: &Request) -> Result<Option<Orchestrator>, CniError> {
+    pub(super) async fn orchestrator(
+        &self,
+        request: &CniRequest,
+    ) -> Result<Option<OrchestratorClient>, CniError> {
         let Some(target) = self.own_orchestrator.clone().or_else(|| target(request)) else { return Ok(None) };
         let changed = modified(&target.kubeconfig);
         let mut known = self.connected.lock().await;
         if let Some(connected) = known.as_ref().filter(|it| it.target == target && it.changed == changed) {
             return Ok(Some(connected.orchestrator.clone()));
         }
-        let connected = Orchestrator::connect(&target, Limits::default()).await;
+        let connected = OrchestratorClient::connect(&target, StoreLimits::default()).await;
         let orchestrator = connected.map_err(|error| {
             CniError::new(code::NETWORK_CONFIG, "Kubernetes cannot be asked").with(error.to_string())
         })?;
-        *known = Some(Connected { target, changed, orchestrator: orchestrator.clone() });
+        *known = Some(CachedOrchestrator { target, changed, orchestrator: orchestrator.clone() });
         Ok(Some(orchestrator))
     }
 
     /// Returns the pod. Returns None for containers that are not pods, and if the policy type is not `k8s`.
     pub(super) async fn workload(
         &self,
-        request: &Request,
-        identity: &Identity,
-        orchestrator: Option<&Orchestrator>,
-    ) -> Result<Option<Workload>, CniError> {
+        request: &CniRequest,
+        identity: &ContainerIdentity,
+        orchestrator: Option<&OrchestratorClient>,
+    ) -> Result<Option<KubernetesPod>, CniError> {
         let Some(orchestrator) = orchestrator else { return Ok(None) };
         if identity.orchestrator != "k8s" || request.config.policy.kind != "k8s" {
             return Ok(None);
@@ -68,25 +71,25 @@ impl Service {
         let prefix = self.interface_prefix();
         let pod =
             orchestrator.pod(&identity.namespace, &identity.pod, &prefix).await.map_err(store_failed)?;
-        let wishes = Wishes::read(&pod.annotations, &namespace.annotations, &request.config)?;
+        let wishes = PodNetworkAnnotations::read(&pod.annotations, &namespace.annotations, &request.config)?;
         let mut profiles = vec![namespace.profile];
         let account = &pod.endpoint.spec.service_account_name;
         if !account.is_empty() {
             match orchestrator.service_account(&identity.namespace, account).await {
                 Ok(profile) => profiles.push(profile),
                 // A service account may be deleted before its pods.
-                Err(Error::DoesNotExist { .. }) => {}
+                Err(StoreError::DoesNotExist { .. }) => {}
                 Err(error) => return Err(store_failed(error)),
             }
         }
         let namespace_labels = namespace.labels;
-        Ok(Some(Workload { wishes, namespace_labels, endpoint: pod.endpoint, profiles }))
+        Ok(Some(KubernetesPod { wishes, namespace_labels, endpoint: pod.endpoint, profiles }))
     }
 
     /// Creates the profiles of a pod if they do not exist. With the Kubernetes datastore they always exist; with etcd
     /// the controllers create and update them. Returns the name of the namespace's profile, whose rules allow the
     /// pod's traffic.
-    pub(super) async fn ensure_profiles(&self, workload: &Workload) -> Result<Option<String>, CniError> {
+    pub(super) async fn ensure_profiles(&self, workload: &KubernetesPod) -> Result<Option<String>, CniError> {
         for profile in &workload.profiles {
             let name = &profile.metadata.name;
             if self.profiles.lock().unwrap_or_else(PoisonError::into_inner).contains(name) {
@@ -94,12 +97,12 @@ impl Service {
             }
             match self.resources.get_as::<ProfileSpec>("", name).await {
                 Ok(_) => {}
-                Err(Error::DoesNotExist { .. }) => {
+                Err(StoreError::DoesNotExist { .. }) => {
                     let mut new = profile.clone();
                     new.metadata.uid = String::new();
                     new.metadata.creation_timestamp = None;
                     match self.resources.create(new.into()).await {
-                        Ok(_) | Err(Error::AlreadyExists { .. }) => {}
+                        Ok(_) | Err(StoreError::AlreadyExists { .. }) => {}
                         Err(error) => return Err(store_failed(error)),
                     }
                 }
@@ -112,7 +115,7 @@ impl Service {
 }
 
 /// Returns the connection to Kubernetes that the network configuration specifies.
-fn target(request: &Request) -> Option<KubernetesTarget> {
+fn target(request: &CniRequest) -> Option<KubernetesTarget> {
     let (kubernetes, policy) = (&request.config.kubernetes, &request.config.policy);
     // Old configurations contain the URL of the API root instead of that of the server.
     let server = |root: &str| root.split("/api/").next().unwrap_or(root).to_owned();

@@ -3,39 +3,41 @@
 //! The kernel is not changed until the snapshot of the datastore is complete, and nothing changes while the datastore
 //! is unavailable. A workload that CNI attached is removed only by CNI.
 
-use super::event::{Action, Event, Failure, LearntRoute, Refusal, WaiterId};
-use super::waiters::{Waiters, Wanted};
+use super::event::{ApplyFailure, EngineAction, EngineEvent, LearntRoute, RequestRefusal, WaiterId};
+use super::waiters::{AwaitedOutcome, WaitingRequests};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::IpAddr;
 use std::time::Duration;
-use tortie_compute::Compute;
-use tortie_model::{FeedEvent, Key, Kind, Resource, Revision, Value};
-use tortie_plan::bgp::Install;
-use tortie_plan::{Learnt, Migration, NextHop, Plan, Settings, Update, WorkloadId};
+use tortie_compute::PlanCompute;
+use tortie_model::{FeedEvent, Kind, Resource, Revision, StoreKey, StoreValue};
+use tortie_plan::bgp::BgpInstall;
+use tortie_plan::{
+    DataplaneSettings, LearntNextHop, LearntRouteEntry, MigrationState, NodePlan, PlanUpdate, WorkloadId,
+};
 
 /// Delay between attempts to start the dataplane.
 const RETRY: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
-pub struct Core {
-    compute: Compute,
-    plan: Plan,
-    dataplane: Dataplane,
+pub struct EngineCore {
+    compute: PlanCompute,
+    plan: NodePlan,
+    dataplane: DataplaneState,
     in_sync: bool,
     datastore_ready: bool,
     /// The datastore deleted the endpoint of a held attachment, or did not have it in its snapshot.
     lost: bool,
     /// Held endpoints that the feed has not delivered; emptied when the snapshot is complete.
-    unheard: HashSet<Key>,
+    unheard: HashSet<StoreKey>,
     /// Endpoints of live attachments. Only CNI removes them.
-    held: HashSet<Key>,
+    held: HashSet<StoreKey>,
     /// Endpoints that CNI wrote or deleted and that the watch has not delivered yet. Older events about them are
     /// stale.
-    written: BTreeMap<Key, Written>,
-    waiters: Waiters,
+    written: BTreeMap<StoreKey, CniWrite>,
+    waiters: WaitingRequests,
     /// Updates from BGP that have not been sent to the dataplane yet.
-    learnt: Vec<Update>,
-    advertisements: Advertisements,
+    learnt: Vec<PlanUpdate>,
+    advertisements: PendingAdvertisements,
     /// Virtual machines that have migrated here, with the time until which their routes keep a higher priority.
     settling: BTreeMap<WorkloadId, Duration>,
     planned: u64,
@@ -43,39 +45,39 @@ pub struct Core {
 
 /// The state of the dataplane.
 #[derive(Debug)]
-enum Dataplane {
+enum DataplaneState {
     Down { retry_at: Duration },
-    Starting(Settings),
-    Idle(Settings),
-    Applying(Settings),
+    Starting(DataplaneSettings),
+    Idle(DataplaneSettings),
+    Applying(DataplaneSettings),
 }
 
 /// The last write of CNI to an endpoint in the datastore.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Written {
+enum CniWrite {
     Put(Revision),
     /// The last revision at which the endpoint existed.
     Deleted(Revision),
 }
 
-impl Written {
+impl CniWrite {
     /// Returns whether a put with this revision is stale. Revisions without an order are never stale: the next event
     /// from the datastore corrects the state.
     fn outdates_put(&self, put: &Revision) -> bool {
         match self {
-            Written::Put(own) => put != own && put.is_at_or_before(own) == Some(true),
-            Written::Deleted(last) => put.is_at_or_before(last) == Some(true),
+            CniWrite::Put(own) => put != own && put.is_at_or_before(own) == Some(true),
+            CniWrite::Deleted(last) => put.is_at_or_before(last) == Some(true),
         }
     }
 
     fn outdates_deletion(&self, deletion: &Revision) -> bool {
-        matches!(self, Written::Put(own) if deletion.is_at_or_before(own) == Some(true))
+        matches!(self, CniWrite::Put(own) if deletion.is_at_or_before(own) == Some(true))
     }
 }
 
 /// Changes of the plan that BGP has not received yet.
 #[derive(Debug, Default)]
-struct Advertisements {
+struct PendingAdvertisements {
     workloads: BTreeSet<WorkloadId>,
     configuration: bool,
     /// Whether BGP has received the whole plan, so that changes are enough from now on.
@@ -84,45 +86,45 @@ struct Advertisements {
 
 /// A live attachment of an earlier run, with its endpoint if the journal has it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Held {
-    pub key: Key,
-    pub endpoint: Option<Value>,
+pub struct HeldAttachment {
+    pub key: StoreKey,
+    pub endpoint: Option<StoreValue>,
 }
 
-impl Core {
+impl EngineCore {
     /// Creates a core whose plan starts with the live attachments, so that an endpoint that the datastore lost keeps
     /// its network.
-    pub fn new(mut compute: Compute, held: Vec<Held>) -> Core {
-        for Held { key, endpoint } in &held {
+    pub fn new(mut compute: PlanCompute, held: Vec<HeldAttachment>) -> EngineCore {
+        for HeldAttachment { key, endpoint } in &held {
             if let Some(endpoint) = endpoint {
                 compute.put(key, endpoint);
             }
         }
-        let held: HashSet<Key> = held.into_iter().map(|held| held.key).collect();
-        Core {
+        let held: HashSet<StoreKey> = held.into_iter().map(|held| held.key).collect();
+        EngineCore {
             compute,
-            plan: Plan::default(),
-            dataplane: Dataplane::Down { retry_at: Duration::ZERO },
+            plan: NodePlan::default(),
+            dataplane: DataplaneState::Down { retry_at: Duration::ZERO },
             in_sync: false,
             datastore_ready: true,
             lost: false,
             unheard: held.clone(),
             held,
             written: BTreeMap::new(),
-            waiters: Waiters::default(),
+            waiters: WaitingRequests::default(),
             learnt: Vec::new(),
-            advertisements: Advertisements::default(),
+            advertisements: PendingAdvertisements::default(),
             settling: BTreeMap::new(),
             planned: 0,
         }
     }
 
-    pub fn compute(&self) -> &Compute {
+    pub fn compute(&self) -> &PlanCompute {
         &self.compute
     }
 
     /// Returns the state that the kernel should have.
-    pub fn plan(&self) -> &Plan {
+    pub fn plan(&self) -> &NodePlan {
         &self.plan
     }
 
@@ -136,9 +138,9 @@ impl Core {
         std::mem::take(&mut self.lost)
     }
 
-    /// Returns whether the dataplane is working. Until it is done, [`Event::Turn`] has no effect.
+    /// Returns whether the dataplane is working. Until it is done, [`EngineEvent::Turn`] has no effect.
     pub fn is_busy(&self) -> bool {
-        matches!(self.dataplane, Dataplane::Starting(_) | Dataplane::Applying(_))
+        matches!(self.dataplane, DataplaneState::Starting(_) | DataplaneState::Applying(_))
     }
 
     /// Returns the number of plan updates so far.
@@ -147,27 +149,27 @@ impl Core {
     }
 
     /// Handles an event and returns the resulting actions. `now` is the time since a fixed moment.
-    pub fn handle(&mut self, now: Duration, event: Event) -> Vec<Action> {
+    pub fn handle(&mut self, now: Duration, event: EngineEvent) -> Vec<EngineAction> {
         match event {
-            Event::Feed(feed) => self.feed(feed),
-            Event::Attach { waiter, key, value, profile } => {
+            EngineEvent::Feed(feed) => self.feed(feed),
+            EngineEvent::Attach { waiter, key, value, profile } => {
                 self.attach(waiter, key, &value, profile, now);
             }
-            Event::Detach { waiter, key, revision } => self.detach(waiter, key, revision, now),
-            Event::Hold { waiter, key } => {
+            EngineEvent::Detach { waiter, key, revision } => self.detach(waiter, key, revision, now),
+            EngineEvent::Hold { waiter, key } => {
                 self.held.insert(key);
-                return vec![Action::Answer { waiter, outcome: Ok(()) }];
+                return vec![EngineAction::Answer { waiter, outcome: Ok(()) }];
             }
-            Event::Learnt { routes, complete } => {
+            EngineEvent::Learnt { routes, complete } => {
                 let install = self.plan.bgp.as_ref().map(|bgp| &bgp.install);
                 self.learnt.extend(routes.into_iter().map(|route| learnt(route, install)));
-                self.learnt.extend(complete.then_some(Update::LearntComplete));
+                self.learnt.extend(complete.then_some(PlanUpdate::LearntComplete));
             }
-            Event::Announced(ids) => ids.iter().for_each(|id| self.compute.announced(id)),
-            Event::Started => return self.started(),
-            Event::Applied(failures) => return self.applied(&failures),
-            Event::Stopped(reason) => return self.stopped(now, reason),
-            Event::Turn => return self.turn(now),
+            EngineEvent::Announced(ids) => ids.iter().for_each(|id| self.compute.announced(id)),
+            EngineEvent::Started => return self.started(),
+            EngineEvent::Applied(failures) => return self.applied(&failures),
+            EngineEvent::Stopped(reason) => return self.stopped(now, reason),
+            EngineEvent::Turn => return self.turn(now),
         }
         Vec::new()
     }
@@ -175,7 +177,7 @@ impl Core {
     fn feed(&mut self, event: FeedEvent) {
         match event {
             FeedEvent::Put { key, value, revision } => {
-                if let Value::Resource(Resource::ClusterInformation(information)) = &value {
+                if let StoreValue::Resource(Resource::ClusterInformation(information)) = &value {
                     self.datastore_ready = information.spec.datastore_ready.unwrap_or(true);
                 }
                 self.unheard.remove(&key);
@@ -189,7 +191,7 @@ impl Core {
                     return;
                 }
                 self.written.remove(&key);
-                if let Key::Resource { kind: Kind::ClusterInformation, .. } = &key {
+                if let StoreKey::Resource { kind: Kind::ClusterInformation, .. } = &key {
                     self.datastore_ready = true;
                 }
                 if self.held.contains(&key) {
@@ -212,40 +214,47 @@ impl Core {
         }
     }
 
-    fn attach(&mut self, id: WaiterId, key: Key, value: &Value, profile: Option<String>, now: Duration) {
+    fn attach(
+        &mut self,
+        id: WaiterId,
+        key: StoreKey,
+        value: &StoreValue,
+        profile: Option<String>,
+        now: Duration,
+    ) {
         if self.waiters.contains(id) {
             return;
         }
         let (workload, revision) = match value {
-            Value::Resource(Resource::WorkloadEndpoint(endpoint)) => {
+            StoreValue::Resource(Resource::WorkloadEndpoint(endpoint)) => {
                 let workload =
-                    tortie_compute::local_workload(endpoint, tortie_compute::Permissions::ALL).ok();
+                    tortie_compute::local_workload(endpoint, tortie_compute::EndpointPermissions::ALL).ok();
                 (workload.map(|(id, _)| id), endpoint.metadata.resource_version.parse().ok())
             }
             _ => (None, None),
         };
         match revision {
-            Some(revision) => self.written.insert(key.clone(), Written::Put(revision)),
+            Some(revision) => self.written.insert(key.clone(), CniWrite::Put(revision)),
             None => self.written.remove(&key),
         };
         self.compute.put(&key, value);
         self.held.insert(key.clone());
-        self.waiters.insert(id, Wanted::Attached { key, workload, profile }, now);
+        self.waiters.insert(id, AwaitedOutcome::Attached { key, workload, profile }, now);
     }
 
-    fn detach(&mut self, id: WaiterId, key: Key, revision: Option<Revision>, now: Duration) {
+    fn detach(&mut self, id: WaiterId, key: StoreKey, revision: Option<Revision>, now: Duration) {
         if self.waiters.contains(id) {
             return;
         }
         self.held.remove(&key);
         self.compute.delete(&key);
         if let Some(revision) = revision {
-            self.written.insert(key, Written::Deleted(revision));
+            self.written.insert(key, CniWrite::Deleted(revision));
         }
-        self.waiters.insert(id, Wanted::Detached, now);
+        self.waiters.insert(id, AwaitedOutcome::Detached, now);
     }
 
-    fn turn(&mut self, now: Duration) -> Vec<Action> {
+    fn turn(&mut self, now: Duration) -> Vec<EngineAction> {
         if self.is_busy() {
             return Vec::new();
         }
@@ -261,19 +270,19 @@ impl Core {
             self.plan.apply(update.clone());
         }
         if !self.in_sync {
-            return answers(self.waiters.drain(), &Refusal::NotInSync);
+            return answers(self.waiters.drain(), &RequestRefusal::NotInSync);
         }
         let settings = self.compute.settings();
         match &self.dataplane {
-            Dataplane::Idle(current) if current == settings => self.apply(now, None, updates),
-            Dataplane::Idle(current) if !needs_restart(current, settings) => {
+            DataplaneState::Idle(current) if current == settings => self.apply(now, None, updates),
+            DataplaneState::Idle(current) if !needs_restart(current, settings) => {
                 let settings = Some(Box::new(settings.clone()));
                 self.apply(now, settings, updates)
             }
-            Dataplane::Down { retry_at } if now < *retry_at => Vec::new(),
+            DataplaneState::Down { retry_at } if now < *retry_at => Vec::new(),
             _ => {
-                self.dataplane = Dataplane::Starting(settings.clone());
-                vec![Action::Start {
+                self.dataplane = DataplaneState::Starting(settings.clone());
+                vec![EngineAction::Start {
                     settings: Box::new(settings.clone()),
                     plan: Box::new(self.plan.clone()),
                 }]
@@ -281,14 +290,16 @@ impl Core {
         }
     }
 
-    fn note_settling(&mut self, now: Duration, updates: &[Update]) {
+    fn note_settling(&mut self, now: Duration, updates: &[PlanUpdate]) {
         let until = now + self.compute.parameters().live_migration_route_convergence_time;
         for update in updates {
             match update {
-                Update::Workload(id, Some(workload)) if workload.migration == Migration::Settling => {
+                PlanUpdate::Workload(id, Some(workload))
+                    if workload.migration == MigrationState::Settling =>
+                {
                     self.settling.entry(id.clone()).or_insert(until);
                 }
-                Update::Workload(id, _) => {
+                PlanUpdate::Workload(id, _) => {
                     self.settling.remove(id);
                 }
                 _ => {}
@@ -301,9 +312,9 @@ impl Core {
     fn apply(
         &mut self,
         now: Duration,
-        settings: Option<Box<Settings>>,
-        mut updates: Vec<Update>,
-    ) -> Vec<Action> {
+        settings: Option<Box<DataplaneSettings>>,
+        mut updates: Vec<PlanUpdate>,
+    ) -> Vec<EngineAction> {
         let mut actions = Vec::new();
         let compute = &self.compute;
         for (id, wanted) in self.waiters.ready(now, |profile| compute.has_profile(profile)) {
@@ -314,7 +325,7 @@ impl Core {
                 }
                 Err(refusal) => {
                     self.waiters.remove(id);
-                    actions.push(Action::Answer { waiter: id, outcome: Err(refusal) });
+                    actions.push(EngineAction::Answer { waiter: id, outcome: Err(refusal) });
                 }
             }
         }
@@ -322,74 +333,83 @@ impl Core {
             actions.extend(self.finish(&[]));
             return actions;
         }
-        self.dataplane = match std::mem::replace(&mut self.dataplane, Dataplane::Down { retry_at: now }) {
-            Dataplane::Idle(current) => Dataplane::Applying(settings.as_deref().cloned().unwrap_or(current)),
+        self.dataplane = match std::mem::replace(&mut self.dataplane, DataplaneState::Down { retry_at: now })
+        {
+            DataplaneState::Idle(current) => {
+                DataplaneState::Applying(settings.as_deref().cloned().unwrap_or(current))
+            }
             other => other,
         };
-        actions.push(Action::Apply { settings, updates });
+        actions.push(EngineAction::Apply { settings, updates });
         actions
     }
 
     /// Returns the update that has to be sent to the dataplane again so that it reports on the awaited workload.
-    fn awaited(&self, wanted: &Wanted, updates: &[Update]) -> Result<Option<Update>, Refusal> {
-        let Wanted::Attached { key, workload, .. } = wanted else { return Ok(None) };
+    fn awaited(
+        &self,
+        wanted: &AwaitedOutcome,
+        updates: &[PlanUpdate],
+    ) -> Result<Option<PlanUpdate>, RequestRefusal> {
+        let AwaitedOutcome::Attached { key, workload, .. } = wanted else { return Ok(None) };
         let planned = workload.as_ref().and_then(|id| Some((id, self.plan.workloads.get(id)?)));
         let Some((id, workload)) = planned else {
             let problem = self.compute.problems().remove(&key.to_string());
-            return Err(Refusal::Endpoint(problem.unwrap_or_else(|| "it was removed meanwhile".to_owned())));
+            return Err(RequestRefusal::Endpoint(
+                problem.unwrap_or_else(|| "it was removed meanwhile".to_owned()),
+            ));
         };
         if let Some(reason) = self.compute.floating_refusal(key) {
-            return Err(Refusal::Endpoint(reason));
+            return Err(RequestRefusal::Endpoint(reason));
         }
-        let is_sent = |update: &Update| matches!(update, Update::Workload(other, _) if other == id);
+        let is_sent = |update: &PlanUpdate| matches!(update, PlanUpdate::Workload(other, _) if other == id);
         match updates.iter().any(is_sent) {
             true => Ok(None),
-            false => Ok(Some(Update::Workload(id.clone(), Some(workload.clone())))),
+            false => Ok(Some(PlanUpdate::Workload(id.clone(), Some(workload.clone())))),
         }
     }
 
-    fn started(&mut self) -> Vec<Action> {
-        let Dataplane::Starting(settings) = &self.dataplane else { return Vec::new() };
+    fn started(&mut self) -> Vec<EngineAction> {
+        let DataplaneState::Starting(settings) = &self.dataplane else { return Vec::new() };
         // Waiting requests are answered after the next batch, which reports the failures.
-        self.dataplane = Dataplane::Idle(settings.clone());
+        self.dataplane = DataplaneState::Idle(settings.clone());
         self.advertise().into_iter().collect()
     }
 
-    fn applied(&mut self, failures: &[Failure]) -> Vec<Action> {
-        let Dataplane::Applying(settings) = &self.dataplane else { return Vec::new() };
-        self.dataplane = Dataplane::Idle(settings.clone());
+    fn applied(&mut self, failures: &[ApplyFailure]) -> Vec<EngineAction> {
+        let DataplaneState::Applying(settings) = &self.dataplane else { return Vec::new() };
+        self.dataplane = DataplaneState::Idle(settings.clone());
         self.finish(failures)
     }
 
-    fn stopped(&mut self, now: Duration, reason: String) -> Vec<Action> {
+    fn stopped(&mut self, now: Duration, reason: String) -> Vec<EngineAction> {
         let retry_at = match self.dataplane {
             // It was running, so restart it without delay.
-            Dataplane::Idle(_) | Dataplane::Applying(_) => now,
-            Dataplane::Starting(_) => now + RETRY,
-            Dataplane::Down { .. } => return Vec::new(),
+            DataplaneState::Idle(_) | DataplaneState::Applying(_) => now,
+            DataplaneState::Starting(_) => now + RETRY,
+            DataplaneState::Down { .. } => return Vec::new(),
         };
-        self.dataplane = Dataplane::Down { retry_at };
-        answers(self.waiters.drain(), &Refusal::Dataplane(reason))
+        self.dataplane = DataplaneState::Down { retry_at };
+        answers(self.waiters.drain(), &RequestRefusal::Dataplane(reason))
     }
 
     /// Handles the end of a batch: everything except the failures is in the kernel.
-    fn finish(&mut self, failures: &[Failure]) -> Vec<Action> {
+    fn finish(&mut self, failures: &[ApplyFailure]) -> Vec<EngineAction> {
         let answers = self.waiters.finish(failures).into_iter();
-        let answers = answers.map(|(waiter, outcome)| Action::Answer { waiter, outcome });
+        let answers = answers.map(|(waiter, outcome)| EngineAction::Answer { waiter, outcome });
         self.advertise().into_iter().chain(answers).collect()
     }
 
-    fn advertise(&mut self) -> Option<Action> {
+    fn advertise(&mut self) -> Option<EngineAction> {
         let updates = self.advertisements.take(&self.plan);
-        (!updates.is_empty()).then_some(Action::Advertise(updates))
+        (!updates.is_empty()).then_some(EngineAction::Advertise(updates))
     }
 }
 
-impl Advertisements {
-    fn note(&mut self, update: &Update) {
+impl PendingAdvertisements {
+    fn note(&mut self, update: &PlanUpdate) {
         match update {
-            Update::Bgp(_) => self.configuration = true,
-            Update::Workload(id, _) => {
+            PlanUpdate::Bgp(_) => self.configuration = true,
+            PlanUpdate::Workload(id, _) => {
                 self.workloads.insert(id.clone());
             }
             _ => {}
@@ -397,41 +417,41 @@ impl Advertisements {
     }
 
     /// Returns the updates for BGP; none if BGP is disabled, since the plan then has no BGP configuration.
-    fn take(&mut self, plan: &Plan) -> Vec<Update> {
+    fn take(&mut self, plan: &NodePlan) -> Vec<PlanUpdate> {
         let Some(bgp) = &plan.bgp else { return Vec::new() };
         if !std::mem::replace(&mut self.in_sync, true) {
             self.configuration = true;
             self.workloads.extend(plan.workloads.keys().cloned());
         }
-        let configuration = std::mem::take(&mut self.configuration).then(|| Update::Bgp(bgp.clone()));
+        let configuration = std::mem::take(&mut self.configuration).then(|| PlanUpdate::Bgp(bgp.clone()));
         let workloads = std::mem::take(&mut self.workloads).into_iter().map(|id| {
             let workload = plan.workloads.get(&id).cloned();
-            Update::Workload(id, workload)
+            PlanUpdate::Workload(id, workload)
         });
         configuration.into_iter().chain(workloads).collect()
     }
 }
 
 /// Returns whether the new settings require a restart of the dataplane.
-fn needs_restart(current: &Settings, wanted: &Settings) -> bool {
+fn needs_restart(current: &DataplaneSettings, wanted: &DataplaneSettings) -> bool {
     current.policy.cut_denied_flows != wanted.policy.cut_denied_flows
 }
 
 /// Converts a learnt route into an update. Next hops behind a tunnel get that tunnel. When the tunnels change, BGP
 /// sends all its routes again.
-fn learnt(LearntRoute { destination, route }: LearntRoute, install: Option<&Install>) -> Update {
+fn learnt(LearntRoute { destination, route }: LearntRoute, install: Option<&BgpInstall>) -> PlanUpdate {
     let hop = |address: IpAddr| {
         let tunnel = install.and_then(|install| install.tunnel(&destination, address));
-        NextHop { address, tunnel }
+        LearntNextHop { address, tunnel }
     };
-    let route = route.map(|route| Learnt {
+    let route = route.map(|route| LearntRouteEntry {
         next_hops: route.next_hops.into_iter().map(hop).collect(),
         metric: route.metric,
     });
-    Update::Learnt(destination, route)
+    PlanUpdate::Learnt(destination, route)
 }
 
-fn answers(waiters: Vec<WaiterId>, refusal: &Refusal) -> Vec<Action> {
-    let answer = |waiter| Action::Answer { waiter, outcome: Err(refusal.clone()) };
+fn answers(waiters: Vec<WaiterId>, refusal: &RequestRefusal) -> Vec<EngineAction> {
+    let answer = |waiter| EngineAction::Answer { waiter, outcome: Err(refusal.clone()) };
     waiters.into_iter().map(answer).collect()
 }

@@ -5,8 +5,8 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use tortie_model::{FeedEvent, Key, Revision, Value};
-use tortie_plan::{Plan, Settings, Update, WorkloadId};
+use tortie_model::{FeedEvent, Revision, StoreKey, StoreValue};
+use tortie_plan::{DataplaneSettings, NodePlan, PlanUpdate, WorkloadId};
 
 /// Identifies a request that waits for an answer. The engine holds the channel for the answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -16,22 +16,22 @@ pub struct WaiterId(pub u64);
 #[derive(Clone, Debug, PartialEq)]
 // Nearly every event is a put: boxing it would cost an allocation each to make the rare ones smaller.
 #[allow(clippy::large_enum_variant)]
-pub enum Event {
+pub enum EngineEvent {
     /// An event of the datastore.
     Feed(FeedEvent),
     /// CNI has attached a workload: program it, and keep it even if the datastore deletes it.
     Attach {
         waiter: WaiterId,
-        key: Key,
-        value: Box<Value>,
+        key: StoreKey,
+        value: Box<StoreValue>,
         /// A profile that was written to the datastore just before the endpoint. The feed may not have delivered it
         /// yet.
         profile: Option<String>,
     },
     /// CNI detaches a workload, whose endpoint it deletes from the datastore at this revision.
-    Detach { waiter: WaiterId, key: Key, revision: Option<Revision> },
+    Detach { waiter: WaiterId, key: StoreKey, revision: Option<Revision> },
     /// CNI has adopted a workload of the datastore: keep it even if the datastore deletes it from now on.
-    Hold { waiter: WaiterId, key: Key },
+    Hold { waiter: WaiterId, key: StoreKey },
     /// BGP has selected or withdrawn routes.
     Learnt { routes: Vec<LearntRoute>, complete: bool },
     /// Virtual machines in live migration to this node have announced themselves.
@@ -39,7 +39,7 @@ pub enum Event {
     /// The dataplane runs and has applied the initial plan.
     Started,
     /// The dataplane has applied a batch except for these failures.
-    Applied(Vec<Failure>),
+    Applied(Vec<ApplyFailure>),
     /// The dataplane has ended or could not be started.
     Stopped(String),
     /// End of a batch of events: compute the changes and send them to the dataplane.
@@ -51,21 +51,21 @@ pub enum Event {
 #[serde(rename_all = "camelCase")]
 pub struct LearntRoute {
     pub destination: IpNet,
-    pub route: Option<NextHops>,
+    pub route: Option<LearntNextHops>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct NextHops {
+pub struct LearntNextHops {
     pub next_hops: Vec<IpAddr>,
     pub metric: u32,
 }
 
 /// An object that the kernel refused.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Failure {
+pub struct ApplyFailure {
     #[serde(with = "super::json::concerns")]
-    pub concerns: Concerns,
+    pub concerns: FailureScope,
     /// Description of the object, for example `route 10.0.0.1/32`.
     pub object: String,
     pub reason: String,
@@ -73,7 +73,7 @@ pub struct Failure {
 
 /// The workloads that are incomplete because of a failure.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Concerns {
+pub enum FailureScope {
     /// Every workload of the node: the kernel cannot be read, or it refuses the table that enforces policy.
     Everything,
     /// These workloads. Empty for an object that does not belong to a workload.
@@ -82,7 +82,7 @@ pub enum Concerns {
 
 /// The reason why a request failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum RequestRefusal {
     #[error("the datastore has not been read completely yet")]
     NotInSync,
     #[error("the dataplane does not run: {0}")]
@@ -95,22 +95,22 @@ pub enum Refusal {
 
 /// Output of the [`Core`](super::Core), to be carried out in this order.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Action {
-    /// Start a dataplane with this plan, and stop the one that runs. Followed by [`Event::Started`] or
-    /// [`Event::Stopped`].
+pub enum EngineAction {
+    /// Start a dataplane with this plan, and stop the one that runs. Followed by [`EngineEvent::Started`] or
+    /// [`EngineEvent::Stopped`].
     Start {
-        settings: Box<Settings>,
-        plan: Box<Plan>,
+        settings: Box<DataplaneSettings>,
+        plan: Box<NodePlan>,
     },
-    /// Apply these updates, and new settings if given. Followed by [`Event::Applied`] or [`Event::Stopped`].
+    /// Apply these updates, and new settings if given. Followed by [`EngineEvent::Applied`] or [`EngineEvent::Stopped`].
     Apply {
-        settings: Option<Box<Settings>>,
-        updates: Vec<Update>,
+        settings: Option<Box<DataplaneSettings>>,
+        updates: Vec<PlanUpdate>,
     },
     /// The kernel has these updates, so BGP may advertise them.
-    Advertise(Vec<Update>),
+    Advertise(Vec<PlanUpdate>),
     Answer {
         waiter: WaiterId,
-        outcome: Result<(), Refusal>,
+        outcome: Result<(), RequestRefusal>,
     },
 }

@@ -1,7 +1,7 @@
 //! The main loop of the node: passes events of the datastore, CNI requests and BGP routes to the core, and applies
 //! the results to the dataplane.
 //!
-//! [`Core`] makes the decisions. The task in this module owns the dataplane, the channels and the clock, and carries
+//! [`EngineCore`] makes the decisions. The task in this module owns the dataplane, the channels and the clock, and carries
 //! out the actions.
 
 mod core;
@@ -12,14 +12,17 @@ mod requests;
 mod tests;
 mod waiters;
 
-pub use self::core::{Core, Held};
-pub use event::{Action, Concerns, Event, Failure, LearntRoute, NextHops, Refusal, WaiterId};
+pub use self::core::{EngineCore, HeldAttachment};
+pub use event::{
+    ApplyFailure, EngineAction, EngineEvent, FailureScope, LearntNextHops, LearntRoute, RequestRefusal,
+    WaiterId,
+};
 pub use json::{event_from_json, event_to_json, held_from_json, held_to_json};
-pub use requests::{Request, RequestError, Requests};
+pub use requests::{EngineHandle, EngineRequest, EngineRequestError};
 
-use crate::metrics::Metrics;
-use crate::recording::Recording;
-use crate::state::State;
+use crate::metrics::NodeMetrics;
+use crate::recording::NodeRecording;
+use crate::state::NodeState;
 use crate::{bgp, failpoint};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -27,9 +30,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
-use tortie_dataplane::{Dataplane, Error, Netns, Reports, WireguardKeys};
+use tortie_dataplane::{DataplaneError, DataplaneHandle, Netns, ReportReceiver, WireguardKeys};
 use tortie_model::FeedEvent;
-use tortie_plan::{Plan, Settings, Update};
+use tortie_plan::{DataplaneSettings, NodePlan, PlanUpdate};
 use tortie_sync::Feed as FeedReceiver;
 
 /// Maximum number of events that are handled before their changes are applied.
@@ -37,40 +40,40 @@ const AT_ONCE: usize = 1024;
 /// Interval between checks for conditions without an event: expired timers, and the end of the dataplane.
 const TICK: Duration = Duration::from_secs(1);
 
-pub struct Engine {
+pub struct NodeEngine {
     host: Netns,
     keys: WireguardKeys,
-    core: Core,
-    state: Arc<State>,
+    core: EngineCore,
+    state: Arc<NodeState>,
     started: Instant,
-    dataplane: Option<Dataplane>,
+    dataplane: Option<DataplaneHandle>,
     /// The loop counter of the current dataplane, and its value at the last check.
     turns: (Arc<AtomicU64>, u64),
     /// The running command to the dataplane, if any.
-    work: Option<JoinHandle<Work>>,
+    work: Option<JoinHandle<DataplaneTaskResult>>,
     /// Receives the report channel of each new dataplane.
-    reports: mpsc::Sender<Reports>,
+    reports: mpsc::Sender<ReportReceiver>,
     /// Objects that the kernel refuses, with the reason. Each is logged only once.
     refused: BTreeMap<String, String>,
-    answers: HashMap<WaiterId, oneshot::Sender<Result<(), Refusal>>>,
+    answers: HashMap<WaiterId, oneshot::Sender<Result<(), RequestRefusal>>>,
     next_waiter: u64,
     /// The connection to BGP, if enabled.
     bgp: Option<bgp::BgpHandle>,
-    recording: Option<Recording>,
-    timing: Timing,
+    recording: Option<NodeRecording>,
+    timing: EngineTiming,
 }
 
 /// The result of a command to the dataplane, which it returns.
-struct Work {
-    dataplane: Option<Dataplane>,
-    reports: Option<Reports>,
-    event: Event,
+struct DataplaneTaskResult {
+    dataplane: Option<DataplaneHandle>,
+    reports: Option<ReportReceiver>,
+    event: EngineEvent,
     took: Duration,
 }
 
 /// Time measurements for the metrics.
 #[derive(Default)]
-struct Timing {
+struct EngineTiming {
     /// Time spent on events of the datastore since the last turn.
     computing: Duration,
     planned: u64,
@@ -79,17 +82,17 @@ struct Timing {
     in_batch: Vec<Instant>,
 }
 
-impl Engine {
+impl NodeEngine {
     pub fn new(
         host: Netns,
         keys: WireguardKeys,
-        core: Core,
-        state: Arc<State>,
+        core: EngineCore,
+        state: Arc<NodeState>,
         bgp: Option<bgp::BgpHandle>,
-        recording: Option<Recording>,
-    ) -> (Engine, mpsc::Receiver<Reports>) {
+        recording: Option<NodeRecording>,
+    ) -> (NodeEngine, mpsc::Receiver<ReportReceiver>) {
         let (reports, reported) = mpsc::channel(1);
-        let engine = Engine {
+        let engine = NodeEngine {
             host,
             keys,
             core,
@@ -104,13 +107,13 @@ impl Engine {
             next_waiter: 0,
             bgp,
             recording,
-            timing: Timing::default(),
+            timing: EngineTiming::default(),
         };
         (engine, reported)
     }
 
     /// Runs the loop. While the dataplane works, no other events are received; they wait in their bounded channels.
-    pub async fn run(mut self, mut feed: FeedReceiver, mut requests: mpsc::Receiver<Request>) {
+    pub async fn run(mut self, mut feed: FeedReceiver, mut requests: mpsc::Receiver<EngineRequest>) {
         let mut tick = tokio::time::interval(TICK);
         let heartbeat = self.state.liveness.part("engine");
         let dataplane = self.state.liveness.part("dataplane-loop");
@@ -128,7 +131,7 @@ impl Engine {
                 Some(news) = learnt(&mut self.bgp), if idle => self.learn(news),
                 Ok(()) = announced.changed(), if idle => {
                     let ids = announced.borrow_and_update().iter().cloned().collect();
-                    self.handle(Event::Announced(ids));
+                    self.handle(EngineEvent::Announced(ids));
                 }
                 _ = tick.tick() => {
                     if self.dataplane_moves() {
@@ -153,7 +156,7 @@ impl Engine {
     }
 
     /// Handles an event and carries out the actions. Returns the computing time of the core alone.
-    fn handle(&mut self, event: Event) -> Duration {
+    fn handle(&mut self, event: EngineEvent) -> Duration {
         let now = self.started.elapsed();
         if let Some(recording) = &mut self.recording {
             recording.record(now, &event);
@@ -197,11 +200,11 @@ impl Engine {
             }
             FeedEvent::Put { .. } | FeedEvent::Delete { .. } | FeedEvent::InSync => {}
         }
-        let took = self.handle(Event::Feed(event));
+        let took = self.handle(EngineEvent::Feed(event));
         self.timing.computing += took;
     }
 
-    async fn request(&mut self, request: Request) {
+    async fn request(&mut self, request: EngineRequest) {
         failpoint::hit("engine-request").await;
         let waiter = WaiterId(self.next_waiter);
         self.next_waiter += 1;
@@ -216,18 +219,18 @@ impl Engine {
         let mut routes = Vec::with_capacity(news.routes.len());
         for update in news.routes {
             match update {
-                Update::Learnt(destination, route) => {
-                    let route = route.map(|learnt| NextHops {
+                PlanUpdate::Learnt(destination, route) => {
+                    let route = route.map(|learnt| LearntNextHops {
                         next_hops: learnt.next_hops.iter().map(|hop| hop.address).collect(),
                         metric: learnt.metric,
                     });
                     routes.push(LearntRoute { destination, route });
                 }
-                Update::LearntComplete => complete = true,
+                PlanUpdate::LearntComplete => complete = true,
                 _ => {}
             }
         }
-        self.handle(Event::Learnt { routes, complete });
+        self.handle(EngineEvent::Learnt { routes, complete });
     }
 
     /// Returns whether the dataplane is not stuck: its loop has advanced since the last check, or no dataplane is at
@@ -244,7 +247,7 @@ impl Engine {
                 "the dataplane has ended; it is started again and takes over what the kernel has"
             );
             self.dataplane = None;
-            self.handle(Event::Stopped("it has ended".to_owned()));
+            self.handle(EngineEvent::Stopped("it has ended".to_owned()));
         }
     }
 
@@ -252,7 +255,7 @@ impl Engine {
         if self.work.is_some() {
             return;
         }
-        let took = self.handle(Event::Turn);
+        let took = self.handle(EngineEvent::Turn);
         let flow = &self.state.metrics.flow;
         let computing = std::mem::take(&mut self.timing.computing);
         if !computing.is_zero() {
@@ -263,27 +266,27 @@ impl Engine {
         self.publish();
     }
 
-    fn carry_out(&mut self, action: Action) {
+    fn carry_out(&mut self, action: EngineAction) {
         match action {
-            Action::Answer { waiter, outcome } => {
+            EngineAction::Answer { waiter, outcome } => {
                 if let Some(answer) = self.answers.remove(&waiter) {
                     // The client may have gone away.
                     let _ = answer.send(outcome);
                 }
             }
-            Action::Advertise(updates) => {
+            EngineAction::Advertise(updates) => {
                 if let Some(bgp) = &self.bgp {
                     bgp.plan.send(updates);
                 }
             }
-            Action::Start { settings, plan } => {
+            EngineAction::Start { settings, plan } => {
                 self.state.set_workloads(&plan.workloads);
                 self.timing.in_batch.append(&mut self.timing.learnt);
                 let old = self.dataplane.take();
                 let (host, keys) = (self.host.clone(), self.keys.clone());
                 self.work = Some(tokio::spawn(start(host, keys, old, *settings, *plan)));
             }
-            Action::Apply { settings, updates } => {
+            EngineAction::Apply { settings, updates } => {
                 let Some(dataplane) = self.dataplane.take() else { return };
                 self.state.note(&updates);
                 self.timing.in_batch.append(&mut self.timing.learnt);
@@ -295,28 +298,28 @@ impl Engine {
     }
 
     /// Handles the result of a command to the dataplane.
-    async fn worked(&mut self, work: Work) {
+    async fn worked(&mut self, work: DataplaneTaskResult) {
         self.work = None;
         let metrics = &self.state.metrics;
         match &work.event {
-            Event::Started => {
+            EngineEvent::Started => {
                 self.state.set_trouble("dataplane", None);
                 metrics.flow.first_sync.set(work.took.as_secs_f64());
                 self.state.set_in_sync();
             }
-            Event::Stopped(reason) => {
+            EngineEvent::Stopped(reason) => {
                 metrics.dataplane_failures.inc();
                 self.state.set_trouble("dataplane", Some(reason.clone()));
                 tracing::error!(reason, "the dataplane does not run; it is started again within a second");
             }
-            Event::Applied(failures) => {
+            EngineEvent::Applied(failures) => {
                 metrics.apply_time.observe(work.took.as_secs_f64());
                 self.refused = report(&self.refused, failures, metrics);
             }
             _ => {}
         }
         let ages = std::mem::take(&mut self.timing.in_batch);
-        if matches!(work.event, Event::Started | Event::Applied(_)) {
+        if matches!(work.event, EngineEvent::Started | EngineEvent::Applied(_)) {
             ages.iter().for_each(|since| metrics.fib_lag.observe(since.elapsed().as_secs_f64()));
         }
         self.dataplane = work.dataplane;
@@ -349,27 +352,31 @@ impl Engine {
 async fn start(
     host: Netns,
     keys: WireguardKeys,
-    old: Option<Dataplane>,
-    settings: Settings,
-    plan: Plan,
-) -> Work {
+    old: Option<DataplaneHandle>,
+    settings: DataplaneSettings,
+    plan: NodePlan,
+) -> DataplaneTaskResult {
     if let Some(old) = old {
         old.stop().await;
     }
     let begun = Instant::now();
     let started = async {
-        let (dataplane, reports) = Dataplane::start_with_keys(host, settings, keys).await?;
+        let (dataplane, reports) = DataplaneHandle::start_with_keys(host, settings, keys).await?;
         dataplane.replace(plan).await?;
-        Ok::<_, Error>((dataplane, reports))
+        Ok::<_, DataplaneError>((dataplane, reports))
     };
     let (dataplane, reports, event) = match started.await {
-        Ok((dataplane, reports)) => (Some(dataplane), Some(reports), Event::Started),
-        Err(error) => (None, None, Event::Stopped(error.to_string())),
+        Ok((dataplane, reports)) => (Some(dataplane), Some(reports), EngineEvent::Started),
+        Err(error) => (None, None, EngineEvent::Stopped(error.to_string())),
     };
-    Work { dataplane, reports, event, took: begun.elapsed() }
+    DataplaneTaskResult { dataplane, reports, event, took: begun.elapsed() }
 }
 
-async fn apply(dataplane: Dataplane, settings: Option<Box<Settings>>, updates: Vec<Update>) -> Work {
+async fn apply(
+    dataplane: DataplaneHandle,
+    settings: Option<Box<DataplaneSettings>>,
+    updates: Vec<PlanUpdate>,
+) -> DataplaneTaskResult {
     let begun = Instant::now();
     let mut failures = Vec::new();
     let applied = async {
@@ -377,7 +384,7 @@ async fn apply(dataplane: Dataplane, settings: Option<Box<Settings>>, updates: V
             tracing::info!("settings have changed; applying them to the kernel");
             match dataplane.configure(*settings).await {
                 // The previous settings stay in force.
-                Err(Error::Invalid { field, reason }) => failures.push(invalid(field, reason)),
+                Err(DataplaneError::Invalid { field, reason }) => failures.push(invalid(field, reason)),
                 outcome => drop(outcome?),
             }
         }
@@ -387,18 +394,18 @@ async fn apply(dataplane: Dataplane, settings: Option<Box<Settings>>, updates: V
     let (dataplane, event) = match outcome {
         Ok(outcome) => {
             failures.extend(outcome.failures.into_iter().map(failure));
-            (Some(dataplane), Event::Applied(failures))
+            (Some(dataplane), EngineEvent::Applied(failures))
         }
-        Err(error) => (None, Event::Stopped(error.to_string())),
+        Err(error) => (None, EngineEvent::Stopped(error.to_string())),
     };
-    Work { dataplane, reports: None, event, took: begun.elapsed() }
+    DataplaneTaskResult { dataplane, reports: None, event, took: begun.elapsed() }
 }
 
 /// Logs and counts new failures. Returns all failures.
 fn report(
     known: &BTreeMap<String, String>,
-    failures: &[Failure],
-    metrics: &Metrics,
+    failures: &[ApplyFailure],
+    metrics: &NodeMetrics,
 ) -> BTreeMap<String, String> {
     let refused: BTreeMap<String, String> =
         failures.iter().map(|failure| (failure.object.clone(), failure.reason.clone())).collect();
@@ -412,26 +419,30 @@ fn report(
     refused
 }
 
-fn invalid(field: &str, reason: String) -> Failure {
-    Failure { concerns: Concerns::Workloads(BTreeSet::new()), object: format!("setting {field}"), reason }
+fn invalid(field: &str, reason: String) -> ApplyFailure {
+    ApplyFailure {
+        concerns: FailureScope::Workloads(BTreeSet::new()),
+        object: format!("setting {field}"),
+        reason,
+    }
 }
 
-fn failure(failure: tortie_dataplane::Failure) -> Failure {
+fn failure(failure: tortie_dataplane::KernelFailure) -> ApplyFailure {
     let concerns = match failure.concerns {
-        tortie_dataplane::Concerns::Everything => Concerns::Everything,
-        tortie_dataplane::Concerns::Workloads(ids) => Concerns::Workloads(ids),
+        tortie_dataplane::AffectedWorkloads::Everything => FailureScope::Everything,
+        tortie_dataplane::AffectedWorkloads::Workloads(ids) => FailureScope::Workloads(ids),
     };
-    Failure { concerns, object: failure.object.to_string(), reason: failure.reason }
+    ApplyFailure { concerns, object: failure.object.to_string(), reason: failure.reason }
 }
 
 /// Waits for the end of the running command. A panic counts as the end of the dataplane.
-async fn finished(work: &mut Option<JoinHandle<Work>>) -> Work {
+async fn finished(work: &mut Option<JoinHandle<DataplaneTaskResult>>) -> DataplaneTaskResult {
     let Some(handle) = work else { return std::future::pending().await };
     match handle.await {
         Ok(work) => work,
         Err(error) => {
-            let event = Event::Stopped(error.to_string());
-            Work { dataplane: None, reports: None, event, took: Duration::ZERO }
+            let event = EngineEvent::Stopped(error.to_string());
+            DataplaneTaskResult { dataplane: None, reports: None, event, took: Duration::ZERO }
         }
     }
 }

@@ -3,13 +3,13 @@
 use super::*;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
-use tortie_compute::{BgpEnvironment, Compute, Environment};
+use tortie_compute::{BgpEnvironment, ParameterEnvironment, PlanCompute};
 use tortie_model::kinds::{
     FelixConfiguration, FelixConfigurationSpec, IPNAT, IPPool, IPPoolSpec, Node, NodeBGPSpec, NodeSpec,
     Profile, ProfileSpec, WorkloadEndpoint, WorkloadEndpointSpec,
 };
-use tortie_model::{Key, Kind, ObjectMeta, Resource, Value};
-use tortie_plan::{Workload, WorkloadId};
+use tortie_model::{Kind, ObjectMeta, Resource, StoreKey, StoreValue};
+use tortie_plan::{PlannedWorkload, WorkloadId};
 
 const HOST: &str = "n1";
 
@@ -26,8 +26,8 @@ fn name(number: u8) -> String {
     parts.name().unwrap()
 }
 
-fn key(number: u8) -> Key {
-    Key::resource(Kind::WorkloadEndpoint, "default", &name(number))
+fn key(number: u8) -> StoreKey {
+    StoreKey::resource(Kind::WorkloadEndpoint, "default", &name(number))
 }
 
 fn id(number: u8) -> WorkloadId {
@@ -36,7 +36,7 @@ fn id(number: u8) -> WorkloadId {
 }
 
 /// Returns the endpoint of a container, with an address that depends on the revision.
-fn endpoint(number: u8, revision: u64) -> Value {
+fn endpoint(number: u8, revision: u64) -> StoreValue {
     let meta = ObjectMeta {
         name: name(number),
         namespace: "default".into(),
@@ -52,77 +52,94 @@ fn endpoint(number: u8, revision: u64) -> Value {
         interface_name: format!("cali{number}"),
         ..WorkloadEndpointSpec::default()
     };
-    Value::Resource(WorkloadEndpoint::new(meta, spec).into())
+    StoreValue::Resource(WorkloadEndpoint::new(meta, spec).into())
 }
 
-fn put(number: u8, revision: u64) -> Event {
-    Event::Feed(FeedEvent::Put {
+fn put(number: u8, revision: u64) -> EngineEvent {
+    EngineEvent::Feed(FeedEvent::Put {
         key: key(number),
         value: endpoint(number, revision),
         revision: revision.into(),
     })
 }
 
-fn delete(number: u8, revision: u64) -> Event {
-    Event::Feed(FeedEvent::Delete { key: key(number), revision: revision.into() })
+fn delete(number: u8, revision: u64) -> EngineEvent {
+    EngineEvent::Feed(FeedEvent::Delete { key: key(number), revision: revision.into() })
 }
 
-fn attach(waiter: u64, number: u8, revision: u64, profile: Option<&str>) -> Event {
+fn attach(waiter: u64, number: u8, revision: u64, profile: Option<&str>) -> EngineEvent {
     let value = Box::new(endpoint(number, revision));
-    Event::Attach { waiter: WaiterId(waiter), key: key(number), value, profile: profile.map(str::to_owned) }
+    EngineEvent::Attach {
+        waiter: WaiterId(waiter),
+        key: key(number),
+        value,
+        profile: profile.map(str::to_owned),
+    }
 }
 
-fn detach(waiter: u64, number: u8, revision: u64) -> Event {
-    Event::Detach { waiter: WaiterId(waiter), key: key(number), revision: Some(revision.into()) }
+fn detach(waiter: u64, number: u8, revision: u64) -> EngineEvent {
+    EngineEvent::Detach { waiter: WaiterId(waiter), key: key(number), revision: Some(revision.into()) }
 }
 
-fn profile(profile: &str) -> Event {
+fn profile(profile: &str) -> EngineEvent {
     let meta = ObjectMeta { name: profile.into(), ..ObjectMeta::default() };
-    let value = Value::Resource(Profile::new(meta, ProfileSpec::default()).into());
-    Event::Feed(FeedEvent::Put { key: Key::resource(Kind::Profile, "", profile), value, revision: 1.into() })
+    let value = StoreValue::Resource(Profile::new(meta, ProfileSpec::default()).into());
+    EngineEvent::Feed(FeedEvent::Put {
+        key: StoreKey::resource(Kind::Profile, "", profile),
+        value,
+        revision: 1.into(),
+    })
 }
 
-fn node() -> Event {
+fn node() -> EngineEvent {
     let meta = ObjectMeta { name: HOST.into(), ..ObjectMeta::default() };
     let bgp = NodeBGPSpec { ipv4_address: "172.30.0.1/24".into(), ..NodeBGPSpec::default() };
     let spec = NodeSpec { bgp: Some(bgp), ..NodeSpec::default() };
-    let value = Value::Resource(Node::new(meta, spec).into());
-    Event::Feed(FeedEvent::Put { key: Key::resource(Kind::Node, "", HOST), value, revision: 1.into() })
+    let value = StoreValue::Resource(Node::new(meta, spec).into());
+    EngineEvent::Feed(FeedEvent::Put {
+        key: StoreKey::resource(Kind::Node, "", HOST),
+        value,
+        revision: 1.into(),
+    })
 }
 
-fn in_sync() -> Event {
-    Event::Feed(FeedEvent::InSync)
+fn in_sync() -> EngineEvent {
+    EngineEvent::Feed(FeedEvent::InSync)
 }
 
-fn refused(number: u8) -> Failure {
-    Failure {
+fn refused(number: u8) -> ApplyFailure {
+    ApplyFailure {
         object: format!("route 10.0.{number}.1/32"),
-        concerns: Concerns::Workloads([id(number)].into()),
+        concerns: FailureScope::Workloads([id(number)].into()),
         reason: "Operation not permitted".into(),
     }
 }
 
-fn core() -> Core {
-    let mut compute = Compute::new(HOST, Environment::new([], []));
+fn core() -> EngineCore {
+    let mut compute = PlanCompute::new(HOST, ParameterEnvironment::new([], []));
     compute.speak_bgp(BgpEnvironment { router_id: String::new(), by_bird: false });
-    Core::new(compute, Vec::new())
+    EngineCore::new(compute, Vec::new())
 }
 
 /// Returns a core whose dataplane runs.
-fn running() -> Core {
+fn running() -> EngineCore {
     let mut core = core();
-    feed(&mut core, 0, [node(), in_sync(), Event::Turn, Event::Started]);
+    feed(&mut core, 0, [node(), in_sync(), EngineEvent::Turn, EngineEvent::Started]);
     core
 }
 
-fn feed(core: &mut Core, seconds: u64, events: impl IntoIterator<Item = Event>) -> Vec<Action> {
+fn feed(
+    core: &mut EngineCore,
+    seconds: u64,
+    events: impl IntoIterator<Item = EngineEvent>,
+) -> Vec<EngineAction> {
     let now = Duration::from_secs(seconds);
     events.into_iter().flat_map(|event| core.handle(now, event)).collect()
 }
 
-fn answers(actions: &[Action]) -> Vec<(u64, Result<(), Refusal>)> {
-    let answer = |action: &Action| match action {
-        Action::Answer { waiter, outcome } => Some((waiter.0, outcome.clone())),
+fn answers(actions: &[EngineAction]) -> Vec<(u64, Result<(), RequestRefusal>)> {
+    let answer = |action: &EngineAction| match action {
+        EngineAction::Answer { waiter, outcome } => Some((waiter.0, outcome.clone())),
         _ => None,
     };
     actions.iter().filter_map(answer).collect()
@@ -131,45 +148,46 @@ fn answers(actions: &[Action]) -> Vec<(u64, Result<(), Refusal>)> {
 #[test]
 fn an_attach_is_answered_when_the_kernel_has_it() {
     let mut core = running();
-    let actions = feed(&mut core, 1, [attach(1, 1, 7, None), Event::Turn]);
-    assert!(matches!(&actions[..], [Action::Apply { .. }]), "{actions:?}");
-    let actions = feed(&mut core, 1, [Event::Applied(vec![])]);
+    let actions = feed(&mut core, 1, [attach(1, 1, 7, None), EngineEvent::Turn]);
+    assert!(matches!(&actions[..], [EngineAction::Apply { .. }]), "{actions:?}");
+    let actions = feed(&mut core, 1, [EngineEvent::Applied(vec![])]);
     assert_eq!(answers(&actions), [(1, Ok(()))]);
-    let advertised = |action: &Action| matches!(action, Action::Advertise(updates) if updates.len() == 1);
+    let advertised =
+        |action: &EngineAction| matches!(action, EngineAction::Advertise(updates) if updates.len() == 1);
     assert!(advertised(&actions[0]), "{actions:?}");
 }
 
 #[test]
 fn failures_are_reported_to_waiters_by_workload() {
     let mut core = running();
-    feed(&mut core, 1, [attach(1, 1, 7, None), attach(2, 2, 8, None), Event::Turn]);
-    let actions = feed(&mut core, 1, [Event::Applied(vec![refused(2)])]);
+    feed(&mut core, 1, [attach(1, 1, 7, None), attach(2, 2, 8, None), EngineEvent::Turn]);
+    let actions = feed(&mut core, 1, [EngineEvent::Applied(vec![refused(2)])]);
     let refusal = "the kernel refused route 10.0.2.1/32: Operation not permitted";
     let outcomes = answers(&actions);
     assert_eq!(outcomes[0], (1, Ok(())));
     assert_eq!(outcomes[1].1.as_ref().unwrap_err().to_string(), refusal);
     // A failure that concerns everything fails every attach, but no detach.
-    feed(&mut core, 2, [attach(3, 3, 9, None), detach(4, 1, 7), Event::Turn]);
-    let table = Failure { concerns: Concerns::Everything, ..refused(1) };
-    let outcomes = answers(&feed(&mut core, 2, [Event::Applied(vec![table])]));
+    feed(&mut core, 2, [attach(3, 3, 9, None), detach(4, 1, 7), EngineEvent::Turn]);
+    let table = ApplyFailure { concerns: FailureScope::Everything, ..refused(1) };
+    let outcomes = answers(&feed(&mut core, 2, [EngineEvent::Applied(vec![table])]));
     assert!(outcomes[0].1.is_err() && outcomes[1].1.is_ok(), "{outcomes:?}");
 }
 
 #[test]
 fn what_the_kernel_refused_before_anybody_waited_is_asked_again() {
     let mut core = running();
-    feed(&mut core, 1, [put(1, 7), Event::Turn, Event::Applied(vec![refused(1)])]);
-    let actions = feed(&mut core, 1, [attach(1, 1, 7, None), Event::Turn]);
-    let asked = |action: &Action| matches!(action, Action::Apply { updates, .. } if matches!(&updates[..], [Update::Workload(..)]));
+    feed(&mut core, 1, [put(1, 7), EngineEvent::Turn, EngineEvent::Applied(vec![refused(1)])]);
+    let actions = feed(&mut core, 1, [attach(1, 1, 7, None), EngineEvent::Turn]);
+    let asked = |action: &EngineAction| matches!(action, EngineAction::Apply { updates, .. } if matches!(&updates[..], [PlanUpdate::Workload(..)]));
     assert!(asked(&actions[0]), "{actions:?}");
-    assert!(answers(&feed(&mut core, 1, [Event::Applied(vec![refused(1)])]))[0].1.is_err());
+    assert!(answers(&feed(&mut core, 1, [EngineEvent::Applied(vec![refused(1)])]))[0].1.is_err());
 }
 
 #[test]
 fn nothing_is_answered_well_before_the_datastore_is_read() {
     let mut core = core();
-    let actions = feed(&mut core, 0, [attach(1, 1, 7, None), Event::Turn]);
-    assert_eq!(answers(&actions), [(1, Err(Refusal::NotInSync))]);
+    let actions = feed(&mut core, 0, [attach(1, 1, 7, None), EngineEvent::Turn]);
+    assert_eq!(answers(&actions), [(1, Err(RequestRefusal::NotInSync))]);
     assert_eq!(actions.len(), 1, "and nothing is programmed");
 }
 
@@ -177,31 +195,33 @@ fn nothing_is_answered_well_before_the_datastore_is_read() {
 fn an_endpoint_without_effect_is_refused() {
     let mut core = running();
     let mut value = endpoint(1, 7);
-    if let Value::Resource(Resource::WorkloadEndpoint(endpoint)) = &mut value {
+    if let StoreValue::Resource(Resource::WorkloadEndpoint(endpoint)) = &mut value {
         endpoint.spec.interface_name = String::new();
     }
-    let event = Event::Attach { waiter: WaiterId(1), key: key(1), value: Box::new(value), profile: None };
-    let outcomes = answers(&feed(&mut core, 1, [event, Event::Turn]));
+    let event =
+        EngineEvent::Attach { waiter: WaiterId(1), key: key(1), value: Box::new(value), profile: None };
+    let outcomes = answers(&feed(&mut core, 1, [event, EngineEvent::Turn]));
     assert!(
-        matches!(&outcomes[..], [(1, Err(Refusal::Endpoint(reason)))] if !reason.is_empty()),
+        matches!(&outcomes[..], [(1, Err(RequestRefusal::Endpoint(reason)))] if !reason.is_empty()),
         "{outcomes:?}"
     );
     // Another endpoint has the interface.
-    feed(&mut core, 1, [attach(2, 2, 8, None), Event::Turn, Event::Applied(vec![])]);
+    feed(&mut core, 1, [attach(2, 2, 8, None), EngineEvent::Turn, EngineEvent::Applied(vec![])]);
     let mut value = endpoint(3, 9);
-    if let Value::Resource(Resource::WorkloadEndpoint(endpoint)) = &mut value {
+    if let StoreValue::Resource(Resource::WorkloadEndpoint(endpoint)) = &mut value {
         endpoint.spec.interface_name = "cali2".into();
     }
-    let event = Event::Attach { waiter: WaiterId(3), key: key(3), value: Box::new(value), profile: None };
-    let outcomes = answers(&feed(&mut core, 1, [event, Event::Turn]));
+    let event =
+        EngineEvent::Attach { waiter: WaiterId(3), key: key(3), value: Box::new(value), profile: None };
+    let outcomes = answers(&feed(&mut core, 1, [event, EngineEvent::Turn]));
     let refusal = "the endpoint has no effect: its interface belongs to another endpoint";
     assert_eq!(outcomes[0].1.as_ref().unwrap_err().to_string(), refusal);
 }
 
 /// Attaches a container that requests floating addresses. The container with the lower number is older.
-fn attach_floating(number: u8, externals: &[&str]) -> Event {
+fn attach_floating(number: u8, externals: &[&str]) -> EngineEvent {
     let mut value = endpoint(number, number.into());
-    if let Value::Resource(Resource::WorkloadEndpoint(endpoint)) = &mut value {
+    if let StoreValue::Resource(Resource::WorkloadEndpoint(endpoint)) = &mut value {
         endpoint.metadata.creation_timestamp = Some(format!("202{number}-01-01T00:00:00Z"));
         let nat = |external: &&str| IPNAT {
             internal_ip: format!("10.0.{number}.{number}"),
@@ -210,7 +230,7 @@ fn attach_floating(number: u8, externals: &[&str]) -> Event {
         endpoint.spec.ip_nats = externals.iter().map(nat).collect();
     }
     let (waiter, value) = (WaiterId(number.into()), Box::new(value));
-    Event::Attach { waiter, key: key(number), value, profile: None }
+    EngineEvent::Attach { waiter, key: key(number), value, profile: None }
 }
 
 #[test]
@@ -219,19 +239,20 @@ fn a_claimed_floating_address_does_not_fail_attach() {
     let spec = serde_json::from_value(serde_json::json!({"floatingIPs": "Enabled"})).unwrap();
     let pool_meta = ObjectMeta { name: "floating".into(), ..ObjectMeta::default() };
     let pool_spec = IPPoolSpec { cidr: "192.0.2.0/24".into(), ..IPPoolSpec::default() };
-    let pool = Event::Feed(FeedEvent::Put {
-        key: Key::resource(Kind::IPPool, "", "floating"),
-        value: Value::Resource(IPPool::new(pool_meta, pool_spec).into()),
+    let pool = EngineEvent::Feed(FeedEvent::Put {
+        key: StoreKey::resource(Kind::IPPool, "", "floating"),
+        value: StoreValue::Resource(IPPool::new(pool_meta, pool_spec).into()),
         revision: 1.into(),
     });
-    feed(&mut core, 1, [configuration(spec, 1), pool, Event::Turn, Event::Applied(vec![])]);
-    let granted = |core: &Core, number: u8| -> Vec<String> {
+    feed(&mut core, 1, [configuration(spec, 1), pool, EngineEvent::Turn, EngineEvent::Applied(vec![])]);
+    let granted = |core: &EngineCore, number: u8| -> Vec<String> {
         let floating = &core.plan().workloads[&id(number)].floating;
         floating.iter().map(|pair| pair.external.to_string()).collect()
     };
-    let problem = |core: &Core, number: u8| core.compute().problems().remove(&key(number).to_string());
-    let update =
-        |core: &mut Core, event: Event| answers(&feed(core, 1, [event, Event::Turn, Event::Applied(vec![])]));
+    let problem = |core: &EngineCore, number: u8| core.compute().problems().remove(&key(number).to_string());
+    let update = |core: &mut EngineCore, event: EngineEvent| {
+        answers(&feed(core, 1, [event, EngineEvent::Turn, EngineEvent::Applied(vec![])]))
+    };
     assert_eq!(update(&mut core, attach_floating(1, &["192.0.2.1"])), [(1, Ok(()))]);
     // The new pod of a rolling update: the old one is deleted once the new one runs.
     assert_eq!(update(&mut core, attach_floating(2, &["192.0.2.1", "192.0.2.2"])), [(2, Ok(()))]);
@@ -251,14 +272,16 @@ fn a_claimed_floating_address_does_not_fail_attach() {
 #[test]
 fn an_attach_waits_for_its_profile_but_not_for_ever() {
     let mut core = running();
-    let actions = feed(&mut core, 1, [attach(1, 1, 7, Some("net")), Event::Turn, Event::Applied(vec![])]);
+    let actions =
+        feed(&mut core, 1, [attach(1, 1, 7, Some("net")), EngineEvent::Turn, EngineEvent::Applied(vec![])]);
     assert_eq!(answers(&actions), []);
-    feed(&mut core, 2, [profile("net"), Event::Turn]);
-    assert_eq!(answers(&feed(&mut core, 2, [Event::Applied(vec![])])), [(1, Ok(()))]);
-    let actions = feed(&mut core, 3, [attach(2, 2, 8, Some("never")), Event::Turn, Event::Applied(vec![])]);
+    feed(&mut core, 2, [profile("net"), EngineEvent::Turn]);
+    assert_eq!(answers(&feed(&mut core, 2, [EngineEvent::Applied(vec![])])), [(1, Ok(()))]);
+    let actions =
+        feed(&mut core, 3, [attach(2, 2, 8, Some("never")), EngineEvent::Turn, EngineEvent::Applied(vec![])]);
     assert_eq!(answers(&actions), []);
-    feed(&mut core, 9, [Event::Turn]);
-    assert_eq!(answers(&feed(&mut core, 9, [Event::Applied(vec![])])), [(2, Ok(()))]);
+    feed(&mut core, 9, [EngineEvent::Turn]);
+    assert_eq!(answers(&feed(&mut core, 9, [EngineEvent::Applied(vec![])])), [(2, Ok(()))]);
 }
 
 #[test]
@@ -266,10 +289,10 @@ fn an_endpoint_that_is_held_outlives_its_deletion() {
     for hold in [false, true] {
         let mut core = core();
         feed(&mut core, 0, [node(), put(1, 1), in_sync()]);
-        let held = hold.then(|| Event::Hold { waiter: WaiterId(1), key: key(1) });
+        let held = hold.then(|| EngineEvent::Hold { waiter: WaiterId(1), key: key(1) });
         let answered = answers(&feed(&mut core, 0, held));
         assert_eq!(answered.len(), usize::from(hold));
-        feed(&mut core, 0, [delete(1, 2), Event::Turn]);
+        feed(&mut core, 0, [delete(1, 2), EngineEvent::Turn]);
         assert_eq!((core.plan().workloads.contains_key(&id(1)), core.take_lost()), (hold, hold));
     }
 }
@@ -277,8 +300,10 @@ fn an_endpoint_that_is_held_outlives_its_deletion() {
 #[test]
 fn what_the_datastore_had_lost_before_we_began_is_known_once_all_is_heard() {
     for (known, lost) in [(true, false), (false, true)] {
-        let held = [1, 2].map(|number| Held { key: key(number), endpoint: Some(endpoint(number, 1)) });
-        let mut core = Core::new(Compute::new(HOST, Environment::new([], [])), held.into());
+        let held =
+            [1, 2].map(|number| HeldAttachment { key: key(number), endpoint: Some(endpoint(number, 1)) });
+        let mut core =
+            EngineCore::new(PlanCompute::new(HOST, ParameterEnvironment::new([], [])), held.into());
         feed(&mut core, 0, [node(), put(1, 1)].into_iter().chain(known.then(|| put(2, 1))));
         assert!(!core.take_lost(), "the datastore may still name it");
         feed(&mut core, 0, [in_sync()]);
@@ -289,101 +314,110 @@ fn what_the_datastore_had_lost_before_we_began_is_known_once_all_is_heard() {
 #[test]
 fn old_news_of_what_cni_did_is_passed_over() {
     let mut core = running();
-    let address = |core: &Core| core.plan().workloads.get(&id(1)).map(|w| w.addresses[0].to_string());
-    feed(&mut core, 1, [attach(1, 1, 9, None), Event::Turn, Event::Applied(vec![])]);
+    let address = |core: &EngineCore| core.plan().workloads.get(&id(1)).map(|w| w.addresses[0].to_string());
+    feed(&mut core, 1, [attach(1, 1, 9, None), EngineEvent::Turn, EngineEvent::Applied(vec![])]);
     // The endpoint of the previous sandbox, deleted and written again before the watch delivered it.
-    feed(&mut core, 1, [put(1, 5), delete(1, 6), Event::Turn, Event::Applied(vec![])]);
+    feed(&mut core, 1, [put(1, 5), delete(1, 6), EngineEvent::Turn, EngineEvent::Applied(vec![])]);
     assert_eq!(address(&core).as_deref(), Some("10.0.1.9"));
-    feed(&mut core, 1, [put(1, 9), put(1, 12), Event::Turn, Event::Applied(vec![])]);
+    feed(&mut core, 1, [put(1, 9), put(1, 12), EngineEvent::Turn, EngineEvent::Applied(vec![])]);
     assert_eq!(address(&core).as_deref(), Some("10.0.1.12"));
-    feed(&mut core, 2, [detach(2, 1, 12), put(1, 12), Event::Turn, Event::Applied(vec![])]);
+    feed(&mut core, 2, [detach(2, 1, 12), put(1, 12), EngineEvent::Turn, EngineEvent::Applied(vec![])]);
     assert_eq!(address(&core), None);
-    feed(&mut core, 2, [put(1, 14), Event::Turn]);
+    feed(&mut core, 2, [put(1, 14), EngineEvent::Turn]);
     assert_eq!(address(&core).as_deref(), Some("10.0.1.14"));
 }
 
-fn configuration(spec: FelixConfigurationSpec, revision: u64) -> Event {
+fn configuration(spec: FelixConfigurationSpec, revision: u64) -> EngineEvent {
     let meta = ObjectMeta { name: "default".into(), ..ObjectMeta::default() };
-    let value = Value::Resource(FelixConfiguration::new(meta, spec).into());
-    let key = Key::resource(Kind::FelixConfiguration, "", "default");
-    Event::Feed(FeedEvent::Put { key, value, revision: revision.into() })
+    let value = StoreValue::Resource(FelixConfiguration::new(meta, spec).into());
+    let key = StoreKey::resource(Kind::FelixConfiguration, "", "default");
+    EngineEvent::Feed(FeedEvent::Put { key, value, revision: revision.into() })
 }
 
 #[test]
 fn other_settings_do_not_restart_the_dataplane() {
     let mut core = running();
     let spec = FelixConfigurationSpec { log_prefix: "x".into(), ..FelixConfigurationSpec::default() };
-    let actions = feed(&mut core, 1, [configuration(spec, 5), attach(1, 1, 7, None), Event::Turn]);
-    let [Action::Apply { settings: Some(settings), updates }] = &actions[..] else { panic!("{actions:?}") };
+    let actions = feed(&mut core, 1, [configuration(spec, 5), attach(1, 1, 7, None), EngineEvent::Turn]);
+    let [EngineAction::Apply { settings: Some(settings), updates }] = &actions[..] else {
+        panic!("{actions:?}")
+    };
     assert!(settings.policy.log_prefix == "x" && !updates.is_empty());
-    assert_eq!(answers(&feed(&mut core, 1, [Event::Applied(vec![])])), [(1, Ok(()))]);
-    assert_eq!(feed(&mut core, 2, [Event::Turn]), [], "once");
+    assert_eq!(answers(&feed(&mut core, 1, [EngineEvent::Applied(vec![])])), [(1, Ok(()))]);
+    assert_eq!(feed(&mut core, 2, [EngineEvent::Turn]), [], "once");
 }
 
 #[test]
 fn a_dataplane_that_fails_is_started_again() {
     let mut core = core();
-    feed(&mut core, 0, [in_sync(), Event::Turn, attach(1, 1, 7, None)]);
-    let actions = feed(&mut core, 0, [Event::Stopped("no netlink".into())]);
-    assert_eq!(answers(&actions), [(1, Err(Refusal::Dataplane("no netlink".into())))]);
-    assert_eq!(feed(&mut core, 0, [Event::Turn]), [], "not at once");
-    let actions = feed(&mut core, 1, [Event::Turn]);
-    assert!(matches!(&actions[..], [Action::Start { plan, .. }] if plan.workloads.len() == 1), "{actions:?}");
-    feed(&mut core, 1, [Event::Started, Event::Stopped("gone".into())]);
-    assert!(matches!(&feed(&mut core, 1, [Event::Turn])[..], [Action::Start { .. }]));
+    feed(&mut core, 0, [in_sync(), EngineEvent::Turn, attach(1, 1, 7, None)]);
+    let actions = feed(&mut core, 0, [EngineEvent::Stopped("no netlink".into())]);
+    assert_eq!(answers(&actions), [(1, Err(RequestRefusal::Dataplane("no netlink".into())))]);
+    assert_eq!(feed(&mut core, 0, [EngineEvent::Turn]), [], "not at once");
+    let actions = feed(&mut core, 1, [EngineEvent::Turn]);
+    assert!(
+        matches!(&actions[..], [EngineAction::Start { plan, .. }] if plan.workloads.len() == 1),
+        "{actions:?}"
+    );
+    feed(&mut core, 1, [EngineEvent::Started, EngineEvent::Stopped("gone".into())]);
+    assert!(matches!(&feed(&mut core, 1, [EngineEvent::Turn])[..], [EngineAction::Start { .. }]));
 }
 
 /// The updates sent to the dataplane and to BGP, and the answered requests.
 #[derive(Default)]
-struct World {
+struct TestWorld {
     asked: BTreeSet<u64>,
     answered: BTreeSet<u64>,
-    kernel: Option<Plan>,
-    advertised: BTreeMap<WorkloadId, Workload>,
+    kernel: Option<NodePlan>,
+    advertised: BTreeMap<WorkloadId, PlannedWorkload>,
     outstanding: bool,
     in_sync: bool,
     /// Attached and not detached since.
     held: BTreeSet<u8>,
 }
 
-impl World {
-    fn step(&mut self, core: &mut Core, now: Duration, event: Event) {
+impl TestWorld {
+    fn step(&mut self, core: &mut EngineCore, now: Duration, event: EngineEvent) {
         match &event {
-            Event::Attach { waiter, .. } | Event::Detach { waiter, .. } | Event::Hold { waiter, .. } => {
+            EngineEvent::Attach { waiter, .. }
+            | EngineEvent::Detach { waiter, .. }
+            | EngineEvent::Hold { waiter, .. } => {
                 self.asked.insert(waiter.0);
             }
-            Event::Feed(FeedEvent::InSync) => self.in_sync = true,
-            Event::Started | Event::Applied(_) | Event::Stopped(_) => self.outstanding = false,
+            EngineEvent::Feed(FeedEvent::InSync) => self.in_sync = true,
+            EngineEvent::Started | EngineEvent::Applied(_) | EngineEvent::Stopped(_) => {
+                self.outstanding = false
+            }
             _ => {}
         }
-        let turn = event == Event::Turn;
+        let turn = event == EngineEvent::Turn;
         for action in core.handle(now, event) {
             match action {
-                Action::Start { plan, .. } => {
+                EngineAction::Start { plan, .. } => {
                     assert!(self.in_sync && !self.outstanding);
                     self.outstanding = true;
                     self.kernel = Some(*plan);
                 }
-                Action::Apply { updates, settings } => {
+                EngineAction::Apply { updates, settings } => {
                     assert!(self.in_sync && !self.outstanding);
                     assert!(!updates.is_empty() || settings.is_some());
                     self.outstanding = true;
                     let kernel = self.kernel.as_mut().expect("a dataplane that was started");
                     updates.into_iter().for_each(|update| kernel.apply(update));
                 }
-                Action::Advertise(updates) => {
+                EngineAction::Advertise(updates) => {
                     for update in updates {
-                        let Update::Workload(id, workload) = update else { continue };
+                        let PlanUpdate::Workload(id, workload) = update else { continue };
                         match workload {
                             Some(workload) => self.advertised.insert(id, workload),
                             None => self.advertised.remove(&id),
                         };
                     }
                 }
-                Action::Answer { waiter, outcome } => {
+                EngineAction::Answer { waiter, outcome } => {
                     assert!(self.asked.contains(&waiter.0), "nobody asked");
                     assert!(self.answered.insert(waiter.0), "answered twice");
-                    assert!(self.in_sync || outcome == Err(Refusal::NotInSync));
+                    assert!(self.in_sync || outcome == Err(RequestRefusal::NotInSync));
                 }
             }
         }
@@ -399,7 +433,7 @@ impl World {
 }
 
 #[derive(Clone, Debug)]
-enum Step {
+enum TestStep {
     Put(u8),
     Delete(u8),
     Attach(u8, bool),
@@ -416,22 +450,22 @@ enum Step {
     Wait(u8),
 }
 
-fn steps() -> impl Strategy<Value = Vec<Step>> {
+fn steps() -> impl Strategy<Value = Vec<TestStep>> {
     let number = 0..4u8;
     let step = prop_oneof![
-        1 => number.clone().prop_map(Step::Put),
-        1 => number.clone().prop_map(Step::Delete),
-        1 => (number.clone(), any::<bool>()).prop_map(|(number, profile)| Step::Attach(number, profile)),
-        1 => number.clone().prop_map(Step::Detach),
-        1 => number.clone().prop_map(Step::Repeat),
-        1 => Just(Step::Profile),
-        1 => Just(Step::InSync),
-        2 => Just(Step::Started),
-        2 => proptest::collection::vec(number.clone(), 0..2).prop_map(Step::Applied),
-        1 => Just(Step::Stopped),
-        1 => number.prop_map(Step::Learnt),
-        4 => Just(Step::Turn),
-        1 => (0..8u8).prop_map(Step::Wait),
+        1 => number.clone().prop_map(TestStep::Put),
+        1 => number.clone().prop_map(TestStep::Delete),
+        1 => (number.clone(), any::<bool>()).prop_map(|(number, profile)| TestStep::Attach(number, profile)),
+        1 => number.clone().prop_map(TestStep::Detach),
+        1 => number.clone().prop_map(TestStep::Repeat),
+        1 => Just(TestStep::Profile),
+        1 => Just(TestStep::InSync),
+        2 => Just(TestStep::Started),
+        2 => proptest::collection::vec(number.clone(), 0..2).prop_map(TestStep::Applied),
+        1 => Just(TestStep::Stopped),
+        1 => number.prop_map(TestStep::Learnt),
+        4 => Just(TestStep::Turn),
+        1 => (0..8u8).prop_map(TestStep::Wait),
     ];
     proptest::collection::vec(step, 0..80)
 }
@@ -441,43 +475,43 @@ proptest! {
 
     #[test]
     fn whatever_happens_everybody_is_answered_once_and_nobody_who_lives_is_cut_off(steps in steps()) {
-        let (mut core, mut world) = (core(), World::default());
+        let (mut core, mut world) = (core(), TestWorld::default());
         let (mut now, mut waiter, mut revision) = (Duration::ZERO, 0, 1u64);
         world.step(&mut core, now, node());
         for step in steps {
             revision += 1;
             waiter += 1;
             let event = match step {
-                Step::Put(number) => put(number, revision),
-                Step::Delete(number) => delete(number, revision),
-                Step::Attach(number, waits) => {
+                TestStep::Put(number) => put(number, revision),
+                TestStep::Delete(number) => delete(number, revision),
+                TestStep::Attach(number, waits) => {
                     world.held.insert(number);
                     attach(waiter, number, revision, waits.then_some("net"))
                 }
-                Step::Detach(number) => {
+                TestStep::Detach(number) => {
                     world.held.remove(&number);
                     detach(waiter, number, revision)
                 }
-                Step::Repeat(number) if waiter > 1 => {
+                TestStep::Repeat(number) if waiter > 1 => {
                     // The id is in use, so the core ignores the event.
                     let open = world.asked.difference(&world.answered).next();
                     let Some(open) = open.copied() else { continue };
                     detach(open, number, revision)
                 }
-                Step::Repeat(_) => continue,
-                Step::Profile => profile("net"),
-                Step::InSync => in_sync(),
-                Step::Started => Event::Started,
-                Step::Applied(refusals) => Event::Applied(refusals.into_iter().map(refused).collect()),
-                Step::Stopped => Event::Stopped("gone".into()),
-                Step::Learnt(number) => {
+                TestStep::Repeat(_) => continue,
+                TestStep::Profile => profile("net"),
+                TestStep::InSync => in_sync(),
+                TestStep::Started => EngineEvent::Started,
+                TestStep::Applied(refusals) => EngineEvent::Applied(refusals.into_iter().map(refused).collect()),
+                TestStep::Stopped => EngineEvent::Stopped("gone".into()),
+                TestStep::Learnt(number) => {
                     let destination = format!("192.168.{number}.0/24").parse().unwrap();
                     let route = (revision % 2 == 0)
-                        .then(|| NextHops { next_hops: vec!["172.30.0.9".parse().unwrap()], metric: 1 });
-                    Event::Learnt { routes: vec![LearntRoute { destination, route }], complete: number == 0 }
+                        .then(|| LearntNextHops { next_hops: vec!["172.30.0.9".parse().unwrap()], metric: 1 });
+                    EngineEvent::Learnt { routes: vec![LearntRoute { destination, route }], complete: number == 0 }
                 }
-                Step::Turn => Event::Turn,
-                Step::Wait(seconds) => {
+                TestStep::Turn => EngineEvent::Turn,
+                TestStep::Wait(seconds) => {
                     now += Duration::from_secs(u64::from(seconds));
                     continue;
                 }
@@ -488,7 +522,7 @@ proptest! {
         world.step(&mut core, now, in_sync());
         for _ in 0..4 {
             now += Duration::from_secs(10);
-            for event in [Event::Started, Event::Applied(vec![]), Event::Turn] {
+            for event in [EngineEvent::Started, EngineEvent::Applied(vec![]), EngineEvent::Turn] {
                 world.step(&mut core, now, event);
             }
         }

@@ -1,9 +1,9 @@
 //! Requests that wait for the kernel. Each is answered exactly once.
 
-use super::event::{Concerns, Failure, Refusal, WaiterId};
+use super::event::{ApplyFailure, FailureScope, RequestRefusal, WaiterId};
 use std::collections::BTreeMap;
 use std::time::Duration;
-use tortie_model::Key;
+use tortie_model::StoreKey;
 use tortie_plan::WorkloadId;
 
 /// Maximum wait for a profile that was written just before the endpoint. Without it the endpoint is programmed, but
@@ -11,17 +11,17 @@ use tortie_plan::WorkloadId;
 const PROFILE_PATIENCE: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Debug)]
-pub struct Waiter {
-    pub wanted: Wanted,
+pub struct WaitingRequest {
+    pub wanted: AwaitedOutcome,
     since: Duration,
     /// Whether the request is part of the batch that the dataplane is applying.
     in_batch: bool,
 }
 
 #[derive(Clone, Debug)]
-pub enum Wanted {
+pub enum AwaitedOutcome {
     Attached {
-        key: Key,
+        key: StoreKey,
         /// None if the endpoint is not a valid workload.
         workload: Option<WorkloadId>,
         profile: Option<String>,
@@ -30,15 +30,15 @@ pub enum Wanted {
 }
 
 #[derive(Debug, Default)]
-pub struct Waiters(BTreeMap<WaiterId, Waiter>);
+pub struct WaitingRequests(BTreeMap<WaiterId, WaitingRequest>);
 
-impl Waiters {
+impl WaitingRequests {
     pub fn contains(&self, id: WaiterId) -> bool {
         self.0.contains_key(&id)
     }
 
-    pub fn insert(&mut self, id: WaiterId, wanted: Wanted, now: Duration) {
-        self.0.insert(id, Waiter { wanted, since: now, in_batch: false });
+    pub fn insert(&mut self, id: WaiterId, wanted: AwaitedOutcome, now: Duration) {
+        self.0.insert(id, WaitingRequest { wanted, since: now, in_batch: false });
     }
 
     pub fn remove(&mut self, id: WaiterId) {
@@ -46,9 +46,13 @@ impl Waiters {
     }
 
     /// Returns the requests that the next batch can satisfy, that is, those that do not wait for a profile.
-    pub fn ready(&self, now: Duration, has_profile: impl Fn(&str) -> bool) -> Vec<(WaiterId, Wanted)> {
-        let ready = |waiter: &Waiter| match &waiter.wanted {
-            Wanted::Attached { profile: Some(profile), .. } => {
+    pub fn ready(
+        &self,
+        now: Duration,
+        has_profile: impl Fn(&str) -> bool,
+    ) -> Vec<(WaiterId, AwaitedOutcome)> {
+        let ready = |waiter: &WaitingRequest| match &waiter.wanted {
+            AwaitedOutcome::Attached { profile: Some(profile), .. } => {
                 has_profile(profile) || now.saturating_sub(waiter.since) > PROFILE_PATIENCE
             }
             _ => true,
@@ -69,7 +73,7 @@ impl Waiters {
     }
 
     /// Removes the requests of the batch and returns each with its outcome.
-    pub fn finish(&mut self, failures: &[Failure]) -> Vec<(WaiterId, Result<(), Refusal>)> {
+    pub fn finish(&mut self, failures: &[ApplyFailure]) -> Vec<(WaiterId, Result<(), RequestRefusal>)> {
         let done = self.0.extract_if(.., |_, waiter| waiter.in_batch);
         done.map(|(id, waiter)| (id, outcome(&waiter.wanted, failures))).collect()
     }
@@ -77,15 +81,15 @@ impl Waiters {
 
 /// Returns the outcome of a request. Failures concern only attach requests: the routes and rules of a removed
 /// workload are removed with it, possibly after a retry.
-fn outcome(wanted: &Wanted, failures: &[Failure]) -> Result<(), Refusal> {
-    let Wanted::Attached { workload, .. } = wanted else { return Ok(()) };
-    let concerns = |failure: &&Failure| match &failure.concerns {
-        Concerns::Everything => true,
-        Concerns::Workloads(ids) => workload.as_ref().is_some_and(|id| ids.contains(id)),
+fn outcome(wanted: &AwaitedOutcome, failures: &[ApplyFailure]) -> Result<(), RequestRefusal> {
+    let AwaitedOutcome::Attached { workload, .. } = wanted else { return Ok(()) };
+    let concerns = |failure: &&ApplyFailure| match &failure.concerns {
+        FailureScope::Everything => true,
+        FailureScope::Workloads(ids) => workload.as_ref().is_some_and(|id| ids.contains(id)),
     };
     match failures.iter().find(concerns) {
-        Some(Failure { object, reason, .. }) => {
-            Err(Refusal::Kernel { object: object.clone(), reason: reason.clone() })
+        Some(ApplyFailure { object, reason, .. }) => {
+            Err(RequestRefusal::Kernel { object: object.clone(), reason: reason.clone() })
         }
         None => Ok(()),
     }

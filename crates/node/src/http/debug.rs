@@ -1,6 +1,6 @@
 //! Debug pages about the process: memory, tasks and CPU time by thread. They contain no data of the node.
 
-use crate::state::State;
+use crate::state::NodeState;
 use axum::Router;
 use axum::extract::RawQuery;
 use axum::http::StatusCode;
@@ -23,7 +23,7 @@ const TICKS_PER_SECOND: u64 = 100;
 const LONGEST: u64 = 60;
 const USUAL: u64 = 5;
 
-pub(super) fn router(of: Handle, state: Arc<State>) -> Router {
+pub(super) fn router(of: Handle, state: Arc<NodeState>) -> Router {
     Router::new()
         .route("/debug", get(|| async { INDEX }))
         .route("/debug/", get(|| async { INDEX }))
@@ -42,7 +42,7 @@ fn memory() -> String {
     text + &fs::read_to_string("/proc/self/smaps_rollup").unwrap_or_default()
 }
 
-fn tasks(of: &Handle, state: &State) -> String {
+fn tasks(of: &Handle, state: &NodeState) -> String {
     let runtime = of.metrics();
     let mut text = format!(
         "threads of the runtime: {}\ntasks: {}\ntasks that wait for a thread: {}\n",
@@ -73,7 +73,7 @@ async fn profile(RawQuery(query): RawQuery) -> (StatusCode, String) {
     };
     let before = threads();
     tokio::time::sleep(Duration::from_secs(seconds)).await;
-    let used = |(id, thread): (u64, Thread)| {
+    let used = |(id, thread): (u64, ThreadUsage)| {
         let began = before.get(&id).map_or(0, |before| before.ticks);
         (thread.ticks.saturating_sub(began), thread.name)
     };
@@ -86,13 +86,13 @@ async fn profile(RawQuery(query): RawQuery) -> (StatusCode, String) {
     (StatusCode::OK, text)
 }
 
-struct Thread {
+struct ThreadUsage {
     name: String,
     /// CPU time in clock ticks.
     ticks: u64,
 }
 
-fn threads() -> BTreeMap<u64, Thread> {
+fn threads() -> BTreeMap<u64, ThreadUsage> {
     let entries = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
     let read = |entry: fs::DirEntry| {
         let id = entry.file_name().to_str()?.parse().ok()?;
@@ -102,12 +102,12 @@ fn threads() -> BTreeMap<u64, Thread> {
 }
 
 /// Parses `/proc/self/task/ID/stat`: `12 (name) S ...`, where the name may contain any character.
-fn thread(stat: &str) -> Option<Thread> {
+fn thread(stat: &str) -> Option<ThreadUsage> {
     let (head, rest) = stat.rsplit_once(") ")?;
     let (_, name) = head.split_once('(')?;
     // Fields 14 and 15 (utime, stime); `rest` begins with the third field.
     let mut times = rest.split(' ').skip(11).map(|field| field.parse::<u64>().ok());
-    Some(Thread { name: name.to_owned(), ticks: times.next()?? + times.next()?? })
+    Some(ThreadUsage { name: name.to_owned(), ticks: times.next()?? + times.next()?? })
 }
 
 #[cfg(test)]

@@ -8,16 +8,16 @@ use prometheus_client::registry::Registry;
 use std::cmp::Reverse;
 use std::time::{Duration, Instant};
 use tokio::sync::Mutex;
-use tortie_dataplane::{Counted, Netns, RuleCounter, Verdict, counters};
+use tortie_dataplane::{CountedVerdict, CounterSubject, Netns, RuleCounter, counters};
 
 /// Maximum number of rules with their own series. The remaining rules are summed up in one.
 const MOST: usize = 200;
 const KEEP: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Default)]
-pub struct Denials(Mutex<Option<(Instant, String)>>);
+pub struct DenialMetrics(Mutex<Option<(Instant, String)>>);
 
-impl Denials {
+impl DenialMetrics {
     /// Renders the metrics. Returns an empty text while no policy is enforced or if the kernel takes longer than
     /// `patience`.
     pub async fn text(&self, patience: Duration) -> String {
@@ -39,7 +39,7 @@ impl Denials {
 
 pub fn page(counters: &[RuleCounter]) -> String {
     let mut denials: Vec<&RuleCounter> =
-        counters.iter().filter(|counter| counter.verdict == Verdict::Deny).collect();
+        counters.iter().filter(|counter| counter.verdict == CountedVerdict::Deny).collect();
     denials.sort_by_key(|counter| Reverse(counter.packets));
     let packets: Family<[(&'static str, String); 3], Counter> = Family::default();
     for (index, counter) in denials.into_iter().enumerate() {
@@ -47,9 +47,9 @@ pub fn page(counters: &[RuleCounter]) -> String {
         let labels = match index < MOST {
             true => {
                 let (owner, rule) = match &counter.of {
-                    Counted::Rule(id) => (id.owner.to_string(), id.index.to_string()),
-                    Counted::TierEnd { tier, .. } => (format!("tier/{tier}"), "end".to_owned()),
-                    Counted::NoProfile { .. } => ("profiles".to_owned(), "end".to_owned()),
+                    CounterSubject::Rule(id) => (id.owner.to_string(), id.index.to_string()),
+                    CounterSubject::TierEnd { tier, .. } => (format!("tier/{tier}"), "end".to_owned()),
+                    CounterSubject::NoProfile { .. } => ("profiles".to_owned(), "end".to_owned()),
                 };
                 [("policy", owner), ("direction", direction), ("rule", rule)]
             }
@@ -74,24 +74,28 @@ pub fn page(counters: &[RuleCounter]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tortie_dataplane::When;
-    use tortie_plan::{Direction, PolicyId, PolicyKind, RuleId, RuleIndex, RuleOwner};
+    use tortie_dataplane::CountedStage;
+    use tortie_plan::{PolicyDirection, PolicyId, PolicyKind, RuleId, RuleIndex, RuleOwner};
 
-    fn counter(number: usize, verdict: Verdict, packets: u64) -> RuleCounter {
+    fn counter(number: usize, verdict: CountedVerdict, packets: u64) -> RuleCounter {
         let kind = PolicyKind::GlobalNetworkPolicy;
         let owner =
             RuleOwner::Policy(PolicyId { kind, namespace: String::new(), name: format!("p{number}") });
-        let of = Counted::Rule(RuleId { owner, direction: Direction::Ingress, index: RuleIndex::at(0) });
-        RuleCounter { of, when: When::Normal, verdict, packets, bytes: 0 }
+        let of = CounterSubject::Rule(RuleId {
+            owner,
+            direction: PolicyDirection::Ingress,
+            index: RuleIndex::at(0),
+        });
+        RuleCounter { of, when: CountedStage::Normal, verdict, packets, bytes: 0 }
     }
 
     #[test]
     fn only_denials_are_reported_and_not_more_than_fit() {
         let mut all: Vec<RuleCounter> =
-            (0..MOST + 50).map(|number| counter(number, Verdict::Deny, 1)).collect();
-        all.push(counter(9999, Verdict::Allow, 1_000_000));
-        let end = Counted::TierEnd { tier: "default".into(), direction: Direction::Egress };
-        all.push(RuleCounter { of: end, ..counter(0, Verdict::Deny, 7) });
+            (0..MOST + 50).map(|number| counter(number, CountedVerdict::Deny, 1)).collect();
+        all.push(counter(9999, CountedVerdict::Allow, 1_000_000));
+        let end = CounterSubject::TierEnd { tier: "default".into(), direction: PolicyDirection::Egress };
+        all.push(RuleCounter { of: end, ..counter(0, CountedVerdict::Deny, 7) });
         let text = page(&all);
         let line = "tortie_denied_packets_total{policy=\"tier/default\",direction=\"egress\",rule=\"end\"} 7";
         assert!(text.lines().any(|found| found == line), "{text}");

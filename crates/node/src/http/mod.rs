@@ -4,14 +4,14 @@ mod debug;
 mod denials;
 mod tls;
 
-pub use denials::Denials;
+pub use denials::DenialMetrics;
 #[cfg(test)]
 pub use denials::page as denials_page;
 
 use crate::bgp;
-use crate::health::{Health, Level};
+use crate::health::{HealthLevel, NodeHealth};
 use crate::metrics::wireguard;
-use crate::state::State;
+use crate::state::NodeState;
 use axum::Router;
 use axum::extract::State as Shared;
 use axum::http::StatusCode;
@@ -19,8 +19,8 @@ use axum::routing::get;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::Handle;
-use tortie_compute::Parameters;
-use tortie_http::TlsFiles;
+use tortie_compute::NodeParameters;
+use tortie_http::ListenerTlsFiles;
 
 /// Timeout for the BGP speaker and other sources of metrics, so that one that does not respond does not block the
 /// rest.
@@ -29,14 +29,14 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const RETRY: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Place {
+struct HttpListenAddress {
     host: String,
     port: u16,
-    tls: Option<TlsFiles>,
+    tls: Option<ListenerTlsFiles>,
 }
 
 /// Serves `/liveness` and `/readiness`.
-pub async fn serve_health(state: Arc<State>) {
+pub async fn serve_health(state: Arc<NodeState>) {
     let router = Router::new()
         .route("/liveness", get(liveness))
         .route("/readiness", get(readiness))
@@ -45,7 +45,7 @@ pub async fn serve_health(state: Arc<State>) {
 }
 
 /// Serves `/metrics`.
-pub async fn serve_metrics(state: Arc<State>) {
+pub async fn serve_metrics(state: Arc<NodeState>) {
     let router = Router::new().route("/metrics", get(metrics)).with_state(state.clone());
     follow(state, "metrics", router, |p| {
         let tls = tls::files_of_metrics(p);
@@ -55,7 +55,7 @@ pub async fn serve_metrics(state: Arc<State>) {
 }
 
 /// Serves `/debug`, which describes the process. `of` is the runtime that does the node's work.
-pub async fn serve_debug(state: Arc<State>, of: Handle) {
+pub async fn serve_debug(state: Arc<NodeState>, of: Handle) {
     let router = debug::router(of, state.clone());
     follow(state, "debug", router, |p| p.debug_port.and_then(|port| place(true, &p.debug_host, port, None)))
         .await;
@@ -63,10 +63,10 @@ pub async fn serve_debug(state: Arc<State>, of: Handle) {
 
 /// Listens at the configured address, and moves the listener when the settings change.
 async fn follow(
-    state: Arc<State>,
+    state: Arc<NodeState>,
     what: &'static str,
     router: Router,
-    place: impl Fn(&Parameters) -> Option<Place>,
+    place: impl Fn(&NodeParameters) -> Option<HttpListenAddress>,
 ) {
     let mut parameters = state.parameters();
     loop {
@@ -109,26 +109,26 @@ async fn follow(
     }
 }
 
-fn place(enabled: bool, host: &str, port: u16, tls: Option<TlsFiles>) -> Option<Place> {
-    enabled.then(|| Place { host: host.to_owned(), port, tls })
+fn place(enabled: bool, host: &str, port: u16, tls: Option<ListenerTlsFiles>) -> Option<HttpListenAddress> {
+    enabled.then(|| HttpListenAddress { host: host.to_owned(), port, tls })
 }
 
-async fn liveness(Shared(state): Shared<Arc<State>>) -> (StatusCode, String) {
-    page(&state, Level::NotLive).await
+async fn liveness(Shared(state): Shared<Arc<NodeState>>) -> (StatusCode, String) {
+    page(&state, HealthLevel::NotLive).await
 }
 
-async fn readiness(Shared(state): Shared<Arc<State>>) -> (StatusCode, String) {
-    page(&state, Level::NotReady).await
+async fn readiness(Shared(state): Shared<Arc<NodeState>>) -> (StatusCode, String) {
+    page(&state, HealthLevel::NotReady).await
 }
 
 /// Renders the health of every component, with an error status if one is at the level `bad` or worse.
-async fn page(state: &State, bad: Level) -> (StatusCode, String) {
-    let health = Health::of(state).await;
+async fn page(state: &NodeState, bad: HealthLevel) -> (StatusCode, String) {
+    let health = NodeHealth::of(state).await;
     let code = if health.worst() < bad { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     (code, health.text())
 }
 
-async fn metrics(Shared(state): Shared<Arc<State>>) -> ([(&'static str, &'static str); 1], String) {
+async fn metrics(Shared(state): Shared<Arc<NodeState>>) -> ([(&'static str, &'static str); 1], String) {
     let sessions = match state.running_bgp() {
         Some(running) => {
             tokio::time::timeout(PATIENCE, running.backend.status()).await.ok().and_then(Result::ok)

@@ -1,12 +1,12 @@
 //! The TLS files of the metrics server, from the settings.
 
 use std::path::PathBuf;
-use tortie_compute::{ClientAuth, Parameters};
-use tortie_http::{Clients, TlsFiles};
+use tortie_compute::{ClientAuth, NodeParameters};
+use tortie_http::{ListenerTlsFiles, TlsClientPolicy};
 
 /// Returns None if the settings name neither a certificate nor a key. With only one of the two, every connection
 /// fails.
-pub fn files_of_metrics(parameters: &Parameters) -> Option<TlsFiles> {
+pub fn files_of_metrics(parameters: &NodeParameters) -> Option<ListenerTlsFiles> {
     let file = |text: &str| Some(PathBuf::from(text)).filter(|path| !path.as_os_str().is_empty());
     let given = [&parameters.prometheus_metrics_cert_file, &parameters.prometheus_metrics_key_file]
         .map(|text| file(text));
@@ -16,9 +16,11 @@ pub fn files_of_metrics(parameters: &Parameters) -> Option<TlsFiles> {
     };
     let clients =
         match (file(&parameters.prometheus_metrics_ca_file), parameters.prometheus_metrics_client_auth) {
-            (_, ClientAuth::None) | (None, _) => Clients::Anybody,
-            (Some(authority), ClientAuth::IfGiven) => Clients::SignedBy { authority, or_none: true },
-            (Some(authority), ClientAuth::Required) => Clients::SignedBy { authority, or_none: false },
+            (_, ClientAuth::None) | (None, _) => TlsClientPolicy::Anybody,
+            (Some(authority), ClientAuth::IfGiven) => TlsClientPolicy::SignedBy { authority, or_none: true },
+            (Some(authority), ClientAuth::Required) => {
+                TlsClientPolicy::SignedBy { authority, or_none: false }
+            }
         };
-    Some(TlsFiles { certificate, key, clients })
+    Some(ListenerTlsFiles { certificate, key, clients })
 }

@@ -1,11 +1,11 @@
 //! The credentials of the CNI plugins: a kubeconfig with a token of their own service account, renewed long before it
 //! expires.
 
-use crate::startup::Variables;
+use crate::startup::EnvironmentVariables;
 use jiff::Timestamp;
 use serde_json::json;
 use std::time::{Duration, Instant};
-use tortie_store::orchestrator::{Orchestrator, Server, Token};
+use tortie_store::orchestrator::{ApiServerAddress, OrchestratorClient, ServiceAccountToken};
 
 const ACCOUNT: &str = "tortie-cni-plugin";
 const NAMESPACE: &str = "kube-system";
@@ -15,7 +15,7 @@ const LIFETIME: Duration = Duration::from_secs(24 * 60 * 60);
 const SOONEST: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
-pub struct Credentials {
+pub struct CniCredentials {
     namespace: String,
     account: String,
     /// Renewal interval, if configured.
@@ -23,8 +23,8 @@ pub struct Credentials {
     due: Option<Instant>,
 }
 
-impl Credentials {
-    pub fn of(variables: &Variables) -> Result<Credentials, String> {
+impl CniCredentials {
+    pub fn of(variables: &EnvironmentVariables) -> Result<CniCredentials, String> {
         let or = |name: &str, default: &str| match variables.get(name) {
             "" => default.to_owned(),
             given => given.to_owned(),
@@ -34,12 +34,12 @@ impl Credentials {
         let interval = match variables.get("CNI_TOKEN_REFRESH_INTERVAL") {
             "" => None,
             text => {
-                let parsed = text.parse::<tortie_model::scalar::Duration>().ok();
+                let parsed = text.parse::<tortie_model::scalar::GoDuration>().ok();
                 let parsed = parsed.and_then(|parsed| parsed.to_std()).filter(|parsed| !parsed.is_zero());
                 Some(parsed.ok_or_else(|| format!("CNI_TOKEN_REFRESH_INTERVAL={text} is not a duration"))?)
             }
         };
-        Ok(Credentials {
+        Ok(CniCredentials {
             namespace: or("POD_NAMESPACE", default),
             account: or("CALICO_CNI_SERVICE_ACCOUNT", ACCOUNT),
             interval,
@@ -57,7 +57,7 @@ impl Credentials {
     }
 
     /// Requests a new token and returns a kubeconfig with it.
-    pub async fn renew(&mut self, orchestrator: &Orchestrator) -> Result<String, String> {
+    pub async fn renew(&mut self, orchestrator: &OrchestratorClient) -> Result<String, String> {
         let token = orchestrator.token(&self.namespace, &self.account, LIFETIME.as_secs()).await;
         let token = token.map_err(|error| {
             format!("no token for the service account {}/{}: {error}", self.namespace, self.account)
@@ -78,14 +78,14 @@ impl Credentials {
 
 /// Returns the time until the renewal: a quarter of the token's remaining lifetime plus up to the same again at
 /// random, so that the nodes do not renew at the same time.
-fn wait(token: &Token, now: Timestamp, jitter: f64) -> Duration {
+fn wait(token: &ServiceAccountToken, now: Timestamp, jitter: f64) -> Duration {
     let expires = token.expires.parse::<Timestamp>().unwrap_or(now);
     let left = u64::try_from(expires.duration_since(now).as_secs()).unwrap_or(0);
     let quarter = Duration::from_secs(left) / 4;
     (quarter + quarter.mul_f64(jitter.clamp(0.0, 1.0))).max(SOONEST)
 }
 
-fn text(server: &Server, token: &str) -> String {
+fn text(server: &ApiServerAddress, token: &str) -> String {
     let mut cluster = json!({"server": server.url});
     if let Some(pem) = &server.authority {
         cluster["certificate-authority-data"] = data_encoding::BASE64.encode(pem.as_bytes()).into();
@@ -112,7 +112,7 @@ mod tests {
     #[test]
     fn a_token_is_renewed_long_before_it_ends() {
         let now: Timestamp = "2030-01-01T00:00:00Z".parse().unwrap();
-        let token = |expires: &str| Token { text: "x".into(), expires: expires.into() };
+        let token = |expires: &str| ServiceAccountToken { text: "x".into(), expires: expires.into() };
         let hour = Duration::from_secs(3600);
         assert_eq!(wait(&token("2030-01-02T00:00:00Z"), now, 0.0), 6 * hour);
         assert_eq!(wait(&token("2030-01-02T00:00:00Z"), now, 1.0), 12 * hour);
@@ -122,11 +122,12 @@ mod tests {
 
     #[test]
     fn plugins_check_the_server_unless_told_otherwise() {
-        let server = Server { url: "https://10.96.0.1:443".into(), authority: None, is_unchecked: false };
+        let server =
+            ApiServerAddress { url: "https://10.96.0.1:443".into(), authority: None, is_unchecked: false };
         assert!(!text(&server, "t").contains("insecure"), "the system's authorities are believed");
-        let unchecked = Server { is_unchecked: true, ..server.clone() };
+        let unchecked = ApiServerAddress { is_unchecked: true, ..server.clone() };
         assert!(text(&unchecked, "t").contains("insecure-skip-tls-verify"));
-        let server = Server { authority: Some("PEM".into()), ..server };
+        let server = ApiServerAddress { authority: Some("PEM".into()), ..server };
         let text = text(&server, "t");
         assert!(text.contains(r#""certificate-authority-data": "UEVN""#), "{text}");
         assert!(!text.contains("insecure"), "{text}");

@@ -8,19 +8,19 @@ mod files;
 mod kubeconfig;
 mod network;
 
-use crate::startup::Variables;
-use crate::state::State;
+use crate::startup::EnvironmentVariables;
+use crate::state::NodeState;
 pub use files::{CniFiles, FileRemoval, RemovedFile};
-use kubeconfig::Credentials;
-use network::{Network, Values};
+use kubeconfig::CniCredentials;
+use network::{NetworkTemplate, PlaceholderValues};
 pub use network::{carry_over, is_readable_network};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use tortie_cni::{PROGRAM, Plugin};
-use tortie_store::Limits;
+use tortie_cni::{CniPlugin, PROGRAM};
+use tortie_store::StoreLimits;
 use tortie_store::config::KubernetesTarget;
-use tortie_store::orchestrator::Orchestrator;
+use tortie_store::orchestrator::OrchestratorClient;
 
 /// Component name on the health page.
 const PART: &str = "CNI installation";
@@ -33,7 +33,7 @@ const KUBECONFIG: &str = "calico-kubeconfig";
 
 /// The configuration and state of the installation.
 #[derive(Debug)]
-pub struct Installer {
+pub struct CniInstaller {
     bin_dir: PathBuf,
     conf_dir: PathBuf,
     /// Path of the configuration directory on the host.
@@ -42,23 +42,23 @@ pub struct Installer {
     /// Name of another installation's configuration file, which is moved away.
     old_file: Option<String>,
     keep_programs: bool,
-    network: Network,
-    values: Values,
-    credentials: Option<Credentials>,
+    network: NetworkTemplate,
+    values: PlaceholderValues,
+    credentials: Option<CniCredentials>,
     orchestrator: Option<KubernetesTarget>,
     files: CniFiles,
     programs_checked: bool,
 }
 
-impl Installer {
+impl CniInstaller {
     /// Creates an installer. `kubernetes_datastore` is whether Kubernetes is the node's datastore.
     pub fn new(
-        variables: &Variables,
+        variables: &EnvironmentVariables,
         node: &str,
         state_dir: &Path,
         kubernetes_datastore: bool,
         orchestrator: Option<KubernetesTarget>,
-    ) -> Result<Installer, String> {
+    ) -> Result<CniInstaller, String> {
         let or = |name: &str, default: &str| match variables.get(name) {
             "" => default.to_owned(),
             given => given.to_owned(),
@@ -67,15 +67,15 @@ impl Installer {
         let file = plain(or("CNI_CONF_NAME", "10-calico.conflist"))?;
         let old_file = plain(or("CNI_OLD_CONF_NAME", &file))?;
         let kubeconfig = shown_dir.join(KUBECONFIG);
-        Ok(Installer {
+        Ok(CniInstaller {
             bin_dir: on_host(&or("CNI_BIN_DIR", "/opt/cni/bin")),
             conf_dir: on_host(&shown_dir.display().to_string()),
             old_file: Some(old_file).filter(|old| *old != file),
             file,
             keep_programs: !variables.flag("UPDATE_CNI_BINARIES", true),
-            network: Network::read(variables, orchestrator.is_some())?,
-            values: Values::new(variables, node, kubernetes_datastore, &kubeconfig),
-            credentials: orchestrator.as_ref().map(|_| Credentials::of(variables)).transpose()?,
+            network: NetworkTemplate::read(variables, orchestrator.is_some())?,
+            values: PlaceholderValues::new(variables, node, kubernetes_datastore, &kubeconfig),
+            credentials: orchestrator.as_ref().map(|_| CniCredentials::of(variables)).transpose()?,
             orchestrator,
             files: CniFiles::load(state_dir)?,
             shown_dir,
@@ -85,7 +85,7 @@ impl Installer {
 
     /// Keeps the plugins installed. Never returns. A failure is retried and makes the node unready until it is
     /// resolved.
-    pub async fn run(mut self, state: Arc<State>) {
+    pub async fn run(mut self, state: Arc<NodeState>) {
         loop {
             let pause = match self.pass().await {
                 Ok(pause) => {
@@ -110,7 +110,7 @@ impl Installer {
         if let (Some(credentials), Some(target)) = (&mut self.credentials, &self.orchestrator) {
             let path = self.conf_dir.join(KUBECONFIG);
             if !path.exists() || credentials.are_due() {
-                let orchestrator = Orchestrator::connect(target, Limits::default()).await;
+                let orchestrator = OrchestratorClient::connect(target, StoreLimits::default()).await;
                 let orchestrator = orchestrator.map_err(|error| error.to_string())?;
                 let text = credentials.renew(&orchestrator).await?;
                 self.files.write(&path, text.as_bytes(), 0o600)?;
@@ -141,7 +141,7 @@ impl Installer {
     }
 
     fn write_programs(&mut self) -> Result<(), String> {
-        for plugin in [Plugin::Calico, Plugin::CalicoIpam] {
+        for plugin in [CniPlugin::Calico, CniPlugin::CalicoIpam] {
             let to = self.bin_dir.join(plugin.name());
             let there = to.exists();
             if there && (self.keep_programs || self.programs_checked) {
@@ -186,9 +186,9 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::PermissionsExt;
 
-    fn variables(dir: &Path) -> Variables {
+    fn variables(dir: &Path) -> EnvironmentVariables {
         let text = |path: PathBuf| path.display().to_string();
-        Variables(BTreeMap::from([
+        EnvironmentVariables(BTreeMap::from([
             ("CNI_NET_DIR".to_owned(), text(dir.join("net.d"))),
             ("CNI_BIN_DIR".to_owned(), text(dir.join("bin"))),
             ("CNI_OLD_CONF_NAME".to_owned(), "00-old.conf".to_owned()),
@@ -209,7 +209,7 @@ mod tests {
         )
         .unwrap();
         fs::write(at("bin/other"), "not ours").unwrap();
-        let mut installer = Installer::new(&variables(dir.path()), "n1", &state, false, None).unwrap();
+        let mut installer = CniInstaller::new(&variables(dir.path()), "n1", &state, false, None).unwrap();
         assert_eq!(installer.pass().await.unwrap(), LOOK);
         for name in ["bin/calico", "bin/calico-ipam"] {
             assert!(fs::read(at(name)).unwrap() == PROGRAM, "{name}");
@@ -253,7 +253,7 @@ mod tests {
             let (state, list) = (dir.path().join("state"), dir.path().join("net.d/10-calico.conflist"));
             fs::create_dir_all(list.parent().unwrap()).unwrap();
             fs::write(&list, half).unwrap();
-            let mut installer = Installer::new(&variables(dir.path()), "n1", &state, false, None).unwrap();
+            let mut installer = CniInstaller::new(&variables(dir.path()), "n1", &state, false, None).unwrap();
             for _ in 0..2 {
                 installer.pass().await.unwrap();
                 let text: Value = serde_json::from_slice(&fs::read(&list).unwrap()).unwrap();
@@ -269,7 +269,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mut variables = variables(dir.path());
         variables.0.insert("CNI_CONF_NAME".into(), "../x".into());
-        let refused = Installer::new(&variables, "n1", dir.path(), false, None).unwrap_err();
+        let refused = CniInstaller::new(&variables, "n1", dir.path(), false, None).unwrap_err();
         assert!(refused.contains("\"../x\""), "{refused}");
     }
 }

@@ -2,14 +2,14 @@
 //! this node.
 
 use crate::cni::NetworkConfig;
-use crate::startup::Variables;
+use crate::startup::EnvironmentVariables;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::path::Path;
 
 /// A plugin list (conflist) with placeholders of the form `__NAME__`.
 #[derive(Debug)]
-pub enum Network {
+pub enum NetworkTemplate {
     /// Written by the operator.
     Given(String),
     /// The built-in list. Settings of another installation on the host take precedence over it, except for the keys
@@ -19,7 +19,7 @@ pub enum Network {
 
 /// The values of the placeholders.
 #[derive(Debug)]
-pub struct Values(BTreeMap<&'static str, String>);
+pub struct PlaceholderValues(BTreeMap<&'static str, String>);
 
 /// Placeholders whose values come from environment variables of the same name, with their defaults.
 const PLAIN: [(&str, &str); 13] = [
@@ -40,39 +40,38 @@ const PLAIN: [(&str, &str); 13] = [
 /// Placeholders for the TLS files of an etcd client.
 const TLS: [&str; 3] = ["ETCD_CERT_FILE", "ETCD_CA_CERT_FILE", "ETCD_KEY_FILE"];
 
-impl Network {
+impl NetworkTemplate {
     /// Reads the list from CNI_NETWORK_CONFIG_FILE or CNI_NETWORK_CONFIG, else uses the built-in one. `kubernetes` is
     /// whether there is a Kubernetes to query about pods.
-    pub fn read(variables: &Variables, kubernetes: bool) -> Result<Network, String> {
+    pub fn read(variables: &EnvironmentVariables, kubernetes: bool) -> Result<NetworkTemplate, String> {
         let file = variables.get("CNI_NETWORK_CONFIG_FILE");
         if !file.is_empty() {
             let read = std::fs::read_to_string(file);
             return read
-                .map(Network::Given)
+                .map(NetworkTemplate::Given)
                 .map_err(|error| format!("CNI_NETWORK_CONFIG_FILE {file}: {error}"));
         }
         match variables.get("CNI_NETWORK_CONFIG") {
-            "" => Ok(Network::stock(variables, kubernetes)),
-            given => Ok(Network::Given(given.to_owned())),
+            "" => Ok(NetworkTemplate::stock(variables, kubernetes)),
+            given => Ok(NetworkTemplate::Given(given.to_owned())),
         }
     }
 
-    fn stock(variables: &Variables, kubernetes: bool) -> Network {
+    fn stock(variables: &EnvironmentVariables, kubernetes: bool) -> NetworkTemplate {
         let list = stock(variables, kubernetes);
         let plugin = &list["plugins"][0];
         let mut own = vec!["nodename", "kubernetes"];
         own.extend(Some("mtu").filter(|_| !variables.get("CNI_MTU").is_empty()));
         let own = own.into_iter().filter_map(|key| Some((key.to_owned(), plugin.get(key)?.clone())));
-        Network::Stock { own: own.collect(), list: list.to_string() }
+        NetworkTemplate::Stock { own: own.collect(), list: list.to_string() }
     }
 
     /// Renders the configuration. `original` is the configuration of another installation on the host.
-    pub fn fill(&self, values: &Values, original: Option<&[u8]>) -> Result<String, String> {
+    pub fn fill(&self, values: &PlaceholderValues, original: Option<&[u8]>) -> Result<String, String> {
         let list = match (self, original) {
-            (Network::Given(text) | Network::Stock { list: text, .. }, None) | (Network::Given(text), _) => {
-                values.fill(text)?
-            }
-            (Network::Stock { own, .. }, Some(original)) => {
+            (NetworkTemplate::Given(text) | NetworkTemplate::Stock { list: text, .. }, None)
+            | (NetworkTemplate::Given(text), _) => values.fill(text)?,
+            (NetworkTemplate::Stock { own, .. }, Some(original)) => {
                 let own = values.fill(&Value::Object(own.clone()).to_string())?;
                 carry_over(original, own.as_object().unwrap_or(&Map::new()))?
             }
@@ -82,8 +81,13 @@ impl Network {
     }
 }
 
-impl Values {
-    pub fn new(variables: &Variables, node: &str, kubernetes_datastore: bool, kubeconfig: &Path) -> Values {
+impl PlaceholderValues {
+    pub fn new(
+        variables: &EnvironmentVariables,
+        node: &str,
+        kubernetes_datastore: bool,
+        kubeconfig: &Path,
+    ) -> PlaceholderValues {
         let given = |name: &str, default: &str| match variables.get(name) {
             "" => default.to_owned(),
             value => value.to_owned(),
@@ -95,7 +99,7 @@ impl Values {
         values.insert("DATASTORE_TYPE", datastore.to_owned());
         values.insert("KUBERNETES_NODE_NAME", given("KUBERNETES_NODE_NAME", node));
         values.insert("KUBECONFIG_FILEPATH", kubeconfig.display().to_string());
-        Values(values)
+        PlaceholderValues(values)
     }
 
     fn fill(&self, text: &str) -> Result<Value, String> {
@@ -158,7 +162,7 @@ pub fn carry_over(original: &[u8], own: &Map<String, Value>) -> Result<Value, St
 }
 
 /// Returns Calico's stock configuration. Without Kubernetes, the settings for it are left out.
-fn stock(variables: &Variables, kubernetes: bool) -> Value {
+fn stock(variables: &EnvironmentVariables, kubernetes: bool) -> Value {
     let both = variables.flag("CNI_ASSIGN_IPV6", false);
     let mut plugin = json!({
         "type": "calico",
@@ -190,8 +194,10 @@ fn escaped(value: &str) -> String {
 mod tests {
     use super::*;
 
-    fn variables(pairs: &[(&str, &str)]) -> Variables {
-        Variables(pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect())
+    fn variables(pairs: &[(&str, &str)]) -> EnvironmentVariables {
+        EnvironmentVariables(
+            pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
+        )
     }
 
     fn filled(pairs: &[(&str, &str)], kubernetes: bool) -> Result<Value, String> {
@@ -204,8 +210,13 @@ mod tests {
         original: Option<&[u8]>,
     ) -> Result<Value, String> {
         let variables = variables(pairs);
-        let values = Values::new(&variables, "n1", kubernetes, Path::new("/etc/cni/net.d/calico-kubeconfig"));
-        let text = Network::read(&variables, kubernetes)?.fill(&values, original)?;
+        let values = PlaceholderValues::new(
+            &variables,
+            "n1",
+            kubernetes,
+            Path::new("/etc/cni/net.d/calico-kubeconfig"),
+        );
+        let text = NetworkTemplate::read(&variables, kubernetes)?.fill(&values, original)?;
         Ok(serde_json::from_str(&text).unwrap())
     }
 

@@ -1,7 +1,7 @@
 //! Generates docs/reference/metrics.md from the metrics that a scraper gets. A test fails if the page is stale.
 #![cfg(test)]
 
-use super::Metrics;
+use super::NodeMetrics;
 use crate::{bgp, http};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -9,10 +9,10 @@ use std::net::Ipv4Addr;
 use std::path::Path;
 use std::time::Duration;
 use tortie_bgp::PerFamily;
-use tortie_bgp::core::{PeerState, PeerStatus, Status};
-use tortie_compute::Totals;
-use tortie_dataplane::{Counted, RuleCounter, Verdict, When};
-use tortie_plan::Direction;
+use tortie_bgp::core::{BgpPeerState, PeerStatus, SpeakerStatus};
+use tortie_compute::ObjectCounts;
+use tortie_dataplane::{CountedStage, CountedVerdict, CounterSubject, RuleCounter};
+use tortie_plan::PolicyDirection;
 
 const HEAD: &str = "# Metrics
 
@@ -32,12 +32,12 @@ when it is rewritten.
 
 /// Returns metrics in which every label has at least one value.
 fn sample() -> String {
-    let metrics = Metrics::new("node1");
-    metrics.count(&Totals::default());
+    let metrics = NodeMetrics::new("node1");
+    metrics.count(&ObjectCounts::default());
     metrics.cni_requests.get_or_create(&[("command", "ADD".into()), ("code", "0".into())]).inc();
     metrics.closed_connections.get_or_create(&[("listener", "health".into())]).inc();
-    let peer = PeerStatus { state: PeerState::Established, ..PeerStatus::down("peer", Duration::ZERO) };
-    let status = Status {
+    let peer = PeerStatus { state: BgpPeerState::Established, ..PeerStatus::down("peer", Duration::ZERO) };
+    let status = SpeakerStatus {
         now: Duration::ZERO,
         asn: 1,
         router_id: Ipv4Addr::LOCALHOST,
@@ -47,9 +47,9 @@ fn sample() -> String {
         peers: vec![peer],
     };
     let denial = RuleCounter {
-        of: Counted::NoProfile { direction: Direction::Ingress },
-        when: When::Normal,
-        verdict: Verdict::Deny,
+        of: CounterSubject::NoProfile { direction: PolicyDirection::Ingress },
+        when: CountedStage::Normal,
+        verdict: CountedVerdict::Deny,
         packets: 1,
         bytes: 60,
     };

@@ -2,11 +2,11 @@
 
 use std::fmt::Write;
 use std::time::{Duration, SystemTime};
-use tortie_compute::Parameters;
+use tortie_compute::NodeParameters;
 use tortie_dataplane::{Netns, PeerTraffic, WireguardTraffic};
 
 /// Renders the metrics of the existing devices. Returns an empty text if the kernel takes longer than `patience`.
-pub async fn text(host: &str, parameters: &Parameters, patience: Duration) -> String {
+pub async fn text(host: &str, parameters: &NodeParameters, patience: Duration) -> String {
     let wanted = [
         (parameters.wireguard_enabled, &parameters.wireguard_interface_name),
         (parameters.wireguard_enabled_v6, &parameters.wireguard_interface_name_v6),
@@ -24,7 +24,7 @@ pub async fn text(host: &str, parameters: &Parameters, patience: Duration) -> St
 }
 
 /// A metric of peers: name, type, help text and value.
-type OfPeer = (&'static str, &'static str, &'static str, fn(&PeerTraffic) -> u64);
+type PeerMetric = (&'static str, &'static str, &'static str, fn(&PeerTraffic) -> u64);
 
 pub fn page(host: &str, devices: &[WireguardTraffic]) -> String {
     let mut text = String::new();
@@ -47,7 +47,7 @@ pub fn page(host: &str, devices: &[WireguardTraffic]) -> String {
         );
         let _ = writeln!(text, "wireguard_meta{{{labels}}} 1");
     }
-    let metrics: [OfPeer; 3] = [
+    let metrics: [PeerMetric; 3] = [
         (
             "wireguard_latest_handshake_seconds",
             "gauge",

@@ -5,14 +5,14 @@ use jiff::Timestamp;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::SystemTime;
-use tortie_bgp::core::{PeerState, PeerStatus, RouteStatus, Status};
+use tortie_bgp::core::{BgpPeerState, PeerStatus, RouteStatus, SpeakerStatus};
 use tortie_model::kinds::{
     BGPDaemonState, BGPDaemonStatus, BGPPeerType, BGPSessionState, NodeAgentStatus, NodeBGPStatus, NodePeer,
     NodeRoute, NodeRouteLearnedFrom, NodeRouteSource, NodeRouteStatus, NodeRouteType,
 };
 
 /// The BGP backend and its status.
-type BgpWithStatus = (RunningBgp, Status);
+type BgpWithStatus = (RunningBgp, SpeakerStatus);
 
 /// Returns the agent status for both families. One speaker serves both.
 pub fn families(of: impl Fn(bool) -> BGPDaemonStatus) -> NodeAgentStatus {
@@ -38,7 +38,7 @@ pub fn peers(bgp: Option<&BgpWithStatus>) -> NodeBGPStatus {
     for peer in &status.peers {
         // CalicoNodeStatus has no type for peers that are workloads.
         let Some(type_) = peer_type(&peer.name) else { continue };
-        let up = peer.state == PeerState::Established;
+        let up = peer.state == BgpPeerState::Established;
         let (list, established, others) = match peer.address {
             IpAddr::V4(_) => (
                 &mut answer.peers_v4,
@@ -71,14 +71,14 @@ fn peer_type(name: &str) -> Option<BGPPeerType> {
     }
 }
 
-fn session_state(state: PeerState) -> BGPSessionState {
+fn session_state(state: BgpPeerState) -> BGPSessionState {
     match state {
-        PeerState::Idle => BGPSessionState::Idle,
-        PeerState::Connect => BGPSessionState::Connect,
-        PeerState::Active => BGPSessionState::Active,
-        PeerState::OpenSent => BGPSessionState::OpenSent,
-        PeerState::OpenConfirm => BGPSessionState::OpenConfirm,
-        PeerState::Established => BGPSessionState::Established,
+        BgpPeerState::Idle => BGPSessionState::Idle,
+        BgpPeerState::Connect => BGPSessionState::Connect,
+        BgpPeerState::Active => BGPSessionState::Active,
+        BgpPeerState::OpenSent => BGPSessionState::OpenSent,
+        BgpPeerState::OpenConfirm => BGPSessionState::OpenConfirm,
+        BgpPeerState::Established => BGPSessionState::Established,
     }
 }
 

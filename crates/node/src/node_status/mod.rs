@@ -4,47 +4,47 @@
 mod describe;
 
 use crate::queries::RunningBgp;
-use crate::state::State;
+use crate::state::NodeState;
 use describe::{agent, families, peers, routes};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
-use tortie_bgp::Family;
+use tortie_bgp::BgpFamily;
 use tortie_bgp::core::RouteStatus;
 use tortie_dataplane::{Netns, RouteLookup};
 use tortie_model::kinds::{CalicoNodeStatus, CalicoNodeStatusSpec, CalicoNodeStatusStatus, NodeStatusClass};
-use tortie_model::{Key, KeyRange, Kind, Resource, Value};
-use tortie_store::{Error, Event, Resources, Watch};
+use tortie_model::{KeyRange, Kind, Resource, StoreKey, StoreValue};
+use tortie_store::{ResourceClient, StoreError, StoreEvent, StoreWatch};
 
 /// Maximum number of attempts if another client changes the object between our read and write.
 const TRIES: usize = 3;
 
-pub struct NodeStatuses {
-    state: Arc<State>,
-    resources: Resources,
+pub struct NodeStatusReporter {
+    state: Arc<NodeState>,
+    resources: ResourceClient,
     host: Netns,
     name: String,
-    asked: BTreeMap<String, Asked>,
+    asked: BTreeMap<String, NodeStatusRequest>,
 }
 
-struct Asked {
+struct NodeStatusRequest {
     spec: CalicoNodeStatusSpec,
     /// When to update the status next; None if it is not updated periodically.
     due: Option<Instant>,
 }
 
-impl NodeStatuses {
+impl NodeStatusReporter {
     /// Updates the objects as long as the daemon runs.
     pub fn follow(
-        state: &Arc<State>,
-        resources: &Resources,
+        state: &Arc<NodeState>,
+        resources: &ResourceClient,
         host: &Netns,
         name: &str,
     ) -> impl Future<Output = ()> + use<> {
         let mut watch = resources.client().watch(KeyRange::all(Kind::CalicoNodeStatus), None);
-        let mut statuses = NodeStatuses {
+        let mut statuses = NodeStatusReporter {
             state: state.clone(),
             resources: resources.clone(),
             host: host.clone(),
@@ -59,7 +59,7 @@ impl NodeStatuses {
         }
     }
 
-    async fn step(&mut self, watch: &mut Watch) -> bool {
+    async fn step(&mut self, watch: &mut StoreWatch) -> bool {
         let state = self.state.clone();
         let due = self.asked.iter().filter_map(|(name, asked)| Some((asked.due?, name.clone()))).min();
         let waiting = async {
@@ -82,25 +82,25 @@ impl NodeStatuses {
         true
     }
 
-    fn hear(&mut self, event: Event) {
+    fn hear(&mut self, event: StoreEvent) {
         match event {
-            Event::Put(entry) => {
-                let Value::Resource(Resource::CalicoNodeStatus(object)) = entry.value else { return };
+            StoreEvent::Put(entry) => {
+                let StoreValue::Resource(Resource::CalicoNodeStatus(object)) = entry.value else { return };
                 let (name, spec) = (object.metadata.name, object.spec);
                 if spec.node != self.name {
                     self.asked.remove(&name);
                 } else if self.asked.get(&name).is_none_or(|asked| asked.spec != spec) {
-                    self.asked.insert(name, Asked { spec, due: Some(Instant::now()) });
+                    self.asked.insert(name, NodeStatusRequest { spec, due: Some(Instant::now()) });
                 }
             }
-            Event::Delete { key: Key::Resource { name, .. }, .. } => {
+            StoreEvent::Delete { key: StoreKey::Resource { name, .. }, .. } => {
                 self.asked.remove(&name);
             }
-            Event::Delete { .. }
-            | Event::InSync(_)
-            | Event::Unreadable { .. }
-            | Event::Reached(_)
-            | Event::Reset => {}
+            StoreEvent::Delete { .. }
+            | StoreEvent::InSync(_)
+            | StoreEvent::Unreadable { .. }
+            | StoreEvent::Reached(_)
+            | StoreEvent::Reset => {}
         }
     }
 
@@ -115,8 +115,8 @@ impl NodeStatuses {
             match self.write(name, &status).await {
                 Ok(()) => return,
                 // The object was deleted.
-                Err(Error::DoesNotExist { .. }) => return,
-                Err(Error::Conflict { .. }) if attempt < TRIES => {}
+                Err(StoreError::DoesNotExist { .. }) => return,
+                Err(StoreError::Conflict { .. }) if attempt < TRIES => {}
                 Err(error) => {
                     return tracing::warn!(%error, name, "cannot write the CalicoNodeStatus; trying again when it is due");
                 }
@@ -124,7 +124,7 @@ impl NodeStatuses {
         }
     }
 
-    async fn write(&self, name: &str, status: &CalicoNodeStatusStatus) -> Result<(), Error> {
+    async fn write(&self, name: &str, status: &CalicoNodeStatusStatus) -> Result<(), StoreError> {
         let mut object: CalicoNodeStatus = self.resources.get_as("", name).await?;
         let before = object.status.last_updated.clone();
         let now = CalicoNodeStatusStatus { last_updated: before, ..status.clone() };
@@ -164,7 +164,7 @@ impl NodeStatuses {
     async fn routes(&self, running: Option<&RunningBgp>) -> [Vec<RouteStatus>; 2] {
         let mut known = [Vec::new(), Vec::new()];
         let Some(running) = running else { return known };
-        for (family, routes) in Family::ALL.into_iter().zip(&mut known) {
+        for (family, routes) in BgpFamily::ALL.into_iter().zip(&mut known) {
             *routes = running.backend.routes(family).await.unwrap_or_default();
         }
         known

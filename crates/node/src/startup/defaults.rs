@@ -1,26 +1,26 @@
 //! Creates the objects that every cluster has: ClusterInformation, the default tiers, and the default configurations.
 
-use super::{StartupError, Variables};
+use super::{EnvironmentVariables, StartupError};
 use tortie_model::kinds::{
     BGPConfiguration, BGPConfigurationSpec, FelixConfiguration, FelixConfigurationSpec, IPAMConfiguration,
     IPAMConfigurationSpec,
 };
-use tortie_model::scalar::Duration;
+use tortie_model::scalar::GoDuration;
 use tortie_model::{ObjectMeta, Resource};
-use tortie_store::{Error, Resources};
+use tortie_store::{ResourceClient, StoreError};
 
 /// Maximum number of attempts after write conflicts with other nodes.
 const ATTEMPTS: usize = 6;
 
 pub async fn ensure_defaults(
-    resources: &Resources,
-    variables: &Variables,
+    resources: &ResourceClient,
+    variables: &EnvironmentVariables,
     node: &str,
     version: &str,
 ) -> Result<(), StartupError> {
     resources.ensure_initialized(version, variables.get("CLUSTER_TYPE")).await?;
     fill_in(resources, "default", |spec| {
-        spec.reporting_interval.get_or_insert(Duration::from_secs(0));
+        spec.reporting_interval.get_or_insert(GoDuration::from_secs(0));
         if spec.log_severity_screen.is_empty() {
             spec.log_severity_screen = "Info".to_owned();
         }
@@ -42,7 +42,7 @@ pub async fn ensure_defaults(
     ];
     for object in objects {
         match resources.create(object).await {
-            Ok(_) | Err(Error::AlreadyExists { .. } | Error::Unauthorized(_)) => {}
+            Ok(_) | Err(StoreError::AlreadyExists { .. } | StoreError::Unauthorized(_)) => {}
             Err(error) => return Err(error.into()),
         }
     }
@@ -51,7 +51,7 @@ pub async fn ensure_defaults(
 
 /// Creates a FelixConfiguration, or fills in the fields that are unset in an existing one.
 async fn fill_in(
-    resources: &Resources,
+    resources: &ResourceClient,
     name: &str,
     fill: impl Fn(&mut FelixConfigurationSpec),
 ) -> Result<(), StartupError> {
@@ -66,7 +66,7 @@ async fn fill_in(
                 }
                 resources.update(known.into()).await
             }
-            Err(Error::DoesNotExist { .. }) => {
+            Err(StoreError::DoesNotExist { .. }) => {
                 let mut spec = FelixConfigurationSpec::default();
                 fill(&mut spec);
                 resources.create(FelixConfiguration::new(named(name), spec).into()).await
@@ -79,7 +79,9 @@ async fn fill_in(
             Err(error) if error.is_lost_race() => last = Some(error),
             // An object that this version cannot read or may not change is left alone, and the node starts without
             // the defaults.
-            Err(error @ (Error::Validation(_) | Error::Parse { .. } | Error::Unauthorized(_))) => {
+            Err(
+                error @ (StoreError::Validation(_) | StoreError::Parse { .. } | StoreError::Unauthorized(_)),
+            ) => {
                 tracing::warn!(name, %error, "cannot set the default values in the FelixConfiguration");
                 return Ok(());
             }

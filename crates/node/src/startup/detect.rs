@@ -1,6 +1,6 @@
 //! Autodetection of the node's address, with the methods of Calico, as functions of the interface list.
 
-use super::interfaces::Interface;
+use super::interfaces::HostInterface;
 use ipnet::IpNet;
 use regex::Regex;
 use std::net::{IpAddr, ToSocketAddrs, UdpSocket};
@@ -30,13 +30,13 @@ const EXCLUDED: &[&str] = &[
 
 /// The detected address and why it was chosen.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Choice {
+pub struct DetectedAddress {
     pub address: IpNet,
     pub reason: String,
 }
 
 /// Detects an address of the family by a method: `first-found`, `interface=eth.*`, `can-reach=10.0.0.1`, ...
-pub fn detect(method: &str, interfaces: &[Interface], v6: bool) -> Result<Choice, String> {
+pub fn detect(method: &str, interfaces: &[HostInterface], v6: bool) -> Result<DetectedAddress, String> {
     let method = if method.is_empty() { "first-found" } else { method };
     let (name, value) = method.split_once('=').unwrap_or((method, ""));
     let any = |regexes: &[Regex], name: &str| regexes.iter().any(|regex| regex.is_match(name));
@@ -63,12 +63,12 @@ pub fn detect(method: &str, interfaces: &[Interface], v6: bool) -> Result<Choice
         let family = if v6 { "IPv6" } else { "IPv4" };
         format!("autodetection {method:?} found no {family} address; interfaces: {}", names.join(", "))
     })?;
-    Ok(Choice { address, reason: format!("on interface {interface}, by {method}") })
+    Ok(DetectedAddress { address, reason: format!("on interface {interface}, by {method}") })
 }
 
 /// Returns the interfaces whose addresses the node publishes, sorted by name.
-pub fn published(interfaces: &[Interface]) -> Vec<&Interface> {
-    let mut kept: Vec<&Interface> = interfaces.iter().filter(|i| !is_excluded(&i.name)).collect();
+pub fn published(interfaces: &[HostInterface]) -> Vec<&HostInterface> {
+    let mut kept: Vec<&HostInterface> = interfaces.iter().filter(|i| !is_excluded(&i.name)).collect();
     kept.sort_by(|a, b| a.name.cmp(&b.name));
     kept
 }
@@ -88,7 +88,11 @@ pub fn is_global_unicast(address: IpAddr) -> bool {
 }
 
 /// Returns the first usable address. The interfaces are searched from the end of the kernel's list.
-fn first(interfaces: &[Interface], v6: bool, wanted: impl Fn(&str, &IpNet) -> bool) -> Option<(&str, IpNet)> {
+fn first(
+    interfaces: &[HostInterface],
+    v6: bool,
+    wanted: impl Fn(&str, &IpNet) -> bool,
+) -> Option<(&str, IpNet)> {
     interfaces.iter().rev().find_map(|interface| {
         let usable = |net: &&IpNet| {
             net.addr().is_ipv6() == v6 && is_global_unicast(net.addr()) && wanted(&interface.name, net)
@@ -98,7 +102,7 @@ fn first(interfaces: &[Interface], v6: bool, wanted: impl Fn(&str, &IpNet) -> bo
 }
 
 /// Returns the source address of packets to a destination. Sends nothing.
-fn reach(destination: &str, interfaces: &[Interface], v6: bool) -> Result<Choice, String> {
+fn reach(destination: &str, interfaces: &[HostInterface], v6: bool) -> Result<DetectedAddress, String> {
     let failed = |reason: String| format!("autodetection can-reach={destination}: {reason}");
     let targets = (destination, 80).to_socket_addrs().map_err(|error| failed(error.to_string()))?;
     let target = targets
@@ -112,11 +116,11 @@ fn reach(destination: &str, interfaces: &[Interface], v6: bool) -> Result<Choice
     });
     let local = local.map_err(|error| failed(error.to_string()))?.ip();
     let address = with_mask(local, interfaces).unwrap_or_else(|| IpNet::from(local));
-    Ok(Choice { address, reason: format!("the way to {destination} leaves from it") })
+    Ok(DetectedAddress { address, reason: format!("the way to {destination} leaves from it") })
 }
 
 /// Returns the address with the prefix length that it has on its interface.
-pub fn with_mask(address: IpAddr, interfaces: &[Interface]) -> Option<IpNet> {
+pub fn with_mask(address: IpAddr, interfaces: &[HostInterface]) -> Option<IpNet> {
     interfaces.iter().flat_map(|interface| &interface.addresses).find(|net| net.addr() == address).copied()
 }
 
@@ -132,8 +136,8 @@ fn patterns<'a>(texts: impl Iterator<Item = &'a str>) -> Result<Vec<Regex>, Stri
 mod tests {
     use super::*;
 
-    fn host() -> Vec<Interface> {
-        let interface = |name: &str, nets: &[&str]| Interface {
+    fn host() -> Vec<HostInterface> {
+        let interface = |name: &str, nets: &[&str]| HostInterface {
             name: name.into(),
             addresses: nets.iter().map(|net| net.parse().unwrap()).collect(),
         };

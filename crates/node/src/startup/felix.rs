@@ -1,10 +1,10 @@
 //! Felix settings that are needed before the datastore can be read: the location of the datastore, and the name of
 //! this host.
 
-use super::Variables;
+use super::EnvironmentVariables;
 use std::io;
 use std::path::Path;
-use tortie_store::Config;
+use tortie_store::StoreConfig;
 use tortie_store::config::settings_file;
 
 const PREFIX: &str = "felix_";
@@ -19,7 +19,7 @@ pub struct FelixSettings {
 }
 
 impl FelixSettings {
-    pub fn read(variables: &Variables, file: &Path) -> io::Result<FelixSettings> {
+    pub fn read(variables: &EnvironmentVariables, file: &Path) -> io::Result<FelixSettings> {
         let felix = |(name, value): (&String, &String)| {
             let name = name.to_ascii_lowercase();
             name.strip_prefix(PREFIX).map(|name| (name.to_owned(), value.clone()))
@@ -35,7 +35,7 @@ impl FelixSettings {
 
     /// Returns the datastore of calicoctl's settings, with the etcd settings of Felix applied over it: as in Felix,
     /// these take precedence. The datastore type of Felix does not, because here one process uses both.
-    pub fn datastore(&self, mut config: Config) -> Config {
+    pub fn datastore(&self, mut config: StoreConfig) -> StoreConfig {
         if config.datastore_type.is_empty() && self.get("DatastoreType").eq_ignore_ascii_case(KUBERNETES) {
             config.datastore_type = KUBERNETES.to_owned();
         }
@@ -75,16 +75,16 @@ mod tests {
         let path = dir.path().join("felix.cfg");
         std::fs::write(&path, file).unwrap();
         let map = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        FelixSettings::read(&Variables(map), &path).unwrap()
+        FelixSettings::read(&EnvironmentVariables(map), &path).unwrap()
     }
 
     #[test]
     fn felix_may_name_the_kubernetes_api() {
-        let kind = |config: Config, file: &str, variable: &str| {
+        let kind = |config: StoreConfig, file: &str, variable: &str| {
             settings(file, &[("FELIX_DATASTORETYPE", variable)]).datastore(config).datastore_type
         };
-        let typed = |kind: &str| Config { datastore_type: kind.to_owned(), ..Config::default() };
-        let etcd = || Config::at("http://127.0.0.1:2379");
+        let typed = |kind: &str| StoreConfig { datastore_type: kind.to_owned(), ..StoreConfig::default() };
+        let etcd = || StoreConfig::at("http://127.0.0.1:2379");
         assert_eq!(kind(typed("kubernetes"), "", ""), "kubernetes");
         assert_eq!(kind(typed("etcdv3"), "DatastoreType = kubernetes\n", ""), "etcdv3");
         assert_eq!(kind(etcd(), "[global]\ndatastoretype = Kubernetes\n", ""), "kubernetes");
@@ -96,7 +96,7 @@ mod tests {
     #[test]
     fn felix_may_name_etcd_and_its_certificates() {
         let at = |file: &str, variables: &[(&str, &str)]| {
-            settings(file, variables).datastore(Config::at("http://elsewhere:2379"))
+            settings(file, variables).datastore(StoreConfig::at("http://elsewhere:2379"))
         };
         assert_eq!(at("", &[("FELIX_ETCDENDPOINTS", " ")]).etcd_endpoints, "http://elsewhere:2379");
         assert_eq!(at("EtcdAddr = 10.0.0.1:4001\n", &[]).etcd_endpoints, "http://10.0.0.1:4001");
@@ -106,7 +106,7 @@ mod tests {
         assert_eq!(stronger.etcd_endpoints, "https://10.0.0.3:2379");
         let files = at("EtcdKeyFile = /k\nEtcdCertFile = /c\nEtcdCaFile = /a\n", &[]);
         assert_eq!([files.etcd_key_file, files.etcd_cert_file, files.etcd_ca_cert_file], ["/k", "/c", "/a"]);
-        let kubernetes = Config { datastore_type: "kubernetes".to_owned(), ..Config::default() };
+        let kubernetes = StoreConfig { datastore_type: "kubernetes".to_owned(), ..StoreConfig::default() };
         assert_eq!(settings(both, &[]).datastore(kubernetes.clone()), kubernetes);
     }
 }

@@ -6,19 +6,19 @@ use nix::sys::socket::SockaddrStorage;
 use std::net::IpAddr;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Interface {
+pub struct HostInterface {
     pub name: String,
     pub addresses: Vec<IpNet>,
 }
 
 /// Returns the interfaces in the order of the kernel.
-pub fn local_interfaces() -> std::io::Result<Vec<Interface>> {
-    let mut found: Vec<Interface> = Vec::new();
+pub fn local_interfaces() -> std::io::Result<Vec<HostInterface>> {
+    let mut found: Vec<HostInterface> = Vec::new();
     for entry in getifaddrs()? {
         let place = match found.iter().position(|interface| interface.name == entry.interface_name) {
             Some(place) => place,
             None => {
-                found.push(Interface { name: entry.interface_name.clone(), addresses: Vec::new() });
+                found.push(HostInterface { name: entry.interface_name.clone(), addresses: Vec::new() });
                 found.len() - 1
             }
         };

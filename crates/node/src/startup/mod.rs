@@ -11,17 +11,17 @@ mod register;
 
 pub use felix::FelixSettings;
 pub use name::node_name;
-pub use register::{Compared, refresh_addresses, register};
+pub use register::{ComparedInterfaces, refresh_addresses, register};
 
 use std::collections::BTreeMap;
 
 /// The environment variables. Passed as a value, so that tests can set them.
 #[derive(Clone, Debug, Default)]
-pub struct Variables(pub BTreeMap<String, String>);
+pub struct EnvironmentVariables(pub BTreeMap<String, String>);
 
-impl Variables {
-    pub fn of_process() -> Variables {
-        Variables(std::env::vars().collect())
+impl EnvironmentVariables {
+    pub fn of_process() -> EnvironmentVariables {
+        EnvironmentVariables(std::env::vars().collect())
     }
 
     /// Returns the trimmed value, or an empty string if the variable is unset.
@@ -42,7 +42,7 @@ impl Variables {
 #[derive(Debug, thiserror::Error)]
 pub enum StartupError {
     #[error(transparent)]
-    Store(#[from] tortie_store::Error),
+    Store(#[from] tortie_store::StoreError),
     #[error("{0}")]
     Detection(String),
     #[error("{family} address conflict: node {other} has {address} already; set IP or remove that node")]
@@ -58,7 +58,7 @@ impl StartupError {
     pub fn is_worth_waiting(&self) -> bool {
         match self {
             StartupError::Store(error) => {
-                error.is_outage() || matches!(error, tortie_store::Error::Conflict { .. })
+                error.is_outage() || matches!(error, tortie_store::StoreError::Conflict { .. })
             }
             _ => false,
         }

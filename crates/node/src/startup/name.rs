@@ -1,11 +1,11 @@
 //! Determines the name of the node.
 
-use super::{StartupError, Variables};
+use super::{EnvironmentVariables, StartupError};
 use std::path::Path;
 
 /// Returns NODENAME, else the name in Felix's settings, else the name that an earlier run stored, else HOSTNAME, else
 /// the kernel's host name.
-pub fn node_name(variables: &Variables, felix: &str, file: &Path) -> Result<String, StartupError> {
+pub fn node_name(variables: &EnvironmentVariables, felix: &str, file: &Path) -> Result<String, StartupError> {
     if let Some(named) = [variables.get("NODENAME"), felix].into_iter().find(|name| !name.is_empty()) {
         return Ok(named.to_owned());
     }
@@ -33,7 +33,7 @@ mod tests {
         let file = dir.path().join("nodename");
         let name = |felix: &str, pairs: &[(&str, &str)]| {
             let map: BTreeMap<_, _> = pairs.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect();
-            node_name(&Variables(map), felix, &file).unwrap()
+            node_name(&EnvironmentVariables(map), felix, &file).unwrap()
         };
         assert_eq!(name("", &[("HOSTNAME", "HostA")]), "hosta");
         std::fs::write(&file, "stored").unwrap();

@@ -1,18 +1,18 @@
 //! Creates the default IP pools of a cluster.
 
-use super::interfaces::Interface;
-use super::{StartupError, Variables};
+use super::interfaces::HostInterface;
+use super::{EnvironmentVariables, StartupError};
 use ipnet::IpNet;
 use std::net::Ipv6Addr;
 use tortie_model::ObjectMeta;
 use tortie_model::kinds::{EncapMode, IPPool, IPPoolSpec};
-use tortie_store::{Error, Resources};
+use tortie_store::{ResourceClient, StoreError};
 
 /// Creates a pool for each address family that has none.
 pub async fn ensure_pools(
-    resources: &Resources,
-    variables: &Variables,
-    interfaces: &[Interface],
+    resources: &ResourceClient,
+    variables: &EnvironmentVariables,
+    interfaces: &[HostInterface],
 ) -> Result<(), StartupError> {
     let given = |name| Some(variables.get(name)).filter(|cidr| !cidr.is_empty());
     let (v4, v6) = (given("CALICO_IPV4POOL_CIDR"), given("CALICO_IPV6POOL_CIDR"));
@@ -44,7 +44,7 @@ pub async fn ensure_pools(
 }
 
 fn pool(
-    variables: &Variables,
+    variables: &EnvironmentVariables,
     family: &str,
     cidr: &str,
     usual_block_size: i32,
@@ -81,7 +81,7 @@ fn pool(
     Ok(IPPool::new(meta, spec))
 }
 
-async fn create(resources: &Resources, pool: IPPool) -> Result<(), StartupError> {
+async fn create(resources: &ResourceClient, pool: IPPool) -> Result<(), StartupError> {
     let cidr = pool.spec.cidr.clone();
     match resources.create(pool.into()).await {
         Ok(_) => {
@@ -89,13 +89,13 @@ async fn create(resources: &Resources, pool: IPPool) -> Result<(), StartupError>
             Ok(())
         }
         // Another node created it first, perhaps with another CIDR that this one overlaps.
-        Err(Error::AlreadyExists { .. }) => Ok(()),
+        Err(StoreError::AlreadyExists { .. }) => Ok(()),
         Err(error) => Err(error.into()),
     }
 }
 
 /// Returns 192.168.0.0/16 unless the host has an address in it, else the first of 172.16-31.0.0/16 without one.
-fn free_ipv4(interfaces: &[Interface]) -> String {
+fn free_ipv4(interfaces: &[HostInterface]) -> String {
     let addresses = || interfaces.iter().flat_map(|interface| &interface.addresses);
     let free = |cidr: &String| {
         let net = cidr.parse::<IpNet>();
@@ -120,7 +120,8 @@ mod tests {
 
     #[test]
     fn the_usual_pool_avoids_the_host() {
-        let host = |net: &str| vec![Interface { name: "e".into(), addresses: vec![net.parse().unwrap()] }];
+        let host =
+            |net: &str| vec![HostInterface { name: "e".into(), addresses: vec![net.parse().unwrap()] }];
         assert_eq!(free_ipv4(&host("10.0.0.1/8")), "192.168.0.0/16");
         assert_eq!(free_ipv4(&host("192.168.7.1/24")), "172.16.0.0/16");
     }
@@ -128,12 +129,13 @@ mod tests {
     #[test]
     fn settings_make_the_pool() {
         let variables = [("CALICO_IPV4POOL_VXLAN", "CrossSubnet"), ("CALICO_IPV4POOL_BLOCK_SIZE", "28")];
-        let variables = Variables(variables.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect());
+        let variables =
+            EnvironmentVariables(variables.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect());
         let made = pool(&variables, "IPV4", "10.0.0.0/16", 26, true).unwrap();
         assert_eq!(made.metadata.name, "default-ipv4-ippool");
         assert_eq!((made.spec.block_size, made.spec.nat_outgoing), (28, true));
         assert_eq!(made.spec.vxlan_mode, EncapMode::CrossSubnet);
-        let bad = Variables([("CALICO_IPV6POOL_VXLAN".to_owned(), "maybe".to_owned())].into());
+        let bad = EnvironmentVariables([("CALICO_IPV6POOL_VXLAN".to_owned(), "maybe".to_owned())].into());
         assert!(pool(&bad, "IPV6", "fd00::/48", 122, false).is_err());
         assert!(random_ula().starts_with("fd"));
     }

@@ -1,7 +1,7 @@
 //! Registers the node: writes its addresses to the Node object.
 
-use super::interfaces::{Interface, local_interfaces};
-use super::{StartupError, Variables, defaults, detect, pools};
+use super::interfaces::{HostInterface, local_interfaces};
+use super::{EnvironmentVariables, StartupError, defaults, detect, pools};
 use ipnet::IpNet;
 use std::net::IpAddr;
 use tortie_model::ObjectMeta;
@@ -9,14 +9,14 @@ use tortie_model::kinds::{
     Node, NodeAddress, NodeAddressType, NodeBGPSpec, NodeInterface, NodeSpec, OrchRef,
 };
 use tortie_model::scalar::ASNumber;
-use tortie_store::{Error, Resources};
+use tortie_store::{ResourceClient, StoreError};
 
 const ATTEMPTS: usize = 10;
 
 /// Registers the node and creates the default objects of a cluster.
 pub async fn register(
-    resources: &Resources,
-    variables: &Variables,
+    resources: &ResourceClient,
+    variables: &EnvironmentVariables,
     name: &str,
     version: &str,
 ) -> Result<(), StartupError> {
@@ -28,15 +28,15 @@ pub async fn register(
 
 /// The host's interfaces at the last comparison with the Node object.
 #[derive(Debug, Default)]
-pub struct Compared(Option<Vec<Interface>>);
+pub struct ComparedInterfaces(Option<Vec<HostInterface>>);
 
 /// Updates the Node object if the host's addresses changed. Reads the datastore only if the interfaces differ from
 /// the last comparison.
 pub async fn refresh_addresses(
-    resources: &Resources,
-    variables: &Variables,
+    resources: &ResourceClient,
+    variables: &EnvironmentVariables,
     name: &str,
-    compared: &mut Compared,
+    compared: &mut ComparedInterfaces,
 ) -> Result<(), StartupError> {
     let found = interfaces()?;
     if compared.0.as_ref() != Some(&found) {
@@ -46,27 +46,27 @@ pub async fn refresh_addresses(
     Ok(())
 }
 
-fn interfaces() -> Result<Vec<Interface>, StartupError> {
+fn interfaces() -> Result<Vec<HostInterface>, StartupError> {
     local_interfaces().map_err(|error| StartupError::Detection(format!("cannot list interfaces: {error}")))
 }
 
 async fn announce(
-    resources: &Resources,
-    variables: &Variables,
+    resources: &ResourceClient,
+    variables: &EnvironmentVariables,
     name: &str,
-    interfaces: &[Interface],
+    interfaces: &[HostInterface],
 ) -> Result<(), StartupError> {
     let mut last = None;
     for _ in 0..ATTEMPTS {
         let stored = match resources.get_as::<NodeSpec>("", name).await {
             Ok(node) => Some(node),
-            Err(Error::DoesNotExist { .. }) if resources.client().is_kubernetes() => {
-                return Err(StartupError::Store(Error::Datastore(format!(
+            Err(StoreError::DoesNotExist { .. }) if resources.client().is_kubernetes() => {
+                return Err(StartupError::Store(StoreError::Datastore(format!(
                     "Kubernetes does not know node {name} yet: kubelet makes it; if it has another name there, set \
                      NODENAME"
                 ))));
             }
-            Err(Error::DoesNotExist { .. }) => None,
+            Err(StoreError::DoesNotExist { .. }) => None,
             Err(error) => return Err(error.into()),
         };
         let mut node = stored.clone().unwrap_or_else(|| {
@@ -92,7 +92,11 @@ async fn announce(
 }
 
 /// Sets the fields of the Node object from the environment and the host's interfaces.
-fn describe(node: &mut Node, variables: &Variables, interfaces: &[Interface]) -> Result<(), StartupError> {
+fn describe(
+    node: &mut Node,
+    variables: &EnvironmentVariables,
+    interfaces: &[HostInterface],
+) -> Result<(), StartupError> {
     let routed = variables.get("CALICO_NETWORKING_BACKEND") != "none";
     let bgp = node.spec.bgp.get_or_insert_with(NodeBGPSpec::default);
     if routed {
@@ -140,8 +144,8 @@ fn describe(node: &mut Node, variables: &Variables, interfaces: &[Interface]) ->
 
 /// Returns the node's address of a family: configured, detected or stored; may be empty.
 fn address(
-    variables: &Variables,
-    interfaces: &[Interface],
+    variables: &EnvironmentVariables,
+    interfaces: &[HostInterface],
     stored: &str,
     v6: bool,
 ) -> Result<String, StartupError> {
@@ -187,7 +191,7 @@ fn address(
 }
 
 /// Returns the interfaces with global unicast addresses of the enabled families.
-fn published(variables: &Variables, interfaces: &[Interface]) -> Vec<NodeInterface> {
+fn published(variables: &EnvironmentVariables, interfaces: &[HostInterface]) -> Vec<NodeInterface> {
     let wanted = |v6: bool| {
         let given = variables.get(if v6 { "IP6" } else { "IP" });
         !given.is_empty() && given != "none"
@@ -206,8 +210,8 @@ fn published(variables: &Variables, interfaces: &[Interface]) -> Vec<NodeInterfa
 
 /// Fails if another node has the same address, because the two would receive each other's traffic.
 async fn check_conflict(
-    resources: &Resources,
-    variables: &Variables,
+    resources: &ResourceClient,
+    variables: &EnvironmentVariables,
     node: &Node,
 ) -> Result<(), StartupError> {
     if variables.flag("DISABLE_NODE_IP_CHECK", false) {
@@ -235,12 +239,12 @@ async fn check_conflict(
 mod tests {
     use super::*;
 
-    fn variables(pairs: &[(&str, &str)]) -> Variables {
-        Variables(pairs.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect())
+    fn variables(pairs: &[(&str, &str)]) -> EnvironmentVariables {
+        EnvironmentVariables(pairs.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect())
     }
 
-    fn host() -> Vec<Interface> {
-        vec![Interface {
+    fn host() -> Vec<HostInterface> {
+        vec![HostInterface {
             name: "eth0".into(),
             addresses: vec!["192.0.2.5/24".parse().unwrap(), "2001:db8::5/64".parse().unwrap()],
         }]

@@ -1,50 +1,50 @@
 //! Causes of verdicts, and the trace of an evaluation.
 
-use super::matching::Criterion;
-use super::packet::Connection;
-use super::tiers::Stage;
-use crate::endpoint::TierEnd;
-use crate::policy::{Direction, PolicyId, Rule};
+use super::matching::RuleCriterion;
+use super::packet::ConntrackState;
+use super::tiers::EvaluationStage;
+use crate::endpoint::TierDefaultAction;
+use crate::policy::{PlannedRule, PolicyDirection, PolicyId};
 use crate::rule_id::{RuleId, RuleIndex, RuleOwner};
-use crate::settings::EndpointToHost;
+use crate::settings::EndpointToHostAction;
 use crate::workload::WorkloadId;
 
 /// The policy or profile that a rule belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Holder<'p> {
+pub enum RuleHolder<'p> {
     Policy { tier: &'p str, id: &'p PolicyId },
     Profile(&'p str),
 }
 
 /// A rule and its position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RuleAt<'p> {
-    pub holder: Holder<'p>,
-    pub direction: Direction,
+pub struct RulePosition<'p> {
+    pub holder: RuleHolder<'p>,
+    pub direction: PolicyDirection,
     pub index: RuleIndex,
-    pub rule: &'p Rule,
+    pub rule: &'p PlannedRule,
 }
 
-impl RuleAt<'_> {
+impl RulePosition<'_> {
     /// Returns the identity of the rule in counters and logs.
     pub fn id(&self) -> RuleId {
         RuleId { owner: self.holder.owner(), direction: self.direction, index: self.index }
     }
 }
 
-impl Holder<'_> {
+impl RuleHolder<'_> {
     pub fn owner(&self) -> RuleOwner {
         match self {
-            Holder::Policy { id, .. } => RuleOwner::Policy((*id).clone()),
-            Holder::Profile(name) => RuleOwner::Profile((*name).to_owned()),
+            RuleHolder::Policy { id, .. } => RuleOwner::Policy((*id).clone()),
+            RuleHolder::Profile(name) => RuleOwner::Profile((*name).to_owned()),
         }
     }
 }
 
 /// The cause of a verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cause<'p> {
-    Rule(RuleAt<'p>),
+pub enum VerdictCause<'p> {
+    Rule(RulePosition<'p>),
     /// No rule matched in a tier that has a policy for this direction.
     TierEnd(&'p str),
     /// No rule of a profile matched, or the endpoint has no profile.
@@ -54,7 +54,7 @@ pub enum Cause<'p> {
     /// No policy matched, and there is no default action.
     NothingSaid,
     /// Connection tracking alone: packets of known flows pass, invalid packets do not.
-    Connection(Connection),
+    Connection(ConntrackState),
     Down,
     UnknownWorkload,
     Spoofed,
@@ -71,7 +71,7 @@ pub enum Cause<'p> {
     /// Neighbour discovery between a workload and the host.
     NeighbourDiscovery,
     /// The setting for traffic to the host that the workload's policy allows.
-    EndpointToHost(EndpointToHost),
+    EndpointToHost(EndpointToHostAction),
     Failsafe,
     /// An earlier stage of the host endpoint has accepted the packet.
     AcceptedBefore,
@@ -87,17 +87,17 @@ pub enum Cause<'p> {
 
 /// One step of an evaluation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step<'p> {
+pub enum TraceStep<'p> {
     /// The following steps concern this workload.
     Workload {
         id: &'p WorkloadId,
-        direction: Direction,
+        direction: PolicyDirection,
     },
     /// The following steps concern this host endpoint.
     Host {
         name: &'p str,
-        stage: Stage,
-        direction: Direction,
+        stage: EvaluationStage,
+        direction: PolicyDirection,
     },
     /// An enforced policy; its rules follow.
     Policy {
@@ -106,28 +106,28 @@ pub enum Step<'p> {
     },
     /// A rule and the criteria that the packet does not meet. An empty list means that the rule matched.
     Rule {
-        at: RuleAt<'p>,
-        misses: Vec<Criterion<'p>>,
+        at: RulePosition<'p>,
+        misses: Vec<RuleCriterion<'p>>,
     },
     /// A staged policy, which was skipped, and the rule that would decide if the policy were enforced.
     Staged {
         tier: &'p str,
         id: &'p PolicyId,
-        would: Option<RuleAt<'p>>,
+        would: Option<RulePosition<'p>>,
     },
     TierEnd {
         tier: &'p str,
-        end: TierEnd,
+        end: TierDefaultAction,
     },
     /// The verdict of one endpoint.
     Decided {
         allowed: bool,
-        cause: Cause<'p>,
+        cause: VerdictCause<'p>,
     },
 }
 
 /// All steps of an evaluation, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Trace<'p> {
-    pub steps: Vec<Step<'p>>,
+pub struct EvaluationTrace<'p> {
+    pub steps: Vec<TraceStep<'p>>,
 }

@@ -1,59 +1,63 @@
 //! Index over a plan for fast lookups.
 
-use super::ranges::Ranges;
-use crate::change::{Plan, Set};
-use crate::set::{Member, SetId, SetKind};
+use super::ranges::NetRanges;
+use crate::change::{AddressSet, NodePlan};
+use crate::set::{SetId, SetKind, SetMember};
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::OnceLock;
 
 /// Index over one state of a plan. Build it once and use it for many lookups.
 #[derive(Clone, Debug)]
-pub struct Index<'p> {
-    pub(super) plan: &'p Plan,
-    sets: HashMap<&'p SetId, Members<'p>>,
+pub struct EvaluationIndex<'p> {
+    pub(super) plan: &'p NodePlan,
+    sets: HashMap<&'p SetId, IndexedMembers<'p>>,
 }
 
 #[derive(Clone, Debug)]
-enum Members<'p> {
+enum IndexedMembers<'p> {
     /// The ranges are sorted at the first lookup: few evaluations touch all sets.
-    Nets(&'p Set, OnceLock<Ranges>),
-    Ports(&'p Set),
+    Nets(&'p AddressSet, OnceLock<NetRanges>),
+    Ports(&'p AddressSet),
 }
 
-impl<'p> Index<'p> {
-    pub fn new(plan: &'p Plan) -> Index<'p> {
+impl<'p> EvaluationIndex<'p> {
+    pub fn new(plan: &'p NodePlan) -> EvaluationIndex<'p> {
         let sets = plan.sets.iter().map(|(id, set)| match set.kind {
-            SetKind::Nets => (id, Members::Nets(set, OnceLock::new())),
-            SetKind::Ports => (id, Members::Ports(set)),
+            SetKind::Nets => (id, IndexedMembers::Nets(set, OnceLock::new())),
+            SetKind::Ports => (id, IndexedMembers::Ports(set)),
         });
-        Index { plan, sets: sets.collect() }
+        EvaluationIndex { plan, sets: sets.collect() }
     }
 
-    pub fn plan(&self) -> &'p Plan {
+    pub fn plan(&self) -> &'p NodePlan {
         self.plan
     }
 
     /// Returns whether a set of nets contains an address. A set that is not in the plan is empty.
     pub fn has_address(&self, set: &SetId, address: IpAddr) -> bool {
         match self.sets.get(set) {
-            Some(Members::Nets(set, ranges)) => ranges.get_or_init(|| ranges_of(set)).contains(address),
-            Some(Members::Ports(_)) | None => false,
+            Some(IndexedMembers::Nets(set, ranges)) => {
+                ranges.get_or_init(|| ranges_of(set)).contains(address)
+            }
+            Some(IndexedMembers::Ports(_)) | None => false,
         }
     }
 
     /// Returns whether a set of ports contains this address, protocol and port.
     pub fn has_port(&self, set: &SetId, address: IpAddr, protocol: u8, port: u16) -> bool {
         match self.sets.get(set) {
-            Some(Members::Ports(set)) => set.members.contains(&Member::Port { address, protocol, port }),
-            Some(Members::Nets(..)) | None => false,
+            Some(IndexedMembers::Ports(set)) => {
+                set.members.contains(&SetMember::Port { address, protocol, port })
+            }
+            Some(IndexedMembers::Nets(..)) | None => false,
         }
     }
 }
 
-fn ranges_of(set: &Set) -> Ranges {
-    Ranges::new(set.members.iter().filter_map(|member| match member {
-        Member::Net(net) => Some(net),
-        Member::Port { .. } => None,
+fn ranges_of(set: &AddressSet) -> NetRanges {
+    NetRanges::new(set.members.iter().filter_map(|member| match member {
+        SetMember::Net(net) => Some(net),
+        SetMember::Port { .. } => None,
     }))
 }

@@ -1,8 +1,8 @@
 //! Matches packets against rules and reports the criteria that a packet does not meet.
 
-use super::index::Index;
+use super::index::EvaluationIndex;
 use super::packet::Packet;
-use crate::policy::{Icmp, IpVersion, PortRange, Rule, Side};
+use crate::policy::{IcmpMatch, IpVersion, PlannedRule, PortInterval, RuleSide};
 use crate::set::SetId;
 use ipnet::IpNet;
 use std::net::IpAddr;
@@ -10,38 +10,38 @@ use std::ops::ControlFlow;
 
 /// The source or the destination of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum End {
+pub enum PacketEnd {
     Source,
     Destination,
 }
 
 /// One condition of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Criterion<'p> {
+pub enum RuleCriterion<'p> {
     IpVersion(IpVersion),
     Protocol(u8),
     NotProtocol(u8),
-    Icmp(Icmp),
-    NotIcmp(Icmp),
-    Nets(End, &'p [IpNet]),
-    NotNets(End, &'p [IpNet]),
+    Icmp(IcmpMatch),
+    NotIcmp(IcmpMatch),
+    Nets(PacketEnd, &'p [IpNet]),
+    NotNets(PacketEnd, &'p [IpNet]),
     /// A list without nets of the packet's family: the rule does not apply to this family.
-    Family(End, &'p [IpNet]),
-    Set(End, &'p SetId),
-    NotSet(End, &'p SetId),
+    Family(PacketEnd, &'p [IpNet]),
+    Set(PacketEnd, &'p SetId),
+    NotSet(PacketEnd, &'p SetId),
     /// Port ranges and sets of named ports.
-    Ports(End, &'p [PortRange], &'p [SetId]),
-    NotPorts(End, &'p [PortRange], &'p [SetId]),
-    Service(End, &'p SetId),
+    Ports(PacketEnd, &'p [PortInterval], &'p [SetId]),
+    NotPorts(PacketEnd, &'p [PortInterval], &'p [SetId]),
+    Service(PacketEnd, &'p SetId),
 }
 
-impl<'p> Index<'p> {
-    pub fn matches(&self, rule: &'p Rule, packet: &Packet) -> bool {
+impl<'p> EvaluationIndex<'p> {
+    pub fn matches(&self, rule: &'p PlannedRule, packet: &Packet) -> bool {
         self.check(rule, packet, &mut |_| ControlFlow::Break(())).is_continue()
     }
 
     /// Returns all criteria of a rule that the packet does not meet.
-    pub fn misses(&self, rule: &'p Rule, packet: &Packet) -> Vec<Criterion<'p>> {
+    pub fn misses(&self, rule: &'p PlannedRule, packet: &Packet) -> Vec<RuleCriterion<'p>> {
         let mut misses = Vec::new();
         let _ = self.check(rule, packet, &mut |criterion| {
             misses.push(criterion);
@@ -50,56 +50,61 @@ impl<'p> Index<'p> {
         misses
     }
 
-    fn check(&self, rule: &'p Rule, packet: &Packet, missed: &mut Missed<'_, 'p>) -> ControlFlow<()> {
+    fn check(
+        &self,
+        rule: &'p PlannedRule,
+        packet: &Packet,
+        missed: &mut MissCallback<'_, 'p>,
+    ) -> ControlFlow<()> {
         if let Some(version) = rule.ip_version.filter(|version| *version != packet.version()) {
-            missed(Criterion::IpVersion(version))?;
+            missed(RuleCriterion::IpVersion(version))?;
         }
         if let Some(protocol) = rule.protocol.filter(|protocol| *protocol != packet.protocol) {
-            missed(Criterion::Protocol(protocol))?;
+            missed(RuleCriterion::Protocol(protocol))?;
         }
         if let Some(protocol) = rule.not_protocol.filter(|protocol| *protocol == packet.protocol) {
-            missed(Criterion::NotProtocol(protocol))?;
+            missed(RuleCriterion::NotProtocol(protocol))?;
         }
         if let Some(icmp) = rule.icmp.filter(|icmp| !packet.is_icmp(icmp)) {
-            missed(Criterion::Icmp(icmp))?;
+            missed(RuleCriterion::Icmp(icmp))?;
         }
         // A packet that is not ICMP does not match a negated ICMP type either.
         if let Some(icmp) = rule.not_icmp.filter(|icmp| packet.own_icmp().is_none() || packet.is_icmp(icmp)) {
-            missed(Criterion::NotIcmp(icmp))?;
+            missed(RuleCriterion::NotIcmp(icmp))?;
         }
-        self.check_side(&rule.source, End::Source, packet, missed)?;
-        self.check_side(&rule.destination, End::Destination, packet, missed)
+        self.check_side(&rule.source, PacketEnd::Source, packet, missed)?;
+        self.check_side(&rule.destination, PacketEnd::Destination, packet, missed)
     }
 
     fn check_side(
         &self,
-        side: &'p Side,
-        end: End,
+        side: &'p RuleSide,
+        end: PacketEnd,
         packet: &Packet,
-        missed: &mut Missed<'_, 'p>,
+        missed: &mut MissCallback<'_, 'p>,
     ) -> ControlFlow<()> {
         let (address, port) = match end {
-            End::Source => (packet.source, packet.source_port),
-            End::Destination => (packet.destination, packet.destination_port),
+            PacketEnd::Source => (packet.source, packet.source_port),
+            PacketEnd::Destination => (packet.destination, packet.destination_port),
         };
         let has = |nets: &[IpNet]| nets.iter().any(|net| net.contains(&address));
         if of_another_family(&side.nets, address) {
-            missed(Criterion::Family(end, &side.nets))?;
+            missed(RuleCriterion::Family(end, &side.nets))?;
         } else if !side.nets.is_empty() && !has(&side.nets) {
-            missed(Criterion::Nets(end, &side.nets))?;
+            missed(RuleCriterion::Nets(end, &side.nets))?;
         }
         if of_another_family(&side.not_nets, address) {
-            missed(Criterion::Family(end, &side.not_nets))?;
+            missed(RuleCriterion::Family(end, &side.not_nets))?;
         } else if has(&side.not_nets) {
-            missed(Criterion::NotNets(end, &side.not_nets))?;
+            missed(RuleCriterion::NotNets(end, &side.not_nets))?;
         }
         for set in side.sets.iter().filter(|set| !self.has_address(set, address)) {
-            missed(Criterion::Set(end, set))?;
+            missed(RuleCriterion::Set(end, set))?;
         }
         for set in side.not_sets.iter().filter(|set| self.has_address(set, address)) {
-            missed(Criterion::NotSet(end, set))?;
+            missed(RuleCriterion::NotSet(end, set))?;
         }
-        let has = |ranges: &[PortRange], named: &[SetId]| {
+        let has = |ranges: &[PortInterval], named: &[SetId]| {
             packet.has_ports()
                 && (ranges.iter().any(|range| range.first <= port && port <= range.last)
                     || named.iter().any(|set| self.has_port(set, address, packet.protocol, port)))
@@ -107,16 +112,16 @@ impl<'p> Index<'p> {
         let (ranges, named) = (&side.ports, &side.named_ports);
         let restricted = !ranges.is_empty() || !named.is_empty();
         if restricted && !has(ranges, named) {
-            missed(Criterion::Ports(end, ranges, named))?;
+            missed(RuleCriterion::Ports(end, ranges, named))?;
         }
         if has(&side.not_ports, &side.not_named_ports) {
-            missed(Criterion::NotPorts(end, &side.not_ports, &side.not_named_ports))?;
+            missed(RuleCriterion::NotPorts(end, &side.not_ports, &side.not_named_ports))?;
         }
         if let Some(set) = side.service.as_ref() {
             let listed = packet.has_ports() && self.has_port(set, address, packet.protocol, port);
             // The service in the source of an ingress rule is a set of addresses without ports.
             if !listed && !self.has_address(set, address) {
-                missed(Criterion::Service(end, set))?;
+                missed(RuleCriterion::Service(end, set))?;
             }
         }
         ControlFlow::Continue(())
@@ -124,7 +129,7 @@ impl<'p> Index<'p> {
 }
 
 /// Callback for each criterion that is not met; it breaks if one is enough.
-type Missed<'m, 'p> = dyn FnMut(Criterion<'p>) -> ControlFlow<()> + 'm;
+type MissCallback<'m, 'p> = dyn FnMut(RuleCriterion<'p>) -> ControlFlow<()> + 'm;
 
 fn of_another_family(nets: &[IpNet], address: IpAddr) -> bool {
     !nets.is_empty() && nets.iter().all(|net| net.addr().is_ipv4() != address.is_ipv4())

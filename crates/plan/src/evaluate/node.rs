@@ -1,13 +1,13 @@
 //! A node and the paths of packets through it.
 
-use super::cause::{Cause, Trace};
-use super::index::Index;
-use super::packet::{Connection, Packet};
-use super::walk::Walk;
-use crate::assign::Assignment;
-use crate::change::Plan;
-use crate::endpoint::{HostEndpoint, WorkloadPolicy};
-use crate::settings::{PolicySettings, Settings};
+use super::cause::{EvaluationTrace, VerdictCause};
+use super::index::EvaluationIndex;
+use super::packet::{ConntrackState, Packet};
+use super::walk::PacketWalk;
+use crate::assign::HostEndpointAssignment;
+use crate::change::NodePlan;
+use crate::endpoint::{HostEndpointPolicy, WorkloadPolicy};
+use crate::settings::{DataplaneSettings, PolicySettings};
 use crate::workload::WorkloadId;
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -15,7 +15,7 @@ use std::ops::ControlFlow;
 
 /// Where a packet enters or leaves a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Place<'a> {
+pub enum PathPlace<'a> {
     /// The host itself sends or receives the packet.
     Host,
     Interface(&'a str),
@@ -23,63 +23,77 @@ pub enum Place<'a> {
 
 /// The path of a packet through a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Way<'a> {
-    pub from: Place<'a>,
-    pub to: Place<'a>,
-    pub connection: Connection,
+pub struct PacketPath<'a> {
+    pub from: PathPlace<'a>,
+    pub to: PathPlace<'a>,
+    pub connection: ConntrackState,
     /// Destination address and port before DNAT.
     pub original_destination: Option<(IpAddr, u16)>,
 }
 
-impl<'a> Way<'a> {
-    pub fn new(from: Place<'a>, to: Place<'a>) -> Way<'a> {
-        Way { from, to, connection: Connection::New, original_destination: None }
+impl<'a> PacketPath<'a> {
+    pub fn new(from: PathPlace<'a>, to: PathPlace<'a>) -> PacketPath<'a> {
+        PacketPath { from, to, connection: ConntrackState::New, original_destination: None }
     }
 }
 
 /// The verdict on a packet, and the last cause that decided it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Judgement<'p> {
+pub struct NodeVerdict<'p> {
     pub allowed: bool,
-    pub cause: Cause<'p>,
+    pub cause: VerdictCause<'p>,
 }
 
 /// A node with all state that its verdicts depend on.
 #[derive(Clone, Debug)]
-pub struct Node<'p> {
-    index: Index<'p>,
-    settings: &'p Settings,
-    assignment: Assignment,
+pub struct NodeEvaluator<'p> {
+    index: EvaluationIndex<'p>,
+    settings: &'p DataplaneSettings,
+    assignment: HostEndpointAssignment,
     workloads: HashMap<&'p str, (&'p WorkloadId, &'p WorkloadPolicy)>,
 }
 
-impl<'p> Node<'p> {
-    pub fn new(plan: &'p Plan, settings: &'p Settings, assignment: Assignment) -> Node<'p> {
+impl<'p> NodeEvaluator<'p> {
+    pub fn new(
+        plan: &'p NodePlan,
+        settings: &'p DataplaneSettings,
+        assignment: HostEndpointAssignment,
+    ) -> NodeEvaluator<'p> {
         let workloads = plan
             .workload_policies
             .iter()
             .map(|(id, workload_policy)| (workload_policy.interface.as_str(), (id, workload_policy)));
-        Node { index: Index::new(plan), settings, assignment, workloads: workloads.collect() }
+        NodeEvaluator {
+            index: EvaluationIndex::new(plan),
+            settings,
+            assignment,
+            workloads: workloads.collect(),
+        }
     }
 
-    pub fn index(&self) -> &Index<'p> {
+    pub fn index(&self) -> &EvaluationIndex<'p> {
         &self.index
     }
 
-    pub fn judge(&self, packet: &Packet, way: &Way<'_>, trace: Option<&mut Trace<'p>>) -> Judgement<'p> {
+    pub fn judge(
+        &self,
+        packet: &Packet,
+        way: &PacketPath<'_>,
+        trace: Option<&mut EvaluationTrace<'p>>,
+    ) -> NodeVerdict<'p> {
         let (destination, destination_port) =
             way.original_destination.unwrap_or((packet.destination, packet.destination_port));
         let original = Packet { destination, destination_port, ..*packet };
-        let mut walk = Walk::new(self, *packet, original, way.connection, trace);
+        let mut walk = PacketWalk::new(self, *packet, original, way.connection, trace);
         let end = match (way.from, way.to) {
-            (Place::Interface(from), Place::Host) => walk.input(from),
-            (Place::Interface(from), Place::Interface(to)) => walk.forward(from, to),
-            (Place::Host, Place::Interface(to)) => walk.output(to),
-            (Place::Host, Place::Host) => walk.loopback(),
+            (PathPlace::Interface(from), PathPlace::Host) => walk.input(from),
+            (PathPlace::Interface(from), PathPlace::Interface(to)) => walk.forward(from, to),
+            (PathPlace::Host, PathPlace::Interface(to)) => walk.output(to),
+            (PathPlace::Host, PathPlace::Host) => walk.loopback(),
         };
         match end {
-            ControlFlow::Continue(cause) => Judgement { allowed: true, cause },
-            ControlFlow::Break(cause) => Judgement { allowed: false, cause },
+            ControlFlow::Continue(cause) => NodeVerdict { allowed: true, cause },
+            ControlFlow::Break(cause) => NodeVerdict { allowed: false, cause },
         }
     }
 
@@ -97,16 +111,16 @@ impl<'p> Node<'p> {
     }
 
     /// Returns the host endpoint that applies to an interface.
-    pub(super) fn host_endpoint(&self, interface: &str) -> Option<(&'p str, &'p HostEndpoint)> {
+    pub(super) fn host_endpoint(&self, interface: &str) -> Option<(&'p str, &'p HostEndpointPolicy)> {
         self.host_endpoint_named(self.assignment.of(interface)?)
     }
 
     /// Returns the host endpoint of this specific interface, ignoring the one for all interfaces.
-    pub(super) fn own_host_endpoint(&self, interface: &str) -> Option<(&'p str, &'p HostEndpoint)> {
+    pub(super) fn own_host_endpoint(&self, interface: &str) -> Option<(&'p str, &'p HostEndpointPolicy)> {
         self.host_endpoint_named(self.assignment.specific.get(interface)?)
     }
 
-    fn host_endpoint_named(&self, name: &str) -> Option<(&'p str, &'p HostEndpoint)> {
+    fn host_endpoint_named(&self, name: &str) -> Option<(&'p str, &'p HostEndpointPolicy)> {
         let (name, endpoint) = self.index.plan.host_endpoints.get_key_value(name)?;
         Some((name, endpoint))
     }

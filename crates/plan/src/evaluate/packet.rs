@@ -1,6 +1,6 @@
 //! A packet as policy sees it.
 
-use crate::policy::{Icmp, IpVersion};
+use crate::policy::{IcmpMatch, IpVersion};
 use std::net::IpAddr;
 
 /// Header fields of a packet. Source and destination have the same family; the destination is the one after DNAT.
@@ -45,7 +45,7 @@ impl Packet {
         self.icmp.filter(|_| self.protocol == own)
     }
 
-    pub(super) fn is_icmp(&self, wanted: &Icmp) -> bool {
+    pub(super) fn is_icmp(&self, wanted: &IcmpMatch) -> bool {
         self.own_icmp().is_some_and(|(kind, code)| {
             kind == wanted.r#type && wanted.code.is_none_or(|wanted| wanted == code)
         })
@@ -54,7 +54,7 @@ impl Packet {
 
 /// The connection tracking state of a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Connection {
+pub enum ConntrackState {
     #[default]
     New,
     Established,
@@ -63,9 +63,9 @@ pub enum Connection {
     Untracked,
 }
 
-impl Connection {
+impl ConntrackState {
     /// Returns whether the packet belongs to a flow that was allowed before.
     pub(super) fn is_known(self) -> bool {
-        matches!(self, Connection::Established | Connection::Related)
+        matches!(self, ConntrackState::Established | ConntrackState::Related)
     }
 }

@@ -5,13 +5,13 @@ use std::net::IpAddr;
 
 /// The addresses of some nets. The ranges of one family are sorted and never adjacent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Ranges {
+pub(super) struct NetRanges {
     v4: Vec<(u32, u32)>,
     v6: Vec<(u128, u128)>,
 }
 
-impl Ranges {
-    pub fn new<'a>(nets: impl IntoIterator<Item = &'a IpNet>) -> Ranges {
+impl NetRanges {
+    pub fn new<'a>(nets: impl IntoIterator<Item = &'a IpNet>) -> NetRanges {
         let (mut v4, mut v6) = (Vec::new(), Vec::new());
         for net in nets {
             match net {
@@ -19,7 +19,7 @@ impl Ranges {
                 IpNet::V6(net) => v6.push((net.network().into(), net.broadcast().into())),
             }
         }
-        Ranges { v4: merge(v4, |last| last.checked_add(1)), v6: merge(v6, |last| last.checked_add(1)) }
+        NetRanges { v4: merge(v4, |last| last.checked_add(1)), v6: merge(v6, |last| last.checked_add(1)) }
     }
 
     pub fn contains(&self, address: IpAddr) -> bool {
@@ -70,7 +70,7 @@ mod tests {
     proptest! {
         #[test]
         fn an_address_is_in_the_ranges_if_it_is_in_a_net(nets in prop::collection::vec(net(), 0..12), at in 0u32..1100) {
-            let ranges = Ranges::new(&nets);
+            let ranges = NetRanges::new(&nets);
             let v4 = IpAddr::V4(std::net::Ipv4Addr::from(0x0a00_0000 | at));
             let v6 = IpAddr::V6(std::net::Ipv6Addr::from((0xfd00u128 << 112) | u128::from(at)));
             for address in [v4, v6] {
@@ -83,12 +83,12 @@ mod tests {
 
     #[test]
     fn the_ends_of_the_address_space_are_addresses_like_others() {
-        let all = Ranges::new(&["0.0.0.0/0".parse().unwrap(), "255.255.255.255/32".parse().unwrap()]);
+        let all = NetRanges::new(&["0.0.0.0/0".parse().unwrap(), "255.255.255.255/32".parse().unwrap()]);
         assert!(all.contains("0.0.0.0".parse().unwrap()) && all.contains("255.255.255.255".parse().unwrap()));
         assert!(!all.contains("::".parse().unwrap()));
-        let all = Ranges::new(&["::/0".parse().unwrap(), "ffff::/16".parse().unwrap()]);
+        let all = NetRanges::new(&["::/0".parse().unwrap(), "ffff::/16".parse().unwrap()]);
         assert!(all.contains("::".parse().unwrap()) && all.contains("ffff:ffff::1".parse().unwrap()));
         assert_eq!(all.v6.len(), 1);
-        assert!(!Ranges::default().contains("1.2.3.4".parse().unwrap()));
+        assert!(!NetRanges::default().contains("1.2.3.4".parse().unwrap()));
     }
 }

@@ -1,82 +1,82 @@
 //! The path of a packet through a node: from where it enters, through every endpoint it concerns, to where it leaves.
 
-use super::cause::{Cause, Step, Trace};
+use super::cause::{EvaluationTrace, TraceStep, VerdictCause};
 use super::failsafe::{is_failsafe, is_failsafe_reply};
-use super::node::Node;
-use super::packet::{Connection, Packet};
-use super::tiers::{Decision, Outcome, Stage, Tracing, note};
-use crate::endpoint::{HostEndpoint, WorkloadPolicy};
-use crate::policy::{Direction, IpVersion};
-use crate::set::Member;
-use crate::settings::EndpointToHost;
+use super::node::NodeEvaluator;
+use super::packet::{ConntrackState, Packet};
+use super::tiers::{EvaluationStage, PolicyDecision, PolicyOutcome, TraceSink, note};
+use crate::endpoint::{HostEndpointPolicy, WorkloadPolicy};
+use crate::policy::{IpVersion, PolicyDirection};
+use crate::set::SetMember;
+use crate::settings::EndpointToHostAction;
 use crate::tunnel::{TunnelKind, TunnelProtocol};
 use crate::workload::{WorkloadId, link_local};
 use std::net::IpAddr;
 use std::ops::ControlFlow;
 
 /// `Break` denies the packet with a cause; `Continue` lets it go on.
-type Passage<'p, T = Cause<'p>> = ControlFlow<Cause<'p>, T>;
+type WalkResult<'p, T = VerdictCause<'p>> = ControlFlow<VerdictCause<'p>, T>;
 
 /// The evaluation of one packet on its path.
-pub(super) struct Walk<'w, 'p> {
-    node: &'w Node<'p>,
+pub(super) struct PacketWalk<'w, 'p> {
+    node: &'w NodeEvaluator<'p>,
     packet: Packet,
     /// The packet before DNAT.
     original: Packet,
-    connection: Connection,
+    connection: ConntrackState,
     /// A host endpoint has accepted the packet before connection tracking or DNAT.
     accepted: bool,
-    trace: Tracing<'w, 'p>,
+    trace: TraceSink<'w, 'p>,
 }
 
-impl<'w, 'p> Walk<'w, 'p> {
+impl<'w, 'p> PacketWalk<'w, 'p> {
     pub fn new(
-        node: &'w Node<'p>,
+        node: &'w NodeEvaluator<'p>,
         packet: Packet,
         original: Packet,
-        connection: Connection,
-        trace: Option<&'w mut Trace<'p>>,
-    ) -> Walk<'w, 'p> {
-        Walk { node, packet, original, connection, accepted: false, trace }
+        connection: ConntrackState,
+        trace: Option<&'w mut EvaluationTrace<'p>>,
+    ) -> PacketWalk<'w, 'p> {
+        PacketWalk { node, packet, original, connection, accepted: false, trace }
     }
 
-    pub fn input(&mut self, from: &str) -> Passage<'p> {
+    pub fn input(&mut self, from: &str) -> WalkResult<'p> {
         self.enter(from)?;
         let tunnel = self.tunnel(self.packet.source);
         if tunnel == Some(false) {
-            return self.refuse(Cause::UnknownTunnel);
+            return self.refuse(VerdictCause::UnknownTunnel);
         }
         if self.node.leads_to_workload(from) {
             self.workload_to_host(from)
         } else if tunnel.is_some() {
-            self.grant(Cause::Tunnel)
+            self.grant(VerdictCause::Tunnel)
         } else if self.accepted {
-            self.grant(Cause::AcceptedBefore)
+            self.grant(VerdictCause::AcceptedBefore)
         } else {
-            self.host(from, Direction::Ingress)
+            self.host(from, PolicyDirection::Ingress)
         }
     }
 
-    pub fn forward(&mut self, from: &str, to: &str) -> Passage<'p> {
+    pub fn forward(&mut self, from: &str, to: &str) -> WalkResult<'p> {
         self.enter(from)?;
         let mut last = match self.accepted {
-            true => Cause::AcceptedBefore,
-            false => self.forwarded(from, Direction::Ingress)?,
+            true => VerdictCause::AcceptedBefore,
+            false => self.forwarded(from, PolicyDirection::Ingress)?,
         };
         if self.node.leads_to_workload(from) {
             if is_link_local(self.packet.destination) {
-                return self.refuse(Cause::LinkLocal);
+                return self.refuse(VerdictCause::LinkLocal);
             }
-            last = self.workload(from, Direction::Egress)?;
+            last = self.workload(from, PolicyDirection::Egress)?;
         }
         if self.node.leads_to_workload(to) {
-            last = self.workload(to, Direction::Ingress)?;
+            last = self.workload(to, PolicyDirection::Ingress)?;
         }
-        if let rule @ Cause::Rule(_) = self.forwarded(to, Direction::Egress)? {
+        if let rule @ VerdictCause::Rule(_) = self.forwarded(to, PolicyDirection::Egress)? {
             last = rule;
         }
         if self.goes_round() {
-            return self.refuse(Cause::ServiceLoop);
+            return self.refuse(VerdictCause::ServiceLoop);
         }
         ControlFlow::Continue(last)
     }
@@ -90,26 +90,26 @@ impl<'w, 'p> Walk<'w, 'p> {
             && ranges.any(|range| range.contains(&self.packet.destination))
     }
 
-    pub fn output(&mut self, to: &str) -> Passage<'p> {
+    pub fn output(&mut self, to: &str) -> WalkResult<'p> {
         if self.node.leads_to_workload(to) {
-            return self.grant(Cause::HostToWorkload);
+            return self.grant(VerdictCause::HostToWorkload);
         }
         self.forget_tunnel(self.packet.destination);
-        self.untracked(to, Direction::Egress)?;
+        self.untracked(to, PolicyDirection::Egress)?;
         if self.accepted {
-            return self.grant(Cause::AcceptedBefore);
+            return self.grant(VerdictCause::AcceptedBefore);
         }
         if self.node.host_endpoint(to).is_some() && self.tunnel(self.packet.destination) == Some(true) {
-            return self.grant(Cause::Tunnel);
+            return self.grant(VerdictCause::Tunnel);
         }
-        self.host(to, Direction::Egress)
+        self.host(to, PolicyDirection::Egress)
     }
 
     /// Marks packets of VXLAN as untracked.
     fn forget_tunnel(&mut self, peer: IpAddr) {
         let of_vxlan = |kind: TunnelKind| !matches!(kind, TunnelKind::Ipip) && !kind.is_wireguard();
         if self.tunnel_kind(peer).is_some_and(of_vxlan) {
-            self.connection = Connection::Untracked;
+            self.connection = ConntrackState::Untracked;
         }
     }
 
@@ -134,44 +134,44 @@ impl<'w, 'p> Walk<'w, 'p> {
         let Some(peers) = self.tunnel_kind(peer)?.peers() else { return Some(true) };
         let peers = self.node.index().plan().sets.get(&peers).into_iter().flat_map(|set| &set.members);
         let mut nets = peers.filter_map(|member| match member {
-            Member::Net(net) => Some(net),
-            Member::Port { .. } => None,
+            SetMember::Net(net) => Some(net),
+            SetMember::Port { .. } => None,
         });
         Some(nets.any(|net| net.contains(&peer)))
     }
 
     /// Evaluates a packet from the host to itself: out of `lo`, and in again.
-    pub fn loopback(&mut self) -> Passage<'p> {
+    pub fn loopback(&mut self) -> WalkResult<'p> {
         self.output("lo")?;
         self.accepted = false;
         self.input("lo")
     }
 
     /// Evaluates the stages that every incoming packet passes, wherever it goes.
-    fn enter(&mut self, from: &str) -> Passage<'p, ()> {
+    fn enter(&mut self, from: &str) -> WalkResult<'p, ()> {
         if self.node.leads_to_workload(from) {
             self.genuine(from)?;
         } else {
             self.forget_tunnel(self.packet.source);
-            self.untracked(from, Direction::Ingress)?;
+            self.untracked(from, PolicyDirection::Ingress)?;
         }
         self.pre_dnat(from)
     }
 
     /// Checks that a known workload sent the packet from one of the workload's addresses.
-    fn genuine(&mut self, from: &str) -> Passage<'p, ()> {
-        let (id, workload_policy) = self.open(from, Direction::Egress)?;
+    fn genuine(&mut self, from: &str) -> WalkResult<'p, ()> {
+        let (id, workload_policy) = self.open(from, PolicyDirection::Egress)?;
         let source = self.packet.source;
         let mac = self.node.index().plan().workloads.get(id).and_then(|workload| workload.mac);
         let own = workload_policy.addresses.contains(&source)
             || workload_policy.allowed_sources.iter().any(|net| net.contains(&source))
             || is_on_link(source, mac);
         let cause = match own {
-            _ if self.original.destination.is_loopback() || source.is_loopback() => Cause::Loopback,
+            _ if self.original.destination.is_loopback() || source.is_loopback() => VerdictCause::Loopback,
             true => return ControlFlow::Continue(()),
-            false => Cause::Spoofed,
+            false => VerdictCause::Spoofed,
         };
-        note(&mut self.trace, || Step::Workload { id, direction: Direction::Egress });
+        note(&mut self.trace, || TraceStep::Workload { id, direction: PolicyDirection::Egress });
         self.refuse(cause)
     }
 
@@ -179,20 +179,20 @@ impl<'w, 'p> Walk<'w, 'p> {
     fn open(
         &mut self,
         interface: &str,
-        direction: Direction,
-    ) -> Passage<'p, (&'p WorkloadId, &'p WorkloadPolicy)> {
+        direction: PolicyDirection,
+    ) -> WalkResult<'p, (&'p WorkloadId, &'p WorkloadPolicy)> {
         match self.node.workload(interface) {
             Some((id, workload_policy)) if workload_policy.up => ControlFlow::Continue((id, workload_policy)),
             Some((id, _)) => {
-                note(&mut self.trace, || Step::Workload { id, direction });
-                self.refuse(Cause::Down)
+                note(&mut self.trace, || TraceStep::Workload { id, direction });
+                self.refuse(VerdictCause::Down)
             }
-            None => self.refuse(Cause::UnknownWorkload),
+            None => self.refuse(VerdictCause::UnknownWorkload),
         }
     }
 
     /// Evaluates untracked policy. Only host endpoints of a specific interface have it.
-    fn untracked(&mut self, interface: &str, direction: Direction) -> Passage<'p, ()> {
+    fn untracked(&mut self, interface: &str, direction: PolicyDirection) -> WalkResult<'p, ()> {
         let Some((name, endpoint)) = self.node.own_host_endpoint(interface) else {
             return ControlFlow::Continue(());
         };
@@ -204,15 +204,15 @@ impl<'w, 'p> Walk<'w, 'p> {
         if endpoint.untracked.is_empty() || safe {
             return ControlFlow::Continue(());
         }
-        let decision = self.ask_host(name, endpoint, Stage::Untracked, direction, &packet);
-        if self.unless_denied(decision)?.outcome == Outcome::Allow {
+        let decision = self.ask_host(name, endpoint, EvaluationStage::Untracked, direction, &packet);
+        if self.unless_denied(decision)?.outcome == PolicyOutcome::Allow {
             self.accepted = true;
-            self.connection = Connection::Untracked;
+            self.connection = ConntrackState::Untracked;
         }
         ControlFlow::Continue(())
     }
 
-    fn pre_dnat(&mut self, from: &str) -> Passage<'p, ()> {
+    fn pre_dnat(&mut self, from: &str) -> WalkResult<'p, ()> {
         let Some((name, endpoint)) = self.node.host_endpoint(from) else {
             return ControlFlow::Continue(());
         };
@@ -220,80 +220,83 @@ impl<'w, 'p> Walk<'w, 'p> {
             return ControlFlow::Continue(());
         }
         let packet = self.original;
-        if is_failsafe(self.node.policy(), Direction::Ingress, &packet) {
+        if is_failsafe(self.node.policy(), PolicyDirection::Ingress, &packet) {
             return ControlFlow::Continue(());
         }
-        let decision = self.ask_host(name, endpoint, Stage::PreDnat, Direction::Ingress, &packet);
-        self.accepted = self.unless_denied(decision)?.outcome == Outcome::Allow;
+        let decision =
+            self.ask_host(name, endpoint, EvaluationStage::PreDnat, PolicyDirection::Ingress, &packet);
+        self.accepted = self.unless_denied(decision)?.outcome == PolicyOutcome::Allow;
         ControlFlow::Continue(())
     }
 
     /// Evaluates a packet that starts or ends at the host itself.
-    fn host(&mut self, interface: &str, direction: Direction) -> Passage<'p> {
+    fn host(&mut self, interface: &str, direction: PolicyDirection) -> WalkResult<'p> {
         let Some((name, endpoint)) = self.node.host_endpoint(interface) else {
-            return self.grant(Cause::NoHostEndpoint);
+            return self.grant(VerdictCause::NoHostEndpoint);
         };
         if let Some(cause) = self.tracked()? {
             return self.grant(cause);
         }
         let packet = self.packet;
         if is_failsafe(self.node.policy(), direction, &packet) {
-            return self.grant(Cause::Failsafe);
+            return self.grant(VerdictCause::Failsafe);
         }
-        let decision = self.ask_host(name, endpoint, Stage::Normal, direction, &packet);
+        let decision = self.ask_host(name, endpoint, EvaluationStage::Normal, direction, &packet);
         self.unless_denied(decision).map_continue(|decision| decision.cause)
     }
 
     /// Evaluates a packet that the host forwards; it passes if no tier decides.
-    fn forwarded(&mut self, interface: &str, direction: Direction) -> Passage<'p> {
+    fn forwarded(&mut self, interface: &str, direction: PolicyDirection) -> WalkResult<'p> {
         let Some((name, endpoint)) = self.node.host_endpoint(interface) else {
-            return ControlFlow::Continue(Cause::NoHostEndpoint);
+            return ControlFlow::Continue(VerdictCause::NoHostEndpoint);
         };
         if let Some(cause) = self.tracked()? {
             return ControlFlow::Continue(cause);
         }
         if endpoint.forward.is_empty() {
-            return ControlFlow::Continue(Cause::NoForwardPolicy);
+            return ControlFlow::Continue(VerdictCause::NoForwardPolicy);
         }
         let packet = self.packet;
-        let decision = self.ask_host(name, endpoint, Stage::Forward, direction, &packet);
+        let decision = self.ask_host(name, endpoint, EvaluationStage::Forward, direction, &packet);
         self.unless_denied(decision).map_continue(|decision| decision.cause)
     }
 
-    fn workload(&mut self, interface: &str, direction: Direction) -> Passage<'p> {
+    fn workload(&mut self, interface: &str, direction: PolicyDirection) -> WalkResult<'p> {
         let (id, workload_policy) = self.open(interface, direction)?;
-        note(&mut self.trace, || Step::Workload { id, direction });
+        note(&mut self.trace, || TraceStep::Workload { id, direction });
         if let Some(cause) = self.tracked()? {
             return self.grant(cause);
         }
         let packet = self.packet;
-        if direction == Direction::Egress && self.is_encapsulation(&packet) {
-            return self.refuse(Cause::Encapsulation);
+        if direction == PolicyDirection::Egress && self.is_encapsulation(&packet) {
+            return self.refuse(VerdictCause::Encapsulation);
         }
         let decision =
             self.node.index().workload(workload_policy, direction, &packet, self.trace.as_deref_mut());
         self.unless_denied(decision).map_continue(|decision| decision.cause)
     }
 
-    fn workload_to_host(&mut self, from: &str) -> Passage<'p> {
+    fn workload_to_host(&mut self, from: &str) -> WalkResult<'p> {
         if self.tracked()?.is_none() && is_neighbour_discovery(&self.packet) {
-            return self.grant(Cause::NeighbourDiscovery);
+            return self.grant(VerdictCause::NeighbourDiscovery);
         }
-        match self.workload(from, Direction::Egress)? {
-            known @ Cause::Connection(_) => ControlFlow::Continue(known),
+        match self.workload(from, PolicyDirection::Egress)? {
+            known @ VerdictCause::Connection(_) => ControlFlow::Continue(known),
             _ => match self.node.policy().endpoint_to_host {
-                EndpointToHost::Drop => self.refuse(Cause::EndpointToHost(EndpointToHost::Drop)),
-                action => self.grant(Cause::EndpointToHost(action)),
+                EndpointToHostAction::Drop => {
+                    self.refuse(VerdictCause::EndpointToHost(EndpointToHostAction::Drop))
+                }
+                action => self.grant(VerdictCause::EndpointToHost(action)),
             },
         }
     }
 
     /// Returns the verdict of connection tracking, if that alone decides.
-    fn tracked(&mut self) -> Passage<'p, Option<Cause<'p>>> {
+    fn tracked(&mut self) -> WalkResult<'p, Option<VerdictCause<'p>>> {
         match self.connection {
-            known if known.is_known() => ControlFlow::Continue(Some(Cause::Connection(known))),
-            Connection::Invalid if self.node.policy().drop_invalid => {
-                self.refuse(Cause::Connection(Connection::Invalid))
+            known if known.is_known() => ControlFlow::Continue(Some(VerdictCause::Connection(known))),
+            ConntrackState::Invalid if self.node.policy().drop_invalid => {
+                self.refuse(VerdictCause::Connection(ConntrackState::Invalid))
             }
             _ => ControlFlow::Continue(None),
         }
@@ -302,29 +305,31 @@ impl<'w, 'p> Walk<'w, 'p> {
     fn ask_host(
         &mut self,
         name: &'p str,
-        endpoint: &'p HostEndpoint,
-        stage: Stage,
-        direction: Direction,
+        endpoint: &'p HostEndpointPolicy,
+        stage: EvaluationStage,
+        direction: PolicyDirection,
         packet: &Packet,
-    ) -> Decision<'p> {
-        note(&mut self.trace, || Step::Host { name, stage, direction });
+    ) -> PolicyDecision<'p> {
+        note(&mut self.trace, || TraceStep::Host { name, stage, direction });
         self.node.index().host(endpoint, stage, direction, packet, self.trace.as_deref_mut())
     }
 
-    fn unless_denied(&mut self, decision: Decision<'p>) -> Passage<'p, Decision<'p>> {
+    fn unless_denied(&mut self, decision: PolicyDecision<'p>) -> WalkResult<'p, PolicyDecision<'p>> {
         match decision.outcome {
-            Outcome::Deny => self.refuse(decision.cause),
-            Outcome::Allow | Outcome::NoMatch => self.grant(decision.cause).map_continue(|_| decision),
+            PolicyOutcome::Deny => self.refuse(decision.cause),
+            PolicyOutcome::Allow | PolicyOutcome::NoMatch => {
+                self.grant(decision.cause).map_continue(|_| decision)
+            }
         }
     }
 
-    fn grant(&mut self, cause: Cause<'p>) -> Passage<'p> {
-        note(&mut self.trace, || Step::Decided { allowed: true, cause });
+    fn grant(&mut self, cause: VerdictCause<'p>) -> WalkResult<'p> {
+        note(&mut self.trace, || TraceStep::Decided { allowed: true, cause });
         ControlFlow::Continue(cause)
     }
 
-    fn refuse<T>(&mut self, cause: Cause<'p>) -> Passage<'p, T> {
-        note(&mut self.trace, || Step::Decided { allowed: false, cause });
+    fn refuse<T>(&mut self, cause: VerdictCause<'p>) -> WalkResult<'p, T> {
+        note(&mut self.trace, || TraceStep::Decided { allowed: false, cause });
         ControlFlow::Break(cause)
     }
 

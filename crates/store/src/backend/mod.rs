@@ -4,36 +4,42 @@
 pub mod etcd;
 pub(crate) mod kubernetes;
 
-use crate::config::Target;
-use crate::{Config, Error, Result};
-pub use etcd::Limits;
-pub(crate) use kubernetes::Kubernetes;
+use crate::config::StoreTarget;
+use crate::{StoreConfig, StoreError, StoreResult};
+pub use etcd::StoreLimits;
+pub(crate) use kubernetes::KubernetesBackend;
 #[cfg(fuzzing)]
 pub use kubernetes::read_objects;
 pub use kubernetes::{ResponseError, orchestrator, rejected_responses};
 use std::sync::Arc;
 
 #[derive(Clone, Debug)]
-pub(crate) enum Backend {
-    Etcd(etcd::Etcd),
-    Kubernetes(Arc<Kubernetes>),
+pub(crate) enum StoreBackend {
+    Etcd(etcd::EtcdBackend),
+    Kubernetes(Arc<KubernetesBackend>),
 }
 
 /// How long connecting retries, for backends that need a response first.
-pub(crate) enum ConnectPatience<'a> {
+pub(crate) enum ConnectRetryMode<'a> {
     /// Retries for a few seconds, then the command fails.
     Command,
     /// Retries indefinitely; each cause of failure is reported once.
-    Daemon(&'a mut (dyn FnMut(&Error) + Send)),
+    Daemon(&'a mut (dyn FnMut(&StoreError) + Send)),
 }
 
-impl Backend {
-    pub async fn connect(config: &Config, limits: Limits, patience: ConnectPatience<'_>) -> Result<Backend> {
+impl StoreBackend {
+    pub async fn connect(
+        config: &StoreConfig,
+        limits: StoreLimits,
+        patience: ConnectRetryMode<'_>,
+    ) -> StoreResult<StoreBackend> {
         Ok(match config.target()? {
-            Target::Etcd(target) => Backend::Etcd(etcd::Etcd::connect(&target, limits).await?),
-            Target::Kubernetes(target) => {
-                Backend::Kubernetes(Arc::new(Kubernetes::connect(&target, limits, patience).await?))
+            StoreTarget::Etcd(target) => {
+                StoreBackend::Etcd(etcd::EtcdBackend::connect(&target, limits).await?)
             }
+            StoreTarget::Kubernetes(target) => StoreBackend::Kubernetes(Arc::new(
+                KubernetesBackend::connect(&target, limits, patience).await?,
+            )),
         })
     }
 }

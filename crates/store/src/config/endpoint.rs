@@ -5,22 +5,22 @@ use std::path::PathBuf;
 use tonic::transport::Uri;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Endpoint {
+pub enum EtcdEndpoint {
     Tcp { host: String, port: u16, tls: bool },
     Unix { path: PathBuf },
 }
 
-impl Endpoint {
+impl EtcdEndpoint {
     /// Parses `http://HOST:PORT`, `https://HOST:PORT` or `unix:///PATH`. The error is the reason why the text is
     /// invalid.
-    pub fn parse(text: &str) -> Result<Endpoint, String> {
+    pub fn parse(text: &str) -> Result<EtcdEndpoint, String> {
         if let Some(path) = text.strip_prefix("unix://").or_else(|| text.strip_prefix("unix:")) {
             if !path.starts_with('/') {
                 return Err(
                     "a unix endpoint needs an absolute path, as in unix:///run/tortie/datastore.sock".into(),
                 );
             }
-            return Ok(Endpoint::Unix { path: path.into() });
+            return Ok(EtcdEndpoint::Unix { path: path.into() });
         }
         let uri: Uri = text.parse().map_err(|error| format!("not a URL: {error}"))?;
         let tls = match uri.scheme_str() {
@@ -49,14 +49,14 @@ impl Endpoint {
         if !matches!(uri.path(), "" | "/") || uri.query().is_some() {
             return Err("a store's URL has no path".into());
         }
-        Ok(Endpoint::Tcp { host, port, tls })
+        Ok(EtcdEndpoint::Tcp { host, port, tls })
     }
 }
 
-impl fmt::Display for Endpoint {
+impl fmt::Display for EtcdEndpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Endpoint::Tcp { host, port, tls } => {
+            EtcdEndpoint::Tcp { host, port, tls } => {
                 let scheme = if *tls { "https" } else { "http" };
                 if host.contains(':') {
                     write!(f, "{scheme}://[{host}]:{port}")
@@ -64,7 +64,7 @@ impl fmt::Display for Endpoint {
                     write!(f, "{scheme}://{host}:{port}")
                 }
             }
-            Endpoint::Unix { path } => write!(f, "unix://{}", path.display()),
+            EtcdEndpoint::Unix { path } => write!(f, "unix://{}", path.display()),
         }
     }
 }
@@ -78,10 +78,10 @@ mod tests {
         for text in
             ["http://10.9.0.11:2379", "https://etcd.example:2379", "https://[fd00::1]:2379", "unix:///run/s"]
         {
-            assert_eq!(Endpoint::parse(text).unwrap().to_string(), text);
+            assert_eq!(EtcdEndpoint::parse(text).unwrap().to_string(), text);
         }
-        assert_eq!(Endpoint::parse("http://host/").unwrap().to_string(), "http://host:80");
-        assert_eq!(Endpoint::parse("unix:/run/s").unwrap().to_string(), "unix:///run/s");
+        assert_eq!(EtcdEndpoint::parse("http://host/").unwrap().to_string(), "http://host:80");
+        assert_eq!(EtcdEndpoint::parse("unix:/run/s").unwrap().to_string(), "unix:///run/s");
     }
 
     #[test]
@@ -97,7 +97,7 @@ mod tests {
             ("http://ho st", "URL"),
             ("", ""),
         ] {
-            let reason = Endpoint::parse(text).unwrap_err();
+            let reason = EtcdEndpoint::parse(text).unwrap_err();
             assert!(reason.contains(part), "{text}: {reason}");
         }
     }

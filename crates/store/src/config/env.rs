@@ -1,15 +1,15 @@
 //! Configuration from the environment: each setting is `CALICO_<NAME>` or `<NAME>`; the former takes precedence.
 
-use super::Config;
-use crate::{Error, Result};
+use super::StoreConfig;
+use crate::{StoreError, StoreResult};
 use std::str::FromStr;
 
-pub(super) fn read(variable: &dyn Fn(&str) -> Option<String>) -> Result<Config> {
+pub(super) fn read(variable: &dyn Fn(&str) -> Option<String>) -> StoreResult<StoreConfig> {
     let text = |name: &str| {
         let given = |name: &str| variable(name).filter(|value| !value.is_empty());
         given(&format!("CALICO_{name}")).or_else(|| given(name)).unwrap_or_default()
     };
-    Ok(Config {
+    Ok(StoreConfig {
         datastore_type: text("DATASTORE_TYPE"),
         etcd_endpoints: text("ETCD_ENDPOINTS"),
         etcd_discovery_srv: text("ETCD_DISCOVERY_SRV"),
@@ -39,19 +39,21 @@ pub(super) fn read(variable: &dyn Fn(&str) -> Option<String>) -> Result<Config> 
     })
 }
 
-fn switch(name: &str, text: &dyn Fn(&str) -> String) -> Result<bool> {
+fn switch(name: &str, text: &dyn Fn(&str) -> String) -> StoreResult<bool> {
     match text(name).as_str() {
         "" | "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
-        other => Err(Error::Config(format!("environment variable {name} = '{other}' is not true or false"))),
+        other => {
+            Err(StoreError::Config(format!("environment variable {name} = '{other}' is not true or false")))
+        }
     }
 }
 
-fn number<T: FromStr + Default>(name: &str, text: &dyn Fn(&str) -> String) -> Result<T> {
+fn number<T: FromStr + Default>(name: &str, text: &dyn Fn(&str) -> String) -> StoreResult<T> {
     match text(name).as_str() {
         "" => Ok(T::default()),
-        value => value
-            .parse()
-            .map_err(|_| Error::Config(format!("environment variable {name} = '{value}' is not a number"))),
+        value => value.parse().map_err(|_| {
+            StoreError::Config(format!("environment variable {name} = '{value}' is not a number"))
+        }),
     }
 }

@@ -1,7 +1,7 @@
 //! Strict parser of the CalicoAPIConfig file, in YAML or JSON.
 
-use super::Config;
-use crate::{Error, Result};
+use super::StoreConfig;
+use crate::{StoreError, StoreResult};
 use serde::Deserialize;
 use std::path::Path;
 use tortie_model::API_VERSION;
@@ -10,17 +10,19 @@ const KIND: &str = "CalicoAPIConfig";
 
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
-struct File {
+struct CalicoConfigFile {
     api_version: String,
     kind: String,
     /// Allowed because Kubernetes-style documents have it; ignored.
     metadata: serde_json::Value,
-    spec: Config,
+    spec: StoreConfig,
 }
 
-pub(super) fn parse(text: &str, path: &Path) -> Result<Config> {
-    let invalid = |reason: String| Error::Config(format!("invalid config file {}: {reason}", path.display()));
-    let file: Option<File> = serde_saphyr::from_str(text).map_err(|error| invalid(error.to_string()))?;
+pub(super) fn parse(text: &str, path: &Path) -> StoreResult<StoreConfig> {
+    let invalid =
+        |reason: String| StoreError::Config(format!("invalid config file {}: {reason}", path.display()));
+    let file: Option<CalicoConfigFile> =
+        serde_saphyr::from_str(text).map_err(|error| invalid(error.to_string()))?;
     let file = file.unwrap_or_default();
     if file.api_version != API_VERSION {
         return Err(invalid(format!("expected APIVersion '{API_VERSION}', got '{}'", file.api_version)));

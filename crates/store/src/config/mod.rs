@@ -6,10 +6,10 @@ mod file;
 pub mod settings_file;
 mod target;
 
-pub use endpoint::Endpoint;
-pub use target::{Credentials, EndpointSource, EtcdTarget, KubernetesTarget, Target, TlsSettings};
+pub use endpoint::EtcdEndpoint;
+pub use target::{EndpointSource, EtcdCredentials, EtcdTarget, KubernetesTarget, StoreTarget, TlsSettings};
 
-use crate::{Error, Result};
+use crate::{StoreError, StoreResult};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 
@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 /// set.
 #[derive(Clone, Default, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
-pub struct Config {
+pub struct StoreConfig {
     pub datastore_type: String,
     pub etcd_endpoints: String,
     pub etcd_discovery_srv: String,
@@ -59,7 +59,7 @@ pub struct Config {
     pub calico_api_group: String,
 }
 
-impl Config {
+impl StoreConfig {
     /// Default configuration file.
     pub const DEFAULT_FILE: &'static str = "/etc/calico/calicoctl.cfg";
     /// Default socket of the embedded store.
@@ -69,32 +69,34 @@ impl Config {
 
     /// Reads the configuration from `file`, or from the environment if `file` is the default path and unreadable. If
     /// nothing is configured and the default socket of the embedded store exists, that is used.
-    pub fn load(file: &Path) -> Result<Config> {
-        Config::load_with(file, &|name| std::env::var(name).ok())
+    pub fn load(file: &Path) -> StoreResult<StoreConfig> {
+        StoreConfig::load_with(file, &|name| std::env::var(name).ok())
     }
 
-    fn load_with(file: &Path, variable: &dyn Fn(&str) -> Option<String>) -> Result<Config> {
+    fn load_with(file: &Path, variable: &dyn Fn(&str) -> Option<String>) -> StoreResult<StoreConfig> {
         let config = match std::fs::read_to_string(file) {
             Ok(text) => file::parse(&text, file)?,
-            Err(_) if file == Path::new(Config::DEFAULT_FILE) => env::read(variable)?,
-            Err(_) => return Err(Error::Config(format!("Error reading config file: {}", file.display()))),
+            Err(_) if file == Path::new(StoreConfig::DEFAULT_FILE) => env::read(variable)?,
+            Err(_) => {
+                return Err(StoreError::Config(format!("Error reading config file: {}", file.display())));
+            }
         };
         Ok(config.or_socket(variable))
     }
 
     /// Reads the configuration from the environment only. If nothing is configured, uses the socket of the embedded
     /// store.
-    pub fn from_env() -> Result<Config> {
+    pub fn from_env() -> StoreResult<StoreConfig> {
         let variable = |name: &str| std::env::var(name).ok();
         Ok(env::read(&variable)?.or_socket(&variable))
     }
 
     /// Returns the configuration of a store at this URL, or comma-separated URLs, without credentials.
-    pub fn at(endpoints: impl Into<String>) -> Config {
-        Config { etcd_endpoints: endpoints.into(), ..Config::default() }
+    pub fn at(endpoints: impl Into<String>) -> StoreConfig {
+        StoreConfig { etcd_endpoints: endpoints.into(), ..StoreConfig::default() }
     }
 
-    fn or_socket(mut self, variable: &dyn Fn(&str) -> Option<String>) -> Config {
+    fn or_socket(mut self, variable: &dyn Fn(&str) -> Option<String>) -> StoreConfig {
         let places = [
             &self.datastore_type,
             &self.etcd_endpoints,
@@ -104,8 +106,8 @@ impl Config {
             &self.k8s_api_endpoint,
         ];
         if places.iter().all(|place| place.is_empty()) {
-            let socket = variable(Config::SOCKET_VARIABLE).filter(|path| !path.is_empty());
-            let socket = PathBuf::from(socket.as_deref().unwrap_or(Config::DEFAULT_SOCKET));
+            let socket = variable(StoreConfig::SOCKET_VARIABLE).filter(|path| !path.is_empty());
+            let socket = PathBuf::from(socket.as_deref().unwrap_or(StoreConfig::DEFAULT_SOCKET));
             if socket.exists() {
                 self.etcd_endpoints = format!("unix://{}", socket.display());
             }
@@ -115,7 +117,7 @@ impl Config {
 }
 
 /// Omits the secrets.
-impl std::fmt::Debug for Config {
+impl std::fmt::Debug for StoreConfig {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Config")
             .field("datastore_type", &self.datastore_type)

@@ -1,12 +1,12 @@
 //! The datastore selected by the configuration: etcd (or the embedded store) or the Kubernetes API, with addresses and
 //! credentials.
 
-use super::{Config, Endpoint};
-use crate::{Error, Result};
+use super::{EtcdEndpoint, StoreConfig};
+use crate::{StoreError, StoreResult};
 
 /// The configured datastore.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Target {
+pub enum StoreTarget {
     Etcd(EtcdTarget),
     Kubernetes(KubernetesTarget),
 }
@@ -36,19 +36,19 @@ const IN_CLUSTER_VARIABLE: &str = "KUBERNETES_SERVICE_HOST";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EtcdTarget {
     pub endpoints: EndpointSource,
-    pub credentials: Option<Credentials>,
+    pub credentials: Option<EtcdCredentials>,
     pub tls: TlsSettings,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EndpointSource {
-    Given(Vec<Endpoint>),
+    Given(Vec<EtcdEndpoint>),
     /// Domain whose SRV records name the endpoints.
     Srv(String),
 }
 
 #[derive(Clone, PartialEq, Eq)]
-pub struct Credentials {
+pub struct EtcdCredentials {
     pub username: String,
     pub password: String,
 }
@@ -61,13 +61,13 @@ pub struct TlsSettings {
     pub identity: Option<(Vec<u8>, Vec<u8>)>,
 }
 
-impl Config {
+impl StoreConfig {
     /// Checks the settings for consistency and reads the certificate files.
-    pub fn target(&self) -> Result<Target> {
+    pub fn target(&self) -> StoreResult<StoreTarget> {
         if self.is_kubernetes()? {
-            return Ok(Target::Kubernetes(self.kubernetes()));
+            return Ok(StoreTarget::Kubernetes(self.kubernetes()));
         }
-        Ok(Target::Etcd(EtcdTarget {
+        Ok(StoreTarget::Etcd(EtcdTarget {
             endpoints: self.endpoint_source()?,
             credentials: self.credentials(),
             tls: self.tls()?,
@@ -101,7 +101,7 @@ impl Config {
 
     /// Returns whether the datastore is the Kubernetes API. Without a type, etcd takes precedence if its endpoints are
     /// set.
-    pub fn is_kubernetes(&self) -> Result<bool> {
+    pub fn is_kubernetes(&self) -> StoreResult<bool> {
         let etcd = !self.etcd_endpoints.is_empty() || !self.etcd_discovery_srv.is_empty();
         let kubernetes = [&self.kubeconfig, &self.kubeconfig_inline, &self.k8s_api_endpoint];
         match self.datastore_type.as_str() {
@@ -110,25 +110,25 @@ impl Config {
             "" if etcd => Ok(false),
             "" if kubernetes.iter().any(|setting| !setting.is_empty()) => Ok(true),
             "" if std::env::var_os(IN_CLUSTER_VARIABLE).is_some() => Ok(true),
-            "" => Err(Error::Config(format!(
+            "" => Err(StoreError::Config(format!(
                 "no datastore is configured: set ETCD_ENDPOINTS (etcdEndpoints in {}) or KUBECONFIG (kubeconfig), or start \
                  the embedded datastore, whose socket is {}",
-                Config::DEFAULT_FILE,
-                Config::DEFAULT_SOCKET
+                StoreConfig::DEFAULT_FILE,
+                StoreConfig::DEFAULT_SOCKET
             ))),
-            other => Err(Error::Config(format!(
+            other => Err(StoreError::Config(format!(
                 "unknown datastore type '{other}' (datastoreType, DATASTORE_TYPE): expected etcdv3 or kubernetes"
             ))),
         }
     }
 
-    fn endpoint_source(&self) -> Result<EndpointSource> {
+    fn endpoint_source(&self) -> StoreResult<EndpointSource> {
         match (self.etcd_endpoints.is_empty(), self.etcd_discovery_srv.is_empty()) {
-            (false, false) => Err(Error::Config(
+            (false, false) => Err(StoreError::Config(
                 "etcdEndpoints (ETCD_ENDPOINTS) and etcdDiscoverySrv (ETCD_DISCOVERY_SRV) exclude each other"
                     .into(),
             )),
-            (true, true) => Err(Error::Config(
+            (true, true) => Err(StoreError::Config(
                 "no etcd endpoints specified: set etcdEndpoints (ETCD_ENDPOINTS) or etcdDiscoverySrv \
                  (ETCD_DISCOVERY_SRV)"
                     .into(),
@@ -136,11 +136,13 @@ impl Config {
             (true, false) => Ok(EndpointSource::Srv(self.etcd_discovery_srv.clone())),
             (false, true) => {
                 let parse = |text: &str| {
-                    Endpoint::parse(text).map_err(|reason| {
-                        Error::Config(format!("invalid etcdEndpoints (ETCD_ENDPOINTS) '{text}': {reason}"))
+                    EtcdEndpoint::parse(text).map_err(|reason| {
+                        StoreError::Config(format!(
+                            "invalid etcdEndpoints (ETCD_ENDPOINTS) '{text}': {reason}"
+                        ))
                     })
                 };
-                let endpoints: Result<Vec<Endpoint>> =
+                let endpoints: StoreResult<Vec<EtcdEndpoint>> =
                     self.etcd_endpoints.split(',').map(|e| parse(e.trim())).collect();
                 Ok(EndpointSource::Given(endpoints?))
             }
@@ -148,19 +150,19 @@ impl Config {
     }
 
     /// Returns the credentials only if both user and password are set, as in Calico.
-    fn credentials(&self) -> Option<Credentials> {
-        (!self.etcd_username.is_empty() && !self.etcd_password.is_empty()).then(|| Credentials {
+    fn credentials(&self) -> Option<EtcdCredentials> {
+        (!self.etcd_username.is_empty() && !self.etcd_password.is_empty()).then(|| EtcdCredentials {
             username: self.etcd_username.clone(),
             password: self.etcd_password.clone(),
         })
     }
 
-    fn tls(&self) -> Result<TlsSettings> {
+    fn tls(&self) -> StoreResult<TlsSettings> {
         let files = [&self.etcd_key_file, &self.etcd_cert_file, &self.etcd_ca_cert_file];
         let inline = [&self.etcd_key, &self.etcd_cert, &self.etcd_ca_cert];
         let any = |settings: [&String; 3]| settings.iter().any(|setting| !setting.is_empty());
         if any(files) && any(inline) {
-            return Err(Error::Config(
+            return Err(StoreError::Config(
                 "etcdKeyFile, etcdCertFile, etcdCACertFile cannot be mixed with inline etcdKey, etcdCert, etcdCACert"
                     .into(),
             ));
@@ -169,14 +171,14 @@ impl Config {
         let [key, cert, ca] = if from_file { files } else { inline };
         if key.is_empty() != cert.is_empty() {
             let names = if from_file { "etcdKeyFile and etcdCertFile" } else { "etcdKey and etcdCert" };
-            return Err(Error::Config(format!("{names} must be given together")));
+            return Err(StoreError::Config(format!("{names} must be given together")));
         }
         let load = |setting: &str, value: &String| match (value.is_empty(), from_file) {
             (true, _) => Ok(None),
             (false, false) => Ok(Some(value.clone().into_bytes())),
             (false, true) => std::fs::read(value)
                 .map(Some)
-                .map_err(|error| Error::Config(format!("cannot read {setting} '{value}': {error}"))),
+                .map_err(|error| StoreError::Config(format!("cannot read {setting} '{value}': {error}"))),
         };
         let (key, cert) = (load("etcdKeyFile", key)?, load("etcdCertFile", cert)?);
         Ok(TlsSettings { ca: load("etcdCACertFile", ca)?, identity: cert.zip(key) })
@@ -195,7 +197,7 @@ impl std::fmt::Debug for KubernetesTarget {
 }
 
 /// Omits the password.
-impl std::fmt::Debug for Credentials {
+impl std::fmt::Debug for EtcdCredentials {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Credentials").field("username", &self.username).finish_non_exhaustive()
     }

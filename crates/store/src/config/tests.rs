@@ -3,13 +3,13 @@
 use super::*;
 use std::collections::HashMap;
 
-fn load(file: &Path, variables: &[(&str, &str)]) -> Result<Config> {
+fn load(file: &Path, variables: &[(&str, &str)]) -> StoreResult<StoreConfig> {
     let variables: HashMap<_, _> = variables.iter().copied().collect();
-    Config::load_with(file, &|name| variables.get(name).map(|value| (*value).to_owned()))
+    StoreConfig::load_with(file, &|name| variables.get(name).map(|value| (*value).to_owned()))
 }
 
 /// A socket that exists on no test machine, so that a running embedded store does not affect the tests.
-const NO_SOCKET: (&str, &str) = (Config::SOCKET_VARIABLE, "/nonexistent/socket");
+const NO_SOCKET: (&str, &str) = (StoreConfig::SOCKET_VARIABLE, "/nonexistent/socket");
 
 fn written(text: &str) -> tempfile::NamedTempFile {
     let file = tempfile::NamedTempFile::new().unwrap();
@@ -17,13 +17,13 @@ fn written(text: &str) -> tempfile::NamedTempFile {
     file
 }
 
-fn message<T: std::fmt::Debug>(result: Result<T>) -> String {
+fn message<T: std::fmt::Debug>(result: StoreResult<T>) -> String {
     result.unwrap_err().to_string()
 }
 
 #[test]
 fn prefixed_variables_win() {
-    let default = Path::new(Config::DEFAULT_FILE);
+    let default = Path::new(StoreConfig::DEFAULT_FILE);
     let config = load(
         default,
         &[
@@ -34,7 +34,7 @@ fn prefixed_variables_win() {
         ],
     )
     .unwrap();
-    assert_eq!(config, Config { etcd_username: "u".into(), ..Config::at("http://b:1") });
+    assert_eq!(config, StoreConfig { etcd_username: "u".into(), ..StoreConfig::at("http://b:1") });
 }
 
 #[test]
@@ -86,17 +86,18 @@ fn a_file_is_read_strictly() {
 fn the_default_socket_serves_when_nothing_is_configured() {
     let socket = tempfile::NamedTempFile::new().unwrap();
     let path = socket.path().to_str().unwrap();
-    let default = Path::new(Config::DEFAULT_FILE);
-    let config = load(default, &[(Config::SOCKET_VARIABLE, path)]).unwrap();
+    let default = Path::new(StoreConfig::DEFAULT_FILE);
+    let config = load(default, &[(StoreConfig::SOCKET_VARIABLE, path)]).unwrap();
     assert_eq!(config.etcd_endpoints, format!("unix://{path}"));
-    let config = load(default, &[(Config::SOCKET_VARIABLE, path), ("ETCD_ENDPOINTS", "http://a:1")]).unwrap();
+    let config =
+        load(default, &[(StoreConfig::SOCKET_VARIABLE, path), ("ETCD_ENDPOINTS", "http://a:1")]).unwrap();
     assert_eq!(config.etcd_endpoints, "http://a:1");
     assert!(message(load(default, &[NO_SOCKET]).unwrap().target()).starts_with("no datastore is configured"));
 }
 
 #[test]
 fn bad_values_name_the_field_and_the_value() {
-    let file = Path::new(Config::DEFAULT_FILE);
+    let file = Path::new(StoreConfig::DEFAULT_FILE);
     assert_eq!(
         message(load(file, &[("K8S_CLIENT_BURST", "many")])),
         "environment variable K8S_CLIENT_BURST = 'many' is not a number"
@@ -105,30 +106,36 @@ fn bad_values_name_the_field_and_the_value() {
         message(load(file, &[("CALICO_USE_POD_CIDR", "si")])),
         "environment variable USE_POD_CIDR = 'si' is not true or false"
     );
-    let error = message(Config::at("http://a:1,gopher://b:2").target());
+    let error = message(StoreConfig::at("http://a:1,gopher://b:2").target());
     assert!(error.contains("ETCD_ENDPOINTS") && error.contains("'gopher://b:2'"), "{error}");
 }
 
 #[test]
 fn settings_that_exclude_each_other_are_refused() {
-    let base = Config::at("https://a:1");
+    let base = StoreConfig::at("https://a:1");
     let cases = [
-        (Config { etcd_discovery_srv: "example".into(), ..base.clone() }, "exclude each other"),
+        (StoreConfig { etcd_discovery_srv: "example".into(), ..base.clone() }, "exclude each other"),
         (
-            Config { etcd_key_file: "/k".into(), ..base.clone() },
+            StoreConfig { etcd_key_file: "/k".into(), ..base.clone() },
             "etcdKeyFile and etcdCertFile must be given together",
         ),
-        (Config { etcd_cert: "pem".into(), ..base.clone() }, "etcdKey and etcdCert must be given together"),
         (
-            Config { etcd_ca_cert: "pem".into(), etcd_ca_cert_file: "/c".into(), ..base.clone() },
+            StoreConfig { etcd_cert: "pem".into(), ..base.clone() },
+            "etcdKey and etcdCert must be given together",
+        ),
+        (
+            StoreConfig { etcd_ca_cert: "pem".into(), etcd_ca_cert_file: "/c".into(), ..base.clone() },
             "cannot be mixed",
         ),
         (
-            Config { etcd_ca_cert_file: "/nonexistent/ca".into(), ..base.clone() },
+            StoreConfig { etcd_ca_cert_file: "/nonexistent/ca".into(), ..base.clone() },
             "etcdCACertFile '/nonexistent/ca'",
         ),
-        (Config { datastore_type: "consul".into(), ..base.clone() }, "unknown datastore type 'consul'"),
-        (Config { datastore_type: "etcdv3".into(), ..Config::default() }, "no etcd endpoints specified"),
+        (StoreConfig { datastore_type: "consul".into(), ..base.clone() }, "unknown datastore type 'consul'"),
+        (
+            StoreConfig { datastore_type: "etcdv3".into(), ..StoreConfig::default() },
+            "no etcd endpoints specified",
+        ),
     ];
     for (config, part) in cases {
         let text = message(config.target());
@@ -138,32 +145,36 @@ fn settings_that_exclude_each_other_are_refused() {
 
 #[test]
 fn credentials_count_only_in_pairs() {
-    let base = Config::at("http://a:1");
-    let credentials = |config: &Config| match config.target().unwrap() {
-        Target::Etcd(target) => target.credentials,
+    let base = StoreConfig::at("http://a:1");
+    let credentials = |config: &StoreConfig| match config.target().unwrap() {
+        StoreTarget::Etcd(target) => target.credentials,
         other => panic!("{other:?}"),
     };
-    assert_eq!(credentials(&Config { etcd_username: "u".into(), ..base.clone() }), None);
-    let both = Config { etcd_username: "u".into(), etcd_password: "secret".into(), ..base };
+    assert_eq!(credentials(&StoreConfig { etcd_username: "u".into(), ..base.clone() }), None);
+    let both = StoreConfig { etcd_username: "u".into(), etcd_password: "secret".into(), ..base };
     assert!(!format!("{both:?}{:?}", both.target().unwrap()).contains("secret"));
     assert!(credentials(&both).is_some());
 }
 
 #[test]
 fn kubernetes_is_meant_when_it_is_named_or_nothing_else_is() {
-    let base = Config { k8s_api_token: "secret".into(), ..Config::default() };
+    let base = StoreConfig { k8s_api_token: "secret".into(), ..StoreConfig::default() };
     for config in [
-        Config { datastore_type: "kubernetes".into(), etcd_endpoints: "http://a:1".into(), ..base.clone() },
-        Config { kubeconfig: "/root/.kube/config".into(), ..base.clone() },
-        Config { k8s_api_endpoint: "https://a:6443".into(), ..base.clone() },
+        StoreConfig {
+            datastore_type: "kubernetes".into(),
+            etcd_endpoints: "http://a:1".into(),
+            ..base.clone()
+        },
+        StoreConfig { kubeconfig: "/root/.kube/config".into(), ..base.clone() },
+        StoreConfig { k8s_api_endpoint: "https://a:6443".into(), ..base.clone() },
     ] {
         let target = config.target().unwrap();
         assert!(
-            matches!(&target, Target::Kubernetes(kubernetes) if kubernetes.token == "secret"),
+            matches!(&target, StoreTarget::Kubernetes(kubernetes) if kubernetes.token == "secret"),
             "{target:?}"
         );
         assert!(!format!("{target:?}").contains("secret"));
     }
-    let both = Config { etcd_endpoints: "http://a:1".into(), kubeconfig: "/k".into(), ..base };
-    assert!(matches!(both.target().unwrap(), Target::Etcd(_)));
+    let both = StoreConfig { etcd_endpoints: "http://a:1".into(), kubeconfig: "/k".into(), ..base };
+    assert!(matches!(both.target().unwrap(), StoreTarget::Etcd(_)));
 }

@@ -3,36 +3,36 @@
 //! Contains only what deletions need, no allocation. The steps are in the order of the allocator: a handle references
 //! its addresses until the block no longer contains them.
 
-use crate::operation::{Expected, Reversible, Step};
-use crate::{Client, Entry, Error, Operation, Outcome, Result, Revision};
+use crate::operation::{ExpectedRevision, OperationStep, ReversibleStep};
+use crate::{OperationOutcome, Revision, StoreClient, StoreEntry, StoreError, StoreOperation, StoreResult};
 use ipnet::IpNet;
 use jiff::Timestamp;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use tortie_model::ipam::block::{self, Release};
+use tortie_model::ipam::block::{self, ReleaseRequest};
 use tortie_model::ipam::owner::attribute;
-use tortie_model::ipam::{AffinityState, Block, BlockAffinity, IpamConfig, Tunnel};
+use tortie_model::ipam::{AddressBlock, AffinityState, BlockAffinity, IpamConfig, TunnelType};
 use tortie_model::key::AffinityType;
-use tortie_model::{Key, KeyRange, Value};
+use tortie_model::{KeyRange, StoreKey, StoreValue};
 
 /// Maximum number of attempts after lost races; the same as Calico's.
 const ATTEMPTS: u32 = 100;
 
-pub struct Addresses<'a> {
-    client: &'a Client,
+pub struct AddressReleaser<'a> {
+    client: &'a StoreClient,
 }
 
 /// The operation for one block, derived from its current state; `None` if there is nothing to do.
-type Plan = Option<Operation>;
+type ReleasePlan = Option<StoreOperation>;
 
-impl<'a> Addresses<'a> {
-    pub fn new(client: &'a Client) -> Self {
-        Addresses { client }
+impl<'a> AddressReleaser<'a> {
+    pub fn new(client: &'a StoreClient) -> Self {
+        AddressReleaser { client }
     }
 
     /// Releases those of the addresses that `node` holds. Addresses that are free or held by other nodes are left
     /// alone.
-    pub async fn release(&self, node: &str, addresses: &BTreeSet<IpAddr>) -> Result<()> {
+    pub async fn release(&self, node: &str, addresses: &BTreeSet<IpAddr>) -> StoreResult<()> {
         if addresses.is_empty() {
             return Ok(());
         }
@@ -50,10 +50,10 @@ impl<'a> Addresses<'a> {
     }
 
     /// Returns the addresses of a node's tunnels as recorded in the blocks: the Node object may be deleted already.
-    pub async fn tunnels_of(&self, node: &str) -> Result<BTreeSet<IpAddr>> {
-        let is_tunnel = |allocation: &block::Allocation| {
+    pub async fn tunnels_of(&self, node: &str) -> StoreResult<BTreeSet<IpAddr>> {
+        let is_tunnel = |allocation: &block::AddressAllocation| {
             allocation.attribute(attribute::NODE) == Some(node)
-                && allocation.handle().and_then(Tunnel::of_handle).is_some_and(|(_, of)| of == node)
+                && allocation.handle().and_then(TunnelType::of_handle).is_some_and(|(_, of)| of == node)
         };
         let mut found = BTreeSet::new();
         for block in self.blocks().await? {
@@ -63,7 +63,7 @@ impl<'a> Addresses<'a> {
     }
 
     /// Releases all block affinities of a host. Blocks with addresses in use stay, without an owner.
-    pub async fn release_host(&self, host: &str) -> Result<()> {
+    pub async fn release_host(&self, host: &str) -> StoreResult<()> {
         let range = KeyRange::BlockAffinities {
             affinity: AffinityType::Host,
             owner: Some(host.to_owned()),
@@ -75,20 +75,20 @@ impl<'a> Addresses<'a> {
             first_error = first_error.and(released);
         }
         // Written by old versions.
-        match self.client.delete(&Key::IpamHost { host: host.to_owned() }, None).await {
-            Ok(_) | Err(Error::DoesNotExist { .. }) => first_error,
+        match self.client.delete(&StoreKey::IpamHost { host: host.to_owned() }, None).await {
+            Ok(_) | Err(StoreError::DoesNotExist { .. }) => first_error,
             Err(error) => first_error.and(Err(error)),
         }
     }
 
     /// Releases the affinities of all blocks in a CIDR, whatever their owner, and blocks whose affinity record is
     /// missing.
-    pub async fn release_range(&self, cidr: &IpNet) -> Result<()> {
+    pub async fn release_range(&self, cidr: &IpNet) -> StoreResult<()> {
         let mut first_error = Ok(());
         for affinity in [AffinityType::Host, AffinityType::Virtual] {
             let range = KeyRange::BlockAffinities { affinity, owner: None, ip_version: None };
             for key in self.keys(&range).await? {
-                if matches!(&key, Key::BlockAffinity { cidr: block, .. } if cidr.contains(block)) {
+                if matches!(&key, StoreKey::BlockAffinity { cidr: block, .. } if cidr.contains(block)) {
                     let released = self.retry(|| self.plan_affinity_release(&key)).await;
                     first_error = first_error.and(released);
                 }
@@ -103,44 +103,47 @@ impl<'a> Addresses<'a> {
     }
 
     /// Returns all readable blocks.
-    pub async fn blocks(&self) -> Result<Vec<Block>> {
+    pub async fn blocks(&self) -> StoreResult<Vec<AddressBlock>> {
         let listing = self.client.list(&KeyRange::Blocks { ip_version: None }).await?;
-        let block = |entry: Entry| match entry.value {
-            Value::Block(block) => Some(block),
+        let block = |entry: StoreEntry| match entry.value {
+            StoreValue::Block(block) => Some(block),
             _ => None,
         };
         Ok(listing.entries.into_iter().filter_map(block).collect())
     }
 
-    async fn keys(&self, range: &KeyRange) -> Result<Vec<Key>> {
+    async fn keys(&self, range: &KeyRange) -> StoreResult<Vec<StoreKey>> {
         Ok(self.client.list(range).await?.entries.into_iter().map(|entry| entry.key).collect())
     }
 
-    async fn cooldown_seconds(&self) -> Result<u32> {
-        let config = match self.find(&Key::IpamConfig).await?.map(|entry| entry.value) {
-            Some(Value::IpamConfig(config)) => config,
+    async fn cooldown_seconds(&self) -> StoreResult<u32> {
+        let config = match self.find(&StoreKey::IpamConfig).await?.map(|entry| entry.value) {
+            Some(StoreValue::IpamConfig(config)) => config,
             _ => IpamConfig::default(),
         };
         Ok(config.ip_cooldown_seconds)
     }
 
-    async fn find(&self, key: &Key) -> Result<Option<Entry>> {
+    async fn find(&self, key: &StoreKey) -> StoreResult<Option<StoreEntry>> {
         match self.client.get(key).await {
             Ok(entry) => Ok(Some(entry)),
-            Err(Error::DoesNotExist { .. }) => Ok(None),
+            Err(StoreError::DoesNotExist { .. }) => Ok(None),
             Err(error) => Err(error),
         }
     }
 
     /// Plans and executes an operation until it does not lose a race.
-    async fn retry<F: Future<Output = Result<Plan>>>(&self, plan: impl Fn() -> F) -> Result<()> {
+    async fn retry<F: Future<Output = StoreResult<ReleasePlan>>>(
+        &self,
+        plan: impl Fn() -> F,
+    ) -> StoreResult<()> {
         for _ in 0..ATTEMPTS {
             let Some(operation) = plan().await? else { return Ok(()) };
-            if let Outcome::Done(_) = self.client.carry_out(operation).await? {
+            if let OperationOutcome::Done(_) = self.client.carry_out(operation).await? {
                 return Ok(());
             }
         }
-        Err(Error::Datastore("Max retries hit - excessive concurrent IPAM requests".into()))
+        Err(StoreError::Datastore("Max retries hit - excessive concurrent IPAM requests".into()))
     }
 
     async fn plan_release(
@@ -149,9 +152,10 @@ impl<'a> Addresses<'a> {
         node: &str,
         addresses: &BTreeSet<IpAddr>,
         cooldown_seconds: u32,
-    ) -> Result<Plan> {
-        let key = Key::Block { cidr };
-        let Some(Entry { value: Value::Block(mut block), revision, .. }) = self.find(&key).await? else {
+    ) -> StoreResult<ReleasePlan> {
+        let key = StoreKey::Block { cidr };
+        let Some(StoreEntry { value: StoreValue::Block(mut block), revision, .. }) = self.find(&key).await?
+        else {
             return Ok(None);
         };
         let held = held_by_node(&block, node, addresses);
@@ -163,85 +167,92 @@ impl<'a> Addresses<'a> {
         let Ok(released) = block::release(&mut block, &held, now) else { return Ok(None) };
         block::thaw(&mut block, cooldown_seconds, now);
         block::advance(&mut block);
-        let expected = Expected::At(revision);
+        let expected = ExpectedRevision::At(revision);
         let step = if block.affinity.is_none() && block::is_empty(&block) {
-            Step::Delete { key, expected }
+            OperationStep::Delete { key, expected }
         } else {
-            Step::Update { key, value: Value::Block(block), expected }
+            OperationStep::Update { key, value: StoreValue::Block(block), expected }
         };
         let finish = self.plan_handles(cidr, released.handles).await?;
-        Ok(Some(Operation { finish, ..Operation::one(step) }))
+        Ok(Some(StoreOperation { finish, ..StoreOperation::one(step) }))
     }
 
-    async fn plan_handles(&self, cidr: IpNet, released: BTreeMap<String, u32>) -> Result<Vec<Step>> {
+    async fn plan_handles(
+        &self,
+        cidr: IpNet,
+        released: BTreeMap<String, u32>,
+    ) -> StoreResult<Vec<OperationStep>> {
         let mut steps = Vec::new();
         for (id, count) in released {
-            let key = Key::Handle { id };
-            let Some(Entry { value: Value::Handle(mut handle), revision, .. }) = self.find(&key).await?
+            let key = StoreKey::Handle { id };
+            let Some(StoreEntry { value: StoreValue::Handle(mut handle), revision, .. }) =
+                self.find(&key).await?
             else {
                 continue;
             };
             handle.subtract(cidr, count);
-            let expected = Expected::At(revision);
+            let expected = ExpectedRevision::At(revision);
             steps.push(if handle.block.is_empty() {
-                Step::Delete { key, expected }
+                OperationStep::Delete { key, expected }
             } else {
-                Step::Update { key, value: Value::Handle(handle), expected }
+                OperationStep::Update { key, value: StoreValue::Handle(handle), expected }
             });
         }
         Ok(steps)
     }
 
     /// Plans the removal of a block without an affinity: it is deleted if empty, and loses its owner otherwise.
-    async fn plan_unclaimed(&self, cidr: IpNet) -> Result<Plan> {
-        let key = Key::Block { cidr };
-        let Some(Entry { value: Value::Block(block), revision, .. }) = self.find(&key).await? else {
+    async fn plan_unclaimed(&self, cidr: IpNet) -> StoreResult<ReleasePlan> {
+        let key = StoreKey::Block { cidr };
+        let Some(StoreEntry { value: StoreValue::Block(block), revision, .. }) = self.find(&key).await?
+        else {
             return Ok(None);
         };
         let settled = block.affinity.is_none() && !block::is_empty(&block);
-        Ok((!settled).then(|| Operation::one(disowned(key, block, revision))))
+        Ok((!settled).then(|| StoreOperation::one(disowned(key, block, revision))))
     }
 
-    async fn plan_affinity_release(&self, key: &Key) -> Result<Plan> {
-        let Key::BlockAffinity { affinity, owner, cidr } = key else { return Ok(None) };
+    async fn plan_affinity_release(&self, key: &StoreKey) -> StoreResult<ReleasePlan> {
+        let StoreKey::BlockAffinity { affinity, owner, cidr } = key else { return Ok(None) };
         let Some(claim) = self.find(key).await? else { return Ok(None) };
-        let block_key = Key::Block { cidr: *cidr };
-        if let Some(Entry { value: Value::Block(block), revision, .. }) = self.find(&block_key).await?
+        let block_key = StoreKey::Block { cidr: *cidr };
+        if let Some(StoreEntry { value: StoreValue::Block(block), revision, .. }) =
+            self.find(&block_key).await?
             && block.owner() == Some((*affinity, owner))
-            && let Value::BlockAffinity(found) = &claim.value
+            && let StoreValue::BlockAffinity(found) = &claim.value
         {
             let leaving = BlockAffinity { state: AffinityState::PendingDeletion, ..found.clone() };
-            let leaving = Value::BlockAffinity(leaving);
-            return Ok(Some(Operation {
-                prepare: vec![Reversible::update(key.clone(), claim.value, leaving, claim.revision)],
+            let leaving = StoreValue::BlockAffinity(leaving);
+            return Ok(Some(StoreOperation {
+                prepare: vec![ReversibleStep::update(key.clone(), claim.value, leaving, claim.revision)],
                 commit: vec![disowned(block_key, block, revision)],
-                finish: vec![Step::Delete { key: key.clone(), expected: Expected::Written }],
-                ..Operation::default()
+                finish: vec![OperationStep::Delete { key: key.clone(), expected: ExpectedRevision::Written }],
+                ..StoreOperation::default()
             }));
         }
-        let expected = Expected::At(claim.revision);
-        Ok(Some(Operation::one(Step::Delete { key: key.clone(), expected })))
+        let expected = ExpectedRevision::At(claim.revision);
+        Ok(Some(StoreOperation::one(OperationStep::Delete { key: key.clone(), expected })))
     }
 }
 
 /// Returns the step that removes the owner of a block, or deletes the block if it is empty.
-fn disowned(key: Key, mut block: Block, revision: Revision) -> Step {
-    let expected = Expected::At(revision);
+fn disowned(key: StoreKey, mut block: AddressBlock, revision: Revision) -> OperationStep {
+    let expected = ExpectedRevision::At(revision);
     if block::is_empty(&block) {
-        return Step::Delete { key, expected };
+        return OperationStep::Delete { key, expected };
     }
     block::disown(&mut block);
     block::advance(&mut block);
-    Step::Update { key, value: Value::Block(block), expected }
+    OperationStep::Update { key, value: StoreValue::Block(block), expected }
 }
 
 /// Returns those of the addresses that the node holds, or whose holder has no recorded node.
-fn held_by_node(block: &Block, node: &str, addresses: &BTreeSet<IpAddr>) -> Vec<Release> {
+fn held_by_node(block: &AddressBlock, node: &str, addresses: &BTreeSet<IpAddr>) -> Vec<ReleaseRequest> {
     block::allocations(block)
         .filter(|allocation| addresses.contains(&allocation.address))
         .filter(|allocation| allocation.record.is_some() && !allocation.is_cooling_down())
         .filter(|allocation| allocation.attribute(attribute::NODE).is_none_or(|name| name == node))
-        .map(|allocation| Release::of(allocation.address))
+        .map(|allocation| ReleaseRequest::of(allocation.address))
         .collect()
 }
 
@@ -253,7 +264,7 @@ mod tests {
 
     #[test]
     fn only_the_nodes_own_addresses_count() {
-        let mut block: Block = serde_json::from_value(json!({
+        let mut block: AddressBlock = serde_json::from_value(json!({
             "cidr": "10.65.3.8/29", "affinity": "host:n1",
             "allocations": [0, null, 1, 2, 1, null, null, 9], "unallocated": [5, 6, 1],
             "attributes": [
@@ -267,7 +278,7 @@ mod tests {
             ["10.65.3.8", "10.65.3.9", "10.65.3.10", "10.65.3.11", "10.65.3.15", "10.65.3.16", "fd00::8"]
                 .map(|text| text.parse().unwrap())
                 .into();
-        let held = |block: &Block, node| {
+        let held = |block: &AddressBlock, node| {
             held_by_node(block, node, &all)
                 .iter()
                 .map(|release| release.address.to_string())

@@ -1,12 +1,12 @@
 //! Initial objects of a cluster: ClusterInformation and the built-in tiers.
 
-use super::{Resources, metadata, prepared};
-use crate::{Error, Result};
+use super::{ResourceClient, metadata, prepared};
+use crate::{StoreError, StoreResult};
 use std::time::Duration;
 use tortie_model::kinds::{
     BUILT_IN_TIERS, BuiltInTier, ClusterInformation, ClusterInformationSpec, Tier, TierSpec,
 };
-use tortie_model::scalar::Float;
+use tortie_model::scalar::CalicoFloat;
 use tortie_model::{ObjectMeta, Resource};
 use uuid::Uuid;
 
@@ -15,10 +15,10 @@ const NAME: &str = "default";
 const KUBERNETES_DATASTORE: &str = "kdd";
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
-impl Resources {
+impl ResourceClient {
     /// Creates ClusterInformation and the built-in tiers if they are missing. Attempts all of them and returns the
     /// first error.
-    pub async fn ensure_initialized(&self, version: &str, cluster_type: &str) -> Result<()> {
+    pub async fn ensure_initialized(&self, version: &str, cluster_type: &str) -> StoreResult<()> {
         let mut cluster_type = cluster_type.to_owned();
         if self.client.is_kubernetes() {
             cluster_type = with_missing(&cluster_type, KUBERNETES_DATASTORE);
@@ -30,7 +30,7 @@ impl Resources {
         outcome
     }
 
-    async fn ensure_cluster_information(&self, version: &str, cluster_type: &str) -> Result<()> {
+    async fn ensure_cluster_information(&self, version: &str, cluster_type: &str) -> StoreResult<()> {
         loop {
             let written = match self.get_as::<ClusterInformationSpec>("", NAME).await {
                 Ok(mut information) => {
@@ -41,7 +41,7 @@ impl Resources {
                     }
                     self.replace(information.into()).await
                 }
-                Err(Error::DoesNotExist { .. }) => {
+                Err(StoreError::DoesNotExist { .. }) => {
                     self.insert_new(initial(version, cluster_type).into()).await
                 }
                 Err(error) => return Err(error),
@@ -54,17 +54,17 @@ impl Resources {
         }
     }
 
-    async fn ensure_tier(&self, tier: BuiltInTier) -> Result<()> {
-        let spec = TierSpec { order: Some(Float(tier.order)), default_action: tier.default_action };
+    async fn ensure_tier(&self, tier: BuiltInTier) -> StoreResult<()> {
+        let spec = TierSpec { order: Some(CalicoFloat(tier.order)), default_action: tier.default_action };
         let object = Tier::new(named(tier.name), spec);
         match self.insert_new(object.into()).await {
-            Ok(_) | Err(Error::AlreadyExists { .. } | Error::Unauthorized(_)) => Ok(()),
+            Ok(_) | Err(StoreError::AlreadyExists { .. } | StoreError::Unauthorized(_)) => Ok(()),
             Err(error) => Err(error),
         }
     }
 
     /// Creates an object without the checks against other objects, since these objects come first.
-    async fn insert_new(&self, resource: Resource) -> Result<Resource> {
+    async fn insert_new(&self, resource: Resource) -> StoreResult<Resource> {
         self.insert(prepared(resource, metadata::check_create)?).await
     }
 }

@@ -1,31 +1,31 @@
 //! Checks of the metadata of all kinds before a write.
 
-use crate::Result;
+use crate::StoreResult;
 use tortie_model::{FieldError, Kind, ObjectMeta, Resource, ValidationError};
 use uuid::Uuid;
 
 /// Collects all errors, so that they are reported together.
 #[derive(Default)]
-struct Findings(Vec<FieldError>);
+struct MetadataErrors(Vec<FieldError>);
 
-impl Findings {
+impl MetadataErrors {
     fn add(&mut self, name: &str, value: &str, reason: &str) {
         self.0.push(FieldError { name: name.to_owned(), value: value.to_owned(), reason: reason.to_owned() });
     }
 
-    fn into_result(self) -> Result<()> {
+    fn into_result(self) -> StoreResult<()> {
         if self.0.is_empty() { Ok(()) } else { Err(ValidationError { errors: self.0 }.into()) }
     }
 }
 
 /// Checks that there is a name and, for namespaced kinds only, a namespace.
-pub fn check_identity(kind: Kind, namespace: &str, name: &str) -> Result<()> {
-    let mut findings = Findings::default();
+pub fn check_identity(kind: Kind, namespace: &str, name: &str) -> StoreResult<()> {
+    let mut findings = MetadataErrors::default();
     identity(kind, namespace, name, &mut findings);
     findings.into_result()
 }
 
-fn identity(kind: Kind, namespace: &str, name: &str, findings: &mut Findings) {
+fn identity(kind: Kind, namespace: &str, name: &str, findings: &mut MetadataErrors) {
     if name.is_empty() {
         findings.add("Metadata.Name", name, "name must be specified");
     }
@@ -41,9 +41,9 @@ fn identity(kind: Kind, namespace: &str, name: &str, findings: &mut Findings) {
     }
 }
 
-pub fn check_create(resource: &Resource) -> Result<()> {
+pub fn check_create(resource: &Resource) -> StoreResult<()> {
     let meta = resource.metadata();
-    let mut findings = Findings::default();
+    let mut findings = MetadataErrors::default();
     // Together with a name, generateName only records the origin of the name, as on the endpoints of pods.
     if meta.generate_name.is_empty() || !meta.name.is_empty() {
         identity(resource.kind(), &meta.namespace, &meta.name, &mut findings);
@@ -60,9 +60,9 @@ pub fn check_create(resource: &Resource) -> Result<()> {
     findings.into_result()
 }
 
-pub fn check_update(resource: &Resource) -> Result<()> {
+pub fn check_update(resource: &Resource) -> StoreResult<()> {
     let meta = resource.metadata();
-    let mut findings = Findings::default();
+    let mut findings = MetadataErrors::default();
     identity(resource.kind(), &meta.namespace, &meta.name, &mut findings);
     let needed = [
         ("Metadata.ResourceVersion", meta.resource_version.as_str()),

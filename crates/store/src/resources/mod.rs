@@ -15,54 +15,54 @@ mod rules;
 
 pub use policy::tier_of;
 
-use crate::{Client, Entry, Error, Result, Watch};
-use tortie_model::{Key, KeyRange, Kind, Object, Resource, ResourceList, Spec, Value};
+use crate::{StoreClient, StoreEntry, StoreError, StoreResult, StoreWatch};
+use tortie_model::{KeyRange, Kind, Resource, ResourceList, ResourceSpec, StoreKey, StoreValue, TypedObject};
 
 #[derive(Clone, Debug)]
-pub struct Resources {
-    client: Client,
+pub struct ResourceClient {
+    client: StoreClient,
 }
 
-impl Resources {
-    pub fn new(client: Client) -> Resources {
-        Resources { client }
+impl ResourceClient {
+    pub fn new(client: StoreClient) -> ResourceClient {
+        ResourceClient { client }
     }
 
-    pub fn client(&self) -> &Client {
+    pub fn client(&self) -> &StoreClient {
         &self.client
     }
 
     /// Creates an object; fails with `AlreadyExists`. Returns the stored object with its resourceVersion.
-    pub async fn create(&self, resource: Resource) -> Result<Resource> {
+    pub async fn create(&self, resource: Resource) -> StoreResult<Resource> {
         let resource = prepared(resource, metadata::check_create)?;
         self.before_create(&resource).await?;
         self.insert(resource).await
     }
 
     /// Updates an object with a compare-and-swap on `metadata.resourceVersion`.
-    pub async fn update(&self, resource: Resource) -> Result<Resource> {
+    pub async fn update(&self, resource: Resource) -> StoreResult<Resource> {
         let resource = prepared(resource, metadata::check_update)?;
         self.before_update(&resource).await?;
         self.replace(resource).await
     }
 
-    /// Returns the object that [`Resources::create`] would store, or its error.
-    pub async fn check_create(&self, resource: Resource) -> Result<Resource> {
+    /// Returns the object that [`ResourceClient::create`] would store, or its error.
+    pub async fn check_create(&self, resource: Resource) -> StoreResult<Resource> {
         let mut resource = prepared(resource, metadata::check_create)?;
         self.before_create(&resource).await?;
         metadata::stamp(resource.metadata_mut());
         Ok(resource)
     }
 
-    /// Returns the object that [`Resources::update`] would store, or its error.
-    pub async fn check_update(&self, resource: Resource) -> Result<Resource> {
+    /// Returns the object that [`ResourceClient::update`] would store, or its error.
+    pub async fn check_update(&self, resource: Resource) -> StoreResult<Resource> {
         let resource = prepared(resource, metadata::check_update)?;
         self.before_update(&resource).await?;
         Ok(resource)
     }
 
-    /// Fails if [`Resources::delete`] would refuse.
-    pub async fn check_delete(&self, kind: Kind, name: &str) -> Result<()> {
+    /// Fails if [`ResourceClient::delete`] would refuse.
+    pub async fn check_delete(&self, kind: Kind, name: &str) -> StoreResult<()> {
         match kind {
             Kind::Tier => self.check_tier_unused(name).await,
             _ if profile::is_synthetic(kind, name) => Err(profile::refused("delete")),
@@ -70,16 +70,16 @@ impl Resources {
         }
     }
 
-    pub async fn get(&self, kind: Kind, namespace: &str, name: &str) -> Result<Resource> {
+    pub async fn get(&self, kind: Kind, namespace: &str, name: &str) -> StoreResult<Resource> {
         metadata::check_identity(kind, namespace, name)?;
         if profile::is_synthetic(kind, name) {
             return Ok(profile::synthetic());
         }
-        read(self.client.get(&Key::resource(kind, namespace, name)).await?)
+        read(self.client.get(&StoreKey::resource(kind, namespace, name)).await?)
     }
 
     /// Lists a kind, in all namespaces if `namespace` is `None`.
-    pub async fn list(&self, kind: Kind, namespace: Option<&str>) -> Result<ResourceList> {
+    pub async fn list(&self, kind: Kind, namespace: Option<&str>) -> StoreResult<ResourceList> {
         let (list, unreadable) = self.list_all(kind, namespace).await?;
         for error in &unreadable {
             tracing::warn!(%error, "skipped an entry that cannot be read");
@@ -88,9 +88,13 @@ impl Resources {
     }
 
     /// Like `list`, but also returns the errors of unreadable entries.
-    pub async fn list_all(&self, kind: Kind, namespace: Option<&str>) -> Result<(ResourceList, Vec<Error>)> {
+    pub async fn list_all(
+        &self,
+        kind: Kind,
+        namespace: Option<&str>,
+    ) -> StoreResult<(ResourceList, Vec<StoreError>)> {
         let listing = self.client.list(&range(kind, namespace)).await?;
-        let mut items: Vec<Resource> = listing.entries.into_iter().map(read).collect::<Result<_>>()?;
+        let mut items: Vec<Resource> = listing.entries.into_iter().map(read).collect::<StoreResult<_>>()?;
         if kind == Kind::Profile {
             items.push(profile::synthetic());
         }
@@ -105,13 +109,13 @@ impl Resources {
         namespace: &str,
         name: &str,
         resource_version: Option<&str>,
-    ) -> Result<Resource> {
+    ) -> StoreResult<Resource> {
         metadata::check_identity(kind, namespace, name)?;
         let revision = resource_version
             .filter(|text| !text.is_empty())
             .map(|text| self.client.revision(text))
             .transpose()?;
-        let key = Key::resource(kind, namespace, name);
+        let key = StoreKey::resource(kind, namespace, name);
         match kind {
             Kind::Tier => self.check_tier_unused(name).await?,
             Kind::IPPool => return self.delete_pool(&key, revision).await,
@@ -123,9 +127,9 @@ impl Resources {
     }
 
     /// Watches a kind: a snapshot, then all changes.
-    pub fn watch(&self, kind: Kind, namespace: Option<&str>) -> Result<Watch> {
+    pub fn watch(&self, kind: Kind, namespace: Option<&str>) -> StoreResult<StoreWatch> {
         if kind == Kind::LiveMigration {
-            return Err(Error::NotSupported {
+            return Err(StoreError::NotSupported {
                 operation: "Watch",
                 id: kind.name().to_owned(),
                 reason: String::new(),
@@ -134,40 +138,40 @@ impl Resources {
         Ok(self.client.watch(range(kind, namespace), None))
     }
 
-    /// Like [`Resources::get`], for a kind known at compile time.
-    pub async fn get_as<S: Spec>(&self, namespace: &str, name: &str) -> Result<Object<S>>
+    /// Like [`ResourceClient::get`], for a kind known at compile time.
+    pub async fn get_as<S: ResourceSpec>(&self, namespace: &str, name: &str) -> StoreResult<TypedObject<S>>
     where
-        Object<S>: TryFrom<Resource, Error = Resource>,
+        TypedObject<S>: TryFrom<Resource, Error = Resource>,
     {
         typed(self.get(S::KIND, namespace, name).await?)
     }
 
-    /// Like [`Resources::list`], for a kind known at compile time.
-    pub async fn list_as<S: Spec>(&self, namespace: Option<&str>) -> Result<Vec<Object<S>>>
+    /// Like [`ResourceClient::list`], for a kind known at compile time.
+    pub async fn list_as<S: ResourceSpec>(&self, namespace: Option<&str>) -> StoreResult<Vec<TypedObject<S>>>
     where
-        Object<S>: TryFrom<Resource, Error = Resource>,
+        TypedObject<S>: TryFrom<Resource, Error = Resource>,
     {
         self.list(S::KIND, namespace).await?.items.into_iter().map(typed).collect()
     }
 
     /// Stores a new object that was checked.
-    async fn insert(&self, mut resource: Resource) -> Result<Resource> {
+    async fn insert(&self, mut resource: Resource) -> StoreResult<Resource> {
         let meta = resource.metadata_mut();
         metadata::stamp(meta);
         meta.self_link.clear();
-        read(self.client.create(&key(&resource), &Value::Resource(resource)).await?)
+        read(self.client.create(&key(&resource), &StoreValue::Resource(resource)).await?)
     }
 
     /// Stores a checked object, replacing the version it is based on.
-    async fn replace(&self, mut resource: Resource) -> Result<Resource> {
+    async fn replace(&self, mut resource: Resource) -> StoreResult<Resource> {
         let revision = self.client.revision(&resource.metadata().resource_version)?;
         resource.metadata_mut().self_link.clear();
-        read(self.client.update(&key(&resource), &Value::Resource(resource), &revision).await?)
+        read(self.client.update(&key(&resource), &StoreValue::Resource(resource), &revision).await?)
     }
 }
 
 /// Applies the defaults, then checks and validates the object.
-fn prepared(mut resource: Resource, check: fn(&Resource) -> Result<()>) -> Result<Resource> {
+fn prepared(mut resource: Resource, check: fn(&Resource) -> StoreResult<()>) -> StoreResult<Resource> {
     resource.set_defaults();
     check(&resource)?;
     resource.validate()?;
@@ -179,16 +183,16 @@ fn range(kind: Kind, namespace: Option<&str>) -> KeyRange {
     KeyRange::Resources { kind, namespace, name_prefix: String::new() }
 }
 
-fn key(resource: &Resource) -> Key {
+fn key(resource: &Resource) -> StoreKey {
     let meta = resource.metadata();
-    Key::resource(resource.kind(), &meta.namespace, &meta.name)
+    StoreKey::resource(resource.kind(), &meta.namespace, &meta.name)
 }
 
 /// Returns the resource of an entry; an entry under a resource key contains nothing else.
-fn read(entry: Entry) -> Result<Resource> {
+fn read(entry: StoreEntry) -> StoreResult<Resource> {
     match entry.value {
-        Value::Resource(resource) => Ok(resource),
-        _ => Err(Error::Parse {
+        StoreValue::Resource(resource) => Ok(resource),
+        _ => Err(StoreError::Parse {
             key: entry.key.to_string(),
             value: String::new(),
             reason: "not a projectcalico.org/v3 resource".into(),
@@ -196,11 +200,11 @@ fn read(entry: Entry) -> Result<Resource> {
     }
 }
 
-fn typed<S: Spec>(resource: Resource) -> Result<Object<S>>
+fn typed<S: ResourceSpec>(resource: Resource) -> StoreResult<TypedObject<S>>
 where
-    Object<S>: TryFrom<Resource, Error = Resource>,
+    TypedObject<S>: TryFrom<Resource, Error = Resource>,
 {
-    Object::try_from(resource).map_err(|other| Error::Parse {
+    TypedObject::try_from(resource).map_err(|other| StoreError::Parse {
         key: key(&other).to_string(),
         value: String::new(),
         reason: format!("not a {}", S::KIND),

@@ -1,25 +1,28 @@
 //! Deletion of a node, with the addresses it held and the objects that were configured for it alone.
 
-use super::addresses::Addresses;
-use super::{Resources, read, typed};
-use crate::{Error, Result, Revision};
+use super::addresses::AddressReleaser;
+use super::{ResourceClient, read, typed};
+use crate::{Revision, StoreError, StoreResult};
 use ipnet::IpNet;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use tortie_model::kinds::{BGPPeerSpec, HostEndpointSpec, NodeSpec, WorkloadEndpoint, WorkloadEndpointSpec};
-use tortie_model::{Key, Kind, Object, Resource, Spec};
+use tortie_model::{Kind, Resource, ResourceSpec, StoreKey, TypedObject};
 
-impl Resources {
+impl ResourceClient {
     /// Deletes a node. Attempts all of the clean-up; if any of it fails, the Node object stays, so that deleting it
     /// again finds the rest. Also cleans up after a node whose Node object is already deleted.
-    pub(super) async fn delete_node(&self, name: &str, revision: Option<Revision>) -> Result<Resource> {
-        let key = Key::resource(Kind::Node, "", name);
-        let node: Option<Object<NodeSpec>> = match self.client.get(&key).await {
+    pub(super) async fn delete_node(&self, name: &str, revision: Option<Revision>) -> StoreResult<Resource> {
+        let key = StoreKey::resource(Kind::Node, "", name);
+        let node: Option<TypedObject<NodeSpec>> = match self.client.get(&key).await {
             Ok(entry) if revision.as_ref().is_some_and(|revision| *revision != entry.revision) => {
-                return Err(Error::Conflict { id: key.to_string(), current: read(entry).ok().map(Box::new) });
+                return Err(StoreError::Conflict {
+                    id: key.to_string(),
+                    current: read(entry).ok().map(Box::new),
+                });
             }
             Ok(entry) => Some(typed(read(entry)?)?),
-            Err(Error::DoesNotExist { .. }) => None,
+            Err(StoreError::DoesNotExist { .. }) => None,
             Err(error) => return Err(error),
         };
         let endpoints = self.endpoints_of(name).await?;
@@ -27,7 +30,7 @@ impl Resources {
         let mut addresses =
             node.iter().flat_map(|node| tunnel_addresses(&node.spec)).collect::<BTreeSet<_>>();
         addresses.extend(endpoints.iter().flat_map(|endpoint| workload_addresses(&endpoint.spec)));
-        let claims = Addresses::new(&self.client);
+        let claims = AddressReleaser::new(&self.client);
         addresses.extend(claims.tunnels_of(name).await?);
         let mut outcome = claims.release(name, &addresses).await;
         for endpoint in &endpoints {
@@ -37,21 +40,21 @@ impl Resources {
         outcome = outcome.and(self.remove_where::<BGPPeerSpec>(|peer| peer.node == name).await);
         let own = format!("node.{name}");
         for kind in [Kind::FelixConfiguration, Kind::BGPConfiguration] {
-            outcome = outcome.and(self.remove_key(&Key::resource(kind, "", &own)).await);
+            outcome = outcome.and(self.remove_key(&StoreKey::resource(kind, "", &own)).await);
         }
         outcome = outcome.and(self.remove_where::<HostEndpointSpec>(|endpoint| endpoint.node == name).await);
         outcome?;
         read(self.client.delete(&key, revision.as_ref()).await?)
     }
 
-    async fn endpoints_of(&self, node: &str) -> Result<Vec<WorkloadEndpoint>> {
+    async fn endpoints_of(&self, node: &str) -> StoreResult<Vec<WorkloadEndpoint>> {
         let all = self.list_as::<WorkloadEndpointSpec>(None).await?;
         Ok(all.into_iter().filter(|endpoint| endpoint.spec.node == node).collect())
     }
 
-    async fn remove_where<S: Spec>(&self, wanted: impl Fn(&S) -> bool) -> Result<()>
+    async fn remove_where<S: ResourceSpec>(&self, wanted: impl Fn(&S) -> bool) -> StoreResult<()>
     where
-        Object<S>: TryFrom<Resource, Error = Resource>,
+        TypedObject<S>: TryFrom<Resource, Error = Resource>,
     {
         let mut outcome = Ok(());
         for object in self.list_as::<S>(None).await? {
@@ -62,13 +65,13 @@ impl Resources {
         outcome
     }
 
-    async fn remove<S: Spec>(&self, namespace: &str, object: &Object<S>) -> Result<()> {
-        self.remove_key(&Key::resource(S::KIND, namespace, &object.metadata.name)).await
+    async fn remove<S: ResourceSpec>(&self, namespace: &str, object: &TypedObject<S>) -> StoreResult<()> {
+        self.remove_key(&StoreKey::resource(S::KIND, namespace, &object.metadata.name)).await
     }
 
-    async fn remove_key(&self, key: &Key) -> Result<()> {
+    async fn remove_key(&self, key: &StoreKey) -> StoreResult<()> {
         match self.client.delete(key, None).await {
-            Ok(_) | Err(Error::DoesNotExist { .. }) => Ok(()),
+            Ok(_) | Err(StoreError::DoesNotExist { .. }) => Ok(()),
             Err(error) => Err(error),
         }
     }

@@ -1,7 +1,7 @@
 //! Checks of policies against their tiers, and of tiers before they are deleted.
 
-use super::Resources;
-use crate::{Error, Result};
+use super::ResourceClient;
+use crate::{StoreError, StoreResult};
 use tortie_model::kinds::{BUILT_IN_TIERS, DEFAULT_TIER};
 use tortie_model::{Kind, Resource};
 
@@ -12,14 +12,14 @@ const IN_TIERS: [Kind; 4] = [
     Kind::StagedGlobalNetworkPolicy,
 ];
 
-impl Resources {
-    pub(super) async fn check_tier_exists(&self, tier: &str) -> Result<()> {
+impl ResourceClient {
+    pub(super) async fn check_tier_exists(&self, tier: &str) -> StoreResult<()> {
         let tier = if tier.is_empty() { DEFAULT_TIER } else { tier };
         self.get(Kind::Tier, "", tier).await.map(|_| ())
     }
 
-    pub(super) async fn check_tier_unused(&self, name: &str) -> Result<()> {
-        let refused = |reason: String| Error::NotSupported {
+    pub(super) async fn check_tier_unused(&self, name: &str) -> StoreResult<()> {
+        let refused = |reason: String| StoreError::NotSupported {
             operation: "delete",
             id: Kind::Tier.identify("", name),
             reason,

@@ -1,23 +1,24 @@
 //! Checks of pools against other pools and existing blocks, and the deletion of a pool.
 
-use super::addresses::Addresses;
-use super::{Resources, read};
-use crate::{Error, Result, Revision};
+use super::addresses::AddressReleaser;
+use super::{ResourceClient, read};
+use crate::{Revision, StoreError, StoreResult};
 use ipnet::IpNet;
 use std::time::Duration;
 use tortie_model::kinds::{IPPool, IPPoolSpec};
-use tortie_model::{Key, Resource, ValidationError, Value};
+use tortie_model::{Resource, StoreKey, StoreValue, ValidationError};
 
 /// Time for allocators to notice that a pool is disabled before its blocks are released.
 const SETTLE: Duration = Duration::from_millis(500);
 const ATTEMPTS: u32 = 5;
 const CIDR: &str = "IPPool.Spec.CIDR";
 
-impl Resources {
+impl ResourceClient {
     /// Checks that no other pool overlaps and that existing blocks have the block size of the pool.
-    pub(super) async fn check_pool_fits(&self, pool: &IPPool) -> Result<()> {
+    pub(super) async fn check_pool_fits(&self, pool: &IPPool) -> StoreResult<()> {
         let Ok(cidr) = pool.spec.cidr.parse::<IpNet>() else { return Ok(()) };
-        let fail = |reason: String| Error::Validation(ValidationError::one(CIDR, &pool.spec.cidr, reason));
+        let fail =
+            |reason: String| StoreError::Validation(ValidationError::one(CIDR, &pool.spec.cidr, reason));
         for other in self.list_as::<IPPoolSpec>(None).await? {
             let same = other.metadata.name == pool.metadata.name;
             // A pool of the same name is left to the write, which reports that it exists.
@@ -29,7 +30,7 @@ impl Resources {
                 )));
             }
         }
-        for block in Addresses::new(&self.client).blocks().await? {
+        for block in AddressReleaser::new(&self.client).blocks().await? {
             if overlap(&cidr, &block.cidr) && i32::from(block.cidr.prefix_len()) != pool.spec.block_size {
                 return Err(fail(format!(
                     "addresses are in use in blocks of another size than {}: {}",
@@ -41,22 +42,33 @@ impl Resources {
     }
 
     /// Disables the pool, waits for allocators to notice, releases its blocks, then deletes it.
-    pub(super) async fn delete_pool(&self, key: &Key, revision: Option<Revision>) -> Result<Resource> {
+    pub(super) async fn delete_pool(
+        &self,
+        key: &StoreKey,
+        revision: Option<Revision>,
+    ) -> StoreResult<Resource> {
         let (pool, revision) = self.disable_pool(key, revision).await?;
         tokio::time::sleep(SETTLE).await;
         if let Ok(cidr) = pool.spec.cidr.parse() {
-            Addresses::new(&self.client).release_range(&cidr).await?;
+            AddressReleaser::new(&self.client).release_range(&cidr).await?;
         }
         read(self.client.delete(key, revision.as_ref()).await?)
     }
 
     /// Disables the pool and returns it. If the caller gave a revision, also returns the one to expect at the deletion.
-    async fn disable_pool(&self, key: &Key, given: Option<Revision>) -> Result<(IPPool, Option<Revision>)> {
+    async fn disable_pool(
+        &self,
+        key: &StoreKey,
+        given: Option<Revision>,
+    ) -> StoreResult<(IPPool, Option<Revision>)> {
         let mut attempt = 1;
         loop {
             let entry = self.client.get(key).await?;
             if given.as_ref().is_some_and(|given| *given != entry.revision) {
-                return Err(Error::Conflict { id: key.to_string(), current: read(entry).ok().map(Box::new) });
+                return Err(StoreError::Conflict {
+                    id: key.to_string(),
+                    current: read(entry).ok().map(Box::new),
+                });
             }
             let revision = entry.revision.clone();
             let mut pool: IPPool = super::typed(read(entry)?)?;
@@ -64,9 +76,9 @@ impl Resources {
                 return Ok((pool, given));
             }
             pool.spec.disabled = true;
-            match self.client.update(key, &Value::Resource(pool.clone().into()), &revision).await {
+            match self.client.update(key, &StoreValue::Resource(pool.clone().into()), &revision).await {
                 Ok(entry) => return Ok((pool, given.map(|_| entry.revision))),
-                Err(Error::Conflict { .. }) if given.is_none() && attempt < ATTEMPTS => attempt += 1,
+                Err(StoreError::Conflict { .. }) if given.is_none() && attempt < ATTEMPTS => attempt += 1,
                 Err(error) => return Err(error),
             }
         }

@@ -1,6 +1,6 @@
 //! The built-in profile that allows all traffic. It exists without being stored.
 
-use crate::Error;
+use crate::StoreError;
 use tortie_model::kinds::{Action, Profile, ProfileSpec, Rule};
 use tortie_model::{Kind, ObjectMeta, Resource};
 
@@ -19,14 +19,18 @@ pub fn synthetic() -> Resource {
     Profile::new(metadata, spec).into()
 }
 
-pub fn exists() -> Error {
-    Error::AlreadyExists {
+pub fn exists() -> StoreError {
+    StoreError::AlreadyExists {
         id: Kind::Profile.identify("", NAME),
         reason: "it is built in".into(),
         current: Some(Box::new(synthetic())),
     }
 }
 
-pub fn refused(operation: &'static str) -> Error {
-    Error::NotSupported { operation, id: Kind::Profile.identify("", NAME), reason: "it is built in".into() }
+pub fn refused(operation: &'static str) -> StoreError {
+    StoreError::NotSupported {
+        operation,
+        id: Kind::Profile.identify("", NAME),
+        reason: "it is built in".into(),
+    }
 }

@@ -1,12 +1,12 @@
 //! Checks against other objects before an object is written.
 
-use super::{Resources, profile};
-use crate::{Error, Result};
+use super::{ResourceClient, profile};
+use crate::{StoreError, StoreResult};
 use tortie_model::kinds::{BGPPeer, IPPoolSpec};
 use tortie_model::{FieldError, Kind, Resource, ValidationError};
 
-impl Resources {
-    pub(super) async fn before_create(&self, resource: &Resource) -> Result<()> {
+impl ResourceClient {
+    pub(super) async fn before_create(&self, resource: &Resource) -> StoreResult<()> {
         match resource {
             Resource::NetworkPolicy(policy) => self.check_tier_exists(&policy.spec.tier).await,
             Resource::GlobalNetworkPolicy(policy) => self.check_tier_exists(&policy.spec.tier).await,
@@ -22,7 +22,7 @@ impl Resources {
         }
     }
 
-    pub(super) async fn before_update(&self, resource: &Resource) -> Result<()> {
+    pub(super) async fn before_update(&self, resource: &Resource) -> StoreResult<()> {
         match resource {
             Resource::IPPool(pool) => {
                 let stored = self.get_as::<IPPoolSpec>("", &pool.metadata.name).await?;
@@ -36,12 +36,12 @@ impl Resources {
         }
     }
 
-    async fn check_filters(&self, peer: &BGPPeer) -> Result<()> {
+    async fn check_filters(&self, peer: &BGPPeer) -> StoreResult<()> {
         let mut errors = Vec::new();
         for (index, name) in peer.spec.filters.iter().enumerate() {
             match self.get(Kind::BGPFilter, "", name).await {
                 Ok(_) => {}
-                Err(Error::DoesNotExist { .. }) => errors.push(FieldError {
+                Err(StoreError::DoesNotExist { .. }) => errors.push(FieldError {
                     name: format!("BGPPeer.Spec.Filters[{index}]"),
                     value: name.clone(),
                     reason: "there is no BGPFilter of this name".into(),

@@ -8,7 +8,7 @@ use crate::backend::kubernetes::{NAMESPACE_PREFIX, SERVICE_ACCOUNT_PREFIX};
 use std::time::Duration;
 use tokio::time::Instant;
 use tortie_model::kubernetes::{CLUSTER_NETWORK_POLICY_PREFIX, NETWORK_POLICY_PREFIX};
-use tortie_model::{Key, KeyRange, Kind};
+use tortie_model::{KeyRange, Kind, StoreKey};
 
 /// Number of lists that must agree.
 const MIN_LISTS: u32 = 3;
@@ -17,18 +17,18 @@ const MAX_LIST_GAP: Duration = Duration::from_secs(15);
 
 /// Numbers of known objects of a collection and of those that a list lacks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Absence {
+pub struct ListAbsence {
     pub known: usize,
     pub missing: usize,
 }
 
-impl Absence {
+impl ListAbsence {
     /// From this many missing objects on, more than half of the known ones is a large share; of fewer, only all of them are.
     pub const MIN_MISSING: usize = 10;
 
     pub fn is_large(self) -> bool {
-        let Absence { known, missing } = self;
-        missing > 0 && (missing == known || (missing >= Absence::MIN_MISSING && missing > known / 2))
+        let ListAbsence { known, missing } = self;
+        missing > 0 && (missing == known || (missing >= ListAbsence::MIN_MISSING && missing > known / 2))
     }
 }
 
@@ -37,12 +37,12 @@ impl Absence {
 pub struct AbsenceDoubt {
     is_guarded: bool,
     grace: Duration,
-    row: Option<DoubtRow>,
+    row: Option<DoubtedLists>,
 }
 
 /// Consecutive lists that lack a large share.
 #[derive(Debug)]
-struct DoubtRow {
+struct DoubtedLists {
     first: Instant,
     last: Instant,
     lists: u32,
@@ -64,7 +64,7 @@ impl AbsenceDoubt {
     }
 
     /// Decides about a list, given the times of the request and of the response.
-    pub fn judge(&mut self, absence: Absence, requested: Instant, arrived: Instant) -> AbsenceVerdict {
+    pub fn judge(&mut self, absence: ListAbsence, requested: Instant, arrived: Instant) -> AbsenceVerdict {
         let row = self.row.take();
         if !self.is_guarded || self.grace.is_zero() || !absence.is_large() {
             return AbsenceVerdict::Believed;
@@ -75,7 +75,7 @@ impl AbsenceDoubt {
         if lists >= MIN_LISTS && arrived.duration_since(first) >= self.grace {
             return AbsenceVerdict::Believed;
         }
-        self.row = Some(DoubtRow { first, last: arrived, lists });
+        self.row = Some(DoubtedLists { first, last: arrived, lists });
         AbsenceVerdict::Doubted { is_first }
     }
 
@@ -90,8 +90,8 @@ impl AbsenceDoubt {
 
 /// Returns the name prefix that identifies the Kubernetes collection of an object; empty for Calico's own objects. A
 /// range of one kind can be the union of several collections, each of which can be lost separately.
-pub fn collection_prefix(key: &Key) -> &'static str {
-    let Key::Resource { kind, name, .. } = key else { return "" };
+pub fn collection_prefix(key: &StoreKey) -> &'static str {
+    let StoreKey::Resource { kind, name, .. } = key else { return "" };
     let prefixes: &[&'static str] = match kind {
         Kind::NetworkPolicy => &[NETWORK_POLICY_PREFIX],
         Kind::GlobalNetworkPolicy => &[CLUSTER_NETWORK_POLICY_PREFIX],
@@ -102,13 +102,13 @@ pub fn collection_prefix(key: &Key) -> &'static str {
 }
 
 /// Returns the collection of an object whose loss opens or cuts off workloads: its kind and [`collection_prefix`].
-pub fn guarded_collection(key: &Key) -> Option<(&'static str, &'static str)> {
+pub fn guarded_collection(key: &StoreKey) -> Option<(&'static str, &'static str)> {
     let kind = match key {
-        Key::Resource { kind, .. } if is_guarded(&KeyRange::all(*kind)) => kind.name(),
-        Key::Block { .. } => "IPAMBlock",
-        Key::BlockAffinity { .. } => "BlockAffinity",
-        Key::Service { .. } => "Service",
-        Key::EndpointSlice { .. } => "EndpointSlice",
+        StoreKey::Resource { kind, .. } if is_guarded(&KeyRange::all(*kind)) => kind.name(),
+        StoreKey::Block { .. } => "IPAMBlock",
+        StoreKey::BlockAffinity { .. } => "BlockAffinity",
+        StoreKey::Service { .. } => "Service",
+        StoreKey::EndpointSlice { .. } => "EndpointSlice",
         _ => return None,
     };
     Some((kind, collection_prefix(key)))
@@ -154,7 +154,7 @@ mod tests {
         for (known, missing, expected) in
             [(0, 0, false), (1, 1, true), (4, 3, false), (20, 10, false), (20, 11, true), (12, 9, false)]
         {
-            assert_eq!(Absence { known, missing }.is_large(), expected, "{missing} of {known}");
+            assert_eq!(ListAbsence { known, missing }.is_large(), expected, "{missing} of {known}");
         }
     }
 
@@ -172,7 +172,7 @@ mod tests {
     fn a_large_absence_is_believed_after_its_grace() {
         let grace = Duration::from_secs(30);
         let mut doubt = AbsenceDoubt::new(&KeyRange::all(Kind::GlobalNetworkPolicy), grace);
-        let (all, none) = (Absence { known: 3, missing: 3 }, Absence { known: 3, missing: 0 });
+        let (all, none) = (ListAbsence { known: 3, missing: 3 }, ListAbsence { known: 3, missing: 0 });
         let begin = Instant::now();
         let mut judge = |absence, seconds| {
             let arrived = begin + Duration::from_secs(seconds);

@@ -5,28 +5,28 @@
 //! is lost through compaction or a restored backup, this is sufficient to derive all changes from a new list, including
 //! deletions, without delivering anything twice.
 
-use super::absence::{Absence, collection_prefix};
+use super::absence::{ListAbsence, collection_prefix};
 use std::collections::{BTreeMap, BTreeSet};
-use tortie_model::{Key, Revision};
+use tortie_model::{Revision, StoreKey};
 
 /// An entry as reported by a backend; the value may not be decoded yet.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Item<V> {
-    pub key: Key,
+pub(crate) struct WatchItem<V> {
+    pub key: StoreKey,
     pub revision: Revision,
     pub value: V,
 }
 
 /// A change of one entry.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Update<V> {
-    Put(Item<V>),
-    Delete { key: Key, revision: Revision },
+pub(crate) enum WatchUpdate<V> {
+    Put(WatchItem<V>),
+    Delete { key: StoreKey, revision: Revision },
 }
 
 /// Next request to the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum FollowerStep {
     List,
     /// List the keys at a revision that the consumer has seen.
     ListKeys {
@@ -39,15 +39,15 @@ pub(crate) enum Step {
 
 /// Change to deliver to the consumer.
 #[derive(Debug, PartialEq)]
-pub(crate) enum Change<V> {
-    Update(Update<V>),
+pub(crate) enum FollowerChange<V> {
+    Update(WatchUpdate<V>),
     InSync(Revision),
     /// Discard the state: a snapshot follows.
     Reset,
 }
 
 #[derive(Debug, PartialEq)]
-enum Phase {
+enum FollowerPhase {
     Listing,
     /// The consumer resumes from this revision.
     Resuming(Revision),
@@ -56,38 +56,38 @@ enum Phase {
 }
 
 #[derive(Debug)]
-pub(crate) struct Follower {
-    phase: Phase,
-    known: BTreeMap<Key, Revision>,
+pub(crate) struct WatchFollower {
+    phase: FollowerPhase,
+    known: BTreeMap<StoreKey, Revision>,
     /// Keys that only doubted lists contain. They do not count as known when absence is measured: otherwise a wrong
     /// datastore with many objects would make the missing ones a small share.
-    doubtful: BTreeSet<Key>,
+    doubtful: BTreeSet<StoreKey>,
     in_sync: bool,
 }
 
-impl Follower {
+impl WatchFollower {
     /// Creates a follower. With `after`, the consumer knows the state at that revision and needs only later changes.
-    pub fn new(after: Option<Revision>) -> Follower {
-        Follower {
-            phase: after.map_or(Phase::Listing, Phase::Resuming),
+    pub fn new(after: Option<Revision>) -> WatchFollower {
+        WatchFollower {
+            phase: after.map_or(FollowerPhase::Listing, FollowerPhase::Resuming),
             known: BTreeMap::new(),
             doubtful: BTreeSet::new(),
             in_sync: false,
         }
     }
 
-    pub fn step(&self) -> Step {
+    pub fn step(&self) -> FollowerStep {
         match &self.phase {
-            Phase::Listing => Step::List,
-            Phase::Resuming(revision) => Step::ListKeys { revision: revision.clone() },
-            Phase::Following(revision) => Step::Watch { after: revision.clone() },
+            FollowerPhase::Listing => FollowerStep::List,
+            FollowerPhase::Resuming(revision) => FollowerStep::ListKeys { revision: revision.clone() },
+            FollowerPhase::Following(revision) => FollowerStep::Watch { after: revision.clone() },
         }
     }
 
     /// Returns the known objects that a list lacks, for the collection with the largest absence.
-    pub fn measure_absence<V>(&self, items: &[Item<V>]) -> Absence {
-        let mut absences: BTreeMap<&str, Absence> = BTreeMap::new();
-        let counts = |key: &Key| self.known.contains_key(key) && !self.doubtful.contains(key);
+    pub fn measure_absence<V>(&self, items: &[WatchItem<V>]) -> ListAbsence {
+        let mut absences: BTreeMap<&str, ListAbsence> = BTreeMap::new();
+        let counts = |key: &StoreKey| self.known.contains_key(key) && !self.doubtful.contains(key);
         for key in self.known.keys().filter(|key| !self.doubtful.contains(key)) {
             let absence = absences.entry(collection_prefix(key)).or_default();
             absence.known += 1;
@@ -105,9 +105,9 @@ impl Follower {
     /// copied, since a range can be large.
     pub fn listed<V>(
         &mut self,
-        mut items: Vec<Item<V>>,
+        mut items: Vec<WatchItem<V>>,
         revision: Revision,
-    ) -> impl Iterator<Item = Change<V>> + use<V> {
+    ) -> impl Iterator<Item = FollowerChange<V>> + use<V> {
         self.doubtful.clear();
         let mut before = std::mem::take(&mut self.known);
         items.retain(|item| {
@@ -117,17 +117,17 @@ impl Follower {
         });
         let in_sync = self.follow(revision.clone());
         // Deletions first: a consumer never holds both an object and its replacement.
-        let gone = before.into_keys().map(move |key| Update::Delete { key, revision: revision.clone() });
-        let puts = items.into_iter().map(Update::Put);
-        gone.chain(puts).map(Change::Update).chain(in_sync.map(Change::InSync))
+        let gone = before.into_keys().map(move |key| WatchUpdate::Delete { key, revision: revision.clone() });
+        let puts = items.into_iter().map(WatchUpdate::Put);
+        gone.chain(puts).map(FollowerChange::Update).chain(in_sync.map(FollowerChange::InSync))
     }
 
     /// Processes a list that is not trusted. Returns only additions and changes; missing objects stay known, and the
     /// next step is another list.
     pub fn listed_in_doubt<V>(
         &mut self,
-        mut items: Vec<Item<V>>,
-    ) -> impl Iterator<Item = Change<V>> + use<V> {
+        mut items: Vec<WatchItem<V>>,
+    ) -> impl Iterator<Item = FollowerChange<V>> + use<V> {
         items.retain(|item| {
             let delivered = self.known.insert(item.key.clone(), item.revision.clone());
             if delivered.is_none() {
@@ -135,40 +135,44 @@ impl Follower {
             }
             delivered.as_ref() != Some(&item.revision)
         });
-        items.into_iter().map(Update::Put).map(Change::Update)
+        items.into_iter().map(WatchUpdate::Put).map(FollowerChange::Update)
     }
 
     /// Processes the keys at the revision that the consumer has seen. No changes are delivered yet.
-    pub fn keys_listed<V>(&mut self, keys: Vec<(Key, Revision)>, revision: Revision) -> Vec<Change<V>> {
+    pub fn keys_listed<V>(
+        &mut self,
+        keys: Vec<(StoreKey, Revision)>,
+        revision: Revision,
+    ) -> Vec<FollowerChange<V>> {
         self.known = keys.into_iter().collect();
-        self.follow(revision).map(Change::InSync).into_iter().collect()
+        self.follow(revision).map(FollowerChange::InSync).into_iter().collect()
     }
 
     /// Starts over because the consumer's revision is no longer, or not yet, in the history of the store.
-    pub fn revision_gone<V>(&mut self) -> Vec<Change<V>> {
-        self.phase = Phase::Listing;
+    pub fn revision_gone<V>(&mut self) -> Vec<FollowerChange<V>> {
+        self.phase = FollowerPhase::Listing;
         self.known.clear();
         self.doubtful.clear();
-        vec![Change::Reset]
+        vec![FollowerChange::Reset]
     }
 
     /// Makes the next step a list, because the position in history is lost.
     pub fn stale(&mut self) {
-        self.phase = Phase::Listing;
+        self.phase = FollowerPhase::Listing;
     }
 
     /// Processes the updates up to a revision. A backend may repeat updates; the consumer receives each once.
-    pub fn updated<V>(&mut self, updates: Vec<Update<V>>, revision: Revision) -> Vec<Change<V>> {
-        self.phase = Phase::Following(revision);
-        updates.into_iter().filter(|update| self.is_news(update)).map(Change::Update).collect()
+    pub fn updated<V>(&mut self, updates: Vec<WatchUpdate<V>>, revision: Revision) -> Vec<FollowerChange<V>> {
+        self.phase = FollowerPhase::Following(revision);
+        updates.into_iter().filter(|update| self.is_news(update)).map(FollowerChange::Update).collect()
     }
 
-    fn is_news<V>(&mut self, update: &Update<V>) -> bool {
+    fn is_news<V>(&mut self, update: &WatchUpdate<V>) -> bool {
         match update {
-            Update::Put(Item { key, revision, .. }) => {
+            WatchUpdate::Put(WatchItem { key, revision, .. }) => {
                 self.known.insert(key.clone(), revision.clone()).as_ref() != Some(revision)
             }
-            Update::Delete { key, .. } => self.known.remove(key).is_some(),
+            WatchUpdate::Delete { key, .. } => self.known.remove(key).is_some(),
         }
     }
 
@@ -176,7 +180,7 @@ impl Follower {
     fn follow(&mut self, revision: Revision) -> Option<Revision> {
         let first = !std::mem::replace(&mut self.in_sync, true);
         let reported = first.then(|| revision.clone());
-        self.phase = Phase::Following(revision);
+        self.phase = FollowerPhase::Following(revision);
         reported
     }
 }
@@ -186,8 +190,12 @@ mod tests {
     use super::*;
     use tortie_model::Kind;
 
-    fn list_of(kind: Kind, names: impl Iterator<Item = String>) -> Vec<Item<()>> {
-        let item = |name: String| Item { key: Key::resource(kind, "", &name), revision: 1.into(), value: () };
+    fn list_of(kind: Kind, names: impl Iterator<Item = String>) -> Vec<WatchItem<()>> {
+        let item = |name: String| WatchItem {
+            key: StoreKey::resource(kind, "", &name),
+            revision: 1.into(),
+            value: (),
+        };
         names.map(item).collect()
     }
 
@@ -200,33 +208,45 @@ mod tests {
         ] {
             let named =
                 |prefix: &'static str, count: usize| (0..count).map(move |id| format!("{prefix}{id}"));
-            let mut follower = Follower::new(None);
+            let mut follower = WatchFollower::new(None);
             let all = list_of(kind, named(many, 300).chain(named(few, 200)));
             drop(follower.listed(all, 1.into()));
             let absence = follower.measure_absence(&list_of(kind, named(many, 300)));
-            assert_eq!((absence, absence.is_large()), (Absence { known: 200, missing: 200 }, true), "{kind}");
+            assert_eq!(
+                (absence, absence.is_large()),
+                (ListAbsence { known: 200, missing: 200 }, true),
+                "{kind}"
+            );
             let absence = follower.measure_absence(&list_of(kind, named(many, 295).chain(named(few, 198))));
-            assert_eq!((absence, absence.is_large()), (Absence { known: 300, missing: 5 }, false), "{kind}");
+            assert_eq!(
+                (absence, absence.is_large()),
+                (ListAbsence { known: 300, missing: 5 }, false),
+                "{kind}"
+            );
         }
     }
 
     #[test]
     fn a_doubted_list_deletes_nothing() {
         let list = |names: std::ops::Range<usize>| list_of(Kind::Tier, names.map(|id| id.to_string()));
-        let mut follower = Follower::new(None);
+        let mut follower = WatchFollower::new(None);
         drop(follower.listed(list(0..20), 1.into()));
         follower.stale();
         // Additional objects of another datastore do not make the missing ones a small share.
         for delivered in [100, 0] {
             let absence = follower.measure_absence(&list(20..120));
             assert_eq!((absence.known, absence.missing), (20, 20));
-            let changes: Vec<Change<()>> = follower.listed_in_doubt(list(20..120)).collect();
-            assert!(changes.iter().all(|change| matches!(change, Change::Update(Update::Put(_)))));
-            assert_eq!((changes.len(), follower.step()), (delivered, Step::List));
+            let changes: Vec<FollowerChange<()>> = follower.listed_in_doubt(list(20..120)).collect();
+            assert!(
+                changes.iter().all(|change| matches!(change, FollowerChange::Update(WatchUpdate::Put(_))))
+            );
+            assert_eq!((changes.len(), follower.step()), (delivered, FollowerStep::List));
         }
         let deleted = follower.listed(list(20..119), 2.into());
         assert_eq!(
-            deleted.filter(|change| matches!(change, Change::Update(Update::Delete { .. }))).count(),
+            deleted
+                .filter(|change| matches!(change, FollowerChange::Update(WatchUpdate::Delete { .. })))
+                .count(),
             21
         );
     }

@@ -8,12 +8,12 @@ mod backoff;
 pub(crate) mod follower;
 pub(crate) mod source;
 
-use crate::{Error, Event, Result, Revision};
-pub use absence::{Absence, collection_prefix, guarded_collection, is_guarded};
+use crate::{Revision, StoreError, StoreEvent, StoreResult};
 use absence::{AbsenceDoubt, AbsenceVerdict};
+pub use absence::{ListAbsence, collection_prefix, guarded_collection, is_guarded};
 pub use backoff::Backoff;
-use follower::{Change, Follower, Step, Update};
-use source::{Heard, Snapshot, Source};
+use follower::{FollowerChange, FollowerStep, WatchFollower, WatchUpdate};
+use source::{RangeSnapshot, WatchReport, WatchSource};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -27,7 +27,7 @@ const QUEUE: usize = 256;
 
 /// Connection status of a watch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Connection {
+pub struct WatchConnection {
     /// Reason for which the store is unreachable; `None` while it is reachable.
     pub trouble: Option<String>,
     /// Number of failed attempts since the watch was started.
@@ -50,7 +50,7 @@ pub fn distrusted_lists() -> u64 {
 /// Options of a watch.
 pub(crate) struct WatchOptions {
     pub after: Option<Revision>,
-    pub progress: Progress,
+    pub progress: ProgressReporting,
     /// Shared by the watches of a client.
     pub recovered: Arc<Notify>,
     /// Time for which a large share of objects must be missing before they are deleted.
@@ -59,28 +59,28 @@ pub(crate) struct WatchOptions {
 
 /// Whether a watch reports the revision up to which it is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Progress {
+pub(crate) enum ProgressReporting {
     Silent,
     Reported,
 }
 
 /// A stream of events that survives reconnects and compaction. Dropping it ends the watch.
 #[derive(Debug)]
-pub struct Watch {
-    events: mpsc::Receiver<Event>,
-    connection: watch::Receiver<Connection>,
+pub struct StoreWatch {
+    events: mpsc::Receiver<StoreEvent>,
+    connection: watch::Receiver<WatchConnection>,
     signs: Arc<AtomicU64>,
     task: AbortHandle,
 }
 
-impl Watch {
-    pub(crate) fn start(source: impl Source, range: KeyRange, options: WatchOptions) -> Watch {
+impl StoreWatch {
+    pub(crate) fn start(source: impl WatchSource, range: KeyRange, options: WatchOptions) -> StoreWatch {
         let WatchOptions { after, progress, recovered, grace } = options;
         let (sender, events) = mpsc::channel(QUEUE);
-        let (report, connection) = watch::channel(Connection::default());
+        let (report, connection) = watch::channel(WatchConnection::default());
         let signs = Arc::new(AtomicU64::new(0));
         let doubt = AbsenceDoubt::new(&range, grace);
-        let feed = Feed {
+        let feed = WatchFeed {
             source,
             range,
             sender,
@@ -90,12 +90,12 @@ impl Watch {
             recovered,
             doubt,
         };
-        let task = tokio::spawn(feed.run(Follower::new(after))).abort_handle();
-        Watch { events, connection, signs, task }
+        let task = tokio::spawn(feed.run(WatchFollower::new(after))).abort_handle();
+        StoreWatch { events, connection, signs, task }
     }
 
     /// Returns the next event; `None` only if the runtime is shutting down. Cancel-safe.
-    pub async fn next(&mut self) -> Option<Event> {
+    pub async fn next(&mut self) -> Option<StoreEvent> {
         self.events.recv().await
     }
 
@@ -106,7 +106,7 @@ impl Watch {
     }
 
     /// Returns a receiver of the connection status, for callers that supervise several watches.
-    pub fn connection(&self) -> watch::Receiver<Connection> {
+    pub fn connection(&self) -> watch::Receiver<WatchConnection> {
         self.connection.clone()
     }
 
@@ -117,39 +117,39 @@ impl Watch {
     }
 }
 
-impl Drop for Watch {
+impl Drop for StoreWatch {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
 /// The consumer has dropped the watch.
-struct Gone;
+struct ConsumerGone;
 
-struct Feed<S> {
+struct WatchFeed<S> {
     source: S,
     range: KeyRange,
-    sender: mpsc::Sender<Event>,
-    connection: watch::Sender<Connection>,
+    sender: mpsc::Sender<StoreEvent>,
+    connection: watch::Sender<WatchConnection>,
     signs: Arc<AtomicU64>,
-    progress: Progress,
+    progress: ProgressReporting,
     recovered: Arc<Notify>,
     doubt: AbsenceDoubt,
 }
 
-impl<S: Source> Feed<S> {
-    async fn run(mut self, mut follower: Follower) {
+impl<S: WatchSource> WatchFeed<S> {
+    async fn run(mut self, mut follower: WatchFollower) {
         let mut backoff = Backoff::default();
         loop {
             let began = Instant::now();
             let outcome = match follower.step() {
-                Step::List => self.list(&mut follower).await,
-                Step::ListKeys { revision } => self.list_keys(&mut follower, revision).await,
-                Step::Watch { after } => self.watch(&mut follower, after, &mut backoff).await,
+                FollowerStep::List => self.list(&mut follower).await,
+                FollowerStep::ListKeys { revision } => self.list_keys(&mut follower, revision).await,
+                FollowerStep::Watch { after } => self.watch(&mut follower, after, &mut backoff).await,
             };
             self.signs.fetch_add(1, Ordering::Relaxed);
             match outcome {
-                Err(Gone) => return,
+                Err(ConsumerGone) => return,
                 Ok(Ok(())) => self.connected(),
                 Ok(Err(error)) => {
                     // Retried until it succeeds; the supervisor of the watch reports the outage once.
@@ -175,15 +175,18 @@ impl<S: Source> Feed<S> {
         }
     }
 
-    async fn list(&mut self, follower: &mut Follower) -> std::result::Result<Result<()>, Gone> {
+    async fn list(
+        &mut self,
+        follower: &mut WatchFollower,
+    ) -> std::result::Result<StoreResult<()>, ConsumerGone> {
         let requested = Instant::now();
         match self.source.list().await {
-            Ok(Snapshot { items, revision }) => {
+            Ok(RangeSnapshot { items, revision }) => {
                 let absence = follower.measure_absence(&items);
                 let verdict = self.doubt.judge(absence, requested, Instant::now());
                 if let AbsenceVerdict::Doubted { is_first } = verdict {
                     DISTRUSTED_LISTS.fetch_add(1, Ordering::Relaxed);
-                    let error = Error::Absence {
+                    let error = StoreError::Absence {
                         range: self.range.to_string(),
                         known: absence.known,
                         missing: absence.missing,
@@ -208,9 +211,9 @@ impl<S: Source> Feed<S> {
 
     async fn list_keys(
         &mut self,
-        follower: &mut Follower,
+        follower: &mut WatchFollower,
         revision: Revision,
-    ) -> std::result::Result<Result<()>, Gone> {
+    ) -> std::result::Result<StoreResult<()>, ConsumerGone> {
         match self.source.keys_at(&revision).await {
             Ok(Some(keys)) => self.deliver(follower.keys_listed(keys, revision)).await.map(Ok),
             Ok(None) => self.deliver(follower.revision_gone()).await.map(Ok),
@@ -220,16 +223,16 @@ impl<S: Source> Feed<S> {
 
     async fn watch(
         &mut self,
-        follower: &mut Follower,
+        follower: &mut WatchFollower,
         after: Revision,
         backoff: &mut Backoff,
-    ) -> std::result::Result<Result<()>, Gone> {
+    ) -> std::result::Result<StoreResult<()>, ConsumerGone> {
         if let Err(error) = self.source.open(&after).await {
             return Ok(Err(error));
         }
         loop {
             match self.source.next().await {
-                Ok(Heard::Updates { updates, revision }) => {
+                Ok(WatchReport::Updates { updates, revision }) => {
                     self.signs.fetch_add(1, Ordering::Relaxed);
                     self.connected();
                     if !updates.is_empty() {
@@ -238,9 +241,9 @@ impl<S: Source> Feed<S> {
                     self.deliver(follower.updated(updates, revision.clone())).await?;
                     self.reached(revision).await?;
                 }
-                Ok(Heard::Stale(reason)) => {
+                Ok(WatchReport::Stale(reason)) => {
                     follower.stale();
-                    return Ok(Err(Error::Datastore(reason)));
+                    return Ok(Err(StoreError::Datastore(reason)));
                 }
                 Err(error) => return Ok(Err(error)),
             }
@@ -249,30 +252,34 @@ impl<S: Source> Feed<S> {
 
     async fn deliver(
         &mut self,
-        changes: impl IntoIterator<Item = Change<S::Value>>,
-    ) -> std::result::Result<(), Gone> {
+        changes: impl IntoIterator<Item = FollowerChange<S::Value>>,
+    ) -> std::result::Result<(), ConsumerGone> {
         for change in changes {
             let event = match change {
-                Change::Update(Update::Put(item)) => {
+                FollowerChange::Update(WatchUpdate::Put(item)) => {
                     let (key, revision) = (item.key.clone(), item.revision.clone());
                     match self.source.read(item) {
-                        Ok(entry) => Event::Put(entry),
-                        Err(error) => Event::Unreadable { key, revision, error },
+                        Ok(entry) => StoreEvent::Put(entry),
+                        Err(error) => StoreEvent::Unreadable { key, revision, error },
                     }
                 }
-                Change::Update(Update::Delete { key, revision }) => Event::Delete { key, revision },
-                Change::InSync(revision) => Event::InSync(revision),
-                Change::Reset => Event::Reset,
+                FollowerChange::Update(WatchUpdate::Delete { key, revision }) => {
+                    StoreEvent::Delete { key, revision }
+                }
+                FollowerChange::InSync(revision) => StoreEvent::InSync(revision),
+                FollowerChange::Reset => StoreEvent::Reset,
             };
-            self.sender.send(event).await.map_err(|_| Gone)?;
+            self.sender.send(event).await.map_err(|_| ConsumerGone)?;
         }
         Ok(())
     }
 
-    async fn reached(&mut self, revision: Revision) -> std::result::Result<(), Gone> {
+    async fn reached(&mut self, revision: Revision) -> std::result::Result<(), ConsumerGone> {
         match self.progress {
-            Progress::Silent => Ok(()),
-            Progress::Reported => self.sender.send(Event::Reached(revision)).await.map_err(|_| Gone),
+            ProgressReporting::Silent => Ok(()),
+            ProgressReporting::Reported => {
+                self.sender.send(StoreEvent::Reached(revision)).await.map_err(|_| ConsumerGone)
+            }
         }
     }
 
@@ -290,39 +297,39 @@ impl<S: Source> Feed<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Entry;
-    use follower::Item;
-    use tortie_model::Key;
+    use crate::StoreEntry;
+    use follower::WatchItem;
+    use tortie_model::StoreKey;
 
     /// An empty range of a store that is unreachable until `back_at`.
     struct ReturningSource {
         back_at: Instant,
     }
 
-    impl Source for ReturningSource {
+    impl WatchSource for ReturningSource {
         type Value = ();
 
-        async fn list(&mut self) -> Result<Snapshot<()>> {
+        async fn list(&mut self) -> StoreResult<RangeSnapshot<()>> {
             match Instant::now() < self.back_at {
-                true => Err(Error::Datastore("away".into())),
-                false => Ok(Snapshot { items: Vec::new(), revision: 1.into() }),
+                true => Err(StoreError::Datastore("away".into())),
+                false => Ok(RangeSnapshot { items: Vec::new(), revision: 1.into() }),
             }
         }
 
-        async fn keys_at(&mut self, _: &Revision) -> Result<Option<Vec<(Key, Revision)>>> {
+        async fn keys_at(&mut self, _: &Revision) -> StoreResult<Option<Vec<(StoreKey, Revision)>>> {
             Ok(None)
         }
 
-        async fn open(&mut self, _: &Revision) -> Result<()> {
+        async fn open(&mut self, _: &Revision) -> StoreResult<()> {
             Ok(())
         }
 
-        async fn next(&mut self) -> Result<Heard<()>> {
+        async fn next(&mut self) -> StoreResult<WatchReport<()>> {
             std::future::pending().await
         }
 
-        fn read(&self, item: Item<()>) -> Result<Entry> {
-            Err(Error::Datastore(item.key.to_string()))
+        fn read(&self, item: WatchItem<()>) -> StoreResult<StoreEntry> {
+            Err(StoreError::Datastore(item.key.to_string()))
         }
     }
 
@@ -331,13 +338,13 @@ mod tests {
         let back_at = Instant::now() + Duration::from_secs(60);
         let recovered: Arc<Notify> = Arc::default();
         let watch = |_| {
-            let (progress, grace, recovered) = (Progress::Silent, Duration::ZERO, recovered.clone());
+            let (progress, grace, recovered) = (ProgressReporting::Silent, Duration::ZERO, recovered.clone());
             let options = WatchOptions { after: None, progress, recovered, grace };
-            Watch::start(ReturningSource { back_at }, KeyRange::Handles, options)
+            StoreWatch::start(ReturningSource { back_at }, KeyRange::Handles, options)
         };
-        let mut watches: Vec<Watch> = (0..25).map(watch).collect();
+        let mut watches: Vec<StoreWatch> = (0..25).map(watch).collect();
         for watch in &mut watches {
-            assert!(matches!(watch.next().await, Some(Event::InSync(_))));
+            assert!(matches!(watch.next().await, Some(StoreEvent::InSync(_))));
         }
         let took = back_at.elapsed();
         assert!(took <= Backoff::LONGEST, "{took:?}");

@@ -14,7 +14,7 @@ use tokio_stream::wrappers::IntervalStream;
 
 /// Injected fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub enum InjectedFault {
     /// The server responds.
     None,
     /// Every connection is closed.
@@ -32,14 +32,14 @@ pub enum Fault {
 /// Accepts plain HTTP. Connections are closed when the fault changes.
 pub struct FaultProxy {
     pub url: String,
-    fault: Arc<Mutex<Fault>>,
+    fault: Arc<Mutex<InjectedFault>>,
     connections: Arc<Mutex<JoinSet<()>>>,
     task: JoinHandle<()>,
 }
 
 impl FaultProxy {
     /// Starts a proxy for the API server at the URL `server`.
-    pub async fn start(server: &str, fault: Fault) -> FaultProxy {
+    pub async fn start(server: &str, fault: InjectedFault) -> FaultProxy {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let target = server.trim_start_matches("https://").to_owned();
@@ -59,7 +59,7 @@ impl FaultProxy {
         FaultProxy { url, fault, connections, task }
     }
 
-    pub fn set(&self, fault: Fault) {
+    pub fn set(&self, fault: InjectedFault) {
         *self.fault.lock().unwrap() = fault;
         self.connections.lock().unwrap().abort_all();
     }
@@ -72,7 +72,7 @@ impl Drop for FaultProxy {
 }
 
 /// Handles one request, then closes the connection.
-async fn answer(mut client: TcpStream, fault: &Fault, target: &str) -> std::io::Result<()> {
+async fn answer(mut client: TcpStream, fault: &InjectedFault, target: &str) -> std::io::Result<()> {
     let mut head = Vec::new();
     while !head.windows(4).any(|end| end == b"\r\n\r\n") {
         let mut buffer = [0; 4096];
@@ -84,17 +84,17 @@ async fn answer(mut client: TcpStream, fault: &Fault, target: &str) -> std::io::
     let has = |part: &str| head.windows(part.len()).any(|found| found == part.as_bytes());
     let is_watch = has("watch=1&");
     let (code, body) = match fault {
-        Fault::Closed => return Ok(()),
-        Fault::BodyOf(part, _) if !has(part) => return relay(client, &head, target).await,
-        Fault::Body(..) | Fault::BodyOf(..) if is_watch => {
+        InjectedFault::Closed => return Ok(()),
+        InjectedFault::BodyOf(part, _) if !has(part) => return relay(client, &head, target).await,
+        InjectedFault::Body(..) | InjectedFault::BodyOf(..) if is_watch => {
             let gone = r#"{"type":"ERROR","object":{"kind":"Status","code":410,"reason":"Expired","message":"too old"}}"#;
             (200, format!("{gone}\n"))
         }
-        Fault::Body(code, body) => (*code, body.clone()),
-        Fault::BodyOf(_, body) => (200, body.clone()),
-        Fault::EndlessBody => return write_endlessly(client).await,
-        Fault::EndlessLine if is_watch => return write_endlessly(client).await,
-        Fault::EndlessLine | Fault::None => return relay(client, &head, target).await,
+        InjectedFault::Body(code, body) => (*code, body.clone()),
+        InjectedFault::BodyOf(_, body) => (200, body.clone()),
+        InjectedFault::EndlessBody => return write_endlessly(client).await,
+        InjectedFault::EndlessLine if is_watch => return write_endlessly(client).await,
+        InjectedFault::EndlessLine | InjectedFault::None => return relay(client, &head, target).await,
     };
     let length = body.len();
     let text = format!("HTTP/1.1 {code} X\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}");

@@ -12,11 +12,11 @@ use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, JoinSet};
 use tonic::transport::{Channel, Endpoint};
-use tortie_datastore::{Listen, Options, Server};
+use tortie_datastore::{ListenAddress, StoreOptions, StoreServer};
 use tortie_etcd_proto::etcdserverpb::kv_client::KvClient;
 use tortie_etcd_proto::etcdserverpb::{CompactionRequest, DeleteRangeRequest, PutRequest, RangeRequest};
 use tortie_model::{API_VERSION, Kind, Resource};
-use tortie_store::{Client, Config, Event, Limits, Resources, Revision, Watch};
+use tortie_store::{ResourceClient, Revision, StoreClient, StoreConfig, StoreEvent, StoreLimits, StoreWatch};
 use tortie_testkit::Etcd;
 
 /// Fails a test that hangs, naming the operation.
@@ -28,19 +28,22 @@ pub fn etcd() -> Etcd {
     Etcd::start().expect("etcd")
 }
 
-pub async fn client(endpoints: &str) -> Client {
-    Client::connect(&Config::at(endpoints)).await.unwrap()
+pub async fn client(endpoints: &str) -> StoreClient {
+    StoreClient::connect(&StoreConfig::at(endpoints)).await.unwrap()
 }
 
 /// Creates a client with short timeouts.
-pub async fn hasty(config: &Config) -> Client {
-    let limits =
-        Limits { dial: Duration::from_secs(6), request: Duration::from_secs(9), ..Limits::default() };
-    Client::connect_with(config, limits).await.unwrap()
+pub async fn hasty(config: &StoreConfig) -> StoreClient {
+    let limits = StoreLimits {
+        dial: Duration::from_secs(6),
+        request: Duration::from_secs(9),
+        ..StoreLimits::default()
+    };
+    StoreClient::connect_with(config, limits).await.unwrap()
 }
 
-pub async fn resources(endpoints: &str) -> Resources {
-    Resources::new(client(endpoints).await)
+pub async fn resources(endpoints: &str) -> ResourceClient {
+    ResourceClient::new(client(endpoints).await)
 }
 
 pub fn object(kind: Kind, namespace: &str, name: &str, spec: Json) -> Resource {
@@ -54,55 +57,55 @@ pub fn object(kind: Kind, namespace: &str, name: &str, spec: Json) -> Resource {
     .unwrap()
 }
 
-pub async fn next(watch: &mut Watch) -> Event {
+pub async fn next(watch: &mut StoreWatch) -> StoreEvent {
     within("the watch", watch.next()).await.expect("an event")
 }
 
 /// A store that can be stopped and restarted.
-pub enum Store {
+pub enum TestStore {
     Etcd(Etcd),
-    Embedded(Embedded),
+    Embedded(EmbeddedStore),
 }
 
-impl Store {
-    pub async fn etcd() -> Store {
-        Store::Etcd(Etcd::start().expect("etcd"))
+impl TestStore {
+    pub async fn etcd() -> TestStore {
+        TestStore::Etcd(Etcd::start().expect("etcd"))
     }
 
-    pub async fn embedded() -> Store {
+    pub async fn embedded() -> TestStore {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("home");
-        let mut store = Embedded { dir, socket, running: None };
+        let mut store = EmbeddedStore { dir, socket, running: None };
         store.start().await;
-        Store::Embedded(store)
+        TestStore::Embedded(store)
     }
 
     pub fn endpoint(&self) -> String {
         match self {
-            Store::Etcd(etcd) => etcd.endpoint(),
-            Store::Embedded(store) => format!("unix://{}", store.socket.display()),
+            TestStore::Etcd(etcd) => etcd.endpoint(),
+            TestStore::Embedded(store) => format!("unix://{}", store.socket.display()),
         }
     }
 
     pub async fn kill(&mut self) {
         match self {
-            Store::Etcd(etcd) => etcd.kill(),
-            Store::Embedded(store) => store.stop().await,
+            TestStore::Etcd(etcd) => etcd.kill(),
+            TestStore::Embedded(store) => store.stop().await,
         }
     }
 
     pub async fn restart(&mut self) {
         match self {
-            Store::Etcd(etcd) => etcd.restart().expect("etcd again"),
-            Store::Embedded(store) => store.start().await,
+            TestStore::Etcd(etcd) => etcd.restart().expect("etcd again"),
+            TestStore::Embedded(store) => store.start().await,
         }
     }
 
     /// Restarts the store with the same data at another address, where existing clients do not find it.
     pub async fn restart_elsewhere(&mut self) {
         match self {
-            Store::Etcd(etcd) => etcd.restart_elsewhere().expect("etcd elsewhere"),
-            Store::Embedded(store) => {
+            TestStore::Etcd(etcd) => etcd.restart_elsewhere().expect("etcd elsewhere"),
+            TestStore::Embedded(store) => {
                 store.socket = store.dir.path().join("elsewhere");
                 store.start().await;
             }
@@ -111,15 +114,15 @@ impl Store {
 
     pub async fn restart_at_home(&mut self) {
         match self {
-            Store::Etcd(etcd) => etcd.restart_at_home().expect("etcd at home"),
-            Store::Embedded(store) => {
+            TestStore::Etcd(etcd) => etcd.restart_at_home().expect("etcd at home"),
+            TestStore::Embedded(store) => {
                 store.socket = store.dir.path().join("home");
                 store.start().await;
             }
         }
     }
 
-    /// Copies the data, for [`Store::restore`].
+    /// Copies the data, for [`TestStore::restore`].
     pub async fn backup(&mut self) {
         self.kill().await;
         copy(&self.data(), &self.data().with_extension("backup"));
@@ -136,17 +139,17 @@ impl Store {
 
     fn data(&self) -> PathBuf {
         match self {
-            Store::Etcd(etcd) => etcd.data_dir(),
-            Store::Embedded(store) => store.dir.path().join("data"),
+            TestStore::Etcd(etcd) => etcd.data_dir(),
+            TestStore::Embedded(store) => store.dir.path().join("data"),
         }
     }
 
-    pub async fn client(&self) -> Client {
+    pub async fn client(&self) -> StoreClient {
         client(&self.endpoint()).await
     }
 
-    pub async fn resources(&self) -> Resources {
-        Resources::new(self.client().await)
+    pub async fn resources(&self) -> ResourceClient {
+        ResourceClient::new(self.client().await)
     }
 
     async fn kv(&self) -> KvClient<Channel> {
@@ -211,17 +214,18 @@ fn copy(from: &Path, to: &Path) {
 }
 
 /// The embedded store, running in this process.
-pub struct Embedded {
+pub struct EmbeddedStore {
     dir: tempfile::TempDir,
     socket: PathBuf,
     running: Option<(oneshot::Sender<()>, JoinHandle<()>)>,
 }
 
-impl Embedded {
+impl EmbeddedStore {
     async fn start(&mut self) {
         self.stop().await;
-        let options = Options::new(self.dir.path().join("data"), vec![Listen::Unix(self.socket.clone())]);
-        let server = Server::open(&options).expect("the embedded store");
+        let options =
+            StoreOptions::new(self.dir.path().join("data"), vec![ListenAddress::Unix(self.socket.clone())]);
+        let server = StoreServer::open(&options).expect("the embedded store");
         let (stop, stopped) = oneshot::channel();
         let serving = tokio::spawn(async move {
             let stopped = async move {
@@ -247,26 +251,26 @@ macro_rules! on_each_store {
         mod $name {
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn on_etcd() {
-                super::$name($crate::common::Store::etcd().await).await;
+                super::$name($crate::common::TestStore::etcd().await).await;
             }
 
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn on_the_embedded_store() {
-                super::$name($crate::common::Store::embedded().await).await;
+                super::$name($crate::common::TestStore::embedded().await).await;
             }
         }
     )*};
 }
 
 /// A TCP proxy to a store whose connections can be frozen.
-pub struct Proxy {
+pub struct FreezableProxy {
     pub endpoint: String,
     frozen: tokio::sync::watch::Sender<u32>,
     task: JoinHandle<()>,
 }
 
-impl Proxy {
-    pub async fn start(target: &str) -> Proxy {
+impl FreezableProxy {
+    pub async fn start(target: &str) -> FreezableProxy {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let endpoint = format!("http://{}", listener.local_addr().unwrap());
         let (frozen, freezes) = tokio::sync::watch::channel(0);
@@ -287,7 +291,7 @@ impl Proxy {
                 });
             }
         });
-        Proxy { endpoint, frozen, task }
+        FreezableProxy { endpoint, frozen, task }
     }
 
     /// Stops forwarding on all open connections; new ones work.
@@ -296,7 +300,7 @@ impl Proxy {
     }
 }
 
-impl Drop for Proxy {
+impl Drop for FreezableProxy {
     fn drop(&mut self) {
         self.task.abort();
     }

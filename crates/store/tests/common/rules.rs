@@ -4,9 +4,9 @@
 use super::object;
 use serde_json::json;
 use tortie_model::{Kind, Resource};
-use tortie_store::{Error, Resources};
+use tortie_store::{ResourceClient, StoreError};
 
-fn text<T: std::fmt::Debug>(result: Result<T, Error>) -> String {
+fn text<T: std::fmt::Debug>(result: Result<T, StoreError>) -> String {
     result.unwrap_err().to_string()
 }
 
@@ -14,7 +14,7 @@ fn pool(name: &str, cidr: &str) -> Resource {
     object(Kind::IPPool, "", name, json!({"cidr": cidr}))
 }
 
-pub async fn an_object_lives_and_dies(store: &Resources) {
+pub async fn an_object_lives_and_dies(store: &ResourceClient) {
     let set = object(Kind::NetworkSet, "prod", "dns", json!({"nets": ["10.0.0.0/8"]}));
 
     let created = store.create(set.clone()).await.unwrap();
@@ -25,7 +25,7 @@ pub async fn an_object_lives_and_dies(store: &Resources) {
         exists.to_string().starts_with("resource already exists: NetworkSet(prod/dns) with error: "),
         "{exists}"
     );
-    let Error::AlreadyExists { current, .. } = exists else { panic!("{exists:?}") };
+    let StoreError::AlreadyExists { current, .. } = exists else { panic!("{exists:?}") };
     assert_eq!(*current.unwrap(), created);
 
     let read = store.get(Kind::NetworkSet, "prod", "dns").await.unwrap();
@@ -37,24 +37,27 @@ pub async fn an_object_lives_and_dies(store: &Resources) {
     assert_ne!(updated.metadata().resource_version, read.metadata().resource_version);
     let conflict = store.update(changed).await.unwrap_err();
     assert_eq!(conflict.to_string(), "update conflict: NetworkSet(prod/dns)");
-    let Error::Conflict { current, .. } = conflict else { panic!("{conflict:?}") };
+    let StoreError::Conflict { current, .. } = conflict else { panic!("{conflict:?}") };
     assert_eq!(*current.unwrap(), updated);
 
     assert_eq!(store.list(Kind::NetworkSet, None).await.unwrap().items, [updated]);
     assert_eq!(store.list(Kind::NetworkSet, Some("other")).await.unwrap().items, []);
 
     let old = Some(read.metadata().resource_version.as_str());
-    assert!(matches!(store.delete(Kind::NetworkSet, "prod", "dns", old).await, Err(Error::Conflict { .. })));
+    assert!(matches!(
+        store.delete(Kind::NetworkSet, "prod", "dns", old).await,
+        Err(StoreError::Conflict { .. })
+    ));
     store.delete(Kind::NetworkSet, "prod", "dns", None).await.unwrap();
     let gone = text(store.get(Kind::NetworkSet, "prod", "dns").await);
     assert!(gone.starts_with("resource does not exist: NetworkSet(prod/dns) with error: "), "{gone}");
     let mut late = read;
     late.metadata_mut().resource_version = "1".into();
-    assert!(matches!(store.update(late).await, Err(Error::DoesNotExist { .. })));
+    assert!(matches!(store.update(late).await, Err(StoreError::DoesNotExist { .. })));
 }
 
 /// Requires a store without any tier.
-pub async fn policies_need_their_tier(resources: &Resources) {
+pub async fn policies_need_their_tier(resources: &ResourceClient) {
     for kind in [
         Kind::NetworkPolicy,
         Kind::GlobalNetworkPolicy,
@@ -71,14 +74,14 @@ pub async fn policies_need_their_tier(resources: &Resources) {
 }
 
 /// Requires a store with the built-in tiers.
-pub async fn tiers_in_use_stay(resources: &Resources) {
+pub async fn tiers_in_use_stay(resources: &ResourceClient) {
     for name in ["default", "kube-admin", "kube-baseline"] {
         let refused = text(resources.delete(Kind::Tier, "", name, None).await);
         assert_eq!(refused, format!("operation delete is not supported on Tier({name}): it is built in"));
         let mut tier = resources.get(Kind::Tier, "", name).await.unwrap().to_value();
         tier["spec"]["order"] = json!(5);
         let changed = resources.update(Resource::from_user(tier).unwrap()).await;
-        assert!(matches!(changed, Err(Error::Validation(_))), "{changed:?}");
+        assert!(matches!(changed, Err(StoreError::Validation(_))), "{changed:?}");
     }
     resources.create(object(Kind::Tier, "", "platform", json!({"order": 10}))).await.unwrap();
     resources.create(object(Kind::NetworkPolicy, "prod", "web", json!({"tier": "platform"}))).await.unwrap();
@@ -92,7 +95,7 @@ pub async fn tiers_in_use_stay(resources: &Resources) {
     resources.delete(Kind::Tier, "", "platform", None).await.unwrap();
 }
 
-pub async fn pools_do_not_overlap(resources: &Resources) {
+pub async fn pools_do_not_overlap(resources: &ResourceClient) {
     resources.create(pool("first", "10.65.0.0/16")).await.unwrap();
     for cidr in ["10.65.3.0/24", "10.0.0.0/8", "10.65.0.0/16"] {
         let refused = text(resources.create(pool("second", cidr)).await);
@@ -105,7 +108,7 @@ pub async fn pools_do_not_overlap(resources: &Resources) {
         );
     }
     let same = resources.create(pool("first", "10.65.0.0/16")).await;
-    assert!(matches!(same, Err(Error::AlreadyExists { .. })), "{same:?}");
+    assert!(matches!(same, Err(StoreError::AlreadyExists { .. })), "{same:?}");
     resources.create(pool("second", "10.66.0.0/16")).await.unwrap();
     resources.create(pool("sixth", "fd00:65::/64")).await.unwrap();
     for name in ["first", "second", "sixth"] {
@@ -113,7 +116,7 @@ pub async fn pools_do_not_overlap(resources: &Resources) {
     }
 }
 
-pub async fn pools_do_not_change_shape(resources: &Resources) {
+pub async fn pools_do_not_change_shape(resources: &ResourceClient) {
     let created = resources.create(pool("p", "10.65.0.0/16")).await.unwrap().to_value();
     for (field, value, part) in
         [("cidr", json!("10.65.0.0/17"), "10.65.0.0/17"), ("blockSize", json!(27), "27")]
@@ -129,7 +132,7 @@ pub async fn pools_do_not_change_shape(resources: &Resources) {
     resources.delete(Kind::IPPool, "", "p", None).await.unwrap();
 }
 
-pub async fn peers_need_their_filters(resources: &Resources) {
+pub async fn peers_need_their_filters(resources: &ResourceClient) {
     let spec = json!({"peerIP": "192.0.2.9", "asNumber": 64512, "filters": ["there", "missing"]});
     let filter = json!({"exportV4": [{"action": "Accept"}]});
     resources.create(object(Kind::BGPFilter, "", "there", filter.clone())).await.unwrap();
@@ -141,7 +144,7 @@ pub async fn peers_need_their_filters(resources: &Resources) {
     resources.create(object(Kind::BGPFilter, "", "missing", filter)).await.unwrap();
     let peer = resources.create(object(Kind::BGPPeer, "", "p", spec)).await.unwrap();
     resources.delete(Kind::BGPFilter, "", "there", None).await.unwrap();
-    assert!(matches!(resources.update(peer).await, Err(Error::Validation(_))));
+    assert!(matches!(resources.update(peer).await, Err(StoreError::Validation(_))));
     resources.delete(Kind::BGPPeer, "", "p", None).await.unwrap();
     resources.delete(Kind::BGPFilter, "", "missing", None).await.unwrap();
 }

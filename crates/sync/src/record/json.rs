@@ -2,54 +2,58 @@
 
 use serde_json::{Map, Value as Json, json};
 use tortie_model::key::AffinityType;
-use tortie_model::{FeedEvent, Key, Kind, Revision, Value};
+use tortie_model::{FeedEvent, Kind, Revision, StoreKey, StoreValue};
 
 /// The JSON does not have the form that this module writes, or a key cannot be part of a feed.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum FormatError {
+pub enum RecordFormatError {
     #[error("{field} is missing or has the wrong type in {within}")]
     Field { field: &'static str, within: String },
     #[error("{text:?} is no {what}")]
     Text { what: &'static str, text: String },
     #[error("{0} cannot be part of a feed")]
-    Key(Key),
+    Key(StoreKey),
     #[error("the value of {key} cannot be read: {reason}")]
-    Value { key: Key, reason: String },
+    Value { key: StoreKey, reason: String },
 }
 
-type Result<T> = std::result::Result<T, FormatError>;
+type FormatResult<T> = std::result::Result<T, RecordFormatError>;
 
 /// Encodes a key of a feed: a resource, a block, a block affinity, a service or an endpoint slice. Other keys are an
 /// error.
-pub fn key_to_json(key: &Key) -> Result<Json> {
+pub fn key_to_json(key: &StoreKey) -> FormatResult<Json> {
     Ok(match key {
-        Key::Resource { kind, namespace, name } if namespace.is_empty() => {
+        StoreKey::Resource { kind, namespace, name } if namespace.is_empty() => {
             json!({ "kind": kind.name(), "name": name })
         }
-        Key::Resource { kind, namespace, name } => {
+        StoreKey::Resource { kind, namespace, name } => {
             json!({ "kind": kind.name(), "namespace": namespace, "name": name })
         }
-        Key::Block { cidr } => json!({ "block": cidr.to_string() }),
-        Key::BlockAffinity { affinity, owner, cidr } => {
+        StoreKey::Block { cidr } => json!({ "block": cidr.to_string() }),
+        StoreKey::BlockAffinity { affinity, owner, cidr } => {
             json!({ "blockAffinity": cidr.to_string(), "type": affinity.as_str(), "owner": owner })
         }
-        Key::EndpointSlice { namespace, name } => json!({ "endpointSlice": name, "namespace": namespace }),
-        Key::Service { namespace, name } => json!({ "service": name, "namespace": namespace }),
-        other => return Err(FormatError::Key(other.clone())),
+        StoreKey::EndpointSlice { namespace, name } => {
+            json!({ "endpointSlice": name, "namespace": namespace })
+        }
+        StoreKey::Service { namespace, name } => json!({ "service": name, "namespace": namespace }),
+        other => return Err(RecordFormatError::Key(other.clone())),
     })
 }
 
-pub fn key_from_json(json: &Json) -> Result<Key> {
-    let cidr =
-        |text: &str| text.parse().map_err(|_| FormatError::Text { what: "CIDR", text: text.to_owned() });
+pub fn key_from_json(json: &Json) -> FormatResult<StoreKey> {
+    let cidr = |text: &str| {
+        text.parse().map_err(|_| RecordFormatError::Text { what: "CIDR", text: text.to_owned() })
+    };
     if let Some(block) = json.get("block").and_then(Json::as_str) {
-        return Ok(Key::Block { cidr: cidr(block)? });
+        return Ok(StoreKey::Block { cidr: cidr(block)? });
     }
     if let Some(block) = json.get("blockAffinity").and_then(Json::as_str) {
         let text = text(json, "type")?;
-        let affinity: AffinityType =
-            text.parse().map_err(|()| FormatError::Text { what: "affinity type", text: text.to_owned() })?;
-        return Ok(Key::BlockAffinity {
+        let affinity: AffinityType = text
+            .parse()
+            .map_err(|()| RecordFormatError::Text { what: "affinity type", text: text.to_owned() })?;
+        return Ok(StoreKey::BlockAffinity {
             affinity,
             owner: self::text(json, "owner")?.to_owned(),
             cidr: cidr(block)?,
@@ -57,24 +61,24 @@ pub fn key_from_json(json: &Json) -> Result<Key> {
     }
     if let Some(name) = json.get("endpointSlice").and_then(Json::as_str) {
         let namespace = text(json, "namespace")?.to_owned();
-        return Ok(Key::EndpointSlice { namespace, name: name.to_owned() });
+        return Ok(StoreKey::EndpointSlice { namespace, name: name.to_owned() });
     }
     if let Some(name) = json.get("service").and_then(Json::as_str) {
         let namespace = text(json, "namespace")?.to_owned();
-        return Ok(Key::Service { namespace, name: name.to_owned() });
+        return Ok(StoreKey::Service { namespace, name: name.to_owned() });
     }
     let name = text(json, "kind")?;
     let kind = Kind::ALL.iter().copied().find(|kind| kind.name() == name);
-    let kind = kind.ok_or_else(|| FormatError::Text { what: "kind", text: name.to_owned() })?;
+    let kind = kind.ok_or_else(|| RecordFormatError::Text { what: "kind", text: name.to_owned() })?;
     let namespace = json.get("namespace").and_then(Json::as_str).unwrap_or_default();
-    Ok(Key::resource(kind, namespace, text(json, "name")?))
+    Ok(StoreKey::resource(kind, namespace, text(json, "name")?))
 }
 
 /// Encodes an entry: key, value and, if known, revision.
-pub fn entry_to_json(key: &Key, value: &Value, revision: Option<&Revision>) -> Result<Json> {
+pub fn entry_to_json(key: &StoreKey, value: &StoreValue, revision: Option<&Revision>) -> FormatResult<Json> {
     let bytes = value.encode();
     let reason =
-        |error: serde_json::Error| FormatError::Value { key: key.clone(), reason: error.to_string() };
+        |error: serde_json::Error| RecordFormatError::Value { key: key.clone(), reason: error.to_string() };
     let value: Json = serde_json::from_slice(&bytes).map_err(reason)?;
     let mut entry = Map::new();
     entry.insert("key".to_owned(), key_to_json(key)?);
@@ -84,25 +88,25 @@ pub fn entry_to_json(key: &Key, value: &Value, revision: Option<&Revision>) -> R
 }
 
 /// Decodes an entry. The revision is also set as the resource version of the value, as the store does.
-pub fn entry_from_json(json: &Json) -> Result<(Key, Value, Option<Revision>)> {
+pub fn entry_from_json(json: &Json) -> FormatResult<(StoreKey, StoreValue, Option<Revision>)> {
     let key = key_from_json(field(json, "key")?)?;
     let bytes = field(json, "value")?.to_string();
-    let reason = |error: tortie_model::value::ValueError| FormatError::Value {
+    let reason = |error: tortie_model::value::ValueError| RecordFormatError::Value {
         key: key.clone(),
         reason: error.to_string(),
     };
-    let mut value = Value::decode(&key, bytes.as_bytes()).map_err(reason)?;
+    let mut value = StoreValue::decode(&key, bytes.as_bytes()).map_err(reason)?;
     let revision = match json.get("revision") {
         Some(_) => Some(revision(json)?),
         None => None,
     };
-    if let (Value::Resource(resource), Some(revision)) = (&mut value, &revision) {
+    if let (StoreValue::Resource(resource), Some(revision)) = (&mut value, &revision) {
         resource.metadata_mut().resource_version = revision.to_string();
     }
     Ok((key, value, revision))
 }
 
-pub fn feed_to_json(event: &FeedEvent) -> Result<Json> {
+pub fn feed_to_json(event: &FeedEvent) -> FormatResult<Json> {
     Ok(match event {
         FeedEvent::Put { key, value, revision } => {
             json!({ "put": entry_to_json(key, value, Some(revision))? })
@@ -122,7 +126,7 @@ pub fn feed_to_json(event: &FeedEvent) -> Result<Json> {
 }
 
 /// Decodes a feed event. Returns None for an event of another kind.
-pub fn feed_from_json(json: &Json) -> Result<Option<FeedEvent>> {
+pub fn feed_from_json(json: &Json) -> FormatResult<Option<FeedEvent>> {
     if json == "inSync" {
         return Ok(Some(FeedEvent::InSync));
     }
@@ -153,21 +157,21 @@ pub fn feed_from_json(json: &Json) -> Result<Option<FeedEvent>> {
     }))
 }
 
-pub fn revision(json: &Json) -> Result<Revision> {
+pub fn revision(json: &Json) -> FormatResult<Revision> {
     let text = text(json, "revision")?;
-    text.parse().map_err(|_| FormatError::Text { what: "revision", text: text.to_owned() })
+    text.parse().map_err(|_| RecordFormatError::Text { what: "revision", text: text.to_owned() })
 }
 
-pub fn field<'a>(json: &'a Json, name: &'static str) -> Result<&'a Json> {
+pub fn field<'a>(json: &'a Json, name: &'static str) -> FormatResult<&'a Json> {
     json.get(name).ok_or_else(|| missing(json, name))
 }
 
-pub fn text<'a>(json: &'a Json, name: &'static str) -> Result<&'a str> {
+pub fn text<'a>(json: &'a Json, name: &'static str) -> FormatResult<&'a str> {
     field(json, name)?.as_str().ok_or_else(|| missing(json, name))
 }
 
-fn missing(json: &Json, field: &'static str) -> FormatError {
+fn missing(json: &Json, field: &'static str) -> RecordFormatError {
     let mut within = json.to_string();
     within.truncate(within.char_indices().nth(200).map_or(within.len(), |(end, _)| end));
-    FormatError::Field { field, within }
+    RecordFormatError::Field { field, within }
 }

@@ -1,6 +1,6 @@
 //! Recordings of the events of a node as JSON lines, so that a bug report can be replayed on another machine.
 //!
-//! The first line is the [`Header`] with the initial state of the node. Each further line is one event with the time
+//! The first line is the [`RecordingHeader`] with the initial state of the node. Each further line is one event with the time
 //! since the start in microseconds, in the order in which the node's core handled them:
 //!
 //! ```text
@@ -18,9 +18,9 @@ pub mod json;
 mod reader;
 mod writer;
 
-pub use json::FormatError;
-pub use reader::{Line, ReadError, Reader};
-pub use writer::Recorder;
+pub use json::RecordFormatError;
+pub use reader::{RecordedLine, RecordingError, RecordingReader};
+pub use writer::RecordingWriter;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
@@ -32,7 +32,7 @@ pub const VERSION: u32 = 1;
 /// The configuration and state of a node before the first event.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Header {
+pub struct RecordingHeader {
     #[serde(rename = "recording")]
     pub version: u32,
     pub node: String,
@@ -43,7 +43,7 @@ pub struct Header {
     pub settings: BTreeMap<String, String>,
     /// BGP settings of the node, if BGP is enabled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub bgp: Option<BgpHeader>,
+    pub bgp: Option<RecordedBgp>,
     /// Workloads that were already attached: entries as [`json::entry_to_json`] writes them, without a value where
     /// the journal has none.
     #[serde(default)]
@@ -52,7 +52,7 @@ pub struct Header {
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct BgpHeader {
+pub struct RecordedBgp {
     pub router_id: String,
     pub by_bird: bool,
 }

@@ -1,6 +1,6 @@
 //! Reads a recording line by line.
 
-use super::{Header, VERSION};
+use super::{RecordingHeader, VERSION};
 use serde_json::Value as Json;
 use std::io::{self, BufRead};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use std::time::Duration;
 const LONGEST_LINE: u64 = 64 << 20;
 
 #[derive(Debug, thiserror::Error)]
-pub enum ReadError {
+pub enum RecordingError {
     #[error("line {line}: {error}")]
     Io { line: u64, error: io::Error },
     #[error("line {line} is not one of a recording: {reason}")]
@@ -20,7 +20,7 @@ pub enum ReadError {
 
 /// One event of a recording.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Line {
+pub struct RecordedLine {
     /// Line number in the file, starting at 1.
     pub number: u64,
     pub at: Duration,
@@ -28,31 +28,31 @@ pub struct Line {
 }
 
 #[derive(Debug)]
-pub struct Reader<R> {
+pub struct RecordingReader<R> {
     input: R,
     line: u64,
 }
 
-impl<R: BufRead> Reader<R> {
-    pub fn new(input: R) -> Result<(Header, Reader<R>), ReadError> {
-        let mut reader = Reader { input, line: 0 };
+impl<R: BufRead> RecordingReader<R> {
+    pub fn new(input: R) -> Result<(RecordingHeader, RecordingReader<R>), RecordingError> {
+        let mut reader = RecordingReader { input, line: 0 };
         let text = reader.text()?.unwrap_or_default();
-        let header: Header = serde_json::from_str(&text).map_err(|error| reader.wrong(&error))?;
+        let header: RecordingHeader = serde_json::from_str(&text).map_err(|error| reader.wrong(&error))?;
         match header.version {
             VERSION => Ok((header, reader)),
-            other => Err(ReadError::Version(other)),
+            other => Err(RecordingError::Version(other)),
         }
     }
 
-    fn wrong(&self, reason: &dyn std::fmt::Display) -> ReadError {
-        ReadError::Line { line: self.line, reason: reason.to_string() }
+    fn wrong(&self, reason: &dyn std::fmt::Display) -> RecordingError {
+        RecordingError::Line { line: self.line, reason: reason.to_string() }
     }
 
-    fn text(&mut self) -> Result<Option<String>, ReadError> {
+    fn text(&mut self) -> Result<Option<String>, RecordingError> {
         self.line += 1;
         let mut text = String::new();
         let read = io::Read::take(&mut self.input, LONGEST_LINE).read_line(&mut text);
-        let read = read.map_err(|error| ReadError::Io { line: self.line, error })?;
+        let read = read.map_err(|error| RecordingError::Io { line: self.line, error })?;
         if read as u64 == LONGEST_LINE {
             return Err(self.wrong(&"it is too long"));
         }
@@ -61,7 +61,7 @@ impl<R: BufRead> Reader<R> {
 
     /// Returns the next event, or None at the end. An incomplete last line, left by a node that was killed, also
     /// counts as the end.
-    pub fn next_line(&mut self) -> Result<Option<Line>, ReadError> {
+    pub fn next_line(&mut self) -> Result<Option<RecordedLine>, RecordingError> {
         let Some(text) = self.text()? else { return Ok(None) };
         if !text.ends_with('\n') {
             return Ok(None);
@@ -69,6 +69,6 @@ impl<R: BufRead> Reader<R> {
         let mut line: Json = serde_json::from_str(&text).map_err(|error| self.wrong(&error))?;
         let at = line.get("at").and_then(Json::as_u64).ok_or_else(|| self.wrong(&"it has no time"))?;
         let event = line.get_mut("event").map(Json::take).ok_or_else(|| self.wrong(&"it has no event"))?;
-        Ok(Some(Line { number: self.line, at: Duration::from_micros(at), event }))
+        Ok(Some(RecordedLine { number: self.line, at: Duration::from_micros(at), event }))
     }
 }

@@ -1,6 +1,6 @@
 //! Writes a recording, up to a maximum size.
 
-use super::Header;
+use super::RecordingHeader;
 use serde_json::{Value as Json, json};
 use std::io::{self, Write};
 use std::time::Duration;
@@ -8,18 +8,18 @@ use std::time::Duration;
 /// Writes a recording until its size limit or until the first write error. Logs the end once and counts the events
 /// after it.
 #[derive(Debug)]
-pub struct Recorder<W> {
+pub struct RecordingWriter<W> {
     out: W,
     /// Number of bytes that may still be written; None once the recording has ended.
     left: Option<u64>,
     lost: u64,
 }
 
-impl<W: Write> Recorder<W> {
-    pub fn new(mut out: W, limit: u64, header: &Header) -> io::Result<Recorder<W>> {
+impl<W: Write> RecordingWriter<W> {
+    pub fn new(mut out: W, limit: u64, header: &RecordingHeader) -> io::Result<RecordingWriter<W>> {
         let line = serde_json::to_string(header).map_err(io::Error::other)? + "\n";
         out.write_all(line.as_bytes())?;
-        Ok(Recorder { out, left: Some(limit.saturating_sub(line.len() as u64)), lost: 0 })
+        Ok(RecordingWriter { out, left: Some(limit.saturating_sub(line.len() as u64)), lost: 0 })
     }
 
     /// Returns the number of events that are missing because the recording had ended.

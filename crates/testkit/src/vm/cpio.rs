@@ -6,12 +6,12 @@ const DEVICE: u32 = 0o020_600;
 
 /// An archive built entry by entry. A directory must be added before its contents.
 #[derive(Debug, Default)]
-pub struct Archive {
+pub struct CpioArchive {
     bytes: Vec<u8>,
     entries: u32,
 }
 
-impl Archive {
+impl CpioArchive {
     pub fn directory(&mut self, path: &str) {
         self.entry(path, DIRECTORY, (0, 0), &[]);
     }
@@ -57,7 +57,7 @@ mod tests {
 
     #[test]
     fn another_program_finds_in_it_what_was_put_there() {
-        let mut archive = Archive::default();
+        let mut archive = CpioArchive::default();
         archive.directory("/etc");
         archive.file("/etc/name", b"guest\n");
         archive.file("/odd", b"12345");

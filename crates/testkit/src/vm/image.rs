@@ -1,8 +1,8 @@
 //! Builds the initramfs of a guest: programs and their libraries at the paths they have on the host, kernel modules,
 //! and the init script.
 
-use super::cpio::Archive;
-use super::modules::Modules;
+use super::cpio::CpioArchive;
+use super::modules::KernelModules;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -43,12 +43,12 @@ const ROUTE_PROTOCOLS: &str = "2 kernel\n3 boot\n4 static\n12 bird\n";
 const DIRECTORIES: [&str; 8] = ["/proc", "/sys", "/dev", "/run", "/tmp", "/root", "/var/lib", "/etc"];
 
 #[derive(Debug, Default)]
-pub struct Image {
+pub struct InitramfsBuilder {
     files: BTreeMap<PathBuf, Vec<u8>>,
     modules: Vec<String>,
 }
 
-impl Image {
+impl InitramfsBuilder {
     /// Adds a program of the host, given by name or path, with its libraries. Paths in the guest are the same as on the
     /// host.
     pub fn program(&mut self, program: &str) {
@@ -65,7 +65,7 @@ impl Image {
     }
 
     /// Adds kernel modules and their dependencies.
-    pub fn modules(&mut self, modules: &Modules, wanted: &[&str]) {
+    pub fn modules(&mut self, modules: &KernelModules, wanted: &[&str]) {
         for (name, contents) in modules.in_order(wanted) {
             self.files.insert(format!("/modules/{name}.ko").into(), contents);
             self.modules.push(name);
@@ -81,7 +81,7 @@ impl Image {
         self.file("/etc/iproute2/rt_protos", ROUTE_PROTOCOLS);
         self.file("/command", format!("#!/busybox/busybox sh\n{command}\n"));
         self.file("/busybox/busybox", read(&found("busybox")));
-        let mut archive = Archive::default();
+        let mut archive = CpioArchive::default();
         let mut made = BTreeSet::new();
         let expected = DIRECTORIES.iter().map(|path| Path::new(path).join("x"));
         let paths: Vec<PathBuf> = expected.chain(self.files.keys().cloned()).collect();

@@ -1,7 +1,7 @@
 //! Boots QEMU with a kernel and an initramfs and reads the serial line until the machine powers off.
 
-use super::image::Image;
-use super::modules::Modules;
+use super::image::InitramfsBuilder;
+use super::modules::KernelModules;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -21,7 +21,7 @@ const KERNEL_ARGUMENTS: &str = "console=ttyS0 quiet loglevel=1 panic=-1 random.t
 
 /// A guest that runs the current test binary, together with the programs that it needs.
 #[derive(Debug)]
-pub struct Machine {
+pub struct GuestMachine {
     /// Root of the source tree, which contains `scripts/vm/kernel`.
     pub sources: PathBuf,
     /// Programs by name or path. Their libraries are added.
@@ -30,16 +30,16 @@ pub struct Machine {
 }
 
 /// Kills the machine when dropped, also when the test panics.
-struct Running(Child);
+struct QemuProcess(Child);
 
-impl Drop for Running {
+impl Drop for QemuProcess {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-impl Machine {
+impl GuestMachine {
     /// Runs in the guest the tests that were selected on the host and returns the output of the serial line.
     pub fn run(&self) -> String {
         let filters: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
@@ -74,8 +74,8 @@ impl Machine {
     }
 
     fn image(&self, kernel: &Path, variables: &str, arguments: &str) -> Vec<u8> {
-        let mut image = Image::default();
-        image.modules(&Modules::read(&kernel.join("modules")), &self.modules);
+        let mut image = InitramfsBuilder::default();
+        image.modules(&KernelModules::read(&kernel.join("modules")), &self.modules);
         self.programs.iter().for_each(|program| image.program(program));
         let program = std::env::current_exe().expect("this binary has a path");
         let program = program.to_str().expect("paths of builds are text");
@@ -99,7 +99,7 @@ fn boot(kernel: &Path, initrd: &Path) -> String {
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
     let child = command.spawn().unwrap_or_else(|error| panic!("{QEMU}: {error}; run make setup"));
-    let mut running = Running(child);
+    let mut running = QemuProcess(child);
     let serial = BufReader::new(running.0.stdout.take().expect("it is a pipe"));
     let begun = Instant::now();
     let reader = std::thread::spawn(move || {

@@ -11,9 +11,9 @@ mod machine;
 mod modules;
 mod results;
 
-pub use image::Image;
-pub use machine::Machine;
-pub use results::Results;
+pub use image::InitramfsBuilder;
+pub use machine::GuestMachine;
+pub use results::GuestResults;
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -36,18 +36,18 @@ pub fn tell(figure: &str) {
 
 /// Runs the body of a test in the guest; on the host, reports the result from the guest. `test` is `module_path!()` and
 /// the name.
-pub fn in_guest(machine: fn() -> Machine, test: &str, body: impl FnOnce()) {
-    static RESULTS: OnceLock<Results> = OnceLock::new();
+pub fn in_guest(machine: fn() -> GuestMachine, test: &str, body: impl FnOnce()) {
+    static RESULTS: OnceLock<GuestResults> = OnceLock::new();
     if is_guest() {
         return body();
     }
     // The test harness reports names without the crate.
     let test = test.split_once("::").map_or(test, |(_, rest)| rest);
-    let results = RESULTS.get_or_init(|| Results::read(&machine().run()));
+    let results = RESULTS.get_or_init(|| GuestResults::read(&machine().run()));
     results.expect_success(test);
 }
 
-/// Declares a test that runs in a guest. `$machine` is a function that returns the [`Machine`](vm::Machine).
+/// Declares a test that runs in a guest. `$machine` is a function that returns the [`GuestMachine`](vm::Machine).
 #[macro_export]
 macro_rules! guest_test {
     ($machine:path, $(#[$more:meta])* fn $name:ident() $body:block) => {

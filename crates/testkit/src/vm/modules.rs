@@ -5,15 +5,15 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 #[derive(Debug)]
-pub struct Modules {
+pub struct KernelModules {
     files: BTreeMap<String, PathBuf>,
     built_in: BTreeSet<String>,
 }
 
-impl Modules {
+impl KernelModules {
     /// Scans `root`, which is `lib/modules/VERSION`.
-    pub fn read(root: &Path) -> Modules {
-        let mut modules = Modules { files: BTreeMap::new(), built_in: BTreeSet::new() };
+    pub fn read(root: &Path) -> KernelModules {
+        let mut modules = KernelModules { files: BTreeMap::new(), built_in: BTreeSet::new() };
         modules.collect(&root.join("kernel"));
         let built_in = std::fs::read_to_string(root.join("modules.builtin")).unwrap_or_default();
         modules.built_in.extend(built_in.lines().filter_map(|line| name_of(Path::new(line))));
@@ -59,13 +59,13 @@ impl Modules {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-struct Needed {
+struct ModuleDependency {
     name: String,
     optional: bool,
 }
 
 /// Parses the dependencies from a module's modinfo: NUL-terminated `depends=a,b` and `softdep=pre: c`.
-fn needs(module: &[u8]) -> Vec<Needed> {
+fn needs(module: &[u8]) -> Vec<ModuleDependency> {
     let texts = |key: &'static [u8]| {
         let places = module.windows(key.len() + 1).enumerate();
         let starts = places.filter(move |(_, window)| window[0] == 0 && window[1..] == *key);
@@ -78,11 +78,13 @@ fn needs(module: &[u8]) -> Vec<Needed> {
     let mut needed = Vec::new();
     for text in texts(b"depends=") {
         let names = text.split(',').filter(|name| !name.is_empty());
-        needed.extend(names.map(|name| Needed { name: plain(name), optional: false }));
+        needed.extend(names.map(|name| ModuleDependency { name: plain(name), optional: false }));
     }
     for text in texts(b"softdep=") {
         let before = text.split("post:").next().unwrap_or_default().replace("pre:", " ");
-        needed.extend(before.split_whitespace().map(|name| Needed { name: plain(name), optional: true }));
+        needed.extend(
+            before.split_whitespace().map(|name| ModuleDependency { name: plain(name), optional: true }),
+        );
     }
     needed
 }
@@ -133,7 +135,7 @@ mod tests {
             std::fs::write(root.join(format!("kernel/net/{name}.ko")), module(text)).unwrap();
         }
         std::fs::write(root.join("modules.builtin"), "kernel/net/xfrm_base.ko\n").unwrap();
-        let modules = Modules::read(root);
+        let modules = KernelModules::read(root);
         let names: Vec<String> =
             modules.in_order(&["ipip", "ip-tunnel"]).into_iter().map(|(name, _)| name).collect();
         assert_eq!(names, ["ip_tunnel", "fast", "tunnel4", "ipip"]);

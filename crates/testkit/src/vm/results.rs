@@ -3,20 +3,20 @@
 use std::collections::BTreeMap;
 
 #[derive(Debug)]
-pub struct Results {
+pub struct GuestResults {
     /// Whether the test succeeded, by test name.
     outcomes: BTreeMap<String, bool>,
     /// Complete output of the guest.
     text: String,
 }
 
-impl Results {
-    pub fn read(text: &str) -> Results {
+impl GuestResults {
+    pub fn read(text: &str) -> GuestResults {
         let outcomes = text.lines().filter_map(|line| {
             let (name, outcome) = line.strip_prefix("test ")?.split_once(" ... ")?;
             Some((name.to_owned(), outcome.trim() == "ok"))
         });
-        Results { outcomes: outcomes.collect(), text: text.to_owned() }
+        GuestResults { outcomes: outcomes.collect(), text: text.to_owned() }
     }
 
     /// Panics on the host if the test failed or did not run in the guest.
@@ -55,7 +55,7 @@ mod tests {
 
     #[test]
     fn a_test_is_told_from_the_others() {
-        let results = Results::read(SERIAL);
+        let results = GuestResults::read(SERIAL);
         results.expect_success("a::one");
         assert_eq!(results.outcomes, BTreeMap::from([("a::one".into(), true), ("a::two".into(), false)]));
         assert_eq!(results.of("a::two"), "---- a::two stdout ----\nleft: 1\n");
@@ -65,6 +65,6 @@ mod tests {
     #[test]
     #[should_panic(expected = "the guest says nothing of a::three")]
     fn one_that_the_guest_did_not_run_has_not_succeeded() {
-        Results::read(SERIAL).expect_success("a::three");
+        GuestResults::read(SERIAL).expect_success("a::three");
     }
 }

@@ -5,8 +5,8 @@ use tokio_rustls::rustls::client::danger::ServerCertVerifier;
 use tokio_rustls::rustls::crypto::aws_lc_rs;
 use tokio_rustls::rustls::pki_types::{ServerName, UnixTime};
 
-const LIFETIMES: Lifetimes =
-    Lifetimes { authority: Duration::from_secs(9_000), certificate: Duration::from_secs(900) };
+const LIFETIMES: CertificateLifetimes =
+    CertificateLifetimes { authority: Duration::from_secs(9_000), certificate: Duration::from_secs(900) };
 const START: i64 = 1_770_000_000;
 
 fn names() -> Vec<String> {
@@ -14,7 +14,7 @@ fn names() -> Vec<String> {
 }
 
 /// Returns whether a client that trusts the CAs `believed` accepts the server certificate at `now`.
-fn is_taken(believed: &str, kept: &OwnCertificates, now: i64) -> bool {
+fn is_taken(believed: &str, kept: &SelfIssuedCertificates, now: i64) -> bool {
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(certificates(believed));
     let provider = std::sync::Arc::new(aws_lc_rs::default_provider());
@@ -24,20 +24,20 @@ fn is_taken(believed: &str, kept: &OwnCertificates, now: i64) -> bool {
     verifier.verify_server_cert(&certificates(&kept.certificate)[0], &[], &name, &[], now).is_ok()
 }
 
-fn step(kept: &OwnCertificates, believed: Option<&str>, now: i64) -> Option<OwnCertificates> {
-    OwnCertificates::renewed(kept, believed, &names(), LIFETIMES, now).unwrap()
+fn step(kept: &SelfIssuedCertificates, believed: Option<&str>, now: i64) -> Option<SelfIssuedCertificates> {
+    SelfIssuedCertificates::renewed(kept, believed, &names(), LIFETIMES, now).unwrap()
 }
 
 #[test]
 fn whoever_has_none_makes_all_and_keeps_them() {
-    let made = step(&OwnCertificates::default(), None, START).unwrap();
+    let made = step(&SelfIssuedCertificates::default(), None, START).unwrap();
     assert!(is_taken(&made.authorities, &made, START));
     assert_eq!(step(&made, Some(&made.authorities), START + 10), None);
     // Unusable certificates and keys are replaced.
     for broken in [
-        OwnCertificates { authority_key: "no key".into(), ..made.clone() },
-        OwnCertificates { certificate: String::new(), ..made.clone() },
-        OwnCertificates { authorities: "x".into(), ..made.clone() },
+        SelfIssuedCertificates { authority_key: "no key".into(), ..made.clone() },
+        SelfIssuedCertificates { certificate: String::new(), ..made.clone() },
+        SelfIssuedCertificates { authorities: "x".into(), ..made.clone() },
     ] {
         let anew = step(&broken, Some(&broken.authorities), START).unwrap();
         assert!(is_taken(&anew.authorities, &anew, START));
@@ -47,7 +47,7 @@ fn whoever_has_none_makes_all_and_keeps_them() {
 
 #[test]
 fn a_new_authority_signs_only_when_it_is_believed() {
-    let first = step(&OwnCertificates::default(), None, START).unwrap();
+    let first = step(&SelfIssuedCertificates::default(), None, START).unwrap();
     let later = START + 6_000;
     let second = step(&first, Some(&first.authorities), later).unwrap();
     assert_eq!(certificates(&second.authorities).len(), 2);
@@ -61,7 +61,7 @@ fn a_new_authority_signs_only_when_it_is_believed() {
 /// renewals.
 #[test]
 fn at_no_moment_is_the_certificate_refused() {
-    let mut kept = step(&OwnCertificates::default(), None, START).unwrap();
+    let mut kept = step(&SelfIssuedCertificates::default(), None, START).unwrap();
     let mut believed = kept.authorities.clone();
     let (mut certificates_seen, mut authorities_seen) = (1, 1);
     for tick in 1..2_000 {
@@ -82,8 +82,8 @@ fn at_no_moment_is_the_certificate_refused() {
 
 #[test]
 fn clients_are_certified_by_the_newest_authority() {
-    let own = step(&OwnCertificates::default(), None, START).unwrap();
-    let issue = |own: &OwnCertificates, kept: &ClientCertificate, now| {
+    let own = step(&SelfIssuedCertificates::default(), None, START).unwrap();
+    let issue = |own: &SelfIssuedCertificates, kept: &ClientCertificate, now| {
         own.renewed_client(kept, "tortie-node", LIFETIMES, now).unwrap()
     };
     let first = issue(&own, &ClientCertificate::default(), START).unwrap();
@@ -91,7 +91,7 @@ fn clients_are_certified_by_the_newest_authority() {
     assert!(issue(&own, &first, START + 700).is_some(), "two thirds of its life are over");
     let renamed = own.renewed_client(&first, "another", LIFETIMES, START).unwrap();
     assert!(renamed.is_some());
-    let other = step(&OwnCertificates::default(), None, START + 1).unwrap();
+    let other = step(&SelfIssuedCertificates::default(), None, START + 1).unwrap();
     let foreign = issue(&other, &first, START + 2).unwrap();
     assert_eq!(common_name(&certificates(&foreign.certificate)[0]).as_deref(), Some("tortie-node"));
     let (as_server, as_client) =
@@ -100,7 +100,7 @@ fn clients_are_certified_by_the_newest_authority() {
     assert!(!format!("{first:?} {as_client:?}").contains("PRIVATE"));
 }
 
-fn pem_of(own: &OwnCertificates, certificate: &str, key: &str) -> crate::TlsPem {
+fn pem_of(own: &SelfIssuedCertificates, certificate: &str, key: &str) -> crate::TlsPem {
     crate::TlsPem {
         certificate: certificate.into(),
         key: key.into(),

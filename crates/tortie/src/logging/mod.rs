@@ -6,14 +6,14 @@ mod syslog;
 
 use crate::rotating_log::RotatingLog;
 use regex::Regex;
-use screen::Screen;
-use sink::{Sink, Target};
+use screen::StderrLog;
+use sink::{LogSink, LogTarget};
 use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
-use syslog::Syslog;
+use syslog::SyslogTarget;
 use tortie_compute::LogSeverity;
-use tortie_node::{LogCounters, LogFile, LogSettings, Logs};
+use tortie_node::{LogControl, LogCounters, LogFileSettings, LogSettings};
 use tracing::Level;
 use tracing_subscriber::filter::{FilterExt, filter_fn};
 use tracing_subscriber::layer::{Filter, SubscriberExt};
@@ -24,39 +24,39 @@ use tracing_subscriber::{EnvFilter, Layer, Registry, fmt};
 /// Size at which a log file is rotated; it can exceed this by at most one line. Three rotated files are kept.
 const LOG_BYTES: u64 = 10 << 20;
 
-type Wanted = Box<dyn Filter<Registry> + Send + Sync>;
-type Handle = reload::Handle<Wanted, Registry>;
+type LogFilter = Box<dyn Filter<Registry> + Send + Sync>;
+type FilterHandle = reload::Handle<LogFilter, Registry>;
 
-pub struct Logging {
+pub struct DaemonLogging {
     /// `None` if RUST_LOG sets the filter.
-    screen: Option<Handle>,
-    file: Handle,
-    syslog: Handle,
-    file_sink: Sink,
-    syslog_sink: Sink,
+    screen: Option<FilterHandle>,
+    file: FilterHandle,
+    syslog: FilterHandle,
+    file_sink: LogSink,
+    syslog_sink: LogSink,
     counters: Arc<LogCounters>,
-    open: Mutex<Open>,
+    open: Mutex<OpenTargets>,
 }
 
 /// The currently configured targets.
 #[derive(Default)]
-struct Open {
+struct OpenTargets {
     file: Option<PathBuf>,
     syslog: bool,
     debug_files: Option<Regex>,
 }
 
-impl Logging {
+impl DaemonLogging {
     /// Installs the global subscriber, which logs to standard error.
-    pub fn start() -> Logging {
+    pub fn start() -> DaemonLogging {
         let given = EnvFilter::try_from_default_env().ok();
         let follows = given.is_none();
-        let wanted: Wanted = match given {
+        let wanted: LogFilter = match given {
             Some(given) => Box::new(given),
             None => wanted(LogSeverity::Info, None),
         };
         let counters = Arc::new(LogCounters::default());
-        let sink = || Sink::new(counters.clone());
+        let sink = || LogSink::new(counters.clone());
         let (file_sink, syslog_sink) = (sink(), sink());
         let (screen_filter, screen) = reload::Layer::new(wanted);
         let (file_filter, file) = reload::Layer::new(self::wanted(LogSeverity::Off, None));
@@ -67,7 +67,7 @@ impl Logging {
             // standard error cannot be written.
             fmt::layer()
                 .log_internal_errors(false)
-                .with_writer(Screen::new(counters.clone(), colours))
+                .with_writer(StderrLog::new(counters.clone(), colours))
                 .with_ansi(colours)
                 .with_filter(screen_filter)
                 .boxed(),
@@ -88,7 +88,7 @@ impl Logging {
                 .boxed(),
         ];
         tracing_subscriber::registry().with(layers).init();
-        Logging {
+        DaemonLogging {
             screen: follows.then_some(screen),
             file,
             syslog,
@@ -100,7 +100,12 @@ impl Logging {
     }
 
     /// Switches to another log file. If the new file cannot be opened, the old one stays in use.
-    fn move_file(&self, open: &mut Open, wanted: Option<&LogFile>, problems: &mut Vec<String>) {
+    fn move_file(
+        &self,
+        open: &mut OpenTargets,
+        wanted: Option<&LogFileSettings>,
+        problems: &mut Vec<String>,
+    ) {
         let path = wanted.map(|file| file.path.clone());
         if open.file == path {
             return;
@@ -118,11 +123,11 @@ impl Logging {
         open.file = path;
     }
 
-    fn switch_syslog(&self, open: &mut Open, wanted: bool, problems: &mut Vec<String>) {
+    fn switch_syslog(&self, open: &mut OpenTargets, wanted: bool, problems: &mut Vec<String>) {
         match (open.syslog, wanted) {
             (true, false) => self.syslog_sink.close(),
             (false, true) => {
-                let syslog = Syslog::new(std::path::Path::new(syslog::SOCKET));
+                let syslog = SyslogTarget::new(std::path::Path::new(syslog::SOCKET));
                 if let Err(error) = syslog.and_then(|syslog| self.syslog_sink.open("syslog", syslog)) {
                     problems
                         .push(format!("logSeveritySys: there is no syslog on {}: {error}", syslog::SOCKET));
@@ -135,7 +140,7 @@ impl Logging {
     }
 }
 
-impl Logs for Logging {
+impl LogControl for DaemonLogging {
     fn follow(&self, settings: &LogSettings) -> Vec<String> {
         let mut problems = Vec::new();
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
@@ -176,7 +181,7 @@ fn opened(path: &std::path::Path) -> io::Result<RotatingLog> {
     RotatingLog::open(path, LOG_BYTES)
 }
 
-fn wanted(severity: LogSeverity, debug_files: Option<Regex>) -> Wanted {
+fn wanted(severity: LogSeverity, debug_files: Option<Regex>) -> LogFilter {
     let level = match severity {
         LogSeverity::Trace => "trace",
         LogSeverity::Debug => "debug",
@@ -196,7 +201,7 @@ fn wanted(severity: LogSeverity, debug_files: Option<Regex>) -> Wanted {
     }
 }
 
-impl Target for RotatingLog {
+impl LogTarget for RotatingLog {
     fn write(&mut self, _: Level, line: &[u8]) -> io::Result<()> {
         RotatingLog::write(self, line)
     }

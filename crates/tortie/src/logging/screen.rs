@@ -8,16 +8,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tortie_node::LogCounters;
 use tracing_subscriber::fmt::MakeWriter;
 
-pub struct Screen {
+pub struct StderrLog {
     counters: Arc<LogCounters>,
     has_colours: bool,
     /// Number of lines dropped since the last successful write.
     lost: AtomicU64,
 }
 
-impl Screen {
-    pub fn new(counters: Arc<LogCounters>, has_colours: bool) -> Screen {
-        Screen { counters, has_colours, lost: AtomicU64::new(0) }
+impl StderrLog {
+    pub fn new(counters: Arc<LogCounters>, has_colours: bool) -> StderrLog {
+        StderrLog { counters, has_colours, lost: AtomicU64::new(0) }
     }
 
     fn write_line(&self, text: &[u8], to: &mut impl Write) {
@@ -37,9 +37,9 @@ impl Screen {
 }
 
 /// Writes a single log line.
-pub struct ScreenWriter<'a>(&'a Screen);
+pub struct StderrWriter<'a>(&'a StderrLog);
 
-impl Write for ScreenWriter<'_> {
+impl Write for StderrWriter<'_> {
     fn write(&mut self, text: &[u8]) -> io::Result<usize> {
         self.0.write_line(text, &mut io::stderr().lock());
         Ok(text.len())
@@ -50,11 +50,11 @@ impl Write for ScreenWriter<'_> {
     }
 }
 
-impl<'a> MakeWriter<'a> for Screen {
-    type Writer = ScreenWriter<'a>;
+impl<'a> MakeWriter<'a> for StderrLog {
+    type Writer = StderrWriter<'a>;
 
-    fn make_writer(&'a self) -> ScreenWriter<'a> {
-        ScreenWriter(self)
+    fn make_writer(&'a self) -> StderrWriter<'a> {
+        StderrWriter(self)
     }
 }
 
@@ -63,9 +63,9 @@ mod tests {
     use super::*;
 
     /// Accepts bytes up to a limit.
-    struct Disk(Vec<u8>, usize);
+    struct LimitedWriter(Vec<u8>, usize);
 
-    impl Write for Disk {
+    impl Write for LimitedWriter {
         fn write(&mut self, text: &[u8]) -> io::Result<usize> {
             if self.0.len() + text.len() > self.1 {
                 return Err(io::ErrorKind::StorageFull.into());
@@ -82,8 +82,8 @@ mod tests {
     #[test]
     fn lines_for_a_full_disk_are_counted_and_reported() {
         let counters = Arc::new(LogCounters::default());
-        let screen = Screen::new(counters.clone(), false);
-        let mut disk = Disk(Vec::new(), 6);
+        let screen = StderrLog::new(counters.clone(), false);
+        let mut disk = LimitedWriter(Vec::new(), 6);
         for line in ["first\n", "second\n", "third\n"] {
             screen.write_line(line.as_bytes(), &mut disk);
         }

@@ -12,26 +12,26 @@ use tracing_subscriber::fmt::MakeWriter;
 
 const WAITING: usize = 4096;
 
-pub trait Target: Send + 'static {
+pub trait LogTarget: Send + 'static {
     fn write(&mut self, level: Level, line: &[u8]) -> io::Result<()>;
 }
 
-struct Line {
+struct LogLine {
     level: Level,
     text: Vec<u8>,
 }
 
 #[derive(Clone)]
-pub struct Sink {
+pub struct LogSink {
     /// `None` while no target is open; lines are then discarded.
-    queue: Arc<Mutex<Option<SyncSender<Line>>>>,
+    queue: Arc<Mutex<Option<SyncSender<LogLine>>>>,
     keeps_all: Arc<AtomicBool>,
     counters: Arc<LogCounters>,
 }
 
-impl Sink {
-    pub fn new(counters: Arc<LogCounters>) -> Sink {
-        Sink { queue: Arc::default(), keeps_all: Arc::default(), counters }
+impl LogSink {
+    pub fn new(counters: Arc<LogCounters>) -> LogSink {
+        LogSink { queue: Arc::default(), keeps_all: Arc::default(), counters }
     }
 
     /// Sets whether callers wait for space in the queue instead of dropping lines.
@@ -40,7 +40,7 @@ impl Sink {
     }
 
     /// Opens a target and starts its thread. Lines queued for the previous target are still written there.
-    pub fn open(&self, thread: &str, target: impl Target) -> io::Result<()> {
+    pub fn open(&self, thread: &str, target: impl LogTarget) -> io::Result<()> {
         let (sender, receiver) = sync_channel(WAITING);
         let counters = self.counters.clone();
         std::thread::Builder::new()
@@ -54,7 +54,7 @@ impl Sink {
         *self.queue.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    fn send(&self, line: Line) {
+    fn send(&self, line: LogLine) {
         // Do not hold the lock while waiting, so that the queue can be closed in the meantime.
         let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let Some(queue) = queue else { return };
@@ -71,7 +71,7 @@ impl Sink {
     }
 }
 
-fn write_all(lines: &Receiver<Line>, mut target: impl Target, counters: &LogCounters) {
+fn write_all(lines: &Receiver<LogLine>, mut target: impl LogTarget, counters: &LogCounters) {
     for line in lines {
         if target.write(line.level, &line.text).is_err() {
             counters.errors.fetch_add(1, Ordering::Relaxed);
@@ -94,13 +94,13 @@ pub fn printable_line(text: &[u8], has_colours: bool) -> Vec<u8> {
 
 /// Writes a single log line.
 pub struct LineWriter<'a> {
-    sink: &'a Sink,
+    sink: &'a LogSink,
     level: Level,
 }
 
 impl Write for LineWriter<'_> {
     fn write(&mut self, text: &[u8]) -> io::Result<usize> {
-        self.sink.send(Line { level: self.level, text: printable_line(text, false) });
+        self.sink.send(LogLine { level: self.level, text: printable_line(text, false) });
         Ok(text.len())
     }
 
@@ -109,7 +109,7 @@ impl Write for LineWriter<'_> {
     }
 }
 
-impl<'a> MakeWriter<'a> for Sink {
+impl<'a> MakeWriter<'a> for LogSink {
     type Writer = LineWriter<'a>;
 
     fn make_writer(&'a self) -> LineWriter<'a> {
@@ -127,12 +127,12 @@ mod tests {
     use std::sync::mpsc::{Sender, channel};
 
     /// A target that reports each line and then blocks until it is told to continue.
-    struct Slow {
+    struct BlockingTarget {
         written: Sender<Vec<u8>>,
         go_on: Receiver<()>,
     }
 
-    impl Target for Slow {
+    impl LogTarget for BlockingTarget {
         fn write(&mut self, _: Level, line: &[u8]) -> io::Result<()> {
             self.written.send(line.to_vec()).map_err(io::Error::other)?;
             self.go_on.recv().map_err(io::Error::other)
@@ -142,10 +142,10 @@ mod tests {
     #[test]
     fn what_a_slow_disk_does_not_take_is_dropped_and_counted_and_holds_nobody_up() {
         let counters = Arc::new(LogCounters::default());
-        let sink = Sink::new(counters.clone());
+        let sink = LogSink::new(counters.clone());
         let (written, lines) = channel();
         let (go, go_on) = channel();
-        sink.open("slow", Slow { written, go_on }).unwrap();
+        sink.open("slow", BlockingTarget { written, go_on }).unwrap();
         sink.make_writer().write_all(b"first").unwrap();
         assert_eq!(lines.recv().unwrap(), b"first");
         for _ in 0..WAITING + 3 {
@@ -169,11 +169,11 @@ mod tests {
     #[test]
     fn who_would_rather_wait_loses_nothing() {
         let counters = Arc::new(LogCounters::default());
-        let sink = Sink::new(counters.clone());
+        let sink = LogSink::new(counters.clone());
         sink.keep_all(true);
         let (written, lines) = channel();
         let (go, go_on) = channel();
-        sink.open("slow", Slow { written, go_on }).unwrap();
+        sink.open("slow", BlockingTarget { written, go_on }).unwrap();
         let all = WAITING + 10;
         let logging = std::thread::spawn(move || {
             for _ in 0..all {

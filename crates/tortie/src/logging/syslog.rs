@@ -1,6 +1,6 @@
 //! Sends messages to the host's syslog daemon, in the format of the C library.
 
-use super::sink::Target;
+use super::sink::LogTarget;
 use std::io;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
@@ -16,21 +16,21 @@ const FACILITY: u8 = 3 << 3;
 /// Time limit for a write. A line is dropped if the syslog daemon does not read for this long.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-pub struct Syslog {
+pub struct SyslogTarget {
     path: PathBuf,
     socket: UnixDatagram,
 }
 
-impl Syslog {
-    pub fn new(path: &Path) -> io::Result<Syslog> {
+impl SyslogTarget {
+    pub fn new(path: &Path) -> io::Result<SyslogTarget> {
         let socket = UnixDatagram::unbound()?;
         socket.set_write_timeout(Some(PATIENCE))?;
         socket.connect(path)?;
-        Ok(Syslog { path: path.to_owned(), socket })
+        Ok(SyslogTarget { path: path.to_owned(), socket })
     }
 }
 
-impl Target for Syslog {
+impl LogTarget for SyslogTarget {
     /// Sends the line. On failure it reconnects once, since the syslog daemon may have been restarted with a new
     /// socket.
     fn write(&mut self, level: Level, line: &[u8]) -> io::Result<()> {
@@ -73,9 +73,9 @@ mod tests {
     fn a_daemon_that_is_started_again_gets_the_next_line() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("log");
-        assert!(Syslog::new(&path).is_err());
+        assert!(SyslogTarget::new(&path).is_err());
         let daemon = UnixDatagram::bind(&path).unwrap();
-        let mut syslog = Syslog::new(&path).unwrap();
+        let mut syslog = SyslogTarget::new(&path).unwrap();
         let mut buffer = [0; 100];
         syslog.write(Level::INFO, b"one\n").unwrap();
         let length = daemon.recv(&mut buffer).unwrap();

@@ -5,17 +5,17 @@ mod watch;
 use clap::{Args, Subcommand, ValueEnum};
 use serde_json::json;
 use std::io::Write;
-use tortie_ctl::{Failure, layout};
-use tortie_dataplane::{Counted, Netns, RuleCounter, When, counters};
+use tortie_ctl::{CommandError, layout};
+use tortie_dataplane::{CountedStage, CounterSubject, Netns, RuleCounter, counters};
 
 #[derive(Args, Debug)]
 pub struct PolicyArgs {
     #[command(subcommand)]
-    command: Command,
+    command: PolicyCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum PolicyCommand {
     /// Show how many packets each rule has matched
     ///
     /// The counters are read from the kernel of the current network namespace; the node's daemon need not be running.
@@ -29,30 +29,30 @@ enum Command {
     Counters {
         /// Output format
         #[arg(short, long, value_name = "FORMAT", default_value = "table")]
-        output: Format,
+        output: CounterFormat,
     },
-    Watch(watch::Watch),
+    Watch(watch::PolicyWatchArgs),
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Format {
+enum CounterFormat {
     Table,
     Json,
 }
 
-pub fn run(args: &PolicyArgs, out: &mut dyn Write) -> Result<(), Failure> {
+pub fn run(args: &PolicyArgs, out: &mut dyn Write) -> Result<(), CommandError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let output = match &args.command {
-        Command::Watch(args) => return runtime.block_on(watch::watch(args, out)),
-        Command::Counters { output } => output,
+        PolicyCommand::Watch(args) => return runtime.block_on(watch::watch(args, out)),
+        PolicyCommand::Counters { output } => output,
     };
     let read = async { counters(&Netns::current()?).await };
-    let counters = runtime.block_on(read).map_err(|error| Failure::Message(error.to_string()))?;
+    let counters = runtime.block_on(read).map_err(|error| CommandError::Message(error.to_string()))?;
     let text = match output {
-        Format::Table => table(&counters),
-        Format::Json => {
+        CounterFormat::Table => table(&counters),
+        CounterFormat::Json => {
             serde_json::to_string_pretty(&counters.iter().map(object).collect::<Vec<_>>())
-                .map_err(|error| Failure::Message(error.to_string()))?
+                .map_err(|error| CommandError::Message(error.to_string()))?
                 + "\n"
         }
     };
@@ -62,20 +62,20 @@ pub fn run(args: &PolicyArgs, out: &mut dyn Write) -> Result<(), Failure> {
 
 /// Returns owner and number of a rule. Denials at the end of a tier, or because no profile allows the packet, are
 /// counted as separate rules.
-fn rule(counted: &Counted) -> (String, String) {
+fn rule(counted: &CounterSubject) -> (String, String) {
     const END: &str = "end";
     match counted {
-        Counted::Rule(id) => (id.owner.to_string(), id.index.to_string()),
-        Counted::TierEnd { tier, .. } => (format!("tier/{tier}"), END.to_owned()),
-        Counted::NoProfile { .. } => ("profiles".to_owned(), END.to_owned()),
+        CounterSubject::Rule(id) => (id.owner.to_string(), id.index.to_string()),
+        CounterSubject::TierEnd { tier, .. } => (format!("tier/{tier}"), END.to_owned()),
+        CounterSubject::NoProfile { .. } => ("profiles".to_owned(), END.to_owned()),
     }
 }
 
-fn when(when: When) -> &'static str {
+fn when(when: CountedStage) -> &'static str {
     match when {
-        When::Normal => "normal",
-        When::PreDnat => "pre-dnat",
-        When::Untracked => "untracked",
+        CountedStage::Normal => "normal",
+        CountedStage::PreDnat => "pre-dnat",
+        CountedStage::Untracked => "untracked",
     }
 }
 
@@ -100,7 +100,7 @@ fn table(counters: &[RuleCounter]) -> String {
 fn object(counter: &RuleCounter) -> serde_json::Value {
     let (owner, number) = rule(&counter.of);
     let number = match &counter.of {
-        Counted::Rule(id) => json!(id.index.number()),
+        CounterSubject::Rule(id) => json!(id.index.number()),
         _ => json!(number),
     };
     json!({

@@ -9,9 +9,10 @@ use std::io::Write;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
-use tortie_ctl::Failure;
+use tortie_ctl::CommandError;
 use tortie_dataplane::{
-    Counted, LoggedPacket, Netns, RuleCounter, Verdict, When, counters, follow_log_group,
+    CountedStage, CountedVerdict, CounterSubject, LoggedPacket, Netns, RuleCounter, counters,
+    follow_log_group,
 };
 
 /// Logged packets that wait to be printed. The kernel drops further packets.
@@ -28,10 +29,10 @@ const WAITING: usize = 1024;
   tortie policy watch --only deny                  denied packets
   tortie policy watch --policy np/shop/            policies of namespace shop
   tortie lab exec node1 -- tortie policy watch     a node of the lab")]
-pub struct Watch {
+pub struct PolicyWatchArgs {
     /// Show only these verdicts; may be given several times
     #[arg(long, value_name = "VERDICT", value_enum)]
-    only: Vec<Shown>,
+    only: Vec<ShownVerdict>,
     /// Show only rules whose name contains this: np/shop/web, gnp/, tier/default, profile/
     #[arg(long, value_name = "TEXT")]
     policy: Option<String>,
@@ -47,7 +48,7 @@ pub struct Watch {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Shown {
+enum ShownVerdict {
     Allow,
     Deny,
     Pass,
@@ -55,35 +56,35 @@ enum Shown {
     Staged,
 }
 
-impl Shown {
-    fn verdict(self) -> Verdict {
+impl ShownVerdict {
+    fn verdict(self) -> CountedVerdict {
         match self {
-            Shown::Allow => Verdict::Allow,
-            Shown::Deny => Verdict::Deny,
-            Shown::Pass => Verdict::Pass,
-            Shown::Log => Verdict::Log,
-            Shown::Staged => Verdict::Staged,
+            ShownVerdict::Allow => CountedVerdict::Allow,
+            ShownVerdict::Deny => CountedVerdict::Deny,
+            ShownVerdict::Pass => CountedVerdict::Pass,
+            ShownVerdict::Log => CountedVerdict::Log,
+            ShownVerdict::Staged => CountedVerdict::Staged,
         }
     }
 }
 
 /// A line to print.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Event {
-    verdict: Verdict,
+struct PolicyWatchEvent {
+    verdict: CountedVerdict,
     rule: String,
     what: String,
 }
 
-impl Watch {
-    fn wants(&self, event: &Event) -> bool {
+impl PolicyWatchArgs {
+    fn wants(&self, event: &PolicyWatchEvent) -> bool {
         let by_verdict = self.only.is_empty() || self.only.iter().any(|only| only.verdict() == event.verdict);
         by_verdict && self.policy.as_ref().is_none_or(|text| event.rule.contains(text))
     }
 }
 
-pub async fn watch(args: &Watch, out: &mut dyn Write) -> Result<(), Failure> {
-    let failed = |error: tortie_dataplane::Error| Failure::Message(error.to_string());
+pub async fn watch(args: &PolicyWatchArgs, out: &mut dyn Write) -> Result<(), CommandError> {
+    let failed = |error: tortie_dataplane::DataplaneError| CommandError::Message(error.to_string());
     let netns = Netns::current().map_err(failed)?;
     let mut seen = LastCounts::default();
     seen.changes(&counters(&netns).await.map_err(failed)?);
@@ -93,10 +94,10 @@ pub async fn watch(args: &Watch, out: &mut dyn Write) -> Result<(), Failure> {
     let mut following = true;
     let mut look = tokio::time::interval(Duration::from_millis(args.interval));
     look.set_missed_tick_behavior(MissedTickBehavior::Skip);
-    let mut pace = Pace::new(args.rate);
+    let mut pace = LineRateLimit::new(args.rate);
     let mut left = args.count;
     loop {
-        let events: Vec<Event> = tokio::select! {
+        let events: Vec<PolicyWatchEvent> = tokio::select! {
             ended = &mut follower, if following => {
                 following = false;
                 if let Err(error) = ended {
@@ -129,18 +130,18 @@ fn clock(now: Duration) -> String {
     format!("{:02}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60)
 }
 
-fn of_packet(packet: LoggedPacket) -> Event {
+fn of_packet(packet: LoggedPacket) -> PolicyWatchEvent {
     let what = packet.flow.map_or("unreadable packet".to_owned(), |flow| flow.to_string());
-    Event { verdict: Verdict::Log, rule: packet.rule, what }
+    PolicyWatchEvent { verdict: CountedVerdict::Log, rule: packet.rule, what }
 }
 
 /// Counter values of the previous poll.
 #[derive(Debug, Default)]
-struct LastCounts(BTreeMap<(Counted, When), (u64, u64)>);
+struct LastCounts(BTreeMap<(CounterSubject, CountedStage), (u64, u64)>);
 
 impl LastCounts {
     /// Returns the changes since the previous poll. The counter of a rewritten rule restarts from zero.
-    fn changes(&mut self, counters: &[RuleCounter]) -> Vec<Event> {
+    fn changes(&mut self, counters: &[RuleCounter]) -> Vec<PolicyWatchEvent> {
         let mut current = BTreeMap::new();
         let mut events = Vec::new();
         for counter in counters {
@@ -153,7 +154,11 @@ impl LastCounts {
             if packets > 0 {
                 let unit = if packets == 1 { "packet" } else { "packets" };
                 let what = format!("{packets} {unit}, {bytes} bytes");
-                events.push(Event { verdict: counter.verdict, rule: counter.of.to_string(), what });
+                events.push(PolicyWatchEvent {
+                    verdict: counter.verdict,
+                    rule: counter.of.to_string(),
+                    what,
+                });
             }
             current.insert(key, (counter.packets, counter.bytes));
         }
@@ -164,16 +169,16 @@ impl LastCounts {
 
 /// Rate limit for printed lines.
 #[derive(Debug)]
-struct Pace {
+struct LineRateLimit {
     rate: u32,
     second: u64,
     printed: u32,
     missed: u64,
 }
 
-impl Pace {
-    fn new(rate: u32) -> Pace {
-        Pace { rate, second: 0, printed: 0, missed: 0 }
+impl LineRateLimit {
+    fn new(rate: u32) -> LineRateLimit {
+        LineRateLimit { rate, second: 0, printed: 0, missed: 0 }
     }
 
     /// Returns the number of lines omitted since the last one if another line may be printed; `None` otherwise.
@@ -194,22 +199,27 @@ impl Pace {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tortie_plan::{Direction, PolicyId, PolicyKind, RuleId, RuleIndex, RuleOwner};
+    use tortie_plan::{PolicyDirection, PolicyId, PolicyKind, RuleId, RuleIndex, RuleOwner};
 
-    fn counter(name: &str, verdict: Verdict, packets: u64) -> RuleCounter {
+    fn counter(name: &str, verdict: CountedVerdict, packets: u64) -> RuleCounter {
         let id =
             PolicyId { kind: PolicyKind::GlobalNetworkPolicy, namespace: String::new(), name: name.into() };
         let owner = RuleOwner::Policy(id);
-        let of = Counted::Rule(RuleId { owner, direction: Direction::Ingress, index: RuleIndex::at(0) });
-        RuleCounter { of, when: When::Normal, verdict, packets, bytes: packets * 60 }
+        let of = CounterSubject::Rule(RuleId {
+            owner,
+            direction: PolicyDirection::Ingress,
+            index: RuleIndex::at(0),
+        });
+        RuleCounter { of, when: CountedStage::Normal, verdict, packets, bytes: packets * 60 }
     }
 
     #[test]
     fn only_what_changed_is_told() {
         let mut seen = LastCounts::default();
-        seen.changes(&[counter("web", Verdict::Deny, 5)]);
-        assert_eq!(seen.changes(&[counter("web", Verdict::Deny, 5)]), []);
-        let events = seen.changes(&[counter("web", Verdict::Deny, 7), counter("db", Verdict::Allow, 1)]);
+        seen.changes(&[counter("web", CountedVerdict::Deny, 5)]);
+        assert_eq!(seen.changes(&[counter("web", CountedVerdict::Deny, 5)]), []);
+        let events =
+            seen.changes(&[counter("web", CountedVerdict::Deny, 7), counter("db", CountedVerdict::Allow, 1)]);
         let reported: Vec<String> =
             events.iter().map(|event| format!("{} {} {}", event.verdict, event.rule, event.what)).collect();
         assert_eq!(
@@ -220,13 +230,13 @@ mod tests {
             ]
         );
         // The rule was rewritten: its counter restarts from zero.
-        let events = seen.changes(&[counter("web", Verdict::Deny, 3)]);
+        let events = seen.changes(&[counter("web", CountedVerdict::Deny, 3)]);
         assert_eq!(events[0].what, "3 packets, 180 bytes");
     }
 
     #[test]
     fn a_flood_is_counted_and_not_printed() {
-        let mut pace = Pace::new(2);
+        let mut pace = LineRateLimit::new(2);
         let second = Duration::from_secs;
         assert_eq!([0, 0, 0, 0].map(|_| pace.admits(second(7))), [Some(0), Some(0), None, None]);
         assert_eq!(pace.admits(second(8)), Some(2));
@@ -235,14 +245,23 @@ mod tests {
 
     #[test]
     fn filters_are_by_verdict_and_name() {
-        let event =
-            |verdict| Event { verdict, rule: "np/shop/web ingress rule 1".into(), what: String::new() };
-        let mut watch = Watch { only: vec![Shown::Deny], policy: None, interval: 1000, rate: 1, count: None };
-        assert!(watch.wants(&event(Verdict::Deny)) && !watch.wants(&event(Verdict::Allow)));
+        let event = |verdict| PolicyWatchEvent {
+            verdict,
+            rule: "np/shop/web ingress rule 1".into(),
+            what: String::new(),
+        };
+        let mut watch = PolicyWatchArgs {
+            only: vec![ShownVerdict::Deny],
+            policy: None,
+            interval: 1000,
+            rate: 1,
+            count: None,
+        };
+        assert!(watch.wants(&event(CountedVerdict::Deny)) && !watch.wants(&event(CountedVerdict::Allow)));
         watch.policy = Some("np/shop/".into());
-        assert!(watch.wants(&event(Verdict::Deny)));
+        assert!(watch.wants(&event(CountedVerdict::Deny)));
         watch.policy = Some("gnp/".into());
-        assert!(!watch.wants(&event(Verdict::Deny)));
+        assert!(!watch.wants(&event(CountedVerdict::Deny)));
         assert_eq!(clock(second_of_day(3, 4, 5)), "03:04:05");
     }
 

@@ -1,6 +1,6 @@
 //! Generates docs/reference/cli.md: the command line reference.
 
-use crate::Tortie;
+use crate::TortieCli;
 use clap::{Arg, Command, CommandFactory};
 use std::fmt::Write;
 
@@ -15,7 +15,7 @@ Every command of `tortie`, with its options, as `tortie COMMAND --help` prints t
 
 #[test]
 fn the_page_of_commands_is_what_can_be_typed() {
-    let mut command = Tortie::command();
+    let mut command = TortieCli::command();
     command.build();
     let mut page = HEAD.to_owned();
     contents(&command, &mut page);

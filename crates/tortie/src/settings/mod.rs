@@ -6,9 +6,9 @@ use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 use std::io::Write;
 use std::path::PathBuf;
-use tortie_compute::{Effect, InForce, Parameters};
+use tortie_compute::{NodeParameters, ParameterEffect, ResolvedParameter};
 use tortie_ctl::node::ask;
-use tortie_ctl::{Failure, layout};
+use tortie_ctl::{CommandError, layout};
 
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
@@ -24,19 +24,19 @@ pub struct SettingsArgs {
     #[arg(short, long)]
     all: bool,
     #[arg(short, long, value_name = "FORMAT", value_enum, default_value = "table")]
-    output: Format,
+    output: SettingsFormat,
     /// Directory of the node's sockets
     #[arg(long, value_name = "DIR", env = "TORTIE_RUN_DIR", default_value = "/run/tortie")]
     run_dir: PathBuf,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Format {
+enum SettingsFormat {
     Table,
     Json,
 }
 
-pub fn run(args: &SettingsArgs, out: &mut dyn Write) -> Result<(), Failure> {
+pub fn run(args: &SettingsArgs, out: &mut dyn Write) -> Result<(), CommandError> {
     let answer = ask(&args.run_dir, "settings")?;
     let words: Vec<String> = args.words.iter().map(|word| word.to_lowercase()).collect();
     let wanted = |name: &str, source: &str| match words.is_empty() {
@@ -44,14 +44,14 @@ pub fn run(args: &SettingsArgs, out: &mut dyn Write) -> Result<(), Failure> {
         false => words.iter().any(|word| name.to_lowercase().contains(word)),
     };
     let mut settings = Vec::new();
-    for InForce { parameter, effect, .. } in Parameters::default().all() {
+    for ResolvedParameter { parameter, effect, .. } in NodeParameters::default().all() {
         let answers = answer["settings"].as_array().into_iter().flatten();
         let Some(of_node) = answers.into_iter().find(|setting| setting["name"] == parameter.key) else {
             continue;
         };
         let text = |field: &str| of_node[field].as_str().unwrap_or_default().to_owned();
         if wanted(parameter.key, &text("source")) {
-            settings.push(Setting {
+            settings.push(SettingRow {
                 name: parameter.key,
                 value: text("value"),
                 default: parameter.default,
@@ -62,34 +62,39 @@ pub fn run(args: &SettingsArgs, out: &mut dyn Write) -> Result<(), Failure> {
         }
     }
     if settings.is_empty() && !words.is_empty() {
-        return Err(Failure::Message(format!("no parameter has {} in its name", args.words.join(" or "))));
+        return Err(CommandError::Message(format!(
+            "no parameter has {} in its name",
+            args.words.join(" or ")
+        )));
     }
     match args.output {
-        Format::Json => writeln!(out, "{:#}", Value::Array(settings.iter().map(Setting::object).collect()))?,
-        Format::Table => {
+        SettingsFormat::Json => {
+            writeln!(out, "{:#}", Value::Array(settings.iter().map(SettingRow::object).collect()))?
+        }
+        SettingsFormat::Table => {
             let headings = ["NAME", "VALUE", "FROM", "EFFECT"].map(str::to_owned).to_vec();
-            let rows = std::iter::once(headings).chain(settings.iter().map(Setting::row));
+            let rows = std::iter::once(headings).chain(settings.iter().map(SettingRow::row));
             out.write_all(layout(&rows.collect::<Vec<_>>()).as_bytes())?;
         }
     }
     Ok(())
 }
 
-struct Setting {
+struct SettingRow {
     name: &'static str,
     value: String,
     default: &'static str,
     source: String,
     from: String,
-    effect: Effect,
+    effect: ParameterEffect,
 }
 
-impl Setting {
+impl SettingRow {
     fn row(&self) -> Vec<String> {
         let effect = match self.effect {
-            Effect::Live { .. } => "live".to_owned(),
-            Effect::AtStart { .. } => "at restart".to_owned(),
-            Effect::None { why } => format!("none: {why}"),
+            ParameterEffect::Live { .. } => "live".to_owned(),
+            ParameterEffect::AtStart { .. } => "at restart".to_owned(),
+            ParameterEffect::None { why } => format!("none: {why}"),
         };
         let value = if self.value.is_empty() { "-" } else { &self.value };
         vec![self.name.to_owned(), value.to_owned(), self.from.clone(), effect]
@@ -97,9 +102,9 @@ impl Setting {
 
     fn object(&self) -> Value {
         let (effect, since, reason) = match self.effect {
-            Effect::Live { since } => ("live", Some(since), None),
-            Effect::AtStart { since } => ("at restart", Some(since), None),
-            Effect::None { why } => ("none", None, Some(why)),
+            ParameterEffect::Live { since } => ("live", Some(since), None),
+            ParameterEffect::AtStart { since } => ("at restart", Some(since), None),
+            ParameterEffect::None { why } => ("none", None, Some(why)),
         };
         json!({
             "name": self.name, "value": self.value, "default": self.default,

@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 use std::path::Path;
-use tortie_compute::{Effect, InForce, OWN_PARAMETERS, Parameters};
+use tortie_compute::{NodeParameters, OWN_PARAMETERS, ParameterEffect, ResolvedParameter};
 
 const HEAD: &str = "# Settings
 
@@ -59,8 +59,9 @@ move from one node to another ([BGP](bgp.md#machines-that-move)).
 
 fn page() -> String {
     let mut page = HEAD.to_owned();
-    let parameters: Vec<InForce> = Parameters::default().all().collect();
-    let is_own = |in_force: &InForce| OWN_PARAMETERS.iter().any(|own| own.key == in_force.parameter.key);
+    let parameters: Vec<ResolvedParameter> = NodeParameters::default().all().collect();
+    let is_own =
+        |in_force: &ResolvedParameter| OWN_PARAMETERS.iter().any(|own| own.key == in_force.parameter.key);
     let _ = write!(
         page,
         "
@@ -74,9 +75,9 @@ fn page() -> String {
     );
     for in_force in &parameters {
         let (when, since) = match in_force.effect {
-            Effect::Live { since } => ("live", since),
-            Effect::AtStart { since } => ("at restart", since),
-            Effect::None { .. } => continue,
+            ParameterEffect::Live { since } => ("live", since),
+            ParameterEffect::AtStart { since } => ("at restart", since),
+            ParameterEffect::None { .. } => continue,
         };
         let _ = writeln!(page, "| {} | {when} | {since} |", places(in_force, is_own(in_force)));
     }
@@ -94,7 +95,7 @@ default is named in the log and on the health page.
 "
     );
     for in_force in &parameters {
-        if let Effect::None { why } = in_force.effect {
+        if let ParameterEffect::None { why } = in_force.effect {
             let _ = writeln!(page, "| {} | {why} |", places(in_force, is_own(in_force)));
         }
     }
@@ -102,7 +103,7 @@ default is named in the log and on the health page.
 }
 
 /// Renders the places where a parameter can be set, and its default.
-fn places(in_force: &InForce, own: bool) -> String {
+fn places(in_force: &ResolvedParameter, own: bool) -> String {
     let parameter = in_force.parameter;
     let key = if own { "-".to_owned() } else { format!("`{}`", parameter.key) };
     let mut letters = parameter.name.chars();
@@ -134,7 +135,7 @@ fn the_page_of_settings_is_what_the_code_says() {
 #[test]
 fn every_parameter_is_on_the_page_once() {
     let page = page();
-    for in_force in Parameters::default().all() {
+    for in_force in NodeParameters::default().all() {
         let own = OWN_PARAMETERS.iter().any(|own| own.key == in_force.parameter.key);
         let row = format!("\n| {} |", places(&in_force, own));
         assert_eq!(page.matches(&row).count(), 1, "{row}");

@@ -8,8 +8,8 @@ use std::path::Path;
 
 /// The fields of a journal record that are shown to users.
 #[derive(Debug, Deserialize)]
-pub struct Attachment {
-    id: Id,
+pub struct JournalAttachment {
+    id: AttachmentKey,
     phase: String,
     /// Empty if unknown, for a container that another program attached.
     pub network: String,
@@ -20,12 +20,12 @@ pub struct Attachment {
 }
 
 #[derive(Debug, Deserialize)]
-struct Id {
+struct AttachmentKey {
     container_id: String,
     ifname: String,
 }
 
-impl Attachment {
+impl JournalAttachment {
     pub fn container_id(&self) -> &str {
         &self.id.container_id
     }
@@ -44,7 +44,7 @@ impl Attachment {
     }
 }
 
-impl fmt::Display for Attachment {
+impl fmt::Display for JournalAttachment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "container {} ({}", self.id.container_id, self.id.ifname)?;
         match &self.endpoint {
@@ -56,7 +56,7 @@ impl fmt::Display for Attachment {
 
 /// Reads all records. Unreadable records are skipped: the node reports them, and the interfaces of their containers
 /// count as unknown.
-pub fn read(journal: &Path) -> io::Result<Vec<Attachment>> {
+pub fn read(journal: &Path) -> io::Result<Vec<JournalAttachment>> {
     let entries = match std::fs::read_dir(journal) {
         Ok(entries) => entries,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -65,7 +65,7 @@ pub fn read(journal: &Path) -> io::Result<Vec<Attachment>> {
     let mut found = Vec::new();
     for entry in entries {
         let bytes = std::fs::read(entry?.path())?;
-        if let Ok(attachment) = serde_json::from_slice::<Attachment>(&bytes) {
+        if let Ok(attachment) = serde_json::from_slice::<JournalAttachment>(&bytes) {
             found.push(attachment);
         }
     }

@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub struct Manifest {
+pub struct UpManifest {
     /// Whether the datastore is the embedded one.
     pub embedded: bool,
     pub network: String,
@@ -16,16 +16,16 @@ pub struct Manifest {
     pub files: BTreeSet<PathBuf>,
 }
 
-impl Manifest {
+impl UpManifest {
     pub fn exists(state_dir: &Path) -> bool {
         path(state_dir).exists()
     }
 
     /// Loads the manifest; empty if there is none yet.
-    pub fn load(state_dir: &Path) -> io::Result<Manifest> {
+    pub fn load(state_dir: &Path) -> io::Result<UpManifest> {
         match std::fs::read(path(state_dir)) {
             Ok(bytes) => Ok(serde_json::from_slice(&bytes)?),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Manifest::default()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(UpManifest::default()),
             Err(error) => Err(error),
         }
     }

@@ -16,22 +16,22 @@ pub use daemon_log::dropped_lines;
 pub use supervise::{SuperviseArgs, supervise};
 
 use crate::node::FELIX_TIMEOUT_SECONDS;
-use attachments::Attachment;
+use attachments::JournalAttachment;
 use clap::{Args, ValueEnum};
-use manifest::Manifest;
+use manifest::UpManifest;
 use plugins::CniInstallation;
-use process::Daemon;
+use process::HostDaemon;
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use tortie_cni::Plugin;
-use tortie_ctl::Failure;
+use tortie_cni::CniPlugin;
+use tortie_ctl::CommandError;
 use tortie_model::Kind;
-use tortie_node::{CniFiles, LivePods, NodeArgs, PolicyHandover};
-use tortie_store::{Client, Config, Error, Resources};
+use tortie_node::{CniFiles, LivePodHandling, NodeArgs, PolicyHandover};
+use tortie_store::{ResourceClient, StoreClient, StoreConfig, StoreError};
 
 /// Time limit for a daemon to become ready on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -105,7 +105,7 @@ pub struct DownArgs {
 }
 
 /// Makes this host a node. Can be repeated: what exists already is left alone.
-pub fn up(args: UpArgs, out: &mut dyn Write) -> Result<(), Failure> {
+pub fn up(args: UpArgs, out: &mut dyn Write) -> Result<(), CommandError> {
     let exe = std::env::current_exe()?;
     let node = &args.node;
     if args.check {
@@ -114,7 +114,7 @@ pub fn up(args: UpArgs, out: &mut dyn Write) -> Result<(), Failure> {
     for dir in [&node.state_dir, &node.run_dir, &args.cni_bin_dir, &args.cni_conf_dir] {
         std::fs::create_dir_all(dir).map_err(|error| at(dir, &error))?;
     }
-    let mut manifest = Manifest::load(&node.state_dir).map_err(|error| at(&node.state_dir, &error))?;
+    let mut manifest = UpManifest::load(&node.state_dir).map_err(|error| at(&node.state_dir, &error))?;
     // Check the CNI files before starting anything, to detect a network that cannot be taken over.
     let installation = CniInstallation::prepare(&args, &manifest)?;
     if let Some(warning) = installation.warning() {
@@ -122,15 +122,15 @@ pub fn up(args: UpArgs, out: &mut dyn Write) -> Result<(), Failure> {
     }
     manifest.network = installation.network().to_owned();
     // Keep the service manager of an earlier `up`.
-    if !Manifest::exists(&node.state_dir) {
+    if !UpManifest::exists(&node.state_dir) {
         manifest.systemd = by_systemd(&args);
     }
 
     let mut store = datastore(node, &exe);
     store.by_systemd = manifest.systemd;
-    let config = Config::load(&node.config)?;
+    let config = StoreConfig::load(&node.config)?;
     let own = format!("unix://{}", datastore_socket(node).display());
-    let configured = config != Config::default() && config.etcd_endpoints != own;
+    let configured = config != StoreConfig::default() && config.etcd_endpoints != own;
     if manifest.embedded || !configured {
         manifest.embedded = true;
         manifest.save(&node.state_dir)?;
@@ -165,9 +165,9 @@ pub fn up(args: UpArgs, out: &mut dyn Write) -> Result<(), Failure> {
 }
 
 /// Detects problems that would make `up` fail, before anything on this host is stopped or changed.
-fn check(args: &UpArgs, out: &mut dyn Write) -> Result<(), Failure> {
+fn check(args: &UpArgs, out: &mut dyn Write) -> Result<(), CommandError> {
     let node = &args.node;
-    let manifest = Manifest::load(&node.state_dir).map_err(|error| at(&node.state_dir, &error))?;
+    let manifest = UpManifest::load(&node.state_dir).map_err(|error| at(&node.state_dir, &error))?;
     for dir in [&node.state_dir, &node.run_dir, &args.cni_bin_dir, &args.cni_conf_dir] {
         can_write(dir)?;
     }
@@ -180,13 +180,13 @@ fn check(args: &UpArgs, out: &mut dyn Write) -> Result<(), Failure> {
         true => writeln!(out, "ok: the network {network} of {conflist} is carried over with its settings")?,
         false => writeln!(out, "ok: the network {network} gets {conflist}")?,
     }
-    let config = Config::load(&node.config)?;
-    if config == Config::default() {
+    let config = StoreConfig::load(&node.config)?;
+    if config == StoreConfig::default() {
         writeln!(out, "ok: no datastore is configured, the embedded one is used")?;
     } else {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let nodes = runtime.block_on(async {
-            let resources = Resources::new(Client::connect(&config).await?);
+            let resources = ResourceClient::new(StoreClient::connect(&config).await?);
             resources.list(Kind::Node, None).await
         })?;
         writeln!(out, "ok: the datastore answers and has {} nodes", nodes.items.len())?;
@@ -195,10 +195,10 @@ fn check(args: &UpArgs, out: &mut dyn Write) -> Result<(), Failure> {
 }
 
 /// Fails if the directory cannot be created, or a file cannot be created in it.
-fn can_write(dir: &Path) -> Result<(), Failure> {
+fn can_write(dir: &Path) -> Result<(), CommandError> {
     let existing = dir.ancestors().find(|dir| dir.exists()).unwrap_or(dir);
     if !existing.is_dir() {
-        return Err(Failure::Message(format!("{} is not a directory", existing.display())));
+        return Err(CommandError::Message(format!("{} is not a directory", existing.display())));
     }
     let probe = existing.join(format!(".tortie-check-{}", std::process::id()));
     std::fs::write(&probe, "")
@@ -207,7 +207,7 @@ fn can_write(dir: &Path) -> Result<(), Failure> {
 }
 
 /// Starts a daemon unless it is running, or restarts it. Returns what was done, if anything.
-fn start(daemon: &Daemon, restart: bool) -> Result<Option<&'static str>, Failure> {
+fn start(daemon: &HostDaemon, restart: bool) -> Result<Option<&'static str>, CommandError> {
     let word = if restart && daemon.is_running() { "restarted" } else { "started" };
     if word == "restarted" {
         daemon.stop()?;
@@ -225,10 +225,10 @@ fn by_systemd(args: &UpArgs) -> bool {
 }
 
 /// Reverts `up`. Continues after failures and reports all of them.
-pub fn down(args: &DownArgs, out: &mut dyn Write) -> Result<(), Failure> {
+pub fn down(args: &DownArgs, out: &mut dyn Write) -> Result<(), CommandError> {
     let node = &args.node;
     let data = node.state_dir.join("datastore");
-    if !Manifest::exists(&node.state_dir) {
+    if !UpManifest::exists(&node.state_dir) {
         if args.purge && data.exists() {
             return purge(&data, &node.state_dir, out);
         }
@@ -242,7 +242,7 @@ pub fn down(args: &DownArgs, out: &mut dyn Write) -> Result<(), Failure> {
         }
         return Ok(());
     }
-    let manifest = Manifest::load(&node.state_dir).map_err(|error| at(&node.state_dir, &error))?;
+    let manifest = UpManifest::load(&node.state_dir).map_err(|error| at(&node.state_dir, &error))?;
     if args.keep_pods {
         let handover = match args.now {
             true => PolicyHandover::Now,
@@ -257,14 +257,14 @@ pub fn down(args: &DownArgs, out: &mut dyn Write) -> Result<(), Failure> {
         let member = member(node, &manifest)?;
         let asked = member.as_ref().map(|member| (&member.config, member.name.as_str()));
         let unknown = workloads::unknown(node, &interfaces, &attached, asked).map_err(|error| {
-            Failure::Message(format!(
+            CommandError::Message(format!(
                 "cannot see whether workloads still run on this host: {error}\n`tortie down --force` goes on without \
                  knowing; nothing was changed"
             ))
         })?;
         if !unknown.is_empty() {
             let list: Vec<String> = unknown.iter().map(|line| format!("  {line}")).collect();
-            return Err(Failure::Message(format!(
+            return Err(CommandError::Message(format!(
                 "workloads that this node has not attached run on this host:\n{}\nstop them first, give the host back to \
                  whoever attached them with `tortie down --keep-pods`, or take their network away with `tortie down \
                  --force`; nothing was changed",
@@ -275,7 +275,7 @@ pub fn down(args: &DownArgs, out: &mut dyn Write) -> Result<(), Failure> {
     attached.retain(|attachment| attachment.is_live(&interfaces));
     if !attached.is_empty() && !args.force {
         let list: Vec<String> = attached.iter().map(|attachment| format!("  {attachment}")).collect();
-        return Err(Failure::Message(format!(
+        return Err(CommandError::Message(format!(
             "containers still use the network of this host:\n{}\nstop them first, or take their network away with \
              `tortie down --force`; nothing was changed",
             list.join("\n")
@@ -290,7 +290,7 @@ pub fn down(args: &DownArgs, out: &mut dyn Write) -> Result<(), Failure> {
         failures.push(reason);
         Vec::new()
     });
-    let stop = |mut daemon: Daemon, failures: &mut Vec<String>| {
+    let stop = |mut daemon: HostDaemon, failures: &mut Vec<String>| {
         daemon.by_systemd = manifest.systemd;
         if let Err(error) = daemon.stop() {
             failures.push(format!("{}: {error}", daemon.name));
@@ -308,7 +308,7 @@ pub fn down(args: &DownArgs, out: &mut dyn Write) -> Result<(), Failure> {
         failures.push(error.to_string());
     }
     if !failures.is_empty() {
-        return Err(Failure::Message(failures.join("\n")));
+        return Err(CommandError::Message(failures.join("\n")));
     }
     for file in [
         node.calico_dir().join("nodename"),
@@ -339,36 +339,37 @@ pub fn down(args: &DownArgs, out: &mut dyn Write) -> Result<(), Failure> {
             data.display()
         )?;
     }
-    Manifest::remove(&node.state_dir).map_err(|error| at(&node.state_dir, &error))?;
+    UpManifest::remove(&node.state_dir).map_err(|error| at(&node.state_dir, &error))?;
     for dir in [&node.run_dir, &node.state_dir] {
         // Fails if the directory contains other files.
         let _ = std::fs::remove_dir(dir);
     }
     match failures.is_empty() {
         true => Ok(writeln!(out, "this host is no longer a node")?),
-        false => Err(Failure::Message(failures.join("\n"))),
+        false => Err(CommandError::Message(failures.join("\n"))),
     }
 }
 
 /// Stops the daemons and leaves pods, endpoints and the node to Calico.
 fn give_back(
     node: &NodeArgs,
-    manifest: &Manifest,
+    manifest: &UpManifest,
     handover: PolicyHandover,
     out: &mut dyn Write,
-) -> Result<(), Failure> {
+) -> Result<(), CommandError> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     // Wait before the daemons are stopped: stopped services do not start again after a reboot.
     if let PolicyHandover::ToFelix(limit) = handover {
-        runtime.block_on(tortie_node::await_felix(limit)).map_err(Failure::Message)?;
+        runtime.block_on(tortie_node::await_felix(limit)).map_err(CommandError::Message)?;
     }
     let exe = std::env::current_exe()?;
     for mut daemon in [node_daemon(node, &exe), datastore(node, &exe)] {
         daemon.by_systemd = manifest.systemd;
         daemon.stop()?;
     }
-    let removed =
-        runtime.block_on(tortie_node::leave(node, LivePods::Kept, handover)).map_err(Failure::Message)?;
+    let removed = runtime
+        .block_on(tortie_node::leave(node, LivePodHandling::Kept, handover))
+        .map_err(CommandError::Message)?;
     for line in removed {
         writeln!(out, "{line}")?;
     }
@@ -379,9 +380,9 @@ fn give_back(
     }
     remove(&datastore_socket(node), &mut failures);
     if !failures.is_empty() {
-        return Err(Failure::Message(failures.join("\n")));
+        return Err(CommandError::Message(failures.join("\n")));
     }
-    Manifest::remove(&node.state_dir).map_err(|error| at(&node.state_dir, &error))?;
+    UpManifest::remove(&node.state_dir).map_err(|error| at(&node.state_dir, &error))?;
     for dir in [&node.run_dir, &node.state_dir] {
         // Fails if the directory contains other files.
         let _ = std::fs::remove_dir(dir);
@@ -391,54 +392,58 @@ fn give_back(
 }
 
 /// Removes the data that an earlier `down` kept.
-fn purge(data: &Path, state_dir: &Path, out: &mut dyn Write) -> Result<(), Failure> {
+fn purge(data: &Path, state_dir: &Path, out: &mut dyn Write) -> Result<(), CommandError> {
     std::fs::remove_dir_all(data).map_err(|error| at(data, &error))?;
     let _ = std::fs::remove_dir(state_dir);
     Ok(writeln!(out, "removed: the datastore in {}", data.display())?)
 }
 
 /// Removes the policy table, since no daemon maintains it any more.
-fn open_up() -> Result<(), Failure> {
+fn open_up() -> Result<(), CommandError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let removal = async { tortie_dataplane::remove_policy(&tortie_dataplane::Netns::current()?).await };
-    runtime.block_on(removal).map_err(|error| Failure::Message(error.to_string()))
+    runtime.block_on(removal).map_err(|error| CommandError::Message(error.to_string()))
 }
 
 /// This host's node in the datastore.
-struct Member {
-    config: Config,
+struct ClusterMember {
+    config: StoreConfig,
     name: String,
 }
 
-impl Member {
+impl ClusterMember {
     /// Deletes the node with its blocks. If the node is already gone, deletes what is left of it.
-    fn delete(&self) -> Result<(), Failure> {
+    fn delete(&self) -> Result<(), CommandError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async {
-            let resources = Resources::new(Client::connect(&self.config).await?);
+            let resources = ResourceClient::new(StoreClient::connect(&self.config).await?);
             match resources.delete(Kind::Node, "", &self.name, None).await {
-                Ok(_) | Err(Error::DoesNotExist { .. }) => Ok(()),
-                Err(error) => Err(Failure::Store(error)),
+                Ok(_) | Err(StoreError::DoesNotExist { .. }) => Ok(()),
+                Err(error) => Err(CommandError::Store(error)),
             }
         })
     }
 }
 
 /// Returns this host's node in the datastore, as its daemon knows it; `None` if there is no daemon.
-fn member(node: &NodeArgs, manifest: &Manifest) -> Result<Option<Member>, Failure> {
+fn member(node: &NodeArgs, manifest: &UpManifest) -> Result<Option<ClusterMember>, CommandError> {
     if !node.socket().exists() {
         return Ok(None);
     }
     let name = std::fs::read_to_string(node.calico_dir().join("nodename"))?;
     let config = match manifest.embedded {
-        true => Config::at(format!("unix://{}", datastore_socket(node).display())),
-        false => Config::load(&node.config)?,
+        true => StoreConfig::at(format!("unix://{}", datastore_socket(node).display())),
+        false => StoreConfig::load(&node.config)?,
     };
-    Ok(Some(Member { config, name }))
+    Ok(Some(ClusterMember { config, name }))
 }
 
 /// Detaches the containers and deletes the node; `None` if there is no daemon to do it.
-fn leave(node: &NodeArgs, manifest: &Manifest, attached: &[Attachment]) -> Result<Option<Member>, Failure> {
+fn leave(
+    node: &NodeArgs,
+    manifest: &UpManifest,
+    attached: &[JournalAttachment],
+) -> Result<Option<ClusterMember>, CommandError> {
     let Some(member) = member(node, manifest)? else { return Ok(None) };
     let attached_networks = attached.iter().map(|attachment| attachment.network.as_str());
     let networks: BTreeSet<&str> = attached_networks.chain([manifest.network.as_str()]).collect();
@@ -455,10 +460,10 @@ fn leave(node: &NodeArgs, manifest: &Manifest, attached: &[Attachment]) -> Resul
     Ok(Some(member))
 }
 
-fn accepted(answer: &str) -> Result<(), Failure> {
+fn accepted(answer: &str) -> Result<(), CommandError> {
     match answer.starts_with('0') {
         true => Ok(()),
-        false => Err(Failure::Message(reason(answer))),
+        false => Err(CommandError::Message(reason(answer))),
     }
 }
 
@@ -477,7 +482,7 @@ fn ask(
     command: &str,
     variables: &[(&str, &str)],
     extra: &serde_json::Value,
-) -> Result<String, Failure> {
+) -> Result<String, CommandError> {
     let mut config = json!({"cniVersion": "1.1.0", "name": "up"});
     if let (Some(config), Some(extra)) = (config.as_object_mut(), extra.as_object()) {
         config.extend(extra.clone());
@@ -485,7 +490,7 @@ fn ask(
     let mut environment = BTreeMap::from([("CNI_PATH", "/")]);
     environment.extend(variables.iter().copied());
     let request = json!({
-        "plugin": Plugin::Calico.name(),
+        "plugin": CniPlugin::Calico.name(),
         "command": command,
         "env": environment,
         "config": config.to_string(),
@@ -503,14 +508,14 @@ fn datastore_socket(node: &NodeArgs) -> PathBuf {
     node.run_dir.join("datastore.sock")
 }
 
-fn datastore(node: &NodeArgs, exe: &Path) -> Daemon {
+fn datastore(node: &NodeArgs, exe: &Path) -> HostDaemon {
     let data = node.state_dir.join("datastore").into_os_string();
     let listen = format!("unix://{}", datastore_socket(node).display()).into();
     let words = ["datastore".into(), "--data-dir".into(), data, "--listen".into(), listen];
-    Daemon::new("datastore", exe, &node.run_dir, words.to_vec())
+    HostDaemon::new("datastore", exe, &node.run_dir, words.to_vec())
 }
 
-fn node_daemon(node: &NodeArgs, exe: &Path) -> Daemon {
+fn node_daemon(node: &NodeArgs, exe: &Path) -> HostDaemon {
     let mut words = vec![
         "node".into(),
         "--state-dir".into(),
@@ -520,13 +525,13 @@ fn node_daemon(node: &NodeArgs, exe: &Path) -> Daemon {
         "--calico-dir".into(),
         node.calico_dir().as_os_str().to_owned(),
     ];
-    if node.config != Path::new(Config::DEFAULT_FILE) {
+    if node.config != Path::new(StoreConfig::DEFAULT_FILE) {
         words.extend(["--config".into(), node.config.clone().into_os_string()]);
     }
-    Daemon::new("node", exe, &node.run_dir, words)
+    HostDaemon::new("node", exe, &node.run_dir, words)
 }
 
-fn wait(daemon: &Daemon, ready: impl Fn() -> bool) -> Result<(), Failure> {
+fn wait(daemon: &HostDaemon, ready: impl Fn() -> bool) -> Result<(), CommandError> {
     let deadline = Instant::now() + PATIENCE;
     while !ready() {
         let what = match (daemon.is_running(), Instant::now() > deadline) {
@@ -538,7 +543,10 @@ fn wait(daemon: &Daemon, ready: impl Fn() -> bool) -> Result<(), Failure> {
             }
         };
         let (log, last) = daemon.end_of_log(LOG_LINES);
-        return Err(Failure::Message(format!("{} {what}; the end of its log ({log}):\n{last}", daemon.name)));
+        return Err(CommandError::Message(format!(
+            "{} {what}; the end of its log ({log}):\n{last}",
+            daemon.name
+        )));
     }
     Ok(())
 }
@@ -561,8 +569,8 @@ fn remove_dir(path: &Path, failures: &mut Vec<String>) {
     }
 }
 
-fn at(path: &Path, error: &std::io::Error) -> Failure {
-    Failure::at(path, error)
+fn at(path: &Path, error: &std::io::Error) -> CommandError {
+    CommandError::at(path, error)
 }
 
 #[cfg(test)]

@@ -2,11 +2,11 @@
 //! Calico's files are kept until `tortie down`, and the settings of its network are carried over.
 
 use super::UpArgs;
-use super::manifest::Manifest;
+use super::manifest::UpManifest;
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
-use tortie_cni::{PROGRAM, Plugin};
-use tortie_ctl::Failure;
+use tortie_cni::{CniPlugin, PROGRAM};
+use tortie_ctl::CommandError;
 use tortie_node::CniFiles;
 
 const CONFLIST: &str = "10-calico.conflist";
@@ -27,23 +27,23 @@ pub struct CniInstallation {
 
 impl CniInstallation {
     /// Detects everything that would make the installation fail. Changes nothing.
-    pub fn prepare(args: &UpArgs, manifest: &Manifest) -> Result<CniInstallation, Failure> {
-        let files = CniFiles::load(&args.node.state_dir).map_err(Failure::Message)?;
+    pub fn prepare(args: &UpArgs, manifest: &UpManifest) -> Result<CniInstallation, CommandError> {
+        let files = CniFiles::load(&args.node.state_dir).map_err(CommandError::Message)?;
         let programs =
-            [Plugin::Calico, Plugin::CalicoIpam].map(|plugin| args.cni_bin_dir.join(plugin.name()));
+            [CniPlugin::Calico, CniPlugin::CalicoIpam].map(|plugin| args.cni_bin_dir.join(plugin.name()));
         let conflist = args.cni_conf_dir.join(CONFLIST);
         for path in programs.iter().chain([&conflist]) {
-            files.check(path).map_err(Failure::Message)?;
+            files.check(path).map_err(CommandError::Message)?;
         }
         let found = match manifest.files.contains(&conflist) {
             true => None,
-            false => files.original(&conflist).map_err(Failure::Message)?,
+            false => files.original(&conflist).map_err(CommandError::Message)?,
         };
         let is_unreadable = found.as_ref().is_some_and(|text| !tortie_node::is_readable_network(text));
         let original = found.filter(|_| !is_unreadable);
         let is_takeover = original.is_some();
         let list = configuration(args, original.as_deref())
-            .map_err(|reason| Failure::Message(format!("{}: {reason}", conflist.display())))?;
+            .map_err(|reason| CommandError::Message(format!("{}: {reason}", conflist.display())))?;
         Ok(CniInstallation { conflist, programs: programs.to_vec(), list, is_takeover, is_unreadable })
     }
 
@@ -60,29 +60,29 @@ impl CniInstallation {
 
     /// Installs the plugins before the configuration, since a runtime uses the network as soon as its configuration
     /// exists.
-    pub fn install(&self, manifest: &mut Manifest, state_dir: &Path) -> Result<(), Failure> {
-        let mut files = CniFiles::load(state_dir).map_err(Failure::Message)?;
+    pub fn install(&self, manifest: &mut UpManifest, state_dir: &Path) -> Result<(), CommandError> {
+        let mut files = CniFiles::load(state_dir).map_err(CommandError::Message)?;
         // An earlier version recorded these files in the manifest.
         for path in self.programs.iter().chain([&self.conflist]) {
             if manifest.files.contains(path) {
-                files.claim(path).map_err(Failure::Message)?;
+                files.claim(path).map_err(CommandError::Message)?;
                 manifest.files.remove(path);
                 manifest.save(state_dir)?;
             }
         }
         for path in &self.programs {
-            files.write(path, PROGRAM, 0o755).map_err(Failure::Message)?;
+            files.write(path, PROGRAM, 0o755).map_err(CommandError::Message)?;
         }
         let text = format!("{:#}\n", self.list);
-        files.write(&self.conflist, text.as_bytes(), 0o644).map_err(Failure::Message)
+        files.write(&self.conflist, text.as_bytes(), 0o644).map_err(CommandError::Message)
     }
 }
 
 fn configuration(args: &UpArgs, original: Option<&[u8]>) -> Result<Value, String> {
     let Some(original) = original else {
         let ipv6 = if args.ipv6 { "true" } else { "false" };
-        let ipam = json!({"type": Plugin::CalicoIpam.name(), "assign_ipv4": "true", "assign_ipv6": ipv6});
-        let mut plugin = json!({"type": Plugin::Calico.name(), "ipam": ipam});
+        let ipam = json!({"type": CniPlugin::CalicoIpam.name(), "assign_ipv4": "true", "assign_ipv6": ipv6});
+        let mut plugin = json!({"type": CniPlugin::Calico.name(), "ipam": ipam});
         plugin["tortie_socket"] = json!(args.node.socket());
         let name = args.network.as_deref().unwrap_or(NETWORK);
         return Ok(json!({"name": name, "cniVersion": "1.0.0", "plugins": [plugin]}));

@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(20);
 
 #[derive(Debug)]
-pub struct Daemon {
+pub struct HostDaemon {
     pub name: &'static str,
     pub exe: PathBuf,
     pub words: Vec<OsString>,
@@ -28,9 +28,9 @@ pub struct Daemon {
     run_dir: PathBuf,
 }
 
-impl Daemon {
-    pub fn new(name: &'static str, exe: &Path, run_dir: &Path, words: Vec<OsString>) -> Daemon {
-        Daemon {
+impl HostDaemon {
+    pub fn new(name: &'static str, exe: &Path, run_dir: &Path, words: Vec<OsString>) -> HostDaemon {
+        HostDaemon {
             name,
             exe: exe.to_owned(),
             words,

@@ -11,7 +11,7 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::{Child, Command};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
-use tortie_ctl::Failure;
+use tortie_ctl::CommandError;
 use tortie_process::{SUPERVISED, Signal};
 
 /// If the daemon exits within this time on its first start, the supervisor gives up, since a restart would not help.
@@ -39,18 +39,18 @@ pub struct SuperviseArgs {
     command: Vec<OsString>,
 }
 
-pub fn supervise(args: &SuperviseArgs) -> Result<(), Failure> {
+pub fn supervise(args: &SuperviseArgs) -> Result<(), CommandError> {
     // One thread: the daemon's parent-death signal is sent when the thread that started it exits.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(run(args))
 }
 
-async fn run(args: &SuperviseArgs) -> Result<(), Failure> {
+async fn run(args: &SuperviseArgs) -> Result<(), CommandError> {
     let mut log =
-        DaemonLog::open(&args.log, args.log_bytes).map_err(|error| Failure::at(&args.log, &error))?;
+        DaemonLog::open(&args.log, args.log_bytes).map_err(|error| CommandError::at(&args.log, &error))?;
     let mut term = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
-    let mut pause = Pause::default();
+    let mut pause = RestartDelay::default();
     let mut first = true;
     loop {
         let started = Instant::now();
@@ -69,7 +69,7 @@ async fn run(args: &SuperviseArgs) -> Result<(), Failure> {
         }
         let ran = started.elapsed();
         if first && ran < TRIAL {
-            return Err(Failure::Message(format!("{} ended at once ({status})", args.name)));
+            return Err(CommandError::Message(format!("{} ended at once ({status})", args.name)));
         }
         first = false;
         let wait = pause.after(ran);
@@ -87,9 +87,11 @@ fn ended(name: &str, status: ExitStatus, wait: Duration) -> String {
 }
 
 /// Starts the daemon. Returns the process and the channel with its output.
-fn start(args: &SuperviseArgs) -> Result<(Child, mpsc::Receiver<Vec<u8>>), Failure> {
-    let (program, words) =
-        args.command.split_first().ok_or_else(|| Failure::message("there is no command to supervise"))?;
+fn start(args: &SuperviseArgs) -> Result<(Child, mpsc::Receiver<Vec<u8>>), CommandError> {
+    let (program, words) = args
+        .command
+        .split_first()
+        .ok_or_else(|| CommandError::message("there is no command to supervise"))?;
     let mut child = Command::new(program)
         .args(words)
         .env(SUPERVISED, "1")
@@ -123,7 +125,7 @@ async fn stop(
     mut child: Child,
     mut output: mpsc::Receiver<Vec<u8>>,
     log: &mut DaemonLog,
-) -> Result<(), Failure> {
+) -> Result<(), CommandError> {
     if let Some(pid) = child.id() {
         tortie_process::signal(pid, Signal::TERM)?;
     }
@@ -140,9 +142,9 @@ async fn stop(
 
 /// Delay before the next start, doubled after each short run and reset after a long one.
 #[derive(Debug, Default)]
-struct Pause(u32);
+struct RestartDelay(u32);
 
-impl Pause {
+impl RestartDelay {
     fn after(&mut self, ran: Duration) -> Duration {
         self.0 = if ran >= STEADY { 0 } else { self.0.saturating_add(1) };
         let doubled = 1_u64.checked_shl(self.0).unwrap_or(u64::MAX) / 2;
@@ -156,7 +158,7 @@ mod tests {
 
     #[test]
     fn a_daemon_that_fails_again_and_again_is_started_less_often() {
-        let mut pause = Pause::default();
+        let mut pause = RestartDelay::default();
         let short = Duration::from_secs(1);
         let pauses: Vec<u64> = (0..7).map(|_| pause.after(short).as_secs()).collect();
         assert_eq!(pauses, [1, 2, 4, 8, 16, 30, 30]);

@@ -1,6 +1,6 @@
 //! Runs daemons as systemd services, which restart on failure and after a reboot. Their logs are in the journal.
 
-use super::process::Daemon;
+use super::process::HostDaemon;
 use std::ffi::OsStr;
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -23,7 +23,7 @@ pub fn file(daemon: &str) -> PathBuf {
 }
 
 /// Renders the unit file.
-pub fn unit(daemon: &Daemon) -> String {
+pub fn unit(daemon: &HostDaemon) -> String {
     let (what, after) = match daemon.name {
         "datastore" => ("Tortie's embedded datastore", "local-fs.target"),
         _ => (
@@ -105,7 +105,7 @@ fn quoted(word: &OsStr) -> String {
     }
 }
 
-pub fn start(daemon: &Daemon) -> io::Result<()> {
+pub fn start(daemon: &HostDaemon) -> io::Result<()> {
     std::fs::write(file(daemon.name), unit(daemon))?;
     systemctl(&["daemon-reload"])?;
     systemctl(&["enable", "--now", &name(daemon.name)])
@@ -148,9 +148,9 @@ fn systemctl(words: &[&str]) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    fn daemon(name: &'static str, words: &[&str]) -> Daemon {
+    fn daemon(name: &'static str, words: &[&str]) -> HostDaemon {
         let words = words.iter().map(Into::into).collect();
-        Daemon::new(name, Path::new("/usr/bin/tortie"), Path::new("/run/tortie"), words)
+        HostDaemon::new(name, Path::new("/usr/bin/tortie"), Path::new("/run/tortie"), words)
     }
 
     /// `TORTIE_REFRESH=1` writes the files instead. The package installs them.

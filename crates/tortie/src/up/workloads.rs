@@ -1,28 +1,28 @@
 //! Finds workloads on this host that are not in the node's journal: attached by another program and not adopted yet.
 //! Reads the kernel and the datastore; a read error is returned and not treated as absence.
 
-use super::attachments::Attachment;
+use super::attachments::JournalAttachment;
 use std::collections::BTreeMap;
-use tortie_ctl::Failure;
+use tortie_ctl::CommandError;
 use tortie_dataplane::Netns;
 use tortie_model::kinds::WorkloadEndpointSpec;
 use tortie_node::NodeArgs;
-use tortie_store::{Client, Config, Resources};
+use tortie_store::{ResourceClient, StoreClient, StoreConfig};
 
 /// Returns the names of this host's interfaces, and whether each is one end of a veth pair.
-pub fn interfaces() -> Result<BTreeMap<String, bool>, Failure> {
+pub fn interfaces() -> Result<BTreeMap<String, bool>, CommandError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let names = async { tortie_dataplane::interface_names(&Netns::current()?).await };
-    runtime.block_on(names).map_err(|error| Failure::Message(error.to_string()))
+    runtime.block_on(names).map_err(|error| CommandError::Message(error.to_string()))
 }
 
 /// Returns the workload interfaces that are not in the journal, each with its endpoint if the datastore has one.
 pub fn unknown(
     node: &NodeArgs,
     interfaces: &BTreeMap<String, bool>,
-    attached: &[Attachment],
-    member: Option<(&Config, &str)>,
-) -> Result<Vec<String>, Failure> {
+    attached: &[JournalAttachment],
+    member: Option<(&StoreConfig, &str)>,
+) -> Result<Vec<String>, CommandError> {
     let is_known = |name: &str| attached.iter().any(|attachment| attachment.host_interface == name);
     let prefixes = tortie_node::interface_prefixes(node);
     let is_workload = |name: &str| prefixes.iter().any(|prefix| name.starts_with(prefix.as_str()));
@@ -34,7 +34,7 @@ pub fn unknown(
     let Some((config, name)) = member else { return Ok(found.into_values().collect()) };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let endpoints = runtime.block_on(async {
-        let resources = Resources::new(Client::connect(config).await?);
+        let resources = ResourceClient::new(StoreClient::connect(config).await?);
         resources.list_as::<WorkloadEndpointSpec>(None).await
     })?;
     for endpoint in endpoints.into_iter().filter(|endpoint| endpoint.spec.node == name) {

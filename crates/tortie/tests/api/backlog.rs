@@ -1,6 +1,6 @@
 //! Watch clients that do not read while more events happen than the server may buffer.
 
-use crate::world::{Storage, World};
+use crate::world::{ApiserverFixture, DatastoreKind};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -14,13 +14,13 @@ const CHANGE: usize = 240 << 10;
 const MOST: usize = 100 << 20;
 
 /// A curl process whose output is not read.
-struct Stuck(Child);
+struct UnreadWatch(Child);
 
-impl Stuck {
-    fn watch(url: &str) -> Stuck {
+impl UnreadWatch {
+    fn watch(url: &str) -> UnreadWatch {
         let mut command = Command::new("curl");
         command.args(["-skN", "-H", "Authorization: Bearer secret"]).arg(url).stdout(Stdio::piped());
-        Stuck(command.spawn().unwrap())
+        UnreadWatch(command.spawn().unwrap())
     }
 
     /// Reads all buffered events until the connection ends; `None` is a truncated event.
@@ -30,7 +30,7 @@ impl Stuck {
     }
 }
 
-impl Drop for Stuck {
+impl Drop for UnreadWatch {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -46,7 +46,7 @@ fn peak(pid: u32) -> usize {
 
 #[test]
 fn hundreds_of_megabytes_that_nobody_reads_are_not_kept() {
-    let world = World::new(Storage::Kubernetes);
+    let world = ApiserverFixture::new(DatastoreKind::Kubernetes);
     let set = json!({"apiVersion": "projectcalico.org/v3", "kind": "GlobalNetworkSet", "metadata": {"name": "large"},
         "spec": {"nets": ["192.0.2.0/24"]}});
     world.server.create(SETS, &set);
@@ -56,7 +56,7 @@ fn hundreds_of_megabytes_that_nobody_reads_are_not_kept() {
     let version = listed["metadata"]["resourceVersion"].as_str().unwrap();
     let query = format!("{SETS}?watch=1&resourceVersion={version}");
     let url = format!("https://localhost:{}{query}", world.port);
-    let mut stuck: Vec<Stuck> = (0..WATCHERS).map(|_| Stuck::watch(&url)).collect();
+    let mut stuck: Vec<UnreadWatch> = (0..WATCHERS).map(|_| UnreadWatch::watch(&url)).collect();
     let metrics = || {
         let mut command = Command::new("curl");
         command.args(["-sk", "-H", "Authorization: Bearer secret"]);

@@ -1,6 +1,6 @@
 //! The same document applied by calicoctl and by kubectl: the same object is stored, and errors name the same field.
 
-use crate::world::{Storage, World};
+use crate::world::{ApiserverFixture, DatastoreKind};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::process::Output;
@@ -8,19 +8,19 @@ use tortie_model::Kind;
 use tortie_testkit::{Etcd, samples};
 
 /// Runs a program with arguments and input.
-type Run<'a> = &'a dyn Fn(&[&str], &str) -> Output;
+type RunProgram<'a> = &'a dyn Fn(&[&str], &str) -> Output;
 
 #[test]
 fn calicoctl_and_kubectl_write_the_same_in_kubernetes() {
-    calicoctl_and_kubectl_write_the_same(&World::new(Storage::Kubernetes));
+    calicoctl_and_kubectl_write_the_same(&ApiserverFixture::new(DatastoreKind::Kubernetes));
 }
 
 #[test]
 fn calicoctl_and_kubectl_write_the_same_in_etcd() {
-    calicoctl_and_kubectl_write_the_same(&World::new(Storage::Etcd(Etcd::start().unwrap())));
+    calicoctl_and_kubectl_write_the_same(&ApiserverFixture::new(DatastoreKind::Etcd(Etcd::start().unwrap())));
 }
 
-fn calicoctl_and_kubectl_write_the_same(world: &World) {
+fn calicoctl_and_kubectl_write_the_same(world: &ApiserverFixture) {
     let mut objects = samples::all();
     if world.keeps_in_etcd() {
         objects.push(samples::profile());
@@ -42,13 +42,13 @@ fn calicoctl_and_kubectl_write_the_same(world: &World) {
 }
 
 /// Creates and changes the object with each program and deletes it with the other.
-fn the_same_is_stored(world: &World, object: &Value) {
+fn the_same_is_stored(world: &ApiserverFixture, object: &Value) {
     let kind = Kind::from_name(object["kind"].as_str().unwrap()).unwrap();
     let mut changed = object.clone();
     changed["metadata"]["labels"] = json!({"kept": "no", "added": "yes"});
     changed["metadata"]["annotations"] = json!({"note": "short"});
     let before = world.stored(kind.plural());
-    let programs: [(&str, Run<'_>); 2] = [
+    let programs: [(&str, RunProgram<'_>); 2] = [
         ("calicoctl", &|words, input| world.calicoctl(words, input)),
         ("kubectl", &|words, input| world.kubectl(words, input)),
     ];
@@ -139,9 +139,9 @@ fn wrong() -> Vec<(&'static str, Value, &'static [&'static str])> {
 }
 
 /// Field, value and reason of a validation error.
-type Complaint = (String, String, String);
+type ValidationComplaint = (String, String, String);
 
-fn the_same_is_wrong(world: &World, kind: &str, spec: &Value, fields: &[&str]) {
+fn the_same_is_wrong(world: &ApiserverFixture, kind: &str, spec: &Value, fields: &[&str]) {
     let mut object = json!({"apiVersion": "projectcalico.org/v3", "kind": kind, "metadata": {"name": "wrong"}, "spec": spec});
     if Kind::from_name(kind).unwrap().is_namespaced() {
         object["metadata"]["namespace"] = "shop".into();
@@ -155,8 +155,8 @@ fn the_same_is_wrong(world: &World, kind: &str, spec: &Value, fields: &[&str]) {
                     + &String::from_utf8_lossy(&output.stdout)
             },
         );
-    let calicoctl: BTreeSet<Complaint> = by_calicoctl.lines().filter_map(of_calicoctl).collect();
-    let kubectl: BTreeSet<Complaint> = by_kubectl.lines().filter_map(of_kubectl).collect();
+    let calicoctl: BTreeSet<ValidationComplaint> = by_calicoctl.lines().filter_map(of_calicoctl).collect();
+    let kubectl: BTreeSet<ValidationComplaint> = by_kubectl.lines().filter_map(of_kubectl).collect();
     assert_eq!(calicoctl, kubectl, "{text}\n{by_calicoctl}\n{by_kubectl}");
     for field in fields {
         let named = calicoctl.iter().any(|(name, ..)| name.contains(field));
@@ -165,7 +165,7 @@ fn the_same_is_wrong(world: &World, kind: &str, spec: &Value, fields: &[&str]) {
 }
 
 /// Parses `... error with field Spec.CIDR = 'x' (invalid CIDR)`, or the same after a dash.
-fn of_calicoctl(line: &str) -> Option<Complaint> {
+fn of_calicoctl(line: &str) -> Option<ValidationComplaint> {
     let message =
         line.split_once("error with field ").map_or(line.trim_start_matches("-  "), |(_, rest)| rest);
     let (name, rest) = message.split_once(" = '")?;
@@ -175,7 +175,7 @@ fn of_calicoctl(line: &str) -> Option<Complaint> {
 
 /// Parses `The IPPool "wrong" is invalid: Spec.CIDR: Invalid value: "x": invalid CIDR`, or the same after an
 /// asterisk.
-fn of_kubectl(line: &str) -> Option<Complaint> {
+fn of_kubectl(line: &str) -> Option<ValidationComplaint> {
     let message = line.split_once(" is invalid: ").map_or(line, |(_, rest)| rest).trim_start_matches("* ");
     let (name, rest) = message.split_once(": Invalid value: ")?;
     let mut parts = serde_json::Deserializer::from_str(rest).into_iter::<String>();

@@ -7,30 +7,30 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::{Command, Output};
 use tempfile::TempDir;
-use tortie_store::{Client, Config, Resources};
-use tortie_testkit::{ApiServer, CalicoGroup, Etcd, Process, eventually_showing, free_port, output};
+use tortie_store::{ResourceClient, StoreClient, StoreConfig};
+use tortie_testkit::{ApiServer, CalicoGroup, Etcd, TestProcess, eventually_showing, free_port, output};
 
 pub const TORTIE: &str = env!("CARGO_BIN_EXE_tortie");
 const NAMESPACE: &str = "calico-apiserver";
 const SERVICE: &str = "  selector: {k8s-app: calico-apiserver}\n  ports: [{name: apiserver, port: 443, targetPort: 5443, protocol: TCP}]\n";
 
 /// The datastore that holds the objects.
-pub enum Storage {
+pub enum DatastoreKind {
     Kubernetes,
     Etcd(Etcd),
 }
 
-pub struct World {
+pub struct ApiserverFixture {
     // Fields are dropped in this order.
-    pub ours: Process,
+    pub ours: TestProcess,
     pub server: ApiServer,
-    storage: Storage,
+    storage: DatastoreKind,
     dir: TempDir,
     pub port: u16,
 }
 
-impl World {
-    pub fn new(storage: Storage) -> World {
+impl ApiserverFixture {
+    pub fn new(storage: DatastoreKind) -> ApiserverFixture {
         let server = ApiServer::start_with_rules();
         server.install(CalicoGroup::V1);
         server.add_namespace("shop", json!({}));
@@ -49,25 +49,25 @@ impl World {
         let output = output(kubectl(&server, dir.path()).args(["apply", "-f", "-"]), &text);
         assert!(output.status.success(), "{output:?}");
         let ours = start(&server, &storage, port);
-        let world = World { ours, server, storage, dir, port };
+        let world = ApiserverFixture { ours, server, storage, dir, port };
         world.initialise();
         world.wait_until_served();
         world
     }
 
     fn initialise(&self) {
-        let mut config = Config {
+        let mut config = StoreConfig {
             datastore_type: "kubernetes".into(),
             kubeconfig: self.server.kubeconfig().display().to_string(),
             calico_api_group: CalicoGroup::V1.api_version().into(),
-            ..Config::default()
+            ..StoreConfig::default()
         };
-        if let Storage::Etcd(etcd) = &self.storage {
-            config = Config::at(etcd.endpoint());
+        if let DatastoreKind::Etcd(etcd) = &self.storage {
+            config = StoreConfig::at(etcd.endpoint());
         }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            let resources = Resources::new(Client::connect(&config).await.unwrap());
+            let resources = ResourceClient::new(StoreClient::connect(&config).await.unwrap());
             resources.ensure_initialized("v3.32.0", "k8s").await.unwrap();
         });
     }
@@ -86,7 +86,7 @@ impl World {
     }
 
     pub fn keeps_in_etcd(&self) -> bool {
-        matches!(self.storage, Storage::Etcd(_))
+        matches!(self.storage, DatastoreKind::Etcd(_))
     }
 
     pub fn kubectl(&self, words: &[&str], input: &str) -> Output {
@@ -97,8 +97,8 @@ impl World {
         let mut command = Command::new(self.dir.path().join("calicoctl"));
         command.args(words);
         match &self.storage {
-            Storage::Kubernetes => command.envs(self.server.environment(CalicoGroup::V1)),
-            Storage::Etcd(etcd) => {
+            DatastoreKind::Kubernetes => command.envs(self.server.environment(CalicoGroup::V1)),
+            DatastoreKind::Etcd(etcd) => {
                 command.env("DATASTORE_TYPE", "etcdv3").env("ETCD_ENDPOINTS", etcd.endpoint())
             }
         };
@@ -108,7 +108,7 @@ impl World {
     /// Returns all stored objects of a kind by path or key, read directly from the datastore.
     pub fn stored(&self, plural: &str) -> BTreeMap<String, Value> {
         match &self.storage {
-            Storage::Kubernetes => {
+            DatastoreKind::Kubernetes => {
                 // The only kind whose resource has another name there.
                 let plural = if plural == "ipamconfigurations" { "ipamconfigs" } else { plural };
                 let list = self.server.must("GET", &format!("/apis/crd.projectcalico.org/v1/{plural}"), None);
@@ -120,7 +120,7 @@ impl World {
                     .map(|item| (format!("{}/{}", text(item, "namespace"), text(item, "name")), item.clone()))
                     .collect()
             }
-            Storage::Etcd(etcd) => {
+            DatastoreKind::Etcd(etcd) => {
                 let prefix = format!("/calico/resources/v3/projectcalico.org/{plural}/");
                 let lines = etcd.ctl(&["get", "--prefix", &prefix]).unwrap();
                 let lines: Vec<&str> = lines.lines().filter(|line| !line.is_empty()).collect();
@@ -132,7 +132,7 @@ impl World {
 }
 
 /// Starts `tortie apiserver` with the service account of its pods and the environment of the manifest.
-fn start(server: &ApiServer, storage: &Storage, port: u16) -> Process {
+fn start(server: &ApiServer, storage: &DatastoreKind, port: u16) -> TestProcess {
     let request = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}});
     let path = format!("/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{NAMESPACE}/token");
     let token = server.create(&path, &request)["status"]["token"].clone();
@@ -146,10 +146,12 @@ fn start(server: &ApiServer, storage: &Storage, port: u16) -> Process {
         .stdout(log.try_clone().unwrap())
         .stderr(log);
     match storage {
-        Storage::Kubernetes => command.env("DATASTORE_TYPE", "kubernetes"),
-        Storage::Etcd(etcd) => command.env("DATASTORE_TYPE", "etcdv3").env("ETCD_ENDPOINTS", etcd.endpoint()),
+        DatastoreKind::Kubernetes => command.env("DATASTORE_TYPE", "kubernetes"),
+        DatastoreKind::Etcd(etcd) => {
+            command.env("DATASTORE_TYPE", "etcdv3").env("ETCD_ENDPOINTS", etcd.endpoint())
+        }
     };
-    Process::start(&mut command)
+    TestProcess::start(&mut command)
 }
 
 fn kubectl(server: &ApiServer, home: &Path) -> Command {

@@ -1,39 +1,41 @@
 //! `tortie explain` gives the expected verdict for every policy conformance case.
 
-use crate::lab::{Backend, Lab, Ran};
+use crate::lab::{CalicoctlLab, CommandOutput, LabBackend};
 use serde_json::Value as Json;
 use std::collections::BTreeMap;
-use tortie_model::{Key, Resource, Value};
-use tortie_store::{Client, Config};
-use tortie_testkit::conformance::{Expected, Sent, cases, world};
+use tortie_model::{Resource, StoreKey, StoreValue};
+use tortie_store::{StoreClient, StoreConfig};
+use tortie_testkit::conformance::{ConformancePacket, ExpectedVerdict, cases, world};
 
-fn key(resource: &Resource) -> Key {
+fn key(resource: &Resource) -> StoreKey {
     let meta = resource.metadata();
-    Key::resource(resource.kind(), &meta.namespace, &meta.name)
+    StoreKey::resource(resource.kind(), &meta.namespace, &meta.name)
 }
 
 /// The contents of the datastore, written without validation, as other clients may.
-struct Store {
-    client: Client,
+struct UncheckedStore {
+    client: StoreClient,
     runtime: tokio::runtime::Runtime,
-    written: BTreeMap<Key, Resource>,
+    written: BTreeMap<StoreKey, Resource>,
 }
 
-impl Store {
-    fn of(lab: &Lab) -> Store {
+impl UncheckedStore {
+    fn of(lab: &CalicoctlLab) -> UncheckedStore {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let config = Config::at(lab.endpoint());
-        let client = runtime.block_on(Client::connect(&config)).unwrap();
-        Store { client, runtime, written: BTreeMap::new() }
+        let config = StoreConfig::at(lab.endpoint());
+        let client = runtime.block_on(StoreClient::connect(&config)).unwrap();
+        UncheckedStore { client, runtime, written: BTreeMap::new() }
     }
 
     fn put(&mut self, resource: Resource) {
         let key = key(&resource);
-        self.runtime.block_on(self.client.apply(&key, &Value::Resource(resource.clone()), None)).unwrap();
+        self.runtime
+            .block_on(self.client.apply(&key, &StoreValue::Resource(resource.clone()), None))
+            .unwrap();
         self.written.insert(key, resource);
     }
 
-    fn delete(&mut self, key: &Key) {
+    fn delete(&mut self, key: &StoreKey) {
         self.runtime.block_on(self.client.delete(key, None)).unwrap();
         self.written.remove(key);
     }
@@ -82,12 +84,12 @@ fn by(answer: &Json) -> String {
     }
 }
 
-fn check(lab: &Lab, store: &Store, sent: &Sent, title: &str) {
+fn check(lab: &CalicoctlLab, store: &UncheckedStore, sent: &ConformancePacket, title: &str) {
     let (from, to) = (store.name(&sent.from, sent.family), store.name(&sent.to, sent.family));
     let mut explain = lab.command(lab.program("tortie"));
     explain.args(["explain", "--from", &from, "--to", &to, "--port", &sent.port, "-o", "json"]);
-    let ran: Ran = explain.output().unwrap().into();
-    let allowed = sent.verdict == Expected::Allow;
+    let ran: CommandOutput = explain.output().unwrap().into();
+    let allowed = sent.verdict == ExpectedVerdict::Allow;
     assert_eq!(ran.code, Some(i32::from(!allowed)), "{title}: {sent:?}: {ran:?}");
     let answer: Json = serde_json::from_str(&ran.out).unwrap();
     assert_eq!(answer["allowed"], allowed, "{title}: {sent:?}: {answer:#}");
@@ -98,15 +100,15 @@ fn check(lab: &Lab, store: &Store, sent: &Sent, title: &str) {
 
 #[test]
 fn explain_is_right_about_every_conformance_case() {
-    let lab = Lab::on(Backend::Embedded);
-    let mut store = Store::of(&lab);
+    let lab = CalicoctlLab::on(LabBackend::Embedded);
+    let mut store = UncheckedStore::of(&lab);
     for case in cases() {
         store.reset();
         for step in &case.steps {
             step.applied().into_iter().for_each(|resource| store.put(resource));
             step.deleted().iter().for_each(|resource| store.delete(&key(resource)));
             // `explain` judges new flows; packets of established flows that outlive a policy are left out.
-            let new = |sent: &&Sent| sent.by.as_deref() != Some("connection");
+            let new = |sent: &&ConformancePacket| sent.by.as_deref() != Some("connection");
             for sent in step.packets.iter().filter(new) {
                 check(&lab, &store, sent, &case.title);
             }

@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::os::unix::net::UnixStream;
 use std::process::Command;
-use tortie_testkit::{Process, eventually};
+use tortie_testkit::{TestProcess, eventually};
 
 const TORTIE: &str = env!("CARGO_BIN_EXE_tortie");
 
@@ -20,7 +20,7 @@ fn a_supervisor_outlives_a_full_log_disk() {
                   sh -c \"$3\" \"$4\"";
     let mut command = Command::new("unshare");
     command.args(["--mount", "sh", "-c", script, "sh"]).arg(&disk).args([TORTIE, DAEMON]).arg(&count);
-    let mut supervisor = Process::quiet(&mut command);
+    let mut supervisor = TestProcess::quiet(&mut command);
     let printed =
         || fs::read_to_string(&count).ok().and_then(|text| text.trim().parse::<u64>().ok()).unwrap_or(0);
     // The disk as mounted in the supervisor's mount namespace.
@@ -56,7 +56,7 @@ fn a_daemon_outlives_its_output() {
         .env("RUST_LOG", "debug")
         .stdout(full())
         .stderr(full());
-    let mut datastore = Process::start(&mut command);
+    let mut datastore = TestProcess::start(&mut command);
     eventually("it serves", || {
         assert!(!datastore.ended());
         UnixStream::connect(&socket).is_ok()

@@ -8,36 +8,36 @@ use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::time::Duration;
 use tempfile::TempDir;
-use tortie_testkit::{Datastore, Etcd};
+use tortie_testkit::{DatastoreProcess, Etcd};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Backend {
+pub enum LabBackend {
     Etcd,
     Embedded,
 }
 
 /// A running datastore, stopped on drop.
-enum Store {
+enum RunningStore {
     Etcd(Etcd),
-    Embedded(Embedded),
+    Embedded(EmbeddedDatastore),
 }
 
-struct Embedded {
+struct EmbeddedDatastore {
     // Fields are dropped in this order.
-    server: Datastore,
+    server: DatastoreProcess,
     _data: TempDir,
 }
 
-impl Embedded {
-    fn start(on_socket: bool) -> Embedded {
+impl EmbeddedDatastore {
+    fn start(on_socket: bool) -> EmbeddedDatastore {
         let data = tempfile::Builder::new().prefix("tortie-store-").tempdir().unwrap();
         let listen = match on_socket {
             true => format!("unix://{}", data.path().join("datastore.sock").display()),
             false => "http://127.0.0.1:0".to_owned(),
         };
         let tortie = env!("CARGO_BIN_EXE_tortie");
-        let server = Datastore::start(tortie, &data.path().join("db"), &[&listen], &[]);
-        Embedded { server, _data: data }
+        let server = DatastoreProcess::start(tortie, &data.path().join("db"), &[&listen], &[]);
+        EmbeddedDatastore { server, _data: data }
     }
 
     fn endpoint(&self) -> &str {
@@ -47,14 +47,14 @@ impl Embedded {
 
 /// Servers that are not a datastore, running for the whole test run: one accepts connections and sends nothing, the
 /// other uses another protocol.
-pub struct Strangers {
+pub struct ForeignServers {
     pub silent: String,
     pub other: String,
 }
 
-pub fn strangers() -> &'static Strangers {
-    static STRANGERS: OnceLock<Strangers> = OnceLock::new();
-    STRANGERS.get_or_init(|| Strangers {
+pub fn strangers() -> &'static ForeignServers {
+    static STRANGERS: OnceLock<ForeignServers> = OnceLock::new();
+    STRANGERS.get_or_init(|| ForeignServers {
         silent: stranger(b""),
         other: stranger(&b"220 mail.example ready\r\n".repeat(100)),
     })
@@ -77,21 +77,21 @@ fn stranger(words: &[u8]) -> String {
     format!("http://{address}")
 }
 
-pub struct Lab {
-    store: Store,
+pub struct CalicoctlLab {
+    store: RunningStore,
     dir: TempDir,
 }
 
 #[derive(Debug)]
-pub struct Ran {
+pub struct CommandOutput {
     pub code: Option<i32>,
     pub out: String,
     pub err: String,
 }
 
-impl From<Output> for Ran {
-    fn from(output: Output) -> Ran {
-        Ran {
+impl From<Output> for CommandOutput {
+    fn from(output: Output) -> CommandOutput {
+        CommandOutput {
             code: output.status.code(),
             out: String::from_utf8_lossy(&output.stdout).into_owned(),
             err: String::from_utf8_lossy(&output.stderr).into_owned(),
@@ -99,20 +99,20 @@ impl From<Output> for Ran {
     }
 }
 
-impl Lab {
-    pub fn on(backend: Backend) -> Lab {
-        Lab::with(match backend {
-            Backend::Etcd => Store::Etcd(Etcd::start().unwrap()),
-            Backend::Embedded => Store::Embedded(Embedded::start(false)),
+impl CalicoctlLab {
+    pub fn on(backend: LabBackend) -> CalicoctlLab {
+        CalicoctlLab::with(match backend {
+            LabBackend::Etcd => RunningStore::Etcd(Etcd::start().unwrap()),
+            LabBackend::Embedded => RunningStore::Embedded(EmbeddedDatastore::start(false)),
         })
     }
 
     /// Creates a lab on an embedded datastore that listens on a Unix socket.
-    pub fn on_socket() -> Lab {
-        Lab::with(Store::Embedded(Embedded::start(true)))
+    pub fn on_socket() -> CalicoctlLab {
+        CalicoctlLab::with(RunningStore::Embedded(EmbeddedDatastore::start(true)))
     }
 
-    fn with(store: Store) -> Lab {
+    fn with(store: RunningStore) -> CalicoctlLab {
         let dir = tempfile::Builder::new().prefix("tortie-lab-").tempdir().unwrap();
         let bin = dir.path().join("bin");
         std::fs::create_dir(&bin).unwrap();
@@ -120,13 +120,13 @@ impl Lab {
             symlink(env!("CARGO_BIN_EXE_tortie"), bin.join(name)).unwrap();
         }
         std::fs::create_dir(dir.path().join("work")).unwrap();
-        Lab { store, dir }
+        CalicoctlLab { store, dir }
     }
 
     pub fn endpoint(&self) -> String {
         match &self.store {
-            Store::Etcd(etcd) => etcd.endpoint(),
-            Store::Embedded(embedded) => embedded.endpoint().to_owned(),
+            RunningStore::Etcd(etcd) => etcd.endpoint(),
+            RunningStore::Embedded(embedded) => embedded.endpoint().to_owned(),
         }
     }
 
@@ -158,7 +158,7 @@ impl Lab {
         self.dir.path().join("bin").join(name)
     }
 
-    pub fn calicoctl(&self, args: &[&str]) -> Ran {
+    pub fn calicoctl(&self, args: &[&str]) -> CommandOutput {
         self.command(self.program("calicoctl")).args(args).output().unwrap().into()
     }
 
@@ -169,7 +169,7 @@ impl Lab {
         ran.out
     }
 
-    pub fn calicoctl_with(&self, args: &[&str], input: &[u8]) -> Ran {
+    pub fn calicoctl_with(&self, args: &[&str], input: &[u8]) -> CommandOutput {
         let mut command = self.command(self.program("calicoctl"));
         let mut child = command
             .args(args)
@@ -189,20 +189,20 @@ impl Lab {
     }
 
     /// Runs a shell command line in the working directory.
-    pub fn shell(&self, line: &str) -> Ran {
+    pub fn shell(&self, line: &str) -> CommandOutput {
         self.command("sh").args(["-c", line]).output().unwrap().into()
     }
 
     /// Returns the value stored under a key, read with etcdctl.
     pub fn stored(&self, key: &str) -> String {
-        let ran: Ran =
+        let ran: CommandOutput =
             self.command("etcdctl").args(["get", "--print-value-only", key]).output().unwrap().into();
         assert_eq!(ran.code, Some(0), "etcdctl get {key}: {ran:?}");
         ran.out.strip_suffix('\n').unwrap_or(&ran.out).to_owned()
     }
 
     pub fn keys(&self, prefix: &str) -> Vec<String> {
-        let ran: Ran =
+        let ran: CommandOutput =
             self.command("etcdctl").args(["get", "--prefix", "--keys-only", prefix]).output().unwrap().into();
         ran.out.lines().filter(|line| !line.is_empty()).map(str::to_owned).collect()
     }

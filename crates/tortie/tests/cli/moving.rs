@@ -1,10 +1,10 @@
 //! Tests that need several datastores, several processes or another kind of connection.
 
-use crate::lab::{Backend, Lab, Ran, repository};
+use crate::lab::{CalicoctlLab, CommandOutput, LabBackend, repository};
 use std::collections::BTreeMap;
 
 /// Returns all keys of a datastore except the ClusterInformation.
-fn contents(lab: &Lab) -> BTreeMap<String, String> {
+fn contents(lab: &CalicoctlLab) -> BTreeMap<String, String> {
     let keys = lab.keys("/calico").into_iter().filter(|key| !key.contains("/clusterinformations/"));
     keys.map(|key| {
         let value = lab.stored(&key);
@@ -13,13 +13,13 @@ fn contents(lab: &Lab) -> BTreeMap<String, String> {
     .collect()
 }
 
-fn put(lab: &Lab, key: &str, value: &str) {
-    let ran: Ran = lab.command("etcdctl").args(["put", key, value]).output().unwrap().into();
+fn put(lab: &CalicoctlLab, key: &str, value: &str) {
+    let ran: CommandOutput = lab.command("etcdctl").args(["put", key, value]).output().unwrap().into();
     assert_eq!(ran.code, Some(0), "{ran:?}");
 }
 
 /// Stores the examples that are exported.
-fn fill(lab: &Lab) {
+fn fill(lab: &CalicoctlLab) {
     for plural in ["tiers", "bgpfilters"] {
         lab.must(&["apply", "-f", &format!("{}/examples/{plural}.yaml", repository().display())]);
     }
@@ -53,33 +53,34 @@ fn fill(lab: &Lab) {
 
 #[test]
 fn a_datastore_moves_from_etcd_to_the_embedded_store_and_back() {
-    let etcd = Lab::on(Backend::Etcd);
+    let etcd = CalicoctlLab::on(LabBackend::Etcd);
     fill(&etcd);
     etcd.must(&["datastore", "migrate", "lock"]);
     let exported = etcd.must(&["datastore", "migrate", "export"]);
-    let embedded = Lab::on(Backend::Embedded);
+    let embedded = CalicoctlLab::on(LabBackend::Embedded);
     let ran = embedded.calicoctl_with(&["datastore", "migrate", "import", "-f", "-"], exported.as_bytes());
     assert_eq!(ran.code, Some(0), "{ran:?}");
     assert_eq!(contents(&embedded), contents(&etcd));
     let back = embedded.must(&["datastore", "migrate", "export"]);
-    let fresh = Lab::on(Backend::Etcd);
+    let fresh = CalicoctlLab::on(LabBackend::Etcd);
     let ran = fresh.calicoctl_with(&["datastore", "migrate", "import", "-f", "-"], back.as_bytes());
     assert_eq!(ran.code, Some(0), "{ran:?}");
     assert_eq!(contents(&fresh), contents(&etcd));
-    let guid =
-        |lab: &Lab| lab.must(&["get", "clusterinfo", "-o", "custom-columns=CLUSTERGUID,DATASTOREREADY"]);
+    let guid = |lab: &CalicoctlLab| {
+        lab.must(&["get", "clusterinfo", "-o", "custom-columns=CLUSTERGUID,DATASTOREREADY"])
+    };
     assert_eq!(guid(&fresh), guid(&etcd));
 }
 
 /// Without any configuration, calicoctl uses the socket of the embedded datastore if it exists.
 #[test]
 fn the_embedded_store_is_found_by_its_socket() {
-    let lab = Lab::on_socket();
+    let lab = CalicoctlLab::on_socket();
     let socket = lab.endpoint();
     let path = socket.strip_prefix("unix://").unwrap();
     let mut command = lab.command(lab.program("calicoctl"));
     command.env_remove("ETCD_ENDPOINTS").env("TORTIE_DATASTORE_SOCKET", path).args(["get", "profiles"]);
-    let ran: Ran = command.output().unwrap().into();
+    let ran: CommandOutput = command.output().unwrap().into();
     assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""), "{ran:?}");
     // The socket can also be configured as an endpoint.
     lab.must(&["get", "profiles"]);
@@ -88,7 +89,7 @@ fn the_embedded_store_is_found_by_its_socket() {
 /// Concurrent writers retry on conflict, so that no label is lost.
 #[test]
 fn labels_set_at_the_same_time_are_all_kept() {
-    let lab = Lab::on(Backend::Etcd);
+    let lab = CalicoctlLab::on(LabBackend::Etcd);
     let set = "{apiVersion: projectcalico.org/v3, kind: GlobalNetworkSet, metadata: {name: s}}";
     assert_eq!(lab.calicoctl_with(&["create", "-f", "-"], set.as_bytes()).code, Some(0));
     std::thread::scope(|scope| {

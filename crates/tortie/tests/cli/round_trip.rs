@@ -4,7 +4,7 @@
 //! -p tortie --test cli rewrites it, to be reviewed and committed. One example, from the specification, is written
 //! out in this file.
 
-use crate::lab::{Backend, Lab, repository};
+use crate::lab::{CalicoctlLab, LabBackend, repository};
 use regex::Regex;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -45,8 +45,8 @@ pub fn normalised(json: &str) -> String {
     time.replace_all(&json, r#""creationTimestamp":"TIME""#).into_owned()
 }
 
-fn round_trip(backend: Backend) {
-    let lab = Lab::on(backend);
+fn round_trip(backend: LabBackend) {
+    let lab = CalicoctlLab::on(backend);
     let mut failures = Vec::new();
     for file in ordered(examples()) {
         let plural = file.file_stem().unwrap().to_str().unwrap().to_owned();
@@ -107,17 +107,17 @@ fn compare(plural: &str, stored: &str, failures: &mut Vec<String>) {
 
 #[test]
 fn every_example_on_etcd() {
-    round_trip(Backend::Etcd);
+    round_trip(LabBackend::Etcd);
 }
 
 #[test]
 fn every_example_on_the_embedded_store() {
-    round_trip(Backend::Embedded);
+    round_trip(LabBackend::Embedded);
 }
 
 /// Checks the specification's own example byte for byte.
-fn the_example_of_the_specification(backend: Backend) {
-    let lab = Lab::on(backend);
+fn the_example_of_the_specification(backend: LabBackend) {
+    let lab = CalicoctlLab::on(backend);
     let input = r#"
 apiVersion: projectcalico.org/v3
 kind: GlobalNetworkPolicy
@@ -149,10 +149,10 @@ spec:
 
 #[test]
 fn the_example_of_the_specification_on_etcd() {
-    the_example_of_the_specification(Backend::Etcd);
+    the_example_of_the_specification(LabBackend::Etcd);
 }
 
 #[test]
 fn the_example_of_the_specification_on_the_embedded_store() {
-    the_example_of_the_specification(Backend::Embedded);
+    the_example_of_the_specification(LabBackend::Embedded);
 }

@@ -1,11 +1,11 @@
 //! Long operations print progress on a terminal and nothing in a pipe.
 
-use crate::lab::{Backend, Lab};
+use crate::lab::{CalicoctlLab, LabBackend};
 use std::fmt::Write;
 
 #[test]
 fn progress_is_for_terminals() {
-    let lab = Lab::on(Backend::Embedded);
+    let lab = CalicoctlLab::on(LabBackend::Embedded);
     let mut sets = String::new();
     for number in 0..120 {
         writeln!(

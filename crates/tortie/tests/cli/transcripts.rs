@@ -9,7 +9,7 @@
 //! TRANSCRIPTS=write cargo test -p tortie --test cli writes the actual output into the files, to be reviewed and
 //! committed.
 
-use crate::lab::{Backend, Lab, repository, strangers};
+use crate::lab::{CalicoctlLab, LabBackend, repository, strangers};
 use regex::Regex;
 use std::fmt::Write;
 use std::path::Path;
@@ -18,12 +18,12 @@ macro_rules! transcripts {
     ($($module:ident($folder:literal) { $($name:ident)* })*) => {
         mod etcd {
             $(mod $module { $(#[test] fn $name() {
-                crate::transcripts::replay($folder, stringify!($name), crate::lab::Backend::Etcd);
+                crate::transcripts::replay($folder, stringify!($name), crate::lab::LabBackend::Etcd);
             })* })*
         }
         mod embedded {
             $(mod $module { $(#[test] fn $name() {
-                crate::transcripts::replay($folder, stringify!($name), crate::lab::Backend::Embedded);
+                crate::transcripts::replay($folder, stringify!($name), crate::lab::LabBackend::Embedded);
             })* })*
         }
         const TOLD: &[(&str, &str)] = &[$($(($folder, stringify!($name)),)*)*];
@@ -95,15 +95,15 @@ fn examples_in_the_docs_are_what_was_printed() {
     }
 }
 
-fn replay(sub: &str, name: &str, backend: Backend) {
+fn replay(sub: &str, name: &str, backend: LabBackend) {
     let file = folder().join(format!("{sub}{name}.txt"));
     let expected = std::fs::read_to_string(&file).unwrap();
-    let lab = Lab::on(backend);
+    let lab = CalicoctlLab::on(backend);
     let mut actual = String::new();
     for step in steps(&expected) {
         match step {
-            Step::Comment(line) => writeln!(actual, "{line}").unwrap(),
-            Step::Command(lines) => {
+            TranscriptStep::Comment(line) => writeln!(actual, "{line}").unwrap(),
+            TranscriptStep::Command(lines) => {
                 for (first, line) in lines.iter().enumerate() {
                     writeln!(actual, "{} {line}", if first == 0 { "$" } else { ">" }).unwrap();
                 }
@@ -128,23 +128,23 @@ fn replay(sub: &str, name: &str, backend: Backend) {
     }
 }
 
-enum Step<'a> {
+enum TranscriptStep<'a> {
     Comment(&'a str),
     Command(Vec<&'a str>),
 }
 
 /// Returns the commands of a transcript and the comments before them, without the output.
-fn steps(text: &str) -> Vec<Step<'_>> {
+fn steps(text: &str) -> Vec<TranscriptStep<'_>> {
     let mut steps = Vec::new();
     for line in text.lines() {
         if let Some(command) = line.strip_prefix("$ ") {
-            steps.push(Step::Command(vec![command]));
-        } else if let Some(Step::Command(lines)) = steps.last_mut()
+            steps.push(TranscriptStep::Command(vec![command]));
+        } else if let Some(TranscriptStep::Command(lines)) = steps.last_mut()
             && let Some(more) = line.strip_prefix('>')
         {
             lines.push(more.strip_prefix(' ').unwrap_or(more));
         } else if line.starts_with("# ") {
-            steps.push(Step::Comment(line));
+            steps.push(TranscriptStep::Comment(line));
         }
     }
     steps
@@ -154,7 +154,7 @@ fn visible(line: &str) -> String {
     if line.ends_with(' ') { format!("{line}|") } else { line.to_owned() }
 }
 
-fn normalise(text: &str, lab: &Lab) -> String {
+fn normalise(text: &str, lab: &CalicoctlLab) -> String {
     let mut text = text
         .replace(&lab.endpoint(), "http://ENDPOINT")
         .replace(lab.endpoint().trim_start_matches("http://"), "ENDPOINT")

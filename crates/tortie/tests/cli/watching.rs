@@ -1,21 +1,21 @@
 //! `get --watch` prints the existing objects and then every change.
 
-use crate::lab::{Backend, Lab};
+use crate::lab::{CalicoctlLab, LabBackend};
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Stdio};
 
-struct Watching(Child);
+struct WatchProcess(Child);
 
-impl Drop for Watching {
+impl Drop for WatchProcess {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-fn watch(lab: &Lab, args: &[&str]) -> (Watching, BufReader<impl Read + use<>>) {
+fn watch(lab: &CalicoctlLab, args: &[&str]) -> (WatchProcess, BufReader<impl Read + use<>>) {
     let mut command = lab.command(lab.program("calicoctl"));
-    let mut child = Watching(command.args(args).stdout(Stdio::piped()).spawn().unwrap());
+    let mut child = WatchProcess(command.args(args).stdout(Stdio::piped()).spawn().unwrap());
     let out = BufReader::new(child.0.stdout.take().unwrap());
     (child, out)
 }
@@ -26,8 +26,8 @@ fn line(from: &mut impl BufRead) -> String {
     line.trim_end().to_owned()
 }
 
-fn watches(backend: Backend) {
-    let lab = Lab::on(backend);
+fn watches(backend: LabBackend) {
+    let lab = CalicoctlLab::on(backend);
     let tier = |name: &str, order: u32| {
         let text = format!(
             "{{apiVersion: projectcalico.org/v3, kind: Tier, metadata: {{name: {name}}}, spec: {{order: {order}}}}}"
@@ -58,10 +58,10 @@ fn watches(backend: Backend) {
 
 #[test]
 fn on_etcd() {
-    watches(Backend::Etcd);
+    watches(LabBackend::Etcd);
 }
 
 #[test]
 fn on_the_embedded_store() {
-    watches(Backend::Embedded);
+    watches(LabBackend::Embedded);
 }

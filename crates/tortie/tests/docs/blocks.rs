@@ -2,7 +2,7 @@
 
 /// How a block is processed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Language {
+pub enum BlockLanguage {
     /// A script.
     Sh,
     /// Commands with a prompt, and their output.
@@ -11,8 +11,8 @@ pub enum Language {
 }
 
 #[derive(Clone, Debug)]
-pub struct Block {
-    pub language: Language,
+pub struct CodeBlock {
+    pub language: BlockLanguage,
     /// The number of the line after the fence, from 1.
     pub line: usize,
     pub lines: Vec<String>,
@@ -20,15 +20,15 @@ pub struct Block {
     pub not_run: Option<String>,
 }
 
-impl Block {
+impl CodeBlock {
     pub fn is_run(&self) -> bool {
-        self.language != Language::Other && self.not_run.is_none()
+        self.language != BlockLanguage::Other && self.not_run.is_none()
     }
 }
 
-pub fn of(page: &str) -> Vec<Block> {
-    let mut blocks: Vec<Block> = Vec::new();
-    let mut open: Option<(usize, Block)> = None;
+pub fn of(page: &str) -> Vec<CodeBlock> {
+    let mut blocks: Vec<CodeBlock> = Vec::new();
+    let mut open: Option<(usize, CodeBlock)> = None;
     let mut reason: Option<String> = None;
     for (index, line) in page.lines().enumerate() {
         if let Some((indent, block)) = &mut open {
@@ -42,13 +42,13 @@ pub fn of(page: &str) -> Vec<Block> {
             }
         } else if let Some(info) = line.trim_start().strip_prefix("```") {
             let language = match info.trim() {
-                "sh" | "bash" => Language::Sh,
-                "console" => Language::Console,
-                _ => Language::Other,
+                "sh" | "bash" => BlockLanguage::Sh,
+                "console" => BlockLanguage::Console,
+                _ => BlockLanguage::Other,
             };
             let not_run = reason.take();
             let indent = line.len() - line.trim_start().len();
-            open = Some((indent, Block { language, line: index + 2, lines: Vec::new(), not_run }));
+            open = Some((indent, CodeBlock { language, line: index + 2, lines: Vec::new(), not_run }));
         } else if let Some(comment) = line.trim().strip_prefix("<!-- not run: ") {
             reason = comment.strip_suffix(" -->").map(str::to_owned);
             assert!(reason.is_some(), "line {}: a comment of several lines: {line}", index + 1);
@@ -62,7 +62,7 @@ pub fn of(page: &str) -> Vec<Block> {
 
 /// One command or script to run.
 #[derive(Clone, Debug)]
-pub struct Step {
+pub struct DocStep {
     pub command: String,
     /// The expected output; `None` if the page does not show it.
     pub shown: Option<Vec<String>>,
@@ -72,18 +72,18 @@ pub struct Step {
     pub is_script: bool,
 }
 
-pub fn steps(block: &Block) -> Vec<Step> {
+pub fn steps(block: &CodeBlock) -> Vec<DocStep> {
     let first = block.line - 1;
-    if block.language == Language::Sh {
+    if block.language == BlockLanguage::Sh {
         let place = (first, first + block.lines.len());
-        return vec![Step { command: block.lines.join("\n"), shown: None, place, is_script: true }];
+        return vec![DocStep { command: block.lines.join("\n"), shown: None, place, is_script: true }];
     }
-    let mut steps: Vec<Step> = Vec::new();
+    let mut steps: Vec<DocStep> = Vec::new();
     for (index, line) in block.lines.iter().enumerate() {
         let at = first + index;
         if let Some(command) = line.strip_prefix("$ ") {
             let place = (at + 1, at + 1);
-            steps.push(Step { command: command.to_owned(), shown: None, place, is_script: false });
+            steps.push(DocStep { command: command.to_owned(), shown: None, place, is_script: false });
             continue;
         }
         let step = steps.last_mut().unwrap_or_else(|| panic!("line {}: no command before {line:?}", at + 1));

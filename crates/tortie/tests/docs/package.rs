@@ -1,11 +1,11 @@
 //! Builds the Debian package and lets dpkg install and remove it in a sandbox.
 
 use crate::repository;
-use crate::sandbox::{SHARED, Sandbox};
+use crate::sandbox::{DocsSandbox, SHARED};
 use std::process::Command;
 
 /// Runs a command that must succeed and returns its output.
-fn must(sandbox: &mut Sandbox, command: &str) -> String {
+fn must(sandbox: &mut DocsSandbox, command: &str) -> String {
     let ran = sandbox.run(command, false);
     assert_eq!(ran.status, Some(0), "{command}: {}", ran.printed);
     ran.printed.trim().to_owned()
@@ -24,7 +24,7 @@ fn the_package_is_installed_and_removed() {
     assert!(built.status.success(), "{built:?}");
     let package = std::fs::read_dir(dir.path()).unwrap().next().unwrap().unwrap().file_name();
 
-    let mut sandbox = Sandbox::sharing(dir.path());
+    let mut sandbox = DocsSandbox::sharing(dir.path());
     // The overlay keeps the machine's own /usr unchanged.
     must(
         &mut sandbox,

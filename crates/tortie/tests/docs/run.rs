@@ -1,7 +1,7 @@
 //! Runs the commands of a page in order in a sandbox.
 
-use crate::blocks::{self, Step};
-use crate::sandbox::{Ran, Sandbox};
+use crate::blocks::{self, DocStep};
+use crate::sandbox::{DocsSandbox, SandboxOutput};
 use crate::{read, repository, shown};
 use std::time::{Duration, Instant};
 
@@ -14,10 +14,10 @@ pub fn run(page: &str) {
     let text = read(page);
     let refresh = std::env::var_os("TORTIE_REFRESH").is_some();
     let patience = if refresh { PATIENCE_TO_WRITE } else { PATIENCE };
-    let mut sandbox = Sandbox::new();
+    let mut sandbox = DocsSandbox::new();
     // Replacement text for ranges of lines.
     let mut changes: Vec<((usize, usize), String)> = Vec::new();
-    let blocks: Vec<_> = blocks::of(&text).into_iter().filter(blocks::Block::is_run).collect();
+    let blocks: Vec<_> = blocks::of(&text).into_iter().filter(blocks::CodeBlock::is_run).collect();
     assert!(!blocks.is_empty(), "{page} has no commands");
     for step in blocks.iter().flat_map(blocks::steps) {
         let (ran, right) = attempt(&mut sandbox, &step, patience);
@@ -44,7 +44,7 @@ pub fn run(page: &str) {
 }
 
 /// Runs a command, and retries it while it does not print the expected output: some effects take time.
-fn attempt(sandbox: &mut Sandbox, step: &Step, patience: Duration) -> (Ran, bool) {
+fn attempt(sandbox: &mut DocsSandbox, step: &DocStep, patience: Duration) -> (SandboxOutput, bool) {
     let deadline = Instant::now() + patience;
     loop {
         let ran = sandbox.run(&step.command, step.is_script);

@@ -60,7 +60,7 @@ done
 "#;
 
 #[derive(Debug)]
-pub struct Sandbox {
+pub struct DocsSandbox {
     child: Child,
     input: ChildStdin,
     output: Receiver<Vec<u8>>,
@@ -69,19 +69,19 @@ pub struct Sandbox {
 
 /// Result of a command.
 #[derive(Clone, Debug)]
-pub struct Ran {
+pub struct SandboxOutput {
     pub printed: String,
     /// `None` if the shell exited, as it does when a script fails.
     pub status: Option<i32>,
 }
 
-impl Sandbox {
-    pub fn new() -> Sandbox {
-        Sandbox::sharing(crate::repository())
+impl DocsSandbox {
+    pub fn new() -> DocsSandbox {
+        DocsSandbox::sharing(crate::repository())
     }
 
     /// Creates a sandbox that sees a directory of this machine as [`SHARED`].
-    pub fn sharing(dir: &Path) -> Sandbox {
+    pub fn sharing(dir: &Path) -> DocsSandbox {
         let (reader, writer) = std::io::pipe().unwrap();
         let path = std::env::var("PATH").unwrap_or_default();
         let mut command = Command::new("unshare");
@@ -103,7 +103,7 @@ impl Sandbox {
         let input = child.stdin.take().unwrap();
         let (sender, output) = channel();
         std::thread::spawn(move || copy(reader, &sender));
-        let mut sandbox = Sandbox { child, input, output, pending: Vec::new() };
+        let mut sandbox = DocsSandbox { child, input, output, pending: Vec::new() };
         let ran = sandbox.run("true", false);
         assert_eq!(
             ran.status,
@@ -113,7 +113,7 @@ impl Sandbox {
         sandbox
     }
 
-    pub fn run(&mut self, command: &str, is_script: bool) -> Ran {
+    pub fn run(&mut self, command: &str, is_script: bool) -> SandboxOutput {
         let head = if is_script { "set -e\n" } else { "" };
         // Writing to a shell that has exited fails; its last output gives the reason.
         let _ = self.input.write_all(format!("{head}{command}\0").as_bytes());
@@ -126,7 +126,7 @@ impl Sandbox {
                 Ok(bytes) => self.pending.extend(bytes),
                 Err(RecvTimeoutError::Disconnected) => {
                     let printed = String::from_utf8_lossy(&std::mem::take(&mut self.pending)).into_owned();
-                    return Ran { printed, status: None };
+                    return SandboxOutput { printed, status: None };
                 }
                 Err(RecvTimeoutError::Timeout) => {
                     panic!("not within {PATIENCE:?}: {command}\n{}", String::from_utf8_lossy(&self.pending))
@@ -136,18 +136,18 @@ impl Sandbox {
     }
 
     /// Returns the output up to the marker once the marker has arrived.
-    fn finished(&mut self) -> Option<Ran> {
+    fn finished(&mut self) -> Option<SandboxOutput> {
         let text = String::from_utf8_lossy(&self.pending).into_owned();
         let start = text.find(&format!("\n{MARK}"))?;
         let (printed, rest) = text.split_at(start);
         let line = rest.strip_prefix('\n')?.strip_prefix(MARK)?;
         let (status, after) = line.split_once('\n')?;
         self.pending = after.as_bytes().to_vec();
-        Some(Ran { printed: printed.to_owned(), status: status.parse().ok() })
+        Some(SandboxOutput { printed: printed.to_owned(), status: status.parse().ok() })
     }
 }
 
-impl Drop for Sandbox {
+impl Drop for DocsSandbox {
     fn drop(&mut self) {
         // `unshare --kill-child` kills its child, the first process of the PID namespace; all others end with it.
         let _ = self.child.kill();
@@ -166,7 +166,7 @@ fn copy(mut reader: PipeReader, sender: &std::sync::mpsc::Sender<Vec<u8>>) {
 
 #[test]
 fn a_machine_of_its_own_that_leaves_nothing() {
-    let mut sandbox = Sandbox::new();
+    let mut sandbox = DocsSandbox::new();
     let ran = sandbox.run("touch /etc/calico-test /run/x; ip -br link; false", false);
     assert_eq!(ran.status, Some(1));
     assert!(ran.printed.contains("eth0"), "{ran:?}");

@@ -1,7 +1,7 @@
 //! kube-apiserver returns empty lists although the objects exist: the controllers release and delete nothing, and
 //! report it.
 
-use crate::controllers::World;
+use crate::controllers::ControllersFixture;
 use serde_json::{Value as Json, json};
 use std::collections::BTreeSet;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -9,10 +9,10 @@ use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use tortie_ipam::{Allocator, Owner};
-use tortie_model::{Key, Kind, Value};
-use tortie_store::{Client, Config};
-use tortie_testkit::{ApiServer, Datastore, Process};
+use tortie_ipam::{Allocator, BlockOwner};
+use tortie_model::{Kind, StoreKey, StoreValue};
+use tortie_store::{StoreClient, StoreConfig};
+use tortie_testkit::{ApiServer, DatastoreProcess, TestProcess};
 
 const TORTIE: &str = env!("CARGO_BIN_EXE_tortie");
 const GRACE: &str = "1s";
@@ -33,11 +33,11 @@ const EMPTIED: [(&str, &str); 6] = [
 /// unchanged.
 struct ListProxy {
     address: SocketAddr,
-    state: Arc<ProxyState>,
-    _server: Process,
+    state: Arc<ListProxyState>,
+    _server: TestProcess,
 }
 
-struct ProxyState {
+struct ListProxyState {
     server: String,
     is_emptying: AtomicBool,
     /// Connections on which a watch may be open.
@@ -48,11 +48,11 @@ impl ListProxy {
     fn start(server: &ApiServer) -> ListProxy {
         let mut command = server.program("kubectl");
         command.args(["proxy", "--port=0", "--kubeconfig"]).arg(server.kubeconfig());
-        let (process, line) = Process::until_first_line(&mut command);
+        let (process, line) = TestProcess::until_first_line(&mut command);
         let address = line.trim().rsplit(' ').next().unwrap_or_default().to_owned();
         assert!(address.parse::<SocketAddr>().is_ok(), "{line:?}");
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let state = Arc::new(ProxyState {
+        let state = Arc::new(ListProxyState {
             server: address,
             is_emptying: AtomicBool::new(false),
             open: Mutex::default(),
@@ -89,7 +89,7 @@ impl ListProxy {
     }
 }
 
-impl ProxyState {
+impl ListProxyState {
     /// Serves one request per connection; the client opens a new connection for the next.
     fn serve(&self, client: TcpStream) -> Option<()> {
         let mut reader = BufReader::new(client.try_clone().ok()?);
@@ -159,27 +159,27 @@ fn answer(mut client: TcpStream, path: &str, kind: &str, is_watch: bool) -> Opti
 }
 
 /// Returns why the controllers report that they are not ready.
-fn reason(world: &World) -> String {
+fn reason(world: &ControllersFixture) -> String {
     let text = std::fs::read_to_string(world.dir.path().join("a")).unwrap_or_default();
     let status: Json = serde_json::from_str(&text).unwrap_or_default();
     status["Readiness"]["ProofOfAbsence"]["Reason"].as_str().unwrap_or_default().to_owned()
 }
 
-fn host_endpoints(world: &World) -> usize {
+fn host_endpoints(world: &ControllersFixture) -> usize {
     world.server.must("GET", HOST_ENDPOINTS, None)["items"].as_array().map(Vec::len).unwrap_or_default()
 }
 
 #[test]
 fn empty_lists_release_no_address() {
-    let mut world = World::new(json!({
+    let mut world = ControllersFixture::new(json!({
         "node": {"leakGracePeriod": GRACE, "hostEndpoint": {"autoCreate": "Enabled"}}, "loadBalancer": {}
     }));
     let proxy = ListProxy::start(&world.server);
     let kubeconfig = proxy.kubeconfig(&world.server).display().to_string();
     world.environment.retain(|(name, _)| *name != "KUBECONFIG");
     world.environment.extend([("KUBECONFIG", kubeconfig), (LIST_GRACE.0, LIST_GRACE.1.to_owned())]);
-    let allocator = Allocator::new(world.client(), Owner::host("n1"));
-    let add = |world: &World, node: &str, pod: &str| -> IpAddr {
+    let allocator = Allocator::new(world.client(), BlockOwner::host("n1"));
+    let add = |world: &ControllersFixture, node: &str, pod: &str| -> IpAddr {
         world.server.add_pod("shop", pod, node, json!({}), json!([]));
         let address = world.assign(node, pod);
         world.server.set_pod_addresses("shop", pod, &[address.to_string()]);
@@ -196,7 +196,7 @@ fn empty_lists_release_no_address() {
     used.extend([leaving, ingress.parse().unwrap()]);
     assert_eq!(world.assigned(&allocator), used);
 
-    let is_kept = |world: &World| {
+    let is_kept = |world: &ControllersFixture| {
         assert_eq!(world.assigned(&allocator), used, "{}", world.log());
         assert_eq!((host_endpoints(world), world.ingress("web")), (2, ingress.clone()), "{}", world.log());
     };
@@ -231,20 +231,20 @@ fn empty_lists_release_no_address() {
 
 #[test]
 fn empty_lists_delete_nothing_from_etcd() {
-    let mut world = World::new(json!({}));
+    let mut world = ControllersFixture::new(json!({}));
     let proxy = ListProxy::start(&world.server);
-    let store = Datastore::start(TORTIE, &world.dir.path().join("db"), &["http://127.0.0.1:0"], &[]);
+    let store = DatastoreProcess::start(TORTIE, &world.dir.path().join("db"), &["http://127.0.0.1:0"], &[]);
     world.environment = vec![
         ("ETCD_ENDPOINTS", store.url().to_owned()),
         ("KUBECONFIG", proxy.kubeconfig(&world.server).display().to_string()),
         ("DATASTORE_TYPE", "etcdv3".to_owned()),
         (LIST_GRACE.0, LIST_GRACE.1.to_owned()),
     ];
-    let client = world.runtime.block_on(Client::connect(&Config::at(store.url()))).unwrap();
+    let client = world.runtime.block_on(StoreClient::connect(&StoreConfig::at(store.url()))).unwrap();
     let put = |kind: Kind, name: &str, spec: Json| {
-        let key = Key::resource(kind, "", name);
+        let key = StoreKey::resource(kind, "", name);
         let text = json!({"metadata": {"name": name}, "spec": spec}).to_string();
-        let value = Value::decode(&key, text.as_bytes()).unwrap();
+        let value = StoreValue::decode(&key, text.as_bytes()).unwrap();
         world.runtime.block_on(client.create(&key, &value)).unwrap();
     };
     let every =
@@ -258,7 +258,7 @@ fn empty_lists_delete_nothing_from_etcd() {
     world.server.create(policies, &policy);
     world.start("a");
     let has = |kind: Kind, namespace: &str, name: &str| {
-        let key = Key::resource(kind, namespace, name);
+        let key = StoreKey::resource(kind, namespace, name);
         let mut found = None;
         // An error proves neither presence nor absence.
         world.wait("the datastore answers", || {

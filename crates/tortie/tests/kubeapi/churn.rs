@@ -11,7 +11,9 @@ use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 use std::time::{Duration, Instant};
-use tortie_testkit::{Answer, ApiServer, Backing, Call, Upkeep, eventually_showing, resident, run};
+use tortie_testkit::{
+    ApiRequest, ApiResponse, ApiServer, ApiServerBackend, ApiServerOptions, eventually_showing, resident, run,
+};
 
 const TORTIE: &str = env!("CARGO_BIN_EXE_tortie");
 /// Compaction interval; a revision is compacted after two of them.
@@ -38,11 +40,11 @@ const AWAY: [&str; 7] = [
 ];
 
 /// The label of each pod, by namespace and name.
-type Labels = BTreeMap<(String, String), String>;
+type PodLabels = BTreeMap<(String, String), String>;
 
 /// The expected objects.
 #[derive(Default)]
-struct Model {
+struct ExpectedObjects {
     made: usize,
     /// The label of each pod, by namespace.
     namespaces: BTreeMap<String, BTreeMap<String, usize>>,
@@ -50,16 +52,16 @@ struct Model {
     leases: BTreeMap<String, usize>,
 }
 
-impl Model {
-    fn namespace(&mut self) -> Call {
+impl ExpectedObjects {
+    fn namespace(&mut self) -> ApiRequest {
         self.made += 1;
         let name = format!("churn-{}", self.made);
         self.namespaces.insert(name.clone(), BTreeMap::new());
         let object = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
-        Call::create("/api/v1/namespaces", &object)
+        ApiRequest::create("/api/v1/namespaces", &object)
     }
 
-    fn pod(&mut self, namespace: &str) -> Option<Call> {
+    fn pod(&mut self, namespace: &str) -> Option<ApiRequest> {
         self.made += 1;
         let name = format!("pod-{}", self.made);
         self.namespaces.get_mut(namespace)?.insert(name.clone(), 0);
@@ -68,11 +70,11 @@ impl Model {
             "metadata": {"name": name, "labels": {"churn": "0"}},
             "spec": {"containers": [{"name": "c", "image": "none", "env": [{"name": "LONG", "value": "x".repeat(500)}]}]},
         });
-        Some(Call::create(&format!("/api/v1/namespaces/{namespace}/pods"), &object))
+        Some(ApiRequest::create(&format!("/api/v1/namespaces/{namespace}/pods"), &object))
     }
 
     /// Returns requests that do not depend on each other.
-    fn batch(&mut self, random: &mut StdRng) -> Vec<Call> {
+    fn batch(&mut self, random: &mut StdRng) -> Vec<ApiRequest> {
         let names: Vec<String> = self.namespaces.keys().cloned().collect();
         let all = self.namespaces.iter().flat_map(|(namespace, pods)| {
             pods.keys().map(|pod| (namespace.clone(), pod.clone())).collect::<Vec<_>>()
@@ -83,7 +85,7 @@ impl Model {
             let gone = names.choose(random).unwrap().clone();
             self.namespaces.remove(&gone);
             pods.retain(|(namespace, _)| *namespace != gone);
-            calls.push(Call::delete(&format!("/api/v1/namespaces/{gone}")));
+            calls.push(ApiRequest::delete(&format!("/api/v1/namespaces/{gone}")));
         }
         let homes: Vec<String> =
             names.into_iter().filter(|name| self.namespaces.contains_key(name)).collect();
@@ -104,23 +106,23 @@ impl Model {
                         self.namespaces.get_mut(&namespace).and_then(|pods| pods.get_mut(&pod)).unwrap();
                     *label += 1;
                     let patch = json!({"metadata": {"labels": {"churn": label.to_string()}}});
-                    calls.push(Call::merge(&path, patch));
+                    calls.push(ApiRequest::merge(&path, patch));
                 }
                 (65..85, Some((namespace, pod))) => {
                     self.namespaces.get_mut(&namespace).map(|pods| pods.remove(&pod));
                     let path = format!("/api/v1/namespaces/{namespace}/pods/{pod}?gracePeriodSeconds=0");
-                    calls.push(Call::delete(&path));
+                    calls.push(ApiRequest::delete(&path));
                 }
-                (85..90, _) => calls.push(Call::get("/api/v1/pods")),
-                (90..95, _) => calls.push(Call::get("/api/v1/pods?limit=50")),
-                _ => calls.push(Call::get("/api/v1/namespaces?resourceVersion=0")),
+                (85..90, _) => calls.push(ApiRequest::get("/api/v1/pods")),
+                (90..95, _) => calls.push(ApiRequest::get("/api/v1/pods?limit=50")),
+                _ => calls.push(ApiRequest::get("/api/v1/namespaces?resourceVersion=0")),
             }
         }
         calls
     }
 
     /// Renews the lease of a node, or creates it.
-    fn renew(&mut self, node: &str) -> Call {
+    fn renew(&mut self, node: &str) -> ApiRequest {
         let count = self.leases.entry(node.to_owned()).or_default();
         *count += 1;
         let spec = json!({"holderIdentity": node, "leaseTransitions": *count});
@@ -128,23 +130,23 @@ impl Model {
             1 => {
                 let lease = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
                     "metadata": {"name": node}, "spec": spec});
-                Call::create(LEASES, &lease)
+                ApiRequest::create(LEASES, &lease)
             }
-            _ => Call::merge(&format!("{LEASES}/{node}"), json!({ "spec": spec })),
+            _ => ApiRequest::merge(&format!("{LEASES}/{node}"), json!({ "spec": spec })),
         }
     }
 }
 
 /// Event during a batch.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Event {
+enum BatchEvent {
     Nothing,
     StoreKilled,
     ServerKilled,
 }
 
 /// A kube-apiserver and its measurements.
-struct Side {
+struct ChurnServer {
     name: &'static str,
     server: ApiServer,
     calls: usize,
@@ -154,24 +156,32 @@ struct Side {
     restarts: usize,
 }
 
-impl Side {
-    fn new(name: &'static str, backing: Backing) -> Side {
-        let upkeep = Upkeep { backing, compaction: COMPACTION, consistency_checks: Some(CHECKS) };
+impl ChurnServer {
+    fn new(name: &'static str, backing: ApiServerBackend) -> ChurnServer {
+        let upkeep = ApiServerOptions { backing, compaction: COMPACTION, consistency_checks: Some(CHECKS) };
         let mut server = ApiServer::start_with(upkeep);
         server.start_controllers(CONTROLLERS);
-        Side { name, server, calls: 0, busy: Duration::ZERO, latencies: Vec::new(), memory: 0, restarts: 0 }
+        ChurnServer {
+            name,
+            server,
+            calls: 0,
+            busy: Duration::ZERO,
+            latencies: Vec::new(),
+            memory: 0,
+            restarts: 0,
+        }
     }
 
     /// Sends the requests, with the event during them, and retries until each has been answered.
-    fn carry_out(&mut self, calls: &[Call], event: Event) {
+    fn carry_out(&mut self, calls: &[ApiRequest], event: BatchEvent) {
         let (began, caller) = (Instant::now(), self.server.caller());
         let answers = std::thread::scope(|scope| {
             let answers = scope.spawn(|| caller.call_all(calls, AT_A_TIME));
-            if event != Event::Nothing {
+            if event != BatchEvent::Nothing {
                 // Some requests have been answered at this point.
                 std::thread::sleep(Duration::from_millis(300));
                 match event {
-                    Event::StoreKilled => self.server.stop_store(),
+                    BatchEvent::StoreKilled => self.server.stop_store(),
                     _ => self.server.stop(),
                 }
                 self.server.resume();
@@ -179,12 +189,12 @@ impl Side {
             }
             answers.join().unwrap()
         });
-        if event == Event::Nothing {
+        if event == BatchEvent::Nothing {
             self.busy += began.elapsed();
             self.calls += calls.len();
             self.latencies.extend(answers.iter().map(|answer| answer.took));
         }
-        let mut left: Vec<Call> = unanswered(calls, &answers);
+        let mut left: Vec<ApiRequest> = unanswered(calls, &answers);
         eventually_showing(
             &format!("{}: everything is answered", self.name),
             || {
@@ -199,8 +209,8 @@ impl Side {
     }
 
     /// Asserts that the objects equal the model in every kind of list request.
-    fn check(&self, model: &Model) {
-        let expected: Labels = model
+    fn check(&self, model: &ExpectedObjects) {
+        let expected: PodLabels = model
             .namespaces
             .iter()
             .flat_map(|(namespace, pods)| {
@@ -241,7 +251,7 @@ impl Side {
     }
 
     /// Returns the labels of all pods.
-    fn labels(&self, path: &str) -> Labels {
+    fn labels(&self, path: &str) -> PodLabels {
         let text = |item: &Value, pointer: &str| {
             item.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned()
         };
@@ -311,15 +321,15 @@ impl Side {
     }
 }
 
-fn only_in(one: &Labels, other: &Labels) -> Vec<String> {
+fn only_in(one: &PodLabels, other: &PodLabels) -> Vec<String> {
     let differ = one.iter().filter(|(name, label)| other.get(*name) != Some(*label));
     differ.map(|pair| format!("{pair:?}")).collect()
 }
 
 /// Returns the requests that have not been carried out. A conflict or "not found" that shows that the change was
 /// already made counts as success.
-fn unanswered(calls: &[Call], answers: &[Answer]) -> Vec<Call> {
-    let is_done = |(call, answer): &(&Call, &Answer)| {
+fn unanswered(calls: &[ApiRequest], answers: &[ApiResponse]) -> Vec<ApiRequest> {
+    let is_done = |(call, answer): &(&ApiRequest, &ApiResponse)| {
         answer.is_success()
             || matches!((call.method, answer.status), ("POST", 409) | ("DELETE", 404 | 409) | ("GET", 410))
     };
@@ -335,23 +345,23 @@ fn a_control_plane_lives_on_our_store_as_on_etcd() {
     println!("TORTIE_SEED={seed}");
     let mut random = StdRng::seed_from_u64(seed);
     let mut sides = [
-        Side::new("tortie", Backing::Embedded(TORTIE.into())),
-        Side::new("etcd 3.6.5", Backing::EtcdOfKubernetes),
+        ChurnServer::new("tortie", ApiServerBackend::Embedded(TORTIE.into())),
+        ChurnServer::new("etcd 3.6.5", ApiServerBackend::EtcdOfKubernetes),
     ];
-    let (began, mut model, mut round) = (Instant::now(), Model::default(), 0);
+    let (began, mut model, mut round) = (Instant::now(), ExpectedObjects::default(), 0);
     while began.elapsed() < duration || round < CYCLE {
         let calls = model.batch(&mut random);
         let event = match round % CYCLE {
-            2 => Event::StoreKilled,
-            4 => Event::ServerKilled,
-            _ => Event::Nothing,
+            2 => BatchEvent::StoreKilled,
+            4 => BatchEvent::ServerKilled,
+            _ => BatchEvent::Nothing,
         };
         // Alternate the order: the first one has a small advantage.
         let first = round % 2;
         for place in [first, 1 - first] {
             sides[place].carry_out(&calls, event);
         }
-        if event != Event::Nothing {
+        if event != BatchEvent::Nothing {
             sides.iter().for_each(|side| side.check(&model));
         }
         round += 1;

@@ -1,11 +1,11 @@
 //! The NetworkUnavailable condition that a node sets in Kubernetes.
 
-use crate::world::{NODE, World};
+use crate::world::{KubernetesNodeFixture, NODE};
 use serde_json::Value;
 use tortie_testkit::{CalicoGroup, TableOwner};
 
 /// Returns status and reason of the NetworkUnavailable condition, which the scheduler considers.
-fn condition(world: &World) -> (String, String) {
+fn condition(world: &KubernetesNodeFixture) -> (String, String) {
     let node = world.server.must("GET", &format!("/api/v1/nodes/{NODE}"), None);
     let conditions = node["status"]["conditions"].as_array().cloned().unwrap_or_default();
     let found = conditions.iter().find(|condition| condition["type"] == "NetworkUnavailable");
@@ -15,7 +15,7 @@ fn condition(world: &World) -> (String, String) {
 
 #[test]
 fn a_node_whose_policy_is_not_in_force_has_no_network_for_kubernetes() {
-    let mut world = World::without_node(CalicoGroup::V3);
+    let mut world = KubernetesNodeFixture::without_node(CalicoGroup::V3);
     let owner = TableOwner::new(&world.host);
     let kubeconfig = world.server.node_kubeconfig();
     world.start(&kubeconfig);

@@ -8,19 +8,19 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::Command;
 use tempfile::TempDir;
-use tortie_ipam::block::{self, Release};
-use tortie_ipam::{Allocator, Holder, Owner, Request};
-use tortie_store::{Client, Config};
-use tortie_testkit::{ApiServer, CalicoGroup, Datastore, Process, eventually_showing};
+use tortie_ipam::block::{self, ReleaseRequest};
+use tortie_ipam::{AddressHolder, Allocator, AssignRequest, BlockOwner};
+use tortie_store::{StoreClient, StoreConfig};
+use tortie_testkit::{ApiServer, CalicoGroup, DatastoreProcess, TestProcess, eventually_showing};
 
 const TORTIE: &str = env!("CARGO_BIN_EXE_tortie");
 pub const CONFIGURATION: &str = "/apis/projectcalico.org/v3/kubecontrollersconfigurations";
 const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/tortie-controllers";
 
 /// A kube-apiserver, replicas of the controllers, and a client that assigns addresses as nodes do.
-pub struct World {
+pub struct ControllersFixture {
     // Fields are dropped in this order.
-    pub replicas: BTreeMap<String, Process>,
+    pub replicas: BTreeMap<String, TestProcess>,
     pub server: ApiServer,
     pub dir: TempDir,
     pub runtime: tokio::runtime::Runtime,
@@ -28,10 +28,10 @@ pub struct World {
     group: CalicoGroup,
 }
 
-impl World {
+impl ControllersFixture {
     /// Creates pools and the given controller settings; starts no replica.
-    pub fn new(controllers: Value) -> World {
-        let world = World::empty(CalicoGroup::V3);
+    pub fn new(controllers: Value) -> ControllersFixture {
+        let world = ControllersFixture::empty(CalicoGroup::V3);
         let server = &world.server;
         let pool = |name: &str, spec: Value| {
             let object = json!({"apiVersion": "projectcalico.org/v3", "kind": "IPPool", "metadata": {"name": name}, "spec": spec});
@@ -52,14 +52,14 @@ impl World {
     }
 
     /// Installs Calico's kinds in a group and creates the namespace shop, and nothing else.
-    pub fn empty(group: CalicoGroup) -> World {
+    pub fn empty(group: CalicoGroup) -> ControllersFixture {
         let server = ApiServer::start();
         server.install(group);
         server.add_namespace("shop", json!({}));
         let environment = server.environment(group);
         let dir = tempfile::tempdir().unwrap();
         let runtime = tokio::runtime::Runtime::new().unwrap();
-        World { replicas: BTreeMap::new(), server, dir, runtime, environment, group }
+        ControllersFixture { replicas: BTreeMap::new(), server, dir, runtime, environment, group }
     }
 
     fn log_file(&self) -> PathBuf {
@@ -74,7 +74,7 @@ impl World {
             .arg(self.dir.path().join(name))
             .envs(self.environment.iter().cloned())
             .stderr(log);
-        let (process, line) = Process::until_first_line(&mut command);
+        let (process, line) = TestProcess::until_first_line(&mut command);
         assert!(line.starts_with("ready: "), "{line:?}\n{}", self.log());
         self.replicas.insert(name.to_owned(), process);
     }
@@ -92,14 +92,14 @@ impl World {
         eventually_showing(what, so, || self.log());
     }
 
-    pub fn client(&self) -> Client {
-        let config = Config {
+    pub fn client(&self) -> StoreClient {
+        let config = StoreConfig {
             datastore_type: "kubernetes".into(),
             kubeconfig: self.server.kubeconfig().display().to_string(),
             calico_api_group: self.group.api_version().into(),
-            ..Config::default()
+            ..StoreConfig::default()
         };
-        self.runtime.block_on(Client::connect(&config)).unwrap()
+        self.runtime.block_on(StoreClient::connect(&config)).unwrap()
     }
 
     /// Returns every assigned address.
@@ -113,11 +113,12 @@ impl World {
     }
 
     pub fn assign(&self, node: &str, pod: &str) -> IpAddr {
-        let allocator = Allocator::new(self.client(), Owner::host(node));
+        let allocator = Allocator::new(self.client(), BlockOwner::host(node));
         let attributes = [("pod", pod), ("namespace", "shop"), ("node", node)];
         let attributes = attributes.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
-        let holder = Holder::new(Some(&format!("k8s-pod-network.{pod}")), attributes);
-        let assigned = self.runtime.block_on(allocator.auto_assign(&Request::new(holder, 1, 0))).unwrap();
+        let holder = AddressHolder::new(Some(&format!("k8s-pod-network.{pod}")), attributes);
+        let assigned =
+            self.runtime.block_on(allocator.auto_assign(&AssignRequest::new(holder, 1, 0))).unwrap();
         assigned.v4.addresses[0].addr()
     }
 
@@ -140,8 +141,8 @@ fn leaks_are_released_and_nothing_else_though_leaders_are_killed() {
     let steps = std::env::var("TORTIE_STEPS").ok().and_then(|text| text.parse().ok()).unwrap_or(150);
     println!("TORTIE_SEED={seed} TORTIE_STEPS={steps}");
     let mut random = StdRng::seed_from_u64(seed);
-    let mut world = World::new(json!({"node": {"leakGracePeriod": "2s"}}));
-    let allocator = Allocator::new(world.client(), Owner::host("n1"));
+    let mut world = ControllersFixture::new(json!({"node": {"leakGracePeriod": "2s"}}));
+    let allocator = Allocator::new(world.client(), BlockOwner::host("n1"));
     let mut nodes: BTreeMap<String, bool> = ["n1", "n2", "n3"].map(|node| (node.to_owned(), true)).into();
     nodes.keys().for_each(|node| world.server.add_node(node));
     ["a", "b"].iter().for_each(|name| world.start(name));
@@ -168,7 +169,7 @@ fn leaks_are_released_and_nothing_else_though_leaders_are_killed() {
                     let (_, address) = live.remove(&pod).unwrap();
                     world.server.remove_pod("shop", &pod);
                     // The garbage collector may already have released it.
-                    world.runtime.block_on(allocator.release(&[Release::of(address)])).unwrap();
+                    world.runtime.block_on(allocator.release(&[ReleaseRequest::of(address)])).unwrap();
                 }
             }
             60..80 => {
@@ -227,14 +228,14 @@ fn leaks_are_released_and_nothing_else_though_leaders_are_killed() {
 
 #[test]
 fn host_endpoints_follow_nodes_and_the_configuration_without_a_restart() {
-    let mut world = World::new(json!({"node": {"leakGracePeriod": "1s"}}));
+    let mut world = ControllersFixture::new(json!({"node": {"leakGracePeriod": "1s"}}));
     world.server.add_node("n1");
     world.start("a");
     let endpoints = "/apis/projectcalico.org/v3/hostendpoints";
     let mine = json!({"apiVersion": "projectcalico.org/v3", "kind": "HostEndpoint", "metadata": {"name": "mine"},
         "spec": {"node": "n1", "interfaceName": "eth0"}});
     world.server.create(endpoints, &mine);
-    let names = |world: &World| -> Vec<String> {
+    let names = |world: &ControllersFixture| -> Vec<String> {
         let listed = world.server.must("GET", endpoints, None);
         let items = listed["items"].as_array().cloned().unwrap_or_default();
         items.iter().map(|item| item["metadata"]["name"].as_str().unwrap().to_owned()).collect()
@@ -283,9 +284,9 @@ fn host_endpoints_follow_nodes_and_the_configuration_without_a_restart() {
 
 #[test]
 fn services_get_addresses_and_give_them_back() {
-    let mut world = World::new(json!({"node": {}, "loadBalancer": {}}));
+    let mut world = ControllersFixture::new(json!({"node": {}, "loadBalancer": {}}));
     world.start("a");
-    let allocator = Allocator::new(world.client(), Owner::host("n1"));
+    let allocator = Allocator::new(world.client(), BlockOwner::host("n1"));
     world.service("web", json!({"type": "LoadBalancer", "ports": [{"port": 80}]}));
     world.service(
         "fixed",
@@ -333,18 +334,18 @@ fn services_get_addresses_and_give_them_back() {
 /// With etcd as the datastore, the controllers copy Kubernetes objects there.
 #[test]
 fn kubernetes_is_mirrored_in_etcd() {
-    let mut world = World::new(json!({}));
-    let store = Datastore::start(TORTIE, &world.dir.path().join("db"), &["http://127.0.0.1:0"], &[]);
+    let mut world = ControllersFixture::new(json!({}));
+    let store = DatastoreProcess::start(TORTIE, &world.dir.path().join("db"), &["http://127.0.0.1:0"], &[]);
     world.environment = vec![
         ("ETCD_ENDPOINTS", store.url().to_owned()),
         ("KUBECONFIG", world.server.kubeconfig().display().to_string()),
         ("DATASTORE_TYPE", "etcdv3".to_owned()),
     ];
-    let client = world.runtime.block_on(Client::connect(&Config::at(store.url()))).unwrap();
+    let client = world.runtime.block_on(StoreClient::connect(&StoreConfig::at(store.url()))).unwrap();
     world.server.merge("/api/v1/namespaces/shop", &json!({"metadata": {"labels": {"team": "a"}}}));
     world.start("a");
     let get = |kind: tortie_model::Kind, namespace: &str, name: &str| -> Value {
-        let key = tortie_model::Key::resource(kind, namespace, name);
+        let key = tortie_model::StoreKey::resource(kind, namespace, name);
         match world.runtime.block_on(client.get(&key)) {
             Ok(entry) => serde_json::from_slice(&entry.value.encode()).unwrap(),
             Err(_) => Value::Null,
@@ -365,15 +366,16 @@ fn kubernetes_is_mirrored_in_etcd() {
     world.wait("a policy", || stored() == selector);
 
     // Change and delete the copies by hand.
-    let key = tortie_model::Key::resource(Kind::NetworkPolicy, "shop", "knp.default.closed");
+    let key = tortie_model::StoreKey::resource(Kind::NetworkPolicy, "shop", "knp.default.closed");
     let mut entry = world.runtime.block_on(client.get(&key)).unwrap();
-    let tortie_model::Value::Resource(tortie_model::Resource::NetworkPolicy(found)) = &mut entry.value else {
+    let tortie_model::StoreValue::Resource(tortie_model::Resource::NetworkPolicy(found)) = &mut entry.value
+    else {
         panic!("{entry:?}")
     };
     found.spec.selector = "all()".to_owned();
     world.runtime.block_on(client.apply(&key, &entry.value, None)).unwrap();
     world.wait("what a person changed is put right", || stored() == selector);
-    let key = tortie_model::Key::resource(Kind::Profile, "", "kns.shop");
+    let key = tortie_model::StoreKey::resource(Kind::Profile, "", "kns.shop");
     world.runtime.block_on(client.delete(&key, None)).unwrap();
     world.wait("what a person deleted is there again", || profile() == "b");
 

@@ -1,7 +1,7 @@
 //! Policies that restrict, on the Kubernetes API: an unreadable one closes the pods that it selects, and pods do not reach the
 //! webhooks.
 
-use crate::world::{Pod, World};
+use crate::world::{AttachedPod, KubernetesNodeFixture};
 use serde_json::{Value as Json, json};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
@@ -15,7 +15,7 @@ const WEBHOOK_POLICY_FILE: &str =
     concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/webhooks/20-webhooks.yaml");
 const WEBHOOK_PORT: u16 = 6443;
 
-impl World {
+impl KubernetesNodeFixture {
     /// Removes the schema of policies, as a cluster with definitions of an older release has it.
     fn accept_any_policy(&self) {
         let mut definition = self.server.must("GET", DEFINITION, None);
@@ -35,7 +35,7 @@ fn policy_with_port(port: u32) -> Json {
 
 #[test]
 fn an_unreadable_policy_keeps_its_pods_closed() {
-    let world = World::new(CalicoGroup::V3);
+    let world = KubernetesNodeFixture::new(CalicoGroup::V3);
     world.accept_any_policy();
     let (web, client) =
         (world.add("shop", "web", json!({"role": "web"})), world.add("shop", "client", json!({})));
@@ -60,7 +60,7 @@ fn an_unreadable_policy_keeps_its_pods_closed() {
 }
 
 /// Whether a pod can open a connection to the port of the webhooks.
-fn connects(from: &Pod, address: &str) -> bool {
+fn connects(from: &AttachedPod, address: &str) -> bool {
     let target = SocketAddr::new(address.parse().unwrap(), WEBHOOK_PORT);
     let connect = move || TcpStream::connect_timeout(&target, Duration::from_secs(2)).is_ok();
     Netns::open(from.netns.path()).unwrap().run(connect).unwrap()
@@ -68,7 +68,7 @@ fn connects(from: &Pod, address: &str) -> bool {
 
 #[test]
 fn pods_do_not_reach_the_webhooks() {
-    let world = World::new(CalicoGroup::V3);
+    let world = KubernetesNodeFixture::new(CalicoGroup::V3);
     let webhooks = world.add("kube-system", "webhooks", json!({"k8s-app": "calico-webhooks"}));
     let agent = world.add("kube-system", "agent", json!({"k8s-app": "konnectivity-agent"}));
     let client = world.add("shop", "client", json!({}));

@@ -1,13 +1,13 @@
 //! Floating IPs: a pod may get one from a pool, but no address that belongs to another object.
 
-use crate::world::{NODE, Pod, World};
+use crate::world::{AttachedPod, KubernetesNodeFixture, NODE};
 use serde_json::json;
-use tortie_testkit::{CalicoGroup, Namespace};
+use tortie_testkit::{CalicoGroup, TestNamespace};
 
 const FELIX: &str = "/apis/projectcalico.org/v3/felixconfigurations/default";
 const GRANTED: &str = "10.78.0.9";
 
-impl World {
+impl KubernetesNodeFixture {
     fn set_floating(&self, setting: &str) {
         self.server.merge(FELIX, &json!({"spec": {"floatingIPs": setting}}));
     }
@@ -30,7 +30,7 @@ impl World {
 
 #[test]
 fn pods_take_no_floating_address_of_others() {
-    let mut world = World::new(CalicoGroup::V3);
+    let mut world = KubernetesNodeFixture::new(CalicoGroup::V3);
     let pool = json!({"apiVersion": "projectcalico.org/v3", "kind": "IPPool", "metadata": {"name": "floating"},
         "spec": {"cidr": "10.78.0.0/24", "nodeSelector": "!all()"}});
     world.server.create("/apis/projectcalico.org/v3/ippools", &pool);
@@ -42,9 +42,10 @@ fn pods_take_no_floating_address_of_others() {
     world.set_floating("Enabled");
     let victim = world.add("shop", "victim", json!({}));
     let client = world.add("shop", "client", json!({}));
-    let netns = Namespace::new("pod");
+    let netns = TestNamespace::new("pod");
     world.server.add_pod("shop", "greedy", NODE, json!({}), json!([]));
-    let greedy = Pod { namespace: "shop".into(), name: "greedy".into(), netns, addresses: Vec::new() };
+    let greedy =
+        AttachedPod { namespace: "shop".into(), name: "greedy".into(), netns, addresses: Vec::new() };
 
     world.ask_for("greedy", GRANTED);
     let refusal = world.plugin("ADD", &greedy, "1").unwrap_err();

@@ -1,6 +1,6 @@
 //! A namespace with 500 pods is deleted while its sandboxes are being torn down: no address stays assigned.
 
-use crate::world::{NODE, Pod, World};
+use crate::world::{AttachedPod, KubernetesNodeFixture, NODE};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -13,7 +13,7 @@ const AT_ONCE: usize = 8;
 
 #[test]
 fn a_namespace_of_500_pods_is_deleted_at_once() {
-    let world = World::with_pool(CalicoGroup::V3, "10.77.0.0/20", "26");
+    let world = KubernetesNodeFixture::with_pool(CalicoGroup::V3, "10.77.0.0/20", "26");
     let names: Vec<String> = (0..PODS).map(|number| format!("pod-{number}")).collect();
     let objects: Vec<(String, Value)> = names
         .iter()
@@ -25,7 +25,7 @@ fn a_namespace_of_500_pods_is_deleted_at_once() {
         })
         .collect();
     world.server.create_all(&objects);
-    let pods: Vec<Pod> = side_by_side(&names, |name| world.attach("other", name, "1"));
+    let pods: Vec<AttachedPod> = side_by_side(&names, |name| world.attach("other", name, "1"));
     let addresses: BTreeSet<&String> = pods.iter().flat_map(|pod| &pod.addresses).collect();
     assert_eq!(addresses.len(), 2 * PODS);
     world.wait("the node has a route for each", || routes(&world) == 2 * PODS);
@@ -43,7 +43,7 @@ fn a_namespace_of_500_pods_is_deleted_at_once() {
     world.assert_clean();
 }
 
-fn routes(world: &World) -> usize {
+fn routes(world: &KubernetesNodeFixture) -> usize {
     let of = |family: &str| {
         let routes = world.host.ip(&[family, "route"]);
         routes.lines().filter(|route| route.contains(" dev cali") && !route.starts_with("fe80::")).count()

@@ -1,11 +1,11 @@
 //! Hubs on the Kubernetes API, found through a service: the node prefers the hub on its own machine and uses another
 //! when that is gone.
 
-use crate::world::{NODE, TORTIE, World};
+use crate::world::{KubernetesNodeFixture, NODE, TORTIE};
 use serde_json::json;
 use std::fs::File;
 use std::process::{Command, Stdio};
-use tortie_testkit::{CalicoGroup, Process};
+use tortie_testkit::{CalicoGroup, TestProcess};
 
 const PORT: u16 = 5473;
 const SERVICE: &str = "calico-typha";
@@ -14,17 +14,17 @@ const SECRET: &str = "tortie-hub";
 const NODE_SECRET: &str = "tortie-hub-client";
 const SECRETS: &str = "/api/v1/namespaces/kube-system/secrets";
 
-struct Hub {
-    _process: Process,
+struct HubProcess {
+    _process: TestProcess,
     address: &'static str,
 }
 
-impl Hub {
+impl HubProcess {
     /// Starts a hub at an address of the host and adds it to the service as an endpoint on a node; returns when it is
     /// ready.
-    fn start(world: &World, address: &'static str, node: &str) -> Hub {
-        let mut command = Hub::command(world, address, node);
-        let (process, line) = Process::until_first_line(&mut command);
+    fn start(world: &KubernetesNodeFixture, address: &'static str, node: &str) -> HubProcess {
+        let mut command = HubProcess::command(world, address, node);
+        let (process, line) = TestProcess::until_first_line(&mut command);
         assert_eq!(line, format!("ready: hub on {address}:{PORT}\n"));
         let slice = json!({
             "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
@@ -33,10 +33,10 @@ impl Hub {
             "endpoints": [{"addresses": [address], "conditions": {"ready": true}, "nodeName": node}],
         });
         world.server.create("/apis/discovery.k8s.io/v1/namespaces/kube-system/endpointslices", &slice);
-        Hub { _process: process, address }
+        HubProcess { _process: process, address }
     }
 
-    fn command(world: &World, address: &'static str, node: &str) -> Command {
+    fn command(world: &KubernetesNodeFixture, address: &'static str, node: &str) -> Command {
         let mut command = world.host.command(TORTIE);
         command
             .args(["hub", "--config-file", "/nonexistent"])
@@ -53,14 +53,14 @@ impl Hub {
     }
 
     /// Returns a page followed by its HTTP status code.
-    fn page(&self, world: &World, port: u16, path: &str) -> String {
+    fn page(&self, world: &KubernetesNodeFixture, port: u16, path: &str) -> String {
         let url = format!("http://{}:{port}/{path}", self.address);
         let output = world.host.try_exec(&["curl", "-s", "-w", "%{http_code}", &url]);
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
     /// Returns how many nodes the hub streams updates to.
-    fn nodes(&self, world: &World) -> String {
+    fn nodes(&self, world: &KubernetesNodeFixture) -> String {
         let page = self.page(world, 9093, "metrics");
         let name = "typha_connections_streaming{syncer=\"felix\"} ";
         page.lines().find_map(|line| line.strip_prefix(name)).unwrap_or("0").to_owned()
@@ -68,7 +68,7 @@ impl Hub {
 }
 
 /// Creates the empty Secrets of deploy/40-hub.yaml.
-fn create_secrets(world: &World) {
+fn create_secrets(world: &KubernetesNodeFixture) {
     for name in [SECRET, NODE_SECRET] {
         let secret = json!({"apiVersion": "v1", "kind": "Secret", "type": "Opaque",
             "metadata": {"name": name, "labels": {"k8s-app": "tortie-hub"}}});
@@ -78,7 +78,7 @@ fn create_secrets(world: &World) {
 
 /// Asserts that both hubs share one certificate authority, that nodes cannot read its key, and that other data of the
 /// Secrets stays.
-fn certificates_are_made_for_hubs_and_nodes(world: &World) {
+fn certificates_are_made_for_hubs_and_nodes(world: &KubernetesNodeFixture) {
     let secret = |name: &str| world.server.must("GET", &format!("{SECRETS}/{name}"), None);
     world.wait("the hubs have made certificates", || secret(NODE_SECRET)["data"]["tls.crt"].is_string());
     let (own, node) = (secret(SECRET), secret(NODE_SECRET));
@@ -90,11 +90,13 @@ fn certificates_are_made_for_hubs_and_nodes(world: &World) {
 
 #[test]
 fn a_node_finds_hubs_by_their_service_and_the_nearest_first() {
-    let mut world = World::without_node(CalicoGroup::V3);
+    let mut world = KubernetesNodeFixture::without_node(CalicoGroup::V3);
     world.host.ip("addr add 172.30.0.2/24 dev eth0");
     create_secrets(&world);
-    let (near, far) =
-        (Hub::start(&world, "172.30.0.1", NODE), Hub::start(&world, "172.30.0.2", "another-node"));
+    let (near, far) = (
+        HubProcess::start(&world, "172.30.0.1", NODE),
+        HubProcess::start(&world, "172.30.0.2", "another-node"),
+    );
     for hub in [&near, &far] {
         let ready = hub.page(&world, 9098, "readiness");
         assert!(ready.contains("felix-cache: in sync") && ready.ends_with("200"), "{ready}");
@@ -172,7 +174,7 @@ fn a_node_finds_hubs_by_their_service_and_the_nearest_first() {
 /// policy would be missing.
 #[test]
 fn a_hub_waits_for_the_api_group() {
-    let mut world = World::without_node(CalicoGroup::V3);
+    let mut world = KubernetesNodeFixture::without_node(CalicoGroup::V3);
     let policies = "/apis/projectcalico.org/v3/globalnetworkpolicies";
     let policy = json!({"apiVersion": "projectcalico.org/v3", "kind": "GlobalNetworkPolicy",
         "metadata": {"name": "closed"},
@@ -181,10 +183,10 @@ fn a_hub_waits_for_the_api_group() {
     create_secrets(&world);
     world.server.stop();
     let address = "172.30.0.1";
-    let mut command = Hub::command(&world, address, NODE);
-    let process = Process::start(command.env_remove("CALICO_API_GROUP").stdout(Stdio::null()));
-    let hub = Hub { _process: process, address };
-    let is_ready = |world: &World, code: &str, cause: &str| {
+    let mut command = HubProcess::command(&world, address, NODE);
+    let process = TestProcess::start(command.env_remove("CALICO_API_GROUP").stdout(Stdio::null()));
+    let hub = HubProcess { _process: process, address };
+    let is_ready = |world: &KubernetesNodeFixture, code: &str, cause: &str| {
         let page = hub.page(world, 9098, "readiness");
         page.ends_with(code) && page.contains(cause)
     };

@@ -1,15 +1,15 @@
 //! Mirroring Kubernetes to etcd: whatever changes on either side and whatever fails, etcd finally holds the same
 //! state as Kubernetes. `TORTIE_STEPS` sets the number of changes.
 
-use crate::controllers::World;
+use crate::controllers::ControllersFixture;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use tortie_model::{Key, KeyRange, Kind, Resource};
-use tortie_store::{Client, Config};
-use tortie_testkit::{Call, Datastore, eventually_showing, free_port};
+use tortie_model::{KeyRange, Kind, Resource, StoreKey};
+use tortie_store::{StoreClient, StoreConfig};
+use tortie_testkit::{ApiRequest, DatastoreProcess, eventually_showing, free_port};
 
 const TORTIE: &str = env!("CARGO_BIN_EXE_tortie");
 const STEPS: usize = 240;
@@ -20,16 +20,16 @@ const NAMES: usize = 12;
 const NODE: &str = "n1";
 
 /// A datastore that can be killed and started again.
-struct Store {
-    running: Option<Datastore>,
+struct RestartableStore {
+    running: Option<DatastoreProcess>,
     data: PathBuf,
     url: String,
 }
 
-impl Store {
-    fn new(data: PathBuf) -> Store {
+impl RestartableStore {
+    fn new(data: PathBuf) -> RestartableStore {
         let url = format!("http://127.0.0.1:{}", free_port().unwrap());
-        let mut store = Store { running: None, data, url };
+        let mut store = RestartableStore { running: None, data, url };
         store.restart();
         store
     }
@@ -37,24 +37,24 @@ impl Store {
     fn restart(&mut self) {
         // Stop the old process first: it holds the files and the port.
         self.running = None;
-        self.running = Some(Datastore::start(TORTIE, &self.data, &[&self.url], &[]));
+        self.running = Some(DatastoreProcess::start(TORTIE, &self.data, &[&self.url], &[]));
     }
 }
 
 /// A collection of Kubernetes objects: its path, a template and the existing objects.
-struct Collection {
+struct ObjectCollection {
     path: fn(&str) -> String,
     object: fn(&str, usize) -> Value,
     there: BTreeSet<(String, String)>,
 }
 
-impl Collection {
-    fn new(path: fn(&str) -> String, object: fn(&str, usize) -> Value) -> Collection {
-        Collection { path, object, there: BTreeSet::new() }
+impl ObjectCollection {
+    fn new(path: fn(&str) -> String, object: fn(&str, usize) -> Value) -> ObjectCollection {
+        ObjectCollection { path, object, there: BTreeSet::new() }
     }
 
     /// Creates, changes or deletes an object that this batch has not touched.
-    fn change(&mut self, random: &mut StdRng, touched: &mut BTreeSet<String>) -> Option<Call> {
+    fn change(&mut self, random: &mut StdRng, touched: &mut BTreeSet<String>) -> Option<ApiRequest> {
         let namespace = format!("ns-{}", random.random_range(0..NAMESPACES));
         let name = format!("x{}", random.random_range(0..NAMES));
         let collection = (self.path)(&namespace);
@@ -66,26 +66,28 @@ impl Collection {
         let version = random.random_range(0..1000);
         Some(match self.there.contains(&id) {
             false => {
-                let call = Call::create(&collection, &(self.object)(&id.1, version));
+                let call = ApiRequest::create(&collection, &(self.object)(&id.1, version));
                 self.there.insert(id);
                 call
             }
             true if random.random_bool(0.4) => {
                 self.there.remove(&id);
-                Call::delete(&format!("{path}?gracePeriodSeconds=0"))
+                ApiRequest::delete(&format!("{path}?gracePeriodSeconds=0"))
             }
-            true => Call::merge(&path, json!({"metadata": {"labels": {"version": version.to_string()}}})),
+            true => {
+                ApiRequest::merge(&path, json!({"metadata": {"labels": {"version": version.to_string()}}}))
+            }
         })
     }
 }
 
-fn collections() -> [Collection; 3] {
+fn collections() -> [ObjectCollection; 3] {
     [
-        Collection::new(
+        ObjectCollection::new(
             |namespace| format!("/api/v1/namespaces/{namespace}/serviceaccounts"),
             |name, version| json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": meta(name, version)}),
         ),
-        Collection::new(
+        ObjectCollection::new(
             |namespace| format!("/api/v1/namespaces/{namespace}/pods"),
             |name, version| {
                 let address = format!("10.1.{}.{}/32", version / 250, version % 250 + 1);
@@ -96,7 +98,7 @@ fn collections() -> [Collection; 3] {
                     "containers": [{"name": "c", "image": "none"}]}})
             },
         ),
-        Collection::new(
+        ObjectCollection::new(
             |namespace| format!("/apis/networking.k8s.io/v1/namespaces/{namespace}/networkpolicies"),
             |name, version| {
                 let port = 1000 + version;
@@ -112,15 +114,15 @@ fn meta(name: &str, version: usize) -> Value {
 }
 
 /// Returns the objects derived from Kubernetes, reduced to spec and labels; `None` if they cannot be listed.
-fn derived(world: &World, client: &Client) -> Option<BTreeMap<Key, Value>> {
+fn derived(world: &ControllersFixture, client: &StoreClient) -> Option<BTreeMap<StoreKey, Value>> {
     let mut found = BTreeMap::new();
     for kind in [Kind::Profile, Kind::NetworkPolicy] {
         let listing = world.runtime.block_on(client.list(&KeyRange::all(kind))).ok()?;
         for entry in listing.entries {
-            let Key::Resource { name, .. } = &entry.key else { continue };
+            let StoreKey::Resource { name, .. } = &entry.key else { continue };
             if ["kns.", "ksa.", "knp.default."].iter().any(|start| name.starts_with(start)) {
                 // Decode it as the datastore would return it.
-                let stored = tortie_model::Value::decode(&entry.key, &entry.value.encode()).unwrap();
+                let stored = tortie_model::StoreValue::decode(&entry.key, &entry.value.encode()).unwrap();
                 let object: Value = serde_json::from_slice(&stored.encode()).unwrap();
                 let counts = json!({"spec": object["spec"], "labels": object["metadata"]["labels"]});
                 found.insert(entry.key, counts);
@@ -131,7 +133,7 @@ fn derived(world: &World, client: &Client) -> Option<BTreeMap<Key, Value>> {
 }
 
 /// Returns labels and service account of each endpoint.
-fn endpoints(world: &World, client: &Client) -> Option<BTreeMap<Key, Value>> {
+fn endpoints(world: &ControllersFixture, client: &StoreClient) -> Option<BTreeMap<StoreKey, Value>> {
     let listing = world.runtime.block_on(client.list(&KeyRange::all(Kind::WorkloadEndpoint))).ok()?;
     let described = listing.entries.into_iter().map(|entry| {
         let object: Value = serde_json::from_slice(&entry.value.encode()).unwrap();
@@ -142,24 +144,24 @@ fn endpoints(world: &World, client: &Client) -> Option<BTreeMap<Key, Value>> {
 }
 
 /// Writes endpoints without labels, as the CNI plugin does when it attaches a pod.
-fn wire(world: &World, kubernetes: &Client, etcd: &Client) {
+fn wire(world: &ControllersFixture, kubernetes: &StoreClient, etcd: &StoreClient) {
     let Ok(pods) = world.runtime.block_on(kubernetes.list(&KeyRange::all(Kind::WorkloadEndpoint))) else {
         return;
     };
     for entry in pods.entries {
-        let tortie_model::Value::Resource(Resource::WorkloadEndpoint(mut endpoint)) = entry.value else {
+        let tortie_model::StoreValue::Resource(Resource::WorkloadEndpoint(mut endpoint)) = entry.value else {
             continue;
         };
         endpoint.metadata.labels.clear();
         endpoint.metadata.resource_version.clear();
-        let value = tortie_model::Value::Resource(Resource::WorkloadEndpoint(endpoint));
+        let value = tortie_model::StoreValue::Resource(Resource::WorkloadEndpoint(endpoint));
         // It may already exist.
         let _ = world.runtime.block_on(etcd.create(&entry.key, &value));
     }
 }
 
 /// Changes, deletes or adds derived objects in etcd, as a careless client might.
-fn meddle(world: &World, etcd: &Client, random: &mut StdRng) {
+fn meddle(world: &ControllersFixture, etcd: &StoreClient, random: &mut StdRng) {
     let kind = if random.random_bool(0.5) { Kind::Profile } else { Kind::NetworkPolicy };
     let Ok(listing) = world.runtime.block_on(etcd.list(&KeyRange::all(kind))) else { return };
     if listing.entries.is_empty() {
@@ -170,7 +172,7 @@ fn meddle(world: &World, etcd: &Client, random: &mut StdRng) {
     let outcome = match random.random_range(0..3) {
         0 => world.runtime.block_on(etcd.delete(&entry.key, None)).map(drop),
         1 => {
-            let tortie_model::Value::Resource(resource) = &mut entry.value else { return };
+            let tortie_model::StoreValue::Resource(resource) = &mut entry.value else { return };
             resource.metadata_mut().labels.insert("by".into(), "hand".into());
             match resource {
                 Resource::Profile(profile) => profile.spec.ingress.clear(),
@@ -180,12 +182,12 @@ fn meddle(world: &World, etcd: &Client, random: &mut StdRng) {
             world.runtime.block_on(etcd.apply(&entry.key, &entry.value, None)).map(drop)
         }
         _ => {
-            let Key::Resource { namespace, name, .. } = &entry.key else { return };
+            let StoreKey::Resource { namespace, name, .. } = &entry.key else { return };
             let name = format!("{name}-stray");
-            let tortie_model::Value::Resource(resource) = &mut entry.value else { return };
+            let tortie_model::StoreValue::Resource(resource) = &mut entry.value else { return };
             resource.metadata_mut().name.clone_from(&name);
             resource.metadata_mut().resource_version.clear();
-            let key = Key::resource(kind, namespace, &name);
+            let key = StoreKey::resource(kind, namespace, &name);
             world.runtime.block_on(etcd.create(&key, &entry.value)).map(drop)
         }
     };
@@ -200,15 +202,15 @@ fn etcd_has_what_kubernetes_has_whatever_fails() {
     let steps = std::env::var("TORTIE_STEPS").ok().and_then(|text| text.parse().ok()).unwrap_or(STEPS);
     println!("TORTIE_SEED={seed} TORTIE_STEPS={steps}");
     let mut random = StdRng::seed_from_u64(seed);
-    let mut world = World::new(json!({}));
+    let mut world = ControllersFixture::new(json!({}));
     let kubernetes = world.client();
-    let mut store = Store::new(world.dir.path().join("db"));
+    let mut store = RestartableStore::new(world.dir.path().join("db"));
     world.environment = vec![
         ("ETCD_ENDPOINTS", store.url.clone()),
         ("KUBECONFIG", world.server.kubeconfig().display().to_string()),
         ("DATASTORE_TYPE", "etcdv3".to_owned()),
     ];
-    let etcd = world.runtime.block_on(Client::connect(&Config::at(&store.url))).unwrap();
+    let etcd = world.runtime.block_on(StoreClient::connect(&StoreConfig::at(&store.url))).unwrap();
     world.server.add_node(NODE);
     (0..NAMESPACES).for_each(|number| world.server.add_namespace(&format!("ns-{number}"), json!({})));
     ["a", "b"].iter().for_each(|name| world.start(name));
@@ -225,7 +227,7 @@ fn etcd_has_what_kubernetes_has_whatever_fails() {
                     let label = json!({"team": random.random_range(0..100).to_string()});
                     touched
                         .insert(path.clone())
-                        .then(|| Call::merge(&path, json!({"metadata": {"labels": label}})))
+                        .then(|| ApiRequest::merge(&path, json!({"metadata": {"labels": label}})))
                 }
                 _ => collections[which % 3].change(&mut random, &mut touched),
             });
@@ -257,12 +259,13 @@ fn etcd_has_what_kubernetes_has_whatever_fails() {
         faults += 1;
     }
     println!("{made} changes in Kubernetes, {strays} by hand in etcd, {faults} faults");
-    let differ = |one: &Option<BTreeMap<Key, Value>>, other: &Option<BTreeMap<Key, Value>>| -> Vec<String> {
-        let (Some(one), Some(other)) = (one, other) else { return vec!["cannot be listed".to_owned()] };
-        let keys: BTreeSet<&Key> = one.keys().chain(other.keys()).collect();
-        let differs = keys.into_iter().filter(|key| one.get(*key) != other.get(*key));
-        differs.map(|key| format!("{key}: {:?} {:?}", one.get(key), other.get(key))).collect()
-    };
+    let differ =
+        |one: &Option<BTreeMap<StoreKey, Value>>, other: &Option<BTreeMap<StoreKey, Value>>| -> Vec<String> {
+            let (Some(one), Some(other)) = (one, other) else { return vec!["cannot be listed".to_owned()] };
+            let keys: BTreeSet<&StoreKey> = one.keys().chain(other.keys()).collect();
+            let differs = keys.into_iter().filter(|key| one.get(*key) != other.get(*key));
+            differs.map(|key| format!("{key}: {:?} {:?}", one.get(key), other.get(key))).collect()
+        };
     let differences = || differ(&derived(&world, &kubernetes), &derived(&world, &etcd));
     eventually_showing(
         "profiles and policies are those of Kubernetes",

@@ -1,7 +1,7 @@
 //! calicoctl and `tortie diff` on the Kubernetes datastore: reading, writing, comparing, and migrating from etcd and
 //! back.
 
-use crate::world::{NODE, World};
+use crate::world::{KubernetesNodeFixture, NODE};
 use serde_json::{Value, json};
 use std::process::Command;
 use tortie_testkit::{CalicoGroup, Etcd};
@@ -95,7 +95,7 @@ fn a_datastore_moves_from_etcd_to_kubernetes_and_back() {
     let exported = on_etcd(&etcd, &["datastore", "migrate", "export"], "");
 
     for group in CalicoGroup::BOTH {
-        let world = World::without_node(group);
+        let world = KubernetesNodeFixture::without_node(group);
         let said = world.tool("calicoctl", &["datastore", "migrate", "import", "-f", "-"], &exported);
         assert!(said.contains("Successfully applied 3 IPAM resource(s)"), "{said}");
         let again = world.try_tool("calicoctl", &["datastore", "migrate", "import", "-f", "-"], &exported);
@@ -132,7 +132,7 @@ fn scope(kind: &str) -> Option<&'static str> {
 
 #[test]
 fn tools_read_write_and_compare() {
-    let world = World::without_node(CalicoGroup::V3);
+    let world = KubernetesNodeFixture::without_node(CalicoGroup::V3);
     let ctl = |args: &[&str], input: &str| world.tool("calicoctl", args, input);
     ctl(&["apply", "-f", "-"], &documents());
     ctl(&["label", "globalnetworksets", "outside", "seen=yes"], "");

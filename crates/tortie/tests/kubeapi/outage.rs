@@ -1,16 +1,16 @@
 //! kube-apiserver goes down under traffic and returns with its history compacted. `TORTIE_OUTAGE_SECONDS` sets the
 //! duration of the outage.
 
-use crate::world::World;
+use crate::world::KubernetesNodeFixture;
 use serde_json::json;
 use std::fs::File;
 use std::time::{Duration, Instant};
-use tortie_testkit::{CalicoGroup, Process, eventually};
+use tortie_testkit::{CalicoGroup, TestProcess, eventually};
 
 in_both_groups! { an_outage_changes_nothing_and_what_was_missed_is_heard }
 
 fn an_outage_changes_nothing_and_what_was_missed_is_heard(group: CalicoGroup) {
-    let mut world = World::new(group);
+    let mut world = KubernetesNodeFixture::new(group);
     let web = world.add("shop", "web", json!({"role": "web"}));
     let client = world.add("shop", "client", json!({"role": "client"}));
     let other = world.add("other", "other", json!({}));
@@ -24,7 +24,7 @@ fn an_outage_changes_nothing_and_what_was_missed_is_heard(group: CalicoGroup) {
     let listen = |name: &str, words: &[&str]| {
         let mut command = world.host.command(words[0]);
         command.args(&words[1..]).stdout(File::create(files.path().join(name)).unwrap());
-        Process::start(&mut command)
+        TestProcess::start(&mut command)
     };
     let written = |name: &str| std::fs::read_to_string(files.path().join(name)).unwrap();
     let _listeners = [listen("nft", &["nft", "monitor"]), listen("ip", &["ip", "monitor", "route", "link"])];
@@ -45,7 +45,7 @@ fn an_outage_changes_nothing_and_what_was_missed_is_heard(group: CalicoGroup) {
     let log = files.path().join("ping");
     let mut ping = client.netns.command("ping");
     ping.args(["-n", "-i", "0.02", &web.addresses[0]]).stdout(File::create(&log).unwrap());
-    let _ping = Process::start(&mut ping);
+    let _ping = TestProcess::start(&mut ping);
     let answers = || std::fs::read_to_string(&log).unwrap().matches(" ms\n").count();
     // Returns the sequence numbers of the answered packets, in order.
     let answered = || -> Vec<usize> {
@@ -54,8 +54,8 @@ fn an_outage_changes_nothing_and_what_was_missed_is_heard(group: CalicoGroup) {
         whole.filter_map(|line| line.split("icmp_seq=").nth(1)?.split(' ').next()?.parse().ok()).collect()
     };
 
-    let lost = |world: &World| world.log().matches("the datastore is out of reach").count();
-    let back = |world: &World| world.log().matches("the datastore is back").count();
+    let lost = |world: &KubernetesNodeFixture| world.log().matches("the datastore is out of reach").count();
+    let back = |world: &KubernetesNodeFixture| world.log().matches("the datastore is back").count();
     world.server.stop();
     let away = Instant::now();
     eventually("the node notices", || lost(&world) == 1);

@@ -1,6 +1,6 @@
 //! Pods are attached, exchange traffic as Kubernetes policies allow, and are detached.
 
-use crate::world::{NODE, World};
+use crate::world::{KubernetesNodeFixture, NODE};
 use serde_json::json;
 use tortie_testkit::CalicoGroup;
 
@@ -11,7 +11,7 @@ in_both_groups! {
 }
 
 fn pods_are_wired_and_policies_of_kubernetes_hold(group: CalicoGroup) {
-    let mut world = World::new(group);
+    let mut world = KubernetesNodeFixture::new(group);
     let node = || world.server.must("GET", &format!("/api/v1/nodes/{NODE}"), None);
     assert_eq!(node()["metadata"]["annotations"]["projectcalico.org/IPv4Address"], "172.30.0.1/24");
 
@@ -83,7 +83,7 @@ fn pods_are_wired_and_policies_of_kubernetes_hold(group: CalicoGroup) {
 }
 
 fn a_new_sandbox_takes_over_and_a_pod_that_is_done_is_nobody(group: CalicoGroup) {
-    let world = World::new(group);
+    let world = KubernetesNodeFixture::new(group);
     let web = world.add("shop", "web", json!({"role": "web"}));
     let client = world.add("shop", "client", json!({}));
     world.wait_for(&client, &web, true);
@@ -112,7 +112,7 @@ fn a_new_sandbox_takes_over_and_a_pod_that_is_done_is_nobody(group: CalicoGroup)
 }
 
 fn the_tiers_of_cluster_network_policies_and_services(group: CalicoGroup) {
-    let world = World::new(group);
+    let world = KubernetesNodeFixture::new(group);
     let web = world.add("shop", "web", json!({"role": "web"}));
     let client = world.add("shop", "client", json!({"role": "client"}));
     world.wait_for(&client, &web, true);

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;
 use tortie_testkit::{
-    ApiServer, CalicoGroup, Installation, Namespace, PluginCall, Process, eventually_showing,
+    ApiServer, CalicoGroup, PluginCall, TestInstallation, TestNamespace, TestProcess, eventually_showing,
 };
 
 const TORTIE: &str = env!("CARGO_BIN_EXE_tortie");
@@ -18,21 +18,21 @@ const SERVICES: &str = "/api/v1/namespaces/shop/services";
 const CLIENTS: &str = "192.168.99.0/24";
 
 /// A kube-apiserver, two nodes and a router on one network.
-struct Cluster {
+struct ServiceCluster {
     // Fields are dropped in this order.
-    nodes: Vec<Installation>,
-    daemons: Vec<Process>,
+    nodes: Vec<TestInstallation>,
+    daemons: Vec<TestProcess>,
     server: ApiServer,
-    namespaces: Vec<Namespace>,
-    fabric: Namespace,
+    namespaces: Vec<TestNamespace>,
+    fabric: TestNamespace,
     dir: TempDir,
 }
 
-impl Cluster {
+impl ServiceCluster {
     /// Starts a cluster in which n1 uses our BGP speaker and n2 uses BIRD; the router at 172.31.0.100 is in another
     /// AS.
-    fn new() -> Cluster {
-        let fabric = Namespace::new("fabric");
+    fn new() -> ServiceCluster {
+        let fabric = TestNamespace::new("fabric");
         fabric.ip("link add br0 type bridge");
         fabric.ip("addr add 172.31.0.254/24 dev br0");
         fabric.ip("link set br0 up");
@@ -40,8 +40,14 @@ impl Cluster {
         server.install(CalicoGroup::V3);
         server.add_namespace("shop", json!({}));
         let dir = tempfile::tempdir().unwrap();
-        let mut cluster =
-            Cluster { nodes: Vec::new(), daemons: Vec::new(), server, namespaces: Vec::new(), fabric, dir };
+        let mut cluster = ServiceCluster {
+            nodes: Vec::new(),
+            daemons: Vec::new(),
+            server,
+            namespaces: Vec::new(),
+            fabric,
+            dir,
+        };
         let configuration = json!({"apiVersion": "projectcalico.org/v3", "kind": "BGPConfiguration",
             "metadata": {"name": "default"}, "spec": {
                 "serviceClusterIPs": [{"cidr": "10.96.0.0/16"}], "serviceExternalIPs": [{"cidr": "192.0.2.0/24"}],
@@ -65,7 +71,7 @@ impl Cluster {
 
     /// Adds a machine to the network and returns its index.
     fn machine(&mut self, name: &str, number: u8) -> usize {
-        let machine = Namespace::new(name);
+        let machine = TestNamespace::new(name);
         self.fabric.ip(&format!("link add p{number} type veth peer name eth0 netns {}", machine.name()));
         self.fabric.ip(&format!("link set p{number} master br0 up"));
         machine.ip(&format!("addr add 172.31.0.{number}/24 dev eth0"));
@@ -83,7 +89,7 @@ impl Cluster {
     fn start_bird(&mut self, machine: usize, config: &str, socket: &str) {
         let mut command = self.namespaces[machine].command("bird");
         command.arg("-f").arg("-c").arg(self.path(config)).arg("-s").arg(self.path(socket));
-        self.daemons.push(Process::quiet(&mut command));
+        self.daemons.push(TestProcess::quiet(&mut command));
     }
 
     fn start_router(&mut self) {
@@ -106,7 +112,7 @@ impl Cluster {
         let name = format!("n{number}");
         self.server.add_node(&name);
         let machine = self.machine(&name, number);
-        let mut installation = Installation::new(TORTIE);
+        let mut installation = TestInstallation::new(TORTIE);
         let mut runner = Command::new("ip");
         runner.args(["netns", "exec", self.namespaces[machine].name()]);
         let mut command = installation.node_command(runner);
@@ -146,12 +152,12 @@ impl Cluster {
         nodes
     }
 
-    fn wait(&self, what: &str, mut so: impl FnMut(&Cluster) -> bool) {
+    fn wait(&self, what: &str, mut so: impl FnMut(&ServiceCluster) -> bool) {
         eventually_showing(
             what,
             || so(self),
             || {
-                let mut logs: String = self.nodes.iter().map(Installation::log).collect();
+                let mut logs: String = self.nodes.iter().map(TestInstallation::log).collect();
                 logs += &std::fs::read_to_string(self.path("controllers.log")).unwrap_or_default();
                 format!("{}\n{logs}", self.birdc("router.ctl", "show route all"))
             },
@@ -175,7 +181,7 @@ impl Cluster {
             .arg(self.path("status"))
             .envs(self.server.environment(CalicoGroup::V3))
             .stderr(std::fs::File::create(self.path("controllers.log")).unwrap());
-        let (controllers, line) = Process::until_first_line(&mut command);
+        let (controllers, line) = TestProcess::until_first_line(&mut command);
         assert!(line.starts_with("ready: "), "{line:?}");
         self.daemons.push(controllers);
     }
@@ -197,14 +203,14 @@ impl Cluster {
             for limit in ["max-per-core", "min", "tcp-timeout-established", "tcp-timeout-close-wait"] {
                 command.arg(format!("--conntrack-{limit}=0"));
             }
-            self.daemons.push(Process::quiet(&mut command));
+            self.daemons.push(TestProcess::quiet(&mut command));
         }
     }
 
     /// Starts a pod on n2 that serves its name and returns its address.
     fn start_web_server(&mut self) -> String {
         self.server.add_pod("shop", "web", "n2", json!({"app": "web"}), json!([]));
-        let pod = Namespace::new("pod");
+        let pod = TestNamespace::new("pod");
         let config = json!({
             "cniVersion": "1.0.0", "name": "k8s-pod-network", "type": "calico", "datastore_type": "kubernetes",
             "nodename": "n2", "ipam": {"type": "calico-ipam"}, "policy": {"type": "k8s"},
@@ -228,14 +234,14 @@ impl Cluster {
         std::fs::write(self.path("www/index.html"), "web").unwrap();
         let mut command = pod.command("busybox");
         command.args(["httpd", "-f", "-p", "80", "-h"]).arg(self.path("www"));
-        self.daemons.push(Process::quiet(&mut command));
+        self.daemons.push(TestProcess::quiet(&mut command));
         self.namespaces.push(pod);
         address
     }
 
     /// Returns a client host behind the router.
-    fn client(&mut self) -> Namespace {
-        let (router, client) = (&self.namespaces[0], Namespace::new("client"));
+    fn client(&mut self) -> TestNamespace {
+        let (router, client) = (&self.namespaces[0], TestNamespace::new("client"));
         router.ip(&format!("link add clients type veth peer name eth0 netns {}", client.name()));
         router.ip("addr add 192.168.99.1/24 dev clients");
         router.ip("link set clients up");
@@ -280,7 +286,7 @@ impl Cluster {
 
 #[test]
 fn a_router_hears_of_services_from_the_nodes_that_have_endpoints() {
-    let cluster = Cluster::new();
+    let cluster = ServiceCluster::new();
     let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"}, "spec": {
         "type": "LoadBalancer", "clusterIP": "10.96.7.7", "externalIPs": ["192.0.2.7"], "externalTrafficPolicy": "Local",
         "ports": [{"port": 80}], "selector": {"app": "web"}}});
@@ -344,7 +350,7 @@ fn a_router_hears_of_services_from_the_nodes_that_have_endpoints() {
 /// A service without an address gets one, is announced outside the cluster, and is answered by its pod.
 #[test]
 fn a_client_behind_the_router_reaches_a_service_that_was_given_an_address() {
-    let mut cluster = Cluster::new();
+    let mut cluster = ServiceCluster::new();
     cluster.start_controllers();
     cluster.start_proxies();
     let address = cluster.start_web_server();

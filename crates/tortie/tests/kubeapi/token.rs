@@ -1,11 +1,11 @@
 //! The node's service account token is replaced and the old one becomes invalid.
 
-use crate::world::World;
+use crate::world::KubernetesNodeFixture;
 use serde_json::{Value, json};
 use tortie_testkit::CalicoGroup;
 
 /// Returns a token of the service account `node` that is valid while a Secret exists.
-fn token(world: &World, secret: &str) -> String {
+fn token(world: &KubernetesNodeFixture, secret: &str) -> String {
     let secrets = "/api/v1/namespaces/default/secrets";
     let made = world.server.create(secrets, &json!({"metadata": {"name": secret}}));
     let bound = json!({"kind": "Secret", "apiVersion": "v1", "name": secret, "uid": made["metadata"]["uid"]});
@@ -18,7 +18,7 @@ fn token(world: &World, secret: &str) -> String {
 
 #[test]
 fn a_token_that_is_replaced_is_not_noticed() {
-    let mut world = World::without_node(CalicoGroup::V3);
+    let mut world = KubernetesNodeFixture::without_node(CalicoGroup::V3);
     let account = json!({"metadata": {"name": "node"}});
     world.server.create("/api/v1/namespaces/default/serviceaccounts", &account);
     let file = world.server.path("token");

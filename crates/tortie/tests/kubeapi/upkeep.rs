@@ -1,21 +1,21 @@
 //! Maintenance by the controllers: compacting the history of etcd, and renaming policies that are stored under old
 //! names.
 
-use crate::controllers::World;
+use crate::controllers::ControllersFixture;
 use serde_json::{Value, json};
 use std::process::Command;
-use tortie_model::{Key, Kind, Resource, scalar};
-use tortie_store::{Client, Config};
+use tortie_model::{Kind, Resource, StoreKey, scalar};
+use tortie_store::{StoreClient, StoreConfig};
 use tortie_testkit::{CalicoGroup, Etcd, free_port};
 
 const V1: &str = "/apis/crd.projectcalico.org/v1";
 
 /// Changes the controllers' configuration, retrying on conflict.
-fn configure(world: &World, client: &Client, change: impl Fn(&mut Resource)) {
-    let key = Key::resource(Kind::KubeControllersConfiguration, "", "default");
+fn configure(world: &ControllersFixture, client: &StoreClient, change: impl Fn(&mut Resource)) {
+    let key = StoreKey::resource(Kind::KubeControllersConfiguration, "", "default");
     world.wait("the configuration is changed", || {
         let Ok(mut entry) = world.runtime.block_on(client.get(&key)) else { return false };
-        let tortie_model::Value::Resource(resource) = &mut entry.value else { return false };
+        let tortie_model::StoreValue::Resource(resource) = &mut entry.value else { return false };
         change(resource);
         // The controllers may write its status concurrently.
         world.runtime.block_on(client.update(&key, &entry.value, &entry.revision)).is_ok()
@@ -24,24 +24,24 @@ fn configure(world: &World, client: &Client, change: impl Fn(&mut Resource)) {
 
 #[test]
 fn etcd_forgets_its_history_as_often_as_the_configuration_says() {
-    let mut world = World::empty(CalicoGroup::V3);
+    let mut world = ControllersFixture::empty(CalicoGroup::V3);
     let etcd = Etcd::start().unwrap();
     world.environment = vec![
         ("ETCD_ENDPOINTS", etcd.endpoint()),
         ("KUBECONFIG", world.server.kubeconfig().display().to_string()),
         ("DATASTORE_TYPE", "etcdv3".to_owned()),
     ];
-    let client = world.runtime.block_on(Client::connect(&Config::at(etcd.endpoint()))).unwrap();
+    let client = world.runtime.block_on(StoreClient::connect(&StoreConfig::at(etcd.endpoint()))).unwrap();
     world.start("a");
     let every = |seconds: u32| {
         configure(&world, &client, |resource| {
             let Resource::KubeControllersConfiguration(configuration) = resource else {
                 panic!("{resource:?}")
             };
-            configuration.spec.etcd_v3_compaction_period = Some(scalar::Duration::from_secs(seconds));
+            configuration.spec.etcd_v3_compaction_period = Some(scalar::GoDuration::from_secs(seconds));
         });
         world.wait("the new period is in force", || {
-            let key = Key::resource(Kind::KubeControllersConfiguration, "", "default");
+            let key = StoreKey::resource(Kind::KubeControllersConfiguration, "", "default");
             let Ok(entry) = world.runtime.block_on(client.get(&key)) else { return false };
             let object: Value = serde_json::from_slice(&entry.value.encode()).unwrap();
             object["status"]["runningConfig"]["etcdV3CompactionPeriod"] == format!("{seconds}s")
@@ -50,7 +50,7 @@ fn etcd_forgets_its_history_as_often_as_the_configuration_says() {
     every(1);
     let profile = |team: &str| {
         world.server.merge("/api/v1/namespaces/shop", &json!({"metadata": {"labels": {"team": team}}}));
-        let key = Key::resource(Kind::Profile, "", "kns.shop");
+        let key = StoreKey::resource(Kind::Profile, "", "kns.shop");
         world.wait("the profile follows its namespace", || {
             let Ok(entry) = world.runtime.block_on(client.get(&key)) else { return false };
             let object: Value = serde_json::from_slice(&entry.value.encode()).unwrap();
@@ -58,8 +58,11 @@ fn etcd_forgets_its_history_as_often_as_the_configuration_says() {
         });
     };
     profile("a");
-    let first =
-        world.runtime.block_on(client.get(&Key::resource(Kind::Profile, "", "kns.shop"))).unwrap().revision;
+    let first = world
+        .runtime
+        .block_on(client.get(&StoreKey::resource(Kind::Profile, "", "kns.shop")))
+        .unwrap()
+        .revision;
     let remembered = || {
         let mut command = Command::new("etcdctl");
         command.args(["--endpoints", &etcd.endpoint(), "get", "/", "--rev", &first.to_string()]);
@@ -83,7 +86,7 @@ fn etcd_forgets_its_history_as_often_as_the_configuration_says() {
     });
 
     every(0);
-    let record = || world.runtime.block_on(client.get(&Key::CompactRevision)).unwrap().revision;
+    let record = || world.runtime.block_on(client.get(&StoreKey::CompactRevision)).unwrap().revision;
     // A compaction that was in progress is finished once the next change has been processed.
     profile("e");
     let last = record();
@@ -115,7 +118,7 @@ fn stored(kind: &str, name: &str, said: Option<&str>, spec: Value) -> Value {
 
 #[test]
 fn policies_get_their_own_names_once_every_node_knows_them_by_those() {
-    let mut world = World::empty(CalicoGroup::V1);
+    let mut world = ControllersFixture::empty(CalicoGroup::V1);
     let in_shop = format!("{V1}/namespaces/shop/networkpolicies");
     let everywhere = format!("{V1}/globalnetworkpolicies");
     let spec = |tier: &str, selector: &str| json!({"tier": tier, "selector": selector, "types": ["Ingress"]});
@@ -154,7 +157,7 @@ fn policies_get_their_own_names_once_every_node_knows_them_by_those() {
     });
     let client = world.client();
     let found = |kind: Kind, namespace: &str, name: &str| -> Value {
-        let entry = world.runtime.block_on(client.get(&Key::resource(kind, namespace, name))).unwrap();
+        let entry = world.runtime.block_on(client.get(&StoreKey::resource(kind, namespace, name))).unwrap();
         serde_json::from_slice(&entry.value.encode()).unwrap()
     };
     let web = found(Kind::NetworkPolicy, "shop", "web");

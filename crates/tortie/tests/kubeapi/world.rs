@@ -3,16 +3,18 @@
 use serde_json::{Value, json};
 use std::path::Path;
 use std::process::{Command, Output};
-use tortie_testkit::{ApiServer, CalicoGroup, Installation, Namespace, PluginCall, eventually_showing, run};
+use tortie_testkit::{
+    ApiServer, CalicoGroup, PluginCall, TestInstallation, TestNamespace, eventually_showing, run,
+};
 
 pub const TORTIE: &str = env!("CARGO_BIN_EXE_tortie");
 pub const NODE: &str = "n1";
 
-pub struct World {
+pub struct KubernetesNodeFixture {
     // Fields are dropped in this order.
-    installation: Installation,
+    installation: TestInstallation,
     pub server: ApiServer,
-    pub host: Namespace,
+    pub host: TestNamespace,
     group: CalicoGroup,
     /// CIDR and block size of the default IPv4 pool.
     pool: [&'static str; 2],
@@ -23,31 +25,36 @@ pub struct World {
 }
 
 /// A pod with its network namespace.
-pub struct Pod {
+pub struct AttachedPod {
     pub namespace: String,
     pub name: String,
-    pub netns: Namespace,
+    pub netns: TestNamespace,
     pub addresses: Vec<String>,
 }
 
-impl World {
+impl KubernetesNodeFixture {
     /// Starts a node that is registered in Kubernetes and ready; the namespaces shop and other exist.
-    pub fn new(group: CalicoGroup) -> World {
-        let mut world = World::without_node(group);
+    pub fn new(group: CalicoGroup) -> KubernetesNodeFixture {
+        let mut world = KubernetesNodeFixture::without_node(group);
         let kubeconfig = world.server.node_kubeconfig();
         world.start(&kubeconfig);
         world
     }
 
-    pub fn with_pool(group: CalicoGroup, cidr: &'static str, block_size: &'static str) -> World {
-        let mut world = World { pool: [cidr, block_size], ..World::without_node(group) };
+    pub fn with_pool(
+        group: CalicoGroup,
+        cidr: &'static str,
+        block_size: &'static str,
+    ) -> KubernetesNodeFixture {
+        let mut world =
+            KubernetesNodeFixture { pool: [cidr, block_size], ..KubernetesNodeFixture::without_node(group) };
         let kubeconfig = world.server.node_kubeconfig();
         world.start(&kubeconfig);
         world
     }
 
-    pub fn without_node(group: CalicoGroup) -> World {
-        let host = Namespace::new("node");
+    pub fn without_node(group: CalicoGroup) -> KubernetesNodeFixture {
+        let host = TestNamespace::new("node");
         host.ip("link add eth0 type veth peer name wire0");
         host.ip("addr add 172.30.0.1/24 dev eth0");
         for link in ["eth0", "wire0"] {
@@ -59,8 +66,8 @@ impl World {
         server.add_namespace("shop", json!({"team": "a"}));
         server.add_namespace("other", json!({}));
         server.add_node(NODE);
-        World {
-            installation: Installation::new(TORTIE),
+        KubernetesNodeFixture {
+            installation: TestInstallation::new(TORTIE),
             server,
             host,
             group,
@@ -113,17 +120,17 @@ impl World {
     }
 
     /// Returns a pod as stored in the API server.
-    pub fn stored(&self, pod: &Pod) -> Value {
+    pub fn stored(&self, pod: &AttachedPod) -> Value {
         self.server.must("GET", &format!("/api/v1/namespaces/{}/pods/{}", pod.namespace, pod.name), None)
     }
 
-    pub fn annotation(&self, pod: &Pod, name: &str) -> String {
+    pub fn annotation(&self, pod: &AttachedPod, name: &str) -> String {
         let annotations = self.stored(pod)["metadata"]["annotations"].take();
         annotations[format!("cni.projectcalico.org/{name}")].as_str().unwrap_or("none").to_owned()
     }
 
     /// Creates a pod on this node, attaches it and reports it as running.
-    pub fn add(&self, namespace: &str, name: &str, labels: Value) -> Pod {
+    pub fn add(&self, namespace: &str, name: &str, labels: Value) -> AttachedPod {
         self.server.add_pod(namespace, name, NODE, labels, json!([]));
         let pod = self.attach(namespace, name, "1");
         self.server.set_pod_addresses(namespace, name, &pod.addresses);
@@ -131,10 +138,14 @@ impl World {
     }
 
     /// Attaches a sandbox for a pod.
-    pub fn attach(&self, namespace: &str, name: &str, sandbox: &str) -> Pod {
-        let netns = Namespace::new("pod");
-        let mut pod =
-            Pod { namespace: namespace.to_owned(), name: name.to_owned(), netns, addresses: Vec::new() };
+    pub fn attach(&self, namespace: &str, name: &str, sandbox: &str) -> AttachedPod {
+        let netns = TestNamespace::new("pod");
+        let mut pod = AttachedPod {
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+            netns,
+            addresses: Vec::new(),
+        };
         let said = self.plugin("ADD", &pod, sandbox).unwrap_or_else(|said| panic!("{said}\n{}", self.log()));
         let ips = said["ips"].as_array().cloned().unwrap_or_default();
         let address = |ip: &Value| ip["address"].as_str().unwrap().split('/').next().unwrap().to_owned();
@@ -143,12 +154,12 @@ impl World {
         pod
     }
 
-    pub fn detach(&self, pod: &Pod, sandbox: &str) {
+    pub fn detach(&self, pod: &AttachedPod, sandbox: &str) {
         self.plugin("DEL", pod, sandbox).unwrap_or_else(|said| panic!("{said}\n{}", self.log()));
     }
 
     /// Runs the CNI plugin as the container runtime does and returns its result.
-    pub fn plugin(&self, command: &str, pod: &Pod, sandbox: &str) -> Result<Value, String> {
+    pub fn plugin(&self, command: &str, pod: &AttachedPod, sandbox: &str) -> Result<Value, String> {
         let config = json!({
             "cniVersion": "1.0.0", "name": "k8s-pod-network", "type": "calico", "datastore_type": "kubernetes",
             "nodename": NODE, "ipam": {"type": "calico-ipam", "assign_ipv6": "true"},
@@ -191,7 +202,7 @@ impl World {
     }
 
     /// Waits until a pod reaches another at every address, or at none.
-    pub fn wait_for(&self, from: &Pod, to: &Pod, reaches: bool) {
+    pub fn wait_for(&self, from: &AttachedPod, to: &AttachedPod, reaches: bool) {
         let what =
             format!("{} {} {}", from.name, if reaches { "reaches" } else { "does not reach" }, to.name);
         for address in &to.addresses {
@@ -213,7 +224,7 @@ impl World {
     }
 }
 
-impl Pod {
+impl AttachedPod {
     pub fn pings(&self, address: &str) -> bool {
         self.netns.reaches(address)
     }

@@ -1,7 +1,7 @@
 //! kubectl manages Calico's resources in a lab, with the aggregated API server and with custom resources. The
 //! manifests are those of `deploy/`, running in real pods.
 
-use crate::cluster::Cluster;
+use crate::cluster::KubernetesLab;
 use serde_json::Value;
 use tortie_testkit::eventually_showing;
 
@@ -19,7 +19,7 @@ spec: {tier: platform, order: 10, selector: "app == 'web'", ingress: [{action: A
 
 /// Runs the first steps of a new user, which must work with either API. Only our API server prints its own table
 /// columns.
-pub fn kubectl_manages_policies(cluster: &Cluster, shown_tier: Option<&str>) {
+pub fn kubectl_manages_policies(cluster: &KubernetesLab, shown_tier: Option<&str>) {
     cluster.apply(POLICIES);
     let table = cluster.must_kubectl(&["get", "gnp"]);
     let columns = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
@@ -51,7 +51,7 @@ pub fn kubectl_manages_policies(cluster: &Cluster, shown_tier: Option<&str>) {
 }
 
 /// Asserts that kube-apiserver forwards requests for the group to pods of the Deployment.
-pub fn is_served_by_pods(cluster: &Cluster) {
+pub fn is_served_by_pods(cluster: &KubernetesLab) {
     let path = "jsonpath={.spec.service.namespace}/{.spec.service.name} {.status.conditions[?(@.type==\"Available\")].status}";
     let said = cluster.must_kubectl(&["get", "apiservice", "v3.projectcalico.org", "-o", path]);
     assert_eq!(said, "calico-apiserver/calico-api True");
@@ -72,7 +72,7 @@ pub fn is_served_by_pods(cluster: &Cluster) {
 }
 
 /// Asserts that kube-apiserver serves the group from custom resources, with a webhook for validation.
-pub fn is_served_by_kubernetes(cluster: &Cluster) {
+pub fn is_served_by_kubernetes(cluster: &KubernetesLab) {
     let said = cluster.must_kubectl(&[
         "get",
         "apiservice",

@@ -1,6 +1,6 @@
 //! A lab with Kubernetes; removing it must leave nothing behind.
 
-use crate::pods::Pod;
+use crate::pods::ListedPod;
 use serde_json::Value;
 use std::cell::RefCell;
 use std::fs;
@@ -16,7 +16,7 @@ const TORTIE: &str = env!("CARGO_BIN_EXE_tortie");
 static ONE: Mutex<()> = Mutex::new(());
 
 /// A lab with Kubernetes, removed on drop, also if the test fails.
-pub struct Cluster {
+pub struct KubernetesLab {
     name: String,
     dir: TempDir,
     _alone: MutexGuard<'static, ()>,
@@ -31,24 +31,24 @@ fn programs() -> PathBuf {
     dir
 }
 
-impl Cluster {
-    fn new() -> Cluster {
+impl KubernetesLab {
+    fn new() -> KubernetesLab {
         let alone = ONE.lock().unwrap_or_else(PoisonError::into_inner);
         let dir = tempfile::Builder::new().prefix("tortie-kube-").tempdir().unwrap();
-        Cluster { name: format!("kube{}", std::process::id()), dir, _alone: alone }
+        KubernetesLab { name: format!("kube{}", std::process::id()), dir, _alone: alone }
     }
 
     /// Starts a lab and returns when all nodes are ready.
-    pub fn up(arguments: &[&str]) -> Cluster {
-        let cluster = Cluster::new();
+    pub fn up(arguments: &[&str]) -> KubernetesLab {
+        let cluster = KubernetesLab::new();
         let output = cluster.begin(arguments).output().unwrap();
         assert!(output.status.success(), "lab up: {}", String::from_utf8_lossy(&output.stderr));
         cluster
     }
 
     /// Starts a lab whose `lab up` is killed as soon as the first node begins to start.
-    pub fn half_way() -> Cluster {
-        let cluster = Cluster::new();
+    pub fn half_way() -> KubernetesLab {
+        let cluster = KubernetesLab::new();
         let mut child = cluster.begin(&["--nodes", "1"]).stderr(Stdio::null()).spawn().unwrap();
         let first = cluster.place().join("nodes/node1/machine/first");
         eventually("the first node starts", || {
@@ -188,18 +188,18 @@ impl Cluster {
         self.must(&["ctl", "apply", "-f", &file.display().to_string()]);
     }
 
-    pub fn pods_of(&self, namespace: &str, labels: &str) -> Vec<Pod> {
-        Pod::read(&self.kubectl(&["get", "pods", "-n", namespace, "-l", labels, "-o", "json"]))
+    pub fn pods_of(&self, namespace: &str, labels: &str) -> Vec<ListedPod> {
+        ListedPod::read(&self.kubectl(&["get", "pods", "-n", namespace, "-l", labels, "-o", "json"]))
     }
 
     /// Returns all pods except those of kube-system.
-    pub fn all_pods(&self) -> Vec<Pod> {
+    pub fn all_pods(&self) -> Vec<ListedPod> {
         let others = ["--field-selector", "metadata.namespace!=kube-system"];
-        Pod::read(&self.kubectl(&[&["get", "pods", "-A", "-o", "json"][..], &others].concat()))
+        ListedPod::read(&self.kubectl(&[&["get", "pods", "-A", "-o", "json"][..], &others].concat()))
     }
 
     /// Returns the pods of the node daemon.
-    pub fn daemons(&self) -> Vec<Pod> {
+    pub fn daemons(&self) -> Vec<ListedPod> {
         self.pods_of("kube-system", "k8s-app=tortie-node")
     }
 
@@ -259,7 +259,7 @@ fn names(dir: &str, prefix: &str) -> Vec<String> {
         .collect()
 }
 
-impl Drop for Cluster {
+impl Drop for KubernetesLab {
     fn drop(&mut self) {
         // Repeating `down` is harmless; resources that are still busy may be removable a moment later.
         for _ in 0..3 {

@@ -1,6 +1,6 @@
 //! The controllers as `deploy/` installs them, with only the permissions that it grants.
 
-use crate::cluster::Cluster;
+use crate::cluster::KubernetesLab;
 use tortie_testkit::eventually_showing;
 
 const POOL: &str = "
@@ -26,7 +26,7 @@ spec: {tier: default, selector: role == 'nobody', types: [Ingress]}
 ";
 
 /// Checks that a policy is stored again under its own name.
-pub fn give_policies_their_names(cluster: &Cluster) {
+pub fn give_policies_their_names(cluster: &KubernetesLab) {
     cluster.apply(OLD_POLICY);
     let names = || cluster.kubectl(&["get", "globalnetworkpolicies.crd.projectcalico.org", "-o", "name"]);
     let renamed = || names().contains("/old\n") && !names().contains("/default.old");
@@ -37,7 +37,7 @@ pub fn give_policies_their_names(cluster: &Cluster) {
 }
 
 /// Checks that one of two replicas is the leader, and that a service gets an address and releases it.
-pub fn do_their_work(cluster: &Cluster) {
+pub fn do_their_work(cluster: &KubernetesLab) {
     let replicas = || cluster.pods_of("kube-system", "k8s-app=tortie-controllers");
     let ready = || replicas().len() == 2 && replicas().iter().all(|pod| pod.ready);
     eventually_showing("two controllers are ready", ready, || cluster.picture());
@@ -62,6 +62,6 @@ pub fn do_their_work(cluster: &Cluster) {
     assert_eq!(refused, Vec::<String>::new(), "they lack rights");
 }
 
-fn logs(cluster: &Cluster) -> String {
+fn logs(cluster: &KubernetesLab) -> String {
     cluster.kubectl(&["logs", "-n", "kube-system", "-l", "k8s-app=tortie-controllers", "--tail=-1"])
 }

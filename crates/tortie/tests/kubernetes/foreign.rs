@@ -1,13 +1,13 @@
 //! Pods attached by another CNI plugin: we enforce policy and change nothing else.
 
-use crate::cluster::Cluster;
-use crate::policies::Shop;
+use crate::cluster::KubernetesLab;
+use crate::policies::PolicyPods;
 use tortie_testkit::eventually_showing;
 
 const DAEMON_SET: &str = "daemonset/tortie-node";
 
 /// Asserts that interfaces and routes are as ptp creates them, without any that Tortie would create.
-pub fn only_policy_is_ours(cluster: &Cluster, shop: &Shop) {
+pub fn only_policy_is_ours(cluster: &KubernetesLab, shop: &PolicyPods) {
     for node in ["node1", "node2"] {
         let links = cluster.on(node, &["ip", "-br", "link"]);
         let names = links.lines().filter_map(|line| line.split(['@', ' ']).next());
@@ -28,13 +28,13 @@ pub fn only_policy_is_ours(cluster: &Cluster, shop: &Shop) {
 }
 
 /// Restarts the daemons; a new daemon must still know the interface of each pod.
-pub fn a_restart_changes_nothing(cluster: &Cluster) {
+pub fn a_restart_changes_nothing(cluster: &KubernetesLab) {
     cluster.must_kubectl(&["rollout", "restart", "-n", "kube-system", DAEMON_SET]);
     cluster.must_kubectl(&["rollout", "status", "-n", "kube-system", DAEMON_SET, "--timeout=300s"]);
 }
 
 /// Asserts that the interfaces and our records disappear with the pods.
-pub fn nothing_is_left(cluster: &Cluster) {
+pub fn nothing_is_left(cluster: &KubernetesLab) {
     for node in ["node1", "node2"] {
         let clean = || {
             let links = cluster.on(node, &["ip", "-br", "link"]);

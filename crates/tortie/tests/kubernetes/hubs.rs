@@ -1,16 +1,16 @@
 //! Hubs as `deploy/` installs them, with only the permissions that it grants.
 
-use crate::cluster::Cluster;
-use crate::pods::Pod;
+use crate::cluster::KubernetesLab;
+use crate::pods::ListedPod;
 use tortie_testkit::eventually_showing;
 
 const PORT: &str = ":5473";
 
 /// Checks that nodes find hubs through their service, and that a deleted hub is replaced and its nodes connect to
 /// another.
-pub fn serve_the_nodes(cluster: &Cluster, nodes: &[&str]) {
+pub fn serve_the_nodes(cluster: &KubernetesLab, nodes: &[&str]) {
     let hubs = || cluster.pods_of("kube-system", "k8s-app=tortie-hub");
-    let are_ready = |hubs: &[Pod]| hubs.len() == nodes.len() && hubs.iter().all(|hub| hub.ready);
+    let are_ready = |hubs: &[ListedPod]| hubs.len() == nodes.len() && hubs.iter().all(|hub| hub.ready);
     eventually_showing("the hubs are ready", || are_ready(&hubs()), || cluster.picture());
     let is_served = |node: &&str| {
         let open = cluster.on(node, &["ss", "-Htn", "state", "established", "dport", "=", PORT]);

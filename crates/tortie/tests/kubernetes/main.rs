@@ -21,9 +21,9 @@ mod policies;
 mod removal;
 mod traffic;
 
-use cluster::Cluster;
-use pods::{Pod, fetch};
-use policies::Shop;
+use cluster::KubernetesLab;
+use pods::{ListedPod, fetch};
+use policies::PolicyPods;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use tortie_testkit::{eventually, eventually_showing};
@@ -103,9 +103,9 @@ spec: {cidr: 10.99.0.0/24, blockSize: 26, nodeSelector: all(), assignmentMode: A
 
 #[test]
 fn pods_of_a_real_cluster_live_on_our_network() {
-    let cluster = Cluster::up(&["--nodes", "3", "--bgp", "mesh"]);
+    let cluster = KubernetesLab::up(&["--nodes", "3", "--bgp", "mesh"]);
     everything_works(&cluster, &["node1", "node2", "node3"]);
-    let shop = Shop::open(&cluster);
+    let shop = PolicyPods::open(&cluster);
     policies::every_kind_of_rule(&shop);
     policies::tiers_of_cluster_policies(&shop);
     policies::changes_under_traffic(&shop);
@@ -120,7 +120,7 @@ fn pods_of_a_real_cluster_live_on_our_network() {
 #[test]
 fn the_same_with_a_datastore_beside_kubernetes() {
     let options = ["--nodes", "2", "--bgp", "mesh", "--datastore", "etcd", "--proxy", "nftables"];
-    let cluster = Cluster::up(&options);
+    let cluster = KubernetesLab::up(&options);
     everything_works(&cluster, &["node1", "node2"]);
     cluster.down();
 }
@@ -128,7 +128,7 @@ fn the_same_with_a_datastore_beside_kubernetes() {
 /// Nodes use hubs; one hub is deleted first.
 #[test]
 fn the_same_in_the_api_group_of_older_installations() {
-    let cluster = Cluster::up(&["--nodes", "2", "--bgp", "mesh", "--api-group", "v1", "--hub", "2"]);
+    let cluster = KubernetesLab::up(&["--nodes", "2", "--bgp", "mesh", "--api-group", "v1", "--hub", "2"]);
     let pools = cluster.must_kubectl(&["get", "ippools.crd.projectcalico.org", "-o", "name"]);
     assert!(pools.contains("default-ipv4-ippool"), "{pools}");
     hubs::serve_the_nodes(&cluster, &["node1", "node2"]);
@@ -140,7 +140,7 @@ fn the_same_in_the_api_group_of_older_installations() {
 /// Through our aggregated API server, whose pods store objects in the older group.
 #[test]
 fn kubectl_manages_policies_through_the_api_server() {
-    let cluster = Cluster::up(&["--nodes", "1", "--api", "aggregated"]);
+    let cluster = KubernetesLab::up(&["--nodes", "1", "--api", "aggregated"]);
     api::is_served_by_pods(&cluster);
     api::kubectl_manages_policies(&cluster, Some("platform"));
     let tiers = cluster.must_kubectl(&["get", "tiers.crd.projectcalico.org", "-o", "name"]);
@@ -152,7 +152,7 @@ fn kubectl_manages_policies_through_the_api_server() {
 #[test]
 fn kubectl_manages_policies_in_a_datastore_beside_kubernetes() {
     let options = ["--nodes", "1", "--api", "aggregated", "--datastore", "embedded", "--proxy", "none"];
-    let cluster = Cluster::up(&options);
+    let cluster = KubernetesLab::up(&options);
     api::is_served_by_pods(&cluster);
     api::kubectl_manages_policies(&cluster, Some("platform"));
     cluster.down();
@@ -161,7 +161,7 @@ fn kubectl_manages_policies_in_a_datastore_beside_kubernetes() {
 /// As custom resources, with admission policies and webhooks.
 #[test]
 fn kubectl_manages_policies_as_custom_resources() {
-    let cluster = Cluster::up(&["--nodes", "1", "--api", "crds"]);
+    let cluster = KubernetesLab::up(&["--nodes", "1", "--api", "crds"]);
     api::is_served_by_kubernetes(&cluster);
     api::kubectl_manages_policies(&cluster, None);
     cluster.down();
@@ -170,8 +170,8 @@ fn kubectl_manages_policies_as_custom_resources() {
 /// As with flannel: another plugin provides addresses and routes. There is no kube-proxy either.
 #[test]
 fn policy_is_enforced_where_another_plugin_wires_pods() {
-    let cluster = Cluster::up(&["--nodes", "2", "--cni", "ptp", "--proxy", "none"]);
-    let shop = Shop::open_with(&cluster, "node2");
+    let cluster = KubernetesLab::up(&["--nodes", "2", "--cni", "ptp", "--proxy", "none"]);
+    let shop = PolicyPods::open_with(&cluster, "node2");
     policies::every_kind_of_rule(&shop);
     foreign::only_policy_is_ours(&cluster, &shop);
     foreign::a_restart_changes_nothing(&cluster);
@@ -181,7 +181,7 @@ fn policy_is_enforced_where_another_plugin_wires_pods() {
     cluster.down();
 }
 
-fn everything_works(cluster: &Cluster, nodes: &[&str]) {
+fn everything_works(cluster: &KubernetesLab, nodes: &[&str]) {
     the_plugins_are_installed(cluster);
     cluster.apply(WEB);
     let pods = web_pods(cluster);
@@ -198,19 +198,19 @@ fn everything_works(cluster: &Cluster, nodes: &[&str]) {
 /// `lab up`, killed at any moment, leaves nothing that `lab down` does not remove.
 #[test]
 fn a_lab_that_is_killed_half_way_is_removed() {
-    let cluster = Cluster::half_way();
+    let cluster = KubernetesLab::half_way();
     cluster.down();
 }
 
 /// Waits until all six pods run with an address of each family and returns them.
-fn web_pods(cluster: &Cluster) -> Vec<Pod> {
-    let ready = |pods: &[Pod]| pods.len() == 6 && pods.iter().all(Pod::is_ready);
+fn web_pods(cluster: &KubernetesLab) -> Vec<ListedPod> {
+    let ready = |pods: &[ListedPod]| pods.len() == 6 && pods.iter().all(ListedPod::is_ready);
     let web = || cluster.pods_of("demo", "app=web");
     eventually_showing("six pods run", || ready(&web()), || cluster.picture());
     web()
 }
 
-fn the_plugins_are_installed(cluster: &Cluster) {
+fn the_plugins_are_installed(cluster: &KubernetesLab) {
     let list = cluster.on("node1", &["cat", "/etc/cni/net.d/10-calico.conflist"]);
     assert!(list.contains("\"nodename\": \"node1\""), "{list}");
     let mode = cluster.on("node1", &["stat", "-c", "%a", "/etc/cni/net.d/calico-kubeconfig"]);
@@ -224,7 +224,7 @@ fn the_plugins_are_installed(cluster: &Cluster) {
     assert_eq!(taints, "");
 }
 
-fn addresses_are_ours(cluster: &Cluster, pods: &[Pod], nodes: &[&str]) {
+fn addresses_are_ours(cluster: &KubernetesLab, pods: &[ListedPod], nodes: &[&str]) {
     let used: BTreeSet<&str> = pods.iter().map(|pod| pod.node.as_str()).collect();
     assert_eq!(used, nodes.iter().copied().collect());
     let endpoints = cluster.ctl_json(&["get", "workloadendpoints", "-n", "demo", "-o", "json"]);
@@ -249,8 +249,8 @@ fn addresses_are_ours(cluster: &Cluster, pods: &[Pod], nodes: &[&str]) {
     }
 }
 
-fn pods_reach_each_other(cluster: &Cluster, pods: &[Pod]) {
-    let (here, there): (Vec<&Pod>, Vec<&Pod>) = pods.iter().partition(|pod| pod.node == "node1");
+fn pods_reach_each_other(cluster: &KubernetesLab, pods: &[ListedPod]) {
+    let (here, there): (Vec<&ListedPod>, Vec<&ListedPod>) = pods.iter().partition(|pod| pod.node == "node1");
     let (from, beside, across) = (here[0], here[1], there[0]);
     for to in [beside, across] {
         for address in &to.addresses {
@@ -263,7 +263,7 @@ fn pods_reach_each_other(cluster: &Cluster, pods: &[Pod]) {
     }
 }
 
-fn services_work(cluster: &Cluster, pods: &[Pod], nodes: &[&str]) {
+fn services_work(cluster: &KubernetesLab, pods: &[ListedPod], nodes: &[&str]) {
     let listed =
         cluster.kubectl(&["get", "service", "web", "-n", "demo", "-o", "jsonpath={.spec.clusterIPs[*]}"]);
     let addresses: Vec<IpAddr> = listed.split_whitespace().map(|text| text.parse().unwrap()).collect();
@@ -282,7 +282,7 @@ fn services_work(cluster: &Cluster, pods: &[Pod], nodes: &[&str]) {
 }
 
 /// Checks that node1 has a route per local pod, one per remote block, and a blackhole route for its own block.
-fn routes_are_those_of_the_textbook(cluster: &Cluster, pods: &[Pod], nodes: &[&str]) {
+fn routes_are_those_of_the_textbook(cluster: &KubernetesLab, pods: &[ListedPod], nodes: &[&str]) {
     let others: Vec<String> =
         (2..=nodes.len()).map(|number| format!("/26 via 10.10.1.{number} dev eth0")).collect();
     let routes = || cluster.on("node1", &["ip", "-4", "route"]);
@@ -303,7 +303,7 @@ fn routes_are_those_of_the_textbook(cluster: &Cluster, pods: &[Pod], nodes: &[&s
     );
 }
 
-fn annotations_are_heard(cluster: &Cluster) {
+fn annotations_are_heard(cluster: &KubernetesLab) {
     cluster.ctl_apply(SPECIAL_POOL);
     cluster.apply(PARTICULAR);
     let pod = |name: &str| cluster.all_pods().into_iter().find(|pod| pod.name == name);
@@ -328,7 +328,7 @@ fn annotations_are_heard(cluster: &Cluster) {
     }
 }
 
-fn what_is_deleted_leaves_nothing(cluster: &Cluster, nodes: &[&str]) {
+fn what_is_deleted_leaves_nothing(cluster: &KubernetesLab, nodes: &[&str]) {
     cluster.kubectl(&["delete", "namespace", "demo", "--wait=false"]);
     eventually_showing("no pod is left", || cluster.all_pods().is_empty(), || cluster.picture());
     eventually_showing(

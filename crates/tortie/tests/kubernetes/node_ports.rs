@@ -2,7 +2,7 @@
 //! the client, even if the source is masqueraded afterwards; if another node has forwarded it, it is that node,
 //! unless the service has externalTrafficPolicy Local.
 
-use crate::cluster::Cluster;
+use crate::cluster::KubernetesLab;
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::Duration;
 use tortie_dataplane::Netns;
@@ -35,7 +35,7 @@ fn only_from(address: &str) -> String {
 }
 
 /// Checks NodePorts of the pod `fixed`, which is on node1 and serves port 8080.
-pub fn are_judged_by_who_forwards(cluster: &Cluster) {
+pub fn are_judged_by_who_forwards(cluster: &KubernetesLab) {
     let outside = Netns::open(format!("/run/netns/{}", cluster.fabric())).unwrap();
     let expect = |what: &str, wanted: [bool; 2]| {
         for (node, wanted) in NODES.into_iter().zip(wanted) {

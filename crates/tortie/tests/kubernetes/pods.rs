@@ -1,13 +1,13 @@
 //! Pods as kubectl lists them, and requests from them.
 
-use crate::cluster::Cluster;
+use crate::cluster::KubernetesLab;
 use serde_json::Value;
 use std::fs;
 use std::net::IpAddr;
 use tortie_dataplane::Netns;
 
 #[derive(Clone, Debug)]
-pub struct Pod {
+pub struct ListedPod {
     pub namespace: String,
     pub name: String,
     pub uid: String,
@@ -17,9 +17,9 @@ pub struct Pod {
     pub addresses: Vec<IpAddr>,
 }
 
-impl Pod {
+impl ListedPod {
     /// Parses the JSON of a pod list; returns nothing if it is unreadable.
-    pub fn read(list: &str) -> Vec<Pod> {
+    pub fn read(list: &str) -> Vec<ListedPod> {
         let list: Value = serde_json::from_str(list).unwrap_or_default();
         let pod = |item: &Value| {
             let text =
@@ -27,7 +27,7 @@ impl Pod {
             let listed =
                 |pointer: &str| item.pointer(pointer).and_then(Value::as_array).cloned().unwrap_or_default();
             let is_ready = |condition: &Value| condition["type"] == "Ready" && condition["status"] == "True";
-            Pod {
+            ListedPod {
                 namespace: text("/metadata/namespace"),
                 name: text("/metadata/name"),
                 uid: text("/metadata/uid"),
@@ -59,7 +59,7 @@ impl Pod {
 }
 
 /// Fetches a page from inside a pod; returns an empty string if there is no answer.
-pub fn fetch(cluster: &Cluster, from: &Pod, address: IpAddr, port: u16) -> String {
+pub fn fetch(cluster: &KubernetesLab, from: &ListedPod, address: IpAddr, port: u16) -> String {
     let line = format!("printf 'GET / HTTP/1.0\\r\\n\\r\\n' | nc -w 5 {address} {port}");
     let answer = cluster.kubectl(&["exec", "-n", &from.namespace, &from.name, "--", "sh", "-c", &line]);
     let body = answer.replace('\r', "");

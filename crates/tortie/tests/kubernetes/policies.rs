@@ -1,14 +1,14 @@
 //! Kubernetes policies on real pods: the packets' fate must equal the verdict of `tortie explain`.
 
-use crate::cluster::Cluster;
-use crate::pods::Pod;
-use crate::traffic::Port::{self, Tcp, Udp};
-use crate::traffic::{Servers, Stream, first_answer};
+use crate::cluster::KubernetesLab;
+use crate::pods::ListedPod;
+use crate::traffic::TransportPort::{self, Tcp, Udp};
+use crate::traffic::{DatagramStream, EchoServers, first_answer};
 use std::collections::BTreeMap;
 use tortie_dataplane::Netns;
 use tortie_testkit::{eventually, eventually_showing};
 
-const PORTS: [Port; 4] = [Tcp(8080), Tcp(9090), Udp(5353), Udp(5354)];
+const PORTS: [TransportPort; 4] = [Tcp(8080), Tcp(9090), Udp(5353), Udp(5354)];
 
 /// web and near are on one node, the others on other nodes; foreign is in another namespace.
 const PODS: &str = r#"
@@ -158,26 +158,26 @@ spec:
 "#;
 
 /// Source pod, destination pod, port, and whether an answer is expected.
-type Expected<'a> = (&'a str, &'a str, Port, bool);
+type ExpectedAnswer<'a> = (&'a str, &'a str, TransportPort, bool);
 
 /// The pods by name, each with its network namespace.
-pub struct Shop<'a> {
-    cluster: &'a Cluster,
-    pods: BTreeMap<String, (Pod, Netns)>,
-    _servers: Vec<Servers>,
+pub struct PolicyPods<'a> {
+    cluster: &'a KubernetesLab,
+    pods: BTreeMap<String, (ListedPod, Netns)>,
+    _servers: Vec<EchoServers>,
 }
 
-impl Shop<'_> {
-    pub fn open(cluster: &Cluster) -> Shop<'_> {
-        Shop::open_with(cluster, "node3")
+impl PolicyPods<'_> {
+    pub fn open(cluster: &KubernetesLab) -> PolicyPods<'_> {
+        PolicyPods::open_with(cluster, "node3")
     }
 
     /// Starts the pods, with the foreign pod on the given node.
-    pub fn open_with<'a>(cluster: &'a Cluster, node: &str) -> Shop<'a> {
+    pub fn open_with<'a>(cluster: &'a KubernetesLab, node: &str) -> PolicyPods<'a> {
         cluster.apply(&PODS.replace("node3", node));
         let ready = || {
             let pods = cluster.all_pods();
-            pods.len() == 4 && pods.iter().all(Pod::is_ready)
+            pods.len() == 4 && pods.iter().all(ListedPod::is_ready)
         };
         eventually_showing("the pods of the shop run", ready, || cluster.picture());
         let pods = cluster.all_pods().into_iter().map(|pod| {
@@ -185,8 +185,8 @@ impl Shop<'_> {
             (pod.name.clone(), (pod, netns))
         });
         let pods: BTreeMap<_, _> = pods.collect();
-        let servers = pods.values().map(|(_, netns)| Servers::start(netns, &PORTS)).collect();
-        Shop { cluster, pods, _servers: servers }
+        let servers = pods.values().map(|(_, netns)| EchoServers::start(netns, &PORTS)).collect();
+        PolicyPods { cluster, pods, _servers: servers }
     }
 
     pub fn address(&self, pod: &str, family: usize) -> std::net::IpAddr {
@@ -197,12 +197,12 @@ impl Shop<'_> {
         &self.pods[pod].1
     }
 
-    fn answers(&self, (from, to, port, _): Expected, family: usize) -> bool {
+    fn answers(&self, (from, to, port, _): ExpectedAnswer, family: usize) -> bool {
         port.answers(self.netns(from), self.address(to, family))
     }
 
     /// Checks all packets in parallel for both families, then the evaluator's verdict for each.
-    fn expect(&self, title: &str, expected: &[Expected]) {
+    fn expect(&self, title: &str, expected: &[ExpectedAnswer]) {
         std::thread::scope(|scope| {
             for (case, family) in expected.iter().flat_map(|case| [(case, 0), (case, 1)]) {
                 scope.spawn(move || {
@@ -221,7 +221,7 @@ impl Shop<'_> {
         }
     }
 
-    fn under(&self, title: &str, policies: &str, expected: &[Expected]) {
+    fn under(&self, title: &str, policies: &str, expected: &[ExpectedAnswer]) {
         self.cluster.apply(policies);
         self.expect(title, expected);
         self.cluster.delete(policies);
@@ -239,7 +239,7 @@ impl Shop<'_> {
     }
 
     pub fn close(self) {
-        let Shop { cluster, pods, _servers } = self;
+        let PolicyPods { cluster, pods, _servers } = self;
         drop((_servers, pods));
         // Deleting by name works for whichever node the pod is on.
         cluster.delete(PODS);
@@ -248,7 +248,7 @@ impl Shop<'_> {
 }
 
 /// Checks that default deny closes the pods, and that they are open again without it.
-pub fn default_deny(shop: &Shop) {
+pub fn default_deny(shop: &PolicyPods) {
     shop.under(
         "default deny",
         DEFAULT_DENY,
@@ -263,7 +263,7 @@ pub fn default_deny(shop: &Shop) {
 }
 
 /// Checks each kind of rule with one policy at a time.
-pub fn every_kind_of_rule(shop: &Shop) {
+pub fn every_kind_of_rule(shop: &PolicyPods) {
     default_deny(shop);
     shop.under(
         "pods and ports",
@@ -313,7 +313,7 @@ pub fn every_kind_of_rule(shop: &Shop) {
 }
 
 /// Returns a policy that allows all pods but one by ipBlock.
-fn blocks(shop: &Shop) -> String {
+fn blocks(shop: &PolicyPods) -> String {
     let block = |family: usize, cidr: &str, length: u8| {
         format!("{{ipBlock: {{cidr: \"{cidr}\", except: [\"{}/{length}\"]}}}}", shop.address("near", family))
     };
@@ -325,7 +325,7 @@ fn blocks(shop: &Shop) -> String {
 }
 
 /// Checks the tiers of ClusterNetworkPolicies, a kind that running nodes discover after they started.
-pub fn tiers_of_cluster_policies(shop: &Shop) {
+pub fn tiers_of_cluster_policies(shop: &PolicyPods) {
     shop.cluster.apply(CLUSTER_POLICIES);
     let wait = ["wait", "--for=condition=Established", "crd/clusternetworkpolicies.policy.networking.k8s.io"];
     shop.cluster.must_kubectl(&wait);
@@ -348,17 +348,17 @@ pub fn tiers_of_cluster_policies(shop: &Shop) {
 }
 
 /// Replaces policies that all allow the streams; no datagram may be lost.
-pub fn changes_under_traffic(shop: &Shop) {
+pub fn changes_under_traffic(shop: &PolicyPods) {
     let ends = [("near", 0), ("client", 0), ("client", 1)];
-    let start = |(from, family)| Stream::start(shop.netns(from), shop.address("web", family), 5353);
-    let streams: Vec<Stream> = ends.into_iter().map(start).collect();
+    let start = |(from, family)| DatagramStream::start(shop.netns(from), shop.address("web", family), 5353);
+    let streams: Vec<DatagramStream> = ends.into_iter().map(start).collect();
     for round in 0..6 {
         shop.cluster.apply(&PODS_AND_PORTS.replace("8080", &format!("{}", 8080 + round)));
         match round % 2 {
             0 => shop.cluster.apply(DEFAULT_DENY),
             _ => shop.cluster.delete(DEFAULT_DENY),
         }
-        let before: Vec<u64> = streams.iter().map(Stream::carried).collect();
+        let before: Vec<u64> = streams.iter().map(DatagramStream::carried).collect();
         eventually("the streams go on", || {
             streams.iter().zip(&before).all(|(stream, before)| stream.carried() > before + 20)
         });
@@ -368,7 +368,7 @@ pub fn changes_under_traffic(shop: &Shop) {
 }
 
 /// Checks that a changed pod label changes which rules match the pod.
-pub fn labels_decide(shop: &Shop) {
+pub fn labels_decide(shop: &PolicyPods) {
     shop.cluster.apply(PODS_AND_PORTS);
     let label = |value: &str| {
         let role = format!("role={value}");
@@ -390,14 +390,14 @@ pub fn labels_decide(shop: &Shop) {
 }
 
 /// Checks that new pods are allowed and deleted pods are removed from the sets.
-pub fn pods_come_and_go(shop: &Shop) {
+pub fn pods_come_and_go(shop: &PolicyPods) {
     shop.cluster.apply(PODS_AND_PORTS);
     shop.cluster.apply(GUESTS);
     let guests = || shop.cluster.pods_of("shop", "app=guest");
     for replicas in [3, 1, 2] {
         let wanted = format!("--replicas={replicas}");
         shop.cluster.must_kubectl(&["scale", "deployment", "-n", "shop", "guest", &wanted]);
-        let running = || guests().len() == replicas && guests().iter().all(Pod::is_ready);
+        let running = || guests().len() == replicas && guests().iter().all(ListedPod::is_ready);
         eventually_showing("the guests are there", running, || shop.cluster.picture());
         for guest in guests() {
             let (netns, what) = (guest.netns(), format!("{} is let in", guest.name));

@@ -1,9 +1,9 @@
 //! Installing and removing Tortie in a cluster: a rolling restart loses no packet, and one `kubectl delete` leaves
 //! the hosts as they were.
 
-use crate::cluster::Cluster;
-use crate::policies::Shop;
-use crate::traffic::Stream;
+use crate::cluster::KubernetesLab;
+use crate::policies::PolicyPods;
+use crate::traffic::DatagramStream;
 use std::collections::BTreeSet;
 use std::path::Path;
 use tortie_testkit::eventually_showing;
@@ -15,22 +15,22 @@ fn manifests() -> String {
 }
 
 /// Replaces the pods of the DaemonSet one by one while datagrams pass between nodes.
-pub fn a_rolling_restart_disturbs_nobody(cluster: &Cluster, shop: &Shop) {
+pub fn a_rolling_restart_disturbs_nobody(cluster: &KubernetesLab, shop: &PolicyPods) {
     let uids = || cluster.daemons().into_iter().map(|pod| pod.uid).collect::<BTreeSet<_>>();
     let before = uids();
     assert_eq!(before.len(), 3, "{before:?}");
     let ends = [("near", 0), ("client", 0), ("foreign", 1)];
-    let start = |(from, family)| Stream::start(shop.netns(from), shop.address("web", family), 5353);
-    let streams: Vec<Stream> = ends.into_iter().map(start).collect();
+    let start = |(from, family)| DatagramStream::start(shop.netns(from), shop.address("web", family), 5353);
+    let streams: Vec<DatagramStream> = ends.into_iter().map(start).collect();
     cluster.must_kubectl(&["rollout", "restart", "-n", "kube-system", DAEMON_SET]);
     cluster.must_kubectl(&["rollout", "status", "-n", "kube-system", DAEMON_SET, "--timeout=300s"]);
     assert!(uids().is_disjoint(&before), "{:?}", cluster.daemons());
-    let carried: Vec<u64> = streams.into_iter().map(Stream::end).collect();
+    let carried: Vec<u64> = streams.into_iter().map(DatagramStream::end).collect();
     assert!(carried.iter().all(|count| *count > 100), "{carried:?}");
 }
 
 /// Deletes all manifests of `deploy/`; no finalizer blocks it, and no object of Tortie is left on any node.
-pub fn kubectl_delete_leaves_the_hosts_clean(cluster: &Cluster) {
+pub fn kubectl_delete_leaves_the_hosts_clean(cluster: &KubernetesLab) {
     let path = "jsonpath={.items[*].metadata.finalizers}";
     let kept = || cluster.must_kubectl(&["get", "ippools,tiers", "-o", path]);
     eventually_showing("no pool and no tier is kept once there are no pods", || kept().is_empty(), kept);
@@ -48,7 +48,7 @@ pub fn kubectl_delete_leaves_the_hosts_clean(cluster: &Cluster) {
     }
 }
 
-fn left_on(cluster: &Cluster, node: &str) -> Vec<String> {
+fn left_on(cluster: &KubernetesLab, node: &str) -> Vec<String> {
     let lines = |command: &[&str]| -> Vec<String> {
         cluster.on(node, command).lines().map(|line| line.trim().to_owned()).collect()
     };

@@ -17,25 +17,27 @@ const PAUSE: Duration = Duration::from_millis(5);
 const LATE: Duration = Duration::from_secs(30);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Port {
+pub enum TransportPort {
     Tcp(u16),
     Udp(u16),
 }
 
-impl Port {
+impl TransportPort {
     /// Returns the port in the syntax of `tortie explain`.
     pub fn text(self) -> String {
         match self {
-            Port::Tcp(port) => format!("tcp/{port}"),
-            Port::Udp(port) => format!("udp/{port}"),
+            TransportPort::Tcp(port) => format!("tcp/{port}"),
+            TransportPort::Udp(port) => format!("udp/{port}"),
         }
     }
 
     /// Returns whether this port answers.
     pub fn answers(self, from: &Netns, address: IpAddr) -> bool {
         let answers = || match self {
-            Port::Tcp(port) => TcpStream::connect_timeout(&SocketAddr::new(address, port), WAIT).is_ok(),
-            Port::Udp(port) => {
+            TransportPort::Tcp(port) => {
+                TcpStream::connect_timeout(&SocketAddr::new(address, port), WAIT).is_ok()
+            }
+            TransportPort::Udp(port) => {
                 let socket = UdpSocket::bind(any(address)).unwrap();
                 socket.set_read_timeout(Some(WAIT)).unwrap();
                 echoed(&socket, SocketAddr::new(address, port), b"?")
@@ -84,19 +86,19 @@ pub fn first_answer(from: &Netns, address: IpAddr, port: u16, change: impl FnOnc
 }
 
 /// Servers on ports of a pod, stopped on drop.
-pub struct Servers {
+pub struct EchoServers {
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
 }
 
-impl Servers {
-    pub fn start(netns: &Netns, ports: &[Port]) -> Servers {
+impl EchoServers {
+    pub fn start(netns: &Netns, ports: &[TransportPort]) -> EchoServers {
         let stop = Arc::new(AtomicBool::new(false));
-        let serve = |port: &Port| {
+        let serve = |port: &TransportPort| {
             let stop = stop.clone();
             let all = |port: u16| SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port);
             match *port {
-                Port::Tcp(port) => {
+                TransportPort::Tcp(port) => {
                     let listener =
                         netns.run(|| bind_when_free(|| TcpListener::bind(all(port)))).unwrap().unwrap();
                     listener.set_nonblocking(true).unwrap();
@@ -108,7 +110,7 @@ impl Servers {
                         }
                     })
                 }
-                Port::Udp(port) => {
+                TransportPort::Udp(port) => {
                     let socket =
                         netns.run(|| bind_when_free(|| UdpSocket::bind(all(port)))).unwrap().unwrap();
                     socket.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
@@ -124,11 +126,11 @@ impl Servers {
             }
         };
         let threads = ports.iter().map(serve).collect();
-        Servers { stop, threads }
+        EchoServers { stop, threads }
     }
 }
 
-impl Drop for Servers {
+impl Drop for EchoServers {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         self.threads.drain(..).for_each(|thread| drop(thread.join()));
@@ -136,14 +138,14 @@ impl Drop for Servers {
 }
 
 /// Datagrams sent to an echo server one after the other until the stream is ended.
-pub struct Stream {
+pub struct DatagramStream {
     stop: Arc<AtomicBool>,
     carried: Arc<AtomicU64>,
     thread: Option<JoinHandle<Option<u64>>>,
 }
 
-impl Stream {
-    pub fn start(from: &Netns, address: IpAddr, port: u16) -> Stream {
+impl DatagramStream {
+    pub fn start(from: &Netns, address: IpAddr, port: u16) -> DatagramStream {
         let socket = from.run(|| UdpSocket::bind(any(address))).unwrap().unwrap();
         socket.set_read_timeout(Some(LATE)).unwrap();
         let (stop, carried) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
@@ -160,7 +162,7 @@ impl Stream {
             }
             None
         });
-        Stream { stop, carried, thread: Some(thread) }
+        DatagramStream { stop, carried, thread: Some(thread) }
     }
 
     pub fn carried(&self) -> u64 {
@@ -176,7 +178,7 @@ impl Stream {
     }
 }
 
-impl Drop for Stream {
+impl Drop for DatagramStream {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
     }

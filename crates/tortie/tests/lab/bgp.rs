@@ -3,14 +3,14 @@
 mod bird;
 mod takeover;
 
-use crate::pinger::Pinger;
-use crate::{Lab, family};
+use crate::pinger::ContinuousPing;
+use crate::{TestLab, family};
 
-fn eventually(lab: &Lab, what: &str, so: impl FnMut() -> bool) {
+fn eventually(lab: &TestLab, what: &str, so: impl FnMut() -> bool) {
     tortie_testkit::eventually_showing(what, so, || lab.picture());
 }
 
-impl Lab {
+impl TestLab {
     fn routes(&self, node: &str) -> String {
         let list = |family| self.run(&["exec", node, "--", "ip", family, "route", "show", "proto", "bird"]);
         list("-4") + &list("-6")
@@ -56,7 +56,7 @@ impl Lab {
 
 #[test]
 fn a_mesh_carries_the_routes_through_crashes() {
-    let lab = Lab::up(&["--nodes", "3", "--bgp", "mesh"]);
+    let lab = TestLab::up(&["--nodes", "3", "--bgp", "mesh"]);
     let mut pods: Vec<(&str, Vec<String>)> = [("one", "node1"), ("two", "node2"), ("three", "node3")]
         .map(|(pod, node)| (pod, lab.add(pod, node, &[])))
         .into();
@@ -75,10 +75,10 @@ fn a_mesh_carries_the_routes_through_crashes() {
     lab.pods_reach_each_other(&pods);
 
     // A daemon is killed and restarted while packets flow: graceful restart keeps all routes.
-    let pingers: Vec<Pinger> = [false, true]
+    let pingers: Vec<ContinuousPing> = [false, true]
         .iter()
         .flat_map(|v6| [("one", family(&pods[1].1, *v6)), ("two", family(&pods[0].1, *v6))])
-        .map(|(from, to)| Pinger::start(&lab, from, to))
+        .map(|(from, to)| ContinuousPing::start(&lab, from, to))
         .collect();
     pingers.iter().for_each(|pinger| pinger.wait_for_more(20));
     lab.run(&["node", "stop", "node1", "--kill"]);
@@ -86,7 +86,7 @@ fn a_mesh_carries_the_routes_through_crashes() {
     lab.run(&["node", "start", "node1"]);
     pingers.iter().for_each(|pinger| pinger.wait_for_more(100));
     lab.wait_for_routes(&["node1", "node2", "node3", "node4"]);
-    pingers.iter().for_each(Pinger::none_lost);
+    pingers.iter().for_each(ContinuousPing::none_lost);
     drop(pingers);
 
     // The routes of a node that stays away longer than its restart time are withdrawn.
@@ -104,7 +104,7 @@ fn a_mesh_carries_the_routes_through_crashes() {
 
 #[test]
 fn a_reflector_passes_the_routes_on() {
-    let lab = Lab::up(&["--nodes", "3", "--bgp", "reflector"]);
+    let lab = TestLab::up(&["--nodes", "3", "--bgp", "reflector"]);
     let pods: Vec<(&str, Vec<String>)> = [("one", "node1"), ("two", "node2"), ("three", "node3")]
         .map(|(pod, node)| (pod, lab.add(pod, node, &[])))
         .into();
@@ -125,7 +125,7 @@ fn a_reflector_passes_the_routes_on() {
 
 #[test]
 fn racks_behind_a_router_that_is_bird() {
-    let lab = Lab::up(&["--nodes", "3", "--topology", "l3", "--bgp", "tor"]);
+    let lab = TestLab::up(&["--nodes", "3", "--topology", "l3", "--bgp", "tor"]);
     let pods: Vec<(&str, Vec<String>)> = [("one", "node1"), ("two", "node2"), ("three", "node3")]
         .map(|(pod, node)| (pod, lab.add(pod, node, &[])))
         .into();

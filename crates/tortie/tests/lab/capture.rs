@@ -21,7 +21,7 @@ const BUFFER: usize = 8 << 20;
 
 /// Encapsulation of a captured packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wrap {
+pub enum PacketEncapsulation {
     None,
     Vxlan,
     Ipip,
@@ -33,18 +33,18 @@ pub enum Wrap {
 pub struct CapturedPacket {
     pub source: IpAddr,
     pub destination: IpAddr,
-    pub wrap: Wrap,
+    pub wrap: PacketEncapsulation,
     /// Whether the packet or its outer packet is a fragment.
     pub is_fragment: bool,
 }
 
 /// A packet socket on an interface of a namespace.
-pub struct Capture {
+pub struct PacketCapture {
     socket: OwnedFd,
 }
 
-impl Capture {
-    pub fn start(namespace: &str, interface: &str) -> Capture {
+impl PacketCapture {
+    pub fn start(namespace: &str, interface: &str) -> PacketCapture {
         let open = || {
             let link = getifaddrs()
                 .unwrap()
@@ -57,7 +57,7 @@ impl Capture {
             setsockopt(&socket, sockopt::RcvBuf, &BUFFER).unwrap();
             // The protocol of the address is 0, so that the socket keeps its own.
             bind(socket.as_raw_fd(), &link).unwrap();
-            Capture { socket }
+            PacketCapture { socket }
         };
         let path = format!("/run/netns/{namespace}");
         let capture = Netns::open(&path).unwrap().run(open).unwrap();
@@ -82,21 +82,23 @@ impl Capture {
 
 /// Parses a frame; returns the inner packet if there is a readable one.
 fn read(frame: &[u8]) -> Option<CapturedPacket> {
-    let outer = Ip::read(frame.get(ETHERNET..)?)?;
+    let outer = IpHeader::read(frame.get(ETHERNET..)?)?;
     let port = outer.rest.get(2..4).map(|port| u16::from_be_bytes([port[0], port[1]]));
     let port = port.filter(|_| outer.protocol == UDP);
     let (inner, wrap) = match port {
-        Some(VXLAN_PORT) => (Ip::read(outer.rest.get(UDP_AND_VXLAN + ETHERNET..)?)?, Wrap::Vxlan),
-        Some(port) if WIREGUARD_PORTS.contains(&port) => (outer, Wrap::Wireguard),
-        _ if outer.protocol == IPIP => (Ip::read(outer.rest)?, Wrap::Ipip),
-        _ => (outer, Wrap::None),
+        Some(VXLAN_PORT) => {
+            (IpHeader::read(outer.rest.get(UDP_AND_VXLAN + ETHERNET..)?)?, PacketEncapsulation::Vxlan)
+        }
+        Some(port) if WIREGUARD_PORTS.contains(&port) => (outer, PacketEncapsulation::Wireguard),
+        _ if outer.protocol == IPIP => (IpHeader::read(outer.rest)?, PacketEncapsulation::Ipip),
+        _ => (outer, PacketEncapsulation::None),
     };
     let is_fragment = outer.is_fragment || inner.is_fragment;
     Some(CapturedPacket { source: inner.source, destination: inner.destination, wrap, is_fragment })
 }
 
 #[derive(Clone, Copy)]
-struct Ip<'p> {
+struct IpHeader<'p> {
     source: IpAddr,
     destination: IpAddr,
     protocol: u8,
@@ -104,8 +106,8 @@ struct Ip<'p> {
     rest: &'p [u8],
 }
 
-impl Ip<'_> {
-    fn read(packet: &[u8]) -> Option<Ip<'_>> {
+impl IpHeader<'_> {
+    fn read(packet: &[u8]) -> Option<IpHeader<'_>> {
         const OFFSET_OR_MORE: u16 = 0x3fff;
         const FRAGMENT_HEADER: u8 = 44;
         let v4 = |at: usize| <[u8; 4]>::try_from(packet.get(at..at + 4)?).ok().map(Ipv4Addr::from);
@@ -114,7 +116,7 @@ impl Ip<'_> {
             4 => {
                 let header = usize::from(packet[0] & 15) * 4;
                 let flags = u16::from_be_bytes(packet.get(6..8)?.try_into().ok()?);
-                Ip {
+                IpHeader {
                     source: v4(12)?.into(),
                     destination: v4(16)?.into(),
                     protocol: *packet.get(9)?,
@@ -122,7 +124,7 @@ impl Ip<'_> {
                     rest: packet.get(header..)?,
                 }
             }
-            6 => Ip {
+            6 => IpHeader {
                 source: v6(8)?.into(),
                 destination: v6(24)?.into(),
                 protocol: *packet.get(6)?,

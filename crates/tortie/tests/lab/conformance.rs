@@ -8,9 +8,9 @@ mod packets;
 mod place;
 mod sending;
 
-use cluster::Cluster;
+use cluster::ConformanceCluster;
 use tortie_testkit::CalicoGroup;
-use tortie_testkit::conformance::{Case, cases};
+use tortie_testkit::conformance::{ConformanceCase, cases};
 
 // All cases are verified by packets, with two exceptions. Case 6: the kernel does not print log lines of other
 // network namespaces, so only the counter proves that the packet matched the rule. Cases 7 and 8: staged policies
@@ -33,13 +33,13 @@ fn every_conformance_case_on_the_kubernetes_api_in_the_older_group() {
 fn run_all(kubernetes: Option<CalicoGroup>) {
     let cases = cases();
     assert!(cases.iter().map(|case| case.number).eq(1..=30));
-    let mut cluster = Cluster::new(&cases, kubernetes);
+    let mut cluster = ConformanceCluster::new(&cases, kubernetes);
     cases.iter().for_each(|case| run(&mut cluster, case));
     cluster.nothing_came_late();
     cluster.replay(cases.len() as u64);
 }
 
-fn run(cluster: &mut Cluster, case: &Case) {
+fn run(cluster: &mut ConformanceCluster, case: &ConformanceCase) {
     for step in &case.steps {
         cluster.write(&step.applied(), &step.deleted());
         cluster.send(case, &step.packets);

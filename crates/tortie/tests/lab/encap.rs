@@ -1,15 +1,15 @@
 //! Encapsulated pod traffic between subnets, across a router that has no routes to pods.
 
-use crate::capture::{Capture, CapturedPacket, Wrap};
-use crate::pinger::{Pinger, restart_under};
+use crate::capture::{CapturedPacket, PacketCapture, PacketEncapsulation};
+use crate::pinger::{ContinuousPing, restart_under};
 use crate::stream::{STREAM, stream};
-use crate::{Lab, family};
+use crate::{TestLab, family};
 use serde_json::Value;
 use std::net::IpAddr;
 use std::process::Command;
 use std::time::Instant;
 
-fn eventually(lab: &Lab, what: &str, so: impl FnMut() -> bool) {
+fn eventually(lab: &TestLab, what: &str, so: impl FnMut() -> bool) {
     tortie_testkit::eventually_showing(what, so, || {
         let show = |node: &str| {
             lab.run(&[
@@ -25,7 +25,7 @@ fn eventually(lab: &Lab, what: &str, so: impl FnMut() -> bool) {
     });
 }
 
-impl Lab {
+impl TestLab {
     fn shell(&self, node: &str, script: &str) -> String {
         self.run(&["exec", node, "--", "sh", "-c", script])
     }
@@ -40,13 +40,13 @@ impl Lab {
 }
 
 /// Adds pods `one` to `three` on nodes 1 to 3; node 3 is in another rack.
-fn pods(lab: &Lab) -> Vec<(&'static str, Vec<String>)> {
+fn pods(lab: &TestLab) -> Vec<(&'static str, Vec<String>)> {
     [("one", "node1"), ("two", "node2"), ("three", "node3")]
         .map(|(pod, node)| (pod, lab.add(pod, node, &[])))
         .into()
 }
 
-fn all_reach_all(lab: &Lab, pods: &[(&str, Vec<String>)]) {
+fn all_reach_all(lab: &TestLab, pods: &[(&str, Vec<String>)]) {
     for (from, _) in pods {
         for address in pods.iter().filter(|(to, _)| to != from).flat_map(|(_, addresses)| addresses) {
             eventually(lab, &format!("{from} reaches {address}"), || lab.pings(from, address));
@@ -56,7 +56,7 @@ fn all_reach_all(lab: &Lab, pods: &[(&str, Vec<String>)]) {
 
 #[test]
 fn vxlan_between_racks_survives_restarts_and_nodes_that_leave() {
-    let lab = Lab::up(&["--nodes", "3", "--topology", "l3", "--encap", "vxlan"]);
+    let lab = TestLab::up(&["--nodes", "3", "--topology", "l3", "--encap", "vxlan"]);
     let mut pods = pods(&lab);
     all_reach_all(&lab, &pods);
     let host_to_pod = family(&pods[2].1, false).to_owned();
@@ -79,13 +79,15 @@ fn vxlan_between_racks_survives_restarts_and_nodes_that_leave() {
 
     // Stop and restart daemons while packets are in flight.
     let talks = [("one", 2, false), ("one", 2, true), ("three", 0, false), ("three", 0, true)];
-    let pingers: Vec<Pinger> =
-        talks.iter().map(|(from, to, v6)| Pinger::start(&lab, from, family(&pods[*to].1, *v6))).collect();
+    let pingers: Vec<ContinuousPing> = talks
+        .iter()
+        .map(|(from, to, v6)| ContinuousPing::start(&lab, from, family(&pods[*to].1, *v6)))
+        .collect();
     pingers.iter().for_each(|pinger| pinger.wait_for_more(20));
     for node in ["node1", "node3"] {
         restart_under(&lab, &pingers, node, 20);
     }
-    pingers.iter().for_each(Pinger::none_lost);
+    pingers.iter().for_each(ContinuousPing::none_lost);
     drop(pingers);
 
     // A node leaves: the other nodes remove all its entries.
@@ -116,10 +118,10 @@ fn vxlan_between_racks_survives_restarts_and_nodes_that_leave() {
 
 #[test]
 fn across_subnets_packets_are_plain_within_a_rack_and_wrapped_between_racks() {
-    let lab = Lab::up(&["--nodes", "3", "--topology", "l3", "--encap", "vxlan-cross"]);
+    let lab = TestLab::up(&["--nodes", "3", "--topology", "l3", "--encap", "vxlan-cross"]);
     let pods = pods(&lab);
     all_reach_all(&lab, &pods);
-    let capture = Capture::start(&format!("tortie-{}-node1", lab.name), "eth0");
+    let capture = PacketCapture::start(&format!("tortie-{}-node1", lab.name), "eth0");
     let link = lab.run(&["exec", "one", "--", "ip", "-j", "link", "show", "dev", "eth0"]);
     let mtu = serde_json::from_str::<Value>(&link).unwrap()[0]["mtu"].as_u64().unwrap();
     for v6 in [false, true] {
@@ -137,16 +139,18 @@ fn across_subnets_packets_are_plain_within_a_rack_and_wrapped_between_racks() {
         };
         let (within, across) = (between(address(1)), between(address(2)));
         assert!(
-            within.len() >= 2 && within.iter().all(|packet| packet.wrap == Wrap::None),
+            within.len() >= 2 && within.iter().all(|packet| packet.wrap == PacketEncapsulation::None),
             "within a rack: {within:?}"
         );
         assert!(
-            across.len() >= 2 && across.iter().all(|packet| packet.wrap == Wrap::Vxlan),
+            across.len() >= 2 && across.iter().all(|packet| packet.wrap == PacketEncapsulation::Vxlan),
             "between racks: {across:?}"
         );
 
         // The largest packets that pods may send arrive unfragmented, alone and in a stream.
-        for (name, pod, wrap) in [("two", 1, Wrap::None), ("three", 2, Wrap::Vxlan)] {
+        for (name, pod, wrap) in
+            [("two", 1, PacketEncapsulation::None), ("three", 2, PacketEncapsulation::Vxlan)]
+        {
             let (headers, address) = (if v6 { 48 } else { 28 }, address(pod));
             let ping = |size: u64| {
                 let (size, address) = (size.to_string(), address.to_string());
@@ -168,13 +172,13 @@ fn across_subnets_packets_are_plain_within_a_rack_and_wrapped_between_racks() {
 
 #[test]
 fn the_mode_of_a_pool_changes_while_pods_talk() {
-    let lab = Lab::up(&["--nodes", "2"]);
+    let lab = TestLab::up(&["--nodes", "2"]);
     let one = lab.add("one", "node1", &[]);
     let two = lab.add("two", "node2", &[]);
-    let pingers: Vec<Pinger> =
+    let pingers: Vec<ContinuousPing> =
         [("one", &two, false), ("one", &two, true), ("two", &one, false), ("two", &one, true)]
             .iter()
-            .map(|(from, to, v6)| Pinger::start(&lab, from, family(to, *v6)))
+            .map(|(from, to, v6)| ContinuousPing::start(&lab, from, family(to, *v6)))
             .collect();
     pingers.iter().for_each(|pinger| pinger.wait_for_more(50));
     let through_tunnels = |node: &str| {
@@ -188,7 +192,7 @@ fn the_mode_of_a_pool_changes_while_pods_talk() {
     for (mode, wrapped) in
         [("Always", true), ("CrossSubnet", false), ("Never", false), ("Always", true), ("Never", false)]
     {
-        let before: usize = pingers.iter().map(Pinger::lost).sum();
+        let before: usize = pingers.iter().map(ContinuousPing::lost).sum();
         lab.vxlan_mode(mode);
         let begun = Instant::now();
         let devices = if mode == "Never" { 0 } else { 2 };
@@ -201,7 +205,7 @@ fn the_mode_of_a_pool_changes_while_pods_talk() {
         }
         let took = begun.elapsed();
         pingers.iter().for_each(|pinger| pinger.wait_for_more(50));
-        let after: usize = pingers.iter().map(Pinger::lost).sum();
+        let after: usize = pingers.iter().map(ContinuousPing::lost).sum();
         println!(
             "vxlanMode {mode}: after {took:.1?}, {} packets of {} talks at 200 a second lost",
             after - before,
@@ -215,7 +219,7 @@ fn the_mode_of_a_pool_changes_while_pods_talk() {
 
 #[test]
 fn ipip_without_the_kernel_s_support_is_told_of_and_the_node_goes_on() {
-    let lab = Lab::up(&["--nodes", "2", "--encap", "ipip"]);
+    let lab = TestLab::up(&["--nodes", "2", "--encap", "ipip"]);
     let one = lab.add("one", "node1", &[]);
     let two = lab.add("two", "node2", &[]);
     eventually(&lab, "IPv6 goes through VXLAN all the same", || lab.pings("one", family(&two, true)));

@@ -1,14 +1,14 @@
 //! Hubs between the datastore and the nodes are killed and restarted while pods exchange traffic and policy changes.
 
-use crate::pinger::Pinger;
-use crate::{Lab, family};
+use crate::pinger::ContinuousPing;
+use crate::{TestLab, family};
 use std::fs::File;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use tortie_testkit::{Process, eventually, eventually_showing};
+use tortie_testkit::{TestProcess, eventually, eventually_showing};
 
-impl Lab {
+impl TestLab {
     fn node_log(&self, node: &str) -> String {
         std::fs::read_to_string(self.dir().join("nodes").join(node).join("log")).unwrap()
     }
@@ -28,20 +28,20 @@ impl Lab {
 const FROM_CLIENT: &str = "{action: Allow, source: {selector: role == 'client'}}";
 
 /// Records all writes to a node's kernel.
-struct Listener {
-    _processes: [Process; 2],
+struct KernelWriteMonitor {
+    _processes: [TestProcess; 2],
     files: [PathBuf; 2],
 }
 
-impl Listener {
-    fn start(lab: &Lab, node: &str) -> Listener {
+impl KernelWriteMonitor {
+    fn start(lab: &TestLab, node: &str) -> KernelWriteMonitor {
         let files = ["nft", "ip"].map(|name| lab.dir().join(format!("{node}-{name}")));
         let words = [&["nft", "monitor"][..], &["ip", "monitor", "route", "link"]];
         let processes = [0, 1].map(|index| {
             let mut command = lab.command(&[&["exec", node, "--"], words[index]].concat());
-            Process::start(command.stdout(File::create(&files[index]).unwrap()))
+            TestProcess::start(command.stdout(File::create(&files[index]).unwrap()))
         });
-        let listener = Listener { _processes: processes, files };
+        let listener = KernelWriteMonitor { _processes: processes, files };
         // The monitors are running once they report changes of this test.
         eventually("the listeners hear", || {
             let run = |words: &[&str]| lab.output(&[&["exec", node, "--"], words].concat());
@@ -69,14 +69,15 @@ impl Listener {
 
 #[test]
 fn hubs_die_under_policy_churn_and_nobody_notices() {
-    let lab = Lab::up(&["--nodes", "2", "--hub", "2"]);
+    let lab = TestLab::up(&["--nodes", "2", "--hub", "2"]);
     let web = lab.add("web", "node1", &["--label", "app=web"]);
     lab.add("client", "node2", &["--label", "role=client"]);
     lab.add("other", "node2", &[]);
     let web = family(&web, false);
     lab.apply_policy("open", FROM_CLIENT);
     eventually("policy holds", || lab.pings("client", web) && !lab.pings("other", web));
-    let (allowed, denied) = (Pinger::start(&lab, "client", web), Pinger::start(&lab, "other", web));
+    let (allowed, denied) =
+        (ContinuousPing::start(&lab, "client", web), ContinuousPing::start(&lab, "other", web));
     allowed.wait_for_more(20);
 
     let done = AtomicBool::new(false);
@@ -119,7 +120,7 @@ fn outage() -> Duration {
 
 #[test]
 fn without_any_hub_nodes_go_on_and_hear_later_exactly_what_they_missed() {
-    let lab = Lab::up(&["--nodes", "2", "--hub", "2", "--datastore", "etcd"]);
+    let lab = TestLab::up(&["--nodes", "2", "--hub", "2", "--datastore", "etcd"]);
     let web = lab.add("web", "node1", &["--label", "app=web"]);
     lab.add("client", "node2", &["--label", "role=client"]);
     let web = family(&web, false);
@@ -128,8 +129,8 @@ fn without_any_hub_nodes_go_on_and_hear_later_exactly_what_they_missed() {
     eventually("policy holds", || lab.pings("client", web));
     let rules = || lab.run(&["exec", "node1", "--", "nft", "list", "ruleset"]);
     eventually("the node has both policies", || rules().contains("more"));
-    let listeners = [Listener::start(&lab, "node1"), Listener::start(&lab, "node2")];
-    let ping = Pinger::start(&lab, "client", web);
+    let listeners = [KernelWriteMonitor::start(&lab, "node1"), KernelWriteMonitor::start(&lab, "node2")];
+    let ping = ContinuousPing::start(&lab, "client", web);
 
     lab.run(&["hub", "stop", "1", "--kill"]);
     lab.run(&["hub", "stop", "2", "--kill"]);

@@ -8,18 +8,18 @@ use std::sync::atomic::{AtomicU32, Ordering};
 static LABS: AtomicU32 = AtomicU32::new(0);
 
 /// A lab with a unique name, brought down on drop.
-pub struct Lab {
+pub struct TestLab {
     pub name: String,
 }
 
-impl Lab {
-    pub fn new() -> Lab {
+impl TestLab {
+    pub fn new() -> TestLab {
         let number = LABS.fetch_add(1, Ordering::Relaxed);
-        Lab { name: format!("t{}x{number}", std::process::id()) }
+        TestLab { name: format!("t{}x{number}", std::process::id()) }
     }
 
-    pub fn up(args: &[&str]) -> Lab {
-        let lab = Lab::new();
+    pub fn up(args: &[&str]) -> TestLab {
+        let lab = TestLab::new();
         lab.run(&[&["up"], args].concat());
         lab
     }
@@ -126,7 +126,7 @@ impl Lab {
     }
 }
 
-impl Drop for Lab {
+impl Drop for TestLab {
     fn drop(&mut self) {
         let _ = self.output(&["down"]);
     }

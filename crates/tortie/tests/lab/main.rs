@@ -17,13 +17,13 @@ mod stream;
 #[path = "../node/soak/traffic.rs"]
 mod traffic;
 
-use lab::{Lab, family};
+use lab::{TestLab, family};
 use serde_json::Value;
 use std::process::{Command, Stdio};
 
 #[test]
 fn three_nodes_and_their_pods() {
-    let lab = Lab::up(&["--nodes", "3"]);
+    let lab = TestLab::up(&["--nodes", "3"]);
     let again = lab.refused(&["up"]);
     let hint = format!("`tortie lab --name {} down`", lab.name);
     assert!(again.contains("already") && again.contains(&hint), "a second lab of the same name: {again}");
@@ -116,7 +116,8 @@ fn three_nodes_and_their_pods() {
 
 #[test]
 fn on_etcd_with_one_family_and_racks() {
-    let lab = Lab::up(&["--nodes", "3", "--datastore", "etcd", "--topology", "l3", "--pool", "10.99.0.0/24"]);
+    let lab =
+        TestLab::up(&["--nodes", "3", "--datastore", "etcd", "--topology", "l3", "--pool", "10.99.0.0/24"]);
     let first = lab.add("a", "node1", &[]);
     let second = lab.add("b", "node2", &[]);
     assert_eq!((first.len(), second.len()), (1, 1), "{first:?} {second:?}");
@@ -137,7 +138,7 @@ fn on_etcd_with_one_family_and_racks() {
 
 #[test]
 fn a_start_that_fails_leaves_nothing() {
-    let lab = Lab::new();
+    let lab = TestLab::new();
     let output = lab.command(&["up", "--datastore", "etcd"]).env("PATH", "/nonexistent").output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && said.contains("etcd"), "{said}");
@@ -147,7 +148,7 @@ fn a_start_that_fails_leaves_nothing() {
 #[test]
 fn what_a_killed_start_left_is_removed() {
     for step in ["-net", "-node2"] {
-        let lab = Lab::new();
+        let lab = TestLab::new();
         let mut up = lab.command(&["up"]).stderr(Stdio::null()).spawn().unwrap();
         while !lab.namespaces().iter().any(|name| name.ends_with(step)) {
             assert!(up.try_wait().unwrap().is_none(), "up ended before {step}");
@@ -163,10 +164,10 @@ fn what_a_killed_start_left_is_removed() {
 
 #[test]
 fn logs_are_followed_and_top_shows_what_daemons_use() {
-    let lab = Lab::up(&["--nodes", "1"]);
+    let lab = TestLab::up(&["--nodes", "1"]);
     let file = lab.dir().join("followed");
     let mut command = lab.command(&["logs", "-f", "node1"]);
-    let _follower = tortie_testkit::Process::start(command.stdout(std::fs::File::create(&file).unwrap()));
+    let _follower = tortie_testkit::TestProcess::start(command.stdout(std::fs::File::create(&file).unwrap()));
     let followed = || std::fs::read_to_string(&file).unwrap();
     tortie_testkit::eventually("what is there is printed", || !followed().is_empty());
     let before = followed().lines().count();
@@ -197,7 +198,7 @@ fn a_namespace_that_is_made_later_does_not_hide_those_of_the_lab() {
         "$0" lab --name "$1" down
         ip netns del "$1-other"
         test -z "$(ls /run/netns)""#;
-    let name = Lab::new().name.clone();
+    let name = TestLab::new().name.clone();
     let mut command = Command::new("unshare");
     command.args(["--mount", "sh", "-ec", script, env!("CARGO_BIN_EXE_tortie"), &name]);
     let output = command.stdin(Stdio::null()).output().unwrap();

@@ -1,22 +1,22 @@
 //! Migrates the datastore from the embedded store to etcd and back while pods exchange traffic.
 
-use crate::pinger::Pinger;
-use crate::{Lab, family};
+use crate::pinger::ContinuousPing;
+use crate::{TestLab, family};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// A datastore process, killed on drop.
-struct Store {
+struct MigrationStore {
     child: Child,
     endpoint: String,
 }
 
-impl Store {
-    fn start(dir: &Path, mut command: Command, endpoint: String, socket: &Path) -> Store {
+impl MigrationStore {
+    fn start(dir: &Path, mut command: Command, endpoint: String, socket: &Path) -> MigrationStore {
         let log = std::fs::File::create(dir.join("log")).unwrap();
         let child = command.current_dir(dir).stdout(log.try_clone().unwrap()).stderr(log).spawn().unwrap();
-        let store = Store { child, endpoint };
+        let store = MigrationStore { child, endpoint };
         let deadline = Instant::now() + Duration::from_secs(60);
         while !socket.exists() {
             let log = std::fs::read_to_string(dir.join("log")).unwrap();
@@ -26,7 +26,7 @@ impl Store {
         store
     }
 
-    fn etcd(dir: &Path) -> Store {
+    fn etcd(dir: &Path) -> MigrationStore {
         std::fs::create_dir_all(dir).unwrap();
         // etcd creates its sockets in its working directory and names them like addresses.
         let clients = "unix://etcd.sock:0";
@@ -38,20 +38,20 @@ impl Store {
             .args(["--listen-peer-urls", peers, "--initial-advertise-peer-urls", peers])
             .args(["--initial-cluster", &format!("moved={peers}")]);
         let socket = dir.join("etcd.sock:0");
-        Store::start(dir, command, format!("unix://{}", socket.display()), &socket)
+        MigrationStore::start(dir, command, format!("unix://{}", socket.display()), &socket)
     }
 
-    fn embedded(dir: &Path) -> Store {
+    fn embedded(dir: &Path) -> MigrationStore {
         std::fs::create_dir_all(dir).unwrap();
         let socket = dir.join("store.sock");
         let endpoint = format!("unix://{}", socket.display());
         let mut command = Command::new(env!("CARGO_BIN_EXE_tortie"));
         command.args(["datastore", "--data-dir", "data", "--listen", &endpoint]);
-        Store::start(dir, command, endpoint, &socket)
+        MigrationStore::start(dir, command, endpoint, &socket)
     }
 }
 
-impl Drop for Store {
+impl Drop for MigrationStore {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -72,7 +72,7 @@ fn files(dir: &Path) -> Vec<PathBuf> {
     found
 }
 
-fn point_to(lab: &Lab, from: &str, to: &str) {
+fn point_to(lab: &TestLab, from: &str, to: &str) {
     for file in files(&lab.dir()) {
         if let Ok(text) = std::fs::read_to_string(&file)
             && text.contains(from)
@@ -83,24 +83,27 @@ fn point_to(lab: &Lab, from: &str, to: &str) {
     }
 }
 
-fn state_dirs(lab: &Lab) -> Vec<String> {
+fn state_dirs(lab: &TestLab) -> Vec<String> {
     let node = |name: &str| lab.dir().join("nodes").join(name).join("state").display().to_string();
     ["node1", "node2"].iter().flat_map(|name| ["--state-dir".to_owned(), node(name)]).collect()
 }
 
 #[test]
 fn pods_talk_through_a_migration_to_etcd_and_back() {
-    let lab = Lab::up(&["--nodes", "2"]);
+    let lab = TestLab::up(&["--nodes", "2"]);
     let one = lab.add("one", "node1", &[]);
     let two = lab.add("two", "node2", &[]);
     let talks = [("one", &two, false), ("one", &two, true), ("two", &one, false), ("two", &one, true)];
-    let pingers: Vec<Pinger> =
-        talks.iter().map(|(from, to, v6)| Pinger::start(&lab, from, family(to, *v6))).collect();
+    let pingers: Vec<ContinuousPing> =
+        talks.iter().map(|(from, to, v6)| ContinuousPing::start(&lab, from, family(to, *v6))).collect();
     pingers.iter().for_each(|pinger| pinger.wait_for_more(20));
 
     let mut endpoint = lab.status()["store"]["endpoint"].as_str().unwrap().to_owned();
-    let mut serving: Option<Store> = None;
-    for (number, start) in [Store::etcd as fn(&Path) -> Store, Store::embedded].into_iter().enumerate() {
+    let mut serving: Option<MigrationStore> = None;
+    for (number, start) in [MigrationStore::etcd as fn(&Path) -> MigrationStore, MigrationStore::embedded]
+        .into_iter()
+        .enumerate()
+    {
         lab.run(&["ctl", "datastore", "migrate", "lock"]);
         let exported = lab.run(&["ctl", "datastore", "migrate", "export"]);
         let file = lab.dir().join(format!("exported-{number}"));
@@ -136,7 +139,7 @@ fn pods_talk_through_a_migration_to_etcd_and_back() {
         let endpoints = lab.run(&["ctl", "get", "workloadendpoints", "-A", "-o", "json"]);
         assert_eq!(endpoints.matches("\"interfaceName\"").count(), 2, "{endpoints}");
     }
-    pingers.iter().for_each(Pinger::none_lost);
+    pingers.iter().for_each(ContinuousPing::none_lost);
     let three = lab.add("three", "node1", &[]);
     assert!(three.iter().all(|address| !one.contains(address) && !two.contains(address)), "{three:?}");
     lab.ping("three", family(&two, false));

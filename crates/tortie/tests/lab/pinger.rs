@@ -1,30 +1,30 @@
 //! Continuous pings between two pods, and which of them were answered.
 
-use crate::lab::Lab;
+use crate::lab::TestLab;
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::PathBuf;
-use tortie_testkit::{Process, eventually_showing};
+use tortie_testkit::{TestProcess, eventually_showing};
 
 /// A ping every few milliseconds until dropped, with a log of all answers.
-pub struct Pinger {
-    _process: Process,
+pub struct ContinuousPing {
+    _process: TestProcess,
     log: PathBuf,
 }
 
-impl Pinger {
-    pub fn start(lab: &Lab, from: &str, to: &str) -> Pinger {
-        Pinger::every("0.005", lab, from, to)
+impl ContinuousPing {
+    pub fn start(lab: &TestLab, from: &str, to: &str) -> ContinuousPing {
+        ContinuousPing::every("0.005", lab, from, to)
     }
 
     /// Starts with the given interval in seconds.
-    pub fn every(interval: &str, lab: &Lab, from: &str, to: &str) -> Pinger {
+    pub fn every(interval: &str, lab: &TestLab, from: &str, to: &str) -> ContinuousPing {
         let log = lab.dir().join(format!("ping-{from}-{to}"));
         let ping = ["ping", "-n", "-i", interval, to];
         let mut command = lab.command(&[&["exec", from, "--"], &ping[..]].concat());
         let file = File::create(&log).unwrap();
-        let process = Process::start(command.stdout(file.try_clone().unwrap()).stderr(file));
-        Pinger { _process: process, log }
+        let process = TestProcess::start(command.stdout(file.try_clone().unwrap()).stderr(file));
+        ContinuousPing { _process: process, log }
     }
 
     /// Returns the sequence numbers of the answered packets.
@@ -68,7 +68,7 @@ impl Pinger {
 }
 
 /// Kills and restarts, then stops and restarts the daemon of a node, with this many answers in between.
-pub fn restart_under(lab: &Lab, pingers: &[Pinger], node: &str, answers: usize) {
+pub fn restart_under(lab: &TestLab, pingers: &[ContinuousPing], node: &str, answers: usize) {
     let sessions = lab.sessions_in_use(node);
     for how in [&["--kill"][..], &[]] {
         lab.run(&[&["node", "stop", node], how].concat());

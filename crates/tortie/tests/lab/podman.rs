@@ -1,6 +1,6 @@
 //! podman as container runtime, through the CNI plugin list of a node.
 
-use crate::{Lab, family};
+use crate::{TestLab, family};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use tempfile::TempDir;
@@ -8,14 +8,14 @@ use tempfile::TempDir;
 const BUSYBOX: &str = "/bin/busybox";
 
 /// podman on a node of a lab with its own storage, settings and cgroups. Everything is removed on drop.
-struct Podman<'a> {
-    lab: &'a Lab,
+struct PodmanNode<'a> {
+    lab: &'a TestLab,
     node: &'a str,
     dir: TempDir,
 }
 
-impl<'a> Podman<'a> {
-    fn on(lab: &'a Lab, node: &'a str) -> Podman<'a> {
+impl<'a> PodmanNode<'a> {
+    fn on(lab: &'a TestLab, node: &'a str) -> PodmanNode<'a> {
         let dir = tempfile::Builder::new().prefix("tortie-podman-").tempdir().unwrap();
         let bin = dir.path().join("rootfs/bin");
         std::fs::create_dir_all(&bin).unwrap();
@@ -30,7 +30,7 @@ impl<'a> Podman<'a> {
             place.display()
         );
         std::fs::write(dir.path().join("containers.conf"), settings).unwrap();
-        Podman { lab, node, dir }
+        PodmanNode { lab, node, dir }
     }
 
     fn output(&self, args: &[&str]) -> Output {
@@ -65,7 +65,7 @@ impl<'a> Podman<'a> {
     }
 }
 
-impl Drop for Podman<'_> {
+impl Drop for PodmanNode<'_> {
     fn drop(&mut self) {
         let _ = self.output(&["rm", "--all", "--force", "--time", "0"]);
         // podman leaves the parent cgroup of its containers, one per hierarchy.
@@ -77,7 +77,7 @@ impl Drop for Podman<'_> {
 }
 
 /// Returns the addresses of a container's interface, without link-local ones.
-fn addresses(podman: &Podman, container: &str) -> Vec<String> {
+fn addresses(podman: &PodmanNode, container: &str) -> Vec<String> {
     let printed = podman.inside(container, &["ip", "addr", "show", "dev", "eth0"]);
     let global = printed.lines().filter(|line| line.contains("scope global"));
     global
@@ -98,7 +98,7 @@ fn files_below(dir: &Path) -> Vec<PathBuf> {
 }
 
 /// Returns the links, routes and neighbours of a node as text.
-fn kernel(lab: &Lab, node: &str) -> Vec<String> {
+fn kernel(lab: &TestLab, node: &str) -> Vec<String> {
     let looks = [&["-o", "link"][..], &["-4", "route"], &["-6", "route"], &["-4", "neigh"]];
     let look = |args: &&[&str]| lab.run(&[&["exec", node, "--", "ip"], *args].concat());
     let lines = looks.iter().map(look).collect::<String>();
@@ -110,7 +110,7 @@ fn kernel(lab: &Lab, node: &str) -> Vec<String> {
         .collect()
 }
 
-fn stored(lab: &Lab) -> String {
+fn stored(lab: &TestLab) -> String {
     let script = format!("{}\netcdctl get --prefix /calico/", lab.run(&["env"]));
     let output = Command::new("sh").args(["-c", &script]).output().unwrap();
     assert!(output.status.success(), "{output:?}");
@@ -119,10 +119,10 @@ fn stored(lab: &Lab) -> String {
 
 #[test]
 fn a_podman_container_is_a_workload_like_others() {
-    let lab = Lab::up(&["--nodes", "2"]);
+    let lab = TestLab::up(&["--nodes", "2"]);
     let far = lab.add("far", "node2", &[]);
     let near = lab.add("near", "node1", &[]);
-    let podman = Podman::on(&lab, "node1");
+    let podman = PodmanNode::on(&lab, "node1");
     let before = kernel(&lab, "node1");
 
     let id = podman.start("c1");

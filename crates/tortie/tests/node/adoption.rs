@@ -1,9 +1,9 @@
 //! Adopting containers that Calico attached. Keys, IPAM records and interfaces are identical to Calico's byte for
 //! byte, so a container of Calico differs from one that Tortie attached only by the missing journal record.
 
-use crate::world::{Namespace, World, eventually};
+use crate::world::{NodeFixture, TestNamespace, eventually};
 use serde_json::json;
-use tortie_testkit::Process;
+use tortie_testkit::TestProcess;
 
 const LINKLESS: &str = "{apiVersion: projectcalico.org/v3, kind: WorkloadEndpoint, metadata: {name: n1-cni-gone-eth0, \
     namespace: default}, spec: {node: n1, orchestrator: cni, containerID: gone, endpoint: eth0, interfaceName: caligone, \
@@ -13,7 +13,7 @@ const HOSTILE: &str = "{apiVersion: projectcalico.org/v3, kind: WorkloadEndpoint
     namespace: default}, spec: {node: n1, orchestrator: cni, containerID: evil, endpoint: eth0, interfaceName: wire0, \
     ipNetworks: [10.77.0.251/32], profiles: [net]}}";
 
-fn records(world: &World) -> Vec<String> {
+fn records(world: &NodeFixture) -> Vec<String> {
     let entries = std::fs::read_dir(world.path("state/attachments")).unwrap();
     let mut names: Vec<String> =
         entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
@@ -22,20 +22,20 @@ fn records(world: &World) -> Vec<String> {
 }
 
 /// Deletes the journal, as if another program had attached all containers.
-fn forget(world: &mut World) {
+fn forget(world: &mut NodeFixture) {
     world.stop();
     std::fs::remove_dir_all(world.path("state/attachments")).unwrap();
 }
 
 #[test]
 fn containers_of_calico_are_adopted_at_start() {
-    let mut world = World::new();
+    let mut world = NodeFixture::new();
     let config = world.config();
     let (named, unnamed) = (world.container(), world.container());
     let added = world.must("ADD", "c1", &named.path(), &config);
     let hidden = world.must("ADD", "c2", &unnamed.path(), &config);
     // This namespace has no name: as with Docker, only a process keeps it.
-    let process = Process::start(unnamed.command("sleep").arg("600"));
+    let process = TestProcess::start(unnamed.command("sleep").arg("600"));
     let netns = format!("/proc/{}/ns/net", process.id());
     eventually("the process is in the namespace", || {
         std::fs::read_to_string(format!("/proc/{}/comm", process.id()))
@@ -83,8 +83,8 @@ fn containers_of_calico_are_adopted_at_start() {
 
 #[test]
 fn endpoints_of_other_tools_stay_theirs() {
-    let world = World::new();
-    let pod: Namespace = world.container();
+    let world = NodeFixture::new();
+    let pod: TestNamespace = world.container();
     world.host.ip(&format!("link add calitool type veth peer name eth0 netns {}", pod.name()));
     world.host.ip("link set calitool up");
     pod.ip("link set eth0 up");
@@ -100,9 +100,9 @@ fn endpoints_of_other_tools_stay_theirs() {
 
 #[test]
 fn endpoints_that_appear_later_are_adopted() {
-    let mut world = World::new();
+    let mut world = NodeFixture::new();
     let config = world.config();
-    let pod: Namespace = world.container();
+    let pod: TestNamespace = world.container();
     let added = world.must("ADD", "c1", &pod.path(), &config);
     let endpoint =
         world.calicoctl(&["get", "workloadendpoint", "n1-cni-c1-eth0", "-o", "yaml", "--export"], "");

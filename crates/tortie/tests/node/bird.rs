@@ -1,24 +1,24 @@
 //! A node that uses BIRD for BGP: the node reports every failure of BIRD and repairs its configuration.
 
 use crate::textbook::neighbour;
-use crate::world::{Namespace, TORTIE, World, eventually};
+use crate::world::{NodeFixture, TORTIE, TestNamespace, eventually};
 use serde_json::Value;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use tortie_testkit::Process;
+use tortie_testkit::TestProcess;
 
 /// BIRD in a namespace, killed on drop.
-pub struct Bird {
-    _process: Process,
+pub struct BirdProcess {
+    _process: TestProcess,
     socket: PathBuf,
 }
 
-impl Bird {
-    pub fn start(namespace: &Namespace, config: &Path, socket: &Path) -> Bird {
+impl BirdProcess {
+    pub fn start(namespace: &TestNamespace, config: &Path, socket: &Path) -> BirdProcess {
         let mut command = namespace.command("bird");
-        let process = Process::quiet(command.arg("-f").arg("-c").arg(config).arg("-s").arg(socket));
-        Bird { _process: process, socket: socket.to_owned() }
+        let process = TestProcess::quiet(command.arg("-f").arg("-c").arg(config).arg("-s").arg(socket));
+        BirdProcess { _process: process, socket: socket.to_owned() }
     }
 
     pub fn says(&self, command: &str) -> String {
@@ -28,9 +28,9 @@ impl Bird {
 }
 
 /// The node as seen from the command line of the host.
-struct Host<'a>(&'a World);
+struct HostCommands<'a>(&'a NodeFixture);
 
-impl Host<'_> {
+impl HostCommands<'_> {
     fn run(&self, args: &[&str]) -> String {
         let run_dir = self.0.dir.path().join("run");
         let output = Command::new(TORTIE).args(args).arg("--run-dir").arg(run_dir).output().unwrap();
@@ -61,7 +61,7 @@ fn peer(name: &str, address: &str, key: &str) -> String {
 
 #[test]
 fn bird_may_come_late_go_and_be_meddled_with() {
-    let mut world = World::without_node("10.77.0.0/24");
+    let mut world = NodeFixture::without_node("10.77.0.0/24");
     let at = |name: &str| world.dir.path().join(name);
     let (config, socket, secrets) = (at("etc/bird.cfg"), at("bird.ctl"), at("secrets"));
     std::fs::create_dir_all(secrets.join("bgp")).unwrap();
@@ -75,7 +75,7 @@ fn bird_may_come_late_go_and_be_meddled_with() {
         ("TORTIE_SECRETS_DIR", secrets.to_str().unwrap()),
         ("FELIX_HEALTHENABLED", "true"),
     ]);
-    let host = Host(&world);
+    let host = HostCommands(&world);
 
     // BIRD is not running yet: every interface reports it, and the configuration file that BIRD will need exists.
     eventually("the configuration is written", || config.exists());
@@ -85,7 +85,7 @@ fn bird_may_come_late_go_and_be_meddled_with() {
         assert!(said.contains("no BIRD answers at") && said.contains("unset the variable"), "{said}");
     }
 
-    let bird = Bird::start(&world.host, &config, &socket);
+    let bird = BirdProcess::start(&world.host, &config, &socket);
     eventually("the node is ready", || host.readiness().ends_with("200"));
     assert!(host.run(&["ctl", "node", "status"]).contains("No IPv4 peers found."));
 
@@ -114,7 +114,7 @@ fn bird_may_come_late_go_and_be_meddled_with() {
     eventually("the node is not ready", || host.readiness().ends_with("503"));
     let other = world.dir.path().join("other.cfg");
     std::fs::write(&other, "router id 9.9.9.9;\nprotocol device {}\n").unwrap();
-    let bird = Bird::start(&world.host, &other, &socket);
+    let bird = BirdProcess::start(&world.host, &other, &socket);
     eventually("BIRD is configured again", || bird.says("show protocols").contains("Global_172_30_0_8"));
     world.await_status();
 }
@@ -137,13 +137,13 @@ const FAR: &str = "
 #[test]
 fn a_peer_behind_a_gateway_is_reached_by_either_backend() {
     for bird in [false, true] {
-        let mut world = World::without_node("10.77.0.0/24");
+        let mut world = NodeFixture::without_node("10.77.0.0/24");
         let (gateway, _workload) = neighbour(&world);
         gateway.ip(&["addr", "add", "192.0.2.9/32", "dev", "lo"]);
         gateway.ip(&["addr", "add", "fd99::9/128", "dev", "lo", "nodad"]);
         let at = |name: &str| world.dir.path().join(name);
         std::fs::write(at("far.cfg"), FAR).unwrap();
-        let _far = Bird::start(&gateway, &at("far.cfg"), &at("far.ctl"));
+        let _far = BirdProcess::start(&gateway, &at("far.cfg"), &at("far.ctl"));
         let (config, socket) = (at("bird.cfg"), at("bird.ctl"));
         world.start(&[
             ("CALICO_NETWORKING_BACKEND", "bird"),
@@ -154,7 +154,7 @@ fn a_peer_behind_a_gateway_is_reached_by_either_backend() {
             ("IP6", "fd30::1/64"),
         ]);
         eventually("BIRD could start", || !bird || config.exists());
-        let _own = bird.then(|| Bird::start(&world.host, &config, &socket));
+        let _own = bird.then(|| BirdProcess::start(&world.host, &config, &socket));
         for (name, address, gateway) in [("v4", "192.0.2.9", "172.30.0.2"), ("v6", "fd99::9", "fd30::2")] {
             let spec = format!("{{peerIP: '{address}', asNumber: 64999, reachableBy: '{gateway}'}}");
             let peer = format!(

@@ -1,6 +1,6 @@
 //! Many containers are added and deleted repeatedly; the node's footprint must not grow.
 
-use crate::world::{Namespace, World, eventually};
+use crate::world::{NodeFixture, TestNamespace, eventually};
 use std::collections::BTreeSet;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,7 +19,7 @@ const KEPT_KIB: u64 = 5;
 
 /// State of a node apart from its containers. Blocks stay assigned to a node, with their routes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Footprint {
+struct NodeFootprint {
     traces: Vec<String>,
     links: usize,
     routes: usize,
@@ -27,12 +27,12 @@ struct Footprint {
     affinities: usize,
 }
 
-impl Footprint {
-    fn of(world: &World) -> Footprint {
+impl NodeFootprint {
+    fn of(world: &NodeFixture) -> NodeFootprint {
         let keys = world.stored("--keys-only");
         let count = |part: &str| keys.lines().filter(|key| key.contains(part)).count();
         let routes = ["-4", "-6"].map(|family| world.host.ip(&[family, "route"]).lines().count());
-        Footprint {
+        NodeFootprint {
             traces: world.traces(),
             links: world.host.ip(&["-o", "link"]).lines().count(),
             routes: routes.iter().sum(),
@@ -75,12 +75,12 @@ fn for_all<T: Send>(work: impl Fn(usize) -> T + Sync) -> Vec<T> {
 
 #[test]
 fn many_containers_come_and_go_and_nothing_grows() {
-    let mut world = World::without_node("10.77.0.0/20");
+    let mut world = NodeFixture::without_node("10.77.0.0/20");
     // With a single malloc arena, resident memory follows used memory regardless of how threads share the work.
     world.start(&[("CALICO_IPV4POOL_BLOCK_SIZE", "26"), ("MALLOC_ARENA_MAX", "1")]);
     let world = world;
     let config = world.config();
-    let before = Footprint::of(&world);
+    let before = NodeFootprint::of(&world);
     // Some files are open only briefly: the sample with the fewest is the baseline.
     let looks = (0..50).map(|_| {
         std::thread::sleep(Duration::from_millis(10));
@@ -97,14 +97,14 @@ fn many_containers_come_and_go_and_nothing_grows() {
         let addresses: BTreeSet<&String> = pods.iter().flat_map(|(_, _, addresses)| addresses).collect();
         assert_eq!(addresses.len(), 2 * PODS, "each has one of each family for itself");
         assert_eq!(world.host.ip(&["route"]).matches(" dev cali").count(), PODS);
-        let pods: Mutex<Vec<(usize, Namespace, Vec<String>)>> = Mutex::new(pods);
+        let pods: Mutex<Vec<(usize, TestNamespace, Vec<String>)>> = Mutex::new(pods);
         for_all(|_| {
             let (pod, namespace, _) = pods.lock().unwrap().pop().unwrap();
             world.must("DEL", &format!("c{pod}"), &namespace.path(), &config);
         });
         world.assert_clean("all are gone");
         eventually("the node has only its own files open", || open_files(world.pid()) == files);
-        let (footprint, memory) = (Footprint::of(&world), tortie_testkit::resident(world.pid()) / 1024);
+        let (footprint, memory) = (NodeFootprint::of(&world), tortie_testkit::resident(world.pid()) / 1024);
         assert_eq!(
             (footprint.links, footprint.blocks),
             (before.links, footprint.affinities),

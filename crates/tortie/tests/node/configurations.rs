@@ -1,10 +1,10 @@
 //! CNI network configurations as in Calico's documentation.
 
-use crate::world::World;
+use crate::world::NodeFixture;
 use serde_json::{Value, json};
 
 /// Parses a documented configuration and adds the socket of this test's node.
-fn configuration(world: &World, text: &str) -> Value {
+fn configuration(world: &NodeFixture, text: &str) -> Value {
     let mut config: Value = serde_json::from_str(text).unwrap();
     config["tortie_socket"] = world.config()["tortie_socket"].clone();
     config
@@ -12,7 +12,7 @@ fn configuration(world: &World, text: &str) -> Value {
 
 #[test]
 fn the_textbook_s_configurations_work_as_written() {
-    let world = World::new();
+    let world = NodeFixture::new();
     let pool = "apiVersion: projectcalico.org/v3\nkind: IPPool\nmetadata: {name: by-name}\nspec: {cidr: 10.78.0.0/24}\n";
     world.calicoctl(&["create", "-f", "-"], pool);
     let kubeconfig = world.path("kubeconfig");
@@ -63,7 +63,7 @@ fn the_textbook_s_configurations_work_as_written() {
 
 #[test]
 fn a_kubeconfig_that_does_not_exist_is_an_error() {
-    let world = World::new();
+    let world = NodeFixture::new();
     let mut config = world.config();
     config["kubernetes"] = json!({"kubeconfig": "/nonexistent/kubeconfig"});
     let pod = world.container();

@@ -1,6 +1,6 @@
 //! The daemon or the plugin is killed at every step of ADD and DEL; no partial state remains.
 
-use crate::world::{World, eventually};
+use crate::world::{NodeFixture, eventually};
 use std::io::{Read, Write};
 use std::net::Shutdown;
 
@@ -11,7 +11,7 @@ pub const STEPS_OF_DEL: [&str; 5] =
 
 #[test]
 fn a_kill_during_add_leaks_nothing() {
-    let mut world = World::without_node("10.77.0.0/24");
+    let mut world = NodeFixture::without_node("10.77.0.0/24");
     for step in STEPS_OF_ADD {
         let pod = world.container();
         let config = world.config();
@@ -29,7 +29,7 @@ fn a_kill_during_add_leaks_nothing() {
 
 #[test]
 fn a_kill_during_del_leaks_nothing() {
-    let mut world = World::without_node("10.77.0.0/24");
+    let mut world = NodeFixture::without_node("10.77.0.0/24");
     for step in STEPS_OF_DEL {
         let pod = world.container();
         let config = world.config();
@@ -44,7 +44,7 @@ fn a_kill_during_del_leaks_nothing() {
 
 #[test]
 fn a_kill_of_the_plugin_during_add_leaks_nothing() {
-    let mut world = World::without_node("10.77.0.0/24");
+    let mut world = NodeFixture::without_node("10.77.0.0/24");
     for step in STEPS_OF_ADD {
         let pod = world.container();
         let config = world.config();
@@ -69,7 +69,7 @@ fn a_kill_of_the_plugin_during_add_leaks_nothing() {
 
 #[test]
 fn a_kill_of_the_plugin_during_del_leaks_nothing() {
-    let mut world = World::without_node("10.77.0.0/24");
+    let mut world = NodeFixture::without_node("10.77.0.0/24");
     for step in STEPS_OF_DEL {
         let pod = world.container();
         let config = world.config();
@@ -88,7 +88,7 @@ fn a_kill_of_the_plugin_during_del_leaks_nothing() {
 
 #[test]
 fn half_a_request_does_nothing() {
-    let world = World::new();
+    let world = NodeFixture::new();
     let pod = world.container();
     let request = world.request("ADD", "c1", &pod.path(), &world.config());
     for length in [0, 1, request.len() / 2, request.len() - 1] {
@@ -104,7 +104,7 @@ fn half_a_request_does_nothing() {
 
 #[test]
 fn what_dies_without_a_word_is_collected() {
-    let world = World::new();
+    let world = NodeFixture::new();
     let (dead, alive) = (world.container(), world.container());
     let config = world.config();
     world.must("ADD", "c1", &alive.path(), &config);

@@ -1,24 +1,24 @@
 //! calicoctl commands for a host: node run, node diags, cluster diags, node checksystem.
 
-use crate::world::{TORTIE, World, eventually};
+use crate::world::{NodeFixture, TORTIE, eventually};
 use std::process::Output;
 use tortie_testkit::run;
 
-fn calicoctl(world: &World, args: &[&str]) -> Output {
+fn calicoctl(world: &NodeFixture, args: &[&str]) -> Output {
     let program = world.path("bin/calicoctl");
     let endpoint = format!("ETCD_ENDPOINTS={}", world.socket());
     let words = [&["env", endpoint.as_str(), program.to_str().unwrap()], args].concat();
     world.host.try_exec(&words)
 }
 
-fn said(world: &World, args: &[&str]) -> String {
+fn said(world: &NodeFixture, args: &[&str]) -> String {
     let output = calicoctl(world, args);
     assert!(output.status.success(), "{args:?}: {output:?}");
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 /// Returns the file names and the combined text of the archive that a command reports.
-fn archive(world: &World, said: &str) -> (Vec<String>, String) {
+fn archive(world: &NodeFixture, said: &str) -> (Vec<String>, String) {
     let path = said.lines().last().unwrap().split_whitespace().last().unwrap().to_owned();
     let list = run(std::process::Command::new("tar").args(["-tzf", &path]));
     let names = list.lines().filter_map(|line| line.split_once('/')).map(|(_, name)| name.to_owned());
@@ -33,7 +33,7 @@ fn archive(world: &World, said: &str) -> (Vec<String>, String) {
 
 #[test]
 fn diagnostics_are_collected_without_secrets() {
-    let mut world = World::without_node("10.77.0.0/24");
+    let mut world = NodeFixture::without_node("10.77.0.0/24");
     let secrets = world.path("secrets");
     std::fs::create_dir_all(secrets.join("bgp")).unwrap();
     std::fs::write(secrets.join("bgp/key"), "hunter2").unwrap();
@@ -71,7 +71,7 @@ fn diagnostics_are_collected_without_secrets() {
 
 #[test]
 fn node_run_says_what_it_does_and_does_it() {
-    let world = World::without_node("10.77.0.0/24");
+    let world = NodeFixture::without_node("10.77.0.0/24");
     let flags =
         ["node", "run", "--name", "n7", "--ip", "172.30.0.1/24", "--no-default-ippools", "--backend", "bird"];
     let line =
@@ -88,14 +88,14 @@ fn node_run_says_what_it_does_and_does_it() {
     command.arg(format!("TORTIE_STATE_DIR={}", world.path("state").display()));
     command.arg(format!("TORTIE_RUN_DIR={}", world.path("run").display()));
     command.arg(world.path("bin/calicoctl")).args(flags);
-    let _node = tortie_testkit::Process::quiet(&mut command);
+    let _node = tortie_testkit::TestProcess::quiet(&mut command);
     let registered = || world.calicoctl(&["get", "nodes"], "").contains("n7");
     eventually("the node runs", || registered() && !world.ask("health").is_null());
 }
 
 #[test]
 fn a_node_that_is_gone_leaves_nothing_when_it_is_deleted() {
-    let mut world = World::new();
+    let mut world = NodeFixture::new();
     let pod = world.container();
     world.must("ADD", "one", &pod.path(), &world.config());
     world.stop();
@@ -114,7 +114,7 @@ fn a_node_that_is_gone_leaves_nothing_when_it_is_deleted() {
 
 #[test]
 fn the_system_is_checked() {
-    let world = World::without_node("10.77.0.0/24");
+    let world = NodeFixture::without_node("10.77.0.0/24");
     let config = world.path("config");
     std::fs::write(&config, "CONFIG_NF_TABLES=y\n").unwrap();
     let output = calicoctl(&world, &["node", "checksystem", "-f", config.to_str().unwrap()]);

@@ -1,11 +1,11 @@
 //! Invalid requests are rejected and leave nothing behind.
 
-use crate::world::{World, eventually};
+use crate::world::{NodeFixture, eventually};
 use serde_json::json;
 
 #[test]
 fn bad_requests_leave_nothing() {
-    let world = World::new();
+    let world = NodeFixture::new();
     let pod = world.container();
     let good = world.config();
     let with = |key: &str, value: serde_json::Value| {
@@ -44,7 +44,7 @@ fn bad_requests_leave_nothing() {
 
 #[test]
 fn a_full_pool_refuses_without_a_trace() {
-    let world = World::with_pool("10.77.0.0/30");
+    let world = NodeFixture::with_pool("10.77.0.0/30");
     let mut config = world.config();
     config["ipam"] = json!({"type": "calico-ipam"});
     let pods: Vec<_> = (0..5).map(|_| world.container()).collect();
@@ -65,7 +65,7 @@ fn a_full_pool_refuses_without_a_trace() {
 
 #[test]
 fn without_a_daemon_the_runtime_is_asked_to_try_again() {
-    let mut world = World::without_node("10.77.0.0/24");
+    let mut world = NodeFixture::without_node("10.77.0.0/24");
     let pod = world.container();
     let config = world.config();
     for command in ["ADD", "DEL", "CHECK", "STATUS"] {
@@ -86,7 +86,7 @@ fn without_a_daemon_the_runtime_is_asked_to_try_again() {
 
 #[test]
 fn while_the_store_is_away_containers_keep_their_network() {
-    let mut world = World::new();
+    let mut world = NodeFixture::new();
     let (one, two) = (world.container(), world.container());
     let config = world.config();
     world.must("ADD", "c1", &one.path(), &config);
@@ -107,7 +107,7 @@ fn while_the_store_is_away_containers_keep_their_network() {
 
 #[test]
 fn without_a_pool_for_the_node_nothing_is_given() {
-    let mut world = World::without_node("10.77.0.0/24");
+    let mut world = NodeFixture::without_node("10.77.0.0/24");
     world.start(&[("CALICO_IPV4POOL_CIDR", "none"), ("CALICO_IPV6POOL_CIDR", "none")]);
     let pod = world.container();
     let refused = |what: &str| {
@@ -136,7 +136,7 @@ fn without_a_pool_for_the_node_nothing_is_given() {
 
 #[test]
 fn an_address_that_is_taken_stays_with_its_holder() {
-    let world = World::new();
+    let world = NodeFixture::new();
     let (one, two) = (world.container(), world.container());
     let mut config = world.config();
     config["ipam"] = json!({"type": "calico-ipam"});
@@ -152,7 +152,7 @@ fn an_address_that_is_taken_stays_with_its_holder() {
 
 #[test]
 fn names_that_are_taken_are_not_taken_away() {
-    let world = World::new();
+    let world = NodeFixture::new();
     let (one, two) = (world.container(), world.container());
     let config = world.config();
     // Inside the container: an interface of another owner.
@@ -191,7 +191,7 @@ fn names_that_are_taken_are_not_taken_away() {
 
 #[test]
 fn settings_that_cannot_be_changed_are_named() {
-    let mut world = World::without_node("10.77.0.0/24");
+    let mut world = NodeFixture::without_node("10.77.0.0/24");
     world.start_read_only();
     let pod = world.container();
     let said = world.cni("ADD", "c1", &pod.path(), &world.config());

@@ -1,6 +1,6 @@
 //! Attacks, operator mistakes and failures: the node continues, or exits with an error that names the cause.
 
-use crate::world::{TORTIE, World, eventually};
+use crate::world::{NodeFixture, TORTIE, eventually};
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -12,17 +12,17 @@ use tortie_dataplane::Netns;
 use tortie_testkit::TableOwner;
 
 /// Fetches a page on the host; returns its text followed by the status code.
-fn page(world: &World, url: &str) -> String {
+fn page(world: &NodeFixture, url: &str) -> String {
     let output = world.host.try_exec(&["curl", "-s", "-m", "20", "-w", "%{http_code}", url]);
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-fn readiness(world: &World) -> String {
+fn readiness(world: &NodeFixture) -> String {
     page(world, "http://127.0.0.1:9099/readiness")
 }
 
 /// Runs `tortie health` on the host; returns its exit code and output.
-fn health(world: &World, flags: &[&str]) -> (Option<i32>, String) {
+fn health(world: &NodeFixture, flags: &[&str]) -> (Option<i32>, String) {
     let run_dir = world.dir.path().join("run");
     let output =
         Command::new(TORTIE).arg("health").arg("--run-dir").arg(run_dir).args(flags).output().unwrap();
@@ -30,7 +30,7 @@ fn health(world: &World, flags: &[&str]) -> (Option<i32>, String) {
 }
 
 /// Waits until the whole node is healthy (BGP starts after the engine) and returns the output of `tortie health`.
-fn await_health(world: &World) -> String {
+fn await_health(world: &NodeFixture) -> String {
     let mut said = String::new();
     eventually("the node is well", || {
         let (code, text) = health(world, &[]);
@@ -59,7 +59,7 @@ fn end_of(mut child: Child) -> Option<(bool, String)> {
 
 #[test]
 fn unfinished_requests_do_not_keep_cni_and_probes_waiting() {
-    let mut world = World::without_node("10.77.0.0/24");
+    let mut world = NodeFixture::without_node("10.77.0.0/24");
     world.start_with_descriptors(
         1024,
         &[("FELIX_HEALTHENABLED", "true"), ("FELIX_PROMETHEUSMETRICSENABLED", "true")],
@@ -96,7 +96,7 @@ fn unfinished_requests_do_not_keep_cni_and_probes_waiting() {
 
 #[test]
 fn unfinished_requests_of_plugins_do_not_keep_others_waiting() {
-    let world = World::new();
+    let world = NodeFixture::new();
     world.await_status();
     let answered_before_they_are_given_up = || {
         let mut streams: Vec<_> = (0..200).map(|_| world.connect()).collect();
@@ -118,7 +118,7 @@ fn unfinished_requests_of_plugins_do_not_keep_others_waiting() {
 
 #[test]
 fn a_second_daemon_says_who_is_there_and_leaves() {
-    let world = World::new();
+    let world = NodeFixture::new();
     let second = world.command(&[], &[]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let (success, text) = end_of(second).expect("it leaves");
     assert!(!success, "{text}");
@@ -165,7 +165,7 @@ fn a_node_without_a_datastore_leaves_no_directories() {
 
 #[test]
 fn health_needs_nothing_switched_on() {
-    let mut world = World::new();
+    let mut world = NodeFixture::new();
     let text = await_health(&world);
     for line in [
         "ok         datastore: in sync",
@@ -190,7 +190,7 @@ fn health_needs_nothing_switched_on() {
 
 #[test]
 fn an_engine_that_is_stuck_fails_liveness_by_name() {
-    let mut world = World::without_node("10.77.0.0/24");
+    let mut world = NodeFixture::without_node("10.77.0.0/24");
     let hold = world.hold();
     world.start(&[
         ("TORTIE_FAILPOINT", &hold.failpoint("engine-request")),
@@ -217,7 +217,7 @@ fn an_engine_that_is_stuck_fails_liveness_by_name() {
 
 #[test]
 fn a_part_that_ends_ends_the_process_and_workloads_keep_their_network() {
-    let mut world = World::new();
+    let mut world = NodeFixture::new();
     let (first, second, neighbour) = (world.container(), world.container(), world.container());
     let config = world.config();
     let address = world.must("ADD", "c1", &first.path(), &config).addresses()[0].clone();
@@ -236,7 +236,7 @@ fn a_part_that_ends_ends_the_process_and_workloads_keep_their_network() {
 
 #[test]
 fn a_node_whose_policy_is_not_in_force_says_so_and_takes_no_workloads() {
-    let mut world = World::without_node("10.77.0.0/24");
+    let mut world = NodeFixture::without_node("10.77.0.0/24");
     let owner = TableOwner::new(&world.host);
     world.start(&[("FELIX_HEALTHENABLED", "true"), ("FELIX_PROMETHEUSMETRICSENABLED", "true")]);
     let (pod, config) = (world.container(), world.config());
@@ -264,7 +264,7 @@ fn a_node_whose_policy_is_not_in_force_says_so_and_takes_no_workloads() {
 
 #[test]
 fn what_is_no_namespace_is_none() {
-    let world = World::new();
+    let world = NodeFixture::new();
     let config = world.config();
     // Opening a FIFO blocks until its other end is opened.
     let fifo = world.dir.path().join("fifo");
@@ -292,7 +292,7 @@ fn what_is_no_namespace_is_none() {
 
 #[test]
 fn an_outage_of_the_datastore_is_logged_when_it_begins_and_when_it_ends() {
-    let mut world = World::new();
+    let mut world = NodeFixture::new();
     let before = world.log().lines().count();
     world.stop_store();
     eventually("the beginning is logged", || world.log().contains("the datastore is out of reach"));
@@ -318,7 +318,7 @@ fn netlink_sockets(pid: u32) -> BTreeSet<String> {
 
 #[test]
 fn a_change_of_settings_does_not_restart_the_dataplane() {
-    let world = World::new();
+    let world = NodeFixture::new();
     let (pod, other, config) = (world.container(), world.container(), world.config());
     let address = world.must("ADD", "c1", &pod.path(), &config).addresses()[0].clone();
     world.must("ADD", "c2", &other.path(), &config);

@@ -1,16 +1,16 @@
 //! `tortie node --leave --purge` restores the host to its state before the node.
 
-use crate::world::World;
+use crate::world::NodeFixture;
 use std::process::Output;
 
-fn leave(world: &World, environment: &[(&str, &str)]) -> Output {
+fn leave(world: &NodeFixture, environment: &[(&str, &str)]) -> Output {
     world.command(&[], environment).args(["--leave", "--purge"]).output().unwrap()
 }
 
 #[test]
 fn a_host_that_leaves_is_clean() {
-    let mut world = World::without_node("10.77.0.0/24");
-    let routes = |world: &World| [["-4"], ["-6"]].map(|family| world.host.ip(&[family[0], "route"]));
+    let mut world = NodeFixture::without_node("10.77.0.0/24");
+    let routes = |world: &NodeFixture| [["-4"], ["-6"]].map(|family| world.host.ip(&[family[0], "route"]));
     let before = routes(&world);
     let dirs = ["bin-of-host", "net-of-host"].map(|name| world.path(name));
     let originals = [

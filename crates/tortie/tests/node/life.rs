@@ -1,12 +1,12 @@
 //! Containers are attached, exchange traffic and are detached.
 
-use crate::world::{World, eventually};
+use crate::world::{NodeFixture, eventually};
 use serde_json::json;
 use std::os::unix::fs::symlink;
 
 #[test]
 fn a_container_has_network_until_it_goes() {
-    let world = World::new();
+    let world = NodeFixture::new();
     let (one, two) = (world.container(), world.container());
     let config = world.config();
     let first = world.must("ADD", "c1", &one.path(), &config);
@@ -35,7 +35,7 @@ fn a_container_has_network_until_it_goes() {
 
 #[test]
 fn the_runtime_can_ask_how_things_are_and_clean_up() {
-    let world = World::new();
+    let world = NodeFixture::new();
     let (one, two) = (world.container(), world.container());
     let mut config = world.config();
     world.await_status();
@@ -54,7 +54,7 @@ fn the_runtime_can_ask_how_things_are_and_clean_up() {
 
 #[test]
 fn results_and_addresses_are_as_asked_for() {
-    let world = World::new();
+    let world = NodeFixture::new();
     let pod = world.container();
     let mut config = world.config();
     config["cniVersion"] = json!("0.2.0");
@@ -87,7 +87,7 @@ fn results_and_addresses_are_as_asked_for() {
 
 #[test]
 fn addresses_alone_can_be_had_too() {
-    let world = World::new();
+    let world = NodeFixture::new();
     let text = world.config().to_string();
     let ipam = |command: &str| world.plugin("calico-ipam", command, "c1", "/none", &text, "");
     let first = ipam("ADD");
@@ -101,7 +101,7 @@ fn addresses_alone_can_be_had_too() {
 
 #[test]
 fn endpoints_of_others_are_programmed_just_the_same() {
-    let world = World::new();
+    let world = NodeFixture::new();
     let pod = world.container();
     world.host.ip(&[
         "link",
@@ -134,7 +134,7 @@ fn endpoints_of_others_are_programmed_just_the_same() {
 
 #[test]
 fn addresses_can_come_from_another_plugin() {
-    let world = World::new();
+    let world = NodeFixture::new();
     let pod = world.container();
     // Debian's unmodified host-local plugin.
     symlink("/usr/lib/cni/host-local", world.dir.path().join("bin/host-local")).unwrap();
@@ -177,7 +177,7 @@ fn addresses_can_come_from_another_plugin() {
 
 #[test]
 fn what_happens_is_reported() {
-    let mut world = World::without_node("10.77.0.0/24");
+    let mut world = NodeFixture::without_node("10.77.0.0/24");
     let reporting = [("FELIX_ENDPOINTREPORTINGENABLED", "true"), ("FELIX_HEALTHENABLED", "true")];
     // Settings can also be in felix.cfg; an environment variable takes precedence.
     std::fs::create_dir_all(world.dir.path().join("state")).unwrap();
@@ -230,7 +230,7 @@ fn what_happens_is_reported() {
 #[test]
 fn a_node_has_few_heaps_unless_it_is_told_otherwise() {
     for (set, has) in [(None, "3"), (Some(("MALLOC_ARENA_MAX", "5")), "5")] {
-        let mut world = World::without_node("10.77.0.0/24");
+        let mut world = NodeFixture::without_node("10.77.0.0/24");
         world.start(set.as_slice());
         let of = |file: &str| std::fs::read_to_string(format!("/proc/{}/{file}", world.pid())).unwrap();
         let environment = of("environ");

@@ -1,6 +1,6 @@
 //! Metrics over TLS with client certificates.
 
-use crate::world::{World, eventually};
+use crate::world::{NodeFixture, eventually};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use std::net::Ipv4Addr;
 use std::path::Path;
@@ -26,7 +26,7 @@ fn certificates(dir: &Path) {
 
 #[test]
 fn metrics_are_served_over_tls_to_clients_with_a_certificate() {
-    let mut world = World::without_node("10.77.0.0/24");
+    let mut world = NodeFixture::without_node("10.77.0.0/24");
     let dir = world.path("tls");
     std::fs::create_dir(&dir).unwrap();
     certificates(&dir);

@@ -1,11 +1,11 @@
 //! The container's namespace or the datastore disappears in the middle of a request.
 
 use crate::crash::{STEPS_OF_ADD, STEPS_OF_DEL};
-use crate::world::{World, eventually, said};
+use crate::world::{NodeFixture, eventually, said};
 
 #[test]
 fn a_namespace_that_vanishes_during_add_leaves_nothing() {
-    let mut world = World::without_node("10.77.0.0/24");
+    let mut world = NodeFixture::without_node("10.77.0.0/24");
     for step in STEPS_OF_ADD {
         let pod = world.container();
         let (config, path) = (world.config(), pod.path());
@@ -27,7 +27,7 @@ fn a_namespace_that_vanishes_during_add_leaves_nothing() {
 
 #[test]
 fn a_store_that_goes_down_during_add_gets_everything_back() {
-    let mut world = World::without_node("10.77.0.0/24");
+    let mut world = NodeFixture::without_node("10.77.0.0/24");
     for step in STEPS_OF_ADD {
         let pod = world.container();
         let config = world.config();
@@ -53,7 +53,7 @@ fn a_store_that_goes_down_during_add_gets_everything_back() {
 
 #[test]
 fn a_store_that_goes_down_during_del_is_written_later() {
-    let mut world = World::without_node("10.77.0.0/24");
+    let mut world = NodeFixture::without_node("10.77.0.0/24");
     for step in STEPS_OF_DEL {
         let pod = world.container();
         let config = world.config();

@@ -1,18 +1,18 @@
 //! The MTU of containers follows the interface that carries their packets and the encapsulation.
 
-use crate::world::{Namespace, World, eventually};
+use crate::world::{NodeFixture, TestNamespace, eventually};
 
-fn mtu(pod: &Namespace) -> u64 {
+fn mtu(pod: &TestNamespace) -> u64 {
     pod.json("link show dev eth0")[0]["mtu"].as_u64().unwrap()
 }
 
-fn file(world: &World) -> String {
+fn file(world: &NodeFixture) -> String {
     std::fs::read_to_string(world.path("state/mtu")).unwrap_or_default()
 }
 
 #[test]
 fn the_mtu_is_that_of_what_carries_the_packets() {
-    let mut world = World::without_node("10.77.0.0/24");
+    let mut world = NodeFixture::without_node("10.77.0.0/24");
     world.start(&[("FELIX_HEALTHENABLED", "true")]);
     let page = || {
         let output = world.host.try_exec("curl -s http://localhost:9099/readiness");

@@ -4,15 +4,15 @@
 //! pod -- node 172.30.0.1, fd30::1 ==== 172.30.0.2, fd30::2, with 198.51.100.1 and 2001:db8::1
 //! ```
 
-use crate::world::{Namespace, World, eventually};
+use crate::world::{NodeFixture, TestNamespace, eventually};
 use std::process::Stdio;
 
 const BEYOND: [&str; 2] = ["198.51.100.1", "2001:db8::1"];
 const NODE: [&str; 2] = ["172.30.0.1", "fd30::1"];
 
 /// Creates a host on the node's link that can answer the node and its containers.
-fn beyond(world: &World, pools: [&str; 2]) -> Namespace {
-    let host = Namespace::new("beyond");
+fn beyond(world: &NodeFixture, pools: [&str; 2]) -> TestNamespace {
+    let host = TestNamespace::new("beyond");
     world.host.ip(&["link", "set", "wire0", "netns", host.name()]);
     world.host.ip("addr add fd30::1/64 dev eth0 nodad");
     host.ip("addr add 172.30.0.2/24 dev wire0");
@@ -30,7 +30,7 @@ fn beyond(world: &World, pools: [&str; 2]) -> Namespace {
 }
 
 /// Returns the source address that the host beyond sees when a container pings it.
-fn seen(pod: &Namespace, beyond: &Namespace, to: &str) -> String {
+fn seen(pod: &TestNamespace, beyond: &TestNamespace, to: &str) -> String {
     let (protocol, family) =
         if to.contains(':') { ("icmpv6 type echo-request", "ip6") } else { ("icmp type echo-request", "ip") };
     beyond.nft(&format!(
@@ -52,7 +52,7 @@ fn seen(pod: &Namespace, beyond: &Namespace, to: &str) -> String {
 
 #[test]
 fn pools_say_whose_address_is_seen_outside() {
-    let mut world = World::without_node("10.77.0.0/24");
+    let mut world = NodeFixture::without_node("10.77.0.0/24");
     let beyond = beyond(&world, ["10.77.0.0/24", "fd77::/116"]);
     world.start(&[("IP", "172.30.0.1/24"), ("IP6", "fd30::1/64")]);
     let pod = world.container();

@@ -1,41 +1,41 @@
 //! A container in several networks: one interface, one endpoint, one profile per network.
 
-use crate::world::{Namespace, Said, World, eventually};
+use crate::world::{NodeFixture, PluginResult, TestNamespace, eventually};
 use serde_json::{Value, json};
 
 /// Returns the configuration of another network.
-fn network(world: &World, name: &str) -> Value {
+fn network(world: &NodeFixture, name: &str) -> Value {
     let mut config = world.config();
     config["name"] = json!(name);
     config
 }
 
-fn profiles(world: &World, container: &str) -> Value {
+fn profiles(world: &NodeFixture, container: &str) -> Value {
     let name = format!("n1-cni-{container}-eth0");
     let endpoint = world.calicoctl(&["get", "wep", &name, "-n", "default", "-o", "json"], "");
     serde_json::from_str::<Value>(&endpoint).unwrap()["spec"]["profiles"].clone()
 }
 
 /// A container in the networks `net` and `blue`, beside one container in each of them.
-struct Joined {
-    world: World,
+struct JoinedContainer {
+    world: NodeFixture,
     blue: Value,
-    pods: [Namespace; 3],
-    first: Said,
+    pods: [TestNamespace; 3],
+    first: PluginResult,
 }
 
-impl Joined {
-    fn new(mut world: World, environment: &[(&str, &str)]) -> Joined {
+impl JoinedContainer {
+    fn new(mut world: NodeFixture, environment: &[(&str, &str)]) -> JoinedContainer {
         world.start(environment);
         let blue = network(&world, "blue");
         let pods = [world.container(), world.container(), world.container()];
         let first = world.must("ADD", "c1", &pods[0].path(), &world.config());
         world.must("ADD", "c2", &pods[1].path(), &world.config());
         world.must("ADD", "c3", &pods[2].path(), &blue);
-        Joined { world, blue, pods, first }
+        JoinedContainer { world, blue, pods, first }
     }
 
-    fn join(&self) -> Said {
+    fn join(&self) -> PluginResult {
         self.world.cni("ADD", "c1", &self.pods[0].path(), &self.blue)
     }
 
@@ -70,7 +70,7 @@ impl Joined {
 
 #[test]
 fn a_second_network_shares_the_endpoint_of_the_first() {
-    let mut it = Joined::new(World::without_node("10.77.0.0/24"), &[]);
+    let mut it = JoinedContainer::new(NodeFixture::without_node("10.77.0.0/24"), &[]);
     assert_eq!(it.answers(), [true, false]);
     let (path, config) = (it.netns(), it.world.config());
     let said = it.join();
@@ -107,7 +107,7 @@ fn a_second_network_shares_the_endpoint_of_the_first() {
 
 #[test]
 fn further_networks_go_by_collection_and_with_the_first() {
-    let it = Joined::new(World::without_node("10.77.0.0/24"), &[]);
+    let it = JoinedContainer::new(NodeFixture::without_node("10.77.0.0/24"), &[]);
     let path = it.netns();
     // Runtimes that number interfaces request another one; the result names the existing one.
     let said = it.world.cni_at("eth1", "ADD", "c1", &path, &it.blue);
@@ -142,14 +142,18 @@ fn further_networks_go_by_collection_and_with_the_first() {
 #[test]
 fn whoever_dies_while_a_network_is_joined_or_left_the_first_stays() {
     for step in ["join-journalled", "join-stored"] {
-        let mut it = Joined::new(World::without_node("10.77.0.0/24"), &[("TORTIE_FAILPOINT", step)]);
+        let mut it =
+            JoinedContainer::new(NodeFixture::without_node("10.77.0.0/24"), &[("TORTIE_FAILPOINT", step)]);
         assert_eq!(it.join().code(), 11, "{step}");
         it.world.start(&[]);
         eventually("what nobody heard of is taken back", || profiles(&it.world, "c1") == json!(["net"]));
         it.world.must("CHECK", "c1", &it.netns(), &it.world.config());
         it.assert_gone();
     }
-    let mut it = Joined::new(World::without_node("10.77.0.0/24"), &[("TORTIE_FAILPOINT", "part-journalled")]);
+    let mut it = JoinedContainer::new(
+        NodeFixture::without_node("10.77.0.0/24"),
+        &[("TORTIE_FAILPOINT", "part-journalled")],
+    );
     assert!(it.join().success);
     assert_eq!(it.world.cni("DEL", "c1", &it.netns(), &it.blue).code(), 11);
     it.world.start(&[]);
@@ -157,9 +161,9 @@ fn whoever_dies_while_a_network_is_joined_or_left_the_first_stays() {
     it.assert_gone();
 
     // The plugin is killed, so that its result is lost.
-    let world = World::without_node("10.77.0.0/24");
+    let world = NodeFixture::without_node("10.77.0.0/24");
     let hold = world.hold();
-    let it = Joined::new(world, &[("TORTIE_FAILPOINT", &hold.failpoint("join-stored"))]);
+    let it = JoinedContainer::new(world, &[("TORTIE_FAILPOINT", &hold.failpoint("join-stored"))]);
     let text = it.blue.to_string();
     let mut plugin = it.world.begin("calico", "ADD", "c1", &it.netns(), &text, "");
     hold.wait();

@@ -1,6 +1,6 @@
 //! Policies that cannot take effect close the endpoints that they select, are reported, and affect no others.
 
-use crate::world::{TORTIE, World, eventually};
+use crate::world::{NodeFixture, TORTIE, eventually};
 use serde_json::{Value, json};
 use std::process::Command;
 
@@ -14,14 +14,14 @@ fn policy(rules: Value) -> String {
 
 #[test]
 fn what_the_kernel_refuses_is_closed_and_reported_and_the_rest_goes_on() {
-    let mut world = World::new();
+    let mut world = NodeFixture::new();
     world.start(&[("FELIX_HEALTHENABLED", "true"), ("FELIX_PROMETHEUSMETRICSENABLED", "true")]);
-    let page = |world: &World, url: &str| {
+    let page = |world: &NodeFixture, url: &str| {
         let output = world.host.try_exec(&["curl", "-s", url]);
         String::from_utf8_lossy(&output.stdout).into_owned()
     };
-    let health = |world: &World| page(world, "http://localhost:9099/readiness");
-    let metrics = |world: &World| page(world, "http://localhost:9091/metrics");
+    let health = |world: &NodeFixture| page(world, "http://localhost:9099/readiness");
+    let metrics = |world: &NodeFixture| page(world, "http://localhost:9091/metrics");
     let (one, two, three) = (world.container(), world.container(), world.container());
     let config = world.config();
     let mut guarded = config.clone();
@@ -52,7 +52,7 @@ fn what_the_kernel_refuses_is_closed_and_reported_and_the_rest_goes_on() {
 
 #[test]
 fn denials_are_watched_and_counted_by_rule() {
-    let mut world = World::new();
+    let mut world = NodeFixture::new();
     world.start(&[("FELIX_PROMETHEUSMETRICSENABLED", "true")]);
     let (one, two) = (world.container(), world.container());
     let config = world.config();
@@ -72,7 +72,7 @@ fn denials_are_watched_and_counted_by_rule() {
     let file = world.path("watched");
     let mut watch = world.host.command(TORTIE);
     watch.args(["policy", "watch", "--interval", "100", "--policy", "gnp/big"]);
-    let _watch = tortie_testkit::Process::start(watch.stdout(std::fs::File::create(&file).unwrap()));
+    let _watch = tortie_testkit::TestProcess::start(watch.stdout(std::fs::File::create(&file).unwrap()));
     let watched = || std::fs::read_to_string(&file).unwrap();
     for (address, log, rule) in [(&addresses[0], "1", "3"), (&addresses[1], "2", "4")] {
         eventually("it is seen", || {
@@ -105,7 +105,7 @@ fn denials_are_watched_and_counted_by_rule() {
 
 #[test]
 fn a_rule_has_one_number_everywhere_and_the_end_of_a_tier_is_counted() {
-    let mut world = World::new();
+    let mut world = NodeFixture::new();
     world.start(&[("FELIX_PROMETHEUSMETRICSENABLED", "true")]);
     let (one, two) = (world.container(), world.container());
     let config = world.config();

@@ -1,6 +1,6 @@
 //! Policy for containers that another plugin attaches: Debian's `ptp`, and `bridge` with one bridge per container.
 
-use crate::world::{Namespace, World, eventually};
+use crate::world::{NodeFixture, TestNamespace, eventually};
 use serde_json::{Value, json};
 use tortie_testkit::output;
 
@@ -12,15 +12,15 @@ const ENVIRONMENT: [(&str, &str); 3] = [
 ];
 
 /// A container attached by another plugin.
-struct Wired {
-    namespace: Namespace,
+struct ForeignContainer {
+    namespace: TestNamespace,
     interface: String,
     addresses: Vec<String>,
     /// The complete result of the other plugin.
     result: Value,
 }
 
-fn wire(world: &World, name: &str, config: Value) -> Wired {
+fn wire(world: &NodeFixture, name: &str, config: Value) -> ForeignContainer {
     let namespace = world.container();
     let plugin = format!("{PLUGINS}/{}", config["type"].as_str().unwrap());
     let mut command = world.host.command(&plugin);
@@ -39,10 +39,10 @@ fn wire(world: &World, name: &str, config: Value) -> Wired {
     let interface = result["interfaces"][0]["name"].as_str().unwrap().to_owned();
     let address = |ip: &Value| ip["address"].as_str().unwrap().split('/').next().unwrap().to_owned();
     let addresses = result["ips"].as_array().unwrap().iter().map(address).collect();
-    Wired { namespace, interface, addresses, result }
+    ForeignContainer { namespace, interface, addresses, result }
 }
 
-fn network(world: &World, plugin: &str, number: u8) -> Value {
+fn network(world: &NodeFixture, plugin: &str, number: u8) -> Value {
     let subnets = [format!("10.55.{number}.0/24"), format!("fd55:{number}::/64")];
     let ranges: Vec<Value> = subnets.iter().map(|subnet| json!([{"subnet": subnet}])).collect();
     json!({
@@ -56,7 +56,7 @@ fn network(world: &World, plugin: &str, number: u8) -> Value {
 }
 
 /// Returns the endpoint that the program that attached the container would store.
-fn endpoint(wired: &Wired, name: &str) -> String {
+fn endpoint(wired: &ForeignContainer, name: &str) -> String {
     let networks: Vec<String> = wired
         .addresses
         .iter()
@@ -83,7 +83,7 @@ fn policy(rules: Value) -> String {
 
 /// Returns the routes, neighbours, sysctls and links of the other plugin and the kernel, without parts that change by
 /// themselves.
-fn theirs(world: &World, wired: &[Wired]) -> Vec<String> {
+fn theirs(world: &NodeFixture, wired: &[ForeignContainer]) -> Vec<String> {
     let mut theirs = Vec::new();
     for family in ["-4", "-6"] {
         theirs.extend(world.host.ip(&[family, "route", "show", "table", "all"]).lines().map(str::to_owned));
@@ -110,7 +110,7 @@ fn theirs(world: &World, wired: &[Wired]) -> Vec<String> {
 
 #[test]
 fn containers_of_other_plugins_are_policed_and_nothing_of_theirs_is_touched() {
-    let mut world = World::without_node("10.77.0.0/24");
+    let mut world = NodeFixture::without_node("10.77.0.0/24");
     for switch in ["net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1"] {
         world.host.exec(&["sysctl", "-qw", switch]);
     }
@@ -122,11 +122,11 @@ fn containers_of_other_plugins_are_policed_and_nothing_of_theirs_is_touched() {
     ];
     let [a, b, c, d] = &wired;
     assert!(a.interface.starts_with("veth") && c.interface == "cbr3", "{} {}", a.interface, c.interface);
-    let reaches = |from: &Wired, to: &Wired| -> Vec<bool> {
+    let reaches = |from: &ForeignContainer, to: &ForeignContainer| -> Vec<bool> {
         let pings = |address: &String| from.namespace.reaches(address);
         to.addresses.iter().map(pings).collect()
     };
-    let all = |from: &Wired, to: &Wired, expected: bool, why: &str| {
+    let all = |from: &ForeignContainer, to: &ForeignContainer, expected: bool, why: &str| {
         eventually(why, || reaches(from, to) == [expected, expected]);
     };
     all(a, b, true, "without us they reach each other");
@@ -174,7 +174,7 @@ fn containers_of_other_plugins_are_policed_and_nothing_of_theirs_is_touched() {
 /// Chained after the plugin that attaches the containers, our plugin only enforces policy.
 #[test]
 fn behind_another_plugin_ours_enforces_policy_and_nothing_else() {
-    let mut world = World::without_node("10.77.0.0/24");
+    let mut world = NodeFixture::without_node("10.77.0.0/24");
     for switch in ["net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1"] {
         world.host.exec(&["sysctl", "-qw", switch]);
     }
@@ -189,7 +189,7 @@ fn behind_another_plugin_ours_enforces_policy_and_nothing_else() {
     });
     let before = theirs(&world, &wired);
     let base = world.config();
-    let config = |wired: &Wired, name: &str| {
+    let config = |wired: &ForeignContainer, name: &str| {
         let mut config = base.clone();
         config["cniVersion"] = "0.4.0".into();
         config["ipam"] = Value::Null;

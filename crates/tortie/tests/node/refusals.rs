@@ -1,6 +1,6 @@
 //! The kernel rejects an object that an ADD creates: the ADD fails, names the object and leaves nothing.
 
-use crate::world::{World, eventually};
+use crate::world::{NodeFixture, eventually};
 
 /// One object of each kind by its name, with a part that occurs in no other object's name.
 const OBJECTS: [&str; 18] = [
@@ -26,11 +26,11 @@ const OBJECTS: [&str; 18] = [
 
 #[test]
 fn what_the_kernel_refuses_fails_the_add_by_name_and_leaves_nothing() {
-    let mut world = World::without_node("10.77.0.0/24");
+    let mut world = NodeFixture::without_node("10.77.0.0/24");
     let faults = world.dir.path().join("faults");
     world.start(&[("TORTIE_FAULTS", faults.to_str().unwrap())]);
     let config = world.config();
-    let table = |world: &World| {
+    let table = |world: &NodeFixture| {
         let output = world.host.try_exec(&["nft", "list", "table", "inet", "tortie"]);
         String::from_utf8_lossy(&output.stdout).into_owned()
     };
@@ -56,7 +56,7 @@ fn what_the_kernel_refuses_fails_the_add_by_name_and_leaves_nothing() {
 
 #[test]
 fn a_route_in_the_way_fails_the_add() {
-    let world = World::with_pool("10.77.0.0/30");
+    let world = NodeFixture::with_pool("10.77.0.0/30");
     // Static routes of another owner, which must not be removed, for every address of the pool.
     for address in 0..4 {
         let net = format!("10.77.0.{address}/32");

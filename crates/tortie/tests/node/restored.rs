@@ -1,30 +1,30 @@
 //! The datastore is restored to an earlier state while containers exist that it does not know.
 
-use crate::world::{TORTIE, World, eventually};
+use crate::world::{NodeFixture, TORTIE, eventually};
 use serde_json::json;
 use std::process::{Command, Stdio};
-use tortie_testkit::Process;
+use tortie_testkit::TestProcess;
 
 const ENDPOINT_KEYS: &str = "/calico/resources/v3/projectcalico.org/workloadendpoints/";
 
 /// Deletes the addresses, blocks and endpoints that an older backup would not contain.
-fn forget(world: &World) {
+fn forget(world: &NodeFixture) {
     for prefix in ["/calico/ipam/v2/", ENDPOINT_KEYS] {
         world.etcdctl(&["del", "--prefix", prefix]);
     }
 }
 
-fn reaches(world: &World, address: &str) -> bool {
+fn reaches(world: &NodeFixture, address: &str) -> bool {
     world.host.try_exec(&["ping", "-n", "-c", "1", "-W", "10", address]).status.success()
 }
 
-fn endpoints(world: &World) -> usize {
+fn endpoints(world: &NodeFixture) -> usize {
     world.stored("--keys-only").lines().filter(|key| key.contains("/workloadendpoints/")).count()
 }
 
 #[test]
 fn addresses_of_live_containers_are_not_handed_out_again() {
-    let mut world = World::new();
+    let mut world = NodeFixture::new();
     let (old, new) = (world.container(), world.container());
     let first = world.must("ADD", "old", &old.path(), &world.config()).addresses();
     world.stop();
@@ -46,7 +46,7 @@ fn addresses_of_live_containers_are_not_handed_out_again() {
 
 #[test]
 fn what_a_running_node_sees_lost_is_written_back() {
-    let world = World::new();
+    let world = NodeFixture::new();
     let netns = world.container();
     let addresses = world.must("ADD", "c1", &netns.path(), &world.config()).addresses();
     forget(&world);
@@ -64,7 +64,7 @@ fn what_a_running_node_sees_lost_is_written_back() {
 /// The datastore has assigned the address of a live container to another holder.
 #[test]
 fn two_holders_of_an_address_are_reported() {
-    let mut world = World::new();
+    let mut world = NodeFixture::new();
     let netns = world.container();
     let addresses = world.must("ADD", "c1", &netns.path(), &world.config()).addresses();
     let address = addresses.iter().find(|address| !address.contains(':')).unwrap();
@@ -103,7 +103,7 @@ fn two_holders_of_an_address_are_reported() {
 /// A datastore that is empty all of a sudden, as after the restoration of the wrong backup, when the node starts.
 #[test]
 fn a_restarted_node_distrusts_an_emptied_datastore() {
-    let mut world = World::new();
+    let mut world = NodeFixture::new();
     let (client, web) = (world.container(), world.container());
     let mut labelled = world.config();
     labelled["tortie_labels"] = json!({"role": "web"});
@@ -127,7 +127,7 @@ fn a_restarted_node_distrusts_an_emptied_datastore() {
 
     let mut command = world.command(&[], &[("TORTIE_ABSENCE_GRACE_SECONDS", "600")]);
     let log = std::fs::File::options().append(true).open(world.path("node.log")).unwrap();
-    let _node = Process::start(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log));
+    let _node = TestProcess::start(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log));
     eventually("the node reports the loss", || world.log().contains("1 of 1 GlobalNetworkPolicy"));
     assert!(addresses.iter().all(is_closed), "{}", world.log());
     world.etcdctl(&["put", policy_key, &stored]);

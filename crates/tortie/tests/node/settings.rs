@@ -1,11 +1,11 @@
 //! `tortie settings` shows the value and source of every setting; settings without effect are reported.
 
-use crate::world::{TORTIE, World, eventually};
+use crate::world::{NodeFixture, TORTIE, eventually};
 use serde_json::{Value, json};
 use std::os::unix::net::UnixDatagram;
 use std::process::Command;
 
-fn settings(world: &World, args: &[&str]) -> String {
+fn settings(world: &NodeFixture, args: &[&str]) -> String {
     let run_dir = world.path("run");
     let output =
         Command::new(TORTIE).arg("settings").args(args).arg("--run-dir").arg(run_dir).output().unwrap();
@@ -13,14 +13,14 @@ fn settings(world: &World, args: &[&str]) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-fn setting(world: &World, name: &str) -> Value {
+fn setting(world: &NodeFixture, name: &str) -> Value {
     let all: Value = serde_json::from_str(&settings(world, &["--all", "-o", "json"])).unwrap();
     all.as_array().unwrap().iter().find(|setting| setting["name"] == name).unwrap().clone()
 }
 
 #[test]
 fn every_setting_has_a_value_and_a_source() {
-    let mut world = World::without_node("10.77.0.0/24");
+    let mut world = NodeFixture::without_node("10.77.0.0/24");
     std::fs::create_dir_all(world.path("state")).unwrap();
     std::fs::write(world.path("state/felix.cfg"), "[global]\nLogPrefix = from-file\n").unwrap();
     world.start(&[("FELIX_HEALTHENABLED", "true"), ("FELIX_HEALTHPORT", ""), ("FELIX_bpfEnabled", "true")]);
@@ -76,7 +76,7 @@ fn every_setting_has_a_value_and_a_source() {
 
 #[test]
 fn a_host_of_calico_brings_its_settings() {
-    let mut world = World::without_node("10.77.0.0/24");
+    let mut world = NodeFixture::without_node("10.77.0.0/24");
     let object = |name: &str, spec: &str| {
         let head =
             format!("apiVersion: projectcalico.org/v3, kind: FelixConfiguration, metadata: {{name: {name}}}");
@@ -109,7 +109,7 @@ fn a_host_of_calico_brings_its_settings() {
 
 #[test]
 fn the_log_begins_at_the_severity_that_is_set() {
-    let world = World::new();
+    let world = NodeFixture::new();
     let debugged = || world.log().matches("DEBUG").count();
     assert_eq!(debugged(), 0);
     world.felix("logSeverityScreen: Debug");
@@ -128,7 +128,7 @@ fn the_log_begins_at_the_severity_that_is_set() {
 
 #[test]
 fn debug_pages_are_served_where_the_settings_say() {
-    let mut world = World::without_node("10.77.0.0/24");
+    let mut world = NodeFixture::without_node("10.77.0.0/24");
     world.start(&[]);
     let get = |path: &str| {
         let url = format!("http://127.0.0.1:6061{path}");
@@ -158,7 +158,7 @@ fn debug_pages_are_served_where_the_settings_say() {
 
 #[test]
 fn a_mask_with_too_few_bits_is_named_and_the_bits_in_use_stay() {
-    let world = World::new();
+    let world = NodeFixture::new();
     let marks = || world.host.exec("nft list chain inet tortie forward-allowed");
     assert!(marks().contains("0x00010000"), "{}", marks());
     world.felix("iptablesMarkMask: 240");
@@ -174,7 +174,7 @@ fn a_mask_with_too_few_bits_is_named_and_the_bits_in_use_stay() {
 }
 
 /// Creates a directory that becomes /dev for the node only, with a syslog socket of this test.
-fn with_syslog(world: &World) -> (UnixDatagram, String) {
+fn with_syslog(world: &NodeFixture) -> (UnixDatagram, String) {
     let dev = world.path("dev").display().to_string();
     std::fs::create_dir_all(&dev).unwrap();
     let daemon = UnixDatagram::bind(format!("{dev}/log")).unwrap();
@@ -187,7 +187,7 @@ fn with_syslog(world: &World) -> (UnixDatagram, String) {
 
 #[test]
 fn files_and_syslog_get_the_log_if_asked_each_from_its_own_severity() {
-    let mut world = World::without_node("10.77.0.0/24");
+    let mut world = NodeFixture::without_node("10.77.0.0/24");
     let (daemon, script) = with_syslog(&world);
     world.start_by(&["sh", "-c", &script], &[("FELIX_LOGSEVERITYSCREEN", "error")]);
     let received = std::cell::RefCell::new(String::new());
@@ -244,7 +244,7 @@ fn files_and_syslog_get_the_log_if_asked_each_from_its_own_severity() {
 
 #[test]
 fn a_kernel_that_has_no_flow_tables_is_named_and_everything_else_works() {
-    let mut world = World::without_node("10.77.0.0/24");
+    let mut world = NodeFixture::without_node("10.77.0.0/24");
     let faults = world.dir.path().join("faults");
     std::fs::write(&faults, "table inet tortie-flows").unwrap();
     world.start(&[("TORTIE_FAULTS", faults.to_str().unwrap())]);

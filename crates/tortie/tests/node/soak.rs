@@ -4,7 +4,7 @@
 mod peer;
 pub mod traffic;
 
-use crate::world::{Namespace, World, eventually};
+use crate::world::{NodeFixture, TestNamespace, eventually};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use rand::rngs::StdRng;
@@ -19,13 +19,13 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 use tortie_dataplane::Netns;
 use tortie_testkit::eventually_showing;
-use traffic::{PORT, Stream};
+use traffic::{NumberedStream, PORT};
 
 /// Enough for about ten faults; a real soak test takes an hour.
 const SECONDS: u64 = 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Fault {
+enum SoakFault {
     DaemonKilled,
     DaemonTerminated,
     DaemonFrozen,
@@ -46,28 +46,28 @@ enum Fault {
     Churn,
 }
 
-const FAULTS: [Fault; 15] = [
-    Fault::DaemonKilled,
-    Fault::DaemonTerminated,
-    Fault::DaemonFrozen,
-    Fault::FewDescriptors,
-    Fault::StoreKilled,
-    Fault::StoreFrozen,
-    Fault::StoreRestored,
-    Fault::EntriesLost,
-    Fault::Garbage,
-    Fault::KernelRefuses,
-    Fault::TableDeleted,
-    Fault::RouteDeleted,
-    Fault::UnfinishedRequests,
-    Fault::StrangePeer,
-    Fault::Churn,
+const FAULTS: [SoakFault; 15] = [
+    SoakFault::DaemonKilled,
+    SoakFault::DaemonTerminated,
+    SoakFault::DaemonFrozen,
+    SoakFault::FewDescriptors,
+    SoakFault::StoreKilled,
+    SoakFault::StoreFrozen,
+    SoakFault::StoreRestored,
+    SoakFault::EntriesLost,
+    SoakFault::Garbage,
+    SoakFault::KernelRefuses,
+    SoakFault::TableDeleted,
+    SoakFault::RouteDeleted,
+    SoakFault::UnfinishedRequests,
+    SoakFault::StrangePeer,
+    SoakFault::Churn,
 ];
 
-impl Fault {
+impl SoakFault {
     /// Whether the fault removes routes or rules, so that packets may be lost or pass until they are restored.
     fn excuses_packets(self) -> bool {
-        matches!(self, Fault::TableDeleted | Fault::RouteDeleted)
+        matches!(self, SoakFault::TableDeleted | SoakFault::RouteDeleted)
     }
 }
 
@@ -75,12 +75,12 @@ impl Fault {
 const REFUSED: [&str; 5] =
     ["route 10.77.", "neighbour 10.77.", "interface eth0", "chain ", "sysctl net.ipv4.conf.cali"];
 
-struct Soak {
+struct SoakFixture {
     // Dropped before the namespaces.
-    allowed: Vec<Stream>,
-    denied: Vec<Stream>,
-    world: World,
-    pods: Vec<(String, Namespace)>,
+    allowed: Vec<NumberedStream>,
+    denied: Vec<NumberedStream>,
+    world: NodeFixture,
+    pods: Vec<(String, TestNamespace)>,
     config: Value,
     random: StdRng,
     /// Number of containers created so far.
@@ -99,9 +99,9 @@ fn copy(from: &Path, to: &Path) {
     assert!(status.success(), "{} cannot be copied", from.display());
 }
 
-impl Soak {
-    fn new(seed: u64) -> Soak {
-        let mut world = World::without_node("10.77.0.0/24");
+impl SoakFixture {
+    fn new(seed: u64) -> SoakFixture {
+        let mut world = NodeFixture::without_node("10.77.0.0/24");
         world.host.ip(&format!("addr add {}/32 dev lo", peer::ADDRESS));
         world.start(&[("FELIX_HEALTHENABLED", "true")]);
         let config = world.config();
@@ -118,10 +118,21 @@ impl Soak {
         let from = &pods[0].1;
         let streams = |to: usize| {
             let pod = pods[to].1.path();
-            addresses[to].iter().map(|address| Stream::start(&from.path(), &pod, address, PORT)).collect()
+            addresses[to]
+                .iter()
+                .map(|address| NumberedStream::start(&from.path(), &pod, address, PORT))
+                .collect()
         };
         let (allowed, denied) = (streams(1), streams(2));
-        Soak { allowed, denied, world, pods, config, random: StdRng::seed_from_u64(seed), containers: 0 }
+        SoakFixture {
+            allowed,
+            denied,
+            world,
+            pods,
+            config,
+            random: StdRng::seed_from_u64(seed),
+            containers: 0,
+        }
     }
 
     fn start_node(&mut self) {
@@ -150,31 +161,31 @@ impl Soak {
         self.world.must("DEL", &name, &pod.path(), &self.config);
     }
 
-    fn strike(&mut self, fault: Fault) {
+    fn strike(&mut self, fault: SoakFault) {
         match fault {
-            Fault::DaemonKilled => {
+            SoakFault::DaemonKilled => {
                 self.world.stop();
                 self.pause();
                 self.start_node();
             }
-            Fault::DaemonTerminated => {
+            SoakFault::DaemonTerminated => {
                 self.signal(self.world.pid(), Signal::SIGTERM);
                 eventually("the daemon ends", || self.world.has_ended());
                 self.pause();
                 self.start_node();
             }
-            Fault::DaemonFrozen => self.freeze(self.world.pid()),
-            Fault::FewDescriptors => {
+            SoakFault::DaemonFrozen => self.freeze(self.world.pid()),
+            SoakFault::FewDescriptors => {
                 self.world.stop();
                 self.world.start_with_descriptors(128, &[("FELIX_HEALTHENABLED", "true")]);
             }
-            Fault::StoreKilled => {
+            SoakFault::StoreKilled => {
                 self.world.stop_store();
                 self.pause();
                 self.world.start_store();
             }
-            Fault::StoreFrozen => self.freeze(self.world.store_pid()),
-            Fault::StoreRestored => {
+            SoakFault::StoreFrozen => self.freeze(self.world.store_pid()),
+            SoakFault::StoreRestored => {
                 self.world.stop_store();
                 copy(&self.world.path("db"), &self.world.path("backup"));
                 self.world.start_store();
@@ -183,30 +194,30 @@ impl Soak {
                 copy(&self.world.path("backup"), &self.world.path("db"));
                 self.world.start_store();
             }
-            Fault::EntriesLost => {
+            SoakFault::EntriesLost => {
                 for prefix in
                     ["/calico/ipam/v2/", "/calico/resources/v3/projectcalico.org/workloadendpoints/"]
                 {
                     self.world.etcdctl(&["del", "--prefix", prefix]);
                 }
             }
-            Fault::Garbage => {
+            SoakFault::Garbage => {
                 let key = "/calico/resources/v3/projectcalico.org/globalnetworkpolicies/default.garbage";
                 self.world.etcdctl(&["put", key, "{\"kind\": \"GlobalNetworkPolicy\", \"spec\": 7"]);
                 self.pause();
                 self.world.etcdctl(&["del", key]);
             }
-            Fault::KernelRefuses => self.refuse(),
-            Fault::TableDeleted => self.world.host.nft("delete table inet tortie"),
-            Fault::RouteDeleted => {
+            SoakFault::KernelRefuses => self.refuse(),
+            SoakFault::TableDeleted => self.world.host.nft("delete table inet tortie"),
+            SoakFault::RouteDeleted => {
                 let route = self.world.host.ip("route");
                 let one = route.lines().find(|line| line.contains(" dev cali")).unwrap();
                 let destination = one.split_whitespace().next().unwrap();
                 self.world.host.ip(&["route", "del", destination]);
             }
-            Fault::UnfinishedRequests => self.flood(),
-            Fault::StrangePeer => self.strange_peer(),
-            Fault::Churn => (0..3).for_each(|_| self.probe()),
+            SoakFault::UnfinishedRequests => self.flood(),
+            SoakFault::StrangePeer => self.strange_peer(),
+            SoakFault::Churn => (0..3).for_each(|_| self.probe()),
         }
     }
 
@@ -264,11 +275,11 @@ impl Soak {
     }
 
     fn positions(&self) -> Vec<u64> {
-        self.allowed.iter().chain(&self.denied).map(Stream::position).collect()
+        self.allowed.iter().chain(&self.denied).map(NumberedStream::position).collect()
     }
 
     /// Asserts the guarantees that hold after every fault; `since` are the positions of the streams before it.
-    fn assert_promises(&mut self, fault: Fault, since: &[u64]) {
+    fn assert_promises(&mut self, fault: SoakFault, since: &[u64]) {
         eventually_showing("the node is well again", || self.is_well(), || self.world.log());
         self.probe();
         let healed = self.positions();
@@ -324,8 +335,8 @@ fn promises_hold_under_random_faults() {
     let seconds =
         std::env::var("TORTIE_SOAK_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(SECONDS);
     println!("TORTIE_SEED={seed}");
-    let mut soak = Soak::new(seed);
-    let mut struck: BTreeMap<Fault, u64> = BTreeMap::new();
+    let mut soak = SoakFixture::new(seed);
+    let mut struck: BTreeMap<SoakFault, u64> = BTreeMap::new();
     let begun = Instant::now();
     while begun.elapsed() < Duration::from_secs(seconds) {
         let fault = *FAULTS.choose(&mut soak.random).unwrap();

@@ -5,7 +5,7 @@
 //! pod -- node 172.30.0.1, fd77::1:1 ==== neighbour 172.30.0.2, fd77::1:2
 //! ```
 
-use crate::world::{Namespace, World, eventually};
+use crate::world::{NodeFixture, TestNamespace, eventually};
 
 /// Part of 172.30.0.0/24. The IPv6 pool is part of fd77::/64.
 const POOL: &str = "172.30.0.128/25";
@@ -16,8 +16,8 @@ const NODE: [(&str, &str); 4] = [
     ("CALICO_IPV4POOL_VXLAN", "Never"),
 ];
 
-fn neighbour(world: &World) -> Namespace {
-    let neighbour = Namespace::new("neighbour");
+fn neighbour(world: &NodeFixture) -> TestNamespace {
+    let neighbour = TestNamespace::new("neighbour");
     world.host.ip(&["link", "set", "wire0", "netns", neighbour.name()]);
     world.host.ip("addr add fd77::1:1/64 dev eth0 nodad");
     neighbour.ip("addr add 172.30.0.2/24 dev wire0");
@@ -27,7 +27,7 @@ fn neighbour(world: &World) -> Namespace {
 }
 
 /// Returns whether an address is reachable after the neighbour cache has been flushed.
-fn reaches(neighbour: &Namespace, address: &str) -> bool {
+fn reaches(neighbour: &TestNamespace, address: &str) -> bool {
     neighbour.ip("-4 neigh flush dev wire0");
     neighbour.ip("-6 neigh flush dev wire0");
     neighbour.pings(address)
@@ -35,7 +35,7 @@ fn reaches(neighbour: &Namespace, address: &str) -> bool {
 
 #[test]
 fn a_neighbour_reaches_containers_without_a_route_if_the_settings_say_so() {
-    let mut world = World::without_node(POOL);
+    let mut world = NodeFixture::without_node(POOL);
     let neighbour = neighbour(&world);
     world.start(&NODE);
     // Traffic from outside needs a policy that allows it.

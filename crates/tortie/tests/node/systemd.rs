@@ -48,18 +48,18 @@ mount --make-rprivate /
 mount -t cgroup2 cgroup2 /mnt && find "/mnt/$0" -depth -type d -delete
 "#;
 
-struct Machine {
+struct SystemdMachine {
     unshare: Child,
     group: String,
 }
 
-impl Machine {
-    fn start() -> Machine {
+impl SystemdMachine {
+    fn start() -> SystemdMachine {
         let group = format!("tortie-test-{}", std::process::id());
         let mut command = Command::new("unshare");
         command.args(["--mount", "sh", "-c", ENTER, &group, SCRIPT]);
         let unshare = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
-        let machine = Machine { unshare, group };
+        let machine = SystemdMachine { unshare, group };
         eventually_showing(
             "systemd has started",
             || machine.systemctl(&["is-active", "test.target"]) == "active",
@@ -107,7 +107,7 @@ impl Machine {
     }
 }
 
-impl Drop for Machine {
+impl Drop for SystemdMachine {
     fn drop(&mut self) {
         // All processes of a PID namespace end with its first process.
         let _ = self.unshare.kill();
@@ -126,7 +126,7 @@ impl Drop for Machine {
 
 #[test]
 fn systemd_keeps_the_daemons_and_down_ends_them() {
-    let machine = Machine::start();
+    let machine = SystemdMachine::start();
     let units = ["tortie-datastore.service", "tortie-node.service"];
     let said = machine.run(&[TORTIE, "up"]);
     assert!(said.contains("this host is a node"), "{said}");

@@ -2,21 +2,21 @@
 //! iptables variants, IP sets, an nf_tables table, routes and a tunnel, with Felix's names.
 
 use crate::felix_chains::FelixMode;
-use crate::soak::traffic::Stream;
-use crate::world::{Namespace, TORTIE, World, eventually};
+use crate::soak::traffic::NumberedStream;
+use crate::world::{NodeFixture, TORTIE, TestNamespace, eventually};
 use serde_json::json;
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use tortie_testkit::Process;
+use tortie_testkit::TestProcess;
 
 pub const POD: [&str; 2] = ["10.77.0.5", "fd77::5"];
 pub const DEVICE: &str = "cali0a1b2c3d4e5";
 
 /// Creates a pod as Calico's plugin attaches it.
-pub fn wired(host: &Namespace) -> Namespace {
-    let pod = Namespace::new("pod");
+pub fn wired(host: &TestNamespace) -> TestNamespace {
+    let pod = TestNamespace::new("pod");
     host.ip(&format!(
         "link add {DEVICE} address ee:ee:ee:ee:ee:ee type veth peer name eth0 netns {}",
         pod.name()
@@ -38,8 +38,8 @@ pub fn wired(host: &Namespace) -> Namespace {
 }
 
 /// Creates an external host that the pod exchanges traffic with.
-fn outside(host: &Namespace) -> Namespace {
-    let outside = Namespace::new("outside");
+fn outside(host: &TestNamespace) -> TestNamespace {
+    let outside = TestNamespace::new("outside");
     host.ip(&format!("link add eth1 type veth peer name eth0 netns {}", outside.name()));
     host.ip("addr add 172.31.0.1/24 dev eth1");
     host.ip("link set eth1 up");
@@ -50,7 +50,7 @@ fn outside(host: &Namespace) -> Namespace {
 }
 
 /// Writes Felix's rules to the tables of one program, for an old policy: the pod may send, and port 80 is closed.
-fn chains(host: &Namespace, program: &str, set: &str) {
+fn chains(host: &TestNamespace, program: &str, set: &str) {
     let run = |rule: &str| host.exec(&format!("{program} {rule}"));
     let hash = "-m comment --comment cali:wUHhoiAYhphO9Mso";
     for chain in
@@ -83,7 +83,7 @@ fn chains(host: &Namespace, program: &str, set: &str) {
 const PROGRAMS: [&str; 4] = ["iptables-nft", "ip6tables-nft", "iptables-legacy", "ip6tables-legacy"];
 const OWN_SETS: [&str; 2] = ["mine4", "mine6"];
 
-fn leftovers(host: &Namespace) {
+fn leftovers(host: &TestNamespace) {
     for (set, family) in [
         ("cali40s:3ZBiMJ_Y9QQi8iQpPggPHUu", "inet"),
         ("cali60s:3ZBiMJ_Y9QQi8iQpPggPHUu", "inet6"),
@@ -113,7 +113,7 @@ fn leftovers(host: &Namespace) {
 }
 
 /// Returns everything that belongs to Felix.
-fn of_felix(host: &Namespace) -> Vec<String> {
+fn of_felix(host: &TestNamespace) -> Vec<String> {
     let mut found = Vec::new();
     for program in PROGRAMS {
         let saved = host.exec(&format!("{program}-save"));
@@ -133,7 +133,7 @@ fn of_felix(host: &Namespace) -> Vec<String> {
 }
 
 /// Returns the objects of other programs, without counters.
-fn of_others(host: &Namespace) -> Vec<String> {
+fn of_others(host: &TestNamespace) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     for program in PROGRAMS {
         let saved = host.exec(&format!("{program}-save"));
@@ -153,17 +153,17 @@ fn of_others(host: &Namespace) -> Vec<String> {
 }
 
 /// A ping every few milliseconds, with a log of all answers.
-struct Flow {
-    _process: Process,
+struct PingFlow {
+    _process: TestProcess,
     log: PathBuf,
 }
 
-impl Flow {
-    fn start(from: &Namespace, to: &str, log: PathBuf) -> Flow {
+impl PingFlow {
+    fn start(from: &TestNamespace, to: &str, log: PathBuf) -> PingFlow {
         let mut command = from.command("ping");
         let process =
-            Process::start(command.args(["-n", "-i", "0.01", to]).stdout(File::create(&log).unwrap()));
-        Flow { _process: process, log }
+            TestProcess::start(command.args(["-n", "-i", "0.01", to]).stdout(File::create(&log).unwrap()));
+        PingFlow { _process: process, log }
     }
 
     fn answered(&self) -> BTreeSet<u32> {
@@ -186,7 +186,7 @@ impl Flow {
 }
 
 /// Returns whether a port of the pod answers a connection attempt, even with a reset.
-fn answers(from: &Namespace, port: u16) -> bool {
+fn answers(from: &TestNamespace, port: u16) -> bool {
     let script = format!("exec 3<>/dev/tcp/{}/{port}", POD[0]);
     let output = from.try_exec(&["timeout", "2", "bash", "-c", &script]);
     output.status.success() || String::from_utf8_lossy(&output.stderr).contains("refused")
@@ -211,7 +211,7 @@ pub const PROFILE: &str = "{apiVersion: projectcalico.org/v3, kind: Profile, met
 const DENIED_PORT: u16 = 81;
 
 /// Returns the command `tortie node --leave` on the host.
-fn leave(world: &World, more: &[&str]) -> Command {
+fn leave(world: &NodeFixture, more: &[&str]) -> Command {
     let mut command = world.host.command(TORTIE);
     command.args(["node", "--leave", "--state-dir"]).arg(world.path("state"));
     command.arg("--run-dir").arg(world.path("run")).args(more).stdin(Stdio::null());
@@ -220,14 +220,14 @@ fn leave(world: &World, more: &[&str]) -> Command {
 
 #[test]
 fn a_host_of_calico_is_taken_over_and_given_back() {
-    let mut world = World::without_node("10.77.0.0/24");
+    let mut world = NodeFixture::without_node("10.77.0.0/24");
     let (pod, peer) = (wired(&world.host), outside(&world.host));
     leftovers(&world.host);
     world.host.exec("iptables-nft -P FORWARD DROP");
     world.calicoctl(&["apply", "-f", "-"], PROFILE);
     world.calicoctl(&["apply", "-f", "-"], &endpoint());
     let others = of_others(&world.host);
-    let flow = Flow::start(&pod, "172.31.0.2", world.path("flow"));
+    let flow = PingFlow::start(&pod, "172.31.0.2", world.path("flow"));
     flow.goes_on();
     assert!(!answers(&peer, 80), "Felix's old policy is in force");
 
@@ -264,15 +264,15 @@ fn a_host_of_calico_is_taken_over_and_given_back() {
 
 #[test]
 fn policy_stays_until_felix_guards_every_pod() {
-    let mut world = World::without_node("10.77.0.0/24");
+    let mut world = NodeFixture::without_node("10.77.0.0/24");
     let (pod, peer) = (wired(&world.host), outside(&world.host));
     world.calicoctl(&["apply", "-f", "-"], PROFILE);
     world.calicoctl(&["apply", "-f", "-"], &endpoint());
     for (number, mode) in FelixMode::ALL.into_iter().enumerate() {
         world.start(&[("FELIX_PROMETHEUSMETRICSENABLED", "true")]);
         eventually("what Felix left is gone", || of_felix(&world.host).is_empty());
-        let flow = Flow::start(&pod, "172.31.0.2", world.path("flow"));
-        let denied = Stream::start(&peer.path(), &pod.path(), POD[0], DENIED_PORT);
+        let flow = PingFlow::start(&pod, "172.31.0.2", world.path("flow"));
+        let denied = NumberedStream::start(&peer.path(), &pod.path(), POD[0], DENIED_PORT);
         flow.goes_on();
         // Felix is started beside the node: it has written chains, but no hook jumps to them yet.
         world.host.exec(&["sh", "-c", &mode.chains(DEVICE, DENIED_PORT)]);
@@ -333,7 +333,7 @@ die "pin: $!" if syscall($call, 6, $put, length $put) != 0;
 
 #[test]
 fn xdp_programs_of_felix_go_and_those_of_others_stay() {
-    let mut world = World::without_node("10.77.0.0/24");
+    let mut world = NodeFixture::without_node("10.77.0.0/24");
     std::fs::write(world.path("pin.pl"), PIN).unwrap();
     // The node's namespace has its own mounts, and pins exist in one mount only.
     let script = format!(
@@ -345,7 +345,7 @@ fn xdp_programs_of_felix_go_and_those_of_others_stay() {
         world.path("attached").display(),
         world.path("looked").display()
     );
-    let has_program = |host: &Namespace, interface: &str| {
+    let has_program = |host: &TestNamespace, interface: &str| {
         host.exec(&["ip", "-d", "link", "show", interface]).contains("prog/xdp")
     };
     let (attached, looked) = (world.path("attached"), world.path("looked"));

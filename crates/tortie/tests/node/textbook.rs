@@ -5,8 +5,8 @@
 //! pod 1.1.1.x -- host, AS 50060, 172.30.0.1 ==== 172.30.0.2, AS 50200, BIRD -- workload 1.1.2.2
 //! ```
 
-use crate::bird::Bird;
-use crate::world::{Namespace, World, eventually};
+use crate::bird::BirdProcess;
+use crate::world::{NodeFixture, TestNamespace, eventually};
 
 const CONFIGURATION: &str = "
     router id 172.30.0.2;
@@ -43,8 +43,8 @@ spec: {selector: all(), types: [Ingress, Egress], ingress: [{action: Allow}], eg
 ";
 
 /// Creates the other host on our host's link, and the workload behind it.
-pub fn neighbour(world: &World) -> (Namespace, Namespace) {
-    let (host, workload) = (Namespace::new("bird"), Namespace::new("work"));
+pub fn neighbour(world: &NodeFixture) -> (TestNamespace, TestNamespace) {
+    let (host, workload) = (TestNamespace::new("bird"), TestNamespace::new("work"));
     world.host.ip(&["link", "set", "wire0", "netns", host.name()]);
     world.host.ip(&["addr", "add", "fd30::1/64", "dev", "eth0", "nodad"]);
     host.ip(&["link", "add", "work0", "type", "veth", "peer", "name", "eth0", "netns", workload.name()]);
@@ -72,11 +72,11 @@ pub fn neighbour(world: &World) -> (Namespace, Namespace) {
 
 #[test]
 fn a_host_of_ours_and_one_of_bird_route_for_each_other() {
-    let mut world = World::without_node("1.1.1.0/24");
+    let mut world = NodeFixture::without_node("1.1.1.0/24");
     let (neighbour, workload) = neighbour(&world);
     let (config, socket) = (world.dir.path().join("router.conf"), world.dir.path().join("router.ctl"));
     std::fs::write(&config, CONFIGURATION).unwrap();
-    let bird = Bird::start(&neighbour, &config, &socket);
+    let bird = BirdProcess::start(&neighbour, &config, &socket);
     world.start(&[
         ("AS", "50060"),
         ("IP", "172.30.0.1/24"),

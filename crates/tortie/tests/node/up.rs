@@ -1,17 +1,17 @@
 //! `tortie up` makes a host a node, and `tortie down` reverts it.
 
 use crate::takeover;
-use crate::world::{Namespace, TORTIE, eventually, host};
+use crate::world::{TORTIE, TestNamespace, eventually, host};
 use std::path::Path;
 use std::process::Output;
 use tempfile::TempDir;
 
-struct Host {
+struct UpHost {
     dir: TempDir,
-    namespace: Namespace,
+    namespace: TestNamespace,
 }
 
-impl Host {
+impl UpHost {
     /// Runs a command that must succeed and returns its output.
     fn run(&self, command: &str, more: &[&str]) -> String {
         let output = self.output(command, more);
@@ -37,7 +37,7 @@ impl Host {
     }
 }
 
-impl Drop for Host {
+impl Drop for UpHost {
     fn drop(&mut self) {
         for name in ["node", "datastore"] {
             let file = self.dir.path().join(format!("run/{name}.pid"));
@@ -57,7 +57,7 @@ fn files(dir: &Path) -> Vec<String> {
 #[test]
 fn up_makes_a_node_and_down_leaves_nothing() {
     let dir = tempfile::Builder::new().prefix("tortie-up-").tempdir().unwrap();
-    let host = Host { dir, namespace: host() };
+    let host = UpHost { dir, namespace: host() };
     let place = |name: &str| host.dir.path().join(name);
     let (bin, conf) = (place("bin").display().to_string(), place("conf").display().to_string());
     let flags = ["--cni-bin-dir", &bin, "--cni-conf-dir", &conf];
@@ -86,7 +86,7 @@ fn up_makes_a_node_and_down_leaves_nothing() {
     config["name"] = list["name"].clone();
     config["cniVersion"] = list["cniVersion"].clone();
     std::fs::write(place("config"), config.to_string()).unwrap();
-    let pod = Namespace::new("pod");
+    let pod = TestNamespace::new("pod");
     let line = format!(
         "CNI_COMMAND=ADD CNI_CONTAINERID=c1 CNI_NETNS={} CNI_IFNAME=eth0 CNI_PATH={bin} {bin}/calico < {}",
         pod.path(),
@@ -135,7 +135,7 @@ fn up_makes_a_node_and_down_leaves_nothing() {
 #[test]
 fn what_ends_is_started_again_and_down_ends_it() {
     let dir = tempfile::Builder::new().prefix("tortie-up-").tempdir().unwrap();
-    let host = Host { dir, namespace: host() };
+    let host = UpHost { dir, namespace: host() };
     let place = |name: &str| host.dir.path().join(name);
     let (bin, conf) = (place("bin").display().to_string(), place("conf").display().to_string());
     host.run("up", &["--cni-bin-dir", &bin, "--cni-conf-dir", &conf]);
@@ -182,7 +182,7 @@ const CALICO_LIST: &str = r#"{"name": "pods", "cniVersion": "0.3.1", "plugins": 
 #[test]
 fn a_host_of_calico_keeps_its_pods_and_files() {
     let dir = tempfile::Builder::new().prefix("tortie-up-").tempdir().unwrap();
-    let host = Host { dir, namespace: host() };
+    let host = UpHost { dir, namespace: host() };
     let place = |name: &str| host.dir.path().join(name);
     let (bin, conf) = (place("bin").display().to_string(), place("conf").display().to_string());
     let flags = ["--cni-bin-dir", &bin, "--cni-conf-dir", &conf];

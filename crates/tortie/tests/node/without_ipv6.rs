@@ -1,6 +1,6 @@
 //! A host whose kernel was started with `ipv6.disable=1`: it has no IPv6 sockets.
 
-use crate::world::{World, eventually};
+use crate::world::{NodeFixture, eventually};
 use serde_json::json;
 
 /// Perl script that runs a program under a seccomp filter that rejects IPv6 sockets with the error of a kernel
@@ -18,7 +18,7 @@ const WITHOUT_IPV6: &str = r#"
 
 #[test]
 fn a_host_without_ipv6_is_a_node() {
-    let mut world = World::without_node("10.77.0.0/24");
+    let mut world = NodeFixture::without_node("10.77.0.0/24");
     world.host.exec("sysctl -qw net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1");
     let refused =
         world.host.try_exec(&["perl", "-MPOSIX", "-e", WITHOUT_IPV6, "ping", "-6", "-c", "1", "::1"]);

@@ -6,15 +6,15 @@ use std::ops::{Deref, DerefMut};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command};
-use tortie_testkit::{Installation, PluginCall};
+use tortie_testkit::{PluginCall, TestInstallation};
 
-pub use tortie_testkit::{Namespace, eventually};
+pub use tortie_testkit::{TestNamespace, eventually};
 
 pub const TORTIE: &str = env!("CARGO_BIN_EXE_tortie");
 
 /// Creates a namespace with an interface and a default route, like a host.
-pub fn host() -> Namespace {
-    let host = Namespace::new("node");
+pub fn host() -> TestNamespace {
+    let host = TestNamespace::new("node");
     host.ip("link add eth0 type veth peer name wire0");
     host.ip("addr add 172.30.0.1/24 dev eth0");
     for link in ["eth0", "wire0"] {
@@ -27,19 +27,19 @@ pub fn host() -> Namespace {
 
 /// Result of a plugin call.
 #[derive(Debug)]
-pub struct Said {
+pub struct PluginResult {
     pub success: bool,
     pub json: Value,
 }
 
 /// Waits until a plugin exits and returns its result.
-pub fn said(plugin: Child) -> Said {
+pub fn said(plugin: Child) -> PluginResult {
     let output = plugin.wait_with_output().unwrap();
     let json = serde_json::from_slice(&output.stdout).unwrap_or(Value::Null);
-    Said { success: output.status.success(), json }
+    PluginResult { success: output.status.success(), json }
 }
 
-impl Said {
+impl PluginResult {
     pub fn code(&self) -> u64 {
         self.json["code"].as_u64().unwrap_or(0)
     }
@@ -51,9 +51,9 @@ impl Said {
 }
 
 /// Blocks the node at a failpoint until it is released.
-pub struct Hold(PathBuf);
+pub struct FailpointHold(PathBuf);
 
-impl Hold {
+impl FailpointHold {
     /// Returns the value of TORTIE_FAILPOINT for this hold.
     pub fn failpoint(&self, step: &str) -> String {
         format!("{step}:{}", self.0.display())
@@ -68,41 +68,41 @@ impl Hold {
     }
 }
 
-pub struct World {
+pub struct NodeFixture {
     // Fields are dropped in this order.
-    installation: Installation,
-    pub host: Namespace,
+    installation: TestInstallation,
+    pub host: TestNamespace,
     pool: &'static str,
 }
 
-impl Deref for World {
-    type Target = Installation;
+impl Deref for NodeFixture {
+    type Target = TestInstallation;
 
-    fn deref(&self) -> &Installation {
+    fn deref(&self) -> &TestInstallation {
         &self.installation
     }
 }
 
-impl DerefMut for World {
-    fn deref_mut(&mut self) -> &mut Installation {
+impl DerefMut for NodeFixture {
+    fn deref_mut(&mut self) -> &mut TestInstallation {
         &mut self.installation
     }
 }
 
-impl World {
-    pub fn new() -> World {
-        World::with_pool("10.77.0.0/24")
+impl NodeFixture {
+    pub fn new() -> NodeFixture {
+        NodeFixture::with_pool("10.77.0.0/24")
     }
 
     /// Starts a node with this pool and waits until it is ready.
-    pub fn with_pool(pool: &'static str) -> World {
-        let mut world = World::without_node(pool);
+    pub fn with_pool(pool: &'static str) -> NodeFixture {
+        let mut world = NodeFixture::without_node(pool);
         world.start(&[]);
         world
     }
 
-    pub fn without_node(pool: &'static str) -> World {
-        let mut world = World { installation: Installation::new(TORTIE), host: host(), pool };
+    pub fn without_node(pool: &'static str) -> NodeFixture {
+        let mut world = NodeFixture { installation: TestInstallation::new(TORTIE), host: host(), pool };
         world.start_store();
         world
     }
@@ -122,8 +122,8 @@ impl World {
         UnixStream::connect(self.dir.path().join("run/cni.sock")).unwrap()
     }
 
-    pub fn container(&self) -> Namespace {
-        Namespace::new("pod")
+    pub fn container(&self) -> TestNamespace {
+        TestNamespace::new("pod")
     }
 
     /// Starts the node and waits until it is ready.
@@ -165,14 +165,14 @@ impl World {
     }
 
     /// Starts a node that blocks once at a step.
-    pub fn start_held_at(&mut self, step: &str) -> Hold {
+    pub fn start_held_at(&mut self, step: &str) -> FailpointHold {
         let hold = self.hold();
         self.start(&[("TORTIE_FAILPOINT", &hold.failpoint(step))]);
         hold
     }
 
-    pub fn hold(&self) -> Hold {
-        Hold(self.dir.path().join("hold"))
+    pub fn hold(&self) -> FailpointHold {
+        FailpointHold(self.dir.path().join("hold"))
     }
 
     /// Starts a node with a soft limit of open files, which it may raise.
@@ -214,12 +214,19 @@ impl World {
         self.calicoctl(&["apply", "-f", "-"], &format!("{{{head}, spec: {{{spec}}}}}"));
     }
 
-    pub fn cni(&self, command: &str, container: &str, netns: &str, config: &Value) -> Said {
+    pub fn cni(&self, command: &str, container: &str, netns: &str, config: &Value) -> PluginResult {
         self.plugin("calico", command, container, netns, &config.to_string(), "")
     }
 
     /// Runs the plugin for another interface.
-    pub fn cni_at(&self, ifname: &str, command: &str, container: &str, netns: &str, config: &Value) -> Said {
+    pub fn cni_at(
+        &self,
+        ifname: &str,
+        command: &str,
+        container: &str,
+        netns: &str,
+        config: &Value,
+    ) -> PluginResult {
         let (config, args) = (&config.to_string(), "");
         let call = PluginCall { plugin: "calico", command, container, netns, ifname, config, args };
         said(self.installation.begin(&call))
@@ -233,7 +240,7 @@ impl World {
         netns: &str,
         config: &str,
         args: &str,
-    ) -> Said {
+    ) -> PluginResult {
         said(self.begin(plugin, command, container, netns, config, args))
     }
 
@@ -252,7 +259,7 @@ impl World {
     }
 
     /// Runs the plugin, which must succeed. Retries on "try again later", as a runtime does on a busy machine.
-    pub fn must(&self, command: &str, container: &str, netns: &str, config: &Value) -> Said {
+    pub fn must(&self, command: &str, container: &str, netns: &str, config: &Value) -> PluginResult {
         const TRY_AGAIN: u64 = 11;
         let mut said = self.cni(command, container, netns, config);
         for _ in 0..4 {

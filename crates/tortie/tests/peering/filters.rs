@@ -1,8 +1,8 @@
 //! Every criterion and operation of BGPFilter, in both directions and families, verified with a real router. All
 //! cases share one node and two routers; the filters change one after the other.
 
-use crate::router::{Config, NODE_AS, Router};
-use crate::world::World;
+use crate::router::{BirdRouter, NODE_AS, RouterConfig};
+use crate::world::PeeringFixture;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -24,12 +24,12 @@ const ANNOUNCED: [(&str, [&str; 2]); 6] = [
 
 /// Prefixes of the test by name.
 #[derive(Clone, Debug)]
-struct Nets {
+struct NamedPrefixes {
     v6: bool,
     names: BTreeMap<&'static str, String>,
 }
 
-impl Nets {
+impl NamedPrefixes {
     fn cidr(&self, name: &str) -> &str {
         &self.names[name]
     }
@@ -49,47 +49,47 @@ impl Nets {
     }
 }
 
-type Rules = dyn Fn(&Nets) -> Value;
+type FilterRules = dyn Fn(&NamedPrefixes) -> Value;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Way {
+enum FilterDirection {
     Import,
     Export,
 }
 
-struct Scene {
-    world: World,
-    outside: Router,
-    inside: Router,
-    nets: [Nets; 2],
+struct FilterFixture {
+    world: PeeringFixture,
+    outside: BirdRouter,
+    inside: BirdRouter,
+    nets: [NamedPrefixes; 2],
 }
 
-impl Scene {
-    fn router(&self, name: &str) -> &Router {
+impl FilterFixture {
+    fn router(&self, name: &str) -> &BirdRouter {
         if name == "outside" { &self.outside } else { &self.inside }
     }
 
-    fn set(&self, filter: &str, way: Way, rules: &Rules) {
+    fn set(&self, filter: &str, way: FilterDirection, rules: &FilterRules) {
         let [v4, v6] = &self.nets;
         let spec = match way {
-            Way::Import => json!({"importV4": rules(v4), "importV6": rules(v6)}),
-            Way::Export => json!({"exportV4": rules(v4), "exportV6": rules(v6)}),
+            FilterDirection::Import => json!({"importV4": rules(v4), "importV6": rules(v6)}),
+            FilterDirection::Export => json!({"exportV4": rules(v4), "exportV6": rules(v6)}),
         };
         self.world.apply("BGPFilter", filter, &spec);
     }
 
     /// Returns the names of the routes that pass between the node and a router.
-    fn passing(&self, router: &str, way: Way, v6: bool) -> BTreeSet<String> {
+    fn passing(&self, router: &str, way: FilterDirection, v6: bool) -> BTreeSet<String> {
         let (router, nets) = (self.router(router), &self.nets[usize::from(v6)]);
         match way {
             // A filter that accepts everything announces the host's own networks too.
-            Way::Export => {
+            FilterDirection::Export => {
                 let heard = router.heard(v6).into_iter();
                 let known =
                     heard.filter(|(prefix, _)| !["10.88.0.0/24", "fd88::/64"].contains(&prefix.as_str()));
                 known.map(|(prefix, _)| nets.name_of(&prefix)).collect()
             }
-            Way::Import => {
+            FilterDirection::Import => {
                 // BIRD may wait for seconds before it sends its routes again; any command wakes it.
                 router.birdc("show status");
                 let learnt = self.world.learnt(router, v6);
@@ -98,7 +98,7 @@ impl Scene {
         }
     }
 
-    fn wait(&self, what: &str, router: &str, way: Way, wanted: &[&str]) {
+    fn wait(&self, what: &str, router: &str, way: FilterDirection, wanted: &[&str]) {
         let wanted: BTreeSet<String> = wanted.iter().map(|name| (*name).to_owned()).collect();
         for v6 in [false, true] {
             let passing = || self.passing(router, way, v6);
@@ -108,7 +108,7 @@ impl Scene {
     }
 
     /// Asserts that with these rules exactly these routes pass, in both families.
-    fn expect(&self, filter: &str, way: Way, what: &str, rules: &Rules, wanted: &[&str]) {
+    fn expect(&self, filter: &str, way: FilterDirection, what: &str, rules: &FilterRules, wanted: &[&str]) {
         let router = if filter == "inside" { "inside" } else { "outside" };
         // The check must not succeed because of the previous state.
         if self.passing(router, way, true).len() == wanted.len() {
@@ -173,9 +173,9 @@ fn block(address: &str) -> String {
     }
 }
 
-fn scene() -> Scene {
-    let mut world = World::new();
-    let pool = |world: &World, name: &str, cidr: &str, bits: u8, silent: bool| {
+fn scene() -> FilterFixture {
+    let mut world = PeeringFixture::new();
+    let pool = |world: &PeeringFixture, name: &str, cidr: &str, bits: u8, silent: bool| {
         let spec = json!({"cidr": cidr, "blockSize": bits, "disableBGPExport": silent, "ipipMode": "Never", "vxlanMode": "Never"});
         world.apply("IPPool", name, &spec);
     };
@@ -194,9 +194,9 @@ fn scene() -> Scene {
         names.insert("block", block(&own(&plain)));
         names.insert("silent", block(&own(&silent)));
         names.insert("host", format!("{}/{}", own(&host), if v6 { 128 } else { 32 }));
-        Nets { v6, names }
+        NamedPrefixes { v6, names }
     });
-    let outside = world.router(Config {
+    let outside = world.router(RouterConfig {
         number: 2,
         asn: OUTSIDE_AS,
         announces: announced(&[
@@ -205,16 +205,16 @@ fn scene() -> Scene {
             ("fine", ""),
             ("other", "bgp_path.prepend(65009);"),
         ]),
-        ..Config::default()
+        ..RouterConfig::default()
     });
-    let inside = world.router(Config {
+    let inside = world.router(RouterConfig {
         number: 3,
         asn: NODE_AS,
         announces: announced(&[
             ("urgent", &format!("bgp_local_pref = {}; bgp_large_community.add((64512,1,2));", BEST - 500)),
             ("calm", "bgp_community.add((64512,9)); bgp_path.prepend(65077);"),
         ]),
-        ..Config::default()
+        ..RouterConfig::default()
     });
     for name in ["first", "missing", "second", "inside"] {
         world.apply("BGPFilter", name, &json!({}));
@@ -222,7 +222,7 @@ fn scene() -> Scene {
     world.peer("outside", &outside, OUTSIDE_AS, &json!({"filters": ["first", "missing", "second"]}));
     world.peer("inside", &inside, NODE_AS, &json!({"filters": ["inside"]}));
     [&outside, &inside].iter().for_each(|router| world.wait_until_up(router));
-    Scene { world, outside, inside, nets }
+    FilterFixture { world, outside, inside, nets }
 }
 
 #[test]
@@ -231,23 +231,24 @@ fn filters_decide_as_they_say() {
     // Without a matching rule: our blocks and borrowed addresses pass, but no block of a pool with disableBGPExport
     // and no learned route outside all pools. A workload address inside one of our blocks is not advertised
     // separately.
-    scene.wait("by default", "outside", Way::Export, &["block", "host"]);
-    scene.wait("by default", "outside", Way::Import, &["wide", "narrow", "fine", "other"]);
-    scene.wait("by default", "inside", Way::Import, &["urgent", "calm"]);
-    scene.wait("by default", "inside", Way::Export, &["block", "host"]);
+    scene.wait("by default", "outside", FilterDirection::Export, &["block", "host"]);
+    scene.wait("by default", "outside", FilterDirection::Import, &["wide", "narrow", "fine", "other"]);
+    scene.wait("by default", "inside", FilterDirection::Import, &["urgent", "calm"]);
+    scene.wait("by default", "inside", FilterDirection::Export, &["block", "host"]);
     // A filter that does not exist is skipped.
-    scene.set("missing", Way::Export, &|_| json!([{"action": "Reject"}]));
-    scene.wait("a filter that rejects all", "outside", Way::Export, &[]);
+    scene.set("missing", FilterDirection::Export, &|_| json!([{"action": "Reject"}]));
+    scene.wait("a filter that rejects all", "outside", FilterDirection::Export, &[]);
     scene.world.calicoctl(&["delete", "bgpfilter", "missing"], "");
-    scene.wait("a filter that is gone", "outside", Way::Export, &["block", "host"]);
+    scene.wait("a filter that is gone", "outside", FilterDirection::Export, &["block", "host"]);
     exports(&scene);
     imports(&scene);
     operations(&scene);
 }
 
-fn exports(scene: &Scene) {
-    let expect =
-        |what: &str, rules: &Rules, wanted: &[&str]| scene.expect("first", Way::Export, what, rules, wanted);
+fn exports(scene: &FilterFixture) {
+    let expect = |what: &str, rules: &FilterRules, wanted: &[&str]| {
+        scene.expect("first", FilterDirection::Export, what, rules, wanted)
+    };
     expect(
         "accept passes by a silent pool",
         &|n| json!([n.rule("silent", "Equal", "Accept")]),
@@ -285,7 +286,7 @@ fn exports(scene: &Scene) {
         &["block", "host", "urgent"],
     );
     expect("priority of our own", &|_| json!([{"priority": 1024, "action": "Reject"}]), &[]);
-    let community = |value: &'static str| move |_: &Nets| json!([{"communities": {"values": [value]}, "action": "Accept"}]);
+    let community = |value: &'static str| move |_: &NamedPrefixes| json!([{"communities": {"values": [value]}, "action": "Accept"}]);
     expect("a community", &community("64512:9"), &["block", "host", "calm"]);
     expect("a large community", &community("64512:1:2"), &["block", "host", "urgent"]);
     expect(
@@ -299,22 +300,23 @@ fn exports(scene: &Scene) {
         &["host"],
     );
     // If no rule matches, the next filter applies, and then the defaults.
-    scene.set("second", Way::Export, &|n| json!([n.rule("host", "Equal", "Reject")]));
+    scene.set("second", FilterDirection::Export, &|n| json!([n.rule("host", "Equal", "Reject")]));
     expect("the next filter", &|n| json!([n.rule("silent", "Equal", "Accept")]), &["block", "silent"]);
-    scene.set("second", Way::Export, &|_| json!([]));
+    scene.set("second", FilterDirection::Export, &|_| json!([]));
     expect("none", &|_| json!([]), &["block", "host"]);
 }
 
-fn imports(scene: &Scene) {
+fn imports(scene: &FilterFixture) {
     let all = ["wide", "narrow", "fine", "other"];
-    let expect =
-        |what: &str, rules: &Rules, wanted: &[&str]| scene.expect("first", Way::Import, what, rules, wanted);
+    let expect = |what: &str, rules: &FilterRules, wanted: &[&str]| {
+        scene.expect("first", FilterDirection::Import, what, rules, wanted)
+    };
     expect("In", &|n| json!([n.rule("wide", "In", "Reject")]), &["other"]);
     expect("NotIn", &|n| json!([n.rule("wide", "NotIn", "Reject")]), &["wide", "narrow", "fine"]);
     expect("Equal", &|n| json!([n.rule("wide", "Equal", "Reject")]), &["narrow", "fine", "other"]);
     expect("NotEqual", &|n| json!([n.rule("wide", "NotEqual", "Reject")]), &["wide"]);
     let length = |operator: &'static str, min: Option<[u8; 2]>, max: Option<[u8; 2]>| {
-        move |n: &Nets| {
+        move |n: &NamedPrefixes| {
             let mut rule = n.rule("wide", operator, "Reject");
             rule["prefixLength"] = json!({});
             for (key, given) in [("min", min), ("max", max)] {
@@ -332,10 +334,11 @@ fn imports(scene: &Scene) {
     expect("source", &|_| json!([{"source": "RemotePeers", "action": "Reject"}]), &[]);
     expect("the other kind of peer", &|_| json!([{"peerType": "iBGP", "action": "Reject"}]), &all);
     expect("this kind of peer", &|_| json!([{"peerType": "eBGP", "action": "Reject"}]), &[]);
-    let community = |value: &'static str| move |_: &Nets| json!([{"communities": {"values": [value]}, "action": "Reject"}]);
+    let community = |value: &'static str| move |_: &NamedPrefixes| json!([{"communities": {"values": [value]}, "action": "Reject"}]);
     expect("a community", &community("65001:7"), &["narrow", "fine", "other"]);
     expect("a large community", &community("65001:1:2"), &["wide", "fine", "other"]);
-    let path = |path: &'static [u32]| move |_: &Nets| json!([{"asPathPrefix": path, "action": "Reject"}]);
+    let path =
+        |path: &'static [u32]| move |_: &NamedPrefixes| json!([{"asPathPrefix": path, "action": "Reject"}]);
     expect("how the path begins", &path(&[65001, 65009]), &["wide", "narrow", "fine"]);
     expect("not how it goes on", &path(&[65009]), &all);
     expect(
@@ -352,17 +355,18 @@ fn imports(scene: &Scene) {
         &|n| json!([n.rule("narrow", "In", "Accept"), {"action": "Reject"}]),
         &["narrow", "fine"],
     );
-    scene.set("second", Way::Import, &|n| json!([n.rule("other", "Equal", "Reject")]));
+    scene.set("second", FilterDirection::Import, &|n| json!([n.rule("other", "Equal", "Reject")]));
     expect("the next filter", &|n| json!([n.rule("wide", "Equal", "Reject")]), &["narrow", "fine"]);
-    scene.set("second", Way::Import, &|_| json!([]));
-    let inside =
-        |what: &str, rules: &Rules, wanted: &[&str]| scene.expect("inside", Way::Import, what, rules, wanted);
+    scene.set("second", FilterDirection::Import, &|_| json!([]));
+    let inside = |what: &str, rules: &FilterRules, wanted: &[&str]| {
+        scene.expect("inside", FilterDirection::Import, what, rules, wanted)
+    };
     inside("priority", &|_| json!([{"priority": 500, "action": "Reject"}]), &["calm"]);
     inside("this kind of peer", &|_| json!([{"peerType": "iBGP", "action": "Reject"}]), &[]);
     inside("none", &|_| json!([]), &["urgent", "calm"]);
 }
 
-fn operations(scene: &Scene) {
+fn operations(scene: &FilterFixture) {
     let marks = json!([
         {"addCommunity": {"value": "64512:77"}},
         {"addCommunity": {"value": "64512:7:8"}},
@@ -371,13 +375,13 @@ fn operations(scene: &Scene) {
     ]);
     let rules = |name: &'static str| {
         let marks = marks.clone();
-        move |n: &Nets| {
+        move |n: &NamedPrefixes| {
             let mut rule = n.rule(name, "Equal", "Accept");
             rule["operations"] = marks.clone();
             json!([rule])
         }
     };
-    scene.set("first", Way::Export, &rules("block"));
+    scene.set("first", FilterDirection::Export, &rules("block"));
     scene.wait_for("the marks of an exported route arrive", |v6| {
         let marked = scene.heard("outside", "block", v6);
         let plain = scene.heard("outside", "host", v6);
@@ -392,11 +396,11 @@ fn operations(scene: &Scene) {
         let wanted = format!("BGP.local_pref: {}", BEST - priority);
         scene.heard("inside", name, v6).lines().any(|line| line == wanted)
     };
-    scene.set("inside", Way::Export, &rules("block"));
+    scene.set("inside", FilterDirection::Export, &rules("block"));
     scene.wait_for("the priority is the preference", |v6| {
         preference("block", v6, 300) && preference("host", v6, 1024)
     });
-    scene.set("first", Way::Import, &rules("other"));
+    scene.set("first", FilterDirection::Import, &rules("other"));
     scene.wait_for("the marks of an imported route are there", |v6| {
         let route = scene.learnt("outside", "other", v6);
         route["communities"] == json!(["64512:77", "64512:7:8"])

@@ -1,14 +1,14 @@
 //! Routes of the host that other programs created are announced only if an export filter accepts them.
 
-use crate::router::Config;
-use crate::world::World;
+use crate::router::RouterConfig;
+use crate::world::PeeringFixture;
 use serde_json::json;
 use std::collections::BTreeSet;
 use tortie_testkit::eventually_showing;
 
 #[test]
 fn a_filter_announces_loopbacks_and_routes_of_others() {
-    let world = World::new();
+    let world = PeeringFixture::new();
     for words in [
         "addr add 10.201.0.1/32 dev lo",
         "addr add fd20:1::1/128 dev lo nodad",
@@ -21,15 +21,15 @@ fn a_filter_announces_loopbacks_and_routes_of_others() {
     ] {
         world.host.ip(words);
     }
-    let router = world.router(Config { number: 2, asn: 65001, ..Config::default() });
+    let router = world.router(RouterConfig { number: 2, asn: 65001, ..RouterConfig::default() });
     // A BGP route is preferred to a static route of the host.
-    let far = world.router(Config {
+    let far = world.router(RouterConfig {
         number: 3,
         asn: 65003,
         announces: [("10.203.0.0/24", ""), ("fd20:3::/64", "")]
             .map(|(net, with)| (net.into(), with.into()))
             .to_vec(),
-        ..Config::default()
+        ..RouterConfig::default()
     });
     world.peer("router", &router, 65001, &json!({}));
     world.peer("far", &far, 65003, &json!({}));

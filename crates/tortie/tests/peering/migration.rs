@@ -1,9 +1,9 @@
 //! Live migration of virtual machines: announcements for a machine that arrives, and routes to one that has left.
 
-use crate::router::{Config, NODE_AS, Router};
-use crate::world::World;
+use crate::router::{BirdRouter, NODE_AS, RouterConfig};
+use crate::world::PeeringFixture;
 use serde_json::json;
-use tortie_testkit::{Namespace, eventually_showing};
+use tortie_testkit::{TestNamespace, eventually_showing};
 
 const ADDRESSES: [&str; 2] = ["10.77.0.200", "fd77::c8"];
 const MIGRATION: &str = "/calico/resources/v3/projectcalico.org/livemigrations/default/n1-openstack-vm-port";
@@ -12,15 +12,15 @@ const ELEVATED: &str = "BGP.local_pref: 2147483135";
 const NORMAL: &str = "BGP.local_pref: 2147482623";
 
 /// Starts a router in the node's own AS: only internal peers receive LOCAL_PREF.
-fn internal(world: &World, announces: Vec<(String, String)>) -> Router {
-    let router = world.router(Config { number: 2, asn: NODE_AS, announces, ..Config::default() });
+fn internal(world: &PeeringFixture, announces: Vec<(String, String)>) -> BirdRouter {
+    let router = world.router(RouterConfig { number: 2, asn: NODE_AS, announces, ..RouterConfig::default() });
     world.peer("router", &router, NODE_AS, &json!({}));
     world.wait_until_up(&router);
     router
 }
 
 /// Returns the attributes of the routes to the machine at the router, per family.
-fn heard(router: &Router) -> [String; 2] {
+fn heard(router: &BirdRouter) -> [String; 2] {
     [false, true].map(|v6| {
         let own = |net: &str| net.split('/').next() == Some(ADDRESSES[usize::from(v6)]);
         let mut routes = router.heard(v6).into_iter();
@@ -28,7 +28,7 @@ fn heard(router: &Router) -> [String; 2] {
     })
 }
 
-fn kernel(world: &World, address: &str) -> String {
+fn kernel(world: &PeeringFixture, address: &str) -> String {
     let family = if address.contains(':') { "-6" } else { "-4" };
     world.host.ip(&format!("{family} route show {address}"))
 }
@@ -41,10 +41,10 @@ fn end(host: &str) -> serde_json::Value {
 
 #[test]
 fn a_machine_that_comes_is_announced_when_it_runs_and_better_than_normal_at_first() {
-    let world = World::new();
+    let world = PeeringFixture::new();
     world.apply("FelixConfiguration", "default", &json!({"liveMigrationRouteConvergenceTime": "2s"}));
     let router = internal(&world, Vec::new());
-    let machine = Namespace::new("vm");
+    let machine = TestNamespace::new("vm");
     world.host.ip(&format!("link add cali77 type veth peer name eth0 netns {}", machine.name()));
     world.host.ip("link set cali77 up");
     machine.ip(&format!("addr add {}/32 dev eth0", ADDRESSES[0]));
@@ -93,7 +93,7 @@ fn a_machine_that_comes_is_announced_when_it_runs_and_better_than_normal_at_firs
 
 #[test]
 fn a_machine_that_has_gone_is_reached_where_it_is_announced() {
-    let mut world = World::new();
+    let mut world = PeeringFixture::new();
     let pools = ["default-ipv4-ippool", "default-ipv6-ippool"];
     let addresses = world.pod("machine", pools);
     let announces = addresses

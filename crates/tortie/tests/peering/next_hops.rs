@@ -1,7 +1,7 @@
 //! A route is used only while its next hop is reachable.
 
-use crate::router::{Config, NODE_AS, Router};
-use crate::world::World;
+use crate::router::{BirdRouter, NODE_AS, RouterConfig};
+use crate::world::PeeringFixture;
 use serde_json::json;
 use tortie_testkit::eventually_showing;
 
@@ -10,22 +10,26 @@ const ALONE: [&str; 2] = ["10.2.0.0/16", "fd02::/32"];
 
 #[test]
 fn next_hops_must_be_reachable() {
-    let world = World::new();
+    let world = PeeringFixture::new();
     let with = |nets: [&str; 2], changes: [&str; 2]| -> Vec<(String, String)> {
         nets.iter().zip(changes).map(|(net, change)| ((*net).to_owned(), change.to_owned())).collect()
     };
-    let outside =
-        world.router(Config { number: 2, asn: 65001, announces: with(SHARED, [""; 2]), ..Config::default() });
+    let outside = world.router(RouterConfig {
+        number: 2,
+        asn: 65001,
+        announces: with(SHARED, [""; 2]),
+        ..RouterConfig::default()
+    });
     // Its routes are preferred, but their next hop is unknown to the node.
     let far =
         ["bgp_local_pref = 200; bgp_next_hop = 10.99.0.9;", "bgp_local_pref = 200; bgp_next_hop = fd99::9;"];
-    let inside = world.router(Config {
+    let inside = world.router(RouterConfig {
         number: 3,
         asn: NODE_AS,
         announces: [with(SHARED, far), with(ALONE, far)].concat(),
-        ..Config::default()
+        ..RouterConfig::default()
     });
-    let listener = world.router(Config { number: 4, asn: 65004, ..Config::default() });
+    let listener = world.router(RouterConfig { number: 4, asn: 65004, ..RouterConfig::default() });
     let everything = json!([{"action": "Accept"}]);
     world.apply("BGPFilter", "everything", &json!({"exportV4": everything, "exportV6": everything}));
     world.peer("outside", &outside, 65001, &json!({}));
@@ -40,7 +44,7 @@ fn next_hops_must_be_reachable() {
         line.split_whitespace().skip_while(|word| *word != "via").nth(1).map(str::to_owned)
     };
     let heard = |net: &str, v6: bool| listener.heard(v6).iter().any(|(known, _)| known == net);
-    let is = |shared: &Router, alone: Option<&Router>| {
+    let is = |shared: &BirdRouter, alone: Option<&BirdRouter>| {
         [false, true].into_iter().all(|v6| {
             let at = usize::from(v6);
             via(SHARED[at], v6) == Some(shared.address(v6))

@@ -1,14 +1,14 @@
 //! A missing or wrong BGP password is reported in the session and on the health page.
 
-use crate::router::Config;
-use crate::world::World;
+use crate::router::RouterConfig;
+use crate::world::PeeringFixture;
 use serde_json::{Value, json};
 use tortie_testkit::eventually_showing;
 
 const NOT_FOUND: &str = "secret bgp/ext not found";
 const NO_ANSWER: &str = "no answer to our SYN; is the password right?";
 
-impl World {
+impl PeeringFixture {
     fn last_error(&self, address: &str) -> String {
         self.session(address)["error"].as_str().unwrap_or_default().to_owned()
     }
@@ -21,9 +21,13 @@ impl World {
 
 #[test]
 fn a_missing_or_wrong_password_is_reported_and_errors_of_the_past_are_not() {
-    let world = World::new();
-    let router =
-        world.router(Config { number: 2, asn: 65001, password: Some("right".into()), ..Config::default() });
+    let world = PeeringFixture::new();
+    let router = world.router(RouterConfig {
+        number: 2,
+        asn: 65001,
+        password: Some("right".into()),
+        ..RouterConfig::default()
+    });
     let addresses = [false, true].map(|v6| router.address(v6));
     let secret = json!({"password": {"secretKeyRef": {"name": "bgp", "key": "ext"}}});
     world.peer("ext", &router, 65001, &secret);

@@ -2,22 +2,22 @@
 
 use std::fmt::Write;
 use tempfile::TempDir;
-use tortie_testkit::{Namespace, Process};
+use tortie_testkit::{TestNamespace, TestProcess};
 
 /// The AS number of the node.
 pub const NODE_AS: u32 = 64512;
 
-pub struct Router {
+pub struct BirdRouter {
     // Fields are dropped in this order.
-    _daemon: Process,
-    namespace: Namespace,
+    _daemon: TestProcess,
+    namespace: TestNamespace,
     dir: TempDir,
-    config: Config,
+    config: RouterConfig,
 }
 
 /// Configuration of a router. Its number determines its addresses: 10.88.0.NUMBER and fd88::NUMBER.
 #[derive(Clone, Debug, Default)]
-pub struct Config {
+pub struct RouterConfig {
     pub number: u8,
     pub asn: u32,
     pub password: Option<String>,
@@ -27,10 +27,10 @@ pub struct Config {
     pub announces: Vec<(String, String)>,
 }
 
-impl Router {
-    pub fn start(host: &Namespace, config: Config) -> Router {
+impl BirdRouter {
+    pub fn start(host: &TestNamespace, config: RouterConfig) -> BirdRouter {
         let number = config.number;
-        let namespace = Namespace::new("router");
+        let namespace = TestNamespace::new("router");
         host.ip(&format!("link add r{number} type veth peer name eth0 netns {}", namespace.name()));
         host.ip(&format!("link set r{number} master eth0 up"));
         namespace.exec("sysctl -qw net.ipv6.conf.eth0.accept_dad=0");
@@ -46,8 +46,8 @@ impl Router {
             .arg(dir.path().join("bird.conf"))
             .arg("-s")
             .arg(dir.path().join("bird.ctl"));
-        let daemon = Process::quiet(&mut command);
-        Router { _daemon: daemon, namespace, dir, config }
+        let daemon = TestProcess::quiet(&mut command);
+        BirdRouter { _daemon: daemon, namespace, dir, config }
     }
 
     pub fn birdc(&self, command: &str) -> String {
@@ -57,7 +57,7 @@ impl Router {
     }
 
     /// Applies a changed configuration.
-    pub fn configure(&mut self, change: impl FnOnce(&mut Config)) {
+    pub fn configure(&mut self, change: impl FnOnce(&mut RouterConfig)) {
         change(&mut self.config);
         std::fs::write(self.dir.path().join("bird.conf"), self.config.text()).unwrap();
         let said = self.birdc("configure");
@@ -115,9 +115,9 @@ fn name(v6: bool) -> &'static str {
     if v6 { "node6" } else { "node4" }
 }
 
-impl Config {
+impl RouterConfig {
     fn text(&self) -> String {
-        let Config { number, asn, password, add_paths, announces } = self;
+        let RouterConfig { number, asn, password, add_paths, announces } = self;
         let paths = if *add_paths { "add paths on;" } else { "" };
         let mut text = format!(
             "router id 10.88.0.{number};\ntimeformat protocol iso long ms;\nprotocol device {{}}\nprotocol direct {{ ipv4; ipv6; }}\n"

@@ -1,7 +1,7 @@
 //! How a node reports its BGP state: CalicoNodeStatus, readiness, metrics.
 
-use crate::router::{Config, NODE_AS};
-use crate::world::World;
+use crate::router::{NODE_AS, RouterConfig};
+use crate::world::PeeringFixture;
 use serde_json::{Value, json};
 use tortie_testkit::eventually_showing;
 
@@ -9,7 +9,7 @@ fn announced() -> Vec<(String, String)> {
     ["10.1.0.0/16", "fd01::/32"].map(|net| (net.to_owned(), String::new())).into()
 }
 
-impl World {
+impl PeeringFixture {
     fn node_status(&self, name: &str) -> Value {
         serde_json::from_str(&self.calicoctl(&["get", "caliconodestatus", name, "-o", "json"], "")).unwrap()
     }
@@ -38,12 +38,17 @@ impl World {
 
 #[test]
 fn who_asks_how_a_node_is_gets_an_answer() {
-    let mut world = World::new();
+    let mut world = PeeringFixture::new();
     let pod = world.pod("pod", ["default-ipv4-ippool", "default-ipv6-ippool"]);
     assert_eq!(pod.len(), 2);
-    let router = world.router(Config { number: 2, asn: 65001, announces: announced(), ..Config::default() });
-    let picture = |world: &World| format!("{:#}\n{}", world.node_status("all"), world.picture());
-    let ask = |world: &World, name: &str, node: &str, classes: &[&str], period: u32| {
+    let router = world.router(RouterConfig {
+        number: 2,
+        asn: 65001,
+        announces: announced(),
+        ..RouterConfig::default()
+    });
+    let picture = |world: &PeeringFixture| format!("{:#}\n{}", world.node_status("all"), world.picture());
+    let ask = |world: &PeeringFixture, name: &str, node: &str, classes: &[&str], period: u32| {
         world.apply(
             "CalicoNodeStatus",
             name,
@@ -122,8 +127,8 @@ fn who_asks_how_a_node_is_gets_an_answer() {
 
 #[test]
 fn probes_and_scrapers_see_the_sessions() {
-    let world = World::new();
-    let ready = |world: &World| world.page("http://localhost:9099/readiness");
+    let world = PeeringFixture::new();
+    let ready = |world: &PeeringFixture| world.page("http://localhost:9099/readiness");
     let flags =
         ["--felix-live", "--felix-ready", "--bird-live", "--bird6-live", "--bird-ready", "--bird6-ready"];
     eventually_showing("a node without peers is ready", || ready(&world).0 == "200", || world.picture());
@@ -152,8 +157,13 @@ fn probes_and_scrapers_see_the_sessions() {
     let sessions = |state: &str| world.metric(&format!("bgp_sessions{{state=\"{state}\"}}"));
     assert_eq!(sessions("Established"), Some(0.0));
 
-    let router = world.router(Config { number: 2, asn: 65001, announces: announced(), ..Config::default() });
-    let inside = world.router(Config { number: 3, asn: NODE_AS, ..Config::default() });
+    let router = world.router(RouterConfig {
+        number: 2,
+        asn: 65001,
+        announces: announced(),
+        ..RouterConfig::default()
+    });
+    let inside = world.router(RouterConfig { number: 3, asn: NODE_AS, ..RouterConfig::default() });
     world.wait_until_up(&router);
     eventually_showing(
         "a node with all its sessions is ready",

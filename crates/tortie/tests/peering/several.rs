@@ -1,7 +1,7 @@
 //! All paths to a prefix are advertised to a router with ADD-PATH, and the best path to others.
 
-use crate::router::{Config, Router};
-use crate::world::World;
+use crate::router::{BirdRouter, RouterConfig};
+use crate::world::PeeringFixture;
 use serde_json::json;
 use tortie_testkit::eventually_showing;
 
@@ -9,7 +9,7 @@ const NETS: [&str; 2] = ["10.1.0.0/16", "fd01::/32"];
 
 /// Returns the AS paths to the sources' networks that were advertised to a router, per family. The node's own
 /// networks pass the filter too and are left out.
-fn paths(router: &Router) -> [Vec<String>; 2] {
+fn paths(router: &BirdRouter) -> [Vec<String>; 2] {
     [false, true].map(|v6| {
         let heard = router.heard(v6);
         let of_sources = heard.iter().filter(|(net, _)| NETS.iter().any(|own| net == own));
@@ -23,20 +23,20 @@ fn paths(router: &Router) -> [Vec<String>; 2] {
 
 #[test]
 fn all_paths_are_advertised_to_peers_that_take_them() {
-    let world = World::new();
+    let world = PeeringFixture::new();
     let everything = json!([{"action": "Accept"}]);
     world.apply("BGPFilter", "everything", &json!({"exportV4": everything, "exportV6": everything}));
-    let sources: Vec<Router> = [(2, 65001), (3, 65002)]
+    let sources: Vec<BirdRouter> = [(2, 65001), (3, 65002)]
         .into_iter()
         .map(|(number, asn)| {
             let announces = NETS.map(|net| (net.to_owned(), String::new())).into();
-            let router = world.router(Config { number, asn, announces, ..Config::default() });
+            let router = world.router(RouterConfig { number, asn, announces, ..RouterConfig::default() });
             world.peer(&format!("source{number}"), &router, asn, &json!({}));
             router
         })
         .collect();
     let listen = |number: u8, asn: u32, add_paths: bool| {
-        let router = world.router(Config { number, asn, add_paths, ..Config::default() });
+        let router = world.router(RouterConfig { number, asn, add_paths, ..RouterConfig::default() });
         world.peer(&format!("listener{number}"), &router, asn, &json!({"filters": ["everything"]}));
         router
     };

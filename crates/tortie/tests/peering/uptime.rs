@@ -1,22 +1,22 @@
 //! A configuration change affects only the sessions that it concerns.
 
-use crate::router::{Config, NODE_AS, Router};
-use crate::world::World;
+use crate::router::{BirdRouter, NODE_AS, RouterConfig};
+use crate::world::PeeringFixture;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use tortie_testkit::eventually_showing;
 
 /// History of a session as both ends report it.
 #[derive(Debug)]
-struct Uptime {
+struct SessionUptime {
     since: Value,
     times_up: Value,
     state: Value,
     router_says: Option<u64>,
 }
 
-impl PartialEq for Uptime {
-    fn eq(&self, other: &Uptime) -> bool {
+impl PartialEq for SessionUptime {
+    fn eq(&self, other: &SessionUptime) -> bool {
         let same_time = match (self.router_says, other.router_says) {
             (Some(one), Some(other)) => one.abs_diff(other) < 100,
             (one, other) => one == other,
@@ -26,16 +26,16 @@ impl PartialEq for Uptime {
     }
 }
 
-struct Scene {
-    world: World,
-    routers: BTreeMap<&'static str, Router>,
+struct UptimeFixture {
+    world: PeeringFixture,
+    routers: BTreeMap<&'static str, BirdRouter>,
 }
 
-impl Scene {
-    fn uptime(&self, name: &str, v6: bool) -> Uptime {
+impl UptimeFixture {
+    fn uptime(&self, name: &str, v6: bool) -> SessionUptime {
         let router = &self.routers[name];
         let session = self.world.session(&router.address(v6));
-        Uptime {
+        SessionUptime {
             since: session["since"].clone(),
             times_up: session["established"].clone(),
             state: session["state"].clone(),
@@ -43,7 +43,7 @@ impl Scene {
         }
     }
 
-    fn uptimes(&self, names: &[&'static str]) -> BTreeMap<(&'static str, bool), Uptime> {
+    fn uptimes(&self, names: &[&'static str]) -> BTreeMap<(&'static str, bool), SessionUptime> {
         let all = names.iter().flat_map(|name| [(*name, false), (*name, true)]);
         all.map(|(name, v6)| ((name, v6), self.uptime(name, v6))).collect()
     }
@@ -52,8 +52,8 @@ impl Scene {
     fn leaves_alone(
         &mut self,
         names: &[&'static str],
-        change: impl FnOnce(&mut Scene),
-        done: impl Fn(&Scene) -> bool,
+        change: impl FnOnce(&mut UptimeFixture),
+        done: impl Fn(&UptimeFixture) -> bool,
         what: &str,
     ) {
         let before = self.uptimes(names);
@@ -64,7 +64,7 @@ impl Scene {
     }
 
     /// Returns whether a session has been re-established since.
-    fn came_back(&self, name: &str, v6: bool, before: &Uptime) -> bool {
+    fn came_back(&self, name: &str, v6: bool, before: &SessionUptime) -> bool {
         let now = self.uptime(name, v6);
         let later =
             now.router_says.zip(before.router_says).is_some_and(|(now, before)| now.abs_diff(before) > 100);
@@ -82,7 +82,7 @@ fn announced() -> Vec<(String, String)> {
 
 #[test]
 fn a_change_leaves_the_other_sessions_as_they_are() {
-    let world = World::new();
+    let world = PeeringFixture::new();
     let secrets = world.dir.path().join("secrets/bgp");
     std::fs::create_dir(&secrets).unwrap();
     std::fs::write(secrets.join("locked"), "first").unwrap();
@@ -94,22 +94,27 @@ fn a_change_leaves_the_other_sessions_as_they_are() {
     };
     world.apply("BGPFilter", "some", &filter(json!([])));
 
-    let plain = Config { announces: announced(), ..Config::default() };
+    let plain = RouterConfig { announces: announced(), ..RouterConfig::default() };
     let routers = BTreeMap::from([
-        ("outside", world.router(Config { number: 2, asn: 65001, ..plain.clone() })),
-        ("inside", world.router(Config { number: 3, asn: NODE_AS, ..plain.clone() })),
+        ("outside", world.router(RouterConfig { number: 2, asn: 65001, ..plain.clone() })),
+        ("inside", world.router(RouterConfig { number: 3, asn: NODE_AS, ..plain.clone() })),
         (
             "locked",
-            world.router(Config { number: 4, asn: 65002, password: Some("first".into()), ..plain.clone() }),
+            world.router(RouterConfig {
+                number: 4,
+                asn: 65002,
+                password: Some("first".into()),
+                ..plain.clone()
+            }),
         ),
-        ("filtered", world.router(Config { number: 5, asn: 65003, ..plain.clone() })),
+        ("filtered", world.router(RouterConfig { number: 5, asn: 65003, ..plain.clone() })),
     ]);
     world.peer("outside", &routers["outside"], 65001, &json!({}));
     world.peer("inside", &routers["inside"], NODE_AS, &json!({}));
     world.peer("locked", &routers["locked"], 65002, &password);
     world.peer("filtered", &routers["filtered"], 65003, &json!({"filters": ["some"]}));
     routers.values().for_each(|router| world.wait_until_up(router));
-    let mut scene = Scene { world, routers };
+    let mut scene = UptimeFixture { world, routers };
     for name in ["outside", "inside", "locked", "filtered"] {
         for v6 in [false, true] {
             eventually_showing(
@@ -194,7 +199,7 @@ fn a_change_leaves_the_other_sessions_as_they_are() {
     scene.leaves_alone(
         &all,
         |scene| {
-            let router = scene.world.router(Config { number: 6, asn: 65004, ..plain.clone() });
+            let router = scene.world.router(RouterConfig { number: 6, asn: 65004, ..plain.clone() });
             scene.world.peer("new", &router, 65004, &json!({}));
             scene.routers.insert("new", router);
         },

@@ -4,10 +4,10 @@
 //! 10.99.0.1 -- container, AS 65010, BIRD ---- 169.254.77.1 and fd00:77::1 on its link, the node, AS 64512
 //! ```
 
-use crate::world::World;
+use crate::world::PeeringFixture;
 use serde_json::json;
 use std::path::Path;
-use tortie_testkit::{Process, eventually_showing};
+use tortie_testkit::{TestProcess, eventually_showing};
 
 const NODE: [&str; 2] = ["169.254.77.1", "fd00:77::1"];
 const BEHIND: [&str; 2] = ["10.99.0.1", "fd99::1"];
@@ -30,7 +30,7 @@ fn configuration(own: &[String], log: &Path) -> String {
 
 #[test]
 fn a_workload_that_is_selected_peers_with_its_node() {
-    let mut world = World::new();
+    let mut world = PeeringFixture::new();
     let pools = ["default-ipv4-ippool", "default-ipv6-ippool"];
     let addresses = world.pod("router", pools);
     let other = world.pod("other", pools);
@@ -49,7 +49,7 @@ fn a_workload_that_is_selected_peers_with_its_node() {
     std::fs::write(&config, configuration(&addresses, &log)).unwrap();
     let mut command = pod.command("bird");
     command.arg("-f").arg("-c").arg(&config).arg("-s").arg(&socket);
-    let _bird = Process::quiet(&mut command);
+    let _bird = TestProcess::quiet(&mut command);
     let birdc = |command: &str| {
         let output = pod.command("birdc").arg("-s").arg(&socket).arg(command).output().unwrap();
         String::from_utf8_lossy(&output.stdout).into_owned()

@@ -1,33 +1,33 @@
 //! Test fixture: a datastore, a node with BGP in a namespace, and workloads. Everything is removed on drop.
 
-use crate::router::{Config, Router};
+use crate::router::{BirdRouter, RouterConfig};
 use serde_json::{Value, json};
 use std::ops::Deref;
-use tortie_testkit::{Installation, Namespace, PluginCall, eventually_showing};
+use tortie_testkit::{PluginCall, TestInstallation, TestNamespace, eventually_showing};
 
 const TORTIE: &str = env!("CARGO_BIN_EXE_tortie");
 
-pub struct World {
+pub struct PeeringFixture {
     // Fields are dropped in this order.
-    installation: Installation,
-    pub host: Namespace,
-    pods: Vec<Namespace>,
+    installation: TestInstallation,
+    pub host: TestNamespace,
+    pods: Vec<TestNamespace>,
 }
 
-impl Deref for World {
-    type Target = Installation;
+impl Deref for PeeringFixture {
+    type Target = TestInstallation;
 
-    fn deref(&self) -> &Installation {
+    fn deref(&self) -> &TestInstallation {
         &self.installation
     }
 }
 
-impl World {
+impl PeeringFixture {
     /// Starts a node at 10.88.0.1 and fd88::1 with pools 10.77.0.0/24 and fd77::/120.
-    pub fn new() -> World {
-        let mut installation = Installation::new(TORTIE);
+    pub fn new() -> PeeringFixture {
+        let mut installation = TestInstallation::new(TORTIE);
         std::fs::create_dir(installation.path("secrets")).unwrap();
-        let host = Namespace::new("node");
+        let host = TestNamespace::new("node");
         // The interface is a bridge, to which the routers are attached. A bridge without a fixed MAC takes another
         // one with each new port, which would invalidate the neighbours' ARP entries.
         host.ip("link add eth0 address 02:88:00:00:00:01 type bridge");
@@ -36,7 +36,7 @@ impl World {
         host.ip("addr add fd88::1/64 dev eth0 nodad");
         host.ip("link set eth0 up");
         installation.start_store();
-        let mut world = World { installation, host, pods: Vec::new() };
+        let mut world = PeeringFixture { installation, host, pods: Vec::new() };
         world.start_node();
         world
     }
@@ -66,7 +66,7 @@ impl World {
     }
 
     /// Configures the node's sessions with a router, one per family.
-    pub fn peer(&self, name: &str, router: &Router, asn: u32, more: &Value) {
+    pub fn peer(&self, name: &str, router: &BirdRouter, asn: u32, more: &Value) {
         for v6 in [false, true] {
             let mut spec = json!({"node": "n1", "peerIP": router.address(v6), "asNumber": asn});
             for (key, value) in more.as_object().into_iter().flatten() {
@@ -76,13 +76,13 @@ impl World {
         }
     }
 
-    pub fn router(&self, config: Config) -> Router {
-        Router::start(&self.host, config)
+    pub fn router(&self, config: RouterConfig) -> BirdRouter {
+        BirdRouter::start(&self.host, config)
     }
 
     /// Adds a workload with an address of each family from these pools and returns the addresses.
     pub fn pod(&mut self, name: &str, pools: [&str; 2]) -> Vec<String> {
-        let pod = Namespace::new("pod");
+        let pod = TestNamespace::new("pod");
         let config = json!({
             "cniVersion": "1.0.0", "name": "net", "type": "calico",
             "ipam": {"type": "calico-ipam", "assign_ipv6": "true", "ipv4_pools": [pools[0]], "ipv6_pools": [pools[1]]},
@@ -105,7 +105,7 @@ impl World {
     }
 
     /// Returns the namespace of a workload, by order of creation.
-    pub fn container(&self, number: usize) -> &Namespace {
+    pub fn container(&self, number: usize) -> &TestNamespace {
         &self.pods[number]
     }
 
@@ -116,7 +116,7 @@ impl World {
         peers.find(|peer| peer["address"] == address).unwrap_or_default()
     }
 
-    pub fn wait_until_up(&self, router: &Router) {
+    pub fn wait_until_up(&self, router: &BirdRouter) {
         for v6 in [false, true] {
             let address = router.address(v6);
             let up = || self.session(&address)["state"] == "Established" && router.up_since(v6).is_some();
@@ -125,7 +125,7 @@ impl World {
     }
 
     /// Returns the paths that the node has received from a router, with all attributes.
-    pub fn learnt(&self, router: &Router, v6: bool) -> Vec<Value> {
+    pub fn learnt(&self, router: &BirdRouter, v6: bool) -> Vec<Value> {
         let name = self.session(&router.address(v6))["name"].clone();
         let answer = self.ask("bgp routes");
         let routes = answer["routes"].as_array().cloned().unwrap_or_default();

@@ -1,8 +1,8 @@
 //! The cluster in the guest: three nodes in two racks, a router between them without routes to pods, and a pod on
 //! each node. Starting it takes most of the time of a test, so the tests share it one after the other.
 
-use crate::lab::{Lab, family};
-use crate::pinger::{Pinger, restart_under};
+use crate::lab::{TestLab, family};
+use crate::pinger::{ContinuousPing, restart_under};
 use crate::stream::{STREAM, stream};
 use std::process::{Command, Output};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
@@ -16,8 +16,8 @@ const PODS: [(&str, &str); 3] = [("one", "node1"), ("two", "node2"), ("three", "
 /// The alternating addresses of node3.
 const NODE3: [&str; 2] = ["10.10.2.3", "10.10.2.33"];
 
-pub struct Cluster {
-    pub lab: Lab,
+pub struct GuestCluster {
+    pub lab: TestLab,
     /// Addresses of the pods `one`, `two` and `three`; the third is in another rack.
     addresses: Vec<Vec<String>>,
     /// The current address of node3, which changes each time it leaves and returns.
@@ -25,14 +25,14 @@ pub struct Cluster {
 }
 
 /// Prints how long each part of a test took, because a guest that emulates its processor is slow.
-pub struct Phases {
+pub struct TestPhases {
     test: &'static str,
     begun: Instant,
 }
 
-impl Phases {
-    pub fn of(test: &'static str) -> Phases {
-        Phases { test, begun: Instant::now() }
+impl TestPhases {
+    pub fn of(test: &'static str) -> TestPhases {
+        TestPhases { test, begun: Instant::now() }
     }
 
     pub fn done(&mut self, what: &str) {
@@ -42,18 +42,18 @@ impl Phases {
 }
 
 /// Returns the cluster, locked for one test.
-pub fn cluster() -> MutexGuard<'static, Cluster> {
-    static CLUSTER: LazyLock<Mutex<Cluster>> = LazyLock::new(|| Mutex::new(Cluster::up()));
+pub fn cluster() -> MutexGuard<'static, GuestCluster> {
+    static CLUSTER: LazyLock<Mutex<GuestCluster>> = LazyLock::new(|| Mutex::new(GuestCluster::up()));
     CLUSTER.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Cluster {
-    fn up() -> Cluster {
+impl GuestCluster {
+    fn up() -> GuestCluster {
         let begun = Instant::now();
-        let lab = Lab::up(&["--nodes", "3", "--topology", "l3", "--bgp", "mesh"]);
+        let lab = TestLab::up(&["--nodes", "3", "--topology", "l3", "--bgp", "mesh"]);
         let addresses = PODS.map(|(pod, node)| lab.add(pod, node, &[])).into();
         tell(&format!("the cluster is up after {:.1?}", begun.elapsed()));
-        Cluster { lab, addresses, node3: NODE3[0] }
+        GuestCluster { lab, addresses, node3: NODE3[0] }
     }
 
     pub fn address(&self, pod: &str, v6: bool) -> &str {
@@ -124,16 +124,17 @@ impl Cluster {
     }
 
     /// Starts pings between two pods in both directions.
-    pub fn pingers(&self, one: &str, other: &str, v6: bool) -> Vec<Pinger> {
-        let pinger = |from: &str, to: &str| Pinger::every("0.02", &self.lab, from, self.address(to, v6));
+    pub fn pingers(&self, one: &str, other: &str, v6: bool) -> Vec<ContinuousPing> {
+        let pinger =
+            |from: &str, to: &str| ContinuousPing::every("0.02", &self.lab, from, self.address(to, v6));
         let pingers = vec![pinger(one, other), pinger(other, one)];
         pingers.iter().for_each(|pinger| pinger.wait_for_more(5));
         pingers
     }
 
     /// Kills and stops the daemon, restarting it each time, while packets are in flight; asserts that none is lost.
-    pub fn restart_under(&self, pingers: &[Pinger], node: &str) {
-        let lost = || pingers.iter().map(Pinger::lost).sum::<usize>();
+    pub fn restart_under(&self, pingers: &[ContinuousPing], node: &str) {
+        let lost = || pingers.iter().map(ContinuousPing::lost).sum::<usize>();
         let before = lost();
         restart_under(&self.lab, pingers, node, 5);
         assert_eq!(lost(), before, "packets are lost by a restart of {node}");
@@ -163,8 +164,14 @@ impl Cluster {
     }
 
     /// Makes a change while packets are in flight, and prints how long it took and how many were lost.
-    pub fn under(&self, pingers: &[Pinger], what: &str, change: impl FnOnce(), so: impl FnMut() -> bool) {
-        let lost = || pingers.iter().map(Pinger::lost).sum::<usize>();
+    pub fn under(
+        &self,
+        pingers: &[ContinuousPing],
+        what: &str,
+        change: impl FnOnce(),
+        so: impl FnMut() -> bool,
+    ) {
+        let lost = || pingers.iter().map(ContinuousPing::lost).sum::<usize>();
         let before = lost();
         change();
         let begun = Instant::now();

@@ -1,11 +1,11 @@
 //! Checks that the guest's kernel has the features that the tests need.
 
-use tortie_testkit::{Namespace, guest_test};
+use tortie_testkit::{TestNamespace, guest_test};
 
 guest_test!(
     crate::machine,
     fn the_kernel_has_tunnels_vrf_and_flow_tables() {
-        let host = Namespace::new("host");
+        let host = TestNamespace::new("host");
         host.ip("link add one type ipip local 192.0.2.1 remote 192.0.2.2");
         host.ip("link add two type wireguard");
         host.ip("link add three type vrf table 100");

@@ -1,11 +1,11 @@
 //! IPIP between nodes, and with a manually configured tunnel.
 
-use crate::capture::{Capture, CapturedPacket, Wrap};
-use crate::cluster::{Cluster, POOLS, Phases, cluster};
+use crate::capture::{CapturedPacket, PacketCapture, PacketEncapsulation};
+use crate::cluster::{GuestCluster, POOLS, TestPhases, cluster};
 use std::fs::File;
 use std::net::IpAddr;
 use std::process::Command;
-use tortie_testkit::{Namespace, Process, eventually, guest_test};
+use tortie_testkit::{TestNamespace, TestProcess, eventually, guest_test};
 
 /// BGP installs the routes of IPIP pools, as in Calico's documentation.
 const BY_BGP: &str = r#"
@@ -33,7 +33,7 @@ metadata: {name: default}
 spec: {programClusterRoutes: Enabled}
 "#;
 
-impl Cluster {
+impl GuestCluster {
     fn ipip_mode(&self, mode: &str) {
         self.patch("ippool", POOLS[0], &format!(r#"{{"ipipMode": "{mode}"}}"#));
     }
@@ -60,7 +60,7 @@ guest_test!(
     crate::machine,
     fn ipip_between_racks_and_plain_within_one() {
         let mut cluster = cluster();
-        let mut phases = Phases::of("IPIP");
+        let mut phases = TestPhases::of("IPIP");
         cluster.ipip_mode("CrossSubnet");
         cluster.lab.apply(BY_NODES);
         cluster.eventually("the node itself routes what is wrapped", || {
@@ -84,10 +84,12 @@ guest_test!(
         assert!(device.contains(&format!("inet {tunnel}/32")) && device.contains("mtu 1480"), "{device}");
         phases.done("turned on");
 
-        let capture = Capture::start(&cluster.netns("node1"), "eth0");
+        let capture = PacketCapture::start(&cluster.netns("node1"), "eth0");
         let one = cluster.address("one", false);
         // One after the other: the socket's buffer holds only part of a stream.
-        for (pod, mtu, wrap) in [("two", 1500, Wrap::None), ("three", 1480, Wrap::Ipip)] {
+        for (pod, mtu, wrap) in
+            [("two", 1500, PacketEncapsulation::None), ("three", 1480, PacketEncapsulation::Ipip)]
+        {
             cluster.full_size("one", pod, false, mtu);
             let packets = between(&capture.packets(), one, cluster.address(pod, false));
             let right = |packet: &CapturedPacket| packet.wrap == wrap && !packet.is_fragment;
@@ -139,38 +141,38 @@ guest_test!(
 );
 
 /// A machine in the rack of node3 with a manually configured tunnel to node1.
-struct Handmade {
-    host: Namespace,
+struct ManualTunnelHost {
+    host: TestNamespace,
 }
 
-impl Handmade {
+impl ManualTunnelHost {
     const ADDRESS: &str = "10.10.2.77";
     const POD: &str = "10.244.200.1";
 
-    fn new(cluster: &Cluster) -> Handmade {
-        let host = Namespace::new("handmade");
+    fn new(cluster: &GuestCluster) -> ManualTunnelHost {
+        let host = TestNamespace::new("handmade");
         let (fabric, name) = (cluster.fabric(), host.name());
         let link = format!("link add handmade master rack2 type veth peer name eth0 netns {name}");
         let up = "link set handmade up";
         for words in [link.as_str(), up] {
             tortie_testkit::run(Command::new("ip").args(["-n", &fabric]).args(words.split_whitespace()));
         }
-        host.ip(&format!("addr add {}/24 dev eth0", Handmade::ADDRESS));
+        host.ip(&format!("addr add {}/24 dev eth0", ManualTunnelHost::ADDRESS));
         host.ip("link set eth0 up");
         host.ip("route add default via 10.10.2.254");
-        host.ip(&format!("link add tunl1 type ipip local {} remote 10.10.1.1", Handmade::ADDRESS));
-        host.ip(&format!("addr add {}/32 dev tunl1", Handmade::POD));
+        host.ip(&format!("link add tunl1 type ipip local {} remote 10.10.1.1", ManualTunnelHost::ADDRESS));
+        host.ip(&format!("addr add {}/32 dev tunl1", ManualTunnelHost::POD));
         host.ip("link set tunl1 up");
-        Handmade { host }
+        ManualTunnelHost { host }
     }
 
     fn reaches(&self, address: &str) -> bool {
-        let ping = ["ping", "-n", "-c", "1", "-W", "2", "-I", Handmade::POD, address];
+        let ping = ["ping", "-n", "-c", "1", "-W", "2", "-I", ManualTunnelHost::POD, address];
         self.host.try_exec(&ping).status.success()
     }
 
     /// Starts BIRD, which announces a block to node1 and routes the blocks of node1 through the tunnel.
-    fn bird(&self, cluster: &Cluster) -> Process {
+    fn bird(&self, cluster: &GuestCluster) -> TestProcess {
         let configuration = format!(
             r#"
             log stderr all;
@@ -192,7 +194,7 @@ impl Handmade {
                 }};
             }}
             "#,
-            own = Handmade::ADDRESS,
+            own = ManualTunnelHost::ADDRESS,
         );
         let dir = cluster.lab.dir();
         let (file, control) = (dir.join("handmade.conf"), dir.join("handmade.ctl"));
@@ -200,12 +202,12 @@ impl Handmade {
         let mut command = self.host.command("bird");
         command.arg("-f").arg("-c").arg(&file).arg("-s").arg(&control);
         let log = File::create(dir.join("handmade.log")).unwrap();
-        Process::start(command.stdout(log.try_clone().unwrap()).stderr(log))
+        TestProcess::start(command.stdout(log.try_clone().unwrap()).stderr(log))
     }
 }
 
 /// Returns how many encapsulated packets of unknown senders a node has dropped.
-fn strangers(cluster: &Cluster, node: &str) -> u64 {
+fn strangers(cluster: &GuestCluster, node: &str) -> u64 {
     let table = cluster.exec(node, "nft list table inet tortie");
     let rules = table.lines().filter(|line| line.contains("a tunnel of no known node"));
     let count = |line: &str| line.split("packets ").nth(1)?.split(' ').next()?.parse::<u64>().ok();
@@ -216,11 +218,11 @@ guest_test!(
     crate::machine,
     fn a_tunnel_by_hand_is_a_stranger_s_until_its_node_is_known_and_then_bird_works_with_us() {
         let cluster = cluster();
-        let mut phases = Phases::of("IPIP by hand");
+        let mut phases = TestPhases::of("IPIP by hand");
         cluster.ipip_mode("CrossSubnet");
         cluster.lab.apply(BY_BGP);
         cluster.reach("one", "three", false);
-        let handmade = Handmade::new(&cluster);
+        let handmade = ManualTunnelHost::new(&cluster);
         let one = cluster.address("one", false);
         handmade.host.ip(&format!("route add {one} dev tunl1"));
         let before = strangers(&cluster, "node1");
@@ -232,7 +234,7 @@ guest_test!(
         cluster.lab.apply(&format!(
             "{{apiVersion: projectcalico.org/v3, kind: Node, metadata: {{name: handmade}}, \
              spec: {{bgp: {{ipv4Address: {}/24}}}}}}",
-            Handmade::ADDRESS
+            ManualTunnelHost::ADDRESS
         ));
         let _bird = handmade.bird(&cluster);
         cluster.eventually("node1 learns the way to the hand-made tunnel", || {
@@ -245,11 +247,14 @@ guest_test!(
                 .lines()
                 .any(|line| line.starts_with("10.244.") && line.contains("dev tunl1 proto bird"))
         });
-        let capture = Capture::start(&cluster.netns("node1"), "eth0");
+        let capture = PacketCapture::start(&cluster.netns("node1"), "eth0");
         cluster.eventually("the hand-made tunnel reaches a pod", || handmade.reaches(one));
-        cluster.eventually("the pod reaches it", || cluster.pings("one", Handmade::POD));
-        let packets = between(&capture.packets(), one, Handmade::POD);
-        assert!(packets.len() > 3 && packets.iter().all(|packet| packet.wrap == Wrap::Ipip), "{packets:?}");
+        cluster.eventually("the pod reaches it", || cluster.pings("one", ManualTunnelHost::POD));
+        let packets = between(&capture.packets(), one, ManualTunnelHost::POD);
+        assert!(
+            packets.len() > 3 && packets.iter().all(|packet| packet.wrap == PacketEncapsulation::Ipip),
+            "{packets:?}"
+        );
 
         cluster.lab.run(&["ctl", "delete", "node", "handmade"]);
         cluster.eventually("of a node that is gone nothing is taken", || {

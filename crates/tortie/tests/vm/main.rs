@@ -24,7 +24,7 @@ mod stream;
 mod world;
 
 use std::path::Path;
-use tortie_testkit::vm::Machine;
+use tortie_testkit::vm::GuestMachine;
 
 /// Kernel modules that the tests need; their dependencies are added.
 const MODULES: [&str; 27] = [
@@ -57,9 +57,9 @@ const MODULES: [&str; 27] = [
     "crc32c_generic",
 ];
 
-fn machine() -> Machine {
+fn machine() -> GuestMachine {
     let programs = [world::TORTIE, "bird", "ip", "nft", "ping"];
-    Machine {
+    GuestMachine {
         sources: Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."),
         programs: programs.map(str::to_owned).to_vec(),
         modules: MODULES.to_vec(),

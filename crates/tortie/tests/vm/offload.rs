@@ -1,18 +1,18 @@
 //! Flow table offload: established connections that policy has allowed bypass the rules.
 
-use crate::world::{World, eventually};
+use crate::world::{NodeFixture, eventually};
 use serde_json::json;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 use tortie_dataplane::Netns;
-use tortie_testkit::{Namespace, bind_when_free, guest_test};
+use tortie_testkit::{TestNamespace, bind_when_free, guest_test};
 
 const PORT: u16 = 8080;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Echoes everything on one connection.
-fn echo(namespace: &Namespace, address: &str) {
+fn echo(namespace: &TestNamespace, address: &str) {
     let at = SocketAddr::new(address.parse().unwrap(), PORT);
     let listener = Netns::open(namespace.path())
         .unwrap()
@@ -28,7 +28,7 @@ fn echo(namespace: &Namespace, address: &str) {
     });
 }
 
-fn connect(namespace: &Namespace, address: &str, patience: Duration) -> std::io::Result<TcpStream> {
+fn connect(namespace: &TestNamespace, address: &str, patience: Duration) -> std::io::Result<TcpStream> {
     let to = SocketAddr::new(address.parse().unwrap(), PORT);
     let connect = move || TcpStream::connect_timeout(&to, patience);
     let stream = Netns::open(namespace.path()).unwrap().run(connect).unwrap()?;
@@ -48,19 +48,19 @@ fn talk(stream: &mut TcpStream) {
 }
 
 /// Returns how many packets the rules have processed.
-fn seen(host: &Namespace) -> u64 {
+fn seen(host: &TestNamespace) -> u64 {
     let table = host.exec("nft list chain ip probe forward");
     let mut words = table.split_whitespace().skip_while(|word| *word != "packets");
     words.nth(1).unwrap().parse().unwrap()
 }
 
-fn devices(host: &Namespace) -> String {
+fn devices(host: &TestNamespace) -> String {
     let output = host.try_exec("nft list flowtable inet tortie-flows flows");
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 /// Sets the mode in the node's own FelixConfiguration, which takes precedence over the cluster's.
-fn set(world: &World, offload: &str) {
+fn set(world: &NodeFixture, offload: &str) {
     let object = json!({
         "apiVersion": "projectcalico.org/v3", "kind": "FelixConfiguration", "metadata": {"name": "node.n1"},
         "spec": {"nftablesFlowTableOffload": offload},
@@ -79,7 +79,7 @@ fn policy(action: &str) -> String {
 guest_test!(
     crate::machine,
     fn connections_go_past_the_rules_once_policy_has_let_them_pass() {
-        let world = World::new();
+        let world = NodeFixture::new();
         set(&world, "All");
         let host = &world.host;
         host.nft(

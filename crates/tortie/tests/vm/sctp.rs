@@ -1,6 +1,6 @@
 //! Policy for SCTP: the verdict of `tortie explain` equals the outcome of an association.
 
-use crate::world::{TORTIE, World};
+use crate::world::{NodeFixture, TORTIE};
 use nix::errno::Errno;
 use nix::sys::socket::{
     AddressFamily, Backlog, SockFlag, SockProtocol, SockType, SockaddrStorage, bind, connect, listen, socket,
@@ -11,15 +11,15 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::process::Command;
 use std::time::{Duration, Instant};
 use tortie_dataplane::Netns;
-use tortie_testkit::{Namespace, eventually_showing, guest_test};
+use tortie_testkit::{TestNamespace, eventually_showing, guest_test};
 
 const PORTS: [u16; 2] = [9000, 9001];
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Destination address, port, and whether it is allowed.
-type Talk<'t> = (&'t String, u16, bool);
+type SctpAttempt<'t> = (&'t String, u16, bool);
 
-fn open(namespace: &Namespace, v6: bool) -> OwnedFd {
+fn open(namespace: &TestNamespace, v6: bool) -> OwnedFd {
     let family = if v6 { AddressFamily::Inet6 } else { AddressFamily::Inet };
     let open = move || {
         socket(family, SockType::Stream, SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC, SockProtocol::Sctp)
@@ -27,7 +27,7 @@ fn open(namespace: &Namespace, v6: bool) -> OwnedFd {
     Netns::open(namespace.path()).unwrap().run(open).unwrap().unwrap()
 }
 
-fn listener(namespace: &Namespace, address: &str, port: u16) -> OwnedFd {
+fn listener(namespace: &TestNamespace, address: &str, port: u16) -> OwnedFd {
     let at = SockaddrStorage::from(SocketAddr::new(address.parse().unwrap(), port));
     let fd = open(namespace, address.contains(':'));
     bind(fd.as_raw_fd(), &at).unwrap();
@@ -36,7 +36,7 @@ fn listener(namespace: &Namespace, address: &str, port: u16) -> OwnedFd {
 }
 
 /// Returns whether an association is established. A denied one never answers, so the timeout is short.
-fn associates(from: &Namespace, address: &str, port: u16) -> bool {
+fn associates(from: &TestNamespace, address: &str, port: u16) -> bool {
     let to = SockaddrStorage::from(SocketAddr::new(address.parse().unwrap(), port));
     let fd = open(from, address.contains(':'));
     let deadline = Instant::now() + PATIENCE;
@@ -52,9 +52,9 @@ fn associates(from: &Namespace, address: &str, port: u16) -> bool {
 }
 
 /// Returns the attempts whose outcome differs from the expected one. All are made in parallel.
-fn wrong<'t>(from: &Namespace, talks: &[Talk<'t>]) -> Vec<Talk<'t>> {
+fn wrong<'t>(from: &TestNamespace, talks: &[SctpAttempt<'t>]) -> Vec<SctpAttempt<'t>> {
     std::thread::scope(|scope| {
-        let start = |talk: &Talk<'t>| {
+        let start = |talk: &SctpAttempt<'t>| {
             let (address, port, allowed) = *talk;
             scope.spawn(move || {
                 (associates(from, address, port) != allowed).then_some((address, port, allowed))
@@ -65,7 +65,7 @@ fn wrong<'t>(from: &Namespace, talks: &[Talk<'t>]) -> Vec<Talk<'t>> {
     })
 }
 
-fn explained(world: &World, from: &str, to: &str, port: u16) -> bool {
+fn explained(world: &NodeFixture, from: &str, to: &str, port: u16) -> bool {
     let traffic = format!("sctp/{port}");
     let mut command = Command::new(TORTIE);
     command.args(["explain", "--from", from, "--to", to, "--port", &traffic]);
@@ -86,7 +86,7 @@ fn policy(rules: serde_json::Value) -> String {
 guest_test!(
     crate::machine,
     fn associations_are_what_policy_says() {
-        let world = World::new();
+        let world = NodeFixture::new();
         let (one, two) = (world.container(), world.container());
         let mut guarded = world.config();
         guarded["tortie_labels"] = json!({"guarded": "yes"});

@@ -1,8 +1,8 @@
 //! WireGuard between nodes: enabling and disabling, key changes, nodes without a key, and traffic between hosts.
 
-use crate::capture::{Capture, CapturedPacket, Wrap};
-use crate::cluster::{Cluster, Phases, cluster};
-use crate::pinger::Pinger;
+use crate::capture::{CapturedPacket, PacketCapture, PacketEncapsulation};
+use crate::cluster::{GuestCluster, TestPhases, cluster};
+use crate::pinger::ContinuousPing;
 use std::net::IpAddr;
 use tortie_dataplane::{Netns, PeerTraffic, WireguardTraffic};
 use tortie_testkit::guest_test;
@@ -10,7 +10,7 @@ use tortie_testkit::guest_test;
 const NODES: [&str; 3] = ["node1", "node2", "node3"];
 const RULE: &str = "99:\tnot from all fwmark 0x200000/0x200000 lookup 1";
 
-impl Cluster {
+impl GuestCluster {
     /// Changes the settings of all nodes or of one.
     fn felix(&self, name: &str, settings: &str) {
         self.lab.apply(&format!(
@@ -44,9 +44,9 @@ impl Cluster {
     }
 
     /// Returns the unencrypted packets of pods that were captured, and the number of encrypted packets.
-    fn seen(&self, capture: &Capture) -> (Vec<CapturedPacket>, usize) {
+    fn seen(&self, capture: &PacketCapture) -> (Vec<CapturedPacket>, usize) {
         let (sealed, open): (Vec<CapturedPacket>, Vec<CapturedPacket>) =
-            capture.packets().into_iter().partition(|packet| packet.wrap == Wrap::Wireguard);
+            capture.packets().into_iter().partition(|packet| packet.wrap == PacketEncapsulation::Wireguard);
         assert!(!sealed.iter().any(|packet| packet.is_fragment), "{sealed:?}");
         let pods: Vec<IpAddr> = ["one", "two", "three"]
             .iter()
@@ -62,7 +62,7 @@ guest_test!(
     crate::machine,
     fn wireguard_between_nodes() {
         let mut cluster = cluster();
-        let mut phases = Phases::of("WireGuard");
+        let mut phases = TestPhases::of("WireGuard");
         cluster.felix("default", "{wireguardEnabled: true, wireguardEnabledV6: true}");
         for node in NODES {
             cluster.eventually(&format!("{node} sends all others what is encrypted"), || {
@@ -81,7 +81,7 @@ guest_test!(
             cluster.reach("one", "two", v6);
         }
         phases.done("pods reach each other");
-        let capture = Capture::start(&cluster.netns("node1"), "eth0");
+        let capture = PacketCapture::start(&cluster.netns("node1"), "eth0");
         cluster.full_size("one", "three", false, 1440);
         cluster.full_size("one", "three", true, 1420);
         cluster.full_size("one", "two", false, 1440);
@@ -135,7 +135,7 @@ guest_test!(
             || cluster.key("node1") != old,
         );
         cluster.reach("one", "two", false);
-        let answered = || pingers.iter().for_each(|pinger: &Pinger| pinger.wait_for_more(10));
+        let answered = || pingers.iter().for_each(|pinger: &ContinuousPing| pinger.wait_for_more(10));
         phases.done("another key");
         // Objects that are removed by hand are restored.
         cluster.ip("node3", "rule del priority 99");
@@ -174,7 +174,7 @@ guest_test!(
         assert!(cluster.pings("node1", cluster.node3));
         let nodes: [IpAddr; 2] = ["10.10.1.1".parse().unwrap(), cluster.node3.parse().unwrap()];
         let open = capture.packets();
-        let open = open.iter().filter(|packet| packet.wrap != Wrap::Wireguard);
+        let open = open.iter().filter(|packet| packet.wrap != PacketEncapsulation::Wireguard);
         let open: Vec<&CapturedPacket> = open
             .filter(|packet| nodes.contains(&packet.source) && nodes.contains(&packet.destination))
             .collect();

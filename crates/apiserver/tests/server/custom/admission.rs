@@ -1,7 +1,7 @@
 //! Defaults and validation by kube-apiserver itself (CRD schemas and admission policies).
 
 use super::agreement::both_are_of_one_opinion;
-use super::{API, Custom, object};
+use super::{API, CustomResourceCluster, object};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use tortie_model::{Kind, schema};
@@ -19,7 +19,7 @@ fn kind_of(object: &Value) -> Kind {
 
 #[test]
 fn kubernetes_fills_in_and_refuses_by_itself() {
-    let custom = Custom::new();
+    let custom = CustomResourceCluster::new();
     let problems = [
         what_is_missing_is_filled_in(&custom),
         every_rule_refuses_and_names_the_field(&custom),
@@ -31,7 +31,7 @@ fn kubernetes_fills_in_and_refuses_by_itself() {
 }
 
 /// Creates objects and compares the stored spec and labels with the expected defaults.
-fn what_is_missing_is_filled_in(custom: &Custom) -> Vec<String> {
+fn what_is_missing_is_filled_in(custom: &CustomResourceCluster) -> Vec<String> {
     let mut problems = Vec::new();
     let server = &custom.cluster.server;
     server.create(&collection(Kind::Tier), &object("Tier", "net", json!({"order": 5})));
@@ -158,7 +158,7 @@ fn messages(schema: &Value, found: &mut BTreeSet<String>) {
 }
 
 /// Each case violates one rule; together they cover every rule.
-fn every_rule_refuses_and_names_the_field(custom: &Custom) -> Vec<String> {
+fn every_rule_refuses_and_names_the_field(custom: &CustomResourceCluster) -> Vec<String> {
     let server = &custom.cluster.server;
     let mut left = BTreeSet::new();
     schema::crds().iter().for_each(|crd| messages(crd, &mut left));
@@ -203,9 +203,9 @@ fn every_rule_refuses_and_names_the_field(custom: &Custom) -> Vec<String> {
     problems
 }
 
-type Wrong = (&'static str, &'static str, Value, &'static str, &'static str);
+type InvalidObjectCase = (&'static str, &'static str, Value, &'static str, &'static str);
 
-fn wrong() -> Vec<Wrong> {
+fn wrong() -> Vec<InvalidObjectCase> {
     let mut cases = Vec::new();
     let mut add = |kind, name, spec, field, message| cases.push((kind, name, spec, field, message));
     for (spec, field, message) in [
@@ -546,7 +546,7 @@ fn wrong() -> Vec<Wrong> {
     cases
 }
 
-fn built_in_tiers_stay(custom: &Custom) {
+fn built_in_tiers_stay(custom: &CustomResourceCluster) {
     for name in ["default", "kube-admin", "kube-baseline"] {
         let refused = custom.cluster.refused(&["delete", "tier", name], "");
         assert!(refused.contains(&format!("tier {name} is built in and cannot be deleted")), "{refused}");

@@ -2,7 +2,7 @@
 //! same objects.
 
 use super::admission::collection;
-use super::{Custom, manifest, object};
+use super::{CustomResourceCluster, manifest, object};
 use serde_json::{Value, json};
 use std::path::Path;
 use tortie_model::{Kind, Resource, codec};
@@ -16,7 +16,7 @@ fn check_types(object: &Value) -> Result<(), String> {
 }
 
 /// Returns whether Kubernetes would store the object; an existing object of the same name does not matter.
-fn check_kubernetes(custom: &Custom, object: &Value) -> Result<(), String> {
+fn check_kubernetes(custom: &CustomResourceCluster, object: &Value) -> Result<(), String> {
     let kind = Kind::from_name(object["kind"].as_str().unwrap()).unwrap();
     let path = format!("{}?dryRun=All", collection(kind));
     match custom.cluster.server.send("POST", &path, Some(object)) {
@@ -25,7 +25,7 @@ fn check_kubernetes(custom: &Custom, object: &Value) -> Result<(), String> {
     }
 }
 
-pub fn both_are_of_one_opinion(custom: &Custom) -> Vec<String> {
+pub fn both_are_of_one_opinion(custom: &CustomResourceCluster) -> Vec<String> {
     // With client-side apply, as an administrator does: the whole object goes into an annotation, whose size is
     // limited.
     custom.cluster.must(&["apply", "-f", "-"], &manifest("00-crds.yaml"));

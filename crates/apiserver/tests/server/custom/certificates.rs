@@ -1,6 +1,6 @@
 //! Certificates that the webhooks issue and renew while kube-apiserver keeps calling them.
 
-use super::{API, Custom, USUAL, object};
+use super::{API, CustomResourceCluster, USUAL, object};
 use bytes::Bytes;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::{Value, json};
@@ -18,10 +18,10 @@ use tokio_rustls::rustls::crypto::aws_lc_rs;
 use tokio_rustls::rustls::pki_types::CertificateDer;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
-use tortie_apiserver::Lifetimes;
+use tortie_apiserver::CertificateLifetimes;
 use tortie_testkit::eventually_showing;
 
-fn field(custom: &Custom, path: &str, pointer: &str) -> String {
+fn field(custom: &CustomResourceCluster, path: &str, pointer: &str) -> String {
     let object = custom.cluster.server.must("GET", path, None);
     object.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned()
 }
@@ -32,9 +32,9 @@ const CONFIGURATION: &str =
 
 #[test]
 fn certificates_are_renewed_while_kubernetes_asks() {
-    let mut custom = Custom::new();
+    let mut custom = CustomResourceCluster::new();
     // Renewal starts with a third of the lifetime left: enough time for a busy machine.
-    custom.start_webhooks(Lifetimes {
+    custom.start_webhooks(CertificateLifetimes {
         authority: Duration::from_secs(60),
         certificate: Duration::from_secs(30),
     });
@@ -74,7 +74,7 @@ fn certificates_are_renewed_while_kubernetes_asks() {
 }
 
 /// Sends requests from clients other than kube-apiserver.
-fn strange_questions(custom: &Custom) {
+fn strange_questions(custom: &CustomResourceCluster) {
     let ask = |words: &[&str], path: &str| {
         let mut command = Command::new("curl");
         command.args(["-sk", "--max-time", "60", "-o", "/dev/null", "-w", "%{http_code}"]).args(words);
@@ -107,7 +107,7 @@ fn strange_questions(custom: &Custom) {
 }
 
 /// Sends more reviews with unfinished bodies on one connection than are handled at a time.
-fn unfinished_reviews_hold_up_nobody(custom: &Custom) {
+fn unfinished_reviews_hold_up_nobody(custom: &CustomResourceCluster) {
     const UNFINISHED: usize = 450;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let sent = Arc::new(AtomicUsize::new(0));
@@ -126,7 +126,7 @@ fn unfinished_reviews_hold_up_nobody(custom: &Custom) {
         tokio::spawn(connection);
         for _ in 0..UNFINISHED {
             let (mut client, sent) = (client.clone(), sent.clone());
-            let body = UnfinishedBody { first: Some(Bytes::from_static(b"{")), sent };
+            let body = NeverEndingBody { first: Some(Bytes::from_static(b"{")), sent };
             let request = http::Request::post("https://calico-webhooks/rbac").body(body).unwrap();
             tokio::spawn(async move { client.send_request(request).await });
         }
@@ -148,7 +148,7 @@ fn unfinished_reviews_hold_up_nobody(custom: &Custom) {
 const MAX_STREAMS: usize = 100;
 
 /// Returns the CA bundle registered with Kubernetes.
-fn authorities(custom: &Custom) -> RootCertStore {
+fn authorities(custom: &CustomResourceCluster) -> RootCertStore {
     let bundle = field(custom, CONFIGURATION, "/webhooks/0/clientConfig/caBundle");
     let pem = data_encoding::BASE64.decode(bundle.as_bytes()).unwrap();
     let mut roots = RootCertStore::empty();
@@ -159,12 +159,12 @@ fn authorities(custom: &Custom) -> RootCertStore {
 }
 
 /// A body whose first bytes are sent and that never ends.
-struct UnfinishedBody {
+struct NeverEndingBody {
     first: Option<Bytes>,
     sent: Arc<AtomicUsize>,
 }
 
-impl http_body::Body for UnfinishedBody {
+impl http_body::Body for NeverEndingBody {
     type Data = Bytes;
     type Error = Infallible;
 

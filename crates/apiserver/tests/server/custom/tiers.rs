@@ -1,6 +1,6 @@
 //! Tier permissions for writes where Kubernetes serves the policies itself, with real users, bindings and kubectl.
 
-use super::{Custom, USUAL, object};
+use super::{CustomResourceCluster, USUAL, object};
 use crate::world::rule;
 use serde_json::{Value, json};
 use tortie_testkit::eventually_showing;
@@ -15,7 +15,7 @@ const KINDS: [(&str, &str, &[&str]); 4] = [
 const ALL: &[&str] = &["get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"];
 
 /// User, kubectl arguments, input and expected result.
-type Case<'a> = (&'a str, Vec<String>, &'a str, Result<&'a str, String>);
+type KubectlCase<'a> = (&'a str, Vec<String>, &'a str, Result<&'a str, String>);
 
 fn policy(kind: &str, name: &str, tier: &str) -> Value {
     let mut policy = object(kind, name, json!({"tier": tier, "selector": "all()"}));
@@ -27,7 +27,7 @@ fn policy(kind: &str, name: &str, tier: &str) -> Value {
 
 #[test]
 fn tiers_say_who_may_write() {
-    let mut custom = Custom::new();
+    let mut custom = CustomResourceCluster::new();
     custom.start_webhooks(USUAL);
     let cluster = &custom.cluster;
     let resources = KINDS.map(|(_, resource, _)| resource);
@@ -75,7 +75,7 @@ fn tiers_say_who_may_write() {
             on(&["patch"], name).into_iter().chain(patch).collect()
         };
         let create = || vec!["create".to_owned(), "-f".to_owned(), "-".to_owned()];
-        let cases: Vec<Case> = vec![
+        let cases: Vec<KubectlCase> = vec![
             ("jane", create(), &net3, Ok("created")),
             ("jane", create(), &sec3, Err(refusal("jane", "create", "sec", unseen))),
             ("jane", merge("n1", labelled), "", Ok("patched")),
@@ -121,7 +121,7 @@ fn tiers_say_who_may_write() {
     cluster_information_is_read(&custom);
 }
 
-fn a_tier_that_goes_takes_no_more(custom: &Custom) {
+fn a_tier_that_goes_takes_no_more(custom: &CustomResourceCluster) {
     let cluster = &custom.cluster;
     let mut tier = object("Tier", "going", json!({"order": 9}));
     tier["metadata"]["finalizers"] = json!(["example.org/later"]);
@@ -138,7 +138,7 @@ fn a_tier_that_goes_takes_no_more(custom: &Custom) {
     );
 }
 
-fn cluster_information_is_read(custom: &Custom) {
+fn cluster_information_is_read(custom: &CustomResourceCluster) {
     let cluster = &custom.cluster;
     let words = ["annotate", "clusterinformation", "default", "--overwrite"];
     let refused = cluster.refused(&[&words[..], &["a=b"]].concat(), "");

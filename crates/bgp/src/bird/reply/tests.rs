@@ -2,11 +2,11 @@
 
 use super::*;
 
-fn lines(text: &str) -> Vec<Line> {
-    let mut lines: Vec<Line> = Vec::new();
+fn lines(text: &str) -> Vec<ReplyLine> {
+    let mut lines: Vec<ReplyLine> = Vec::new();
     for text in text.lines() {
         let before = lines.last().map_or(0, |line| line.code);
-        lines.push(Line::parse(text, before).unwrap().0);
+        lines.push(ReplyLine::parse(text, before).unwrap().0);
     }
     lines
 }
@@ -72,13 +72,13 @@ fn sessions() {
     let status = status(64512, &daemon, &lines(text)).unwrap();
     assert_eq!((status.routes.v4, status.routes.v6), (1, 3));
     let [mesh, node] = &status.peers[..] else { panic!("{:?}", status.peers) };
-    assert_eq!((&*mesh.name, mesh.state, mesh.external), ("Mesh_10_0_0_7", PeerState::Active, false));
+    assert_eq!((&*mesh.name, mesh.state, mesh.external), ("Mesh_10_0_0_7", BgpPeerState::Active, false));
     assert_eq!(
         (mesh.since, mesh.last_error.as_deref()),
         (Duration::from_secs(2), Some("Socket: No route to host"))
     );
     assert_eq!((node.address, node.remote_as), ("fd00::9".parse().unwrap(), 50200));
-    assert_eq!((node.state, node.external, node.hold_time), (PeerState::Established, true, Some(240)));
+    assert_eq!((node.state, node.external, node.hold_time), (BgpPeerState::Established, true, Some(240)));
     assert_eq!((node.prefixes_in.v6, node.prefixes_out.v6, node.prefixes_in.v4), (3, 2, 0));
     assert_eq!((node.updates_in, node.router_id), (7, Some(Ipv4Addr::new(10, 0, 0, 9))));
 }
@@ -118,7 +118,7 @@ fn paths() {
 #[test]
 fn nonsense_is_an_error() {
     for text in ["", "x", "00", "0001", "abcd-x", "0001?x", "é001-x"] {
-        assert!(Line::parse(text, 0).is_err(), "{text:?}");
+        assert!(ReplyLine::parse(text, 0).is_err(), "{text:?}");
     }
     assert!(routes(&lines("1007-unicast [kernel1 x] * (10)")).is_err());
     let daemon = daemon(&lines(STATUS)).unwrap();
@@ -129,10 +129,10 @@ proptest::proptest! {
     /// Parsing any reply ends with a result or an error.
     #[test]
     fn any_answer_is_survived(texts in proptest::collection::vec("(1002|1006|1007|1011|1012)[- ].{0,60}|.{0,60}", 0..40)) {
-        let mut lines: Vec<Line> = Vec::new();
+        let mut lines: Vec<ReplyLine> = Vec::new();
         for text in &texts {
             let before = lines.last().map_or(0, |line| line.code);
-            lines.extend(Line::parse(text, before).ok().map(|(line, _)| line));
+            lines.extend(ReplyLine::parse(text, before).ok().map(|(line, _)| line));
         }
         let _ = routes(&lines);
         let _ = super::daemon(&lines);

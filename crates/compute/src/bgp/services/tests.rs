@@ -12,15 +12,15 @@ fn nets(texts: &[&str]) -> Vec<IpNet> {
     texts.iter().map(|text| text.parse().unwrap()).collect()
 }
 
-fn service(traffic: ExternalTraffic) -> Service {
-    Service {
-        form: ServiceForm::LoadBalancer,
+fn service(traffic: ExternalTraffic) -> KubernetesService {
+    KubernetesService {
+        form: ServiceType::LoadBalancer,
         traffic,
         cluster_ips: vec![address("10.96.0.7")],
         external_ips: vec![address("192.0.2.7"), address("203.0.113.7")],
         ingress_ips: vec![address("198.51.100.7")],
         ip_versions: vec![4],
-        ..Service::default()
+        ..KubernetesService::default()
     }
 }
 
@@ -33,18 +33,18 @@ fn slice(service: &str, ready_on: &[&str]) -> EndpointSlice {
     }
 }
 
-fn put_service(routes: &mut ServiceRoutes, name: &str, service: Service) {
-    let key = Key::Service { namespace: "ns".into(), name: name.into() };
-    routes.put(&key, &Value::Service(Box::new(service)));
+fn put_service(routes: &mut ServiceRoutes, name: &str, service: KubernetesService) {
+    let key = StoreKey::Service { namespace: "ns".into(), name: name.into() };
+    routes.put(&key, &StoreValue::Service(Box::new(service)));
 }
 
 fn put_slice(routes: &mut ServiceRoutes, name: &str, slice: EndpointSlice) {
-    let key = Key::EndpointSlice { namespace: "ns".into(), name: name.into() };
-    routes.put(&key, &Value::EndpointSlice(slice));
+    let key = StoreKey::EndpointSlice { namespace: "ns".into(), name: name.into() };
+    routes.put(&key, &StoreValue::EndpointSlice(slice));
 }
 
-fn settings() -> ServiceSettings {
-    ServiceSettings {
+fn settings() -> ServiceAdvertisementSettings {
+    ServiceAdvertisementSettings {
         cluster: nets(&["10.96.0.0/16"]),
         external: nets(&["192.0.2.0/24"]),
         balancers: nets(&["198.51.100.0/24"]),
@@ -52,7 +52,7 @@ fn settings() -> ServiceSettings {
     }
 }
 
-fn configured(settings: ServiceSettings) -> ServiceRoutes {
+fn configured(settings: ServiceAdvertisementSettings) -> ServiceRoutes {
     let mut routes = ServiceRoutes::new(HOST);
     routes.configure(settings, false);
     routes
@@ -84,7 +84,7 @@ fn a_local_service_is_announced_where_its_endpoints_are_ready() {
     assert!(announced_now(&mut routes).is_empty() && routes.ranges().is_empty(), "the node is excluded");
     routes.configure(settings(), false);
     assert_eq!(announced_now(&mut routes).len(), 3);
-    routes.remove(&Key::EndpointSlice { namespace: "ns".into(), name: "s2".into() });
+    routes.remove(&StoreKey::EndpointSlice { namespace: "ns".into(), name: "s2".into() });
     assert!(announced_now(&mut routes).is_empty());
 }
 
@@ -94,14 +94,21 @@ fn other_services_are_left_to_the_ranges_unless_those_are_not_announced() {
     put_service(&mut routes, "web", service(ExternalTraffic::Cluster));
     put_slice(&mut routes, "s1", slice("web", &["b"]));
     assert!(announced_now(&mut routes).is_empty());
-    routes.configure(ServiceSettings { aggregated: false, ..settings() }, false);
+    routes.configure(ServiceAdvertisementSettings { aggregated: false, ..settings() }, false);
     assert_eq!(announced_now(&mut routes).len(), 3, "ready endpoints somewhere are enough");
     put_slice(&mut routes, "s1", slice("web", &[]));
     assert!(announced_now(&mut routes).is_empty());
     // Every node advertises an address that is a range of one address, regardless of endpoints.
-    routes.configure(ServiceSettings { balancers: nets(&["198.51.100.7/32"]), ..settings() }, false);
+    routes.configure(
+        ServiceAdvertisementSettings { balancers: nets(&["198.51.100.7/32"]), ..settings() },
+        false,
+    );
     assert_eq!(announced_now(&mut routes).len(), 3);
-    put_service(&mut routes, "web", Service { cluster_ips: Vec::new(), ..service(ExternalTraffic::Cluster) });
+    put_service(
+        &mut routes,
+        "web",
+        KubernetesService { cluster_ips: Vec::new(), ..service(ExternalTraffic::Cluster) },
+    );
     assert!(announced_now(&mut routes).is_empty(), "a headless service has nothing to announce");
 }
 
@@ -113,25 +120,25 @@ fn an_address_of_two_services_goes_with_the_last() {
         put_slice(&mut routes, name, slice(name, &["a"]));
     }
     assert_eq!(announced_now(&mut routes).len(), 3);
-    routes.remove(&Key::Service { namespace: "ns".into(), name: "x".into() });
+    routes.remove(&StoreKey::Service { namespace: "ns".into(), name: "x".into() });
     assert!(!routes.flush());
     assert_eq!(announced_now(&mut routes).len(), 3);
-    routes.remove(&Key::Service { namespace: "ns".into(), name: "y".into() });
+    routes.remove(&StoreKey::Service { namespace: "ns".into(), name: "y".into() });
     assert!(routes.flush() && routes.addresses().is_empty());
     assert!(routes.decided.is_empty() && routes.addresses.is_empty());
 }
 
 #[derive(Clone, Debug)]
-enum Step {
-    Service(u8, Option<Service>),
+enum ServiceRouteStep {
+    Service(u8, Option<KubernetesService>),
     Slice(u8, Option<EndpointSlice>),
-    Configure(ServiceSettings, bool),
+    Configure(ServiceAdvertisementSettings, bool),
     Flush,
 }
 
-fn services() -> impl Strategy<Value = Service> {
+fn services() -> impl Strategy<Value = KubernetesService> {
     use ExternalTraffic::*;
-    use ServiceForm::*;
+    use ServiceType::*;
     let some = |texts: &'static [&'static str]| {
         proptest::sample::subsequence(texts, 0..=texts.len())
             .prop_map(|texts| texts.into_iter().map(address).collect::<Vec<IpAddr>>())
@@ -144,14 +151,16 @@ fn services() -> impl Strategy<Value = Service> {
         some(&["198.51.100.1", "198.51.100.2"]),
         proptest::sample::subsequence(vec![4, 6], 0..=2),
     )
-        .prop_map(|(form, traffic, cluster_ips, external_ips, ingress_ips, ip_versions)| Service {
-            form,
-            traffic,
-            cluster_ips,
-            external_ips,
-            ingress_ips,
-            ip_versions,
-            ..Service::default()
+        .prop_map(|(form, traffic, cluster_ips, external_ips, ingress_ips, ip_versions)| {
+            KubernetesService {
+                form,
+                traffic,
+                cluster_ips,
+                external_ips,
+                ingress_ips,
+                ip_versions,
+                ..KubernetesService::default()
+            }
         })
 }
 
@@ -164,7 +173,7 @@ fn slices() -> impl Strategy<Value = EndpointSlice> {
     })
 }
 
-fn configurations() -> impl Strategy<Value = ServiceSettings> {
+fn configurations() -> impl Strategy<Value = ServiceAdvertisementSettings> {
     let some = |texts: &'static [&'static str]| {
         proptest::sample::subsequence(texts, 0..=texts.len()).prop_map(|texts| nets(&texts))
     };
@@ -174,7 +183,7 @@ fn configurations() -> impl Strategy<Value = ServiceSettings> {
         some(&["198.51.100.0/24", "198.51.100.1/32"]),
         any::<bool>(),
     )
-        .prop_map(|(cluster, external, balancers, aggregated)| ServiceSettings {
+        .prop_map(|(cluster, external, balancers, aggregated)| ServiceAdvertisementSettings {
             cluster,
             external,
             balancers,
@@ -182,20 +191,20 @@ fn configurations() -> impl Strategy<Value = ServiceSettings> {
         })
 }
 
-fn steps() -> impl Strategy<Value = Step> {
+fn steps() -> impl Strategy<Value = ServiceRouteStep> {
     prop_oneof![
-        4 => (0..3_u8, proptest::option::of(services())).prop_map(|(name, service)| Step::Service(name, service)),
-        6 => (0..4_u8, proptest::option::of(slices())).prop_map(|(name, slice)| Step::Slice(name, slice)),
-        1 => (configurations(), any::<bool>()).prop_map(|(settings, excluded)| Step::Configure(settings, excluded)),
-        3 => Just(Step::Flush),
+        4 => (0..3_u8, proptest::option::of(services())).prop_map(|(name, service)| ServiceRouteStep::Service(name, service)),
+        6 => (0..4_u8, proptest::option::of(slices())).prop_map(|(name, slice)| ServiceRouteStep::Slice(name, slice)),
+        1 => (configurations(), any::<bool>()).prop_map(|(settings, excluded)| ServiceRouteStep::Configure(settings, excluded)),
+        3 => Just(ServiceRouteStep::Flush),
     ]
 }
 
 /// Computes the advertised addresses from the current state alone, without history.
 fn from_scratch(
-    settings: &ServiceSettings,
+    settings: &ServiceAdvertisementSettings,
     excluded: bool,
-    services: &BTreeMap<u8, Service>,
+    services: &BTreeMap<u8, KubernetesService>,
     slices: &BTreeMap<u8, EndpointSlice>,
 ) -> BTreeSet<IpAddr> {
     let mut all = BTreeSet::new();
@@ -208,13 +217,13 @@ fn from_scratch(
             addresses.iter().any(|address| ranges.contains(&IpNet::from(*address)))
         };
         let alone = single(&settings.external, &service.external_ips)
-            || service.form == ServiceForm::LoadBalancer && single(&settings.balancers, &service.ingress_ips);
+            || service.form == ServiceType::LoadBalancer && single(&settings.balancers, &service.ingress_ips);
         let leads = match service.traffic {
             ExternalTraffic::Cluster if alone => true,
             ExternalTraffic::Local => own.iter().any(|slice| slice.ready_on.iter().any(|node| node == HOST)),
             _ => !settings.aggregated && own.iter().any(|slice| !slice.ready_on.is_empty()),
         };
-        let real = service.form != ServiceForm::Other && !service.cluster_ips.is_empty();
+        let real = service.form != ServiceType::Other && !service.cluster_ips.is_empty();
         if excluded || !leads || !real {
             continue;
         }
@@ -232,32 +241,32 @@ proptest! {
     #[test]
     fn whatever_happened_it_is_what_there_is_that_counts(steps in vec(steps(), 0..60)) {
         let mut routes = ServiceRoutes::new(HOST);
-        let (mut settings, mut excluded) = (ServiceSettings::default(), false);
+        let (mut settings, mut excluded) = (ServiceAdvertisementSettings::default(), false);
         let (mut services, mut slices) = (BTreeMap::new(), BTreeMap::new());
         let mut known = BTreeSet::new();
-        for step in steps.into_iter().chain([Step::Flush]) {
+        for step in steps.into_iter().chain([ServiceRouteStep::Flush]) {
             match step {
-                Step::Service(name, Some(service)) => {
+                ServiceRouteStep::Service(name, Some(service)) => {
                     put_service(&mut routes, &name.to_string(), service.clone());
                     services.insert(name, service);
                 }
-                Step::Service(name, None) => {
-                    routes.remove(&Key::Service { namespace: "ns".into(), name: name.to_string() });
+                ServiceRouteStep::Service(name, None) => {
+                    routes.remove(&StoreKey::Service { namespace: "ns".into(), name: name.to_string() });
                     services.remove(&name);
                 }
-                Step::Slice(name, Some(slice)) => {
+                ServiceRouteStep::Slice(name, Some(slice)) => {
                     put_slice(&mut routes, &name.to_string(), slice.clone());
                     slices.insert(name, slice);
                 }
-                Step::Slice(name, None) => {
-                    routes.remove(&Key::EndpointSlice { namespace: "ns".into(), name: name.to_string() });
+                ServiceRouteStep::Slice(name, None) => {
+                    routes.remove(&StoreKey::EndpointSlice { namespace: "ns".into(), name: name.to_string() });
                     slices.remove(&name);
                 }
-                Step::Configure(new, out) => {
+                ServiceRouteStep::Configure(new, out) => {
                     routes.configure(new.clone(), out);
                     (settings, excluded) = (new, out);
                 }
-                Step::Flush => {
+                ServiceRouteStep::Flush => {
                     let changed = routes.flush();
                     let expected = from_scratch(&settings, excluded, &services, &slices);
                     prop_assert_eq!(routes.addresses(), expected.clone());

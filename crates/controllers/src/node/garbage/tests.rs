@@ -1,10 +1,10 @@
 use super::*;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use tortie_ipam::Holder;
-use tortie_ipam::reservation::Reservations;
+use tortie_ipam::AddressHolder;
+use tortie_ipam::reservation::ReservedRanges;
 use tortie_model::kinds::{WorkloadEndpoint, WorkloadEndpointSpec};
-use tortie_model::{Object, ObjectMeta};
+use tortie_model::{ObjectMeta, TypedObject};
 
 const GRACE: Duration = Duration::from_secs(900);
 
@@ -13,14 +13,14 @@ fn seconds(count: u64) -> Duration {
 }
 
 /// The state of a cluster, and the collector with the part of it that it has received.
-struct World {
-    garbage: Garbage,
-    pods: Pods,
-    nodes: Nodes,
-    blocks: BTreeMap<IpNet, Block>,
+struct GarbageTestWorld {
+    garbage: AddressCollector,
+    pods: PodIndex,
+    nodes: NodeIndex,
+    blocks: BTreeMap<IpNet, AddressBlock>,
     /// Addresses in use, by pod.
     live: BTreeMap<PodName, (String, IpAddr)>,
-    now: Time,
+    now: MonotonicTime,
     handles: u32,
 }
 
@@ -31,15 +31,15 @@ fn endpoint(pod: &PodName, node: &str, addresses: &[IpAddr]) -> WorkloadEndpoint
         ip_networks: addresses.iter().map(|address| format!("{address}/32")).collect(),
         ..WorkloadEndpointSpec::default()
     };
-    Object::new(ObjectMeta { namespace: pod.namespace.clone(), ..ObjectMeta::default() }, spec)
+    TypedObject::new(ObjectMeta { namespace: pod.namespace.clone(), ..ObjectMeta::default() }, spec)
 }
 
-impl World {
-    fn new(nodes: &[&str]) -> World {
-        let mut world = World {
-            garbage: Garbage::default(),
-            pods: Pods::default(),
-            nodes: Nodes::default(),
+impl GarbageTestWorld {
+    fn new(nodes: &[&str]) -> GarbageTestWorld {
+        let mut world = GarbageTestWorld {
+            garbage: AddressCollector::default(),
+            pods: PodIndex::default(),
+            nodes: NodeIndex::default(),
             blocks: BTreeMap::new(),
             live: BTreeMap::new(),
             now: seconds(1_000_000),
@@ -58,13 +58,13 @@ impl World {
     fn claim(&mut self, node: &str) -> IpNet {
         let number = (0..=255).find(|number| !self.blocks.contains_key(&cidr(*number))).unwrap();
         let cidr = cidr(number);
-        let block = block::fresh(cidr, &Owner::host(node), None, jiff::Timestamp::UNIX_EPOCH);
+        let block = block::fresh(cidr, &BlockOwner::host(node), None, jiff::Timestamp::UNIX_EPOCH);
         self.put(block);
         self.garbage.put_affinity(node, cidr, self.now);
         cidr
     }
 
-    fn put(&mut self, block: Block) {
+    fn put(&mut self, block: AddressBlock) {
         self.garbage.put_block(block.clone(), self.now);
         self.blocks.insert(block.cidr, block);
     }
@@ -76,12 +76,12 @@ impl World {
     }
 
     /// Assigns an address on a node, from its own blocks or a new one.
-    fn assign(&mut self, node: &str, holder: &Holder) -> IpAddr {
-        let none = Reservations::new([]);
+    fn assign(&mut self, node: &str, holder: &AddressHolder) -> IpAddr {
+        let none = ReservedRanges::new([]);
         let own = self
             .blocks
             .values()
-            .find(|block| block::belongs_to(block, &Owner::host(node)) && block::free(block, &none) > 0);
+            .find(|block| block::belongs_to(block, &BlockOwner::host(node)) && block::free(block, &none) > 0);
         let cidr = match own {
             Some(block) => block.cidr,
             None => self.claim(node),
@@ -101,7 +101,8 @@ impl World {
     fn add_pod(&mut self, node: &str, name: &str) -> IpAddr {
         let pod = PodName { namespace: "ns".into(), name: name.to_owned() };
         let handle = self.handle();
-        let address = self.assign(node, &Holder::new(Some(&handle), World::attributes(&pod, node)));
+        let address =
+            self.assign(node, &AddressHolder::new(Some(&handle), GarbageTestWorld::attributes(&pod, node)));
         self.pods.put(&endpoint(&pod, node, &[address]));
         self.live.insert(pod, (node.to_owned(), address));
         address
@@ -115,7 +116,7 @@ impl World {
         self.garbage.hurry(self.now);
     }
 
-    fn release(&mut self, addresses: &[Release]) {
+    fn release(&mut self, addresses: &[ReleaseRequest]) {
         for release in addresses {
             let cidr = *self.blocks.keys().find(|cidr| cidr.contains(&release.address)).unwrap();
             let mut block = self.blocks[&cidr].clone();
@@ -127,19 +128,19 @@ impl World {
     }
 
     /// Runs one scan and executes its actions; none of them may release an address in use.
-    fn collect(&mut self) -> Vec<Action> {
+    fn collect(&mut self) -> Vec<GarbageAction> {
         let claims = self.garbage.scan(&self.pods, &self.nodes, self.now);
-        let actions: Vec<Action> = claims.into_iter().map(|claim| claim.action).collect();
+        let actions: Vec<GarbageAction> = claims.into_iter().map(|claim| claim.action).collect();
         for action in &actions {
             match action {
-                Action::Release { addresses, .. } => {
+                GarbageAction::Release { addresses, .. } => {
                     for release in addresses {
                         let user = self.live.iter().find(|(_, (_, address))| *address == release.address);
                         assert!(user.is_none(), "{release:?} is released and {user:?} uses it");
                     }
                     self.release(addresses);
                 }
-                Action::ReleaseBlock { owner, cidr } => {
+                GarbageAction::ReleaseBlock { owner, cidr } => {
                     let block = self.blocks.get(cidr);
                     assert!(block.is_none_or(block::is_empty), "{cidr} of {owner} is not empty");
                     self.blocks.remove(cidr);
@@ -166,7 +167,7 @@ fn pod(name: &str) -> PodName {
 
 #[test]
 fn a_leak_is_released_after_the_grace_period_and_kubernetes_is_asked_before() {
-    let mut world = World::new(&["n1"]);
+    let mut world = GarbageTestWorld::new(&["n1"]);
     let (lost, kept) = (world.add_pod("n1", "lost"), world.add_pod("n1", "kept"));
     assert_eq!(world.collect(), []);
     world.lose_pod(&pod("lost"));
@@ -176,9 +177,9 @@ fn a_leak_is_released_after_the_grace_period_and_kubernetes_is_asked_before() {
     assert_eq!(world.collect(), []);
     world.now += seconds(1);
     let claims = world.garbage.scan(&world.pods, &world.nodes, world.now);
-    let hold = Subject::PodHold { pod: pod("lost"), node: Some("n1".into()), addresses: vec![lost] };
+    let hold = AbsenceSubject::PodHold { pod: pod("lost"), node: Some("n1".into()), addresses: vec![lost] };
     assert_eq!(claims[0].absent, [hold].into());
-    let [Action::Release { addresses, .. }] = &world.collect()[..] else { panic!() };
+    let [GarbageAction::Release { addresses, .. }] = &world.collect()[..] else { panic!() };
     assert_eq!(addresses[0].address, lost);
     assert!(addresses[0].sequence_number.is_some() && addresses[0].handle.is_some());
     assert_eq!(world.assigned(), [kept].into());
@@ -188,7 +189,7 @@ fn a_leak_is_released_after_the_grace_period_and_kubernetes_is_asked_before() {
 
 #[test]
 fn a_pod_that_comes_back_or_moves_within_the_grace_period() {
-    let mut world = World::new(&["n1", "n2"]);
+    let mut world = GarbageTestWorld::new(&["n1", "n2"]);
     let address = world.add_pod("n1", "web");
     world.pods.remove(&pod("web"), "n2");
     world.collect();
@@ -213,60 +214,64 @@ fn a_pod_that_comes_back_or_moves_within_the_grace_period() {
 
 #[test]
 fn a_handle_is_released_as_a_whole_or_not_at_all() {
-    let mut world = World::new(&["n1"]);
+    let mut world = GarbageTestWorld::new(&["n1"]);
     let address = world.add_pod("n1", "web");
     let handle = format!("k8s-pod-network.{}", world.handles);
-    let second = world.assign("n1", &Holder::new(Some(&handle), World::attributes(&pod("gone"), "n1")));
+    let second = world
+        .assign("n1", &AddressHolder::new(Some(&handle), GarbageTestWorld::attributes(&pod("gone"), "n1")));
     world.collect();
     world.now += GRACE * 2;
     assert_eq!(world.collect(), [], "one of its addresses is held");
     world.lose_pod(&pod("web"));
     world.collect();
     world.now += GRACE;
-    let [Action::Release { addresses, .. }] = &world.collect()[..] else { panic!() };
+    let [GarbageAction::Release { addresses, .. }] = &world.collect()[..] else { panic!() };
     let released: BTreeSet<IpAddr> = addresses.iter().map(|release| release.address).collect();
     assert_eq!(released, [address, second].into());
 }
 
 #[test]
 fn a_node_that_is_gone_takes_along_what_nobody_holds() {
-    let mut world = World::new(&["n1", "n2"]);
+    let mut world = GarbageTestWorld::new(&["n1", "n2"]);
     world.add_pod("n1", "web");
     let tunnel: BTreeMap<String, String> = [(attribute::NODE, "n1"), (attribute::TYPE, "vxlanTunnelAddress")]
         .map(|(name, value)| (name.to_owned(), value.to_owned()))
         .into();
-    let device = world.assign("n1", &Holder::new(Some("vxlan-tunnel-addr-n1"), tunnel));
+    let device = world.assign("n1", &AddressHolder::new(Some("vxlan-tunnel-addr-n1"), tunnel));
     let other = world.add_pod("n2", "other");
     world.nodes.kubernetes.remove("n1");
     assert_eq!(world.collect(), [], "its pod is still known");
     world.lose_pod(&pod("web"));
     let claims = world.garbage.scan(&world.pods, &world.nodes, world.now);
-    assert!(claims.iter().all(|claim| claim.absent.contains(&Subject::node("n1"))), "{claims:?}");
+    assert!(claims.iter().all(|claim| claim.absent.contains(&AbsenceSubject::node("n1"))), "{claims:?}");
     assert_eq!(
         world.garbage.references(),
-        &References::from([(SubjectClass::Pods, 2), (SubjectClass::Nodes, 2)])
+        &ReferenceCounts::from([(SubjectClass::Pods, 2), (SubjectClass::Nodes, 2)])
     );
     let released = world.collect();
     assert_eq!(released.len(), 2, "{released:?}");
     assert!(!world.assigned().contains(&device), "also the node's own address");
     let actions = world.collect();
     assert!(
-        matches!(&actions[..], [Action::ReleaseBlock { owner, .. }] if owner.name == "n1"),
+        matches!(&actions[..], [GarbageAction::ReleaseBlock { owner, .. }] if owner.name == "n1"),
         "{actions:?}"
     );
     assert_eq!(world.assigned(), [other].into());
     // An affinity whose block was never created is released too.
     world.garbage.put_affinity("n1", cidr(77), world.now);
-    assert_eq!(world.collect(), [Action::ReleaseBlock { owner: Owner::host("n1"), cidr: cidr(77) }]);
+    assert_eq!(
+        world.collect(),
+        [GarbageAction::ReleaseBlock { owner: BlockOwner::host("n1"), cidr: cidr(77) }]
+    );
     assert_eq!(world.collect(), []);
 }
 
 #[test]
 fn what_is_not_a_pod_s_is_left_alone() {
-    let mut world = World::new(&["n1"]);
+    let mut world = GarbageTestWorld::new(&["n1"]);
     let holder = |handle: Option<&str>, attributes: &[(&str, &str)]| {
         let own = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
-        Holder::new(handle, attributes.iter().map(own).collect())
+        AddressHolder::new(handle, attributes.iter().map(own).collect())
     };
     let on_gone = (attribute::NODE, "gone");
     let of_pod = [(attribute::POD, "p"), (attribute::NAMESPACE, "ns"), on_gone];
@@ -287,7 +292,7 @@ fn what_is_not_a_pod_s_is_left_alone() {
 
 #[test]
 fn a_node_keeps_one_block_of_those_that_stay_empty() {
-    let mut world = World::new(&["n1"]);
+    let mut world = GarbageTestWorld::new(&["n1"]);
     (0..3).for_each(|_| _ = world.claim("n1"));
     assert_eq!(world.collect(), []);
     world.now += GRACE + seconds(1);
@@ -303,7 +308,7 @@ fn a_node_keeps_one_block_of_those_that_stay_empty() {
 
 #[test]
 fn scans_come_when_something_may_be_found() {
-    let mut world = World::new(&["n1"]);
+    let mut world = GarbageTestWorld::new(&["n1"]);
     world.add_pod("n1", "web");
     assert!(world.garbage.is_due(world.now));
     world.collect();
@@ -330,11 +335,11 @@ fn ten_thousand_random_steps() {
     println!("TORTIE_SEED={seed}");
     let mut random = StdRng::seed_from_u64(seed);
     let names = ["n1", "n2", "n3", "n4"];
-    let mut world = World::new(&names);
+    let mut world = GarbageTestWorld::new(&names);
     let (mut pods, mut leaked, mut released) = (0, 0, 0);
     for _ in 0..10_000 {
         let node = names[random.random_range(0..names.len())];
-        let some = |world: &World, random: &mut StdRng| {
+        let some = |world: &GarbageTestWorld, random: &mut StdRng| {
             let count = world.live.len();
             (count > 0).then(|| world.live.keys().nth(random.random_range(0..count)).unwrap().clone())
         };
@@ -348,7 +353,7 @@ fn ten_thousand_random_steps() {
                 if let Some(pod) = some(&world, &mut random) {
                     let (_, address) = world.live[&pod];
                     world.lose_pod(&pod);
-                    world.release(&[Release::of(address)]);
+                    world.release(&[ReleaseRequest::of(address)]);
                 }
             }
             55..70 => {
@@ -383,7 +388,8 @@ fn ten_thousand_random_steps() {
             80..90 => world.now += seconds(random.random_range(1..600)),
             _ => {
                 let actions = world.collect();
-                released += actions.iter().filter(|action| matches!(action, Action::Release { .. })).count();
+                released +=
+                    actions.iter().filter(|action| matches!(action, GarbageAction::Release { .. })).count();
             }
         }
         let used: BTreeSet<IpAddr> = world.live.values().map(|(_, address)| *address).collect();

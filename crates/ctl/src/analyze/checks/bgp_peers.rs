@@ -1,18 +1,23 @@
 //! Finds BGP peers whose sessions are never established: no node matches, or a filter or the password is
 //! missing.
 
-use super::super::Subject;
-use super::super::finding::Finding;
+use super::super::AnalyzedCluster;
+use super::super::finding::AnalysisFinding;
 use tortie_model::kinds::BGPPeerSpec;
 use tortie_model::selector::Selector;
 use tortie_model::{Kind, Resource};
 
-pub fn mistakes(subject: &Subject) -> Vec<Finding> {
+pub fn mistakes(subject: &AnalyzedCluster) -> Vec<AnalysisFinding> {
     let mut findings = Vec::new();
     for resource in subject.cluster.resources() {
         let Resource::BGPPeer(peer) = resource else { continue };
         let mut add = |check, reason: String, advice: &str| {
-            findings.push(Finding { object: resource.identify(), check, reason, advice: advice.to_owned() });
+            findings.push(AnalysisFinding {
+                object: resource.identify(),
+                check,
+                reason,
+                advice: advice.to_owned(),
+            });
         };
         let spec = &peer.spec;
         if let Some(reason) = nobody(subject, spec) {
@@ -46,7 +51,7 @@ pub fn mistakes(subject: &Subject) -> Vec<Finding> {
     findings
 }
 
-fn nobody(subject: &Subject, spec: &BGPPeerSpec) -> Option<String> {
+fn nobody(subject: &AnalyzedCluster, spec: &BGPPeerSpec) -> Option<String> {
     if !spec.node.is_empty() && !subject.cluster.has(Kind::Node, &spec.node) {
         return Some(format!("it is for node {}, which does not exist", spec.node));
     }
@@ -54,13 +59,13 @@ fn nobody(subject: &Subject, spec: &BGPPeerSpec) -> Option<String> {
         .then(|| format!("its nodeSelector ({}) matches no node", spec.node_selector))
 }
 
-fn matches_a_node(subject: &Subject, selector: &str) -> bool {
+fn matches_a_node(subject: &AnalyzedCluster, selector: &str) -> bool {
     // Selectors are validated when the object is written, so an unparsable one is ignored here.
     Selector::parse(selector)
         .map_or(true, |selector| subject.cluster.nodes().any(|node| selector.matches(&node.metadata.labels)))
 }
 
-fn missing_secret(subject: &Subject, spec: &BGPPeerSpec) -> Option<String> {
+fn missing_secret(subject: &AnalyzedCluster, spec: &BGPPeerSpec) -> Option<String> {
     let reference = spec.password.as_ref()?.secret_key_ref.as_ref()?;
     let path = subject.secrets.as_ref()?.join(&reference.name).join(&reference.key);
     (!path.exists()).then(|| path.display().to_string())

@@ -11,12 +11,12 @@ mod tiers;
 mod unprotected;
 mod unreadable;
 
-use super::Subject;
-use super::finding::Finding;
+use super::AnalyzedCluster;
+use super::finding::AnalysisFinding;
 use tortie_model::Kind;
-use tortie_plan::{Action, PolicyId, PolicyKind, Rule, Tier};
+use tortie_plan::{EndpointTier, PlannedRule, PolicyId, PolicyKind, RuleAction};
 
-pub(super) const ALL: &[fn(&Subject) -> Vec<Finding>] = &[
+pub(super) const ALL: &[fn(&AnalyzedCluster) -> Vec<AnalysisFinding>] = &[
     selectors::policies,
     selectors::rules,
     reach::rules,
@@ -50,14 +50,14 @@ fn name(id: &PolicyId) -> String {
 }
 
 /// Returns whether a rule decides every packet.
-fn ends_everything(rule: &Rule) -> bool {
-    rule.action != Action::Log
-        && Rule { annotations: rule.annotations.clone(), ..Rule::new(rule.action) } == *rule
+fn ends_everything(rule: &PlannedRule) -> bool {
+    rule.action != RuleAction::Log
+        && PlannedRule { annotations: rule.annotations.clone(), ..PlannedRule::new(rule.action) } == *rule
 }
 
-impl Subject {
+impl AnalyzedCluster {
     /// Returns the tier lists of every endpoint, with the endpoint's name.
-    fn tiers(&self) -> impl Iterator<Item = (String, &[Tier])> {
+    fn tiers(&self) -> impl Iterator<Item = (String, &[EndpointTier])> {
         let plan = &self.enforced.plan;
         let workloads =
             plan.workload_policies.iter().map(|(id, policy)| (id.workload.clone(), &policy.tiers[..]));

@@ -1,23 +1,27 @@
 //! Finds inconsistent MTUs, with which only full-size packets are lost.
 
-use super::super::Subject;
-use super::super::finding::Finding;
+use super::super::AnalyzedCluster;
+use super::super::finding::AnalysisFinding;
 use super::tiers::some;
 use regex::Regex;
 use std::collections::{BTreeMap, BTreeSet};
-use tortie_compute::{Environment, Parameters};
+use tortie_compute::{NodeParameters, ParameterEnvironment};
 use tortie_model::Resource;
 
 const TUNNELS: [&str; 5] = ["ipipMTU", "vxlanMTU", "vxlanMTUV6", "wireguardMTU", "wireguardMTUV6"];
 
 /// Finds nodes whose tunnels have different configured MTUs.
-pub fn of_tunnels(subject: &Subject) -> Vec<Finding> {
+pub fn of_tunnels(subject: &AnalyzedCluster) -> Vec<AnalysisFinding> {
     let all: Vec<_> = configurations(subject).collect();
     let mut nodes: BTreeMap<(&str, String), BTreeSet<String>> = BTreeMap::new();
     for node in subject.cluster.nodes() {
         let meta = &node.metadata;
-        let resolved =
-            Parameters::resolve(&meta.name, &meta.labels, all.iter().copied(), &Environment::default());
+        let resolved = NodeParameters::resolve(
+            &meta.name,
+            &meta.labels,
+            all.iter().copied(),
+            &ParameterEnvironment::default(),
+        );
         for in_force in resolved.all() {
             if let Some(name) = TUNNELS.iter().find(|name| **name == in_force.parameter.key) {
                 nodes.entry((name, in_force.value.clone())).or_default().insert(meta.name.clone());
@@ -34,7 +38,7 @@ pub fn of_tunnels(subject: &Subject) -> Vec<Finding> {
         if values.len() > 1 {
             let reported: Vec<String> =
                 values.iter().map(|(value, nodes)| format!("{value} on {}", some(nodes))).collect();
-            findings.push(Finding {
+            findings.push(AnalysisFinding {
                 object: "FelixConfiguration".to_owned(),
                 check: "mtu-differs",
                 reason: format!("{name} is {}", reported.join(", ")),
@@ -47,9 +51,13 @@ pub fn of_tunnels(subject: &Subject) -> Vec<Finding> {
 }
 
 /// Finds workload interfaces of this host with a larger MTU than the host's own interfaces.
-pub fn of_this_host(subject: &Subject) -> Vec<Finding> {
-    let parameters =
-        Parameters::resolve("", &BTreeMap::new(), configurations(subject), &Environment::default());
+pub fn of_this_host(subject: &AnalyzedCluster) -> Vec<AnalysisFinding> {
+    let parameters = NodeParameters::resolve(
+        "",
+        &BTreeMap::new(),
+        configurations(subject),
+        &ParameterEnvironment::default(),
+    );
     let Ok(pattern) = Regex::new(&parameters.mtu_iface_pattern) else { return Vec::new() };
     let is_workload = |name: &str| name.starts_with("cali");
     let uplinks = subject.interfaces.iter().filter(|(name, _)| pattern.is_match(name) && !is_workload(name));
@@ -63,7 +71,7 @@ pub fn of_this_host(subject: &Subject) -> Vec<Finding> {
     if larger.is_empty() {
         return Vec::new();
     }
-    vec![Finding {
+    vec![AnalysisFinding {
         object: "this host".to_owned(),
         check: "mtu-too-large",
         reason: format!("workload interfaces have a larger MTU than {uplink} ({most}): {}", some(&larger)),
@@ -73,7 +81,9 @@ pub fn of_this_host(subject: &Subject) -> Vec<Finding> {
     }]
 }
 
-fn configurations(subject: &Subject) -> impl Iterator<Item = &tortie_model::kinds::FelixConfiguration> {
+fn configurations(
+    subject: &AnalyzedCluster,
+) -> impl Iterator<Item = &tortie_model::kinds::FelixConfiguration> {
     subject.cluster.resources().filter_map(|resource| match resource {
         Resource::FelixConfiguration(configuration) => Some(&**configuration),
         _ => None,

@@ -1,11 +1,11 @@
 //! Finds pools from which no node can assign addresses.
 
-use super::super::Subject;
-use super::super::finding::Finding;
+use super::super::AnalyzedCluster;
+use super::super::finding::AnalysisFinding;
 use tortie_model::Resource;
 use tortie_model::selector::Selector;
 
-pub fn unusable(subject: &Subject) -> Vec<Finding> {
+pub fn unusable(subject: &AnalyzedCluster) -> Vec<AnalysisFinding> {
     let mut findings = Vec::new();
     for resource in subject.cluster.resources() {
         let Resource::IPPool(pool) = resource else { continue };
@@ -15,7 +15,7 @@ pub fn unusable(subject: &Subject) -> Vec<Finding> {
         }
         let Ok(selector) = Selector::parse(&spec.node_selector) else { continue };
         if !subject.cluster.nodes().any(|node| selector.matches(&node.metadata.labels)) {
-            findings.push(Finding {
+            findings.push(AnalysisFinding {
                 object: resource.identify(),
                 check: "pool-without-nodes",
                 reason: format!("its nodeSelector ({}) matches no node, so no addresses are assigned from it", spec.node_selector),

@@ -1,10 +1,10 @@
 //! Finds endpoints that refer to a missing profile: traffic that no policy decides is denied.
 
-use super::super::Subject;
-use super::super::finding::Finding;
+use super::super::AnalyzedCluster;
+use super::super::finding::AnalysisFinding;
 use tortie_model::{Kind, Resource};
 
-pub fn missing(subject: &Subject) -> Vec<Finding> {
+pub fn missing(subject: &AnalyzedCluster) -> Vec<AnalysisFinding> {
     let mut findings = Vec::new();
     for resource in subject.cluster.resources() {
         let profiles = match resource {
@@ -13,7 +13,7 @@ pub fn missing(subject: &Subject) -> Vec<Finding> {
             _ => continue,
         };
         for profile in profiles.iter().filter(|name| !subject.cluster.has(Kind::Profile, name)) {
-            findings.push(Finding {
+            findings.push(AnalysisFinding {
                 object: resource.identify(),
                 check: "profile-missing",
                 reason: format!("it names profile {profile}, which does not exist"),

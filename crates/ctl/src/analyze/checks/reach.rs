@@ -1,14 +1,15 @@
 //! Finds rules and policies that are never evaluated, because an earlier one decides every packet.
 
-use super::super::Subject;
-use super::super::finding::Finding;
+use super::super::AnalyzedCluster;
+use super::super::finding::AnalysisFinding;
 use super::{ends_everything, name};
 use std::collections::BTreeMap;
-use tortie_plan::{Direction, PolicyId, RuleIndex};
+use tortie_plan::{PolicyDirection, PolicyId, RuleIndex};
 
-const DIRECTIONS: [(Direction, &str); 2] = [(Direction::Ingress, "ingress"), (Direction::Egress, "egress")];
+const DIRECTIONS: [(PolicyDirection, &str); 2] =
+    [(PolicyDirection::Ingress, "ingress"), (PolicyDirection::Egress, "egress")];
 
-pub fn rules(subject: &Subject) -> Vec<Finding> {
+pub fn rules(subject: &AnalyzedCluster) -> Vec<AnalysisFinding> {
     let mut findings = Vec::new();
     for (id, policy) in &subject.enforced.plan.policies {
         for (direction, word) in DIRECTIONS {
@@ -17,7 +18,7 @@ pub fn rules(subject: &Subject) -> Vec<Finding> {
             let hidden = rules.len() - last - 1;
             if hidden > 0 {
                 let decides = RuleIndex::at(last);
-                findings.push(Finding {
+                findings.push(AnalysisFinding {
                     object: name(id),
                     check: "rule-never-reached",
                     reason: format!(
@@ -33,7 +34,7 @@ pub fn rules(subject: &Subject) -> Vec<Finding> {
 
 /// Finds policies that are evaluated for none of their endpoints, because an earlier policy of the tier
 /// decides every packet.
-pub fn policies(subject: &Subject) -> Vec<Finding> {
+pub fn policies(subject: &AnalyzedCluster) -> Vec<AnalysisFinding> {
     let plan = &subject.enforced.plan;
     // The policy that hides each policy; `None` as soon as it is evaluated for one endpoint.
     let mut hidden: BTreeMap<(&PolicyId, &str), Option<&PolicyId>> = BTreeMap::new();
@@ -55,12 +56,12 @@ pub fn policies(subject: &Subject) -> Vec<Finding> {
     }
     let findings = hidden.into_iter().filter_map(|((id, word), by)| {
         let rules = plan.policies.get(id)?;
-        let direction = if word == "ingress" { Direction::Ingress } else { Direction::Egress };
+        let direction = if word == "ingress" { PolicyDirection::Ingress } else { PolicyDirection::Egress };
         if rules.rules(direction).is_empty() {
             return None;
         }
         let by = name(by?);
-        Some(Finding {
+        Some(AnalysisFinding {
             object: name(id),
             check: "policy-never-reached",
             reason: format!(

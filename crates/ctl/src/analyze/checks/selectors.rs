@@ -1,21 +1,21 @@
 //! Finds selectors of policies and rules that match nothing.
 
-use super::super::Subject;
-use super::super::finding::Finding;
+use super::super::AnalyzedCluster;
+use super::super::finding::AnalysisFinding;
 use super::name;
 use std::collections::BTreeSet;
 use tortie_model::Resource;
-use tortie_plan::{Direction, PolicyId, RuleIndex, SetId, Side};
+use tortie_plan::{PolicyDirection, PolicyId, RuleIndex, RuleSide, SetId};
 
 /// Finds policies that select no endpoint: the plan contains a policy only if it selects one.
-pub fn policies(subject: &Subject) -> Vec<Finding> {
+pub fn policies(subject: &AnalyzedCluster) -> Vec<AnalysisFinding> {
     let in_force: BTreeSet<String> = subject.enforced.plan.policies.keys().map(name).collect();
     let all = subject
         .cluster
         .resources()
         .filter(|resource| matches!(resource, Resource::NetworkPolicy(_) | Resource::GlobalNetworkPolicy(_)));
     let idle = all.filter(|resource| !in_force.contains(&resource.identify()));
-    idle.map(|resource| Finding {
+    idle.map(|resource| AnalysisFinding {
         object: resource.identify(),
         check: "policy-selects-nothing",
         reason: "its selector matches no endpoint".to_owned(),
@@ -28,12 +28,13 @@ pub fn policies(subject: &Subject) -> Vec<Finding> {
 }
 
 /// Finds rules that require membership in an empty set.
-pub fn rules(subject: &Subject) -> Vec<Finding> {
+pub fn rules(subject: &AnalyzedCluster) -> Vec<AnalysisFinding> {
     let plan = &subject.enforced.plan;
     let empty = |id: &SetId| plan.sets.get(id).is_none_or(|set| set.members.is_empty());
     let mut findings = Vec::new();
     for (id, policy) in &plan.policies {
-        for (direction, word) in [(Direction::Ingress, "ingress"), (Direction::Egress, "egress")] {
+        for (direction, word) in [(PolicyDirection::Ingress, "ingress"), (PolicyDirection::Egress, "egress")]
+        {
             for (position, rule) in policy.rules(direction).iter().enumerate() {
                 for (side, end) in [(&rule.source, "source"), (&rule.destination, "destination")] {
                     let number = RuleIndex::at(position);
@@ -56,12 +57,12 @@ pub fn rules(subject: &Subject) -> Vec<Finding> {
     findings
 }
 
-fn only_named_ports(side: &Side) -> bool {
+fn only_named_ports(side: &RuleSide) -> bool {
     !side.named_ports.is_empty() && side.ports.is_empty()
 }
 
-fn finding(id: &PolicyId, direction: &str, number: RuleIndex, why: String) -> Finding {
-    Finding {
+fn finding(id: &PolicyId, direction: &str, number: RuleIndex, why: String) -> AnalysisFinding {
+    AnalysisFinding {
         object: name(id),
         check: "rule-matches-nothing",
         reason: format!("{direction} rule {number} never matches: {why}"),

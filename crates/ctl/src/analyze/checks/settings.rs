@@ -1,14 +1,14 @@
 //! Finds settings that are malformed, have no effect in this implementation, or allow on one node traffic
 //! that the cluster denies.
 
-use super::super::Subject;
-use super::super::finding::Finding;
+use super::super::AnalyzedCluster;
+use super::super::finding::AnalysisFinding;
 use super::tiers::some;
 use std::collections::{BTreeMap, BTreeSet};
-use tortie_compute::{Environment, Parameters};
+use tortie_compute::{NodeParameters, ParameterEnvironment};
 use tortie_model::Resource;
 
-pub fn without_effect(subject: &Subject) -> Vec<Finding> {
+pub fn without_effect(subject: &AnalyzedCluster) -> Vec<AnalysisFinding> {
     let all: Vec<_> = subject
         .cluster
         .resources()
@@ -20,14 +20,18 @@ pub fn without_effect(subject: &Subject) -> Vec<Finding> {
     let mut nodes: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for node in subject.cluster.nodes() {
         let meta = &node.metadata;
-        let resolved =
-            Parameters::resolve(&meta.name, &meta.labels, all.iter().copied(), &Environment::default());
+        let resolved = NodeParameters::resolve(
+            &meta.name,
+            &meta.labels,
+            all.iter().copied(),
+            &ParameterEnvironment::default(),
+        );
         for warning in resolved.warnings() {
             nodes.entry(warning.clone()).or_default().insert(meta.name.clone());
         }
     }
     let finding = |(warning, nodes): (String, BTreeSet<String>)| {
-        Finding {
+        AnalysisFinding {
         object: "FelixConfiguration".to_owned(),
         check: "setting-without-effect",
         reason: format!("{warning} (on {})", some(&nodes)),

@@ -1,23 +1,25 @@
 //! Finds tiers whose default action denies traffic before a later tier is evaluated.
 
-use super::super::Subject;
-use super::super::finding::Finding;
+use super::super::AnalyzedCluster;
+use super::super::finding::AnalysisFinding;
 use std::collections::{BTreeMap, BTreeSet};
-use tortie_plan::{Action, Direction, TierEnd};
+use tortie_plan::{PolicyDirection, RuleAction, TierDefaultAction};
 
-pub fn hidden(subject: &Subject) -> Vec<Finding> {
+pub fn hidden(subject: &AnalyzedCluster) -> Vec<AnalysisFinding> {
     let plan = &subject.enforced.plan;
     let mut endpoints: BTreeMap<(String, String), BTreeSet<String>> = BTreeMap::new();
     for (endpoint, tiers) in subject.tiers() {
-        for direction in [Direction::Ingress, Direction::Egress] {
-            let governs =
-                |tier: &&tortie_plan::Tier| tier.policies(direction).iter().any(|id| !id.kind.is_staged());
+        for direction in [PolicyDirection::Ingress, PolicyDirection::Egress] {
+            let governs = |tier: &&tortie_plan::EndpointTier| {
+                tier.policies(direction).iter().any(|id| !id.kind.is_staged())
+            };
             let mut governing = tiers.iter().filter(governs);
             while let Some(tier) = governing.next() {
                 let rules = tier.policies(direction).iter().filter_map(|id| plan.policies.get(id));
-                let passes =
-                    rules.flat_map(|policy| policy.rules(direction)).any(|rule| rule.action == Action::Pass);
-                if passes || tier.end == TierEnd::Pass {
+                let passes = rules
+                    .flat_map(|policy| policy.rules(direction))
+                    .any(|rule| rule.action == RuleAction::Pass);
+                if passes || tier.end == TierDefaultAction::Pass {
                     continue;
                 }
                 if let Some(later) = governing.next() {
@@ -30,7 +32,7 @@ pub fn hidden(subject: &Subject) -> Vec<Finding> {
             }
         }
     }
-    let finding = |((tier, later), endpoints): ((String, String), BTreeSet<String>)| Finding {
+    let finding = |((tier, later), endpoints): ((String, String), BTreeSet<String>)| AnalysisFinding {
         object: format!("Tier({tier})"),
         check: "tier-hides-later",
         reason: format!(

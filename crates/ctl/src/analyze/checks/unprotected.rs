@@ -1,11 +1,11 @@
 //! Finds pods that no policy selects, so that only their profiles apply. Reported once per namespace.
 
-use super::super::Subject;
-use super::super::finding::Finding;
+use super::super::AnalyzedCluster;
+use super::super::finding::AnalysisFinding;
 use super::tiers::some;
 use std::collections::{BTreeMap, BTreeSet};
 
-pub fn pods(subject: &Subject) -> Vec<Finding> {
+pub fn pods(subject: &AnalyzedCluster) -> Vec<AnalysisFinding> {
     let plan = &subject.enforced.plan;
     let mut open: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for (id, policy) in &plan.workload_policies {
@@ -15,7 +15,7 @@ pub fn pods(subject: &Subject) -> Vec<Finding> {
             open.entry(namespace.to_owned()).or_default().insert(id.workload.clone());
         }
     }
-    let finding = |(namespace, pods): (String, BTreeSet<String>)| Finding {
+    let finding = |(namespace, pods): (String, BTreeSet<String>)| AnalysisFinding {
         object: format!("Namespace({namespace})"),
         check: "pods-without-policy",
         reason: format!("no policy selects {}", some(&pods)),

@@ -1,10 +1,10 @@
 //! Finds datastore entries that cannot be decoded: an undecodable policy is not enforced as intended.
 
-use super::super::Subject;
-use super::super::finding::Finding;
+use super::super::AnalyzedCluster;
+use super::super::finding::AnalysisFinding;
 
-pub fn entries(subject: &Subject) -> Vec<Finding> {
-    let finding = |reason: &String| Finding {
+pub fn entries(subject: &AnalyzedCluster) -> Vec<AnalysisFinding> {
+    let finding = |reason: &String| AnalysisFinding {
         object: "datastore".to_owned(),
         check: "unreadable-entry",
         reason: format!("an entry cannot be read: {reason}"),

@@ -1,7 +1,7 @@
 //! Computes the cluster as it would be after the change.
 
-use crate::namespace::Asked;
-use crate::policy::cluster::Cluster;
+use crate::namespace::RequestedNamespace;
+use crate::policy::cluster::PolicyCluster;
 use crate::verbs;
 use serde::Serialize;
 use tortie_model::kinds::DEFAULT_TIER;
@@ -9,14 +9,14 @@ use tortie_model::{Kind, Resource};
 
 /// The effect of the change on one object.
 #[derive(Clone, Debug, Serialize)]
-pub struct Object {
+pub struct ObjectChange {
     pub name: String,
-    pub fate: Fate,
+    pub fate: ChangeKind,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Fate {
+pub enum ChangeKind {
     Created,
     Changed,
     Same,
@@ -26,17 +26,18 @@ pub enum Fate {
 /// Sets the namespace that each resource would be written to.
 pub fn placed(mut resources: Vec<Resource>, namespace: Option<&str>) -> Result<Vec<Resource>, String> {
     for resource in &mut resources {
-        verbs::place(resource, Asked { namespace, all: false }).map_err(|error| error.to_string())?;
+        verbs::place(resource, RequestedNamespace { namespace, all: false })
+            .map_err(|error| error.to_string())?;
     }
     Ok(resources)
 }
 
 /// Applies or deletes the resources in a copy of the cluster. Rejects changes that the store would reject.
 pub fn changed(
-    before: &Cluster,
+    before: &PolicyCluster,
     resources: Vec<Resource>,
     delete: bool,
-) -> Result<(Cluster, Vec<Object>), String> {
+) -> Result<(PolicyCluster, Vec<ObjectChange>), String> {
     let mut after = before.clone();
     let mut objects = Vec::new();
     for mut resource in resources {
@@ -46,30 +47,31 @@ pub fn changed(
         verbs::check_managed_here(resource.kind(), &meta.namespace, &meta.name, verb)
             .map_err(|error| error.to_string())?;
         let fate = match delete {
-            true => {
-                after.remove(&resource).then_some(Fate::Deleted).ok_or(format!("{name} does not exist"))?
-            }
+            true => after
+                .remove(&resource)
+                .then_some(ChangeKind::Deleted)
+                .ok_or(format!("{name} does not exist"))?,
             false => {
                 resource.validate().map_err(|error| format!("{name}: {error}"))?;
                 apply(&mut after, resource)
             }
         };
-        objects.push(Object { name, fate });
+        objects.push(ObjectChange { name, fate });
     }
     check_tiers(&after)?;
     Ok((after, objects))
 }
 
-fn apply(cluster: &mut Cluster, mut resource: Resource) -> Fate {
+fn apply(cluster: &mut PolicyCluster, mut resource: Resource) -> ChangeKind {
     let fate = match cluster.get(&resource) {
-        None => Fate::Created,
+        None => ChangeKind::Created,
         Some(current) => {
             // Compare only the metadata that users can set.
             let (given, meta) = (resource.metadata().clone(), resource.metadata_mut());
             *meta = current.metadata().clone();
             meta.labels = given.labels;
             meta.annotations = given.annotations;
-            if written(&resource) == written(current) { Fate::Same } else { Fate::Changed }
+            if written(&resource) == written(current) { ChangeKind::Same } else { ChangeKind::Changed }
         }
     };
     cluster.put(resource);
@@ -86,7 +88,7 @@ fn written(resource: &Resource) -> serde_json::Value {
 }
 
 /// Checks that the tier of every policy exists, as the store does.
-fn check_tiers(cluster: &Cluster) -> Result<(), String> {
+fn check_tiers(cluster: &PolicyCluster) -> Result<(), String> {
     for resource in cluster.resources() {
         let tier = match resource {
             Resource::GlobalNetworkPolicy(policy) => &policy.spec.tier,

@@ -1,36 +1,36 @@
 //! Groups of subjects that no rule of either plan distinguishes.
 
-use super::subject::{State, Subject, rules};
+use super::subject::{PlanState, TrafficSubject, rules};
 use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use tortie_plan::{EndpointId, Member, Plan, SetKind};
+use tortie_plan::{EndpointId, NodePlan, SetKind, SetMember};
 
 #[derive(Clone, Debug)]
-pub struct Group {
+pub struct SubjectGroup {
     /// Never empty.
-    pub members: Vec<Subject>,
+    pub members: Vec<TrafficSubject>,
 }
 
-impl Group {
+impl SubjectGroup {
     /// Returns the member that represents the group.
-    pub fn first(&self) -> &Subject {
+    pub fn first(&self) -> &TrafficSubject {
         &self.members[0]
     }
 }
 
 /// Groups the subjects, sorted by the names of the groups' first members.
-pub fn groups(subjects: Vec<Subject>, states: &[&State<'_>]) -> Vec<Group> {
-    let marks: Vec<Marks> = states.iter().map(|state| Marks::new(state.plan)).collect();
-    let mut groups: BTreeMap<Vec<u8>, Group> = BTreeMap::new();
+pub fn groups(subjects: Vec<TrafficSubject>, states: &[&PlanState<'_>]) -> Vec<SubjectGroup> {
+    let marks: Vec<AddressSignature> = states.iter().map(|state| AddressSignature::new(state.plan)).collect();
+    let mut groups: BTreeMap<Vec<u8>, SubjectGroup> = BTreeMap::new();
     for subject in subjects {
         let mut signature = Vec::new();
         for (state, marks) in states.iter().zip(&marks) {
             marks.sign(state, &subject, &mut signature);
         }
-        groups.entry(signature).or_insert_with(|| Group { members: Vec::new() }).members.push(subject);
+        groups.entry(signature).or_insert_with(|| SubjectGroup { members: Vec::new() }).members.push(subject);
     }
-    let mut groups: Vec<Group> = groups.into_values().collect();
+    let mut groups: Vec<SubjectGroup> = groups.into_values().collect();
     for group in &mut groups {
         group.members.sort_by(|a, b| a.name.cmp(&b.name));
         // Two subjects represent the two ends of one net.
@@ -44,29 +44,29 @@ pub fn groups(subjects: Vec<Subject>, states: &[&State<'_>]) -> Vec<Group> {
 }
 
 /// The properties of an address that rules can match.
-struct Marks {
+struct AddressSignature {
     nets: Vec<IpNet>,
     /// Named ports, by address.
     ports: BTreeMap<IpAddr, Vec<String>>,
 }
 
-impl Marks {
-    fn new(plan: &Plan) -> Marks {
+impl AddressSignature {
+    fn new(plan: &NodePlan) -> AddressSignature {
         let sides = rules(plan).flat_map(|rule| [&rule.source, &rule.destination]);
         let nets: BTreeSet<IpNet> =
             sides.flat_map(|side| side.nets.iter().chain(&side.not_nets).copied()).collect();
         let mut ports: BTreeMap<IpAddr, Vec<String>> = BTreeMap::new();
         for (id, set) in &plan.sets {
             for member in &set.members {
-                if let Member::Port { address, protocol, port } = member {
+                if let SetMember::Port { address, protocol, port } = member {
                     ports.entry(*address).or_default().push(format!("{id} {protocol} {port}"));
                 }
             }
         }
-        Marks { nets: nets.into_iter().collect(), ports }
+        AddressSignature { nets: nets.into_iter().collect(), ports }
     }
 
-    fn sign(&self, state: &State<'_>, subject: &Subject, signature: &mut Vec<u8>) {
+    fn sign(&self, state: &PlanState<'_>, subject: &TrafficSubject, signature: &mut Vec<u8>) {
         let own = match &subject.endpoint {
             Some(EndpointId::Workload(id)) => {
                 state.plan.workload_policies.get(id).map(|workload_policy| {

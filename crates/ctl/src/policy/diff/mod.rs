@@ -16,10 +16,10 @@ mod traffic_class;
 
 pub(crate) use change::{changed, placed};
 
-use super::cluster::Cluster;
-use super::explain::Format;
-use crate::cli::{Connection, Global, Namespace, Reading};
-use crate::failure::{Failure, Result};
+use super::cluster::PolicyCluster;
+use super::explain::ReportFormat;
+use crate::cli::{ConnectionArgs, FileReadArgs, GlobalArgs, NamespaceArgs};
+use crate::failure::{CommandError, CommandResult};
 use crate::{input, session};
 use clap::Args;
 use std::io::Write;
@@ -30,7 +30,7 @@ use std::path::PathBuf;
   tortie diff -f policy.yaml             what if this were applied?
   tortie diff -f policy.yaml --delete    what if it were deleted?
   tortie diff -f manifests/ -o json      for programs")]
-pub struct Diff {
+pub struct DiffArgs {
     /// A file, "-" for standard input, or a directory of .yaml, .yml and .json files
     #[arg(short = 'f', long, value_name = "FILE")]
     pub filename: PathBuf,
@@ -38,35 +38,35 @@ pub struct Diff {
     #[arg(long)]
     pub delete: bool,
     #[command(flatten)]
-    pub reading: Reading,
+    pub reading: FileReadArgs,
     #[arg(short = 'o', long, value_name = "FORMAT", default_value = "text")]
-    pub output: Format,
+    pub output: ReportFormat,
     #[command(flatten)]
-    pub namespace: Namespace,
+    pub namespace: NamespaceArgs,
     #[command(flatten)]
-    pub connection: Connection,
+    pub connection: ConnectionArgs,
     #[command(flatten)]
-    pub global: Global,
+    pub global: GlobalArgs,
 }
 
 /// Prints the changes and returns whether there are any.
-pub async fn diff(args: &Diff, out: &mut dyn Write) -> Result<bool> {
+pub async fn diff(args: &DiffArgs, out: &mut dyn Write) -> CommandResult<bool> {
     let resources = input::resources(&args.filename, args.reading.recursive, args.reading.skip_empty)?;
     let store = session::connect(&args.connection, &args.global).await?;
-    let mut before = Cluster::load(&store).await?;
+    let mut before = PolicyCluster::load(&store).await?;
     let namespace = args.namespace.namespace.as_deref();
-    let resources = placed(resources, namespace).map_err(Failure::Message)?;
+    let resources = placed(resources, namespace).map_err(CommandError::Message)?;
     for resource in &resources {
         before.load_one(&store, resource).await?;
     }
-    let (after, objects) = changed(&before, resources, args.delete).map_err(Failure::Message)?;
+    let (after, objects) = changed(&before, resources, args.delete).map_err(CommandError::Message)?;
     let comparison = compare::compare(&before, &after, compare::PATIENCE);
     let summary = summary::summarise(objects, &comparison);
     match args.output {
-        Format::Text => out.write_all(summary.text().as_bytes())?,
-        Format::Json => {
+        ReportFormat::Text => out.write_all(summary.text().as_bytes())?,
+        ReportFormat::Json => {
             let json = serde_json::to_string_pretty(&summary)
-                .map_err(|error| Failure::message(error.to_string()))?;
+                .map_err(|error| CommandError::message(error.to_string()))?;
             writeln!(out, "{json}")?;
         }
     }

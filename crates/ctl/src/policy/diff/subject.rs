@@ -1,14 +1,16 @@
 //! The possible senders and receivers: workloads, host endpoints, and external addresses that rules
 //! distinguish.
 
-use crate::policy::cluster::{Cluster, Enforced};
+use crate::policy::cluster::{EnforcedPlan, PolicyCluster};
 use crate::policy::party;
 use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use tortie_compute::{Permissions, local_workload};
-use tortie_plan::evaluate::{Cause, Decision, Index, Outcome, Packet, Stage, is_failsafe};
-use tortie_plan::{Direction, EndpointId, Member, Plan, PolicySettings, Rule};
+use tortie_compute::{EndpointPermissions, local_workload};
+use tortie_plan::evaluate::{
+    EvaluationIndex, EvaluationStage, Packet, PolicyDecision, PolicyOutcome, VerdictCause, is_failsafe,
+};
+use tortie_plan::{EndpointId, NodePlan, PlannedRule, PolicyDirection, PolicySettings, SetMember};
 
 /// Maximum number of nets from which external addresses are derived.
 const NETS: usize = 1000;
@@ -19,7 +21,7 @@ const ELSEWHERE: [&[&str]; 2] = [
 ];
 
 #[derive(Clone, Debug)]
-pub struct Subject {
+pub struct TrafficSubject {
     pub name: String,
     /// `None` for an external address, to which no policy applies.
     pub endpoint: Option<EndpointId>,
@@ -28,10 +30,10 @@ pub struct Subject {
     pub addresses: Vec<IpAddr>,
 }
 
-impl Subject {
+impl TrafficSubject {
     /// Returns whether policy applies between the two. It does not apply between a host and its own
     /// workloads.
-    pub fn is_policed_with(&self, other: &Subject) -> bool {
+    pub fn is_policed_with(&self, other: &TrafficSubject) -> bool {
         match (&self.endpoint, &other.endpoint) {
             (None, None) => false,
             (Some(EndpointId::Host(_)), Some(_)) | (Some(_), Some(EndpointId::Host(_))) => {
@@ -43,20 +45,25 @@ impl Subject {
 }
 
 /// One side of the comparison: a plan that contains every endpoint of the cluster.
-pub struct State<'p> {
-    pub plan: &'p Plan,
-    pub index: Index<'p>,
+pub struct PlanState<'p> {
+    pub plan: &'p NodePlan,
+    pub index: EvaluationIndex<'p>,
     pub settings: &'p PolicySettings,
 }
 
-impl<'p> State<'p> {
-    pub fn new(enforced: &'p Enforced) -> State<'p> {
-        let Enforced { plan, settings } = enforced;
-        State { plan, index: Index::new(plan), settings: &settings.policy }
+impl<'p> PlanState<'p> {
+    pub fn new(enforced: &'p EnforcedPlan) -> PlanState<'p> {
+        let EnforcedPlan { plan, settings } = enforced;
+        PlanState { plan, index: EvaluationIndex::new(plan), settings: &settings.policy }
     }
 
     /// Returns the decision of the subject's own policies and profiles; `None` for subjects without any.
-    pub fn decide(&self, subject: &Subject, direction: Direction, packet: &Packet) -> Option<Decision<'p>> {
+    pub fn decide(
+        &self,
+        subject: &TrafficSubject,
+        direction: PolicyDirection,
+        packet: &Packet,
+    ) -> Option<PolicyDecision<'p>> {
         match subject.endpoint.as_ref()? {
             EndpointId::Workload(id) => {
                 let workload_policy = self.plan.workload_policies.get(id)?;
@@ -65,16 +72,19 @@ impl<'p> State<'p> {
             EndpointId::Host(name) => {
                 let endpoint = self.plan.host_endpoints.get(name)?;
                 if is_failsafe(self.settings, direction, packet) {
-                    return Some(Decision { outcome: Outcome::Allow, cause: Cause::Failsafe });
+                    return Some(PolicyDecision {
+                        outcome: PolicyOutcome::Allow,
+                        cause: VerdictCause::Failsafe,
+                    });
                 }
-                Some(self.index.host(endpoint, Stage::Normal, direction, packet, None))
+                Some(self.index.host(endpoint, EvaluationStage::Normal, direction, packet, None))
             }
         }
     }
 
     /// Returns whether the subject exists in this state. Hosts exist even without a host endpoint; no policy
     /// applies to them then.
-    fn has(&self, subject: &Subject) -> bool {
+    fn has(&self, subject: &TrafficSubject) -> bool {
         match &subject.endpoint {
             Some(EndpointId::Workload(id)) => self.plan.workload_policies.contains_key(id),
             Some(EndpointId::Host(_)) | None => true,
@@ -83,12 +93,16 @@ impl<'p> State<'p> {
 }
 
 /// Returns the subjects that exist both before and after the change, in their state after it.
-pub fn subjects(before: &Cluster, after: &Cluster, states: &[&State<'_>]) -> Vec<Subject> {
-    let mut subjects: Vec<Subject> = after
+pub fn subjects(
+    before: &PolicyCluster,
+    after: &PolicyCluster,
+    states: &[&PlanState<'_>],
+) -> Vec<TrafficSubject> {
+    let mut subjects: Vec<TrafficSubject> = after
         .workloads()
         .filter_map(|endpoint| {
-            let (id, workload) = local_workload(endpoint, Permissions::ALL).ok()?;
-            Some(Subject {
+            let (id, workload) = local_workload(endpoint, EndpointPermissions::ALL).ok()?;
+            Some(TrafficSubject {
                 name: party::workload_name(endpoint),
                 endpoint: Some(EndpointId::Workload(id)),
                 node: endpoint.spec.node.clone(),
@@ -96,13 +110,17 @@ pub fn subjects(before: &Cluster, after: &Cluster, states: &[&State<'_>]) -> Vec
             })
         })
         .collect();
-    let mut hosts: BTreeMap<String, Subject> = BTreeMap::new();
+    let mut hosts: BTreeMap<String, TrafficSubject> = BTreeMap::new();
     for cluster in [before, after] {
         hosts.extend(cluster.host_endpoints().map(|endpoint| {
-            let party::Party { name, addresses, .. } = party::Party::of_host_endpoint(endpoint, cluster);
+            let party::TrafficParty { name, addresses, .. } =
+                party::TrafficParty::of_host_endpoint(endpoint, cluster);
             let node = endpoint.spec.node.clone();
             let endpoint = Some(EndpointId::Host(name.clone()));
-            (name.clone(), Subject { name: format!("host endpoint {name}"), endpoint, node, addresses })
+            (
+                name.clone(),
+                TrafficSubject { name: format!("host endpoint {name}"), endpoint, node, addresses },
+            )
         }));
     }
     subjects.extend(hosts.into_values());
@@ -115,7 +133,7 @@ pub fn subjects(before: &Cluster, after: &Cluster, states: &[&State<'_>]) -> Vec
 
 /// Returns the first and last address of every net that rules or sets mention, and one address that none of
 /// them contains.
-fn outside(states: &[&State<'_>], known: &BTreeSet<IpAddr>) -> Vec<Subject> {
+fn outside(states: &[&PlanState<'_>], known: &BTreeSet<IpAddr>) -> Vec<TrafficSubject> {
     let mut nets: BTreeSet<IpNet> = BTreeSet::new();
     for state in states {
         for rule in rules(state.plan) {
@@ -124,7 +142,7 @@ fn outside(states: &[&State<'_>], known: &BTreeSet<IpAddr>) -> Vec<Subject> {
             }
         }
         for member in state.plan.sets.values().flat_map(|set| &set.members) {
-            if let Member::Net(net) = member {
+            if let SetMember::Net(net) = member {
                 nets.insert(*net);
             }
         }
@@ -146,13 +164,14 @@ fn outside(states: &[&State<'_>], known: &BTreeSet<IpAddr>) -> Vec<Subject> {
         let mut addresses = texts.iter().filter_map(|text| text.parse().ok());
         addresses.find(|address| !named(address))
     });
-    let outside = |name: String, addresses| Subject { name, endpoint: None, node: String::new(), addresses };
+    let outside =
+        |name: String, addresses| TrafficSubject { name, endpoint: None, node: String::new(), addresses };
     let elsewhere = outside("anywhere else".to_owned(), spare.collect());
     found.into_iter().map(|(address, name)| outside(name, vec![address])).chain([elsewhere]).collect()
 }
 
 /// Returns every rule of a plan.
-pub fn rules(plan: &Plan) -> impl Iterator<Item = &Rule> {
+pub fn rules(plan: &NodePlan) -> impl Iterator<Item = &PlannedRule> {
     let policies = plan.policies.values().flat_map(|policy| policy.ingress.iter().chain(&policy.egress));
     let profiles = plan.profiles.values().flat_map(|profile| profile.ingress.iter().chain(&profile.egress));
     policies.chain(profiles)

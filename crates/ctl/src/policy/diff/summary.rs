@@ -1,7 +1,7 @@
 //! Summarises changes by merging similar ones.
 
-use super::change::{Fate, Object};
-use super::compare::Comparison;
+use super::change::{ChangeKind, ObjectChange};
+use super::compare::VerdictComparison;
 use super::traffic_class::TrafficClass;
 use crate::policy::traffic::protocol_name;
 use serde::Serialize;
@@ -14,9 +14,9 @@ const CLASSES: usize = 12;
 const BLOCKS: usize = 20;
 
 #[derive(Debug, Serialize)]
-pub struct Summary {
-    pub objects: Vec<Object>,
-    pub changes: Vec<Block>,
+pub struct DiffSummary {
+    pub objects: Vec<ObjectChange>,
+    pub changes: Vec<ChangeBlock>,
     /// Pairs of endpoints with a changed verdict for any traffic; an external address counts as one.
     pub pairs: usize,
     /// Note on the sample, if not all affected pairs were evaluated.
@@ -29,7 +29,7 @@ pub struct Summary {
 
 /// Similar changes: from all of `from` to all of `to`.
 #[derive(Debug, Serialize)]
-pub struct Block {
+pub struct ChangeBlock {
     pub allowed: bool,
     pub from: Vec<String>,
     pub to: Vec<String>,
@@ -37,7 +37,7 @@ pub struct Block {
     pub because: String,
 }
 
-impl Summary {
+impl DiffSummary {
     pub fn changes(&self) -> bool {
         !self.changes.is_empty() || self.unseen.is_some()
     }
@@ -46,15 +46,16 @@ impl Summary {
         let mut text = String::new();
         for object in &self.objects {
             let fate = match object.fate {
-                Fate::Created => "would be created",
-                Fate::Changed => "would be changed",
-                Fate::Same => "is there already",
-                Fate::Deleted => "would be deleted",
+                ChangeKind::Created => "would be created",
+                ChangeKind::Changed => "would be changed",
+                ChangeKind::Same => "is there already",
+                ChangeKind::Deleted => "would be deleted",
             };
             let _ = writeln!(text, "{} {fate}.", object.name);
         }
         for (allowed, title) in [(false, "No longer allowed"), (true, "Newly allowed")] {
-            let blocks: Vec<&Block> = self.changes.iter().filter(|block| block.allowed == allowed).collect();
+            let blocks: Vec<&ChangeBlock> =
+                self.changes.iter().filter(|block| block.allowed == allowed).collect();
             if blocks.is_empty() {
                 continue;
             }
@@ -97,47 +98,48 @@ fn names(names: &[String]) -> String {
 
 /// The properties that similar changes share, apart from the endpoints.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct What<'c> {
+struct ChangeTraits<'c> {
     allowed: bool,
     because: &'c str,
     traffic: String,
 }
 
 /// Indexes of groups.
-type Groups = BTreeSet<usize>;
+type GroupIndexes = BTreeSet<usize>;
 /// Traffic classes by family (`true` for IPv4).
-type Lanes = BTreeSet<(TrafficClass, bool)>;
+type FamilyClasses = BTreeSet<(TrafficClass, bool)>;
 
-pub fn summarise(objects: Vec<Object>, comparison: &Comparison) -> Summary {
+pub fn summarise(objects: Vec<ObjectChange>, comparison: &VerdictComparison) -> DiffSummary {
     // Collect the changes between two groups for one reason, then merge senders with the same changes, then
     // receivers with the same senders.
-    let mut between: BTreeMap<(usize, usize, bool, &str), Lanes> = BTreeMap::new();
+    let mut between: BTreeMap<(usize, usize, bool, &str), FamilyClasses> = BTreeMap::new();
     for change in &comparison.changes {
         let key = (change.from, change.to, change.allowed, change.because.as_str());
         between.entry(key).or_default().insert((change.class, change.v4));
     }
-    let mut to: BTreeMap<(What<'_>, usize), Groups> = BTreeMap::new();
+    let mut to: BTreeMap<(ChangeTraits<'_>, usize), GroupIndexes> = BTreeMap::new();
     for ((sender, receiver, allowed, because), classes) in between {
         let traffic = traffic(&comparison.classes, &classes, families(comparison, sender, receiver));
-        to.entry((What { allowed, because, traffic }, receiver)).or_default().insert(sender);
+        to.entry((ChangeTraits { allowed, because, traffic }, receiver)).or_default().insert(sender);
     }
-    let mut blocks: BTreeMap<(What<'_>, Groups), Groups> = BTreeMap::new();
+    let mut blocks: BTreeMap<(ChangeTraits<'_>, GroupIndexes), GroupIndexes> = BTreeMap::new();
     for ((what, receiver), senders) in to {
         blocks.entry((what, senders)).or_default().insert(receiver);
     }
     let blocks = join(blocks, |group| comparison.groups[group].members.len() == 1);
-    let members = |groups: &Groups| -> Vec<String> {
+    let members = |groups: &GroupIndexes| -> Vec<String> {
         let subjects = groups.iter().flat_map(|group| &comparison.groups[*group].members);
         let mut seen = BTreeSet::new();
         subjects.map(|subject| subject.name.clone()).filter(|name| seen.insert(name.clone())).collect()
     };
-    let block = |((what, senders), receivers): ((What<'_>, Groups), Groups)| Block {
-        allowed: what.allowed,
-        from: members(&senders),
-        to: members(&receivers),
-        traffic: what.traffic,
-        because: what.because.to_owned(),
-    };
+    let block =
+        |((what, senders), receivers): ((ChangeTraits<'_>, GroupIndexes), GroupIndexes)| ChangeBlock {
+            allowed: what.allowed,
+            from: members(&senders),
+            to: members(&receivers),
+            traffic: what.traffic,
+            because: what.because.to_owned(),
+        };
     let changes = blocks.into_iter().map(block).collect();
     let sampled = (comparison.judged < comparison.concerned).then(|| {
         format!(
@@ -151,17 +153,17 @@ pub fn summarise(objects: Vec<Object>, comparison: &Comparison) -> Summary {
             names(&comparison.unseen)
         )
     });
-    Summary { objects, changes, pairs: pairs(comparison), sampled, unseen }
+    DiffSummary { objects, changes, pairs: pairs(comparison), sampled, unseen }
 }
 
 /// Merges blocks that differ only because a subject is never evaluated against itself: the result is one
 /// block from all of these subjects to all of them. `alone` returns whether a group has a single member.
 fn join<'c>(
-    blocks: BTreeMap<(What<'c>, Groups), Groups>,
+    blocks: BTreeMap<(ChangeTraits<'c>, GroupIndexes), GroupIndexes>,
     alone: impl Fn(usize) -> bool,
-) -> BTreeMap<(What<'c>, Groups), Groups> {
-    let mut joined: BTreeMap<(What<'c>, Groups), Groups> = BTreeMap::new();
-    let mut selfless: BTreeMap<(What<'c>, Groups), Groups> = BTreeMap::new();
+) -> BTreeMap<(ChangeTraits<'c>, GroupIndexes), GroupIndexes> {
+    let mut joined: BTreeMap<(ChangeTraits<'c>, GroupIndexes), GroupIndexes> = BTreeMap::new();
+    let mut selfless: BTreeMap<(ChangeTraits<'c>, GroupIndexes), GroupIndexes> = BTreeMap::new();
     for ((what, senders), receivers) in blocks {
         match (receivers.first(), receivers.len()) {
             (Some(receiver), 1) if alone(*receiver) && !senders.contains(receiver) => {
@@ -182,7 +184,7 @@ fn join<'c>(
     joined
 }
 
-fn pairs(comparison: &Comparison) -> usize {
+fn pairs(comparison: &VerdictComparison) -> usize {
     let changed: BTreeSet<(usize, usize)> =
         comparison.changes.iter().map(|change| (change.from, change.to)).collect();
     let size = |group: usize| comparison.groups[group].members.len();
@@ -193,7 +195,7 @@ fn pairs(comparison: &Comparison) -> usize {
 }
 
 /// Returns which families two groups have in common.
-fn families(comparison: &Comparison, from: usize, to: usize) -> (bool, bool) {
+fn families(comparison: &VerdictComparison, from: usize, to: usize) -> (bool, bool) {
     let has = |group: usize, v4: bool| {
         comparison.groups[group].first().addresses.iter().any(|address| address.is_ipv4() == v4)
     };
@@ -201,7 +203,7 @@ fn families(comparison: &Comparison, from: usize, to: usize) -> (bool, bool) {
 }
 
 /// Describes the changed traffic, by family only if the families differ.
-fn traffic(all: &[TrafficClass], changed: &Lanes, (v4, v6): (bool, bool)) -> String {
+fn traffic(all: &[TrafficClass], changed: &FamilyClasses, (v4, v6): (bool, bool)) -> String {
     let of = |v4: bool| -> Vec<TrafficClass> {
         all.iter().copied().filter(|class| changed.contains(&(*class, v4))).collect()
     };

@@ -1,24 +1,24 @@
 //! The verdict for a group equals the verdict for each of its members.
 
-use super::compare::{Comparison, PATIENCE, compare};
-use super::subject::{State, Subject, subjects};
+use super::compare::{PATIENCE, VerdictComparison, compare};
+use super::subject::{PlanState, TrafficSubject, subjects};
 use super::summary::summarise;
 use super::traffic_class::TrafficClass;
-use crate::policy::cluster::Cluster;
-use tortie_plan::Direction;
-use tortie_plan::evaluate::{Outcome, Packet};
-use tortie_testkit::conformance::{Case, cases, world};
+use crate::policy::cluster::PolicyCluster;
+use tortie_plan::PolicyDirection;
+use tortie_plan::evaluate::{Packet, PolicyOutcome};
+use tortie_testkit::conformance::{ConformanceCase, cases, world};
 
 /// Returns the cluster of the conformance cases before and after a case is applied.
-fn clusters(case: &Case) -> (Cluster, Cluster) {
-    let mut before = Cluster::default();
+fn clusters(case: &ConformanceCase) -> (PolicyCluster, PolicyCluster) {
+    let mut before = PolicyCluster::default();
     world().into_iter().for_each(|resource| before.put(resource));
     let mut after = before.clone();
     case.steps.iter().flat_map(|step| step.applied()).for_each(|resource| after.put(resource));
     (before, after)
 }
 
-fn ingress_closed() -> (Cluster, Cluster) {
+fn ingress_closed() -> (PolicyCluster, PolicyCluster) {
     clusters(&cases().into_iter().find(|case| case.number == 2).unwrap())
 }
 
@@ -64,9 +64,14 @@ fn packets(source: std::net::IpAddr, destination: std::net::IpAddr) -> Vec<Packe
 }
 
 /// Returns the new verdict for a packet according to the comparison, if it changes.
-fn said(comparison: &Comparison, from: &Subject, to: &Subject, packet: &Packet) -> Option<bool> {
-    let group = |subject: &Subject| {
-        let has = |group: &super::groups::Group| group.members.iter().any(|m| m.name == subject.name);
+fn said(
+    comparison: &VerdictComparison,
+    from: &TrafficSubject,
+    to: &TrafficSubject,
+    packet: &Packet,
+) -> Option<bool> {
+    let group = |subject: &TrafficSubject| {
+        let has = |group: &super::groups::SubjectGroup| group.members.iter().any(|m| m.name == subject.name);
         comparison.groups.iter().position(has).unwrap()
     };
     let (from, to) = (group(from), group(to));
@@ -99,21 +104,22 @@ fn groups_and_lanes_lose_nothing() {
         let (before, after) = clusters(&case);
         let comparison = compare(&before, &after, PATIENCE);
         let (old, new) = (before.enforced_everywhere(), after.enforced_everywhere());
-        let (old, new) = (State::new(&old), State::new(&new));
+        let (old, new) = (PlanState::new(&old), PlanState::new(&new));
         let everybody = subjects(&before, &after, &[&old, &new]);
         for from in &everybody {
             for to in everybody.iter().filter(|to| to.name != from.name && from.is_policed_with(to)) {
                 for v4 in [true, false] {
-                    let of =
-                        |subject: &Subject| subject.addresses.iter().copied().find(|a| a.is_ipv4() == v4);
+                    let of = |subject: &TrafficSubject| {
+                        subject.addresses.iter().copied().find(|a| a.is_ipv4() == v4)
+                    };
                     let Some((source, destination)) = of(from).zip(of(to)) else { continue };
                     for packet in packets(source, destination) {
-                        let allows = |state: &State<'_>| {
+                        let allows = |state: &PlanState<'_>| {
                             let says = |subject, direction| {
                                 let decision = state.decide(subject, direction, &packet);
-                                decision.is_none_or(|decision| decision.outcome == Outcome::Allow)
+                                decision.is_none_or(|decision| decision.outcome == PolicyOutcome::Allow)
                             };
-                            says(from, Direction::Egress) && says(to, Direction::Ingress)
+                            says(from, PolicyDirection::Egress) && says(to, PolicyDirection::Ingress)
                         };
                         let (was, is) = (allows(&old), allows(&new));
                         let expected = (was != is).then_some(is);

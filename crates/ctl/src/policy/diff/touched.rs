@@ -1,25 +1,27 @@
 //! Determines which ends a change can affect.
 
-use super::subject::{State, Subject};
+use super::subject::{PlanState, TrafficSubject};
 use std::collections::BTreeSet;
-use tortie_plan::{Direction, EndpointId, PolicyId, Rule, SetId, Side, Tier, TierEnd};
+use tortie_plan::{
+    EndpointId, EndpointTier, PlannedRule, PolicyDirection, PolicyId, RuleSide, SetId, TierDefaultAction,
+};
 
 /// The differences between two states.
-pub struct Touched<'s> {
-    before: &'s State<'s>,
-    after: &'s State<'s>,
+pub struct PlanDifferences<'s> {
+    before: &'s PlanState<'s>,
+    after: &'s PlanState<'s>,
     sets: BTreeSet<&'s SetId>,
 }
 
-impl<'s> Touched<'s> {
-    pub fn new(before: &'s State<'s>, after: &'s State<'s>) -> Touched<'s> {
+impl<'s> PlanDifferences<'s> {
+    pub fn new(before: &'s PlanState<'s>, after: &'s PlanState<'s>) -> PlanDifferences<'s> {
         let names = before.plan.sets.keys().chain(after.plan.sets.keys());
         let sets = names.filter(|id| before.plan.sets.get(*id) != after.plan.sets.get(*id)).collect();
-        Touched { before, after, sets }
+        PlanDifferences { before, after, sets }
     }
 
     /// Returns whether the verdicts of a subject in a direction may have changed.
-    pub fn concerns(&self, subject: &Subject, direction: Direction) -> bool {
+    pub fn concerns(&self, subject: &TrafficSubject, direction: PolicyDirection) -> bool {
         let Some(endpoint) = &subject.endpoint else { return false };
         let (before, after) = (lists(self.before, endpoint), lists(self.after, endpoint));
         let (Some((tiers, profiles)), Some((other, others))) = (before, after) else { return true };
@@ -28,8 +30,9 @@ impl<'s> Touched<'s> {
         }
         tiers.iter().any(|tier| self.tier_differs(tier, direction))
             || profiles.iter().any(|name| {
-                let rules =
-                    |state: &State<'s>| state.plan.profiles.get(name).map(|profile| profile.rules(direction));
+                let rules = |state: &PlanState<'s>| {
+                    state.plan.profiles.get(name).map(|profile| profile.rules(direction))
+                };
                 self.differ(rules(self.before), rules(self.after))
             })
     }
@@ -43,7 +46,7 @@ impl<'s> Touched<'s> {
     }
 
     fn changes_unseen(&self, name: &str) -> bool {
-        let lists = |state: &State<'s>| {
+        let lists = |state: &PlanState<'s>| {
             let endpoint = state.plan.host_endpoints.get(name);
             endpoint
                 .map(|e| [&e.forward, &e.untracked, &e.pre_dnat])
@@ -52,23 +55,26 @@ impl<'s> Touched<'s> {
         let (before, after) = (lists(self.before), lists(self.after));
         before != after
             || before.into_iter().flatten().flatten().any(|tier| {
-                [Direction::Ingress, Direction::Egress].into_iter().any(|d| self.tier_differs(tier, d))
+                [PolicyDirection::Ingress, PolicyDirection::Egress]
+                    .into_iter()
+                    .any(|d| self.tier_differs(tier, d))
             })
     }
 
-    fn tier_differs(&self, tier: &Tier, direction: Direction) -> bool {
+    fn tier_differs(&self, tier: &EndpointTier, direction: PolicyDirection) -> bool {
         tier.policies(direction).iter().any(|id| {
-            let rules = |state: &State<'s>| state.plan.policies.get(id).map(|policy| policy.rules(direction));
+            let rules =
+                |state: &PlanState<'s>| state.plan.policies.get(id).map(|policy| policy.rules(direction));
             self.differ(rules(self.before), rules(self.after))
         })
     }
 
-    fn differ(&self, before: Option<&[Rule]>, after: Option<&[Rule]>) -> bool {
+    fn differ(&self, before: Option<&[PlannedRule]>, after: Option<&[PlannedRule]>) -> bool {
         before != after || before.into_iter().flatten().any(|rule| self.uses_changed_set(rule))
     }
 
-    fn uses_changed_set(&self, rule: &Rule) -> bool {
-        let uses = |side: &Side| {
+    fn uses_changed_set(&self, rule: &PlannedRule) -> bool {
+        let uses = |side: &RuleSide| {
             let named = side.named_ports.iter().chain(&side.not_named_ports).chain(&side.service);
             side.sets.iter().chain(&side.not_sets).chain(named).any(|set| self.sets.contains(set))
         };
@@ -77,12 +83,18 @@ impl<'s> Touched<'s> {
 }
 
 /// Returns the tiers that apply in one direction; tiers without policies for it are skipped.
-fn governing(tiers: &[Tier], direction: Direction) -> impl Iterator<Item = (&str, TierEnd, &[PolicyId])> {
+fn governing(
+    tiers: &[EndpointTier],
+    direction: PolicyDirection,
+) -> impl Iterator<Item = (&str, TierDefaultAction, &[PolicyId])> {
     let said = tiers.iter().map(move |tier| (tier.name.as_str(), tier.end, tier.policies(direction)));
     said.filter(|(_, _, policies)| !policies.is_empty())
 }
 
-fn lists<'s>(state: &State<'s>, endpoint: &EndpointId) -> Option<(&'s Vec<Tier>, &'s Vec<String>)> {
+fn lists<'s>(
+    state: &PlanState<'s>,
+    endpoint: &EndpointId,
+) -> Option<(&'s Vec<EndpointTier>, &'s Vec<String>)> {
     match endpoint {
         EndpointId::Workload(id) => state
             .plan

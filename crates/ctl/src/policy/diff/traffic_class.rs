@@ -1,11 +1,11 @@
 //! Partitions all traffic into classes that no rule distinguishes: all ports between two ports that rules
 //! mention are equivalent.
 
-use super::subject::{State, rules};
+use super::subject::{PlanState, rules};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use tortie_plan::evaluate::Packet;
-use tortie_plan::{Member, Rule};
+use tortie_plan::{PlannedRule, SetMember};
 
 /// Source port of all packets: source ports are not distinguished.
 const EPHEMERAL: u16 = 49152;
@@ -30,7 +30,7 @@ pub enum TrafficClass {
 
 impl TrafficClass {
     /// Returns a packet that represents the class; `None` if the address family has no such traffic.
-    pub fn packet(&self, source: IpAddr, destination: IpAddr, spare: &Spare) -> Option<Packet> {
+    pub fn packet(&self, source: IpAddr, destination: IpAddr, spare: &UnusedIcmp) -> Option<Packet> {
         let packet = |protocol| Packet {
             source,
             destination,
@@ -56,12 +56,12 @@ impl TrafficClass {
 
 /// An ICMP type and a code that no rule mentions.
 #[derive(Clone, Copy, Debug)]
-pub struct Spare {
+pub struct UnusedIcmp {
     pub kind: u8,
     pub code: u8,
 }
 
-pub fn classes(states: &[&State<'_>]) -> (Vec<TrafficClass>, Spare) {
+pub fn classes(states: &[&PlanState<'_>]) -> (Vec<TrafficClass>, UnusedIcmp) {
     let all = || states.iter().flat_map(|state| rules(state.plan));
     let mut classes = Vec::new();
     let mentioned: BTreeSet<u8> =
@@ -77,7 +77,7 @@ pub fn classes(states: &[&State<'_>]) -> (Vec<TrafficClass>, Spare) {
         .flat_map(|icmp| [(icmp.r#type, None), (icmp.r#type, icmp.code)])
         .collect();
     let spare = |used: BTreeSet<u8>| (0..=254).find(|number| !used.contains(number)).unwrap_or(254);
-    let spare = Spare {
+    let spare = UnusedIcmp {
         kind: spare(icmp.iter().map(|(kind, _)| *kind).collect()),
         code: spare(icmp.iter().filter_map(|(_, code)| *code).collect()),
     };
@@ -93,12 +93,12 @@ pub fn classes(states: &[&State<'_>]) -> (Vec<TrafficClass>, Spare) {
 
 /// Returns the port ranges of a protocol, split wherever a port range of a rule, a named port or a failsafe
 /// port begins or ends.
-fn ports(states: &[&State<'_>], protocol: u8) -> Vec<TrafficClass> {
-    let concerns = |rule: &&Rule| rule.protocol.is_none_or(|wanted| wanted == protocol);
+fn ports(states: &[&PlanState<'_>], protocol: u8) -> Vec<TrafficClass> {
+    let concerns = |rule: &&PlannedRule| rule.protocol.is_none_or(|wanted| wanted == protocol);
     // Each class begins at one of these.
     let mut starts: BTreeSet<u32> = BTreeSet::from([1]);
     let mut cut = |first: u16, last: u16| starts.extend([u32::from(first), u32::from(last) + 1]);
-    for State { plan, settings, .. } in states {
+    for PlanState { plan, settings, .. } in states {
         if !plan.host_endpoints.is_empty() {
             let safe = settings.failsafe_inbound.iter().chain(&settings.failsafe_outbound);
             safe.filter(|safe| safe.protocol == protocol).for_each(|safe| cut(safe.port, safe.port));
@@ -109,7 +109,7 @@ fn ports(states: &[&State<'_>], protocol: u8) -> Vec<TrafficClass> {
         }
         for member in plan.sets.values().flat_map(|set| &set.members) {
             match member {
-                Member::Port { protocol: own, port, .. } if *own == protocol => cut(*port, *port),
+                SetMember::Port { protocol: own, port, .. } if *own == protocol => cut(*port, *port),
                 _ => {}
             }
         }
@@ -123,22 +123,24 @@ fn ports(states: &[&State<'_>], protocol: u8) -> Vec<TrafficClass> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::cluster::Enforced;
+    use crate::policy::cluster::EnforcedPlan;
     use std::sync::Arc;
-    use tortie_plan::{Action, Plan, Policy, PolicyId, PolicyKind, PortRange, Settings};
+    use tortie_plan::{
+        DataplaneSettings, NodePlan, PlannedPolicy, PolicyId, PolicyKind, PortInterval, RuleAction,
+    };
 
     #[test]
     fn ports_are_cut_where_rules_cut_them() {
-        let mut rule = Rule { protocol: Some(Packet::TCP), ..Rule::new(Action::Allow) };
+        let mut rule = PlannedRule { protocol: Some(Packet::TCP), ..PlannedRule::new(RuleAction::Allow) };
         rule.destination.ports =
-            vec![PortRange { first: 80, last: 80 }, PortRange { first: 8000, last: 65535 }];
-        let policy = Policy { ingress: vec![rule], ..Policy::default() };
+            vec![PortInterval { first: 80, last: 80 }, PortInterval { first: 8000, last: 65535 }];
+        let policy = PlannedPolicy { ingress: vec![rule], ..PlannedPolicy::default() };
         let id =
             PolicyId { kind: PolicyKind::GlobalNetworkPolicy, namespace: String::new(), name: "a".into() };
-        let mut plan = Plan::default();
+        let mut plan = NodePlan::default();
         plan.policies.insert(id, Arc::new(policy));
-        let enforced = Enforced { plan, settings: Settings::default() };
-        let (classes, _) = classes(&[&State::new(&enforced)]);
+        let enforced = EnforcedPlan { plan, settings: DataplaneSettings::default() };
+        let (classes, _) = classes(&[&PlanState::new(&enforced)]);
         let of = |wanted: u8| -> Vec<(u16, u16)> {
             classes
                 .iter()

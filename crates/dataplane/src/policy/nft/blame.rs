@@ -2,49 +2,55 @@
 //! policy is incomplete because of it.
 
 use super::diff::TableDiff;
-use super::kernel::Refusal;
-use super::message::Operation;
-use super::render::{Holder, Stage, names};
-use super::state::{DIRECTIONS, State};
-use super::table::{Element, ElementData, SetType, TableFamily};
-use crate::failure::{Concerns, Failure, KernelObject};
+use super::kernel::TransactionRejection;
+use super::message::TableOperation;
+use super::render::{PolicyOrProfile, PolicyStage, names};
+use super::state::{DIRECTIONS, PolicyTableState};
+use super::table::{ElementData, NftElement, SetType, TableFamily};
+use crate::failure::{AffectedWorkloads, KernelFailure, KernelObject};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use tortie_plan::WorkloadId;
 
 /// An object that the kernel named when it rejected a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Culprit {
+pub(crate) struct RejectedObject {
     /// Name of the chain or set that it is, or that contains it.
     pub name: String,
     pub object: KernelObject,
     pub reason: String,
     /// The rejected element, if it concerns a single workload.
-    pub element: Option<Element>,
+    pub element: Option<NftElement>,
     /// The interface of that workload.
     pub interface: Option<String>,
 }
 
 /// Returns the objects that an operation creates, changes or removes.
 pub(super) fn objects(
-    operations: &[Operation<'_>],
+    operations: &[TableOperation<'_>],
     position: usize,
     family: TableFamily,
 ) -> Vec<KernelObject> {
-    let alone =
-        Refusal { operations: vec![(position, String::new())], reason: String::new(), general: false };
+    let alone = TransactionRejection {
+        operations: vec![(position, String::new())],
+        reason: String::new(),
+        general: false,
+    };
     match operations.get(position) {
-        Some(Operation::AddTable) => vec![family.object()],
+        Some(TableOperation::AddTable) => vec![family.object()],
         _ => culprits(operations, &alone).into_iter().map(|culprit| culprit.object).collect(),
     }
 }
 
 /// Returns the chains, rules, sets and elements that a rejection is about.
-pub(super) fn culprits(operations: &[Operation<'_>], refusal: &Refusal) -> Vec<Culprit> {
+pub(super) fn culprits(
+    operations: &[TableOperation<'_>],
+    refusal: &TransactionRejection,
+) -> Vec<RejectedObject> {
     let mut culprits = Vec::new();
     for (position, reason) in &refusal.operations {
         let Some(operation) = operations.get(*position) else { continue };
-        let culprit = |name: &str, object| Culprit {
+        let culprit = |name: &str, object| RejectedObject {
             name: name.to_owned(),
             object,
             reason: reason.clone(),
@@ -52,27 +58,27 @@ pub(super) fn culprits(operations: &[Operation<'_>], refusal: &Refusal) -> Vec<C
             interface: None,
         };
         match operation {
-            Operation::AddTable | Operation::DeleteTable => {}
-            Operation::AddChain { name, .. }
-            | Operation::FlushChain { name }
-            | Operation::DeleteChain { name } => {
+            TableOperation::AddTable | TableOperation::DeleteTable => {}
+            TableOperation::AddChain { name, .. }
+            | TableOperation::FlushChain { name }
+            | TableOperation::DeleteChain { name } => {
                 culprits.push(culprit(name, KernelObject::Chain { name: (*name).to_owned() }));
             }
-            Operation::AddRule { chain, .. } => {
+            TableOperation::AddRule { chain, .. } => {
                 let earlier = operations.iter().take(*position);
-                let same = |other: &&Operation<'_>| matches!(other, Operation::AddRule { chain: of, .. } if of == chain);
+                let same = |other: &&TableOperation<'_>| matches!(other, TableOperation::AddRule { chain: of, .. } if of == chain);
                 let index = earlier.filter(same).count();
                 culprits.push(culprit(chain, KernelObject::Rule { chain: (*chain).to_owned(), index }));
             }
-            Operation::AddSet { name, .. } | Operation::DeleteSet { name } => {
+            TableOperation::AddSet { name, .. } | TableOperation::DeleteSet { name } => {
                 culprits.push(culprit(name, KernelObject::Set { name: (*name).to_owned() }));
             }
-            Operation::AddElements { set, kind, elements }
-            | Operation::DeleteElements { set, kind, elements } => {
+            TableOperation::AddElements { set, kind, elements }
+            | TableOperation::DeleteElements { set, kind, elements } => {
                 for element in elements {
                     let (object, interface) = element_object(set, *kind, element);
                     let own = interface.is_some().then(|| (*element).clone());
-                    culprits.push(Culprit { interface, element: own, ..culprit(set, object) });
+                    culprits.push(RejectedObject { interface, element: own, ..culprit(set, object) });
                 }
             }
         }
@@ -81,7 +87,7 @@ pub(super) fn culprits(operations: &[Operation<'_>], refusal: &Refusal) -> Vec<C
 }
 
 /// Returns the object for an element of a set or map, and the interface of the workload that it concerns.
-fn element_object(set: &str, kind: SetType, element: &Element) -> (KernelObject, Option<String>) {
+fn element_object(set: &str, kind: SetType, element: &NftElement) -> (KernelObject, Option<String>) {
     let (text, interface) = describe(element, kind);
     let object = match kind {
         kind if kind.is_map() => KernelObject::MapElement { map: set.to_owned(), key: text },
@@ -91,7 +97,7 @@ fn element_object(set: &str, kind: SetType, element: &Element) -> (KernelObject,
 }
 
 /// Formats an element as text, and returns the interface that it concerns.
-fn describe(element: &Element, kind: SetType) -> (String, Option<String>) {
+fn describe(element: &NftElement, kind: SetType) -> (String, Option<String>) {
     let address = |bytes: &[u8]| -> String {
         let v4 = <[u8; 4]>::try_from(bytes).map(|bytes| IpAddr::from(Ipv4Addr::from(bytes)));
         let v6 = <[u8; 16]>::try_from(bytes).map(|bytes| IpAddr::from(Ipv6Addr::from(bytes)));
@@ -135,47 +141,47 @@ fn describe(element: &Element, kind: SetType) -> (String, Option<String>) {
     }
 }
 
-impl State {
+impl PolicyTableState {
     /// Returns the objects that the kernel rejects. Every chain among them is closed.
-    pub fn refused(&self) -> Vec<Failure> {
+    pub fn refused(&self) -> Vec<KernelFailure> {
         let mut failures = self.refused_elements(&self.arp);
         failures.extend(self.refused_elements(&self.diff));
         failures.extend(self.refused_objects());
         failures
     }
 
-    fn refused_elements(&self, diff: &TableDiff) -> Vec<Failure> {
-        let failure = |(set, kind, element, reason): (&str, SetType, &Element, &str)| {
+    fn refused_elements(&self, diff: &TableDiff) -> Vec<KernelFailure> {
+        let failure = |(set, kind, element, reason): (&str, SetType, &NftElement, &str)| {
             let (object, interface) = element_object(set, kind, element);
             let concerned = interface.iter().flat_map(|interface| self.at_interface(interface));
-            Failure { object, concerns: concerned.cloned().collect(), reason: reason.to_owned() }
+            KernelFailure { object, concerns: concerned.cloned().collect(), reason: reason.to_owned() }
         };
         diff.refused_elements().map(failure).collect()
     }
 
-    fn refused_objects(&self) -> Vec<Failure> {
+    fn refused_objects(&self) -> Vec<KernelFailure> {
         let refused = self.diff.refused();
         if refused.is_empty() {
             return Vec::new();
         }
         let names = refused.keys().map(String::as_str).collect();
         let mut owners = self.owners(&names);
-        let failure = |(name, refused): (&String, &super::diff::Refused)| Failure {
+        let failure = |(name, refused): (&String, &super::diff::RejectedDefinition)| KernelFailure {
             object: refused.object.clone(),
-            concerns: Concerns::Workloads(owners.remove(name.as_str()).unwrap_or_default()),
+            concerns: AffectedWorkloads::Workloads(owners.remove(name.as_str()).unwrap_or_default()),
             reason: refused.reason.clone(),
         };
         refused.iter().map(failure).collect()
     }
 
     /// Converts an object that the kernel named into a failure with the workloads that it concerns.
-    pub fn failure_of(&self, culprit: &Culprit) -> Failure {
+    pub fn failure_of(&self, culprit: &RejectedObject) -> KernelFailure {
         let concerned = match &culprit.interface {
             Some(interface) => self.at_interface(interface).cloned().collect(),
             None => self.owners(&BTreeSet::from([culprit.name.as_str()])).into_values().flatten().collect(),
         };
         let (object, reason) = (culprit.object.clone(), culprit.reason.clone());
-        Failure { object, concerns: Concerns::Workloads(concerned), reason }
+        KernelFailure { object, concerns: AffectedWorkloads::Workloads(concerned), reason }
     }
 
     /// Returns the workloads that use the given chains and sets.
@@ -199,13 +205,13 @@ impl State {
                 }
             }
             for (id, policy) in self.policies() {
-                let holder = Holder::Policy { id, tier: &policy.tier };
-                for stage in [Stage::Normal, Stage::PreDnat, Stage::Untracked] {
+                let holder = PolicyOrProfile::Policy { id, tier: &policy.tier };
+                for stage in [PolicyStage::Normal, PolicyStage::PreDnat, PolicyStage::Untracked] {
                     note(holder.chain_name(direction, stage), &mut self.with_policy(id));
                 }
             }
             for name in self.profiles() {
-                let chain = Holder::Profile(name).chain_name(direction, Stage::Normal);
+                let chain = PolicyOrProfile::Profile(name).chain_name(direction, PolicyStage::Normal);
                 note(chain, &mut self.with_profile(name));
             }
         }
@@ -220,7 +226,7 @@ impl State {
 
 #[cfg(test)]
 mod tests {
-    use super::super::rule::{Family, interface};
+    use super::super::rule::{NftFamily, interface};
     use super::super::table::join;
     use super::*;
 
@@ -228,23 +234,23 @@ mod tests {
     fn elements_are_named_as_people_write_them() {
         let v4 = [10, 0, 0, 1];
         let cases = [
-            (Element::key(interface("cali1")), SetType::Interfaces, "cali1", Some("cali1")),
-            (Element::key(v4.to_vec()), SetType::Addresses(Family::V4), "10.0.0.1", None),
+            (NftElement::key(interface("cali1")), SetType::Interfaces, "cali1", Some("cali1")),
+            (NftElement::key(v4.to_vec()), SetType::Addresses(NftFamily::V4), "10.0.0.1", None),
             (
-                Element::key(join(&[&v4, &[6], &443u16.to_be_bytes()])),
-                SetType::Ports(Family::V4),
+                NftElement::key(join(&[&v4, &[6], &443u16.to_be_bytes()])),
+                SetType::Ports(NftFamily::V4),
                 "10.0.0.1 . 6 . 443",
                 None,
             ),
             (
-                Element::key(join(&[&interface("cali1"), &v4])),
-                SetType::Sources(Family::V4),
+                NftElement::key(join(&[&interface("cali1"), &v4])),
+                SetType::Sources(NftFamily::V4),
                 "cali1 . 10.0.0.1",
                 Some("cali1"),
             ),
             (
-                Element::range(vec![10, 0, 0, 0], vec![10, 0, 0, 255]),
-                SetType::Nets(Family::V4),
+                NftElement::range(vec![10, 0, 0, 0], vec![10, 0, 0, 255]),
+                SetType::Nets(NftFamily::V4),
                 "10.0.0.0-10.0.0.255",
                 None,
             ),

@@ -1,30 +1,30 @@
 //! Reads the kernel's counters and assigns them to policy rules.
 
-use super::super::counters::{Counted, RuleCounter, Verdict, When};
+use super::super::counters::{CountedStage, CountedVerdict, CounterSubject, RuleCounter};
 use super::message::TABLE;
 use super::render::{END_OF_TIER, NO_PROFILE};
 use super::table::TableFamily;
-use crate::error::{Error, Result};
+use crate::error::{DataplaneError, DataplaneResult};
 use crate::netlink::attributes;
 use crate::netns::Netns;
 use nlink::netlink::nftables::{self as wire, Family};
 use std::collections::BTreeMap;
-use tortie_plan::{Direction, RuleId, RuleIndex, RuleOwner};
+use tortie_plan::{PolicyDirection, RuleId, RuleIndex, RuleOwner};
 
 /// Verdict codes that end the evaluation of the table.
 const NF_DROP: i32 = 0;
 const NF_ACCEPT: i32 = 1;
 
 /// Returns the counters of all policy rules in a namespace. The node that wrote them need not be running.
-pub async fn counters(netns: &Netns) -> Result<Vec<RuleCounter>> {
+pub async fn counters(netns: &Netns) -> DataplaneResult<Vec<RuleCounter>> {
     let connection = netns.nftables()?;
-    let describe = |error: nlink::Error| Error::kernel(TableFamily::Inet.object(), &error);
+    let describe = |error: nlink::Error| DataplaneError::kernel(TableFamily::Inet.object(), &error);
     let tables = connection.list_tables_in(Family::Inet).await.map_err(describe)?;
     if !tables.iter().any(|table| table.name == TABLE) {
         let reason = "not found in this network namespace: no policy is enforced here".into();
-        return Err(Error::Kernel { object: TableFamily::Inet.object(), reason });
+        return Err(DataplaneError::Kernel { object: TableFamily::Inet.object(), reason });
     }
-    let mut sums: BTreeMap<(Counted, When), RuleCounter> = BTreeMap::new();
+    let mut sums: BTreeMap<(CounterSubject, CountedStage), RuleCounter> = BTreeMap::new();
     for rule in connection.list_rules(TABLE, Family::Inet).await.map_err(describe)? {
         let comment = rule.comment_text.as_deref().unwrap_or_default();
         let Some((of, when)) = meaning(&rule.chain, comment) else { continue };
@@ -42,23 +42,23 @@ pub async fn counters(netns: &Netns) -> Result<Vec<RuleCounter>> {
 }
 
 /// Determines the verdict of a rule from its expressions in the kernel.
-fn verdict(of: &Counted, expressions: &[u8]) -> Verdict {
+fn verdict(of: &CounterSubject, expressions: &[u8]) -> CountedVerdict {
     let id = match of {
-        Counted::Rule(id) => id,
-        Counted::TierEnd { .. } | Counted::NoProfile { .. } => return Verdict::Deny,
+        CounterSubject::Rule(id) => id,
+        CounterSubject::TierEnd { .. } | CounterSubject::NoProfile { .. } => return CountedVerdict::Deny,
     };
     if matches!(&id.owner, RuleOwner::Policy(policy) if policy.kind.is_staged()) {
-        return Verdict::Staged;
+        return CountedVerdict::Staged;
     }
-    let mut verdict = Verdict::Pass;
+    let mut verdict = CountedVerdict::Pass;
     for (_, expression) in attributes::read(expressions) {
         let name = attributes::find(expression, wire::NFTA_EXPR_NAME).unwrap_or_default();
         match name.split(|byte| *byte == 0).next().unwrap_or_default() {
-            b"reject" => verdict = Verdict::Deny,
-            b"log" => verdict = Verdict::Log,
+            b"reject" => verdict = CountedVerdict::Deny,
+            b"log" => verdict = CountedVerdict::Log,
             b"immediate" => match verdict_code(expression) {
-                Some(NF_DROP) => verdict = Verdict::Deny,
-                Some(NF_ACCEPT) => verdict = Verdict::Allow,
+                Some(NF_DROP) => verdict = CountedVerdict::Deny,
+                Some(NF_ACCEPT) => verdict = CountedVerdict::Allow,
                 _ => {}
             },
             _ => {}
@@ -76,24 +76,28 @@ fn verdict_code(expression: &[u8]) -> Option<i32> {
 }
 
 /// Returns the object that the counter of a rule belongs to; `None` for rules that do not belong to a policy.
-fn meaning(chain: &str, comment: &str) -> Option<(Counted, When)> {
-    let stages = [("pre-dnat-", When::PreDnat), ("untracked-", When::Untracked), ("", When::Normal)];
+fn meaning(chain: &str, comment: &str) -> Option<(CounterSubject, CountedStage)> {
+    let stages = [
+        ("pre-dnat-", CountedStage::PreDnat),
+        ("untracked-", CountedStage::Untracked),
+        ("", CountedStage::Normal),
+    ];
     let (rest, when) = stages.iter().find_map(|(prefix, when)| Some((chain.strip_prefix(prefix)?, *when)))?;
     if let Some(owned) = of_policy(rest, comment) {
-        return Some((Counted::Rule(owned), when));
+        return Some((CounterSubject::Rule(owned), when));
     }
     let direction = of_endpoint(chain)?;
     let end = match comment.strip_prefix(END_OF_TIER) {
-        Some(tier) => Counted::TierEnd { tier: tier.to_owned(), direction },
-        None if comment == NO_PROFILE => Counted::NoProfile { direction },
+        Some(tier) => CounterSubject::TierEnd { tier: tier.to_owned(), direction },
+        None if comment == NO_PROFILE => CounterSubject::NoProfile { direction },
         None => return None,
     };
-    Some((end, When::Normal))
+    Some((end, CountedStage::Normal))
 }
 
 /// Parses the identity of a rule of a policy or profile: the owner from its chain, the index from its comment.
 fn of_policy(chain: &str, comment: &str) -> Option<RuleId> {
-    let directions = [("in-", Direction::Ingress), ("out-", Direction::Egress)];
+    let directions = [("in-", PolicyDirection::Ingress), ("out-", PolicyDirection::Egress)];
     let (owner, direction) =
         directions.iter().find_map(|(prefix, direction)| Some((chain.strip_prefix(prefix)?, *direction)))?;
     let position = comment.rsplit(' ').next()?.parse().ok()?;
@@ -101,13 +105,13 @@ fn of_policy(chain: &str, comment: &str) -> Option<RuleId> {
 }
 
 /// Returns the direction that a chain of an endpoint handles, as seen from the endpoint.
-fn of_endpoint(chain: &str) -> Option<Direction> {
+fn of_endpoint(chain: &str) -> Option<PolicyDirection> {
     const INGRESS: [&str; 3] = ["to-", "host-in/", "host-forward-in/"];
     const EGRESS: [&str; 3] = ["from-", "host-out/", "host-forward-out/"];
     let begins = |prefixes: [&str; 3]| prefixes.iter().any(|prefix| chain.starts_with(prefix));
     match () {
-        () if begins(INGRESS) => Some(Direction::Ingress),
-        () if begins(EGRESS) => Some(Direction::Egress),
+        () if begins(INGRESS) => Some(PolicyDirection::Ingress),
+        () if begins(EGRESS) => Some(PolicyDirection::Egress),
         () => None,
     }
 }
@@ -118,27 +122,29 @@ mod tests {
 
     #[test]
     fn chains_and_comments_tell_what_is_counted() {
-        use Direction::{Egress, Ingress};
+        use PolicyDirection::{Egress, Ingress};
         let rule = |chain: &str, comment: &str| match meaning(chain, comment) {
-            Some((Counted::Rule(id), when)) => Some((id.to_string(), when)),
+            Some((CounterSubject::Rule(id), when)) => Some((id.to_string(), when)),
             _ => None,
         };
         assert_eq!(
             rule("in-np/shop/web", "np/shop/web 0"),
-            Some(("np/shop/web ingress rule 1".to_owned(), When::Normal))
+            Some(("np/shop/web ingress rule 1".to_owned(), CountedStage::Normal))
         );
         assert_eq!(
             rule("untracked-out-gnp/x", "gnp/x 3"),
-            Some(("gnp/x egress rule 4".to_owned(), When::Untracked))
+            Some(("gnp/x egress rule 4".to_owned(), CountedStage::Untracked))
         );
         assert_eq!(
             rule("pre-dnat-in-gnp/x", "gnp/x 0"),
-            Some(("gnp/x ingress rule 1".to_owned(), When::PreDnat))
+            Some(("gnp/x ingress rule 1".to_owned(), CountedStage::PreDnat))
         );
-        let end = |direction| Some((Counted::TierEnd { tier: "default".into(), direction }, When::Normal));
+        let end = |direction| {
+            Some((CounterSubject::TierEnd { tier: "default".into(), direction }, CountedStage::Normal))
+        };
         assert_eq!(meaning("to-cali1", "end of tier default"), end(Ingress));
         assert_eq!(meaning("host-out/eth0", "end of tier default"), end(Egress));
-        let none = Some((Counted::NoProfile { direction: Egress }, When::Normal));
+        let none = Some((CounterSubject::NoProfile { direction: Egress }, CountedStage::Normal));
         assert_eq!(meaning("from-cali1", "no profile allows it"), none);
         for other in ["input", "output-raw", "to-cali1", "host-in/eth0", "pre-dnat", "input-after"] {
             assert_eq!(meaning(other, "invalid"), None, "{other}");

@@ -1,11 +1,11 @@
 //! Encodes rules as nf_tables expressions, which load, compare and act.
 
-use super::rule::{Action, Family, Field, Match, NatEnd, Rule, Test};
+use super::rule::{NatEnd, NftAction, NftFamily, NftField, NftMatch, NftRule, NftTest};
 use super::table::slots;
-use crate::netlink::Attributes;
+use crate::netlink::NetlinkAttributes;
 use nlink::netlink::nftables as wire;
 use std::net::IpAddr;
-use tortie_plan::PortRange;
+use tortie_plan::PortInterval;
 
 /// The register for single values, and the first of the four-byte registers for keys of several fields.
 const REGISTER: u32 = 1;
@@ -36,46 +36,50 @@ const NAT: PortAttributes = PortAttributes {
 };
 
 /// An anonymous set that only one rule uses and that is deleted with it.
-pub(super) struct Nameless {
+pub(super) struct AnonymousSet {
     pub id: u32,
     pub length: usize,
-    pub field: Field,
+    pub field: NftField,
     pub ranges: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
 /// Encodes the expressions of a rule, and returns the anonymous sets that have to be created before it. `next` is the
 /// counter for their ids.
-pub(super) fn expressions<'r>(rule: &'r Rule, next: &'r mut u32) -> (Attributes, Vec<Nameless>) {
-    let mut writer = Writer { list: Attributes::default(), nameless: Vec::new(), loaded: &[], next };
+pub(super) fn expressions<'r>(
+    rule: &'r NftRule,
+    next: &'r mut u32,
+) -> (NetlinkAttributes, Vec<AnonymousSet>) {
+    let mut writer =
+        ExpressionWriter { list: NetlinkAttributes::default(), nameless: Vec::new(), loaded: &[], next };
     rule.matches.iter().for_each(|condition| writer.condition(condition));
     rule.actions.iter().for_each(|action| writer.action(action));
     (writer.list, writer.nameless)
 }
 
-struct Writer<'n> {
-    list: Attributes,
-    nameless: Vec<Nameless>,
+struct ExpressionWriter<'n> {
+    list: NetlinkAttributes,
+    nameless: Vec<AnonymousSet>,
     /// The fields that are still in the registers of the last lookup. Consecutive lookups of the same fields load them
     /// only once: the kernel accepts at most 128 expressions in a rule, and 4 KB in total.
-    loaded: &'n [Field],
+    loaded: &'n [NftField],
     next: &'n mut u32,
 }
 
-impl<'n> Writer<'n> {
-    fn push(&mut self, name: &str, data: Attributes) {
+impl<'n> ExpressionWriter<'n> {
+    fn push(&mut self, name: &str, data: NetlinkAttributes) {
         let expression =
-            Attributes::default().text(wire::NFTA_EXPR_NAME, name).nest(wire::NFTA_EXPR_DATA, data);
+            NetlinkAttributes::default().text(wire::NFTA_EXPR_NAME, name).nest(wire::NFTA_EXPR_DATA, data);
         self.list = std::mem::take(&mut self.list).nest(wire::NFTA_LIST_ELEM, expression);
     }
 
-    fn condition(&mut self, condition: &'n Match) {
+    fn condition(&mut self, condition: &'n NftMatch) {
         match condition {
-            Match::Field { field, negated, test } => {
+            NftMatch::Field { field, negated, test } => {
                 self.loaded = &[];
                 self.load(*field, REGISTER);
                 self.test(*field, *negated, test);
             }
-            Match::Lookup { fields, negated, set } => {
+            NftMatch::Lookup { fields, negated, set } => {
                 let first = if fields.len() == 1 { REGISTER } else { FIRST_SLOT };
                 if self.loaded != fields.as_slice() {
                     let mut register = first;
@@ -90,11 +94,11 @@ impl<'n> Writer<'n> {
         }
     }
 
-    fn test(&mut self, field: Field, negated: bool, test: &Test) {
+    fn test(&mut self, field: NftField, negated: bool, test: &NftTest) {
         match test {
-            Test::Is(value) => self.compare(negated, value),
-            Test::Begins(prefix) => self.compare(negated, prefix),
-            Test::Any(bits) => {
+            NftTest::Is(value) => self.compare(negated, value),
+            NftTest::Begins(prefix) => self.compare(negated, prefix),
+            NftTest::Any(bits) => {
                 // A field of one byte uses the lowest byte of the mask.
                 let mask = match field.length() {
                     1 => bits.to_le_bytes()[..1].to_vec(),
@@ -104,19 +108,19 @@ impl<'n> Writer<'n> {
                 self.bits(&mask, &zero);
                 self.compare(!negated, &zero);
             }
-            Test::All(bits) => {
+            NftTest::All(bits) => {
                 let mask = bits.to_ne_bytes();
                 self.bits(&mask, &[0; 4]);
                 self.compare(negated, &mask);
             }
-            Test::Within(ranges) => match ranges.as_slice() {
+            NftTest::Within(ranges) => match ranges.as_slice() {
                 [(first, last)] if first == last => self.compare(negated, first),
                 [(first, last)] => self.range(negated, first, last),
                 _ => {
                     let id = *self.next;
                     *self.next += 1;
                     self.lookup("__set%d", Some(id), REGISTER, negated);
-                    self.nameless.push(Nameless {
+                    self.nameless.push(AnonymousSet {
                         id,
                         length: field.length(),
                         field,
@@ -127,7 +131,7 @@ impl<'n> Writer<'n> {
         }
     }
 
-    fn load(&mut self, field: Field, register: u32) {
+    fn load(&mut self, field: NftField, register: u32) {
         const NETWORK: u32 = 1;
         const TRANSPORT: u32 = 2;
         const SOURCE: u32 = 1;
@@ -138,41 +142,42 @@ impl<'n> Writer<'n> {
         const ADDRESS_TYPE: u32 = 3;
         let length = u32::try_from(field.length()).unwrap_or_default();
         match field {
-            Field::Source(Family::V4) => self.payload(NETWORK, 12, length, register),
-            Field::Destination(Family::V4) => self.payload(NETWORK, 16, length, register),
-            Field::Source(Family::V6) => self.payload(NETWORK, 8, length, register),
-            Field::Destination(Family::V6) => self.payload(NETWORK, 24, length, register),
-            Field::SourcePort => self.payload(TRANSPORT, 0, length, register),
-            Field::DestinationPort => self.payload(TRANSPORT, 2, length, register),
-            Field::IcmpType => self.payload(TRANSPORT, 0, length, register),
-            Field::IcmpCode => self.payload(TRANSPORT, 1, length, register),
-            Field::TcpFlags => self.payload(TRANSPORT, 13, length, register),
-            Field::DestinationType => self.route(ADDRESS_TYPE, DESTINATION | IN_INTERFACE, register),
-            Field::SourceType => self.route(ADDRESS_TYPE, SOURCE, register),
-            Field::SourceTypeThere => self.route(ADDRESS_TYPE, SOURCE | OUT_INTERFACE, register),
-            Field::ReturnInterface => self.route(INTERFACE, SOURCE | IN_INTERFACE, register),
+            NftField::Source(NftFamily::V4) => self.payload(NETWORK, 12, length, register),
+            NftField::Destination(NftFamily::V4) => self.payload(NETWORK, 16, length, register),
+            NftField::Source(NftFamily::V6) => self.payload(NETWORK, 8, length, register),
+            NftField::Destination(NftFamily::V6) => self.payload(NETWORK, 24, length, register),
+            NftField::SourcePort => self.payload(TRANSPORT, 0, length, register),
+            NftField::DestinationPort => self.payload(TRANSPORT, 2, length, register),
+            NftField::IcmpType => self.payload(TRANSPORT, 0, length, register),
+            NftField::IcmpCode => self.payload(TRANSPORT, 1, length, register),
+            NftField::TcpFlags => self.payload(TRANSPORT, 13, length, register),
+            NftField::DestinationType => self.route(ADDRESS_TYPE, DESTINATION | IN_INTERFACE, register),
+            NftField::SourceType => self.route(ADDRESS_TYPE, SOURCE, register),
+            NftField::SourceTypeThere => self.route(ADDRESS_TYPE, SOURCE | OUT_INTERFACE, register),
+            NftField::ReturnInterface => self.route(INTERFACE, SOURCE | IN_INTERFACE, register),
             // Behind hardware type, protocol type, address lengths, operation and sender hardware address.
-            Field::ArpSender => self.payload(NETWORK, 14, length, register),
-            Field::Mark => self.meta(3, register),
-            Field::InIndex => self.meta(4, register),
-            Field::InInterface => self.meta(6, register),
-            Field::OutInterface => self.meta(7, register),
-            Field::Family => self.meta(15, register),
-            Field::Protocol => self.meta(16, register),
-            Field::Connection => self.connection(0, register),
-            Field::ConnectionStatus => self.connection(2, register),
+            NftField::ArpSender => self.payload(NETWORK, 14, length, register),
+            NftField::Mark => self.meta(3, register),
+            NftField::InIndex => self.meta(4, register),
+            NftField::InInterface => self.meta(6, register),
+            NftField::OutInterface => self.meta(7, register),
+            NftField::Family => self.meta(15, register),
+            NftField::Protocol => self.meta(16, register),
+            NftField::Connection => self.connection(0, register),
+            NftField::ConnectionStatus => self.connection(2, register),
         }
     }
 
     fn meta(&mut self, key: u32, register: u32) {
-        let data =
-            Attributes::default().number(wire::NFTA_META_KEY, key).number(wire::NFTA_META_DREG, register);
+        let data = NetlinkAttributes::default()
+            .number(wire::NFTA_META_KEY, key)
+            .number(wire::NFTA_META_DREG, register);
         self.push("meta", data);
     }
 
     /// Loads the result of a route lookup (`fib`) for an address.
     fn route(&mut self, result: u32, of: u32, register: u32) {
-        let data = Attributes::default()
+        let data = NetlinkAttributes::default()
             .number(wire::NFTA_FIB_DREG, register)
             .number(wire::NFTA_FIB_RESULT, result)
             .number(wire::NFTA_FIB_FLAGS, of);
@@ -180,12 +185,13 @@ impl<'n> Writer<'n> {
     }
 
     fn connection(&mut self, key: u32, register: u32) {
-        let data = Attributes::default().number(wire::NFTA_CT_KEY, key).number(wire::NFTA_CT_DREG, register);
+        let data =
+            NetlinkAttributes::default().number(wire::NFTA_CT_KEY, key).number(wire::NFTA_CT_DREG, register);
         self.push("ct", data);
     }
 
     fn payload(&mut self, base: u32, offset: u32, length: u32, register: u32) {
-        let data = Attributes::default()
+        let data = NetlinkAttributes::default()
             .number(wire::NFTA_PAYLOAD_DREG, register)
             .number(wire::NFTA_PAYLOAD_BASE, base)
             .number(wire::NFTA_PAYLOAD_OFFSET, offset)
@@ -194,7 +200,7 @@ impl<'n> Writer<'n> {
     }
 
     fn compare(&mut self, differs: bool, value: &[u8]) {
-        let data = Attributes::default()
+        let data = NetlinkAttributes::default()
             .number(wire::NFTA_CMP_SREG, REGISTER)
             .number(wire::NFTA_CMP_OP, u32::from(differs))
             .nest(wire::NFTA_CMP_DATA, value_of(value));
@@ -202,7 +208,7 @@ impl<'n> Writer<'n> {
     }
 
     fn range(&mut self, outside: bool, first: &[u8], last: &[u8]) {
-        let data = Attributes::default()
+        let data = NetlinkAttributes::default()
             .number(wire::NFTA_RANGE_SREG, REGISTER)
             .number(wire::NFTA_RANGE_OP, u32::from(outside))
             .nest(wire::NFTA_RANGE_FROM_DATA, value_of(first))
@@ -213,7 +219,7 @@ impl<'n> Writer<'n> {
     /// Sets the register to (register AND `mask`) XOR `flip`.
     fn bits(&mut self, mask: &[u8], flip: &[u8]) {
         let length = u32::try_from(mask.len()).unwrap_or_default();
-        let data = Attributes::default()
+        let data = NetlinkAttributes::default()
             .number(wire::NFTA_BITWISE_SREG, REGISTER)
             .number(wire::NFTA_BITWISE_DREG, REGISTER)
             .number(wire::NFTA_BITWISE_LEN, length)
@@ -223,8 +229,9 @@ impl<'n> Writer<'n> {
     }
 
     fn lookup(&mut self, set: &str, id: Option<u32>, register: u32, negated: bool) {
-        let mut data =
-            Attributes::default().text(wire::NFTA_LOOKUP_SET, set).number(wire::NFTA_LOOKUP_SREG, register);
+        let mut data = NetlinkAttributes::default()
+            .text(wire::NFTA_LOOKUP_SET, set)
+            .number(wire::NFTA_LOOKUP_SREG, register);
         if let Some(id) = id {
             data = data.number(wire::NFTA_LOOKUP_SET_ID, id);
         }
@@ -234,112 +241,114 @@ impl<'n> Writer<'n> {
         self.push("lookup", data);
     }
 
-    fn action(&mut self, action: &Action) {
+    fn action(&mut self, action: &NftAction) {
         match action {
-            Action::Count => self.push(
+            NftAction::Count => self.push(
                 "counter",
-                Attributes::default()
+                NetlinkAttributes::default()
                     .bytes(wire::NFTA_COUNTER_BYTES, &[0; 8])
                     .bytes(wire::NFTA_COUNTER_PACKETS, &[0; 8]),
             ),
-            Action::Limit(limit) => {
+            NftAction::Limit(limit) => {
                 let long = |number: u32| u64::from(number).to_be_bytes();
-                let data = Attributes::default()
+                let data = NetlinkAttributes::default()
                     .bytes(wire::NFTA_LIMIT_RATE, &long(limit.packets))
                     .bytes(wire::NFTA_LIMIT_UNIT, &long(limit.seconds))
                     .number(wire::NFTA_LIMIT_BURST, limit.burst);
                 self.push("limit", data);
             }
-            Action::Over(rate) => {
+            NftAction::Over(rate) => {
                 const EXCEEDED: u32 = 1;
                 const SECOND: u64 = 1;
-                let data = Attributes::default()
+                let data = NetlinkAttributes::default()
                     .bytes(wire::NFTA_LIMIT_RATE, &u64::from(rate.per_second).to_be_bytes())
                     .bytes(wire::NFTA_LIMIT_UNIT, &SECOND.to_be_bytes())
                     .number(wire::NFTA_LIMIT_BURST, rate.burst)
                     .number(wire::NFTA_LIMIT_FLAGS, EXCEEDED);
                 self.push("limit", data);
             }
-            Action::ConnectionsOver(count) => {
-                let data = Attributes::default()
+            NftAction::ConnectionsOver(count) => {
+                let data = NetlinkAttributes::default()
                     .number(wire::NFTA_CONNLIMIT_COUNT, *count)
                     .number(wire::NFTA_CONNLIMIT_FLAGS, wire::NFT_CONNLIMIT_F_INV);
                 self.push("connlimit", data);
             }
-            Action::Log { prefix, rule } => {
-                let line = Attributes::default().text(wire::NFTA_LOG_PREFIX, prefix);
+            NftAction::Log { prefix, rule } => {
+                let line = NetlinkAttributes::default().text(wire::NFTA_LOG_PREFIX, prefix);
                 self.push("log", line.number(wire::NFTA_LOG_LEVEL, LOG_NOTICE));
-                let copy = Attributes::default()
+                let copy = NetlinkAttributes::default()
                     .bytes(wire::NFTA_LOG_GROUP, &crate::policy::LOG_GROUP.to_be_bytes());
                 self.push("log", copy.text(wire::NFTA_LOG_PREFIX, rule));
             }
-            Action::SetMark(bits) => self.mark(!bits, *bits),
-            Action::ClearMark(bits) => self.mark(!bits, 0),
-            Action::Untrack => {
+            NftAction::SetMark(bits) => self.mark(!bits, *bits),
+            NftAction::ClearMark(bits) => self.mark(!bits, 0),
+            NftAction::Untrack => {
                 // This expression has no data attribute.
-                let expression = Attributes::default().text(wire::NFTA_EXPR_NAME, "notrack");
+                let expression = NetlinkAttributes::default().text(wire::NFTA_EXPR_NAME, "notrack");
                 self.list = std::mem::take(&mut self.list).nest(wire::NFTA_LIST_ELEM, expression);
             }
-            Action::Masquerade { ports } => {
-                let data = self.ports(Attributes::default(), *ports, MASQUERADE);
+            NftAction::Masquerade { ports } => {
+                let data = self.ports(NetlinkAttributes::default(), *ports, MASQUERADE);
                 self.push("masq", data);
             }
-            Action::TranslateSource { address, ports } => self.translate_source(*address, *ports),
-            Action::TranslateDestination { address, port } => {
+            NftAction::TranslateSource { address, ports } => self.translate_source(*address, *ports),
+            NftAction::TranslateDestination { address, port } => {
                 self.constant(REGISTER, &address.octets());
                 self.constant(FIRST_PORT, &port.to_be_bytes());
-                let data = translation(NatEnd::Destination, Family::V4)
+                let data = translation(NatEnd::Destination, NftFamily::V4)
                     .number(wire::NFTA_NAT_REG_PROTO_MIN, FIRST_PORT)
                     .number(wire::NFTA_NAT_REG_PROTO_MAX, FIRST_PORT);
                 self.push("nat", data);
             }
-            Action::TranslateBy { end, family, fields, map } => self.translate_by(*end, *family, fields, map),
-            Action::SetDscp(family, value) => self.set_dscp(*family, *value),
-            Action::ClampMss => self.clamp_mss(),
-            Action::Dispatch { field, map } => {
+            NftAction::TranslateBy { end, family, fields, map } => {
+                self.translate_by(*end, *family, fields, map)
+            }
+            NftAction::SetDscp(family, value) => self.set_dscp(*family, *value),
+            NftAction::ClampMss => self.clamp_mss(),
+            NftAction::Dispatch { field, map } => {
                 self.load(*field, REGISTER);
-                let data = Attributes::default()
+                let data = NetlinkAttributes::default()
                     .text(wire::NFTA_LOOKUP_SET, map)
                     .number(wire::NFTA_LOOKUP_SREG, REGISTER)
                     .number(wire::NFTA_LOOKUP_DREG, VERDICT);
                 self.push("lookup", data);
             }
-            Action::Accept => self.verdict(1, None),
-            Action::Drop => self.verdict(0, None),
-            Action::Reject => self.push(
+            NftAction::Accept => self.verdict(1, None),
+            NftAction::Drop => self.verdict(0, None),
+            NftAction::Reject => self.push(
                 "reject",
-                Attributes::default()
+                NetlinkAttributes::default()
                     .number(wire::NFTA_REJECT_TYPE, wire::NFT_REJECT_ICMPX_UNREACH)
                     .bytes(wire::NFTA_REJECT_ICMP_CODE, &[wire::NFT_REJECT_ICMPX_PORT_UNREACH]),
             ),
-            Action::Reset => self.push(
+            NftAction::Reset => self.push(
                 "reject",
-                Attributes::default().number(wire::NFTA_REJECT_TYPE, wire::NFT_REJECT_TCP_RST),
+                NetlinkAttributes::default().number(wire::NFTA_REJECT_TYPE, wire::NFT_REJECT_TCP_RST),
             ),
-            Action::Return => self.verdict(wire::NFT_RETURN, None),
-            Action::Jump(chain) => self.verdict(wire::NFT_JUMP, Some(chain)),
-            Action::Goto(chain) => self.verdict(wire::NFT_GOTO, Some(chain)),
+            NftAction::Return => self.verdict(wire::NFT_RETURN, None),
+            NftAction::Jump(chain) => self.verdict(wire::NFT_JUMP, Some(chain)),
+            NftAction::Goto(chain) => self.verdict(wire::NFT_GOTO, Some(chain)),
         }
     }
 
-    fn translate_source(&mut self, address: IpAddr, ports: Option<PortRange>) {
+    fn translate_source(&mut self, address: IpAddr, ports: Option<PortInterval>) {
         let bytes = match address {
             IpAddr::V4(address) => address.octets().to_vec(),
             IpAddr::V6(address) => address.octets().to_vec(),
         };
         self.constant(REGISTER, &bytes);
-        let data = self.ports(translation(NatEnd::Source, Family::of(address)), ports, NAT);
+        let data = self.ports(translation(NatEnd::Source, NftFamily::of(address)), ports, NAT);
         self.push("nat", data);
     }
 
-    fn translate_by(&mut self, end: NatEnd, family: Family, fields: &[Field], map: &str) {
+    fn translate_by(&mut self, end: NatEnd, family: NftFamily, fields: &[NftField], map: &str) {
         let first = if fields.len() == 1 { REGISTER } else { FIRST_SLOT };
         let mut register = first;
         for field in fields {
             self.load(*field, register);
             register += u32::try_from(slots(*field)).unwrap_or_default();
         }
-        let lookup = Attributes::default()
+        let lookup = NetlinkAttributes::default()
             .text(wire::NFTA_LOOKUP_SET, map)
             .number(wire::NFTA_LOOKUP_SREG, first)
             .number(wire::NFTA_LOOKUP_DREG, REGISTER);
@@ -348,37 +357,42 @@ impl<'n> Writer<'n> {
     }
 
     /// Sets the upper six bits of the former type of service field, which spans the first two bytes of an IPv6 header.
-    fn set_dscp(&mut self, family: Family, value: u8) {
+    fn set_dscp(&mut self, family: NftFamily, value: u8) {
         const NETWORK: u32 = 1;
         const LENGTH: u32 = 2;
         const INTERNET_CHECKSUM: u32 = 1;
         const CHECKSUM_AT: u32 = 10;
         let (mask, value): (u16, u16) = match family {
-            Family::V4 => (0xff03, u16::from(value) << 2),
-            Family::V6 => (0xf03f, u16::from(value) << 6),
+            NftFamily::V4 => (0xff03, u16::from(value) << 2),
+            NftFamily::V6 => (0xf03f, u16::from(value) << 6),
         };
         self.payload(NETWORK, 0, LENGTH, REGISTER);
         self.bits(&mask.to_be_bytes(), &value.to_be_bytes());
-        let write = Attributes::default()
+        let write = NetlinkAttributes::default()
             .number(wire::NFTA_PAYLOAD_SREG, REGISTER)
             .number(wire::NFTA_PAYLOAD_BASE, NETWORK)
             .number(wire::NFTA_PAYLOAD_OFFSET, 0)
             .number(wire::NFTA_PAYLOAD_LEN, LENGTH);
         let write = match family {
-            Family::V4 => write
+            NftFamily::V4 => write
                 .number(wire::NFTA_PAYLOAD_CSUM_TYPE, INTERNET_CHECKSUM)
                 .number(wire::NFTA_PAYLOAD_CSUM_OFFSET, CHECKSUM_AT),
-            Family::V6 => write,
+            NftFamily::V6 => write,
         };
         self.push("payload", write);
     }
 
     /// Adds the port range for translated packets, and has the kernel choose ports at random: ports counted up from the
     /// same start would collide between nodes, and between packets translated at the same moment.
-    fn ports(&mut self, data: Attributes, ports: Option<PortRange>, kinds: PortAttributes) -> Attributes {
+    fn ports(
+        &mut self,
+        data: NetlinkAttributes,
+        ports: Option<PortInterval>,
+        kinds: PortAttributes,
+    ) -> NetlinkAttributes {
         const GIVEN: u32 = 1 << 1;
         const FULLY_RANDOM: u32 = 1 << 4;
-        let Some(PortRange { first, last }) = ports else { return data.number(kinds.flags, FULLY_RANDOM) };
+        let Some(PortInterval { first, last }) = ports else { return data.number(kinds.flags, FULLY_RANDOM) };
         self.constant(FIRST_PORT, &first.to_be_bytes());
         self.constant(LAST_PORT, &last.to_be_bytes());
         data.number(kinds.flags, FULLY_RANDOM | GIVEN)
@@ -387,7 +401,7 @@ impl<'n> Writer<'n> {
     }
 
     fn constant(&mut self, register: u32, value: &[u8]) {
-        let data = Attributes::default()
+        let data = NetlinkAttributes::default()
             .number(wire::NFTA_IMMEDIATE_DREG, register)
             .nest(wire::NFTA_IMMEDIATE_DATA, value_of(value));
         self.push("immediate", data);
@@ -400,10 +414,11 @@ impl<'n> Writer<'n> {
         const TCP_OPTION: u32 = 1;
         const MAXIMUM_SEGMENT: u8 = 2;
         const LENGTH: u32 = 2;
-        let route =
-            Attributes::default().number(wire::NFTA_RT_DREG, REGISTER).number(wire::NFTA_RT_KEY, TCP_MSS);
+        let route = NetlinkAttributes::default()
+            .number(wire::NFTA_RT_DREG, REGISTER)
+            .number(wire::NFTA_RT_KEY, TCP_MSS);
         self.push("rt", route);
-        let order = Attributes::default()
+        let order = NetlinkAttributes::default()
             .number(wire::NFTA_BYTEORDER_SREG, REGISTER)
             .number(wire::NFTA_BYTEORDER_DREG, REGISTER)
             .number(wire::NFTA_BYTEORDER_OP, TO_NETWORK)
@@ -411,7 +426,7 @@ impl<'n> Writer<'n> {
             .number(wire::NFTA_BYTEORDER_SIZE, LENGTH);
         self.push("byteorder", order);
         // Offset 2: behind kind and length of the option.
-        let write = Attributes::default()
+        let write = NetlinkAttributes::default()
             .number(wire::NFTA_EXTHDR_SREG, REGISTER)
             .bytes(wire::NFTA_EXTHDR_TYPE, &[MAXIMUM_SEGMENT])
             .number(wire::NFTA_EXTHDR_OFFSET, 2)
@@ -421,15 +436,16 @@ impl<'n> Writer<'n> {
     }
 
     fn mark(&mut self, keep: u32, set: u32) {
-        self.load(Field::Mark, REGISTER);
+        self.load(NftField::Mark, REGISTER);
         self.bits(&keep.to_ne_bytes(), &set.to_ne_bytes());
-        let data =
-            Attributes::default().number(wire::NFTA_META_KEY, 3).number(wire::NFTA_META_SREG, REGISTER);
+        let data = NetlinkAttributes::default()
+            .number(wire::NFTA_META_KEY, 3)
+            .number(wire::NFTA_META_SREG, REGISTER);
         self.push("meta", data);
     }
 
     fn verdict(&mut self, code: i32, chain: Option<&str>) {
-        let data = Attributes::default()
+        let data = NetlinkAttributes::default()
             .number(wire::NFTA_IMMEDIATE_DREG, VERDICT)
             .nest(wire::NFTA_IMMEDIATE_DATA, verdict(code, chain));
         self.push("immediate", data);
@@ -437,31 +453,31 @@ impl<'n> Writer<'n> {
 }
 
 /// Encodes a translation to the address in the register.
-fn translation(end: NatEnd, family: Family) -> Attributes {
+fn translation(end: NatEnd, family: NftFamily) -> NetlinkAttributes {
     let end: u32 = match end {
         NatEnd::Source => 0,
         NatEnd::Destination => 1,
     };
     let family: u32 = match family {
-        Family::V4 => 2,
-        Family::V6 => 10,
+        NftFamily::V4 => 2,
+        NftFamily::V6 => 10,
     };
-    Attributes::default()
+    NetlinkAttributes::default()
         .number(wire::NFTA_NAT_TYPE, end)
         .number(wire::NFTA_NAT_FAMILY, family)
         .number(wire::NFTA_NAT_REG_ADDR_MIN, REGISTER)
         .number(wire::NFTA_NAT_REG_ADDR_MAX, REGISTER)
 }
 
-fn value_of(value: &[u8]) -> Attributes {
-    Attributes::default().bytes(wire::NFTA_DATA_VALUE, value)
+fn value_of(value: &[u8]) -> NetlinkAttributes {
+    NetlinkAttributes::default().bytes(wire::NFTA_DATA_VALUE, value)
 }
 
 /// Encodes a verdict as data, for a rule or a map.
-pub(super) fn verdict(code: i32, chain: Option<&str>) -> Attributes {
-    let mut data = Attributes::default().bytes(wire::NFTA_VERDICT_CODE, &code.to_be_bytes());
+pub(super) fn verdict(code: i32, chain: Option<&str>) -> NetlinkAttributes {
+    let mut data = NetlinkAttributes::default().bytes(wire::NFTA_VERDICT_CODE, &code.to_be_bytes());
     if let Some(chain) = chain {
         data = data.text(wire::NFTA_VERDICT_CHAIN, chain);
     }
-    Attributes::default().nest(wire::NFTA_DATA_VERDICT, data)
+    NetlinkAttributes::default().nest(wire::NFTA_DATA_VERDICT, data)
 }

@@ -4,23 +4,23 @@ use super::foreign::observed::ForeignRule;
 use super::message::TABLE;
 use super::render::names;
 use super::table::TableFamily;
-use crate::error::{Error, Result};
+use crate::error::{DataplaneError, DataplaneResult};
 use crate::netns::Netns;
 use crate::policy::GuardedEndpoint;
 use nlink::netlink::nftables::Family;
 use std::collections::BTreeSet;
-use tortie_plan::Direction;
+use tortie_plan::PolicyDirection;
 
 /// Returns the guarded endpoints; empty if the table does not exist.
-pub(crate) async fn guarded_endpoints(netns: &Netns) -> Result<BTreeSet<GuardedEndpoint>> {
+pub(crate) async fn guarded_endpoints(netns: &Netns) -> DataplaneResult<BTreeSet<GuardedEndpoint>> {
     let connection = netns.nftables()?;
-    let describe = |error: nlink::Error| Error::kernel(TableFamily::Inet.object(), &error);
+    let describe = |error: nlink::Error| DataplaneError::kernel(TableFamily::Inet.object(), &error);
     let mut guarded = BTreeSet::new();
     let tables = connection.list_tables_in(Family::Inet).await.map_err(describe)?;
     if !tables.iter().any(|table| table.name == TABLE) {
         return Ok(guarded);
     }
-    let to_workload = names::workload("", Direction::Ingress);
+    let to_workload = names::workload("", PolicyDirection::Ingress);
     for chain in connection.list_chains_in(TABLE, Family::Inet).await.map_err(describe)? {
         let interface = chain.name.strip_prefix(&to_workload);
         guarded.extend(interface.map(|interface| GuardedEndpoint::Workload(interface.to_owned())));

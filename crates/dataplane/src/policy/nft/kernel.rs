@@ -2,14 +2,14 @@
 
 use super::blame;
 use super::diff::{ChainFingerprint, KernelTable};
-use super::message::{self, FINGERPRINT, Operation, TABLE};
+use super::message::{self, FINGERPRINT, TABLE, TableOperation};
 use super::ranges;
-use super::rule::Family as IpFamily;
-use super::table::{ChainKind, Element, ElementData, Hook, Point, SetType, TableFamily};
-use crate::error::{Error, Result};
+use super::rule::NftFamily as IpFamily;
+use super::table::{ChainHook, ChainKind, ElementData, HookPoint, NftElement, SetType, TableFamily};
+use crate::error::{DataplaneError, DataplaneResult};
 use crate::failure::KernelObject;
-use crate::faults::Faults;
-use crate::netlink::{Frame, answers, attributes, frames};
+use crate::faults::KernelFaults;
+use crate::netlink::{NetlinkFrame, answers, attributes, frames};
 use crate::netns::Netns;
 use crate::socket_filter::ignore_ports;
 use futures::FutureExt;
@@ -32,17 +32,17 @@ const SUBSYSTEM: u8 = 10;
 /// Maximum number of events processed at once.
 const EVENTS_AT_ONCE: usize = 4096;
 
-pub(crate) struct Kernel {
+pub(crate) struct NftablesClient {
     pub family: TableFamily,
     connection: Connection<Nftables>,
     /// Socket for reading elements.
     reader: NetlinkSocket,
-    faults: Faults,
+    faults: KernelFaults,
 }
 
 /// The reason why a transaction was rejected.
 #[derive(Clone, Debug)]
-pub(crate) struct Refusal {
+pub(crate) struct TransactionRejection {
     /// Positions of the rejected operations with the reason; empty if the error is not about a single operation.
     pub operations: Vec<(usize, String)>,
     pub reason: String,
@@ -50,7 +50,7 @@ pub(crate) struct Refusal {
     pub general: bool,
 }
 
-impl Refusal {
+impl TransactionRejection {
     /// Whether the rejection concerns the whole transaction and not a single object.
     pub fn is_of_the_whole(&self) -> bool {
         self.general || self.operations.is_empty()
@@ -64,16 +64,22 @@ fn is_general(errno: i32) -> bool {
     errno != UnknownErrno && [EPERM, EACCES, ENOMEM, ENOBUFS, EMFILE, ENFILE, EAGAIN].contains(&errno)
 }
 
-impl Kernel {
-    pub fn open(netns: &Netns, family: TableFamily) -> Result<Kernel> {
+impl NftablesClient {
+    pub fn open(netns: &Netns, family: TableFamily) -> DataplaneResult<NftablesClient> {
         let connection = netns.nftables()?;
         let socket = connection.socket();
-        setsockopt(socket, sockopt::SndBufForce, &SEND_BUFFER)
-            .map_err(|error| Error::Kernel { object: "netlink socket".into(), reason: error.to_string() })?;
-        socket.set_rcvbuf(RECEIVE_BUFFER).map_err(|error| Error::kernel("netlink socket", &error))?;
+        setsockopt(socket, sockopt::SndBufForce, &SEND_BUFFER).map_err(|error| DataplaneError::Kernel {
+            object: "netlink socket".into(),
+            reason: error.to_string(),
+        })?;
+        socket
+            .set_rcvbuf(RECEIVE_BUFFER)
+            .map_err(|error| DataplaneError::kernel("netlink socket", &error))?;
         let reader = netns.netfilter_socket()?;
-        reader.set_rcvbuf(RECEIVE_BUFFER).map_err(|error| Error::kernel("netlink socket", &error))?;
-        Ok(Kernel { family, connection, reader, faults: netns.faults().clone() })
+        reader
+            .set_rcvbuf(RECEIVE_BUFFER)
+            .map_err(|error| DataplaneError::kernel("netlink socket", &error))?;
+        Ok(NftablesClient { family, connection, reader, faults: netns.faults().clone() })
     }
 
     /// Returns the netlink port, which identifies our own changes in events.
@@ -82,7 +88,10 @@ impl Kernel {
     }
 
     /// Commits a transaction: all operations take effect or none.
-    pub async fn commit(&self, operations: &[Operation<'_>]) -> std::result::Result<(), Refusal> {
+    pub async fn commit(
+        &self,
+        operations: &[TableOperation<'_>],
+    ) -> std::result::Result<(), TransactionRejection> {
         if !self.faults.is_empty()
             && let Some(refusal) = self.injected(self.family, operations)
         {
@@ -95,7 +104,11 @@ impl Kernel {
             .fold(self.connection.transaction(), |transaction, (_, message)| transaction.raw(message));
         let Err(error) = transaction.commit(&self.connection).await else { return Ok(()) };
         let nlink::netlink::ErrorDetail::NftBatch { failures, .. } = error.detail() else {
-            return Err(Refusal { operations: Vec::new(), reason: error.to_string(), general: true });
+            return Err(TransactionRejection {
+                operations: Vec::new(),
+                reason: error.to_string(),
+                general: true,
+            });
         };
         let mut refused = Vec::new();
         for failure in failures {
@@ -106,13 +119,17 @@ impl Kernel {
         let more = failures.len().saturating_sub(SHOWN);
         let more = if more == 0 { String::new() } else { format!("; and {more} more") };
         let general = failures.iter().any(|failure| is_general(failure.errno));
-        Err(Refusal { operations: refused, reason: format!("{}{more}", shown.join("; ")), general })
+        Err(TransactionRejection {
+            operations: refused,
+            reason: format!("{}{more}", shown.join("; ")),
+            general,
+        })
     }
 
     /// Commits the changes of several tables in one transaction. Returns whether it succeeded; callers find the
-    /// rejected operation with a [`Kernel::commit`] for each table.
-    pub async fn commit_together(&self, tables: &[(TableFamily, Vec<Operation<'_>>)]) -> bool {
-        let is_refused = |(family, operations): &(TableFamily, Vec<Operation<'_>>)| {
+    /// rejected operation with a [`NftablesClient::commit`] for each table.
+    pub async fn commit_together(&self, tables: &[(TableFamily, Vec<TableOperation<'_>>)]) -> bool {
+        let is_refused = |(family, operations): &(TableFamily, Vec<TableOperation<'_>>)| {
             !self.faults.is_empty() && self.injected(*family, operations).is_some()
         };
         if tables.iter().any(is_refused) {
@@ -125,8 +142,13 @@ impl Kernel {
     }
 
     /// Returns the rejection that injected faults cause for these operations.
-    fn injected(&self, family: TableFamily, operations: &[Operation<'_>]) -> Option<Refusal> {
-        let mut refusal = Refusal { operations: Vec::new(), reason: String::new(), general: false };
+    fn injected(
+        &self,
+        family: TableFamily,
+        operations: &[TableOperation<'_>],
+    ) -> Option<TransactionRejection> {
+        let mut refusal =
+            TransactionRejection { operations: Vec::new(), reason: String::new(), general: false };
         for position in 0..operations.len() {
             for object in blame::objects(operations, position, family) {
                 let Some(errno) = self.faults.errno(|| object.clone()) else { continue };
@@ -139,8 +161,8 @@ impl Kernel {
     }
 
     /// Returns the base chains of one of our tables; empty if the table does not exist.
-    pub async fn base_chains(&self, family: TableFamily) -> Result<Vec<String>> {
-        let describe = |error: nlink::Error| Error::kernel(family.object(), &error);
+    pub async fn base_chains(&self, family: TableFamily) -> DataplaneResult<Vec<String>> {
+        let describe = |error: nlink::Error| DataplaneError::kernel(family.object(), &error);
         let tables = self.connection.list_tables_in(family.wire()).await.map_err(describe)?;
         if !tables.iter().any(|table| table.name == TABLE) {
             return Ok(Vec::new());
@@ -150,8 +172,8 @@ impl Kernel {
     }
 
     /// Reads the table if it exists.
-    pub async fn read(&self) -> Result<(KernelTable, BTreeMap<String, BTreeSet<Element>>)> {
-        let describe = |error: nlink::Error| Error::kernel(self.family.object(), &error);
+    pub async fn read(&self) -> DataplaneResult<(KernelTable, BTreeMap<String, BTreeSet<NftElement>>)> {
+        let describe = |error: nlink::Error| DataplaneError::kernel(self.family.object(), &error);
         for _ in 0..READS {
             let before = self.connection.generation().await.map_err(describe)?;
             let read = self.read_once().await;
@@ -160,11 +182,11 @@ impl Kernel {
             }
         }
         let reason = "the table changes faster than it can be read".into();
-        Err(Error::Kernel { object: self.family.object(), reason })
+        Err(DataplaneError::Kernel { object: self.family.object(), reason })
     }
 
-    pub async fn has_chain(&self, name: &str) -> Result<bool> {
-        let describe = |error: nlink::Error| Error::kernel(self.family.object(), &error);
+    pub async fn has_chain(&self, name: &str) -> DataplaneResult<bool> {
+        let describe = |error: nlink::Error| DataplaneError::kernel(self.family.object(), &error);
         let tables = self.connection.list_tables_in(self.family.wire()).await.map_err(describe)?;
         if !tables.iter().any(|table| table.name == TABLE) {
             return Ok(false);
@@ -173,8 +195,8 @@ impl Kernel {
         Ok(chains.iter().any(|chain| chain.name == name))
     }
 
-    async fn read_once(&self) -> Result<(KernelTable, BTreeMap<String, BTreeSet<Element>>)> {
-        let describe = |error: nlink::Error| Error::kernel(self.family.object(), &error);
+    async fn read_once(&self) -> DataplaneResult<(KernelTable, BTreeMap<String, BTreeSet<NftElement>>)> {
+        let describe = |error: nlink::Error| DataplaneError::kernel(self.family.object(), &error);
         let (mut seen, family) = (KernelTable::default(), self.family.wire());
         let tables = self.connection.list_tables_in(family).await.map_err(describe)?;
         let Some(table) = tables.iter().find(|table| table.name == TABLE) else {
@@ -208,7 +230,7 @@ impl Kernel {
         Ok((seen, elements))
     }
 
-    async fn elements(&self, set: &str, kind: SetType) -> Result<BTreeSet<Element>> {
+    async fn elements(&self, set: &str, kind: SetType) -> DataplaneResult<BTreeSet<NftElement>> {
         let object = || KernelObject::Set { name: set.to_owned() };
         let sequence = self.reader.next_seq();
         let request = message::list_elements(self.family, set, sequence);
@@ -216,21 +238,21 @@ impl Kernel {
         let refused = answers(&self.reader, &request, sequence, |frame| {
             raw.extend(frame.attributes().map(raw_elements).unwrap_or_default());
         });
-        match refused.await.map_err(|error| Error::kernel(object(), &error))? {
+        match refused.await.map_err(|error| DataplaneError::kernel(object(), &error))? {
             None => Ok(assemble(raw, kind)),
-            Some(errno) => Err(Error::Kernel { object: object(), reason: errno.desc().to_owned() }),
+            Some(errno) => Err(DataplaneError::Kernel { object: object(), reason: errno.desc().to_owned() }),
         }
     }
 }
 
 /// An element as the kernel returns it.
-struct Raw {
+struct RawElement {
     key: Vec<u8>,
     data: ElementData,
     is_end: bool,
 }
 
-fn raw_elements(attributes: &[u8]) -> Vec<Raw> {
+fn raw_elements(attributes: &[u8]) -> Vec<RawElement> {
     let list = attributes::find(attributes, wire::NFTA_SET_ELEM_LIST_ELEMENTS).unwrap_or_default();
     let value = |nest: &[u8]| attributes::find(nest, wire::NFTA_DATA_VALUE).map(<[u8]>::to_vec);
     attributes::read(list)
@@ -249,7 +271,7 @@ fn raw_elements(attributes: &[u8]) -> Vec<Raw> {
             });
             let flags = part(wire::NFTA_SET_ELEM_FLAGS).and_then(|flags| flags.try_into().ok());
             let flags = flags.map(u32::from_be_bytes).unwrap_or_default();
-            Some(Raw {
+            Some(RawElement {
                 key: value(part(wire::NFTA_SET_ELEM_KEY)?)?,
                 data: data.unwrap_or(ElementData::None),
                 is_end: flags & wire::NFT_SET_ELEM_INTERVAL_END != 0,
@@ -259,18 +281,18 @@ fn raw_elements(attributes: &[u8]) -> Vec<Raw> {
 }
 
 /// Joins the two ends of ranges.
-fn assemble(mut raw: Vec<Raw>, kind: SetType) -> BTreeSet<Element> {
+fn assemble(mut raw: Vec<RawElement>, kind: SetType) -> BTreeSet<NftElement> {
     if !matches!(kind, SetType::Nets(_)) {
         let whole = raw.into_iter();
-        return whole.map(|Raw { key, data, .. }| Element { key: key.into(), data }).collect();
+        return whole.map(|RawElement { key, data, .. }| NftElement { key: key.into(), data }).collect();
     }
     raw.sort_by(|a, b| a.key.cmp(&b.key).then(b.is_end.cmp(&a.is_end)));
     let mut elements = BTreeSet::new();
     let mut open: Option<Vec<u8>> = None;
-    for Raw { key, is_end, .. } in raw {
+    for RawElement { key, is_end, .. } in raw {
         match (open.take(), is_end) {
             (Some(first), true) => {
-                elements.insert(Element::range(first, ranges::before(&key)));
+                elements.insert(NftElement::range(first, ranges::before(&key)));
             }
             (_, false) => open = Some(key),
             (None, true) => {}
@@ -278,7 +300,7 @@ fn assemble(mut raw: Vec<Raw>, kind: SetType) -> BTreeSet<Element> {
     }
     if let Some(first) = open {
         let last = vec![u8::MAX; first.len()];
-        elements.insert(Element::range(first, last));
+        elements.insert(NftElement::range(first, last));
     }
     elements
 }
@@ -297,7 +319,7 @@ pub(super) fn fingerprint(userdata: &[u8]) -> u64 {
     0
 }
 
-fn hook(chain: &ChainInfo, family: TableFamily) -> Option<Hook> {
+fn hook(chain: &ChainInfo, family: TableFamily) -> Option<ChainHook> {
     const ACCEPT: u32 = 1;
     let number = chain.hook?;
     let kinds = [ChainKind::Filter, ChainKind::Nat].into_iter();
@@ -305,9 +327,9 @@ fn hook(chain: &ChainInfo, family: TableFamily) -> Option<Hook> {
         kinds.filter(|_| chain.policy == Some(ACCEPT)).find(|kind| chain.chain_type == Some(kind.wire()));
     let point = family.points().iter().copied().find(|point| point.number() == number);
     // Represents a hook that we did not create by a priority that we never use.
-    let unlike = Hook::filter(Point::Prerouting, i32::MIN);
+    let unlike = ChainHook::filter(HookPoint::Prerouting, i32::MIN);
     let ours = point.zip(chain.priority).zip(kind);
-    Some(ours.map_or(unlike, |((point, priority), kind)| Hook { point, priority, kind }))
+    Some(ours.map_or(unlike, |((point, priority), kind)| ChainHook { point, priority, kind }))
 }
 
 fn set_type(set: &SetInfo) -> Option<SetType> {
@@ -338,43 +360,43 @@ fn set_type(set: &SetInfo) -> Option<SetType> {
 
 /// Which tables other programs have changed, or may have changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Changed {
+pub(crate) struct ChangedTables {
     pub ours: bool,
     pub theirs: bool,
 }
 
-impl Changed {
-    pub const ALL: Changed = Changed { ours: true, theirs: true };
+impl ChangedTables {
+    pub const ALL: ChangedTables = ChangedTables { ours: true, theirs: true };
 
     fn any(self) -> bool {
         self.ours || self.theirs
     }
 
-    fn and(self, other: Changed) -> Changed {
-        Changed { ours: self.ours || other.ours, theirs: self.theirs || other.theirs }
+    fn and(self, other: ChangedTables) -> ChangedTables {
+        ChangedTables { ours: self.ours || other.ours, theirs: self.theirs || other.theirs }
     }
 }
 
 /// Notifications about changes of tables by other programs.
-pub(crate) struct Events {
+pub(crate) struct TableEventStream {
     socket: NetlinkSocket,
 }
 
-impl Events {
+impl TableEventStream {
     /// Subscribes to notifications. Changes made through the ports in `own` are filtered out.
-    pub fn open(netns: &Netns, own: [u32; 4]) -> Result<Events> {
+    pub fn open(netns: &Netns, own: [u32; 4]) -> DataplaneResult<TableEventStream> {
         let socket = netns.netfilter_socket()?;
         let ready = socket
             .set_rcvbuf(EVENT_BUFFER)
             .and_then(|()| socket.attach_filter(&ignore_ports(&own)))
             .and_then(|()| socket.add_membership(wire::NFNLGRP_NFTABLES));
-        ready.map_err(|error| Error::kernel("events of tables", &error))?;
-        Ok(Events { socket })
+        ready.map_err(|error| DataplaneError::kernel("events of tables", &error))?;
+        Ok(TableEventStream { socket })
     }
 
     /// Returns when another program has changed a table, or may have.
-    pub async fn changed(&mut self) -> Result<Changed> {
-        let mut changed = Changed::default();
+    pub async fn changed(&mut self) -> DataplaneResult<ChangedTables> {
+        let mut changed = ChangedTables::default();
         while !changed.any() {
             changed = self.next().await?;
         }
@@ -388,28 +410,28 @@ impl Events {
         Ok(changed)
     }
 
-    async fn next(&mut self) -> Result<Changed> {
+    async fn next(&mut self) -> DataplaneResult<ChangedTables> {
         match self.socket.recv_msg().await {
-            Ok(data) => {
-                Ok(frames(&data).map(|frame| concerned(&frame)).fold(Changed::default(), Changed::and))
-            }
+            Ok(data) => Ok(frames(&data)
+                .map(|frame| concerned(&frame))
+                .fold(ChangedTables::default(), ChangedTables::and)),
             // Events were lost because the receive buffer was full.
-            Err(error) if error.is_no_buffer_space() => Ok(Changed::ALL),
-            Err(error) => Err(Error::kernel("events of tables", &error)),
+            Err(error) if error.is_no_buffer_space() => Ok(ChangedTables::ALL),
+            Err(error) => Err(DataplaneError::kernel("events of tables", &error)),
         }
     }
 }
 
 /// Returns which kind of table an event is about. Of foreign tables, only changes of chains and rules count.
-fn concerned(frame: &Frame<'_>) -> Changed {
+fn concerned(frame: &NetlinkFrame<'_>) -> ChangedTables {
     // The first attribute of every message except those about generations is the table's name.
     let [kind, subsystem] = frame.kind.to_le_bytes();
     let table = frame.attributes().and_then(|attributes| attributes::find(attributes, wire::NFTA_TABLE_NAME));
     let (Some(table), Some(family), SUBSYSTEM) = (table, frame.body.first(), subsystem) else {
-        return Changed::default();
+        return ChangedTables::default();
     };
     let named = table.strip_suffix(b"\0").unwrap_or(table) == TABLE.as_bytes();
     let ours =
         [TableFamily::Inet, TableFamily::Arp].map(|family| family.wire() as u8).contains(family) && named;
-    Changed { ours, theirs: !ours && kind <= wire::NFT_MSG_DELRULE }
+    ChangedTables { ours, theirs: !ours && kind <= wire::NFT_MSG_DELRULE }
 }

@@ -1,10 +1,10 @@
 //! Encodes operations on our tables as the netlink messages of one transaction.
 
-use super::expression::{self, Nameless};
+use super::expression::{self, AnonymousSet};
 use super::ranges;
-use super::rule::{Field, Rule};
-use super::table::{Element, ElementData, Hook, SetType, TableFamily, padded};
-use crate::netlink::Attributes;
+use super::rule::{NftField, NftRule};
+use super::table::{ChainHook, ElementData, NftElement, SetType, TableFamily, padded};
+use crate::netlink::NetlinkAttributes;
 use nlink::netlink::nftables::{self as wire, RawMessage};
 
 /// Name of our tables.
@@ -23,12 +23,12 @@ const COMMENT_LIMIT: usize = 127;
 
 /// One change to the table.
 #[derive(Clone, Debug)]
-pub(crate) enum Operation<'t> {
+pub(crate) enum TableOperation<'t> {
     AddTable,
     DeleteTable,
     AddChain {
         name: &'t str,
-        hook: Option<Hook>,
+        hook: Option<ChainHook>,
     },
     /// Deletes all rules of the chain.
     FlushChain {
@@ -39,7 +39,7 @@ pub(crate) enum Operation<'t> {
     },
     AddRule {
         chain: &'t str,
-        rule: &'t Rule,
+        rule: &'t NftRule,
     },
     AddSet {
         name: &'t str,
@@ -51,22 +51,22 @@ pub(crate) enum Operation<'t> {
     AddElements {
         set: &'t str,
         kind: SetType,
-        elements: Vec<&'t Element>,
+        elements: Vec<&'t NftElement>,
     },
     DeleteElements {
         set: &'t str,
         kind: SetType,
-        elements: Vec<&'t Element>,
+        elements: Vec<&'t NftElement>,
     },
 }
 
 /// Encodes operations as messages, each with the position of its operation.
-pub(super) fn messages(operations: &[Operation<'_>], family: TableFamily) -> Vec<(usize, RawMessage)> {
+pub(super) fn messages(operations: &[TableOperation<'_>], family: TableFamily) -> Vec<(usize, RawMessage)> {
     let mut messages = Vec::new();
     // Ids of anonymous sets, which get their names from the kernel; unique only within the transaction.
     let mut next = 1;
     for (position, operation) in operations.iter().enumerate() {
-        for Message { kind, flags, attributes } in write(operation, &mut next) {
+        for TableMessage { kind, flags, attributes } in write(operation, &mut next) {
             let message = RawMessage::new(kind, family.wire()).flags(flags).attrs(attributes.into_bytes());
             messages.push((position, message));
         }
@@ -75,45 +75,45 @@ pub(super) fn messages(operations: &[Operation<'_>], family: TableFamily) -> Vec
 }
 
 /// A message without the table family.
-struct Message {
+struct TableMessage {
     kind: u8,
     flags: u16,
-    attributes: Attributes,
+    attributes: NetlinkAttributes,
 }
 
-fn message(kind: u8, flags: u16, attributes: Attributes) -> Message {
-    Message { kind, flags, attributes }
+fn message(kind: u8, flags: u16, attributes: NetlinkAttributes) -> TableMessage {
+    TableMessage { kind, flags, attributes }
 }
 
-fn write(operation: &Operation<'_>, next: &mut u32) -> Vec<Message> {
-    let attributes = || Attributes::default().text(wire::NFTA_TABLE_NAME, TABLE);
+fn write(operation: &TableOperation<'_>, next: &mut u32) -> Vec<TableMessage> {
+    let attributes = || NetlinkAttributes::default().text(wire::NFTA_TABLE_NAME, TABLE);
     match operation {
-        Operation::AddTable => vec![message(wire::NFT_MSG_NEWTABLE, CREATE, attributes())],
-        Operation::DeleteTable => vec![message(wire::NFT_MSG_DELTABLE, 0, attributes())],
-        Operation::AddChain { name, hook } => {
+        TableOperation::AddTable => vec![message(wire::NFT_MSG_NEWTABLE, CREATE, attributes())],
+        TableOperation::DeleteTable => vec![message(wire::NFT_MSG_DELTABLE, 0, attributes())],
+        TableOperation::AddChain { name, hook } => {
             let chain = attributes().text(wire::NFTA_CHAIN_NAME, name);
             vec![message(wire::NFT_MSG_NEWCHAIN, CREATE, with_hook(chain, *hook))]
         }
-        Operation::FlushChain { name } => {
+        TableOperation::FlushChain { name } => {
             vec![message(wire::NFT_MSG_DELRULE, 0, attributes().text(wire::NFTA_RULE_CHAIN, name))]
         }
-        Operation::DeleteChain { name } => {
+        TableOperation::DeleteChain { name } => {
             vec![message(wire::NFT_MSG_DELCHAIN, 0, attributes().text(wire::NFTA_CHAIN_NAME, name))]
         }
-        Operation::AddRule { chain, rule } => add_rule(chain, rule, next),
-        Operation::AddSet { name, kind } => {
+        TableOperation::AddRule { chain, rule } => add_rule(chain, rule, next),
+        TableOperation::AddSet { name, kind } => {
             *next += 1;
             vec![message(wire::NFT_MSG_NEWSET, CREATE, set(name, *kind, *next - 1))]
         }
-        Operation::DeleteSet { name } => {
+        TableOperation::DeleteSet { name } => {
             vec![message(wire::NFT_MSG_DELSET, 0, attributes().text(wire::NFTA_SET_NAME, name))]
         }
-        Operation::AddElements { set, kind, elements } => {
+        TableOperation::AddElements { set, kind, elements } => {
             lists(set, None, elements.iter().flat_map(|element| encode(&element.key, &element.data, *kind)))
                 .map(|list| message(wire::NFT_MSG_NEWSETELEM, CREATE, list))
                 .collect()
         }
-        Operation::DeleteElements { set, kind, elements } => {
+        TableOperation::DeleteElements { set, kind, elements } => {
             let keys = elements.iter().flat_map(|element| {
                 let is_range = matches!(element.data, ElementData::Last(_));
                 encode(&element.key, if is_range { &element.data } else { &ElementData::None }, *kind)
@@ -123,10 +123,10 @@ fn write(operation: &Operation<'_>, next: &mut u32) -> Vec<Message> {
     }
 }
 
-fn with_hook(chain: Attributes, hook: Option<Hook>) -> Attributes {
+fn with_hook(chain: NetlinkAttributes, hook: Option<ChainHook>) -> NetlinkAttributes {
     const ACCEPT: u32 = 1;
-    let Some(Hook { point, priority, kind }) = hook else { return chain };
-    let place = Attributes::default()
+    let Some(ChainHook { point, priority, kind }) = hook else { return chain };
+    let place = NetlinkAttributes::default()
         .number(wire::NFTA_HOOK_HOOKNUM, point.number())
         .bytes(wire::NFTA_HOOK_PRIORITY, &priority.to_be_bytes());
     chain
@@ -135,10 +135,10 @@ fn with_hook(chain: Attributes, hook: Option<Hook>) -> Attributes {
         .text(wire::NFTA_CHAIN_TYPE, kind.wire().as_str())
 }
 
-fn add_rule(chain: &str, rule: &Rule, next: &mut u32) -> Vec<Message> {
+fn add_rule(chain: &str, rule: &NftRule, next: &mut u32) -> Vec<TableMessage> {
     let (expressions, nameless) = expression::expressions(rule, next);
-    let mut messages: Vec<Message> = nameless.iter().flat_map(nameless_set).collect();
-    let attributes = Attributes::default()
+    let mut messages: Vec<TableMessage> = nameless.iter().flat_map(nameless_set).collect();
+    let attributes = NetlinkAttributes::default()
         .text(wire::NFTA_RULE_TABLE, TABLE)
         .text(wire::NFTA_RULE_CHAIN, chain)
         .nest(wire::NFTA_RULE_EXPRESSIONS, expressions)
@@ -148,7 +148,7 @@ fn add_rule(chain: &str, rule: &Rule, next: &mut u32) -> Vec<Message> {
 }
 
 /// Encodes the userdata of a rule as a sequence of type, length and value.
-pub(super) fn userdata(rule: &Rule) -> Vec<u8> {
+pub(super) fn userdata(rule: &NftRule) -> Vec<u8> {
     let mut data = Vec::new();
     let mut push = |kind: u8, value: &[u8]| {
         data.push(kind);
@@ -169,13 +169,13 @@ pub(super) fn userdata(rule: &Rule) -> Vec<u8> {
 }
 
 /// Declaration of a set.
-pub(super) struct Shape {
+pub(super) struct SetDeclaration {
     pub kind: u32,
     pub length: u32,
     pub flags: u32,
 }
 
-pub(super) fn shape(kind: SetType) -> Shape {
+pub(super) fn shape(kind: SetType) -> SetDeclaration {
     let parts = kind.key();
     // Type ids of several parts are packed with six bits each.
     let type_id = parts.iter().fold(0, |packed, part| packed << 6 | part.kind);
@@ -193,12 +193,12 @@ pub(super) fn shape(kind: SetType) -> Shape {
     if kind.is_map() {
         flags |= wire::NFT_SET_MAP;
     }
-    Shape { kind: type_id, length: u32::try_from(length).unwrap_or_default(), flags }
+    SetDeclaration { kind: type_id, length: u32::try_from(length).unwrap_or_default(), flags }
 }
 
-fn set(name: &str, kind: SetType, id: u32) -> Attributes {
+fn set(name: &str, kind: SetType, id: u32) -> NetlinkAttributes {
     let shape = shape(kind);
-    let mut set = Attributes::default()
+    let mut set = NetlinkAttributes::default()
         .text(wire::NFTA_SET_TABLE, TABLE)
         .text(wire::NFTA_SET_NAME, name)
         .number(wire::NFTA_SET_FLAGS, shape.flags)
@@ -219,28 +219,32 @@ fn set(name: &str, kind: SetType, id: u32) -> Attributes {
             .number(wire::NFTA_SET_DATA_LEN, u32::try_from(value.length).unwrap_or_default());
     }
     if shape.flags & wire::NFT_SET_CONCAT != 0 {
-        let fields = kind.key().iter().fold(Attributes::default(), |fields, part| {
+        let fields = kind.key().iter().fold(NetlinkAttributes::default(), |fields, part| {
             let length = u32::try_from(part.length).unwrap_or_default();
-            fields.nest(wire::NFTA_LIST_ELEM, Attributes::default().number(wire::NFTA_SET_FIELD_LEN, length))
+            fields.nest(
+                wire::NFTA_LIST_ELEM,
+                NetlinkAttributes::default().number(wire::NFTA_SET_FIELD_LEN, length),
+            )
         });
-        set = set.nest(wire::NFTA_SET_DESC, Attributes::default().nest(wire::NFTA_SET_DESC_CONCAT, fields));
+        set = set
+            .nest(wire::NFTA_SET_DESC, NetlinkAttributes::default().nest(wire::NFTA_SET_DESC_CONCAT, fields));
     }
     set
 }
 
 /// Encodes a constant set of ranges for one rule, and its elements.
-fn nameless_set(nameless: &Nameless) -> Vec<Message> {
+fn nameless_set(nameless: &AnonymousSet) -> Vec<TableMessage> {
     let kind = match nameless.field {
-        Field::Source(super::rule::Family::V4) | Field::Destination(super::rule::Family::V4) => 7,
-        Field::Source(super::rule::Family::V6) | Field::Destination(super::rule::Family::V6) => 8,
-        Field::SourcePort | Field::DestinationPort => 13,
-        Field::Protocol => 12,
-        Field::IcmpType => 29,
+        NftField::Source(super::rule::NftFamily::V4) | NftField::Destination(super::rule::NftFamily::V4) => 7,
+        NftField::Source(super::rule::NftFamily::V6) | NftField::Destination(super::rule::NftFamily::V6) => 8,
+        NftField::SourcePort | NftField::DestinationPort => 13,
+        NftField::Protocol => 12,
+        NftField::IcmpType => 29,
         // `nft` shows this type as plain numbers.
         _ => 4,
     };
     let flags = wire::NFT_SET_ANONYMOUS | wire::NFT_SET_CONSTANT | wire::NFT_SET_INTERVAL;
-    let set = Attributes::default()
+    let set = NetlinkAttributes::default()
         .text(wire::NFTA_SET_TABLE, TABLE)
         .text(wire::NFTA_SET_NAME, "__set%d")
         .number(wire::NFTA_SET_FLAGS, flags)
@@ -260,11 +264,11 @@ fn nameless_set(nameless: &Nameless) -> Vec<Message> {
 fn lists(
     set: &str,
     id: Option<u32>,
-    elements: impl Iterator<Item = Attributes>,
-) -> impl Iterator<Item = Attributes> {
+    elements: impl Iterator<Item = NetlinkAttributes>,
+) -> impl Iterator<Item = NetlinkAttributes> {
     const SET_ID: u16 = 4;
     let mut lists = Vec::new();
-    let mut list = Attributes::default();
+    let mut list = NetlinkAttributes::default();
     for element in elements {
         if list.len() + element.len() > LIST {
             lists.push(std::mem::take(&mut list));
@@ -274,7 +278,7 @@ fn lists(
     if list.len() > 0 {
         lists.push(list);
     }
-    let head = Attributes::default()
+    let head = NetlinkAttributes::default()
         .text(wire::NFTA_SET_ELEM_LIST_TABLE, TABLE)
         .text(wire::NFTA_SET_ELEM_LIST_SET, set);
     let head = match id {
@@ -284,9 +288,9 @@ fn lists(
     lists.into_iter().map(move |list| head.clone().nest(wire::NFTA_SET_ELEM_LIST_ELEMENTS, list))
 }
 
-fn encode(key: &[u8], data: &ElementData, kind: SetType) -> Vec<Attributes> {
-    let bytes = |bytes: &[u8]| Attributes::default().bytes(wire::NFTA_DATA_VALUE, bytes);
-    let element = || Attributes::default().nest(wire::NFTA_SET_ELEM_KEY, bytes(key));
+fn encode(key: &[u8], data: &ElementData, kind: SetType) -> Vec<NetlinkAttributes> {
+    let bytes = |bytes: &[u8]| NetlinkAttributes::default().bytes(wire::NFTA_DATA_VALUE, bytes);
+    let element = || NetlinkAttributes::default().nest(wire::NFTA_SET_ELEM_KEY, bytes(key));
     match (data, kind) {
         (ElementData::Last(last), SetType::Nets(_)) => interval(key, last),
         (ElementData::Last(last), _) => vec![element().nest(wire::NFTA_SET_ELEM_KEY_END, bytes(last))],
@@ -300,10 +304,10 @@ fn encode(key: &[u8], data: &ElementData, kind: SetType) -> Vec<Attributes> {
 }
 
 /// Encodes a range as its first key and, unless it ends at the last possible key, the key after its last.
-fn interval(first: &[u8], last: &[u8]) -> Vec<Attributes> {
+fn interval(first: &[u8], last: &[u8]) -> Vec<NetlinkAttributes> {
     let key = |key: &[u8]| {
-        Attributes::default()
-            .nest(wire::NFTA_SET_ELEM_KEY, Attributes::default().bytes(wire::NFTA_DATA_VALUE, key))
+        NetlinkAttributes::default()
+            .nest(wire::NFTA_SET_ELEM_KEY, NetlinkAttributes::default().bytes(wire::NFTA_DATA_VALUE, key))
     };
     let mut elements = vec![key(first)];
     if let Some(after) = ranges::after(last) {
@@ -315,7 +319,7 @@ fn interval(first: &[u8], last: &[u8]) -> Vec<Attributes> {
 /// Encodes the request for all elements of a set.
 pub(super) fn list_elements(family: TableFamily, set: &str, sequence: u32) -> Vec<u8> {
     const REQUEST_DUMP: u16 = 0x301;
-    let attributes = Attributes::default()
+    let attributes = NetlinkAttributes::default()
         .text(wire::NFTA_SET_ELEM_LIST_TABLE, TABLE)
         .text(wire::NFTA_SET_ELEM_LIST_SET, set)
         .into_bytes();

@@ -1,8 +1,8 @@
 //! Offloads flows that policy has accepted, so that their packets bypass all rules, if the settings request it. Uses a
 //! flowtable in a separate table: a kernel without flowtables rejects only that table.
 
-use crate::error::{Error, Result};
-use crate::failure::{Failure, KernelObject};
+use crate::error::{DataplaneError, DataplaneResult};
+use crate::failure::{KernelFailure, KernelObject};
 use crate::netns::Netns;
 use crate::policy::FlowInterfaces;
 use nlink::Connection;
@@ -25,20 +25,20 @@ const INGRESS: i32 = 0;
 const PAUSE: Duration = Duration::from_secs(1);
 const RETRY: Duration = Duration::from_secs(5);
 
-pub(super) struct Offload {
+pub(super) struct FlowtableOffload {
     netns: Netns,
     connection: Connection<Nftables>,
-    wanted: Wanted,
+    wanted: DesiredFlowtable,
     /// Whether the kernel's table may differ.
     stale: bool,
     not_before: Duration,
     /// Number of consecutive rejections, and the reason of the last one.
-    refused: (u32, Option<Failure>),
+    refused: (u32, Option<KernelFailure>),
 }
 
 /// Desired content of the table; empty if it has no devices.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Wanted {
+struct DesiredFlowtable {
     devices: BTreeSet<String>,
     rules: Vec<FlowRule>,
 }
@@ -53,17 +53,17 @@ enum FlowRule {
 }
 
 /// The table as it is in the kernel.
-struct Observed {
+struct ObservedFlowtable {
     devices: BTreeSet<String>,
     comments: Vec<String>,
 }
 
-impl Offload {
-    pub fn open(netns: &Netns) -> Result<Offload> {
-        Ok(Offload {
+impl FlowtableOffload {
+    pub fn open(netns: &Netns) -> DataplaneResult<FlowtableOffload> {
+        Ok(FlowtableOffload {
             netns: netns.clone(),
             connection: netns.nftables()?,
-            wanted: Wanted::default(),
+            wanted: DesiredFlowtable::default(),
             stale: true,
             not_before: Duration::ZERO,
             refused: (0, None),
@@ -77,12 +77,12 @@ impl Offload {
 
     /// Requests another read, as a program may have changed the table; not needed if there should be no table.
     pub fn invalidate(&mut self) {
-        self.stale |= self.wanted != Wanted::default();
+        self.stale |= self.wanted != DesiredFlowtable::default();
     }
 
     /// Returns the reason why flows are not offloaded. A first rejection is not reported, as it may concern an
     /// interface that has just been removed.
-    pub fn failure(&self) -> Option<&Failure> {
+    pub fn failure(&self) -> Option<&KernelFailure> {
         self.refused.1.as_ref().filter(|_| self.refused.0 > 1)
     }
 
@@ -93,7 +93,8 @@ impl Offload {
         prefixes: &[String],
         now: Duration,
     ) {
-        let wanted = interfaces.map(|interfaces| Wanted::new(interfaces, prefixes)).unwrap_or_default();
+        let wanted =
+            interfaces.map(|interfaces| DesiredFlowtable::new(interfaces, prefixes)).unwrap_or_default();
         if self.wanted != wanted {
             self.wanted = wanted;
             (self.stale, self.not_before) = (true, now);
@@ -111,8 +112,8 @@ impl Offload {
         }
     }
 
-    async fn settle(&self) -> Result<()> {
-        let refused = |error: nlink::Error| Error::kernel(OBJECT, &error);
+    async fn settle(&self) -> DataplaneResult<()> {
+        let refused = |error: nlink::Error| DataplaneError::kernel(OBJECT, &error);
         let observed = self.observe().await.map_err(refused)?;
         let transaction = self.changes(observed).map_err(refused)?;
         match transaction {
@@ -122,7 +123,7 @@ impl Offload {
     }
 
     /// Reads the table if it exists.
-    async fn observe(&self) -> nlink::Result<Option<Observed>> {
+    async fn observe(&self) -> nlink::Result<Option<ObservedFlowtable>> {
         let tables = self.connection.list_tables_in(Family::Inet).await?;
         if !tables.iter().any(|table| table.name == TABLE) {
             return Ok(None);
@@ -131,7 +132,7 @@ impl Offload {
         let flows = flows.into_iter().find(|flows| flows.name == FLOWS);
         let rules = self.connection.list_rules(TABLE, Family::Inet).await?;
         let comments = rules.into_iter().filter(|rule| rule.chain == CHAIN);
-        Ok(Some(Observed {
+        Ok(Some(ObservedFlowtable {
             devices: flows.into_iter().flat_map(|flows| flows.devs).collect(),
             comments: comments.map(|rule| rule.comment_text.unwrap_or_default()).collect(),
         }))
@@ -139,8 +140,8 @@ impl Offload {
 
     /// Returns the transaction that is due. Flows that are already offloaded stay so when interfaces are added or
     /// removed.
-    fn changes(&self, observed: Option<Observed>) -> nlink::Result<Option<Transaction>> {
-        let Wanted { devices, rules } = &self.wanted;
+    fn changes(&self, observed: Option<ObservedFlowtable>) -> nlink::Result<Option<Transaction>> {
+        let DesiredFlowtable { devices, rules } = &self.wanted;
         let transaction = self.connection.transaction();
         let there = observed.is_some();
         match observed {
@@ -177,7 +178,7 @@ impl Offload {
     }
 }
 
-impl Observed {
+impl ObservedFlowtable {
     /// Whether the table differs at most in its interfaces.
     fn has(&self, rules: &[FlowRule]) -> bool {
         let comments: Vec<String> = rules.iter().map(FlowRule::comment).collect();
@@ -185,8 +186,8 @@ impl Observed {
     }
 }
 
-impl Wanted {
-    fn new(interfaces: &FlowInterfaces, prefixes: &[String]) -> Wanted {
+impl DesiredFlowtable {
+    fn new(interfaces: &FlowInterfaces, prefixes: &[String]) -> DesiredFlowtable {
         let both = [true, false];
         let see = interfaces.seen.iter().flat_map(|interface| {
             both.map(|arriving| FlowRule::See { interface: interface.clone(), arriving })
@@ -194,7 +195,7 @@ impl Wanted {
         let pass = prefixes
             .iter()
             .flat_map(|prefix| both.map(|arriving| FlowRule::Pass { prefix: prefix.clone(), arriving }));
-        Wanted { devices: interfaces.devices.clone(), rules: see.chain(pass).collect() }
+        DesiredFlowtable { devices: interfaces.devices.clone(), rules: see.chain(pass).collect() }
     }
 }
 
@@ -233,6 +234,6 @@ fn flows<'d>(devices: impl IntoIterator<Item = &'d String>) -> Flowtable {
 }
 
 /// Removes the table if it exists.
-pub(super) async fn remove(netns: &Netns) -> Result<()> {
-    Offload::open(netns)?.settle().await
+pub(super) async fn remove(netns: &Netns) -> DataplaneResult<()> {
+    FlowtableOffload::open(netns)?.settle().await
 }

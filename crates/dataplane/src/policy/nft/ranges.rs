@@ -1,20 +1,20 @@
 //! Converts nets and ports into sorted and merged ranges, each with its first and last value.
 
-use super::rule::Family;
+use super::rule::NftFamily;
 use ipnet::IpNet;
-use tortie_plan::PortRange;
+use tortie_plan::PortInterval;
 
-pub(crate) type Range = (Vec<u8>, Vec<u8>);
+pub(crate) type ByteRange = (Vec<u8>, Vec<u8>);
 
 /// Returns the ranges of the nets of one family.
-pub(crate) fn of_nets<'n>(nets: impl IntoIterator<Item = &'n IpNet>, family: Family) -> Vec<Range> {
-    let mut ranges: Vec<Range> = nets
+pub(crate) fn of_nets<'n>(nets: impl IntoIterator<Item = &'n IpNet>, family: NftFamily) -> Vec<ByteRange> {
+    let mut ranges: Vec<ByteRange> = nets
         .into_iter()
         .filter_map(|net| match (net, family) {
-            (IpNet::V4(net), Family::V4) => {
+            (IpNet::V4(net), NftFamily::V4) => {
                 Some((net.network().octets().to_vec(), net.broadcast().octets().to_vec()))
             }
-            (IpNet::V6(net), Family::V6) => {
+            (IpNet::V6(net), NftFamily::V6) => {
                 Some((net.network().octets().to_vec(), net.broadcast().octets().to_vec()))
             }
             _ => None,
@@ -24,23 +24,23 @@ pub(crate) fn of_nets<'n>(nets: impl IntoIterator<Item = &'n IpNet>, family: Fam
     merge(ranges)
 }
 
-pub(crate) fn of_ports(ports: &[PortRange]) -> Vec<Range> {
+pub(crate) fn of_ports(ports: &[PortInterval]) -> Vec<ByteRange> {
     let bytes = |port: u16| port.to_be_bytes().to_vec();
     let proper = ports.iter().filter(|range| range.first <= range.last);
-    let mut ranges: Vec<Range> = proper.map(|range| (bytes(range.first), bytes(range.last))).collect();
+    let mut ranges: Vec<ByteRange> = proper.map(|range| (bytes(range.first), bytes(range.last))).collect();
     ranges.sort_unstable();
     merge(ranges)
 }
 
-pub(crate) fn of_bytes(values: &[u8]) -> Vec<Range> {
-    let mut ranges: Vec<Range> = values.iter().map(|value| (vec![*value], vec![*value])).collect();
+pub(crate) fn of_bytes(values: &[u8]) -> Vec<ByteRange> {
+    let mut ranges: Vec<ByteRange> = values.iter().map(|value| (vec![*value], vec![*value])).collect();
     ranges.sort_unstable();
     merge(ranges)
 }
 
 /// Merges ranges that overlap or are adjacent; `ranges` must be sorted.
-fn merge(ranges: Vec<Range>) -> Vec<Range> {
-    let mut merged: Vec<Range> = Vec::with_capacity(ranges.len());
+fn merge(ranges: Vec<ByteRange>) -> Vec<ByteRange> {
+    let mut merged: Vec<ByteRange> = Vec::with_capacity(ranges.len());
     for (first, last) in ranges {
         match merged.last_mut() {
             Some((_, end)) if after(end).is_none_or(|after| first <= after) => {
@@ -82,7 +82,7 @@ pub(super) fn before(value: &[u8]) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    fn nets(nets: &[&str], family: Family) -> Vec<Range> {
+    fn nets(nets: &[&str], family: NftFamily) -> Vec<ByteRange> {
         let nets: Vec<IpNet> = nets.iter().map(|net| net.parse().unwrap()).collect();
         of_nets(&nets, family)
     }
@@ -90,7 +90,7 @@ mod tests {
     #[test]
     fn what_overlaps_or_touches_becomes_one() {
         let merged =
-            nets(&["10.0.1.0/24", "10.0.0.0/24", "10.0.0.128/25", "10.0.3.0/24", "fd00::/8"], Family::V4);
+            nets(&["10.0.1.0/24", "10.0.0.0/24", "10.0.0.128/25", "10.0.3.0/24", "fd00::/8"], NftFamily::V4);
         assert_eq!(
             merged,
             [(vec![10, 0, 0, 0], vec![10, 0, 1, 255]), (vec![10, 0, 3, 0], vec![10, 0, 3, 255])]
@@ -99,14 +99,14 @@ mod tests {
 
     #[test]
     fn the_whole_space_swallows_the_rest() {
-        let everything = nets(&["0.0.0.0/0", "255.255.255.255/32", "1.2.3.4/32"], Family::V4);
+        let everything = nets(&["0.0.0.0/0", "255.255.255.255/32", "1.2.3.4/32"], NftFamily::V4);
         assert_eq!(everything, [(vec![0; 4], vec![255; 4])]);
-        assert_eq!(nets(&["::/0", "fd00::/8"], Family::V6), [(vec![0; 16], vec![255; 16])]);
+        assert_eq!(nets(&["::/0", "fd00::/8"], NftFamily::V6), [(vec![0; 16], vec![255; 16])]);
     }
 
     #[test]
     fn ports_that_touch_become_one_range() {
-        let range = |first, last| PortRange { first, last };
+        let range = |first, last| PortInterval { first, last };
         let merged = of_ports(&[range(81, 90), range(80, 80), range(65535, 65535), range(9, 3)]);
         assert_eq!(merged, [(vec![0, 80], vec![0, 90]), (vec![255, 255], vec![255, 255])]);
     }

@@ -2,19 +2,19 @@
 //! kernel.
 
 use std::net::{IpAddr, Ipv4Addr};
-use tortie_plan::{LogLimit, PacketRate, PortRange};
+use tortie_plan::{LogLimit, PacketRate, PortInterval};
 
 /// A property of a packet that can be compared or looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) enum Field {
+pub(crate) enum NftField {
     InInterface,
     OutInterface,
     /// Index of the ingress interface; 0 for packets from the host itself.
     InIndex,
     Family,
     Protocol,
-    Source(Family),
-    Destination(Family),
+    Source(NftFamily),
+    Destination(NftFamily),
     SourcePort,
     DestinationPort,
     IcmpType,
@@ -36,52 +36,56 @@ pub(crate) enum Field {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) enum Family {
+pub(crate) enum NftFamily {
     V4,
     V6,
 }
 
-impl Family {
-    pub const BOTH: [Family; 2] = [Family::V4, Family::V6];
+impl NftFamily {
+    pub const BOTH: [NftFamily; 2] = [NftFamily::V4, NftFamily::V6];
 
     pub fn digit(self) -> char {
         match self {
-            Family::V4 => '4',
-            Family::V6 => '6',
+            NftFamily::V4 => '4',
+            NftFamily::V6 => '6',
         }
     }
 
     pub fn icmp(self) -> u8 {
         match self {
-            Family::V4 => 1,
-            Family::V6 => 58,
+            NftFamily::V4 => 1,
+            NftFamily::V6 => 58,
         }
     }
 
-    pub fn of(address: std::net::IpAddr) -> Family {
-        if address.is_ipv4() { Family::V4 } else { Family::V6 }
+    pub fn of(address: std::net::IpAddr) -> NftFamily {
+        if address.is_ipv4() { NftFamily::V4 } else { NftFamily::V6 }
     }
 }
 
-impl Field {
+impl NftField {
     /// Returns the length in bytes.
     pub fn length(self) -> usize {
         match self {
-            Field::InInterface | Field::OutInterface => 16,
-            Field::Source(Family::V6) | Field::Destination(Family::V6) => 16,
-            Field::Source(Family::V4) | Field::Destination(Family::V4) => 4,
-            Field::InIndex | Field::Connection | Field::ConnectionStatus | Field::Mark => 4,
-            Field::DestinationType | Field::SourceType | Field::SourceTypeThere => 4,
-            Field::ReturnInterface | Field::ArpSender => 4,
-            Field::SourcePort | Field::DestinationPort => 2,
-            Field::Family | Field::Protocol | Field::IcmpType | Field::IcmpCode | Field::TcpFlags => 1,
+            NftField::InInterface | NftField::OutInterface => 16,
+            NftField::Source(NftFamily::V6) | NftField::Destination(NftFamily::V6) => 16,
+            NftField::Source(NftFamily::V4) | NftField::Destination(NftFamily::V4) => 4,
+            NftField::InIndex | NftField::Connection | NftField::ConnectionStatus | NftField::Mark => 4,
+            NftField::DestinationType | NftField::SourceType | NftField::SourceTypeThere => 4,
+            NftField::ReturnInterface | NftField::ArpSender => 4,
+            NftField::SourcePort | NftField::DestinationPort => 2,
+            NftField::Family
+            | NftField::Protocol
+            | NftField::IcmpType
+            | NftField::IcmpCode
+            | NftField::TcpFlags => 1,
         }
     }
 }
 
 /// A comparison. Values have the kernel's representation: network byte order, but host byte order for marks and states.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Test {
+pub(crate) enum NftTest {
     Is(Vec<u8>),
     /// The value starts with these bytes.
     Begins(Vec<u8>),
@@ -94,59 +98,59 @@ pub(crate) enum Test {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Match {
+pub(crate) enum NftMatch {
     Field {
-        field: Field,
+        field: NftField,
         negated: bool,
-        test: Test,
+        test: NftTest,
     },
     /// The concatenation of the fields is in a named set.
     Lookup {
-        fields: Vec<Field>,
+        fields: Vec<NftField>,
         negated: bool,
         set: String,
     },
 }
 
-impl Match {
-    pub fn new(field: Field, test: Test) -> Match {
-        Match::Field { field, negated: false, test }
+impl NftMatch {
+    pub fn new(field: NftField, test: NftTest) -> NftMatch {
+        NftMatch::Field { field, negated: false, test }
     }
 
-    pub fn is(field: Field, value: impl Into<Vec<u8>>) -> Match {
-        Match::new(field, Test::Is(value.into()))
+    pub fn is(field: NftField, value: impl Into<Vec<u8>>) -> NftMatch {
+        NftMatch::new(field, NftTest::Is(value.into()))
     }
 
-    pub fn lookup(fields: impl Into<Vec<Field>>, set: impl Into<String>) -> Match {
-        Match::Lookup { fields: fields.into(), negated: false, set: set.into() }
+    pub fn lookup(fields: impl Into<Vec<NftField>>, set: impl Into<String>) -> NftMatch {
+        NftMatch::Lookup { fields: fields.into(), negated: false, set: set.into() }
     }
 
-    pub fn family(family: Family) -> Match {
+    pub fn family(family: NftFamily) -> NftMatch {
         const NFPROTO_IPV4: u8 = 2;
         const NFPROTO_IPV6: u8 = 10;
         let number = match family {
-            Family::V4 => NFPROTO_IPV4,
-            Family::V6 => NFPROTO_IPV6,
+            NftFamily::V4 => NFPROTO_IPV4,
+            NftFamily::V6 => NFPROTO_IPV6,
         };
-        Match::is(Field::Family, [number])
+        NftMatch::is(NftField::Family, [number])
     }
 
-    pub fn interface_begins(field: Field, prefix: &str) -> Match {
-        Match::new(field, Test::Begins(prefix.as_bytes().to_vec()))
+    pub fn interface_begins(field: NftField, prefix: &str) -> NftMatch {
+        NftMatch::new(field, NftTest::Begins(prefix.as_bytes().to_vec()))
     }
 
-    pub fn connection(states: u32) -> Match {
-        Match::new(Field::Connection, Test::Any(states))
+    pub fn connection(states: u32) -> NftMatch {
+        NftMatch::new(NftField::Connection, NftTest::Any(states))
     }
 
-    pub fn mark(bits: u32) -> Match {
-        Match::new(Field::Mark, Test::Any(bits))
+    pub fn mark(bits: u32) -> NftMatch {
+        NftMatch::new(NftField::Mark, NftTest::Any(bits))
     }
 
-    pub fn not(self) -> Match {
+    pub fn not(self) -> NftMatch {
         match self {
-            Match::Field { field, negated, test } => Match::Field { field, negated: !negated, test },
-            Match::Lookup { fields, negated, set } => Match::Lookup { fields, negated: !negated, set },
+            NftMatch::Field { field, negated, test } => NftMatch::Field { field, negated: !negated, test },
+            NftMatch::Lookup { fields, negated, set } => NftMatch::Lookup { fields, negated: !negated, set },
         }
     }
 }
@@ -160,7 +164,7 @@ pub(crate) mod state {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Action {
+pub(crate) enum NftAction {
     Count,
     /// Continues with this rule only up to the limit.
     Limit(LogLimit),
@@ -180,12 +184,12 @@ pub(crate) enum Action {
     Untrack,
     /// Sets the source to the address of the egress interface.
     Masquerade {
-        ports: Option<PortRange>,
+        ports: Option<PortInterval>,
     },
     /// Sets the source to this address.
     TranslateSource {
         address: IpAddr,
-        ports: Option<PortRange>,
+        ports: Option<PortInterval>,
     },
     /// Sets the destination to this address and port.
     TranslateDestination {
@@ -195,17 +199,17 @@ pub(crate) enum Action {
     /// Sets the address to the value that a map has for the fields, if any.
     TranslateBy {
         end: NatEnd,
-        family: Family,
-        fields: Vec<Field>,
+        family: NftFamily,
+        fields: Vec<NftField>,
         map: String,
     },
     /// Sets the differentiated services code point.
-    SetDscp(Family, u8),
+    SetDscp(NftFamily, u8),
     /// Reduces the MSS to the value that the route allows. For packets with SYN.
     ClampMss,
     /// Goes to the chain that a map has for the field, if any.
     Dispatch {
-        field: Field,
+        field: NftField,
         map: String,
     },
     Accept,
@@ -226,19 +230,19 @@ pub(crate) enum NatEnd {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct Rule {
+pub(crate) struct NftRule {
     /// Shown to users by `nft list`.
     pub comment: String,
-    pub matches: Vec<Match>,
-    pub actions: Vec<Action>,
+    pub matches: Vec<NftMatch>,
+    pub actions: Vec<NftAction>,
 }
 
-impl Rule {
-    pub fn new(matches: Vec<Match>, actions: Vec<Action>) -> Rule {
-        Rule { comment: String::new(), matches, actions }
+impl NftRule {
+    pub fn new(matches: Vec<NftMatch>, actions: Vec<NftAction>) -> NftRule {
+        NftRule { comment: String::new(), matches, actions }
     }
 
-    pub fn says(mut self, comment: impl Into<String>) -> Rule {
+    pub fn says(mut self, comment: impl Into<String>) -> NftRule {
         self.comment = comment.into();
         self
     }
@@ -255,6 +259,6 @@ impl Rule {
 /// Returns an interface name in the kernel's representation.
 pub(crate) fn interface(name: &str) -> Vec<u8> {
     let mut bytes = name.as_bytes().to_vec();
-    bytes.resize(Field::InInterface.length(), 0);
+    bytes.resize(NftField::InInterface.length(), 0);
     bytes
 }

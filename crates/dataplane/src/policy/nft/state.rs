@@ -2,48 +2,49 @@
 
 use super::diff::TableDiff;
 use super::ranges;
-use super::render::tunnels::{Tunnel, Tunnels};
+use super::render::tunnels::{TunnelProperties, TunnelRenderer};
 use super::render::{
-    Allowed, Collection, Holder, Sets, Stage, Tiers, dscp, entry, floating, holder_chain, hosts, metadata,
-    names, nat, workloads,
+    KnownSet, KnownSets, MarkedHook, PolicyOrProfile, PolicyStage, TierRenderer, dscp, entry, floating,
+    holder_chain, hosts, metadata, names, nat, workloads,
 };
-use super::rule::{Family, interface};
-use super::table::{Element, SetType, join};
+use super::rule::{NftFamily, interface};
+use super::table::{NftElement, SetType, join};
 use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 use tortie_plan::{
-    Assignment, Direction, FloatingIp, HostEndpoint, Limits, Member, Plan, Policy, PolicyId, Profile, Qos,
-    Rule, SetId, SetKind, Settings, Side, Tier, TunnelKind, Update, Workload, WorkloadId, WorkloadPolicy,
+    DataplaneSettings, DirectionQos, EndpointTier, FloatingIp, HostEndpointAssignment, HostEndpointPolicy,
+    NodePlan, PlanUpdate, PlannedPolicy, PlannedRule, PlannedWorkload, PolicyDirection, PolicyId,
+    ProfileRules, QosSettings, RuleSide, SetId, SetKind, SetMember, TunnelKind, WorkloadId, WorkloadPolicy,
 };
 
-pub(super) const DIRECTIONS: [Direction; 2] = [Direction::Ingress, Direction::Egress];
+pub(super) const DIRECTIONS: [PolicyDirection; 2] = [PolicyDirection::Ingress, PolicyDirection::Egress];
 
-pub(crate) struct State {
-    settings: Settings,
-    sets: Sets,
-    policies: BTreeMap<PolicyId, Arc<Policy>>,
-    profiles: BTreeMap<String, Arc<Profile>>,
+pub(crate) struct PolicyTableState {
+    settings: DataplaneSettings,
+    sets: KnownSets,
+    policies: BTreeMap<PolicyId, Arc<PlannedPolicy>>,
+    profiles: BTreeMap<String, Arc<ProfileRules>>,
     workload_policies: BTreeMap<WorkloadId, WorkloadPolicy>,
-    traits: BTreeMap<WorkloadId, Traits>,
-    hosts: BTreeMap<String, HostEndpoint>,
+    traits: BTreeMap<WorkloadId, WorkloadTraits>,
+    hosts: BTreeMap<String, HostEndpointPolicy>,
     /// Policies that host endpoints list in stages other than the normal one.
     listed: BTreeSet<PolicyId>,
     service_ranges: BTreeSet<IpNet>,
-    tunnels: BTreeMap<TunnelKind, Tunnel>,
+    tunnels: BTreeMap<TunnelKind, TunnelProperties>,
     /// Workloads by the policies that apply to them.
     users: BTreeMap<PolicyId, BTreeSet<WorkloadId>>,
     /// Workloads that claim an interface; the first in order owns it.
     claims: BTreeMap<String, BTreeSet<WorkloadId>>,
     /// Interfaces that do not belong to workloads, and their addresses.
     interfaces: BTreeMap<String, Vec<IpAddr>>,
-    assignment: Assignment,
+    assignment: HostEndpointAssignment,
     /// Hooks and priorities at which packets carry the mark of allowed packets.
-    pub allowed: Vec<Allowed>,
+    pub allowed: Vec<MarkedHook>,
     /// Names of chains, sets and maps that do not belong to a single object.
     fixed: BTreeSet<String>,
-    stale: Stale,
+    stale: StaleObjects,
     /// The policy table.
     pub diff: TableDiff,
     /// The table of the ARP family.
@@ -52,24 +53,24 @@ pub(crate) struct State {
 
 /// Properties of a workload, other than its policy, that affect the table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Traits {
+struct WorkloadTraits {
     /// `None` if it is unknown.
     mac: Option<[u8; 6]>,
     addresses: Vec<IpAddr>,
     floating: Vec<FloatingIp>,
-    qos: Qos,
+    qos: QosSettings,
 }
 
-impl From<&Workload> for Traits {
-    fn from(workload: &Workload) -> Traits {
-        let Workload { mac, addresses, floating, qos, .. } = workload;
-        Traits { mac: *mac, addresses: addresses.clone(), floating: floating.clone(), qos: *qos }
+impl From<&PlannedWorkload> for WorkloadTraits {
+    fn from(workload: &PlannedWorkload) -> WorkloadTraits {
+        let PlannedWorkload { mac, addresses, floating, qos, .. } = workload;
+        WorkloadTraits { mac: *mac, addresses: addresses.clone(), floating: floating.clone(), qos: *qos }
     }
 }
 
 /// Objects that have to be rendered again.
 #[derive(Default)]
-struct Stale {
+struct StaleObjects {
     policies: BTreeSet<PolicyId>,
     profiles: BTreeSet<String>,
     interfaces: BTreeSet<String>,
@@ -78,20 +79,20 @@ struct Stale {
     fixed: bool,
 }
 
-impl State {
-    pub fn new(settings: Settings) -> State {
+impl PolicyTableState {
+    pub fn new(settings: DataplaneSettings) -> PolicyTableState {
         let mut diff = TableDiff::new();
         diff.put_set(names::FROM.into(), SetType::Chains);
         diff.put_set(names::TO.into(), SetType::Chains);
         diff.put_set(names::OPEN.into(), SetType::Interfaces);
-        for family in Family::BOTH {
+        for family in NftFamily::BOTH {
             diff.put_set(names::sources(family), SetType::Sources(family));
         }
         let mut arp = TableDiff::new();
-        arp.put_set(names::SENDERS.into(), SetType::Sources(Family::V4));
-        State {
+        arp.put_set(names::SENDERS.into(), SetType::Sources(NftFamily::V4));
+        PolicyTableState {
             settings,
-            sets: Sets::default(),
+            sets: KnownSets::default(),
             policies: BTreeMap::new(),
             profiles: BTreeMap::new(),
             workload_policies: BTreeMap::new(),
@@ -103,22 +104,22 @@ impl State {
             users: BTreeMap::new(),
             claims: BTreeMap::new(),
             interfaces: BTreeMap::new(),
-            assignment: Assignment::default(),
+            assignment: HostEndpointAssignment::default(),
             allowed: Vec::new(),
             fixed: BTreeSet::new(),
-            stale: Stale { fixed: true, ..Stale::default() },
+            stale: StaleObjects { fixed: true, ..StaleObjects::default() },
             diff,
             arp,
         }
     }
 
-    pub fn settings(&self) -> &Settings {
+    pub fn settings(&self) -> &DataplaneSettings {
         &self.settings
     }
 
     /// Schedules everything to be rendered with new settings; chains that remain the same are not rewritten in the
     /// kernel.
-    pub fn configure(&mut self, settings: Settings) {
+    pub fn configure(&mut self, settings: DataplaneSettings) {
         self.settings = settings;
         self.stale.policies.extend(self.policies.keys().cloned());
         self.stale.profiles.extend(self.profiles.keys().cloned());
@@ -128,79 +129,79 @@ impl State {
     }
 
     /// Replaces the state with that of the plan.
-    pub fn replace(&mut self, plan: &Plan) {
-        let gone = |keys: Vec<Update>, state: &mut State| {
+    pub fn replace(&mut self, plan: &NodePlan) {
+        let gone = |keys: Vec<PlanUpdate>, state: &mut PolicyTableState| {
             keys.iter().for_each(|key| {
                 state.apply(key);
             });
         };
         let traits = self.traits.keys().filter(|id| !plan.workloads.contains_key(id));
-        gone(traits.map(|id| Update::Workload(id.clone(), None)).collect(), self);
+        gone(traits.map(|id| PlanUpdate::Workload(id.clone(), None)).collect(), self);
         let workload_policies =
             self.workload_policies.keys().filter(|id| !plan.workload_policies.contains_key(id));
-        gone(workload_policies.map(|id| Update::WorkloadPolicy(id.clone(), None)).collect(), self);
+        gone(workload_policies.map(|id| PlanUpdate::WorkloadPolicy(id.clone(), None)).collect(), self);
         let hosts = self.hosts.keys().filter(|name| !plan.host_endpoints.contains_key(*name));
-        gone(hosts.map(|name| Update::HostEndpoint(name.clone(), None)).collect(), self);
+        gone(hosts.map(|name| PlanUpdate::HostEndpoint(name.clone(), None)).collect(), self);
         let policies = self.policies.keys().filter(|id| !plan.policies.contains_key(id));
-        gone(policies.map(|id| Update::Policy(id.clone(), None)).collect(), self);
+        gone(policies.map(|id| PlanUpdate::Policy(id.clone(), None)).collect(), self);
         let profiles = self.profiles.keys().filter(|name| !plan.profiles.contains_key(*name));
-        gone(profiles.map(|name| Update::Profile(name.clone(), None)).collect(), self);
+        gone(profiles.map(|name| PlanUpdate::Profile(name.clone(), None)).collect(), self);
         let tunnels = self.tunnels.keys().filter(|kind| !plan.tunnels.contains_key(kind));
-        gone(tunnels.map(|kind| Update::Tunnel(*kind, None)).collect(), self);
+        gone(tunnels.map(|kind| PlanUpdate::Tunnel(*kind, None)).collect(), self);
         // Sets are removed and added as a whole: the diff finds the unchanged elements.
-        gone(self.sets.0.keys().map(|id| Update::Set(id.clone(), None)).collect(), self);
+        gone(self.sets.0.keys().map(|id| PlanUpdate::Set(id.clone(), None)).collect(), self);
 
         for (id, workload) in &plan.workloads {
-            self.apply(&Update::Workload(id.clone(), Some(workload.clone())));
+            self.apply(&PlanUpdate::Workload(id.clone(), Some(workload.clone())));
         }
         for (id, set) in &plan.sets {
-            self.apply(&Update::Set(id.clone(), Some(set.kind)));
+            self.apply(&PlanUpdate::Set(id.clone(), Some(set.kind)));
             let added = set.members.iter().copied().collect();
-            self.apply(&Update::Members { set: id.clone(), added, removed: Vec::new() });
+            self.apply(&PlanUpdate::Members { set: id.clone(), added, removed: Vec::new() });
         }
         for (kind, device) in &plan.tunnels {
-            self.apply(&Update::Tunnel(*kind, Some(device.clone())));
+            self.apply(&PlanUpdate::Tunnel(*kind, Some(device.clone())));
         }
         for (id, policy) in &plan.policies {
-            self.apply(&Update::Policy(id.clone(), Some(policy.clone())));
+            self.apply(&PlanUpdate::Policy(id.clone(), Some(policy.clone())));
         }
         for (name, profile) in &plan.profiles {
-            self.apply(&Update::Profile(name.clone(), Some(profile.clone())));
+            self.apply(&PlanUpdate::Profile(name.clone(), Some(profile.clone())));
         }
         for (id, policy) in &plan.workload_policies {
-            self.apply(&Update::WorkloadPolicy(id.clone(), Some(policy.clone())));
+            self.apply(&PlanUpdate::WorkloadPolicy(id.clone(), Some(policy.clone())));
         }
         for (name, endpoint) in &plan.host_endpoints {
-            self.apply(&Update::HostEndpoint(name.clone(), Some(endpoint.clone())));
+            self.apply(&PlanUpdate::HostEndpoint(name.clone(), Some(endpoint.clone())));
         }
-        self.apply(&Update::ServiceRanges(plan.service_ranges.clone()));
+        self.apply(&PlanUpdate::ServiceRanges(plan.service_ranges.clone()));
     }
 
     /// Applies an update. Returns whether it affects policy.
-    pub fn apply(&mut self, update: &Update) -> bool {
+    pub fn apply(&mut self, update: &PlanUpdate) -> bool {
         match update {
-            Update::Workload(id, workload) => self.traits(id, workload.as_ref()),
-            Update::Route(..)
-            | Update::Vtep(..)
-            | Update::WireguardPeer(..)
-            | Update::RoutingRules(_)
-            | Update::Proxied(_)
-            | Update::Learnt(..)
-            | Update::LearntComplete
-            | Update::Bgp(_) => return false,
-            Update::Tunnel(kind, device) => {
-                let tunnel = device.as_ref().map(Tunnel::from);
+            PlanUpdate::Workload(id, workload) => self.traits(id, workload.as_ref()),
+            PlanUpdate::Route(..)
+            | PlanUpdate::Vtep(..)
+            | PlanUpdate::WireguardPeer(..)
+            | PlanUpdate::RoutingRules(_)
+            | PlanUpdate::Proxied(_)
+            | PlanUpdate::Learnt(..)
+            | PlanUpdate::LearntComplete
+            | PlanUpdate::Bgp(_) => return false,
+            PlanUpdate::Tunnel(kind, device) => {
+                let tunnel = device.as_ref().map(TunnelProperties::from);
                 self.stale.fixed |= put(&mut self.tunnels, kind, tunnel.clone()) != tunnel;
             }
-            Update::Set(id, kind) => self.set(id, *kind),
-            Update::Members { set, added, removed } => {
+            PlanUpdate::Set(id, kind) => self.set(id, *kind),
+            PlanUpdate::Members { set, added, removed } => {
                 removed.iter().for_each(|member| self.member(set, member, false));
                 added.iter().for_each(|member| self.member(set, member, true));
             }
-            Update::Policy(id, policy) => self.policy(id, policy.as_ref()),
-            Update::Profile(name, profile) => {
+            PlanUpdate::Policy(id, policy) => self.policy(id, policy.as_ref()),
+            PlanUpdate::Profile(name, profile) => {
                 let before = put(&mut self.profiles, name, profile.clone());
-                let shape = |profile: Option<&Arc<Profile>>| {
+                let shape = |profile: Option<&Arc<ProfileRules>>| {
                     profile.map(|profile| DIRECTIONS.map(|direction| profile.rules(direction).is_empty()))
                 };
                 if shape(before.as_ref()) != shape(profile.as_ref()) {
@@ -211,8 +212,8 @@ impl State {
                 }
                 self.stale.profiles.insert(name.clone());
             }
-            Update::WorkloadPolicy(id, policy) => self.apply_workload_policy(id, policy.as_ref()),
-            Update::HostEndpoint(name, endpoint) => {
+            PlanUpdate::WorkloadPolicy(id, policy) => self.apply_workload_policy(id, policy.as_ref()),
+            PlanUpdate::HostEndpoint(name, endpoint) => {
                 let old = put(&mut self.hosts, name, endpoint.clone());
                 // The chains that a policy needs depend on the lists that it is in.
                 let named = old.iter().chain(endpoint).flat_map(lists).flat_map(|(_, tiers)| policies(tiers));
@@ -220,7 +221,7 @@ impl State {
                 self.assign();
                 self.stale.fixed = true;
             }
-            Update::ServiceRanges(ranges) => {
+            PlanUpdate::ServiceRanges(ranges) => {
                 self.service_ranges.clone_from(ranges);
                 self.stale.fixed = true;
             }
@@ -228,8 +229,8 @@ impl State {
         true
     }
 
-    fn traits(&mut self, id: &WorkloadId, workload: Option<&Workload>) {
-        let traits = workload.map(Traits::from);
+    fn traits(&mut self, id: &WorkloadId, workload: Option<&PlannedWorkload>) {
+        let traits = workload.map(WorkloadTraits::from);
         let old = put(&mut self.traits, id, traits.clone());
         if old == traits {
             return;
@@ -241,10 +242,10 @@ impl State {
         self.stale.fixed |= of_both.any(|traits| !traits.floating.is_empty() || traits.qos.dscp.is_some());
     }
 
-    fn policy(&mut self, id: &PolicyId, policy: Option<&Arc<Policy>>) {
+    fn policy(&mut self, id: &PolicyId, policy: Option<&Arc<PlannedPolicy>>) {
         let before = put(&mut self.policies, id, policy.cloned());
         // The properties of a policy that chains of endpoints depend on.
-        let shape = |policy: Option<&Arc<Policy>>| {
+        let shape = |policy: Option<&Arc<PlannedPolicy>>| {
             policy.map(|policy| {
                 DIRECTIONS.map(|direction| {
                     let rules = policy.rules(direction);
@@ -302,7 +303,7 @@ impl State {
     }
 
     fn set(&mut self, id: &SetId, kind: Option<SetKind>) {
-        for family in Family::BOTH {
+        for family in NftFamily::BOTH {
             self.diff.drop_set(&names::set(id, family));
             if let Some(kind) = kind {
                 let kind = match kind {
@@ -312,7 +313,7 @@ impl State {
                 self.diff.put_set(names::set(id, family), kind);
             }
         }
-        let old = put(&mut self.sets.0, id, kind.map(|kind| Collection { kind, nets: BTreeSet::new() }));
+        let old = put(&mut self.sets.0, id, kind.map(|kind| KnownSet { kind, nets: BTreeSet::new() }));
         // Render its nets again, even if the set has none.
         self.stale.nets.insert(id.clone());
         if old.map(|old| old.kind) != kind {
@@ -320,10 +321,10 @@ impl State {
         }
     }
 
-    fn member(&mut self, id: &SetId, member: &Member, present: bool) {
+    fn member(&mut self, id: &SetId, member: &SetMember, present: bool) {
         let Some(collection) = self.sets.0.get_mut(id) else { return };
         let (address, element) = match member {
-            Member::Net(net) if net.prefix_len() < net.max_prefix_len() => {
+            SetMember::Net(net) if net.prefix_len() < net.max_prefix_len() => {
                 if present {
                     collection.nets.insert(*net);
                 } else {
@@ -332,13 +333,13 @@ impl State {
                 self.stale.nets.insert(id.clone());
                 return;
             }
-            Member::Net(net) => (net.addr(), Element::key(bytes(net.addr()))),
-            Member::Port { address, protocol, port } => {
+            SetMember::Net(net) => (net.addr(), NftElement::key(bytes(net.addr()))),
+            SetMember::Port { address, protocol, port } => {
                 let key = join(&[&bytes(*address), &[*protocol], &port.to_be_bytes()]);
-                (*address, Element::key(key))
+                (*address, NftElement::key(key))
             }
         };
-        let name = names::set(id, Family::of(address));
+        let name = names::set(id, NftFamily::of(address));
         match present {
             true => self.diff.insert(&name, element),
             false => self.diff.remove(&name, &element),
@@ -370,7 +371,7 @@ impl State {
         self.claims.get(interface).into_iter().flatten()
     }
 
-    pub fn policies(&self) -> impl Iterator<Item = (&PolicyId, &Arc<Policy>)> {
+    pub fn policies(&self) -> impl Iterator<Item = (&PolicyId, &Arc<PlannedPolicy>)> {
         self.policies.iter()
     }
 
@@ -411,12 +412,12 @@ impl State {
 
     fn render_nets(&mut self, id: &SetId) {
         let empty = BTreeSet::new();
-        for family in Family::BOTH {
+        for family in NftFamily::BOTH {
             let name = names::nets(id, family);
             let nets = self.sets.0.get(id).map_or(&empty, |collection| &collection.nets);
-            let wanted: BTreeSet<Element> = ranges::of_nets(nets, family)
+            let wanted: BTreeSet<NftElement> = ranges::of_nets(nets, family)
                 .into_iter()
-                .map(|(first, last)| Element::range(first, last))
+                .map(|(first, last)| NftElement::range(first, last))
                 .collect();
             let there = self.diff.wanted().sets.contains_key(&name);
             if wanted.is_empty() {
@@ -439,16 +440,16 @@ impl State {
             true => self.listed.remove(id),
             false => !self.listed.insert(id.clone()),
         };
-        for stage in [Stage::Normal, Stage::PreDnat, Stage::Untracked] {
-            let wanted = policy.filter(|_| stage == Stage::Normal || stages.contains(&stage));
-            if wanted.is_none() && stage != Stage::Normal && !was_listed {
+        for stage in [PolicyStage::Normal, PolicyStage::PreDnat, PolicyStage::Untracked] {
+            let wanted = policy.filter(|_| stage == PolicyStage::Normal || stages.contains(&stage));
+            if wanted.is_none() && stage != PolicyStage::Normal && !was_listed {
                 continue;
             }
             for direction in DIRECTIONS {
                 let name = names::policy(id, direction, stage);
                 match wanted.filter(|policy| !policy.rules(direction).is_empty()) {
                     Some(policy) => {
-                        let holder = Holder::Policy { id, tier: &policy.tier };
+                        let holder = PolicyOrProfile::Policy { id, tier: &policy.tier };
                         let rules = policy.rules(direction);
                         let chain =
                             holder_chain(holder, rules, direction, stage, &self.sets, &self.settings.policy);
@@ -462,16 +463,16 @@ impl State {
 
     /// Returns the stages, besides the normal one, that a policy needs a chain for: those in which a host endpoint
     /// lists it.
-    fn stages(&self, id: &PolicyId) -> BTreeSet<Stage> {
-        let of_hosts = self.hosts.values().flat_map(lists).filter(|(stage, _)| *stage != Stage::Normal);
+    fn stages(&self, id: &PolicyId) -> BTreeSet<PolicyStage> {
+        let of_hosts = self.hosts.values().flat_map(lists).filter(|(stage, _)| *stage != PolicyStage::Normal);
         let listed = of_hosts.filter(|(_, tiers)| policies(tiers).any(|named| named == id));
         listed.map(|(stage, _)| stage).collect()
     }
 
     fn render_profile(&mut self, name: &str) {
         for direction in DIRECTIONS {
-            let holder = Holder::Profile(name);
-            let chain_name = holder.chain_name(direction, Stage::Normal);
+            let holder = PolicyOrProfile::Profile(name);
+            let chain_name = holder.chain_name(direction, PolicyStage::Normal);
             let profile = self.profiles.get(name);
             match profile.filter(|profile| !profile.rules(direction).is_empty()) {
                 Some(profile) => {
@@ -480,7 +481,7 @@ impl State {
                         holder,
                         rules,
                         direction,
-                        Stage::Normal,
+                        PolicyStage::Normal,
                         &self.sets,
                         &self.settings.policy,
                     );
@@ -491,22 +492,24 @@ impl State {
         }
     }
 
-    fn tiers(&self) -> Tiers<'_> {
-        Tiers { policies: &self.policies, profiles: &self.profiles, settings: &self.settings.policy }
+    fn tiers(&self) -> TierRenderer<'_> {
+        TierRenderer { policies: &self.policies, profiles: &self.profiles, settings: &self.settings.policy }
     }
 
     fn render_workload(&mut self, name: &str) {
         let active = self.claims.get(name).and_then(BTreeSet::first);
         let traits = active.and_then(|id| self.traits.get(id)).cloned().unwrap_or_default();
         let policy = active.and_then(|id| self.workload_policies.get(id)).cloned();
-        for (direction, map) in [(Direction::Ingress, names::TO), (Direction::Egress, names::FROM)] {
+        for (direction, map) in
+            [(PolicyDirection::Ingress, names::TO), (PolicyDirection::Egress, names::FROM)]
+        {
             let chain = names::workload(name, direction);
             let limits = match direction {
-                Direction::Ingress => traits.qos.ingress,
-                Direction::Egress => traits.qos.egress,
+                PolicyDirection::Ingress => traits.qos.ingress,
+                PolicyDirection::Egress => traits.qos.egress,
             };
             self.render_connections(name, direction, limits, policy.as_ref());
-            let element = Element::goto(interface(name), &chain);
+            let element = NftElement::goto(interface(name), &chain);
             match &policy {
                 Some(policy) => {
                     let rendered = workloads::chain(policy, limits, direction, self.tiers());
@@ -519,7 +522,7 @@ impl State {
                 }
             }
         }
-        let element = Element::key(interface(name));
+        let element = NftElement::key(interface(name));
         match policy.as_ref().is_some_and(|policy| policy.up) {
             true => self.diff.insert(names::OPEN, element),
             false => self.diff.remove(names::OPEN, &element),
@@ -528,12 +531,12 @@ impl State {
         for diff in [&mut self.diff, &mut self.arp] {
             render_uncovered(diff, name, policy.is_some() && !covered);
         }
-        for family in Family::BOTH {
+        for family in NftFamily::BOTH {
             let own = policy
                 .as_ref()
                 .map(|policy| workloads::sources(policy, traits.mac, family))
                 .unwrap_or_default();
-            if family == Family::V4 {
+            if family == NftFamily::V4 {
                 render_sources(&mut self.arp, names::SENDERS, name, own.clone());
             }
             render_sources(&mut self.diff, &names::sources(family), name, own);
@@ -554,8 +557,8 @@ impl State {
     fn render_connections(
         &mut self,
         interface: &str,
-        direction: Direction,
-        limits: Limits,
+        direction: PolicyDirection,
+        limits: DirectionQos,
         policy: Option<&WorkloadPolicy>,
     ) {
         let chain = names::connections(interface, direction);
@@ -616,7 +619,7 @@ impl State {
     }
 
     fn render_fixed(&mut self) {
-        let nets = Family::BOTH.map(|family| {
+        let nets = NftFamily::BOTH.map(|family| {
             let there = self.diff.elements(&names::source_nets(family)).next().is_some();
             (family, there)
         });
@@ -625,7 +628,7 @@ impl State {
         let others = self.diff.elements(names::WORKLOADS).next().is_some();
         let workloads = self.workloads(others);
         let of_arp = super::render::arp::chains(&workloads);
-        let tunnels = Tunnels { tunnels: &self.tunnels, sets: &self.sets };
+        let tunnels = TunnelRenderer { tunnels: &self.tunnels, sets: &self.sets };
         let hooks = &part.hooks;
         let (mut chains, allowed) =
             entry::chains(&self.settings, workloads, &self.service_ranges, there, hooks, tunnels);
@@ -665,14 +668,14 @@ impl State {
         }
     }
 
-    fn workloads(&self, others: bool) -> super::render::Workloads<'_> {
-        super::render::Workloads { prefixes: &self.settings.interface_prefixes, others }
+    fn workloads(&self, others: bool) -> super::render::WorkloadInterfaces<'_> {
+        super::render::WorkloadInterfaces { prefixes: &self.settings.interface_prefixes, others }
     }
 }
 
 /// Adds or removes an interface that no prefix covers. Their set exists only while it is not empty.
 fn render_uncovered(diff: &mut TableDiff, name: &str, present: bool) {
-    let element = Element::key(interface(name));
+    let element = NftElement::key(interface(name));
     if present {
         if !diff.wanted().sets.contains_key(names::WORKLOADS) {
             diff.put_set(names::WORKLOADS.into(), SetType::Interfaces);
@@ -687,10 +690,10 @@ fn render_uncovered(diff: &mut TableDiff, name: &str, present: bool) {
 }
 
 /// Replaces the elements of one interface in a set of sources.
-fn render_sources(diff: &mut TableDiff, set: &str, name: &str, wanted: Vec<Element>) {
+fn render_sources(diff: &mut TableDiff, set: &str, name: &str, wanted: Vec<NftElement>) {
     let mine = interface(name);
-    let old: Vec<Element> = diff
-        .elements_from(set, &Element::key(mine.clone()))
+    let old: Vec<NftElement> = diff
+        .elements_from(set, &NftElement::key(mine.clone()))
         .take_while(|element| element.key.starts_with(&mine))
         .filter(|element| !wanted.contains(element))
         .cloned()
@@ -700,16 +703,16 @@ fn render_sources(diff: &mut TableDiff, set: &str, name: &str, wanted: Vec<Eleme
 }
 
 /// Returns the policy lists of a host endpoint.
-fn lists(host: &HostEndpoint) -> [(Stage, &[Tier]); 4] {
+fn lists(host: &HostEndpointPolicy) -> [(PolicyStage, &[EndpointTier]); 4] {
     [
-        (Stage::Normal, &host.tiers),
-        (Stage::Forward, &host.forward),
-        (Stage::PreDnat, &host.pre_dnat),
-        (Stage::Untracked, &host.untracked),
+        (PolicyStage::Normal, &host.tiers),
+        (PolicyStage::Forward, &host.forward),
+        (PolicyStage::PreDnat, &host.pre_dnat),
+        (PolicyStage::Untracked, &host.untracked),
     ]
 }
 
-fn policies(tiers: &[Tier]) -> impl Iterator<Item = &PolicyId> {
+fn policies(tiers: &[EndpointTier]) -> impl Iterator<Item = &PolicyId> {
     tiers.iter().flat_map(|tier| tier.ingress.iter().chain(tier.egress.iter()))
 }
 
@@ -720,14 +723,15 @@ fn put<K: Ord + Clone, V>(map: &mut BTreeMap<K, V>, key: &K, value: Option<V>) -
     }
 }
 
-fn replace(diff: &mut TableDiff, set: &str, wanted: BTreeSet<Element>) {
-    let old: Vec<Element> = diff.elements(set).filter(|element| !wanted.contains(element)).cloned().collect();
+fn replace(diff: &mut TableDiff, set: &str, wanted: BTreeSet<NftElement>) {
+    let old: Vec<NftElement> =
+        diff.elements(set).filter(|element| !wanted.contains(element)).cloned().collect();
     old.iter().for_each(|element| diff.remove(set, element));
     wanted.into_iter().for_each(|element| diff.insert(set, element));
 }
 
-fn name_set(rules: &[Rule], id: &SetId) -> bool {
-    let names = |side: &Side| {
+fn name_set(rules: &[PlannedRule], id: &SetId) -> bool {
+    let names = |side: &RuleSide| {
         let lists = [&side.sets, &side.not_sets, &side.named_ports, &side.not_named_ports];
         lists.into_iter().any(|list| list.contains(id)) || side.service.as_ref() == Some(id)
     };
@@ -744,10 +748,10 @@ fn bytes(address: IpAddr) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tortie_plan::{Action, PolicyKind, TierEnd};
+    use tortie_plan::{PolicyKind, RuleAction, TierDefaultAction};
 
     /// Returns the chains of policies.
-    fn chains(state: &mut State) -> BTreeSet<String> {
+    fn chains(state: &mut PolicyTableState) -> BTreeSet<String> {
         state.render();
         let of_policies = state.diff.wanted().chains.keys().filter(|name| name.contains("guard"));
         of_policies.cloned().collect()
@@ -760,27 +764,28 @@ mod tests {
             namespace: String::new(),
             name: "guard".to_owned(),
         };
-        let name = |stage| names::policy(&id, Direction::Ingress, stage);
+        let name = |stage| names::policy(&id, PolicyDirection::Ingress, stage);
         let (normal, pre_dnat, untracked) =
-            (name(Stage::Normal), name(Stage::PreDnat), name(Stage::Untracked));
+            (name(PolicyStage::Normal), name(PolicyStage::PreDnat), name(PolicyStage::Untracked));
         let listing = || {
             let (ingress, egress) = ([id.clone()].into(), [].into());
-            vec![Tier { name: "default".to_owned(), end: TierEnd::Deny, ingress, egress }]
+            vec![EndpointTier { name: "default".to_owned(), end: TierDefaultAction::Deny, ingress, egress }]
         };
         let host = |pre_dnat: bool, untracked: bool| {
             let given = |given: bool| given.then(listing).unwrap_or_default();
-            let host = HostEndpoint {
+            let host = HostEndpointPolicy {
                 pre_dnat: given(pre_dnat),
                 untracked: given(untracked),
                 tiers: listing(),
-                ..HostEndpoint::default()
+                ..HostEndpointPolicy::default()
             };
-            Update::HostEndpoint("eth0".to_owned(), Some(host))
+            PlanUpdate::HostEndpoint("eth0".to_owned(), Some(host))
         };
-        let policy = Policy { ingress: vec![Rule::new(Action::Allow)], ..Policy::default() };
-        let present = Update::Policy(id.clone(), Some(Arc::new(policy)));
+        let policy =
+            PlannedPolicy { ingress: vec![PlannedRule::new(RuleAction::Allow)], ..PlannedPolicy::default() };
+        let present = PlanUpdate::Policy(id.clone(), Some(Arc::new(policy)));
 
-        let mut state = State::new(Settings::default());
+        let mut state = PolicyTableState::new(DataplaneSettings::default());
         state.apply(&present);
         assert_eq!(chains(&mut state), BTreeSet::from([normal.clone()]));
         state.apply(&host(true, false));
@@ -791,11 +796,11 @@ mod tests {
         assert_eq!(chains(&mut state), BTreeSet::from([normal.clone()]));
         state.apply(&host(true, true));
         state.render();
-        state.apply(&Update::Policy(id.clone(), None));
+        state.apply(&PlanUpdate::Policy(id.clone(), None));
         assert_eq!(chains(&mut state), BTreeSet::new());
         state.apply(&present);
         assert_eq!(chains(&mut state).len(), 3);
-        state.apply(&Update::HostEndpoint("eth0".to_owned(), None));
+        state.apply(&PlanUpdate::HostEndpoint("eth0".to_owned(), None));
         assert_eq!(chains(&mut state), BTreeSet::from([normal]));
     }
 }

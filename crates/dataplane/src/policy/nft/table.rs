@@ -1,13 +1,13 @@
 //! The table as a value: chains with their rules, sets and maps with their elements.
 
-use super::rule::{Family, Field, Rule};
+use super::rule::{NftFamily, NftField, NftRule};
 use crate::failure::KernelObject;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Hook of a base chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Hook {
-    pub point: Point,
+pub(crate) struct ChainHook {
+    pub point: HookPoint,
     pub priority: i32,
     pub kind: ChainKind,
 }
@@ -20,13 +20,13 @@ pub(crate) enum ChainKind {
     Nat,
 }
 
-impl Hook {
-    pub fn filter(point: Point, priority: i32) -> Hook {
-        Hook { point, priority, kind: ChainKind::Filter }
+impl ChainHook {
+    pub fn filter(point: HookPoint, priority: i32) -> ChainHook {
+        ChainHook { point, priority, kind: ChainKind::Filter }
     }
 
-    pub fn nat(point: Point, priority: i32) -> Hook {
-        Hook { point, priority, kind: ChainKind::Nat }
+    pub fn nat(point: HookPoint, priority: i32) -> ChainHook {
+        ChainHook { point, priority, kind: ChainKind::Nat }
     }
 }
 
@@ -40,7 +40,7 @@ impl ChainKind {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Point {
+pub(crate) enum HookPoint {
     Prerouting,
     Input,
     Forward,
@@ -61,12 +61,16 @@ pub(crate) enum TableFamily {
 }
 
 impl TableFamily {
-    pub fn points(self) -> &'static [Point] {
+    pub fn points(self) -> &'static [HookPoint] {
         match self {
-            TableFamily::Inet => {
-                &[Point::Prerouting, Point::Input, Point::Forward, Point::Output, Point::Postrouting]
-            }
-            TableFamily::Arp => &[Point::ArpInput, Point::ArpOutput],
+            TableFamily::Inet => &[
+                HookPoint::Prerouting,
+                HookPoint::Input,
+                HookPoint::Forward,
+                HookPoint::Output,
+                HookPoint::Postrouting,
+            ],
+            TableFamily::Arp => &[HookPoint::ArpInput, HookPoint::ArpOutput],
         }
     }
 
@@ -85,45 +89,45 @@ impl TableFamily {
     }
 }
 
-impl Point {
+impl HookPoint {
     pub fn number(self) -> u32 {
         match self {
-            Point::Prerouting | Point::ArpInput => 0,
-            Point::Input | Point::ArpOutput => 1,
-            Point::Forward => 2,
-            Point::Output => 3,
-            Point::Postrouting => 4,
+            HookPoint::Prerouting | HookPoint::ArpInput => 0,
+            HookPoint::Input | HookPoint::ArpOutput => 1,
+            HookPoint::Forward => 2,
+            HookPoint::Output => 3,
+            HookPoint::Postrouting => 4,
         }
     }
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Chain {
-    pub hook: Option<Hook>,
-    pub rules: Vec<Rule>,
+pub(crate) struct NftChain {
+    pub hook: Option<ChainHook>,
+    pub rules: Vec<NftRule>,
 }
 
 /// Key and lookup type of a set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum SetType {
     /// Exact addresses.
-    Addresses(Family),
+    Addresses(NftFamily),
     /// Ranges of addresses.
-    Nets(Family),
+    Nets(NftFamily),
     /// Address, protocol and port.
-    Ports(Family),
+    Ports(NftFamily),
     /// Names of interfaces.
     Interfaces,
     /// Interface and exact address.
-    Sources(Family),
+    Sources(NftFamily),
     /// Interface and range of addresses.
-    SourceNets(Family),
+    SourceNets(NftFamily),
     /// Map from interface name to chain.
     Chains,
     /// Map from address to address.
-    Translations(Family),
+    Translations(NftFamily),
     /// Map from source and destination address to address.
-    PairTranslations(Family),
+    PairTranslations(NftFamily),
 }
 
 /// A data type of `nft`, and its length in bytes within a key.
@@ -136,8 +140,8 @@ pub(crate) struct KeyPart {
 impl SetType {
     pub fn key(self) -> Vec<KeyPart> {
         let address = |family| match family {
-            Family::V4 => KeyPart { kind: 7, length: 4 },
-            Family::V6 => KeyPart { kind: 8, length: 16 },
+            NftFamily::V4 => KeyPart { kind: 7, length: 4 },
+            NftFamily::V6 => KeyPart { kind: 8, length: 16 },
         };
         let interface = KeyPart { kind: 41, length: 16 };
         let protocol = KeyPart { kind: 12, length: 1 };
@@ -174,7 +178,7 @@ impl SetType {
 
 /// An element of a set. Keys of several parts are padded to registers.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct Element {
+pub(crate) struct NftElement {
     pub key: Box<[u8]>,
     pub data: ElementData,
 }
@@ -190,34 +194,34 @@ pub(crate) enum ElementData {
     Value(Box<[u8]>),
 }
 
-impl Element {
-    pub fn key(key: Vec<u8>) -> Element {
-        Element { key: key.into(), data: ElementData::None }
+impl NftElement {
+    pub fn key(key: Vec<u8>) -> NftElement {
+        NftElement { key: key.into(), data: ElementData::None }
     }
 
-    pub fn goto(key: Vec<u8>, chain: &str) -> Element {
-        Element { key: key.into(), data: ElementData::Goto(chain.into()) }
+    pub fn goto(key: Vec<u8>, chain: &str) -> NftElement {
+        NftElement { key: key.into(), data: ElementData::Goto(chain.into()) }
     }
 
-    pub fn translation(key: Vec<u8>, value: Vec<u8>) -> Element {
-        Element { key: key.into(), data: ElementData::Value(value.into()) }
+    pub fn translation(key: Vec<u8>, value: Vec<u8>) -> NftElement {
+        NftElement { key: key.into(), data: ElementData::Value(value.into()) }
     }
 
-    pub fn range(first: Vec<u8>, last: Vec<u8>) -> Element {
-        Element { key: first.into(), data: ElementData::Last(last.into()) }
+    pub fn range(first: Vec<u8>, last: Vec<u8>) -> NftElement {
+        NftElement { key: first.into(), data: ElementData::Last(last.into()) }
     }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Set {
+pub(crate) struct NftSet {
     pub kind: SetType,
-    pub elements: BTreeSet<Element>,
+    pub elements: BTreeSet<NftElement>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Table {
-    pub chains: BTreeMap<String, Chain>,
-    pub sets: BTreeMap<String, Set>,
+pub(crate) struct NftTable {
+    pub chains: BTreeMap<String, NftChain>,
+    pub sets: BTreeMap<String, NftSet>,
 }
 
 /// Rounds a field length up to whole registers.
@@ -236,6 +240,6 @@ pub(crate) fn join(parts: &[&[u8]]) -> Vec<u8> {
 }
 
 /// Returns the number of four-byte registers that a field occupies.
-pub(crate) fn slots(field: Field) -> usize {
+pub(crate) fn slots(field: NftField) -> usize {
     padded(field.length()) / 4
 }

@@ -1,12 +1,12 @@
 //! Applies the diff of one table to the kernel in transactions, and identifies the objects that the kernel rejects.
 
-use super::blame::{self, Culprit};
+use super::blame::{self, RejectedObject};
 use super::diff::TableDiff;
-use super::kernel::Kernel;
-use super::message::Operation;
+use super::kernel::NftablesClient;
+use super::message::TableOperation;
 use super::table::TableFamily;
-use crate::error::Result;
-use crate::failure::{Concerns, Failure};
+use crate::error::DataplaneResult;
+use crate::failure::{AffectedWorkloads, KernelFailure};
 use crate::netns::Netns;
 use crate::policy::{EngineStats, PolicyStats};
 use std::time::Duration;
@@ -20,8 +20,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(8);
 /// attempt reads the whole table.
 const LONGEST_CLOSED: Duration = Duration::from_secs(60);
 
-pub(super) struct Writer {
-    kernel: Kernel,
+pub(super) struct TableWriter {
+    kernel: NftablesClient,
     /// Whether the kernel has to be read before the next transaction.
     unsure: bool,
     /// The reason why the kernel's table differs from the diff: the kernel enforces its previous state, or nothing.
@@ -33,10 +33,10 @@ pub(super) struct Writer {
     pub stats: PolicyStats,
 }
 
-impl Writer {
-    pub fn open(netns: &Netns, family: TableFamily) -> Result<Writer> {
-        Ok(Writer {
-            kernel: Kernel::open(netns, family)?,
+impl TableWriter {
+    pub fn open(netns: &Netns, family: TableFamily) -> DataplaneResult<TableWriter> {
+        Ok(TableWriter {
+            kernel: NftablesClient::open(netns, family)?,
             unsure: true,
             failure: None,
             table_retry: BackOff::new(LONGEST_PAUSE),
@@ -65,7 +65,7 @@ impl Writer {
     }
 
     /// Returns the pending operations if they can be combined with those of another table.
-    fn operations<'d>(&self, diff: &'d TableDiff) -> Option<Vec<Operation<'d>>> {
+    fn operations<'d>(&self, diff: &'d TableDiff) -> Option<Vec<TableOperation<'d>>> {
         let is_clear = !self.unsure
             && self.failure.is_none()
             && diff.refused_count() == 0
@@ -78,7 +78,7 @@ impl Writer {
     pub async fn converge_with(
         &mut self,
         diff: &mut TableDiff,
-        other: &mut Writer,
+        other: &mut TableWriter,
         other_diff: &mut TableDiff,
     ) -> bool {
         let Some(theirs) = other.operations(other_diff) else { return false };
@@ -193,13 +193,13 @@ pub(super) struct TableFailure {
     family: TableFamily,
     reason: String,
     /// The objects that the kernel named, if any.
-    pub culprits: Vec<Culprit>,
+    pub culprits: Vec<RejectedObject>,
 }
 
 impl TableFailure {
-    pub fn failure(&self) -> Failure {
+    pub fn failure(&self) -> KernelFailure {
         let object = self.family.object();
-        Failure { object, concerns: Concerns::Everything, reason: self.reason.clone() }
+        KernelFailure { object, concerns: AffectedWorkloads::Everything, reason: self.reason.clone() }
     }
 }
 

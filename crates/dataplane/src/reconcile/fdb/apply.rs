@@ -1,10 +1,10 @@
 //! Writes forwarding entries, and removes those of removed nodes.
 
-use crate::engine::Engine;
-use crate::kernel::{FdbKey, RefusalKind};
+use crate::engine::DataplaneEngine;
+use crate::kernel::{FdbKey, RejectionKind};
 use std::net::IpAddr;
 
-impl Engine {
+impl DataplaneEngine {
     /// Writes the missing entries, and returns the surplus ones, which are removed once no route uses them.
     pub(crate) async fn apply_forwarding(&mut self) -> Vec<(FdbKey, IpAddr)> {
         let (missing, unwanted) = self.core.forwarding_work();
@@ -23,7 +23,7 @@ impl Engine {
             match self.kernel.delete_forwarding_entry(key, node).await {
                 Ok(()) => self.core.forwarding_is(key, node, false),
                 // If the MAC has another node now, the new entry has replaced this one.
-                Err(refusal) if refusal.kind == RefusalKind::Missing => {
+                Err(refusal) if refusal.kind == RejectionKind::Missing => {
                     self.core.forwarding_is(key, node, false);
                 }
                 Err(refusal) => {

@@ -1,14 +1,14 @@
 //! Computes the missing and the surplus forwarding entries.
 
-use super::super::Core;
+use super::super::DataplaneCore;
 use crate::kernel::FdbKey;
 use std::net::IpAddr;
 
-type Entries = Vec<(FdbKey, IpAddr)>;
+type FdbEntries = Vec<(FdbKey, IpAddr)>;
 
-impl Core {
+impl DataplaneCore {
     /// Returns the missing and the surplus entries. All entries on our own devices are considered ours.
-    pub fn forwarding_work(&mut self) -> (Entries, Entries) {
+    pub fn forwarding_work(&mut self) -> (FdbEntries, FdbEntries) {
         let (mut missing, mut unwanted) = (Vec::new(), Vec::new());
         for device in std::mem::take(&mut self.unchecked_forwarding) {
             self.forwarding_errors.retain(|key, _| key.device != device);

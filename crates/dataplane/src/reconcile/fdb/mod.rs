@@ -5,4 +5,4 @@ mod desired;
 mod diff;
 mod observed;
 
-pub(super) use observed::Forwarding;
+pub(super) use observed::ObservedForwarding;

@@ -5,14 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 #[derive(Debug, Default)]
-pub(crate) struct Forwarding {
+pub(crate) struct ObservedForwarding {
     /// An entry has several nodes if another program has appended to it.
     nodes: BTreeMap<FdbKey, BTreeSet<IpAddr>>,
 }
 
-impl Forwarding {
-    pub fn new(entries: Vec<(FdbKey, IpAddr)>) -> Forwarding {
-        let mut forwarding = Forwarding::default();
+impl ObservedForwarding {
+    pub fn new(entries: Vec<(FdbKey, IpAddr)>) -> ObservedForwarding {
+        let mut forwarding = ObservedForwarding::default();
         entries.into_iter().for_each(|(key, node)| forwarding.set(key, node, true));
         forwarding
     }

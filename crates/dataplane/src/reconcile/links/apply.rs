@@ -2,15 +2,15 @@
 
 use super::desired::LinkForm;
 use super::diff::LinkOperation;
-use crate::engine::Engine;
-use crate::error::Result;
-use crate::kernel::{Event, Refusal, RefusalKind};
+use crate::engine::DataplaneEngine;
+use crate::error::DataplaneResult;
+use crate::kernel::{KernelEvent, KernelRejection, RejectionKind};
 use tortie_plan::TunnelKind;
 
 /// Limit of rounds: a wrong device is deleted, created, set up and given its address.
 const ROUNDS: usize = 4;
 
-impl Engine {
+impl DataplaneEngine {
     /// Creates and repairs the tunnel devices of the plan.
     pub(crate) async fn apply_links(&mut self) {
         for kind in TunnelKind::ALL {
@@ -78,21 +78,21 @@ impl Engine {
                     LinkForm::Ipip => self.kernel.create_ipip(name).await,
                     LinkForm::Wireguard => self.kernel.create_wireguard(name, link.mtu).await,
                 };
-                (made.map_err(|refusal| explained(refusal, link.kind())), RefusalKind::Exists)
+                (made.map_err(|refusal| explained(refusal, link.kind())), RejectionKind::Exists)
             }
             LinkOperation::Delete { index, .. } => {
-                (self.kernel.delete_link(*index).await, RefusalKind::Missing)
+                (self.kernel.delete_link(*index).await, RejectionKind::Missing)
             }
-            LinkOperation::SetUp { index } => (self.kernel.set_link_up(*index).await, RefusalKind::Missing),
+            LinkOperation::SetUp { index } => (self.kernel.set_link_up(*index).await, RejectionKind::Missing),
             LinkOperation::SetMtu { index, mtu } => {
-                (self.kernel.set_link_mtu(*index, *mtu).await, RefusalKind::Missing)
+                (self.kernel.set_link_mtu(*index, *mtu).await, RejectionKind::Missing)
             }
             LinkOperation::AddAddress { index, net } => {
                 let name = self.core.name(*index);
-                (self.kernel.add_address(*index, &name, *net).await, RefusalKind::Exists)
+                (self.kernel.add_address(*index, &name, *net).await, RejectionKind::Exists)
             }
             LinkOperation::RemoveAddress { index, net } => {
-                (self.kernel.delete_address(*index, *net).await, RefusalKind::Missing)
+                (self.kernel.delete_address(*index, *net).await, RejectionKind::Missing)
             }
         };
         match outcome {
@@ -102,7 +102,7 @@ impl Engine {
     }
 
     /// Reads the result of an operation, because notifications of our own changes are filtered out.
-    async fn look_at(&mut self, operation: &LinkOperation) -> Result<()> {
+    async fn look_at(&mut self, operation: &LinkOperation) -> DataplaneResult<()> {
         let now = self.started.elapsed();
         match operation {
             LinkOperation::Create(link) => {
@@ -118,7 +118,8 @@ impl Engine {
             }
             LinkOperation::AddAddress { index, net } | LinkOperation::RemoveAddress { index, net } => {
                 let present = self.kernel.addresses().await?.contains(&(*index, *net));
-                self.stale.routes |= self.core.event(Event::Address { device: *index, net: *net, present });
+                self.stale.routes |=
+                    self.core.event(KernelEvent::Address { device: *index, net: *net, present });
             }
         }
         Ok(())
@@ -126,9 +127,9 @@ impl Engine {
 }
 
 /// Names the kernel module that is missing; the kernel's own message is generic.
-fn explained(refusal: Refusal, kind: &str) -> Refusal {
+fn explained(refusal: KernelRejection, kind: &str) -> KernelRejection {
     match refusal.kind {
-        RefusalKind::Unsupported => Refusal {
+        RejectionKind::Unsupported => KernelRejection {
             reason: format!(
                 "this kernel has no {kind} devices; load or install its module {kind} ({})",
                 refusal.reason

@@ -1,13 +1,13 @@
 //! Determines which interfaces belong to workloads of the plan, and the desired tunnel devices.
 
-use super::super::Core;
-use crate::kernel::{Link, Vxlan};
+use super::super::DataplaneCore;
+use crate::kernel::{KernelLink, VxlanAttributes};
 use ipnet::IpNet;
-use tortie_plan::{TunnelDevice, TunnelKind, TunnelProtocol, Workload};
+use tortie_plan::{PlannedWorkload, TunnelDevice, TunnelKind, TunnelProtocol};
 
 /// A desired tunnel device.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct WantedLink {
+pub(crate) struct DesiredLink {
     pub name: String,
     pub mtu: u32,
     pub address: Option<IpNet>,
@@ -17,12 +17,12 @@ pub(crate) struct WantedLink {
 /// Attributes that depend on the kind of the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LinkForm {
-    Vxlan(Vxlan, [u8; 6]),
+    Vxlan(VxlanAttributes, [u8; 6]),
     Ipip,
     Wireguard,
 }
 
-impl WantedLink {
+impl DesiredLink {
     /// Returns the kernel's name for the kind of device.
     pub fn kind(&self) -> &'static str {
         match self.form {
@@ -33,7 +33,7 @@ impl WantedLink {
     }
 }
 
-impl Core {
+impl DataplaneCore {
     /// Whether an interface belongs to a workload: a workload of the plan has it, or its name has a workload prefix.
     pub(in crate::reconcile) fn is_workload(&self, interface: &str) -> bool {
         self.settings.interface_prefixes.iter().any(|prefix| interface.starts_with(prefix.as_str()))
@@ -41,7 +41,7 @@ impl Core {
     }
 
     /// Returns the workload of an interface if the interface is up.
-    pub(in crate::reconcile) fn leads_to(&self, index: u32) -> Option<(&Link, &Workload)> {
+    pub(in crate::reconcile) fn leads_to(&self, index: u32) -> Option<(&KernelLink, &PlannedWorkload)> {
         let link = self.links.get(index).filter(|link| link.is_up())?;
         self.plan.active(&link.name).map(|(_, workload)| (link, workload))
     }
@@ -59,13 +59,13 @@ impl Core {
     }
 
     /// Returns the device of a tunnel if it can carry packets.
-    pub(in crate::reconcile) fn tunnel_link(&self, kind: TunnelKind) -> Option<&Link> {
+    pub(in crate::reconcile) fn tunnel_link(&self, kind: TunnelKind) -> Option<&KernelLink> {
         let link = self.links.named(self.device_name(kind)).filter(|link| link.enabled)?;
         (link.kind.as_deref() == Some(link_kind(kind))).then_some(link)
     }
 
     /// Returns the device that a tunnel of the plan needs; the error is the reason why it cannot be created.
-    pub(in crate::reconcile) fn wanted_link(&self, kind: TunnelKind) -> Result<Option<WantedLink>, String> {
+    pub(in crate::reconcile) fn wanted_link(&self, kind: TunnelKind) -> Result<Option<DesiredLink>, String> {
         let Some(TunnelDevice { name, address, local, mtu, protocol }) = self.plan.tunnel(kind) else {
             return Ok(None);
         };
@@ -75,12 +75,12 @@ impl Core {
         let form = match *protocol {
             TunnelProtocol::Vxlan { vni, port, mac } => {
                 let (local, parent) = (Some(*local), Some(parent.index));
-                LinkForm::Vxlan(Vxlan { vni, port, local, parent, learning: false }, mac)
+                LinkForm::Vxlan(VxlanAttributes { vni, port, local, parent, learning: false }, mac)
             }
             TunnelProtocol::Ipip => LinkForm::Ipip,
             TunnelProtocol::Wireguard { .. } => LinkForm::Wireguard,
         };
-        Ok(Some(WantedLink {
+        Ok(Some(DesiredLink {
             name: name.clone(),
             mtu: mtu.unwrap_or_else(|| parent.mtu.saturating_sub(kind.overhead())),
             address: address.map(IpNet::from),

@@ -1,9 +1,9 @@
 //! Handles changes of interfaces, and computes the operations for tunnel devices.
 
-use super::super::Core;
+use super::super::DataplaneCore;
 use super::super::shaping::{is_device, is_shaped};
-use super::desired::{LinkForm, WantedLink, link_kind};
-use crate::kernel::Link;
+use super::desired::{DesiredLink, LinkForm, link_kind};
+use crate::kernel::KernelLink;
 use ipnet::IpNet;
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -12,23 +12,23 @@ use tortie_plan::{RouteKey, TunnelKind};
 /// Time for the BGP speaker to close a session before its local address is removed.
 const FAREWELL: Duration = Duration::from_secs(5);
 
-impl Core {
+impl DataplaneCore {
     /// Records that an interface was set down, whatever its current state: its IPv4 routes are gone.
     pub fn link_was_down(&mut self, index: u32) {
         let touched = self.routes.drop_ipv4_of(index);
         self.dirty.extend(touched);
     }
 
-    pub fn link_is(&mut self, index: u32, link: Option<Link>, now: Duration) {
+    pub fn link_is(&mut self, index: u32, link: Option<KernelLink>, now: Duration) {
         let old = self.links.get(index).cloned();
         if old == link {
             return;
         }
         self.unchecked.insert(index);
         self.unchecked_forwarding.insert(index);
-        let known = |link: &Option<Link>| link.as_ref().map(|link| (link.name.clone(), link.is_up()));
+        let known = |link: &Option<KernelLink>| link.as_ref().map(|link| (link.name.clone(), link.is_up()));
         let same = known(&old) == known(&link);
-        let mtu = |link: &Option<Link>| link.as_ref().map(|link| link.mtu);
+        let mtu = |link: &Option<KernelLink>| link.as_ref().map(|link| link.mtu);
         let resized = mtu(&old) != mtu(&link);
         match link {
             Some(link) => {
@@ -84,7 +84,7 @@ impl Core {
 /// A change of a tunnel device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum LinkOperation {
-    Create(WantedLink),
+    Create(DesiredLink),
     Delete { index: u32 },
     SetUp { index: u32 },
     SetMtu { index: u32, mtu: u32 },
@@ -92,7 +92,7 @@ pub(crate) enum LinkOperation {
     RemoveAddress { index: u32, net: IpNet },
 }
 
-impl Core {
+impl DataplaneCore {
     /// Returns the next operations for a desired tunnel device; empty if it is as desired. The caller reads the kernel
     /// again after each step.
     pub fn link_work(&mut self, kind: TunnelKind) -> Result<Vec<LinkOperation>, String> {

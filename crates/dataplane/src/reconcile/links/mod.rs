@@ -9,4 +9,4 @@ mod observed;
 #[cfg(test)]
 pub(super) use diff::LinkOperation;
 pub(super) use diff::TunnelError;
-pub(super) use observed::Links;
+pub(super) use observed::ObservedLinks;

@@ -1,38 +1,38 @@
 //! The interfaces in the kernel, and their addresses.
 
-use crate::kernel::Link;
+use crate::kernel::KernelLink;
 use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 
 #[derive(Debug, Default)]
-pub(crate) struct Links {
-    links: BTreeMap<u32, Link>,
+pub(crate) struct ObservedLinks {
+    links: BTreeMap<u32, KernelLink>,
     names: HashMap<String, u32>,
     addresses: BTreeSet<(u32, IpNet)>,
 }
 
-impl Links {
-    pub fn new(links: Vec<Link>, addresses: Vec<(u32, IpNet)>) -> Links {
-        let mut all = Links::default();
+impl ObservedLinks {
+    pub fn new(links: Vec<KernelLink>, addresses: Vec<(u32, IpNet)>) -> ObservedLinks {
+        let mut all = ObservedLinks::default();
         links.into_iter().for_each(|link| all.set(link));
         all.addresses.extend(addresses);
         all
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = &Link> {
+    pub fn iter(&self) -> impl Iterator<Item = &KernelLink> {
         self.links.values()
     }
 
-    pub fn get(&self, index: u32) -> Option<&Link> {
+    pub fn get(&self, index: u32) -> Option<&KernelLink> {
         self.links.get(&index)
     }
 
-    pub fn named(&self, name: &str) -> Option<&Link> {
+    pub fn named(&self, name: &str) -> Option<&KernelLink> {
         self.links.get(self.names.get(name)?)
     }
 
-    pub fn set(&mut self, link: Link) {
+    pub fn set(&mut self, link: KernelLink) {
         // Another interface may have taken the old name already.
         if let Some(old) = self.links.get(&link.index)
             && old.name != link.name
@@ -71,13 +71,13 @@ impl Links {
     }
 
     /// Returns the interface that has an address.
-    pub fn with_address(&self, address: IpAddr) -> Option<&Link> {
+    pub fn with_address(&self, address: IpAddr) -> Option<&KernelLink> {
         let (device, _) = self.addresses.iter().find(|(_, net)| net.addr() == address)?;
         self.links.get(device)
     }
 
     /// Returns the interface whose subnet contains an address; the narrowest subnet takes precedence.
-    pub fn connected(&self, address: IpAddr) -> Option<&Link> {
+    pub fn connected(&self, address: IpAddr) -> Option<&KernelLink> {
         let nets = self.addresses.iter().filter(|(_, net)| {
             net.prefix_len() < net.max_prefix_len() && net.contains(&address) && net.addr() != address
         });
@@ -95,8 +95,8 @@ mod tests {
 
     #[test]
     fn a_name_belongs_to_the_last_interface_that_took_it() {
-        let link = |index, name: &str| Link { index, name: name.to_owned(), ..Link::default() };
-        let mut links = Links::new(vec![link(1, "eth0"), link(2, "eth1")], Vec::new());
+        let link = |index, name: &str| KernelLink { index, name: name.to_owned(), ..KernelLink::default() };
+        let mut links = ObservedLinks::new(vec![link(1, "eth0"), link(2, "eth1")], Vec::new());
         links.set(link(2, "eth0"));
         links.set(link(1, "eth2"));
         let index_of = |name: &str| links.named(name).map(|link| link.index);

@@ -1,9 +1,9 @@
 //! Writes neighbour entries, and removes those of removed workloads and nodes.
 
-use crate::engine::Engine;
-use crate::kernel::{NeighbourKey, RefusalKind};
+use crate::engine::DataplaneEngine;
+use crate::kernel::{NeighbourKey, RejectionKind};
 
-impl Engine {
+impl DataplaneEngine {
     /// Writes the missing entries, and returns the surplus ones, which are removed once no route uses them.
     pub(crate) async fn apply_neighbours(&mut self) -> Vec<NeighbourKey> {
         let (wanted, unwanted) = self.core.neighbour_work();
@@ -20,7 +20,7 @@ impl Engine {
         for key in unwanted {
             match self.kernel.delete_neighbour(key).await {
                 Ok(()) => self.core.neighbour_is(key, None),
-                Err(refusal) if refusal.kind == RefusalKind::Missing => self.core.neighbour_is(key, None),
+                Err(refusal) if refusal.kind == RejectionKind::Missing => self.core.neighbour_is(key, None),
                 Err(refusal) => {
                     tracing::warn!(address = %key.address, reason = refusal.reason, "cannot remove the neighbour entry of a removed workload or node; will retry");
                 }

@@ -1,11 +1,11 @@
 //! The desired neighbour entries: for a workload its IPv4 addresses with its MAC, if that is known; for a tunnel the
 //! addresses of the VTEPs with their MACs.
 
-use super::super::Core;
+use super::super::DataplaneCore;
 use crate::kernel::NeighbourKey;
 use std::collections::BTreeMap;
 
-impl Core {
+impl DataplaneCore {
     pub(in crate::reconcile) fn wanted_neighbours(&self, device: u32) -> BTreeMap<NeighbourKey, [u8; 6]> {
         if let Some(kind) = self.tunnel_at(device) {
             let mut wanted = BTreeMap::new();

@@ -1,10 +1,10 @@
 //! Computes the missing neighbour entries and our surplus ones.
 
-use super::super::Core;
+use super::super::DataplaneCore;
 use crate::kernel::NeighbourKey;
 use std::collections::BTreeSet;
 
-impl Core {
+impl DataplaneCore {
     /// Returns the missing neighbour entries, and our entries that are no longer needed.
     pub fn neighbour_work(&mut self) -> (Vec<(NeighbourKey, [u8; 6])>, Vec<NeighbourKey>) {
         let (mut missing, mut unwanted) = (Vec::new(), Vec::new());

@@ -4,13 +4,13 @@ use crate::kernel::NeighbourKey;
 use std::collections::BTreeMap;
 
 #[derive(Debug, Default)]
-pub(crate) struct Neighbours {
+pub(crate) struct ObservedNeighbours {
     macs: BTreeMap<NeighbourKey, [u8; 6]>,
 }
 
-impl Neighbours {
-    pub fn new(entries: Vec<(NeighbourKey, [u8; 6])>) -> Neighbours {
-        Neighbours { macs: entries.into_iter().collect() }
+impl ObservedNeighbours {
+    pub fn new(entries: Vec<(NeighbourKey, [u8; 6])>) -> ObservedNeighbours {
+        ObservedNeighbours { macs: entries.into_iter().collect() }
     }
 
     pub fn mac(&self, key: &NeighbourKey) -> Option<[u8; 6]> {

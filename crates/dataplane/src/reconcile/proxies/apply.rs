@@ -1,13 +1,13 @@
 //! Writes proxy entries and announces them on their links, and removes surplus ones.
 
-use super::desired::{Family, changed};
+use super::desired::{ProxyFamily, changed};
 use crate::announce;
-use crate::engine::Engine;
+use crate::engine::DataplaneEngine;
 use crate::failure::KernelObject;
-use crate::kernel::{NeighbourKey, RefusalKind};
-use crate::sysctl::{self, Setting};
+use crate::kernel::{NeighbourKey, RejectionKind};
+use crate::sysctl::{self, SysctlSetting};
 
-impl Engine {
+impl DataplaneEngine {
     /// Adds and removes proxy entries. Runs after the routes: an announced address must already be reachable.
     pub(crate) async fn apply_proxies(&mut self) {
         let work = self.core.proxy_work();
@@ -15,7 +15,7 @@ impl Engine {
         for entry in work.unwanted {
             match self.kernel.delete_proxy(entry).await {
                 Ok(()) => self.core.proxy_is(entry, false),
-                Err(refusal) if refusal.kind == RefusalKind::Missing => self.core.proxy_is(entry, false),
+                Err(refusal) if refusal.kind == RejectionKind::Missing => self.core.proxy_is(entry, false),
                 Err(refusal) => refused.push((self.proxy(entry.key), refusal.reason)),
             }
         }
@@ -47,7 +47,7 @@ impl Engine {
     }
 
     /// Resets the settings to those of a new interface: their previous values are not known after a restart.
-    async fn restore_proxy_settings(&mut self, device: u32, family: Family) {
+    async fn restore_proxy_settings(&mut self, device: u32, family: ProxyFamily) {
         let interface = self.core.name(device);
         let mut settings = Vec::new();
         let untouched = changed("default", family).into_iter().zip(changed("lo", family));
@@ -57,7 +57,7 @@ impl Engine {
                 // Not every namespace has its own defaults; these settings of `lo` are not usually changed.
                 _ => sysctl::read(&self.host, &lo).await.ok().flatten(),
             };
-            settings.extend(value.map(|value| Setting::lenient(key, value)));
+            settings.extend(value.map(|value| SysctlSetting::lenient(key, value)));
         }
         if let Err(error) = sysctl::write(&self.host, settings).await {
             tracing::warn!(%error, interface, "cannot reset the proxy ARP/NDP settings of an interface");

@@ -1,26 +1,26 @@
 //! Computes the missing proxy entries and our surplus ones.
 
-use super::super::Core;
-use super::desired::{Family, settings};
-use crate::failure::{Concerns, Failure, KernelObject};
+use super::super::DataplaneCore;
+use super::desired::{ProxyFamily, settings};
+use crate::failure::{AffectedWorkloads, KernelFailure, KernelObject};
 use crate::kernel::{NeighbourKey, ProxyEntry};
-use crate::sysctl::Setting;
+use crate::sysctl::SysctlSetting;
 use std::collections::BTreeSet;
 
 /// Operations that are due, in this order.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct ProxyWork {
+pub(crate) struct ProxyChanges {
     pub unwanted: Vec<ProxyEntry>,
     /// Interfaces that have no entry of a family left after the removals.
-    pub released: Vec<(u32, Family)>,
-    pub settings: Vec<(u32, Family, Vec<Setting>)>,
+    pub released: Vec<(u32, ProxyFamily)>,
+    pub settings: Vec<(u32, ProxyFamily, Vec<SysctlSetting>)>,
     pub missing: Vec<ProxyEntry>,
 }
 
-impl Core {
-    pub fn proxy_work(&self) -> ProxyWork {
+impl DataplaneCore {
+    pub fn proxy_work(&self) -> ProxyChanges {
         if !self.uses_proxies() {
-            return ProxyWork::default();
+            return ProxyChanges::default();
         }
         let wanted = self.wanted_proxies();
         let there: BTreeSet<NeighbourKey> = self.proxies.there.iter().map(|entry| entry.key).collect();
@@ -29,16 +29,20 @@ impl Core {
         let ours = ours.filter(|_| self.in_sync && self.settings.program_routes);
         let unwanted: Vec<ProxyEntry> = ours.filter(|entry| !wanted.contains(&entry.key)).copied().collect();
         let gone: BTreeSet<NeighbourKey> = unwanted.iter().map(|entry| entry.key).collect();
-        let stays: BTreeSet<(u32, Family)> =
-            there.difference(&gone).chain(&wanted).map(|key| (key.device, Family::of(key))).collect();
-        let released: BTreeSet<(u32, Family)> =
-            gone.iter().map(|key| (key.device, Family::of(key))).filter(|end| !stays.contains(end)).collect();
-        let ends: BTreeSet<(u32, Family)> = wanted.iter().map(|key| (key.device, Family::of(key))).collect();
+        let stays: BTreeSet<(u32, ProxyFamily)> =
+            there.difference(&gone).chain(&wanted).map(|key| (key.device, ProxyFamily::of(key))).collect();
+        let released: BTreeSet<(u32, ProxyFamily)> = gone
+            .iter()
+            .map(|key| (key.device, ProxyFamily::of(key)))
+            .filter(|end| !stays.contains(end))
+            .collect();
+        let ends: BTreeSet<(u32, ProxyFamily)> =
+            wanted.iter().map(|key| (key.device, ProxyFamily::of(key))).collect();
         let settings = ends.into_iter().filter_map(|(device, family)| {
             let first = !self.proxies.prepared.contains(&(device, family));
             Some((device, family, settings(self.links.get(device)?, family, first)))
         });
-        ProxyWork {
+        ProxyChanges {
             unwanted,
             released: released.into_iter().collect(),
             settings: settings.filter(|(_, _, settings)| !settings.is_empty()).collect(),
@@ -54,14 +58,14 @@ impl Core {
         }
     }
 
-    pub fn proxies_prepared(&mut self, device: u32, family: Family) {
+    pub fn proxies_prepared(&mut self, device: u32, family: ProxyFamily) {
         self.proxies.prepared.insert((device, family));
     }
 
     /// Whether an interface has no entry of a family left, so that its settings can be reset to the defaults.
-    pub fn proxies_released(&mut self, device: u32, family: Family) -> bool {
+    pub fn proxies_released(&mut self, device: u32, family: ProxyFamily) -> bool {
         let mut keys = self.proxies.there.iter().map(|entry| &entry.key);
-        let released = !keys.any(|key| (key.device, Family::of(key)) == (device, family));
+        let released = !keys.any(|key| (key.device, ProxyFamily::of(key)) == (device, family));
         if released {
             self.proxies.prepared.remove(&(device, family));
         }
@@ -78,10 +82,10 @@ impl Core {
         self.proxies.there.iter().map(|entry| entry.key).filter(|key| wanted.contains(key)).collect()
     }
 
-    pub fn proxy_failures(&self) -> Vec<Failure> {
-        let failure = |(object, reason): &(KernelObject, String)| Failure {
+    pub fn proxy_failures(&self) -> Vec<KernelFailure> {
+        let failure = |(object, reason): &(KernelObject, String)| KernelFailure {
             object: object.clone(),
-            concerns: Concerns::nobody(),
+            concerns: AffectedWorkloads::nobody(),
             reason: reason.clone(),
         };
         self.proxies.refused.iter().map(failure).collect()
@@ -91,25 +95,25 @@ impl Core {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel::{Conf, Link, Snapshot};
+    use crate::kernel::{KernelLink, KernelSnapshot, LinkSettings};
     use regex::Regex;
     use std::net::IpAddr;
     use std::time::Duration;
-    use tortie_plan::{Plan, Settings, Update};
+    use tortie_plan::{DataplaneSettings, NodePlan, PlanUpdate};
 
     const OURS: u8 = 80;
 
-    fn link(index: u32, name: &str, kind: Option<&str>) -> Link {
-        let conf = Conf { proxy_ndp: Some(0), ..Conf::default() };
+    fn link(index: u32, name: &str, kind: Option<&str>) -> KernelLink {
+        let conf = LinkSettings { proxy_ndp: Some(0), ..LinkSettings::default() };
         let mac = Some([2, 0, 0, 0, 0, 1]);
-        Link {
+        KernelLink {
             index,
             name: name.into(),
             enabled: true,
             kind: kind.map(Into::into),
             mac,
             conf,
-            ..Link::default()
+            ..KernelLink::default()
         }
     }
 
@@ -117,7 +121,7 @@ mod tests {
         ProxyEntry { key: NeighbourKey { device, address: address.parse().unwrap() }, protocol }
     }
 
-    fn core(proxies: Vec<ProxyEntry>) -> Core {
+    fn core(proxies: Vec<ProxyEntry>) -> DataplaneCore {
         let links = vec![
             link(2, "eth0", None),
             link(3, "eth1", None),
@@ -132,8 +136,14 @@ mod tests {
             (5, "192.0.2.8/24"),
         ];
         let addresses = nets.map(|(device, net)| (device, net.parse().unwrap())).into();
-        let snapshot = Snapshot { links, addresses, proxies, ..Snapshot::default() };
-        Core::new(Settings::default(), Regex::new("^eth").unwrap(), 1, snapshot, Duration::ZERO)
+        let snapshot = KernelSnapshot { links, addresses, proxies, ..KernelSnapshot::default() };
+        DataplaneCore::new(
+            DataplaneSettings::default(),
+            Regex::new("^eth").unwrap(),
+            1,
+            snapshot,
+            Duration::ZERO,
+        )
     }
 
     fn proxied(addresses: &[&str]) -> BTreeSet<IpAddr> {
@@ -143,9 +153,9 @@ mod tests {
     #[test]
     fn an_interface_answers_for_what_its_own_subnet_has() {
         let mut core = core(vec![]);
-        core.replace(Plan {
+        core.replace(NodePlan {
             proxied: proxied(&["192.0.2.77", "fd00::77", "10.0.0.1", "192.0.2.1"]),
-            ..Plan::default()
+            ..NodePlan::default()
         });
         let work = core.proxy_work();
         assert_eq!(work.missing, [entry(2, "192.0.2.77", OURS), entry(2, "fd00::77", OURS)]);
@@ -162,15 +172,15 @@ mod tests {
     #[test]
     fn ours_come_and_go_and_those_of_others_stay() {
         let mut core = core(vec![entry(2, "192.0.2.50", OURS), entry(3, "198.51.100.9", 0)]);
-        assert_eq!(core.proxy_work(), ProxyWork::default(), "before the first plan");
-        core.replace(Plan { proxied: proxied(&["198.51.100.9"]), ..Plan::default() });
+        assert_eq!(core.proxy_work(), ProxyChanges::default(), "before the first plan");
+        core.replace(NodePlan { proxied: proxied(&["198.51.100.9"]), ..NodePlan::default() });
         let work = core.proxy_work();
         assert_eq!(work.unwanted, [entry(2, "192.0.2.50", OURS)], "an old one of ours");
         assert_eq!(work.missing, [], "somebody else's does as well");
-        assert_eq!(work.released, [(2, Family::V4)], "the interface has no other");
+        assert_eq!(work.released, [(2, ProxyFamily::V4)], "the interface has no other");
         core.proxy_is(entry(2, "192.0.2.50", OURS), false);
-        assert!(core.proxies_released(2, Family::V4) && !core.proxies_released(3, Family::V4));
-        core.apply(Update::Proxied(BTreeSet::new()));
+        assert!(core.proxies_released(2, ProxyFamily::V4) && !core.proxies_released(3, ProxyFamily::V4));
+        core.apply(PlanUpdate::Proxied(BTreeSet::new()));
         assert_eq!(core.proxy_work().unwanted, []);
         core.proxy_is(entry(3, "198.51.100.9", 0), false);
         assert!(!core.uses_proxies());

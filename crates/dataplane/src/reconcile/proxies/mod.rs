@@ -6,4 +6,4 @@ mod desired;
 mod diff;
 mod observed;
 
-pub(super) use observed::Proxies;
+pub(super) use observed::ObservedProxies;

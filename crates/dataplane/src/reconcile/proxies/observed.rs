@@ -1,21 +1,21 @@
 //! The proxy entries in the kernel, and the interfaces that are configured for them.
 
-use super::super::Core;
-use super::desired::Family;
+use super::super::DataplaneCore;
+use super::desired::ProxyFamily;
 use crate::failure::KernelObject;
 use crate::kernel::ProxyEntry;
 use std::collections::BTreeSet;
 
 #[derive(Debug, Default)]
-pub(crate) struct Proxies {
+pub(crate) struct ObservedProxies {
     pub there: BTreeSet<ProxyEntry>,
     /// Interfaces that have the settings whose values the kernel does not report.
-    pub prepared: BTreeSet<(u32, Family)>,
+    pub prepared: BTreeSet<(u32, ProxyFamily)>,
     /// Objects that the kernel rejected at the last attempt.
     pub refused: Vec<(KernelObject, String)>,
 }
 
-impl Core {
+impl DataplaneCore {
     /// Replaces the known proxy entries.
     pub fn proxies_are(&mut self, proxies: Vec<ProxyEntry>) {
         self.proxies.there = proxies.into_iter().collect();

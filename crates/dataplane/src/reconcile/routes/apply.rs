@@ -1,14 +1,14 @@
 //! Writes routes, and deletes the connection tracking entries of addresses that move.
 
-use super::diff::Operation;
-use crate::engine::Engine;
-use crate::failure::Failure;
-use crate::kernel::{Entry, Refusal, RefusalKind, Target};
+use super::diff::RouteOperation;
+use crate::engine::DataplaneEngine;
+use crate::failure::KernelFailure;
+use crate::kernel::{KernelRejection, KernelRoute, KernelRouteTarget, RejectionKind};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-impl Engine {
-    pub(crate) async fn apply_routes(&mut self, failures: &mut Vec<Failure>) {
+impl DataplaneEngine {
+    pub(crate) async fn apply_routes(&mut self, failures: &mut Vec<KernelFailure>) {
         let work = self.core.route_work(self.started.elapsed());
         for (key, reason) in work.failures {
             failures.extend(self.core.route_failure(key, reason));
@@ -18,9 +18,9 @@ impl Engine {
         for operation in work.operations {
             moving.extend(self.core.moves(&operation));
             match &operation {
-                Operation::Add(_) => adds.push(operation),
-                Operation::Replace { .. } => replaces.push(operation),
-                Operation::Delete(_) => deletes.push(operation),
+                RouteOperation::Add(_) => adds.push(operation),
+                RouteOperation::Replace { .. } => replaces.push(operation),
+                RouteOperation::Delete(_) => deletes.push(operation),
             }
         }
         // The new owner of an address must not receive packets of connections to the old one, nor lose its own
@@ -29,13 +29,13 @@ impl Engine {
         moving.extend(adds.iter().filter_map(|operation| single(entry(operation))));
         self.conntrack.finish(&self.host, &moving.into_iter().collect()).await;
         // Add routes through gateways last: the gateway must not resolve to another interface when its route is added.
-        adds.sort_by_key(|operation| matches!(entry(operation).target, Target::Gateway { .. }));
+        adds.sort_by_key(|operation| matches!(entry(operation).target, KernelRouteTarget::Gateway { .. }));
         let mut results = Vec::new();
         let added = self.kernel.add_routes(&entries(&adds)).await;
         results.extend(outcomes(adds, added));
         for operation in replaces {
             let result = match &operation {
-                Operation::Replace { new, .. } => self.kernel.replace_route(new).await,
+                RouteOperation::Replace { new, .. } => self.kernel.replace_route(new).await,
                 _ => Ok(()),
             };
             results.push((operation, result.err()));
@@ -48,7 +48,7 @@ impl Engine {
                 Some(refusal) => {
                     let key = entry(&operation).key;
                     // The known state of the kernel was wrong: read it again.
-                    self.stale.routes |= refusal.kind == RefusalKind::Exists;
+                    self.stale.routes |= refusal.kind == RejectionKind::Exists;
                     self.core.failed(key, refusal.reason.clone());
                     failures.extend(self.core.route_failure(key, refusal.reason));
                 }
@@ -60,27 +60,29 @@ impl Engine {
 }
 
 /// Returns the address of a route to a single address.
-fn single(entry: &Entry) -> Option<IpAddr> {
+fn single(entry: &KernelRoute) -> Option<IpAddr> {
     let net = entry.destination();
     (net.prefix_len() == net.max_prefix_len()).then(|| net.addr())
 }
 
-fn entries(operations: &[Operation]) -> Vec<&Entry> {
+fn entries(operations: &[RouteOperation]) -> Vec<&KernelRoute> {
     operations.iter().map(entry).collect()
 }
 
-fn entry(operation: &Operation) -> &Entry {
+fn entry(operation: &RouteOperation) -> &KernelRoute {
     match operation {
-        Operation::Add(entry) | Operation::Delete(entry) | Operation::Replace { new: entry, .. } => entry,
+        RouteOperation::Add(entry)
+        | RouteOperation::Delete(entry)
+        | RouteOperation::Replace { new: entry, .. } => entry,
     }
 }
 
 /// Pairs operations with the errors of those that failed.
 fn outcomes(
-    operations: Vec<Operation>,
-    failures: Vec<(usize, Refusal)>,
-) -> impl Iterator<Item = (Operation, Option<Refusal>)> {
-    let mut failures: BTreeMap<usize, Refusal> = failures.into_iter().collect();
+    operations: Vec<RouteOperation>,
+    failures: Vec<(usize, KernelRejection)>,
+) -> impl Iterator<Item = (RouteOperation, Option<KernelRejection>)> {
+    let mut failures: BTreeMap<usize, KernelRejection> = failures.into_iter().collect();
     operations
         .into_iter()
         .enumerate()

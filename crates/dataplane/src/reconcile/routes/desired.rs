@@ -1,16 +1,16 @@
 //! Determines the desired route for a destination, and the next hops of nodes.
 
-use super::super::Core;
+use super::super::DataplaneCore;
 use super::{PROTOCOL_BIRD, PROTOCOL_BOOT, PROTOCOL_OURS};
-use crate::kernel::{Entry, Link, Target};
+use crate::kernel::{KernelLink, KernelRoute, KernelRouteTarget};
 use ipnet::IpNet;
 use std::net::IpAddr;
-use tortie_plan::{RouteKey, RouteTarget, Table, TunnelKind, Workload};
+use tortie_plan::{PlannedWorkload, RouteKey, RouteTarget, RoutingTable, TunnelKind};
 
 /// Index of `lo`, the same in every namespace.
 const LOOPBACK: u32 = 1;
 
-impl Core {
+impl DataplaneCore {
     /// Returns the route protocol that only we use.
     pub(in crate::reconcile) fn own_protocol(&self) -> u8 {
         match self.settings.device_route_protocol {
@@ -20,12 +20,13 @@ impl Core {
     }
 
     /// Returns the desired route for a destination; the error is the reason why a required route cannot be written now.
-    pub(in crate::reconcile) fn wanted(&self, key: &RouteKey) -> Result<Option<Entry>, String> {
+    pub(in crate::reconcile) fn wanted(&self, key: &RouteKey) -> Result<Option<KernelRoute>, String> {
         let destination = key.destination;
         if !self.settings.program_routes || destination.addr().is_ipv6() && !self.settings.ipv6 {
             return Ok(None);
         }
-        let single = destination.prefix_len() == destination.max_prefix_len() && key.table == Table::MAIN;
+        let single =
+            destination.prefix_len() == destination.max_prefix_len() && key.table == RoutingTable::MAIN;
         if single && let Some((workload, link)) = self.workload_at(destination.addr()) {
             let metric = match (destination, workload.migration.is_elevated()) {
                 (IpNet::V4(_), false) => self.settings.ipv4_route_priority,
@@ -40,15 +41,15 @@ impl Core {
                 return Ok(Some(entry));
             }
             let protocol = self.settings.device_route_protocol;
-            let entry = Entry::new(*key, metric, protocol, Target::Device(link.index));
+            let entry = KernelRoute::new(*key, metric, protocol, KernelRouteTarget::Device(link.index));
             return Ok(Some(entry.with_source(self.usual_source(key))));
         }
         let Some(route) = self.plan.route(key) else { return self.wanted_of_bgp(key) };
         let mut mtu = None;
         let target = match route.target {
-            RouteTarget::Blackhole => Target::Blackhole,
-            RouteTarget::Throw => Target::Throw,
-            RouteTarget::Host => Target::Device(LOOPBACK),
+            RouteTarget::Blackhole => KernelRouteTarget::Blackhole,
+            RouteTarget::Throw => KernelRouteTarget::Throw,
+            RouteTarget::Host => KernelRouteTarget::Device(LOOPBACK),
             RouteTarget::Via(node) => self.next_hop(node)?,
             RouteTarget::Tunnel { tunnel, gateway } => {
                 let device = self.through(tunnel)?;
@@ -56,13 +57,16 @@ impl Core {
                 mtu = self.links.get(device).map(|link| link.mtu).filter(|_| !tunnel.is_wireguard());
                 // WireGuard selects the peer by the destination.
                 let gateway = gateway.filter(|_| !tunnel.is_wireguard());
-                gateway.map_or(Target::Device(device), |via| Target::Gateway { via, device })
+                gateway.map_or(KernelRouteTarget::Device(device), |via| KernelRouteTarget::Gateway {
+                    via,
+                    device,
+                })
             }
         };
         // Routes that drop or skip packets need no source address.
-        let sends = !matches!(target, Target::Blackhole | Target::Throw);
+        let sends = !matches!(target, KernelRouteTarget::Blackhole | KernelRouteTarget::Throw);
         let source = route.source.or_else(|| self.usual_source(key)).filter(|_| sends);
-        let entry = Entry::new(*key, route.metric, self.own_protocol(), target);
+        let entry = KernelRoute::new(*key, route.metric, self.own_protocol(), target);
         Ok(Some(entry.with_source(source).with_mtu(mtu)))
     }
 
@@ -72,7 +76,7 @@ impl Core {
             IpNet::V4(_) => self.settings.device_route_source_v4,
             IpNet::V6(_) => self.settings.device_route_source_v6,
         };
-        source.filter(|_| key.table == Table::MAIN)
+        source.filter(|_| key.table == RoutingTable::MAIN)
     }
 
     /// Returns the interface index of a tunnel.
@@ -83,44 +87,44 @@ impl Core {
 
     /// Returns the desired route for a destination learned by BGP. Unreachable next hops are omitted as long as another
     /// one is reachable.
-    pub(in crate::reconcile) fn wanted_of_bgp(&self, key: &RouteKey) -> Result<Option<Entry>, String> {
-        let learnt = self.plan.learnt(&key.destination).filter(|_| key.table == Table::MAIN);
+    pub(in crate::reconcile) fn wanted_of_bgp(&self, key: &RouteKey) -> Result<Option<KernelRoute>, String> {
+        let learnt = self.plan.learnt(&key.destination).filter(|_| key.table == RoutingTable::MAIN);
         let Some(learnt) = learnt else { return Ok(None) };
         let (mut hops, mut failure) = (Vec::new(), None);
         for hop in &learnt.next_hops {
             let target = match hop.tunnel {
                 Some(tunnel) => {
-                    self.through(tunnel).map(|device| Target::Gateway { via: hop.address, device })
+                    self.through(tunnel).map(|device| KernelRouteTarget::Gateway { via: hop.address, device })
                 }
                 None => self.next_hop(hop.address),
             };
             match target {
-                Ok(Target::Gateway { via, device }) => hops.push((via, device)),
+                Ok(KernelRouteTarget::Gateway { via, device }) => hops.push((via, device)),
                 Ok(_) => {}
                 Err(reason) => failure = Some(reason),
             }
         }
-        let target = match (Target::gateways(hops), failure) {
+        let target = match (KernelRouteTarget::gateways(hops), failure) {
             (Some(target), _) => target,
             (None, Some(failure)) => return Err(failure),
-            (None, None) => Target::Blackhole,
+            (None, None) => KernelRouteTarget::Blackhole,
         };
-        Ok(Some(Entry::new(*key, learnt.metric, PROTOCOL_BIRD, target)))
+        Ok(Some(KernelRoute::new(*key, learnt.metric, PROTOCOL_BIRD, target)))
     }
 
     /// Returns the workload with an address and its interface; the newest interface if several workloads claim the
     /// address.
-    fn workload_at(&self, address: IpAddr) -> Option<(&Workload, &Link)> {
+    fn workload_at(&self, address: IpAddr) -> Option<(&PlannedWorkload, &KernelLink)> {
         let claims = self.plan.at_address(address).filter_map(|w| Some((w, self.links.named(&w.interface)?)));
         claims.filter(|(_, link)| link.is_up()).max_by_key(|(_, link)| link.index)
     }
 
-    pub(in crate::reconcile) fn next_hop(&self, node: IpAddr) -> Result<Target, String> {
+    pub(in crate::reconcile) fn next_hop(&self, node: IpAddr) -> Result<KernelRouteTarget, String> {
         if let Some(link) = self.links.connected(node).filter(|link| !self.is_workload(&link.name)) {
-            return Ok(Target::Gateway { via: node, device: link.index });
+            return Ok(KernelRouteTarget::Gateway { via: node, device: link.index });
         }
         match self.lookups.get(&node) {
-            Some(Ok((via, device))) => Ok(Target::Gateway { via: *via, device: *device }),
+            Some(Ok((via, device))) => Ok(KernelRouteTarget::Gateway { via: *via, device: *device }),
             Some(Err(reason)) => Err(format!("node {node} cannot be reached: {reason}")),
             None => Err(format!("node {node} has not been looked up yet")),
         }
@@ -140,7 +144,7 @@ impl Core {
     pub fn looked_up(&mut self, node: IpAddr, answer: Result<(IpAddr, u32), String>) {
         // With encryption between nodes, every lookup returns the tunnel. Our routes are for packets that bypass it, so
         // keep the previous result.
-        let sealed = |device: &u32| self.links.get(*device).is_some_and(Link::is_wireguard);
+        let sealed = |device: &u32| self.links.get(*device).is_some_and(KernelLink::is_wireguard);
         let known = matches!(self.lookups.get(&node), Some(Ok(_)));
         if known && answer.as_ref().is_ok_and(|(_, device)| sealed(device)) {
             return;

@@ -1,15 +1,15 @@
 //! Computes the operations for one destination, after which the kernel has the desired route and none of our other
 //! routes.
 
-use super::super::Core;
-use crate::kernel::{Entry, Target};
+use super::super::DataplaneCore;
+use crate::kernel::{KernelRoute, KernelRouteTarget};
 use std::net::IpAddr;
 use std::time::Duration;
 use tortie_plan::RouteKey;
 
 /// Whether an undesired route may be removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ownership {
+pub(crate) enum RouteOwnership {
     Foreign,
     /// Left by the program that did our work before: our route may replace it, but it is not removed otherwise.
     Predecessor,
@@ -19,42 +19,42 @@ pub(crate) enum Ownership {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Operation {
-    Add(Entry),
+pub(crate) enum RouteOperation {
+    Add(KernelRoute),
     /// Replaces one of our routes.
     Replace {
-        old: Entry,
-        new: Entry,
+        old: KernelRoute,
+        new: KernelRoute,
     },
-    Delete(Entry),
+    Delete(KernelRoute),
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Difference {
+pub(crate) struct RouteDifference {
     /// In order of execution: additions before removals.
-    pub operations: Vec<Operation>,
+    pub operations: Vec<RouteOperation>,
     /// A foreign route with the same key as ours.
-    pub obstacle: Option<Entry>,
+    pub obstacle: Option<KernelRoute>,
     /// Whether a route has to be removed when its grace period is over.
     pub later: bool,
 }
 
 pub(crate) fn difference(
-    wanted: Option<&Entry>,
-    actual: &[Entry],
+    wanted: Option<&KernelRoute>,
+    actual: &[KernelRoute],
     may_remove: bool,
-    ownership: impl Fn(&Entry) -> Ownership,
-) -> Difference {
-    let mut difference = Difference::default();
+    ownership: impl Fn(&KernelRoute) -> RouteOwnership,
+) -> RouteDifference {
+    let mut difference = RouteDifference::default();
     let mut replaced = None;
     if let Some(wanted) = wanted.filter(|wanted| !actual.contains(wanted)) {
         let mut in_place = actual.iter().filter(|entry| entry.same_place(wanted));
         match in_place.next() {
-            None => difference.operations.push(Operation::Add(wanted.clone())),
-            Some(old) if ownership(old) == Ownership::Foreign => difference.obstacle = Some(old.clone()),
+            None => difference.operations.push(RouteOperation::Add(wanted.clone())),
+            Some(old) if ownership(old) == RouteOwnership::Foreign => difference.obstacle = Some(old.clone()),
             Some(old) => {
                 replaced = Some(old);
-                difference.operations.push(Operation::Replace { old: old.clone(), new: wanted.clone() });
+                difference.operations.push(RouteOperation::Replace { old: old.clone(), new: wanted.clone() });
             }
         }
     }
@@ -63,35 +63,35 @@ pub(crate) fn difference(
             continue;
         }
         match ownership(entry) {
-            Ownership::Ours if may_remove => {
-                difference.operations.push(Operation::Delete(entry.clone()));
+            RouteOwnership::Ours if may_remove => {
+                difference.operations.push(RouteOperation::Delete(entry.clone()));
             }
-            Ownership::InGrace if may_remove => difference.later = true,
+            RouteOwnership::InGrace if may_remove => difference.later = true,
             _ => {}
         }
     }
     difference
 }
 
-/// Route changes returned by [`Core::route_work`].
+/// Route changes returned by [`DataplaneCore::route_work`].
 #[derive(Debug, Default)]
-pub(crate) struct RouteWork {
-    pub operations: Vec<Operation>,
+pub(crate) struct RouteChanges {
+    pub operations: Vec<RouteOperation>,
     /// Destinations whose routes cannot be written now, and the reasons.
     pub failures: Vec<(RouteKey, String)>,
 }
 
-impl Core {
+impl DataplaneCore {
     /// Returns the route changes that are due.
-    pub fn route_work(&mut self, now: Duration) -> RouteWork {
-        let mut work = RouteWork::default();
+    pub fn route_work(&mut self, now: Duration) -> RouteChanges {
+        let mut work = RouteChanges::default();
         for key in std::mem::take(&mut self.dirty) {
             self.succeeded(&key);
             let wanted = self.wanted(&key).unwrap_or_else(|reason| {
                 work.failures.push((key, reason));
                 None
             });
-            if let Some(Target::Device(device)) = wanted.as_ref().map(|entry| &entry.target) {
+            if let Some(KernelRouteTarget::Device(device)) = wanted.as_ref().map(|entry| &entry.target) {
                 self.settled.insert(*device);
             }
             // Keep the existing route while the desired one cannot be written.
@@ -121,20 +121,20 @@ impl Core {
     }
 
     /// Records that an operation succeeded.
-    pub fn done(&mut self, operation: &Operation) {
+    pub fn done(&mut self, operation: &RouteOperation) {
         match operation {
-            Operation::Add(entry) => self.routes.set(entry.clone()),
-            Operation::Replace { old, new } => {
+            RouteOperation::Add(entry) => self.routes.set(entry.clone()),
+            RouteOperation::Replace { old, new } => {
                 self.routes.remove(old);
                 self.routes.set(new.clone());
             }
-            Operation::Delete(entry) => self.routes.remove(entry),
+            RouteOperation::Delete(entry) => self.routes.remove(entry),
         }
     }
 
     /// Returns the address that an operation moves to another interface, if it was on a workload interface.
-    pub fn moves(&self, operation: &Operation) -> Option<IpAddr> {
-        let Operation::Replace { old, new } = operation else { return None };
+    pub fn moves(&self, operation: &RouteOperation) -> Option<IpAddr> {
+        let RouteOperation::Replace { old, new } = operation else { return None };
         let destination = old.destination();
         let single = destination.prefix_len() == destination.max_prefix_len();
         let device = old.target.device()?;
@@ -155,37 +155,37 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn entry(metric: u32, protocol: u8, device: u32) -> Entry {
+    fn entry(metric: u32, protocol: u8, device: u32) -> KernelRoute {
         let destination: ipnet::IpNet = "10.0.0.1/32".parse().unwrap();
-        Entry::new(destination, metric, protocol, Target::Device(device))
+        KernelRoute::new(destination, metric, protocol, KernelRouteTarget::Device(device))
     }
 
-    fn ownership(entry: &Entry) -> Ownership {
+    fn ownership(entry: &KernelRoute) -> RouteOwnership {
         match entry.protocol {
-            80 => Ownership::Ours,
-            3 => Ownership::InGrace,
-            12 => Ownership::Predecessor,
-            _ => Ownership::Foreign,
+            80 => RouteOwnership::Ours,
+            3 => RouteOwnership::InGrace,
+            12 => RouteOwnership::Predecessor,
+            _ => RouteOwnership::Foreign,
         }
     }
 
-    fn any_entry() -> impl Strategy<Value = Entry> {
+    fn any_entry() -> impl Strategy<Value = KernelRoute> {
         (0u32..3, prop_oneof![Just(80u8), Just(3), Just(2), Just(12)], 1u32..4)
             .prop_map(|(metric, protocol, device)| entry(metric, protocol, device))
     }
 
     /// Applies an operation to a model of the kernel, and panics if the kernel would reject it.
-    fn perform(kernel: &mut Vec<Entry>, operation: &Operation) {
+    fn perform(kernel: &mut Vec<KernelRoute>, operation: &RouteOperation) {
         match operation {
-            Operation::Add(new) => {
+            RouteOperation::Add(new) => {
                 assert!(!kernel.iter().any(|entry| entry.same_place(new)), "the place is taken");
                 kernel.push(new.clone());
             }
-            Operation::Replace { old, new } => {
+            RouteOperation::Replace { old, new } => {
                 let place = kernel.iter().position(|entry| entry == old).expect("there is one to replace");
                 kernel[place] = new.clone();
             }
-            Operation::Delete(old) => {
+            RouteOperation::Delete(old) => {
                 let place = kernel.iter().position(|entry| entry == old).expect("there is one to delete");
                 kernel.remove(place);
             }
@@ -200,7 +200,7 @@ mod tests {
             may_remove: bool,
         ) {
             // At most one route per key and metric, as in the kernel.
-            let actual: Vec<Entry> = actual
+            let actual: Vec<KernelRoute> = actual
                 .into_iter()
                 .filter(|((_, second), _)| *second == 0)
                 .map(|((metric, _), mut entry)| { entry.metric = metric; entry })
@@ -210,7 +210,7 @@ mod tests {
             for operation in &change.operations {
                 perform(&mut kernel, operation);
             }
-            for entry in actual.iter().filter(|entry| ownership(entry) == Ownership::Foreign) {
+            for entry in actual.iter().filter(|entry| ownership(entry) == RouteOwnership::Foreign) {
                 prop_assert!(kernel.contains(entry), "a foreign route was touched");
             }
             if let Some(wanted) = &wanted {
@@ -218,10 +218,10 @@ mod tests {
             }
             if may_remove {
                 for entry in &kernel {
-                    prop_assert!(Some(entry) == wanted.as_ref() || ownership(entry) != Ownership::Ours);
+                    prop_assert!(Some(entry) == wanted.as_ref() || ownership(entry) != RouteOwnership::Ours);
                 }
             } else {
-                let deletes = change.operations.iter().any(|op| matches!(op, Operation::Delete(_)));
+                let deletes = change.operations.iter().any(|op| matches!(op, RouteOperation::Delete(_)));
                 prop_assert!(!deletes);
             }
             let again = difference(wanted.as_ref(), &kernel, may_remove, ownership);
@@ -233,6 +233,6 @@ mod tests {
     fn the_plugins_own_route_goes_only_after_ours_is_there() {
         let (plugins, ours) = (entry(0, 80, 7), entry(1024, 80, 7));
         let change = difference(Some(&ours), std::slice::from_ref(&plugins), true, ownership);
-        assert_eq!(change.operations, [Operation::Add(ours), Operation::Delete(plugins)]);
+        assert_eq!(change.operations, [RouteOperation::Add(ours), RouteOperation::Delete(plugins)]);
     }
 }

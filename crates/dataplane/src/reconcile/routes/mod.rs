@@ -6,9 +6,9 @@ mod diff;
 mod observed;
 
 #[cfg(test)]
-pub(super) use diff::Operation;
-pub(super) use diff::Ownership;
-pub(super) use observed::Routes;
+pub(super) use diff::RouteOperation;
+pub(super) use diff::RouteOwnership;
+pub(super) use observed::ObservedRoutes;
 
 use std::time::Duration;
 

@@ -1,21 +1,21 @@
 //! The routes in the kernel: read once, then updated by events and by our own operations.
 
-use super::super::Core;
-use super::diff::Ownership;
+use super::super::DataplaneCore;
+use super::diff::RouteOwnership;
 use super::{GRACE, PROTOCOL_BIRD, PROTOCOL_BOOT, PROTOCOL_KERNEL, PROTOCOL_OURS};
-use crate::kernel::Entry;
+use crate::kernel::KernelRoute;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
-use tortie_plan::{RouteKey, Table};
+use tortie_plan::{RouteKey, RoutingTable};
 
 #[derive(Debug, Default)]
-pub(crate) struct Routes {
-    routes: BTreeMap<RouteKey, Vec<Entry>>,
+pub(crate) struct ObservedRoutes {
+    routes: BTreeMap<RouteKey, Vec<KernelRoute>>,
 }
 
-impl Routes {
-    pub fn replace(&mut self, routes: Vec<Entry>) {
+impl ObservedRoutes {
+    pub fn replace(&mut self, routes: Vec<KernelRoute>) {
         self.routes.clear();
         for entry in routes {
             self.routes.entry(entry.key).or_default().push(entry);
@@ -33,7 +33,7 @@ impl Routes {
         self.drop_routes(|entry| entry.destination().addr().is_ipv4() && entry.target.uses(index))
     }
 
-    fn drop_routes(&mut self, gone: impl Fn(&Entry) -> bool) -> BTreeSet<RouteKey> {
+    fn drop_routes(&mut self, gone: impl Fn(&KernelRoute) -> bool) -> BTreeSet<RouteKey> {
         let mut touched = BTreeSet::new();
         self.routes.retain(|key, entries| {
             let before = entries.len();
@@ -50,15 +50,15 @@ impl Routes {
         self.routes.keys().copied()
     }
 
-    pub fn at(&self, key: &RouteKey) -> &[Entry] {
+    pub fn at(&self, key: &RouteKey) -> &[KernelRoute] {
         self.routes.get(key).map_or(&[], Vec::as_slice)
     }
 
-    pub fn all(&self) -> impl Iterator<Item = &Entry> {
+    pub fn all(&self) -> impl Iterator<Item = &KernelRoute> {
         self.routes.values().flatten()
     }
 
-    pub fn set(&mut self, entry: Entry) {
+    pub fn set(&mut self, entry: KernelRoute) {
         let entries = self.routes.entry(entry.key).or_default();
         // A new route with the same key replaces the old one. IPv6 allows several with the same key on different
         // interfaces.
@@ -68,7 +68,7 @@ impl Routes {
         entries.push(entry);
     }
 
-    pub fn remove(&mut self, entry: &Entry) {
+    pub fn remove(&mut self, entry: &KernelRoute) {
         let Some(entries) = self.routes.get_mut(&entry.key) else { return };
         entries.retain(|old| {
             !(old.same_place(entry)
@@ -81,27 +81,27 @@ impl Routes {
     }
 }
 
-impl Core {
+impl DataplaneCore {
     /// Replaces the known routes.
-    pub fn resync_routes(&mut self, routes: Vec<Entry>) {
+    pub fn resync_routes(&mut self, routes: Vec<KernelRoute>) {
         self.dirty.extend(self.routes.destinations());
         self.routes.replace(routes);
         self.everything_dirty();
         self.lookups_stale = true;
     }
 
-    pub(in crate::reconcile) fn ownership(&self, entry: &Entry, now: Duration) -> Ownership {
+    pub(in crate::reconcile) fn ownership(&self, entry: &KernelRoute, now: Duration) -> RouteOwnership {
         const LINK_LOCAL: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0);
         if !self.settings.program_routes || entry.destination().network() == IpAddr::V6(LINK_LOCAL) {
-            return Ownership::Foreign;
+            return RouteOwnership::Foreign;
         }
-        if entry.key.table != Table::MAIN {
+        if entry.key.table != RoutingTable::MAIN {
             let ours = entry.protocol == self.own_protocol();
-            return if ours { Ownership::Ours } else { Ownership::Foreign };
+            return if ours { RouteOwnership::Ours } else { RouteOwnership::Foreign };
         }
         let of_bgp = entry.protocol == PROTOCOL_BIRD;
         if entry.protocol == self.own_protocol() || (of_bgp && self.plan.is_learnt_complete()) {
-            return Ownership::Ours;
+            return RouteOwnership::Ours;
         }
         let link = entry.target.device().and_then(|device| self.links.get(device));
         // Only BGP and we have routes through a device that we created. Until the BGP peers have sent their routes, a
@@ -109,18 +109,22 @@ impl Core {
         let is_only_way = of_bgp && self.plan.speaks_bgp() && self.plan.route(&entry.key).is_none();
         let through_tunnel = link.is_some_and(|link| self.tunnel_at(link.index).is_some());
         if through_tunnel && entry.protocol != PROTOCOL_KERNEL && !is_only_way {
-            return Ownership::Ours;
+            return RouteOwnership::Ours;
         }
         let Some(link) = link.filter(|link| self.is_workload(&link.name)) else {
             // BIRD leaves its routes behind when it stops, and so do we when our protocol number changes.
             let predecessor = [PROTOCOL_BIRD, PROTOCOL_OURS].contains(&entry.protocol);
-            return if predecessor { Ownership::Predecessor } else { Ownership::Foreign };
+            return if predecessor { RouteOwnership::Predecessor } else { RouteOwnership::Foreign };
         };
         let known = [self.settings.device_route_protocol, PROTOCOL_BOOT, PROTOCOL_OURS];
         if !self.settings.remove_external_routes && !known.contains(&entry.protocol) {
-            return Ownership::Foreign;
+            return RouteOwnership::Foreign;
         }
         let age = now.saturating_sub(self.first_seen.get(&link.index).copied().unwrap_or(now));
-        if age >= GRACE || self.settled.contains(&link.index) { Ownership::Ours } else { Ownership::InGrace }
+        if age >= GRACE || self.settled.contains(&link.index) {
+            RouteOwnership::Ours
+        } else {
+            RouteOwnership::InGrace
+        }
     }
 }

@@ -1,10 +1,10 @@
 //! The routing rules of the plan, unless the settings forbid writing routes.
 
-use super::super::Core;
+use super::super::DataplaneCore;
 use std::collections::BTreeSet;
 use tortie_plan::RoutingRule;
 
-impl Core {
+impl DataplaneCore {
     pub(in crate::reconcile) fn wanted_rules(&self) -> BTreeSet<RoutingRule> {
         let ours = |rule: &&RoutingRule| rule.is_ipv4 || self.settings.ipv6;
         let rules = self.plan.routing_rules().iter().filter(ours).copied();

@@ -1,9 +1,9 @@
 //! Computes the missing rules and our surplus ones.
 
-use super::super::Core;
+use super::super::DataplaneCore;
 use crate::kernel::RuleEntry;
 
-impl Core {
+impl DataplaneCore {
     /// Returns the missing rules. They are written after the routes of their table.
     pub fn missing_rules(&mut self) -> Vec<RuleEntry> {
         let wanted = self.wanted_rules();
@@ -40,26 +40,32 @@ impl Core {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel::Snapshot;
+    use crate::kernel::KernelSnapshot;
     use regex::Regex;
     use std::time::Duration;
-    use tortie_plan::{Plan, RoutingRule, Settings, Table, Update};
+    use tortie_plan::{DataplaneSettings, NodePlan, PlanUpdate, RoutingRule, RoutingTable};
 
     fn rule(priority: u32) -> RoutingRule {
-        RoutingRule { is_ipv4: true, priority, mark: 0x20_0000, table: Table(1) }
+        RoutingRule { is_ipv4: true, priority, mark: 0x20_0000, table: RoutingTable(1) }
     }
 
     fn entry(priority: u32, protocol: u8) -> RuleEntry {
         RuleEntry { rule: rule(priority), protocol }
     }
 
-    fn core(rules: Vec<RuleEntry>) -> Core {
-        let snapshot = Snapshot { rules, ..Snapshot::default() };
-        Core::new(Settings::default(), Regex::new("^eth").unwrap(), 1, snapshot, Duration::ZERO)
+    fn core(rules: Vec<RuleEntry>) -> DataplaneCore {
+        let snapshot = KernelSnapshot { rules, ..KernelSnapshot::default() };
+        DataplaneCore::new(
+            DataplaneSettings::default(),
+            Regex::new("^eth").unwrap(),
+            1,
+            snapshot,
+            Duration::ZERO,
+        )
     }
 
-    fn plan(rules: &[u32]) -> Plan {
-        Plan { routing_rules: rules.iter().copied().map(rule).collect(), ..Plan::default() }
+    fn plan(rules: &[u32]) -> NodePlan {
+        NodePlan { routing_rules: rules.iter().copied().map(rule).collect(), ..NodePlan::default() }
     }
 
     #[test]
@@ -72,7 +78,7 @@ mod tests {
         core.rule_is(entry(99, 80), true);
         core.rule_is(entry(50, 80), false);
         assert_eq!((core.missing_rules(), core.unwanted_rules()), (vec![], vec![]));
-        core.apply(Update::RoutingRules([rule(98)].into()));
+        core.apply(PlanUpdate::RoutingRules([rule(98)].into()));
         assert_eq!((core.missing_rules(), core.unwanted_rules()), (vec![entry(98, 80)], vec![entry(99, 80)]));
     }
 

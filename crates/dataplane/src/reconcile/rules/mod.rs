@@ -5,4 +5,4 @@ mod desired;
 mod diff;
 mod observed;
 
-pub(super) use observed::Rules;
+pub(super) use observed::ObservedRules;

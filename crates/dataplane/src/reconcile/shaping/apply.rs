@@ -1,14 +1,14 @@
 //! Creates and removes buckets, IFB devices and redirections.
 
 use super::diff::ShapingOperation;
-use crate::engine::Engine;
-use crate::kernel::{Refusal, RefusalKind};
+use crate::engine::DataplaneEngine;
+use crate::kernel::{KernelRejection, RejectionKind};
 use std::collections::BTreeMap;
 
 /// Limit of steps: an interface needs a device, its bucket and a redirection, and possibly removals before them.
 const STEPS: usize = 8;
 
-impl Engine {
+impl DataplaneEngine {
     pub(crate) async fn apply_shaping(&mut self) {
         if !self.core.is_shaping_due() {
             return;
@@ -49,11 +49,11 @@ impl Engine {
                 (set.map_err(|refusal| explained(refusal, "sch_tbf")), None)
             }
             ShapingOperation::DeleteBucket { device } => {
-                (self.kernel.delete_bucket(*device).await, Some(RefusalKind::Missing))
+                (self.kernel.delete_bucket(*device).await, Some(RejectionKind::Missing))
             }
             ShapingOperation::CreateDevice { name, mtu } => {
                 let made = self.kernel.create_ifb(name, *mtu).await;
-                (made.map_err(|refusal| explained(refusal, "ifb")), Some(RefusalKind::Exists))
+                (made.map_err(|refusal| explained(refusal, "ifb")), Some(RejectionKind::Exists))
             }
             ShapingOperation::SetUp { device } => (self.kernel.set_link_up(*device).await, None),
             ShapingOperation::Redirect { device, to } => {
@@ -61,10 +61,10 @@ impl Engine {
                 (made.map_err(|refusal| explained(refusal, "cls_u32, act_mirred or sch_ingress")), None)
             }
             ShapingOperation::DeleteRedirection { device } => {
-                (self.kernel.delete_redirection(*device).await, Some(RefusalKind::Missing))
+                (self.kernel.delete_redirection(*device).await, Some(RejectionKind::Missing))
             }
             ShapingOperation::DeleteDevice { device } => {
-                (self.kernel.delete_link(*device).await, Some(RefusalKind::Missing))
+                (self.kernel.delete_link(*device).await, Some(RejectionKind::Missing))
             }
         };
         let looked = match operation {
@@ -87,9 +87,9 @@ impl Engine {
 }
 
 /// Names the kernel module that may be missing; the kernel's own message is generic.
-fn explained(refusal: Refusal, module: &str) -> Refusal {
+fn explained(refusal: KernelRejection, module: &str) -> KernelRejection {
     match refusal.kind {
-        RefusalKind::Unsupported | RefusalKind::Missing => Refusal {
+        RejectionKind::Unsupported | RejectionKind::Missing => KernelRejection {
             reason: format!("this kernel may lack {module}; load or install it ({})", refusal.reason),
             ..refusal
         },

@@ -1,8 +1,8 @@
 //! Computes the token bucket for a bandwidth, and the device for packets that a workload sends.
 
-use super::super::Core;
-use crate::kernel::{Link, TokenBucket};
-use tortie_plan::{Bandwidth, Limits, Workload};
+use super::super::DataplaneCore;
+use crate::kernel::{KernelLink, TokenBucket};
+use tortie_plan::{BandwidthLimit, DirectionQos, PlannedWorkload};
 
 /// Packets that would be queued longer are dropped.
 const LATENCY_MILLISECONDS: u64 = 25;
@@ -21,12 +21,12 @@ pub(in crate::reconcile) fn device_of(interface: &str) -> String {
 }
 
 /// Whether a link is a device of that kind, whichever program created it.
-pub(in crate::reconcile) fn is_device(link: &Link) -> bool {
+pub(in crate::reconcile) fn is_device(link: &KernelLink) -> bool {
     link.kind.as_deref() == Some("ifb") && link.name.starts_with(PREFIX)
 }
 
 /// Computes the bucket for a bandwidth. It holds at least one packet: a larger packet would never pass.
-pub(in crate::reconcile) fn bucket(bandwidth: &Bandwidth, mtu: u32) -> TokenBucket {
+pub(in crate::reconcile) fn bucket(bandwidth: &BandwidthLimit, mtu: u32) -> TokenBucket {
     let narrow = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
     let largest = mtu.saturating_add(LINK_HEADER);
     let rate = (bandwidth.bits_per_second / 8).max(1);
@@ -39,9 +39,9 @@ pub(in crate::reconcile) fn bucket(bandwidth: &Bandwidth, mtu: u32) -> TokenBuck
     TokenBucket { rate, burst, limit: narrow(waiting.saturating_add(burst.into())), peak }
 }
 
-impl Core {
+impl DataplaneCore {
     /// Returns the workloads with a bandwidth limit whose interface exists.
-    pub(in crate::reconcile) fn shaped(&self) -> impl Iterator<Item = (&Link, &Workload)> {
+    pub(in crate::reconcile) fn shaped(&self) -> impl Iterator<Item = (&KernelLink, &PlannedWorkload)> {
         let shaped = self.plan.workloads().values().filter(|workload| is_shaped(workload));
         shaped.filter_map(|workload| {
             let link = self.links.named(&workload.interface)?;
@@ -51,8 +51,8 @@ impl Core {
     }
 }
 
-pub(in crate::reconcile) fn is_shaped(workload: &Workload) -> bool {
-    let has = |limits: &Limits| limits.bandwidth.is_some();
+pub(in crate::reconcile) fn is_shaped(workload: &PlannedWorkload) -> bool {
+    let has = |limits: &DirectionQos| limits.bandwidth.is_some();
     has(&workload.qos.ingress) || has(&workload.qos.egress)
 }
 
@@ -63,14 +63,14 @@ mod tests {
 
     #[test]
     fn a_bucket_holds_a_packet_and_what_waits_for_a_moment() {
-        let slow = Bandwidth { bits_per_second: 1000, burst_bits: 1000, peak: None };
+        let slow = BandwidthLimit { bits_per_second: 1000, burst_bits: 1000, peak: None };
         assert_eq!(bucket(&slow, 1500), TokenBucket { rate: 125, burst: 1518, limit: 1521, peak: None });
         let peak = Some(PeakRate { bits_per_second: 16_000_000, burst_bytes: Some(3000) });
-        let plain = Bandwidth { bits_per_second: 8_000_000, burst_bits: 800_000, peak };
+        let plain = BandwidthLimit { bits_per_second: 8_000_000, burst_bits: 800_000, peak };
         let expected =
             TokenBucket { rate: 1_000_000, burst: 100_000, limit: 125_000, peak: Some((2_000_000, 3000)) };
         assert_eq!(bucket(&plain, 1500), expected);
-        let endless = Bandwidth { bits_per_second: 1 << 50, burst_bits: 1 << 50, peak: None };
+        let endless = BandwidthLimit { bits_per_second: 1 << 50, burst_bits: 1 << 50, peak: None };
         assert_eq!((bucket(&endless, 1500).burst, bucket(&endless, 1500).limit), (u32::MAX, u32::MAX));
     }
 

@@ -1,6 +1,6 @@
 //! Computes the next operations for bandwidth limits.
 
-use super::super::Core;
+use super::super::DataplaneCore;
 use super::desired::{bucket, device_of, is_device};
 use crate::kernel::TokenBucket;
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,7 +17,7 @@ pub(crate) enum ShapingOperation {
     DeleteDevice { device: u32 },
 }
 
-impl Core {
+impl DataplaneCore {
     /// Returns the next operation for each interface, by name; the caller reads the kernel again after each step.
     /// Nothing is removed before the first plan, and nothing from interfaces that are not ours.
     pub fn shaping_work(&self) -> Vec<(String, ShapingOperation)> {
@@ -111,10 +111,10 @@ impl Core {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel::{Link, Qdiscs, Snapshot};
+    use crate::kernel::{KernelLink, KernelSnapshot, QdiscState};
     use regex::Regex;
     use std::time::Duration;
-    use tortie_plan::{Bandwidth, Plan, Settings, Update, Workload, WorkloadId};
+    use tortie_plan::{BandwidthLimit, DataplaneSettings, NodePlan, PlanUpdate, PlannedWorkload, WorkloadId};
 
     const CALI: u32 = 3;
     const IFB: u32 = 4;
@@ -124,44 +124,50 @@ mod tests {
         WorkloadId { orchestrator: "k8s".into(), workload: "shop/web".into(), endpoint: "eth0".into() }
     }
 
-    fn link(index: u32, name: &str, kind: &str) -> Link {
+    fn link(index: u32, name: &str, kind: &str) -> KernelLink {
         let kind = Some(kind.to_owned());
-        Link { index, name: name.into(), kind, enabled: true, mtu: 1500, ..Link::default() }
+        KernelLink { index, name: name.into(), kind, enabled: true, mtu: 1500, ..KernelLink::default() }
     }
 
-    fn workload(egress: bool) -> Workload {
-        let mut workload = Workload { interface: "cali1".into(), ..Workload::default() };
-        let bandwidth = Bandwidth { bits_per_second: 8_000_000, burst_bits: 800_000, peak: None };
+    fn workload(egress: bool) -> PlannedWorkload {
+        let mut workload = PlannedWorkload { interface: "cali1".into(), ..PlannedWorkload::default() };
+        let bandwidth = BandwidthLimit { bits_per_second: 8_000_000, burst_bits: 800_000, peak: None };
         workload.qos.egress.bandwidth = egress.then_some(bandwidth);
         workload
     }
 
-    fn core(links: Vec<Link>, qdiscs: Qdiscs) -> Core {
-        let snapshot = Snapshot { links, qdiscs, ..Snapshot::default() };
-        Core::new(Settings::default(), Regex::new("^eth").unwrap(), 1, snapshot, Duration::ZERO)
+    fn core(links: Vec<KernelLink>, qdiscs: QdiscState) -> DataplaneCore {
+        let snapshot = KernelSnapshot { links, qdiscs, ..KernelSnapshot::default() };
+        DataplaneCore::new(
+            DataplaneSettings::default(),
+            Regex::new("^eth").unwrap(),
+            1,
+            snapshot,
+            Duration::ZERO,
+        )
     }
 
-    fn operations(core: &Core) -> Vec<ShapingOperation> {
+    fn operations(core: &DataplaneCore) -> Vec<ShapingOperation> {
         core.shaping_work().into_iter().map(|(_, operation)| operation).collect()
     }
 
     #[test]
     fn the_bucket_is_there_before_anything_is_led_to_it_and_goes_after() {
-        let mut core = core(vec![link(CALI, "cali1", "veth")], Qdiscs::default());
-        core.replace(Plan { workloads: [(id(), workload(true))].into(), ..Plan::default() });
+        let mut core = core(vec![link(CALI, "cali1", "veth")], QdiscState::default());
+        core.replace(NodePlan { workloads: [(id(), workload(true))].into(), ..NodePlan::default() });
         let name = device_of("cali1");
         assert_eq!(operations(&core), [ShapingOperation::CreateDevice { name: name.clone(), mtu: 1500 }]);
         core.link_is(IFB, Some(link(IFB, &name, "ifb")), Duration::ZERO);
         let wanted = bucket(&workload(true).qos.egress.bandwidth.unwrap(), 1500);
         assert_eq!(operations(&core), [ShapingOperation::SetBucket { device: IFB, bucket: wanted }]);
-        let mut qdiscs = Qdiscs { buckets: [(IFB, wanted)].into(), ..Qdiscs::default() };
+        let mut qdiscs = QdiscState { buckets: [(IFB, wanted)].into(), ..QdiscState::default() };
         core.qdiscs_are(qdiscs.clone());
         assert_eq!(operations(&core), [ShapingOperation::Redirect { device: CALI, to: IFB }]);
         qdiscs.redirected.insert(CALI, Some(IFB));
         core.qdiscs_are(qdiscs.clone());
         assert_eq!(operations(&core), []);
 
-        core.apply(Update::Workload(id(), Some(workload(false))));
+        core.apply(PlanUpdate::Workload(id(), Some(workload(false))));
         assert_eq!(operations(&core), [ShapingOperation::DeleteRedirection { device: CALI }]);
         qdiscs.redirected.clear();
         core.qdiscs_are(qdiscs);
@@ -176,10 +182,10 @@ mod tests {
             link(FOREIGN, "bwp123", "ifb"),
             link(IFB, &device_of("cali9"), "ifb"),
         ];
-        let qdiscs = Qdiscs { redirected: [(CALI, Some(FOREIGN))].into(), ..Qdiscs::default() };
+        let qdiscs = QdiscState { redirected: [(CALI, Some(FOREIGN))].into(), ..QdiscState::default() };
         let mut core = core(links, qdiscs);
         assert_eq!(operations(&core), []);
-        core.replace(Plan { workloads: [(id(), workload(false))].into(), ..Plan::default() });
+        core.replace(NodePlan { workloads: [(id(), workload(false))].into(), ..NodePlan::default() });
         assert_eq!(
             operations(&core),
             [ShapingOperation::DeleteDevice { device: IFB }],

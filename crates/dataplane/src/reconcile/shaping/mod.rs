@@ -7,4 +7,4 @@ mod diff;
 mod observed;
 
 pub(super) use desired::{device_of, is_device, is_shaped};
-pub(super) use observed::Shaping;
+pub(super) use observed::ShapingState;

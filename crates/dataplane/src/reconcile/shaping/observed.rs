@@ -1,12 +1,12 @@
 //! The buckets and redirections in the kernel.
 
-use super::super::Core;
-use crate::kernel::{Qdiscs, TokenBucket};
+use super::super::DataplaneCore;
+use crate::kernel::{QdiscState, TokenBucket};
 use std::collections::BTreeMap;
 
 #[derive(Debug, Default)]
-pub(crate) struct Shaping {
-    pub there: Qdiscs,
+pub(crate) struct ShapingState {
+    pub there: QdiscState,
     /// The buckets as they were written, because the kernel does not report all their parameters.
     pub written: BTreeMap<u32, TokenBucket>,
     /// Whether the kernel may differ from the desired state.
@@ -15,7 +15,7 @@ pub(crate) struct Shaping {
     pub errors: BTreeMap<String, String>,
 }
 
-impl Core {
+impl DataplaneCore {
     /// Whether an interface has this bucket.
     pub(in crate::reconcile) fn has_bucket(&self, device: u32, bucket: &TokenBucket) -> bool {
         let there = self.shaping.there.buckets.get(&device).is_some_and(|there| there.is_like(bucket));
@@ -31,7 +31,7 @@ impl Core {
     }
 
     /// Replaces the known traffic control state.
-    pub fn qdiscs_are(&mut self, qdiscs: Qdiscs) {
+    pub fn qdiscs_are(&mut self, qdiscs: QdiscState) {
         self.shaping.written.retain(|device, _| qdiscs.buckets.contains_key(device));
         if self.shaping.there != qdiscs {
             self.shaping.there = qdiscs;

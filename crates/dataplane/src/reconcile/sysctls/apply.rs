@@ -1,9 +1,9 @@
 //! Writes the settings of workload interfaces.
 
-use crate::engine::Engine;
+use crate::engine::DataplaneEngine;
 use crate::sysctl;
 
-impl Engine {
+impl DataplaneEngine {
     pub(crate) async fn apply_sysctls(&mut self) {
         for (index, settings) in self.core.conf_work() {
             let outcome = sysctl::write(&self.host, settings).await;

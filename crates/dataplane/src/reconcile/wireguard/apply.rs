@@ -1,14 +1,14 @@
 //! Configures the keys and peers of WireGuard devices.
 
-use crate::engine::Engine;
-use crate::kernel::{Wireguard, WireguardChange};
+use crate::engine::DataplaneEngine;
+use crate::kernel::{WireguardChange, WireguardClient};
 use crate::wireguard_keys::new_key;
 use std::path::Path;
 use tortie_plan::TunnelKind;
 
 const KINDS: [TunnelKind; 2] = [TunnelKind::WireguardV4, TunnelKind::WireguardV6];
 
-impl Engine {
+impl DataplaneEngine {
     /// Configures keys, ports and peers, before routes lead through the devices.
     pub(crate) async fn apply_wireguard(&mut self) {
         for kind in KINDS {
@@ -70,9 +70,9 @@ impl Engine {
         Ok(())
     }
 
-    async fn wireguard(&mut self) -> Result<&Wireguard, String> {
+    async fn wireguard(&mut self) -> Result<&WireguardClient, String> {
         if self.wireguard.is_none() {
-            let opened = Wireguard::open(&self.host).await.map_err(|error| error.to_string())?;
+            let opened = WireguardClient::open(&self.host).await.map_err(|error| error.to_string())?;
             self.wireguard = Some(opened);
         }
         self.wireguard.as_ref().ok_or_else(|| "no connection to WireGuard".to_owned())

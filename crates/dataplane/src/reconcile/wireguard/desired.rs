@@ -1,13 +1,13 @@
 //! The desired configuration of a WireGuard device: the peers of the plan, each with the destinations routed to it as
 //! its allowed IPs.
 
-use super::super::Core;
-use crate::kernel::{PeerState, WireguardState};
+use super::super::DataplaneCore;
+use crate::kernel::{WireguardPeerState, WireguardState};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use tortie_plan::{RouteTarget, TunnelKind, TunnelProtocol};
 
-impl Core {
+impl DataplaneCore {
     /// Returns the device name of a WireGuard tunnel in the plan if the device exists.
     pub fn wireguard_device(&self, kind: TunnelKind) -> Option<String> {
         self.plan.tunnel(kind)?;
@@ -41,7 +41,7 @@ impl Core {
             // If several nodes have one address, the first by name gets the destinations routed there.
             let allowed = allowed.remove(&peer.endpoint.ip()).unwrap_or_default();
             let (endpoint, keepalive) = (Some(peer.endpoint), peer.keepalive);
-            peers.insert(peer.key, PeerState { endpoint, keepalive, allowed });
+            peers.insert(peer.key, WireguardPeerState { endpoint, keepalive, allowed });
         }
         let private_key = self.wireguards.get(&kind)?.key.clone();
         Some(WireguardState { private_key, public_key: None, port, mark, peers })

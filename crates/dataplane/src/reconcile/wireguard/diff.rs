@@ -1,13 +1,13 @@
 //! Computes the changes to a WireGuard device: additions before routes lead to a peer, and removals after the routes
 //! are gone.
 
-use super::super::Core;
-use crate::kernel::{PeerState, WireguardChange};
+use super::super::DataplaneCore;
+use crate::kernel::{WireguardChange, WireguardPeerState};
 use ipnet::IpNet;
 use std::collections::BTreeSet;
 use tortie_plan::TunnelKind;
 
-impl Core {
+impl DataplaneCore {
     /// Returns the missing configuration, to be written before the routes. `None` if nothing is missing, or if the
     /// device has not been read.
     pub fn missing_of_wireguard(&self, kind: TunnelKind) -> Option<WireguardChange> {
@@ -28,7 +28,7 @@ impl Core {
             let allowed: BTreeSet<IpNet> = peer.allowed.difference(&known.allowed).copied().collect();
             let same = known.endpoint == peer.endpoint && known.keepalive == peer.keepalive;
             if !same || !allowed.is_empty() {
-                change.set.insert(key, PeerState { allowed, ..peer });
+                change.set.insert(key, WireguardPeerState { allowed, ..peer });
             }
         }
         (change != WireguardChange::default()).then_some(change)

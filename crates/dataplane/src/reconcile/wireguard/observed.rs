@@ -1,7 +1,7 @@
 //! WireGuard devices in the kernel. The kernel sends no notifications about their configuration: they are read after
 //! each of our changes, and periodically.
 
-use super::super::Core;
+use super::super::DataplaneCore;
 use crate::kernel::{PrivateKey, WireguardState};
 use std::collections::BTreeMap;
 use tortie_plan::TunnelKind;
@@ -25,7 +25,7 @@ impl WireguardDevice {
     }
 }
 
-impl Core {
+impl DataplaneCore {
     pub(in crate::reconcile) fn wireguards_unread(&mut self) {
         self.wireguards.values_mut().for_each(|device| device.state = None);
     }

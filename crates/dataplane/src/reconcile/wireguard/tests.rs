@@ -1,8 +1,10 @@
 //! Property tests with devices in any state: they always converge on the plan, and every route to a peer has a peer
 //! that allows its destination.
 
-use super::super::Core;
-use crate::kernel::{Link, PeerState, PrivateKey, Snapshot, WireguardChange, WireguardState};
+use super::super::DataplaneCore;
+use crate::kernel::{
+    KernelLink, KernelSnapshot, PrivateKey, WireguardChange, WireguardPeerState, WireguardState,
+};
 use ipnet::IpNet;
 use proptest::prelude::*;
 use regex::Regex;
@@ -10,12 +12,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 use tortie_plan::{
-    Plan, Route, RouteKey, RouteTarget, Settings, Table, TunnelDevice, TunnelKind, TunnelProtocol,
-    WireguardPeer, WireguardPeerId,
+    DataplaneSettings, NodePlan, Route, RouteKey, RouteTarget, RoutingTable, TunnelDevice, TunnelKind,
+    TunnelProtocol, WireguardPeer, WireguardPeerId,
 };
 
 const KIND: TunnelKind = TunnelKind::WireguardV4;
-const TABLE: Table = Table(1);
+const TABLE: RoutingTable = RoutingTable(1);
 
 fn node(number: u8) -> IpAddr {
     format!("192.168.0.{number}").parse().unwrap()
@@ -30,8 +32,8 @@ fn endpoint(number: u8, port: u16) -> SocketAddr {
 }
 
 /// Builds a plan from nodes with their keys, and the node of each block; `None` for a block outside the tunnel.
-fn plan(peers: &BTreeMap<u8, u8>, blocks: &BTreeMap<u8, Option<u8>>, port: u16) -> Plan {
-    let mut plan = Plan::default();
+fn plan(peers: &BTreeMap<u8, u8>, blocks: &BTreeMap<u8, Option<u8>>, port: u16) -> NodePlan {
+    let mut plan = NodePlan::default();
     let protocol = TunnelProtocol::Wireguard { port, mark: 0x20_0000, threaded: false };
     let name = KIND.device().to_owned();
     let device = TunnelDevice { name, address: None, local: node(1), mtu: None, protocol };
@@ -51,18 +53,24 @@ fn plan(peers: &BTreeMap<u8, u8>, blocks: &BTreeMap<u8, Option<u8>>, port: u16) 
     plan
 }
 
-fn core(plan: Plan) -> Core {
-    let link = Link {
+fn core(plan: NodePlan) -> DataplaneCore {
+    let link = KernelLink {
         index: 7,
         name: KIND.device().into(),
         enabled: true,
         running: true,
         mtu: 1440,
         kind: Some("wireguard".into()),
-        ..Link::default()
+        ..KernelLink::default()
     };
-    let snapshot = Snapshot { links: vec![link], ..Snapshot::default() };
-    let mut core = Core::new(Settings::default(), Regex::new("^eth").unwrap(), 1, snapshot, Duration::ZERO);
+    let snapshot = KernelSnapshot { links: vec![link], ..KernelSnapshot::default() };
+    let mut core = DataplaneCore::new(
+        DataplaneSettings::default(),
+        Regex::new("^eth").unwrap(),
+        1,
+        snapshot,
+        Duration::ZERO,
+    );
     core.replace(plan);
     core.wireguard(KIND).key = Some(PrivateKey::from_bytes([9; 32]));
     core
@@ -103,7 +111,7 @@ fn any_device() -> impl Strategy<Value = WireguardState> {
         for (key, at, keepalive, blocks) in peers {
             let allowed = blocks.into_iter().filter(|number| taken.insert(*number)).map(block).collect();
             let endpoint = Some(endpoint(at, 51820));
-            state.peers.insert([key; 32], PeerState { endpoint, keepalive, allowed });
+            state.peers.insert([key; 32], WireguardPeerState { endpoint, keepalive, allowed });
         }
         state
     })
@@ -165,9 +173,9 @@ fn a_new_key_of_a_node_takes_over_what_the_old_one_was_allowed_before_that_one_g
 
 #[test]
 fn nothing_is_taken_away_before_the_first_plan() {
-    let mut core = core(Plan::default());
+    let mut core = core(NodePlan::default());
     core.in_sync = false;
-    let peers = BTreeMap::from([([1; 32], PeerState::default())]);
+    let peers = BTreeMap::from([([1; 32], WireguardPeerState::default())]);
     core.wireguard(KIND).state = Some(WireguardState { peers, ..WireguardState::default() });
     assert_eq!(core.unwanted_of_wireguard(KIND), None);
     assert_eq!(core.public_keys(), None, "what other nodes know stays as it is");

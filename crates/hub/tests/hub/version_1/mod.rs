@@ -2,7 +2,7 @@
 
 mod wire;
 
-use crate::world::{Node, Running, Store};
+use crate::world::{HubTestStore, RunningHub, TestNode};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -11,30 +11,31 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tortie_testkit::eventually_async;
 use wire::{
-    Begin, Bucket, Changes, DELETE, Digests, End, FromClient, FromHub, Heard, Hello, MAGIC, PUT, Payload,
-    Position, Record, Said, Status, Welcome, receive, send, sums,
+    DELETE, MAGIC, PUT, V1Begin, V1Bucket, V1Changes, V1ClientMessage, V1Digests, V1End, V1FromClient,
+    V1FromHub, V1Hello, V1HubMessage, V1Payload, V1Position, V1Record, V1Status, V1Welcome, receive, send,
+    sums,
 };
 
 /// A client of the first release, which applies every message unchecked.
 #[derive(Default)]
-struct Client {
-    known: BTreeMap<String, Record>,
-    position: Option<Position>,
+struct VersionOneClient {
+    known: BTreeMap<String, V1Record>,
+    position: Option<V1Position>,
     marks: BTreeMap<String, u64>,
     /// Messages received since it connected.
     words: Vec<&'static str>,
 }
 
-struct Connection {
+struct VersionOneConnection {
     stream: TcpStream,
     epoch: u64,
     begun: u64,
 }
 
-impl Client {
-    async fn connect(&mut self, hub: SocketAddr) -> Connection {
+impl VersionOneClient {
+    async fn connect(&mut self, hub: SocketAddr) -> VersionOneConnection {
         let mut stream = TcpStream::connect(hub).await.unwrap();
-        let hello = Hello {
+        let hello = V1Hello {
             magic: MAGIC,
             oldest: 1,
             newest: 1,
@@ -44,47 +45,47 @@ impl Client {
             marks: self.marks.clone(),
             wanted: vec!["Tier".to_owned()],
         };
-        send(&mut stream, &FromClient { what: Some(Said::Hello(hello)) }).await.unwrap();
+        send(&mut stream, &V1FromClient { what: Some(V1ClientMessage::Hello(hello)) }).await.unwrap();
         self.words.clear();
-        Connection { stream, epoch: 0, begun: 0 }
+        VersionOneConnection { stream, epoch: 0, begun: 0 }
     }
 
     /// Receives messages until it has exactly these tiers.
-    async fn learn(&mut self, connection: &mut Connection, names: &[&str]) {
+    async fn learn(&mut self, connection: &mut VersionOneConnection, names: &[&str]) {
         let keys: Vec<String> = names.iter().map(|name| key(name)).collect();
         let patience = tortie_testkit::PATIENCE;
         while !self.known.keys().eq(keys.iter()) || self.position.is_none() {
-            let heard = tokio::time::timeout(patience, receive::<FromHub>(&mut connection.stream)).await;
+            let heard = tokio::time::timeout(patience, receive::<V1FromHub>(&mut connection.stream)).await;
             let heard = heard.expect("in time").expect("an open connection").what.expect("a known message");
             self.hear(connection, heard).await;
         }
     }
 
-    async fn hear(&mut self, connection: &mut Connection, heard: Heard) {
+    async fn hear(&mut self, connection: &mut VersionOneConnection, heard: V1HubMessage) {
         match heard {
-            Heard::Welcome(welcome) => {
+            V1HubMessage::Welcome(welcome) => {
                 assert_eq!((welcome.version, welcome.behind), (1, false));
                 connection.epoch = welcome.epoch;
             }
-            Heard::Resume(_) => self.words.push("resume"),
-            Heard::Compare(()) => {
+            V1HubMessage::Resume(_) => self.words.push("resume"),
+            V1HubMessage::Compare(()) => {
                 self.words.push("compare");
-                let digests = Digests { sums: sums(self.known.values()) };
-                send(&mut connection.stream, &FromClient { what: Some(Said::Digests(digests)) })
+                let digests = V1Digests { sums: sums(self.known.values()) };
+                send(&mut connection.stream, &V1FromClient { what: Some(V1ClientMessage::Digests(digests)) })
                     .await
                     .unwrap();
             }
-            Heard::Begin(begin) => connection.begun = begin.sequence,
-            Heard::Bucket(bucket) => {
+            V1HubMessage::Begin(begin) => connection.begun = begin.sequence,
+            V1HubMessage::Bucket(bucket) => {
                 self.words.push("bucket");
                 assert!(!bucket.more, "these are small");
                 self.known.retain(|_, record| record.bucket() != bucket.index as usize);
                 bucket.records.records().into_iter().for_each(|record| self.take(record));
             }
-            Heard::End(_) => {
-                self.position = Some(Position { epoch: connection.epoch, sequence: connection.begun });
+            V1HubMessage::End(_) => {
+                self.position = Some(V1Position { epoch: connection.epoch, sequence: connection.begun });
             }
-            Heard::Changes(changes) => {
+            V1HubMessage::Changes(changes) => {
                 let position = self.position.as_mut().expect("changes of what is known");
                 assert_eq!(changes.sequence, position.sequence + 1);
                 position.sequence = changes.sequence;
@@ -93,15 +94,17 @@ impl Client {
                     self.take(record);
                 }
             }
-            Heard::Ping(()) => {
-                send(&mut connection.stream, &FromClient { what: Some(Said::Pong(())) }).await.unwrap();
+            V1HubMessage::Ping(()) => {
+                send(&mut connection.stream, &V1FromClient { what: Some(V1ClientMessage::Pong(())) })
+                    .await
+                    .unwrap();
             }
-            Heard::Refused(refused) => panic!("{}", refused.reason),
-            Heard::Leave(()) => panic!("asked to leave"),
+            V1HubMessage::Refused(refused) => panic!("{}", refused.reason),
+            V1HubMessage::Leave(()) => panic!("asked to leave"),
         }
     }
 
-    fn take(&mut self, record: Record) {
+    fn take(&mut self, record: V1Record) {
         let mark = self.marks.entry("Tier".to_owned()).or_default();
         *mark = (*mark).max(record.revision.parse().unwrap());
         match record.what {
@@ -122,11 +125,11 @@ fn key(name: &str) -> String {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hub_of_today_serves_a_client_of_version_1() {
-    let store = Store::embedded().await;
+    let store = HubTestStore::embedded().await;
     store.put("a").await;
     store.put("b").await;
-    let (one, two) = (Running::start(&store).await, Running::start(&store).await);
-    let mut client = Client::default();
+    let (one, two) = (RunningHub::start(&store).await, RunningHub::start(&store).await);
+    let mut client = VersionOneClient::default();
     let mut connection = client.connect(one.address).await;
     client.learn(&mut connection, &["a", "b"]).await;
     store.put("c").await;
@@ -151,25 +154,26 @@ async fn a_hub_of_today_serves_a_client_of_version_1() {
 }
 
 /// A hub of the first release.
-struct Hub {
+struct VersionOneHub {
     address: SocketAddr,
-    content: Arc<Mutex<Content>>,
+    content: Arc<Mutex<VersionOneContent>>,
     changed: watch::Sender<u64>,
     task: JoinHandle<()>,
 }
 
-struct Content {
+struct VersionOneContent {
     epoch: u64,
-    known: BTreeMap<String, Record>,
+    known: BTreeMap<String, V1Record>,
     /// All changes, from the first sequence number.
-    log: Vec<Record>,
+    log: Vec<V1Record>,
 }
 
-impl Hub {
-    async fn start() -> Hub {
+impl VersionOneHub {
+    async fn start() -> VersionOneHub {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let content = Arc::new(Mutex::new(Content { epoch: 7, known: BTreeMap::new(), log: Vec::new() }));
+        let content =
+            Arc::new(Mutex::new(VersionOneContent { epoch: 7, known: BTreeMap::new(), log: Vec::new() }));
         let (changed, changes) = watch::channel(0);
         let shared = content.clone();
         let task = tokio::spawn(async move {
@@ -183,7 +187,7 @@ impl Hub {
                 }));
             }
         });
-        Hub { address, content, changed, task }
+        VersionOneHub { address, content, changed, task }
     }
 
     fn change(&self, name: &str, what: i32) {
@@ -193,7 +197,7 @@ impl Hub {
             r#"{{"kind":"Tier","apiVersion":"projectcalico.org/v3","metadata":{{"name":"{name}"}},"spec":{{}}}}"#
         );
         let value = if what == PUT { value.into_bytes() } else { Vec::new() };
-        let record = Record { key: key(name), what, revision, value, reason: String::new() };
+        let record = V1Record { key: key(name), what, revision, value, reason: String::new() };
         match what {
             PUT => drop(content.known.insert(key(name), record.clone())),
             _ => drop(content.known.remove(&key(name))),
@@ -208,7 +212,7 @@ impl Hub {
     }
 }
 
-impl Drop for Hub {
+impl Drop for VersionOneHub {
     fn drop(&mut self) {
         self.task.abort();
     }
@@ -216,29 +220,31 @@ impl Drop for Hub {
 
 async fn serve(
     mut stream: TcpStream,
-    shared: &Mutex<Content>,
+    shared: &Mutex<VersionOneContent>,
     mut changes: watch::Receiver<u64>,
 ) -> std::io::Result<()> {
-    let from_hub = |what: Heard| FromHub { what: Some(what) };
+    let from_hub = |what: V1HubMessage| V1FromHub { what: Some(what) };
     // A connection without a hello is opened by the test itself.
-    let Some(FromClient { what: Some(Said::Hello(hello)) }) = receive(&mut stream).await else {
+    let Some(V1FromClient { what: Some(V1ClientMessage::Hello(hello)) }) = receive(&mut stream).await else {
         return Ok(());
     };
     assert_eq!((hello.magic, hello.oldest), (MAGIC, 1), "today's clients still speak version 1");
     let epoch = shared.lock().unwrap().epoch;
-    send(&mut stream, &from_hub(Heard::Welcome(Welcome { version: 1, epoch, behind: false }))).await?;
+    send(&mut stream, &from_hub(V1HubMessage::Welcome(V1Welcome { version: 1, epoch, behind: false })))
+        .await?;
     let known = hello.position.filter(|position| position.epoch == epoch);
     let mut sequence = match known {
         Some(position) => {
-            send(&mut stream, &from_hub(Heard::Resume(Status::default()))).await?;
+            send(&mut stream, &from_hub(V1HubMessage::Resume(V1Status::default()))).await?;
             position.sequence
         }
         None => {
             let theirs = match hello.empty {
                 true => sums([].iter()),
                 false => {
-                    send(&mut stream, &from_hub(Heard::Compare(()))).await?;
-                    let Some(FromClient { what: Some(Said::Digests(digests)) }) = receive(&mut stream).await
+                    send(&mut stream, &from_hub(V1HubMessage::Compare(()))).await?;
+                    let Some(V1FromClient { what: Some(V1ClientMessage::Digests(digests)) }) =
+                        receive(&mut stream).await
                     else {
                         panic!("no digests");
                     };
@@ -249,33 +255,33 @@ async fn serve(
                 let content = shared.lock().unwrap();
                 (content.known.clone(), content.log.len() as u64)
             };
-            send(&mut stream, &from_hub(Heard::Begin(Begin { sequence, status: None }))).await?;
+            send(&mut stream, &from_hub(V1HubMessage::Begin(V1Begin { sequence, status: None }))).await?;
             let ours = sums(snapshot.values());
             for index in (0..ours.len()).filter(|index| ours[*index] != theirs[*index]) {
                 let records = snapshot.values().filter(|record| record.bucket() == index).cloned().collect();
-                let bucket = Bucket {
+                let bucket = V1Bucket {
                     index: index as u32,
                     changed: sequence,
                     more: false,
-                    records: Payload::of(records),
+                    records: V1Payload::of(records),
                 };
-                send(&mut stream, &from_hub(Heard::Bucket(bucket))).await?;
+                send(&mut stream, &from_hub(V1HubMessage::Bucket(bucket))).await?;
             }
             let marks = BTreeMap::from([("Tier".to_owned(), sequence + 9)]);
-            send(&mut stream, &from_hub(Heard::End(End { marks }))).await?;
+            send(&mut stream, &from_hub(V1HubMessage::End(V1End { marks }))).await?;
             sequence
         }
     };
-    send(&mut stream, &from_hub(Heard::Ping(()))).await?;
-    let answer = receive::<FromClient>(&mut stream).await.and_then(|message| message.what);
-    assert_eq!(answer, Some(Said::Pong(())));
+    send(&mut stream, &from_hub(V1HubMessage::Ping(()))).await?;
+    let answer = receive::<V1FromClient>(&mut stream).await.and_then(|message| message.what);
+    assert_eq!(answer, Some(V1ClientMessage::Pong(())));
     loop {
         let next = shared.lock().unwrap().log.get(sequence as usize).cloned();
         match next {
             Some(record) => {
                 sequence += 1;
-                let changes = Changes { sequence, records: Payload::of(vec![record]), status: None };
-                send(&mut stream, &from_hub(Heard::Changes(changes))).await?;
+                let changes = V1Changes { sequence, records: V1Payload::of(vec![record]), status: None };
+                send(&mut stream, &from_hub(V1HubMessage::Changes(changes))).await?;
             }
             None if changes.changed().await.is_err() => return Ok(()),
             None => {}
@@ -283,7 +289,7 @@ async fn serve(
     }
 }
 
-async fn hears(node: &Node, words: &[&str]) {
+async fn hears(node: &TestNode, words: &[&str]) {
     let mut heard = Vec::new();
     eventually_async(&format!("the node hears {words:?}"), async || {
         heard.extend(node.news());
@@ -295,10 +301,10 @@ async fn hears(node: &Node, words: &[&str]) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hub_of_version_1_serves_a_node_of_today() {
-    let hub = Hub::start().await;
+    let hub = VersionOneHub::start().await;
     hub.change("a", PUT);
     hub.change("b", PUT);
-    let node = Node::at(&hub.address.to_string());
+    let node = TestNode::at(&hub.address.to_string());
     hears(&node, &["+a", "+b", "in sync"]).await;
     hub.change("c", PUT);
     hub.change("b", DELETE);

@@ -11,7 +11,7 @@ pub const MAGIC: u64 = 0x746f_7274_6965_6875;
 pub const BUCKETS: usize = 1024;
 
 #[derive(Clone, Copy, PartialEq, Message)]
-pub struct Position {
+pub struct V1Position {
     #[prost(fixed64, tag = "1")]
     pub epoch: u64,
     #[prost(uint64, tag = "2")]
@@ -19,7 +19,7 @@ pub struct Position {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub struct Hello {
+pub struct V1Hello {
     #[prost(fixed64, tag = "1")]
     pub magic: u64,
     #[prost(uint32, tag = "2")]
@@ -29,7 +29,7 @@ pub struct Hello {
     #[prost(string, tag = "4")]
     pub node: String,
     #[prost(message, optional, tag = "5")]
-    pub position: Option<Position>,
+    pub position: Option<V1Position>,
     #[prost(bool, tag = "6")]
     pub empty: bool,
     #[prost(btree_map = "string, uint64", tag = "7")]
@@ -39,29 +39,29 @@ pub struct Hello {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub struct Digests {
+pub struct V1Digests {
     #[prost(fixed64, repeated, tag = "1")]
     pub sums: Vec<u64>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub struct FromClient {
-    #[prost(oneof = "Said", tags = "1, 2, 3")]
-    pub what: Option<Said>,
+pub struct V1FromClient {
+    #[prost(oneof = "V1ClientMessage", tags = "1, 2, 3")]
+    pub what: Option<V1ClientMessage>,
 }
 
 #[derive(Clone, PartialEq, Oneof)]
-pub enum Said {
+pub enum V1ClientMessage {
     #[prost(message, tag = "1")]
-    Hello(Hello),
+    Hello(V1Hello),
     #[prost(message, tag = "2")]
-    Digests(Digests),
+    Digests(V1Digests),
     #[prost(message, tag = "3")]
     Pong(()),
 }
 
 #[derive(Clone, Copy, PartialEq, Message)]
-pub struct Welcome {
+pub struct V1Welcome {
     #[prost(uint32, tag = "1")]
     pub version: u32,
     #[prost(fixed64, tag = "2")]
@@ -71,13 +71,13 @@ pub struct Welcome {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub struct Refused {
+pub struct V1Refused {
     #[prost(string, tag = "1")]
     pub reason: String,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub struct Status {
+pub struct V1Status {
     #[prost(string, optional, tag = "1")]
     pub trouble: Option<String>,
     #[prost(uint64, tag = "2")]
@@ -85,15 +85,15 @@ pub struct Status {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub struct Begin {
+pub struct V1Begin {
     #[prost(uint64, tag = "1")]
     pub sequence: u64,
     #[prost(message, optional, tag = "2")]
-    pub status: Option<Status>,
+    pub status: Option<V1Status>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub struct Bucket {
+pub struct V1Bucket {
     #[prost(uint32, tag = "1")]
     pub index: u32,
     #[prost(uint64, tag = "2")]
@@ -101,49 +101,49 @@ pub struct Bucket {
     #[prost(bool, tag = "3")]
     pub more: bool,
     #[prost(message, required, tag = "4")]
-    pub records: Payload,
+    pub records: V1Payload,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub struct End {
+pub struct V1End {
     #[prost(btree_map = "string, uint64", tag = "1")]
     pub marks: BTreeMap<String, u64>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub struct Changes {
+pub struct V1Changes {
     #[prost(uint64, tag = "1")]
     pub sequence: u64,
     #[prost(message, required, tag = "2")]
-    pub records: Payload,
+    pub records: V1Payload,
     #[prost(message, optional, tag = "3")]
-    pub status: Option<Status>,
+    pub status: Option<V1Status>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub struct FromHub {
-    #[prost(oneof = "Heard", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10")]
-    pub what: Option<Heard>,
+pub struct V1FromHub {
+    #[prost(oneof = "V1HubMessage", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10")]
+    pub what: Option<V1HubMessage>,
 }
 
 #[derive(Clone, PartialEq, Oneof)]
-pub enum Heard {
+pub enum V1HubMessage {
     #[prost(message, tag = "1")]
-    Welcome(Welcome),
+    Welcome(V1Welcome),
     #[prost(message, tag = "2")]
-    Refused(Refused),
+    Refused(V1Refused),
     #[prost(message, tag = "3")]
-    Resume(Status),
+    Resume(V1Status),
     #[prost(message, tag = "4")]
     Compare(()),
     #[prost(message, tag = "5")]
-    Begin(Begin),
+    Begin(V1Begin),
     #[prost(message, tag = "6")]
-    Bucket(Bucket),
+    Bucket(V1Bucket),
     #[prost(message, tag = "7")]
-    End(End),
+    End(V1End),
     #[prost(message, tag = "8")]
-    Changes(Changes),
+    Changes(V1Changes),
     #[prost(message, tag = "9")]
     Ping(()),
     #[prost(message, tag = "10")]
@@ -151,7 +151,7 @@ pub enum Heard {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub struct Payload {
+pub struct V1Payload {
     #[prost(bytes = "vec", tag = "1")]
     content: Vec<u8>,
     /// Length before zstd compression; 0 if it is not compressed.
@@ -160,16 +160,16 @@ pub struct Payload {
 }
 
 #[derive(Clone, PartialEq, Message)]
-struct Records {
+struct V1Records {
     #[prost(message, repeated, tag = "1")]
-    records: Vec<Record>,
+    records: Vec<V1Record>,
 }
 
 pub const PUT: i32 = 0;
 pub const DELETE: i32 = 1;
 
 #[derive(Clone, PartialEq, Message)]
-pub struct Record {
+pub struct V1Record {
     #[prost(string, tag = "1")]
     pub key: String,
     #[prost(int32, tag = "2")]
@@ -182,23 +182,23 @@ pub struct Record {
     pub reason: String,
 }
 
-impl Payload {
-    pub fn of(records: Vec<Record>) -> Payload {
-        let raw = Records { records }.encode_to_vec();
+impl V1Payload {
+    pub fn of(records: Vec<V1Record>) -> V1Payload {
+        let raw = V1Records { records }.encode_to_vec();
         let compressed = zstd::bulk::compress(&raw, 1).unwrap();
-        Payload { content: compressed, raw_length: raw.len() as u32 }
+        V1Payload { content: compressed, raw_length: raw.len() as u32 }
     }
 
-    pub fn records(&self) -> Vec<Record> {
+    pub fn records(&self) -> Vec<V1Record> {
         let raw = match self.raw_length {
             0 => self.content.clone(),
             length => zstd::bulk::decompress(&self.content, length as usize).unwrap(),
         };
-        Records::decode(&raw[..]).unwrap().records
+        V1Records::decode(&raw[..]).unwrap().records
     }
 }
 
-impl Record {
+impl V1Record {
     pub fn digest(&self) -> u64 {
         let mut hash = Sha256::new();
         hash.update((self.key.len() as u64).to_be_bytes());
@@ -214,7 +214,7 @@ impl Record {
 }
 
 /// Returns the bucket sums of these records.
-pub fn sums<'a>(records: impl Iterator<Item = &'a Record>) -> Vec<u64> {
+pub fn sums<'a>(records: impl Iterator<Item = &'a V1Record>) -> Vec<u64> {
     let mut sums = vec![0_u64; BUCKETS];
     for record in records {
         let sum = &mut sums[record.bucket()];

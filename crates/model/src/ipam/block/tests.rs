@@ -10,23 +10,23 @@ fn after(seconds: i64) -> Timestamp {
     now() + jiff::SignedDuration::from_secs(seconds)
 }
 
-fn holder(handle: &str) -> Holder {
-    Holder::new(Some(handle), BTreeMap::from([("node".to_owned(), "n1".to_owned())]))
+fn holder(handle: &str) -> AddressHolder {
+    AddressHolder::new(Some(handle), BTreeMap::from([("node".to_owned(), "n1".to_owned())]))
 }
 
-fn none() -> Reservations {
-    Reservations::default()
+fn none() -> ReservedRanges {
+    ReservedRanges::default()
 }
 
-fn block(cidr: &str) -> Block {
-    fresh(cidr.parse().unwrap(), &Owner::host("n1"), None, now())
+fn block(cidr: &str) -> AddressBlock {
+    fresh(cidr.parse().unwrap(), &BlockOwner::host("n1"), None, now())
 }
 
 fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-fn take(block: &mut Block, count: usize, handle: &str) -> Vec<IpAddr> {
+fn take(block: &mut AddressBlock, count: usize, handle: &str) -> Vec<IpAddr> {
     let taken = allocate(block, count, &holder(handle), &none());
     advance(block);
     taken
@@ -55,7 +55,7 @@ fn first_address_out_and_back() {
     assert_eq!(block.sequence_number_for_allocation[&0], sequence);
     assert_eq!(block.sequence_number, sequence + 1);
 
-    let released = release(&mut block, &[Release::of(ip("10.65.3.0"))], after(5)).unwrap();
+    let released = release(&mut block, &[ReleaseRequest::of(ip("10.65.3.0"))], after(5)).unwrap();
     thaw(&mut block, 0, after(5));
     advance(&mut block);
     assert_eq!(released.handles, BTreeMap::from([("net.a".to_owned(), 1)]));
@@ -79,7 +79,7 @@ fn one_record_for_the_same_holder() {
 #[test]
 fn reserved_addresses_keep_their_place_in_the_queue() {
     let mut block = block("10.65.3.0/29");
-    let reserved = Reservations::new(["10.65.3.0/31".parse().unwrap(), "10.65.3.4/32".parse().unwrap()]);
+    let reserved = ReservedRanges::new(["10.65.3.0/31".parse().unwrap(), "10.65.3.4/32".parse().unwrap()]);
     assert_eq!(free(&block, &reserved), 5);
     let taken = allocate(&mut block, 3, &holder("a"), &reserved);
     assert_eq!(taken, [ip("10.65.3.2"), ip("10.65.3.3"), ip("10.65.3.5")]);
@@ -102,13 +102,13 @@ fn an_address_is_given_once() {
 fn cooling_addresses_are_neither_free_nor_held() {
     let mut block = block("10.65.3.0/30");
     take(&mut block, 1, "a");
-    release(&mut block, &[Release::of(ip("10.65.3.0"))], after(0)).unwrap();
+    release(&mut block, &[ReleaseRequest::of(ip("10.65.3.0"))], after(0)).unwrap();
     thaw(&mut block, 30, after(29));
     assert_eq!(block.unallocated, [1, 2, 3]);
     assert!(!is_empty(&block));
     assert!(addresses_of(&block, "a").is_empty());
     assert!(allocate_address(&mut block, ip("10.65.3.0"), &holder("b")).is_err());
-    let again = release(&mut block, &[Release::of(ip("10.65.3.0"))], after(1)).unwrap();
+    let again = release(&mut block, &[ReleaseRequest::of(ip("10.65.3.0"))], after(1)).unwrap();
     assert_eq!(again.unallocated, [ip("10.65.3.0")]);
     assert_eq!(block.attributes[0].released_at, Some("2026-03-01T10:20:30Z".parse().unwrap()));
     thaw(&mut block, 30, after(30));
@@ -122,7 +122,7 @@ fn conditions_of_a_release() {
     let sequence = block.sequence_number;
     take(&mut block, 2, "a");
     let before = block.clone();
-    let ask = |address: &str, handle: Option<&str>, sequence_number| Release {
+    let ask = |address: &str, handle: Option<&str>, sequence_number| ReleaseRequest {
         address: ip(address),
         handle: handle.map(str::to_owned),
         sequence_number,
@@ -135,7 +135,7 @@ fn conditions_of_a_release() {
         (ask("10.65.3.5", None, Some(sequence)), "sequence number 0, the request was for"),
         (ask("10.65.3.0", Some("b"), None), "it belongs to handle 'a', the request was for 'b'"),
     ] {
-        let both = [Release::of(ip("10.65.3.1")), wanted];
+        let both = [ReleaseRequest::of(ip("10.65.3.1")), wanted];
         let error = release(&mut block, &both, now()).unwrap_err().to_string();
         assert!(error.contains(text), "{error}");
         assert_eq!(block, before);
@@ -155,7 +155,7 @@ fn conditions_of_a_release() {
 #[test]
 fn what_the_host_keeps_does_not_fill_a_block() {
     let reserved = HostReserved::windows();
-    let mut block = fresh("10.65.3.0/29".parse().unwrap(), &Owner::host("w"), Some(&reserved), now());
+    let mut block = fresh("10.65.3.0/29".parse().unwrap(), &BlockOwner::host("w"), Some(&reserved), now());
     assert!(is_empty(&block));
     assert_eq!(block.unallocated, [3, 4, 5, 6]);
     assert_eq!(block.attributes[0].secondary["note"], "windows host rsvd");
@@ -171,7 +171,7 @@ fn a_broken_block_hands_out_nothing_twice() {
     block.allocations[2] = Some(77);
     assert_eq!(take(&mut block, 4, "b"), [ip("10.65.3.1")]);
     assert!(!is_empty(&block));
-    let released = release(&mut block, &[Release::of(ip("10.65.3.2"))], now()).unwrap();
+    let released = release(&mut block, &[ReleaseRequest::of(ip("10.65.3.2"))], now()).unwrap();
     assert_eq!(released.unallocated, [ip("10.65.3.2")]);
     thaw(&mut block, 0, now());
     assert!(block.allocations[2].is_some_and(|index| index as usize >= block.attributes.len()));
@@ -183,14 +183,14 @@ fn sequence_numbers_keep_all_their_digits() {
     block.sequence_number = u64::MAX;
     take(&mut block, 1, "a");
     let text = serde_json::to_string(&block).unwrap();
-    let back: Block = serde_json::from_str(&text).unwrap();
+    let back: AddressBlock = serde_json::from_str(&text).unwrap();
     assert_eq!(back.sequence_number_for_allocation[&0], u64::MAX);
     assert_eq!(back.sequence_number, 0);
     assert_eq!(back, block);
 }
 
 #[derive(Clone, Debug)]
-enum Step {
+enum BlockStep {
     Take { count: usize, handle: u8 },
     TakeAddress { ordinal: u32, handle: u8 },
     Release { ordinal: u32 },
@@ -198,25 +198,25 @@ enum Step {
     Wait { seconds: i64 },
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = BlockStep> {
     prop_oneof![
-        (0usize..6, 0u8..4).prop_map(|(count, handle)| Step::Take { count, handle }),
-        (0u32..18, 0u8..4).prop_map(|(ordinal, handle)| Step::TakeAddress { ordinal, handle }),
-        (0u32..18).prop_map(|ordinal| Step::Release { ordinal }),
-        (0u8..4).prop_map(|handle| Step::ReleaseHandle { handle }),
-        (1i64..20).prop_map(|seconds| Step::Wait { seconds }),
+        (0usize..6, 0u8..4).prop_map(|(count, handle)| BlockStep::Take { count, handle }),
+        (0u32..18, 0u8..4).prop_map(|(ordinal, handle)| BlockStep::TakeAddress { ordinal, handle }),
+        (0u32..18).prop_map(|ordinal| BlockStep::Release { ordinal }),
+        (0u8..4).prop_map(|handle| BlockStep::ReleaseHandle { handle }),
+        (1i64..20).prop_map(|seconds| BlockStep::Wait { seconds }),
     ]
 }
 
 /// A minimal reference model of a block.
 #[derive(Default)]
-struct Model {
+struct BlockModel {
     queue: VecDeque<u32>,
     held: BTreeMap<u32, u8>,
     cooling: BTreeMap<u32, i64>,
 }
 
-impl Model {
+impl BlockModel {
     fn thaw(&mut self, time: i64, cooldown: i64) {
         let done: Vec<u32> = self
             .cooling
@@ -237,7 +237,7 @@ proptest! {
         steps in proptest::collection::vec(step(), 1..60), cooldown in prop_oneof![Just(0u32), Just(10)],
     ) {
         let mut block = block("10.65.3.0/28");
-        let mut model = Model { queue: (0..16).collect(), ..Model::default() };
+        let mut model = BlockModel { queue: (0..16).collect(), ..BlockModel::default() };
         let mut time = 0;
         for step in steps {
             // Times here have a fraction of a second, so that "more than" and "at least" whole seconds are
@@ -245,7 +245,7 @@ proptest! {
             thaw(&mut block, cooldown, after(time));
             model.thaw(time, i64::from(cooldown));
             match step {
-                Step::Take { count, handle } => {
+                BlockStep::Take { count, handle } => {
                     let taken = take(&mut block, count, &handle.to_string());
                     let expected: Vec<u32> = model.queue.drain(..count.min(model.queue.len())).collect();
                     model.held.extend(expected.iter().map(|ordinal| (*ordinal, handle)));
@@ -253,7 +253,7 @@ proptest! {
                         taken.into_iter().filter_map(|ip| space::ordinal(&block.cidr, ip)).collect();
                     prop_assert_eq!(taken, expected);
                 }
-                Step::TakeAddress { ordinal, handle } => {
+                BlockStep::TakeAddress { ordinal, handle } => {
                     let address = ip(&format!("10.65.3.{ordinal}"));
                     let result = allocate_address(&mut block, address, &holder(&handle.to_string()));
                     let place = model.queue.iter().position(|free| *free == ordinal);
@@ -263,16 +263,16 @@ proptest! {
                         model.held.insert(ordinal, handle);
                     }
                 }
-                Step::Release { ordinal } => {
+                BlockStep::Release { ordinal } => {
                     let address = ip(&format!("10.65.3.{ordinal}"));
-                    let released = release(&mut block, &[Release::of(address)], after(time)).unwrap();
+                    let released = release(&mut block, &[ReleaseRequest::of(address)], after(time)).unwrap();
                     let was_held = model.held.remove(&ordinal).is_some();
                     prop_assert_eq!(released.addresses.len(), usize::from(was_held));
                     if was_held {
                         model.cooling.insert(ordinal, time);
                     }
                 }
-                Step::ReleaseHandle { handle } => {
+                BlockStep::ReleaseHandle { handle } => {
                     let released = release_handle(&mut block, &handle.to_string(), after(time));
                     let held: Vec<u32> =
                         model.held.iter().filter(|(_, h)| **h == handle).map(|(o, _)| *o).collect();
@@ -282,7 +282,7 @@ proptest! {
                         model.cooling.insert(ordinal, time);
                     }
                 }
-                Step::Wait { seconds } => time += seconds,
+                BlockStep::Wait { seconds } => time += seconds,
             }
             thaw(&mut block, cooldown, after(time));
             model.thaw(time, i64::from(cooldown));
@@ -290,13 +290,13 @@ proptest! {
             prop_assert_eq!(is_empty(&block), model.held.is_empty() && model.cooling.is_empty());
             prop_assert_eq!(faults(&block, after(time)), Vec::<String>::new());
             let text = serde_json::to_string(&block).unwrap();
-            prop_assert_eq!(&serde_json::from_str::<Block>(&text).unwrap(), &block);
+            prop_assert_eq!(&serde_json::from_str::<AddressBlock>(&text).unwrap(), &block);
         }
     }
 }
 
 /// Generates arbitrary blocks, including corrupt ones.
-fn any_block() -> impl Strategy<Value = Block> {
+fn any_block() -> impl Strategy<Value = AddressBlock> {
     let record = (proptest::option::of("[a-c]"), any::<bool>()).prop_map(|(handle_id, released)| {
         Arc::new(AllocationAttribute {
             handle_id,
@@ -307,7 +307,7 @@ fn any_block() -> impl Strategy<Value = Block> {
     let allocations = proptest::collection::vec(proptest::option::of(0u32..6), 0..24);
     let records = proptest::collection::vec(record, 0..4);
     (allocations, proptest::collection::vec(0u32..40, 0..40), records, any::<u64>()).prop_map(
-        |(allocations, unallocated, attributes, sequence_number)| Block {
+        |(allocations, unallocated, attributes, sequence_number)| AddressBlock {
             allocations,
             unallocated,
             attributes,
@@ -333,7 +333,7 @@ proptest! {
         }
         let _ = allocate_address(&mut block, address, &holder("other"));
         let _ = record(&block, address);
-        release(&mut block, &[Release::of(address)], after(61)).unwrap();
+        release(&mut block, &[ReleaseRequest::of(address)], after(61)).unwrap();
         release_handle(&mut block, "a", after(62));
         thaw(&mut block, 0, after(63));
         prop_assert!(addresses_of(&block, "a").is_empty());

@@ -1,20 +1,20 @@
 //! The values that a parameter accepts, as data, so that one declaration both validates objects and generates
 //! the schema.
 
-use crate::Checker;
+use crate::FieldChecker;
 use crate::kinds::shared::{check_pattern, check_word};
 use crate::names;
-use crate::scalar::{Dscp, Duration, Port};
+use crate::scalar::{Dscp, GoDuration, Port};
 use crate::schema::forms;
 use crate::schema::patterns::{self, optional, whole};
-use crate::validation::{Family, Interval};
+use crate::validation::{InclusiveRange, NetworkFamily};
 use regex::Regex;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 
 /// The accepted values of one parameter.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Accepts {
+pub enum AcceptedValues {
     /// Any value of its type.
     Any,
     /// One of these, case-insensitive.
@@ -29,12 +29,12 @@ pub enum Accepts {
     Form(&'static str),
     /// A regular expression.
     Regex,
-    Address(Family),
+    Address(NetworkFamily),
     Selector,
     /// The name of a network interface.
     Interface,
     /// Networks, of one family if specified.
-    Networks(Option<Family>),
+    Networks(Option<NetworkFamily>),
     /// An OpenStack region: a DNS label that leaves room for a prefix.
     Region,
 }
@@ -44,14 +44,14 @@ const MAX_REGION_CHARS: usize = 46;
 const MAX_PORT_RANGES: usize = 7;
 
 /// A type that parameters can have.
-pub(super) trait Parameter {
+pub(super) trait ParameterType {
     /// Adds the constraints of the type to a field's schema.
     fn describe(_schema: &mut Map<String, Value>) {}
 
     /// Returns whether the field is omitted from the JSON.
     fn is_unset(&self) -> bool;
 
-    fn check(&self, accepts: &Accepts, at: &Checker<'_>);
+    fn check(&self, accepts: &AcceptedValues, at: &FieldChecker<'_>);
 
     /// Returns the value in the syntax of environment variables; empty if unset.
     fn text(&self) -> String;
@@ -64,7 +64,7 @@ pub(super) trait Parameter {
 #[serde(transparent)]
 pub struct WrittenText(pub String);
 
-impl Accepts {
+impl AcceptedValues {
     /// Adds the accepted values to the schema of a field, or of each element of a list, as far as a schema
     /// can express them.
     pub(super) fn describe(&self, schema: &mut Map<String, Value>) {
@@ -75,75 +75,80 @@ impl Accepts {
             schema.insert(keyword.to_owned(), value);
         };
         match self {
-            Accepts::OneOf(words) => {
+            AcceptedValues::OneOf(words) => {
                 insert("pattern", json!(format!("^(?i)({})?$", words.join("|"))));
             }
-            Accepts::Exactly(words) => {
+            AcceptedValues::Exactly(words) => {
                 insert("enum", json!(words));
             }
-            Accepts::Within(min, max) => {
+            AcceptedValues::Within(min, max) => {
                 insert("minimum", json!(min));
                 insert("maximum", json!(max));
             }
-            Accepts::Mask => {
+            AcceptedValues::Mask => {
                 insert("minimum", json!(0));
                 insert("maximum", json!(u32::MAX));
                 let single: Vec<String> = (0..32).map(|bit| (1u64 << bit).to_string()).collect();
                 let rule = format!("!(self in [0, {}])", single.join(", "));
                 insert(VALIDATIONS, json!([forms::rule(&rule, "must have at least two bits set")]));
             }
-            Accepts::Form(pattern) => {
+            AcceptedValues::Form(pattern) => {
                 insert("pattern", json!(pattern));
             }
-            Accepts::Selector => {
+            AcceptedValues::Selector => {
                 forms::selector_keywords().into_iter().for_each(|(keyword, value)| insert(&keyword, value));
             }
-            Accepts::Regex => insert(VALIDATIONS, forms::regex_rule()),
-            Accepts::Interface => insert("pattern", json!(optional(patterns::INTERFACE))),
-            Accepts::Networks(None) => insert("pattern", json!(whole(&patterns::network_or_address()))),
-            Accepts::Networks(Some(Family::V4)) => {
+            AcceptedValues::Regex => insert(VALIDATIONS, forms::regex_rule()),
+            AcceptedValues::Interface => insert("pattern", json!(optional(patterns::INTERFACE))),
+            AcceptedValues::Networks(None) => {
+                insert("pattern", json!(whole(&patterns::network_or_address())))
+            }
+            AcceptedValues::Networks(Some(NetworkFamily::V4)) => {
                 insert("pattern", json!(whole(&patterns::ipv4_network_or_address())));
             }
-            Accepts::Networks(Some(Family::V6)) => {
+            AcceptedValues::Networks(Some(NetworkFamily::V6)) => {
                 insert("pattern", json!(whole(&patterns::ipv6_network_or_address())));
             }
-            Accepts::Region => insert("pattern", json!(optional(&patterns::label(MAX_REGION_CHARS)))),
+            AcceptedValues::Region => insert("pattern", json!(optional(&patterns::label(MAX_REGION_CHARS)))),
             // CEL rules of the whole spec check addresses.
-            Accepts::Any | Accepts::Address(_) => {}
+            AcceptedValues::Any | AcceptedValues::Address(_) => {}
         }
     }
 
-    fn check_text(&self, text: &str, at: &Checker<'_>) {
+    fn check_text(&self, text: &str, at: &FieldChecker<'_>) {
         match self {
-            Accepts::OneOf(words) => check_word(at, text, words),
-            Accepts::Exactly(words) => {
+            AcceptedValues::OneOf(words) => check_word(at, text, words),
+            AcceptedValues::Exactly(words) => {
                 at.ensure(words.contains(&text), text, format!("must be one of {}", words.join(", ")));
             }
-            Accepts::Form(pattern) => {
+            AcceptedValues::Form(pattern) => {
                 let fits = Regex::new(pattern).is_ok_and(|pattern| pattern.is_match(text));
                 at.ensure(fits, text, format!("must be of the form {pattern}"));
             }
-            Accepts::Regex => check_pattern(at, text),
-            Accepts::Address(family) => {
+            AcceptedValues::Regex => check_pattern(at, text),
+            AcceptedValues::Address(family) => {
                 at.ip_of(text, *family);
             }
-            Accepts::Selector => at.selector(text),
-            Accepts::Interface => at.interface(text),
-            Accepts::Region => {
+            AcceptedValues::Selector => at.selector(text),
+            AcceptedValues::Interface => at.interface(text),
+            AcceptedValues::Region => {
                 let fits = text.len() <= MAX_REGION_CHARS && names::is_label(text);
                 at.ensure(fits, text, "must be up to 46 lower case letters, digits and inner '-'");
             }
-            Accepts::Any | Accepts::Within(..) | Accepts::Mask | Accepts::Networks(_) => {}
+            AcceptedValues::Any
+            | AcceptedValues::Within(..)
+            | AcceptedValues::Mask
+            | AcceptedValues::Networks(_) => {}
         }
     }
 }
 
-impl Parameter for String {
+impl ParameterType for String {
     fn is_unset(&self) -> bool {
         self.is_empty()
     }
 
-    fn check(&self, accepts: &Accepts, at: &Checker<'_>) {
+    fn check(&self, accepts: &AcceptedValues, at: &FieldChecker<'_>) {
         if !self.is_empty() {
             accepts.check_text(self, at);
         }
@@ -154,12 +159,12 @@ impl Parameter for String {
     }
 }
 
-impl Parameter for Option<String> {
+impl ParameterType for Option<String> {
     fn is_unset(&self) -> bool {
         self.is_none()
     }
 
-    fn check(&self, accepts: &Accepts, at: &Checker<'_>) {
+    fn check(&self, accepts: &AcceptedValues, at: &FieldChecker<'_>) {
         if let Some(text) = self {
             text.check(accepts, at);
         }
@@ -170,12 +175,12 @@ impl Parameter for Option<String> {
     }
 }
 
-impl Parameter for WrittenText {
+impl ParameterType for WrittenText {
     fn is_unset(&self) -> bool {
         false
     }
 
-    fn check(&self, accepts: &Accepts, at: &Checker<'_>) {
+    fn check(&self, accepts: &AcceptedValues, at: &FieldChecker<'_>) {
         self.0.check(accepts, at);
     }
 
@@ -184,27 +189,29 @@ impl Parameter for WrittenText {
     }
 }
 
-impl Parameter for Option<bool> {
+impl ParameterType for Option<bool> {
     fn is_unset(&self) -> bool {
         self.is_none()
     }
 
-    fn check(&self, _: &Accepts, _: &Checker<'_>) {}
+    fn check(&self, _: &AcceptedValues, _: &FieldChecker<'_>) {}
 
     fn text(&self) -> String {
         self.as_ref().map(ToString::to_string).unwrap_or_default()
     }
 }
 
-impl Parameter for Option<i64> {
+impl ParameterType for Option<i64> {
     fn is_unset(&self) -> bool {
         self.is_none()
     }
 
-    fn check(&self, accepts: &Accepts, at: &Checker<'_>) {
+    fn check(&self, accepts: &AcceptedValues, at: &FieldChecker<'_>) {
         match (self, accepts) {
-            (Some(number), Accepts::Within(min, max)) => at.within(*number, Interval(*min, *max)),
-            (Some(number), Accepts::Mask) => {
+            (Some(number), AcceptedValues::Within(min, max)) => {
+                at.within(*number, InclusiveRange(*min, *max))
+            }
+            (Some(number), AcceptedValues::Mask) => {
                 let bits = u32::try_from(*number).map(u32::count_ones);
                 at.ensure(
                     bits.is_ok_and(|bits| bits >= 2),
@@ -221,7 +228,7 @@ impl Parameter for Option<i64> {
     }
 }
 
-impl Parameter for Option<Duration> {
+impl ParameterType for Option<GoDuration> {
     fn describe(schema: &mut Map<String, Value>) {
         schema.insert(VALIDATIONS.to_owned(), forms::optional_span());
     }
@@ -230,7 +237,7 @@ impl Parameter for Option<Duration> {
         self.is_none()
     }
 
-    fn check(&self, _: &Accepts, at: &Checker<'_>) {
+    fn check(&self, _: &AcceptedValues, at: &FieldChecker<'_>) {
         if let Some(span) = self {
             at.ensure(!span.is_negative(), span, "must not be negative");
         }
@@ -241,7 +248,7 @@ impl Parameter for Option<Duration> {
     }
 }
 
-impl Parameter for Option<Port> {
+impl ParameterType for Option<Port> {
     fn describe(schema: &mut Map<String, Value>) {
         schema.insert("pattern".to_owned(), json!(whole(&patterns::port_numbers())));
         schema.insert(VALIDATIONS.to_owned(), forms::port_range_rule());
@@ -251,7 +258,7 @@ impl Parameter for Option<Port> {
         self.is_none()
     }
 
-    fn check(&self, _: &Accepts, at: &Checker<'_>) {
+    fn check(&self, _: &AcceptedValues, at: &FieldChecker<'_>) {
         if let Some(port) = self {
             check_numeric(at, port);
         }
@@ -262,12 +269,12 @@ impl Parameter for Option<Port> {
     }
 }
 
-impl Parameter for Option<Dscp> {
+impl ParameterType for Option<Dscp> {
     fn is_unset(&self) -> bool {
         self.is_none()
     }
 
-    fn check(&self, _: &Accepts, at: &Checker<'_>) {
+    fn check(&self, _: &AcceptedValues, at: &FieldChecker<'_>) {
         if let Some(dscp) = self {
             at.ensure(
                 dscp.value().is_some(),
@@ -282,11 +289,11 @@ impl Parameter for Option<Dscp> {
     }
 }
 
-impl Parameter for Option<Vec<Port>> {
+impl ParameterType for Option<Vec<Port>> {
     fn describe(schema: &mut Map<String, Value>) {
         schema.insert("maxItems".to_owned(), json!(MAX_PORT_RANGES));
         if let Some(Value::Object(items)) = schema.get_mut("items") {
-            <Option<Port> as Parameter>::describe(items);
+            <Option<Port> as ParameterType>::describe(items);
         }
     }
 
@@ -294,7 +301,7 @@ impl Parameter for Option<Vec<Port>> {
         self.is_none()
     }
 
-    fn check(&self, _: &Accepts, at: &Checker<'_>) {
+    fn check(&self, _: &AcceptedValues, at: &FieldChecker<'_>) {
         let ports = self.as_deref().unwrap_or_default();
         at.max_items(ports, MAX_PORT_RANGES);
         for (at, port) in at.each(ports) {
@@ -307,19 +314,23 @@ impl Parameter for Option<Vec<Port>> {
     }
 }
 
-impl Parameter for Option<Vec<String>> {
+impl ParameterType for Option<Vec<String>> {
     fn is_unset(&self) -> bool {
         self.is_none()
     }
 
-    fn check(&self, accepts: &Accepts, at: &Checker<'_>) {
+    fn check(&self, accepts: &AcceptedValues, at: &FieldChecker<'_>) {
         for (at, text) in at.each(self.as_deref().unwrap_or_default()) {
-            let Accepts::Networks(family) = accepts else {
+            let AcceptedValues::Networks(family) = accepts else {
                 accepts.check_text(text, &at);
                 continue;
             };
             if let (Some(net), Some(family)) = (at.cidr(text), family) {
-                at.ensure(Family::of_net(net) == *family, text, format!("must be an {family} network"));
+                at.ensure(
+                    NetworkFamily::of_net(net) == *family,
+                    text,
+                    format!("must be an {family} network"),
+                );
             }
         }
     }
@@ -329,12 +340,12 @@ impl Parameter for Option<Vec<String>> {
     }
 }
 
-impl Parameter for Option<BTreeMap<String, String>> {
+impl ParameterType for Option<BTreeMap<String, String>> {
     fn is_unset(&self) -> bool {
         self.is_none()
     }
 
-    fn check(&self, _: &Accepts, _: &Checker<'_>) {}
+    fn check(&self, _: &AcceptedValues, _: &FieldChecker<'_>) {}
 
     fn text(&self) -> String {
         let pairs: Vec<String> = self.iter().flatten().map(|(key, value)| format!("{key}={value}")).collect();
@@ -342,7 +353,7 @@ impl Parameter for Option<BTreeMap<String, String>> {
     }
 }
 
-fn check_numeric(at: &Checker<'_>, port: &Port) {
+fn check_numeric(at: &FieldChecker<'_>, port: &Port) {
     match port.bounds() {
         Some(_) => at.port(port),
         None => at.fail(port, "must be a port or a range of ports, not a name"),

@@ -5,17 +5,17 @@ mod accepts;
 mod parameters;
 mod parts;
 
-pub use accepts::{Accepts, WrittenText};
+pub use accepts::{AcceptedValues, WrittenText};
 pub use parameters::{FelixConfigurationSpec, FelixParameter};
 pub use parts::{BPFConntrackTimeouts, HealthTimeoutOverride, ProtoPort, RouteTableRange};
 
 use crate::kinds::cel_settings;
 use crate::names::DEFAULT;
-use crate::{Checker, Kind, NoStatus, Object, Spec, StatusForm};
+use crate::{FieldChecker, Kind, NoStatus, ResourceSpec, StatusForm, TypedObject};
 
-pub type FelixConfiguration = Object<FelixConfigurationSpec>;
+pub type FelixConfiguration = TypedObject<FelixConfigurationSpec>;
 
-impl Spec for FelixConfigurationSpec {
+impl ResourceSpec for FelixConfigurationSpec {
     const KIND: Kind = Kind::FelixConfiguration;
     type Status = NoStatus;
     const STATUS: StatusForm = StatusForm::Absent;
@@ -42,7 +42,7 @@ impl Spec for FelixConfigurationSpec {
         cel_settings::felix_configuration_object()
     }
 
-    fn check(configuration: &FelixConfiguration, at: &Checker<'_>) {
+    fn check(configuration: &FelixConfiguration, at: &FieldChecker<'_>) {
         let (spec, at) = (&configuration.spec, at.field("spec"));
         spec.check_parameters(&at);
         let name = configuration.metadata.name.as_str();

@@ -1,12 +1,12 @@
 //! Types of the parameters that consist of more than one value.
 
-use super::accepts::{Accepts, Parameter, listed};
-use crate::Checker;
+use super::accepts::{AcceptedValues, ParameterType, listed};
+use crate::FieldChecker;
 use crate::kinds::cel_settings;
 use crate::kinds::shared::check_word;
-use crate::scalar::{Duration, is_default};
+use crate::scalar::{GoDuration, is_default};
 use crate::schema::forms;
-use crate::validation::Interval;
+use crate::validation::InclusiveRange;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -19,7 +19,7 @@ pub struct HealthTimeoutOverride {
     #[schemars(length(min = 1))]
     pub name: String,
     #[schemars(extend("x-kubernetes-validations" = forms::optional_span()))]
-    pub timeout: Duration,
+    pub timeout: GoDuration,
 }
 
 /// A port that policy never blocks, for all addresses or for one network.
@@ -79,12 +79,12 @@ pub struct BPFConntrackTimeouts {
     pub icmp_timeout: Option<String>,
 }
 
-impl Parameter for Vec<HealthTimeoutOverride> {
+impl ParameterType for Vec<HealthTimeoutOverride> {
     fn is_unset(&self) -> bool {
         self.is_empty()
     }
 
-    fn check(&self, _: &Accepts, at: &Checker<'_>) {
+    fn check(&self, _: &AcceptedValues, at: &FieldChecker<'_>) {
         for (at, item) in at.each(self) {
             at.field("name").ensure(!item.name.is_empty(), "", "must name a part of the daemon");
             at.field("timeout").ensure(!item.timeout.is_negative(), item.timeout, "must not be negative");
@@ -97,12 +97,12 @@ impl Parameter for Vec<HealthTimeoutOverride> {
     }
 }
 
-impl Parameter for Option<Vec<ProtoPort>> {
+impl ParameterType for Option<Vec<ProtoPort>> {
     fn is_unset(&self) -> bool {
         self.is_none()
     }
 
-    fn check(&self, _: &Accepts, at: &Checker<'_>) {
+    fn check(&self, _: &AcceptedValues, at: &FieldChecker<'_>) {
         for (at, item) in at.each(self.as_deref().unwrap_or_default()) {
             check_word(&at.field("protocol"), &item.protocol, &["TCP", "UDP", "SCTP"]);
             at.field("port").port_number(item.port);
@@ -117,7 +117,7 @@ impl Parameter for Option<Vec<ProtoPort>> {
     }
 }
 
-impl Parameter for Option<RouteTableRange> {
+impl ParameterType for Option<RouteTableRange> {
     fn describe(schema: &mut Map<String, Value>) {
         if let Some(max) = schema.get_mut("properties").and_then(|properties| properties.get_mut("max")) {
             max["maximum"] = json!(MAX_ROUTE_TABLE);
@@ -128,10 +128,10 @@ impl Parameter for Option<RouteTableRange> {
         self.is_none()
     }
 
-    fn check(&self, _: &Accepts, at: &Checker<'_>) {
+    fn check(&self, _: &AcceptedValues, at: &FieldChecker<'_>) {
         if let Some(range) = self {
             range.check(at);
-            at.field("max").within(range.max, Interval(1, MAX_ROUTE_TABLE));
+            at.field("max").within(range.max, InclusiveRange(1, MAX_ROUTE_TABLE));
         }
     }
 
@@ -140,12 +140,12 @@ impl Parameter for Option<RouteTableRange> {
     }
 }
 
-impl Parameter for Option<Vec<RouteTableRange>> {
+impl ParameterType for Option<Vec<RouteTableRange>> {
     fn is_unset(&self) -> bool {
         self.is_none()
     }
 
-    fn check(&self, _: &Accepts, at: &Checker<'_>) {
+    fn check(&self, _: &AcceptedValues, at: &FieldChecker<'_>) {
         for (at, range) in at.each(self.as_deref().unwrap_or_default()) {
             range.check(&at);
         }
@@ -173,22 +173,22 @@ impl RouteTableRange {
         format!("{}-{}", self.min, self.max)
     }
 
-    fn check(&self, at: &Checker<'_>) {
+    fn check(&self, at: &FieldChecker<'_>) {
         at.field("min").ensure(self.min >= 1, self.min, "must be at least 1");
         at.field("min").ensure(self.min <= self.max, self.min, "must not be greater than max");
     }
 }
 
-impl Parameter for Option<BPFConntrackTimeouts> {
+impl ParameterType for Option<BPFConntrackTimeouts> {
     fn is_unset(&self) -> bool {
         self.is_none()
     }
 
-    fn check(&self, _: &Accepts, at: &Checker<'_>) {
+    fn check(&self, _: &AcceptedValues, at: &FieldChecker<'_>) {
         let Some(timeouts) = self else { return };
         for (key, timeout) in timeouts.fields() {
             if let Some(text) = timeout {
-                let fits = text == "Auto" || text.parse::<Duration>().is_ok_and(|span| !span.is_negative());
+                let fits = text == "Auto" || text.parse::<GoDuration>().is_ok_and(|span| !span.is_negative());
                 at.field(key).ensure(fits, text, "must be a span of time such as 10s, or Auto");
             }
         }

@@ -5,22 +5,22 @@ use super::*;
 const A: &str = "10.0.0.1";
 const B: &str = "10.0.0.2";
 
-fn matches(rule: &Rule, packet: &Packet) -> bool {
-    let plan = Plan::default();
-    let index = Index::new(&plan);
+fn matches(rule: &PlannedRule, packet: &Packet) -> bool {
+    let plan = NodePlan::default();
+    let index = EvaluationIndex::new(&plan);
     let matches = index.matches(rule, packet);
     assert_eq!(index.misses(rule, packet).is_empty(), matches, "{rule:?} {packet:?}");
     matches
 }
 
-fn rule(change: impl FnOnce(&mut Rule)) -> Rule {
+fn rule(change: impl FnOnce(&mut PlannedRule)) -> PlannedRule {
     let mut rule = allow();
     change(&mut rule);
     rule
 }
 
-fn ports(ranges: &[(u16, u16)]) -> Vec<PortRange> {
-    ranges.iter().map(|&(first, last)| PortRange { first, last }).collect()
+fn ports(ranges: &[(u16, u16)]) -> Vec<PortInterval> {
+    ranges.iter().map(|&(first, last)| PortInterval { first, last }).collect()
 }
 
 #[test]
@@ -51,12 +51,12 @@ fn protocols() {
 
 #[test]
 fn icmp_types_belong_to_the_family() {
-    let echo = rule(|r| r.icmp = Some(Icmp { r#type: 8, code: None }));
+    let echo = rule(|r| r.icmp = Some(IcmpMatch { r#type: 8, code: None }));
     assert!(matches(&echo, &icmp(A, B, 8, 3)));
     assert!(!matches(&echo, &icmp(A, B, 0, 0)));
     assert!(matches(&echo, &icmp("fd00::1", "fd00::2", 8, 0)));
     assert!(!matches(&echo, &tcp(A, B, 8)));
-    let coded = rule(|r| r.icmp = Some(Icmp { r#type: 3, code: Some(1) }));
+    let coded = rule(|r| r.icmp = Some(IcmpMatch { r#type: 3, code: Some(1) }));
     assert!(matches(&coded, &icmp(A, B, 3, 1)));
     assert!(!matches(&coded, &icmp(A, B, 3, 2)));
     // ICMP of the other family is a protocol without types.
@@ -66,7 +66,7 @@ fn icmp_types_belong_to_the_family() {
 
 #[test]
 fn a_negated_icmp_type_is_still_about_icmp() {
-    let not = rule(|r| r.not_icmp = Some(Icmp { r#type: 3, code: Some(1) }));
+    let not = rule(|r| r.not_icmp = Some(IcmpMatch { r#type: 3, code: Some(1) }));
     assert!(!matches(&not, &icmp(A, B, 3, 1)));
     assert!(matches(&not, &icmp(A, B, 3, 2)));
     assert!(matches(&not, &icmp(A, B, 8, 0)));
@@ -124,10 +124,10 @@ fn ports_and_ranges() {
 
 #[test]
 fn a_set_has_known_addresses_and_a_negated_one_lets_the_world_in() {
-    let mut plan = Plan::default();
+    let mut plan = NodePlan::default();
     let set =
         set_of_nets(&mut plan, "s:x", &["10.0.0.1/32", "fd00::1/128", "172.16.0.0/12", "172.16.0.0/16"]);
-    let index = Index::new(&plan);
+    let index = EvaluationIndex::new(&plan);
     let positive = rule(|r| r.source.sets = vec![set.clone()]);
     let negative = rule(|r| r.source.not_sets = vec![set.clone()]);
     for (source, member) in
@@ -140,15 +140,18 @@ fn a_set_has_known_addresses_and_a_negated_one_lets_the_world_in() {
     // Every positive set is required; a missing set is empty.
     let two = rule(|r| r.source.sets = vec![set.clone(), SetId::new("s:none")]);
     assert!(!index.matches(&two, &tcp(A, B, 80)));
-    assert_eq!(index.misses(&two, &tcp(A, B, 80)), [Criterion::Set(End::Source, &SetId::new("s:none"))]);
+    assert_eq!(
+        index.misses(&two, &tcp(A, B, 80)),
+        [RuleCriterion::Set(PacketEnd::Source, &SetId::new("s:none"))]
+    );
 }
 
 #[test]
 fn named_ports_need_address_protocol_and_port() {
-    let mut plan = Plan::default();
+    let mut plan = NodePlan::default();
     let http = set_of_ports(&mut plan, "n:http", &[(B, 6, 8080), ("fd00::2", 6, 8080)]);
     let dns = set_of_ports(&mut plan, "n:dns", &[(B, 6, 53), (B, 17, 53)]);
-    let index = Index::new(&plan);
+    let index = EvaluationIndex::new(&plan);
     let named = rule(|r| r.destination.named_ports = vec![http.clone()]);
     assert!(index.matches(&named, &tcp(A, B, 8080)));
     assert!(index.matches(&named, &tcp("fd00::1", "fd00::2", 8080)));
@@ -174,10 +177,10 @@ fn named_ports_need_address_protocol_and_port() {
 
 #[test]
 fn services_are_endpoints_with_ports_or_addresses_alone() {
-    let mut plan = Plan::default();
+    let mut plan = NodePlan::default();
     let service = set_of_ports(&mut plan, "svc:x", &[(B, 6, 8080)]);
     let addresses = set_of_nets(&mut plan, "svcnoport:x", &["10.0.0.1/32"]);
-    let index = Index::new(&plan);
+    let index = EvaluationIndex::new(&plan);
     let to = rule(|r| r.destination.service = Some(service));
     assert!(index.matches(&to, &tcp(A, B, 8080)));
     assert!(!index.matches(&to, &tcp(A, B, 80)));
@@ -188,7 +191,7 @@ fn services_are_endpoints_with_ports_or_addresses_alone() {
 
 #[test]
 fn http_is_not_for_the_kernel() {
-    let web = rule(|r| r.http = Some(Http { methods: vec!["GET".into()], paths: vec![] }));
+    let web = rule(|r| r.http = Some(HttpMatch { methods: vec!["GET".into()], paths: vec![] }));
     assert!(matches(&web, &tcp(A, B, 80)));
 }
 
@@ -199,15 +202,15 @@ fn every_miss_is_named() {
         r.source.nets = vec![net("192.0.2.0/24")];
         r.destination.ports = ports(&[(443, 443)]);
     });
-    let plan = Plan::default();
-    let misses = Index::new(&plan).misses(&strict, &udp(A, B, 80));
+    let plan = NodePlan::default();
+    let misses = EvaluationIndex::new(&plan).misses(&strict, &udp(A, B, 80));
     let side = &strict.destination;
     assert_eq!(
         misses,
         [
-            Criterion::Protocol(6),
-            Criterion::Nets(End::Source, &strict.source.nets),
-            Criterion::Ports(End::Destination, &side.ports, &side.named_ports),
+            RuleCriterion::Protocol(6),
+            RuleCriterion::Nets(PacketEnd::Source, &strict.source.nets),
+            RuleCriterion::Ports(PacketEnd::Destination, &side.ports, &side.named_ports),
         ]
     );
 }

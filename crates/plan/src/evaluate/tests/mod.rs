@@ -27,32 +27,32 @@ pub fn staged(name: &str) -> PolicyId {
     PolicyId { kind: PolicyKind::StagedGlobalNetworkPolicy, ..global(name) }
 }
 
-pub fn allow() -> Rule {
-    Rule::new(Action::Allow)
+pub fn allow() -> PlannedRule {
+    PlannedRule::new(RuleAction::Allow)
 }
 
-pub fn to_port(action: Action, protocol: u8, port: u16) -> Rule {
-    let mut rule = Rule { protocol: Some(protocol), ..Rule::new(action) };
-    rule.destination.ports = vec![PortRange { first: port, last: port }];
+pub fn to_port(action: RuleAction, protocol: u8, port: u16) -> PlannedRule {
+    let mut rule = PlannedRule { protocol: Some(protocol), ..PlannedRule::new(action) };
+    rule.destination.ports = vec![PortInterval { first: port, last: port }];
     rule
 }
 
-pub fn deny() -> Rule {
-    Rule::new(Action::Deny)
+pub fn deny() -> PlannedRule {
+    PlannedRule::new(RuleAction::Deny)
 }
 
 /// Returns a policy with the same rules in both directions.
-pub fn policy(rules: &[Rule]) -> Arc<Policy> {
-    Arc::new(Policy { ingress: rules.to_vec(), egress: rules.to_vec(), ..Policy::default() })
+pub fn policy(rules: &[PlannedRule]) -> Arc<PlannedPolicy> {
+    Arc::new(PlannedPolicy { ingress: rules.to_vec(), egress: rules.to_vec(), ..PlannedPolicy::default() })
 }
 
-pub fn profile(rules: &[Rule]) -> Arc<Profile> {
-    Arc::new(Profile { ingress: rules.to_vec(), egress: rules.to_vec() })
+pub fn profile(rules: &[PlannedRule]) -> Arc<ProfileRules> {
+    Arc::new(ProfileRules { ingress: rules.to_vec(), egress: rules.to_vec() })
 }
 
 /// Returns a tier whose policies apply to both directions.
-pub fn tier(name: &str, end: TierEnd, policies: &[PolicyId]) -> Tier {
-    Tier { name: name.into(), end, ingress: policies.into(), egress: policies.into() }
+pub fn tier(name: &str, end: TierDefaultAction, policies: &[PolicyId]) -> EndpointTier {
+    EndpointTier { name: name.into(), end, ingress: policies.into(), egress: policies.into() }
 }
 
 pub fn tcp(source: &str, destination: &str, port: u16) -> Packet {
@@ -75,19 +75,19 @@ pub fn icmp(source: &str, destination: &str, kind: u8, code: u8) -> Packet {
     Packet { icmp: Some((kind, code)), ..plain(protocol, source, destination) }
 }
 
-pub fn set_of_nets(plan: &mut Plan, name: &str, nets: &[&str]) -> SetId {
-    let members: BTreeSet<Member> = nets.iter().map(|text| Member::Net(net(text))).collect();
-    plan.sets.insert(SetId::new(name), Set { kind: SetKind::Nets, members });
+pub fn set_of_nets(plan: &mut NodePlan, name: &str, nets: &[&str]) -> SetId {
+    let members: BTreeSet<SetMember> = nets.iter().map(|text| SetMember::Net(net(text))).collect();
+    plan.sets.insert(SetId::new(name), AddressSet { kind: SetKind::Nets, members });
     SetId::new(name)
 }
 
-pub fn set_of_ports(plan: &mut Plan, name: &str, ports: &[(&str, u8, u16)]) -> SetId {
-    let member = |(text, protocol, port): &(&str, u8, u16)| Member::Port {
+pub fn set_of_ports(plan: &mut NodePlan, name: &str, ports: &[(&str, u8, u16)]) -> SetId {
+    let member = |(text, protocol, port): &(&str, u8, u16)| SetMember::Port {
         address: address(text),
         protocol: *protocol,
         port: *port,
     };
     let members = ports.iter().map(member).collect();
-    plan.sets.insert(SetId::new(name), Set { kind: SetKind::Ports, members });
+    plan.sets.insert(SetId::new(name), AddressSet { kind: SetKind::Ports, members });
     SetId::new(name)
 }

@@ -1,6 +1,6 @@
 //! Authentication with user and password: fetches a token, and a new one when the server rejects it.
 
-use crate::config::Credentials;
+use crate::config::EtcdCredentials;
 use tokio::sync::Mutex;
 use tonic::transport::Channel;
 use tonic::{Code, Status};
@@ -8,15 +8,15 @@ use tortie_etcd_proto::etcdserverpb::AuthenticateRequest;
 use tortie_etcd_proto::etcdserverpb::auth_client::AuthClient;
 
 #[derive(Debug)]
-pub struct Auth {
-    credentials: Credentials,
+pub struct EtcdAuth {
+    credentials: EtcdCredentials,
     /// Locked while a token is fetched, so that concurrent rejected calls fetch only one.
     token: Mutex<Option<String>>,
 }
 
-impl Auth {
-    pub fn new(credentials: Credentials) -> Auth {
-        Auth { credentials, token: Mutex::new(None) }
+impl EtcdAuth {
+    pub fn new(credentials: EtcdCredentials) -> EtcdAuth {
+        EtcdAuth { credentials, token: Mutex::new(None) }
     }
 
     /// Returns the token to send; empty if authentication is disabled on the server.

@@ -1,8 +1,8 @@
 //! HTTP/2 connection to one endpoint, opened on first use and reopened when lost.
 
-use super::Limits;
-use crate::config::Endpoint;
-use crate::{Error, Result};
+use super::StoreLimits;
+use crate::config::EtcdEndpoint;
+use crate::{StoreError, StoreResult};
 use hyper_util::rt::TokioIo;
 use std::io;
 use std::sync::Arc;
@@ -20,31 +20,31 @@ const WINDOW: u32 = 4 << 20;
 /// Prefix of errors that occur after the TCP connection is open; `failure` uses it to explain them.
 pub const TLS_FAILED: &str = "TLS handshake failed";
 
-trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+trait TransportStream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> TransportStream for T {}
 
 /// Settings for opening connections to one endpoint.
-pub struct Dialler {
+pub struct EndpointDialler {
     settings: tonic::transport::Endpoint,
-    endpoint: Endpoint,
+    endpoint: EtcdEndpoint,
     tls: Arc<ClientConfig>,
     limit: Duration,
 }
 
 pub fn dialler(
-    endpoint: &Endpoint,
+    endpoint: &EtcdEndpoint,
     tls: &Arc<ClientConfig>,
     limit: Duration,
-    limits: &Limits,
-) -> Result<Dialler> {
+    limits: &StoreLimits,
+) -> StoreResult<EndpointDialler> {
     let unusable =
-        |e: &dyn std::fmt::Display| Error::Config(format!("endpoint {endpoint} cannot be used: {e}"));
+        |e: &dyn std::fmt::Display| StoreError::Config(format!("endpoint {endpoint} cannot be used: {e}"));
     // The dialler does TLS itself: tonic sees a plain connection, but has to send the real origin.
     let (dialled, origin) = match endpoint {
-        Endpoint::Tcp { .. } => {
+        EtcdEndpoint::Tcp { .. } => {
             (endpoint.to_string().replacen("https://", "http://", 1), endpoint.to_string())
         }
-        Endpoint::Unix { .. } => ("http://localhost".to_owned(), "http://localhost".to_owned()),
+        EtcdEndpoint::Unix { .. } => ("http://localhost".to_owned(), "http://localhost".to_owned()),
     };
     let origin: Uri = origin.parse().map_err(|e| unusable(&e))?;
     let settings = tonic::transport::Endpoint::from_shared(dialled)
@@ -55,10 +55,10 @@ pub fn dialler(
         .keep_alive_while_idle(true)
         .initial_stream_window_size(WINDOW)
         .initial_connection_window_size(WINDOW);
-    Ok(Dialler { settings, endpoint: endpoint.clone(), tls: tls.clone(), limit })
+    Ok(EndpointDialler { settings, endpoint: endpoint.clone(), tls: tls.clone(), limit })
 }
 
-impl Dialler {
+impl EndpointDialler {
     pub fn channel(&self) -> Channel {
         let (endpoint, tls, limit) = (self.endpoint.clone(), self.tls.clone(), self.limit);
         self.settings.connect_with_connector_lazy(tower::service_fn(move |_: Uri| {
@@ -73,10 +73,10 @@ impl Dialler {
     }
 }
 
-async fn open(endpoint: &Endpoint, tls: Arc<ClientConfig>) -> io::Result<Box<dyn Stream>> {
+async fn open(endpoint: &EtcdEndpoint, tls: Arc<ClientConfig>) -> io::Result<Box<dyn TransportStream>> {
     match endpoint {
-        Endpoint::Unix { path } => Ok(Box::new(UnixStream::connect(path).await?)),
-        Endpoint::Tcp { host, port, tls: secure } => {
+        EtcdEndpoint::Unix { path } => Ok(Box::new(UnixStream::connect(path).await?)),
+        EtcdEndpoint::Tcp { host, port, tls: secure } => {
             let stream = TcpStream::connect((host.as_str(), *port)).await?;
             stream.set_nodelay(true)?;
             if !secure {

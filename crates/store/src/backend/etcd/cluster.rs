@@ -3,13 +3,13 @@
 //! Calls go to one endpoint until it fails, then to the next. A write that may already have been applied is not
 //! repeated; a read is.
 
-use super::auth::Auth;
-use super::failure::Failure;
-use super::limits::Limits;
-use super::member::{Connection, Member};
+use super::auth::EtcdAuth;
+use super::failure::EtcdFailure;
+use super::limits::StoreLimits;
+use super::member::{EtcdMember, MemberConnection};
 use super::tls::{TlsPolicy, client_config};
-use crate::config::{Endpoint, EtcdTarget};
-use crate::{Error, Result};
+use crate::config::{EtcdEndpoint, EtcdTarget};
+use crate::{StoreError, StoreResult};
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
@@ -22,36 +22,40 @@ use tonic::{Request, Response, Status};
 
 /// Whether a call may be repeated if it may already have been executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Retry {
+pub(crate) enum EtcdRetryPolicy {
     Always,
     IfUnsent,
 }
 
-pub(crate) struct Cluster {
-    members: Vec<Arc<Member>>,
+pub(crate) struct EtcdCluster {
+    members: Vec<Arc<EtcdMember>>,
     /// Index of the member that responded last.
     current: AtomicUsize,
-    auth: Option<Auth>,
-    pub limits: Limits,
+    auth: Option<EtcdAuth>,
+    pub limits: StoreLimits,
 }
 
-impl Cluster {
-    pub fn new(target: &EtcdTarget, endpoints: &[Endpoint], limits: Limits) -> Result<Cluster> {
-        let used = endpoints.iter().any(|endpoint| matches!(endpoint, Endpoint::Tcp { tls: true, .. }));
+impl EtcdCluster {
+    pub fn new(
+        target: &EtcdTarget,
+        endpoints: &[EtcdEndpoint],
+        limits: StoreLimits,
+    ) -> StoreResult<EtcdCluster> {
+        let used = endpoints.iter().any(|endpoint| matches!(endpoint, EtcdEndpoint::Tcp { tls: true, .. }));
         let tls = client_config(&target.tls, &TlsPolicy::from_env(), used)?;
         let count = u32::try_from(endpoints.len()).unwrap_or(u32::MAX).max(1);
         let dial = (limits.dial / count).max(limits.dial.min(Duration::from_secs(2)));
-        let member = |endpoint: &Endpoint| Member::new(endpoint, &tls, dial, &limits).map(Arc::new);
-        Ok(Cluster {
-            members: endpoints.iter().map(member).collect::<Result<_>>()?,
+        let member = |endpoint: &EtcdEndpoint| EtcdMember::new(endpoint, &tls, dial, &limits).map(Arc::new);
+        Ok(EtcdCluster {
+            members: endpoints.iter().map(member).collect::<StoreResult<_>>()?,
             current: AtomicUsize::new(0),
-            auth: target.credentials.clone().map(Auth::new),
+            auth: target.credentials.clone().map(EtcdAuth::new),
             limits,
         })
     }
 
     /// Sends `message` to a member that responds, within the time limit of one request.
-    pub async fn call<M, R, F, S>(&self, retry: Retry, message: M, send: S) -> Result<R>
+    pub async fn call<M, R, F, S>(&self, retry: EtcdRetryPolicy, message: M, send: S) -> StoreResult<R>
     where
         M: Clone,
         S: Fn(Channel, Request<M>) -> F,
@@ -79,27 +83,29 @@ impl Cluster {
                 Ok(Err(failure)) => failure,
                 Err(_) => {
                     member.discard(&connection);
-                    Failure::silent(&member.endpoint, share)
+                    EtcdFailure::silent(&member.endpoint, share)
                 }
             };
             match &failure {
-                Failure::Refused(_) => return Err(failure.into_error(&member.endpoint)),
+                EtcdFailure::Refused(_) => return Err(failure.into_error(&member.endpoint)),
                 // Usually a connection that was closed while idle: retry once on a new one.
-                Failure::Stale(_) if !reopened => {
+                EtcdFailure::Stale(_) if !reopened => {
                     reopened = true;
                     continue;
                 }
-                Failure::Lost(_) if retry == Retry::Always && !reopened => {
+                EtcdFailure::Lost(_) if retry == EtcdRetryPolicy::Always && !reopened => {
                     reopened = true;
                     continue;
                 }
                 _ => self.current.store((index + 1) % count, Ordering::Relaxed),
             }
-            let unsent = matches!(failure, Failure::NotSent(_) | Failure::Stale(_));
-            let settled = retry == Retry::IfUnsent && !unsent;
+            let unsent = matches!(failure, EtcdFailure::NotSent(_) | EtcdFailure::Stale(_));
+            let settled = retry == EtcdRetryPolicy::IfUnsent && !unsent;
             let error = failure.into_error(&member.endpoint);
             if settled {
-                return Err(Error::Datastore(format!("{error}. The write may have been carried out or not")));
+                return Err(StoreError::Datastore(format!(
+                    "{error}. The write may have been carried out or not"
+                )));
             }
             tried.push(error);
             step += 1;
@@ -109,11 +115,11 @@ impl Cluster {
 
     async fn attempt<M, R, F, S>(
         &self,
-        member: &Member,
-        connection: &Connection,
+        member: &EtcdMember,
+        connection: &MemberConnection,
         message: &M,
         send: &S,
-    ) -> std::result::Result<R, Failure>
+    ) -> std::result::Result<R, EtcdFailure>
     where
         M: Clone,
         S: Fn(Channel, Request<M>) -> F,
@@ -126,11 +132,11 @@ impl Cluster {
             match send(connection.channel.clone(), request).await {
                 Ok(answer) => return Ok(answer.into_inner()),
                 Err(status) => match (&self.auth, token) {
-                    (Some(auth), Some(token)) if !renewed && Auth::is_stale(&status) => {
+                    (Some(auth), Some(token)) if !renewed && EtcdAuth::is_stale(&status) => {
                         auth.refused(&token).await;
                         renewed = true;
                     }
-                    _ => return Err(Failure::of(&member.endpoint, status)),
+                    _ => return Err(EtcdFailure::of(&member.endpoint, status)),
                 },
             }
         }
@@ -139,13 +145,15 @@ impl Cluster {
     /// Adds the authentication token to a request, if credentials are configured, and returns it.
     pub async fn authorise<M>(
         &self,
-        member: &Member,
-        connection: &Connection,
+        member: &EtcdMember,
+        connection: &MemberConnection,
         request: &mut Request<M>,
-    ) -> std::result::Result<Option<String>, Failure> {
+    ) -> std::result::Result<Option<String>, EtcdFailure> {
         let Some(auth) = &self.auth else { return Ok(None) };
-        let token =
-            auth.token(&connection.channel).await.map_err(|status| Failure::of(&member.endpoint, status))?;
+        let token = auth
+            .token(&connection.channel)
+            .await
+            .map_err(|status| EtcdFailure::of(&member.endpoint, status))?;
         if !token.is_empty()
             && let Ok(value) = MetadataValue::try_from(token.as_str())
         {
@@ -155,12 +163,12 @@ impl Cluster {
     }
 
     /// Returns the member that calls currently go to.
-    pub fn current(&self) -> Option<Arc<Member>> {
+    pub fn current(&self) -> Option<Arc<EtcdMember>> {
         self.members.get(self.current.load(Ordering::Relaxed) % self.members.len().max(1)).cloned()
     }
 
     /// Switches to the next member after a failure outside of `call`, for example of a watch.
-    pub fn leave(&self, member: &Member) {
+    pub fn leave(&self, member: &EtcdMember) {
         if let Some(index) = self.members.iter().position(|other| std::ptr::eq(&**other, member)) {
             let next = (index + 1) % self.members.len().max(1);
             let _ = self.current.compare_exchange(index, next, Ordering::Relaxed, Ordering::Relaxed);
@@ -174,18 +182,18 @@ impl Cluster {
     }
 }
 
-fn all_failed(mut errors: Vec<Error>) -> Error {
+fn all_failed(mut errors: Vec<StoreError>) -> StoreError {
     match errors.len() {
-        0 => Error::Config("no etcd endpoints specified".into()),
+        0 => StoreError::Config("no etcd endpoints specified".into()),
         1 => errors.swap_remove(0),
         count => {
             let lines: Vec<String> = errors.iter().map(|error| format!("\n-  {error}")).collect();
-            Error::Datastore(format!("none of the {count} endpoints answers:{}", lines.concat()))
+            StoreError::Datastore(format!("none of the {count} endpoints answers:{}", lines.concat()))
         }
     }
 }
 
-impl fmt::Debug for Cluster {
+impl fmt::Debug for EtcdCluster {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(self.members.iter().map(|member| member.endpoint.to_string())).finish()
     }

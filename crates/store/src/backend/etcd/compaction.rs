@@ -6,31 +6,31 @@
 
 use super::entries::{found, get, op, path};
 use super::kv::is_compacted;
-use super::{Etcd, opaque};
-use crate::{Error, Result, Revision};
+use super::{EtcdBackend, opaque};
+use crate::{Revision, StoreError, StoreResult};
 use tortie_etcd_proto::etcdserverpb::compare::{CompareResult, CompareTarget, TargetUnion};
 use tortie_etcd_proto::etcdserverpb::request_op::Request;
 use tortie_etcd_proto::etcdserverpb::{Compare, PutRequest};
-use tortie_model::Key;
+use tortie_model::StoreKey;
 
 #[derive(Debug)]
-pub struct Compactor {
-    etcd: Etcd,
+pub struct HistoryCompactor {
+    etcd: EtcdBackend,
     /// Version of the shared record when last seen.
     turn: i64,
     /// Revision of the store at that time; 0 before the first call.
     revision: i64,
 }
 
-impl Compactor {
-    pub(crate) fn new(etcd: Etcd) -> Compactor {
-        Compactor { etcd, turn: 0, revision: 0 }
+impl HistoryCompactor {
+    pub(crate) fn new(etcd: EtcdBackend) -> HistoryCompactor {
+        HistoryCompactor { etcd, turn: 0, revision: 0 }
     }
 
     /// Compacts the store; to be called once per period. Returns the revision before which the history was removed;
     /// `None` if another compactor had the turn, or if this one has not run for a full period yet.
-    pub async fn compact(&mut self) -> Result<Option<Revision>> {
-        let record = path(&Key::CompactRevision);
+    pub async fn compact(&mut self) -> StoreResult<Option<Revision>> {
+        let record = path(&StoreKey::CompactRevision);
         let unchanged = Compare {
             result: CompareResult::Equal.into(),
             target: CompareTarget::Version.into(),
@@ -57,7 +57,7 @@ impl Compactor {
             Ok(()) => Ok(Some(opaque(before))),
             // Already compacted, by etcd's auto-compaction or manually.
             Err(error) if is_compacted(&error) => Ok(None),
-            Err(Error::Datastore(text)) => Err(Error::Datastore(format!("compaction: {text}"))),
+            Err(StoreError::Datastore(text)) => Err(StoreError::Datastore(format!("compaction: {text}"))),
             Err(error) => Err(error),
         }
     }

@@ -1,9 +1,9 @@
 //! Operations on single entries and on ranges.
 
-use super::kv::{Committed, after, is_compacted};
-use super::{Etcd, keys, number, opaque};
-use crate::page::{Continuation, Page};
-use crate::{Entry, Error, Listing, Result, Revision};
+use super::kv::{TransactionResult, after, is_compacted};
+use super::{EtcdBackend, keys, number, opaque};
+use crate::page::{PageContinuation, PageRequest};
+use crate::{EntryListing, Revision, StoreEntry, StoreError, StoreResult};
 use bytes::Bytes;
 use std::time::Duration;
 use tortie_etcd_proto::etcdserverpb::compare::{CompareResult, CompareTarget, TargetUnion};
@@ -13,17 +13,17 @@ use tortie_etcd_proto::etcdserverpb::{
     Compare, DeleteRangeRequest, PutRequest, RangeRequest, RequestOp, ResponseOp,
 };
 use tortie_etcd_proto::mvccpb::KeyValue;
-use tortie_model::{Key, KeyRange, Resource, ValidationError, Value};
+use tortie_model::{KeyRange, Resource, StoreKey, StoreValue, ValidationError};
 
-impl Etcd {
-    pub(crate) async fn get(&self, key: &Key) -> Result<Entry> {
+impl EtcdBackend {
+    pub(crate) async fn get(&self, key: &StoreKey) -> StoreResult<StoreEntry> {
         match self.cluster.get(&keys::path(key)).await? {
             Some(kv) => read(key.clone(), &kv.value, kv.mod_revision),
             None => Err(missing(key)),
         }
     }
 
-    pub(crate) async fn list(&self, range: &KeyRange) -> Result<Listing> {
+    pub(crate) async fn list(&self, range: &KeyRange) -> StoreResult<EntryListing> {
         let mut unreadable = Vec::new();
         let listed = self
             .cluster
@@ -32,16 +32,16 @@ impl Etcd {
                 read(key, &kv.value, kv.mod_revision).map_err(|error| unreadable.push(error)).ok()
             })
             .await?;
-        Ok(Listing { entries: listed.items, unreadable, revision: opaque(listed.revision), next: None })
+        Ok(EntryListing { entries: listed.items, unreadable, revision: opaque(listed.revision), next: None })
     }
 
     /// Returns one page of a range. etcd does not support label selectors, so entries that are not selected are dropped
     /// here.
-    pub(crate) async fn list_page(&self, range: &KeyRange, page: &Page) -> Result<Listing> {
+    pub(crate) async fn list_page(&self, range: &KeyRange, page: &PageRequest) -> StoreResult<EntryListing> {
         let prefix = keys::prefix(range);
         let mut place = match &page.after {
-            Some(continuation) => Place::read(continuation, &prefix)?,
-            None => Place { revision: 0, start: Bytes::from(prefix.clone()) },
+            Some(continuation) => ListPosition::read(continuation, &prefix)?,
+            None => ListPosition { revision: 0, start: Bytes::from(prefix.clone()) },
         };
         let limit = page.limit.get();
         let (mut entries, mut unreadable) = (Vec::new(), Vec::new());
@@ -52,7 +52,7 @@ impl Etcd {
                 if page.labels.is_empty() { wanted } else { wanted.max(self.cluster.limits.first_page) };
             let asked = self.cluster.page(&prefix, place.start.clone(), place.revision, wanted).await;
             let answer = asked.map_err(|error| match is_compacted(&error) {
-                true => Error::Expired(format!("the list of {range} that the continuation belongs to")),
+                true => StoreError::Expired(format!("the list of {range} that the continuation belongs to")),
                 false => error,
             })?;
             place.revision = answer.revision;
@@ -75,17 +75,17 @@ impl Etcd {
             more |= kvs.next().is_some();
             if !more || entries.len() == limit {
                 let next = more.then(|| place.write());
-                return Ok(Listing { entries, unreadable, revision: opaque(place.revision), next });
+                return Ok(EntryListing { entries, unreadable, revision: opaque(place.revision), next });
             }
         }
     }
 
-    pub(crate) async fn list_keys(&self, range: &KeyRange) -> Result<Vec<Key>> {
+    pub(crate) async fn list_keys(&self, range: &KeyRange) -> StoreResult<Vec<StoreKey>> {
         let read = |kv: KeyValue| key_in(range, &kv.key);
         Ok(self.cluster.list(&keys::prefix(range), None, true, read).await?.items)
     }
 
-    pub(crate) async fn create(&self, key: &Key, value: &Value) -> Result<Entry> {
+    pub(crate) async fn create(&self, key: &StoreKey, value: &StoreValue) -> StoreResult<StoreEntry> {
         let path = path(key);
         let done =
             self.cluster.transact(vec![absent(&path)], vec![put(&path, value, 0)], vec![get(&path)]).await?;
@@ -96,7 +96,12 @@ impl Etcd {
         Ok(written(key, value, done.revision))
     }
 
-    pub(crate) async fn update(&self, key: &Key, value: &Value, revision: &Revision) -> Result<Entry> {
+    pub(crate) async fn update(
+        &self,
+        key: &StoreKey,
+        value: &StoreValue,
+        revision: &Revision,
+    ) -> StoreResult<StoreEntry> {
         let path = path(key);
         let compare = vec![unchanged(&path, revision)];
         let done = self.cluster.transact(compare, vec![put(&path, value, 0)], vec![get(&path)]).await?;
@@ -106,7 +111,12 @@ impl Etcd {
         Ok(written(key, value, done.revision))
     }
 
-    pub(crate) async fn apply(&self, key: &Key, value: &Value, ttl: Option<Duration>) -> Result<Entry> {
+    pub(crate) async fn apply(
+        &self,
+        key: &StoreKey,
+        value: &StoreValue,
+        ttl: Option<Duration>,
+    ) -> StoreResult<StoreEntry> {
         let path = path(key);
         let lease = match ttl {
             Some(ttl) => self.cluster.lease(ttl).await?,
@@ -117,7 +127,11 @@ impl Etcd {
         Ok(written(key, value, revision))
     }
 
-    pub(crate) async fn delete(&self, key: &Key, revision: Option<&Revision>) -> Result<Entry> {
+    pub(crate) async fn delete(
+        &self,
+        key: &StoreKey,
+        revision: Option<&Revision>,
+    ) -> StoreResult<StoreEntry> {
         let path = path(key);
         let compare = revision.map(|revision| unchanged(&path, revision)).into_iter().collect();
         let delete = Request::RequestDeleteRange(DeleteRangeRequest {
@@ -135,41 +149,45 @@ impl Etcd {
 }
 
 /// Position of a page in a list.
-struct Place {
+struct ListPosition {
     revision: i64,
     /// The first key of the next page.
     start: Bytes,
 }
 
-impl Place {
-    fn write(&self) -> Continuation {
-        Continuation(format!("{} {}", self.revision, String::from_utf8_lossy(&self.start)))
+impl ListPosition {
+    fn write(&self) -> PageContinuation {
+        PageContinuation(format!("{} {}", self.revision, String::from_utf8_lossy(&self.start)))
     }
 
-    fn read(continuation: &Continuation, prefix: &str) -> Result<Place> {
+    fn read(continuation: &PageContinuation, prefix: &str) -> StoreResult<ListPosition> {
         let text = &continuation.0;
         let place = text.split_once(' ').and_then(|(revision, start)| {
             let revision = revision.parse().ok().filter(|revision| *revision > 0)?;
             start
                 .starts_with(prefix)
-                .then(|| Place { revision, start: Bytes::copy_from_slice(start.as_bytes()) })
+                .then(|| ListPosition { revision, start: Bytes::copy_from_slice(start.as_bytes()) })
         });
         place.ok_or_else(|| {
-            Error::Validation(ValidationError::one("continue", text, "not the continuation of this list"))
+            StoreError::Validation(ValidationError::one(
+                "continue",
+                text,
+                "not the continuation of this list",
+            ))
         })
     }
 }
 
 /// Parses a key; `None` if it is outside of the range.
-pub(super) fn key_in(range: &KeyRange, bytes: &[u8]) -> Option<Key> {
+pub(super) fn key_in(range: &KeyRange, bytes: &[u8]) -> Option<StoreKey> {
     keys::parse(std::str::from_utf8(bytes).ok()?).filter(|key| range.contains(key))
 }
 
 /// Decodes a stored value.
-pub(super) fn read(key: Key, bytes: &[u8], revision: i64) -> Result<Entry> {
-    match Value::decode(&key, bytes) {
-        Ok(value) => Ok(Entry::new(key, value, opaque(revision))),
-        Err(error) => Err(Error::Parse {
+pub(super) fn read(key: StoreKey, bytes: &[u8], revision: i64) -> StoreResult<StoreEntry> {
+    match StoreValue::decode(&key, bytes) {
+        Ok(value) => Ok(StoreEntry::new(key, value, opaque(revision))),
+        Err(error) => Err(StoreError::Parse {
             key: keys::path(&key),
             value: String::from_utf8_lossy(bytes).into_owned(),
             reason: error.to_string(),
@@ -177,11 +195,11 @@ pub(super) fn read(key: Key, bytes: &[u8], revision: i64) -> Result<Entry> {
     }
 }
 
-fn written(key: &Key, value: &Value, revision: i64) -> Entry {
-    Entry::new(key.clone(), value.clone(), opaque(revision))
+fn written(key: &StoreKey, value: &StoreValue, revision: i64) -> StoreEntry {
+    StoreEntry::new(key.clone(), value.clone(), opaque(revision))
 }
 
-pub(super) fn path(key: &Key) -> Bytes {
+pub(super) fn path(key: &StoreKey) -> Bytes {
     keys::path(key).into()
 }
 
@@ -189,7 +207,7 @@ pub(super) fn op(request: Request) -> RequestOp {
     RequestOp { request: Some(request) }
 }
 
-pub(super) fn put(path: &Bytes, value: &Value, lease: i64) -> RequestOp {
+pub(super) fn put(path: &Bytes, value: &StoreValue, lease: i64) -> RequestOp {
     op(Request::RequestPut(PutRequest {
         key: path.clone(),
         value: value.encode().into(),
@@ -223,7 +241,7 @@ pub(super) fn unchanged(path: &Bytes, revision: &Revision) -> Compare {
 }
 
 /// Returns the entries that an operation of a transaction has read or deleted.
-pub(super) fn found(done: &Committed, step: usize) -> impl Iterator<Item = KeyValue> + use<> {
+pub(super) fn found(done: &TransactionResult, step: usize) -> impl Iterator<Item = KeyValue> + use<> {
     let kvs = match done.responses.get(step) {
         Some(ResponseOp { response: Some(Response::ResponseRange(range)) }) => range.kvs.clone(),
         Some(ResponseOp { response: Some(Response::ResponseDeleteRange(deleted)) }) => {
@@ -234,30 +252,30 @@ pub(super) fn found(done: &Committed, step: usize) -> impl Iterator<Item = KeyVa
     kvs.into_iter()
 }
 
-fn stored_resource(key: &Key, stored: Option<&KeyValue>) -> Option<Box<Resource>> {
+fn stored_resource(key: &StoreKey, stored: Option<&KeyValue>) -> Option<Box<Resource>> {
     let kv = stored?;
     match read(key.clone(), &kv.value, kv.mod_revision).ok()?.value {
-        Value::Resource(resource) => Some(Box::new(resource)),
+        StoreValue::Resource(resource) => Some(Box::new(resource)),
         _ => None,
     }
 }
 
-fn missing(key: &Key) -> Error {
-    Error::DoesNotExist { id: key.to_string(), reason: "key not found".into() }
+fn missing(key: &StoreKey) -> StoreError {
+    StoreError::DoesNotExist { id: key.to_string(), reason: "key not found".into() }
 }
 
-pub(super) fn exists(key: &Key, stored: Option<&KeyValue>) -> Error {
+pub(super) fn exists(key: &StoreKey, stored: Option<&KeyValue>) -> StoreError {
     let revision = stored.map(|kv| kv.mod_revision).unwrap_or_default();
-    Error::AlreadyExists {
+    StoreError::AlreadyExists {
         id: key.to_string(),
         reason: format!("key stands at revision {revision}"),
         current: stored_resource(key, stored),
     }
 }
 
-pub(super) fn mismatch(key: &Key, stored: Option<&KeyValue>) -> Error {
+pub(super) fn mismatch(key: &StoreKey, stored: Option<&KeyValue>) -> StoreError {
     match stored {
         None => missing(key),
-        Some(_) => Error::Conflict { id: key.to_string(), current: stored_resource(key, stored) },
+        Some(_) => StoreError::Conflict { id: key.to_string(), current: stored_resource(key, stored) },
     }
 }

@@ -1,16 +1,16 @@
 //! Failures of etcd calls, and error messages that name what to check.
 
-use super::auth::Auth;
+use super::auth::EtcdAuth;
 use super::channel::TLS_FAILED;
-use crate::Error;
-use crate::config::Endpoint;
+use crate::StoreError;
+use crate::config::EtcdEndpoint;
 use std::error::Error as _;
 use std::time::Duration;
 use tonic::{Code, ConnectError, Status};
 
 /// Result of a failed attempt. It determines whether the call may be repeated.
 #[derive(Debug)]
-pub enum Failure {
+pub enum EtcdFailure {
     /// The request never reached the server and can be sent to another one.
     NotSent(String),
     /// The connection turned out to be closed before anything was sent.
@@ -23,66 +23,67 @@ pub enum Failure {
     Refused(Status),
 }
 
-impl Failure {
-    pub fn of(endpoint: &Endpoint, status: Status) -> Failure {
+impl EtcdFailure {
+    pub fn of(endpoint: &EtcdEndpoint, status: Status) -> EtcdFailure {
         if let Some(reason) = connect_error(&status) {
-            return Failure::NotSent(unreachable(endpoint, &reason));
+            return EtcdFailure::NotSent(unreachable(endpoint, &reason));
         }
         if status.source().is_some() {
             let text = broken(endpoint, &chain(&status));
-            return if was_unsent(&status) { Failure::Stale(text) } else { Failure::Lost(text) };
+            return if was_unsent(&status) { EtcdFailure::Stale(text) } else { EtcdFailure::Lost(text) };
         }
         match status.code() {
             // The server reports these errors, but another member may succeed.
             Code::Unavailable => {
-                Failure::Lost(format!("etcd at {endpoint} cannot serve now: {}", status.message()))
+                EtcdFailure::Lost(format!("etcd at {endpoint} cannot serve now: {}", status.message()))
             }
-            Code::Unimplemented | Code::Internal => Failure::Lost(foreign(endpoint, status.message())),
+            Code::Unimplemented | Code::Internal => EtcdFailure::Lost(foreign(endpoint, status.message())),
             _ if status.message().contains("grpc-status header missing") => {
-                Failure::Lost(foreign(endpoint, status.message()))
+                EtcdFailure::Lost(foreign(endpoint, status.message()))
             }
-            _ => Failure::Refused(status),
+            _ => EtcdFailure::Refused(status),
         }
     }
 
-    pub fn silent(endpoint: &Endpoint, waited: Duration) -> Failure {
-        Failure::Silent(format!(
+    pub fn silent(endpoint: &EtcdEndpoint, waited: Duration) -> EtcdFailure {
+        EtcdFailure::Silent(format!(
             "no answer from {endpoint} within {}: something accepts connections there but does not answer; \
              check that it is the datastore's client port and that the datastore is healthy",
             seconds(waited)
         ))
     }
 
-    pub fn into_error(self, endpoint: &Endpoint) -> Error {
+    pub fn into_error(self, endpoint: &EtcdEndpoint) -> StoreError {
         match self {
-            Failure::NotSent(text) | Failure::Stale(text) | Failure::Lost(text) | Failure::Silent(text) => {
-                Error::Datastore(text)
-            }
-            Failure::Refused(status) => explain(endpoint, &status),
+            EtcdFailure::NotSent(text)
+            | EtcdFailure::Stale(text)
+            | EtcdFailure::Lost(text)
+            | EtcdFailure::Silent(text) => StoreError::Datastore(text),
+            EtcdFailure::Refused(status) => explain(endpoint, &status),
         }
     }
 }
 
 /// Maps an error reported by the server to the error of this crate.
-fn explain(endpoint: &Endpoint, status: &Status) -> Error {
+fn explain(endpoint: &EtcdEndpoint, status: &Status) -> StoreError {
     let message = status.message();
     if message.contains("invalid user ID or password") {
-        return Error::Unauthorized(format!(
+        return StoreError::Unauthorized(format!(
             "{endpoint} refused the user or the password (ETCD_USERNAME, ETCD_PASSWORD)"
         ));
     }
     if message.contains("user name is empty") {
-        return Error::Unauthorized(format!(
+        return StoreError::Unauthorized(format!(
             "{endpoint} wants a user and a password: set ETCD_USERNAME and ETCD_PASSWORD"
         ));
     }
-    if matches!(status.code(), Code::PermissionDenied | Code::Unauthenticated) || Auth::is_stale(status) {
-        return Error::Unauthorized(format!("{endpoint}: {message}"));
+    if matches!(status.code(), Code::PermissionDenied | Code::Unauthenticated) || EtcdAuth::is_stale(status) {
+        return StoreError::Unauthorized(format!("{endpoint}: {message}"));
     }
-    Error::Datastore(format!("{endpoint}: {message}"))
+    StoreError::Datastore(format!("{endpoint}: {message}"))
 }
 
-fn unreachable(endpoint: &Endpoint, reason: &str) -> String {
+fn unreachable(endpoint: &EtcdEndpoint, reason: &str) -> String {
     let hint = if reason.contains("UnknownIssuer") || reason.contains("invalid peer certificate") {
         "the server's certificate is not trusted: check etcdCACertFile (ETCD_CA_CERT_FILE) and the names in the \
          certificate"
@@ -96,7 +97,7 @@ fn unreachable(endpoint: &Endpoint, reason: &str) -> String {
     format!("cannot connect to {endpoint}: {reason}; {hint}")
 }
 
-fn broken(endpoint: &Endpoint, reason: &str) -> String {
+fn broken(endpoint: &EtcdEndpoint, reason: &str) -> String {
     if reason.contains("alert") {
         return format!(
             "{endpoint} refused our TLS: {reason}; check etcdCertFile and etcdKeyFile (ETCD_CERT_FILE, ETCD_KEY_FILE)"
@@ -106,11 +107,11 @@ fn broken(endpoint: &Endpoint, reason: &str) -> String {
         return foreign(endpoint, reason);
     }
     let hint = match endpoint {
-        Endpoint::Tcp { tls: true, .. } => {
+        EtcdEndpoint::Tcp { tls: true, .. } => {
             "and, if it wants client certificates, etcdCertFile and etcdKeyFile"
         }
-        Endpoint::Tcp { .. } => "(https if the server wants TLS)",
-        Endpoint::Unix { .. } => "and not another program's",
+        EtcdEndpoint::Tcp { .. } => "(https if the server wants TLS)",
+        EtcdEndpoint::Unix { .. } => "and not another program's",
     };
     format!(
         "the connection to {endpoint} broke before the answer came: {reason}; check that the datastore is healthy and \
@@ -118,7 +119,7 @@ fn broken(endpoint: &Endpoint, reason: &str) -> String {
     )
 }
 
-fn foreign(endpoint: &Endpoint, reason: &str) -> String {
+fn foreign(endpoint: &EtcdEndpoint, reason: &str) -> String {
     format!(
         "{endpoint} does not answer in the etcd v3 protocol: {reason}; check that the endpoint is the datastore's client \
          port and whether it wants http or https"

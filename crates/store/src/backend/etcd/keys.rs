@@ -5,7 +5,7 @@
 
 use ipnet::IpNet;
 use tortie_model::key::{AffinityType, WorkloadStatusKey};
-use tortie_model::{Key, KeyRange, Kind};
+use tortie_model::{KeyRange, Kind, StoreKey};
 
 const RESOURCES: &str = "/calico/resources/v3/projectcalico.org/";
 const IPAM: &str = "/calico/ipam/v2/";
@@ -20,26 +20,26 @@ const SERVICES: &str = "/calico/kubernetes/services/";
 const COMPACT_REVISION: &str = "compact_rev_key";
 
 /// Returns the path of a key in etcd.
-pub fn path(key: &Key) -> String {
+pub fn path(key: &StoreKey) -> String {
     match key {
-        Key::Resource { kind, namespace, name } if kind.is_namespaced() => {
+        StoreKey::Resource { kind, namespace, name } if kind.is_namespaced() => {
             format!("{RESOURCES}{}/{namespace}/{name}", kind.plural())
         }
-        Key::Resource { kind, name, .. } => format!("{RESOURCES}{}/{name}", kind.plural()),
-        Key::Block { cidr } => format!("{BLOCKS}{}", block_part(cidr)),
-        Key::BlockAffinity { affinity, owner, cidr } => {
+        StoreKey::Resource { kind, name, .. } => format!("{RESOURCES}{}/{name}", kind.plural()),
+        StoreKey::Block { cidr } => format!("{BLOCKS}{}", block_part(cidr)),
+        StoreKey::BlockAffinity { affinity, owner, cidr } => {
             format!("{IPAM}{affinity}/{owner}/{}", block_part(cidr))
         }
-        Key::Handle { id } => format!("{HANDLES}{id}"),
-        Key::IpamConfig => IPAM_CONFIG.to_owned(),
-        Key::IpamHost { host } => format!("{IPAM}host/{host}"),
-        Key::FelixStatus { region, host } => {
+        StoreKey::Handle { id } => format!("{HANDLES}{id}"),
+        StoreKey::IpamConfig => IPAM_CONFIG.to_owned(),
+        StoreKey::IpamHost { host } => format!("{IPAM}host/{host}"),
+        StoreKey::FelixStatus { region, host } => {
             format!("{FELIX_BY_REGION}{}/host/{host}/status", region_part(region))
         }
-        Key::FelixLastStatus { region, host } => {
+        StoreKey::FelixLastStatus { region, host } => {
             format!("{FELIX_BY_REGION}{}/host/{host}/last_reported_status", region_part(region))
         }
-        Key::WorkloadEndpointStatus(status) => format!(
+        StoreKey::WorkloadEndpointStatus(status) => format!(
             "{FELIX_BY_REGION}{}/host/{}/workload/{}/{}/endpoint/{}",
             region_part(&status.region),
             status.host,
@@ -47,25 +47,25 @@ pub fn path(key: &Key) -> String {
             escape(&status.workload),
             escape(&status.endpoint)
         ),
-        Key::HostEndpointStatus { host, endpoint } => {
+        StoreKey::HostEndpointStatus { host, endpoint } => {
             format!("{FELIX_BY_HOST}{host}/endpoint/{}", escape(endpoint))
         }
-        Key::EndpointSlice { namespace, name } => format!("{ENDPOINT_SLICES}{namespace}/{name}"),
-        Key::Service { namespace, name } => format!("{SERVICES}{namespace}/{name}"),
-        Key::CompactRevision => COMPACT_REVISION.to_owned(),
+        StoreKey::EndpointSlice { namespace, name } => format!("{ENDPOINT_SLICES}{namespace}/{name}"),
+        StoreKey::Service { namespace, name } => format!("{SERVICES}{namespace}/{name}"),
+        StoreKey::CompactRevision => COMPACT_REVISION.to_owned(),
     }
 }
 
 /// Parses a path; `None` for the keys of other applications in the same store.
-pub fn parse(path: &str) -> Option<Key> {
+pub fn parse(path: &str) -> Option<StoreKey> {
     let key = if let Some(rest) = path.strip_prefix(RESOURCES) {
         parse_resource(rest)
     } else if let Some(rest) = path.strip_prefix(BLOCKS) {
-        parse_block(rest).map(|cidr| Key::Block { cidr })
+        parse_block(rest).map(|cidr| StoreKey::Block { cidr })
     } else if let Some(rest) = path.strip_prefix(HANDLES) {
-        (!rest.is_empty()).then(|| Key::Handle { id: rest.to_owned() })
+        (!rest.is_empty()).then(|| StoreKey::Handle { id: rest.to_owned() })
     } else if path == IPAM_CONFIG {
-        Some(Key::IpamConfig)
+        Some(StoreKey::IpamConfig)
     } else if let Some(rest) = path.strip_prefix(IPAM) {
         parse_affinity(rest)
     } else if let Some(rest) = path.strip_prefix(FELIX_BY_REGION) {
@@ -73,12 +73,12 @@ pub fn parse(path: &str) -> Option<Key> {
     } else if let Some(rest) = path.strip_prefix(FELIX_BY_HOST) {
         match segments(rest)?[..] {
             [host, "endpoint", endpoint] => {
-                Some(Key::HostEndpointStatus { host: host.to_owned(), endpoint: unescape(endpoint) })
+                Some(StoreKey::HostEndpointStatus { host: host.to_owned(), endpoint: unescape(endpoint) })
             }
             _ => None,
         }
     } else {
-        (path == COMPACT_REVISION).then_some(Key::CompactRevision)
+        (path == COMPACT_REVISION).then_some(StoreKey::CompactRevision)
     };
     key.filter(|key| self::path(key) == path)
 }
@@ -154,12 +154,12 @@ fn segments(rest: &str) -> Option<Vec<&str>> {
     parts.iter().all(|part| !part.is_empty()).then_some(parts)
 }
 
-fn parse_resource(rest: &str) -> Option<Key> {
+fn parse_resource(rest: &str) -> Option<StoreKey> {
     let parts = segments(rest)?;
     let kind = Kind::from_plural(parts.first()?)?;
     match (kind.is_namespaced(), &parts[1..]) {
-        (true, [namespace, name]) => Some(Key::resource(kind, namespace, name)),
-        (false, [name]) => Some(Key::resource(kind, "", name)),
+        (true, [namespace, name]) => Some(StoreKey::resource(kind, namespace, name)),
+        (false, [name]) => Some(StoreKey::resource(kind, "", name)),
         _ => None,
     }
 }
@@ -169,21 +169,21 @@ fn parse_block(rest: &str) -> Option<IpNet> {
     cidr.replacen('-', "/", 1).parse().ok()
 }
 
-fn parse_affinity(rest: &str) -> Option<Key> {
+fn parse_affinity(rest: &str) -> Option<StoreKey> {
     let (affinity, rest) = rest.split_once('/')?;
     let affinity: AffinityType = affinity.parse().ok()?;
     match rest.split_once('/') {
         None if affinity == AffinityType::Host && !rest.is_empty() => {
-            Some(Key::IpamHost { host: rest.to_owned() })
+            Some(StoreKey::IpamHost { host: rest.to_owned() })
         }
         Some((owner, block)) if !owner.is_empty() => {
-            Some(Key::BlockAffinity { affinity, owner: owner.to_owned(), cidr: parse_block(block)? })
+            Some(StoreKey::BlockAffinity { affinity, owner: owner.to_owned(), cidr: parse_block(block)? })
         }
         _ => None,
     }
 }
 
-fn parse_felix(rest: &str) -> Option<Key> {
+fn parse_felix(rest: &str) -> Option<StoreKey> {
     let parts = segments(rest)?;
     let (region, parts) = parts.split_first()?;
     let region = match *region {
@@ -191,12 +191,12 @@ fn parse_felix(rest: &str) -> Option<Key> {
         other => other.strip_prefix("region-").filter(|name| !name.is_empty())?.to_owned(),
     };
     match *parts {
-        ["host", host, "status"] => Some(Key::FelixStatus { region, host: host.to_owned() }),
+        ["host", host, "status"] => Some(StoreKey::FelixStatus { region, host: host.to_owned() }),
         ["host", host, "last_reported_status"] => {
-            Some(Key::FelixLastStatus { region, host: host.to_owned() })
+            Some(StoreKey::FelixLastStatus { region, host: host.to_owned() })
         }
         ["host", host, "workload", orchestrator, workload, "endpoint", endpoint] => {
-            Some(Key::WorkloadEndpointStatus(Box::new(WorkloadStatusKey {
+            Some(StoreKey::WorkloadEndpointStatus(Box::new(WorkloadStatusKey {
                 region,
                 host: host.to_owned(),
                 orchestrator: unescape(orchestrator),

@@ -1,7 +1,7 @@
 //! Calls of the etcd KV and Lease services: paged ranges, writes, transactions, compaction and leases.
 
-use super::{Cluster, Retry};
-use crate::{Error, Result};
+use super::{EtcdCluster, EtcdRetryPolicy};
+use crate::{StoreError, StoreResult};
 use bytes::Bytes;
 use prost::Message;
 use std::time::Duration;
@@ -24,7 +24,7 @@ const LIST_ATTEMPTS: u32 = 5;
 
 /// All entries of a range at one revision.
 #[derive(Debug)]
-pub(crate) struct Listed<T> {
+pub(crate) struct ListedKeyValues<T> {
     pub items: Vec<T>,
     pub revision: i64,
     pub cluster_id: u64,
@@ -40,7 +40,7 @@ pub(crate) struct KeyValues {
 
 /// Result of a transaction.
 #[derive(Debug)]
-pub(crate) struct Committed {
+pub(crate) struct TransactionResult {
     pub succeeded: bool,
     pub revision: i64,
     pub responses: Vec<ResponseOp>,
@@ -50,9 +50,9 @@ fn kv(channel: Channel) -> KvClient<Channel> {
     KvClient::new(channel).max_decoding_message_size(MESSAGE_LIMIT)
 }
 
-fn header(header: Option<ResponseHeader>) -> Result<ResponseHeader> {
+fn header(header: Option<ResponseHeader>) -> StoreResult<ResponseHeader> {
     header.ok_or_else(|| {
-        Error::Datastore(
+        StoreError::Datastore(
             "the datastore's answer has no header: check that the endpoint is an etcd v3 client port".into(),
         )
     })
@@ -71,13 +71,15 @@ pub(crate) fn prefix_end(prefix: &[u8]) -> Bytes {
     Bytes::from_static(&[0])
 }
 
-impl Cluster {
-    async fn range(&self, request: RangeRequest) -> Result<RangeResponse> {
-        self.call(Retry::Always, request, |channel, request| async move { kv(channel).range(request).await })
-            .await
+impl EtcdCluster {
+    async fn range(&self, request: RangeRequest) -> StoreResult<RangeResponse> {
+        self.call(EtcdRetryPolicy::Always, request, |channel, request| async move {
+            kv(channel).range(request).await
+        })
+        .await
     }
 
-    pub async fn get(&self, key: &str) -> Result<Option<KeyValue>> {
+    pub async fn get(&self, key: &str) -> StoreResult<Option<KeyValue>> {
         let request = RangeRequest { key: Bytes::copy_from_slice(key.as_bytes()), ..Default::default() };
         let answer = self.range(request).await?;
         header(answer.header)?;
@@ -92,7 +94,7 @@ impl Cluster {
         revision: Option<i64>,
         keys_only: bool,
         mut read: impl FnMut(KeyValue) -> Option<T>,
-    ) -> Result<Listed<T>> {
+    ) -> StoreResult<ListedKeyValues<T>> {
         let mut attempt = 1;
         loop {
             match self.list_once(prefix, revision, keys_only, &mut read).await {
@@ -110,7 +112,7 @@ impl Cluster {
         revision: Option<i64>,
         keys_only: bool,
         read: &mut impl FnMut(KeyValue) -> Option<T>,
-    ) -> Result<Listed<T>> {
+    ) -> StoreResult<ListedKeyValues<T>> {
         let mut request = RangeRequest {
             key: Bytes::copy_from_slice(prefix.as_bytes()),
             range_end: prefix_end(prefix.as_bytes()),
@@ -133,14 +135,20 @@ impl Cluster {
             items.extend(answer.kvs.into_iter().filter_map(&mut *read));
             match next.filter(|_| answer.more) {
                 Some(key) => request.key = key,
-                None => return Ok(Listed { items, revision: request.revision, cluster_id }),
+                None => return Ok(ListedKeyValues { items, revision: request.revision, cluster_id }),
             }
         }
     }
 
     /// Returns at most `limit` entries with the prefix from `start` on, at `revision`, or at the current one if it is
     /// 0.
-    pub async fn page(&self, prefix: &str, start: Bytes, revision: i64, limit: i64) -> Result<KeyValues> {
+    pub async fn page(
+        &self,
+        prefix: &str,
+        start: Bytes,
+        revision: i64,
+        limit: i64,
+    ) -> StoreResult<KeyValues> {
         let range_end = prefix_end(prefix.as_bytes());
         let request = RangeRequest { key: start, range_end, limit, revision, ..Default::default() };
         let answer = self.range(request).await?;
@@ -149,10 +157,12 @@ impl Cluster {
         Ok(KeyValues { kvs: answer.kvs, revision, more: answer.more })
     }
 
-    pub async fn put(&self, request: PutRequest) -> Result<i64> {
+    pub async fn put(&self, request: PutRequest) -> StoreResult<i64> {
         // An unconditional write is idempotent, so it may be repeated.
         let answer = self
-            .call(Retry::Always, request, |channel, request| async move { kv(channel).put(request).await })
+            .call(EtcdRetryPolicy::Always, request, |channel, request| async move {
+                kv(channel).put(request).await
+            })
             .await?;
         Ok(header(answer.header)?.revision)
     }
@@ -162,12 +172,14 @@ impl Cluster {
         compare: Vec<Compare>,
         success: Vec<RequestOp>,
         failure: Vec<RequestOp>,
-    ) -> Result<Committed> {
+    ) -> StoreResult<TransactionResult> {
         let request = TxnRequest { compare, success, failure };
         let answer = self
-            .call(Retry::IfUnsent, request, |channel, request| async move { kv(channel).txn(request).await })
+            .call(EtcdRetryPolicy::IfUnsent, request, |channel, request| async move {
+                kv(channel).txn(request).await
+            })
             .await?;
-        Ok(Committed {
+        Ok(TransactionResult {
             succeeded: answer.succeeded,
             revision: header(answer.header)?.revision,
             responses: answer.responses,
@@ -175,10 +187,10 @@ impl Cluster {
     }
 
     /// Removes the history before a revision.
-    pub async fn compact(&self, revision: i64) -> Result<()> {
+    pub async fn compact(&self, revision: i64) -> StoreResult<()> {
         let request = CompactionRequest { revision, physical: false };
-        let compacted =
-            self.call(Retry::Always, request, |channel, request| async move {
+        let compacted = self
+            .call(EtcdRetryPolicy::Always, request, |channel, request| async move {
                 kv(channel).compact(request).await
             })
             .await;
@@ -186,20 +198,20 @@ impl Cluster {
     }
 
     /// Grants a lease, rounded down to whole seconds but at least one, as Calico does.
-    pub async fn lease(&self, ttl: Duration) -> Result<i64> {
+    pub async fn lease(&self, ttl: Duration) -> StoreResult<i64> {
         let ttl = i64::try_from(ttl.as_secs()).unwrap_or(i64::MAX).max(1);
         let request = LeaseGrantRequest { ttl, id: 0 };
         let answer = self
-            .call(Retry::Always, request, |channel, request| async move {
+            .call(EtcdRetryPolicy::Always, request, |channel, request| async move {
                 LeaseClient::new(channel).lease_grant(request).await
             })
             .await?;
-        if answer.error.is_empty() { Ok(answer.id) } else { Err(Error::Datastore(answer.error)) }
+        if answer.error.is_empty() { Ok(answer.id) } else { Err(StoreError::Datastore(answer.error)) }
     }
 }
 
-pub(crate) fn is_compacted(error: &Error) -> bool {
-    matches!(error, Error::Datastore(text) if text.contains("has been compacted"))
+pub(crate) fn is_compacted(error: &StoreError) -> bool {
+    matches!(error, StoreError::Datastore(text) if text.contains("has been compacted"))
 }
 
 /// Returns the smallest key greater than this one.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// Timeouts and sizes. Every network operation ends within one of these timeouts.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct StoreLimits {
     /// Timeout for opening a connection including TLS; divided among the endpoints.
     pub dial: Duration,
     /// Timeout for one request, including retries.
@@ -21,21 +21,21 @@ pub struct Limits {
     pub absence_grace: Duration,
 }
 
-/// Environment variable with the seconds of [`Limits::absence_grace`]; 0 accepts every list immediately.
+/// Environment variable with the seconds of [`StoreLimits::absence_grace`]; 0 accepts every list immediately.
 pub const ABSENCE_GRACE_VARIABLE: &str = "TORTIE_ABSENCE_GRACE_SECONDS";
 
-impl Limits {
+impl StoreLimits {
     /// Returns the default limits, overridden by the environment of the process.
-    pub fn from_environment() -> Limits {
+    pub fn from_environment() -> StoreLimits {
         let given = std::env::var(ABSENCE_GRACE_VARIABLE).ok().and_then(|text| text.trim().parse().ok());
-        let default = Limits::default();
-        Limits { absence_grace: given.map_or(default.absence_grace, Duration::from_secs), ..default }
+        let default = StoreLimits::default();
+        StoreLimits { absence_grace: given.map_or(default.absence_grace, Duration::from_secs), ..default }
     }
 }
 
-impl Default for Limits {
+impl Default for StoreLimits {
     fn default() -> Self {
-        Limits {
+        StoreLimits {
             dial: Duration::from_secs(10),
             request: Duration::from_secs(15),
             keepalive: Duration::from_secs(30),

@@ -25,26 +25,26 @@ mod transactions;
 mod watch;
 
 use crate::config::{EndpointSource, EtcdTarget};
-use crate::{Error, Result, Revision};
-use cluster::{Cluster, Retry};
-pub use compaction::Compactor;
-pub use limits::Limits;
+use crate::{Revision, StoreError, StoreResult};
+use cluster::{EtcdCluster, EtcdRetryPolicy};
+pub use compaction::HistoryCompactor;
+pub use limits::StoreLimits;
 use source::EtcdSource;
 use std::sync::Arc;
 use tortie_model::{KeyRange, ValidationError};
 
 #[derive(Clone, Debug)]
-pub struct Etcd {
-    cluster: Arc<Cluster>,
+pub struct EtcdBackend {
+    cluster: Arc<EtcdCluster>,
 }
 
-impl Etcd {
-    pub(crate) async fn connect(target: &EtcdTarget, limits: Limits) -> Result<Etcd> {
+impl EtcdBackend {
+    pub(crate) async fn connect(target: &EtcdTarget, limits: StoreLimits) -> StoreResult<EtcdBackend> {
         let endpoints = match &target.endpoints {
             EndpointSource::Given(endpoints) => endpoints.clone(),
             EndpointSource::Srv(domain) => discovery::endpoints(domain, limits.dial).await?,
         };
-        Ok(Etcd { cluster: Arc::new(Cluster::new(target, &endpoints, limits)?) })
+        Ok(EtcdBackend { cluster: Arc::new(EtcdCluster::new(target, &endpoints, limits)?) })
     }
 
     pub(crate) fn absence_grace(&self) -> std::time::Duration {
@@ -57,9 +57,9 @@ impl Etcd {
 }
 
 /// Parses a revision; etcd revisions are numbers.
-pub(crate) fn revision(text: &str) -> Result<Revision> {
+pub(crate) fn revision(text: &str) -> StoreResult<Revision> {
     text.parse().ok().filter(|revision: &Revision| revision.number().is_some()).ok_or_else(|| {
-        Error::Validation(ValidationError::one(
+        StoreError::Validation(ValidationError::one(
             "ResourceVersion",
             text,
             "invalid resource version: not a number",

@@ -2,8 +2,8 @@
 
 use super::entries::key_in;
 use super::{number, opaque};
-use crate::watch::follower::{Item, Update};
-use crate::watch::source::Heard;
+use crate::watch::follower::{WatchItem, WatchUpdate};
+use crate::watch::source::WatchReport;
 use bytes::Bytes;
 use tortie_etcd_proto::etcdserverpb::{ResponseHeader, WatchResponse};
 use tortie_etcd_proto::mvccpb::Event;
@@ -15,7 +15,7 @@ use tortie_model::{KeyRange, Revision};
 const NO_WATCH: i64 = -1;
 
 #[derive(Debug)]
-pub(crate) struct Position {
+pub(crate) struct WatchPosition {
     /// All events up to this revision have been delivered.
     revision: i64,
     cluster_id: u64,
@@ -25,15 +25,15 @@ pub(crate) struct Position {
 
 /// Interpretation of a watch response.
 #[derive(Debug, PartialEq)]
-pub(crate) enum Response {
-    Heard(Heard<Bytes>),
+pub(crate) enum InterpretedResponse {
+    Heard(WatchReport<Bytes>),
     /// The server closed the watch; reopen it at the same position.
     Closed(String),
 }
 
-impl Position {
-    pub fn new() -> Position {
-        Position { revision: 0, cluster_id: 0, raft_term: 0 }
+impl WatchPosition {
+    pub fn new() -> WatchPosition {
+        WatchPosition { revision: 0, cluster_id: 0, raft_term: 0 }
     }
 
     /// Restarts the position after a list of this cluster.
@@ -48,14 +48,14 @@ impl Position {
         self.revision.saturating_add(1)
     }
 
-    pub fn heard(&mut self, range: &KeyRange, response: WatchResponse) -> Response {
+    pub fn heard(&mut self, range: &KeyRange, response: WatchResponse) -> InterpretedResponse {
         let ResponseHeader { revision, cluster_id, raft_term, .. } = response.header.unwrap_or_default();
-        let stale = |reason: String| Response::Heard(Heard::Stale(reason));
+        let stale = |reason: String| InterpretedResponse::Heard(WatchReport::Stale(reason));
         if response.canceled && response.compact_revision > 0 {
             return stale(format!("revision {} was compacted away", self.revision));
         }
         if response.canceled {
-            return Response::Closed(response.cancel_reason);
+            return InterpretedResponse::Closed(response.cancel_reason);
         }
         if cluster_id != self.cluster_id {
             return stale("the datastore was replaced by another".into());
@@ -82,18 +82,18 @@ impl Position {
                 updates.extend(update(range, event));
             }
         }
-        Response::Heard(Heard::Updates { updates, revision: opaque(self.revision) })
+        InterpretedResponse::Heard(WatchReport::Updates { updates, revision: opaque(self.revision) })
     }
 }
 
-fn update(range: &KeyRange, event: Event) -> Option<Update<Bytes>> {
+fn update(range: &KeyRange, event: Event) -> Option<WatchUpdate<Bytes>> {
     let deleted = event.r#type() == EventType::Delete;
     let kv = event.kv?;
     let key = key_in(range, &kv.key)?;
     let revision = opaque(kv.mod_revision);
     Some(match deleted {
-        true => Update::Delete { key, revision },
-        false => Update::Put(Item { key, revision, value: kv.value }),
+        true => WatchUpdate::Delete { key, revision },
+        false => WatchUpdate::Put(WatchItem { key, revision, value: kv.value }),
     })
 }
 

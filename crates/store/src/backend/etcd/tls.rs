@@ -1,7 +1,7 @@
 //! TLS configuration of the etcd client: rustls with aws-lc-rs, TLS 1.2 and 1.3.
 
 use crate::config::TlsSettings;
-use crate::{Error, Result};
+use crate::{StoreError, StoreResult};
 use std::sync::Arc;
 use tokio_rustls::rustls::crypto::{CryptoProvider, aws_lc_rs};
 use tokio_rustls::rustls::pki_types::pem::PemObject;
@@ -23,17 +23,17 @@ impl TlsPolicy {
         TlsPolicy { min_version: variable("TLS_MIN_VERSION"), cipher_suites: variable("TLS_CIPHER_SUITES") }
     }
 
-    fn versions(&self) -> Result<Vec<&'static SupportedProtocolVersion>> {
+    fn versions(&self) -> StoreResult<Vec<&'static SupportedProtocolVersion>> {
         match self.min_version.as_str() {
             "" | "VersionTLS12" | "1.2" => Ok(vec![&version::TLS13, &version::TLS12]),
             "VersionTLS13" | "1.3" => Ok(vec![&version::TLS13]),
-            other => Err(Error::Config(format!("TLS_MIN_VERSION = '{other}' is not one of 1.2, 1.3"))),
+            other => Err(StoreError::Config(format!("TLS_MIN_VERSION = '{other}' is not one of 1.2, 1.3"))),
         }
     }
 
     /// Returns a provider with the configured cipher suites, given by their IANA names. The suites of TLS 1.3 are
     /// always kept.
-    fn provider(&self) -> Result<CryptoProvider> {
+    fn provider(&self) -> StoreResult<CryptoProvider> {
         let mut provider = aws_lc_rs::default_provider();
         if self.cipher_suites.is_empty() {
             return Ok(provider);
@@ -42,7 +42,7 @@ impl TlsPolicy {
         for name in self.cipher_suites.split(',').map(str::trim).filter(|name| !name.is_empty()) {
             let known = provider.cipher_suites.iter().find(|suite| standard_name(suite.suite()) == name);
             wanted.push(*known.ok_or_else(|| {
-                Error::Config(format!("TLS_CIPHER_SUITES names '{name}', which is unknown or not safe"))
+                StoreError::Config(format!("TLS_CIPHER_SUITES names '{name}', which is unknown or not safe"))
             })?);
         }
         provider.cipher_suites.retain(|suite| suite.tls13().is_some() || wanted.contains(suite));
@@ -57,14 +57,18 @@ fn standard_name(suite: tokio_rustls::rustls::CipherSuite) -> String {
 
 /// Returns the client configuration. `used` is whether any endpoint uses TLS: the system's certificates are loaded only
 /// then, because loading them takes longer than most commands.
-pub fn client_config(settings: &TlsSettings, policy: &TlsPolicy, used: bool) -> Result<Arc<ClientConfig>> {
+pub fn client_config(
+    settings: &TlsSettings,
+    policy: &TlsPolicy,
+    used: bool,
+) -> StoreResult<Arc<ClientConfig>> {
     let mut roots = RootCertStore::empty();
     match &settings.ca {
         Some(pem) => {
             for certificate in certificates("etcdCACert", pem)? {
                 roots
                     .add(certificate)
-                    .map_err(|e| Error::Config(format!("etcdCACert cannot be used: {e}")))?;
+                    .map_err(|e| StoreError::Config(format!("etcdCACert cannot be used: {e}")))?;
             }
         }
         None if used => {
@@ -74,28 +78,28 @@ pub fn client_config(settings: &TlsSettings, policy: &TlsPolicy, used: bool) -> 
     }
     let builder = ClientConfig::builder_with_provider(Arc::new(policy.provider()?))
         .with_protocol_versions(&policy.versions()?)
-        .map_err(|e| Error::Config(format!("TLS settings: {e}")))?
+        .map_err(|e| StoreError::Config(format!("TLS settings: {e}")))?
         .with_root_certificates(roots);
     let mut config = match &settings.identity {
         None => builder.with_no_client_auth(),
         Some((cert, key)) => {
             let key = PrivateKeyDer::from_pem_slice(key)
-                .map_err(|e| Error::Config(format!("etcdKey holds no PEM private key: {e}")))?;
+                .map_err(|e| StoreError::Config(format!("etcdKey holds no PEM private key: {e}")))?;
             builder
                 .with_client_auth_cert(certificates("etcdCert", cert)?, key)
-                .map_err(|e| Error::Config(format!("etcdCert and etcdKey do not go together: {e}")))?
+                .map_err(|e| StoreError::Config(format!("etcdCert and etcdKey do not go together: {e}")))?
         }
     };
     config.alpn_protocols = vec![ALPN_H2.to_vec()];
     Ok(Arc::new(config))
 }
 
-fn certificates(setting: &str, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>> {
+fn certificates(setting: &str, pem: &[u8]) -> StoreResult<Vec<CertificateDer<'static>>> {
     let found: std::result::Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     match found {
         Ok(found) if !found.is_empty() => Ok(found),
-        Ok(_) => Err(Error::Config(format!("{setting} holds no PEM certificate"))),
-        Err(error) => Err(Error::Config(format!("{setting} is not PEM: {error}"))),
+        Ok(_) => Err(StoreError::Config(format!("{setting} holds no PEM certificate"))),
+        Err(error) => Err(StoreError::Config(format!("{setting} is not PEM: {error}"))),
     }
 }
 

@@ -1,45 +1,47 @@
 //! Atomic changes of several entries: one etcd transaction with all conditions.
 
 use super::entries::{absent, exists, found, get, mismatch, op, path, put, read, unchanged};
-use super::{Etcd, number, opaque};
-use crate::operation::{Refusal, Written};
-use crate::{Change, Error, Outcome, Result, Revision};
+use super::{EtcdBackend, number, opaque};
+use crate::operation::{OperationRefusal, WrittenRevisions};
+use crate::{EntryChange, OperationOutcome, Revision, StoreError, StoreResult};
 use tortie_etcd_proto::etcdserverpb::DeleteRangeRequest;
 use tortie_etcd_proto::etcdserverpb::request_op::Request;
 use tortie_etcd_proto::mvccpb::KeyValue;
 
-enum Attempt<'a> {
+enum TransactionAttempt<'a> {
     Done(Revision),
     /// The first change whose condition failed, and the stored entry.
     Refused {
-        change: &'a Change,
+        change: &'a EntryChange,
         stored: Option<KeyValue>,
     },
 }
 
-impl Etcd {
-    pub(crate) async fn commit(&self, changes: &[Change]) -> Result<Revision> {
+impl EtcdBackend {
+    pub(crate) async fn commit(&self, changes: &[EntryChange]) -> StoreResult<Revision> {
         match self.attempt(changes).await? {
-            Attempt::Done(revision) => Ok(revision),
-            Attempt::Refused { change: Change::Create { key, .. }, stored } => {
+            TransactionAttempt::Done(revision) => Ok(revision),
+            TransactionAttempt::Refused { change: EntryChange::Create { key, .. }, stored } => {
                 Err(exists(key, stored.as_ref()))
             }
-            Attempt::Refused { change, stored } => Err(mismatch(change.key(), stored.as_ref())),
+            TransactionAttempt::Refused { change, stored } => Err(mismatch(change.key(), stored.as_ref())),
         }
     }
 
-    pub(crate) async fn carry_out(&self, changes: &[Change]) -> Result<Outcome> {
+    pub(crate) async fn carry_out(&self, changes: &[EntryChange]) -> StoreResult<OperationOutcome> {
         Ok(match self.attempt(changes).await? {
-            Attempt::Done(revision) => Outcome::Done(Written::Together(revision)),
-            Attempt::Refused { change, stored } => {
+            TransactionAttempt::Done(revision) => {
+                OperationOutcome::Done(WrittenRevisions::Together(revision))
+            }
+            TransactionAttempt::Refused { change, stored } => {
                 let key = change.key().clone();
                 let current = stored.and_then(|kv| read(key.clone(), &kv.value, kv.mod_revision).ok());
-                Outcome::Refused(Refusal { key, current: current.map(Box::new) })
+                OperationOutcome::Refused(OperationRefusal { key, current: current.map(Box::new) })
             }
         })
     }
 
-    async fn attempt<'a>(&self, changes: &'a [Change]) -> Result<Attempt<'a>> {
+    async fn attempt<'a>(&self, changes: &'a [EntryChange]) -> StoreResult<TransactionAttempt<'a>> {
         let mut compare = Vec::new();
         let mut success = Vec::new();
         let mut failure = Vec::new();
@@ -47,41 +49,41 @@ impl Etcd {
             let path = path(change.key());
             failure.push(get(&path));
             match change {
-                Change::Create { value, .. } => {
+                EntryChange::Create { value, .. } => {
                     compare.push(absent(&path));
                     success.push(put(&path, value, 0));
                 }
-                Change::Update { value, revision, .. } => {
+                EntryChange::Update { value, revision, .. } => {
                     compare.push(unchanged(&path, revision));
                     success.push(put(&path, value, 0));
                 }
-                Change::Delete { revision, .. } => {
+                EntryChange::Delete { revision, .. } => {
                     compare.push(unchanged(&path, revision));
                     success.push(op(Request::RequestDeleteRange(DeleteRangeRequest {
                         key: path,
                         ..Default::default()
                     })));
                 }
-                Change::Keep { revision, .. } => compare.push(unchanged(&path, revision)),
+                EntryChange::Keep { revision, .. } => compare.push(unchanged(&path, revision)),
             }
         }
         let done = self.cluster.transact(compare, success, failure).await?;
         if done.succeeded {
-            return Ok(Attempt::Done(opaque(done.revision)));
+            return Ok(TransactionAttempt::Done(opaque(done.revision)));
         }
         for (index, change) in changes.iter().enumerate() {
             let stored = found(&done, index).next();
             let current = stored.as_ref().map(|kv| kv.mod_revision);
             let as_expected = match change {
-                Change::Create { .. } => current.is_none(),
-                Change::Update { revision, .. }
-                | Change::Delete { revision, .. }
-                | Change::Keep { revision, .. } => current == Some(number(revision)),
+                EntryChange::Create { .. } => current.is_none(),
+                EntryChange::Update { revision, .. }
+                | EntryChange::Delete { revision, .. }
+                | EntryChange::Keep { revision, .. } => current == Some(number(revision)),
             };
             if !as_expected {
-                return Ok(Attempt::Refused { change, stored });
+                return Ok(TransactionAttempt::Refused { change, stored });
             }
         }
-        Err(Error::Datastore("the datastore refused a transaction whose conditions hold".into()))
+        Err(StoreError::Datastore("the datastore refused a transaction whose conditions hold".into()))
     }
 }

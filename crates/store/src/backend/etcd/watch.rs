@@ -1,10 +1,10 @@
 //! A watch stream to one member. It ends at the first failure; `crate::watch` resumes it.
 
-use super::Cluster;
-use super::failure::Failure;
+use super::EtcdCluster;
+use super::failure::EtcdFailure;
 use super::kv::prefix_end;
-use super::member::{Connection, Member};
-use crate::{Error, Result};
+use super::member::{EtcdMember, MemberConnection};
+use crate::{StoreError, StoreResult};
 use bytes::Bytes;
 use std::sync::Arc;
 use tokio::sync::mpsc;
@@ -20,18 +20,22 @@ use tortie_etcd_proto::etcdserverpb::{
 const MESSAGE_LIMIT: usize = 1 << 30;
 
 pub(crate) struct WatchStream {
-    cluster: Arc<Cluster>,
-    member: Arc<Member>,
-    connection: Connection,
+    cluster: Arc<EtcdCluster>,
+    member: Arc<EtcdMember>,
+    connection: MemberConnection,
     token: Option<String>,
     requests: mpsc::Sender<WatchRequest>,
     responses: Streaming<WatchResponse>,
 }
 
 /// Opens a watch on all keys with the prefix, from a revision on.
-pub(crate) async fn open_watch(cluster: &Arc<Cluster>, prefix: &str, from: i64) -> Result<WatchStream> {
+pub(crate) async fn open_watch(
+    cluster: &Arc<EtcdCluster>,
+    prefix: &str,
+    from: i64,
+) -> StoreResult<WatchStream> {
     let Some(member) = cluster.current() else {
-        return Err(Error::Config("no etcd endpoints specified".into()));
+        return Err(StoreError::Config("no etcd endpoints specified".into()));
     };
     let connection = member.connection();
     let limit = cluster.limits.request;
@@ -40,7 +44,7 @@ pub(crate) async fn open_watch(cluster: &Arc<Cluster>, prefix: &str, from: i64) 
         Ok(Err(failure)) => failure,
         Err(_) => {
             member.discard(&connection);
-            Failure::silent(&member.endpoint, limit)
+            EtcdFailure::silent(&member.endpoint, limit)
         }
     };
     cluster.leave(&member);
@@ -48,12 +52,12 @@ pub(crate) async fn open_watch(cluster: &Arc<Cluster>, prefix: &str, from: i64) 
 }
 
 async fn open(
-    cluster: &Arc<Cluster>,
-    member: &Arc<Member>,
-    connection: &Connection,
+    cluster: &Arc<EtcdCluster>,
+    member: &Arc<EtcdMember>,
+    connection: &MemberConnection,
     prefix: &str,
     from: i64,
-) -> std::result::Result<WatchStream, Failure> {
+) -> std::result::Result<WatchStream, EtcdFailure> {
     let (requests, queue) = mpsc::channel(4);
     let create = WatchCreateRequest {
         key: Bytes::copy_from_slice(prefix.as_bytes()),
@@ -70,7 +74,7 @@ async fn open(
     // With this header, a member without a leader ends the stream instead of sending nothing.
     request.metadata_mut().insert("hasleader", MetadataValue::from_static("true"));
     let mut client = WatchClient::new(connection.channel.clone()).max_decoding_message_size(MESSAGE_LIMIT);
-    let answer = client.watch(request).await.map_err(|status| Failure::of(&member.endpoint, status))?;
+    let answer = client.watch(request).await.map_err(|status| EtcdFailure::of(&member.endpoint, status))?;
     Ok(WatchStream {
         cluster: cluster.clone(),
         member: member.clone(),
@@ -83,17 +87,17 @@ async fn open(
 
 impl WatchStream {
     /// Returns the next response. If the server is silent, requests a progress notification, and fails if none arrives.
-    pub async fn next(&mut self) -> Result<WatchResponse> {
+    pub async fn next(&mut self) -> StoreResult<WatchResponse> {
         let silence = self.cluster.limits.watch_silence;
         let mut asked = false;
         loop {
             match tokio::time::timeout(silence, self.responses.message()).await {
                 Ok(Ok(Some(response))) => return Ok(response),
-                Ok(Ok(None)) => return Err(self.fail(Failure::Lost("the server ended the watch".into()))),
-                Ok(Err(status)) => return Err(self.fail(Failure::of(&self.member.endpoint, status))),
+                Ok(Ok(None)) => return Err(self.fail(EtcdFailure::Lost("the server ended the watch".into()))),
+                Ok(Err(status)) => return Err(self.fail(EtcdFailure::of(&self.member.endpoint, status))),
                 Err(_) if asked => {
                     self.member.discard(&self.connection);
-                    return Err(self.fail(Failure::silent(&self.member.endpoint, silence)));
+                    return Err(self.fail(EtcdFailure::silent(&self.member.endpoint, silence)));
                 }
                 Err(_) => {
                     asked = true;
@@ -104,7 +108,7 @@ impl WatchStream {
         }
     }
 
-    fn fail(&self, failure: Failure) -> Error {
+    fn fail(&self, failure: EtcdFailure) -> StoreError {
         self.cluster.leave(&self.member);
         failure.into_error(&self.member.endpoint)
     }

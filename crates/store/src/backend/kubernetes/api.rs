@@ -1,9 +1,9 @@
 //! Requests to kube-apiserver, each with a timeout.
 
-use super::failure::Failure;
+use super::failure::KubernetesFailure;
 use super::response::{self, EventReader, ResponseError};
-use super::servers::Servers;
-use crate::Limits;
+use super::servers::ApiServers;
+use crate::StoreLimits;
 use crate::config::KubernetesTarget;
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{Method, Request};
@@ -33,15 +33,15 @@ const PAGE_REDUCTION: usize = 8;
 const WATCH_SECONDS: Range<u64> = 300..600;
 
 #[derive(Clone)]
-pub struct Api {
-    servers: Servers,
-    pub limits: Limits,
+pub struct KubernetesApi {
+    servers: ApiServers,
+    pub limits: StoreLimits,
 }
 
 /// A page of a list.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase", bound(deserialize = "T: Deserialize<'de>"))]
-pub struct List<T> {
+pub struct ListResponse<T> {
     #[serde(default)]
     api_version: String,
     #[serde(default)]
@@ -61,9 +61,9 @@ pub struct ListHead {
     pub metadata: ListMetadata,
 }
 
-impl<T> List<T> {
+impl<T> ListResponse<T> {
     pub fn into_parts(self) -> (ListHead, Vec<T>) {
-        let List { api_version, kind, metadata, items } = self;
+        let ListResponse { api_version, kind, metadata, items } = self;
         (ListHead { api_version, kind, metadata }, items)
     }
 }
@@ -81,7 +81,7 @@ pub struct ListMetadata {
 
 /// Requested part of the objects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Detail {
+pub enum ObjectDetail {
     #[default]
     Whole,
     Metadata,
@@ -93,14 +93,14 @@ pub struct ListQuery {
     pub limit: usize,
     pub after: Option<String>,
     pub labels: Option<String>,
-    pub detail: Detail,
+    pub detail: ObjectDetail,
 }
 
 impl ListQuery {
     /// Reduces the limit if the page was too large. Returns whether to repeat the request.
-    pub fn shrink(&mut self, failure: &Failure) -> bool {
+    pub fn shrink(&mut self, failure: &KubernetesFailure) -> bool {
         let is_smaller =
-            self.limit > 1 && matches!(failure, Failure::Response(ResponseError::TooLarge { .. }));
+            self.limit > 1 && matches!(failure, KubernetesFailure::Response(ResponseError::TooLarge { .. }));
         if is_smaller {
             self.limit = (self.limit / PAGE_REDUCTION).max(1);
         }
@@ -108,17 +108,21 @@ impl ListQuery {
     }
 }
 
-pub type Events = Pin<Box<dyn futures::Stream<Item = Result<WatchEvent<Json>, Failure>> + Send>>;
+pub type WatchEventStream =
+    Pin<Box<dyn futures::Stream<Item = Result<WatchEvent<Json>, KubernetesFailure>> + Send>>;
 
-impl Api {
-    pub async fn connect(target: &KubernetesTarget, limits: Limits) -> Result<Api, crate::Error> {
-        Ok(Api { servers: Servers::connect(target, &limits).await?, limits })
+impl KubernetesApi {
+    pub async fn connect(
+        target: &KubernetesTarget,
+        limits: StoreLimits,
+    ) -> Result<KubernetesApi, crate::StoreError> {
+        Ok(KubernetesApi { servers: ApiServers::connect(target, &limits).await?, limits })
     }
 
     /// Returns the API groups and versions (`apps/v1`) that the server has, without the core group.
-    pub async fn list_group_versions(&self) -> Result<Vec<String>, Failure> {
+    pub async fn list_group_versions(&self) -> Result<Vec<String>, KubernetesFailure> {
         const PATH: &str = "/apis";
-        let list: GroupList = self.get_discovery(PATH, "APIGroupList").await?;
+        let list: DiscoveredGroupList = self.get_discovery(PATH, "APIGroupList").await?;
         if list.groups.is_empty() {
             return Err(response::missing_field(PATH, "groups"));
         }
@@ -128,7 +132,7 @@ impl Api {
 
     /// Returns whether the server has a collection, according to its discovery documents. A 404 alone is no proof: a
     /// load balancer without a backend sends one too.
-    pub async fn is_served(&self, path: &str) -> Result<bool, Failure> {
+    pub async fn is_served(&self, path: &str) -> Result<bool, KubernetesFailure> {
         let (version, plural) = response::collection_of(path);
         let discovery = match version.contains('/') {
             true if !self.list_group_versions().await?.iter().any(|served| served == version) => {
@@ -137,21 +141,25 @@ impl Api {
             true => format!("/apis/{version}"),
             false => format!("/api/{version}"),
         };
-        let list: ResourceList = self.get_discovery(&discovery, "APIResourceList").await?;
+        let list: ServedResourceList = self.get_discovery(&discovery, "APIResourceList").await?;
         if list.group_version != version {
             return Err(response::missing_field(&discovery, "groupVersion"));
         }
         Ok(list.resources.iter().any(|resource| resource.name == plural))
     }
 
-    async fn get_discovery<T: DeserializeOwned>(&self, path: &str, kind: &str) -> Result<T, Failure> {
+    async fn get_discovery<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        kind: &str,
+    ) -> Result<T, KubernetesFailure> {
         let document = self.send(Method::GET, path, JSON, None).await?;
         response::check_kind(path, kind, &document)?;
         serde_json::from_value(document).map_err(|error| response::unreadable(path, &error))
     }
 
     /// Fails if kube-apiserver does not respond.
-    pub async fn check(&self) -> Result<(), Failure> {
+    pub async fn check(&self) -> Result<(), KubernetesFailure> {
         const PATH: &str = "/version";
         let version = self.send(Method::GET, PATH, JSON, None).await?;
         match version.get("gitVersion").and_then(Json::as_str) {
@@ -161,14 +169,18 @@ impl Api {
     }
 
     /// Returns the object at the path, after checking that it is of the kind.
-    pub async fn get(&self, kind: &str, path: &str) -> Result<Json, Failure> {
+    pub async fn get(&self, kind: &str, path: &str) -> Result<Json, KubernetesFailure> {
         let object = self.send(Method::GET, path, JSON, None).await?;
         response::check_object(path, kind, &object)?;
         Ok(object)
     }
 
     /// Returns all objects of a collection, reading page by page.
-    pub async fn get_all<T: DeserializeOwned>(&self, kind: &str, path: &str) -> Result<Vec<T>, Failure> {
+    pub async fn get_all<T: DeserializeOwned>(
+        &self,
+        kind: &str,
+        path: &str,
+    ) -> Result<Vec<T>, KubernetesFailure> {
         let mut all = Vec::new();
         let mut query = ListQuery { limit: DEFAULT_PAGE, ..ListQuery::default() };
         loop {
@@ -176,7 +188,7 @@ impl Api {
                 Err(failure) if query.shrink(&failure) => continue,
                 answer => answer?,
             };
-            let list: List<T> =
+            let list: ListResponse<T> =
                 serde_json::from_str(&text).map_err(|error| response::unreadable(path, &error))?;
             let (head, mut items) = list.into_parts();
             response::check_list(path, kind, &head)?;
@@ -188,20 +200,30 @@ impl Api {
         }
     }
 
-    pub async fn post(&self, path: &str, body: &Json) -> Result<Json, Failure> {
+    pub async fn post(&self, path: &str, body: &Json) -> Result<Json, KubernetesFailure> {
         self.send(Method::POST, path, JSON, Some(body)).await
     }
 
-    pub async fn put(&self, path: &str, body: &Json) -> Result<Json, Failure> {
+    pub async fn put(&self, path: &str, body: &Json) -> Result<Json, KubernetesFailure> {
         self.send(Method::PUT, path, JSON, Some(body)).await
     }
 
-    pub async fn patch(&self, path: &str, form: &'static str, body: &Json) -> Result<Json, Failure> {
+    pub async fn patch(
+        &self,
+        path: &str,
+        form: &'static str,
+        body: &Json,
+    ) -> Result<Json, KubernetesFailure> {
         self.send(Method::PATCH, path, form, Some(body)).await
     }
 
     /// Deletes the object if it has this UID and, if given, this resource version.
-    pub async fn delete(&self, path: &str, uid: &str, resource_version: Option<&str>) -> Result<(), Failure> {
+    pub async fn delete(
+        &self,
+        path: &str,
+        uid: &str,
+        resource_version: Option<&str>,
+    ) -> Result<(), KubernetesFailure> {
         let mut preconditions = json!({ "uid": uid });
         if let Some(version) = resource_version {
             preconditions["resourceVersion"] = version.into();
@@ -211,13 +233,13 @@ impl Api {
     }
 
     /// Returns the text of a page; the caller decodes the items.
-    pub async fn list(&self, path: &str, query: &ListQuery) -> Result<String, Failure> {
+    pub async fn list(&self, path: &str, query: &ListQuery) -> Result<String, KubernetesFailure> {
         let mut pairs = vec![("limit", query.limit.to_string())];
         pairs.extend(query.after.clone().map(|token| ("continue", token)));
         pairs.extend(query.labels.clone().map(|labels| ("labelSelector", labels)));
         let accept = match query.detail {
-            Detail::Whole => JSON,
-            Detail::Metadata => METADATA_LIST,
+            ObjectDetail::Whole => JSON,
+            ObjectDetail::Metadata => METADATA_LIST,
         };
         self.text(Method::GET, &with_query(path, &pairs), [JSON, accept], None).await
     }
@@ -226,9 +248,9 @@ impl Api {
         &self,
         path: &str,
         labels: Option<&str>,
-        detail: Detail,
+        detail: ObjectDetail,
         after: &str,
-    ) -> Result<Events, Failure> {
+    ) -> Result<WatchEventStream, KubernetesFailure> {
         self.watch_from(path, labels, detail, after).await
     }
 
@@ -237,9 +259,9 @@ impl Api {
         &self,
         path: &str,
         labels: Option<&str>,
-        detail: Detail,
+        detail: ObjectDetail,
         after: &str,
-    ) -> Result<Events, Failure> {
+    ) -> Result<WatchEventStream, KubernetesFailure> {
         let mut pairs = vec![
             ("watch", "1".to_owned()),
             ("allowWatchBookmarks", "true".to_owned()),
@@ -248,8 +270,8 @@ impl Api {
         ];
         pairs.extend(labels.map(|labels| ("labelSelector", labels.to_owned())));
         let accept = match detail {
-            Detail::Whole => JSON,
-            Detail::Metadata => METADATA,
+            ObjectDetail::Whole => JSON,
+            ObjectDetail::Metadata => METADATA,
         };
         let path = with_query(path, &pairs);
         self.anywhere(&Method::GET, |client| {
@@ -258,11 +280,11 @@ impl Api {
             async move {
                 let request = request?.map(kube::client::Body::from);
                 let opened = async {
-                    let response = client.send(request).await.map_err(Failure::of)?;
+                    let response = client.send(request).await.map_err(KubernetesFailure::of)?;
                     response::accept_status(response).await
                 };
                 let reader = EventReader::new(path, self.limited(opened).await?);
-                Ok(Box::pin(reader.into_stream()) as Events)
+                Ok(Box::pin(reader.into_stream()) as WatchEventStream)
             }
         })
         .await
@@ -273,9 +295,9 @@ impl Api {
         &self,
         path: &str,
         name: &str,
-        detail: Detail,
+        detail: ObjectDetail,
         after: &str,
-    ) -> Result<Events, Failure> {
+    ) -> Result<WatchEventStream, KubernetesFailure> {
         let path = format!("{path}?fieldSelector={}", encoded(&format!("metadata.name={name}")));
         self.watch_from(&path, None, detail, after).await
     }
@@ -286,7 +308,7 @@ impl Api {
         path: &str,
         form: &str,
         body: Option<&Json>,
-    ) -> Result<Json, Failure> {
+    ) -> Result<Json, KubernetesFailure> {
         let text = self.text(method, path, [form, JSON], body).await?;
         serde_json::from_str(&text).map_err(|error| response::unreadable(path, &error))
     }
@@ -299,14 +321,14 @@ impl Api {
         path: &str,
         forms: [&str; 2],
         body: Option<&Json>,
-    ) -> Result<String, Failure> {
+    ) -> Result<String, KubernetesFailure> {
         let body = body.map(|body| body.to_string().into_bytes()).unwrap_or_default();
         self.anywhere(&method, |client| {
             let request = request(method.clone(), path, forms, body.clone());
             async move {
                 let request = request?.map(kube::client::Body::from);
                 let answered = async {
-                    let response = client.send(request).await.map_err(Failure::of)?;
+                    let response = client.send(request).await.map_err(KubernetesFailure::of)?;
                     response::read_text(path, response).await
                 };
                 self.limited(answered).await
@@ -317,19 +339,22 @@ impl Api {
 
     /// Sends a request to the current server. If that is unreachable, tries the others in turn, unless it may have
     /// executed a write. If it rejects the credentials, reloads the settings and retries once.
-    async fn anywhere<T, A: Future<Output = Result<T, Failure>>>(
+    async fn anywhere<T, A: Future<Output = Result<T, KubernetesFailure>>>(
         &self,
         method: &Method,
         ask: impl Fn(kube::Client) -> A,
-    ) -> Result<T, Failure> {
+    ) -> Result<T, KubernetesFailure> {
         let (mut left, mut renewed) = (self.servers.len(), false);
         loop {
             let Some(asked) = self.servers.current() else {
-                return Err(Failure::Unreachable { reason: "no address is known".into(), unasked: true });
+                return Err(KubernetesFailure::Unreachable {
+                    reason: "no address is known".into(),
+                    unasked: true,
+                });
             };
             let answer = ask(asked.client.clone()).await;
             match &answer {
-                Err(Failure::Unreachable { unasked, .. }) => {
+                Err(KubernetesFailure::Unreachable { unasked, .. }) => {
                     // Other pooled connections to a server that stopped responding are dead too; each would cost the
                     // full request timeout.
                     if !unasked {
@@ -341,28 +366,33 @@ impl Api {
                         return answer;
                     }
                 }
-                Err(Failure::Unknown(_)) if !renewed && self.servers.renew(&asked).await => renewed = true,
+                Err(KubernetesFailure::Unknown(_)) if !renewed && self.servers.renew(&asked).await => {
+                    renewed = true
+                }
                 _ => return answer,
             }
         }
     }
 
-    async fn limited<T>(&self, call: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    async fn limited<T>(
+        &self,
+        call: impl Future<Output = Result<T, KubernetesFailure>>,
+    ) -> Result<T, KubernetesFailure> {
         let limit: Duration = self.limits.request;
         match tokio::time::timeout(limit, call).await {
             Ok(answer) => answer,
-            Err(_) => Err(Failure::silent(limit.as_secs_f64())),
+            Err(_) => Err(KubernetesFailure::silent(limit.as_secs_f64())),
         }
     }
 }
 
 #[derive(Deserialize)]
-struct GroupList {
-    groups: Vec<Group>,
+struct DiscoveredGroupList {
+    groups: Vec<DiscoveredGroup>,
 }
 
 #[derive(Deserialize)]
-struct Group {
+struct DiscoveredGroup {
     versions: Vec<GroupVersion>,
 }
 
@@ -374,7 +404,7 @@ struct GroupVersion {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct ResourceList {
+struct ServedResourceList {
     group_version: String,
     resources: Vec<ServedResource>,
 }
@@ -389,10 +419,12 @@ fn request(
     path: &str,
     [form, accept]: [&str; 2],
     body: Vec<u8>,
-) -> Result<Request<Vec<u8>>, Failure> {
+) -> Result<Request<Vec<u8>>, KubernetesFailure> {
     let request = Request::builder().method(method).uri(path);
     let request = request.header(CONTENT_TYPE, form).header(ACCEPT, accept).body(body);
-    request.map_err(|error| Failure::Other(crate::Error::Datastore(format!("'{path}' is no path: {error}"))))
+    request.map_err(|error| {
+        KubernetesFailure::Other(crate::StoreError::Datastore(format!("'{path}' is no path: {error}")))
+    })
 }
 
 fn with_query(path: &str, pairs: &[(&str, String)]) -> String {
@@ -413,7 +445,7 @@ fn encoded(text: &str) -> String {
         .collect()
 }
 
-impl std::fmt::Debug for Api {
+impl std::fmt::Debug for KubernetesApi {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("the Kubernetes API")
     }

@@ -1,27 +1,27 @@
 //! Mapping of keys and ranges to paths of the Kubernetes API, and of the objects there to entries.
 
-use super::api::{Detail, List, ListHead, ListQuery};
+use super::api::{ListHead, ListQuery, ListResponse, ObjectDetail};
 use super::core::{
-    ClusterNetworkPolicy, CoreEndpointSlice, CoreNetworkPolicy, CoreNode, CoreObject, CoreService, Labelled,
-    Metadata, Pod,
+    ClusterNetworkPolicy, CoreEndpointSlice, CoreMetadata, CoreMetadataObject, CoreNetworkPolicy, CoreNode,
+    CoreObject, CorePod, CoreService,
 };
-use super::group::ApiGroup;
-use super::profile::{self, Origin};
-use super::records::{self, Record};
+use super::group::CalicoApiGroup;
+use super::profile::{self, ProfileOrigin};
+use super::records::{self, StoredIpamRecord};
 use super::{names, node, object, pod, policy};
-use crate::{Error, Revision};
+use crate::{Revision, StoreError};
 use serde::Deserialize as _;
 use serde::de::DeserializeOwned;
 use serde_json::{Value as Json, json};
 use tortie_model::kubernetes::{
-    CLUSTER_NETWORK_POLICY_PREFIX, NETWORK_POLICY_PREFIX, Service, is_derived_policy,
+    CLUSTER_NETWORK_POLICY_PREFIX, KubernetesService, NETWORK_POLICY_PREFIX, is_derived_policy,
 };
 use tortie_model::names::split_workload_endpoint_name;
-use tortie_model::{Key, KeyRange, Kind, Resource, Value};
+use tortie_model::{KeyRange, Kind, Resource, StoreKey, StoreValue};
 
 /// Type of the objects of a collection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+pub enum CollectionForm {
     /// A Calico resource, stored as a custom resource of the same kind.
     Resource(Kind),
     /// An IPAM record stored as a custom resource of this kind.
@@ -42,36 +42,36 @@ const ENDPOINT_SLICES: &str = "/apis/discovery.k8s.io/v1";
 
 /// An API path that can be listed and watched.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Collection {
-    pub form: Form,
+pub struct ApiCollection {
+    pub form: CollectionForm,
     pub path: String,
     pub labels: Option<String>,
 }
 
 /// Location of one object in the API.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
-    pub form: Form,
+pub struct ObjectLocation {
+    pub form: CollectionForm,
     pub collection: String,
     pub name: String,
 }
 
 /// Cluster settings that affect how objects are converted.
 #[derive(Clone, Debug)]
-pub struct Reader {
-    pub group: ApiGroup,
+pub struct ObjectReader {
+    pub group: CalicoApiGroup,
     pub interface_prefix: String,
     pub use_pod_cidr: bool,
 }
 
 /// An API object converted to an entry.
 #[derive(Debug)]
-pub struct Found {
-    pub key: Key,
+pub struct ConvertedObject {
+    pub key: StoreKey,
     pub revision: Revision,
     pub uid: String,
     /// `None` if the object is marked as deleted, or has no counterpart in the model.
-    pub value: Option<Result<Value, Error>>,
+    pub value: Option<Result<StoreValue, StoreError>>,
 }
 
 /// Returns whether the kind is stored as a custom resource.
@@ -79,35 +79,38 @@ fn is_custom(kind: Kind) -> bool {
     !matches!(kind, Kind::WorkloadEndpoint | Kind::Profile | Kind::Node | Kind::LiveMigration)
 }
 
-impl Form {
+impl CollectionForm {
     /// Returns the `kind` field of the objects.
-    pub fn kind_name(self, group: ApiGroup) -> &'static str {
+    pub fn kind_name(self, group: CalicoApiGroup) -> &'static str {
         match self {
-            Form::Resource(kind) | Form::Record(kind) => group.kind_name(kind),
-            Form::Pod => "Pod",
-            Form::Namespace => "Namespace",
-            Form::ServiceAccount => "ServiceAccount",
-            Form::Node => "Node",
-            Form::NetworkPolicy => "NetworkPolicy",
-            Form::ClusterNetworkPolicy => "ClusterNetworkPolicy",
-            Form::EndpointSlice => "EndpointSlice",
-            Form::Service => "Service",
+            CollectionForm::Resource(kind) | CollectionForm::Record(kind) => group.kind_name(kind),
+            CollectionForm::Pod => "Pod",
+            CollectionForm::Namespace => "Namespace",
+            CollectionForm::ServiceAccount => "ServiceAccount",
+            CollectionForm::Node => "Node",
+            CollectionForm::NetworkPolicy => "NetworkPolicy",
+            CollectionForm::ClusterNetworkPolicy => "ClusterNetworkPolicy",
+            CollectionForm::EndpointSlice => "EndpointSlice",
+            CollectionForm::Service => "Service",
         }
     }
 
     /// Returns which part of the objects is read.
-    pub fn detail(self) -> Detail {
+    pub fn detail(self) -> ObjectDetail {
         match self {
-            Form::Namespace | Form::ServiceAccount => Detail::Metadata,
-            _ => Detail::Whole,
+            CollectionForm::Namespace | CollectionForm::ServiceAccount => ObjectDetail::Metadata,
+            _ => ObjectDetail::Whole,
         }
     }
 }
 
-impl Collection {
+impl ApiCollection {
     /// Returns the name of the CustomResourceDefinition, if the kind is a custom resource that a cluster may lack.
     pub fn definition(&self) -> Option<String> {
-        if !matches!(self.form, Form::Resource(_) | Form::Record(_) | Form::ClusterNetworkPolicy) {
+        if !matches!(
+            self.form,
+            CollectionForm::Resource(_) | CollectionForm::Record(_) | CollectionForm::ClusterNetworkPolicy
+        ) {
             return None;
         }
         let mut parts = self.path.strip_prefix("/apis/")?.split('/');
@@ -120,71 +123,78 @@ impl Collection {
     }
 }
 
-impl Place {
+impl ObjectLocation {
     pub fn path(&self) -> String {
         format!("{}/{}", self.collection, self.name)
     }
 }
 
-impl Reader {
+impl ObjectReader {
     /// Returns the location of a key; `None` if the key does not exist in this backend.
-    pub fn place(&self, key: &Key) -> Option<Place> {
+    pub fn place(&self, key: &StoreKey) -> Option<ObjectLocation> {
         if let Some((kind, name)) = records::place(key) {
             let collection = self.group.collection(kind, None);
-            return Some(Place { form: Form::Record(kind), collection, name });
+            return Some(ObjectLocation { form: CollectionForm::Record(kind), collection, name });
         }
-        let core = |form, collection: String, name: &str| Place { form, collection, name: name.to_owned() };
-        if let Key::EndpointSlice { namespace, name } = key {
+        let core =
+            |form, collection: String, name: &str| ObjectLocation { form, collection, name: name.to_owned() };
+        if let StoreKey::EndpointSlice { namespace, name } = key {
             let collection = format!("{ENDPOINT_SLICES}/namespaces/{namespace}/endpointslices");
-            return Some(core(Form::EndpointSlice, collection, name));
+            return Some(core(CollectionForm::EndpointSlice, collection, name));
         }
-        if let Key::Service { namespace, name } = key {
-            return Some(core(Form::Service, format!("/api/v1/namespaces/{namespace}/services"), name));
+        if let StoreKey::Service { namespace, name } = key {
+            return Some(core(
+                CollectionForm::Service,
+                format!("/api/v1/namespaces/{namespace}/services"),
+                name,
+            ));
         }
-        let Key::Resource { kind, namespace, name } = key else { return None };
+        let StoreKey::Resource { kind, namespace, name } = key else { return None };
         Some(match kind {
             Kind::NetworkPolicy if is_derived_policy(*kind, name) => {
                 let collection = format!("{NETWORK_POLICIES}/namespaces/{namespace}/networkpolicies");
-                core(Form::NetworkPolicy, collection, name.strip_prefix(NETWORK_POLICY_PREFIX)?)
+                core(CollectionForm::NetworkPolicy, collection, name.strip_prefix(NETWORK_POLICY_PREFIX)?)
             }
             Kind::GlobalNetworkPolicy if is_derived_policy(*kind, name) => core(
-                Form::ClusterNetworkPolicy,
+                CollectionForm::ClusterNetworkPolicy,
                 CLUSTER_NETWORK_POLICIES.into(),
                 name.strip_prefix(CLUSTER_NETWORK_POLICY_PREFIX)?,
             ),
             Kind::WorkloadEndpoint => {
                 let [_, orchestrator, pod, _] = split_workload_endpoint_name(name)?;
                 let collection = format!("/api/v1/namespaces/{namespace}/pods");
-                (orchestrator == "k8s").then(|| core(Form::Pod, collection, &pod))?
+                (orchestrator == "k8s").then(|| core(CollectionForm::Pod, collection, &pod))?
             }
             Kind::Profile => match profile::origin(name)? {
-                Origin::Namespace(name) => core(Form::Namespace, "/api/v1/namespaces".into(), name),
-                Origin::ServiceAccount { namespace, name } => core(
-                    Form::ServiceAccount,
+                ProfileOrigin::Namespace(name) => {
+                    core(CollectionForm::Namespace, "/api/v1/namespaces".into(), name)
+                }
+                ProfileOrigin::ServiceAccount { namespace, name } => core(
+                    CollectionForm::ServiceAccount,
                     format!("/api/v1/namespaces/{namespace}/serviceaccounts"),
                     name,
                 ),
             },
-            Kind::Node => core(Form::Node, "/api/v1/nodes".into(), name),
+            Kind::Node => core(CollectionForm::Node, "/api/v1/nodes".into(), name),
             Kind::LiveMigration => return None,
             _ => {
                 let collection = self.group.collection(*kind, Some(namespace));
-                Place { form: Form::Resource(*kind), collection, name: name.clone() }
+                ObjectLocation { form: CollectionForm::Resource(*kind), collection, name: name.clone() }
             }
         })
     }
 
     /// Returns the collections that contain a range; empty if the range does not exist in this backend.
-    pub fn collections(&self, range: &KeyRange) -> Vec<Collection> {
-        let one = |form, path: String| vec![Collection { form, path, labels: None }];
-        let record = |kind: Kind| Collection {
-            form: Form::Record(kind),
+    pub fn collections(&self, range: &KeyRange) -> Vec<ApiCollection> {
+        let one = |form, path: String| vec![ApiCollection { form, path, labels: None }];
+        let record = |kind: Kind| ApiCollection {
+            form: CollectionForm::Record(kind),
             path: self.group.collection(kind, None),
             labels: None,
         };
         match range {
             KeyRange::Written { kind, namespace } if is_custom(*kind) => {
-                one(Form::Resource(*kind), self.group.collection(*kind, namespace.as_deref()))
+                one(CollectionForm::Resource(*kind), self.group.collection(*kind, namespace.as_deref()))
             }
             KeyRange::Written { kind, namespace } => self.collections(&KeyRange::Resources {
                 kind: *kind,
@@ -192,36 +202,41 @@ impl Reader {
                 name_prefix: String::new(),
             }),
             KeyRange::Resources { kind: Kind::WorkloadEndpoint, namespace: Some(namespace), .. } => {
-                one(Form::Pod, format!("/api/v1/namespaces/{namespace}/pods"))
+                one(CollectionForm::Pod, format!("/api/v1/namespaces/{namespace}/pods"))
             }
             KeyRange::Resources { kind: Kind::WorkloadEndpoint, namespace: None, .. } => {
-                one(Form::Pod, "/api/v1/pods".into())
+                one(CollectionForm::Pod, "/api/v1/pods".into())
             }
             KeyRange::Resources { kind: Kind::Profile, .. } => [
-                one(Form::Namespace, "/api/v1/namespaces".into()),
-                one(Form::ServiceAccount, "/api/v1/serviceaccounts".into()),
+                one(CollectionForm::Namespace, "/api/v1/namespaces".into()),
+                one(CollectionForm::ServiceAccount, "/api/v1/serviceaccounts".into()),
             ]
             .concat(),
-            KeyRange::Resources { kind: Kind::Node, .. } => one(Form::Node, "/api/v1/nodes".into()),
+            KeyRange::Resources { kind: Kind::Node, .. } => one(CollectionForm::Node, "/api/v1/nodes".into()),
             KeyRange::Resources { kind: Kind::LiveMigration, .. } => Vec::new(),
             KeyRange::Resources { kind, namespace, .. } => {
                 let namespace = namespace.as_deref();
-                let mut all = one(Form::Resource(*kind), self.group.collection(*kind, namespace));
+                let mut all = one(CollectionForm::Resource(*kind), self.group.collection(*kind, namespace));
                 match kind {
                     Kind::NetworkPolicy => {
                         let within = namespace.map(|name| format!("/namespaces/{name}")).unwrap_or_default();
                         let path = format!("{NETWORK_POLICIES}{within}/networkpolicies");
-                        all.extend(one(Form::NetworkPolicy, path));
+                        all.extend(one(CollectionForm::NetworkPolicy, path));
                     }
                     Kind::GlobalNetworkPolicy => {
-                        all.extend(one(Form::ClusterNetworkPolicy, CLUSTER_NETWORK_POLICIES.into()));
+                        all.extend(one(
+                            CollectionForm::ClusterNetworkPolicy,
+                            CLUSTER_NETWORK_POLICIES.into(),
+                        ));
                     }
                     _ => {}
                 }
                 all
             }
-            KeyRange::EndpointSlices => one(Form::EndpointSlice, format!("{ENDPOINT_SLICES}/endpointslices")),
-            KeyRange::Services => one(Form::Service, "/api/v1/services".into()),
+            KeyRange::EndpointSlices => {
+                one(CollectionForm::EndpointSlice, format!("{ENDPOINT_SLICES}/endpointslices"))
+            }
+            KeyRange::Services => one(CollectionForm::Service, "/api/v1/services".into()),
             KeyRange::Blocks { .. } => vec![record(Kind::IPAMBlock)],
             KeyRange::BlockAffinities { affinity, owner, ip_version } => {
                 let mut labels = vec![format!("{}={affinity}", names::AFFINITY_TYPE_LABEL)];
@@ -231,7 +246,7 @@ impl Reader {
                         .map(|owner| format!("{}={}", names::HOSTNAME_LABEL, names::hostname_hash(owner))),
                 );
                 labels.extend(ip_version.map(|version| format!("{}={version}", names::IP_VERSION_LABEL)));
-                vec![Collection { labels: Some(labels.join(",")), ..record(Kind::BlockAffinity) }]
+                vec![ApiCollection { labels: Some(labels.join(",")), ..record(Kind::BlockAffinity) }]
             }
             KeyRange::Handles => vec![record(Kind::IPAMHandle)],
             KeyRange::IpamConfig => vec![record(Kind::IPAMConfiguration)],
@@ -242,50 +257,56 @@ impl Reader {
     }
 
     /// Converts an object; `None` if it has no counterpart in the model.
-    pub fn read(&self, form: Form, object: Json) -> Option<Found> {
+    pub fn read(&self, form: CollectionForm, object: Json) -> Option<ConvertedObject> {
         match form {
-            Form::Resource(kind) => self.resource(kind, object),
-            Form::Record(kind) => self.record(kind, &object),
-            Form::Pod => self.pod(&typed(object)?),
-            Form::Namespace => self.namespace(&typed(object)?),
-            Form::ServiceAccount => self.service_account(&typed(object)?),
-            Form::Node => self.node(&typed(object)?),
-            Form::NetworkPolicy => match CoreNetworkPolicy::deserialize(&object) {
+            CollectionForm::Resource(kind) => self.resource(kind, object),
+            CollectionForm::Record(kind) => self.record(kind, &object),
+            CollectionForm::Pod => self.pod(&typed(object)?),
+            CollectionForm::Namespace => self.namespace(&typed(object)?),
+            CollectionForm::ServiceAccount => self.service_account(&typed(object)?),
+            CollectionForm::Node => self.node(&typed(object)?),
+            CollectionForm::NetworkPolicy => match CoreNetworkPolicy::deserialize(&object) {
                 Ok(policy) => self.network_policy(&policy),
                 Err(error) => self.closed_network_policy(object, &error),
             },
-            Form::ClusterNetworkPolicy => self.cluster_network_policy(&typed(object)?),
-            Form::EndpointSlice => self.endpoint_slice(&typed(object)?),
-            Form::Service => self.service(&typed(object)?),
+            CollectionForm::ClusterNetworkPolicy => self.cluster_network_policy(&typed(object)?),
+            CollectionForm::EndpointSlice => self.endpoint_slice(&typed(object)?),
+            CollectionForm::Service => self.service(&typed(object)?),
         }
     }
 
     /// Converts a page of a list. Kubernetes' own objects are deserialised directly into the required fields, so that
     /// the full objects are never held in memory.
-    pub fn read_list(&self, form: Form, text: &str) -> serde_json::Result<(ListHead, Vec<Found>)> {
+    pub fn read_list(
+        &self,
+        form: CollectionForm,
+        text: &str,
+    ) -> serde_json::Result<(ListHead, Vec<ConvertedObject>)> {
         let read = match form {
-            Form::Pod => page(text, |pod| self.pod(pod)),
-            Form::Namespace => page(text, |namespace| self.namespace(namespace)),
-            Form::ServiceAccount => page(text, |account| self.service_account(account)),
-            Form::Node => page(text, |node| self.node(node)),
-            Form::NetworkPolicy => page(text, |policy| self.network_policy(policy)),
-            Form::EndpointSlice => page(text, |slice| self.endpoint_slice(slice)),
-            Form::Service => page(text, |service| self.service(service)),
-            Form::Resource(_) | Form::Record(_) | Form::ClusterNetworkPolicy => None,
+            CollectionForm::Pod => page(text, |pod| self.pod(pod)),
+            CollectionForm::Namespace => page(text, |namespace| self.namespace(namespace)),
+            CollectionForm::ServiceAccount => page(text, |account| self.service_account(account)),
+            CollectionForm::Node => page(text, |node| self.node(node)),
+            CollectionForm::NetworkPolicy => page(text, |policy| self.network_policy(policy)),
+            CollectionForm::EndpointSlice => page(text, |slice| self.endpoint_slice(slice)),
+            CollectionForm::Service => page(text, |service| self.service(service)),
+            CollectionForm::Resource(_)
+            | CollectionForm::Record(_)
+            | CollectionForm::ClusterNetworkPolicy => None,
         };
         if let Some(read) = read {
             return Ok(read);
         }
         // Decode one by one, so that an invalid object does not hide the others.
-        let (head, items) = serde_json::from_str::<List<Json>>(text)?.into_parts();
-        if let Some(index) = items.iter().position(|item| Identity::of(item).is_none()) {
+        let (head, items) = serde_json::from_str::<ListResponse<Json>>(text)?.into_parts();
+        if let Some(index) = items.iter().position(|item| ObjectIdentity::of(item).is_none()) {
             return Err(unidentified(index));
         }
         Ok((head, items.into_iter().filter_map(|item| self.read(form, item)).collect()))
     }
 
-    fn resource(&self, kind: Kind, object: Json) -> Option<Found> {
-        let meta = Identity::of(&object)?;
+    fn resource(&self, kind: Kind, object: Json) -> Option<ConvertedObject> {
+        let meta = ObjectIdentity::of(&object)?;
         if is_derived_policy(kind, &meta.name) {
             tracing::debug!(%kind, meta.name, "ignoring a custom resource whose name is reserved for policies derived from Kubernetes");
             return None;
@@ -296,15 +317,15 @@ impl Reader {
         Some(meta.found(key, Some(value)))
     }
 
-    fn record(&self, kind: Kind, object: &Json) -> Option<Found> {
-        let meta = Identity::of(object)?;
+    fn record(&self, kind: Kind, object: &Json) -> Option<ConvertedObject> {
+        let meta = ObjectIdentity::of(object)?;
         Some(match records::read(kind, object) {
-            Record::Present(key, value) => {
+            StoredIpamRecord::Present(key, value) => {
                 let value = value.map_err(|record| unreadable(&key, record.text, record.reason));
                 meta.found(key, Some(value))
             }
-            Record::Deleted(key) => meta.found(key, None),
-            Record::Nameless(reason) => {
+            StoredIpamRecord::Deleted(key) => meta.found(key, None),
+            StoredIpamRecord::Nameless(reason) => {
                 let name = meta.name;
                 tracing::warn!(%kind, name, reason, "an IPAM record cannot be read; correct it or delete it");
                 return None;
@@ -312,50 +333,50 @@ impl Reader {
         })
     }
 
-    fn pod(&self, pod: &Pod) -> Option<Found> {
+    fn pod(&self, pod: &CorePod) -> Option<ConvertedObject> {
         let (key, endpoint) = pod::endpoint(pod, &self.interface_prefix)?;
-        let value = endpoint.map(|endpoint| Value::Resource(Resource::from(endpoint)));
+        let value = endpoint.map(|endpoint| StoreValue::Resource(Resource::from(endpoint)));
         // Keep no text: an endpoint without addresses or labels is useless.
         let value = value.map_err(|reason| unreadable(&key, String::new(), reason));
-        Identity::in_metadata(&pod.metadata).map(|meta| meta.found(key, Some(value)))
+        ObjectIdentity::in_metadata(&pod.metadata).map(|meta| meta.found(key, Some(value)))
     }
 
-    fn namespace(&self, namespace: &Labelled) -> Option<Found> {
+    fn namespace(&self, namespace: &CoreMetadataObject) -> Option<ConvertedObject> {
         let (key, profile) = profile::from_namespace(namespace);
         derived(&namespace.metadata, key, Some(Resource::from(profile)))
     }
 
-    fn service_account(&self, account: &Labelled) -> Option<Found> {
+    fn service_account(&self, account: &CoreMetadataObject) -> Option<ConvertedObject> {
         let (key, profile) = profile::from_service_account(account);
         derived(&account.metadata, key, Some(Resource::from(profile)))
     }
 
-    fn node(&self, core: &CoreNode) -> Option<Found> {
+    fn node(&self, core: &CoreNode) -> Option<ConvertedObject> {
         let (key, node) = node::read(core, self.use_pod_cidr);
         derived(&core.metadata, key, Some(Resource::from(node)))
     }
 
-    fn network_policy(&self, object: &CoreNetworkPolicy) -> Option<Found> {
+    fn network_policy(&self, object: &CoreNetworkPolicy) -> Option<ConvertedObject> {
         let (key, policy) = policy::from_network_policy(object);
         derived(&object.metadata, key, Some(Resource::from(policy)))
     }
 
     /// Converts a policy whose rules are unreadable to one that selects the same pods and allows nothing. If the
     /// selector is unreadable too, the policy selects the whole namespace.
-    fn closed_network_policy(&self, object: Json, error: &serde_json::Error) -> Option<Found> {
-        let metadata = Metadata::deserialize(object.get("metadata")?).ok()?;
+    fn closed_network_policy(&self, object: Json, error: &serde_json::Error) -> Option<ConvertedObject> {
+        let metadata = CoreMetadata::deserialize(object.get("metadata")?).ok()?;
         let selector = object.pointer("/spec/podSelector").cloned().unwrap_or_default();
         let spec = json!({ "podSelector": selector, "policyTypes": ["Ingress", "Egress"] });
         let spec = serde_json::from_value(spec).unwrap_or_default();
         let (key, policy) = policy::from_network_policy(&CoreNetworkPolicy { metadata, spec });
-        let text = Value::Resource(Resource::from(policy)).encode();
+        let text = StoreValue::Resource(Resource::from(policy)).encode();
         let text = String::from_utf8_lossy(&text).into_owned();
         let reason = format!("its rules cannot be read, so it allows nothing: {error}");
         let value = Some(Err(unreadable(&key, text, reason)));
-        Identity::of(&object).map(|identity| identity.found(key, value))
+        ObjectIdentity::of(&object).map(|identity| identity.found(key, value))
     }
 
-    fn cluster_network_policy(&self, object: &ClusterNetworkPolicy) -> Option<Found> {
+    fn cluster_network_policy(&self, object: &ClusterNetworkPolicy) -> Option<ConvertedObject> {
         let (key, policy) = policy::from_cluster_network_policy(object);
         if policy.is_none() {
             tracing::warn!(%key, "ClusterNetworkPolicy is not enforced: its tier, subject or rules are unknown");
@@ -363,57 +384,58 @@ impl Reader {
         derived(&object.metadata, key, policy.map(Resource::from))
     }
 
-    fn endpoint_slice(&self, object: &CoreEndpointSlice) -> Option<Found> {
+    fn endpoint_slice(&self, object: &CoreEndpointSlice) -> Option<ConvertedObject> {
         let (key, slice) = policy::from_endpoint_slice(object);
-        let value = slice.map(|slice| Ok(Value::EndpointSlice(slice)));
-        Identity::in_metadata(&object.metadata).map(|meta| meta.found(key, value))
+        let value = slice.map(|slice| Ok(StoreValue::EndpointSlice(slice)));
+        ObjectIdentity::in_metadata(&object.metadata).map(|meta| meta.found(key, value))
     }
 
-    fn service(&self, object: &CoreService) -> Option<Found> {
+    fn service(&self, object: &CoreService) -> Option<ConvertedObject> {
         let meta = &object.metadata;
-        let key = Key::Service { namespace: meta.namespace.clone(), name: meta.name.clone() };
-        let service = Service::read(&meta.uid, &meta.annotations, &object.service);
-        Identity::in_metadata(meta).map(|meta| meta.found(key, Some(Ok(Value::Service(Box::new(service))))))
+        let key = StoreKey::Service { namespace: meta.namespace.clone(), name: meta.name.clone() };
+        let service = KubernetesService::read(&meta.uid, &meta.annotations, &object.service);
+        ObjectIdentity::in_metadata(meta)
+            .map(|meta| meta.found(key, Some(Ok(StoreValue::Service(Box::new(service))))))
     }
 }
 
 /// Identifying fields that every object has.
-struct Identity {
+struct ObjectIdentity {
     name: String,
     uid: String,
     revision: Revision,
 }
 
-impl Identity {
-    fn of(object: &Json) -> Option<Identity> {
+impl ObjectIdentity {
+    fn of(object: &Json) -> Option<ObjectIdentity> {
         let text = |pointer: &str| object.pointer(pointer).and_then(Json::as_str).unwrap_or_default();
         let revision = text("/metadata/resourceVersion").parse().ok()?;
         let name = text("/metadata/name");
-        (!name.is_empty()).then(|| Identity {
+        (!name.is_empty()).then(|| ObjectIdentity {
             name: name.to_owned(),
             uid: text("/metadata/uid").to_owned(),
             revision,
         })
     }
 
-    fn in_metadata(meta: &Metadata) -> Option<Identity> {
+    fn in_metadata(meta: &CoreMetadata) -> Option<ObjectIdentity> {
         let revision = meta.resource_version.parse().ok()?;
         let is_named = !meta.name.is_empty();
-        is_named.then(|| Identity { name: meta.name.clone(), uid: meta.uid.clone(), revision })
+        is_named.then(|| ObjectIdentity { name: meta.name.clone(), uid: meta.uid.clone(), revision })
     }
 
-    fn found(self, key: Key, value: Option<Result<Value, Error>>) -> Found {
-        Found { key, revision: self.revision, uid: self.uid, value }
+    fn found(self, key: StoreKey, value: Option<Result<StoreValue, StoreError>>) -> ConvertedObject {
+        ConvertedObject { key, revision: self.revision, uid: self.uid, value }
     }
 }
 
-fn derived(meta: &Metadata, key: Key, resource: Option<Resource>) -> Option<Found> {
-    let value = resource.map(|resource| Ok(Value::Resource(resource)));
-    Identity::in_metadata(meta).map(|identity| identity.found(key, value))
+fn derived(meta: &CoreMetadata, key: StoreKey, resource: Option<Resource>) -> Option<ConvertedObject> {
+    let value = resource.map(|resource| Ok(StoreValue::Resource(resource)));
+    ObjectIdentity::in_metadata(meta).map(|identity| identity.found(key, value))
 }
 
-fn unreadable(key: &Key, value: String, reason: String) -> Error {
-    Error::Parse { key: key.to_string(), value, reason }
+fn unreadable(key: &StoreKey, value: String, reason: String) -> StoreError {
+    StoreError::Parse { key: key.to_string(), value, reason }
 }
 
 /// Error for a list item without a name or resource version. It must not be skipped, since it would count as absent.
@@ -424,10 +446,10 @@ fn unidentified(index: usize) -> serde_json::Error {
 /// Decodes a page; `None` if an item is not of the type, or has no name or resource version.
 fn page<T: DeserializeOwned + CoreObject>(
     text: &str,
-    read: impl Fn(&T) -> Option<Found>,
-) -> Option<(ListHead, Vec<Found>)> {
-    let (head, items) = serde_json::from_str::<List<T>>(text).ok()?.into_parts();
-    if items.iter().any(|item| Identity::in_metadata(item.metadata()).is_none()) {
+    read: impl Fn(&T) -> Option<ConvertedObject>,
+) -> Option<(ListHead, Vec<ConvertedObject>)> {
+    let (head, items) = serde_json::from_str::<ListResponse<T>>(text).ok()?.into_parts();
+    if items.iter().any(|item| ObjectIdentity::in_metadata(item.metadata()).is_none()) {
         return None;
     }
     Some((head, items.iter().filter_map(read).collect()))
@@ -445,14 +467,14 @@ mod tests {
     use super::*;
     use tortie_model::key::AffinityType;
 
-    fn reader() -> Reader {
-        Reader { group: ApiGroup::V1, interface_prefix: "cali".into(), use_pod_cidr: false }
+    fn reader() -> ObjectReader {
+        ObjectReader { group: CalicoApiGroup::V1, interface_prefix: "cali".into(), use_pod_cidr: false }
     }
 
     #[test]
     fn keys_have_their_place() {
-        let path = |key: Key| reader().place(&key).map(|place| place.path());
-        let resource = |kind, namespace: &str, name: &str| path(Key::resource(kind, namespace, name));
+        let path = |key: StoreKey| reader().place(&key).map(|place| place.path());
+        let resource = |kind, namespace: &str, name: &str| path(StoreKey::resource(kind, namespace, name));
         for (found, expected) in [
             (
                 resource(Kind::NetworkSet, "prod", "dns"),
@@ -469,7 +491,7 @@ mod tests {
             (resource(Kind::Profile, "", "mine"), None),
             (resource(Kind::Node, "", "n1"), Some("/api/v1/nodes/n1")),
             (
-                path(Key::Block { cidr: "10.65.3.0/26".parse().unwrap() }),
+                path(StoreKey::Block { cidr: "10.65.3.0/26".parse().unwrap() }),
                 Some("/apis/crd.projectcalico.org/v1/ipamblocks/10-65-3-0-26"),
             ),
             (
@@ -485,12 +507,12 @@ mod tests {
                 Some("/apis/policy.networking.k8s.io/v1alpha2/clusternetworkpolicies/all"),
             ),
             (
-                path(Key::EndpointSlice { namespace: "prod".into(), name: "web-x1".into() }),
+                path(StoreKey::EndpointSlice { namespace: "prod".into(), name: "web-x1".into() }),
                 Some("/apis/discovery.k8s.io/v1/namespaces/prod/endpointslices/web-x1"),
             ),
-            (path(Key::IpamConfig), Some("/apis/crd.projectcalico.org/v1/ipamconfigs/default")),
-            (path(Key::CompactRevision), None),
-            (path(Key::FelixStatus { region: String::new(), host: "n1".into() }), None),
+            (path(StoreKey::IpamConfig), Some("/apis/crd.projectcalico.org/v1/ipamconfigs/default")),
+            (path(StoreKey::CompactRevision), None),
+            (path(StoreKey::FelixStatus { region: String::new(), host: "n1".into() }), None),
         ] {
             assert_eq!(found.as_deref(), expected);
         }
@@ -540,17 +562,17 @@ mod tests {
     fn objects_are_read_by_the_form_of_their_collection() {
         let set =
             json!({"metadata": {"name": "s", "resourceVersion": "7", "uid": "u"}, "spec": {"nets": []}});
-        let found = reader().read(Form::Resource(Kind::GlobalNetworkSet), set).unwrap();
-        assert_eq!(found.key, Key::resource(Kind::GlobalNetworkSet, "", "s"));
+        let found = reader().read(CollectionForm::Resource(Kind::GlobalNetworkSet), set).unwrap();
+        assert_eq!(found.key, StoreKey::resource(Kind::GlobalNetworkSet, "", "s"));
         assert_eq!((found.revision, found.uid.as_str()), (7.into(), "u"));
         assert!(matches!(found.value, Some(Ok(_))));
         let gone = json!({"metadata": {"name": "h", "resourceVersion": "7"},
             "spec": {"handleID": "H", "block": {}, "deleted": true}});
-        let found = reader().read(Form::Record(Kind::IPAMHandle), gone).unwrap();
-        assert!(found.value.is_none() && found.key == Key::Handle { id: "H".into() });
+        let found = reader().read(CollectionForm::Record(Kind::IPAMHandle), gone).unwrap();
+        assert!(found.value.is_none() && found.key == StoreKey::Handle { id: "H".into() });
         let host_network = json!({"metadata": {"name": "p", "namespace": "x", "resourceVersion": "7"},
             "spec": {"nodeName": "n1", "hostNetwork": true}});
-        assert!(reader().read(Form::Pod, host_network).is_none());
+        assert!(reader().read(CollectionForm::Pod, host_network).is_none());
     }
 
     #[test]
@@ -561,15 +583,16 @@ mod tests {
         };
         let list = json!({"metadata": {"resourceVersion": "9", "continue": "more"},
             "items": [pod("a", 1), pod("b", 70000), pod("c", 3)]});
-        let (ListHead { metadata, .. }, found) = reader().read_list(Form::Pod, &list.to_string()).unwrap();
+        let (ListHead { metadata, .. }, found) =
+            reader().read_list(CollectionForm::Pod, &list.to_string()).unwrap();
         assert_eq!((metadata.resource_version.as_str(), metadata.r#continue.as_deref()), ("9", Some("more")));
         let names: Vec<String> = found.iter().map(|found| found.key.to_string()).collect();
         assert_eq!(names, ["WorkloadEndpoint(x/n1-k8s-a-eth0)", "WorkloadEndpoint(x/n1-k8s-c-eth0)"]);
-        assert!(reader().read_list(Form::Pod, "nonsense").is_err());
+        assert!(reader().read_list(CollectionForm::Pod, "nonsense").is_err());
         let nothing = r#"{"metadata": {"resourceVersion": "9"}, "items": null}"#;
-        assert!(reader().read_list(Form::Namespace, nothing).unwrap().1.is_empty());
+        assert!(reader().read_list(CollectionForm::Namespace, nothing).unwrap().1.is_empty());
         for text in [r#"{"items": [{}]}"#, r#"{"items": [{"metadata": {"name": "a"}}]}"#, "{}"] {
-            for form in [Form::Namespace, Form::Resource(Kind::Tier)] {
+            for form in [CollectionForm::Namespace, CollectionForm::Resource(Kind::Tier)] {
                 assert!(reader().read_list(form, text).is_err(), "{form:?} {text}");
             }
         }
@@ -579,21 +602,21 @@ mod tests {
     fn unreadable_policies_keep_their_text() {
         let salvaged = |form, object| {
             let found = reader().read(form, object).unwrap();
-            let Some(Err(Error::Parse { value, .. })) = found.value else { panic!("{found:?}") };
+            let Some(Err(StoreError::Parse { value, .. })) = found.value else { panic!("{found:?}") };
             tortie_model::salvage::salvage(&found.key, &value).unwrap().value
         };
         let metadata = json!({"name": "web", "namespace": "x", "resourceVersion": "7"});
         let rule = json!({"action": "Deny", "destination": {"ports": [800_000]}});
         let policy = json!({"metadata": metadata, "spec": {"selector": "a == 'b'", "ingress": [rule]}});
-        let found = salvaged(Form::Resource(Kind::NetworkPolicy), policy);
-        let Value::Resource(Resource::NetworkPolicy(found)) = found else { panic!("{found:?}") };
+        let found = salvaged(CollectionForm::Resource(Kind::NetworkPolicy), policy);
+        let StoreValue::Resource(Resource::NetworkPolicy(found)) = found else { panic!("{found:?}") };
         assert_eq!((found.spec.selector.as_str(), found.spec.ingress.len()), ("a == 'b'", 1));
         assert!(found.spec.ingress[0].destination.ports.is_empty());
 
         let spec =
             json!({"podSelector": {"matchLabels": {"a": "b"}}, "ingress": [{"ports": [{"port": {}}]}]});
-        let found = salvaged(Form::NetworkPolicy, json!({"metadata": metadata, "spec": spec}));
-        let Value::Resource(Resource::NetworkPolicy(found)) = found else { panic!("{found:?}") };
+        let found = salvaged(CollectionForm::NetworkPolicy, json!({"metadata": metadata, "spec": spec}));
+        let StoreValue::Resource(Resource::NetworkPolicy(found)) = found else { panic!("{found:?}") };
         assert!(found.spec.selector.contains("a == 'b'") && found.spec.ingress.is_empty(), "{found:?}");
         assert_eq!(found.spec.types.len(), 2);
         assert_eq!(found.metadata.name, "knp.default.web");
@@ -602,7 +625,7 @@ mod tests {
     #[test]
     fn kinds_that_may_be_missing_have_a_definition() {
         let definitions = |range: KeyRange| -> Vec<Option<String>> {
-            reader().collections(&range).iter().map(Collection::definition).collect()
+            reader().collections(&range).iter().map(ApiCollection::definition).collect()
         };
         let group = reader().group.api_version().split('/').next().unwrap().to_owned();
         let cluster = Some("clusternetworkpolicies.policy.networking.k8s.io".to_owned());
@@ -619,13 +642,14 @@ mod tests {
     #[test]
     fn names_of_derived_policies_are_not_for_custom_resources() {
         let policy = |name: &str| json!({"metadata": {"name": name, "namespace": "x", "resourceVersion": "7"}, "spec": {}});
-        let form = Form::Resource(Kind::NetworkPolicy);
+        let form = CollectionForm::Resource(Kind::NetworkPolicy);
         assert!(reader().read(form, policy("knp.default.web")).is_none());
         assert!(reader().read(form, policy("web")).is_some());
         let odd = json!({"metadata": {"name": "odd", "resourceVersion": "7"}, "spec": {"tier": "Odd"}});
-        let found = reader().read(Form::ClusterNetworkPolicy, odd).unwrap();
+        let found = reader().read(CollectionForm::ClusterNetworkPolicy, odd).unwrap();
         assert!(
-            found.value.is_none() && found.key == Key::resource(Kind::GlobalNetworkPolicy, "", "kcnp.odd")
+            found.value.is_none()
+                && found.key == StoreKey::resource(Kind::GlobalNetworkPolicy, "", "kcnp.odd")
         );
     }
 }

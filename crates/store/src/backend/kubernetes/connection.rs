@@ -2,11 +2,11 @@
 //! the pod.
 
 use crate::config::KubernetesTarget;
-use crate::{Error, Limits, Result};
+use crate::{StoreError, StoreLimits, StoreResult};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 
 /// Returns a client for each address of kube-apiserver.
-pub async fn connect(target: &KubernetesTarget, limits: &Limits) -> Result<Vec<kube::Client>> {
+pub async fn connect(target: &KubernetesTarget, limits: &StoreLimits) -> StoreResult<Vec<kube::Client>> {
     let mut clients = Vec::new();
     for endpoint in addresses(&target.endpoint) {
         let target = KubernetesTarget { endpoint: endpoint.to_owned(), ..target.clone() };
@@ -24,26 +24,27 @@ fn addresses(endpoints: &str) -> Vec<&str> {
 }
 
 /// Builds a client that reloads tokens and certificates before they expire: a token file once a minute.
-fn client(mut config: kube::Config, limits: &Limits) -> Result<kube::Client> {
+fn client(mut config: kube::Config, limits: &StoreLimits) -> StoreResult<kube::Client> {
     config.connect_timeout = Some(limits.dial);
     // Watches may be silent for a long time; all other requests have a separate timeout.
     config.read_timeout = None;
-    kube::Client::try_from(config)
-        .map_err(|error| Error::Config(format!("the Kubernetes API cannot be used as configured: {error}")))
+    kube::Client::try_from(config).map_err(|error| {
+        StoreError::Config(format!("the Kubernetes API cannot be used as configured: {error}"))
+    })
 }
 
-pub async fn config(target: &KubernetesTarget) -> Result<kube::Config> {
+pub async fn config(target: &KubernetesTarget) -> StoreResult<kube::Config> {
     let mut config = match kubeconfig(target)? {
         Some(kubeconfig) => {
             let context = Some(target.context.clone()).filter(|context| !context.is_empty());
             let options = KubeConfigOptions { context, ..Default::default() };
             kube::Config::from_custom_kubeconfig(kubeconfig, &options).await.map_err(|error| {
-                Error::Config(format!("invalid kubeconfig '{}': {error}", target.kubeconfig))
+                StoreError::Config(format!("invalid kubeconfig '{}': {error}", target.kubeconfig))
             })?
         }
         None if !target.endpoint.is_empty() => kube::Config::new(uri(&target.endpoint)?),
         None => kube::Config::incluster().map_err(|error| {
-            Error::Config(format!(
+            StoreError::Config(format!(
                 "no kubeconfig is given (KUBECONFIG, kubeconfig) and this does not run in a pod: {error}"
             ))
         })?,
@@ -71,16 +72,16 @@ pub async fn config(target: &KubernetesTarget) -> Result<kube::Config> {
     Ok(config)
 }
 
-fn uri(endpoint: &str) -> Result<http::Uri> {
+fn uri(endpoint: &str) -> StoreResult<http::Uri> {
     endpoint.parse().map_err(|error| {
-        Error::Config(format!("invalid k8sAPIEndpoint (K8S_API_ENDPOINT) '{endpoint}': {error}"))
+        StoreError::Config(format!("invalid k8sAPIEndpoint (K8S_API_ENDPOINT) '{endpoint}': {error}"))
     })
 }
 
 /// Returns the kubeconfig in use: the inline one, or the files of a colon-separated list, merged as kubectl does.
-fn kubeconfig(target: &KubernetesTarget) -> Result<Option<Kubeconfig>> {
+fn kubeconfig(target: &KubernetesTarget) -> StoreResult<Option<Kubeconfig>> {
     let invalid = |name: &str, error: &dyn std::fmt::Display| {
-        Error::Config(format!("cannot read kubeconfig '{name}' (KUBECONFIG, kubeconfig): {error}"))
+        StoreError::Config(format!("cannot read kubeconfig '{name}' (KUBECONFIG, kubeconfig): {error}"))
     };
     if !target.inline.is_empty() {
         return Kubeconfig::from_yaml(&target.inline).map(Some).map_err(|error| invalid("inline", &error));

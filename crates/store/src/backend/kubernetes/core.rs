@@ -8,7 +8,7 @@ use tortie_model::kubernetes::{ClusterNetworkPolicySpec, RawEndpointSlice, RawSe
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub struct Metadata {
+pub struct CoreMetadata {
     pub name: String,
     pub generate_name: String,
     pub namespace: String,
@@ -22,8 +22,8 @@ pub struct Metadata {
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
-pub struct Pod {
-    pub metadata: Metadata,
+pub struct CorePod {
+    pub metadata: CoreMetadata,
     pub spec: PodSpec,
     pub status: PodStatus,
 }
@@ -34,13 +34,13 @@ pub struct PodSpec {
     pub node_name: String,
     pub host_network: bool,
     pub service_account_name: String,
-    pub containers: Vec<Container>,
-    pub init_containers: Vec<Container>,
+    pub containers: Vec<PodContainer>,
+    pub init_containers: Vec<PodContainer>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
-pub struct Container {
+pub struct PodContainer {
     pub ports: Vec<ContainerPort>,
 }
 
@@ -75,14 +75,14 @@ pub struct PodIp {
 /// A Namespace or a ServiceAccount, of which only the metadata is used.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
-pub struct Labelled {
-    pub metadata: Metadata,
+pub struct CoreMetadataObject {
+    pub metadata: CoreMetadata,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct CoreNode {
-    pub metadata: Metadata,
+    pub metadata: CoreMetadata,
     pub spec: CoreNodeSpec,
     pub status: CoreNodeStatus,
 }
@@ -114,7 +114,7 @@ pub struct CoreNodeAddress {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct CoreNetworkPolicy {
-    pub metadata: Metadata,
+    pub metadata: CoreMetadata,
     pub spec: StagedKubernetesNetworkPolicySpec,
 }
 
@@ -122,7 +122,7 @@ pub struct CoreNetworkPolicy {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct ClusterNetworkPolicy {
-    pub metadata: Metadata,
+    pub metadata: CoreMetadata,
     pub spec: ClusterNetworkPolicySpec,
 }
 
@@ -130,7 +130,7 @@ pub struct ClusterNetworkPolicy {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct CoreEndpointSlice {
-    pub metadata: Metadata,
+    pub metadata: CoreMetadata,
     #[serde(flatten)]
     pub slice: RawEndpointSlice,
 }
@@ -138,29 +138,29 @@ pub struct CoreEndpointSlice {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct CoreService {
-    pub metadata: Metadata,
+    pub metadata: CoreMetadata,
     #[serde(flatten)]
     pub service: RawService,
 }
 
 /// An object of Kubernetes itself, not of Calico.
 pub trait CoreObject {
-    fn metadata(&self) -> &Metadata;
+    fn metadata(&self) -> &CoreMetadata;
 }
 
 macro_rules! core_objects {
     ($($object:ty),*) => {$(
         impl CoreObject for $object {
-            fn metadata(&self) -> &Metadata {
+            fn metadata(&self) -> &CoreMetadata {
                 &self.metadata
             }
         }
     )*};
 }
 
-core_objects!(Pod, Labelled, CoreNode, CoreNetworkPolicy, CoreEndpointSlice, CoreService);
+core_objects!(CorePod, CoreMetadataObject, CoreNode, CoreNetworkPolicy, CoreEndpointSlice, CoreService);
 
-impl Metadata {
+impl CoreMetadata {
     /// Returns the metadata of a resource derived from this object, without labels and annotations.
     pub fn derived(&self, name: String, namespace: &str, uid: String) -> ObjectMeta {
         ObjectMeta {

@@ -2,12 +2,12 @@
 //!
 //! A client with the wrong group would find all kinds empty, so no client is created before the group is known.
 
-use super::api::Api;
-use super::failure::Failure;
-use super::group::ApiGroup;
-use crate::backend::ConnectPatience;
+use super::api::KubernetesApi;
+use super::failure::KubernetesFailure;
+use super::group::CalicoApiGroup;
+use crate::backend::ConnectRetryMode;
 use crate::watch::Backoff;
-use crate::{Error, Result};
+use crate::{StoreError, StoreResult};
 use std::collections::BTreeSet;
 use std::time::Duration;
 use tokio::time::{Instant, timeout};
@@ -24,33 +24,40 @@ const COMMAND_DEADLINE: Duration = Duration::from_secs(5);
 const MAX_REPORTED_CAUSES: usize = 32;
 
 /// Returns the group that the cluster serves.
-pub async fn discover_group(api: &Api, patience: ConnectPatience<'_>) -> Result<ApiGroup> {
+pub async fn discover_group(
+    api: &KubernetesApi,
+    patience: ConnectRetryMode<'_>,
+) -> StoreResult<CalicoApiGroup> {
     let began = Instant::now();
     let mut backoff = Backoff::capped(MAX_RETRY_DELAY);
     let mut reported = BTreeSet::new();
     let mut attempt_timeout = FIRST_ATTEMPT_TIMEOUT;
     match patience {
-        ConnectPatience::Command => loop {
+        ConnectRetryMode::Command => loop {
             match find_served_group(api).await {
                 // Commands still work on Kubernetes' own objects, and explain how to install the definitions.
-                Ok(served) => return Ok(served.unwrap_or(ApiGroup::V1)),
-                Err(Failure::Unreachable { unasked: true, .. }) if began.elapsed() < COMMAND_DEADLINE => {
+                Ok(served) => return Ok(served.unwrap_or(CalicoApiGroup::V1)),
+                Err(KubernetesFailure::Unreachable { unasked: true, .. })
+                    if began.elapsed() < COMMAND_DEADLINE =>
+                {
                     tokio::time::sleep(backoff.pause()).await;
                 }
                 Err(failure) => return Err(failure.into_collection_error("/apis")),
             }
         },
-        ConnectPatience::Daemon(report) => loop {
+        ConnectRetryMode::Daemon(report) => loop {
             let answer = timeout(attempt_timeout, find_served_group(api)).await;
             let cause = match answer {
                 Ok(Ok(Some(group))) => return Ok(group),
-                Ok(Ok(None)) => Error::Datastore(format!(
+                Ok(Ok(None)) => StoreError::Datastore(format!(
                     "the API server serves clusterinformations neither in {} nor in {}: install the definitions (`tortie crds`)",
-                    ApiGroup::V3.api_version(),
-                    ApiGroup::V1.api_version()
+                    CalicoApiGroup::V3.api_version(),
+                    CalicoApiGroup::V1.api_version()
                 )),
                 Ok(Err(failure)) => failure.into_collection_error("/apis"),
-                Err(_) => Failure::silent(attempt_timeout.as_secs_f64()).into_collection_error("/apis"),
+                Err(_) => {
+                    KubernetesFailure::silent(attempt_timeout.as_secs_f64()).into_collection_error("/apis")
+                }
             };
             attempt_timeout = (attempt_timeout * 2).min(api.limits.request);
             if reported.len() < MAX_REPORTED_CAUSES && reported.insert(cause.to_string()) {
@@ -63,8 +70,10 @@ pub async fn discover_group(api: &Api, patience: ConnectPatience<'_>) -> Result<
 
 /// Returns the group that serves ClusterInformation, which every installation of Calico has. The presence of the group
 /// alone proves nothing: a single definition left by an earlier installation is enough for the server to serve it.
-async fn find_served_group(api: &Api) -> std::result::Result<Option<ApiGroup>, Failure> {
-    for group in ApiGroup::BY_PREFERENCE {
+async fn find_served_group(
+    api: &KubernetesApi,
+) -> std::result::Result<Option<CalicoApiGroup>, KubernetesFailure> {
+    for group in CalicoApiGroup::BY_PREFERENCE {
         if api.is_served(&group.collection(Kind::ClusterInformation, None)).await? {
             return Ok(Some(group));
         }

@@ -1,52 +1,52 @@
 //! Operations on entries, implemented with requests for API objects.
 
-use super::Kubernetes;
+use super::KubernetesBackend;
 use super::api::{DEFAULT_PAGE, ListMetadata, ListQuery, MERGE_PATCH, STRATEGIC_MERGE_PATCH};
-use super::collection::{Collection, Form, Found, Place};
-use super::failure::Failure;
-use super::group::ApiGroup;
+use super::collection::{ApiCollection, CollectionForm, ConvertedObject, ObjectLocation};
+use super::failure::KubernetesFailure;
+use super::group::CalicoApiGroup;
 use super::{node, object, pod, records, response};
-use crate::page::{Continuation, Page};
-use crate::{Entry, Error, Listing, Result, Revision};
+use crate::page::{PageContinuation, PageRequest};
+use crate::{EntryListing, Revision, StoreEntry, StoreError, StoreResult};
 use serde_json::Value as Json;
 use std::time::Duration;
-use tortie_model::{Key, KeyRange, Kind, Resource, ValidationError, Value};
+use tortie_model::{KeyRange, Kind, Resource, StoreKey, StoreValue, ValidationError};
 
 /// Maximum number of attempts to list when the resource version of the list expires before the last page.
 const LIST_ATTEMPTS: u32 = 5;
 /// Maximum number of attempts of an unconditional write that conflicts with other writers.
 const APPLY_ATTEMPTS: u32 = 5;
 
-impl Kubernetes {
-    pub(crate) async fn get(&self, key: &Key) -> Result<Entry> {
+impl KubernetesBackend {
+    pub(crate) async fn get(&self, key: &StoreKey) -> StoreResult<StoreEntry> {
         let place = self.reader.place(key).ok_or_else(|| missing(key))?;
         let found = self.find(key, &place).await?;
         entry(found)
     }
 
     /// Returns `None` only if the server reports this object as not found.
-    pub(crate) async fn look_up(&self, key: &Key) -> Result<Option<Entry>> {
+    pub(crate) async fn look_up(&self, key: &StoreKey) -> StoreResult<Option<StoreEntry>> {
         let Some(place) = self.reader.place(key) else { return Ok(None) };
         let path = place.path();
         let answer = match self.api.get(place.form.kind_name(self.reader.group), &path).await {
             Ok(answer) => answer,
-            Err(Failure::Missing(_)) => return Ok(None),
+            Err(KubernetesFailure::Missing(_)) => return Ok(None),
             Err(failure) => return Err(failure.into_collection_error(&path)),
         };
         match self.reader.read(place.form, answer).filter(|found| found.key == *key) {
             Some(found) => entry(found).map(Some),
-            None => {
-                Err(Error::Datastore(format!("the answer to {path} is not the object that was asked for")))
-            }
+            None => Err(StoreError::Datastore(format!(
+                "the answer to {path} is not the object that was asked for"
+            ))),
         }
     }
 
     /// Returns the object of a key. If it is marked as deleted, completes its deletion.
-    async fn find(&self, key: &Key, place: &Place) -> Result<Found> {
+    async fn find(&self, key: &StoreKey, place: &ObjectLocation) -> StoreResult<ConvertedObject> {
         let answer = match self.api.get(place.form.kind_name(self.reader.group), &place.path()).await {
-            Err(Failure::NotServed(reason)) => {
+            Err(KubernetesFailure::NotServed(reason)) => {
                 self.confirm_unserved(&place.collection).await?;
-                return Err(Error::DoesNotExist { id: key.to_string(), reason });
+                return Err(StoreError::DoesNotExist { id: key.to_string(), reason });
             }
             answer => answer.map_err(|failure| failure.into_error(key))?,
         };
@@ -57,7 +57,7 @@ impl Kubernetes {
         }
         if found.value.is_none() {
             // Only IPAM records are marked as deleted; other objects without a value have no counterpart in the model.
-            if let Form::Record(_) = place.form {
+            if let CollectionForm::Record(_) = place.form {
                 self.finish_deletion(place, &found).await?;
             }
             return Err(missing(key));
@@ -65,7 +65,7 @@ impl Kubernetes {
         Ok(found)
     }
 
-    pub(crate) async fn list(&self, range: &KeyRange) -> Result<Listing> {
+    pub(crate) async fn list(&self, range: &KeyRange) -> StoreResult<EntryListing> {
         let mut entries = Vec::new();
         let mut unreadable = Vec::new();
         let mut revisions = Vec::new();
@@ -80,14 +80,14 @@ impl Kubernetes {
                 }
             }
         }
-        Ok(Listing { entries, unreadable, revision: joined(&revisions), next: None })
+        Ok(EntryListing { entries, unreadable, revision: joined(&revisions), next: None })
     }
 
     /// Verifies through discovery that a collection, for which a request returned 404, does not exist. Fails otherwise.
-    async fn confirm_unserved(&self, path: &str) -> Result<()> {
+    async fn confirm_unserved(&self, path: &str) -> StoreResult<()> {
         match self.api.is_served(path).await {
             Ok(false) => Ok(()),
-            Ok(true) => Err(Error::Datastore(format!(
+            Ok(true) => Err(StoreError::Datastore(format!(
                 "the API server did not find {path}, which its discovery has: check what answers at its address"
             ))),
             Err(failure) => Err(failure.into_collection_error(path)),
@@ -95,7 +95,10 @@ impl Kubernetes {
     }
 
     /// Lists a collection at one resource version, page by page; `None` if the server does not have the kind.
-    pub(super) async fn all(&self, collection: &Collection) -> Result<Option<(Vec<Found>, String)>> {
+    pub(super) async fn all(
+        &self,
+        collection: &ApiCollection,
+    ) -> StoreResult<Option<(Vec<ConvertedObject>, String)>> {
         let mut attempt = 1;
         'again: loop {
             let mut found = Vec::new();
@@ -109,11 +112,11 @@ impl Kubernetes {
                             return Ok(Some((found, metadata.resource_version)));
                         }
                     }
-                    Err(Failure::Expired(_)) if attempt < LIST_ATTEMPTS => {
+                    Err(KubernetesFailure::Expired(_)) if attempt < LIST_ATTEMPTS => {
                         attempt += 1;
                         continue 'again;
                     }
-                    Err(Failure::NotServed(_)) => {
+                    Err(KubernetesFailure::NotServed(_)) => {
                         self.confirm_unserved(&collection.path).await?;
                         return Ok(None);
                     }
@@ -126,9 +129,9 @@ impl Kubernetes {
 
     async fn page(
         &self,
-        collection: &Collection,
+        collection: &ApiCollection,
         query: &ListQuery,
-    ) -> std::result::Result<(ListMetadata, Vec<Found>), Failure> {
+    ) -> std::result::Result<(ListMetadata, Vec<ConvertedObject>), KubernetesFailure> {
         let path = &collection.path;
         let text = self.api.list(path, query).await?;
         let read = self.reader.read_list(collection.form, &text);
@@ -139,12 +142,12 @@ impl Kubernetes {
 
     /// Returns whether the objects are in the group projectcalico.org/v3.
     pub(crate) fn is_v3(&self) -> bool {
-        self.reader.group == ApiGroup::V3
+        self.reader.group == CalicoApiGroup::V3
     }
 
     /// Returns one page of a range. Label selectors are evaluated here: objects of crd.projectcalico.org/v1 keep the
     /// labels of the resource in an annotation.
-    pub(crate) async fn list_page(&self, range: &KeyRange, page: &Page) -> Result<Listing> {
+    pub(crate) async fn list_page(&self, range: &KeyRange, page: &PageRequest) -> StoreResult<EntryListing> {
         let collections = self.reader.collections(range);
         let (mut index, mut after) = match &page.after {
             Some(continuation) => read_continuation(continuation)?,
@@ -163,12 +166,12 @@ impl Kubernetes {
             };
             let (metadata, found) = match answer {
                 Ok(page) => page,
-                Err(Failure::Expired(_)) => {
-                    return Err(Error::Expired(format!(
+                Err(KubernetesFailure::Expired(_)) => {
+                    return Err(StoreError::Expired(format!(
                         "the list of {range} that the continuation belongs to"
                     )));
                 }
-                Err(Failure::NotServed(_)) => {
+                Err(KubernetesFailure::NotServed(_)) => {
                     self.confirm_unserved(&collection.path).await?;
                     index += 1;
                     continue;
@@ -192,25 +195,29 @@ impl Kubernetes {
             }
         }
         let more = after.is_some() || index < collections.len();
-        let next = more.then(|| Continuation(format!("{index} {}", after.unwrap_or_default())));
-        Ok(Listing { entries, unreadable, revision: joined(&[revision]), next })
+        let next = more.then(|| PageContinuation(format!("{index} {}", after.unwrap_or_default())));
+        Ok(EntryListing { entries, unreadable, revision: joined(&[revision]), next })
     }
 
-    pub(crate) async fn list_keys(&self, range: &KeyRange) -> Result<Vec<Key>> {
+    pub(crate) async fn list_keys(&self, range: &KeyRange) -> StoreResult<Vec<StoreKey>> {
         Ok(self.list(range).await?.entries.into_iter().map(|entry| entry.key).collect())
     }
 
-    pub(crate) async fn create(&self, key: &Key, value: &Value) -> Result<Entry> {
+    pub(crate) async fn create(&self, key: &StoreKey, value: &StoreValue) -> StoreResult<StoreEntry> {
         let place = self.writable(key, "Create")?;
         match place.form {
-            Form::Pod => return self.patch_pod(key, &place, value).await,
+            CollectionForm::Pod => return self.patch_pod(key, &place, value).await,
             // Kubernetes creates nodes; an existing one can be updated.
-            Form::Node => {
+            CollectionForm::Node => {
                 let reason = "nodes are made by Kubernetes";
                 let found = self.find(key, &place).await;
                 let found = found.map_err(|_| unsupported("Create", key, reason))?;
                 let current = resource(entry(found).ok());
-                return Err(Error::AlreadyExists { id: key.to_string(), reason: reason.into(), current });
+                return Err(StoreError::AlreadyExists {
+                    id: key.to_string(),
+                    reason: reason.into(),
+                    current,
+                });
             }
             _ => {}
         }
@@ -218,16 +225,16 @@ impl Kubernetes {
         clear(&mut body, &["resourceVersion", "uid"]);
         match self.api.post(&place.collection, &body).await {
             Ok(answer) => self.written(key, &place, &body, answer).await,
-            Err(Failure::Exists(reason)) => {
+            Err(KubernetesFailure::Exists(reason)) => {
                 // Return the existing object. If it was marked as deleted, `find` completed the deletion and the name
                 // is free.
                 match self.find(key, &place).await {
-                    Ok(found) => Err(Error::AlreadyExists {
+                    Ok(found) => Err(StoreError::AlreadyExists {
                         id: key.to_string(),
                         reason,
                         current: resource(entry(found).ok()),
                     }),
-                    Err(Error::DoesNotExist { .. }) => {
+                    Err(StoreError::DoesNotExist { .. }) => {
                         let answer = self.api.post(&place.collection, &body).await;
                         let answer = answer.map_err(|failure| failure.into_error(key))?;
                         self.written(key, &place, &body, answer).await
@@ -239,11 +246,16 @@ impl Kubernetes {
         }
     }
 
-    pub(crate) async fn update(&self, key: &Key, value: &Value, revision: &Revision) -> Result<Entry> {
+    pub(crate) async fn update(
+        &self,
+        key: &StoreKey,
+        value: &StoreValue,
+        revision: &Revision,
+    ) -> StoreResult<StoreEntry> {
         let place = self.writable(key, "Update")?;
         match place.form {
-            Form::Pod => return self.patch_pod(key, &place, value).await,
-            Form::Node => return self.patch_node(key, &place, value, revision).await,
+            CollectionForm::Pod => return self.patch_pod(key, &place, value).await,
+            CollectionForm::Node => return self.patch_node(key, &place, value, revision).await,
             _ => {}
         }
         let mut body = self.body(key, &place, value)?;
@@ -254,26 +266,33 @@ impl Kubernetes {
         }
     }
 
-    pub(crate) async fn apply(&self, key: &Key, value: &Value, ttl: Option<Duration>) -> Result<Entry> {
+    pub(crate) async fn apply(
+        &self,
+        key: &StoreKey,
+        value: &StoreValue,
+        ttl: Option<Duration>,
+    ) -> StoreResult<StoreEntry> {
         if ttl.is_some() {
             return Err(unsupported("Apply", key, "objects of the Kubernetes API do not expire"));
         }
         let mut attempt = 1;
         loop {
             match self.create(key, value).await {
-                Err(Error::AlreadyExists { .. } | Error::NotSupported { .. }) => {}
+                Err(StoreError::AlreadyExists { .. } | StoreError::NotSupported { .. }) => {}
                 done => return done,
             }
             let revision = match self.get(key).await {
                 Ok(entry) => entry.revision,
-                Err(Error::DoesNotExist { .. }) if attempt < APPLY_ATTEMPTS => {
+                Err(StoreError::DoesNotExist { .. }) if attempt < APPLY_ATTEMPTS => {
                     attempt += 1;
                     continue;
                 }
                 Err(error) => return Err(error),
             };
             match self.update(key, value, &revision).await {
-                Err(Error::Conflict { .. } | Error::DoesNotExist { .. }) if attempt < APPLY_ATTEMPTS => {
+                Err(StoreError::Conflict { .. } | StoreError::DoesNotExist { .. })
+                    if attempt < APPLY_ATTEMPTS =>
+                {
                     attempt += 1
                 }
                 done => return done,
@@ -283,18 +302,22 @@ impl Kubernetes {
 
     /// Deletes an entry. IPAM records are marked as deleted first, so that a late write of another client fails,
     /// whatever revision it is based on.
-    pub(crate) async fn delete(&self, key: &Key, revision: Option<&Revision>) -> Result<Entry> {
+    pub(crate) async fn delete(
+        &self,
+        key: &StoreKey,
+        revision: Option<&Revision>,
+    ) -> StoreResult<StoreEntry> {
         let place = self.writable(key, "Delete")?;
-        if place.form == Form::Node {
+        if place.form == CollectionForm::Node {
             return Err(unsupported("Delete", key, "nodes are deleted in Kubernetes"));
         }
         let found = self.find(key, &place).await?;
         if revision.is_some_and(|revision| *revision != found.revision) {
-            return Err(Error::Conflict { id: key.to_string(), current: resource(entry(found).ok()) });
+            return Err(StoreError::Conflict { id: key.to_string(), current: resource(entry(found).ok()) });
         }
         let (uid, version) = (found.uid.clone(), found.revision.to_string());
         match place.form {
-            Form::Pod => {
+            CollectionForm::Pod => {
                 let patch = pod::removal(&uid, revision.map(|_| version.as_str()));
                 let path = format!("{}/status", place.path());
                 match self.api.patch(&path, STRATEGIC_MERGE_PATCH, &patch).await {
@@ -302,7 +325,7 @@ impl Kubernetes {
                     Err(failure) => return Err(failure.into_error(key)),
                 }
             }
-            Form::Record(_) => {
+            CollectionForm::Record(_) => {
                 let Some(Ok(value)) = &found.value else { return entry(found) };
                 let mut body = self.body(key, &place, &records::deleted(value))?;
                 body["metadata"]["resourceVersion"] = version.into();
@@ -322,49 +345,60 @@ impl Kubernetes {
     }
 
     /// Deletes a record that is marked as deleted. Another client may have done so already.
-    async fn finish_deletion(&self, place: &Place, found: &Found) -> Result<()> {
+    async fn finish_deletion(&self, place: &ObjectLocation, found: &ConvertedObject) -> StoreResult<()> {
         match self.api.delete(&place.path(), &found.uid, None).await {
-            Ok(()) | Err(Failure::Missing(_)) => Ok(()),
+            Ok(()) | Err(KubernetesFailure::Missing(_)) => Ok(()),
             Err(failure) => Err(failure.into_error(&found.key)),
         }
     }
 
-    fn writable(&self, key: &Key, operation: &'static str) -> Result<Place> {
+    fn writable(&self, key: &StoreKey, operation: &'static str) -> StoreResult<ObjectLocation> {
         let place = self.reader.place(key);
         match place {
-            Some(Place { form: Form::Namespace | Form::ServiceAccount, .. }) => {
-                Err(unsupported(operation, key, "profiles are made from namespaces and service accounts"))
-            }
-            Some(Place { form: Form::NetworkPolicy | Form::ClusterNetworkPolicy, .. }) => {
-                Err(unsupported(operation, key, "it is made from a policy of Kubernetes: change that one"))
-            }
-            Some(Place { form: Form::EndpointSlice | Form::Service, .. }) => {
-                Err(unsupported(operation, key, "services and their endpoints are Kubernetes' own"))
-            }
+            Some(ObjectLocation {
+                form: CollectionForm::Namespace | CollectionForm::ServiceAccount, ..
+            }) => Err(unsupported(operation, key, "profiles are made from namespaces and service accounts")),
+            Some(ObjectLocation {
+                form: CollectionForm::NetworkPolicy | CollectionForm::ClusterNetworkPolicy,
+                ..
+            }) => Err(unsupported(operation, key, "it is made from a policy of Kubernetes: change that one")),
+            Some(ObjectLocation {
+                form: CollectionForm::EndpointSlice | CollectionForm::Service, ..
+            }) => Err(unsupported(operation, key, "services and their endpoints are Kubernetes' own")),
             Some(place) => Ok(place),
             None if operation == "Delete" => Err(missing(key)),
             None => Err(unsupported(operation, key, "the Kubernetes API datastore does not keep it")),
         }
     }
 
-    fn body(&self, key: &Key, place: &Place, value: &Value) -> Result<Json> {
+    fn body(&self, key: &StoreKey, place: &ObjectLocation, value: &StoreValue) -> StoreResult<Json> {
         let mismatch = || unsupported("Write", key, "the value is not one of this key");
         match (place.form, value) {
-            (Form::Resource(kind), Value::Resource(resource)) if resource.kind() == kind => {
+            (CollectionForm::Resource(kind), StoreValue::Resource(resource)) if resource.kind() == kind => {
                 check(resource)?;
                 Ok(object::write(self.reader.group, &place.name, resource))
             }
-            (Form::Record(_), value) => records::write(self.reader.group, key, value).ok_or_else(mismatch),
+            (CollectionForm::Record(_), value) => {
+                records::write(self.reader.group, key, value).ok_or_else(mismatch)
+            }
             _ => Err(mismatch()),
         }
     }
 
     /// Returns the entry that the server stored. Kinds with a status subresource get their status with a second
     /// request.
-    async fn written(&self, key: &Key, place: &Place, body: &Json, answer: Json) -> Result<Entry> {
+    async fn written(
+        &self,
+        key: &StoreKey,
+        place: &ObjectLocation,
+        body: &Json,
+        answer: Json,
+    ) -> StoreResult<StoreEntry> {
         self.check_written(key, place, &answer)?;
         let answer = match (place.form, body.get("status")) {
-            (Form::Resource(kind), Some(status)) if self.reader.group.has_status_subresource(kind) => {
+            (CollectionForm::Resource(kind), Some(status))
+                if self.reader.group.has_status_subresource(kind) =>
+            {
                 let mut with_status = answer;
                 with_status["status"] = status.clone();
                 let path = format!("{}/status", place.path());
@@ -375,19 +409,24 @@ impl Kubernetes {
         self.read_written(key, place, answer)
     }
 
-    fn check_written(&self, key: &Key, place: &Place, answer: &Json) -> Result<()> {
+    fn check_written(&self, key: &StoreKey, place: &ObjectLocation, answer: &Json) -> StoreResult<()> {
         let kind = place.form.kind_name(self.reader.group);
         response::check_object(&place.path(), kind, answer).map_err(|failure| failure.into_error(key))
     }
 
     /// Decodes the response to a write.
-    fn read_written(&self, key: &Key, place: &Place, answer: Json) -> Result<Entry> {
+    fn read_written(&self, key: &StoreKey, place: &ObjectLocation, answer: Json) -> StoreResult<StoreEntry> {
         self.check_written(key, place, &answer)?;
         entry(self.reader.read(place.form, answer).ok_or_else(|| missing(key))?)
     }
 
-    async fn patch_pod(&self, key: &Key, place: &Place, value: &Value) -> Result<Entry> {
-        let Value::Resource(Resource::WorkloadEndpoint(endpoint)) = value else {
+    async fn patch_pod(
+        &self,
+        key: &StoreKey,
+        place: &ObjectLocation,
+        value: &StoreValue,
+    ) -> StoreResult<StoreEntry> {
+        let StoreValue::Resource(Resource::WorkloadEndpoint(endpoint)) = value else {
             return Err(unsupported("Write", key, "the value is not a WorkloadEndpoint"));
         };
         let found = self.find(key, place).await?;
@@ -400,12 +439,12 @@ impl Kubernetes {
 
     async fn patch_node(
         &self,
-        key: &Key,
-        place: &Place,
-        value: &Value,
+        key: &StoreKey,
+        place: &ObjectLocation,
+        value: &StoreValue,
         revision: &Revision,
-    ) -> Result<Entry> {
-        let Value::Resource(Resource::Node(node)) = value else {
+    ) -> StoreResult<StoreEntry> {
+        let StoreValue::Resource(Resource::Node(node)) = value else {
             return Err(unsupported("Write", key, "the value is not a Node"));
         };
         let mut patch = node::patch(node);
@@ -417,10 +456,17 @@ impl Kubernetes {
     }
 
     /// Returns the error of a conditional write. A conflict contains the current object.
-    async fn refused(&self, key: &Key, place: &Place, failure: Failure) -> Error {
+    async fn refused(
+        &self,
+        key: &StoreKey,
+        place: &ObjectLocation,
+        failure: KubernetesFailure,
+    ) -> StoreError {
         match failure {
-            Failure::Conflict => match self.find(key, place).await {
-                Ok(found) => Error::Conflict { id: key.to_string(), current: resource(entry(found).ok()) },
+            KubernetesFailure::Conflict => match self.find(key, place).await {
+                Ok(found) => {
+                    StoreError::Conflict { id: key.to_string(), current: resource(entry(found).ok()) }
+                }
                 Err(error) => error,
             },
             other => other.into_error(key),
@@ -433,20 +479,20 @@ pub(super) fn joined(revisions: &[String]) -> Revision {
     revisions.join("/").parse().unwrap_or(Revision::from(0))
 }
 
-fn entry(found: Found) -> Result<Entry> {
+fn entry(found: ConvertedObject) -> StoreResult<StoreEntry> {
     let missing = || missing(&found.key);
     let value = found.value.ok_or_else(missing)??;
-    Ok(Entry::new(found.key, value, found.revision))
+    Ok(StoreEntry::new(found.key, value, found.revision))
 }
 
-fn entry_of(found: Found) -> Option<Result<Entry>> {
-    let Found { key, revision, value, .. } = found;
-    value.map(|value| value.map(|value| Entry::new(key, value, revision)))
+fn entry_of(found: ConvertedObject) -> Option<StoreResult<StoreEntry>> {
+    let ConvertedObject { key, revision, value, .. } = found;
+    value.map(|value| value.map(|value| StoreEntry::new(key, value, revision)))
 }
 
-fn resource(entry: Option<Entry>) -> Option<Box<Resource>> {
+fn resource(entry: Option<StoreEntry>) -> Option<Box<Resource>> {
     match entry?.value {
-        Value::Resource(resource) => Some(Box::new(resource)),
+        StoreValue::Resource(resource) => Some(Box::new(resource)),
         _ => None,
     }
 }
@@ -461,12 +507,12 @@ fn clear(body: &mut Json, fields: &[&str]) {
 
 /// Rejects `syncLabels: Disabled`: with this backend the labels of nodes belong to Kubernetes and need no
 /// synchronisation.
-fn check(resource: &Resource) -> Result<()> {
+fn check(resource: &Resource) -> StoreResult<()> {
     if resource.kind() == Kind::KubeControllersConfiguration {
         let object = resource.to_value();
         let labels = object.pointer("/spec/controllers/node/syncLabels").and_then(Json::as_str);
         if labels == Some("Disabled") {
-            return Err(Error::Validation(ValidationError::one(
+            return Err(StoreError::Validation(ValidationError::one(
                 "KubeControllersConfiguration.Spec.Controllers.Node.SyncLabels",
                 "Disabled",
                 "invalid SyncLabels value",
@@ -476,19 +522,19 @@ fn check(resource: &Resource) -> Result<()> {
     Ok(())
 }
 
-fn read_continuation(continuation: &Continuation) -> Result<(usize, Option<String>)> {
+fn read_continuation(continuation: &PageContinuation) -> StoreResult<(usize, Option<String>)> {
     let text = &continuation.0;
     let place = text.split_once(' ').and_then(|(index, token)| Some((index.parse().ok()?, token)));
     let (index, token) = place.ok_or_else(|| {
-        Error::Validation(ValidationError::one("continue", text, "not the continuation of this list"))
+        StoreError::Validation(ValidationError::one("continue", text, "not the continuation of this list"))
     })?;
     Ok((index, Some(token.to_owned()).filter(|token| !token.is_empty())))
 }
 
-fn missing(key: &Key) -> Error {
-    Error::DoesNotExist { id: key.to_string(), reason: "key not found".into() }
+fn missing(key: &StoreKey) -> StoreError {
+    StoreError::DoesNotExist { id: key.to_string(), reason: "key not found".into() }
 }
 
-fn unsupported(operation: &'static str, key: &Key, reason: &str) -> Error {
-    Error::NotSupported { operation, id: key.to_string(), reason: reason.into() }
+fn unsupported(operation: &'static str, key: &StoreKey, reason: &str) -> StoreError {
+    StoreError::NotSupported { operation, id: key.to_string(), reason: reason.into() }
 }

@@ -1,13 +1,13 @@
 //! Failures of requests to kube-apiserver, and their conversion to errors of this crate.
 
 use super::response::ResponseError;
-use crate::Error;
+use crate::StoreError;
 use kube::core::Status;
-use tortie_model::Key;
+use tortie_model::StoreKey;
 
 /// Reason for which a request failed.
 #[derive(Debug)]
-pub enum Failure {
+pub enum KubernetesFailure {
     Exists(String),
     Missing(String),
     /// The server does not have the kind.
@@ -23,87 +23,91 @@ pub enum Failure {
     /// The response does not match the request.
     Response(ResponseError),
     /// The server rejected the credentials (401).
-    Unknown(Error),
-    Other(Error),
+    Unknown(StoreError),
+    Other(StoreError),
 }
 
-impl Failure {
-    pub fn of(error: kube::Error) -> Failure {
+impl KubernetesFailure {
+    pub fn of(error: kube::Error) -> KubernetesFailure {
         match error {
-            kube::Error::Api(status) => Failure::of_status(&status),
-            other => Failure::Unreachable { unasked: is_connect(&other), reason: unreachable(&other) },
+            kube::Error::Api(status) => KubernetesFailure::of_status(&status),
+            other => {
+                KubernetesFailure::Unreachable { unasked: is_connect(&other), reason: unreachable(&other) }
+            }
         }
     }
 
-    pub fn of_status(status: &Status) -> Failure {
+    pub fn of_status(status: &Status) -> KubernetesFailure {
         let message = || status.message.clone();
         match (status.code, status.reason.as_str()) {
-            (_, "AlreadyExists") => Failure::Exists(message()),
+            (_, "AlreadyExists") => KubernetesFailure::Exists(message()),
             // Only a Status with the name of an object is about that object; proxies and missing kinds return other
             // 404s.
             (404, "NotFound") if status.details.as_ref().is_some_and(|details| !details.name.is_empty()) => {
-                Failure::Missing(message())
+                KubernetesFailure::Missing(message())
             }
-            (404, _) => Failure::NotServed(message()),
+            (404, _) => KubernetesFailure::NotServed(message()),
             // An object of the same name with another UID: the intended one is gone.
-            (409, _) if status.message.contains("UID in precondition") => Failure::Missing(message()),
-            (409, _) => Failure::Conflict,
-            (410, _) | (_, "Expired" | "Gone") => Failure::Expired(message()),
-            (401, _) => Failure::Unknown(unauthorized(status)),
-            (403, _) => Failure::Other(unauthorized(status)),
-            (code, _) => Failure::Other(Error::Datastore(format!(
+            (409, _) if status.message.contains("UID in precondition") => {
+                KubernetesFailure::Missing(message())
+            }
+            (409, _) => KubernetesFailure::Conflict,
+            (410, _) | (_, "Expired" | "Gone") => KubernetesFailure::Expired(message()),
+            (401, _) => KubernetesFailure::Unknown(unauthorized(status)),
+            (403, _) => KubernetesFailure::Other(unauthorized(status)),
+            (code, _) => KubernetesFailure::Other(StoreError::Datastore(format!(
                 "the Kubernetes API refused the request ({code}): {}",
                 status.message
             ))),
         }
     }
 
-    pub fn silent(seconds: f64) -> Failure {
+    pub fn silent(seconds: f64) -> KubernetesFailure {
         let reason = format!(
             "no answer from the Kubernetes API within {seconds:.1} s: check that the API server is healthy"
         );
-        Failure::Unreachable { reason, unasked: false }
+        KubernetesFailure::Unreachable { reason, unasked: false }
     }
 
     /// Converts the failure to an error about an object.
-    pub fn into_error(self, key: &Key) -> Error {
+    pub fn into_error(self, key: &StoreKey) -> StoreError {
         self.about(key.to_string())
     }
 
     /// Converts the failure to an error about the given object ID.
-    pub fn about(self, id: String) -> Error {
+    pub fn about(self, id: String) -> StoreError {
         match self {
-            Failure::Exists(reason) => Error::AlreadyExists { id, reason, current: None },
-            Failure::Missing(reason) => Error::DoesNotExist { id, reason },
+            KubernetesFailure::Exists(reason) => StoreError::AlreadyExists { id, reason, current: None },
+            KubernetesFailure::Missing(reason) => StoreError::DoesNotExist { id, reason },
             // No proof of absence: a load balancer without a backend answers 404 as well.
-            Failure::NotServed(reason) => Error::Datastore(format!(
+            KubernetesFailure::NotServed(reason) => StoreError::Datastore(format!(
                 "the API server does not serve the kind of {id}: {reason}; check that its definition is installed (`tortie crds`)"
             )),
-            Failure::Conflict => Error::Conflict { id, current: None },
-            Failure::Expired(_) => Error::Expired(id),
-            Failure::Unreachable { reason, .. } => Error::Datastore(reason),
-            Failure::Response(error) => Error::Response(error),
-            Failure::Unknown(error) | Failure::Other(error) => error,
+            KubernetesFailure::Conflict => StoreError::Conflict { id, current: None },
+            KubernetesFailure::Expired(_) => StoreError::Expired(id),
+            KubernetesFailure::Unreachable { reason, .. } => StoreError::Datastore(reason),
+            KubernetesFailure::Response(error) => StoreError::Response(error),
+            KubernetesFailure::Unknown(error) | KubernetesFailure::Other(error) => error,
         }
     }
 
     /// Converts the failure to an error about a collection.
-    pub fn into_collection_error(self, path: &str) -> Error {
+    pub fn into_collection_error(self, path: &str) -> StoreError {
         match self {
-            Failure::Unknown(error) | Failure::Other(error) => error,
-            Failure::Unreachable { reason, .. } => Error::Datastore(reason),
-            Failure::Response(error) => Error::Response(error),
-            Failure::NotServed(reason)
-            | Failure::Expired(reason)
-            | Failure::Missing(reason)
-            | Failure::Exists(reason) => Error::Datastore(format!("{path}: {reason}")),
-            Failure::Conflict => Error::Datastore(format!("{path}: conflict")),
+            KubernetesFailure::Unknown(error) | KubernetesFailure::Other(error) => error,
+            KubernetesFailure::Unreachable { reason, .. } => StoreError::Datastore(reason),
+            KubernetesFailure::Response(error) => StoreError::Response(error),
+            KubernetesFailure::NotServed(reason)
+            | KubernetesFailure::Expired(reason)
+            | KubernetesFailure::Missing(reason)
+            | KubernetesFailure::Exists(reason) => StoreError::Datastore(format!("{path}: {reason}")),
+            KubernetesFailure::Conflict => StoreError::Datastore(format!("{path}: conflict")),
         }
     }
 }
 
-fn unauthorized(status: &Status) -> Error {
-    Error::Unauthorized(format!(
+fn unauthorized(status: &Status) -> StoreError {
+    StoreError::Unauthorized(format!(
         "{}; check the token and the RBAC rules of the account that is used",
         status.message
     ))
@@ -151,19 +155,22 @@ mod tests {
 
     #[test]
     fn what_is_not_served_is_not_an_object_that_is_missing() {
-        let key = Key::Handle { id: "h".into() };
+        let key = StoreKey::Handle { id: "h".into() };
         let unknown = Status { details: None, ..status(404, "", "404 page not found") };
-        assert!(matches!(Failure::of_status(&unknown), Failure::NotServed(_)));
-        let error = Failure::of_status(&unknown).into_error(&key).to_string();
+        assert!(matches!(KubernetesFailure::of_status(&unknown), KubernetesFailure::NotServed(_)));
+        let error = KubernetesFailure::of_status(&unknown).into_error(&key).to_string();
         assert!(error.contains("does not serve the kind of IPAMHandleKey(id=h)"), "{error}");
-        assert!(matches!(Failure::of_status(&status(404, "NotFound", "none")), Failure::Missing(_)));
+        assert!(matches!(
+            KubernetesFailure::of_status(&status(404, "NotFound", "none")),
+            KubernetesFailure::Missing(_)
+        ));
     }
 
     #[test]
     fn refusals_are_distinguished() {
-        let key = Key::Handle { id: "h".into() };
+        let key = StoreKey::Handle { id: "h".into() };
         let text = |code, reason: &str, message: &str| {
-            Failure::of_status(&status(code, reason, message)).into_error(&key).to_string()
+            KubernetesFailure::of_status(&status(code, reason, message)).into_error(&key).to_string()
         };
         assert_eq!(
             text(409, "AlreadyExists", "it is there"),

@@ -31,12 +31,12 @@ mod service;
 mod source;
 mod uid;
 
-use crate::backend::ConnectPatience;
+use crate::backend::ConnectRetryMode;
 use crate::config::KubernetesTarget;
-use crate::{Limits, Result};
-use api::Api;
-use collection::Reader;
-use group::ApiGroup;
+use crate::{StoreLimits, StoreResult};
+use api::KubernetesApi;
+use collection::ObjectReader;
+use group::CalicoApiGroup;
 pub(crate) use profile::{NAMESPACE_PREFIX, SERVICE_ACCOUNT_PREFIX};
 pub use response::{ResponseError, rejected_responses};
 use source::KubernetesSource;
@@ -47,28 +47,28 @@ const INTERFACE_PREFIX_VARIABLE: &str = "FELIX_INTERFACEPREFIX";
 const INTERFACE_PREFIX: &str = "cali";
 
 #[derive(Clone, Debug)]
-pub struct Kubernetes {
-    api: Api,
-    reader: Reader,
+pub struct KubernetesBackend {
+    api: KubernetesApi,
+    reader: ObjectReader,
 }
 
-impl Kubernetes {
+impl KubernetesBackend {
     /// Connects to kube-apiserver and discovers the API group, unless the settings name it.
     pub(crate) async fn connect(
         target: &KubernetesTarget,
-        limits: Limits,
-        patience: ConnectPatience<'_>,
-    ) -> Result<Kubernetes> {
-        let api = Api::connect(target, limits).await?;
+        limits: StoreLimits,
+        patience: ConnectRetryMode<'_>,
+    ) -> StoreResult<KubernetesBackend> {
+        let api = KubernetesApi::connect(target, limits).await?;
         let group = match target.api_group.is_empty() {
             true => discovery::discover_group(&api, patience).await?,
-            false => ApiGroup::parse(&target.api_group),
+            false => CalicoApiGroup::parse(&target.api_group),
         };
         let prefixes = std::env::var(INTERFACE_PREFIX_VARIABLE).unwrap_or_default();
         let prefix = prefixes.split(',').next().filter(|prefix| !prefix.is_empty());
         let interface_prefix = prefix.unwrap_or(INTERFACE_PREFIX).to_owned();
-        let reader = Reader { group, interface_prefix, use_pod_cidr: target.use_pod_cidr };
-        Ok(Kubernetes { api, reader })
+        let reader = ObjectReader { group, interface_prefix, use_pod_cidr: target.use_pod_cidr };
+        Ok(KubernetesBackend { api, reader })
     }
 
     pub(crate) fn absence_grace(&self) -> std::time::Duration {
@@ -84,7 +84,7 @@ impl Kubernetes {
 /// objects that were recognised.
 #[cfg(fuzzing)]
 pub fn read_objects(text: &str) -> usize {
-    use collection::Form;
+    use collection::CollectionForm;
     use tortie_model::Kind;
     let own = Kind::ALL.iter().flat_map(|kind| [Form::Resource(*kind), Form::Record(*kind)]);
     let forms = own.chain([
@@ -99,8 +99,9 @@ pub fn read_objects(text: &str) -> usize {
     let object: Option<serde_json::Value> = serde_json::from_str(text).ok();
     let mut found = 0;
     for form in forms {
-        for group in [ApiGroup::V1, ApiGroup::V3] {
-            let reader = Reader { group, interface_prefix: INTERFACE_PREFIX.to_owned(), use_pod_cidr: true };
+        for group in [CalicoApiGroup::V1, CalicoApiGroup::V3] {
+            let reader =
+                ObjectReader { group, interface_prefix: INTERFACE_PREFIX.to_owned(), use_pod_cidr: true };
             found += object.clone().and_then(|object| reader.read(form, object)).iter().count();
             found += reader.read_list(form, text).map_or(0, |(_, found)| found.len());
         }

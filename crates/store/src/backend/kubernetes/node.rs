@@ -1,7 +1,7 @@
 //! Conversion between Kubernetes nodes and Calico nodes. Calico's fields are stored in annotations of the Kubernetes
 //! node.
 
-use super::core::{CoreNode, Metadata};
+use super::core::{CoreMetadata, CoreNode};
 use ipnet::IpNet;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value as Json, json};
@@ -11,7 +11,7 @@ use tortie_model::kinds::{
     Node, NodeAddress, NodeAddressType, NodeBGPSpec, NodeInterface, NodeSpec, NodeStatus, NodeWireguardSpec,
     OrchRef,
 };
-use tortie_model::{Key, Kind};
+use tortie_model::{Kind, StoreKey};
 
 const PREFIX: &str = "projectcalico.org/";
 /// Never stored: lists the labels that come from Kubernetes.
@@ -20,7 +20,7 @@ const KUBE_LABELS: &str = "projectcalico.org/kube-labels";
 type StringMap = BTreeMap<String, String>;
 
 /// Converts a node. With `use_pod_cidr`, the tunnel addresses come from the pod CIDR of the node.
-pub fn read(core: &CoreNode, use_pod_cidr: bool) -> (Key, Node) {
+pub fn read(core: &CoreNode, use_pod_cidr: bool) -> (StoreKey, Node) {
     let meta = &core.metadata;
     let text = |name: &str| meta.annotations.get(&format!("{PREFIX}{name}")).cloned().unwrap_or_default();
     let checked =
@@ -66,7 +66,7 @@ pub fn read(core: &CoreNode, use_pod_cidr: bool) -> (Key, Node) {
     metadata.annotations.insert(KUBE_LABELS.into(), json!(meta.labels).to_string());
     let mut node = Node::new(metadata, spec);
     node.status = status;
-    (Key::resource(Kind::Node, "", &meta.name), node)
+    (StoreKey::resource(Kind::Node, "", &meta.name), node)
 }
 
 fn is_net(text: &str) -> bool {
@@ -78,7 +78,7 @@ fn is_address(text: &str) -> bool {
 }
 
 /// Returns an annotation that contains JSON. An unreadable one counts as absent.
-fn json_annotation<T: DeserializeOwned + Default>(meta: &Metadata, name: &str) -> T {
+fn json_annotation<T: DeserializeOwned + Default>(meta: &CoreMetadata, name: &str) -> T {
     let text = meta.annotations.get(&format!("{PREFIX}{name}"));
     text.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
 }

@@ -4,27 +4,27 @@
 //! the resource is stored in an annotation, because the metadata of the custom resource serves the datastore: the
 //! labels of users must not be selectable in the cluster.
 
-use super::group::ApiGroup;
+use super::group::CalicoApiGroup;
 use super::uid;
 use serde_json::{Map, Value as Json, json};
 use tortie_model::kinds::DEFAULT_TIER;
 use tortie_model::meta::OwnerReference;
 use tortie_model::value::{ValueError, is_renamed};
-use tortie_model::{API_VERSION, Key, Kind, ObjectMeta, Resource, Value};
+use tortie_model::{API_VERSION, Kind, ObjectMeta, Resource, StoreKey, StoreValue};
 
 const METADATA: &str = "projectcalico.org/metadata";
 /// Labels and annotations with these substrings are also set on the custom resource itself.
 const KEPT: [&str; 2] = ["projectcalico.org/", "operator.tigera.io/"];
 
 /// Returns the object to store under `name`.
-pub fn write(group: ApiGroup, name: &str, resource: &Resource) -> Json {
+pub fn write(group: CalicoApiGroup, name: &str, resource: &Resource) -> Json {
     let kind = resource.kind();
     let mut object = resource.to_value();
     object["apiVersion"] = group.api_version().into();
     object["kind"] = group.kind_name(kind).into();
     let mut meta = resource.metadata().clone();
     meta.self_link.clear();
-    if group == ApiGroup::V1 {
+    if group == CalicoApiGroup::V1 {
         object["metadata"] = hidden_metadata(kind, name, meta);
         if kind == Kind::BlockAffinity {
             let deleted = object.pointer("/spec/deleted").and_then(Json::as_bool).unwrap_or_default();
@@ -63,7 +63,7 @@ fn hidden_metadata(kind: Kind, name: &str, mut meta: ObjectMeta) -> Json {
         meta.name.clear();
     }
     for owner in &mut meta.owner_references {
-        regroup(owner, ApiGroup::V3, ApiGroup::V1);
+        regroup(owner, CalicoApiGroup::V3, CalicoApiGroup::V1);
     }
     annotations.insert(METADATA.into(), json!(meta).to_string().into());
     if !labels.is_empty() {
@@ -73,7 +73,7 @@ fn hidden_metadata(kind: Kind, name: &str, mut meta: ObjectMeta) -> Json {
     own.into()
 }
 
-fn regroup(owner: &mut OwnerReference, from: ApiGroup, to: ApiGroup) {
+fn regroup(owner: &mut OwnerReference, from: CalicoApiGroup, to: CalicoApiGroup) {
     if owner.api_version == from.api_version() {
         owner.api_version = to.api_version().to_owned();
         owner.uid = uid::convert(&owner.uid);
@@ -88,9 +88,13 @@ pub struct UnreadableObject {
 }
 
 /// Returns the key and the resource of a stored object.
-pub fn read(group: ApiGroup, kind: Kind, mut object: Json) -> (Key, Result<Value, UnreadableObject>) {
+pub fn read(
+    group: CalicoApiGroup,
+    kind: Kind,
+    mut object: Json,
+) -> (StoreKey, Result<StoreValue, UnreadableObject>) {
     let text = |pointer: &str| object.pointer(pointer).and_then(Json::as_str).unwrap_or_default();
-    let key = Key::resource(kind, text("/metadata/namespace"), text("/metadata/name"));
+    let key = StoreKey::resource(kind, text("/metadata/namespace"), text("/metadata/name"));
     let tier = text("/spec/tier");
     let in_default_tier = tier.is_empty() || tier == DEFAULT_TIER;
     let mut meta = match serde_json::from_value::<ObjectMeta>(object["metadata"].clone()) {
@@ -102,7 +106,7 @@ pub fn read(group: ApiGroup, kind: Kind, mut object: Json) -> (Key, Result<Value
     };
     let mut unreadable = None;
     meta.managed_fields.clear();
-    if group == ApiGroup::V1 {
+    if group == CalicoApiGroup::V1 {
         meta.uid = uid::convert(&meta.uid);
         if let Some(stored) = meta.annotations.remove(METADATA) {
             let stored = serde_json::from_str::<ObjectMeta>(&stored).unwrap_or_else(|error| {
@@ -112,7 +116,7 @@ pub fn read(group: ApiGroup, kind: Kind, mut object: Json) -> (Key, Result<Value
             meta = shown_metadata(kind, meta, stored, in_default_tier);
         }
         for owner in &mut meta.owner_references {
-            regroup(owner, ApiGroup::V1, ApiGroup::V3);
+            regroup(owner, CalicoApiGroup::V1, CalicoApiGroup::V3);
         }
     }
     if is_renamed(kind) {
@@ -123,7 +127,7 @@ pub fn read(group: ApiGroup, kind: Kind, mut object: Json) -> (Key, Result<Value
     object["kind"] = kind.name().into();
     object["metadata"] = json!(meta);
     let text = object.to_string();
-    let value = match (Value::decode(&key, text.as_bytes()), unreadable) {
+    let value = match (StoreValue::decode(&key, text.as_bytes()), unreadable) {
         (Ok(value), None) => Ok(value),
         (Ok(_), Some(error)) | (Err(error), _) => Err(UnreadableObject { text, error }),
     };

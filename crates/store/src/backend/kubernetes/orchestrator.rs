@@ -7,19 +7,19 @@ mod migration;
 mod registration;
 mod serving;
 
-pub use access::{Decision, User, Wish};
-pub use control::{Lease, PodHold, Rollout, is_too_late};
-pub use migration::{Definition, Follower, Migration};
+pub use access::{AccessDecision, AccessRequest, KubernetesUser};
+pub use control::{DaemonSetRollout, LeaderLease, PodAddressUse, is_too_late};
+pub use migration::{DatastoreMigrationObject, DatastoreWorkload, ResourceDefinition};
 pub use registration::ApiRegistration;
-pub use serving::{Secret, WebhookConfiguration};
+pub use serving::{KubernetesSecret, WebhookConfiguration};
 
-use super::api::{Api, Detail, MERGE_PATCH, STRATEGIC_MERGE_PATCH};
-use super::core::{CoreNode, Labelled, Pod};
-use super::failure::Failure;
+use super::api::{KubernetesApi, MERGE_PATCH, ObjectDetail, STRATEGIC_MERGE_PATCH};
+use super::core::{CoreMetadataObject, CoreNode, CorePod};
+use super::failure::KubernetesFailure;
 pub use super::service::ServiceEndpoint;
 use super::{connection, pod, profile, service};
 use crate::config::KubernetesTarget;
-use crate::{Error, Limits, Result};
+use crate::{StoreError, StoreLimits, StoreResult};
 use futures::StreamExt as _;
 use kube::core::WatchEvent;
 use serde::de::DeserializeOwned;
@@ -34,14 +34,14 @@ const SILENCE: Duration = Duration::from_secs(660);
 const ANY_VERSION: &str = "0";
 
 #[derive(Clone, Debug)]
-pub struct Orchestrator {
-    api: Api,
-    server: Server,
+pub struct OrchestratorClient {
+    api: KubernetesApi,
+    server: ApiServerAddress,
 }
 
 /// Address and CA of kube-apiserver, for a kubeconfig that another program uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Server {
+pub struct ApiServerAddress {
     pub url: String,
     /// CA certificates in PEM; `None` means the system's trust store.
     pub authority: Option<String>,
@@ -66,7 +66,7 @@ pub struct NamespaceDescription {
 
 /// A condition of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Condition<'a> {
+pub struct NodeCondition<'a> {
     pub kind: &'a str,
     pub status: bool,
     pub reason: &'a str,
@@ -74,59 +74,64 @@ pub struct Condition<'a> {
 }
 
 #[derive(Clone, PartialEq, Eq)]
-pub struct Token {
+pub struct ServiceAccountToken {
     pub text: String,
     /// Expiry in RFC 3339 format.
     pub expires: String,
 }
 
-impl Orchestrator {
-    pub async fn connect(target: &KubernetesTarget, limits: Limits) -> Result<Orchestrator> {
+impl OrchestratorClient {
+    pub async fn connect(target: &KubernetesTarget, limits: StoreLimits) -> StoreResult<OrchestratorClient> {
         // If the server has several addresses, report the first.
         let first = target.endpoint.split(',').next().unwrap_or_default().trim().to_owned();
         let config = connection::config(&KubernetesTarget { endpoint: first, ..target.clone() }).await?;
-        let server = Server {
+        let server = ApiServerAddress {
             url: config.cluster_url.to_string().trim_end_matches('/').to_owned(),
             authority: authority(&config)?,
             is_unchecked: config.accept_invalid_certs,
         };
-        Ok(Orchestrator { api: Api::connect(target, limits).await?, server })
+        Ok(OrchestratorClient { api: KubernetesApi::connect(target, limits).await?, server })
     }
 
-    pub fn server(&self) -> &Server {
+    pub fn server(&self) -> &ApiServerAddress {
         &self.server
     }
 
     /// Returns the description of a pod. `interface_prefix` is the prefix of the names of host interfaces.
-    pub async fn pod(&self, namespace: &str, name: &str, interface_prefix: &str) -> Result<PodDescription> {
+    pub async fn pod(
+        &self,
+        namespace: &str,
+        name: &str,
+        interface_prefix: &str,
+    ) -> StoreResult<PodDescription> {
         let id = format!("Pod({namespace}/{name})");
         let path = format!("/api/v1/namespaces/{namespace}/pods/{name}");
-        let pod: Pod = read(&id, self.api.get("Pod", &path).await)?;
+        let pod: CorePod = read(&id, self.api.get("Pod", &path).await)?;
         let (_, endpoint) = pod::endpoint(&pod, interface_prefix).ok_or_else(|| {
-            Error::Config(format!("{id} has no endpoint: it uses the host's network or has no node"))
+            StoreError::Config(format!("{id} has no endpoint: it uses the host's network or has no node"))
         })?;
-        let endpoint = endpoint.map_err(|reason| Error::Config(format!("{id}: {reason}")))?;
+        let endpoint = endpoint.map_err(|reason| StoreError::Config(format!("{id}: {reason}")))?;
         Ok(PodDescription { annotations: pod.metadata.annotations, endpoint })
     }
 
-    pub async fn namespace(&self, name: &str) -> Result<NamespaceDescription> {
+    pub async fn namespace(&self, name: &str) -> StoreResult<NamespaceDescription> {
         let id = format!("Namespace({name})");
-        let namespace: Labelled =
+        let namespace: CoreMetadataObject =
             read(&id, self.api.get("Namespace", &format!("/api/v1/namespaces/{name}")).await)?;
         let (_, profile) = profile::from_namespace(&namespace);
         let (labels, annotations) = (namespace.metadata.labels, namespace.metadata.annotations);
         Ok(NamespaceDescription { labels, annotations, profile })
     }
 
-    pub async fn service_account(&self, namespace: &str, name: &str) -> Result<Profile> {
+    pub async fn service_account(&self, namespace: &str, name: &str) -> StoreResult<Profile> {
         let id = format!("ServiceAccount({namespace}/{name})");
         let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{name}");
-        let account: Labelled = read(&id, self.api.get("ServiceAccount", &path).await)?;
+        let account: CoreMetadataObject = read(&id, self.api.get("ServiceAccount", &path).await)?;
         Ok(profile::from_service_account(&account).1)
     }
 
     /// Returns the pod CIDRs of a node, one per family.
-    pub async fn pod_cidrs(&self, node: &str) -> Result<Vec<String>> {
+    pub async fn pod_cidrs(&self, node: &str) -> StoreResult<Vec<String>> {
         let node: CoreNode =
             read(&format!("Node({node})"), self.api.get("Node", &format!("/api/v1/nodes/{node}")).await)?;
         match node.spec.pod_cidrs.is_empty() && !node.spec.pod_cidr.is_empty() {
@@ -141,7 +146,7 @@ impl Orchestrator {
         namespace: &str,
         service: &str,
         port: &str,
-    ) -> Result<Vec<ServiceEndpoint>> {
+    ) -> StoreResult<Vec<ServiceEndpoint>> {
         let path = format!(
             "/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices?labelSelector=kubernetes.io%2Fservice-name%3D{service}"
         );
@@ -150,7 +155,12 @@ impl Orchestrator {
         Ok(service::find_endpoints(&slices, port))
     }
 
-    pub async fn set_condition(&self, node: &str, condition: Condition<'_>, now: &str) -> Result<()> {
+    pub async fn set_condition(
+        &self,
+        node: &str,
+        condition: NodeCondition<'_>,
+        now: &str,
+    ) -> StoreResult<()> {
         let status = if condition.status { "True" } else { "False" };
         let patch = json!({"status": {"conditions": [{
             "type": condition.kind,
@@ -166,8 +176,8 @@ impl Orchestrator {
     }
 
     /// Removes a taint from a node, if present. Fails if the node changes concurrently.
-    pub async fn remove_taint(&self, node: &str, key: &str) -> Result<()> {
-        let about = |failure: Failure| failure.about(format!("Node({node})"));
+    pub async fn remove_taint(&self, node: &str, key: &str) -> StoreResult<()> {
+        let about = |failure: KubernetesFailure| failure.about(format!("Node({node})"));
         let path = format!("/api/v1/nodes/{node}");
         let object = self.api.get("Node", &path).await.map_err(about)?;
         let taints = object.pointer("/spec/taints").and_then(Json::as_array);
@@ -182,35 +192,35 @@ impl Orchestrator {
     }
 
     /// Returns whether a DaemonSet exists and is not being deleted.
-    pub async fn daemon_set_stays(&self, namespace: &str, name: &str) -> Result<bool> {
+    pub async fn daemon_set_stays(&self, namespace: &str, name: &str) -> StoreResult<bool> {
         let path = format!("/apis/apps/v1/namespaces/{namespace}/daemonsets/{name}");
         match self.api.get("DaemonSet", &path).await {
             Ok(object) => Ok(object.pointer("/metadata/deletionTimestamp").is_none()),
-            Err(Failure::Missing(_)) => Ok(false),
+            Err(KubernetesFailure::Missing(_)) => Ok(false),
             Err(failure) => Err(failure.about(format!("DaemonSet({namespace}/{name})"))),
         }
     }
 
     /// Returns when a service account no longer exists. Fails when the watch ends; the caller may then call it again.
-    pub async fn service_account_gone(&self, namespace: &str, name: &str) -> Result<()> {
+    pub async fn service_account_gone(&self, namespace: &str, name: &str) -> StoreResult<()> {
         let id = || format!("ServiceAccount({namespace}/{name})");
         let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts");
-        let opened = self.api.watch(&path, None, Detail::Metadata, ANY_VERSION).await;
+        let opened = self.api.watch(&path, None, ObjectDetail::Metadata, ANY_VERSION).await;
         let mut events = opened.map_err(|failure| failure.about(id()))?;
         // It may have been deleted before the watch started.
         match self.api.get("ServiceAccount", &format!("{path}/{name}")).await {
             Ok(_) => {}
-            Err(Failure::Missing(_)) => return Ok(()),
+            Err(KubernetesFailure::Missing(_)) => return Ok(()),
             Err(failure) => return Err(failure.about(id())),
         }
-        let failed = |reason: &str| Err(Error::Datastore(format!("the watch of {} {reason}", id())));
+        let failed = |reason: &str| Err(StoreError::Datastore(format!("the watch of {} {reason}", id())));
         loop {
             match tokio::time::timeout(SILENCE, events.next()).await {
                 Ok(Some(Ok(WatchEvent::Deleted(account)))) if account["metadata"]["name"] == name => {
                     return Ok(());
                 }
                 Ok(Some(Ok(WatchEvent::Error(status)))) => {
-                    return Err(Failure::of_status(&status).about(id()));
+                    return Err(KubernetesFailure::of_status(&status).about(id()));
                 }
                 Ok(Some(Ok(_))) => {}
                 Ok(Some(Err(failure))) => return Err(failure.about(id())),
@@ -221,7 +231,12 @@ impl Orchestrator {
     }
 
     /// Requests a token of a service account that expires after `seconds`.
-    pub async fn token(&self, namespace: &str, account: &str, seconds: u64) -> Result<Token> {
+    pub async fn token(
+        &self,
+        namespace: &str,
+        account: &str,
+        seconds: u64,
+    ) -> StoreResult<ServiceAccountToken> {
         let id = format!("ServiceAccount({namespace}/{account})");
         let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token");
         let wanted = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
@@ -229,26 +244,29 @@ impl Orchestrator {
         let answer = self.api.post(&path, &wanted).await.map_err(|failure| failure.about(id.clone()))?;
         let text = |pointer: &str| answer.pointer(pointer).and_then(Json::as_str).map(str::to_owned);
         match (text("/status/token"), text("/status/expirationTimestamp")) {
-            (Some(text), Some(expires)) => Ok(Token { text, expires }),
-            _ => Err(Error::Datastore(format!("the Kubernetes API gave no token for {id}"))),
+            (Some(text), Some(expires)) => Ok(ServiceAccountToken { text, expires }),
+            _ => Err(StoreError::Datastore(format!("the Kubernetes API gave no token for {id}"))),
         }
     }
 }
 
-fn read<T: DeserializeOwned>(id: &str, answer: std::result::Result<Json, Failure>) -> Result<T> {
+fn read<T: DeserializeOwned>(
+    id: &str,
+    answer: std::result::Result<Json, KubernetesFailure>,
+) -> StoreResult<T> {
     let object = answer.map_err(|failure| failure.about(id.to_owned()))?;
     serde_json::from_value(object)
-        .map_err(|error| Error::Datastore(format!("{id} cannot be read as such an object: {error}")))
+        .map_err(|error| StoreError::Datastore(format!("{id} cannot be read as such an object: {error}")))
 }
 
 /// Returns the CA certificates in PEM, whether configured as a file or inline.
-fn authority(config: &kube::Config) -> Result<Option<String>> {
+fn authority(config: &kube::Config) -> StoreResult<Option<String>> {
     if config.accept_invalid_certs {
         return Ok(None);
     }
     if let Some(file) = &config.root_cert_file {
         let text = std::fs::read_to_string(file).map_err(|error| {
-            Error::Config(format!(
+            StoreError::Config(format!(
                 "cannot read the authority of the Kubernetes API, {}: {error}",
                 file.display()
             ))
@@ -270,7 +288,7 @@ fn pem(certificate: &[u8]) -> String {
 }
 
 /// Omits the token.
-impl std::fmt::Debug for Token {
+impl std::fmt::Debug for ServiceAccountToken {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Token").field("expires", &self.expires).finish_non_exhaustive()
     }

@@ -1,6 +1,6 @@
 //! Conversion of pods to workload endpoints.
 
-use super::core::{Container, Pod};
+use super::core::{CorePod, PodContainer};
 use super::{names, quantity};
 use ipnet::IpNet;
 use serde_json::{Value as Json, json};
@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use tortie_model::kinds::{IPNAT, WorkloadEndpoint, WorkloadEndpointPort, WorkloadEndpointSpec};
 use tortie_model::names::WorkloadEndpointParts;
 use tortie_model::scalar::Protocol;
-use tortie_model::{Key, Kind};
+use tortie_model::{Kind, StoreKey};
 
 pub const POD_IP: &str = "cni.projectcalico.org/podIP";
 pub const POD_IPS: &str = "cni.projectcalico.org/podIPs";
@@ -22,7 +22,10 @@ const NETWORK_STATUS: &str = "k8s.v1.cni.cncf.io/network-status";
 const LABEL_LIMIT: usize = 63;
 
 /// Returns the endpoint of a pod; `None` for a pod in the host's network or without a node.
-pub fn endpoint(pod: &Pod, interface_prefix: &str) -> Option<(Key, Result<WorkloadEndpoint, String>)> {
+pub fn endpoint(
+    pod: &CorePod,
+    interface_prefix: &str,
+) -> Option<(StoreKey, Result<WorkloadEndpoint, String>)> {
     let (meta, spec) = (&pod.metadata, &pod.spec);
     if spec.host_network || spec.node_name.is_empty() {
         return None;
@@ -35,11 +38,11 @@ pub fn endpoint(pod: &Pod, interface_prefix: &str) -> Option<(Key, Result<Worklo
         ..Default::default()
     };
     let name = parts.name().ok()?;
-    let key = Key::resource(Kind::WorkloadEndpoint, &meta.namespace, &name);
+    let key = StoreKey::resource(Kind::WorkloadEndpoint, &meta.namespace, &name);
     Some((key, convert(pod, name, interface_prefix)))
 }
 
-fn convert(pod: &Pod, name: String, interface_prefix: &str) -> Result<WorkloadEndpoint, String> {
+fn convert(pod: &CorePod, name: String, interface_prefix: &str) -> Result<WorkloadEndpoint, String> {
     let (meta, spec) = (&pod.metadata, &pod.spec);
     let addresses = if is_finished(pod) { Vec::new() } else { addresses(pod)? };
     let account = &spec.service_account_name;
@@ -78,13 +81,13 @@ fn convert(pod: &Pod, name: String, interface_prefix: &str) -> Result<WorkloadEn
 }
 
 /// Returns whether a pod has finished. It keeps its endpoint, but without addresses: another pod may have them already.
-fn is_finished(pod: &Pod) -> bool {
+fn is_finished(pod: &CorePod) -> bool {
     let emptied = |name: &str| pod.metadata.annotations.get(name).is_some_and(String::is_empty);
     let released = pod.metadata.deletion_timestamp.is_some() && (emptied(POD_IP) || emptied(AWS_POD_IPS));
     released || matches!(pod.status.phase.as_str(), "Failed" | "Succeeded" | "Completed")
 }
 
-fn addresses(pod: &Pod) -> Result<Vec<IpAddr>, String> {
+fn addresses(pod: &CorePod) -> Result<Vec<IpAddr>, String> {
     let annotation = |name: &'static str| {
         pod.metadata.annotations.get(name).filter(|value| !value.is_empty()).map(|value| (name, value))
     };
@@ -106,7 +109,7 @@ fn addresses(pod: &Pod) -> Result<Vec<IpAddr>, String> {
     texts.into_iter().map(parse).collect()
 }
 
-fn list(pod: &Pod, name: &str) -> Result<Vec<String>, String> {
+fn list(pod: &CorePod, name: &str) -> Result<Vec<String>, String> {
     match pod.metadata.annotations.get(name) {
         None => Ok(Vec::new()),
         Some(text) => serde_json::from_str(text)
@@ -115,7 +118,7 @@ fn list(pod: &Pod, name: &str) -> Result<Vec<String>, String> {
 }
 
 /// Maps each floating IP to the pod's own address of the same family.
-fn floating(pod: &Pod, addresses: &[IpAddr]) -> Result<Vec<IPNAT>, String> {
+fn floating(pod: &CorePod, addresses: &[IpAddr]) -> Result<Vec<IPNAT>, String> {
     if addresses.is_empty() {
         return Ok(Vec::new());
     }
@@ -132,12 +135,12 @@ fn floating(pod: &Pod, addresses: &[IpAddr]) -> Result<Vec<IPNAT>, String> {
 }
 
 /// Returns the allowed source prefixes. Invalid ones are dropped: allowing less is safe.
-fn source_prefixes(pod: &Pod) -> Result<Vec<String>, String> {
+fn source_prefixes(pod: &CorePod) -> Result<Vec<String>, String> {
     let masked = |text: String| Some(text.parse::<IpNet>().ok()?.trunc().to_string());
     Ok(list(pod, SOURCE_PREFIXES)?.into_iter().filter_map(masked).collect())
 }
 
-fn ports(container: &Container) -> impl Iterator<Item = WorkloadEndpointPort> {
+fn ports(container: &PodContainer) -> impl Iterator<Item = WorkloadEndpointPort> {
     container.ports.iter().filter_map(|port| {
         let protocol = match port.protocol.to_uppercase().as_str() {
             "" | "TCP" => "TCP",

@@ -8,29 +8,29 @@ use tortie_model::kubernetes::{
     CLUSTER_NETWORK_POLICY_PREFIX, EndpointSlice, NETWORK_POLICY_PREFIX, global_network_policy,
     network_policy::network_policy,
 };
-use tortie_model::{Key, Kind};
+use tortie_model::{Kind, StoreKey};
 
-pub fn from_network_policy(object: &CoreNetworkPolicy) -> (Key, NetworkPolicy) {
+pub fn from_network_policy(object: &CoreNetworkPolicy) -> (StoreKey, NetworkPolicy) {
     let meta = &object.metadata;
     let name = format!("{NETWORK_POLICY_PREFIX}{}", meta.name);
-    let key = Key::resource(Kind::NetworkPolicy, &meta.namespace, &name);
+    let key = StoreKey::resource(Kind::NetworkPolicy, &meta.namespace, &name);
     let metadata = meta.derived(name, &meta.namespace, uid::convert(&meta.uid));
     (key, NetworkPolicy::new(metadata, network_policy(&object.spec)))
 }
 
 /// Converts a ClusterNetworkPolicy; without a policy if its tier, subject or rules are unknown.
-pub fn from_cluster_network_policy(object: &ClusterNetworkPolicy) -> (Key, Option<GlobalNetworkPolicy>) {
+pub fn from_cluster_network_policy(object: &ClusterNetworkPolicy) -> (StoreKey, Option<GlobalNetworkPolicy>) {
     let meta = &object.metadata;
     let name = format!("{CLUSTER_NETWORK_POLICY_PREFIX}{}", meta.name);
-    let key = Key::resource(Kind::GlobalNetworkPolicy, "", &name);
+    let key = StoreKey::resource(Kind::GlobalNetworkPolicy, "", &name);
     let metadata = meta.derived(name, "", uid::convert(&meta.uid));
     (key, global_network_policy(&object.spec).map(|spec| GlobalNetworkPolicy::new(metadata, spec)))
 }
 
 /// Converts an EndpointSlice; without endpoints if it belongs to no service.
-pub fn from_endpoint_slice(object: &CoreEndpointSlice) -> (Key, Option<EndpointSlice>) {
+pub fn from_endpoint_slice(object: &CoreEndpointSlice) -> (StoreKey, Option<EndpointSlice>) {
     let meta = &object.metadata;
-    let key = Key::EndpointSlice { namespace: meta.namespace.clone(), name: meta.name.clone() };
+    let key = StoreKey::EndpointSlice { namespace: meta.namespace.clone(), name: meta.name.clone() };
     (key, EndpointSlice::read(&meta.labels, &object.slice))
 }
 
@@ -49,7 +49,7 @@ mod tests {
             "labels": {"a": "b"}, "managedFields": [{}]}, "spec": {"podSelector": {}, "policyTypes": ["Ingress"]}}),
         );
         let (key, policy) = from_network_policy(&object.unwrap());
-        assert_eq!(key, Key::resource(Kind::NetworkPolicy, "shop", "knp.default.web"));
+        assert_eq!(key, StoreKey::resource(Kind::NetworkPolicy, "shop", "knp.default.web"));
         assert_eq!(policy.metadata.name, "knp.default.web");
         assert_eq!((policy.metadata.namespace.as_str(), policy.metadata.uid.as_str()), ("shop", CONVERTED));
         assert!(policy.metadata.labels.is_empty());
@@ -58,7 +58,7 @@ mod tests {
             "priority": 3, "subject": {"namespaces": {}}, "ingress": [{"action": "Deny", "from": [{"namespaces": {}}]}]}}),
         );
         let (key, policy) = from_cluster_network_policy(&object.unwrap());
-        assert_eq!(key, Key::resource(Kind::GlobalNetworkPolicy, "", "kcnp.all"));
+        assert_eq!(key, StoreKey::resource(Kind::GlobalNetworkPolicy, "", "kcnp.all"));
         let policy = policy.unwrap();
         assert_eq!((policy.metadata.name.as_str(), policy.metadata.uid.as_str()), ("kcnp.all", CONVERTED));
         assert_eq!(policy.spec.tier, "kube-admin");
@@ -74,7 +74,7 @@ mod tests {
             from_endpoint_slice(&serde_json::from_value(object).unwrap())
         };
         let (key, endpoints) = slice(json!({"kubernetes.io/service-name": "web"}));
-        assert_eq!(key, Key::EndpointSlice { namespace: "shop".into(), name: "web-x".into() });
+        assert_eq!(key, StoreKey::EndpointSlice { namespace: "shop".into(), name: "web-x".into() });
         assert_eq!(endpoints.unwrap().service, "web");
         assert!(slice(json!({})).1.is_none());
     }

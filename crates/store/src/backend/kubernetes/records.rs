@@ -1,30 +1,30 @@
 //! Conversion of IPAM records (blocks, affinities, handles, configuration) to custom resources and back.
 
-use super::group::ApiGroup;
+use super::group::CalicoApiGroup;
 use super::names;
 use ipnet::IpNet;
 use serde_json::{Map, Value as Json, json};
 use tortie_model::ipam::BlockAffinity;
 use tortie_model::key::AffinityType;
-use tortie_model::{Key, Kind, Value};
+use tortie_model::{Kind, StoreKey, StoreValue};
 
 /// Returns the kind and the name of the object that stores a record.
-pub fn place(key: &Key) -> Option<(Kind, String)> {
+pub fn place(key: &StoreKey) -> Option<(Kind, String)> {
     Some(match key {
-        Key::Block { cidr } => (Kind::IPAMBlock, names::block(cidr)),
-        Key::BlockAffinity { owner, cidr, .. } => (Kind::BlockAffinity, names::affinity(owner, cidr)),
-        Key::Handle { id } => (Kind::IPAMHandle, names::handle(id)),
-        Key::IpamConfig => (Kind::IPAMConfiguration, "default".to_owned()),
+        StoreKey::Block { cidr } => (Kind::IPAMBlock, names::block(cidr)),
+        StoreKey::BlockAffinity { owner, cidr, .. } => (Kind::BlockAffinity, names::affinity(owner, cidr)),
+        StoreKey::Handle { id } => (Kind::IPAMHandle, names::handle(id)),
+        StoreKey::IpamConfig => (Kind::IPAMConfiguration, "default".to_owned()),
         _ => return None,
     })
 }
 
 /// Returns the object to store; `None` if the value does not belong to the key.
-pub fn write(group: ApiGroup, key: &Key, value: &Value) -> Option<Json> {
+pub fn write(group: CalicoApiGroup, key: &StoreKey, value: &StoreValue) -> Option<Json> {
     let (kind, name) = place(key)?;
     let mut labels = Map::new();
     let spec = match (key, value) {
-        (Key::Block { .. }, Value::Block(block)) => {
+        (StoreKey::Block { .. }, StoreValue::Block(block)) => {
             let mut spec = object(json!(block));
             rename(&mut spec, "affinity_claim_time", "affinityClaimTime");
             spec.insert("attributes".into(), json!(block.attributes));
@@ -32,7 +32,7 @@ pub fn write(group: ApiGroup, key: &Key, value: &Value) -> Option<Json> {
             spec.retain(|_, value| !value.is_null());
             spec
         }
-        (Key::BlockAffinity { affinity, owner, cidr }, Value::BlockAffinity(claim)) => {
+        (StoreKey::BlockAffinity { affinity, owner, cidr }, StoreValue::BlockAffinity(claim)) => {
             for (label, value) in names::affinity_labels(*affinity, owner, cidr) {
                 labels.insert(label.into(), value.into());
             }
@@ -41,18 +41,18 @@ pub fn write(group: ApiGroup, key: &Key, value: &Value) -> Option<Json> {
             spec.insert("type".into(), affinity.as_str().into());
             spec.insert("cidr".into(), cidr.to_string().into());
             let deleted: Json = match group {
-                ApiGroup::V1 => claim.deleted.to_string().into(),
-                ApiGroup::V3 => claim.deleted.into(),
+                CalicoApiGroup::V1 => claim.deleted.to_string().into(),
+                CalicoApiGroup::V3 => claim.deleted.into(),
             };
             spec.insert("deleted".into(), deleted);
             spec
         }
-        (Key::Handle { id }, Value::Handle(handle)) => {
+        (StoreKey::Handle { id }, StoreValue::Handle(handle)) => {
             let mut spec = object(json!(handle));
             spec.insert("handleID".into(), id.as_str().into());
             spec
         }
-        (Key::IpamConfig, Value::IpamConfig(config)) => {
+        (StoreKey::IpamConfig, StoreValue::IpamConfig(config)) => {
             let mut spec = object(json!(config));
             rename(&mut spec, "strict_affinity", "strictAffinity");
             rename(&mut spec, "auto_allocate_blocks", "autoAllocateBlocks");
@@ -75,10 +75,10 @@ pub fn write(group: ApiGroup, key: &Key, value: &Value) -> Option<Json> {
 #[derive(Debug, PartialEq)]
 // Nearly every record is present: boxing it would cost an allocation each to make the rare variants smaller.
 #[allow(clippy::large_enum_variant)]
-pub enum Record {
-    Present(Key, Result<Value, UnreadableRecord>),
+pub enum StoredIpamRecord {
+    Present(StoreKey, Result<StoreValue, UnreadableRecord>),
     /// Marked as deleted: a client that reads it completes the deletion.
-    Deleted(Key),
+    Deleted(StoreKey),
     /// The key is unreadable; contains the reason.
     Nameless(String),
 }
@@ -90,7 +90,7 @@ pub struct UnreadableRecord {
     pub reason: String,
 }
 
-pub fn read(kind: Kind, stored: &Json) -> Record {
+pub fn read(kind: Kind, stored: &Json) -> StoredIpamRecord {
     let mut spec = match stored.get("spec") {
         Some(Json::Object(spec)) => spec.clone(),
         _ => Map::new(),
@@ -98,7 +98,7 @@ pub fn read(kind: Kind, stored: &Json) -> Record {
     let text = |field: &str| spec.get(field).and_then(Json::as_str).unwrap_or_default().to_owned();
     let net = |text: &str| text.parse::<IpNet>().map_err(|_| format!("spec.cidr = '{text}' is not a CIDR"));
     let key = match kind {
-        Kind::IPAMBlock => net(&text("cidr")).map(|cidr| Key::Block { cidr }),
+        Kind::IPAMBlock => net(&text("cidr")).map(|cidr| StoreKey::Block { cidr }),
         Kind::BlockAffinity => net(&text("cidr")).and_then(|cidr| {
             // Old clients left the type empty.
             let affinity = match text("type").as_str() {
@@ -107,18 +107,18 @@ pub fn read(kind: Kind, stored: &Json) -> Record {
                     other.parse().map_err(|()| format!("spec.type = '{other}' is not host or virtual"))?
                 }
             };
-            Ok(Key::BlockAffinity { affinity, owner: text("node"), cidr })
+            Ok(StoreKey::BlockAffinity { affinity, owner: text("node"), cidr })
         }),
-        Kind::IPAMHandle => Ok(Key::Handle { id: text("handleID") }),
-        Kind::IPAMConfiguration => Ok(Key::IpamConfig),
+        Kind::IPAMHandle => Ok(StoreKey::Handle { id: text("handleID") }),
+        Kind::IPAMConfiguration => Ok(StoreKey::IpamConfig),
         other => Err(format!("{other} is not a record of IPAM")),
     };
     let key = match key {
         Ok(key) => key,
-        Err(reason) => return Record::Nameless(reason),
+        Err(reason) => return StoredIpamRecord::Nameless(reason),
     };
     if matches!(spec.get("deleted"), Some(Json::Bool(true))) || text("deleted") == "true" {
-        return Record::Deleted(key);
+        return StoredIpamRecord::Deleted(key);
     }
     match kind {
         Kind::IPAMBlock => {
@@ -140,17 +140,20 @@ pub fn read(kind: Kind, stored: &Json) -> Record {
         }
     }
     let text = Json::Object(spec).to_string();
-    let value = Value::decode(&key, text.as_bytes());
-    Record::Present(key, value.map_err(|error| UnreadableRecord { text, reason: error.to_string() }))
+    let value = StoreValue::decode(&key, text.as_bytes());
+    StoredIpamRecord::Present(
+        key,
+        value.map_err(|error| UnreadableRecord { text, reason: error.to_string() }),
+    )
 }
 
 /// Returns the record marked as deleted.
-pub fn deleted(value: &Value) -> Value {
+pub fn deleted(value: &StoreValue) -> StoreValue {
     let mut value = value.clone();
     match &mut value {
-        Value::Block(block) => block.deleted = true,
-        Value::BlockAffinity(BlockAffinity { deleted, .. }) => *deleted = true,
-        Value::Handle(handle) => handle.deleted = true,
+        StoreValue::Block(block) => block.deleted = true,
+        StoreValue::BlockAffinity(BlockAffinity { deleted, .. }) => *deleted = true,
+        StoreValue::Handle(handle) => handle.deleted = true,
         _ => {}
     }
     value

@@ -4,7 +4,7 @@
 //! counted as an empty list, all policies would be deleted, so everything but the requested object or list is an error.
 
 use super::api::ListHead;
-use super::failure::Failure;
+use super::failure::KubernetesFailure;
 use bytes::{Bytes, BytesMut};
 use hyper::body::Body as _;
 use kube::client::Body;
@@ -56,13 +56,13 @@ pub enum ResponseError {
 
 impl ResponseError {
     /// Counts the error and converts it to a failure.
-    pub fn count(self) -> Failure {
+    pub fn count(self) -> KubernetesFailure {
         REJECTED_RESPONSES.fetch_add(1, Ordering::Relaxed);
-        Failure::Response(self)
+        KubernetesFailure::Response(self)
     }
 }
 
-pub fn unreadable(path: &str, reason: &impl ToString) -> Failure {
+pub fn unreadable(path: &str, reason: &impl ToString) -> KubernetesFailure {
     ResponseError::Unreadable { path: path.to_owned(), reason: reason.to_string() }.count()
 }
 
@@ -106,13 +106,13 @@ pub fn collection_of(path: &str) -> (&str, &str) {
 }
 
 /// Checks that a discovery document is of the kind.
-pub fn check_kind(path: &str, kind: &str, document: &Json) -> Result<(), Failure> {
+pub fn check_kind(path: &str, kind: &str, document: &Json) -> Result<(), KubernetesFailure> {
     let found = document.get("kind").and_then(Json::as_str).unwrap_or_default();
     if found == kind { Ok(()) } else { Err(wrong_identity(path, &[kind], &[found])) }
 }
 
 /// Checks that an object is of the kind and is the one at the path.
-pub fn check_object(path: &str, kind: &str, object: &Json) -> Result<(), Failure> {
+pub fn check_object(path: &str, kind: &str, object: &Json) -> Result<(), KubernetesFailure> {
     let text = |pointer: &str| object.pointer(pointer).and_then(Json::as_str).unwrap_or_default();
     let PathIdentity { api_version, namespace, name } = PathIdentity::parse(path);
     let expected = [api_version, kind, namespace, name];
@@ -128,7 +128,7 @@ pub fn check_object(path: &str, kind: &str, object: &Json) -> Result<(), Failure
 
 /// Checks that a page belongs to a list of the kind. Every page must have the resource version of the list: a watch
 /// starts there.
-pub fn check_list(path: &str, kind: &str, head: &ListHead) -> Result<(), Failure> {
+pub fn check_list(path: &str, kind: &str, head: &ListHead) -> Result<(), KubernetesFailure> {
     let list = format!("{kind}List");
     let expected = [PathIdentity::parse(path).api_version, &list];
     let found = [head.api_version.as_str(), head.kind.as_str()];
@@ -143,7 +143,7 @@ pub fn check_list(path: &str, kind: &str, head: &ListHead) -> Result<(), Failure
 }
 
 /// Checks that the object of a watch event is of the kind.
-pub fn check_event(path: &str, kind: &str, object: &Json) -> Result<(), Failure> {
+pub fn check_event(path: &str, kind: &str, object: &Json) -> Result<(), KubernetesFailure> {
     let text = |pointer: &str| object.pointer(pointer).and_then(Json::as_str).unwrap_or_default();
     let expected = [PathIdentity::parse(path).api_version, kind];
     let found = [text("/apiVersion"), text("/kind")];
@@ -160,13 +160,13 @@ pub fn check_event(path: &str, kind: &str, object: &Json) -> Result<(), Failure>
     Ok(())
 }
 
-fn wrong_identity(path: &str, expected: &[&str], found: &[&str]) -> Failure {
+fn wrong_identity(path: &str, expected: &[&str], found: &[&str]) -> KubernetesFailure {
     let joined = |parts: &[&str]| parts.join(" ").trim().to_owned();
     let (expected, found) = (joined(expected), joined(found));
     ResponseError::WrongIdentity { path: path.to_owned(), expected, found }.count()
 }
 
-pub fn missing_field(path: &str, field: &'static str) -> Failure {
+pub fn missing_field(path: &str, field: &'static str) -> KubernetesFailure {
     ResponseError::MissingField { path: path.to_owned(), field }.count()
 }
 
@@ -184,11 +184,11 @@ async fn read_chunk(body: &mut Body) -> Option<Result<Bytes, kube::Error>> {
 }
 
 /// Returns the body of a successful response. Any other response is converted to a failure.
-pub async fn read_text(path: &str, response: http::Response<Body>) -> Result<String, Failure> {
+pub async fn read_text(path: &str, response: http::Response<Body>) -> Result<String, KubernetesFailure> {
     let mut body = accept_status(response).await?;
     let mut text = Vec::new();
     while let Some(chunk) = read_chunk(&mut body).await {
-        let chunk = chunk.map_err(Failure::of)?;
+        let chunk = chunk.map_err(KubernetesFailure::of)?;
         if text.len() + chunk.len() > MAX_RESPONSE_BYTES {
             let (path, limit) = (path.to_owned(), MAX_RESPONSE_BYTES);
             return Err(ResponseError::TooLarge { path, limit }.count());
@@ -199,7 +199,7 @@ pub async fn read_text(path: &str, response: http::Response<Body>) -> Result<Str
 }
 
 /// Returns the body of a successful response without reading it.
-pub async fn accept_status(response: http::Response<Body>) -> Result<Body, Failure> {
+pub async fn accept_status(response: http::Response<Body>) -> Result<Body, KubernetesFailure> {
     let code = response.status();
     let mut body = response.into_body();
     if code.is_success() {
@@ -209,14 +209,14 @@ pub async fn accept_status(response: http::Response<Body>) -> Result<Body, Failu
     while text.len() < MAX_REFUSAL_BYTES
         && let Some(chunk) = read_chunk(&mut body).await
     {
-        text.extend_from_slice(&chunk.map_err(Failure::of)?);
+        text.extend_from_slice(&chunk.map_err(KubernetesFailure::of)?);
     }
     let status = serde_json::from_slice::<Status>(&text).ok().filter(|status| status.code != 0);
     let status = status.unwrap_or_else(|| {
         text.truncate(MAX_REFUSAL_BYTES);
         Status::failure(String::from_utf8_lossy(&text).trim(), "").with_code(code.as_u16())
     });
-    Err(Failure::of_status(&status))
+    Err(KubernetesFailure::of_status(&status))
 }
 
 /// Reads the events of a watch, one per line.
@@ -234,7 +234,7 @@ impl EventReader {
     }
 
     /// Returns the next event; `None` when the server has ended the watch or the connection is lost.
-    pub async fn next(&mut self) -> Option<Result<WatchEvent<Json>, Failure>> {
+    pub async fn next(&mut self) -> Option<Result<WatchEvent<Json>, KubernetesFailure>> {
         loop {
             let Some(length) = self.buffer[self.scanned..].iter().position(|byte| *byte == b'\n') else {
                 self.scanned = self.buffer.len();
@@ -262,27 +262,27 @@ impl EventReader {
         }
     }
 
-    pub fn into_stream(self) -> impl futures::Stream<Item = Result<WatchEvent<Json>, Failure>> {
+    pub fn into_stream(self) -> impl futures::Stream<Item = Result<WatchEvent<Json>, KubernetesFailure>> {
         futures::stream::unfold(self, async |mut reader| {
             let event = reader.next().await?;
             Some((event, reader))
         })
     }
 
-    fn read_line(&self, line: &[u8]) -> Result<WatchEvent<Json>, Failure> {
+    fn read_line(&self, line: &[u8]) -> Result<WatchEvent<Json>, KubernetesFailure> {
         let error = match serde_json::from_slice(line) {
             Ok(event) => return Ok(event),
             Err(error) => error,
         };
         match serde_json::from_slice::<Status>(line) {
-            Ok(status) if status.code != 0 => Err(Failure::of_status(&status)),
+            Ok(status) if status.code != 0 => Err(KubernetesFailure::of_status(&status)),
             _ => Err(unreadable(&self.path, &error)),
         }
     }
 
     /// Reads a last line without a line end. If it is incomplete, it is dropped: the reopened watch delivers the event
     /// again.
-    fn read_rest(&mut self) -> Option<Result<WatchEvent<Json>, Failure>> {
+    fn read_rest(&mut self) -> Option<Result<WatchEvent<Json>, KubernetesFailure>> {
         let line = std::mem::take(&mut self.buffer);
         self.scanned = 0;
         if line.trim_ascii().is_empty()
@@ -338,7 +338,7 @@ mod tests {
             ),
         ] {
             let refused = check(path, &object);
-            assert!(matches!(refused, Err(Failure::Response(_))), "{path} {object}: {refused:?}");
+            assert!(matches!(refused, Err(KubernetesFailure::Response(_))), "{path} {object}: {refused:?}");
         }
         assert!(rejected_responses() >= rejected + 5);
     }
@@ -360,7 +360,7 @@ mod tests {
             head("networking.k8s.io/v1", "IngressList", "5"),
             head("", "", ""),
         ] {
-            assert!(matches!(check(other), Err(Failure::Response(_))));
+            assert!(matches!(check(other), Err(KubernetesFailure::Response(_))));
         }
     }
 
@@ -369,10 +369,14 @@ mod tests {
         let large = |length: usize| http::Response::new(Body::from(vec![b' '; length]));
         assert!(read_text("/p", large(MAX_RESPONSE_BYTES)).await.is_ok());
         let refused = read_text("/p", large(MAX_RESPONSE_BYTES + 1)).await;
-        assert!(matches!(refused, Err(Failure::Response(ResponseError::TooLarge { .. }))), "{refused:?}");
+        assert!(
+            matches!(refused, Err(KubernetesFailure::Response(ResponseError::TooLarge { .. }))),
+            "{refused:?}"
+        );
         let mut reader = EventReader::new("/p", Body::from(vec![b' '; MAX_WATCH_LINE_BYTES + 1]));
         let refused = reader.next().await;
-        let is_bounded = matches!(refused, Some(Err(Failure::Response(ResponseError::EventTooLarge { .. }))));
+        let is_bounded =
+            matches!(refused, Some(Err(KubernetesFailure::Response(ResponseError::EventTooLarge { .. }))));
         assert!(is_bounded, "{refused:?}");
         let mut reader = EventReader::new("/p", Body::from(vec![b' '; MAX_WATCH_LINE_BYTES]));
         assert!(reader.next().await.is_none());
@@ -391,16 +395,16 @@ mod tests {
         for text in ["{}", "<html>", "{\"kind\":\"Status\"}\n"] {
             let mut reader = EventReader::new("/p", Body::from(text.as_bytes().to_vec()));
             let read = reader.next().await;
-            assert!(matches!(read, Some(Err(Failure::Response(_)))), "{text}: {read:?}");
+            assert!(matches!(read, Some(Err(KubernetesFailure::Response(_)))), "{text}: {read:?}");
         }
     }
 
     #[tokio::test]
     async fn refusals_are_read_whoever_wrote_them() {
         let html = read_text("/p", response(404, "<html>not here</html>")).await;
-        assert!(matches!(html, Err(Failure::NotServed(_))), "{html:?}");
+        assert!(matches!(html, Err(KubernetesFailure::NotServed(_))), "{html:?}");
         let redirect = read_text("/p", response(302, "")).await;
-        assert!(matches!(redirect, Err(Failure::Other(_))), "{redirect:?}");
+        assert!(matches!(redirect, Err(KubernetesFailure::Other(_))), "{redirect:?}");
         let empty = read_text("/p", response(200, "")).await;
         assert_eq!(empty.unwrap(), "");
     }

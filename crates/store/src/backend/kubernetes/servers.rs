@@ -5,7 +5,7 @@
 
 use super::connection;
 use crate::config::KubernetesTarget;
-use crate::{Limits, Result};
+use crate::{StoreLimits, StoreResult};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
@@ -14,13 +14,13 @@ use std::time::{Duration, Instant};
 const PAUSE: Duration = Duration::from_secs(1);
 
 #[derive(Clone)]
-pub struct Servers {
+pub struct ApiServers {
     target: Arc<KubernetesTarget>,
-    limits: Limits,
-    state: Arc<RwLock<State>>,
+    limits: StoreLimits,
+    state: Arc<RwLock<ApiServersState>>,
 }
 
-struct State {
+struct ApiServersState {
     clients: Vec<kube::Client>,
     current: usize,
     /// Number of times the settings were reloaded.
@@ -29,17 +29,17 @@ struct State {
 }
 
 /// The server used for a request, and the generation of its settings.
-pub struct Asked {
+pub struct SelectedServer {
     pub client: kube::Client,
     index: usize,
     generation: u64,
 }
 
-impl Servers {
-    pub async fn connect(target: &KubernetesTarget, limits: &Limits) -> Result<Servers> {
+impl ApiServers {
+    pub async fn connect(target: &KubernetesTarget, limits: &StoreLimits) -> StoreResult<ApiServers> {
         let clients = connection::connect(target, limits).await?;
-        let state = State { clients, current: 0, generation: 0, read_at: Instant::now() };
-        Ok(Servers {
+        let state = ApiServersState { clients, current: 0, generation: 0, read_at: Instant::now() };
+        Ok(ApiServers {
             target: Arc::new(target.clone()),
             limits: limits.clone(),
             state: Arc::new(RwLock::new(state)),
@@ -51,14 +51,14 @@ impl Servers {
     }
 
     /// Returns the server in use.
-    pub fn current(&self) -> Option<Asked> {
+    pub fn current(&self) -> Option<SelectedServer> {
         let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
-        let State { current: index, generation, .. } = *state;
-        state.clients.get(index).map(|client| Asked { client: client.clone(), index, generation })
+        let ApiServersState { current: index, generation, .. } = *state;
+        state.clients.get(index).map(|client| SelectedServer { client: client.clone(), index, generation })
     }
 
     /// Switches to the next server after a failure, unless another request has switched already.
-    pub fn leave(&self, asked: &Asked) {
+    pub fn leave(&self, asked: &SelectedServer) {
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
         if state.current == asked.index {
             state.current = (asked.index + 1) % state.clients.len().max(1);
@@ -67,7 +67,7 @@ impl Servers {
 
     /// Reloads the settings and reopens the connections, because the server rejects the credentials or its connections
     /// are dead. Returns whether they were reloaded since the request was sent.
-    pub async fn renew(&self, asked: &Asked) -> bool {
+    pub async fn renew(&self, asked: &SelectedServer) -> bool {
         {
             let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
             if state.generation != asked.generation {
@@ -103,7 +103,7 @@ mod tests {
             endpoint: "http://127.0.0.1:1,http://127.0.0.1:2".into(),
             ..KubernetesTarget::default()
         };
-        let servers = Servers::connect(&target, &Limits::default()).await.unwrap();
+        let servers = ApiServers::connect(&target, &StoreLimits::default()).await.unwrap();
         assert_eq!(servers.len(), 2);
         let first = servers.current().unwrap();
         servers.leave(&first);

@@ -14,42 +14,42 @@ pub struct ServiceEndpoint {
 /// A discovery.k8s.io/v1 EndpointSlice, reduced to the fields that are used.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Slice {
-    endpoints: Option<Vec<Endpoint>>,
-    ports: Option<Vec<Port>>,
+pub(super) struct ServiceSlice {
+    endpoints: Option<Vec<SliceEndpoint>>,
+    ports: Option<Vec<SlicePort>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct Endpoint {
+struct SliceEndpoint {
     addresses: Vec<String>,
-    conditions: Conditions,
+    conditions: SliceEndpointConditions,
     node_name: Option<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Conditions {
+struct SliceEndpointConditions {
     ready: Option<bool>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Port {
+struct SlicePort {
     name: Option<String>,
     port: Option<u16>,
 }
 
 /// Returns the ready endpoints with a port of this name, each once.
-pub(super) fn find_endpoints(slices: &[Slice], port_name: &str) -> Vec<ServiceEndpoint> {
+pub(super) fn find_endpoints(slices: &[ServiceSlice], port_name: &str) -> Vec<ServiceEndpoint> {
     let mut found = Vec::new();
     for slice in slices {
-        let named = |port: &&Port| port.name.as_deref().unwrap_or_default() == port_name;
+        let named = |port: &&SlicePort| port.name.as_deref().unwrap_or_default() == port_name;
         let Some(port) = slice.ports.iter().flatten().find(named).and_then(|port| port.port) else {
             continue;
         };
         // Unknown readiness counts as ready.
-        let ready = |endpoint: &&Endpoint| endpoint.conditions.ready.unwrap_or(true);
+        let ready = |endpoint: &&SliceEndpoint| endpoint.conditions.ready.unwrap_or(true);
         for endpoint in slice.endpoints.iter().flatten().filter(ready) {
             let addresses = endpoint.addresses.iter().filter_map(|text| text.parse::<IpAddr>().ok());
             let node = endpoint.node_name.clone().unwrap_or_default();
@@ -71,7 +71,7 @@ mod tests {
 
     #[test]
     fn ready_places_with_the_port_are_found_once() {
-        let slices: Vec<Slice> = serde_json::from_value(json!([
+        let slices: Vec<ServiceSlice> = serde_json::from_value(json!([
             {"addressType": "IPv4", "ports": [{"name": "metrics", "port": 9093}, {"name": "calico-typha", "port": 5473}], "endpoints": [
                 {"addresses": ["10.0.0.2"], "conditions": {"ready": true}, "nodeName": "n2"},
                 {"addresses": ["10.0.0.3"], "conditions": {"ready": false}, "nodeName": "n3"},

@@ -1,21 +1,21 @@
-//! Implementation of `Source` for the Kubernetes API: one watch stream per collection of the range.
+//! Implementation of `WatchSource` for the Kubernetes API: one watch stream per collection of the range.
 
-use super::Kubernetes;
-use super::api::{Api, Detail, Events};
-use super::collection::{Collection, Form, Found};
+use super::KubernetesBackend;
+use super::api::{KubernetesApi, ObjectDetail, WatchEventStream};
+use super::collection::{ApiCollection, CollectionForm, ConvertedObject};
 use super::entries::joined;
-use super::failure::Failure;
+use super::failure::KubernetesFailure;
 use super::response;
-use crate::watch::follower::{Item, Update};
-use crate::watch::source::{Heard, Snapshot, Source};
-use crate::{Entry, Error, Result, Revision};
+use crate::watch::follower::{WatchItem, WatchUpdate};
+use crate::watch::source::{RangeSnapshot, WatchReport, WatchSource};
+use crate::{Revision, StoreEntry, StoreError, StoreResult};
 use futures::StreamExt as _;
 use futures::future::select_all;
 use kube::core::WatchEvent;
 use serde_json::Value as Json;
 use std::time::Duration;
 use tokio::time::Instant;
-use tortie_model::{Key, KeyRange, Value};
+use tortie_model::{KeyRange, StoreKey, StoreValue};
 
 /// Collection of the CustomResourceDefinitions.
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
@@ -36,18 +36,18 @@ const LOOKS_UNTOLD: u32 = 3;
 const LOOKS_TOLD: u32 = 10;
 
 pub(crate) struct KubernetesSource {
-    kubernetes: Kubernetes,
+    kubernetes: KubernetesBackend,
     range: KeyRange,
-    parts: Vec<Part>,
+    parts: Vec<WatchedCollection>,
 }
 
 /// A collection of the range.
-struct Part {
-    collection: Collection,
+struct WatchedCollection {
+    collection: ApiCollection,
     /// Resource version up to which changes have been reported.
     version: String,
     /// Watch of the objects, or of the definition of their kind while the kind is not served.
-    stream: Option<Events>,
+    stream: Option<WatchEventStream>,
     /// Time at which the stream was opened; `None` once it has delivered an event.
     opened: Option<Instant>,
     /// Resource version of the last event of the definition.
@@ -61,9 +61,9 @@ struct Part {
     looks: u32,
 }
 
-impl Part {
-    fn new(collection: Collection) -> Part {
-        Part {
+impl WatchedCollection {
+    fn new(collection: ApiCollection) -> WatchedCollection {
+        WatchedCollection {
             collection,
             version: String::new(),
             stream: None,
@@ -80,7 +80,7 @@ impl Part {
         self.version != NOT_SERVED
     }
 
-    fn set_stream(&mut self, stream: Events) {
+    fn set_stream(&mut self, stream: WatchEventStream) {
         (self.stream, self.opened) = (Some(stream), Some(Instant::now()));
     }
 
@@ -102,9 +102,9 @@ impl Part {
 
     /// Watches the definition of a kind that is not served, by name and only its metadata. If the server rejects the
     /// watch, the kind is polled instead.
-    async fn follow_definition(&mut self, api: &Api) {
+    async fn follow_definition(&mut self, api: &KubernetesApi) {
         let Some(name) = self.collection.definition().filter(|_| !self.untold) else { return };
-        match api.watch_named(DEFINITIONS, &name, Detail::Metadata, &self.definition_version).await {
+        match api.watch_named(DEFINITIONS, &name, ObjectDetail::Metadata, &self.definition_version).await {
             Ok(stream) => {
                 self.set_stream(stream);
                 self.set_looks(LOOKS_TOLD);
@@ -118,7 +118,7 @@ impl Part {
     }
 
     /// Handles an event of the watch of the definition.
-    fn hear_definition(&mut self, event: Option<std::result::Result<WatchEvent<Json>, Failure>>) {
+    fn hear_definition(&mut self, event: Option<std::result::Result<WatchEvent<Json>, KubernetesFailure>>) {
         let version = |object: &Json| {
             object.pointer("/metadata/resourceVersion").and_then(Json::as_str).map(str::to_owned)
         };
@@ -151,8 +151,8 @@ impl Part {
 }
 
 impl KubernetesSource {
-    pub fn new(kubernetes: Kubernetes, range: KeyRange) -> KubernetesSource {
-        let parts = kubernetes.reader.collections(&range).into_iter().map(Part::new).collect();
+    pub fn new(kubernetes: KubernetesBackend, range: KeyRange) -> KubernetesSource {
+        let parts = kubernetes.reader.collections(&range).into_iter().map(WatchedCollection::new).collect();
         KubernetesSource { kubernetes, range, parts }
     }
 
@@ -162,23 +162,32 @@ impl KubernetesSource {
     }
 
     /// Converts the change of an object; `None` if it is not in the range.
-    fn update(&self, form: Form, object: Json, deleted: bool) -> Option<Update<Result<Value>>> {
-        let Found { key, revision, value, .. } = self.kubernetes.reader.read(form, object)?;
+    fn update(
+        &self,
+        form: CollectionForm,
+        object: Json,
+        deleted: bool,
+    ) -> Option<WatchUpdate<StoreResult<StoreValue>>> {
+        let ConvertedObject { key, revision, value, .. } = self.kubernetes.reader.read(form, object)?;
         if !self.range.contains(&key) {
             return None;
         }
         Some(match value.filter(|_| !deleted) {
-            Some(value) => Update::Put(Item { key, revision, value }),
-            None => Update::Delete { key, revision },
+            Some(value) => WatchUpdate::Put(WatchItem { key, revision, value }),
+            None => WatchUpdate::Delete { key, revision },
         })
     }
 
-    fn heard(&mut self, index: usize, event: WatchEvent<Json>) -> Result<Heard<Result<Value>>> {
+    fn heard(
+        &mut self,
+        index: usize,
+        event: WatchEvent<Json>,
+    ) -> StoreResult<WatchReport<StoreResult<StoreValue>>> {
         let Some(part) = self.parts.get_mut(index) else {
-            return Ok(Heard::Updates { updates: Vec::new(), revision: self.revision() });
+            return Ok(WatchReport::Updates { updates: Vec::new(), revision: self.revision() });
         };
         part.opened = None;
-        let Collection { form, path, .. } = &part.collection;
+        let ApiCollection { form, path, .. } = &part.collection;
         let (object, deleted) = match event {
             WatchEvent::Added(object) | WatchEvent::Modified(object) => (object, false),
             WatchEvent::Deleted(object) => (object, true),
@@ -188,9 +197,9 @@ impl KubernetesSource {
             }
             WatchEvent::Bookmark(bookmark) => {
                 self.moved(index, bookmark.metadata.resource_version);
-                return Ok(Heard::Updates { updates: Vec::new(), revision: self.revision() });
+                return Ok(WatchReport::Updates { updates: Vec::new(), revision: self.revision() });
             }
-            WatchEvent::Error(status) => return self.refused(index, Failure::of_status(&status)),
+            WatchEvent::Error(status) => return self.refused(index, KubernetesFailure::of_status(&status)),
         };
         let form = *form;
         if let Err(failure) =
@@ -203,7 +212,7 @@ impl KubernetesSource {
         if let Some(version) = version {
             self.moved(index, version);
         }
-        Ok(Heard::Updates { updates, revision: self.revision() })
+        Ok(WatchReport::Updates { updates, revision: self.revision() })
     }
 
     fn moved(&mut self, index: usize, version: String) {
@@ -214,9 +223,15 @@ impl KubernetesSource {
 
     /// Converts the failure of a watch: an expired or unserved watch has to start over with a list, all else is an
     /// error.
-    fn refused(&self, index: usize, failure: Failure) -> Result<Heard<Result<Value>>> {
+    fn refused(
+        &self,
+        index: usize,
+        failure: KubernetesFailure,
+    ) -> StoreResult<WatchReport<StoreResult<StoreValue>>> {
         match failure {
-            Failure::Expired(reason) | Failure::NotServed(reason) => Ok(Heard::Stale(reason)),
+            KubernetesFailure::Expired(reason) | KubernetesFailure::NotServed(reason) => {
+                Ok(WatchReport::Stale(reason))
+            }
             other => {
                 let path = self.parts.get(index).map(|part| part.collection.path.as_str());
                 Err(other.into_collection_error(path.unwrap_or_default()))
@@ -225,7 +240,7 @@ impl KubernetesSource {
     }
 
     /// Opens the streams that are closed.
-    async fn open_streams(&mut self) -> std::result::Result<(), (usize, Failure)> {
+    async fn open_streams(&mut self) -> std::result::Result<(), (usize, KubernetesFailure)> {
         let api = &self.kubernetes.api;
         for (index, part) in self.parts.iter_mut().enumerate() {
             if part.stream.is_some() {
@@ -234,7 +249,7 @@ impl KubernetesSource {
             if !part.is_served() {
                 part.follow_definition(api).await;
             } else {
-                let Collection { form, path, labels } = &part.collection;
+                let ApiCollection { form, path, labels } = &part.collection;
                 let opened = api.watch(path, labels.as_deref(), form.detail(), &part.version).await;
                 let stream = opened.map_err(|failure| (index, failure))?;
                 part.set_stream(stream);
@@ -244,7 +259,7 @@ impl KubernetesSource {
     }
 
     /// Waits until the next check for a kind that was not served. Returns whether it is served now.
-    async fn look_again(&mut self, due: Instant) -> Result<bool> {
+    async fn look_again(&mut self, due: Instant) -> StoreResult<bool> {
         tokio::time::sleep_until(due).await;
         for part in self.parts.iter_mut().filter(|part| !part.is_served()) {
             if part.look_again.take_if(|due| *due <= Instant::now()).is_none() {
@@ -254,7 +269,7 @@ impl KubernetesSource {
             part.untold = false;
             match self.kubernetes.api.list(&part.collection.path, &part.collection.query(1, None)).await {
                 Ok(_) => return Ok(true),
-                Err(Failure::NotServed(_)) => {}
+                Err(KubernetesFailure::NotServed(_)) => {}
                 Err(failure) => return Err(failure.into_collection_error(&part.collection.path)),
             }
         }
@@ -262,10 +277,10 @@ impl KubernetesSource {
     }
 }
 
-impl Source for KubernetesSource {
-    type Value = Result<Value>;
+impl WatchSource for KubernetesSource {
+    type Value = StoreResult<StoreValue>;
 
-    async fn list(&mut self) -> Result<Snapshot<Self::Value>> {
+    async fn list(&mut self) -> StoreResult<RangeSnapshot<Self::Value>> {
         let mut items = Vec::new();
         for part in &mut self.parts {
             let was_served = part.is_served() && !part.version.is_empty();
@@ -275,13 +290,15 @@ impl Source for KubernetesSource {
                     part.set_looks(LOOKS_UNTOLD);
                     let inside = found.into_iter().filter(|found| self.range.contains(&found.key));
                     items.extend(inside.filter_map(|found| {
-                        Some(Item { key: found.key, revision: found.revision, value: found.value? })
+                        Some(WatchItem { key: found.key, revision: found.revision, value: found.value? })
                     }));
                 }
                 None if was_served && part.missing < DISBELIEF => {
                     part.missing += 1;
                     let path = &part.collection.path;
-                    return Err(Error::Datastore(format!("{path} is not served any more; looking again")));
+                    return Err(StoreError::Datastore(format!(
+                        "{path} is not served any more; looking again"
+                    )));
                 }
                 // The kind is not installed, so it has no objects.
                 None => {
@@ -290,15 +307,15 @@ impl Source for KubernetesSource {
                 }
             }
         }
-        Ok(Snapshot { items, revision: self.revision() })
+        Ok(RangeSnapshot { items, revision: self.revision() })
     }
 
     /// Returns `None`: the API cannot list at old versions, so a resumed watch starts with a snapshot.
-    async fn keys_at(&mut self, _revision: &Revision) -> Result<Option<Vec<(Key, Revision)>>> {
+    async fn keys_at(&mut self, _revision: &Revision) -> StoreResult<Option<Vec<(StoreKey, Revision)>>> {
         Ok(None)
     }
 
-    async fn open(&mut self, after: &Revision) -> Result<()> {
+    async fn open(&mut self, after: &Revision) -> StoreResult<()> {
         let after = after.to_string();
         let versions = after.splitn(self.parts.len().max(1), '/');
         for (part, version) in self.parts.iter_mut().zip(versions) {
@@ -307,12 +324,12 @@ impl Source for KubernetesSource {
         }
         match self.open_streams().await {
             // The first call of `next` fails in the same way, and can report that the position is lost.
-            Ok(()) | Err((_, Failure::Expired(_) | Failure::NotServed(_))) => Ok(()),
+            Ok(()) | Err((_, KubernetesFailure::Expired(_) | KubernetesFailure::NotServed(_))) => Ok(()),
             Err((index, failure)) => self.refused(index, failure).map(|_| ()),
         }
     }
 
-    async fn next(&mut self) -> Result<Heard<Self::Value>> {
+    async fn next(&mut self) -> StoreResult<WatchReport<Self::Value>> {
         // Bookmarks arrive about once a minute: a connection that is silent for longer is dead.
         let silence = self.kubernetes.api.limits.watch_silence * 3;
         loop {
@@ -320,7 +337,7 @@ impl Source for KubernetesSource {
                 return self.refused(index, failure);
             }
             let unserved = self.parts.iter_mut().filter(|part| !part.is_served());
-            let due = unserved.map(Part::next_look).min();
+            let due = unserved.map(WatchedCollection::next_look).min();
             let waiting: Vec<_> = self
                 .parts
                 .iter_mut()
@@ -332,13 +349,13 @@ impl Source for KubernetesSource {
                 drop(waiting);
                 match due.filter(|due| *due < Instant::now() + silence) {
                     Some(due) if self.look_again(due).await? => {
-                        return Ok(Heard::Stale("its kind is served now".into()));
+                        return Ok(WatchReport::Stale("its kind is served now".into()));
                     }
                     Some(_) => {}
                     // This backend does not store anything in the range.
                     None => tokio::time::sleep(silence).await,
                 }
-                return Ok(Heard::Updates { updates: Vec::new(), revision: self.revision() });
+                return Ok(WatchReport::Updates { updates: Vec::new(), revision: self.revision() });
             }
             let heard = tokio::select! {
                 heard = tokio::time::timeout(silence, select_all(waiting)) => {
@@ -350,17 +367,17 @@ impl Source for KubernetesSource {
                 if let Some(due) = due
                     && self.look_again(due).await?
                 {
-                    return Ok(Heard::Stale("its kind is served now".into()));
+                    return Ok(WatchReport::Stale("its kind is served now".into()));
                 }
-                return Ok(Heard::Updates { updates: Vec::new(), revision: self.revision() });
+                return Ok(WatchReport::Updates { updates: Vec::new(), revision: self.revision() });
             };
             let Ok((index, event)) = heard else {
                 if self.parts.iter().all(|part| part.stream.is_none() || !part.is_served()) {
                     // All collections of the range are unserved, so silence is normal.
                     self.parts.iter_mut().for_each(|part| part.stream = None);
-                    return Ok(Heard::Updates { updates: Vec::new(), revision: self.revision() });
+                    return Ok(WatchReport::Updates { updates: Vec::new(), revision: self.revision() });
                 }
-                return Err(Error::Datastore(format!(
+                return Err(StoreError::Datastore(format!(
                     "the watch of {} was silent for {} s: check that the API server is healthy",
                     self.range,
                     silence.as_secs()
@@ -368,7 +385,7 @@ impl Source for KubernetesSource {
             };
             if let Some(part) = self.parts.get_mut(index).filter(|part| !part.is_served()) {
                 part.hear_definition(event);
-                return Ok(Heard::Updates { updates: Vec::new(), revision: self.revision() });
+                return Ok(WatchReport::Updates { updates: Vec::new(), revision: self.revision() });
             }
             match event {
                 Some(Ok(event)) => return self.heard(index, event),
@@ -379,7 +396,7 @@ impl Source for KubernetesSource {
                         && part.close_stream()
                     {
                         let path = &part.collection.path;
-                        return Err(Error::Datastore(format!(
+                        return Err(StoreError::Datastore(format!(
                             "the watch of {path} ended as soon as it began"
                         )));
                     }
@@ -388,8 +405,8 @@ impl Source for KubernetesSource {
         }
     }
 
-    fn read(&self, item: Item<Self::Value>) -> Result<Entry> {
-        item.value.map(|value| Entry::new(item.key, value, item.revision))
+    fn read(&self, item: WatchItem<Self::Value>) -> StoreResult<StoreEntry> {
+        item.value.map(|value| StoreEntry::new(item.key, value, item.revision))
     }
 }
 

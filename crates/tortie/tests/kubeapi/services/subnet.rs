@@ -1,8 +1,8 @@
 //! Services with addresses in the nodes' own subnet: a host of the subnet reaches them without a route.
 
-use super::{Cluster, SERVICES};
+use super::{SERVICES, ServiceCluster};
 use serde_json::json;
-use tortie_testkit::Namespace;
+use tortie_testkit::TestNamespace;
 
 const V4: &str = "172.31.0.193";
 const V6: &str = "fd31::c1";
@@ -10,7 +10,7 @@ const V6: &str = "fd31::c1";
 const STOLEN: [&str; 2] = ["172.31.0.194", "172.31.0.210"];
 const NODES: [&str; 2] = ["n1", "n2"];
 
-impl Cluster {
+impl ServiceCluster {
     fn felix(&self, reachability: &str) {
         let spec = json!({"spec": {"localSubnetL2Reachability": reachability}});
         self.server.merge("/apis/projectcalico.org/v3/felixconfigurations/default", &spec);
@@ -19,7 +19,7 @@ impl Cluster {
     /// Returns the nodes that answer ARP or NDP for an address.
     fn answering(&self, address: &str) -> Vec<&'static str> {
         let family = if address.contains(':') { "-6" } else { "-4" };
-        let answers = |node: &Namespace| node.ip(&[family, "neigh", "show", "proxy"]).contains(address);
+        let answers = |node: &TestNamespace| node.ip(&[family, "neigh", "show", "proxy"]).contains(address);
         NODES
             .into_iter()
             .zip(&self.namespaces[1..])
@@ -28,34 +28,34 @@ impl Cluster {
             .collect()
     }
 
-    fn node(&self, name: &str) -> &Namespace {
+    fn node(&self, name: &str) -> &TestNamespace {
         &self.namespaces[if name == "n1" { 1 } else { 2 }]
     }
 }
 
 /// Flushes the neighbour cache of the host.
-fn forget(host: &Namespace) {
+fn forget(host: &TestNamespace) {
     host.ip("-4 neigh flush dev eth0");
     host.ip("-6 neigh flush dev eth0");
 }
 
-fn fetches(host: &Namespace) -> bool {
+fn fetches(host: &TestNamespace) -> bool {
     forget(host);
     host.try_exec(&["curl", "-s", "--max-time", "5", &format!("http://{V4}/")]).stdout == b"web"
 }
 
-fn pings(host: &Namespace) -> bool {
+fn pings(host: &TestNamespace) -> bool {
     forget(host);
     host.try_exec(&["ping", "-n", "-c", "1", "-W", "2", V6]).status.success()
 }
 
-fn through_loopback(node: &Namespace) -> u64 {
+fn through_loopback(node: &TestNamespace) -> u64 {
     node.json("-s link show dev lo")[0]["stats64"]["rx"]["packets"].as_u64().unwrap()
 }
 
 #[test]
 fn a_host_on_the_nodes_subnet_reaches_services_that_one_of_the_nodes_answers_for() {
-    let mut cluster = Cluster::new();
+    let mut cluster = ServiceCluster::new();
     for (name, cidr, size, allowed) in [
         ("link-v4", "172.31.0.192/28", 28, "LoadBalancer"),
         ("link-v6", "fd31::c0/124", 124, "LoadBalancer"),

@@ -1,11 +1,11 @@
 //! A mesh in which BIRD is the BGP speaker of one node.
 
 use super::eventually;
-use crate::pinger::Pinger;
-use crate::{Lab, family};
+use crate::pinger::ContinuousPing;
+use crate::{TestLab, family};
 use std::collections::BTreeMap;
 
-impl Lab {
+impl TestLab {
     /// Returns when each session entered its current state.
     fn since(&self, node: &str) -> BTreeMap<String, u64> {
         let sessions = self.sessions(node);
@@ -54,7 +54,7 @@ impl Lab {
 
 #[test]
 fn a_mesh_of_ours_and_of_bird() {
-    let lab = Lab::up(&["--nodes", "3", "--bgp", "mesh", "--bird", "node3"]);
+    let lab = TestLab::up(&["--nodes", "3", "--bgp", "mesh", "--bird", "node3"]);
     let nodes = ["node1", "node2", "node3"];
     let pods: Vec<(&str, Vec<String>)> = [("one", "node1"), ("two", "node2"), ("three", "node3")]
         .map(|(pod, node)| (pod, lab.add(pod, node, &[])))
@@ -102,7 +102,7 @@ fn a_mesh_of_ours_and_of_bird() {
     assert_eq!((after, lab.since("node1")), (bird, other), "sessions of others flapped");
 
     // A restart of the node's daemon affects neither BIRD nor the packets.
-    let pinger = Pinger::start(&lab, "one", family(&pods[2].1, false));
+    let pinger = ContinuousPing::start(&lab, "one", family(&pods[2].1, false));
     pinger.wait_for_more(20);
     lab.run(&["node", "stop", "node3", "--kill"]);
     lab.run(&["node", "start", "node3"]);
@@ -116,9 +116,10 @@ fn a_mesh_of_ours_and_of_bird() {
     lab.run(&["ctl", "delete", "bgppeer", "nobody"]);
     eventually(&lab, "BIRD forgets the peer", || lab.peers("node3").len() == 4);
     // The node takes over from BIRD, then BIRD from the node: no route is withdrawn and no packet is lost.
-    let pingers: Vec<Pinger> = [("one", 2, false), ("one", 2, true), ("three", 1, false), ("three", 1, true)]
-        .map(|(from, to, v6)| Pinger::start(&lab, from, family(&pods[to].1, v6)))
-        .into();
+    let pingers: Vec<ContinuousPing> =
+        [("one", 2, false), ("one", 2, true), ("three", 1, false), ("three", 1, true)]
+            .map(|(from, to, v6)| ContinuousPing::start(&lab, from, family(&pods[to].1, v6)))
+            .into();
     for by_bird in [false, true] {
         pingers.iter().for_each(|pinger| pinger.wait_for_more(20));
         lab.run(&["node", "stop", "node3", "--kill"]);
@@ -133,7 +134,7 @@ fn a_mesh_of_ours_and_of_bird() {
         lab.wait_for_routes(&nodes);
         pingers.iter().for_each(|pinger| pinger.wait_for_more(50));
     }
-    pingers.iter().for_each(Pinger::none_lost);
+    pingers.iter().for_each(ContinuousPing::none_lost);
     drop(pingers);
 
     // Without BIRD the node reports it and how to fix it. Its routes stay.
@@ -146,7 +147,7 @@ fn a_mesh_of_ours_and_of_bird() {
 
 #[test]
 fn what_cannot_be_meant_is_refused() {
-    let lab = Lab::new();
+    let lab = TestLab::new();
     assert!(lab.refused(&["up", "--bird", "node1"]).contains("use --bgp too"));
     assert!(lab.refused(&["up", "--bgp", "mesh", "--bird", "node9"]).contains("there is no node node9"));
     assert_eq!(lab.traces(), Vec::<String>::new());

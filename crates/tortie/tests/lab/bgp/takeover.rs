@@ -3,9 +3,9 @@
 
 use super::eventually;
 use crate::felix_chains::FelixMode;
-use crate::pinger::Pinger;
-use crate::traffic::{PORT, Stream};
-use crate::{Lab, family};
+use crate::pinger::ContinuousPing;
+use crate::traffic::{NumberedStream, PORT};
+use crate::{TestLab, family};
 use std::io::{Read, Write};
 use std::net::{IpAddr, TcpListener, TcpStream};
 use tortie_dataplane::Netns;
@@ -20,7 +20,7 @@ const POLICY: &str = "{kind: GlobalNetworkPolicy, apiVersion: projectcalico.org/
 const SLOW_PEER: &str = "nft 'table inet slow { chain input { type filter hook input priority -200; \
     tcp dport 179 drop; tcp sport 179 drop; }; }'";
 
-impl Lab {
+impl TestLab {
     fn pod_path(&self, pod: &str) -> String {
         format!("/run/netns/tortie-{}-pod-{pod}", self.name)
     }
@@ -42,19 +42,19 @@ impl Lab {
 }
 
 /// A TCP connection that stays open.
-struct Connection {
+struct PodConnection {
     client: TcpStream,
     server: TcpStream,
 }
 
-impl Connection {
-    fn open(lab: &Lab, address: &str) -> Connection {
+impl PodConnection {
+    fn open(lab: &TestLab, address: &str) -> PodConnection {
         let address: IpAddr = address.parse().unwrap();
         let inside = |pod: &str| Netns::open(lab.pod_path(pod)).unwrap();
         let listener =
             inside("two").run(|| bind_when_free(|| TcpListener::bind((address, PORT)))).unwrap().unwrap();
         let client = inside("one").run(|| TcpStream::connect((address, PORT))).unwrap().unwrap();
-        let connection = Connection { client, server: listener.accept().unwrap().0 };
+        let connection = PodConnection { client, server: listener.accept().unwrap().0 };
         for stream in [&connection.client, &connection.server] {
             stream.set_read_timeout(Some(tortie_testkit::PATIENCE)).unwrap();
         }
@@ -73,7 +73,7 @@ impl Connection {
 }
 
 /// Leaves node 2 as Calico does: BIRD has been killed, and only Felix's chains protect its pod.
-fn be_calico(lab: &Lab, modes: &[FelixMode]) {
+fn be_calico(lab: &TestLab, modes: &[FelixMode]) {
     lab.run(&["node", "stop", "node2", "--kill"]);
     let interface = lab.on_node("node2", "ip -o link | grep -o 'cali[0-9a-f]*' | head -n 1");
     for mode in modes {
@@ -86,7 +86,7 @@ fn be_calico(lab: &Lab, modes: &[FelixMode]) {
     lab.set_bird(&[]);
 }
 
-fn is_free_of_felix(lab: &Lab) -> bool {
+fn is_free_of_felix(lab: &TestLab) -> bool {
     let found = lab.on_node(
         "node2",
         "nft list tables; iptables-legacy-save; ip6tables-legacy-save; iptables-nft-save; ip6tables-nft-save",
@@ -96,7 +96,7 @@ fn is_free_of_felix(lab: &Lab) -> bool {
 
 #[test]
 fn calico_node_is_taken_over_without_loss() {
-    let lab = Lab::up(&["--nodes", "2", "--bgp", "mesh", "--bird", "node2"]);
+    let lab = TestLab::up(&["--nodes", "2", "--bgp", "mesh", "--bird", "node2"]);
     let (one, two) = (lab.add("one", "node1", &[]), lab.add("two", "node2", &[]));
     lab.apply(POLICY);
     lab.wait_for_routes(&["node1", "node2"]);
@@ -124,15 +124,17 @@ fn calico_node_is_taken_over_without_loss() {
         }
         be_calico(&lab, modes);
         let talks = [("one", &two, false), ("one", &two, true), ("two", &one, false), ("two", &one, true)];
-        let pingers: Vec<Pinger> =
-            talks.iter().map(|(from, to, v6)| Pinger::every("0.01", &lab, from, family(to, *v6))).collect();
-        let streams = |port: u16| -> Vec<Stream> {
+        let pingers: Vec<ContinuousPing> = talks
+            .iter()
+            .map(|(from, to, v6)| ContinuousPing::every("0.01", &lab, from, family(to, *v6)))
+            .collect();
+        let streams = |port: u16| -> Vec<NumberedStream> {
             let paths = [lab.pod_path("one"), lab.pod_path("two")];
-            two.iter().map(|address| Stream::start(&paths[0], &paths[1], address, port)).collect()
+            two.iter().map(|address| NumberedStream::start(&paths[0], &paths[1], address, port)).collect()
         };
         let (allowed, denied) = (streams(PORT), streams(DENIED_PORT));
-        let mut connections: Vec<Connection> =
-            two.iter().map(|address| Connection::open(&lab, address)).collect();
+        let mut connections: Vec<PodConnection> =
+            two.iter().map(|address| PodConnection::open(&lab, address)).collect();
         let go_on = |answers: usize| pingers.iter().for_each(|pinger| pinger.wait_for_more(answers));
         go_on(20);
         assert!(!is_free_of_felix(&lab));
@@ -145,8 +147,8 @@ fn calico_node_is_taken_over_without_loss() {
         eventually(&lab, "what Felix left is gone", || is_free_of_felix(&lab));
         go_on(50);
 
-        pingers.iter().for_each(Pinger::none_lost);
-        connections.iter_mut().for_each(Connection::is_alive);
+        pingers.iter().for_each(ContinuousPing::none_lost);
+        connections.iter_mut().for_each(PodConnection::is_alive);
         for stream in &allowed {
             let sent = stream.position();
             let picture = || format!("{modes:?}: {} of {sent} packets", stream.arrived(0..sent));

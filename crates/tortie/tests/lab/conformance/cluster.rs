@@ -1,19 +1,19 @@
 //! The cluster of the conformance cases as a lab: the pods of namespace shop on one node, the pod of namespace other
 //! on another, and external hosts in the network between them.
 
-use super::kernel::{ENDPOINT_TO_HOST, Kernel};
-use super::kube::{self, Kube};
-use super::place::{Flow, Place};
-use crate::Lab;
+use super::kernel::{ENDPOINT_TO_HOST, NodeKernel};
+use super::kube::{self, KubernetesDatastore};
+use super::place::{PacketPlace, PlaceFlow};
+use crate::TestLab;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::process::Command;
 use std::time::Duration;
 use tortie_model::kinds::WorkloadEndpoint;
-use tortie_model::{API_VERSION, Key, Kind, Resource};
-use tortie_store::{Client, Config, Resources};
-use tortie_testkit::conformance::{Case, world};
+use tortie_model::{API_VERSION, Kind, Resource, StoreKey};
+use tortie_store::{ResourceClient, StoreClient, StoreConfig};
+use tortie_testkit::conformance::{ConformanceCase, world};
 use tortie_testkit::{CalicoGroup, PATIENCE, eventually_showing};
 
 pub const NODES: [&str; 2] = ["node1", "node2"];
@@ -27,38 +27,38 @@ pub const MARKED: [&str; 2] = ["mark1", "mark2"];
 pub const LIMIT: Duration = PATIENCE;
 pub const PAUSE: Duration = Duration::from_millis(5);
 
-pub struct Cluster {
+pub struct ConformanceCluster {
     /// Dropped before the lab.
-    pub flows: BTreeMap<String, Flow>,
-    pub places: BTreeMap<String, Place>,
+    pub flows: BTreeMap<String, PlaceFlow>,
+    pub places: BTreeMap<String, PacketPlace>,
     pub addresses: BTreeMap<String, Vec<IpAddr>>,
-    pub nodes: [Kernel; 2],
+    pub nodes: [NodeKernel; 2],
     /// Endpoints as they are between cases, by `namespace/name`.
     endpoints: BTreeMap<String, Value>,
     /// Resources written by the current case, to be removed afterwards.
     written: Vec<Resource>,
     /// Number of packets sent.
     pub sent: u16,
-    pub denied: Vec<Denied>,
+    pub denied: Vec<DeniedPacket>,
     marks: u16,
     /// The Kubernetes API, if it holds the objects instead of the lab's datastore.
-    kube: Option<Kube>,
-    lab: Lab,
+    kube: Option<KubernetesDatastore>,
+    lab: TestLab,
 }
 
 /// A packet that must not arrive.
-pub struct Denied {
+pub struct DeniedPacket {
     pub to: String,
     pub number: u16,
     pub packet: String,
 }
 
-impl Cluster {
-    pub fn new(cases: &[Case], kubernetes: Option<CalicoGroup>) -> Cluster {
-        let lab = Lab::up(&["--nodes", "2", "--pool", POOLS[0], "--pool", POOLS[1], "--record"]);
-        let kube = kubernetes.map(|group| Kube::take_over(&lab, group, POOLS));
-        let nodes = NODES.map(|node| Kernel::of(&format!("tortie-{}-{node}", lab.name)));
-        let mut cluster = Cluster {
+impl ConformanceCluster {
+    pub fn new(cases: &[ConformanceCase], kubernetes: Option<CalicoGroup>) -> ConformanceCluster {
+        let lab = TestLab::up(&["--nodes", "2", "--pool", POOLS[0], "--pool", POOLS[1], "--record"]);
+        let kube = kubernetes.map(|group| KubernetesDatastore::take_over(&lab, group, POOLS));
+        let nodes = NODES.map(|node| NodeKernel::of(&format!("tortie-{}-{node}", lab.name)));
+        let mut cluster = ConformanceCluster {
             nodes,
             flows: BTreeMap::new(),
             places: BTreeMap::new(),
@@ -83,15 +83,15 @@ impl Cluster {
 
     /// Returns the kernel of the node that hosts p, one end of every packet, and its neighbours: every denial happens
     /// there.
-    pub fn home(&self) -> &Kernel {
+    pub fn home(&self) -> &NodeKernel {
         &self.nodes[0]
     }
 
     fn add_place(&mut self, name: &str, suffix: &str) {
-        self.places.insert(name.to_owned(), Place::new(&format!("tortie-{}-{suffix}", self.lab.name)));
+        self.places.insert(name.to_owned(), PacketPlace::new(&format!("tortie-{}-{suffix}", self.lab.name)));
     }
 
-    fn add_outside(&mut self, cases: &[Case]) {
+    fn add_outside(&mut self, cases: &[ConformanceCase]) {
         let packets = || cases.iter().flat_map(|case| &case.steps).flat_map(|step| &step.packets);
         let ends: BTreeSet<&String> = packets().flat_map(|sent| [&sent.from, &sent.to]).collect();
         for address in ends.into_iter().filter_map(|end| end.parse::<IpAddr>().ok()) {
@@ -285,12 +285,12 @@ impl Cluster {
     }
 
     /// Writes to the datastore directly what calicoctl would reject.
-    fn unasked(&self, work: impl AsyncFnOnce(&Resources)) {
+    fn unasked(&self, work: impl AsyncFnOnce(&ResourceClient)) {
         let endpoint = format!("unix://{}", self.lab.dir().join("store/datastore.sock").display());
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            let client = Client::connect(&Config::at(&endpoint)).await.unwrap();
-            work(&Resources::new(client)).await;
+            let client = StoreClient::connect(&StoreConfig::at(&endpoint)).await.unwrap();
+            work(&ResourceClient::new(client)).await;
         });
     }
 
@@ -367,7 +367,7 @@ impl Cluster {
         chain.unwrap_or_default().to_owned()
     }
 
-    pub fn wait(&self, what: &str, done: impl Fn(&Cluster) -> bool) {
+    pub fn wait(&self, what: &str, done: impl Fn(&ConformanceCluster) -> bool) {
         let picture = || self.nodes.iter().map(|node| node.table(&[])).collect::<String>();
         eventually_showing(what, || done(self), picture);
     }
@@ -377,9 +377,9 @@ fn home_of(namespace: &str) -> &'static str {
     if namespace == "shop" { NODES[0] } else { NODES[1] }
 }
 
-fn key(resource: &Resource) -> Key {
+fn key(resource: &Resource) -> StoreKey {
     let metadata = resource.metadata();
-    Key::resource(resource.kind(), &metadata.namespace, &metadata.name)
+    StoreKey::resource(resource.kind(), &metadata.namespace, &metadata.name)
 }
 
 /// Whether only Kubernetes may write the policy.

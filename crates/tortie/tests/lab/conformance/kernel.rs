@@ -13,15 +13,15 @@ pub const ENCAPSULATION: &str = "workloads may not encapsulate";
 pub const LOG: &str = "log";
 
 /// Packet counts by cause: a policy, a profile, or the comment of another rule.
-pub type Counters = BTreeMap<String, u64>;
+pub type RuleCounters = BTreeMap<String, u64>;
 
-pub struct Kernel {
+pub struct NodeKernel {
     namespace: String,
 }
 
-impl Kernel {
-    pub fn of(namespace: &str) -> Kernel {
-        Kernel { namespace: namespace.to_owned() }
+impl NodeKernel {
+    pub fn of(namespace: &str) -> NodeKernel {
+        NodeKernel { namespace: namespace.to_owned() }
     }
 
     fn nft(&self, words: &[&str]) -> String {
@@ -36,9 +36,9 @@ impl Kernel {
         self.nft(&[options, &["list", "table", "inet", "tortie"]].concat())
     }
 
-    pub fn counters(&self) -> Counters {
+    pub fn counters(&self) -> RuleCounters {
         let rule = Regex::new(r#"counter packets (\d+) bytes \d+ (.*)comment "([^"]*)""#).unwrap();
-        let mut counters = Counters::new();
+        let mut counters = RuleCounters::new();
         for found in rule.captures_iter(&self.table(&[])) {
             let packets: u64 = found[1].parse().unwrap();
             // Comments of policy and profile rules end with a rule number.

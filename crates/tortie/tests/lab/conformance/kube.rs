@@ -3,12 +3,12 @@
 //! Calico's.
 
 use super::cluster::{MARKED, NODES};
-use crate::Lab;
+use crate::TestLab;
 use serde_json::{Value, json};
 use std::process::Command;
 use tortie_model::API_VERSION;
 use tortie_model::kinds::{EntityRule, NetworkPolicy, Rule, WorkloadEndpoint};
-use tortie_testkit::{ApiServer, CalicoGroup, Process, eventually, run};
+use tortie_testkit::{ApiServer, CalicoGroup, TestProcess, eventually, run};
 
 /// Address of kube-apiserver: the router's address on the nodes' link.
 const ADDRESS: &str = "10.10.1.254";
@@ -16,18 +16,18 @@ const ADDRESS: &str = "10.10.1.254";
 pub const RECORDING: &str = "recording-kube";
 const PODS_ONLY: &str = "projectcalico.org/orchestrator == 'k8s'";
 
-pub struct Kube {
+pub struct KubernetesDatastore {
     // Fields are dropped in this order.
-    daemons: Vec<Process>,
+    daemons: Vec<TestProcess>,
     server: ApiServer,
     namespace: String,
     group: CalicoGroup,
     calicoctl: String,
 }
 
-impl Kube {
+impl KubernetesDatastore {
     /// Switches the nodes of a lab to a kube-apiserver.
-    pub fn take_over(lab: &Lab, group: CalicoGroup, pools: [&str; 2]) -> Kube {
+    pub fn take_over(lab: &TestLab, group: CalicoGroup, pools: [&str; 2]) -> KubernetesDatastore {
         let namespace = format!("tortie-{}-net", lab.name);
         let server = ApiServer::start_in(&namespace, ADDRESS);
         server.install(group);
@@ -38,7 +38,7 @@ impl Kube {
         server.create("/api/v1/namespaces/shop/serviceaccounts", &account);
         NODES.iter().for_each(|node| server.add_node(node));
         let calicoctl = lab.dir().join("bin/calicoctl").display().to_string();
-        let mut kube = Kube { daemons: Vec::new(), server, namespace, group, calicoctl };
+        let mut kube = KubernetesDatastore { daemons: Vec::new(), server, namespace, group, calicoctl };
         let pool = |(name, cidr): (&str, &str)| {
             json!({"apiVersion": API_VERSION, "kind": "IPPool", "metadata": {"name": name},
                 "spec": {"cidr": cidr, "ipipMode": "Never", "vxlanMode": "Never"}})
@@ -50,7 +50,7 @@ impl Kube {
     }
 
     /// Starts the daemon of a node, replacing the one that the lab started.
-    fn start(&self, lab: &Lab, node: &str) -> Process {
+    fn start(&self, lab: &TestLab, node: &str) -> TestProcess {
         lab.run(&["node", "stop", node, "--kill"]);
         let dir = lab.dir().join("nodes").join(node);
         let mut command = Command::new("ip");
@@ -70,7 +70,7 @@ impl Kube {
             .envs([("IP", "autodetect"), ("IP6", "autodetect"), ("NO_DEFAULT_POOLS", "true")])
             .envs([("CALICO_NETWORKING_BACKEND", "vxlan"), ("FELIX_PROGRAMCLUSTERROUTES", "Enabled")]);
         let log = std::fs::File::options().create(true).append(true).open(dir.join("log")).unwrap();
-        let (process, line) = Process::until_first_line(command.stderr(log));
+        let (process, line) = TestProcess::until_first_line(command.stderr(log));
         assert!(
             line.starts_with("ready: "),
             "{line:?}\n{}",

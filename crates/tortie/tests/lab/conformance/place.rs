@@ -15,24 +15,24 @@ use tortie_testkit::bind_when_free;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-pub struct Place {
+pub struct PacketPlace {
     netns: Netns,
     /// Raw sockets for sending complete packets.
     v4: OwnedFd,
     v6: OwnedFd,
     /// Raw sockets that receive packets after all kernel filters, before the lookup of a listener.
-    ears: Vec<Ear>,
+    ears: Vec<ReceiveSocket>,
     arrived: BTreeSet<u16>,
 }
 
-struct Ear {
+struct ReceiveSocket {
     protocol: u8,
     v4: bool,
     socket: OwnedFd,
 }
 
-impl Place {
-    pub fn new(namespace: &str) -> Place {
+impl PacketPlace {
+    pub fn new(namespace: &str) -> PacketPlace {
         let netns = Netns::open(format!("/run/netns/{namespace}")).unwrap();
         let open = |family, protocol| {
             let socket = || nix::sys::socket::socket(family, SockType::Raw, SockFlag::empty(), protocol);
@@ -47,13 +47,13 @@ impl Place {
             (Packet::UDP, inet6, SockProtocol::Udp),
             (Packet::ICMPV6, inet6, SockProtocol::IcmpV6),
         ];
-        let ears = heard.map(|(protocol, family, kernel)| Ear {
+        let ears = heard.map(|(protocol, family, kernel)| ReceiveSocket {
             protocol,
             v4: family == inet,
             socket: open(family, kernel),
         });
         let (v4, v6) = (open(inet, SockProtocol::Raw), open(inet6, SockProtocol::Raw));
-        Place { netns, v4, v6, ears: ears.into(), arrived: BTreeSet::new() }
+        PacketPlace { netns, v4, v6, ears: ears.into(), arrived: BTreeSet::new() }
     }
 
     pub fn send(&self, packet: &Packet, number: u16) {
@@ -87,19 +87,19 @@ impl Place {
 }
 
 /// Both ends of a TCP connection.
-pub struct Flow {
+pub struct PlaceFlow {
     _listener: TcpListener,
     sender: TcpStream,
     receiver: TcpStream,
 }
 
-impl Flow {
-    pub fn open(from: &Place, to: &Place, address: SocketAddr) -> Flow {
+impl PlaceFlow {
+    pub fn open(from: &PacketPlace, to: &PacketPlace, address: SocketAddr) -> PlaceFlow {
         let listener = to.netns.run(|| bind_when_free(|| TcpListener::bind(address))).unwrap().unwrap();
         let sender = from.netns.run(|| TcpStream::connect_timeout(&address, LIMIT)).unwrap().unwrap();
         let (receiver, _) = listener.accept().unwrap();
         receiver.set_read_timeout(Some(LIMIT)).unwrap();
-        Flow { _listener: listener, sender, receiver }
+        PlaceFlow { _listener: listener, sender, receiver }
     }
 
     /// Sends a byte and waits until it has arrived.

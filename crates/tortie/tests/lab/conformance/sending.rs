@@ -1,16 +1,16 @@
 //! Sends the packets of the cases and checks their fate.
 
-use super::cluster::{Cluster, Denied, LIMIT, OUTSIDE, PAUSE};
-use super::kernel::{Counters, ENCAPSULATION, ENDPOINT_TO_HOST, Kernel, LOG};
-use super::place::{Flow, Place};
+use super::cluster::{ConformanceCluster, DeniedPacket, LIMIT, OUTSIDE, PAUSE};
+use super::kernel::{ENCAPSULATION, ENDPOINT_TO_HOST, LOG, NodeKernel, RuleCounters};
+use super::place::{PacketPlace, PlaceFlow};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
 use tortie_plan::evaluate::Packet;
-use tortie_testkit::conformance::{Case, Expected, Sent};
+use tortie_testkit::conformance::{ConformanceCase, ConformancePacket, ExpectedVerdict};
 
-impl Cluster {
+impl ConformanceCluster {
     /// Sends the packets of a step; checks which arrive, and by the kernel counters which rules decided.
-    pub fn send(&mut self, case: &Case, packets: &[Sent]) {
+    pub fn send(&mut self, case: &ConformanceCase, packets: &[ConformancePacket]) {
         let title = format!("case {} ({})", case.number, case.title);
         let before = self.counters();
         let mut allowed = Vec::new();
@@ -18,7 +18,11 @@ impl Cluster {
         for sent in packets {
             let (source, destination) = self.ends(sent);
             if let Some(flow) = &sent.flow {
-                assert_eq!(sent.verdict, Expected::Allow, "{title}: nothing here shows that a flow ends");
+                assert_eq!(
+                    sent.verdict,
+                    ExpectedVerdict::Allow,
+                    "{title}: nothing here shows that a flow ends"
+                );
                 self.carry(flow, sent, destination);
                 continue;
             }
@@ -26,8 +30,8 @@ impl Cluster {
             let number = self.sent;
             self.place(&sent.from).send(&packet(sent, source, destination, number), number);
             match sent.verdict {
-                Expected::Allow => allowed.push((sent, number)),
-                Expected::Deny => denied.push((sent, number)),
+                ExpectedVerdict::Allow => allowed.push((sent, number)),
+                ExpectedVerdict::Deny => denied.push((sent, number)),
             }
         }
         let deadline = Instant::now() + LIMIT;
@@ -44,12 +48,12 @@ impl Cluster {
             }
             assert!(!self.arrived(&sent.to, number), "{title}: {sent:?} arrived");
             let packet = format!("{title}: {sent:?}");
-            self.denied.push(Denied { to: sent.to.clone(), number, packet });
+            self.denied.push(DeniedPacket { to: sent.to.clone(), number, packet });
         }
         self.wait(&format!("what decides in {title}"), |cluster| {
             let after = cluster.counters();
             let more = |cause: &str, packets: u64| {
-                let count = |counters: &Counters| counters.get(cause).copied().unwrap_or(0);
+                let count = |counters: &RuleCounters| counters.get(cause).copied().unwrap_or(0);
                 count(&after) >= count(&before) + packets
             };
             packets.iter().filter_map(counted).all(|cause| {
@@ -60,9 +64,9 @@ impl Cluster {
     }
 
     /// Returns the packet counts of all rules on both nodes.
-    fn counters(&self) -> Counters {
-        let mut counters = Counters::new();
-        for (cause, packets) in self.nodes.iter().flat_map(Kernel::counters) {
+    fn counters(&self) -> RuleCounters {
+        let mut counters = RuleCounters::new();
+        for (cause, packets) in self.nodes.iter().flat_map(NodeKernel::counters) {
             *counters.entry(cause).or_default() += packets;
         }
         counters
@@ -71,21 +75,21 @@ impl Cluster {
     /// Asserts that no denied packet has arrived late.
     pub fn nothing_came_late(&mut self) {
         assert!(!self.denied.is_empty());
-        for Denied { to, number, packet } in std::mem::take(&mut self.denied) {
+        for DeniedPacket { to, number, packet } in std::mem::take(&mut self.denied) {
             assert!(!self.arrived(&to, number), "{packet} arrived late");
         }
     }
 
-    fn carry(&mut self, name: &str, sent: &Sent, destination: IpAddr) {
+    fn carry(&mut self, name: &str, sent: &ConformancePacket, destination: IpAddr) {
         let address = SocketAddr::new(destination, port(sent).1);
         if !self.flows.contains_key(name) {
-            let flow = Flow::open(self.place(&sent.from), self.place(&sent.to), address);
+            let flow = PlaceFlow::open(self.place(&sent.from), self.place(&sent.to), address);
             self.flows.insert(name.to_owned(), flow);
         }
         self.flows.get_mut(name).unwrap().carry();
     }
 
-    fn place(&self, end: &str) -> &Place {
+    fn place(&self, end: &str) -> &PacketPlace {
         self.places.get(end).unwrap_or(&self.places[OUTSIDE])
     }
 
@@ -94,7 +98,7 @@ impl Cluster {
         self.places.get_mut(name).unwrap().arrived().contains(&number)
     }
 
-    fn ends(&self, sent: &Sent) -> (IpAddr, IpAddr) {
+    fn ends(&self, sent: &ConformancePacket) -> (IpAddr, IpAddr) {
         let [sources, destinations] = [&sent.from, &sent.to].map(|end| &self.addresses[end]);
         // An external host has one address, which determines the family.
         let literal = [sources, destinations].into_iter().find(|addresses| addresses.len() == 1);
@@ -105,7 +109,7 @@ impl Cluster {
 }
 
 /// Returns the comment of the rule that counts packets decided by this cause, if there is one.
-fn counted(sent: &Sent) -> Option<&str> {
+fn counted(sent: &ConformancePacket) -> Option<&str> {
     match sent.by.as_deref()? {
         "connection" => None,
         "encapsulation" => Some(ENCAPSULATION),
@@ -115,7 +119,7 @@ fn counted(sent: &Sent) -> Option<&str> {
     }
 }
 
-fn port(sent: &Sent) -> (u8, u16) {
+fn port(sent: &ConformancePacket) -> (u8, u16) {
     let (protocol, number) = sent.port.split_once('/').unwrap();
     let protocol = match protocol {
         "tcp" => Packet::TCP,
@@ -127,7 +131,7 @@ fn port(sent: &Sent) -> (u8, u16) {
     (protocol, number.parse().unwrap())
 }
 
-fn packet(sent: &Sent, source: IpAddr, destination: IpAddr, number: u16) -> Packet {
+fn packet(sent: &ConformancePacket, source: IpAddr, destination: IpAddr, number: u16) -> Packet {
     let (protocol, to) = port(sent);
     let icmp = [Packet::ICMP, Packet::ICMPV6].contains(&protocol);
     Packet {

@@ -16,7 +16,7 @@ const INTERVAL: Duration = Duration::from_millis(20);
 
 /// A stream from one container to one address of another.
 #[derive(Debug)]
-pub struct Stream {
+pub struct NumberedStream {
     sent: Arc<AtomicU64>,
     arrived: Arc<Mutex<BTreeSet<u64>>>,
     ends: Arc<AtomicBool>,
@@ -31,9 +31,9 @@ fn socket_in(namespace: &str, address: &str, port: u16) -> UdpSocket {
         .unwrap()
 }
 
-impl Stream {
+impl NumberedStream {
     /// Starts a stream between two namespaces, given by their paths.
-    pub fn start(from: &str, to: &str, address: &str, port: u16) -> Stream {
+    pub fn start(from: &str, to: &str, address: &str, port: u16) -> NumberedStream {
         let any = if address.contains(':') { "::" } else { "0.0.0.0" };
         let (sender, receiver) = (socket_in(from, any, 0), socket_in(to, address, port));
         receiver.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
@@ -60,7 +60,7 @@ impl Stream {
                 }
             }
         });
-        Stream { sent, arrived, ends, threads: vec![send, receive] }
+        NumberedStream { sent, arrived, ends, threads: vec![send, receive] }
     }
 
     /// Returns the number of the next packet.
@@ -74,7 +74,7 @@ impl Stream {
     }
 }
 
-impl Drop for Stream {
+impl Drop for NumberedStream {
     fn drop(&mut self) {
         self.ends.store(true, Ordering::Relaxed);
         for thread in self.threads.drain(..) {

@@ -4,23 +4,23 @@
 #[cfg(test)]
 mod tests;
 
-use super::blame::Culprit;
-use super::message::Operation;
-use super::rule::{Action, Match, Rule};
-use super::table::{Chain, Element, Hook, Set, SetType, Table};
+use super::blame::RejectedObject;
+use super::message::TableOperation;
+use super::rule::{NftAction, NftMatch, NftRule};
+use super::table::{ChainHook, NftChain, NftElement, NftSet, NftTable, SetType};
 use crate::failure::KernelObject;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The properties of a chain by which the kernel's copy is compared with the desired one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ChainFingerprint {
-    pub hook: Option<Hook>,
+    pub hook: Option<ChainHook>,
     pub rules: Vec<u64>,
 }
 
 impl ChainFingerprint {
-    pub fn of(chain: &Chain) -> ChainFingerprint {
-        ChainFingerprint { hook: chain.hook, rules: chain.rules.iter().map(Rule::fingerprint).collect() }
+    pub fn of(chain: &NftChain) -> ChainFingerprint {
+        ChainFingerprint { hook: chain.hook, rules: chain.rules.iter().map(NftRule::fingerprint).collect() }
     }
 }
 
@@ -38,7 +38,7 @@ pub(crate) struct KernelTable {
 
 #[derive(Debug, Default)]
 pub(crate) struct TableDiff {
-    wanted: Table,
+    wanted: NftTable,
     /// Number of rules and maps in `wanted`.
     rules: usize,
     maps: usize,
@@ -47,30 +47,31 @@ pub(crate) struct TableDiff {
     chains: BTreeSet<String>,
     sets: BTreeSet<String>,
     /// Elements that may differ, and whether the kernel has them.
-    elements: BTreeMap<String, BTreeMap<Element, bool>>,
+    elements: BTreeMap<String, BTreeMap<NftElement, bool>>,
     /// Chains and sets that the kernel rejected, and chains that refer to a rejected set.
-    refused: BTreeMap<String, Refused>,
+    refused: BTreeMap<String, RejectedDefinition>,
     /// Rejected elements that concern a single workload: without them, the packets of that workload are dropped.
-    refused_elements: BTreeMap<String, BTreeMap<Element, String>>,
+    refused_elements: BTreeMap<String, BTreeMap<NftElement, String>>,
     /// Replacement for every chain that was rejected or that refers to a rejected set: it drops all packets.
-    closed: Chain,
+    closed: NftChain,
 }
 
 /// The reason why a chain or set is not in the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Refused {
+pub(crate) struct RejectedDefinition {
     pub object: KernelObject,
     pub reason: String,
 }
 
 impl TableDiff {
     pub fn new() -> TableDiff {
-        let rule = Rule::new(Vec::new(), vec![Action::Count, Action::Drop]);
-        let closed = Chain { hook: None, rules: vec![rule.says("the kernel refused what should be here")] };
+        let rule = NftRule::new(Vec::new(), vec![NftAction::Count, NftAction::Drop]);
+        let closed =
+            NftChain { hook: None, rules: vec![rule.says("the kernel refused what should be here")] };
         TableDiff { closed, ..TableDiff::default() }
     }
 
-    pub fn put_chain(&mut self, name: String, chain: Chain) {
+    pub fn put_chain(&mut self, name: String, chain: NftChain) {
         if self.wanted.chains.get(&name) != Some(&chain) {
             self.refused.remove(&name);
             self.chains.insert(name.clone());
@@ -97,7 +98,7 @@ impl TableDiff {
         }
         self.maps += usize::from(kind.is_map());
         self.sets.insert(name.clone());
-        self.wanted.sets.insert(name, Set { kind, elements });
+        self.wanted.sets.insert(name, NftSet { kind, elements });
     }
 
     pub fn drop_set(&mut self, name: &str) {
@@ -112,14 +113,14 @@ impl TableDiff {
         self.sets.insert(name.to_owned());
     }
 
-    pub fn insert(&mut self, name: &str, element: Element) {
+    pub fn insert(&mut self, name: &str, element: NftElement) {
         let Some(set) = self.wanted.sets.get_mut(name) else { return };
         if set.elements.insert(element.clone()) {
             touch(&mut self.elements, name).entry(element).or_insert(false);
         }
     }
 
-    pub fn remove(&mut self, name: &str, element: &Element) {
+    pub fn remove(&mut self, name: &str, element: &NftElement) {
         let Some(set) = self.wanted.sets.get_mut(name) else { return };
         if set.elements.remove(element) {
             let refused = self.refused_elements.get_mut(name).and_then(|refused| refused.remove(element));
@@ -127,21 +128,21 @@ impl TableDiff {
         }
     }
 
-    pub fn elements(&self, name: &str) -> impl Iterator<Item = &Element> {
+    pub fn elements(&self, name: &str) -> impl Iterator<Item = &NftElement> {
         self.wanted.sets.get(name).into_iter().flat_map(|set| &set.elements)
     }
 
     /// Returns the elements of a set in order, starting at `first`.
-    pub fn elements_from(&self, name: &str, first: &Element) -> impl Iterator<Item = &Element> {
+    pub fn elements_from(&self, name: &str, first: &NftElement) -> impl Iterator<Item = &NftElement> {
         self.wanted.sets.get(name).into_iter().flat_map(|set| set.elements.range(first.clone()..))
     }
 
-    pub fn wanted(&self) -> &Table {
+    pub fn wanted(&self) -> &NftTable {
         &self.wanted
     }
 
     /// Replaces the known kernel state with one that was just read.
-    pub fn observe(&mut self, seen: KernelTable, mut elements: BTreeMap<String, BTreeSet<Element>>) {
+    pub fn observe(&mut self, seen: KernelTable, mut elements: BTreeMap<String, BTreeSet<NftElement>>) {
         self.chains = self.wanted.chains.keys().chain(seen.chains.keys()).cloned().collect();
         self.sets = self.wanted.sets.keys().chain(seen.sets.keys()).cloned().collect();
         self.elements.clear();
@@ -149,7 +150,7 @@ impl TableDiff {
             let there = elements.remove(name).unwrap_or_default();
             let missing = set.elements.difference(&there).map(|element| (element.clone(), false));
             let excess = there.difference(&set.elements).map(|element| (element.clone(), true));
-            let touched: BTreeMap<Element, bool> = missing.chain(excess).collect();
+            let touched: BTreeMap<NftElement, bool> = missing.chain(excess).collect();
             if !touched.is_empty() {
                 self.elements.insert(name.clone(), touched);
             }
@@ -176,12 +177,12 @@ impl TableDiff {
         }
     }
 
-    pub fn refused(&self) -> &BTreeMap<String, Refused> {
+    pub fn refused(&self) -> &BTreeMap<String, RejectedDefinition> {
         &self.refused
     }
 
     /// Returns the rejected elements that concern single workloads: set, its type, element and reason.
-    pub fn refused_elements(&self) -> impl Iterator<Item = (&str, SetType, &Element, &str)> {
+    pub fn refused_elements(&self) -> impl Iterator<Item = (&str, SetType, &NftElement, &str)> {
         self.refused_elements.iter().flat_map(|(name, refused)| {
             let kind = self.wanted.sets.get(name).map(|set| set.kind);
             let refused = refused.iter().map(|(element, reason)| (element, reason.as_str()));
@@ -206,8 +207,8 @@ impl TableDiff {
 
     /// Excludes a rejected object from the table, and closes the chains that refer to it. Returns whether that changes
     /// anything.
-    pub fn refuse(&mut self, culprit: &Culprit) -> bool {
-        let Culprit { name, object, reason, element, .. } = culprit;
+    pub fn refuse(&mut self, culprit: &RejectedObject) -> bool {
+        let RejectedObject { name, object, reason, element, .. } = culprit;
         if let Some(element) = element {
             return self.refuse_element(name, element, reason);
         }
@@ -216,7 +217,8 @@ impl TableDiff {
         if entered || !(is_set || self.wanted.chains.contains_key(name)) || self.refused.contains_key(name) {
             return false;
         }
-        self.refused.insert(name.clone(), Refused { object: object.clone(), reason: reason.clone() });
+        self.refused
+            .insert(name.clone(), RejectedDefinition { object: object.clone(), reason: reason.clone() });
         self.chains.insert(name.clone());
         if is_set {
             self.sets.insert(name.clone());
@@ -232,14 +234,14 @@ impl TableDiff {
             for user in users {
                 let object = KernelObject::Chain { name: user.clone() };
                 let reason = format!("set {name}: {reason}");
-                self.refused.entry(user.clone()).or_insert(Refused { object, reason });
+                self.refused.entry(user.clone()).or_insert(RejectedDefinition { object, reason });
                 self.chains.insert(user);
             }
         }
         true
     }
 
-    fn refuse_element(&mut self, set: &str, element: &Element, reason: &str) -> bool {
+    fn refuse_element(&mut self, set: &str, element: &NftElement, reason: &str) -> bool {
         if !self.wanted.sets.get(set).is_some_and(|set| set.elements.contains(element)) {
             return false;
         }
@@ -248,7 +250,7 @@ impl TableDiff {
     }
 
     /// Returns the elements that the kernel's set should have now, without the rejected ones.
-    fn accepted<'t>(&'t self, name: &str, set: &'t Set) -> impl Iterator<Item = &'t Element> {
+    fn accepted<'t>(&'t self, name: &str, set: &'t NftSet) -> impl Iterator<Item = &'t NftElement> {
         let refused = self.refused_elements.get(name);
         set.elements
             .iter()
@@ -257,12 +259,12 @@ impl TableDiff {
 
     /// Returns the chains with a rule that refers to a set.
     pub fn users(&self, set: &str) -> impl Iterator<Item = &str> {
-        let uses = move |rule: &Rule| {
+        let uses = move |rule: &NftRule| {
             let matched =
-                |condition: &Match| matches!(condition, Match::Lookup { set: name, .. } if name == set);
-            let mapped = |action: &Action| {
+                |condition: &NftMatch| matches!(condition, NftMatch::Lookup { set: name, .. } if name == set);
+            let mapped = |action: &NftAction| {
                 let map = match action {
-                    Action::Dispatch { map, .. } | Action::TranslateBy { map, .. } => map,
+                    NftAction::Dispatch { map, .. } | NftAction::TranslateBy { map, .. } => map,
                     _ => return false,
                 };
                 map == set
@@ -273,31 +275,31 @@ impl TableDiff {
         chains.filter(move |(_, chain)| chain.rules.iter().any(uses)).map(|(name, _)| name.as_str())
     }
 
-    fn chain(&self, name: &str) -> Option<&Chain> {
+    fn chain(&self, name: &str) -> Option<&NftChain> {
         let chain = self.wanted.chains.get(name)?;
         Some(if self.refused.contains_key(name) { &self.closed } else { chain })
     }
 
-    fn set(&self, name: &str) -> Option<&Set> {
+    fn set(&self, name: &str) -> Option<&NftSet> {
         self.wanted.sets.get(name).filter(|_| !self.refused.contains_key(name))
     }
 
     /// Returns operations that need their own transaction before the rest: new sets of ranges. The kernel activates
     /// their elements a moment after the rules of the same transaction, so they are filled before any rule refers to
     /// them.
-    pub fn preparations(&self) -> Vec<Operation<'_>> {
-        let mut plan = Operations::default();
+    pub fn preparations(&self) -> Vec<TableOperation<'_>> {
+        let mut plan = OrderedOperations::default();
         if !self.must_start_over() {
             self.new_ranges()
                 .for_each(|(name, set)| plan.add_set(name, set.kind, self.accepted(name, set).collect()));
         }
         if !plan.first.is_empty() && !self.seen.there {
-            plan.first.insert(0, Operation::AddTable);
+            plan.first.insert(0, TableOperation::AddTable);
         }
         plan.in_order()
     }
 
-    fn new_ranges(&self) -> impl Iterator<Item = (&String, &Set)> {
+    fn new_ranges(&self) -> impl Iterator<Item = (&String, &NftSet)> {
         let new = self.sets.iter().filter(|name| !self.seen.sets.contains_key(*name));
         new.filter_map(|name| Some((name, self.set(name)?))).filter(|(_, set)| set.kind.is_ranges())
     }
@@ -315,13 +317,13 @@ impl TableDiff {
 
     /// Returns the operations that are due, in an order that the kernel accepts: objects are added before they are
     /// referenced, and removed after the last reference.
-    pub fn operations(&self) -> Vec<Operation<'_>> {
+    pub fn operations(&self) -> Vec<TableOperation<'_>> {
         if self.must_start_over() {
             return self.everything();
         }
-        let mut plan = Operations::default();
+        let mut plan = OrderedOperations::default();
         if !self.seen.there {
-            plan.first.push(Operation::AddTable);
+            plan.first.push(TableOperation::AddTable);
         }
         for name in &self.chains {
             match (self.chain(name), self.seen.chains.get(name)) {
@@ -337,15 +339,15 @@ impl TableDiff {
                 (Some(set), false) => {
                     plan.add_set(name, set.kind, self.accepted(name, set).collect());
                 }
-                (None, true) => plan.last.push(Operation::DeleteSet { name }),
+                (None, true) => plan.last.push(TableOperation::DeleteSet { name }),
                 _ => {}
             }
         }
         for (name, touched) in &self.elements {
             let Some(set) = self.set(name).filter(|_| self.seen.sets.contains_key(name)) else { continue };
-            let differing = |there: bool| -> Vec<&Element> {
+            let differing = |there: bool| -> Vec<&NftElement> {
                 let refused = self.refused_elements.get(name);
-                let now = |element: &Element| {
+                let now = |element: &NftElement| {
                     set.elements.contains(element)
                         && refused.is_none_or(|refused| !refused.contains_key(element))
                 };
@@ -371,10 +373,10 @@ impl TableDiff {
         self.seen.odd || hooks_differ || sets_differ
     }
 
-    fn everything(&self) -> Vec<Operation<'_>> {
-        let mut plan = Operations::default();
+    fn everything(&self) -> Vec<TableOperation<'_>> {
+        let mut plan = OrderedOperations::default();
         // Adding an existing table has no effect, so this works whether the table exists or not.
-        plan.first.extend([Operation::AddTable, Operation::DeleteTable, Operation::AddTable]);
+        plan.first.extend([TableOperation::AddTable, TableOperation::DeleteTable, TableOperation::AddTable]);
         for name in self.wanted.chains.keys() {
             if let Some(chain) = self.chain(name) {
                 plan.add_chain(name, chain);
@@ -414,9 +416,9 @@ impl TableDiff {
 }
 
 fn touch<'e>(
-    elements: &'e mut BTreeMap<String, BTreeMap<Element, bool>>,
+    elements: &'e mut BTreeMap<String, BTreeMap<NftElement, bool>>,
     name: &str,
-) -> &'e mut BTreeMap<Element, bool> {
+) -> &'e mut BTreeMap<NftElement, bool> {
     if !elements.contains_key(name) {
         elements.insert(name.to_owned(), BTreeMap::new());
     }
@@ -425,37 +427,37 @@ fn touch<'e>(
 
 /// Operations grouped by their order in the transaction.
 #[derive(Default)]
-struct Operations<'t> {
-    first: Vec<Operation<'t>>,
-    flushes: Vec<Operation<'t>>,
-    removals: Vec<Operation<'t>>,
-    elements: Vec<Operation<'t>>,
-    rules: Vec<Operation<'t>>,
-    last: Vec<Operation<'t>>,
+struct OrderedOperations<'t> {
+    first: Vec<TableOperation<'t>>,
+    flushes: Vec<TableOperation<'t>>,
+    removals: Vec<TableOperation<'t>>,
+    elements: Vec<TableOperation<'t>>,
+    rules: Vec<TableOperation<'t>>,
+    last: Vec<TableOperation<'t>>,
 }
 
-impl<'t> Operations<'t> {
-    fn add_chain(&mut self, name: &'t str, chain: &'t Chain) {
-        self.first.push(Operation::AddChain { name, hook: chain.hook });
+impl<'t> OrderedOperations<'t> {
+    fn add_chain(&mut self, name: &'t str, chain: &'t NftChain) {
+        self.first.push(TableOperation::AddChain { name, hook: chain.hook });
         self.fill(name, chain);
     }
 
-    fn refill_chain(&mut self, name: &'t str, chain: &'t Chain) {
-        self.flushes.push(Operation::FlushChain { name });
+    fn refill_chain(&mut self, name: &'t str, chain: &'t NftChain) {
+        self.flushes.push(TableOperation::FlushChain { name });
         self.fill(name, chain);
     }
 
-    fn fill(&mut self, chain: &'t str, with: &'t Chain) {
-        self.rules.extend(with.rules.iter().map(|rule| Operation::AddRule { chain, rule }));
+    fn fill(&mut self, chain: &'t str, with: &'t NftChain) {
+        self.rules.extend(with.rules.iter().map(|rule| TableOperation::AddRule { chain, rule }));
     }
 
     fn remove_chain(&mut self, name: &'t str) {
-        self.flushes.push(Operation::FlushChain { name });
-        self.last.push(Operation::DeleteChain { name });
+        self.flushes.push(TableOperation::FlushChain { name });
+        self.last.push(TableOperation::DeleteChain { name });
     }
 
-    fn add_set(&mut self, name: &'t str, kind: SetType, elements: Vec<&'t Element>) {
-        self.first.push(Operation::AddSet { name, kind });
+    fn add_set(&mut self, name: &'t str, kind: SetType, elements: Vec<&'t NftElement>) {
+        self.first.push(TableOperation::AddSet { name, kind });
         self.change_elements(name, kind, Vec::new(), elements);
     }
 
@@ -463,20 +465,20 @@ impl<'t> Operations<'t> {
         &mut self,
         set: &'t str,
         kind: SetType,
-        gone: Vec<&'t Element>,
-        new: Vec<&'t Element>,
+        gone: Vec<&'t NftElement>,
+        new: Vec<&'t NftElement>,
     ) {
         if !gone.is_empty() {
-            self.removals.push(Operation::DeleteElements { set, kind, elements: gone });
+            self.removals.push(TableOperation::DeleteElements { set, kind, elements: gone });
         }
         if !new.is_empty() {
-            self.elements.push(Operation::AddElements { set, kind, elements: new });
+            self.elements.push(TableOperation::AddElements { set, kind, elements: new });
         }
     }
 
-    fn in_order(mut self) -> Vec<Operation<'t>> {
+    fn in_order(mut self) -> Vec<TableOperation<'t>> {
         // Delete sets before chains: a map that is deleted still refers to chains that are deleted with it.
-        self.last.sort_by_key(|operation| matches!(operation, Operation::DeleteChain { .. }));
+        self.last.sort_by_key(|operation| matches!(operation, TableOperation::DeleteChain { .. }));
         let stages = [self.first, self.flushes, self.removals, self.elements, self.rules, self.last];
         stages.into_iter().flatten().collect()
     }

@@ -2,74 +2,76 @@
 //! table.
 
 use super::*;
-use crate::policy::nft::table::{ElementData, Point};
+use crate::policy::nft::table::{ElementData, HookPoint};
 use proptest::prelude::*;
 
 /// Model of the kernel's table, including the constraints that the kernel enforces within a transaction.
 #[derive(Default)]
-struct Model {
+struct KernelTableModel {
     there: bool,
-    table: Table,
+    table: NftTable,
 }
 
 /// Returns the chain that an element of a map jumps to.
-fn target(element: &Element) -> Option<&str> {
+fn target(element: &NftElement) -> Option<&str> {
     match &element.data {
         ElementData::Goto(chain) => Some(chain),
         _ => None,
     }
 }
 
-impl Model {
-    fn take(&mut self, operations: &[Operation<'_>]) {
+impl KernelTableModel {
+    fn take(&mut self, operations: &[TableOperation<'_>]) {
         for operation in operations {
             self.take_one(operation);
         }
         let chains: BTreeSet<&String> = self.table.chains.keys().collect();
         for rule in self.table.chains.values().flat_map(|chain| &chain.rules) {
             for action in &rule.actions {
-                if let Action::Jump(to) | Action::Goto(to) = action {
+                if let NftAction::Jump(to) | NftAction::Goto(to) = action {
                     assert!(chains.contains(to), "a rule leads to {to}, which is not there");
                 }
             }
             for condition in &rule.matches {
-                if let Match::Lookup { set, .. } = condition {
+                if let NftMatch::Lookup { set, .. } = condition {
                     assert!(self.table.sets.contains_key(set), "a rule reads into {set}, which is not there");
                 }
             }
         }
     }
 
-    fn take_one(&mut self, operation: &Operation<'_>) {
-        let Table { chains, sets } = &mut self.table;
+    fn take_one(&mut self, operation: &TableOperation<'_>) {
+        let NftTable { chains, sets } = &mut self.table;
         match operation {
-            Operation::AddTable => self.there = true,
-            Operation::DeleteTable => *self = Model::default(),
+            TableOperation::AddTable => self.there = true,
+            TableOperation::DeleteTable => *self = KernelTableModel::default(),
             _ if !self.there => panic!("{operation:?} without a table"),
-            Operation::AddChain { name, hook } => {
-                let old = chains.insert((*name).to_owned(), Chain { hook: *hook, rules: Vec::new() });
+            TableOperation::AddChain { name, hook } => {
+                let old = chains.insert((*name).to_owned(), NftChain { hook: *hook, rules: Vec::new() });
                 assert!(old.is_none(), "{name} is there already");
             }
-            Operation::FlushChain { name } => chains.get_mut(*name).unwrap().rules.clear(),
-            Operation::DeleteChain { name } => {
+            TableOperation::FlushChain { name } => chains.get_mut(*name).unwrap().rules.clear(),
+            TableOperation::DeleteChain { name } => {
                 assert!(chains.remove(*name).unwrap().rules.is_empty());
-                let leads = |element: &Element| target(element) == Some(name);
+                let leads = |element: &NftElement| target(element) == Some(name);
                 assert!(!sets.values().flat_map(|set| &set.elements).any(leads), "{name} is still used");
             }
-            Operation::AddRule { chain, rule } => chains.get_mut(*chain).unwrap().rules.push((*rule).clone()),
-            Operation::AddSet { name, kind } => {
-                let old = sets.insert((*name).to_owned(), Set { kind: *kind, elements: BTreeSet::new() });
+            TableOperation::AddRule { chain, rule } => {
+                chains.get_mut(*chain).unwrap().rules.push((*rule).clone())
+            }
+            TableOperation::AddSet { name, kind } => {
+                let old = sets.insert((*name).to_owned(), NftSet { kind: *kind, elements: BTreeSet::new() });
                 assert!(old.is_none(), "{name} is there already");
             }
-            Operation::DeleteSet { name } => drop(sets.remove(*name).unwrap()),
-            Operation::AddElements { set, elements, .. } => {
+            TableOperation::DeleteSet { name } => drop(sets.remove(*name).unwrap()),
+            TableOperation::AddElements { set, elements, .. } => {
                 for element in elements {
                     let target = target(element);
                     assert!(target.is_none_or(|chain| chains.contains_key(chain)));
                     assert!(sets.get_mut(*set).unwrap().elements.insert((*element).clone()));
                 }
             }
-            Operation::DeleteElements { set, elements, .. } => {
+            TableOperation::DeleteElements { set, elements, .. } => {
                 for element in elements {
                     assert!(sets.get_mut(*set).unwrap().elements.remove(*element), "{element:?}");
                 }
@@ -77,7 +79,7 @@ impl Model {
         }
     }
 
-    fn read(&self) -> (KernelTable, BTreeMap<String, BTreeSet<Element>>) {
+    fn read(&self) -> (KernelTable, BTreeMap<String, BTreeSet<NftElement>>) {
         let chains =
             self.table.chains.iter().map(|(name, chain)| (name.clone(), ChainFingerprint::of(chain)));
         let sets = self.table.sets.iter().map(|(name, set)| (name.clone(), Some(set.kind)));
@@ -90,7 +92,7 @@ impl Model {
 
 /// A step of a history.
 #[derive(Clone, Debug)]
-enum Step {
+enum HistoryStep {
     /// Adds a workload: its number, and the content of its chain.
     Put(u8, u8),
     Drop(u8),
@@ -103,76 +105,76 @@ enum Step {
     Look,
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = HistoryStep> {
     prop_oneof![
-        (0..4u8, 0..3u8).prop_map(|(chain, what)| Step::Put(chain, what)),
-        (0..4u8).prop_map(Step::Drop),
-        (0..6u8, any::<bool>()).prop_map(|(member, there)| Step::Member(member, there)),
-        (0..3u8, any::<bool>()).prop_map(|(net, there)| Step::Net(net, there)),
-        Just(Step::Commit),
-        Just(Step::Commit),
-        (0..3u8).prop_map(Step::Meddle),
-        Just(Step::Look),
+        (0..4u8, 0..3u8).prop_map(|(chain, what)| HistoryStep::Put(chain, what)),
+        (0..4u8).prop_map(HistoryStep::Drop),
+        (0..6u8, any::<bool>()).prop_map(|(member, there)| HistoryStep::Member(member, there)),
+        (0..3u8, any::<bool>()).prop_map(|(net, there)| HistoryStep::Net(net, there)),
+        Just(HistoryStep::Commit),
+        Just(HistoryStep::Commit),
+        (0..3u8).prop_map(HistoryStep::Meddle),
+        Just(HistoryStep::Look),
     ]
 }
 
-fn happens(step: &Step, diff: &mut TableDiff, model: &mut Model) {
+fn happens(step: &HistoryStep, diff: &mut TableDiff, model: &mut KernelTableModel) {
     let chain_name = |number: &u8| format!("chain-{number}");
-    let leads = |number: &u8| Element::goto(vec![*number], &chain_name(number));
+    let leads = |number: &u8| NftElement::goto(vec![*number], &chain_name(number));
     match step {
-        Step::Put(number, what) => {
-            let rule = Rule::new(vec![Match::mark(u32::from(*what))], vec![Action::Drop]);
-            diff.put_chain(chain_name(number), Chain { hook: None, rules: vec![rule] });
+        HistoryStep::Put(number, what) => {
+            let rule = NftRule::new(vec![NftMatch::mark(u32::from(*what))], vec![NftAction::Drop]);
+            diff.put_chain(chain_name(number), NftChain { hook: None, rules: vec![rule] });
             diff.insert("map", leads(number));
         }
-        Step::Drop(number) => {
+        HistoryStep::Drop(number) => {
             diff.remove("map", &leads(number));
             diff.drop_chain(&chain_name(number));
         }
-        Step::Member(member, true) => diff.insert("set", Element::key(vec![*member])),
-        Step::Member(member, false) => diff.remove("set", &Element::key(vec![*member])),
-        Step::Net(net, there) => {
-            let element = Element::range(vec![net * 2], vec![net * 2]);
+        HistoryStep::Member(member, true) => diff.insert("set", NftElement::key(vec![*member])),
+        HistoryStep::Member(member, false) => diff.remove("set", &NftElement::key(vec![*member])),
+        HistoryStep::Net(net, there) => {
+            let element = NftElement::range(vec![net * 2], vec![net * 2]);
             if *there {
-                diff.put_set("nets".into(), SetType::Nets(crate::policy::nft::rule::Family::V4));
+                diff.put_set("nets".into(), SetType::Nets(crate::policy::nft::rule::NftFamily::V4));
                 diff.insert("nets", element);
             } else {
                 diff.remove("nets", &element);
             }
             // Rules refer to the set of ranges only while it exists.
             let empty = diff.elements("nets").next().is_none();
-            let lookup = |set: &str| Match::lookup([crate::policy::nft::rule::Field::Mark], set);
+            let lookup = |set: &str| NftMatch::lookup([crate::policy::nft::rule::NftField::Mark], set);
             let mut matches = vec![lookup("set")];
             if empty {
                 diff.drop_set("nets");
             } else {
                 matches.push(lookup("nets"));
             }
-            let rules = vec![Rule::new(matches, vec![Action::Accept])];
-            diff.put_chain("user".into(), Chain { hook: None, rules });
+            let rules = vec![NftRule::new(matches, vec![NftAction::Accept])];
+            diff.put_chain("user".into(), NftChain { hook: None, rules });
         }
-        Step::Commit => commit(diff, model),
-        Step::Meddle(0) => {
+        HistoryStep::Commit => commit(diff, model),
+        HistoryStep::Meddle(0) => {
             if let Some(chain) = model.table.chains.values_mut().next() {
                 chain.rules.clear();
             }
         }
-        Step::Meddle(1) => {
+        HistoryStep::Meddle(1) => {
             if let Some(set) = model.table.sets.get_mut("set") {
                 set.elements.pop_first();
             }
         }
-        Step::Meddle(_) => *model = Model::default(),
-        Step::Look => {}
+        HistoryStep::Meddle(_) => *model = KernelTableModel::default(),
+        HistoryStep::Look => {}
     }
     // The engine learns of a foreign change before its next transaction.
-    if let Step::Meddle(_) | Step::Look = step {
+    if let HistoryStep::Meddle(_) | HistoryStep::Look = step {
         let (seen, elements) = model.read();
         diff.observe(seen, elements);
     }
 }
 
-fn commit(diff: &mut TableDiff, model: &mut Model) {
+fn commit(diff: &mut TableDiff, model: &mut KernelTableModel) {
     let preparations = diff.preparations();
     if !preparations.is_empty() {
         model.take(&preparations);
@@ -185,11 +187,11 @@ fn commit(diff: &mut TableDiff, model: &mut Model) {
 proptest! {
     #[test]
     fn the_kernel_ends_up_with_what_is_wanted(steps in prop::collection::vec(step(), 0..40)) {
-        let (mut diff, mut model) = (TableDiff::new(), Model::default());
+        let (mut diff, mut model) = (TableDiff::new(), KernelTableModel::default());
         diff.put_set("map".into(), SetType::Chains);
         diff.put_set("set".into(), SetType::Interfaces);
-        let hook = Some(Hook::filter(Point::Forward, 0));
-        diff.put_chain("entered".into(), Chain { hook, rules: Vec::new() });
+        let hook = Some(ChainHook::filter(HookPoint::Forward, 0));
+        diff.put_chain("entered".into(), NftChain { hook, rules: Vec::new() });
         for step in &steps {
             happens(step, &mut diff, &mut model);
         }
@@ -201,9 +203,15 @@ proptest! {
 
 #[test]
 fn a_set_that_is_wanted_again_before_it_went_has_no_old_members() {
-    let (mut diff, mut model) = (TableDiff::new(), Model::default());
+    let (mut diff, mut model) = (TableDiff::new(), KernelTableModel::default());
     diff.put_set("set".into(), SetType::Interfaces);
-    for step in [Step::Net(1, true), Step::Commit, Step::Net(1, false), Step::Look, Step::Net(0, true)] {
+    for step in [
+        HistoryStep::Net(1, true),
+        HistoryStep::Commit,
+        HistoryStep::Net(1, false),
+        HistoryStep::Look,
+        HistoryStep::Net(0, true),
+    ] {
         happens(&step, &mut diff, &mut model);
     }
     commit(&mut diff, &mut model);
@@ -213,5 +221,5 @@ fn a_set_that_is_wanted_again_before_it_went_has_no_old_members() {
 /// One exists for every address of every set, and a second one until it is in the kernel.
 #[test]
 fn an_element_is_small() {
-    assert_eq!(size_of::<Element>(), 40);
+    assert_eq!(size_of::<NftElement>(), 40);
 }

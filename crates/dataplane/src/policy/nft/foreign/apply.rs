@@ -2,9 +2,9 @@
 
 use super::super::{expression, message};
 use super::accepting;
-use super::diff::Edit;
+use super::diff::ChainEdit;
 use super::observed::BaseChain;
-use crate::netlink::Attributes;
+use crate::netlink::NetlinkAttributes;
 use nlink::Connection;
 use nlink::netlink::Nftables;
 use nlink::netlink::nftables::{self as wire, RawMessage};
@@ -15,7 +15,7 @@ const APPEND: u16 = 0x800;
 pub(super) async fn commit(
     connection: &Connection<Nftables>,
     chain: &BaseChain,
-    edits: &[Edit],
+    edits: &[ChainEdit],
     bits: u32,
 ) -> nlink::Result<()> {
     let mut transaction = connection.transaction();
@@ -25,17 +25,17 @@ pub(super) async fn commit(
     transaction.commit(connection).await
 }
 
-fn written(chain: &BaseChain, edit: Edit, bits: u32) -> RawMessage {
-    let place = Attributes::default()
+fn written(chain: &BaseChain, edit: ChainEdit, bits: u32) -> RawMessage {
+    let place = NetlinkAttributes::default()
         .text(wire::NFTA_RULE_TABLE, &chain.table)
         .text(wire::NFTA_RULE_CHAIN, &chain.name);
     let handle =
         |index: usize| chain.rules.get(index).map(|rule| rule.handle.to_be_bytes()).unwrap_or_default();
     let (kind, flags, attributes) = match edit {
-        Edit::Delete(index) => {
+        ChainEdit::Delete(index) => {
             (wire::NFT_MSG_DELRULE, 0, place.bytes(wire::NFTA_RULE_HANDLE, &handle(index)))
         }
-        Edit::Insert { before } => {
+        ChainEdit::Insert { before } => {
             let rule = accepting(bits);
             let (expressions, _) = expression::expressions(&rule, &mut 1);
             let rule = place

@@ -3,7 +3,7 @@
 
 /// Classification of a rule in a foreign chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum ForeignRuleKind {
     Ours,
     /// A copy of our rule that a program saved and restored, or a rule of another version.
     Copy,
@@ -14,7 +14,7 @@ pub(crate) enum Kind {
 
 /// A change to a chain. Positions refer to the chain as it was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Edit {
+pub(crate) enum ChainEdit {
     Delete(usize),
     /// Appends if `before` is `None`.
     Insert {
@@ -23,26 +23,31 @@ pub(crate) enum Edit {
 }
 
 /// Computes the changes to a chain. A chain that cannot drop anything needs no rule.
-pub(super) fn edits(rules: &[Kind], drops: bool, wanted: bool) -> Vec<Edit> {
-    let others = || rules.iter().enumerate().filter(|(_, kind)| matches!(kind, Kind::Services | Kind::Other));
+pub(super) fn edits(rules: &[ForeignRuleKind], drops: bool, wanted: bool) -> Vec<ChainEdit> {
+    let others = || {
+        rules
+            .iter()
+            .enumerate()
+            .filter(|(_, kind)| matches!(kind, ForeignRuleKind::Services | ForeignRuleKind::Other))
+    };
     let wanted = wanted && (drops || others().next().is_some());
-    let before = others().find(|(_, kind)| **kind == Kind::Other).map(|(index, _)| index);
+    let before = others().find(|(_, kind)| **kind == ForeignRuleKind::Other).map(|(index, _)| index);
     let mine: Vec<usize> = rules
         .iter()
         .enumerate()
-        .filter(|(_, kind)| matches!(kind, Kind::Ours | Kind::Copy))
+        .filter(|(_, kind)| matches!(kind, ForeignRuleKind::Ours | ForeignRuleKind::Copy))
         .map(|(i, _)| i)
         .collect();
     let in_place = match mine.as_slice() {
-        [only] => rules[*only] == Kind::Ours && only + 1 == before.unwrap_or(rules.len()),
+        [only] => rules[*only] == ForeignRuleKind::Ours && only + 1 == before.unwrap_or(rules.len()),
         _ => false,
     };
     if wanted && in_place {
         return Vec::new();
     }
-    let mut edits: Vec<Edit> = mine.into_iter().map(Edit::Delete).collect();
+    let mut edits: Vec<ChainEdit> = mine.into_iter().map(ChainEdit::Delete).collect();
     if wanted {
-        edits.push(Edit::Insert { before });
+        edits.push(ChainEdit::Insert { before });
     }
     edits
 }
@@ -50,32 +55,32 @@ pub(super) fn edits(rules: &[Kind], drops: bool, wanted: bool) -> Vec<Edit> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use Kind::{Copy, Other, Ours, Services};
+    use ForeignRuleKind::{Copy, Other, Ours, Services};
     use proptest::prelude::*;
 
     #[test]
     fn our_rule_stands_in_front_of_what_could_drop_and_behind_services() {
-        let insert = |before| Edit::Insert { before };
+        let insert = |before| ChainEdit::Insert { before };
         assert_eq!(edits(&[], false, true), [], "nothing there drops anything");
         assert_eq!(edits(&[], true, true), [insert(None)]);
         assert_eq!(edits(&[Other], false, true), [insert(Some(0))]);
         assert_eq!(edits(&[Services, Services, Other], true, true), [insert(Some(2))]);
         assert_eq!(edits(&[Services, Ours, Other, Services], true, true), []);
-        assert_eq!(edits(&[Other, Ours], true, true), [Edit::Delete(1), insert(Some(0))]);
-        assert_eq!(edits(&[Copy, Other], true, true), [Edit::Delete(0), insert(Some(1))]);
-        assert_eq!(edits(&[Ours, Other], true, false), [Edit::Delete(0)]);
-        assert_eq!(edits(&[Ours], false, true), [Edit::Delete(0)], "the others are gone");
+        assert_eq!(edits(&[Other, Ours], true, true), [ChainEdit::Delete(1), insert(Some(0))]);
+        assert_eq!(edits(&[Copy, Other], true, true), [ChainEdit::Delete(0), insert(Some(1))]);
+        assert_eq!(edits(&[Ours, Other], true, false), [ChainEdit::Delete(0)]);
+        assert_eq!(edits(&[Ours], false, true), [ChainEdit::Delete(0)], "the others are gone");
         assert_eq!(edits(&[Other], true, false), []);
     }
 
     /// Applies the edits to a list.
-    fn applied(rules: &[Kind], edits: &[Edit]) -> Vec<Kind> {
-        let mut after: Vec<(Option<usize>, Kind)> =
+    fn applied(rules: &[ForeignRuleKind], edits: &[ChainEdit]) -> Vec<ForeignRuleKind> {
+        let mut after: Vec<(Option<usize>, ForeignRuleKind)> =
             rules.iter().copied().enumerate().map(|(i, k)| (Some(i), k)).collect();
         for edit in edits {
             match edit {
-                Edit::Delete(index) => after.retain(|(at, _)| *at != Some(*index)),
-                Edit::Insert { before } => {
+                ChainEdit::Delete(index) => after.retain(|(at, _)| *at != Some(*index)),
+                ChainEdit::Insert { before } => {
                     let at = after
                         .iter()
                         .position(|(at, _)| before.is_some() && at == before)
@@ -96,7 +101,7 @@ mod tests {
         ) {
             let after = applied(&rules, &edits(&rules, drops, wanted));
             prop_assert_eq!(edits(&after, drops, wanted), []);
-            let foreign = |list: &[Kind]| list.iter().copied().filter(|kind| matches!(kind, Services | Other)).collect::<Vec<_>>();
+            let foreign = |list: &[ForeignRuleKind]| list.iter().copied().filter(|kind| matches!(kind, Services | Other)).collect::<Vec<_>>();
             prop_assert_eq!(foreign(&after), foreign(&rules));
         }
     }

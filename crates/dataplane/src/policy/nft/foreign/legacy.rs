@@ -1,11 +1,11 @@
 //! Inserts the accept rule into the tables of iptables-legacy, if these are in use.
 
-use super::super::render::Allowed;
-use super::super::table::Point;
-use super::diff::{self, Edit, Kind};
-use super::program::Legacy as Program;
+use super::super::render::MarkedHook;
+use super::super::table::HookPoint;
+use super::diff::{self, ChainEdit, ForeignRuleKind};
+use super::program::LegacyProgram as Program;
 use super::{COMMENT, SERVICES, bits};
-use crate::failure::{Concerns, Failure, KernelObject};
+use crate::failure::{AffectedWorkloads, KernelFailure, KernelObject};
 use crate::netns::Netns;
 use std::time::Duration;
 
@@ -13,33 +13,33 @@ use std::time::Duration;
 const INTERVAL: Duration = Duration::from_secs(5);
 
 /// The chains that packets with our mark may reach: table, chain, hook and priority.
-const CHAINS: [(&str, &str, Point, i32); 4] = [
-    ("filter", "INPUT", Point::Input, 0),
-    ("filter", "FORWARD", Point::Forward, 0),
-    ("filter", "OUTPUT", Point::Output, 0),
-    ("mangle", "PREROUTING", Point::Prerouting, -150),
+const CHAINS: [(&str, &str, HookPoint, i32); 4] = [
+    ("filter", "INPUT", HookPoint::Input, 0),
+    ("filter", "FORWARD", HookPoint::Forward, 0),
+    ("filter", "OUTPUT", HookPoint::Output, 0),
+    ("mangle", "PREROUTING", HookPoint::Prerouting, -150),
 ];
 
-pub(super) struct Legacy {
+pub(super) struct LegacyTables {
     netns: Netns,
     next: Duration,
-    failures: Vec<Failure>,
+    failures: Vec<KernelFailure>,
 }
 
-impl Legacy {
-    pub fn new(netns: Netns) -> Legacy {
-        Legacy { netns, next: Duration::ZERO, failures: Vec::new() }
+impl LegacyTables {
+    pub fn new(netns: Netns) -> LegacyTables {
+        LegacyTables { netns, next: Duration::ZERO, failures: Vec::new() }
     }
 
     pub fn invalidate(&mut self) {
         self.next = Duration::ZERO;
     }
 
-    pub fn failures(&self) -> &[Failure] {
+    pub fn failures(&self) -> &[KernelFailure] {
         &self.failures
     }
 
-    pub async fn converge(&mut self, allowed: &[Allowed], now: Duration) {
+    pub async fn converge(&mut self, allowed: &[MarkedHook], now: Duration) {
         if now < self.next {
             return;
         }
@@ -59,10 +59,14 @@ impl Legacy {
                 }
                 let wanted =
                     allowed.iter().any(|place| place.point == point && place.priorities.contains(&priority));
-                let place = Place { program, table, chain };
+                let place = LegacyChain { program, table, chain };
                 if let Err(reason) = place.settle(&self.netns, wanted, bits(allowed)).await {
                     let object = place.object();
-                    self.failures.push(Failure { object, concerns: Concerns::nobody(), reason });
+                    self.failures.push(KernelFailure {
+                        object,
+                        concerns: AffectedWorkloads::nobody(),
+                        reason,
+                    });
                     // The program is missing or its lock is held: the other chains would fail as well.
                     break;
                 }
@@ -72,13 +76,13 @@ impl Legacy {
 }
 
 #[derive(Clone, Copy)]
-struct Place {
+struct LegacyChain {
     program: Program,
     table: &'static str,
     chain: &'static str,
 }
 
-impl Place {
+impl LegacyChain {
     fn object(self) -> KernelObject {
         let table = format!("{} of {}", self.table, self.program.name());
         KernelObject::ForeignChain { table, name: self.chain.to_owned() }
@@ -87,7 +91,7 @@ impl Place {
     async fn settle(self, netns: &Netns, wanted: bool, bits: u32) -> Result<(), String> {
         let listing = self.run(netns, &["-S", self.chain]).await?;
         let (rules, drops) = read(&listing, self.chain, bits);
-        let kinds: Vec<Kind> = rules.iter().map(|rule| rule.kind).collect();
+        let kinds: Vec<ForeignRuleKind> = rules.iter().map(|rule| rule.kind).collect();
         for words in commands(&diff::edits(&kinds, drops, wanted), &rules, self.chain, bits) {
             let words: Vec<&str> = words.iter().map(String::as_str).collect();
             self.run(netns, &words).await?;
@@ -104,8 +108,8 @@ impl Place {
 
 /// A rule of a chain, and the mark bits that it matches if it is ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Listed {
-    kind: Kind,
+struct ListedRule {
+    kind: ForeignRuleKind,
     bits: u32,
 }
 
@@ -128,19 +132,19 @@ fn printed(chain: &str, bits: u32) -> String {
 
 /// Classifies the rules of a chain, and returns whether its policy drops. Our rule with other bits was written before
 /// the mask changed.
-fn read(listing: &str, chain: &str, bits: u32) -> (Vec<Listed>, bool) {
+fn read(listing: &str, chain: &str, bits: u32) -> (Vec<ListedRule>, bool) {
     let services = format!(" -j {SERVICES}");
     let listed = |line: &str| {
         let (_, rest) = line.split_once(" --mark 0x").unwrap_or_default();
         let digits = rest.split('/').next().unwrap_or_default();
         let asked = u32::from_str_radix(digits, 16).unwrap_or_default();
         let kind = match line {
-            line if line == printed(chain, asked) && asked == bits => Kind::Ours,
-            line if line == printed(chain, asked) => Kind::Copy,
-            line if line.contains(&services) => Kind::Services,
-            _ => Kind::Other,
+            line if line == printed(chain, asked) && asked == bits => ForeignRuleKind::Ours,
+            line if line == printed(chain, asked) => ForeignRuleKind::Copy,
+            line if line.contains(&services) => ForeignRuleKind::Services,
+            _ => ForeignRuleKind::Other,
         };
-        Listed { kind, bits: asked }
+        ListedRule { kind, bits: asked }
     };
     let added = format!("-A {chain} ");
     let rules = listing.lines().filter(|line| line.starts_with(&added)).map(listed).collect();
@@ -149,15 +153,15 @@ fn read(listing: &str, chain: &str, bits: u32) -> (Vec<Listed>, bool) {
 
 /// Renders edits as commands. Rules are deleted by their content and never by number, as the chain may have changed
 /// since it was read.
-fn commands(edits: &[Edit], rules: &[Listed], chain: &str, bits: u32) -> Vec<Vec<String>> {
-    let own = |kind: Kind| matches!(kind, Kind::Ours | Kind::Copy);
-    let command = |edit: &Edit| match edit {
-        Edit::Delete(index) => {
+fn commands(edits: &[ChainEdit], rules: &[ListedRule], chain: &str, bits: u32) -> Vec<Vec<String>> {
+    let own = |kind: ForeignRuleKind| matches!(kind, ForeignRuleKind::Ours | ForeignRuleKind::Copy);
+    let command = |edit: &ChainEdit| match edit {
+        ChainEdit::Delete(index) => {
             let there = rules.get(*index).map_or(bits, |listed| listed.bits);
             [vec!["-D".to_owned(), chain.to_owned()], rule(there)].concat()
         }
-        Edit::Insert { before: None } => [vec!["-A".to_owned(), chain.to_owned()], rule(bits)].concat(),
-        Edit::Insert { before: Some(before) } => {
+        ChainEdit::Insert { before: None } => [vec!["-A".to_owned(), chain.to_owned()], rule(bits)].concat(),
+        ChainEdit::Insert { before: Some(before) } => {
             let foreign = rules.iter().take(*before).filter(|listed| !own(listed.kind)).count();
             [vec!["-I".to_owned(), chain.to_owned(), (foreign + 1).to_string()], rule(bits)].concat()
         }
@@ -172,7 +176,7 @@ mod tests {
     const OURS: &str = "-A FORWARD -m mark --mark 0x10000/0x10000 -m comment --comment \"tortie: allowed by policy\" -j ACCEPT";
     const BITS: u32 = 0x10000;
 
-    fn kinds(listing: &str, bits: u32) -> (Vec<Kind>, bool) {
+    fn kinds(listing: &str, bits: u32) -> (Vec<ForeignRuleKind>, bool) {
         let (rules, drops) = read(listing, "FORWARD", bits);
         (rules.iter().map(|rule| rule.kind).collect(), drops)
     }
@@ -182,14 +186,21 @@ mod tests {
         let listing = format!(
             "-P FORWARD DROP\n-A FORWARD -m comment --comment \"kubernetes\" -j KUBE-FORWARD\n{OURS}\n-A FORWARD -m mark --mark 0x1 -j DOCKER-USER\n"
         );
-        assert_eq!(kinds(&listing, BITS), (vec![Kind::Services, Kind::Ours, Kind::Other], true));
-        assert_eq!(kinds(&listing, 4), (vec![Kind::Services, Kind::Copy, Kind::Other], true));
+        assert_eq!(
+            kinds(&listing, BITS),
+            (vec![ForeignRuleKind::Services, ForeignRuleKind::Ours, ForeignRuleKind::Other], true)
+        );
+        assert_eq!(
+            kinds(&listing, 4),
+            (vec![ForeignRuleKind::Services, ForeignRuleKind::Copy, ForeignRuleKind::Other], true)
+        );
         assert_eq!(kinds("-P FORWARD ACCEPT\n", BITS), (Vec::new(), false));
     }
 
     #[test]
     fn what_is_inserted_is_numbered_as_the_chain_will_be() {
-        let rules = [Kind::Services, Kind::Other, Kind::Ours].map(|kind| Listed { kind, bits: BITS });
+        let rules = [ForeignRuleKind::Services, ForeignRuleKind::Other, ForeignRuleKind::Ours]
+            .map(|kind| ListedRule { kind, bits: BITS });
         let kinds = rules.map(|rule| rule.kind);
         let commands = commands(&diff::edits(&kinds, true, true), &rules, "FORWARD", BITS);
         let texts: Vec<String> = commands.iter().map(|words| words[..3].join(" ")).collect();
@@ -199,7 +210,7 @@ mod tests {
     #[test]
     fn a_rule_with_the_bits_of_before_goes_as_it_was_written() {
         let (rules, _) = read(&format!("-P FORWARD DROP\n{OURS}\n"), "FORWARD", 4);
-        let kinds: Vec<Kind> = rules.iter().map(|rule| rule.kind).collect();
+        let kinds: Vec<ForeignRuleKind> = rules.iter().map(|rule| rule.kind).collect();
         let commands = commands(&diff::edits(&kinds, true, true), &rules, "FORWARD", 4);
         let texts: Vec<String> = commands.iter().map(|words| words[..6].join(" ")).collect();
         assert_eq!(texts, ["-D FORWARD -m mark --mark 0x10000/0x10000", "-A FORWARD -m mark --mark 0x4/0x4"]);

@@ -11,12 +11,12 @@ mod legacy;
 pub(crate) mod observed;
 pub(crate) mod program;
 
-use super::render::Allowed;
-use super::rule::{Action, Field, Match, Rule, Test};
-use crate::error::{Error, Result};
-use crate::failure::Failure;
+use super::render::MarkedHook;
+use super::rule::{NftAction, NftField, NftMatch, NftRule, NftTest};
+use crate::error::{DataplaneError, DataplaneResult};
+use crate::failure::KernelFailure;
 use crate::netns::Netns;
-use legacy::Legacy;
+use legacy::LegacyTables;
 use nlink::Connection;
 use nlink::netlink::Nftables;
 use std::time::Duration;
@@ -35,32 +35,32 @@ const SERVICES: &str = "KUBE-";
 const SERVICES_TABLE: &str = "kube-proxy";
 
 /// Returns the mark of packets that policy allows; 0 if no packets are marked, in which case all our rules are removed.
-fn bits(allowed: &[Allowed]) -> u32 {
+fn bits(allowed: &[MarkedHook]) -> u32 {
     allowed.first().map(|place| place.bits).unwrap_or_default()
 }
 
 /// Returns the rule for foreign chains.
-fn accepting(bits: u32) -> Rule {
-    let allowed = Match::new(Field::Mark, Test::All(bits));
-    Rule::new(vec![allowed], vec![Action::Count, Action::Accept]).says(COMMENT)
+fn accepting(bits: u32) -> NftRule {
+    let allowed = NftMatch::new(NftField::Mark, NftTest::All(bits));
+    NftRule::new(vec![allowed], vec![NftAction::Count, NftAction::Accept]).says(COMMENT)
 }
 
-pub(crate) struct Foreign {
+pub(crate) struct ForeignChains {
     connection: Connection<Nftables>,
-    legacy: Legacy,
+    legacy: LegacyTables,
     /// Hooks and priorities at which packets carry the mark.
-    allowed: Vec<Allowed>,
+    allowed: Vec<MarkedHook>,
     /// Whether the chains have to be read again.
     stale: bool,
     not_before: Duration,
-    failures: Vec<Failure>,
+    failures: Vec<KernelFailure>,
 }
 
-impl Foreign {
-    pub fn open(netns: &Netns) -> Result<Foreign> {
-        Ok(Foreign {
+impl ForeignChains {
+    pub fn open(netns: &Netns) -> DataplaneResult<ForeignChains> {
+        Ok(ForeignChains {
             connection: netns.nftables()?,
-            legacy: Legacy::new(netns.clone()),
+            legacy: LegacyTables::new(netns.clone()),
             allowed: Vec::new(),
             stale: true,
             not_before: Duration::ZERO,
@@ -79,12 +79,12 @@ impl Foreign {
     }
 
     /// Returns the chains in which our rule is missing: packets that policy allows may be dropped there.
-    pub fn failures(&self) -> Vec<Failure> {
+    pub fn failures(&self) -> Vec<KernelFailure> {
         self.failures.iter().chain(self.legacy.failures()).cloned().collect()
     }
 
     /// Ensures that our rule exists exactly in the chains where packets carry the mark.
-    pub async fn converge(&mut self, allowed: &[Allowed], now: Duration) {
+    pub async fn converge(&mut self, allowed: &[MarkedHook], now: Duration) {
         if self.allowed != allowed {
             self.allowed = allowed.to_vec();
             (self.stale, self.not_before) = (true, now);
@@ -103,7 +103,7 @@ impl Foreign {
         self.legacy.converge(&self.allowed, now).await;
     }
 
-    async fn settle(&self) -> Result<Vec<Failure>> {
+    async fn settle(&self) -> DataplaneResult<Vec<KernelFailure>> {
         let (mut failures, bits) = (Vec::new(), bits(&self.allowed));
         for chain in observed::base_chains(&self.connection).await? {
             let edits = diff::edits(&chain.kinds(bits), chain.drops, chain.is_behind(&self.allowed));
@@ -112,7 +112,7 @@ impl Foreign {
             }
             match apply::commit(&self.connection, &chain, &edits, bits).await {
                 Ok(()) => tracing::info!(chain = %chain.object(), ?edits, "changed our rule in this chain"),
-                Err(error) => failures.push(Error::kernel(chain.object(), &error).into()),
+                Err(error) => failures.push(DataplaneError::kernel(chain.object(), &error).into()),
             }
         }
         Ok(failures)
@@ -120,11 +120,11 @@ impl Foreign {
 }
 
 /// Removes our rules from the chains of other programs.
-pub(super) async fn remove(netns: &Netns) -> Result<()> {
-    let mut foreign = Foreign::open(netns)?;
+pub(super) async fn remove(netns: &Netns) -> DataplaneResult<()> {
+    let mut foreign = ForeignChains::open(netns)?;
     foreign.converge(&[], Duration::ZERO).await;
     match foreign.failures().pop() {
-        Some(Failure { object, reason, .. }) => Err(Error::Kernel { object, reason }),
+        Some(KernelFailure { object, reason, .. }) => Err(DataplaneError::Kernel { object, reason }),
         None => Ok(()),
     }
 }

@@ -2,11 +2,11 @@
 
 use super::super::kernel::fingerprint;
 use super::super::message::TABLE;
-use super::super::render::Allowed;
-use super::super::table::{Point, TableFamily};
-use super::diff::Kind;
+use super::super::render::MarkedHook;
+use super::super::table::{HookPoint, TableFamily};
+use super::diff::ForeignRuleKind;
 use super::{COMMENT, SERVICES, SERVICES_TABLE, accepting};
-use crate::error::{Error, Result};
+use crate::error::{DataplaneError, DataplaneResult};
 use crate::failure::KernelObject;
 use crate::netlink::attributes;
 use nlink::Connection;
@@ -18,7 +18,7 @@ pub(crate) struct BaseChain {
     pub family: Family,
     pub table: String,
     pub name: String,
-    point: Point,
+    point: HookPoint,
     priority: i32,
     /// Whether the chain's policy is drop.
     pub drops: bool,
@@ -49,11 +49,11 @@ impl BaseChain {
     }
 
     /// Whether packets with the mark reach the chain.
-    pub fn is_behind(&self, allowed: &[Allowed]) -> bool {
+    pub fn is_behind(&self, allowed: &[MarkedHook]) -> bool {
         allowed.iter().any(|place| place.point == self.point && place.priorities.contains(&self.priority))
     }
 
-    pub fn kinds(&self, bits: u32) -> Vec<Kind> {
+    pub fn kinds(&self, bits: u32) -> Vec<ForeignRuleKind> {
         let ours = accepting(bits).fingerprint();
         self.rules.iter().map(|rule| rule.kind(ours)).collect()
     }
@@ -75,12 +75,12 @@ impl ForeignRule {
         }
     }
 
-    fn kind(&self, ours: u64) -> Kind {
+    fn kind(&self, ours: u64) -> ForeignRuleKind {
         match (self.comment.as_deref(), self.target.as_deref()) {
-            (Some(COMMENT), _) if self.fingerprint == ours => Kind::Ours,
-            (Some(COMMENT), _) => Kind::Copy,
-            (_, Some(target)) if target.starts_with(SERVICES) => Kind::Services,
-            _ => Kind::Other,
+            (Some(COMMENT), _) if self.fingerprint == ours => ForeignRuleKind::Ours,
+            (Some(COMMENT), _) => ForeignRuleKind::Copy,
+            (_, Some(target)) if target.starts_with(SERVICES) => ForeignRuleKind::Services,
+            _ => ForeignRuleKind::Other,
         }
     }
 }
@@ -98,8 +98,8 @@ pub(crate) fn family_name(family: Family) -> &'static str {
 }
 
 /// Returns the base chains of other programs that filter or change IP packets.
-pub(super) async fn base_chains(connection: &Connection<Nftables>) -> Result<Vec<BaseChain>> {
-    let describe = |error: nlink::Error| Error::kernel("chains of others", &error);
+pub(super) async fn base_chains(connection: &Connection<Nftables>) -> DataplaneResult<Vec<BaseChain>> {
+    let describe = |error: nlink::Error| DataplaneError::kernel("chains of others", &error);
     let ip = [Family::Ip, Family::Ip6, Family::Inet];
     let all = connection.list_chains().await.map_err(describe)?;
     let concerned = all.iter().filter(|chain| {

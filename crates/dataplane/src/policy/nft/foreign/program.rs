@@ -1,7 +1,7 @@
 //! Runs the programs of iptables-legacy. Its tables have no netlink interface, and each change replaces a whole table
 //! under a lock; only its own programs should do that.
 
-use crate::error::Result;
+use crate::error::DataplaneResult;
 use crate::netns::Netns;
 use std::io::{ErrorKind, Read, Write};
 use std::process::{Child, Command, Stdio};
@@ -17,26 +17,26 @@ const OUTPUT: u64 = 64 << 20;
 
 /// The two families of legacy tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Legacy {
+pub(crate) enum LegacyProgram {
     V4,
     V6,
 }
 
-impl Legacy {
-    pub const BOTH: [Legacy; 2] = [Legacy::V4, Legacy::V6];
+impl LegacyProgram {
+    pub const BOTH: [LegacyProgram; 2] = [LegacyProgram::V4, LegacyProgram::V6];
 
     pub fn name(self) -> &'static str {
         match self {
-            Legacy::V4 => "iptables-legacy",
-            Legacy::V6 => "ip6tables-legacy",
+            LegacyProgram::V4 => "iptables-legacy",
+            LegacyProgram::V6 => "ip6tables-legacy",
         }
     }
 
     /// Returns the legacy tables of a namespace: only those that a program has used exist.
-    pub async fn tables(self, netns: &Netns) -> Result<Vec<String>> {
+    pub async fn tables(self, netns: &Netns) -> DataplaneResult<Vec<String>> {
         let path = match self {
-            Legacy::V4 => "/proc/thread-self/net/ip_tables_names",
-            Legacy::V6 => "/proc/thread-self/net/ip6_tables_names",
+            LegacyProgram::V4 => "/proc/thread-self/net/ip_tables_names",
+            LegacyProgram::V6 => "/proc/thread-self/net/ip6_tables_names",
         };
         // The file does not exist if the kernel has no legacy tables at all.
         let names = netns.within(move || std::fs::read_to_string(path).unwrap_or_default()).await?;

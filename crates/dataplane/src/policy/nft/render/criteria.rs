@@ -3,27 +3,27 @@
 //! for Log rules: their alternatives exclude each other, so that no packet is logged twice.
 
 use super::super::ranges;
-use super::super::rule::{Family, Field, Match, Test};
-use super::Sets;
+use super::super::rule::{NftFamily, NftField, NftMatch, NftTest};
+use super::KnownSets;
 use super::names;
-use tortie_plan::{Action, Icmp, IpVersion, Rule, SetId, SetKind, Side};
+use tortie_plan::{IcmpMatch, IpVersion, PlannedRule, RuleAction, RuleSide, SetId, SetKind};
 
 const WITH_PORTS: [u8; 4] = [6, 17, 132, 136];
 
 /// Conjunction of matches.
-type All = Vec<Match>;
+type MatchConjunction = Vec<NftMatch>;
 
 /// Returns the alternatives in which a packet can match; each becomes a kernel rule.
-pub(super) fn alternatives(rule: &Rule, sets: &Sets) -> Vec<All> {
+pub(super) fn alternatives(rule: &PlannedRule, sets: &KnownSets) -> Vec<MatchConjunction> {
     if is_of_any_family(rule) {
         return of_family(rule, None, sets);
     }
-    Family::BOTH.into_iter().flat_map(|family| of_family(rule, Some(family), sets)).collect()
+    NftFamily::BOTH.into_iter().flat_map(|family| of_family(rule, Some(family), sets)).collect()
 }
 
 /// Whether the criteria are the same for IPv4 and IPv6.
-fn is_of_any_family(rule: &Rule) -> bool {
-    let plain = |side: &Side| {
+fn is_of_any_family(rule: &PlannedRule) -> bool {
+    let plain = |side: &RuleSide| {
         side.nets.is_empty()
             && side.not_nets.is_empty()
             && side.sets.is_empty()
@@ -39,50 +39,55 @@ fn is_of_any_family(rule: &Rule) -> bool {
         && plain(&rule.destination)
 }
 
-fn of_family(rule: &Rule, family: Option<Family>, sets: &Sets) -> Vec<All> {
+fn of_family(rule: &PlannedRule, family: Option<NftFamily>, sets: &KnownSets) -> Vec<MatchConjunction> {
     let other = match family {
-        Some(Family::V4) => Some(IpVersion::V6),
-        Some(Family::V6) => Some(IpVersion::V4),
+        Some(NftFamily::V4) => Some(IpVersion::V6),
+        Some(NftFamily::V6) => Some(IpVersion::V4),
         None => None,
     };
     if rule.ip_version.is_some() && rule.ip_version == other {
         return Vec::new();
     }
     // A match on an ICMP type implies the protocol ICMP.
-    let icmp = family.filter(|_| rule.icmp.is_some() || rule.not_icmp.is_some()).map(Family::icmp);
+    let icmp = family.filter(|_| rule.icmp.is_some() || rule.not_icmp.is_some()).map(NftFamily::icmp);
     if icmp.is_some() && rule.protocol.is_some() && rule.protocol != icmp {
         return Vec::new();
     }
     let protocol = rule.protocol.or(icmp);
-    let found = vec![family.map(Match::family).into_iter().collect()];
-    let mut matcher = Alternatives { sets, rule, family, protocol, found };
+    let found = vec![family.map(NftMatch::family).into_iter().collect()];
+    let mut matcher = RuleAlternatives { sets, rule, family, protocol, found };
     if let Some(protocol) = protocol {
-        matcher.and(Match::is(Field::Protocol, [protocol]));
+        matcher.and(NftMatch::is(NftField::Protocol, [protocol]));
     }
     if let Some(protocol) = rule.not_protocol {
-        matcher.and(Match::is(Field::Protocol, [protocol]).not());
+        matcher.and(NftMatch::is(NftField::Protocol, [protocol]).not());
     }
     matcher.icmp();
-    matcher.ports(&rule.source, Field::SourcePort);
-    matcher.ports(&rule.destination, Field::DestinationPort);
+    matcher.ports(&rule.source, NftField::SourcePort);
+    matcher.ports(&rule.destination, NftField::DestinationPort);
     if let Some(family) = family {
-        matcher.addresses(&rule.source, family, Field::Source(family), Field::SourcePort);
-        matcher.addresses(&rule.destination, family, Field::Destination(family), Field::DestinationPort);
+        matcher.addresses(&rule.source, family, NftField::Source(family), NftField::SourcePort);
+        matcher.addresses(
+            &rule.destination,
+            family,
+            NftField::Destination(family),
+            NftField::DestinationPort,
+        );
     }
     matcher.found
 }
 
-struct Alternatives<'r> {
-    sets: &'r Sets,
-    rule: &'r Rule,
-    family: Option<Family>,
+struct RuleAlternatives<'r> {
+    sets: &'r KnownSets,
+    rule: &'r PlannedRule,
+    family: Option<NftFamily>,
     /// The only protocol that can match.
     protocol: Option<u8>,
-    found: Vec<All>,
+    found: Vec<MatchConjunction>,
 }
 
-impl Alternatives<'_> {
-    fn and(&mut self, condition: Match) {
+impl RuleAlternatives<'_> {
+    fn and(&mut self, condition: NftMatch) {
         self.found.iter_mut().for_each(|all| all.push(condition.clone()));
     }
 
@@ -91,18 +96,20 @@ impl Alternatives<'_> {
     }
 
     /// Requires one of these alternatives.
-    fn either(&mut self, alternatives: &[All]) {
+    fn either(&mut self, alternatives: &[MatchConjunction]) {
         let found = std::mem::take(&mut self.found);
-        let both = |all: &All, alternative: &All| all.iter().chain(alternative).cloned().collect();
+        let both = |all: &MatchConjunction, alternative: &MatchConjunction| {
+            all.iter().chain(alternative).cloned().collect()
+        };
         self.found =
             found.iter().flat_map(|all| alternatives.iter().map(move |other| both(all, other))).collect();
     }
 
     /// Requires one of these conditions. For Log rules they are made mutually exclusive, as a packet would otherwise be
     /// logged twice.
-    fn any(&mut self, conditions: &[Match]) {
-        let exclusive = self.rule.action == Action::Log;
-        let alternatives: Vec<All> = conditions
+    fn any(&mut self, conditions: &[NftMatch]) {
+        let exclusive = self.rule.action == RuleAction::Log;
+        let alternatives: Vec<MatchConjunction> = conditions
             .iter()
             .enumerate()
             .map(|(last, condition)| {
@@ -114,17 +121,17 @@ impl Alternatives<'_> {
     }
 
     fn icmp(&mut self) {
-        if let Some(Icmp { r#type, code }) = self.rule.icmp {
-            self.and(Match::is(Field::IcmpType, [r#type]));
+        if let Some(IcmpMatch { r#type, code }) = self.rule.icmp {
+            self.and(NftMatch::is(NftField::IcmpType, [r#type]));
             if let Some(code) = code {
-                self.and(Match::is(Field::IcmpCode, [code]));
+                self.and(NftMatch::is(NftField::IcmpCode, [code]));
             }
         }
-        if let Some(Icmp { r#type, code }) = self.rule.not_icmp {
-            let kind = Match::is(Field::IcmpType, [r#type]);
+        if let Some(IcmpMatch { r#type, code }) = self.rule.not_icmp {
+            let kind = NftMatch::is(NftField::IcmpType, [r#type]);
             let mut alternatives = vec![vec![kind.clone().not()]];
             if let Some(code) = code {
-                alternatives.push(vec![kind, Match::is(Field::IcmpCode, [code]).not()]);
+                alternatives.push(vec![kind, NftMatch::is(NftField::IcmpCode, [code]).not()]);
             }
             self.either(&alternatives);
         }
@@ -135,8 +142,8 @@ impl Alternatives<'_> {
         self.protocol.map(|protocol| WITH_PORTS.contains(&protocol))
     }
 
-    fn ports(&mut self, side: &Side, port: Field) {
-        let has_ports = Match::new(Field::Protocol, Test::Within(ranges::of_bytes(&WITH_PORTS)));
+    fn ports(&mut self, side: &RuleSide, port: NftField) {
+        let has_ports = NftMatch::new(NftField::Protocol, NftTest::Within(ranges::of_bytes(&WITH_PORTS)));
         let known = self.has_ports();
         if !(side.ports.is_empty() && side.named_ports.is_empty()) {
             match known {
@@ -147,7 +154,7 @@ impl Alternatives<'_> {
             let mut conditions = Vec::new();
             let ranges = ranges::of_ports(&side.ports);
             if !ranges.is_empty() {
-                conditions.push(Match::new(port, Test::Within(ranges)));
+                conditions.push(NftMatch::new(port, NftTest::Within(ranges)));
             }
             conditions.extend(self.named(&side.named_ports, port));
             self.any(&conditions);
@@ -155,9 +162,9 @@ impl Alternatives<'_> {
         let mut excluded = Vec::new();
         let ranges = ranges::of_ports(&side.not_ports);
         if !ranges.is_empty() {
-            excluded.push(Match::new(port, Test::Within(ranges)).not());
+            excluded.push(NftMatch::new(port, NftTest::Within(ranges)).not());
         }
-        excluded.extend(self.named(&side.not_named_ports, port).into_iter().map(Match::not));
+        excluded.extend(self.named(&side.not_named_ports, port).into_iter().map(NftMatch::not));
         match known {
             _ if excluded.is_empty() => {}
             Some(true) => excluded.into_iter().for_each(|condition| self.and(condition)),
@@ -171,26 +178,26 @@ impl Alternatives<'_> {
     }
 
     /// Returns lookups in sets of named ports.
-    fn named(&self, ids: &[SetId], port: Field) -> Vec<Match> {
+    fn named(&self, ids: &[SetId], port: NftField) -> Vec<NftMatch> {
         let Some(family) = self.family else { return Vec::new() };
         let there = ids.iter().filter(|id| self.sets.kind(id) == Some(SetKind::Ports));
         there.map(|id| endpoint_lookup(id, family, port)).collect()
     }
 
-    fn addresses(&mut self, side: &Side, family: Family, address: Field, port: Field) {
+    fn addresses(&mut self, side: &RuleSide, family: NftFamily, address: NftField, port: NftField) {
         if !side.nets.is_empty() {
             let ranges = ranges::of_nets(&side.nets, family);
             if ranges.is_empty() {
                 return self.never();
             }
-            self.and(Match::new(address, Test::Within(ranges)));
+            self.and(NftMatch::new(address, NftTest::Within(ranges)));
         }
         if !side.not_nets.is_empty() {
             let ranges = ranges::of_nets(&side.not_nets, family);
             if ranges.is_empty() {
                 return self.never();
             }
-            self.and(Match::new(address, Test::Within(ranges)).not());
+            self.and(NftMatch::new(address, NftTest::Within(ranges)).not());
         }
         for id in &side.sets {
             let lookups = self.address_lookups(id, family, address);
@@ -207,8 +214,8 @@ impl Alternatives<'_> {
                         Some(true) => {}
                         Some(false) => return self.never(),
                         None => {
-                            let ports = Test::Within(ranges::of_bytes(&WITH_PORTS));
-                            self.and(Match::new(Field::Protocol, ports));
+                            let ports = NftTest::Within(ranges::of_bytes(&WITH_PORTS));
+                            self.and(NftMatch::new(NftField::Protocol, ports));
                         }
                     }
                     self.and(endpoint_lookup(id, family, port));
@@ -222,23 +229,23 @@ impl Alternatives<'_> {
     }
 
     /// Returns lookups in the kernel's sets that together represent a set of nets; empty if the set does not exist.
-    fn address_lookups(&self, id: &SetId, family: Family, address: Field) -> Vec<Match> {
+    fn address_lookups(&self, id: &SetId, family: NftFamily, address: NftField) -> Vec<NftMatch> {
         if self.sets.kind(id) != Some(SetKind::Nets) {
             return Vec::new();
         }
-        let mut lookups = vec![Match::lookup([address], names::set(id, family))];
+        let mut lookups = vec![NftMatch::lookup([address], names::set(id, family))];
         if self.sets.has_nets(id, family) {
-            lookups.push(Match::lookup([address], names::nets(id, family)));
+            lookups.push(NftMatch::lookup([address], names::nets(id, family)));
         }
         lookups
     }
 }
 
 /// Returns a lookup of the address, protocol and port of one end.
-fn endpoint_lookup(id: &SetId, family: Family, port: Field) -> Match {
+fn endpoint_lookup(id: &SetId, family: NftFamily, port: NftField) -> NftMatch {
     let address = match port {
-        Field::SourcePort => Field::Source(family),
-        _ => Field::Destination(family),
+        NftField::SourcePort => NftField::Source(family),
+        _ => NftField::Destination(family),
     };
-    Match::lookup([address, Field::Protocol, port], names::set(id, family))
+    NftMatch::lookup([address, NftField::Protocol, port], names::set(id, family))
 }

@@ -1,19 +1,19 @@
 //! Sets the DSCP that workloads have requested on packets that leave all IP pools.
 
-use super::super::rule::{Action, Family, Field, Match, Rule};
-use super::super::table::{Chain, Element, Hook, Point, SetType};
+use super::super::rule::{NftAction, NftFamily, NftField, NftMatch, NftRule};
+use super::super::table::{ChainHook, HookPoint, NftChain, NftElement, SetType};
 use super::entry::MANGLE;
 use super::nat::lookups;
-use super::{Sets, names};
+use super::{KnownSets, names};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use tortie_plan::{POOLS, SetId};
 
 /// Chains and sets for source addresses with their DSCP values.
 #[derive(Debug, Default)]
-pub(crate) struct Marking {
-    pub chains: Vec<(String, Chain)>,
-    pub sets: Vec<(String, SetType, BTreeSet<Element>)>,
+pub(crate) struct DscpChains {
+    pub chains: Vec<(String, NftChain)>,
+    pub sets: Vec<(String, SetType, BTreeSet<NftElement>)>,
 }
 
 /// Whether the chains refer to a set.
@@ -21,31 +21,32 @@ pub(crate) fn looks_into(id: &SetId) -> bool {
     &*id.0 == POOLS
 }
 
-pub(crate) fn render(marked: impl Iterator<Item = (IpAddr, u8)>, pools: &Sets) -> Marking {
-    let mut sources: BTreeMap<(u8, Family), BTreeSet<Element>> = BTreeMap::new();
+pub(crate) fn render(marked: impl Iterator<Item = (IpAddr, u8)>, pools: &KnownSets) -> DscpChains {
+    let mut sources: BTreeMap<(u8, NftFamily), BTreeSet<NftElement>> = BTreeMap::new();
     for (address, dscp) in marked {
         let bytes = match address {
             IpAddr::V4(address) => address.octets().to_vec(),
             IpAddr::V6(address) => address.octets().to_vec(),
         };
-        sources.entry((dscp, Family::of(address))).or_default().insert(Element::key(bytes));
+        sources.entry((dscp, NftFamily::of(address))).or_default().insert(NftElement::key(bytes));
     }
-    let mut marking = Marking::default();
+    let mut marking = DscpChains::default();
     let mut rules = Vec::new();
     for ((dscp, family), elements) in sources {
         let set = names::marked(dscp, family);
-        let inside = lookups(pools, &SetId::new(POOLS), Field::Destination(family), family);
-        let mut matches = vec![Match::family(family), Match::lookup([Field::Source(family)], set.clone())];
-        matches.extend(inside.into_iter().map(Match::not));
+        let inside = lookups(pools, &SetId::new(POOLS), NftField::Destination(family), family);
+        let mut matches =
+            vec![NftMatch::family(family), NftMatch::lookup([NftField::Source(family)], set.clone())];
+        matches.extend(inside.into_iter().map(NftMatch::not));
         let chain = names::marking(dscp, family);
-        rules.push(Rule::new(matches, vec![Action::Goto(chain.clone())]));
-        let mark = vec![Rule::new(Vec::new(), vec![Action::Count, Action::SetDscp(family, dscp)])];
-        marking.chains.push((chain, Chain { hook: None, rules: mark }));
+        rules.push(NftRule::new(matches, vec![NftAction::Goto(chain.clone())]));
+        let mark = vec![NftRule::new(Vec::new(), vec![NftAction::Count, NftAction::SetDscp(family, dscp)])];
+        marking.chains.push((chain, NftChain { hook: None, rules: mark }));
         marking.sets.push((set, SetType::Addresses(family), elements));
     }
     if !rules.is_empty() {
-        let hook = Some(Hook::filter(Point::Postrouting, MANGLE));
-        marking.chains.push(("marking".to_owned(), Chain { hook, rules }));
+        let hook = Some(ChainHook::filter(HookPoint::Postrouting, MANGLE));
+        marking.chains.push(("marking".to_owned(), NftChain { hook, rules }));
     }
     marking
 }

@@ -6,8 +6,8 @@
 //! connects to its own floating address would receive its replies directly, without the reverse translation, so its
 //! source is translated to that address.
 
-use super::super::rule::{Action, Family, Field, Match, NatEnd, Rule};
-use super::super::table::{Chain, Element, Hook, Point, SetType, join};
+use super::super::rule::{NatEnd, NftAction, NftFamily, NftField, NftMatch, NftRule};
+use super::super::table::{ChainHook, HookPoint, NftChain, NftElement, SetType, join};
 use super::names;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,23 +19,23 @@ const PRIORITY: i32 = -110;
 
 /// The chains, sets and rules for floating addresses.
 #[derive(Debug, Default)]
-pub(crate) struct Floating {
-    pub chains: Vec<(String, Chain)>,
-    pub sets: Vec<(String, SetType, BTreeSet<Element>)>,
+pub(crate) struct FloatingChains {
+    pub chains: Vec<(String, NftChain)>,
+    pub sets: Vec<(String, SetType, BTreeSet<NftElement>)>,
     /// Rules for the beginning of the chain that translates sources.
-    pub outgoing: Vec<Rule>,
+    pub outgoing: Vec<NftRule>,
 }
 
 /// Renders all floating addresses. If several workloads share one, it belongs to the workload whose own address sorts
 /// first as text; a workload with several uses the first of them as its source.
-pub(crate) fn render<'f>(all: impl Iterator<Item = &'f FloatingIp>) -> Floating {
+pub(crate) fn render<'f>(all: impl Iterator<Item = &'f FloatingIp>) -> FloatingChains {
     let mut there: Vec<FloatingIp> = all.copied().collect();
     let text = |address: IpAddr| address.to_string();
     there.sort_by_key(|floating| (text(floating.external), text(floating.internal)));
-    let mut rendered = Floating::default();
+    let mut rendered = FloatingChains::default();
     let (mut entering, mut leaving) = (Vec::new(), Vec::new());
-    for family in Family::BOTH {
-        let of_family = there.iter().filter(|floating| Family::of(floating.external) == family);
+    for family in NftFamily::BOTH {
+        let of_family = there.iter().filter(|floating| NftFamily::of(floating.external) == family);
         let (mut to, mut back) = (BTreeMap::new(), BTreeMap::new());
         for FloatingIp { external, internal } in of_family {
             let (external, internal) = (bytes(*external), bytes(*internal));
@@ -47,29 +47,29 @@ pub(crate) fn render<'f>(all: impl Iterator<Item = &'f FloatingIp>) -> Floating 
         if to.is_empty() {
             continue;
         }
-        let keys = |map: &BTreeMap<Vec<u8>, Vec<u8>>| map.keys().cloned().map(Element::key).collect();
+        let keys = |map: &BTreeMap<Vec<u8>, Vec<u8>>| map.keys().cloned().map(NftElement::key).collect();
         let (externals, internals) = (name("external", family), name("internal", family));
         rendered.sets.push((externals.clone(), SetType::Addresses(family), keys(&to)));
         rendered.sets.push((internals.clone(), SetType::Addresses(family), keys(&back)));
-        let elements = to.into_iter().map(|(external, internal)| Element::translation(external, internal));
+        let elements = to.into_iter().map(|(external, internal)| NftElement::translation(external, internal));
         rendered.sets.push((name("to", family), SetType::Translations(family), elements.collect()));
         let elements = back
             .into_iter()
-            .map(|(internal, external)| Element::translation(join(&[&internal, &internal]), external));
+            .map(|(internal, external)| NftElement::translation(join(&[&internal, &internal]), external));
         rendered.sets.push((name("back", family), SetType::PairTranslations(family), elements.collect()));
 
-        let (source, destination) = (Field::Source(family), Field::Destination(family));
-        let addressed = vec![Match::family(family), Match::lookup([destination], externals)];
-        entering.push(Rule::new(addressed, vec![Action::Goto(name("dnat", family))]));
+        let (source, destination) = (NftField::Source(family), NftField::Destination(family));
+        let addressed = vec![NftMatch::family(family), NftMatch::lookup([destination], externals)];
+        entering.push(NftRule::new(addressed, vec![NftAction::Goto(name("dnat", family))]));
         let itself = vec![
-            Match::family(family),
-            Match::lookup([source], internals.clone()),
-            Match::lookup([destination], internals),
+            NftMatch::family(family),
+            NftMatch::lookup([source], internals.clone()),
+            NftMatch::lookup([destination], internals),
         ];
-        leaving.push(Rule::new(itself, vec![Action::Jump(name("snat", family))]));
+        leaving.push(NftRule::new(itself, vec![NftAction::Jump(name("snat", family))]));
         let by = |end, fields, map| {
-            let translate = Action::TranslateBy { end, family, fields, map };
-            Chain { hook: None, rules: vec![Rule::new(Vec::new(), vec![translate])] }
+            let translate = NftAction::TranslateBy { end, family, fields, map };
+            NftChain { hook: None, rules: vec![NftRule::new(Vec::new(), vec![translate])] }
         };
         rendered
             .chains
@@ -80,14 +80,14 @@ pub(crate) fn render<'f>(all: impl Iterator<Item = &'f FloatingIp>) -> Floating 
         ));
     }
     if !entering.is_empty() {
-        let hook = Hook::nat(Point::Prerouting, PRIORITY);
-        rendered.chains.push(("floating-in".to_owned(), Chain { hook: Some(hook), rules: entering }));
+        let hook = ChainHook::nat(HookPoint::Prerouting, PRIORITY);
+        rendered.chains.push(("floating-in".to_owned(), NftChain { hook: Some(hook), rules: entering }));
     }
     rendered.outgoing = leaving;
     rendered
 }
 
-fn name(part: &str, family: Family) -> String {
+fn name(part: &str, family: NftFamily) -> String {
     names::floating(part, family)
 }
 

@@ -2,51 +2,51 @@
 //! other interfaces.
 
 use super::super::ranges;
-use super::super::rule::{Action, Family, Field, Match, Rule, Test, interface};
-use super::super::table::{Chain, Element};
+use super::super::rule::{NftAction, NftFamily, NftField, NftMatch, NftRule, NftTest, interface};
+use super::super::table::{NftChain, NftElement};
 use super::workloads::tracked;
-use super::{Stage, Tiers, names};
+use super::{PolicyStage, TierRenderer, names};
 use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
-use tortie_plan::{Assignment, Direction, Failsafe, HostEndpoint, Tier};
+use tortie_plan::{EndpointTier, FailsafePort, HostEndpointAssignment, HostEndpointPolicy, PolicyDirection};
 
 /// The part of the table that belongs to host endpoints.
 #[derive(Default)]
-pub(crate) struct HostPart {
-    pub chains: BTreeMap<String, Chain>,
+pub(crate) struct HostChains {
+    pub chains: BTreeMap<String, NftChain>,
     /// Maps from interface to chain.
-    pub maps: BTreeMap<String, BTreeSet<Element>>,
+    pub maps: BTreeMap<String, BTreeSet<NftElement>>,
     /// The rules that jump to the chains; empty for hooks without policy.
     pub hooks: HookRules,
 }
 
 #[derive(Default)]
 pub(crate) struct HookRules {
-    pub untracked_in: Vec<Rule>,
-    pub untracked_out: Vec<Rule>,
-    pub pre_dnat: Vec<Rule>,
-    pub input: Vec<Rule>,
-    pub forward_in: Vec<Rule>,
-    pub forward_out: Vec<Rule>,
-    pub output: Vec<Rule>,
-    pub covered: Covered,
+    pub untracked_in: Vec<NftRule>,
+    pub untracked_out: Vec<NftRule>,
+    pub pre_dnat: Vec<NftRule>,
+    pub input: Vec<NftRule>,
+    pub forward_in: Vec<NftRule>,
+    pub forward_out: Vec<NftRule>,
+    pub output: Vec<NftRule>,
+    pub covered: CoveredInterfaces,
 }
 
 /// The interfaces of the host that have an endpoint.
 #[derive(Default)]
-pub(crate) struct Covered {
+pub(crate) struct CoveredInterfaces {
     /// Interfaces that have their own endpoint.
-    pub interfaces: BTreeSet<Element>,
+    pub interfaces: BTreeSet<NftElement>,
     /// Whether one endpoint covers all interfaces.
     pub everywhere: bool,
 }
 
-impl Covered {
+impl CoveredInterfaces {
     /// Returns the alternative conditions for a packet at a covered interface.
-    pub fn conditions(&self, field: Field) -> Vec<Vec<Match>> {
+    pub fn conditions(&self, field: NftField) -> Vec<Vec<NftMatch>> {
         match (self.everywhere, self.interfaces.is_empty()) {
             (true, _) => vec![Vec::new()],
-            (false, false) => vec![vec![Match::lookup([field], names::HOST_INTERFACES)]],
+            (false, false) => vec![vec![NftMatch::lookup([field], names::HOST_INTERFACES)]],
             (false, true) => Vec::new(),
         }
     }
@@ -61,73 +61,73 @@ impl HookRules {
 
 /// A policy decision about packets at an interface of the host.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Question {
-    Local(Direction),
-    Forward(Direction),
+enum HostDecision {
+    Local(PolicyDirection),
+    Forward(PolicyDirection),
     PreDnat,
-    Untracked(Direction),
+    Untracked(PolicyDirection),
 }
 
-impl Question {
+impl HostDecision {
     fn map(self) -> &'static str {
-        use Direction::{Egress, Ingress};
+        use PolicyDirection::{Egress, Ingress};
         match self {
-            Question::Local(Ingress) => names::HOST_IN,
-            Question::Local(Egress) => "host-out",
-            Question::Forward(Ingress) => "host-forward-in",
-            Question::Forward(Egress) => "host-forward-out",
-            Question::PreDnat => "host-pre-dnat",
-            Question::Untracked(Ingress) => "host-untracked-in",
-            Question::Untracked(Egress) => "host-untracked-out",
+            HostDecision::Local(Ingress) => names::HOST_IN,
+            HostDecision::Local(Egress) => "host-out",
+            HostDecision::Forward(Ingress) => "host-forward-in",
+            HostDecision::Forward(Egress) => "host-forward-out",
+            HostDecision::PreDnat => "host-pre-dnat",
+            HostDecision::Untracked(Ingress) => "host-untracked-in",
+            HostDecision::Untracked(Egress) => "host-untracked-out",
         }
     }
 
-    fn direction(self) -> Direction {
+    fn direction(self) -> PolicyDirection {
         match self {
-            Question::Local(direction) | Question::Forward(direction) | Question::Untracked(direction) => {
-                direction
-            }
-            Question::PreDnat => Direction::Ingress,
+            HostDecision::Local(direction)
+            | HostDecision::Forward(direction)
+            | HostDecision::Untracked(direction) => direction,
+            HostDecision::PreDnat => PolicyDirection::Ingress,
         }
     }
 
     /// Whether an endpoint has policy for this decision.
-    fn concerns(self, endpoint: &HostEndpoint) -> bool {
+    fn concerns(self, endpoint: &HostEndpointPolicy) -> bool {
         match self {
-            Question::Local(_) | Question::Forward(_) => true,
-            Question::PreDnat => !endpoint.pre_dnat.is_empty(),
-            Question::Untracked(_) => !endpoint.untracked.is_empty(),
+            HostDecision::Local(_) | HostDecision::Forward(_) => true,
+            HostDecision::PreDnat => !endpoint.pre_dnat.is_empty(),
+            HostDecision::Untracked(_) => !endpoint.untracked.is_empty(),
         }
     }
 }
 
 pub(crate) fn render(
-    endpoints: &BTreeMap<String, HostEndpoint>,
-    assignment: &Assignment,
-    tiers: Tiers<'_>,
-) -> HostPart {
+    endpoints: &BTreeMap<String, HostEndpointPolicy>,
+    assignment: &HostEndpointAssignment,
+    tiers: TierRenderer<'_>,
+) -> HostChains {
     let renderer = HostRenderer { endpoints, assignment, tiers };
-    let mut part = HostPart::default();
+    let mut part = HostChains::default();
     if assignment.specific.is_empty() && assignment.everywhere.is_none() {
         return part;
     }
-    use Direction::{Egress, Ingress};
+    use PolicyDirection::{Egress, Ingress};
     part.hooks = HookRules {
-        untracked_in: renderer.question(Question::Untracked(Ingress), &mut part),
-        untracked_out: renderer.question(Question::Untracked(Egress), &mut part),
-        pre_dnat: renderer.question(Question::PreDnat, &mut part),
-        input: renderer.question(Question::Local(Ingress), &mut part),
-        forward_in: renderer.question(Question::Forward(Ingress), &mut part),
-        forward_out: renderer.question(Question::Forward(Egress), &mut part),
-        output: renderer.question(Question::Local(Egress), &mut part),
-        covered: Covered {
-            interfaces: assignment.specific.keys().map(|name| Element::key(interface(name))).collect(),
+        untracked_in: renderer.question(HostDecision::Untracked(Ingress), &mut part),
+        untracked_out: renderer.question(HostDecision::Untracked(Egress), &mut part),
+        pre_dnat: renderer.question(HostDecision::PreDnat, &mut part),
+        input: renderer.question(HostDecision::Local(Ingress), &mut part),
+        forward_in: renderer.question(HostDecision::Forward(Ingress), &mut part),
+        forward_out: renderer.question(HostDecision::Forward(Egress), &mut part),
+        output: renderer.question(HostDecision::Local(Egress), &mut part),
+        covered: CoveredInterfaces {
+            interfaces: assignment.specific.keys().map(|name| NftElement::key(interface(name))).collect(),
             everywhere: assignment.everywhere.is_some(),
         },
     };
     for (direction, replies) in [(Ingress, false), (Egress, false), (Ingress, true), (Egress, true)] {
         if !replies || !part.hooks.untracked_in.is_empty() {
-            let chain = Chain { hook: None, rules: renderer.failsafes(direction, replies) };
+            let chain = NftChain { hook: None, rules: renderer.failsafes(direction, replies) };
             part.chains.insert(failsafe_name(direction, replies), chain);
         }
     }
@@ -135,17 +135,17 @@ pub(crate) fn render(
 }
 
 struct HostRenderer<'p> {
-    endpoints: &'p BTreeMap<String, HostEndpoint>,
-    assignment: &'p Assignment,
-    tiers: Tiers<'p>,
+    endpoints: &'p BTreeMap<String, HostEndpointPolicy>,
+    assignment: &'p HostEndpointAssignment,
+    tiers: TierRenderer<'p>,
 }
 
 impl HostRenderer<'_> {
     /// Renders the chains for one decision, and returns the rules that jump to them.
-    fn question(&self, question: Question, part: &mut HostPart) -> Vec<Rule> {
+    fn question(&self, question: HostDecision, part: &mut HostChains) -> Vec<NftRule> {
         // Before connection tracking, only endpoints of a single interface apply.
         let everywhere = match question {
-            Question::Untracked(_) => None,
+            HostDecision::Untracked(_) => None,
             _ => self.assignment.everywhere.as_ref(),
         };
         let active = || self.assignment.specific.values().chain(everywhere);
@@ -155,102 +155,106 @@ impl HostRenderer<'_> {
         }
         for name in active() {
             if let Some(endpoint) = self.endpoints.get(name) {
-                let chain = Chain { hook: None, rules: self.answer(question, endpoint) };
+                let chain = NftChain { hook: None, rules: self.answer(question, endpoint) };
                 part.chains.insert(chain_name(question, name), chain);
             }
         }
         let field = match question.direction() {
-            Direction::Ingress => Field::InInterface,
-            Direction::Egress => Field::OutInterface,
+            PolicyDirection::Ingress => NftField::InInterface,
+            PolicyDirection::Egress => NftField::OutInterface,
         };
         let mut rules = Vec::new();
         if !self.assignment.specific.is_empty() {
             let specific = self.assignment.specific.iter();
-            let elements =
-                specific.map(|(device, name)| Element::goto(interface(device), &chain_name(question, name)));
+            let elements = specific
+                .map(|(device, name)| NftElement::goto(interface(device), &chain_name(question, name)));
             part.maps.insert(question.map().into(), elements.collect());
-            rules.push(Rule::new(Vec::new(), vec![Action::Dispatch { field, map: question.map().into() }]));
+            rules.push(NftRule::new(
+                Vec::new(),
+                vec![NftAction::Dispatch { field, map: question.map().into() }],
+            ));
         }
         if let Some(name) = everywhere {
-            rules.push(Rule::new(Vec::new(), vec![Action::Goto(chain_name(question, name))]));
+            rules.push(NftRule::new(Vec::new(), vec![NftAction::Goto(chain_name(question, name))]));
         }
         rules
     }
 
-    fn answer(&self, question: Question, endpoint: &HostEndpoint) -> Vec<Rule> {
-        let jump =
-            |replies| Rule::new(Vec::new(), vec![Action::Jump(failsafe_name(question.direction(), replies))]);
+    fn answer(&self, question: HostDecision, endpoint: &HostEndpointPolicy) -> Vec<NftRule> {
+        let jump = |replies| {
+            NftRule::new(Vec::new(), vec![NftAction::Jump(failsafe_name(question.direction(), replies))])
+        };
         let direction = question.direction();
         let mut rules = Vec::new();
-        let only = |list: &[Tier], stage| self.tiers.only(list, direction, stage);
+        let only = |list: &[EndpointTier], stage| self.tiers.only(list, direction, stage);
         match question {
-            Question::Local(_) => {
+            HostDecision::Local(_) => {
                 rules.extend(tracked(self.tiers.settings.drop_invalid));
                 rules.push(jump(false));
                 rules.extend(self.tiers.with_profiles(&endpoint.tiers, &endpoint.profiles, direction));
             }
-            Question::Forward(_) => {
+            HostDecision::Forward(_) => {
                 rules.extend(tracked(self.tiers.settings.drop_invalid));
-                rules.extend(only(&endpoint.forward, Stage::Forward));
+                rules.extend(only(&endpoint.forward, PolicyStage::Forward));
             }
-            Question::PreDnat if endpoint.pre_dnat.is_empty() => {}
-            Question::PreDnat => {
+            HostDecision::PreDnat if endpoint.pre_dnat.is_empty() => {}
+            HostDecision::PreDnat => {
                 rules.extend(tracked(self.tiers.settings.drop_invalid));
                 rules.push(jump(false));
-                rules.extend(only(&endpoint.pre_dnat, Stage::PreDnat));
+                rules.extend(only(&endpoint.pre_dnat, PolicyStage::PreDnat));
             }
-            Question::Untracked(_) if endpoint.untracked.is_empty() => {}
-            Question::Untracked(_) => {
+            HostDecision::Untracked(_) if endpoint.untracked.is_empty() => {}
+            HostDecision::Untracked(_) => {
                 rules.extend([jump(false), jump(true)]);
-                rules.extend(only(&endpoint.untracked, Stage::Untracked));
+                rules.extend(only(&endpoint.untracked, PolicyStage::Untracked));
             }
         }
         rules
     }
 
     /// Returns the rules for packets that no policy may deny: by destination port, or by source port for their replies.
-    fn failsafes(&self, direction: Direction, replies: bool) -> Vec<Rule> {
+    fn failsafes(&self, direction: PolicyDirection, replies: bool) -> Vec<NftRule> {
         let settings = self.tiers.settings;
-        let inbound = (direction == Direction::Ingress) != replies;
+        let inbound = (direction == PolicyDirection::Ingress) != replies;
         let list = if inbound { &settings.failsafe_inbound } else { &settings.failsafe_outbound };
-        let port = if replies { Field::SourcePort } else { Field::DestinationPort };
-        let mut grouped: BTreeMap<(Option<IpNet>, u8), Vec<&Failsafe>> = BTreeMap::new();
+        let port = if replies { NftField::SourcePort } else { NftField::DestinationPort };
+        let mut grouped: BTreeMap<(Option<IpNet>, u8), Vec<&FailsafePort>> = BTreeMap::new();
         for safe in list {
             grouped.entry((safe.net, safe.protocol)).or_default().push(safe);
         }
-        let rule = |((net, protocol), safes): ((Option<IpNet>, u8), Vec<&Failsafe>)| {
+        let rule = |((net, protocol), safes): ((Option<IpNet>, u8), Vec<&FailsafePort>)| {
             let mut matches = Vec::new();
             if let Some(net) = net {
-                let family = Family::of(net.addr());
+                let family = NftFamily::of(net.addr());
                 let remote = match direction {
-                    Direction::Ingress => Field::Source(family),
-                    Direction::Egress => Field::Destination(family),
+                    PolicyDirection::Ingress => NftField::Source(family),
+                    PolicyDirection::Egress => NftField::Destination(family),
                 };
-                matches.push(Match::family(family));
-                matches.push(Match::new(remote, Test::Within(ranges::of_nets([&net], family))));
+                matches.push(NftMatch::family(family));
+                matches.push(NftMatch::new(remote, NftTest::Within(ranges::of_nets([&net], family))));
             }
-            let ports: Vec<tortie_plan::PortRange> = safes
+            let ports: Vec<tortie_plan::PortInterval> = safes
                 .iter()
-                .map(|safe| tortie_plan::PortRange { first: safe.port, last: safe.port })
+                .map(|safe| tortie_plan::PortInterval { first: safe.port, last: safe.port })
                 .collect();
-            matches.push(Match::is(Field::Protocol, [protocol]));
-            matches.push(Match::new(port, Test::Within(ranges::of_ports(&ports))));
-            Rule::new(matches, vec![Action::Accept])
+            matches.push(NftMatch::is(NftField::Protocol, [protocol]));
+            matches.push(NftMatch::new(port, NftTest::Within(ranges::of_ports(&ports))));
+            NftRule::new(matches, vec![NftAction::Accept])
         };
         grouped.into_iter().map(rule).collect()
     }
 }
 
-fn failsafe_name(direction: Direction, replies: bool) -> String {
+fn failsafe_name(direction: PolicyDirection, replies: bool) -> String {
     let replies = if replies { "-replies" } else { "" };
     format!("failsafe-{}{replies}", names::direction_text(direction))
 }
 
-fn chain_name(question: Question, endpoint: &str) -> String {
+fn chain_name(question: HostDecision, endpoint: &str) -> String {
     names::fitting(format!("{}/", question.map()), endpoint)
 }
 
 /// Accepts packets that an earlier stage has accepted.
-pub(super) fn accepted_early(may: bool, bit: u32) -> Option<Rule> {
-    may.then(|| Rule::new(vec![Match::mark(bit)], vec![Action::Accept]).says("accepted before"))
+pub(super) fn accepted_early(may: bool, bit: u32) -> Option<NftRule> {
+    may.then(|| NftRule::new(vec![NftMatch::mark(bit)], vec![NftAction::Accept]).says("accepted before"))
 }

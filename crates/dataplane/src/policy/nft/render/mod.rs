@@ -15,11 +15,11 @@ mod tiers;
 pub(crate) mod tunnels;
 pub(crate) mod workloads;
 
-pub(crate) use allowed::{Allowed, POLICY};
-pub(crate) use policy::{Holder, holder_chain, passes};
-pub(crate) use tiers::{END_OF_TIER, NO_PROFILE, Tiers};
+pub(crate) use allowed::{MarkedHook, POLICY};
+pub(crate) use policy::{PolicyOrProfile, holder_chain, passes};
+pub(crate) use tiers::{END_OF_TIER, NO_PROFILE, TierRenderer};
 
-use super::rule::{Action, Family, Field, Match, Rule};
+use super::rule::{NftAction, NftFamily, NftField, NftMatch, NftRule};
 use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
 use tortie_plan::{SetId, SetKind};
@@ -27,33 +27,33 @@ use tortie_plan::{SetId, SetKind};
 /// Distinguishes interfaces of workloads from others: by prefix, which also covers workloads that the node does not
 /// know yet, and by name for workloads whose interface no prefix covers.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Workloads<'s> {
+pub(crate) struct WorkloadInterfaces<'s> {
     pub prefixes: &'s [String],
     /// Whether the set of uncovered interfaces is not empty.
     pub others: bool,
 }
 
-impl<'s> Workloads<'s> {
+impl<'s> WorkloadInterfaces<'s> {
     pub fn is_covered(self, interface: &str) -> bool {
         self.prefixes.iter().any(|prefix| interface.starts_with(prefix.as_str()))
     }
 
     /// Returns the alternative conditions for an interface of a workload.
-    pub fn conditions(self, field: Field) -> impl Iterator<Item = Match> + 's {
-        let prefixes = self.prefixes.iter().map(move |prefix| Match::interface_begins(field, prefix));
-        prefixes.chain(self.others.then(|| Match::lookup([field], names::WORKLOADS)))
+    pub fn conditions(self, field: NftField) -> impl Iterator<Item = NftMatch> + 's {
+        let prefixes = self.prefixes.iter().map(move |prefix| NftMatch::interface_begins(field, prefix));
+        prefixes.chain(self.others.then(|| NftMatch::lookup([field], names::WORKLOADS)))
     }
 
     /// Returns rules for packets from or to workloads.
-    pub fn rules(self, field: Field, comment: &str, actions: &[Action]) -> Vec<Rule> {
-        let rule = |condition| Rule::new(vec![condition], actions.to_vec()).says(comment);
+    pub fn rules(self, field: NftField, comment: &str, actions: &[NftAction]) -> Vec<NftRule> {
+        let rule = |condition| NftRule::new(vec![condition], actions.to_vec()).says(comment);
         self.conditions(field).map(rule).collect()
     }
 }
 
 /// The list of an endpoint's policies that a chain is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) enum Stage {
+pub(crate) enum PolicyStage {
     /// Packets that originate or terminate at the endpoint.
     Normal,
     /// Packets that the host forwards.
@@ -66,22 +66,22 @@ pub(crate) enum Stage {
 
 /// Properties of sets that rules depend on.
 #[derive(Debug, Default)]
-pub(crate) struct Sets(pub BTreeMap<SetId, Collection>);
+pub(crate) struct KnownSets(pub BTreeMap<SetId, KnownSet>);
 
 #[derive(Debug)]
-pub(crate) struct Collection {
+pub(crate) struct KnownSet {
     pub kind: SetKind,
     /// Members that consist of more than one address.
     pub nets: BTreeSet<IpNet>,
 }
 
-impl Sets {
+impl KnownSets {
     pub fn kind(&self, id: &SetId) -> Option<SetKind> {
         self.0.get(id).map(|collection| collection.kind)
     }
 
-    pub fn has_nets(&self, id: &SetId, family: Family) -> bool {
-        let of_family = |net: &IpNet| Family::of(net.addr()) == family;
+    pub fn has_nets(&self, id: &SetId, family: NftFamily) -> bool {
+        let of_family = |net: &IpNet| NftFamily::of(net.addr()) == family;
         self.0.get(id).is_some_and(|collection| collection.nets.iter().any(of_family))
     }
 }

@@ -1,9 +1,9 @@
 //! Names of kernel objects: readable, and independent of earlier state.
 
-use super::super::rule::Family;
-use super::Stage;
+use super::super::rule::NftFamily;
+use super::PolicyStage;
 use std::fmt::Display;
-use tortie_plan::{Direction, PolicyId, SetId};
+use tortie_plan::{PolicyDirection, PolicyId, SetId};
 
 /// The kernel's limit, without the terminating NUL.
 const LIMIT: usize = 255;
@@ -22,66 +22,66 @@ pub(crate) const HOST_IN: &str = "host-in";
 pub(crate) const SENDERS: &str = "senders";
 
 /// Returns the name of the set of addresses, or of named ports, of one family.
-pub(crate) fn set(id: &SetId, family: Family) -> String {
+pub(crate) fn set(id: &SetId, family: NftFamily) -> String {
     format!("{}-{}", id.0.replace(':', "-"), family.digit())
 }
 
 /// Returns the name of the set of nets of one family with more than one address.
-pub(crate) fn nets(id: &SetId, family: Family) -> String {
+pub(crate) fn nets(id: &SetId, family: NftFamily) -> String {
     format!("{}-nets", set(id, family))
 }
 
-pub(crate) fn sources(family: Family) -> String {
+pub(crate) fn sources(family: NftFamily) -> String {
     format!("sources-{}", family.digit())
 }
 
-pub(crate) fn source_nets(family: Family) -> String {
+pub(crate) fn source_nets(family: NftFamily) -> String {
     format!("sources-{}-nets", family.digit())
 }
 
 /// Returns the name of a set, map or chain for floating addresses.
-pub(crate) fn floating(part: &str, family: Family) -> String {
+pub(crate) fn floating(part: &str, family: NftFamily) -> String {
     format!("floating-{part}-{}", family.digit())
 }
 
 /// Returns the name of the set of sources whose packets get a DSCP value.
-pub(crate) fn marked(dscp: u8, family: Family) -> String {
+pub(crate) fn marked(dscp: u8, family: NftFamily) -> String {
     format!("dscp-{dscp}-sources-{}", family.digit())
 }
 
-pub(crate) fn marking(dscp: u8, family: Family) -> String {
+pub(crate) fn marking(dscp: u8, family: NftFamily) -> String {
     format!("dscp-{dscp}-{}", family.digit())
 }
 
 /// Returns the name of the chain that counts the connections of a workload.
-pub(crate) fn connections(interface: &str, direction: Direction) -> String {
+pub(crate) fn connections(interface: &str, direction: PolicyDirection) -> String {
     format!("connections-{}", workload(interface, direction))
 }
 
-pub(crate) fn policy(id: &PolicyId, direction: Direction, stage: Stage) -> String {
+pub(crate) fn policy(id: &PolicyId, direction: PolicyDirection, stage: PolicyStage) -> String {
     let text = direction_text(direction);
     match stage {
-        Stage::Normal | Stage::Forward => fitting(format!("{text}-"), id),
-        Stage::PreDnat => fitting(format!("pre-dnat-{text}-"), id),
-        Stage::Untracked => fitting(format!("untracked-{text}-"), id),
+        PolicyStage::Normal | PolicyStage::Forward => fitting(format!("{text}-"), id),
+        PolicyStage::PreDnat => fitting(format!("pre-dnat-{text}-"), id),
+        PolicyStage::Untracked => fitting(format!("untracked-{text}-"), id),
     }
 }
 
-pub(crate) fn profile(name: &str, direction: Direction) -> String {
+pub(crate) fn profile(name: &str, direction: PolicyDirection) -> String {
     fitting(format!("{}-profile/", direction_text(direction)), name)
 }
 
-pub(crate) fn workload(interface: &str, direction: Direction) -> String {
+pub(crate) fn workload(interface: &str, direction: PolicyDirection) -> String {
     match direction {
-        Direction::Ingress => format!("to-{interface}"),
-        Direction::Egress => format!("from-{interface}"),
+        PolicyDirection::Ingress => format!("to-{interface}"),
+        PolicyDirection::Egress => format!("from-{interface}"),
     }
 }
 
-pub(crate) fn direction_text(direction: Direction) -> &'static str {
+pub(crate) fn direction_text(direction: PolicyDirection) -> &'static str {
     match direction {
-        Direction::Ingress => "in",
-        Direction::Egress => "out",
+        PolicyDirection::Ingress => "in",
+        PolicyDirection::Egress => "out",
     }
 }
 

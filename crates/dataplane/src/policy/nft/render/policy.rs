@@ -4,11 +4,11 @@
 //! next decision (may the other workload receive it?) is another base chain at the same hook. So no verdict has to be
 //! stored, except that a packet was passed to the next tier: that is a bit of its mark.
 
-use super::super::rule::{Action, Rule};
-use super::super::table::Chain;
-use super::{Sets, Stage, criteria, names};
+use super::super::rule::{NftAction, NftRule};
+use super::super::table::NftChain;
+use super::{KnownSets, PolicyStage, criteria, names};
 use tortie_plan::{
-    self as plan, DenyAction, Direction, PolicyId, PolicySettings, RuleId, RuleIndex, RuleOwner,
+    self as plan, DenyAction, PolicyDirection, PolicyId, PolicySettings, RuleId, RuleIndex, RuleOwner,
 };
 
 /// The kernel's limit for a log prefix, minus the characters that the kernel adds.
@@ -16,33 +16,33 @@ const LOG_PREFIX: usize = 120;
 
 /// Owner of the rules.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Holder<'p> {
+pub(crate) enum PolicyOrProfile<'p> {
     Policy { id: &'p PolicyId, tier: &'p str },
     Profile(&'p str),
 }
 
-impl Holder<'_> {
+impl PolicyOrProfile<'_> {
     fn is_staged(self) -> bool {
-        matches!(self, Holder::Policy { id, .. } if id.kind.is_staged())
+        matches!(self, PolicyOrProfile::Policy { id, .. } if id.kind.is_staged())
     }
 
     fn owner(self) -> RuleOwner {
         match self {
-            Holder::Policy { id, .. } => RuleOwner::Policy(id.clone()),
-            Holder::Profile(name) => RuleOwner::Profile(name.to_owned()),
+            PolicyOrProfile::Policy { id, .. } => RuleOwner::Policy(id.clone()),
+            PolicyOrProfile::Profile(name) => RuleOwner::Profile(name.to_owned()),
         }
     }
 
     fn log_prefix(self, template: &str) -> String {
         let (tier, kind, name, full) = match self {
-            Holder::Policy { id, tier } => {
+            PolicyOrProfile::Policy { id, tier } => {
                 let full = match id.namespace.as_str() {
                     "" => id.name.clone(),
                     namespace => format!("{namespace}/{}", id.name),
                 };
                 (tier, id.kind.short_name(), id.name.as_str(), full)
             }
-            Holder::Profile(name) => ("", "pro", name, name.to_owned()),
+            PolicyOrProfile::Profile(name) => ("", "pro", name, name.to_owned()),
         };
         let text = template.replace("%t", tier).replace("%k", kind).replace("%n", name).replace("%p", &full);
         let mut prefix = format!("{text}: ");
@@ -54,81 +54,81 @@ impl Holder<'_> {
 }
 
 /// Whether one of the rules passes packets to the next tier.
-pub(crate) fn passes(rules: &[plan::Rule]) -> bool {
-    rules.iter().any(|rule| rule.action == plan::Action::Pass)
+pub(crate) fn passes(rules: &[plan::PlannedRule]) -> bool {
+    rules.iter().any(|rule| rule.action == plan::RuleAction::Pass)
 }
 
 pub(crate) fn holder_chain(
-    holder: Holder<'_>,
-    rules: &[plan::Rule],
-    direction: Direction,
-    stage: Stage,
-    sets: &Sets,
+    holder: PolicyOrProfile<'_>,
+    rules: &[plan::PlannedRule],
+    direction: PolicyDirection,
+    stage: PolicyStage,
+    sets: &KnownSets,
     settings: &PolicySettings,
-) -> Chain {
-    let mut chain = Chain::default();
+) -> NftChain {
+    let mut chain = NftChain::default();
     for (index, rule) in rules.iter().enumerate() {
         let id = RuleId { owner: holder.owner(), direction, index: RuleIndex::at(index) };
         let actions = actions(holder, rule.action, &id, stage, settings);
         let comment = format!("{} {index}", id.owner);
         for matches in criteria::alternatives(rule, sets) {
-            chain.rules.push(Rule::new(matches, actions.clone()).says(comment.clone()));
+            chain.rules.push(NftRule::new(matches, actions.clone()).says(comment.clone()));
         }
     }
     chain
 }
 
 fn actions(
-    holder: Holder<'_>,
-    action: plan::Action,
+    holder: PolicyOrProfile<'_>,
+    action: plan::RuleAction,
     id: &RuleId,
-    stage: Stage,
+    stage: PolicyStage,
     settings: &PolicySettings,
-) -> Vec<Action> {
-    let mut actions = vec![Action::Count];
+) -> Vec<NftAction> {
+    let mut actions = vec![NftAction::Count];
     match action {
-        plan::Action::Log if holder.is_staged() => {}
-        plan::Action::Log => {
-            actions.extend(settings.log_limit.map(Action::Limit));
+        plan::RuleAction::Log if holder.is_staged() => {}
+        plan::RuleAction::Log => {
+            actions.extend(settings.log_limit.map(NftAction::Limit));
             let prefix = holder.log_prefix(&settings.log_prefix);
-            actions.push(Action::Log { prefix, rule: names::fitting_in(LOG_PREFIX, id.to_string()) });
+            actions.push(NftAction::Log { prefix, rule: names::fitting_in(LOG_PREFIX, id.to_string()) });
         }
         // Staged policies only count packets.
-        _ if holder.is_staged() => actions.push(Action::Return),
-        plan::Action::Allow => {
+        _ if holder.is_staged() => actions.push(NftAction::Return),
+        plan::RuleAction::Allow => {
             match stage {
-                Stage::Normal | Stage::Forward => {}
-                Stage::PreDnat => actions.push(Action::SetMark(settings.marks.accepted)),
-                Stage::Untracked => {
-                    actions.extend([Action::Untrack, Action::SetMark(settings.marks.accepted)])
+                PolicyStage::Normal | PolicyStage::Forward => {}
+                PolicyStage::PreDnat => actions.push(NftAction::SetMark(settings.marks.accepted)),
+                PolicyStage::Untracked => {
+                    actions.extend([NftAction::Untrack, NftAction::SetMark(settings.marks.accepted)])
                 }
             }
-            actions.push(Action::Accept);
+            actions.push(NftAction::Accept);
         }
-        plan::Action::Deny => actions.push(deny(stage, settings)),
-        plan::Action::Pass => {
-            if let Holder::Policy { .. } = holder {
-                actions.push(Action::SetMark(settings.marks.passed));
+        plan::RuleAction::Deny => actions.push(deny(stage, settings)),
+        plan::RuleAction::Pass => {
+            if let PolicyOrProfile::Policy { .. } = holder {
+                actions.push(NftAction::SetMark(settings.marks.passed));
             }
-            actions.push(Action::Return);
+            actions.push(NftAction::Return);
         }
     }
     actions
 }
 
 /// Returns the action for denied packets.
-pub(super) fn deny(stage: Stage, settings: &PolicySettings) -> Action {
+pub(super) fn deny(stage: PolicyStage, settings: &PolicySettings) -> NftAction {
     match (stage, settings.deny) {
-        (Stage::Normal | Stage::Forward, DenyAction::Reject) => Action::Reject,
-        _ => Action::Drop,
+        (PolicyStage::Normal | PolicyStage::Forward, DenyAction::Reject) => NftAction::Reject,
+        _ => NftAction::Drop,
     }
 }
 
-impl Holder<'_> {
-    pub fn chain_name(self, direction: Direction, stage: Stage) -> String {
+impl PolicyOrProfile<'_> {
+    pub fn chain_name(self, direction: PolicyDirection, stage: PolicyStage) -> String {
         match self {
-            Holder::Policy { id, .. } => names::policy(id, direction, stage),
-            Holder::Profile(name) => names::profile(name, direction),
+            PolicyOrProfile::Policy { id, .. } => names::policy(id, direction, stage),
+            PolicyOrProfile::Profile(name) => names::profile(name, direction),
         }
     }
 }

@@ -16,7 +16,7 @@ const MAX_JUMPS: usize = 128;
 
 /// An SRV record.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Service {
+pub struct SrvRecord {
     pub priority: u16,
     pub weight: u16,
     pub port: u16,
@@ -24,9 +24,9 @@ pub struct Service {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum SrvResponse {
     /// Sorted by priority, then weight; empty if the name does not exist.
-    Services(Vec<Service>),
+    Services(Vec<SrvRecord>),
     /// The response did not fit: repeat the query over TCP.
     Truncated,
     Refused(u16),
@@ -56,8 +56,8 @@ pub fn question(id: u16, name: &str) -> Option<Vec<u8>> {
 }
 
 /// Decodes a response; `None` for any message that is not the response to this query.
-pub fn answer(id: u16, name: &str, bytes: &[u8]) -> Option<Answer> {
-    let mut reader = Reader { bytes, at: 0 };
+pub fn answer(id: u16, name: &str, bytes: &[u8]) -> Option<SrvResponse> {
+    let mut reader = DnsReader { bytes, at: 0 };
     let its_id = reader.word()?;
     let flags = reader.word()?;
     let (questions, answers) = (reader.word()?, reader.word()?);
@@ -69,9 +69,9 @@ pub fn answer(id: u16, name: &str, bytes: &[u8]) -> Option<Answer> {
         return None;
     }
     match flags & CODE {
-        0 if flags & TRUNCATED != 0 => return Some(Answer::Truncated),
+        0 if flags & TRUNCATED != 0 => return Some(SrvResponse::Truncated),
         0 | NO_SUCH_NAME => {}
-        code => return Some(Answer::Refused(code)),
+        code => return Some(SrvResponse::Refused(code)),
     }
     let mut services = Vec::new();
     for _ in 0..answers {
@@ -86,22 +86,22 @@ pub fn answer(id: u16, name: &str, bytes: &[u8]) -> Option<Answer> {
             let target = reader.name()?;
             // RFC 2782: a target of "." means that the service is not available at this domain.
             if !target.is_empty() {
-                services.push(Service { priority, weight, port, target });
+                services.push(SrvRecord { priority, weight, port, target });
             }
         }
         reader.at = end;
     }
     services.sort_by_key(|service| (service.priority, std::cmp::Reverse(service.weight)));
-    Some(Answer::Services(services))
+    Some(SrvResponse::Services(services))
 }
 
 /// Reads forward; every read is bounds-checked.
-struct Reader<'a> {
+struct DnsReader<'a> {
     bytes: &'a [u8],
     at: usize,
 }
 
-impl Reader<'_> {
+impl DnsReader<'_> {
     fn byte(&mut self) -> Option<u8> {
         let byte = *self.bytes.get(self.at)?;
         self.at += 1;
@@ -188,7 +188,7 @@ pub mod tests {
             0,
             &[(2, 0, 1, "c"), (1, 5, 2, "b.example"), (1, 9, 3, "a.example"), (0, 0, 4, "")],
         );
-        let Some(Answer::Services(services)) = answer(7, "_ETCD-client._tcp.example", &bytes) else {
+        let Some(SrvResponse::Services(services)) = answer(7, "_ETCD-client._tcp.example", &bytes) else {
             panic!()
         };
         let seen: Vec<_> = services.iter().map(|service| (service.target.as_str(), service.port)).collect();
@@ -202,9 +202,12 @@ pub mod tests {
         assert_eq!(answer(8, NAME, &bytes), None);
         assert_eq!(answer(7, "_etcd-client._tcp.other", &bytes), None);
         assert_eq!(answer(7, NAME, &question), None);
-        assert_eq!(answer(7, NAME, &reply(&question, TRUNCATED, &[])), Some(Answer::Truncated));
-        assert_eq!(answer(7, NAME, &reply(&question, NO_SUCH_NAME, &[])), Some(Answer::Services(vec![])));
-        assert_eq!(answer(7, NAME, &reply(&question, 5, &[])), Some(Answer::Refused(5)));
+        assert_eq!(answer(7, NAME, &reply(&question, TRUNCATED, &[])), Some(SrvResponse::Truncated));
+        assert_eq!(
+            answer(7, NAME, &reply(&question, NO_SUCH_NAME, &[])),
+            Some(SrvResponse::Services(vec![]))
+        );
+        assert_eq!(answer(7, NAME, &reply(&question, 5, &[])), Some(SrvResponse::Refused(5)));
     }
 
     #[test]

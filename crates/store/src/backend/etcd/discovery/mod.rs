@@ -8,9 +8,9 @@ pub mod message;
 #[cfg(not(fuzzing))]
 mod message;
 
-use crate::config::Endpoint;
-use crate::{Error, Result};
-use message::{Answer, Service};
+use crate::config::EtcdEndpoint;
+use crate::{StoreError, StoreResult};
+use message::{SrvRecord, SrvResponse};
 use std::fmt::Display;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -26,14 +26,18 @@ const UDP_LIMIT: usize = 4096;
 const SERVICES: [(&str, bool); 2] = [("_etcd-client-ssl._tcp", true), ("_etcd-client._tcp", false)];
 
 /// Returns the endpoints of a domain: those with TLS first, each group sorted by priority and weight.
-pub async fn endpoints(domain: &str, limit: Duration) -> Result<Vec<Endpoint>> {
+pub async fn endpoints(domain: &str, limit: Duration) -> StoreResult<Vec<EtcdEndpoint>> {
     let text = tokio::fs::read_to_string(RESOLV_CONF).await.unwrap_or_default();
     endpoints_from(domain, &name_servers(&text), limit).await
 }
 
-async fn endpoints_from(domain: &str, servers: &[SocketAddr], limit: Duration) -> Result<Vec<Endpoint>> {
+async fn endpoints_from(
+    domain: &str,
+    servers: &[SocketAddr],
+    limit: Duration,
+) -> StoreResult<Vec<EtcdEndpoint>> {
     let failed = |reason: &dyn Display| {
-        Error::Datastore(format!(
+        StoreError::Datastore(format!(
             "etcdDiscoverySrv (ETCD_DISCOVERY_SRV) '{domain}': {reason}; check the SRV records of {} and {}",
             name(SERVICES[0].0, domain),
             name(SERVICES[1].0, domain)
@@ -59,9 +63,9 @@ fn name(service: &str, domain: &str) -> String {
     format!("{service}.{}", domain.trim_end_matches('.'))
 }
 
-impl Service {
-    fn endpoint(self, tls: bool) -> Endpoint {
-        Endpoint::Tcp { host: self.target, port: self.port, tls }
+impl SrvRecord {
+    fn endpoint(self, tls: bool) -> EtcdEndpoint {
+        EtcdEndpoint::Tcp { host: self.target, port: self.port, tls }
     }
 }
 
@@ -76,7 +80,7 @@ fn name_servers(resolv_conf: &str) -> Vec<SocketAddr> {
 }
 
 /// Queries the name servers in turn and returns the first response.
-async fn lookup(name: &str, servers: &[SocketAddr], limit: Duration) -> io::Result<Vec<Service>> {
+async fn lookup(name: &str, servers: &[SocketAddr], limit: Duration) -> io::Result<Vec<SrvRecord>> {
     let share = limit / u32::try_from(servers.len()).unwrap_or(u32::MAX).max(1);
     let mut last = io::Error::other("there is no name server");
     for server in servers {
@@ -89,7 +93,7 @@ async fn lookup(name: &str, servers: &[SocketAddr], limit: Duration) -> io::Resu
     Err(last)
 }
 
-async fn ask(name: &str, server: SocketAddr) -> io::Result<Vec<Service>> {
+async fn ask(name: &str, server: SocketAddr) -> io::Result<Vec<SrvRecord>> {
     let id = rand::random();
     let question =
         message::question(id, name).ok_or_else(|| io::Error::other(format!("'{name}' is no domain")))?;
@@ -106,21 +110,26 @@ async fn ask(name: &str, server: SocketAddr) -> io::Result<Vec<Service>> {
         }
     };
     match answer {
-        Answer::Services(services) => Ok(services),
-        Answer::Refused(code) => Err(io::Error::other(format!("refuses the question (code {code})"))),
-        Answer::Truncated => ask_at_length(id, name, &question, server).await,
+        SrvResponse::Services(services) => Ok(services),
+        SrvResponse::Refused(code) => Err(io::Error::other(format!("refuses the question (code {code})"))),
+        SrvResponse::Truncated => ask_at_length(id, name, &question, server).await,
     }
 }
 
 /// Repeats a query over TCP, where the response is not truncated.
-async fn ask_at_length(id: u16, name: &str, question: &[u8], server: SocketAddr) -> io::Result<Vec<Service>> {
+async fn ask_at_length(
+    id: u16,
+    name: &str,
+    question: &[u8],
+    server: SocketAddr,
+) -> io::Result<Vec<SrvRecord>> {
     let mut stream = TcpStream::connect(server).await?;
     stream.write_u16(u16::try_from(question.len()).map_err(io::Error::other)?).await?;
     stream.write_all(question).await?;
     let mut bytes = vec![0; stream.read_u16().await?.into()];
     stream.read_exact(&mut bytes).await?;
     match message::answer(id, name, &bytes) {
-        Some(Answer::Services(services)) => Ok(services),
+        Some(SrvResponse::Services(services)) => Ok(services),
         _ => Err(io::Error::other("gives an answer that makes no sense")),
     }
 }

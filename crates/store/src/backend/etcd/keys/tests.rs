@@ -5,12 +5,12 @@ fn net(text: &str) -> IpNet {
     text.parse().unwrap()
 }
 
-fn affinity(affinity: AffinityType, owner: &str, cidr: &str) -> Key {
-    Key::BlockAffinity { affinity, owner: owner.to_owned(), cidr: net(cidr) }
+fn affinity(affinity: AffinityType, owner: &str, cidr: &str) -> StoreKey {
+    StoreKey::BlockAffinity { affinity, owner: owner.to_owned(), cidr: net(cidr) }
 }
 
-fn status(region: &str, workload: &str) -> Key {
-    Key::WorkloadEndpointStatus(Box::new(WorkloadStatusKey {
+fn status(region: &str, workload: &str) -> StoreKey {
+    StoreKey::WorkloadEndpointStatus(Box::new(WorkloadStatusKey {
         region: region.to_owned(),
         host: "rack1-n7".to_owned(),
         orchestrator: "k8s".to_owned(),
@@ -23,29 +23,29 @@ fn status(region: &str, workload: &str) -> Key {
 fn keys_have_the_text_other_clients_use() {
     let host = || "rack1-n7".to_owned();
     let no_region = String::new;
-    let table: &[(Key, &str, &str)] = &[
+    let table: &[(StoreKey, &str, &str)] = &[
         (
-            Key::resource(Kind::GlobalNetworkPolicy, "", "deny-metadata"),
+            StoreKey::resource(Kind::GlobalNetworkPolicy, "", "deny-metadata"),
             "/calico/resources/v3/projectcalico.org/globalnetworkpolicies/deny-metadata",
             "GlobalNetworkPolicy(deny-metadata)",
         ),
         (
-            Key::resource(Kind::NetworkPolicy, "prod", "allow-dns"),
+            StoreKey::resource(Kind::NetworkPolicy, "prod", "allow-dns"),
             "/calico/resources/v3/projectcalico.org/networkpolicies/prod/allow-dns",
             "NetworkPolicy(prod/allow-dns)",
         ),
         (
-            Key::resource(Kind::IPPool, "dropped", "pool-a"),
+            StoreKey::resource(Kind::IPPool, "dropped", "pool-a"),
             "/calico/resources/v3/projectcalico.org/ippools/pool-a",
             "IPPool(pool-a)",
         ),
         (
-            Key::Block { cidr: net("10.65.3.0/26") },
+            StoreKey::Block { cidr: net("10.65.3.0/26") },
             "/calico/ipam/v2/assignment/ipv4/block/10.65.3.0-26",
             "BlockKey(cidr=10.65.3.0/26)",
         ),
         (
-            Key::Block { cidr: net("fd00:65::40/122") },
+            StoreKey::Block { cidr: net("fd00:65::40/122") },
             "/calico/ipam/v2/assignment/ipv6/block/fd00:65::40-122",
             "BlockKey(cidr=fd00:65::40/122)",
         ),
@@ -60,19 +60,19 @@ fn keys_have_the_text_other_clients_use() {
             "BlockAffinityKey(cidr=fd00:65::40/122, host=load-balancer, affinityType=virtual)",
         ),
         (
-            Key::Handle { id: "k8s-pod-network.6F1d0a".to_owned() },
+            StoreKey::Handle { id: "k8s-pod-network.6F1d0a".to_owned() },
             "/calico/ipam/v2/handle/k8s-pod-network.6F1d0a",
             "IPAMHandleKey(id=k8s-pod-network.6F1d0a)",
         ),
-        (Key::IpamConfig, "/calico/ipam/v2/config", "IPAMConfigKey()"),
-        (Key::IpamHost { host: host() }, "/calico/ipam/v2/host/rack1-n7", "IPAMHostKey(host=rack1-n7)"),
+        (StoreKey::IpamConfig, "/calico/ipam/v2/config", "IPAMConfigKey()"),
+        (StoreKey::IpamHost { host: host() }, "/calico/ipam/v2/host/rack1-n7", "IPAMHostKey(host=rack1-n7)"),
         (
-            Key::FelixStatus { region: no_region(), host: host() },
+            StoreKey::FelixStatus { region: no_region(), host: host() },
             "/calico/felix/v2/no-region/host/rack1-n7/status",
             "StatusReport(hostname=rack1-n7)",
         ),
         (
-            Key::FelixLastStatus { region: "north".to_owned(), host: host() },
+            StoreKey::FelixLastStatus { region: "north".to_owned(), host: host() },
             "/calico/felix/v2/region-north/host/rack1-n7/last_reported_status",
             "LastStatusReport(hostname=rack1-n7)",
         ),
@@ -87,11 +87,11 @@ fn keys_have_the_text_other_clients_use() {
             "WorkloadEndpointStatus(hostname=rack1-n7, orchestrator=k8s, workload=50%2f/x, name=eth0)",
         ),
         (
-            Key::HostEndpointStatus { host: host(), endpoint: "eth0".to_owned() },
+            StoreKey::HostEndpointStatus { host: host(), endpoint: "eth0".to_owned() },
             "/calico/felix/v1/host/rack1-n7/endpoint/eth0",
             "HostEndpointStatus(hostname=rack1-n7, name=eth0)",
         ),
-        (Key::CompactRevision, "compact_rev_key", "compact_rev_key"),
+        (StoreKey::CompactRevision, "compact_rev_key", "compact_rev_key"),
     ];
     for (key, path, shown) in table {
         assert_eq!(self::path(key), *path);
@@ -103,7 +103,7 @@ fn keys_have_the_text_other_clients_use() {
 #[test]
 fn block_keys_are_masked() {
     assert_eq!(
-        path(&Key::Block { cidr: net("10.65.3.9/26") }),
+        path(&StoreKey::Block { cidr: net("10.65.3.9/26") }),
         "/calico/ipam/v2/assignment/ipv4/block/10.65.3.0-26"
     );
 }
@@ -203,29 +203,30 @@ fn any_net() -> impl Strategy<Value = IpNet> {
     ]
 }
 
-fn any_key() -> impl Strategy<Value = Key> {
+fn any_key() -> impl Strategy<Value = StoreKey> {
     let kind = proptest::sample::select(Kind::ALL);
     let affinity_type = prop_oneof![Just(AffinityType::Host), Just(AffinityType::Virtual)];
     let slashed = "[a-z/%2f5-]{1,12}";
     prop_oneof![
-        (kind, part(), part()).prop_map(|(kind, namespace, name)| Key::resource(kind, &namespace, &name)),
-        any_net().prop_map(|cidr| Key::Block { cidr }),
-        (affinity_type, part(), any_net()).prop_map(|(affinity, owner, cidr)| Key::BlockAffinity {
+        (kind, part(), part())
+            .prop_map(|(kind, namespace, name)| StoreKey::resource(kind, &namespace, &name)),
+        any_net().prop_map(|cidr| StoreKey::Block { cidr }),
+        (affinity_type, part(), any_net()).prop_map(|(affinity, owner, cidr)| StoreKey::BlockAffinity {
             affinity,
             owner,
             cidr
         }),
-        "[^\u{0}]{1,20}".prop_map(|id| Key::Handle { id }),
-        part().prop_map(|host| Key::IpamHost { host }),
-        ("[a-z]{0,5}", part()).prop_map(|(region, host)| Key::FelixStatus { region, host }),
-        ("[a-z]{0,5}", part()).prop_map(|(region, host)| Key::FelixLastStatus { region, host }),
+        "[^\u{0}]{1,20}".prop_map(|id| StoreKey::Handle { id }),
+        part().prop_map(|host| StoreKey::IpamHost { host }),
+        ("[a-z]{0,5}", part()).prop_map(|(region, host)| StoreKey::FelixStatus { region, host }),
+        ("[a-z]{0,5}", part()).prop_map(|(region, host)| StoreKey::FelixLastStatus { region, host }),
         ("[a-z]{0,5}", part(), slashed, slashed, slashed).prop_map(
             |(region, host, orchestrator, workload, endpoint)| {
                 let status = WorkloadStatusKey { region, host, orchestrator, workload, endpoint };
-                Key::WorkloadEndpointStatus(Box::new(status))
+                StoreKey::WorkloadEndpointStatus(Box::new(status))
             }
         ),
-        (part(), slashed).prop_map(|(host, endpoint)| Key::HostEndpointStatus { host, endpoint }),
+        (part(), slashed).prop_map(|(host, endpoint)| StoreKey::HostEndpointStatus { host, endpoint }),
     ]
 }
 

@@ -2,17 +2,17 @@
 //! the history, the consumer ends up with the state of the store and receives each change once.
 
 use super::*;
-use crate::watch::follower::{Change, Follower, Step};
+use crate::watch::follower::{FollowerChange, FollowerStep, WatchFollower};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, HashMap};
 use tortie_etcd_proto::mvccpb::KeyValue;
-use tortie_model::Key;
+use tortie_model::StoreKey;
 
 const CLUSTER: u64 = 7;
 
 /// A fake store with its history.
 #[derive(Default)]
-struct Store {
+struct FakeEtcdHistory {
     revision: i64,
     compacted: i64,
     /// Key, revision, and whether the change was a put.
@@ -27,57 +27,62 @@ fn kv(key: u8, revision: i64) -> KeyValue {
     KeyValue { key: path(key).into(), mod_revision: revision, ..Default::default() }
 }
 
-fn handle(id: &str) -> Key {
-    Key::Handle { id: id.into() }
+fn handle(id: &str) -> StoreKey {
+    StoreKey::Handle { id: id.into() }
 }
 
-fn item(key: u8, revision: i64) -> Item<Bytes> {
-    Item { key: handle(&key.to_string()), revision: opaque(revision), value: Bytes::new() }
+fn item(key: u8, revision: i64) -> WatchItem<Bytes> {
+    WatchItem { key: handle(&key.to_string()), revision: opaque(revision), value: Bytes::new() }
 }
 
 /// A follower with its position in the history of etcd.
-struct Watcher {
-    follower: Follower,
-    position: Position,
+struct PositionedFollower {
+    follower: WatchFollower,
+    position: WatchPosition,
     range: KeyRange,
 }
 
-impl Watcher {
-    fn new(after: Option<i64>) -> Watcher {
-        Watcher {
-            follower: Follower::new(after.map(opaque)),
-            position: Position::new(),
+impl PositionedFollower {
+    fn new(after: Option<i64>) -> PositionedFollower {
+        PositionedFollower {
+            follower: WatchFollower::new(after.map(opaque)),
+            position: WatchPosition::new(),
             range: KeyRange::Handles,
         }
     }
 
-    fn listed(&mut self, items: Vec<Item<Bytes>>, revision: i64, cluster_id: u64) -> Vec<Change<Bytes>> {
+    fn listed(
+        &mut self,
+        items: Vec<WatchItem<Bytes>>,
+        revision: i64,
+        cluster_id: u64,
+    ) -> Vec<FollowerChange<Bytes>> {
         self.position.listed(cluster_id);
         self.follower.listed(items, opaque(revision)).collect()
     }
 
     /// Returns the changes for the consumer; `None` if the watch has to start over with a list.
-    fn heard(&mut self, response: WatchResponse) -> Option<Vec<Change<Bytes>>> {
+    fn heard(&mut self, response: WatchResponse) -> Option<Vec<FollowerChange<Bytes>>> {
         match self.position.heard(&self.range, response) {
-            Response::Heard(Heard::Updates { updates, revision }) => {
+            InterpretedResponse::Heard(WatchReport::Updates { updates, revision }) => {
                 Some(self.follower.updated(updates, revision))
             }
-            Response::Heard(Heard::Stale(_)) => {
+            InterpretedResponse::Heard(WatchReport::Stale(_)) => {
                 self.follower.stale();
                 None
             }
-            Response::Closed(reason) => panic!("{reason}"),
+            InterpretedResponse::Closed(reason) => panic!("{reason}"),
         }
     }
 
     fn open(&mut self) {
-        if let Step::Watch { after } = self.follower.step() {
+        if let FollowerStep::Watch { after } = self.follower.step() {
             self.position.open(&after);
         }
     }
 }
 
-impl Store {
+impl FakeEtcdHistory {
     fn change(&mut self, key: u8, put: bool) {
         if put || self.state(self.revision).contains_key(&key) {
             self.revision += 1;
@@ -97,7 +102,7 @@ impl Store {
         state
     }
 
-    fn list(&self, at: i64) -> Vec<Item<Bytes>> {
+    fn list(&self, at: i64) -> Vec<WatchItem<Bytes>> {
         self.state(at).into_iter().map(|(key, revision)| item(key, revision)).collect()
     }
 
@@ -125,35 +130,35 @@ impl Store {
 
 /// State of a consumer built from the changes. Panics if a change is delivered twice.
 #[derive(Default)]
-struct Consumer {
-    state: HashMap<Key, i64>,
-    delivered: Vec<(Key, i64, bool)>,
+struct RecordingConsumer {
+    state: HashMap<StoreKey, i64>,
+    delivered: Vec<(StoreKey, i64, bool)>,
     in_sync: usize,
 }
 
-impl Consumer {
-    fn take(&mut self, changes: Vec<Change<Bytes>>) {
+impl RecordingConsumer {
+    fn take(&mut self, changes: Vec<FollowerChange<Bytes>>) {
         for change in changes {
             match change {
-                Change::Update(Update::Put(Item { key, revision, .. })) => {
+                FollowerChange::Update(WatchUpdate::Put(WatchItem { key, revision, .. })) => {
                     let revision = number(&revision);
                     let before = self.state.insert(key.clone(), revision);
                     assert_ne!(before, Some(revision), "{key} delivered twice");
                     self.delivered.push((key, revision, true));
                 }
-                Change::Update(Update::Delete { key, revision }) => {
+                FollowerChange::Update(WatchUpdate::Delete { key, revision }) => {
                     assert!(self.state.remove(&key).is_some(), "{key} deleted twice");
                     self.delivered.push((key, number(&revision), false));
                 }
-                Change::InSync(_) => self.in_sync += 1,
-                Change::Reset => self.state.clear(),
+                FollowerChange::InSync(_) => self.in_sync += 1,
+                FollowerChange::Reset => self.state.clear(),
             }
         }
     }
 
     fn as_store(&self) -> BTreeMap<u8, i64> {
-        let id = |key: &Key| match key {
-            Key::Handle { id } => id.parse().unwrap(),
+        let id = |key: &StoreKey| match key {
+            StoreKey::Handle { id } => id.parse().unwrap(),
             other => panic!("{other}"),
         };
         self.state.iter().map(|(key, revision)| (id(key), *revision)).collect()
@@ -161,7 +166,7 @@ impl Consumer {
 }
 
 #[derive(Clone, Debug)]
-enum Act {
+enum HistoryAction {
     Put(u8),
     Delete(u8),
     /// Executes the next step of the follower. A watch receives at most this many events before the connection breaks.
@@ -171,23 +176,30 @@ enum Act {
     Restore(u8),
 }
 
-fn acts() -> impl Strategy<Value = Vec<Act>> {
+fn acts() -> impl Strategy<Value = Vec<HistoryAction>> {
     let act = prop_oneof![
-        8 => (0..6u8).prop_map(Act::Put),
-        4 => (0..6u8).prop_map(Act::Delete),
-        6 => (0..5usize).prop_map(Act::Step),
-        2 => (0..5u8).prop_map(Act::Compact),
-        1 => Just(Act::Progress),
-        1 => (0..6u8).prop_map(Act::Restore),
+        8 => (0..6u8).prop_map(HistoryAction::Put),
+        4 => (0..6u8).prop_map(HistoryAction::Delete),
+        6 => (0..5usize).prop_map(HistoryAction::Step),
+        2 => (0..5u8).prop_map(HistoryAction::Compact),
+        1 => Just(HistoryAction::Progress),
+        1 => (0..6u8).prop_map(HistoryAction::Restore),
     ];
     prop::collection::vec(act, 0..120)
 }
 
 /// Executes one step of the watcher with the store.
-fn step(store: &Store, watcher: &mut Watcher, consumer: &mut Consumer, limit: usize) {
+fn step(
+    store: &FakeEtcdHistory,
+    watcher: &mut PositionedFollower,
+    consumer: &mut RecordingConsumer,
+    limit: usize,
+) {
     match watcher.follower.step() {
-        Step::List => consumer.take(watcher.listed(store.list(store.revision), store.revision, CLUSTER)),
-        Step::ListKeys { revision } => {
+        FollowerStep::List => {
+            consumer.take(watcher.listed(store.list(store.revision), store.revision, CLUSTER))
+        }
+        FollowerStep::ListKeys { revision } => {
             let at = number(&revision);
             if at < store.compacted || at > store.revision {
                 return consumer.take(watcher.follower.revision_gone());
@@ -196,7 +208,7 @@ fn step(store: &Store, watcher: &mut Watcher, consumer: &mut Consumer, limit: us
             watcher.position.listed(CLUSTER);
             consumer.take(watcher.follower.keys_listed(keys, revision));
         }
-        Step::Watch { after } => {
+        FollowerStep::Watch { after } => {
             let from = watcher.position.open(&after);
             let created = WatchResponse { header: store.header(), created: true, ..Default::default() };
             if watcher.heard(created) != Some(Vec::new()) {
@@ -224,24 +236,26 @@ fn step(store: &Store, watcher: &mut Watcher, consumer: &mut Consumer, limit: us
 }
 
 fn run(
-    acts: Vec<Act>,
+    acts: Vec<HistoryAction>,
     after: Option<i64>,
-    mut store: Store,
-    mut consumer: Consumer,
-) -> (Store, Consumer, bool) {
-    let mut watcher = Watcher::new(after);
+    mut store: FakeEtcdHistory,
+    mut consumer: RecordingConsumer,
+) -> (FakeEtcdHistory, RecordingConsumer, bool) {
+    let mut watcher = PositionedFollower::new(after);
     let mut rewritten = false;
     for act in acts {
         match act {
-            Act::Put(key) => store.change(key, true),
-            Act::Delete(key) => store.change(key, false),
-            Act::Step(limit) => step(&store, &mut watcher, &mut consumer, limit),
-            Act::Compact(back) => store.compacted = store.compacted.max(store.revision - i64::from(back)),
-            Act::Progress => {
+            HistoryAction::Put(key) => store.change(key, true),
+            HistoryAction::Delete(key) => store.change(key, false),
+            HistoryAction::Step(limit) => step(&store, &mut watcher, &mut consumer, limit),
+            HistoryAction::Compact(back) => {
+                store.compacted = store.compacted.max(store.revision - i64::from(back))
+            }
+            HistoryAction::Progress => {
                 let progress =
                     WatchResponse { header: store.header(), watch_id: NO_WATCH, ..Default::default() };
                 let before = watcher.follower.step();
-                if let Step::Watch { after } = &before
+                if let FollowerStep::Watch { after } = &before
                     && store.revision >= watcher.position.open(after) - 1
                 {
                     assert_eq!(watcher.heard(progress), Some(Vec::new()));
@@ -252,7 +266,7 @@ fn run(
                     );
                 }
             }
-            Act::Restore(back) => {
+            HistoryAction::Restore(back) => {
                 // A follower that is not connected during a restore cannot distinguish the new history from the old
                 // one.
                 let to = (store.revision - i64::from(back)).max(store.compacted);
@@ -273,7 +287,7 @@ fn run(
 proptest! {
     #[test]
     fn the_consumer_ends_with_the_stores_state(acts in acts()) {
-        let (store, consumer, rewritten) = run(acts, None, Store::default(), Consumer::default());
+        let (store, consumer, rewritten) = run(acts, None, FakeEtcdHistory::default(), RecordingConsumer::default());
         prop_assert_eq!(consumer.as_store(), store.state(store.revision));
         prop_assert_eq!(consumer.in_sync, 1);
         if !rewritten {
@@ -287,19 +301,19 @@ proptest! {
 
     #[test]
     fn a_consumer_that_was_there_before_goes_on(before in acts(), acts in acts()) {
-        let (store, consumer, _) = run(before, None, Store::default(), Consumer::default());
+        let (store, consumer, _) = run(before, None, FakeEtcdHistory::default(), RecordingConsumer::default());
         let after = store.revision;
-        let (store, consumer, _) = run(acts, Some(after), store, Consumer { in_sync: 0, ..consumer });
+        let (store, consumer, _) = run(acts, Some(after), store, RecordingConsumer { in_sync: 0, ..consumer });
         prop_assert_eq!(consumer.as_store(), store.state(store.revision));
     }
 
     /// Without compaction, every single change is delivered, in order.
     #[test]
     fn nothing_is_skipped(acts in acts()) {
-        let acts: Vec<Act> = acts.into_iter().filter(|act| !matches!(act, Act::Compact(_) | Act::Restore(_))).collect();
-        let mut acts_with_start = vec![Act::Step(0)];
+        let acts: Vec<HistoryAction> = acts.into_iter().filter(|act| !matches!(act, HistoryAction::Compact(_) | HistoryAction::Restore(_))).collect();
+        let mut acts_with_start = vec![HistoryAction::Step(0)];
         acts_with_start.extend(acts);
-        let (store, consumer, _) = run(acts_with_start, None, Store::default(), Consumer::default());
+        let (store, consumer, _) = run(acts_with_start, None, FakeEtcdHistory::default(), RecordingConsumer::default());
         let delivered: Vec<i64> = consumer.delivered.iter().map(|change| change.1).collect();
         let happened: Vec<i64> = store.history.iter().map(|change| change.1).collect();
         prop_assert_eq!(delivered, happened);
@@ -308,18 +322,18 @@ proptest! {
 
 #[test]
 fn a_replaced_store_is_noticed() {
-    let mut watcher = Watcher::new(None);
+    let mut watcher = PositionedFollower::new(None);
     watcher.listed(vec![item(1, 5)], 5, CLUSTER);
     watcher.open();
     let other = Some(ResponseHeader { revision: 9, cluster_id: CLUSTER + 1, ..Default::default() });
     let response = WatchResponse { header: other, created: true, ..Default::default() };
     assert_eq!(watcher.heard(response), None);
-    assert_eq!(watcher.follower.step(), Step::List);
+    assert_eq!(watcher.follower.step(), FollowerStep::List);
     assert_eq!(
         watcher.listed(vec![item(2, 3)], 9, CLUSTER + 1),
         [
-            Change::Update(Update::Delete { key: handle("1"), revision: opaque(9) }),
-            Change::Update(Update::Put(item(2, 3))),
+            FollowerChange::Update(WatchUpdate::Delete { key: handle("1"), revision: opaque(9) }),
+            FollowerChange::Update(WatchUpdate::Put(item(2, 3))),
         ]
     );
 }
@@ -330,7 +344,7 @@ fn a_store_put_back_is_noticed_by_its_term() {
         let header = ResponseHeader { revision, raft_term, cluster_id: CLUSTER, ..Default::default() };
         WatchResponse { header: Some(header), created: true, ..Default::default() }
     };
-    let mut watcher = Watcher::new(None);
+    let mut watcher = PositionedFollower::new(None);
     watcher.listed(vec![item(1, 5)], 5, CLUSTER);
     watcher.open();
     assert_eq!(watcher.heard(header(5, 9)), Some(Vec::new()));
@@ -343,7 +357,7 @@ fn a_store_put_back_is_noticed_by_its_term() {
 
 #[test]
 fn keys_of_others_are_not_reported() {
-    let mut position = Position::new();
+    let mut position = WatchPosition::new();
     position.listed(CLUSTER);
     let put = |key: &[u8]| {
         let kv = KeyValue { key: key.to_vec().into(), mod_revision: 3, ..Default::default() };
@@ -352,18 +366,18 @@ fn keys_of_others_are_not_reported() {
     let header = Some(ResponseHeader { revision: 3, cluster_id: CLUSTER, ..Default::default() });
     let events = vec![put(b"/calico/ipam/v2/configuration"), put(&[0xff])];
     let response = WatchResponse { header, events, ..Default::default() };
-    let nothing = Heard::Updates { updates: Vec::new(), revision: opaque(3) };
-    assert_eq!(position.heard(&KeyRange::IpamConfig, response), Response::Heard(nothing));
+    let nothing = WatchReport::Updates { updates: Vec::new(), revision: opaque(3) };
+    assert_eq!(position.heard(&KeyRange::IpamConfig, response), InterpretedResponse::Heard(nothing));
 }
 
 #[test]
 fn all_changes_of_one_revision_are_reported() {
-    let mut watcher = Watcher::new(None);
+    let mut watcher = PositionedFollower::new(None);
     watcher.listed(Vec::new(), 4, CLUSTER);
     watcher.open();
     let put = |key| Event { r#type: EventType::Put.into(), kv: Some(kv(key, 5)), prev_kv: None };
     let header = Some(ResponseHeader { revision: 5, cluster_id: CLUSTER, ..Default::default() });
     let response = WatchResponse { header, events: vec![put(1), put(2)], ..Default::default() };
     assert_eq!(watcher.heard(response).map(|changes| changes.len()), Some(2));
-    assert_eq!(watcher.follower.step(), Step::Watch { after: opaque(5) });
+    assert_eq!(watcher.follower.step(), FollowerStep::Watch { after: opaque(5) });
 }

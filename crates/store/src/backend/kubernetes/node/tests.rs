@@ -47,7 +47,7 @@ fn patched(mut core: CoreNode, patch: &Json) -> CoreNode {
 #[test]
 fn a_node_is_read_from_its_annotations() {
     let (key, node) = read(&core(full()), false);
-    assert_eq!(key, Key::resource(Kind::Node, "", "n1"));
+    assert_eq!(key, StoreKey::resource(Kind::Node, "", "n1"));
     let bgp = node.spec.bgp.as_ref().unwrap();
     assert_eq!((bgp.ipv4_address.as_str(), bgp.as_number.map(|n| n.0)), ("192.0.2.1/24", Some(64513)));
     assert_eq!(node.spec.ipv4_vxlan_tunnel_addr, "10.65.3.2");

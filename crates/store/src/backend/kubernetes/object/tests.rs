@@ -16,16 +16,16 @@ fn policy() -> Resource {
     .unwrap()
 }
 
-fn resource(value: Result<Value, UnreadableObject>) -> Resource {
+fn resource(value: Result<StoreValue, UnreadableObject>) -> Resource {
     match value {
-        Ok(Value::Resource(resource)) => resource,
+        Ok(StoreValue::Resource(resource)) => resource,
         other => panic!("{other:?}"),
     }
 }
 
 #[test]
 fn version_1_hides_metadata_in_an_annotation() {
-    let stored = write(ApiGroup::V1, "default.web", &policy());
+    let stored = write(CalicoApiGroup::V1, "default.web", &policy());
     assert_eq!(stored["apiVersion"], "crd.projectcalico.org/v1");
     let meta = &stored["metadata"];
     assert_eq!(meta["name"], "default.web");
@@ -42,8 +42,8 @@ fn version_1_hides_metadata_in_an_annotation() {
         assert_eq!(hidden.get(gone), None, "{gone}");
     }
     assert_eq!(stored["spec"], policy().to_value()["spec"]);
-    let (key, value) = read(ApiGroup::V1, Kind::NetworkPolicy, stored);
-    assert_eq!(key, Key::resource(Kind::NetworkPolicy, "prod", "default.web"));
+    let (key, value) = read(CalicoApiGroup::V1, Kind::NetworkPolicy, stored);
+    assert_eq!(key, StoreKey::resource(Kind::NetworkPolicy, "prod", "default.web"));
     let mut expected = policy();
     // The client sets it from the revision.
     expected.metadata_mut().resource_version.clear();
@@ -52,10 +52,10 @@ fn version_1_hides_metadata_in_an_annotation() {
 
 #[test]
 fn version_3_stores_what_people_see() {
-    let stored = write(ApiGroup::V3, "web", &policy());
+    let stored = write(CalicoApiGroup::V3, "web", &policy());
     assert_eq!(stored, policy().to_value());
-    let (key, value) = read(ApiGroup::V3, Kind::NetworkPolicy, stored);
-    assert_eq!(key, Key::resource(Kind::NetworkPolicy, "prod", "web"));
+    let (key, value) = read(CalicoApiGroup::V3, Kind::NetworkPolicy, stored);
+    assert_eq!(key, StoreKey::resource(Kind::NetworkPolicy, "prod", "web"));
     let mut expected = policy();
     expected.metadata_mut().resource_version.clear();
     assert_eq!(resource(value), expected);
@@ -68,11 +68,11 @@ fn other_kinds_do_not_repeat_their_name() {
         "spec": {"cidr": "10.65.0.0/16", "blockSize": 26},
     }))
     .unwrap();
-    let stored = write(ApiGroup::V1, "p", &pool);
+    let stored = write(CalicoApiGroup::V1, "p", &pool);
     let hidden: Json =
         serde_json::from_str(stored["metadata"]["annotations"][METADATA].as_str().unwrap()).unwrap();
     assert_eq!(hidden.get("name"), None);
-    assert_eq!(resource(read(ApiGroup::V1, Kind::IPPool, stored).1).metadata().name, "p");
+    assert_eq!(resource(read(CalicoApiGroup::V1, Kind::IPPool, stored).1).metadata().name, "p");
 }
 
 #[test]
@@ -82,7 +82,7 @@ fn an_object_without_the_annotation_is_read_as_it_is() {
             "managedFields": [{"manager": "kubectl"}]},
         "spec": {"selector": "all()"},
     });
-    let policy = resource(read(ApiGroup::V1, Kind::NetworkPolicy, stored).1);
+    let policy = resource(read(CalicoApiGroup::V1, Kind::NetworkPolicy, stored).1);
     assert_eq!(policy.metadata().name, "default.web");
     assert_eq!(policy.metadata().uid, UID);
     assert_eq!(policy.metadata().labels["a"], "b");
@@ -101,7 +101,7 @@ fn older_policies_lose_the_prefix_of_the_default_tier() {
         if !tier.is_null() {
             stored["spec"]["tier"] = tier;
         }
-        assert_eq!(resource(read(ApiGroup::V1, Kind::NetworkPolicy, stored).1).metadata().name, shown);
+        assert_eq!(resource(read(CalicoApiGroup::V1, Kind::NetworkPolicy, stored).1).metadata().name, shown);
     }
 }
 
@@ -112,7 +112,7 @@ fn what_people_wrote_wins_over_the_stored_objects_own() {
             "labels": {"a": "own", "c": "own"}, "annotations": {"x": "own", METADATA: r#"{"labels":{"a":"theirs"}}"#}},
         "spec": {"nets": ["10.0.0.0/8"]},
     });
-    let set = resource(read(ApiGroup::V1, Kind::GlobalNetworkSet, stored).1);
+    let set = resource(read(CalicoApiGroup::V1, Kind::GlobalNetworkSet, stored).1);
     let meta = set.metadata();
     assert_eq!((meta.labels["a"].as_str(), meta.labels["c"].as_str()), ("theirs", "own"));
     assert_eq!(meta.annotations["x"], "own");
@@ -126,10 +126,10 @@ fn affinities_are_deleted_in_words_in_version_1_only() {
         "spec": {"state": "confirmed", "node": "n1", "type": "host", "cidr": "10.65.3.0/26"},
     }))
     .unwrap();
-    let stored = write(ApiGroup::V1, "a", &affinity);
+    let stored = write(CalicoApiGroup::V1, "a", &affinity);
     assert_eq!(stored["spec"]["deleted"], "false");
-    assert_eq!(resource(read(ApiGroup::V1, Kind::BlockAffinity, stored).1), affinity);
-    assert_eq!(write(ApiGroup::V3, "a", &affinity)["spec"].get("deleted"), None);
+    assert_eq!(resource(read(CalicoApiGroup::V1, Kind::BlockAffinity, stored).1), affinity);
+    assert_eq!(write(CalicoApiGroup::V3, "a", &affinity)["spec"].get("deleted"), None);
 }
 
 #[test]
@@ -139,8 +139,8 @@ fn what_cannot_be_read_keeps_its_key() {
         (json!({"metadata": {"name": "x", "annotations": {METADATA: "nonsense"}}}), METADATA),
         (json!({"metadata": {"name": "x"}, "spec": "text"}), "spec"),
     ] {
-        let (key, value) = read(ApiGroup::V1, Kind::GlobalNetworkSet, object);
-        assert_eq!(key, Key::resource(Kind::GlobalNetworkSet, "", "x"));
+        let (key, value) = read(CalicoApiGroup::V1, Kind::GlobalNetworkSet, object);
+        assert_eq!(key, StoreKey::resource(Kind::GlobalNetworkSet, "", "x"));
         let error = value.unwrap_err().error.to_string();
         assert!(error.contains(part), "{error}");
     }

@@ -1,10 +1,10 @@
 //! Requests that an aggregated API server sends to Kubernetes: authentication of tokens, authorisation, and the
 //! ConfigMap with the CAs to trust.
 
-use super::{Orchestrator, read};
-use crate::backend::kubernetes::api::Detail;
-use crate::backend::kubernetes::failure::Failure;
-use crate::{Error, Result};
+use super::{OrchestratorClient, read};
+use crate::backend::kubernetes::api::ObjectDetail;
+use crate::backend::kubernetes::failure::KubernetesFailure;
+use crate::{StoreError, StoreResult};
 use futures::StreamExt as _;
 use kube::core::WatchEvent;
 use serde::Deserialize;
@@ -15,7 +15,7 @@ use std::time::Duration;
 /// A user as authenticated by Kubernetes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
 #[serde(default)]
-pub struct User {
+pub struct KubernetesUser {
     #[serde(rename = "username")]
     pub name: String,
     pub uid: String,
@@ -25,7 +25,7 @@ pub struct User {
 
 /// An action that needs authorisation.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Wish {
+pub enum AccessRequest {
     Resource {
         verb: String,
         group: String,
@@ -41,7 +41,7 @@ pub enum Wish {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Decision {
+pub struct AccessDecision {
     pub allowed: bool,
     pub reason: String,
 }
@@ -49,9 +49,9 @@ pub struct Decision {
 /// Timeout of a watch: the server sends bookmarks about once a minute, so a watch that is silent for this long is dead.
 const SILENCE: Duration = Duration::from_secs(200);
 
-impl Orchestrator {
+impl OrchestratorClient {
     /// Returns the user of a token; `None` if the token is invalid.
-    pub async fn review_token(&self, token: &str) -> Result<Option<User>> {
+    pub async fn review_token(&self, token: &str) -> StoreResult<Option<KubernetesUser>> {
         let review = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token}});
         let answer = self.api.post("/apis/authentication.k8s.io/v1/tokenreviews", &review).await;
         let answer: Json = read("TokenReview", answer)?;
@@ -63,7 +63,11 @@ impl Orchestrator {
     }
 
     /// Checks whether a user is authorised for an action.
-    pub async fn review_access(&self, user: &User, wish: &Wish) -> Result<Decision> {
+    pub async fn review_access(
+        &self,
+        user: &KubernetesUser,
+        wish: &AccessRequest,
+    ) -> StoreResult<AccessDecision> {
         let mut spec = json!({"user": user.name, "groups": user.groups});
         if !user.uid.is_empty() {
             spec["uid"] = user.uid.as_str().into();
@@ -72,11 +76,13 @@ impl Orchestrator {
             spec["extra"] = json!(user.extra);
         }
         match wish {
-            Wish::Resource { verb, group, resource, subresource, namespace, name } => {
+            AccessRequest::Resource { verb, group, resource, subresource, namespace, name } => {
                 spec["resourceAttributes"] = json!({"verb": verb, "group": group, "version": "v3", "resource": resource,
                     "subresource": subresource, "namespace": namespace, "name": name});
             }
-            Wish::Path { verb, path } => spec["nonResourceAttributes"] = json!({"verb": verb, "path": path}),
+            AccessRequest::Path { verb, path } => {
+                spec["nonResourceAttributes"] = json!({"verb": verb, "path": path})
+            }
         }
         let review =
             json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec});
@@ -84,20 +90,20 @@ impl Orchestrator {
         let answer: Json = read("SubjectAccessReview", answer)?;
         let flag = |pointer: &str| answer.pointer(pointer).and_then(Json::as_bool).unwrap_or_default();
         let reason = answer.pointer("/status/reason").and_then(Json::as_str).unwrap_or_default();
-        Ok(Decision {
+        Ok(AccessDecision {
             allowed: flag("/status/allowed") && !flag("/status/denied"),
             reason: reason.to_owned(),
         })
     }
 
     /// Returns whether a namespace is being deleted. Fails if it does not exist.
-    pub async fn namespace_terminates(&self, name: &str) -> Result<bool> {
+    pub async fn namespace_terminates(&self, name: &str) -> StoreResult<bool> {
         let path = format!("/api/v1/namespaces/{name}");
         let object: Json = read(&format!("Namespace({name})"), self.api.get("Namespace", &path).await)?;
         Ok(object.pointer("/metadata/deletionTimestamp").is_some())
     }
 
-    pub async fn config_map(&self, namespace: &str, name: &str) -> Result<BTreeMap<String, String>> {
+    pub async fn config_map(&self, namespace: &str, name: &str) -> StoreResult<BTreeMap<String, String>> {
         let id = format!("ConfigMap({namespace}/{name})");
         let path = format!("/api/v1/namespaces/{namespace}/configmaps/{name}");
         let object: Json = read(&id, self.api.get("ConfigMap", &path).await)?;
@@ -110,21 +116,21 @@ impl Orchestrator {
         namespace: &str,
         name: &str,
         data: &BTreeMap<String, String>,
-    ) -> Result<()> {
+    ) -> StoreResult<()> {
         let id = || format!("ConfigMap({namespace}/{name})");
         let path = format!("/api/v1/namespaces/{namespace}/configmaps");
-        let opened = self.api.watch_named(&path, name, Detail::Whole, "").await;
+        let opened = self.api.watch_named(&path, name, ObjectDetail::Whole, "").await;
         let mut events = opened.map_err(|failure| failure.about(id()))?;
         // It may have changed before the watch started.
         if self.config_map(namespace, name).await? != *data {
             return Ok(());
         }
-        let failed = |reason: &str| Err(Error::Datastore(format!("the watch of {} {reason}", id())));
+        let failed = |reason: &str| Err(StoreError::Datastore(format!("the watch of {} {reason}", id())));
         loop {
             match tokio::time::timeout(SILENCE, events.next()).await {
                 Ok(Some(Ok(WatchEvent::Bookmark(_)))) => {}
                 Ok(Some(Ok(WatchEvent::Error(status)))) => {
-                    return Err(Failure::of_status(&status).about(id()));
+                    return Err(KubernetesFailure::of_status(&status).about(id()));
                 }
                 Ok(Some(Ok(WatchEvent::Added(object) | WatchEvent::Modified(object)))) => {
                     if object.get("data") != Some(&json!(data)) {

@@ -1,18 +1,18 @@
 //! Requests that the controllers send to Kubernetes: leader election, the addresses of pods, the rollout of DaemonSets
 //! and the ingress addresses of services.
 
-use super::{Orchestrator, read};
+use super::{OrchestratorClient, read};
 use crate::backend::kubernetes::api::MERGE_PATCH;
-use crate::backend::kubernetes::core::Pod;
-use crate::backend::kubernetes::failure::Failure;
-use crate::{Error, Result};
+use crate::backend::kubernetes::core::CorePod;
+use crate::backend::kubernetes::failure::KubernetesFailure;
+use crate::{StoreError, StoreResult};
 use serde::Deserialize;
 use serde_json::{Value as Json, json};
 use std::net::IpAddr;
 
 /// A Lease of coordination.k8s.io/v1: the leader, and how long it leads unless it renews the lease.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Lease {
+pub struct LeaderLease {
     pub holder: String,
     pub seconds: u32,
     /// RFC 3339 with microseconds, like `renewed`.
@@ -25,7 +25,7 @@ pub struct Lease {
 
 /// Node and addresses of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct PodHold {
+pub struct PodAddressUse {
     pub node: String,
     /// Empty if the pod has no address yet.
     pub addresses: Vec<IpAddr>,
@@ -35,7 +35,7 @@ pub struct PodHold {
 
 /// Rollout status of a DaemonSet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Rollout {
+pub struct DaemonSetRollout {
     /// Number of nodes on which it should run.
     pub wanted: u64,
     /// The current version runs on all of these nodes.
@@ -45,19 +45,19 @@ pub struct Rollout {
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct RawLease {
-    metadata: RawMetadata,
-    spec: RawSpec,
+    metadata: RawLeaseMetadata,
+    spec: RawLeaseSpec,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct RawMetadata {
+struct RawLeaseMetadata {
     resource_version: String,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct RawSpec {
+struct RawLeaseSpec {
     holder_identity: Option<String>,
     lease_duration_seconds: Option<u32>,
     acquire_time: Option<String>,
@@ -65,22 +65,27 @@ struct RawSpec {
     lease_transitions: Option<u32>,
 }
 
-impl Orchestrator {
+impl OrchestratorClient {
     /// Fails if kube-apiserver does not respond.
-    pub async fn check(&self) -> Result<()> {
+    pub async fn check(&self) -> StoreResult<()> {
         self.api.check().await.map_err(|failure| failure.about("the API server".to_owned()))
     }
 
-    pub async fn lease(&self, namespace: &str, name: &str) -> Result<Option<Lease>> {
+    pub async fn lease(&self, namespace: &str, name: &str) -> StoreResult<Option<LeaderLease>> {
         let id = lease_id(namespace, name);
         match self.api.get("Lease", &format!("{}/{name}", leases(namespace))).await {
-            Err(Failure::Missing(_)) => Ok(None),
-            answer => read(&id, answer).map(Lease::of).map(Some),
+            Err(KubernetesFailure::Missing(_)) => Ok(None),
+            answer => read(&id, answer).map(LeaderLease::of).map(Some),
         }
     }
 
     /// Creates the lease, or replaces the version that was read. Fails with a conflict if another client was faster.
-    pub async fn write_lease(&self, namespace: &str, name: &str, lease: &Lease) -> Result<Lease> {
+    pub async fn write_lease(
+        &self,
+        namespace: &str,
+        name: &str,
+        lease: &LeaderLease,
+    ) -> StoreResult<LeaderLease> {
         let id = lease_id(namespace, name);
         let mut body = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
             "metadata": {"name": name, "namespace": namespace},
@@ -93,31 +98,31 @@ impl Orchestrator {
                 self.api.put(&format!("{}/{name}", leases(namespace)), &body).await
             }
         };
-        read(&id, answer).map(Lease::of)
+        read(&id, answer).map(LeaderLease::of)
     }
 
     /// Returns the current node and addresses of a pod; `None` if the pod does not exist.
-    pub async fn pod_hold(&self, namespace: &str, name: &str) -> Result<Option<PodHold>> {
+    pub async fn pod_hold(&self, namespace: &str, name: &str) -> StoreResult<Option<PodAddressUse>> {
         let id = format!("Pod({namespace}/{name})");
         match self.api.get("Pod", &format!("/api/v1/namespaces/{namespace}/pods/{name}")).await {
-            Err(Failure::Missing(_)) => Ok(None),
+            Err(KubernetesFailure::Missing(_)) => Ok(None),
             answer => {
-                let pod: Pod = read(&id, answer)?;
+                let pod: CorePod = read(&id, answer)?;
                 // Every field has a default, so any object deserialises to a pod without addresses: check the name.
                 match pod.metadata.name == name && pod.metadata.namespace == namespace {
-                    true => Ok(Some(PodHold::of(&pod))),
-                    false => Err(Error::Datastore(format!("the answer about {id} is not this pod"))),
+                    true => Ok(Some(PodAddressUse::of(&pod))),
+                    false => Err(StoreError::Datastore(format!("the answer about {id} is not this pod"))),
                 }
             }
         }
     }
 
     /// Returns the rollout status of a DaemonSet; `None` if it does not exist.
-    pub async fn rollout(&self, namespace: &str, name: &str) -> Result<Option<Rollout>> {
+    pub async fn rollout(&self, namespace: &str, name: &str) -> StoreResult<Option<DaemonSetRollout>> {
         let path = format!("/apis/apps/v1/namespaces/{namespace}/daemonsets/{name}");
         match self.api.get("DaemonSet", &path).await {
-            Err(Failure::Missing(_)) => Ok(None),
-            Ok(object) => Ok(Some(Rollout::of(&object))),
+            Err(KubernetesFailure::Missing(_)) => Ok(None),
+            Ok(object) => Ok(Some(DaemonSetRollout::of(&object))),
             Err(failure) => Err(failure.about(format!("DaemonSet({namespace}/{name})"))),
         }
     }
@@ -129,7 +134,7 @@ impl Orchestrator {
         name: &str,
         uid: &str,
         addresses: &[IpAddr],
-    ) -> Result<()> {
+    ) -> StoreResult<()> {
         let ingress: Vec<Json> =
             addresses.iter().map(|address| json!({ "ip": address.to_string() })).collect();
         let patch = json!({"metadata": {"uid": uid}, "status": {"loadBalancer": {"ingress": ingress}}});
@@ -139,9 +144,9 @@ impl Orchestrator {
     }
 }
 
-impl Lease {
-    fn of(raw: RawLease) -> Lease {
-        Lease {
+impl LeaderLease {
+    fn of(raw: RawLease) -> LeaderLease {
+        LeaderLease {
             holder: raw.spec.holder_identity.unwrap_or_default(),
             seconds: raw.spec.lease_duration_seconds.unwrap_or_default(),
             acquired: raw.spec.acquire_time.unwrap_or_default(),
@@ -152,26 +157,26 @@ impl Lease {
     }
 }
 
-impl Rollout {
-    fn of(daemon_set: &Json) -> Rollout {
+impl DaemonSetRollout {
+    fn of(daemon_set: &Json) -> DaemonSetRollout {
         let number = |pointer: &str| daemon_set.pointer(pointer).and_then(Json::as_u64).unwrap_or_default();
         let wanted = number("/status/desiredNumberScheduled");
         // A status from before the last change of the spec does not describe the current version.
         let seen = number("/status/observedGeneration") >= number("/metadata/generation");
         let running = number("/status/updatedNumberScheduled").min(number("/status/numberAvailable"));
-        Rollout { wanted, is_complete: seen && running >= wanted }
+        DaemonSetRollout { wanted, is_complete: seen && running >= wanted }
     }
 }
 
-impl PodHold {
-    fn of(pod: &Pod) -> PodHold {
+impl PodAddressUse {
+    fn of(pod: &CorePod) -> PodAddressUse {
         let several = pod.status.pod_ips.iter().map(|address| &address.ip);
         let texts = several.chain([&pod.status.pod_ip]);
         let mut addresses: Vec<IpAddr> = texts.filter_map(|text| text.parse().ok()).collect();
         addresses.sort_unstable();
         addresses.dedup();
         let evicted = pod.status.phase == "Failed" && pod.status.reason == "Evicted";
-        PodHold { node: pod.spec.node_name.clone(), addresses, evicted }
+        PodAddressUse { node: pod.spec.node_name.clone(), addresses, evicted }
     }
 }
 
@@ -184,8 +189,8 @@ fn lease_id(namespace: &str, name: &str) -> String {
 }
 
 /// Returns whether a write failed because another client has changed or created the object.
-pub fn is_too_late(error: &Error) -> bool {
-    matches!(error, Error::Conflict { .. } | Error::AlreadyExists { .. })
+pub fn is_too_late(error: &StoreError) -> bool {
+    matches!(error, StoreError::Conflict { .. } | StoreError::AlreadyExists { .. })
 }
 
 #[cfg(test)]
@@ -195,7 +200,7 @@ mod tests {
     #[test]
     fn how_far_a_daemon_set_has_come() {
         let rollout = |generation: u64, [observed, wanted, updated, available]: [u64; 4]| {
-            Rollout::of(
+            DaemonSetRollout::of(
                 &json!({"metadata": {"generation": generation}, "status": {"observedGeneration": observed,
                 "desiredNumberScheduled": wanted, "updatedNumberScheduled": updated, "numberAvailable": available}}),
             )
@@ -203,15 +208,15 @@ mod tests {
         assert!(rollout(2, [2, 3, 3, 3]).is_complete);
         assert!(!rollout(3, [2, 3, 3, 3]).is_complete, "it was changed since");
         assert!(!rollout(2, [2, 3, 2, 3]).is_complete && !rollout(2, [2, 3, 3, 2]).is_complete);
-        let new = Rollout::of(&json!({"metadata": {"generation": 1}}));
-        assert_eq!(new, Rollout { wanted: 0, is_complete: false });
+        let new = DaemonSetRollout::of(&json!({"metadata": {"generation": 1}}));
+        assert_eq!(new, DaemonSetRollout { wanted: 0, is_complete: false });
     }
 
     #[test]
     fn what_a_pod_holds() {
         let hold = |status: Json| {
             let pod = json!({"metadata": {"name": "p"}, "spec": {"nodeName": "n1"}, "status": status});
-            PodHold::of(&serde_json::from_value(pod).unwrap())
+            PodAddressUse::of(&serde_json::from_value(pod).unwrap())
         };
         let running = hold(json!({"podIP": "10.0.0.1", "podIPs": [{"ip": "10.0.0.1"}, {"ip": "fd00::1"}]}));
         assert_eq!(running.addresses, ["10.0.0.1", "fd00::1"].map(|text| text.parse::<IpAddr>().unwrap()));

@@ -1,9 +1,9 @@
 //! Requests of the datastore migration from crd.projectcalico.org/v1 to projectcalico.org/v3: the DatastoreMigration
 //! object, the APIService of the group, the custom resource definitions, and the API group that nodes use.
 
-use super::Orchestrator;
-use crate::backend::kubernetes::failure::Failure;
-use crate::{Error, Result};
+use super::OrchestratorClient;
+use crate::backend::kubernetes::failure::KubernetesFailure;
+use crate::{StoreError, StoreResult};
 use serde_json::{Value as Json, json};
 
 const MIGRATIONS: &str = "/apis/migration.projectcalico.org/v1/datastoremigrations";
@@ -25,11 +25,11 @@ const NAMESPACES: [&str; 2] = ["kube-system", "calico-system"];
 
 /// A DatastoreMigration.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Migration {
+pub struct DatastoreMigrationObject {
     object: Json,
 }
 
-impl Migration {
+impl DatastoreMigrationObject {
     /// Returns the phase; empty at first.
     pub fn phase(&self) -> &str {
         text(&self.object, "/status/phase")
@@ -59,7 +59,7 @@ impl Migration {
 
 /// A CustomResourceDefinition.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Definition {
+pub struct ResourceDefinition {
     pub name: String,
     pub established: bool,
     uid: String,
@@ -67,7 +67,7 @@ pub struct Definition {
 
 /// A program that uses the datastore.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Follower {
+pub struct DatastoreWorkload {
     pub name: String,
     /// API group that it is configured to use; empty if not configured.
     pub group: String,
@@ -75,20 +75,24 @@ pub struct Follower {
     pub rolled_out: bool,
 }
 
-impl Orchestrator {
+impl OrchestratorClient {
     /// Returns the migration; `None` if it does not exist. Also `None` if access is forbidden, since the RBAC rules are
     /// installed together with the definition.
-    pub async fn migration(&self) -> Result<Option<Migration>> {
+    pub async fn migration(&self) -> StoreResult<Option<DatastoreMigrationObject>> {
         match self.api.get("DatastoreMigration", &format!("{MIGRATIONS}/{NAME}")).await {
-            Ok(object) => Ok(Some(Migration { object })),
-            Err(Failure::Missing(_) | Failure::NotServed(_)) => Ok(None),
-            Err(Failure::Other(Error::Unauthorized(_))) => Ok(None),
+            Ok(object) => Ok(Some(DatastoreMigrationObject { object })),
+            Err(KubernetesFailure::Missing(_) | KubernetesFailure::NotServed(_)) => Ok(None),
+            Err(KubernetesFailure::Other(StoreError::Unauthorized(_))) => Ok(None),
             Err(failure) => Err(failure.about(id())),
         }
     }
 
     /// Adds or removes the finalizer that keeps the object until the migration has finished.
-    pub async fn hold_migration(&self, migration: &Migration, held: bool) -> Result<Migration> {
+    pub async fn hold_migration(
+        &self,
+        migration: &DatastoreMigrationObject,
+        held: bool,
+    ) -> StoreResult<DatastoreMigrationObject> {
         let mut names: Vec<&str> = migration.finalizers().filter(|name| *name != FINALIZER).collect();
         if held {
             names.push(FINALIZER);
@@ -100,31 +104,36 @@ impl Orchestrator {
 
     pub async fn set_migration_phase(
         &self,
-        migration: &Migration,
+        migration: &DatastoreMigrationObject,
         phase: &str,
         message: &str,
-    ) -> Result<Migration> {
+    ) -> StoreResult<DatastoreMigrationObject> {
         let mut object = migration.object.clone();
         object["status"] = json!({"phase": phase, "message": message});
         self.put_migration(&object, "/status").await
     }
 
-    async fn put_migration(&self, object: &Json, part: &str) -> Result<Migration> {
+    async fn put_migration(&self, object: &Json, part: &str) -> StoreResult<DatastoreMigrationObject> {
         match self.api.put(&format!("{MIGRATIONS}/{NAME}{part}"), object).await {
-            Ok(object) => Ok(Migration { object }),
+            Ok(object) => Ok(DatastoreMigrationObject { object }),
             // The last finalizer was removed, so the object is gone.
-            Err(Failure::Missing(_)) if part.is_empty() => Ok(Migration { object: object.clone() }),
+            Err(KubernetesFailure::Missing(_)) if part.is_empty() => {
+                Ok(DatastoreMigrationObject { object: object.clone() })
+            }
             Err(failure) => Err(failure.about(id())),
         }
     }
 
     /// Makes Kubernetes serve projectcalico.org/v3 itself, after saving the previous APIService in the migration.
-    pub async fn withdraw_api_server(&self, migration: &Migration) -> Result<Migration> {
+    pub async fn withdraw_api_server(
+        &self,
+        migration: &DatastoreMigrationObject,
+    ) -> StoreResult<DatastoreMigrationObject> {
         let path = format!("{API_SERVICES}/{API_SERVICE}");
         let registration = match self.api.get("APIService", &path).await {
             Ok(object) if object.pointer("/spec/service").is_some_and(Json::is_object) => object,
             // Kubernetes serves the group already.
-            Ok(_) | Err(Failure::Missing(_)) => return Ok(migration.clone()),
+            Ok(_) | Err(KubernetesFailure::Missing(_)) => return Ok(migration.clone()),
             Err(failure) => return Err(failure.about(api_service_id())),
         };
         let mut object = migration.object.clone();
@@ -134,19 +143,19 @@ impl Orchestrator {
         let migration = self.put_migration(&object, "").await?;
         let uid = text(&registration, "/metadata/uid");
         match self.api.delete(&path, uid, None).await {
-            Ok(()) | Err(Failure::Missing(_)) => Ok(migration),
+            Ok(()) | Err(KubernetesFailure::Missing(_)) => Ok(migration),
             Err(failure) => Err(failure.about(api_service_id())),
         }
     }
 
     /// Restores the saved APIService.
-    pub async fn restore_api_server(&self, migration: &Migration) -> Result<()> {
+    pub async fn restore_api_server(&self, migration: &DatastoreMigrationObject) -> StoreResult<()> {
         let annotations = migration.object.pointer("/metadata/annotations").and_then(Json::as_object);
         let Some(saved) = annotations.and_then(|all| all.get(SAVED)).and_then(Json::as_str) else {
             return Ok(());
         };
         let saved: Json = serde_json::from_str(saved).map_err(|error| {
-            Error::Datastore(format!("{}: the annotation {SAVED} cannot be read: {error}", id()))
+            StoreError::Datastore(format!("{}: the annotation {SAVED} cannot be read: {error}", id()))
         })?;
         let mut object = json!({"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService",
             "metadata": {"name": API_SERVICE}, "spec": saved["spec"]});
@@ -164,14 +173,14 @@ impl Orchestrator {
                 object["metadata"]["resourceVersion"] = text(&own, "/metadata/resourceVersion").into();
                 self.api.put(&path, &object).await
             }
-            Err(Failure::Missing(_)) => self.api.post(API_SERVICES, &object).await,
+            Err(KubernetesFailure::Missing(_)) => self.api.post(API_SERVICES, &object).await,
             Err(failure) => Err(failure),
         };
         written.map(drop).map_err(|failure| failure.about(api_service_id()))
     }
 
     /// Returns the definitions of an API group.
-    pub async fn definitions(&self, group: &str) -> Result<Vec<Definition>> {
+    pub async fn definitions(&self, group: &str) -> StoreResult<Vec<ResourceDefinition>> {
         let all: Vec<Json> = self
             .api
             .get_all("CustomResourceDefinition", DEFINITIONS)
@@ -181,7 +190,7 @@ impl Orchestrator {
         Ok(all
             .iter()
             .filter(of_group)
-            .map(|item| Definition {
+            .map(|item| ResourceDefinition {
                 name: text(item, "/metadata/name").to_owned(),
                 established: item.pointer("/status/conditions").and_then(Json::as_array).is_some_and(|all| {
                     all.iter().any(|one| one["type"] == "Established" && one["status"] == "True")
@@ -192,23 +201,23 @@ impl Orchestrator {
     }
 
     /// Deletes a definition and with it all objects of its kind.
-    pub async fn remove_definition(&self, definition: &Definition) -> Result<()> {
+    pub async fn remove_definition(&self, definition: &ResourceDefinition) -> StoreResult<()> {
         let path = format!("{DEFINITIONS}/{}", definition.name);
         match self.api.delete(&path, &definition.uid, None).await {
-            Ok(()) | Err(Failure::Missing(_)) => Ok(()),
+            Ok(()) | Err(KubernetesFailure::Missing(_)) => Ok(()),
             Err(failure) => Err(failure.about(format!("CustomResourceDefinition({})", definition.name))),
         }
     }
 
     /// Returns the programs that use the datastore and their API groups.
-    pub async fn followers(&self) -> Result<Vec<Follower>> {
+    pub async fn followers(&self) -> StoreResult<Vec<DatastoreWorkload>> {
         let mut found = Vec::new();
         for namespace in NAMESPACES {
             for (kind, resource, name) in FOLLOWERS {
                 let path = format!("/apis/apps/v1/namespaces/{namespace}/{resource}/{name}");
                 match self.api.get(kind, &path).await {
                     Ok(object) => found.push(follower(&format!("{namespace}/{name}"), &object)),
-                    Err(Failure::Missing(_)) => {}
+                    Err(KubernetesFailure::Missing(_)) => {}
                     Err(failure) => return Err(failure.about(format!("{resource} {namespace}/{name}"))),
                 }
             }
@@ -217,7 +226,7 @@ impl Orchestrator {
     }
 }
 
-fn follower(name: &str, object: &Json) -> Follower {
+fn follower(name: &str, object: &Json) -> DatastoreWorkload {
     let number = |pointer: &str| object.pointer(pointer).and_then(Json::as_i64).unwrap_or_default();
     let containers = object.pointer("/spec/template/spec/containers").and_then(Json::as_array);
     let variables =
@@ -231,7 +240,7 @@ fn follower(name: &str, object: &Json) -> Follower {
                 (number("/spec/replicas"), number("/status/updatedReplicas"), number("/status/readyReplicas"))
             }
         };
-    Follower {
+    DatastoreWorkload {
         name: name.to_owned(),
         group: group.unwrap_or_default().to_owned(),
         rolled_out: number("/status/observedGeneration") >= number("/metadata/generation")
@@ -273,7 +282,7 @@ mod tests {
             "status": {"observedGeneration": 1, "updatedReplicas": 1, "readyReplicas": 1}});
         assert_eq!(
             follower("d", &deployment),
-            Follower { name: "d".into(), group: String::new(), rolled_out: true }
+            DatastoreWorkload { name: "d".into(), group: String::new(), rolled_out: true }
         );
     }
 }

@@ -1,8 +1,8 @@
 //! The APIService through which kube-apiserver finds an aggregated API server, and the CAs that it trusts there.
 
-use super::Orchestrator;
-use crate::Result;
-use crate::backend::kubernetes::failure::Failure;
+use super::OrchestratorClient;
+use crate::StoreResult;
+use crate::backend::kubernetes::failure::KubernetesFailure;
 use data_encoding::BASE64;
 use serde_json::Value as Json;
 
@@ -27,11 +27,11 @@ impl ApiRegistration {
     }
 }
 
-impl Orchestrator {
-    pub async fn api_registration(&self, name: &str) -> Result<Option<ApiRegistration>> {
+impl OrchestratorClient {
+    pub async fn api_registration(&self, name: &str) -> StoreResult<Option<ApiRegistration>> {
         match self.api.get("APIService", &format!("{API_SERVICES}/{name}")).await {
             Ok(object) => Ok(Some(ApiRegistration { object })),
-            Err(Failure::Missing(_)) => Ok(None),
+            Err(KubernetesFailure::Missing(_)) => Ok(None),
             Err(failure) => Err(failure.about(format!("APIService({name})"))),
         }
     }
@@ -41,7 +41,7 @@ impl Orchestrator {
         &self,
         registration: &ApiRegistration,
         authorities: &str,
-    ) -> Result<()> {
+    ) -> StoreResult<()> {
         let mut object = registration.object.clone();
         object["spec"]["caBundle"] = BASE64.encode(authorities.as_bytes()).into();
         object["spec"]["insecureSkipTLSVerify"] = false.into();

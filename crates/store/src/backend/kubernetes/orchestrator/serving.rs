@@ -1,9 +1,9 @@
 //! Objects that webhook and API servers keep in Kubernetes: their certificates in a Secret, and their CAs in the
 //! configurations of webhooks.
 
-use super::{MERGE_PATCH, Orchestrator};
-use crate::Result;
-use crate::backend::kubernetes::failure::Failure;
+use super::{MERGE_PATCH, OrchestratorClient};
+use crate::StoreResult;
+use crate::backend::kubernetes::failure::KubernetesFailure;
 use data_encoding::BASE64;
 use serde_json::{Value as Json, json};
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 const CONFIGURATIONS: &str = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations";
 
 #[derive(Clone, Default, PartialEq, Eq)]
-pub struct Secret {
+pub struct KubernetesSecret {
     pub data: BTreeMap<String, String>,
     /// Resource version at which the secret was read; empty if it does not exist yet.
     pub version: String,
@@ -41,23 +41,23 @@ impl WebhookConfiguration {
     }
 }
 
-impl Orchestrator {
+impl OrchestratorClient {
     /// Returns a secret; one without data if it does not exist.
-    pub async fn secret(&self, namespace: &str, name: &str) -> Result<Secret> {
+    pub async fn secret(&self, namespace: &str, name: &str) -> StoreResult<KubernetesSecret> {
         let id = || format!("Secret({namespace}/{name})");
         let object =
             match self.api.get("Secret", &format!("/api/v1/namespaces/{namespace}/secrets/{name}")).await {
                 Ok(object) => object,
-                Err(Failure::Missing(_)) => return Ok(Secret::default()),
+                Err(KubernetesFailure::Missing(_)) => return Ok(KubernetesSecret::default()),
                 Err(failure) => return Err(failure.about(id())),
             };
-        let mut secret = Secret {
+        let mut secret = KubernetesSecret {
             version: object
                 .pointer("/metadata/resourceVersion")
                 .and_then(Json::as_str)
                 .unwrap_or_default()
                 .to_owned(),
-            ..Secret::default()
+            ..KubernetesSecret::default()
         };
         for (key, value) in object.get("data").and_then(Json::as_object).into_iter().flatten() {
             let bytes = BASE64.decode(value.as_str().unwrap_or_default().as_bytes());
@@ -70,7 +70,12 @@ impl Orchestrator {
     }
 
     /// Creates the secret, or replaces the version that was read. Fails with a conflict if another client was faster.
-    pub async fn write_secret(&self, namespace: &str, name: &str, secret: &Secret) -> Result<()> {
+    pub async fn write_secret(
+        &self,
+        namespace: &str,
+        name: &str,
+        secret: &KubernetesSecret,
+    ) -> StoreResult<()> {
         let data: BTreeMap<&String, String> =
             secret.data.iter().map(|(key, value)| (key, BASE64.encode(value.as_bytes()))).collect();
         let mut body = json!({"apiVersion": "v1", "kind": "Secret", "type": "Opaque",
@@ -88,7 +93,12 @@ impl Orchestrator {
 
     /// Sets the data of an existing secret at the version that was read, and keeps its metadata. Does not need the
     /// right to create secrets, which in kube-system includes the right to create bootstrap tokens.
-    pub async fn fill_secret(&self, namespace: &str, name: &str, secret: &Secret) -> Result<()> {
+    pub async fn fill_secret(
+        &self,
+        namespace: &str,
+        name: &str,
+        secret: &KubernetesSecret,
+    ) -> StoreResult<()> {
         let data: BTreeMap<&String, String> =
             secret.data.iter().map(|(key, value)| (key, BASE64.encode(value.as_bytes()))).collect();
         let patch = json!({"metadata": {"resourceVersion": secret.version}, "data": data});
@@ -97,17 +107,21 @@ impl Orchestrator {
         answer.map(drop).map_err(|failure| failure.about(format!("Secret({namespace}/{name})")))
     }
 
-    pub async fn webhook_configuration(&self, name: &str) -> Result<Option<WebhookConfiguration>> {
+    pub async fn webhook_configuration(&self, name: &str) -> StoreResult<Option<WebhookConfiguration>> {
         match self.api.get("ValidatingWebhookConfiguration", &format!("{CONFIGURATIONS}/{name}")).await {
             Ok(object) => Ok(Some(WebhookConfiguration { object })),
-            Err(Failure::Missing(_)) => Ok(None),
+            Err(KubernetesFailure::Missing(_)) => Ok(None),
             Err(failure) => Err(failure.about(configuration_id(name))),
         }
     }
 
     /// Sets the CA bundle of all webhooks of a configuration. Fails with a conflict if it has changed since it was
     /// read.
-    pub async fn set_believed(&self, configuration: &WebhookConfiguration, authorities: &str) -> Result<()> {
+    pub async fn set_believed(
+        &self,
+        configuration: &WebhookConfiguration,
+        authorities: &str,
+    ) -> StoreResult<()> {
         let mut object = configuration.object.clone();
         let bundle = BASE64.encode(authorities.as_bytes());
         for webhook in object.get_mut("webhooks").and_then(Json::as_array_mut).into_iter().flatten() {
@@ -124,7 +138,7 @@ fn configuration_id(name: &str) -> String {
 }
 
 /// Omits the data.
-impl std::fmt::Debug for Secret {
+impl std::fmt::Debug for KubernetesSecret {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Secret").field("version", &self.version).finish_non_exhaustive()
     }

@@ -1,6 +1,6 @@
 use super::*;
 
-fn pod(extra: Json) -> Pod {
+fn pod(extra: Json) -> CorePod {
     let mut object = json!({
         "metadata": {"name": "web-0", "namespace": "prod", "uid": "u1", "resourceVersion": "7",
             "creationTimestamp": "2026-03-01T10:20:30Z", "labels": {"app": "web"},
@@ -40,7 +40,7 @@ fn converted(extra: Json) -> WorkloadEndpoint {
 #[test]
 fn a_pod_is_an_endpoint() {
     let (key, endpoint) = endpoint(&pod(json!({})), "cali").unwrap();
-    assert_eq!(key, Key::resource(Kind::WorkloadEndpoint, "prod", "n--1-k8s-web--0-eth0"));
+    assert_eq!(key, StoreKey::resource(Kind::WorkloadEndpoint, "prod", "n--1-k8s-web--0-eth0"));
     let endpoint = endpoint.unwrap();
     assert_eq!(endpoint.metadata.name, "n--1-k8s-web--0-eth0");
     assert_eq!(endpoint.metadata.uid, "u1");

@@ -1,14 +1,14 @@
 use super::*;
 use tortie_model::Resource;
-use tortie_model::ipam::{AffinityState, Block, Handle, IpamConfig};
+use tortie_model::ipam::{AddressBlock, AddressHandle, AffinityState, IpamConfig};
 
-const GROUPS: [ApiGroup; 2] = [ApiGroup::V1, ApiGroup::V3];
+const GROUPS: [CalicoApiGroup; 2] = [CalicoApiGroup::V1, CalicoApiGroup::V3];
 
 fn cidr() -> IpNet {
     "10.65.3.8/29".parse().unwrap()
 }
 
-fn block() -> Block {
+fn block() -> AddressBlock {
     serde_json::from_str(concat!(
         r#"{"cidr":"10.65.3.8/29","affinity":"host:rack1-n7","affinity_claim_time":"2026-03-01T10:20:30Z","#,
         r#""allocations":[0,null,1,null,null,null,null,null],"unallocated":[4,5,6,7,1,3],"attributes":["#,
@@ -18,22 +18,23 @@ fn block() -> Block {
     .unwrap()
 }
 
-fn records() -> Vec<(Key, Value)> {
+fn records() -> Vec<(StoreKey, StoreValue)> {
     let claim = BlockAffinity { state: AffinityState::Pending, ..Default::default() };
-    let affinity = |affinity, owner: &str| Key::BlockAffinity { affinity, owner: owner.into(), cidr: cidr() };
-    let handle = Handle { block: [("10.65.3.8/29".to_owned(), 2)].into(), ..Default::default() };
+    let affinity =
+        |affinity, owner: &str| StoreKey::BlockAffinity { affinity, owner: owner.into(), cidr: cidr() };
+    let handle = AddressHandle { block: [("10.65.3.8/29".to_owned(), 2)].into(), ..Default::default() };
     let settings = IpamConfig { strict_affinity: true, max_blocks_per_host: 20, ..Default::default() };
-    let fresh = Block { affinity: None, affinity_claim_time: None, attributes: Vec::new(), ..block() };
+    let fresh = AddressBlock { affinity: None, affinity_claim_time: None, attributes: Vec::new(), ..block() };
     vec![
-        (Key::Block { cidr: cidr() }, Value::Block(block())),
-        (Key::Block { cidr: cidr() }, Value::Block(fresh)),
-        (affinity(AffinityType::Host, "rack1-n7"), Value::BlockAffinity(claim.clone())),
-        (affinity(AffinityType::Virtual, "load-balancer"), Value::BlockAffinity(claim)),
-        (Key::Handle { id: "net.6F1d".into() }, Value::Handle(handle)),
-        (Key::IpamConfig, Value::IpamConfig(settings)),
+        (StoreKey::Block { cidr: cidr() }, StoreValue::Block(block())),
+        (StoreKey::Block { cidr: cidr() }, StoreValue::Block(fresh)),
+        (affinity(AffinityType::Host, "rack1-n7"), StoreValue::BlockAffinity(claim.clone())),
+        (affinity(AffinityType::Virtual, "load-balancer"), StoreValue::BlockAffinity(claim)),
+        (StoreKey::Handle { id: "net.6F1d".into() }, StoreValue::Handle(handle)),
+        (StoreKey::IpamConfig, StoreValue::IpamConfig(settings)),
         (
-            Key::IpamConfig,
-            Value::IpamConfig(IpamConfig { auto_allocate_blocks: false, ..Default::default() }),
+            StoreKey::IpamConfig,
+            StoreValue::IpamConfig(IpamConfig { auto_allocate_blocks: false, ..Default::default() }),
         ),
     ]
 }
@@ -46,7 +47,7 @@ fn records_read_back_as_they_were_written() {
             let stored = write(group, &key, &value).unwrap();
             assert_eq!(stored["metadata"]["name"], name);
             assert_eq!(stored["kind"], group.kind_name(kind));
-            assert_eq!(read(kind, &stored), Record::Present(key, Ok(value)), "{stored}");
+            assert_eq!(read(kind, &stored), StoredIpamRecord::Present(key, Ok(value)), "{stored}");
         }
     }
 }
@@ -59,7 +60,7 @@ fn records_are_resources_of_their_kinds() {
             let (kind, name) = place(&key).unwrap();
             let stored = write(group, &key, &value).unwrap();
             let (_, resource) = super::super::object::read(group, kind, stored.clone());
-            let Ok(Value::Resource(resource)) = resource else { panic!("{resource:?}") };
+            let Ok(StoreValue::Resource(resource)) = resource else { panic!("{resource:?}") };
             resource.validate().unwrap_or_else(|error| panic!("{error}: {stored}"));
             assert_eq!(resource.metadata().name, name);
             // The object has no fields that the kind does not define.
@@ -72,7 +73,8 @@ fn records_are_resources_of_their_kinds() {
 
 #[test]
 fn a_block_looks_as_other_clients_write_it() {
-    let stored = write(ApiGroup::V1, &Key::Block { cidr: cidr() }, &Value::Block(block())).unwrap();
+    let stored =
+        write(CalicoApiGroup::V1, &StoreKey::Block { cidr: cidr() }, &StoreValue::Block(block())).unwrap();
     let spec = &stored["spec"];
     assert_eq!(spec["affinityClaimTime"], "2026-03-01T10:20:30Z");
     assert_eq!(spec["attributes"][0]["handle_id"], "net.6F1d");
@@ -83,15 +85,15 @@ fn a_block_looks_as_other_clients_write_it() {
 
 #[test]
 fn affinities_carry_the_labels_they_are_selected_by() {
-    let key = Key::BlockAffinity { affinity: AffinityType::Host, owner: "n1".into(), cidr: cidr() };
-    let value = Value::BlockAffinity(BlockAffinity::default());
-    let stored = write(ApiGroup::V1, &key, &value).unwrap();
+    let key = StoreKey::BlockAffinity { affinity: AffinityType::Host, owner: "n1".into(), cidr: cidr() };
+    let value = StoreValue::BlockAffinity(BlockAffinity::default());
+    let stored = write(CalicoApiGroup::V1, &key, &value).unwrap();
     let labels = &stored["metadata"]["labels"];
     assert_eq!(labels[names::HOSTNAME_LABEL], names::hostname_hash("n1"));
     assert_eq!(labels[names::AFFINITY_TYPE_LABEL], "host");
     assert_eq!(labels[names::IP_VERSION_LABEL], "4");
     assert_eq!(stored["spec"]["deleted"], "false");
-    assert_eq!(write(ApiGroup::V3, &key, &value).unwrap()["spec"]["deleted"], false);
+    assert_eq!(write(CalicoApiGroup::V3, &key, &value).unwrap()["spec"]["deleted"], false);
 }
 
 #[test]
@@ -101,7 +103,7 @@ fn what_is_marked_as_deleted_is_recognised() {
             let (kind, _) = place(&key).unwrap();
             if kind != Kind::IPAMConfiguration {
                 let stored = write(group, &key, &deleted(&value)).unwrap();
-                assert_eq!(read(kind, &stored), Record::Deleted(key));
+                assert_eq!(read(kind, &stored), StoredIpamRecord::Deleted(key));
             }
         }
     }
@@ -110,19 +112,19 @@ fn what_is_marked_as_deleted_is_recognised() {
 #[test]
 fn what_makes_no_sense_is_named() {
     assert!(
-        matches!(read(Kind::IPAMBlock, &json!({"spec": {"cidr": "x"}})), Record::Nameless(reason) if reason.contains("'x'"))
+        matches!(read(Kind::IPAMBlock, &json!({"spec": {"cidr": "x"}})), StoredIpamRecord::Nameless(reason) if reason.contains("'x'"))
     );
     let strange = json!({"spec": {"cidr": "10.0.0.0/26", "type": "other"}});
     assert!(
-        matches!(read(Kind::BlockAffinity, &strange), Record::Nameless(reason) if reason.contains("'other'"))
+        matches!(read(Kind::BlockAffinity, &strange), StoredIpamRecord::Nameless(reason) if reason.contains("'other'"))
     );
     let garbled = json!({"spec": {"cidr": "10.0.0.0/26", "allocations": "none"}});
-    assert!(matches!(read(Kind::IPAMBlock, &garbled), Record::Present(_, Err(_))));
+    assert!(matches!(read(Kind::IPAMBlock, &garbled), StoredIpamRecord::Present(_, Err(_))));
     let old =
         json!({"spec": {"cidr": "10.0.0.0/26", "node": "n1", "state": "confirmed", "deleted": "false"}});
     assert!(matches!(
         read(Kind::BlockAffinity, &old),
-        Record::Present(Key::BlockAffinity { affinity: AffinityType::Host, .. }, Ok(_))
+        StoredIpamRecord::Present(StoreKey::BlockAffinity { affinity: AffinityType::Host, .. }, Ok(_))
     ));
-    assert_eq!(write(ApiGroup::V1, &Key::IpamConfig, &Value::Block(block())), None);
+    assert_eq!(write(CalicoApiGroup::V1, &StoreKey::IpamConfig, &StoreValue::Block(block())), None);
 }
