@@ -126,7 +126,7 @@ fn prepare() {
 }
 
 fn remove(names: &[String]) {
-    // Ignore errors: the next run removes what is left.
+    // Ignore errors: the next run removes the rest.
     let there = names.iter().filter(|name| Path::new(PLACE).join(name).exists());
     let _ = ip(None, there.map(|name| format!("netns del {name}")));
 }

@@ -12,7 +12,7 @@ pub fn down(place: &LabPaths) -> LabResult<bool> {
     let mut failures = Vec::new();
     let mut note = |result: LabResult<()>| failures.extend(result.err().map(|error| error.to_string()));
     let namespaces = netns::names(&place.prefix())?;
-    // End all processes first: a running daemon might recreate what is being removed.
+    // End all processes first: a running daemon might recreate removed objects.
     for name in &namespaces {
         note(netns::end_processes(name));
     }

@@ -58,7 +58,7 @@ impl Etcd {
         Ok(etcd)
     }
 
-    /// The client URL: `http://127.0.0.1:PORT` or `https://127.0.0.1:PORT`.
+    /// Returns the client URL: `http://127.0.0.1:PORT` or `https://127.0.0.1:PORT`.
     pub fn endpoint(&self) -> String {
         let scheme = if self.options.tls.is_some() { "https" } else { "http" };
         format!("{scheme}://127.0.0.1:{}", self.client_port)

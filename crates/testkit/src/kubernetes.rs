@@ -550,7 +550,7 @@ impl ApiServer {
     }
 }
 
-/// Builds a command that runs in `namespace`, or in the current network namespace if there is none.
+/// Builds a command that runs in `namespace`, or in the current network namespace if that is `None`.
 fn command_in(namespace: Option<&str>, program: impl AsRef<Path>) -> Command {
     match namespace {
         None => Command::new(program.as_ref()),

@@ -62,7 +62,7 @@ pub fn run(
         return Ok(());
     }
     let outcome = runtime.block_on(tortie_node::run(args, tortie_ctl::release::API_LEVEL, logs));
-    // Tasks that are still running are abandoned; the next start reverts what they had begun.
+    // Tasks that are still running are abandoned; the next start reverts unfinished operations.
     runtime.shutdown_timeout(PATIENCE);
     Ok(outcome?)
 }

@@ -188,7 +188,7 @@ fn chains(load: RulesetSize<'_>) -> String {
     table(load.locals, &policies, |pod, policy| policy % cluster::PODS == pod)
 }
 
-/// Renders the chains of pods and policies. `selects` tells whether a policy applies to a pod, by their numbers.
+/// Renders the chains of pods and policies. `selects` returns whether a policy applies to a pod, by their numbers.
 pub fn table(
     locals: &[LocalPod],
     policies: &[(usize, String)],

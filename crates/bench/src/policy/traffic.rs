@@ -15,7 +15,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(100);
 const CHUNK: usize = 128 << 10;
 
-/// First byte of a connection, which selects what the server does: discard and count, or echo.
+/// First byte of a connection, which selects the mode of the server: discard and count, or echo.
 const SINK: u8 = b's';
 const ECHO: u8 = b'e';
 

@@ -65,7 +65,7 @@ pub struct UpArgs {
     /// datastore
     #[arg(long, conflicts_with = "restart")]
     check: bool,
-    /// What keeps the daemons running: systemd, or Tortie's own supervisor
+    /// Service manager of the daemons: systemd, or Tortie's own supervisor
     #[arg(long, value_name = "MANAGER", value_enum, default_value = "auto")]
     service_manager: ServiceManager,
 }
