@@ -1,5 +1,5 @@
-//! Estimates the savings if a hub sent each node only the entries it needs: the policies that select local endpoints, and the
-//! endpoints that those refer to. To determine this, the hub would have to run the computation of every node.
+//! Estimates the savings if a hub sent each node only the entries it needs: the policies that select local endpoints,
+//! and the endpoints that those refer to. To determine this, the hub would have to run the computation of every node.
 
 use super::cluster::{self, NODES};
 use crate::heap;
