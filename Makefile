@@ -45,6 +45,7 @@ lint: setup
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	scripts/purity
+	scripts/prose
 
 docs: ## Build the documentation as a site in target/book (mdBook)
 	@scripts/docs

@@ -185,7 +185,13 @@ fn settings(args: &NodeArgs) -> DataplaneSettings {
 
 /// Returns the files and directories to remove, other than those that the installer wrote.
 fn files(args: &NodeArgs, pods: LivePodHandling) -> Vec<PathBuf> {
-    let mut files = vec![args.journal_dir(), args.socket(), args.query_socket(), args.run_dir.join("bgp")];
+    let mut files = vec![
+        args.journal_dir(),
+        args.known_objects_file(),
+        args.socket(),
+        args.query_socket(),
+        args.run_dir.join("bgp"),
+    ];
     let to_calico = pods == LivePodHandling::Kept;
     // Files in Calico's own directories stay if Calico takes the host over.
     if !to_calico || args.calico_dir() == args.state_dir {

@@ -122,4 +122,9 @@ impl NodeArgs {
     pub fn journal_dir(&self) -> PathBuf {
         self.state_dir.join("attachments")
     }
+
+    /// Returns the file with the numbers of objects that the node knows.
+    pub fn known_objects_file(&self) -> PathBuf {
+        self.state_dir.join("known-objects.json")
+    }
 }

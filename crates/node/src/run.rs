@@ -37,8 +37,6 @@ use tortie_model::KeyRange;
 use tortie_store::config::{KubernetesTarget, settings_file};
 use tortie_store::{ResourceClient, StoreClient, StoreConfig};
 
-/// In the state directory: the numbers of objects that the node knows.
-const KNOWN_OBJECTS_FILE: &str = "known-objects.json";
 const RETRY: Duration = Duration::from_secs(1);
 /// Maximum number of different causes of a wait for the datastore that are logged.
 const MAX_REPORTED_CAUSES: usize = 32;
@@ -278,7 +276,7 @@ impl NodeStart<'_> {
             liveness: &state.liveness,
         };
         let mut feed = feed::follow(compute.parameters(), &place, interests)?;
-        feed = guard_snapshot(feed, args.state_dir.join(KNOWN_OBJECTS_FILE), state.clone());
+        feed = guard_snapshot(feed, args.known_objects_file(), state.clone());
         let pending = PendingEndpoints::default();
         feed = pending.observe(feed, journal.clone(), name.to_owned());
         if client.is_kubernetes() {
