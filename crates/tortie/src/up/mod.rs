@@ -34,12 +34,12 @@ use tortie_node::{CniFiles, LivePodHandling, NodeArgs, PolicyHandover};
 use tortie_store::{ResourceClient, StoreClient, StoreConfig, StoreError};
 
 /// Time limit for a daemon to become ready on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
-const PAUSE: Duration = Duration::from_millis(50);
+const READY_TIMEOUT: Duration = Duration::from_secs(60);
+const READY_POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Time for the node to remove its routes from the kernel after its blocks were released.
-const SETTLE: Duration = Duration::from_secs(1);
+const ROUTE_REMOVAL_DELAY: Duration = Duration::from_secs(1);
 /// Number of log lines shown when a daemon fails to start.
-const LOG_LINES: usize = 10;
+const SHOWN_LOG_LINES: usize = 10;
 
 #[derive(Args, Debug)]
 pub struct UpArgs {
@@ -313,6 +313,7 @@ pub fn down(args: &DownArgs, out: &mut dyn Write) -> Result<(), CommandError> {
     for file in [
         node.calico_dir().join("nodename"),
         node.calico_dir().join("mtu"),
+        node.known_objects_file(),
         datastore_socket(node),
         node.run_dir.join("bgp"),
     ] {
@@ -456,7 +457,7 @@ fn leave(
         accepted(&ask(node, "DEL", &about, &json!({}))?)?;
     }
     member.delete()?;
-    std::thread::sleep(SETTLE);
+    std::thread::sleep(ROUTE_REMOVAL_DELAY);
     Ok(Some(member))
 }
 
@@ -496,7 +497,7 @@ fn ask(
         "config": config.to_string(),
     });
     let mut stream = UnixStream::connect(node.socket()).map_err(|error| at(&node.socket(), &error))?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(READY_TIMEOUT))?;
     stream.write_all(request.to_string().as_bytes())?;
     stream.shutdown(std::net::Shutdown::Write)?;
     let mut answer = String::new();
@@ -532,17 +533,17 @@ fn node_daemon(node: &NodeArgs, exe: &Path) -> HostDaemon {
 }
 
 fn wait(daemon: &HostDaemon, ready: impl Fn() -> bool) -> Result<(), CommandError> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + READY_TIMEOUT;
     while !ready() {
         let what = match (daemon.is_running(), Instant::now() > deadline) {
             (false, _) => "ended",
             (true, true) => "is not ready",
             (true, false) => {
-                std::thread::sleep(PAUSE);
+                std::thread::sleep(READY_POLL_INTERVAL);
                 continue;
             }
         };
-        let (log, last) = daemon.end_of_log(LOG_LINES);
+        let (log, last) = daemon.end_of_log(SHOWN_LOG_LINES);
         return Err(CommandError::Message(format!(
             "{} {what}; the end of its log ({log}):\n{last}",
             daemon.name

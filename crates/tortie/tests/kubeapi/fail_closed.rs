@@ -50,7 +50,9 @@ fn an_unreadable_policy_keeps_its_pods_closed() {
         policy["spec"] = policy_with_port(800_000)["spec"].take();
         world.server.send("PUT", &path, Some(&policy)).is_ok()
     });
-    world.wait("the node reports the policy", || world.log().contains("an entry cannot be read"));
+    world.wait("the node reports the policy", || {
+        world.log().contains("cannot read an entry of the datastore")
+    });
     for address in &web.addresses {
         assert!(!client.pings(address), "{address} is open\n{}", world.log());
     }
