@@ -12,8 +12,8 @@ use rustbgpd_wire::{
 };
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
-use tortie_bgp::core::{ConnectionId, Core, PeerState};
-use tortie_bgp::{Config, Family, PeerConfig};
+use tortie_bgp::core::{ConnectionId, SpeakerCore, BgpPeerState};
+use tortie_bgp::{SpeakerConfig, BgpFamily, PeerConfig};
 
 const MAX_STEPS: usize = 200;
 const ASN: u32 = 65000;
@@ -39,7 +39,7 @@ fn steps(mut bytes: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
 }
 
 struct Scene {
-    core: Core,
+    core: SpeakerCore,
     now: Duration,
     wild: Option<ConnectionId>,
     tame: ConnectionId,
@@ -47,20 +47,20 @@ struct Scene {
 
 impl Scene {
     fn new() -> Scene {
-        let mut config = Config::new(ASN, Ipv4Addr::new(10, 0, 0, 1));
+        let mut config = SpeakerConfig::new(ASN, Ipv4Addr::new(10, 0, 0, 1));
         config.local_v6 = "fd00::1".parse().ok();
         for (name, last, asn) in [("wild", 66, PEER_ASN), ("tame", 2, ASN)] {
             let address = IpAddr::from([10, 0, 0, last]);
             let peer = PeerConfig {
                 passive: true,
-                families: Family::ALL.to_vec(),
+                families: BgpFamily::ALL.to_vec(),
                 add_path: name == "wild",
                 max_prefixes: Some(1000),
                 ..PeerConfig::new(address, asn)
             };
             config.peers.insert(name.to_owned(), peer);
         }
-        let mut core = Core::new(config, false, Duration::ZERO).expect("a good configuration");
+        let mut core = SpeakerCore::new(config, false, Duration::ZERO).expect("a good configuration");
         core.local_complete(Duration::ZERO);
         let tame = accept(&mut core, Duration::ZERO, 2).expect("the tame peer is known");
         core.received(Duration::ZERO, tame, open(ASN, 2));
@@ -110,7 +110,7 @@ impl Scene {
         self.core.collect_garbage();
         let status = self.core.status(self.now);
         let tame = status.peers.iter().find(|peer| &*peer.name == "tame").expect("it is configured");
-        assert_eq!((tame.state, tame.established), (PeerState::Established, 1));
+        assert_eq!((tame.state, tame.established), (BgpPeerState::Established, 1));
     }
 }
 
@@ -127,7 +127,7 @@ fn well_formed(mut output: Bytes) {
     }
 }
 
-fn accept(core: &mut Core, now: Duration, last: u8) -> Option<ConnectionId> {
+fn accept(core: &mut SpeakerCore, now: Duration, last: u8) -> Option<ConnectionId> {
     let end = |last: u8, port| SocketAddr::new(IpAddr::from([10, 0, 0, last]), port);
     core.accepted(now, end(1, 179), end(last, 40000))
 }

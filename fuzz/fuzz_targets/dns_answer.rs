@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tortie_store::backend::etcd::discovery::message::{Answer, answer, question};
+use tortie_store::backend::etcd::discovery::message::{SrvResponse, answer, question};
 
 const NAME: &str = "_etcd-client._tcp.example.com";
 
@@ -13,7 +13,7 @@ fuzz_target!(|bytes: &[u8]| {
     asked[2] |= 0x80;
     asked[7] = bytes.first().copied().unwrap_or_default();
     asked.extend(bytes.iter().skip(1));
-    if let Some(Answer::Services(services)) = answer(7, NAME, &asked) {
+    if let Some(SrvResponse::Services(services)) = answer(7, NAME, &asked) {
         assert!(services.len() <= 256);
     }
 });

@@ -10,8 +10,8 @@ use libfuzzer_sys::fuzz_target;
 use prost::Message;
 use std::collections::BTreeMap;
 use tortie_datastore::check;
-use tortie_datastore::core::{Answer, Core, Write};
-use tortie_datastore::limits::{Allowance, MAX_ANSWER_BYTES};
+use tortie_datastore::core::{WriteResponse, StoreCore, WriteRequest};
+use tortie_datastore::limits::{ResponseAllowance, MAX_ANSWER_BYTES};
 use tortie_etcd_proto::etcdserverpb::{
     CompactionRequest, DeleteRangeRequest, LeaseGrantRequest, LeaseRevokeRequest, PutRequest, RangeRequest,
     TxnRequest,
@@ -45,12 +45,12 @@ fn requests(mut bytes: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
     })
 }
 
-fn allowance() -> Allowance {
-    Allowance::new(MAX_ANSWER_BYTES)
+fn allowance() -> ResponseAllowance {
+    ResponseAllowance::new(MAX_ANSWER_BYTES)
 }
 
 struct Store {
-    core: Core,
+    core: StoreCore,
     revision: i64,
     /// Contents according to the changes delivered so far.
     live: BTreeMap<Bytes, KeyValue>,
@@ -60,13 +60,13 @@ struct Store {
 
 impl Store {
     fn new() -> Store {
-        let core = Core::in_memory().expect("a store in memory");
+        let core = StoreCore::in_memory().expect("a store in memory");
         let revision = core.latest().get().state.revision;
         Store { core, revision, live: BTreeMap::new(), past: BTreeMap::new() }
     }
 
     /// Executes a read, or returns the write to be made.
-    fn request(&mut self, kind: u8, message: &[u8]) -> Option<Write> {
+    fn request(&mut self, kind: u8, message: &[u8]) -> Option<WriteRequest> {
         match kind % 7 {
             0 => {
                 let request =
@@ -79,17 +79,17 @@ impl Store {
                 None
             }
             1 => {
-                PutRequest::decode(message).ok().filter(|request| check::put(request).is_ok()).map(Write::Put)
+                PutRequest::decode(message).ok().filter(|request| check::put(request).is_ok()).map(WriteRequest::Put)
             }
             2 => {
                 let request = DeleteRangeRequest::decode(message).ok();
-                request.filter(|request| check::delete(request).is_ok()).map(Write::Delete)
+                request.filter(|request| check::delete(request).is_ok()).map(WriteRequest::Delete)
             }
             3 => {
                 let request =
                     TxnRequest::decode(message).ok().filter(|request| check::txn(request).is_ok())?;
                 if !check::is_read_only(&request) {
-                    return Some(Write::Txn(request));
+                    return Some(WriteRequest::Txn(request));
                 }
                 let response = self.core.latest().get().txn(&request, &mut allowance()).expect("readable");
                 drop(response.map(|response| response.encode_to_vec()));
@@ -97,23 +97,23 @@ impl Store {
             }
             4 => LeaseGrantRequest::decode(message)
                 .ok()
-                .map(|LeaseGrantRequest { ttl, id }| Write::Grant { id: id.max(1), ttl: ttl.max(2) }),
-            5 => LeaseRevokeRequest::decode(message).ok().map(|request| Write::Revoke { id: request.id }),
+                .map(|LeaseGrantRequest { ttl, id }| WriteRequest::Grant { id: id.max(1), ttl: ttl.max(2) }),
+            5 => LeaseRevokeRequest::decode(message).ok().map(|request| WriteRequest::Revoke { id: request.id }),
             _ => CompactionRequest::decode(message)
                 .ok()
-                .map(|request| Write::Compact { revision: request.revision }),
+                .map(|request| WriteRequest::Compact { revision: request.revision }),
         }
     }
 
-    fn write(&mut self, writes: &[Write]) {
+    fn write(&mut self, writes: &[WriteRequest]) {
         let applied = self.core.apply(writes).expect("writable");
         assert_eq!(applied.answers.len(), writes.len());
         for answer in applied.answers.into_iter().flatten() {
             match answer {
-                Answer::Put(response) => drop(response.encode_to_vec()),
-                Answer::Delete(response) => drop(response.encode_to_vec()),
-                Answer::Txn(response) => drop(response.encode_to_vec()),
-                Answer::Done { .. } | Answer::Alarm { .. } => {}
+                WriteResponse::Put(response) => drop(response.encode_to_vec()),
+                WriteResponse::Delete(response) => drop(response.encode_to_vec()),
+                WriteResponse::Txn(response) => drop(response.encode_to_vec()),
+                WriteResponse::Done { .. } | WriteResponse::Alarm { .. } => {}
             }
         }
         for commit in applied.commits {

@@ -3,10 +3,10 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tortie_datastore::record::{Revision, decode_history, encode_history};
+use tortie_datastore::record::{CommitRevision, decode_history, encode_history};
 
 fuzz_target!(|bytes: &[u8]| {
-    let at = Revision { main: 7, sub: 1 };
+    let at = CommitRevision { main: 7, sub: 1 };
     let Ok(entry) = decode_history(at, bytes) else { return };
     let mut written = Vec::new();
     encode_history(&entry, &mut written);

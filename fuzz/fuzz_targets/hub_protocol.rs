@@ -4,35 +4,35 @@
 
 use bytes::BytesMut;
 use libfuzzer_sys::fuzz_target;
-use tortie_hub::ledger::{Ledger, Limits};
-use tortie_hub::protocol::{FromClient, FromHub, MOST_FROM_CLIENT, MOST_FROM_HUB, from_client, unframe};
-use tortie_hub::replica::Replica;
-use tortie_hub::session::{Opening, Session};
-use tortie_model::{FeedEvent, Key, KeyRange, Kind};
-use tortie_sync::Heard;
+use tortie_hub::ledger::{HubLedger, ChangeLogLimits};
+use tortie_hub::protocol::{ClientEnvelope, HubEnvelope, MOST_FROM_CLIENT, MOST_FROM_HUB, from_client, unframe};
+use tortie_hub::replica::HubReplica;
+use tortie_hub::session::{SessionOpening, ClientSession};
+use tortie_model::{FeedEvent, StoreKey, KeyRange, Kind};
+use tortie_sync::FeedMessage;
 
 fuzz_target!(|bytes: &[u8]| {
-    let mut replica = Replica::new("n", Vec::new());
+    let mut replica = HubReplica::new("n", Vec::new());
     let _ = replica.hello();
     let mut buffer = BytesMut::from(bytes);
     while let Ok(Some(frame)) = unframe(&mut buffer, MOST_FROM_HUB) {
-        let Ok(message) = FromHub::read(frame) else { break };
+        let Ok(message) = HubEnvelope::read(frame) else { break };
         if replica.hear(message).is_err() {
             break;
         }
     }
-    let mut ledger = Ledger::new(1, &[KeyRange::all(Kind::Tier)], Limits::default());
-    let key = Key::resource(Kind::Tier, "", "web");
+    let mut ledger = HubLedger::new(1, &[KeyRange::all(Kind::Tier)], ChangeLogLimits::default());
+    let key = StoreKey::resource(Kind::Tier, "", "web");
     ledger.hear([
-        Heard::Unreadable { key, revision: 17.into(), text: "[]".to_owned(), reason: "no object".to_owned() },
-        Heard::Event(FeedEvent::InSync),
+        FeedMessage::Unreadable { key, revision: 17.into(), text: "[]".to_owned(), reason: "no object".to_owned() },
+        FeedMessage::Event(FeedEvent::InSync),
     ]);
     let mut session = None;
     let mut buffer = BytesMut::from(bytes);
     while let Ok(Some(frame)) = unframe(&mut buffer, MOST_FROM_CLIENT) {
-        match FromClient::read(frame) {
+        match ClientEnvelope::read(frame) {
             Ok(from_client::What::Hello(hello)) => {
-                if let Opening::Served { session: opened, .. } = Session::open(&hello, &ledger, true) {
+                if let SessionOpening::Served { session: opened, .. } = ClientSession::open(&hello, &ledger, true) {
                     session = Some(opened);
                 }
             }

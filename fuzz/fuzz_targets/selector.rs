@@ -3,7 +3,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use std::collections::BTreeMap;
-use tortie_model::selector::{Requirement, Selector};
+use tortie_model::selector::{LabelCondition, Selector};
 
 fuzz_target!(|text: &str| {
     let selector = match Selector::parse(text) {
@@ -31,9 +31,9 @@ fuzz_target!(|text: &str| {
         for (key, requirement) in requirements.labels {
             let label = labels.get(key);
             assert!(match requirement {
-                Requirement::Present => label.is_some(),
-                Requirement::Absent => label.is_none(),
-                Requirement::OneOf(values) => label.is_some_and(|label| values.contains(label)),
+                LabelCondition::Present => label.is_some(),
+                LabelCondition::Absent => label.is_none(),
+                LabelCondition::OneOf(values) => label.is_some_and(|label| values.contains(label)),
             });
         }
     }

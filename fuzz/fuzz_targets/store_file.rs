@@ -7,8 +7,8 @@
 use libfuzzer_sys::fuzz_target;
 use std::path::PathBuf;
 use std::sync::OnceLock;
-use tortie_datastore::core::{Core, Write};
-use tortie_datastore::limits::{Allowance, MAX_ANSWER_BYTES};
+use tortie_datastore::core::{StoreCore, WriteRequest};
+use tortie_datastore::limits::{ResponseAllowance, MAX_ANSWER_BYTES};
 use tortie_etcd_proto::etcdserverpb::{PutRequest, RangeRequest};
 
 const FILE: &str = "store.redb";
@@ -26,11 +26,11 @@ fn image() -> &'static [u8] {
     static IMAGE: OnceLock<Vec<u8>> = OnceLock::new();
     IMAGE.get_or_init(|| {
         let dir = dir();
-        let mut core = Core::open(&dir, u64::MAX).expect("a new store");
+        let mut core = StoreCore::open(&dir, u64::MAX).expect("a new store");
         for number in 0..KEYS {
             let put =
                 PutRequest { key: format!("/{number}").into(), value: vec![7; 100].into(), ..Default::default() };
-            core.apply(&[Write::Put(put)]).expect("a write");
+            core.apply(&[WriteRequest::Put(put)]).expect("a write");
         }
         std::fs::read(dir.join(FILE)).expect("its file")
     })
@@ -48,10 +48,10 @@ fuzz_target!(init: std::panic::set_hook(Box::new(|_| {})), |changes: &[u8]| {
     }
     let dir = dir();
     std::fs::write(dir.join(FILE), image).expect("a copy");
-    if let Ok(core) = Core::open(&dir, u64::MAX) {
+    if let Ok(core) = StoreCore::open(&dir, u64::MAX) {
         let everything = RangeRequest { key: "/".into(), range_end: "0".into(), ..Default::default() };
         let snapshot = core.latest().get();
-        if let Ok(Ok(answer)) = snapshot.range(&everything, &mut Allowance::new(MAX_ANSWER_BYTES)) {
+        if let Ok(Ok(answer)) = snapshot.range(&everything, &mut ResponseAllowance::new(MAX_ANSWER_BYTES)) {
             assert!(answer.kvs.len() <= KEYS);
         }
     }

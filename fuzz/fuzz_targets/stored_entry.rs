@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tortie_model::Value;
+use tortie_model::StoreValue;
 use tortie_model::salvage::salvage;
 use tortie_store::backend::etcd::keys;
 
@@ -11,15 +11,15 @@ fuzz_target!(|text: &str| {
     let Some((path, value)) = text.split_once('\n') else { return };
     let Some(key) = keys::parse(path) else { return };
     assert_eq!(keys::path(&key), path);
-    match Value::decode(&key, value.as_bytes()) {
+    match StoreValue::decode(&key, value.as_bytes()) {
         Ok(read) => {
-            let again = Value::decode(&key, &read.encode()).expect("what we write we can read");
+            let again = StoreValue::decode(&key, &read.encode()).expect("what we write we can read");
             assert_eq!(again, read);
         }
         Err(_) => {
             if let Some(salvaged) = salvage(&key, value) {
                 assert!(!salvaged.lost.is_empty(), "it was not readable as it is");
-                Value::decode(&key, &salvaged.value.encode()).expect("what is left can be read");
+                StoreValue::decode(&key, &salvaged.value.encode()).expect("what is left can be read");
             }
         }
     }

@@ -19,15 +19,15 @@ use tortie_model::kinds::TIER_LABEL;
 use tortie_store::orchestrator::{AccessDecision, AccessRequest, KubernetesUser, OrchestratorClient};
 
 /// How long responses of kube-apiserver are cached.
-const LIFETIME: Duration = Duration::from_secs(10);
-const MOST_ANSWERS: usize = 8_192;
-const MOST_TOKENS: usize = 1_024;
+const REVIEW_CACHE_LIFETIME: Duration = Duration::from_secs(10);
+const MAX_CACHED_DECISIONS: usize = 8_192;
+const MAX_CACHED_TOKENS: usize = 1_024;
 /// Longer tokens are rejected without a review.
-const MAX_TOKEN: usize = 32 << 10;
+const MAX_TOKEN_BYTES: usize = 32 << 10;
 /// Members of this group may do everything in every cluster.
-const MASTERS: &str = "system:masters";
-const EVERYBODY: &str = "system:authenticated";
-const NOBODY: &str = "system:unauthenticated";
+const MASTERS_GROUP: &str = "system:masters";
+const AUTHENTICATED_GROUP: &str = "system:authenticated";
+const UNAUTHENTICATED_GROUP: &str = "system:unauthenticated";
 
 pub struct AccessControl {
     orchestrator: OrchestratorClient,
@@ -41,8 +41,8 @@ impl AccessControl {
         AccessControl {
             orchestrator,
             trust,
-            tokens: ReviewCache::new(LIFETIME, MOST_TOKENS),
-            decisions: ReviewCache::new(LIFETIME, MOST_ANSWERS),
+            tokens: ReviewCache::new(REVIEW_CACHE_LIFETIME, MAX_CACHED_TOKENS),
+            decisions: ReviewCache::new(REVIEW_CACHE_LIFETIME, MAX_CACHED_DECISIONS),
         }
     }
 
@@ -70,14 +70,14 @@ impl AccessControl {
             Some(CertificateHolder::Client(user)) => Ok(known(user)),
             _ => Ok(KubernetesUser {
                 name: "system:anonymous".to_owned(),
-                groups: vec![NOBODY.to_owned()],
+                groups: vec![UNAUTHENTICATED_GROUP.to_owned()],
                 ..KubernetesUser::default()
             }),
         }
     }
 
     async fn owner_of(&self, token: &str) -> Result<Option<KubernetesUser>, StatusError> {
-        if token.len() > MAX_TOKEN {
+        if token.len() > MAX_TOKEN_BYTES {
             return Ok(None);
         }
         // Only hashes of tokens are kept.
@@ -96,7 +96,7 @@ impl AccessControl {
         user: &KubernetesUser,
         wish: AccessRequest,
     ) -> Result<AccessDecision, StatusError> {
-        if user.groups.iter().any(|group| group == MASTERS) {
+        if user.groups.iter().any(|group| group == MASTERS_GROUP) {
             return Ok(AccessDecision { allowed: true, reason: String::new() });
         }
         let key = (user.clone(), wish);
@@ -227,8 +227,8 @@ fn within<'a>(request: &'a ObjectRequest, tier: &'a str) -> TierAccess<'a> {
 
 /// Adds `system:authenticated` to the groups of an authenticated user.
 fn known(mut user: KubernetesUser) -> KubernetesUser {
-    if !user.groups.iter().any(|group| group == EVERYBODY || group == NOBODY) {
-        user.groups.push(EVERYBODY.to_owned());
+    if !user.groups.iter().any(|group| group == AUTHENTICATED_GROUP || group == UNAUTHENTICATED_GROUP) {
+        user.groups.push(AUTHENTICATED_GROUP.to_owned());
     }
     user
 }

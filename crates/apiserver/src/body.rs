@@ -12,7 +12,7 @@ use std::time::Duration;
 use tortie_model::codec;
 
 /// Maximum size of a body; etcd would not accept a larger object either.
-pub const LIMIT: usize = 3 << 20;
+pub const MAX_BODY_BYTES: usize = 3 << 20;
 /// An oversized body is read up to this size and dropped, so that the client has sent it before the error response: a
 /// client that is still sending when the connection closes may never see the response.
 const MAX_DRAINED_BYTES: usize = 16 << 20;
@@ -30,7 +30,7 @@ const MAX_UNFINISHED_BODIES_OF_SENDER: usize = 256;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BodyError {
-    #[error("a body has at most {LIMIT} bytes")]
+    #[error("a body has at most {MAX_BODY_BYTES} bytes")]
     TooLarge,
     #[error("the body did not arrive within {} s", BODY_TIMEOUT.as_secs())]
     TooSlow,
@@ -89,7 +89,7 @@ impl BodyReader {
         while let Some(chunk) = chunks.next().await {
             let chunk = chunk.map_err(|_| BodyError::Broken)?;
             let size = bytes.len() + chunk.len();
-            if size > LIMIT {
+            if size > MAX_BODY_BYTES {
                 drop((bytes, share));
                 drain(chunks, MAX_DRAINED_BYTES - size.min(MAX_DRAINED_BYTES)).await;
                 return Err(BodyError::TooLarge);
@@ -211,8 +211,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn bodies_have_a_size_and_a_time() {
         let reader = BodyReader::default();
-        assert_eq!(reader.read(sent(LIMIT), "jane").await.unwrap().bytes.len(), LIMIT);
-        assert_eq!(reader.read(sent(LIMIT + 1), "jane").await.unwrap_err(), BodyError::TooLarge);
+        assert_eq!(reader.read(sent(MAX_BODY_BYTES), "jane").await.unwrap().bytes.len(), MAX_BODY_BYTES);
+        assert_eq!(reader.read(sent(MAX_BODY_BYTES + 1), "jane").await.unwrap_err(), BodyError::TooLarge);
         let endless = futures::stream::repeat_with(|| Ok::<_, std::io::Error>(Bytes::from(vec![0; 1 << 20])));
         assert_eq!(reader.read(Body::from_stream(endless), "jane").await.unwrap_err(), BodyError::TooLarge);
         let stuck = futures::stream::pending::<Result<Bytes, std::io::Error>>();
@@ -226,12 +226,16 @@ mod tests {
         let mut held = Vec::new();
         for sender in ["a", "b", "c", "d"] {
             for _ in 0..2 {
-                held.push(reader.read(sent(LIMIT), sender).await.unwrap());
+                held.push(reader.read(sent(MAX_BODY_BYTES), sender).await.unwrap());
             }
-            assert_eq!(reader.read(sent(LIMIT), sender).await.unwrap_err(), BodyError::NoRoom, "{sender}");
+            assert_eq!(
+                reader.read(sent(MAX_BODY_BYTES), sender).await.unwrap_err(),
+                BodyError::NoRoom,
+                "{sender}"
+            );
         }
         let full = loop {
-            match reader.read(sent(LIMIT), &held.len().to_string()).await {
+            match reader.read(sent(MAX_BODY_BYTES), &held.len().to_string()).await {
                 Ok(body) => held.push(body),
                 Err(error) => break error,
             }

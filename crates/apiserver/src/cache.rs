@@ -10,7 +10,7 @@ use tortie_model::{KeyRange, Kind, Resource, StoreKey, StoreValue};
 use tortie_store::{StoreClient, StoreEvent};
 
 /// How long a request waits for the first snapshot.
-const PATIENCE: Duration = Duration::from_secs(10);
+const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
 pub struct ResourceCache {
@@ -105,7 +105,7 @@ impl ResourceCache {
     pub async fn ready(&self) -> bool {
         let mut happenings = self.happenings();
         let in_sync = happenings.wait_for(|_| self.look(ChangeHistory::is_in_sync));
-        matches!(tokio::time::timeout(PATIENCE, in_sync).await, Ok(Ok(_)))
+        matches!(tokio::time::timeout(SNAPSHOT_TIMEOUT, in_sync).await, Ok(Ok(_)))
     }
 
     pub fn reached(&self) -> u64 {

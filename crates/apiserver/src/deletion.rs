@@ -5,8 +5,8 @@ use crate::resources::ServedKind;
 use crate::write::{finalizers, text};
 use serde_json::{Value, json};
 
-const ORPHAN: &str = "orphan";
-const FOREGROUND: &str = "foregroundDeletion";
+const ORPHAN_FINALIZER: &str = "orphan";
+const FOREGROUND_FINALIZER: &str = "foregroundDeletion";
 
 /// Handling of objects that the deleted one owns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,11 +102,11 @@ pub fn plan(live: &Value, propagation: DeletePropagation, now: &str) -> Deletion
     let before = finalizers(live);
     let mut after = before.clone();
     if propagation != DeletePropagation::Unsaid {
-        after.retain(|name| name != ORPHAN && name != FOREGROUND);
+        after.retain(|name| name != ORPHAN_FINALIZER && name != FOREGROUND_FINALIZER);
     }
     match propagation {
-        DeletePropagation::Orphan => after.push(ORPHAN.to_owned()),
-        DeletePropagation::Foreground => after.push(FOREGROUND.to_owned()),
+        DeletePropagation::Orphan => after.push(ORPHAN_FINALIZER.to_owned()),
+        DeletePropagation::Foreground => after.push(FOREGROUND_FINALIZER.to_owned()),
         DeletePropagation::Unsaid | DeletePropagation::Background => {}
     }
     if after.is_empty() {
@@ -139,7 +139,7 @@ mod tests {
         assert_eq!(plan(&plain, DeletePropagation::Unsaid, now), DeletionPlan::Now);
         assert_eq!(plan(&plain, DeletePropagation::Background, now), DeletionPlan::Now);
         let DeletionPlan::Later(held) = plan(&plain, DeletePropagation::Foreground, now) else { panic!() };
-        assert_eq!(finalizers(&held), [FOREGROUND]);
+        assert_eq!(finalizers(&held), [FOREGROUND_FINALIZER]);
         assert_eq!(
             (&held["metadata"]["deletionTimestamp"], &held["metadata"]["generation"]),
             (&json!(now), &json!(2))

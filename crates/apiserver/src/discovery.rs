@@ -1,6 +1,6 @@
 //! The discovery documents of the API group.
 
-use crate::resources::{API_VERSION, GROUP, SERVED, ServedKind, VERSION};
+use crate::resources::{API_VERSION, GROUP, SERVED_RESOURCES, ServedKind, VERSION};
 use serde_json::{Value, json};
 
 const VERBS: &[&str] = &["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
@@ -32,7 +32,7 @@ pub fn api_groups() -> Value {
 /// Returns the document of `/apis/projectcalico.org/v3`.
 pub fn api_resources() -> Value {
     let mut resources = Vec::new();
-    for served in SERVED {
+    for served in SERVED_RESOURCES {
         let kind = served.kind;
         let mut resource = json!({
             "name": kind.plural(), "singularName": kind.name().to_lowercase(), "namespaced": kind.is_namespaced(),
@@ -70,7 +70,7 @@ pub fn aggregated() -> Value {
         }
         resource
     };
-    let resources: Vec<Value> = SERVED.iter().map(resource).collect();
+    let resources: Vec<Value> = SERVED_RESOURCES.iter().map(resource).collect();
     json!({"kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2", "metadata": {}, "items": [{
         "metadata": {"name": GROUP, "creationTimestamp": null},
         "versions": [{"version": VERSION, "resources": resources, "freshness": "Current"}],
@@ -87,7 +87,7 @@ mod tests {
         let plain = plain["resources"].as_array().unwrap();
         let aggregated = aggregated();
         let resources = aggregated["items"][0]["versions"][0]["resources"].as_array().unwrap();
-        assert_eq!(resources.len(), SERVED.len());
+        assert_eq!(resources.len(), SERVED_RESOURCES.len());
         for resource in resources {
             let same = plain.iter().find(|plain| plain["name"] == resource["resource"]).unwrap();
             assert_eq!(same["verbs"], resource["verbs"]);

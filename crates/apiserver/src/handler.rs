@@ -27,11 +27,11 @@ use tokio::sync::{Semaphore, watch};
 use tortie_model::codec;
 
 /// Maximum number of concurrent requests, not counting watches.
-const MOST_REQUESTS: usize = 400;
-const MOST_WATCHES: usize = 10_000;
+const MAX_CONCURRENT_REQUESTS: usize = 400;
+const MAX_OPEN_WATCHES: usize = 10_000;
 /// Maximum number of warnings in a response.
-const MOST_WARNINGS: usize = 20;
-const TEXT: &str = "text/plain; charset=utf-8";
+const MAX_RESPONSE_WARNINGS: usize = 20;
+const TEXT_CONTENT_TYPE: &str = "text/plain; charset=utf-8";
 
 pub struct ApiHandler {
     storage: ObjectStorage,
@@ -54,8 +54,8 @@ impl ApiHandler {
             workers: WorkerPool::new(metrics.clone()),
             bodies: BodyReader::default(),
             metrics,
-            requests: Arc::new(Semaphore::new(MOST_REQUESTS)),
-            watches: Arc::new(Semaphore::new(MOST_WATCHES)),
+            requests: Arc::new(Semaphore::new(MAX_CONCURRENT_REQUESTS)),
+            watches: Arc::new(Semaphore::new(MAX_OPEN_WATCHES)),
             stopping,
         }
     }
@@ -105,7 +105,7 @@ impl ApiHandler {
 
     fn refuse_body(&self, error: BodyError) -> StatusError {
         match error {
-            BodyError::TooLarge => StatusError::too_large(body::LIMIT),
+            BodyError::TooLarge => StatusError::too_large(body::MAX_BODY_BYTES),
             BodyError::TooSlow => StatusError::request_timeout(error.to_string()),
             BodyError::NoRoom => {
                 self.metrics.count_refused("body");
@@ -164,10 +164,10 @@ impl ApiHandler {
     ) -> Result<Response<Body>, StatusError> {
         // Liveness must not depend on other components.
         if path == "/livez" || path == "/healthz" {
-            return Ok(response(StatusCode::OK, TEXT, Body::from("ok")));
+            return Ok(response(StatusCode::OK, TEXT_CONTENT_TYPE, Body::from("ok")));
         }
         let user = self.access.authenticate(&peer.chain, headers).await?;
-        let known = path.is_empty() || path == "/apis" || KNOWN.contains(&path);
+        let known = path.is_empty() || path == "/apis" || KNOWN_PATHS.contains(&path);
         if !known {
             return Err(StatusError::no_such_path());
         }
@@ -188,9 +188,9 @@ impl ApiHandler {
                 let form = "text/plain; version=0.0.4; charset=utf-8";
                 Ok(response(StatusCode::OK, form, Body::from(self.metrics.text())))
             }
-            "/openapi/v2" => Ok(document(&openapi::V2, headers)),
+            "/openapi/v2" => Ok(document(&openapi::V2_DOCUMENT, headers)),
             "/openapi/v3" => Ok(document(&openapi::V3_INDEX, headers)),
-            "/openapi/v3/apis/projectcalico.org/v3" => Ok(document(&openapi::V3, headers)),
+            "/openapi/v3/apis/projectcalico.org/v3" => Ok(document(&openapi::V3_DOCUMENT, headers)),
             "/apis" => match media::negotiate(accept)?.form {
                 ResponseForm::Aggregated => {
                     let form = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
@@ -207,19 +207,19 @@ impl ApiHandler {
                 Ok(encoded(StatusCode::OK, &discovery::api_resources(), media::negotiate(accept)?.encoding))
             }
             "/version" => Ok(encoded(StatusCode::OK, &version(), ResponseEncoding::Json)),
-            _ => Ok(encoded(StatusCode::OK, &json!({ "paths": KNOWN }), ResponseEncoding::Json)),
+            _ => Ok(encoded(StatusCode::OK, &json!({ "paths": KNOWN_PATHS }), ResponseEncoding::Json)),
         }
     }
 
     async fn ready(&self) -> Response<Body> {
         if *self.stopping.borrow() {
-            return response(StatusCode::SERVICE_UNAVAILABLE, TEXT, Body::from("stopping\n"));
+            return response(StatusCode::SERVICE_UNAVAILABLE, TEXT_CONTENT_TYPE, Body::from("stopping\n"));
         }
         match self.storage.check().await {
-            Ok(()) => response(StatusCode::OK, TEXT, Body::from("ok")),
+            Ok(()) => response(StatusCode::OK, TEXT_CONTENT_TYPE, Body::from("ok")),
             Err(error) => response(
                 StatusCode::SERVICE_UNAVAILABLE,
-                TEXT,
+                TEXT_CONTENT_TYPE,
                 Body::from(format!("the datastore: {error}\n")),
             ),
         }
@@ -253,7 +253,7 @@ impl RequestHandler for ApiHandler {
     }
 }
 
-const KNOWN: &[&str] = &[
+const KNOWN_PATHS: &[&str] = &[
     "/apis",
     "/apis/projectcalico.org",
     "/apis/projectcalico.org/v3",
@@ -343,7 +343,7 @@ fn written(request: &ObjectRequest, answer: VerbResponse, wanted: ResponseFormat
                 }
             };
             let mut response = encoded(code, &shown, wanted.encoding);
-            for warning in warnings.iter().take(MOST_WARNINGS) {
+            for warning in warnings.iter().take(MAX_RESPONSE_WARNINGS) {
                 let text = format!("299 - \"{}\"", warning.replace('\\', "\\\\").replace('"', "\\\""));
                 if let Ok(value) = HeaderValue::from_str(&text) {
                     response.headers_mut().append(WARNING, value);

@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, OnceLock};
 
 /// Limits of the retained changes: by number and by bytes.
-const MOST_CHANGES: usize = 4_096;
-const MOST_BYTES: usize = 8 << 20;
+const MAX_RETAINED_CHANGES: usize = 4_096;
+const MAX_RETAINED_BYTES: usize = 8 << 20;
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct CachedChange {
@@ -98,7 +98,7 @@ impl ChangeHistory {
         self.reach(change.after.revision);
         self.bytes += change.after.json.len();
         self.changes.push_back(change);
-        while self.changes.len() > MOST_CHANGES || self.bytes > MOST_BYTES {
+        while self.changes.len() > MAX_RETAINED_CHANGES || self.bytes > MAX_RETAINED_BYTES {
             let Some(old) = self.changes.pop_front() else { break };
             self.bytes -= old.after.json.len();
             self.forgotten += 1;
@@ -189,10 +189,10 @@ mod tests {
         let mut history = ChangeHistory::default();
         history.synchronise(1);
         let start = history.end();
-        for revision in 2..(MOST_CHANGES as u64 + 3) {
+        for revision in 2..(MAX_RETAINED_CHANGES as u64 + 3) {
             history.put(key("a"), object("a", revision, 0));
         }
-        assert_eq!(history.changes.len(), MOST_CHANGES);
+        assert_eq!(history.changes.len(), MAX_RETAINED_CHANGES);
         assert_eq!(history.next(start, 1), Err(TooOld));
         assert_eq!(history.after(1), Err(TooOld));
         assert!(history.after(history.floor()).is_ok());
@@ -200,7 +200,11 @@ mod tests {
         for revision in 10_000..10_100 {
             history.put(key("big"), object("big", revision, 1 << 20));
         }
-        assert!(history.bytes <= MOST_BYTES && history.changes.len() < 9, "{}", history.changes.len());
+        assert!(
+            history.bytes <= MAX_RETAINED_BYTES && history.changes.len() < 9,
+            "{}",
+            history.changes.len()
+        );
         let (changes, _) = history.next(history.after(history.floor()).unwrap(), 100).unwrap();
         assert_eq!(changes.last().map(|change| change.after.revision), Some(10_099));
     }

@@ -1,13 +1,13 @@
 //! OpenAPI documents of version 2 and 3 for the served resources, generated from the types.
 
-use crate::resources::{API_VERSION, GROUP, SERVED, ServedKind, VERSION};
+use crate::resources::{API_VERSION, GROUP, SERVED_RESOURCES, ServedKind, VERSION};
 use serde_json::{Map, Value, json};
 use std::sync::LazyLock;
 
 const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
 /// Prefix of schema references in documents of each version.
-const IN_V2: &str = "#/definitions/";
-const IN_V3: &str = "#/components/schemas/";
+const V2_REFERENCE_PREFIX: &str = "#/definitions/";
+const V3_REFERENCE_PREFIX: &str = "#/components/schemas/";
 
 /// A document and the hash of its text.
 pub struct OpenApiDocument {
@@ -24,12 +24,12 @@ impl OpenApiDocument {
     }
 }
 
-pub static V2: LazyLock<OpenApiDocument> = LazyLock::new(|| OpenApiDocument::new(&v2()));
-pub static V3: LazyLock<OpenApiDocument> = LazyLock::new(|| OpenApiDocument::new(&v3()));
+pub static V2_DOCUMENT: LazyLock<OpenApiDocument> = LazyLock::new(|| OpenApiDocument::new(&v2()));
+pub static V3_DOCUMENT: LazyLock<OpenApiDocument> = LazyLock::new(|| OpenApiDocument::new(&v3()));
 /// `/openapi/v3`: the index of the documents.
 pub static V3_INDEX: LazyLock<OpenApiDocument> = LazyLock::new(|| {
     let path = format!("apis/{GROUP}/{VERSION}");
-    let url = format!("/openapi/v3/{path}?hash={}", V3.hash);
+    let url = format!("/openapi/v3/{path}?hash={}", V3_DOCUMENT.hash);
     OpenApiDocument::new(&json!({"paths": {path: {"serverRelativeURL": url}}}))
 });
 
@@ -45,7 +45,7 @@ fn reference(prefix: &str, name: &str) -> Value {
 /// Returns all schemas, with references that start with `prefix`.
 fn schemas(prefix: &str) -> Map<String, Value> {
     let mut all = Map::new();
-    for served in SERVED {
+    for served in SERVED_RESOURCES {
         let kind = served.kind.name();
         let mut object = served.schema().clone();
         object["description"] = format!("{kind} of {API_VERSION}.").into();
@@ -53,13 +53,15 @@ fn schemas(prefix: &str) -> Map<String, Value> {
             properties.insert("apiVersion".into(), described("Version of the schema: projectcalico.org/v3."));
             properties.insert("kind".into(), described(&format!("The kind: {kind}.")));
             let metadata = match prefix {
-                IN_V3 => json!({"default": {}, "allOf": [reference(prefix, &format!("{META}.ObjectMeta"))],
-                    "description": "Name, labels and the like."}),
+                V3_REFERENCE_PREFIX => {
+                    json!({"default": {}, "allOf": [reference(prefix, &format!("{META}.ObjectMeta"))],
+                    "description": "Name, labels and the like."})
+                }
                 _ => reference(prefix, &format!("{META}.ObjectMeta")),
             };
             properties.insert("metadata".into(), metadata);
         }
-        if prefix == IN_V2 {
+        if prefix == V2_REFERENCE_PREFIX {
             for_version_2(&mut object);
         }
         object["x-kubernetes-group-version-kind"] =
@@ -224,7 +226,7 @@ fn paths(
     describe: fn(ServedKind, &PathOperation, String) -> Value,
 ) -> Map<String, Value> {
     let mut all = Map::new();
-    for served in SERVED {
+    for served in SERVED_RESOURCES {
         let plural = served.kind.plural();
         let (scope, scope_name) = match served.kind.is_namespaced() {
             true => ("namespaces/{namespace}/", "Namespaced"),
@@ -292,7 +294,7 @@ fn v2() -> Value {
         let mut described = json!({
             "operationId": id, "tags": [format!("{GROUP}_{VERSION}")],
             "consumes": ["application/json", "application/yaml"], "produces": ["application/json", "application/yaml"],
-            "responses": {"200": {"description": "OK", "schema": reference(IN_V2, &operation.answers)}},
+            "responses": {"200": {"description": "OK", "schema": reference(V2_REFERENCE_PREFIX, &operation.answers)}},
             "x-kubernetes-action": operation.action, "x-kubernetes-group-version-kind": group_version_kind(served),
         });
         let mut parameters: Vec<Value> = query(operation.action)
@@ -303,20 +305,21 @@ fn v2() -> Value {
             .collect();
         if let Some(takes) = &operation.takes {
             let body = json!({"name": "body", "in": "body", "required": operation.method != "delete",
-                "schema": reference(IN_V2, takes)});
+                "schema": reference(V2_REFERENCE_PREFIX, takes)});
             parameters.push(body);
         }
         described["parameters"] = parameters.into();
         described
     };
     json!({"swagger": "2.0", "info": {"title": "Calico", "version": VERSION}, "paths": paths(parameter, describe),
-        "definitions": schemas(IN_V2)})
+        "definitions": schemas(V2_REFERENCE_PREFIX)})
 }
 
 fn v3() -> Value {
     let parameter = |name: &str| json!({"name": name, "in": "path", "required": true, "schema": {"type": "string", "uniqueItems": true}});
     let describe = |served: ServedKind, operation: &PathOperation, id: String| {
-        let content = json!({"application/json": {"schema": reference(IN_V3, &operation.answers)}});
+        let content =
+            json!({"application/json": {"schema": reference(V3_REFERENCE_PREFIX, &operation.answers)}});
         let mut described = json!({
             "operationId": id, "tags": [format!("{GROUP}_{VERSION}")],
             "responses": {"200": {"description": "OK", "content": content}},
@@ -340,14 +343,14 @@ fn v3() -> Value {
             };
             let content: Map<String, Value> = forms
                 .iter()
-                .map(|form| ((*form).to_owned(), json!({"schema": reference(IN_V3, takes)})))
+                .map(|form| ((*form).to_owned(), json!({"schema": reference(V3_REFERENCE_PREFIX, takes)})))
                 .collect();
             described["requestBody"] = json!({ "content": content });
         }
         described
     };
     json!({"openapi": "3.0.0", "info": {"title": "Calico", "version": VERSION}, "paths": paths(parameter, describe),
-        "components": {"schemas": schemas(IN_V3)}})
+        "components": {"schemas": schemas(V3_REFERENCE_PREFIX)}})
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ pub const JSON_PATCH: &str = "application/json-patch+json";
 pub const MERGE_PATCH: &str = "application/merge-patch+json";
 pub const APPLY_PATCH: &str = "application/apply-patch+yaml";
 /// A patched object is limited to the size of a request body.
-const MAX_PATCHED_BYTES: usize = crate::body::LIMIT;
+const MAX_PATCHED_BYTES: usize = crate::body::MAX_BODY_BYTES;
 
 #[derive(Clone, Debug)]
 pub enum ObjectPatch {

@@ -85,7 +85,7 @@ pub struct RequestOptions {
 }
 
 /// Maximum length of a field manager's name.
-pub const MAX_MANAGER: usize = 128;
+pub const MAX_FIELD_MANAGER_LENGTH: usize = 128;
 
 pub fn parse(method: &Method, path: &str, query: &str) -> Result<RequestTarget, StatusError> {
     let prefix = format!("/apis/{GROUP}/{VERSION}/");
@@ -180,9 +180,9 @@ fn options(pairs: &BTreeMap<String, String>) -> Result<RequestOptions, StatusErr
         }
     };
     let field_manager = text("fieldManager");
-    if field_manager.len() > MAX_MANAGER || field_manager.chars().any(char::is_control) {
+    if field_manager.len() > MAX_FIELD_MANAGER_LENGTH || field_manager.chars().any(char::is_control) {
         return Err(StatusError::unprocessable(format!(
-            "fieldManager: Invalid value: {field_manager:?}: at most {MAX_MANAGER} characters that can be printed"
+            "fieldManager: Invalid value: {field_manager:?}: at most {MAX_FIELD_MANAGER_LENGTH} characters that can be printed"
         )));
     }
     Ok(RequestOptions {
@@ -212,7 +212,7 @@ pub fn manager(options: &RequestOptions, user_agent: &str) -> String {
     let program = user_agent.split('/').next().unwrap_or_default();
     let mut name = String::new();
     for letter in program.chars().filter(|letter| !letter.is_control()) {
-        if name.len() + letter.len_utf8() > MAX_MANAGER {
+        if name.len() + letter.len_utf8() > MAX_FIELD_MANAGER_LENGTH {
             break;
         }
         name.push(letter);
@@ -291,7 +291,7 @@ mod tests {
     fn programs_have_names() {
         let named = |agent: &str| manager(&RequestOptions::default(), agent);
         assert_eq!(named("kubectl/v1.35 (linux)"), "kubectl");
-        assert_eq!(named(&"x".repeat(500)).len(), MAX_MANAGER);
+        assert_eq!(named(&"x".repeat(500)).len(), MAX_FIELD_MANAGER_LENGTH);
         assert_eq!(named(""), "");
         let options = RequestOptions { field_manager: "me".into(), ..RequestOptions::default() };
         assert_eq!(manager(&options, "kubectl/1"), "me");

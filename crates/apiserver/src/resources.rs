@@ -19,7 +19,7 @@ const fn served(kind: Kind, short_names: &'static [&'static str]) -> ServedKind 
     ServedKind { kind, short_names }
 }
 
-pub const SERVED: &[ServedKind] = &[
+pub const SERVED_RESOURCES: &[ServedKind] = &[
     served(Kind::BGPConfiguration, &["bgpconfig", "bgpconfigs"]),
     served(Kind::BGPFilter, &[]),
     served(Kind::BGPPeer, &[]),
@@ -50,24 +50,24 @@ struct ResourceSchema {
     shape: MergeSchema,
 }
 
-static FORMS: LazyLock<Vec<ResourceSchema>> = LazyLock::new(|| {
+static RESOURCE_SCHEMAS: LazyLock<Vec<ResourceSchema>> = LazyLock::new(|| {
     let form = |served: &ServedKind| {
         let schema = schema::json_schema(served.kind);
         ResourceSchema { kind: served.kind, shape: MergeSchema::of_object(&schema), schema }
     };
-    SERVED.iter().map(form).collect()
+    SERVED_RESOURCES.iter().map(form).collect()
 });
 
-static NO_FORM: LazyLock<ResourceSchema> =
+static EMPTY_SCHEMA: LazyLock<ResourceSchema> =
     LazyLock::new(|| ResourceSchema { kind: Kind::Node, schema: Value::Null, shape: MergeSchema::Any });
-static STATUS: LazyLock<FieldSet> = LazyLock::new(|| FieldSet::of(&[&["status"]]));
-static SPEC: LazyLock<FieldSet> = LazyLock::new(|| FieldSet::of(&[&["spec"]]));
-static NOTHING: LazyLock<FieldSet> = LazyLock::new(FieldSet::default);
+static STATUS_FIELDS: LazyLock<FieldSet> = LazyLock::new(|| FieldSet::of(&[&["status"]]));
+static SPEC_FIELDS: LazyLock<FieldSet> = LazyLock::new(|| FieldSet::of(&[&["spec"]]));
+static NO_FIELDS: LazyLock<FieldSet> = LazyLock::new(FieldSet::default);
 
 impl ServedKind {
     /// Returns the resource with this plural name.
     pub fn find(plural: &str) -> Option<ServedKind> {
-        SERVED.iter().copied().find(|served| served.kind.plural() == plural)
+        SERVED_RESOURCES.iter().copied().find(|served| served.kind.plural() == plural)
     }
 
     /// Returns the qualified name, such as `tiers.projectcalico.org`.
@@ -100,7 +100,7 @@ impl ServedKind {
     }
 
     fn form(self) -> &'static ResourceSchema {
-        FORMS.iter().find(|form| form.kind == self.kind).unwrap_or(&NO_FORM)
+        RESOURCE_SCHEMAS.iter().find(|form| form.kind == self.kind).unwrap_or(&EMPTY_SCHEMA)
     }
 
     pub fn schema(self) -> &'static Value {
@@ -114,9 +114,9 @@ impl ServedKind {
     /// Returns the fields that a write to the object, or to its status, does not change.
     pub fn reset_fields(self, to_status: bool) -> &'static FieldSet {
         match (self.has_status(), to_status) {
-            (false, _) => &NOTHING,
-            (true, false) => &STATUS,
-            (true, true) => &SPEC,
+            (false, _) => &NO_FIELDS,
+            (true, false) => &STATUS_FIELDS,
+            (true, true) => &SPEC_FIELDS,
         }
     }
 }
@@ -128,7 +128,7 @@ mod tests {
     #[test]
     fn names_are_not_used_twice() {
         let mut names: Vec<String> = Vec::new();
-        for served in SERVED {
+        for served in SERVED_RESOURCES {
             names.push(served.kind.plural().to_owned());
             names.push(served.kind.name().to_lowercase());
             names.extend(served.short_names.iter().map(|name| (*name).to_owned()));
@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn every_resource_has_a_schema() {
-        for served in SERVED {
+        for served in SERVED_RESOURCES {
             assert!(served.schema().pointer("/properties/spec").is_some(), "{}", served.kind);
             assert!(matches!(served.shape(), MergeSchema::Map { .. }), "{}", served.kind);
         }

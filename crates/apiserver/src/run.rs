@@ -5,7 +5,10 @@ use crate::handler::ApiHandler;
 use crate::listen::ListenArgs;
 use crate::server::{CertificatePair, CertificateSource, HttpsServer};
 use crate::storage::ObjectStorage;
-use crate::trust::{CONFIG_MAP, CurrentTrust, NAMESPACE, OptionalCertificateVerifier, ProxyTrust};
+use crate::trust::{
+    AUTHENTICATION_CONFIG_MAP, AUTHENTICATION_NAMESPACE, CurrentTrust, OptionalCertificateVerifier,
+    ProxyTrust,
+};
 use crate::webhook::keeper::{CertifiedServer, ServingCertificateKeeper};
 use crate::webhook::{WebhooksArgs, serve_webhooks};
 use clap::Args;
@@ -22,7 +25,7 @@ use tortie_store::{Backoff, StoreClient, StoreConfig, StoreLimits};
 use tortie_tls::CertificateLifetimes;
 
 /// Names in the self-signed certificate.
-const NAMES: [&str; 4] =
+const SELF_SIGNED_NAMES: [&str; 4] =
     ["localhost", "calico-api", "calico-api.calico-apiserver", "calico-api.calico-apiserver.svc"];
 /// Namespace of the Secret with the certificates of all replicas.
 const CERTIFICATE_NAMESPACE: &str = "calico-apiserver";
@@ -109,7 +112,7 @@ pub async fn serve(
         None => {
             // A self-signed certificate that clients cannot verify. It serves clients that do not verify until a
             // signed one exists.
-            let own = CertificatePair::generate(NAMES.map(str::to_owned).to_vec())
+            let own = CertificatePair::generate(SELF_SIGNED_NAMES.map(str::to_owned).to_vec())
                 .map_err(ApiServerRunError::Certificate)?;
             let (serving, served) = watch::channel(Some(Arc::new(own)));
             let keeper = ServingCertificateKeeper {
@@ -166,7 +169,10 @@ async fn follow_trust(orchestrator: OrchestratorClient, trust: Arc<CurrentTrust>
             Ok(()) => backoff.reset(),
             Err(error) => {
                 // The previous settings stay in effect.
-                tracing::warn!(error, "{NAMESPACE}/{CONFIG_MAP} cannot be watched; trying again");
+                tracing::warn!(
+                    error,
+                    "{AUTHENTICATION_NAMESPACE}/{AUTHENTICATION_CONFIG_MAP} cannot be watched; trying again"
+                );
                 tokio::time::sleep(backoff.pause()).await;
             }
         }
@@ -178,12 +184,18 @@ async fn follow_once(
     trust: &CurrentTrust,
     known: &mut Option<BTreeMap<String, String>>,
 ) -> Result<(), String> {
-    let data = orchestrator.config_map(NAMESPACE, CONFIG_MAP).await.map_err(|error| error.to_string())?;
+    let data = orchestrator
+        .config_map(AUTHENTICATION_NAMESPACE, AUTHENTICATION_CONFIG_MAP)
+        .await
+        .map_err(|error| error.to_string())?;
     if known.as_ref() != Some(&data) {
         trust.set(ProxyTrust::read(&data)?);
-        tracing::info!("read the authentication settings from {NAMESPACE}/{CONFIG_MAP}");
+        tracing::info!(
+            "read the authentication settings from {AUTHENTICATION_NAMESPACE}/{AUTHENTICATION_CONFIG_MAP}"
+        );
         *known = Some(data.clone());
     }
-    let changed = orchestrator.config_map_changed(NAMESPACE, CONFIG_MAP, &data).await;
+    let changed =
+        orchestrator.config_map_changed(AUTHENTICATION_NAMESPACE, AUTHENTICATION_CONFIG_MAP, &data).await;
     changed.map_err(|error| error.to_string())
 }

@@ -8,7 +8,7 @@ use tortie_store::EntryLabelSelector;
 use tortie_store::page::EntryLabelRequirement;
 
 /// Maximum length of a selector.
-const MAX_TEXT: usize = 64 << 10;
+const MAX_SELECTOR_BYTES: usize = 64 << 10;
 
 /// Selection of objects; all conditions must hold.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -45,7 +45,7 @@ pub struct SelectionSubject<'a> {
 
 impl ObjectSelection {
     pub fn parse(served: ServedKind, labels: &str, fields: &str) -> Result<ObjectSelection, StatusError> {
-        if labels.len() > MAX_TEXT || fields.len() > MAX_TEXT {
+        if labels.len() > MAX_SELECTOR_BYTES || fields.len() > MAX_SELECTOR_BYTES {
             return Err(StatusError::bad_request("the selector is too long"));
         }
         Ok(ObjectSelection {

@@ -32,19 +32,19 @@ use tortie_tls::{TlsFiles, TlsReloader};
 const CONNECTION_LIMITS: ConnectionLimits = ConnectionLimits { total: 2_048, per_source: 256 };
 /// Maximum number of concurrent requests per connection, as in kube-apiserver. The front proxy opens another
 /// connection for more.
-const MAX_STREAMS: u32 = 100;
+const MAX_REQUESTS_PER_CONNECTION: u32 = 100;
 /// Timeout of the TLS handshake and of reading a request head.
-const PATIENCE: Duration = Duration::from_secs(10);
-const HEADERS: usize = 64 << 10;
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+const MAX_HEADER_BYTES: usize = 64 << 10;
 /// A connection without traffic for this long gets an HTTP/2 ping, and is closed without a response.
-const KEEP_ALIVE: Duration = Duration::from_secs(30);
+const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(30);
 /// A connection without requests is closed after this time, even if its client responds to pings. With HTTP/1 it is
 /// closed sooner, when the head of the next request times out.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
 /// Delay after a failed accept: the process may be out of file descriptors.
-const PAUSE: Duration = Duration::from_millis(100);
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 /// Time to finish open requests when the server stops.
-const GRACE: Duration = Duration::from_secs(20);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Source of the server's certificate.
 pub enum CertificateSource {
@@ -166,7 +166,7 @@ impl<A: RequestHandler> HttpsServer<A> {
                 Ok((stream, from)) => (stream, from.ip().to_canonical()),
                 Err(error) => {
                     tracing::debug!(%error, "cannot accept a connection");
-                    tokio::time::sleep(PAUSE).await;
+                    tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
                     continue;
                 }
             };
@@ -188,7 +188,7 @@ impl<A: RequestHandler> HttpsServer<A> {
             table.insert(source, activity, task);
         }
         let finished = async { while connections.join_next().await.is_some() {} };
-        if tokio::time::timeout(GRACE, finished).await.is_err() {
+        if tokio::time::timeout(SHUTDOWN_TIMEOUT, finished).await.is_err() {
             tracing::warn!("aborting requests that did not finish in time during shutdown");
         }
     }
@@ -201,7 +201,7 @@ impl<A: RequestHandler> HttpsServer<A> {
     ) -> io::Result<()> {
         stream.set_nodelay(true)?;
         let acceptor = TlsAcceptor::from(Arc::new(self.config().map_err(io::Error::other)?));
-        let stream = tokio::time::timeout(PATIENCE, acceptor.accept(stream)).await??;
+        let stream = tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await??;
         let (_, session) = stream.get_ref();
         let speaks_2 = session.alpn_protocol() == Some(b"h2".as_slice());
         let shown = session.peer_certificates().unwrap_or_default();
@@ -221,10 +221,10 @@ impl<A: RequestHandler> HttpsServer<A> {
         if speaks_2 {
             let mut http = http2::Builder::new(TokioExecutor::new());
             http.timer(TokioTimer::new())
-                .max_concurrent_streams(MAX_STREAMS)
-                .max_header_list_size(HEADERS as u32)
-                .keep_alive_interval(KEEP_ALIVE)
-                .keep_alive_timeout(PATIENCE);
+                .max_concurrent_streams(MAX_REQUESTS_PER_CONNECTION)
+                .max_header_list_size(MAX_HEADER_BYTES as u32)
+                .keep_alive_interval(KEEP_ALIVE_INTERVAL)
+                .keep_alive_timeout(HANDSHAKE_TIMEOUT);
             finish(
                 http.serve_connection(stream, service),
                 |http| http.graceful_shutdown(),
@@ -234,7 +234,9 @@ impl<A: RequestHandler> HttpsServer<A> {
             .await
         } else {
             let mut http = http1::Builder::new();
-            http.timer(TokioTimer::new()).header_read_timeout(PATIENCE).max_buf_size(HEADERS);
+            http.timer(TokioTimer::new())
+                .header_read_timeout(HANDSHAKE_TIMEOUT)
+                .max_buf_size(MAX_HEADER_BYTES);
             finish(
                 http.serve_connection(stream, service),
                 |http| http.graceful_shutdown(),
@@ -257,8 +259,8 @@ async fn finish<C: Future<Output = hyper::Result<()>>>(
     let mut connection = std::pin::pin!(connection);
     let limit = tokio::select! {
         ended = connection.as_mut() => return ended.map_err(io::Error::other),
-        _ = stopping.wait_for(|stopping| *stopping) => GRACE,
-        () = activity.idle_for(IDLE_TIMEOUT) => PATIENCE,
+        _ = stopping.wait_for(|stopping| *stopping) => SHUTDOWN_TIMEOUT,
+        () = activity.idle_for(IDLE_TIMEOUT) => HANDSHAKE_TIMEOUT,
     };
     close(connection.as_mut());
     tokio::time::timeout(limit, connection).await?.map_err(io::Error::other)

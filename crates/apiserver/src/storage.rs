@@ -150,7 +150,7 @@ impl ObjectStorage {
                     false => Some(read_continuation(&options.continuation)?),
                 };
                 // Without a limit, return the rest up to one page.
-                let limit = limit.unwrap_or(NonZeroUsize::MAX).min(MOST_ON_A_PAGE);
+                let limit = limit.unwrap_or(NonZeroUsize::MAX).min(MAX_PAGE_SIZE);
                 client
                     .list_page(&range, &PageRequest { limit, after, labels: EntryLabelSelector::default() })
                     .await
@@ -197,7 +197,7 @@ impl ObjectStorage {
 }
 
 /// Maximum page size, whatever the limit of the request.
-const MOST_ON_A_PAGE: NonZeroUsize = match NonZeroUsize::new(10_000) {
+const MAX_PAGE_SIZE: NonZeroUsize = match NonZeroUsize::new(10_000) {
     Some(most) => most,
     None => NonZeroUsize::MIN,
 };

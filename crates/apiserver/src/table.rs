@@ -87,7 +87,7 @@ fn plain(value: &Value) -> String {
 }
 
 /// Longer lists are truncated.
-const MAX_JOINED: usize = 80;
+const MAX_LIST_CELL_CHARS: usize = 80;
 
 fn joined(value: &Value) -> String {
     let text = match value {
@@ -100,10 +100,10 @@ fn joined(value: &Value) -> String {
         }
         other => plain(other),
     };
-    if text.chars().count() <= MAX_JOINED {
+    if text.chars().count() <= MAX_LIST_CELL_CHARS {
         return text;
     }
-    text.chars().take(MAX_JOINED - 3).collect::<String>() + "..."
+    text.chars().take(MAX_LIST_CELL_CHARS - 3).collect::<String>() + "..."
 }
 
 /// Returns the age in the format of kubectl.
@@ -155,7 +155,7 @@ mod tests {
 
     #[test]
     fn every_row_has_a_cell_for_every_column() {
-        for served in crate::resources::SERVED {
+        for served in crate::resources::SERVED_RESOURCES {
             let cells = row(*served, &json!({"metadata": {"name": "x"}}), IncludeObject::None, 0);
             let count = definitions(*served).as_array().unwrap().len();
             assert_eq!(cells["cells"].as_array().unwrap().len(), count, "{}", served.kind);

@@ -18,10 +18,10 @@ use tokio_rustls::rustls::{
 };
 use tortie_store::orchestrator::KubernetesUser;
 
-pub const NAMESPACE: &str = "kube-system";
-pub const CONFIG_MAP: &str = "extension-apiserver-authentication";
+pub const AUTHENTICATION_NAMESPACE: &str = "kube-system";
+pub const AUTHENTICATION_CONFIG_MAP: &str = "extension-apiserver-authentication";
 /// Maximum number of identity headers that are read.
-const MOST_HEADERS: usize = 256;
+const MAX_IDENTITY_HEADERS: usize = 256;
 
 /// The parsed content of the ConfigMap.
 #[derive(Debug, Default)]
@@ -93,11 +93,11 @@ impl ProxyTrust {
         let name = first(&self.user_headers)?;
         let mut groups = Vec::new();
         for header in &self.group_headers {
-            let values = headers.get_all(header.as_str()).iter().take(MOST_HEADERS);
+            let values = headers.get_all(header.as_str()).iter().take(MAX_IDENTITY_HEADERS);
             groups.extend(values.filter_map(|value| value.to_str().ok()).map(str::to_owned));
         }
         let mut extra: BTreeMap<String, Vec<String>> = BTreeMap::new();
-        for (header, value) in headers.iter().take(MOST_HEADERS) {
+        for (header, value) in headers.iter().take(MAX_IDENTITY_HEADERS) {
             for prefix in &self.extra_prefixes {
                 let key = header.as_str().strip_prefix(&prefix.to_ascii_lowercase());
                 if let (Some(key), Ok(value)) = (key, value.to_str()) {

@@ -21,11 +21,11 @@ use tortie_store::orchestrator::KubernetesUser;
 use tortie_store::tier_of;
 
 /// Maximum number of attempts of a write without a resource version when others modify the object concurrently.
-const ATTEMPTS: u32 = 5;
+const MAX_WRITE_ATTEMPTS: u32 = 5;
 /// Letters of the suffix of generated names: without look-alikes and without vowels that could form words.
-const LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
-const GENERATED: usize = 5;
-const LONGEST_GENERATED: usize = 253 - GENERATED;
+const SUFFIX_LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
+const SUFFIX_LENGTH: usize = 5;
+const MAX_GENERATED_PREFIX: usize = 253 - SUFFIX_LENGTH;
 
 /// The request to execute.
 #[derive(Clone, Debug)]
@@ -243,7 +243,9 @@ impl VerbExecutor<'_> {
         let mut attempt = 1;
         loop {
             match self.patch_once(asked, &patch).await {
-                Err(refusal) if refusal.is_race() && attempt < ATTEMPTS && !names_version(&patch) => {
+                Err(refusal)
+                    if refusal.is_race() && attempt < MAX_WRITE_ATTEMPTS && !names_version(&patch) =>
+                {
                     attempt += 1
                 }
                 done => return done,
@@ -280,7 +282,9 @@ impl VerbExecutor<'_> {
             let live = self.live(asked).await?;
             match self.delete_object(asked, &live, &options).await {
                 Err(refusal)
-                    if refusal.is_race() && attempt < ATTEMPTS && options.resource_version.is_empty() =>
+                    if refusal.is_race()
+                        && attempt < MAX_WRITE_ATTEMPTS
+                        && options.resource_version.is_empty() =>
                 {
                     attempt += 1;
                 }
@@ -424,9 +428,9 @@ fn generate_name(object: &mut Value) {
     if prefix.is_empty() || !write::text(object, "/metadata/name").is_empty() {
         return;
     }
-    let mut name: String = prefix.chars().take(LONGEST_GENERATED).collect();
-    for _ in 0..GENERATED {
-        name.push(char::from(LETTERS[rand::random_range(0..LETTERS.len())]));
+    let mut name: String = prefix.chars().take(MAX_GENERATED_PREFIX).collect();
+    for _ in 0..SUFFIX_LENGTH {
+        name.push(char::from(SUFFIX_LETTERS[rand::random_range(0..SUFFIX_LETTERS.len())]));
     }
     object["metadata"]["name"] = name.into();
 }

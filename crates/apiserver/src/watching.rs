@@ -18,10 +18,10 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 /// Maximum number of events encoded at once.
-const BATCH: usize = 100;
-const BOOKMARKS: Duration = Duration::from_secs(60);
+const MAX_EVENTS_PER_CHUNK: usize = 100;
+const BOOKMARK_INTERVAL: Duration = Duration::from_secs(60);
 /// Range of the duration of a watch without a requested timeout, in seconds.
-const LIFETIME: std::ops::Range<u64> = 1_800..3_600;
+const WATCH_LIFETIME_SECONDS: std::ops::Range<u64> = 1_800..3_600;
 
 /// Parameters of a watch.
 #[derive(Debug)]
@@ -93,7 +93,8 @@ pub fn watch(
         }
     };
     let seconds = wanted.timeout_seconds.filter(|seconds| *seconds > 0);
-    let seconds = seconds.unwrap_or_else(|| rand::random_range(LIFETIME)).min(LIFETIME.end);
+    let seconds =
+        seconds.unwrap_or_else(|| rand::random_range(WATCH_LIFETIME_SECONDS)).min(WATCH_LIFETIME_SECONDS.end);
     let columns = (wanted.form == ResponseForm::Table).then(|| table::definitions(wanted.served));
     let now = Instant::now();
     let watcher = ObjectWatcher {
@@ -105,7 +106,7 @@ pub fn watch(
         mark,
         position,
         deadline: now + Duration::from_secs(seconds),
-        next_bookmark: now + BOOKMARKS,
+        next_bookmark: now + BOOKMARK_INTERVAL,
         columns,
         is_over: false,
         _open: open,
@@ -141,7 +142,7 @@ impl ObjectWatcher {
                 return None;
             }
             let mut bytes = BytesMut::new();
-            let initial: Vec<Arc<StoredObject>> = self.initial.by_ref().take(BATCH).collect();
+            let initial: Vec<Arc<StoredObject>> = self.initial.by_ref().take(MAX_EVENTS_PER_CHUNK).collect();
             for object in &initial {
                 self.encode("ADDED", object, &mut bytes);
             }
@@ -153,7 +154,7 @@ impl ObjectWatcher {
             }
             // Mark as seen before reading, so that no change in between goes unnoticed.
             self.happenings.mark_unchanged();
-            let Ok((changes, position)) = self.cache.next(self.position, BATCH) else {
+            let Ok((changes, position)) = self.cache.next(self.position, MAX_EVENTS_PER_CHUNK) else {
                 self.is_over = true;
                 return Some(error(&StatusError::expired("the watch is too far behind; list again")));
             };
@@ -166,13 +167,13 @@ impl ObjectWatcher {
             if !bytes.is_empty() {
                 return Some(bytes.freeze());
             }
-            if changes.len() == BATCH {
+            if changes.len() == MAX_EVENTS_PER_CHUNK {
                 continue;
             }
             tokio::select! {
                 changed = self.happenings.changed() => self.is_over = changed.is_err(),
                 () = tokio::time::sleep_until(self.next_bookmark), if self.wanted.bookmarks => {
-                    self.next_bookmark = Instant::now() + BOOKMARKS;
+                    self.next_bookmark = Instant::now() + BOOKMARK_INTERVAL;
                     return Some(self.bookmark(self.cache.reached(), false));
                 }
                 () = tokio::time::sleep_until(self.deadline) => {

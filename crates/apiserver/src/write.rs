@@ -9,7 +9,7 @@ use tortie_apply::{ApplyError, FieldManager, ManagedFields, equal};
 use tortie_model::{DecodeError, Resource};
 
 /// Metadata that only the server sets; submitted values are ignored.
-const SET_BY_SERVER: [&str; 7] = [
+const SERVER_SET_METADATA: [&str; 7] = [
     "uid",
     "resourceVersion",
     "creationTimestamp",
@@ -99,7 +99,7 @@ fn finish_created(
         remove(&mut new, "status");
     }
     if let Some(Value::Object(metadata)) = new.get_mut("metadata") {
-        for field in SET_BY_SERVER {
+        for field in SERVER_SET_METADATA {
             metadata.remove(field);
         }
         metadata.insert("generation".into(), 1.into());
@@ -210,7 +210,7 @@ fn finish_updated(
     let changed = !equal(&wanted(live), &wanted(&new));
     let own = live.get("metadata").cloned().unwrap_or_default();
     if let Some(Value::Object(metadata)) = new.get_mut("metadata") {
-        for field in SET_BY_SERVER {
+        for field in SERVER_SET_METADATA {
             match own.get(field) {
                 Some(value) => metadata.insert(field.into(), value.clone()),
                 None => metadata.remove(field),

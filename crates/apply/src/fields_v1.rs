@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use std::collections::BTreeSet;
 
 /// Key for the field itself, next to the keys of its children.
-const SELF: &str = ".";
+const SELF_KEY: &str = ".";
 
 pub fn encode(set: &FieldSet) -> Value {
     Value::Object(contents(set, false))
@@ -15,7 +15,7 @@ pub fn encode(set: &FieldSet) -> Value {
 fn contents(set: &FieldSet, is_member: bool) -> Map<String, Value> {
     let mut fields = Map::new();
     if is_member {
-        fields.insert(SELF.to_owned(), Value::Object(Map::new()));
+        fields.insert(SELF_KEY.to_owned(), Value::Object(Map::new()));
     }
     let elements: BTreeSet<&PathElement> = set.members.iter().chain(set.children.keys()).collect();
     for element in elements {
@@ -42,7 +42,7 @@ fn read(fields: &Map<String, Value>) -> Result<(FieldSet, bool), String> {
     let mut set = FieldSet::default();
     let mut is_member = false;
     for (name, inner) in fields {
-        if name == SELF {
+        if name == SELF_KEY {
             is_member = true;
             continue;
         }

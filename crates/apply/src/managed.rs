@@ -33,8 +33,8 @@ pub(crate) struct OwnedFields {
 pub struct ManagedFields(pub(crate) BTreeMap<ManagerId, OwnedFields>);
 
 /// Maximum number of managers with the operation Update; beyond it, the oldest are merged into one.
-const MOST_UPDATERS: usize = 10;
-const OLDEST: &str = "ancient-changes";
+const MAX_UPDATE_MANAGERS: usize = 10;
+const MERGED_MANAGER_NAME: &str = "ancient-changes";
 
 impl ManagedFields {
     pub fn is_empty(&self) -> bool {
@@ -112,7 +112,7 @@ impl ManagedFields {
         let mut left = updaters.len();
         let mut first: BTreeMap<String, ManagerId> = BTreeMap::new();
         for (time, id) in updaters {
-            if left <= MOST_UPDATERS {
+            if left <= MAX_UPDATE_MANAGERS {
                 break;
             }
             let Some(version) = self.0.get(&id).map(|owned| owned.api_version.clone()) else { continue };
@@ -121,7 +121,7 @@ impl ManagedFields {
                 continue;
             };
             let bucket = ManagerId {
-                manager: OLDEST.to_owned(),
+                manager: MERGED_MANAGER_NAME.to_owned(),
                 operation: ManagerOperation::Update,
                 api_version: version,
                 subresource: String::new(),

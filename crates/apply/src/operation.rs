@@ -9,14 +9,14 @@ use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 
 /// Manager that owns the fields of an object that has no managedFields at its first server-side apply.
-const BEFORE: &str = "before-first-apply";
+const BEFORE_FIRST_APPLY_MANAGER: &str = "before-first-apply";
 /// Annotation in which client-side apply keeps the configuration that it applied last. A user who moves from it to
 /// server-side apply with the same program must not conflict with the fields that the user set before.
-const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
-const KUBECTL: &str = "kubectl";
+const LAST_APPLIED_ANNOTATION: &str = "kubectl.kubernetes.io/last-applied-configuration";
+const KUBECTL_MANAGER: &str = "kubectl";
 
 /// Fields that belong to the server and have no owner.
-const NOBODYS: &[&[&str]] = &[
+const SERVER_OWNED_FIELDS: &[&[&str]] = &[
     &["apiVersion"],
     &["kind"],
     &["metadata"],
@@ -102,7 +102,7 @@ fn record(shape: &MergeSchema, live: &Value, new: &Value, managed: &mut ManagedF
         owned.set = owned.set.difference(&owned.set.intersection(&written)).difference(&changes.removed);
         !owned.set.is_empty()
     });
-    let own = written.difference(&FieldSet::of(NOBODYS));
+    let own = written.difference(&FieldSet::of(SERVER_OWNED_FIELDS));
     if own.is_empty() {
         return;
     }
@@ -130,11 +130,11 @@ pub fn apply(
     let mut managed = managed;
     if managed.is_empty() {
         let nothing = json!({"apiVersion": live["apiVersion"], "kind": live["kind"]});
-        record(shape, &nothing, live, &mut managed, FieldManager { name: BEFORE, ..by });
+        record(shape, &nothing, live, &mut managed, FieldManager { name: BEFORE_FIRST_APPLY_MANAGER, ..by });
     }
     let mut outcome = attempt(shape, live, config, managed.clone(), by, force);
     if let Err(ApplyError::Conflicts(conflicts)) = &mut outcome
-        && by.name == KUBECTL
+        && by.name == KUBECTL_MANAGER
         && let Some(own) = last_applied(shape, live, by.api_version)
     {
         conflicts.retain(|conflict| !own.contains(&conflict.path.0));
@@ -143,7 +143,7 @@ pub fn apply(
         }
     }
     let mut applied = outcome?;
-    if by.name == KUBECTL {
+    if by.name == KUBECTL_MANAGER {
         refresh_last_applied(&mut applied.object, config);
     }
     Ok(applied)
@@ -170,7 +170,7 @@ fn attempt(
     };
     settle(shape, live, &new, &mut managed, &id, by, force)?;
     drop_nulls(&mut new);
-    let nobodys = FieldSet::of(NOBODYS);
+    let nobodys = FieldSet::of(SERVER_OWNED_FIELDS);
     if let Some(owned) = managed.0.get_mut(&id) {
         owned.set = owned.set.difference(&nobodys);
         if owned.set.is_empty() {
@@ -246,7 +246,12 @@ fn last_applied(shape: &MergeSchema, live: &Value, api_version: &str) -> Option<
 }
 
 fn annotation(object: &Value) -> Option<&str> {
-    object.get("metadata")?.get("annotations")?.get(LAST_APPLIED)?.as_str().filter(|text| !text.is_empty())
+    object
+        .get("metadata")?
+        .get("annotations")?
+        .get(LAST_APPLIED_ANNOTATION)?
+        .as_str()
+        .filter(|text| !text.is_empty())
 }
 
 /// Updates the annotation of client-side apply, so that the client can return to it.
@@ -256,9 +261,9 @@ fn refresh_last_applied(object: &mut Value, config: &Value) {
     }
     let mut config = config.clone();
     if let Some(Value::Object(annotations)) = config.pointer_mut("/metadata/annotations") {
-        annotations.remove(LAST_APPLIED);
+        annotations.remove(LAST_APPLIED_ANNOTATION);
     }
-    object["metadata"]["annotations"][LAST_APPLIED] = format!("{}\n", sorted(&config)).into();
+    object["metadata"]["annotations"][LAST_APPLIED_ANNOTATION] = format!("{}\n", sorted(&config)).into();
 }
 
 fn sorted(value: &Value) -> Value {

@@ -13,15 +13,15 @@ use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
 /// Reference plugin, from Debian's package containernetworking-plugins.
-const REFERENCE: &str = "/usr/lib/cni/ptp";
+const REFERENCE_PLUGIN: &str = "/usr/lib/cni/ptp";
 /// Number of repetitions, alternating between the candidates.
-const ROUNDS: usize = 2;
-const PODS: usize = 64;
-const AT_ONCE: [usize; 2] = [1, 16];
+const REPETITIONS: usize = 2;
+const POD_COUNT: usize = 64;
+const CONCURRENT_CALLS: [usize; 2] = [1, 16];
 /// Numbers of pods that exist on the host before the measurement.
-const RESIDENTS: [usize; 3] = [0, 100, 1_000];
+const EXISTING_PODS: [usize; 3] = [0, 100, 1_000];
 /// Number of plugin calls that do no work.
-const CALLS: usize = 100;
+const IDLE_CALLS: usize = 100;
 
 /// Results of the two candidates for one command and concurrency.
 struct CniComparison {
@@ -38,8 +38,8 @@ fn contest() -> BenchResult<()> {
         let (before, node) = (BenchNode::start_other(program)?, BenchNode::start()?);
         return race("before", [ours(&before), ours(&node)], None);
     }
-    if !Path::new(REFERENCE).exists() {
-        return Err(format!("{REFERENCE} is missing: make setup").into());
+    if !Path::new(REFERENCE_PLUGIN).exists() {
+        return Err(format!("{REFERENCE_PLUGIN} is missing: make setup").into());
     }
     let (node, host, leases) = (BenchNode::start()?, NamespaceGroup::host()?, tempfile::tempdir()?);
     let theirs = |ifname, routes| reference(&host, leases.path(), ifname, routes);
@@ -56,11 +56,11 @@ fn race(
     staying: Option<[PluginCandidate; 2]>,
 ) -> BenchResult<()> {
     idle(peer, &candidates)?;
-    let pods = NamespaceGroup::new(PODS)?;
+    let pods = NamespaceGroup::new(POD_COUNT)?;
     let mut residents = Vec::new();
     let mut first: Option<Vec<CniComparison>> = None;
     let mut rows = Vec::new();
-    for (count, before) in RESIDENTS.into_iter().zip([0].into_iter().chain(RESIDENTS)) {
+    for (count, before) in EXISTING_PODS.into_iter().zip([0].into_iter().chain(EXISTING_PODS)) {
         let new = NamespaceGroup::new(count - before)?;
         for candidate in staying.iter().flatten() {
             candidate.call_all("ADD", &new.paths(), 16)?;
@@ -103,7 +103,7 @@ fn reference(
     let ipam = json!({"type": "host-local", "subnet": "10.128.0.0/16", "dataDir": leases, "routes": routes});
     let config = json!({"cniVersion": "1.0.0", "name": "bench", "type": "ptp", "mtu": 1500, "ipam": ipam});
     PluginCandidate {
-        program: REFERENCE.into(),
+        program: REFERENCE_PLUGIN.into(),
         host: host.path(0),
         config: config.to_string(),
         ifname,
@@ -120,7 +120,7 @@ fn idle(peer: &str, candidates: &[PluginCandidate; 2]) -> BenchResult<()> {
         ("ours: VERSION".to_owned(), ours, "VERSION"),
         ("ours: STATUS, which asks the daemon".to_owned(), ours, "STATUS"),
     ] {
-        let mut took = candidate.call_often(command, CALLS)?;
+        let mut took = candidate.call_often(command, IDLE_CALLS)?;
         let [p50, p99] = [0.50, 0.99].map(|quantile| time(took.quantile(quantile).as_secs_f64() * 1e9));
         rows.push(vec![what, p50, p99]);
     }
@@ -131,9 +131,9 @@ fn idle(peer: &str, candidates: &[PluginCandidate; 2]) -> BenchResult<()> {
 /// Adds and deletes the same pods with each candidate.
 fn compare(candidates: &[PluginCandidate; 2], pods: &[PathBuf]) -> BenchResult<Vec<CniComparison>> {
     let mut comparisons = Vec::new();
-    for at_once in AT_ONCE {
+    for at_once in CONCURRENT_CALLS {
         let mut took: [[CallPhase; 2]; 2] = Default::default();
-        for _ in 0..ROUNDS {
+        for _ in 0..REPETITIONS {
             for (candidate, place) in candidates.iter().zip(0..) {
                 for (command, took) in ["ADD", "DEL"].into_iter().zip(&mut took) {
                     took[place].add(candidate.call_all(command, pods, at_once)?);

@@ -23,19 +23,19 @@ use tortie_model::kinds::{WorkloadEndpoint, WorkloadEndpointSpec};
 use tortie_model::kubernetes::{EndpointSlice, ExternalTraffic, KubernetesService, ServiceType};
 use tortie_model::{Kind, ObjectMeta, StoreKey, StoreValue};
 
-const NODES: u32 = 1_000;
-const ADDRESSES: [u32; 2] = [5, 50];
-const SERVICES: u16 = 1_000;
-const ENDPOINTS: usize = 10;
-const GRACE: Duration = Duration::from_secs(900);
+const NODE_COUNT: u32 = 1_000;
+const ADDRESSES_PER_NODE: [u32; 2] = [5, 50];
+const SERVICE_COUNT: u16 = 1_000;
+const ENDPOINTS_PER_SERVICE: usize = 10;
+const LEAK_GRACE_PERIOD: Duration = Duration::from_secs(900);
 
 pub fn run() -> SuiteResult {
     let mut rows = Vec::new();
-    for count in ADDRESSES {
+    for count in ADDRESSES_PER_NODE {
         rows.push(collect(count)?);
     }
     let header = ["addresses", "heard of", "scan", "scan that finds 1 % leaked", "memory"];
-    table(&format!("Garbage collection on {NODES} nodes"), &header, &rows);
+    table(&format!("Garbage collection on {NODE_COUNT} nodes"), &header, &rows);
     let header = [
         "services",
         "endpoints of each",
@@ -52,17 +52,20 @@ fn collect(count: u32) -> Result<Vec<String>, Box<dyn std::error::Error>> {
     let before = heap::live();
     let (mut garbage, mut pods, mut nodes) =
         (AddressCollector::default(), PodIndex::default(), NodeIndex::default());
-    garbage.set_grace(Some(GRACE));
+    garbage.set_grace(Some(LEAK_GRACE_PERIOD));
     let (began, at) = (now(), Duration::from_secs(1_000));
-    for number in 0..NODES {
+    for number in 0..NODE_COUNT {
         let node = format!("node-{number}");
         nodes.kubernetes.insert(node.clone());
         let cidr: IpNet = format!("{}/26", Ipv4Addr::from(0x0a00_0000 + number * 64)).parse()?;
         let mut records = block::fresh(cidr, &BlockOwner::host(&node), None, jiff::Timestamp::UNIX_EPOCH);
         for pod in 0..count {
             let name = format!("pod-{number}-{pod}");
-            let attributes =
-                [(attribute::POD, name.as_str()), (attribute::NAMESPACE, "ns"), (attribute::NODE, &node)];
+            let attributes = [
+                (attribute::POD_ATTRIBUTE, name.as_str()),
+                (attribute::NAMESPACE_ATTRIBUTE, "ns"),
+                (attribute::NODE_ATTRIBUTE, &node),
+            ];
             let attributes: BTreeMap<String, String> =
                 attributes.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
             let holder = AddressHolder::new(Some(&format!("k8s-pod-network.{name}")), attributes);
@@ -87,12 +90,18 @@ fn collect(count: u32) -> Result<Vec<String>, Box<dyn std::error::Error>> {
     let first = garbage.scan(&pods, &nodes, at);
     let scan = now() - began;
     let began = now();
-    let leaks = garbage.scan(&pods, &nodes, at + GRACE);
+    let leaks = garbage.scan(&pods, &nodes, at + LEAK_GRACE_PERIOD);
     let found = now() - began;
-    if !first.is_empty() || leaks.len() != (NODES * count) as usize / 100 {
+    if !first.is_empty() || leaks.len() != (NODE_COUNT * count) as usize / 100 {
         return Err(format!("{} and {} actions", first.len(), leaks.len()).into());
     }
-    Ok(vec![(NODES * count).to_string(), time(heard), time(scan), time(found), format!("{memory:.1} MB")])
+    Ok(vec![
+        (NODE_COUNT * count).to_string(),
+        time(heard),
+        time(scan),
+        time(found),
+        format!("{memory:.1} MB"),
+    ])
 }
 
 fn announce() -> Result<Vec<String>, Box<dyn std::error::Error>> {
@@ -103,7 +112,8 @@ fn announce() -> Result<Vec<String>, Box<dyn std::error::Error>> {
     compute.put(&key, &StoreValue::decode(&key, text.as_bytes())?);
     compute.flush();
     let slice = |number: u16, moved: &str| {
-        let mut ready_on: Vec<String> = (1..ENDPOINTS).map(|endpoint| format!("node-{endpoint}")).collect();
+        let mut ready_on: Vec<String> =
+            (1..ENDPOINTS_PER_SERVICE).map(|endpoint| format!("node-{endpoint}")).collect();
         ready_on.push(moved.to_owned());
         let slice = EndpointSlice {
             service: format!("s{number}"),
@@ -117,7 +127,7 @@ fn announce() -> Result<Vec<String>, Box<dyn std::error::Error>> {
         )
     };
     let began = now();
-    for number in 0..SERVICES {
+    for number in 0..SERVICE_COUNT {
         let service = KubernetesService {
             form: ServiceType::NodePort,
             traffic: ExternalTraffic::Local,
@@ -145,5 +155,11 @@ fn announce() -> Result<Vec<String>, Box<dyn std::error::Error>> {
     let here = moved("node-0", 1)?;
     moved("node-77", 1)?;
     let elsewhere = moved("node-78", 0)?;
-    Ok(vec![SERVICES.to_string(), ENDPOINTS.to_string(), time(all), time(here), time(elsewhere)])
+    Ok(vec![
+        SERVICE_COUNT.to_string(),
+        ENDPOINTS_PER_SERVICE.to_string(),
+        time(all),
+        time(here),
+        time(elsewhere),
+    ])
 }

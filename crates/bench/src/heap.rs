@@ -4,9 +4,9 @@ use cap::Cap;
 use std::alloc::System;
 
 #[global_allocator]
-static HEAP: Cap<System> = Cap::new(System, usize::MAX);
+static ALLOCATOR: Cap<System> = Cap::new(System, usize::MAX);
 
 /// Returns the allocated megabytes.
 pub fn live() -> f64 {
-    HEAP.allocated() as f64 / 1e6
+    ALLOCATOR.allocated() as f64 / 1e6
 }

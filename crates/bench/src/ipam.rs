@@ -8,10 +8,10 @@ use crate::{SuiteResult, plain};
 use load::{AllocationPhase, AllocatorCluster};
 
 /// Number of new nodes whose first addresses are timed, one after the other.
-const NEWCOMERS: usize = 10;
+const NEW_NODE_COUNT: usize = 10;
 /// Addresses per node. They fit into one block, so that after the first address no block is claimed.
-const EACH: usize = 48;
-const BLOCKS: [usize; 3] = [100, 1_000, 10_000];
+const ADDRESSES_PER_NODE: usize = 48;
+const BLOCK_COUNTS: [usize; 3] = [100, 1_000, 10_000];
 
 pub fn run() -> SuiteResult {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
@@ -26,10 +26,10 @@ async fn rates() -> SuiteResult {
     let mut rows = Vec::new();
     // The stores alternate, with enough rounds for some thousand addresses on each.
     for (title, nodes, at_once, each, pool, rounds) in [
-        ("1 node", 1, 1, EACH, "10.0.0.0/12", 40),
-        ("1 node, 16 requests at once", 1, 16, EACH, "10.0.0.0/12", 200),
-        ("64 nodes", 64, 1, EACH, "10.0.0.0/12", 12),
-        ("64 nodes, 16 blocks", 64, 1, EACH / 4, "10.0.0.0/22", 6),
+        ("1 node", 1, 1, ADDRESSES_PER_NODE, "10.0.0.0/12", 40),
+        ("1 node, 16 requests at once", 1, 16, ADDRESSES_PER_NODE, "10.0.0.0/12", 200),
+        ("64 nodes", 64, 1, ADDRESSES_PER_NODE, "10.0.0.0/12", 12),
+        ("64 nodes, 16 blocks", 64, 1, ADDRESSES_PER_NODE / 4, "10.0.0.0/22", 6),
     ] {
         let mut take = [AllocationPhase::default(); 2];
         let mut give_back = [AllocationPhase::default(); 2];
@@ -74,15 +74,15 @@ async fn growth() -> SuiteResult {
         clusters.push(AllocatorCluster::new(&server.url, 0, "10.0.0.0/12", 26).await.map_err(plain)?);
     }
     let mut before = [[0.0; 2]; 3];
-    for (blocks, previous) in BLOCKS.into_iter().zip([0].into_iter().chain(BLOCKS)) {
+    for (blocks, previous) in BLOCK_COUNTS.into_iter().zip([0].into_iter().chain(BLOCK_COUNTS)) {
         let mut seconds = [[0.0; 2]; 3];
         for (place, cluster) in clusters.iter().enumerate() {
             cluster.fill(previous..blocks).await.map_err(plain)?;
-            for round in 0..NEWCOMERS {
+            for round in 0..NEW_NODE_COUNT {
                 for (kind, took) in
                     cluster.newcomer(blocks, round).await.map_err(plain)?.into_iter().enumerate()
                 {
-                    seconds[kind][place] += took.as_secs_f64() / NEWCOMERS as f64;
+                    seconds[kind][place] += took.as_secs_f64() / NEW_NODE_COUNT as f64;
                 }
             }
         }

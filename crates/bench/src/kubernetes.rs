@@ -16,19 +16,19 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use tortie_testkit::{ApiServer, CalicoGroup};
 
-const PODS: [usize; 3] = [1_000, 10_000, 50_000];
+const POD_COUNTS: [usize; 3] = [1_000, 10_000, 50_000];
 /// Environment variable that overrides the numbers of pods, comma-separated.
 const PODS_VARIABLE: &str = "TORTIE_BENCH_PODS";
 /// One of this many pods is on the measured node.
-const LOCAL: usize = 100;
-const NAMESPACES: usize = 1_000;
-const POLICIES: usize = 1_000;
-const NODE: &str = "bench";
+const PODS_PER_LOCAL_POD: usize = 100;
+const NAMESPACE_COUNT: usize = 1_000;
+const POLICY_COUNT: usize = 1_000;
+const NODE_NAME: &str = "bench";
 /// Number of pods in one large namespace, whose addresses have a unique prefix.
-const CROWD: usize = 1_000;
-const CROWD_ADDRESSES: &str = "10.200.";
+const LARGE_NAMESPACE_PODS: usize = 1_000;
+const LARGE_NAMESPACE_PREFIX: &str = "10.200.";
 /// Time for which an idle node is observed.
-const IDLE: Duration = Duration::from_secs(60);
+const IDLE_PERIOD: Duration = Duration::from_secs(60);
 
 pub fn run() -> SuiteResult {
     measure().map_err(plain)
@@ -38,7 +38,7 @@ fn measure() -> BenchResult<()> {
     let host = NamespaceGroup::host()?;
     let server = ApiServer::start_in(host.name(0), "127.0.0.1");
     server.install(CalicoGroup::V3);
-    server.add_node(NODE);
+    server.add_node(NODE_NAME);
     server.create_all(&namespaces());
     server.create_all(&policies());
     let mut rows = Vec::new();
@@ -50,7 +50,7 @@ fn measure() -> BenchResult<()> {
         let started = StartedNode::start(&host, &server)?;
         let (bytes, memory) = (started.bytes(&host)?, started.daemon.memory()?);
         let asked = server.requests_of_node().len();
-        std::thread::sleep(IDLE);
+        std::thread::sleep(IDLE_PERIOD);
         let idle = server.requests_of_node().split_off(asked);
         let other = idle.iter().filter(|(verb, _)| verb != "watch");
         let mut asked_for: BTreeMap<String, usize> = BTreeMap::new();
@@ -82,7 +82,7 @@ fn measure() -> BenchResult<()> {
         "requests in an idle minute",
     ];
     let title = format!(
-        "Start of a node on a Kubernetes API server with {NAMESPACES} namespaces and {POLICIES} policies"
+        "Start of a node on a Kubernetes API server with {NAMESPACE_COUNT} namespaces and {POLICY_COUNT} policies"
     );
     table(&title, &header, &rows);
     let rows: Vec<Vec<String>> =
@@ -92,7 +92,7 @@ fn measure() -> BenchResult<()> {
     let rows = [("set", set), ("taken away", taken)]
         .map(|(what, took)| vec![what.to_owned(), time(took.as_nanos() as f64)]);
     let title = format!(
-        "A label of a namespace with {CROWD} pods, from the request (by curl) until the kernel has it"
+        "A label of a namespace with {LARGE_NAMESPACE_PODS} pods, from the request (by curl) until the kernel has it"
     );
     table(&title, &["label", "took"], &rows);
     Ok(())
@@ -102,7 +102,7 @@ fn measure() -> BenchResult<()> {
 /// that label.
 fn crowd(host: &NamespaceGroup, server: &ApiServer) -> BenchResult<(Duration, Duration)> {
     let pod = |number: usize| {
-        let address = format!("{CROWD_ADDRESSES}{}.{}", number / 200, number % 200 + 1);
+        let address = format!("{LARGE_NAMESPACE_PREFIX}{}.{}", number / 200, number % 200 + 1);
         let spec =
             json!({"nodeName": "node-1", "containers": [{"name": "c", "image": "registry.example/app:1"}]});
         let metadata = json!({"name": format!("pod-{number}"),
@@ -112,7 +112,7 @@ fn crowd(host: &NamespaceGroup, server: &ApiServer) -> BenchResult<(Duration, Du
     };
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "crowd"}});
     server.create("/api/v1/namespaces", &namespace);
-    server.create_all(&(0..CROWD).map(pod).collect::<Vec<_>>());
+    server.create_all(&(0..LARGE_NAMESPACE_PODS).map(pod).collect::<Vec<_>>());
     // The very first pod is local and in the first namespace.
     let policy = json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": "crowd"},
         "spec": {"podSelector": {}, "ingress": [{"from": [{"namespaceSelector": {"matchLabels": {"crowd": "yes"}}}]}]}});
@@ -122,21 +122,21 @@ fn crowd(host: &NamespaceGroup, server: &ApiServer) -> BenchResult<(Duration, Du
     let change = |label: Json, members: usize| -> BenchResult<Duration> {
         let begun = Instant::now();
         server.merge("/api/v1/namespaces/crowd", &json!({"metadata": {"labels": {"crowd": label}}}));
-        while nft_output(host, &["list", "table", "inet", "tortie"])?.matches(CROWD_ADDRESSES).count()
+        while nft_output(host, &["list", "table", "inet", "tortie"])?.matches(LARGE_NAMESPACE_PREFIX).count()
             != members
         {
             check()?;
-            if begun.elapsed() > IDLE {
+            if begun.elapsed() > IDLE_PERIOD {
                 return Err(format!("the kernel does not get the {members} pods of the namespace").into());
             }
         }
         Ok(begun.elapsed())
     };
-    Ok((change("yes".into(), CROWD)?, change(Json::Null, 0)?))
+    Ok((change("yes".into(), LARGE_NAMESPACE_PODS)?, change(Json::Null, 0)?))
 }
 
 fn sizes() -> BenchResult<Vec<usize>> {
-    let Ok(given) = std::env::var(PODS_VARIABLE) else { return Ok(PODS.to_vec()) };
+    let Ok(given) = std::env::var(PODS_VARIABLE) else { return Ok(POD_COUNTS.to_vec()) };
     let parsed: std::result::Result<Vec<usize>, _> =
         given.split(',').map(|size| size.trim().parse()).collect();
     let mut sizes = parsed.map_err(|error| format!("{PODS_VARIABLE}={given}: {error}"))?;
@@ -164,7 +164,7 @@ impl StartedNode {
         command
             .envs(server.environment(CalicoGroup::V3))
             .env("KUBECONFIG", server.node_kubeconfig())
-            .env("NODENAME", NODE)
+            .env("NODENAME", NODE_NAME)
             .env("CALICO_NETWORKING_BACKEND", "vxlan")
             .env("CALICO_IPV4POOL_CIDR", "10.64.0.0/12")
             .env("IP6", "none");
@@ -203,7 +203,7 @@ fn nft_output(host: &NamespaceGroup, words: &[&str]) -> BenchResult<String> {
 }
 
 fn namespace_name(number: usize) -> String {
-    format!("ns-{}", number % NAMESPACES)
+    format!("ns-{}", number % NAMESPACE_COUNT)
 }
 
 fn namespaces() -> Vec<(String, Json)> {
@@ -215,7 +215,7 @@ fn namespaces() -> Vec<(String, Json)> {
             json!({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}),
         )
     };
-    (0..NAMESPACES).map(object).collect()
+    (0..NAMESPACE_COUNT).map(object).collect()
 }
 
 fn policies() -> Vec<(String, Json)> {
@@ -232,15 +232,18 @@ fn policies() -> Vec<(String, Json)> {
             json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": metadata, "spec": spec}),
         )
     };
-    (0..POLICIES).map(object).collect()
+    (0..POLICY_COUNT).map(object).collect()
 }
 
 /// Builds pods as controllers create them, with addresses, nearly all of them on other nodes.
 fn pods(numbers: std::ops::Range<usize>) -> Vec<(String, Json)> {
     let object = |number: usize| {
         let address = format!("10.{}.{}.{}", 64 + number / 65536, number / 256 % 256, number % 256);
-        let node =
-            if number.is_multiple_of(LOCAL) { NODE.to_owned() } else { format!("node-{}", number % LOCAL) };
+        let node = if number.is_multiple_of(PODS_PER_LOCAL_POD) {
+            NODE_NAME.to_owned()
+        } else {
+            format!("node-{}", number % PODS_PER_LOCAL_POD)
+        };
         let environment: Vec<Json> =
             (0..10).map(|n| json!({"name": format!("SETTING_{n}"), "value": "x".repeat(40)})).collect();
         let object = json!({

@@ -5,15 +5,15 @@
 use rustix::time::{ClockId, clock_gettime};
 use std::time::Duration;
 
-const ROUNDS: usize = 7;
-const ROUND: f64 = 60e6;
+const REPETITIONS: usize = 7;
+const ROUND_NANOSECONDS: f64 = 60e6;
 
 /// Returns the nanoseconds per call of each candidate, as the median of several rounds. The candidates alternate, so
 /// that disturbances of the machine affect all of them.
 pub fn side_by_side<const N: usize>(mut candidates: [&mut dyn FnMut(); N]) -> [f64; N] {
     let batches: Vec<u32> = candidates.iter_mut().map(|candidate| batch(candidate)).collect();
     let mut times = [const { Vec::new() }; N];
-    for _ in 0..ROUNDS {
+    for _ in 0..REPETITIONS {
         for ((candidate, calls), times) in candidates.iter_mut().zip(&batches).zip(&mut times) {
             let start = now();
             (0..*calls).for_each(|_| candidate());
@@ -22,7 +22,7 @@ pub fn side_by_side<const N: usize>(mut candidates: [&mut dyn FnMut(); N]) -> [f
     }
     times.map(|mut times| {
         times.sort_by(f64::total_cmp);
-        times.get(ROUNDS / 2).copied().unwrap_or_default()
+        times.get(REPETITIONS / 2).copied().unwrap_or_default()
     })
 }
 
@@ -30,7 +30,7 @@ pub fn side_by_side<const N: usize>(mut candidates: [&mut dyn FnMut(); N]) -> [f
 fn batch(candidate: &mut dyn FnMut()) -> u32 {
     let start = now();
     let mut calls = 0u32;
-    while now() - start < ROUND {
+    while now() - start < ROUND_NANOSECONDS {
         candidate();
         calls += 1;
     }

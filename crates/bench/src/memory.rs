@@ -2,7 +2,7 @@
 
 use crate::measure::{growth, table};
 use crate::namespace::{self, BenchResult, NamespaceGroup, check};
-use crate::node::{BenchNode, POOL};
+use crate::node::{BenchNode, POOL_CIDR};
 use crate::process::ProcessMemory;
 use crate::{SuiteResult, cni, plain};
 use serde_json::json;
@@ -11,14 +11,14 @@ use tortie_ipam::{BlockOwner, block, space};
 use tortie_model::{Kind, Resource, StoreKey, StoreValue};
 use tortie_store::{EntryChange, StoreClient};
 
-const PODS: usize = 100;
-const BLOCKS: [usize; 3] = [100, 1_000, 10_000];
+const POD_COUNT: usize = 100;
+const BLOCK_COUNTS: [usize; 3] = [100, 1_000, 10_000];
 const BLOCK_SIZE: u8 = 26;
 /// Blocks of each of the other nodes.
-const EACH: usize = 10;
+const BLOCKS_PER_NODE: usize = 10;
 /// Time for the daemon to free temporary memory.
-const REST: Duration = Duration::from_secs(2);
-const LIMIT: Duration = Duration::from_secs(120);
+const SETTLE_TIME: Duration = Duration::from_secs(2);
+const ROUTES_TIMEOUT: Duration = Duration::from_secs(120);
 
 pub fn run() -> SuiteResult {
     measure().map_err(plain)
@@ -36,15 +36,15 @@ fn measure() -> BenchResult<()> {
     };
     let node = BenchNode::start()?;
     note("nothing to do".to_owned(), rested(&node)?);
-    let pods = NamespaceGroup::new(PODS)?;
+    let pods = NamespaceGroup::new(POD_COUNT)?;
     cni::ours(&node).call_all("ADD", &pods.paths(), 16)?;
-    note(format!("{PODS} local pods"), rested(&node)?);
+    note(format!("{POD_COUNT} local pods"), rested(&node)?);
     drop(node);
 
     let node = BenchNode::start()?;
-    for (blocks, before) in BLOCKS.into_iter().zip([0].into_iter().chain(BLOCKS)) {
+    for (blocks, before) in BLOCK_COUNTS.into_iter().zip([0].into_iter().chain(BLOCK_COUNTS)) {
         runtime.block_on(fill(&node, before..blocks))?;
-        let deadline = Instant::now() + LIMIT;
+        let deadline = Instant::now() + ROUTES_TIMEOUT;
         while namespace::routes(node.host.name(0))? < blocks {
             check()?;
             if Instant::now() > deadline {
@@ -59,18 +59,18 @@ fn measure() -> BenchResult<()> {
 }
 
 fn rested(node: &BenchNode) -> std::io::Result<ProcessMemory> {
-    std::thread::sleep(REST);
+    std::thread::sleep(SETTLE_TIME);
     node.daemon.memory()
 }
 
 /// Creates nodes on the same link, each with blocks in use.
 async fn fill(node: &BenchNode, places: std::ops::Range<usize>) -> BenchResult<()> {
     let client = StoreClient::connect(&node.store_config()).await?;
-    let (pool, now) = (POOL.parse()?, jiff::Timestamp::now());
+    let (pool, now) = (POOL_CIDR.parse()?, jiff::Timestamp::now());
     let mut changes = Vec::new();
     for place in places {
-        let (number, name) = (2 + place / EACH, format!("far-{}", place / EACH));
-        if place % EACH == 0 {
+        let (number, name) = (2 + place / BLOCKS_PER_NODE, format!("far-{}", place / BLOCKS_PER_NODE));
+        if place % BLOCKS_PER_NODE == 0 {
             let address = format!("172.30.{}.{}/16", number / 256, number % 256);
             let object = json!({"metadata": {"name": name}, "spec": {"bgp": {"ipv4Address": address}}});
             let resource = Resource::from_store(Kind::Node, object)?;

@@ -13,21 +13,21 @@ use tokio::signal::unix::{SignalKind, signal};
 
 pub type BenchResult<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
-const PREFIX: &str = "tortie-bench-";
-const PLACE: &str = "/run/netns";
+const NAMESPACE_PREFIX: &str = "tortie-bench-";
+const NETNS_DIR: &str = "/run/netns";
 
-static COUNT: AtomicU32 = AtomicU32::new(0);
+static BATCH_NUMBER: AtomicU32 = AtomicU32::new(0);
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
-static PREPARED: Once = Once::new();
+static PREPARE_ONCE: Once = Once::new();
 
 /// A group of namespaces that are created and removed together.
 pub struct NamespaceGroup(Vec<String>);
 
 impl NamespaceGroup {
     pub fn new(count: usize) -> BenchResult<NamespaceGroup> {
-        PREPARED.call_once(prepare);
-        let (process, batch) = (std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-        let names = (0..count).map(|n| format!("{PREFIX}{process}-{batch}-{n}")).collect();
+        PREPARE_ONCE.call_once(prepare);
+        let (process, batch) = (std::process::id(), BATCH_NUMBER.fetch_add(1, Ordering::Relaxed));
+        let names = (0..count).map(|n| format!("{NAMESPACE_PREFIX}{process}-{batch}-{n}")).collect();
         let namespaces = NamespaceGroup(names);
         for part in namespaces.0.chunks(100) {
             check()?;
@@ -56,11 +56,11 @@ impl NamespaceGroup {
     }
 
     pub fn path(&self, place: usize) -> PathBuf {
-        Path::new(PLACE).join(self.name(place))
+        Path::new(NETNS_DIR).join(self.name(place))
     }
 
     pub fn paths(&self) -> Vec<PathBuf> {
-        self.0.iter().map(|name| Path::new(PLACE).join(name)).collect()
+        self.0.iter().map(|name| Path::new(NETNS_DIR).join(name)).collect()
     }
 }
 
@@ -117,17 +117,17 @@ fn prepare() {
         });
     });
     let orphaned = |name: &String| {
-        let process = name.strip_prefix(PREFIX).and_then(|rest| rest.split('-').next());
+        let process = name.strip_prefix(NAMESPACE_PREFIX).and_then(|rest| rest.split('-').next());
         process.is_some_and(|process| !Path::new("/proc").join(process).exists())
     };
-    let entries = fs::read_dir(PLACE).into_iter().flatten();
+    let entries = fs::read_dir(NETNS_DIR).into_iter().flatten();
     let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
     remove(&names.filter(orphaned).collect::<Vec<_>>());
 }
 
 fn remove(names: &[String]) {
     // Ignore errors: the next run removes the rest.
-    let there = names.iter().filter(|name| Path::new(PLACE).join(name).exists());
+    let there = names.iter().filter(|name| Path::new(NETNS_DIR).join(name).exists());
     let _ = ip(None, there.map(|name| format!("netns del {name}")));
 }
 

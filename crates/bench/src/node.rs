@@ -14,8 +14,8 @@ use tortie_store::StoreConfig;
 use tortie_testkit::install_plugins;
 
 /// Name of the Node resource.
-pub const NAME: &str = "bench";
-pub const POOL: &str = "10.64.0.0/12";
+pub const NODE_NAME: &str = "bench";
+pub const POOL_CIDR: &str = "10.64.0.0/12";
 
 pub struct BenchNode {
     // In drop order.
@@ -115,9 +115,9 @@ fn daemon(
     daemon.args(["netns", "exec", host.name(0)]).arg(program).arg("node");
     daemon.arg("--state-dir").arg(dir.path().join("state")).arg("--run-dir").arg(dir.path().join("run"));
     daemon
-        .env("NODENAME", NAME)
+        .env("NODENAME", NODE_NAME)
         .env("ETCD_ENDPOINTS", format!("unix://{}", dir.path().join("store.sock").display()))
-        .env("CALICO_IPV4POOL_CIDR", POOL)
+        .env("CALICO_IPV4POOL_CIDR", POOL_CIDR)
         .env("CALICO_IPV4POOL_IPIP", "Never")
         .envs(backend.map(|backend| ("CALICO_NETWORKING_BACKEND", backend)))
         .env("FELIX_PROMETHEUSMETRICSENABLED", "true")

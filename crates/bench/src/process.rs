@@ -7,7 +7,7 @@ use std::process::{Child, Command};
 use std::time::Duration;
 
 /// Clock tick of /proc, which is the same on all Linux systems.
-const TICK: Duration = Duration::from_millis(10);
+const CLOCK_TICK: Duration = Duration::from_millis(10);
 
 /// Returns the path of the release build next to this program.
 pub fn tortie() -> io::Result<PathBuf> {
@@ -81,5 +81,5 @@ pub fn time_of_the_ended() -> io::Result<Duration> {
     // The name in parentheses may contain any character, so fields are counted after its end.
     let (_, fields) = stat.rsplit_once(')').ok_or_else(|| io::Error::other("/proc/self/stat has no name"))?;
     let ticks = fields.split_whitespace().skip(13).take(2).filter_map(|field| field.parse::<u32>().ok());
-    Ok(TICK * ticks.sum::<u32>())
+    Ok(CLOCK_TICK * ticks.sum::<u32>())
 }

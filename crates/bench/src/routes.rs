@@ -11,10 +11,10 @@ use tortie_dataplane::{DataplaneHandle, Netns};
 use tortie_plan::{DataplaneSettings, NodePlan, Route, RouteKey};
 
 /// Number of repetitions, alternating between the two. The best result counts, since disturbances only add time.
-const ROUNDS: usize = 3;
-const ROUTES: [u32; 3] = [1_000, 10_000, 100_000];
+const REPETITIONS: usize = 3;
+const ROUTE_COUNTS: [u32; 3] = [1_000, 10_000, 100_000];
 /// Routes of each node.
-const BLOCKS: u32 = 10;
+const BLOCKS_PER_NODE: u32 = 10;
 
 pub fn run() -> SuiteResult {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
@@ -24,10 +24,10 @@ pub fn run() -> SuiteResult {
 async fn compare() -> BenchResult<()> {
     let mut rows = Vec::new();
     let mut first = [0.0; 2];
-    for count in ROUTES {
+    for count in ROUTE_COUNTS {
         let routes: Vec<(Ipv4Net, Ipv4Addr)> = (0..count).map(route).collect::<BenchResult<_>>()?;
         let mut best = [f64::INFINITY; 2];
-        for _ in 0..ROUNDS {
+        for _ in 0..REPETITIONS {
             check()?;
             for (best, took) in best.iter_mut().zip([batch(&routes)?, dataplane(&routes).await?]) {
                 *best = best.min(took.as_secs_f64());
@@ -54,7 +54,7 @@ async fn compare() -> BenchResult<()> {
 
 /// Returns a block of another node and the address of that node, which is on the same link.
 fn route(number: u32) -> BenchResult<(Ipv4Net, Ipv4Addr)> {
-    let node = 2 + number / BLOCKS;
+    let node = 2 + number / BLOCKS_PER_NODE;
     let block = Ipv4Net::new(Ipv4Addr::from_bits(Ipv4Addr::new(10, 0, 0, 0).to_bits() + number * 64), 26)?;
     Ok((block, Ipv4Addr::from_bits(Ipv4Addr::new(172, 30, 0, 0).to_bits() + node)))
 }

@@ -11,12 +11,12 @@ use server::BenchStoreServer;
 use std::time::Duration;
 
 /// Number of repetitions, alternating between the two servers.
-const ROUNDS: usize = 3;
-const ROUND: Duration = Duration::from_millis(1500);
-const CLIENTS: [usize; 3] = [1, 16, 64];
+const REPETITIONS: usize = 3;
+const ROUND_DURATION: Duration = Duration::from_millis(1500);
+const CLIENT_COUNTS: [usize; 3] = [1, 16, 64];
 /// Number of keys in a list, and how often it is read.
-const LISTS: [(usize, usize); 3] = [(1_000, 200), (10_000, 40), (100_000, 9)];
-const WATCHERS: [usize; 2] = [1, 500];
+const LIST_SIZES: [(usize, usize); 3] = [(1_000, 200), (10_000, 40), (100_000, 9)];
+const WATCHER_COUNTS: [usize; 2] = [1, 500];
 /// Environment variable that selects one part: `writes`, `watches` or `lists`.
 const PART_VARIABLE: &str = "TORTIE_BENCH_STORE";
 
@@ -56,18 +56,18 @@ fn peer() -> &'static str {
 async fn writes() -> SuiteResult {
     let mut rows = Vec::new();
     for load in [WriteLoad::Put, WriteLoad::CompareAndPut] {
-        for clients in CLIENTS {
+        for clients in CLIENT_COUNTS {
             let servers = both().await?;
             let mut rates = [0.0, 0.0];
             let mut costs = [0.0, 0.0];
-            for _ in 0..ROUNDS {
+            for _ in 0..REPETITIONS {
                 for (number, server) in servers.iter().enumerate() {
                     let before = server.processor_time()?;
-                    let done = client::drive(&server.url, load, clients, ROUND).await?;
+                    let done = client::drive(&server.url, load, clients, ROUND_DURATION).await?;
                     let spent = server.processor_time()?.saturating_sub(before);
                     let requests = done.requests.max(1) as f64;
-                    rates[number] += requests / done.time.as_secs_f64() / ROUNDS as f64;
-                    costs[number] += spent.as_secs_f64() * 1e6 / requests / ROUNDS as f64;
+                    rates[number] += requests / done.time.as_secs_f64() / REPETITIONS as f64;
+                    costs[number] += spent.as_secs_f64() * 1e6 / requests / REPETITIONS as f64;
                 }
             }
             rows.push(vec![
@@ -89,10 +89,10 @@ async fn writes() -> SuiteResult {
 
 async fn watches() -> SuiteResult {
     let mut rows = Vec::new();
-    for watchers in WATCHERS {
+    for watchers in WATCHER_COUNTS {
         let servers = both().await?;
         let mut latencies = [Latencies::default(), Latencies::default()];
-        for _ in 0..ROUNDS {
+        for _ in 0..REPETITIONS {
             for (server, latencies) in servers.iter().zip(&mut latencies) {
                 latencies.extend(client::watch_latency(&server.url, watchers).await?);
             }
@@ -117,7 +117,7 @@ async fn lists() -> SuiteResult {
     let servers = both().await?;
     let mut before = [0.0, 0.0];
     let mut previous = 0;
-    for (keys, rounds) in LISTS {
+    for (keys, rounds) in LIST_SIZES {
         let mut seconds = [0.0, 0.0];
         let mut costs = [0.0, 0.0];
         for server in &servers {

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 /// Maximum number of marks. Beyond it the newest mark absorbs later changes and keeps its own, older time.
-const MOST: usize = 1024;
+const MAX_MARKS: usize = 1024;
 
 /// Marks that record how many changes existed at which time.
 #[derive(Debug, Default)]
@@ -15,7 +15,7 @@ pub struct FibLag {
 impl FibLag {
     /// Records that `total` changes exist now.
     pub fn recorded(&mut self, total: u64, now: Instant) {
-        let full = self.marks.len() >= MOST;
+        let full = self.marks.len() >= MAX_MARKS;
         match self.marks.back_mut() {
             Some((known, _)) if *known >= total => {}
             Some((known, _)) if full => *known = total,
@@ -56,11 +56,11 @@ mod tests {
     fn marks_are_few() {
         let start = Instant::now();
         let mut lag = FibLag::default();
-        for number in 1..=10 * MOST as u64 {
+        for number in 1..=10 * MAX_MARKS as u64 {
             lag.recorded(number, start + Duration::from_millis(number));
         }
-        assert_eq!(lag.marks.len(), MOST);
-        let latest = lag.oldest(10 * MOST as u64 - 1).unwrap();
-        assert_eq!(latest, start + Duration::from_millis(MOST as u64), "as old as the oldest of them");
+        assert_eq!(lag.marks.len(), MAX_MARKS);
+        let latest = lag.oldest(10 * MAX_MARKS as u64 - 1).unwrap();
+        assert_eq!(latest, start + Duration::from_millis(MAX_MARKS as u64), "as old as the oldest of them");
     }
 }

@@ -15,11 +15,11 @@ use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot, watch};
 
 /// Capacity of the command channel. When it is full, callers wait until the speaker has taken commands.
-const COMMANDS: usize = 1024;
+const COMMAND_QUEUE_LENGTH: usize = 1024;
 /// Number of destinations per request when routes are listed.
-const ROUTES_AT_ONCE: u32 = 4096;
+const ROUTES_PER_PAGE: u32 = 4096;
 /// Capacity of the channel for batches of route changes.
-const BATCHES: usize = 16;
+const BATCH_QUEUE_LENGTH: usize = 16;
 
 #[derive(Debug, thiserror::Error)]
 pub enum SpeakerError {
@@ -76,8 +76,8 @@ impl Speaker {
         restarting: bool,
     ) -> Result<(Speaker, RouteChangeStream), SpeakerError> {
         let core = SpeakerCore::new(config.clone(), restarting, Duration::ZERO)?;
-        let (commands, from) = mpsc::channel(COMMANDS);
-        let (changes, batches) = mpsc::channel(BATCHES);
+        let (commands, from) = mpsc::channel(COMMAND_QUEUE_LENGTH);
+        let (changes, batches) = mpsc::channel(BATCH_QUEUE_LENGTH);
         let (publish, status) = watch::channel(Arc::new(core.status(Duration::ZERO)));
         let task = SpeakerTask::new(core, config, sockets, from, changes, publish).await?;
         let started = task.started();
@@ -117,7 +117,7 @@ impl Speaker {
     pub async fn routes(&self, family: BgpFamily) -> Result<Vec<RouteStatus>, SpeakerError> {
         let (mut routes, mut from) = (Vec::new(), Some(0u32));
         while let Some(start) = from {
-            let range = start..start.saturating_add(ROUTES_AT_ONCE);
+            let range = start..start.saturating_add(ROUTES_PER_PAGE);
             let part = self.ask(|answer| SpeakerCommand::Routes(family, range, answer)).await?;
             routes.extend(part.routes);
             from = part.next;

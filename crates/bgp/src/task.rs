@@ -25,18 +25,18 @@ use tracing::{debug, warn};
 
 /// Capacity of the channel for events of all connections. When it is full, senders wait and are served in FIFO order;
 /// a connection has at most two reads in flight.
-const INPUT_QUEUE: usize = 64;
+const INPUT_QUEUE_LENGTH: usize = 64;
 /// Maximum number of inputs that are processed before anything is sent, so that keepalives are not delayed.
 const MAX_INPUTS_PER_TURN: usize = 64;
-const TIME_PER_TURN: Duration = Duration::from_millis(10);
+const MAX_TURN_DURATION: Duration = Duration::from_millis(10);
 /// Minimum interval between two status snapshots.
 const STATUS_INTERVAL: Duration = Duration::from_millis(20);
 /// Maximum number of connections that are writing their last message. Beyond it the oldest one is aborted.
-const MAX_CLOSING: usize = 256;
+const MAX_CLOSING_CONNECTIONS: usize = 256;
 /// Maximum number of route changes in one batch.
-const BATCH: usize = 4096;
+const MAX_CHANGES_PER_BATCH: usize = 4096;
 /// Delay after a failed accept: the process may be out of file descriptors.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
 pub enum SpeakerCommand {
     Reconfigure(Box<SpeakerConfig>, oneshot::Sender<Result<(), SpeakerError>>),
@@ -100,7 +100,7 @@ impl SpeakerTask {
         changes: mpsc::Sender<RouteChangeBatch>,
         status: watch::Sender<Arc<SpeakerStatus>>,
     ) -> Result<SpeakerTask, SpeakerError> {
-        let (input, inputs) = mpsc::channel(INPUT_QUEUE);
+        let (input, inputs) = mpsc::channel(INPUT_QUEUE_LENGTH);
         let mut task = SpeakerTask {
             core,
             sockets,
@@ -159,7 +159,7 @@ impl SpeakerTask {
                 },
                 permit = self.changes.clone().reserve_owned(), if self.core.has_changes() => {
                     let since = self.fib_lag.oldest(self.core.changes_taken());
-                    let changes = self.core.changes(BATCH);
+                    let changes = self.core.changes(MAX_CHANGES_PER_BATCH);
                     // If the receiver has been dropped, discard the changes.
                     if let Ok(permit) = permit {
                         let since = since.unwrap_or_else(std::time::Instant::now);
@@ -183,7 +183,7 @@ impl SpeakerTask {
         for _ in 0..MAX_INPUTS_PER_TURN {
             let Some(one) = input else { return };
             self.input(one);
-            if begun.elapsed() >= TIME_PER_TURN {
+            if begun.elapsed() >= MAX_TURN_DURATION {
                 return;
             }
             input = self.inputs.try_recv().ok();
@@ -201,7 +201,7 @@ impl SpeakerTask {
             let now = self.now();
             let more = self.core.resume(now, conn);
             self.received(now, conn, more);
-            if begun.elapsed() >= TIME_PER_TURN {
+            if begun.elapsed() >= MAX_TURN_DURATION {
                 return;
             }
         }
@@ -229,7 +229,7 @@ impl SpeakerTask {
     }
 
     async fn drain_commands(&mut self) {
-        for _ in 0..BATCH {
+        for _ in 0..MAX_CHANGES_PER_BATCH {
             let Ok(command) = self.commands.try_recv() else { return };
             match command {
                 SpeakerCommand::Originate(prefix, attrs) => self.core.originate(prefix, *attrs),
@@ -426,7 +426,7 @@ impl SpeakerTask {
         while self
             .closing
             .front()
-            .is_some_and(|writer| writer.is_finished() || self.closing.len() > MAX_CLOSING)
+            .is_some_and(|writer| writer.is_finished() || self.closing.len() > MAX_CLOSING_CONNECTIONS)
         {
             if let Some(writer) = self.closing.pop_front() {
                 writer.abort();
@@ -455,7 +455,7 @@ async fn accept(listener: Arc<TcpListener>, input: mpsc::Sender<ConnectionEvent>
             }
             Err(error) => {
                 warn!(%error, "cannot accept a BGP connection; the next attempt follows in 100 ms");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
+                tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
             }
         }
     }

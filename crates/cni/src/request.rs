@@ -4,12 +4,12 @@ use crate::error::quoted;
 use std::os::unix::fs::MetadataExt;
 
 /// Maximum size of a network configuration on standard input, in bytes.
-pub const LIMIT: u64 = 1 << 20;
+pub const MAX_CONFIG_BYTES: u64 = 1 << 20;
 
 pub const SUPPORTED_VERSIONS: &[&str] = &["0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"];
 
 /// The environment variables of the CNI protocol that the plugin forwards to the daemon.
-pub const VARIABLES: &[&str] =
+pub const FORWARDED_VARIABLES: &[&str] =
     &["CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME", "CNI_ARGS", "CNI_PATH", "CNI_NETNS_OVERRIDE"];
 
 /// The plugin that the container runtime called.
@@ -49,7 +49,8 @@ pub(crate) fn versions() -> String {
 pub(crate) fn encode(plugin: CniPlugin, command: &str, config: &str, own_namespace: bool) -> String {
     let mut text = format!("{{\"plugin\":{},\"command\":{}", quoted(plugin.name()), quoted(command));
     text.push_str(",\"env\":{");
-    let set = VARIABLES.iter().filter_map(|name| std::env::var(name).ok().map(|value| (name, value)));
+    let set =
+        FORWARDED_VARIABLES.iter().filter_map(|name| std::env::var(name).ok().map(|value| (name, value)));
     for (i, (name, value)) in set.enumerate() {
         if i > 0 {
             text.push(',');

@@ -1,7 +1,7 @@
 //! Serves one CNI request: reads the environment and standard input, and prints the response to standard output.
 
 use crate::error::{CniError, code};
-use crate::request::{self, CniPlugin, LIMIT, SUPPORTED_VERSIONS};
+use crate::request::{self, CniPlugin, MAX_CONFIG_BYTES, SUPPORTED_VERSIONS};
 use crate::socket;
 use std::io::{Read, Write};
 use std::process::ExitCode;
@@ -35,12 +35,15 @@ pub fn run(plugin: CniPlugin, version: &str) -> ExitCode {
 
 fn ask(plugin: CniPlugin, command: &str) -> Result<(bool, Vec<u8>), CniError> {
     let mut config = Vec::new();
-    let read = std::io::stdin().lock().take(LIMIT + 1).read_to_end(&mut config);
+    let read = std::io::stdin().lock().take(MAX_CONFIG_BYTES + 1).read_to_end(&mut config);
     if let Err(error) = read {
         return Err(CniError::new(code::IO, "failed to read the configuration").with(error.to_string()));
     }
-    if config.len() as u64 > LIMIT {
-        return Err(CniError::new(code::IO, format!("the configuration is larger than {LIMIT} bytes")));
+    if config.len() as u64 > MAX_CONFIG_BYTES {
+        return Err(CniError::new(
+            code::IO,
+            format!("the configuration is larger than {MAX_CONFIG_BYTES} bytes"),
+        ));
     }
     let config = String::from_utf8_lossy(&config);
     let request = request::encode(plugin, command, &config, request::is_own_namespace());

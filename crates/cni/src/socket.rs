@@ -15,7 +15,7 @@ pub const SOCKET_KEY: &str = "tortie_socket";
 
 /// Timeout for reads and writes on the socket. The daemon's own timeout is shorter, so that it cleans up before the
 /// plugin gives up.
-const PATIENCE: Duration = Duration::from_secs(90);
+const DAEMON_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// Returns the path of the daemon's socket: from the network configuration, else from the environment, else the
 /// default.
@@ -51,8 +51,8 @@ pub(crate) fn exchange(path: &str, request: &[u8]) -> Result<(bool, Vec<u8>), Cn
     let mut stream = UnixStream::connect(path).map_err(|e| away("cannot reach the node's daemon", &e))?;
     let mut answer = Vec::new();
     let talked = stream
-        .set_read_timeout(Some(PATIENCE))
-        .and_then(|()| stream.set_write_timeout(Some(PATIENCE)))
+        .set_read_timeout(Some(DAEMON_TIMEOUT))
+        .and_then(|()| stream.set_write_timeout(Some(DAEMON_TIMEOUT)))
         .and_then(|()| stream.write_all(request))
         .and_then(|()| stream.shutdown(Shutdown::Write))
         .and_then(|()| stream.read_to_end(&mut answer));

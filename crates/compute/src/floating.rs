@@ -18,7 +18,7 @@ pub const MAX_FLOATING_IPS: usize = 32;
 const OPENSTACK: &str = "openstack";
 
 /// The node selector of a pool from which no node allocates blocks automatically.
-const NO_NODE: &str = "!all()";
+const NO_NODE_SELECTOR: &str = "!all()";
 
 /// Reason why an endpoint does not get a floating address. It names no other owner, because the user who created the
 /// pod sees it.
@@ -112,7 +112,7 @@ impl FloatingClaims {
         let uses = &pool.spec.allowed_uses;
         let usable = !pool.spec.disabled && (uses.is_empty() || uses.contains(&AllowedUse::Workload));
         let is_manual = pool.spec.assignment_mode == AssignmentMode::Manual
-            || pool.spec.node_selector.replace(' ', "") == NO_NODE;
+            || pool.spec.node_selector.replace(' ', "") == NO_NODE_SELECTOR;
         match pool.spec.cidr.parse::<IpNet>() {
             Ok(cidr) if usable => self.pools.insert(name.clone(), FloatingPool { cidr, is_manual }),
             _ => self.pools.remove(name),

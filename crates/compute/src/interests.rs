@@ -4,7 +4,7 @@ use crate::POLICY_KINDS;
 use tortie_model::key::AffinityType;
 use tortie_model::{KeyRange, Kind};
 
-const KINDS: [Kind; 7] = [
+const NODE_KINDS: [Kind; 7] = [
     Kind::Node,
     Kind::IPPool,
     Kind::WorkloadEndpoint,
@@ -32,7 +32,7 @@ pub fn cluster_interests() -> Vec<KeyRange> {
 
 fn of_every_node() -> Vec<KeyRange> {
     let blocks = KeyRange::Blocks { ip_version: None };
-    KINDS.into_iter().chain(POLICY_KINDS).map(KeyRange::all).chain([blocks]).collect()
+    NODE_KINDS.into_iter().chain(POLICY_KINDS).map(KeyRange::all).chain([blocks]).collect()
 }
 
 fn of_speakers(owner: Option<&str>) -> Vec<KeyRange> {

@@ -29,8 +29,8 @@ pub use floating::{FloatingRefusal, MAX_FLOATING_IPS};
 pub use interests::cluster_interests;
 pub use parameters::{
     ClientAuth, ClusterRoutes, FirstRouteTable, FlowOffload, L2Reachability, LogRate, LogSeverity,
-    NatExclusions, NodeParameters, OWN as OWN_PARAMETERS, OptionalParameter, ParameterEffect,
-    ParameterEnvironment, ParameterSource, ResolvedParameter, RouteSource, SourceSpoofing, Values,
+    NatExclusions, NodeParameters, OWN_PARAMETERS, OptionalParameter, ParameterEffect, ParameterEnvironment,
+    ParameterSource, ResolvedParameter, RouteSource, SourceSpoofing, Values,
 };
 pub use policy::EvaluationCounts;
 pub use workloads::{EndpointPermissions, local_workload};

@@ -22,7 +22,7 @@ use tortie_plan::{MigrationState, WorkloadId};
 use crate::workloads::workload_id;
 
 /// Workload IDs of this orchestrator are unique in the cluster.
-const KUBERNETES: &str = "k8s";
+const KUBERNETES_ORCHESTRATOR: &str = "k8s";
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum MigrationRole {
@@ -139,7 +139,7 @@ impl LiveMigrations {
 
 impl MigrationEnd {
     fn is(&self, own: &WorkloadId, endpoint: &WorkloadEndpoint) -> bool {
-        let here = |host: &str| own.orchestrator == KUBERNETES || endpoint.spec.node == host;
+        let here = |host: &str| own.orchestrator == KUBERNETES_ORCHESTRATOR || endpoint.spec.node == host;
         match self {
             MigrationEnd::Workload { host, orchestrator, workload } => {
                 own.orchestrator == *orchestrator && own.workload == *workload && here(host)

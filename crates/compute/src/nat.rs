@@ -4,7 +4,9 @@
 use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
 use tortie_model::kinds::{AllowedUse, IPPool};
-use tortie_plan::{NAT_EXCLUSIONS, NAT_SOURCES, POOLS, PlanUpdate, SetId, SetKind, SetMember};
+use tortie_plan::{
+    ALL_POOLS_SET, NAT_EXCLUSIONS_SET, NAT_SOURCES_SET, PlanUpdate, SetId, SetKind, SetMember,
+};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct NatPool {
@@ -114,9 +116,9 @@ impl OutgoingNat {
     pub fn flush(&mut self) -> Vec<PlanUpdate> {
         let translating = !self.sources.nets.counts.is_empty();
         let parts = [
-            (NAT_SOURCES, &mut self.sources, translating),
-            (NAT_EXCLUSIONS, &mut self.exclusions, translating),
-            (POOLS, &mut self.all_pools, self.marking),
+            (NAT_SOURCES_SET, &mut self.sources, translating),
+            (NAT_EXCLUSIONS_SET, &mut self.exclusions, translating),
+            (ALL_POOLS_SET, &mut self.all_pools, self.marking),
         ];
         parts.into_iter().flat_map(|(name, set, wanted)| set.flush(name, wanted)).collect()
     }

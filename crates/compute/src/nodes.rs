@@ -9,7 +9,7 @@ use tortie_model::kinds::{Node, NodeAddressType};
 use tortie_plan::TunnelKind;
 
 /// First byte of every MAC that is derived from a node name: locally administered, not multicast.
-const MAC_PREFIX: u8 = 0x66;
+const DERIVED_MAC_PREFIX: u8 = 0x66;
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct NodeAddresses {
@@ -148,7 +148,7 @@ fn parse_key(text: &str) -> Option<[u8; 32]> {
 
 /// Returns the MAC of a VXLAN device for which none is configured: every node can derive it from the node name.
 fn derived_mac(name: &str) -> [u8; 6] {
-    let mut mac = [MAC_PREFIX; 6];
+    let mut mac = [DERIVED_MAC_PREFIX; 6];
     let digest = Sha1::digest(name.as_bytes());
     mac.iter_mut().skip(1).zip(digest).for_each(|(byte, hashed)| *byte = hashed);
     mac

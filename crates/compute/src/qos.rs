@@ -4,8 +4,8 @@ use tortie_model::kinds::{DirectionLimits, QoSControls};
 use tortie_plan::{BandwidthLimit, DirectionQos, PacketRate, PeakRate, QosSettings};
 
 /// Default bursts, in bits and in packets.
-const BURST_BITS: u64 = 4 << 30;
-const PACKET_BURST: u32 = 5;
+const DEFAULT_BURST_BITS: u64 = 4 << 30;
+const DEFAULT_PACKET_BURST: u32 = 5;
 
 pub(crate) fn read(controls: Option<&QoSControls>) -> QosSettings {
     let Some(controls) = controls else { return QosSettings::default() };
@@ -20,7 +20,7 @@ fn limits(written: &DirectionLimits) -> DirectionQos {
     DirectionQos {
         bandwidth: positive(written.bandwidth).map(|bits_per_second| BandwidthLimit {
             bits_per_second,
-            burst_bits: positive(written.burst).unwrap_or(BURST_BITS),
+            burst_bits: positive(written.burst).unwrap_or(DEFAULT_BURST_BITS),
             // A peak rate that does not exceed the rate would prevent the rate from being reached.
             peak: positive(written.peakrate).filter(|peak| *peak > bits_per_second).map(|bits_per_second| {
                 PeakRate { bits_per_second, burst_bytes: positive(written.minburst).map(narrow) }
@@ -28,7 +28,7 @@ fn limits(written: &DirectionLimits) -> DirectionQos {
         }),
         packets: positive(written.packet_rate).map(|rate| PacketRate {
             per_second: narrow(rate),
-            burst: positive(written.packet_burst).map_or(PACKET_BURST, narrow),
+            burst: positive(written.packet_burst).map_or(DEFAULT_PACKET_BURST, narrow),
         }),
         connections: positive(written.max_connections).map(narrow),
     }
@@ -64,7 +64,8 @@ mod tests {
             dscp: Some(Dscp::Name("AF21".into())),
             ..QoSControls::default()
         }));
-        let bandwidth = BandwidthLimit { bits_per_second: 1_000_000, burst_bits: BURST_BITS, peak: None };
+        let bandwidth =
+            BandwidthLimit { bits_per_second: 1_000_000, burst_bits: DEFAULT_BURST_BITS, peak: None };
         assert_eq!(
             qos.ingress,
             DirectionQos { bandwidth: Some(bandwidth), packets: None, connections: Some(u32::MAX) }

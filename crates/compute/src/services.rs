@@ -7,7 +7,7 @@ use tortie_model::kinds::{BGPConfiguration, ServiceIPBlock};
 use tortie_plan::PlanUpdate;
 
 /// The only BGPConfiguration that is used here.
-const FOR_ALL: &str = "default";
+const GLOBAL_CONFIGURATION: &str = "default";
 
 #[derive(Debug, Default)]
 pub(crate) struct ServiceRanges {
@@ -19,7 +19,7 @@ pub(crate) struct ServiceRanges {
 impl ServiceRanges {
     /// Adds or replaces a configuration. Returns a description of the invalid ranges; the valid ones are used.
     pub fn put(&mut self, configuration: &BGPConfiguration) -> Option<String> {
-        if configuration.metadata.name != FOR_ALL {
+        if configuration.metadata.name != GLOBAL_CONFIGURATION {
             return None;
         }
         self.configured.clear();
@@ -38,7 +38,7 @@ impl ServiceRanges {
     }
 
     pub fn remove(&mut self, name: &str) {
-        if name == FOR_ALL {
+        if name == GLOBAL_CONFIGURATION {
             self.configured.clear();
         }
     }

@@ -34,7 +34,7 @@ struct PoolTunnels {
 }
 
 /// The kinds of tunnels that a pool can need.
-const OF_POOLS: [TunnelKind; 3] = [TunnelKind::VxlanV4, TunnelKind::VxlanV6, TunnelKind::Ipip];
+const POOL_TUNNEL_KINDS: [TunnelKind; 3] = [TunnelKind::VxlanV4, TunnelKind::VxlanV6, TunnelKind::Ipip];
 
 #[derive(Debug, Default)]
 pub(crate) struct TunnelCompute {
@@ -174,11 +174,11 @@ impl TunnelCompute {
         let mut changes = TunnelChanges::default();
         let changed = std::mem::take(&mut self.changed);
         if std::mem::take(&mut self.stale) {
-            for kind in OF_POOLS {
+            for kind in POOL_TUNNEL_KINDS {
                 self.flush_device(kind, &mut changes);
             }
         }
-        for kind in OF_POOLS {
+        for kind in POOL_TUNNEL_KINDS {
             if self.devices.contains_key(&kind) {
                 self.flush_nodes(kind, changed.iter(), &mut changes);
             }

@@ -10,7 +10,7 @@ use tortie_plan::{
     WireguardPeerId,
 };
 
-const KINDS: [TunnelKind; 2] = [TunnelKind::WireguardV4, TunnelKind::WireguardV6];
+const WIREGUARD_KINDS: [TunnelKind; 2] = [TunnelKind::WireguardV4, TunnelKind::WireguardV6];
 
 type PublicKey = [u8; 32];
 
@@ -106,7 +106,7 @@ impl WireguardCompute {
     fn node_changed(&mut self, name: &str, old: Option<NodeAddresses>, new: Option<NodeAddresses>) {
         self.stale |= name == self.host;
         self.changed.insert(name.to_owned());
-        for kind in KINDS {
+        for kind in WIREGUARD_KINDS {
             let key = |facts: Option<NodeAddresses>| facts?.wireguard(kind.is_ipv4()).key;
             let (old, new) = (key(old), key(new));
             if old == new {
@@ -164,7 +164,7 @@ impl WireguardCompute {
         let mut changes = WireguardChanges::default();
         let mut changed = std::mem::take(&mut self.changed);
         if std::mem::take(&mut self.stale) {
-            KINDS.into_iter().for_each(|kind| self.flush_device(kind, &mut changes));
+            WIREGUARD_KINDS.into_iter().for_each(|kind| self.flush_device(kind, &mut changes));
             let rule = |kind: TunnelKind| RoutingRule {
                 is_ipv4: kind.is_ipv4(),
                 priority: self.settings.priority,
@@ -178,7 +178,7 @@ impl WireguardCompute {
             }
             changed = self.nodes.keys().cloned().chain(changed).collect();
         }
-        for kind in KINDS {
+        for kind in WIREGUARD_KINDS {
             for node in &changed {
                 let peer = self.peer(kind, node);
                 self.set_peer(kind, node, peer, &mut changes);

@@ -7,7 +7,7 @@ use tortie_model::kinds::WorkloadEndpoint;
 use tortie_plan::{FloatingIp, MigrationState, PlanUpdate, PlannedWorkload, WorkloadId, WorkloadPeering};
 
 /// Maximum length of an interface name in Linux.
-const LONGEST_INTERFACE: usize = 15;
+const MAX_INTERFACE_NAME_LENGTH: usize = 15;
 
 /// Namespace and name of an endpoint.
 pub(crate) type EndpointName = (String, String);
@@ -59,7 +59,7 @@ pub fn local_workload(
     if spec.interface_name.is_empty() {
         return Err("it has no interface name".to_owned());
     }
-    if spec.interface_name.len() > LONGEST_INTERFACE || spec.interface_name.contains(['/', ' ']) {
+    if spec.interface_name.len() > MAX_INTERFACE_NAME_LENGTH || spec.interface_name.contains(['/', ' ']) {
         return Err(format!("{:?} cannot be the name of an interface", spec.interface_name));
     }
     let spoofs = !spec.allow_spoofed_source_prefixes.is_empty();

@@ -7,7 +7,9 @@ use std::net::IpAddr;
 use tortie_compute::{BgpEnvironment, MAX_FLOATING_IPS, ParameterEnvironment, PlanCompute};
 use tortie_model::kubernetes::{KubernetesService, ServiceType};
 use tortie_model::{Kind, Resource, StoreKey, StoreValue};
-use tortie_plan::{NAT_EXCLUSIONS, NAT_SOURCES, NodePlan, PlanUpdate, Route, SetId, SetMember, TunnelKind};
+use tortie_plan::{
+    NAT_EXCLUSIONS_SET, NAT_SOURCES_SET, NodePlan, PlanUpdate, Route, SetId, SetMember, TunnelKind,
+};
 use tortie_testkit::samples::stored;
 
 type PlanEntry = (StoreKey, StoreValue);
@@ -254,7 +256,7 @@ fn pools_with_nat_outgoing_are_translated_unless_to_another_pool() {
     };
     let (plan, _) = put(&mut compute, &cluster());
     assert_eq!(
-        (members(&plan, NAT_SOURCES), members(&plan, NAT_EXCLUSIONS)),
+        (members(&plan, NAT_SOURCES_SET), members(&plan, NAT_EXCLUSIONS_SET)),
         (None, None),
         "nobody asks for it"
     );
@@ -266,9 +268,9 @@ fn pools_with_nat_outgoing_are_translated_unless_to_another_pool() {
         resource(Kind::IPPool, "", "lb", balancer),
     ];
     let (plan, _) = put(&mut compute, &entries);
-    assert_eq!(members(&plan, NAT_SOURCES).unwrap(), ["10.0.0.0/16", "fd01::/48"]);
+    assert_eq!(members(&plan, NAT_SOURCES_SET).unwrap(), ["10.0.0.0/16", "fd01::/48"]);
     assert_eq!(
-        members(&plan, NAT_EXCLUSIONS).unwrap(),
+        members(&plan, NAT_EXCLUSIONS_SET).unwrap(),
         ["10.0.0.0/16", "10.1.0.0/16", "10.2.0.0/16", "fd01::/48"]
     );
 
@@ -277,11 +279,11 @@ fn pools_with_nat_outgoing_are_translated_unless_to_another_pool() {
     let (plan, updates) = put(&mut compute, &[felix(settings)]);
     let hosts = ["172.16.0.1/32", "172.16.0.2/32", "172.17.0.3/32", "192.0.2.0/30", "fd00::1/128"];
     let pools = ["10.0.0.0/16", "10.1.0.0/16", "10.2.0.0/16"];
-    assert_eq!(members(&plan, NAT_EXCLUSIONS).unwrap(), [&pools[..], &hosts, &["fd01::/48"]].concat());
+    assert_eq!(members(&plan, NAT_EXCLUSIONS_SET).unwrap(), [&pools[..], &hosts, &["fd01::/48"]].concat());
     // Number of added and removed members in each change of the exclusions.
     let changes = |updates: &[PlanUpdate]| -> Vec<(usize, usize)> {
         let of_nat = updates.iter().filter_map(|update| match update {
-            PlanUpdate::Members { set, added, removed } if *set == SetId::new(NAT_EXCLUSIONS) => {
+            PlanUpdate::Members { set, added, removed } if *set == SetId::new(NAT_EXCLUSIONS_SET) => {
                 Some((added.len(), removed.len()))
             }
             _ => None,
@@ -291,24 +293,24 @@ fn pools_with_nat_outgoing_are_translated_unless_to_another_pool() {
     assert_eq!(changes(&updates), [(5, 0)]);
     // All nodes have the same IPv6 address: it stays until the last node is deleted.
     let (plan, updates) = put(&mut compute, &[node("n2", "172.16.0.9/24")]);
-    assert!(members(&plan, NAT_EXCLUSIONS).unwrap().contains(&"fd00::1/128".to_owned()));
+    assert!(members(&plan, NAT_EXCLUSIONS_SET).unwrap().contains(&"fd00::1/128".to_owned()));
     assert_eq!(changes(&updates), [(1, 1)], "one address for another");
     for name in ["n1", "n2", "n3"] {
         compute.delete(&StoreKey::resource(Kind::Node, "", name));
     }
     let (plan, _) = put(&mut compute, &[]);
     assert_eq!(
-        members(&plan, NAT_EXCLUSIONS).unwrap(),
+        members(&plan, NAT_EXCLUSIONS_SET).unwrap(),
         [&pools[..], &["192.0.2.0/30", "fd01::/48"]].concat()
     );
     let (plan, _) = put(&mut compute, &[felix(json!({}))]);
-    assert_eq!(members(&plan, NAT_EXCLUSIONS).unwrap(), [&pools[..], &["fd01::/48"]].concat());
+    assert_eq!(members(&plan, NAT_EXCLUSIONS_SET).unwrap(), [&pools[..], &["fd01::/48"]].concat());
 
     let (plan, _) = put(&mut compute, &[pool("plain", "10.0.0.0/16", "Never")]);
-    assert_eq!(members(&plan, NAT_SOURCES).unwrap(), ["fd01::/48"]);
+    assert_eq!(members(&plan, NAT_SOURCES_SET).unwrap(), ["fd01::/48"]);
     compute.delete(&StoreKey::resource(Kind::IPPool, "", "six"));
     let (plan, _) = put(&mut compute, &[]);
-    assert_eq!((members(&plan, NAT_SOURCES), members(&plan, NAT_EXCLUSIONS)), (None, None));
+    assert_eq!((members(&plan, NAT_SOURCES_SET), members(&plan, NAT_EXCLUSIONS_SET)), (None, None));
 }
 
 /// Generates entries with few distinct keys, so that keys collide often.
@@ -397,7 +399,7 @@ fn floating_addresses_are_there_if_the_settings_say_so_and_pools_if_packets_are_
     assert!(workload.floating.is_empty(), "disabled by default");
     assert_eq!(workload.qos.egress.packets.unwrap().per_second, 7);
     assert_eq!(workload.qos.dscp, Some(46));
-    let pools = SetId::new(tortie_plan::POOLS);
+    let pools = SetId::new(tortie_plan::ALL_POOLS_SET);
     let nets = ["10.0.0.0/16", "192.0.2.0/24"].map(|net| SetMember::Net(net.parse().unwrap()));
     assert_eq!(plan.sets[&pools].members, nets.into());
 

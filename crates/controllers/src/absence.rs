@@ -22,11 +22,11 @@ const MAX_PROOFS_PER_ROUND: usize = 500;
 /// Number of failed reads after which a round ends: an unreachable server would otherwise delay it once per claim.
 const MAX_FAILURES_PER_ROUND: usize = 3;
 /// Number of missing objects that is never suspicious, whatever share of the total they are.
-const MAX_UNSUSPICIOUS: usize = 5;
+const MAX_UNSUSPICIOUS_ABSENCES: usize = 5;
 /// Delay until an object that is missing from a list but exists on the server is checked again.
-const RECHECK_DELAY: Duration = Duration::from_secs(10);
+const ABSENCE_RECHECK_DELAY: Duration = Duration::from_secs(10);
 /// Delay until the next round if one was not enough.
-const ROUND_DELAY: Duration = Duration::from_secs(1);
+const PROOF_ROUND_DELAY: Duration = Duration::from_secs(1);
 
 /// The API or datastore that an object is read from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -313,7 +313,8 @@ impl AbsenceGuard {
         let mut admission = ClaimAdmission { actions: Vec::new(), retry: None };
         let missing = claims.iter().filter_map(|claim| claim.absent.first()).collect::<BTreeSet<_>>().len();
         let referenced = referenced.max(missing);
-        let is_large = missing * 2 > referenced && (missing > MAX_UNSUSPICIOUS || missing == referenced);
+        let is_large =
+            missing * 2 > referenced && (missing > MAX_UNSUSPICIOUS_ABSENCES || missing == referenced);
         let suspended_until = self.suspensions.get(&key).map(|suspension| suspension.until);
         if let Some(until) = suspended_until.filter(|until| is_large && *until > now) {
             admission.retry = Some(until);
@@ -330,7 +331,7 @@ impl AbsenceGuard {
                 continue;
             }
             if proven.len() >= MAX_PROOFS_PER_ROUND {
-                admission.retry = earliest(admission.retry, Some(now + ROUND_DELAY));
+                admission.retry = earliest(admission.retry, Some(now + PROOF_ROUND_DELAY));
                 break;
             }
             let Some(obstacle) = self.find_obstacle(&claim, &mut proven, now, is_absent).await else {
@@ -338,7 +339,7 @@ impl AbsenceGuard {
                 admission.actions.push(claim.action);
                 continue;
             };
-            let until = now + RECHECK_DELAY;
+            let until = now + ABSENCE_RECHECK_DELAY;
             admission.retry = earliest(admission.retry, Some(until));
             if is_large {
                 admission.actions.clear();
@@ -399,7 +400,7 @@ impl AbsenceGuard {
                 Ok(true) => _ = proven.insert(subject.clone()),
                 Ok(false) => {
                     self.counters.contradictions += 1;
-                    self.contradicted.insert(subject.clone(), now + RECHECK_DELAY);
+                    self.contradicted.insert(subject.clone(), now + ABSENCE_RECHECK_DELAY);
                     tracing::debug!(%subject, "keeping an object that is missing from a list but exists");
                     return Some(ClaimObstacle::Exists { subject: subject.clone() });
                 }

@@ -18,12 +18,12 @@ use tortie_model::key::AffinityType;
 use tortie_model::kinds::AssignIPs;
 use tortie_model::kubernetes::{KubernetesService, ServiceType};
 
-const CLASS: &str = "calico";
-const POOLS: [&str; 2] = ["projectcalico.org/ipv4pools", "projectcalico.org/ipv6pools"];
-const ADDRESSES: &str = "projectcalico.org/loadBalancerIPs";
+const LOAD_BALANCER_CLASS: &str = "calico";
+const POOL_ANNOTATIONS: [&str; 2] = ["projectcalico.org/ipv4pools", "projectcalico.org/ipv6pools"];
+const ADDRESS_ANNOTATION: &str = "projectcalico.org/loadBalancerIPs";
 /// IPAM type attribute of such an address, and the attribute that names its service.
-const TYPE: &str = "LoadBalancer";
-const SERVICE: &str = "service";
+const ALLOCATION_TYPE: &str = "LoadBalancer";
+const SERVICE_ATTRIBUTE: &str = "service";
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LoadBalancerServiceName {
@@ -110,8 +110,8 @@ impl ServiceBalancer {
     pub fn put_block(&mut self, block: &AddressBlock) {
         let ours = |allocation: block::AddressAllocation<'_>| {
             let service = allocation
-                .attribute(SERVICE)
-                .filter(|_| allocation.attribute(attribute::TYPE) == Some(TYPE))?;
+                .attribute(SERVICE_ATTRIBUTE)
+                .filter(|_| allocation.attribute(attribute::TYPE_ATTRIBUTE) == Some(ALLOCATION_TYPE))?;
             let handle = allocation.handle().filter(|handle| handle.starts_with("lb-"))?;
             let named = |namespace: &str| LoadBalancerServiceName {
                 namespace: namespace.to_owned(),
@@ -121,7 +121,7 @@ impl ServiceBalancer {
                 handle: handle.to_owned(),
                 address: allocation.address,
                 sequence_number: allocation.sequence_number,
-                service: allocation.attribute(attribute::NAMESPACE).map(named),
+                service: allocation.attribute(attribute::NAMESPACE_ATTRIBUTE).map(named),
             })
         };
         let held: Vec<_> = block::allocations(block).filter_map(ours).collect();
@@ -206,9 +206,9 @@ impl ServiceBalancer {
         match self.missing(service, asked, &kept, &pools) {
             Some(what) => {
                 let attributes = [
-                    (SERVICE, name.name.as_str()),
-                    (attribute::NAMESPACE, &name.namespace),
-                    (attribute::TYPE, TYPE),
+                    (SERVICE_ATTRIBUTE, name.name.as_str()),
+                    (attribute::NAMESPACE_ATTRIBUTE, &name.namespace),
+                    (attribute::TYPE_ATTRIBUTE, ALLOCATION_TYPE),
                 ];
                 let attributes = attributes.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
                 actions.push(BalancerAction::Assign(AddressAssignment {
@@ -279,7 +279,7 @@ impl ServiceBalancer {
 
     /// Returns the existing pools that a service names for a family, by name or by CIDR, or `None` if it names none.
     fn named_pools(&self, service: &KubernetesService, version: u8) -> Option<Vec<IpNet>> {
-        let texts = list(service, POOLS[usize::from(version == 6)])?;
+        let texts = list(service, POOL_ANNOTATIONS[usize::from(version == 6)])?;
         let known = |text: &String| {
             let by_cidr = || self.pools.values().find(|pool| text.parse() == Ok(pool.cidr));
             self.pools.get(text).or_else(by_cidr).map(|pool| pool.cidr)
@@ -294,10 +294,12 @@ fn is_managed(service: &KubernetesService, mode: &AssignIPs) -> bool {
         return false;
     }
     match service.load_balancer_class.as_deref() {
-        Some(class) => class == CLASS,
+        Some(class) => class == LOAD_BALANCER_CLASS,
         None if *mode == AssignIPs::RequestedServicesOnly => {
-            let annotated =
-                POOLS.into_iter().chain([ADDRESSES]).any(|name| service.annotations.contains_key(name));
+            let annotated = POOL_ANNOTATIONS
+                .into_iter()
+                .chain([ADDRESS_ANNOTATION])
+                .any(|name| service.annotations.contains_key(name));
             annotated || service.load_balancer_ip.is_some()
         }
         None => true,
@@ -306,7 +308,7 @@ fn is_managed(service: &KubernetesService, mode: &AssignIPs) -> bool {
 
 /// Returns the addresses that a service requests, at most one per family, or `None` if it accepts any.
 fn asked(service: &KubernetesService) -> Option<Vec<IpAddr>> {
-    let all: Vec<IpAddr> = match list(service, ADDRESSES) {
+    let all: Vec<IpAddr> = match list(service, ADDRESS_ANNOTATION) {
         Some(texts) => texts.iter().filter_map(|text| text.parse().ok()).collect(),
         None => vec![service.load_balancer_ip?],
     };

@@ -21,7 +21,7 @@ use tortie_store::orchestrator::OrchestratorClient;
 use tortie_store::{ResourceClient, StoreClient, StoreError};
 
 /// Number of addresses released in one call.
-const BATCH: usize = 10_000;
+const MAX_RELEASE_BATCH: usize = 10_000;
 
 #[derive(Debug)]
 pub struct ActionExecutor {
@@ -115,7 +115,7 @@ impl ActionExecutor {
                 }
             }
         }
-        for batch in leaks.chunks(BATCH) {
+        for batch in leaks.chunks(MAX_RELEASE_BATCH) {
             self.heartbeat.beat();
             let (released, failures) = self.release(batch).await;
             outcome.released.extend(released);
@@ -251,7 +251,7 @@ impl ActionExecutor {
     async fn assign(&self, wanted: AddressAssignment) -> Result<(), String> {
         let mut attributes = wanted.attributes;
         let now = format!("{:.9}", jiff::Timestamp::now()).replace('T', " ").replace('Z', " +0000 UTC");
-        attributes.insert(attribute::TIMESTAMP.to_owned(), now);
+        attributes.insert(attribute::TIMESTAMP_ATTRIBUTE.to_owned(), now);
         let holder = AddressHolder::new(Some(&wanted.handle), attributes);
         match wanted.what {
             AddressChoice::Addresses(addresses) => {

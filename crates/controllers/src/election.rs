@@ -10,11 +10,11 @@ use tortie_http::liveness::ComponentHeartbeat;
 use tortie_store::orchestrator::{LeaderLease, OrchestratorClient, is_too_late};
 
 /// Duration of a lease without renewal.
-const HOLDS: Duration = Duration::from_secs(15);
+const LEASE_DURATION: Duration = Duration::from_secs(15);
 /// Time without a successful renewal after which a leader steps down.
-const GIVES_UP: Duration = Duration::from_secs(10);
+const RENEW_DEADLINE: Duration = Duration::from_secs(10);
 /// Interval between reads of the lease.
-const LOOKS: Duration = Duration::from_secs(2);
+const LEASE_RETRY_INTERVAL: Duration = Duration::from_secs(2);
 
 /// State of one candidate. Does no I/O.
 #[derive(Debug)]
@@ -43,7 +43,7 @@ impl LeaseCandidate {
         let time = written(clock);
         let mine = |lease: &LeaderLease| LeaderLease {
             holder: self.identity.clone(),
-            seconds: u32::try_from(HOLDS.as_secs()).unwrap_or(u32::MAX),
+            seconds: u32::try_from(LEASE_DURATION.as_secs()).unwrap_or(u32::MAX),
             renewed: time.clone(),
             ..lease.clone()
         };
@@ -113,16 +113,16 @@ impl LeaderElection {
         let mut renewed = started;
         loop {
             heartbeat.beat();
-            tokio::time::sleep(LOOKS).await;
+            tokio::time::sleep(LEASE_RETRY_INTERVAL).await;
             let mut candidate = LeaseCandidate::new(&self.identity);
             let attempt = self.attempt(&mut candidate, started.elapsed());
-            match tokio::time::timeout_at(renewed + GIVES_UP, attempt).await {
+            match tokio::time::timeout_at(renewed + RENEW_DEADLINE, attempt).await {
                 Ok(Ok(true)) => renewed = tokio::time::Instant::now(),
                 Ok(Ok(false)) => return,
                 Ok(Err(error)) => tracing::debug!(%error, "cannot renew the lease"),
                 Err(_) => return,
             }
-            if renewed.elapsed() >= GIVES_UP {
+            if renewed.elapsed() >= RENEW_DEADLINE {
                 return;
             }
         }
@@ -162,7 +162,7 @@ impl LeaderElection {
 
 /// Returns the interval with jitter, so that candidates that start together do not stay synchronised.
 fn jittered() -> Duration {
-    LOOKS.mul_f64(rand::random_range(0.5..1.5))
+    LEASE_RETRY_INTERVAL.mul_f64(rand::random_range(0.5..1.5))
 }
 
 #[cfg(test)]
@@ -219,7 +219,7 @@ mod tests {
                 if let ElectionStep::Write(lease) = candidates[who].look(stored.clone(), now, Timestamp::UNIX_EPOCH) {
                     version += 1;
                     stored = Some(LeaderLease { version: version.to_string(), ..lease });
-                    leads[who] = now + GIVES_UP;
+                    leads[who] = now + RENEW_DEADLINE;
                 }
                 prop_assert!(leads.iter().filter(|until| **until > now).count() <= 1, "{leads:?} at {now:?}");
             }

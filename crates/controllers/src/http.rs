@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 /// Delay after a failure to listen.
-const RETRY: Duration = Duration::from_secs(2);
+const LISTEN_RETRY_DELAY: Duration = Duration::from_secs(2);
 
 pub fn health(state: Arc<ControllerState>) -> Router {
     Router::new().route("/liveness", get(liveness)).route("/readiness", get(readiness)).with_state(state)
@@ -57,7 +57,7 @@ pub async fn follow(mut port: watch::Receiver<u16>, what: &'static str, router: 
                     }
                     Err(_) => {}
                 }
-                tokio::time::sleep(RETRY).await;
+                tokio::time::sleep(LISTEN_RETRY_DELAY).await;
             }
         };
         let changed = port.wait_for(|port| *port != wanted);

@@ -13,7 +13,7 @@ use crate::node::host_endpoints;
 use crate::node::pods::{PodIndex, PodName};
 use crate::policy_names::{self, MisnamedPolicies};
 use crate::settings::ControllerSettings;
-use crate::state::{ABSENCE, ControllerState};
+use crate::state::{ABSENCE_COMPONENT, ControllerState};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,23 +30,23 @@ use tortie_store::orchestrator::OrchestratorClient;
 use tortie_sync::Feed;
 
 /// Maximum number of events received before the cores run.
-const AT_ONCE: usize = 4096;
-const TICK: Duration = Duration::from_secs(1);
+const MAX_EVENTS_PER_ROUND: usize = 4096;
+const LEADER_TICK_INTERVAL: Duration = Duration::from_secs(1);
 /// Delay after a failure.
-const RETRY: Duration = Duration::from_secs(5);
+const FAILURE_RETRY_DELAY: Duration = Duration::from_secs(5);
 /// Delay after an event, to coalesce several.
-const COALESCE: Duration = Duration::from_millis(100);
+const EVENT_COALESCE_DELAY: Duration = Duration::from_millis(100);
 /// Interval between updates of the address metrics.
-const COUNTS: Duration = Duration::from_secs(5);
+const METRICS_UPDATE_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Components with a heartbeat while this replica leads.
-pub const PARTS: [&str; 3] = [LEADER, DATASTORE_WATCH, KUBERNETES_WATCH];
+pub const LEADER_COMPONENTS: [&str; 3] = [LEADER, DATASTORE_WATCH, KUBERNETES_WATCH];
 const LEADER: &str = "leader";
 const DATASTORE_WATCH: &str = "datastore-watch";
 const KUBERNETES_WATCH: &str = "kubernetes-watch";
 
 /// Interval between checks whether all nodes are ready for policies to be renamed.
-const ROLLOUT_CHECKS: Duration = Duration::from_secs(10);
+const ROLLOUT_CHECK_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Connections and state shared by the controllers.
 #[derive(Clone, Debug)]
@@ -110,7 +110,7 @@ pub async fn lead(place: ControllerContext, mut settings: watch::Receiver<Arc<Co
     let carrier = ActionExecutor::new(&place, heartbeat);
     let mut cores = ControllerCores { is_separate: place.kubernetes.is_some(), ..ControllerCores::default() };
     let mut counters = ControllerCounters::default();
-    let (started, mut tick) = (Instant::now(), tokio::time::interval(TICK));
+    let (started, mut tick) = (Instant::now(), tokio::time::interval(LEADER_TICK_INTERVAL));
     // Time of the next reconciliation, if one is scheduled.
     let mut look: Option<Instant> = Some(started);
     let mut counted = started;
@@ -126,7 +126,7 @@ pub async fn lead(place: ControllerContext, mut settings: watch::Receiver<Arc<Co
                     for (source, event) in events {
                         cores.take(source, event, started.elapsed());
                     }
-                    look = soonest(look, COALESCE);
+                    look = soonest(look, EVENT_COALESCE_DELAY);
                 }
                 None => return,
             },
@@ -154,13 +154,13 @@ pub async fn lead(place: ControllerContext, mut settings: watch::Receiver<Arc<Co
                 see_off(&cores, &carrier, &mut counters).await;
             }
         }
-        place.state.set(ABSENCE, cores.guard.report());
+        place.state.set(ABSENCE_COMPONENT, cores.guard.report());
         counters.absence = cores.guard.counters();
         counters.withheld = cores.guard.withheld();
         if counters.failures > before {
-            look = soonest(look, RETRY);
+            look = soonest(look, FAILURE_RETRY_DELAY);
         }
-        if counted.elapsed() >= COUNTS {
+        if counted.elapsed() >= METRICS_UPDATE_INTERVAL {
             counted = Instant::now();
             place.state.set_metrics(metrics::page(&cores.pools, cores.garbage.blocks(), &counters, true));
         }
@@ -234,13 +234,13 @@ async fn rename_policies(
         Ok(None) => {}
         Ok(Some(reason)) => {
             tracing::info!(reason, policies = cores.policy_names.count(), "policies are not renamed yet");
-            cores.policy_names.postpone(now + ROLLOUT_CHECKS);
+            cores.policy_names.postpone(now + ROLLOUT_CHECK_INTERVAL);
             return;
         }
         Err(error) => {
             tracing::warn!(%error, "policies are not renamed: cannot check whether all nodes are ready");
             counters.failures += 1;
-            cores.policy_names.postpone(now + ROLLOUT_CHECKS);
+            cores.policy_names.postpone(now + ROLLOUT_CHECK_INTERVAL);
             return;
         }
     }
@@ -503,7 +503,9 @@ impl EventFeeds {
         match &place.kubernetes {
             None => {
                 stored.extend([KeyRange::all(Kind::WorkloadEndpoint), KeyRange::Services]);
-                stored.extend(policy_names::KINDS.map(|kind| KeyRange::Written { kind, namespace: None }));
+                stored.extend(
+                    policy_names::TIERED_KINDS.map(|kind| KeyRange::Written { kind, namespace: None }),
+                );
                 if place.client.stores_v3_as_written() {
                     stored.push(KeyRange::all(Kind::Tier));
                 }
@@ -547,7 +549,7 @@ impl EventFeeds {
 
 async fn some((source, feed, in_sync): &mut (EventSource, Feed, bool)) -> Option<SourceEvents> {
     let mut events = Vec::new();
-    feed.recv_many(&mut events, AT_ONCE).await;
+    feed.recv_many(&mut events, MAX_EVENTS_PER_ROUND).await;
     *in_sync |= events.contains(&FeedEvent::InSync);
     (!events.is_empty()).then(|| events.into_iter().map(|event| (*source, event)).collect())
 }

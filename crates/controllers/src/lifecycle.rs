@@ -15,8 +15,8 @@ use tortie_model::{ObjectMeta, Resource};
 
 const POOL_FINALIZER: &str = "projectcalico.org/ippool-finalizer";
 const TIER_FINALIZER: &str = "projectcalico.org/tier-controller";
-const ALLOCATABLE: &str = "Allocatable";
-const READY: &str = "Ready";
+const ALLOCATABLE_CONDITION: &str = "Allocatable";
+const READY_CONDITION: &str = "Ready";
 
 #[derive(Clone, Debug, PartialEq)]
 // Actions are few and short-lived.
@@ -45,7 +45,7 @@ pub fn pools(
             () if pool.spec.disabled => ("False", "Disabled", "the pool is disabled"),
             () => ("True", "OK", "addresses are handed out"),
         };
-        set(&mut changed.status.conditions, ALLOCATABLE, status, reason, message, now);
+        set(&mut changed.status.conditions, ALLOCATABLE_CONDITION, status, reason, message, now);
         if is_terminating(&pool.metadata) {
             if has(&pool.metadata, POOL_FINALIZER) && !overlaps {
                 if inside.iter().any(|block| block.affinity.is_some()) {
@@ -81,7 +81,8 @@ pub fn pools(
 /// themselves.
 fn is_used(block: &AddressBlock) -> bool {
     block::allocations(block).any(|allocation| {
-        let is_tunnel = allocation.attribute(attribute::TYPE).and_then(TunnelType::of_attribute).is_some();
+        let is_tunnel =
+            allocation.attribute(attribute::TYPE_ATTRIBUTE).and_then(TunnelType::of_attribute).is_some();
         !allocation.is_cooling_down() && !is_tunnel
     })
 }
@@ -90,7 +91,8 @@ fn is_used(block: &AddressBlock) -> bool {
 /// allocating pools first, then terminating, disabled and new ones; within each group the oldest first.
 fn by_claim(pools: &BTreeMap<String, IPPool>) -> Vec<(&IPPool, bool)> {
     let rank = |pool: &IPPool| {
-        let allocatable = pool.status.conditions.iter().find(|condition| condition.r#type == ALLOCATABLE);
+        let allocatable =
+            pool.status.conditions.iter().find(|condition| condition.r#type == ALLOCATABLE_CONDITION);
         match allocatable.map(|condition| condition.status.as_str()) {
             _ if is_terminating(&pool.metadata) => 1,
             Some("True") => 0,
@@ -132,7 +134,7 @@ pub fn tiers(
             (false, 0) | (true, 0) => remove(&mut changed.metadata, TIER_FINALIZER),
             (true, left) => {
                 let message = format!("Waiting for policies to be removed: {left}");
-                set(&mut changed.status.conditions, READY, "False", "Terminating", &message, now);
+                set(&mut changed.status.conditions, READY_CONDITION, "False", "Terminating", &message, now);
             }
         }
         (changed != *tier).then(|| LifecycleAction::Update(Resource::from(changed)))
@@ -313,7 +315,7 @@ mod tests {
             block::fresh(cidr.parse().unwrap(), &BlockOwner::host("n1"), None, jiff::Timestamp::UNIX_EPOCH)
         };
         let mut tunnel = fresh("10.0.0.0/29");
-        let kind = BTreeMap::from([(attribute::TYPE.to_owned(), "vxlanTunnelAddress".to_owned())]);
+        let kind = BTreeMap::from([(attribute::TYPE_ATTRIBUTE.to_owned(), "vxlanTunnelAddress".to_owned())]);
         let holder = tortie_ipam::AddressHolder::new(Some("vxlan-tunnel-addr-n1"), kind);
         block::allocate(&mut tunnel, 1, &holder, &tortie_ipam::reservation::ReservedRanges::new([]));
         world.blocks = vec![tunnel, fresh("10.0.0.8/29")];

@@ -11,9 +11,9 @@ use tortie_ipam::{block, space};
 use tortie_model::ipam::AddressBlock;
 use tortie_model::key::AffinityType;
 
-const NO_POOL: &str = "no_ippool";
-const NO_NODE: &str = "unknown_node";
-const NO_AFFINITY: &str = "no_affinity";
+const NO_POOL_LABEL: &str = "no_ippool";
+const UNKNOWN_NODE_LABEL: &str = "unknown_node";
+const NO_AFFINITY_LABEL: &str = "no_affinity";
 
 /// Pool and node of an address.
 pub type PoolAndNode = (String, String);
@@ -44,13 +44,13 @@ pub fn place(
 ) -> PoolAndNode {
     let block = blocks.iter().find(|block| block.cidr.contains(&address));
     let record = block.and_then(|block| block::record(block, address));
-    let node = record.and_then(|record| record.secondary.get(attribute::NODE));
-    (pool_of(pools, address), node.cloned().unwrap_or_else(|| NO_NODE.to_owned()))
+    let node = record.and_then(|record| record.secondary.get(attribute::NODE_ATTRIBUTE));
+    (pool_of(pools, address), node.cloned().unwrap_or_else(|| UNKNOWN_NODE_LABEL.to_owned()))
 }
 
 fn pool_of(pools: &BTreeMap<String, AllocationPool>, address: IpAddr) -> String {
     let pool = pools.values().find(|pool| pool.cidr.contains(&address));
-    pool.map_or_else(|| NO_POOL.to_owned(), |pool| pool.name.clone())
+    pool.map_or_else(|| NO_POOL_LABEL.to_owned(), |pool| pool.name.clone())
 }
 
 /// Renders the metrics page.
@@ -66,16 +66,16 @@ pub fn page<'a>(
         let owner = match block.owner() {
             Some((AffinityType::Host, host)) => host,
             Some((AffinityType::Virtual, name)) => name,
-            None => NO_AFFINITY,
+            None => NO_AFFINITY_LABEL,
         };
         *owned.entry((pool.clone(), owner.to_owned())).or_insert(0_u64) += 1;
         for allocation in block::allocations(block).filter(|allocation| !allocation.is_cooling_down()) {
             if allocation.handle() == Some(WINDOWS_RESERVED_HANDLE) {
                 continue;
             }
-            let node = allocation.attribute(attribute::NODE).unwrap_or(NO_NODE);
+            let node = allocation.attribute(attribute::NODE_ATTRIBUTE).unwrap_or(UNKNOWN_NODE_LABEL);
             let place = (pool.clone(), node.to_owned());
-            if node != owner && node != NO_NODE {
+            if node != owner && node != UNKNOWN_NODE_LABEL {
                 *borrowed.entry(place.clone()).or_insert(0_u64) += 1;
             }
             *in_use.entry(place).or_insert(0_u64) += 1;
@@ -246,7 +246,7 @@ mod tests {
             jiff::Timestamp::UNIX_EPOCH,
         );
         for (handle, node) in [("a", "n1"), ("b", "n\"2")] {
-            let attributes = BTreeMap::from([(attribute::NODE.to_owned(), node.to_owned())]);
+            let attributes = BTreeMap::from([(attribute::NODE_ATTRIBUTE.to_owned(), node.to_owned())]);
             block::allocate(
                 &mut block,
                 2,

@@ -14,16 +14,16 @@ use tortie_model::{Kind, Resource, StoreKey, StoreValue};
 use tortie_store::orchestrator::{DatastoreMigrationObject, DatastoreWorkload, OrchestratorClient};
 use tortie_store::{StoreClient, StoreConfig, StoreError, StoreResult};
 
-pub const V1: &str = "crd.projectcalico.org/v1";
-pub const V3: &str = "projectcalico.org/v3";
-const KIND: &str = "APIServerToCRDs";
+pub const CRD_GROUP_VERSION: &str = "crd.projectcalico.org/v1";
+pub const V3_GROUP_VERSION: &str = "projectcalico.org/v3";
+const MIGRATION_TYPE: &str = "APIServerToCRDs";
 /// Interval between checks.
-const PERIOD: Duration = Duration::from_secs(10);
-const RETRY: Duration = Duration::from_secs(5);
+const MIGRATION_CHECK_INTERVAL: Duration = Duration::from_secs(10);
+const MIGRATION_RETRY_DELAY: Duration = Duration::from_secs(5);
 /// Delay for writes in flight when the datastore is locked.
-pub const DRAIN: Duration = Duration::from_secs(10);
+pub const WRITE_DRAIN_DELAY: Duration = Duration::from_secs(10);
 /// Maximum number of conflicting objects named in a message.
-const NAMED: usize = 10;
+const MAX_NAMED_CONFLICTS: usize = 10;
 
 pub mod phase {
     pub const PENDING: &str = "Pending";
@@ -84,8 +84,10 @@ impl DatastoreMover {
         drain: Duration,
     ) -> StoreResult<DatastoreMover> {
         let of_group = |group: &str| StoreConfig { calico_api_group: group.to_owned(), ..config.clone() };
-        let (old, new) =
-            (StoreClient::connect(&of_group(V1)).await?, StoreClient::connect(&of_group(V3)).await?);
+        let (old, new) = (
+            StoreClient::connect(&of_group(CRD_GROUP_VERSION)).await?,
+            StoreClient::connect(&of_group(V3_GROUP_VERSION)).await?,
+        );
         Ok(DatastoreMover { old, new, orchestrator, drain })
     }
 
@@ -93,11 +95,11 @@ impl DatastoreMover {
     pub async fn follow(&self) {
         loop {
             match self.step().await {
-                Ok(true) => tokio::time::sleep(PERIOD).await,
+                Ok(true) => tokio::time::sleep(MIGRATION_CHECK_INTERVAL).await,
                 Ok(false) => {}
                 Err(error) => {
                     tracing::warn!(%error, "cannot continue the migration of the datastore; trying again");
-                    tokio::time::sleep(RETRY).await;
+                    tokio::time::sleep(MIGRATION_RETRY_DELAY).await;
                 }
             }
         }
@@ -133,8 +135,8 @@ impl DatastoreMover {
     }
 
     async fn check(&self, migration: &DatastoreMigrationObject) -> StoreResult<bool> {
-        if migration.kind() != KIND {
-            let message = format!("spec.type: {:?} is not {KIND}", migration.kind());
+        if migration.kind() != MIGRATION_TYPE {
+            let message = format!("spec.type: {:?} is not {MIGRATION_TYPE}", migration.kind());
             return self.say(migration, phase::FAILED, &message).await.map(|()| false);
         }
         let missing = self.missing().await?;
@@ -179,7 +181,7 @@ impl DatastoreMover {
         let copy = ObjectCopy { from: &self.old, to: &self.new };
         let conflicts = copy.conflicts().await?;
         if !conflicts.is_empty() {
-            let named = conflicts.iter().take(NAMED).cloned().collect::<Vec<_>>().join(", ");
+            let named = conflicts.iter().take(MAX_NAMED_CONFLICTS).cloned().collect::<Vec<_>>().join(", ");
             let message =
                 format!("{} objects differ between the groups, delete one of each: {named}", conflicts.len());
             return self.say(&migration, phase::WAITING, &message).await.map(|()| true);
@@ -221,7 +223,7 @@ impl DatastoreMover {
 
 /// Returns whether all pods of a component use the new group.
 fn is_there(follower: &DatastoreWorkload) -> bool {
-    follower.group.eq_ignore_ascii_case(V3) && follower.rolled_out
+    follower.group.eq_ignore_ascii_case(V3_GROUP_VERSION) && follower.rolled_out
 }
 
 /// Sets `datastoreReady`. Returns whether it changed.

@@ -28,7 +28,7 @@ pub struct KubernetesMirror {
 }
 
 /// Annotation of a node with the labels that came from Kubernetes.
-const KUBE_LABELS: &str = "projectcalico.org/kube-labels";
+const KUBE_LABELS_ANNOTATION: &str = "projectcalico.org/kube-labels";
 const ORCHESTRATOR: &str = "k8s";
 
 impl KubernetesMirror {
@@ -166,14 +166,14 @@ fn with_labels(node: &Node, wanted: &BTreeMap<String, String>) -> Node {
     let meta = &mut changed.metadata;
     let before: BTreeMap<String, String> = meta
         .annotations
-        .get(KUBE_LABELS)
+        .get(KUBE_LABELS_ANNOTATION)
         .and_then(|text| serde_json::from_str(text).ok())
         .unwrap_or_default();
     meta.labels.retain(|name, _| !before.contains_key(name));
     meta.labels.extend(wanted.clone());
     if before != *wanted {
         let text = serde_json::to_string(wanted).unwrap_or_default();
-        meta.annotations.insert(KUBE_LABELS.to_owned(), text);
+        meta.annotations.insert(KUBE_LABELS_ANNOTATION.to_owned(), text);
     }
     changed
 }

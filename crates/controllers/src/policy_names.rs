@@ -13,7 +13,7 @@ use tortie_model::{Kind, Resource, StoreKey};
 use tortie_store::tier_of;
 
 /// Kinds that have a tier.
-pub const KINDS: [Kind; 4] = [
+pub const TIERED_KINDS: [Kind; 4] = [
     Kind::NetworkPolicy,
     Kind::GlobalNetworkPolicy,
     Kind::StagedNetworkPolicy,
@@ -21,9 +21,9 @@ pub const KINDS: [Kind; 4] = [
 ];
 
 /// Maximum number of policies renamed before other work continues.
-const AT_ONCE: usize = 50;
+const MAX_RENAMES_PER_ROUND: usize = 50;
 /// Delay after a failed rename.
-const RETRY: Duration = Duration::from_secs(300);
+const RENAME_RETRY_DELAY: Duration = Duration::from_secs(300);
 
 #[derive(Debug, Default)]
 pub struct MisnamedPolicies {
@@ -82,7 +82,7 @@ impl MisnamedPolicies {
             self.misnamed.values_mut().for_each(|misnamed| misnamed.tried = false);
         }
         let untried = self.misnamed.iter_mut().filter(|(_, misnamed)| !misnamed.tried);
-        let renames = untried.take(AT_ONCE).filter_map(|(from, misnamed)| {
+        let renames = untried.take(MAX_RENAMES_PER_ROUND).filter_map(|(from, misnamed)| {
             misnamed.tried = true;
             let StoreKey::Resource { kind, namespace, .. } = from else { return None };
             let resource = misnamed.resource.clone();
@@ -91,7 +91,7 @@ impl MisnamedPolicies {
         });
         let renames = renames.collect();
         let more = self.misnamed.values().any(|misnamed| !misnamed.tried);
-        self.due = Some(if more { now } else { now + RETRY });
+        self.due = Some(if more { now } else { now + RENAME_RETRY_DELAY });
         renames
     }
 }
@@ -160,17 +160,17 @@ mod tests {
             [PolicyRename { from: wrong.0.clone(), to, resource: wrong.1.clone() }]
         );
         assert!(!names.is_due(NOW), "it is tried again later");
-        assert!(names.is_due(NOW + RETRY));
+        assert!(names.is_due(NOW + RENAME_RETRY_DELAY));
         heard(&mut names, &wrong);
         assert!(names.is_due(NOW), "somebody has changed it");
         names.remove(&wrong.0);
-        assert!(!names.is_due(NOW + RETRY), "it is gone");
+        assert!(!names.is_due(NOW + RENAME_RETRY_DELAY), "it is gone");
     }
 
     #[test]
     fn those_that_cannot_be_renamed_do_not_stand_in_the_way_of_others() {
         let mut names = MisnamedPolicies::default();
-        for number in 0..2 * AT_ONCE + 1 {
+        for number in 0..2 * MAX_RENAMES_PER_ROUND + 1 {
             heard(&mut names, &policy(&format!("default.p{number}"), &format!("p{number}"), "default"));
         }
         let mut seen = std::collections::BTreeSet::new();
@@ -178,10 +178,10 @@ mod tests {
             assert!(names.is_due(NOW), "round {round}");
             seen.extend(names.renames(NOW).into_iter().map(|rename| rename.from));
         }
-        assert_eq!(seen.len(), 2 * AT_ONCE + 1);
+        assert_eq!(seen.len(), 2 * MAX_RENAMES_PER_ROUND + 1);
         assert!(!names.is_due(NOW));
         names.postpone(NOW);
-        assert_eq!(names.renames(NOW).len(), AT_ONCE, "from the beginning again");
+        assert_eq!(names.renames(NOW).len(), MAX_RENAMES_PER_ROUND, "from the beginning again");
     }
 
     #[test]

@@ -8,7 +8,10 @@ use crate::metrics::{self, ControllerCounters};
 use crate::migration::{self, DatastoreMover};
 use crate::options::ControllersArgs;
 use crate::settings::{self, ControllerEnvironment, ControllerSettings, InvalidVariable};
-use crate::state::{ABSENCE, ControllerState, DATASTORE, KUBERNETES, STARTUP, WRITES};
+use crate::state::{
+    ABSENCE_COMPONENT, ControllerState, DATASTORE_COMPONENT, KUBERNETES_COMPONENT, STARTUP_COMPONENT,
+    STATUS_WRITE_INTERVAL,
+};
 use std::collections::BTreeMap;
 use std::io;
 use std::io::Write as _;
@@ -26,8 +29,8 @@ use tortie_store::{
 };
 
 /// Interval between checks of the datastore and Kubernetes: after a success and after a failure.
-const CHECKS: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(2));
-const RETRY: Duration = Duration::from_secs(2);
+const HEALTH_CHECK_INTERVALS: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(2));
+const CREATE_RETRY_DELAY: Duration = Duration::from_secs(2);
 const CLUSTER_TYPE: &str = "k8s";
 
 #[derive(Debug, thiserror::Error)]
@@ -140,11 +143,12 @@ async fn connect(
 ) -> Result<ControllerConnections, ControllersRunError> {
     let client = StoreClient::connect_waiting(&config, |error| {
         tracing::warn!(%error, "waiting for the datastore; trying again");
-        state.set(DATASTORE, Err(error.to_string()));
+        state.set(DATASTORE_COMPONENT, Err(error.to_string()));
     })
     .await?;
     if client.is_kubernetes() {
-        let mover = DatastoreMover::connect(&config, orchestrator.clone(), migration::DRAIN).await?;
+        let mover =
+            DatastoreMover::connect(&config, orchestrator.clone(), migration::WRITE_DRAIN_DELAY).await?;
         return Ok(ControllerConnections { client, kubernetes: None, mover: Some(mover) });
     }
     // Calico's objects are in another datastore, so the cluster need not serve their API group.
@@ -184,10 +188,10 @@ async fn take_turns(
             () = follow_migration(mover) => return,
             () = election.lost(&heartbeat) => tracing::warn!("this replica lost the leadership"),
         }
-        for part in lead::PARTS {
+        for part in lead::LEADER_COMPONENTS {
             place.state.liveness.forget(part);
         }
-        place.state.set(ABSENCE, Ok(()));
+        place.state.set(ABSENCE_COMPONENT, Ok(()));
     }
 }
 
@@ -203,7 +207,7 @@ async fn follow_migration(mover: Option<&DatastoreMover>) {
 async fn write_liveness(state: &ControllerState) {
     loop {
         state.write_liveness();
-        tokio::time::sleep(WRITES).await;
+        tokio::time::sleep(STATUS_WRITE_INTERVAL).await;
     }
 }
 
@@ -219,12 +223,12 @@ async fn watch_health(
             resources.ensure_initialized("", CLUSTER_TYPE).await.map_err(|error| error.to_string());
         let kubernetes = orchestrator.check().await.map_err(|error| error.to_string());
         let fine = datastore.is_ok() && kubernetes.is_ok();
-        state.set(DATASTORE, datastore);
-        state.set(KUBERNETES, kubernetes);
+        state.set(DATASTORE_COMPONENT, datastore);
+        state.set(KUBERNETES_COMPONENT, kubernetes);
         if fine {
-            state.set(STARTUP, Ok(()));
+            state.set(STARTUP_COMPONENT, Ok(()));
         }
-        tokio::time::sleep(if fine { CHECKS.0 } else { CHECKS.1 }).await;
+        tokio::time::sleep(if fine { HEALTH_CHECK_INTERVALS.0 } else { HEALTH_CHECK_INTERVALS.1 }).await;
     }
 }
 
@@ -273,13 +277,15 @@ async fn hear_configuration(
                 else {
                     continue;
                 };
-                if configuration.metadata.name != settings::NAME {
+                if configuration.metadata.name != settings::CONFIGURATION_NAME {
                     continue;
                 }
                 known = true;
                 apply(client, environment, *configuration, &sender).await;
             }
-            StoreEvent::Delete { key: StoreKey::Resource { name, .. }, .. } if name == settings::NAME => {
+            StoreEvent::Delete { key: StoreKey::Resource { name, .. }, .. }
+                if name == settings::CONFIGURATION_NAME =>
+            {
                 create(resources).await;
             }
             StoreEvent::InSync(_) if !known => create(resources).await,
@@ -318,7 +324,7 @@ async fn apply(
         sender.send_replace(Arc::new(settings));
     }
     if configuration.status != status {
-        let key = StoreKey::resource(Kind::KubeControllersConfiguration, "", settings::NAME);
+        let key = StoreKey::resource(Kind::KubeControllersConfiguration, "", settings::CONFIGURATION_NAME);
         let mut written = configuration;
         written.status = status;
         let Ok(version) = client.revision(&written.metadata.resource_version) else { return };
@@ -337,7 +343,7 @@ async fn create(resources: &ResourceClient) {
             Ok(_) | Err(StoreError::AlreadyExists { .. }) => return,
             Err(error) => {
                 tracing::warn!(%error, "cannot create KubeControllersConfiguration; trying again");
-                tokio::time::sleep(RETRY).await;
+                tokio::time::sleep(CREATE_RETRY_DELAY).await;
             }
         }
     }

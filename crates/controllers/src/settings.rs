@@ -9,10 +9,10 @@ use tortie_model::kinds::{
 };
 use tortie_model::{ObjectMeta, scalar};
 
-pub const NAME: &str = "default";
-const PERIOD: scalar::GoDuration = scalar::GoDuration::from_secs(300);
-const COMPACTION: scalar::GoDuration = scalar::GoDuration::from_secs(600);
-const GRACE: scalar::GoDuration = scalar::GoDuration::from_secs(900);
+pub const CONFIGURATION_NAME: &str = "default";
+const DEFAULT_RECONCILER_PERIOD: scalar::GoDuration = scalar::GoDuration::from_secs(300);
+const DEFAULT_COMPACTION_PERIOD: scalar::GoDuration = scalar::GoDuration::from_secs(600);
+const DEFAULT_LEAK_GRACE_PERIOD: scalar::GoDuration = scalar::GoDuration::from_secs(900);
 
 /// An environment variable with an invalid value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -35,7 +35,7 @@ pub struct ControllerSettings {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ControllerEnvironment(BTreeMap<&'static str, String>);
 
-const VARIABLES: [&str; 7] = [
+const RECOGNISED_VARIABLES: [&str; 7] = [
     "ENABLED_CONTROLLERS",
     "LOG_LEVEL",
     "RECONCILER_PERIOD",
@@ -47,15 +47,15 @@ const VARIABLES: [&str; 7] = [
 
 /// Returns the configuration that is created if none exists.
 pub fn initial() -> KubeControllersConfiguration {
-    let reconciler = || Some(ReconcilerConfig { reconciler_period: Some(PERIOD) });
+    let reconciler = || Some(ReconcilerConfig { reconciler_period: Some(DEFAULT_RECONCILER_PERIOD) });
     let host_endpoint =
         AutoHostEndpointConfig { auto_create: EnabledSwitch::Disabled, ..AutoHostEndpointConfig::default() };
     let controllers = ControllersConfig {
         node: Some(NodeControllerConfig {
-            reconciler_period: Some(PERIOD),
+            reconciler_period: Some(DEFAULT_RECONCILER_PERIOD),
             sync_labels: EnabledSwitch::Enabled,
             host_endpoint: Some(host_endpoint),
-            leak_grace_period: Some(GRACE),
+            leak_grace_period: Some(DEFAULT_LEAK_GRACE_PERIOD),
         }),
         policy: reconciler(),
         workload_endpoint: reconciler(),
@@ -67,11 +67,14 @@ pub fn initial() -> KubeControllersConfiguration {
     let spec = KubeControllersConfigurationSpec {
         log_severity_screen: ControllersLogLevel::Info,
         health_checks: EnabledSwitch::Enabled,
-        etcd_v3_compaction_period: Some(COMPACTION),
+        etcd_v3_compaction_period: Some(DEFAULT_COMPACTION_PERIOD),
         controllers: Some(controllers),
         ..KubeControllersConfigurationSpec::default()
     };
-    KubeControllersConfiguration::new(ObjectMeta { name: NAME.to_owned(), ..ObjectMeta::default() }, spec)
+    KubeControllersConfiguration::new(
+        ObjectMeta { name: CONFIGURATION_NAME.to_owned(), ..ObjectMeta::default() },
+        spec,
+    )
 }
 
 impl ControllerEnvironment {
@@ -81,7 +84,7 @@ impl ControllerEnvironment {
 
     fn of(variable: impl Fn(&str) -> Option<String>) -> ControllerEnvironment {
         let set = |name: &'static str| Some((name, variable(name).filter(|value| !value.is_empty())?));
-        ControllerEnvironment(VARIABLES.into_iter().filter_map(set).collect())
+        ControllerEnvironment(RECOGNISED_VARIABLES.into_iter().filter_map(set).collect())
     }
 
     /// Returns an error if a variable has an invalid value. Called once at start.
@@ -196,13 +199,13 @@ impl ControllerSettings {
 
     /// Returns how long an address must appear leaked before it is released, or `None` to never release it.
     pub fn leak_grace(&self) -> Option<Duration> {
-        let grace = self.node()?.leak_grace_period.unwrap_or(GRACE);
+        let grace = self.node()?.leak_grace_period.unwrap_or(DEFAULT_LEAK_GRACE_PERIOD);
         grace.to_std().filter(|grace| !grace.is_zero())
     }
 
     /// Returns the interval of etcd compactions, or `None` to never compact.
     pub fn compaction_period(&self) -> Option<Duration> {
-        let period = self.spec.etcd_v3_compaction_period.unwrap_or(COMPACTION);
+        let period = self.spec.etcd_v3_compaction_period.unwrap_or(DEFAULT_COMPACTION_PERIOD);
         period.to_std().filter(|period| !period.is_zero())
     }
 

@@ -9,15 +9,15 @@ use std::time::{Duration, SystemTime};
 use tortie_http::liveness::{self, Liveness};
 
 /// Components that can be unready.
-pub const STARTUP: &str = "Startup";
-pub const DATASTORE: &str = "CalicoDatastore";
-pub const KUBERNETES: &str = "KubeAPIServer";
-pub const ABSENCE: &str = "ProofOfAbsence";
+pub const STARTUP_COMPONENT: &str = "Startup";
+pub const DATASTORE_COMPONENT: &str = "CalicoDatastore";
+pub const KUBERNETES_COMPONENT: &str = "KubeAPIServer";
+pub const ABSENCE_COMPONENT: &str = "ProofOfAbsence";
 
 /// Interval between writes of the file, also without changes.
-pub const WRITES: Duration = Duration::from_secs(10);
+pub const STATUS_WRITE_INTERVAL: Duration = Duration::from_secs(10);
 /// Age of the file from which the process counts as dead.
-const OLDEST: Duration = Duration::from_secs(90);
+const MAX_STATUS_AGE: Duration = Duration::from_secs(90);
 
 /// Content of the status file: the format of calico-kube-controllers plus the components without a heartbeat.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -53,7 +53,7 @@ pub enum ProbeKind {
 impl ControllerState {
     pub fn new(file: PathBuf, liveness: Liveness) -> ControllerState {
         let state = ControllerState { file, status: Mutex::default(), metrics: Mutex::default(), liveness };
-        state.set(STARTUP, Err("initialising".to_owned()));
+        state.set(STARTUP_COMPONENT, Err("initialising".to_owned()));
         state
     }
 
@@ -136,7 +136,7 @@ pub fn check(file: &Path, probe: ProbeKind) -> Result<(), String> {
             let written = std::fs::metadata(file).and_then(|metadata| metadata.modified()).map_err(failed)?;
             // A clock that was set back is not a failure.
             let age = SystemTime::now().duration_since(written).unwrap_or_default();
-            if age > OLDEST {
+            if age > MAX_STATUS_AGE {
                 return Err(format!("{} was not written for {} s", file.display(), age.as_secs()));
             }
             &status.silent
@@ -158,12 +158,12 @@ mod tests {
         assert_eq!(said(), r#"{"Readiness":{"Startup":{"Ready":false,"Reason":"initialising"}}}"#);
         assert_eq!(check(&file, ProbeKind::Readiness), Err("initialising".to_owned()));
         assert_eq!(check(&file, ProbeKind::Liveness), Ok(()));
-        state.set(STARTUP, Ok(()));
-        state.set(DATASTORE, Err("down".to_owned()));
-        state.set(KUBERNETES, Err("away".to_owned()));
+        state.set(STARTUP_COMPONENT, Ok(()));
+        state.set(DATASTORE_COMPONENT, Err("down".to_owned()));
+        state.set(KUBERNETES_COMPONENT, Err("away".to_owned()));
         assert_eq!(check(&file, ProbeKind::Readiness), Err("down; away".to_owned()));
-        state.set(DATASTORE, Ok(()));
-        state.set(KUBERNETES, Ok(()));
+        state.set(DATASTORE_COMPONENT, Ok(()));
+        state.set(KUBERNETES_COMPONENT, Ok(()));
         assert_eq!((check(&file, ProbeKind::Readiness), state.trouble()), (Ok(()), None));
         std::fs::write(&file, "nonsense").unwrap();
         assert!(check(&file, ProbeKind::Liveness).unwrap_err().contains("status.json"));
@@ -183,7 +183,7 @@ mod tests {
         leader.beat();
         state.write_liveness();
         assert_eq!(check(&file, ProbeKind::Liveness), Ok(()));
-        let long_ago = SystemTime::now() - 2 * OLDEST;
+        let long_ago = SystemTime::now() - 2 * MAX_STATUS_AGE;
         std::fs::File::options().write(true).open(&file).unwrap().set_modified(long_ago).unwrap();
         assert!(check(&file, ProbeKind::Liveness).unwrap_err().contains("was not written for 180 s"));
     }

@@ -4,7 +4,7 @@
 use serde_json::{Value as Json, json};
 use std::path::Path;
 use std::time::Duration;
-use tortie_controllers::migration::{DatastoreMover, V3, phase};
+use tortie_controllers::migration::{DatastoreMover, V3_GROUP_VERSION, phase};
 use tortie_model::ipam::AddressHandle;
 use tortie_model::{KeyRange, Kind, Resource, StoreKey, StoreValue, codec, schema};
 use tortie_store::orchestrator::OrchestratorClient;
@@ -49,7 +49,8 @@ impl MigrationTestCluster {
         eventually("migrations are served", || server.send("GET", MIGRATIONS, None).is_ok());
         let v1 = config(&server, CalicoGroup::V1.api_version());
         let old = ResourceClient::new(StoreClient::connect(&v1).await.unwrap());
-        let new = ResourceClient::new(StoreClient::connect(&config(&server, V3)).await.unwrap());
+        let new =
+            ResourceClient::new(StoreClient::connect(&config(&server, V3_GROUP_VERSION)).await.unwrap());
         old.ensure_initialized("v3.32.0", "k8s").await.unwrap();
         let target = v1.orchestrator().unwrap();
         let orchestrator = OrchestratorClient::connect(&target, StoreLimits::default()).await.unwrap();
@@ -219,7 +220,7 @@ async fn nodes_follow(cluster: &MigrationTestCluster) {
     let refused = server.must("GET", MIGRATION, None);
     assert_eq!(refused["status"]["phase"], phase::CONVERGED);
     assert!(refused["status"]["message"].as_str().unwrap().contains("wait until"), "{refused}");
-    nodes["spec"]["template"]["spec"]["containers"][0]["env"][0]["value"] = V3.into();
+    nodes["spec"]["template"]["spec"]["containers"][0]["env"][0]["value"] = V3_GROUP_VERSION.into();
     let written = server.must("PUT", &format!("{path}/calico-node"), Some(&nodes));
     assert!(cluster.mover.step().await.unwrap(), "nobody has rolled it out");
     let mut rolled = written.clone();

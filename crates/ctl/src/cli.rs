@@ -411,7 +411,7 @@ mod tests {
     fn help_names_every_kind() {
         for help in [KINDS_AND_EXAMPLES, GET_FORMATS] {
             let words: Vec<&str> = help.split([' ', ',', '\n']).collect();
-            for kind in crate::kind_word::KINDS {
+            for kind in crate::kind_word::CLI_KINDS {
                 assert!(words.contains(&kind.plural()), "{kind} is not in\n{help}");
             }
         }

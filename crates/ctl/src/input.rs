@@ -1,6 +1,6 @@
 //! Reads resources from files, directories and standard input.
 
-use crate::kind_word::KINDS;
+use crate::kind_word::CLI_KINDS;
 use crate::suggestion;
 use serde_json::Value;
 use std::fs;
@@ -83,7 +83,7 @@ pub fn parse(bytes: &[u8]) -> Result<Vec<Resource>, InputError> {
 fn decode(document: Value) -> Result<Resource, DecodeError> {
     let resource = Resource::from_user(document)?;
     let kind = resource.kind();
-    if KINDS.contains(&kind) {
+    if CLI_KINDS.contains(&kind) {
         return Ok(resource);
     }
     Err(DecodeError::UnknownKind { kind: kind.to_string(), version: API_VERSION.to_owned() })

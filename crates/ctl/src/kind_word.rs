@@ -7,7 +7,7 @@ use std::ffi::OsStr;
 use tortie_model::Kind;
 
 /// The kinds that the command line handles; other kinds are internal to the store.
-pub const KINDS: &[Kind] = &[
+pub const CLI_KINDS: &[Kind] = &[
     Kind::BGPConfiguration,
     Kind::BGPFilter,
     Kind::BGPPeer,
@@ -34,17 +34,17 @@ pub const KINDS: &[Kind] = &[
 
 /// Returns the kind for a word on the command line.
 pub fn kind_of(word: &str) -> Option<Kind> {
-    Kind::from_word(word).filter(|kind| KINDS.contains(kind))
+    Kind::from_word(word).filter(|kind| CLI_KINDS.contains(kind))
 }
 
 /// Returns the kind most similar to an unknown word, for a suggestion.
 pub fn alike(word: &str) -> Option<&'static str> {
-    const ALIKE: f64 = 0.9;
+    const SIMILARITY_THRESHOLD: f64 = 0.9;
     let word = word.to_ascii_lowercase();
-    let names = KINDS.iter().flat_map(|kind| [kind.plural(), kind.plural().trim_end_matches('s')]);
+    let names = CLI_KINDS.iter().flat_map(|kind| [kind.plural(), kind.plural().trim_end_matches('s')]);
     let rated = names.map(|name| (strsim::jaro_winkler(&name.to_ascii_lowercase(), &word), name));
     let (likeness, name) = rated.max_by(|(one, _), (other, _)| one.total_cmp(other))?;
-    (likeness > ALIKE).then_some(name)
+    (likeness > SIMILARITY_THRESHOLD).then_some(name)
 }
 
 #[derive(Clone)]
@@ -59,7 +59,7 @@ impl TypedValueParser for KindWord {
 
     fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
         Some(Box::new(
-            KINDS
+            CLI_KINDS
                 .iter()
                 .map(|kind| PossibleValue::new(kind.plural()).aliases(kind.aliases().iter().copied())),
         ))

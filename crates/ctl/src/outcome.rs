@@ -15,13 +15,13 @@ pub struct VerbWording {
     pub carries_on: bool,
 }
 
-pub const CREATE: VerbWording =
+pub const CREATE_WORDING: VerbWording =
     VerbWording { infinitive: "create", past: "created", present: "Creating", carries_on: true };
-pub const APPLY: VerbWording =
+pub const APPLY_WORDING: VerbWording =
     VerbWording { infinitive: "apply", past: "applied", present: "Applying", carries_on: true };
-pub const VALIDATE: VerbWording =
+pub const VALIDATE_WORDING: VerbWording =
     VerbWording { infinitive: "validate", past: "validated", present: "Validating", carries_on: true };
-pub const REPLACE: VerbWording =
+pub const REPLACE_WORDING: VerbWording =
     VerbWording { infinitive: "replace", past: "replaced", present: "Replacing", carries_on: false };
 
 /// The results of one command.
@@ -134,32 +134,44 @@ mod tests {
     fn each_row_of_the_table_of_messages() {
         type Row<'a> = (&'a [Kind], &'a [Result<(), &'a str>], VerbWording, &'a str, &'a str);
         let rows: &[Row] = &[
-            (&[POOL], &[Ok(())], CREATE, "Successfully created 1 'IPPool' resource(s)\n", ""),
-            (&[POOL, POOL], &[Ok(()), Ok(())], APPLY, "Successfully applied 2 'IPPool' resource(s)\n", ""),
-            (&[POOL, TIER], &[Ok(()), Ok(())], REPLACE, "Successfully replaced 2 resource(s)\n", ""),
-            (&[POOL], &[Ok(())], VALIDATE, "Successfully validated 1 'IPPool' resource(s)\n", ""),
-            (&[POOL], &[Err("bad")], CREATE, "", "failed to create 'IPPool' resource: [bad]"),
-            (&[POOL], &[Err("bad")], REPLACE, "", "failed to replace 'IPPool' resource: bad"),
+            (&[POOL], &[Ok(())], CREATE_WORDING, "Successfully created 1 'IPPool' resource(s)\n", ""),
+            (
+                &[POOL, POOL],
+                &[Ok(()), Ok(())],
+                APPLY_WORDING,
+                "Successfully applied 2 'IPPool' resource(s)\n",
+                "",
+            ),
+            (&[POOL, TIER], &[Ok(()), Ok(())], REPLACE_WORDING, "Successfully replaced 2 resource(s)\n", ""),
+            (&[POOL], &[Ok(())], VALIDATE_WORDING, "Successfully validated 1 'IPPool' resource(s)\n", ""),
+            (&[POOL], &[Err("bad")], CREATE_WORDING, "", "failed to create 'IPPool' resource: [bad]"),
+            (&[POOL], &[Err("bad")], REPLACE_WORDING, "", "failed to replace 'IPPool' resource: bad"),
             (
                 &[POOL, POOL],
                 &[Err("a"), Err("b")],
-                APPLY,
+                APPLY_WORDING,
                 "",
                 "failed to apply any 'IPPool' resources: [a b]",
             ),
-            (&[POOL, TIER], &[Err("a"), Err("b")], VALIDATE, "", "failed to validate any resources: [a b]"),
+            (
+                &[POOL, TIER],
+                &[Err("a"), Err("b")],
+                VALIDATE_WORDING,
+                "",
+                "failed to validate any resources: [a b]",
+            ),
             (
                 &[POOL, POOL, POOL],
                 &[Ok(()), Ok(()), Err("a")],
-                APPLY,
+                APPLY_WORDING,
                 "Partial success: applied the first 2 out of 3 'IPPool' resources:\n",
                 "hit error: [a]",
             ),
-            (&[POOL, POOL], &[Ok(()), Err("a")], APPLY, "", "hit error: [a]"),
+            (&[POOL, POOL], &[Ok(()), Err("a")], APPLY_WORDING, "", "hit error: [a]"),
             (
                 &[POOL, TIER],
                 &[Ok(()), Err("a")],
-                REPLACE,
+                REPLACE_WORDING,
                 "Partial success: replaced the first 1 out of 2 resources:\n",
                 "hit error: a",
             ),

@@ -44,9 +44,9 @@ pub fn apply(object: &Value, patch: Value, patch_type: PatchType) -> PatchResult
     }
 }
 
-const PATCH: &str = "$patch";
-const RETAIN_KEYS: &str = "$retainKeys";
-const DELETE_FROM_LIST: &str = "$deleteFromPrimitiveList/";
+const PATCH_DIRECTIVE: &str = "$patch";
+const RETAIN_KEYS_DIRECTIVE: &str = "$retainKeys";
+const DELETE_FROM_LIST_DIRECTIVE: &str = "$deleteFromPrimitiveList/";
 
 fn into_map(value: Value) -> Map<String, Value> {
     match value {
@@ -59,18 +59,18 @@ fn merge_maps(
     mut original: Map<String, Value>,
     mut patch: Map<String, Value>,
 ) -> PatchResult<Map<String, Value>> {
-    match patch.shift_remove(PATCH) {
+    match patch.shift_remove(PATCH_DIRECTIVE) {
         None => {}
         Some(Value::String(s)) if s == "merge" => {}
         Some(Value::String(s)) if s == "replace" => original.clear(),
         Some(Value::String(s)) if s == "delete" => return Ok(Map::new()),
         Some(other) => return Err(ObjectPatchError::Directive(crate::output::go::value(&other))),
     }
-    if let Some(retain) = patch.shift_remove(RETAIN_KEYS) {
+    if let Some(retain) = patch.shift_remove(RETAIN_KEYS_DIRECTIVE) {
         retain_keys(&mut original, &patch, retain)?;
     }
     for (key, change) in patch {
-        if let Some(list) = key.strip_prefix(DELETE_FROM_LIST) {
+        if let Some(list) = key.strip_prefix(DELETE_FROM_LIST_DIRECTIVE) {
             let Value::Array(gone) = change else {
                 return Err(ObjectPatchError::DirectiveShape(key, "values"));
             };
@@ -87,7 +87,7 @@ fn merge_maps(
                 original.shift_remove(&key);
             }
             Value::Object(change) => {
-                let deletes = change.get(PATCH).is_some_and(|v| v == "delete");
+                let deletes = change.get(PATCH_DIRECTIVE).is_some_and(|v| v == "delete");
                 let current = original.get_mut(&key).map(Value::take).unwrap_or_default();
                 let merged = merge_maps(into_map(current), change)?;
                 if deletes {
@@ -113,7 +113,7 @@ fn retain_keys(
     patch: &Map<String, Value>,
     retain: Value,
 ) -> PatchResult<()> {
-    let wrong = || ObjectPatchError::DirectiveShape(RETAIN_KEYS.to_owned(), "field names");
+    let wrong = || ObjectPatchError::DirectiveShape(RETAIN_KEYS_DIRECTIVE.to_owned(), "field names");
     let Value::Array(retain) = retain else { return Err(wrong()) };
     let retain: Vec<&str> =
         retain.iter().map(|v| v.as_str().ok_or_else(wrong)).collect::<PatchResult<_>>()?;
@@ -129,7 +129,7 @@ fn retain_keys(
 fn replacement(items: Vec<Value>) -> PatchResult<Value> {
     let mut kept = Vec::with_capacity(items.len());
     for item in items {
-        match item.get(PATCH) {
+        match item.get(PATCH_DIRECTIVE) {
             None => kept.push(item),
             Some(directive) if directive == "replace" => {}
             Some(directive) => {

@@ -5,10 +5,10 @@ use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
 /// Minimum number of steps for which progress is shown.
-const WORTH_SHOWING: usize = 50;
-const REDRAW: Duration = Duration::from_millis(100);
+const MIN_SHOWN_STEPS: usize = 50;
+const REDRAW_INTERVAL: Duration = Duration::from_millis(100);
 /// Moves the cursor to the start of the line and clears the line.
-const CLEAR: &str = "\r\x1b[K";
+const CLEAR_LINE: &str = "\r\x1b[K";
 
 pub struct ProgressLine<'o> {
     /// The operation: `Applying`, `Importing addresses`.
@@ -23,7 +23,7 @@ pub struct ProgressLine<'o> {
 impl ProgressLine<'_> {
     /// Creates the progress of many small steps.
     pub fn new(what: &'static str, total: usize) -> ProgressLine<'static> {
-        ProgressLine::shown(what, total, total >= WORTH_SHOWING)
+        ProgressLine::shown(what, total, total >= MIN_SHOWN_STEPS)
     }
 
     /// Creates the progress of a few large steps, which is always worth showing.
@@ -47,12 +47,12 @@ impl ProgressLine<'_> {
     pub fn step(&mut self) {
         self.done += 1;
         let Some(out) = &mut self.out else { return };
-        if self.drawn.is_some_and(|drawn| drawn.elapsed() < REDRAW) {
+        if self.drawn.is_some_and(|drawn| drawn.elapsed() < REDRAW_INTERVAL) {
             return;
         }
         let percent = self.done * 100 / self.total.max(1);
         // Ignore write errors: the terminal may have been closed.
-        let _ = write!(out, "{CLEAR}{}: {} of {} ({percent} %)", self.what, self.done, self.total);
+        let _ = write!(out, "{CLEAR_LINE}{}: {} of {} ({percent} %)", self.what, self.done, self.total);
         let _ = out.flush();
         self.drawn = Some(Instant::now());
     }
@@ -61,7 +61,7 @@ impl ProgressLine<'_> {
 impl Drop for ProgressLine<'_> {
     fn drop(&mut self) {
         if let (Some(out), Some(_)) = (&mut self.out, self.drawn) {
-            let _ = write!(out, "{CLEAR}");
+            let _ = write!(out, "{CLEAR_LINE}");
             let _ = out.flush();
         }
     }
@@ -90,7 +90,7 @@ mod tests {
 
     #[test]
     fn what_is_short_or_seen_by_nobody_is_not_drawn() {
-        assert!(ProgressLine::new("Applying", WORTH_SHOWING - 1).out.is_none());
+        assert!(ProgressLine::new("Applying", MIN_SHOWN_STEPS - 1).out.is_none());
         let mut drawn = Vec::new();
         drop(ProgressLine {
             what: "Applying",

@@ -5,7 +5,7 @@ use serde_json::Value;
 use tortie_model::object::DecodeError;
 use tortie_model::{API_VERSION, Kind, schema};
 
-const ALIKE: f64 = 0.85;
+const FIELD_SIMILARITY_THRESHOLD: f64 = 0.85;
 
 /// Returns the text to append to an error: `; did you mean spec.cidr?`, or nothing. `document` is the object
 /// that could not be decoded.
@@ -50,7 +50,7 @@ fn field(kind: Kind, path: &str) -> Option<String> {
     let rated =
         beside.map(|known| (strsim::jaro_winkler(&known.to_lowercase(), &name.to_lowercase()), known));
     let best = rated.max_by(|(one, _), (other, _)| one.total_cmp(other));
-    if let Some((_, known)) = best.filter(|(likeness, _)| *likeness > ALIKE) {
+    if let Some((_, known)) = best.filter(|(likeness, _)| *likeness > FIELD_SIMILARITY_THRESHOLD) {
         return Some(if parent.is_empty() { known.to_owned() } else { format!("{parent}.{known}") });
     }
     let elsewhere = paths.iter().filter(|path| path.rsplit('.').next() == Some(name));

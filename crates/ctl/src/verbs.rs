@@ -6,8 +6,8 @@ use std::time::Duration;
 use tortie_model::{Kind, ObjectMeta, Resource};
 use tortie_store::{ResourceClient, StoreError};
 
-const ATTEMPTS: usize = 5;
-const PAUSE: Duration = Duration::from_secs(1);
+const MAX_WRITE_ATTEMPTS: usize = 5;
+const CONFLICT_RETRY_DELAY: Duration = Duration::from_secs(1);
 
 #[derive(Debug, thiserror::Error)]
 pub enum VerbError {
@@ -92,9 +92,9 @@ pub async fn replace(store: &ResourceClient, resource: Resource) -> VerbResult<R
         let mut next = resource.clone();
         *next.metadata_mut() = metadata_for_update(current.metadata(), resource.metadata());
         match store.update(next).await {
-            Err(StoreError::Conflict { .. }) if version.is_empty() && attempt < ATTEMPTS => {
+            Err(StoreError::Conflict { .. }) if version.is_empty() && attempt < MAX_WRITE_ATTEMPTS => {
                 attempt += 1;
-                tokio::time::sleep(PAUSE).await;
+                tokio::time::sleep(CONFLICT_RETRY_DELAY).await;
             }
             other => return Ok(other?),
         }
@@ -139,9 +139,9 @@ pub async fn modify_managed(
         // A change that sets another resourceVersion must not be retried against a newer one.
         let insists = next.metadata().resource_version != version;
         match store.update(next).await {
-            Err(StoreError::Conflict { .. }) if !insists && attempt < ATTEMPTS => {
+            Err(StoreError::Conflict { .. }) if !insists && attempt < MAX_WRITE_ATTEMPTS => {
                 attempt += 1;
-                tokio::time::sleep(PAUSE).await;
+                tokio::time::sleep(CONFLICT_RETRY_DELAY).await;
             }
             other => return Ok(other.map_err(VerbError::Store)?),
         }

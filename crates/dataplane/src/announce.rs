@@ -14,8 +14,8 @@ use std::os::fd::AsRawFd;
 type Mac = [u8; 6];
 
 const BROADCAST: Mac = [0xff; 6];
-const ARP: u16 = 0x0806;
-const IPV6: u16 = 0x86dd;
+const ETHERTYPE_ARP: u16 = 0x0806;
+const ETHERTYPE_IPV6: u16 = 0x86dd;
 /// IPv6 all-nodes multicast address, and the MAC that it maps to.
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 const ALL_NODES_MAC: Mac = [0x33, 0x33, 0, 0, 0, 1];
@@ -79,8 +79,8 @@ fn senders() -> nix::Result<BTreeMap<String, FrameSender>> {
 /// address.
 fn frame(mac: Mac, link_local: Option<Ipv6Addr>, address: IpAddr) -> Option<Vec<u8>> {
     let (to, kind, packet) = match address {
-        IpAddr::V4(address) => (BROADCAST, ARP, arp(mac, address)),
-        IpAddr::V6(address) => (ALL_NODES_MAC, IPV6, advertisement(mac, link_local?, address)),
+        IpAddr::V4(address) => (BROADCAST, ETHERTYPE_ARP, arp(mac, address)),
+        IpAddr::V6(address) => (ALL_NODES_MAC, ETHERTYPE_IPV6, advertisement(mac, link_local?, address)),
     };
     Some([&to[..], &mac, &kind.to_be_bytes(), &packet].concat())
 }
@@ -95,17 +95,17 @@ fn arp(mac: Mac, address: Ipv4Addr) -> Vec<u8> {
 fn advertisement(mac: Mac, source: Ipv6Addr, address: Ipv6Addr) -> Vec<u8> {
     const ADVERTISEMENT: [u8; 4] = [136, 0, 0, 0];
     /// Override flag: receivers replace their neighbour cache entry.
-    const OVERRIDE: [u8; 4] = [0x20, 0, 0, 0];
+    const OVERRIDE_FLAG: [u8; 4] = [0x20, 0, 0, 0];
     const TARGET_MAC: [u8; 2] = [2, 1];
     /// Receivers reject neighbour discovery packets with a lower hop limit, as those have been routed (RFC 4861,
     /// 7.1.2).
-    const HOPS: u8 = 255;
-    let mut message = [&ADVERTISEMENT[..], &OVERRIDE, &address.octets(), &TARGET_MAC, &mac].concat();
+    const ND_HOP_LIMIT: u8 = 255;
+    let mut message = [&ADVERTISEMENT[..], &OVERRIDE_FLAG, &address.octets(), &TARGET_MAC, &mac].concat();
     let length = u8::try_from(message.len()).unwrap_or_default();
     let pseudo = [&source.octets()[..], &ALL_NODES.octets(), &[0, 0, 0, length, 0, 0, 0, ICMPV6], &message];
     let sum = checksum(&pseudo.concat());
     message[2..4].copy_from_slice(&sum.to_be_bytes());
-    let header = [0x60, 0, 0, 0, 0, length, ICMPV6, HOPS];
+    let header = [0x60, 0, 0, 0, 0, length, ICMPV6, ND_HOP_LIMIT];
     [&header[..], &source.octets(), &ALL_NODES.octets(), &message].concat()
 }
 

@@ -12,8 +12,8 @@ use std::os::fd::AsRawFd;
 use tokio::io::Interest;
 use tokio::net::UdpSocket;
 
-const ARP: u16 = 0x0806;
-const RARP: u16 = 0x8035;
+const ETHERTYPE_ARP: u16 = 0x0806;
+const ETHERTYPE_RARP: u16 = 0x8035;
 
 /// Listens for announcements only while a virtual machine is expected to arrive.
 #[derive(Default)]
@@ -45,7 +45,7 @@ impl ArrivalListener {
                 }
                 Err(error) => {
                     if !std::mem::replace(&mut self.deaf, true) {
-                        tracing::warn!(%error, "cannot listen for ARP of arriving virtual machines; they get their routes when their migration completes");
+                        tracing::warn!(%error, "cannot listen for ETHERTYPE_ARP of arriving virtual machines; they get their routes when their migration completes");
                     }
                     None
                 }
@@ -76,7 +76,7 @@ impl ArrivalSockets {
             object: KernelObject::KernelState("announcements of machines"),
             reason: error.to_string(),
         };
-        let opened = netns.within(|| Ok((open(ARP)?, open(RARP)?))).await?;
+        let opened = netns.within(|| Ok((open(ETHERTYPE_ARP)?, open(ETHERTYPE_RARP)?))).await?;
         let (arp, rarp) = opened.map_err(refused)?;
         let register = |socket: Socket| UdpSocket::from_std(socket.into()).map_err(refused);
         Ok(ArrivalSockets { arp: register(arp)?, rarp: register(rarp)? })

@@ -25,10 +25,10 @@ use tokio::time::{Instant, Interval, MissedTickBehavior};
 use tortie_plan::{DataplaneSettings, NodePlan, PlanUpdate, TunnelKind};
 
 /// Interval between reads of kernel state that has no notifications.
-const TICK: Duration = Duration::from_secs(1);
+const TICK_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum number of events processed before the next convergence.
-const EVENTS_AT_ONCE: usize = 4096;
-const COMMANDS: usize = 64;
+const MAX_EVENTS_PER_TURN: usize = 4096;
+const COMMAND_CHANNEL_CAPACITY: usize = 64;
 
 /// Result of an update: workloads that no failure concerns are completely in the kernel. Failures of earlier updates
 /// that concern workloads are listed until they are resolved.
@@ -88,7 +88,7 @@ impl DataplaneHandle {
         let (policy, policy_events) = PolicyEngine::open(&host, settings.clone())?;
         let core = DataplaneCore::new(settings, pattern, rp_filter, kernel.snapshot().await?, Duration::ZERO);
 
-        let (commands, inbox) = mpsc::channel(COMMANDS);
+        let (commands, inbox) = mpsc::channel(COMMAND_CHANNEL_CAPACITY);
         let (mtu, mtu_receiver) = watch::channel(core.mtu());
         let (outbox, reports) = ReportOutbox::new(mtu);
         let engine = DataplaneEngine {
@@ -236,7 +236,7 @@ pub(crate) struct DataplaneEngine {
 
 impl DataplaneEngine {
     async fn run(mut self, mut inbox: mpsc::Receiver<DataplaneCommand>) {
-        let mut tick = every(TICK);
+        let mut tick = every(TICK_INTERVAL);
         loop {
             // The `DataplaneHandle` handle was dropped: the kernel state may already belong to a successor.
             if inbox.is_closed() && inbox.is_empty() {
@@ -342,7 +342,7 @@ impl DataplaneEngine {
     /// Processes an event and all others that are already queued.
     fn take_events(&mut self, first: DataplaneResult<KernelEvent>) -> DataplaneResult<()> {
         self.take_event(first?);
-        for _ in 0..EVENTS_AT_ONCE {
+        for _ in 0..MAX_EVENTS_PER_TURN {
             match self.events.next().now_or_never() {
                 Some(event) => self.take_event(event?),
                 None => break,

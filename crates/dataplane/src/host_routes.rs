@@ -10,8 +10,8 @@ use std::net::IpAddr;
 use tortie_plan::RoutingTable;
 
 /// Route protocols of routes that the kernel itself writes.
-const REDIRECT: u8 = 1;
-const KERNEL: u8 = 2;
+const PROTOCOL_REDIRECT: u8 = 1;
+const PROTOCOL_KERNEL: u8 = 2;
 
 /// A route of the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,7 +47,8 @@ pub async fn host_routes(host: &Netns) -> DataplaneResult<Vec<HostRoute>> {
         }
     }
     let written = |entry: &KernelRoute| {
-        let ours = [REDIRECT, KERNEL, PROTOCOL_BIRD, PROTOCOL_OURS].contains(&entry.protocol);
+        let ours =
+            [PROTOCOL_REDIRECT, PROTOCOL_KERNEL, PROTOCOL_BIRD, PROTOCOL_OURS].contains(&entry.protocol);
         entry.key.table == RoutingTable::MAIN && !ours && is_global(entry.destination().addr())
     };
     for entry in kernel.routes().await?.into_iter().filter(written) {

@@ -14,7 +14,7 @@ use std::net::IpAddr;
 use tortie_plan::RoutingTable;
 
 /// Route protocol of routes that the kernel itself writes.
-const KERNEL: u8 = 2;
+const PROTOCOL_KERNEL: u8 = 2;
 
 /// Removes the translation, the routes and the connections of the host to floating addresses; packets that other hosts
 /// and workloads send to them are translated as before. Returns the number of addresses; 0 on hosts where only this
@@ -43,6 +43,6 @@ fn leads_to(addresses: &BTreeSet<IpAddr>, entry: &KernelRoute) -> bool {
     destination.prefix_len() == destination.max_prefix_len()
         && addresses.contains(&destination.addr())
         && entry.key.table == RoutingTable::MAIN
-        && entry.protocol != KERNEL
+        && entry.protocol != PROTOCOL_KERNEL
         && matches!(entry.target, KernelRouteTarget::Device(_))
 }

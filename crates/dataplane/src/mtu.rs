@@ -8,7 +8,7 @@ use std::fmt;
 use tortie_plan::TunnelKind;
 
 /// Default if no interface is usable: an MTU that common cloud networks can carry.
-const UNKNOWN: u32 = 1460;
+const DEFAULT_MTU: u32 = 1460;
 
 /// The chosen MTU and the reason, for display to users.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,7 +59,7 @@ pub(crate) fn carrier<'a>(
         return chosen(link, "carries the node's traffic, though no interface matches mtuIfacePattern");
     }
     let reason = "no interface matches mtuIfacePattern or carries traffic";
-    MtuCarrier { mtu: UNKNOWN, interface: None, reason }
+    MtuCarrier { mtu: DEFAULT_MTU, interface: None, reason }
 }
 
 /// Returns the largest MTU that fits into every tunnel of the node; each tunnel comes with its configured MTU, if any.

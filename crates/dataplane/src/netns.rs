@@ -13,7 +13,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// Filesystem type of namespace files.
-const NSFS: FsType = FsType(0x6e73_6673);
+const NSFS_MAGIC: FsType = FsType(0x6e73_6673);
 
 /// A network namespace, kept alive as long as this handle exists. Clones share it.
 #[derive(Clone, Debug)]
@@ -53,7 +53,7 @@ impl Netns {
     /// error.
     pub fn exists(path: impl AsRef<Path>) -> bool {
         match statfs(path.as_ref()) {
-            Ok(filesystem) => filesystem.filesystem_type() == NSFS,
+            Ok(filesystem) => filesystem.filesystem_type() == NSFS_MAGIC,
             Err(error) => error != Errno::ENOENT && error != Errno::ENOTDIR,
         }
     }

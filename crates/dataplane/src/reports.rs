@@ -12,8 +12,8 @@ use tokio::time::Instant;
 use tortie_plan::{TunnelKind, WorkloadId};
 
 /// Minimum interval between two rounds of reports: each round inspects every workload.
-const PAUSE: Duration = Duration::from_millis(50);
-const REPORTS: usize = 1024;
+const REPORT_INTERVAL: Duration = Duration::from_millis(50);
+const REPORT_CHANNEL_CAPACITY: usize = 1024;
 
 /// A change in the state of the dataplane.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,7 +93,7 @@ pub(crate) struct ReportOutbox {
 
 impl ReportOutbox {
     pub fn new(mtu: watch::Sender<MtuChoice>) -> (ReportOutbox, ReportReceiver) {
-        let (reports, receiver) = mpsc::channel(REPORTS);
+        let (reports, receiver) = mpsc::channel(REPORT_CHANNEL_CAPACITY);
         let outbox = ReportOutbox {
             reports,
             sent: BTreeMap::new(),
@@ -120,9 +120,9 @@ impl ReportOutbox {
         (outbox, ReportReceiver { receiver })
     }
 
-    /// Sends reports now, or schedules them if the last round was less than `PAUSE` ago.
+    /// Sends reports now, or schedules them if the last round was less than `REPORT_INTERVAL` ago.
     pub fn send_soon(&mut self, core: &DataplaneCore, policy: &PolicyEngine) {
-        match self.sent_at.map(|sent| sent + PAUSE) {
+        match self.sent_at.map(|sent| sent + REPORT_INTERVAL) {
             Some(due) if due > Instant::now() => self.due = Some(due),
             _ => self.send(core, policy),
         }

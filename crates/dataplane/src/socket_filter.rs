@@ -5,18 +5,18 @@
 /// one datagram have the same cause.
 pub(crate) fn ignore_ports(ports: &[u32]) -> Vec<u8> {
     // Instructions: operation, jump if true, jump if false, operand.
-    const LOAD: u16 = 0x20;
-    const IS: u16 = 0x15;
-    const RETURN: u16 = 0x06;
-    const PORT_AT: u32 = 12;
-    let mut program = vec![(LOAD, 0, 0, PORT_AT)];
+    const BPF_LOAD_WORD: u16 = 0x20;
+    const BPF_JUMP_EQUAL: u16 = 0x15;
+    const BPF_RETURN: u16 = 0x06;
+    const NLMSG_PORT_OFFSET: u32 = 12;
+    let mut program = vec![(BPF_LOAD_WORD, 0, 0, NLMSG_PORT_OFFSET)];
     for (number, port) in ports.iter().enumerate() {
         // Jumps to the last instruction, past the remaining comparisons and the accepting return.
         let jump = u8::try_from(ports.len() - number).unwrap_or(u8::MAX);
         // BPF loads words in network byte order.
-        program.push((IS, jump, 0, port.to_be()));
+        program.push((BPF_JUMP_EQUAL, jump, 0, port.to_be()));
     }
-    program.extend([(RETURN, 0, 0, u32::MAX), (RETURN, 0, 0, 0)]);
+    program.extend([(BPF_RETURN, 0, 0, u32::MAX), (BPF_RETURN, 0, 0, 0)]);
     let bytes = |(code, so, not, operand): (u16, u8, u8, u32)| {
         let (code, operand) = (code.to_ne_bytes(), operand.to_ne_bytes());
         [code[0], code[1], so, not, operand[0], operand[1], operand[2], operand[3]]

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use tortie_plan::TunnelKind;
 
 /// Maximum number of bytes read from a file; no key is that long.
-const LONGEST: u64 = 128;
+const MAX_KEY_FILE_BYTES: u64 = 128;
 
 /// A directory for keys; without one, keys live as long as their devices.
 #[derive(Clone, Debug, Default)]
@@ -54,7 +54,7 @@ impl WireguardKeys {
 
 fn read(path: &Path) -> io::Result<String> {
     let mut text = String::new();
-    File::open(path)?.take(LONGEST).read_to_string(&mut text)?;
+    File::open(path)?.take(MAX_KEY_FILE_BYTES).read_to_string(&mut text)?;
     Ok(text)
 }
 

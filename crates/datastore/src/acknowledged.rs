@@ -17,7 +17,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Name of the record file inside a data directory.
-pub const FILE_NAME: &str = "store.acknowledged";
+pub const ACKNOWLEDGED_FILE_NAME: &str = "store.acknowledged";
 const MAGIC: &[u8; 8] = b"tortieak";
 /// Two slots written alternately, one sector each, so that one of them is intact at any moment.
 const SLOT_BYTES: u64 = 512;
@@ -44,7 +44,7 @@ impl AcknowledgedFile {
     /// Opens the record of a data directory, or creates one with its blocks allocated, so that it never needs disk
     /// space later.
     pub fn open(dir: &Path) -> io::Result<AcknowledgedFile> {
-        let path = dir.join(FILE_NAME);
+        let path = dir.join(ACKNOWLEDGED_FILE_NAME);
         let mut options = OpenOptions::new();
         let file = options.read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
         if file.metadata()?.len() < 2 * SLOT_BYTES {
@@ -55,7 +55,7 @@ impl AcknowledgedFile {
 
     /// Returns the newest commit that a data directory is known to have acknowledged.
     pub fn read(dir: &Path) -> io::Result<Option<CommitMark>> {
-        let file = match File::open(dir.join(FILE_NAME)) {
+        let file = match File::open(dir.join(ACKNOWLEDGED_FILE_NAME)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             file => file?,
         };
@@ -82,7 +82,7 @@ impl AcknowledgedFile {
             Err(error) => {
                 if !self.failed.swap(true, Ordering::Relaxed) {
                     tracing::warn!(
-                        "cannot write {FILE_NAME}: {error}; a damaged commit could go unnoticed at the next start"
+                        "cannot write {ACKNOWLEDGED_FILE_NAME}: {error}; a damaged commit could go unnoticed at the next start"
                     );
                 }
             }
@@ -92,7 +92,7 @@ impl AcknowledgedFile {
     /// Records a commit as the only one, for a store that replaces another.
     pub fn restart(&self, mark: CommitMark) {
         if let Err(error) = self.file.write_all_at(&[0; 2 * SLOT_BYTES as usize], 0) {
-            tracing::warn!("cannot clear {FILE_NAME}: {error}");
+            tracing::warn!("cannot clear {ACKNOWLEDGED_FILE_NAME}: {error}");
         }
         self.note(mark);
     }

@@ -14,16 +14,16 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tonic::transport::server::Connected;
 
-const PREFACE: usize = 24;
-const FRAME_HEADER: usize = 9;
+const PREFACE_BYTES: usize = 24;
+const FRAME_HEADER_BYTES: usize = 9;
 const HEADERS: u8 = 1;
 const END_HEADERS: u8 = 0x4;
 const PADDED: u8 = 0x8;
 const PRIORITY: u8 = 0x20;
 /// Maximum frame size that a client may send unless the server raises it, which it does not.
-const MAX_FRAME: usize = 16 * 1024;
+const MAX_FRAME_BYTES: usize = 16 * 1024;
 /// Index of `:authority` in the static table of HPACK.
-const AUTHORITY: usize = 1;
+const AUTHORITY_INDEX: usize = 1;
 
 /// A connection whose requests are rewritten while they are read.
 pub struct AuthorityRewriter<T> {
@@ -33,7 +33,7 @@ pub struct AuthorityRewriter<T> {
 
 impl<T> AuthorityRewriter<T> {
     pub fn new(io: T) -> AuthorityRewriter<T> {
-        AuthorityRewriter { io, rewriter: FrameRewriter { pass: PREFACE, ..FrameRewriter::default() } }
+        AuthorityRewriter { io, rewriter: FrameRewriter { pass: PREFACE_BYTES, ..FrameRewriter::default() } }
     }
 }
 
@@ -50,7 +50,7 @@ struct FrameRewriter {
 /// Returns the output of the rewriter for a connection that arrives in pieces.
 #[cfg(fuzzing)]
 pub fn rewritten<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
-    let mut rewriter = FrameRewriter { pass: PREFACE, ..FrameRewriter::default() };
+    let mut rewriter = FrameRewriter { pass: PREFACE_BYTES, ..FrameRewriter::default() };
     pieces.for_each(|piece| rewriter.take(piece));
     rewriter.ready.to_vec()
 }
@@ -64,19 +64,19 @@ impl FrameRewriter {
                 self.ready.unsplit(self.raw.split_to(through));
                 self.pass -= through;
             }
-            let Some(header) = self.raw.first_chunk::<FRAME_HEADER>() else { break };
+            let Some(header) = self.raw.first_chunk::<FRAME_HEADER_BYTES>() else { break };
             let (length, rewritable) = understand(header);
             if !rewritable {
-                self.pass = FRAME_HEADER + length;
+                self.pass = FRAME_HEADER_BYTES + length;
                 continue;
             }
             let [.., flags, a, b, c, d] = *header;
             let stream = [a, b, c, d];
-            if self.raw.len() < FRAME_HEADER + length {
+            if self.raw.len() < FRAME_HEADER_BYTES + length {
                 break;
             }
-            let frame = self.raw.split_to(FRAME_HEADER + length);
-            self.rewrite(flags, stream, &frame[FRAME_HEADER..]);
+            let frame = self.raw.split_to(FRAME_HEADER_BYTES + length);
+            self.rewrite(flags, stream, &frame[FRAME_HEADER_BYTES..]);
         }
         // Idle connections hold no buffers.
         if self.raw.is_empty() {
@@ -97,17 +97,17 @@ impl FrameRewriter {
             if bytes.is_empty() {
                 return Some(pass);
             }
-            let header = bytes.first_chunk::<FRAME_HEADER>()?;
+            let header = bytes.first_chunk::<FRAME_HEADER_BYTES>()?;
             let (length, rewritable) = understand(header);
             if !rewritable {
-                pass = FRAME_HEADER + length;
+                pass = FRAME_HEADER_BYTES + length;
                 continue;
             }
-            let payload = bytes.get(FRAME_HEADER..FRAME_HEADER + length)?;
+            let payload = bytes.get(FRAME_HEADER_BYTES..FRAME_HEADER_BYTES + length)?;
             if spells_authority(header_block(header[4], payload).1) {
                 return None;
             }
-            bytes = &bytes[FRAME_HEADER + length..];
+            bytes = &bytes[FRAME_HEADER_BYTES + length..];
         }
     }
 
@@ -124,11 +124,11 @@ impl FrameRewriter {
 }
 
 /// Returns the length of a frame, and whether it contains a header block that can be rewritten.
-fn understand(header: &[u8; FRAME_HEADER]) -> (usize, bool) {
+fn understand(header: &[u8; FRAME_HEADER_BYTES]) -> (usize, bool) {
     let [a, b, c, kind, flags, ..] = *header;
     let length = u32::from_be_bytes([0, a, b, c]) as usize;
     let whole = kind == HEADERS && flags & END_HEADERS != 0 && flags & PADDED == 0;
-    (length, whole && length <= MAX_FRAME)
+    (length, whole && length <= MAX_FRAME_BYTES)
 }
 
 /// Splits the payload of a HEADERS frame into the part before the header block and the block.
@@ -184,7 +184,7 @@ fn next_field<'a>(rest: &mut &'a [u8]) -> Option<HeaderField<'a>> {
         }
         let value_at = start.len() - ahead.len();
         let length = string(&mut ahead)?;
-        authority_at = (index == AUTHORITY && length > 0).then_some(value_at);
+        authority_at = (index == AUTHORITY_INDEX && length > 0).then_some(value_at);
     }
     *rest = ahead;
     Some(HeaderField { bytes: &start[..start.len() - ahead.len()], authority_at })
@@ -307,7 +307,7 @@ mod tests {
     }
 
     fn through(chunks: &[&[u8]]) -> Vec<u8> {
-        let mut rewriter = FrameRewriter { pass: PREFACE, ..FrameRewriter::default() };
+        let mut rewriter = FrameRewriter { pass: PREFACE_BYTES, ..FrameRewriter::default() };
         chunks.iter().for_each(|chunk| rewriter.take(chunk));
         rewriter.ready.to_vec()
     }
@@ -315,10 +315,14 @@ mod tests {
     #[test]
     fn an_authority_is_replaced_and_all_else_stays() {
         let data = frame(0, 0, b"\x41\x03abc");
-        let sent =
-            [vec![b'P'; PREFACE], request(b"http://127.0.0.1:2379"), data.clone(), request(b"/run/x.sock")]
-                .concat();
-        let expected = [vec![b'P'; PREFACE], request(b"-"), data, request(b"-")].concat();
+        let sent = [
+            vec![b'P'; PREFACE_BYTES],
+            request(b"http://127.0.0.1:2379"),
+            data.clone(),
+            request(b"/run/x.sock"),
+        ]
+        .concat();
+        let expected = [vec![b'P'; PREFACE_BYTES], request(b"-"), data, request(b"-")].concat();
         assert_eq!(through(&[&sent]), expected);
         let bytes: Vec<&[u8]> = sent.chunks(1).collect();
         assert_eq!(through(&bytes), expected);
@@ -337,9 +341,9 @@ mod tests {
         {
             let indexed = frame(HEADERS, 0x5, b"\x83\xbe");
             let sent =
-                [vec![b'P'; PREFACE], indexed.clone(), frame(0, 0, &data), request(authority.as_bytes()), indexed].concat();
+                [vec![b'P'; PREFACE_BYTES], indexed.clone(), frame(0, 0, &data), request(authority.as_bytes()), indexed].concat();
             let (first, second) = sent.split_at(cut.min(sent.len()));
-            let mut rewriter = FrameRewriter { pass: PREFACE, ..FrameRewriter::default() };
+            let mut rewriter = FrameRewriter { pass: PREFACE_BYTES, ..FrameRewriter::default() };
             for piece in [first, second] {
                 let mut other = FrameRewriter { pass: rewriter.pass, ..FrameRewriter::default() };
                 let untouched = rewriter.untouched(piece);

@@ -6,13 +6,13 @@ use super::change::{KeyChange, RevisionCommit};
 use super::fault::StorageFault;
 use super::index::{LatestVersion, VersionIndex};
 use super::limits::{
-    MAX_HELD_BYTES, MAX_LEASES, MAX_WRITE_ANSWER_BYTES, ResponseAllowance, WRITE_WORK, WorkBudget,
+    MAX_HELD_BYTES, MAX_LEASES, MAX_WRITE_RESPONSE_BYTES, MAX_WRITE_WORK, ResponseAllowance, WorkBudget,
 };
 use super::range;
 use super::record::{CommitRevision, HistoryEntry, KeyVersion, decode_history, encode_history};
 use super::refusal::RequestRejection;
 use super::span::KeySpan;
-use super::view::{HISTORY, LEASE_KEYS, RevisionView};
+use super::view::{HISTORY_TABLE, LEASE_KEYS_TABLE, RevisionView};
 use bytes::Bytes;
 use redb::{ReadableTable, ReadableTableMetadata, Table, TableDefinition, WriteTransaction};
 use std::collections::HashMap;
@@ -25,7 +25,7 @@ use tortie_etcd_proto::etcdserverpb::{
 use tortie_etcd_proto::mvccpb::KeyValue;
 
 /// Maps a lease ID to its granted time to live in seconds.
-pub const LEASES: TableDefinition<i64, i64> = TableDefinition::new("leases");
+pub const LEASES_TABLE: TableDefinition<i64, i64> = TableDefinition::new("leases");
 
 /// Values that change with almost every write, stored together in one row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,7 +102,7 @@ impl<'t> WriteBatch<'t> {
         Ok(WriteBatch {
             transaction,
             index,
-            history: transaction.open_table(HISTORY)?,
+            history: transaction.open_table(HISTORY_TABLE)?,
             leases: None,
             lease_keys: None,
             state,
@@ -219,8 +219,8 @@ impl<'t> WriteBatch<'t> {
         &mut self,
         request: &DeleteRangeRequest,
     ) -> Result<Result<DeleteRangeResponse, RequestRejection>, StorageFault> {
-        let mut allowance = ResponseAllowance::new(MAX_WRITE_ANSWER_BYTES);
-        self.work.set(WRITE_WORK);
+        let mut allowance = ResponseAllowance::new(MAX_WRITE_RESPONSE_BYTES);
+        self.work.set(MAX_WRITE_WORK);
         range::measure_delete(&self.view(), request, &mut allowance)?;
         if let Err(refusal) = self.view().check_work().and(allowance.check()) {
             return Ok(Err(refusal));
@@ -408,14 +408,14 @@ impl<'t> WriteBatch<'t> {
     fn leases(&mut self) -> Result<&mut LeaseTable<'t>, StorageFault> {
         match &mut self.leases {
             Some(table) => Ok(table),
-            unopened => Ok(unopened.insert(self.transaction.open_table(LEASES)?)),
+            unopened => Ok(unopened.insert(self.transaction.open_table(LEASES_TABLE)?)),
         }
     }
 
     fn lease_keys(&mut self) -> Result<&mut LeaseKeyTable<'t>, StorageFault> {
         match &mut self.lease_keys {
             Some(table) => Ok(table),
-            unopened => Ok(unopened.insert(self.transaction.open_table(LEASE_KEYS)?)),
+            unopened => Ok(unopened.insert(self.transaction.open_table(LEASE_KEYS_TABLE)?)),
         }
     }
 }

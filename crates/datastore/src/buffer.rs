@@ -4,21 +4,21 @@
 use std::sync::{Mutex, PoisonError};
 
 /// Size of the reusable buffers.
-pub const SIZE: usize = 256 * 1024;
+pub const POOLED_BUFFER_BYTES: usize = 256 * 1024;
 /// The allocator maps a buffer of this size separately and returns it to the kernel as a whole; only the pages that
 /// are written use memory.
-pub const LARGE: usize = 33 << 20;
+pub const LARGE_BUFFER_BYTES: usize = 33 << 20;
 /// Maximum number of unused buffers that are kept: 8 MiB.
-pub const KEPT: usize = 32;
+pub const MAX_POOLED_BUFFERS: usize = 32;
 
-static FREE: Mutex<Vec<Vec<u8>>> = Mutex::new(Vec::new());
+static FREE_BUFFERS: Mutex<Vec<Vec<u8>>> = Mutex::new(Vec::new());
 
 #[derive(Debug)]
 pub struct PooledBuffer(pub Vec<u8>);
 
 impl PooledBuffer {
     pub fn with_capacity(capacity: usize) -> PooledBuffer {
-        let used = if capacity == SIZE { free(Vec::pop) } else { None };
+        let used = if capacity == POOLED_BUFFER_BYTES { free(Vec::pop) } else { None };
         PooledBuffer(used.unwrap_or_else(|| Vec::with_capacity(capacity)))
     }
 }
@@ -31,13 +31,13 @@ impl AsRef<[u8]> for PooledBuffer {
 
 impl Drop for PooledBuffer {
     fn drop(&mut self) {
-        if self.0.capacity() != SIZE {
+        if self.0.capacity() != POOLED_BUFFER_BYTES {
             return;
         }
         let mut bytes = std::mem::take(&mut self.0);
         bytes.clear();
         free(|free| {
-            if free.len() < KEPT {
+            if free.len() < MAX_POOLED_BUFFERS {
                 free.push(bytes);
             }
         });
@@ -45,7 +45,7 @@ impl Drop for PooledBuffer {
 }
 
 fn free<T>(with: impl FnOnce(&mut Vec<Vec<u8>>) -> T) -> T {
-    with(&mut FREE.lock().unwrap_or_else(PoisonError::into_inner))
+    with(&mut FREE_BUFFERS.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
 #[cfg(test)]
@@ -54,13 +54,17 @@ mod tests {
 
     #[test]
     fn buffers_come_back_empty_and_only_so_many_are_kept() {
-        let many: Vec<PooledBuffer> = (0..2 * KEPT).map(|_| PooledBuffer::with_capacity(SIZE)).collect();
+        let many: Vec<PooledBuffer> =
+            (0..2 * MAX_POOLED_BUFFERS).map(|_| PooledBuffer::with_capacity(POOLED_BUFFER_BYTES)).collect();
         for mut buffer in many {
-            assert!(buffer.0.is_empty() && buffer.0.capacity() == SIZE);
+            assert!(buffer.0.is_empty() && buffer.0.capacity() == POOLED_BUFFER_BYTES);
             buffer.0.extend(b"something");
         }
         let kept = free(|free| free.iter().map(|bytes| (bytes.len(), bytes.capacity())).collect::<Vec<_>>());
-        assert!(kept.len() <= KEPT && kept.iter().all(|kept| *kept == (0, SIZE)), "{kept:?}");
-        assert!(PooledBuffer::with_capacity(SIZE).0.is_empty());
+        assert!(
+            kept.len() <= MAX_POOLED_BUFFERS && kept.iter().all(|kept| *kept == (0, POOLED_BUFFER_BYTES)),
+            "{kept:?}"
+        );
+        assert!(PooledBuffer::with_capacity(POOLED_BUFFER_BYTES).0.is_empty());
     }
 }

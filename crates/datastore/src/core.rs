@@ -85,7 +85,7 @@ pub struct StoreCore {
 }
 
 /// Number of old versions that are removed together with one group of writes.
-const COMPACTION_BUDGET: usize = 1024;
+const COMPACTED_VERSIONS_PER_COMMIT: usize = 1024;
 
 impl StoreCore {
     pub fn open(dir: &Path, quota_bytes: u64) -> Result<StoreCore, OpenError> {
@@ -159,7 +159,7 @@ impl StoreCore {
         for write in writes {
             answers.push(apply_one(&mut batch, write)?);
         }
-        batch.compact_step(COMPACTION_BUDGET)?;
+        batch.compact_step(COMPACTED_VERSIONS_PER_COMMIT)?;
         let BatchResult { mut state, auth, index, commits, lease_changes } = batch.finish();
         let auth_changed = !Arc::ptr_eq(&auth, &self.auth);
         if state == self.state && lease_changes.is_empty() && !auth_changed {
@@ -344,7 +344,7 @@ fn compact(batch: &mut WriteBatch, revision: i64) -> Result<WriteResponse, Reque
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limits::{MAX_LEASES, WRITE_WORK};
+    use crate::limits::{MAX_LEASES, MAX_WRITE_WORK};
     use tortie_etcd_proto::etcdserverpb::RequestOp;
     use tortie_etcd_proto::etcdserverpb::request_op::Request;
 
@@ -363,7 +363,7 @@ mod tests {
             let key = format!("{}/{number}", number % 2).into();
             WriteRequest::Put(PutRequest { key, ..Default::default() })
         };
-        let puts: Vec<WriteRequest> = (0..WRITE_WORK + 1).map(put).collect();
+        let puts: Vec<WriteRequest> = (0..MAX_WRITE_WORK + 1).map(put).collect();
         assert!(core.apply(&puts).unwrap().answers.iter().all(Result::is_ok));
         let within = RequestOp { request: Some(Request::RequestDeleteRange(delete("0/", "2"))) };
         let txn = TxnRequest { success: vec![within], ..Default::default() };

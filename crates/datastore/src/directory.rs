@@ -3,13 +3,13 @@
 
 use super::acknowledged::{self, AcknowledgedFile, CommitMark};
 use super::auth::AuthState;
-use super::batch::{LEASES, StoreState};
+use super::batch::{LEASES_TABLE, StoreState};
 use super::fault::StorageFault;
 use super::file::DataFile;
 use super::index::{LatestVersion, VersionIndex};
 use super::record::{CommitRevision, decode_history};
 use super::room::{self, DiskReserve};
-use super::view::{HISTORY, LEASE_KEYS};
+use super::view::{HISTORY_TABLE, LEASE_KEYS_TABLE};
 use prost::Message;
 use redb::{Builder, Database, DatabaseError, ReadableDatabase, ReadableTable, TableDefinition, TableError};
 use sha2::{Digest, Sha256};
@@ -21,12 +21,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tortie_tls::TlsError;
 
-const META: TableDefinition<&str, &[u8]> = TableDefinition::new("tortie_datastore");
-const FORMAT: u32 = 1;
+const META_TABLE: TableDefinition<&str, &[u8]> = TableDefinition::new("tortie_datastore");
+const FORMAT_VERSION: u32 = 1;
 /// Name of the database inside a data directory.
-pub const FILE_NAME: &str = "store.redb";
+pub const DATABASE_FILE_NAME: &str = "store.redb";
 /// Suffix of unfinished files. Files that a crash leaves behind are removed at the next start.
-const TEMPORARY: &str = ".tmp";
+const TEMPORARY_SUFFIX: &str = ".tmp";
 /// A snapshot ends with the SHA-256 of the preceding bytes, as in etcd.
 pub const CHECKSUM_BYTES: u64 = 32;
 /// Size of redb's cache; the page cache of the kernel does the rest.
@@ -44,12 +44,14 @@ pub enum OpenError {
     Foreign { dir: PathBuf },
     #[error("{dir} is not empty; a snapshot is restored into an empty or a new directory")]
     NotEmpty { dir: PathBuf },
-    #[error("{dir} holds a corrupt database ({reason}); move {FILE_NAME} away and restore a snapshot")]
+    #[error(
+        "{dir} holds a corrupt database ({reason}); move {DATABASE_FILE_NAME} away and restore a snapshot"
+    )]
     Corrupt { dir: PathBuf, reason: String },
     #[error(
         "{dir} has lost acknowledged writes: its newest commit is damaged, so that revision {revision} became {found}; \
-         move {FILE_NAME} away and restore a snapshot, or remove {} to go on without the lost writes",
-        acknowledged::FILE_NAME
+         move {DATABASE_FILE_NAME} away and restore a snapshot, or remove {} to go on without the lost writes",
+        acknowledged::ACKNOWLEDGED_FILE_NAME
     )]
     Lost { dir: PathBuf, revision: i64, found: i64 },
     #[error(
@@ -61,7 +63,7 @@ pub enum OpenError {
     )]
     EtcdSnapshot { file: PathBuf },
     #[error(
-        "{dir} was written by a newer version (format {format}, this one knows {FORMAT}); use that version"
+        "{dir} was written by a newer version (format {format}, this one knows {FORMAT_VERSION}); use that version"
     )]
     NewerFormat { dir: PathBuf, format: u32 },
     #[error("cannot listen on {url}: {source}")]
@@ -121,7 +123,7 @@ pub fn open(dir: &Path) -> Result<OpenedStore, OpenError> {
         }
         DirectoryContent::Foreign => return Err(OpenError::Foreign { dir: dir.to_owned() }),
     }
-    let path = dir.join(FILE_NAME);
+    let path = dir.join(DATABASE_FILE_NAME);
     let file = OpenOptions::new().read(true).write(true).open(&path).map_err(io_error)?;
     lock(dir, &file, &path)?;
     let DatabaseExtent { database: len, is_snapshot } =
@@ -139,7 +141,7 @@ pub fn open(dir: &Path) -> Result<OpenedStore, OpenError> {
             tracing::warn!(
                 "cannot make {FILE} in {}: {error}; a damaged commit could go unnoticed at the next start",
                 dir.display(),
-                FILE = acknowledged::FILE_NAME
+                FILE = acknowledged::ACKNOWLEDGED_FILE_NAME
             );
             None
         }
@@ -190,7 +192,7 @@ pub fn restore(snapshot: &Path, dir: &Path) -> Result<(), OpenError> {
     }
     let made = !dir.exists();
     fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(io_error)?;
-    let temporary = dir.join(format!("{FILE_NAME}{TEMPORARY}"));
+    let temporary = dir.join(format!("{DATABASE_FILE_NAME}{TEMPORARY_SUFFIX}"));
     let restored = fill(snapshot, dir, &temporary);
     if restored.is_err() {
         let _ = fs::remove_file(&temporary);
@@ -242,7 +244,7 @@ fn is_etcd_database(file: &File) -> io::Result<bool> {
 
 /// Removes the record of acknowledged commits, which does not apply to a store that replaces the old one.
 fn remove_note(dir: &Path) -> io::Result<()> {
-    match fs::remove_file(dir.join(acknowledged::FILE_NAME)) {
+    match fs::remove_file(dir.join(acknowledged::ACKNOWLEDGED_FILE_NAME)) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
     }
@@ -263,17 +265,19 @@ fn inspect(dir: &Path) -> io::Result<DirectoryContent> {
     for entry in entries {
         let name = entry?.file_name();
         let name = name.to_string_lossy();
-        if name == FILE_NAME {
+        if name == DATABASE_FILE_NAME {
             return Ok(DirectoryContent::Store);
         }
-        let ours = is_temporary(&name) || name == room::FILE_NAME || name == acknowledged::FILE_NAME;
+        let ours = is_temporary(&name)
+            || name == room::RESERVE_FILE_NAME
+            || name == acknowledged::ACKNOWLEDGED_FILE_NAME;
         foreign |= name != "lost+found" && !ours;
     }
     Ok(if foreign { DirectoryContent::Foreign } else { DirectoryContent::Nothing })
 }
 
 fn is_temporary(name: &str) -> bool {
-    name.starts_with(FILE_NAME) && name.ends_with(TEMPORARY)
+    name.starts_with(DATABASE_FILE_NAME) && name.ends_with(TEMPORARY_SUFFIX)
 }
 
 fn remove_leftovers(dir: &Path) -> io::Result<()> {
@@ -288,7 +292,7 @@ fn remove_leftovers(dir: &Path) -> io::Result<()> {
 
 /// Creates a new, empty file with a unique name for an unfinished database.
 pub fn temporary(dir: &Path) -> io::Result<(PathBuf, File)> {
-    let path = dir.join(format!("{FILE_NAME}.{:016x}{TEMPORARY}", rand::random::<u64>()));
+    let path = dir.join(format!("{DATABASE_FILE_NAME}.{:016x}{TEMPORARY_SUFFIX}", rand::random::<u64>()));
     let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
     Ok((path, file))
 }
@@ -300,7 +304,7 @@ fn publish(temporary: &Path, dir: &Path) -> io::Result<()> {
 }
 
 pub fn put_in_place(temporary: &Path, dir: &Path) -> io::Result<()> {
-    fs::rename(temporary, dir.join(FILE_NAME))
+    fs::rename(temporary, dir.join(DATABASE_FILE_NAME))
 }
 
 /// Makes the names in a directory durable.
@@ -490,13 +494,13 @@ impl RecoveryReport {
 
 fn open_database(file: DataFile) -> Result<(Database, RecoveryReport), DatabaseError> {
     /// Progress that redb reports only when it has found the newest commit damaged.
-    const WENT_BACK: f64 = 0.3;
+    const FALLBACK_PROGRESS: f64 = 0.3;
     let (unclean, went_back) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
     let mut builder = builder();
     let noted = (unclean.clone(), went_back.clone());
     builder.set_repair_callback(move |session| {
         noted.0.store(true, Ordering::Relaxed);
-        noted.1.fetch_or((session.progress() - WENT_BACK).abs() < 0.01, Ordering::Relaxed);
+        noted.1.fetch_or((session.progress() - FALLBACK_PROGRESS).abs() < 0.01, Ordering::Relaxed);
     });
     let mut database = builder.create_with_backend(file)?;
     let recovery = RecoveryReport {
@@ -512,7 +516,7 @@ fn open_database(file: DataFile) -> Result<(Database, RecoveryReport), DatabaseE
 /// Reads the index from the history; the newest version of each key is the last one there.
 fn read_index(database: &Database) -> Result<VersionIndex, StorageFault> {
     let mut index = VersionIndex::default();
-    for row in database.begin_read()?.open_table(HISTORY)?.iter()? {
+    for row in database.begin_read()?.open_table(HISTORY_TABLE)?.iter()? {
         let (key, bytes) = row?;
         let at = CommitRevision::from_key(key.value());
         let entry = decode_history(at, bytes.value())?;
@@ -529,13 +533,13 @@ enum MetaTable {
 
 fn read_meta(database: &Database) -> Result<MetaTable, StorageFault> {
     let transaction = database.begin_read()?;
-    let table = match transaction.open_table(META) {
+    let table = match transaction.open_table(META_TABLE) {
         Err(TableError::TableDoesNotExist(_)) => return Ok(MetaTable::None),
         table => table?,
     };
     let format = table.get("format")?.ok_or(StorageFault::Record)?;
     let format = u32::from_le_bytes(format.value().try_into().map_err(|_| StorageFault::Record)?);
-    if format > FORMAT {
+    if format > FORMAT_VERSION {
         return Ok(MetaTable::Newer(format));
     }
     let identity = table.get("identity")?.ok_or(StorageFault::Record)?;
@@ -566,9 +570,9 @@ fn initialize(database: &Database) -> Result<(StoreIdentity, StoreState), Storag
     let state =
         StoreState { revision: 1, compacted: -1, collected: -1, in_use: 0, no_space: false, sequence: 0 };
     let transaction = database.begin_write()?;
-    transaction.open_table(HISTORY)?;
-    transaction.open_table(LEASES)?;
-    transaction.open_table(LEASE_KEYS)?;
+    transaction.open_table(HISTORY_TABLE)?;
+    transaction.open_table(LEASES_TABLE)?;
+    transaction.open_table(LEASE_KEYS_TABLE)?;
     write_identity(&transaction, identity)?;
     write_state(&transaction, state)?;
     transaction.commit()?;
@@ -585,8 +589,8 @@ pub fn write_identity(
     transaction: &redb::WriteTransaction,
     identity: StoreIdentity,
 ) -> Result<(), StorageFault> {
-    let mut table = transaction.open_table(META)?;
-    table.insert("format", FORMAT.to_le_bytes().as_slice())?;
+    let mut table = transaction.open_table(META_TABLE)?;
+    table.insert("format", FORMAT_VERSION.to_le_bytes().as_slice())?;
     let words = [identity.cluster, identity.member].map(u64::to_le_bytes);
     table.insert("identity", words.as_flattened())?;
     Ok(())
@@ -595,13 +599,13 @@ pub fn write_identity(
 pub fn write_state(transaction: &redb::WriteTransaction, state: StoreState) -> Result<(), StorageFault> {
     let StoreState { revision, compacted, collected, in_use, no_space, sequence } = state;
     let words = [revision, compacted, collected, in_use, i64::from(no_space)].map(i64::to_le_bytes);
-    let mut table = transaction.open_table(META)?;
+    let mut table = transaction.open_table(META_TABLE)?;
     table.insert("state", words.as_flattened())?;
     table.insert("sequence", sequence.to_le_bytes().as_slice())?;
     Ok(())
 }
 
 pub fn write_auth(transaction: &redb::WriteTransaction, auth: &AuthState) -> Result<(), StorageFault> {
-    transaction.open_table(META)?.insert("auth", auth.encode_to_vec().as_slice())?;
+    transaction.open_table(META_TABLE)?.insert("auth", auth.encode_to_vec().as_slice())?;
     Ok(())
 }

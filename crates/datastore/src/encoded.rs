@@ -5,7 +5,7 @@ use super::buffer::{self, PooledBuffer};
 use super::directory::StoreIdentity;
 use super::limits::ResponseAllowance;
 use super::record::KeyVersion;
-use super::watch::TERM;
+use super::watch::RAFT_TERM;
 use bytes::{BufMut, Bytes};
 use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint, message};
 use tortie_etcd_proto::etcdserverpb::ResponseHeader;
@@ -19,9 +19,9 @@ mod field {
 }
 
 /// Length of the gRPC prefix of a message: the compression flag and the message length.
-const PREFIX: usize = 5;
+const GRPC_PREFIX_BYTES: usize = 5;
 /// Maximum size of the first chunk: most responses are small.
-const FIRST: usize = 32 * 1024;
+const MAX_FIRST_CHUNK_BYTES: usize = 32 * 1024;
 
 /// A `RangeResponse` that is being encoded.
 pub struct RangeEncoder {
@@ -39,12 +39,12 @@ pub struct EncodedRange {
 impl RangeEncoder {
     pub fn new(identity: StoreIdentity, revision: i64) -> RangeEncoder {
         let mut first = PooledBuffer::with_capacity(1024);
-        first.0.put_bytes(0, PREFIX);
+        first.0.put_bytes(0, GRPC_PREFIX_BYTES);
         let header = ResponseHeader {
             cluster_id: identity.cluster,
             member_id: identity.member,
             revision,
-            raft_term: TERM,
+            raft_term: RAFT_TERM,
         };
         message::encode(field::HEADER, &header, &mut first.0);
         RangeEncoder { length: first.0.len(), chunks: vec![first] }
@@ -79,11 +79,15 @@ impl RangeEncoder {
     fn room(&mut self, length: usize) -> &mut Vec<u8> {
         let number = self.chunks.len();
         let is_full = self.chunks.last().is_none_or(|PooledBuffer(last)| match number {
-            1 => last.len() + length > FIRST,
+            1 => last.len() + length > MAX_FIRST_CHUNK_BYTES,
             _ => last.capacity() - last.len() < length,
         });
         if is_full {
-            let size = if number < buffer::KEPT { buffer::SIZE } else { buffer::LARGE };
+            let size = if number < buffer::MAX_POOLED_BUFFERS {
+                buffer::POOLED_BUFFER_BYTES
+            } else {
+                buffer::LARGE_BUFFER_BYTES
+            };
             self.chunks.push(PooledBuffer::with_capacity(size.max(length)));
         }
         let last = self.chunks.len() - 1;
@@ -96,8 +100,9 @@ impl RangeEncoder {
         EncodedField::Number(field::COUNT, count as u64).encode(&mut end);
         self.length += end.len();
         self.room(end.len()).put_slice(&end);
-        let length = (self.length - PREFIX) as u32;
-        if let Some(prefix) = self.chunks.first_mut().and_then(|first| first.0.get_mut(1..PREFIX)) {
+        let length = (self.length - GRPC_PREFIX_BYTES) as u32;
+        if let Some(prefix) = self.chunks.first_mut().and_then(|first| first.0.get_mut(1..GRPC_PREFIX_BYTES))
+        {
             prefix.copy_from_slice(&length.to_be_bytes());
         }
         EncodedRange { chunks: self.chunks.into_iter().map(Bytes::from_owner).collect() }
@@ -159,7 +164,7 @@ mod tests {
 
     fn decode(encoded: &EncodedRange) -> RangeResponse {
         let bytes = encoded.chunks.concat();
-        let (prefix, message) = bytes.split_at(PREFIX);
+        let (prefix, message) = bytes.split_at(GRPC_PREFIX_BYTES);
         assert_eq!(prefix[0], 0, "not compressed");
         assert_eq!(prefix[1..], (message.len() as u32).to_be_bytes());
         RangeResponse::decode(message).unwrap()
@@ -194,7 +199,7 @@ mod tests {
         let header = response.header.as_mut().unwrap();
         header.cluster_id = snapshot.identity.cluster;
         header.member_id = snapshot.identity.member;
-        header.raft_term = TERM;
+        header.raft_term = RAFT_TERM;
         Ok(response)
     }
 

@@ -2,7 +2,7 @@
 //! database files of the thread that injects them.
 
 use crate::core::{StoreCore, WriteRequest};
-use crate::limits::{MAX_ANSWER_BYTES, ResponseAllowance};
+use crate::limits::{MAX_RESPONSE_BYTES, ResponseAllowance};
 use crate::refusal::RequestRejection;
 use bytes::Bytes;
 use rand::rngs::StdRng;
@@ -16,7 +16,7 @@ use std::path::Path;
 use tortie_etcd_proto::etcdserverpb::{DeleteRangeRequest, PutRequest, RangeRequest};
 
 thread_local! {
-    static FAULTS: RefCell<Option<FaultInjector>> = const { RefCell::new(None) };
+    static FAULT_INJECTOR: RefCell<Option<FaultInjector>> = const { RefCell::new(None) };
 }
 
 /// How often each fault was injected.
@@ -68,7 +68,7 @@ impl FaultInjector {
 
 /// Called before a write to the database.
 pub fn before_write(file: &File, data: &[u8], offset: u64) -> io::Result<()> {
-    FAULTS.with_borrow_mut(|faults| {
+    FAULT_INJECTOR.with_borrow_mut(|faults| {
         let Some(faults) = faults else { return Ok(()) };
         if faults.dead {
             return Err(io::Error::other("the power is gone"));
@@ -105,7 +105,7 @@ pub fn before_write(file: &File, data: &[u8], offset: u64) -> io::Result<()> {
 
 /// Called before a sync; an error replaces it.
 pub fn before_sync() -> io::Result<()> {
-    FAULTS.with_borrow_mut(|faults| {
+    FAULT_INJECTOR.with_borrow_mut(|faults| {
         let Some(faults) = faults else { return Ok(()) };
         if faults.dead {
             return Err(io::Error::other("the power is gone"));
@@ -128,7 +128,7 @@ fn contents(core: &StoreCore) -> KeyContents {
         ..Default::default()
     };
     let answer =
-        core.latest().get().range(&all, &mut ResponseAllowance::new(MAX_ANSWER_BYTES)).unwrap().unwrap();
+        core.latest().get().range(&all, &mut ResponseAllowance::new(MAX_RESPONSE_BYTES)).unwrap().unwrap();
     answer.kvs.into_iter().map(|kv| (kv.key, kv.value)).collect()
 }
 
@@ -172,7 +172,7 @@ fn live(dir: &Path, seed: u64, struck: &mut FaultCounts) {
         unsynced: Vec::new(),
         struck: FaultCounts::default(),
     };
-    FAULTS.set(Some(faults));
+    FAULT_INJECTOR.set(Some(faults));
     let mut in_doubt = Vec::new();
     for _ in 0..rng.random_range(1..80) {
         let writes = some_writes(&mut rng);
@@ -188,9 +188,9 @@ fn live(dir: &Path, seed: u64, struck: &mut FaultCounts) {
         expected = after(expected, &writes, &done);
         assert!(contents(&core) == expected, "seed {seed}: what was acknowledged is not what is read");
     }
-    FAULTS.with_borrow_mut(|faults| faults.as_mut().map(FaultInjector::cut_power).unwrap()).unwrap();
+    FAULT_INJECTOR.with_borrow_mut(|faults| faults.as_mut().map(FaultInjector::cut_power).unwrap()).unwrap();
     drop(core);
-    let faults = FAULTS.take().unwrap();
+    let faults = FAULT_INJECTOR.take().unwrap();
     let before = *struck;
     *struck = FaultCounts {
         full: before.full + faults.struck.full,

@@ -13,7 +13,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-const PAGE: u64 = 4096;
+const PAGE_BYTES: u64 = 4096;
 
 #[derive(Clone, Debug)]
 pub struct DataFile {
@@ -55,8 +55,8 @@ impl DataFile {
         let DataFileInner { file, .. } = &*self.inner;
         self.with_reserve(ReserveUse::Opening, || file.set_len(held.len))?;
         for (number, page) in std::mem::take(&mut held.pages) {
-            let offset = number * PAGE;
-            let len = PAGE.min(held.len.saturating_sub(offset)) as usize;
+            let offset = number * PAGE_BYTES;
+            let len = PAGE_BYTES.min(held.len.saturating_sub(offset)) as usize;
             let bytes = page.get(..len).unwrap_or(&page);
             self.with_reserve(ReserveUse::Opening, || write(file, bytes, offset))?;
         }
@@ -103,9 +103,9 @@ impl HeldPages {
         let mut done = 0;
         while done < len {
             let position = offset + done as u64;
-            let start = (position % PAGE) as usize;
-            let take = (PAGE as usize - start).min(len - done);
-            each(position / PAGE, start..start + take, done..done + take)?;
+            let start = (position % PAGE_BYTES) as usize;
+            let take = (PAGE_BYTES as usize - start).min(len - done);
+            each(position / PAGE_BYTES, start..start + take, done..done + take)?;
             done += take;
         }
         Ok(())
@@ -159,7 +159,7 @@ impl StorageBackend for DataFile {
             let out = &mut out[part];
             match held.pages.get(&number) {
                 Some(bytes) => out.copy_from_slice(&bytes[page]),
-                None => read_padded(&self.inner.file, number * PAGE + page.start as u64, out)?,
+                None => read_padded(&self.inner.file, number * PAGE_BYTES + page.start as u64, out)?,
             }
             Ok(())
         })
@@ -171,7 +171,7 @@ impl StorageBackend for DataFile {
         }
         let mut held = self.held();
         held.len = len;
-        held.pages.retain(|number, _| number * PAGE < len);
+        held.pages.retain(|number, _| number * PAGE_BYTES < len);
         Ok(())
     }
 
@@ -189,8 +189,8 @@ impl StorageBackend for DataFile {
             let bytes = match held.pages.entry(number) {
                 std::collections::btree_map::Entry::Occupied(entry) => entry.into_mut(),
                 std::collections::btree_map::Entry::Vacant(entry) => {
-                    let mut bytes = vec![0; PAGE as usize];
-                    read_padded(&self.inner.file, number * PAGE, &mut bytes)?;
+                    let mut bytes = vec![0; PAGE_BYTES as usize];
+                    read_padded(&self.inner.file, number * PAGE_BYTES, &mut bytes)?;
                     entry.insert(bytes)
                 }
             };

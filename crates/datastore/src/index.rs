@@ -12,8 +12,8 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 /// A leaf with more keys, or more bytes of keys, is split.
-const LEAF_KEYS: usize = 128;
-const LEAF_BYTES: usize = 64 * 1024;
+const MAX_LEAF_KEYS: usize = 128;
+const MAX_LEAF_BYTES: usize = 64 * 1024;
 
 /// The newest version of a key; a deleted key stays until compaction removes its last version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,7 +61,9 @@ impl VersionIndex {
             Ok(slot) => leaf.slots[slot].place = place,
             Err(slot) => {
                 leaf.insert(slot, key, place);
-                if leaf.slots.len() > LEAF_KEYS || (leaf.keys.len() > LEAF_BYTES && leaf.slots.len() > 1) {
+                if leaf.slots.len() > MAX_LEAF_KEYS
+                    || (leaf.keys.len() > MAX_LEAF_BYTES && leaf.slots.len() > 1)
+                {
                     // Keys often arrive in order: splitting at the end keeps the existing leaves full.
                     let appended = last && slot + 1 == leaf.slots.len();
                     let half = if appended { slot } else { leaf.slots.len() / 2 };

@@ -7,8 +7,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The limits of etcd, in seconds.
-pub const MIN_TTL: i64 = 2;
-pub const MAX_TTL: i64 = 9_000_000_000;
+pub const MIN_TTL_SECONDS: i64 = 2;
+pub const MAX_TTL_SECONDS: i64 = 9_000_000_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct LeaseEntry {
@@ -124,7 +124,7 @@ mod tests {
     #[test]
     fn the_longest_lease_does_not_overflow_the_clock() {
         let now = Instant::now();
-        let lessor = Lessor::new([(1, MAX_TTL), (2, i64::MAX)], now);
+        let lessor = Lessor::new([(1, MAX_TTL_SECONDS), (2, i64::MAX)], now);
         assert!(lessor.expired(now).is_empty());
     }
 }

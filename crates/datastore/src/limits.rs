@@ -6,15 +6,15 @@ use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Maximum size of a response; larger results must be read in pages.
-pub const MAX_ANSWER_BYTES: usize = 64 << 20;
+pub const MAX_RESPONSE_BYTES: usize = 64 << 20;
 /// Maximum size of the response to a write, which is built while all other writes wait.
-pub const MAX_WRITE_ANSWER_BYTES: usize = 16 << 20;
+pub const MAX_WRITE_RESPONSE_BYTES: usize = 16 << 20;
 /// Responses up to this size are not counted: there are never more of them than streams.
-pub const SMALL_ANSWER_BYTES: usize = 64 << 10;
+pub const SMALL_RESPONSE_BYTES: usize = 64 << 10;
 /// Maximum number of key versions that a read may examine.
-pub const READ_WORK: usize = 4_000_000;
+pub const MAX_READ_WORK: usize = 4_000_000;
 /// The same for the comparisons, reads and deletes of a write, while all other writes wait.
-pub const WRITE_WORK: usize = 200_000;
+pub const MAX_WRITE_WORK: usize = 200_000;
 
 /// Maximum size of previous values that the changes of one group of writes hold for watchers; beyond it watchers read
 /// them from disk.
@@ -22,7 +22,7 @@ pub const MAX_HELD_BYTES: usize = 8 << 20;
 /// Maximum number of leases: each is held in memory.
 pub const MAX_LEASES: u64 = 200_000;
 
-const UNIT: usize = 1024;
+const BUDGET_UNIT_BYTES: usize = 1024;
 
 /// Remaining work that a request may do.
 pub type WorkBudget = Cell<usize>;
@@ -51,7 +51,7 @@ impl ResponseAllowance {
 
     /// Returns whether the size exceeds the limit of any response, so that counting further is useless.
     pub fn is_hopeless(&self) -> bool {
-        self.used > self.limit.max(MAX_ANSWER_BYTES)
+        self.used > self.limit.max(MAX_RESPONSE_BYTES)
     }
 
     pub fn check(&self) -> Result<(), RequestRejection> {
@@ -70,7 +70,7 @@ pub type BudgetShare = Arc<OwnedSemaphorePermit>;
 
 impl Default for ResponseBudget {
     fn default() -> ResponseBudget {
-        ResponseBudget { units: Arc::new(Semaphore::new(units(MAX_ANSWER_BYTES) as usize)) }
+        ResponseBudget { units: Arc::new(Semaphore::new(units(MAX_RESPONSE_BYTES) as usize)) }
     }
 }
 
@@ -80,7 +80,7 @@ impl ResponseBudget {
     pub fn at_once(&self) -> (Option<OwnedSemaphorePermit>, usize) {
         let available = self.units.available_permits();
         match self.units.clone().try_acquire_many_owned(available as u32) {
-            Ok(permit) if available > 0 => (Some(permit), available * UNIT),
+            Ok(permit) if available > 0 => (Some(permit), available * BUDGET_UNIT_BYTES),
             _ => (None, 0),
         }
     }
@@ -88,19 +88,19 @@ impl ResponseBudget {
     /// Returns a share for a response that already exists; `None` if it is small or if no budget is left, because it
     /// cannot be undone.
     pub fn share(&self, bytes: usize) -> Option<BudgetShare> {
-        let is_large = bytes > SMALL_ANSWER_BYTES;
+        let is_large = bytes > SMALL_RESPONSE_BYTES;
         is_large.then(|| self.units.clone().try_acquire_many_owned(units(bytes)).ok()).flatten().map(Arc::new)
     }
 
     /// Waits until this much of the budget is available.
     pub async fn wait_for(&self, bytes: usize) -> Result<OwnedSemaphorePermit, RequestRejection> {
-        let units = units(bytes.min(MAX_ANSWER_BYTES));
+        let units = units(bytes.min(MAX_RESPONSE_BYTES));
         self.units.clone().acquire_many_owned(units).await.map_err(|_| RequestRejection::STOPPED)
     }
 
     /// Releases the part of the permit that a response of this size does not need; small ones need none.
     pub fn shrink(permit: Option<OwnedSemaphorePermit>, bytes: usize) -> Option<BudgetShare> {
-        let mut permit = permit.filter(|_| bytes > SMALL_ANSWER_BYTES)?;
+        let mut permit = permit.filter(|_| bytes > SMALL_RESPONSE_BYTES)?;
         let excess = permit.num_permits().saturating_sub(units(bytes) as usize);
         drop(permit.split(excess));
         Some(Arc::new(permit))
@@ -108,5 +108,5 @@ impl ResponseBudget {
 }
 
 fn units(bytes: usize) -> u32 {
-    u32::try_from(bytes.div_ceil(UNIT)).unwrap_or(u32::MAX)
+    u32::try_from(bytes.div_ceil(BUDGET_UNIT_BYTES)).unwrap_or(u32::MAX)
 }

@@ -19,12 +19,12 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 /// Maximum number of connections; some file descriptors are reserved for files and other purposes.
 const MAX_CONNECTIONS: u64 = 4096;
-const OTHER_DESCRIPTORS: u64 = 64;
+const RESERVED_DESCRIPTORS: u64 = 64;
 /// Timeout of a TLS handshake.
-const HANDSHAKE: Duration = Duration::from_secs(10);
+const TLS_HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Delay after a failed accept: initial and maximum.
-const FIRST_PAUSE: Duration = Duration::from_millis(50);
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+const MIN_ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(50);
+const MAX_ACCEPT_RETRY_DELAY: Duration = Duration::from_secs(1);
 
 pub enum StoreListener {
     Tcp(TcpListener),
@@ -59,7 +59,7 @@ impl Drop for SocketFile {
 /// Returns the number of connections that the file descriptor limit of the process allows.
 pub fn connection_limit() -> usize {
     let descriptors = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-    let room = descriptors.unwrap_or(u64::MAX).saturating_sub(OTHER_DESCRIPTORS);
+    let room = descriptors.unwrap_or(u64::MAX).saturating_sub(RESERVED_DESCRIPTORS);
     MAX_CONNECTIONS.min(room).max(1) as usize
 }
 
@@ -188,7 +188,8 @@ async fn accept(
                 if pause.is_none() {
                     tracing::error!("cannot accept connections on {url}: {error}; trying again");
                 }
-                let next: Duration = pause.map_or(FIRST_PAUSE, |pause| LONGEST_PAUSE.min(pause * 2));
+                let next: Duration =
+                    pause.map_or(MIN_ACCEPT_RETRY_DELAY, |pause| MAX_ACCEPT_RETRY_DELAY.min(pause * 2));
                 pause = Some(next);
                 tokio::time::sleep(next).await;
                 continue;
@@ -223,7 +224,7 @@ async fn hand_on(
         (AcceptedStream::Tcp(stream), Some(tls)) => {
             let (acceptor, connections) = (tls.acceptor(), connections.clone());
             tokio::spawn(async move {
-                match tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await {
+                match tokio::time::timeout(TLS_HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await {
                     Ok(Ok(stream)) => {
                         let connection = DatastoreConnection::tls(stream, permit);
                         let _ = connections.send(Ok(AuthorityRewriter::new(connection))).await;

@@ -172,7 +172,7 @@ pub fn measure<H: HistoryTable>(
     view.visit(&KeySpan::new(&request.key, &request.range_end), revision, |key, version| {
         let value = if request.keys_only { 0 } else { version.value.len() };
         seen += 1;
-        let goes_on = allowance.take(KEY_VALUE_BYTES + key.len() + value) && limit != seen;
+        let goes_on = allowance.take(KEY_VALUE_OVERHEAD_BYTES + key.len() + value) && limit != seen;
         if goes_on { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     })
 }
@@ -197,7 +197,7 @@ pub fn measure_delete<H: HistoryTable>(
 }
 
 /// Memory of a key in a response in addition to its bytes.
-pub const KEY_VALUE_BYTES: usize = 96;
+pub const KEY_VALUE_OVERHEAD_BYTES: usize = 96;
 
 /// Keys and values collected into few large buffers: a list of 100,000 keys must not need 200,000 allocations.
 #[derive(Default)]
@@ -211,7 +211,7 @@ struct KeyCollector {
 /// thread that ever read a list; it maps a very large buffer separately, returns it to the kernel as a whole, and
 /// uses only the pages that are written.
 fn chunk_size(number: usize) -> usize {
-    if number < 4 { buffer::SIZE } else { buffer::LARGE }
+    if number < 4 { buffer::POOLED_BUFFER_BYTES } else { buffer::LARGE_BUFFER_BYTES }
 }
 
 impl KeyCollector {
@@ -224,7 +224,7 @@ impl KeyCollector {
     ) {
         let value = if with_value { version.value } else { &[] };
         let need = key.len() + value.len();
-        if !allowance.take(KEY_VALUE_BYTES + need) {
+        if !allowance.take(KEY_VALUE_OVERHEAD_BYTES + need) {
             // From here on only the size is counted.
             (self.kvs, self.arena) = Default::default();
             return;

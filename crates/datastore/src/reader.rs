@@ -9,8 +9,8 @@ use std::ops::ControlFlow;
 
 /// Keys that were written in sequence are usually also listed in sequence: within this many revisions and rows,
 /// continuing the scan is cheaper than a lookup.
-const NEAR: i64 = 8;
-const STEPS: usize = 64;
+const MAX_SCAN_REVISIONS: i64 = 8;
+const MAX_SCAN_ROWS: usize = 64;
 
 pub struct HistoryReader<'t, H> {
     history: &'t H,
@@ -80,8 +80,9 @@ impl<'t, H: HistoryTable> HistoryReader<'t, H> {
         at: CommitRevision,
         mut with: impl FnMut(&HistoryEntry) -> T,
     ) -> Result<Option<T>, StorageFault> {
-        let near =
-            at > self.last && at.main - self.last.main <= NEAR && self.last != CommitRevision::default();
+        let near = at > self.last
+            && at.main - self.last.main <= MAX_SCAN_REVISIONS
+            && self.last != CommitRevision::default();
         self.last = at;
         if !near {
             return self.look_up(at, with);
@@ -90,7 +91,7 @@ impl<'t, H: HistoryTable> HistoryReader<'t, H> {
             Some(walk) => walk,
             walk => walk.insert(self.history.range(at.key()..)?),
         };
-        for row in walk.take(STEPS) {
+        for row in walk.take(MAX_SCAN_ROWS) {
             let (key, bytes) = row?;
             match CommitRevision::from_key(key.value()).cmp(&at) {
                 std::cmp::Ordering::Less => {}

@@ -60,12 +60,12 @@ pub struct HistoryEntry<'a> {
     pub version: KeyVersion<'a>,
 }
 
-const PUT: u8 = 1;
-const TOMBSTONE: u8 = 2;
+const PUT_TAG: u8 = 1;
+const TOMBSTONE_TAG: u8 = 2;
 
 pub fn encode_history(entry: &HistoryEntry, out: &mut Vec<u8>) {
     out.clear();
-    out.put_u8(if entry.version.deleted { TOMBSTONE } else { PUT });
+    out.put_u8(if entry.version.deleted { TOMBSTONE_TAG } else { PUT_TAG });
     encode_varint(entry.previous.main as u64, out);
     encode_varint(entry.previous.sub.into(), out);
     encode_varint(entry.key.len() as u64, out);
@@ -100,8 +100,8 @@ fn kind(bytes: &mut &[u8]) -> Result<bool, StorageFault> {
         return Err(StorageFault::Record);
     }
     match bytes.get_u8() {
-        PUT => Ok(false),
-        TOMBSTONE => Ok(true),
+        PUT_TAG => Ok(false),
+        TOMBSTONE_TAG => Ok(true),
         _ => Err(StorageFault::Record),
     }
 }

@@ -14,15 +14,15 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Name of the reserve file inside a data directory.
-pub const FILE_NAME: &str = "store.reserve";
+pub const RESERVE_FILE_NAME: &str = "store.reserve";
 /// Space that deletes and compaction may use while the disk is full.
 const RESERVE_BYTES: u64 = 8 << 20;
 /// The last part, kept for reopening the database if a write failed in spite of the reserve.
-const LAST_BYTES: u64 = 1 << 20;
+const LAST_RESERVE_BYTES: u64 = 1 << 20;
 /// The reserve is released in pieces, so that other processes on the same disk cannot take all of it at once.
-const PIECE_BYTES: u64 = 512 << 10;
+const RESERVE_PIECE_BYTES: u64 = 512 << 10;
 /// Space that must stay free in addition to the planned write.
-pub const MARGIN_BYTES: u64 = 4 << 20;
+pub const FREE_MARGIN_BYTES: u64 = 4 << 20;
 
 /// Returns the number of bytes that can still be written to the file system of a directory.
 pub fn available(dir: &Path) -> io::Result<u64> {
@@ -62,7 +62,7 @@ struct ReserveFile {
 impl DiskReserve {
     /// Opens the existing reserve of a data directory; `hold` restores its full size.
     pub fn open(dir: &Path) -> DiskReserve {
-        let path = dir.join(FILE_NAME);
+        let path = dir.join(RESERVE_FILE_NAME);
         let mut held = ReserveFile::default();
         if let Ok(file) = OpenOptions::new().read(true).write(true).open(&path) {
             held.bytes = file.metadata().map_or(0, |metadata| metadata.len());
@@ -88,7 +88,7 @@ impl DiskReserve {
 
     fn fill(&self, held: &mut ReserveFile) -> io::Result<bool> {
         let dir = self.path.parent().unwrap_or(Path::new("."));
-        if available(dir)? < RESERVE_BYTES - held.bytes + MARGIN_BYTES {
+        if available(dir)? < RESERVE_BYTES - held.bytes + FREE_MARGIN_BYTES {
             return Ok(false);
         }
         let file = match &held.file {
@@ -105,8 +105,8 @@ impl DiskReserve {
         };
         if fallocate(file, FallocateFlags::empty(), 0, RESERVE_BYTES).is_err() {
             // Not every file system can allocate blocks without writing them.
-            let zeroes = vec![0; PIECE_BYTES as usize];
-            for offset in (0..RESERVE_BYTES).step_by(PIECE_BYTES as usize) {
+            let zeroes = vec![0; RESERVE_PIECE_BYTES as usize];
+            for offset in (0..RESERVE_BYTES).step_by(RESERVE_PIECE_BYTES as usize) {
                 file.write_all_at(&zeroes, offset)?;
             }
         }
@@ -117,14 +117,14 @@ impl DiskReserve {
     /// Releases a piece to the file system. Returns false if nothing is left for this use.
     pub fn release(&self, what_for: ReserveUse) -> bool {
         let floor = match what_for {
-            ReserveUse::Writing => LAST_BYTES,
+            ReserveUse::Writing => LAST_RESERVE_BYTES,
             ReserveUse::Opening => 0,
         };
         let mut held = self.held();
         if held.bytes <= floor {
             return false;
         }
-        let left = held.bytes.saturating_sub(PIECE_BYTES).max(floor);
+        let left = held.bytes.saturating_sub(RESERVE_PIECE_BYTES).max(floor);
         match held.file.as_ref().map(|file| file.set_len(left)) {
             Some(Ok(())) => {
                 held.bytes = left;
@@ -141,7 +141,7 @@ impl DiskReserve {
 
 /// Returns whether there is enough space for a group of writes, in addition to a complete reserve.
 pub fn suffices(available: u64, bytes: u64) -> bool {
-    available >= pages(bytes).saturating_add(MARGIN_BYTES)
+    available >= pages(bytes).saturating_add(FREE_MARGIN_BYTES)
 }
 
 /// Returns the space that writes of this size need: pages are copied before they are changed.
@@ -159,18 +159,18 @@ pub struct SpaceCheckCache {
 
 impl SpaceCheckCache {
     /// Minimum space that counts as plenty: more than other processes on the same disk can write between two checks.
-    const FROM_BYTES: u64 = 1 << 30;
-    const INTERVAL: Duration = Duration::from_millis(100);
+    const PLENTY_BYTES: u64 = 1 << 30;
+    const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
     /// Records the result of a successful check.
     pub fn found(&mut self, room: u64, now: Instant) {
-        self.looked = (room >= Self::FROM_BYTES).then_some(now);
+        self.looked = (room >= Self::PLENTY_BYTES).then_some(now);
         self.left = room / 64;
     }
 
     /// Returns whether a group of writes needs no check.
     pub fn covers(&mut self, bytes: u64, now: Instant) -> bool {
-        let is_fresh = self.looked.is_some_and(|looked| now.duration_since(looked) < Self::INTERVAL);
+        let is_fresh = self.looked.is_some_and(|looked| now.duration_since(looked) < Self::CHECK_INTERVAL);
         match self.left.checked_sub(pages(bytes)) {
             Some(left) if is_fresh => {
                 self.left = left;
@@ -195,15 +195,15 @@ mod tests {
         let mut plenty = SpaceCheckCache::default();
         let now = Instant::now();
         assert!(!plenty.covers(0, now), "nobody has looked yet");
-        plenty.found(SpaceCheckCache::FROM_BYTES - 1, now);
+        plenty.found(SpaceCheckCache::PLENTY_BYTES - 1, now);
         assert!(!plenty.covers(1, now), "there is not that much");
-        plenty.found(SpaceCheckCache::FROM_BYTES, now);
-        let half = SpaceCheckCache::FROM_BYTES / 64 / 3 / 2;
+        plenty.found(SpaceCheckCache::PLENTY_BYTES, now);
+        let half = SpaceCheckCache::PLENTY_BYTES / 64 / 3 / 2;
         assert!(plenty.covers(half, now) && plenty.covers(half, now));
         assert!(!plenty.covers(half, now), "enough was written");
-        plenty.found(SpaceCheckCache::FROM_BYTES, now);
-        assert!(plenty.covers(1, now + SpaceCheckCache::INTERVAL / 2));
-        assert!(!plenty.covers(1, now + SpaceCheckCache::INTERVAL));
+        plenty.found(SpaceCheckCache::PLENTY_BYTES, now);
+        assert!(plenty.covers(1, now + SpaceCheckCache::CHECK_INTERVAL / 2));
+        assert!(!plenty.covers(1, now + SpaceCheckCache::CHECK_INTERVAL));
         plenty.found(0, now);
         assert!(!plenty.covers(0, now));
     }

@@ -27,15 +27,15 @@ use tonic::service::Routes;
 use tower::util::MapRequestLayer;
 
 /// Interval of the check for expired leases, as in etcd.
-const LEASE_INTERVAL: Duration = Duration::from_millis(500);
+const LEASE_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 /// Maximum number of leases that are revoked concurrently.
-const REVOCATIONS: usize = 64;
+const MAX_CONCURRENT_REVOCATIONS: usize = 64;
 /// Sync interval of the record of acknowledged commits: after a power cut, the record may be this much out of date.
-const SYNC_INTERVAL: Duration = Duration::from_secs(1);
+const ACKNOWLEDGED_SYNC_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum number of concurrent requests and watch streams of one connection; further ones wait.
-const MAX_STREAMS: u32 = 1024;
+const MAX_STREAMS_PER_CONNECTION: u32 = 1024;
 /// How long connections may take to finish when the server stops.
-const DRAIN: Duration = Duration::from_secs(3);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(3);
 
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
@@ -163,7 +163,7 @@ impl StoreServer {
                 }
             }
         };
-        if tokio::time::timeout(DRAIN, drained).await.is_err() {
+        if tokio::time::timeout(DRAIN_TIMEOUT, drained).await.is_err() {
             serving.shutdown().await;
         }
         writer.stop().await;
@@ -177,7 +177,7 @@ impl StoreServer {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
         };
-        if tokio::time::timeout(DRAIN, unused).await.is_err() {
+        if tokio::time::timeout(DRAIN_TIMEOUT, unused).await.is_err() {
             tracing::warn!(
                 "a client still uses the store; its directory stays locked until the process ends"
             );
@@ -200,7 +200,7 @@ async fn serve_on(
     let server = tonic::transport::Server::builder()
         .initial_stream_window_size(1 << 20)
         .initial_connection_window_size(4 << 20)
-        .max_concurrent_streams(MAX_STREAMS)
+        .max_concurrent_streams(MAX_STREAMS_PER_CONNECTION)
         .layer(MapRequestLayer::new(move |request: http::Request<Body>| intake.receive(request)))
         .add_routes(routes);
     let stopped = async move { drop(stop.wait_for(|stop| *stop).await) };
@@ -208,7 +208,7 @@ async fn serve_on(
 }
 
 async fn revoke_expired(lessor: Arc<Lessor>, writer: StoreWriter) {
-    let mut interval = tokio::time::interval(LEASE_INTERVAL);
+    let mut interval = tokio::time::interval(LEASE_CHECK_INTERVAL);
     loop {
         interval.tick().await;
         // Concurrent revocations share a commit; their number is limited so that they do not delay other writes.
@@ -221,12 +221,12 @@ async fn revoke_expired(lessor: Arc<Lessor>, writer: StoreWriter) {
                 }
             }
         };
-        revoking.for_each_concurrent(REVOCATIONS, revoke).await;
+        revoking.for_each_concurrent(MAX_CONCURRENT_REVOCATIONS, revoke).await;
     }
 }
 
 async fn sync_acknowledged(acknowledged: Arc<AcknowledgedFile>) {
-    let mut interval = tokio::time::interval(SYNC_INTERVAL);
+    let mut interval = tokio::time::interval(ACKNOWLEDGED_SYNC_INTERVAL);
     loop {
         interval.tick().await;
         let acknowledged = acknowledged.clone();
@@ -238,12 +238,14 @@ async fn sync_acknowledged(acknowledged: Arc<AcknowledgedFile>) {
 
 async fn compact_in_time(service: StoreService, how: AutoCompaction) {
     /// The period is divided into this many steps, so that only slightly more history than configured is kept.
-    const STEPS: u32 = 10;
-    const CHECK: Duration = Duration::from_secs(300);
+    const PERIOD_STEPS: u32 = 10;
+    const REVISION_CHECK_INTERVAL: Duration = Duration::from_secs(300);
     let (pause, steps) = match how {
         AutoCompaction::Off => return,
-        AutoCompaction::Age(age) => ((age / STEPS).max(Duration::from_millis(100)), STEPS as usize),
-        AutoCompaction::Revisions(_) => (CHECK, 0),
+        AutoCompaction::Age(age) => {
+            ((age / PERIOD_STEPS).max(Duration::from_millis(100)), PERIOD_STEPS as usize)
+        }
+        AutoCompaction::Revisions(_) => (REVISION_CHECK_INTERVAL, 0),
     };
     let mut seen = VecDeque::new();
     loop {

@@ -1,17 +1,17 @@
 //! The store as of one commit; all readers use it.
 
 use super::auth::AuthState;
-use super::batch::{LEASES, StoreState, lease_keys};
+use super::batch::{LEASES_TABLE, StoreState, lease_keys};
 use super::directory::{self, StoreIdentity};
 use super::encoded::EncodedRange;
 use super::fault::StorageFault;
 use super::file::DataFile;
 use super::index::VersionIndex;
-use super::limits::{MAX_WRITE_ANSWER_BYTES, READ_WORK, ResponseAllowance, WRITE_WORK, WorkBudget};
+use super::limits::{MAX_READ_WORK, MAX_WRITE_RESPONSE_BYTES, MAX_WRITE_WORK, ResponseAllowance, WorkBudget};
 use super::range;
 use super::refusal::RequestRejection;
 use super::txn;
-use super::view::{HISTORY, LEASE_KEYS, RevisionView};
+use super::view::{HISTORY_TABLE, LEASE_KEYS_TABLE, RevisionView};
 use redb::{
     Database, Durability, Key, ReadOnlyTable, ReadTransaction, ReadableDatabase, ReadableTable,
     TableDefinition, Value,
@@ -51,7 +51,7 @@ impl StoreSnapshot {
             identity,
             auth,
             index,
-            history: transaction.open_table(HISTORY)?,
+            history: transaction.open_table(HISTORY_TABLE)?,
             transaction,
             _database: database.clone(),
         })
@@ -72,7 +72,7 @@ impl StoreSnapshot {
         request: &RangeRequest,
         allowance: &mut ResponseAllowance,
     ) -> Result<Result<RangeResponse, RequestRejection>, StorageFault> {
-        range::range(&self.view(&WorkBudget::new(READ_WORK)), request, allowance)
+        range::range(&self.view(&WorkBudget::new(MAX_READ_WORK)), request, allowance)
     }
 
     /// Returns an encoded range in key order.
@@ -81,7 +81,7 @@ impl StoreSnapshot {
         request: &RangeRequest,
         allowance: &mut ResponseAllowance,
     ) -> Result<Result<EncodedRange, RequestRejection>, StorageFault> {
-        range::encoded(&self.view(&WorkBudget::new(READ_WORK)), self.identity, request, allowance)
+        range::encoded(&self.view(&WorkBudget::new(MAX_READ_WORK)), self.identity, request, allowance)
     }
 
     /// Executes a read-only transaction.
@@ -90,12 +90,12 @@ impl StoreSnapshot {
         request: &TxnRequest,
         allowance: &mut ResponseAllowance,
     ) -> Result<Result<TxnResponse, RequestRejection>, StorageFault> {
-        txn::read(&self.view(&WorkBudget::new(READ_WORK)), request, allowance)
+        txn::read(&self.view(&WorkBudget::new(MAX_READ_WORK)), request, allowance)
     }
 
     pub fn leases(&self) -> Result<Vec<(i64, i64)>, StorageFault> {
         self.transaction
-            .open_table(LEASES)?
+            .open_table(LEASES_TABLE)?
             .range::<i64>(..)?
             .map(|row| row.map(|(id, ttl)| (id.value(), ttl.value())).map_err(Into::into))
             .collect()
@@ -106,8 +106,8 @@ impl StoreSnapshot {
         &self,
         request: &DeleteRangeRequest,
     ) -> Result<Result<(), RequestRejection>, StorageFault> {
-        let mut allowance = ResponseAllowance::new(MAX_WRITE_ANSWER_BYTES);
-        let work = WorkBudget::new(WRITE_WORK);
+        let mut allowance = ResponseAllowance::new(MAX_WRITE_RESPONSE_BYTES);
+        let work = WorkBudget::new(MAX_WRITE_WORK);
         range::measure_delete(&self.view(&work), request, &mut allowance)?;
         Ok(self.view(&work).check_work().and(allowance.check()))
     }
@@ -118,8 +118,8 @@ impl StoreSnapshot {
         id: i64,
         allowance: &mut ResponseAllowance,
     ) -> Result<Result<Vec<Vec<u8>>, RequestRejection>, StorageFault> {
-        let keys = lease_keys(&self.transaction.open_table(LEASE_KEYS)?, id, |key| {
-            allowance.take(range::KEY_VALUE_BYTES + key.len())
+        let keys = lease_keys(&self.transaction.open_table(LEASE_KEYS_TABLE)?, id, |key| {
+            allowance.take(range::KEY_VALUE_OVERHEAD_BYTES + key.len())
         })?;
         Ok(allowance.check().map(|()| keys))
     }
@@ -135,9 +135,9 @@ impl StoreSnapshot {
     pub fn copy_to(&self, file: File) -> Result<DataFile, StorageFault> {
         let data = DataFile::trusted(file, None);
         let database = directory::builder().create_with_backend(data.clone())?;
-        copy_table(&database, HISTORY, &self.history)?;
-        copy_table(&database, LEASES, &self.transaction.open_table(LEASES)?)?;
-        copy_table(&database, LEASE_KEYS, &self.transaction.open_table(LEASE_KEYS)?)?;
+        copy_table(&database, HISTORY_TABLE, &self.history)?;
+        copy_table(&database, LEASES_TABLE, &self.transaction.open_table(LEASES_TABLE)?)?;
+        copy_table(&database, LEASE_KEYS_TABLE, &self.transaction.open_table(LEASE_KEYS_TABLE)?)?;
         let transaction = database.begin_write()?;
         directory::write_identity(&transaction, self.identity)?;
         directory::write_state(&transaction, self.state)?;
@@ -155,14 +155,14 @@ fn copy_table<K: Key + 'static, V: Value + 'static>(
     definition: TableDefinition<'static, K, V>,
     from: &ReadOnlyTable<K, V>,
 ) -> Result<(), StorageFault> {
-    const PIECE: usize = 4096;
+    const ROWS_PER_TRANSACTION: usize = 4096;
     let mut rows = from.iter()?.peekable();
     loop {
         let mut transaction = database.begin_write()?;
         transaction.set_durability(Durability::Immediate)?;
         {
             let mut to = transaction.open_table(definition)?;
-            for row in rows.by_ref().take(PIECE) {
+            for row in rows.by_ref().take(ROWS_PER_TRANSACTION) {
                 let (key, value) = row?;
                 to.insert(key.value(), value.value())?;
             }

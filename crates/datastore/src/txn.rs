@@ -3,7 +3,7 @@
 
 use super::batch::WriteBatch;
 use super::fault::StorageFault;
-use super::limits::{MAX_WRITE_ANSWER_BYTES, ResponseAllowance, WRITE_WORK};
+use super::limits::{MAX_WRITE_RESPONSE_BYTES, MAX_WRITE_WORK, ResponseAllowance};
 use super::range;
 use super::refusal::RequestRejection;
 use super::span::KeySpan;
@@ -30,7 +30,7 @@ pub fn write(
     batch: &mut WriteBatch,
     request: &TxnRequest,
 ) -> Result<Result<TxnResponse, RequestRejection>, StorageFault> {
-    batch.work.set(WRITE_WORK);
+    batch.work.set(MAX_WRITE_WORK);
     let path = choose(&batch.view(), request)?;
     if let Err(refusal) = batch.view().check_work() {
         return Ok(Err(refusal));
@@ -41,7 +41,7 @@ pub fn write(
     if let Err(refusal) = check_ranges(&batch.view(), &path) {
         return Ok(Err(refusal));
     }
-    let mut allowance = ResponseAllowance::new(MAX_WRITE_ANSWER_BYTES);
+    let mut allowance = ResponseAllowance::new(MAX_WRITE_RESPONSE_BYTES);
     measure(&batch.view(), &path, &mut allowance)?;
     if let Err(refusal) = batch.view().check_work().and(allowance.check()) {
         return Ok(Err(refusal));

@@ -10,9 +10,9 @@ use super::span::{KeyBounds, KeySpan};
 use redb::{ReadableTable, TableDefinition};
 use std::ops::ControlFlow;
 
-pub const HISTORY: TableDefinition<(u64, u32), &[u8]> = TableDefinition::new("history");
+pub const HISTORY_TABLE: TableDefinition<(u64, u32), &[u8]> = TableDefinition::new("history");
 /// The keys that are attached to each lease.
-pub const LEASE_KEYS: TableDefinition<(i64, &[u8]), ()> = TableDefinition::new("lease_keys");
+pub const LEASE_KEYS_TABLE: TableDefinition<(i64, &[u8]), ()> = TableDefinition::new("lease_keys");
 
 pub trait HistoryTable: ReadableTable<(u64, u32), &'static [u8]> {}
 impl<T: ReadableTable<(u64, u32), &'static [u8]>> HistoryTable for T {}

@@ -13,13 +13,13 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tonic::Status;
 
 /// Maximum number of queued requests; beyond it the senders wait.
-const QUEUE: usize = 4096;
+const WRITE_QUEUE_LENGTH: usize = 4096;
 /// Maximum number of requests in one commit.
-const GROUP: usize = 1024;
+const MAX_WRITES_PER_COMMIT: usize = 1024;
 
 /// Maximum size of queued requests, counted in units; beyond it the senders wait.
-const UNIT: usize = 1024;
-const ROOM: u32 = 64 * 1024;
+const QUEUE_UNIT_BYTES: usize = 1024;
+const MAX_QUEUED_UNITS: u32 = 64 * 1024;
 
 type ReplySender<T> = oneshot::Sender<Result<T, RequestRejection>>;
 
@@ -53,8 +53,8 @@ pub struct StoreWriter {
 
 impl StoreWriter {
     pub async fn write(&self, write: WriteRequest) -> Result<WriteResponse, RequestRejection> {
-        let weight = u32::try_from(write.weight() / UNIT).unwrap_or(u32::MAX).saturating_add(1);
-        let room = self.room.clone().acquire_many_owned(weight.min(ROOM)).await;
+        let weight = u32::try_from(write.weight() / QUEUE_UNIT_BYTES).unwrap_or(u32::MAX).saturating_add(1);
+        let room = self.room.clone().acquire_many_owned(weight.min(MAX_QUEUED_UNITS)).await;
         let _room = room.map_err(|_| RequestRejection::STOPPED)?;
         self.ask(|reply| WriterTask::Write { write, reply, _room }).await
     }
@@ -97,19 +97,19 @@ pub struct WriterLoop {
 
 impl WriterLoop {
     pub fn new(core: StoreCore, lessor: Arc<Lessor>, hub: Arc<WatchHub>) -> (StoreWriter, WriterLoop) {
-        let (sender, tasks) = mpsc::channel(QUEUE);
-        let room = Arc::new(Semaphore::new(ROOM as usize));
+        let (sender, tasks) = mpsc::channel(WRITE_QUEUE_LENGTH);
+        let room = Arc::new(Semaphore::new(MAX_QUEUED_UNITS as usize));
         (StoreWriter { tasks: sender, room }, WriterLoop { core, lessor, hub, tasks, compacting: Vec::new() })
     }
 
     pub fn run(mut self) -> Result<(), StorageFault> {
-        let mut waiting = Vec::with_capacity(GROUP);
+        let mut waiting = Vec::with_capacity(MAX_WRITES_PER_COMMIT);
         loop {
             if self.core.is_compacting() {
                 // Do not wait: remove old versions while no request is queued.
                 self.gather(&mut waiting);
             } else {
-                self.tasks.blocking_recv_many(&mut waiting, GROUP);
+                self.tasks.blocking_recv_many(&mut waiting, MAX_WRITES_PER_COMMIT);
                 if waiting.is_empty() {
                     return Ok(());
                 }
@@ -121,7 +121,7 @@ impl WriterLoop {
     }
 
     fn gather(&mut self, waiting: &mut Vec<WriterTask>) {
-        while waiting.len() < GROUP
+        while waiting.len() < MAX_WRITES_PER_COMMIT
             && let Ok(task) = self.tasks.try_recv()
         {
             waiting.push(task);

@@ -202,9 +202,11 @@ mod tests {
     #[test]
     fn many_writes_and_deletes_take_little_time() {
         // As many as fit into a request, in the nesting that allows them.
-        const MANY: usize = 40_000;
-        let puts = (0..MANY).map(|n| put(format!("p{n:06}"))).collect::<Vec<_>>();
-        let deletes = (0..MANY).map(|n| delete(format!("d{n:06}a"), format!("d{n:06}b"))).collect::<Vec<_>>();
+        const OPERATION_COUNT: usize = 40_000;
+        let puts = (0..OPERATION_COUNT).map(|n| put(format!("p{n:06}"))).collect::<Vec<_>>();
+        let deletes = (0..OPERATION_COUNT)
+            .map(|n| delete(format!("d{n:06}a"), format!("d{n:06}b")))
+            .collect::<Vec<_>>();
         let group = |ops: Vec<RequestOp>| -> Vec<RequestOp> {
             ops.chunks(100).map(|ops| nested(ops.to_vec(), vec![])).collect()
         };

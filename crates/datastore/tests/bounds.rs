@@ -19,9 +19,9 @@ use tortie_etcd_proto::etcdserverpb::watch_request::RequestUnion;
 use tortie_etcd_proto::etcdserverpb::*;
 use tortie_testkit::resident;
 
-const VALUES: usize = 240;
+const VALUE_COUNT: usize = 240;
 const VALUE_BYTES: usize = 100_000;
-const STREAMS: usize = 30;
+const STREAM_COUNT: usize = 30;
 const MIB: u64 = 1 << 20;
 
 async fn watch(channel: Channel) -> (mpsc::Sender<WatchRequest>, Streaming<WatchResponse>) {
@@ -47,7 +47,7 @@ async fn memory_is_bounded_and_nothing_is_lost_at_the_bounds() {
     let embedded = EmbeddedDatastore::start();
     let channel = connect(&embedded.url).await;
     let mut kv = KvClient::new(channel.clone()).max_decoding_message_size(usize::MAX);
-    for number in 0..VALUES {
+    for number in 0..VALUE_COUNT {
         // 24 MB of history, of which 20 MB are live.
         let key = Bytes::from(format!("/{:03}", number % 200));
         let put = PutRequest { key, value: vec![number as u8; VALUE_BYTES].into(), ..Default::default() };
@@ -57,7 +57,7 @@ async fn memory_is_bounded_and_nothing_is_lost_at_the_bounds() {
 
     // Watches with much history to catch up, whose clients do not read.
     let mut watches = Vec::new();
-    for _ in 0..STREAMS {
+    for _ in 0..STREAM_COUNT {
         watches.push(watch(connect(&embedded.url).await).await);
     }
     let mut highest = 0;
@@ -65,17 +65,17 @@ async fn memory_is_bounded_and_nothing_is_lost_at_the_bounds() {
         tokio::time::sleep(Duration::from_millis(100)).await;
         highest = highest.max(resident(std::process::id()).saturating_sub(begin));
     }
-    println!("{STREAMS} unread watches: {} MiB", highest / MIB);
-    assert!(highest < 150 * MIB, "{STREAMS} unread watches take {} MiB", highest / MIB);
+    println!("{STREAM_COUNT} unread watches: {} MiB", highest / MIB);
+    assert!(highest < 150 * MIB, "{STREAM_COUNT} unread watches take {} MiB", highest / MIB);
     // Each of them misses nothing once it is read.
     for (_requests, responses) in &mut watches[..3] {
         let mut seen = Vec::new();
-        while seen.len() < VALUES {
+        while seen.len() < VALUE_COUNT {
             let response = responses.message().await.unwrap().unwrap();
             assert!(!response.canceled, "{}", response.cancel_reason);
             seen.extend(response.events.into_iter().map(|event| event.kv.unwrap().mod_revision));
         }
-        assert_eq!(seen, (2..2 + VALUES as i64).collect::<Vec<_>>());
+        assert_eq!(seen, (2..2 + VALUE_COUNT as i64).collect::<Vec<_>>());
     }
     drop(watches);
 

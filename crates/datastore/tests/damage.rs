@@ -12,12 +12,12 @@ use tortie_datastore::{OpenError, StoreOptions};
 use tortie_etcd_proto::etcdserverpb::PutRequest;
 use tortie_etcd_proto::etcdserverpb::kv_client::KvClient;
 
-const KEYS: usize = 21;
-const PAGE: usize = 4096;
-const NOTE: &str = "store.acknowledged";
+const KEY_COUNT: usize = 21;
+const PAGE_BYTES: usize = 4096;
+const ACKNOWLEDGED_FILE: &str = "store.acknowledged";
 
 fn read(dir: &Path) -> (Vec<u8>, Vec<u8>) {
-    (fs::read(dir.join("store.redb")).unwrap(), fs::read(dir.join(NOTE)).unwrap_or_default())
+    (fs::read(dir.join("store.redb")).unwrap(), fs::read(dir.join(ACKNOWLEDGED_FILE)).unwrap_or_default())
 }
 
 /// Returns the files of a store as kill -9 would leave them: before its last write, and after that write was
@@ -26,7 +26,7 @@ async fn images() -> ((Vec<u8>, Vec<u8>), (Vec<u8>, Vec<u8>)) {
     let embedded = EmbeddedDatastore::start();
     let mut kv = KvClient::new(connect(&embedded.url).await);
     let mut before = None;
-    for number in 0..KEYS {
+    for number in 0..KEY_COUNT {
         before = Some(read(embedded.dir.path()));
         let put = PutRequest {
             key: format!("/{number}").into(),
@@ -50,7 +50,7 @@ fn place(database: &[u8], note: Option<&[u8]>) -> TempDir {
     let dir = TempDir::new().unwrap();
     fs::write(dir.path().join("store.redb"), database).unwrap();
     if let Some(note) = note {
-        fs::write(dir.path().join(NOTE), note).unwrap();
+        fs::write(dir.path().join(ACKNOWLEDGED_FILE), note).unwrap();
     }
     dir
 }
@@ -58,11 +58,11 @@ fn place(database: &[u8], note: Option<&[u8]>) -> TempDir {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_flipped_bit_in_the_last_commit_is_not_a_lost_write() {
     let ((before, _), (after, note)) = images().await;
-    assert_eq!(open(place(&after, Some(&note)).path()).unwrap(), KEYS, "whole, it opens");
+    assert_eq!(open(place(&after, Some(&note)).path()).unwrap(), KEY_COUNT, "whole, it opens");
     // One bit in each 64 bytes that the last commit wrote.
     let written = |at: &usize| before.get(*at..*at + 64) != after.get(*at..*at + 64);
     let places: Vec<usize> = (0..after.len()).step_by(64).filter(written).collect();
-    let pages: std::collections::BTreeSet<_> = places.iter().map(|at| at / PAGE).collect();
+    let pages: std::collections::BTreeSet<_> = places.iter().map(|at| at / PAGE_BYTES).collect();
     assert!(pages.len() > 1, "the last commit wrote {} pages", pages.len());
     let (mut lost, mut corrupt) = (0, 0);
     for (number, at) in places.into_iter().enumerate() {
@@ -70,7 +70,9 @@ async fn a_flipped_bit_in_the_last_commit_is_not_a_lost_write() {
         damaged[at + number % 64] ^= 1 << (number % 8);
         let dir = place(&damaged, Some(&note));
         match open(dir.path()) {
-            Ok(keys) => assert_eq!(keys, KEYS, "byte {at}: an acknowledged write was lost without a word"),
+            Ok(keys) => {
+                assert_eq!(keys, KEY_COUNT, "byte {at}: an acknowledged write was lost without a word")
+            }
             Err(error @ OpenError::Lost { .. }) => {
                 lost += 1;
                 let text = error.to_string();
@@ -78,8 +80,8 @@ async fn a_flipped_bit_in_the_last_commit_is_not_a_lost_write() {
                 assert!(text.contains("restore a snapshot, or remove store.acknowledged"), "{text}");
                 assert!(fs::read(dir.path().join("store.redb")).unwrap() == damaged, "the file was changed");
                 // Without the record, the damage looks like a commit that was never finished.
-                fs::remove_file(dir.path().join(NOTE)).unwrap();
-                assert_eq!(open(dir.path()).unwrap(), KEYS - 1);
+                fs::remove_file(dir.path().join(ACKNOWLEDGED_FILE)).unwrap();
+                assert_eq!(open(dir.path()).unwrap(), KEY_COUNT - 1);
             }
             Err(OpenError::Corrupt { .. }) => corrupt += 1,
             Err(other) => panic!("byte {at}: {other}"),
@@ -95,21 +97,21 @@ async fn an_unacknowledged_commit_may_go() {
     // The last commit is half written: the record still refers to the previous one.
     let torn = |at: usize| {
         let mut torn = after.clone();
-        torn[at..at + PAGE].fill(0);
+        torn[at..at + PAGE_BYTES].fill(0);
         torn
     };
     let mut went_back = 0;
-    for page in 1..after.len() / PAGE {
-        let Ok(keys) = open(place(&torn(page * PAGE), Some(&earlier)).path()) else { continue };
-        assert!(keys == KEYS || keys == KEYS - 1);
-        went_back += usize::from(keys == KEYS - 1);
+    for page in 1..after.len() / PAGE_BYTES {
+        let Ok(keys) = open(place(&torn(page * PAGE_BYTES), Some(&earlier)).path()) else { continue };
+        assert!(keys == KEY_COUNT || keys == KEY_COUNT - 1);
+        went_back += usize::from(keys == KEY_COUNT - 1);
     }
     assert!(went_back > 0);
     // A damaged record only makes the check at the start less strict.
     let mut noise = note.clone();
     noise.iter_mut().for_each(|byte| *byte ^= 0x55);
-    assert_eq!(open(place(&after, Some(&noise)).path()).unwrap(), KEYS);
-    assert_eq!(open(place(&after, Some(b"short")).path()).unwrap(), KEYS);
+    assert_eq!(open(place(&after, Some(&noise)).path()).unwrap(), KEY_COUNT);
+    assert_eq!(open(place(&after, Some(b"short")).path()).unwrap(), KEY_COUNT);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -121,7 +123,7 @@ async fn a_truncated_snapshot_is_blamed_itself() {
         use sha2::Digest;
         [database.as_slice(), sha2::Sha256::digest(&database).as_slice()].concat()
     };
-    for len in [0, 100, PAGE, whole.len() / 2, whole.len() - 512, whole.len() - 1] {
+    for len in [0, 100, PAGE_BYTES, whole.len() / 2, whole.len() - 512, whole.len() - 1] {
         fs::write(&file, &whole[..len]).unwrap();
         let error = tortie_datastore::restore(&file, &target).unwrap_err().to_string();
         let expected = format!("{} is not a whole snapshot (", file.display());
@@ -136,5 +138,5 @@ async fn a_truncated_snapshot_is_blamed_itself() {
     assert!(error.contains("is a snapshot of etcd, not of the embedded store"), "{error}");
     fs::write(&file, whole).unwrap();
     tortie_datastore::restore(&file, &target).unwrap();
-    assert_eq!(open(&target).unwrap(), KEYS);
+    assert_eq!(open(&target).unwrap(), KEY_COUNT);
 }

@@ -16,8 +16,8 @@ use tortie_testkit::resident;
 
 const MIB: usize = 1 << 20;
 /// More than the changes hold for watchers, and not more than one response can contain.
-const WATCHED: usize = 12;
-const MANY: usize = 40;
+const WATCHED_KEY_COUNT: usize = 12;
+const DELETED_KEY_COUNT: usize = 40;
 
 /// Returns the maximum memory of the process during the work, beyond the memory before it.
 async fn highest<T>(work: impl Future<Output = T>) -> (T, u64) {
@@ -47,7 +47,7 @@ async fn a_large_delete_takes_little_memory_and_watchers_miss_nothing() {
     let embedded = EmbeddedDatastore::start();
     let channel = connect(&embedded.url).await;
     let mut kv = KvClient::new(channel.clone());
-    for number in 0..WATCHED {
+    for number in 0..WATCHED_KEY_COUNT {
         kv.put(put(format!("w/{number:03}"), 0)).await.unwrap();
     }
     let create =
@@ -59,9 +59,9 @@ async fn a_large_delete_takes_little_memory_and_watchers_miss_nothing() {
     assert!(responses.message().await.unwrap().unwrap().created);
     let delete = DeleteRangeRequest { key: "w/".into(), range_end: "w0".into(), prev_kv: false };
     let deleted = kv.delete_range(delete).await.unwrap().into_inner();
-    assert_eq!(deleted.deleted, WATCHED as i64);
+    assert_eq!(deleted.deleted, WATCHED_KEY_COUNT as i64);
     let mut seen = Vec::new();
-    while seen.len() < WATCHED {
+    while seen.len() < WATCHED_KEY_COUNT {
         let response = responses.message().await.unwrap().unwrap();
         assert!(!response.canceled, "{}", response.cancel_reason);
         seen.extend(response.events);
@@ -76,19 +76,19 @@ async fn a_large_delete_takes_little_memory_and_watchers_miss_nothing() {
     // By range, and by lease.
     let mut leases = LeaseClient::new(channel);
     let lease = leases.lease_grant(LeaseGrantRequest { ttl: 3600, id: 0 }).await.unwrap().into_inner().id;
-    for number in 0..MANY {
+    for number in 0..DELETED_KEY_COUNT {
         kv.put(put(format!("a/{number:03}"), 0)).await.unwrap();
         kv.put(put(format!("b/{number:03}"), lease)).await.unwrap();
     }
     let delete = DeleteRangeRequest { key: "a/".into(), range_end: "a0".into(), prev_kv: false };
     let (deleted, by_range) = highest(kv.delete_range(delete)).await;
-    assert_eq!(deleted.unwrap().into_inner().deleted, MANY as i64);
+    assert_eq!(deleted.unwrap().into_inner().deleted, DELETED_KEY_COUNT as i64);
     let (revoked, by_lease) = highest(leases.lease_revoke(LeaseRevokeRequest { id: lease })).await;
     revoked.unwrap();
     let everything =
         RangeRequest { key: "a".into(), range_end: "c".into(), count_only: true, ..Default::default() };
     assert_eq!(kv.range(everything).await.unwrap().into_inner().count, 0);
     let (by_range, by_lease) = (by_range / MIB as u64, by_lease / MIB as u64);
-    println!("{MANY} MiB deleted: {by_range} MiB by range, {by_lease} MiB with a lease");
+    println!("{DELETED_KEY_COUNT} MiB deleted: {by_range} MiB by range, {by_lease} MiB with a lease");
     assert!(by_range < 25 && by_lease < 25, "{by_range} and {by_lease} MiB");
 }

@@ -57,19 +57,19 @@ impl TestWatch {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slow_watcher_holds_nobody_up_and_misses_nothing() {
-    const WRITES: i64 = 700;
+    const WRITE_COUNT: i64 = 700;
     let embedded = EmbeddedDatastore::start();
     let mut watch = TestWatch::open(connect(&embedded.url).await, everything(0)).await;
     let mut kv = KvClient::new(connect(&embedded.url).await);
     // More than its stream and its connection can buffer, all acknowledged before it reads anything.
-    for number in 0..WRITES {
+    for number in 0..WRITE_COUNT {
         kv.put(put(&format!("/slow/{}", number % 7), 20_000)).await.unwrap();
     }
     let mut seen = Vec::new();
-    while seen.len() < WRITES as usize {
+    while seen.len() < WRITE_COUNT as usize {
         seen.extend(watch.next().await.events.into_iter().map(|event| event.kv.unwrap().mod_revision));
     }
-    assert_eq!(seen, (2..WRITES + 2).collect::<Vec<_>>());
+    assert_eq!(seen, (2..WRITE_COUNT + 2).collect::<Vec<_>>());
     // The watch is live again.
     let revision = kv.put(put("/slow/now", 1)).await.unwrap().into_inner().header.unwrap().revision;
     assert_eq!(watch.next().await.events[0].kv.as_ref().unwrap().mod_revision, revision);

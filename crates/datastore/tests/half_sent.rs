@@ -16,9 +16,9 @@ use tortie_etcd_proto::etcdserverpb::{PutRequest, RangeRequest};
 use tortie_testkit::{StalledRequestBody, resident};
 
 const MIB: u64 = 1 << 20;
-const CONNECTIONS: usize = 8;
-const STREAMS: usize = 40;
-const HONEST: usize = 64 << 10;
+const CONNECTION_COUNT: usize = 8;
+const STREAMS_PER_CONNECTION: usize = 40;
+const LEGITIMATE_PUT_BYTES: usize = 64 << 10;
 
 /// Announces a put of 1.5 MB, sends 1 MB of it, and waits for the response.
 async fn half_sent(mut channel: Channel, megabyte: Bytes) -> Result<String, tonic::transport::Error> {
@@ -44,9 +44,9 @@ async fn half_sent_requests_make_room_for_others() {
     let before = resident(std::process::id());
     let megabyte = Bytes::from(vec![0; MIB as usize]);
     let mut attackers = JoinSet::new();
-    for _ in 0..CONNECTIONS {
+    for _ in 0..CONNECTION_COUNT {
         let channel = connect(&embedded.url).await;
-        for _ in 0..STREAMS {
+        for _ in 0..STREAMS_PER_CONNECTION {
             attackers.spawn(half_sent(channel.clone(), megabyte.clone()));
         }
     }
@@ -54,14 +54,14 @@ async fn half_sent_requests_make_room_for_others() {
     // room.
     let (mut highest, mut made_room) = (0, 0);
     let fit = 32 / 2 + 8;
-    for _ in 0..CONNECTIONS * STREAMS - fit {
+    for _ in 0..CONNECTION_COUNT * STREAMS_PER_CONNECTION - fit {
         let said = loop {
             tokio::select! {
                 ended = attackers.join_next() => break ended.unwrap().unwrap().unwrap(),
                 () = tokio::time::sleep(Duration::from_millis(10)) => {}
             }
             highest = highest.max(resident(std::process::id()).saturating_sub(before));
-            honest.put(put(vec![2; HONEST])).await.unwrap();
+            honest.put(put(vec![2; LEGITIMATE_PUT_BYTES])).await.unwrap();
         };
         match &*said {
             "etcdserver: too many requests are unfinished, this one was given up to make room" => {
@@ -72,7 +72,7 @@ async fn half_sent_requests_make_room_for_others() {
     }
     assert!(made_room > 0, "every request waited until it was overdue");
     let get = RangeRequest { key: "/a".into(), ..Default::default() };
-    assert_eq!(honest.range(get).await.unwrap().into_inner().kvs[0].value.len(), HONEST);
-    println!("{} half-sent requests: {} MiB", CONNECTIONS * STREAMS, highest / MIB);
+    assert_eq!(honest.range(get).await.unwrap().into_inner().kvs[0].value.len(), LEGITIMATE_PUT_BYTES);
+    println!("{} half-sent requests: {} MiB", CONNECTION_COUNT * STREAMS_PER_CONNECTION, highest / MIB);
     assert!(highest < 160 * MIB, "half-sent requests take {} MiB", highest / MIB);
 }

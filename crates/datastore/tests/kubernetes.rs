@@ -174,7 +174,7 @@ async fn the_version_it_reports_has_progress_requests_that_can_be_relied_on() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn progress_never_runs_ahead_of_events() {
-    const WRITES: usize = 1500;
+    const WRITE_COUNT: usize = 1500;
     let embedded = EmbeddedDatastore::start();
     let mut kv = KvClient::new(connect(&embedded.url).await);
     for number in 0..200 {
@@ -189,7 +189,7 @@ async fn progress_never_runs_ahead_of_events() {
     let (url, acknowledged) = (embedded.url.clone(), newest.clone());
     let writing = tokio::spawn(async move {
         let mut kv = KvClient::new(connect(&url).await);
-        for number in 0..WRITES {
+        for number in 0..WRITE_COUNT {
             // Writes outside the watched prefix also advance the revision; large values fill the stream.
             let key =
                 if number % 3 == 0 { "/elsewhere".to_owned() } else { format!("{PREFIX}{}", number % 50) };
@@ -205,7 +205,7 @@ async fn progress_never_runs_ahead_of_events() {
     });
     let (mut promised, mut answers, mut events) = (0, 0, 0);
     let mut last_of_watch = std::collections::HashMap::new();
-    let last = 1 + 200 + WRITES as i64;
+    let last = 1 + 200 + WRITE_COUNT as i64;
     while promised < last {
         let response = responses.message().await.unwrap().unwrap();
         assert!(!response.canceled, "{response:?}");

@@ -126,7 +126,7 @@ mod tests {
     use super::*;
     use tokio::task::JoinSet;
 
-    const LIMITS: ConnectionLimits = ConnectionLimits { total: 8, per_source: 3 };
+    const TEST_CONNECTION_LIMITS: ConnectionLimits = ConnectionLimits { total: 8, per_source: 3 };
 
     struct ConnectionSources {
         table: ConnectionTable,
@@ -135,7 +135,7 @@ mod tests {
 
     impl ConnectionSources {
         fn new() -> ConnectionSources {
-            ConnectionSources { table: ConnectionTable::new(LIMITS), tasks: JoinSet::new() }
+            ConnectionSources { table: ConnectionTable::new(TEST_CONNECTION_LIMITS), tasks: JoinSet::new() }
         }
 
         fn connect(&mut self, source: u8) -> (ConnectionAdmission, ConnectionActivity) {

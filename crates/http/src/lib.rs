@@ -29,12 +29,12 @@ use tokio::task::JoinSet;
 const CONNECTION_LIMITS: ConnectionLimits = ConnectionLimits { total: 64, per_source: 16 };
 /// Time limit for the TLS handshake and for the headers of each request. It also bounds how long a kept-alive
 /// connection may wait for its next request.
-const HEADERS: Duration = Duration::from_secs(5);
+const HEADER_READ_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum lifetime of a connection, so that a slow reader cannot hold it open.
-const LIFETIME: Duration = Duration::from_secs(60);
-const BUFFER: usize = 16 << 10;
+const MAX_CONNECTION_LIFETIME: Duration = Duration::from_secs(60);
+const MAX_BUFFER_BYTES: usize = 16 << 10;
 /// Delay after `accept` fails, for example because file descriptors are exhausted.
-const PAUSE: Duration = Duration::from_millis(100);
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
 /// Binds a listener to `host`, or to all addresses if `host` is empty: dual-stack, or IPv4 only if the kernel has no
 /// IPv6.
@@ -58,7 +58,7 @@ pub async fn serve(listener: TcpListener, router: Router, tls: Option<ListenerTl
             Ok(accepted) => accepted,
             Err(error) => {
                 tracing::debug!(%error, "cannot accept an HTTP connection");
-                tokio::time::sleep(PAUSE).await;
+                tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
                 continue;
             }
         };
@@ -77,7 +77,7 @@ pub async fn serve(listener: TcpListener, router: Router, tls: Option<ListenerTl
 
 async fn converse(stream: TcpStream, router: Router, tls: Option<ListenerTlsFiles>) {
     let Some(tls) = tls else { return answer(stream, router).await };
-    match tokio::time::timeout(HEADERS, tls.accept(stream)).await {
+    match tokio::time::timeout(HEADER_READ_TIMEOUT, tls.accept(stream)).await {
         Ok(Ok(stream)) => answer(stream, router).await,
         Ok(Err(error)) => tracing::warn!(%error, "TLS handshake of an HTTP connection failed"),
         Err(_) => {}
@@ -86,8 +86,8 @@ async fn converse(stream: TcpStream, router: Router, tls: Option<ListenerTlsFile
 
 async fn answer(stream: impl AsyncRead + AsyncWrite + Unpin, router: Router) {
     let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(HEADERS).max_buf_size(BUFFER);
+    http.timer(TokioTimer::new()).header_read_timeout(HEADER_READ_TIMEOUT).max_buf_size(MAX_BUFFER_BYTES);
     let connection = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
     // An error means that the client disconnected; a timeout, that the connection reached its maximum lifetime.
-    let _ = tokio::time::timeout(LIFETIME, connection).await;
+    let _ = tokio::time::timeout(MAX_CONNECTION_LIFETIME, connection).await;
 }

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Default heartbeat timeout; longer than any operation takes on a machine that is merely busy.
-const SILENCE: Duration = Duration::from_secs(90);
+const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(90);
 
 #[derive(Debug)]
 pub struct Liveness {
@@ -29,7 +29,7 @@ pub struct ComponentHeartbeat {
 
 impl Default for Liveness {
     fn default() -> Liveness {
-        Liveness::new(SILENCE)
+        Liveness::new(HEARTBEAT_TIMEOUT)
     }
 }
 

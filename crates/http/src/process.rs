@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::fs;
 
 /// Clock ticks per second in /proc (USER_HZ), 100 on all supported architectures.
-const TICKS: f64 = 100.0;
+const CLOCK_TICKS_PER_SECOND: f64 = 100.0;
 
 /// Renders the metrics in the Prometheus text format. Values that cannot be read are omitted.
 pub fn text() -> String {
@@ -24,9 +24,9 @@ pub fn text() -> String {
         .map(|field| field.trim().parse().unwrap_or(0.0))
         .collect();
     let field = |number: usize| fields.get(number - 3).copied();
-    let cpu = field(14).zip(field(15)).map(|(user, system)| (user + system) / TICKS);
+    let cpu = field(14).zip(field(15)).map(|(user, system)| (user + system) / CLOCK_TICKS_PER_SECOND);
     metric("process_cpu_seconds_total", "counter", "Processor time of the daemon in seconds", cpu);
-    let started = field(22).zip(booted()).map(|(since, booted)| booted + since / TICKS);
+    let started = field(22).zip(booted()).map(|(since, booted)| booted + since / CLOCK_TICKS_PER_SECOND);
     metric("process_start_time_seconds", "gauge", "Start of the daemon, in seconds since 1970", started);
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let kilobytes = |name: &str| -> Option<f64> {

@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Window of the quantiles. Calico uses the same one; older observations are dropped.
-const LATELY: Duration = Duration::from_secs(10 * 60);
+const SUMMARY_WINDOW_DURATION: Duration = Duration::from_secs(10 * 60);
 /// Maximum number of observations in the window; beyond it the oldest are dropped.
-const AT_MOST: usize = 2048;
-const QUANTILES: [(&str, f64); 3] = [("0.5", 0.5), ("0.9", 0.9), ("0.99", 0.99)];
+const MAX_SUMMARY_OBSERVATIONS: usize = 2048;
+const SUMMARY_QUANTILES: [(&str, f64); 3] = [("0.5", 0.5), ("0.9", 0.9), ("0.99", 0.99)];
 
 #[derive(Clone, Debug, Default)]
 pub struct SummaryMetric(Arc<Mutex<SummaryWindow>>);
@@ -29,7 +29,7 @@ impl SummaryMetric {
     fn observe_at(&self, now: Instant, value: f64) {
         let mut observed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         observed.forget(now);
-        if observed.lately.len() >= AT_MOST {
+        if observed.lately.len() >= MAX_SUMMARY_OBSERVATIONS {
             observed.lately.pop_front();
         }
         observed.lately.push_back((now, value));
@@ -48,7 +48,7 @@ impl SummaryMetric {
         let mut values: Vec<f64> = observed.lately.iter().map(|(_, value)| *value).collect();
         values.sort_by(f64::total_cmp);
         let mut text = format!("# HELP {name} {help}.\n# TYPE {name} summary\n");
-        for (label, quantile) in QUANTILES {
+        for (label, quantile) in SUMMARY_QUANTILES {
             // Quantiles are NaN without observations.
             let value =
                 rank(values.len(), quantile).and_then(|rank| values.get(rank)).copied().unwrap_or(f64::NAN);
@@ -73,7 +73,11 @@ fn rank(count: usize, quantile: f64) -> Option<usize> {
 
 impl SummaryWindow {
     fn forget(&mut self, now: Instant) {
-        while self.lately.front().is_some_and(|(then, _)| now.saturating_duration_since(*then) > LATELY) {
+        while self
+            .lately
+            .front()
+            .is_some_and(|(then, _)| now.saturating_duration_since(*then) > SUMMARY_WINDOW_DURATION)
+        {
             self.lately.pop_front();
         }
     }
@@ -89,7 +93,7 @@ mod tests {
         let start = Instant::now();
         assert!(summary.text_at(start, "x", "Help").contains("x{quantile=\"0.5\"} NaN\n"));
         summary.observe_at(start, 1000.0);
-        let later = start + LATELY + Duration::from_secs(1);
+        let later = start + SUMMARY_WINDOW_DURATION + Duration::from_secs(1);
         (1..=100).for_each(|number| summary.observe_at(later, f64::from(number)));
         let text = summary.text_at(later, "x", "Help");
         assert_eq!(
@@ -101,8 +105,8 @@ mod tests {
     #[test]
     fn there_is_a_bound() {
         let summary = SummaryMetric::default();
-        (0..AT_MOST + 100).for_each(|_| summary.observe(1.0));
-        assert_eq!(summary.0.lock().unwrap().lately.len(), AT_MOST);
-        assert!(summary.text("x", "y").contains(&format!("x_count {}\n", AT_MOST + 100)));
+        (0..MAX_SUMMARY_OBSERVATIONS + 100).for_each(|_| summary.observe(1.0));
+        assert_eq!(summary.0.lock().unwrap().lately.len(), MAX_SUMMARY_OBSERVATIONS);
+        assert!(summary.text("x", "y").contains(&format!("x_count {}\n", MAX_SUMMARY_OBSERVATIONS + 100)));
     }
 }

@@ -17,12 +17,12 @@ use tortie_tls::{CertificateLifetimes, ClientCertificate, PemError, SelfIssuedCe
 pub const HUB_NAME: &str = "tortie-hub";
 pub const NODE_NAME: &str = "tortie-node";
 /// Interval between checks of the certificates.
-const LOOK_INTERVAL: Duration = Duration::from_secs(60);
+const CERTIFICATE_CHECK_INTERVAL: Duration = Duration::from_secs(60);
 /// Timeout for a node to read its certificate before it falls back to the last one read. Shorter than the connect
 /// timeout.
-const READ_TIMEOUT: Duration = Duration::from_secs(3);
+const SECRET_READ_TIMEOUT: Duration = Duration::from_secs(3);
 /// Delay until the next check after a Secret was written.
-const WRITTEN_INTERVAL: Duration = Duration::from_millis(200);
+const SECRET_WRITE_DELAY: Duration = Duration::from_millis(200);
 
 #[derive(Debug, thiserror::Error)]
 pub enum CertificateError {
@@ -32,7 +32,7 @@ pub enum CertificateError {
     NoSecret(String),
     #[error("Secret {0} has no certificate yet: no hub has issued one")]
     NotMade(String),
-    #[error("kube-apiserver did not respond in {} s", READ_TIMEOUT.as_secs())]
+    #[error("kube-apiserver did not respond in {} s", SECRET_READ_TIMEOUT.as_secs())]
     Timeout,
     #[error("cannot issue certificates: {0}")]
     Signing(String),
@@ -168,7 +168,7 @@ impl CertificateKeeper {
             );
             *served = Some(pem);
         }
-        Ok(LOOK_INTERVAL)
+        Ok(CERTIFICATE_CHECK_INTERVAL)
     }
 }
 
@@ -187,7 +187,7 @@ async fn fill(
         Err(error) if is_too_late(&error) => {}
         Err(error) => return Err(error.into()),
     }
-    Ok(WRITTEN_INTERVAL)
+    Ok(SECRET_WRITE_DELAY)
 }
 
 fn text(secret: &KubernetesSecret, key: &str) -> String {
@@ -241,7 +241,7 @@ impl NodeCertificates {
         {
             return Ok(certificate.config.clone());
         }
-        let read = timeout(READ_TIMEOUT, self.read()).await.unwrap_or(Err(CertificateError::Timeout));
+        let read = timeout(SECRET_READ_TIMEOUT, self.read()).await.unwrap_or(Err(CertificateError::Timeout));
         match (read, &*cached) {
             (Err(error), Some(certificate)) => {
                 tracing::debug!(%error, "cannot read the certificate of nodes; connecting to a hub with the previous one");

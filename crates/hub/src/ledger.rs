@@ -8,7 +8,7 @@ pub use bucket::LedgerBucket;
 pub use log::ChangeLogLimits;
 
 use crate::protocol::{
-    BUCKETS, ChangesMessage, DigestSum, FeedRecord, HubStoreStatus, MOST_OF_RECORD, RecordAction,
+    BUCKET_COUNT, ChangesMessage, DigestSum, FeedRecord, HubStoreStatus, MAX_RECORD_BYTES, RecordAction,
     RecordPayload, bucket_of, class_of_range, from_hub, key_of_kind, to_record,
 };
 use bytes::Bytes;
@@ -19,7 +19,7 @@ use tortie_model::{FeedEvent, KeyRange, Kind};
 use tortie_sync::FeedMessage;
 
 /// Maximum size of the records of a frame in bytes before compression; a larger record gets a separate frame.
-pub(crate) const FRAME: usize = 1 << 20;
+pub(crate) const MAX_FRAME_RECORD_BYTES: usize = 1 << 20;
 
 #[derive(Debug)]
 pub struct HubLedger {
@@ -47,7 +47,7 @@ pub struct LedgerCounts {
     pub skipped: u64,
     /// Entries of kinds that feeds do not carry; they are not sent to clients.
     pub unsuitable: u64,
-    /// Entries larger than `MOST_OF_RECORD`, sent without their value.
+    /// Entries larger than `MAX_RECORD_BYTES`, sent without their value.
     pub oversized: u64,
 }
 
@@ -57,7 +57,7 @@ impl HubLedger {
         HubLedger {
             epoch,
             sequence: 0,
-            buckets: (0..BUCKETS).map(|index| Arc::new(LedgerBucket::new(index))).collect(),
+            buckets: (0..BUCKET_COUNT).map(|index| Arc::new(LedgerBucket::new(index))).collect(),
             log: ChangeLog::new(limits),
             classes: ranges.iter().filter_map(class_of_range).map(str::to_owned).collect(),
             marks: BTreeMap::new(),
@@ -98,7 +98,7 @@ impl HubLedger {
                 entry => {
                     if let Some(record) = self.record(&entry) {
                         let size = record.value.len() + record.key.len();
-                        if bytes + size > FRAME {
+                        if bytes + size > MAX_FRAME_RECORD_BYTES {
                             self.flush(&mut records, None);
                             bytes = 0;
                         }
@@ -121,10 +121,10 @@ impl HubLedger {
                 return None;
             }
         };
-        if record.value.len() > MOST_OF_RECORD {
+        if record.value.len() > MAX_RECORD_BYTES {
             self.counts.oversized += 1;
             record.reason = format!(
-                "its {} bytes exceed the {MOST_OF_RECORD} bytes that a hub forwards",
+                "its {} bytes exceed the {MAX_RECORD_BYTES} bytes that a hub forwards",
                 record.value.len()
             );
             record.what = RecordAction::Unreadable.into();
@@ -216,7 +216,7 @@ impl HubLedger {
     pub fn differing(&self, sums: &[DigestSum]) -> Vec<usize> {
         let differs =
             |(index, sum): (usize, &DigestSum)| (self.buckets[index].sum() != *sum).then_some(index);
-        sums.iter().take(BUCKETS).enumerate().filter_map(differs).collect()
+        sums.iter().take(BUCKET_COUNT).enumerate().filter_map(differs).collect()
     }
 
     /// Returns the frames after a sequence number, up to about `budget` bytes, or `None` if the log no longer holds

@@ -18,7 +18,7 @@ mod settings;
 pub mod tls;
 
 pub use daemon::{HubRunError, run};
-pub use settings::{DEFAULT_FILE, HubSettingError, HubSettings};
+pub use settings::{DEFAULT_TYPHA_CONFIG_FILE, HubSettingError, HubSettings};
 
 #[cfg(test)]
 mod simulation;

@@ -33,26 +33,26 @@ use prost::Message;
 use sha2::{Digest as _, Sha256};
 
 /// First field of the first frame; the hub rejects connections that send anything else.
-pub const MAGIC: u64 = 0x746f_7274_6965_6875;
+pub const PROTOCOL_MAGIC: u64 = 0x746f_7274_6965_6875;
 /// Protocol versions supported by this code. A new field that receivers may ignore does not need a new version.
-pub const OLDEST: u32 = 1;
-pub const NEWEST: u32 = 1;
+pub const OLDEST_PROTOCOL_VERSION: u32 = 1;
+pub const NEWEST_PROTOCOL_VERSION: u32 = 1;
 
 /// Number of buckets over which keys are spread by their hash. Hub and client compare their state bucket by bucket.
-pub const BUCKETS: usize = 1024;
+pub const BUCKET_COUNT: usize = 1024;
 /// Maximum frame size of a client: digests take 8 KiB, marks less. Every connection may hold a partial frame of this
 /// size.
-pub const MOST_FROM_CLIENT: usize = 16 << 10;
+pub const MAX_CLIENT_FRAME_BYTES: usize = 16 << 10;
 /// Maximum frame size of a hub, also after decompression.
-pub const MOST_FROM_HUB: usize = 16 << 20;
+pub const MAX_HUB_FRAME_BYTES: usize = 16 << 20;
 /// Maximum size of an entry sent to clients. The datastores accept far less.
-pub const MOST_OF_RECORD: usize = 8 << 20;
-const LENGTH: usize = 4;
+pub const MAX_RECORD_BYTES: usize = 8 << 20;
+const LENGTH_PREFIX_BYTES: usize = 4;
 
 /// Returns the newest version that both sides support.
 pub fn common_version(oldest: u32, newest: u32) -> Option<u32> {
-    let version = NEWEST.min(newest);
-    (version >= OLDEST.max(oldest)).then_some(version)
+    let version = NEWEST_PROTOCOL_VERSION.min(newest);
+    (version >= OLDEST_PROTOCOL_VERSION.max(oldest)).then_some(version)
 }
 
 /// Violation of the protocol by the peer.
@@ -75,7 +75,7 @@ pub enum ProtocolError {
 /// Encodes a message with its length prefix, ready to be written to any number of clients.
 pub fn frame(message: &impl Message) -> Bytes {
     let length = message.encoded_len();
-    let mut frame = BytesMut::with_capacity(LENGTH + length);
+    let mut frame = BytesMut::with_capacity(LENGTH_PREFIX_BYTES + length);
     frame.put_u32(u32::try_from(length).unwrap_or(u32::MAX));
     // Encoding into a growable buffer cannot fail.
     let _ = message.encode(&mut frame);
@@ -84,21 +84,21 @@ pub fn frame(message: &impl Message) -> Bytes {
 
 /// Removes one frame from the front of the buffer, if it is complete.
 pub fn unframe(buffer: &mut BytesMut, most: usize) -> Result<Option<Bytes>, ProtocolError> {
-    let Some(head) = buffer.first_chunk::<LENGTH>() else { return Ok(None) };
+    let Some(head) = buffer.first_chunk::<LENGTH_PREFIX_BYTES>() else { return Ok(None) };
     let length = usize::try_from(u32::from_be_bytes(*head)).unwrap_or(usize::MAX);
     if length > most {
         return Err(ProtocolError::TooLong { length, most });
     }
-    if buffer.len() < LENGTH + length {
+    if buffer.len() < LENGTH_PREFIX_BYTES + length {
         return Ok(None);
     }
-    Ok(Some(buffer.split_to(LENGTH + length).split_off(LENGTH).freeze()))
+    Ok(Some(buffer.split_to(LENGTH_PREFIX_BYTES + length).split_off(LENGTH_PREFIX_BYTES).freeze()))
 }
 
 /// Returns the bucket of a key. Part of the protocol: both sides must compute the same.
 pub fn bucket_of(key: &str) -> usize {
     let hash = Sha256::digest(key.as_bytes());
-    usize::from(u16::from_be_bytes([hash[0], hash[1]])) % BUCKETS
+    usize::from(u16::from_be_bytes([hash[0], hash[1]])) % BUCKET_COUNT
 }
 
 /// Sum of the digests of a set of entries, independent of the order in which they were added and removed.

@@ -6,9 +6,9 @@ mod outage;
 mod transfer;
 
 use crate::protocol::{
-    self, BUCKETS, ChangesMessage, DigestsMessage, EndMessage, FeedRecord, HelloMessage, HubPosition, MAGIC,
-    NEWEST, OLDEST, ProtocolError, RecordAction, bucket_of, class_of, collection_of, from_client, from_hub,
-    from_record,
+    self, BUCKET_COUNT, ChangesMessage, DigestsMessage, EndMessage, FeedRecord, HelloMessage, HubPosition,
+    NEWEST_PROTOCOL_VERSION, OLDEST_PROTOCOL_VERSION, PROTOCOL_MAGIC, ProtocolError, RecordAction, bucket_of,
+    class_of, collection_of, from_client, from_hub, from_record,
 };
 use holding::ReplicaBucket;
 use outage::StoreOutage;
@@ -65,7 +65,7 @@ impl HubReplica {
         HubReplica {
             node: node.to_owned(),
             wanted,
-            buckets: (0..BUCKETS).map(|_| ReplicaBucket::default()).collect(),
+            buckets: (0..BUCKET_COUNT).map(|_| ReplicaBucket::default()).collect(),
             position: None,
             marks: BTreeMap::new(),
             epoch: 0,
@@ -87,9 +87,9 @@ impl HubReplica {
     pub fn hello(&mut self) -> from_client::ClientMessage {
         self.transfer = None;
         from_client::ClientMessage::Hello(HelloMessage {
-            magic: MAGIC,
-            oldest: OLDEST,
-            newest: NEWEST,
+            magic: PROTOCOL_MAGIC,
+            oldest: OLDEST_PROTOCOL_VERSION,
+            newest: NEWEST_PROTOCOL_VERSION,
             node: self.node.clone(),
             position: self.position,
             empty: self.buckets.iter().all(ReplicaBucket::is_empty),
@@ -116,7 +116,7 @@ impl HubReplica {
         let mut reaction = ReplicaReaction::default();
         match message {
             from_hub::HubMessage::Welcome(welcome) => {
-                if !(OLDEST..=NEWEST).contains(&welcome.version) {
+                if !(OLDEST_PROTOCOL_VERSION..=NEWEST_PROTOCOL_VERSION).contains(&welcome.version) {
                     return Err(ProtocolError::Unexpected("a version that was not offered"));
                 }
                 self.epoch = welcome.epoch;

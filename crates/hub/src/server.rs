@@ -29,9 +29,9 @@ use tortie_model::{KeyRange, Kind};
 use tortie_sync::FeedMessage;
 
 /// Maximum number of feed events applied in one batch.
-const BATCH: usize = 1024;
+const MAX_EVENT_BATCH: usize = 1024;
 /// Interval between heartbeats of an idle component.
-const BEAT: Duration = Duration::from_secs(1);
+const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Limits and timeouts of the server.
 #[derive(Clone, Debug, PartialEq)]
@@ -158,12 +158,13 @@ impl HubServer {
 
     /// Applies the store's feed until it ends.
     pub async fn follow(&self, mut feed: mpsc::Receiver<FeedMessage>) {
-        let (mut batch, mut tick) = (Vec::with_capacity(BATCH), tokio::time::interval(BEAT));
+        let (mut batch, mut tick) =
+            (Vec::with_capacity(MAX_EVENT_BATCH), tokio::time::interval(HEARTBEAT_INTERVAL));
         let heartbeat = self.0.liveness.part("felix-cache");
         loop {
             heartbeat.beat();
             tokio::select! {
-                heard = feed.recv_many(&mut batch, BATCH) => if heard == 0 { return },
+                heard = feed.recv_many(&mut batch, MAX_EVENT_BATCH) => if heard == 0 { return },
                 _ = tick.tick() => continue,
             }
             let (sequence, in_sync) = {

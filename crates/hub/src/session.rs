@@ -3,14 +3,14 @@
 
 use crate::ledger::{HubLedger, LedgerBucket};
 use crate::protocol::{
-    BUCKETS, BeginMessage, DigestSum, EndMessage, HelloMessage, MAGIC, ProtocolError, WelcomeMessage,
-    common_version, from_hub,
+    BUCKET_COUNT, BeginMessage, DigestSum, EndMessage, HelloMessage, PROTOCOL_MAGIC, ProtocolError,
+    WelcomeMessage, common_version, from_hub,
 };
 use bytes::Bytes;
 use std::sync::Arc;
 
 /// Maximum number of bytes of frames returned at once; the hub holds no more for a client that does not read.
-pub const BUDGET: usize = 256 << 10;
+pub const MAX_SEND_BYTES: usize = 256 << 10;
 
 #[derive(Clone, Debug)]
 pub struct ClientSession {
@@ -58,15 +58,15 @@ impl ClientSession {
     /// Opens a session. With `trusting`, the hub sends its state although the client has seen newer revisions,
     /// because the store may have been restored from a backup.
     pub fn open(hello: &HelloMessage, ledger: &HubLedger, trusting: bool) -> SessionOpening {
-        if hello.magic != MAGIC {
+        if hello.magic != PROTOCOL_MAGIC {
             return SessionOpening::Refused("this is a hub; the client sent another protocol".to_owned());
         }
         let Some(version) = common_version(hello.oldest, hello.newest) else {
             let (oldest, newest) = (hello.oldest, hello.newest);
             return SessionOpening::Refused(format!(
                 "the client supports protocol versions {oldest} to {newest}, this hub {} to {}",
-                crate::protocol::OLDEST,
-                crate::protocol::NEWEST
+                crate::protocol::OLDEST_PROTOCOL_VERSION,
+                crate::protocol::NEWEST_PROTOCOL_VERSION
             ));
         };
         if let Some(class) = ledger.missing_class(&hello.wanted) {
@@ -88,7 +88,7 @@ impl ClientSession {
             }
             _ if behind && !trusting => return SessionOpening::Behind,
             _ if hello.empty => {
-                let (phase, begin) = SessionPhase::sending(ledger, &[DigestSum::default(); BUCKETS]);
+                let (phase, begin) = SessionPhase::sending(ledger, &[DigestSum::default(); BUCKET_COUNT]);
                 first.push(begin);
                 phase
             }
@@ -123,7 +123,7 @@ impl ClientSession {
                     ])
                 }
             },
-            SessionPhase::Following { sequence } => match ledger.after(*sequence, BUDGET) {
+            SessionPhase::Following { sequence } => match ledger.after(*sequence, MAX_SEND_BYTES) {
                 Some(frames) if frames.is_empty() => SessionStep::Wait,
                 Some(frames) => {
                     *sequence += frames.len() as u64;

@@ -10,9 +10,9 @@ use std::str::FromStr;
 use std::time::Duration;
 use tortie_store::StoreConfig;
 
-pub const DEFAULT_FILE: &str = "/etc/calico/typha.cfg";
-const PREFIX: &str = "typha_";
-const PORT: u16 = 5473;
+pub const DEFAULT_TYPHA_CONFIG_FILE: &str = "/etc/calico/typha.cfg";
+const VARIABLE_PREFIX: &str = "typha_";
+const DEFAULT_HUB_PORT: u16 = 5473;
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HubSettingError {
@@ -23,7 +23,7 @@ pub enum HubSettingError {
 }
 
 /// Typha settings that are accepted and have no effect.
-const WITHOUT_EFFECT: &[&str] = &[
+const IGNORED_TYPHA_SETTINGS: &[&str] = &[
     "LogFilePath",
     "LogSeverityFile",
     "LogSeverityScreen",
@@ -105,12 +105,12 @@ impl HubSettings {
         let mut source = SettingValues::default();
         source.0.extend(file.into_iter().map(|(name, value)| (name.to_ascii_lowercase(), value)));
         for (name, value) in variables {
-            if let Some(name) = name.to_ascii_lowercase().strip_prefix(PREFIX) {
+            if let Some(name) = name.to_ascii_lowercase().strip_prefix(VARIABLE_PREFIX) {
                 source.0.insert(name.to_owned(), value);
             }
         }
         let settings = source.settings()?;
-        for name in WITHOUT_EFFECT {
+        for name in IGNORED_TYPHA_SETTINGS {
             source.0.remove(&name.to_ascii_lowercase());
         }
         for name in source.0.keys() {
@@ -178,7 +178,7 @@ impl SettingValues {
     fn settings(&mut self) -> Result<HubSettings, HubSettingError> {
         let default = HubServerOptions::default();
         let port = match self.number("ServerPort", 0)? {
-            0 => PORT,
+            0 => DEFAULT_HUB_PORT,
             port => port,
         };
         let namespace = self.text("K8sNamespace", "kube-system");

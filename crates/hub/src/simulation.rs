@@ -8,7 +8,7 @@ mod store;
 use client::SimulatedClient;
 use hub::SimulatedHub;
 use proptest::prelude::*;
-use store::{CLASSES, KEYS, SimulatedHubStore};
+use store::{CLASS_COUNT, KEY_COUNT, SimulatedHubStore};
 
 #[derive(Clone, Debug)]
 enum SimulationStep {
@@ -61,11 +61,11 @@ enum SimulationStep {
     },
 }
 
-const HUBS: usize = 2;
-const CLIENTS: usize = 3;
+const HUB_COUNT: usize = 2;
+const CLIENT_COUNT: usize = 3;
 
 fn step() -> impl Strategy<Value = SimulationStep> {
-    let (class, key, hub, client) = (0..CLASSES, 0..KEYS, 0..HUBS, 0..CLIENTS);
+    let (class, key, hub, client) = (0..CLASS_COUNT, 0..KEY_COUNT, 0..HUB_COUNT, 0..CLIENT_COUNT);
     prop_oneof![
         6 => (class.clone(), key.clone()).prop_map(|(class, key)| SimulationStep::Write { class, key }),
         4 => (class.clone(), key.clone()).prop_map(|(class, key)| SimulationStep::Delete { class, key }),
@@ -91,8 +91,8 @@ proptest! {
     ) {
         let mut store = SimulatedHubStore::default();
         let mut epochs = 1..;
-        let mut hubs: Vec<SimulatedHub> = epochs.by_ref().take(HUBS).map(|epoch| SimulatedHub::start(epoch, log, &store)).collect();
-        let mut clients: Vec<SimulatedClient> = (0..CLIENTS).map(|_| SimulatedClient::new()).collect();
+        let mut hubs: Vec<SimulatedHub> = epochs.by_ref().take(HUB_COUNT).map(|epoch| SimulatedHub::start(epoch, log, &store)).collect();
+        let mut clients: Vec<SimulatedClient> = (0..CLIENT_COUNT).map(|_| SimulatedClient::new()).collect();
         for step in steps {
             match step {
                 SimulationStep::Write { class, key } => store.write(class, key),

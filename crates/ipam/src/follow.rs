@@ -13,7 +13,7 @@ use tortie_model::{KeyRange, Kind, Resource, StoreKey, StoreValue};
 use tortie_store::{StoreClient, StoreEvent, StoreWatch};
 
 /// Time that a request waits for the first complete snapshot.
-const FIRST_PICTURE: Duration = Duration::from_secs(15);
+const FIRST_SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Watches the store until dropped.
 #[derive(Debug)]
@@ -31,10 +31,11 @@ impl InputWatcher {
 
     pub async fn facts(&self) -> IpamResult<Arc<AllocatorInputs>> {
         let mut facts = self.facts.clone();
-        let known = tokio::time::timeout(FIRST_PICTURE, facts.wait_for(Option::is_some)).await;
+        let known = tokio::time::timeout(FIRST_SNAPSHOT_TIMEOUT, facts.wait_for(Option::is_some)).await;
         let known = known.ok().and_then(|known| known.ok()?.clone());
         known.ok_or_else(|| {
-            let text = format!("the pools could not be read from the datastore within {FIRST_PICTURE:?}");
+            let text =
+                format!("the pools could not be read from the datastore within {FIRST_SNAPSHOT_TIMEOUT:?}");
             IpamError::Store(tortie_store::StoreError::Datastore(text))
         })
     }

@@ -52,7 +52,7 @@ pub struct PoolCriteria<'a> {
 }
 
 impl AddressUse {
-    const ALL: [AddressUse; 3] = [AddressUse::Workload, AddressUse::Tunnel, AddressUse::LoadBalancer];
+    const ALL_USES: [AddressUse; 3] = [AddressUse::Workload, AddressUse::Tunnel, AddressUse::LoadBalancer];
 
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -88,7 +88,7 @@ impl AllocationPool {
         let uses = if spec.allowed_uses.is_empty() {
             vec![AddressUse::Workload, AddressUse::Tunnel]
         } else {
-            AddressUse::ALL
+            AddressUse::ALL_USES
                 .into_iter()
                 .filter(|known| spec.allowed_uses.iter().any(|word| word.as_str() == known.as_str()))
                 .collect()

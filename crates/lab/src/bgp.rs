@@ -12,8 +12,8 @@ use std::process::Command;
 use tortie_model::{API_VERSION, Resource};
 use tortie_store::ResourceClient;
 
-const NODES: u32 = 64512;
-const ROUTER: u32 = 64600;
+const NODE_AS_NUMBER: u32 = 64512;
+const ROUTER_AS_NUMBER: u32 = 64600;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
@@ -64,7 +64,7 @@ pub async fn seed(resources: &ResourceClient, cluster: &LabCluster) -> LabResult
                     let name = format!("rack{rack}-{}", if address.contains(':') { "v6" } else { "v4" });
                     // The router returns the routes of other nodes with the nodes' own AS number in the path.
                     let spec = json!({"nodeSelector": format!("rack == '{rack}'"), "peerIP": address,
-                        "asNumber": ROUTER, "numAllowedLocalASNumbers": 1});
+                        "asNumber": ROUTER_AS_NUMBER, "numAllowedLocalASNumbers": 1});
                     objects.push(peer(&name, spec));
                 }
             }
@@ -80,7 +80,7 @@ pub async fn seed(resources: &ResourceClient, cluster: &LabCluster) -> LabResult
 
 fn configuration() -> Value {
     json!({"apiVersion": API_VERSION, "kind": "BGPConfiguration", "metadata": {"name": "default"},
-        "spec": {"asNumber": NODES, "nodeToNodeMeshEnabled": false}})
+        "spec": {"asNumber": NODE_AS_NUMBER, "nodeToNodeMeshEnabled": false}})
 }
 
 fn peer(name: &str, spec: Value) -> Value {
@@ -137,7 +137,7 @@ fn bird(cluster: &LabCluster) -> String {
         ];
         for (family, short, own, peer) in ends {
             text += &format!(
-                "protocol bgp {}_{short} {{ local {own} as {ROUTER}; neighbor {peer} as {NODES}; \
+                "protocol bgp {}_{short} {{ local {own} as {ROUTER_AS_NUMBER}; neighbor {peer} as {NODE_AS_NUMBER}; \
                  {family} {{ import all; export all; next hop self; }}; }}\n",
                 node.name
             );

@@ -12,8 +12,8 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// Time limit for the node daemon to write the first BIRD configuration.
-const LIMIT: Duration = Duration::from_secs(60);
-const PAUSE: Duration = Duration::from_millis(50);
+const CONFIG_TIMEOUT: Duration = Duration::from_secs(60);
+const CONFIG_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 fn dir(place: &LabPaths, node: &str) -> PathBuf {
     place.node_dir(node).join("bird")
@@ -41,12 +41,12 @@ pub async fn start(place: &LabPaths, node: &str) -> LabResult<()> {
         return Ok(());
     }
     let (file, control) = (dir.join("bird.cfg"), dir.join("bird.ctl"));
-    let deadline = Instant::now() + LIMIT;
+    let deadline = Instant::now() + CONFIG_TIMEOUT;
     while !file.exists() {
         if Instant::now() > deadline {
             return Err(LabError::refused(format!("{node} has not written {}", file.display())));
         }
-        tokio::time::sleep(PAUSE).await;
+        tokio::time::sleep(CONFIG_POLL_INTERVAL).await;
     }
     let mut command = Command::new("bird");
     command.args(["-f", "-R", "-c"]).arg(&file).arg("-s").arg(&control);

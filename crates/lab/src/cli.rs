@@ -4,7 +4,7 @@ use crate::bgp::BgpMode;
 use crate::cluster::{LabCluster, LabDatastore};
 use crate::encap::PodEncapsulation;
 use crate::error::{LabError, LabResult};
-use crate::hub::{self, MOST_HUBS};
+use crate::hub::{self, MAX_HUBS};
 use crate::kube::image::{self, ContainerImage};
 use crate::kube::{
     self, ApiGroup, CalicoApiMode, KubernetesOptions, KubernetesSettings, PodNetwork, ProxyMode,
@@ -14,7 +14,7 @@ use crate::pod::{self, LabPod};
 use crate::sessions::{self, NodeBgpSession};
 use crate::status;
 use crate::top;
-use crate::topology::{LabTopology, MOST_NODES};
+use crate::topology::{LabTopology, MAX_NODES};
 use crate::up::{self, LabPlan, say};
 use crate::{demo, down, enter, logs, node};
 use clap::{Args, Subcommand, ValueEnum};
@@ -95,7 +95,7 @@ enum LabCommand {
         #[arg(short, long, value_name = "FILE")]
         output: PathBuf,
         /// Name and tag of the image
-        #[arg(long, value_name = "NAME:TAG", default_value = image::TORTIE)]
+        #[arg(long, value_name = "NAME:TAG", default_value = image::TORTIE_IMAGE)]
         tag: String,
     },
     /// Internal: starts the init process of a Kubernetes node, or with --first runs as it
@@ -162,7 +162,7 @@ enum LabCommand {
 struct UpArgs {
     /// Number of nodes; they are named node1, node2 and so on
     #[arg(long, value_name = "COUNT", default_value_t = 3,
-          value_parser = clap::value_parser!(u8).range(1..=i64::from(MOST_NODES)))]
+          value_parser = clap::value_parser!(u8).range(1..=i64::from(MAX_NODES)))]
     nodes: u8,
     /// Datastore of the nodes; the default is embedded, or kubernetes with --kubernetes
     #[arg(long, value_enum)]
@@ -182,7 +182,7 @@ struct UpArgs {
     /// Number of hubs between the datastore and the nodes. With 0, every node watches the datastore itself. With
     /// --kubernetes the hubs run as pods
     #[arg(long = "hub", value_name = "COUNT", default_value_t = 0,
-          value_parser = clap::value_parser!(u8).range(0..=i64::from(MOST_HUBS)))]
+          value_parser = clap::value_parser!(u8).range(0..=i64::from(MAX_HUBS)))]
     hubs: u8,
     /// IP pool for pods, instead of one pool of each family; may be given several times
     #[arg(long = "pool", value_name = "CIDR")]

@@ -14,18 +14,18 @@ use std::process::{Command, Output, Stdio};
 /// `cniVersion` of the list: current container runtimes do not support a newer one.
 const LIST_VERSION: &str = "1.0.0";
 /// `cniVersion` of plugin calls: 1.1.0 adds STATUS.
-const VERSION: &str = "1.1.0";
-const NETWORK: &str = "lab";
-const PLUGIN: &str = "calico";
-const INTERFACE: &str = "eth0";
+const PLUGIN_CNI_VERSION: &str = "1.1.0";
+const NETWORK_NAME: &str = "lab";
+const PLUGIN_NAME: &str = "calico";
+const POD_INTERFACE: &str = "eth0";
 
 /// Returns the plugin list as it is written to a node's /etc/cni/net.d.
 pub fn conflist(place: &LabPaths, cluster: &LabCluster, node: &str) -> Value {
     json!({
-        "name": NETWORK,
+        "name": NETWORK_NAME,
         "cniVersion": LIST_VERSION,
         "plugins": [{
-            "type": PLUGIN,
+            "type": PLUGIN_NAME,
             "nodename": node,
             "datastore_type": "etcdv3",
             "etcd_endpoints": cluster.endpoint,
@@ -74,7 +74,7 @@ async fn for_pod(
     command
         .env("CNI_CONTAINERID", &pod.container_id)
         .env("CNI_NETNS", netns_path(&place.pod_netns(&pod.name)))
-        .env("CNI_IFNAME", INTERFACE)
+        .env("CNI_IFNAME", POD_INTERFACE)
         .env(
             "CNI_ARGS",
             format!("IgnoreUnknown=1;K8S_POD_NAMESPACE={};K8S_POD_NAME={}", pod.namespace, pod.name),
@@ -92,12 +92,12 @@ fn plugin_config(place: &LabPaths, cluster: &LabCluster, node: &str) -> Value {
     let list = conflist(place, cluster, node);
     let mut config = list["plugins"][0].clone();
     config["name"] = list["name"].clone();
-    config["cniVersion"] = json!(VERSION);
+    config["cniVersion"] = json!(PLUGIN_CNI_VERSION);
     config
 }
 
 fn plugin(place: &LabPaths, what: &str) -> Command {
-    let mut command = Command::new(place.bin().join(PLUGIN));
+    let mut command = Command::new(place.bin().join(PLUGIN_NAME));
     command.env("CNI_COMMAND", what).env("CNI_PATH", place.bin());
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
@@ -105,7 +105,7 @@ fn plugin(place: &LabPaths, what: &str) -> Command {
 
 /// Runs the plugin in the node's namespace.
 async fn run(place: &LabPaths, node: &str, command: &mut Command, config: Value) -> LabResult<Output> {
-    let command = std::mem::replace(command, Command::new(PLUGIN));
+    let command = std::mem::replace(command, Command::new(PLUGIN_NAME));
     let netns = netns::open(&place.node_netns(node))?;
     let failed = |source| LabError::Io { what: format!("CNI plugin on {node}"), source };
     let running = tokio::task::spawn_blocking(move || {

@@ -14,12 +14,12 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::process::Command;
 
-const NODES: u8 = 3;
+const DEMO_NODE_COUNT: u8 = 3;
 
 pub async fn run(place: &LabPaths, datastore: LabDatastore, out: &mut dyn Write) -> LabResult<()> {
     title(out, "A cluster of three nodes on this machine")?;
     let plan = LabPlan {
-        nodes: NODES,
+        nodes: DEMO_NODE_COUNT,
         datastore,
         topology: LabTopology::L2,
         bgp: BgpMode::None,

@@ -10,7 +10,7 @@ use nlink::netlink::route::{Ipv4Route, Ipv6Route};
 use nlink::{Connection, Route};
 
 /// Name of a node's interface.
-pub const UPLINK: &str = "eth0";
+pub const NODE_INTERFACE: &str = "eth0";
 
 pub async fn build(place: &LabPaths, topology: LabTopology, nodes: &[LabNode]) -> LabResult<()> {
     let fabric = netns::create(&place.fabric()).await?;
@@ -53,12 +53,14 @@ fn bridge(rack: u8) -> String {
 async fn connect(place: &LabPaths, fabric: &Connection<Route>, node: &LabNode) -> nlink::Result<()> {
     let netns = nlink::netlink::namespace::Netns::open(&place.node_netns(&node.name))?;
     let inside = Connection::<Route>::new_in(&netns)?;
-    let pair = VethLink::new(&node.name, UPLINK).peer_netns_fd(&netns);
+    let pair = VethLink::new(&node.name, NODE_INTERFACE).peer_netns_fd(&netns);
     fabric.add_link(pair.master(bridge(node.rack)).up()).await?;
-    inside.set_link_up(UPLINK).await?;
-    inside.add_address(Ipv4Address::new(UPLINK, node.ipv4.addr(), node.ipv4.prefix_len())).await?;
-    inside.add_address(Ipv6Address::new(UPLINK, node.ipv6.addr(), node.ipv6.prefix_len()).nodad()).await?;
+    inside.set_link_up(NODE_INTERFACE).await?;
+    inside.add_address(Ipv4Address::new(NODE_INTERFACE, node.ipv4.addr(), node.ipv4.prefix_len())).await?;
+    inside
+        .add_address(Ipv6Address::new(NODE_INTERFACE, node.ipv6.addr(), node.ipv6.prefix_len()).nodad())
+        .await?;
     let gateway = topology::gateway(node.rack);
-    inside.add_route(Ipv4Route::default_route().gateway(gateway.ipv4).dev(UPLINK)).await?;
-    inside.add_route(Ipv6Route::default_route().gateway(gateway.ipv6).dev(UPLINK)).await
+    inside.add_route(Ipv4Route::default_route().gateway(gateway.ipv4).dev(NODE_INTERFACE)).await?;
+    inside.add_route(Ipv6Route::default_route().gateway(gateway.ipv6).dev(NODE_INTERFACE)).await
 }

@@ -9,8 +9,8 @@ use crate::topology;
 use std::net::SocketAddr;
 use std::process::Command;
 
-pub const MOST_HUBS: u8 = 9;
-const FIRST_PORT: u16 = 5473;
+pub const MAX_HUBS: u8 = 9;
+const FIRST_HUB_PORT: u16 = 5473;
 
 pub fn daemon(place: &LabPaths, hub: u8) -> LabDaemon {
     LabDaemon::in_dir(&format!("hub {hub}"), &dir(place, hub))
@@ -22,7 +22,7 @@ fn dir(place: &LabPaths, hub: u8) -> std::path::PathBuf {
 
 /// Returns the address of a hub. Hubs are numbered from 1.
 fn address(hub: u8) -> SocketAddr {
-    (topology::gateway(1).ipv4, FIRST_PORT + u16::from(hub) - 1).into()
+    (topology::gateway(1).ipv4, FIRST_HUB_PORT + u16::from(hub) - 1).into()
 }
 
 /// Returns the environment variable that makes nodes connect to the hubs; `None` in a lab without hubs.

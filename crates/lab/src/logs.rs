@@ -9,7 +9,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::time::Duration;
 
-const LOOK: Duration = Duration::from_millis(200);
+const FOLLOW_INTERVAL: Duration = Duration::from_millis(200);
 
 /// A log file that is read incrementally and may not exist yet.
 struct FollowedLog {
@@ -49,7 +49,7 @@ pub fn print(place: &LabPaths, of: Option<&str>, follow: bool, out: &mut dyn Wri
         if !follow {
             return Ok(());
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(FOLLOW_INTERVAL);
     }
 }
 

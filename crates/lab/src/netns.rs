@@ -12,8 +12,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Time limit for killed processes to exit.
-const END_LIMIT: Duration = Duration::from_secs(20);
-const PAUSE: Duration = Duration::from_millis(10);
+const PROCESS_EXIT_TIMEOUT: Duration = Duration::from_secs(20);
+const PROCESS_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Makes the directory of namespaces a shared mount, as `ip netns add` does on first use. If `ip netns add` did it
 /// later, it would hide the namespaces mounted there already, and they could not be removed any more.
@@ -90,7 +90,7 @@ pub fn remove(name: &str) -> LabResult<()> {
 pub fn end_processes(name: &str) -> LabResult<()> {
     let path = netns_path(name);
     let Some(namespace) = identity(&path) else { return Ok(()) };
-    let deadline = Instant::now() + END_LIMIT;
+    let deadline = Instant::now() + PROCESS_EXIT_TIMEOUT;
     loop {
         let living = inhabitants(namespace);
         if living.is_empty() {
@@ -102,7 +102,7 @@ pub fn end_processes(name: &str) -> LabResult<()> {
         if Instant::now() > deadline {
             return Err(LabError::refused(format!("processes {living:?} in namespace {name} do not end")));
         }
-        std::thread::sleep(PAUSE);
+        std::thread::sleep(PROCESS_POLL_INTERVAL);
     }
 }
 

@@ -6,7 +6,7 @@ use crate::cni;
 use crate::error::{LabError, LabResult};
 use crate::place::LabPaths;
 use crate::process::{LabDaemon, StartedDaemon};
-use crate::topology::{self, LabNode, MOST_NODES};
+use crate::topology::{self, LabNode, MAX_NODES};
 use crate::{bird, fabric, files, hub, netns, store, up};
 use std::path::PathBuf;
 use std::process::Command;
@@ -72,9 +72,9 @@ pub async fn resume(place: &LabPaths, cluster: &LabCluster, node: &str) -> LabRe
 /// Adds a node to a running lab, waits until it accepts containers, and returns its name.
 pub async fn add(place: &LabPaths, mut cluster: LabCluster) -> LabResult<String> {
     cluster.check_plain("nodes cannot be added to it yet")?;
-    let count = u8::try_from(cluster.nodes.len()).unwrap_or(MOST_NODES);
-    if count >= MOST_NODES {
-        return Err(LabError::refused(format!("a lab has at most {MOST_NODES} nodes")));
+    let count = u8::try_from(cluster.nodes.len()).unwrap_or(MAX_NODES);
+    if count >= MAX_NODES {
+        return Err(LabError::refused(format!("a lab has at most {MAX_NODES} nodes")));
     }
     let nodes = cluster.topology.nodes(count + 1);
     let Some(node) = nodes.last().cloned() else { return Err(LabError::refused("there is no such node")) };

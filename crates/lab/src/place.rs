@@ -4,9 +4,9 @@ use crate::error::{LabError, LabResult};
 use std::path::{Path, PathBuf};
 
 pub const DEFAULT_NAME: &str = "lab";
-const LABS: &str = "/run/tortie-lab";
-const NAMESPACES: &str = "/run/netns";
-const LONGEST_NAME: usize = 20;
+const LABS_DIR: &str = "/run/tortie-lab";
+const NETNS_DIR: &str = "/run/netns";
+const MAX_LAB_NAME_LENGTH: usize = 20;
 
 /// Name and directory of a lab. Several labs can run at a time.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,16 +20,16 @@ impl LabPaths {
     pub fn new(name: &str, dir: Option<&Path>) -> LabResult<LabPaths> {
         // No dashes, so that no lab's namespace prefix is a prefix of another lab's names.
         let fits = !name.is_empty()
-            && name.len() <= LONGEST_NAME
+            && name.len() <= MAX_LAB_NAME_LENGTH
             && name.bytes().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit());
         if !fits {
             return Err(LabError::refused(format!(
-                "{name:?} is not a valid name for a lab: use up to {LONGEST_NAME} lower-case letters and digits"
+                "{name:?} is not a valid name for a lab: use up to {MAX_LAB_NAME_LENGTH} lower-case letters and digits"
             )));
         }
         let dir = match dir {
             Some(dir) => std::path::absolute(dir).map_err(LabError::file(dir))?,
-            None => Path::new(LABS).join(name),
+            None => Path::new(LABS_DIR).join(name),
         };
         Ok(LabPaths { name: name.to_owned(), dir })
     }
@@ -44,7 +44,7 @@ impl LabPaths {
         if self.name != DEFAULT_NAME {
             line += &format!(" --name {}", self.name);
         }
-        if self.dir != Path::new(LABS).join(&self.name) {
+        if self.dir != Path::new(LABS_DIR).join(&self.name) {
             line += &format!(" --dir {}", self.dir.display());
         }
         format!("{line} {words}")
@@ -56,7 +56,7 @@ impl LabPaths {
 
     /// Returns the directory of all labs if this lab is in it.
     pub fn shared_parent(&self) -> Option<&Path> {
-        self.dir.parent().filter(|parent| *parent == Path::new(LABS))
+        self.dir.parent().filter(|parent| *parent == Path::new(LABS_DIR))
     }
 
     pub fn cluster_file(&self) -> PathBuf {
@@ -105,7 +105,7 @@ impl LabPaths {
 
 /// Returns the path of a named namespace.
 pub fn netns_path(name: &str) -> PathBuf {
-    Path::new(NAMESPACES).join(name)
+    Path::new(NETNS_DIR).join(name)
 }
 
 #[cfg(test)]

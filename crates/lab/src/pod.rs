@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 use uuid::Uuid;
 
 /// Time limit for the other nodes to program a route to a new pod.
-const WAY_LIMIT: Duration = Duration::from_secs(10);
-const PAUSE: Duration = Duration::from_millis(10);
+const ROUTE_TIMEOUT: Duration = Duration::from_secs(10);
+const ROUTE_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -137,7 +137,7 @@ fn forget(place: &LabPaths, name: &str) -> LabResult<()> {
 /// error: a node whose daemon was stopped on purpose does not learn routes.
 async fn wait_until_reachable(place: &LabPaths, cluster: &LabCluster, pod: &LabPod) -> LabResult<()> {
     let home = cluster.node(&pod.node)?;
-    let deadline = Instant::now() + WAY_LIMIT;
+    let deadline = Instant::now() + ROUTE_TIMEOUT;
     for node in cluster.nodes.iter().filter(|node| node.name != home.name) {
         if cluster.topology == LabTopology::L3 && node.rack != home.rack {
             continue;
@@ -147,7 +147,7 @@ async fn wait_until_reachable(place: &LabPaths, cluster: &LabCluster, pod: &LabP
             let through = if address.is_ipv4() { home.ipv4.addr().into() } else { home.ipv6.addr().into() };
             while routes::next_hop(&connection, *address).await != Some(through) && Instant::now() < deadline
             {
-                tokio::time::sleep(PAUSE).await;
+                tokio::time::sleep(ROUTE_POLL_INTERVAL).await;
             }
         }
     }

@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 use tortie_process::{PidFile, Signal};
 
 /// Time limit for a daemon to become ready. Test machines may be heavily loaded.
-const READY_LIMIT: Duration = Duration::from_secs(180);
-const STOP_LIMIT: Duration = Duration::from_secs(20);
-const PAUSE: Duration = Duration::from_millis(50);
+const DAEMON_READY_TIMEOUT: Duration = Duration::from_secs(180);
+const DAEMON_STOP_TIMEOUT: Duration = Duration::from_secs(20);
+const DAEMON_POLL_INTERVAL: Duration = Duration::from_millis(50);
 const TAIL_BYTES: u64 = 4096;
 const TAIL_LINES: usize = 15;
 
@@ -64,12 +64,12 @@ impl LabDaemon {
         }
         let failed = |source| LabError::Io { what: self.what.clone(), source };
         self.pid_file.signal(signal).map_err(failed)?;
-        let deadline = Instant::now() + STOP_LIMIT;
+        let deadline = Instant::now() + DAEMON_STOP_TIMEOUT;
         while self.running().is_some() {
             if Instant::now() > deadline {
-                return Err(self.failed(format!("does not end after {} s", STOP_LIMIT.as_secs())));
+                return Err(self.failed(format!("does not end after {} s", DAEMON_STOP_TIMEOUT.as_secs())));
             }
-            std::thread::sleep(PAUSE);
+            std::thread::sleep(DAEMON_POLL_INTERVAL);
         }
         Ok(true)
     }
@@ -102,7 +102,7 @@ impl StartedDaemon {
         self,
         probe: impl FnMut() -> F,
     ) -> LabResult<()> {
-        self.ready_within(READY_LIMIT, probe).await
+        self.ready_within(DAEMON_READY_TIMEOUT, probe).await
     }
 
     pub async fn ready_within<F: Future<Output = std::result::Result<(), String>>>(
@@ -126,7 +126,7 @@ impl StartedDaemon {
                 let seconds = limit.as_secs();
                 return Err(self.daemon.failed(format!("is not ready after {seconds} s ({reason})")));
             }
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::sleep(DAEMON_POLL_INTERVAL).await;
         }
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const QUERY_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct NodeBgpSession {
@@ -24,7 +24,7 @@ pub struct NodeBgpSession {
 /// Returns the sessions of a node; empty if it does not run BGP or does not respond, which other parts of the status
 /// report.
 pub async fn of_node(run_dir: &Path) -> Vec<NodeBgpSession> {
-    let answer = tokio::time::timeout(PATIENCE, ask(&run_dir.join("node.sock"))).await;
+    let answer = tokio::time::timeout(QUERY_TIMEOUT, ask(&run_dir.join("node.sock"))).await;
     let Ok(Ok(mut answer)) = answer else { return Vec::new() };
     let peers = answer["peers"].take();
     serde_json::from_value(peers).unwrap_or_default()

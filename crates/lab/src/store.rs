@@ -16,9 +16,9 @@ use tortie_store::{ResourceClient, StoreClient, StoreConfig};
 
 /// etcd creates Unix sockets in its working directory and requires a name that looks like host:port.
 const ETCD_SOCKET: &str = "etcd.sock:0";
-const ETCD_PEERS: &str = "http://127.0.0.1:2380";
+const ETCD_PEER_URL: &str = "http://127.0.0.1:2380";
 /// TCP port for nodes of Kubernetes, at the address of the first rack's router.
-const PORT: u16 = 12379;
+const STORE_PORT: u16 = 12379;
 
 pub fn daemon(place: &LabPaths) -> LabDaemon {
     LabDaemon::in_dir("the store", &dir(place))
@@ -39,7 +39,7 @@ pub fn endpoint(place: &LabPaths, datastore: LabDatastore) -> String {
 
 /// Returns the URL at which nodes of Kubernetes reach a datastore that is not the Kubernetes API.
 pub fn address() -> String {
-    format!("http://{}:{PORT}", topology::gateway(1).ipv4)
+    format!("http://{}:{STORE_PORT}", topology::gateway(1).ipv4)
 }
 
 /// Connects to the datastore. The Kubernetes API is reachable only from the fabric's namespace
@@ -81,8 +81,8 @@ pub async fn start(place: &LabPaths, cluster: &LabCluster) -> LabResult<Resource
                 .current_dir(&dir)
                 .args(["--name", "lab", "--data-dir", "data"])
                 .args(["--listen-client-urls", &clients, "--advertise-client-urls", &clients])
-                .args(["--listen-peer-urls", ETCD_PEERS, "--initial-advertise-peer-urls", ETCD_PEERS])
-                .args(["--initial-cluster", &format!("lab={ETCD_PEERS}")]);
+                .args(["--listen-peer-urls", ETCD_PEER_URL, "--initial-advertise-peer-urls", ETCD_PEER_URL])
+                .args(["--initial-cluster", &format!("lab={ETCD_PEER_URL}")]);
             command
         }
         // Started with the control plane.

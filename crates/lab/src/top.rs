@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 /// Unit of CPU time in /proc (USER_HZ), which is 100 on all Linux systems.
 const TICKS_PER_SECOND: f64 = 100.0;
-const CLEAR: &str = "\x1b[H\x1b[2J";
+const CLEAR_SCREEN: &str = "\x1b[H\x1b[2J";
 
 /// Sample of one daemon.
 #[derive(Debug)]
@@ -51,7 +51,7 @@ pub async fn top(
         let table = table(&rows, &before, taken.elapsed());
         taken = Instant::now();
         remember(&mut before, &rows);
-        let screen = if clear { format!("{CLEAR}{table}") } else { table };
+        let screen = if clear { format!("{CLEAR_SCREEN}{table}") } else { table };
         out.write_all(screen.as_bytes())
             .and_then(|()| out.flush())
             .map_err(|source| LabError::Io { what: "output".to_owned(), source })?;

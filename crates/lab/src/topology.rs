@@ -4,9 +4,9 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use serde::{Deserialize, Serialize};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-pub const MOST_NODES: u8 = 100;
+pub const MAX_NODES: u8 = 100;
 const NODES_PER_RACK: u8 = 2;
-const GATEWAY: u8 = 254;
+const GATEWAY_HOST_NUMBER: u8 = 254;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
@@ -34,7 +34,7 @@ pub struct RackGateway {
 }
 
 impl LabTopology {
-    /// Returns the nodes, named node1, node2 and so on; at most [`MOST_NODES`].
+    /// Returns the nodes, named node1, node2 and so on; at most [`MAX_NODES`].
     pub fn nodes(self, count: u8) -> Vec<LabNode> {
         let node = |number: u8| {
             let rack = match self {
@@ -44,12 +44,12 @@ impl LabTopology {
             let (ipv4, ipv6) = (v4(rack, number), v6(rack, number));
             LabNode { name: format!("node{number}"), rack, ipv4, ipv6 }
         };
-        (1..=count.min(MOST_NODES)).map(node).collect()
+        (1..=count.min(MAX_NODES)).map(node).collect()
     }
 }
 
 pub fn gateway(rack: u8) -> RackGateway {
-    RackGateway { ipv4: v4(rack, GATEWAY).addr(), ipv6: v6(rack, GATEWAY).addr() }
+    RackGateway { ipv4: v4(rack, GATEWAY_HOST_NUMBER).addr(), ipv6: v6(rack, GATEWAY_HOST_NUMBER).addr() }
 }
 
 /// Returns the rack numbers in order.
@@ -90,7 +90,7 @@ mod tests {
 
     #[test]
     fn every_node_is_in_the_networks_of_the_lab() {
-        for node in LabTopology::L3.nodes(MOST_NODES) {
+        for node in LabTopology::L3.nodes(MAX_NODES) {
             let [v4, v6] = networks();
             assert!(v4.contains(&IpNet::V4(node.ipv4)) && v6.contains(&IpNet::V6(node.ipv6)), "{node:?}");
         }
@@ -108,7 +108,7 @@ mod tests {
     fn no_two_nodes_share_an_address() {
         for topology in [LabTopology::L2, LabTopology::L3] {
             let nodes = topology.nodes(u8::MAX);
-            assert_eq!(nodes.len(), usize::from(MOST_NODES));
+            assert_eq!(nodes.len(), usize::from(MAX_NODES));
             let addresses: std::collections::HashSet<_> = nodes.iter().map(|n| (n.ipv4, n.ipv6)).collect();
             assert_eq!(addresses.len(), nodes.len());
             assert!(nodes.iter().all(|node| gateway(node.rack).ipv4 != node.ipv4.addr()));

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// Names under which the binary is linked.
-const NAMES: [&str; 4] = ["tortie", "calicoctl", "calico", "calico-ipam"];
+const PROGRAM_NAMES: [&str; 4] = ["tortie", "calicoctl", "calico", "calico-ipam"];
 const DEFAULT_POOLS: [&str; 2] = ["10.244.0.0/16", "fd00:10:244::/112"];
 
 #[derive(Clone, Debug)]
@@ -243,7 +243,7 @@ async fn make_kubernetes(
 fn write_files(place: &LabPaths, cluster: &LabCluster) -> LabResult<()> {
     let own = std::env::current_exe().map_err(LabError::file(Path::new("/proc/self/exe")))?;
     let bin = directory(place.bin())?;
-    for name in NAMES {
+    for name in PROGRAM_NAMES {
         let link = bin.join(name);
         std::os::unix::fs::symlink(&own, &link).map_err(LabError::file(&link))?;
     }

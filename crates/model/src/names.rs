@@ -3,12 +3,12 @@
 use crate::Kind;
 use std::collections::BTreeMap;
 
-const MAX_NAME: usize = 253;
-const MAX_LABEL: usize = 63;
+const MAX_NAME_BYTES: usize = 253;
+const MAX_LABEL_BYTES: usize = 63;
 const MAX_ANNOTATION_BYTES: usize = 262_144;
 
 /// The name of singleton objects and of objects that hold cluster-wide settings.
-pub const DEFAULT: &str = "default";
+pub const DEFAULT_OBJECT_NAME: &str = "default";
 
 const LABEL_RULE: &str =
     "must consist of lower case letters, digits and '-', and begin and end with a letter or digit";
@@ -39,7 +39,7 @@ pub fn check_dotted(name: &str) -> Result<(), String> {
     if name.is_empty() {
         return Err("must not be empty".to_owned());
     }
-    check_length(name, MAX_NAME)?;
+    check_length(name, MAX_NAME_BYTES)?;
     let fits = name.as_bytes().split(|byte| *byte == b'.').all(is_label_part);
     if fits { Ok(()) } else { Err(format!("each part between dots {LABEL_RULE}")) }
 }
@@ -49,7 +49,7 @@ pub fn check_label_form(name: &str) -> Result<(), String> {
     if name.is_empty() {
         return Err("must not be empty".to_owned());
     }
-    check_length(name, MAX_LABEL)?;
+    check_length(name, MAX_LABEL_BYTES)?;
     if is_label(name) { Ok(()) } else { Err(LABEL_RULE.to_owned()) }
 }
 
@@ -66,14 +66,14 @@ pub fn check_name(kind: Kind, name: &str) -> Result<(), String> {
             let generated =
                 ["knp.default.", "ossg.default."].iter().find_map(|prefix| name.strip_prefix(prefix));
             match generated {
-                Some(rest) => check_length(name, MAX_NAME).and_then(|()| check_dotted(rest)),
+                Some(rest) => check_length(name, MAX_NAME_BYTES).and_then(|()| check_dotted(rest)),
                 None => check_policy_name(name),
             }
         }
         Kind::ClusterInformation | Kind::KubeControllersConfiguration | Kind::IPAMConfiguration
-            if name != DEFAULT =>
+            if name != DEFAULT_OBJECT_NAME =>
         {
-            Err(format!("must be \"{DEFAULT}\": there is only one {kind}"))
+            Err(format!("must be \"{DEFAULT_OBJECT_NAME}\": there is only one {kind}"))
         }
         _ => check_dotted(name),
     }
@@ -97,7 +97,7 @@ pub fn check_qualified(key: &str) -> Result<(), String> {
     if name.is_empty() {
         return Err("name part must not be empty".to_owned());
     }
-    check_length(name, MAX_LABEL).map_err(|reason| format!("name part {reason}"))?;
+    check_length(name, MAX_LABEL_BYTES).map_err(|reason| format!("name part {reason}"))?;
     if is_label_text(name) {
         Ok(())
     } else {
@@ -108,7 +108,7 @@ pub fn check_qualified(key: &str) -> Result<(), String> {
 
 /// Checks a Kubernetes label value: empty, or up to 63 characters.
 pub fn check_label_value(value: &str) -> Result<(), String> {
-    check_length(value, MAX_LABEL)?;
+    check_length(value, MAX_LABEL_BYTES)?;
     if value.is_empty() || is_label_text(value) {
         Ok(())
     } else {

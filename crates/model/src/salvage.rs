@@ -10,7 +10,7 @@ use crate::{StoreKey, StoreValue};
 use serde_json::{Value as Json, json};
 
 /// Maximum number of fields to remove from one entry.
-const MOST: usize = 32;
+const MAX_REMOVED_FIELDS: usize = 32;
 
 #[derive(Debug)]
 pub struct SalvagedValue {
@@ -21,7 +21,7 @@ pub struct SalvagedValue {
 
 /// Fields that decide which endpoints an object applies to. If absent they select everything, so an entry in
 /// which one is unreadable is rejected.
-const WHOM: [&str; 5] = [
+const SELECTING_FIELDS: [&str; 5] = [
     "spec.selector",
     "spec.namespaceSelector",
     "spec.serviceAccountSelector",
@@ -33,7 +33,7 @@ const WHOM: [&str; 5] = [
 pub fn salvage(key: &StoreKey, text: &str) -> Option<SalvagedValue> {
     let mut json: Json = serde_json::from_str(text).ok()?;
     let mut lost = Vec::new();
-    for _ in 0..MOST {
+    for _ in 0..MAX_REMOVED_FIELDS {
         match StoreValue::decode(key, json.to_string().as_bytes()) {
             Ok(value) => return Some(SalvagedValue { value, lost }),
             Err(ValueError::Resource(DecodeError::Field { path, .. })) => {
@@ -48,7 +48,7 @@ pub fn salvage(key: &StoreKey, text: &str) -> Option<SalvagedValue> {
 
 /// Removes or replaces the field at `path`; returns `None` if the object is not usable without it.
 fn leave_out(json: &mut Json, path: &str) -> Option<()> {
-    if !path.starts_with("spec.") || WHOM.iter().any(|whom| path.starts_with(whom)) {
+    if !path.starts_with("spec.") || SELECTING_FIELDS.iter().any(|whom| path.starts_with(whom)) {
         // Malformed metadata, such as labels and annotations, can be removed.
         return if path.starts_with("metadata.") { remove(json, &steps(path)) } else { None };
     }

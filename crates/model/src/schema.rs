@@ -16,8 +16,8 @@ use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 use std::marker::PhantomData;
 
-const GROUP: &str = "projectcalico.org";
-const VERSION: &str = "v3";
+const API_GROUP: &str = "projectcalico.org";
+const API_GROUP_VERSION: &str = "v3";
 
 /// Returns the structural OpenAPI v3 schema of objects of a kind.
 pub fn json_schema(kind: Kind) -> Value {
@@ -41,7 +41,7 @@ fn storage_crd(kind: Kind) -> Value {
         Kind::IPAMConfiguration => ("IPAMConfig", "ipamconfigs"),
         other => (other.name(), other.plural()),
     };
-    let group = format!("crd.{GROUP}");
+    let group = format!("crd.{API_GROUP}");
     crd["metadata"]["name"] = format!("{plural}.{group}").into();
     crd["spec"]["group"] = group.into();
     // Short names are reserved for the projectcalico.org/v3 kinds that users access.
@@ -60,7 +60,7 @@ fn has_crd(kind: Kind) -> bool {
 fn crd(kind: Kind) -> Value {
     let (schema, has_status) = schema_of(kind);
     let mut version = json!({
-        "name": VERSION,
+        "name": API_GROUP_VERSION,
         "served": true,
         "storage": true,
         "schema": {"openAPIV3Schema": schema},
@@ -81,9 +81,9 @@ fn crd(kind: Kind) -> Value {
     json!({
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": format!("{}.{GROUP}", kind.plural())},
+        "metadata": {"name": format!("{}.{API_GROUP}", kind.plural())},
         "spec": {
-            "group": GROUP,
+            "group": API_GROUP,
             "names": names,
             "scope": match kind.scope() {
                 Scope::Cluster => "Cluster",

@@ -33,7 +33,7 @@ mod wanted {
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::time::Duration;
 
-    const PAUSE: Duration = Duration::from_millis(5);
+    const FAILPOINT_POLL_INTERVAL: Duration = Duration::from_millis(5);
 
     /// The parsed variable TORTIE_FAILPOINT.
     struct FailpointRequest {
@@ -43,7 +43,7 @@ mod wanted {
         held_by: Option<PathBuf>,
     }
 
-    static WANTED: LazyLock<Option<FailpointRequest>> = LazyLock::new(|| {
+    static FAILPOINT_REQUEST: LazyLock<Option<FailpointRequest>> = LazyLock::new(|| {
         let text = std::env::var("TORTIE_FAILPOINT").ok()?;
         Some(match text.split_once(':') {
             Some((place, file)) => {
@@ -52,11 +52,11 @@ mod wanted {
             None => FailpointRequest { place: text, held_by: None },
         })
     });
-    static HELD: AtomicBool = AtomicBool::new(false);
+    static FAILPOINT_REACHED: AtomicBool = AtomicBool::new(false);
 
     /// Aborts, panics or blocks if TORTIE_FAILPOINT selects this failpoint: `NAME`, `NAME:panic` or `NAME:FILE`.
     pub async fn hit(name: &str) {
-        let Some(wanted) = WANTED.as_ref().filter(|wanted| wanted.place == name) else { return };
+        let Some(wanted) = FAILPOINT_REQUEST.as_ref().filter(|wanted| wanted.place == name) else { return };
         let Some(file) = &wanted.held_by else {
             tracing::error!(name, "killed by a failpoint");
             std::process::abort();
@@ -66,7 +66,7 @@ mod wanted {
         if file.as_os_str() == "panic" {
             panic!("ended by the failpoint {name}");
         }
-        if HELD.swap(true, Ordering::Relaxed) {
+        if FAILPOINT_REACHED.swap(true, Ordering::Relaxed) {
             return;
         }
         tracing::warn!(name, file = %file.display(), "blocked by a failpoint until the file is removed");
@@ -74,7 +74,7 @@ mod wanted {
             tracing::error!(%error, "cannot create the file of the failpoint");
         }
         while file.exists() {
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::sleep(FAILPOINT_POLL_INTERVAL).await;
         }
     }
 }

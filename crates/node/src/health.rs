@@ -8,7 +8,7 @@ use tortie_http::liveness;
 use tortie_store::printable::escape_controls;
 
 /// Timeout for the status request to the BGP speaker.
-const PATIENCE: Duration = Duration::from_secs(5);
+const BGP_STATUS_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Health levels, from best to worst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -115,9 +115,11 @@ impl ComponentHealthList {
 
     fn policy(&mut self, state: &NodeState) {
         let refused = state.refused();
-        match state.troubles().remove(POLICY) {
-            Some(trouble) => self.add(POLICY, HealthLevel::NotReady, trouble),
-            None if refused.is_empty() && state.is_in_sync() => self.add(POLICY, HealthLevel::Ok, "in force"),
+        match state.troubles().remove(POLICY_COMPONENT) {
+            Some(trouble) => self.add(POLICY_COMPONENT, HealthLevel::NotReady, trouble),
+            None if refused.is_empty() && state.is_in_sync() => {
+                self.add(POLICY_COMPONENT, HealthLevel::Ok, "in force")
+            }
             None => {}
         }
         for (object, reason) in refused {
@@ -128,7 +130,7 @@ impl ComponentHealthList {
 
     fn mtu(&mut self, state: &NodeState) {
         if let Some(choice) = state.mtu() {
-            self.add(MTU, HealthLevel::Ok, choice.to_string());
+            self.add(MTU_COMPONENT, HealthLevel::Ok, choice.to_string());
         }
     }
 
@@ -142,11 +144,12 @@ impl ComponentHealthList {
             }
             return;
         };
-        let judged = match tokio::time::timeout(PATIENCE, running.backend.status()).await {
+        let judged = match tokio::time::timeout(BGP_STATUS_TIMEOUT, running.backend.status()).await {
             Ok(status) => status.and_then(|status| {
-                bgp::ready(&status, None, bgp::PATIENCE).map(|()| bgp::near_limit(&status))
+                bgp::ready(&status, None, bgp::DEFAULT_SESSION_GRACE_PERIOD)
+                    .map(|()| bgp::near_limit(&status))
             }),
-            Err(_) => Err(format!("the BGP speaker has not answered for {} s", PATIENCE.as_secs())),
+            Err(_) => Err(format!("the BGP speaker has not answered for {} s", BGP_STATUS_TIMEOUT.as_secs())),
         };
         match judged {
             Ok(None) => self.add("bgp", HealthLevel::Ok, "ready"),
@@ -157,14 +160,14 @@ impl ComponentHealthList {
 }
 
 /// The component that enforces policy.
-pub const POLICY: &str = "policy";
+pub const POLICY_COMPONENT: &str = "policy";
 /// The component that chooses the MTU of workload interfaces.
-pub const MTU: &str = "mtu";
+pub const MTU_COMPONENT: &str = "mtu";
 /// The component that answers ARP and ND requests for addresses of workloads.
-pub const PROXIED: &str = "proxied addresses";
+pub const PROXIED_COMPONENT: &str = "proxied addresses";
 /// The component that creates tunnels to other nodes.
-pub const TUNNELS: &str = "tunnels";
-pub const OVERRULED: &str = "allowed traffic";
-pub const OFFLOAD: &str = "flow table";
+pub const TUNNELS_COMPONENT: &str = "tunnels";
+pub const OVERRULED_COMPONENT: &str = "allowed traffic";
+pub const OFFLOAD_COMPONENT: &str = "flow table";
 /// A Calico Felix that runs beside the node.
-pub const FELIX: &str = "felix";
+pub const FELIX_COMPONENT: &str = "felix";

@@ -1,6 +1,6 @@
 //! Sets the NetworkUnavailable condition of this node's Node object in Kubernetes and removes the start-up taint.
 
-use crate::health::POLICY;
+use crate::health::POLICY_COMPONENT;
 use crate::state::NodeState;
 use jiff::Timestamp;
 use std::sync::Arc;
@@ -10,19 +10,19 @@ use tortie_store::config::KubernetesTarget;
 use tortie_store::orchestrator::{NodeCondition, OrchestratorClient};
 
 /// Interval between checks whether the condition has to change.
-const PAUSE: Duration = Duration::from_secs(5);
+const CONDITION_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// Timeout for setting the condition at shutdown, so that the daemon does not wait for an unavailable kube-apiserver.
-const PATIENCE: Duration = Duration::from_secs(3);
-const KIND: &str = "NetworkUnavailable";
+const SHUTDOWN_CONDITION_TIMEOUT: Duration = Duration::from_secs(3);
+const NETWORK_UNAVAILABLE: &str = "NetworkUnavailable";
 
-const UP: NodeCondition<'static> = NodeCondition {
-    kind: KIND,
+const NETWORK_UP_CONDITION: NodeCondition<'static> = NodeCondition {
+    kind: NETWORK_UNAVAILABLE,
     status: false,
     reason: "CalicoIsUp",
     message: "Calico is running on this node",
 };
-const DOWN: NodeCondition<'static> = NodeCondition {
-    kind: KIND,
+const NETWORK_DOWN_CONDITION: NodeCondition<'static> = NodeCondition {
+    kind: NETWORK_UNAVAILABLE,
     status: true,
     reason: "CalicoIsDown",
     message: "Calico is shutting down on this node",
@@ -34,13 +34,18 @@ pub async fn follow(target: KubernetesTarget, node: String, taint: String, state
     let mut said: Option<Option<String>> = None;
     let mut failed = false;
     loop {
-        let trouble = state.troubles().remove(POLICY);
+        let trouble = state.troubles().remove(POLICY_COMPONENT);
         if said.as_ref() != Some(&trouble) {
             let message = trouble.as_ref().map(|trouble| format!("policy is not in force: {trouble}"));
             let outcome = match &message {
                 Some(message) => {
                     let reason = "PolicyNotInForce";
-                    say(&target, &node, NodeCondition { kind: KIND, status: true, reason, message }).await
+                    say(
+                        &target,
+                        &node,
+                        NodeCondition { kind: NETWORK_UNAVAILABLE, status: true, reason, message },
+                    )
+                    .await
                 }
                 None => say_ready(&target, &node, &taint).await,
             };
@@ -53,12 +58,12 @@ pub async fn follow(target: KubernetesTarget, node: String, taint: String, state
                 }
             }
         }
-        tokio::time::sleep(PAUSE).await;
+        tokio::time::sleep(CONDITION_CHECK_INTERVAL).await;
     }
 }
 
 pub async fn say_down(target: &KubernetesTarget, node: &str) {
-    match tokio::time::timeout(PATIENCE, say(target, node, DOWN)).await {
+    match tokio::time::timeout(SHUTDOWN_CONDITION_TIMEOUT, say(target, node, NETWORK_DOWN_CONDITION)).await {
         Ok(Ok(())) => {}
         Ok(Err(error)) => tracing::warn!(%error, node, "cannot set NetworkUnavailable at shutdown"),
         Err(_) => tracing::warn!(node, "cannot set NetworkUnavailable: kube-apiserver did not respond"),
@@ -66,7 +71,7 @@ pub async fn say_down(target: &KubernetesTarget, node: &str) {
 }
 
 async fn say_ready(target: &KubernetesTarget, node: &str, taint: &str) -> tortie_store::StoreResult<()> {
-    say(target, node, UP).await?;
+    say(target, node, NETWORK_UP_CONDITION).await?;
     match taint {
         "" => Ok(()),
         key => {

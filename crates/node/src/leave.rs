@@ -20,7 +20,7 @@ use tortie_store::config::settings_file;
 
 /// Time for a daemon that has just ended to finish its last change, and for the kernel's notifications about our own
 /// changes.
-const SETTLE: Duration = Duration::from_secs(1);
+const KERNEL_SETTLE_DELAY: Duration = Duration::from_secs(1);
 /// Interval between checks of Felix's chains.
 const FELIX_POLL_INTERVAL: Duration = Duration::from_millis(250);
 
@@ -157,7 +157,7 @@ async fn cut_off(args: &NodeArgs, host: &Netns) -> Result<(), String> {
         let (dataplane, _reports) = DataplaneHandle::start(host.clone(), settings(args)).await?;
         let nothing = NodePlan { learnt_complete: true, ..NodePlan::default() };
         let outcome = dataplane.replace(nothing).await?;
-        tokio::time::sleep(SETTLE).await;
+        tokio::time::sleep(KERNEL_SETTLE_DELAY).await;
         dataplane.stop().await;
         Ok::<_, tortie_dataplane::DataplaneError>(outcome.failures)
     };

@@ -7,7 +7,7 @@ const STATE_DIR: &str = "/var/lib/tortie";
 const RUN_DIR: &str = "/run/tortie";
 const SETTINGS_FILE: &str = "/etc/calico/felix.cfg";
 /// Maximum size of a recording in bytes: some hours of a busy node.
-const RECORD_LIMIT: u64 = 256 << 20;
+const DEFAULT_RECORD_LIMIT_BYTES: u64 = 256 << 20;
 const CALICO_DIR: &str = "/var/lib/calico";
 
 // No doc comment here: clap would use it as the help of every command that takes these options.
@@ -79,7 +79,7 @@ pub struct NodeArgs {
     #[arg(skip)]
     pub install_cni: bool,
     /// Maximum size of the recording, which ends there
-    #[arg(long, value_name = "BYTES", env = "TORTIE_RECORD_LIMIT", default_value_t = RECORD_LIMIT)]
+    #[arg(long, value_name = "BYTES", env = "TORTIE_RECORD_LIMIT", default_value_t = DEFAULT_RECORD_LIMIT_BYTES)]
     pub record_limit: u64,
 }
 

@@ -10,7 +10,7 @@ use tortie_model::{FeedEvent, Resource, StoreKey, StoreValue};
 use tortie_sync::Feed;
 
 /// Capacity of the channel to the engine, in addition to that of the feed.
-const QUEUE: usize = 64;
+const OBSERVED_FEED_CAPACITY: usize = 64;
 /// Maximum number of endpoints that wait for adoption. A host has some hundred containers; more endpoints than this
 /// are a mistake of their author.
 const MAX_PENDING_ENDPOINTS: usize = 4096;
@@ -31,7 +31,7 @@ struct PendingEndpointSet {
 impl PendingEndpoints {
     /// Returns the same feed. Endpoints of `node` are compared with the journal before the consumer receives them.
     pub fn observe(&self, mut feed: Feed, journal: Arc<AttachmentJournal>, node: String) -> Feed {
-        let (sender, observed) = mpsc::channel(QUEUE);
+        let (sender, observed) = mpsc::channel(OBSERVED_FEED_CAPACITY);
         let pending = self.clone();
         tokio::spawn(async move {
             while let Some(event) = feed.recv().await {

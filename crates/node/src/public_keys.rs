@@ -13,9 +13,9 @@ use tortie_plan::TunnelKind;
 use tortie_store::{ResourceClient, StoreError};
 
 /// Delay after a failed write.
-const RETRY: Duration = Duration::from_secs(1);
+const PUBLISH_RETRY_DELAY: Duration = Duration::from_secs(1);
 /// Component name of the warning on the health page.
-const WARNING: &str = "public keys";
+const PUBLIC_KEYS_COMPONENT: &str = "public keys";
 
 /// Keeps the public keys in the Node object equal to those of the devices. Never returns. `changed` signals that
 /// another client may have changed the object.
@@ -35,7 +35,7 @@ pub async fn publish(
             None => Ok(()),
         };
         let trouble = outcome.err().map(|error| error.to_string());
-        state.set_warning(WARNING, trouble.clone());
+        state.set_warning(PUBLIC_KEYS_COMPONENT, trouble.clone());
         let news = async {
             let ended = tokio::select! {
                 changed = keys.changed() => changed.is_err(),
@@ -52,7 +52,7 @@ pub async fn publish(
                 if !std::mem::replace(&mut is_logged, true) {
                     tracing::warn!(trouble, "cannot publish the public keys of WireGuard; retrying");
                 }
-                drop(tokio::time::timeout(RETRY, news).await);
+                drop(tokio::time::timeout(PUBLISH_RETRY_DELAY, news).await);
             }
             None => {
                 is_logged = false;

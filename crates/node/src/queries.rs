@@ -14,12 +14,12 @@ use tokio::sync::Semaphore;
 use tortie_bgp::BgpFamily;
 use tortie_bgp::core::{BgpPeerState, PeerStatus, RouteStatus};
 
-const LIMIT: u64 = 64 << 10;
-const READ_LIMIT: Duration = Duration::from_secs(10);
+const MAX_QUERY_BYTES: u64 = 64 << 10;
+const QUERY_READ_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum lifetime of a connection, including a slow reader of the response.
-const LIFETIME: Duration = Duration::from_secs(60);
+const QUERY_CONNECTION_TIMEOUT: Duration = Duration::from_secs(60);
 /// Maximum number of concurrent connections. Further ones are closed; the client can retry.
-const AT_ONCE: usize = 64;
+const MAX_CONCURRENT_QUERIES: usize = 64;
 
 /// The BGP backend, its start time and the time of its last configuration change.
 #[derive(Clone, Debug)]
@@ -37,7 +37,7 @@ pub async fn serve(path: std::path::PathBuf, state: Arc<NodeState>) {
             return tracing::error!(%error, %path, "cannot listen for queries; `tortie health` and `tortie bgp` fail");
         }
     };
-    let room = Arc::new(Semaphore::new(AT_ONCE));
+    let room = Arc::new(Semaphore::new(MAX_CONCURRENT_QUERIES));
     loop {
         let Ok(stream) = socket.accept().await else {
             tokio::time::sleep(Duration::from_millis(100)).await;
@@ -50,7 +50,7 @@ pub async fn serve(path: std::path::PathBuf, state: Arc<NodeState>) {
         let state = state.clone();
         tokio::spawn(async move {
             let _place = place;
-            let answered = tokio::time::timeout(LIFETIME, converse(stream, &state)).await;
+            let answered = tokio::time::timeout(QUERY_CONNECTION_TIMEOUT, converse(stream, &state)).await;
             if let Ok(Err(error)) = answered {
                 tracing::debug!(%error, "the client closed a query before the response");
             }
@@ -60,7 +60,8 @@ pub async fn serve(path: std::path::PathBuf, state: Arc<NodeState>) {
 
 async fn converse(mut stream: UnixStream, state: &NodeState) -> io::Result<()> {
     let mut text = Vec::new();
-    tokio::time::timeout(READ_LIMIT, (&mut stream).take(LIMIT).read_to_end(&mut text)).await??;
+    tokio::time::timeout(QUERY_READ_TIMEOUT, (&mut stream).take(MAX_QUERY_BYTES).read_to_end(&mut text))
+        .await??;
     let question: Value = serde_json::from_slice(&text).unwrap_or_default();
     let answer = match question["ask"].as_str() {
         Some("health") => {
@@ -117,7 +118,8 @@ async fn peers(state: &NodeState) -> Result<Value, String> {
 /// until `"patience"` seconds after the start of the speaker.
 async fn ready(state: &NodeState, question: &Value) -> Result<Value, String> {
     let status = running_bgp(state)?.backend.status().await?;
-    let patience = question["patience"].as_u64().map_or(bgp::PATIENCE, Duration::from_secs);
+    let patience =
+        question["patience"].as_u64().map_or(bgp::DEFAULT_SESSION_GRACE_PERIOD, Duration::from_secs);
     bgp::ready(&status, question["v6"].as_bool(), patience).map(|()| json!({"ready": true}))
 }
 

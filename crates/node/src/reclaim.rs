@@ -18,11 +18,11 @@ use tortie_model::{ObjectMeta, Resource, StoreValue};
 use tortie_store::{ResourceClient, StoreError};
 
 /// Maximum number of attachments checked in one pass unless a loss is known, to limit the load on the datastore.
-const AT_ONCE: usize = 32;
+const MAX_ATTACHMENTS_PER_PASS: usize = 32;
 /// Maximum number of conflicts named on the health page.
-const NAMED: usize = 5;
+const MAX_NAMED_CONFLICTS: usize = 5;
 /// Component name of the warning on the health page.
-const PART: &str = "addresses";
+const ADDRESSES_COMPONENT: &str = "addresses";
 
 /// Checks the attachments of this node in turn.
 #[derive(Debug)]
@@ -66,7 +66,7 @@ impl AttachmentReclaimer {
         AttachmentReclaimer { node: node.to_owned(), next: 0, conflicts: BTreeMap::new() }
     }
 
-    /// Checks all attachments if the datastore is known to have lost one, else the next [`AT_ONCE`].
+    /// Checks all attachments if the datastore is known to have lost one, else the next [`MAX_ATTACHMENTS_PER_PASS`].
     pub async fn run(&mut self, all: bool, service: &CniService) {
         let CniService { journal, allocator, resources, state, .. } = service;
         // A locked datastore is being migrated or repaired.
@@ -76,9 +76,9 @@ impl AttachmentReclaimer {
         let records = live(journal);
         let held: Vec<IpAddr> = records.iter().flat_map(AttachmentRecord::addresses).collect();
         self.conflicts.retain(|address, _| held.contains(address));
-        let (first, count) = match all || records.len() <= AT_ONCE {
+        let (first, count) = match all || records.len() <= MAX_ATTACHMENTS_PER_PASS {
             true => (0, records.len()),
-            false => (self.next % records.len(), AT_ONCE),
+            false => (self.next % records.len(), MAX_ATTACHMENTS_PER_PASS),
         };
         let turn: Vec<&AttachmentRecord> = records.iter().cycle().skip(first).take(count).collect();
         // Read each block once for all records. Addresses that differ from the journal are read again one by one.
@@ -121,7 +121,7 @@ impl AttachmentReclaimer {
                     found.handle().unwrap_or("<none>"),
                     found
                         .secondary
-                        .get(attribute::NODE)
+                        .get(attribute::NODE_ATTRIBUTE)
                         .map(|node| format!(" on node {node}"))
                         .unwrap_or_default()
                 )),
@@ -157,12 +157,12 @@ impl AttachmentReclaimer {
     }
 
     fn holder(&self, record: &AttachmentRecord, handle: &str) -> AddressHolder {
-        let mut attributes = BTreeMap::from([(attribute::NODE.to_owned(), self.node.clone())]);
+        let mut attributes = BTreeMap::from([(attribute::NODE_ATTRIBUTE.to_owned(), self.node.clone())]);
         if let Some(endpoint) = endpoint_of(record, &self.node)
             && !endpoint.spec.pod.is_empty()
         {
-            attributes.insert(attribute::POD.to_owned(), endpoint.spec.pod);
-            attributes.insert(attribute::NAMESPACE.to_owned(), endpoint.metadata.namespace);
+            attributes.insert(attribute::POD_ATTRIBUTE.to_owned(), endpoint.spec.pod);
+            attributes.insert(attribute::NAMESPACE_ATTRIBUTE.to_owned(), endpoint.metadata.namespace);
         }
         AddressHolder::new(Some(handle), attributes)
     }
@@ -210,13 +210,13 @@ impl AttachmentReclaimer {
         let mut lines: Vec<String> = self
             .conflicts
             .iter()
-            .take(NAMED)
+            .take(MAX_NAMED_CONFLICTS)
             .map(|(address, conflict)| format!("{address}: {conflict}"))
             .collect();
-        if self.conflicts.len() > NAMED {
-            lines.push(format!("and {} more", self.conflicts.len() - NAMED));
+        if self.conflicts.len() > MAX_NAMED_CONFLICTS {
+            lines.push(format!("and {} more", self.conflicts.len() - MAX_NAMED_CONFLICTS));
         }
-        state.set_warning(PART, (!lines.is_empty()).then(|| lines.join("; ")));
+        state.set_warning(ADDRESSES_COMPONENT, (!lines.is_empty()).then(|| lines.join("; ")));
     }
 }
 

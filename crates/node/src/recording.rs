@@ -13,7 +13,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::Duration;
 use tortie_compute::BgpEnvironment;
-use tortie_sync::record::{RecordedBgp, RecordingHeader, RecordingWriter, VERSION};
+use tortie_sync::record::{RECORDING_VERSION, RecordedBgp, RecordingHeader, RecordingWriter};
 
 #[derive(Debug)]
 pub struct NodeRecording(RecordingWriter<BufWriter<File>>);
@@ -41,7 +41,7 @@ impl NodeRecording {
     /// Records a digest of the actions that the last event led to.
     pub fn record_actions(&mut self, at: Duration, actions: &[EngineAction]) {
         if let Some(digest) = digest(actions) {
-            self.0.record(at, &json!({ DIGEST: digest }));
+            self.0.record(at, &json!({ DIGEST_KEY: digest }));
         }
     }
 
@@ -52,7 +52,7 @@ impl NodeRecording {
 }
 
 /// Key of the lines that hold a digest.
-pub const DIGEST: &str = "digest";
+pub const DIGEST_KEY: &str = "digest";
 
 /// Returns a digest of the dataplane actions, or None without such actions.
 pub fn digest(actions: &[EngineAction]) -> Option<String> {
@@ -89,7 +89,7 @@ pub fn header(
     let variables = variables.0.iter().filter(felix).filter(harmless).map(owned);
     let file = file.iter().map(|(name, value)| (name, value)).filter(harmless).map(owned);
     RecordingHeader {
-        version: VERSION,
+        version: RECORDING_VERSION,
         node: node.to_owned(),
         environment: variables.collect::<BTreeMap<_, _>>(),
         settings: file.collect::<BTreeMap<_, _>>(),

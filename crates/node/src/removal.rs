@@ -12,9 +12,9 @@ use tortie_store::config::KubernetesTarget;
 use tortie_store::orchestrator::OrchestratorClient;
 use tortie_store::{StoreError, StoreLimits};
 
-const RETRY: Duration = Duration::from_secs(5);
+const ACCOUNT_WATCH_RETRY_DELAY: Duration = Duration::from_secs(5);
 /// Timeout for the request at shutdown, and for the deletion of the service account to be reported.
-const PATIENCE: Duration = Duration::from_secs(5);
+const REMOVAL_CHECK_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The DaemonSet and the service account of the daemon's pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,7 +63,7 @@ impl RemovalDetector {
         async move {
             while let Err(error) = gone(&target, &membership).await {
                 tracing::debug!(%error, "cannot watch the service account of the node; retrying");
-                tokio::time::sleep(RETRY).await;
+                tokio::time::sleep(ACCOUNT_WATCH_RETRY_DELAY).await;
             }
             account_gone.send_replace(true);
             std::future::pending().await
@@ -72,7 +72,7 @@ impl RemovalDetector {
 
     /// Returns whether this shutdown is a removal from the cluster.
     pub async fn is_for_good(&self) -> bool {
-        let asked = tokio::time::timeout(PATIENCE, stays(&self.target, &self.membership));
+        let asked = tokio::time::timeout(REMOVAL_CHECK_TIMEOUT, stays(&self.target, &self.membership));
         let answer = match asked.await {
             Ok(Ok(true)) => DaemonSetState::Stays,
             Ok(Ok(false)) => DaemonSetState::Deleted,
@@ -81,7 +81,7 @@ impl RemovalDetector {
         };
         let mut account_gone = self.account_gone.subscribe();
         let account_gone = async {
-            let heard = tokio::time::timeout(PATIENCE, account_gone.wait_for(|gone| *gone));
+            let heard = tokio::time::timeout(REMOVAL_CHECK_TIMEOUT, account_gone.wait_for(|gone| *gone));
             heard.await.is_ok_and(|heard| heard.is_ok())
         };
         let for_good = match answer {

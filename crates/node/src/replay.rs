@@ -1,7 +1,7 @@
 //! `tortie replay FILE`: feeds the events of a recording to the core, without a kernel and without root.
 
 use crate::engine::{EngineAction, EngineCore, event_from_json, held_from_json};
-use crate::recording::{DIGEST, digest};
+use crate::recording::{DIGEST_KEY, digest};
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Write};
 use std::path::Path;
@@ -41,7 +41,7 @@ pub fn replay_from(input: impl BufRead, out: &mut dyn Write) -> Result<(), Repla
     let mut core = core(&header).map_err(ReplayError::Header)?;
     let (mut last, mut same, mut differs) = (None, 0_u64, None);
     while let Some(line) = reader.next_line()? {
-        if let Some(recorded) = line.event.get(DIGEST) {
+        if let Some(recorded) = line.event.get(DIGEST_KEY) {
             match last.as_deref() == recorded.as_str() {
                 true => same += 1,
                 false => differs = differs.or(Some(line.number)),

@@ -37,17 +37,17 @@ use tortie_model::KeyRange;
 use tortie_store::config::{KubernetesTarget, settings_file};
 use tortie_store::{ResourceClient, StoreClient, StoreConfig};
 
-const RETRY: Duration = Duration::from_secs(1);
+const REGISTER_RETRY_DELAY: Duration = Duration::from_secs(1);
 /// Maximum number of different causes of a wait for the datastore that are logged.
 const MAX_REPORTED_CAUSES: usize = 32;
 /// Delay before log settings that could not be applied are tried again.
-const LOG_RETRY: Duration = Duration::from_secs(60);
+const LOG_SETTINGS_RETRY_DELAY: Duration = Duration::from_secs(60);
 /// Interval between garbage collections of attachments whose netns vanished without a CNI DEL.
-const COLLECT: Duration = Duration::from_secs(10);
+const ATTACHMENT_GC_INTERVAL: Duration = Duration::from_secs(10);
 /// Interval between checks of the host's addresses, unless AUTODETECT_POLL_INTERVAL sets another.
-const ADDRESSES: Duration = Duration::from_secs(60);
+const ADDRESS_POLL_INTERVAL: Duration = Duration::from_secs(60);
 /// Rounds between two reads of our objects from the Kubernetes API, each of which takes several requests.
-const LOOKS: u64 = 60;
+const KUBERNETES_POLL_ROUNDS: u64 = 60;
 
 #[derive(Debug, thiserror::Error)]
 pub enum NodeRunError {
@@ -316,7 +316,7 @@ impl NodeStart<'_> {
             let (state, _, name) = own();
             public_keys::publish(state, resources.clone(), name, pools_changed.clone())
         });
-        let looks = if client.is_kubernetes() { LOOKS } else { 1 };
+        let looks = if client.is_kubernetes() { KUBERNETES_POLL_ROUNDS } else { 1 };
         let allocator = Allocator::following(client, BlockOwner::host(name)).avoiding(journal.clone());
         let made = CniService::new(name, host, allocator, resources, requests, journal, state.clone());
         let made = Arc::new(made.asking(orchestrator.clone()).adopting(pending));
@@ -345,7 +345,7 @@ impl NodeStart<'_> {
             // of the datastore.
             reclaim.run(true, &made).await;
             for collection in 1_u64.. {
-                tokio::time::sleep(COLLECT).await;
+                tokio::time::sleep(ATTACHMENT_GC_INTERVAL).await;
                 made.adopt_endpoints().await;
                 made.collect_garbage().await;
                 let lost = made.state.take_lost();
@@ -392,7 +392,7 @@ async fn register(
                 if reported.len() < MAX_REPORTED_CAUSES && reported.insert(error.to_string()) {
                     report_wait(state, &error);
                 }
-                tokio::time::sleep(RETRY).await;
+                tokio::time::sleep(REGISTER_RETRY_DELAY).await;
             }
             outcome => return outcome,
         }
@@ -437,7 +437,7 @@ async fn follow_log_settings(state: Arc<NodeState>, logs: Arc<dyn LogControl>) {
         let again = async {
             match known.is_empty() {
                 true => std::future::pending().await,
-                false => tokio::time::sleep(LOG_RETRY).await,
+                false => tokio::time::sleep(LOG_SETTINGS_RETRY_DELAY).await,
             }
         };
         tokio::select! {
@@ -449,11 +449,13 @@ async fn follow_log_settings(state: Arc<NodeState>, logs: Arc<dyn LogControl>) {
 
 async fn follow_addresses(resources: ResourceClient, variables: EnvironmentVariables, name: String) {
     let given = variables.get("AUTODETECT_POLL_INTERVAL").parse::<tortie_model::scalar::GoDuration>().ok();
-    let interval =
-        given.and_then(|given| given.to_std()).filter(|given| !given.is_zero()).unwrap_or(ADDRESSES);
+    let interval = given
+        .and_then(|given| given.to_std())
+        .filter(|given| !given.is_zero())
+        .unwrap_or(ADDRESS_POLL_INTERVAL);
     // Another client may have changed the Node object, so it is compared in every round; with Kubernetes only every
-    // [`LOOKS`] rounds unless the addresses change here, to save requests.
-    let rounds = if resources.client().is_kubernetes() { LOOKS } else { 1 };
+    // [`KUBERNETES_POLL_ROUNDS`] rounds unless the addresses change here, to save requests.
+    let rounds = if resources.client().is_kubernetes() { KUBERNETES_POLL_ROUNDS } else { 1 };
     let mut compared = startup::ComparedInterfaces::default();
     for round in 0_u64.. {
         tokio::time::sleep(interval).await;

@@ -165,7 +165,7 @@ fn find_loss(expected: &ObjectCounts, found: &ObjectCounts) -> Option<String> {
             continue;
         }
         let loss = format!("{missing} of {known} {collection}");
-        if present > 0 || missing >= ListAbsence::MIN_MISSING {
+        if present > 0 || missing >= ListAbsence::MIN_LARGE_ABSENCE {
             return Some(format!("lacks {loss}"));
         }
         emptied.push(loss);

@@ -2,7 +2,10 @@
 //! reports of the dataplane to the shared state.
 
 use crate::endpoint_files::EndpointFiles;
-use crate::health::{FELIX, MTU, OFFLOAD, OVERRULED, POLICY, PROXIED, TUNNELS};
+use crate::health::{
+    FELIX_COMPONENT, MTU_COMPONENT, OFFLOAD_COMPONENT, OVERRULED_COMPONENT, POLICY_COMPONENT,
+    PROXIED_COMPONENT, TUNNELS_COMPONENT,
+};
 use crate::state::NodeState;
 use jiff::Timestamp;
 use std::collections::BTreeMap;
@@ -20,12 +23,12 @@ use tortie_plan::{EndpointId, PlannedWorkload, WorkloadId};
 use tortie_store::StoreClient;
 
 /// Delay before the first heartbeat.
-const FIRST: Duration = Duration::from_secs(10);
+const FIRST_HEARTBEAT_DELAY: Duration = Duration::from_secs(10);
 /// Interval between checks of the settings while there is nothing to report.
-const IDLE: Duration = Duration::from_secs(10);
+const SETTINGS_POLL_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Warning about a Felix that was started beside the node.
-const SECOND_ENGINE: &str = "Felix's chains are in the kernel beside our policy: two policy engines, and each drops what it \
+const SECOND_ENGINE_WARNING: &str = "Felix's chains are in the kernel beside our policy: two policy engines, and each drops what it \
     denies; stop calico-node, or stop this node and run `tortie node --leave`";
 
 /// Writes heartbeats to the datastore at the configured interval, if enabled.
@@ -36,14 +39,14 @@ pub async fn heartbeats(state: Arc<NodeState>, client: StoreClient, host: String
     let started = Instant::now();
     let parameters = state.parameters();
     let mut first = true;
-    tokio::time::sleep(FIRST).await;
+    tokio::time::sleep(FIRST_HEARTBEAT_DELAY).await;
     loop {
         let (interval, ttl, region) = {
             let parameters = parameters.borrow();
             (parameters.reporting_interval, parameters.reporting_ttl, parameters.openstack_region.clone())
         };
         if interval.is_zero() {
-            tokio::time::sleep(IDLE).await;
+            tokio::time::sleep(SETTINGS_POLL_INTERVAL).await;
             continue;
         }
         let uptime = (started.elapsed().as_secs_f64() * 10.0).round() / 10.0;
@@ -109,7 +112,7 @@ pub async fn endpoints(
             },
             () = state.workloads_changed() => {}
             () = tokio::time::sleep(delay), if pending => writer.write_one(&region).await,
-            () = tokio::time::sleep(IDLE), if !pending => {}
+            () = tokio::time::sleep(SETTINGS_POLL_INTERVAL), if !pending => {}
         }
     }
 }
@@ -195,7 +198,7 @@ fn take_in(state: &NodeState, report: DataplaneReport) {
             if let Some(warning) = &warning {
                 tracing::warn!(warning, "workloads run with an older, larger MTU");
             }
-            state.set_warning(MTU, warning);
+            state.set_warning(MTU_COMPONENT, warning);
         }
         DataplaneReport::RouteCount(count) => {
             state.metrics.routes.set(i64::try_from(count).unwrap_or(i64::MAX));
@@ -208,12 +211,12 @@ fn take_in(state: &NodeState, report: DataplaneReport) {
         }
         DataplaneReport::Tunnels(failures) => {
             let text = failures.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
-            state.set_warning(TUNNELS, Some(text).filter(|text| !text.is_empty()));
+            state.set_warning(TUNNELS_COMPONENT, Some(text).filter(|text| !text.is_empty()));
         }
         DataplaneReport::Proxied(count, failures) => {
             state.metrics.proxied.set(i64::try_from(count).unwrap_or(i64::MAX));
             let text = failures.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
-            state.set_warning(PROXIED, Some(text).filter(|text| !text.is_empty()));
+            state.set_warning(PROXIED_COMPONENT, Some(text).filter(|text| !text.is_empty()));
         }
         DataplaneReport::Overruled(failures) => {
             let text = failures.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
@@ -223,7 +226,7 @@ fn take_in(state: &NodeState, report: DataplaneReport) {
                     "chains of other programs may drop packets although policy allows them"
                 );
             }
-            state.set_warning(OVERRULED, Some(text).filter(|text| !text.is_empty()));
+            state.set_warning(OVERRULED_COMPONENT, Some(text).filter(|text| !text.is_empty()));
         }
         DataplaneReport::PublicKeys(keys) => state.set_public_keys(keys),
         DataplaneReport::Announced(ids) => state.set_announced(ids),
@@ -235,11 +238,11 @@ fn take_in(state: &NodeState, report: DataplaneReport) {
                     "nftablesFlowTableOffload: the kernel refuses the flow table; connections take the usual way"
                 );
             }
-            state.set_warning(OFFLOAD, reason);
+            state.set_warning(OFFLOAD_COMPONENT, reason);
         }
         DataplaneReport::SecondEngine(present) => {
             state.metrics.second_engine.set(i64::from(present));
-            state.set_warning(FELIX, present.then(|| SECOND_ENGINE.to_owned()));
+            state.set_warning(FELIX_COMPONENT, present.then(|| SECOND_ENGINE_WARNING.to_owned()));
         }
         DataplaneReport::NotEnforced(failure) => {
             let reason = failure.map(|failure| failure.to_string());
@@ -252,7 +255,7 @@ fn take_in(state: &NodeState, report: DataplaneReport) {
                 None => tracing::info!("policy is in force"),
             }
             state.metrics.policy_in_force.set(i64::from(reason.is_none()));
-            state.set_trouble(POLICY, reason);
+            state.set_trouble(POLICY_COMPONENT, reason);
         }
     }
 }

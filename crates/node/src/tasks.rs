@@ -9,10 +9,10 @@ use tokio::sync::oneshot;
 use tokio::task::{Id, JoinSet};
 
 /// Interval between checks whether the BGP speaker responds, and the timeout of a check.
-const LOOK: Duration = Duration::from_secs(5);
+const SPEAKER_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// Time to wait for further tasks after one has ended: a task that panics closes its channels, and tasks that read
 /// from them may end and be noticed first.
-const AFTERMATH: Duration = Duration::from_millis(200);
+const PANIC_GRACE_PERIOD: Duration = Duration::from_millis(200);
 
 #[derive(Debug, thiserror::Error)]
 #[error("{name} has ended unexpectedly{reason}; workloads keep their network, start the node again")]
@@ -59,7 +59,7 @@ impl TaskSet {
         if first.has_panicked() {
             return first;
         }
-        tokio::time::timeout(AFTERMATH, panicked).await.unwrap_or(first)
+        tokio::time::timeout(PANIC_GRACE_PERIOD, panicked).await.unwrap_or(first)
     }
 
     async fn next_ended(&mut self) -> TaskEnded {
@@ -117,13 +117,15 @@ pub async fn watch_speaker(state: Arc<NodeState>) {
     let heartbeat = state.liveness.part("bgp-speaker");
     loop {
         let answers = match state.running_bgp() {
-            Some(running) => tokio::time::timeout(LOOK, running.backend.status()).await.is_ok(),
+            Some(running) => {
+                tokio::time::timeout(SPEAKER_CHECK_INTERVAL, running.backend.status()).await.is_ok()
+            }
             None => true,
         };
         if answers {
             heartbeat.beat();
         }
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(SPEAKER_CHECK_INTERVAL).await;
     }
 }
 
@@ -153,7 +155,7 @@ mod tests {
         tasks.spawn("the engine", async move {
             drop(reports);
             // The other task ends first.
-            tokio::time::sleep(AFTERMATH / 10).await;
+            tokio::time::sleep(PANIC_GRACE_PERIOD / 10).await;
             panic!("a bug");
         });
         assert!(tasks.ended().await.to_string().starts_with("the engine has ended unexpectedly: "));

@@ -16,14 +16,14 @@ use tortie_model::{FeedEvent, KeyRange, Kind};
 use tortie_store::{ResourceClient, StoreClient};
 
 /// Delay after a failure.
-const RETRY: Duration = Duration::from_secs(2);
+const TUNNEL_ADDRESS_RETRY_DELAY: Duration = Duration::from_secs(2);
 /// Maximum number of attempts if other clients change the Node object concurrently.
-const ATTEMPTS: usize = 10;
+const MAX_NODE_UPDATE_ATTEMPTS: usize = 10;
 /// Component name of the warning on the health page.
-const WARNING: &str = "tunnel addresses";
+const TUNNEL_ADDRESSES_COMPONENT: &str = "tunnel addresses";
 
 /// The tunnels whose addresses this module assigns.
-const LOOKED_AFTER: [TunnelType; 5] = TunnelType::ALL;
+const MANAGED_TUNNELS: [TunnelType; 5] = TunnelType::ALL;
 
 #[derive(Debug, thiserror::Error)]
 enum TunnelAddressError {
@@ -74,7 +74,7 @@ pub async fn keep(
             }
             reported.clone_from(&trouble);
         }
-        state.set_warning(WARNING, trouble.clone());
+        state.set_warning(TUNNEL_ADDRESSES_COMPONENT, trouble.clone());
         let news = async {
             let ended = tokio::select! {
                 changed = changed.changed() => changed.is_err(),
@@ -86,7 +86,7 @@ pub async fn keep(
             }
         };
         match trouble {
-            Some(_) => drop(tokio::time::timeout(RETRY, news).await),
+            Some(_) => drop(tokio::time::timeout(TUNNEL_ADDRESS_RETRY_DELAY, news).await),
             None => news.await,
         }
     }
@@ -99,7 +99,7 @@ async fn reconcile(
     hosts_encrypt: bool,
 ) -> Result<(), TunnelAddressError> {
     let name = &allocator.owner().name;
-    for _ in 0..ATTEMPTS {
+    for _ in 0..MAX_NODE_UPDATE_ATTEMPTS {
         let node = match resources.get_as::<NodeSpec>("", name).await {
             Ok(node) => node,
             // The addresses are released by the client that deletes the Node object.
@@ -117,7 +117,7 @@ async fn reconcile(
         let mut written = node.clone();
         let (mut assigned, mut ended) = (Vec::new(), Vec::new());
         let mut failure = None;
-        for tunnel in LOOKED_AFTER {
+        for tunnel in MANAGED_TUNNELS {
             let current = address(&node, tunnel);
             let pools = given.of(tunnel);
             if pools.is_empty() {
@@ -222,7 +222,7 @@ mod tests {
             assert_eq!(address(&node, tunnel), Some(text.parse().unwrap()));
         }
         assert_eq!(node.spec.bgp.as_ref().unwrap().ipv4_ipip_tunnel_addr, "10.1.0.1");
-        for tunnel in LOOKED_AFTER {
+        for tunnel in MANAGED_TUNNELS {
             set(&mut node, tunnel, None);
         }
         assert_eq!(node, empty);

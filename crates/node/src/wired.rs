@@ -13,7 +13,7 @@ use tortie_model::{FeedEvent, Resource, StoreKey, StoreValue};
 use tortie_sync::Feed;
 
 /// Capacity of the channel to the engine, in addition to that of the feed.
-const QUEUE: usize = 64;
+const CORRECTED_FEED_CAPACITY: usize = 64;
 
 /// The network of an attachment, according to the journal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -28,7 +28,7 @@ struct JournaledNetwork {
 
 /// Returns the same feed with corrected endpoints.
 pub fn corrected(mut feed: Feed, journal: Arc<AttachmentJournal>, node: String) -> Feed {
-    let (sender, corrected) = mpsc::channel(QUEUE);
+    let (sender, corrected) = mpsc::channel(CORRECTED_FEED_CAPACITY);
     tokio::spawn(async move {
         while let Some(mut event) = feed.recv().await {
             correct(&mut event, &node, |key| wired(&journal, key));

@@ -10,14 +10,16 @@ use tortie_node::engine::{
 };
 use tortie_node::{replay_core, replay_from};
 use tortie_plan::WorkloadId;
-use tortie_sync::record::{RecordedBgp, RecordingHeader, RecordingReader, RecordingWriter, VERSION};
+use tortie_sync::record::{
+    RECORDING_VERSION, RecordedBgp, RecordingHeader, RecordingReader, RecordingWriter,
+};
 use tortie_testkit::conformance::{ConformanceCase, cases, world};
 
 fn header(bgp: bool) -> RecordingHeader {
     let bgp = bgp.then(|| RecordedBgp { router_id: String::new(), by_bird: false });
     let environment = BTreeMap::from([("FELIX_LOGPREFIX".to_owned(), "x".to_owned())]);
     RecordingHeader {
-        version: VERSION,
+        version: RECORDING_VERSION,
         node: "n1".into(),
         environment,
         settings: BTreeMap::new(),

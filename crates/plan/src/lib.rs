@@ -24,7 +24,7 @@ pub use assign::{HostEndpointAssignment, assign};
 pub use change::{AddressSet, NodePlan, PlanUpdate};
 pub use endpoint::{EndpointId, EndpointTier, HostEndpointPolicy, TierDefaultAction, WorkloadPolicy};
 pub use marks::MarkBits;
-pub use nat::{FloatingIp, NAT_EXCLUSIONS, NAT_SOURCES, NatSettings, POOLS};
+pub use nat::{ALL_POOLS_SET, FloatingIp, NAT_EXCLUSIONS_SET, NAT_SOURCES_SET, NatSettings};
 pub use policy::{
     HttpMatch, HttpPathMatch, IcmpMatch, IpVersion, PlannedPolicy, PlannedRule, PolicyDirection, PolicyId,
     PolicyKind, PortInterval, ProfileRules, RuleAction, RuleSide,

@@ -1,7 +1,7 @@
 //! The bits of the packet mark that the node uses. Other software on the host uses the rest.
 
 /// The default mark mask.
-const DEFAULT_MASK: u32 = 0xffff_0000;
+const DEFAULT_MARK_MASK: u32 = 0xffff_0000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct MarkBits {
@@ -29,7 +29,7 @@ impl MarkBits {
 impl Default for MarkBits {
     fn default() -> MarkBits {
         let none = MarkBits { accepted: 0, passed: 0, wireguard: None };
-        MarkBits::of_mask(DEFAULT_MASK).unwrap_or(none)
+        MarkBits::of_mask(DEFAULT_MARK_MASK).unwrap_or(none)
     }
 }
 

@@ -6,12 +6,12 @@ use crate::set::{SetId, SetMember};
 use std::net::{IpAddr, Ipv4Addr};
 
 /// Source addresses that are translated: those of pools with `natOutgoing`. Without this set no packet is translated.
-pub const NAT_SOURCES: &str = "masq-ipam-pools";
+pub const NAT_SOURCES_SET: &str = "masq-ipam-pools";
 /// Destinations for which packets are not translated: all pools and, if so configured, the addresses of nodes.
-pub const NAT_EXCLUSIONS: &str = "masq-exclusions";
+pub const NAT_EXCLUSIONS_SET: &str = "masq-exclusions";
 
 /// All pools. In the plan while any endpoint sets the DSCP of packets that leave the cluster.
-pub const POOLS: &str = "network-ip-pools";
+pub const ALL_POOLS_SET: &str = "network-ip-pools";
 
 /// A floating IP: an external address that maps to one of a workload's own addresses of the same family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -58,7 +58,7 @@ impl NodePlan {
             let members = self.sets.get(&SetId::new(set)).into_iter().flat_map(|set| &set.members);
             members.into_iter().any(|member| matches!(member, SetMember::Net(net) if net.contains(&address)))
         };
-        has(NAT_SOURCES, source) && !has(NAT_EXCLUSIONS, destination) && settings.leaves_by(interface)
+        has(NAT_SOURCES_SET, source) && !has(NAT_EXCLUSIONS_SET, destination) && settings.leaves_by(interface)
     }
 }
 
@@ -73,8 +73,8 @@ mod tests {
             AddressSet { kind: SetKind::Nets, members }
         };
         let mut plan = NodePlan::default();
-        plan.sets.insert(SetId::new(NAT_SOURCES), set(sources));
-        plan.sets.insert(SetId::new(NAT_EXCLUSIONS), set(exclusions));
+        plan.sets.insert(SetId::new(NAT_SOURCES_SET), set(sources));
+        plan.sets.insert(SetId::new(NAT_EXCLUSIONS_SET), set(exclusions));
         plan
     }
 

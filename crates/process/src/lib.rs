@@ -67,20 +67,20 @@ impl PidFile {
 }
 
 /// Environment variable that the supervisor sets for the daemons that it starts.
-pub const SUPERVISED: &str = "TORTIE_SUPERVISED";
+pub const SUPERVISED_VARIABLE: &str = "TORTIE_SUPERVISED";
 
 /// Makes the kernel send SIGTERM to this process when its supervisor dies. Does nothing without a supervisor.
 pub fn end_with_supervisor() -> io::Result<()> {
-    if env::var_os(SUPERVISED).is_none() {
+    if env::var_os(SUPERVISED_VARIABLE).is_none() {
         return Ok(());
     }
     Ok(rustix::process::set_parent_process_death_signal(Some(Signal::TERM))?)
 }
 
 /// Maximum number of malloc arenas of glibc, which reads this environment variable at program start.
-const ARENAS: &str = "MALLOC_ARENA_MAX";
+const ARENA_MAX_VARIABLE: &str = "MALLOC_ARENA_MAX";
 /// Enough arenas that threads seldom contend for one. With two, the start of a node takes 5 % more CPU time.
-const FEW: &str = "3";
+const MAX_MALLOC_ARENAS: &str = "3";
 
 /// Executes this program again in the same process with a small number of malloc arenas. By default glibc creates one
 /// arena for nearly every thread, and memory freed in one arena is not available to the others: after some thousand
@@ -88,11 +88,11 @@ const FEW: &str = "3";
 /// if the environment already configures malloc. If `execve` fails (for example because the executable was replaced),
 /// the process continues unchanged.
 pub fn share_heaps() {
-    let set = env::var_os(ARENAS).is_some() || env::var_os("GLIBC_TUNABLES").is_some();
+    let set = env::var_os(ARENA_MAX_VARIABLE).is_some() || env::var_os("GLIBC_TUNABLES").is_some();
     let mut args = env::args_os();
     if let (false, Some(name), Ok(program)) = (set, args.next(), env::current_exe()) {
         // `exec` returns only on failure.
-        let _ = Command::new(program).arg0(name).args(args).env(ARENAS, FEW).exec();
+        let _ = Command::new(program).arg0(name).args(args).env(ARENA_MAX_VARIABLE, MAX_MALLOC_ARENAS).exec();
     }
 }
 

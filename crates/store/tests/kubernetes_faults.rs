@@ -15,7 +15,7 @@ use tortie_store::{
 };
 use tortie_testkit::{ApiServer, CalicoGroup};
 
-const POLICIES: KeyRange =
+const POLICY_RANGE: KeyRange =
     KeyRange::Resources { kind: Kind::GlobalNetworkPolicy, namespace: None, name_prefix: String::new() };
 
 /// Returns a configuration without an API group, so that the client discovers it.
@@ -118,17 +118,17 @@ async fn wrong_responses_are_outages_not_deletions() {
     let resources = ResourceClient::new(client.clone());
     resources.ensure_initialized("v3.32.0", "k8s").await.unwrap();
     create_policy(&resources, "closed").await;
-    let mut watch = client.watch(POLICIES, None);
+    let mut watch = client.watch(POLICY_RANGE, None);
     let policy = next_created(&mut watch, "closed").await;
     assert!(matches!(next(&mut watch).await, StoreEvent::InSync(_)));
 
     for (number, fault) in faults().into_iter().enumerate() {
         proxy.set(fault.clone());
-        let mut late = client.watch(POLICIES, None);
+        let mut late = client.watch(POLICY_RANGE, None);
         until("trouble", || watch.trouble().is_some() && late.trouble().is_some()).await;
         assert_silent(&mut watch, &fault).await;
         assert_silent(&mut late, &fault).await;
-        let listed = client.list(&POLICIES).await;
+        let listed = client.list(&POLICY_RANGE).await;
         assert!(listed.as_ref().is_err_and(StoreError::is_outage), "{fault:?}: {listed:?}");
         let found = client.get(&policy).await;
         assert!(found.as_ref().is_err_and(StoreError::is_outage), "{fault:?}: {found:?}");
@@ -162,7 +162,7 @@ async fn wrong_responses_are_outages_not_deletions() {
 async fn watch_with_grace(config: &StoreConfig, seconds: u64) -> (StoreWatch, usize) {
     let limits = StoreLimits { absence_grace: Duration::from_secs(seconds), ..StoreLimits::default() };
     let client = StoreClient::connect_with(config, limits).await.unwrap();
-    let mut watch = client.watch(POLICIES, None);
+    let mut watch = client.watch(POLICY_RANGE, None);
     let mut known = 0;
     while !matches!(next(&mut watch).await, StoreEvent::InSync(_)) {
         known += 1;
@@ -210,7 +210,7 @@ async fn an_unreadable_policy_comes_with_its_text() {
     remove_schemas(&server);
     let proxy = FaultProxy::start(&server.url(), InjectedFault::None).await;
     let client = StoreClient::connect(&config(&server, &proxy)).await.unwrap();
-    let mut watch = client.watch(POLICIES, None);
+    let mut watch = client.watch(POLICY_RANGE, None);
     assert!(matches!(next(&mut watch).await, StoreEvent::InSync(_)));
     let spec = json!({"selector": "all()", "types": ["Ingress"],
         "ingress": [{"action": "Deny", "destination": {"ports": [800_000]}}]});

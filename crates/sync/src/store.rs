@@ -13,13 +13,13 @@ use tortie_model::{FeedEvent, KeyRange, Revision, StoreKey};
 use tortie_store::{StoreClient, StoreEntry, StoreError, StoreEvent, StoreWatch, WatchConnection};
 
 /// Capacity of the channel of a feed. When it is full, the watches wait for the consumer.
-const QUEUE: usize = 1024;
+const FEED_CAPACITY: usize = 1024;
 /// Interval between checks of the watch connections. A watch that reconnects within this interval does not count as
 /// an outage.
-const LOOK: Duration = Duration::from_secs(1);
+const CONNECTION_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Time without a sign of life after which a watch counts as stuck. A working watch gives one more often, even while
 /// the store is unavailable.
-const STUCK: Duration = Duration::from_secs(300);
+const STUCK_WATCH_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// A message of a feed with progress reports.
 #[derive(Clone, Debug, PartialEq)]
@@ -71,7 +71,7 @@ fn merge<T: Send + 'static>(
     pick: fn(FeedMessage) -> Option<T>,
     alive: impl Fn() + Send + 'static,
 ) -> mpsc::Receiver<T> {
-    let (sender, feed) = mpsc::channel(QUEUE);
+    let (sender, feed) = mpsc::channel(FEED_CAPACITY);
     let missing = Arc::new(AtomicUsize::new(watches.len()));
     let (mut connections, mut signs, mut tasks) = (Vec::new(), Vec::new(), JoinSet::new());
     for (range, watch) in watches {
@@ -129,7 +129,7 @@ async fn pass_on<T>(
 
 /// Calls `alive` every second as long as each of these counters changes at least every 300 seconds.
 pub async fn report_life(signs: Vec<Arc<AtomicU64>>, alive: impl Fn()) {
-    let mut look = tokio::time::interval(LOOK);
+    let mut look = tokio::time::interval(CONNECTION_CHECK_INTERVAL);
     let mut last: Vec<(u64, Instant)> = signs.iter().map(|_| (0, Instant::now())).collect();
     loop {
         let now = look.tick().await;
@@ -139,7 +139,7 @@ pub async fn report_life(signs: Vec<Arc<AtomicU64>>, alive: impl Fn()) {
                 *since = now;
             }
         }
-        if last.iter().all(|(_, since)| now.duration_since(*since) < STUCK) {
+        if last.iter().all(|(_, since)| now.duration_since(*since) < STUCK_WATCH_TIMEOUT) {
             alive();
         }
     }
@@ -150,7 +150,7 @@ async fn report_outages<T>(
     sender: mpsc::Sender<T>,
     pick: fn(FeedMessage) -> Option<T>,
 ) {
-    let mut look = tokio::time::interval(LOOK);
+    let mut look = tokio::time::interval(CONNECTION_CHECK_INTERVAL);
     let mut outage = OutageReport::default();
     loop {
         tokio::select! {
@@ -183,7 +183,7 @@ mod tests {
         let beats_within = async |seconds: u64, watches: &[Arc<AtomicU64>]| {
             let before = beats.load(Ordering::Relaxed);
             for _ in 0..seconds {
-                tokio::time::sleep(LOOK).await;
+                tokio::time::sleep(CONNECTION_CHECK_INTERVAL).await;
                 for watch in watches {
                     watch.fetch_add(1, Ordering::Relaxed);
                 }

@@ -10,15 +10,17 @@ use tortie_model::ipam::AddressBlock;
 use tortie_model::key::AffinityType;
 use tortie_model::{FeedEvent, Kind, Resource, StoreKey, StoreValue};
 use tortie_plan::NodePlan;
-use tortie_sync::record::{RecordingError, RecordingHeader, RecordingReader, RecordingWriter, VERSION, json};
+use tortie_sync::record::{
+    RECORDING_VERSION, RecordingError, RecordingHeader, RecordingReader, RecordingWriter, json,
+};
 use tortie_testkit::conformance::{cases, world};
 
 /// Event that ends a batch: the node flushes after it.
-const TURN: &str = "turn";
+const FLUSH_EVENT: &str = "turn";
 
 fn header() -> RecordingHeader {
     RecordingHeader {
-        version: VERSION,
+        version: RECORDING_VERSION,
         node: "n1".to_owned(),
         environment: BTreeMap::new(),
         settings: BTreeMap::new(),
@@ -94,7 +96,7 @@ fn the_conformance_run_replays_to_the_same_plans() {
                 }
                 None => {
                     node.turn();
-                    json!(TURN)
+                    json!(FLUSH_EVENT)
                 }
             };
             assert!(recorder.record(Duration::from_micros(at as u64), &line));
@@ -106,7 +108,7 @@ fn the_conformance_run_replays_to_the_same_plans() {
             match json::feed_from_json(&line.event).unwrap() {
                 Some(event) => replayed.hear(&event),
                 None => {
-                    assert_eq!(line.event, TURN);
+                    assert_eq!(line.event, FLUSH_EVENT);
                     replayed.turn();
                 }
             }

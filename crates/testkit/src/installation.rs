@@ -9,7 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use tempfile::TempDir;
-use tortie_cni::{CniPlugin, PROGRAM};
+use tortie_cni::{CniPlugin, PLUGIN_EXECUTABLE};
 
 /// A `tortie datastore` process, killed with SIGKILL when dropped.
 #[derive(Debug)]
@@ -71,7 +71,7 @@ pub fn install_plugins(dir: &Path) -> std::io::Result<()> {
             .stdin(Stdio::piped());
         let mut child = shell.spawn()?;
         if let Some(mut input) = child.stdin.take() {
-            input.write_all(PROGRAM)?;
+            input.write_all(PLUGIN_EXECUTABLE)?;
         }
         if !child.wait()?.success() {
             return Err(std::io::Error::other(format!("{shell:?} failed")));

@@ -4,7 +4,7 @@ mod calls;
 
 pub use calls::{ApiClient, ApiRequest, ApiResponse};
 
-use crate::{PATIENCE, TestProcess, eventually, eventually_showing, free_port, process, run};
+use crate::{CONDITION_TIMEOUT, TestProcess, eventually, eventually_showing, free_port, process, run};
 use serde_json::{Value as Json, json};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -16,9 +16,9 @@ const TOKEN: &str = "secret";
 /// Token of the node user, whose requests are recorded in the audit log.
 const NODE_TOKEN: &str = "secret-node";
 /// Users without cluster-admin rights: with RBAC enabled they may do only what roles grant them.
-pub const PEOPLE: [&str; 3] = ["jane", "joe", "jim"];
+pub const UNPRIVILEGED_USERS: [&str; 3] = ["jane", "joe", "jim"];
 /// Common name of the client certificate that kube-apiserver uses for requests to extension API servers and webhooks.
-pub const FRONT_PROXY: &str = "front-proxy";
+pub const FRONT_PROXY_USER: &str = "front-proxy";
 
 /// An API group that can hold Calico's objects in a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,9 +143,9 @@ impl ApiServer {
         self.write("sa.pub", &key.public_key_pem());
         let tokens = [(TOKEN, "admin"), (NODE_TOKEN, "node")];
         let line = |(token, user): (&str, &str)| format!("{token},{user},{user},system:masters\n");
-        let people = PEOPLE.map(|name| format!("secret-{name},{name},{name}\n"));
+        let people = UNPRIVILEGED_USERS.map(|name| format!("secret-{name},{name},{name}\n"));
         self.write("tokens", &(tokens.map(line).concat() + &people.concat()));
-        for name in PEOPLE {
+        for name in UNPRIVILEGED_USERS {
             self.write_kubeconfig(&format!("kubeconfig-{name}"), json!({"token": format!("secret-{name}")}));
         }
         self.write_proxy();
@@ -167,7 +167,7 @@ impl ApiServer {
             rcgen::CertifiedIssuer::self_signed(authority, rcgen::KeyPair::generate().unwrap()).unwrap();
         self.write("proxy-ca.pem", &authority.pem());
         let mut params = rcgen::CertificateParams::default();
-        params.distinguished_name.push(rcgen::DnType::CommonName, FRONT_PROXY);
+        params.distinguished_name.push(rcgen::DnType::CommonName, FRONT_PROXY_USER);
         params.extended_key_usages = vec![rcgen::ExtendedKeyUsagePurpose::ClientAuth];
         let key = rcgen::KeyPair::generate().unwrap();
         self.write("proxy.pem", &params.signed_by(&key, &authority).unwrap().pem());
@@ -183,7 +183,7 @@ impl ApiServer {
         self.write("admission.yaml", &admission.to_string());
     }
 
-    /// Returns the path of the kubeconfig of one of [`PEOPLE`].
+    /// Returns the path of the kubeconfig of one of [`UNPRIVILEGED_USERS`].
     pub fn kubeconfig_of(&self, name: &str) -> PathBuf {
         self.path(&format!("kubeconfig-{name}"))
     }
@@ -305,7 +305,7 @@ impl ApiServer {
                 .arg(format!("--audit-policy-file={}", path("audit.yaml")))
                 .arg(format!("--audit-log-path={}", path("audit.log")))
                 .arg(format!("--requestheader-client-ca-file={}", path("proxy-ca.pem")))
-                .arg(format!("--requestheader-allowed-names={FRONT_PROXY}"))
+                .arg(format!("--requestheader-allowed-names={FRONT_PROXY_USER}"))
                 .arg(format!("--proxy-client-cert-file={}", path("proxy.pem")))
                 .arg(format!("--proxy-client-key-file={}", path("proxy.key")))
                 .arg(format!("--authorization-mode={}", if self.rules { "RBAC" } else { "AlwaysAllow" }))
@@ -403,7 +403,7 @@ impl ApiServer {
         command.args([
             "-sk",
             "--max-time",
-            &PATIENCE.as_secs().to_string(),
+            &CONDITION_TIMEOUT.as_secs().to_string(),
             "-X",
             method,
             "-w",

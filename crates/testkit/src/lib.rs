@@ -21,10 +21,11 @@ pub use etcd::{Etcd, EtcdOptions, EtcdTls};
 pub use half_sent::StalledRequestBody;
 pub use installation::{DatastoreProcess, PluginCall, TestInstallation, install_plugins};
 pub use kubernetes::{
-    ApiClient, ApiRequest, ApiResponse, ApiServer, ApiServerBackend, ApiServerOptions, CalicoGroup, PEOPLE,
+    ApiClient, ApiRequest, ApiResponse, ApiServer, ApiServerBackend, ApiServerOptions, CalicoGroup,
+    UNPRIVILEGED_USERS,
 };
 pub use netns::{CommandArguments, TestNamespace, run};
 pub use port::{bind_when_free, free_port};
 pub use process::{TestProcess, feed, output, resident};
 pub use table_owner::TableOwner;
-pub use wait::{PATIENCE, eventually, eventually_async, eventually_showing};
+pub use wait::{CONDITION_TIMEOUT, eventually, eventually_async, eventually_showing};

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-static NEXT: AtomicU32 = AtomicU32::new(0);
+static NEXT_NAMESPACE_NUMBER: AtomicU32 = AtomicU32::new(0);
 
 /// A namespace created by `ip netns add` with its loopback up. Dropping it removes the namespace, also during a panic.
 #[derive(Debug)]
@@ -51,7 +51,7 @@ impl<const N: usize> CommandArguments for [&str; N] {
 impl TestNamespace {
     /// Creates a namespace. `what` becomes part of its name, to identify it in `ip netns`.
     pub fn new(what: &str) -> TestNamespace {
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let number = NEXT_NAMESPACE_NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = format!("tortie-test-{}-{number}-{what}", std::process::id());
         run(Command::new("ip").args(["netns", "add", &name]));
         let namespace = TestNamespace { name };

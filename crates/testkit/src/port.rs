@@ -9,13 +9,13 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Range below the kernel's ephemeral ports: a server that a test stops finds its port still free when it restarts.
-const PORTS: Range<u16> = 20_000..30_000;
+const TEST_PORT_RANGE: Range<u16> = 20_000..30_000;
 
 const BIND_TIMEOUT: Duration = Duration::from_secs(10);
 const BIND_RETRY_DELAY: Duration = Duration::from_millis(10);
 
 /// Reservations of this process. Each port is held by an abstract Unix socket until the process exits.
-static HELD: Mutex<Vec<UnixListener>> = Mutex::new(Vec::new());
+static PORT_RESERVATIONS: Mutex<Vec<UnixListener>> = Mutex::new(Vec::new());
 
 /// Reserves a port among all processes that use this function, or fails if it is reserved already.
 fn reserve(port: u16) -> io::Result<UnixListener> {
@@ -24,12 +24,12 @@ fn reserve(port: u16) -> io::Result<UnixListener> {
 
 /// Returns a port that no other caller receives during the lifetime of this process.
 pub fn free_port() -> io::Result<u16> {
-    let mut held = HELD.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut held = PORT_RESERVATIONS.lock().unwrap_or_else(PoisonError::into_inner);
     // Each process starts at a different port, so that collisions are rare.
-    let count = u32::from(PORTS.end - PORTS.start);
+    let count = u32::from(TEST_PORT_RANGE.end - TEST_PORT_RANGE.start);
     let first = std::process::id().wrapping_mul(97).wrapping_add(held.len() as u32);
     for step in 0..count {
-        let port = PORTS.start + (first.wrapping_add(step) % count) as u16;
+        let port = TEST_PORT_RANGE.start + (first.wrapping_add(step) % count) as u16;
         let Ok(reservation) = reserve(port) else { continue };
         // A program outside the tests may listen on the port. Binding it to find out would leak the socket to every
         // process that another thread forks at this moment, and the port would stay in use until that process calls
@@ -39,7 +39,7 @@ pub fn free_port() -> io::Result<u16> {
             return Ok(port);
         }
     }
-    Err(io::Error::new(io::ErrorKind::AddrInUse, format!("no port of {PORTS:?} is free")))
+    Err(io::Error::new(io::ErrorKind::AddrInUse, format!("no port of {TEST_PORT_RANGE:?} is free")))
 }
 
 /// Calls `bind`, retrying while its port is in use, for up to [`BIND_TIMEOUT`]. A process forked by another test
@@ -68,7 +68,7 @@ mod tests {
     fn no_port_is_given_twice() {
         let given: Vec<u16> = (0..50).map(|_| free_port().unwrap()).collect();
         assert_eq!(given.iter().collect::<BTreeSet<_>>().len(), given.len(), "{given:?}");
-        assert!(given.iter().all(|port| PORTS.contains(port)), "{given:?}");
+        assert!(given.iter().all(|port| TEST_PORT_RANGE.contains(port)), "{given:?}");
     }
 
     #[test]
@@ -79,7 +79,7 @@ mod tests {
             TcpListener::bind((Ipv4Addr::LOCALHOST, port)).ok()
         };
         let listeners: Vec<TcpListener> =
-            (free_port().unwrap() + 1..PORTS.end).take(100).filter_map(listen).collect();
+            (free_port().unwrap() + 1..TEST_PORT_RANGE.end).take(100).filter_map(listen).collect();
         let given: Vec<u16> = (0..50).map(|_| free_port().unwrap()).collect();
         for listener in listeners {
             let port = listener.local_addr().unwrap().port();

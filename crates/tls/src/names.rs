@@ -3,14 +3,14 @@
 
 use tokio_rustls::rustls::pki_types::CertificateDer;
 
-const SEQUENCE: u8 = 0x30;
-const BOOLEAN: u8 = 0x01;
-const VERSION: u8 = 0xa0;
-const EXTENSIONS: u8 = 0xa3;
-const URI: u8 = 0x86;
-const COMMON_NAME: &[u8] = &[0x55, 0x04, 0x03];
-const ORGANISATION: &[u8] = &[0x55, 0x04, 0x0a];
-const ALTERNATIVE_NAMES: &[u8] = &[0x55, 0x1d, 0x11];
+const SEQUENCE_TAG: u8 = 0x30;
+const BOOLEAN_TAG: u8 = 0x01;
+const VERSION_TAG: u8 = 0xa0;
+const EXTENSIONS_TAG: u8 = 0xa3;
+const URI_TAG: u8 = 0x86;
+const COMMON_NAME_OID: &[u8] = &[0x55, 0x04, 0x03];
+const ORGANISATION_OID: &[u8] = &[0x55, 0x04, 0x0a];
+const SUBJECT_ALT_NAME_OID: &[u8] = &[0x55, 0x1d, 0x11];
 
 /// Names that the peer certificate may have. One match is enough. Without any, every certificate signed by the CA is
 /// accepted.
@@ -42,12 +42,12 @@ impl ExpectedPeerNames {
 
 /// Returns the common name of the certificate's subject.
 pub fn common_name(certificate: &[u8]) -> Option<String> {
-    subject(certificate, COMMON_NAME).into_iter().next()
+    subject(certificate, COMMON_NAME_OID).into_iter().next()
 }
 
 /// Returns the organisations of the certificate's subject. Kubernetes treats them as the groups of a user.
 pub fn organisations(certificate: &[u8]) -> Vec<String> {
-    subject(certificate, ORGANISATION)
+    subject(certificate, ORGANISATION_OID)
 }
 
 /// Returns the values of one attribute of the subject.
@@ -65,7 +65,7 @@ fn subject(certificate: &[u8], attribute: &[u8]) -> Vec<String> {
 fn attributes(certificate: &[u8], mut attribute: impl FnMut(&[u8], &[u8])) -> Option<()> {
     let mut body = body(certificate)?;
     let (tag, mut subject) = value(&mut body)?;
-    if tag != SEQUENCE {
+    if tag != SEQUENCE_TAG {
         return None;
     }
     while !subject.is_empty() {
@@ -85,7 +85,7 @@ fn uri_names(certificate: &[u8]) -> Vec<String> {
     let mut found = Vec::new();
     // If parsing fails midway, the names found so far are returned.
     let _ = alternative_names(certificate, |tag, text| {
-        if tag == URI {
+        if tag == URI_TAG {
             found.extend(String::from_utf8(text.to_vec()).ok());
         }
     });
@@ -99,18 +99,18 @@ fn alternative_names(certificate: &[u8], mut name: impl FnMut(u8, &[u8])) -> Opt
     value(&mut body)?;
     let mut extensions = loop {
         let (tag, content) = value(&mut body)?;
-        if tag == EXTENSIONS {
+        if tag == EXTENSIONS_TAG {
             break value(&mut &content[..])?.1;
         }
     };
     while !extensions.is_empty() {
         let (_, mut extension) = value(&mut extensions)?;
         let (_, kind) = value(&mut extension)?;
-        if extension.first() == Some(&BOOLEAN) {
+        if extension.first() == Some(&BOOLEAN_TAG) {
             value(&mut extension)?;
         }
         let (_, content) = value(&mut extension)?;
-        if kind == ALTERNATIVE_NAMES {
+        if kind == SUBJECT_ALT_NAME_OID {
             let (_, mut names) = value(&mut &content[..])?;
             while !names.is_empty() {
                 let (tag, text) = value(&mut names)?;
@@ -138,7 +138,7 @@ pub(crate) struct CertificateFields<'a> {
 pub(crate) fn parts(certificate: &[u8]) -> Option<CertificateFields<'_>> {
     let (_, mut certificate) = value(&mut &certificate[..])?;
     let (_, mut rest) = value(&mut certificate)?;
-    if rest.first() == Some(&VERSION) {
+    if rest.first() == Some(&VERSION_TAG) {
         value(&mut rest)?;
     }
     // Skip the serial number and the signature algorithm.

@@ -15,9 +15,9 @@ use tokio_rustls::rustls::pki_types::CertificateDer;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 
 /// Seconds by which certificates are backdated, because clocks differ.
-const BEFORE: i64 = 300;
+const BACKDATE_SECONDS: i64 = 300;
 /// Maximum number of CAs in the trust bundle: the current one and its predecessors.
-const MOST_AUTHORITIES: usize = 3;
+const MAX_TRUSTED_AUTHORITIES: usize = 3;
 
 /// Lifetimes of certificates. A certificate is renewed when two thirds of its lifetime have passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,7 +109,7 @@ impl SelfIssuedCertificates {
         set_validity(&mut params, now, now.saturating_add(seconds(lifetimes.authority)))?;
         let mut authorities = params.self_signed(&key).map_err(text)?.pem();
         let still_good = before.iter().filter(|one| validity(one).is_some_and(|when| when.until > now));
-        for authority in still_good.take(MOST_AUTHORITIES - 1) {
+        for authority in still_good.take(MAX_TRUSTED_AUTHORITIES - 1) {
             authorities.push_str(&pem(authority));
         }
         Ok(SelfIssuedCertificates { authorities, authority_key: key.serialize_pem(), ..self.clone() })
@@ -203,7 +203,7 @@ fn named(name: &str) -> DistinguishedName {
 }
 
 fn set_validity(params: &mut CertificateParams, now: i64, until: i64) -> Result<(), String> {
-    params.not_before = OffsetDateTime::from_unix_timestamp(now - BEFORE).map_err(text)?;
+    params.not_before = OffsetDateTime::from_unix_timestamp(now - BACKDATE_SECONDS).map_err(text)?;
     params.not_after = OffsetDateTime::from_unix_timestamp(until).map_err(text)?;
     Ok(())
 }
@@ -211,7 +211,7 @@ fn set_validity(params: &mut CertificateParams, now: i64, until: i64) -> Result<
 /// Returns whether two thirds of a certificate's lifetime have passed.
 fn is_due(certificate: &[u8], now: i64) -> bool {
     validity(certificate).is_none_or(|when| {
-        let from = when.from.saturating_add(BEFORE);
+        let from = when.from.saturating_add(BACKDATE_SECONDS);
         now >= from.saturating_add(when.until.saturating_sub(from) / 3 * 2)
     })
 }

@@ -9,7 +9,7 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore, ServerConfig, SupportedProtocolVersion, version};
 
-const VERSIONS: &[&SupportedProtocolVersion] = &[&version::TLS13, &version::TLS12];
+const TLS_VERSIONS: &[&SupportedProtocolVersion] = &[&version::TLS13, &version::TLS12];
 
 #[derive(Clone, PartialEq, Eq)]
 pub struct TlsPem {
@@ -41,7 +41,7 @@ impl TlsPem {
     pub fn server(&self) -> Result<ServerConfig, PemError> {
         let provider = Arc::new(aws_lc_rs::default_provider());
         let builder = ServerConfig::builder_with_provider(provider.clone())
-            .with_protocol_versions(VERSIONS)
+            .with_protocol_versions(TLS_VERSIONS)
             .map_err(|error| PemError::Pair(error.to_string()))?;
         let builder = match &self.ca {
             None => builder.with_no_client_auth(),
@@ -63,7 +63,7 @@ impl TlsPem {
         let provider: Arc<CryptoProvider> = Arc::new(aws_lc_rs::default_provider());
         let verifier = ChainOnlyVerifier::new(roots(ca)?, provider.clone()).map_err(PemError::Verifier)?;
         let builder = ClientConfig::builder_with_provider(provider)
-            .with_protocol_versions(VERSIONS)
+            .with_protocol_versions(TLS_VERSIONS)
             .map_err(|error| PemError::Pair(error.to_string()))?
             .dangerous()
             .with_custom_certificate_verifier(Arc::new(verifier));

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tortie_ctl::CommandError;
 use tortie_ctl::node::ask;
 
-const LOOK: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
@@ -54,18 +54,18 @@ pub fn run(args: &BgpArgs, out: &mut dyn Write) -> Result<(), CommandError> {
     match &args.command {
         BgpCommand::Peers { output } => {
             let answer = ask(&args.run_dir, "bgp peers")?;
-            show(out, *output, &answer, "peers", &PEERS, peer)
+            show(out, *output, &answer, "peers", &PEER_COLUMNS, peer)
         }
         BgpCommand::Routes { output } => {
             let answer = ask(&args.run_dir, "bgp routes")?;
-            show(out, *output, &answer, "routes", &ROUTES, route)
+            show(out, *output, &answer, "routes", &ROUTE_COLUMNS, route)
         }
         BgpCommand::Watch => watch(&args.run_dir, out),
     }
 }
 
-const PEERS: [&str; 8] = ["NAME", "ADDRESS", "ASN", "STATE", "FOR", "RECEIVED", "SENT", "LAST ERROR"];
-const ROUTES: [&str; 7] = ["", "PREFIX", "NEXT HOP", "FROM", "PREFERENCE", "PATH", "COMMUNITIES"];
+const PEER_COLUMNS: [&str; 8] = ["NAME", "ADDRESS", "ASN", "STATE", "FOR", "RECEIVED", "SENT", "LAST ERROR"];
+const ROUTE_COLUMNS: [&str; 7] = ["", "PREFIX", "NEXT HOP", "FROM", "PREFERENCE", "PATH", "COMMUNITIES"];
 
 fn show<const N: usize>(
     out: &mut dyn Write,
@@ -157,6 +157,6 @@ fn watch(run_dir: &Path, out: &mut dyn Write) -> Result<(), CommandError> {
         }
         out.flush()?;
         known = current;
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_INTERVAL);
     }
 }

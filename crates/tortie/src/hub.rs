@@ -4,7 +4,7 @@ use clap::Args;
 use std::error::Error;
 use std::path::PathBuf;
 use tortie_compute::cluster_interests;
-use tortie_hub::{DEFAULT_FILE, HubSettings};
+use tortie_hub::{DEFAULT_TYPHA_CONFIG_FILE, HubSettings};
 use tortie_store::StoreConfig;
 use tortie_store::config::settings_file;
 
@@ -15,7 +15,7 @@ use tortie_store::config::settings_file;
   TYPHA_SERVERPORT=5474 TYPHA_HEALTHENABLED=true tortie hub    on another port, with probes on port 9098")]
 pub struct HubArgs {
     /// File with the hub's settings: NAME = VALUE lines
-    #[arg(short = 'c', long, value_name = "FILE", default_value = DEFAULT_FILE)]
+    #[arg(short = 'c', long, value_name = "FILE", default_value = DEFAULT_TYPHA_CONFIG_FILE)]
     config_file: PathBuf,
     /// Configuration file for the datastore connection, as for calicoctl
     #[arg(long, value_name = "FILE", default_value = StoreConfig::DEFAULT_FILE)]

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tortie_node::{LivePodHandling, LogControl, NodeArgs, PolicyHandover};
 
 /// Time that a stopping daemon waits for requests in progress.
-const PATIENCE: Duration = Duration::from_secs(2);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Default time limit for calico-node to start and to program its chains.
 pub const FELIX_TIMEOUT_SECONDS: u64 = 120;
@@ -63,6 +63,6 @@ pub fn run(
     }
     let outcome = runtime.block_on(tortie_node::run(args, tortie_ctl::release::API_LEVEL, logs));
     // Tasks that are still running are abandoned; the next start reverts unfinished operations.
-    runtime.shutdown_timeout(PATIENCE);
+    runtime.shutdown_timeout(SHUTDOWN_TIMEOUT);
     Ok(outcome?)
 }

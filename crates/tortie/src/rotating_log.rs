@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 /// Number of rotated files that are kept.
-const KEPT: usize = 3;
+const MAX_ROTATED_FILES: usize = 3;
 
 #[derive(Debug)]
 pub struct RotatingLog {
@@ -39,10 +39,10 @@ impl RotatingLog {
     /// Rotates the files. Frees space and creates the new file first: if that fails, the existing files keep their
     /// names, except the oldest, which is removed.
     fn rotate(&mut self) -> io::Result<()> {
-        remove_file(&numbered(&self.path, KEPT))?;
+        remove_file(&numbered(&self.path, MAX_ROTATED_FILES))?;
         let new = numbered(&self.path, 0);
         let file = File::options().create(true).append(true).open(&new)?;
-        for number in (1..KEPT).rev() {
+        for number in (1..MAX_ROTATED_FILES).rev() {
             let older = numbered(&self.path, number);
             if older.exists() {
                 std::fs::rename(older, numbered(&self.path, number + 1))?;
@@ -57,7 +57,9 @@ impl RotatingLog {
 
     /// Removes the file and the rotated ones.
     pub fn remove(path: &Path) -> io::Result<()> {
-        for path in std::iter::once(path.to_owned()).chain((0..=KEPT).map(|number| numbered(path, number))) {
+        for path in std::iter::once(path.to_owned())
+            .chain((0..=MAX_ROTATED_FILES).map(|number| numbered(path, number)))
+        {
             remove_file(&path)?;
         }
         Ok(())
@@ -94,7 +96,7 @@ mod tests {
             .unwrap()
             .map(|file| file.unwrap().metadata().unwrap().len())
             .collect();
-        assert_eq!(sizes.len(), 1 + KEPT);
+        assert_eq!(sizes.len(), 1 + MAX_ROTATED_FILES);
         assert!(sizes.iter().all(|size| *size <= 110), "{sizes:?}");
         assert!(std::fs::read_to_string(&path).unwrap().ends_with("line 0204\n"));
         // A new instance appends to the same file.

@@ -22,8 +22,8 @@ use tortie_etcd_proto::etcdserverpb::watch_request::RequestUnion;
 use tortie_etcd_proto::etcdserverpb::*;
 use tortie_testkit::{DatastoreProcess, StalledRequestBody, resident};
 
-const MAX_RESIDENT: u64 = 300 << 20;
-const MAX_P99: Duration = Duration::from_millis(50);
+const MAX_RESIDENT_BYTES: u64 = 300 << 20;
+const MAX_P99_LATENCY: Duration = Duration::from_millis(50);
 
 #[derive(Clone, Copy, Debug)]
 enum AttackKind {
@@ -246,7 +246,7 @@ async fn serve_under_every_attack(attackers_place: &Handle) {
         latencies.sort();
         let p99 = latencies[latencies.len() * 99 / 100];
         println!("{attack:?}: {} requests, p99 {p99:?}, resident {} MiB", latencies.len(), highest >> 20);
-        if highest > MAX_RESIDENT || (soak.is_some() && p99 > MAX_P99) {
+        if highest > MAX_RESIDENT_BYTES || (soak.is_some() && p99 > MAX_P99_LATENCY) {
             failures.push(attack);
         }
     }

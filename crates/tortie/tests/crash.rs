@@ -28,7 +28,7 @@ fn start(dir: &Path, more: &[&str]) -> DatastoreProcess {
     DatastoreProcess::start(TORTIE, dir, &["http://127.0.0.1:0"], more)
 }
 
-const WRITERS: usize = 8;
+const WRITER_COUNT: usize = 8;
 
 /// Progress of one writer, which writes 1, 2, 3, ... to its two keys, each pair in one transaction.
 #[derive(Clone, Copy, Debug, Default)]
@@ -156,7 +156,7 @@ async fn nothing_acknowledged_is_lost_to_kill_9() {
     println!("TORTIE_SEED={seed}");
     let mut rng = StdRng::seed_from_u64(seed);
     let dir = TempDir::new().unwrap();
-    let progress = Arc::new(Mutex::new(vec![WriterProgress::default(); WRITERS]));
+    let progress = Arc::new(Mutex::new(vec![WriterProgress::default(); WRITER_COUNT]));
     let seen = Arc::new(WatcherState::default());
     seen.revision.store(1, Ordering::Relaxed);
     for _ in 0..rounds {
@@ -167,7 +167,7 @@ async fn nothing_acknowledged_is_lost_to_kill_9() {
         *progress.lock().unwrap() = state;
 
         let mut clients = JoinSet::new();
-        for writer in 0..WRITERS {
+        for writer in 0..WRITER_COUNT {
             clients.spawn(write(connect(server.url()).await, writer, progress.clone()));
         }
         clients.spawn(watch(connect(server.url()).await, seen.clone()));

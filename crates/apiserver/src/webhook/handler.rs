@@ -16,11 +16,11 @@ use tortie_model::{Kind, Resource};
 use tortie_store::{ResourceClient, StoreError};
 
 /// Maximum number of concurrent reviews.
-const MOST_REQUESTS: usize = 400;
-const TEXT: &str = "text/plain; charset=utf-8";
-const JSON: &str = "application/json";
+const MAX_CONCURRENT_REVIEWS: usize = 400;
+const TEXT_CONTENT_TYPE: &str = "text/plain; charset=utf-8";
+const JSON_CONTENT_TYPE: &str = "application/json";
 /// Service accounts that may write ClusterInformation: Calico's names and ours.
-const WRITERS: [&str; 5] =
+const CLUSTER_INFORMATION_WRITERS: [&str; 5] =
     ["calico-node", "calico-kube-controllers", "calico-typha", "tortie-node", "tortie-controllers"];
 
 pub struct WebhookHandler {
@@ -47,7 +47,7 @@ impl WebhookHandler {
         certified: watch::Receiver<bool>,
         stopping: watch::Receiver<bool>,
     ) -> WebhookHandler {
-        let requests = Semaphore::new(MOST_REQUESTS);
+        let requests = Semaphore::new(MAX_CONCURRENT_REVIEWS);
         let (metrics, bodies) = (ApiServerMetrics::new(), BodyReader::default());
         WebhookHandler {
             access,
@@ -64,9 +64,15 @@ impl WebhookHandler {
 
     fn ready(&self) -> Response<Body> {
         match (*self.stopping.borrow(), *self.certified.borrow()) {
-            (true, _) => response(StatusCode::SERVICE_UNAVAILABLE, TEXT, Body::from("stopping\n")),
-            (_, false) => response(StatusCode::SERVICE_UNAVAILABLE, TEXT, Body::from("no certificate yet\n")),
-            (false, true) => response(StatusCode::OK, TEXT, Body::from("ok")),
+            (true, _) => {
+                response(StatusCode::SERVICE_UNAVAILABLE, TEXT_CONTENT_TYPE, Body::from("stopping\n"))
+            }
+            (_, false) => response(
+                StatusCode::SERVICE_UNAVAILABLE,
+                TEXT_CONTENT_TYPE,
+                Body::from("no certificate yet\n"),
+            ),
+            (false, true) => response(StatusCode::OK, TEXT_CONTENT_TYPE, Body::from("ok")),
         }
     }
 
@@ -97,7 +103,7 @@ impl WebhookHandler {
                 refusal.message
             );
         }
-        response(StatusCode::OK, JSON, Body::from(question.answer(verdict).to_string()))
+        response(StatusCode::OK, JSON_CONTENT_TYPE, Body::from(question.answer(verdict).to_string()))
     }
 
     fn refuse_body(&self, error: BodyError) -> Response<Body> {
@@ -149,7 +155,8 @@ impl WebhookHandler {
     /// Checks that a service account of nodes or controllers writes ClusterInformation; users may only read it.
     fn cluster_information(&self, question: &AdmissionRequest) -> Result<(), StatusError> {
         let user = question.user_info.name.as_str();
-        let own = WRITERS.map(|account| format!("system:serviceaccount:{}:{account}", self.namespace));
+        let own = CLUSTER_INFORMATION_WRITERS
+            .map(|account| format!("system:serviceaccount:{}:{account}", self.namespace));
         match own.iter().any(|account| account == user) {
             true => Ok(()),
             false => Err(StatusError::method_not_allowed(&format!(
@@ -200,5 +207,5 @@ impl RequestHandler for WebhookHandler {
 }
 
 fn plain(code: StatusCode, text: &str) -> Response<Body> {
-    response(code, TEXT, Body::from(format!("{text}\n")))
+    response(code, TEXT_CONTENT_TYPE, Body::from(format!("{text}\n")))
 }

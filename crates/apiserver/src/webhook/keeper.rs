@@ -12,9 +12,9 @@ use tortie_store::orchestrator::{
 use tortie_tls::{CertificateLifetimes, SelfIssuedCertificates};
 
 /// Interval between checks. Applying the manifest again may reset the CA bundle.
-const PAUSE: Duration = Duration::from_secs(10);
+const CERTIFICATE_CHECK_DELAY: Duration = Duration::from_secs(10);
 /// Interval while there is no registration, and delay after a write.
-const SHORT_PAUSE: Duration = Duration::from_secs(1);
+const SHORT_CHECK_DELAY: Duration = Duration::from_secs(1);
 
 /// A server that kube-apiserver sends requests to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,10 +131,10 @@ impl ServingCertificateKeeper {
             return match stored {
                 Ok(()) => {
                     tracing::info!("{}/{name} has new certificates", self.namespace);
-                    Ok(SHORT_PAUSE)
+                    Ok(SHORT_CHECK_DELAY)
                 }
                 // Another replica wrote the Secret first: read it again.
-                Err(error) if is_too_late(&error) => Ok(SHORT_PAUSE),
+                Err(error) if is_too_late(&error) => Ok(SHORT_CHECK_DELAY),
                 Err(error) => Err(error.to_string()),
             };
         }
@@ -152,13 +152,17 @@ impl ServingCertificateKeeper {
         {
             let written = registration.set_believed(&self.orchestrator, &kept.authorities).await;
             return match written {
-                Ok(()) => Ok(SHORT_PAUSE),
-                Err(error) if is_too_late(&error) => Ok(SHORT_PAUSE),
+                Ok(()) => Ok(SHORT_CHECK_DELAY),
+                Err(error) if is_too_late(&error) => Ok(SHORT_CHECK_DELAY),
                 Err(error) => Err(error.to_string()),
             };
         }
         self.certified.send_replace(true);
-        Ok(if registration.is_none() { SHORT_PAUSE } else { PAUSE.min(self.lifetimes.certificate / 12) })
+        Ok(if registration.is_none() {
+            SHORT_CHECK_DELAY
+        } else {
+            CERTIFICATE_CHECK_DELAY.min(self.lifetimes.certificate / 12)
+        })
     }
 
     /// Returns the DNS names under which kube-apiserver reaches the Service.

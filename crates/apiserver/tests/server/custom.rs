@@ -126,7 +126,7 @@ pub fn manifest(name: &str) -> String {
 }
 
 /// Long enough that no renewal happens during a test.
-pub const USUAL: CertificateLifetimes = CertificateLifetimes {
+pub const LONG_LIFETIMES: CertificateLifetimes = CertificateLifetimes {
     authority: Duration::from_secs(360_000),
     certificate: Duration::from_secs(36_000),
 };

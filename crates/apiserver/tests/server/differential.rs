@@ -17,13 +17,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tortie_model::{Kind, schema};
 use tortie_testkit::eventually;
 
-const OURS: &str = "projectcalico.org";
-const PLAIN: &str = "plain.example.org";
+const OUR_GROUP: &str = "projectcalico.org";
+const PLAIN_GROUP: &str = "plain.example.org";
 const KINDS: [Kind; 3] = [Kind::GlobalNetworkSet, Kind::HostEndpoint, Kind::Tier];
-const HISTORIES: u64 = 100;
-const STEPS: usize = 8;
+const DEFAULT_HISTORY_COUNT: u64 = 100;
+const STEPS_PER_HISTORY: usize = 8;
 /// Number of concurrent histories, each with a separate object: most of the time is spent waiting for disks.
-const WORKERS: u64 = 8;
+const CONCURRENT_HISTORIES: u64 = 8;
 
 #[derive(Clone, Debug)]
 struct RequestStep {
@@ -53,10 +53,10 @@ fn install(world: &ApiServerWorld) {
     for kind in KINDS {
         let mut crd =
             schema::crds().into_iter().find(|crd| crd["spec"]["names"]["kind"] == kind.name()).unwrap();
-        crd["metadata"]["name"] = format!("{}.{PLAIN}", kind.plural()).into();
-        crd["spec"]["group"] = PLAIN.into();
+        crd["metadata"]["name"] = format!("{}.{PLAIN_GROUP}", kind.plural()).into();
+        crd["spec"]["group"] = PLAIN_GROUP.into();
         world.server.create("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", &crd);
-        let path = format!("/apis/{PLAIN}/v3/{}", kind.plural());
+        let path = format!("/apis/{PLAIN_GROUP}/v3/{}", kind.plural());
         eventually(&path, || world.server.send("GET", &path, None).is_ok());
     }
 }
@@ -114,10 +114,10 @@ impl HistoryWorker {
         let mut random = StdRng::seed_from_u64(seed);
         let kind = *KINDS.choose(&mut random).unwrap();
         let mut steps = Vec::new();
-        for _ in 0..STEPS {
+        for _ in 0..STEPS_PER_HISTORY {
             let step = step(kind, &mut random);
-            let (our_code, ours) = self.send(OURS, kind, &step).await;
-            let (plain_code, plain) = self.send(PLAIN, kind, &step).await;
+            let (our_code, ours) = self.send(OUR_GROUP, kind, &step).await;
+            let (plain_code, plain) = self.send(PLAIN_GROUP, kind, &step).await;
             steps.push(format!(
                 "{} {} {} {}\n  -> {our_code}, {plain_code}",
                 step.method, step.path, step.form, step.body
@@ -129,7 +129,7 @@ impl HistoryWorker {
                 steps.join("\n")
             );
         }
-        for group in [OURS, PLAIN] {
+        for group in [OUR_GROUP, PLAIN_GROUP] {
             self.send(group, kind, &RequestStep::delete()).await;
         }
     }
@@ -148,11 +148,12 @@ fn comparable(code: u16, body: &Value) -> Value {
         // The message of an apply conflict must be identical.
         let message =
             if code == 409 && body["details"]["causes"].is_array() { &body["message"] } else { &Value::Null };
-        let message: Value = serde_json::from_str(&message.to_string().replace(PLAIN, OURS)).unwrap();
+        let message: Value =
+            serde_json::from_str(&message.to_string().replace(PLAIN_GROUP, OUR_GROUP)).unwrap();
         let fields = if code == 409 { json!(fields) } else { Value::Null };
         return json!({"code": code, "reason": body["reason"], "fields": fields, "message": message});
     }
-    let mut object: Value = serde_json::from_str(&body.to_string().replace(PLAIN, OURS)).unwrap();
+    let mut object: Value = serde_json::from_str(&body.to_string().replace(PLAIN_GROUP, OUR_GROUP)).unwrap();
     if let Some(metadata) = object["metadata"].as_object_mut() {
         for field in ["uid", "resourceVersion", "creationTimestamp", "selfLink"] {
             metadata.remove(field);
@@ -335,13 +336,13 @@ fn ours_answers_as_a_plain_crd_does() {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let (given, histories) = (number("TORTIE_SEED"), number("TORTIE_HISTORIES"));
     let first = given.unwrap_or_else(|| rand::random::<u32>().into());
-    let histories = histories.unwrap_or(if given.is_some() { 1 } else { HISTORIES });
+    let histories = histories.unwrap_or(if given.is_some() { 1 } else { DEFAULT_HISTORY_COUNT });
     println!("TORTIE_SEED={first} TORTIE_HISTORIES={histories}");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let (next, agreed) = (Arc::new(AtomicU64::new(first)), Arc::new(AtomicU64::new(0)));
         let mut workers = tokio::task::JoinSet::new();
-        for number in 0..WORKERS {
+        for number in 0..CONCURRENT_HISTORIES {
             let worker = HistoryWorker::new(&world, number).await;
             let (next, agreed) = (next.clone(), agreed.clone());
             workers.spawn(async move {

@@ -126,7 +126,7 @@ fn schema_is_sound(path: &str, schema: &Value) {
         assert_eq!(members(schema).len(), 1, "{path}: {schema}");
         return;
     }
-    has_only(schema, path, KEYWORDS);
+    has_only(schema, path, SCHEMA_KEYWORDS);
     let form = schema.get("type").and_then(Value::as_str);
     if let Some(form) = form {
         let known = ["object", "array", "string", "integer", "number", "boolean"];
@@ -162,7 +162,7 @@ fn schema_is_sound(path: &str, schema: &Value) {
 }
 
 /// Keywords of a schema in OpenAPI 3.0.
-const KEYWORDS: &[&str] = &[
+const SCHEMA_KEYWORDS: &[&str] = &[
     "title",
     "description",
     "type",

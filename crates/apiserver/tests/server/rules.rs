@@ -12,7 +12,7 @@ fn policy(name: &str, tier: &str) -> Value {
 const ALL: &[&str] = &["get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"];
 const POLICIES: &[&str] =
     &["networkpolicies", "globalnetworkpolicies", "stagednetworkpolicies", "stagedglobalnetworkpolicies"];
-const IN_TIERS: &[&str] = &[
+const TIER_RESOURCES: &[&str] = &[
     "tier.networkpolicies",
     "tier.globalnetworkpolicies",
     "tier.stagednetworkpolicies",
@@ -32,14 +32,18 @@ fn tiers_say_who_may_do_what() {
     // Jane has tier net, Joe may read one policy of tier sec, Jim has only permissions on the resources.
     world.grant(
         "jane",
-        &[rule(POLICIES, ALL, &[]), rule(&["tiers"], &["get"], &["net"]), rule(IN_TIERS, ALL, &["net.*"])],
+        &[
+            rule(POLICIES, ALL, &[]),
+            rule(&["tiers"], &["get"], &["net"]),
+            rule(TIER_RESOURCES, ALL, &["net.*"]),
+        ],
     );
     world.grant(
         "joe",
         &[
             rule(POLICIES, ALL, &[]),
             rule(&["tiers"], &["get"], &["sec", "net"]),
-            rule(IN_TIERS, &["get"], &["s1"]),
+            rule(TIER_RESOURCES, &["get"], &["s1"]),
         ],
     );
     world.grant("jim", &[rule(POLICIES, ALL, &[])]);

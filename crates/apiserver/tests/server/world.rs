@@ -74,7 +74,7 @@ impl ServerReplica {
     /// Stops the replica as SIGTERM does.
     pub fn stop(mut self) {
         let _ = self.stop.take().unwrap().send(());
-        self.ended.recv_timeout(tortie_testkit::PATIENCE).unwrap();
+        self.ended.recv_timeout(tortie_testkit::CONDITION_TIMEOUT).unwrap();
     }
 }
 
@@ -242,7 +242,7 @@ impl Drop for ServerReplica {
     fn drop(&mut self) {
         if let Some(runtime) = self.runtime.take() {
             // Ensures that no tasks and no open port remain.
-            runtime.shutdown_timeout(tortie_testkit::PATIENCE);
+            runtime.shutdown_timeout(tortie_testkit::CONDITION_TIMEOUT);
         }
     }
 }

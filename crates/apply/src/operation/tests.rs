@@ -147,14 +147,18 @@ fn what_was_there_before_belongs_to_nobody_in_particular() {
             .is_empty()
     );
     let applied = applied(&new, ManagedFields::default(), "a", json!({"tier": "t"}), false).unwrap();
-    assert_eq!(fields(&applied.managed, BEFORE), json!({"f:spec": {".": {}, "f:order": {}}}));
+    assert_eq!(
+        fields(&applied.managed, BEFORE_FIRST_APPLY_MANAGER),
+        json!({"f:spec": {".": {}, "f:order": {}}})
+    );
 }
 
 #[test]
 fn kubectl_moves_from_client_side_to_server_side() {
     let reset = FieldSet::default();
     let mut live = object(json!({"order": 1}));
-    live["metadata"]["annotations"] = json!({LAST_APPLIED: object(json!({"order": 1})).to_string()});
+    live["metadata"]["annotations"] =
+        json!({LAST_APPLIED_ANNOTATION: object(json!({"order": 1})).to_string()});
     let managed = update(
         &shape(),
         &nothing(),
@@ -165,7 +169,7 @@ fn kubectl_moves_from_client_side_to_server_side() {
     let config = object(json!({"order": 2}));
     let moved = apply(&shape(), &live, &config, managed.clone(), by("kubectl", &reset), false).unwrap();
     assert_eq!(moved.object["spec"]["order"], 2);
-    let text = moved.object["metadata"]["annotations"][LAST_APPLIED].as_str().unwrap();
+    let text = moved.object["metadata"]["annotations"][LAST_APPLIED_ANNOTATION].as_str().unwrap();
     assert_eq!(serde_json::from_str::<Value>(text).unwrap(), config);
     assert!(apply(&shape(), &live, &config, managed, by("other", &reset), false).is_err());
 }
@@ -214,11 +218,11 @@ fn more_updaters_than_are_told_apart_become_one() {
         live = new;
     }
     let names: Vec<String> = managed.0.keys().map(|id| id.manager.clone()).collect();
-    assert_eq!(names.len(), MOST);
+    assert_eq!(names.len(), MAX_UPDATERS);
     assert!(names.contains(&"ancient-changes".to_owned()) && names.contains(&"m14".to_owned()), "{names:?}");
     assert_eq!(
         fields(&managed, "ancient-changes")["f:spec"]["f:labels"].as_object().unwrap().len(),
-        15 - MOST + 2
+        15 - MAX_UPDATERS + 2
     );
 }
 
@@ -239,9 +243,9 @@ fn thousands_of_owners_merge_without_copies() {
     };
     let updaters = ManagedFields::decode(&entries("Update")).unwrap();
     let managed = update(&shape(), &live, &live, updaters, by("me", &FieldSet::default()));
-    assert_eq!(managed.0.len(), MOST);
+    assert_eq!(managed.0.len(), MAX_UPDATERS);
     let oldest = fields(&managed, "ancient-changes");
-    assert!(oldest["f:spec"]["f:labels"].as_object().unwrap().len() > OWNERS - MOST);
+    assert!(oldest["f:spec"]["f:labels"].as_object().unwrap().len() > OWNERS - MAX_UPDATERS);
     // The first manager no longer applies its label, so the label is removed; the others stay.
     let appliers = ManagedFields::decode(&entries("Apply")).unwrap();
     let applied = applied(&live, appliers, "m0", json!({"order": 1}), false).unwrap();
@@ -263,7 +267,7 @@ fn another_order_is_written_and_belongs_to_nobody() {
     assert_eq!(again.object["spec"], spec);
 }
 
-const MOST: usize = 10;
+const MAX_UPDATERS: usize = 10;
 
 fn specs() -> impl Strategy<Value = Value> {
     let texts = || prop::sample::subsequence(vec!["a", "b", "c", "d"], 0..=4);
@@ -335,7 +339,7 @@ proptest! {
             prop_assert_eq!(&twice, &once);
             // Every field of the spec has an owner: no field is left behind.
             let all = once.managed.0.values().fold(FieldSet::default(), |all, owned| all.union(&owned.set));
-            let found = set_of(&shape, &once.object).difference(&FieldSet::of(NOBODYS)).with_named_fields(&shape);
+            let found = set_of(&shape, &once.object).difference(&FieldSet::of(SERVER_OWNED_FIELDS)).with_named_fields(&shape);
             let orphans = found.difference(&all.with_named_fields(&shape)).difference(&FieldSet::of(&[&["metadata"], &["spec"]]));
             prop_assert!(orphans.is_empty(), "{:?}", orphans.paths());
             (live, managed) = (once.object, once.managed);

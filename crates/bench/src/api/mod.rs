@@ -13,22 +13,22 @@ use client::{HttpRequest, KubernetesClient, load};
 use serde_json::json;
 use std::time::Duration;
 use watchers::ApiWatchers;
-use world::{ApiSetup, GROUPS, policies};
+use world::{API_GROUPS, ApiSetup, policies};
 
-const POLICIES: [usize; 2] = [1_000, 10_000];
+const POLICY_COUNTS: [usize; 2] = [1_000, 10_000];
 /// Environment variable that overrides the numbers of policies, comma-separated.
 const POLICIES_VARIABLE: &str = "TORTIE_BENCH_POLICIES";
-const WATCHERS: usize = 1_000;
+const WATCHER_COUNT: usize = 1_000;
 /// Environment variable that overrides the number of watchers.
 const WATCHERS_VARIABLE: &str = "TORTIE_BENCH_WATCHERS";
 /// Requests sent one after the other, to measure latency.
-const GETS: usize = 2_000;
-const LISTS: usize = 30;
-const CREATES: usize = 500;
+const GET_COUNT: usize = 2_000;
+const LIST_COUNT: usize = 30;
+const CREATE_COUNT: usize = 500;
 /// Concurrent clients, to measure throughput.
-const AT_A_TIME: usize = 16;
-const LISTS_AT_A_TIME: usize = 4;
-const CHANGES: usize = 20;
+const CONCURRENT_CLIENTS: usize = 16;
+const CONCURRENT_LISTS: usize = 4;
+const CHANGE_COUNT: usize = 20;
 
 pub fn run() -> SuiteResult {
     measure().map_err(plain)
@@ -53,14 +53,15 @@ struct LoadFigures {
 }
 
 fn measure() -> BenchResult<()> {
-    let sizes = numbers(POLICIES_VARIABLE)?.unwrap_or(POLICIES.to_vec());
-    let watchers = numbers(WATCHERS_VARIABLE)?.and_then(|given| given.first().copied()).unwrap_or(WATCHERS);
+    let sizes = numbers(POLICIES_VARIABLE)?.unwrap_or(POLICY_COUNTS.to_vec());
+    let watchers =
+        numbers(WATCHERS_VARIABLE)?.and_then(|given| given.first().copied()).unwrap_or(WATCHER_COUNT);
     let world = ApiSetup::start()?;
     let idle = world.ours.memory()?;
     let runtime = tokio::runtime::Runtime::new()?;
     let (mut rows, mut made) = (Vec::new(), 0);
     for size in &sizes {
-        for group in GROUPS {
+        for group in API_GROUPS {
             world.server.create_all(&policies(group, made..*size));
         }
         made = made.max(*size);
@@ -70,8 +71,8 @@ fn measure() -> BenchResult<()> {
                 move |group: &str, _: usize| HttpRequest::get(format!("{}{query}", policies_path(group)));
             let load = ApiLoad {
                 what: format!("{what}: {size}"),
-                count: LISTS,
-                clients: LISTS_AT_A_TIME,
+                count: LIST_COUNT,
+                clients: CONCURRENT_LISTS,
                 request: Box::new(list),
             };
             rows.push(compare(&world, &runtime, &load)?);
@@ -81,21 +82,30 @@ fn measure() -> BenchResult<()> {
     let get = move |group: &str, number: usize| {
         HttpRequest::get(format!("{}/policy-{}", policies_path(group), number % there))
     };
-    let load = ApiLoad { what: "get".to_owned(), count: GETS, clients: AT_A_TIME, request: Box::new(get) };
+    let load = ApiLoad {
+        what: "get".to_owned(),
+        count: GET_COUNT,
+        clients: CONCURRENT_CLIENTS,
+        request: Box::new(get),
+    };
     rows.push(compare(&world, &runtime, &load)?);
     let create = |group: &str, number: usize| {
         let (path, object) = world::policy(group, &format!("created-{number}"));
         HttpRequest::post(path, &object)
     };
-    let load =
-        ApiLoad { what: "create".to_owned(), count: CREATES, clients: AT_A_TIME, request: Box::new(create) };
+    let load = ApiLoad {
+        what: "create".to_owned(),
+        count: CREATE_COUNT,
+        clients: CONCURRENT_CLIENTS,
+        request: Box::new(create),
+    };
     rows.push(compare(&world, &runtime, &load)?);
     let header =
         ["what", "ours/s", "CRDs/s", "ratio", "ours p50", "CRDs p50", "added p50", "ours p99", "CRDs p99"];
     table(&format!("Policies of one kube-apiserver, {made} of them"), &header, &rows);
 
     let mut rows = Vec::new();
-    for group in GROUPS {
+    for group in API_GROUPS {
         check()?;
         rows.push(runtime.block_on(watch(&world, group, watchers))?);
     }
@@ -124,7 +134,7 @@ fn policies_path(group: &str) -> String {
 fn compare(world: &ApiSetup, runtime: &tokio::runtime::Runtime, load: &ApiLoad) -> BenchResult<Vec<String>> {
     check()?;
     let mut figures = Vec::new();
-    for group in GROUPS {
+    for group in API_GROUPS {
         let request = |number: usize| (load.request)(group, number);
         // Warm up: the first requests fill caches.
         let count = load.count;
@@ -159,7 +169,7 @@ async fn watch(world: &ApiSetup, group: &str, count: usize) -> BenchResult<Vec<S
     let mut watchers = ApiWatchers::start(world, &path, count).await?;
     let client = KubernetesClient::connect(world).await?;
     let (mut all, mut last, mut total) = (Latencies::default(), Latencies::default(), Duration::ZERO);
-    for number in 0..CHANGES {
+    for number in 0..CHANGE_COUNT {
         let patch = json!({"metadata": {"labels": {"change": number.to_string()}}});
         let began = std::time::Instant::now();
         client.send(&HttpRequest::merge(format!("{path}/policy-0"), &patch)).await?;
@@ -174,7 +184,7 @@ async fn watch(world: &ApiSetup, group: &str, count: usize) -> BenchResult<Vec<S
     Ok(vec![
         group.to_owned(),
         count.to_string(),
-        format!("{:.0}", (count * CHANGES) as f64 / total.as_secs_f64()),
+        format!("{:.0}", (count * CHANGE_COUNT) as f64 / total.as_secs_f64()),
         shown(all.quantile(0.5)),
         shown(all.quantile(0.99)),
         shown(last.quantile(0.5)),

@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-const LIMIT: Duration = Duration::from_secs(120);
+const ARRIVAL_TIMEOUT: Duration = Duration::from_secs(120);
 /// Connections opened concurrently.
-const AT_ONCE: usize = 50;
+const CONCURRENT_CONNECTS: usize = 50;
 
 pub struct ApiWatchers {
     count: usize,
@@ -35,7 +35,7 @@ impl ApiWatchers {
         let mut tasks = JoinSet::new();
         let mut opening: JoinSet<BenchResult<(KubernetesClient, Body)>> = JoinSet::new();
         for number in 0..count {
-            if number >= AT_ONCE
+            if number >= CONCURRENT_CONNECTS
                 && let Some(opened) = opening.join_next().await
             {
                 tasks.spawn(listen(opened??, sender.clone()));
@@ -61,7 +61,9 @@ impl ApiWatchers {
             }
             BenchResult::<()>::Ok(())
         };
-        tokio::time::timeout(LIMIT, all).await.map_err(|_| "a watcher does not hear of a change")??;
+        tokio::time::timeout(ARRIVAL_TIMEOUT, all)
+            .await
+            .map_err(|_| "a watcher does not hear of a change")??;
         Ok(arrivals)
     }
 }

@@ -10,9 +10,9 @@ use tortie_store::{ResourceClient, StoreClient, StoreConfig};
 use tortie_testkit::{ApiServer, CalicoGroup, eventually, free_port};
 
 /// Tortie's group and the plain one.
-pub const GROUPS: [&str; 2] = ["projectcalico.org", PLAIN];
-const PLAIN: &str = "plain.example.org";
-const NAMESPACE: &str = "calico-apiserver";
+pub const API_GROUPS: [&str; 2] = ["projectcalico.org", PLAIN_GROUP];
+const PLAIN_GROUP: &str = "plain.example.org";
+const APISERVER_NAMESPACE: &str = "calico-apiserver";
 
 pub struct ApiSetup {
     // In drop order.
@@ -44,10 +44,10 @@ fn install_plain(server: &ApiServer) -> BenchResult<()> {
     let kind = Kind::GlobalNetworkPolicy;
     let found = schema::crds().into_iter().find(|crd| crd["spec"]["names"]["kind"] == kind.name());
     let mut crd = found.ok_or("there is no definition of the kind")?;
-    crd["metadata"]["name"] = format!("{}.{PLAIN}", kind.plural()).into();
-    crd["spec"]["group"] = PLAIN.into();
+    crd["metadata"]["name"] = format!("{}.{PLAIN_GROUP}", kind.plural()).into();
+    crd["spec"]["group"] = PLAIN_GROUP.into();
     server.create("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", &crd);
-    let path = format!("/apis/{PLAIN}/v3/{}", kind.plural());
+    let path = format!("/apis/{PLAIN_GROUP}/v3/{}", kind.plural());
     eventually(&path, || server.send("GET", &path, None).is_ok());
     Ok(())
 }
@@ -70,15 +70,15 @@ fn initialise(server: &ApiServer) -> BenchResult<()> {
 
 /// Registers the APIService and returns when kube-apiserver forwards requests for the group.
 fn register(server: &ApiServer, port: u16) {
-    server.add_namespace(NAMESPACE, json!({}));
+    server.add_namespace(APISERVER_NAMESPACE, json!({}));
     let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "calico-api"},
         "spec": {"type": "ExternalName", "externalName": "localhost", "ports": [{"port": port}]}});
-    server.create(&format!("/api/v1/namespaces/{NAMESPACE}/services"), &service);
+    server.create(&format!("/api/v1/namespaces/{APISERVER_NAMESPACE}/services"), &service);
     let registration = json!({"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService",
         "metadata": {"name": "v3.projectcalico.org"},
         "spec": {"group": "projectcalico.org", "version": "v3", "groupPriorityMinimum": 1500, "versionPriority": 200,
             "insecureSkipTLSVerify": true,
-            "service": {"namespace": NAMESPACE, "name": "calico-api", "port": port}}});
+            "service": {"namespace": APISERVER_NAMESPACE, "name": "calico-api", "port": port}}});
     server.create("/apis/apiregistration.k8s.io/v1/apiservices", &registration);
     let path = "/apis/projectcalico.org/v3/globalnetworkpolicies";
     eventually("our server is asked", || server.send("GET", path, None).is_ok());

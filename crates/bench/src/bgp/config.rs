@@ -1,18 +1,18 @@
 //! Renders the configuration of each BGP speaker.
 
-use super::feed::MARKER;
-use super::place::{ASN, SPEAKER};
+use super::feed::MARKER_PREFIX;
+use super::place::{BENCH_ASN, SPEAKER_ADDRESS};
 use std::net::Ipv4Addr;
 
 /// Blocks that the speaker originates, if any.
-pub const OWN: [&str; 2] = ["198.51.100.0/26", "198.51.100.64/26"];
+pub const OWN_BLOCKS: [&str; 2] = ["198.51.100.0/26", "198.51.100.64/26"];
 
 /// Configuration common to all speakers. All peers are in the speaker's AS and open the connection; the speaker is
 /// passive.
 #[derive(Clone, Debug, Default)]
 pub struct SpeakerSetup {
     pub peers: Vec<BenchNeighbour>,
-    /// Whether the speaker originates `OWN`.
+    /// Whether the speaker originates `OWN_BLOCKS`.
     pub own: bool,
     /// Whether routes are programmed into the kernel.
     pub kernel: bool,
@@ -41,9 +41,10 @@ impl NeighbourRole {
 }
 
 pub fn bird(setup: &SpeakerSetup) -> String {
-    let mut config = format!("router id {SPEAKER};\nprotocol device {{}}\nprotocol direct {{ ipv4; }}\n");
+    let mut config =
+        format!("router id {SPEAKER_ADDRESS};\nprotocol device {{}}\nprotocol direct {{ ipv4; }}\n");
     if setup.own {
-        let [first, second] = OWN;
+        let [first, second] = OWN_BLOCKS;
         config +=
             &format!("protocol static {{ ipv4; route {first} blackhole; route {second} blackhole; }}\n");
     }
@@ -52,13 +53,13 @@ pub fn bird(setup: &SpeakerSetup) -> String {
     }
     for (number, BenchNeighbour { address, role }) in setup.peers.iter().enumerate() {
         let export = match role {
-            NeighbourRole::Observer => format!("where net = {MARKER}"),
+            NeighbourRole::Observer => format!("where net = {MARKER_PREFIX}"),
             NeighbourRole::Client => "all".to_owned(),
             NeighbourRole::Mesh => "where source != RTS_DEVICE".to_owned(),
         };
         let client = if role.is_client() { "rr client;" } else { "" };
         config += &format!(
-            "protocol bgp peer{number} {{ local {SPEAKER} as {ASN}; neighbor {address} as {ASN}; passive on; {client}
+            "protocol bgp peer{number} {{ local {SPEAKER_ADDRESS} as {BENCH_ASN}; neighbor {address} as {BENCH_ASN}; passive on; {client}
              error wait time 1, 1; ipv4 {{ import all; export {export}; }}; }}\n"
         );
     }
@@ -66,13 +67,14 @@ pub fn bird(setup: &SpeakerSetup) -> String {
 }
 
 pub fn frr(setup: &SpeakerSetup) -> String {
-    let mut config = format!("router bgp {ASN}\n bgp router-id {SPEAKER}\n no bgp network import-check\n");
+    let mut config =
+        format!("router bgp {BENCH_ASN}\n bgp router-id {SPEAKER_ADDRESS}\n no bgp network import-check\n");
     let mut family = " address-family ipv4 unicast\n".to_owned();
     if setup.own {
-        family += &OWN.map(|block| format!("  network {block}\n")).concat();
+        family += &OWN_BLOCKS.map(|block| format!("  network {block}\n")).concat();
     }
     for BenchNeighbour { address, role } in &setup.peers {
-        config += &format!(" neighbor {address} remote-as {ASN}\n neighbor {address} passive\n");
+        config += &format!(" neighbor {address} remote-as {BENCH_ASN}\n neighbor {address} passive\n");
         if role.is_client() {
             family += &format!("  neighbor {address} route-reflector-client\n");
         }
@@ -80,11 +82,11 @@ pub fn frr(setup: &SpeakerSetup) -> String {
             family += &format!("  neighbor {address} prefix-list marker out\n");
         }
     }
-    config + &family + &format!(" exit-address-family\nip prefix-list marker seq 5 permit {MARKER}\n")
+    config + &family + &format!(" exit-address-family\nip prefix-list marker seq 5 permit {MARKER_PREFIX}\n")
 }
 
 pub fn gobgp(setup: &SpeakerSetup) -> String {
-    let mut config = format!("[global.config]\nas = {ASN}\nrouter-id = \"{SPEAKER}\"\n");
+    let mut config = format!("[global.config]\nas = {BENCH_ASN}\nrouter-id = \"{SPEAKER_ADDRESS}\"\n");
     if setup.peers.iter().any(|peer| peer.role == NeighbourRole::Observer) {
         config += &format!(
             "[global.apply-policy.config]
@@ -93,7 +95,7 @@ pub fn gobgp(setup: &SpeakerSetup) -> String {
             [[defined-sets.prefix-sets]]
             prefix-set-name = \"marker\"
             [[defined-sets.prefix-sets.prefix-list]]
-            ip-prefix = \"{MARKER}\"
+            ip-prefix = \"{MARKER_PREFIX}\"
             [[policy-definitions]]
             name = \"marker\"
             [[policy-definitions.statements]]
@@ -108,7 +110,7 @@ pub fn gobgp(setup: &SpeakerSetup) -> String {
             "[[neighbors]]
             [neighbors.config]
             neighbor-address = \"{address}\"
-            peer-as = {ASN}
+            peer-as = {BENCH_ASN}
             [neighbors.timers.config]
             idle-hold-time-after-reset = 1
             [neighbors.transport.config]
@@ -118,7 +120,7 @@ pub fn gobgp(setup: &SpeakerSetup) -> String {
             config += &format!(
                 "[neighbors.route-reflector.config]
                 route-reflector-client = true
-                route-reflector-cluster-id = \"{SPEAKER}\"\n"
+                route-reflector-cluster-id = \"{SPEAKER_ADDRESS}\"\n"
             );
         }
     }

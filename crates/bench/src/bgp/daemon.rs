@@ -1,8 +1,8 @@
 //! Runs the four BGP speakers as processes, killed when dropped.
 
-use super::config::{self, OWN, SpeakerSetup};
+use super::config::{self, OWN_BLOCKS, SpeakerSetup};
 use super::ours;
-use super::place::{ASN, BgpHosts};
+use super::place::{BENCH_ASN, BgpHosts};
 use super::report::WorkStart;
 use crate::namespace::BenchResult;
 use crate::node::BenchNode;
@@ -19,12 +19,12 @@ use tortie_model::{Kind as ResourceKind, Resource, StoreKey, StoreValue};
 use tortie_store::StoreClient;
 
 /// Interval between checks whether a process is idle.
-const LOOK: Duration = Duration::from_millis(200);
+const IDLE_CHECK_INTERVAL: Duration = Duration::from_millis(200);
 /// A process that uses less CPU time than this in one interval counts as idle.
-const REST: Duration = Duration::from_millis(4);
-const PATIENCE: Duration = Duration::from_secs(10);
+const IDLE_CPU_TIME: Duration = Duration::from_millis(4);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 /// FRR waits for about a second before it sends routes to a new peer.
-const GATHERING: Duration = Duration::from_millis(1500);
+const FRR_UPDATE_DELAY: Duration = Duration::from_millis(1500);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SpeakerKind {
@@ -114,7 +114,7 @@ impl SpeakerProcess {
         let node = BenchNode::on(place.0.clone(), None)?;
         let object = json!({
             "metadata": {"name": "feeder"},
-            "spec": {"peerIP": peer.to_string(), "asNumber": ASN},
+            "spec": {"peerIP": peer.to_string(), "asNumber": BENCH_ASN},
         });
         let resource = Resource::from_store(ResourceKind::BGPPeer, object)?;
         let client = StoreClient::connect(&node.store_config()).await?;
@@ -149,14 +149,14 @@ impl SpeakerProcess {
     /// Waits until the speaker is idle.
     pub async fn rest(&self) -> io::Result<()> {
         if self.kind == SpeakerKind::Frr {
-            tokio::time::sleep(GATHERING).await;
+            tokio::time::sleep(FRR_UPDATE_DELAY).await;
         }
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + IDLE_TIMEOUT;
         let mut before = self.processor_time()?;
         while Instant::now() < deadline {
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(IDLE_CHECK_INTERVAL).await;
             let now = self.processor_time()?;
-            if now.saturating_sub(before) < REST {
+            if now.saturating_sub(before) < IDLE_CPU_TIME {
                 break;
             }
             before = now;
@@ -206,7 +206,7 @@ fn spawn(mut command: Command) -> BenchResult<BenchProcess> {
 
 /// Waits until a socket file exists.
 async fn there(socket: &Path) -> BenchResult<()> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + IDLE_TIMEOUT;
     while !socket.exists() {
         if Instant::now() > deadline {
             return Err(format!("nobody listens on {}", socket.display()).into());
@@ -218,8 +218,8 @@ async fn there(socket: &Path) -> BenchResult<()> {
 
 /// Adds the own routes through GoBGP's control port, the only way it accepts them.
 async fn announce_with_gobgp(place: &BgpHosts) -> BenchResult<()> {
-    for block in OWN {
-        let deadline = Instant::now() + PATIENCE;
+    for block in OWN_BLOCKS {
+        let deadline = Instant::now() + IDLE_TIMEOUT;
         loop {
             let mut command = tokio::process::Command::from(on(place, Path::new("gobgp")));
             command.args(["global", "rib", "add", block, "-a", "ipv4"]).kill_on_drop(true);

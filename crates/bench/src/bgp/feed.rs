@@ -4,10 +4,10 @@ use super::session::message;
 use std::net::Ipv4Addr;
 
 /// Route that is sent last. Observers receive no other route.
-pub const MARKER: &str = "203.0.113.0/24";
+pub const MARKER_PREFIX: &str = "203.0.113.0/24";
 const MARKER_NLRI: [u8; 4] = [24, 203, 0, 113];
 /// Number of routes with the same attributes.
-const TOGETHER: usize = 10;
+const ROUTES_PER_UPDATE: usize = 10;
 
 /// Consecutive prefixes of equal length, starting at 20.0.0.0.
 #[derive(Clone, Copy)]
@@ -27,14 +27,14 @@ impl GeneratedRoutes {
     pub fn announced_by(self, peer: Ipv4Addr) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.count * 16);
         let end = self.first + self.count;
-        for first in (self.first..end).step_by(TOGETHER) {
-            let mut nlri = Vec::with_capacity(5 * TOGETHER);
-            for number in first..end.min(first + TOGETHER) {
+        for first in (self.first..end).step_by(ROUTES_PER_UPDATE) {
+            let mut nlri = Vec::with_capacity(5 * ROUTES_PER_UPDATE);
+            for number in first..end.min(first + ROUTES_PER_UPDATE) {
                 let address = Ipv4Addr::from((20 << 24) + ((number as u32) << (32 - self.bits)));
                 nlri.push(self.bits);
                 nlri.extend(address.octets().iter().take(usize::from(self.bits.div_ceil(8))));
             }
-            update(&mut bytes, peer, (first / TOGETHER) as u32, &nlri);
+            update(&mut bytes, peer, (first / ROUTES_PER_UPDATE) as u32, &nlri);
         }
         bytes
     }

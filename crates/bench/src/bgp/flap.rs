@@ -4,15 +4,15 @@ use super::config::{BenchNeighbour, NeighbourRole, SpeakerSetup};
 use super::daemon::{SpeakerKind, SpeakerProcess};
 use super::feed::GeneratedRoutes;
 use super::place::{BgpHosts, peer};
-use super::report::{LIMIT, SpeakerReport, WorkCost, WorkStart, cells, in_turn, seconds};
+use super::report::{MEASUREMENT_TIMEOUT, SpeakerReport, WorkCost, WorkStart, cells, in_turn, seconds};
 use super::session::{BenchPeer, LONG_HOLD};
 use crate::namespace::BenchResult;
 use std::time::{Duration, Instant};
 
-const PEERS: [usize; 3] = [2, 20, 200];
-const EACH: usize = 500;
+const PEER_COUNTS: [usize; 3] = [2, 20, 200];
+const ROUTES_PER_PEER: usize = 500;
 /// Number of flaps; the best time counts.
-const FLAPS: usize = 2;
+const FLAP_COUNT: usize = 2;
 
 struct FlapTimes {
     /// Until all peers have all routes.
@@ -32,7 +32,7 @@ impl FlapTimes {
 pub fn measure() -> BenchResult<()> {
     let mut report = SpeakerReport::default();
     let (mut first, mut first_full) = (None, None);
-    for peers in PEERS {
+    for peers in PEER_COUNTS {
         let once = |kind| BgpHosts::measure(move |place| async move { flap(kind, peers, &place).await });
         let taken = in_turn(&SpeakerKind::ALL, 1, once, FlapTimes::converged)?;
         let efforts: Vec<_> = taken.iter().map(|taken| taken.as_ref().map(|taken| taken.full)).collect();
@@ -44,13 +44,13 @@ pub fn measure() -> BenchResult<()> {
         report.growth("- growth", &flap, first.get_or_insert_with(|| flap.clone()));
     }
     report.print(&format!(
-        "Clients with {EACH} routes each; one goes and comes back (without the time that a speaker lets pass between)"
+        "Clients with {ROUTES_PER_PEER} routes each; one goes and comes back (without the time that a speaker lets pass between)"
     ));
     Ok(())
 }
 
 fn routes(number: usize) -> Vec<u8> {
-    let routes = GeneratedRoutes { first: number * EACH, count: EACH, bits: 24 };
+    let routes = GeneratedRoutes { first: number * ROUTES_PER_PEER, count: ROUTES_PER_PEER, bits: 24 };
     routes.announced_by(peer(number))
 }
 
@@ -69,7 +69,7 @@ async fn flap(kind: SpeakerKind, count: usize, place: &BgpHosts) -> BenchResult<
     for (peer, feed) in others.iter().zip(&feeds) {
         peer.send(feed).await?;
     }
-    let known = (count - 1) * EACH;
+    let known = (count - 1) * ROUTES_PER_PEER;
     for peer in &others {
         if !peer.announced(known, start.deadline()).await {
             return Ok(None);
@@ -78,14 +78,14 @@ async fn flap(kind: SpeakerKind, count: usize, place: &BgpHosts) -> BenchResult<
     let full = start.effort(&daemon)?;
     let (mut restless, feed) = (others.remove(0), routes(1));
     let mut best: Option<FlapTimes> = None;
-    for _ in 0..FLAPS {
+    for _ in 0..FLAP_COUNT {
         daemon.rest().await?;
         // Some speakers repeat announcements, so only messages from now on count.
         let before: Vec<_> = others.iter().map(BenchPeer::heard).collect();
         let start = Instant::now();
         drop(restless);
         for (peer, (_, withdrawn)) in others.iter().zip(&before) {
-            if !peer.withdrawn(withdrawn + EACH, start + LIMIT).await {
+            if !peer.withdrawn(withdrawn + ROUTES_PER_PEER, start + MEASUREMENT_TIMEOUT).await {
                 return Ok(None);
             }
         }
@@ -96,7 +96,7 @@ async fn flap(kind: SpeakerKind, count: usize, place: &BgpHosts) -> BenchResult<
         let start = Instant::now();
         restless.send(&feed).await?;
         for (peer, (announced, _)) in others.iter().zip(&before) {
-            if !peer.announced(announced + EACH, start + LIMIT).await {
+            if !peer.announced(announced + ROUTES_PER_PEER, start + MEASUREMENT_TIMEOUT).await {
                 return Ok(None);
             }
         }

@@ -5,28 +5,28 @@ use super::config::{BenchNeighbour, NeighbourRole, SpeakerSetup};
 use super::daemon::{SpeakerKind, SpeakerProcess};
 use super::feed::GeneratedRoutes;
 use super::place::{BgpHosts, peer};
-use super::report::{LIMIT, ROUNDS, SpeakerReport, WorkCost, WorkStart, in_turn};
+use super::report::{MEASUREMENT_TIMEOUT, REPETITIONS, SpeakerReport, WorkCost, WorkStart, in_turn};
 use super::session::{BenchPeer, LONG_HOLD};
 use crate::namespace::{self, BenchResult, check};
 use std::fs;
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
-const SIZES: [usize; 3] = [1_000, 10_000, 100_000];
+const ROUTE_COUNTS: [usize; 3] = [1_000, 10_000, 100_000];
 const FEEDER: usize = 1;
 /// GoBGP alone does not program the kernel.
-const KINDS: [SpeakerKind; 3] = [SpeakerKind::Tortie, SpeakerKind::Bird, SpeakerKind::Frr];
+const KERNEL_SPEAKERS: [SpeakerKind; 3] = [SpeakerKind::Tortie, SpeakerKind::Bird, SpeakerKind::Frr];
 
 pub fn measure() -> BenchResult<()> {
     let mut report = SpeakerReport::default();
     let mut first = None;
-    for routes in SIZES {
+    for routes in ROUTE_COUNTS {
         let feed = Arc::new(GeneratedRoutes::from_the_start(routes).announced_by(peer(FEEDER)));
         let once = |kind| {
             let feed = feed.clone();
             BgpHosts::measure(move |place| async move { install(kind, routes, &feed, &place).await })
         };
-        let taken = in_turn(&KINDS, ROUNDS, once, |effort: &WorkCost| effort.time)?;
+        let taken = in_turn(&KERNEL_SPEAKERS, REPETITIONS, once, |effort: &WorkCost| effort.time)?;
         report.effort(&format!("{routes} routes"), &taken, &mut first);
     }
     report.print(
@@ -76,7 +76,7 @@ async fn install(
 fn full(place: &BgpHosts, routes: usize, start: &Barrier) -> BenchResult<Option<Instant>> {
     let before = namespace::enter(&place.0.path(0)).and_then(|()| main_table());
     start.wait();
-    let (enough, deadline) = (before? + routes, Instant::now() + LIMIT);
+    let (enough, deadline) = (before? + routes, Instant::now() + MEASUREMENT_TIMEOUT);
     loop {
         check()?;
         let asked = Instant::now();

@@ -3,7 +3,7 @@
 //! Mesh peers cannot observe the node's table, so one additional peer is a route reflector client that receives every
 //! route.
 
-use super::config::{BenchNeighbour, NeighbourRole, OWN, SpeakerSetup};
+use super::config::{BenchNeighbour, NeighbourRole, OWN_BLOCKS, SpeakerSetup};
 use super::daemon::{SpeakerKind, SpeakerProcess};
 use super::feed::GeneratedRoutes;
 use super::place::{BgpHosts, peer};
@@ -13,11 +13,11 @@ use crate::namespace::BenchResult;
 use std::time::Duration;
 use tokio::task::JoinSet;
 
-const NODES: [usize; 3] = [5, 50, 500];
-const BLOCKS: usize = 2;
+const NODE_COUNTS: [usize; 3] = [5, 50, 500];
+const BLOCKS_PER_NODE: usize = 2;
 /// Hold time in seconds. Each side sends a keepalive every third of it.
-const HOLD: u16 = 15;
-const IDLE: Duration = Duration::from_secs(HOLD as u64 / 3);
+const HOLD_TIME: u16 = 15;
+const IDLE_PERIOD: Duration = Duration::from_secs(HOLD_TIME as u64 / 3);
 
 struct MeshFigures {
     effort: WorkCost,
@@ -30,8 +30,8 @@ struct MeshFigures {
 pub fn measure() -> BenchResult<()> {
     let mut report = SpeakerReport::default();
     let (mut first, mut fewest) = (None, None);
-    for nodes in NODES {
-        let most = nodes == NODES[NODES.len() - 1];
+    for nodes in NODE_COUNTS {
+        let most = nodes == NODE_COUNTS[NODE_COUNTS.len() - 1];
         let once =
             |kind| BgpHosts::measure(move |place| async move { join(kind, nodes, most, &place).await });
         let taken = in_turn(&SpeakerKind::ALL, 1, once, |taken: &MeshFigures| taken.effort.time)?;
@@ -51,11 +51,11 @@ pub fn measure() -> BenchResult<()> {
         }
         if most {
             let idle = cells(&taken, |taken| taken.idle.unwrap_or_default().as_secs_f64());
-            report.line(&format!("- processor time idle, {} s", IDLE.as_secs()), &idle, seconds);
+            report.line(&format!("- processor time idle, {} s", IDLE_PERIOD.as_secs()), &idle, seconds);
             report.line("- threads", &cells(&taken, |taken| taken.threads as f64), count);
         }
     }
-    report.print(&format!("A full mesh with {BLOCKS} blocks a node, as one node sees it"));
+    report.print(&format!("A full mesh with {BLOCKS_PER_NODE} blocks a node, as one node sees it"));
     Ok(())
 }
 
@@ -75,22 +75,22 @@ async fn join(
     let mut joining = JoinSet::new();
     for (address, feed) in feeds {
         joining.spawn(async move {
-            let peer = BenchPeer::connect(address, HOLD).await?;
+            let peer = BenchPeer::connect(address, HOLD_TIME).await?;
             peer.send(&feed).await?;
             BenchResult::Ok(peer)
         });
     }
-    let observer = BenchPeer::connect(observer, HOLD).await?;
+    let observer = BenchPeer::connect(observer, HOLD_TIME).await?;
     let mut peers = Vec::new();
     while let Some(joined) = joining.join_next().await {
         peers.push(joined??);
     }
     for peer in &peers {
-        if !peer.announced(OWN.len(), start.deadline()).await {
+        if !peer.announced(OWN_BLOCKS.len(), start.deadline()).await {
             return Ok(None);
         }
     }
-    if !observer.announced(OWN.len() + BLOCKS * peers.len(), start.deadline()).await {
+    if !observer.announced(OWN_BLOCKS.len() + BLOCKS_PER_NODE * peers.len(), start.deadline()).await {
         return Ok(None);
     }
     let effort = start.effort(&daemon)?;
@@ -99,12 +99,13 @@ async fn join(
     let mut taken = MeshFigures { effort, resident, threads: daemon.threads()?, idle: None };
     if idle {
         let before = daemon.processor_time()?;
-        tokio::time::sleep(IDLE).await;
+        tokio::time::sleep(IDLE_PERIOD).await;
         taken.idle = Some(daemon.processor_time()?.saturating_sub(before));
     }
     Ok(Some(taken))
 }
 
 fn blocks(number: usize) -> Vec<u8> {
-    GeneratedRoutes { first: number * BLOCKS, count: BLOCKS, bits: 26 }.announced_by(peer(number))
+    GeneratedRoutes { first: number * BLOCKS_PER_NODE, count: BLOCKS_PER_NODE, bits: 26 }
+        .announced_by(peer(number))
 }

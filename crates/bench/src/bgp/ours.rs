@@ -1,8 +1,8 @@
 //! Runs Tortie's speaker as a process: this program, started again.
 
-use super::config::{BenchNeighbour, NeighbourRole, OWN, SpeakerSetup};
-use super::feed::MARKER;
-use super::place::{ASN, SPEAKER};
+use super::config::{BenchNeighbour, NeighbourRole, OWN_BLOCKS, SpeakerSetup};
+use super::feed::MARKER_PREFIX;
+use super::place::{BENCH_ASN, SPEAKER_ADDRESS};
 use crate::SuiteResult;
 use crate::namespace::BenchResult;
 use std::sync::Arc;
@@ -12,17 +12,17 @@ use tortie_bgp::filter::{
 use tortie_bgp::{PeerConfig, RouteAttrs, SocketFactory, Speaker, SpeakerConfig};
 
 /// Environment variable that makes this process a speaker and describes its peers.
-const SETUP: &str = "TORTIE_BENCH_SPEAKER";
+const SPEAKER_ENV: &str = "TORTIE_BENCH_SPEAKER";
 
 /// Encodes the setup as an environment variable of the new process.
 pub fn variable(setup: &SpeakerSetup) -> (&'static str, String) {
     let peers: Vec<String> =
         setup.peers.iter().map(|peer| format!("{}={:?}", peer.address, peer.role)).collect();
-    (SETUP, format!("{}:{}", setup.own, peers.join(",")))
+    (SPEAKER_ENV, format!("{}:{}", setup.own, peers.join(",")))
 }
 
 pub fn is_wanted() -> bool {
-    std::env::var_os(SETUP).is_some()
+    std::env::var_os(SPEAKER_ENV).is_some()
 }
 
 fn setup(text: &str) -> BenchResult<SpeakerSetup> {
@@ -39,12 +39,12 @@ fn setup(text: &str) -> BenchResult<SpeakerSetup> {
 
 /// Runs the speaker until the process is killed.
 pub fn speak() -> SuiteResult {
-    let setup = setup(&std::env::var(SETUP)?).map_err(crate::plain)?;
-    let mut config = SpeakerConfig::new(ASN, SPEAKER);
-    config.listen = vec![(SPEAKER, 179).into()];
+    let setup = setup(&std::env::var(SPEAKER_ENV)?).map_err(crate::plain)?;
+    let mut config = SpeakerConfig::new(BENCH_ASN, SPEAKER_ADDRESS);
+    config.listen = vec![(SPEAKER_ADDRESS, 179).into()];
     let marker = PrefixSetMatch {
         operator: FilterPrefixOperator::Equal,
-        set: std::iter::once(MARKER.parse()?).collect(),
+        set: std::iter::once(MARKER_PREFIX.parse()?).collect(),
         length: None,
     };
     let rule = RouteFilterRule {
@@ -54,9 +54,9 @@ pub fn speak() -> SuiteResult {
     };
     let only_marker = Arc::new(RouteFilter { rules: vec![rule], default: FilterVerdict::Reject });
     for BenchNeighbour { address, role } in setup.peers {
-        let mut session = PeerConfig::new(address.into(), ASN);
+        let mut session = PeerConfig::new(address.into(), BENCH_ASN);
         session.passive = true;
-        session.reflect = (role != NeighbourRole::Mesh).then_some(SPEAKER);
+        session.reflect = (role != NeighbourRole::Mesh).then_some(SPEAKER_ADDRESS);
         if role == NeighbourRole::Observer {
             session.export = only_marker.clone();
         }
@@ -66,7 +66,7 @@ pub fn speak() -> SuiteResult {
     runtime.block_on(async {
         let (speaker, mut routes) = Speaker::start(config, SocketFactory::here(), false).await?;
         if setup.own {
-            for block in OWN {
+            for block in OWN_BLOCKS {
                 speaker.originate(block.parse()?, RouteAttrs::local()).await?;
             }
         }

@@ -5,8 +5,8 @@ use std::future::Future;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
-pub const ASN: u32 = 64512;
-pub const SPEAKER: Ipv4Addr = Ipv4Addr::new(10, 98, 0, 1);
+pub const BENCH_ASN: u32 = 64512;
+pub const SPEAKER_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 98, 0, 1);
 
 /// Returns the address of a peer, counted from 1. All of them are local to the peers' host.
 pub fn peer(number: usize) -> Ipv4Addr {
@@ -28,7 +28,7 @@ impl BgpHosts {
         let speaker = [
             "link set lo up",
             &wire,
-            &format!("addr add {SPEAKER}/15 dev eth0"),
+            &format!("addr add {SPEAKER_ADDRESS}/15 dev eth0"),
             "link set eth0 up",
             "route add default via 10.98.0.2",
         ];

@@ -6,17 +6,17 @@ use super::config::{BenchNeighbour, NeighbourRole, SpeakerSetup};
 use super::daemon::{SpeakerKind, SpeakerProcess};
 use super::feed::{GeneratedRoutes, marker};
 use super::place::{BgpHosts, peer};
-use super::report::{ROUNDS, SpeakerReport, WorkCost, WorkStart, cells, count, in_turn};
+use super::report::{REPETITIONS, SpeakerReport, WorkCost, WorkStart, cells, count, in_turn};
 use super::session::{BenchPeer, LONG_HOLD};
 use crate::namespace::BenchResult;
 use std::sync::Arc;
 use std::time::Duration;
 
-const SIZES: [usize; 3] = [10_000, 100_000, 1_000_000];
+const ROUTE_COUNTS: [usize; 3] = [10_000, 100_000, 1_000_000];
 const FEEDER: usize = 1;
 const OBSERVER: usize = 2;
 /// Time for the speaker to free memory that it needed only temporarily.
-const REST: Duration = Duration::from_secs(1);
+const SETTLE_TIME: Duration = Duration::from_secs(1);
 
 struct ReceiveFigures {
     effort: WorkCost,
@@ -27,7 +27,7 @@ struct ReceiveFigures {
 pub fn measure() -> BenchResult<()> {
     let mut report = SpeakerReport::default();
     let mut first = None;
-    for routes in SIZES {
+    for routes in ROUTE_COUNTS {
         let feed = [GeneratedRoutes::from_the_start(routes).announced_by(peer(FEEDER)), marker(peer(FEEDER))]
             .concat();
         let feed = Arc::new(feed);
@@ -35,13 +35,14 @@ pub fn measure() -> BenchResult<()> {
             let feed = feed.clone();
             BgpHosts::measure(move |place| async move { take_in(kind, routes, &feed, &place).await })
         };
-        let taken = in_turn(&SpeakerKind::ALL, ROUNDS, once, |taken: &ReceiveFigures| taken.effort.time)?;
+        let taken =
+            in_turn(&SpeakerKind::ALL, REPETITIONS, once, |taken: &ReceiveFigures| taken.effort.time)?;
         let efforts: Vec<_> = taken.iter().map(|taken| taken.as_ref().map(|taken| taken.effort)).collect();
         report.effort(&format!("{routes} routes"), &efforts, &mut first);
         report.line("- memory a route", &cells(&taken, |taken| taken.bytes_per_route), |value| {
             format!("{value:.0} B")
         });
-        if routes == SIZES[SIZES.len() - 1] {
+        if routes == ROUTE_COUNTS[ROUTE_COUNTS.len() - 1] {
             report.line("- threads", &cells(&taken, |taken| taken.threads as f64), count);
         }
     }
@@ -73,7 +74,7 @@ async fn take_in(
         return Ok(None);
     }
     let effort = start.effort(&daemon)?;
-    tokio::time::sleep(REST).await;
+    tokio::time::sleep(SETTLE_TIME).await;
     let grown = daemon.resident()?.saturating_sub(memory);
     let bytes_per_route = grown as f64 * 1024.0 / routes as f64;
     Ok(Some(ReceiveFigures { effort, bytes_per_route, threads: daemon.threads()? }))

@@ -4,25 +4,25 @@ use super::config::{BenchNeighbour, NeighbourRole, SpeakerSetup};
 use super::daemon::{SpeakerKind, SpeakerProcess};
 use super::feed::GeneratedRoutes;
 use super::place::{BgpHosts, peer};
-use super::report::{ROUNDS, SpeakerReport, WorkCost, WorkStart, in_turn};
+use super::report::{REPETITIONS, SpeakerReport, WorkCost, WorkStart, in_turn};
 use super::session::{BenchPeer, LONG_HOLD};
 use crate::namespace::BenchResult;
 use std::sync::Arc;
 
 /// Numbers of routes and clients.
-const SIZES: [(usize, usize); 3] = [(10_000, 5), (10_000, 50), (100_000, 50)];
+const REFLECTION_SIZES: [(usize, usize); 3] = [(10_000, 5), (10_000, 50), (100_000, 50)];
 const FEEDER: usize = 1;
 
 pub fn measure() -> BenchResult<()> {
     let mut report = SpeakerReport::default();
     let mut first = None;
-    for (routes, clients) in SIZES {
+    for (routes, clients) in REFLECTION_SIZES {
         let feed = Arc::new(GeneratedRoutes::from_the_start(routes).announced_by(peer(FEEDER)));
         let once = |kind| {
             let feed = feed.clone();
             BgpHosts::measure(move |place| async move { reflect(kind, routes, clients, feed, &place).await })
         };
-        let taken = in_turn(&SpeakerKind::ALL, ROUNDS, once, |effort: &WorkCost| effort.time)?;
+        let taken = in_turn(&SpeakerKind::ALL, REPETITIONS, once, |effort: &WorkCost| effort.time)?;
         report.effort(&format!("{routes} routes to {clients} clients"), &taken, &mut first);
     }
     report.print("Routes of one client reflected to others, until the last client has the last route");

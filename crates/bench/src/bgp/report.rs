@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 
 /// Number of repetitions of a short measurement, alternating between speakers. The best result counts, since
 /// disturbances only add time.
-pub const ROUNDS: usize = 3;
+pub const REPETITIONS: usize = 3;
 /// Measurements that take longer are not repeated.
-const LONG: Duration = Duration::from_secs(5);
+const REPEAT_LIMIT: Duration = Duration::from_secs(5);
 /// Measurements that take longer are abandoned.
-pub const LIMIT: Duration = Duration::from_secs(25);
+pub const MEASUREMENT_TIMEOUT: Duration = Duration::from_secs(25);
 
 /// One figure for each speaker.
 pub type FigureRow = Vec<FigureCell>;
@@ -37,7 +37,7 @@ pub fn in_turn<T>(
     let mut best: Vec<Option<T>> = kinds.iter().map(|_| None).collect();
     for round in 0..rounds {
         for (kind, best) in kinds.iter().zip(&mut best) {
-            let again = best.as_ref().is_some_and(|best| time(best) < LONG);
+            let again = best.as_ref().is_some_and(|best| time(best) < REPEAT_LIMIT);
             if round > 0 && !again {
                 continue;
             }
@@ -106,7 +106,7 @@ impl WorkStart {
     }
 
     pub fn deadline(&self) -> Instant {
-        self.at + LIMIT
+        self.at + MEASUREMENT_TIMEOUT
     }
 }
 

@@ -1,6 +1,6 @@
 //! Minimal BGP peers that send prepared messages and count the routes they receive.
 
-use super::place::{ASN, SPEAKER};
+use super::place::{BENCH_ASN, SPEAKER_ADDRESS};
 use crate::namespace::BenchResult;
 use rustbgpd_wire::{Afi, Capability, Message, OpenMessage, Safi, encode_message};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -13,12 +13,12 @@ use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::{Mutex, Notify};
 use tokio::task::JoinHandle;
 
-const HEADER: usize = 19;
+const BGP_HEADER_SIZE: usize = 19;
 /// Time limit for a speaker to listen, or to accept a new session.
-const PATIENCE: Duration = Duration::from_secs(60);
-const RETRY: Duration = Duration::from_millis(50);
+const SESSION_TIMEOUT: Duration = Duration::from_secs(60);
+const CONNECT_RETRY_DELAY: Duration = Duration::from_millis(50);
 /// Time limit for a single attempt. A speaker that receives many connections at once drops some.
-const ANSWER: Duration = Duration::from_secs(2);
+const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Hold time for sessions on which a busy speaker sends only UPDATE messages for a long time.
 pub const LONG_HOLD: u16 = 240;
 
@@ -109,9 +109,9 @@ async fn keep_up(write: Arc<Mutex<OwnedWriteHalf>>, hold: u16) {
 /// messages.
 fn count(buffer: &[u8]) -> (usize, usize, usize) {
     let (mut announced, mut withdrawn, mut used) = (0, 0, 0);
-    while let Some(rest) = buffer.get(used..).filter(|rest| rest.len() >= HEADER) {
+    while let Some(rest) = buffer.get(used..).filter(|rest| rest.len() >= BGP_HEADER_SIZE) {
         let length = usize::from(u16::from_be_bytes([rest[16], rest[17]]));
-        let Some(body) = rest.get(HEADER..length) else { break };
+        let Some(body) = rest.get(BGP_HEADER_SIZE..length) else { break };
         if rest[18] == 2 && body.len() >= 4 {
             let at = 2 + usize::from(u16::from_be_bytes([body[0], body[1]]));
             let attributes = usize::from(u16::from_be_bytes([body[at], body[at + 1]]));
@@ -133,13 +133,13 @@ fn prefixes(mut nlri: &[u8]) -> usize {
 }
 
 async fn establish(source: Ipv4Addr, hold: u16) -> BenchResult<TcpStream> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + SESSION_TIMEOUT;
     loop {
-        let attempt = tokio::time::timeout(ANSWER, attempt(source, hold)).await;
+        let attempt = tokio::time::timeout(ATTEMPT_TIMEOUT, attempt(source, hold)).await;
         match attempt.unwrap_or_else(|_| Err("the speaker does not answer".into())) {
             Ok(stream) => return Ok(stream),
             Err(error) if Instant::now() > deadline => return Err(format!("{source}: {error}").into()),
-            Err(_) => tokio::time::sleep(RETRY).await,
+            Err(_) => tokio::time::sleep(CONNECT_RETRY_DELAY).await,
         }
     }
 }
@@ -147,25 +147,25 @@ async fn establish(source: Ipv4Addr, hold: u16) -> BenchResult<TcpStream> {
 async fn attempt(source: Ipv4Addr, hold: u16) -> BenchResult<TcpStream> {
     let socket = TcpSocket::new_v4()?;
     socket.bind(SocketAddr::new(source.into(), 0))?;
-    let mut stream = socket.connect(SocketAddr::new(SPEAKER.into(), 179)).await?;
+    let mut stream = socket.connect(SocketAddr::new(SPEAKER_ADDRESS.into(), 179)).await?;
     stream.set_nodelay(true)?;
     let open = OpenMessage {
         version: 4,
-        my_as: ASN as u16,
+        my_as: BENCH_ASN as u16,
         hold_time: hold,
         bgp_identifier: source,
         capabilities: vec![
             Capability::MultiProtocol { afi: Afi::Ipv4, safi: Safi::Unicast },
-            Capability::FourOctetAs { asn: ASN },
+            Capability::FourOctetAs { asn: BENCH_ASN },
             Capability::RouteRefresh,
         ],
     };
     stream.write_all(&encode_message(&Message::Open(open))?).await?;
     // The speaker's OPEN and KEEPALIVE confirm that it accepted the session.
     for expected in [1, 4] {
-        let mut header = [0; HEADER];
+        let mut header = [0; BGP_HEADER_SIZE];
         stream.read_exact(&mut header).await?;
-        let mut body = vec![0; usize::from(u16::from_be_bytes([header[16], header[17]])) - HEADER];
+        let mut body = vec![0; usize::from(u16::from_be_bytes([header[16], header[17]])) - BGP_HEADER_SIZE];
         stream.read_exact(&mut body).await?;
         if header[18] != expected {
             return Err(format!("message {} with {body:?} instead of {expected}", header[18]).into());
@@ -179,7 +179,7 @@ async fn attempt(source: Ipv4Addr, hold: u16) -> BenchResult<TcpStream> {
 
 pub fn message(kind: u8, body: &[u8]) -> Vec<u8> {
     let mut message = vec![0xff; 16];
-    message.extend(((HEADER + body.len()) as u16).to_be_bytes());
+    message.extend(((BGP_HEADER_SIZE + body.len()) as u16).to_be_bytes());
     message.push(kind);
     message.extend(body);
     message

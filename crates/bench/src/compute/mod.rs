@@ -16,9 +16,9 @@ use std::time::Duration;
 use tortie_compute::{ParameterEnvironment, PlanCompute};
 use tortie_model::StoreValue;
 
-const ROUNDS: usize = 3;
+const REPETITIONS: usize = 3;
 /// Number of changes of each kind.
-const CHANGES: usize = 500;
+const CHANGE_COUNT: usize = 500;
 
 /// Result of one run.
 #[derive(Clone, Debug)]
@@ -34,21 +34,21 @@ struct ComputeRun {
 }
 
 pub fn run() -> SuiteResult {
-    if let Some(shape) = std::env::var_os(CHILD) {
+    if let Some(shape) = std::env::var_os(SHAPE_ENV) {
         let shape = shape.into_string().unwrap_or_default();
-        let shape = shapes::ALL.iter().find(|known| known.name == shape).ok_or("no such shape")?;
+        let shape = shapes::ALL_SHAPES.iter().find(|known| known.name == shape).ok_or("no such shape")?;
         println!("{}", measure(shape).print());
         return Ok(());
     }
     let (mut whole, mut changes) = (Vec::new(), Vec::new());
     let mut before: Option<(&str, usize, ComputeRun)> = None;
-    for shape in &shapes::ALL {
+    for shape in &shapes::ALL_SHAPES {
         let mut runs = Vec::new();
-        for _ in 0..ROUNDS {
+        for _ in 0..REPETITIONS {
             runs.push(in_a_process_of_its_own(shape)?);
         }
         runs.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
-        let run = runs.swap_remove(ROUNDS / 2);
+        let run = runs.swap_remove(REPETITIONS / 2);
         let smaller = before.take().filter(|(family, ..)| *family == shape.family);
         whole.push(row_of_whole(shape, &run, smaller.as_ref().map(|(_, size, run)| (*size, run))));
         let cells = run.changes.iter().map(|[p50, p99]| format!("{} / {}", time(*p50), time(*p99)));
@@ -73,7 +73,7 @@ pub fn run() -> SuiteResult {
         &whole,
     );
     let mut header = vec!["shape"];
-    header.extend(shapes::CHANGES);
+    header.extend(shapes::CHANGE_NAMES);
     table("One change more, once all that is there: processor time, p50 / p99", &header, &changes);
     Ok(())
 }
@@ -108,11 +108,11 @@ fn row_of_whole(
 }
 
 /// Environment variable that names the shape that this process measures.
-const CHILD: &str = "TORTIE_BENCH_COMPUTE_SHAPE";
+const SHAPE_ENV: &str = "TORTIE_BENCH_COMPUTE_SHAPE";
 
 /// Measures a shape in a child process, since memory freed by one shape would help the next.
 fn in_a_process_of_its_own(shape: &WorkloadShape) -> Result<ComputeRun, Box<dyn std::error::Error>> {
-    let output = Command::new(std::env::current_exe()?).arg("compute").env(CHILD, shape.name).output()?;
+    let output = Command::new(std::env::current_exe()?).arg("compute").env(SHAPE_ENV, shape.name).output()?;
     let text = String::from_utf8(output.stdout)?;
     ComputeRun::parse(&text)
         .ok_or_else(|| format!("{}: {text}{}", shape.name, String::from_utf8_lossy(&output.stderr)).into())
@@ -143,7 +143,7 @@ impl ComputeRun {
 }
 
 fn measure(shape: &WorkloadShape) -> ComputeRun {
-    let mut compute = PlanCompute::new(shapes::HOST, ParameterEnvironment::default());
+    let mut compute = PlanCompute::new(shapes::LOCAL_NODE, ParameterEnvironment::default());
     let (live, resident) = (heap::live(), self::resident());
     let (mut seconds, mut checking) = (0.0, 0.0);
     let mut own = Vec::new();
@@ -176,7 +176,7 @@ fn measure(shape: &WorkloadShape) -> ComputeRun {
 /// Returns the CPU time quantiles of single changes, each flushed before the next.
 fn quantiles(compute: &mut PlanCompute, change: &dyn Fn(usize) -> WorkloadEntry) -> [f64; 2] {
     let mut all = Latencies::default();
-    for n in 0..CHANGES {
+    for n in 0..CHANGE_COUNT {
         let (key, value) = change(n);
         let seconds = timed(|| {
             compute.put(&key, &value);

@@ -11,12 +11,12 @@ use tortie_model::{ObjectMeta, Resource, StoreKey, StoreValue};
 
 pub type WorkloadEntry = (StoreKey, StoreValue);
 
-pub const HOST: &str = "localhost";
-const PORTION: usize = 1000;
-const NAMESPACES: usize = 100;
-const MARKERS: usize = 29;
-const LOCAL: usize = 200;
-const OWN_TENANTS: usize = 100;
+pub const LOCAL_NODE: &str = "localhost";
+const BATCH_SIZE: usize = 1000;
+const NAMESPACE_COUNT: usize = 100;
+const MARKER_COUNT: usize = 29;
+const LOCAL_ENDPOINTS: usize = 200;
+const LOCAL_TENANTS: usize = 100;
 
 /// Callback that receives a batch of entries.
 pub type EntrySink<'a> = dyn FnMut(&[WorkloadEntry]) + 'a;
@@ -29,7 +29,7 @@ pub struct WorkloadShape {
     /// Seconds and megabytes published for Felix.
     pub felix: (Option<f64>, Option<f64>),
     pub entries: fn(usize, &mut EntrySink<'_>),
-    /// Generators of the changes made after loading, in the order of [`CHANGES`]. Each is called many times.
+    /// Generators of the changes made after loading, in the order of [`CHANGE_NAMES`]. Each is called many times.
     pub changes: fn(usize) -> [ChangeGenerator; 4],
 }
 
@@ -37,7 +37,7 @@ pub type ChangeGenerator = Box<dyn Fn(usize) -> WorkloadEntry>;
 
 /// Kinds of changes: a new endpoint on another node, a new label on an existing endpoint, new rules in an active
 /// policy, a new policy.
-pub const CHANGES: [&str; 4] = ["new endpoint", "new label", "changed policy", "new policy"];
+pub const CHANGE_NAMES: [&str; 4] = ["new endpoint", "new label", "changed policy", "new policy"];
 
 const fn shape(
     name: &'static str,
@@ -48,7 +48,7 @@ const fn shape(
     WorkloadShape { name, family, size, felix, entries: by_label, changes: changes_by_label }
 }
 
-pub const ALL: [WorkloadShape; 8] = [
+pub const ALL_SHAPES: [WorkloadShape; 8] = [
     shape("2.5k endpoints, 10k label policies", "labels", 2_500, (None, None)),
     shape("25k endpoints, 10k label policies", "labels", 25_000, (None, None)),
     shape("250k endpoints, 10k label policies", "labels", 250_000, (Some(3.39), Some(374.0))),
@@ -83,32 +83,32 @@ pub const ALL: [WorkloadShape; 8] = [
 /// sets.
 fn by_label(endpoints: usize, put: &mut EntrySink<'_>) {
     portions(10_000, &label_policy, put);
-    portions(NAMESPACES, &namespace, put);
+    portions(NAMESPACE_COUNT, &namespace, put);
     portions(endpoints, &|n| labelled("remotehost", n, n), put);
-    portions(LOCAL, &|n| labelled(HOST, n, endpoints + n), put);
+    portions(LOCAL_ENDPOINTS, &|n| labelled(LOCAL_NODE, n, endpoints + n), put);
 }
 
 /// Generates a policy for each network set. A tenth of the sets have 100 nets, a tenth 1,000.
 fn by_network_set(sets: usize, put: &mut EntrySink<'_>) {
-    portions(NAMESPACES, &namespace, put);
+    portions(NAMESPACE_COUNT, &namespace, put);
     portions(10_000, &|n| labelled("remotehost", n, n), put);
     portions(sets, &network_set, put);
     portions(sets, &network_set_policy, put);
-    portions(LOCAL, &|n| labelled(HOST, n, 10_000 + n), put);
+    portions(LOCAL_ENDPOINTS, &|n| labelled(LOCAL_NODE, n, 10_000 + n), put);
 }
 
 /// Generates a namespace, a policy and a pod for each tenant. 100 pods are local.
 fn tenants(count: usize, put: &mut EntrySink<'_>) {
-    let stride = count / OWN_TENANTS;
+    let stride = count / LOCAL_TENANTS;
     portions(count, &|n| isolation(n, "isolation", 53), put);
     portions(count, &tenant_namespace, put);
-    portions(count, &|n| tenant_pod(if n % stride == 0 { HOST } else { "remotehost" }, n), put);
+    portions(count, &|n| tenant_pod(if n % stride == 0 { LOCAL_NODE } else { "remotehost" }, n), put);
 }
 
 fn portions(count: usize, make: &dyn Fn(usize) -> WorkloadEntry, put: &mut EntrySink<'_>) {
     let mut start = 0;
     while start < count {
-        let end = count.min(start + PORTION);
+        let end = count.min(start + BATCH_SIZE);
         let portion: Vec<WorkloadEntry> = (start..end).map(make).collect();
         put(&portion);
         start = end;
@@ -134,7 +134,7 @@ fn selecting(selector: String) -> EntityRule {
 }
 
 fn marker(n: usize) -> String {
-    format!("marker.example.org/{}", n % MARKERS)
+    format!("marker.example.org/{}", n % MARKER_COUNT)
 }
 
 fn label_policy(n: usize) -> WorkloadEntry {
@@ -171,7 +171,7 @@ fn relabelled(host: &str, n: usize, seed: usize, marked: usize) -> WorkloadEntry
         .map(|choices| (format!("one-in-{choices}"), format!("value-{}", seed % choices)))
         .collect();
     labels.insert(marker(marked), "true".to_owned());
-    pod(host, &format!("namespace-{}", n % NAMESPACES), &format!("wep-{n}"), seed, labels)
+    pod(host, &format!("namespace-{}", n % NAMESPACE_COUNT), &format!("wep-{n}"), seed, labels)
 }
 
 fn pod(
@@ -330,8 +330,8 @@ fn changes_by_network_set(sets: usize) -> [ChangeGenerator; 4] {
 
 /// Changes to endpoints and policies of tenants with local pods.
 fn changes_of_tenants(count: usize) -> [ChangeGenerator; 4] {
-    let stride = count / OWN_TENANTS;
-    let tenant = move |n: usize| n % OWN_TENANTS * stride;
+    let stride = count / LOCAL_TENANTS;
+    let tenant = move |n: usize| n % LOCAL_TENANTS * stride;
     [
         Box::new(move |n| {
             let TenantPod { namespace, labels, .. } = tenant_names(tenant(n));
@@ -349,5 +349,5 @@ fn changes_of_tenants(count: usize) -> [ChangeGenerator; 4] {
 
 /// Returns whether an entry is an endpoint of the local node.
 pub fn is_own((_, value): &WorkloadEntry) -> bool {
-    matches!(value, StoreValue::Resource(Resource::WorkloadEndpoint(endpoint)) if endpoint.spec.node == HOST)
+    matches!(value, StoreValue::Resource(Resource::WorkloadEndpoint(endpoint)) if endpoint.spec.node == LOCAL_NODE)
 }

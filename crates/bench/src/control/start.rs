@@ -19,19 +19,19 @@ use tortie_model::{StoreKey, StoreValue};
 use tortie_store::{StoreClient, StoreConfig};
 use tortie_testkit::{ApiServer, CalicoGroup, free_port};
 
-const NODES: u32 = 1_000;
+const NODE_COUNT: u32 = 1_000;
 /// Environment variable that overrides the number of nodes.
 const NODES_VARIABLE: &str = "TORTIE_BENCH_NODES";
 /// Allocated addresses of each node.
-const ADDRESSES: u32 = 50;
+const ADDRESSES_PER_NODE: u32 = 50;
 /// Addresses that belong to pods. The others do not, and are never considered leaked.
-const PODS: u32 = 10;
+const PODS_PER_NODE: u32 = 10;
 /// Number of addresses of nonexistent pods on existing nodes.
-const LEAKS: u32 = 100;
-const GRACE: Duration = Duration::from_secs(5);
-const IDLE: Duration = Duration::from_secs(60);
-const PATIENCE: Duration = Duration::from_secs(300);
-const AT_A_TIME: usize = 16;
+const LEAK_COUNT: u32 = 100;
+const LEAK_GRACE_PERIOD: Duration = Duration::from_secs(5);
+const IDLE_PERIOD: Duration = Duration::from_secs(60);
+const CONTROLLER_TIMEOUT: Duration = Duration::from_secs(300);
+const CONCURRENT_WRITES: usize = 16;
 
 pub fn run() -> SuiteResult {
     measure().map_err(plain)
@@ -40,7 +40,7 @@ pub fn run() -> SuiteResult {
 fn measure() -> BenchResult<()> {
     let nodes = match std::env::var(NODES_VARIABLE) {
         Ok(given) => given.parse().map_err(|error| format!("{NODES_VARIABLE}={given}: {error}"))?,
-        Err(_) => NODES,
+        Err(_) => NODE_COUNT,
     };
     let server = ApiServer::start();
     server.install(CalicoGroup::V3);
@@ -57,21 +57,23 @@ fn measure() -> BenchResult<()> {
     let (synced, first) = (began.elapsed(), server.requests_of_node().len());
     let memory = process.memory()?;
     // The initial writes are finished by then.
-    std::thread::sleep(GRACE);
+    std::thread::sleep(LEAK_GRACE_PERIOD);
     let settled = server.requests_of_node().len();
-    std::thread::sleep(IDLE);
+    std::thread::sleep(IDLE_PERIOD);
     let idle = server.requests_of_node().split_off(settled);
     let renewals = idle.iter().filter(|(_, path)| path.contains("/leases/")).count();
     let scan = metric(port, "tortie_controllers_gc_scan_seconds")?;
 
-    let leaked = runtime.block_on(leak(&client, nodes.min(LEAKS)))?;
+    let leaked = runtime.block_on(leak(&client, nodes.min(LEAK_COUNT)))?;
     let asked = server.requests_of_node().len();
     let began = Instant::now();
     until("release what leaked", || {
         let blocks = runtime.block_on(leaked.records().blocks(None))?;
         let held = blocks.iter().flat_map(|found| block::allocations(&found.value));
         Ok(held
-            .filter(|allocation| allocation.handle().is_some_and(|handle| handle.starts_with(LEAKED)))
+            .filter(|allocation| {
+                allocation.handle().is_some_and(|handle| handle.starts_with(LEAKED_HANDLE_PREFIX))
+            })
             .count()
             == 0)
     })?;
@@ -88,15 +90,15 @@ fn measure() -> BenchResult<()> {
         ("requests of an idle minute", format!("{} ({renewals} of the Lease)", idle.len())),
         (
             "leaks until all are released",
-            format!("{} for {} after {GRACE:?}", seconds(released), nodes.min(LEAKS)),
+            format!("{} for {} after {LEAK_GRACE_PERIOD:?}", seconds(released), nodes.min(LEAK_COUNT)),
         ),
         ("requests for that", requests.to_string()),
     ];
     let rows = rows.map(|(what, figure)| vec![what.to_owned(), figure]);
     let title = format!(
         "Controllers on an API server with {} pods and {} addresses on {nodes} nodes",
-        nodes * PODS,
-        nodes * ADDRESSES
+        nodes * PODS_PER_NODE,
+        nodes * ADDRESSES_PER_NODE
     );
     table(&title, &["what", "figure"], &rows);
     Ok(())
@@ -129,7 +131,7 @@ fn fill(server: &ApiServer, nodes: u32, metrics_port: u16) {
     let pool =
         json!({"cidr": "10.0.0.0/12", "blockSize": 26, "nodeSelector": "all()", "allowedUses": ["Workload"]});
     server.create(&format!("{group}/ippools"), &object("IPPool", "pods", pool));
-    let controllers = json!({"node": {"leakGracePeriod": format!("{}s", GRACE.as_secs())}});
+    let controllers = json!({"node": {"leakGracePeriod": format!("{}s", LEAK_GRACE_PERIOD.as_secs())}});
     let settings = json!({"controllers": controllers, "prometheusMetricsPort": metrics_port});
     let settings = object("KubeControllersConfiguration", "default", settings);
     server.create(&format!("{group}/kubecontrollersconfigurations"), &settings);
@@ -139,7 +141,7 @@ fn fill(server: &ApiServer, nodes: u32, metrics_port: u16) {
     };
     server.create_all(&(0..nodes).map(node).collect::<Vec<_>>());
     let pod = |number: u32| {
-        let (node, pod) = (number / PODS, number % PODS);
+        let (node, pod) = (number / PODS_PER_NODE, number % PODS_PER_NODE);
         let object = json!({
             "apiVersion": "v1", "kind": "Pod",
             "metadata": {"name": pod_name(node, pod),
@@ -148,7 +150,7 @@ fn fill(server: &ApiServer, nodes: u32, metrics_port: u16) {
         });
         ("/api/v1/namespaces/ns/pods".to_owned(), object)
     };
-    server.create_all(&(0..nodes * PODS).map(pod).collect::<Vec<_>>());
+    server.create_all(&(0..nodes * PODS_PER_NODE).map(pod).collect::<Vec<_>>());
 }
 
 fn node_name(number: u32) -> String {
@@ -170,15 +172,15 @@ async fn write_blocks(client: &StoreClient, nodes: u32) -> BenchResult<()> {
         let cidr: IpNet = format!("{}/26", address(number, 0)).parse()?;
         let node = node_name(number);
         let mut records = block::fresh(cidr, &BlockOwner::host(&node), None, jiff::Timestamp::now());
-        for place in 0..ADDRESSES {
+        for place in 0..ADDRESSES_PER_NODE {
             let name = pod_name(number, place);
-            let attributes = match place < PODS {
+            let attributes = match place < PODS_PER_NODE {
                 true => vec![
-                    (attribute::POD, name.as_str()),
-                    (attribute::NAMESPACE, "ns"),
-                    (attribute::NODE, &node),
+                    (attribute::POD_ATTRIBUTE, name.as_str()),
+                    (attribute::NAMESPACE_ATTRIBUTE, "ns"),
+                    (attribute::NODE_ATTRIBUTE, &node),
                 ],
-                false => vec![(attribute::NODE, node.as_str())],
+                false => vec![(attribute::NODE_ATTRIBUTE, node.as_str())],
             };
             let attributes: BTreeMap<String, String> =
                 attributes.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
@@ -189,7 +191,7 @@ async fn write_blocks(client: &StoreClient, nodes: u32) -> BenchResult<()> {
         writing.spawn(
             async move { client.create(&StoreKey::Block { cidr }, &StoreValue::Block(records)).await },
         );
-        if writing.len() >= AT_A_TIME
+        if writing.len() >= CONCURRENT_WRITES
             && let Some(written) = writing.join_next().await
         {
             written??;
@@ -201,17 +203,20 @@ async fn write_blocks(client: &StoreClient, nodes: u32) -> BenchResult<()> {
     Ok(())
 }
 
-const LEAKED: &str = "k8s-pod-network.leaked";
+const LEAKED_HANDLE_PREFIX: &str = "k8s-pod-network.leaked";
 
 /// Allocates addresses for pods that never existed.
 async fn leak(client: &StoreClient, count: u32) -> BenchResult<Allocator> {
     let allocator = Allocator::new(client.clone(), BlockOwner::host(&node_name(0)));
     for number in 0..count {
         let (pod, node) = (format!("leaked-{number}"), node_name(0));
-        let attributes =
-            [(attribute::POD, pod.as_str()), (attribute::NAMESPACE, "ns"), (attribute::NODE, &node)];
+        let attributes = [
+            (attribute::POD_ATTRIBUTE, pod.as_str()),
+            (attribute::NAMESPACE_ATTRIBUTE, "ns"),
+            (attribute::NODE_ATTRIBUTE, &node),
+        ];
         let attributes = attributes.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
-        let holder = AddressHolder::new(Some(&format!("{LEAKED}-{number}")), attributes);
+        let holder = AddressHolder::new(Some(&format!("{LEAKED_HANDLE_PREFIX}-{number}")), attributes);
         allocator.auto_assign(&AssignRequest::new(holder, 1, 0)).await?;
     }
     Ok(allocator)
@@ -229,7 +234,7 @@ fn until(what: &str, mut so: impl FnMut() -> BenchResult<bool>) -> BenchResult<(
     let began = Instant::now();
     while !so()? {
         check()?;
-        if began.elapsed() > PATIENCE {
+        if began.elapsed() > CONTROLLER_TIMEOUT {
             return Err(format!("the controllers do not {what}").into());
         }
         std::thread::sleep(Duration::from_millis(50));

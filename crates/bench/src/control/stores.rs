@@ -10,15 +10,15 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 use tortie_testkit::{ApiRequest, ApiServer, ApiServerBackend, ApiServerOptions, resident};
 
-const PODS: usize = 5_000;
+const POD_COUNT: usize = 5_000;
 /// Environment variable that overrides the number of pods.
 const PODS_VARIABLE: &str = "TORTIE_BENCH_PODS";
-const BATCH: usize = 500;
-const AT_A_TIME: usize = 16;
-const COLLECTION: &str = "/api/v1/namespaces/ns/pods";
+const BATCH_SIZE: usize = 500;
+const CONCURRENT_REQUESTS: usize = 16;
+const POD_COLLECTION: &str = "/api/v1/namespaces/ns/pods";
 
 /// Requests made for every pod.
-const LOADS: [&str; 5] = ["create", "patch", "get", "list 500 from the store", "delete"];
+const LOAD_NAMES: [&str; 5] = ["create", "patch", "get", "list 500 from the store", "delete"];
 
 /// Result of one load on one store.
 struct StoreLoadResult {
@@ -43,12 +43,12 @@ fn measure() -> BenchResult<()> {
             let last = given.rsplit(',').next().unwrap_or_default();
             last.trim().parse().map_err(|error| format!("{PODS_VARIABLE}={given}: {error}"))?
         }
-        Err(_) => PODS,
+        Err(_) => POD_COUNT,
     };
     let mut ours = side(ApiServerBackend::Embedded(tortie()?), pods)?;
     let mut etcd = side(ApiServerBackend::EtcdOfKubernetes, pods)?;
     let mut rows = Vec::new();
-    for (name, (ours, etcd)) in LOADS.iter().zip(ours.loads.iter_mut().zip(&mut etcd.loads)) {
+    for (name, (ours, etcd)) in LOAD_NAMES.iter().zip(ours.loads.iter_mut().zip(&mut etcd.loads)) {
         let mut row = vec![(*name).to_owned()];
         for side in [&mut *ours, &mut *etcd] {
             row.push(format!("{:.0}", side.a_second));
@@ -70,7 +70,7 @@ fn measure() -> BenchResult<()> {
         "requests a second, ours to etcd's",
     ];
     table(
-        &format!("kube-apiserver on either store, {pods} pods, {AT_A_TIME} requests at a time"),
+        &format!("kube-apiserver on either store, {pods} pods, {CONCURRENT_REQUESTS} requests at a time"),
         &header,
         &rows,
     );
@@ -87,15 +87,15 @@ fn side(backing: ApiServerBackend, pods: usize) -> BenchResult<ApiserverStoreRes
     let server = ApiServer::start_with(ApiServerOptions { backing, ..ApiServerOptions::default() });
     server.add_namespace("ns", json!({}));
     let mut side = ApiserverStoreResult { loads: Vec::new(), memory: 0, disk: 0 };
-    for load in LOADS {
+    for load in LOAD_NAMES {
         let count = if load.starts_with("list") { pods.div_ceil(50) } else { pods };
         let calls: Vec<ApiRequest> = (0..count).map(|number| call(load, number)).collect();
         let mut measured = StoreLoadResult { a_second: 0.0, latencies: Latencies::default() };
         let mut took = Duration::ZERO;
-        for batch in calls.chunks(BATCH) {
+        for batch in calls.chunks(BATCH_SIZE) {
             check()?;
             let began = Instant::now();
-            let answers = server.call_all(batch, AT_A_TIME);
+            let answers = server.call_all(batch, CONCURRENT_REQUESTS);
             took += began.elapsed();
             if let Some((call, answer)) = batch.iter().zip(&answers).find(|(_, answer)| !answer.is_success())
             {
@@ -112,7 +112,7 @@ fn side(backing: ApiServerBackend, pods: usize) -> BenchResult<ApiserverStoreRes
 }
 
 fn call(load: &str, number: usize) -> ApiRequest {
-    let path = format!("{COLLECTION}/pod-{number}");
+    let path = format!("{POD_COLLECTION}/pod-{number}");
     match load {
         "create" => {
             let environment: Vec<_> =
@@ -122,13 +122,13 @@ fn call(load: &str, number: usize) -> ApiRequest {
                 "metadata": {"name": format!("pod-{number}"), "labels": {"app": "web"}},
                 "spec": {"containers": [{"name": "c", "image": "registry.example/app:1", "env": environment}]},
             });
-            ApiRequest::create(COLLECTION, &object)
+            ApiRequest::create(POD_COLLECTION, &object)
         }
         "patch" => ApiRequest::merge(&path, json!({"metadata": {"labels": {"app": format!("a{number}")}}})),
         "get" => ApiRequest::get(&path),
         "delete" => ApiRequest::delete(&format!("{path}?gracePeriodSeconds=0")),
         // A paginated list is not served from the watch cache.
-        _ => ApiRequest::get(&format!("{COLLECTION}?limit=500")),
+        _ => ApiRequest::get(&format!("{POD_COLLECTION}?limit=500")),
     }
 }
 

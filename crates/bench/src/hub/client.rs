@@ -12,16 +12,16 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tortie_hub::protocol::{
-    HelloMessage, HubEnvelope, HubPosition, MAGIC, MOST_FROM_HUB, NEWEST, OLDEST, from_client, from_hub,
-    unframe,
+    HelloMessage, HubEnvelope, HubPosition, MAX_HUB_FRAME_BYTES, NEWEST_PROTOCOL_VERSION,
+    OLDEST_PROTOCOL_VERSION, PROTOCOL_MAGIC, from_client, from_hub, unframe,
 };
 
 /// Time limit for any wait.
-const LIMIT: Duration = Duration::from_secs(300);
+const CLIENT_TIMEOUT: Duration = Duration::from_secs(300);
 /// Maximum number of change frames that can be recorded.
-const MOST: usize = 100_000;
+const MAX_RECORDED_CHANGES: usize = 100_000;
 /// Connections opened concurrently, limited so that the listen queue does not overflow.
-const AT_ONCE: usize = 100;
+const CONCURRENT_CONNECTS: usize = 100;
 
 pub struct HubClients {
     count: usize,
@@ -47,7 +47,7 @@ impl HubClients {
             start: Instant::now(),
             following: AtomicUsize::new(0),
             received: AtomicU64::new(0),
-            arrivals: (0..MOST).map(|_| Default::default()).collect(),
+            arrivals: (0..MAX_RECORDED_CHANGES).map(|_| Default::default()).collect(),
             sequences: Mutex::default(),
             positions: (0..count).map(|_| Mutex::default()).collect(),
         });
@@ -57,7 +57,7 @@ impl HubClients {
     }
 
     fn open(&mut self, hub: SocketAddr) {
-        let room = Arc::new(tokio::sync::Semaphore::new(AT_ONCE));
+        let room = Arc::new(tokio::sync::Semaphore::new(CONCURRENT_CONNECTS));
         for number in 0..self.count {
             let (shared, room) = (self.shared.clone(), room.clone());
             self.tasks.spawn(async move {
@@ -100,7 +100,7 @@ impl HubClients {
     }
 
     async fn wait(&self, what: &str, so: impl Fn() -> bool) -> BenchResult<()> {
-        let deadline = Instant::now() + LIMIT;
+        let deadline = Instant::now() + CLIENT_TIMEOUT;
         while !so() {
             if Instant::now() > deadline {
                 let following = self.shared.following.load(Ordering::Relaxed);
@@ -115,9 +115,9 @@ impl HubClients {
 /// Builds the first message of a client.
 pub fn hello(number: usize, position: Option<HubPosition>) -> Bytes {
     let hello = HelloMessage {
-        magic: MAGIC,
-        oldest: OLDEST,
-        newest: NEWEST,
+        magic: PROTOCOL_MAGIC,
+        oldest: OLDEST_PROTOCOL_VERSION,
+        newest: NEWEST_PROTOCOL_VERSION,
         node: format!("client-{number}"),
         position,
         empty: position.is_none(),
@@ -141,7 +141,7 @@ async fn converse(
     let mut buffer = BytesMut::new();
     let (mut epoch, mut begun) = (0, 0);
     loop {
-        let Some(frame) = unframe(&mut buffer, MOST_FROM_HUB)? else {
+        let Some(frame) = unframe(&mut buffer, MAX_HUB_FRAME_BYTES)? else {
             buffer.reserve(16 << 10);
             match stream.read_buf(&mut buffer).await? {
                 0 => return Ok(()),

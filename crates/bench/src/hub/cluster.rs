@@ -1,6 +1,6 @@
 //! Runs a real etcd filled with the records of a cluster, and hubs on it.
 
-use super::{CHANGES, PAUSE};
+use super::{CHANGE_COUNT, CHANGE_INTERVAL};
 use crate::namespace::BenchResult;
 use crate::node::ready;
 use crate::process::{BenchProcess, tortie};
@@ -14,11 +14,11 @@ use tortie_model::{Kind, Resource, StoreKey, StoreValue};
 use tortie_store::{EntryChange, StoreClient, StoreConfig};
 use tortie_testkit::free_port;
 
-pub const ENDPOINTS: usize = 10_000;
-pub const POLICIES: usize = 1_000;
-pub const NODES: usize = 500;
+pub const ENDPOINT_COUNT: usize = 10_000;
+pub const POLICY_COUNT: usize = 1_000;
+pub const NODE_COUNT: usize = 500;
 /// Number of entries written in one transaction.
-const BATCH: usize = 100;
+const BATCH_SIZE: usize = 100;
 
 pub struct HubCluster {
     server: BenchStoreServer,
@@ -36,7 +36,7 @@ impl HubCluster {
         let client = StoreClient::connect(&StoreConfig::at(&server.url)).await?;
         let changes: Vec<EntryChange> =
             entries()?.into_iter().map(|(key, value)| EntryChange::Create { key, value }).collect();
-        for batch in changes.chunks(BATCH) {
+        for batch in changes.chunks(BATCH_SIZE) {
             client.transact(batch).await?;
         }
         Ok(HubCluster { server, client })
@@ -80,17 +80,17 @@ impl HubCluster {
 
     /// Rewrites endpoints at the configured rate. Returns the revision and time of each write.
     pub async fn changes(&self) -> BenchResult<Vec<(u64, Instant)>> {
-        let mut written = Vec::with_capacity(CHANGES);
-        for number in 0..CHANGES {
+        let mut written = Vec::with_capacity(CHANGE_COUNT);
+        for number in 0..CHANGE_COUNT {
             written.push((self.change(number).await?, Instant::now()));
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::sleep(CHANGE_INTERVAL).await;
         }
         Ok(written)
     }
 
     /// Rewrites an endpoint and returns the revision.
     async fn change(&self, number: usize) -> BenchResult<u64> {
-        let (key, value) = endpoint(number % ENDPOINTS, number + 1)?;
+        let (key, value) = endpoint(number % ENDPOINT_COUNT, number + 1)?;
         let entry = self.client.apply(&key, &value, None).await?;
         Ok(entry.revision.number().ok_or("etcd counts its revisions")?)
     }
@@ -98,7 +98,7 @@ impl HubCluster {
 
 /// Returns everything that nodes read.
 pub fn entries() -> BenchResult<Vec<(StoreKey, StoreValue)>> {
-    (0..ENDPOINTS).map(|number| endpoint(number, 0)).chain((0..POLICIES).map(policy)).collect()
+    (0..ENDPOINT_COUNT).map(|number| endpoint(number, 0)).chain((0..POLICY_COUNT).map(policy)).collect()
 }
 
 fn entry(kind: Kind, object: Json) -> BenchResult<(StoreKey, StoreValue)> {
@@ -109,7 +109,7 @@ fn entry(kind: Kind, object: Json) -> BenchResult<(StoreKey, StoreValue)> {
 
 fn endpoint(number: usize, version: usize) -> BenchResult<(StoreKey, StoreValue)> {
     // The pods of a namespace are spread over many nodes, and a node has pods of many namespaces.
-    let place = (31 * number + number / 100) % NODES;
+    let place = (31 * number + number / 100) % NODE_COUNT;
     let (node, namespace) = (format!("node-{place}"), format!("ns-{}", number % 100));
     let pod = format!("pod-{number}");
     let name = format!("{}-k8s-{}-eth0", node.replace('-', "--"), pod.replace('-', "--"));

@@ -12,9 +12,9 @@ use tortie_etcd_proto::etcdserverpb::watch_client::WatchClient;
 use tortie_etcd_proto::etcdserverpb::watch_request::RequestUnion;
 use tortie_etcd_proto::etcdserverpb::{WatchCreateRequest, WatchRequest};
 
-const LIMIT: Duration = Duration::from_secs(300);
+const ARRIVAL_TIMEOUT: Duration = Duration::from_secs(300);
 /// Connections opened concurrently.
-const AT_ONCE: usize = 100;
+const CONCURRENT_CONNECTS: usize = 100;
 
 pub struct EtcdWatchers {
     count: usize,
@@ -30,7 +30,7 @@ impl EtcdWatchers {
         let mut tasks = JoinSet::new();
         let mut opening = JoinSet::new();
         for number in 0..count {
-            if number >= AT_ONCE
+            if number >= CONCURRENT_CONNECTS
                 && let Some(opened) = opening.join_next().await
             {
                 watch(opened??, &arrivals, &mut tasks);
@@ -45,7 +45,7 @@ impl EtcdWatchers {
 
     pub async fn last_arrival(&self, revision: u64) -> BenchResult<Instant> {
         let revision = i64::try_from(revision)?;
-        let deadline = Instant::now() + LIMIT;
+        let deadline = Instant::now() + ARRIVAL_TIMEOUT;
         loop {
             let found = self.arrivals.lock().unwrap_or_else(PoisonError::into_inner).get(&revision).copied();
             match found {

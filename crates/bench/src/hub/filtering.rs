@@ -1,7 +1,7 @@
 //! Estimates the savings if a hub sent each node only the entries it needs: the policies that select local endpoints,
 //! and the endpoints that those refer to. To determine this, the hub would have to run the computation of every node.
 
-use super::cluster::{self, NODES};
+use super::cluster::{self, NODE_COUNT};
 use crate::heap;
 use crate::measure::{table, time, times};
 use crate::namespace::BenchResult;
@@ -14,15 +14,15 @@ use tortie_model::{Kind, StoreKey, StoreValue};
 use tortie_plan::{NodePlan, SetMember};
 
 /// Number of nodes in the sample.
-const SAMPLE: usize = 10;
+const SAMPLED_NODES: usize = 10;
 
 pub fn measure() -> BenchResult<()> {
     let entries = cluster::entries()?;
     let all = compressed(entries.iter());
     let (mut bytes, mut count) = (0, 0);
     let (mut took, mut megabytes) = (Duration::ZERO, 0.0);
-    for number in 0..SAMPLE {
-        let name = format!("node-{}", number * NODES / SAMPLE);
+    for number in 0..SAMPLED_NODES {
+        let name = format!("node-{}", number * NODE_COUNT / SAMPLED_NODES);
         let before = heap::live();
         let began = Instant::now();
         let mut compute = PlanCompute::new(&name, ParameterEnvironment::default());
@@ -37,7 +37,7 @@ pub fn measure() -> BenchResult<()> {
         count += wanted.len();
         bytes += compressed(wanted.into_iter());
     }
-    let (count, bytes) = (count / SAMPLE, bytes / SAMPLE);
+    let (count, bytes) = (count / SAMPLED_NODES, bytes / SAMPLED_NODES);
     let megabyte = |bytes: usize| format!("{:.2} MB", bytes as f64 / 1e6);
     let rows = vec![
         vec![
@@ -53,8 +53,8 @@ pub fn measure() -> BenchResult<()> {
             count.to_string(),
             megabyte(bytes),
             times(bytes as f64 / all as f64),
-            format!("{} for each node", time(took.as_nanos() as f64 / SAMPLE as f64)),
-            format!("{:.1} MB for each node", megabytes / SAMPLE as f64),
+            format!("{} for each node", time(took.as_nanos() as f64 / SAMPLED_NODES as f64)),
+            format!("{:.1} MB for each node", megabytes / SAMPLED_NODES as f64),
         ],
     ];
     let header =

@@ -19,14 +19,14 @@ use slow::SlowClients;
 use std::time::{Duration, Instant};
 
 /// Numbers of clients. `TORTIE_BENCH_CLIENTS=100,200` overrides them for a quick run.
-const CLIENTS: &[usize] = &[1_000, 2_000, 5_000];
+const CLIENT_COUNTS: &[usize] = &[1_000, 2_000, 5_000];
 /// Number of changes in a run, and the delay between them.
-const CHANGES: usize = 1_000;
-const PAUSE: Duration = Duration::from_millis(10);
+const CHANGE_COUNT: usize = 1_000;
+const CHANGE_INTERVAL: Duration = Duration::from_millis(10);
 /// Number of clients that read nothing, and of those that read one byte per second.
-const SLOW: usize = 50;
+const SLOW_CLIENT_COUNT: usize = 50;
 /// Time for the server to free temporary memory.
-const REST: Duration = Duration::from_secs(2);
+const SETTLE_TIME: Duration = Duration::from_secs(2);
 
 pub fn run() -> SuiteResult {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
@@ -87,9 +87,9 @@ async fn measure() -> BenchResult<()> {
         "all reconnect in",
     ];
     let title = format!(
-        "{} endpoints and {} policies in etcd, {CHANGES} changes, one each {PAUSE:?}",
-        cluster::ENDPOINTS,
-        cluster::POLICIES
+        "{} endpoints and {} policies in etcd, {CHANGE_COUNT} changes, one each {CHANGE_INTERVAL:?}",
+        cluster::ENDPOINT_COUNT,
+        cluster::POLICY_COUNT
     );
     table(&title, &header, &rows);
     beside_slow_clients(&cluster, sizes()?.first().copied().unwrap_or_default()).await
@@ -102,9 +102,10 @@ async fn beside_slow_clients(cluster: &HubCluster, count: usize) -> BenchResult<
     clients.follow().await?;
     let mut rows = Vec::new();
     let mut slow = None;
-    for name in
-        ["nobody".to_owned(), format!("{SLOW} that read nothing and {SLOW} that read a byte a second")]
-    {
+    for name in [
+        "nobody".to_owned(),
+        format!("{SLOW_CLIENT_COUNT} that read nothing and {SLOW_CLIENT_COUNT} that read a byte a second"),
+    ] {
         let mut latencies = Latencies::default();
         for (revision, at) in cluster.changes().await? {
             latencies.0.push(clients.last_arrival(revision).await?.saturating_duration_since(at));
@@ -113,7 +114,7 @@ async fn beside_slow_clients(cluster: &HubCluster, count: usize) -> BenchResult<
         let (median, p99) = (latencies.quantile(0.5), latencies.quantile(0.99));
         rows.push(vec![count.to_string(), name, shown(median), shown(p99)]);
         if slow.is_none() {
-            slow = Some(SlowClients::connect(hub.address, SLOW).await?);
+            slow = Some(SlowClients::connect(hub.address, SLOW_CLIENT_COUNT).await?);
         }
     }
     table("Clients that do not read", &["clients", "beside", "median to the last", "p99 to the last"], &rows);
@@ -125,7 +126,7 @@ fn sizes() -> BenchResult<Vec<usize>> {
         Ok(sizes) => {
             Ok(sizes.split(',').map(|size| size.trim().parse()).collect::<std::result::Result<_, _>>()?)
         }
-        Err(_) => Ok(CLIENTS.to_vec()),
+        Err(_) => Ok(CLIENT_COUNTS.to_vec()),
     }
 }
 
@@ -159,7 +160,7 @@ struct ServerUsage {
 
 impl ServerUsage {
     async fn look(server: &BenchProcess, cluster: &HubCluster) -> BenchResult<ServerUsage> {
-        tokio::time::sleep(REST).await;
+        tokio::time::sleep(SETTLE_TIME).await;
         Ok(ServerUsage {
             memory: server.memory()?.resident << 10,
             processor: [server.processor_time()?, cluster.etcd_time()?],
@@ -182,7 +183,7 @@ async fn with_hub(cluster: &HubCluster, count: usize) -> BenchResult<HubFigures>
         latencies.0.push(clients.last_arrival(revision).await?.saturating_duration_since(at));
     }
     let after = ServerUsage::look(&hub.process, cluster).await?;
-    let change_bytes = (clients.received() / count as u64 - snapshot_bytes) / CHANGES as u64;
+    let change_bytes = (clients.received() / count as u64 - snapshot_bytes) / CHANGE_COUNT as u64;
     let began = Instant::now();
     clients.reconnect(hub.address).await?;
     clients.follow().await?;
@@ -208,7 +209,7 @@ fn figures(
     [empty, before, after]: [ServerUsage; 3],
     latencies: Latencies,
 ) -> HubFigures {
-    let changes = CHANGES as u32;
+    let changes = CHANGE_COUNT as u32;
     HubFigures {
         clients,
         snapshot: of_hub.as_ref().map(|of_hub| of_hub.snapshot),

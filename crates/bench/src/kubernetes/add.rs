@@ -12,17 +12,17 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-const PODS: usize = 20;
+const POD_COUNT: usize = 20;
 /// Environment variable that overrides the number of pods.
 const PODS_VARIABLE: &str = "TORTIE_BENCH_KUBELET_PODS";
-const PATIENCE: Duration = Duration::from_secs(300);
+const POD_START_TIMEOUT: Duration = Duration::from_secs(300);
 /// Metrics of kubelet and the runtime, in seconds. Kubelet's own sandbox metric does not include the creation of the
 /// sandbox.
-const SANDBOX: HistogramMetric = HistogramMetric {
+const SANDBOX_METRIC: HistogramMetric = HistogramMetric {
     name: "kubelet_runtime_operations_duration_seconds",
     label: r#"operation_type="run_podsandbox""#,
 };
-const NETWORK: HistogramMetric =
+const NETWORK_METRIC: HistogramMetric =
     HistogramMetric { name: "containerd_cri_sandbox_create_network_seconds", label: "" };
 
 #[derive(Clone, Copy)]
@@ -46,17 +46,17 @@ pub fn run() -> SuiteResult {
 fn measure() -> BenchResult<()> {
     let count = match std::env::var(PODS_VARIABLE) {
         Ok(given) => given.parse().map_err(|error| format!("{PODS_VARIABLE}={given}: {error}"))?,
-        Err(_) => PODS,
+        Err(_) => POD_COUNT,
     };
     let lab = BenchLab::up()?;
     let mut latencies = Latencies::default();
-    let (sandboxes, networks) = (lab.kubelet(SANDBOX)?, lab.runtime(NETWORK)?);
+    let (sandboxes, networks) = (lab.kubelet(SANDBOX_METRIC)?, lab.runtime(NETWORK_METRIC)?);
     for number in 0..count {
         check()?;
         latencies.0.push(lab.start_pod(number)?);
     }
-    let sandbox = lab.kubelet(SANDBOX)?.since(sandboxes);
-    let network = lab.runtime(NETWORK)?.since(networks);
+    let sandbox = lab.kubelet(SANDBOX_METRIC)?.since(sandboxes);
+    let network = lab.runtime(NETWORK_METRIC)?.since(networks);
     let whole = latencies.quantile(0.5).as_secs_f64();
     let rows = [
         ("a pod, from its creation until it runs (median)", whole),
@@ -148,7 +148,7 @@ impl BenchLab {
                 return Ok(began.elapsed());
             }
             check()?;
-            if began.elapsed() > PATIENCE {
+            if began.elapsed() > POD_START_TIMEOUT {
                 return Err(format!("p{number} does not run: {}", pod["status"]).into());
             }
         }

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use tortie_model::{Kind, Resource, codec};
 
-const POLICIES: [usize; 3] = [100, 1_000, 10_000];
+const POLICY_COUNTS: [usize; 3] = [100, 1_000, 10_000];
 
 pub fn run() -> SuiteResult {
     json_decoding()?;
@@ -23,7 +23,7 @@ fn json_decoding() -> SuiteResult {
     let go = GoDecoder::build(directory.path())?;
     let mut rows = Vec::new();
     let mut smallest = None;
-    for count in POLICIES {
+    for count in POLICY_COUNTS {
         let texts: Vec<Vec<u8>> = (0..count).map(|n| policy(n).to_string().into_bytes()).collect();
         texts.iter().try_for_each(|text| typed(text).map(drop))?;
         let [ours, tree] = side_by_side([
@@ -60,7 +60,7 @@ fn json_decoding() -> SuiteResult {
 fn yaml_decoding() -> SuiteResult {
     let mut rows = Vec::new();
     let mut smallest = None;
-    for count in POLICIES {
+    for count in POLICY_COUNTS {
         let texts: Vec<String> = (0..count).map(|n| codec::to_yaml(&policy(n))).collect();
         texts.iter().try_for_each(|text| typed_yaml(text).map(drop))?;
         let [ours, peer] = side_by_side([

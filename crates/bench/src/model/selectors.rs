@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::hint::black_box;
 use tortie_model::selector::Selector;
 
-const TERMS: [usize; 3] = [1, 10, 100];
-const LABELS: [usize; 3] = [3, 30, 300];
+const TERM_COUNTS: [usize; 3] = [1, 10, 100];
+const LABEL_COUNTS: [usize; 3] = [3, 30, 300];
 
 pub fn run() -> SuiteResult {
     parsing()?;
@@ -18,8 +18,8 @@ pub fn run() -> SuiteResult {
 fn parsing() -> SuiteResult {
     let mut rows = Vec::new();
     let mut smallest = None;
-    for terms in TERMS {
-        let expression = BenchExpression::new(terms, LABELS[1]);
+    for terms in TERM_COUNTS {
+        let expression = BenchExpression::new(terms, LABEL_COUNTS[1]);
         Selector::parse(&expression.selector)?;
         cel::Program::compile(&expression.cel)?;
         let [ours, cel] = side_by_side([
@@ -48,7 +48,9 @@ fn parsing() -> SuiteResult {
 fn evaluation() -> SuiteResult {
     let mut rows = Vec::new();
     let mut smallest = None;
-    for (terms, labels) in TERMS.into_iter().flat_map(|terms| LABELS.map(|labels| (terms, labels))) {
+    for (terms, labels) in
+        TERM_COUNTS.into_iter().flat_map(|terms| LABEL_COUNTS.map(|labels| (terms, labels)))
+    {
         let expression = BenchExpression::new(terms, labels);
         let set = label_set(labels);
         let selector = Selector::parse(&expression.selector)?;

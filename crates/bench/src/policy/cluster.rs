@@ -3,7 +3,7 @@
 
 use crate::cni;
 use crate::namespace::{BenchResult, NamespaceGroup, check};
-use crate::node::{BenchNode, NAME};
+use crate::node::{BenchNode, NODE_NAME};
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::ops::Range;
@@ -18,18 +18,18 @@ use tortie_store::{EntryChange, StoreClient};
 pub type BenchPolicyEntry = (StoreKey, StoreValue);
 
 /// Number of pods on the node; policies are spread over them.
-pub const PODS: usize = 100;
+pub const LOCAL_PODS: usize = 100;
 /// Number of endpoint groups that policies allow.
-pub const ROLES: usize = 29;
-const AT_ONCE: usize = 100;
+pub const ROLE_COUNT: usize = 29;
+const BATCH_SIZE: usize = 100;
 
 /// Returns the group that a policy allows. Groups are numbered from 1; group 0 contains all endpoints.
 pub fn group_of_policy(policy: usize) -> usize {
-    if policy == 0 { 0 } else { 1 + policy % ROLES }
+    if policy == 0 { 0 } else { 1 + policy % ROLE_COUNT }
 }
 
 pub fn group_of_endpoint(endpoint: usize) -> usize {
-    1 + endpoint % ROLES
+    1 + endpoint % ROLE_COUNT
 }
 
 pub fn port_of_policy(policy: usize) -> u16 {
@@ -51,7 +51,7 @@ pub fn policy(number: usize, port: u16) -> BenchPolicyEntry {
         0 => "has(client)".to_owned(),
         group => format!("role == 'r{group}'"),
     };
-    policy_for(number, &format!("app == 'a{}'", number % PODS), &group, port)
+    policy_for(number, &format!("app == 'a{}'", number % LOCAL_PODS), &group, port)
 }
 
 pub fn policy_for(number: usize, selector: &str, sources: &str, port: u16) -> BenchPolicyEntry {
@@ -107,7 +107,7 @@ pub async fn add_policies(client: &StoreClient, numbers: Range<usize>) -> BenchR
 
 pub async fn add(client: &StoreClient, entries: impl Iterator<Item = BenchPolicyEntry>) -> BenchResult<()> {
     let changes: Vec<EntryChange> = entries.map(|(key, value)| EntryChange::Create { key, value }).collect();
-    for batch in changes.chunks(AT_ONCE) {
+    for batch in changes.chunks(BATCH_SIZE) {
         check()?;
         client.transact(batch).await?;
     }
@@ -122,7 +122,7 @@ pub async fn remove_policies(client: &StoreClient, from: usize) -> BenchResult<(
     let gone = there.into_iter().filter(|entry| surplus(&entry.key));
     let changes: Vec<EntryChange> =
         gone.map(|entry| EntryChange::Delete { key: entry.key, revision: entry.revision }).collect();
-    for batch in changes.chunks(AT_ONCE) {
+    for batch in changes.chunks(BATCH_SIZE) {
         check()?;
         client.transact(batch).await?;
     }
@@ -148,7 +148,7 @@ pub async fn attach(
     for entry in client.list(&KeyRange::all(Kind::WorkloadEndpoint)).await?.entries {
         let StoreValue::Resource(Resource::WorkloadEndpoint(endpoint)) = entry.value else { continue };
         let address = endpoint.spec.ip_networks.first().and_then(|net| net.split('/').next()?.parse().ok());
-        if let Some(address) = address.filter(|_| endpoint.spec.node == NAME) {
+        if let Some(address) = address.filter(|_| endpoint.spec.node == NODE_NAME) {
             locals.push((address, entry.key, endpoint));
         }
     }

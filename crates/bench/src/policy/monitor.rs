@@ -10,11 +10,11 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Multicast group of nf_tables notifications, as a bit.
-const TABLES: u32 = 1 << 6;
-const SUBSYSTEM: u8 = 10;
-const HEADER: usize = 20;
-const BUFFER: usize = 64 << 20;
-const LIMIT: Duration = Duration::from_secs(30);
+const NFNLGRP_NFTABLES_BIT: u32 = 1 << 6;
+const NFNL_SUBSYS_NFTABLES: u8 = 10;
+const NFNL_HEADER_SIZE: usize = 20;
+const RECEIVE_BUFFER_SIZE: usize = 64 << 20;
+const NOTIFICATION_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Kind of change, with the kernel's message type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,9 +32,9 @@ impl RulesetMonitor {
         inside(netns, || {
             let flags = SocketFlags::CLOEXEC;
             let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, Some(NETFILTER))?;
-            set_socket_recv_buffer_size_force(&socket, BUFFER)?;
-            set_socket_timeout(&socket, Timeout::Recv, Some(LIMIT))?;
-            bind(&socket, &SocketAddrNetlink::new(0, TABLES))?;
+            set_socket_recv_buffer_size_force(&socket, RECEIVE_BUFFER_SIZE)?;
+            set_socket_timeout(&socket, Timeout::Recv, Some(NOTIFICATION_TIMEOUT))?;
+            bind(&socket, &SocketAddrNetlink::new(0, NFNLGRP_NFTABLES_BIT))?;
             Ok(RulesetMonitor(socket))
         })
     }
@@ -71,8 +71,8 @@ fn messages(mut data: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
             let message = data.get(..length)?;
             data = data.get(length.next_multiple_of(4)..).unwrap_or_default();
             let [kind, subsystem] = [message[4], message[5]];
-            if subsystem == SUBSYSTEM {
-                return Some((kind, message.get(HEADER..).unwrap_or_default()));
+            if subsystem == NFNL_SUBSYS_NFTABLES {
+                return Some((kind, message.get(NFNL_HEADER_SIZE..).unwrap_or_default()));
             }
         }
     })

@@ -1,10 +1,10 @@
 //! Measures the cost of policies for packets between two pods of one node, compared with the same rules in iptables and
 //! with no rules.
 
-use super::cluster::{self, LocalPod, ROLES, address, group_of_endpoint, policy_for};
+use super::cluster::{self, LocalPod, ROLE_COUNT, address, group_of_endpoint, policy_for};
 use super::inside;
-use super::peers::{IPTABLES, LEGACY, dump, rule, run, table as chains};
-use super::traffic::{self, PORT, TrafficRates};
+use super::peers::{IPTABLES_LEGACY_COMMAND, IPTABLES_NFT_COMMAND, dump, rule, run, table as chains};
+use super::traffic::{self, TRAFFIC_PORT, TrafficRates};
 use crate::measure::{table, times};
 use crate::namespace::{BenchResult, NamespaceGroup, check, ip};
 use crate::node::BenchNode;
@@ -14,13 +14,13 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use tortie_store::StoreClient;
 
-const POLICIES: [usize; 4] = [0, 100, 1_000, 10_000];
-const ENDPOINTS: usize = 1_000;
+const POLICY_COUNTS: [usize; 4] = [0, 100, 1_000, 10_000];
+const ENDPOINT_COUNT: usize = 1_000;
 /// Number of repetitions, alternating between the candidates. The best result counts.
-const ROUNDS: usize = 6;
+const REPETITIONS: usize = 6;
 /// Number of the policy that allows the traffic, which comes after all others.
-const LAST: usize = 99_999;
-const LIMIT: Duration = Duration::from_secs(120);
+const LAST_POLICY: usize = 99_999;
+const POLICIES_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Two pods of one host.
 struct LocalPodPair {
@@ -42,26 +42,26 @@ pub fn measure() -> BenchResult<()> {
     let client = runtime.block_on(StoreClient::connect(&node.store_config()))?;
     let pods = NamespaceGroup::new(2)?;
     let locals = runtime.block_on(cluster::attach(&node, &client, &pods))?;
-    runtime.block_on(cluster::add_endpoints(&client, 0..ENDPOINTS))?;
+    runtime.block_on(cluster::add_endpoints(&client, 0..ENDPOINT_COUNT))?;
     let ours = LocalPodPair { pods, locals };
     let (bare, _bare_host) = wired()?;
     let (tracked, _tracked_host) = tracked()?;
     let (mut rows, mut before) = (Vec::new(), 0);
-    for policies in POLICIES {
+    for policies in POLICY_COUNTS {
         // One policy allows the traffic; none of the others does.
         let others = policies.saturating_sub(1);
         let entries = (before..others).map(filler);
         runtime.block_on(cluster::add(&client, entries))?;
         if before == 0 && policies > 0 {
-            let last = policy_for(LAST, SELECTOR, "app == 'a0'", PORT);
+            let last = policy_for(LAST_POLICY, PAIR_SELECTOR, "app == 'a0'", TRAFFIC_PORT);
             runtime.block_on(cluster::add(&client, [last].into_iter()))?;
         }
         before = others;
         settle(&node, policies)?;
-        let (iptables, _iptables_host) = with_iptables(IPTABLES, others, policies > 0)?;
-        let (legacy, _legacy_host) = with_iptables(LEGACY, others, policies > 0)?;
+        let (iptables, _iptables_host) = with_iptables(IPTABLES_NFT_COMMAND, others, policies > 0)?;
+        let (legacy, _legacy_host) = with_iptables(IPTABLES_LEGACY_COMMAND, others, policies > 0)?;
         let mut best = [TrafficRates::default(); 5];
-        for _ in 0..ROUNDS {
+        for _ in 0..REPETITIONS {
             check()?;
             for (best, pair) in best.iter_mut().zip([&bare, &tracked, &ours, &iptables, &legacy]) {
                 let rates = pair.rates()?;
@@ -98,17 +98,17 @@ pub fn measure() -> BenchResult<()> {
     Ok(())
 }
 
-const SELECTOR: &str = "app in {'a0', 'a1'}";
+const PAIR_SELECTOR: &str = "app in {'a0', 'a1'}";
 
 /// Builds a policy that allows other endpoints.
 fn filler(number: usize) -> cluster::BenchPolicyEntry {
-    let role = format!("role == 'r{}'", 1 + number % ROLES);
-    policy_for(number, SELECTOR, &role, cluster::port_of_policy(number))
+    let role = format!("role == 'r{}'", 1 + number % ROLE_COUNT);
+    policy_for(number, PAIR_SELECTOR, &role, cluster::port_of_policy(number))
 }
 
 /// Waits until all policies are in the kernel.
 fn settle(node: &BenchNode, policies: usize) -> BenchResult<()> {
-    let deadline = Instant::now() + LIMIT;
+    let deadline = Instant::now() + POLICIES_TIMEOUT;
     while dump(&node.host.path(0))?.matches("chain in-gnp/").count() != policies {
         check()?;
         if Instant::now() > deadline {
@@ -171,20 +171,20 @@ fn with_iptables(
     let (pair, host) = wired()?;
     let from = pair.locals.first().ok_or("no first pod")?.address;
     let mut sets = format!("create pair hash:ip\nadd pair {from}\n");
-    for group in 0..=ROLES {
+    for group in 0..=ROLE_COUNT {
         writeln!(sets, "create g{group} hash:ip")?;
     }
-    for endpoint in 0..ENDPOINTS {
+    for endpoint in 0..ENDPOINT_COUNT {
         writeln!(sets, "add g{} {}", group_of_endpoint(endpoint), address(endpoint))?;
     }
     let mut policies: Vec<(usize, String)> = (0..others)
         .map(|number| {
-            let set = format!("g{}", 1 + number % ROLES);
+            let set = format!("g{}", 1 + number % ROLE_COUNT);
             (number, rule(number, &set, cluster::port_of_policy(number)))
         })
         .collect();
     if guarded {
-        policies.push((LAST, rule(LAST, "pair", PORT)));
+        policies.push((LAST_POLICY, rule(LAST_POLICY, "pair", TRAFFIC_PORT)));
     }
     let text = chains(&pair.locals, &policies, |_, _| true);
     inside(&host.path(0), || {

@@ -1,7 +1,7 @@
 //! Loads the same rules with nft, iptables and ipset, each in its own namespace.
 
 use super::cluster::{
-    self, LocalPod, ROLES, address, group_of_endpoint, group_of_policy, policy_name, port_of_policy,
+    self, LocalPod, ROLE_COUNT, address, group_of_endpoint, group_of_policy, policy_name, port_of_policy,
 };
 use super::inside;
 use crate::namespace::{BenchResult, NamespaceGroup, check};
@@ -11,12 +11,12 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-const IPSET: &[&str] = &["ipset", "restore"];
+const IPSET_COMMAND: &[&str] = &["ipset", "restore"];
 
 /// Commands that load iptables chains: on nf_tables, which is Debian's default, or the legacy implementation.
-pub const IPTABLES: &[&str] = &["iptables-nft-restore", "--noflush"];
-pub const LEGACY: &[&str] = &["iptables-legacy-restore", "--noflush"];
-const NFT: &[&str] = &["nft", "-f", "-"];
+pub const IPTABLES_NFT_COMMAND: &[&str] = &["iptables-nft-restore", "--noflush"];
+pub const IPTABLES_LEGACY_COMMAND: &[&str] = &["iptables-legacy-restore", "--noflush"];
+const NFT_COMMAND: &[&str] = &["nft", "-f", "-"];
 
 /// Size of a ruleset: the number of policies and endpoints, and the local pods.
 #[derive(Clone, Copy)]
@@ -73,7 +73,7 @@ pub struct NftReference {
 impl NftReference {
     pub fn load(table: String) -> BenchResult<NftReference> {
         let host = NamespaceGroup::host()?;
-        let took = inside(&host.path(0), || run(NFT, &table))?;
+        let took = inside(&host.path(0), || run(NFT_COMMAND, &table))?;
         Ok(NftReference { host, took, table })
     }
 
@@ -108,7 +108,7 @@ impl NftReference {
         present: bool,
     ) -> BenchResult<(&'static [&'static str], String)> {
         let (verb, set) = (if present { "add" } else { "delete" }, self.set(policy)?);
-        Ok((NFT, format!("{verb} element inet tortie {set} {{ {} }}\n", address(endpoint))))
+        Ok((NFT_COMMAND, format!("{verb} element inet tortie {set} {{ {} }}\n", address(endpoint))))
     }
 
     pub fn port(&self, policy: usize, port: u16) -> BenchResult<(&'static [&'static str], String)> {
@@ -118,7 +118,7 @@ impl NftReference {
             let rule = rule.replace(&now, &format!("dport {port}"));
             writeln!(text, "add rule inet tortie {chain} {rule}")?;
         }
-        Ok((NFT, text))
+        Ok((NFT_COMMAND, text))
     }
 }
 
@@ -138,7 +138,7 @@ impl IptablesReference {
     pub fn load(restore: &'static [&'static str], load: RulesetSize<'_>) -> BenchResult<IptablesReference> {
         let host = NamespaceGroup::host()?;
         let (sets, chains) = (sets(load), chains(load));
-        let took = inside(&host.path(0), || Ok(run(IPSET, &sets)? + run(restore, &chains)?))?;
+        let took = inside(&host.path(0), || Ok(run(IPSET_COMMAND, &sets)? + run(restore, &chains)?))?;
         Ok(IptablesReference { host, took, restore })
     }
 
@@ -149,7 +149,7 @@ impl IptablesReference {
         present: bool,
     ) -> (&'static [&'static str], String) {
         let verb = if present { "add" } else { "del" };
-        (IPSET, format!("{verb} g{} {}\n", group_of_policy(policy), address(endpoint)))
+        (IPSET_COMMAND, format!("{verb} g{} {}\n", group_of_policy(policy), address(endpoint)))
     }
 
     pub fn port(&self, policy: usize, port: u16) -> (&'static [&'static str], String) {
@@ -161,7 +161,7 @@ impl IptablesReference {
 
 fn sets(load: RulesetSize<'_>) -> String {
     let mut text = String::new();
-    for group in 0..=ROLES {
+    for group in 0..=ROLE_COUNT {
         let _ = writeln!(text, "create g{group} hash:ip maxelem 1048576");
     }
     for endpoint in 0..load.endpoints {
@@ -185,7 +185,7 @@ fn chains(load: RulesetSize<'_>) -> String {
             (policy, rule(policy, &format!("g{}", group_of_policy(policy)), port_of_policy(policy)))
         })
         .collect();
-    table(load.locals, &policies, |pod, policy| policy % cluster::PODS == pod)
+    table(load.locals, &policies, |pod, policy| policy % cluster::LOCAL_PODS == pod)
 }
 
 /// Renders the chains of pods and policies. `selects` returns whether a policy applies to a pod, by their numbers.

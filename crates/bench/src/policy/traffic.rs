@@ -9,15 +9,15 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-pub const PORT: u16 = 5001;
-const SPAN: Duration = Duration::from_millis(250);
-const PATIENCE: Duration = Duration::from_secs(10);
-const LOOK: Duration = Duration::from_millis(100);
-const CHUNK: usize = 128 << 10;
+pub const TRAFFIC_PORT: u16 = 5001;
+const MEASUREMENT_PERIOD: Duration = Duration::from_millis(250);
+const SOCKET_TIMEOUT: Duration = Duration::from_secs(10);
+const ACCEPT_TIMEOUT: Duration = Duration::from_millis(100);
+const CHUNK_SIZE: usize = 128 << 10;
 
 /// First byte of a connection, which selects the mode of the server: discard and count, or echo.
-const SINK: u8 = b's';
-const ECHO: u8 = b'e';
+const SINK_MODE: u8 = b's';
+const ECHO_MODE: u8 = b'e';
 
 /// Rates per second.
 #[derive(Clone, Copy, Debug, Default)]
@@ -29,10 +29,10 @@ pub struct TrafficRates {
 
 /// Measures traffic from one namespace to an address in another.
 pub fn between(client: &Path, server: &Path, address: IpAddr) -> BenchResult<TrafficRates> {
-    let target = SocketAddr::new(address, PORT);
+    let target = SocketAddr::new(address, TRAFFIC_PORT);
     let listener = inside(server, || {
         let listener = TcpListener::bind(target)?;
-        set_socket_timeout(&listener, Timeout::Recv, Some(LOOK))?;
+        set_socket_timeout(&listener, Timeout::Recv, Some(ACCEPT_TIMEOUT))?;
         Ok(listener)
     })?;
     let over = AtomicBool::new(false);
@@ -60,12 +60,12 @@ pub fn between(client: &Path, server: &Path, address: IpAddr) -> BenchResult<Tra
 
 fn serve(mut stream: TcpStream) -> io::Result<()> {
     let mut kind = [0];
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(SOCKET_TIMEOUT))?;
     stream.set_nodelay(true)?;
     stream.read_exact(&mut kind)?;
     match kind {
-        [SINK] => {
-            let (mut buffer, mut total) = (vec![0; CHUNK], 0u64);
+        [SINK_MODE] => {
+            let (mut buffer, mut total) = (vec![0; CHUNK_SIZE], 0u64);
             loop {
                 match stream.read(&mut buffer)? {
                     0 => break,
@@ -83,19 +83,19 @@ fn serve(mut stream: TcpStream) -> io::Result<()> {
 }
 
 fn connect(target: SocketAddr) -> BenchResult<TcpStream> {
-    let stream = TcpStream::connect_timeout(&target, PATIENCE)
+    let stream = TcpStream::connect_timeout(&target, SOCKET_TIMEOUT)
         .map_err(|error| format!("no connection to {target}: {error}"))?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(SOCKET_TIMEOUT))?;
+    stream.set_write_timeout(Some(SOCKET_TIMEOUT))?;
     stream.set_nodelay(true)?;
     Ok(stream)
 }
 
 fn bytes(target: SocketAddr) -> BenchResult<f64> {
-    let (mut stream, buffer) = (connect(target)?, vec![0; CHUNK]);
-    stream.write_all(&[SINK])?;
+    let (mut stream, buffer) = (connect(target)?, vec![0; CHUNK_SIZE]);
+    stream.write_all(&[SINK_MODE])?;
     let start = Instant::now();
-    while start.elapsed() < SPAN {
+    while start.elapsed() < MEASUREMENT_PERIOD {
         stream.write_all(&buffer)?;
     }
     stream.shutdown(std::net::Shutdown::Write)?;
@@ -106,9 +106,9 @@ fn bytes(target: SocketAddr) -> BenchResult<f64> {
 
 fn requests(target: SocketAddr) -> BenchResult<f64> {
     let mut stream = connect(target)?;
-    stream.write_all(&[ECHO])?;
+    stream.write_all(&[ECHO_MODE])?;
     let (start, mut count, mut byte) = (Instant::now(), 0.0, [0]);
-    while start.elapsed() < SPAN {
+    while start.elapsed() < MEASUREMENT_PERIOD {
         stream.write_all(&byte)?;
         stream.read_exact(&mut byte)?;
         count += 1.0;
@@ -119,7 +119,7 @@ fn requests(target: SocketAddr) -> BenchResult<f64> {
 fn connections(target: SocketAddr) -> BenchResult<f64> {
     check()?;
     let (start, mut count) = (Instant::now(), 0.0);
-    while start.elapsed() < SPAN {
+    while start.elapsed() < MEASUREMENT_PERIOD {
         let stream = connect(target)?;
         // Reset the connection instead of closing it, so that TIME_WAIT does not use up the ports.
         set_socket_linger(&stream, Some(Duration::ZERO))?;

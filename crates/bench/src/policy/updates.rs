@@ -1,10 +1,12 @@
 //! Measures the time from a write to the datastore until the kernel announces that it is in force, compared with the
 //! kernel's own tools with the same table and the same change.
 
-use super::cluster::{self, BenchPolicyEntry, PODS, address, group_of_endpoint};
+use super::cluster::{self, BenchPolicyEntry, LOCAL_PODS, address, group_of_endpoint};
 use super::inside;
 use super::monitor::{RulesetChange, RulesetMonitor};
-use super::peers::{IPTABLES, IptablesReference, LEGACY, NftReference, RulesetSize, dump, run};
+use super::peers::{
+    IPTABLES_LEGACY_COMMAND, IPTABLES_NFT_COMMAND, IptablesReference, NftReference, RulesetSize, dump, run,
+};
 use crate::measure::{Latencies, growth, table, time, times};
 use crate::namespace::{BenchResult, NamespaceGroup, check};
 use crate::node::BenchNode;
@@ -17,23 +19,23 @@ use tortie_model::StoreKey;
 use tortie_store::StoreClient;
 
 /// Number of endpoints in the cluster and of policies on the node.
-const SIZES: [(usize, usize); 5] =
+const CLUSTER_SIZES: [(usize, usize); 5] =
     [(1_000, 1_000), (10_000, 1_000), (100_000, 1_000), (100_000, 10_000), (100_000, 10)];
-const SAMPLES: usize = 300;
+const SAMPLE_COUNT: usize = 300;
 /// Limits for the other tools: a maximum number of samples, a time after which sampling stops, and a minimum number.
-const SAMPLES_OF_PEERS: usize = 100;
-const TIME_OF_PEERS: Duration = Duration::from_secs(2);
-const FEWEST: usize = 7;
+const MAX_TOOL_SAMPLES: usize = 100;
+const TOOL_SAMPLE_TIME: Duration = Duration::from_secs(2);
+const MIN_TOOL_SAMPLES: usize = 7;
 /// Delay between changes.
-const PAUSE: Duration = Duration::from_millis(2);
-const LIMIT: Duration = Duration::from_secs(120);
+const CHANGE_INTERVAL: Duration = Duration::from_millis(2);
+const SYNC_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Number of the endpoint whose label changes, and of a policy that allows its group.
-const LABELLED: usize = 7;
+const LABELLED_ENDPOINT: usize = 7;
 /// Number of the policy whose rule changes.
-const CHANGED: usize = 5;
+const CHANGED_POLICY: usize = 5;
 /// Number of the policy that allows all endpoints.
-const CROWD: usize = 0;
+const ALL_ENDPOINTS_POLICY: usize = 0;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum PolicyChange {
@@ -57,16 +59,20 @@ impl PolicyChange {
         match self {
             PolicyChange::Label => {
                 let present = n % 2 == 1;
-                let role = present.then(|| group_of_endpoint(LABELLED));
+                let role = present.then(|| group_of_endpoint(LABELLED_ENDPOINT));
                 let done = if present { RulesetChange::ElementAdded } else { RulesetChange::ElementRemoved };
-                (cluster::endpoint(LABELLED, role), done, address(LABELLED).octets().to_vec())
+                (
+                    cluster::endpoint(LABELLED_ENDPOINT, role),
+                    done,
+                    address(LABELLED_ENDPOINT).octets().to_vec(),
+                )
             }
             PolicyChange::Port => {
                 let port = port(n);
                 // Netlink attribute of six bytes with the port as its value.
                 let [size, kind] = [6u16, 1].map(u16::to_ne_bytes);
                 let bytes = [size, kind, port.to_be_bytes()].concat();
-                (cluster::policy(CHANGED, port), RulesetChange::Rule, bytes)
+                (cluster::policy(CHANGED_POLICY, port), RulesetChange::Rule, bytes)
             }
             PolicyChange::Member => {
                 let number = endpoints + n;
@@ -106,11 +112,11 @@ pub fn measure() -> BenchResult<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let node = BenchNode::start()?;
     let client = runtime.block_on(StoreClient::connect(&node.store_config()))?;
-    let pods = NamespaceGroup::new(PODS)?;
+    let pods = NamespaceGroup::new(LOCAL_PODS)?;
     let locals = runtime.block_on(cluster::attach(&node, &client, &pods))?;
     let harness = UpdateHarness { runtime, client, monitor: RulesetMonitor::open(&node.host.path(0))?, node };
     let (mut cases, mut before) = (Vec::new(), (0, 0));
-    for (endpoints, policies) in SIZES {
+    for (endpoints, policies) in CLUSTER_SIZES {
         harness.grow(before, (endpoints, policies))?;
         before = (endpoints, policies);
         cases.extend(harness.cases(RulesetSize { locals: &locals, endpoints, policies })?);
@@ -199,11 +205,11 @@ impl UpdateHarness {
                 false => cluster::remove_policies(&self.client, to.1).await,
             }
         })?;
-        let deadline = Instant::now() + LIMIT;
+        let deadline = Instant::now() + SYNC_TIMEOUT;
         let netns = self.node.host.path(0);
         let known = || -> BenchResult<bool> {
             let metrics = metrics(&netns)?;
-            let endpoints = (to.0 + PODS) as f64;
+            let endpoints = (to.0 + LOCAL_PODS) as f64;
             Ok(value(&metrics, "felix_cluster_num_workload_endpoints") == endpoints
                 && value(&metrics, "felix_cluster_num_policies") == to.1 as f64)
         };
@@ -221,15 +227,17 @@ impl UpdateHarness {
     fn cases(&self, load: RulesetSize<'_>) -> BenchResult<Vec<UpdateCase>> {
         let RulesetSize { endpoints, policies, .. } = load;
         let nft = NftReference::load(dump(&self.node.host.path(0))?)?;
-        let (iptables, legacy) =
-            (IptablesReference::load(IPTABLES, load)?, IptablesReference::load(LEGACY, load)?);
+        let (iptables, legacy) = (
+            IptablesReference::load(IPTABLES_NFT_COMMAND, load)?,
+            IptablesReference::load(IPTABLES_LEGACY_COMMAND, load)?,
+        );
         let case = |(change, what): (PolicyChange, &str)| {
             let what = format!("{what}; {policies} policies, {endpoints} endpoints");
             let ours = self.ours(change, endpoints)?;
             let of_nft = of_peer(&nft.host.path(0), |n| match change {
-                PolicyChange::Label => nft.element(LABELLED, LABELLED, n % 2 == 1),
-                PolicyChange::Port => nft.port(CHANGED, port(n)),
-                PolicyChange::Member => nft.element(CROWD, endpoints + n, true),
+                PolicyChange::Label => nft.element(LABELLED_ENDPOINT, LABELLED_ENDPOINT, n % 2 == 1),
+                PolicyChange::Port => nft.port(CHANGED_POLICY, port(n)),
+                PolicyChange::Member => nft.element(ALL_ENDPOINTS_POLICY, endpoints + n, true),
             })?;
             let of_legacy = match change {
                 PolicyChange::Port => of_iptables(&legacy, change, endpoints)?,
@@ -252,9 +260,9 @@ impl UpdateHarness {
         }
         let netns = self.node.host.path(0);
         let (mut ours, before) = (ChangeLatencies::default(), metrics(&netns)?);
-        for n in 0..SAMPLES {
+        for n in 0..SAMPLE_COUNT {
             check()?;
-            std::thread::sleep(PAUSE);
+            std::thread::sleep(CHANGE_INTERVAL);
             let (whole, store) = self.one(change, n, endpoints)?;
             ours.whole.0.push(whole);
             ours.store.0.push(store);
@@ -300,9 +308,9 @@ impl UpdateHarness {
 fn of_iptables(peer: &IptablesReference, change: PolicyChange, endpoints: usize) -> BenchResult<Latencies> {
     of_peer(&peer.host.path(0), |n| {
         Ok(match change {
-            PolicyChange::Label => peer.element(LABELLED, LABELLED, n % 2 == 1),
-            PolicyChange::Port => peer.port(CHANGED, port(n)),
-            PolicyChange::Member => peer.element(CROWD, endpoints + n, true),
+            PolicyChange::Label => peer.element(LABELLED_ENDPOINT, LABELLED_ENDPOINT, n % 2 == 1),
+            PolicyChange::Port => peer.port(CHANGED_POLICY, port(n)),
+            PolicyChange::Member => peer.element(ALL_ENDPOINTS_POLICY, endpoints + n, true),
         })
     })
 }
@@ -313,8 +321,8 @@ fn of_peer(
 ) -> BenchResult<Latencies> {
     inside(netns, || {
         let (mut took, start) = (Latencies::default(), Instant::now());
-        for n in 0..SAMPLES_OF_PEERS {
-            if n >= FEWEST && start.elapsed() > TIME_OF_PEERS {
+        for n in 0..MAX_TOOL_SAMPLES {
+            if n >= MIN_TOOL_SAMPLES && start.elapsed() > TOOL_SAMPLE_TIME {
                 break;
             }
             let (command, input) = command(n)?;

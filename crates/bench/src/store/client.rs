@@ -23,9 +23,9 @@ use tortie_etcd_proto::etcdserverpb::{
 
 type StoreClientResult<T> = std::result::Result<T, Box<dyn Error>>;
 
-const VALUE: usize = 512;
-const KEYS: usize = 10_000;
-const EVENTS: usize = 200;
+const VALUE_SIZE: usize = 512;
+const KEY_COUNT: usize = 10_000;
+const EVENT_COUNT: usize = 200;
 /// Watch streams share connections, like the watches of one node.
 const STREAMS_PER_CONNECTION: usize = 10;
 
@@ -55,7 +55,7 @@ fn key(prefix: &str, number: usize) -> Bytes {
 }
 
 fn put(key: Bytes) -> PutRequest {
-    PutRequest { key, value: Bytes::from_static(&[b'x'; VALUE]), ..Default::default() }
+    PutRequest { key, value: Bytes::from_static(&[b'x'; VALUE_SIZE]), ..Default::default() }
 }
 
 fn put_op(key: Bytes) -> RequestOp {
@@ -87,7 +87,7 @@ pub async fn drive(
         running.spawn(async move {
             let mut place = number * 7919;
             while start.elapsed() < time {
-                place = (place + 104_729) % KEYS;
+                place = (place + 104_729) % KEY_COUNT;
                 let key = key("profiles", place);
                 match load {
                     WriteLoad::Put => drop(kv.put(put(key)).await?),
@@ -183,9 +183,9 @@ pub async fn watch_latency(url: &str, watchers: usize) -> StoreClientResult<Late
         });
     }
     let mut kv = KvClient::new(connect(url).await?);
-    let mut latencies = Vec::with_capacity(EVENTS * watchers);
-    for number in 0..EVENTS {
-        let mut value = vec![b'x'; VALUE];
+    let mut latencies = Vec::with_capacity(EVENT_COUNT * watchers);
+    for number in 0..EVENT_COUNT {
+        let mut value = vec![b'x'; VALUE_SIZE];
         value[..8].copy_from_slice(&(epoch.elapsed().as_nanos() as u64).to_be_bytes());
         let request = PutRequest { key: key("watch", number), value: value.into(), ..Default::default() };
         kv.put(request).await?;

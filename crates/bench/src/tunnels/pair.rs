@@ -17,13 +17,13 @@ use tortie_dataplane::{DataplaneHandle, DataplaneReport, Netns, ReportReceiver};
 use tortie_model::{Kind, StoreKey, StoreValue};
 use tortie_plan::{NodePlan, TunnelKind};
 
-const INTERFACE: &str = "cali0";
+const POD_HOST_INTERFACE: &str = "cali0";
 /// MAC address of the node's end of a pod's link, and the link-local address derived from it.
-const MAC: &str = "ee:ee:ee:ee:ee:ee";
-const LINK_LOCAL: &str = "fe80::ecee:eeff:feee:eeee";
-const GATEWAY: &str = "169.254.1.1";
+const HOST_MAC: &str = "ee:ee:ee:ee:ee:ee";
+const HOST_LINK_LOCAL: &str = "fe80::ecee:eeff:feee:eeee";
+const POD_GATEWAY: &str = "169.254.1.1";
 /// Time limit for a device to report its public key.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PUBLIC_KEY_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub struct NodePair {
     case: EncapsulationCase,
@@ -65,13 +65,13 @@ impl NodePair {
                 // The kernel does proxy ARP for the pods' gateway only if the node has a route to it.
                 format!("route add default via {}", case.gateway(number)),
                 format!(
-                    "link add {INTERFACE} address {MAC} type veth peer name eth0 netns {}",
+                    "link add {POD_HOST_INTERFACE} address {HOST_MAC} type veth peer name eth0 netns {}",
                     pods.name(place)
                 ),
-                format!("link set {INTERFACE} up"),
+                format!("link set {POD_HOST_INTERFACE} up"),
             ];
             ip(Some(nodes.name(place)), of_node)?;
-            let gateway = if case.v6 { LINK_LOCAL } else { GATEWAY };
+            let gateway = if case.v6 { HOST_LINK_LOCAL } else { POD_GATEWAY };
             let of_pod = [
                 "link set lo up".to_owned(),
                 format!("link set eth0 mtu {} up", case.mtu()),
@@ -100,7 +100,7 @@ impl NodePair {
         for (place, number) in [(0, 0_u8), (1, 1)] {
             forward(&pair.nodes, place)?;
             let (other, name) = (1 - number, pair.nodes.name(place));
-            ip(Some(name), [format!("route add {} dev {INTERFACE}", case.pod(number))])?;
+            ip(Some(name), [format!("route add {} dev {POD_HOST_INTERFACE}", case.pod(number))])?;
             ip(Some(name), pair.to_other(number))?;
             if case.taken() == Some(BenchTunnelType::Vxlan) {
                 let node = case.node(other).addr();
@@ -167,7 +167,8 @@ impl NodePair {
                 return Err(failure.to_string().into());
             }
             if encrypts {
-                keys[place] = tokio::time::timeout(PATIENCE, public_key(&mut started.1, case.v6)).await??;
+                keys[place] =
+                    tokio::time::timeout(PUBLIC_KEY_TIMEOUT, public_key(&mut started.1, case.v6)).await??;
             }
             pair._dataplanes.push(started);
             computes.push(compute);
@@ -195,7 +196,7 @@ fn forward(nodes: &NamespaceGroup, place: usize) -> BenchResult<()> {
     inside(&nodes.path(place), || {
         fs::write("/proc/sys/net/ipv4/ip_forward", "1")?;
         fs::write("/proc/sys/net/ipv6/conf/all/forwarding", "1")?;
-        let answers = format!("/proc/sys/net/ipv4/conf/{INTERFACE}/proxy_arp");
+        let answers = format!("/proc/sys/net/ipv4/conf/{POD_HOST_INTERFACE}/proxy_arp");
         if fs::exists(&answers)? {
             fs::write(answers, "1")?;
         }
@@ -258,7 +259,7 @@ fn entries(case: EncapsulationCase) -> BenchResult<Vec<(StoreKey, StoreValue)>> 
         entries.push(block(&case.block(number).to_string(), &name)?);
         let endpoint = json!({
             "orchestrator": "cni", "node": name, "containerID": format!("c{number}"), "endpoint": "eth0",
-            "interfaceName": INTERFACE, "ipNetworks": [case.pod(number)], "profiles": ["open"],
+            "interfaceName": POD_HOST_INTERFACE, "ipNetworks": [case.pod(number)], "profiles": ["open"],
         });
         let id = format!("{name}-cni-c{number}-eth0");
         entries.push(resource(Kind::WorkloadEndpoint, "default", &id, endpoint)?);

@@ -15,10 +15,10 @@ use tortie_model::{Kind, StoreKey, StoreValue};
 use tortie_plan::NodePlan;
 
 /// Number of repetitions, alternating between the two. The best result counts, since disturbances only add time.
-const ROUNDS: usize = 3;
-const NODES: [u32; 3] = [100, 500, 2_000];
+const REPETITIONS: usize = 3;
+const NODE_COUNTS: [u32; 3] = [100, 500, 2_000];
 /// Number of node moves.
-const MOVES: u32 = 20;
+const MOVE_COUNT: u32 = 20;
 
 /// Result of one run of Tortie's dataplane.
 struct ProgrammingTimes {
@@ -33,10 +33,10 @@ struct ProgrammingTimes {
 
 pub async fn compare() -> BenchResult<()> {
     let mut rows = Vec::new();
-    for nodes in NODES {
+    for nodes in NODE_COUNTS {
         let mut by_hand = Duration::MAX;
         let mut ours: Option<ProgrammingTimes> = None;
-        for _ in 0..ROUNDS {
+        for _ in 0..REPETITIONS {
             check()?;
             by_hand = by_hand.min(batch(nodes)?);
             let run = dataplane(nodes).await?;
@@ -152,7 +152,7 @@ async fn dataplane(nodes: u32) -> BenchResult<ProgrammingTimes> {
     expect(&host, nodes)?;
 
     let mut moved = Duration::MAX;
-    for number in 1..=MOVES.min(nodes) {
+    for number in 1..=MOVE_COUNT.min(nodes) {
         let (key, value) = node(&format!("n{number}"), &format!("172.30.200.{number}"), &inside(number))?;
         let start = Instant::now();
         compute.put(&key, &value);

@@ -13,11 +13,11 @@ use tortie_testkit::vm::{GuestMachine, is_guest};
 
 /// Number of repetitions, alternating between the candidates; the best result counts. The environment variable
 /// overrides it for a quick run.
-const ROUNDS: usize = 6;
+const REPETITIONS: usize = 6;
 const ROUNDS_VARIABLE: &str = "TORTIE_BENCH_ROUNDS";
 
 /// Kernel modules that the guest needs for tunnels and policy.
-const MODULES: [&str; 20] = [
+const GUEST_MODULES: [&str; 20] = [
     "ipip",
     "nf_conntrack_netlink",
     "nf_log_syslog",
@@ -43,7 +43,7 @@ const MODULES: [&str; 20] = [
 pub async fn compare() -> BenchResult<()> {
     let rounds = match std::env::var(ROUNDS_VARIABLE) {
         Ok(text) => text.parse().map_err(|_| format!("{ROUNDS_VARIABLE}={text} is not a number"))?,
-        Err(_) => ROUNDS,
+        Err(_) => REPETITIONS,
     };
     let mut rows = Vec::new();
     let mut is_complete = true;
@@ -113,7 +113,7 @@ fn in_guest(rounds: usize) -> String {
     let machine = GuestMachine {
         sources: Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."),
         programs: ["ip", "bridge"].map(str::to_owned).to_vec(),
-        modules: MODULES.to_vec(),
+        modules: GUEST_MODULES.to_vec(),
     };
     machine.run_with(&[(ROUNDS_VARIABLE, rounds.to_string())], "tunnels-traffic")
 }

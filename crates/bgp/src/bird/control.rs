@@ -11,11 +11,11 @@ use tokio::net::UnixStream;
 use tokio::time::timeout;
 
 /// Timeout for one line of a reply.
-const PATIENCE: Duration = Duration::from_secs(2);
+const REPLY_LINE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Maximum size of a whole reply in bytes.
-const LIMIT: u64 = 64 << 20;
+const MAX_REPLY_BYTES: u64 = 64 << 20;
 /// Smallest reply code that reports a failure.
-const FAILURE: u16 = 8000;
+const FIRST_ERROR_CODE: u16 = 8000;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
@@ -80,7 +80,7 @@ impl BirdControl {
         let unreachable = |error| ControlError::Unreachable { path: self.path.clone(), error };
         let stream = UnixStream::connect(&self.path).await.map_err(unreachable)?;
         let (read, mut write) = stream.into_split();
-        let mut read = BufReader::new(read.take(LIMIT));
+        let mut read = BufReader::new(read.take(MAX_REPLY_BYTES));
         let greeting = self.answer(&mut read).await?;
         let version = greeting.first().map(|line| line.text.clone()).unwrap_or_default();
         let number =
@@ -90,7 +90,7 @@ impl BirdControl {
         }
         write.write_all(format!("{command}\n").as_bytes()).await.map_err(unreachable)?;
         let lines = self.answer(&mut read).await?;
-        match lines.iter().find(|line| line.code >= FAILURE) {
+        match lines.iter().find(|line| line.code >= FIRST_ERROR_CODE) {
             Some(failure) => Err(ControlError::Refused(failure.text.clone())),
             None => Ok(lines),
         }
@@ -104,7 +104,7 @@ impl BirdControl {
         let mut lines: Vec<ReplyLine> = Vec::new();
         loop {
             let mut bytes = Vec::new();
-            let size = timeout(PATIENCE, read.read_until(b'\n', &mut bytes)).await;
+            let size = timeout(REPLY_LINE_TIMEOUT, read.read_until(b'\n', &mut bytes)).await;
             let size = size.map_err(|_| unreachable(io::ErrorKind::TimedOut.into()))?.map_err(unreachable)?;
             if size == 0 {
                 return Err(ControlError::Unreadable("it ends too early, or is over 64 MiB".to_owned()));

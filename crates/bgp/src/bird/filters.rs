@@ -3,7 +3,7 @@
 //! A function receives whether the session is internal to our AS. It accepts or rejects the route, or returns if no
 //! rule matches.
 
-use super::policy::{LARGEST_PREF, tag};
+use super::policy::{MAX_LOCAL_PREF, tag};
 use crate::family::BgpFamily;
 use ipnet::IpNet;
 use sha2::{Digest, Sha256};
@@ -13,9 +13,9 @@ use tortie_plan::bgp::{
 
 /// Filter names longer than this are shortened, so that the function name fits into the 64 characters that BIRD
 /// allows.
-const LONGEST: usize = 45;
-const KEPT: usize = 28;
-const DIGITS: usize = 16;
+const MAX_FILTER_NAME_LENGTH: usize = 45;
+const SHORTENED_NAME_LENGTH: usize = 28;
+const NAME_DIGEST_DIGITS: usize = 16;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BirdFilterDirection {
@@ -45,12 +45,16 @@ fn rules(filter: &BgpFilter, direction: BirdFilterDirection, family: BgpFamily) 
 
 /// Returns the name of a function in quotes, which names with dashes require.
 fn function(filter: &str, direction: BirdFilterDirection, family: BgpFamily) -> String {
-    let short = if filter.len() <= LONGEST {
+    let short = if filter.len() <= MAX_FILTER_NAME_LENGTH {
         filter.to_owned()
     } else {
         let digest = Sha256::digest(filter.as_bytes());
         let digits: String = digest.iter().map(|byte| format!("{byte:02X}")).collect();
-        format!("{}_{}", filter.get(..KEPT).unwrap_or_default(), digits.get(..DIGITS).unwrap_or_default())
+        format!(
+            "{}_{}",
+            filter.get(..SHORTENED_NAME_LENGTH).unwrap_or_default(),
+            digits.get(..NAME_DIGEST_DIGITS).unwrap_or_default()
+        )
     };
     let family = if family == BgpFamily::V4 { "V4" } else { "V6" };
     format!("'bgp_{short}_{}Filter{family}'", direction.word())
@@ -105,7 +109,7 @@ fn conditions(rule: &BgpFilterRule) -> Vec<String> {
         all.push(format!("bgp_path ~ [= {} * =]", path.join(" ")));
     }
     all.extend(
-        rule.priority.map(|wanted| format!("bgp_local_pref = {}", LARGEST_PREF.saturating_sub(wanted))),
+        rule.priority.map(|wanted| format!("bgp_local_pref = {}", MAX_LOCAL_PREF.saturating_sub(wanted))),
     );
     all
 }
@@ -145,7 +149,7 @@ fn operation(operation: &FilterOperation) -> String {
             path.iter().rev().map(|number| format!("bgp_path.prepend({number}); ")).collect()
         }
         FilterOperation::SetPriority(wanted) => {
-            format!("bgp_local_pref = {}; ", LARGEST_PREF.saturating_sub(*wanted))
+            format!("bgp_local_pref = {}; ", MAX_LOCAL_PREF.saturating_sub(*wanted))
         }
     }
 }

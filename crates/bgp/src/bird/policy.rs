@@ -8,7 +8,7 @@ use crate::family::BgpFamily;
 use ipnet::IpNet;
 use tortie_plan::bgp::{BgpCommunity, BgpConfig, BgpExport, LOCAL_PREF_OF_METRIC_0, PoolRoutes};
 
-pub(super) const LARGEST_PREF: u32 = LOCAL_PREF_OF_METRIC_0;
+pub(super) const MAX_LOCAL_PREF: u32 = LOCAL_PREF_OF_METRIC_0;
 
 pub(super) fn tag(community: BgpCommunity) -> String {
     match community {
@@ -40,11 +40,11 @@ fn priority(normal: u32, family: BgpFamily) -> String {
 {{
   if !(source = RTS_BGP && defined(bgp_local_pref)) then {{
     bgp_local_pref = {};
-    if defined(krt_metric) && krt_metric > 0 && krt_metric < {LARGEST_PREF} then bgp_local_pref = {LARGEST_PREF} - krt_metric;
+    if defined(krt_metric) && krt_metric > 0 && krt_metric < {MAX_LOCAL_PREF} then bgp_local_pref = {MAX_LOCAL_PREF} - krt_metric;
   }}
 }}
 ",
-        LARGEST_PREF.saturating_sub(normal)
+        MAX_LOCAL_PREF.saturating_sub(normal)
     )
 }
 
@@ -65,7 +65,7 @@ fn export(bgp: &BgpConfig, normal: u32, family: BgpFamily) -> String {
     text += &when(&blocks, family, ToString::to_string, "accept;");
     // A more specific route, to a single address, exists while a workload migrates to or from this node.
     let migrating =
-        format!("{{ if bgp_local_pref > {} then accept; reject; }}", LARGEST_PREF.saturating_sub(normal));
+        format!("{{ if bgp_local_pref > {} then accept; reject; }}", MAX_LOCAL_PREF.saturating_sub(normal));
     text += &inside(&blocks, family, &migrating);
     let services: Vec<IpNet> = export.service_routes().collect();
     text += &when(&services, family, ToString::to_string, "if source = RTS_STATIC then accept;");
@@ -85,7 +85,7 @@ fn import(normal: u32, family: BgpFamily) -> String {
   accept;
 }}
 ",
-        LARGEST_PREF.saturating_sub(normal)
+        MAX_LOCAL_PREF.saturating_sub(normal)
     )
 }
 
@@ -101,7 +101,7 @@ fn kernel(bgp: &BgpConfig, normal: u32, family: BgpFamily) -> String {
     text += &format!(
         "  krt_metric = {normal};
   if source = RTS_BGP && defined(bgp_local_pref) then {{
-    if bgp_local_pref < {LARGEST_PREF} then krt_metric = {LARGEST_PREF} - bgp_local_pref; else krt_metric = 0;
+    if bgp_local_pref < {MAX_LOCAL_PREF} then krt_metric = {MAX_LOCAL_PREF} - bgp_local_pref; else krt_metric = 0;
   }}
 "
     );

@@ -1,7 +1,7 @@
 //! Parses the replies of BIRD into the status types of our own speaker.
 
 use super::control::ControlError;
-use super::render::TIME;
+use super::render::TIME_FORMAT;
 use crate::core::{BgpPeerState, PeerStatus, RouteStatus, SpeakerStatus};
 use crate::family::{BgpFamily, PerFamily};
 use crate::rib::attrs::RouteAttrs;
@@ -11,12 +11,12 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-const PROTOCOL: u16 = 1002;
-const PROTOCOL_DETAILS: u16 = 1006;
-const ROUTE: u16 = 1007;
-const ROUTE_ATTRIBUTES: u16 = 1012;
-const ROUTER_ID: u16 = 1011;
-const RECOVERY: u16 = 24;
+const CODE_PROTOCOL: u16 = 1002;
+const CODE_PROTOCOL_DETAILS: u16 = 1006;
+const CODE_ROUTE: u16 = 1007;
+const CODE_ROUTE_ATTRIBUTES: u16 = 1012;
+const CODE_STATUS: u16 = 1011;
+const CODE_RESTART_RECOVERY: u16 = 24;
 
 /// One line of a reply. The code identifies its kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,7 +55,7 @@ pub(super) struct BirdDaemonStatus {
 /// format.
 pub(super) fn daemon(lines: &[ReplyLine]) -> Result<BirdDaemonStatus, ControlError> {
     let find = |beginning: &str| {
-        let mut texts = lines.iter().filter(|line| line.code == ROUTER_ID).map(|line| line.text.as_str());
+        let mut texts = lines.iter().filter(|line| line.code == CODE_STATUS).map(|line| line.text.as_str());
         texts.find_map(|text| text.trim_start().strip_prefix(beginning))
     };
     let missing = |what: &str| ControlError::Unreadable(format!("it does not say {what}"));
@@ -65,12 +65,12 @@ pub(super) fn daemon(lines: &[ReplyLine]) -> Result<BirdDaemonStatus, ControlErr
         router_id: router_id.ok_or_else(|| missing("its router ID"))?,
         started: find("Last reboot on ").and_then(time).unwrap_or(now),
         now,
-        restarting: lines.iter().any(|line| line.code == RECOVERY),
+        restarting: lines.iter().any(|line| line.code == CODE_RESTART_RECOVERY),
     })
 }
 
 fn time(text: &str) -> Option<SystemTime> {
-    Some(jiff::Timestamp::strptime(TIME, text.trim()).ok()?.into())
+    Some(jiff::Timestamp::strptime(TIME_FORMAT, text.trim()).ok()?.into())
 }
 
 fn between(earlier: SystemTime, later: SystemTime) -> Duration {
@@ -88,7 +88,7 @@ pub(super) fn status(
     // The family that the current lines describe, and whether their protocol is a BGP session.
     let (mut family, mut is_session) = (BgpFamily::V4, false);
     for line in lines {
-        if line.code == PROTOCOL {
+        if line.code == CODE_PROTOCOL {
             let mut columns = line.text.split_whitespace();
             let (name, kind) = (columns.next().unwrap_or_default(), columns.next().unwrap_or_default());
             is_session = kind == "BGP";
@@ -97,7 +97,8 @@ pub(super) fn status(
                 peers.push(PeerStatus::down(name, between(daemon.started, since)));
             }
         }
-        let Some((key, value)) = line.text.split_once(':').filter(|_| line.code == PROTOCOL_DETAILS) else {
+        let Some((key, value)) = line.text.split_once(':').filter(|_| line.code == CODE_PROTOCOL_DETAILS)
+        else {
             match line.text.trim() {
                 "Channel ipv4" => family = BgpFamily::V4,
                 "Channel ipv6" => family = BgpFamily::V6,
@@ -172,7 +173,7 @@ pub(super) fn routes(lines: &[ReplyLine]) -> Result<Vec<RouteStatus>, ControlErr
     for line in lines {
         let text = line.text.trim();
         match line.code {
-            ROUTE if text.contains('[') => {
+            CODE_ROUTE if text.contains('[') => {
                 // A further path to the same prefix starts with the kind of route.
                 prefix = text.split_whitespace().next().and_then(|word| word.parse().ok()).or(prefix);
                 let Some(prefix) = prefix else {
@@ -195,12 +196,12 @@ pub(super) fn routes(lines: &[ReplyLine]) -> Result<Vec<RouteStatus>, ControlErr
                     attrs,
                 ));
             }
-            ROUTE => {
+            CODE_ROUTE => {
                 if let Some((_, attrs)) = routes.last_mut() {
                     way(attrs, text);
                 }
             }
-            ROUTE_ATTRIBUTES => {
+            CODE_ROUTE_ATTRIBUTES => {
                 if let (Some((_, attrs)), Some((key, value))) = (routes.last_mut(), text.split_once(": ")) {
                     attribute(attrs, key, value.trim());
                 }

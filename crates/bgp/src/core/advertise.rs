@@ -23,9 +23,9 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
 /// Approximate number of bytes that are prepared at once.
-const CHUNK: usize = 128 * 1024;
+const OUTPUT_CHUNK_BYTES: usize = 128 * 1024;
 /// Number of destinations that are examined together to find routes that can share messages.
-const BATCH: usize = 4096;
+const DESTINATIONS_PER_BATCH: usize = 4096;
 /// Number of such batches per turn if they produce few bytes, so that other connections get their turn.
 const BATCHES_PER_TURN: usize = 8;
 /// Maximum number of paths per destination that are advertised to a peer with ADD-PATH (RFC 7911).
@@ -102,10 +102,15 @@ impl AdjRibOut {
 
     fn next<P: Prefix>(&mut self, table: &RouteTable<P>, out: &mut Vec<DestinationId>) {
         let Some((from, end)) = self.walk else {
-            return table.read_advertise(&mut self.position, BATCH, self.extra_paths.is_some(), out);
+            return table.read_advertise(
+                &mut self.position,
+                DESTINATIONS_PER_BATCH,
+                self.extra_paths.is_some(),
+                out,
+            );
         };
         let mut at = from;
-        while at < end && out.len() < BATCH {
+        while at < end && out.len() < DESTINATIONS_PER_BATCH {
             let id = DestinationId(at);
             if !table.will_be_read(id, self.position, self.extra_paths.is_some()) {
                 out.push(id);
@@ -160,7 +165,7 @@ impl SpeakerCore {
             return;
         }
         for _ in 0..BATCHES_PER_TURN {
-            if out.len() >= CHUNK {
+            if out.len() >= OUTPUT_CHUNK_BYTES {
                 return;
             }
             let length = out.len();

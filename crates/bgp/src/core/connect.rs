@@ -25,13 +25,13 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 /// How long an OPEN waits for the other connection to come up or to end.
-const COLLISION_WAIT: Duration = Duration::from_secs(10);
+const COLLISION_TIMEOUT: Duration = Duration::from_secs(10);
 /// The same for an attempt that the host of the peer has not answered: a reachable host answers within a round trip.
-const ATTEMPT_WAIT: Duration = Duration::from_secs(1);
+const CONNECT_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A second connection beside a session younger than this was initiated before the session came up, unless its OPEN
 /// carries the restart flag.
-const YOUNG_SESSION: Duration = Duration::from_secs(10);
+const YOUNG_SESSION_AGE: Duration = Duration::from_secs(10);
 
 /// The decision about a connection whose OPEN has arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +55,7 @@ impl SpeakerCore {
         }
         self.event(now, peer_id, direction, Event::TcpConnectionConfirmed);
         if self.timers.is_set(peer_id, SessionTimer::Collision) {
-            self.timers.set(peer_id, SessionTimer::Collision, now + COLLISION_WAIT);
+            self.timers.set(peer_id, SessionTimer::Collision, now + COLLISION_TIMEOUT);
         }
     }
 
@@ -182,7 +182,7 @@ impl SpeakerCore {
                 let attempt = peer.outgoing.state() == SessionState::Connect;
                 if let Some(connection) = peer.connection_mut(direction) {
                     connection.deferred = Some(Box::new(open));
-                    let wait = if attempt { ATTEMPT_WAIT } else { COLLISION_WAIT };
+                    let wait = if attempt { CONNECT_ATTEMPT_TIMEOUT } else { COLLISION_TIMEOUT };
                     self.timers.set(peer_id, SessionTimer::Collision, now + wait);
                 }
             }
@@ -203,7 +203,7 @@ impl SpeakerCore {
         let Some(other) = peer.connection(direction.other()) else { return CollisionDecision::None };
         match other.state() {
             SessionState::Established => {
-                let young = now < peer.history.since + YOUNG_SESSION;
+                let young = now < peer.history.since + YOUNG_SESSION_AGE;
                 if young && !says_restarted(open) {
                     CollisionDecision::Loses
                 } else {
@@ -293,7 +293,7 @@ impl SpeakerCore {
                 // The host of the peer may have answered just now without our knowledge; only the sockets can decide
                 // that.
                 self.requests.push_back(SocketRequest::GiveUp { conn });
-                self.timers.set(peer_id, SessionTimer::Collision, now + COLLISION_WAIT);
+                self.timers.set(peer_id, SessionTimer::Collision, now + COLLISION_TIMEOUT);
             } else {
                 let subcode = cease_subcode::CONNECTION_COLLISION_RESOLUTION;
                 self.cease(now, peer_id, direction.other(), subcode);

@@ -81,7 +81,7 @@ pub(super) struct EncodedAttrsCache {
 type EncodedAttrsKey = (UpdateGroupId, usize, RouteProvenance);
 
 impl EncodedAttrsCache {
-    const LIMIT: usize = 16384;
+    const MAX_CACHED_ENCODINGS: usize = 16384;
 
     pub fn group(&mut self, group: UpdateGroup) -> UpdateGroupId {
         let next = UpdateGroupId(self.groups.len() as u32);
@@ -96,7 +96,7 @@ impl EncodedAttrsCache {
         attrs: &SharedAttrs,
         provenance: RouteProvenance,
     ) -> Option<Arc<EncodedAttrs>> {
-        if self.encoded.len() >= Self::LIMIT {
+        if self.encoded.len() >= Self::MAX_CACHED_ENCODINGS {
             self.encoded.clear();
         }
         let key = (group_id, Arc::as_ptr(attrs) as usize, provenance);
@@ -146,11 +146,11 @@ fn render(attrs: &RouteAttrs, group: &UpdateGroup, provenance: RouteProvenance) 
     Some(EncodedAttrs { attributes, next_hop, link_local })
 }
 
-const HEADER: usize = 19;
+const HEADER_BYTES: usize = 19;
 /// Flags, type and two octets of length of MP_REACH_NLRI or MP_UNREACH_NLRI.
-const MP_HEADER: usize = 4;
-const MP_REACH: u8 = 14;
-const MP_UNREACH: u8 = 15;
+const MP_HEADER_BYTES: usize = 4;
+const MP_REACH_TYPE: u8 = 14;
+const MP_UNREACH_TYPE: u8 = 15;
 /// Optional, with two octets of length.
 const MP_FLAGS: u8 = 0x90;
 
@@ -162,14 +162,14 @@ pub(super) fn announce<P: Prefix>(
     encoded: &EncodedAttrs,
     limit: u16,
 ) -> usize {
-    let fixed = HEADER + 4 + encoded.attributes.len() + reach_head(P::FAMILY, encoded).len();
+    let fixed = HEADER_BYTES + 4 + encoded.attributes.len() + reach_head(P::FAMILY, encoded).len();
     pack(out, prefixes, usize::from(limit).saturating_sub(fixed), |out, nlri| match P::FAMILY {
         BgpFamily::V4 => {
             message(out, &[], &[&encoded.attributes], nlri);
         }
         BgpFamily::V6 => {
             let head = reach_head(P::FAMILY, encoded);
-            let value = (head.len() - MP_HEADER + nlri.len()) as u16;
+            let value = (head.len() - MP_HEADER_BYTES + nlri.len()) as u16;
             let [high, low] = value.to_be_bytes();
             let mut head = head;
             head.splice(2..4, [high, low]);
@@ -180,7 +180,7 @@ pub(super) fn announce<P: Prefix>(
 
 /// Appends the minimum number of UPDATEs that withdraw the prefixes. Returns their number.
 pub(super) fn withdraw<P: Prefix>(out: &mut Vec<u8>, prefixes: &[PathNlri<P>], limit: u16) -> usize {
-    let fixed = HEADER + 4 + MP_HEADER + 3;
+    let fixed = HEADER_BYTES + 4 + MP_HEADER_BYTES + 3;
     pack(out, prefixes, usize::from(limit).saturating_sub(fixed), |out, nlri| match P::FAMILY {
         BgpFamily::V4 => message(out, nlri, &[], &[]),
         BgpFamily::V6 => message(out, &[], &[&unreach_head(nlri.len()), nlri], &[]),
@@ -199,7 +199,7 @@ fn reach_head(family: BgpFamily, encoded: &EncodedAttrs) -> Vec<u8> {
     let mut head = Vec::with_capacity(48);
     let IpAddr::V6(next_hop) = encoded.next_hop else { return head };
     if family == BgpFamily::V6 {
-        head.extend([MP_FLAGS, MP_REACH, 0, 0, 0, 2, 1]);
+        head.extend([MP_FLAGS, MP_REACH_TYPE, 0, 0, 0, 2, 1]);
         head.push(if encoded.link_local.is_some() { 32 } else { 16 });
         head.extend(next_hop.octets());
         head.extend(encoded.link_local.iter().flat_map(|address| address.octets()));
@@ -210,7 +210,7 @@ fn reach_head(family: BgpFamily, encoded: &EncodedAttrs) -> Vec<u8> {
 
 fn unreach_head(nlri: usize) -> [u8; 7] {
     let [high, low] = ((nlri + 3) as u16).to_be_bytes();
-    [MP_FLAGS, MP_UNREACH, high, low, 0, 2, 1]
+    [MP_FLAGS, MP_UNREACH_TYPE, high, low, 0, 2, 1]
 }
 
 fn pack<P: Prefix>(
@@ -242,7 +242,7 @@ fn pack<P: Prefix>(
 
 fn message(out: &mut Vec<u8>, withdrawn: &[u8], attributes: &[&[u8]], nlri: &[u8]) {
     let attributes_length: usize = attributes.iter().map(|part| part.len()).sum();
-    let length = HEADER + 4 + withdrawn.len() + attributes_length + nlri.len();
+    let length = HEADER_BYTES + 4 + withdrawn.len() + attributes_length + nlri.len();
     out.extend([0xff; 16]);
     out.extend((length as u16).to_be_bytes());
     out.push(rustbgpd_wire::constants::message_type::UPDATE);

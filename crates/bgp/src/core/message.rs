@@ -13,7 +13,7 @@ const WORK_PER_TURN: u64 = 16 * 1024;
 /// Cost of a message in addition to its routes.
 const WORK_PER_MESSAGE: u64 = 4;
 /// Maximum number of bytes that a peer may send after an OPEN that we have not answered.
-const MAX_DEFERRED: usize = 8 * 1024;
+const MAX_DEFERRED_BYTES: usize = 8 * 1024;
 
 impl SpeakerCore {
     /// Handles bytes that arrived on a connection. Returns whether [`SpeakerCore::resume`] has more to do with them; it must
@@ -23,7 +23,7 @@ impl SpeakerCore {
         if let Some(connection) = self.peer_mut(peer_id).and_then(|peer| peer.connection_mut(direction)) {
             connection.framer.push(bytes);
             // No legitimate peer sends this much before we have answered its OPEN.
-            if connection.deferred.is_some() && connection.framer.len() > MAX_DEFERRED {
+            if connection.deferred.is_some() && connection.framer.len() > MAX_DEFERRED_BYTES {
                 self.cease(now, peer_id, direction, cease_subcode::OUT_OF_RESOURCES);
             }
         }

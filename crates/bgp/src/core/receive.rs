@@ -23,7 +23,7 @@ use std::sync::Arc;
 use tracing::{debug, warn};
 
 /// Percentage of a limit from which a warning is logged.
-const WARN_PERCENT: u64 = 80;
+const LIMIT_WARNING_PERCENT: u64 = 80;
 
 /// The prefixes of an UPDATE with their path identifiers.
 pub(super) type NlriEntries<P> = Vec<(P, u32)>;
@@ -289,11 +289,11 @@ impl SpeakerCore {
             let reason = format!("the peer announced more than {limit} routes of {family}");
             return self.limit_exceeded(now, peer_id, direction, reason);
         }
-        let near = u64::from(received) * 100 >= u64::from(limit) * WARN_PERCENT;
+        let near = u64::from(received) * 100 >= u64::from(limit) * LIMIT_WARNING_PERCENT;
         if near && !peer.near_limit {
             warn!(
                 peer = %peer.name, received, limit, %family,
-                "the peer has announced over {WARN_PERCENT} % of its route limit; the session ends at the limit, \
+                "the peer has announced over {LIMIT_WARNING_PERCENT} % of its route limit; the session ends at the limit, \
                  raise it if these routes are wanted",
             );
         }

@@ -9,7 +9,7 @@ use rustbgpd_fsm::NegotiatedSession;
 use std::time::Duration;
 
 /// How long after our restart we wait for peers without a session. Peers with a session have until the deadline.
-const PATIENCE: Duration = Duration::from_secs(30);
+const ABSENT_PEER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The state of our own start.
 #[derive(Debug)]
@@ -34,7 +34,7 @@ struct RestartDeferral {
 impl RestartState {
     pub fn new(restarting: bool, now: SpeakerTime, wait: Duration) -> RestartState {
         let pending = restarting.then(|| RestartDeferral {
-            patience: now + PATIENCE.min(wait),
+            patience: now + ABSENT_PEER_TIMEOUT.min(wait),
             deadline: now + wait,
             advertises: false,
         });

@@ -20,10 +20,10 @@ use tracing::{debug, info, warn};
 
 /// Minimum send hold time. A peer that reads nothing for this long, or for twice the hold time if that is more, is
 /// disconnected (RFC 9687).
-const SEND_HOLD: Duration = Duration::from_secs(480);
+const MIN_SEND_HOLD_TIME: Duration = Duration::from_secs(480);
 
 /// Delay before a lost connection is made again.
-const RECONNECT: Duration = Duration::from_secs(1);
+const RECONNECT_DELAY: Duration = Duration::from_secs(1);
 
 /// The way in which a session ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -287,7 +287,7 @@ impl SpeakerCore {
         if down || peer.established().is_some() {
             return;
         }
-        let wait = if end == SessionEnd::Said { peer.idle_hold } else { RECONNECT.min(peer.idle_hold) };
+        let wait = if end == SessionEnd::Said { peer.idle_hold } else { RECONNECT_DELAY.min(peer.idle_hold) };
         if end == SessionEnd::Said {
             peer.idle_hold = (peer.idle_hold * 2).min(peer.config.idle_hold.1);
         }
@@ -419,7 +419,7 @@ impl SpeakerCore {
             return;
         }
         let Some(peer) = self.peer(peer_id) else { return };
-        let hold = Duration::from_secs(u64::from(peer.config.hold_time) * 2).max(SEND_HOLD);
+        let hold = Duration::from_secs(u64::from(peer.config.hold_time) * 2).max(MIN_SEND_HOLD_TIME);
         self.timers.set(peer_id, SessionTimer::SendHold(direction), now + hold);
     }
 

@@ -14,7 +14,7 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::task::{AbortHandle, JoinHandle};
 
 /// Size of the read buffer.
-const READ: usize = 64 * 1024;
+const READ_BUFFER_BYTES: usize = 64 * 1024;
 /// Timeout for writing the last message.
 const LAST_WRITE_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -37,9 +37,9 @@ enum WriterCommand {
 
 /// Number of reads of one connection that may wait for processing: one in progress and one to follow. A peer that
 /// sends faster than we process is slowed down by TCP and takes no capacity from other peers.
-const READS_WAITING: usize = 2;
+const MAX_PENDING_READS: usize = 2;
 /// The write in progress and the last one. No more are ever queued, so the channel cannot overflow.
-const WRITES_WAITING: usize = 2;
+const MAX_PENDING_WRITES: usize = 2;
 
 /// Handle of a connection. Dropping it closes the connection.
 pub struct ConnectionHandle {
@@ -62,11 +62,11 @@ impl ConnectionHandle {
         inputs: mpsc::Sender<ConnectionEvent>,
     ) -> ConnectionHandle {
         let (read, write) = stream.into_split();
-        let (outputs, from) = mpsc::channel(WRITES_WAITING);
-        let reads = Arc::new(Semaphore::new(READS_WAITING));
+        let (outputs, from) = mpsc::channel(MAX_PENDING_WRITES);
+        let reads = Arc::new(Semaphore::new(MAX_PENDING_READS));
         let reader = tokio::spawn(reader(conn, read, reads.clone(), inputs.clone())).abort_handle();
         let writer = Some(tokio::spawn(writer(conn, write, from, inputs)));
-        let waiting = VecDeque::with_capacity(READS_WAITING);
+        let waiting = VecDeque::with_capacity(MAX_PENDING_READS);
         ConnectionHandle { outputs, reads, reader, writer, busy: false, unfinished: false, waiting }
     }
 
@@ -122,7 +122,7 @@ async fn reader(
 async fn read(stream: &OwnedReadHalf) -> io::Result<Option<Bytes>> {
     loop {
         stream.readable().await?;
-        let mut buffer = BytesMut::with_capacity(READ);
+        let mut buffer = BytesMut::with_capacity(READ_BUFFER_BYTES);
         match stream.try_read_buf(&mut buffer) {
             Ok(0) => return Ok(None),
             Ok(_) => return Ok(Some(buffer.freeze())),

@@ -41,12 +41,12 @@ pub struct RouteAttrs {
 }
 
 impl RouteAttrs {
-    pub const LEARNT: u16 = 100;
-    pub const LOCAL: u16 = 200;
+    pub const LEARNT_PREFERENCE: u16 = 100;
+    pub const LOCAL_PREFERENCE: u16 = 200;
 
     /// Returns the attributes of a route that originates here.
     pub fn local() -> RouteAttrs {
-        RouteAttrs { preference: RouteAttrs::LOCAL, ..RouteAttrs::default() }
+        RouteAttrs { preference: RouteAttrs::LOCAL_PREFERENCE, ..RouteAttrs::default() }
     }
 
     pub fn local_pref(&self) -> u32 {
@@ -84,7 +84,7 @@ impl RouteAttrs {
 impl Default for RouteAttrs {
     fn default() -> Self {
         RouteAttrs {
-            preference: RouteAttrs::LEARNT,
+            preference: RouteAttrs::LEARNT_PREFERENCE,
             origin: Origin::Igp,
             as_path: Box::default(),
             next_hop: None,
@@ -114,14 +114,14 @@ pub struct AttrsInterner {
 }
 
 impl AttrsInterner {
-    const FIRST_SWEEP: usize = 1024;
+    const MIN_SWEEP_SIZE: usize = 1024;
 
     pub fn intern(&mut self, attrs: RouteAttrs) -> Arc<RouteAttrs> {
         let hash = self.hasher.hash_one(&attrs);
         if let Some(known) = self.pool.find(hash, |known| **known == attrs) {
             return known.clone();
         }
-        if self.pool.len() >= self.sweep_at.max(Self::FIRST_SWEEP) {
+        if self.pool.len() >= self.sweep_at.max(Self::MIN_SWEEP_SIZE) {
             self.sweep();
         }
         let attrs = Arc::new(attrs);
@@ -162,7 +162,7 @@ mod tests {
         let mut interner = AttrsInterner::default();
         let kept: Vec<_> = (0..10).map(|value| interner.intern(attrs(value))).collect();
         (0..100_000).for_each(|value| drop(interner.intern(attrs(value))));
-        assert!(interner.size() <= 2 * AttrsInterner::FIRST_SWEEP, "{} kept", interner.size());
+        assert!(interner.size() <= 2 * AttrsInterner::MIN_SWEEP_SIZE, "{} kept", interner.size());
         for (value, kept) in kept.iter().enumerate() {
             assert!(Arc::ptr_eq(kept, &interner.intern(attrs(value as u32))));
         }

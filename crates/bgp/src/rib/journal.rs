@@ -7,7 +7,7 @@ use crate::id::DestinationId;
 use std::collections::VecDeque;
 
 /// Capacity that is never released.
-const SPARE: usize = 4096;
+const MIN_CAPACITY: usize = 4096;
 
 /// A position in a journal: every entry before it has been read.
 pub type JournalPosition = u64;
@@ -88,8 +88,8 @@ impl ChangeJournal {
             }
         }
         // Release the memory of a burst.
-        if self.entries.capacity() > SPARE && self.entries.len() < self.entries.capacity() / 4 {
-            self.entries.shrink_to((self.entries.len() * 2).max(SPARE));
+        if self.entries.capacity() > MIN_CAPACITY && self.entries.len() < self.entries.capacity() / 4 {
+            self.entries.shrink_to((self.entries.len() * 2).max(MIN_CAPACITY));
         }
     }
 

@@ -17,10 +17,10 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 /// Number of paths that can be skipped in a search at the cost of comparing one.
-const SCANNED_PER_UNIT: u64 = 16;
+const PATHS_SCANNED_PER_WORK_UNIT: u64 = 16;
 
 /// The bits of a hash that determine the position in the index at which a lookup starts.
-const PLACE: u32 = (1 << 25) - 1;
+const HASH_POSITION_MASK: u32 = (1 << 25) - 1;
 
 #[derive(Clone, Debug)]
 pub struct RoutePath {
@@ -116,7 +116,8 @@ fn hash<P: Prefix>(hasher: &DefaultHashBuilder, prefix: P) -> u32 {
     let bits = prefix.bits();
     let hash = hasher.hash_one((bits >> 3, prefix.length()));
     let place = (bits & 7) as u32;
-    (hash as u32 & PLACE) | ((hash >> 32) as u32).wrapping_add(place) << PLACE.count_ones()
+    (hash as u32 & HASH_POSITION_MASK)
+        | ((hash >> 32) as u32).wrapping_add(place) << HASH_POSITION_MASK.count_ones()
 }
 
 impl<P> Default for RouteTable<P> {
@@ -245,7 +246,7 @@ impl<P: Prefix> RouteTable<P> {
             self.work += 1;
             return PathUpdateEffect::Added;
         }
-        self.work += 1 + destination.paths.len() as u64 / SCANNED_PER_UNIT;
+        self.work += 1 + destination.paths.len() as u64 / PATHS_SCANNED_PER_WORK_UNIT;
         let known = destination.paths.iter_mut().find(|known| known.is_from(path.peer, path.path_id));
         match known {
             Some(known) if Arc::ptr_eq(&known.attrs, &path.attrs) => {

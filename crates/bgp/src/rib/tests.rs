@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
-const PEERS: usize = 5;
+const PEER_COUNT: usize = 5;
 
 /// A full table has a million of these.
 #[test]
@@ -93,7 +93,7 @@ fn hop(number: u8) -> IpAddr {
 }
 
 fn peer() -> impl Strategy<Value = PeerId> {
-    (0..PEERS).prop_map(|index| PeerId::from_index(index).unwrap())
+    (0..PEER_COUNT).prop_map(|index| PeerId::from_index(index).unwrap())
 }
 
 fn step() -> impl Strategy<Value = RibStep> {
@@ -230,7 +230,7 @@ proptest! {
         let mut interner = AttrsInterner::default();
         let mut said = ModelRoutes::new();
         let mut unreachable = HashSet::new();
-        let mut epochs = [0u8; PEERS];
+        let mut epochs = [0u8; PEER_COUNT];
         // The last reader receives all paths.
         let mut readers: Vec<AdvertiseReader> = (0..3).map(|number| AdvertiseReader::new(&mut table, number == 2)).collect();
         let mut kernel: BTreeMap<Ipv4Prefix, BTreeSet<PathKey>> = BTreeMap::new();

@@ -15,16 +15,16 @@ use tortie_bgp::core::{BgpPeerState, DialRequest};
 use tortie_bgp::{PeerConfig, RouteAttrs, Speaker, SpeakerConfig};
 
 /// Duration of each flood.
-const FLOOD: Duration = Duration::from_secs(4);
+const FLOOD_DURATION: Duration = Duration::from_secs(4);
 /// Hold time in seconds of the session that must stay up.
-const HOLD: u16 = 12;
+const HOLD_TIME_SECONDS: u16 = 12;
 
 fn config(own: u8, peers: &[(&str, u8)]) -> SpeakerConfig {
     let mut config = SpeakerConfig::new(ASN, Ipv4Addr::new(10, 77, 0, own));
     config.listen = vec!["0.0.0.0:179".parse().unwrap()];
     for (name, last) in peers {
         let peer = PeerConfig {
-            hold_time: HOLD,
+            hold_time: HOLD_TIME_SECONDS,
             connect_retry: Duration::from_secs(1),
             idle_hold: (Duration::from_secs(1), Duration::from_secs(2)),
             limit_hold: Duration::from_secs(1),
@@ -56,7 +56,7 @@ async fn session(namespace: &TestNamespace) -> Option<TcpStream> {
     let open = OpenMessage {
         version: 4,
         my_as: ASN as u16,
-        hold_time: HOLD,
+        hold_time: HOLD_TIME_SECONDS,
         bgp_identifier: Ipv4Addr::new(10, 77, 0, 66),
         capabilities: vec![
             Capability::MultiProtocol { afi: Afi::Ipv4, safi: Safi::Unicast },
@@ -93,7 +93,7 @@ fn update(first: u32, one_prefix: bool) -> Vec<u8> {
 /// Sends for the duration of the flood and reconnects whenever the connection is closed. `reads` selects whether it
 /// reads.
 async fn send(namespace: &TestNamespace, reads: bool, pieces: usize, mut next: impl FnMut(u32) -> Vec<u8>) {
-    let end = Instant::now() + FLOOD;
+    let end = Instant::now() + FLOOD_DURATION;
     let mut number = 0;
     while Instant::now() < end {
         let Some(stream) = session(namespace).await else {
@@ -117,7 +117,7 @@ async fn send(namespace: &TestNamespace, reads: bool, pieces: usize, mut next: i
                 }
             }
         };
-        let _ = tokio::time::timeout(FLOOD, sending).await;
+        let _ = tokio::time::timeout(FLOOD_DURATION, sending).await;
         reader.abort();
     }
 }
@@ -165,7 +165,7 @@ async fn every_flood_leaves_the_other_session_up() {
     others_are_well(&speaker, "a flood of paths to one prefix").await;
     // The peer may be blocked when it connects.
     eventually("it is cut off at the limit", async || {
-        let patience = Duration::from_secs(u64::from(HOLD) * 3);
+        let patience = Duration::from_secs(u64::from(HOLD_TIME_SECONDS) * 3);
         let _ = tokio::time::timeout(patience, send_a_quarter_million_paths(&theirs)).await;
         others_are_well(&speaker, "a quarter of a million paths to one prefix").await;
         last_error(&speaker, "flooder").contains("more than 64 paths to one prefix")
@@ -178,7 +178,7 @@ async fn every_flood_leaves_the_other_session_up() {
     send(&theirs, true, 1, |number| update(number % 400_000, false)).await;
     others_are_well(&speaker, "messages byte by byte").await;
 
-    let end = Instant::now() + FLOOD;
+    let end = Instant::now() + FLOOD_DURATION;
     let mut half_open = Vec::new();
     while Instant::now() < end {
         if let Some(mut stream) = call(&theirs).await {

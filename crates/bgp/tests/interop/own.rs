@@ -103,7 +103,7 @@ async fn a_port_that_is_taken_is_an_error_that_names_it() {
 }
 
 /// More routes than the socket buffers can hold.
-const ROUTES: u32 = 300_000;
+const ROUTE_COUNT: u32 = 300_000;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_peer_that_stops_reading_delays_nobody() {
@@ -115,7 +115,7 @@ async fn a_peer_that_stops_reading_delays_nobody() {
     deaf.passive = true;
     config.peers.insert("deaf".to_owned(), deaf);
     let (first, _) = start(&ours, config, false).await;
-    for number in 0..ROUTES {
+    for number in 0..ROUTE_COUNT {
         let prefix = ipnet::Ipv4Net::new(Ipv4Addr::from(0x0b00_0000 + number), 32).unwrap();
         // Different attributes produce many messages.
         first
@@ -133,11 +133,11 @@ async fn a_peer_that_stops_reading_delays_nobody() {
     let mut other = end(2, 1, |_| {});
     other.peers.remove("v6");
     let (second, _kernel): (Speaker, InstalledRoutes) = start(&theirs, other, false).await;
-    eventually("the other peer has all", async || second.status().unwrap().routes.v4 == ROUTES as usize)
+    eventually("the other peer has all", async || second.status().unwrap().routes.v4 == ROUTE_COUNT as usize)
         .await;
     let status = first.status().unwrap();
     let advertised = status.peers.iter().find(|peer| &*peer.name == "deaf").unwrap().prefixes_out.v4;
-    assert!(advertised < ROUTES, "the deaf peer took all {advertised}; it was no test");
+    assert!(advertised < ROUTE_COUNT, "the deaf peer took all {advertised}; it was no test");
     // When it reads again, it receives the rest.
     let reader = tokio::spawn(async move {
         let mut buffer = vec![0; 1 << 20];
@@ -145,7 +145,7 @@ async fn a_peer_that_stops_reading_delays_nobody() {
     });
     eventually("the deaf peer hears again and catches up", async || {
         let status = first.status().unwrap();
-        status.peers.iter().any(|peer| &*peer.name == "deaf" && peer.prefixes_out.v4 == ROUTES)
+        status.peers.iter().any(|peer| &*peer.name == "deaf" && peer.prefixes_out.v4 == ROUTE_COUNT)
     })
     .await;
     reader.abort();

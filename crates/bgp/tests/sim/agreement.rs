@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use tortie_bgp::{BgpFamily, PeerConfig, RouteAttrs};
 
-const NODES: u8 = 4;
+const NODE_COUNT: u8 = 4;
 
 #[derive(Clone, Debug)]
 enum ConvergenceStep {
@@ -40,12 +40,12 @@ enum ConvergenceStep {
 
 fn step() -> impl Strategy<Value = ConvergenceStep> {
     prop_oneof![
-        6 => (0..NODES, 0u8..6, 0u32..2).prop_map(|(node, prefix, med)| ConvergenceStep::Announce { node, prefix, med }),
-        4 => (0..NODES, 0u8..6).prop_map(|(node, prefix)| ConvergenceStep::Withdraw { node, prefix }),
-        1 => (0..NODES).prop_map(|node| ConvergenceStep::Drop { node }),
-        2 => (0..NODES, 0..NODES).prop_map(|(from, to)| ConvergenceStep::Slow { from, to }),
+        6 => (0..NODE_COUNT, 0u8..6, 0u32..2).prop_map(|(node, prefix, med)| ConvergenceStep::Announce { node, prefix, med }),
+        4 => (0..NODE_COUNT, 0u8..6).prop_map(|(node, prefix)| ConvergenceStep::Withdraw { node, prefix }),
+        1 => (0..NODE_COUNT).prop_map(|node| ConvergenceStep::Drop { node }),
+        2 => (0..NODE_COUNT, 0..NODE_COUNT).prop_map(|(from, to)| ConvergenceStep::Slow { from, to }),
         1 => Just(ConvergenceStep::Release),
-        1 => (0..NODES, 0..NODES).prop_map(|(node, other)| ConvergenceStep::Refresh { node, other }),
+        1 => (0..NODE_COUNT, 0..NODE_COUNT).prop_map(|(node, other)| ConvergenceStep::Refresh { node, other }),
         2 => Just(ConvergenceStep::Settle),
         1 => (0u64..100).prop_map(|seconds| ConvergenceStep::Wait { seconds }),
     ]
@@ -61,9 +61,9 @@ fn text(prefix: u8) -> String {
 
 fn mesh() -> SimulatedNetwork {
     let mut network = SimulatedNetwork::default();
-    for own in 1..=NODES {
+    for own in 1..=NODE_COUNT {
         let mut config = config(64512, own);
-        for other in (1..=NODES).filter(|other| *other != own) {
+        for other in (1..=NODE_COUNT).filter(|other| *other != own) {
             let session = PeerConfig { families: BgpFamily::ALL.to_vec(), ..peer(other, 64512) };
             config.peers.insert(format!("peer{other}"), session);
         }
@@ -76,16 +76,16 @@ fn mesh() -> SimulatedNetwork {
 /// Connects the nodes only through a reflector that advertises all paths.
 fn star() -> SimulatedNetwork {
     let mut network = SimulatedNetwork::default();
-    let hub = NODES + 1;
+    let hub = NODE_COUNT + 1;
     let session =
         |other| PeerConfig { families: BgpFamily::ALL.to_vec(), add_path: true, ..peer(other, 64512) };
-    for own in 1..=NODES {
+    for own in 1..=NODE_COUNT {
         let mut config = config(64512, own);
         config.peers.insert(format!("peer{hub}"), session(hub));
         network.add(config);
     }
     let mut config = config(64512, hub);
-    for other in 1..=NODES {
+    for other in 1..=NODE_COUNT {
         let client = PeerConfig { reflect: Some(v4(hub)), ..session(other) };
         config.peers.insert(format!("peer{other}"), client);
     }
@@ -128,7 +128,7 @@ fn agree(mut network: SimulatedNetwork, steps: Vec<ConvergenceStep>) -> Result<(
             ConvergenceStep::Refresh { node, other } => {
                 let now = network.now;
                 // In the star a node has only one peer.
-                let name = if network.nodes.len() > usize::from(NODES) { NODES } else { other } + 1;
+                let name = if network.nodes.len() > usize::from(NODE_COUNT) { NODE_COUNT } else { other } + 1;
                 let name = format!("peer{name}");
                 network.nodes[usize::from(node)].core.request_refresh(now, &name);
             }
@@ -139,7 +139,7 @@ fn agree(mut network: SimulatedNetwork, steps: Vec<ConvergenceStep>) -> Result<(
     slow.into_iter().for_each(|end| network.release(end));
     network.run(120);
     prop_assert!(network.all_up());
-    for node in 0..NODES {
+    for node in 0..NODE_COUNT {
         for prefix in 0..6 {
             let who = announced.get(&prefix).cloned().unwrap_or_default();
             let expected: Option<BTreeSet<IpAddr>> = if who.is_empty() {

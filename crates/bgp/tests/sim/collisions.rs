@@ -226,11 +226,11 @@ fn finish(pair: &mut CollidingPair, choices: &[usize]) -> Vec<usize> {
 
 /// Tries all combinations of the first choices.
 fn every_order(begin: impl Fn() -> CollidingPair) {
-    const DEPTH: usize = 9;
+    const EXPLORED_CHOICES: usize = 9;
     let mut choices: Vec<usize> = Vec::new();
     for number in 1.. {
         let mut alternatives = finish(&mut begin(), &choices);
-        alternatives.truncate(DEPTH);
+        alternatives.truncate(EXPLORED_CHOICES);
         choices.resize(alternatives.len(), 0);
         // The next order: increment the last choice that can be incremented.
         let Some(last) = (0..choices.len()).rev().find(|at| choices[*at] + 1 < alternatives[*at]) else {

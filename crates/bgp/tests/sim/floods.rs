@@ -1,7 +1,7 @@
 //! Peers that send as much as they can. Their cost is bounded and counted, and they affect only their own session.
 
 use crate::malformed::{
-    AS_PATH, NEXT_HOP, ORIGIN, PLAYED, attributes, message, notification, others_are_well, scene, update,
+    AS_PATH, NEXT_HOP, ORIGIN, PLAYED_PEER, attributes, message, notification, others_are_well, scene, update,
 };
 use crate::net::*;
 use bytes::Bytes;
@@ -14,14 +14,14 @@ use tortie_bgp::core::BgpPeerState;
 
 const ASN: u32 = 65001;
 /// Maximum work for one connection in one turn, plus one message of the maximum size.
-const WORK_OF_A_TURN: u64 = 16 * 1024 + 16 * 1024;
+const MAX_WORK_PER_TURN: u64 = 16 * 1024 + 16 * 1024;
 
 /// Returns a node with an ordinary peer and one played by the test, which sends several paths per prefix.
 fn flooded(adjust: impl Fn(&mut PeerConfig)) -> (SimulatedNetwork, ConnectionEnd) {
     let mut network = scene(ASN);
     let mut own = config(65000, 1);
     own.peers.insert("ordinary".into(), peer(2, 65000));
-    let mut played = PeerConfig { passive: true, add_path: true, ..peer(PLAYED, ASN) };
+    let mut played = PeerConfig { passive: true, add_path: true, ..peer(PLAYED_PEER, ASN) };
     adjust(&mut played);
     own.peers.insert("played".into(), played);
     let now = network.now;
@@ -31,7 +31,7 @@ fn flooded(adjust: impl Fn(&mut PeerConfig)) -> (SimulatedNetwork, ConnectionEnd
 }
 
 fn establish(network: &mut SimulatedNetwork) -> ConnectionEnd {
-    let end = network.play(v4(PLAYED).into(), 0).unwrap();
+    let end = network.play(v4(PLAYED_PEER).into(), 0).unwrap();
     network.inject(end, &open());
     network.inject(end, &message(4, &[]));
     assert_eq!(network.status(0, "played").state, BgpPeerState::Established);
@@ -44,7 +44,7 @@ fn open() -> Vec<u8> {
         version: 4,
         my_as: ASN as u16,
         hold_time: 90,
-        bgp_identifier: v4(PLAYED),
+        bgp_identifier: v4(PLAYED_PEER),
         capabilities: vec![
             Capability::MultiProtocol { afi: Afi::Ipv4, safi: Safi::Unicast },
             Capability::FourOctetAs { asn: ASN },
@@ -90,16 +90,16 @@ fn a_quarter_million_paths_to_one_prefix_end_the_session_at_the_limit() {
     let before = network.nodes[0].core.work();
     let most = receive(&mut network, end, &updates((1..=250_000).map(|id| (id, [192, 0, 2]))));
     let work = network.nodes[0].core.work() - before;
-    assert!(most <= WORK_OF_A_TURN, "{most} in one turn");
+    assert!(most <= MAX_WORK_PER_TURN, "{most} in one turn");
     assert!(work < 10_000, "{work} for a peer that was refused after 64 paths");
     assert_eq!(notification(&network, end), Some((6, 1)), "Cease, Maximum Number of Prefixes Reached");
     let error = network.status(0, "played").last_error.unwrap();
     assert!(error.contains("more than 64 paths to one prefix"), "{error}");
     assert_eq!(network.routes_to(0, "192.0.2.0/24"), None);
     // The peer is blocked, even if it connects.
-    assert!(network.play(v4(PLAYED).into(), 0).is_none());
+    assert!(network.play(v4(PLAYED_PEER).into(), 0).is_none());
     network.run(290);
-    assert!(network.play(v4(PLAYED).into(), 0).is_none());
+    assert!(network.play(v4(PLAYED_PEER).into(), 0).is_none());
     network.run(20);
     establish(&mut network);
     others_are_well(&network);
@@ -131,7 +131,7 @@ fn a_flood_of_updates_is_taken_in_turns_and_costs_what_it_did() {
     let before = network.nodes[0].core.work();
     let most = receive(&mut network, end, &bytes);
     let work = network.nodes[0].core.work() - before;
-    assert!(most <= WORK_OF_A_TURN, "{most} in one turn");
+    assert!(most <= MAX_WORK_PER_TURN, "{most} in one turn");
     assert!(work <= u64::from(routes) * 102 / 100, "{work} for {routes} routes");
     assert_eq!(network.status(0, "played").prefixes_in.v4, routes);
     others_are_well(&network);
@@ -145,7 +145,7 @@ fn many_paths_to_one_prefix_are_not_compared_with_each_other() {
     let most = receive(&mut network, end, &updates((1..=count as u32).rev().map(|id| (id, [192, 0, 2]))));
     let work = network.nodes[0].core.work() - before;
     // A turn ends after a message, and a message has 400 paths.
-    assert!(most <= WORK_OF_A_TURN + 400 * (1 + count / 16), "{most} in one turn");
+    assert!(most <= MAX_WORK_PER_TURN + 400 * (1 + count / 16), "{most} in one turn");
     // Each path is searched among the others, sixteen at the cost of one comparison; sorting would cost a hundred
     // times that.
     assert!(work <= count * count / 32 + 3 * count, "{work} for {count} paths");
@@ -183,7 +183,7 @@ fn connections_without_end_disturb_nobody() {
     let (mut network, _) = flooded(|_| {});
     for _ in 0..10_000 {
         // Half of them send a few bytes and stop.
-        if let Some(end) = network.play(v4(PLAYED).into(), 0) {
+        if let Some(end) = network.play(v4(PLAYED_PEER).into(), 0) {
             network.inject(end, &[0xff; 7]);
         }
     }

@@ -8,8 +8,8 @@ use rustbgpd_wire::{Afi, Capability, Message, OpenMessage, Safi, decode_message,
 use tortie_bgp::core::BgpPeerState;
 use tortie_bgp::{BgpFamily, PeerConfig};
 
-pub const PLAYED: u8 = 66;
-const GOOD: &str = "192.0.2.0/24";
+pub const PLAYED_PEER: u8 = 66;
+const VALID_PREFIX: &str = "192.0.2.0/24";
 
 pub fn message(kind: u8, body: &[u8]) -> Vec<u8> {
     let mut message = vec![0xff; 16];
@@ -48,7 +48,7 @@ pub fn open(asn: u32) -> Vec<u8> {
         version: 4,
         my_as: asn as u16,
         hold_time: 90,
-        bgp_identifier: v4(PLAYED),
+        bgp_identifier: v4(PLAYED_PEER),
         capabilities: vec![
             Capability::MultiProtocol { afi: Afi::Ipv4, safi: Safi::Unicast },
             Capability::MultiProtocol { afi: Afi::Ipv6, safi: Safi::Unicast },
@@ -64,7 +64,7 @@ pub fn scene(asn: u32) -> SimulatedNetwork {
     let mut network = SimulatedNetwork::default();
     let mut own = config(65000, 1);
     own.peers.insert("ordinary".into(), peer(2, 65000));
-    let played = PeerConfig { passive: true, families: BgpFamily::ALL.to_vec(), ..peer(PLAYED, asn) };
+    let played = PeerConfig { passive: true, families: BgpFamily::ALL.to_vec(), ..peer(PLAYED_PEER, asn) };
     own.peers.insert("played".into(), played);
     let mut other = config(65000, 2);
     other.peers.insert("node".into(), peer(1, 65000));
@@ -76,14 +76,14 @@ pub fn scene(asn: u32) -> SimulatedNetwork {
     network
 }
 
-/// Brings up the played session and announces [`GOOD`].
+/// Brings up the played session and announces [`VALID_PREFIX`].
 pub fn established(network: &mut SimulatedNetwork, asn: u32) -> ConnectionEnd {
-    let end = network.play(v4(PLAYED).into(), 0).unwrap();
+    let end = network.play(v4(PLAYED_PEER).into(), 0).unwrap();
     network.inject(end, &open(asn));
     network.inject(end, &message(4, &[]));
     network.inject(end, &good());
     assert_eq!(network.status(0, "played").state, BgpPeerState::Established);
-    assert!(network.routes_to(0, GOOD).is_some());
+    assert!(network.routes_to(0, VALID_PREFIX).is_some());
     network.wires.get_mut(&end).unwrap().inbox.clear();
     end
 }
@@ -142,7 +142,7 @@ fn wrong_headers_end_the_session() {
         // A body that is too short may also be reported as a malformed attribute list.
         let same = got == expected || (name == "update without lengths" && got == (3, 1));
         assert!(same, "{name}: {got:?}");
-        assert_eq!(network.routes_to(0, GOOD), None, "{name}");
+        assert_eq!(network.routes_to(0, VALID_PREFIX), None, "{name}");
         others_are_well(&network);
     }
 }
@@ -163,7 +163,7 @@ fn wrong_opens_are_refused() {
         ("truncated parameters", change(|open| open[30] = 200), (2, 0)),
     ] {
         let mut network = scene(65001);
-        let end = network.play(v4(PLAYED).into(), 0).unwrap();
+        let end = network.play(v4(PLAYED_PEER).into(), 0).unwrap();
         network.settle();
         network.inject(end, &bytes);
         assert!(network.wires[&end].closed, "{name}");
@@ -179,7 +179,7 @@ fn messages_that_do_not_fit_the_state_are_refused() {
         [("update", good()), ("keepalive", message(4, &[])), ("refresh", message(5, &[0, 1, 0, 1]))]
     {
         let mut network = scene(65001);
-        let end = network.play(v4(PLAYED).into(), 0).unwrap();
+        let end = network.play(v4(PLAYED_PEER).into(), 0).unwrap();
         network.settle();
         network.inject(end, &bytes);
         assert_eq!(notification(&network, end).map(|(code, _)| code), Some(5), "{name}");
@@ -290,17 +290,20 @@ fn check(
             let got = notification(network, end);
             assert!(network.wires[&end].closed, "{name}: the session goes on");
             assert_eq!(got, Some((*code, *subcode)), "{name}");
-            assert_eq!(network.routes_to(0, GOOD), None, "{name}");
+            assert_eq!(network.routes_to(0, VALID_PREFIX), None, "{name}");
         }
         ExpectedReaction::Withdrawn => {
             assert_eq!(status.state, BgpPeerState::Established, "{name}: {:?}", status.last_error);
-            assert_eq!(network.routes_to(0, GOOD), None, "{name}: the route is still there");
+            assert_eq!(network.routes_to(0, VALID_PREFIX), None, "{name}: the route is still there");
             network.inject(end, &good());
-            assert!(network.routes_to(0, GOOD).is_some(), "{name}: the session does not work any more");
+            assert!(
+                network.routes_to(0, VALID_PREFIX).is_some(),
+                "{name}: the session does not work any more"
+            );
         }
         ExpectedReaction::Kept => {
             assert_eq!(status.state, BgpPeerState::Established, "{name}: {:?}", status.last_error);
-            assert!(network.routes_to(0, GOOD).is_some(), "{name}: the route is gone");
+            assert!(network.routes_to(0, VALID_PREFIX).is_some(), "{name}: the route is gone");
         }
     }
     others_are_well(network);
@@ -337,7 +340,7 @@ proptest! {
         ], 0..12),
     ) {
         let mut network = scene(65001);
-        let end = network.play(v4(PLAYED).into(), 0).unwrap();
+        let end = network.play(v4(PLAYED_PEER).into(), 0).unwrap();
         if prologue > 0 {
             network.inject(end, &open(65001));
         }

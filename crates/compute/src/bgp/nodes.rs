@@ -20,7 +20,7 @@ pub(super) struct BgpNodeFacts {
 }
 
 /// Label with the value `true` on nodes that must not receive external traffic for services.
-const EXCLUDED: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
+const EXCLUDE_FROM_LB_LABEL: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
 
 impl BgpNodeFacts {
     pub fn of(node: &Node) -> BgpNodeFacts {
@@ -41,7 +41,7 @@ impl BgpNodeFacts {
     }
 
     pub fn announces_no_services(&self) -> bool {
-        self.labels.get(EXCLUDED).is_some_and(|value| value == "true")
+        self.labels.get(EXCLUDE_FROM_LB_LABEL).is_some_and(|value| value == "true")
     }
 
     pub fn addresses(&self) -> impl Iterator<Item = IpAddr> + use<> {

@@ -9,7 +9,7 @@ use tortie_model::kinds::{self, BGPPeer, BGPPeerSpec, ReversePeering, SourceAddr
 use tortie_model::selector::Selector;
 use tortie_plan::bgp::{AdvertisedNextHop, BgpSession, BgpSessionKind};
 
-const PORT: u16 = 179;
+const DEFAULT_BGP_PORT: u16 = 179;
 
 pub(super) struct SessionBuilder<'a> {
     pub host: &'a str,
@@ -140,7 +140,7 @@ impl<'a> SessionBuilder<'a> {
         };
         let at_node = self.node_at(address, as_number);
         let port = port.or_else(|| at_node.map(|(name, _)| self.settings.port_of(name)));
-        let port = port.unwrap_or(PORT);
+        let port = port.unwrap_or(DEFAULT_BGP_PORT);
         vec![RemotePeer { address, port, as_number, node: None }]
     }
 
@@ -199,7 +199,7 @@ impl<'a> SessionBuilder<'a> {
         BgpSession {
             kind: BgpSessionKind::LocalWorkload,
             peer,
-            port: PORT,
+            port: DEFAULT_BGP_PORT,
             remote_as,
             local_as,
             source: None,
@@ -270,7 +270,8 @@ struct SessionSet {
 impl SessionSet {
     fn add(&mut self, session: Option<BgpSession>) {
         let Some(session) = session else { return };
-        let port = if session.port == PORT { String::new() } else { format!("_port_{}", session.port) };
+        let port =
+            if session.port == DEFAULT_BGP_PORT { String::new() } else { format!("_port_{}", session.port) };
         let rest = format!("{}{port}", name_part(session.peer));
         let name = match session.kind {
             BgpSessionKind::Mesh => format!("Mesh_{rest}"),

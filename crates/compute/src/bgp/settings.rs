@@ -9,9 +9,9 @@ use tortie_model::kinds::{
 use tortie_model::scalar::GoDuration;
 use tortie_plan::bgp::{BgpCommunity, PasswordReference};
 
-const AS_NUMBER: u32 = 64512;
-const PORT: u16 = 179;
-const PRIORITY: u32 = 1024;
+const DEFAULT_AS_NUMBER: u32 = 64512;
+const DEFAULT_LISTEN_PORT: u16 = 179;
+const DEFAULT_ROUTE_PRIORITY: u32 = 1024;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct BgpSettings {
@@ -56,7 +56,7 @@ impl BgpSettings {
         let node = configurations.get(&format!("node.{host}"));
         let port =
             |configuration: &BGPConfiguration| Some(configuration.spec.listen_port).filter(|port| *port != 0);
-        let port_of_all = port(all).unwrap_or(PORT);
+        let port_of_all = port(all).unwrap_or(DEFAULT_LISTEN_PORT);
         let ports = configurations
             .iter()
             .filter_map(|(name, configuration)| {
@@ -65,14 +65,15 @@ impl BgpSettings {
             .collect();
         let spec = &all.spec;
         let communities = communities(node, all);
-        let priority =
-            |given: Option<i64>| given.and_then(|given| u32::try_from(given).ok()).unwrap_or(PRIORITY);
+        let priority = |given: Option<i64>| {
+            given.and_then(|given| u32::try_from(given).ok()).unwrap_or(DEFAULT_ROUTE_PRIORITY)
+        };
         BgpSettings {
             as_number: spec
                 .as_number
                 .map(|number| number.0)
                 .filter(|number| *number != 0)
-                .unwrap_or(AS_NUMBER),
+                .unwrap_or(DEFAULT_AS_NUMBER),
             mesh: spec.node_to_node_mesh_enabled.unwrap_or(true),
             mesh_password: secret(spec.node_mesh_password.as_ref()),
             mesh_restart_time: seconds(spec.node_mesh_max_restart_time.as_ref()),

@@ -20,7 +20,7 @@ pub enum ParameterEffect {
 
 /// Parameters that can be set only in the environment or the file. FelixConfiguration has no field for them, because
 /// Calico does not have them, or because they configure how a node receives FelixConfiguration.
-pub const OWN: &[FelixParameter] = &[
+pub const OWN_PARAMETERS: &[FelixParameter] = &[
     own("cutDeniedFlows", "CutDeniedFlows", "false"),
     own("clampMSS", "ClampMSS", "false"),
     own("typhaAddr", "TyphaAddr", ""),
@@ -47,7 +47,7 @@ impl ParameterEffect {
 }
 
 /// Reasons by prefix of the key; the longest matching prefix applies.
-const WITHOUT_EFFECT: &[(&str, &str)] = &[
+const NO_EFFECT_REASONS: &[(&str, &str)] = &[
     ("", "nothing here depends on it"),
     ("aws", "Tortie does not talk to cloud providers"),
     ("bpf", "there is no eBPF dataplane"),
@@ -78,6 +78,6 @@ const WITHOUT_EFFECT: &[(&str, &str)] = &[
 ];
 
 fn why_not(key: &str) -> &'static str {
-    let known = WITHOUT_EFFECT.iter().filter(|(beginning, _)| key.starts_with(beginning));
+    let known = NO_EFFECT_REASONS.iter().filter(|(beginning, _)| key.starts_with(beginning));
     known.max_by_key(|(beginning, _)| beginning.len()).map_or("", |(_, why)| why)
 }

@@ -5,7 +5,7 @@ mod effect;
 mod read;
 mod values;
 
-pub use effect::{OWN, ParameterEffect};
+pub use effect::{OWN_PARAMETERS, ParameterEffect};
 pub use read::{
     ClientAuth, ClusterRoutes, FirstRouteTable, FlowOffload, L2Reachability, LogRate, LogSeverity,
     NatExclusions, OptionalParameter, RouteSource, SourceSpoofing,
@@ -283,7 +283,7 @@ fn loosened(node: Option<&FelixConfiguration>, cluster: Option<&FelixConfigurati
 }
 
 fn all() -> impl Iterator<Item = &'static FelixParameter> {
-    FelixConfigurationSpec::PARAMETERS.iter().chain(OWN)
+    FelixConfigurationSpec::PARAMETERS.iter().chain(OWN_PARAMETERS)
 }
 
 #[cfg(test)]

@@ -252,13 +252,15 @@ impl FirstRouteTable {
     /// Parses `1-250,1000-1999`.
     fn read(text: &str) -> Result<FirstRouteTable, String> {
         // Tables of the kernel: default, main and local.
-        const RESERVED: std::ops::RangeInclusive<u32> = 253..=255;
+        const RESERVED_TABLES: std::ops::RangeInclusive<u32> = 253..=255;
         let range = text.split(',').next().unwrap_or_default().trim();
         let (first, last) = range.split_once('-').ok_or("is not of the form 1-250")?;
         let (first, last): (u32, u32) = (number(first.trim())?, number(last.trim())?);
         match () {
             () if first == 0 || first > last => Err("is not a range of tables".to_owned()),
-            () if RESERVED.contains(&first) => Err("begins with a table reserved by the kernel".to_owned()),
+            () if RESERVED_TABLES.contains(&first) => {
+                Err("begins with a table reserved by the kernel".to_owned())
+            }
             () => Ok(FirstRouteTable(first)),
         }
     }

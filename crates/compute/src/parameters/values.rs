@@ -1,6 +1,6 @@
 //! The table of the parameters that take effect. Each is a field, so a wrong name does not compile.
 
-use super::effect::{OWN, ParameterEffect};
+use super::effect::{OWN_PARAMETERS, ParameterEffect};
 use super::read::{
     ClientAuth, ClusterRoutes, FirstRouteTable, FlowOffload, HealthTimeouts, L2Reachability, LogRate,
     LogSeverity, MarkMask, NatExclusions, OptionalParameter, RouteSource, SourceSpoofing, read,
@@ -167,7 +167,7 @@ values! {
 
 /// Finds a parameter at compile time; an unknown key fails the compilation.
 const fn parameter(key: &str) -> &'static FelixParameter {
-    let tables = [FelixConfigurationSpec::PARAMETERS, OWN];
+    let tables = [FelixConfigurationSpec::PARAMETERS, OWN_PARAMETERS];
     let mut table = 0;
     while table < tables.len() {
         let mut index = 0;

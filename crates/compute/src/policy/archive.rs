@@ -16,7 +16,7 @@ pub(super) struct RuleArchive {
 
 /// Texts that occur in nearly every rule. Each is encoded as one byte that JSON never contains, its position in the
 /// list; longer phrases come before those that they contain.
-const PHRASES: [&str; 16] = [
+const COMMON_PHRASES: [&str; 16] = [
     r#"{"action":"Allow","source":{},"destination":{"#,
     r#"{"action":"Allow","source":{"#,
     r#"},"destination":{}}"#,
@@ -62,11 +62,11 @@ fn shorten(text: &mut Vec<u8>) {
     while let Some(first) = text.get(from).copied() {
         let found = match first {
             b'{' | b'}' | b'"' | b',' | b']' | b'p' => {
-                PHRASES.iter().position(|phrase| text[from..].starts_with(phrase.as_bytes()))
+                COMMON_PHRASES.iter().position(|phrase| text[from..].starts_with(phrase.as_bytes()))
             }
             _ => None,
         };
-        let (byte, length) = found.map_or((first, 1), |place| (place as u8, PHRASES[place].len()));
+        let (byte, length) = found.map_or((first, 1), |place| (place as u8, COMMON_PHRASES[place].len()));
         text[to] = byte;
         from += length;
         to += 1;
@@ -77,7 +77,7 @@ fn shorten(text: &mut Vec<u8>) {
 fn lengthen(text: &str) -> Vec<u8> {
     let mut whole = Vec::with_capacity(text.len() * 4);
     for byte in text.bytes() {
-        match PHRASES.get(usize::from(byte)) {
+        match COMMON_PHRASES.get(usize::from(byte)) {
             Some(phrase) => whole.extend_from_slice(phrase.as_bytes()),
             None => whole.push(byte),
         }

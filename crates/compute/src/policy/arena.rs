@@ -3,7 +3,7 @@
 use hashbrown::HashMap;
 
 /// Size of a chunk in bytes; a longer text has a separate chunk.
-pub(super) const CHUNK: usize = 1 << 16;
+pub(super) const ARENA_CHUNK_BYTES: usize = 1 << 16;
 
 /// Location of a text: the upper half of `at` is the chunk, the lower half the offset in it.
 #[derive(Clone, Copy, Debug, Default)]
@@ -24,7 +24,7 @@ pub(super) struct TextArena {
 
 impl TextArena {
     pub fn get(&self, span: ArenaSpan) -> &[u8] {
-        let (chunk, start) = (span.at as usize / CHUNK, span.at as usize % CHUNK);
+        let (chunk, start) = (span.at as usize / ARENA_CHUNK_BYTES, span.at as usize % ARENA_CHUNK_BYTES);
         let whole = self.chunks.get(chunk).and_then(|chunk| chunk.get(start..start + span.len as usize));
         whole.unwrap_or_default()
     }
@@ -32,20 +32,20 @@ impl TextArena {
     pub fn put(&mut self, text: &[u8]) -> ArenaSpan {
         let len = text.len() as u32;
         if let Some(at) = self.spare.get_mut(&len).and_then(Vec::pop) {
-            let (chunk, start) = (at as usize / CHUNK, at as usize % CHUNK);
+            let (chunk, start) = (at as usize / ARENA_CHUNK_BYTES, at as usize % ARENA_CHUNK_BYTES);
             self.chunks[chunk][start..start + text.len()].copy_from_slice(text);
             return ArenaSpan { at, len };
         }
-        if text.len() > CHUNK {
+        if text.len() > ARENA_CHUNK_BYTES {
             self.chunks.push(text.to_vec());
-            return ArenaSpan { at: ((self.chunks.len() - 1) * CHUNK) as u32, len };
+            return ArenaSpan { at: ((self.chunks.len() - 1) * ARENA_CHUNK_BYTES) as u32, len };
         }
-        if self.chunks.get(self.open).is_none_or(|chunk| chunk.len() + text.len() > CHUNK) {
+        if self.chunks.get(self.open).is_none_or(|chunk| chunk.len() + text.len() > ARENA_CHUNK_BYTES) {
             self.open = self.chunks.len();
-            self.chunks.push(Vec::with_capacity(CHUNK));
+            self.chunks.push(Vec::with_capacity(ARENA_CHUNK_BYTES));
         }
         let chunk = &mut self.chunks[self.open];
-        let at = (self.open * CHUNK + chunk.len()) as u32;
+        let at = (self.open * ARENA_CHUNK_BYTES + chunk.len()) as u32;
         chunk.extend_from_slice(text);
         ArenaSpan { at, len }
     }
@@ -53,8 +53,8 @@ impl TextArena {
     pub fn take_back(&mut self, span: ArenaSpan) {
         match span.len as usize {
             0 => {}
-            1..=CHUNK => self.spare.entry(span.len).or_default().push(span.at),
-            _ => self.chunks[span.at as usize / CHUNK] = Vec::new(),
+            1..=ARENA_CHUNK_BYTES => self.spare.entry(span.len).or_default().push(span.at),
+            _ => self.chunks[span.at as usize / ARENA_CHUNK_BYTES] = Vec::new(),
         }
     }
 }

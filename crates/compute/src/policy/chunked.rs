@@ -4,7 +4,7 @@
 use super::ids::TableId;
 use std::marker::PhantomData;
 
-const CHUNK: usize = 1024;
+const CHUNK_ELEMENTS: usize = 1024;
 
 #[derive(Debug)]
 pub(super) struct ChunkedVec<I, T> {
@@ -21,21 +21,21 @@ impl<I, T> Default for ChunkedVec<I, T> {
 impl<I: TableId, T: Default> ChunkedVec<I, T> {
     pub fn get(&self, id: I) -> Option<&T> {
         let place = id.number() as usize;
-        self.chunks.get(place / CHUNK)?.get(place % CHUNK)
+        self.chunks.get(place / CHUNK_ELEMENTS)?.get(place % CHUNK_ELEMENTS)
     }
 
     pub fn get_mut(&mut self, id: I) -> Option<&mut T> {
         let place = id.number() as usize;
-        self.chunks.get_mut(place / CHUNK)?.get_mut(place % CHUNK)
+        self.chunks.get_mut(place / CHUNK_ELEMENTS)?.get_mut(place % CHUNK_ELEMENTS)
     }
 
     /// Returns the element of an ID, creating it if necessary.
     pub fn at(&mut self, id: I) -> &mut T {
         let place = id.number() as usize;
-        while self.chunks.len() * CHUNK <= place {
-            self.chunks.push(std::iter::repeat_with(T::default).take(CHUNK).collect());
+        while self.chunks.len() * CHUNK_ELEMENTS <= place {
+            self.chunks.push(std::iter::repeat_with(T::default).take(CHUNK_ELEMENTS).collect());
         }
-        &mut self.chunks[place / CHUNK][place % CHUNK]
+        &mut self.chunks[place / CHUNK_ELEMENTS][place % CHUNK_ELEMENTS]
     }
 
     /// Returns all elements from the first on; elements behind the last one that was requested may be included.

@@ -4,7 +4,7 @@ use super::ids::TableId;
 use std::collections::BTreeSet;
 
 /// Maximum size of a sorted list.
-const FEW: usize = 64;
+const MAX_LIST_LENGTH: usize = 64;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::box_collection, reason = "there are millions of these: each stays as small as a pointer")]
@@ -31,7 +31,7 @@ impl<I: TableId> IdSet<I> {
             }
             IdSet::Few(list) => {
                 let Err(place) = list.binary_search(&id) else { return false };
-                if list.len() < FEW {
+                if list.len() < MAX_LIST_LENGTH {
                     list.insert(place, id);
                 } else {
                     let all = list.iter().copied().chain([id]).collect();
@@ -65,7 +65,7 @@ impl<I: TableId> IdSet<I> {
             IdSet::Many(set) => {
                 let there = set.remove(&id);
                 // Convert back only at half the limit, so that a set near the limit does not convert all the time.
-                if set.len() < FEW / 2 {
+                if set.len() < MAX_LIST_LENGTH / 2 {
                     *self = IdSet::Few(Box::new(set.iter().copied().collect()));
                 }
                 there

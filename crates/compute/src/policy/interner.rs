@@ -94,7 +94,7 @@ impl<I: TableId> StringInterner<I> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::arena::CHUNK;
+    use super::super::arena::ARENA_CHUNK_BYTES;
     use super::super::ids::Symbol;
     use super::*;
     use proptest::prelude::*;
@@ -125,7 +125,9 @@ mod tests {
     fn texts_of_any_length_have_room() {
         let mut interner = StringInterner::<Symbol>::default();
         let all: Vec<String> =
-            [0, 1, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK, 5].map(|len| "x".repeat(len)).into();
+            [0, 1, ARENA_CHUNK_BYTES - 1, ARENA_CHUNK_BYTES, ARENA_CHUNK_BYTES + 1, 3 * ARENA_CHUNK_BYTES, 5]
+                .map(|len| "x".repeat(len))
+                .into();
         let names: Vec<Symbol> = all.iter().map(|text| interner.hold(text)).collect();
         assert!(all.iter().zip(&names).all(|(text, name)| interner.get(*name) == text));
         names.into_iter().for_each(|name| interner.release(name));

@@ -132,8 +132,8 @@ impl LabelledTable {
     }
 
     pub fn of_class(&self, class: ClassId) -> &IdSet<LabelledId> {
-        static NOTHING: IdSet<LabelledId> = IdSet::None;
-        self.of_class.get(class).unwrap_or(&NOTHING)
+        static NO_ITEMS: IdSet<LabelledId> = IdSet::None;
+        self.of_class.get(class).unwrap_or(&NO_ITEMS)
     }
 
     /// Returns all items that have exactly this net.

@@ -18,7 +18,7 @@ use hashbrown::HashMap;
 use tortie_model::selector::{LabelCondition, LabelConditions, Selector};
 
 /// Number of unused indexes that are always kept.
-const SPARE_INDEXES: usize = 8;
+const MAX_UNUSED_INDEXES: usize = 8;
 
 #[derive(Debug, Default)]
 pub(super) struct SelectorMatcher {
@@ -90,8 +90,8 @@ impl SelectorMatcher {
 
     /// Returns the selectors that match a class.
     pub fn matched(&self, class: ClassId) -> &IdSet<SelectorId> {
-        static NOTHING: IdSet<SelectorId> = IdSet::None;
-        self.matched.get(&class).unwrap_or(&NOTHING)
+        static NO_SELECTORS: IdSet<SelectorId> = IdSet::None;
+        self.matched.get(&class).unwrap_or(&NO_SELECTORS)
     }
 
     pub fn matches_any(&self, selector: SelectorId) -> bool {
@@ -199,7 +199,7 @@ impl SelectorMatcher {
 
     /// Drops the indexes that no selector needs once they are the majority.
     fn drop_unused_indexes(&mut self, symbols: &mut SymbolTable) {
-        if self.unused <= SPARE_INDEXES + self.label_index.len() / 2 {
+        if self.unused <= MAX_UNUSED_INDEXES + self.label_index.len() / 2 {
             return;
         }
         self.label_index.retain(|key, index| {

@@ -497,8 +497,8 @@ fn not_nets(nets: &[String]) -> Option<String> {
 
 /// Returns the DSCP that an annotation requests.
 fn dscp(annotations: &BTreeMap<String, String>) -> Option<u8> {
-    const ANNOTATION: &str = "qos.projectcalico.org/dscp";
-    annotations.get(ANNOTATION)?.parse::<tortie_model::scalar::Dscp>().ok()?.value()
+    const DSCP_ANNOTATION: &str = "qos.projectcalico.org/dscp";
+    annotations.get(DSCP_ANNOTATION)?.parse::<tortie_model::scalar::Dscp>().ok()?.value()
 }
 
 #[cfg(test)]

@@ -153,7 +153,7 @@ fn of_kubernetes<'a>(
     PolicyFields {
         kind: PolicyKind::StagedKubernetesNetworkPolicy,
         tier: DEFAULT_TIER,
-        order: Some(CalicoFloat(kubernetes::ORDER)),
+        order: Some(CalicoFloat(kubernetes::DERIVED_POLICY_ORDER)),
         types: match (spec.policy_types.is_empty(), spec.egress.is_empty()) {
             (false, _) => &spec.policy_types,
             (true, true) => &[PolicyType::Ingress],

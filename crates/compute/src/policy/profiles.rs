@@ -13,7 +13,7 @@ use tortie_model::{Kind, StoreKey, kinds};
 use tortie_plan::{PlanUpdate, PlannedRule, ProfileRules, RuleAction};
 
 /// Profile that allows everything. It exists even without a resource.
-const DEFAULT_ALLOW: &str = "projectcalico-default-allow";
+const DEFAULT_ALLOW_PROFILE: &str = "projectcalico-default-allow";
 
 #[derive(Debug, Default)]
 pub(super) struct ProfileTable {
@@ -102,7 +102,7 @@ impl ProfileTable {
                 continue;
             }
             let rules = symbols.find(&name).and_then(|name| self.rules.get(&name)).copied();
-            let (profile, new) = if name == DEFAULT_ALLOW {
+            let (profile, new) = if name == DEFAULT_ALLOW_PROFILE {
                 (same(vec![PlannedRule::new(RuleAction::Allow)]), Box::default())
             } else {
                 let converted = converter.rules(rules, "");

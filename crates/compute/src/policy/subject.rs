@@ -11,9 +11,9 @@ use std::collections::BTreeMap;
 use tortie_model::kinds::{GlobalNetworkSet, HostEndpoint, NetworkSet, WorkloadEndpoint};
 use tortie_model::scalar::Protocol;
 
-const NAMESPACE: &str = "projectcalico.org/namespace";
-const ORCHESTRATOR: &str = "projectcalico.org/orchestrator";
-const SERVICE_ACCOUNT: &str = "projectcalico.org/serviceaccount";
+const NAMESPACE_LABEL: &str = "projectcalico.org/namespace";
+const ORCHESTRATOR_LABEL: &str = "projectcalico.org/orchestrator";
+const SERVICE_ACCOUNT_LABEL: &str = "projectcalico.org/serviceaccount";
 
 pub(super) struct LabelledSource<'a> {
     labels: Vec<(&'a str, &'a str)>,
@@ -30,9 +30,9 @@ impl<'a> LabelledSource<'a> {
         let own = |(key, _): &(&str, &str)| !key.starts_with("pcns.") && !key.starts_with("pcsa.");
         let mut labels = Vec::with_capacity(meta.labels.len() + 3);
         labels.extend(pairs(&meta.labels).filter(own));
-        set(&mut labels, NAMESPACE, &meta.namespace);
-        set(&mut labels, ORCHESTRATOR, &spec.orchestrator);
-        set(&mut labels, SERVICE_ACCOUNT, &spec.service_account_name);
+        set(&mut labels, NAMESPACE_LABEL, &meta.namespace);
+        set(&mut labels, ORCHESTRATOR_LABEL, &spec.orchestrator);
+        set(&mut labels, SERVICE_ACCOUNT_LABEL, &spec.service_account_name);
         let ports = spec.ports.iter().map(|port| (port.name.as_str(), &port.protocol, port.port));
         let nets = addresses(endpoint).map(IpNet::from).collect();
         LabelledSource { labels, node: &spec.node, ..LabelledSource::new(&spec.profiles, nets, ports) }
@@ -51,7 +51,7 @@ impl<'a> LabelledSource<'a> {
     pub fn of_network_set(set_: &'a NetworkSet) -> LabelledSource<'a> {
         let meta = &set_.metadata;
         let mut labels = pairs(&meta.labels).collect();
-        set(&mut labels, NAMESPACE, &meta.namespace);
+        set(&mut labels, NAMESPACE_LABEL, &meta.namespace);
         let nets = set_.spec.nets.iter().filter_map(|net| convert::net(net)).collect();
         let profiles = vec![Cow::Owned(format!("kns.{}", meta.namespace))];
         LabelledSource { labels, profiles, ..LabelledSource::new(&[], nets, std::iter::empty()) }

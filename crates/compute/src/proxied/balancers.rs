@@ -33,7 +33,7 @@ impl LoadBalancerShares {
 
     /// Adds or replaces a node. Returns whether anything changed.
     pub fn put_node(&mut self, name: &str, facts: NodeAddresses) -> bool {
-        let node = ShareNode { hash: hash(HASH_OF_NOTHING, name.as_bytes()), v4: facts.v4, v6: facts.v6 };
+        let node = ShareNode { hash: hash(FNV_OFFSET_BASIS, name.as_bytes()), v4: facts.v4, v6: facts.v6 };
         let is_known = self.nodes.get(name) == Some(&node);
         if !is_known {
             self.nodes.insert(name.into(), node);
@@ -99,7 +99,7 @@ fn rank(node: u64, address: IpAddr) -> u64 {
     mixed ^ (mixed >> 33)
 }
 
-const HASH_OF_NOTHING: u64 = 0xcbf2_9ce4_8422_2325;
+const FNV_OFFSET_BASIS: u64 = 0xcbf2_9ce4_8422_2325;
 
 /// FNV-1a. It is the same in every version, because nodes of different versions have to agree.
 fn hash(before: u64, bytes: &[u8]) -> u64 {

@@ -374,7 +374,7 @@ fn read_block(block: &AddressBlock) -> BlockUse {
     };
     let mut borrowed = Vec::new();
     for allocation in allocations(block).filter(|allocation| !allocation.is_cooling_down()) {
-        if let Some(node) = allocation.attribute(attribute::NODE)
+        if let Some(node) = allocation.attribute(attribute::NODE_ATTRIBUTE)
             && Some(node) != owner.as_deref()
         {
             borrowed.push((allocation.address, node.to_owned()));

@@ -7,8 +7,8 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 use tortie_plan::NodePlan;
 
-const CLUSTERS: u64 = 10;
-const ORDERS: u64 = 10;
+const CLUSTER_COUNT: u64 = 10;
+const ORDERS_PER_CLUSTER: u64 = 10;
 
 fn seed() -> u64 {
     std::env::var("TORTIE_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(4)
@@ -18,7 +18,7 @@ fn seed() -> u64 {
 fn any_order_gives_the_same_plan() {
     let seed = seed();
     println!("TORTIE_SEED={seed}");
-    for cluster in 0..CLUSTERS {
+    for cluster in 0..CLUSTER_COUNT {
         let mut rng = StdRng::seed_from_u64(seed.wrapping_mul(1_000_003) + cluster);
         let final_state: Vec<PolicyEntry> = generate(&mut rng, 80).into_iter().collect();
         let expected = PolicyNode::with(&final_state);
@@ -27,7 +27,7 @@ fn any_order_gives_the_same_plan() {
             expected.plan.sets.len() > 3 && !expected.plan.policies.is_empty(),
             "a cluster that shows something"
         );
-        for order in 0..ORDERS {
+        for order in 0..ORDERS_PER_CLUSTER {
             let plan = through(detours(&mut rng, &final_state));
             same(&expected.plan, &plan, &format!("TORTIE_SEED={seed} cluster {cluster} order {order}"));
         }

@@ -72,7 +72,7 @@ fn an_object_that_exists_is_kept() {
     assert_eq!(world.admit(&["b"], 10), Vec::<String>::new());
     assert_eq!(world.reads(), reads, "it is not read again at once");
     world.existing.clear();
-    world.now += RECHECK_DELAY;
+    world.now += ABSENCE_RECHECK_DELAY;
     assert_eq!(world.admit(&["b"], 10), ["b"]);
     assert_eq!(world.guard.counters(), AbsenceCounters { proofs: 4, contradictions: 1, failures: 0 });
 }
@@ -144,7 +144,7 @@ fn a_large_share_is_admitted_as_a_whole_or_not_at_all() {
     assert!(report.starts_with("8 of 10 nodes are missing from lists, 8 actions are withheld: "), "{report}");
     assert!(report.contains("n7"), "{report}");
     let reads = world.reads();
-    world.now += RECHECK_DELAY - seconds(1);
+    world.now += ABSENCE_RECHECK_DELAY - seconds(1);
     assert_eq!(world.admit(&all, 10), Vec::<String>::new());
     assert_eq!(world.reads(), reads, "nothing is read before the next look");
     world.now += seconds(1);
@@ -182,9 +182,9 @@ fn a_round_reads_a_bounded_number_of_objects() {
         assert!(admission.actions.len() <= MAX_PROOFS_PER_ROUND);
         admission.actions.iter().for_each(|name| _ = left.remove(name));
         rounds += 1;
-        let again = (!left.is_empty()).then_some(world.now + ROUND_DELAY);
+        let again = (!left.is_empty()).then_some(world.now + PROOF_ROUND_DELAY);
         assert_eq!(admission.retry, again);
-        world.now += ROUND_DELAY;
+        world.now += PROOF_ROUND_DELAY;
     }
     assert_eq!(rounds, 3);
 }

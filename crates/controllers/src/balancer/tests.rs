@@ -167,14 +167,14 @@ fn a_service_of_the_same_name_is_another() {
 fn addresses_and_pools_may_be_asked_for() {
     let mut world = BalancerTestWorld::new();
     world.service("web", |_| {});
-    world.annotate("web", ADDRESSES, "[\"198.51.100.5\"]");
+    world.annotate("web", ADDRESS_ANNOTATION, "[\"198.51.100.5\"]");
     world.settle();
     assert_eq!(world.status("web"), ["198.51.100.5"]);
-    world.annotate("web", ADDRESSES, "[\"198.51.100.6\"]");
+    world.annotate("web", ADDRESS_ANNOTATION, "[\"198.51.100.6\"]");
     world.settle();
     assert_eq!(world.status("web"), ["198.51.100.6"]);
     world.service("manual", |_| {});
-    world.annotate("manual", POOLS[0], "[\"manual\"]");
+    world.annotate("manual", POOL_ANNOTATIONS[0], "[\"manual\"]");
     world.settle();
     assert!(world.status("manual")[0].starts_with("203.0.113."));
     // Without the annotation, the address comes from an automatically assigned pool.
@@ -185,7 +185,7 @@ fn addresses_and_pools_may_be_asked_for() {
     world.settle();
     assert_eq!(world.status("fixed"), ["198.51.100.1"]);
     assert_eq!(world.assigned(), 3);
-    for (name, value) in [(ADDRESSES, "nonsense"), (POOLS[0], "[\"none\"]")] {
+    for (name, value) in [(ADDRESS_ANNOTATION, "nonsense"), (POOL_ANNOTATIONS[0], "[\"none\"]")] {
         world.service("wrong", |_| {});
         world.annotate("wrong", name, value);
         world.settle();
@@ -199,8 +199,8 @@ fn only_services_that_ask_if_that_is_configured() {
     world.mode = AssignIPs::RequestedServicesOnly;
     world.service("web", |_| {});
     world.service("asks", |_| {});
-    world.annotate("asks", POOLS[0], "[\"198.51.100.0/29\"]");
-    world.service("class", |service| service.load_balancer_class = Some(CLASS.into()));
+    world.annotate("asks", POOL_ANNOTATIONS[0], "[\"198.51.100.0/29\"]");
+    world.service("class", |service| service.load_balancer_class = Some(LOAD_BALANCER_CLASS.into()));
     world.settle();
     assert_eq!(
         (world.status("web").len(), world.status("asks").len(), world.status("class").len()),

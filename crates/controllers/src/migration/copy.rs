@@ -8,7 +8,7 @@ use tortie_model::{API_VERSION, KeyRange, Kind, ObjectMeta, Resource, StoreKey, 
 use tortie_store::{StoreClient, StoreEntry, StoreError, StoreResult};
 
 /// Number of concurrent writes.
-const WORKERS: usize = 10;
+const COPY_CONCURRENCY: usize = 10;
 const TIER_LABEL: &str = "projectcalico.org/tier";
 
 pub struct ObjectCopy<'a> {
@@ -17,7 +17,7 @@ pub struct ObjectCopy<'a> {
 }
 
 /// Kinds in the order in which they are copied: objects that others refer to come first.
-const RESOURCES: [Kind; 18] = [
+const COPIED_KINDS: [Kind; 18] = [
     Kind::Tier,
     Kind::BGPConfiguration,
     Kind::FelixConfiguration,
@@ -42,7 +42,7 @@ const RESOURCES: [Kind; 18] = [
 /// Returns the kinds that must be defined in the target group.
 pub fn kinds() -> impl Iterator<Item = Kind> {
     let records = [Kind::IPAMBlock, Kind::BlockAffinity, Kind::IPAMHandle, Kind::IPAMConfiguration];
-    RESOURCES.into_iter().chain(records)
+    COPIED_KINDS.into_iter().chain(records)
 }
 
 /// Returns whether a CRD of crd.projectcalico.org is of a kind whose objects are copied.
@@ -66,7 +66,7 @@ fn ranges() -> Vec<KeyRange> {
         affinities(AffinityType::Virtual),
         KeyRange::Handles,
     ];
-    let resources = RESOURCES.iter().filter(|kind| **kind != Kind::ClusterInformation);
+    let resources = COPIED_KINDS.iter().filter(|kind| **kind != Kind::ClusterInformation);
     let mut all: Vec<KeyRange> = resources.map(written).collect();
     let last = all.len() - 1;
     all.splice(last..last, records);
@@ -111,7 +111,7 @@ impl ObjectCopy<'_> {
             count += entries.len();
             // Range by range, so that referenced objects exist before those that refer to them.
             futures::stream::iter(entries.into_iter().map(Ok))
-                .try_for_each_concurrent(WORKERS, |entry: StoreEntry| self.copy(entry))
+                .try_for_each_concurrent(COPY_CONCURRENCY, |entry: StoreEntry| self.copy(entry))
                 .await?;
         }
         Ok(count)
@@ -135,7 +135,7 @@ impl ObjectCopy<'_> {
     /// Updates owner references: copied objects have new UIDs.
     pub async fn owners(&self) -> StoreResult<()> {
         let (mut identities, mut owned) = (HashMap::new(), Vec::new());
-        for kind in RESOURCES {
+        for kind in COPIED_KINDS {
             let range = KeyRange::Written { kind, namespace: None };
             let mut there = by_key(list(self.to, &range).await?);
             for entry in list(self.from, &range).await? {
@@ -248,7 +248,7 @@ mod tests {
     #[test]
     fn everything_is_copied_once() {
         let ranges = ranges();
-        assert_eq!(ranges.len(), RESOURCES.len() - 1 + 5);
+        assert_eq!(ranges.len(), COPIED_KINDS.len() - 1 + 5);
         assert_eq!(ranges.last(), Some(&KeyRange::Written { kind: Kind::CalicoNodeStatus, namespace: None }));
     }
 }

@@ -17,11 +17,11 @@ use tortie_model::ipam::AddressBlock;
 use tortie_model::key::AffinityType;
 
 /// Attributes of virtual machines, whose addresses outlive their pods.
-const VIRTUAL_MACHINES: [&str; 3] = ["vmi-name", "vmi-uid", "vm-uid"];
+const VIRTUAL_MACHINE_ATTRIBUTES: [&str; 3] = ["vmi-name", "vmi-uid", "vm-uid"];
 /// Interval between scans without other triggers.
-const USUAL_PERIOD: Duration = Duration::from_secs(300);
+const DEFAULT_SCAN_INTERVAL: Duration = Duration::from_secs(300);
 /// Delay after a change, to coalesce several.
-const AFTER_A_CHANGE: Duration = Duration::from_secs(2);
+const CHANGE_SCAN_DELAY: Duration = Duration::from_secs(2);
 
 /// Time since an arbitrary start; only differences matter.
 pub type MonotonicTime = Duration;
@@ -134,7 +134,7 @@ impl AddressCollector {
 
     /// Schedules a scan soon, after a change that may have leaked an address.
     pub fn hurry(&mut self, now: MonotonicTime) {
-        self.scan_by(now + AFTER_A_CHANGE);
+        self.scan_by(now + CHANGE_SCAN_DELAY);
     }
 
     /// Schedules an immediate scan, after a node was deleted.
@@ -206,7 +206,7 @@ impl AddressCollector {
         let mut pods = 0;
         for JudgedAllocation { allocation, verdict } in seen {
             let Some(handle) = allocation.handle().filter(|handle| !handle.is_empty()) else { continue };
-            let node = allocation.attribute(attribute::NODE);
+            let node = allocation.attribute(attribute::NODE_ATTRIBUTE);
             let (leaked, relies_on_node) = match verdict {
                 AllocationVerdict::Held => (false, false),
                 AllocationVerdict::Leaked { node_gone } => {
@@ -300,10 +300,11 @@ impl AddressCollector {
 
     /// Schedules the next scan for when the next suspect becomes a leak, at the latest after the usual interval.
     fn plan_next_scan(&mut self, now: MonotonicTime) {
-        let period = self.grace.filter(|grace| !grace.is_zero()).map_or(USUAL_PERIOD, |grace| grace / 2);
+        let period =
+            self.grace.filter(|grace| !grace.is_zero()).map_or(DEFAULT_SCAN_INTERVAL, |grace| grace / 2);
         let due = self.grace.and_then(|grace| self.suspects.values().map(|since| *since + grace).min());
         // Failed actions are retried, with a minimum delay.
-        let due = due.map(|due| due.max(now + AFTER_A_CHANGE));
+        let due = due.map(|due| due.max(now + CHANGE_SCAN_DELAY));
         self.next_scan = Some(due.unwrap_or(now + period).min(now + period));
     }
 }
@@ -331,7 +332,7 @@ fn count_nodes(
         Some((AffinityType::Host, host)) => Some(host),
         _ => None,
     });
-    let users = seen.iter().filter_map(|seen| seen.allocation.attribute(attribute::NODE));
+    let users = seen.iter().filter_map(|seen| seen.allocation.attribute(attribute::NODE_ATTRIBUTE));
     let names = owners.chain(users).chain(affinities.iter().map(|(host, _)| host.as_str()));
     names.filter(|name| nodes.is_of_kubernetes(name)).collect::<BTreeSet<&str>>().len()
 }
@@ -339,7 +340,7 @@ fn count_nodes(
 /// Returns the nodes with an address in use; their other addresses and blocks are kept as well.
 fn inhabited_nodes<'a>(seen: &'a [JudgedAllocation<'_>]) -> BTreeSet<&'a str> {
     let held = seen.iter().filter(|seen| seen.verdict == AllocationVerdict::Held);
-    held.filter_map(|seen| seen.allocation.attribute(attribute::NODE)).collect()
+    held.filter_map(|seen| seen.allocation.attribute(attribute::NODE_ATTRIBUTE)).collect()
 }
 
 fn judge(allocation: &AddressAllocation<'_>, pods: &PodIndex, nodes: &NodeIndex) -> AllocationVerdict {
@@ -347,9 +348,9 @@ fn judge(allocation: &AddressAllocation<'_>, pods: &PodIndex, nodes: &NodeIndex)
     if handle.is_empty() || handle == WINDOWS_RESERVED_HANDLE {
         return AllocationVerdict::Held;
     }
-    let node = allocation.attribute(attribute::NODE);
+    let node = allocation.attribute(attribute::NODE_ATTRIBUTE);
     let node_gone = node.is_some_and(|node| nodes.is_gone(node));
-    match allocation.attribute(attribute::TYPE) {
+    match allocation.attribute(attribute::TYPE_ATTRIBUTE) {
         Some(kind) if TunnelType::of_attribute(kind).is_some() && node_gone => {
             return AllocationVerdict::OfGoneNode;
         }
@@ -358,7 +359,7 @@ fn judge(allocation: &AddressAllocation<'_>, pods: &PodIndex, nodes: &NodeIndex)
         None => {}
     }
     let moving = allocation.record.is_some_and(|record| !record.alternate_owner.is_empty());
-    if moving || VIRTUAL_MACHINES.iter().any(|name| allocation.attribute(name).is_some()) {
+    if moving || VIRTUAL_MACHINE_ATTRIBUTES.iter().any(|name| allocation.attribute(name).is_some()) {
         return AllocationVerdict::Held;
     }
     let Some(pod) = PodName::of(allocation) else { return AllocationVerdict::Held };

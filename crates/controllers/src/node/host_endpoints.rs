@@ -16,9 +16,9 @@ use tortie_model::selector::Selector;
 use tortie_model::{Kind, ObjectMeta, Resource, StoreKey};
 
 /// Label of automatic host endpoints. Others are never modified.
-const CREATED_BY: (&str, &str) = ("projectcalico.org/created-by", "calico-kube-controllers");
-const PROFILE: &str = "projectcalico-default-allow";
-const LONGEST_NAME: usize = 253;
+const CREATED_BY_LABEL: (&str, &str) = ("projectcalico.org/created-by", "calico-kube-controllers");
+const DEFAULT_ALLOW_PROFILE: &str = "projectcalico-default-allow";
+const MAX_NAME_LENGTH: usize = 253;
 
 /// Returns the writes that turn the existing endpoints into the wanted ones. `origin` is the source of the nodes.
 pub fn writes(
@@ -76,7 +76,7 @@ pub fn references(found: &BTreeMap<String, HostEndpoint>) -> ReferenceCounts {
 }
 
 fn is_ours(endpoint: &HostEndpoint) -> bool {
-    endpoint.metadata.labels.get(CREATED_BY.0).map(String::as_str) == Some(CREATED_BY.1)
+    endpoint.metadata.labels.get(CREATED_BY_LABEL.0).map(String::as_str) == Some(CREATED_BY_LABEL.1)
 }
 
 fn is_same(one: &HostEndpoint, other: &HostEndpoint) -> bool {
@@ -140,13 +140,13 @@ fn endpoint(
 ) -> HostEndpoint {
     let mut labels = node.metadata.labels.clone();
     labels.extend(template.iter().flat_map(|template| template.labels.clone()));
-    labels.insert(CREATED_BY.0.to_owned(), CREATED_BY.1.to_owned());
+    labels.insert(CREATED_BY_LABEL.0.to_owned(), CREATED_BY_LABEL.1.to_owned());
     let annotations = template.map(|template| template.annotations.clone()).unwrap_or_default();
     let spec = HostEndpointSpec {
         node: node.metadata.name.clone(),
         interface_name: interface.to_owned(),
         expected_ips,
-        profiles: vec![PROFILE.to_owned()],
+        profiles: vec![DEFAULT_ALLOW_PROFILE.to_owned()],
         ports: Vec::new(),
     };
     HostEndpoint::new(ObjectMeta { name, labels, annotations, ..ObjectMeta::default() }, spec)
@@ -185,7 +185,7 @@ fn parsed<'a>(texts: impl IntoIterator<Item = &'a String>) -> Vec<IpAddr> {
 /// Returns `<node>-<template>-<interface>-auto-hep`, or a digest of it if that exceeds the maximum name length.
 fn named(parts: &[&str]) -> String {
     let name = format!("{}-auto-hep", parts.join("-"));
-    if name.len() <= LONGEST_NAME {
+    if name.len() <= MAX_NAME_LENGTH {
         return name;
     }
     let digest = BASE64URL_NOPAD.encode(&Sha256::digest(name.as_bytes())).to_lowercase();
@@ -265,7 +265,7 @@ mod tests {
         assert_eq!(made.spec.expected_ips, ["10.0.0.1", "10.77.0.1", "10.77.0.2", "192.168.1.1"]);
         assert_eq!(
             (made.spec.interface_name.as_str(), &made.spec.profiles[..]),
-            ("*", &[PROFILE.to_owned()][..])
+            ("*", &[DEFAULT_ALLOW_PROFILE.to_owned()][..])
         );
         assert_eq!(made.metadata.labels["rack"], "1");
         assert_eq!(step(&nodes, &mut found), 0, "nothing is written twice");

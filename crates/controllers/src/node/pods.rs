@@ -21,7 +21,10 @@ impl PodName {
     /// Returns the pod that an address was assigned to, if it was a pod.
     pub fn of(allocation: &AddressAllocation<'_>) -> Option<PodName> {
         let text = |name: &str| allocation.attribute(name).filter(|text| !text.is_empty()).map(str::to_owned);
-        Some(PodName { namespace: text(attribute::NAMESPACE)?, name: text(attribute::POD)? })
+        Some(PodName {
+            namespace: text(attribute::NAMESPACE_ATTRIBUTE)?,
+            name: text(attribute::POD_ATTRIBUTE)?,
+        })
     }
 
     pub fn of_endpoint(endpoint: &WorkloadEndpoint) -> PodName {

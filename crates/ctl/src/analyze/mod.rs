@@ -104,7 +104,8 @@ fn findings(
 ) -> Vec<AnalysisFinding> {
     let enforced = cluster.enforced_everywhere();
     let subject = AnalyzedCluster { cluster, enforced, secrets, interfaces };
-    let mut findings: Vec<AnalysisFinding> = checks::ALL.iter().flat_map(|check| check(&subject)).collect();
+    let mut findings: Vec<AnalysisFinding> =
+        checks::ALL_CHECKS.iter().flat_map(|check| check(&subject)).collect();
     findings.sort();
     findings.dedup();
     findings

@@ -16,12 +16,12 @@ use tortie_store::{PageRequest, ResourceClient};
 
 /// Maximum number of endpoints. In larger clusters the check would delay the command noticeably; run `tortie
 /// analyze` there.
-const MOST_ENDPOINTS: NonZeroUsize = NonZeroUsize::MIN.saturating_add(1999);
-const PATIENCE: Duration = Duration::from_secs(5);
-const SECRETS: &str = "/etc/calico/secrets";
+const MAX_ENDPOINTS: NonZeroUsize = NonZeroUsize::MIN.saturating_add(1999);
+const WARNING_TIMEOUT: Duration = Duration::from_secs(5);
+const DEFAULT_SECRETS_DIR: &str = "/etc/calico/secrets";
 
 /// The kinds that users write.
-const KINDS: [Kind; 9] = [
+const CHECKED_KINDS: [Kind; 9] = [
     Kind::NetworkPolicy,
     Kind::GlobalNetworkPolicy,
     Kind::Tier,
@@ -34,12 +34,12 @@ const KINDS: [Kind; 9] = [
 ];
 
 /// Findings about selectors that match nothing: reported only if the cluster has any endpoints or nodes.
-const NEED_ENDPOINTS: [&str; 2] = ["policy-selects-nothing", "rule-matches-nothing"];
-const NEED_NODES: [&str; 2] = ["pool-without-nodes", "peer-without-node"];
+const ENDPOINT_DEPENDENT_CHECKS: [&str; 2] = ["policy-selects-nothing", "rule-matches-nothing"];
+const NODE_DEPENDENT_CHECKS: [&str; 2] = ["pool-without-nodes", "peer-without-node"];
 
 /// Prints warnings on standard error. Findings that cannot be computed in time are not reported.
 pub(crate) async fn warn(store: &ResourceClient, mut written: Vec<Resource>, asked: RequestedNamespace<'_>) {
-    written.retain(|resource| KINDS.contains(&resource.kind()));
+    written.retain(|resource| CHECKED_KINDS.contains(&resource.kind()));
     written.retain_mut(|resource| verbs::place(resource, asked).is_ok());
     if written.is_empty() {
         return;
@@ -47,14 +47,14 @@ pub(crate) async fn warn(store: &ResourceClient, mut written: Vec<Resource>, ask
     let looking = async {
         let (kind, name_prefix) = (Kind::WorkloadEndpoint, String::new());
         let endpoints = KeyRange::Resources { kind, namespace: None, name_prefix };
-        let first = store.client().list_page(&endpoints, &PageRequest::first(MOST_ENDPOINTS)).await.ok()?;
+        let first = store.client().list_page(&endpoints, &PageRequest::first(MAX_ENDPOINTS)).await.ok()?;
         if first.next.is_some() {
             return None;
         }
-        let secrets = Some(PathBuf::from(SECRETS)).filter(|dir| Path::new(dir).is_dir());
+        let secrets = Some(PathBuf::from(DEFAULT_SECRETS_DIR)).filter(|dir| Path::new(dir).is_dir());
         Some(text(load(store).await.ok()?, &written, secrets))
     };
-    if let Ok(Some(text)) = tokio::time::timeout(PATIENCE, looking).await {
+    if let Ok(Some(text)) = tokio::time::timeout(WARNING_TIMEOUT, looking).await {
         // Ignore write errors: standard error may be closed.
         let _ = std::io::stderr().write_all(text.as_bytes());
     }
@@ -69,8 +69,8 @@ pub(super) fn text(cluster: PolicyCluster, written: &[Resource], secrets: Option
         let is_about =
             objects.contains(&finding.object) || (settings && finding.object == "FelixConfiguration");
         is_about
-            && (has_endpoints || !NEED_ENDPOINTS.contains(&finding.check))
-            && (has_nodes || !NEED_NODES.contains(&finding.check))
+            && (has_endpoints || !ENDPOINT_DEPENDENT_CHECKS.contains(&finding.check))
+            && (has_nodes || !NODE_DEPENDENT_CHECKS.contains(&finding.check))
     };
     let mut text = String::new();
     for finding in findings(cluster, secrets, Vec::new()).iter().filter(|finding| concerns(finding)) {

@@ -1,7 +1,7 @@
 //! `completion`: prints a completion script for the user's shell.
 
 use crate::failure::CommandResult;
-use crate::kind_word::KINDS;
+use crate::kind_word::CLI_KINDS;
 use clap_complete::{Shell, generate};
 use std::io::Write;
 
@@ -24,7 +24,7 @@ pub fn completion(
 
 /// Returns completions of kinds for fish, whose generator omits the values of positional arguments.
 fn fish_kinds(program: &str) -> String {
-    let kinds: Vec<_> = KINDS.iter().map(|kind| kind.plural()).collect();
+    let kinds: Vec<_> = CLI_KINDS.iter().map(|kind| kind.plural()).collect();
     format!(
         "complete -c {program} -n \"__fish_seen_subcommand_from get delete patch label\" -f -a \"{}\"\n",
         kinds.join(" ")

@@ -20,15 +20,22 @@ enum WriteVerb {
 }
 
 pub async fn create(args: &CreateArgs, global: &GlobalArgs, out: &mut dyn Write) -> CommandResult<()> {
-    run(&args.input, global, WriteVerb::Create { skip_exists: args.skip_exists }, outcome::CREATE, out).await
+    run(
+        &args.input,
+        global,
+        WriteVerb::Create { skip_exists: args.skip_exists },
+        outcome::CREATE_WORDING,
+        out,
+    )
+    .await
 }
 
 pub async fn apply(args: &FromFileArgs, global: &GlobalArgs, out: &mut dyn Write) -> CommandResult<()> {
-    run(args, global, WriteVerb::Apply, outcome::APPLY, out).await
+    run(args, global, WriteVerb::Apply, outcome::APPLY_WORDING, out).await
 }
 
 pub async fn replace(args: &FromFileArgs, global: &GlobalArgs, out: &mut dyn Write) -> CommandResult<()> {
-    run(args, global, WriteVerb::Replace, outcome::REPLACE, out).await
+    run(args, global, WriteVerb::Replace, outcome::REPLACE_WORDING, out).await
 }
 
 pub fn validate(args: &FromFileArgs, out: &mut dyn Write) -> CommandResult<()> {
@@ -45,7 +52,7 @@ pub fn validate(args: &FromFileArgs, out: &mut dyn Write) -> CommandResult<()> {
         });
         outcome.note(kind, checked);
     }
-    tell(outcome.report(outcome::VALIDATE), out)
+    tell(outcome.report(outcome::VALIDATE_WORDING), out)
 }
 
 async fn run(
@@ -105,7 +112,8 @@ async fn write_all(
 
 /// Applies resources one by one, for commands whose resources do not come from a file.
 pub async fn apply_all(store: &ResourceClient, resources: Vec<Resource>) -> BatchOutcome {
-    write_all(store, resources, RequestedNamespace::default(), &WriteVerb::Apply, outcome::APPLY).await
+    write_all(store, resources, RequestedNamespace::default(), &WriteVerb::Apply, outcome::APPLY_WORDING)
+        .await
 }
 
 /// Initialises the datastore. A user who may only write some kinds may lack the permission; then the write

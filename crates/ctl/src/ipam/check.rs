@@ -20,7 +20,7 @@ use tortie_model::ipam::AddressBlock;
 use tortie_store::ResourceClient;
 
 /// Maximum number of nodes in the list of nodes with the most addresses.
-const TOP: usize = 20;
+const MAX_LISTED_NODES: usize = 20;
 pub async fn check(args: &IpamCheckArgs, store: &ResourceClient, out: &mut dyn Write) -> CommandResult<()> {
     let records = IpamRecords::new(store.client().clone());
     writeln!(out, "Checking IPAM for inconsistencies...\n")?;
@@ -90,11 +90,11 @@ fn attributes(allocation: &AddressAllocation<'_>) -> String {
 }
 
 fn list_busy_nodes(blocks: &[AddressBlock], out: &mut dyn Write) -> CommandResult<()> {
-    writeln!(out, "Looking for top (up to {TOP}) nodes by allocations...")?;
+    writeln!(out, "Looking for top (up to {MAX_LISTED_NODES}) nodes by allocations...")?;
     let mut by_node: BTreeMap<&str, usize> = BTreeMap::new();
     for block in blocks {
         for allocation in block::allocations(block) {
-            let record = allocation.record.and_then(|record| record.secondary.get(attribute::NODE));
+            let record = allocation.record.and_then(|record| record.secondary.get(attribute::NODE_ATTRIBUTE));
             if let Some(node) = record {
                 *by_node.entry(node).or_default() += 1;
             }
@@ -102,7 +102,7 @@ fn list_busy_nodes(blocks: &[AddressBlock], out: &mut dyn Write) -> CommandResul
     }
     let mut busy: Vec<(&str, usize)> = by_node.into_iter().collect();
     busy.sort_by_key(|(node, count)| (std::cmp::Reverse(*count), *node));
-    for (node, count) in busy.iter().take(TOP) {
+    for (node, count) in busy.iter().take(MAX_LISTED_NODES) {
         writeln!(out, "  {node} has {count} allocations")?;
     }
     if let (Some((_, most)), Some((_, median))) = (busy.first(), busy.get(busy.len() / 2)) {
@@ -188,18 +188,18 @@ fn make_report(
     let mut allocations: BTreeMap<String, Vec<AllocationEntry>> = BTreeMap::new();
     for allocation in blocks.iter().flat_map(block::allocations) {
         let word = |name: &str| allocation.attribute(name).unwrap_or_default().to_owned();
-        let node = word(attribute::NODE);
+        let node = word(attribute::NODE_ATTRIBUTE);
         let owners = users.by_address.get(&allocation.address).cloned().unwrap_or_default();
         let entry = AllocationEntry {
             ip: allocation.address.to_string(),
             handle: allocation.handle().unwrap_or_default().to_owned(),
             sequence_number: allocation.sequence_number,
-            pod: word(attribute::POD),
-            namespace: word(attribute::NAMESPACE),
+            pod: word(attribute::POD_ATTRIBUTE),
+            namespace: word(attribute::NAMESPACE_ATTRIBUTE),
             borrowed: !node.is_empty() && block_owner(allocation.block) != Some(node.as_str()),
             node,
-            kind: word(attribute::TYPE),
-            creation_timestamp: word(attribute::TIMESTAMP),
+            kind: word(attribute::TYPE_ATTRIBUTE),
+            creation_timestamp: word(attribute::TIMESTAMP_ATTRIBUTE),
             in_use: !owners.is_empty(),
             cooling_down: allocation.is_cooling_down(),
             owners,

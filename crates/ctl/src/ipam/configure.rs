@@ -7,7 +7,7 @@ use tortie_ipam::ConfigChange;
 use tortie_store::ResourceClient;
 
 /// The longest cooldown of an address, in seconds.
-const LONGEST_COOLDOWN: u32 = 1200;
+const MAX_COOLDOWN_SECONDS: u32 = 1200;
 
 /// Parses the arguments into the change to make.
 pub fn change(args: &IpamConfigureArgs) -> CommandResult<ConfigChange> {
@@ -36,9 +36,9 @@ pub fn change(args: &IpamConfigureArgs) -> CommandResult<ConfigChange> {
     };
     let ip_cooldown_seconds = match args.ip_cooldown_seconds.as_deref() {
         None | Some("-1") => None,
-        Some(text) => Some(text.parse().ok().filter(|n| *n <= LONGEST_COOLDOWN).ok_or_else(|| {
+        Some(text) => Some(text.parse().ok().filter(|n| *n <= MAX_COOLDOWN_SECONDS).ok_or_else(|| {
             CommandError::message(format!(
-                "invalid value for --ip-cooldown-seconds. Use a number of seconds from 0 to {LONGEST_COOLDOWN}"
+                "invalid value for --ip-cooldown-seconds. Use a number of seconds from 0 to {MAX_COOLDOWN_SECONDS}"
             ))
         })?),
     };

@@ -8,15 +8,15 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-const STATE_DIR: &str = "/var/lib/tortie";
+const DEFAULT_STATE_DIR: &str = "/var/lib/tortie";
 /// Maximum size of a record in bytes; larger files are rejected.
-const LIMIT: u64 = 1 << 20;
+const MAX_RECORD_BYTES: u64 = 1 << 20;
 
 #[derive(Debug, Args)]
 pub struct JournalArgs {
     /// State directory of a node of this host: its running containers are taken into account; may be given
     /// several times
-    #[arg(long, value_name = "DIR", env = "TORTIE_STATE_DIR", default_value = STATE_DIR)]
+    #[arg(long, value_name = "DIR", env = "TORTIE_STATE_DIR", default_value = DEFAULT_STATE_DIR)]
     pub state_dir: Vec<PathBuf>,
 }
 
@@ -113,7 +113,7 @@ impl AttachmentJournals {
 /// Reads an attachment; returns `None` if it is being removed, because then the node releases its addresses.
 fn read(path: &Path) -> Result<Option<LiveAttachment>, String> {
     let length = std::fs::metadata(path).map_err(|error| error.to_string())?.len();
-    if length > LIMIT {
+    if length > MAX_RECORD_BYTES {
         return Err(format!("{length} bytes are too many for a record"));
     }
     let text = std::fs::read(path).map_err(|error| error.to_string())?;
@@ -130,7 +130,7 @@ fn read(path: &Path) -> Result<Option<LiveAttachment>, String> {
 
 fn node_name(state_dir: &Path) -> Option<String> {
     let own = std::fs::read_to_string(state_dir.join("nodename"));
-    let calicos = || match state_dir == Path::new(STATE_DIR) {
+    let calicos = || match state_dir == Path::new(DEFAULT_STATE_DIR) {
         true => std::fs::read_to_string("/var/lib/calico/nodename").ok(),
         false => None,
     };

@@ -128,7 +128,7 @@ async fn show_borrowed(records: &IpamRecords, out: &mut dyn Write) -> CommandRes
     let mut without_node = 0;
     for allocation in blocks.iter().flat_map(allocations).filter(|a| !a.is_cooling_down()) {
         let owner = block_owner(allocation.block);
-        match allocation.attribute(attribute::NODE) {
+        match allocation.attribute(attribute::NODE_ATTRIBUTE) {
             None => without_node += 1,
             Some(node) if owner != Some(node) => {
                 let (kind, holder) = holder(&allocation);
@@ -163,13 +163,13 @@ pub fn block_owner(block: &AddressBlock) -> Option<&str> {
 
 fn holder(allocation: &AddressAllocation<'_>) -> (String, String) {
     let named = |name: &str| allocation.attribute(name).unwrap_or_default().to_owned();
-    let namespaced = |name: String| format!("{}/{name}", named(attribute::NAMESPACE));
+    let namespaced = |name: String| format!("{}/{name}", named(attribute::NAMESPACE_ATTRIBUTE));
     if let Some(machine) = allocation.attribute("vmi-name") {
         ("vmi".to_owned(), namespaced(machine.to_owned()))
-    } else if let Some(pod) = allocation.attribute(attribute::POD) {
+    } else if let Some(pod) = allocation.attribute(attribute::POD_ATTRIBUTE) {
         ("pod".to_owned(), namespaced(pod.to_owned()))
     } else {
-        (named(attribute::TYPE), named(attribute::NODE))
+        (named(attribute::TYPE_ATTRIBUTE), named(attribute::NODE_ATTRIBUTE))
     }
 }
 

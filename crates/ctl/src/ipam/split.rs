@@ -10,9 +10,9 @@ use tortie_model::{Kind, Resource, StoreKey, StoreValue};
 use tortie_store::{EntryChange, ResourceClient};
 
 /// Number of characters kept from the old name, so that the new names do not exceed the limit.
-const NAME_LENGTH: usize = 245;
+const MAX_KEPT_NAME_CHARS: usize = 245;
 /// Maximum number of changes per transaction; etcd accepts 128 operations.
-const PER_TRANSACTION: usize = 100;
+const MAX_TRANSACTION_CHANGES: usize = 100;
 
 pub async fn split(args: &IpamSplitArgs, store: &ResourceClient, out: &mut dyn Write) -> CommandResult<()> {
     let number = args.number.parse::<u32>().ok().filter(|n| *n >= 2 && n.is_power_of_two());
@@ -45,7 +45,7 @@ pub async fn split(args: &IpamSplitArgs, store: &ResourceClient, out: &mut dyn W
     let revision = revision.parse().map_err(|_| CommandError::message("the pool has no revision"))?;
     let mut changes: Vec<EntryChange> = pieces.iter().map(|piece| create(piece.clone())).collect();
     changes.push(EntryChange::Delete { key: StoreKey::resource(Kind::IPPool, "", &name), revision });
-    for batch in changes.chunks(PER_TRANSACTION) {
+    for batch in changes.chunks(MAX_TRANSACTION_CHANGES) {
         store.client().transact(batch).await?;
     }
     writeln!(out, "IP Pool {name} was successfully split into {number} smaller pools.")?;
@@ -87,7 +87,7 @@ fn pieces(pool: &Resource, number: u32) -> CommandResult<Vec<Resource>> {
             read.block_prefix
         )));
     }
-    let short: String = read.name.chars().take(NAME_LENGTH).collect();
+    let short: String = read.name.chars().take(MAX_KEPT_NAME_CHARS).collect();
     (0..number)
         .map(|index| {
             let cidr = space::nth_block(&read.cidr, prefix, u128::from(index));

@@ -15,7 +15,7 @@ use tortie_model::ipam::AddressBlock;
 use tortie_store::ResourceClient;
 
 /// Maximum number of nodes listed in a warning.
-const NAMED: usize = 8;
+const MAX_NAMED_NODES: usize = 8;
 /// The fields of a Node with its tunnel addresses.
 const TUNNEL_FIELDS: [&str; 5] = [
     "/spec/bgp/ipv4IPIPTunnelAddr",
@@ -114,9 +114,10 @@ impl AddressUsers {
             return Ok(());
         }
         for allocation in blocks.iter().flat_map(block::allocations) {
-            if allocation.attribute(attribute::TYPE) == Some("LoadBalancer") {
+            if allocation.attribute(attribute::TYPE_ATTRIBUTE) == Some("LoadBalancer") {
                 let name = |word: &str| allocation.attribute(word).unwrap_or_default().to_owned();
-                let service = format!("Service({}/{})", name(attribute::NAMESPACE), name("service"));
+                let service =
+                    format!("Service({}/{})", name(attribute::NAMESPACE_ATTRIBUTE), name("service"));
                 self.add(allocation.address, service);
             }
         }
@@ -192,8 +193,8 @@ impl AddressUsers {
         let unseen: Vec<&str> =
             self.nodes.iter().filter(|node| !journals.nodes.contains(*node)).map(String::as_str).collect();
         if !unseen.is_empty() {
-            let more = if unseen.len() > NAMED { ", ..." } else { "" };
-            let names = unseen.iter().take(NAMED).copied().collect::<Vec<_>>().join(", ");
+            let more = if unseen.len() > MAX_NAMED_NODES { ", ..." } else { "" };
+            let names = unseen.iter().take(MAX_NAMED_NODES).copied().collect::<Vec<_>>().join(", ");
             writeln!(
                 out,
                 "WARNING: the attachments of {} nodes cannot be seen from here ({names}{more}); run this there, or give their state directories with --state-dir.",

@@ -2,7 +2,7 @@
 
 use super::ipam::{AddressRecords, NodeNames};
 use super::lock::is_locked;
-use super::{EXPORTED, PART};
+use super::{EXPORTED_KINDS, PART_SEPARATOR};
 use crate::cli::{ConnectionArgs, GlobalArgs};
 use crate::failure::{CommandError, CommandResult};
 use crate::progress::ProgressLine;
@@ -24,8 +24,8 @@ pub async fn export(
         ));
     }
     let mut names = NodeNames::new();
-    let mut progress = ProgressLine::of_parts("Exporting kinds", EXPORTED.len());
-    for kind in EXPORTED.iter().copied() {
+    let mut progress = ProgressLine::of_parts("Exporting kinds", EXPORTED_KINDS.len());
+    for kind in EXPORTED_KINDS.iter().copied() {
         progress.step();
         let mut list = store.list(kind, None).await?;
         list.items.retain(|resource| !is_from_kubernetes(resource) && !is_synthetic(resource));
@@ -35,10 +35,10 @@ pub async fn export(
         }
         writeln!(out, "{}---", codec::to_yaml(&list.to_value()))?;
     }
-    writeln!(out, "{PART}{}", codec::to_json(&cluster_information(&store).await?))?;
+    writeln!(out, "{PART_SEPARATOR}{}", codec::to_json(&cluster_information(&store).await?))?;
     let addresses = AddressRecords::pull(store.client(), &names).await.map_err(CommandError::Message)?;
     let addresses = serde_json::to_value(&addresses).unwrap_or_default();
-    writeln!(out, "{PART}{}", codec::to_json(&addresses))?;
+    writeln!(out, "{PART_SEPARATOR}{}", codec::to_json(&addresses))?;
     out.flush()?;
     Ok(())
 }

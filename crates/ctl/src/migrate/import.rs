@@ -3,12 +3,12 @@
 use super::export::is_from_kubernetes;
 use super::ipam::{AddressRecords, NodeNames};
 use super::lock::{change_cluster_information, set_locked};
-use super::{EXPORTED, PART};
+use super::{EXPORTED_KINDS, PART_SEPARATOR};
 use crate::cli::ImportArgs;
 use crate::commands::write::apply_all;
 use crate::failure::{CommandError, CommandResult};
 use crate::input;
-use crate::outcome::APPLY;
+use crate::outcome::APPLY_WORDING;
 use crate::output::go;
 use crate::progress::ProgressLine;
 use crate::session::{connect_quietly, text};
@@ -30,11 +30,12 @@ pub async fn import(args: &ImportArgs, out: &mut dyn Write) -> CommandResult<()>
     check_empty(&store).await?;
     store.ensure_initialized("", "").await?;
     set_locked(&store, true, out).await?;
-    let made_there =
-        |resource: &Resource| store.client().is_kubernetes() && MADE_BY_KUBERNETES.contains(&resource.kind());
+    let made_there = |resource: &Resource| {
+        store.client().is_kubernetes() && KUBERNETES_DERIVED_KINDS.contains(&resource.kind())
+    };
     let resources = contents.resources.into_iter().filter(|resource| !made_there(resource)).collect();
     let outcome = apply_all(&store, resources).await;
-    let report = outcome.report(APPLY);
+    let report = outcome.report(APPLY_WORDING);
     out.write_all(report.out.as_bytes())?;
     if let Some(error) = report.error {
         return Err(CommandError::message(format!("failed to import v3 resources: {error}")));
@@ -66,7 +67,7 @@ pub async fn import(args: &ImportArgs, out: &mut dyn Write) -> CommandResult<()>
 }
 
 /// Kinds that the Kubernetes API derives from native objects: namespaces, service accounts and pods.
-const MADE_BY_KUBERNETES: [Kind; 2] = [Kind::Profile, Kind::WorkloadEndpoint];
+const KUBERNETES_DERIVED_KINDS: [Kind; 2] = [Kind::Profile, Kind::WorkloadEndpoint];
 
 /// The parsed parts of an exported file.
 struct MigrationFile {
@@ -78,7 +79,7 @@ struct MigrationFile {
 impl MigrationFile {
     fn parse(bytes: &[u8]) -> std::result::Result<MigrationFile, String> {
         let whole = std::str::from_utf8(bytes).map_err(|error| error.to_string())?;
-        let parts: Vec<&str> = whole.split(PART).collect();
+        let parts: Vec<&str> = whole.split(PART_SEPARATOR).collect();
         let [resources, cluster, addresses] = parts.as_slice() else {
             return Err(
                 "improperly formatted. Try recreating with 'calicoctl datastore migrate export'".to_owned()
@@ -104,8 +105,8 @@ impl MigrationFile {
 async fn check_empty(store: &ResourceClient) -> CommandResult<()> {
     let taken =
         |what: String| CommandError::message(format!("datastore already has Calico resources: {what}"));
-    for kind in EXPORTED.iter().copied() {
-        let made_there = MADE_BY_KUBERNETES.contains(&kind) || kind == Kind::Node;
+    for kind in EXPORTED_KINDS.iter().copied() {
+        let made_there = KUBERNETES_DERIVED_KINDS.contains(&kind) || kind == Kind::Node;
         if store.client().is_kubernetes() && made_there {
             continue;
         }

@@ -9,7 +9,7 @@ pub mod policy_names;
 use tortie_model::Kind;
 
 /// The exported kinds, in the order of the file. Kinds that refer to nodes follow them.
-pub const EXPORTED: &[Kind] = &[
+pub const EXPORTED_KINDS: &[Kind] = &[
     Kind::IPPool,
     Kind::BGPPeer,
     Kind::Tier,
@@ -33,4 +33,4 @@ pub const EXPORTED: &[Kind] = &[
 ];
 
 /// Separator between the parts of the file: resources, cluster information, addresses.
-pub const PART: &str = "===\n";
+pub const PART_SEPARATOR: &str = "===\n";

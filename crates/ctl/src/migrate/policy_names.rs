@@ -8,7 +8,7 @@ use tortie_model::{KeyRange, Kind, StoreKey, StoreValue};
 use tortie_store::operation::{ExpectedRevision, OperationStep};
 use tortie_store::{OperationOutcome, StoreEntry, StoreOperation};
 
-const POLICIES: &[Kind] = &[
+const RENAMED_KINDS: &[Kind] = &[
     Kind::GlobalNetworkPolicy,
     Kind::NetworkPolicy,
     Kind::StagedGlobalNetworkPolicy,
@@ -22,7 +22,7 @@ pub async fn migrate(
 ) -> CommandResult<()> {
     let store = connect(connection, global).await?;
     let (mut migrated, mut errors) = (0, Vec::new());
-    for kind in POLICIES.iter().copied() {
+    for kind in RENAMED_KINDS.iter().copied() {
         let listing = store.client().list(&KeyRange::all(kind)).await?;
         errors.extend(listing.unreadable.iter().map(ToString::to_string));
         for entry in listing.entries {

@@ -5,10 +5,10 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 /// The oldest kernel version that supports everything that policy needs.
-const KERNEL: (u32, u32) = (5, 13);
+const MIN_KERNEL_VERSION: (u32, u32) = (5, 13);
 
 /// Module name, kernel configuration option, and whether a node requires it.
-const MODULES: [(&str, &str, ModuleRequirement); 13] = [
+const KERNEL_MODULES: [(&str, &str, ModuleRequirement); 13] = [
     ("nf_tables", "CONFIG_NF_TABLES", ModuleRequirement::Always),
     ("nf_conntrack", "CONFIG_NF_CONNTRACK", ModuleRequirement::Always),
     ("nf_conntrack_netlink", "CONFIG_NF_CT_NETLINK", ModuleRequirement::Always),
@@ -39,7 +39,7 @@ pub fn check(config: Option<&Path>, out: &mut dyn Write) -> CommandResult<()> {
     line(out, release, if good { "OK" } else { "FAIL" })?;
     writeln!(out, "Checking kernel modules...")?;
     let known = ModuleSources::of(release, config)?;
-    for (name, option, need) in MODULES {
+    for (name, option, need) in KERNEL_MODULES {
         let verdict = match (known.has(name, option), need) {
             (true, _) => "OK",
             (false, ModuleRequirement::Sometimes) => "SKIP",
@@ -62,7 +62,7 @@ fn line(out: &mut dyn Write, name: &str, verdict: &str) -> std::io::Result<()> {
 
 fn is_new_enough(release: &str) -> bool {
     let mut numbers = release.split(['.', '-']).map(|part| part.parse::<u32>().unwrap_or(0));
-    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= KERNEL
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= MIN_KERNEL_VERSION
 }
 
 /// Returns the contents of a file, or an empty string if it cannot be read.

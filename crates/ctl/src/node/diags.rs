@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// File name and command: state of the kernel and the host.
-const COMMANDS: [(&str, &[&str]); 17] = [
+const DIAG_COMMANDS: [(&str, &[&str]); 17] = [
     ("date", &["date"]),
     ("hostname", &["hostname"]),
     ("kernel", &["uname", "-a"]),
@@ -33,7 +33,7 @@ const COMMANDS: [(&str, &[&str]); 17] = [
 ];
 
 /// File name and request: state that the node's daemon reports.
-const QUESTIONS: [(&str, &str); 4] = [
+const NODE_REQUESTS: [(&str, &str); 4] = [
     ("health.json", "health"),
     ("settings.json", "settings"),
     ("bgp_peers.json", "bgp peers"),
@@ -105,10 +105,10 @@ impl DiagsBundle {
     }
 
     fn of_host(&self, run_dir: &Path) -> CommandResult<()> {
-        for (file, words) in COMMANDS {
+        for (file, words) in DIAG_COMMANDS {
             self.command(file, words)?;
         }
-        for (file, question) in QUESTIONS {
+        for (file, question) in NODE_REQUESTS {
             let answer = match ask(run_dir, question) {
                 Ok(answer) => format!("{answer:#}\n"),
                 Err(error) => format!("{error}\n"),

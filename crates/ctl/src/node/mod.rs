@@ -13,7 +13,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const NODE_RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Args)]
 pub struct CtlNodeArgs {
@@ -65,7 +65,7 @@ pub fn put(run_dir: &Path, question: &Value) -> CommandResult<Value> {
         _ => CommandError::Message(format!("{}: {error}; is the node running on this host?", path.display())),
     };
     let mut stream = UnixStream::connect(&path).map_err(failed)?;
-    stream.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
+    stream.set_read_timeout(Some(NODE_RESPONSE_TIMEOUT)).map_err(failed)?;
     stream.write_all(question.to_string().as_bytes()).map_err(failed)?;
     stream.shutdown(std::net::Shutdown::Write).map_err(failed)?;
     let mut text = String::new();

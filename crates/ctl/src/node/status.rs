@@ -8,7 +8,7 @@ use std::io::{ErrorKind, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-const HEADERS: [&str; 5] = ["PEER ADDRESS", "PEER TYPE", "STATE", "SINCE", "INFO"];
+const STATUS_HEADERS: [&str; 5] = ["PEER ADDRESS", "PEER TYPE", "STATE", "SINCE", "INFO"];
 
 pub fn print(run_dir: &Path, out: &mut dyn Write) -> CommandResult<()> {
     match UnixStream::connect(run_dir.join("node.sock")) {
@@ -35,7 +35,7 @@ pub fn print(run_dir: &Path, out: &mut dyn Write) -> CommandResult<()> {
         if rows.is_empty() {
             writeln!(out, "No {family} peers found.")?;
         } else {
-            bordered_table::print(out, HEADERS, [ColumnAlign::Natural; 5], &rows)?;
+            bordered_table::print(out, STATUS_HEADERS, [ColumnAlign::Natural; 5], &rows)?;
         }
     }
     Ok(writeln!(out)?)

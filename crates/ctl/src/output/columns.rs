@@ -353,7 +353,7 @@ fn label_selector(selector: &Value, _: &CellFacts) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kind_word::KINDS;
+    use crate::kind_word::CLI_KINDS;
     use serde_json::json;
 
     const FACTS: CellFacts = CellFacts { global_as_number: 64512 };
@@ -365,7 +365,7 @@ mod tests {
 
     #[test]
     fn every_shown_heading_is_a_column() {
-        for kind in KINDS.iter().copied() {
+        for kind in CLI_KINDS.iter().copied() {
             let columns = KindColumns::of(kind);
             for heading in columns.ps.iter().chain(columns.wide) {
                 assert!(columns.find(heading).is_some(), "{kind} {heading}");

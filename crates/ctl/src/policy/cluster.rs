@@ -10,7 +10,7 @@ use tortie_plan::{DataplaneSettings, NodePlan, PolicyDirection, PolicyId, Policy
 use tortie_store::{ResourceClient, StoreError};
 
 /// Kinds besides the policy kinds that affect the verdict.
-const OTHER_KINDS: [Kind; 4] =
+const ENDPOINT_KINDS: [Kind; 4] =
     [Kind::Node, Kind::FelixConfiguration, Kind::BGPConfiguration, Kind::WorkloadEndpoint];
 
 #[derive(Clone, Debug, Default)]
@@ -32,7 +32,7 @@ pub struct EnforcedPlan {
 impl PolicyCluster {
     pub async fn load(store: &ResourceClient) -> tortie_store::StoreResult<PolicyCluster> {
         let mut cluster = PolicyCluster::default();
-        for kind in OTHER_KINDS.into_iter().chain(POLICY_KINDS) {
+        for kind in ENDPOINT_KINDS.into_iter().chain(POLICY_KINDS) {
             cluster.load_kind(store, kind).await?;
         }
         if store.client().is_kubernetes() {
@@ -56,7 +56,7 @@ impl PolicyCluster {
         like: &Resource,
     ) -> tortie_store::StoreResult<()> {
         let (kind, meta) = (like.kind(), like.metadata());
-        if POLICY_KINDS.contains(&kind) || OTHER_KINDS.contains(&kind) {
+        if POLICY_KINDS.contains(&kind) || ENDPOINT_KINDS.contains(&kind) {
             return Ok(());
         }
         match store.get(kind, &meta.namespace, &meta.name).await {

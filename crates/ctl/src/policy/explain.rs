@@ -20,10 +20,10 @@ use tortie_plan::evaluate::{
 use tortie_plan::{PolicyDirection, assign};
 
 /// Default source port.
-const EPHEMERAL: u16 = 49152;
+const DEFAULT_SOURCE_PORT: u16 = 49152;
 
 #[derive(Debug, Args)]
-#[command(after_help = PLACES)]
+#[command(after_help = EXPLAIN_HELP)]
 pub struct ExplainArgs {
     /// Source: namespace/pod, pod, host endpoint, node or address
     #[arg(long, value_name = "PLACE")]
@@ -35,7 +35,7 @@ pub struct ExplainArgs {
     #[arg(long, value_name = "PROTOCOL/PORT", value_parser = |text: &str| text.parse::<ExplainedTraffic>())]
     pub port: ExplainedTraffic,
     /// Source port
-    #[arg(long, value_name = "PORT", default_value_t = EPHEMERAL, value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, value_name = "PORT", default_value_t = DEFAULT_SOURCE_PORT, value_parser = clap::value_parser!(u16).range(1..))]
     pub from_port: u16,
     /// Show every rule that was evaluated, not only those that decide or nearly match
     #[arg(long)]
@@ -48,7 +48,7 @@ pub struct ExplainArgs {
     pub global: GlobalArgs,
 }
 
-const PLACES: &str = "\
+const EXPLAIN_HELP: &str = "\
 Examples:
   tortie explain --from shop/web-0 --to shop/db-0 --port 5432
   tortie explain --from 198.51.100.7 --to hep:gateway --port tcp/443 --all

@@ -167,7 +167,7 @@ fn labels(labels: &std::collections::BTreeMap<String, String>) -> Vec<String> {
 
 /// Returns the error for an unknown name, with similar names as suggestions.
 fn nobody(cluster: &PolicyCluster, kind: Option<&str>, name: &str) -> String {
-    const ALIKE: f64 = 0.8;
+    const NAME_SIMILARITY_THRESHOLD: f64 = 0.8;
     let workloads = cluster.workloads().map(workload_name);
     let hosts = cluster.host_endpoints().map(|endpoint| endpoint.metadata.name.clone());
     let nodes = cluster.nodes().map(|node| node.metadata.name.clone());
@@ -179,7 +179,7 @@ fn nobody(cluster: &PolicyCluster, kind: Option<&str>, name: &str) -> String {
             let whole = strsim::jaro_winkler(&known, name);
             (whole.max(strsim::jaro_winkler(&short(&known), &short(name))), known)
         })
-        .filter(|(likeness, _)| *likeness > ALIKE)
+        .filter(|(likeness, _)| *likeness > NAME_SIMILARITY_THRESHOLD)
         .collect();
     alike.sort_by(|(a, one), (b, other)| b.total_cmp(a).then_with(|| one.cmp(other)));
     alike.dedup();

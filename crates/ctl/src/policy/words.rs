@@ -9,7 +9,7 @@ use tortie_plan::evaluate::{Packet, PacketEnd, RuleCriterion};
 use tortie_plan::{IcmpMatch, IpVersion};
 
 /// Maximum number of list elements to print.
-const SHOWN: usize = 4;
+const MAX_SHOWN_ITEMS: usize = 4;
 
 /// Describes a rule as its author wrote it.
 pub fn rule(rule: &Rule) -> String {
@@ -88,8 +88,8 @@ fn selected(side: &EntityRule) -> Option<String> {
 }
 
 pub fn list<T: Display>(items: &[T]) -> String {
-    let shown: Vec<String> = items.iter().take(SHOWN).map(T::to_string).collect();
-    match items.len().saturating_sub(SHOWN) {
+    let shown: Vec<String> = items.iter().take(MAX_SHOWN_ITEMS).map(T::to_string).collect();
+    match items.len().saturating_sub(MAX_SHOWN_ITEMS) {
         0 => shown.join(", "),
         more => format!("{} and {more} more", shown.join(", ")),
     }

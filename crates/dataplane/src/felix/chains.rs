@@ -1,6 +1,6 @@
 //! Removes Felix's chains from the tables of iptables-nft, and Felix's own nf_tables tables.
 
-use super::{CHAIN, FelixRemoval, TABLES, is_felix};
+use super::{FELIX_CHAIN_PREFIX, FELIX_TABLES, FelixRemoval, is_felix};
 use crate::error::{DataplaneError, DataplaneResult};
 use crate::netlink::NetlinkAttributes;
 use crate::netns::Netns;
@@ -19,7 +19,7 @@ async fn remove_from(netns: &Netns) -> DataplaneResult<FelixRemoval> {
     let describe = |error: nlink::Error| DataplaneError::kernel("tables of Felix", &error);
     let chains = connection.list_chains().await.map_err(describe)?;
     for table in connection.list_tables().await.map_err(describe)? {
-        if TABLES.contains(&(table.family, table.name.as_str())) {
+        if FELIX_TABLES.contains(&(table.family, table.name.as_str())) {
             // Flush the base chains in a separate transaction: a packet in flight must not miss an element of a map and
             // be dropped by the rule behind it.
             let entered = chains.iter().filter(|chain| {
@@ -37,20 +37,22 @@ async fn remove_from(netns: &Netns) -> DataplaneResult<FelixRemoval> {
     for chain in &chains {
         let table = (chain.family, chain.table.clone());
         let of_ip = [Family::Ip, Family::Ip6].contains(&chain.family);
-        if of_ip && chain.name.starts_with(CHAIN) && !tables.contains(&table) {
+        if of_ip && chain.name.starts_with(FELIX_CHAIN_PREFIX) && !tables.contains(&table) {
             tables.push(table);
         }
     }
     for (family, table) in &tables {
         let family = *family;
         let theirs = chains.iter().filter(|chain| chain.family == family && chain.table == *table);
-        let names: Vec<&str> =
-            theirs.map(|chain| chain.name.as_str()).filter(|name| name.starts_with(CHAIN)).collect();
+        let names: Vec<&str> = theirs
+            .map(|chain| chain.name.as_str())
+            .filter(|name| name.starts_with(FELIX_CHAIN_PREFIX))
+            .collect();
         let mut messages = Vec::new();
         for rule in connection.list_rules(table, family).await.map_err(describe)? {
             let seen = ForeignRule::new(&rule);
             let leads_there = is_felix(seen.comment.as_deref(), seen.target.as_deref());
-            if leads_there && !rule.chain.starts_with(CHAIN) {
+            if leads_there && !rule.chain.starts_with(FELIX_CHAIN_PREFIX) {
                 let attributes =
                     place(table, &rule.chain).bytes(wire::NFTA_RULE_HANDLE, &rule.handle.to_be_bytes());
                 messages.push(message(wire::NFT_MSG_DELRULE, family, attributes));

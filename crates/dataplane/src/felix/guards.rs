@@ -4,7 +4,7 @@
 //! A chain of Felix counts only if it is reachable from a hook: Felix writes chains before the rules that jump to them,
 //! and leaves chains behind that are no longer referenced.
 
-use super::{CHAIN, legacy, strip_table};
+use super::{FELIX_CHAIN_PREFIX, legacy, strip_table};
 use crate::error::{DataplaneError, DataplaneResult};
 use crate::kernel::{KernelRoute, RtnetlinkClient};
 use crate::netns::Netns;
@@ -49,11 +49,11 @@ fn chains_of(endpoint: &GuardedEndpoint) -> Vec<(u32, String)> {
     let interface = interface_of(endpoint);
     match endpoint {
         GuardedEndpoint::Workload(_) => vec![
-            (FORWARD, format!("{CHAIN}fw-{interface}")),
-            (FORWARD, format!("{CHAIN}tw-{interface}")),
-            (INPUT, format!("{CHAIN}fw-{interface}")),
+            (FORWARD, format!("{FELIX_CHAIN_PREFIX}fw-{interface}")),
+            (FORWARD, format!("{FELIX_CHAIN_PREFIX}tw-{interface}")),
+            (INPUT, format!("{FELIX_CHAIN_PREFIX}fw-{interface}")),
         ],
-        GuardedEndpoint::Host(_) => vec![(INPUT, format!("{CHAIN}fh-{interface}"))],
+        GuardedEndpoint::Host(_) => vec![(INPUT, format!("{FELIX_CHAIN_PREFIX}fh-{interface}"))],
     }
 }
 
@@ -182,8 +182,9 @@ async fn nft_programs(netns: &Netns) -> DataplaneResult<Vec<FilterProgram>> {
     let chains = connection.list_chains().await.map_err(describe)?;
     let of_ip = |family: Family| [Family::Ip, Family::Ip6].contains(&family);
     let mut tables: Vec<(Family, &str)> = Vec::new();
-    for chain in
-        chains.iter().filter(|chain| of_ip(chain.family) && strip_table(&chain.name).starts_with(CHAIN))
+    for chain in chains
+        .iter()
+        .filter(|chain| of_ip(chain.family) && strip_table(&chain.name).starts_with(FELIX_CHAIN_PREFIX))
     {
         if !tables.contains(&(chain.family, &chain.table)) {
             tables.push((chain.family, &chain.table));

@@ -2,13 +2,13 @@
 
 use super::FelixRemoval;
 use crate::error::{DataplaneError, DataplaneResult};
-use crate::netlink::{ACKNOWLEDGE, DUMP, NetlinkAttributes, NetlinkRequest, attributes, exchange};
+use crate::netlink::{NLM_F_ACK, NLM_F_DUMP, NetlinkAttributes, NetlinkRequest, attributes, exchange};
 use crate::netns::Netns;
 use nix::errno::Errno;
 use nlink::netlink::NetlinkSocket;
 
 /// Prefixes of Felix's sets of both families, and of the temporary sets in which it prepares their contents.
-const PREFIXES: [&str; 4] = ["cali40", "cali60", "cali4t", "cali6t"];
+const FELIX_SET_PREFIXES: [&str; 4] = ["cali40", "cali60", "cali4t", "cali6t"];
 
 const SUBSYSTEM: u16 = 6;
 const DESTROY: u16 = 3;
@@ -17,8 +17,8 @@ const PROTOCOL: u16 = 1;
 const NAME: u16 = 2;
 const FLAGS: u16 = 6;
 /// Protocol version that every kernel since 2011 supports.
-const VERSION: u8 = 6;
-const NAMES_ALONE: u32 = 1 << 1;
+const IPSET_PROTOCOL_VERSION: u8 = 6;
+const LIST_NAMES_FLAG: u32 = 1 << 1;
 
 pub(super) async fn remove(netns: &Netns) -> FelixRemoval {
     FelixRemoval::of(remove_from(netns).await)
@@ -28,11 +28,11 @@ async fn remove_from(netns: &Netns) -> DataplaneResult<FelixRemoval> {
     let socket = netns.netfilter_socket()?;
     let mut outcome = FelixRemoval::default();
     for name in names(&socket).await? {
-        if !PREFIXES.iter().any(|prefix| name.starts_with(prefix)) {
+        if !FELIX_SET_PREFIXES.iter().any(|prefix| name.starts_with(prefix)) {
             continue;
         }
         let attributes = request().text(NAME, &name);
-        match ask(&socket, DESTROY, ACKNOWLEDGE, attributes).await? {
+        match ask(&socket, DESTROY, NLM_F_ACK, attributes).await? {
             IpsetResponse::Names(_) => outcome.removed += 1,
             IpsetResponse::Refused(errno) => outcome.failures.push(format!("ipset {name}: {errno}")),
         }
@@ -42,8 +42,8 @@ async fn remove_from(netns: &Netns) -> DataplaneResult<FelixRemoval> {
 
 /// Returns the names of all sets; empty if the kernel does not support ipset.
 async fn names(socket: &NetlinkSocket) -> DataplaneResult<Vec<String>> {
-    let attributes = request().number(FLAGS, NAMES_ALONE);
-    match ask(socket, LIST, DUMP, attributes).await? {
+    let attributes = request().number(FLAGS, LIST_NAMES_FLAG);
+    match ask(socket, LIST, NLM_F_DUMP, attributes).await? {
         IpsetResponse::Names(names) => Ok(names),
         IpsetResponse::Refused(Errno::EINVAL | Errno::ENOENT | Errno::EOPNOTSUPP) => Ok(Vec::new()),
         IpsetResponse::Refused(errno) => {
@@ -53,7 +53,7 @@ async fn names(socket: &NetlinkSocket) -> DataplaneResult<Vec<String>> {
 }
 
 fn request() -> NetlinkAttributes {
-    NetlinkAttributes::default().bytes(PROTOCOL, &[VERSION])
+    NetlinkAttributes::default().bytes(PROTOCOL, &[IPSET_PROTOCOL_VERSION])
 }
 
 enum IpsetResponse {

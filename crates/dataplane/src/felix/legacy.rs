@@ -1,7 +1,7 @@
 //! Removes and reads Felix's chains in the tables of iptables-legacy, with `iptables-legacy-save` and `-restore`.
 
 use super::guards::{FORWARD, FilterProgram, INPUT};
-use super::{CHAIN, COMMENT, FelixRemoval, is_felix};
+use super::{FELIX_CHAIN_PREFIX, FELIX_COMMENT_PREFIX, FelixRemoval, is_felix};
 use crate::error::{DataplaneError, DataplaneResult};
 use crate::failure::KernelObject;
 use crate::netns::Netns;
@@ -50,7 +50,9 @@ pub(super) async fn programs(netns: &Netns) -> DataplaneResult<Vec<FilterProgram
 }
 
 fn read_filter(saved: &str, ipv6: bool) -> Option<FilterProgram> {
-    saved.lines().find(|line| line.strip_prefix(':').is_some_and(|chain| chain.starts_with(CHAIN)))?;
+    saved
+        .lines()
+        .find(|line| line.strip_prefix(':').is_some_and(|chain| chain.starts_with(FELIX_CHAIN_PREFIX)))?;
     let entries = vec![(INPUT, "INPUT".to_owned()), (FORWARD, "FORWARD".to_owned())];
     let mut filter = FilterProgram { ipv6, entries, ..FilterProgram::default() };
     for rule in saved.lines().filter_map(|line| line.strip_prefix("-A ")) {
@@ -65,12 +67,12 @@ fn removal(table: &str, saved: &str) -> Option<(usize, String)> {
     let chains: Vec<&str> = saved
         .lines()
         .filter_map(|line| line.strip_prefix(':')?.split(' ').next())
-        .filter(|name| name.starts_with(CHAIN))
+        .filter(|name| name.starts_with(FELIX_CHAIN_PREFIX))
         .collect();
     let rules: Vec<&str> = saved
         .lines()
         .filter_map(|line| line.strip_prefix("-A "))
-        .filter(|rule| !rule.starts_with(CHAIN) && is_felix(comment(rule), target(rule)))
+        .filter(|rule| !rule.starts_with(FELIX_CHAIN_PREFIX) && is_felix(comment(rule), target(rule)))
         .collect();
     if chains.is_empty() && rules.is_empty() {
         return None;
@@ -87,7 +89,7 @@ fn removal(table: &str, saved: &str) -> Option<(usize, String)> {
 fn comment(rule: &str) -> Option<&str> {
     let (_, text) = rule.split_once("--comment ")?;
     let text = text.trim_start_matches('"');
-    text.starts_with(COMMENT).then_some(text)
+    text.starts_with(FELIX_COMMENT_PREFIX).then_some(text)
 }
 
 fn target(rule: &str) -> Option<&str> {

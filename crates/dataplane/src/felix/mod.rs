@@ -20,16 +20,16 @@ use std::time::Duration;
 
 /// First and longest delay before a failed removal is retried. The kernel releases sets some time after the rules that
 /// refer to them.
-const FIRST_PAUSE: Duration = Duration::from_millis(500);
-const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+const FIRST_REMOVAL_DELAY: Duration = Duration::from_millis(500);
+const MAX_REMOVAL_DELAY: Duration = Duration::from_secs(60);
 
 /// Felix's tables in its nftables mode, which needs no iptables.
-const TABLES: [(Family, &str); 3] =
+const FELIX_TABLES: [(Family, &str); 3] =
     [(Family::Ip, "calico"), (Family::Ip6, "calico"), (Family::Arp, "calico-arp")];
 /// Name prefix of Felix's chains.
-const CHAIN: &str = "cali-";
+const FELIX_CHAIN_PREFIX: &str = "cali-";
 /// Comment prefix of Felix's rules.
-const COMMENT: &str = "cali:";
+const FELIX_COMMENT_PREFIX: &str = "cali:";
 
 /// Strips the name of the iptables table that Felix prepends to chains in its own nf_tables table.
 fn strip_table(chain: &str) -> &str {
@@ -38,8 +38,8 @@ fn strip_table(chain: &str) -> &str {
 
 /// Whether a rule belongs to Felix, by its comment or its jump target.
 fn is_felix(comment: Option<&str>, target: Option<&str>) -> bool {
-    comment.is_some_and(|comment| comment.starts_with(COMMENT))
-        || target.is_some_and(|target| target.starts_with(CHAIN))
+    comment.is_some_and(|comment| comment.starts_with(FELIX_COMMENT_PREFIX))
+        || target.is_some_and(|target| target.starts_with(FELIX_CHAIN_PREFIX))
 }
 
 /// Removes Felix's leftovers once.
@@ -56,7 +56,7 @@ impl FelixLeftovers {
         FelixLeftovers {
             netns,
             done: false,
-            pause: FIRST_PAUSE,
+            pause: FIRST_REMOVAL_DELAY,
             not_before: Duration::ZERO,
             said: String::new(),
         }
@@ -97,7 +97,7 @@ impl FelixLeftovers {
         }
         self.said = reasons;
         self.not_before = now + self.pause;
-        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+        self.pause = (self.pause * 2).min(MAX_REMOVAL_DELAY);
     }
 }
 

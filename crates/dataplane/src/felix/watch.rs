@@ -1,17 +1,17 @@
 //! Detects a Felix that is started beside us. Two policy engines then process each packet, and each drops the packets
 //! that it denies.
 
-use super::{CHAIN, TABLES, legacy, strip_table};
+use super::{FELIX_CHAIN_PREFIX, FELIX_TABLES, legacy, strip_table};
 use crate::error::{DataplaneError, DataplaneResult};
 use crate::netns::Netns;
 use nlink::netlink::nftables::Family;
 use std::time::Duration;
 
 /// Minimum interval between two checks, however often other programs change their chains.
-const LOOK_INTERVAL: Duration = Duration::from_secs(2);
+const MIN_CHECK_INTERVAL: Duration = Duration::from_secs(2);
 /// Interval between reads of the legacy tables: the kernel does not report their changes, and reading them runs a
 /// program that the dataplane waits for.
-const LEGACY_INTERVAL: Duration = Duration::from_secs(60);
+const LEGACY_CHECK_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Checks for Felix's chains once its leftovers are removed.
 pub(crate) struct FelixWatch {
@@ -61,14 +61,14 @@ impl FelixWatch {
     /// legacy tables cannot be read.
     async fn refresh(&mut self, now: Duration) {
         if self.stale && now >= self.not_before {
-            self.not_before = now + LOOK_INTERVAL;
+            self.not_before = now + MIN_CHECK_INTERVAL;
             match has_chains(&self.netns).await {
                 Ok(present) => (self.in_nftables, self.stale) = (present, false),
                 Err(error) => tracing::debug!(%error, "cannot look for chains of Felix in nf_tables"),
             }
         }
         if now >= self.legacy_due {
-            self.legacy_due = now + LEGACY_INTERVAL;
+            self.legacy_due = now + LEGACY_CHECK_INTERVAL;
             match legacy::programs(&self.netns).await {
                 Ok(programs) => self.in_legacy = !programs.is_empty(),
                 Err(error) => tracing::debug!(%error, "cannot look for chains of Felix in legacy tables"),
@@ -82,7 +82,7 @@ async fn has_chains(netns: &Netns) -> DataplaneResult<bool> {
     let chains = chains.map_err(|error| DataplaneError::kernel("tables of Felix", &error))?;
     let of_ip = |family: Family| [Family::Ip, Family::Ip6].contains(&family);
     Ok(chains.iter().any(|chain| {
-        TABLES.contains(&(chain.family, chain.table.as_str()))
-            || of_ip(chain.family) && strip_table(&chain.name).starts_with(CHAIN)
+        FELIX_TABLES.contains(&(chain.family, chain.table.as_str()))
+            || of_ip(chain.family) && strip_table(&chain.name).starts_with(FELIX_CHAIN_PREFIX)
     }))
 }

@@ -10,8 +10,8 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// Directory in which Felix pins its programs; the file names end with the interface name.
-const PINS: &str = "/sys/fs/bpf/calico/xdp";
-const PIN: &str = "prefilter_";
+const FELIX_PIN_DIR: &str = "/sys/fs/bpf/calico/xdp";
+const FELIX_PIN_PREFIX: &str = "prefilter_";
 
 pub(super) async fn remove(netns: &Netns) -> FelixRemoval {
     FelixRemoval::of(remove_from(netns).await)
@@ -19,7 +19,7 @@ pub(super) async fn remove(netns: &Netns) -> FelixRemoval {
 
 async fn remove_from(netns: &Netns) -> DataplaneResult<FelixRemoval> {
     let mut outcome = FelixRemoval::default();
-    let pins = pins(Path::new(PINS));
+    let pins = pins(Path::new(FELIX_PIN_DIR));
     if pins.is_empty() {
         return Ok(outcome);
     }
@@ -45,7 +45,8 @@ async fn remove_from(netns: &Netns) -> DataplaneResult<FelixRemoval> {
 
 fn pins(directory: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
-    let is_pin = |entry: &std::fs::DirEntry| entry.file_name().to_string_lossy().starts_with(PIN);
+    let is_pin =
+        |entry: &std::fs::DirEntry| entry.file_name().to_string_lossy().starts_with(FELIX_PIN_PREFIX);
     entries.filter(is_pin).map(|entry| entry.path()).collect()
 }
 

@@ -16,7 +16,7 @@ use tortie_plan::evaluate::Packet;
 
 /// Minimum interval between two dumps: when many workloads are removed, the next dump covers all addresses that were
 /// queued since.
-const PAUSE: Duration = Duration::from_secs(1);
+const CLEANUP_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Addresses whose entries are being deleted, and those that are queued.
 #[derive(Default)]
@@ -45,14 +45,14 @@ impl ConntrackCleanup {
         }
     }
 
-    /// Starts a background deletion for the queued addresses, unless one is running or was started less than `PAUSE`
+    /// Starts a background deletion for the queued addresses, unless one is running or was started less than `CLEANUP_INTERVAL`
     /// ago.
     pub fn go_on(&mut self, netns: &Netns, now: Duration) {
         let busy = self.at_work.as_ref().is_some_and(|(_, work)| !work.is_finished());
         if self.waiting.is_empty() || busy || now < self.not_before {
             return;
         }
-        self.not_before = now + PAUSE;
+        self.not_before = now + CLEANUP_INTERVAL;
         let (netns, addresses) = (netns.clone(), std::mem::take(&mut self.waiting));
         let these = addresses.clone();
         self.at_work = Some((addresses, tokio::spawn(async move { forget_flows(&netns, &these).await })));

@@ -14,8 +14,8 @@ use nlink::netlink::types::route::{RouteScope, RouteType, rt_table};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use tortie_plan::{RouteKey, RoutingRule, RoutingTable};
 
-const CLONED: u32 = 0x200;
-const ONLINK: u8 = 4;
+const RTM_F_CLONED: u32 = 0x200;
+const RTNH_F_ONLINK: u8 = 4;
 const IFF_UP: u32 = 0x1;
 const IFF_RUNNING: u32 = 0x40;
 
@@ -134,7 +134,7 @@ pub(crate) fn address(message: &AddressMessage) -> Option<(u32, IpNet)> {
 
 /// Decodes a route that the dataplane has to know: any but those of the local table and cached clones.
 pub(crate) fn route(message: &RouteMessage) -> Option<KernelRoute> {
-    if message.table_id() == u32::from(rt_table::LOCAL) || message.flags() & CLONED != 0 {
+    if message.table_id() == u32::from(rt_table::LOCAL) || message.flags() & RTM_F_CLONED != 0 {
         return None;
     }
     let destination = match message.destination() {
@@ -155,7 +155,7 @@ fn target(message: &RouteMessage) -> KernelRouteTarget {
     let device = message.oif();
     let plain = message.nh_id().is_none() && message.source().is_none() && message.via().is_none();
     if let Some(hops) = message.multipath() {
-        let on_link = |flags: u8| flags & ONLINK != 0;
+        let on_link = |flags: u8| flags & RTNH_F_ONLINK != 0;
         let hop = |hop: &ParsedNextHop| {
             let ours = hop.weight == 1 && on_link(hop.flags);
             hop.gateway.filter(|_| ours && plain).map(|via| (via, hop.ifindex))

@@ -36,10 +36,10 @@ use nlink::{Connection, Route, RtnetlinkGroup};
 use std::net::IpAddr;
 
 /// Messages per batch: their acknowledgements must fit into the receive buffer.
-const BATCH: usize = 1000;
-const REQUEST_BUFFER: usize = 4 << 20;
+const MAX_BATCH_MESSAGES: usize = 1000;
+const REQUEST_BUFFER_BYTES: usize = 4 << 20;
 /// Receive buffer for events that arrive while the engine is busy.
-const EVENT_BUFFER: usize = 32 << 20;
+const EVENT_BUFFER_BYTES: usize = 32 << 20;
 
 /// A connection for requests.
 pub(crate) struct RtnetlinkClient {
@@ -52,7 +52,7 @@ impl RtnetlinkClient {
         let connection = netns.rtnetlink()?;
         connection
             .socket()
-            .set_rcvbuf(REQUEST_BUFFER)
+            .set_rcvbuf(REQUEST_BUFFER_BYTES)
             .map_err(|error| DataplaneError::kernel("netlink socket", &error))?;
         Ok(RtnetlinkClient { connection, faults: netns.faults().clone() })
     }
@@ -175,9 +175,9 @@ impl RtnetlinkClient {
         push: impl for<'b> Fn(nlink::netlink::Batch<'b>, &KernelRoute) -> nlink::netlink::Batch<'b>,
     ) -> Vec<(usize, KernelRejection)> {
         let mut failures = Vec::new();
-        for (number, chunk) in entries.chunks(BATCH).enumerate() {
+        for (number, chunk) in entries.chunks(MAX_BATCH_MESSAGES).enumerate() {
             let batch = chunk.iter().fold(self.connection.batch(), |batch, entry| push(batch, entry));
-            let first = number * BATCH;
+            let first = number * MAX_BATCH_MESSAGES;
             match batch.execute().await {
                 Ok(results) => {
                     let errors = results.errors();
@@ -301,7 +301,7 @@ impl KernelEventStream {
     pub async fn open(netns: &Netns, own: &RtnetlinkClient) -> DataplaneResult<KernelEventStream> {
         let connection = netns.rtnetlink()?;
         let filter = ignore_ports(&[own.connection.socket().pid()]);
-        let prepared = connection.socket().set_rcvbuf(EVENT_BUFFER);
+        let prepared = connection.socket().set_rcvbuf(EVENT_BUFFER_BYTES);
         let prepared = prepared.and_then(|()| connection.socket().attach_filter(&filter));
         let subscribed = prepared.and_then(|()| {
             connection.subscribe(&[

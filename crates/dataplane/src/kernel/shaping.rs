@@ -16,7 +16,7 @@ use nlink::{Bytes, Rate, TcHandle};
 type ShapingResult = std::result::Result<(), KernelRejection>;
 
 /// Qdisc handle that identifies our buckets; no other program uses it.
-const OURS: TcHandle = TcHandle::major_only(0xca11);
+const OUR_QDISC_HANDLE: TcHandle = TcHandle::major_only(0xca11);
 
 impl RtnetlinkClient {
     /// Returns our buckets, and the redirections of all interfaces that have an ingress qdisc.
@@ -26,7 +26,7 @@ impl RtnetlinkClient {
         for message in self.connection.get_qdiscs().await.map_err(error)? {
             let device = message.ifindex();
             match message.options() {
-                Some(QdiscOptions::Tbf(tbf)) if message.handle() == OURS => {
+                Some(QdiscOptions::Tbf(tbf)) if message.handle() == OUR_QDISC_HANDLE => {
                     let peak = (tbf.peakrate > 0).then_some((tbf.peakrate, tbf.mtu));
                     let bucket = TokenBucket { rate: tbf.rate, burst: tbf.burst, limit: tbf.limit, peak };
                     qdiscs.buckets.insert(device, bucket);
@@ -53,12 +53,13 @@ impl RtnetlinkClient {
             Some((rate, burst)) => tbf.peakrate(Rate::bytes_per_sec(rate)).mtu(burst),
             None => tbf,
         };
-        let replaced = self.connection.replace_qdisc_by_index_full(device, TcHandle::ROOT, Some(OURS), tbf);
+        let replaced =
+            self.connection.replace_qdisc_by_index_full(device, TcHandle::ROOT, Some(OUR_QDISC_HANDLE), tbf);
         Ok(replaced.await?)
     }
 
     pub async fn delete_bucket(&self, device: u32) -> ShapingResult {
-        Ok(self.connection.del_qdisc_by_index_full(device, TcHandle::ROOT, Some(OURS)).await?)
+        Ok(self.connection.del_qdisc_by_index_full(device, TcHandle::ROOT, Some(OUR_QDISC_HANDLE)).await?)
     }
 
     pub async fn create_ifb(&self, name: &str, mtu: u32) -> ShapingResult {

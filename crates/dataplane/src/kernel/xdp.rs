@@ -2,7 +2,7 @@
 //! them.
 
 use crate::error::{DataplaneError, DataplaneResult};
-use crate::netlink::{self, ACKNOWLEDGE, DUMP, NetlinkAttributes, NetlinkRequest, attributes};
+use crate::netlink::{self, NLM_F_ACK, NLM_F_DUMP, NetlinkAttributes, NetlinkRequest, attributes};
 use crate::netns::Netns;
 use nix::errno::Errno;
 use nlink::netlink::NetlinkSocket;
@@ -14,7 +14,7 @@ const XDP: u16 = 43;
 const XDP_FD: u16 = 1;
 const XDP_FLAGS: u16 = 3;
 /// Attach modes: the attribute that holds the program id, and the flag that selects the mode.
-const MODES: [(u16, u32); 3] = [(5, 1 << 2), (6, 1 << 1), (7, 1 << 3)];
+const XDP_ATTACH_MODES: [(u16, u32); 3] = [(5, 1 << 2), (6, 1 << 1), (7, 1 << 3)];
 
 /// A program attached to an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,7 +39,7 @@ impl XdpPrograms {
     pub async fn attached(&self) -> DataplaneResult<Vec<AttachedProgram>> {
         let mut all = Vec::new();
         let refused = self
-            .exchange(GET_LINK, DUMP, 0, NetlinkAttributes::default(), |body| all.extend(read(body)))
+            .exchange(GET_LINK, NLM_F_DUMP, 0, NetlinkAttributes::default(), |body| all.extend(read(body)))
             .await?;
         match refused {
             None => Ok(all),
@@ -51,12 +51,12 @@ impl XdpPrograms {
 
     /// Detaches a program. Returns the errno if the kernel rejects the request.
     pub async fn detach(&self, attached: &AttachedProgram) -> DataplaneResult<Option<Errno>> {
-        const NOTHING: i32 = -1;
+        const DETACH_FD: i32 = -1;
         let nothing = NetlinkAttributes::default()
-            .bytes(XDP_FD, &NOTHING.to_ne_bytes())
+            .bytes(XDP_FD, &DETACH_FD.to_ne_bytes())
             .bytes(XDP_FLAGS, &attached.flag.to_ne_bytes());
         let attributes = NetlinkAttributes::default().nest(XDP, nothing);
-        self.exchange(SET_LINK, ACKNOWLEDGE, attached.index, attributes, |_| {}).await
+        self.exchange(SET_LINK, NLM_F_ACK, attached.index, attributes, |_| {}).await
     }
 
     async fn exchange(
@@ -88,5 +88,5 @@ fn read(body: &[u8]) -> Vec<AttachedProgram> {
         let program = attributes::find(nest, kind).and_then(number)?;
         Some(AttachedProgram { index, interface: interface.clone(), program, flag })
     };
-    MODES.into_iter().filter_map(of_mode).collect()
+    XDP_ATTACH_MODES.into_iter().filter_map(of_mode).collect()
 }

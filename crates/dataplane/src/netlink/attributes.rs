@@ -2,7 +2,7 @@
 
 /// Length of an attribute's header, and the alignment of attributes.
 const HEADER: usize = 4;
-const NESTED: u16 = 0x8000;
+const NLA_F_NESTED: u16 = 0x8000;
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct NetlinkAttributes(Vec<u8>);
@@ -24,7 +24,7 @@ impl NetlinkAttributes {
     }
 
     pub fn nest(mut self, kind: u16, inner: NetlinkAttributes) -> NetlinkAttributes {
-        self.push(kind | NESTED, &inner.0);
+        self.push(kind | NLA_F_NESTED, &inner.0);
         self
     }
 

@@ -4,16 +4,16 @@ use super::{NetlinkAttributes, NetlinkFrame, frames};
 use nix::errno::Errno;
 use nlink::netlink::NetlinkSocket;
 
-const REQUEST: u16 = 1;
-pub(crate) const ACKNOWLEDGE: u16 = 4;
-pub(crate) const DUMP: u16 = 0x300;
+const NLM_F_REQUEST: u16 = 1;
+pub(crate) const NLM_F_ACK: u16 = 4;
+pub(crate) const NLM_F_DUMP: u16 = 0x300;
 
-const ERROR: u16 = 2;
-const DONE: u16 = 3;
+const NLMSG_ERROR: u16 = 2;
+const NLMSG_DONE: u16 = 3;
 
 pub(crate) struct NetlinkRequest<'a> {
     pub kind: u16,
-    /// `ACKNOWLEDGE` or `DUMP`: without either, the end of the response cannot be detected.
+    /// `NLM_F_ACK` or `NLM_F_DUMP`: without either, the end of the response cannot be detected.
     pub flags: u16,
     /// The protocol header that precedes the attributes.
     pub head: &'a [u8],
@@ -27,7 +27,7 @@ impl NetlinkRequest<'_> {
         let length = u32::try_from(HEADER + self.head.len() + attributes.len()).unwrap_or(u32::MAX);
         let mut message = length.to_ne_bytes().to_vec();
         message.extend_from_slice(&self.kind.to_ne_bytes());
-        message.extend_from_slice(&(REQUEST | self.flags).to_ne_bytes());
+        message.extend_from_slice(&(NLM_F_REQUEST | self.flags).to_ne_bytes());
         message.extend_from_slice(&sequence.to_ne_bytes());
         message.extend_from_slice(&[0; 4]);
         message.extend_from_slice(self.head);
@@ -58,8 +58,8 @@ pub(crate) async fn answers(
         let data = socket.recv_unicast().await?;
         for frame in frames(&data).filter(|frame| frame.sequence == sequence) {
             match frame.kind {
-                DONE => return Ok(None),
-                ERROR => {
+                NLMSG_DONE => return Ok(None),
+                NLMSG_ERROR => {
                     let code = frame.body.get(..4).and_then(|code| code.try_into().ok());
                     let code = code.map(i32::from_ne_bytes).filter(|code| *code != 0);
                     return Ok(code.map(|code| Errno::from_raw(code.saturating_abs())));

@@ -5,5 +5,5 @@ mod exchange;
 mod frames;
 
 pub(crate) use attributes::NetlinkAttributes;
-pub(crate) use exchange::{ACKNOWLEDGE, DUMP, NetlinkRequest, answers, exchange};
+pub(crate) use exchange::{NLM_F_ACK, NLM_F_DUMP, NetlinkRequest, answers, exchange};
 pub(crate) use frames::{NetlinkFrame, frames};

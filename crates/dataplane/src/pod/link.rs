@@ -13,12 +13,12 @@ use std::time::Duration;
 const IFLA_NUM_TX_QUEUES: u16 = 31;
 const IFLA_NUM_RX_QUEUES: u16 = 32;
 /// Limits how long another program may keep changing the host end's MAC before the attach fails.
-const MAC_ATTEMPTS: usize = 50;
-const MAC_PAUSE: Duration = Duration::from_millis(100);
-const GONE_ATTEMPTS: usize = 50;
-const GONE_PAUSE: Duration = Duration::from_millis(10);
-const RUNNING_ATTEMPTS: usize = 1000;
-const RUNNING_PAUSE: Duration = Duration::from_millis(2);
+const MAX_MAC_ATTEMPTS: usize = 50;
+const MAC_RETRY_DELAY: Duration = Duration::from_millis(100);
+const MAX_GONE_CHECKS: usize = 50;
+const GONE_CHECK_INTERVAL: Duration = Duration::from_millis(10);
+const MAX_RUNNING_CHECKS: usize = 1000;
+const RUNNING_CHECK_INTERVAL: Duration = Duration::from_millis(2);
 
 /// A veth pair with a given number of queues on its container end.
 struct VethPair {
@@ -123,11 +123,11 @@ pub(super) async fn remove_pair(
 /// programs the workload next should find it so. If it takes longer than the limit, the engine learns of it by a link
 /// event.
 pub(super) async fn wait_until_running(outside: &Connection<Route>, name: &str) -> DataplaneResult<()> {
-    for _ in 0..RUNNING_ATTEMPTS {
+    for _ in 0..MAX_RUNNING_CHECKS {
         if require(outside, name).await?.is_running() {
             return Ok(());
         }
-        tokio::time::sleep(RUNNING_PAUSE).await;
+        tokio::time::sleep(RUNNING_CHECK_INTERVAL).await;
     }
     tracing::warn!(interface = name, "interface is up but not running yet");
     Ok(())
@@ -135,11 +135,11 @@ pub(super) async fn wait_until_running(outside: &Connection<Route>, name: &str) 
 
 /// Waits until the kernel has removed an interface. An interface that remains belongs to another sandbox.
 pub(super) async fn wait_until_gone(outside: &Connection<Route>, name: &str) -> DataplaneResult<()> {
-    for _ in 0..GONE_ATTEMPTS {
+    for _ in 0..MAX_GONE_CHECKS {
         if find(outside, name).await?.is_none() {
             return Ok(());
         }
-        tokio::time::sleep(GONE_PAUSE).await;
+        tokio::time::sleep(GONE_CHECK_INTERVAL).await;
     }
     tracing::info!(interface = name, "interface is kept: its sandbox is gone, so it belongs to another one");
     Ok(())
@@ -147,7 +147,7 @@ pub(super) async fn wait_until_gone(outside: &Connection<Route>, name: &str) -> 
 
 /// Ensures that the host end has its MAC: a device manager such as udev may have changed it in the meantime.
 pub(super) async fn settle_host_mac(outside: &Connection<Route>, name: &str) -> DataplaneResult<u32> {
-    for _ in 0..MAC_ATTEMPTS {
+    for _ in 0..MAX_MAC_ATTEMPTS {
         let link = require(outside, name).await?;
         if link.address() == Some(&HOST_MAC[..]) {
             return Ok(link.ifindex());
@@ -156,7 +156,7 @@ pub(super) async fn settle_host_mac(outside: &Connection<Route>, name: &str) -> 
             tracing::warn!(%error, interface = name, "cannot set the MAC of the host end of a workload interface");
             return Ok(link.ifindex());
         }
-        tokio::time::sleep(MAC_PAUSE).await;
+        tokio::time::sleep(MAC_RETRY_DELAY).await;
     }
     let object = KernelObject::interface(name);
     Err(DataplaneError::Kernel { object, reason: "something keeps changing its MAC".into() })

@@ -27,7 +27,7 @@ const GATEWAY_V4: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
 const GATEWAY_V6: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0xecee, 0xeeff, 0xfeee, 0xeeee);
 /// MAC of every host end.
 const HOST_MAC: [u8; 6] = [0xee; 6];
-const DETACH_LIMIT: Duration = Duration::from_secs(20);
+const DETACH_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Request to connect a workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -107,13 +107,13 @@ fn interface_name(field: &'static str, name: &str) -> DataplaneResult<()> {
 }
 
 /// Limits the number of namespaces processed concurrently: the kernel serialises most of this work with one lock.
-static ROOM: Semaphore = Semaphore::const_new(8);
+static NAMESPACE_PERMITS: Semaphore = Semaphore::const_new(8);
 
 /// Runs work where no other task waits for the thread. The kernel blocks requests that create or remove interfaces for
 /// milliseconds, and processes several in hardly more time than one. Needs a multi-threaded runtime.
 async fn aside<T>(work: impl Future<Output = T>) -> T {
     // Cannot fail: the semaphore is never closed.
-    let _place = ROOM.acquire().await;
+    let _place = NAMESPACE_PERMITS.acquire().await;
     tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(work))
 }
 
@@ -211,11 +211,11 @@ async fn in_time(
     container_interface: &str,
     work: impl Future<Output = DataplaneResult<()>>,
 ) -> DataplaneResult<()> {
-    match aside(async { tokio::time::timeout(DETACH_LIMIT, work).await }).await {
+    match aside(async { tokio::time::timeout(DETACH_TIMEOUT, work).await }).await {
         Ok(outcome) => outcome,
         Err(_) => Err(DataplaneError::Kernel {
             object: KernelObject::interface(container_interface),
-            reason: format!("not removed within {} seconds", DETACH_LIMIT.as_secs()),
+            reason: format!("not removed within {} seconds", DETACH_TIMEOUT.as_secs()),
         }),
     }
 }

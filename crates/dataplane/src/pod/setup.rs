@@ -15,8 +15,8 @@ use nlink::{Connection, Route};
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 
-const GATEWAY_ATTEMPTS: usize = 10;
-const GATEWAY_PAUSE: Duration = Duration::from_millis(50);
+const MAX_GATEWAY_CHECKS: usize = 10;
+const GATEWAY_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 pub(super) async fn set_up(
     host: &Netns,
@@ -150,7 +150,7 @@ async fn routes(
 /// once to make the kernel generate it again.
 async fn gateway_v6(outside: &Connection<Route>, host_index: u32, name: &str) -> DataplaneResult<Ipv6Addr> {
     let mut found = None;
-    for attempt in 0..GATEWAY_ATTEMPTS {
+    for attempt in 0..MAX_GATEWAY_CHECKS {
         let addresses = outside
             .get_addresses_by_index(host_index)
             .await
@@ -164,7 +164,7 @@ async fn gateway_v6(outside: &Connection<Route>, host_index: u32, name: &str) ->
             return Ok(GATEWAY_V6);
         }
         found = link_local.first().copied().or(found);
-        if found.is_some() && attempt == GATEWAY_ATTEMPTS / 2 {
+        if found.is_some() && attempt == MAX_GATEWAY_CHECKS / 2 {
             for up in [false, true] {
                 outside
                     .set_link_state_by_index(host_index, up)
@@ -172,7 +172,7 @@ async fn gateway_v6(outside: &Connection<Route>, host_index: u32, name: &str) ->
                     .map_err(|error| DataplaneError::kernel(KernelObject::interface(name), &error))?;
             }
         }
-        tokio::time::sleep(GATEWAY_PAUSE).await;
+        tokio::time::sleep(GATEWAY_CHECK_INTERVAL).await;
     }
     found.ok_or_else(|| DataplaneError::Kernel {
         object: KernelObject::interface(name),

@@ -16,9 +16,9 @@ use tortie_plan::{
 };
 
 /// Minimum interval between two dumps of all connections; policy may change more often.
-const PAUSE: Duration = Duration::from_secs(1);
+const CONNTRACK_DUMP_INTERVAL: Duration = Duration::from_secs(1);
 /// Delay after a failed dump.
-const RETRY: Duration = Duration::from_secs(10);
+const CONNTRACK_RETRY_DELAY: Duration = Duration::from_secs(10);
 
 /// The policy part of the plan, and its changes since flows were last evaluated.
 #[derive(Default)]
@@ -90,8 +90,10 @@ impl DeniedFlows {
         }
         let outcome = kernel::delete_denied_flows(netns, |packet| parties.deny(packet, host)).await;
         match outcome {
-            Ok(_) => (self.changed, self.not_before) = (ChangedPolicy::default(), now + PAUSE),
-            Err(_) => self.not_before = now + RETRY,
+            Ok(_) => {
+                (self.changed, self.not_before) = (ChangedPolicy::default(), now + CONNTRACK_DUMP_INTERVAL)
+            }
+            Err(_) => self.not_before = now + CONNTRACK_RETRY_DELAY,
         }
         outcome
     }

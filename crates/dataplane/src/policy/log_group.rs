@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use tokio::sync::mpsc::Sender;
 
 /// Bytes copied of each packet: enough for the longest headers, without the payload.
-const COPIED: u32 = 128;
+const COPIED_PACKET_BYTES: u32 = 128;
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 const SCTP: u8 = 132;
@@ -53,7 +53,7 @@ impl fmt::Display for PacketFlow {
 pub async fn follow_log_group(netns: &Netns, packets: Sender<LoggedPacket>) -> DataplaneResult<()> {
     let failed = |error: nlink::Error| DataplaneError::kernel("log group 3", &error);
     let connection = netns.nflog()?;
-    connection.bind_group(LOG_GROUP, COPIED).await.map_err(failed)?;
+    connection.bind_group(LOG_GROUP, COPIED_PACKET_BYTES).await.map_err(failed)?;
     let mut events = connection.events().await;
     while let Some(event) = events.next().await {
         let packet = match event {

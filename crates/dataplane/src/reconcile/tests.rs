@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use std::time::Duration;
 use tortie_plan::{Route, WorkloadId, WorkloadPeering};
 
-const LATER: Duration = Duration::from_secs(3600);
+const AFTER_GRACE_PERIOD: Duration = Duration::from_secs(3600);
 
 fn core(snapshot: KernelSnapshot) -> DataplaneCore {
     DataplaneCore::new(DataplaneSettings::default(), Regex::new("^eth").unwrap(), 1, snapshot, Duration::ZERO)
@@ -136,16 +136,16 @@ proptest! {
         let mut core = core(snapshot);
         let foreign: Vec<KernelRoute> = kernel
             .iter()
-            .filter(|entry| core.ownership(entry, LATER) == RouteOwnership::Foreign)
+            .filter(|entry| core.ownership(entry, AFTER_GRACE_PERIOD) == RouteOwnership::Foreign)
             .cloned()
             .collect();
-        prop_assert_eq!(perform(&mut core, &mut kernel, LATER), 0, "nothing happens before there is a plan");
+        prop_assert_eq!(perform(&mut core, &mut kernel, AFTER_GRACE_PERIOD), 0, "nothing happens before there is a plan");
 
         core.replace(planned(&first));
-        perform(&mut core, &mut kernel, LATER);
+        perform(&mut core, &mut kernel, AFTER_GRACE_PERIOD);
         for update in &then {
             core.apply(update.clone());
-            perform(&mut core, &mut kernel, LATER);
+            perform(&mut core, &mut kernel, AFTER_GRACE_PERIOD);
         }
         for entry in &foreign {
             prop_assert!(kernel.contains(entry), "{:?} was not ours", entry);
@@ -160,7 +160,7 @@ proptest! {
         for entry in &kernel {
             let wanted = core.wanted(&entry.key).ok().flatten();
             prop_assert!(
-                wanted.as_ref() == Some(entry) || core.ownership(entry, LATER) != RouteOwnership::Ours,
+                wanted.as_ref() == Some(entry) || core.ownership(entry, AFTER_GRACE_PERIOD) != RouteOwnership::Ours,
                 "{:?} is ours and unwanted", entry
             );
         }
@@ -171,7 +171,7 @@ proptest! {
         let addresses = vec![(2, "192.168.0.1/24".parse().unwrap())];
         let mut again = self::core(KernelSnapshot { links, addresses, routes: kernel.clone(), ..KernelSnapshot::default() });
         again.replace(planned(&all));
-        prop_assert_eq!(perform(&mut again, &mut kernel, LATER), 0, "a restart changes nothing");
+        prop_assert_eq!(perform(&mut again, &mut kernel, AFTER_GRACE_PERIOD), 0, "a restart changes nothing");
     }
 }
 
@@ -273,7 +273,7 @@ fn a_route_left_by_bird_gives_way_and_one_that_we_do_not_want_stays() {
         vec![KernelRoute::new(block, 0, PROTOCOL_BIRD, KernelRouteTarget::Blackhole), other.clone()];
     let mut core = core(KernelSnapshot { routes: kernel.clone(), ..KernelSnapshot::default() });
     core.replace(planned(&[PlanUpdate::Route(block, Some(Route::BLACKHOLE))]));
-    perform(&mut core, &mut kernel, LATER);
+    perform(&mut core, &mut kernel, AFTER_GRACE_PERIOD);
     assert_eq!(kernel, [other, KernelRoute::new(block, 0, PROTOCOL_OURS, KernelRouteTarget::Blackhole)]);
 }
 
@@ -309,7 +309,7 @@ fn where_another_plugin_wires_workloads_nothing_of_it_is_touched() {
     plan.apply(PlanUpdate::Route(net("10.0.1.0/26"), Some(Route::BLACKHOLE)));
     core.replace(plan);
     let mut kernel = theirs.to_vec();
-    assert_eq!(perform(&mut core, &mut kernel, LATER), 0);
+    assert_eq!(perform(&mut core, &mut kernel, AFTER_GRACE_PERIOD), 0);
     assert_eq!(kernel, theirs);
     assert_eq!(core.conf_work(), Vec::new());
     assert_eq!(core.neighbour_work(), (Vec::new(), Vec::new()));

@@ -5,7 +5,7 @@ use tortie_dataplane::DataplaneError;
 use tortie_dataplane::pod::{AttachRequest, attach, check, detach};
 use tortie_plan::PlanUpdate;
 
-const BOTH: [&str; 2] = ["10.65.0.2", "fd80:65::2"];
+const POD_ADDRESSES: [&str; 2] = ["10.65.0.2", "fd80:65::2"];
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pod_is_wired_as_the_reference_does_it_and_unwired_without_a_trace() {
@@ -15,7 +15,7 @@ async fn a_pod_is_wired_as_the_reference_does_it_and_unwired_without_a_trace() {
         mtu: Some(1400),
         mac: Some([0x02, 0, 0, 0, 0, 7]),
         queues: 2,
-        ..request(&pod, "cali1", &BOTH)
+        ..request(&pod, "cali1", &POD_ADDRESSES)
     };
     let attached = attach(&host, &wanted).await.unwrap();
     assert_eq!((attached.mac, attached.mtu), ([0x02, 0, 0, 0, 0, 7], 1400));
@@ -65,9 +65,12 @@ async fn a_pod_is_wired_as_the_reference_does_it_and_unwired_without_a_trace() {
 async fn pods_of_one_host_reach_each_other_and_their_host_over_both_families() {
     let (node, _other) = node_pair();
     let (dataplane, _reports) = start(&node).await;
-    let first = pod(&node, "cali1", &BOTH).await;
+    let first = pod(&node, "cali1", &POD_ADDRESSES).await;
     let second = pod(&node, "cali2", &["10.65.0.3", "fd80:65::3"]).await;
-    let both = [("one", workload("cali1", &BOTH)), ("two", workload("cali2", &["10.65.0.3", "fd80:65::3"]))];
+    let both = [
+        ("one", workload("cali1", &POD_ADDRESSES)),
+        ("two", workload("cali2", &["10.65.0.3", "fd80:65::3"])),
+    ];
     dataplane.replace(plan(&both, &[])).await.unwrap();
     for (from, to) in [
         (&first, "10.65.0.3"),
@@ -90,7 +93,7 @@ async fn a_check_names_what_is_missing_or_wrong() {
     dataplane.replace(plan(&[], &[])).await.unwrap();
     let sandbox = TestNamespace::new("node");
     let host = node.open();
-    let wanted = AttachRequest { mtu: Some(1400), ..request(&sandbox, "cali1", &BOTH) };
+    let wanted = AttachRequest { mtu: Some(1400), ..request(&sandbox, "cali1", &POD_ADDRESSES) };
     attach(&host, &wanted).await.unwrap();
     assert_eq!(
         check(&host, &wanted).await.unwrap_err(),
@@ -99,8 +102,10 @@ async fn a_check_names_what_is_missing_or_wrong() {
             "the host has no route fd80:65::2/128 through cali1"
         ]
     );
-    let outcome =
-        dataplane.apply(vec![PlanUpdate::Workload(id("one"), Some(workload("cali1", &BOTH)))]).await.unwrap();
+    let outcome = dataplane
+        .apply(vec![PlanUpdate::Workload(id("one"), Some(workload("cali1", &POD_ADDRESSES)))])
+        .await
+        .unwrap();
     assert_eq!(outcome.failures, []);
     check(&host, &wanted).await.unwrap();
 
@@ -126,7 +131,7 @@ async fn a_check_names_what_is_missing_or_wrong() {
 async fn a_veth_left_by_a_crash_gives_way() {
     let (node, sandbox) = (TestNamespace::new("node"), TestNamespace::new("node"));
     node.ip("link add cali1 type veth peer name stale");
-    attach(&node.open(), &request(&sandbox, "cali1", &BOTH)).await.unwrap();
+    attach(&node.open(), &request(&sandbox, "cali1", &POD_ADDRESSES)).await.unwrap();
     assert!(!node.has_link("stale"));
     assert_eq!(node.json("link show dev cali1")[0]["address"], "ee:ee:ee:ee:ee:ee");
 }
@@ -135,7 +140,7 @@ async fn a_veth_left_by_a_crash_gives_way() {
 async fn an_interface_that_is_no_veth_is_never_removed() {
     let (node, sandbox) = (TestNamespace::new("node"), TestNamespace::new("node"));
     node.ip("link add cali1 type bridge");
-    let error = attach(&node.open(), &request(&sandbox, "cali1", &BOTH)).await.unwrap_err();
+    let error = attach(&node.open(), &request(&sandbox, "cali1", &POD_ADDRESSES)).await.unwrap_err();
     assert_eq!(error.to_string(), "interface cali1: is not a veth but bridge; not removed");
     assert!(node.has_link("cali1") && !sandbox.has_link("eth0"));
 }
@@ -144,7 +149,7 @@ async fn an_interface_that_is_no_veth_is_never_removed() {
 async fn a_vanished_sandbox_is_an_error_for_attach_and_fine_for_detach() {
     let node = TestNamespace::new("node");
     let sandbox = TestNamespace::new("node");
-    let wanted = request(&sandbox, "cali1", &BOTH);
+    let wanted = request(&sandbox, "cali1", &POD_ADDRESSES);
     drop(sandbox);
     let host = node.open();
     let error = attach(&host, &wanted).await.unwrap_err();
@@ -159,8 +164,8 @@ async fn a_late_detach_of_an_old_sandbox_leaves_the_new_one_alone() {
     let (node, old, new) =
         (TestNamespace::new("node"), TestNamespace::new("node"), TestNamespace::new("node"));
     let host = node.open();
-    attach(&host, &request(&old, "cali1", &BOTH)).await.unwrap();
-    attach(&host, &request(&new, "cali1", &BOTH)).await.unwrap();
+    attach(&host, &request(&old, "cali1", &POD_ADDRESSES)).await.unwrap();
+    attach(&host, &request(&new, "cali1", &POD_ADDRESSES)).await.unwrap();
     assert!(!old.has_link("eth0"), "the old pair gave way to the new one");
     detach(&host, Some(old.path().as_ref()), "eth0", "cali1").await.unwrap();
     assert!(new.has_link("eth0") && node.has_link("cali1"));
@@ -173,7 +178,7 @@ async fn a_late_detach_of_an_old_sandbox_leaves_the_new_one_alone() {
 #[tokio::test(flavor = "multi_thread")]
 async fn without_a_sandbox_the_hosts_end_is_removed_by_name() {
     let node = TestNamespace::new("node");
-    let sandbox = pod(&node, "cali1", &BOTH).await;
+    let sandbox = pod(&node, "cali1", &POD_ADDRESSES).await;
     detach(&node.open(), None, "eth0", "cali1").await.unwrap();
     assert!(!sandbox.has_link("eth0") && !node.has_link("cali1"));
 }
@@ -182,7 +187,7 @@ async fn without_a_sandbox_the_hosts_end_is_removed_by_name() {
 async fn an_attach_that_fails_leaves_nothing() {
     let (node, sandbox) = (TestNamespace::new("node"), TestNamespace::new("node"));
     let host = node.open();
-    let wanted = request(&sandbox, "cali1", &BOTH);
+    let wanted = request(&sandbox, "cali1", &POD_ADDRESSES);
     // The kernel rejects the duplicate route after the veth pair has been created.
     let twice = vec!["10.0.0.0/8".parse().unwrap(), "10.0.0.0/8".parse().unwrap()];
     let error = attach(&host, &AttachRequest { routes: twice, ..wanted.clone() }).await.unwrap_err();

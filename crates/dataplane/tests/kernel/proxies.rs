@@ -9,17 +9,23 @@ use tortie_dataplane::{DataplaneHandle, DataplaneReport};
 use tortie_plan::{DataplaneSettings, NodePlan, PlanUpdate, Route, RouteKey, RouteTarget};
 
 /// Addresses in the subnets of the node's `eth0`.
-const POD: [&str; 2] = ["192.168.77.200", "fd77::200"];
+const POD_ADDRESSES_ON_LINK: [&str; 2] = ["192.168.77.200", "fd77::200"];
 /// Address in none of the node's subnets.
-const ELSEWHERE: &str = "10.65.0.2";
-const WRONG: &str = "02:00:00:00:00:99";
+const POD_ADDRESS_OFF_LINK: &str = "10.65.0.2";
+const WRONG_MAC: &str = "02:00:00:00:00:99";
 
 fn proxied(answered: &[&str]) -> PlanUpdate {
     PlanUpdate::Proxied(addresses(answered).into_iter().collect())
 }
 
 fn with_pod(answered: &[&str]) -> NodePlan {
-    let mut plan = plan(&[("one", workload("cali1", &[POD[0], POD[1], ELSEWHERE]))], &[]);
+    let mut plan = plan(
+        &[(
+            "one",
+            workload("cali1", &[POD_ADDRESSES_ON_LINK[0], POD_ADDRESSES_ON_LINK[1], POD_ADDRESS_OFF_LINK]),
+        )],
+        &[],
+    );
     plan.proxied = addresses(answered).into_iter().collect();
     plan
 }
@@ -32,7 +38,7 @@ fn proxies(node: &TestNamespace) -> BTreeSet<String> {
 }
 
 fn ours() -> BTreeSet<String> {
-    POD.iter().map(|address| format!("{address} dev eth0 proxy proto 80")).collect()
+    POD_ADDRESSES_ON_LINK.iter().map(|address| format!("{address} dev eth0 proxy proto 80")).collect()
 }
 
 /// Returns the sysctls that proxying changes on an interface.
@@ -60,16 +66,21 @@ fn forget(host: &TestNamespace) {
 async fn who_is_on_the_subnet_reaches_a_workload_without_a_route() {
     let (node, other) = node_pair();
     let (dataplane, mut reports) = start(&node).await;
-    let sandbox = pod(&node, "cali1", &[POD[0], POD[1], ELSEWHERE]).await;
+    let sandbox =
+        pod(&node, "cali1", &[POD_ADDRESSES_ON_LINK[0], POD_ADDRESSES_ON_LINK[1], POD_ADDRESS_OFF_LINK])
+            .await;
     assert_eq!(dataplane.replace(with_pod(&[])).await.unwrap().failures, []);
-    for address in POD {
+    for address in POD_ADDRESSES_ON_LINK {
         assert!(!other.pings(address), "nobody answers for {address} yet");
     }
-    let outcome = dataplane.apply(vec![proxied(&[POD[0], POD[1], ELSEWHERE])]).await.unwrap();
+    let outcome = dataplane
+        .apply(vec![proxied(&[POD_ADDRESSES_ON_LINK[0], POD_ADDRESSES_ON_LINK[1], POD_ADDRESS_OFF_LINK])])
+        .await
+        .unwrap();
     assert_eq!(outcome.failures, []);
     assert_eq!(proxies(&node), ours(), "and not for what is of no subnet of a link");
     forget(&other);
-    for address in POD {
+    for address in POD_ADDRESSES_ON_LINK {
         eventually(&format!("{address} is reached"), || other.pings(address)).await;
         assert_eq!(remembered(&other, address), mac(&node));
     }
@@ -77,11 +88,11 @@ async fn who_is_on_the_subnet_reaches_a_workload_without_a_route() {
     while reports.next().await.unwrap() != DataplaneReport::Proxied(2, vec![]) {}
     assert_eq!(settings(&node, "eth0"), ["0", "0", "1"]);
 
-    assert_eq!(dataplane.apply(vec![proxied(&POD[1..])]).await.unwrap().failures, []);
+    assert_eq!(dataplane.apply(vec![proxied(&POD_ADDRESSES_ON_LINK[1..])]).await.unwrap().failures, []);
     assert_eq!(proxies(&node).len(), 1);
     forget(&other);
-    assert!(!other.pings(POD[0]), "the node does not answer any more");
-    assert!(other.pings(POD[1]), "for the other family it does");
+    assert!(!other.pings(POD_ADDRESSES_ON_LINK[0]), "the node does not answer any more");
+    assert!(other.pings(POD_ADDRESSES_ON_LINK[1]), "for the other family it does");
     assert_eq!(
         dataplane.apply(vec![PlanUpdate::Workload(id("one"), None), proxied(&[])]).await.unwrap().failures,
         []
@@ -97,32 +108,37 @@ async fn who_is_on_the_subnet_reaches_a_service_without_a_route() {
     let (dataplane, _reports) = start(&node).await;
     node.nft(&format!(
         "table inet service {{ chain to {{ type nat hook prerouting priority -100; ip daddr {} redirect; ip6 daddr {} redirect; }}; }}",
-        POD[0], POD[1]
+        POD_ADDRESSES_ON_LINK[0], POD_ADDRESSES_ON_LINK[1]
     ));
     let mut services = plan(&[], &[]);
-    services.proxied = addresses(&POD).into_iter().collect();
-    let key = RouteKey::from(IpNet::from(addresses(&POD)[0]));
+    services.proxied = addresses(&POD_ADDRESSES_ON_LINK).into_iter().collect();
+    let key = RouteKey::from(IpNet::from(addresses(&POD_ADDRESSES_ON_LINK)[0]));
     services.routes.insert(key, Route::to(RouteTarget::Host));
     assert_eq!(dataplane.replace(services).await.unwrap().failures, []);
     assert_eq!(proxies(&node), ours());
-    for address in POD {
+    for address in POD_ADDRESSES_ON_LINK {
         eventually(&format!("{address} is reached"), || other.pings(address)).await;
         assert_eq!(remembered(&other, address), mac(&node));
     }
     let gone = vec![proxied(&[]), PlanUpdate::Route(key, None)];
     assert_eq!(dataplane.apply(gone).await.unwrap().failures, []);
     forget(&other);
-    assert!(!POD.iter().any(|address| other.pings(address)), "the node does not answer any more");
-    assert_eq!(node.routes(&format!("{}/32", POD[0])), [""; 0]);
+    assert!(
+        !POD_ADDRESSES_ON_LINK.iter().any(|address| other.pings(address)),
+        "the node does not answer any more"
+    );
+    assert_eq!(node.routes(&format!("{}/32", POD_ADDRESSES_ON_LINK[0])), [""; 0]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_others_do_to_it_is_mended_and_what_is_theirs_stays() {
     let (node, other) = node_pair();
     let (dataplane, _reports) = start(&node).await;
-    let _sandbox = pod(&node, "cali1", &[POD[0], POD[1], ELSEWHERE]).await;
-    dataplane.replace(with_pod(&POD)).await.unwrap();
-    for address in POD {
+    let _sandbox =
+        pod(&node, "cali1", &[POD_ADDRESSES_ON_LINK[0], POD_ADDRESSES_ON_LINK[1], POD_ADDRESS_OFF_LINK])
+            .await;
+    dataplane.replace(with_pod(&POD_ADDRESSES_ON_LINK)).await.unwrap();
+    for address in POD_ADDRESSES_ON_LINK {
         node.ip(&["neigh", "del", "proxy", address, "dev", "eth0"]);
     }
     eventually("the entries are back", || proxies(&node) == ours()).await;
@@ -133,14 +149,14 @@ async fn what_others_do_to_it_is_mended_and_what_is_theirs_stays() {
     eventually("they are there after the link was down", || proxies(&node) == ours()).await;
     node.exec(&["sysctl", "-qw", "net.ipv6.conf.eth0.proxy_ndp=0"]);
     forget(&other);
-    eventually("the setting is as it has to be", || other.pings(POD[1])).await;
+    eventually("the setting is as it has to be", || other.pings(POD_ADDRESSES_ON_LINK[1])).await;
 
     // An entry of an earlier run (proto 80) is removed; an entry that an operator added stays.
     dataplane.stop().await;
     node.ip("neigh add proxy 192.168.77.201 dev eth0 proto 80");
     node.ip("neigh add proxy 192.168.77.202 dev eth0");
     let (dataplane, _reports) = start(&node).await;
-    dataplane.replace(with_pod(&POD)).await.unwrap();
+    dataplane.replace(with_pod(&POD_ADDRESSES_ON_LINK)).await.unwrap();
     let mut wanted = ours();
     wanted.insert("192.168.77.202 dev eth0 proxy".to_owned());
     assert_eq!(proxies(&node), wanted);
@@ -155,16 +171,18 @@ async fn the_link_is_told_where_an_address_is_at_once_and_again() {
         DataplaneSettings { announce_proxied: Some(Duration::from_secs(1)), ..DataplaneSettings::default() };
     let (dataplane, _reports) =
         DataplaneHandle::start(crate::namespace::OpenNetns::open(&node), settings).await.unwrap();
-    let _sandbox = pod(&node, "cali1", &[POD[0], POD[1], ELSEWHERE]).await;
+    let _sandbox =
+        pod(&node, "cali1", &[POD_ADDRESSES_ON_LINK[0], POD_ADDRESSES_ON_LINK[1], POD_ADDRESS_OFF_LINK])
+            .await;
     dataplane.replace(with_pod(&[])).await.unwrap();
     let mislead = || {
-        for address in POD {
-            other.ip(&format!("neigh replace {address} lladdr {WRONG} dev eth0 nud stale"));
+        for address in POD_ADDRESSES_ON_LINK {
+            other.ip(&format!("neigh replace {address} lladdr {WRONG_MAC} dev eth0 nud stale"));
         }
     };
-    let knows = || POD.iter().all(|address| remembered(&other, address) == mac(&node));
+    let knows = || POD_ADDRESSES_ON_LINK.iter().all(|address| remembered(&other, address) == mac(&node));
     mislead();
-    dataplane.apply(vec![proxied(&POD)]).await.unwrap();
+    dataplane.apply(vec![proxied(&POD_ADDRESSES_ON_LINK)]).await.unwrap();
     eventually("it is told of the new place", knows).await;
     mislead();
     eventually("it is told again after a while", knows).await;

@@ -7,12 +7,12 @@ use std::time::Duration;
 use tortie_dataplane::{DataplaneHandle, DataplaneReport, WorkloadState, pod};
 use tortie_plan::DataplaneSettings;
 
-const INSIDE: &str = "TORTIE_TEST_READ_ONLY_SYSCTL";
-const NAME: &str = "read_only::read_only_settings_are_named_and_nothing_is_left_behind";
+const READ_ONLY_CHILD_VARIABLE: &str = "TORTIE_TEST_READ_ONLY_SYSCTL";
+const READ_ONLY_TEST_NAME: &str = "read_only::read_only_settings_are_named_and_nothing_is_left_behind";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn read_only_settings_are_named_and_nothing_is_left_behind() {
-    if std::env::var_os(INSIDE).is_some() {
+    if std::env::var_os(READ_ONLY_CHILD_VARIABLE).is_some() {
         return inside().await;
     }
     // Run this test again in a mount namespace where /proc/sys is read-only.
@@ -21,8 +21,8 @@ async fn read_only_settings_are_named_and_nothing_is_left_behind() {
     let output = Command::new("unshare")
         .args(["--mount", "sh", "-c", script])
         .arg(std::env::current_exe().unwrap())
-        .args(["--exact", NAME, "--nocapture"])
-        .env(INSIDE, "1")
+        .args(["--exact", READ_ONLY_TEST_NAME, "--nocapture"])
+        .env(READ_ONLY_CHILD_VARIABLE, "1")
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);

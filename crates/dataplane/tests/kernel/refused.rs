@@ -6,8 +6,8 @@ use tortie_dataplane::pod::attach;
 use tortie_dataplane::{DataplaneHandle, KernelFaults, KernelObject, Netns};
 use tortie_plan::{DataplaneSettings, PlanUpdate, PlannedWorkload};
 
-const ONE: [&str; 2] = ["10.65.0.2", "fd80:65::2"];
-const TWO: [&str; 2] = ["10.65.0.3", "fd80:65::3"];
+const FIRST_POD_ADDRESSES: [&str; 2] = ["10.65.0.2", "fd80:65::2"];
+const SECOND_POD_ADDRESSES: [&str; 2] = ["10.65.0.3", "fd80:65::3"];
 const EINVAL: i32 = 22;
 
 /// Returns a namespace in which the kernel rejects the object with this text, while the text is set.
@@ -25,7 +25,7 @@ fn failing(node: &TestNamespace) -> (Netns, Arc<Mutex<Option<String>>>) {
 async fn an_attach_names_what_the_kernel_refused_and_leaves_nothing() {
     let (node, sandbox) = (TestNamespace::new("node"), TestNamespace::new("pod"));
     let (host, refused) = failing(&node);
-    let wanted = request(&sandbox, "cali1", &ONE);
+    let wanted = request(&sandbox, "cali1", &FIRST_POD_ADDRESSES);
     for object in [
         "interface cali1",
         "interface eth0",
@@ -51,13 +51,13 @@ async fn an_attach_names_what_the_kernel_refused_and_leaves_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_the_kernel_refuses_a_workload_is_reported_for_that_workload_until_it_is_mended() {
     let node = TestNamespace::new("node");
-    let _one = pod(&node, "cali1", &ONE).await;
-    let _two = pod(&node, "cali2", &TWO).await;
+    let _one = pod(&node, "cali1", &FIRST_POD_ADDRESSES).await;
+    let _two = pod(&node, "cali2", &SECOND_POD_ADDRESSES).await;
     let (host, refused) = failing(&node);
     let (dataplane, _reports) = DataplaneHandle::start(host, DataplaneSettings::default()).await.unwrap();
-    let one = PlannedWorkload { mac: Some([2, 0, 0, 0, 0, 1]), ..workload("cali1", &ONE) };
-    let both = plan(&[("one", one.clone()), ("two", workload("cali2", &TWO))], &[]);
-    let alone = plan(&[("two", workload("cali2", &TWO))], &[]);
+    let one = PlannedWorkload { mac: Some([2, 0, 0, 0, 0, 1]), ..workload("cali1", &FIRST_POD_ADDRESSES) };
+    let both = plan(&[("one", one.clone()), ("two", workload("cali2", &SECOND_POD_ADDRESSES))], &[]);
+    let alone = plan(&[("two", workload("cali2", &SECOND_POD_ADDRESSES))], &[]);
     for object in [
         "route 10.65.0.2/32",
         "route fd80:65::2/128",

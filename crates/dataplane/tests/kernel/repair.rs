@@ -29,17 +29,18 @@ async fn scene() -> RepairFixture {
     RepairFixture { node, _other: other, _pod: pod, _dataplane: dataplane, _reports: reports }
 }
 
-const ALL: [&str; 5] = ["10.65.0.2/32", "fd80:65::2/128", "10.65.0.0/26", "10.65.1.0/26", "fd80:66::/122"];
+const PLANNED_ROUTES: [&str; 5] =
+    ["10.65.0.2/32", "fd80:65::2/128", "10.65.0.0/26", "10.65.1.0/26", "fd80:66::/122"];
 
 fn complete(node: &TestNamespace) -> bool {
-    ALL.iter().all(|destination| node.routes(destination).len() == 1)
+    PLANNED_ROUTES.iter().all(|destination| node.routes(destination).len() == 1)
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn deleted_routes_come_back() {
     let RepairFixture { node, .. } = &scene().await;
     assert!(complete(node));
-    for destination in ALL {
+    for destination in PLANNED_ROUTES {
         let kind = if destination == "10.65.0.0/26" { "blackhole" } else { "" };
         node.ip(&format!("route del {kind} {destination}"));
     }

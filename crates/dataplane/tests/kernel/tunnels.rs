@@ -11,9 +11,9 @@ use tortie_plan::{
     Vtep, VtepId,
 };
 
-const OWN: [u8; 6] = [0x66, 0, 0, 0, 0, 1];
-const OTHER: [u8; 6] = [0x66, 0, 0, 0, 0, 2];
-const OTHER_TEXT: &str = "66:00:00:00:00:02";
+const OWN_VTEP_MAC: [u8; 6] = [0x66, 0, 0, 0, 0, 1];
+const OTHER_VTEP_MAC: [u8; 6] = [0x66, 0, 0, 0, 0, 2];
+const OTHER_VTEP_MAC_TEXT: &str = "66:00:00:00:00:02";
 
 /// Parameters of one address family: this node has pods in the first block, the other node in the second.
 struct TunnelCase {
@@ -26,7 +26,7 @@ struct TunnelCase {
     pod: &'static str,
 }
 
-const V4: TunnelCase = TunnelCase {
+const TUNNEL_CASE_V4: TunnelCase = TunnelCase {
     kind: TunnelKind::VxlanV4,
     nodes: ["192.168.77.1", "192.168.77.2"],
     ends: ["10.65.0.1", "10.65.1.1"],
@@ -34,7 +34,7 @@ const V4: TunnelCase = TunnelCase {
     pod: "10.65.0.2",
 };
 
-const V6: TunnelCase = TunnelCase {
+const TUNNEL_CASE_V6: TunnelCase = TunnelCase {
     kind: TunnelKind::VxlanV6,
     nodes: ["fd77::1", "fd77::2"],
     ends: ["fd80:65::1", "fd80:66::1"],
@@ -53,12 +53,12 @@ impl TunnelCase {
             address: Some(address(self.ends[0])),
             local: address(self.nodes[0]),
             mtu: None,
-            protocol: TunnelProtocol::Vxlan { vni: 4096, port: 4789, mac: OWN },
+            protocol: TunnelProtocol::Vxlan { vni: 4096, port: 4789, mac: OWN_VTEP_MAC },
         }
     }
 
     fn vtep(&self) -> Vtep {
-        Vtep { address: address(self.ends[1]), mac: OTHER, node: address(self.nodes[1]) }
+        Vtep { address: address(self.ends[1]), mac: OTHER_VTEP_MAC, node: address(self.nodes[1]) }
     }
 
     fn vtep_id(&self) -> VtepId {
@@ -98,8 +98,8 @@ impl TunnelCase {
         }
         let [_, other] = self.nodes;
         let route = node.routes(self.blocks[1]);
-        self.forwarding(node) == [format!("{OTHER_TEXT} dst {other} self permanent")]
-            && self.neighbours(node) == [format!("{} lladdr {OTHER_TEXT} PERMANENT", self.ends[1])]
+        self.forwarding(node) == [format!("{OTHER_VTEP_MAC_TEXT} dst {other} self permanent")]
+            && self.neighbours(node) == [format!("{} lladdr {OTHER_VTEP_MAC_TEXT} PERMANENT", self.ends[1])]
             && route.len() == 1
             && route[0].contains(&format!("via {} dev {} proto 80", self.ends[1], self.kind.device()))
             && route[0].contains("onlink")
@@ -112,7 +112,7 @@ impl TunnelCase {
         let length = if self.kind.is_ipv4() { 32 } else { 128 };
         let [ours, theirs] = self.nodes;
         other.ip(&format!(
-            "link add {name} address {OTHER_TEXT} type vxlan id 4096 dstport 4789 local {theirs} dev eth0 nolearning"
+            "link add {name} address {OTHER_VTEP_MAC_TEXT} type vxlan id 4096 dstport 4789 local {theirs} dev eth0 nolearning"
         ));
         let nodad = if self.kind.is_ipv4() { "" } else { "nodad" };
         other.ip(&format!("{family} addr add {}/{length} dev {name} {nodad}", self.ends[1]));
@@ -129,9 +129,9 @@ fn mtu(node: &TestNamespace, link: &str) -> u64 {
 }
 
 fn whole_plan() -> NodePlan {
-    let mut whole = plan(&[("one", workload("cali1", &[V4.pod, V6.pod]))], &[]);
-    V4.plan(&mut whole);
-    V6.plan(&mut whole);
+    let mut whole = plan(&[("one", workload("cali1", &[TUNNEL_CASE_V4.pod, TUNNEL_CASE_V6.pod]))], &[]);
+    TUNNEL_CASE_V4.plan(&mut whole);
+    TUNNEL_CASE_V6.plan(&mut whole);
     whole
 }
 
@@ -139,12 +139,12 @@ fn whole_plan() -> NodePlan {
 async fn a_vxlan_made_by_hand_is_the_other_end_of_ours() {
     let (node, other) = node_pair();
     let (dataplane, _reports) = start(&node).await;
-    let sandbox = pod(&node, "cali1", &[V4.pod, V6.pod]).await;
+    let sandbox = pod(&node, "cali1", &[TUNNEL_CASE_V4.pod, TUNNEL_CASE_V6.pod]).await;
     let outcome = dataplane.replace(whole_plan()).await.unwrap();
     assert_eq!(outcome.failures, []);
-    V4.by_hand(&other, "vx4");
-    V6.by_hand(&other, "vx6");
-    for side in [&V4, &V6] {
+    TUNNEL_CASE_V4.by_hand(&other, "vx4");
+    TUNNEL_CASE_V6.by_hand(&other, "vx6");
+    for side in [&TUNNEL_CASE_V4, &TUNNEL_CASE_V6] {
         assert!(side.is_whole(&node), "{:?} {:?}", side.forwarding(&node), side.neighbours(&node));
         assert!(other.pings(side.pod), "from the other node to our pod");
         assert!(sandbox.pings(side.ends[1]), "from our pod to the other node");
@@ -154,7 +154,7 @@ async fn a_vxlan_made_by_hand_is_the_other_end_of_ours() {
     assert_eq!((&link["mtu"], &link["address"]), (&1450.into(), &"66:00:00:00:00:01".into()));
     let data = &link["linkinfo"]["info_data"];
     assert_eq!((&data["id"], &data["port"], &data["learning"]), (&4096.into(), &4789.into(), &false.into()));
-    assert_eq!((&data["local"], &data["link"]), (&V4.nodes[0].into(), &"eth0".into()));
+    assert_eq!((&data["local"], &data["link"]), (&TUNNEL_CASE_V4.nodes[0].into(), &"eth0".into()));
     assert_eq!(node.json("link show dev vxlan-v6.calico")[0]["mtu"], 1430);
 }
 
@@ -163,12 +163,12 @@ async fn what_others_do_to_a_tunnel_is_mended() {
     let (node, _other) = node_pair();
     let (dataplane, _reports) = start(&node).await;
     dataplane.replace(whole_plan()).await.unwrap();
-    for side in [&V4, &V6] {
+    for side in [&TUNNEL_CASE_V4, &TUNNEL_CASE_V6] {
         let device = side.kind.device();
         assert!(side.is_whole(&node));
         node.ip(&["link", "del", device]);
         eventually("the device is back with all that belongs to it", || side.is_whole(&node)).await;
-        node.exec(&format!("bridge fdb del {OTHER_TEXT} dev {device} self"));
+        node.exec(&format!("bridge fdb del {OTHER_VTEP_MAC_TEXT} dev {device} self"));
         eventually("the forwarding entry is back", || side.is_whole(&node)).await;
         node.exec(&format!("bridge fdb append 66:00:00:00:00:09 dst {} dev {device} self", side.nodes[1]));
         eventually("a foreign forwarding entry is removed", || side.is_whole(&node)).await;
@@ -207,16 +207,21 @@ async fn a_restart_keeps_the_tunnel_and_settings_change_it() {
     let (dataplane, _reports) = start(&node).await;
     dataplane.replace(whole_plan()).await.unwrap();
     assert_eq!(index("vxlan.calico"), before, "the same device");
-    assert!(V4.is_whole(&node), "{:?} {:?}", V4.forwarding(&node), V4.neighbours(&node));
+    assert!(
+        TUNNEL_CASE_V4.is_whole(&node),
+        "{:?} {:?}",
+        TUNNEL_CASE_V4.forwarding(&node),
+        TUNNEL_CASE_V4.neighbours(&node)
+    );
     assert_eq!(node.routes("10.65.7.0/26"), [""; 0]);
 
-    let mut device = V4.device();
-    device.protocol = TunnelProtocol::Vxlan { vni: 7, port: 8472, mac: OWN };
+    let mut device = TUNNEL_CASE_V4.device();
+    device.protocol = TunnelProtocol::Vxlan { vni: 7, port: 8472, mac: OWN_VTEP_MAC };
     device.mtu = Some(1400);
     device.address = Some(address("10.65.0.9"));
     let outcome = dataplane.apply(vec![PlanUpdate::Tunnel(TunnelKind::VxlanV4, Some(device))]).await.unwrap();
     assert_eq!(outcome.failures, []);
-    assert!(V4.is_whole(&node), "made anew with all that belongs to it");
+    assert!(TUNNEL_CASE_V4.is_whole(&node), "made anew with all that belongs to it");
     let link = &node.json("link show dev vxlan.calico")[0];
     let data = &link["linkinfo"]["info_data"];
     assert_eq!((&link["mtu"], &data["id"], &data["port"]), (&1400.into(), &7.into(), &8472.into()));
@@ -232,33 +237,36 @@ async fn what_the_plan_no_longer_has_is_removed() {
     dataplane.replace(whole_plan()).await.unwrap();
     // The other node leaves the cluster.
     let gone = vec![
-        PlanUpdate::Route(key(V4.blocks[1]), None),
-        PlanUpdate::Vtep(V4.vtep_id(), None),
+        PlanUpdate::Route(key(TUNNEL_CASE_V4.blocks[1]), None),
+        PlanUpdate::Vtep(TUNNEL_CASE_V4.vtep_id(), None),
         PlanUpdate::Members {
-            set: V4.kind.peers().unwrap(),
+            set: TUNNEL_CASE_V4.kind.peers().unwrap(),
             added: Vec::new(),
-            removed: vec![SetMember::Net(address(V4.nodes[1]).into())],
+            removed: vec![SetMember::Net(address(TUNNEL_CASE_V4.nodes[1]).into())],
         },
     ];
     assert_eq!(dataplane.apply(gone).await.unwrap().failures, []);
-    assert_eq!(V4.forwarding(&node), [""; 0]);
-    assert_eq!(V4.neighbours(&node), [""; 0]);
-    assert_eq!(node.routes(V4.blocks[1]), [""; 0]);
-    assert!(V6.is_whole(&node), "the other family is as it was");
+    assert_eq!(TUNNEL_CASE_V4.forwarding(&node), [""; 0]);
+    assert_eq!(TUNNEL_CASE_V4.neighbours(&node), [""; 0]);
+    assert_eq!(node.routes(TUNNEL_CASE_V4.blocks[1]), [""; 0]);
+    assert!(TUNNEL_CASE_V6.is_whole(&node), "the other family is as it was");
     // The node returns with another address and another MAC.
     let elsewhere =
         Vtep { address: address("10.65.1.9"), mac: [2, 0, 0, 0, 0, 9], node: address("192.168.77.9") };
-    dataplane.apply(vec![PlanUpdate::Vtep(V4.vtep_id(), Some(elsewhere))]).await.unwrap();
-    assert_eq!(V4.forwarding(&node), ["02:00:00:00:00:09 dst 192.168.77.9 self permanent"]);
+    dataplane.apply(vec![PlanUpdate::Vtep(TUNNEL_CASE_V4.vtep_id(), Some(elsewhere))]).await.unwrap();
+    assert_eq!(TUNNEL_CASE_V4.forwarding(&node), ["02:00:00:00:00:09 dst 192.168.77.9 self permanent"]);
     let moved = Vtep { node: address("192.168.77.10"), ..elsewhere };
-    dataplane.apply(vec![PlanUpdate::Vtep(V4.vtep_id(), Some(moved))]).await.unwrap();
-    assert_eq!(V4.forwarding(&node), ["02:00:00:00:00:09 dst 192.168.77.10 self permanent"]);
-    assert_eq!(V4.neighbours(&node), ["10.65.1.9 lladdr 02:00:00:00:00:09 PERMANENT"]);
+    dataplane.apply(vec![PlanUpdate::Vtep(TUNNEL_CASE_V4.vtep_id(), Some(moved))]).await.unwrap();
+    assert_eq!(TUNNEL_CASE_V4.forwarding(&node), ["02:00:00:00:00:09 dst 192.168.77.10 self permanent"]);
+    assert_eq!(TUNNEL_CASE_V4.neighbours(&node), ["10.65.1.9 lladdr 02:00:00:00:00:09 PERMANENT"]);
     // The pools no longer use encapsulation.
-    dataplane.replace(plan(&[], &[(V4.blocks[1], Route::via(address(V4.nodes[1])))])).await.unwrap();
+    dataplane
+        .replace(plan(&[], &[(TUNNEL_CASE_V4.blocks[1], Route::via(address(TUNNEL_CASE_V4.nodes[1])))]))
+        .await
+        .unwrap();
     assert!(!node.has_link("vxlan.calico") && !node.has_link("vxlan-v6.calico"));
-    assert!(node.routes(V4.blocks[1])[0].contains("via 192.168.77.2 dev eth0"));
-    assert_eq!(node.routes(V6.blocks[1]), [""; 0]);
+    assert!(node.routes(TUNNEL_CASE_V4.blocks[1])[0].contains("via 192.168.77.2 dev eth0"));
+    assert_eq!(node.routes(TUNNEL_CASE_V6.blocks[1]), [""; 0]);
     assert!(node.has_link("vxlan9"), "a tunnel of somebody else");
 }
 
@@ -267,17 +275,25 @@ async fn a_pool_changes_to_tunnels_and_back_without_a_gap_in_its_routes() {
     let (node, _other) = node_pair();
     let (dataplane, _reports) = start(&node).await;
     let plain = |side: &TunnelCase| (side.blocks[1], Route::via(address(side.nodes[1])));
-    let mut all = plan(&[], &[plain(&V4), plain(&V6)]);
+    let mut all = plan(&[], &[plain(&TUNNEL_CASE_V4), plain(&TUNNEL_CASE_V6)]);
     assert_eq!(dataplane.replace(all.clone()).await.unwrap().failures, []);
     for _ in 0..3 {
         // The tunnel gateway is inside the block, which has a route without encapsulation until this change.
-        V4.plan(&mut all);
-        V6.plan(&mut all);
+        TUNNEL_CASE_V4.plan(&mut all);
+        TUNNEL_CASE_V6.plan(&mut all);
         assert_eq!(dataplane.replace(all.clone()).await.unwrap().failures, []);
-        assert!(V4.is_whole(&node) && V6.is_whole(&node), "{:?}", node.routes(V6.blocks[1]));
-        all = plan(&[], &[plain(&V4), plain(&V6)]);
+        assert!(
+            TUNNEL_CASE_V4.is_whole(&node) && TUNNEL_CASE_V6.is_whole(&node),
+            "{:?}",
+            node.routes(TUNNEL_CASE_V6.blocks[1])
+        );
+        all = plan(&[], &[plain(&TUNNEL_CASE_V4), plain(&TUNNEL_CASE_V6)]);
         assert_eq!(dataplane.replace(all.clone()).await.unwrap().failures, []);
-        assert!(node.routes(V6.blocks[1])[0].contains("dev eth0"), "{:?}", node.routes(V6.blocks[1]));
+        assert!(
+            node.routes(TUNNEL_CASE_V6.blocks[1])[0].contains("dev eth0"),
+            "{:?}",
+            node.routes(TUNNEL_CASE_V6.blocks[1])
+        );
     }
 }
 
@@ -293,20 +309,20 @@ fn dropped(node: &TestNamespace, comment: &str) -> u64 {
 async fn what_a_stranger_or_a_workload_wraps_is_dropped() {
     let (node, other) = node_pair();
     let (dataplane, _reports) = start(&node).await;
-    let sandbox = pod(&node, "cali1", &[V4.pod, V6.pod]).await;
+    let sandbox = pod(&node, "cali1", &[TUNNEL_CASE_V4.pod, TUNNEL_CASE_V6.pod]).await;
     let mut whole = whole_plan();
-    for side in [&V4, &V6] {
+    for side in [&TUNNEL_CASE_V4, &TUNNEL_CASE_V6] {
         whole.sets.get_mut(&side.kind.peers().unwrap()).unwrap().members.clear();
     }
     dataplane.replace(whole).await.unwrap();
-    V4.by_hand(&other, "vx4");
-    V6.by_hand(&other, "vx6");
-    const STRANGER: &str = "a tunnel of no known node";
-    for side in [&V4, &V6] {
-        let before = dropped(&node, STRANGER);
+    TUNNEL_CASE_V4.by_hand(&other, "vx4");
+    TUNNEL_CASE_V6.by_hand(&other, "vx6");
+    const UNKNOWN_NODE_COMMENT: &str = "a tunnel of no known node";
+    for side in [&TUNNEL_CASE_V4, &TUNNEL_CASE_V6] {
+        let before = dropped(&node, UNKNOWN_NODE_COMMENT);
         let ping = ["ping", "-c", "3", "-i", "0.2", "-W", "1", side.pod];
         assert!(!other.try_exec(&ping).status.success(), "a stranger reaches our pod");
-        assert!(dropped(&node, STRANGER) > before, "{}", node.exec("nft list table inet tortie"));
+        assert!(dropped(&node, UNKNOWN_NODE_COMMENT) > before, "{}", node.exec("nft list table inet tortie"));
         let known = SetMember::Net(address(side.nodes[1]).into());
         let members =
             PlanUpdate::Members { set: side.kind.peers().unwrap(), added: vec![known], removed: Vec::new() };
@@ -316,14 +332,14 @@ async fn what_a_stranger_or_a_workload_wraps_is_dropped() {
     // The workload sends VXLAN packets as if it were a node.
     sandbox.ip(&format!(
         "link add vx type vxlan id 4096 dstport 4789 local {} remote 192.168.77.1 dev eth0",
-        V4.pod
+        TUNNEL_CASE_V4.pod
     ));
     sandbox.ip("addr add 10.99.0.1/24 dev vx");
     sandbox.ip("link set vx up");
     sandbox.ip("neigh add 10.99.0.2 lladdr 66:00:00:00:00:01 dev vx");
-    let before = dropped(&node, STRANGER) + dropped(&node, "workloads may not encapsulate");
+    let before = dropped(&node, UNKNOWN_NODE_COMMENT) + dropped(&node, "workloads may not encapsulate");
     sandbox.try_exec(&["ping", "-c", "2", "-i", "0.2", "-W", "1", "10.99.0.2"]);
-    let after = dropped(&node, STRANGER) + dropped(&node, "workloads may not encapsulate");
+    let after = dropped(&node, UNKNOWN_NODE_COMMENT) + dropped(&node, "workloads may not encapsulate");
     assert!(after > before, "{}", node.exec("nft list table inet tortie"));
 }
 
@@ -332,14 +348,15 @@ async fn a_tunnel_that_cannot_be_had_is_named_and_the_rest_goes_on() {
     let (node, _other) = node_pair();
     let (dataplane, mut reports) = start(&node).await;
     let mut whole = plan(&[], &[]);
-    V4.plan(&mut whole);
-    let lost = TunnelDevice { local: address("192.168.99.1"), ..V4.device() };
+    TUNNEL_CASE_V4.plan(&mut whole);
+    let lost = TunnelDevice { local: address("192.168.99.1"), ..TUNNEL_CASE_V4.device() };
     whole.tunnels.insert(TunnelKind::VxlanV4, lost);
-    V6.plan(&mut whole);
-    let ipip = TunnelDevice { name: "tunl0".into(), protocol: TunnelProtocol::Ipip, ..V4.device() };
+    TUNNEL_CASE_V6.plan(&mut whole);
+    let ipip =
+        TunnelDevice { name: "tunl0".into(), protocol: TunnelProtocol::Ipip, ..TUNNEL_CASE_V4.device() };
     whole.tunnels.insert(TunnelKind::Ipip, ipip);
     dataplane.replace(whole).await.unwrap();
-    assert!(V6.is_whole(&node));
+    assert!(TUNNEL_CASE_V6.is_whole(&node));
     let named = loop {
         match reports.next().await.expect("the dataplane runs") {
             DataplaneReport::Tunnels(failures) if !failures.is_empty() => break failures,
@@ -351,34 +368,38 @@ async fn a_tunnel_that_cannot_be_had_is_named_and_the_rest_goes_on() {
     // Not every kernel has the ipip module.
     if node.try_ip("link add probe type ipip local 192.168.77.1 remote 192.168.77.2").status.success() {
         assert_eq!(texts.len(), 1, "{texts:?}");
-        assert!(node.ip("addr show dev tunl0").contains(V4.ends[0]));
+        assert!(node.ip("addr show dev tunl0").contains(TUNNEL_CASE_V4.ends[0]));
     } else {
         assert!(texts[1].starts_with("interface tunl0: this kernel has no ipip devices"), "{texts:?}");
     }
     node.ip("addr add 192.168.99.1/24 dev eth0");
-    eventually("the device is there when the address is", || V4.is_whole(&node)).await;
+    eventually("the device is there when the address is", || TUNNEL_CASE_V4.is_whole(&node)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn tunnel_routes_of_bird_stay_until_bgp_converged() {
     let (node, _other) = node_pair();
     let mut plan = NodePlan { bgp: Some(Arc::default()), ..NodePlan::default() };
-    V4.plan(&mut plan);
+    TUNNEL_CASE_V4.plan(&mut plan);
     let (dataplane, reports) = start(&node).await;
     assert_eq!(dataplane.replace(plan.clone()).await.unwrap().failures, []);
     dataplane.stop().await;
     drop(reports);
     let learnt = "10.65.9.0/26";
-    for block in [learnt, V4.blocks[1]] {
+    for block in [learnt, TUNNEL_CASE_V4.blocks[1]] {
         node.ip(&format!(
             "route add {block} via {} dev vxlan.calico onlink proto bird metric 32",
-            V4.ends[1]
+            TUNNEL_CASE_V4.ends[1]
         ));
     }
     let (dataplane, _reports) = start(&node).await;
     assert_eq!(dataplane.replace(plan).await.unwrap().failures, []);
     assert_eq!(node.routes(learnt).len(), 1, "nothing else leads there yet");
-    assert!(V4.is_whole(&node), "a route of ours took the place of BIRD's: {:?}", node.routes(V4.blocks[1]));
+    assert!(
+        TUNNEL_CASE_V4.is_whole(&node),
+        "a route of ours took the place of BIRD's: {:?}",
+        node.routes(TUNNEL_CASE_V4.blocks[1])
+    );
     dataplane.apply(vec![PlanUpdate::LearntComplete]).await.unwrap();
     assert_eq!(node.routes(learnt), [""; 0]);
 }

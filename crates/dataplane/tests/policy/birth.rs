@@ -2,7 +2,7 @@
 
 use crate::flood::{PacketFlood, counted, flows};
 use crate::namespace::{OpenNetns, TestNamespace, id, pod, request, start};
-use crate::plans::{ONE, TWO, open_plan, policy_id, tier, workload_policy};
+use crate::plans::{POD_ONE_ADDRESSES, POD_TWO_ADDRESSES, open_plan, policy_id, tier, workload_policy};
 use std::sync::Arc;
 use tortie_dataplane::pod::attach;
 use tortie_plan::{PlanUpdate, PlannedPolicy, PlannedRule, RuleAction, TierDefaultAction};
@@ -10,7 +10,7 @@ use tortie_plan::{PlanUpdate, PlannedPolicy, PlannedRule, RuleAction, TierDefaul
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pod_born_under_denial_gets_nothing_through() {
     let (node, one) = (TestNamespace::new("node"), TestNamespace::new("node"));
-    let _two = pod(&node, "cali2", &TWO).await;
+    let _two = pod(&node, "cali2", &POD_TWO_ADDRESSES).await;
     let (dataplane, _reports) = start(&node).await;
     let mut before = open_plan();
     let workload = before.workloads.remove(&id("one")).unwrap();
@@ -25,9 +25,9 @@ async fn a_pod_born_under_denial_gets_nothing_through() {
 
     // The pod sends before it has an interface, before the dataplane knows it, and from then on.
     let flood = PacketFlood::start(&node, &one);
-    attach(&node.open(), &request(&one, "cali1", &ONE)).await.unwrap();
+    attach(&node.open(), &request(&one, "cali1", &POD_ONE_ADDRESSES)).await.unwrap();
     flows(&node, 200).await;
-    let mut denied = workload_policy("cali1", &ONE);
+    let mut denied = workload_policy("cali1", &POD_ONE_ADDRESSES);
     denied.tiers = vec![tier("default", TierDefaultAction::Deny, &[], &["deny"])];
     let born = vec![
         PlanUpdate::Workload(id("one"), Some(workload)),
@@ -39,7 +39,7 @@ async fn a_pod_born_under_denial_gets_nothing_through() {
     assert_eq!((now.open_out, now.closed_out), (0, 0), "{now:?}");
 
     // Prove that the test can see packets: once allowed, they get through.
-    let open = workload_policy("cali1", &ONE);
+    let open = workload_policy("cali1", &POD_ONE_ADDRESSES);
     dataplane.apply(vec![PlanUpdate::WorkloadPolicy(id("one"), Some(open))]).await.unwrap();
     flows(&node, 200).await;
     assert!(counted(&node).closed_out > 0);

@@ -14,8 +14,8 @@ use tortie_plan::{
 use tortie_testkit::bind_when_free;
 
 /// Time to wait for a packet that should not arrive.
-const SILENCE: Duration = Duration::from_millis(500);
-const PATIENCE: Duration = Duration::from_secs(20);
+const NO_PACKET_TIMEOUT: Duration = Duration::from_millis(500);
+const PACKET_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Both ends of a TCP or UDP flow.
 struct TestFlow {
@@ -60,7 +60,8 @@ impl TestFlow {
     fn tcp(from: &TestNamespace, to: &TestNamespace, address: &str, port: u16) -> TestFlow {
         let address = SocketAddr::new(address.parse().unwrap(), port);
         let listener = to.open().run(|| bind_when_free(|| TcpListener::bind(address)).unwrap()).unwrap();
-        let client = from.open().run(|| TcpStream::connect_timeout(&address, PATIENCE).unwrap()).unwrap();
+        let client =
+            from.open().run(|| TcpStream::connect_timeout(&address, PACKET_TIMEOUT).unwrap()).unwrap();
         let server = listener.accept().unwrap().0;
         let flow = TestFlow { client: FlowEnd::Tcp(client), server: FlowEnd::Tcp(server) };
         flow.that_works()
@@ -73,7 +74,7 @@ impl TestFlow {
         let client = from.open().run(|| UdpSocket::bind(any).unwrap()).unwrap();
         client.connect(address).unwrap();
         client.send(&[1]).unwrap();
-        server.set_read_timeout(Some(PATIENCE)).unwrap();
+        server.set_read_timeout(Some(PACKET_TIMEOUT)).unwrap();
         let (_, peer) = server.recv_from(&mut [0]).unwrap();
         server.connect(peer).unwrap();
         let flow = TestFlow { client: FlowEnd::Udp(client), server: FlowEnd::Udp(server) };
@@ -88,17 +89,17 @@ impl TestFlow {
     /// Sends one byte in each direction; returns whether both arrive.
     fn lives(&mut self) -> bool {
         self.client.write();
-        if !self.server.hears(PATIENCE) {
+        if !self.server.hears(PACKET_TIMEOUT) {
             return false;
         }
         self.server.write();
-        self.client.hears(PATIENCE)
+        self.client.hears(PACKET_TIMEOUT)
     }
 
     /// Whether a byte that the client sends is lost.
     fn is_dead(&mut self) -> bool {
         self.client.write();
-        !self.server.hears(SILENCE)
+        !self.server.hears(NO_PACKET_TIMEOUT)
     }
 }
 
@@ -133,7 +134,7 @@ fn both() -> Vec<SetMember> {
     ["10.65.0.2/32", "fd80:65::2/128"].iter().map(|net| SetMember::Net(net.parse().unwrap())).collect()
 }
 
-const TWO: [&str; 2] = ["10.65.0.3", "fd80:65::3"];
+const SECOND_POD_ADDRESSES: [&str; 2] = ["10.65.0.3", "fd80:65::3"];
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_policy_denies_is_cut_and_what_it_allows_is_not_touched() {
@@ -147,7 +148,7 @@ async fn what_policy_denies_is_cut_and_what_it_allows_is_not_touched() {
     dataplane.replace(plan).await.unwrap();
     let (mut denied, mut denied_udp, mut allowed, mut of_friends) =
         (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    for address in TWO {
+    for address in SECOND_POD_ADDRESSES {
         denied.push(TestFlow::tcp(&one, &two, address, 2000));
         denied_udp.push(TestFlow::udp(&one, &two, address, 2000));
         allowed.push(TestFlow::tcp(&one, &two, address, 1000));
@@ -166,7 +167,7 @@ async fn what_policy_denies_is_cut_and_what_it_allows_is_not_touched() {
     for flow in &mut denied {
         // Nor does traffic from the server re-establish the flow.
         flow.server.write();
-        assert!(!flow.client.hears(SILENCE) && flow.is_dead());
+        assert!(!flow.client.hears(NO_PACKET_TIMEOUT) && flow.is_dead());
     }
     for flow in allowed.iter_mut().chain(&mut of_friends) {
         assert!(flow.lives());
@@ -186,7 +187,7 @@ async fn without_the_setting_established_flows_live_on() {
     let (dataplane, _reports) = start(&node, false).await;
     dataplane.replace(permissive()).await.unwrap();
     let mut flows = Vec::new();
-    for address in TWO {
+    for address in SECOND_POD_ADDRESSES {
         flows.push(TestFlow::tcp(&one, &two, address, 2000));
         flows.push(TestFlow::udp(&one, &two, address, 2000));
     }

@@ -6,20 +6,20 @@ use crate::shrink;
 use crate::world::{PacketFixture, TestPacket};
 use std::time::Duration;
 
-const SEED: u64 = 1;
+const DEFAULT_SEED: u64 = 1;
 /// Timeout for packets that are expected to arrive.
-const PATIENCE: Duration = Duration::from_secs(5);
-const PLANS: usize = 60;
-const PACKETS: usize = 400;
+const ARRIVAL_TIMEOUT: Duration = Duration::from_secs(5);
+const PLAN_COUNT: usize = 60;
+const PACKETS_PER_PLAN: usize = 400;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_kernel_judges_as_the_evaluator_does() {
     let seed = match std::env::var("TORTIE_SEED").as_deref() {
         Ok("random") => rand::random(),
         Ok(seed) => seed.parse().unwrap(),
-        Err(_) => SEED,
+        Err(_) => DEFAULT_SEED,
     };
-    let plans = std::env::var("TORTIE_PLANS").map_or(PLANS, |plans| plans.parse().unwrap());
+    let plans = std::env::var("TORTIE_PLANS").map_or(PLAN_COUNT, |plans| plans.parse().unwrap());
     println!("TORTIE_SEED={seed}");
     let mut generator = PlanGenerator::new(seed);
     let mut world = PacketFixture::new().await;
@@ -32,9 +32,9 @@ async fn the_kernel_judges_as_the_evaluator_does() {
         }
         let plan = generator.plan();
         world.apply(&plan, round % 3 == 0).await;
-        let packets: Vec<TestPacket> = (0..PACKETS).map(|_| generator.packet(&plan)).collect();
+        let packets: Vec<TestPacket> = (0..PACKETS_PER_PLAN).map(|_| generator.packet(&plan)).collect();
         let expected: Vec<bool> = packets.iter().map(|sent| world.expected(&plan, sent)).collect();
-        let found = world.send(&packets, &expected, PATIENCE).await;
+        let found = world.send(&packets, &expected, ARRIVAL_TIMEOUT).await;
         allowed += expected.iter().filter(|allowed| **allowed).count();
         denied += expected.iter().filter(|allowed| !**allowed).count();
         let wrong = (0..packets.len()).find(|index| expected[*index] != found[*index]);
@@ -51,6 +51,6 @@ async fn the_kernel_judges_as_the_evaluator_does() {
         }
     }
     println!("{allowed} packets allowed, {denied} denied");
-    let all = plans * PACKETS;
+    let all = plans * PACKETS_PER_PLAN;
     assert!(allowed > all / 20 && denied > all / 20, "too one-sided: {allowed} allowed, {denied} denied");
 }

@@ -2,7 +2,7 @@
 //! protocol.
 
 use crate::namespace::{TestNamespace, eventually, start};
-use crate::plans::{ONE, TWO, open_plan, two_pods};
+use crate::plans::{POD_ONE_ADDRESSES, POD_TWO_ADDRESSES, open_plan, two_pods};
 use crate::raw::{RawLink, udp_v4, v4};
 use std::net::Ipv4Addr;
 
@@ -24,7 +24,8 @@ async fn gre_and_6in4_pass_and_what_nodes_use_does_not() {
            meta l4proto 4 counter comment \"ipip\"; udp dport 4789 counter comment \"vxlan\"; \
            udp dport 4000 counter comment \"last\"; }; }",
     );
-    let (from, to): (Ipv4Addr, Ipv4Addr) = (ONE[0].parse().unwrap(), TWO[0].parse().unwrap());
+    let (from, to): (Ipv4Addr, Ipv4Addr) =
+        (POD_ONE_ADDRESSES[0].parse().unwrap(), POD_TWO_ADDRESSES[0].parse().unwrap());
     let inner = udp_v4("10.99.0.1".parse().unwrap(), "10.99.0.2".parse().unwrap(), 9);
     let gre = [&[0, 0, 8, 0][..], &inner].concat();
     let link = RawLink::open(&one, "eth0");

@@ -2,7 +2,7 @@
 
 use crate::cluster::{PolicyEntry, PolicyNode, gnp, namespace, object};
 use crate::namespace::{OpenNetns, TestNamespace, start};
-use crate::plans::{ONE, TWO, reaches, two_pods};
+use crate::plans::{POD_ONE_ADDRESSES, POD_TWO_ADDRESSES, reaches, two_pods};
 use serde_json::{Value as Json, json};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::time::Duration;
@@ -36,8 +36,8 @@ impl DatastoreFixture {
         let dataplane = start(&node).await;
         let view = PolicyNode::with(&[
             namespace("shop", json!({})),
-            endpoint(1, json!({"role": "client"}), &ONE),
-            endpoint(2, json!({"role": "server"}), &TWO),
+            endpoint(1, json!({"role": "client"}), &POD_ONE_ADDRESSES),
+            endpoint(2, json!({"role": "server"}), &POD_TWO_ADDRESSES),
         ]);
         dataplane.0.replace(view.plan.clone()).await.unwrap();
         let world = DatastoreFixture { node, one, two, view, dataplane };
@@ -58,7 +58,11 @@ impl DatastoreFixture {
     /// Asserts whether pod one reaches pod two over IPv4 and IPv6.
     #[track_caller]
     fn is(&self, v4: bool, v6: bool, what: &str) {
-        assert_eq!((reaches(&self.one, TWO[0]), reaches(&self.one, TWO[1])), (v4, v6), "{what}");
+        assert_eq!(
+            (reaches(&self.one, POD_TWO_ADDRESSES[0]), reaches(&self.one, POD_TWO_ADDRESSES[1])),
+            (v4, v6),
+            "{what}"
+        );
     }
 }
 
@@ -67,7 +71,7 @@ fn door(selector: &str, rules: Json) -> PolicyEntry {
     gnp("door", json!({"selector": selector, "types": ["Ingress"], "ingress": rules}))
 }
 
-const SERVER: &str = "role == 'server'";
+const SERVER_SELECTOR: &str = "role == 'server'";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn contradictions_and_emptiness_mean_what_they_say() {
@@ -77,17 +81,17 @@ async fn contradictions_and_emptiness_mean_what_they_say() {
     let (allow, deny) = (json!({"action": "Allow"}), json!({"action": "Deny"}));
     for (what, policy, open) in [
         ("a policy that selects nobody", door(nobody, json!([deny])), true),
-        ("rules that match nobody", door(SERVER, allow_from(nobody)), false),
-        ("rules that match everybody", door(SERVER, allow_from("all()")), true),
-        ("a policy without rules", door(SERVER, json!([])), false),
+        ("rules that match nobody", door(SERVER_SELECTOR, allow_from(nobody)), false),
+        ("rules that match everybody", door(SERVER_SELECTOR, allow_from("all()")), true),
+        ("a policy without rules", door(SERVER_SELECTOR, json!([])), false),
         ("a policy for everybody, allowing", door("all()", json!([allow])), true),
         ("a policy for everybody, denying", door("all()", json!([deny])), false),
-        ("allowed and denied: the first rule counts", door(SERVER, json!([allow, deny])), true),
-        ("denied and allowed", door(SERVER, json!([deny, allow])), false),
+        ("allowed and denied: the first rule counts", door(SERVER_SELECTOR, json!([allow, deny])), true),
+        ("denied and allowed", door(SERVER_SELECTOR, json!([deny, allow])), false),
         (
             "two ports and none of them",
             door(
-                SERVER,
+                SERVER_SELECTOR,
                 json!([{"action": "Deny", "protocol": "TCP",
                 "destination": {"ports": [80, 443], "notPorts": ["1:65535"]}}, allow]),
             ),
@@ -95,14 +99,14 @@ async fn contradictions_and_emptiness_mean_what_they_say() {
         ),
         (
             "what breaks the rules of its kind denies",
-            door(SERVER, json!([{"action": "Allow", "source": {"nets": ["10.0.0.5/24"]}}])),
+            door(SERVER_SELECTOR, json!([{"action": "Allow", "source": {"nets": ["10.0.0.5/24"]}}])),
             false,
         ),
     ] {
         world.put(&[policy]).await;
         world.is(open, open, what);
     }
-    world.delete(&door(SERVER, json!([]))).await;
+    world.delete(&door(SERVER_SELECTOR, json!([]))).await;
     world.is(true, true, "without it");
 }
 
@@ -110,15 +114,18 @@ async fn contradictions_and_emptiness_mean_what_they_say() {
 async fn a_policy_of_a_tier_that_is_not_there_is_enforced_after_all_others() {
     let mut world = DatastoreFixture::new().await;
     let in_tier = |rules: Json| {
-        gnp("lost", json!({"tier": "gone", "selector": SERVER, "types": ["Ingress"], "ingress": rules}))
+        gnp(
+            "lost",
+            json!({"tier": "gone", "selector": SERVER_SELECTOR, "types": ["Ingress"], "ingress": rules}),
+        )
     };
     world.put(&[in_tier(json!([]))]).await;
     world.is(false, false, "such a tier ends in denial");
     world.put(&[in_tier(json!([{"action": "Allow", "protocol": "ICMP"}]))]).await;
     world.is(true, false, "its rules count");
-    world.put(&[door(SERVER, json!([{"action": "Allow"}]))]).await;
+    world.put(&[door(SERVER_SELECTOR, json!([{"action": "Allow"}]))]).await;
     world.is(true, true, "tiers that are there come first");
-    world.put(&[door(SERVER, json!([{"action": "Pass"}]))]).await;
+    world.put(&[door(SERVER_SELECTOR, json!([{"action": "Pass"}]))]).await;
     world.is(true, false, "and may leave it to the one that is not");
 }
 
@@ -140,7 +147,7 @@ async fn as_many_rules_and_nets_as_can_be_written() {
         })
         .collect();
     let near = ["10.0.0.0/8", "10.65.0.0/24", "10.65.0.2/32", "fd80::/16", "100.0.0.0/8"].map(str::to_owned);
-    world.put(&[door(SERVER, json!(rules)), set(far.clone())]).await;
+    world.put(&[door(SERVER_SELECTOR, json!(rules)), set(far.clone())]).await;
     world.is(false, false, "none of the nets");
     world.put(&[set(far.iter().cloned().chain(near.clone()).collect())]).await;
     world.is(true, true, "in several of them");
@@ -153,7 +160,7 @@ async fn as_many_rules_and_nets_as_can_be_written() {
 #[tokio::test(flavor = "multi_thread")]
 async fn as_many_named_ports_as_can_be_written() {
     let mut world = DatastoreFixture::new().await;
-    let (key, mut value) = endpoint(2, json!({"role": "server"}), &TWO);
+    let (key, mut value) = endpoint(2, json!({"role": "server"}), &POD_TWO_ADDRESSES);
     let StoreValue::Resource(Resource::WorkloadEndpoint(two)) = &mut value else { panic!("{value:?}") };
     let port = json!([{"name": "p49", "protocol": "TCP", "port": 8080, "hostPort": 0, "hostIP": ""}]);
     two.spec.ports = serde_json::from_value(port).unwrap();
@@ -169,7 +176,7 @@ async fn as_many_named_ports_as_can_be_written() {
     let names: Vec<String> = (0..50).map(|number| format!("p{number}")).collect();
     for (list, named, unnamed) in [("ports", true, false), ("notPorts", false, true)] {
         let rules = json!([{"action": "Allow", "protocol": "TCP", "destination": {list: names}}]);
-        world.put(&[door(SERVER, rules)]).await;
+        world.put(&[door(SERVER_SELECTOR, rules)]).await;
         let found = listening.map(|to| connects(&world, to));
         assert_eq!(found, [named, named, unnamed, unnamed], "{list}");
     }
@@ -179,12 +186,12 @@ async fn as_many_named_ports_as_can_be_written() {
 async fn endpoints_without_addresses_send_nothing_and_are_nobody() {
     let mut world = DatastoreFixture::new().await;
     let clients = json!([{"action": "Allow", "source": {"selector": "role == 'client'"}}]);
-    world.put(&[door(SERVER, clients)]).await;
+    world.put(&[door(SERVER_SELECTOR, clients)]).await;
     world.is(true, true, "it has addresses");
     world.put(&[endpoint(1, json!({"role": "client"}), &[])]).await;
     world.is(false, false, "it has none");
     assert!(world.view.plan.sets.values().all(|set| set.members.is_empty()), "{:?}", world.view.plan.sets);
-    world.put(&[endpoint(1, json!({"role": "client"}), &ONE[..1])]).await;
+    world.put(&[endpoint(1, json!({"role": "client"}), &POD_ONE_ADDRESSES[..1])]).await;
     world.is(true, false, "it has one of a family");
 }
 
@@ -192,14 +199,20 @@ async fn endpoints_without_addresses_send_nothing_and_are_nobody() {
 async fn an_address_that_two_endpoints_claim_stays_until_both_are_gone() {
     let mut world = DatastoreFixture::new().await;
     let friends = json!([{"action": "Allow", "source": {"selector": "has(friend)"}}]);
-    let twin = endpoint(3, json!({"friend": ""}), &ONE);
-    world.put(&[door(SERVER, friends), endpoint(1, json!({"friend": ""}), &ONE), twin.clone()]).await;
+    let twin = endpoint(3, json!({"friend": ""}), &POD_ONE_ADDRESSES);
+    world
+        .put(&[
+            door(SERVER_SELECTOR, friends),
+            endpoint(1, json!({"friend": ""}), &POD_ONE_ADDRESSES),
+            twin.clone(),
+        ])
+        .await;
     world.is(true, true, "both are friends");
-    world.put(&[endpoint(1, json!({}), &ONE)]).await;
+    world.put(&[endpoint(1, json!({}), &POD_ONE_ADDRESSES)]).await;
     world.is(true, true, "one of those with the address is");
     world.delete(&twin).await;
     world.is(false, false, "none is");
-    assert!(reaches(&world.two, ONE[0]), "the address is still that of one");
+    assert!(reaches(&world.two, POD_ONE_ADDRESSES[0]), "the address is still that of one");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -211,10 +224,10 @@ async fn other_tables_have_their_say_and_cannot_take_ours_away() {
              chain last {{ type filter hook forward priority 300; {verdict}; }}; }}"
         )
     };
-    world.put(&[door(SERVER, json!([{"action": "Deny"}]))]).await;
+    world.put(&[door(SERVER_SELECTOR, json!([{"action": "Deny"}]))]).await;
     world.node.nft(&foreign("accept"));
     world.is(false, false, "what they accept before and after us is still denied");
-    world.put(&[door(SERVER, json!([{"action": "Allow"}]))]).await;
+    world.put(&[door(SERVER_SELECTOR, json!([{"action": "Allow"}]))]).await;
     world.is(true, true, "allowed by all");
     world.node.nft(&format!("delete table inet foreign; {}", foreign("icmp type echo-request drop")));
     world.is(false, true, "what they drop is gone, whatever we allow");

@@ -12,8 +12,8 @@ use tortie_plan::{
     TierDefaultAction,
 };
 
-const FLIPS: usize = 1000;
-const RESTARTS: usize = 40;
+const POLICY_CHANGES: usize = 1000;
+const RESTART_ROUNDS: usize = 40;
 
 /// Returns two plans that allow the same packets by different rules.
 fn alike() -> (NodePlan, NodePlan) {
@@ -55,7 +55,7 @@ async fn under_a_flood_policy_changes_a_thousand_times_and_no_packet_is_misjudge
     dataplane.replace(simple.clone()).await.unwrap();
     let flood = PacketFlood::start(&node, &one);
     flows(&node, 100).await;
-    for number in 0..FLIPS {
+    for number in 0..POLICY_CHANGES {
         let (from, to) = if number % 2 == 0 { (&simple, &devious) } else { (&devious, &simple) };
         let outcome = dataplane.apply(updates(from, to)).await.unwrap();
         assert_eq!(outcome.failures, []);
@@ -106,7 +106,7 @@ async fn one_that_stopped_does_not_undo_what_the_next_does() {
     let (node, _one, _two) = two_pods().await;
     let (simple, devious) = alike();
     let (mut dataplane, mut reports) = start(&node).await;
-    let rounds = std::env::var("TORTIE_RESTARTS").map_or(RESTARTS, |rounds| rounds.parse().unwrap());
+    let rounds = std::env::var("TORTIE_RESTARTS").map_or(RESTART_ROUNDS, |rounds| rounds.parse().unwrap());
     for (plan, name) in [(&devious, "devious"), (&simple, "simple")].into_iter().cycle().take(rounds) {
         dataplane.stop().await;
         (dataplane, reports) = start(&node).await;

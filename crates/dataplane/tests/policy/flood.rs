@@ -11,10 +11,10 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use tortie_plan::evaluate::Packet;
 
-pub const OPEN: u16 = 1000;
-pub const CLOSED: u16 = 2000;
+pub const OPEN_PORT: u16 = 1000;
+pub const CLOSED_PORT: u16 = 2000;
 
-const PROBE: &str = "table inet probe {
+const PROBE_TABLE: &str = "table inet probe {
     counter open_in { }
     counter open_out { }
     counter closed_in { }
@@ -47,7 +47,7 @@ pub struct FloodCounters {
 impl PacketFlood {
     /// Starts sending; packets are lost until the sender has a route.
     pub fn start(node: &TestNamespace, from: &TestNamespace) -> PacketFlood {
-        node.nft(PROBE);
+        node.nft(PROBE_TABLE);
         node.exec(&["sysctl", "-qw", "net.netfilter.nf_conntrack_checksum=0"]);
         let stop = Arc::new(AtomicBool::new(false));
         let (sockets, stopped) = (raw(from), stop.clone());
@@ -110,7 +110,7 @@ fn send(sockets: &RawSockets, stop: &AtomicBool) {
         for _ in 0..20 {
             source_port = source_port.wrapping_add(1).max(1024);
             for (source, destination) in pairs {
-                for destination_port in [OPEN, CLOSED] {
+                for destination_port in [OPEN_PORT, CLOSED_PORT] {
                     let packet = Packet {
                         source: source.parse().unwrap(),
                         destination: destination.parse().unwrap(),

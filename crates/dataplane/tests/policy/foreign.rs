@@ -1,13 +1,14 @@
 //! Traffic that policy allows passes even if chains of other programs drop it; denied traffic does not pass.
 
 use crate::namespace::{OpenNetns, TestNamespace, eventually, node_pair, pod, start};
-use crate::plans::{ONE, TWO, guarded, ingress, open_plan, reaches, two_pods};
+use crate::plans::{POD_ONE_ADDRESSES, POD_TWO_ADDRESSES, guarded, ingress, open_plan, reaches, two_pods};
 use std::collections::BTreeMap;
 use tortie_dataplane::{DataplaneHandle, DataplaneReport, KernelObject, ReportReceiver};
 use tortie_plan::{AllowAction, DataplaneSettings, HostEndpointPolicy, NodePlan, PlannedRule, RuleAction};
 
 /// The iptables programs of both families: the nf_tables variant and the legacy variant.
-const PROGRAMS: [[&str; 2]; 2] = [["iptables-nft", "ip6tables-nft"], ["iptables-legacy", "ip6tables-legacy"]];
+const IPTABLES_PROGRAMS: [[&str; 2]; 2] =
+    [["iptables-nft", "ip6tables-nft"], ["iptables-legacy", "ip6tables-legacy"]];
 
 /// Returns a plan in which pod two denies all ingress and pod one allows everything.
 fn plan() -> NodePlan {
@@ -35,28 +36,28 @@ async fn is_judged_by_policy(node: &TestNamespace, from_one: &TestNamespace, out
 /// Returns a node with two pods and an outside host that both pods can reach.
 async fn node_with_pods() -> (TestNamespace, TestNamespace, TestNamespace, TestNamespace) {
     let (node, outside) = node_pair();
-    let one = pod(&node, "cali1", &ONE).await;
-    let two = pod(&node, "cali2", &TWO).await;
+    let one = pod(&node, "cali1", &POD_ONE_ADDRESSES).await;
+    let two = pod(&node, "cali2", &POD_TWO_ADDRESSES).await;
     outside.ip("route add 10.65.0.0/24 via 192.168.77.1");
     outside.ip("route add fd80:65::/64 via fd77::1");
     (node, outside, one, two)
 }
 
-const OUTSIDE: [&str; 2] = ["192.168.77.2", "fd77::2"];
+const OUTSIDE_ADDRESSES: [&str; 2] = ["192.168.77.2", "fd77::2"];
 
 #[tokio::test(flavor = "multi_thread")]
 async fn allowed_traffic_passes_where_iptables_drops_and_denied_does_not() {
-    for programs in PROGRAMS {
+    for programs in IPTABLES_PROGRAMS {
         let (node, _outside, one, _two) = node_with_pods().await;
         for program in programs {
             node.exec(&[program, "-P", "FORWARD", "DROP"]);
             node.exec(&[program, "-A", "FORWARD", "-i", "docker0", "-j", "ACCEPT"]);
             node.exec(&[program, "-A", "FORWARD", "-j", "DROP"]);
         }
-        assert!(!reaches(&one, OUTSIDE[0]), "without policy everything is dropped");
+        assert!(!reaches(&one, OUTSIDE_ADDRESSES[0]), "without policy everything is dropped");
         let (dataplane, reports) = start(&node).await;
         dataplane.replace(plan()).await.unwrap();
-        is_judged_by_policy(&node, &one, &OUTSIDE, &TWO).await;
+        is_judged_by_policy(&node, &one, &OUTSIDE_ADDRESSES, &POD_TWO_ADDRESSES).await;
         for program in programs {
             let listing = rules(&node, program);
             assert!(listing.contains("-A FORWARD -m mark --mark 0x10000/0x10000"), "{listing}");
@@ -67,20 +68,20 @@ async fn allowed_traffic_passes_where_iptables_drops_and_denied_does_not() {
         for program in programs {
             node.exec(&[program, "-F", "FORWARD"]);
         }
-        is_judged_by_policy(&node, &one, &OUTSIDE, &TWO).await;
+        is_judged_by_policy(&node, &one, &OUTSIDE_ADDRESSES, &POD_TWO_ADDRESSES).await;
         for program in programs {
             node.exec(&[program, "-I", "FORWARD", "1", "-j", "DROP"]);
         }
-        is_judged_by_policy(&node, &one, &OUTSIDE, &TWO).await;
+        is_judged_by_policy(&node, &one, &OUTSIDE_ADDRESSES, &POD_TWO_ADDRESSES).await;
 
         // Policy stays in force while no daemon runs; a new daemon keeps the rules unchanged.
         let before = programs.map(|program| rules(&node, program));
         dataplane.stop().await;
         drop(reports);
-        is_judged_by_policy(&node, &one, &OUTSIDE, &TWO).await;
+        is_judged_by_policy(&node, &one, &OUTSIDE_ADDRESSES, &POD_TWO_ADDRESSES).await;
         let (dataplane, reports) = start(&node).await;
         dataplane.replace(plan()).await.unwrap();
-        is_judged_by_policy(&node, &one, &OUTSIDE, &TWO).await;
+        is_judged_by_policy(&node, &one, &OUTSIDE_ADDRESSES, &POD_TWO_ADDRESSES).await;
         assert_eq!(programs.map(|program| rules(&node, program)), before);
 
         dataplane.stop().await;
@@ -94,7 +95,7 @@ async fn allowed_traffic_passes_where_iptables_drops_and_denied_does_not() {
                 "{listing}"
             );
         }
-        assert!(!reaches(&one, OUTSIDE[0]), "the host is as it was");
+        assert!(!reaches(&one, OUTSIDE_ADDRESSES[0]), "the host is as it was");
     }
 }
 
@@ -115,16 +116,16 @@ async fn tables_of_any_name_are_reached_and_only_what_filters() {
     let before = untouched();
     let (dataplane, _reports) = start(&node).await;
     dataplane.replace(plan()).await.unwrap();
-    is_judged_by_policy(&node, &one, &OUTSIDE, &TWO).await;
+    is_judged_by_policy(&node, &one, &OUTSIDE_ADDRESSES, &POD_TWO_ADDRESSES).await;
     assert_eq!(untouched(), before);
 
     // Forwarded traffic that is not of a workload is left to the other chains.
-    assert!(!reaches(&node_beyond(&node), OUTSIDE[0]));
+    assert!(!reaches(&node_beyond(&node), OUTSIDE_ADDRESSES[0]));
 
     // A newly created chain is found.
     node.nft("table inet late { chain forward { type filter hook forward priority 1; policy drop; }; }");
     eventually("our rule is in the new chain", || is_ours(&node.exec("nft list table inet late"))).await;
-    is_judged_by_policy(&node, &one, &OUTSIDE, &TWO).await;
+    is_judged_by_policy(&node, &one, &OUTSIDE_ADDRESSES, &POD_TWO_ADDRESSES).await;
     node.nft("delete table inet late");
 }
 
@@ -149,10 +150,10 @@ async fn a_mark_that_policy_did_not_set_opens_nothing() {
     node.nft("table inet marks { chain pre { type filter hook prerouting priority -250; meta mark set 0xffffffff; }; }");
     let (dataplane, _reports) = start(&node).await;
     dataplane.replace(plan()).await.unwrap();
-    assert!(reaches(&beyond, OUTSIDE[0]));
+    assert!(reaches(&beyond, OUTSIDE_ADDRESSES[0]));
     node.exec("iptables-nft -P FORWARD DROP");
     eventually("our rule is there", || is_ours(&rules(&node, "iptables-nft"))).await;
-    assert!(!reaches(&beyond, OUTSIDE[0]), "{}", node.exec("nft list ruleset"));
+    assert!(!reaches(&beyond, OUTSIDE_ADDRESSES[0]), "{}", node.exec("nft list ruleset"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -189,11 +190,11 @@ async fn others_judge_for_themselves_if_the_settings_say_so() {
     let mut settings = DataplaneSettings::default();
     let (dataplane, _reports) = started(&node, settings.clone()).await;
     dataplane.replace(plan()).await.unwrap();
-    eventually("what is allowed passes", || reaches(&one, OUTSIDE[0])).await;
+    eventually("what is allowed passes", || reaches(&one, OUTSIDE_ADDRESSES[0])).await;
     settings.policy.filter_allow = AllowAction::Return;
     dataplane.configure(settings).await.unwrap();
     eventually("our rule is gone", || !is_ours(&rules(&node, "iptables-nft"))).await;
-    assert!(!reaches(&one, OUTSIDE[0]));
+    assert!(!reaches(&one, OUTSIDE_ADDRESSES[0]));
     assert!(!node.exec("nft list table inet tortie").contains("forward-allowed"));
 }
 

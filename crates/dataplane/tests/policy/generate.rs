@@ -1,7 +1,7 @@
 //! Generates random plans and packets from a small vocabulary, so that rules and packets often match.
 
 use crate::namespace::id;
-use crate::world::{PODS, PacketLocation, REWRITTEN, TestPacket, addresses, interface};
+use crate::world::{DNAT_CASES, POD_COUNT, PacketLocation, TestPacket, addresses, interface};
 use ipnet::IpNet;
 use rand::rngs::StdRng;
 use rand::seq::{IndexedRandom, SliceRandom};
@@ -17,8 +17,8 @@ use tortie_plan::{
 };
 
 /// The last two ports are rewritten by the node's DNAT rules; only rewritten packets use them.
-const PORTS: [u16; 10] = [22, 53, 80, 443, 4789, 8080, 8081, 65535, 31080, 31081];
-const NETS: [&str; 20] = [
+const GENERATED_PORTS: [u16; 10] = [22, 53, 80, 443, 4789, 8080, 8081, 65535, 31080, 31081];
+const GENERATED_NETS: [&str; 20] = [
     "10.65.0.0/16",
     "10.65.0.0/24",
     "10.65.1.0/30",
@@ -40,7 +40,7 @@ const NETS: [&str; 20] = [
     "192.168.77.0/24",
     "::/0",
 ];
-const SERVICES: [&str; 6] = [
+const SERVICE_RANGES: [&str; 6] = [
     "10.65.1.0/31",
     "198.51.100.4/30",
     "198.51.100.6/32",
@@ -48,10 +48,10 @@ const SERVICES: [&str; 6] = [
     "2001:db8::4/126",
     "2001:db8::6/128",
 ];
-const PROTOCOLS: [u8; 8] = [6, 17, 132, 136, 1, 58, 253, 4];
+const GENERATED_PROTOCOLS: [u8; 8] = [6, 17, 132, 136, 1, 58, 253, 4];
 const NET_SETS: [&str; 4] = ["s:red", "s:green", "s:blue", "svcnoport:cart"];
 const PORT_SETS: [&str; 3] = ["n:web", "n:dns", "svc:cart"];
-const POLICIES: usize = 7;
+const POLICY_COUNT: usize = 7;
 
 pub struct PlanGenerator {
     random: StdRng,
@@ -90,7 +90,8 @@ impl PlanGenerator {
         settings.policy.cut_denied_flows = self.chance(0.3);
         settings.policy.service_loop = self.maybe(0.8, |_| DenyAction::Drop);
         if self.chance(0.5) {
-            let nets: Vec<IpNet> = self.some(&NETS, 2).iter().map(|net| net.parse().unwrap()).collect();
+            let nets: Vec<IpNet> =
+                self.some(&GENERATED_NETS, 2).iter().map(|net| net.parse().unwrap()).collect();
             for (safe, net) in settings.policy.failsafe_inbound.iter_mut().zip(nets) {
                 safe.net = Some(net);
             }
@@ -101,8 +102,11 @@ impl PlanGenerator {
     pub fn plan(&mut self) -> NodePlan {
         let mut plan = NodePlan::default();
         for id in NET_SETS {
-            let members =
-                self.some(&NETS, 5).iter().map(|net| SetMember::Net(net.parse().unwrap())).collect();
+            let members = self
+                .some(&GENERATED_NETS, 5)
+                .iter()
+                .map(|net| SetMember::Net(net.parse().unwrap()))
+                .collect();
             plan.sets.insert(SetId::new(id), AddressSet { kind: SetKind::Nets, members });
         }
         for id in PORT_SETS {
@@ -111,12 +115,12 @@ impl PlanGenerator {
                 .map(|_| {
                     let (at, protocol) = (self.place(), self.one(&[6, 17, 132]));
                     let address = self.one(&addresses(at));
-                    SetMember::Port { address, protocol, port: self.one(&PORTS) }
+                    SetMember::Port { address, protocol, port: self.one(&GENERATED_PORTS) }
                 })
                 .collect();
             plan.sets.insert(SetId::new(id), AddressSet { kind: SetKind::Ports, members });
         }
-        for number in 0..POLICIES {
+        for number in 0..POLICY_COUNT {
             let policy = PlannedPolicy {
                 tier: "default".into(),
                 selector: String::new(),
@@ -130,7 +134,7 @@ impl PlanGenerator {
         plan.profiles.insert("closed".into(), Arc::new(ProfileRules::default()));
         plan.profiles
             .insert("some".into(), Arc::new(ProfileRules { ingress: self.rules(3), egress: self.rules(3) }));
-        for pod in 0..PODS {
+        for pod in 0..POD_COUNT {
             // Leave out some workloads, so that the plan does not know them.
             if !self.chance(0.9) {
                 continue;
@@ -160,7 +164,7 @@ impl PlanGenerator {
             plan.host_endpoints.insert(format!("host-{number}"), endpoint);
         }
         if self.chance(0.3) {
-            let ranges = self.some(&SERVICES, 3);
+            let ranges = self.some(&SERVICE_RANGES, 3);
             plan.service_ranges = ranges.iter().map(|net| net.parse().unwrap()).collect();
         }
         for kind in TunnelKind::ALL {
@@ -187,7 +191,8 @@ impl PlanGenerator {
         let name = kind.device().to_owned();
         let device = TunnelDevice { name, address: None, local: own.unwrap(), mtu: None, protocol };
         plan.tunnels.insert(kind, device);
-        let members = self.some(&NETS, 3).iter().map(|net| SetMember::Net(net.parse().unwrap())).collect();
+        let members =
+            self.some(&GENERATED_NETS, 3).iter().map(|net| SetMember::Net(net.parse().unwrap())).collect();
         plan.sets.extend(kind.peers().map(|peers| (peers, AddressSet { kind: SetKind::Nets, members })));
     }
 
@@ -210,7 +215,7 @@ impl PlanGenerator {
     }
 
     fn policies(&mut self) -> Vec<PolicyId> {
-        let mut numbers: Vec<usize> = (0..POLICIES + 1).collect();
+        let mut numbers: Vec<usize> = (0..POLICY_COUNT + 1).collect();
         numbers.shuffle(&mut self.random);
         let count = self.random.random_range(0..=3);
         numbers.into_iter().take(count).map(policy_id).collect()
@@ -232,8 +237,8 @@ impl PlanGenerator {
         ]);
         let mut rule = PlannedRule::new(action);
         rule.ip_version = self.maybe(0.1, |random| random.one(&[IpVersion::V4, IpVersion::V6]));
-        rule.protocol = self.maybe(0.4, |random| random.one(&PROTOCOLS));
-        rule.not_protocol = self.maybe(0.1, |random| random.one(&PROTOCOLS));
+        rule.protocol = self.maybe(0.4, |random| random.one(&GENERATED_PROTOCOLS));
+        rule.not_protocol = self.maybe(0.1, |random| random.one(&GENERATED_PROTOCOLS));
         rule.icmp = self.maybe(0.08, PlanGenerator::icmp);
         rule.not_icmp = self.maybe(0.08, PlanGenerator::icmp);
         rule.source = self.side();
@@ -246,14 +251,14 @@ impl PlanGenerator {
     }
 
     fn nets(&mut self) -> Vec<IpNet> {
-        self.some(&NETS, 4).iter().map(|net| net.parse().unwrap()).collect()
+        self.some(&GENERATED_NETS, 4).iter().map(|net| net.parse().unwrap()).collect()
     }
 
     fn ranges(&mut self) -> Vec<PortInterval> {
         let count = self.random.random_range(1..=3);
         (0..count)
             .map(|_| {
-                let (one, other) = (self.one(&PORTS), self.one(&PORTS));
+                let (one, other) = (self.one(&GENERATED_PORTS), self.one(&GENERATED_PORTS));
                 if self.chance(0.5) {
                     PortInterval { first: one, last: one }
                 } else {
@@ -285,7 +290,7 @@ impl PlanGenerator {
     }
 
     fn place(&mut self) -> PacketLocation {
-        let pod = self.random.random_range(0..PODS);
+        let pod = self.random.random_range(0..POD_COUNT);
         self.one(&[
             PacketLocation::Pod(pod),
             PacketLocation::Pod(pod),
@@ -302,7 +307,7 @@ impl PlanGenerator {
     }
 
     fn rewritten(&mut self) -> TestPacket {
-        let (from, address, port, to, target, target_port) = self.one(&REWRITTEN);
+        let (from, address, port, to, target, target_port) = self.one(&DNAT_CASES);
         let address: IpAddr = address.parse().unwrap();
         let sources: Vec<IpAddr> =
             addresses(from).into_iter().filter(|source| source.is_ipv4() == address.is_ipv4()).collect();
@@ -310,7 +315,7 @@ impl PlanGenerator {
             source: self.one(&sources),
             destination: target.parse().unwrap(),
             protocol: Packet::TCP,
-            source_port: self.one(&PORTS),
+            source_port: self.one(&GENERATED_PORTS),
             destination_port: target_port,
             icmp: None,
         };
@@ -330,7 +335,7 @@ impl PlanGenerator {
         };
         let claimed = match from {
             PacketLocation::Pod(_) | PacketLocation::Outside if self.chance(0.05) => {
-                PacketLocation::Pod(self.random.random_range(0..PODS))
+                PacketLocation::Pod(self.random.random_range(0..POD_COUNT))
             }
             from => from,
         };
@@ -344,8 +349,8 @@ impl PlanGenerator {
             source: self.one(&of_family(claimed)),
             destination: self.one(&of_family(to)),
             protocol,
-            source_port: self.one(&PORTS[..8]),
-            destination_port: self.one(&PORTS[..8]),
+            source_port: self.one(&GENERATED_PORTS[..8]),
+            destination_port: self.one(&GENERATED_PORTS[..8]),
             icmp,
         };
         // Unsolicited echo replies are invalid; neighbour discovery is not tracked.
@@ -358,7 +363,7 @@ impl PlanGenerator {
     }
 }
 
-/// Returns the id of a policy: number 5 is staged, 6 is namespaced, and `POLICIES` is in no plan.
+/// Returns the id of a policy: number 5 is staged, 6 is namespaced, and `POLICY_COUNT` is in no plan.
 fn policy_id(number: usize) -> PolicyId {
     let kind = match number {
         5 => PolicyKind::StagedGlobalNetworkPolicy,

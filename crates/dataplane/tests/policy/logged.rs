@@ -11,13 +11,13 @@ use std::time::Duration;
 use tortie_dataplane::{CountedVerdict, DataplaneHandle, counters, follow_log_group};
 use tortie_plan::{DataplaneSettings, LogLimit, PlannedRule, RuleAction};
 
-const GROUP: u16 = 3;
-const IPV4: u8 = 2;
-const IPV6: u8 = 10;
+const NFLOG_GROUP: u16 = 3;
+const NFPROTO_IPV4: u8 = 2;
+const NFPROTO_IPV6: u8 = 10;
 
 async fn listen(node: &TestNamespace) -> Connection<Nflog> {
     let log = Connection::<Nflog>::new_in(&Netns::from_path(node.path()).unwrap()).unwrap();
-    log.bind_group(GROUP, 0xffff).await.unwrap();
+    log.bind_group(NFLOG_GROUP, 0xffff).await.unwrap();
     log
 }
 
@@ -42,12 +42,14 @@ async fn a_logged_packet_has_the_identity_of_its_rule() {
     let listing = node.exec(&["nft", "list", "chain", "inet", "tortie", "in-gnp/watch"]);
     assert!(listing.contains("log prefix \"packet default gnp watch watch: \""), "{listing}");
     let out = node.json("link show dev cali2")[0]["ifindex"].as_u64();
-    for (address, family, length, rule) in [("10.65.0.3", IPV4, 84, 1), ("fd80:65::3", IPV6, 104, 2)] {
+    for (address, family, length, rule) in
+        [("10.65.0.3", NFPROTO_IPV4, 84, 1), ("fd80:65::3", NFPROTO_IPV6, 104, 2)]
+    {
         // The packet is logged, then judged by the next rule.
         assert!(reaches(&one, address));
         let packet = next(&mut packets).await;
         assert_eq!(packet.prefix, Some(format!("gnp/watch ingress rule {rule}")));
-        assert_eq!((packet.family, packet.group, packet.payload.len()), (family, GROUP, length));
+        assert_eq!((packet.family, packet.group, packet.payload.len()), (family, NFLOG_GROUP, length));
         assert_eq!(packet.outdev.map(u64::from), out);
     }
 }
@@ -69,7 +71,7 @@ async fn more_than_the_limit_is_not_said_and_passes_all_the_same() {
     // The IPv6 rule has its own limit and has not logged yet; its packet comes after all others.
     assert!(reaches(&one, "fd80:65::3"));
     let families = [next(&mut packets).await, next(&mut packets).await, next(&mut packets).await];
-    assert_eq!(families.map(|packet| packet.family), [IPV4, IPV4, IPV6]);
+    assert_eq!(families.map(|packet| packet.family), [NFPROTO_IPV4, NFPROTO_IPV4, NFPROTO_IPV6]);
     let counters = counters(&node.open()).await.unwrap();
     let first = counters.iter().find(|counter| counter.of.to_string() == "gnp/watch ingress rule 1");
     assert_eq!(first.map(|counter| counter.packets), Some(5), "all of them are counted");

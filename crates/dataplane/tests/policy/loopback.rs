@@ -1,7 +1,7 @@
 //! A workload cannot reach the loopback addresses of its host, regardless of sysctls and NAT rules there.
 
 use crate::namespace::{OpenNetns, TestNamespace, eventually, plan, pod, start, workload};
-use crate::plans::ONE;
+use crate::plans::POD_ONE_ADDRESSES;
 use crate::raw::{RawLink, udp_v4, udp_v6};
 use std::net::{Ipv6Addr, UdpSocket};
 use std::time::Duration;
@@ -18,9 +18,9 @@ fn arrives(node: &TestNamespace, bind: &str, send: impl Fn()) -> bool {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_workload_reaches_no_loopback_of_its_host() {
     let node = TestNamespace::new("node");
-    let pod = pod(&node, "cali1", &ONE).await;
+    let pod = pod(&node, "cali1", &POD_ONE_ADDRESSES).await;
     let (dataplane, _reports) = start(&node).await;
-    dataplane.replace(plan(&[("one", workload("cali1", &ONE))], &[])).await.unwrap();
+    dataplane.replace(plan(&[("one", workload("cali1", &POD_ONE_ADDRESSES))], &[])).await.unwrap();
     assert_eq!(node.sysctl("net/ipv4/conf/cali1/route_localnet"), "0", "nothing of ours needs it");
     // Another program on the node may have set these.
     node.exec(&["sysctl", "-qw", "net.ipv4.conf.cali1.route_localnet=1"]);

@@ -1,13 +1,15 @@
 //! Policy uses the packet mark bits of the configured mask and no others.
 
 use crate::namespace::{TestNamespace, eventually, node_pair, pod, start};
-use crate::plans::{ONE, TWO, guarded, ingress, open_plan, policy_id, reaches, tier};
+use crate::plans::{
+    POD_ONE_ADDRESSES, POD_TWO_ADDRESSES, guarded, ingress, open_plan, policy_id, reaches, tier,
+};
 use std::sync::Arc;
 use tortie_plan::{
     DataplaneSettings, MarkBits, NodePlan, PlannedRule, PolicySettings, RuleAction, TierDefaultAction,
 };
 
-const OUTSIDE: &str = "192.168.77.2";
+const OUTSIDE_ADDRESS: &str = "192.168.77.2";
 
 /// Returns a plan in which pod two is behind a tier that passes all traffic to the next, so that every mark bit is
 /// used.
@@ -38,8 +40,8 @@ fn ours(node: &TestNamespace) -> String {
 #[tokio::test(flavor = "multi_thread")]
 async fn policy_uses_the_bits_of_the_mask_and_leaves_the_others_alone() {
     let (node, outside) = node_pair();
-    let one = pod(&node, "cali1", &ONE).await;
-    let _two = pod(&node, "cali2", &TWO).await;
+    let one = pod(&node, "cali1", &POD_ONE_ADDRESSES).await;
+    let _two = pod(&node, "cali2", &POD_TWO_ADDRESSES).await;
     outside.ip("route add 10.65.0.0/24 via 192.168.77.1");
     for program in ["iptables-nft", "iptables-legacy"] {
         node.exec(&[program, "-P", "FORWARD", "DROP"]);
@@ -63,8 +65,8 @@ async fn policy_uses_the_bits_of_the_mask_and_leaves_the_others_alone() {
         })
     };
     eventually("our rules ask for the lowest bit", || lists("0x10")).await;
-    eventually("what is allowed passes", || reaches(&one, OUTSIDE)).await;
-    assert!(reaches(&one, TWO[0]), "by way of a pass\n{}", node.exec("nft list ruleset"));
+    eventually("what is allowed passes", || reaches(&one, OUTSIDE_ADDRESS)).await;
+    assert!(reaches(&one, POD_TWO_ADDRESSES[0]), "by way of a pass\n{}", node.exec("nft list ruleset"));
     assert!(kept(), "the marks of others are as they were\n{}", node.exec("nft list ruleset"));
     let marks = ours(&node);
     assert!(marks.contains("0x00000010") && marks.contains("0x00000020"), "{marks}");
@@ -73,7 +75,10 @@ async fn policy_uses_the_bits_of_the_mask_and_leaves_the_others_alone() {
     // Change the mask while the policy is in force.
     assert_eq!(dataplane.configure(DataplaneSettings::default()).await.unwrap().failures, []);
     eventually("the rules in the chains of others have changed too", || lists("0x10000")).await;
-    eventually("what is allowed passes", || reaches(&one, OUTSIDE) && reaches(&one, TWO[0])).await;
+    eventually("what is allowed passes", || {
+        reaches(&one, OUTSIDE_ADDRESS) && reaches(&one, POD_TWO_ADDRESSES[0])
+    })
+    .await;
     let marks = ours(&node);
     assert!(!marks.contains("0x00000010") && marks.contains("0x00020000"), "{marks}");
 }

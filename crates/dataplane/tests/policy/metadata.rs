@@ -1,7 +1,7 @@
 //! OpenStack's metadata service with real packets: the host answers requests of virtual machines to 169.254.169.254.
 
 use crate::namespace::{OpenNetns, TestNamespace, plan, pod, start, workload};
-use crate::plans::{ONE, policy_id, tier};
+use crate::plans::{POD_ONE_ADDRESSES, policy_id, tier};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use tortie_plan::{
 use tortie_testkit::bind_when_free;
 
 /// Longer than TCP's first retransmission timeout.
-const PATIENCE: Duration = Duration::from_secs(2);
+const METADATA_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Serves `name` on an address of the node.
 fn serve(node: &TestNamespace, address: &str, name: &'static str) {
@@ -27,7 +27,7 @@ fn serve(node: &TestNamespace, address: &str, name: &'static str) {
 
 fn asks(pod: &TestNamespace, address: &str) -> Option<String> {
     let to: SocketAddr = address.parse().unwrap();
-    let mut stream = pod.open().run(|| TcpStream::connect_timeout(&to, PATIENCE)).unwrap().ok()?;
+    let mut stream = pod.open().run(|| TcpStream::connect_timeout(&to, METADATA_TIMEOUT)).unwrap().ok()?;
     let mut text = String::new();
     stream.read_to_string(&mut text).ok()?;
     Some(text)
@@ -42,7 +42,7 @@ fn with(metadata: Option<MetadataService>) -> DataplaneSettings {
 
 /// Returns a plan with a workload whose egress is denied.
 fn closed() -> NodePlan {
-    let mut plan = plan(&[("one", workload("cali1", &ONE))], &[]);
+    let mut plan = plan(&[("one", workload("cali1", &POD_ONE_ADDRESSES))], &[]);
     let nothing = PlannedPolicy {
         tier: "default".into(),
         egress: vec![PlannedRule::new(RuleAction::Deny)],
@@ -58,7 +58,7 @@ fn closed() -> NodePlan {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_host_answers_for_the_metadata_service_and_for_nothing_else() {
     let node = TestNamespace::new("node");
-    let pod = pod(&node, "cali1", &ONE).await;
+    let pod = pod(&node, "cali1", &POD_ONE_ADDRESSES).await;
     node.ip("addr add 192.0.2.1/32 dev lo");
     serve(&node, "127.0.0.1:8775", "metadata");
     serve(&node, "192.0.2.1:9000", "elsewhere");

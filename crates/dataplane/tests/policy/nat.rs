@@ -7,19 +7,19 @@ use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::Duration;
 use tortie_dataplane::DataplaneHandle;
 use tortie_plan::{
-    AddressSet, DataplaneSettings, NAT_EXCLUSIONS, NAT_SOURCES, NatSettings, NodePlan, PortInterval, SetId,
-    SetKind, SetMember,
+    AddressSet, DataplaneSettings, NAT_EXCLUSIONS_SET, NAT_SOURCES_SET, NatSettings, NodePlan, PortInterval,
+    SetId, SetKind, SetMember,
 };
 use tortie_testkit::bind_when_free;
 
-/// Pod addresses of a pool with natOutgoing (`ONE`) and of a pool without it (`TWO`).
-const ONE: [&str; 2] = ["10.65.0.2", "fd80:65::2"];
-const TWO: [&str; 2] = ["10.66.0.2", "fd80:66::2"];
+/// Pod addresses of a pool with natOutgoing (`NAT_POD_ADDRESSES`) and of a pool without it (`NO_NAT_POD_ADDRESSES`).
+const NAT_POD_ADDRESSES: [&str; 2] = ["10.65.0.2", "fd80:65::2"];
+const NO_NAT_POD_ADDRESSES: [&str; 2] = ["10.66.0.2", "fd80:66::2"];
 /// Addresses of the destination host: outside all pools, in the pool of the first pod, and in a pool without local
 /// pods.
-const THERE: [&str; 6] =
+const DESTINATION_ADDRESSES: [&str; 6] =
     ["198.51.100.1", "2001:db8::1", "10.65.9.9", "fd80:65:0:9::9", "10.67.0.1", "fd80:67::1"];
-const NODE: [&str; 2] = ["192.168.77.1", "fd77::1"];
+const NODE_ADDRESSES: [&str; 2] = ["192.168.77.1", "fd77::1"];
 
 struct NatFixture {
     node: TestNamespace,
@@ -36,13 +36,16 @@ fn nets(nets: &[&str]) -> AddressSet {
 }
 
 fn with_nat(mut plan: NodePlan, sources: &[&str], exclusions: &[&str]) -> NodePlan {
-    plan.sets.insert(SetId::new(NAT_SOURCES), nets(sources));
-    plan.sets.insert(SetId::new(NAT_EXCLUSIONS), nets(exclusions));
+    plan.sets.insert(SetId::new(NAT_SOURCES_SET), nets(sources));
+    plan.sets.insert(SetId::new(NAT_EXCLUSIONS_SET), nets(exclusions));
     plan
 }
 
 fn workloads() -> NodePlan {
-    plan(&[("one", workload("cali1", &ONE)), ("two", workload("cali2", &TWO))], &[])
+    plan(
+        &[("one", workload("cali1", &NAT_POD_ADDRESSES)), ("two", workload("cali2", &NO_NAT_POD_ADDRESSES))],
+        &[],
+    )
 }
 
 fn masquerading() -> NodePlan {
@@ -54,7 +57,7 @@ fn masquerading() -> NodePlan {
 impl NatFixture {
     async fn new() -> NatFixture {
         let (node, there) = node_pair();
-        for address in THERE {
+        for address in DESTINATION_ADDRESSES {
             let length = if address.contains(':') { 128 } else { 32 };
             there.ip(&format!("addr add {address}/{length} dev lo"));
             let gateway = if address.contains(':') { "fd77::2" } else { "192.168.77.2" };
@@ -66,7 +69,8 @@ impl NatFixture {
         for net in ["fd80:65::/48 via fd77::1", "fd80:66::/48 via fd77::1"] {
             there.ip(&format!("route add {net}"));
         }
-        let pods = [pod(&node, "cali1", &ONE).await, pod(&node, "cali2", &TWO).await];
+        let pods =
+            [pod(&node, "cali1", &NAT_POD_ADDRESSES).await, pod(&node, "cali2", &NO_NAT_POD_ADDRESSES).await];
         let settings = DataplaneSettings::default();
         let (dataplane, _) = DataplaneHandle::start(node.open(), settings.clone()).await.unwrap();
         let plan = masquerading();
@@ -95,13 +99,13 @@ impl NatFixture {
 
     /// Asserts that the kernel translates as the plan demands, for every pod and every destination.
     async fn holds(&self) {
-        for (pod, own) in [ONE, TWO].into_iter().enumerate() {
-            for to in THERE {
+        for (pod, own) in [NAT_POD_ADDRESSES, NO_NAT_POD_ADDRESSES].into_iter().enumerate() {
+            for to in DESTINATION_ADDRESSES {
                 let v6 = usize::from(to.contains(':'));
                 let source = own[v6].parse().unwrap();
                 let translated =
                     self.plan.is_translated(source, to.parse().unwrap(), "eth0", &self.settings.nat);
-                let expected = if translated { NODE[v6] } else { own[v6] };
+                let expected = if translated { NODE_ADDRESSES[v6] } else { own[v6] };
                 let listing = || self.node.exec(&["nft", "list", "table", "inet", "tortie"]);
                 let seen = self.seen(pod, to).await.ip().to_string();
                 assert_eq!(seen, expected, "from {} to {to}\n{}", own[v6], listing());
@@ -131,11 +135,23 @@ async fn seen(from: &TestNamespace, there: &TestNamespace, to: SocketAddr) -> So
 #[tokio::test(flavor = "multi_thread")]
 async fn who_leaves_all_pools_is_seen_by_the_address_of_the_node() {
     let mut world = NatFixture::new().await;
-    assert_eq!(world.seen(0, THERE[0]).await.ip().to_string(), NODE[0]);
-    assert_eq!(world.seen(0, THERE[1]).await.ip().to_string(), NODE[1]);
-    assert_eq!(world.seen(0, THERE[2]).await.ip().to_string(), ONE[0], "the same pool");
-    assert_eq!(world.seen(0, THERE[5]).await.ip().to_string(), ONE[1], "another pool");
-    assert_eq!(world.seen(1, THERE[0]).await.ip().to_string(), TWO[0], "a pool without natOutgoing");
+    assert_eq!(world.seen(0, DESTINATION_ADDRESSES[0]).await.ip().to_string(), NODE_ADDRESSES[0]);
+    assert_eq!(world.seen(0, DESTINATION_ADDRESSES[1]).await.ip().to_string(), NODE_ADDRESSES[1]);
+    assert_eq!(
+        world.seen(0, DESTINATION_ADDRESSES[2]).await.ip().to_string(),
+        NAT_POD_ADDRESSES[0],
+        "the same pool"
+    );
+    assert_eq!(
+        world.seen(0, DESTINATION_ADDRESSES[5]).await.ip().to_string(),
+        NAT_POD_ADDRESSES[1],
+        "another pool"
+    );
+    assert_eq!(
+        world.seen(1, DESTINATION_ADDRESSES[0]).await.ip().to_string(),
+        NO_NAT_POD_ADDRESSES[0],
+        "a pool without natOutgoing"
+    );
     world.holds().await;
 
     // Change the sets while the dataplane runs.
@@ -157,25 +173,29 @@ async fn ports_address_and_interface_are_as_the_settings_say() {
     let mut world = NatFixture::new().await;
     let ports = PortInterval { first: 40_000, last: 40_007 };
     world.configure(NatSettings { ports: Some(ports), ..NatSettings::default() }).await;
-    for to in [THERE[0], THERE[1]] {
+    for to in [DESTINATION_ADDRESSES[0], DESTINATION_ADDRESSES[1]] {
         let seen = world.seen(0, to).await;
         assert!((40_000..=40_007).contains(&seen.port()), "{seen}");
     }
-    assert!(world.pods[0].pings(THERE[0]), "what has no ports is translated all the same");
+    assert!(world.pods[0].pings(DESTINATION_ADDRESSES[0]), "what has no ports is translated all the same");
 
     world.node.ip("addr add 192.168.77.9/24 dev eth0");
     let address = "192.168.77.9".parse().ok();
     world.configure(NatSettings { ports: Some(ports), address, ..NatSettings::default() }).await;
-    let by_address = world.seen(0, THERE[0]).await;
+    let by_address = world.seen(0, DESTINATION_ADDRESSES[0]).await;
     assert_eq!(by_address.ip().to_string(), "192.168.77.9");
     assert!((40_000..=40_007).contains(&by_address.port()), "{by_address}");
-    assert_eq!(world.seen(0, THERE[1]).await.ip().to_string(), NODE[1], "an IPv4 address is for IPv4");
+    assert_eq!(
+        world.seen(0, DESTINATION_ADDRESSES[1]).await.ip().to_string(),
+        NODE_ADDRESSES[1],
+        "an IPv4 address is for IPv4"
+    );
 
     for (filter, translated) in [("eth1", false), ("eth0", true), ("et", false), ("et+", true), ("+", true)] {
         world.configure(NatSettings { out_interface: Some(filter.into()), ..NatSettings::default() }).await;
         for v6 in [0, 1] {
-            let expected = if translated { NODE[v6] } else { ONE[v6] };
-            assert_eq!(world.seen(0, THERE[v6]).await.ip().to_string(), expected, "{filter}");
+            let expected = if translated { NODE_ADDRESSES[v6] } else { NAT_POD_ADDRESSES[v6] };
+            assert_eq!(world.seen(0, DESTINATION_ADDRESSES[v6]).await.ip().to_string(), expected, "{filter}");
         }
         world.holds().await;
     }
@@ -189,9 +209,9 @@ async fn connections_outlive_the_daemon_and_changes_of_nat() {
     let mut client = world.pods[0].open().run(move || TcpStream::connect(to).unwrap()).unwrap();
     let (mut server, from) = listener.accept().unwrap();
     for stream in [&client, &server] {
-        stream.set_read_timeout(Some(tortie_testkit::PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(tortie_testkit::CONDITION_TIMEOUT)).unwrap();
     }
-    assert_eq!(from.ip().to_string(), NODE[0]);
+    assert_eq!(from.ip().to_string(), NODE_ADDRESSES[0]);
     let mut speaks = |when: &str| {
         let mut heard = [0; 4];
         client.write_all(b"ping").unwrap();
@@ -247,7 +267,11 @@ async fn a_workload_reaches_itself_through_a_service() {
     eventually("the service answers", || {
         let _ = client.send_to(b"question", "10.96.0.1:53");
         let Ok((_, from)) = server.recv_from(&mut [0; 64]) else { return false };
-        assert_ne!(from.ip().to_string(), ONE[0], "it would answer itself, by the wrong address");
+        assert_ne!(
+            from.ip().to_string(),
+            NAT_POD_ADDRESSES[0],
+            "it would answer itself, by the wrong address"
+        );
         let _ = server.send_to(b"answer", from);
         let heard = client.recv_from(&mut [0; 64]);
         heard.is_ok_and(|(_, from)| from.to_string() == "10.96.0.1:53")

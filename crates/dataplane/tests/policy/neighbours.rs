@@ -2,14 +2,14 @@
 //! share.
 
 use crate::namespace::{OpenNetns, TestNamespace, eventually, plan, pod, start, workload};
-use crate::plans::{ONE, TWO, reaches};
+use crate::plans::{POD_ONE_ADDRESSES, POD_TWO_ADDRESSES, reaches};
 use crate::raw::{RawLink, udp_v6};
 use std::net::{Ipv4Addr, Ipv6Addr};
 use tortie_plan::PlannedWorkload;
 
 /// More than the kernel's neighbour table holds.
-const FLOOD: u32 = 3000;
-const GATEWAY: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0xecee, 0xeeff, 0xfeee, 0xeeee);
+const FLOOD_PACKETS: u32 = 3000;
+const GATEWAY_LINK_LOCAL: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0xecee, 0xeeff, 0xfeee, 0xeeee);
 
 /// Returns how many neighbour entries the node has on an interface.
 fn neighbours(node: &TestNamespace, interface: &str) -> usize {
@@ -28,13 +28,13 @@ fn numbered(number: u32) -> Ipv6Addr {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_workload_cannot_fill_the_neighbour_tables_of_its_host() {
     let node = TestNamespace::new("node");
-    let one = pod(&node, "cali1", &ONE).await;
-    let two = pod(&node, "cali2", &TWO).await;
+    let one = pod(&node, "cali1", &POD_ONE_ADDRESSES).await;
+    let two = pod(&node, "cali2", &POD_TWO_ADDRESSES).await;
     let link = RawLink::open(&one, "eth0");
     let with_mac = |interface, with, mac| PlannedWorkload { mac: Some(mac), ..workload(interface, with) };
     let workloads = [
-        ("one", with_mac("cali1", &ONE, link.mac())),
-        ("two", with_mac("cali2", &TWO, RawLink::open(&two, "eth0").mac())),
+        ("one", with_mac("cali1", &POD_ONE_ADDRESSES, link.mac())),
+        ("two", with_mac("cali2", &POD_TWO_ADDRESSES, RawLink::open(&two, "eth0").mac())),
     ];
     let (dataplane, _reports) = start(&node).await;
     assert_eq!(dataplane.replace(plan(&workloads, &[])).await.unwrap().failures, []);
@@ -56,12 +56,12 @@ async fn a_workload_cannot_fill_the_neighbour_tables_of_its_host() {
     })
     .await;
 
-    for number in 0..FLOOD {
+    for number in 0..FLOOD_PACKETS {
         let claimed = Ipv4Addr::from(0x0a63_0000 + number);
         link.ask(claimed, Ipv4Addr::new(169, 254, 1, 1));
-        link.solicit(numbered(number), GATEWAY);
+        link.solicit(numbered(number), GATEWAY_LINK_LOCAL);
         // Causes a "port unreachable" reply to an unassigned address.
-        link.send_ip(&udp_v6(numbered(number), GATEWAY, 9));
+        link.send_ip(&udp_v6(numbered(number), GATEWAY_LINK_LOCAL, 9));
         // Routed back to the workload's interface, to an unassigned address.
         link.send_ip(&udp_v6("fd80:65::2".parse().unwrap(), numbered(number), 9));
     }
@@ -74,7 +74,7 @@ async fn a_workload_cannot_fill_the_neighbour_tables_of_its_host() {
 
     // The workload's own addresses, including its link-local address, still work.
     assert!(reaches(&one, "10.65.0.3") && reaches(&one, "fd80:65::3"));
-    assert!(reaches(&one, &format!("{GATEWAY}%eth0")), "the host by its link-local address");
+    assert!(reaches(&one, &format!("{GATEWAY_LINK_LOCAL}%eth0")), "the host by its link-local address");
     node.ip("neigh flush all");
     eventually("others are found again", || {
         reaches(&two, "10.65.0.2") && reaches(&two, "fd80:65::2") && node.pings("fd80:65::3")
@@ -85,10 +85,10 @@ async fn a_workload_cannot_fill_the_neighbour_tables_of_its_host() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_host_does_not_answer_for_a_workloads_own_address() {
     let node = TestNamespace::new("node");
-    let one = pod(&node, "cali1", &ONE).await;
+    let one = pod(&node, "cali1", &POD_ONE_ADDRESSES).await;
     node.ip("route add blackhole default");
     let (dataplane, _reports) = start(&node).await;
-    dataplane.replace(plan(&[("one", workload("cali1", &ONE))], &[])).await.unwrap();
+    dataplane.replace(plan(&[("one", workload("cali1", &POD_ONE_ADDRESSES))], &[])).await.unwrap();
     let listing = node.exec(&["nft", "list", "table", "arp", "tortie"]);
     assert!(listing.contains("\"cali1\" . 10.65.0.2"), "{listing}");
     assert!(reaches(&one, "10.65.0.2"));

@@ -11,17 +11,17 @@ use rand::rngs::StdRng;
 use tortie_dataplane::DataplaneHandle;
 use tortie_plan::NodePlan;
 
-const SEED: u64 = 4;
-const ORDERS: u64 = 100;
-const AT_ONCE: usize = 4;
-const OBJECTS: usize = 80;
+const DEFAULT_SEED: u64 = 4;
+const ORDER_COUNT: u64 = 100;
+const MAX_PARALLEL_RUNS: usize = 4;
+const OBJECT_COUNT: usize = 80;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hundred_histories_of_one_datastore_leave_the_same_table() {
-    let seed = std::env::var("TORTIE_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(SEED);
+    let seed = std::env::var("TORTIE_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(DEFAULT_SEED);
     println!("TORTIE_SEED={seed}");
     let mut rng = StdRng::seed_from_u64(seed);
-    let datastore: Vec<PolicyEntry> = generate(&mut rng, OBJECTS).into_iter().collect();
+    let datastore: Vec<PolicyEntry> = generate(&mut rng, OBJECT_COUNT).into_iter().collect();
     let straight = TestNamespace::new("node");
     let (dataplane, _reports) = start(&straight).await;
     dataplane.replace(PolicyNode::with(&datastore).plan).await.unwrap();
@@ -30,12 +30,12 @@ async fn a_hundred_histories_of_one_datastore_leave_the_same_table() {
         assert!(expected.contains(part), "a datastore that shows something has {part}:\n{expected}");
     }
 
-    let runs = stream::iter(0..ORDERS).map(|order| {
+    let runs = stream::iter(0..ORDER_COUNT).map(|order| {
         let mut rng = StdRng::seed_from_u64(seed.wrapping_mul(1_000_003) + order);
         let history = detours(&mut rng, &datastore);
         is_the_same_after(history, &expected, format!("TORTIE_SEED={seed} order {order}"))
     });
-    runs.buffer_unordered(AT_ONCE).collect::<()>().await;
+    runs.buffer_unordered(MAX_PARALLEL_RUNS).collect::<()>().await;
 }
 
 async fn is_the_same_after(history: Vec<DatastoreStep>, expected: &str, what: String) {

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use tortie_plan::evaluate::Packet;
 
 /// DSCP value of test packets, so that no other traffic is counted.
-pub const DSCP: u8 = 0x15;
+pub const TEST_DSCP: u8 = 0x15;
 
 /// Encodes a packet that carries a number in its IPv4 identification field or IPv6 flow label.
 pub fn bytes(packet: &Packet, number: u16) -> Vec<u8> {
@@ -19,7 +19,8 @@ pub fn bytes(packet: &Packet, number: u16) -> Vec<u8> {
 fn v4(source: Ipv4Addr, destination: Ipv4Addr, packet: &Packet, number: u16, payload: &[u8]) -> Vec<u8> {
     let length = u16::try_from(20 + payload.len()).unwrap().to_be_bytes();
     let [high, low] = number.to_be_bytes();
-    let mut bytes = vec![0x45, DSCP << 2, length[0], length[1], high, low, 0, 0, 64, packet.protocol, 0, 0];
+    let mut bytes =
+        vec![0x45, TEST_DSCP << 2, length[0], length[1], high, low, 0, 0, 64, packet.protocol, 0, 0];
     bytes.extend(source.octets());
     bytes.extend(destination.octets());
     bytes.extend(payload);
@@ -27,7 +28,7 @@ fn v4(source: Ipv4Addr, destination: Ipv4Addr, packet: &Packet, number: u16, pay
 }
 
 fn v6(source: Ipv6Addr, destination: Ipv6Addr, packet: &Packet, number: u16, payload: &[u8]) -> Vec<u8> {
-    let class = DSCP << 2;
+    let class = TEST_DSCP << 2;
     let [high, low] = number.to_be_bytes();
     let length = u16::try_from(payload.len()).unwrap().to_be_bytes();
     let mut bytes = vec![0x60 | class >> 4, class << 4, high, low, length[0], length[1], packet.protocol, 64];

@@ -7,8 +7,8 @@ use tortie_plan::{
     RuleAction, TierDefaultAction, WorkloadPolicy,
 };
 
-pub const ONE: [&str; 2] = ["10.65.0.2", "fd80:65::2"];
-pub const TWO: [&str; 2] = ["10.65.0.3", "fd80:65::3"];
+pub const POD_ONE_ADDRESSES: [&str; 2] = ["10.65.0.2", "fd80:65::2"];
+pub const POD_TWO_ADDRESSES: [&str; 2] = ["10.65.0.3", "fd80:65::3"];
 
 pub fn policy_id(name: &str) -> PolicyId {
     PolicyId { kind: PolicyKind::GlobalNetworkPolicy, namespace: String::new(), name: name.into() }
@@ -20,14 +20,17 @@ pub fn workload_policy(interface: &str, with: &[&str]) -> WorkloadPolicy {
 
 /// Returns a plan with two pods that allow everything.
 pub fn open_plan() -> NodePlan {
-    plan(&[("one", workload("cali1", &ONE)), ("two", workload("cali2", &TWO))], &[])
+    plan(
+        &[("one", workload("cali1", &POD_ONE_ADDRESSES)), ("two", workload("cali2", &POD_TWO_ADDRESSES))],
+        &[],
+    )
 }
 
 /// Returns a node with both pods attached.
 pub async fn two_pods() -> (TestNamespace, TestNamespace, TestNamespace) {
     let node = TestNamespace::new("node");
-    let one = pod(&node, "cali1", &ONE).await;
-    let two = pod(&node, "cali2", &TWO).await;
+    let one = pod(&node, "cali1", &POD_ONE_ADDRESSES).await;
+    let two = pod(&node, "cali2", &POD_TWO_ADDRESSES).await;
     (node, one, two)
 }
 

@@ -1,7 +1,7 @@
 //! Workload interfaces are identified by their endpoint, not by the prefix of their name.
 
 use crate::namespace::{OpenNetns, TestNamespace, eventually, id, node_pair, plan, pod, workload};
-use crate::plans::{ONE, TWO, guarded, ingress, reaches};
+use crate::plans::{POD_ONE_ADDRESSES, POD_TWO_ADDRESSES, guarded, ingress, reaches};
 use crate::raw::{RawLink, udp_v4};
 use std::net::UdpSocket;
 use std::time::Duration;
@@ -12,13 +12,14 @@ use tortie_testkit::bind_when_free;
 #[tokio::test(flavor = "multi_thread")]
 async fn an_interface_that_no_prefix_covers_is_policed_like_the_others() {
     let node = TestNamespace::new("node");
-    let one = pod(&node, "tap1", &ONE).await;
-    let two = pod(&node, "cali2", &TWO).await;
+    let one = pod(&node, "tap1", &POD_ONE_ADDRESSES).await;
+    let two = pod(&node, "cali2", &POD_TWO_ADDRESSES).await;
     let mut settings =
         DataplaneSettings { interface_prefixes: vec!["veth".into()], ..DataplaneSettings::default() };
     settings.policy.endpoint_to_host = EndpointToHostAction::Accept;
     let (dataplane, _reports) = DataplaneHandle::start(node.open(), settings).await.unwrap();
-    let workloads = [("one", workload("tap1", &ONE)), ("two", workload("cali2", &TWO))];
+    let workloads =
+        [("one", workload("tap1", &POD_ONE_ADDRESSES)), ("two", workload("cali2", &POD_TWO_ADDRESSES))];
     let open = plan(&workloads, &[]);
     assert_eq!(dataplane.replace(open.clone()).await.unwrap().failures, []);
     assert!(reaches(&one, "10.65.0.3") && reaches(&two, "fd80:65::2"), "both are allowed everything");
@@ -47,7 +48,7 @@ async fn an_interface_that_no_prefix_covers_is_policed_like_the_others() {
 #[tokio::test(flavor = "multi_thread")]
 async fn endpoints_on_links_of_the_host_are_refused() {
     let (node, there) = node_pair();
-    let _one = pod(&node, "cali1", &ONE).await;
+    let _one = pod(&node, "cali1", &POD_ONE_ADDRESSES).await;
     node.ip("link add spare type veth peer name wire");
     node.ip("link set spare up");
     node.ip("link set wire up");
@@ -62,7 +63,7 @@ async fn endpoints_on_links_of_the_host_are_refused() {
         DataplaneHandle::start(node.open(), DataplaneSettings::default()).await.unwrap();
     let names = [uplink.as_str(), "lo"];
     let workloads = [
-        ("one", workload("cali1", &ONE)),
+        ("one", workload("cali1", &POD_ONE_ADDRESSES)),
         ("uplink", workload(&uplink, &["10.65.0.8"])),
         ("loopback", workload("lo", &["10.65.0.9"])),
     ];
@@ -83,7 +84,8 @@ async fn endpoints_on_links_of_the_host_are_refused() {
     assert!(!routes.contains("10.65.0.8") && !routes.contains("10.65.0.9"), "{routes}");
 
     // An unused interface is accepted as a workload's; when the host starts to use it, it is released.
-    let workloads = [("one", workload("cali1", &ONE)), ("uplink", workload("spare", &["10.65.0.8"]))];
+    let workloads =
+        [("one", workload("cali1", &POD_ONE_ADDRESSES)), ("uplink", workload("spare", &["10.65.0.8"]))];
     let outcome = dataplane.replace(plan(&workloads, &[])).await.unwrap();
     assert!(!outcome.failures.iter().any(|failure| failure.concerns(&id("uplink"))), "{outcome:?}");
     assert_eq!(node.sysctl("net/ipv4/conf/spare/proxy_arp"), "1");

@@ -8,16 +8,16 @@ use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::Duration;
 use tortie_dataplane::DataplaneHandle;
 use tortie_plan::{
-    AddressSet, BandwidthLimit, DataplaneSettings, FloatingIp, NodePlan, POOLS, PacketRate, PlanUpdate,
-    PlannedWorkload, QosSettings, SetId, SetKind, SetMember,
+    ALL_POOLS_SET, AddressSet, BandwidthLimit, DataplaneSettings, FloatingIp, NodePlan, PacketRate,
+    PlanUpdate, PlannedWorkload, QosSettings, SetId, SetKind, SetMember,
 };
 use tortie_testkit::bind_when_free;
 
-const POD: [&str; 2] = ["10.65.0.2", "fd80:65::2"];
-const OTHER: [&str; 2] = ["10.65.0.3", "fd80:65::3"];
-const NODE: [&str; 2] = ["192.168.77.1", "fd77::1"];
-const THERE: [&str; 2] = ["192.168.77.2", "fd77::2"];
-const FLOATING: [&str; 2] = ["192.0.2.10", "2001:db8::10"];
+const POD_ADDRESSES: [&str; 2] = ["10.65.0.2", "fd80:65::2"];
+const OTHER_POD_ADDRESSES: [&str; 2] = ["10.65.0.3", "fd80:65::3"];
+const NODE_ADDRESSES: [&str; 2] = ["192.168.77.1", "fd77::1"];
+const OUTSIDE_ADDRESSES: [&str; 2] = ["192.168.77.2", "fd77::2"];
+const FLOATING_ADDRESSES: [&str; 2] = ["192.0.2.10", "2001:db8::10"];
 
 /// Counters of a token bucket qdisc.
 struct TokenBucketStats {
@@ -35,27 +35,27 @@ struct QosFixture {
 }
 
 fn workloads(one: PlannedWorkload) -> NodePlan {
-    let mut plan = plan(&[("one", one), ("two", workload("cali2", &OTHER))], &[]);
+    let mut plan = plan(&[("one", one), ("two", workload("cali2", &OTHER_POD_ADDRESSES))], &[]);
     let pools = ["10.65.0.0/16", "fd80:65::/48"].map(|net| SetMember::Net(net.parse().unwrap()));
-    plan.sets.insert(SetId::new(POOLS), AddressSet { kind: SetKind::Nets, members: pools.into() });
+    plan.sets.insert(SetId::new(ALL_POOLS_SET), AddressSet { kind: SetKind::Nets, members: pools.into() });
     plan
 }
 
 fn limited(qos: QosSettings) -> PlannedWorkload {
-    PlannedWorkload { qos, ..workload("cali1", &POD) }
+    PlannedWorkload { qos, ..workload("cali1", &POD_ADDRESSES) }
 }
 
 impl QosFixture {
     async fn new(one: PlannedWorkload) -> QosFixture {
         let (node, there) = node_pair();
-        for (net, gateway) in [("10.65.0.0/16", NODE[0]), ("fd80:65::/48", NODE[1])] {
+        for (net, gateway) in [("10.65.0.0/16", NODE_ADDRESSES[0]), ("fd80:65::/48", NODE_ADDRESSES[1])] {
             there.ip(&format!("route add {net} via {gateway}"));
         }
-        for (address, gateway) in FLOATING.into_iter().zip(NODE) {
+        for (address, gateway) in FLOATING_ADDRESSES.into_iter().zip(NODE_ADDRESSES) {
             there.ip(&format!("route add {address} via {gateway}"));
         }
-        let pod = self::pod(&node, "cali1", &POD).await;
-        let other = self::pod(&node, "cali2", &OTHER).await;
+        let pod = self::pod(&node, "cali1", &POD_ADDRESSES).await;
+        let other = self::pod(&node, "cali2", &OTHER_POD_ADDRESSES).await;
         let (dataplane, _) = DataplaneHandle::start(node.open(), DataplaneSettings::default()).await.unwrap();
         let plan = workloads(one);
         let outcome = dataplane.replace(plan.clone()).await.unwrap();
@@ -134,21 +134,21 @@ async fn more_packets_than_allowed_are_dropped_in_the_direction_that_is_limited(
     let mut qos = QosSettings::default();
     qos.ingress.packets = slow;
     let mut world = QosFixture::new(limited(qos)).await;
-    for (pod, there) in POD.into_iter().zip(THERE) {
+    for (pod, there) in POD_ADDRESSES.into_iter().zip(OUTSIDE_ADDRESSES) {
         let heard = arrived(&world.there, &world.pod, pod, 50).await;
         assert!(heard < 25, "{heard} of 50 came\n{}", world.table());
         assert_eq!(arrived(&world.pod, &world.there, there, 50).await, 50, "the other direction");
     }
-    assert_eq!(arrived(&world.there, &world.other, OTHER[0], 50).await, 50, "another workload");
+    assert_eq!(arrived(&world.there, &world.other, OTHER_POD_ADDRESSES[0], 50).await, 50, "another workload");
 
     let mut qos = QosSettings::default();
     qos.egress.packets = slow;
     world.apply(limited(qos)).await;
-    let heard = arrived(&world.pod, &world.there, THERE[0], 50).await;
+    let heard = arrived(&world.pod, &world.there, OUTSIDE_ADDRESSES[0], 50).await;
     assert!(heard < 25, "{heard} of 50 came\n{}", world.table());
-    assert_eq!(arrived(&world.there, &world.pod, POD[0], 50).await, 50, "not limited any more");
+    assert_eq!(arrived(&world.there, &world.pod, POD_ADDRESSES[0], 50).await, 50, "not limited any more");
     world.apply(limited(QosSettings::default())).await;
-    assert_eq!(arrived(&world.pod, &world.there, THERE[0], 50).await, 50);
+    assert_eq!(arrived(&world.pod, &world.there, OUTSIDE_ADDRESSES[0], 50).await, 50);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -156,7 +156,7 @@ async fn connections_beyond_the_limit_are_reset_and_the_count_outlives_changes_o
     let mut qos = QosSettings::default();
     qos.ingress.connections = Some(3);
     let mut world = QosFixture::new(limited(qos)).await;
-    for address in POD {
+    for address in POD_ADDRESSES {
         let listener = listen(&world.pod, address);
         let to = listener.local_addr().unwrap();
         let mut open: Vec<TcpStream> = Vec::new();
@@ -180,7 +180,7 @@ async fn connections_beyond_the_limit_are_reset_and_the_count_outlives_changes_o
         eventually("closed connections are counted no more", || connect(&world.there, to).is_ok()).await;
     }
     assert_eq!(
-        connect(&world.pod, listen(&world.there, THERE[0]).local_addr().unwrap()).map(drop).ok(),
+        connect(&world.pod, listen(&world.there, OUTSIDE_ADDRESSES[0]).local_addr().unwrap()).map(drop).ok(),
         Some(())
     );
 }
@@ -194,9 +194,10 @@ async fn bandwidth_is_limited_either_way_and_what_others_undo_comes_back() {
     (qos.ingress.bandwidth, qos.egress.bandwidth) = (slow, slow);
     let world = QosFixture::new(limited(qos)).await;
     let device = world.ifb();
-    for (from, to, address, bucket) in
-        [(&world.pod, &world.there, THERE[0], device.as_str()), (&world.there, &world.pod, POD[1], "cali1")]
-    {
+    for (from, to, address, bucket) in [
+        (&world.pod, &world.there, OUTSIDE_ADDRESSES[0], device.as_str()),
+        (&world.there, &world.pod, POD_ADDRESSES[1], "cali1"),
+    ] {
         let before = world.bucket(bucket);
         transfer(from, to, address, AMOUNT);
         let after = world.bucket(bucket);
@@ -215,7 +216,7 @@ async fn bandwidth_is_limited_either_way_and_what_others_undo_comes_back() {
     world.node.ip(&format!("link del {device}"));
     eventually("the device comes back", || whole(&world)).await;
     let before = world.bucket(&device);
-    transfer(&world.pod, &world.there, THERE[1], AMOUNT);
+    transfer(&world.pod, &world.there, OUTSIDE_ADDRESSES[1], AMOUNT);
     assert!(world.bucket(&device).overlimits > before.overlimits, "{}", world.qdiscs());
 
     // After a restart the same qdiscs are in place: their counters continue.
@@ -230,7 +231,7 @@ async fn bandwidth_is_limited_either_way_and_what_others_undo_comes_back() {
     world.apply(limited(QosSettings::default())).await;
     assert!(!world.qdiscs().contains("tbf") && !world.qdiscs().contains("ingress"), "{}", world.qdiscs());
     assert_eq!(world.node.exec(&["ip", "-o", "link", "show", "type", "ifb"]), "");
-    transfer(&world.pod, &world.there, THERE[0], AMOUNT);
+    transfer(&world.pod, &world.there, OUTSIDE_ADDRESSES[0], AMOUNT);
 }
 
 /// Transfers `amount` bytes and waits until the receiver has them all.
@@ -250,7 +251,7 @@ fn transfer(from: &TestNamespace, to: &TestNamespace, address: &str, amount: usi
 async fn what_leaves_the_cluster_carries_the_code_point_and_nothing_else_does() {
     let qos = QosSettings { dscp: Some(46), ..QosSettings::default() };
     let world = QosFixture::new(limited(qos)).await;
-    for (there, other) in THERE.into_iter().zip(OTHER) {
+    for (there, other) in OUTSIDE_ADDRESSES.into_iter().zip(OTHER_POD_ADDRESSES) {
         assert_eq!(seen(&world.pod, &world.there, there).await, 46, "{}", world.table());
         assert_eq!(seen(&world.pod, &world.other, other).await, 0, "inside the cluster");
         assert_eq!(seen(&world.other, &world.there, there).await, 0, "of another workload");
@@ -288,16 +289,16 @@ async fn seen(from: &TestNamespace, to: &TestNamespace, address: &str) -> u8 {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_floating_address_leads_to_its_workload_and_goes_with_it() {
-    let floating: Vec<FloatingIp> = FLOATING
+    let floating: Vec<FloatingIp> = FLOATING_ADDRESSES
         .into_iter()
-        .zip(POD)
+        .zip(POD_ADDRESSES)
         .map(|(external, internal)| FloatingIp {
             external: external.parse().unwrap(),
             internal: internal.parse().unwrap(),
         })
         .collect();
-    let mut world = QosFixture::new(PlannedWorkload { floating, ..workload("cali1", &POD) }).await;
-    for ((external, own), node) in FLOATING.into_iter().zip(POD).zip(NODE) {
+    let mut world = QosFixture::new(PlannedWorkload { floating, ..workload("cali1", &POD_ADDRESSES) }).await;
+    for ((external, own), node) in FLOATING_ADDRESSES.into_iter().zip(POD_ADDRESSES).zip(NODE_ADDRESSES) {
         let listener = listen(&world.pod, own);
         let port = listener.local_addr().unwrap().port();
         let to = SocketAddr::new(external.parse().unwrap(), port);
@@ -319,12 +320,12 @@ async fn a_floating_address_leads_to_its_workload_and_goes_with_it() {
         let own = world.node.open().run(move || TcpStream::connect_timeout(&to, Duration::from_secs(1)));
         assert!(own.unwrap().is_err(), "the host\n{}", world.table());
     }
-    let listener = listen(&world.pod, POD[0]);
-    let to = SocketAddr::new(FLOATING[0].parse().unwrap(), listener.local_addr().unwrap().port());
+    let listener = listen(&world.pod, POD_ADDRESSES[0]);
+    let to = SocketAddr::new(FLOATING_ADDRESSES[0].parse().unwrap(), listener.local_addr().unwrap().port());
     let mut caller = connect(&world.there, to).unwrap();
     let (mut callee, _) = listener.accept().unwrap();
     callee.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
-    world.apply(workload("cali1", &POD)).await;
+    world.apply(workload("cali1", &POD_ADDRESSES)).await;
     eventually("connections go with the address", || {
         while callee.read(&mut [0; 64]).is_ok_and(|count| count > 0) {}
         let _ = caller.write(b"still there?");
@@ -333,7 +334,7 @@ async fn a_floating_address_leads_to_its_workload_and_goes_with_it() {
     .await;
     assert!(!world.table().contains("floating"), "{}", world.table());
     let route = world.node.exec(&["ip", "-o", "-6", "route"]) + &world.node.exec(&["ip", "-o", "route"]);
-    assert!(FLOATING.iter().all(|address| !route.contains(address)), "{route}");
+    assert!(FLOATING_ADDRESSES.iter().all(|address| !route.contains(address)), "{route}");
     assert!(world.plan.workloads.contains_key(&id("one")));
 }
 
@@ -342,9 +343,9 @@ async fn a_floating_address_leads_to_its_workload_and_goes_with_it() {
 #[tokio::test(flavor = "multi_thread")]
 async fn leftover_translation_of_host_traffic_is_removed() {
     let (node, there) = node_pair();
-    let _pod = self::pod(&node, "cali1", &POD).await;
-    node.ip(&format!("route add {} dev cali1", POD[0]));
-    node.ip(&format!("route add {}/32 dev cali1", THERE[0]));
+    let _pod = self::pod(&node, "cali1", &POD_ADDRESSES).await;
+    node.ip(&format!("route add {} dev cali1", POD_ADDRESSES[0]));
+    node.ip(&format!("route add {}/32 dev cali1", OUTSIDE_ADDRESSES[0]));
     node.nft(&format!(
         "table inet tortie {{
             set floating-external-4 {{ type ipv4_addr; elements = {{ {server} }}; }}
@@ -352,10 +353,10 @@ async fn leftover_translation_of_host_traffic_is_removed() {
             chain floating-out {{ type nat hook output priority -110;
                 ip daddr @floating-external-4 dnat ip to {pod}; }}
         }}",
-        server = THERE[0],
-        pod = POD[0],
+        server = OUTSIDE_ADDRESSES[0],
+        pod = POD_ADDRESSES[0],
     ));
-    let server = listen(&there, THERE[0]);
+    let server = listen(&there, OUTSIDE_ADDRESSES[0]);
     let to = server.local_addr().unwrap();
     assert!(connect(&node, to).is_err(), "the pod has the server's address");
     assert_eq!(tortie_dataplane::free_host_traffic(&node.open()).await.unwrap(), 1);

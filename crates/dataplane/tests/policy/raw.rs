@@ -7,10 +7,10 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsRawFd, OwnedFd};
 
 const HOST_MAC: [u8; 6] = [0xee; 6];
-const BROADCAST: [u8; 6] = [0xff; 6];
-const IPV4: u16 = 0x0800;
-const ARP: u16 = 0x0806;
-const IPV6: u16 = 0x86dd;
+const BROADCAST_MAC: [u8; 6] = [0xff; 6];
+const ETHERTYPE_IPV4: u16 = 0x0800;
+const ETHERTYPE_ARP: u16 = 0x0806;
+const ETHERTYPE_IPV6: u16 = 0x86dd;
 
 /// A packet socket on an interface of a pod.
 pub struct RawLink {
@@ -45,7 +45,7 @@ impl RawLink {
 
     /// Sends an IP packet to the host.
     pub fn send_ip(&self, packet: &[u8]) {
-        let kind = if packet[0] >> 4 == 4 { IPV4 } else { IPV6 };
+        let kind = if packet[0] >> 4 == 4 { ETHERTYPE_IPV4 } else { ETHERTYPE_IPV6 };
         self.send(HOST_MAC, kind, packet);
     }
 
@@ -56,7 +56,7 @@ impl RawLink {
         packet.extend(sender.octets());
         packet.extend([0; 6]);
         packet.extend(target.octets());
-        self.send(BROADCAST, ARP, &packet);
+        self.send(BROADCAST_MAC, ETHERTYPE_ARP, &packet);
     }
 
     /// Sends a neighbour solicitation for an address of the host, from any source address, with the sender's MAC as

@@ -1,7 +1,7 @@
 //! TCP MSS clamping to the route's MTU when it is configured, and ICMP "packet too big" for packets to a workload.
 
 use crate::namespace::{OpenNetns, TestNamespace, eventually, node_pair, plan, pod, request, workload};
-use crate::plans::ONE;
+use crate::plans::POD_ONE_ADDRESSES;
 use nix::sys::socket::{getsockopt, sockopt};
 use std::net::{TcpListener, TcpStream};
 use tortie_dataplane::{DataplaneHandle, pod as attachment};
@@ -21,7 +21,7 @@ fn segment(pod: &TestNamespace, there: &TestNamespace, address: &str) -> u32 {
 #[tokio::test(flavor = "multi_thread")]
 async fn segments_are_no_larger_than_the_route_if_the_settings_say_so() {
     let (node, there) = node_pair();
-    let pod = pod(&node, "cali1", &ONE).await;
+    let pod = pod(&node, "cali1", &POD_ONE_ADDRESSES).await;
     there.ip("addr add 198.51.100.1/32 dev lo");
     there.ip("addr add 2001:db8::1/128 dev lo");
     there.ip("route add 10.65.0.0/16 via 192.168.77.1");
@@ -30,7 +30,7 @@ async fn segments_are_no_larger_than_the_route_if_the_settings_say_so() {
     node.ip("route add 2001:db8::1/128 via fd77::2 mtu 1300");
     let (dataplane, _reports) =
         DataplaneHandle::start(node.open(), DataplaneSettings::default()).await.unwrap();
-    dataplane.replace(plan(&[("one", workload("cali1", &ONE))], &[])).await.unwrap();
+    dataplane.replace(plan(&[("one", workload("cali1", &POD_ONE_ADDRESSES))], &[])).await.unwrap();
     // IP and TCP headers plus the 12-byte timestamp option.
     let fits = |header: u32| 1300 - header - 12;
     for address in ["198.51.100.1:0", "[2001:db8::1]:0"] {
@@ -48,14 +48,14 @@ async fn segments_are_no_larger_than_the_route_if_the_settings_say_so() {
 async fn the_outside_is_told_how_large_packets_to_a_workload_may_be() {
     let (node, there) = node_pair();
     let pod = TestNamespace::new("pod");
-    let wanted = attachment::AttachRequest { mtu: Some(1400), ..request(&pod, "cali1", &ONE) };
+    let wanted = attachment::AttachRequest { mtu: Some(1400), ..request(&pod, "cali1", &POD_ONE_ADDRESSES) };
     attachment::attach(&node.open(), &wanted).await.unwrap();
     there.ip("route add 10.65.0.0/16 via 192.168.77.1");
     there.ip("route add fd80:65::/32 via fd77::1");
     let (dataplane, _reports) =
         DataplaneHandle::start(node.open(), DataplaneSettings::default()).await.unwrap();
-    dataplane.replace(plan(&[("one", workload("cali1", &ONE))], &[])).await.unwrap();
-    for (address, header) in ONE.into_iter().zip([28, 48]) {
+    dataplane.replace(plan(&[("one", workload("cali1", &POD_ONE_ADDRESSES))], &[])).await.unwrap();
+    for (address, header) in POD_ONE_ADDRESSES.into_iter().zip([28, 48]) {
         let ping = |size: u32| {
             let size = size.to_string();
             there.try_exec(&["ping", "-n", "-c", "1", "-W", "2", "-M", "do", "-s", &size, address])

@@ -6,8 +6,8 @@ use std::time::Duration;
 use tortie_plan::{NodePlan, PlannedPolicy, PlannedRule, RuleSide};
 
 /// Maximum number of plans to try.
-const TRIES: usize = 400;
-const PATIENCE: Duration = Duration::from_millis(200);
+const MAX_SHRINK_TRIES: usize = 400;
+const SHRINK_PACKET_TIMEOUT: Duration = Duration::from_millis(200);
 
 pub async fn shrink(world: &mut PacketFixture, mut plan: NodePlan, sent: &TestPacket) -> NodePlan {
     let mut tries = 0;
@@ -15,7 +15,7 @@ pub async fn shrink(world: &mut PacketFixture, mut plan: NodePlan, sent: &TestPa
         let mut smaller = None;
         for candidate in candidates(&plan) {
             tries += 1;
-            if tries > TRIES {
+            if tries > MAX_SHRINK_TRIES {
                 break;
             }
             if differs(world, &candidate, sent).await {
@@ -36,7 +36,7 @@ pub async fn shrink(world: &mut PacketFixture, mut plan: NodePlan, sent: &TestPa
 async fn differs(world: &mut PacketFixture, plan: &NodePlan, sent: &TestPacket) -> bool {
     world.apply(plan, true).await;
     let expected = world.expected(plan, sent);
-    world.send(std::slice::from_ref(sent), &[expected], PATIENCE).await != [expected]
+    world.send(std::slice::from_ref(sent), &[expected], SHRINK_PACKET_TIMEOUT).await != [expected]
 }
 
 /// Returns plans with one part removed each; large parts first.

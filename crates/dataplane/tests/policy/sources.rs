@@ -2,7 +2,7 @@
 //! there.
 
 use crate::namespace::{OpenNetns, TestNamespace, eventually};
-use crate::plans::{ONE, TWO, open_plan, two_pods};
+use crate::plans::{POD_ONE_ADDRESSES, POD_TWO_ADDRESSES, open_plan, two_pods};
 use tortie_dataplane::DataplaneHandle;
 use tortie_plan::DataplaneSettings;
 
@@ -22,11 +22,11 @@ async fn what_is_routed_to_a_workload_is_its_own() {
             node.ip(&["route", verb, net, "via", via, "dev", device, "onlink", "proto", "static"]);
         };
         one.ip(&["addr", "add", own, "dev", "lo"]);
-        assert!(!reaches_as(&one, own, TWO[at]), "{own} is not its own");
-        route("add", ONE[at], "cali1");
-        eventually(&format!("{own} is routed to it"), || reaches_as(&one, own, TWO[at])).await;
+        assert!(!reaches_as(&one, own, POD_TWO_ADDRESSES[at]), "{own} is not its own");
+        route("add", POD_ONE_ADDRESSES[at], "cali1");
+        eventually(&format!("{own} is routed to it"), || reaches_as(&one, own, POD_TWO_ADDRESSES[at])).await;
         // When the route points to another workload, the source is valid only there.
-        route("replace", TWO[at], "cali2");
-        eventually(&format!("{own} is another's"), || !reaches_as(&one, own, TWO[at])).await;
+        route("replace", POD_TWO_ADDRESSES[at], "cali2");
+        eventually(&format!("{own} is another's"), || !reaches_as(&one, own, POD_TWO_ADDRESSES[at])).await;
     }
 }

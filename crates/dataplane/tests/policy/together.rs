@@ -1,7 +1,7 @@
 //! The inet and arp tables change in the same transaction when an endpoint is added or removed.
 
 use crate::namespace::{TestNamespace, id, start, workload};
-use crate::plans::{TWO, open_plan, reaches, two_pods, workload_policy};
+use crate::plans::{POD_TWO_ADDRESSES, open_plan, reaches, two_pods, workload_policy};
 use crate::table;
 use std::io::{BufRead, BufReader, Lines};
 use std::process::{Child, ChildStdout, Stdio};
@@ -82,15 +82,15 @@ async fn an_endpoint_comes_and_goes_in_one_transaction() {
     let before = tables(&node);
     let mut monitor = NftMonitor::start(&node);
 
-    let two = workload("cali2", &TWO);
-    let policy = workload_policy("cali2", &TWO);
+    let two = workload("cali2", &POD_TWO_ADDRESSES);
+    let policy = workload_policy("cali2", &POD_TWO_ADDRESSES);
     let comes =
         vec![PlanUpdate::Workload(id("two"), Some(two)), PlanUpdate::WorkloadPolicy(id("two"), Some(policy))];
     assert_eq!(dataplane.apply(comes).await.unwrap().failures, []);
     let transactions = monitor.transactions();
     assert_eq!(transactions.len(), 1, "{transactions:?}");
     assert_eq!(transactions[0].len(), 2, "both tables: {transactions:?}");
-    assert!(reaches(&one, TWO[0]) && reaches(&one, TWO[1]));
+    assert!(reaches(&one, POD_TWO_ADDRESSES[0]) && reaches(&one, POD_TWO_ADDRESSES[1]));
 
     let goes = vec![PlanUpdate::Workload(id("two"), None), PlanUpdate::WorkloadPolicy(id("two"), None)];
     assert_eq!(dataplane.apply(goes).await.unwrap().failures, []);

@@ -3,7 +3,7 @@
 //! allowed.
 
 use crate::namespace::{OpenNetns, TestNamespace, eventually, id, node_pair, request};
-use crate::packets::{self, DSCP};
+use crate::packets::{self, TEST_DSCP};
 use crate::table;
 use nix::errno::Errno;
 use nix::sys::socket::{
@@ -18,7 +18,7 @@ use tortie_dataplane::{DataplaneHandle, ReportReceiver, pod};
 use tortie_plan::evaluate::{ConntrackState, NodeEvaluator, Packet, PacketPath, PathPlace};
 use tortie_plan::{DataplaneSettings, NodePlan, PlanUpdate, PlannedWorkload};
 
-pub const PODS: usize = 3;
+pub const POD_COUNT: usize = 3;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PacketLocation {
@@ -40,7 +40,7 @@ pub struct TestPacket {
 
 /// DNAT rules of the node, both families: sender, address and port that it sends to, then receiver, address and port
 /// after NAT.
-pub const REWRITTEN: [(PacketLocation, &str, u16, PacketLocation, &str, u16); 4] = [
+pub const DNAT_CASES: [(PacketLocation, &str, u16, PacketLocation, &str, u16); 4] = [
     (PacketLocation::Outside, "192.168.77.1", 31080, PacketLocation::Pod(0), "10.65.0.1", 8080),
     (PacketLocation::Outside, "fd77::1", 31080, PacketLocation::Pod(0), "fd65:0::1", 8080),
     (PacketLocation::Host, "203.0.113.1", 31081, PacketLocation::Outside, "198.51.100.1", 443),
@@ -112,7 +112,7 @@ impl PacketFixture {
         let mut sockets =
             BTreeMap::from([(PacketLocation::Host, raw(&node)), (PacketLocation::Outside, raw(&outside))]);
         let mut others = vec![outside];
-        for number in 0..PODS {
+        for number in 0..POD_COUNT {
             let pod = TestNamespace::new("node");
             let texts: Vec<String> =
                 addresses(PacketLocation::Pod(number)).iter().map(IpAddr::to_string).collect();
@@ -208,7 +208,7 @@ impl PacketFixture {
         ]);
         let assignment = tortie_plan::assign(&plan.host_endpoints, &interfaces);
         let node = NodeEvaluator::new(plan, &self.settings, assignment);
-        let names: Vec<String> = (0..PODS).map(interface).collect();
+        let names: Vec<String> = (0..POD_COUNT).map(interface).collect();
         let place = |at| match at {
             PacketLocation::Host => PathPlace::Host,
             PacketLocation::Outside => PathPlace::Interface("eth0"),
@@ -293,7 +293,7 @@ fn number(index: usize) -> u16 {
 }
 
 fn workloads() -> BTreeMap<tortie_plan::WorkloadId, PlannedWorkload> {
-    (0..PODS)
+    (0..POD_COUNT)
         .map(|number| {
             let workload = PlannedWorkload {
                 interface: interface(number),
@@ -369,7 +369,7 @@ pub fn raw(namespace: &TestNamespace) -> RawSockets {
 /// Renders the probe table: it counts packets before all other chains, and records and drops them after all others,
 /// so that no packet is answered and no connection is established.
 fn probe() -> String {
-    let mine = |action: &str| format!("ip dscp {DSCP} {action}; ip6 dscp {DSCP} {action};");
+    let mine = |action: &str| format!("ip dscp {TEST_DSCP} {action}; ip6 dscp {TEST_DSCP} {action};");
     let (count, note) = (mine("counter name entered"), mine("goto note"));
     let rewrite = |from: PacketLocation| -> String {
         let rule = |(_, address, port, _, target, target_port): &(
@@ -385,7 +385,7 @@ fn probe() -> String {
                 if v6 { ("ip6", format!("[{target}]")) } else { ("ip", (*target).to_owned()) };
             format!("{family} daddr {address} tcp dport {port} dnat {family} to {target}:{target_port};")
         };
-        REWRITTEN.iter().filter(|rewritten| rewritten.0 == from).map(rule).collect()
+        DNAT_CASES.iter().filter(|rewritten| rewritten.0 == from).map(rule).collect()
     };
     let (rewrite_in, rewrite_out) = (rewrite(PacketLocation::Outside), rewrite(PacketLocation::Host));
     format!(

@@ -3,20 +3,20 @@
 use aws_lc_rs::pbkdf2;
 use std::num::NonZeroU32;
 
-const ITERATIONS: NonZeroU32 = NonZeroU32::new(100_000).unwrap();
+const PBKDF2_ITERATIONS: NonZeroU32 = NonZeroU32::new(100_000).unwrap();
 const SALT_BYTES: usize = 16;
 const HASH_BYTES: usize = 32;
 
 pub fn hash_password(password: &str) -> Vec<u8> {
     let salt: [u8; SALT_BYTES] = rand::random();
     let mut hash = [0; HASH_BYTES];
-    pbkdf2::derive(pbkdf2::PBKDF2_HMAC_SHA256, ITERATIONS, &salt, password.as_bytes(), &mut hash);
+    pbkdf2::derive(pbkdf2::PBKDF2_HMAC_SHA256, PBKDF2_ITERATIONS, &salt, password.as_bytes(), &mut hash);
     [&salt[..], &hash].concat()
 }
 
 pub fn is_password(hashed: &[u8], password: &str) -> bool {
     let Some((salt, hash)) = hashed.split_at_checked(SALT_BYTES) else { return false };
-    pbkdf2::verify(pbkdf2::PBKDF2_HMAC_SHA256, ITERATIONS, salt, password.as_bytes(), hash).is_ok()
+    pbkdf2::verify(pbkdf2::PBKDF2_HMAC_SHA256, PBKDF2_ITERATIONS, salt, password.as_bytes(), hash).is_ok()
 }
 
 #[cfg(test)]

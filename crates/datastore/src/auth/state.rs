@@ -10,7 +10,7 @@ use tortie_etcd_proto::etcdserverpb::permission::Type;
 /// Name of the user and of the role with all permissions.
 pub const ROOT: &str = "root";
 /// Maximum number of users, of roles, and of permissions per role.
-const MAX_ENTRIES: usize = 1000;
+const MAX_AUTH_ENTRIES: usize = 1000;
 
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct AuthState {
@@ -83,7 +83,7 @@ impl AuthState {
                 return Err(RequestRejection::USER_EXISTS);
             }
             AuthChange::AddUser { name, password } => {
-                if self.users.len() >= MAX_ENTRIES {
+                if self.users.len() >= MAX_AUTH_ENTRIES {
                     return Err(RequestRejection::TOO_MANY_REQUESTS);
                 }
                 let user = AuthUser { name: name.clone(), password: password.clone(), roles: Vec::new() };
@@ -123,7 +123,7 @@ impl AuthState {
                 return Err(RequestRejection::ROLE_EXISTS);
             }
             AuthChange::AddRole { name } => {
-                if self.roles.len() >= MAX_ENTRIES {
+                if self.roles.len() >= MAX_AUTH_ENTRIES {
                     return Err(RequestRejection::TOO_MANY_REQUESTS);
                 }
                 next.roles.push(AuthRole { name: name.clone(), permissions: Vec::new() });
@@ -139,7 +139,7 @@ impl AuthState {
                 let permissions = &mut next.role_mut(role)?.permissions;
                 permissions
                     .retain(|old| (&old.key, &old.range_end) != (&permission.key, &permission.range_end));
-                if permissions.len() >= MAX_ENTRIES {
+                if permissions.len() >= MAX_AUTH_ENTRIES {
                     return Err(RequestRejection::TOO_MANY_REQUESTS);
                 }
                 permissions.push(permission.clone());

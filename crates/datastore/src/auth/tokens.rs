@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The default of etcd.
-const LIFETIME: Duration = Duration::from_secs(300);
+const TOKEN_LIFETIME: Duration = Duration::from_secs(300);
 const MAX_TOKENS: usize = 10_000;
 
 #[derive(Default)]
@@ -25,7 +25,7 @@ impl AuthTokens {
             return Err(RequestRejection::TOO_MANY_REQUESTS);
         }
         let token = format!("{:032x}", rand::random::<u128>());
-        users.insert(token.clone(), (user.to_owned(), now + LIFETIME));
+        users.insert(token.clone(), (user.to_owned(), now + TOKEN_LIFETIME));
         Ok(token)
     }
 
@@ -33,7 +33,7 @@ impl AuthTokens {
     pub fn user(&self, token: &str, now: Instant) -> Option<String> {
         let mut users = self.users.lock().unwrap_or_else(PoisonError::into_inner);
         let (user, end) = users.get_mut(token).filter(|(_, end)| *end > now)?;
-        *end = now + LIFETIME;
+        *end = now + TOKEN_LIFETIME;
         Some(user.clone())
     }
 
@@ -51,10 +51,10 @@ mod tests {
     fn a_token_lives_while_it_is_used_and_there_are_not_too_many() {
         let (tokens, start) = (AuthTokens::default(), Instant::now());
         let token = tokens.issue("cat", start).unwrap();
-        let later = start + LIFETIME - Duration::from_secs(1);
+        let later = start + TOKEN_LIFETIME - Duration::from_secs(1);
         assert_eq!(tokens.user(&token, later).as_deref(), Some("cat"));
         assert_eq!(tokens.user(&token, later + Duration::from_secs(100)).as_deref(), Some("cat"));
-        assert_eq!(tokens.user(&token, later + 3 * LIFETIME), None);
+        assert_eq!(tokens.user(&token, later + 3 * TOKEN_LIFETIME), None);
         assert_eq!(tokens.user("guess", start), None);
         for _ in 1..MAX_TOKENS {
             tokens.issue("dog", start).unwrap();

@@ -21,16 +21,16 @@ use tonic::body::Body;
 use tonic::codegen::http;
 
 /// Memory limit of all incomplete requests together.
-const BUDGET: usize = 32 << 20;
+const MAX_INCOMPLETE_BYTES: usize = 32 << 20;
 /// Memory of a request in addition to its message.
-const REQUEST_BYTES: usize = 4 << 10;
+const REQUEST_OVERHEAD_BYTES: usize = 4 << 10;
 /// Timeout of a request, from the first time the server waits for it.
-const PATIENCE: Duration = Duration::from_secs(30);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time that a legitimate request may take on a busy machine.
-const GRACE: Duration = Duration::from_secs(3);
-const SWEEP: Duration = Duration::from_secs(5);
+const EVICTION_GRACE_PERIOD: Duration = Duration::from_secs(3);
+const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
 /// Methods whose requests last as long as the client wants; only their current message must be completed.
-const STREAMS: [&str; 2] = ["/etcdserverpb.Watch/Watch", "/etcdserverpb.Lease/LeaseKeepAlive"];
+const STREAMING_METHODS: [&str; 2] = ["/etcdserverpb.Watch/Watch", "/etcdserverpb.Lease/LeaseKeepAlive"];
 
 /// The incomplete requests of all connections.
 #[derive(Default)]
@@ -59,7 +59,7 @@ struct IncompleteRequest {
 impl RequestIntake {
     /// Wraps a request so that it is subject to the limits.
     pub fn receive(self: &Arc<RequestIntake>, request: http::Request<Body>) -> http::Request<Body> {
-        let streams = STREAMS.contains(&request.uri().path());
+        let streams = STREAMING_METHODS.contains(&request.uri().path());
         let intake = self.clone();
         request.map(|body| {
             Body::new(LimitedBody { body, streams, message: MessageBoundary::default(), place: None, intake })
@@ -69,9 +69,9 @@ impl RequestIntake {
     /// Rejects requests that exceed the timeout; runs forever.
     pub async fn sweep(self: Arc<RequestIntake>) {
         loop {
-            tokio::time::sleep(SWEEP).await;
+            tokio::time::sleep(SWEEP_INTERVAL).await;
             let mut waiting = self.lock();
-            while let Some(oldest_place) = waiting.oldest(PATIENCE) {
+            while let Some(oldest_place) = waiting.oldest(REQUEST_TIMEOUT) {
                 waiting.give_up(oldest_place, RequestRejection::TIMED_OUT);
             }
         }
@@ -97,8 +97,8 @@ impl RequestIntake {
         waiting.bytes += bytes;
         waiting.requests.insert(place, IncompleteRequest { bytes, since, waker: waker.clone() });
         waiting.sizes.insert((bytes, Reverse(place)));
-        while waiting.bytes > BUDGET
-            && let Some(place) = waiting.oldest(GRACE).or_else(|| waiting.largest())
+        while waiting.bytes > MAX_INCOMPLETE_BYTES
+            && let Some(place) = waiting.oldest(EVICTION_GRACE_PERIOD).or_else(|| waiting.largest())
         {
             waiting.give_up(place, RequestRejection::GIVEN_UP);
         }
@@ -188,7 +188,7 @@ impl HttpBody for LimitedBody {
             }
             Poll::Pending if self.is_finished() => Poll::Pending,
             Poll::Pending => {
-                let bytes = REQUEST_BYTES + self.message.length.min(MAX_MESSAGE_BYTES);
+                let bytes = REQUEST_OVERHEAD_BYTES + self.message.length.min(MAX_MESSAGE_BYTES);
                 let place = self.place.take();
                 match self.intake.wait(place, bytes, context.waker()) {
                     Ok(place) => {
@@ -223,13 +223,13 @@ struct MessageBoundary {
 }
 
 impl MessageBoundary {
-    const HEADER: usize = 5;
+    const HEADER_BYTES: usize = 5;
 
     fn take(&mut self, mut data: &[u8]) {
         while !data.is_empty() {
             if self.left == 0 {
                 self.is_whole = false;
-                let (header, rest) = data.split_at(data.len().min(Self::HEADER - self.header.len()));
+                let (header, rest) = data.split_at(data.len().min(Self::HEADER_BYTES - self.header.len()));
                 self.header.extend(header);
                 data = rest;
                 if let [_, length @ ..] = &*self.header
@@ -299,7 +299,7 @@ mod tests {
         let intake = Arc::new(RequestIntake::default());
         tokio::spawn(intake.clone().sweep());
         let put = "/etcdserverpb.KV/Put";
-        let fit = BUDGET / (MAX_MESSAGE_BYTES + REQUEST_BYTES);
+        let fit = MAX_INCOMPLETE_BYTES / (MAX_MESSAGE_BYTES + REQUEST_OVERHEAD_BYTES);
         let mut requests: Vec<Body> = (0..fit).map(|_| begin(&intake, put, MAX_MESSAGE_BYTES)).collect();
         for request in &mut requests {
             assert!(may_wait(request).await);
@@ -313,9 +313,9 @@ mod tests {
         let mut another = begin(&intake, put, MAX_MESSAGE_BYTES);
         assert!(may_wait(&mut another).await && may_wait(&mut requests[1]).await);
         // A stream between two messages may wait indefinitely.
-        let mut stream = begin(&intake, STREAMS[1], 0);
+        let mut stream = begin(&intake, STREAMING_METHODS[1], 0);
         assert!(may_wait(&mut stream).await);
-        tokio::time::sleep(PATIENCE + SWEEP).await;
+        tokio::time::sleep(REQUEST_TIMEOUT + SWEEP_INTERVAL).await;
         assert_eq!(refusal(&mut last).await.unwrap(), RequestRejection::TIMED_OUT.text);
         assert_eq!(refusal(&mut another).await.unwrap(), RequestRejection::TIMED_OUT.text);
         assert!(may_wait(&mut stream).await);
@@ -329,7 +329,7 @@ mod tests {
     async fn a_small_request_is_given_up_for_large_ones_only_if_it_has_waited_for_long() {
         let intake = Arc::new(RequestIntake::default());
         let put = "/etcdserverpb.KV/Put";
-        let fit = BUDGET / (MAX_MESSAGE_BYTES + REQUEST_BYTES);
+        let fit = MAX_INCOMPLETE_BYTES / (MAX_MESSAGE_BYTES + REQUEST_OVERHEAD_BYTES);
         let mut small = begin(&intake, put, 10);
         assert!(may_wait(&mut small).await);
         let mut large = Vec::new();
@@ -338,7 +338,7 @@ mod tests {
             assert!(may_wait(&mut large[number]).await && may_wait(&mut small).await, "{number}");
         }
         assert_eq!(refusal(&mut large[0]).await.unwrap(), RequestRejection::GIVEN_UP.text);
-        tokio::time::sleep(GRACE).await;
+        tokio::time::sleep(EVICTION_GRACE_PERIOD).await;
         let mut another = begin(&intake, put, MAX_MESSAGE_BYTES);
         assert!(may_wait(&mut another).await);
         assert_eq!(refusal(&mut small).await.unwrap(), RequestRejection::GIVEN_UP.text);

@@ -4,7 +4,7 @@ use super::response::EncodedRangeResponse;
 use super::{CollectedResponse, StoreService, failed, unexpected};
 use crate::check;
 use crate::core::{WriteRequest, WriteResponse};
-use crate::limits::{MAX_ANSWER_BYTES, MAX_WRITE_ANSWER_BYTES, ResponseAllowance, ResponseBudget};
+use crate::limits::{MAX_RESPONSE_BYTES, MAX_WRITE_RESPONSE_BYTES, ResponseAllowance, ResponseBudget};
 use crate::range::is_sorted;
 use crate::refusal::RequestRejection;
 use crate::snapshot::StoreSnapshot;
@@ -25,7 +25,7 @@ impl StoreService {
     /// this happens before the write.
     async fn permit_for(&self, lists: bool) -> Result<Option<OwnedSemaphorePermit>, RequestRejection> {
         match lists {
-            true => Ok(Some(self.answers.wait_for(MAX_WRITE_ANSWER_BYTES).await?)),
+            true => Ok(Some(self.answers.wait_for(MAX_WRITE_RESPONSE_BYTES).await?)),
             false => Ok(None),
         }
     }
@@ -67,7 +67,7 @@ impl Kv for StoreService {
         let mut gathered = match request.range_end.is_empty() {
             // A single key is cheaper to look up than to pass to another thread.
             true => {
-                let mut allowance = ResponseAllowance::new(MAX_ANSWER_BYTES);
+                let mut allowance = ResponseAllowance::new(MAX_RESPONSE_BYTES);
                 let answer = self.latest.get().range(&request, &mut allowance).map_err(failed)??;
                 CollectedResponse { answer, share: self.answers.share(allowance.used()) }
             }

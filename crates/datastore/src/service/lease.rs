@@ -4,7 +4,7 @@ use super::auth::RequestCaller;
 use super::{CollectedResponse, StoreService, unexpected};
 use crate::auth::KeyAccess;
 use crate::core::{WriteRequest, WriteResponse};
-use crate::lessor::{MAX_TTL, MIN_TTL};
+use crate::lessor::{MAX_TTL_SECONDS, MIN_TTL_SECONDS};
 use crate::refusal::RequestRejection;
 use crate::span::KeySpan;
 use bytes::Bytes;
@@ -64,10 +64,10 @@ impl Lease for StoreService {
     ) -> Result<Response<LeaseGrantResponse>, Status> {
         self.caller(&request)?;
         let LeaseGrantRequest { ttl, id } = request.into_inner();
-        if ttl > MAX_TTL {
+        if ttl > MAX_TTL_SECONDS {
             return Err(RequestRejection::LEASE_TTL_TOO_LARGE.into());
         }
-        let ttl = ttl.max(MIN_TTL);
+        let ttl = ttl.max(MIN_TTL_SECONDS);
         let chosen = id;
         loop {
             let id = if chosen == 0 { rand::random_range(1..=i64::MAX) } else { chosen };

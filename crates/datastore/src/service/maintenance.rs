@@ -5,11 +5,11 @@ use super::{StoreService, failed, unexpected};
 use crate::core::{WriteRequest, WriteResponse};
 use crate::directory;
 use crate::fault::StorageFault;
-use crate::limits::{READ_WORK, WorkBudget};
+use crate::limits::{MAX_READ_WORK, WorkBudget};
 use crate::refusal::RequestRejection;
 use crate::room;
 use crate::snapshot::StoreSnapshot;
-use crate::watch::TERM;
+use crate::watch::RAFT_TERM;
 use bytes::Bytes;
 use futures::Stream;
 use sha2::{Digest, Sha256};
@@ -28,8 +28,8 @@ use tortie_etcd_proto::etcdserverpb::{
 };
 
 /// The etcd version whose behaviour is implemented; clients evaluate it.
-const VERSION: &str = "3.5.21";
-const SNAPSHOT_PIECE: u64 = 64 * 1024;
+const ETCD_VERSION: &str = "3.5.21";
+const SNAPSHOT_PIECE_BYTES: u64 = 64 * 1024;
 
 #[tonic::async_trait]
 impl Maintenance for StoreService {
@@ -67,11 +67,11 @@ impl Maintenance for StoreService {
         let alarm = format!("memberID:{} alarm:NOSPACE ", self.identity.member);
         Ok(Response::new(StatusResponse {
             header: self.header(state.revision),
-            version: VERSION.to_owned(),
+            version: ETCD_VERSION.to_owned(),
             db_size: i64::try_from(size).unwrap_or(i64::MAX),
             leader: self.identity.member,
             raft_index: index,
-            raft_term: TERM,
+            raft_term: RAFT_TERM,
             raft_applied_index: index,
             errors: if state.no_space { vec![alarm] } else { Vec::new() },
             db_size_in_use: state.in_use,
@@ -100,7 +100,7 @@ impl Maintenance for StoreService {
         let (revision, compact_revision, hash) = self
             .read(move |snapshot| {
                 let state = snapshot.state;
-                Ok(match snapshot.view(&WorkBudget::new(READ_WORK)).resolve(wanted) {
+                Ok(match snapshot.view(&WorkBudget::new(MAX_READ_WORK)).resolve(wanted) {
                     Ok(at) => Ok((state.revision, state.compacted, hash(snapshot, at)?)),
                     Err(refusal) => Err(refusal),
                 })
@@ -141,7 +141,7 @@ impl Maintenance for StoreService {
 /// Copies the database to an unlinked file, so that a crash does not leave it behind.
 fn copy(snapshot: &StoreSnapshot, dir: &Path) -> Result<SnapshotCopy, StorageFault> {
     // Concurrent writes must not run out of disk space.
-    room::check(dir, snapshot.copy_bytes() + room::MARGIN_BYTES)?;
+    room::check(dir, snapshot.copy_bytes() + room::FREE_MARGIN_BYTES)?;
     let (path, file) = directory::temporary(dir)?;
     let copied = snapshot.copy_to(file);
     std::fs::remove_file(&path)?;
@@ -168,7 +168,7 @@ impl SnapshotCopy {
             self.sent += directory::CHECKSUM_BYTES;
             return Ok(Some((Bytes::copy_from_slice(&self.checksum), self)));
         }
-        let mut piece = vec![0; SNAPSHOT_PIECE.min(self.len - self.sent) as usize];
+        let mut piece = vec![0; SNAPSHOT_PIECE_BYTES.min(self.len - self.sent) as usize];
         self.file.read_exact_at(&mut piece, self.sent)?;
         self.sent += piece.len() as u64;
         Ok(Some((Bytes::from(piece), self)))

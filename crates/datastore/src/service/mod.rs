@@ -15,10 +15,12 @@ use super::core::WriteResponse;
 use super::directory::StoreIdentity;
 use super::fault::StorageFault;
 use super::lessor::Lessor;
-use super::limits::{BudgetShare, MAX_ANSWER_BYTES, ResponseAllowance, ResponseBudget, SMALL_ANSWER_BYTES};
+use super::limits::{
+    BudgetShare, MAX_RESPONSE_BYTES, ResponseAllowance, ResponseBudget, SMALL_RESPONSE_BYTES,
+};
 use super::refusal::RequestRejection;
 use super::snapshot::{LatestSnapshot, StoreSnapshot};
-use super::watch::{TERM, WatchHub};
+use super::watch::{RAFT_TERM, WatchHub};
 use super::writer::StoreWriter;
 pub use intake::RequestIntake;
 use response::PostProcessed;
@@ -87,7 +89,7 @@ impl StoreService {
             cluster_id: self.identity.cluster,
             member_id: self.identity.member,
             revision,
-            raft_term: TERM,
+            raft_term: RAFT_TERM,
         })
     }
 
@@ -138,7 +140,7 @@ impl StoreService {
         let (mut permit, mut limit) = self.answers.at_once();
         loop {
             let (reader, state) = (read.clone(), snapshot.clone());
-            let mut allowance = ResponseAllowance::new(limit.max(SMALL_ANSWER_BYTES));
+            let mut allowance = ResponseAllowance::new(limit.max(SMALL_RESPONSE_BYTES));
             // The permit moves with the read, which runs to its end even if the client has disconnected.
             let attempt = move || {
                 let answer = reader(&state, &mut allowance);
@@ -149,7 +151,7 @@ impl StoreService {
                 Err(_) => return Err(RequestRejection::STORAGE_FAILED.into()),
             };
             match answer {
-                Err(RequestRejection::ANSWER_TOO_LARGE) if used <= MAX_ANSWER_BYTES && used > limit => {
+                Err(RequestRejection::ANSWER_TOO_LARGE) if used <= MAX_RESPONSE_BYTES && used > limit => {
                     drop(held);
                     permit = Some(self.answers.wait_for(used).await?);
                     limit = used;

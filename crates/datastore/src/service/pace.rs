@@ -14,9 +14,9 @@ use tokio::task::AbortHandle;
 use tonic::Status;
 use tonic::body::Body;
 
-const PIECE: usize = 256 * 1024;
+const RESPONSE_PIECE_BYTES: usize = 256 * 1024;
 /// How long a response waits for a client that does not read.
-const PATIENCE: Duration = Duration::from_secs(30);
+const UNREAD_RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 
 pub fn pace(body: Body, share: BudgetShare) -> Body {
     let answer = Arc::new(Mutex::new(PacedResponse {
@@ -76,7 +76,7 @@ impl HttpBody for PacedBody {
                 end => return Poll::Ready(end),
             }
         }
-        let piece = sending.rest.len().min(PIECE);
+        let piece = sending.rest.len().min(RESPONSE_PIECE_BYTES);
         Poll::Ready(Some(Ok(Frame::data(sending.rest.split_to(piece)))))
     }
 }
@@ -84,11 +84,13 @@ impl HttpBody for PacedBody {
 async fn give_up(answer: Weak<Mutex<PacedResponse>>) {
     let mut before = 0;
     loop {
-        tokio::time::sleep(PATIENCE).await;
+        tokio::time::sleep(UNREAD_RESPONSE_TIMEOUT).await;
         let Some(answer) = answer.upgrade() else { return };
         let mut answer = lock(&answer);
         if answer.taken == before {
-            tracing::warn!("a large response is dropped: the client has read nothing of it for {PATIENCE:?}");
+            tracing::warn!(
+                "a large response is dropped: the client has read nothing of it for {UNREAD_RESPONSE_TIMEOUT:?}"
+            );
             answer.state = None;
             return;
         }
@@ -133,20 +135,20 @@ mod tests {
         while let Some(frame) = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
             sizes.push(frame.unwrap().into_data().unwrap().len());
             // The client reads slowly, but it reads.
-            tokio::time::sleep(PATIENCE - Duration::from_secs(1)).await;
+            tokio::time::sleep(UNREAD_RESPONSE_TIMEOUT - Duration::from_secs(1)).await;
         }
         assert_eq!(sizes.iter().sum::<usize>(), 300_000);
-        assert!(sizes.iter().all(|size| *size <= PIECE));
+        assert!(sizes.iter().all(|size| *size <= RESPONSE_PIECE_BYTES));
         drop(body);
-        assert!(budget.wait_for(crate::limits::MAX_ANSWER_BYTES).await.is_ok());
+        assert!(budget.wait_for(crate::limits::MAX_RESPONSE_BYTES).await.is_ok());
     }
 
     #[tokio::test(start_paused = true)]
     async fn an_answer_that_nobody_reads_is_given_up() {
         let budget = ResponseBudget::default();
-        let mut body = answer(&budget, crate::limits::MAX_ANSWER_BYTES).await;
+        let mut body = answer(&budget, crate::limits::MAX_RESPONSE_BYTES).await;
         // The whole budget is taken; it is released although the client is still connected.
-        assert!(budget.wait_for(crate::limits::MAX_ANSWER_BYTES).await.is_ok());
+        assert!(budget.wait_for(crate::limits::MAX_RESPONSE_BYTES).await.is_ok());
         let frame = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await;
         assert!(frame.unwrap().is_err());
     }

@@ -14,9 +14,9 @@ use tonic::Status;
 use tonic::codegen::http::HeaderMap;
 
 /// Approximate maximum size of frames that are sent together.
-const CHUNK: usize = 32 * 1024;
+const CHUNK_BYTES: usize = 32 * 1024;
 /// Minimum size of an event that is shared instead of copied.
-const SHARED: usize = 8 * 1024;
+const MIN_SHARED_BYTES: usize = 8 * 1024;
 
 pub struct WatchBody<S> {
     frames: S,
@@ -74,7 +74,7 @@ impl ChunkAssembly {
         self.buffer.put_u32(u32::try_from(head.len() + frame.events_len()).unwrap_or(u32::MAX));
         self.buffer.put_slice(&head);
         frame.encode_events(self);
-        if self.buffer.len() >= CHUNK {
+        if self.buffer.len() >= CHUNK_BYTES {
             self.flush();
         }
     }
@@ -100,7 +100,7 @@ impl EventSink for ChunkAssembly {
     }
 
     fn shared(&mut self, bytes: &Bytes) {
-        if bytes.len() < SHARED {
+        if bytes.len() < MIN_SHARED_BYTES {
             self.buffer.put_slice(bytes);
         } else {
             self.flush();

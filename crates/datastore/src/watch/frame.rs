@@ -33,7 +33,7 @@ pub struct WatchFrame {
 }
 
 /// The Raft term in responses. This single member is always the leader, so the term is constant.
-pub const TERM: u64 = 2;
+pub const RAFT_TERM: u64 = 2;
 
 impl WatchFrame {
     /// Returns the approximate amount of memory that it keeps alive.
@@ -66,7 +66,7 @@ impl WatchFrame {
     /// Returns the encoded message up to its events.
     pub fn head(&self, identity: StoreIdentity) -> BytesMut {
         let mut out = BytesMut::with_capacity(64);
-        let header = [(1, identity.cluster), (2, identity.member), (3, self.revision as u64), (4, TERM)];
+        let header = [(1, identity.cluster), (2, identity.member), (3, self.revision as u64), (4, RAFT_TERM)];
         let header_len = header
             .iter()
             .filter(|(_, value)| *value != 0)
@@ -171,7 +171,12 @@ mod tests {
             with_previous: true,
         };
         let expected = WatchResponse {
-            header: Some(ResponseHeader { cluster_id: u64::MAX, member_id: 3, revision: 9, raft_term: TERM }),
+            header: Some(ResponseHeader {
+                cluster_id: u64::MAX,
+                member_id: 3,
+                revision: 9,
+                raft_term: RAFT_TERM,
+            }),
             watch_id: -1,
             created: true,
             canceled: true,

@@ -249,8 +249,9 @@ impl LiveWatches {
 }
 
 /// Size above which a response is split for a client that requested fragments.
-pub const FRAGMENT_BYTES: usize = MAX_REQUEST_BYTES;
+pub const MAX_FRAGMENT_BYTES: usize = MAX_REQUEST_BYTES;
 
 fn is_large(frame: &WatchFrame) -> bool {
-    frame.events.iter().map(|change| change.event(frame.with_previous).len()).sum::<usize>() > FRAGMENT_BYTES
+    frame.events.iter().map(|change| change.event(frame.with_previous).len()).sum::<usize>()
+        > MAX_FRAGMENT_BYTES
 }

@@ -9,6 +9,6 @@ mod replay;
 mod stream;
 
 pub use body::WatchBody;
-pub use frame::TERM;
+pub use frame::RAFT_TERM;
 pub use hub::WatchHub;
 pub use stream::{WatchAccess, serve};

@@ -10,12 +10,12 @@ use std::task::{Context, Poll};
 use tokio::sync::{Notify, mpsc};
 
 /// Maximum number of frames and bytes that are queued on one stream.
-const FRAMES: usize = 256;
-const BYTES: usize = 1 << 20;
+const MAX_QUEUED_FRAMES: usize = 256;
+const MAX_QUEUED_BYTES: usize = 1 << 20;
 /// Number of bytes that every stream may queue, independent of the other streams.
-const GUARANTEED: usize = 64 * 1024;
+const GUARANTEED_BYTES: usize = 64 * 1024;
 /// Maximum number of bytes beyond that on all streams together.
-const BYTES_IN_ALL: usize = 64 << 20;
+const MAX_TOTAL_QUEUED_BYTES: usize = 64 << 20;
 
 /// Number of bytes queued on all streams of a server.
 #[derive(Debug, Default)]
@@ -41,7 +41,7 @@ struct QueueLevel {
 }
 
 pub fn queue(in_all: Arc<QueuedBytes>) -> (WatchFrameSender, WatchFrameReceiver) {
-    let (sender, receiver) = mpsc::channel(FRAMES);
+    let (sender, receiver) = mpsc::channel(MAX_QUEUED_FRAMES);
     let level = Arc::new(QueueLevel { bytes: AtomicUsize::new(0), in_all, drained: Notify::new() });
     (
         WatchFrameSender { frames: sender, level: level.clone() },
@@ -57,7 +57,7 @@ impl QueueLevel {
 
     fn remove(&self, size: usize) {
         self.in_all.0.fetch_sub(size, Ordering::Relaxed);
-        if self.bytes.fetch_sub(size, Ordering::Relaxed) - size <= GUARANTEED {
+        if self.bytes.fetch_sub(size, Ordering::Relaxed) - size <= GUARANTEED_BYTES {
             self.drained.notify_one();
         }
     }
@@ -65,7 +65,7 @@ impl QueueLevel {
     fn has_room(&self, size: usize) -> bool {
         let own = self.bytes.load(Ordering::Relaxed) + size;
         let all = self.in_all.0.load(Ordering::Relaxed) + size;
-        own <= GUARANTEED || (own <= BYTES && all <= BYTES_IN_ALL)
+        own <= GUARANTEED_BYTES || (own <= MAX_QUEUED_BYTES && all <= MAX_TOTAL_QUEUED_BYTES)
     }
 }
 
@@ -92,7 +92,7 @@ impl WatchFrameSender {
 
     /// Waits until the queue is almost empty: only then is it worth reading more.
     pub async fn drained(&self) -> Result<(), ClientDisconnected> {
-        while self.level.bytes.load(Ordering::Relaxed) > GUARANTEED {
+        while self.level.bytes.load(Ordering::Relaxed) > GUARANTEED_BYTES {
             tokio::select! {
                 () = self.level.drained.notified() => {}
                 () = self.frames.closed() => return Err(ClientDisconnected),
@@ -156,10 +156,10 @@ mod tests {
         // No stream is read: each fills up to its limit, until the total limit is reached.
         for (sender, _) in &streams {
             while sender.offer(frame(50_000)) {}
-            assert!(sender.level.bytes.load(Ordering::Relaxed) <= BYTES);
+            assert!(sender.level.bytes.load(Ordering::Relaxed) <= MAX_QUEUED_BYTES);
         }
-        assert!(all.0.load(Ordering::Relaxed) <= BYTES_IN_ALL + 200 * GUARANTEED);
-        assert!(!streams[0].0.offer(frame(2 * BYTES)), "more than a stream may hold");
+        assert!(all.0.load(Ordering::Relaxed) <= MAX_TOTAL_QUEUED_BYTES + 200 * GUARANTEED_BYTES);
+        assert!(!streams[0].0.offer(frame(2 * MAX_QUEUED_BYTES)), "more than a stream may hold");
         // A stream that is read still gets its guaranteed share.
         let (sender, mut receiver) = queue(all.clone());
         for _ in 0..10 {

@@ -19,12 +19,12 @@ pub struct ReplayPart {
 }
 
 /// Revisions are never split, so a part can exceed these limits.
-const MAX_EVENTS: usize = 1000;
-const MAX_BYTES: usize = 128 << 10;
+const MAX_REPLAY_EVENTS: usize = 1000;
+const MAX_REPLAY_BYTES: usize = 128 << 10;
 /// Maximum memory for the changes of one revision.
 const MAX_REVISION_BYTES: usize = 32 << 20;
 /// Limits the time that one watch with few events in a long history occupies a thread.
-const MAX_SCANNED: usize = 20_000;
+const MAX_SCANNED_ENTRIES: usize = 20_000;
 
 /// Returns the events that the watch would have received from revision `from` on.
 pub fn replay(
@@ -38,7 +38,8 @@ pub fn replay(
     for row in snapshot.history.range(CommitRevision { main: from, sub: 0 }.key()..)? {
         let (key, value) = row?;
         let at = CommitRevision::from_key(key.value());
-        let full = events.len() >= MAX_EVENTS || bytes >= MAX_BYTES || scanned >= MAX_SCANNED;
+        let full =
+            events.len() >= MAX_REPLAY_EVENTS || bytes >= MAX_REPLAY_BYTES || scanned >= MAX_SCANNED_ENTRIES;
         if full && at.main != last {
             return Ok(ReplayPart { events, through: last, too_large: false });
         }

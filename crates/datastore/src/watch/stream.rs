@@ -1,7 +1,7 @@
 //! The watches of one client: receives requests, sends frames, and catches up watches that are behind.
 
 use super::frame::WatchFrame;
-use super::hub::{FRAGMENT_BYTES, LiveWatchId, WatchHub};
+use super::hub::{LiveWatchId, MAX_FRAGMENT_BYTES, WatchHub};
 use super::interest::WatchFilter;
 use super::queue::{ClientDisconnected, FramePermit, WatchFrameReceiver, WatchFrameSender, queue};
 use super::replay::{ReplayPart, replay};
@@ -20,13 +20,13 @@ use tortie_etcd_proto::etcdserverpb::WatchRequest;
 use tortie_etcd_proto::etcdserverpb::watch_request::RequestUnion;
 
 /// Maximum number of watches on one stream, and of watches that are behind.
-const MAX_WATCHES: usize = 20_000;
+const MAX_WATCHES_PER_STREAM: usize = 20_000;
 /// Interval of progress notifications for an idle watch that requested them, if the revision has advanced.
 /// kube-apiserver needs them well within its compaction interval; otherwise its cached revision for an idle resource
 /// type would fall before the start of the history.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 /// The watch ID of responses that concern no watch, or all of them.
-const NO_WATCH: i64 = -1;
+const NO_WATCH_ID: i64 = -1;
 
 /// The watch permissions of the client of a stream, which may change while the stream is open.
 pub trait WatchAccess: Send + Sync {
@@ -160,9 +160,10 @@ impl StreamWatches {
         let mut table = self.table();
         let (id, refusal) = match table.choose_id(request.watch_id) {
             Some(id) => (id, None),
-            None => (NO_WATCH, Some("mvcc: duplicate watch ID provided on the WatchStream")),
+            None => (NO_WATCH_ID, Some("mvcc: duplicate watch ID provided on the WatchStream")),
         };
-        let crowded = table.by_id.len() >= MAX_WATCHES || self.outbox.lagging().len() >= MAX_WATCHES;
+        let crowded = table.by_id.len() >= MAX_WATCHES_PER_STREAM
+            || self.outbox.lagging().len() >= MAX_WATCHES_PER_STREAM;
         let refusal = if crowded { Some("etcdserver: too many watches on this stream") } else { refusal };
         let serial = table.next_serial;
         let interest = WatchFilter::new(id, serial, request);
@@ -177,7 +178,7 @@ impl StreamWatches {
             let revision = self.hub.latest().get().state.revision;
             let frame = WatchFrame {
                 revision,
-                watch_id: NO_WATCH,
+                watch_id: NO_WATCH_ID,
                 created: true,
                 canceled: true,
                 cancel_reason,
@@ -250,7 +251,7 @@ impl StreamWatches {
         self.hub.while_published(|revision| {
             // Checked while nothing is published, so no watch can fall behind in between.
             if self.outbox.lagging().is_empty() && self.progress_requested.swap(false, Ordering::Relaxed) {
-                permit.send(WatchFrame { revision, watch_id: NO_WATCH, ..WatchFrame::default() });
+                permit.send(WatchFrame { revision, watch_id: NO_WATCH_ID, ..WatchFrame::default() });
             }
         });
         Ok(())
@@ -325,7 +326,7 @@ impl StreamWatches {
                 with_previous: interest.with_previous,
                 ..WatchFrame::default()
             };
-            let frames = if interest.fragment { frame.fragments(FRAGMENT_BYTES) } else { vec![frame] };
+            let frames = if interest.fragment { frame.fragments(MAX_FRAGMENT_BYTES) } else { vec![frame] };
             for frame in frames {
                 if !self.send(interest, frame).await? {
                     return Ok(None);

@@ -10,7 +10,7 @@ use tortie_etcd_proto::etcdserverpb::range_request::{SortOrder, SortTarget};
 use tortie_etcd_proto::etcdserverpb::request_op::Request;
 use tortie_etcd_proto::etcdserverpb::*;
 
-pub const LEASES: std::ops::RangeInclusive<i64> = 1..=8;
+pub const LEASE_IDS: std::ops::RangeInclusive<i64> = 1..=8;
 
 pub struct RequestGenerator {
     pub rng: StdRng,
@@ -106,7 +106,7 @@ impl RequestGenerator {
     }
 
     pub fn lease(&mut self) -> i64 {
-        self.rng.random_range(LEASES)
+        self.rng.random_range(LEASE_IDS)
     }
 
     pub fn delete(&mut self) -> DeleteRangeRequest {

@@ -9,11 +9,11 @@ use tortie_store::config::KubernetesTarget;
 use tortie_store::orchestrator::{OrchestratorClient, ServiceEndpoint};
 
 /// Timeout of a DNS lookup or of an endpoint query to kube-apiserver.
-const PATIENCE: Duration = Duration::from_secs(5);
+const DISCOVERY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Port name of the Service, as in Calico's manifests.
-const PORT_NAME: &str = "calico-typha";
+const HUB_PORT_NAME: &str = "calico-typha";
 /// Maximum number of addresses used of one DNS name.
-const MOST: usize = 64;
+const MAX_ADDRESSES_PER_NAME: usize = 64;
 
 /// Sources of hub addresses.
 #[derive(Clone, Debug)]
@@ -86,15 +86,15 @@ impl HubService {
     async fn endpoints(&self) -> Result<Vec<ServiceEndpoint>, String> {
         let asked = async {
             let kubernetes = OrchestratorClient::connect(&self.kubernetes, StoreLimits::default()).await?;
-            kubernetes.service_endpoints(&self.namespace, &self.name, PORT_NAME).await
+            kubernetes.service_endpoints(&self.namespace, &self.name, HUB_PORT_NAME).await
         };
         let failed = |reason: String| format!("service {}/{}: {reason}", self.namespace, self.name);
-        let found = timeout(PATIENCE, asked)
+        let found = timeout(DISCOVERY_TIMEOUT, asked)
             .await
             .map_err(|_| failed("kube-apiserver did not respond in time".to_owned()))?;
         let found = found.map_err(|error| failed(error.to_string()))?;
         match found.is_empty() {
-            true => Err(failed(format!("it has no ready endpoint with a port {PORT_NAME}"))),
+            true => Err(failed(format!("it has no ready endpoint with a port {HUB_PORT_NAME}"))),
             false => Ok(found),
         }
     }
@@ -105,8 +105,8 @@ async fn resolve(hubs: &[String]) -> Result<Vec<SocketAddr>, String> {
     let mut found = Vec::new();
     let mut failure = None;
     for hub in hubs {
-        match timeout(PATIENCE, tokio::net::lookup_host(hub)).await {
-            Ok(Ok(addresses)) => found.extend(addresses.take(MOST)),
+        match timeout(DISCOVERY_TIMEOUT, tokio::net::lookup_host(hub)).await {
+            Ok(Ok(addresses)) => found.extend(addresses.take(MAX_ADDRESSES_PER_NAME)),
             Ok(Err(error)) => failure = Some(format!("{hub}: {error}")),
             Err(_) => failure = Some(format!("{hub}: the name cannot be resolved in time")),
         }

@@ -2,7 +2,7 @@
 
 use super::HubClientOptions;
 use crate::frames::{FrameReadError, FrameReader};
-use crate::protocol::{HubEnvelope, MOST_FROM_HUB, ProtocolError, class_of_range, from_client};
+use crate::protocol::{HubEnvelope, MAX_HUB_FRAME_BYTES, ProtocolError, class_of_range, from_client};
 use crate::replica::HubReplica;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -16,25 +16,25 @@ use tortie_sync::Feed;
 
 /// Capacity of the event channel. When the consumer is slow and the channel is full, the client stops reading from
 /// the hub.
-const QUEUE: usize = 1024;
+const EVENT_QUEUE_LENGTH: usize = 1024;
 /// Initial capacity of the receive buffer.
-const ROOM: usize = 16 << 10;
+const HUB_READ_BUFFER_BYTES: usize = 16 << 10;
 /// Delay before the next hub is asked after a snapshot was rejected because most known objects are missing from it.
-const DISTRUST_DELAY: Duration = Duration::from_secs(5);
+const SNAPSHOT_DISTRUST_DELAY: Duration = Duration::from_secs(5);
 /// Upper bound of the random reconnect delay, so that the clients of a hub that ended do not reach the others all at
 /// once.
-const SPREAD: Duration = Duration::from_millis(200);
+const MAX_RECONNECT_JITTER: Duration = Duration::from_millis(200);
 
 /// Follows the ranges on any available hub until the feed is dropped.
 pub fn follow(options: HubClientOptions, ranges: Vec<KeyRange>) -> Feed {
-    let (sender, feed) = mpsc::channel(QUEUE);
+    let (sender, feed) = mpsc::channel(EVENT_QUEUE_LENGTH);
     let mut wanted: Vec<String> = ranges.iter().filter_map(class_of_range).map(str::to_owned).collect();
     wanted.sort();
     wanted.dedup();
     let mut replica = HubReplica::new(&options.node, wanted);
     let guarded = ranges.iter().filter(|range| is_guarded(range)).filter_map(class_of_range);
     let grace = StoreLimits::from_environment().absence_grace;
-    let doubts = grace.as_millis().div_ceil(DISTRUST_DELAY.as_millis());
+    let doubts = grace.as_millis().div_ceil(SNAPSHOT_DISTRUST_DELAY.as_millis());
     replica.set_doubt(guarded.map(str::to_owned).collect(), u32::try_from(doubts).unwrap_or(u32::MAX));
     let follower = HubFollower { options, ranges, replica, sender };
     tokio::spawn(follower.run());
@@ -99,10 +99,10 @@ impl HubFollower {
                     }
                     if served && !distrusted {
                         backoff.reset();
-                        tokio::time::sleep(SPREAD.mul_f64(rand::random_range(0.0..=1.0))).await;
+                        tokio::time::sleep(MAX_RECONNECT_JITTER.mul_f64(rand::random_range(0.0..=1.0))).await;
                         continue;
                     }
-                    delay = if distrusted { DISTRUST_DELAY } else { backoff.pause() };
+                    delay = if distrusted { SNAPSHOT_DISTRUST_DELAY } else { backoff.pause() };
                     reason
                 }
                 Err(reason) => {
@@ -154,7 +154,7 @@ impl HubFollower {
         address: SocketAddr,
         served: &mut bool,
     ) -> Result<EndlessFollow, HubConnectionError> {
-        let mut reader = FrameReader::new(MOST_FROM_HUB, ROOM);
+        let mut reader = FrameReader::new(MAX_HUB_FRAME_BYTES, HUB_READ_BUFFER_BYTES);
         let hello = self.replica.hello();
         self.say(&mut stream, hello).await?;
         let sender = self.sender.clone();

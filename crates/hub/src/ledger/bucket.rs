@@ -1,7 +1,7 @@
 //! The entries of one bucket and their encoded frames. The ledger copies a bucket on write while a session still
 //! holds it, so a held bucket never changes.
 
-use super::FRAME;
+use super::MAX_FRAME_RECORD_BYTES;
 use crate::protocol::{self, DigestSum, FeedRecord, RecordAction, RecordPayload, from_hub};
 use bytes::Bytes;
 use std::sync::{Arc, OnceLock};
@@ -106,7 +106,7 @@ impl LedgerBucket {
         let mut bytes = 0;
         for entry in &self.entries {
             let size = entry.record.value.len() + entry.record.key.len();
-            if bytes + size > FRAME && bytes > 0 {
+            if bytes + size > MAX_FRAME_RECORD_BYTES && bytes > 0 {
                 parts.push(Vec::new());
                 bytes = 0;
             }

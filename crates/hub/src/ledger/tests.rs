@@ -63,9 +63,9 @@ fn the_log_is_bounded_by_number_and_by_size() {
 #[test]
 fn frames_stay_within_their_size_and_what_is_larger_than_all_is_said_to_be() {
     let mut ledger = ledger(ChangeLogLimits::default());
-    ledger.hear((0..10).map(|number| put(&format!("t{number}"), number + 1, FRAME / 3)));
+    ledger.hear((0..10).map(|number| put(&format!("t{number}"), number + 1, MAX_FRAME_RECORD_BYTES / 3)));
     assert!(ledger.sequence() >= 4, "{} frames", ledger.sequence());
-    ledger.hear([put("huge", 99, MOST_OF_RECORD)]);
+    ledger.hear([put("huge", 99, MAX_RECORD_BYTES)]);
     assert_eq!(ledger.counts().oversized, 1);
     let bucket = ledger.bucket(bucket_of(r#"{"kind":"Tier","name":"huge"}"#)).unwrap();
     assert!(bucket.frames().0.iter().all(|frame| frame.len() < 10_000));

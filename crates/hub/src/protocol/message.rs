@@ -1,6 +1,6 @@
 //! The protobuf messages. Field numbers never change; fields that were not sent decode as zero or empty.
 
-use super::{BUCKETS, DigestSum, ProtocolError, RecordPayload, frame};
+use super::{BUCKET_COUNT, DigestSum, ProtocolError, RecordPayload, frame};
 use bytes::Bytes;
 use prost::{Message, Oneof};
 use std::collections::BTreeMap;
@@ -50,7 +50,7 @@ pub struct DigestsMessage {
 impl DigestsMessage {
     pub fn sums(&self) -> Result<Vec<DigestSum>, ProtocolError> {
         match self.sums.len() {
-            BUCKETS => Ok(self.sums.iter().copied().map(DigestSum).collect()),
+            BUCKET_COUNT => Ok(self.sums.iter().copied().map(DigestSum).collect()),
             _ => Err(ProtocolError::Unexpected("digests of another number of buckets")),
         }
     }

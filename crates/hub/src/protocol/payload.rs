@@ -1,12 +1,12 @@
 //! A list of records as sent on the wire, compressed if that makes it smaller.
 
-use super::{FeedRecord, MOST_FROM_HUB};
+use super::{FeedRecord, MAX_HUB_FRAME_BYTES};
 use bytes::{Buf, Bytes};
 use prost::encoding::{DecodeContext, decode_key, skip_field};
 use prost::{DecodeError, Message};
 
 /// zstd compression level. The fastest is good enough: a payload is compressed once and sent to many clients.
-const LEVEL: i32 = 1;
+const ZSTD_LEVEL: i32 = 1;
 /// Maximum number of records in a payload. A hub puts at most 1 MiB of keys and values into one, and a key is longer
 /// than 16 bytes.
 pub const MAX_PAYLOAD_RECORDS: usize = (1 << 20) / 16;
@@ -28,7 +28,7 @@ struct RecordList {
 
 #[derive(Debug, thiserror::Error)]
 pub enum PayloadError {
-    #[error("content of {length} bytes exceeds the limit of {MOST_FROM_HUB}")]
+    #[error("content of {length} bytes exceeds the limit of {MAX_HUB_FRAME_BYTES}")]
     TooLong { length: usize },
     #[error("content of {count} records exceeds the limit of {MAX_PAYLOAD_RECORDS}")]
     TooMany { count: usize },
@@ -41,7 +41,7 @@ pub enum PayloadError {
 impl RecordPayload {
     pub fn of(records: Vec<FeedRecord>) -> RecordPayload {
         let raw = RecordList { records }.encode_to_vec();
-        match (zstd::bulk::compress(&raw, LEVEL), u32::try_from(raw.len())) {
+        match (zstd::bulk::compress(&raw, ZSTD_LEVEL), u32::try_from(raw.len())) {
             (Ok(compressed), Ok(raw_length)) if compressed.len() < raw.len() => {
                 RecordPayload { content: compressed.into(), raw_length }
             }
@@ -51,7 +51,7 @@ impl RecordPayload {
 
     pub fn records(&self) -> Result<Vec<FeedRecord>, PayloadError> {
         let length = usize::try_from(self.raw_length).unwrap_or(usize::MAX).max(self.content.len());
-        if length > MOST_FROM_HUB {
+        if length > MAX_HUB_FRAME_BYTES {
             return Err(PayloadError::TooLong { length });
         }
         let raw = match self.raw_length {

@@ -12,8 +12,8 @@ fn tier(text: &str, revision: u64) -> FeedMessage {
 #[test]
 fn versions_are_the_highest_that_both_speak() {
     assert_eq!(common_version(1, 1), Some(1));
-    assert_eq!(common_version(1, 99), Some(NEWEST));
-    assert_eq!(common_version(NEWEST + 1, 99), None);
+    assert_eq!(common_version(1, 99), Some(NEWEST_PROTOCOL_VERSION));
+    assert_eq!(common_version(NEWEST_PROTOCOL_VERSION + 1, 99), None);
     assert_eq!(common_version(0, 0), None);
 }
 
@@ -22,7 +22,7 @@ fn what_is_too_long_is_refused_before_it_is_there() {
     // First bytes of clients of other protocols: Typha's (gob), TLS, HTTP.
     for foreign in [&b"\x3b\xff\x81\x03\x01\x01"[..], b"\x16\x03\x01\x02\x00\x01", b"GET / HTTP/1.1\r\n\r\n"]
     {
-        let error = unframe(&mut foreign.into(), MOST_FROM_CLIENT).unwrap_err();
+        let error = unframe(&mut foreign.into(), MAX_CLIENT_FRAME_BYTES).unwrap_err();
         assert!(matches!(error, ProtocolError::TooLong { .. }), "{error}");
     }
     let mut half = BytesMut::from(&b"\0\0\0\x05ab"[..]);
@@ -112,7 +112,7 @@ fn version_1_is_what_it_was() {
         reason: String::new(),
     };
     let hello = HelloMessage {
-        magic: MAGIC,
+        magic: PROTOCOL_MAGIC,
         oldest: 1,
         newest: 1,
         node: "n1".to_owned(),
@@ -144,8 +144,8 @@ fn version_1_is_what_it_was() {
     let now: Vec<String> = frames.iter().map(hex).collect();
     let then: Vec<&str> = include_str!("version_1.hex").lines().collect();
     assert_eq!(now, then);
-    assert_eq!((bucket_of(&record.key), record.digest()), (BUCKET_THEN, DIGEST_THEN));
+    assert_eq!((bucket_of(&record.key), record.digest()), (VERSION_1_BUCKET, VERSION_1_DIGEST));
 }
 
-const BUCKET_THEN: usize = 522;
-const DIGEST_THEN: u64 = 0xf6d7_eb43_6d9f_ce24;
+const VERSION_1_BUCKET: usize = 522;
+const VERSION_1_DIGEST: u64 = 0xf6d7_eb43_6d9f_ce24;

@@ -151,7 +151,7 @@ fn nothing_counts_that_came_in_the_wrong_order() {
     assert!(replica.hear(changes(1)).is_ok());
     replica.hear(from_hub::HubMessage::Begin(protocol::BeginMessage { sequence: 5, status: None })).unwrap();
     let misplaced = FeedRecord { key: "elsewhere".to_owned(), ..FeedRecord::default() };
-    let index = (bucket_of("elsewhere") + 1) % BUCKETS;
+    let index = (bucket_of("elsewhere") + 1) % BUCKET_COUNT;
     let records = protocol::RecordPayload::of(vec![misplaced]);
     let bucket = protocol::BucketMessage { index: index as u32, changed: 0, more: false, records };
     assert!(replica.hear(from_hub::HubMessage::Bucket(bucket)).is_err());
@@ -197,14 +197,14 @@ fn an_unfinished_transfer_is_bounded() {
     assert!(matches!(error, ProtocolError::Oversized { what: "transfer", .. }), "{error}");
 
     let mut transfer = BucketTransfer::new(1, HubStoreStatus::default());
-    let holdings: Vec<ReplicaBucket> = (0..BUCKETS).map(|_| ReplicaBucket::default()).collect();
+    let holdings: Vec<ReplicaBucket> = (0..BUCKET_COUNT).map(|_| ReplicaBucket::default()).collect();
     let empty = || protocol::BucketMessage {
         index: 7,
         changed: 0,
         more: false,
         records: protocol::RecordPayload::of(Vec::new()),
     };
-    for _ in 0..BUCKETS {
+    for _ in 0..BUCKET_COUNT {
         let received = transfer.receive(&empty(), &holdings).unwrap().unwrap();
         transfer.keep(received).unwrap();
     }

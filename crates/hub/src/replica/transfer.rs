@@ -3,7 +3,9 @@
 //! acts on it before it is complete. The memory of an unfinished transfer is bounded.
 
 use super::holding::ReplicaBucket;
-use crate::protocol::{self, BUCKETS, FeedRecord, HubStoreStatus, ProtocolError, RecordAction, bucket_of};
+use crate::protocol::{
+    self, BUCKET_COUNT, FeedRecord, HubStoreStatus, ProtocolError, RecordAction, bucket_of,
+};
 
 /// Limit for one bucket with missing parts: a thousandth of all entries, and room for several of the largest ones.
 pub const MAX_BUCKET_BYTES: usize = 32 << 20;
@@ -59,7 +61,7 @@ impl BucketTransfer {
     ) -> Result<Option<ReceivedBucket>, ProtocolError> {
         let index = usize::try_from(bucket.index).unwrap_or(usize::MAX);
         let holding = holdings.get(index).ok_or(ProtocolError::Unexpected("a bucket index out of range"))?;
-        if self.buckets.len() >= BUCKETS {
+        if self.buckets.len() >= BUCKET_COUNT {
             return Err(ProtocolError::Unexpected("more buckets than exist"));
         }
         let mut records = bucket.records.records()?;

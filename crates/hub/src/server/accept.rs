@@ -2,7 +2,7 @@
 
 use super::serve::{self, ClientDisconnect};
 use super::sources::{SourceCounts, SourceSlot};
-use super::{BEAT, HubState};
+use super::{HEARTBEAT_INTERVAL, HubState};
 use crate::tls::ServerTls;
 use socket2::SockRef;
 use std::io;
@@ -14,8 +14,8 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 /// First and longest delay after a failed accept: the process may be out of file descriptors.
-const FIRST_PAUSE: Duration = Duration::from_millis(10);
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+const MIN_ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(10);
+const MAX_ACCEPT_RETRY_DELAY: Duration = Duration::from_secs(1);
 /// Limit of unsent bytes in the kernel for a client that does not read (TCP_NOTSENT_LOWAT), beside the client's
 /// receive window.
 const MAX_UNSENT_BYTES: u32 = 128 << 10;
@@ -24,7 +24,7 @@ pub async fn accept(shared: &Arc<HubState>, listener: TcpListener, tls: Option<A
     let options = &shared.options;
     let strangers = SourceCounts::new(options.handshakes, options.handshakes_of_one);
     let mut tasks = JoinSet::new();
-    let (mut pause, mut tick) = (None, tokio::time::interval(BEAT));
+    let (mut pause, mut tick) = (None, tokio::time::interval(HEARTBEAT_INTERVAL));
     let heartbeat = shared.liveness.part("SyncServer");
     loop {
         heartbeat.beat();
@@ -40,7 +40,8 @@ pub async fn accept(shared: &Arc<HubState>, listener: TcpListener, tls: Option<A
                 if pause.is_none() {
                     tracing::error!(%error, "cannot accept connections; trying again");
                 }
-                let next: Duration = pause.map_or(FIRST_PAUSE, |pause| LONGEST_PAUSE.min(pause * 2));
+                let next: Duration =
+                    pause.map_or(MIN_ACCEPT_RETRY_DELAY, |pause| MAX_ACCEPT_RETRY_DELAY.min(pause * 2));
                 pause = Some(next);
                 tokio::time::sleep(next).await;
                 continue;

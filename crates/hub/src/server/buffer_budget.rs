@@ -11,9 +11,9 @@ use tokio::time::{Instant, timeout};
 /// Only clients that have read nothing for this long are disconnected.
 const STALL_AGE: Duration = Duration::from_secs(10);
 /// Interval at which a client that waits for budget looks for a stalled client to evict.
-const ROOM_INTERVAL: Duration = Duration::from_millis(500);
+const BUDGET_RETRY_INTERVAL: Duration = Duration::from_millis(500);
 /// Minimum number of bytes gathered for a client at once.
-const LEAST_SHARE: usize = 16 << 10;
+const MIN_SHARE_BYTES: usize = 16 << 10;
 
 #[derive(Debug)]
 pub struct BufferBudget {
@@ -58,7 +58,7 @@ impl BufferBudget {
     /// Returns how many bytes to gather at once per client: at most `most`, less if `clients` times that would exceed
     /// the budget.
     pub fn share_of(&self, clients: usize, most: usize) -> usize {
-        (self.limit / clients.max(1)).clamp(LEAST_SHARE.min(most), most)
+        (self.limit / clients.max(1)).clamp(MIN_SHARE_BYTES.min(most), most)
     }
 
     /// Reserves bytes if the budget allows. A single client may exceed the budget, otherwise it would wait forever.
@@ -90,7 +90,7 @@ impl BufferBudget {
                 return;
             }
             self.evict_slowest(bytes, Instant::now());
-            let _ = timeout(ROOM_INTERVAL, freed).await;
+            let _ = timeout(BUDGET_RETRY_INTERVAL, freed).await;
         }
     }
 

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-const EVERY: Duration = Duration::from_secs(60);
+const WARNING_INTERVAL: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Default)]
 pub struct ClientWarnings(Mutex<HashMap<&'static str, WarningState>>);
@@ -33,7 +33,7 @@ impl ClientWarnings {
     fn count(&self, kind: &'static str, now: Instant) -> Option<u64> {
         let mut kinds = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match kinds.get_mut(kind) {
-            Some(kind) if now < kind.said + EVERY => {
+            Some(kind) if now < kind.said + WARNING_INTERVAL => {
                 kind.unsaid += 1;
                 None
             }
@@ -62,7 +62,7 @@ mod tests {
             assert_eq!(complaints.count("a", start), None);
         }
         assert_eq!(complaints.count("b", start), Some(0));
-        assert_eq!(complaints.count("a", start + EVERY), Some(1000));
-        assert_eq!(complaints.count("a", start + EVERY), None);
+        assert_eq!(complaints.count("a", start + WARNING_INTERVAL), Some(1000));
+        assert_eq!(complaints.count("a", start + WARNING_INTERVAL), None);
     }
 }

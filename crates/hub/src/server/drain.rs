@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 /// Share of the available time used for draining, so that the last client still receives its message.
-const SHARE: f64 = 0.95;
+const DRAIN_TIME_SHARE: f64 = 0.95;
 
 pub async fn drain(shared: &HubState, within: Duration, longest_pause: Duration) {
     shared.draining.store(true, Ordering::Relaxed);
@@ -14,7 +14,7 @@ pub async fn drain(shared: &HubState, within: Duration, longest_pause: Duration)
     if clients == 0 {
         return;
     }
-    let pause = longest_pause.min(within.mul_f64(SHARE) / clients);
+    let pause = longest_pause.min(within.mul_f64(DRAIN_TIME_SHARE) / clients);
     tracing::info!(clients, ?pause, "asking the clients to leave, one after the other");
     while shared.clients.ask_one() {
         tokio::time::sleep(pause).await;

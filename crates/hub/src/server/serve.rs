@@ -6,9 +6,10 @@ use super::frame_queue::FrameQueue;
 use super::sources::SourceSlot;
 use crate::frames::{FrameReadError, FrameReader};
 use crate::protocol::{
-    ClientEnvelope, HelloMessage, MOST_FROM_CLIENT, ProtocolError, RefusedMessage, from_client, from_hub,
+    ClientEnvelope, HelloMessage, MAX_CLIENT_FRAME_BYTES, ProtocolError, RefusedMessage, from_client,
+    from_hub,
 };
-use crate::session::{BUDGET, ClientSession, SessionOpening, SessionStep};
+use crate::session::{ClientSession, MAX_SEND_BYTES, SessionOpening, SessionStep};
 use bytes::{Buf, Bytes};
 use std::net::IpAddr;
 use std::pin::pin;
@@ -19,9 +20,9 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout, timeout_at};
 
 /// Initial capacity of the receive buffer: enough for usual client messages.
-const ROOM: usize = 256;
+const CLIENT_READ_BUFFER_BYTES: usize = 256;
 /// Interval at which the hub checks whether it has caught up with a client.
-const LOOK: Duration = Duration::from_millis(20);
+const CATCH_UP_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Reason for the end of a connection.
 #[derive(Debug, thiserror::Error)]
@@ -65,7 +66,7 @@ pub async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
     source: IpAddr,
     stranger: SourceSlot,
 ) -> ClientDisconnect {
-    let reader = FrameReader::new(MOST_FROM_CLIENT, ROOM);
+    let reader = FrameReader::new(MAX_CLIENT_FRAME_BYTES, CLIENT_READ_BUFFER_BYTES);
     let mut client = ClientConnection { shared, stream, reader, wake: shared.sequence.subscribe() };
     match client.run(source, stranger).await {
         Ok(never) => match never {},
@@ -222,7 +223,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> ClientConnection<'a, S> {
                     tracing::debug!(node = hello.node, "a client is served");
                     return Ok(session);
                 }
-                SessionOpening::Behind => tokio::time::sleep(LOOK).await,
+                SessionOpening::Behind => tokio::time::sleep(CATCH_UP_CHECK_INTERVAL).await,
                 SessionOpening::Refused(reason) => {
                     self.refuse(reason.clone()).await?;
                     return Err(ClientDisconnect::Refused(format!("{}: {reason}", hello.node)));
@@ -266,7 +267,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> ClientConnection<'a, S> {
 
     /// Returns the frames to send now, up to about the client's share of the budget, and the step that follows.
     fn gather(&self, session: &mut ClientSession) -> (Vec<Bytes>, SessionStep) {
-        let limit = self.shared.budget.share_of(self.shared.clients.len(), BUDGET);
+        let limit = self.shared.budget.share_of(self.shared.clients.len(), MAX_SEND_BYTES);
         let (mut frames, mut bytes) = (Vec::new(), 0);
         loop {
             let next = session.next(&self.shared.ledger());

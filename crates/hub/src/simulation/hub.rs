@@ -1,6 +1,6 @@
 //! A simulated hub whose watches each lag behind the store independently.
 
-use super::store::{CLASSES, SimulatedHubStore, range};
+use super::store::{CLASS_COUNT, SimulatedHubStore, range};
 use crate::ledger::{ChangeLogLimits, HubLedger};
 use std::collections::{BTreeMap, VecDeque};
 use tortie_model::{FeedEvent, Revision, StoreKey};
@@ -8,7 +8,7 @@ use tortie_sync::FeedMessage;
 
 pub struct SimulatedHub {
     pub ledger: HubLedger,
-    watches: [SimulatedWatch; CLASSES],
+    watches: [SimulatedWatch; CLASS_COUNT],
     /// Number of watches whose first list has not been applied.
     missing: usize,
 }
@@ -28,14 +28,14 @@ enum QueuedWatchEvent {
 
 impl SimulatedHub {
     pub fn start(epoch: u64, log: usize, store: &SimulatedHubStore) -> SimulatedHub {
-        let ranges: Vec<_> = (0..CLASSES).map(range).collect();
+        let ranges: Vec<_> = (0..CLASS_COUNT).map(range).collect();
         let limits = ChangeLogLimits { frames: log, ..ChangeLogLimits::default() };
         let mut hub = SimulatedHub {
             ledger: HubLedger::new(epoch, &ranges, limits),
             watches: Default::default(),
-            missing: CLASSES,
+            missing: CLASS_COUNT,
         };
-        for class in 0..CLASSES {
+        for class in 0..CLASS_COUNT {
             hub.list(class, store);
             hub.watches[class].queue.push_back(QueuedWatchEvent::Listed);
         }
@@ -107,7 +107,7 @@ impl SimulatedHub {
     }
 
     pub fn catch_up(&mut self, store: &SimulatedHubStore) {
-        for class in 0..CLASSES {
+        for class in 0..CLASS_COUNT {
             self.fetch(class, store);
             self.hear(class, usize::MAX);
         }

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use tortie_model::{API_VERSION, FeedEvent, KeyRange, Kind, Resource, Revision, StoreKey, StoreValue};
 use tortie_sync::FeedMessage;
 
-pub const CLASSES: usize = 2;
-pub const KEYS: usize = 5;
-const KINDS: [Kind; CLASSES] = [Kind::Tier, Kind::GlobalNetworkSet];
+pub const CLASS_COUNT: usize = 2;
+pub const KEY_COUNT: usize = 5;
+const CLASS_KINDS: [Kind; CLASS_COUNT] = [Kind::Tier, Kind::GlobalNetworkSet];
 
 #[derive(Debug, Default)]
 pub struct SimulatedHubStore {
@@ -17,15 +17,15 @@ pub struct SimulatedHubStore {
 }
 
 pub fn key(class: usize, number: usize) -> StoreKey {
-    StoreKey::resource(KINDS[class], "", &format!("n{number}"))
+    StoreKey::resource(CLASS_KINDS[class], "", &format!("n{number}"))
 }
 
 pub fn range(class: usize) -> KeyRange {
-    KeyRange::all(KINDS[class])
+    KeyRange::all(CLASS_KINDS[class])
 }
 
 pub fn class_names() -> Vec<String> {
-    KINDS.iter().map(|kind| kind.name().to_owned()).collect()
+    CLASS_KINDS.iter().map(|kind| kind.name().to_owned()).collect()
 }
 
 fn put(key: &StoreKey, revision: u64) -> FeedMessage {

@@ -25,7 +25,7 @@ fn descriptors() -> usize {
 /// Waits for the peer to close the connection and returns whether it did.
 async fn is_closed(mut stream: TcpStream) -> bool {
     let mut rest = Vec::new();
-    tokio::time::timeout(tortie_testkit::PATIENCE, stream.read_to_end(&mut rest)).await.is_ok()
+    tokio::time::timeout(tortie_testkit::CONDITION_TIMEOUT, stream.read_to_end(&mut rest)).await.is_ok()
 }
 
 fn active(hub: &RunningHub) -> bool {

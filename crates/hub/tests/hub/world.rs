@@ -15,10 +15,10 @@ use tortie_model::{API_VERSION, FeedEvent, KeyRange, Kind, Resource, StoreKey, S
 use tortie_store::{StoreClient, StoreConfig};
 use tortie_testkit::{Etcd, eventually_async, free_port};
 
-pub const RANGES: [Kind; 2] = [Kind::Tier, Kind::GlobalNetworkSet];
+pub const TEST_KINDS: [Kind; 2] = [Kind::Tier, Kind::GlobalNetworkSet];
 
 pub fn ranges() -> Vec<KeyRange> {
-    RANGES.map(KeyRange::all).to_vec()
+    TEST_KINDS.map(KeyRange::all).to_vec()
 }
 
 /// A real store, either etcd or the embedded one.

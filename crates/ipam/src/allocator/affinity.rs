@@ -1,6 +1,6 @@
 //! Releasing block affinities: of a single block, of a host, of a pool.
 
-use super::{Allocator, MAX_ATTEMPTS};
+use super::{Allocator, MAX_RACE_ATTEMPTS};
 use crate::operations::{self, delete_block, update_block};
 use crate::owner::{BlockOwner, attribute};
 use crate::records::{affinity_key, block_key};
@@ -76,7 +76,7 @@ impl Allocator {
         let mut wanted = Vec::new();
         for found in self.records.blocks(None).await? {
             for allocation in block::allocations(&found.value) {
-                if allocation.attribute(attribute::NODE) == Some(host) {
+                if allocation.attribute(attribute::NODE_ATTRIBUTE) == Some(host) {
                     wanted.push(block::ReleaseRequest {
                         address: allocation.address,
                         handle: allocation.handle().map(str::to_owned),
@@ -110,7 +110,7 @@ impl Allocator {
         cidr: IpNet,
         must_be_empty: bool,
     ) -> IpamResult<()> {
-        for _ in 0..MAX_ATTEMPTS {
+        for _ in 0..MAX_RACE_ATTEMPTS {
             let claim = self.records.affinity(owner, cidr).await?;
             let found = self.records.block(cidr).await?;
             let found = match (found, &claim) {

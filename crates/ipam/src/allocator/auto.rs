@@ -5,7 +5,7 @@ use super::batch::QueuedRequest;
 use super::cache::{BlockCache, CachedBlock};
 use super::claim::BlockClaimResult;
 use super::request::{AssignError, AssignRequest, AssignedAddresses, DualStackAssignment};
-use super::{Allocator, MAX_ATTEMPTS, stands_at};
+use super::{Allocator, MAX_RACE_ATTEMPTS, stands_at};
 use crate::facts::AllocatorInputs;
 use crate::handle::HandleRecord;
 use crate::operations::{self, update_block};
@@ -21,7 +21,7 @@ use tortie_model::ipam::AddressBlock;
 use tortie_store::{OperationOutcome, OperationRefusal, Revision};
 
 /// Maximum number of blocks per host if neither the request nor the configuration sets one.
-const USUAL_BLOCK_LIMIT: u32 = 20;
+const DEFAULT_MAX_BLOCKS_PER_HOST: u32 = 20;
 
 /// State of assigning the addresses of one family for a request.
 pub(super) struct FamilyAssignmentJob<'a> {
@@ -138,7 +138,7 @@ impl Allocator {
             self.load_claims(cache, job.version).await?;
             self.return_unsuitable(job, cache).await;
         }
-        for _ in 0..MAX_ATTEMPTS {
+        for _ in 0..MAX_RACE_ATTEMPTS {
             while job.assigned.missing() > 0 && self.take_from_claimed(job, cache).await? {}
             if job.assigned.missing() == 0 {
                 return Ok(());
@@ -180,7 +180,7 @@ impl Allocator {
                 continue;
             }
             let mut gone = true;
-            for _ in 0..MAX_ATTEMPTS {
+            for _ in 0..MAX_RACE_ATTEMPTS {
                 let Some(mut found) = self.resolve(claim, job.request.reserved.as_ref(), job.now).await?
                 else {
                     break;
@@ -344,6 +344,6 @@ fn block_limit(job: &FamilyAssignmentJob<'_>) -> u32 {
     match (own, global) {
         (Some(own), Some(global)) => own.min(global),
         (Some(limit), None) | (None, Some(limit)) => limit,
-        (None, None) => USUAL_BLOCK_LIMIT,
+        (None, None) => DEFAULT_MAX_BLOCKS_PER_HOST,
     }
 }

@@ -2,7 +2,7 @@
 
 use super::auto::{BlockAssignResult, FamilyAssignmentJob};
 use super::cache::BlockCache;
-use super::{Allocator, MAX_ATTEMPTS};
+use super::{Allocator, MAX_RACE_ATTEMPTS};
 use crate::records::VersionedValue;
 use crate::{IpamResult, pick};
 use tortie_model::StoreKey;
@@ -47,7 +47,7 @@ impl Allocator {
         mut found: VersionedValue<AddressBlock>,
     ) -> IpamResult<()> {
         let cidr = found.value.cidr;
-        for _ in 0..MAX_ATTEMPTS {
+        for _ in 0..MAX_RACE_ATTEMPTS {
             match self.take(job, &mut found, None).await? {
                 BlockAssignResult::Some(written) => {
                     cache.remember(cidr, Some(written));

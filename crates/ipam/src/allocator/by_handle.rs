@@ -7,7 +7,7 @@
 use super::batch::QueuedRequest;
 use super::cache::BlockCache;
 use super::release::write_back;
-use super::{Allocator, MAX_ATTEMPTS, stands_at};
+use super::{Allocator, MAX_RACE_ATTEMPTS, stands_at};
 use crate::block;
 use crate::handle::HandleRecord;
 use crate::operations::{self, touch_block};
@@ -23,7 +23,7 @@ use tortie_store::operation::OperationStep;
 use tortie_store::{OperationOutcome, OperationRefusal};
 
 /// Within the limit of 128 operations per etcd transaction.
-const BLOCKS_PER_TRANSACTION: usize = 100;
+const MAX_BLOCKS_PER_TRANSACTION: usize = 100;
 
 impl Allocator {
     /// Releases all addresses of a handle and deletes the handle. Returns the released addresses.
@@ -44,13 +44,13 @@ impl Allocator {
         // Without transactions, write one block at a time: a refused write would hide the releases by the steps before
         // it.
         let at_once = match self.records.carrier() {
-            ExecutionMode::Transaction => BLOCKS_PER_TRANSACTION,
+            ExecutionMode::Transaction => MAX_BLOCKS_PER_TRANSACTION,
             ExecutionMode::Steps => 1,
         };
         let mut released = Vec::new();
         let mut record = cache.take_handle(id);
         let mut existed = false;
-        for _ in 0..MAX_ATTEMPTS {
+        for _ in 0..MAX_RACE_ATTEMPTS {
             if record.is_none() {
                 let found = self.records.handle(id).await?;
                 record = found.is_some().then(|| HandleRecord::new(id, found));
@@ -132,7 +132,7 @@ impl Allocator {
         cidr: IpNet,
         cache: &mut BlockCache,
     ) -> IpamResult<()> {
-        for _ in 0..MAX_ATTEMPTS {
+        for _ in 0..MAX_RACE_ATTEMPTS {
             let record = HandleRecord::new(id, self.records.handle(id).await?);
             let name = cidr.to_string();
             if !record.blocks().any(|block| block == name) {

@@ -1,6 +1,6 @@
 //! Cache of the block affinities and blocks of this host. With it an allocation costs one transaction.
 
-use super::{Allocator, MAX_ATTEMPTS, stands_at};
+use super::{Allocator, MAX_RACE_ATTEMPTS, stands_at};
 use crate::handle::HandleRecord;
 use crate::operations::{self, create_block, update_block};
 use crate::owner::{BlockOwner, HostReserved};
@@ -31,7 +31,7 @@ pub(super) enum CachedBlock {
 }
 
 /// Maximum number of cached handles. Handles released by other processes stay cached until the limit is reached.
-const MAX_HANDLES: usize = 4096;
+const MAX_CACHED_HANDLES: usize = 4096;
 
 /// Affinities by family, in key order, `None` until loaded. Also the handles written last, which are needed when their
 /// addresses are released.
@@ -85,7 +85,7 @@ impl BlockCache {
     }
 
     pub fn remember_handle(&mut self, record: HandleRecord) {
-        if self.handles.len() >= MAX_HANDLES {
+        if self.handles.len() >= MAX_CACHED_HANDLES {
             self.handles.clear();
         }
         self.handles.insert(record.id.clone(), record);
@@ -134,7 +134,7 @@ impl Allocator {
         now: Timestamp,
     ) -> IpamResult<Option<VersionedValue<AddressBlock>>> {
         let (affinity_key, block_key) = (affinity_key(&self.owner, claim.cidr), block_key(claim.cidr));
-        for _ in 0..MAX_ATTEMPTS {
+        for _ in 0..MAX_RACE_ATTEMPTS {
             if let CachedBlock::Unknown = claim.block {
                 let found = self.records.block(claim.cidr).await?;
                 claim.block = found.map_or(CachedBlock::Absent, CachedBlock::present);

@@ -14,7 +14,7 @@ use tortie_model::ipam::{AddressBlock, BlockAffinity};
 use tortie_store::{OperationOutcome, StoreOperation};
 
 /// Minimum age of the affinity of an empty block before another host may take the block over.
-const TIME_TO_USE: SignedDuration = SignedDuration::from_secs(60);
+const MIN_TAKEOVER_AGE: SignedDuration = SignedDuration::from_secs(60);
 
 pub(super) enum BlockClaimResult {
     /// A block was claimed, or another host won the race for it. The caller tries again in both cases.
@@ -144,7 +144,7 @@ impl Allocator {
     }
 }
 
-/// Returns whether the block was claimed at least `TIME_TO_USE` ago. A block without a claim time is old enough.
+/// Returns whether the block was claimed at least `MIN_TAKEOVER_AGE` ago. A block without a claim time is old enough.
 fn was_claimed_long_ago(block: &AddressBlock, now: Timestamp) -> bool {
-    block.affinity_claim_time.is_none_or(|claimed| now.duration_since(claimed) >= TIME_TO_USE)
+    block.affinity_claim_time.is_none_or(|claimed| now.duration_since(claimed) >= MIN_TAKEOVER_AGE)
 }

@@ -2,7 +2,7 @@
 //!
 //! Every change is an operation of ordered steps (see `operations`): wherever a process is killed, a handle references
 //! every block in which it has an address. Every write is conditional on the revisions it is based on; a process that
-//! loses a race reads again and retries, up to `MAX_ATTEMPTS` times.
+//! loses a race reads again and retries, up to `MAX_RACE_ATTEMPTS` times.
 //!
 //! The blocks of the host are cached with their revisions. Assigning from them takes one transaction and no read; if
 //! the cache is stale, the store refuses the write and the cache is corrected.
@@ -42,7 +42,7 @@ use tortie_store::operation::WrittenRevisions;
 use tortie_store::{Revision, StoreClient};
 
 /// Maximum number of attempts after lost races.
-const MAX_ATTEMPTS: u32 = 100;
+const MAX_RACE_ATTEMPTS: u32 = 100;
 
 /// Assigns and releases addresses for one block owner.
 #[derive(Debug)]

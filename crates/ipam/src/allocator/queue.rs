@@ -18,9 +18,9 @@ use tortie_store::OperationOutcome;
 use tortie_store::operation::WrittenRevisions;
 
 /// Maximum requests per batch. An etcd transaction has at most 128 operations; each request needs one, each block two.
-const BATCH: usize = 48;
+const MAX_BATCH_REQUESTS: usize = 48;
 /// Attempts to execute a refused batch before its requests are processed individually.
-const ATTEMPTS: usize = 4;
+const MAX_BATCH_ATTEMPTS: usize = 4;
 
 #[derive(Default)]
 pub(super) struct RequestQueue(Mutex<VecDeque<QueuedRequest>>);
@@ -32,7 +32,7 @@ impl RequestQueue {
 
     fn next(&self) -> Vec<QueuedRequest> {
         let mut queue = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = queue.len().min(BATCH);
+        let count = queue.len().min(MAX_BATCH_REQUESTS);
         queue.drain(..count).collect()
     }
 }
@@ -77,7 +77,7 @@ impl Allocator {
         cache: &mut BlockCache,
     ) -> IpamResult<()> {
         let facts = self.facts().await?;
-        for _ in 0..ATTEMPTS {
+        for _ in 0..MAX_BATCH_ATTEMPTS {
             let batch = RequestBatch::make(&self.owner, &facts, cache, queued, Timestamp::now());
             if batch.requests.is_empty() {
                 return Ok(());

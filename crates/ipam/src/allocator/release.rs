@@ -1,7 +1,7 @@
 //! Releasing individual addresses.
 
 use super::cache::BlockCache;
-use super::{Allocator, MAX_ATTEMPTS, stands_at};
+use super::{Allocator, MAX_RACE_ATTEMPTS, stands_at};
 use crate::block::{self, ReleaseRequest, ReleaseResult};
 use crate::facts::AllocatorInputs;
 use crate::handle::HandleRecord;
@@ -21,9 +21,9 @@ use tortie_store::{OperationOutcome, OperationRefusal, Revision};
 
 /// Maximum addresses per transaction. An etcd transaction has at most 128 operations, and each address may add a
 /// handle.
-const PER_TRANSACTION: usize = 100;
+const MAX_RELEASES_PER_TRANSACTION: usize = 100;
 /// Number of addresses from which on all handles are listed instead of read one by one.
-const MANY: usize = 3;
+const LIST_HANDLES_THRESHOLD: usize = 3;
 
 /// Result of releasing a list of addresses.
 #[derive(Debug, Default)]
@@ -43,7 +43,7 @@ impl Allocator {
         let facts = self.facts().await?;
         let mut cache = self.cache.lock().await;
         let mut handles = HandleRecords::new();
-        let listed = wanted.len() >= MANY;
+        let listed = wanted.len() >= LIST_HANDLES_THRESHOLD;
         if listed {
             let record = |(id, found): (String, VersionedValue<AddressHandle>)| {
                 (id.clone(), HandleRecord::new(&id, Some(found)))
@@ -97,7 +97,7 @@ impl Allocator {
         handles: &mut HandleRecords,
         done: &mut ReleaseResult,
     ) -> IpamResult<()> {
-        for _ in 0..MAX_ATTEMPTS {
+        for _ in 0..MAX_RACE_ATTEMPTS {
             let remembered = cache.block(cidr);
             let from_memory = remembered.is_some();
             let found = match remembered {
@@ -124,7 +124,7 @@ impl Allocator {
             let batch: Vec<ReleaseRequest> = wanted
                 .iter()
                 .filter(|release| all.addresses.contains(&release.address))
-                .take(PER_TRANSACTION)
+                .take(MAX_RELEASES_PER_TRANSACTION)
                 .cloned()
                 .collect();
             let mut next = found.value.clone();

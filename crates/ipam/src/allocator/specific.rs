@@ -2,7 +2,7 @@
 
 use super::cache::BlockCache;
 use super::request::SpecificRequest;
-use super::{Allocator, MAX_ATTEMPTS, stands_at};
+use super::{Allocator, MAX_RACE_ATTEMPTS, stands_at};
 use crate::facts::AllocatorInputs;
 use crate::handle::HandleRecord;
 use crate::operations::{self, update_block};
@@ -51,7 +51,7 @@ impl Allocator {
         let mut cache = self.cache.lock().await;
         let mut handle = request.holder.handle.as_deref().map(|id| HandleRecord::new(id, None));
         let mut look_at_handle = request.max_per_handle.is_some();
-        for _ in 0..MAX_ATTEMPTS {
+        for _ in 0..MAX_RACE_ATTEMPTS {
             let now = Timestamp::now();
             let remembered = cache.block(cidr);
             let from_memory = remembered.is_some();

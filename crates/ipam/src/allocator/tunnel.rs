@@ -136,13 +136,17 @@ impl Allocator {
     async fn tunnel_address(&self, tunnel: TunnelType, address: IpAddr) -> IpamResult<TunnelAddress> {
         let Some(record) = self.record_of(address).await? else { return Ok(TunnelAddress::Free) };
         let says = |name: &str, value: &str| record.secondary.get(name).is_some_and(|found| found == value);
-        Ok(if says(attribute::TYPE, tunnel.attribute()) && says(attribute::NODE, &self.owner.name) {
-            TunnelAddress::Ours
-        } else if is_ancient(&record) {
-            TunnelAddress::Ancient
-        } else {
-            TunnelAddress::Foreign
-        })
+        Ok(
+            if says(attribute::TYPE_ATTRIBUTE, tunnel.attribute())
+                && says(attribute::NODE_ATTRIBUTE, &self.owner.name)
+            {
+                TunnelAddress::Ours
+            } else if is_ancient(&record) {
+                TunnelAddress::Ancient
+            } else {
+                TunnelAddress::Foreign
+            },
+        )
     }
 
     /// Returns the addresses of a handle with the prefix lengths of their blocks. They are the response to a repeated

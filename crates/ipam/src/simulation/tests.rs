@@ -18,9 +18,9 @@ use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 use tortie_model::ipam::IpamConfig;
 
-const HOSTS: usize = 3;
-const HANDLES: usize = 5;
-const CASES: u32 = 10_000;
+const HOST_COUNT: usize = 3;
+const HANDLE_COUNT: usize = 5;
+const CASE_COUNT: u32 = 10_000;
 
 #[derive(Clone, Debug)]
 enum SimulatedAction {
@@ -54,11 +54,11 @@ struct SimulationCase {
 
 fn action() -> impl Strategy<Value = SimulatedAction> {
     prop_oneof![
-        6 => (0..HANDLES, 0u32..4, 0u32..2, any::<bool>())
+        6 => (0..HANDLE_COUNT, 0u32..4, 0u32..2, any::<bool>())
             .prop_map(|(handle, v4, v6, limited)| SimulatedAction::Assign { handle, v4, v6, limited }),
-        2 => (0..HANDLES, 0u32..16).prop_map(|(handle, ordinal)| SimulatedAction::AssignAddress { handle, ordinal }),
+        2 => (0..HANDLE_COUNT, 0u32..16).prop_map(|(handle, ordinal)| SimulatedAction::AssignAddress { handle, ordinal }),
         2 => (0u32..16, 1u32..5).prop_map(|(first, count)| SimulatedAction::ReleaseAddresses { first, count }),
-        4 => (0..HANDLES).prop_map(|handle| SimulatedAction::ReleaseHandle { handle }),
+        4 => (0..HANDLE_COUNT).prop_map(|handle| SimulatedAction::ReleaseHandle { handle }),
         1 => any::<bool>().prop_map(|must_be_empty| SimulatedAction::GiveUpAll { must_be_empty }),
         1 => (0u32..16).prop_map(|ordinal| SimulatedAction::GiveUpBlock { ordinal }),
         1 => any::<bool>().prop_map(|wanted| SimulatedAction::Tunnel { wanted }),
@@ -71,7 +71,7 @@ fn event() -> impl Strategy<Value = SimulatedEvent> {
         0.4,
         (0u32..6, any::<bool>()).prop_map(|(after, unheard)| ProcessCrash { after, unheard }),
     );
-    (0..HOSTS, action(), any::<bool>(), death, any::<u64>())
+    (0..HOST_COUNT, action(), any::<bool>(), death, any::<u64>())
         .prop_map(|(host, action, alone, death, seed)| SimulatedEvent { host, action, alone, death, seed })
 }
 
@@ -177,8 +177,8 @@ impl SimulationRun {
         if blocks_first {
             self.give_up_blocks(&allocator).await;
         }
-        let tunnels = (0..HOSTS).map(|host| TunnelType::VxlanV4.handle(&format!("n{host}")));
-        for handle in (0..HANDLES).map(|handle| format!("h{handle}")).chain(tunnels) {
+        let tunnels = (0..HOST_COUNT).map(|host| TunnelType::VxlanV4.handle(&format!("n{host}")));
+        for handle in (0..HANDLE_COUNT).map(|handle| format!("h{handle}")).chain(tunnels) {
             match allocator.release_by_handle(&handle).await {
                 Ok(_) | Err(IpamError::DoesNotExist { .. }) => {}
                 Err(error) => panic!("{handle}: {error}"),
@@ -189,7 +189,7 @@ impl SimulationRun {
     }
 
     async fn give_up_blocks(&self, allocator: &Allocator) {
-        for host in 0..HOSTS {
+        for host in 0..HOST_COUNT {
             // An affinity to a block of another owner is deleted and reported as a conflict.
             match allocator
                 .release_owner_affinities(&BlockOwner::host(&format!("n{host}")), None, false)
@@ -223,7 +223,7 @@ fn facts(strict_affinity: bool) -> Arc<AllocatorInputs> {
 async fn run(case: &SimulationCase, carrier: ExecutionMode) {
     let run = SimulationRun { world: SimulatedStore::default(), facts: facts(case.strict), carrier };
     let mut daemons: Vec<(SimulatedProcess, Allocator)> =
-        (0..HOSTS).map(|host| run.allocator(host, 7)).collect();
+        (0..HOST_COUNT).map(|host| run.allocator(host, 7)).collect();
     for group in &case.groups {
         let alone: Vec<_> = group.iter().map(|event| run.allocator(event.host, event.seed)).collect();
         let mut acts = Vec::new();
@@ -258,7 +258,7 @@ async fn run(case: &SimulationCase, carrier: ExecutionMode) {
 
 fn check(carrier: ExecutionMode) {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    let config = ProptestConfig { cases: CASES, failure_persistence: None, ..ProptestConfig::default() };
+    let config = ProptestConfig { cases: CASE_COUNT, failure_persistence: None, ..ProptestConfig::default() };
     let mut runner = proptest::test_runner::TestRunner::new(config);
     let outcome = runner.run(&case(), |case| {
         runtime.block_on(run(&case, carrier));

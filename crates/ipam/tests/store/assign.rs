@@ -11,8 +11,8 @@ use tortie_ipam::pool::AddressUse;
 use tortie_ipam::{AddressHolder, ConfigChange, IpamError, SpecificRequest};
 use tortie_model::Kind;
 
-const BLOCK: &str = "/calico/ipam/v2/assignment/ipv4/block/10.65.3.0-26";
-const AFFINITY: &str = "/calico/ipam/v2/host/n1/ipv4/block/10.65.3.0-26";
+const BLOCK_PATH: &str = "/calico/ipam/v2/assignment/ipv4/block/10.65.3.0-26";
+const AFFINITY_PATH: &str = "/calico/ipam/v2/host/n1/ipv4/block/10.65.3.0-26";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_first_allocation_is_stored_as_calico_stores_it() {
@@ -26,7 +26,7 @@ async fn the_first_allocation_is_stored_as_calico_stores_it() {
         assert_eq!(texts(&assigned.v4.addresses), ["10.65.3.0/26"]);
         assert_eq!(assigned.v4.shortfall(), None);
 
-        let block = store.raw(BLOCK).await.unwrap();
+        let block = store.raw(BLOCK_PATH).await.unwrap();
         let read: Json = serde_json::from_str(&block).unwrap();
         let sequence = read["sequenceNumber"].as_u64().unwrap();
         assert!(i128::from(sequence) > before.as_nanosecond(), "{sequence} is the time of creation");
@@ -46,7 +46,10 @@ async fn the_first_allocation_is_stored_as_calico_stores_it() {
             sequence - 1
         );
         assert_eq!(block, expected);
-        assert_eq!(store.raw(AFFINITY).await.as_deref(), Some(r#"{"state":"confirmed","deleted":false}"#));
+        assert_eq!(
+            store.raw(AFFINITY_PATH).await.as_deref(),
+            Some(r#"{"state":"confirmed","deleted":false}"#)
+        );
         assert_eq!(
             store.raw("/calico/ipam/v2/handle/k8s-pod-network.6f1d0a").await.as_deref(),
             Some(r#"{"block":{"10.65.3.0/26":1},"deleted":false}"#)

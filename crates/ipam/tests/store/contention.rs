@@ -15,8 +15,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tortie_ipam::{Allocator, BlockOwner, IpamError};
 
-const WORKERS: usize = 64;
-const WORKER: &str = "TORTIE_IPAM_WORKER";
+const WORKER_COUNT: usize = 64;
+const WORKER_VARIABLE: &str = "TORTIE_IPAM_WORKER";
 
 /// A worker process, killed on drop.
 struct ContentionWorker(Child);
@@ -34,7 +34,7 @@ impl ContentionWorker {
         let settings = format!("{} {} {name}", store.endpoint, dir.display());
         let child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "contention::worker", "--nocapture"])
-            .env(WORKER, settings)
+            .env(WORKER_VARIABLE, settings)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(fs::File::create(dir.join(format!("{name}.log"))).unwrap())
@@ -65,7 +65,7 @@ fn held(dir: &Path) -> BTreeMap<IpAddr, String> {
 }
 
 async fn crowded(backend: TestBackend) -> (IpamTestStore, tempfile::TempDir, Vec<String>) {
-    let names: Vec<String> = (0..WORKERS).map(|n| format!("node-{n}")).collect();
+    let names: Vec<String> = (0..WORKER_COUNT).map(|n| format!("node-{n}")).collect();
     let nodes: Vec<&str> = names.iter().map(String::as_str).collect();
     let pools = [
         // Fewer blocks than workers and fewer addresses than requested, so that claiming, borrowing and exhaustion all
@@ -114,7 +114,7 @@ async fn nobody_gets_an_address_twice(backend: TestBackend) {
         })
         .sum();
     println!("{backend:?}: {total} addresses handed out, {} held at the end", held.len());
-    assert!(total > WORKERS as u64, "too little happened: {total}");
+    assert!(total > WORKER_COUNT as u64, "too little happened: {total}");
     store.assert_consistent(&held.keys().copied().collect()).await;
 }
 
@@ -174,7 +174,7 @@ async fn clean_up(store: &IpamTestStore, dir: &Path, name: &str) {
 /// Not a test by itself: the main function of the worker processes started by the tests above.
 #[test]
 fn worker() {
-    let Ok(settings) = std::env::var(WORKER) else { return };
+    let Ok(settings) = std::env::var(WORKER_VARIABLE) else { return };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let words: Vec<&str> = settings.split(' ').collect();
     let &[endpoint, dir, name] = words.as_slice() else { panic!("{settings}") };

@@ -4,7 +4,7 @@ use crate::support::{IpamTestStore, TestBackend, ip, request};
 use serde_json::json;
 use std::collections::BTreeSet;
 
-const BLOCK: &str = "/calico/ipam/v2/assignment/ipv4/block/10.0.0.0-30";
+const BLOCK_PATH: &str = "/calico/ipam/v2/assignment/ipv4/block/10.0.0.0-30";
 
 fn affinity(host: &str) -> String {
     format!("/calico/ipam/v2/host/{host}/ipv4/block/10.0.0.0-30")
@@ -36,7 +36,7 @@ async fn a_claim_that_was_never_finished_is_finished() {
                 let store = store(backend).await;
                 store.put_raw(&affinity("n1"), state).await;
                 if with_block {
-                    store.put_raw(BLOCK, &block("n1", "2026-03-01T10:20:30Z")).await;
+                    store.put_raw(BLOCK_PATH, &block("n1", "2026-03-01T10:20:30Z")).await;
                 }
                 let assigned = store.allocator("n1").auto_assign(&request("a", "n1", 1, 0)).await.unwrap();
                 assert_eq!(assigned.v4.addresses.len(), 1, "{state} {with_block}");
@@ -55,7 +55,7 @@ async fn a_stale_claim_on_the_block_of_another_is_withdrawn() {
         store.put_raw(&affinity("n1"), r#"{"state":"pending"}"#).await;
         store.put_raw(&affinity("n2"), r#"{"state":"confirmed"}"#).await;
         let recent = jiff::Timestamp::now();
-        store.put_raw(BLOCK, &block("n2", &format!("{recent:.0}"))).await;
+        store.put_raw(BLOCK_PATH, &block("n2", &format!("{recent:.0}"))).await;
         let assigned = store.allocator("n1").auto_assign(&request("a", "n1", 1, 0)).await.unwrap();
         assert_eq!(assigned.v4.addresses.len(), 1, "borrowed");
         assert_eq!(store.raw(&affinity("n1")).await, None);
@@ -69,7 +69,7 @@ async fn an_empty_block_nobody_used_for_a_minute_is_taken_over() {
     for backend in TestBackend::ALL {
         let store = store(backend).await;
         store.put_raw(&affinity("n2"), r#"{"state":"confirmed"}"#).await;
-        store.put_raw(BLOCK, &block("n2", "2026-03-01T10:20:30Z")).await;
+        store.put_raw(BLOCK_PATH, &block("n2", "2026-03-01T10:20:30Z")).await;
         let assigned = store.allocator("n1").auto_assign(&request("a", "n1", 1, 0)).await.unwrap();
         assert_eq!(assigned.v4.addresses.len(), 1);
         assert_eq!(store.block("10.0.0.0/30").await.unwrap().affinity.as_deref(), Some("host:n1"));
@@ -81,7 +81,7 @@ async fn an_empty_block_nobody_used_for_a_minute_is_taken_over() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_block_of_ours_whose_claim_got_lost_is_found_again() {
     let store = store(TestBackend::Etcd).await;
-    store.put_raw(BLOCK, &block("n1", "2026-03-01T10:20:30Z")).await;
+    store.put_raw(BLOCK_PATH, &block("n1", "2026-03-01T10:20:30Z")).await;
     let assigned = store.allocator("n1").auto_assign(&request("a", "n1", 1, 0)).await.unwrap();
     assert_eq!(assigned.v4.addresses.len(), 1);
     store.assert_consistent(&BTreeSet::from([ip("10.0.0.0")])).await;

@@ -1,7 +1,7 @@
 //! Gives kubectl access to Calico's objects: applies the API manifests of `deploy/` once there are nodes for their
 //! pods.
 
-use super::install::{LIMIT, replaced, run, services_endpoint, set, write};
+use super::install::{WAIT_TIMEOUT_ARGUMENT, replaced, run, services_endpoint, set, write};
 use super::{CalicoApiMode, KubernetesSettings, ProxyMode, dir};
 use crate::cluster::{LabCluster, LabDatastore};
 use crate::error::{LabError, LabResult};
@@ -10,11 +10,11 @@ use crate::store;
 use crate::up::say;
 use std::fs;
 
-const SERVER: &str = include_str!("../../../../deploy/apiserver/apiserver.yaml");
-const POLICIES: &str = include_str!("../../../../deploy/webhooks/10-policies.yaml");
-const WEBHOOKS: &str = include_str!("../../../../deploy/webhooks/20-webhooks.yaml");
+const APISERVER_MANIFEST: &str = include_str!("../../../../deploy/apiserver/apiserver.yaml");
+const POLICIES_MANIFEST: &str = include_str!("../../../../deploy/webhooks/10-policies.yaml");
+const WEBHOOKS_MANIFEST: &str = include_str!("../../../../deploy/webhooks/20-webhooks.yaml");
 /// Replicas as in the manifests, limited by the number of nodes: each replica occupies its port on the host network.
-const REPLICAS: usize = 2;
+const MAX_REPLICAS: usize = 2;
 
 /// Applies the manifests and waits until the API is available.
 pub async fn apply(place: &LabPaths, cluster: &LabCluster, kubernetes: &KubernetesSettings) -> LabResult<()> {
@@ -29,8 +29,8 @@ pub async fn apply(place: &LabPaths, cluster: &LabCluster, kubernetes: &Kubernet
             }
         }
         CalicoApiMode::Crds => {
-            write(&dir, "10-policies.yaml", POLICIES)?;
-            write(&dir, "20-webhooks.yaml", &on_nodes(WEBHOOKS, cluster)?)?;
+            write(&dir, "10-policies.yaml", POLICIES_MANIFEST)?;
+            write(&dir, "20-webhooks.yaml", &on_nodes(WEBHOOKS_MANIFEST, cluster)?)?;
         }
     }
     run(place, cluster, &["apply", "--filename", &dir.display().to_string()]).await?;
@@ -38,7 +38,12 @@ pub async fn apply(place: &LabPaths, cluster: &LabCluster, kubernetes: &Kubernet
         CalicoApiMode::Aggregated => ["apiservice/v3.projectcalico.org", "--namespace=calico-apiserver"],
         CalicoApiMode::Crds => ["deployment/calico-webhooks", "--namespace=kube-system"],
     };
-    run(place, cluster, &[&["wait", "--for=condition=Available", LIMIT], &answers[..]].concat()).await?;
+    run(
+        place,
+        cluster,
+        &[&["wait", "--for=condition=Available", WAIT_TIMEOUT_ARGUMENT], &answers[..]].concat(),
+    )
+    .await?;
     say(match api {
         CalicoApiMode::Aggregated => "API server of projectcalico.org/v3: ready",
         CalicoApiMode::Crds => "webhooks of projectcalico.org/v3: ready",
@@ -48,7 +53,7 @@ pub async fn apply(place: &LabPaths, cluster: &LabCluster, kubernetes: &Kubernet
 
 /// Renders the API server manifest for the lab's datastore.
 fn server(cluster: &LabCluster) -> LabResult<String> {
-    let text = on_nodes(SERVER, cluster)?;
+    let text = on_nodes(APISERVER_MANIFEST, cluster)?;
     match cluster.datastore {
         LabDatastore::Kubernetes => Ok(text),
         LabDatastore::Embedded | LabDatastore::Etcd => {
@@ -66,7 +71,7 @@ fn server(cluster: &LabCluster) -> LabResult<String> {
 fn on_nodes(manifest: &str, cluster: &LabCluster) -> LabResult<String> {
     let spec = "    spec:\n      serviceAccountName: ";
     let text = replaced(manifest, spec, &spec.replace("spec:\n", "spec:\n      hostNetwork: true\n"))?;
-    set(&text, "replicas", &cluster.nodes.len().min(REPLICAS).to_string())
+    set(&text, "replicas", &cluster.nodes.len().min(MAX_REPLICAS).to_string())
 }
 
 #[cfg(test)]
@@ -106,7 +111,7 @@ mod tests {
         {
             assert!(text.contains(part), "{part}\n{text}");
         }
-        let text = on_nodes(WEBHOOKS, &cluster(LabDatastore::Kubernetes, 1)).unwrap();
+        let text = on_nodes(WEBHOOKS_MANIFEST, &cluster(LabDatastore::Kubernetes, 1)).unwrap();
         assert!(text.contains("\n      hostNetwork: true\n") && text.contains("\n  replicas: 1\n"), "{text}");
     }
 }

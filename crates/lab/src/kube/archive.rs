@@ -2,8 +2,8 @@
 
 use std::io::{self, Write};
 
-const BLOCK: usize = 512;
-const LONGEST_NAME: usize = 100;
+const TAR_BLOCK_SIZE: usize = 512;
+const MAX_ENTRY_NAME_LENGTH: usize = 100;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TarEntryKind {
@@ -33,28 +33,34 @@ impl<W: Write> TarArchive<W> {
     pub fn file(&mut self, name: &str, mode: u32, contents: &[u8]) -> io::Result<()> {
         self.out.write_all(&header(name, TarEntryKind::File, mode, contents.len() as u64, "")?)?;
         self.out.write_all(contents)?;
-        self.out.write_all(&[0; BLOCK][..padding(contents.len())])
+        self.out.write_all(&[0; TAR_BLOCK_SIZE][..padding(contents.len())])
     }
 
     /// Writes the end marker, two zero blocks, and returns the writer.
     pub fn finish(mut self) -> io::Result<W> {
-        self.out.write_all(&[0; 2 * BLOCK])?;
+        self.out.write_all(&[0; 2 * TAR_BLOCK_SIZE])?;
         self.out.flush()?;
         Ok(self.out)
     }
 }
 
 fn padding(size: usize) -> usize {
-    (BLOCK - size % BLOCK) % BLOCK
+    (TAR_BLOCK_SIZE - size % TAR_BLOCK_SIZE) % TAR_BLOCK_SIZE
 }
 
-fn header(name: &str, kind: TarEntryKind, mode: u32, size: u64, target: &str) -> io::Result<[u8; BLOCK]> {
+fn header(
+    name: &str,
+    kind: TarEntryKind,
+    mode: u32,
+    size: u64,
+    target: &str,
+) -> io::Result<[u8; TAR_BLOCK_SIZE]> {
     for text in [name, target] {
-        if text.len() > LONGEST_NAME {
+        if text.len() > MAX_ENTRY_NAME_LENGTH {
             return Err(io::Error::other(format!("{text} is too long for an archive")));
         }
     }
-    let mut block = [0; BLOCK];
+    let mut block = [0; TAR_BLOCK_SIZE];
     let mut put = |at: usize, text: &str| block[at..at + text.len()].copy_from_slice(text.as_bytes());
     put(0, name);
     put(100, &format!("{mode:07o}"));

@@ -7,12 +7,12 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-const ROOT: &str = "/sys/fs/cgroup";
+const CGROUP_ROOT: &str = "/sys/fs/cgroup";
 /// Time limit for the processes of a group to exit.
-const LIMIT: Duration = Duration::from_secs(20);
-const PAUSE: Duration = Duration::from_millis(50);
+const CGROUP_REMOVE_TIMEOUT: Duration = Duration::from_secs(20);
+const CGROUP_POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Files of a cpuset group that must be set before a process can enter the group.
-const PROCESSORS: [&str; 2] = ["cpuset.cpus", "cpuset.mems"];
+const CPUSET_FILES: [&str; 2] = ["cpuset.cpus", "cpuset.mems"];
 
 /// Creates the group in every hierarchy.
 pub fn create(name: &str) -> LabResult<()> {
@@ -24,7 +24,7 @@ pub fn create(name: &str) -> LabResult<()> {
             }
             _ => {}
         }
-        for file in PROCESSORS {
+        for file in CPUSET_FILES {
             let (own, parent) = (group.join(file), hierarchy.join(file));
             if let Ok(value) = fs::read_to_string(&parent)
                 && own.exists()
@@ -38,7 +38,7 @@ pub fn create(name: &str) -> LabResult<()> {
 
 /// Removes every group whose name starts with `prefix`, including its subgroups, as soon as they are empty.
 pub fn remove(prefix: &str) -> LabResult<()> {
-    let deadline = Instant::now() + LIMIT;
+    let deadline = Instant::now() + CGROUP_REMOVE_TIMEOUT;
     loop {
         let left: Vec<PathBuf> = groups(prefix).into_iter().filter(|group| !remove_tree(group)).collect();
         if left.is_empty() {
@@ -48,7 +48,7 @@ pub fn remove(prefix: &str) -> LabResult<()> {
             let left: Vec<String> = left.iter().map(|group| group.display().to_string()).collect();
             return Err(LabError::refused(format!("control groups are still in use: {}", left.join(", "))));
         }
-        std::thread::sleep(PAUSE);
+        std::thread::sleep(CGROUP_POLL_INTERVAL);
     }
 }
 
@@ -61,7 +61,7 @@ pub fn groups(prefix: &str) -> Vec<PathBuf> {
 
 /// Returns the hierarchies: one in cgroup v2, one per controller in v1.
 fn hierarchies() -> Vec<PathBuf> {
-    let root = PathBuf::from(ROOT);
+    let root = PathBuf::from(CGROUP_ROOT);
     let is_hierarchy = |dir: &PathBuf| dir.join("cgroup.procs").is_file();
     match is_hierarchy(&root) {
         true => vec![root],

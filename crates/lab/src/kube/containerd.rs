@@ -1,13 +1,13 @@
 //! Configuration of containerd, the container runtime of a node.
 
-use super::image::PAUSE;
+use super::image::PAUSE_IMAGE;
 use std::path::{Path, PathBuf};
 
 /// containerd's socket, as seen on the node.
-pub const SOCKET: &str = "/run/containerd/containerd.sock";
+pub const CONTAINERD_SOCKET: &str = "/run/containerd/containerd.sock";
 
 /// Address of the metrics endpoint, reachable on the node only.
-const METRICS: &str = "127.0.0.1:1338";
+const METRICS_ADDRESS: &str = "127.0.0.1:1338";
 
 /// Renders the configuration. It relaxes settings that need privileges that root lacks on some machines.
 pub fn config() -> String {
@@ -18,13 +18,13 @@ state = "/run/containerd"
 oom_score = 0
 
 [grpc]
-address = "{SOCKET}"
+address = "{CONTAINERD_SOCKET}"
 
 [metrics]
-address = "{METRICS}"
+address = "{METRICS_ADDRESS}"
 
 [plugins."io.containerd.grpc.v1.cri"]
-sandbox_image = "{PAUSE}"
+sandbox_image = "{PAUSE_IMAGE}"
 restrict_oom_score_adj = true
 disable_apparmor = true
 tolerate_missing_hugetlb_controller = true

@@ -1,7 +1,7 @@
 //! Runs the control plane: a Tortie datastore, kube-apiserver, kube-controller-manager and kube-scheduler.
 
 use super::credentials::{self, ClusterUser};
-use super::{CalicoApiMode, KubernetesSettings, READY_LIMIT, SERVICES, dir};
+use super::{CalicoApiMode, KUBERNETES_READY_TIMEOUT, KubernetesSettings, SERVICE_RANGES, dir};
 use crate::cluster::LabCluster;
 use crate::error::{LabError, LabResult};
 use crate::netns;
@@ -13,9 +13,9 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 /// Listen address of the store, in the fabric's namespace, which only the control plane uses.
-const STORE: &str = "http://127.0.0.1:2379";
+const STORE_URL: &str = "http://127.0.0.1:2379";
 /// Prefix lengths of a node's pod CIDR, IPv4 and IPv6. Calico IPAM does not need pod CIDRs; host-local does.
-const NODE_MASKS: [u8; 2] = [24, 120];
+const NODE_CIDR_LENGTHS: [u8; 2] = [24, 120];
 
 fn daemon(place: &LabPaths, name: &str) -> LabDaemon {
     LabDaemon::in_dir(name, &dir(place).join(name))
@@ -37,7 +37,7 @@ pub async fn start(place: &LabPaths, cluster: &LabCluster, kubernetes: &Kubernet
     // No history limit: kube-apiserver compacts the store itself.
     let mut command = Command::new(place.bin().join("tortie"));
     command.arg("datastore").arg("--data-dir").arg(dir(place).join("store/data"));
-    command.args(["--listen", STORE, "--keep-history", "0"]);
+    command.args(["--listen", STORE_URL, "--keep-history", "0"]);
     // Not awaited: the API server retries until the store accepts connections.
     let _store = store.start(&place.fabric(), command)?;
     let started = api.start(&place.fabric(), api_server(place, kubernetes))?;
@@ -49,7 +49,7 @@ pub async fn start(place: &LabPaths, cluster: &LabCluster, kubernetes: &Kubernet
 
 async fn ready(place: &LabPaths, cluster: &LabCluster, started: StartedDaemon) -> LabResult<()> {
     started
-        .ready_within(READY_LIMIT, || async {
+        .ready_within(KUBERNETES_READY_TIMEOUT, || async {
             kubectl(place, cluster, &["get", "--raw", "/readyz"]).await.map(drop)
         })
         .await
@@ -87,7 +87,7 @@ fn api_server(place: &LabPaths, kubernetes: &KubernetesSettings) -> Command {
     let address = topology::gateway(1).ipv4;
     let mut command = Command::new(kubernetes.program("kube-apiserver"));
     command
-        .arg(format!("--etcd-servers={STORE}"))
+        .arg(format!("--etcd-servers={STORE_URL}"))
         .arg("--bind-address=0.0.0.0")
         .arg(format!("--secure-port={}", credentials::API_PORT))
         .arg(format!("--advertise-address={address}"))
@@ -100,7 +100,7 @@ fn api_server(place: &LabPaths, kubernetes: &KubernetesSettings) -> Command {
         .arg(format!("--token-auth-file={}", file("tokens")))
         .args(["--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction"])
         .arg("--allow-privileged=true")
-        .arg(format!("--service-cluster-ip-range={}", SERVICES.join(",")))
+        .arg(format!("--service-cluster-ip-range={}", SERVICE_RANGES.join(",")))
         .arg("--service-account-issuer=https://kubernetes.default.svc.cluster.local")
         .arg(format!("--service-account-key-file={}", file("accounts.pub")))
         .arg(format!("--service-account-signing-key-file={}", file("accounts.key")));
@@ -108,7 +108,7 @@ fn api_server(place: &LabPaths, kubernetes: &KubernetesSettings) -> Command {
     // service addresses.
     command
         .arg(format!("--requestheader-client-ca-file={}", file("front-proxy-ca.crt")))
-        .arg(format!("--requestheader-allowed-names={}", credentials::FRONT_PROXY))
+        .arg(format!("--requestheader-allowed-names={}", credentials::FRONT_PROXY_NAME))
         .arg(format!("--proxy-client-cert-file={}", file("front-proxy.crt")))
         .arg(format!("--proxy-client-key-file={}", file("front-proxy.key")))
         .args([
@@ -142,7 +142,7 @@ fn controller_manager(place: &LabPaths, cluster: &LabCluster, kubernetes: &Kuber
         false => {
             let listed: Vec<String> = ranges.iter().map(|(range, _)| range.to_string()).collect();
             command.arg("--allocate-node-cidrs=true").arg(format!("--cluster-cidr={}", listed.join(",")));
-            command.arg(format!("--service-cluster-ip-range={}", SERVICES.join(",")));
+            command.arg(format!("--service-cluster-ip-range={}", SERVICE_RANGES.join(",")));
             for (range, mask) in ranges {
                 let family = if matches!(range, IpNet::V4(_)) { 4 } else { 6 };
                 command.arg(format!("--node-cidr-mask-size-ipv{family}={mask}"));
@@ -157,7 +157,7 @@ fn controller_manager(place: &LabPaths, cluster: &LabCluster, kubernetes: &Kuber
 /// node's CIDR.
 fn pod_ranges(cluster: &LabCluster) -> Vec<(IpNet, u8)> {
     let of = |ipv6: bool| {
-        let mask = NODE_MASKS[usize::from(ipv6)];
+        let mask = NODE_CIDR_LENGTHS[usize::from(ipv6)];
         let fits = |pool: &&IpNet| matches!(pool, IpNet::V6(_)) == ipv6 && pool.prefix_len() + 7 <= mask;
         cluster.pools.iter().find(fits).map(|pool| (*pool, mask))
     };

@@ -3,7 +3,7 @@
 //!
 //! Users and groups have their standard names, so that the standard RBAC rules and the node authorizer apply.
 
-use super::{SERVICES, dir};
+use super::{SERVICE_RANGES, dir};
 use crate::cluster::LabCluster;
 use crate::error::{LabError, LabResult};
 use crate::place::LabPaths;
@@ -20,9 +20,9 @@ use std::path::{Path, PathBuf};
 
 pub const API_PORT: u16 = 6443;
 /// Common name of the client certificate that kube-apiserver presents to extension API servers.
-pub const FRONT_PROXY: &str = "front-proxy-client";
+pub const FRONT_PROXY_NAME: &str = "front-proxy-client";
 /// DNS names of the API server.
-const NAMES: [&str; 5] = [
+const API_SERVER_NAMES: [&str; 5] = [
     "kubernetes",
     "kubernetes.default",
     "kubernetes.default.svc",
@@ -92,7 +92,7 @@ pub fn create(place: &LabPaths, cluster: &LabCluster) -> LabResult<()> {
     let authority = CertificateAuthority::new("tortie lab").map_err(broken)?;
     secret(&file(place, "ca.crt"), &authority.certificate)?;
     let addresses = api_addresses()?;
-    let names = NAMES.iter().map(|name| (*name).to_owned()).chain(addresses).collect();
+    let names = API_SERVER_NAMES.iter().map(|name| (*name).to_owned()).chain(addresses).collect();
     let serving = authority.issue(names, "kube-apiserver", None, ExtendedKeyUsagePurpose::ServerAuth);
     pair(place, "apiserver", serving.map_err(broken)?)?;
     // Client certificate with which kube-apiserver authenticates to kubelets.
@@ -106,7 +106,7 @@ pub fn create(place: &LabPaths, cluster: &LabCluster) -> LabResult<()> {
     // Extension API servers trust user headers from clients with this certificate, so its CA must not issue any other.
     let proxies = CertificateAuthority::new("tortie lab front proxy").map_err(broken)?;
     secret(&file(place, "front-proxy-ca.crt"), &proxies.certificate)?;
-    let proxy = proxies.issue(Vec::new(), FRONT_PROXY, None, ExtendedKeyUsagePurpose::ClientAuth);
+    let proxy = proxies.issue(Vec::new(), FRONT_PROXY_NAME, None, ExtendedKeyUsagePurpose::ClientAuth);
     pair(place, "front-proxy", proxy.map_err(broken)?)?;
     let accounts = KeyPair::generate().map_err(broken)?;
     secret(&file(place, "accounts.key"), &accounts.serialize_pem())?;
@@ -129,7 +129,7 @@ pub fn create(place: &LabPaths, cluster: &LabCluster) -> LabResult<()> {
 fn api_addresses() -> LabResult<Vec<String>> {
     let gateway = topology::gateway(1);
     let mut addresses = vec![gateway.ipv4.to_string(), gateway.ipv6.to_string(), "127.0.0.1".to_owned()];
-    for range in SERVICES {
+    for range in SERVICE_RANGES {
         let range: IpNet =
             range.parse().map_err(|_| LabError::refused(format!("{range:?} is no range of services")))?;
         addresses.extend(range.hosts().next().map(|address| address.to_string()));

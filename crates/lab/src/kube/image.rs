@@ -11,15 +11,15 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Image of the process that holds a pod's namespaces.
-pub const PAUSE: &str = "localhost/pause:lab";
+pub const PAUSE_IMAGE: &str = "localhost/pause:lab";
 /// Two tags: kubelet always pulls `latest` unless the pod sets imagePullPolicy; the other tag is never pulled.
-const BUSYBOX: [&str; 2] = ["docker.io/library/busybox:latest", "docker.io/library/busybox:1"];
+const BUSYBOX_IMAGES: [&str; 2] = ["docker.io/library/busybox:latest", "docker.io/library/busybox:1"];
 /// Image name that the manifests of `deploy/` use.
-pub const TORTIE: &str = "localhost/tortie:latest";
+pub const TORTIE_IMAGE: &str = "localhost/tortie:latest";
 
-const NAMES: [&str; 3] = ["calicoctl", "calico", "calico-ipam"];
+const PROGRAM_NAMES: [&str; 3] = ["calicoctl", "calico", "calico-ipam"];
 /// Shell script that waits for SIGTERM and reaps orphans in pods with a shared PID namespace.
-const WAIT: &str = "trap 'exit 0' TERM INT; while :; do sleep 86400 & wait $!; done";
+const PAUSE_SCRIPT: &str = "trap 'exit 0' TERM INT; while :; do sleep 86400 & wait $!; done";
 
 /// One layer and its entrypoint.
 #[derive(Debug)]
@@ -33,13 +33,13 @@ pub struct ContainerImage {
 impl ContainerImage {
     /// Builds an image of Debian's busybox with a link for every applet.
     pub fn busybox() -> LabResult<ContainerImage> {
-        let names = BUSYBOX.map(str::to_owned).to_vec();
+        let names = BUSYBOX_IMAGES.map(str::to_owned).to_vec();
         Ok(ContainerImage { names, layer: busybox_layer()?, entrypoint: Vec::new() })
     }
 
     pub fn pause() -> LabResult<ContainerImage> {
-        let entrypoint = ["/bin/sh", "-c", WAIT].map(str::to_owned).to_vec();
-        Ok(ContainerImage { names: vec![PAUSE.to_owned()], layer: busybox_layer()?, entrypoint })
+        let entrypoint = ["/bin/sh", "-c", PAUSE_SCRIPT].map(str::to_owned).to_vec();
+        Ok(ContainerImage { names: vec![PAUSE_IMAGE.to_owned()], layer: busybox_layer()?, entrypoint })
     }
 
     /// Builds an image of a Tortie program and its shared libraries.
@@ -48,7 +48,7 @@ impl ContainerImage {
         let failed = |source| LabError::Io { what: format!("image {name}"), source };
         let mut tree = LayerTree::default();
         tree.file("usr/bin/tortie", 0o755, contents);
-        for other in NAMES {
+        for other in PROGRAM_NAMES {
             tree.link(&format!("usr/bin/{other}"), "tortie");
         }
         for library in libraries(program)? {

@@ -1,6 +1,8 @@
 //! Installs Tortie in the lab's cluster: applies the manifests of `deploy/` with the lab's settings in the ConfigMap.
 
-use super::{ApiGroup, KubernetesSettings, PodNetwork, ProxyMode, READY_LIMIT, control, credentials, dir};
+use super::{
+    ApiGroup, KUBERNETES_READY_TIMEOUT, KubernetesSettings, PodNetwork, ProxyMode, control, credentials, dir,
+};
 use crate::cluster::{LabCluster, LabDatastore};
 use crate::error::{LabError, LabResult};
 use crate::place::LabPaths;
@@ -11,41 +13,46 @@ use std::time::{Duration, Instant};
 use tortie_model::schema;
 
 /// Manifests are embedded, so that the lab applies the same files as users do.
-const KINDS: (&str, &str) = ("00-crds.yaml", include_str!("../../../../deploy/00-crds.yaml"));
-const ACCESS: (&str, &str) = ("10-access.yaml", include_str!("../../../../deploy/10-access.yaml"));
-const NODE: (&str, &str) = ("20-node.yaml", include_str!("../../../../deploy/20-node.yaml"));
-const HUB: (&str, &str) = ("40-hub.yaml", include_str!("../../../../deploy/40-hub.yaml"));
-/// Name of the service in `HUB`.
-const HUB_SERVICE: &str = "calico-typha";
-const CONTROLLERS: (&str, &str) =
+const CRDS_MANIFEST: (&str, &str) = ("00-crds.yaml", include_str!("../../../../deploy/00-crds.yaml"));
+const ACCESS_MANIFEST: (&str, &str) = ("10-access.yaml", include_str!("../../../../deploy/10-access.yaml"));
+const NODE_MANIFEST: (&str, &str) = ("20-node.yaml", include_str!("../../../../deploy/20-node.yaml"));
+const HUB_MANIFEST: (&str, &str) = ("40-hub.yaml", include_str!("../../../../deploy/40-hub.yaml"));
+/// Name of the service in `HUB_MANIFEST`.
+const HUB_SERVICE_NAME: &str = "calico-typha";
+const CONTROLLERS_MANIFEST: (&str, &str) =
     ("30-controllers.yaml", include_str!("../../../../deploy/30-controllers.yaml"));
 /// kubectl argument: time limit for `kubectl wait`.
-pub const LIMIT: &str = "--timeout=60s";
-const PAUSE: Duration = Duration::from_millis(500);
+pub const WAIT_TIMEOUT_ARGUMENT: &str = "--timeout=60s";
+const KUBECTL_RETRY_DELAY: Duration = Duration::from_millis(500);
 
 /// Applies the manifests. The pods of the DaemonSet start with the nodes.
 pub async fn apply(place: &LabPaths, cluster: &LabCluster, kubernetes: &KubernetesSettings) -> LabResult<()> {
     let dir = dir(place).join("deploy");
     fs::create_dir_all(&dir).map_err(LabError::file(&dir))?;
-    let mut node = configured(NODE.1, cluster)?;
+    let mut node = configured(NODE_MANIFEST.1, cluster)?;
     if kubernetes.cni == PodNetwork::Ptp {
         node = for_policy_only(&node)?;
     }
     let kinds = match kubernetes.api_group {
-        ApiGroup::V3 => write(&dir, KINDS.0, KINDS.1)?,
-        ApiGroup::V1 => write(&dir, KINDS.0, &kinds_of_first_group())?,
+        ApiGroup::V3 => write(&dir, CRDS_MANIFEST.0, CRDS_MANIFEST.1)?,
+        ApiGroup::V1 => write(&dir, CRDS_MANIFEST.0, &kinds_of_first_group())?,
     };
-    write(&dir, ACCESS.0, ACCESS.1)?;
-    write(&dir, NODE.0, &node)?;
-    write(&dir, HUB.0, &set(HUB.1, "replicas", &cluster.hubs.to_string())?)?;
-    write(&dir, CONTROLLERS.0, CONTROLLERS.1)?;
+    write(&dir, ACCESS_MANIFEST.0, ACCESS_MANIFEST.1)?;
+    write(&dir, NODE_MANIFEST.0, &node)?;
+    write(&dir, HUB_MANIFEST.0, &set(HUB_MANIFEST.1, "replicas", &cluster.hubs.to_string())?)?;
+    write(&dir, CONTROLLERS_MANIFEST.0, CONTROLLERS_MANIFEST.1)?;
     if kubernetes.proxy == ProxyMode::None {
         write(&dir, "15-services-endpoint.yaml", &services_endpoint("kube-system"))?;
     }
     run(place, cluster, &["apply", "--filename", &dir.display().to_string()]).await?;
     if cluster.datastore == LabDatastore::Kubernetes {
         // The lab's own commands use the CRDs next.
-        run(place, cluster, &["wait", "--for=condition=Established", LIMIT, "--filename", &kinds]).await?;
+        run(
+            place,
+            cluster,
+            &["wait", "--for=condition=Established", WAIT_TIMEOUT_ARGUMENT, "--filename", &kinds],
+        )
+        .await?;
     }
     Ok(())
 }
@@ -64,7 +71,7 @@ fn configured(manifest: &str, cluster: &LabCluster) -> LabResult<String> {
         ("datastore_type", datastore.to_owned()),
         ("etcd_endpoints", endpoints),
         ("networking_backend", cluster.bgp.backend().to_owned()),
-        ("typha_service_name", if cluster.hubs > 0 { HUB_SERVICE } else { "none" }.to_owned()),
+        ("typha_service_name", if cluster.hubs > 0 { HUB_SERVICE_NAME } else { "none" }.to_owned()),
         ("ipv4_pool", name(v4)),
         ("ipv6_pool", name(v6)),
         ("ipv4_pool_ipip", modes(v4).0.to_owned()),
@@ -138,13 +145,13 @@ pub fn write(dir: &Path, name: &str, text: &str) -> LabResult<String> {
 
 /// Runs kubectl and retries for a while: a ready API server may not have created its namespaces yet.
 pub async fn run(place: &LabPaths, cluster: &LabCluster, arguments: &[&str]) -> LabResult<()> {
-    let deadline = Instant::now() + READY_LIMIT;
+    let deadline = Instant::now() + KUBERNETES_READY_TIMEOUT;
     loop {
         let Err(reason) = control::kubectl(place, cluster, arguments).await else { return Ok(()) };
         if Instant::now() > deadline {
             return Err(LabError::refused(format!("kubectl {}: {reason}", arguments.join(" "))));
         }
-        tokio::time::sleep(PAUSE).await;
+        tokio::time::sleep(KUBECTL_RETRY_DELAY).await;
     }
 }
 
@@ -175,14 +182,14 @@ mod tests {
     fn the_usual_lab_applies_what_deploy_has_to_the_byte() {
         let pools = ["10.244.0.0/16", "fd00:10:244::/112"];
         let plain = cluster(BgpMode::Mesh, PodEncapsulation::None, LabDatastore::Kubernetes, &pools);
-        assert_eq!(configured(NODE.1, &plain).unwrap(), NODE.1);
+        assert_eq!(configured(NODE_MANIFEST.1, &plain).unwrap(), NODE_MANIFEST.1);
     }
 
     #[test]
     fn what_the_lab_was_told_is_in_the_config_map() {
         let other =
             cluster(BgpMode::None, PodEncapsulation::IpipCross, LabDatastore::Embedded, &["10.99.0.0/16"]);
-        let text = configured(NODE.1, &other).unwrap();
+        let text = configured(NODE_MANIFEST.1, &other).unwrap();
         for line in [
             "  datastore_type: etcdv3\n",
             "  etcd_endpoints: http://10.10.1.254:",
@@ -194,7 +201,7 @@ mod tests {
         ] {
             assert!(text.contains(line), "{line}\n{text}");
         }
-        assert!(set(NODE.1, "no_such_setting", "x").is_err());
+        assert!(set(NODE_MANIFEST.1, "no_such_setting", "x").is_err());
         let text = for_policy_only(&text).unwrap();
         for line in [
             "  networking_backend: none\n",
@@ -212,9 +219,9 @@ mod tests {
             hubs: 2,
             ..cluster(BgpMode::None, PodEncapsulation::None, LabDatastore::Kubernetes, &pools)
         };
-        let text = configured(NODE.1, &two).unwrap();
+        let text = configured(NODE_MANIFEST.1, &two).unwrap();
         assert!(text.contains("  typha_service_name: calico-typha\n"), "{text}");
-        assert!(HUB.1.contains("metadata: {name: calico-typha, namespace: kube-system"));
-        assert!(set(HUB.1, "replicas", "2").unwrap().contains("\n  replicas: 2\n"));
+        assert!(HUB_MANIFEST.1.contains("metadata: {name: calico-typha, namespace: kube-system"));
+        assert!(set(HUB_MANIFEST.1, "replicas", "2").unwrap().contains("\n  replicas: 2\n"));
     }
 }

@@ -17,7 +17,7 @@ use std::time::Duration;
 use tortie_process::PidFile;
 
 /// Delay before waiting again when there are no child processes.
-const PAUSE: Duration = Duration::from_secs(1);
+const REAP_RETRY_DELAY: Duration = Duration::from_secs(1);
 
 pub fn daemon(place: &LabPaths, node: &str) -> LabDaemon {
     LabDaemon::in_dir(&format!("the machine of {node}"), &dir(place, node))
@@ -78,7 +78,7 @@ pub fn run(place: &LabPaths, node: &str) -> LabResult<()> {
     loop {
         match wait() {
             Ok(status) => report(&mut daemons, status),
-            Err(Errno::ECHILD) => std::thread::sleep(PAUSE),
+            Err(Errno::ECHILD) => std::thread::sleep(REAP_RETRY_DELAY),
             Err(Errno::EINTR) => {}
             Err(error) => return Err(namespaces(node, error)),
         }

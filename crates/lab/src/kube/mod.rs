@@ -31,7 +31,7 @@ use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
 /// Service address ranges, one of each family.
-pub const SERVICES: [&str; 2] = ["10.96.0.0/16", "fd00:10:96::/112"];
+pub const SERVICE_RANGES: [&str; 2] = ["10.96.0.0/16", "fd00:10:96::/112"];
 
 /// Service proxy on the nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
@@ -141,7 +141,7 @@ impl KubernetesOptions {
 
 /// Time limit for Kubernetes components to become ready. They start more slowly than Tortie's, and test machines are
 /// busy.
-const READY_LIMIT: std::time::Duration = std::time::Duration::from_secs(240);
+const KUBERNETES_READY_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(240);
 
 /// Returns the kubeconfig path of the lab's administrator.
 pub fn admin(place: &LabPaths) -> PathBuf {

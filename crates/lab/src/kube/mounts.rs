@@ -9,13 +9,13 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
 /// Host directories covered by an overlay on each node.
-const LAYERED: [&str; 3] = ["etc", "opt", "var"];
+const OVERLAY_DIRECTORIES: [&str; 3] = ["etc", "opt", "var"];
 /// Directories that must not be part of an overlay, because they hold lower directories of overlays, are mount points,
 /// or would expose the host's files.
-const OWN: [&str; 4] = ["var/lib/containerd", "var/lib/kubelet", "etc/cni", "opt/cni"];
+const NODE_DIRECTORIES: [&str; 4] = ["var/lib/containerd", "var/lib/kubelet", "etc/cni", "opt/cni"];
 /// Sysctls that kubelet sets machine-wide unless they already have these values. Files with the values are mounted over
 /// them.
-const SETTINGS: [(&str, &str); 6] = [
+const KUBELET_SYSCTLS: [(&str, &str); 6] = [
     ("vm/overcommit_memory", "1"),
     ("vm/panic_on_oom", "0"),
     ("kernel/panic", "10"),
@@ -23,7 +23,7 @@ const SETTINGS: [(&str, &str); 6] = [
     ("kernel/keys/root_maxkeys", "1000000"),
     ("kernel/keys/root_maxbytes", "25000000"),
 ];
-const CGROUPS: &str = "/sys/fs/cgroup";
+const CGROUP_ROOT: &str = "/sys/fs/cgroup";
 const NONE: Option<&str> = None;
 
 /// Sets up the mounts. Called by the init process of a node in its own mount namespace. `lab` and `node` are the
@@ -36,16 +36,16 @@ pub fn prepare(lab: &Path, node: &Path) -> LabResult<()> {
         let _ = umount2(&entry.path(), MntFlags::MNT_DETACH);
     }
     // Both paths are covered by mounts below; the descriptors keep them reachable.
-    let (lab_dir, cgroups) = (open(lab)?, open(Path::new(CGROUPS))?);
-    for name in LAYERED {
+    let (lab_dir, cgroups) = (open(lab)?, open(Path::new(CGROUP_ROOT))?);
+    for name in OVERLAY_DIRECTORIES {
         layer(&node.join("layers").join(name), name)?;
     }
-    for name in OWN {
+    for name in NODE_DIRECTORIES {
         bind(&directory(node.join("own").join(name))?, &directory(Path::new("/").join(name))?)?;
     }
     fresh("proc", "/proc")?;
     fresh("sysfs", "/sys")?;
-    bind(&by_descriptor(&cgroups), Path::new(CGROUPS))?;
+    bind(&by_descriptor(&cgroups), Path::new(CGROUP_ROOT))?;
     fresh("tmpfs", "/run")?;
     directory(lab.to_owned())?;
     bind(&by_descriptor(&lab_dir), lab)?;
@@ -54,7 +54,7 @@ pub fn prepare(lab: &Path, node: &Path) -> LabResult<()> {
     }
     // The daemon's sockets must also be reachable from the host.
     bind(&directory(node.join("run"))?, &directory(PathBuf::from("/run/tortie"))?)?;
-    for (name, value) in SETTINGS {
+    for (name, value) in KUBELET_SYSCTLS {
         let file = directory(node.join("settings"))?.join(name.replace('/', "."));
         fs::write(&file, format!("{value}\n")).map_err(LabError::file(&file))?;
         let setting = Path::new("/proc/sys").join(name);

@@ -6,7 +6,7 @@ use super::credentials::{self, ClusterUser};
 use super::image::{self, ContainerImage};
 use super::machine;
 use super::steps::{CommandLine, MachineStep};
-use super::{KubernetesSettings, PodNetwork, ProxyMode, READY_LIMIT, cgroups, dir, programs};
+use super::{KUBERNETES_READY_TIMEOUT, KubernetesSettings, PodNetwork, ProxyMode, cgroups, dir, programs};
 use crate::cluster::LabCluster;
 use crate::cni;
 use crate::error::{LabError, LabResult};
@@ -18,21 +18,22 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Archive files of the images that are imported on all nodes.
-const IMAGES: [&str; 3] = ["pause.tar", "busybox.tar", "tortie.tar"];
+const IMAGE_FILES: [&str; 3] = ["pause.tar", "busybox.tar", "tortie.tar"];
 /// Taint that keeps pods off the node until Tortie's daemon removes it.
 const STARTUP_TAINT: &str = "projectcalico.org/node-not-ready";
 /// Prefix of the log directory that kubelet creates for Tortie's pod, and the name of its container.
-const POD: &str = "kube-system_tortie-node-";
-const CONTAINER: &str = "tortie";
+const POD_LOG_PREFIX: &str = "kube-system_tortie-node-";
+const CONTAINER_NAME: &str = "tortie";
 /// Conntrack settings of kube-proxy that must be 0, since it would set them for the whole host.
-const CONNTRACK: [&str; 4] = ["max-per-core", "min", "tcp-timeout-established", "tcp-timeout-close-wait"];
+const PROXY_CONNTRACK_OPTIONS: [&str; 4] =
+    ["max-per-core", "min", "tcp-timeout-established", "tcp-timeout-close-wait"];
 
 /// Writes the images that every node imports when it starts.
 pub fn write_images(place: &LabPaths) -> LabResult<()> {
     let dir = images(place);
     fs::create_dir_all(&dir).map_err(LabError::file(&dir))?;
-    ContainerImage::pause()?.write(&dir.join(IMAGES[0]))?;
-    ContainerImage::busybox()?.write(&dir.join(IMAGES[1]))?;
+    ContainerImage::pause()?.write(&dir.join(IMAGE_FILES[0]))?;
+    ContainerImage::busybox()?.write(&dir.join(IMAGE_FILES[1]))?;
     let own = place.bin().join("tortie");
     let own = fs::canonicalize(&own).map_err(LabError::file(&own))?;
     // Strip debug information, since every node keeps several copies.
@@ -40,7 +41,7 @@ pub fn write_images(place: &LabPaths) -> LabResult<()> {
     if !program(place).exists() {
         fs::copy(&slim, program(place)).map_err(LabError::file(&slim))?;
     }
-    ContainerImage::tortie(&slim, image::TORTIE)?.write(&dir.join(IMAGES[2]))
+    ContainerImage::tortie(&slim, image::TORTIE_IMAGE)?.write(&dir.join(IMAGE_FILES[2]))
 }
 
 /// Returns the path of the Tortie program for the nodes.
@@ -70,9 +71,9 @@ pub fn start(
         |name: &str, line: CommandLine| MachineStep::Start { name: name.to_owned(), line, log: log(name) };
     let mut steps = vec![
         daemon("containerd", CommandLine::new("containerd", ["--config", &text(&runtime)])),
-        MachineStep::Await { socket: PathBuf::from(containerd::SOCKET) },
+        MachineStep::Await { socket: PathBuf::from(containerd::CONTAINERD_SOCKET) },
     ];
-    for name in IMAGES {
+    for name in IMAGE_FILES {
         let image = text(&images(place).join(name));
         let line = CommandLine::new("ctr", ["--namespace", "k8s.io", "images", "import", &image]);
         steps.push(MachineStep::Run { line });
@@ -101,7 +102,7 @@ pub async fn ready(
     started: StartedDaemon,
 ) -> LabResult<()> {
     started
-        .ready_within(READY_LIMIT, || async {
+        .ready_within(KUBERNETES_READY_TIMEOUT, || async {
             cni::status(place, cluster, &node.name).await?;
             let path = "jsonpath={.status.conditions[?(@.type==\"Ready\")].status}{.spec.taints[*].key}";
             let said = control::kubectl(place, cluster, &["get", "node", &node.name, "-o", path]).await?;
@@ -117,9 +118,11 @@ pub async fn ready(
 pub fn logs(place: &LabPaths, node: &str) -> Vec<PathBuf> {
     // In the upper directory of the overlay that covers the host's /var.
     let pods = place.node_dir(node).join("layers/var/upper/log/pods");
-    let ours = |pod: &PathBuf| pod.file_name().is_some_and(|name| name.to_string_lossy().starts_with(POD));
+    let ours = |pod: &PathBuf| {
+        pod.file_name().is_some_and(|name| name.to_string_lossy().starts_with(POD_LOG_PREFIX))
+    };
     let mut logs: Vec<PathBuf> =
-        entries(&pods).into_iter().filter(ours).flat_map(|pod| entries(&pod.join(CONTAINER))).collect();
+        entries(&pods).into_iter().filter(ours).flat_map(|pod| entries(&pod.join(CONTAINER_NAME))).collect();
     logs.sort_by_key(|log| fs::metadata(log).and_then(|meta| meta.modified()).ok());
     logs
 }
@@ -144,7 +147,7 @@ fn kubelet_config(place: &LabPaths, kubernetes: &KubernetesSettings, group: &str
             "x509": {"clientCAFile": credentials::file(place, "ca.crt")},
         },
         "authorization": {"mode": "AlwaysAllow"},
-        "containerRuntimeEndpoint": format!("unix://{}", containerd::SOCKET),
+        "containerRuntimeEndpoint": format!("unix://{}", containerd::CONTAINERD_SOCKET),
         "cgroupDriver": "cgroupfs",
         "cgroupRoot": format!("/{group}"),
         "failCgroupV1": false,
@@ -194,7 +197,7 @@ fn proxy_line(
         format!("--hostname-override={}", node.name),
         format!("--cluster-cidr={}", pools.join(",")),
     ];
-    arguments.extend(CONNTRACK.iter().map(|name| format!("--conntrack-{name}=0")));
+    arguments.extend(PROXY_CONNTRACK_OPTIONS.iter().map(|name| format!("--conntrack-{name}=0")));
     CommandLine::new(kubernetes.program("kube-proxy"), arguments.iter().map(String::as_str))
 }
 

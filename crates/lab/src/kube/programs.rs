@@ -4,10 +4,10 @@ use crate::error::{LabError, LabResult};
 use std::path::{Path, PathBuf};
 
 /// Programs of Kubernetes, which must all be in one directory.
-const KUBERNETES: [&str; 6] =
+const KUBERNETES_PROGRAMS: [&str; 6] =
     ["kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy", "kubectl"];
 /// Programs that a node needs from the host, with the Debian package of each.
-const HOST: [(&str, &str); 6] = [
+const HOST_PROGRAMS: [(&str, &str); 6] = [
     ("containerd", "containerd"),
     ("ctr", "containerd"),
     ("runc", "runc"),
@@ -16,9 +16,9 @@ const HOST: [(&str, &str); 6] = [
     ("busybox", "busybox-static"),
 ];
 /// Directories where distributions install CNI plugins.
-const PLUGINS: [&str; 3] = ["/usr/lib/cni", "/usr/libexec/cni", "/opt/cni/bin"];
+const CNI_PLUGIN_DIRECTORIES: [&str; 3] = ["/usr/lib/cni", "/usr/libexec/cni", "/opt/cni/bin"];
 /// The CNI plugin that every runtime needs to create a pod.
-const LOOPBACK: &str = "loopback";
+const LOOPBACK_PLUGIN: &str = "loopback";
 
 #[derive(Clone, Debug)]
 pub struct KubernetesPrograms {
@@ -34,7 +34,7 @@ impl KubernetesPrograms {
             return found.map(|dir| KubernetesPrograms { dir }).ok_or_else(|| {
                 LabError::refused(format!(
                     "Kubernetes is not on the PATH ({}): `make kube` builds it and prints its directory, for --kube",
-                    KUBERNETES.join(", ")
+                    KUBERNETES_PROGRAMS.join(", ")
                 ))
             });
         };
@@ -51,11 +51,11 @@ impl KubernetesPrograms {
 
     /// Checks that the host has the programs that nodes need, before anything is created.
     pub fn check_host(&self) -> LabResult<()> {
-        let lacking = HOST.iter().filter(|(program, _)| which(program).is_none());
+        let lacking = HOST_PROGRAMS.iter().filter(|(program, _)| which(program).is_none());
         let mut lacking: Vec<String> =
             lacking.map(|(program, package)| format!("{program} (package {package})")).collect();
         if plugins().is_none() {
-            lacking.push(format!("CNI plugin {LOOPBACK} (package containernetworking-plugins)"));
+            lacking.push(format!("CNI plugin {LOOPBACK_PLUGIN} (package containernetworking-plugins)"));
         }
         match lacking.is_empty() {
             true => Ok(()),
@@ -66,7 +66,7 @@ impl KubernetesPrograms {
 
 /// Returns the directory of the host's CNI plugins.
 pub fn plugins() -> Option<&'static Path> {
-    PLUGINS.iter().map(Path::new).find(|dir| dir.join(LOOPBACK).is_file())
+    CNI_PLUGIN_DIRECTORIES.iter().map(Path::new).find(|dir| dir.join(LOOPBACK_PLUGIN).is_file())
 }
 
 /// Returns the first file of that name on the PATH.
@@ -76,7 +76,7 @@ pub fn which(program: &str) -> Option<PathBuf> {
 }
 
 fn missing(dir: &Path) -> Vec<&'static str> {
-    KUBERNETES.iter().copied().filter(|name| !dir.join(name).is_file()).collect()
+    KUBERNETES_PROGRAMS.iter().copied().filter(|name| !dir.join(name).is_file()).collect()
 }
 
 #[cfg(test)]
@@ -90,7 +90,7 @@ mod tests {
         let error = KubernetesPrograms::find(Some(dir.path())).unwrap_err().to_string();
         assert!(error.contains("kube-apiserver") && error.contains("make kube"), "{error}");
         assert!(!error.contains("kubelet"), "{error}");
-        for name in KUBERNETES {
+        for name in KUBERNETES_PROGRAMS {
             std::fs::write(dir.path().join(name), "").unwrap();
         }
         assert_eq!(KubernetesPrograms::find(Some(dir.path())).unwrap().dir, dir.path());

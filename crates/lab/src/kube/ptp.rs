@@ -2,7 +2,7 @@
 //! pods, and every node has a route to every other node's CIDR, like flannel's host-gw. Tortie's plugin is chained
 //! behind them.
 
-use super::{READY_LIMIT, containerd, control};
+use super::{KUBERNETES_READY_TIMEOUT, containerd, control};
 use crate::cluster::LabCluster;
 use crate::error::{LabError, LabResult};
 use crate::netns;
@@ -14,9 +14,9 @@ use std::fs;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-const PAUSE: Duration = Duration::from_millis(500);
-const FILE: &str = "10-ptp.conflist";
-const NETWORK: &str = "lab-pod-network";
+const CIDR_POLL_INTERVAL: Duration = Duration::from_millis(500);
+const CONFLIST_FILE: &str = "10-ptp.conflist";
+const NETWORK_NAME: &str = "lab-pod-network";
 
 /// Writes the network configuration and the routes of every node.
 pub async fn connect(place: &LabPaths, cluster: &LabCluster) -> LabResult<()> {
@@ -42,7 +42,7 @@ pub async fn connect(place: &LabPaths, cluster: &LabCluster) -> LabResult<()> {
                 .map_err(|_| LabError::refused("no directory of networks"))?,
         );
         fs::create_dir_all(&dir).map_err(LabError::file(&dir))?;
-        let file = dir.join(FILE);
+        let file = dir.join(CONFLIST_FILE);
         fs::write(&file, conflist(own).to_string()).map_err(LabError::file(&file))?;
     }
     Ok(())
@@ -50,7 +50,7 @@ pub async fn connect(place: &LabPaths, cluster: &LabCluster) -> LabResult<()> {
 
 /// Waits until kube-controller-manager has assigned pod CIDRs to the node and returns them.
 async fn ranges_of(place: &LabPaths, cluster: &LabCluster, node: &LabNode) -> LabResult<Vec<IpNet>> {
-    let deadline = Instant::now() + READY_LIMIT;
+    let deadline = Instant::now() + KUBERNETES_READY_TIMEOUT;
     loop {
         let words = ["get", "node", &node.name, "-o", "jsonpath={.spec.podCIDRs[*]}"];
         let said = control::kubectl(place, cluster, &words).await;
@@ -68,7 +68,7 @@ async fn ranges_of(place: &LabPaths, cluster: &LabCluster, node: &LabNode) -> La
                 node.name
             )));
         }
-        tokio::time::sleep(PAUSE).await;
+        tokio::time::sleep(CIDR_POLL_INTERVAL).await;
     }
 }
 
@@ -76,7 +76,7 @@ fn conflist(ranges: &[IpNet]) -> Value {
     let ranges: Vec<Value> = ranges.iter().map(|range| json!([{"subnet": range.to_string()}])).collect();
     json!({
         "cniVersion": "1.0.0",
-        "name": NETWORK,
+        "name": NETWORK_NAME,
         "plugins": [
             {"type": "ptp", "ipam": {"type": "host-local", "ranges": ranges, "routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}]}},
             {"type": "calico", "policy": {"type": "k8s"}},

@@ -10,8 +10,8 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Time limit for a socket to accept connections. Test machines may be heavily loaded.
-const LIMIT: Duration = Duration::from_secs(120);
-const PAUSE: Duration = Duration::from_millis(50);
+const SOCKET_TIMEOUT: Duration = Duration::from_secs(120);
+const SOCKET_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -55,18 +55,18 @@ impl MachineStep {
                 child.map(|child| Some((child.id(), name.as_str()))).map_err(|error| about(line, &error))
             }
             MachineStep::Await { socket } => {
-                let deadline = Instant::now() + LIMIT;
+                let deadline = Instant::now() + SOCKET_TIMEOUT;
                 loop {
                     match UnixStream::connect(socket) {
                         Ok(_) => return Ok(None),
                         Err(error) if Instant::now() > deadline => {
-                            let seconds = LIMIT.as_secs();
+                            let seconds = SOCKET_TIMEOUT.as_secs();
                             let path = socket.display();
                             return Err(io::Error::other(format!(
                                 "{path} accepts no connections after {seconds} s: {error}"
                             )));
                         }
-                        Err(_) => std::thread::sleep(PAUSE),
+                        Err(_) => std::thread::sleep(SOCKET_POLL_INTERVAL),
                     }
                 }
             }
@@ -101,10 +101,10 @@ mod tests {
         let step: MachineStep = serde_json::from_str(&text).unwrap();
         let (_, name) = step.take().unwrap().unwrap();
         assert_eq!(name, "x");
-        let deadline = Instant::now() + LIMIT;
+        let deadline = Instant::now() + SOCKET_TIMEOUT;
         while std::fs::read_to_string(&log).unwrap() != "here\ngone\n" {
             assert!(Instant::now() < deadline, "{:?}", std::fs::read_to_string(&log));
-            std::thread::sleep(PAUSE);
+            std::thread::sleep(SOCKET_POLL_INTERVAL);
         }
         assert!(MachineStep::Run { line: shell("true") }.take().unwrap().is_none());
         let error = MachineStep::Run { line: shell("echo why >&2; false") }.take().unwrap_err().to_string();

@@ -69,7 +69,7 @@ fn sequence(out: &mut String, items: &[Value], depth: usize) {
 }
 
 /// Maximum length of an implicit key. Longer keys need the explicit form with `?`.
-const MAX_SIMPLE_KEY: usize = 128;
+const MAX_SIMPLE_KEY_BYTES: usize = 128;
 
 fn key_text(out: &mut String, key: &str, depth: usize) {
     let mut text = String::new();
@@ -78,7 +78,7 @@ fn key_text(out: &mut String, key: &str, depth: usize) {
     } else {
         one_line(&mut text, key)
     };
-    if text.len() > MAX_SIMPLE_KEY {
+    if text.len() > MAX_SIMPLE_KEY_BYTES {
         let _ = writeln!(out, "? {text}");
         indent(out, depth);
     } else {

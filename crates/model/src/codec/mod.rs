@@ -12,10 +12,10 @@ use std::fmt;
 pub use emit::to_yaml;
 
 /// Maximum size of a document in bytes. Larger documents are rejected.
-pub const MAX_DOCUMENT: usize = 10 << 20;
+pub const MAX_DOCUMENT_BYTES: usize = 10 << 20;
 
 /// Maximum nesting depth. No Calico object comes close to it, and parsing it fits into a small stack.
-const MAX_DEPTH: usize = 40;
+const MAX_DOCUMENT_DEPTH: usize = 40;
 
 /// Reasons why input cannot be parsed into documents.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -37,7 +37,7 @@ pub fn documents(bytes: &[u8]) -> Result<Vec<Value>, CodecError> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut objects = Vec::new();
     for (number, (line, document)) in split(text).into_iter().enumerate() {
-        if document.len() > MAX_DOCUMENT {
+        if document.len() > MAX_DOCUMENT_BYTES {
             return Err(CodecError::TooLarge { document: number + 1 });
         }
         flatten(parse(document, line)?, line, &mut objects)?;
@@ -90,10 +90,10 @@ fn parse(document: &str, first_line: usize) -> Result<Value, CodecError> {
     }
     let options = serde_saphyr::options! {
         budget: serde_saphyr::budget! {
-            max_depth: MAX_DEPTH,
-            flow_nesting_limit: MAX_DEPTH,
+            max_depth: MAX_DOCUMENT_DEPTH,
+            flow_nesting_limit: MAX_DOCUMENT_DEPTH,
             max_documents: 1,
-            max_total_scalar_bytes: MAX_DOCUMENT,
+            max_total_scalar_bytes: MAX_DOCUMENT_BYTES,
         },
         alias_limits: serde_saphyr::alias_limits! {
             max_total_replayed_events: 100_000,
@@ -117,7 +117,7 @@ fn explain(message: &str) -> String {
     // Strip the parser's hint about its own API: it does not help the author of the document.
     let message = message.split_once(", set DuplicateKeyPolicy").map_or(message, |(message, _)| message);
     if message.contains("Depth {") || message.contains("recursion limit") {
-        return format!("nested more than {MAX_DEPTH} levels deep");
+        return format!("nested more than {MAX_DOCUMENT_DEPTH} levels deep");
     }
     message.to_owned()
 }
@@ -172,14 +172,14 @@ fn flatten_list(
     Ok(())
 }
 
-/// Deserialises a JSON value at the given depth, rejecting duplicate keys and nesting beyond `MAX_DEPTH`.
+/// Deserialises a JSON value at the given depth, rejecting duplicate keys and nesting beyond `MAX_DOCUMENT_DEPTH`.
 struct StrictJsonValue(usize);
 
 impl<'de> DeserializeSeed<'de> for StrictJsonValue {
     type Value = Value;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
-        if self.0 > MAX_DEPTH {
+        if self.0 > MAX_DOCUMENT_DEPTH {
             return Err(D::Error::custom("recursion limit"));
         }
         deserializer.deserialize_any(self)

@@ -111,10 +111,10 @@ fn errors_say_where() {
 
 #[test]
 fn what_is_too_large_or_too_deep_is_refused() {
-    let huge = format!("a: 1\n---\nb: {}\n", "x".repeat(MAX_DOCUMENT));
+    let huge = format!("a: 1\n---\nb: {}\n", "x".repeat(MAX_DOCUMENT_BYTES));
     assert_eq!(error(&huge), CodecError::TooLarge { document: 2 });
     assert_eq!(error(&huge).to_string(), "document 2 is larger than 10 MB");
-    let large = format!("b: {}\n", "x".repeat(MAX_DOCUMENT - 100));
+    let large = format!("b: {}\n", "x".repeat(MAX_DOCUMENT_BYTES - 100));
     assert_eq!(documents(large.as_bytes()).unwrap().len(), 1);
     for open in ["[", "{\"a\":", "{a: ", "- ", "? "] {
         let message = error(&open.repeat(100_000)).to_string();

@@ -102,7 +102,7 @@ pub fn fresh(
         other: Map::new(),
     };
     if let Some(reserved) = reserved {
-        let note = BTreeMap::from([(attribute::NOTE.to_owned(), reserved.note.clone())]);
+        let note = BTreeMap::from([(attribute::NOTE_ATTRIBUTE.to_owned(), reserved.note.clone())]);
         let holder = AddressHolder::new(Some(&reserved.handle), note);
         let kept: Vec<u32> = (0..size).filter(|n| *n < reserved.first || size - n <= reserved.last).collect();
         hand_out(&mut block, &kept, &holder);

@@ -6,12 +6,12 @@ use std::fmt;
 
 /// Attribute names, shared with all other programs that use the same blocks.
 pub mod attribute {
-    pub const POD: &str = "pod";
-    pub const NAMESPACE: &str = "namespace";
-    pub const NODE: &str = "node";
-    pub const TIMESTAMP: &str = "timestamp";
-    pub const TYPE: &str = "type";
-    pub const NOTE: &str = "note";
+    pub const POD_ATTRIBUTE: &str = "pod";
+    pub const NAMESPACE_ATTRIBUTE: &str = "namespace";
+    pub const NODE_ATTRIBUTE: &str = "node";
+    pub const TIMESTAMP_ATTRIBUTE: &str = "timestamp";
+    pub const TYPE_ATTRIBUTE: &str = "type";
+    pub const NOTE_ATTRIBUTE: &str = "note";
 }
 
 /// Handle of the addresses at both ends of each block that Windows hosts reserve for themselves.

@@ -14,7 +14,7 @@ pub enum TunnelType {
 }
 
 /// The part of a handle between the tunnel type and the node name.
-const TUNNEL_HANDLE: &str = "-tunnel-addr-";
+const TUNNEL_HANDLE_INFIX: &str = "-tunnel-addr-";
 
 impl TunnelType {
     pub const ALL: [TunnelType; 5] = [
@@ -60,12 +60,12 @@ impl TunnelType {
 
     /// Returns the handle of a node's tunnel address, such as `vxlan-v6-tunnel-addr-rack1-n7`.
     pub fn handle(self, node: &str) -> String {
-        format!("{}{TUNNEL_HANDLE}{node}", self.handle_prefix())
+        format!("{}{TUNNEL_HANDLE_INFIX}{node}", self.handle_prefix())
     }
 
     /// Returns the tunnel type and the node name of a handle.
     pub fn of_handle(handle: &str) -> Option<(TunnelType, &str)> {
-        let (prefix, node) = handle.split_once(TUNNEL_HANDLE)?;
+        let (prefix, node) = handle.split_once(TUNNEL_HANDLE_INFIX)?;
         TunnelType::ALL
             .into_iter()
             .find(|tunnel| tunnel.handle_prefix() == prefix)
@@ -74,8 +74,8 @@ impl TunnelType {
 
     pub fn holder(self, node: &str) -> AddressHolder {
         let attributes = BTreeMap::from([
-            (attribute::NODE.to_owned(), node.to_owned()),
-            (attribute::TYPE.to_owned(), self.attribute().to_owned()),
+            (attribute::NODE_ATTRIBUTE.to_owned(), node.to_owned()),
+            (attribute::TYPE_ATTRIBUTE.to_owned(), self.attribute().to_owned()),
         ]);
         AddressHolder::new(Some(&self.handle(node)), attributes)
     }

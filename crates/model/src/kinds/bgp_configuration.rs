@@ -4,7 +4,7 @@ use super::cel_settings;
 use super::shared::{
     BGPPassword, MAX_ROUTE_PRIORITY, ProgramClusterRoutes, check_community, check_name, check_word,
 };
-use crate::names::DEFAULT;
+use crate::names::DEFAULT_OBJECT_NAME;
 use crate::object::{NoStatus, StatusForm};
 use crate::scalar::{ASNumber, GoDuration, StringEnum, is_default};
 use crate::schema::forms;
@@ -171,7 +171,7 @@ impl ResourceSpec for BGPConfigurationSpec {
                 at.field(key).within(priority, InclusiveRange(1, MAX_ROUTE_PRIORITY));
             }
         }
-        if configuration.metadata.name != DEFAULT {
+        if configuration.metadata.name != DEFAULT_OBJECT_NAME {
             spec.check_not_global(&at);
         }
     }

@@ -43,7 +43,7 @@ fn icmp_version(field: &str, name: &str, number: u8, other: u8) -> Value {
     )
 }
 
-const ENDS: [&str; 2] = ["source", "destination"];
+const RULE_ENDS: [&str; 2] = ["source", "destination"];
 const PORT_LISTS: [&str; 2] = ["ports", "notPorts"];
 const NET_LISTS: [&str; 2] = ["nets", "notNets"];
 
@@ -54,7 +54,7 @@ fn all_ports(fits: impl Fn(&str) -> String) -> String {
             .map(|list| format!("(!has(self.{end}.{list}) || {})", fits(&format!("self.{end}.{list}"))));
         format!("(!has(self.{end}) || ({}))", lists.join(" && "))
     };
-    ENDS.map(of_end).join(" && ")
+    RULE_ENDS.map(of_end).join(" && ")
 }
 
 pub(super) fn rules() -> Value {
@@ -116,7 +116,7 @@ pub(super) fn rule_choices() -> Value {
     let both_ends = |lists: [&str; 2], pattern: &str| -> Map<String, Value> {
         let items = |list: &str| (list.to_owned(), json!({"items": {"pattern": pattern}}));
         let end = json!({"properties": lists.map(items).into_iter().collect::<Map<_, _>>()});
-        ENDS.into_iter().map(|name| (name.to_owned(), end.clone())).collect()
+        RULE_ENDS.into_iter().map(|name| (name.to_owned(), end.clone())).collect()
     };
     let family = |pattern: &str, version: Value| {
         let mut properties = both_ends(NET_LISTS, pattern);

@@ -3,7 +3,7 @@
 use super::cel::{rule, rule_at};
 use serde_json::{Value, json};
 
-const DEFAULT_ONLY: [&str; 7] = [
+const DEFAULT_ONLY_FIELDS: [&str; 7] = [
     "nodeToNodeMeshEnabled",
     "asNumber",
     "serviceLoadBalancerIPs",
@@ -135,7 +135,7 @@ pub(super) fn bgp_configuration_object() -> Vec<Value> {
             &format!("{field} can only be set on the BGPConfiguration named default"),
         )
     };
-    DEFAULT_ONLY.iter().map(only).collect()
+    DEFAULT_ONLY_FIELDS.iter().map(only).collect()
 }
 
 pub(super) fn bgp_peer() -> Value {

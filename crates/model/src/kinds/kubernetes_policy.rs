@@ -21,7 +21,7 @@ string_enum! {
 
 /// Maximum number of rules of a policy, and of ports and peers of a rule. The schema has the same bound:
 /// without it, the estimated CEL cost would exceed the limit of Kubernetes.
-pub(super) const MAX_ITEMS: usize = 1024;
+pub(super) const MAX_KUBERNETES_ITEMS: usize = 1024;
 
 /// All labels and all expressions must match; an empty selector matches everything.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -133,7 +133,7 @@ pub(super) fn check_label_selector(at: &FieldChecker<'_>, selector: &LabelSelect
 }
 
 pub(super) fn check_ports(at: &FieldChecker<'_>, ports: &[KubernetesPort]) {
-    at.max_items(ports, MAX_ITEMS);
+    at.max_items(ports, MAX_KUBERNETES_ITEMS);
     for (at, port) in at.each(ports) {
         if let Some(protocol) = &port.protocol {
             at.field("protocol").required_one_of(protocol);
@@ -157,7 +157,7 @@ pub(super) fn check_ports(at: &FieldChecker<'_>, ports: &[KubernetesPort]) {
 }
 
 pub(super) fn check_peers(at: &FieldChecker<'_>, peers: &[KubernetesPeer]) {
-    at.max_items(peers, MAX_ITEMS);
+    at.max_items(peers, MAX_KUBERNETES_ITEMS);
     for (at, peer) in at.each(peers) {
         if let Some(selector) = &peer.pod_selector {
             check_label_selector(&at.field("podSelector"), selector);

@@ -23,11 +23,11 @@ pub(super) enum CheckedDirection {
     Egress,
 }
 
-const MAX_RULES: usize = 1024;
+const MAX_POLICY_RULES: usize = 1024;
 const MAX_NETS: usize = 256;
 const MAX_PORTS: usize = 50;
-const MAX_HTTP: usize = 20;
-const MAX_PATH: usize = 1024;
+const MAX_HTTP_ITEMS: usize = 20;
+const MAX_HTTP_PATH_CHARS: usize = 1024;
 
 pub(super) fn check_rules(
     at: &FieldChecker<'_>,
@@ -35,7 +35,7 @@ pub(super) fn check_rules(
     owner: RuleParent,
     direction: CheckedDirection,
 ) {
-    at.max_items(rules, MAX_RULES);
+    at.max_items(rules, MAX_POLICY_RULES);
     for (at, rule) in at.each(rules) {
         check_rule(&at, rule);
         if owner != RuleParent::Profile {
@@ -226,10 +226,10 @@ fn check_services_alone(at: &FieldChecker<'_>, entity: &EntityRule) {
 
 fn check_http(at: &FieldChecker<'_>, http: &HTTPMatch) {
     let methods = at.field("methods");
-    methods.max_items(&http.methods, MAX_HTTP);
+    methods.max_items(&http.methods, MAX_HTTP_ITEMS);
     methods.unique(&http.methods);
     let paths = at.field("paths");
-    paths.max_items(&http.paths, MAX_HTTP);
+    paths.max_items(&http.paths, MAX_HTTP_ITEMS);
     for (at, path) in paths.each(&http.paths) {
         let one = path.exact.is_empty() != path.prefix.is_empty();
         at.ensure(
@@ -239,7 +239,7 @@ fn check_http(at: &FieldChecker<'_>, http: &HTTPMatch) {
         );
         for (key, text) in [("exact", &path.exact), ("prefix", &path.prefix)] {
             let at = at.field(key);
-            at.max_chars(text, MAX_PATH);
+            at.max_chars(text, MAX_HTTP_PATH_CHARS);
             let fits = text.is_empty() || (text.starts_with('/') && !text.contains(['?', '#', ' ']));
             at.ensure(fits, text, "must start with '/' and have no '?', '#' or space");
         }

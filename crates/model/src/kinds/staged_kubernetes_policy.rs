@@ -1,8 +1,8 @@
 //! Staged Kubernetes policies.
 
 use super::kubernetes_policy::{
-    KubernetesEgressRule, KubernetesIngressRule, LabelSelector, MAX_ITEMS, check_label_selector, check_peers,
-    check_ports,
+    KubernetesEgressRule, KubernetesIngressRule, LabelSelector, MAX_KUBERNETES_ITEMS, check_label_selector,
+    check_peers, check_ports,
 };
 use super::policy::PolicyType;
 use super::staged_policy::{StagedAction, check_nothing_else, set_action};
@@ -57,8 +57,8 @@ impl ResourceSpec for StagedKubernetesNetworkPolicySpec {
             check_nothing_else(&at, spec, &["stagedAction"]);
         }
         check_label_selector(&at.field("podSelector"), &spec.pod_selector);
-        at.field("ingress").max_items(&spec.ingress, MAX_ITEMS);
-        at.field("egress").max_items(&spec.egress, MAX_ITEMS);
+        at.field("ingress").max_items(&spec.ingress, MAX_KUBERNETES_ITEMS);
+        at.field("egress").max_items(&spec.egress, MAX_KUBERNETES_ITEMS);
         for (at, rule) in at.field("ingress").each(&spec.ingress) {
             check_ports(&at.field("ports"), &rule.ports);
             check_peers(&at.field("from"), &rule.from);

@@ -39,11 +39,11 @@ pub struct BuiltInTier {
     pub default_action: TierAction,
 }
 
-const DEFAULT_ORDER: f64 = 1_000_000.0;
+const DEFAULT_TIER_ORDER: f64 = 1_000_000.0;
 
 pub const BUILT_IN_TIERS: [BuiltInTier; 3] = [
     BuiltInTier { name: "kube-admin", order: 1000.0, default_action: TierAction::Pass },
-    BuiltInTier { name: "default", order: DEFAULT_ORDER, default_action: TierAction::Deny },
+    BuiltInTier { name: "default", order: DEFAULT_TIER_ORDER, default_action: TierAction::Deny },
     BuiltInTier { name: "kube-baseline", order: 10_000_000.0, default_action: TierAction::Pass },
 ];
 
@@ -55,7 +55,7 @@ impl ResourceSpec for TierSpec {
     fn set_defaults(object: &mut TypedObject<Self>) {
         let built_in = BUILT_IN_TIERS.into_iter().find(|tier| tier.name == object.metadata.name);
         let (order, action) =
-            built_in.map_or((DEFAULT_ORDER, TierAction::Deny), |tier| (tier.order, tier.default_action));
+            built_in.map_or((DEFAULT_TIER_ORDER, TierAction::Deny), |tier| (tier.order, tier.default_action));
         object.spec.order.get_or_insert(CalicoFloat(order));
         if object.spec.default_action == TierAction::default() {
             object.spec.default_action = action;

@@ -10,7 +10,7 @@ use crate::scalar::{CalicoFloat, Port, Protocol, StringEnum};
 use std::collections::BTreeMap;
 
 /// The order of derived policies in their tier.
-pub const ORDER: f64 = 1000.0;
+pub const DERIVED_POLICY_ORDER: f64 = 1000.0;
 
 /// Converts a Kubernetes NetworkPolicy. Staged policies have the same fields and use the same type.
 pub fn network_policy(spec: &StagedKubernetesNetworkPolicySpec) -> NetworkPolicySpec {
@@ -21,7 +21,7 @@ pub fn network_policy(spec: &StagedKubernetesNetworkPolicySpec) -> NetworkPolicy
     };
     NetworkPolicySpec {
         tier: DEFAULT_TIER.to_owned(),
-        order: Some(CalicoFloat(ORDER)),
+        order: Some(CalicoFloat(DERIVED_POLICY_ORDER)),
         selector: selector(spec),
         ingress: ingress(spec),
         egress: egress(spec),

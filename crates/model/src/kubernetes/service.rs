@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 /// Prefix of Calico's annotations on a service.
-const OWN_ANNOTATIONS: &str = "projectcalico.org/";
+const CALICO_ANNOTATION_PREFIX: &str = "projectcalico.org/";
 
 /// The part of a service that routes and load balancers need.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -123,7 +123,7 @@ impl KubernetesService {
             load_balancer_class: spec.load_balancer_class.clone(),
             annotations: annotations
                 .iter()
-                .filter(|(name, _)| name.starts_with(OWN_ANNOTATIONS))
+                .filter(|(name, _)| name.starts_with(CALICO_ANNOTATION_PREFIX))
                 .map(|(name, value)| (name.clone(), value.clone()))
                 .collect(),
         }

@@ -223,17 +223,17 @@ pub(crate) fn labels(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": "object", "additionalProperties": text(&patterns::label_value())})
 }
 
-const SPAN_MESSAGE: &str = "must be a span of time that is not negative, such as 1m30s";
+const DURATION_MESSAGE: &str = "must be a span of time that is not negative, such as 1m30s";
 
 /// Returns the rule for a non-negative duration, or the empty string.
 pub(crate) fn optional_span() -> Value {
-    json!([rule("self == '' || duration(self) >= duration('0s')", SPAN_MESSAGE)])
+    json!([rule("self == '' || duration(self) >= duration('0s')", DURATION_MESSAGE)])
 }
 
 /// Schema of a non-negative duration, or `Auto`.
 pub(crate) fn span_or_auto(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": "string", "x-kubernetes-validations":
-        [rule("self == 'Auto' || duration(self) >= duration('0s')", SPAN_MESSAGE)]})
+        [rule("self == 'Auto' || duration(self) >= duration('0s')", DURATION_MESSAGE)]})
 }
 
 /// Returns the rule for a regular expression, or the empty string. `matches` fails for any other text, and a

@@ -3,7 +3,7 @@
 //! checked here if possible.
 
 use crate::scalar::Protocol;
-use crate::selector::{MAX_KEY_LEN, MAX_NESTING};
+use crate::selector::{MAX_KEY_BYTES, MAX_NESTING};
 
 const OCTET: &str = "(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])";
 const GROUP: &str = "[0-9a-fA-F]{1,4}";
@@ -216,7 +216,7 @@ pub(crate) enum GlobalTerm {
 /// it can follow them to a fixed depth. The first pattern checks the sequence of terms and operators, the
 /// second that it does not begin with an operator, and the third that parentheses match.
 pub(crate) fn selector(global: GlobalTerm) -> [String; 3] {
-    let key = format!("[a-zA-Z0-9_./-]{{1,{MAX_KEY_LEN}}}");
+    let key = format!("[a-zA-Z0-9_./-]{{1,{MAX_KEY_BYTES}}}");
     let text = r#"(?:'[^']*'|"[^"]*")"#;
     let values = format!(r"\{{[ \t]*(?:{text}[ \t]*,[ \t]*)*(?:{text}[ \t]*)?\}}");
     let comparison = r"(?:[ \t]*[!=]=|[ \t]+(?:contains|(?:start|end)s[ \t]*with))[ \t]*";
@@ -367,7 +367,7 @@ mod tests {
                 agree_on_selector(&text).unwrap();
             }
         }
-        for len in [MAX_KEY_LEN, MAX_KEY_LEN + 1] {
+        for len in [MAX_KEY_BYTES, MAX_KEY_BYTES + 1] {
             agree_on_selector(&format!("has({})", "k".repeat(len))).unwrap();
         }
     }

@@ -2,13 +2,13 @@
 //! rules that a CRD schema cannot express, and prevent the deletion of the built-in tiers.
 
 use super::patterns::{self, QUALIFIED_LENGTHS, whole};
-use super::{GROUP, VERSION};
+use super::{API_GROUP, API_GROUP_VERSION};
 use crate::Kind;
 use crate::kinds::{BUILT_IN_TIERS, NAMESPACE_LABEL};
 use serde_json::{Value, json};
 
-const ADMISSION: &str = "admissionregistration.k8s.io";
-const TIERED: [Kind; 4] = [
+const ADMISSION_API_GROUP: &str = "admissionregistration.k8s.io";
+const TIERED_KINDS: [Kind; 4] = [
     Kind::NetworkPolicy,
     Kind::GlobalNetworkPolicy,
     Kind::StagedNetworkPolicy,
@@ -103,7 +103,7 @@ fn keys_fit(map: &str, pattern: &str) -> String {
     )
 }
 
-const MASKED: &str = "[cidr(n)].all(c, c == c.masked())";
+const MASKED_NETWORK_EXPRESSION: &str = "[cidr(n)].all(c, c == c.masked())";
 
 fn rules_of_policies() -> ValidatingRule {
     let rules = ["ingress", "egress"].map(|list| listed(&["object", "spec"], list));
@@ -119,7 +119,7 @@ fn rules_of_policies() -> ValidatingRule {
         (both(&ends), "a range of ports must not end before it begins"),
         (both(&annotations), "keys of a rule's annotations must be qualified names"),
     ];
-    ("rules.policy.projectcalico.org", TIERED.to_vec(), changed(&["ingress", "egress"]), checks)
+    ("rules.policy.projectcalico.org", TIERED_KINDS.to_vec(), changed(&["ingress", "egress"]), checks)
 }
 
 fn kubernetes_policies() -> ValidatingRule {
@@ -137,7 +137,7 @@ fn kubernetes_policies() -> ValidatingRule {
     let labels = format!("{} && {}", keys("p.podSelector"), keys("p.namespaceSelector"));
     let pod_selector = format!("(!has(object.spec) || {})", keys("object.spec.podSelector"));
     let block = format!(
-        "!has(p.ipBlock) || ([p.ipBlock.cidr] + {}).all(n, {MASKED})",
+        "!has(p.ipBlock) || ([p.ipBlock.cidr] + {}).all(n, {MASKED_NETWORK_EXPRESSION})",
         listed(&["p", "ipBlock"], "except")
     );
     let inside = format!(
@@ -214,7 +214,7 @@ fn tier_label() -> MutatingRule {
         add("'/metadata/labels'", &format!("{{'{TIER_LABEL}': variables.tier}}")),
     );
     let variables = vec![("tier", tier.to_owned())];
-    ("tierlabel.policy.projectcalico.org", TIERED.to_vec(), Vec::new(), variables, patches)
+    ("tierlabel.policy.projectcalico.org", TIERED_KINDS.to_vec(), Vec::new(), variables, patches)
 }
 
 /// Derives the omitted policy types from the rules. As in Kubernetes, a staged Kubernetes policy always
@@ -248,7 +248,7 @@ fn types() -> MutatingRule {
         add("'/spec'", "{variables.field: variables.types}")
     );
     let variables = vec![("types", types), ("field", field)];
-    let kinds = [TIERED.as_slice(), &[kubernetes]].concat();
+    let kinds = [TIERED_KINDS.as_slice(), &[kubernetes]].concat();
     ("policytypes.policy.projectcalico.org", kinds, conditions, variables, patches)
 }
 
@@ -266,11 +266,11 @@ fn named(expressions: &[(&str, String)]) -> Value {
 
 fn constraints(kinds: &[Kind], operations: &[&str]) -> Value {
     let plurals: Vec<&str> = kinds.iter().map(|kind| kind.plural()).collect();
-    json!({"resourceRules": [{"apiGroups": [GROUP], "apiVersions": [VERSION], "operations": operations, "resources": plurals}]})
+    json!({"resourceRules": [{"apiGroups": [API_GROUP], "apiVersions": [API_GROUP_VERSION], "operations": operations, "resources": plurals}]})
 }
 
 fn object(kind: &str, version: &str, name: &str, spec: Value) -> Value {
-    json!({"apiVersion": format!("{ADMISSION}/{version}"), "kind": kind, "metadata": {"name": name}, "spec": spec})
+    json!({"apiVersion": format!("{ADMISSION_API_GROUP}/{version}"), "kind": kind, "metadata": {"name": name}, "spec": spec})
 }
 
 #[cfg(test)]

@@ -3,8 +3,8 @@
 
 use super::parser::SelectorParseError;
 
-pub(crate) const MAX_KEY_LEN: usize = 512;
-const SNIPPET_CHARS: usize = 20;
+pub(crate) const MAX_KEY_BYTES: usize = 512;
+const MAX_SNIPPET_CHARS: usize = 20;
 
 /// A position in the text of a selector.
 pub(super) struct SelectorLexer<'a> {
@@ -81,12 +81,12 @@ impl<'a> SelectorLexer<'a> {
         let len = rest.find(|c| !is_key_char(c)).unwrap_or(rest.len());
         match rest.get(..len) {
             None | Some("") => Err(self.unexpected(expected)),
-            Some(key) if len <= MAX_KEY_LEN => {
+            Some(key) if len <= MAX_KEY_BYTES => {
                 self.offset += len;
                 Ok(key)
             }
             Some(_) => {
-                Err(self.unexpected(&format!("a label key of at most {MAX_KEY_LEN} bytes (it has {len})")))
+                Err(self.unexpected(&format!("a label key of at most {MAX_KEY_BYTES} bytes (it has {len})")))
             }
         }
     }
@@ -112,7 +112,7 @@ impl<'a> SelectorLexer<'a> {
     /// Returns the error for an unexpected token at the current position.
     pub(super) fn unexpected(&mut self, expected: &str) -> SelectorParseError {
         let rest = self.rest();
-        let snippet: String = rest.chars().take(SNIPPET_CHARS).collect();
+        let snippet: String = rest.chars().take(MAX_SNIPPET_CHARS).collect();
         let cut = snippet.len() < rest.len();
         let found = match snippet.as_str() {
             "" => "the end".to_owned(),

@@ -13,7 +13,7 @@ pub mod rewrite;
 
 pub use eval::LabelLookup;
 pub use id::{named_port_id, service_id, service_ip_id};
-pub(crate) use lexer::MAX_KEY_LEN;
+pub(crate) use lexer::MAX_KEY_BYTES;
 pub use parser::SelectorParseError;
 pub use requirements::{LabelCondition, LabelConditions};
 

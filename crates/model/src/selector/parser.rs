@@ -7,9 +7,9 @@ use super::{LabelComparison, SelectorNode};
 
 /// Maximum nesting depth of parentheses, both in the input and in the canonical text, which may contain more
 /// of them. A selector of the 1024 characters that the API accepts cannot reach it.
-const MAX_DEPTH: usize = 1000;
+const MAX_PARSER_DEPTH: usize = 1000;
 
-const ATOM: &str = "a label key, has(), all(), global(), ! or (";
+const EXPECTED_ATOM: &str = "a label key, has(), all(), global(), ! or (";
 
 /// Reason why a text is not a selector.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -56,7 +56,7 @@ pub(super) fn parse(text: &str) -> Result<SelectorNode, SelectorParseError> {
     loop {
         let negated = parser.negations();
         if parser.lexer.symbol("(") {
-            if parser.open.len() == MAX_DEPTH {
+            if parser.open.len() == MAX_PARSER_DEPTH {
                 return Err(parser.too_deep());
             }
             parser.open.push(group);
@@ -118,7 +118,7 @@ impl SelectorParser<'_> {
             operand.node
         });
         let node = node(nodes.collect());
-        if depth == MAX_DEPTH {
+        if depth == MAX_PARSER_DEPTH {
             return Err(self.too_deep());
         }
         self.operands.push(ParsedOperand { node, depth: depth + 1 });
@@ -133,7 +133,7 @@ impl SelectorParser<'_> {
     }
 
     fn too_deep(&mut self) -> SelectorParseError {
-        self.lexer.unexpected(&format!("at most {MAX_DEPTH} levels of nesting"))
+        self.lexer.unexpected(&format!("at most {MAX_PARSER_DEPTH} levels of nesting"))
     }
 
     fn atom(&mut self) -> Result<SelectorNode, SelectorParseError> {
@@ -151,7 +151,7 @@ impl SelectorParser<'_> {
         if lexer.call("global") {
             return Ok(SelectorNode::Global);
         }
-        let key = lexer.key(ATOM)?;
+        let key = lexer.key(EXPECTED_ATOM)?;
         if lexer.symbol("==") {
             self.compare(key, LabelComparison::Equal)
         } else if lexer.symbol("!=") {

@@ -1,7 +1,7 @@
 //! Field paths as Calico prints them: the names of Go struct fields, derived from the JSON keys.
 
 /// First words of keys that Calico does not simply capitalise.
-const WORDS: &[(&str, &str)] = &[
+const SPECIAL_WORDS: &[(&str, &str)] = &[
     ("as", "AS"),
     ("aws", "AWS"),
     ("bgp", "BGP"),
@@ -33,7 +33,7 @@ const WORDS: &[(&str, &str)] = &[
 pub fn field_name(key: &str) -> String {
     let end = key.find(|c: char| !c.is_ascii_lowercase()).unwrap_or(key.len());
     let (word, rest) = key.split_at(end);
-    if let Some((_, spelled)) = WORDS.iter().find(|(known, _)| *known == word) {
+    if let Some((_, spelled)) = SPECIAL_WORDS.iter().find(|(known, _)| *known == word) {
         return format!("{spelled}{rest}");
     }
     let mut chars = key.chars();

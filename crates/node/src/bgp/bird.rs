@@ -7,7 +7,7 @@
 use super::backend::{BgpBackend, BirdPaths};
 use super::mailbox::{PlanUpdateReceiver, mailbox};
 use super::secrets::SecretDirectory;
-use super::{BgpHandle, QUEUE};
+use super::{BgpHandle, LEARNT_ROUTES_CAPACITY};
 use crate::queries::RunningBgp;
 use crate::state::NodeState;
 use std::fs::{self, File, Permissions};
@@ -22,15 +22,15 @@ use tortie_plan::PlanUpdate;
 use tortie_plan::bgp::BgpConfig;
 
 /// Interval between checks of BIRD, its configuration file and the passwords.
-const POLL: Duration = Duration::from_secs(2);
+const BIRD_POLL_INTERVAL: Duration = Duration::from_secs(2);
 /// First and longest delay between attempts while something is wrong.
-const RETRY: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
+const BIRD_RETRY_DELAYS: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
 /// Mode of the configuration file, which contains passwords. BIRD may run as another user, so the group of the
 /// directory can read it.
-const MODE: u32 = 0o640;
+const BIRD_CONFIG_MODE: u32 = 0o640;
 
 /// Component name of the backend in the node's state.
-pub const PART: &str = "bird";
+pub const BIRD_COMPONENT: &str = "bird";
 
 pub struct BirdTask {
     state: Arc<NodeState>,
@@ -56,7 +56,7 @@ impl BirdTask {
         restart_marker: PathBuf,
     ) -> BgpHandle {
         let (plan, plans) = mailbox();
-        let (quiet, learnt) = mpsc::channel(QUEUE);
+        let (quiet, learnt) = mpsc::channel(LEARNT_ROUTES_CAPACITY);
         let bird = BirdTask {
             state,
             secrets: SecretDirectory::new(secrets),
@@ -76,7 +76,7 @@ impl BirdTask {
     }
 
     async fn run(mut self, mut plans: PlanUpdateReceiver) {
-        let (mut pause, mut patience) = (POLL, RETRY.0);
+        let (mut pause, mut patience) = (BIRD_POLL_INTERVAL, BIRD_RETRY_DELAYS.0);
         loop {
             tokio::select! {
                 updates = plans.recv() => match updates {
@@ -88,8 +88,8 @@ impl BirdTask {
             }
             let trouble = self.reconcile().await.err();
             (pause, patience) = match trouble {
-                Some(_) => (patience, (patience * 2).min(RETRY.1)),
-                None => (POLL, RETRY.0),
+                Some(_) => (patience, (patience * 2).min(BIRD_RETRY_DELAYS.1)),
+                None => (BIRD_POLL_INTERVAL, BIRD_RETRY_DELAYS.0),
             };
             self.report(trouble);
         }
@@ -171,8 +171,8 @@ impl BirdTask {
         }
         let skipped = self.rendered.as_ref().map(|rendered| rendered.skipped.join("; "));
         let skipped = skipped.filter(|skipped| !skipped.is_empty());
-        self.state.set_warning(PART, skipped.clone());
-        self.state.set_trouble(PART, trouble.clone());
+        self.state.set_warning(BIRD_COMPONENT, skipped.clone());
+        self.state.set_trouble(BIRD_COMPONENT, trouble.clone());
         let now = trouble.or(skipped);
         if self.reported != now {
             match &now {
@@ -193,7 +193,7 @@ fn write_beside(file: &Path, text: &str) -> io::Result<PathBuf> {
     name.push(".new");
     let new = dir.join(name);
     let mut opened = File::create(&new)?;
-    opened.set_permissions(Permissions::from_mode(MODE))?;
+    opened.set_permissions(Permissions::from_mode(BIRD_CONFIG_MODE))?;
     chown(&new, None, Some(fs::metadata(dir)?.gid()))?;
     opened.write_all(text.as_bytes())?;
     opened.sync_all()?;

@@ -12,10 +12,10 @@ use tortie_plan::bgp::{
 };
 
 /// Preference of a learnt route that takes precedence over a normal local route.
-const PREFERRED: u16 = 200;
+const PREFERRED_ROUTE_PREFERENCE: u16 = 200;
 
 /// Maximum restart time of the graceful restart capability: 12 bits (RFC 4724, section 3).
-const LONGEST_RESTART: u16 = 4095;
+const MAX_RESTART_SECONDS: u16 = 4095;
 
 pub struct TranslatedConfig {
     pub config: SpeakerConfig,
@@ -80,7 +80,7 @@ fn peer(bgp: &BgpConfig, session: &BgpSession, password: Option<String>) -> Peer
         source: session.source,
         password,
         keepalive: session.keepalive,
-        restart_time: session.restart_time.map(|time| time.min(LONGEST_RESTART)).or(default.restart_time),
+        restart_time: session.restart_time.map(|time| time.min(MAX_RESTART_SECONDS)).or(default.restart_time),
         ttl_security: session.ttl_security,
         next_hop: session.next_hop,
         reflect: session.reflect,
@@ -98,7 +98,7 @@ fn import(bgp: &BgpConfig, session: &BgpSession, v4: bool) -> RouteFilter {
     let mut rules = filters(bgp, session, |filter| if v4 { &filter.import_v4 } else { &filter.import_v6 });
     rules.push(RouteFilterRule {
         when: RouteMatch { local_pref: Some(better_than_normal(&bgp.export, v4)), ..RouteMatch::default() },
-        then: vec![AttrsChange::SetPreference(PREFERRED)],
+        then: vec![AttrsChange::SetPreference(PREFERRED_ROUTE_PREFERENCE)],
         verdict: None,
     });
     RouteFilter { rules, default: FilterVerdict::Accept }

@@ -4,7 +4,7 @@ use std::time::Duration;
 use tortie_bgp::core::{BgpPeerState, PeerStatus, SpeakerStatus};
 
 /// Default time after the start during which all sessions have to be established.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const DEFAULT_SESSION_GRACE_PERIOD: Duration = Duration::from_secs(30);
 
 /// Checks the sessions of one family, or of both. Without peers BGP is ready. Within `patience` of the start all
 /// sessions have to be established, later one is enough. The error names the missing sessions.
@@ -64,7 +64,7 @@ mod tests {
 
     fn judge(status: &SpeakerStatus, age: u64, v6: Option<bool>) -> Result<(), String> {
         let status = SpeakerStatus { now: Duration::from_secs(age), ..status.clone() };
-        ready(&status, v6, PATIENCE)
+        ready(&status, v6, DEFAULT_SESSION_GRACE_PERIOD)
     }
 
     #[test]

@@ -10,11 +10,11 @@ use tortie_dataplane::{HostRoute, Netns, host_routes};
 use tortie_plan::bgp::BgpConfig;
 
 /// Interfaces whose routes are never announced, as in Calico.
-const NEVER: [&str; 2] = ["cali*", "kube-ipvs*"];
+const NEVER_ANNOUNCED_INTERFACES: [&str; 2] = ["cali*", "kube-ipvs*"];
 /// Maximum number of routes. A node is not meant to announce a full Internet table; further routes are left out.
-const AT_MOST: usize = 10_000;
+const MAX_HOST_ROUTES: usize = 10_000;
 /// Reading takes at most 1/50 of the time.
-const SHARE: u32 = 50;
+const READ_TIME_DIVISOR: u32 = 50;
 
 #[derive(Default)]
 pub struct HostRouteCache {
@@ -43,7 +43,8 @@ impl HostRouteCache {
                     return false;
                 }
             }
-            self.not_before = Some(Instant::now() + began.elapsed().max(Duration::from_micros(1)) * SHARE);
+            self.not_before =
+                Some(Instant::now() + began.elapsed().max(Duration::from_micros(1)) * READ_TIME_DIVISOR);
         }
         let changed = routes != self.routes;
         self.routes = routes;
@@ -53,10 +54,10 @@ impl HostRouteCache {
     /// Selects one route per network: the connected one, else the one with the lowest metric.
     fn chosen(&mut self, found: Vec<HostRoute>, ignored: &[String]) -> BTreeMap<IpNet, HostRoute> {
         let ignored = |name: &str| {
-            let mut patterns = ignored.iter().map(String::as_str).chain(NEVER);
+            let mut patterns = ignored.iter().map(String::as_str).chain(NEVER_ANNOUNCED_INTERFACES);
             patterns.any(|pattern| matches(pattern, name))
         };
-        let never = |name: &str| NEVER.iter().any(|pattern| matches(pattern, name));
+        let never = |name: &str| NEVER_ANNOUNCED_INTERFACES.iter().any(|pattern| matches(pattern, name));
         let mut chosen: BTreeMap<IpNet, HostRoute> = BTreeMap::new();
         let mut left_out = 0;
         for route in found {
@@ -68,14 +69,14 @@ impl HostRouteCache {
                 |other: &HostRoute| (!route.connected, route.metric) < (!other.connected, other.metric);
             match chosen.get(&route.net) {
                 Some(other) if !better(other) => {}
-                None if chosen.len() >= AT_MOST => left_out += 1,
+                None if chosen.len() >= MAX_HOST_ROUTES => left_out += 1,
                 _ => _ = chosen.insert(route.net, route),
             }
         }
         if left_out > 0 && !self.left_out {
             tracing::warn!(
                 left_out,
-                limit = AT_MOST,
+                limit = MAX_HOST_ROUTES,
                 "the host has more routes than the limit; further routes are not announced"
             );
         }
@@ -129,12 +130,12 @@ mod tests {
 
     #[test]
     fn there_is_a_bound() {
-        let found = (0..AT_MOST + 7).map(|number| {
+        let found = (0..MAX_HOST_ROUTES + 7).map(|number| {
             let [_, a, b, c] = u32::try_from(number).unwrap().to_be_bytes();
             route(&format!("{}.{a}.{b}.{c}/32", 11), "eth0", 0, false)
         });
         let mut routes = HostRouteCache::default();
-        assert_eq!(routes.chosen(found.collect(), &[]).len(), AT_MOST);
+        assert_eq!(routes.chosen(found.collect(), &[]).len(), MAX_HOST_ROUTES);
         assert!(routes.left_out);
     }
 }

@@ -21,8 +21,8 @@ struct LocalRoute {
 
 /// Preferences as in BIRD: a connected network takes precedence over a route of a peer, and a route that another
 /// program wrote to the table yields to one.
-const CONNECTED: u16 = 240;
-const WRITTEN: u16 = 10;
+const CONNECTED_ROUTE_PREFERENCE: u16 = 240;
+const FOREIGN_ROUTE_PREFERENCE: u16 = 10;
 
 #[derive(Default)]
 pub struct LocalRouteTable {
@@ -71,14 +71,15 @@ impl LocalRouteTable {
         let mut wanted: BTreeMap<IpNet, LocalRoute> = BTreeMap::new();
         for route in self.host.values() {
             let interface = route.interface.as_deref().map(Arc::from);
-            let preference = if route.connected { CONNECTED } else { WRITTEN };
+            let preference =
+                if route.connected { CONNECTED_ROUTE_PREFERENCE } else { FOREIGN_ROUTE_PREFERENCE };
             let metric = if route.metric == 0 { metric(&route.net) } else { route.metric };
             wanted.insert(route.net, LocalRoute { metric, interface, preference, service: false });
         }
         let own = |net: &IpNet, interface| LocalRoute {
             metric: metric(net),
             interface,
-            preference: RouteAttrs::LOCAL,
+            preference: RouteAttrs::LOCAL_PREFERENCE,
             service: false,
         };
         for net in bgp.export.service_routes() {

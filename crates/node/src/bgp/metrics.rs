@@ -11,7 +11,7 @@ use tortie_bgp::core::{BgpPeerState, PeerStatus, SpeakerStatus};
 
 type MetricLabels = Vec<(&'static str, String)>;
 
-const STATES: [(BgpPeerState, &str); 6] = [
+const PEER_STATE_NAMES: [(BgpPeerState, &str); 6] = [
     (BgpPeerState::Idle, "Idle"),
     (BgpPeerState::Connect, "Connect"),
     (BgpPeerState::Active, "Active"),
@@ -39,7 +39,7 @@ struct SessionMetrics {
 /// Renders the metrics of the speaker.
 pub fn metrics(status: &SpeakerStatus) -> String {
     let numbers = SessionMetrics::default();
-    for (state, name) in STATES {
+    for (state, name) in PEER_STATE_NAMES {
         let count = status.peers.iter().filter(|peer| peer.state == state).count();
         numbers.sessions.get_or_create(&labels(&[("state", name)])).set(gauge(count as u64));
     }

@@ -16,7 +16,7 @@ mod next_hops;
 mod secrets;
 
 pub use backend::{BackendChoice, BgpBackend};
-pub use bird::PART as BIRD;
+pub use bird::BIRD_COMPONENT as BIRD;
 
 use crate::options::NodeArgs;
 use crate::queries::RunningBgp;
@@ -35,7 +35,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-pub use health::{PATIENCE, near_limit, ready};
+pub use health::{DEFAULT_SESSION_GRACE_PERIOD, near_limit, ready};
 pub use metrics::metrics;
 use tokio::sync::mpsc;
 use tortie_bgp::core::{BestRoute, RouteChange, ShutdownMode};
@@ -45,8 +45,8 @@ use tortie_plan::bgp::{BgpConfig, LOCAL_PREF_OF_METRIC_0};
 use tortie_plan::{LearntRouteEntry, PlanUpdate};
 
 /// Interval between checks of the passwords, and between attempts to start.
-const POLL: Duration = Duration::from_secs(2);
-const QUEUE: usize = 16;
+const BGP_POLL_INTERVAL: Duration = Duration::from_secs(2);
+const LEARNT_ROUTES_CAPACITY: usize = 16;
 
 /// The channels between the engine and BGP.
 pub struct BgpHandle {
@@ -114,7 +114,7 @@ impl BgpTask {
         limits: PeerLimits,
     ) -> BgpHandle {
         let (plan, plans) = mailbox::mailbox();
-        let (learnt, receiver) = mpsc::channel(QUEUE);
+        let (learnt, receiver) = mpsc::channel(LEARNT_ROUTES_CAPACITY);
         let task = BgpTask {
             next_hops: UnreachableNextHops::new(host.clone(), state.unreachable()),
             host,
@@ -137,7 +137,7 @@ impl BgpTask {
     }
 
     async fn run(mut self, mut plans: mailbox::PlanUpdateReceiver) {
-        let mut poll = tokio::time::interval(POLL);
+        let mut poll = tokio::time::interval(BGP_POLL_INTERVAL);
         loop {
             tokio::select! {
                 updates = plans.recv() => match updates {

@@ -7,7 +7,7 @@ use super::identity::{self, CALICO_IPAM, ContainerIdentity};
 use super::ipam::store_failed;
 use super::request::CniRequest;
 use super::result::{CniResult, ResultInterface, ResultIp};
-use super::service::{ATTEMPTS, CniService};
+use super::service::{CniService, MAX_ENDPOINT_WRITE_ATTEMPTS};
 use super::wishes::{AddressSource, PodNetworkAnnotations};
 use super::workload::KubernetesPod;
 use crate::engine::{EngineRequestError, RequestRefusal};
@@ -113,9 +113,12 @@ impl CniService {
                 None => self.wire(request, &identity, &record, workload).await,
             }
         };
-        let finished = tokio::time::timeout(super::service::DEADLINE, setup).await;
+        let finished = tokio::time::timeout(super::service::REQUEST_TIMEOUT, setup).await;
         let outcome = finished.unwrap_or_else(|_| {
-            Err(CniError::new(code::TRY_AGAIN, format!("not done within {:?}", super::service::DEADLINE)))
+            Err(CniError::new(
+                code::TRY_AGAIN,
+                format!("not done within {:?}", super::service::REQUEST_TIMEOUT),
+            ))
         });
         let result = outcome.and_then(|(result, workload)| {
             let (known, workload) = (Some(result.clone()), Some(workload));
@@ -367,7 +370,7 @@ impl CniService {
         let (namespace, name) = (endpoint.metadata.namespace.clone(), endpoint.metadata.name.clone());
         let key = StoreKey::resource(Kind::WorkloadEndpoint, &namespace, &name);
         let mut last = None;
-        for _ in 0..ATTEMPTS {
+        for _ in 0..MAX_ENDPOINT_WRITE_ATTEMPTS {
             let created = self.resources.create(endpoint.clone().into()).await;
             let written = match created {
                 Err(StoreError::AlreadyExists { .. }) => {

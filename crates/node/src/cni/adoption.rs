@@ -17,7 +17,7 @@ use tortie_model::kinds::WorkloadEndpoint;
 use tortie_model::{Resource, StoreKey};
 
 /// Component name of the warning on the health page.
-const PART: &str = "adoption";
+const ADOPTION_COMPONENT: &str = "adoption";
 /// Maximum number of endpoints named on the health page.
 const MAX_NAMED_ENDPOINTS: usize = 5;
 
@@ -54,7 +54,7 @@ impl CniService {
         if self.pending.has_overflowed() {
             lines.push("the datastore has more endpoints for this node than can be adopted".to_owned());
         }
-        self.state.set_warning(PART, (!lines.is_empty()).then(|| lines.join("; ")));
+        self.state.set_warning(ADOPTION_COMPONENT, (!lines.is_empty()).then(|| lines.join("; ")));
     }
 
     /// Adopts one container if it is pending. The caller must not hold its lock.

@@ -102,7 +102,7 @@ pub struct ValidAttachment {
 }
 
 /// The version that applies if the configuration does not state one.
-const UNSTATED_VERSION: &str = "0.2.0";
+const DEFAULT_CNI_VERSION: &str = "0.2.0";
 
 impl NetworkConfig {
     /// Parses a configuration. Returns the keys that we use, and the whole object for delegated plugins.
@@ -120,7 +120,7 @@ impl NetworkConfig {
             return Err(CniError::new(code::NETWORK_CONFIG, message));
         }
         if config.cni_version.is_empty() {
-            config.cni_version = UNSTATED_VERSION.to_owned();
+            config.cni_version = DEFAULT_CNI_VERSION.to_owned();
         }
         if !SUPPORTED_VERSIONS.contains(&config.cni_version.as_str()) {
             let details =

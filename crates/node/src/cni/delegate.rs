@@ -11,9 +11,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tortie_cni::{CniError, code};
 
 /// Timeout after which a plugin is killed.
-const PATIENCE: Duration = Duration::from_secs(30);
+const IPAM_PLUGIN_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum size of a plugin's output, in bytes.
-const LIMIT: u64 = 1 << 20;
+const MAX_PLUGIN_OUTPUT_BYTES: u64 = 1 << 20;
 
 impl DelegatedIpam {
     /// Returns the plugin that the configuration names, with the pod CIDRs of the node in place of `usePodCidr`.
@@ -81,13 +81,13 @@ impl DelegatedIpam {
             }
             let mut text = String::new();
             if let Some(stdout) = stdout {
-                stdout.take(LIMIT).read_to_string(&mut text).await?;
+                stdout.take(MAX_PLUGIN_OUTPUT_BYTES).read_to_string(&mut text).await?;
             }
             Ok::<_, std::io::Error>((child.wait().await?, text))
         };
-        let (status, text) = tokio::time::timeout(PATIENCE, talk)
+        let (status, text) = tokio::time::timeout(IPAM_PLUGIN_TIMEOUT, talk)
             .await
-            .map_err(|_| failed(format!("no answer within {} seconds", PATIENCE.as_secs())))?
+            .map_err(|_| failed(format!("no answer within {} seconds", IPAM_PLUGIN_TIMEOUT.as_secs())))?
             .map_err(|error| failed(error.to_string()))?;
         if status.success() {
             return Ok(text);

@@ -7,14 +7,14 @@ use tokio::time::{Instant, sleep, timeout};
 use tortie_cni::{CniError, code};
 
 /// Timeout for all gates together.
-const LIMIT: Duration = Duration::from_secs(30);
+const READINESS_GATES_TIMEOUT: Duration = Duration::from_secs(30);
 /// Timeout for one response.
-const PATIENCE: Duration = Duration::from_secs(5);
-const PAUSE: Duration = Duration::from_millis(500);
+const GATE_RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
+const GATE_RETRY_DELAY: Duration = Duration::from_millis(500);
 /// Maximum number of gates; a configuration with more is a mistake.
-const MOST: usize = 16;
+const MAX_READINESS_GATES: usize = 16;
 /// Length of `HTTP/1.1 200`, the part of the response that is read.
-const STATUS_LINE: usize = 12;
+const STATUS_LINE_BYTES: usize = 12;
 
 /// The address and the path to request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,19 +26,22 @@ struct ReadinessGate {
 
 /// Waits until every gate has responded with a status from 200 to 399.
 pub async fn pass(urls: &[String]) -> Result<(), CniError> {
-    if urls.len() > MOST {
-        let message = format!("readiness_gates has {} URLs, more than {MOST}", urls.len());
+    if urls.len() > MAX_READINESS_GATES {
+        let message = format!("readiness_gates has {} URLs, more than {MAX_READINESS_GATES}", urls.len());
         return Err(CniError::new(code::NETWORK_CONFIG, message));
     }
-    let deadline = Instant::now() + LIMIT;
+    let deadline = Instant::now() + READINESS_GATES_TIMEOUT;
     for url in urls {
         let gate = ReadinessGate::parse(url)?;
-        while let Err(reason) = timeout(PATIENCE, gate.ask()).await.unwrap_or(Err("no answer".to_owned())) {
+        while let Err(reason) =
+            timeout(GATE_RESPONSE_TIMEOUT, gate.ask()).await.unwrap_or(Err("no answer".to_owned()))
+        {
             if Instant::now() > deadline {
-                let message = format!("readiness gate {url} is not open after {} s", LIMIT.as_secs());
+                let message =
+                    format!("readiness gate {url} is not open after {} s", READINESS_GATES_TIMEOUT.as_secs());
                 return Err(CniError::new(code::TRY_AGAIN, message).with(reason));
             }
-            sleep(PAUSE).await;
+            sleep(GATE_RETRY_DELAY).await;
         }
     }
     Ok(())
@@ -71,7 +74,7 @@ impl ReadinessGate {
         let ReadinessGate { authority, path, .. } = self;
         let request = format!("GET {path} HTTP/1.1\r\nHost: {authority}\r\nConnection: close\r\n\r\n");
         stream.write_all(request.as_bytes()).await.map_err(failed)?;
-        let mut line = [0; STATUS_LINE];
+        let mut line = [0; STATUS_LINE_BYTES];
         stream.read_exact(&mut line).await.map_err(failed)?;
         let line = String::from_utf8_lossy(&line).into_owned();
         let status = line.split_once(' ').and_then(|(_, status)| status.parse::<u16>().ok());
@@ -128,7 +131,7 @@ mod tests {
         });
         pass(&[url]).await.unwrap();
         assert_eq!(asked.load(Ordering::Relaxed), 3);
-        let many = vec!["http://localhost/".to_owned(); MOST + 1];
+        let many = vec!["http://localhost/".to_owned(); MAX_READINESS_GATES + 1];
         assert!(pass(&many).await.unwrap_err().to_string().contains("17 URLs"));
     }
 }

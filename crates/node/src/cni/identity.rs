@@ -9,7 +9,7 @@ pub const CALICO_IPAM: &str = "calico-ipam";
 const NAMESPACE_LABEL: &str = "projectcalico.org/namespace";
 const HASH_DIGITS: usize = 11;
 /// Maximum number of characters of a network name that are used in the name of its profile.
-const LONGEST_WORDS: usize = 100;
+const MAX_NETWORK_NAME_CHARS: usize = 100;
 
 /// The identity of a container in its orchestrator.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,7 +56,7 @@ pub fn profile_name(network: &str) -> String {
         return network.to_owned();
     }
     let fit = |c: char| if c.is_ascii_alphanumeric() || c == '.' { c.to_ascii_lowercase() } else { '-' };
-    let words: String = network.chars().take(LONGEST_WORDS).map(fit).collect();
+    let words: String = network.chars().take(MAX_NETWORK_NAME_CHARS).map(fit).collect();
     let words: Vec<&str> = words.split(['.', '-']).filter(|word| !word.is_empty()).collect();
     let hash = hashed("", network);
     [&words[..], &[hash.as_str()]].concat().join("-")

@@ -85,15 +85,15 @@ impl CniService {
         use tortie_ipam::owner::attribute;
         let identity = ContainerIdentity::of(request);
         let mut attributes = BTreeMap::from([
-            (attribute::NODE.to_owned(), self.node.clone()),
+            (attribute::NODE_ATTRIBUTE.to_owned(), self.node.clone()),
             (
-                attribute::TIMESTAMP.to_owned(),
+                attribute::TIMESTAMP_ATTRIBUTE.to_owned(),
                 Timestamp::now().strftime("%Y-%m-%d %H:%M:%S%.f +0000 UTC").to_string(),
             ),
         ]);
         if !identity.pod.is_empty() {
-            attributes.insert(attribute::POD.to_owned(), identity.pod);
-            attributes.insert(attribute::NAMESPACE.to_owned(), identity.namespace);
+            attributes.insert(attribute::POD_ATTRIBUTE.to_owned(), identity.pod);
+            attributes.insert(attribute::NAMESPACE_ATTRIBUTE.to_owned(), identity.namespace);
         }
         let handle = identity::handle(&request.config.name, &request.container_id);
         AddressHolder::new(Some(&handle), attributes)

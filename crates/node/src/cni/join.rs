@@ -8,7 +8,7 @@ use super::add::{AddOutcome, not_programmed, profile_of};
 use super::identity::ContainerIdentity;
 use super::ipam::store_failed;
 use super::request::CniRequest;
-use super::service::{ATTEMPTS, CniService, DEADLINE};
+use super::service::{CniService, MAX_ENDPOINT_WRITE_ATTEMPTS, REQUEST_TIMEOUT};
 use crate::journal::{AttachmentId, AttachmentPhase, AttachmentRecord, JoinedNetwork};
 use crate::reclaim;
 use tortie_cni::{CniError, code};
@@ -17,7 +17,7 @@ use tortie_model::{Resource, StoreValue};
 use tortie_store::StoreError;
 
 /// Maximum number of further networks of one container.
-const MOST_NETWORKS: usize = 64;
+const MAX_FURTHER_NETWORKS: usize = 64;
 
 impl CniService {
     /// Returns the attachment of the same container to another network, if the ADD has to share it.
@@ -83,7 +83,7 @@ impl CniService {
             None => self.profiles_of(&record).await?.contains(&profile),
         };
         record.joined.retain(|joined| joined.network != *network || joined.ifname != *ifname);
-        if record.joined.len() >= MOST_NETWORKS {
+        if record.joined.len() >= MAX_FURTHER_NETWORKS {
             let message = format!("the container is in {} networks already", record.joined.len() + 1);
             return Err(CniError::new(code::FAILED, message));
         }
@@ -101,9 +101,11 @@ impl CniService {
                 profiles.push(profile.clone());
             }
         };
-        let programmed = tokio::time::timeout(DEADLINE, self.change_profiles(&record, add, awaited)).await;
-        let outcome = programmed
-            .unwrap_or_else(|_| Err(CniError::new(code::TRY_AGAIN, format!("not done within {DEADLINE:?}"))));
+        let programmed =
+            tokio::time::timeout(REQUEST_TIMEOUT, self.change_profiles(&record, add, awaited)).await;
+        let outcome = programmed.unwrap_or_else(|_| {
+            Err(CniError::new(code::TRY_AGAIN, format!("not done within {REQUEST_TIMEOUT:?}")))
+        });
         let outcome = outcome.and_then(|workload| {
             let mut record = AttachmentRecord { workload: Some(workload), ..record.clone() };
             set_phase(&mut record, network, ifname, AttachmentPhase::Live);
@@ -185,7 +187,7 @@ impl CniService {
         let lost = || CniError::new(code::FAILED, "the record of the container has no endpoint");
         let (key, (namespace, name)) = record.endpoint_key().zip(record.endpoint.clone()).ok_or_else(lost)?;
         let mut last = None;
-        for _ in 0..ATTEMPTS {
+        for _ in 0..MAX_ENDPOINT_WRITE_ATTEMPTS {
             let written = match self.resources.get_as::<WorkloadEndpointSpec>(&namespace, &name).await {
                 Ok(mut endpoint) => {
                     let before = endpoint.spec.profiles.clone();

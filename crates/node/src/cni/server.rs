@@ -1,7 +1,7 @@
 //! Serves the CNI socket: one request and one response per connection.
 
 use super::request::CniRequest;
-use super::service::{CniResponse, CniService, DEADLINE};
+use super::service::{CniResponse, CniService, REQUEST_TIMEOUT};
 use crate::socket::DaemonSocket;
 use std::io;
 use std::sync::Arc;
@@ -12,18 +12,19 @@ use tokio::sync::{Semaphore, watch};
 use tortie_cni::{CniError, code};
 
 /// Maximum size of a request in bytes, larger than any configuration in its JSON encoding.
-const LIMIT: u64 = 8 << 20;
+const MAX_REQUEST_BYTES: u64 = 8 << 20;
 /// Timeout for reading a request.
-const READ_LIMIT: Duration = Duration::from_secs(10);
+const REQUEST_READ_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum number of requests that are handled concurrently; further ones wait.
-const AT_ONCE: usize = 64;
+const MAX_CONCURRENT_REQUESTS: usize = 64;
 /// Maximum number of connections, including requests that are being read or wait. Further connections are closed, and
 /// the plugin returns TRY_AGAIN.
-const CONNECTIONS: usize = 1024;
+const MAX_CNI_CONNECTIONS: usize = 1024;
 
 /// Serves requests until the task is dropped. Responds with TRY_AGAIN until the node has started.
 pub async fn serve(socket: DaemonSocket, service: watch::Receiver<Option<Arc<CniService>>>) {
-    let (room, connections) = (Arc::new(Semaphore::new(AT_ONCE)), Arc::new(Semaphore::new(CONNECTIONS)));
+    let (room, connections) =
+        (Arc::new(Semaphore::new(MAX_CONCURRENT_REQUESTS)), Arc::new(Semaphore::new(MAX_CNI_CONNECTIONS)));
     loop {
         let stream = match socket.accept().await {
             Ok(stream) => stream,
@@ -51,14 +52,15 @@ pub async fn serve(socket: DaemonSocket, service: watch::Receiver<Option<Arc<Cni
     }
 }
 
-/// Handles one connection. The request is read completely before it occupies one of the [`AT_ONCE`] slots.
+/// Handles one connection. The request is read completely before it occupies one of the [`MAX_CONCURRENT_REQUESTS`] slots.
 async fn converse(
     mut stream: UnixStream,
     service: Option<Arc<CniService>>,
     room: &Semaphore,
 ) -> io::Result<()> {
     let mut text = Vec::new();
-    tokio::time::timeout(READ_LIMIT, (&mut stream).take(LIMIT).read_to_end(&mut text)).await??;
+    tokio::time::timeout(REQUEST_READ_TIMEOUT, (&mut stream).take(MAX_REQUEST_BYTES).read_to_end(&mut text))
+        .await??;
     let Some(service) = service else {
         let error = CniError::new(code::TRY_AGAIN, "the node's daemon is still starting")
             .with("it waits for the datastore; its log says more");
@@ -88,9 +90,10 @@ async fn answer<'a>(service: &'a CniService, text: &[u8]) -> Result<CniResponse<
     let (command, container) = (request.command, request.container_id.clone());
     let begun = std::time::Instant::now();
     // An ADD has its own deadline after which it is undone. This timeout is for the other commands.
-    let outcome = tokio::time::timeout(DEADLINE + READ_LIMIT, service.answer(request)).await;
-    let outcome = outcome
-        .unwrap_or_else(|_| Err(CniError::new(code::TRY_AGAIN, format!("not done within {DEADLINE:?}"))));
+    let outcome = tokio::time::timeout(REQUEST_TIMEOUT + REQUEST_READ_TIMEOUT, service.answer(request)).await;
+    let outcome = outcome.unwrap_or_else(|_| {
+        Err(CniError::new(code::TRY_AGAIN, format!("not done within {REQUEST_TIMEOUT:?}")))
+    });
     let number = outcome.as_ref().err().map_or(0, |error| error.code);
     let labels = [("command", format!("{command:?}").to_uppercase()), ("code", number.to_string())];
     service.state.metrics.cni_requests.get_or_create(&labels).inc();

@@ -6,7 +6,7 @@ use super::identity;
 use super::request::{CniCommand, CniRequest};
 use super::workload::CachedOrchestrator;
 use crate::engine::EngineHandle;
-use crate::health::POLICY;
+use crate::health::POLICY_COMPONENT;
 use crate::journal::{AttachmentId, AttachmentJournal, AttachmentPhase, AttachmentRecord, JoinedNetwork};
 use crate::pending_endpoints::PendingEndpoints;
 use crate::state::NodeState;
@@ -20,10 +20,10 @@ use tortie_store::ResourceClient;
 use tortie_store::config::KubernetesTarget;
 
 /// Timeout after which a request is aborted and undone. The plugin waits longer.
-pub const DEADLINE: Duration = Duration::from_secs(60);
+pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Maximum number of attempts after write conflicts on an endpoint.
-pub(super) const ATTEMPTS: usize = 6;
+pub(super) const MAX_ENDPOINT_WRITE_ATTEMPTS: usize = 6;
 
 /// The response to a request, which the plugin prints.
 pub struct CniResponse<'a> {
@@ -181,7 +181,7 @@ impl CniService {
 
     /// Fails if policy is not in force, because a new workload would not be isolated.
     fn check_policy(&self) -> Result<(), CniError> {
-        match self.state.troubles().remove(POLICY) {
+        match self.state.troubles().remove(POLICY_COMPONENT) {
             Some(reason) => {
                 Err(CniError::new(code::TRY_AGAIN, "policy is not in force on this node").with(reason))
             }

@@ -4,7 +4,7 @@
 use super::identity::{self, CALICO_IPAM, ContainerIdentity};
 use super::ipam::store_failed;
 use super::request::CniRequest;
-use super::service::{ATTEMPTS, CniService};
+use super::service::{CniService, MAX_ENDPOINT_WRITE_ATTEMPTS};
 use crate::engine::EngineRequestError;
 use crate::journal::{AttachmentPhase, AttachmentRecord, DelegatedIpam};
 use std::path::Path;
@@ -126,7 +126,7 @@ impl CniService {
             CniError::new(code::TRY_AGAIN, "the endpoint is still programmed").with(error.to_string())
         };
         let mut last = None;
-        for _ in 0..ATTEMPTS {
+        for _ in 0..MAX_ENDPOINT_WRITE_ATTEMPTS {
             let stored = match self.resources.get_as::<WorkloadEndpointSpec>(&namespace, &name).await {
                 Ok(stored) => stored,
                 Err(StoreError::DoesNotExist { .. }) => {

@@ -8,13 +8,13 @@ use std::net::IpAddr;
 use tortie_cni::{CniError, code};
 use tortie_compute::MAX_FLOATING_IPS;
 
-const POOLS_V4: &str = "cni.projectcalico.org/ipv4pools";
-const POOLS_V6: &str = "cni.projectcalico.org/ipv6pools";
-const FAMILIES: &str = "cni.projectcalico.org/ipFamilies";
-const ADDRESSES: &str = "cni.projectcalico.org/ipAddrs";
-const ADDRESSES_NO_IPAM: &str = "cni.projectcalico.org/ipAddrsNoIpam";
-const FLOATING: &str = "cni.projectcalico.org/floatingIPs";
-const MAC: &str = "cni.projectcalico.org/hwAddr";
+const IPV4_POOLS_ANNOTATION: &str = "cni.projectcalico.org/ipv4pools";
+const IPV6_POOLS_ANNOTATION: &str = "cni.projectcalico.org/ipv6pools";
+const IP_FAMILIES_ANNOTATION: &str = "cni.projectcalico.org/ipFamilies";
+const IP_ADDRS_ANNOTATION: &str = "cni.projectcalico.org/ipAddrs";
+const IP_ADDRS_NO_IPAM_ANNOTATION: &str = "cni.projectcalico.org/ipAddrsNoIpam";
+const FLOATING_IPS_ANNOTATION: &str = "cni.projectcalico.org/floatingIPs";
+const HW_ADDR_ANNOTATION: &str = "cni.projectcalico.org/hwAddr";
 
 /// The source of a pod's addresses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -59,23 +59,25 @@ impl PodNetworkAnnotations {
         let mut wishes =
             PodNetworkAnnotations { addresses: addresses(pod, config)?, ..PodNetworkAnnotations::default() };
         if own_ipam {
-            wishes.v4_pools = either(POOLS_V4).map(|text| list(text)).transpose()?;
-            wishes.v6_pools = either(POOLS_V6).map(|text| list(text)).transpose()?;
-            wishes.families = either(FAMILIES).map(|text| families(text)).transpose()?;
+            wishes.v4_pools = either(IPV4_POOLS_ANNOTATION).map(|text| list(text)).transpose()?;
+            wishes.v6_pools = either(IPV6_POOLS_ANNOTATION).map(|text| list(text)).transpose()?;
+            wishes.families = either(IP_FAMILIES_ANNOTATION).map(|text| families(text)).transpose()?;
         }
-        if let Some(text) = pod.get(FLOATING).filter(|text| !text.is_empty()) {
+        if let Some(text) = pod.get(FLOATING_IPS_ANNOTATION).filter(|text| !text.is_empty()) {
             if !config.feature_control.floating_ips {
                 return Err(failed("requested feature is not enabled: floating_ips".to_owned()));
             }
             let listed = list(text)?;
             if listed.len() > MAX_FLOATING_IPS {
                 let count = listed.len();
-                let message = format!("annotation {FLOATING}: {count} addresses, at most {MAX_FLOATING_IPS}");
+                let message = format!(
+                    "annotation {FLOATING_IPS_ANNOTATION}: {count} addresses, at most {MAX_FLOATING_IPS}"
+                );
                 return Err(failed(message));
             }
             wishes.floating = listed.iter().map(|text| address(text)).collect::<Result<_, _>>()?;
         }
-        wishes.mac = pod.get(MAC).map(|text| mac(text)).transpose()?;
+        wishes.mac = pod.get(HW_ADDR_ANNOTATION).map(|text| mac(text)).transpose()?;
         Ok(wishes)
     }
 
@@ -97,7 +99,7 @@ impl PodNetworkAnnotations {
 
 fn addresses(pod: &AnnotationMap, config: &NetworkConfig) -> Result<AddressSource, CniError> {
     let given = |name: &'static str| pod.get(name).map(|text| (name, text));
-    let (name, text) = match (given(ADDRESSES), given(ADDRESSES_NO_IPAM)) {
+    let (name, text) = match (given(IP_ADDRS_ANNOTATION), given(IP_ADDRS_NO_IPAM_ANNOTATION)) {
         (None, None) => return Ok(AddressSource::Any),
         (Some(_), Some(_)) => {
             let message =
@@ -107,7 +109,7 @@ fn addresses(pod: &AnnotationMap, config: &NetworkConfig) -> Result<AddressSourc
         (Some(given), None) | (None, Some(given)) => given,
     };
     let short = name.rsplit('/').next().unwrap_or(name);
-    if name == ADDRESSES_NO_IPAM && !config.feature_control.ip_addrs_no_ipam {
+    if name == IP_ADDRS_NO_IPAM_ANNOTATION && !config.feature_control.ip_addrs_no_ipam {
         return Err(failed("requested feature is not enabled: ip_addrs_no_ipam".to_owned()));
     }
     if config.ipam.kind != CALICO_IPAM {
@@ -125,7 +127,7 @@ fn addresses(pod: &AnnotationMap, config: &NetworkConfig) -> Result<AddressSourc
         }
     }
     Ok(match name {
-        ADDRESSES => AddressSource::Exactly(addresses),
+        IP_ADDRS_ANNOTATION => AddressSource::Exactly(addresses),
         _ => AddressSource::Unmanaged(addresses),
     })
 }
@@ -153,7 +155,7 @@ fn list(text: &str) -> Result<Vec<String>, CniError> {
 }
 
 fn mac(text: &str) -> Result<[u8; 6], CniError> {
-    let wrong = || failed(format!("annotation {MAC}: {text:?} is not a MAC address"));
+    let wrong = || failed(format!("annotation {HW_ADDR_ANNOTATION}: {text:?} is not a MAC address"));
     let bytes: Option<Vec<u8>> = text
         .split(':')
         .map(|part| (part.len() == 2).then(|| u8::from_str_radix(part, 16).ok()).flatten())

@@ -16,7 +16,7 @@ use tortie_plan::{
 };
 
 /// Delay between attempts to start the dataplane.
-const RETRY: Duration = Duration::from_secs(1);
+const DATAPLANE_RETRY_DELAY: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub struct EngineCore {
@@ -385,7 +385,7 @@ impl EngineCore {
         let retry_at = match self.dataplane {
             // It was running, so restart it without delay.
             DataplaneState::Idle(_) | DataplaneState::Applying(_) => now,
-            DataplaneState::Starting(_) => now + RETRY,
+            DataplaneState::Starting(_) => now + DATAPLANE_RETRY_DELAY,
             DataplaneState::Down { .. } => return Vec::new(),
         };
         self.dataplane = DataplaneState::Down { retry_at };

@@ -36,9 +36,9 @@ use tortie_plan::{DataplaneSettings, NodePlan, PlanUpdate};
 use tortie_sync::Feed as FeedReceiver;
 
 /// Maximum number of events that are handled before their changes are applied.
-const AT_ONCE: usize = 1024;
+const MAX_EVENTS_PER_BATCH: usize = 1024;
 /// Interval between checks for conditions without an event: expired timers, and the end of the dataplane.
-const TICK: Duration = Duration::from_secs(1);
+const ENGINE_TICK_INTERVAL: Duration = Duration::from_secs(1);
 
 pub struct NodeEngine {
     host: Netns,
@@ -114,7 +114,7 @@ impl NodeEngine {
 
     /// Runs the loop. While the dataplane works, no other events are received; they wait in their bounded channels.
     pub async fn run(mut self, mut feed: FeedReceiver, mut requests: mpsc::Receiver<EngineRequest>) {
-        let mut tick = tokio::time::interval(TICK);
+        let mut tick = tokio::time::interval(ENGINE_TICK_INTERVAL);
         let heartbeat = self.state.liveness.part("engine");
         let dataplane = self.state.liveness.part("dataplane-loop");
         let mut announced = self.state.announced();
@@ -140,7 +140,7 @@ impl NodeEngine {
                     self.tick();
                 }
             }
-            for _ in 0..if self.work.is_none() { AT_ONCE } else { 0 } {
+            for _ in 0..if self.work.is_none() { MAX_EVENTS_PER_BATCH } else { 0 } {
                 if let Ok(request) = requests.try_recv() {
                     self.request(request).await;
                 } else if let Ok(event) = feed.try_recv() {

@@ -5,7 +5,7 @@ use tokio::sync::{mpsc, oneshot};
 use tortie_model::{Revision, StoreKey, StoreValue};
 
 /// Capacity of the request channel; further senders wait. CNI does not handle more requests than this at a time.
-const QUEUE: usize = 1024;
+const REQUEST_QUEUE_CAPACITY: usize = 1024;
 
 type AnswerSender = oneshot::Sender<Result<(), RequestRefusal>>;
 
@@ -36,7 +36,7 @@ pub struct EngineHandle(mpsc::Sender<EngineRequest>);
 
 impl EngineHandle {
     pub fn channel() -> (EngineHandle, mpsc::Receiver<EngineRequest>) {
-        let (sender, receiver) = mpsc::channel(QUEUE);
+        let (sender, receiver) = mpsc::channel(REQUEST_QUEUE_CAPACITY);
         (EngineHandle(sender), receiver)
     }
 

@@ -8,7 +8,7 @@ use tortie_plan::WorkloadId;
 
 /// Maximum wait for a profile that was written just before the endpoint. Without it the endpoint is programmed, but
 /// its traffic is denied.
-const PROFILE_PATIENCE: Duration = Duration::from_secs(5);
+const PROFILE_WAIT_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Debug)]
 pub struct WaitingRequest {
@@ -53,7 +53,7 @@ impl WaitingRequests {
     ) -> Vec<(WaiterId, AwaitedOutcome)> {
         let ready = |waiter: &WaitingRequest| match &waiter.wanted {
             AwaitedOutcome::Attached { profile: Some(profile), .. } => {
-                has_profile(profile) || now.saturating_sub(waiter.since) > PROFILE_PATIENCE
+                has_profile(profile) || now.saturating_sub(waiter.since) > PROFILE_WAIT_TIMEOUT
             }
             _ => true,
         };

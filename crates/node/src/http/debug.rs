@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::Handle;
 
-const INDEX: &str = "\
+const DEBUG_INDEX_PAGE: &str = "\
 /debug/memory              memory of the process
 /debug/tasks               tasks of the daemon, and how long its work takes
 /debug/profile?seconds=5   processor time by thread within so many seconds, 60 at most
@@ -20,13 +20,13 @@ const INDEX: &str = "\
 
 /// Unit of CPU times in procfs (USER_HZ), the same on every supported architecture.
 const TICKS_PER_SECOND: u64 = 100;
-const LONGEST: u64 = 60;
-const USUAL: u64 = 5;
+const MAX_PROFILE_SECONDS: u64 = 60;
+const DEFAULT_PROFILE_SECONDS: u64 = 5;
 
 pub(super) fn router(of: Handle, state: Arc<NodeState>) -> Router {
     Router::new()
-        .route("/debug", get(|| async { INDEX }))
-        .route("/debug/", get(|| async { INDEX }))
+        .route("/debug", get(|| async { DEBUG_INDEX_PAGE }))
+        .route("/debug/", get(|| async { DEBUG_INDEX_PAGE }))
         .route("/debug/memory", get(|| async { memory() }))
         .route("/debug/tasks", get(move || async move { tasks(&of, &state) }))
         .route("/debug/profile", get(profile))
@@ -61,9 +61,9 @@ fn tasks(of: &Handle, state: &NodeState) -> String {
 /// Parses the duration of a profile from the query parameter `seconds=N`, with a default.
 fn span(query: Option<&str>) -> Result<u64, String> {
     let given = query.unwrap_or_default().split('&').find_map(|pair| pair.strip_prefix("seconds="));
-    let Some(given) = given else { return Ok(USUAL) };
-    let seconds = given.parse().ok().filter(|seconds| (1..=LONGEST).contains(seconds));
-    seconds.ok_or_else(|| format!("seconds: {given:?} is not a number between 1 and {LONGEST}\n"))
+    let Some(given) = given else { return Ok(DEFAULT_PROFILE_SECONDS) };
+    let seconds = given.parse().ok().filter(|seconds| (1..=MAX_PROFILE_SECONDS).contains(seconds));
+    seconds.ok_or_else(|| format!("seconds: {given:?} is not a number between 1 and {MAX_PROFILE_SECONDS}\n"))
 }
 
 async fn profile(RawQuery(query): RawQuery) -> (StatusCode, String) {
@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn a_profile_has_an_end() {
-        assert_eq!((span(None), span(Some("seconds=60"))), (Ok(USUAL), Ok(60)));
+        assert_eq!((span(None), span(Some("seconds=60"))), (Ok(DEFAULT_PROFILE_SECONDS), Ok(60)));
         for wrong in ["seconds=61", "seconds=0", "seconds=", "seconds=-1"] {
             assert!(span(Some(wrong)).is_err(), "{wrong}");
         }

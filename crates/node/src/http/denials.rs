@@ -11,8 +11,8 @@ use tokio::sync::Mutex;
 use tortie_dataplane::{CountedVerdict, CounterSubject, Netns, RuleCounter, counters};
 
 /// Maximum number of rules with their own series. The remaining rules are summed up in one.
-const MOST: usize = 200;
-const KEEP: Duration = Duration::from_secs(5);
+const MAX_DENIAL_SERIES: usize = 200;
+const DENIALS_CACHE_TTL: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Default)]
 pub struct DenialMetrics(Mutex<Option<(Instant, String)>>);
@@ -23,7 +23,7 @@ impl DenialMetrics {
     pub async fn text(&self, patience: Duration) -> String {
         let mut kept = self.0.lock().await;
         if let Some((read, text)) = &*kept
-            && read.elapsed() < KEEP
+            && read.elapsed() < DENIALS_CACHE_TTL
         {
             return text.clone();
         }
@@ -44,7 +44,7 @@ pub fn page(counters: &[RuleCounter]) -> String {
     let packets: Family<[(&'static str, String); 3], Counter> = Family::default();
     for (index, counter) in denials.into_iter().enumerate() {
         let direction = counter.of.direction().to_string();
-        let labels = match index < MOST {
+        let labels = match index < MAX_DENIAL_SERIES {
             true => {
                 let (owner, rule) = match &counter.of {
                     CounterSubject::Rule(id) => (id.owner.to_string(), id.index.to_string()),
@@ -92,7 +92,7 @@ mod tests {
     #[test]
     fn only_denials_are_reported_and_not_more_than_fit() {
         let mut all: Vec<RuleCounter> =
-            (0..MOST + 50).map(|number| counter(number, CountedVerdict::Deny, 1)).collect();
+            (0..MAX_DENIAL_SERIES + 50).map(|number| counter(number, CountedVerdict::Deny, 1)).collect();
         all.push(counter(9999, CountedVerdict::Allow, 1_000_000));
         let end = CounterSubject::TierEnd { tier: "default".into(), direction: PolicyDirection::Egress };
         all.push(RuleCounter { of: end, ..counter(0, CountedVerdict::Deny, 7) });
@@ -102,7 +102,7 @@ mod tests {
         let others =
             "tortie_denied_packets_total{policy=\"others\",direction=\"ingress\",rule=\"others\"} 51";
         assert!(text.lines().any(|found| found == others), "{text}");
-        assert_eq!(text.lines().filter(|line| !line.starts_with('#')).count(), MOST + 1);
+        assert_eq!(text.lines().filter(|line| !line.starts_with('#')).count(), MAX_DENIAL_SERIES + 1);
         assert!(!text.contains("p9999"));
     }
 }

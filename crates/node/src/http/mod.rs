@@ -24,9 +24,9 @@ use tortie_http::ListenerTlsFiles;
 
 /// Timeout for the BGP speaker and other sources of metrics, so that one that does not respond does not block the
 /// rest.
-const PATIENCE: Duration = Duration::from_secs(2);
+const METRICS_SOURCE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Delay after a failure to listen.
-const RETRY: Duration = Duration::from_secs(5);
+const LISTEN_RETRY_DELAY: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct HttpListenAddress {
@@ -88,7 +88,7 @@ async fn follow(
                         tracing::warn!(%error, what, place, "cannot listen for HTTP; trying again");
                     }
                 }
-                tokio::time::sleep(RETRY).await;
+                tokio::time::sleep(LISTEN_RETRY_DELAY).await;
             }
         };
         let changed = async {
@@ -130,21 +130,22 @@ async fn page(state: &NodeState, bad: HealthLevel) -> (StatusCode, String) {
 
 async fn metrics(Shared(state): Shared<Arc<NodeState>>) -> ([(&'static str, &'static str); 1], String) {
     let sessions = match state.running_bgp() {
-        Some(running) => {
-            tokio::time::timeout(PATIENCE, running.backend.status()).await.ok().and_then(Result::ok)
-        }
+        Some(running) => tokio::time::timeout(METRICS_SOURCE_TIMEOUT, running.backend.status())
+            .await
+            .ok()
+            .and_then(Result::ok),
         None => None,
     };
     let parameters = state.parameters().borrow().clone();
     let process = parameters.prometheus_process_metrics_enabled;
     let wireguard = match parameters.prometheus_wireguard_metrics_enabled {
-        true => wireguard::text(&state.host, &parameters, PATIENCE).await,
+        true => wireguard::text(&state.host, &parameters, METRICS_SOURCE_TIMEOUT).await,
         false => String::new(),
     };
     let text = state.metrics.text()
         + &process.then(tortie_http::process::text).unwrap_or_default()
         + &wireguard
         + &sessions.map(|status| bgp::metrics(&status)).unwrap_or_default()
-        + &state.denials.text(PATIENCE).await;
+        + &state.denials.text(METRICS_SOURCE_TIMEOUT).await;
     ([("content-type", "text/plain; version=0.0.4; charset=utf-8")], text)
 }

@@ -20,11 +20,11 @@ use std::io::{self, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-const FILES: &str = "cni-installation.json";
-/// Separate from [`FILES`], so that an older version can still read that file.
-const ORIGINALS: &str = "cni-originals.json";
-/// Separate from [`FILES`] for the same reason.
-const DIGESTS: &str = "cni-digests.json";
+const FILES_LIST_NAME: &str = "cni-installation.json";
+/// Separate from [`FILES_LIST_NAME`], so that an older version can still read that file.
+const ORIGINALS_LIST_NAME: &str = "cni-originals.json";
+/// Separate from [`FILES_LIST_NAME`] for the same reason.
+const DIGESTS_LIST_NAME: &str = "cni-digests.json";
 /// Suffix of kept files. Runtimes read only files that end in `.conf`, `.conflist` or `.json`.
 const KEPT_SUFFIX: &str = ".before-tortie";
 
@@ -71,9 +71,9 @@ impl fmt::Display for RemovedFile {
 
 impl CniFiles {
     pub fn load(state_dir: &Path) -> Result<CniFiles, String> {
-        let files: Vec<PathBuf> = load_list(&state_dir.join(FILES))?;
-        let mut originals: Vec<PathBuf> = load_list(&state_dir.join(ORIGINALS))?;
-        let mut digests: BTreeMap<PathBuf, Vec<String>> = load_list(&state_dir.join(DIGESTS))?;
+        let files: Vec<PathBuf> = load_list(&state_dir.join(FILES_LIST_NAME))?;
+        let mut originals: Vec<PathBuf> = load_list(&state_dir.join(ORIGINALS_LIST_NAME))?;
+        let mut digests: BTreeMap<PathBuf, Vec<String>> = load_list(&state_dir.join(DIGESTS_LIST_NAME))?;
         // An earlier run was killed between writing the lists.
         originals.retain(|path| files.contains(path));
         digests.retain(|path, _| files.contains(path));
@@ -98,7 +98,7 @@ impl CniFiles {
             return Ok(());
         }
         self.files.push(path.to_owned());
-        self.save(FILES, &self.files)
+        self.save(FILES_LIST_NAME, &self.files)
     }
 
     /// Returns the contents of the file that another program has, or had, at this path.
@@ -166,11 +166,11 @@ impl CniFiles {
             }
         }
         if !failures.is_empty() {
-            failures.extend(self.save(FILES, &self.files).err());
+            failures.extend(self.save(FILES_LIST_NAME, &self.files).err());
             return Err(failures.join("; "));
         }
         // FILES goes first: if it remained without the other two, a restored original would count as ours.
-        for name in [FILES, ORIGINALS, DIGESTS] {
+        for name in [FILES_LIST_NAME, ORIGINALS_LIST_NAME, DIGESTS_LIST_NAME] {
             remove(&self.state_dir.join(name))?;
         }
         Ok(removed)
@@ -213,10 +213,10 @@ impl CniFiles {
         let exists = |path: &Path| fs::symlink_metadata(path).is_ok();
         if !self.has_original(path) && (exists(path) || exists(&kept(path))) {
             self.originals.push(path.to_owned());
-            self.save(ORIGINALS, &self.originals)?;
+            self.save(ORIGINALS_LIST_NAME, &self.originals)?;
         }
         self.files.push(path.to_owned());
-        self.save(FILES, &self.files)
+        self.save(FILES_LIST_NAME, &self.files)
     }
 
     /// Records the digest of the new contents before the file is replaced. The digest of the current file is kept if
@@ -231,7 +231,7 @@ impl CniFiles {
         let mut ours: Vec<String> = in_place.into_iter().filter(is_ours).collect();
         ours.extend(contents.map(digest).filter(|new| !ours.contains(new)));
         self.digests.insert(path.to_owned(), ours);
-        self.save(DIGESTS, &self.digests)
+        self.save(DIGESTS_LIST_NAME, &self.digests)
     }
 
     fn save<L: Serialize + ?Sized>(&self, name: &str, list: &L) -> Result<(), String> {
@@ -406,7 +406,7 @@ mod tests {
                     CniFiles::load(&state).unwrap().write(path, b"ours", 0o644).unwrap();
                 }
                 // A removal that is killed after the files were removed and before their lists were.
-                let lists = [FILES, ORIGINALS, DIGESTS]
+                let lists = [FILES_LIST_NAME, ORIGINALS_LIST_NAME, DIGESTS_LIST_NAME]
                     .map(|name| (state.join(name), fs::read(state.join(name)).ok()));
                 CniFiles::load(&state).unwrap().remove().unwrap();
                 for (list, text) in lists {
@@ -455,14 +455,14 @@ mod tests {
         let state = dir.path().join("state");
         let mut files = CniFiles::load(&state).unwrap();
         files.write(&paths[0], b"ours", 0o644).unwrap();
-        fs::remove_file(state.join(DIGESTS)).unwrap();
+        fs::remove_file(state.join(DIGESTS_LIST_NAME)).unwrap();
         // Killed before the first write of this version replaces the file.
         let mut files = CniFiles::load(&state).unwrap();
         files.note_digest(&paths[0], Some(b"ours, newer")).unwrap();
         for with_digests in [true, false] {
             if !with_digests {
                 CniFiles::load(&state).unwrap().write(&paths[0], b"ours", 0o644).unwrap();
-                fs::remove_file(state.join(DIGESTS)).unwrap();
+                fs::remove_file(state.join(DIGESTS_LIST_NAME)).unwrap();
             }
             let removed = CniFiles::load(&state).unwrap().remove().unwrap();
             assert_eq!(removed[0].removal, FileRemoval::Restored);

@@ -7,12 +7,12 @@ use serde_json::json;
 use std::time::{Duration, Instant};
 use tortie_store::orchestrator::{ApiServerAddress, OrchestratorClient, ServiceAccountToken};
 
-const ACCOUNT: &str = "tortie-cni-plugin";
-const NAMESPACE: &str = "kube-system";
+const DEFAULT_CNI_ACCOUNT: &str = "tortie-cni-plugin";
+const DEFAULT_CNI_NAMESPACE: &str = "kube-system";
 /// In a pod, this file contains the namespace of the pod.
 const NAMESPACE_FILE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
-const LIFETIME: Duration = Duration::from_secs(24 * 60 * 60);
-const SOONEST: Duration = Duration::from_secs(5);
+const TOKEN_LIFETIME: Duration = Duration::from_secs(24 * 60 * 60);
+const MIN_RENEWAL_DELAY: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
 pub struct CniCredentials {
@@ -30,7 +30,7 @@ impl CniCredentials {
             given => given.to_owned(),
         };
         let own = std::fs::read_to_string(NAMESPACE_FILE).unwrap_or_default();
-        let default = if own.trim().is_empty() { NAMESPACE } else { own.trim() };
+        let default = if own.trim().is_empty() { DEFAULT_CNI_NAMESPACE } else { own.trim() };
         let interval = match variables.get("CNI_TOKEN_REFRESH_INTERVAL") {
             "" => None,
             text => {
@@ -41,7 +41,7 @@ impl CniCredentials {
         };
         Ok(CniCredentials {
             namespace: or("POD_NAMESPACE", default),
-            account: or("CALICO_CNI_SERVICE_ACCOUNT", ACCOUNT),
+            account: or("CALICO_CNI_SERVICE_ACCOUNT", DEFAULT_CNI_ACCOUNT),
             interval,
             due: None,
         })
@@ -53,12 +53,15 @@ impl CniCredentials {
 
     /// Returns the time until the credentials are due.
     pub fn remaining(&self) -> Duration {
-        self.due.map(|due| due.saturating_duration_since(Instant::now())).unwrap_or_default().max(SOONEST)
+        self.due
+            .map(|due| due.saturating_duration_since(Instant::now()))
+            .unwrap_or_default()
+            .max(MIN_RENEWAL_DELAY)
     }
 
     /// Requests a new token and returns a kubeconfig with it.
     pub async fn renew(&mut self, orchestrator: &OrchestratorClient) -> Result<String, String> {
-        let token = orchestrator.token(&self.namespace, &self.account, LIFETIME.as_secs()).await;
+        let token = orchestrator.token(&self.namespace, &self.account, TOKEN_LIFETIME.as_secs()).await;
         let token = token.map_err(|error| {
             format!("no token for the service account {}/{}: {error}", self.namespace, self.account)
         })?;
@@ -82,7 +85,7 @@ fn wait(token: &ServiceAccountToken, now: Timestamp, jitter: f64) -> Duration {
     let expires = token.expires.parse::<Timestamp>().unwrap_or(now);
     let left = u64::try_from(expires.duration_since(now).as_secs()).unwrap_or(0);
     let quarter = Duration::from_secs(left) / 4;
-    (quarter + quarter.mul_f64(jitter.clamp(0.0, 1.0))).max(SOONEST)
+    (quarter + quarter.mul_f64(jitter.clamp(0.0, 1.0))).max(MIN_RENEWAL_DELAY)
 }
 
 fn text(server: &ApiServerAddress, token: &str) -> String {
@@ -116,8 +119,8 @@ mod tests {
         let hour = Duration::from_secs(3600);
         assert_eq!(wait(&token("2030-01-02T00:00:00Z"), now, 0.0), 6 * hour);
         assert_eq!(wait(&token("2030-01-02T00:00:00Z"), now, 1.0), 12 * hour);
-        assert_eq!(wait(&token("2029-01-01T00:00:00Z"), now, 1.0), SOONEST);
-        assert_eq!(wait(&token("soon"), now, 1.0), SOONEST);
+        assert_eq!(wait(&token("2029-01-01T00:00:00Z"), now, 1.0), MIN_RENEWAL_DELAY);
+        assert_eq!(wait(&token("soon"), now, 1.0), MIN_RENEWAL_DELAY);
     }
 
     #[test]

@@ -17,19 +17,19 @@ pub use network::{carry_over, is_readable_network};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use tortie_cni::{CniPlugin, PROGRAM};
+use tortie_cni::{CniPlugin, PLUGIN_EXECUTABLE};
 use tortie_store::StoreLimits;
 use tortie_store::config::KubernetesTarget;
 use tortie_store::orchestrator::OrchestratorClient;
 
 /// Component name on the health page.
-const PART: &str = "CNI installation";
+const CNI_INSTALLATION_COMPONENT: &str = "CNI installation";
 /// Interval between checks whether everything is still installed.
-const LOOK: Duration = Duration::from_secs(60);
-const RETRY: Duration = Duration::from_secs(5);
+const INSTALLATION_CHECK_INTERVAL: Duration = Duration::from_secs(60);
+const INSTALLATION_RETRY_DELAY: Duration = Duration::from_secs(5);
 /// Mount point of the host's directories in a container.
-const HOST: &str = "/host";
-const KUBECONFIG: &str = "calico-kubeconfig";
+const HOST_MOUNT_DIR: &str = "/host";
+const KUBECONFIG_FILE_NAME: &str = "calico-kubeconfig";
 
 /// The configuration and state of the installation.
 #[derive(Debug)]
@@ -66,7 +66,7 @@ impl CniInstaller {
         let shown_dir = PathBuf::from(or("CNI_NET_DIR", "/etc/cni/net.d"));
         let file = plain(or("CNI_CONF_NAME", "10-calico.conflist"))?;
         let old_file = plain(or("CNI_OLD_CONF_NAME", &file))?;
-        let kubeconfig = shown_dir.join(KUBECONFIG);
+        let kubeconfig = shown_dir.join(KUBECONFIG_FILE_NAME);
         Ok(CniInstaller {
             bin_dir: on_host(&or("CNI_BIN_DIR", "/opt/cni/bin")),
             conf_dir: on_host(&shown_dir.display().to_string()),
@@ -89,13 +89,13 @@ impl CniInstaller {
         loop {
             let pause = match self.pass().await {
                 Ok(pause) => {
-                    state.set_trouble(PART, None);
+                    state.set_trouble(CNI_INSTALLATION_COMPONENT, None);
                     pause
                 }
                 Err(reason) => {
                     tracing::warn!(reason, "cannot install the CNI plugins; retrying");
-                    state.set_trouble(PART, Some(reason));
-                    RETRY
+                    state.set_trouble(CNI_INSTALLATION_COMPONENT, Some(reason));
+                    INSTALLATION_RETRY_DELAY
                 }
             };
             tokio::time::sleep(pause).await;
@@ -106,9 +106,9 @@ impl CniInstaller {
     async fn pass(&mut self) -> Result<Duration, String> {
         let text = self.network.fill(&self.values, self.original()?.as_deref())?;
         self.write_programs()?;
-        let mut pause = LOOK;
+        let mut pause = INSTALLATION_CHECK_INTERVAL;
         if let (Some(credentials), Some(target)) = (&mut self.credentials, &self.orchestrator) {
-            let path = self.conf_dir.join(KUBECONFIG);
+            let path = self.conf_dir.join(KUBECONFIG_FILE_NAME);
             if !path.exists() || credentials.are_due() {
                 let orchestrator = OrchestratorClient::connect(target, StoreLimits::default()).await;
                 let orchestrator = orchestrator.map_err(|error| error.to_string())?;
@@ -147,7 +147,7 @@ impl CniInstaller {
             if there && (self.keep_programs || self.programs_checked) {
                 continue;
             }
-            self.files.write(&to, PROGRAM, 0o755)?;
+            self.files.write(&to, PLUGIN_EXECUTABLE, 0o755)?;
         }
         if !self.programs_checked {
             let (programs, networks) = (self.bin_dir.display(), self.shown_dir.display());
@@ -166,7 +166,7 @@ pub fn remove(state_dir: &Path) -> Result<Vec<RemovedFile>, String> {
 
 /// Returns the path of a host directory as seen from this process.
 fn on_host(path: &str) -> PathBuf {
-    let mounted = Path::new(HOST).join(path.trim_start_matches('/'));
+    let mounted = Path::new(HOST_MOUNT_DIR).join(path.trim_start_matches('/'));
     if mounted.is_dir() { mounted } else { PathBuf::from(path) }
 }
 
@@ -210,9 +210,9 @@ mod tests {
         .unwrap();
         fs::write(at("bin/other"), "not ours").unwrap();
         let mut installer = CniInstaller::new(&variables(dir.path()), "n1", &state, false, None).unwrap();
-        assert_eq!(installer.pass().await.unwrap(), LOOK);
+        assert_eq!(installer.pass().await.unwrap(), INSTALLATION_CHECK_INTERVAL);
         for name in ["bin/calico", "bin/calico-ipam"] {
-            assert!(fs::read(at(name)).unwrap() == PROGRAM, "{name}");
+            assert!(fs::read(at(name)).unwrap() == PLUGIN_EXECUTABLE, "{name}");
             assert_eq!(fs::metadata(at(name)).unwrap().permissions().mode() & 0o777, 0o755, "{name}");
         }
         // A plugin that is not executable, for example after a manual copy, is repaired.

@@ -22,7 +22,7 @@ pub enum NetworkTemplate {
 pub struct PlaceholderValues(BTreeMap<&'static str, String>);
 
 /// Placeholders whose values come from environment variables of the same name, with their defaults.
-const PLAIN: [(&str, &str); 13] = [
+const VARIABLE_PLACEHOLDERS: [(&str, &str); 13] = [
     ("LOG_LEVEL", "info"),
     ("LOG_FILE_PATH", "/var/log/calico/cni/cni.log"),
     ("LOG_FILE_MAX_SIZE", "100"),
@@ -38,7 +38,7 @@ const PLAIN: [(&str, &str); 13] = [
     ("SERVICEACCOUNT_TOKEN", ""),
 ];
 /// Placeholders for the TLS files of an etcd client.
-const TLS: [&str; 3] = ["ETCD_CERT_FILE", "ETCD_CA_CERT_FILE", "ETCD_KEY_FILE"];
+const ETCD_TLS_PLACEHOLDERS: [&str; 3] = ["ETCD_CERT_FILE", "ETCD_CA_CERT_FILE", "ETCD_KEY_FILE"];
 
 impl NetworkTemplate {
     /// Reads the list from CNI_NETWORK_CONFIG_FILE or CNI_NETWORK_CONFIG, else uses the built-in one. `kubernetes` is
@@ -93,8 +93,8 @@ impl PlaceholderValues {
             value => value.to_owned(),
         };
         let mut values: BTreeMap<&'static str, String> =
-            PLAIN.iter().map(|(name, default)| (*name, given(name, default))).collect();
-        values.extend(TLS.iter().map(|name| (*name, variables.get(name).to_owned())));
+            VARIABLE_PLACEHOLDERS.iter().map(|(name, default)| (*name, given(name, default))).collect();
+        values.extend(ETCD_TLS_PLACEHOLDERS.iter().map(|name| (*name, variables.get(name).to_owned())));
         let datastore = if kubernetes_datastore { "kubernetes" } else { "etcdv3" };
         values.insert("DATASTORE_TYPE", datastore.to_owned());
         values.insert("KUBERNETES_NODE_NAME", given("KUBERNETES_NODE_NAME", node));
@@ -247,7 +247,7 @@ mod tests {
     }
 
     /// The configuration of an older Calico, with typical additions of operators.
-    const CALICO: &str = r#"{"name": "pods", "cniVersion": "0.3.1", "plugins": [
+    const CALICO_CONFLIST: &str = r#"{"name": "pods", "cniVersion": "0.3.1", "plugins": [
         {"type": "calico", "datastore_type": "kubernetes", "nodename": "worker-1", "mtu": 1430, "num_queues": 4,
          "ipam": {"type": "calico-ipam", "assign_ipv6": "true", "ipv4_pools": ["10.9.0.0/16"]},
          "policy": {"type": "k8s"}, "kubernetes": {"kubeconfig": "/etc/cni/calico.kubeconfig", "node_name": "w"},
@@ -257,16 +257,16 @@ mod tests {
 
     #[test]
     fn settings_of_calico_are_carried_over() {
-        let list = filled_over(&[], true, Some(CALICO.as_bytes())).unwrap();
-        let mut expected: Value = serde_json::from_str(CALICO).unwrap();
+        let list = filled_over(&[], true, Some(CALICO_CONFLIST.as_bytes())).unwrap();
+        let mut expected: Value = serde_json::from_str(CALICO_CONFLIST).unwrap();
         expected["plugins"][0]["nodename"] = "n1".into();
         expected["plugins"][0]["kubernetes"]["kubeconfig"] = "/etc/cni/net.d/calico-kubeconfig".into();
         assert_eq!(list, expected);
         // Settings that the operator made for this installation take precedence.
-        let list = filled_over(&[("CNI_MTU", "1400")], true, Some(CALICO.as_bytes())).unwrap();
+        let list = filled_over(&[("CNI_MTU", "1400")], true, Some(CALICO_CONFLIST.as_bytes())).unwrap();
         assert_eq!(list["plugins"][0]["mtu"], 1400);
         let given = [("CNI_NETWORK_CONFIG", r#"{"name":"x","plugins":[]}"#)];
-        assert_eq!(filled_over(&given, true, Some(CALICO.as_bytes())).unwrap()["name"], "x");
+        assert_eq!(filled_over(&given, true, Some(CALICO_CONFLIST.as_bytes())).unwrap()["name"], "x");
     }
 
     #[test]

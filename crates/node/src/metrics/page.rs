@@ -14,7 +14,7 @@ use tortie_compute::ObjectCounts;
 use tortie_dataplane::{CountedStage, CountedVerdict, CounterSubject, RuleCounter};
 use tortie_plan::PolicyDirection;
 
-const HEAD: &str = "# Metrics
+const METRICS_PAGE_HEAD: &str = "# Metrics
 
 <!-- Made from the code by `make docs-reference`. Do not edit. -->
 
@@ -80,7 +80,7 @@ fn page() -> String {
             rows.insert(full.clone(), format!("| `{full}` | {kind} | {labels} | {meaning} |"));
         }
     }
-    let mut page = HEAD.to_owned();
+    let mut page = METRICS_PAGE_HEAD.to_owned();
     rows.values().for_each(|row| {
         let _ = writeln!(page, "{row}");
     });

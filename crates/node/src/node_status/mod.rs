@@ -19,7 +19,7 @@ use tortie_model::{KeyRange, Kind, Resource, StoreKey, StoreValue};
 use tortie_store::{ResourceClient, StoreError, StoreEvent, StoreWatch};
 
 /// Maximum number of attempts if another client changes the object between our read and write.
-const TRIES: usize = 3;
+const MAX_STATUS_WRITE_ATTEMPTS: usize = 3;
 
 pub struct NodeStatusReporter {
     state: Arc<NodeState>,
@@ -111,12 +111,12 @@ impl NodeStatusReporter {
         asked.due = period.map(|period| Instant::now() + period);
         let classes = asked.spec.classes.clone();
         let status = self.collect(&classes).await;
-        for attempt in 1..=TRIES {
+        for attempt in 1..=MAX_STATUS_WRITE_ATTEMPTS {
             match self.write(name, &status).await {
                 Ok(()) => return,
                 // The object was deleted.
                 Err(StoreError::DoesNotExist { .. }) => return,
-                Err(StoreError::Conflict { .. }) if attempt < TRIES => {}
+                Err(StoreError::Conflict { .. }) if attempt < MAX_STATUS_WRITE_ATTEMPTS => {}
                 Err(error) => {
                     return tracing::warn!(%error, name, "cannot write the CalicoNodeStatus; trying again when it is due");
                 }

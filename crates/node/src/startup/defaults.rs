@@ -10,7 +10,7 @@ use tortie_model::{ObjectMeta, Resource};
 use tortie_store::{ResourceClient, StoreError};
 
 /// Maximum number of attempts after write conflicts with other nodes.
-const ATTEMPTS: usize = 6;
+const MAX_WRITE_ATTEMPTS: usize = 6;
 
 pub async fn ensure_defaults(
     resources: &ResourceClient,
@@ -56,7 +56,7 @@ async fn fill_in(
     fill: impl Fn(&mut FelixConfigurationSpec),
 ) -> Result<(), StartupError> {
     let mut last = None;
-    for _ in 0..ATTEMPTS {
+    for _ in 0..MAX_WRITE_ATTEMPTS {
         let written = match resources.get_as::<FelixConfigurationSpec>("", name).await {
             Ok(mut known) => {
                 let before = known.spec.clone();

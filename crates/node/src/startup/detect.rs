@@ -6,7 +6,7 @@ use regex::Regex;
 use std::net::{IpAddr, ToSocketAddrs, UdpSocket};
 
 /// Name prefixes of interfaces of other software or of our own that never carry the node's address.
-const EXCLUDED: &[&str] = &[
+const EXCLUDED_INTERFACE_PREFIXES: &[&str] = &[
     "docker",
     "cbr",
     "dummy",
@@ -74,7 +74,7 @@ pub fn published(interfaces: &[HostInterface]) -> Vec<&HostInterface> {
 }
 
 fn is_excluded(interface: &str) -> bool {
-    EXCLUDED.iter().any(|beginning| interface.starts_with(beginning))
+    EXCLUDED_INTERFACE_PREFIXES.iter().any(|beginning| interface.starts_with(beginning))
 }
 
 /// Returns whether the address is global unicast in the sense of Go's `net` package, which includes private

@@ -7,8 +7,8 @@ use std::path::Path;
 use tortie_store::StoreConfig;
 use tortie_store::config::settings_file;
 
-const PREFIX: &str = "felix_";
-const KUBERNETES: &str = "kubernetes";
+const FELIX_VARIABLE_PREFIX: &str = "felix_";
+const KUBERNETES_DATASTORE: &str = "kubernetes";
 
 /// Environment variables `FELIX_*` and, with lower precedence, the lines of felix.cfg. Names are case-insensitive,
 /// and empty values count as unset.
@@ -22,7 +22,7 @@ impl FelixSettings {
     pub fn read(variables: &EnvironmentVariables, file: &Path) -> io::Result<FelixSettings> {
         let felix = |(name, value): (&String, &String)| {
             let name = name.to_ascii_lowercase();
-            name.strip_prefix(PREFIX).map(|name| (name.to_owned(), value.clone()))
+            name.strip_prefix(FELIX_VARIABLE_PREFIX).map(|name| (name.to_owned(), value.clone()))
         };
         let variables = variables.0.iter().filter_map(felix).collect();
         Ok(FelixSettings { variables, file: settings_file::read(file)? })
@@ -36,10 +36,12 @@ impl FelixSettings {
     /// Returns the datastore of calicoctl's settings, with the etcd settings of Felix applied over it: as in Felix,
     /// these take precedence. The datastore type of Felix does not, because here one process uses both.
     pub fn datastore(&self, mut config: StoreConfig) -> StoreConfig {
-        if config.datastore_type.is_empty() && self.get("DatastoreType").eq_ignore_ascii_case(KUBERNETES) {
-            config.datastore_type = KUBERNETES.to_owned();
+        if config.datastore_type.is_empty()
+            && self.get("DatastoreType").eq_ignore_ascii_case(KUBERNETES_DATASTORE)
+        {
+            config.datastore_type = KUBERNETES_DATASTORE.to_owned();
         }
-        if config.datastore_type == KUBERNETES {
+        if config.datastore_type == KUBERNETES_DATASTORE {
             return config;
         }
         let or = |text: &str, otherwise: String| if text.is_empty() { otherwise } else { text.to_owned() };

@@ -11,7 +11,7 @@ use tortie_model::kinds::{
 use tortie_model::scalar::ASNumber;
 use tortie_store::{ResourceClient, StoreError};
 
-const ATTEMPTS: usize = 10;
+const MAX_REGISTER_ATTEMPTS: usize = 10;
 
 /// Registers the node and creates the default objects of a cluster.
 pub async fn register(
@@ -57,7 +57,7 @@ async fn announce(
     interfaces: &[HostInterface],
 ) -> Result<(), StartupError> {
     let mut last = None;
-    for _ in 0..ATTEMPTS {
+    for _ in 0..MAX_REGISTER_ATTEMPTS {
         let stored = match resources.get_as::<NodeSpec>("", name).await {
             Ok(node) => Some(node),
             Err(StoreError::DoesNotExist { .. }) if resources.client().is_kubernetes() => {

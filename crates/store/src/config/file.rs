@@ -6,7 +6,7 @@ use serde::Deserialize;
 use std::path::Path;
 use tortie_model::API_VERSION;
 
-const KIND: &str = "CalicoAPIConfig";
+const CONFIG_KIND: &str = "CalicoAPIConfig";
 
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
@@ -27,8 +27,8 @@ pub(super) fn parse(text: &str, path: &Path) -> StoreResult<StoreConfig> {
     if file.api_version != API_VERSION {
         return Err(invalid(format!("expected APIVersion '{API_VERSION}', got '{}'", file.api_version)));
     }
-    if file.kind != KIND {
-        return Err(invalid(format!("expected kind '{KIND}', got '{}'", file.kind)));
+    if file.kind != CONFIG_KIND {
+        return Err(invalid(format!("expected kind '{CONFIG_KIND}', got '{}'", file.kind)));
     }
     let _ = file.metadata;
     Ok(file.spec)

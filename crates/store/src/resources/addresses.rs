@@ -16,7 +16,7 @@ use tortie_model::key::AffinityType;
 use tortie_model::{KeyRange, StoreKey, StoreValue};
 
 /// Maximum number of attempts after lost races; the same as Calico's.
-const ATTEMPTS: u32 = 100;
+const MAX_RELEASE_ATTEMPTS: u32 = 100;
 
 pub struct AddressReleaser<'a> {
     client: &'a StoreClient,
@@ -52,7 +52,7 @@ impl<'a> AddressReleaser<'a> {
     /// Returns the addresses of a node's tunnels as recorded in the blocks: the Node object may be deleted already.
     pub async fn tunnels_of(&self, node: &str) -> StoreResult<BTreeSet<IpAddr>> {
         let is_tunnel = |allocation: &block::AddressAllocation| {
-            allocation.attribute(attribute::NODE) == Some(node)
+            allocation.attribute(attribute::NODE_ATTRIBUTE) == Some(node)
                 && allocation.handle().and_then(TunnelType::of_handle).is_some_and(|(_, of)| of == node)
         };
         let mut found = BTreeSet::new();
@@ -137,7 +137,7 @@ impl<'a> AddressReleaser<'a> {
         &self,
         plan: impl Fn() -> F,
     ) -> StoreResult<()> {
-        for _ in 0..ATTEMPTS {
+        for _ in 0..MAX_RELEASE_ATTEMPTS {
             let Some(operation) = plan().await? else { return Ok(()) };
             if let OperationOutcome::Done(_) = self.client.carry_out(operation).await? {
                 return Ok(());
@@ -251,7 +251,7 @@ fn held_by_node(block: &AddressBlock, node: &str, addresses: &BTreeSet<IpAddr>) 
     block::allocations(block)
         .filter(|allocation| addresses.contains(&allocation.address))
         .filter(|allocation| allocation.record.is_some() && !allocation.is_cooling_down())
-        .filter(|allocation| allocation.attribute(attribute::NODE).is_none_or(|name| name == node))
+        .filter(|allocation| allocation.attribute(attribute::NODE_ATTRIBUTE).is_none_or(|name| name == node))
         .map(|allocation| ReleaseRequest::of(allocation.address))
         .collect()
 }

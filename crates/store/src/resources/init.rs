@@ -10,10 +10,10 @@ use tortie_model::scalar::CalicoFloat;
 use tortie_model::{ObjectMeta, Resource};
 use uuid::Uuid;
 
-const NAME: &str = "default";
+const CLUSTER_INFORMATION_NAME: &str = "default";
 /// Cluster type of clusters with the Kubernetes API as datastore.
-const KUBERNETES_DATASTORE: &str = "kdd";
-const RETRY_PAUSE: Duration = Duration::from_secs(1);
+const KUBERNETES_CLUSTER_TYPE: &str = "kdd";
+const INITIALIZE_RETRY_DELAY: Duration = Duration::from_secs(1);
 
 impl ResourceClient {
     /// Creates ClusterInformation and the built-in tiers if they are missing. Attempts all of them and returns the
@@ -21,7 +21,7 @@ impl ResourceClient {
     pub async fn ensure_initialized(&self, version: &str, cluster_type: &str) -> StoreResult<()> {
         let mut cluster_type = cluster_type.to_owned();
         if self.client.is_kubernetes() {
-            cluster_type = with_missing(&cluster_type, KUBERNETES_DATASTORE);
+            cluster_type = with_missing(&cluster_type, KUBERNETES_CLUSTER_TYPE);
         }
         let mut outcome = self.ensure_cluster_information(version, &cluster_type).await;
         for tier in BUILT_IN_TIERS {
@@ -32,7 +32,7 @@ impl ResourceClient {
 
     async fn ensure_cluster_information(&self, version: &str, cluster_type: &str) -> StoreResult<()> {
         loop {
-            let written = match self.get_as::<ClusterInformationSpec>("", NAME).await {
+            let written = match self.get_as::<ClusterInformationSpec>("", CLUSTER_INFORMATION_NAME).await {
                 Ok(mut information) => {
                     let before = information.spec.clone();
                     complete(&mut information.spec, version, cluster_type);
@@ -48,7 +48,7 @@ impl ResourceClient {
             };
             match written {
                 // Another node was faster: read the object again.
-                Err(error) if error.is_lost_race() => tokio::time::sleep(RETRY_PAUSE).await,
+                Err(error) if error.is_lost_race() => tokio::time::sleep(INITIALIZE_RETRY_DELAY).await,
                 other => return other.map(|_| ()),
             }
         }
@@ -86,7 +86,7 @@ fn initial(version: &str, cluster_type: &str) -> ClusterInformation {
         datastore_ready: Some(true),
         ..Default::default()
     };
-    ClusterInformation::new(named(NAME), spec)
+    ClusterInformation::new(named(CLUSTER_INFORMATION_NAME), spec)
 }
 
 /// Sets only the missing fields.

@@ -5,7 +5,7 @@ use crate::{StoreError, StoreResult};
 use tortie_model::kinds::{BUILT_IN_TIERS, DEFAULT_TIER};
 use tortie_model::{Kind, Resource};
 
-const IN_TIERS: [Kind; 4] = [
+const TIERED_KINDS: [Kind; 4] = [
     Kind::NetworkPolicy,
     Kind::GlobalNetworkPolicy,
     Kind::StagedNetworkPolicy,
@@ -27,7 +27,7 @@ impl ResourceClient {
         if BUILT_IN_TIERS.iter().any(|tier| tier.name == name) {
             return Err(refused("it is built in".into()));
         }
-        for kind in IN_TIERS {
+        for kind in TIERED_KINDS {
             let policies = self.list(kind, None).await?.items;
             if let Some(policy) = policies.iter().find(|policy| tier_of(policy) == Some(name)) {
                 return Err(refused(format!(

@@ -9,16 +9,17 @@ use tortie_model::kinds::{IPPool, IPPoolSpec};
 use tortie_model::{Resource, StoreKey, StoreValue, ValidationError};
 
 /// Time for allocators to notice that a pool is disabled before its blocks are released.
-const SETTLE: Duration = Duration::from_millis(500);
-const ATTEMPTS: u32 = 5;
-const CIDR: &str = "IPPool.Spec.CIDR";
+const DISABLE_SETTLE_DELAY: Duration = Duration::from_millis(500);
+const MAX_DISABLE_ATTEMPTS: u32 = 5;
+const CIDR_FIELD: &str = "IPPool.Spec.CIDR";
 
 impl ResourceClient {
     /// Checks that no other pool overlaps and that existing blocks have the block size of the pool.
     pub(super) async fn check_pool_fits(&self, pool: &IPPool) -> StoreResult<()> {
         let Ok(cidr) = pool.spec.cidr.parse::<IpNet>() else { return Ok(()) };
-        let fail =
-            |reason: String| StoreError::Validation(ValidationError::one(CIDR, &pool.spec.cidr, reason));
+        let fail = |reason: String| {
+            StoreError::Validation(ValidationError::one(CIDR_FIELD, &pool.spec.cidr, reason))
+        };
         for other in self.list_as::<IPPoolSpec>(None).await? {
             let same = other.metadata.name == pool.metadata.name;
             // A pool of the same name is left to the write, which reports that it exists.
@@ -48,7 +49,7 @@ impl ResourceClient {
         revision: Option<Revision>,
     ) -> StoreResult<Resource> {
         let (pool, revision) = self.disable_pool(key, revision).await?;
-        tokio::time::sleep(SETTLE).await;
+        tokio::time::sleep(DISABLE_SETTLE_DELAY).await;
         if let Ok(cidr) = pool.spec.cidr.parse() {
             AddressReleaser::new(&self.client).release_range(&cidr).await?;
         }
@@ -78,7 +79,9 @@ impl ResourceClient {
             pool.spec.disabled = true;
             match self.client.update(key, &StoreValue::Resource(pool.clone().into()), &revision).await {
                 Ok(entry) => return Ok((pool, given.map(|_| entry.revision))),
-                Err(StoreError::Conflict { .. }) if given.is_none() && attempt < ATTEMPTS => attempt += 1,
+                Err(StoreError::Conflict { .. }) if given.is_none() && attempt < MAX_DISABLE_ATTEMPTS => {
+                    attempt += 1
+                }
                 Err(error) => return Err(error),
             }
         }

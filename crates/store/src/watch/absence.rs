@@ -4,14 +4,14 @@
 //! single events are trusted; deletions that only follow from a list are trusted once several lists agree over some
 //! time.
 
-use crate::backend::kubernetes::{NAMESPACE_PREFIX, SERVICE_ACCOUNT_PREFIX};
+use crate::backend::kubernetes::{NAMESPACE_PROFILE_PREFIX, SERVICE_ACCOUNT_PROFILE_PREFIX};
 use std::time::Duration;
 use tokio::time::Instant;
 use tortie_model::kubernetes::{CLUSTER_NETWORK_POLICY_PREFIX, NETWORK_POLICY_PREFIX};
 use tortie_model::{KeyRange, Kind, StoreKey};
 
 /// Number of lists that must agree.
-const MIN_LISTS: u32 = 3;
+const MIN_AGREEING_LISTS: u32 = 3;
 /// Maximum time between two consecutive lists. A longer outage in between proves nothing about the objects.
 const MAX_LIST_GAP: Duration = Duration::from_secs(15);
 
@@ -24,11 +24,12 @@ pub struct ListAbsence {
 
 impl ListAbsence {
     /// From this many missing objects on, more than half of the known ones is a large share; of fewer, only all of them are.
-    pub const MIN_MISSING: usize = 10;
+    pub const MIN_LARGE_ABSENCE: usize = 10;
 
     pub fn is_large(self) -> bool {
         let ListAbsence { known, missing } = self;
-        missing > 0 && (missing == known || (missing >= ListAbsence::MIN_MISSING && missing > known / 2))
+        missing > 0
+            && (missing == known || (missing >= ListAbsence::MIN_LARGE_ABSENCE && missing > known / 2))
     }
 }
 
@@ -72,7 +73,7 @@ impl AbsenceDoubt {
         let row = row.filter(|row| requested.duration_since(row.last) <= MAX_LIST_GAP);
         let is_first = row.is_none();
         let (first, lists) = row.map_or((arrived, 1), |row| (row.first, row.lists + 1));
-        if lists >= MIN_LISTS && arrived.duration_since(first) >= self.grace {
+        if lists >= MIN_AGREEING_LISTS && arrived.duration_since(first) >= self.grace {
             return AbsenceVerdict::Believed;
         }
         self.row = Some(DoubtedLists { first, last: arrived, lists });
@@ -95,7 +96,7 @@ pub fn collection_prefix(key: &StoreKey) -> &'static str {
     let prefixes: &[&'static str] = match kind {
         Kind::NetworkPolicy => &[NETWORK_POLICY_PREFIX],
         Kind::GlobalNetworkPolicy => &[CLUSTER_NETWORK_POLICY_PREFIX],
-        Kind::Profile => &[NAMESPACE_PREFIX, SERVICE_ACCOUNT_PREFIX],
+        Kind::Profile => &[NAMESPACE_PROFILE_PREFIX, SERVICE_ACCOUNT_PROFILE_PREFIX],
         _ => &[],
     };
     prefixes.iter().copied().find(|prefix| name.starts_with(prefix)).unwrap_or_default()

@@ -23,7 +23,7 @@ use tokio::time::Instant;
 use tortie_model::KeyRange;
 
 /// Maximum number of events queued for a slow consumer; beyond it the server has to wait.
-const QUEUE: usize = 256;
+const MAX_QUEUED_EVENTS: usize = 256;
 
 /// Connection status of a watch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -37,7 +37,7 @@ pub struct WatchConnection {
 }
 
 /// Maximum random delay before a retry when another watch of the same client has reached the store again.
-const RECOVERY_SPREAD: Duration = Duration::from_millis(250);
+const MAX_RECOVERY_DELAY: Duration = Duration::from_millis(250);
 
 static DISTRUSTED_LISTS: AtomicU64 = AtomicU64::new(0);
 
@@ -76,7 +76,7 @@ pub struct StoreWatch {
 impl StoreWatch {
     pub(crate) fn start(source: impl WatchSource, range: KeyRange, options: WatchOptions) -> StoreWatch {
         let WatchOptions { after, progress, recovered, grace } = options;
-        let (sender, events) = mpsc::channel(QUEUE);
+        let (sender, events) = mpsc::channel(MAX_QUEUED_EVENTS);
         let (report, connection) = watch::channel(WatchConnection::default());
         let signs = Arc::new(AtomicU64::new(0));
         let doubt = AbsenceDoubt::new(&range, grace);
@@ -160,13 +160,13 @@ impl<S: WatchSource> WatchFeed<S> {
                         connection.distrusted = self.doubt.is_open();
                     });
                     // An attempt that ran for a while resets the backoff, even if there was nothing to report.
-                    if began.elapsed() > Backoff::LONGEST {
+                    if began.elapsed() > Backoff::MAX_DELAY {
                         backoff.reset();
                     }
                     tokio::select! {
                         () = tokio::time::sleep(backoff.pause()) => {}
                         () = self.recovered.notified() => {
-                            let spread = RECOVERY_SPREAD.mul_f64(rand::random_range(0.0..=1.0));
+                            let spread = MAX_RECOVERY_DELAY.mul_f64(rand::random_range(0.0..=1.0));
                             tokio::time::sleep(spread).await;
                         }
                     }
@@ -347,6 +347,6 @@ mod tests {
             assert!(matches!(watch.next().await, Some(StoreEvent::InSync(_))));
         }
         let took = back_at.elapsed();
-        assert!(took <= Backoff::LONGEST, "{took:?}");
+        assert!(took <= Backoff::MAX_DELAY, "{took:?}");
     }
 }

@@ -27,7 +27,7 @@ use serde_json::Value as Json;
 use std::collections::BTreeMap;
 
 /// Version of the recording format.
-pub const VERSION: u32 = 1;
+pub const RECORDING_VERSION: u32 = 1;
 
 /// The configuration and state of a node before the first event.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

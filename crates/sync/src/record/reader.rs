@@ -1,12 +1,12 @@
 //! Reads a recording line by line.
 
-use super::{RecordingHeader, VERSION};
+use super::{RECORDING_VERSION, RecordingHeader};
 use serde_json::Value as Json;
 use std::io::{self, BufRead};
 use std::time::Duration;
 
 /// Maximum length of a line in bytes. Entries of the store are smaller.
-const LONGEST_LINE: u64 = 64 << 20;
+const MAX_LINE_BYTES: u64 = 64 << 20;
 
 #[derive(Debug, thiserror::Error)]
 pub enum RecordingError {
@@ -14,7 +14,7 @@ pub enum RecordingError {
     Io { line: u64, error: io::Error },
     #[error("line {line} is not one of a recording: {reason}")]
     Line { line: u64, reason: String },
-    #[error("this recording has format {0}; this version reads format {VERSION}")]
+    #[error("this recording has format {0}; this version reads format {RECORDING_VERSION}")]
     Version(u32),
 }
 
@@ -39,7 +39,7 @@ impl<R: BufRead> RecordingReader<R> {
         let text = reader.text()?.unwrap_or_default();
         let header: RecordingHeader = serde_json::from_str(&text).map_err(|error| reader.wrong(&error))?;
         match header.version {
-            VERSION => Ok((header, reader)),
+            RECORDING_VERSION => Ok((header, reader)),
             other => Err(RecordingError::Version(other)),
         }
     }
@@ -51,9 +51,9 @@ impl<R: BufRead> RecordingReader<R> {
     fn text(&mut self) -> Result<Option<String>, RecordingError> {
         self.line += 1;
         let mut text = String::new();
-        let read = io::Read::take(&mut self.input, LONGEST_LINE).read_line(&mut text);
+        let read = io::Read::take(&mut self.input, MAX_LINE_BYTES).read_line(&mut text);
         let read = read.map_err(|error| RecordingError::Io { line: self.line, error })?;
-        if read as u64 == LONGEST_LINE {
+        if read as u64 == MAX_LINE_BYTES {
             return Err(self.wrong(&"it is too long"));
         }
         Ok((read > 0).then_some(text))

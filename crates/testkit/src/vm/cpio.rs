@@ -1,8 +1,8 @@
 //! Writes initramfs archives in the "newc" format of cpio.
 
-const DIRECTORY: u32 = 0o040_755;
-const PROGRAM: u32 = 0o100_755;
-const DEVICE: u32 = 0o020_600;
+const DIRECTORY_MODE: u32 = 0o040_755;
+const PROGRAM_MODE: u32 = 0o100_755;
+const DEVICE_MODE: u32 = 0o020_600;
 
 /// An archive built entry by entry. A directory must be added before its contents.
 #[derive(Debug, Default)]
@@ -13,17 +13,17 @@ pub struct CpioArchive {
 
 impl CpioArchive {
     pub fn directory(&mut self, path: &str) {
-        self.entry(path, DIRECTORY, (0, 0), &[]);
+        self.entry(path, DIRECTORY_MODE, (0, 0), &[]);
     }
 
     /// Adds a file. All files are executable: nothing in the archive is secret or harmful.
     pub fn file(&mut self, path: &str, contents: &[u8]) {
-        self.entry(path, PROGRAM, (0, 0), contents);
+        self.entry(path, PROGRAM_MODE, (0, 0), contents);
     }
 
     /// Adds a character device.
     pub fn device(&mut self, path: &str, major: u32, minor: u32) {
-        self.entry(path, DEVICE, (major, minor), &[]);
+        self.entry(path, DEVICE_MODE, (major, minor), &[]);
     }
 
     fn entry(&mut self, path: &str, mode: u32, device: (u32, u32), contents: &[u8]) {

@@ -9,7 +9,7 @@ use std::process::Command;
 
 /// Init script: mounts the file systems that programs expect, loads the modules, runs the command and powers the
 /// machine off.
-const INIT: &str = r#"#!/busybox/busybox sh
+const INIT_SCRIPT: &str = r#"#!/busybox/busybox sh
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin:/busybox HOME=/root
 /busybox/busybox --install -s /busybox
 mount -t proc proc /proc
@@ -30,17 +30,17 @@ echo "guest: exit $code after $(cut -d' ' -f1 /proc/uptime) s"
 reboot -f
 "#;
 
-/// File to which tests append figures; `INIT` prints it.
-pub(super) const FIGURES: &str = "/tmp/figures";
+/// File to which tests append figures; `INIT_SCRIPT` prints it.
+pub(super) const FIGURES_FILE: &str = "/tmp/figures";
 
 /// Contents of /etc/protocols.
-const PROTOCOLS: &str = "icmp 1\nipencap 4\ntcp 6\nudp 17\nipv6-icmp 58\nsctp 132\nudplite 136\n";
+const ETC_PROTOCOLS: &str = "icmp 1\nipencap 4\ntcp 6\nudp 17\nipv6-icmp 58\nsctp 132\nudplite 136\n";
 
 /// Contents of /etc/iproute2/rt_protos: the names that `ip` shows for route protocols.
-const ROUTE_PROTOCOLS: &str = "2 kernel\n3 boot\n4 static\n12 bird\n";
+const RT_PROTOS: &str = "2 kernel\n3 boot\n4 static\n12 bird\n";
 
 /// Directories that programs expect to exist.
-const DIRECTORIES: [&str; 8] = ["/proc", "/sys", "/dev", "/run", "/tmp", "/root", "/var/lib", "/etc"];
+const GUEST_DIRECTORIES: [&str; 8] = ["/proc", "/sys", "/dev", "/run", "/tmp", "/root", "/var/lib", "/etc"];
 
 #[derive(Debug, Default)]
 pub struct InitramfsBuilder {
@@ -76,14 +76,14 @@ impl InitramfsBuilder {
     pub fn finish(mut self, command: &str) -> Vec<u8> {
         let order: String = self.modules.iter().map(|module| format!("{module}\n")).collect();
         self.file("/modules/order", order);
-        self.file("/init", INIT);
-        self.file("/etc/protocols", PROTOCOLS);
-        self.file("/etc/iproute2/rt_protos", ROUTE_PROTOCOLS);
+        self.file("/init", INIT_SCRIPT);
+        self.file("/etc/protocols", ETC_PROTOCOLS);
+        self.file("/etc/iproute2/rt_protos", RT_PROTOS);
         self.file("/command", format!("#!/busybox/busybox sh\n{command}\n"));
         self.file("/busybox/busybox", read(&found("busybox")));
         let mut archive = CpioArchive::default();
         let mut made = BTreeSet::new();
-        let expected = DIRECTORIES.iter().map(|path| Path::new(path).join("x"));
+        let expected = GUEST_DIRECTORIES.iter().map(|path| Path::new(path).join("x"));
         let paths: Vec<PathBuf> = expected.chain(self.files.keys().cloned()).collect();
         for path in &paths {
             let mut parents: Vec<&Path> = path.ancestors().skip(1).collect();

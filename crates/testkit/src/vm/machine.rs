@@ -8,11 +8,11 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Time limit for a guest. Tests in the guest have shorter deadlines, so a guest that exceeds it hangs.
-const PATIENCE: Duration = Duration::from_secs(900);
-const MEMORY: &str = "1536";
-const QEMU: &str = "qemu-system-x86_64";
+const GUEST_TIMEOUT: Duration = Duration::from_secs(900);
+const GUEST_MEMORY_MIB: &str = "1536";
+const QEMU_PROGRAM: &str = "qemu-system-x86_64";
 /// CPU model without features that are slow under emulation: `rep movsb` string copies and five-level page tables.
-const PROCESSOR: &str = "max,-erms,-fsrm,-la57";
+const CPU_MODEL: &str = "max,-erms,-fsrm,-la57";
 /// `no_timer_check`: on a busy machine the timer is late, which the kernel would report as broken hardware.
 /// `norandmaps`: with fixed program addresses QEMU reuses translated code between processes; otherwise most of the time
 /// goes to translation. Mitigations are off because nothing in the guest needs isolation.
@@ -80,15 +80,15 @@ impl GuestMachine {
         let program = std::env::current_exe().expect("this binary has a path");
         let program = program.to_str().expect("paths of builds are text");
         image.program(program);
-        let command = format!("{variables}{}=1 exec {program} {arguments}", super::INSIDE);
+        let command = format!("{variables}{}=1 exec {program} {arguments}", super::GUEST_ENV);
         image.finish(&command)
     }
 }
 
 fn boot(kernel: &Path, initrd: &Path) -> String {
-    let mut command = Command::new(QEMU);
+    let mut command = Command::new(QEMU_PROGRAM);
     command
-        .args(["-machine", "pc", "-accel", "tcg", "-cpu", PROCESSOR, "-smp", "2", "-m", MEMORY])
+        .args(["-machine", "pc", "-accel", "tcg", "-cpu", CPU_MODEL, "-smp", "2", "-m", GUEST_MEMORY_MIB])
         .args(["-nodefaults", "-display", "none", "-monitor", "none", "-serial", "stdio", "-no-reboot"])
         .arg("-kernel")
         .arg(kernel)
@@ -98,7 +98,7 @@ fn boot(kernel: &Path, initrd: &Path) -> String {
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
-    let child = command.spawn().unwrap_or_else(|error| panic!("{QEMU}: {error}; run make setup"));
+    let child = command.spawn().unwrap_or_else(|error| panic!("{QEMU_PROGRAM}: {error}; run make setup"));
     let mut running = QemuProcess(child);
     let serial = BufReader::new(running.0.stdout.take().expect("it is a pipe"));
     let begun = Instant::now();
@@ -113,12 +113,12 @@ fn boot(kernel: &Path, initrd: &Path) -> String {
         }
         text
     });
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + GUEST_TIMEOUT;
     while running.0.try_wait().expect("a child can be waited for").is_none() {
         if Instant::now() > deadline {
             drop(running);
             let text = reader.join().unwrap_or_default();
-            panic!("the guest is not done after {PATIENCE:?}:\n{text}");
+            panic!("the guest is not done after {GUEST_TIMEOUT:?}:\n{text}");
         }
         std::thread::sleep(Duration::from_millis(50));
     }
@@ -127,5 +127,5 @@ fn boot(kernel: &Path, initrd: &Path) -> String {
         let _ = stderr.read_to_string(&mut complaints);
     }
     let text = reader.join().unwrap_or_default();
-    if complaints.is_empty() { text } else { format!("{text}\n{QEMU}: {complaints}") }
+    if complaints.is_empty() { text } else { format!("{text}\n{QEMU_PROGRAM}: {complaints}") }
 }

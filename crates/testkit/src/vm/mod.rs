@@ -20,17 +20,17 @@ use std::io::Write;
 use std::sync::OnceLock;
 
 /// Environment variable that is set inside the guest.
-const INSIDE: &str = "TORTIE_GUEST";
+const GUEST_ENV: &str = "TORTIE_GUEST";
 
 pub fn is_guest() -> bool {
-    std::env::var_os(INSIDE).is_some()
+    std::env::var_os(GUEST_ENV).is_some()
 }
 
 /// Records a figure measured in the guest. The host prints it with the result of each test, since the harness does not
 /// show the output of a successful test.
 pub fn tell(figure: &str) {
     let mut file =
-        OpenOptions::new().create(true).append(true).open(image::FIGURES).expect("the guest has room");
+        OpenOptions::new().create(true).append(true).open(image::FIGURES_FILE).expect("the guest has room");
     writeln!(file, "guest: {figure}").expect("the guest has room");
 }
 

@@ -5,9 +5,9 @@ use tokio_rustls::rustls::client::danger::ServerCertVerifier;
 use tokio_rustls::rustls::crypto::aws_lc_rs;
 use tokio_rustls::rustls::pki_types::{ServerName, UnixTime};
 
-const LIFETIMES: CertificateLifetimes =
+const TEST_LIFETIMES: CertificateLifetimes =
     CertificateLifetimes { authority: Duration::from_secs(9_000), certificate: Duration::from_secs(900) };
-const START: i64 = 1_770_000_000;
+const START_TIME: i64 = 1_770_000_000;
 
 fn names() -> Vec<String> {
     vec!["webhooks.here.svc".to_owned()]
@@ -25,30 +25,30 @@ fn is_taken(believed: &str, kept: &SelfIssuedCertificates, now: i64) -> bool {
 }
 
 fn step(kept: &SelfIssuedCertificates, believed: Option<&str>, now: i64) -> Option<SelfIssuedCertificates> {
-    SelfIssuedCertificates::renewed(kept, believed, &names(), LIFETIMES, now).unwrap()
+    SelfIssuedCertificates::renewed(kept, believed, &names(), TEST_LIFETIMES, now).unwrap()
 }
 
 #[test]
 fn whoever_has_none_makes_all_and_keeps_them() {
-    let made = step(&SelfIssuedCertificates::default(), None, START).unwrap();
-    assert!(is_taken(&made.authorities, &made, START));
-    assert_eq!(step(&made, Some(&made.authorities), START + 10), None);
+    let made = step(&SelfIssuedCertificates::default(), None, START_TIME).unwrap();
+    assert!(is_taken(&made.authorities, &made, START_TIME));
+    assert_eq!(step(&made, Some(&made.authorities), START_TIME + 10), None);
     // Unusable certificates and keys are replaced.
     for broken in [
         SelfIssuedCertificates { authority_key: "no key".into(), ..made.clone() },
         SelfIssuedCertificates { certificate: String::new(), ..made.clone() },
         SelfIssuedCertificates { authorities: "x".into(), ..made.clone() },
     ] {
-        let anew = step(&broken, Some(&broken.authorities), START).unwrap();
-        assert!(is_taken(&anew.authorities, &anew, START));
+        let anew = step(&broken, Some(&broken.authorities), START_TIME).unwrap();
+        assert!(is_taken(&anew.authorities, &anew, START_TIME));
     }
     assert!(!format!("{made:?}").contains("PRIVATE"), "{made:?}");
 }
 
 #[test]
 fn a_new_authority_signs_only_when_it_is_believed() {
-    let first = step(&SelfIssuedCertificates::default(), None, START).unwrap();
-    let later = START + 6_000;
+    let first = step(&SelfIssuedCertificates::default(), None, START_TIME).unwrap();
+    let later = START_TIME + 6_000;
     let second = step(&first, Some(&first.authorities), later).unwrap();
     assert_eq!(certificates(&second.authorities).len(), 2);
     assert_eq!(second.certificate, first.certificate);
@@ -61,17 +61,17 @@ fn a_new_authority_signs_only_when_it_is_believed() {
 /// renewals.
 #[test]
 fn at_no_moment_is_the_certificate_refused() {
-    let mut kept = step(&SelfIssuedCertificates::default(), None, START).unwrap();
+    let mut kept = step(&SelfIssuedCertificates::default(), None, START_TIME).unwrap();
     let mut believed = kept.authorities.clone();
     let (mut certificates_seen, mut authorities_seen) = (1, 1);
     for tick in 1..2_000 {
-        let now = START + tick * 60;
+        let now = START_TIME + tick * 60;
         if let Some(next) = step(&kept, Some(&believed), now) {
             certificates_seen += usize::from(next.certificate != kept.certificate);
             authorities_seen += usize::from(next.authority_key != kept.authority_key);
             kept = next;
         }
-        assert!(certificates(&kept.authorities).len() <= MOST_AUTHORITIES);
+        assert!(certificates(&kept.authorities).len() <= MAX_TRUSTED_AUTHORITIES);
         // Clients receive the new trust bundle one step later.
         assert!(is_taken(&believed, &kept, now), "tick {tick}");
         believed = kept.authorities.clone();
@@ -82,17 +82,17 @@ fn at_no_moment_is_the_certificate_refused() {
 
 #[test]
 fn clients_are_certified_by_the_newest_authority() {
-    let own = step(&SelfIssuedCertificates::default(), None, START).unwrap();
+    let own = step(&SelfIssuedCertificates::default(), None, START_TIME).unwrap();
     let issue = |own: &SelfIssuedCertificates, kept: &ClientCertificate, now| {
-        own.renewed_client(kept, "tortie-node", LIFETIMES, now).unwrap()
+        own.renewed_client(kept, "tortie-node", TEST_LIFETIMES, now).unwrap()
     };
-    let first = issue(&own, &ClientCertificate::default(), START).unwrap();
-    assert_eq!(issue(&own, &first, START + 10), None);
-    assert!(issue(&own, &first, START + 700).is_some(), "two thirds of its life are over");
-    let renamed = own.renewed_client(&first, "another", LIFETIMES, START).unwrap();
+    let first = issue(&own, &ClientCertificate::default(), START_TIME).unwrap();
+    assert_eq!(issue(&own, &first, START_TIME + 10), None);
+    assert!(issue(&own, &first, START_TIME + 700).is_some(), "two thirds of its life are over");
+    let renamed = own.renewed_client(&first, "another", TEST_LIFETIMES, START_TIME).unwrap();
     assert!(renamed.is_some());
-    let other = step(&SelfIssuedCertificates::default(), None, START + 1).unwrap();
-    let foreign = issue(&other, &first, START + 2).unwrap();
+    let other = step(&SelfIssuedCertificates::default(), None, START_TIME + 1).unwrap();
+    let foreign = issue(&other, &first, START_TIME + 2).unwrap();
     assert_eq!(common_name(&certificates(&foreign.certificate)[0]).as_deref(), Some("tortie-node"));
     let (as_server, as_client) =
         (pem_of(&own, &own.certificate, &own.key), pem_of(&own, &first.certificate, &first.key));

@@ -127,10 +127,12 @@ impl DaemonLogging {
         match (open.syslog, wanted) {
             (true, false) => self.syslog_sink.close(),
             (false, true) => {
-                let syslog = SyslogTarget::new(std::path::Path::new(syslog::SOCKET));
+                let syslog = SyslogTarget::new(std::path::Path::new(syslog::SYSLOG_SOCKET));
                 if let Err(error) = syslog.and_then(|syslog| self.syslog_sink.open("syslog", syslog)) {
-                    problems
-                        .push(format!("logSeveritySys: there is no syslog on {}: {error}", syslog::SOCKET));
+                    problems.push(format!(
+                        "logSeveritySys: there is no syslog on {}: {error}",
+                        syslog::SYSLOG_SOCKET
+                    ));
                     return;
                 }
             }

@@ -10,7 +10,7 @@ use tortie_store::printable::escape_controls;
 use tracing::{Level, Metadata};
 use tracing_subscriber::fmt::MakeWriter;
 
-const WAITING: usize = 4096;
+const MAX_QUEUED_LINES: usize = 4096;
 
 pub trait LogTarget: Send + 'static {
     fn write(&mut self, level: Level, line: &[u8]) -> io::Result<()>;
@@ -41,7 +41,7 @@ impl LogSink {
 
     /// Opens a target and starts its thread. Lines queued for the previous target are still written there.
     pub fn open(&self, thread: &str, target: impl LogTarget) -> io::Result<()> {
-        let (sender, receiver) = sync_channel(WAITING);
+        let (sender, receiver) = sync_channel(MAX_QUEUED_LINES);
         let counters = self.counters.clone();
         std::thread::Builder::new()
             .name(thread.to_owned())
@@ -148,15 +148,15 @@ mod tests {
         sink.open("slow", BlockingTarget { written, go_on }).unwrap();
         sink.make_writer().write_all(b"first").unwrap();
         assert_eq!(lines.recv().unwrap(), b"first");
-        for _ in 0..WAITING + 3 {
+        for _ in 0..MAX_QUEUED_LINES + 3 {
             sink.make_writer().write_all(b"more").unwrap();
         }
         assert_eq!(counters.dropped.load(Ordering::Relaxed), 3);
         sink.close();
         drop(go);
-        assert_eq!(lines.iter().count(), WAITING);
+        assert_eq!(lines.iter().count(), MAX_QUEUED_LINES);
         // Including the first line: its write fails because the channel is closed.
-        assert_eq!(counters.errors.load(Ordering::Relaxed), 1 + WAITING as u64);
+        assert_eq!(counters.errors.load(Ordering::Relaxed), 1 + MAX_QUEUED_LINES as u64);
     }
 
     #[test]
@@ -174,7 +174,7 @@ mod tests {
         let (written, lines) = channel();
         let (go, go_on) = channel();
         sink.open("slow", BlockingTarget { written, go_on }).unwrap();
-        let all = WAITING + 10;
+        let all = MAX_QUEUED_LINES + 10;
         let logging = std::thread::spawn(move || {
             for _ in 0..all {
                 sink.make_writer().write_all(b"line").unwrap();

@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tracing::Level;
 
-pub const SOCKET: &str = "/dev/log";
+pub const SYSLOG_SOCKET: &str = "/dev/log";
 
 /// Maximum message size: syslog daemons truncate or reject longer messages.
-const LONGEST: usize = 8192;
+const MAX_MESSAGE_BYTES: usize = 8192;
 /// Facility 3: daemon.
-const FACILITY: u8 = 3 << 3;
+const SYSLOG_FACILITY: u8 = 3 << 3;
 /// Time limit for a write. A line is dropped if the syslog daemon does not read for this long.
-const PATIENCE: Duration = Duration::from_secs(1);
+const WRITE_TIMEOUT: Duration = Duration::from_secs(1);
 
 pub struct SyslogTarget {
     path: PathBuf,
@@ -24,7 +24,7 @@ pub struct SyslogTarget {
 impl SyslogTarget {
     pub fn new(path: &Path) -> io::Result<SyslogTarget> {
         let socket = UnixDatagram::unbound()?;
-        socket.set_write_timeout(Some(PATIENCE))?;
+        socket.set_write_timeout(Some(WRITE_TIMEOUT))?;
         socket.connect(path)?;
         Ok(SyslogTarget { path: path.to_owned(), socket })
     }
@@ -51,9 +51,9 @@ fn message(level: Level, pid: u32, line: &[u8]) -> Vec<u8> {
         Level::INFO => 6,
         Level::DEBUG | Level::TRACE => 7,
     };
-    let mut message = format!("<{}>tortie[{pid}]: ", FACILITY | severity).into_bytes();
+    let mut message = format!("<{}>tortie[{pid}]: ", SYSLOG_FACILITY | severity).into_bytes();
     let text = line.trim_ascii().iter().map(|byte| if byte.is_ascii_control() { b' ' } else { *byte });
-    message.extend(text.take(LONGEST - message.len()));
+    message.extend(text.take(MAX_MESSAGE_BYTES - message.len()));
     message
 }
 
@@ -66,7 +66,7 @@ mod tests {
         let text = |level, line: &[u8]| String::from_utf8(message(level, 7, line)).unwrap();
         assert_eq!(text(Level::WARN, b" disk\n<0>kernel: full\n"), "<28>tortie[7]: disk <0>kernel: full");
         assert_eq!(text(Level::DEBUG, b"x"), "<31>tortie[7]: x");
-        assert_eq!(message(Level::INFO, 7, &[b'x'; 2 * LONGEST]).len(), LONGEST);
+        assert_eq!(message(Level::INFO, 7, &[b'x'; 2 * MAX_MESSAGE_BYTES]).len(), MAX_MESSAGE_BYTES);
     }
 
     #[test]

@@ -16,7 +16,7 @@ use tortie_dataplane::{
 };
 
 /// Logged packets that wait to be printed. The kernel drops further packets.
-const WAITING: usize = 1024;
+const MAX_QUEUED_PACKETS: usize = 1024;
 
 /// Show denied and allowed packets as they happen, with the rule that decides
 ///
@@ -88,7 +88,7 @@ pub async fn watch(args: &PolicyWatchArgs, out: &mut dyn Write) -> Result<(), Co
     let netns = Netns::current().map_err(failed)?;
     let mut seen = LastCounts::default();
     seen.changes(&counters(&netns).await.map_err(failed)?);
-    let (sender, mut logged) = mpsc::channel(WAITING);
+    let (sender, mut logged) = mpsc::channel(MAX_QUEUED_PACKETS);
     let follower = follow_log_group(&netns, sender);
     tokio::pin!(follower);
     let mut following = true;

@@ -4,7 +4,7 @@ use crate::TortieCli;
 use clap::{Arg, Command, CommandFactory};
 use std::fmt::Write;
 
-const HEAD: &str = "# Command line
+const PAGE_HEADER: &str = "# Command line
 
 <!-- Made from the code by `make docs-reference`. Do not edit. -->
 
@@ -17,7 +17,7 @@ Every command of `tortie`, with its options, as `tortie COMMAND --help` prints t
 fn the_page_of_commands_is_what_can_be_typed() {
     let mut command = TortieCli::command();
     command.build();
-    let mut page = HEAD.to_owned();
+    let mut page = PAGE_HEADER.to_owned();
     contents(&command, &mut page);
     describe(&command, &[], &mut page);
     super::is_fresh("cli.md", &page);

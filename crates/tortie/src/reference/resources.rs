@@ -4,7 +4,7 @@ use serde_json::Value;
 use std::fmt::Write;
 use tortie_model::{Kind, Scope, schema};
 
-const HEAD: &str = "# Resources
+const PAGE_HEADER: &str = "# Resources
 
 <!-- Made from the code by `make docs-reference`. Do not edit. -->
 
@@ -28,7 +28,7 @@ spec:
 
 #[test]
 fn the_page_of_resources_is_what_the_types_say() {
-    let mut page = HEAD.to_owned();
+    let mut page = PAGE_HEADER.to_owned();
     for kind in Kind::ALL {
         let _ = writeln!(page, "- [{kind}](#{})", kind.name().to_lowercase());
     }

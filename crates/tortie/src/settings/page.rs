@@ -5,7 +5,7 @@ use std::fmt::Write;
 use std::path::Path;
 use tortie_compute::{NodeParameters, OWN_PARAMETERS, ParameterEffect, ResolvedParameter};
 
-const HEAD: &str = "# Settings
+const PAGE_HEADER: &str = "# Settings
 
 <!-- Made from the code by `make docs-settings`. Do not edit. -->
 
@@ -27,7 +27,7 @@ that cannot be read is left out.
 ";
 
 /// Details that names and defaults do not show.
-const NOTES: &str = "
+const PAGE_NOTES: &str = "
 The log goes to standard error, where systemd or the container runtime keeps it. It goes to a file too if `logFilePath` or
 `logSeverityFile` is set to something else than `none`, and to the host's syslog (`/dev/log`) if `logSeveritySys` is: unlike Felix,
 nothing is written to their defaults unless asked for. A file is renamed at 10 MiB, and three full ones are kept. Lines that come faster
@@ -58,7 +58,7 @@ move from one node to another ([BGP](bgp.md#machines-that-move)).
 ";
 
 fn page() -> String {
-    let mut page = HEAD.to_owned();
+    let mut page = PAGE_HEADER.to_owned();
     let parameters: Vec<ResolvedParameter> = NodeParameters::default().all().collect();
     let is_own =
         |in_force: &ResolvedParameter| OWN_PARAMETERS.iter().any(|own| own.key == in_force.parameter.key);
@@ -81,7 +81,7 @@ fn page() -> String {
         };
         let _ = writeln!(page, "| {} | {when} | {since} |", places(in_force, is_own(in_force)));
     }
-    page += NOTES;
+    page += PAGE_NOTES;
     let _ = write!(
         page,
         "

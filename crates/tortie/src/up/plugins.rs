@@ -5,13 +5,13 @@ use super::UpArgs;
 use super::manifest::UpManifest;
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
-use tortie_cni::{CniPlugin, PROGRAM};
+use tortie_cni::{CniPlugin, PLUGIN_EXECUTABLE};
 use tortie_ctl::CommandError;
 use tortie_node::CniFiles;
 
-const CONFLIST: &str = "10-calico.conflist";
+const CONFLIST_FILE: &str = "10-calico.conflist";
 /// Default network name of a host without a previous network.
-const NETWORK: &str = "tortie";
+const DEFAULT_NETWORK: &str = "tortie";
 
 /// The files to install.
 #[derive(Debug)]
@@ -31,7 +31,7 @@ impl CniInstallation {
         let files = CniFiles::load(&args.node.state_dir).map_err(CommandError::Message)?;
         let programs =
             [CniPlugin::Calico, CniPlugin::CalicoIpam].map(|plugin| args.cni_bin_dir.join(plugin.name()));
-        let conflist = args.cni_conf_dir.join(CONFLIST);
+        let conflist = args.cni_conf_dir.join(CONFLIST_FILE);
         for path in programs.iter().chain([&conflist]) {
             files.check(path).map_err(CommandError::Message)?;
         }
@@ -48,7 +48,7 @@ impl CniInstallation {
     }
 
     pub fn network(&self) -> &str {
-        self.list["name"].as_str().unwrap_or(NETWORK)
+        self.list["name"].as_str().unwrap_or(DEFAULT_NETWORK)
     }
 
     /// Returns a warning for the operator, if any.
@@ -71,7 +71,7 @@ impl CniInstallation {
             }
         }
         for path in &self.programs {
-            files.write(path, PROGRAM, 0o755).map_err(CommandError::Message)?;
+            files.write(path, PLUGIN_EXECUTABLE, 0o755).map_err(CommandError::Message)?;
         }
         let text = format!("{:#}\n", self.list);
         files.write(&self.conflist, text.as_bytes(), 0o644).map_err(CommandError::Message)
@@ -84,7 +84,7 @@ fn configuration(args: &UpArgs, original: Option<&[u8]>) -> Result<Value, String
         let ipam = json!({"type": CniPlugin::CalicoIpam.name(), "assign_ipv4": "true", "assign_ipv6": ipv6});
         let mut plugin = json!({"type": CniPlugin::Calico.name(), "ipam": ipam});
         plugin["tortie_socket"] = json!(args.node.socket());
-        let name = args.network.as_deref().unwrap_or(NETWORK);
+        let name = args.network.as_deref().unwrap_or(DEFAULT_NETWORK);
         return Ok(json!({"name": name, "cniVersion": "1.0.0", "plugins": [plugin]}));
     };
     let mut own = Map::from_iter([("tortie_socket".to_owned(), json!(args.node.socket()))]);

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use tortie_process::{PidFile, Signal};
 
 /// Time after which a process that does not exit is killed.
-const PATIENCE: Duration = Duration::from_secs(10);
-const PAUSE: Duration = Duration::from_millis(20);
+const STOP_TIMEOUT: Duration = Duration::from_secs(10);
+const STOP_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 #[derive(Debug)]
 pub struct HostDaemon {
@@ -99,10 +99,10 @@ impl HostDaemon {
         if self.by_systemd {
             return systemd::stop(self.name);
         }
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + STOP_TIMEOUT;
         let mut signal = Signal::TERM;
         while self.pid_file().signal(signal)? {
-            std::thread::sleep(PAUSE);
+            std::thread::sleep(STOP_POLL_INTERVAL);
             if Instant::now() > deadline {
                 signal = Signal::KILL;
             }

@@ -12,18 +12,18 @@ use tokio::process::{Child, Command};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tortie_ctl::CommandError;
-use tortie_process::{SUPERVISED, Signal};
+use tortie_process::{SUPERVISED_VARIABLE, Signal};
 
 /// If the daemon exits within this time on its first start, the supervisor gives up, since a restart would not help.
-const TRIAL: Duration = Duration::from_secs(5);
+const FIRST_START_LIMIT: Duration = Duration::from_secs(5);
 /// A daemon that has run for this long is restarted without delay.
-const STEADY: Duration = Duration::from_secs(60);
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+const STABLE_RUN_TIME: Duration = Duration::from_secs(60);
+const MAX_RESTART_DELAY: Duration = Duration::from_secs(30);
 /// Time after which a daemon that does not exit is killed.
-const GRACE: Duration = Duration::from_secs(8);
-const LAST_WORDS: Duration = Duration::from_secs(1);
+const STOP_GRACE_PERIOD: Duration = Duration::from_secs(8);
+const FINAL_OUTPUT_TIMEOUT: Duration = Duration::from_secs(1);
 const LOG_BYTES: u64 = 10 << 20;
-const WAITING: usize = 64;
+const MAX_QUEUED_CHUNKS: usize = 64;
 
 /// Run a daemon, restart it when it exits, and rotate its log
 #[derive(Args, Debug)]
@@ -64,11 +64,11 @@ async fn run(args: &SuperviseArgs) -> Result<(), CommandError> {
             }
         };
         // Write the daemon's last output. A process that it started may keep the pipe open and is not waited for.
-        while let Ok(Some(bytes)) = tokio::time::timeout(LAST_WORDS, output.recv()).await {
+        while let Ok(Some(bytes)) = tokio::time::timeout(FINAL_OUTPUT_TIMEOUT, output.recv()).await {
             log.write(&bytes);
         }
         let ran = started.elapsed();
-        if first && ran < TRIAL {
+        if first && ran < FIRST_START_LIMIT {
             return Err(CommandError::Message(format!("{} ended at once ({status})", args.name)));
         }
         first = false;
@@ -94,12 +94,12 @@ fn start(args: &SuperviseArgs) -> Result<(Child, mpsc::Receiver<Vec<u8>>), Comma
         .ok_or_else(|| CommandError::message("there is no command to supervise"))?;
     let mut child = Command::new(program)
         .args(words)
-        .env(SUPERVISED, "1")
+        .env(SUPERVISED_VARIABLE, "1")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()?;
-    let (sender, output) = mpsc::channel(WAITING);
+    let (sender, output) = mpsc::channel(MAX_QUEUED_CHUNKS);
     if let Some(stdout) = child.stdout.take() {
         tokio::spawn(copy(stdout, sender.clone()));
     }
@@ -129,7 +129,7 @@ async fn stop(
     if let Some(pid) = child.id() {
         tortie_process::signal(pid, Signal::TERM)?;
     }
-    let deadline = tokio::time::sleep(GRACE);
+    let deadline = tokio::time::sleep(STOP_GRACE_PERIOD);
     tokio::pin!(deadline);
     loop {
         tokio::select! {
@@ -146,9 +146,9 @@ struct RestartDelay(u32);
 
 impl RestartDelay {
     fn after(&mut self, ran: Duration) -> Duration {
-        self.0 = if ran >= STEADY { 0 } else { self.0.saturating_add(1) };
+        self.0 = if ran >= STABLE_RUN_TIME { 0 } else { self.0.saturating_add(1) };
         let doubled = 1_u64.checked_shl(self.0).unwrap_or(u64::MAX) / 2;
-        Duration::from_secs(doubled).min(LONGEST_PAUSE)
+        Duration::from_secs(doubled).min(MAX_RESTART_DELAY)
     }
 }
 
@@ -162,8 +162,8 @@ mod tests {
         let short = Duration::from_secs(1);
         let pauses: Vec<u64> = (0..7).map(|_| pause.after(short).as_secs()).collect();
         assert_eq!(pauses, [1, 2, 4, 8, 16, 30, 30]);
-        assert_eq!(pause.after(STEADY).as_secs(), 0);
+        assert_eq!(pause.after(STABLE_RUN_TIME).as_secs(), 0);
         assert_eq!(pause.after(short).as_secs(), 1);
-        assert!((0..200).all(|_| pause.after(short) <= LONGEST_PAUSE));
+        assert!((0..200).all(|_| pause.after(short) <= MAX_RESTART_DELAY));
     }
 }

@@ -7,7 +7,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-const UNITS: &str = "/etc/systemd/system";
+const UNIT_DIR: &str = "/etc/systemd/system";
 
 /// Returns whether systemd is the init system of this machine.
 pub fn is_here() -> bool {
@@ -19,7 +19,7 @@ pub fn name(daemon: &str) -> String {
 }
 
 pub fn file(daemon: &str) -> PathBuf {
-    Path::new(UNITS).join(name(daemon))
+    Path::new(UNIT_DIR).join(name(daemon))
 }
 
 /// Renders the unit file.

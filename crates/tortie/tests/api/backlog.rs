@@ -6,12 +6,12 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use tortie_testkit::eventually;
 
-const SETS: &str = "/apis/projectcalico.org/v3/globalnetworksets";
-const WATCHERS: usize = 10;
-/// Number of changes that each watcher misses; with `CHANGE` bytes each, 250 MB for all watchers together.
-const CHANGES: usize = 100;
-const CHANGE: usize = 240 << 10;
-const MOST: usize = 100 << 20;
+const NETWORK_SETS_PATH: &str = "/apis/projectcalico.org/v3/globalnetworksets";
+const WATCHER_COUNT: usize = 10;
+/// Number of changes that each watcher misses; with `CHANGE_BYTES` bytes each, 250 MB for all watchers together.
+const CHANGE_COUNT: usize = 100;
+const CHANGE_BYTES: usize = 240 << 10;
+const MAX_MEMORY_GROWTH: usize = 100 << 20;
 
 /// A curl process whose output is not read.
 struct UnreadWatch(Child);
@@ -49,14 +49,14 @@ fn hundreds_of_megabytes_that_nobody_reads_are_not_kept() {
     let world = ApiserverFixture::new(DatastoreKind::Kubernetes);
     let set = json!({"apiVersion": "projectcalico.org/v3", "kind": "GlobalNetworkSet", "metadata": {"name": "large"},
         "spec": {"nets": ["192.0.2.0/24"]}});
-    world.server.create(SETS, &set);
+    world.server.create(NETWORK_SETS_PATH, &set);
     // Take the version from a list of the watch cache: changes before the server's first snapshot are not in it, so
     // that a watch from the object's own version could be too old.
-    let listed = world.server.must("GET", &format!("{SETS}?resourceVersion=0"), None);
+    let listed = world.server.must("GET", &format!("{NETWORK_SETS_PATH}?resourceVersion=0"), None);
     let version = listed["metadata"]["resourceVersion"].as_str().unwrap();
-    let query = format!("{SETS}?watch=1&resourceVersion={version}");
+    let query = format!("{NETWORK_SETS_PATH}?watch=1&resourceVersion={version}");
     let url = format!("https://localhost:{}{query}", world.port);
-    let mut stuck: Vec<UnreadWatch> = (0..WATCHERS).map(|_| UnreadWatch::watch(&url)).collect();
+    let mut stuck: Vec<UnreadWatch> = (0..WATCHER_COUNT).map(|_| UnreadWatch::watch(&url)).collect();
     let metrics = || {
         let mut command = Command::new("curl");
         command.args(["-sk", "-H", "Authorization: Bearer secret"]);
@@ -69,19 +69,19 @@ fn hundreds_of_megabytes_that_nobody_reads_are_not_kept() {
         });
         lines.filter_map(|line| line.rsplit_once(' ')?.1.parse::<usize>().ok()).sum::<usize>()
     };
-    eventually("all watches are open", || watches(&metrics()) >= WATCHERS);
+    eventually("all watches are open", || watches(&metrics()) >= WATCHER_COUNT);
     let before = peak(world.ours.id());
-    let path = format!("{SETS}/large");
-    for number in 0..CHANGES {
-        let text = char::from(b'a' + (number % 26) as u8).to_string().repeat(CHANGE);
+    let path = format!("{NETWORK_SETS_PATH}/large");
+    for number in 0..CHANGE_COUNT {
+        let text = char::from(b'a' + (number % 26) as u8).to_string().repeat(CHANGE_BYTES);
         world.server.merge(&path, &json!({"metadata": {"annotations": {"large": text}}}));
     }
     let grown = peak(world.ours.id()) - before;
-    assert!(grown < MOST, "{grown} bytes more for {WATCHERS} watchers that do not read");
+    assert!(grown < MAX_MEMORY_GROWTH, "{grown} bytes more for {WATCHER_COUNT} watchers that do not read");
     // A watcher that reads again receives 410 Gone, unless the server has already closed its idle connection.
     for watcher in &mut stuck {
         let events = watcher.events();
-        assert!(events.len() < CHANGES, "{} events were kept", events.len());
+        assert!(events.len() < CHANGE_COUNT, "{} events were kept", events.len());
         if let Some(Some(last)) =
             events.last().filter(|last| last.as_ref().is_some_and(|last| last["type"] == "ERROR"))
         {

@@ -11,8 +11,8 @@ use tortie_store::{ResourceClient, StoreClient, StoreConfig};
 use tortie_testkit::{ApiServer, CalicoGroup, Etcd, TestProcess, eventually_showing, free_port, output};
 
 pub const TORTIE: &str = env!("CARGO_BIN_EXE_tortie");
-const NAMESPACE: &str = "calico-apiserver";
-const SERVICE: &str = "  selector: {k8s-app: calico-apiserver}\n  ports: [{name: apiserver, port: 443, targetPort: 5443, protocol: TCP}]\n";
+const APISERVER_NAMESPACE: &str = "calico-apiserver";
+const SERVICE_SPEC: &str = "  selector: {k8s-app: calico-apiserver}\n  ports: [{name: apiserver, port: 443, targetPort: 5443, protocol: TCP}]\n";
 
 /// The datastore that holds the objects.
 pub enum DatastoreKind {
@@ -41,7 +41,7 @@ impl ApiserverFixture {
         let manifest = include_str!("../../../../deploy/apiserver/apiserver.yaml");
         let text = replaced(
             manifest,
-            SERVICE,
+            SERVICE_SPEC,
             &format!("  type: ExternalName\n  externalName: localhost\n  ports: [{{port: {port}}}]\n"),
         );
         let text =
@@ -134,7 +134,8 @@ impl ApiserverFixture {
 /// Starts `tortie apiserver` with the service account of its pods and the environment of the manifest.
 fn start(server: &ApiServer, storage: &DatastoreKind, port: u16) -> TestProcess {
     let request = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}});
-    let path = format!("/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{NAMESPACE}/token");
+    let path =
+        format!("/api/v1/namespaces/{APISERVER_NAMESPACE}/serviceaccounts/{APISERVER_NAMESPACE}/token");
     let token = server.create(&path, &request)["status"]["token"].clone();
     let kubeconfig = server.write_kubeconfig("kubeconfig-ours", json!({ "token": token }));
     let log = std::fs::File::create(server.path("ours.log")).unwrap();

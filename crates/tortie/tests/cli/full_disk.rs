@@ -8,7 +8,7 @@ use tortie_testkit::{TestProcess, eventually};
 const TORTIE: &str = env!("CARGO_BIN_EXE_tortie");
 
 /// A daemon that prints numbered lines and writes the count to another disk.
-const DAEMON: &str = "n=0; pad=$(printf %0400d 0); while true; do n=$((n+1)); echo line $n $pad; echo $n > \"$0\"; \
+const DAEMON_SCRIPT: &str = "n=0; pad=$(printf %0400d 0); while true; do n=$((n+1)); echo line $n $pad; echo $n > \"$0\"; \
                       sleep 0.02; done";
 
 #[test]
@@ -19,7 +19,7 @@ fn a_supervisor_outlives_a_full_log_disk() {
     let script = "mount -t tmpfs -o size=64k tmpfs \"$1\" && exec \"$2\" supervise --name noisy --log \"$1/log\" -- \
                   sh -c \"$3\" \"$4\"";
     let mut command = Command::new("unshare");
-    command.args(["--mount", "sh", "-c", script, "sh"]).arg(&disk).args([TORTIE, DAEMON]).arg(&count);
+    command.args(["--mount", "sh", "-c", script, "sh"]).arg(&disk).args([TORTIE, DAEMON_SCRIPT]).arg(&count);
     let mut supervisor = TestProcess::quiet(&mut command);
     let printed =
         || fs::read_to_string(&count).ok().and_then(|text| text.trim().parse::<u64>().ok()).unwrap_or(0);

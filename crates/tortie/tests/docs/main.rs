@@ -105,7 +105,7 @@ fn every_command_block_is_run_or_says_why_not() {
 }
 
 /// A task of a new user, the page that shows it, and a command that performs it.
-const TASKS: [(&str, &str, &str); 14] = [
+const NEW_USER_TASKS: [(&str, &str, &str); 14] = [
     ("make a cluster", "docs/get-started.md", "tortie lab up"),
     ("write a policy", "docs/tutorials/policy.md", "calicoctl apply"),
     ("ask why traffic passes or not", "docs/tutorials/policy.md", "tortie explain --from"),
@@ -124,7 +124,7 @@ const TASKS: [(&str, &str, &str); 14] = [
 
 #[test]
 fn every_task_of_a_new_user_is_part_of_the_tour() {
-    for (task, page, command) in TASKS {
+    for (task, page, command) in NEW_USER_TASKS {
         assert!(RUN.contains(&page), "{task}: {page} is not run");
         let blocks = blocks::of(&read(page));
         let mut steps = blocks.iter().filter(|block| block.is_run()).flat_map(blocks::steps);

@@ -1,7 +1,7 @@
 //! Builds the Debian package and lets dpkg install and remove it in a sandbox.
 
 use crate::repository;
-use crate::sandbox::{DocsSandbox, SHARED};
+use crate::sandbox::{DocsSandbox, SHARED_DIRECTORY};
 use std::process::Command;
 
 /// Runs a command that must succeed and returns its output.
@@ -31,7 +31,7 @@ fn the_package_is_installed_and_removed() {
         "mkdir -p /mnt/usr/upper /mnt/usr/work && mount -t overlay overlay -o lowerdir=/usr,upperdir=/mnt/usr/upper,workdir=/mnt/usr/work /usr",
     );
     must(&mut sandbox, "export PATH=/usr/sbin:/usr/bin:/sbin:/bin; hash -r; ! command -v tortie");
-    must(&mut sandbox, &format!("cp {SHARED}/{} tortie.deb", package.display()));
+    must(&mut sandbox, &format!("cp {SHARED_DIRECTORY}/{} tortie.deb", package.display()));
     must(&mut sandbox, "dpkg -i tortie.deb");
     assert!(must(&mut sandbox, "dpkg -s tortie").contains("Status: install ok installed"));
     assert!(must(&mut sandbox, "tortie --version").starts_with("tortie "));

@@ -5,15 +5,15 @@ use crate::sandbox::{DocsSandbox, SandboxOutput};
 use crate::{read, repository, shown};
 use std::time::{Duration, Instant};
 
-const PAUSE: Duration = Duration::from_millis(300);
+const RETRY_DELAY: Duration = Duration::from_millis(300);
 /// How long the output may differ from the page before the test fails.
-const PATIENCE: Duration = Duration::from_secs(120);
-const PATIENCE_TO_WRITE: Duration = Duration::from_secs(10);
+const OUTPUT_TIMEOUT: Duration = Duration::from_secs(120);
+const REFRESH_OUTPUT_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub fn run(page: &str) {
     let text = read(page);
     let refresh = std::env::var_os("TORTIE_REFRESH").is_some();
-    let patience = if refresh { PATIENCE_TO_WRITE } else { PATIENCE };
+    let patience = if refresh { REFRESH_OUTPUT_TIMEOUT } else { OUTPUT_TIMEOUT };
     let mut sandbox = DocsSandbox::new();
     // Replacement text for ranges of lines.
     let mut changes: Vec<((usize, usize), String)> = Vec::new();
@@ -55,6 +55,6 @@ fn attempt(sandbox: &mut DocsSandbox, step: &DocStep, patience: Duration) -> (Sa
         if right || step.shown.is_none() || ran.status.is_none() || Instant::now() > deadline {
             return (ran, right);
         }
-        std::thread::sleep(PAUSE);
+        std::thread::sleep(RETRY_DELAY);
     }
 }

@@ -8,13 +8,13 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
 /// Timeout of one command, generous for busy machines.
-const PATIENCE: Duration = Duration::from_secs(300);
-const MARK: &str = "@@done ";
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(300);
+const DONE_MARKER: &str = "@@done ";
 /// Path of the shared directory in the sandbox.
-pub const SHARED: &str = "/mnt/product/shared";
+pub const SHARED_DIRECTORY: &str = "/mnt/product/shared";
 
 /// Sets up the sandbox, then runs each NUL-terminated command from its standard input in the same shell.
-const SCRIPT: &str = r#"
+const SANDBOX_SCRIPT: &str = r#"
 set -e
 mount --make-rprivate /
 mount -t tmpfs tmpfs /mnt
@@ -80,14 +80,14 @@ impl DocsSandbox {
         DocsSandbox::sharing(crate::repository())
     }
 
-    /// Creates a sandbox that sees a directory of this machine as [`SHARED`].
+    /// Creates a sandbox that sees a directory of this machine as [`SHARED_DIRECTORY`].
     pub fn sharing(dir: &Path) -> DocsSandbox {
         let (reader, writer) = std::io::pipe().unwrap();
         let path = std::env::var("PATH").unwrap_or_default();
         let mut command = Command::new("unshare");
         command
             .args(["--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc", "--uts", "--ipc"])
-            .args(["bash", "--noprofile", "--norc", "-c", SCRIPT])
+            .args(["bash", "--noprofile", "--norc", "-c", SANDBOX_SCRIPT])
             .env_clear()
             .env("PATH", format!("{path}:/usr/sbin:/sbin"))
             .env("LC_ALL", "C.UTF-8")
@@ -122,14 +122,17 @@ impl DocsSandbox {
             if let Some(ran) = self.finished() {
                 return ran;
             }
-            match self.output.recv_timeout(PATIENCE) {
+            match self.output.recv_timeout(COMMAND_TIMEOUT) {
                 Ok(bytes) => self.pending.extend(bytes),
                 Err(RecvTimeoutError::Disconnected) => {
                     let printed = String::from_utf8_lossy(&std::mem::take(&mut self.pending)).into_owned();
                     return SandboxOutput { printed, status: None };
                 }
                 Err(RecvTimeoutError::Timeout) => {
-                    panic!("not within {PATIENCE:?}: {command}\n{}", String::from_utf8_lossy(&self.pending))
+                    panic!(
+                        "not within {COMMAND_TIMEOUT:?}: {command}\n{}",
+                        String::from_utf8_lossy(&self.pending)
+                    )
                 }
             }
         }
@@ -138,9 +141,9 @@ impl DocsSandbox {
     /// Returns the output up to the marker once the marker has arrived.
     fn finished(&mut self) -> Option<SandboxOutput> {
         let text = String::from_utf8_lossy(&self.pending).into_owned();
-        let start = text.find(&format!("\n{MARK}"))?;
+        let start = text.find(&format!("\n{DONE_MARKER}"))?;
         let (printed, rest) = text.split_at(start);
-        let line = rest.strip_prefix('\n')?.strip_prefix(MARK)?;
+        let line = rest.strip_prefix('\n')?.strip_prefix(DONE_MARKER)?;
         let (status, after) = line.split_once('\n')?;
         self.pending = after.as_bytes().to_vec();
         Some(SandboxOutput { printed: printed.to_owned(), status: status.parse().ok() })

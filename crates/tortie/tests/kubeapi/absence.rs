@@ -15,12 +15,12 @@ use tortie_store::{StoreClient, StoreConfig};
 use tortie_testkit::{ApiServer, DatastoreProcess, TestProcess};
 
 const TORTIE: &str = env!("CARGO_BIN_EXE_tortie");
-const GRACE: &str = "1s";
+const LEAK_GRACE_PERIOD: &str = "1s";
 /// Disables the grace period of watches, so that only the controllers' own check protects the objects.
-const LIST_GRACE: (&str, &str) = ("TORTIE_ABSENCE_GRACE_SECONDS", "0");
-const HOST_ENDPOINTS: &str = "/apis/projectcalico.org/v3/hostendpoints";
+const LIST_GRACE_VARIABLE: (&str, &str) = ("TORTIE_ABSENCE_GRACE_SECONDS", "0");
+const HOST_ENDPOINTS_PATH: &str = "/apis/projectcalico.org/v3/hostendpoints";
 /// Lists that the proxy returns empty, with their kinds.
-const EMPTIED: [(&str, &str); 6] = [
+const EMPTIED_LISTS: [(&str, &str); 6] = [
     ("/api/v1/nodes", "NodeList"),
     ("/api/v1/pods", "PodList"),
     ("/api/v1/services", "ServiceList"),
@@ -106,7 +106,7 @@ impl ListProxyState {
         // Register the connection before the decision: a connection that `set_emptying` does not close then sees the
         // new setting.
         self.open.lock().unwrap().push(client.try_clone().ok()?);
-        let emptied = EMPTIED.iter().find(|(emptied, _)| method == "GET" && *emptied == path);
+        let emptied = EMPTIED_LISTS.iter().find(|(emptied, _)| method == "GET" && *emptied == path);
         if let Some((path, kind)) = emptied.filter(|_| self.is_emptying.load(Ordering::SeqCst)) {
             return answer(client, path, kind, query.contains("watch=1"));
         }
@@ -166,18 +166,20 @@ fn reason(world: &ControllersFixture) -> String {
 }
 
 fn host_endpoints(world: &ControllersFixture) -> usize {
-    world.server.must("GET", HOST_ENDPOINTS, None)["items"].as_array().map(Vec::len).unwrap_or_default()
+    world.server.must("GET", HOST_ENDPOINTS_PATH, None)["items"].as_array().map(Vec::len).unwrap_or_default()
 }
 
 #[test]
 fn empty_lists_release_no_address() {
     let mut world = ControllersFixture::new(json!({
-        "node": {"leakGracePeriod": GRACE, "hostEndpoint": {"autoCreate": "Enabled"}}, "loadBalancer": {}
+        "node": {"leakGracePeriod": LEAK_GRACE_PERIOD, "hostEndpoint": {"autoCreate": "Enabled"}}, "loadBalancer": {}
     }));
     let proxy = ListProxy::start(&world.server);
     let kubeconfig = proxy.kubeconfig(&world.server).display().to_string();
     world.environment.retain(|(name, _)| *name != "KUBECONFIG");
-    world.environment.extend([("KUBECONFIG", kubeconfig), (LIST_GRACE.0, LIST_GRACE.1.to_owned())]);
+    world
+        .environment
+        .extend([("KUBECONFIG", kubeconfig), (LIST_GRACE_VARIABLE.0, LIST_GRACE_VARIABLE.1.to_owned())]);
     let allocator = Allocator::new(world.client(), BlockOwner::host("n1"));
     let add = |world: &ControllersFixture, node: &str, pod: &str| -> IpAddr {
         world.server.add_pod("shop", pod, node, json!({}), json!([]));
@@ -238,7 +240,7 @@ fn empty_lists_delete_nothing_from_etcd() {
         ("ETCD_ENDPOINTS", store.url().to_owned()),
         ("KUBECONFIG", proxy.kubeconfig(&world.server).display().to_string()),
         ("DATASTORE_TYPE", "etcdv3".to_owned()),
-        (LIST_GRACE.0, LIST_GRACE.1.to_owned()),
+        (LIST_GRACE_VARIABLE.0, LIST_GRACE_VARIABLE.1.to_owned()),
     ];
     let client = world.runtime.block_on(StoreClient::connect(&StoreConfig::at(store.url()))).unwrap();
     let put = |kind: Kind, name: &str, spec: Json| {
@@ -247,8 +249,7 @@ fn empty_lists_delete_nothing_from_etcd() {
         let value = StoreValue::decode(&key, text.as_bytes()).unwrap();
         world.runtime.block_on(client.create(&key, &value)).unwrap();
     };
-    let every =
-        json!({"node": {"leakGracePeriod": GRACE}, "namespace": {}, "serviceAccount": {}, "policy": {}});
+    let every = json!({"node": {"leakGracePeriod": LEAK_GRACE_PERIOD}, "namespace": {}, "serviceAccount": {}, "policy": {}});
     put(Kind::KubeControllersConfiguration, "default", json!({"controllers": every}));
     put(Kind::Node, "n1", json!({"orchRefs": [{"nodeName": "n1", "orchestrator": "k8s"}]}));
     world.server.add_node("n1");

@@ -4,10 +4,10 @@ use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use tortie_testkit::{ApiServer, eventually_showing, output};
 
-const ACCESS: &str = include_str!("../../../../deploy/10-access.yaml");
-const CONTROLLERS: &str = include_str!("../../../../deploy/30-controllers.yaml");
-const MIGRATION: &str = include_str!("../../../../deploy/migration/migration.yaml");
-const ACCOUNT: &str = "/api/v1/namespaces/kube-system/serviceaccounts/tortie-node";
+const ACCESS_MANIFEST: &str = include_str!("../../../../deploy/10-access.yaml");
+const CONTROLLERS_MANIFEST: &str = include_str!("../../../../deploy/30-controllers.yaml");
+const MIGRATION_MANIFEST: &str = include_str!("../../../../deploy/migration/migration.yaml");
+const NODE_ACCOUNT_PATH: &str = "/api/v1/namespaces/kube-system/serviceaccounts/tortie-node";
 const MERGE_PATCH: &str = "application/merge-patch+json";
 
 fn server_with(manifests: &[&str]) -> ApiServer {
@@ -36,13 +36,13 @@ fn token(server: &ApiServer, pod: Option<&Value>) -> String {
             "uid": pod["metadata"]["uid"]});
     }
     let request = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec});
-    let answer = server.create(&format!("{ACCOUNT}/token"), &request);
+    let answer = server.create(&format!("{NODE_ACCOUNT_PATH}/token"), &request);
     answer["status"]["token"].as_str().unwrap().to_owned()
 }
 
 #[test]
 fn a_node_changes_only_itself_and_its_pods() {
-    let server = server_with(&[ACCESS]);
+    let server = server_with(&[ACCESS_MANIFEST]);
     ["n1", "n2"].iter().for_each(|node| server.add_node(node));
     let pod = add_pod(&server, "tortie-1", "n1");
     add_pod(&server, "tortie-2", "n2");
@@ -75,7 +75,7 @@ fn a_node_changes_only_itself_and_its_pods() {
 
 #[test]
 fn the_migration_deletes_only_definitions_it_moved() {
-    let server = server_with(&[CONTROLLERS, MIGRATION]);
+    let server = server_with(&[CONTROLLERS_MANIFEST, MIGRATION_MANIFEST]);
     let may = |verb: &str, group: &str, resource: &str, name: &str| -> bool {
         let review = json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": {
             "user": "system:serviceaccount:kube-system:tortie-controllers",

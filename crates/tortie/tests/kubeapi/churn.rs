@@ -17,19 +17,19 @@ use tortie_testkit::{
 
 const TORTIE: &str = env!("CARGO_BIN_EXE_tortie");
 /// Compaction interval; a revision is compacted after two of them.
-const COMPACTION: Duration = Duration::from_secs(20);
-const CHECKS: Duration = Duration::from_secs(5);
-const AT_LEAST: Duration = Duration::from_secs(50);
+const COMPACTION_INTERVAL: Duration = Duration::from_secs(20);
+const CONSISTENCY_CHECK_INTERVAL: Duration = Duration::from_secs(5);
+const MIN_DURATION: Duration = Duration::from_secs(50);
 /// Rounds per cycle. Each round is a batch of requests; the event during a batch depends on its place in the cycle.
-const CYCLE: usize = 6;
-const BATCH: usize = 150;
-const AT_A_TIME: usize = 8;
-const MOST_PODS: usize = 400;
-const NODES: usize = 20;
-const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
-const CONTROLLERS: &str = "namespace-controller,serviceaccount-controller";
+const ROUNDS_PER_CYCLE: usize = 6;
+const REQUESTS_PER_BATCH: usize = 150;
+const MAX_PARALLEL_REQUESTS: usize = 8;
+const MAX_PODS: usize = 400;
+const NODE_COUNT: usize = 20;
+const LEASES_PATH: &str = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
+const ENABLED_CONTROLLERS: &str = "namespace-controller,serviceaccount-controller";
 /// Messages of consistency checks that could not run because the datastore or the cache was unavailable.
-const AWAY: [&str; 7] = [
+const UNAVAILABLE_MESSAGES: [&str; 7] = [
     "cache is not ready",
     "connection refused",
     "connection reset",
@@ -89,15 +89,15 @@ impl ExpectedObjects {
         }
         let homes: Vec<String> =
             names.into_iter().filter(|name| self.namespaces.contains_key(name)).collect();
-        for node in 0..NODES {
+        for node in 0..NODE_COUNT {
             calls.push(self.renew(&format!("node-{node}")));
         }
-        while calls.len() < BATCH {
+        while calls.len() < REQUESTS_PER_BATCH {
             let some = match pods.len() {
                 0 => None,
                 count => Some(pods.swap_remove(random.random_range(0..count))),
             };
-            let crowded = self.namespaces.values().map(BTreeMap::len).sum::<usize>() >= MOST_PODS;
+            let crowded = self.namespaces.values().map(BTreeMap::len).sum::<usize>() >= MAX_PODS;
             match (random.random_range(0..100), some) {
                 (0..40, _) if !crowded => calls.extend(homes.choose(random).and_then(|home| self.pod(home))),
                 (0..65, Some((namespace, pod))) => {
@@ -130,9 +130,9 @@ impl ExpectedObjects {
             1 => {
                 let lease = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
                     "metadata": {"name": node}, "spec": spec});
-                ApiRequest::create(LEASES, &lease)
+                ApiRequest::create(LEASES_PATH, &lease)
             }
-            _ => ApiRequest::merge(&format!("{LEASES}/{node}"), json!({ "spec": spec })),
+            _ => ApiRequest::merge(&format!("{LEASES_PATH}/{node}"), json!({ "spec": spec })),
         }
     }
 }
@@ -158,9 +158,13 @@ struct ChurnServer {
 
 impl ChurnServer {
     fn new(name: &'static str, backing: ApiServerBackend) -> ChurnServer {
-        let upkeep = ApiServerOptions { backing, compaction: COMPACTION, consistency_checks: Some(CHECKS) };
+        let upkeep = ApiServerOptions {
+            backing,
+            compaction: COMPACTION_INTERVAL,
+            consistency_checks: Some(CONSISTENCY_CHECK_INTERVAL),
+        };
         let mut server = ApiServer::start_with(upkeep);
-        server.start_controllers(CONTROLLERS);
+        server.start_controllers(ENABLED_CONTROLLERS);
         ChurnServer {
             name,
             server,
@@ -176,7 +180,7 @@ impl ChurnServer {
     fn carry_out(&mut self, calls: &[ApiRequest], event: BatchEvent) {
         let (began, caller) = (Instant::now(), self.server.caller());
         let answers = std::thread::scope(|scope| {
-            let answers = scope.spawn(|| caller.call_all(calls, AT_A_TIME));
+            let answers = scope.spawn(|| caller.call_all(calls, MAX_PARALLEL_REQUESTS));
             if event != BatchEvent::Nothing {
                 // Some requests have been answered at this point.
                 std::thread::sleep(Duration::from_millis(300));
@@ -199,7 +203,7 @@ impl ChurnServer {
             &format!("{}: everything is answered", self.name),
             || {
                 if !left.is_empty() {
-                    left = unanswered(&left, &self.server.call_all(&left, AT_A_TIME));
+                    left = unanswered(&left, &self.server.call_all(&left, MAX_PARALLEL_REQUESTS));
                 }
                 left.is_empty()
             },
@@ -242,7 +246,7 @@ impl ChurnServer {
             || namespaces() == expected,
             || format!("{:?} instead of {expected:?}", namespaces()),
         );
-        for item in self.items(&format!("{LEASES}?")) {
+        for item in self.items(&format!("{LEASES_PATH}?")) {
             let name = item["metadata"]["name"].as_str().unwrap_or_default();
             if let Some(count) = model.leases.get(name) {
                 assert_eq!(item["spec"]["leaseTransitions"], *count, "{}: {name}", self.name);
@@ -294,7 +298,8 @@ impl ChurnServer {
         let log = self.server.server_log();
         let complaints = log.lines().filter(|line| {
             let complains = ["Cache consistency check error", "Cache consistency check failed"];
-            complains.iter().any(|text| line.contains(text)) && !AWAY.iter().any(|text| line.contains(text))
+            complains.iter().any(|text| line.contains(text))
+                && !UNAVAILABLE_MESSAGES.iter().any(|text| line.contains(text))
         });
         (counted("status=\"success\""), complaints.map(str::to_owned).collect())
     }
@@ -339,7 +344,7 @@ fn unanswered(calls: &[ApiRequest], answers: &[ApiResponse]) -> Vec<ApiRequest> 
 #[test]
 fn a_control_plane_lives_on_our_store_as_on_etcd() {
     let seconds = std::env::var("TORTIE_CHURN_SECONDS").ok().and_then(|text| text.parse().ok());
-    let duration = seconds.map_or(AT_LEAST, Duration::from_secs);
+    let duration = seconds.map_or(MIN_DURATION, Duration::from_secs);
     let seed =
         std::env::var("TORTIE_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or_else(rand::random);
     println!("TORTIE_SEED={seed}");
@@ -349,9 +354,9 @@ fn a_control_plane_lives_on_our_store_as_on_etcd() {
         ChurnServer::new("etcd 3.6.5", ApiServerBackend::EtcdOfKubernetes),
     ];
     let (began, mut model, mut round) = (Instant::now(), ExpectedObjects::default(), 0);
-    while began.elapsed() < duration || round < CYCLE {
+    while began.elapsed() < duration || round < ROUNDS_PER_CYCLE {
         let calls = model.batch(&mut random);
-        let event = match round % CYCLE {
+        let event = match round % ROUNDS_PER_CYCLE {
             2 => BatchEvent::StoreKilled,
             4 => BatchEvent::ServerKilled,
             _ => BatchEvent::Nothing,

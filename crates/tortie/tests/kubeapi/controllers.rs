@@ -14,8 +14,9 @@ use tortie_store::{StoreClient, StoreConfig};
 use tortie_testkit::{ApiServer, CalicoGroup, DatastoreProcess, TestProcess, eventually_showing};
 
 const TORTIE: &str = env!("CARGO_BIN_EXE_tortie");
-pub const CONFIGURATION: &str = "/apis/projectcalico.org/v3/kubecontrollersconfigurations";
-const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/tortie-controllers";
+pub const CONTROLLERS_CONFIGURATION_PATH: &str = "/apis/projectcalico.org/v3/kubecontrollersconfigurations";
+const LEADER_LEASE_PATH: &str =
+    "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/tortie-controllers";
 
 /// A kube-apiserver, replicas of the controllers, and a client that assigns addresses as nodes do.
 pub struct ControllersFixture {
@@ -47,7 +48,7 @@ impl ControllersFixture {
         );
         let object = json!({"apiVersion": "projectcalico.org/v3", "kind": "KubeControllersConfiguration",
             "metadata": {"name": "default"}, "spec": {"controllers": controllers, "prometheusMetricsPort": 0}});
-        world.server.create(CONFIGURATION, &object);
+        world.server.create(CONTROLLERS_CONFIGURATION_PATH, &object);
         world
     }
 
@@ -84,7 +85,7 @@ impl ControllersFixture {
     }
 
     pub fn leader(&self) -> String {
-        let lease = self.server.send("GET", LEASE, None).unwrap_or_default();
+        let lease = self.server.send("GET", LEADER_LEASE_PATH, None).unwrap_or_default();
         lease["spec"]["holderIdentity"].as_str().unwrap_or_default().to_owned()
     }
 
@@ -241,12 +242,12 @@ fn host_endpoints_follow_nodes_and_the_configuration_without_a_restart() {
         items.iter().map(|item| item["metadata"]["name"].as_str().unwrap().to_owned()).collect()
     };
     let status = || {
-        world.server.must("GET", &format!("{CONFIGURATION}/default"), None)["status"]["runningConfig"].take()
+        world.server.must("GET", &format!("{CONTROLLERS_CONFIGURATION_PATH}/default"), None)["status"]["runningConfig"].take()
     };
     world.wait("what is in force is said", || status()["controllers"]["node"].is_object());
     let set = |value: &str| {
         let patch = json!({"spec": {"controllers": {"node": {"hostEndpoint": {"autoCreate": value}}}}});
-        world.server.merge(&format!("{CONFIGURATION}/default"), &patch);
+        world.server.merge(&format!("{CONTROLLERS_CONFIGURATION_PATH}/default"), &patch);
     };
     set("Enabled");
     world.wait("an endpoint comes", || names(&world) == ["mine", "n1-auto-hep"]);

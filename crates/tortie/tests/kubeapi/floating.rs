@@ -1,15 +1,15 @@
 //! Floating IPs: a pod may get one from a pool, but no address that belongs to another object.
 
-use crate::world::{AttachedPod, KubernetesNodeFixture, NODE};
+use crate::world::{AttachedPod, KubernetesNodeFixture, NODE_NAME};
 use serde_json::json;
 use tortie_testkit::{CalicoGroup, TestNamespace};
 
-const FELIX: &str = "/apis/projectcalico.org/v3/felixconfigurations/default";
-const GRANTED: &str = "10.78.0.9";
+const FELIX_CONFIGURATION_PATH: &str = "/apis/projectcalico.org/v3/felixconfigurations/default";
+const GRANTED_ADDRESS: &str = "10.78.0.9";
 
 impl KubernetesNodeFixture {
     fn set_floating(&self, setting: &str) {
-        self.server.merge(FELIX, &json!({"spec": {"floatingIPs": setting}}));
+        self.server.merge(FELIX_CONFIGURATION_PATH, &json!({"spec": {"floatingIPs": setting}}));
     }
 
     /// Requests a floating address for a pod by annotation.
@@ -22,8 +22,8 @@ impl KubernetesNodeFixture {
     /// Returns the NAT rules and routes of floating addresses.
     fn mappings(&self) -> String {
         let table = self.host.exec(&["nft", "list", "table", "inet", "tortie"]);
-        let lines = table.lines().filter(|line| line.contains("floating") || line.contains(GRANTED));
-        let routes = self.host.exec(&["ip", "-o", "route", "show", GRANTED]);
+        let lines = table.lines().filter(|line| line.contains("floating") || line.contains(GRANTED_ADDRESS));
+        let routes = self.host.exec(&["ip", "-o", "route", "show", GRANTED_ADDRESS]);
         lines.chain([routes.as_str()]).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("\n")
     }
 }
@@ -35,7 +35,7 @@ fn pods_take_no_floating_address_of_others() {
         "spec": {"cidr": "10.78.0.0/24", "nodeSelector": "!all()"}});
     world.server.create("/apis/projectcalico.org/v3/ippools", &pool);
     let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"},
-        "spec": {"type": "LoadBalancer", "externalIPs": [GRANTED], "ports": [{"port": 80}]}});
+        "spec": {"type": "LoadBalancer", "externalIPs": [GRANTED_ADDRESS], "ports": [{"port": 80}]}});
     world.server.create("/api/v1/namespaces/shop/services", &service);
     let assigned = json!({"status": {"loadBalancer": {"ingress": [{"ip": "10.78.0.66"}]}}});
     world.server.merge("/api/v1/namespaces/shop/services/web/status", &assigned);
@@ -43,11 +43,11 @@ fn pods_take_no_floating_address_of_others() {
     let victim = world.add("shop", "victim", json!({}));
     let client = world.add("shop", "client", json!({}));
     let netns = TestNamespace::new("pod");
-    world.server.add_pod("shop", "greedy", NODE, json!({}), json!([]));
+    world.server.add_pod("shop", "greedy", NODE_NAME, json!({}), json!([]));
     let greedy =
         AttachedPod { namespace: "shop".into(), name: "greedy".into(), netns, addresses: Vec::new() };
 
-    world.ask_for("greedy", GRANTED);
+    world.ask_for("greedy", GRANTED_ADDRESS);
     let refusal = world.plugin("ADD", &greedy, "1").unwrap_err();
     assert!(refusal.contains("requested feature is not enabled: floating_ips"), "{refusal}");
     world.feature_control = json!({"floating_ips": true});
@@ -60,16 +60,16 @@ fn pods_take_no_floating_address_of_others() {
     }
     world.wait_for(&client, &victim, true);
 
-    world.ask_for("greedy", GRANTED);
+    world.ask_for("greedy", GRANTED_ADDRESS);
     let greedy = world.attach("shop", "greedy", "1");
     world.server.set_pod_addresses("shop", "greedy", &greedy.addresses);
-    world.wait("the client reaches the pod", || client.pings(GRANTED));
-    assert!(!world.host.reaches(GRANTED), "what the node itself sends is not translated");
+    world.wait("the client reaches the pod", || client.pings(GRANTED_ADDRESS));
+    assert!(!world.host.reaches(GRANTED_ADDRESS), "what the node itself sends is not translated");
 
     world.set_floating("Disabled");
     world.wait("the mapping goes with the setting", || world.mappings().is_empty());
     world.set_floating("Enabled");
-    world.wait("and comes back with it", || client.pings(GRANTED));
+    world.wait("and comes back with it", || client.pings(GRANTED_ADDRESS));
     world.detach(&greedy, "1");
     world.server.remove_pod("shop", "greedy");
     world.wait("the mapping goes with the pod", || world.mappings().is_empty());

@@ -1,24 +1,24 @@
 //! A namespace with 500 pods is deleted while its sandboxes are being torn down: no address stays assigned.
 
-use crate::world::{AttachedPod, KubernetesNodeFixture, NODE};
+use crate::world::{AttachedPod, KubernetesNodeFixture, NODE_NAME};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tortie_testkit::CalicoGroup;
 
-const PODS: usize = 500;
+const POD_COUNT: usize = 500;
 /// Parallel requests of a busy kubelet.
-const AT_ONCE: usize = 8;
+const MAX_PARALLEL_REQUESTS: usize = 8;
 
 #[test]
 fn a_namespace_of_500_pods_is_deleted_at_once() {
     let world = KubernetesNodeFixture::with_pool(CalicoGroup::V3, "10.77.0.0/20", "26");
-    let names: Vec<String> = (0..PODS).map(|number| format!("pod-{number}")).collect();
+    let names: Vec<String> = (0..POD_COUNT).map(|number| format!("pod-{number}")).collect();
     let objects: Vec<(String, Value)> = names
         .iter()
         .map(|name| {
-            let spec = json!({"nodeName": NODE, "serviceAccountName": "default",
+            let spec = json!({"nodeName": NODE_NAME, "serviceAccountName": "default",
                 "automountServiceAccountToken": false, "containers": [{"name": "c", "image": "none"}]});
             let object = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec});
             ("/api/v1/namespaces/other/pods".to_owned(), object)
@@ -27,8 +27,8 @@ fn a_namespace_of_500_pods_is_deleted_at_once() {
     world.server.create_all(&objects);
     let pods: Vec<AttachedPod> = side_by_side(&names, |name| world.attach("other", name, "1"));
     let addresses: BTreeSet<&String> = pods.iter().flat_map(|pod| &pod.addresses).collect();
-    assert_eq!(addresses.len(), 2 * PODS);
-    world.wait("the node has a route for each", || routes(&world) == 2 * PODS);
+    assert_eq!(addresses.len(), 2 * POD_COUNT);
+    world.wait("the node has a route for each", || routes(&world) == 2 * POD_COUNT);
 
     // For some pods the object is deleted first, for others the sandbox.
     std::thread::scope(|scope| {
@@ -55,7 +55,7 @@ fn routes(world: &KubernetesNodeFixture) -> usize {
 fn side_by_side<T: Sync, R: Send>(all: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let (next, results) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
-        for _ in 0..AT_ONCE {
+        for _ in 0..MAX_PARALLEL_REQUESTS {
             scope.spawn(|| {
                 while let Some(one) = all.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let result = work(one);

@@ -1,18 +1,18 @@
 //! Hubs on the Kubernetes API, found through a service: the node prefers the hub on its own machine and uses another
 //! when that is gone.
 
-use crate::world::{KubernetesNodeFixture, NODE, TORTIE};
+use crate::world::{KubernetesNodeFixture, NODE_NAME, TORTIE};
 use serde_json::json;
 use std::fs::File;
 use std::process::{Command, Stdio};
 use tortie_testkit::{CalicoGroup, TestProcess};
 
-const PORT: u16 = 5473;
-const SERVICE: &str = "calico-typha";
+const HUB_PORT: u16 = 5473;
+const HUB_SERVICE: &str = "calico-typha";
 /// Names of the Secrets as in `deploy/40-hub.yaml`.
-const SECRET: &str = "tortie-hub";
-const NODE_SECRET: &str = "tortie-hub-client";
-const SECRETS: &str = "/api/v1/namespaces/kube-system/secrets";
+const HUB_SECRET: &str = "tortie-hub";
+const HUB_CLIENT_SECRET: &str = "tortie-hub-client";
+const SECRETS_PATH: &str = "/api/v1/namespaces/kube-system/secrets";
 
 struct HubProcess {
     _process: TestProcess,
@@ -25,11 +25,11 @@ impl HubProcess {
     fn start(world: &KubernetesNodeFixture, address: &'static str, node: &str) -> HubProcess {
         let mut command = HubProcess::command(world, address, node);
         let (process, line) = TestProcess::until_first_line(&mut command);
-        assert_eq!(line, format!("ready: hub on {address}:{PORT}\n"));
+        assert_eq!(line, format!("ready: hub on {address}:{HUB_PORT}\n"));
         let slice = json!({
             "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
-            "metadata": {"name": format!("{SERVICE}-{node}"), "labels": {"kubernetes.io/service-name": SERVICE}},
-            "ports": [{"name": SERVICE, "port": PORT, "protocol": "TCP"}],
+            "metadata": {"name": format!("{HUB_SERVICE}-{node}"), "labels": {"kubernetes.io/service-name": HUB_SERVICE}},
+            "ports": [{"name": HUB_SERVICE, "port": HUB_PORT, "protocol": "TCP"}],
             "endpoints": [{"addresses": [address], "conditions": {"ready": true}, "nodeName": node}],
         });
         world.server.create("/apis/discovery.k8s.io/v1/namespaces/kube-system/endpointslices", &slice);
@@ -42,7 +42,7 @@ impl HubProcess {
             .args(["hub", "--config-file", "/nonexistent"])
             .envs(world.server.environment(CalicoGroup::V3))
             .env("TYPHA_DATASTORETYPE", "kubernetes")
-            .env("TYPHA_CERTIFICATESECRET", SECRET)
+            .env("TYPHA_CERTIFICATESECRET", HUB_SECRET)
             .env("TYPHA_SERVERHOST", address)
             .env("TYPHA_HEALTHENABLED", "true")
             .env("TYPHA_HEALTHHOST", address)
@@ -69,19 +69,20 @@ impl HubProcess {
 
 /// Creates the empty Secrets of deploy/40-hub.yaml.
 fn create_secrets(world: &KubernetesNodeFixture) {
-    for name in [SECRET, NODE_SECRET] {
+    for name in [HUB_SECRET, HUB_CLIENT_SECRET] {
         let secret = json!({"apiVersion": "v1", "kind": "Secret", "type": "Opaque",
             "metadata": {"name": name, "labels": {"k8s-app": "tortie-hub"}}});
-        world.server.create(SECRETS, &secret);
+        world.server.create(SECRETS_PATH, &secret);
     }
 }
 
 /// Asserts that both hubs share one certificate authority, that nodes cannot read its key, and that other data of the
 /// Secrets stays.
 fn certificates_are_made_for_hubs_and_nodes(world: &KubernetesNodeFixture) {
-    let secret = |name: &str| world.server.must("GET", &format!("{SECRETS}/{name}"), None);
-    world.wait("the hubs have made certificates", || secret(NODE_SECRET)["data"]["tls.crt"].is_string());
-    let (own, node) = (secret(SECRET), secret(NODE_SECRET));
+    let secret = |name: &str| world.server.must("GET", &format!("{SECRETS_PATH}/{name}"), None);
+    world
+        .wait("the hubs have made certificates", || secret(HUB_CLIENT_SECRET)["data"]["tls.crt"].is_string());
+    let (own, node) = (secret(HUB_SECRET), secret(HUB_CLIENT_SECRET));
     assert_eq!(own["data"]["ca.crt"], node["data"]["ca.crt"]);
     assert_eq!(node["data"]["ca.key"], json!(null));
     assert_ne!(own["data"]["tls.key"], node["data"]["tls.key"]);
@@ -94,7 +95,7 @@ fn a_node_finds_hubs_by_their_service_and_the_nearest_first() {
     world.host.ip("addr add 172.30.0.2/24 dev eth0");
     create_secrets(&world);
     let (near, far) = (
-        HubProcess::start(&world, "172.30.0.1", NODE),
+        HubProcess::start(&world, "172.30.0.1", NODE_NAME),
         HubProcess::start(&world, "172.30.0.2", "another-node"),
     );
     for hub in [&near, &far] {
@@ -134,7 +135,8 @@ fn a_node_finds_hubs_by_their_service_and_the_nearest_first() {
     }
 
     certificates_are_made_for_hubs_and_nodes(&world);
-    world.variables = vec![("FELIX_TYPHAK8SSERVICENAME", SERVICE), ("TORTIE_HUB_SECRET", NODE_SECRET)];
+    world.variables =
+        vec![("FELIX_TYPHAK8SSERVICENAME", HUB_SERVICE), ("TORTIE_HUB_SECRET", HUB_CLIENT_SECRET)];
     let kubeconfig = world.server.node_kubeconfig();
     world.start(&kubeconfig);
     assert_eq!((near.nodes(&world), far.nodes(&world)), ("1".to_owned(), "0".to_owned()), "{}", world.log());
@@ -152,7 +154,7 @@ fn a_node_finds_hubs_by_their_service_and_the_nearest_first() {
     }
 
     // A client without a certificate is rejected.
-    let plain = format!("http://{}:{PORT}/", near.address);
+    let plain = format!("http://{}:{HUB_PORT}/", near.address);
     world.wait("a connection without TLS is refused and counted", || {
         assert!(world.host.try_exec(&["curl", "-s", "--max-time", "5", &plain]).stdout.is_empty());
         near.page(&world, 9093, "metrics").contains("tortie_hub_refused_total{reason=\"certificate\"}")
@@ -183,7 +185,7 @@ fn a_hub_waits_for_the_api_group() {
     create_secrets(&world);
     world.server.stop();
     let address = "172.30.0.1";
-    let mut command = HubProcess::command(&world, address, NODE);
+    let mut command = HubProcess::command(&world, address, NODE_NAME);
     let process = TestProcess::start(command.env_remove("CALICO_API_GROUP").stdout(Stdio::null()));
     let hub = HubProcess { _process: process, address };
     let is_ready = |world: &KubernetesNodeFixture, code: &str, cause: &str| {
@@ -194,7 +196,7 @@ fn a_hub_waits_for_the_api_group() {
     world.server.resume();
     world.wait("the hub is ready", || is_ready(&world, "200", "in sync"));
 
-    world.variables = vec![("FELIX_TYPHAADDR", "172.30.0.1:5473"), ("TORTIE_HUB_SECRET", NODE_SECRET)];
+    world.variables = vec![("FELIX_TYPHAADDR", "172.30.0.1:5473"), ("TORTIE_HUB_SECRET", HUB_CLIENT_SECRET)];
     let kubeconfig = world.server.node_kubeconfig();
     world.start(&kubeconfig);
     let (web, client) = (world.add("shop", "web", json!({})), world.add("shop", "client", json!({})));

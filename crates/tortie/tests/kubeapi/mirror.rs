@@ -12,11 +12,11 @@ use tortie_store::{StoreClient, StoreConfig};
 use tortie_testkit::{ApiRequest, DatastoreProcess, eventually_showing, free_port};
 
 const TORTIE: &str = env!("CARGO_BIN_EXE_tortie");
-const STEPS: usize = 240;
+const DEFAULT_STEPS: usize = 240;
 /// Number of concurrent changes, each of a different object.
-const BATCH: usize = 40;
-const NAMESPACES: usize = 5;
-const NAMES: usize = 12;
+const BATCH_SIZE: usize = 40;
+const NAMESPACE_COUNT: usize = 5;
+const NAME_COUNT: usize = 12;
 const NODE: &str = "n1";
 
 /// A datastore that can be killed and started again.
@@ -55,8 +55,8 @@ impl ObjectCollection {
 
     /// Creates, changes or deletes an object that this batch has not touched.
     fn change(&mut self, random: &mut StdRng, touched: &mut BTreeSet<String>) -> Option<ApiRequest> {
-        let namespace = format!("ns-{}", random.random_range(0..NAMESPACES));
-        let name = format!("x{}", random.random_range(0..NAMES));
+        let namespace = format!("ns-{}", random.random_range(0..NAMESPACE_COUNT));
+        let name = format!("x{}", random.random_range(0..NAME_COUNT));
         let collection = (self.path)(&namespace);
         let path = format!("{collection}/{name}");
         if !touched.insert(path.clone()) {
@@ -199,7 +199,8 @@ fn meddle(world: &ControllersFixture, etcd: &StoreClient, random: &mut StdRng) {
 fn etcd_has_what_kubernetes_has_whatever_fails() {
     let seed =
         std::env::var("TORTIE_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or_else(rand::random);
-    let steps = std::env::var("TORTIE_STEPS").ok().and_then(|text| text.parse().ok()).unwrap_or(STEPS);
+    let steps =
+        std::env::var("TORTIE_STEPS").ok().and_then(|text| text.parse().ok()).unwrap_or(DEFAULT_STEPS);
     println!("TORTIE_SEED={seed} TORTIE_STEPS={steps}");
     let mut random = StdRng::seed_from_u64(seed);
     let mut world = ControllersFixture::new(json!({}));
@@ -212,18 +213,18 @@ fn etcd_has_what_kubernetes_has_whatever_fails() {
     ];
     let etcd = world.runtime.block_on(StoreClient::connect(&StoreConfig::at(&store.url))).unwrap();
     world.server.add_node(NODE);
-    (0..NAMESPACES).for_each(|number| world.server.add_namespace(&format!("ns-{number}"), json!({})));
+    (0..NAMESPACE_COUNT).for_each(|number| world.server.add_namespace(&format!("ns-{number}"), json!({})));
     ["a", "b"].iter().for_each(|name| world.start(name));
     let mut collections = collections();
     let (mut made, mut faults, mut strays) = (0, 0, 0);
     while made < steps {
         let mut touched = BTreeSet::new();
         let mut calls = Vec::new();
-        while calls.len() < BATCH {
+        while calls.len() < BATCH_SIZE {
             let which = random.random_range(0..10);
             calls.extend(match which {
                 0 => {
-                    let path = format!("/api/v1/namespaces/ns-{}", random.random_range(0..NAMESPACES));
+                    let path = format!("/api/v1/namespaces/ns-{}", random.random_range(0..NAMESPACE_COUNT));
                     let label = json!({"team": random.random_range(0..100).to_string()});
                     touched
                         .insert(path.clone())

@@ -1,13 +1,13 @@
 //! calicoctl and `tortie diff` on the Kubernetes datastore: reading, writing, comparing, and migrating from etcd and
 //! back.
 
-use crate::world::{KubernetesNodeFixture, NODE};
+use crate::world::{KubernetesNodeFixture, NODE_NAME};
 use serde_json::{Value, json};
 use std::process::Command;
 use tortie_testkit::{CalicoGroup, Etcd};
 
 /// Kinds that are migrated; each is read back from the target.
-const KINDS: [&str; 9] = [
+const MIGRATED_KINDS: [&str; 9] = [
     "ippools",
     "tiers",
     "globalnetworkpolicies",
@@ -48,9 +48,9 @@ fn documents() -> String {
         object(
             "Node",
             "",
-            NODE,
+            NODE_NAME,
             json!({"bgp": {"ipv4Address": "192.0.2.7/24", "asNumber": 64512},
-                "orchRefs": [{"nodeName": NODE, "orchestrator": "k8s"}]}),
+                "orchRefs": [{"nodeName": NODE_NAME, "orchestrator": "k8s"}]}),
         ),
     ]
     .join("\n---\n")
@@ -101,13 +101,14 @@ fn a_datastore_moves_from_etcd_to_kubernetes_and_back() {
         let again = world.try_tool("calicoctl", &["datastore", "migrate", "import", "-f", "-"], &exported);
         let said = String::from_utf8_lossy(&again.stderr).into_owned();
         assert!(!again.status.success() && said.contains("already has Calico resources"), "{said}");
-        for kind in KINDS {
+        for kind in MIGRATED_KINDS {
             let get: Vec<&str> = ["get", kind, "-o", "json"].into_iter().chain(scope(kind)).collect();
             let there = objects(&world.tool("calicoctl", &get, ""));
             assert_eq!(there, objects(&on_etcd(&etcd, &get, "")), "{kind}");
         }
         let node: Value =
-            serde_json::from_str(&world.tool("calicoctl", &["get", "node", NODE, "-o", "json"], "")).unwrap();
+            serde_json::from_str(&world.tool("calicoctl", &["get", "node", NODE_NAME, "-o", "json"], ""))
+                .unwrap();
         assert_eq!(node["spec"]["bgp"]["asNumber"], 64512);
         assert!(world.tool("calicoctl", &["ipam", "show", "--show-blocks"], "").contains("10.65.3.0/26"));
         world.tool("calicoctl", &["datastore", "migrate", "unlock"], "");
@@ -117,7 +118,7 @@ fn a_datastore_moves_from_etcd_to_kubernetes_and_back() {
         let back = world.tool("calicoctl", &["datastore", "migrate", "export"], "");
         let fresh = Etcd::start().unwrap();
         on_etcd(&fresh, &["datastore", "migrate", "import", "-f", "-"], &back);
-        for kind in KINDS {
+        for kind in MIGRATED_KINDS {
             let get: Vec<&str> = ["get", kind, "-o", "json"].into_iter().chain(scope(kind)).collect();
             assert_eq!(objects(&on_etcd(&fresh, &get, "")), objects(&on_etcd(&etcd, &get, "")), "{kind}");
         }
@@ -149,7 +150,7 @@ fn tools_read_write_and_compare() {
 
     // Show the effect of a policy change on pods of Kubernetes.
     for (pod, address) in [("web", "10.65.0.9"), ("client", "10.65.0.10")] {
-        world.server.add_pod("shop", pod, NODE, json!({"app": pod}), json!([]));
+        world.server.add_pod("shop", pod, NODE_NAME, json!({"app": pod}), json!([]));
         world.server.set_pod_addresses("shop", pod, &[address.to_owned()]);
     }
     let closing = json!({"apiVersion": "projectcalico.org/v3", "kind": "NetworkPolicy",

@@ -1,6 +1,6 @@
 //! Pods are attached, exchange traffic as Kubernetes policies allow, and are detached.
 
-use crate::world::{KubernetesNodeFixture, NODE};
+use crate::world::{KubernetesNodeFixture, NODE_NAME};
 use serde_json::json;
 use tortie_testkit::CalicoGroup;
 
@@ -12,7 +12,7 @@ in_both_groups! {
 
 fn pods_are_wired_and_policies_of_kubernetes_hold(group: CalicoGroup) {
     let mut world = KubernetesNodeFixture::new(group);
-    let node = || world.server.must("GET", &format!("/api/v1/nodes/{NODE}"), None);
+    let node = || world.server.must("GET", &format!("/api/v1/nodes/{NODE_NAME}"), None);
     assert_eq!(node()["metadata"]["annotations"]["projectcalico.org/IPv4Address"], "172.30.0.1/24");
 
     let web = world.add("shop", "web", json!({"role": "web"}));

@@ -12,10 +12,10 @@ use tortie_testkit::{
 };
 
 const TORTIE: &str = env!("CARGO_BIN_EXE_tortie");
-const SLICES: &str = "/apis/discovery.k8s.io/v1/namespaces/shop/endpointslices";
-const SERVICES: &str = "/api/v1/namespaces/shop/services";
+const ENDPOINT_SLICES_PATH: &str = "/apis/discovery.k8s.io/v1/namespaces/shop/endpointslices";
+const SERVICES_PATH: &str = "/api/v1/namespaces/shop/services";
 /// A network behind the router.
-const CLIENTS: &str = "192.168.99.0/24";
+const CLIENT_NETWORK: &str = "192.168.99.0/24";
 
 /// A kube-apiserver, two nodes and a router on one network.
 struct ServiceCluster {
@@ -99,7 +99,7 @@ impl ServiceCluster {
         for node in ["n1", "n2"] {
             text += &format!(
                 "protocol bgp {node} {{ local as 65000; neighbor 172.31.0.{} as 64512; connect delay time 1; connect retry \
-                 time 1; error wait time 1, 2; ipv4 {{ import all; export where net = {CLIENTS}; }}; }}\n",
+                 time 1; error wait time 1, 2; ipv4 {{ import all; export where net = {CLIENT_NETWORK}; }}; }}\n",
                 &node[1..]
             );
         }
@@ -254,7 +254,7 @@ impl ServiceCluster {
 
     /// Returns the load balancer address of a service.
     fn given(&self, service: &str) -> String {
-        let service = self.server.must("GET", &format!("{SERVICES}/{service}"), None);
+        let service = self.server.must("GET", &format!("{SERVICES_PATH}/{service}"), None);
         service["status"]["loadBalancer"]["ingress"][0]["ip"].as_str().unwrap_or_default().to_owned()
     }
 
@@ -276,10 +276,10 @@ impl ServiceCluster {
         let slice = json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
             "metadata": {"name": service, "labels": {"kubernetes.io/service-name": service}},
             "endpoints": listed, "ports": [{"port": 80}]});
-        let there = format!("{SLICES}/{service}");
+        let there = format!("{ENDPOINT_SLICES_PATH}/{service}");
         match self.server.send("GET", &there, None) {
             Ok(_) => self.server.must("PUT", &there, Some(&slice)),
-            Err(_) => self.server.create(SLICES, &slice),
+            Err(_) => self.server.create(ENDPOINT_SLICES_PATH, &slice),
         };
     }
 }
@@ -290,9 +290,9 @@ fn a_router_hears_of_services_from_the_nodes_that_have_endpoints() {
     let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"}, "spec": {
         "type": "LoadBalancer", "clusterIP": "10.96.7.7", "externalIPs": ["192.0.2.7"], "externalTrafficPolicy": "Local",
         "ports": [{"port": 80}], "selector": {"app": "web"}}});
-    cluster.server.create(SERVICES, &service);
+    cluster.server.create(SERVICES_PATH, &service);
     let status = json!({"status": {"loadBalancer": {"ingress": [{"ip": "198.51.100.7"}]}}});
-    cluster.server.merge(&format!("{SERVICES}/web/status"), &status);
+    cluster.server.merge(&format!("{SERVICES_PATH}/web/status"), &status);
     let single = ["10.96.7.7/32", "192.0.2.7/32", "198.51.100.7/32"];
     let wait_for_all = |nodes: &[&str]| single.iter().for_each(|prefix| cluster.wait_for(prefix, nodes));
 
@@ -326,23 +326,23 @@ fn a_router_hears_of_services_from_the_nodes_that_have_endpoints() {
     // A single address in the configuration is announced by all nodes, with or without endpoints.
     let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "alone"}, "spec": {
         "type": "LoadBalancer", "clusterIP": "10.96.7.8", "ports": [{"port": 80}]}});
-    cluster.server.create(SERVICES, &service);
+    cluster.server.create(SERVICES_PATH, &service);
     let status = json!({"status": {"loadBalancer": {"ingress": [{"ip": "203.0.113.7"}]}}});
-    cluster.server.merge(&format!("{SERVICES}/alone/status"), &status);
+    cluster.server.merge(&format!("{SERVICES_PATH}/alone/status"), &status);
     cluster.wait_for("203.0.113.7/32", &["n1", "n2"]);
     for machine in &cluster.namespaces[1..] {
         let routes = machine.ip("route show table all");
         assert!(!routes.contains("blackhole 203.0.113.7"), "{routes}");
     }
-    cluster.server.must("DELETE", &format!("{SERVICES}/alone"), None);
+    cluster.server.must("DELETE", &format!("{SERVICES_PATH}/alone"), None);
     cluster.wait_for("203.0.113.7/32", &[]);
 
     // Deleting the slice or the service withdraws its addresses; only the ranges remain.
-    cluster.server.must("DELETE", &format!("{SLICES}/web"), None);
+    cluster.server.must("DELETE", &format!("{ENDPOINT_SLICES_PATH}/web"), None);
     wait_for_all(&[]);
     cluster.endpoints("web", &[("n1", true)]);
     wait_for_all(&["n1"]);
-    cluster.server.must("DELETE", &format!("{SERVICES}/web"), None);
+    cluster.server.must("DELETE", &format!("{SERVICES_PATH}/web"), None);
     wait_for_all(&[]);
     cluster.wait_for("192.0.2.0/24", &["n1", "n2"]);
 }
@@ -357,7 +357,7 @@ fn a_client_behind_the_router_reaches_a_service_that_was_given_an_address() {
     let client = cluster.client();
     let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"}, "spec": {
         "type": "LoadBalancer", "externalTrafficPolicy": "Local", "ports": [{"port": 80}], "selector": {"app": "web"}}});
-    cluster.server.create(SERVICES, &service);
+    cluster.server.create(SERVICES_PATH, &service);
     cluster.wait("the service has an address", |cluster| cluster.given("web").starts_with("198.51.100."));
     let given = cluster.given("web");
     let route = format!("{given}/32");
@@ -367,6 +367,6 @@ fn a_client_behind_the_router_reaches_a_service_that_was_given_an_address() {
         let answer = client.try_exec(&["curl", "-s", "--max-time", "5", &format!("http://{given}/")]);
         answer.stdout == b"web"
     });
-    cluster.server.must("DELETE", &format!("{SERVICES}/web"), None);
+    cluster.server.must("DELETE", &format!("{SERVICES_PATH}/web"), None);
     cluster.wait_for(&route, &[]);
 }

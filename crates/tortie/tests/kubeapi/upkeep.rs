@@ -8,7 +8,7 @@ use tortie_model::{Kind, Resource, StoreKey, scalar};
 use tortie_store::{StoreClient, StoreConfig};
 use tortie_testkit::{CalicoGroup, Etcd, free_port};
 
-const V1: &str = "/apis/crd.projectcalico.org/v1";
+const CRD_GROUP_PATH: &str = "/apis/crd.projectcalico.org/v1";
 
 /// Changes the controllers' configuration, retrying on conflict.
 fn configure(world: &ControllersFixture, client: &StoreClient, change: impl Fn(&mut Resource)) {
@@ -119,11 +119,11 @@ fn stored(kind: &str, name: &str, said: Option<&str>, spec: Value) -> Value {
 #[test]
 fn policies_get_their_own_names_once_every_node_knows_them_by_those() {
     let mut world = ControllersFixture::empty(CalicoGroup::V1);
-    let in_shop = format!("{V1}/namespaces/shop/networkpolicies");
-    let everywhere = format!("{V1}/globalnetworkpolicies");
+    let in_shop = format!("{CRD_GROUP_PATH}/namespaces/shop/networkpolicies");
+    let everywhere = format!("{CRD_GROUP_PATH}/globalnetworkpolicies");
     let spec = |tier: &str, selector: &str| json!({"tier": tier, "selector": selector, "types": ["Ingress"]});
     let tier = json!({"apiVersion": "crd.projectcalico.org/v1", "kind": "Tier", "metadata": {"name": "security"}, "spec": {}});
-    world.server.create(&format!("{V1}/tiers"), &tier);
+    world.server.create(&format!("{CRD_GROUP_PATH}/tiers"), &tier);
     for (collection, object) in [
         (&in_shop, stored("NetworkPolicy", "default.web", Some("web"), spec("default", "a == 'web'"))),
         (&everywhere, stored("GlobalNetworkPolicy", "default.db", None, spec("default", "a == 'db'"))),
@@ -176,7 +176,7 @@ fn policies_get_their_own_names_once_every_node_knows_them_by_those() {
 
     // Nothing is renamed while the migrator is disabled.
     let port = free_port().unwrap();
-    let configuration = format!("{V1}/kubecontrollersconfigurations/default");
+    let configuration = format!("{CRD_GROUP_PATH}/kubecontrollersconfigurations/default");
     let migrator = |value: &str| {
         let spec = json!({"prometheusMetricsPort": port, "controllers": {"migration": {"policyNameMigrator": value}}});
         world.server.merge(&configuration, &json!({"spec": spec}));

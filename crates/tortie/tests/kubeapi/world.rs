@@ -8,7 +8,7 @@ use tortie_testkit::{
 };
 
 pub const TORTIE: &str = env!("CARGO_BIN_EXE_tortie");
-pub const NODE: &str = "n1";
+pub const NODE_NAME: &str = "n1";
 
 pub struct KubernetesNodeFixture {
     // Fields are dropped in this order.
@@ -65,7 +65,7 @@ impl KubernetesNodeFixture {
         server.install(group);
         server.add_namespace("shop", json!({"team": "a"}));
         server.add_namespace("other", json!({}));
-        server.add_node(NODE);
+        server.add_node(NODE_NAME);
         KubernetesNodeFixture {
             installation: TestInstallation::new(TORTIE),
             server,
@@ -131,7 +131,7 @@ impl KubernetesNodeFixture {
 
     /// Creates a pod on this node, attaches it and reports it as running.
     pub fn add(&self, namespace: &str, name: &str, labels: Value) -> AttachedPod {
-        self.server.add_pod(namespace, name, NODE, labels, json!([]));
+        self.server.add_pod(namespace, name, NODE_NAME, labels, json!([]));
         let pod = self.attach(namespace, name, "1");
         self.server.set_pod_addresses(namespace, name, &pod.addresses);
         pod
@@ -162,7 +162,7 @@ impl KubernetesNodeFixture {
     pub fn plugin(&self, command: &str, pod: &AttachedPod, sandbox: &str) -> Result<Value, String> {
         let config = json!({
             "cniVersion": "1.0.0", "name": "k8s-pod-network", "type": "calico", "datastore_type": "kubernetes",
-            "nodename": NODE, "ipam": {"type": "calico-ipam", "assign_ipv6": "true"},
+            "nodename": NODE_NAME, "ipam": {"type": "calico-ipam", "assign_ipv6": "true"},
             "feature_control": self.feature_control, "policy": {"type": "k8s"}, "kubernetes": {"kubeconfig": self.server.kubeconfig()},
         });
         let call = PluginCall {

@@ -5,7 +5,7 @@ use crate::cluster::KubernetesLab;
 use serde_json::Value;
 use tortie_testkit::eventually_showing;
 
-const POLICIES: &str = r#"
+const TIER_AND_POLICY: &str = r#"
 apiVersion: projectcalico.org/v3
 kind: Tier
 metadata: {name: platform}
@@ -20,7 +20,7 @@ spec: {tier: platform, order: 10, selector: "app == 'web'", ingress: [{action: A
 /// Runs the first steps of a new user, which must work with either API. Only our API server prints its own table
 /// columns.
 pub fn kubectl_manages_policies(cluster: &KubernetesLab, shown_tier: Option<&str>) {
-    cluster.apply(POLICIES);
+    cluster.apply(TIER_AND_POLICY);
     let table = cluster.must_kubectl(&["get", "gnp"]);
     let columns = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
     let row = table.lines().map(columns).find(|row| row.first().is_some_and(|name| name == "web"));
@@ -37,7 +37,8 @@ pub fn kubectl_manages_policies(cluster: &KubernetesLab, shown_tier: Option<&str
     let seen = cluster.ctl_json(&["get", "globalnetworkpolicy", "web", "-o", "json"]);
     assert_eq!((&seen["spec"], &seen["metadata"]["uid"]), (&stored["spec"], &stored["metadata"]["uid"]));
     // A policy with a missing tier is rejected, by our API server or by a webhook.
-    let lost = POLICIES.replace("tier: platform", "tier: nowhere").replace("{name: web}", "{name: lost}");
+    let lost =
+        TIER_AND_POLICY.replace("tier: platform", "tier: nowhere").replace("{name: web}", "{name: lost}");
     let refused = cluster.refused(&lost);
     assert!(refused.contains("nowhere") && !refused.contains("connect"), "{refused}");
     let fields = ["explain", "globalnetworkpolicy.spec.ingress", "--api-version=projectcalico.org/v3"];
@@ -45,7 +46,7 @@ pub fn kubectl_manages_policies(cluster: &KubernetesLab, shown_tier: Option<&str
     eventually_showing("rules are explained", || explained().contains("destination"), explained);
     let refused = cluster.run_kubectl(&["delete", "tier", "default"]);
     assert!(!refused.0, "a built-in tier was deleted: {}", refused.1);
-    cluster.delete(POLICIES);
+    cluster.delete(TIER_AND_POLICY);
     let left = cluster.must_kubectl(&["get", "gnp", "web", "--ignore-not-found"]);
     assert_eq!(left, "");
 }

@@ -13,7 +13,7 @@ use tortie_testkit::{eventually, eventually_showing};
 
 const TORTIE: &str = env!("CARGO_BIN_EXE_tortie");
 /// Two clusters at once are too much for a small machine.
-static ONE: Mutex<()> = Mutex::new(());
+static CLUSTER_LOCK: Mutex<()> = Mutex::new(());
 
 /// A lab with Kubernetes, removed on drop, also if the test fails.
 pub struct KubernetesLab {
@@ -33,7 +33,7 @@ fn programs() -> PathBuf {
 
 impl KubernetesLab {
     fn new() -> KubernetesLab {
-        let alone = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let alone = CLUSTER_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
         let dir = tempfile::Builder::new().prefix("tortie-kube-").tempdir().unwrap();
         KubernetesLab { name: format!("kube{}", std::process::id()), dir, _alone: alone }
     }

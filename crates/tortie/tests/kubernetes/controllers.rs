@@ -3,14 +3,14 @@
 use crate::cluster::KubernetesLab;
 use tortie_testkit::eventually_showing;
 
-const POOL: &str = "
+const LOAD_BALANCER_POOL: &str = "
 apiVersion: projectcalico.org/v3
 kind: IPPool
 metadata: {name: services}
 spec: {cidr: 198.51.100.0/24, blockSize: 28, allowedUses: [LoadBalancer], nodeSelector: all(), assignmentMode: Automatic}
 ";
 
-const SERVICE: &str = "
+const LOAD_BALANCER_SERVICE: &str = "
 apiVersion: v1
 kind: Service
 metadata: {name: outside, namespace: demo}
@@ -46,8 +46,8 @@ pub fn do_their_work(cluster: &KubernetesLab) {
     let leads = || replicas().iter().any(|pod| pod.name == cluster.kubectl(&lease));
     eventually_showing("one of them leads", leads, || cluster.picture());
 
-    cluster.ctl_apply(POOL);
-    cluster.apply(SERVICE);
+    cluster.ctl_apply(LOAD_BALANCER_POOL);
+    cluster.apply(LOAD_BALANCER_SERVICE);
     let path = "jsonpath={.status.loadBalancer.ingress[0].ip}";
     let address = || cluster.kubectl(&["get", "service", "-n", "demo", "outside", "-o", path]);
     let given = || address().starts_with("198.51.100.");
@@ -55,7 +55,7 @@ pub fn do_their_work(cluster: &KubernetesLab) {
     let ip = format!("--ip={}", address());
     let shown = || cluster.ctl(&["ipam", "show", &ip]);
     assert!(!shown().contains("not assigned"), "{}", shown());
-    cluster.delete(SERVICE);
+    cluster.delete(LOAD_BALANCER_SERVICE);
     eventually_showing("the address is given back", || shown().contains("not assigned"), shown);
     let refused: Vec<String> =
         logs(cluster).lines().filter(|line| line.contains("forbidden")).map(str::to_owned).collect();

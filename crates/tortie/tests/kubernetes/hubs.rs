@@ -4,7 +4,7 @@ use crate::cluster::KubernetesLab;
 use crate::pods::ListedPod;
 use tortie_testkit::eventually_showing;
 
-const PORT: &str = ":5473";
+const HUB_PORT: &str = ":5473";
 
 /// Checks that nodes find hubs through their service, and that a deleted hub is replaced and its nodes connect to
 /// another.
@@ -13,7 +13,7 @@ pub fn serve_the_nodes(cluster: &KubernetesLab, nodes: &[&str]) {
     let are_ready = |hubs: &[ListedPod]| hubs.len() == nodes.len() && hubs.iter().all(|hub| hub.ready);
     eventually_showing("the hubs are ready", || are_ready(&hubs()), || cluster.picture());
     let is_served = |node: &&str| {
-        let open = cluster.on(node, &["ss", "-Htn", "state", "established", "dport", "=", PORT]);
+        let open = cluster.on(node, &["ss", "-Htn", "state", "established", "dport", "=", HUB_PORT]);
         open.lines().count() > 0
     };
     eventually_showing("every node has a hub", || nodes.iter().all(is_served), || cluster.picture());

@@ -28,7 +28,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use tortie_testkit::{eventually, eventually_showing};
 
-const WEB: &str = r#"
+const WEB_DEPLOYMENT: &str = r#"
 apiVersion: v1
 kind: Namespace
 metadata: {name: demo, labels: {team: cats}}
@@ -61,7 +61,7 @@ spec:
   ports: [{port: 80, targetPort: http}]
 "#;
 
-const PARTICULAR: &str = r#"
+const ANNOTATED_PODS: &str = r#"
 apiVersion: v1
 kind: Pod
 metadata:
@@ -183,7 +183,7 @@ fn policy_is_enforced_where_another_plugin_wires_pods() {
 
 fn everything_works(cluster: &KubernetesLab, nodes: &[&str]) {
     the_plugins_are_installed(cluster);
-    cluster.apply(WEB);
+    cluster.apply(WEB_DEPLOYMENT);
     let pods = web_pods(cluster);
     addresses_are_ours(cluster, &pods, nodes);
     pods_reach_each_other(cluster, &pods);
@@ -305,7 +305,7 @@ fn routes_are_those_of_the_textbook(cluster: &KubernetesLab, pods: &[ListedPod],
 
 fn annotations_are_heard(cluster: &KubernetesLab) {
     cluster.ctl_apply(SPECIAL_POOL);
-    cluster.apply(PARTICULAR);
+    cluster.apply(ANNOTATED_PODS);
     let pod = |name: &str| cluster.all_pods().into_iter().find(|pod| pod.name == name);
     eventually_showing(
         "both particular pods run",

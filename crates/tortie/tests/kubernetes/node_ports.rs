@@ -8,14 +8,14 @@ use std::time::Duration;
 use tortie_dataplane::Netns;
 use tortie_testkit::eventually_showing;
 
-const WAIT: Duration = Duration::from_secs(2);
-const PORT: u16 = 30080;
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+const NODE_PORT: u16 = 30080;
 /// The router of the lab's network, which is outside the cluster.
-const CLIENT: &str = "10.10.1.254";
+const CLIENT_ADDRESS: &str = "10.10.1.254";
 /// The node of the pod, and a node that forwards to it.
-const NODES: [&str; 2] = ["10.10.1.1", "10.10.1.2"];
+const NODE_ADDRESSES: [&str; 2] = ["10.10.1.1", "10.10.1.2"];
 
-const SERVICE: &str = "
+const NODE_PORT_SERVICE: &str = "
 apiVersion: v1
 kind: Service
 metadata: {name: fixed, namespace: demo}
@@ -38,28 +38,29 @@ fn only_from(address: &str) -> String {
 pub fn are_judged_by_who_forwards(cluster: &KubernetesLab) {
     let outside = Netns::open(format!("/run/netns/{}", cluster.fabric())).unwrap();
     let expect = |what: &str, wanted: [bool; 2]| {
-        for (node, wanted) in NODES.into_iter().zip(wanted) {
-            let to = SocketAddr::new(node.parse::<IpAddr>().unwrap(), PORT);
-            let answers = || outside.run(|| TcpStream::connect_timeout(&to, WAIT).is_ok()).unwrap();
+        for (node, wanted) in NODE_ADDRESSES.into_iter().zip(wanted) {
+            let to = SocketAddr::new(node.parse::<IpAddr>().unwrap(), NODE_PORT);
+            let answers =
+                || outside.run(|| TcpStream::connect_timeout(&to, CONNECT_TIMEOUT).is_ok()).unwrap();
             let what = format!("{what}: {to} {}", if wanted { "answers" } else { "is silent" });
             eventually_showing(&what, || answers() == wanted, || cluster.picture());
         }
     };
     let says = |from: &str| cluster.explains(from, "demo/fixed", "tcp/8080");
-    cluster.apply(SERVICE);
+    cluster.apply(NODE_PORT_SERVICE);
     expect("no policy", [true, true]);
-    cluster.ctl_apply(&only_from(CLIENT));
+    cluster.ctl_apply(&only_from(CLIENT_ADDRESS));
     expect("only the client", [true, false]);
-    assert_eq!((says(CLIENT), says(NODES[1])), (true, false));
-    cluster.ctl_apply(&only_from(NODES[1]));
+    assert_eq!((says(CLIENT_ADDRESS), says(NODE_ADDRESSES[1])), (true, false));
+    cluster.ctl_apply(&only_from(NODE_ADDRESSES[1]));
     expect("only the other node", [false, true]);
-    assert_eq!((says(CLIENT), says(NODES[1])), (false, true));
+    assert_eq!((says(CLIENT_ADDRESS), says(NODE_ADDRESSES[1])), (false, true));
     // With externalTrafficPolicy Local the client's address is kept, and only the node of the pod answers.
-    cluster.apply(&SERVICE.replace("Policy: Cluster", "Policy: Local"));
+    cluster.apply(&NODE_PORT_SERVICE.replace("Policy: Cluster", "Policy: Local"));
     expect("local, only the other node", [false, false]);
-    cluster.ctl_apply(&only_from(CLIENT));
+    cluster.ctl_apply(&only_from(CLIENT_ADDRESS));
     expect("local, only the client", [true, false]);
     cluster.ctl(&["delete", "networkpolicy", "ports", "-n", "demo"]);
     expect("local, no policy", [true, false]);
-    cluster.delete(SERVICE);
+    cluster.delete(NODE_PORT_SERVICE);
 }

@@ -8,10 +8,10 @@ use std::collections::BTreeMap;
 use tortie_dataplane::Netns;
 use tortie_testkit::{eventually, eventually_showing};
 
-const PORTS: [TransportPort; 4] = [Tcp(8080), Tcp(9090), Udp(5353), Udp(5354)];
+const TESTED_PORTS: [TransportPort; 4] = [Tcp(8080), Tcp(9090), Udp(5353), Udp(5354)];
 
 /// web and near are on one node, the others on other nodes; foreign is in another namespace.
-const PODS: &str = r#"
+const POLICY_PODS: &str = r#"
 apiVersion: v1
 kind: Namespace
 metadata: {name: shop, labels: {team: a}}
@@ -107,7 +107,7 @@ spec:
     ports: [{port: http}]
 ";
 
-const EGRESS: &str = "
+const EGRESS_POLICY: &str = "
 apiVersion: networking.k8s.io/v1
 kind: NetworkPolicy
 metadata: {name: out, namespace: shop}
@@ -120,7 +120,7 @@ spec:
 ";
 
 /// The Admin tier is evaluated before NetworkPolicies, the Baseline tier after them.
-const TIERS: &str = "
+const TIER_POLICIES: &str = "
 apiVersion: policy.networking.k8s.io/v1alpha2
 kind: ClusterNetworkPolicy
 metadata: {name: admin}
@@ -143,7 +143,7 @@ spec:
   - {name: none, action: Deny, from: [{namespaces: {}}]}
 ";
 
-const GUESTS: &str = r#"
+const GUEST_DEPLOYMENT: &str = r#"
 apiVersion: apps/v1
 kind: Deployment
 metadata: {name: guest, namespace: shop}
@@ -174,7 +174,7 @@ impl PolicyPods<'_> {
 
     /// Starts the pods, with the foreign pod on the given node.
     pub fn open_with<'a>(cluster: &'a KubernetesLab, node: &str) -> PolicyPods<'a> {
-        cluster.apply(&PODS.replace("node3", node));
+        cluster.apply(&POLICY_PODS.replace("node3", node));
         let ready = || {
             let pods = cluster.all_pods();
             pods.len() == 4 && pods.iter().all(ListedPod::is_ready)
@@ -185,7 +185,7 @@ impl PolicyPods<'_> {
             (pod.name.clone(), (pod, netns))
         });
         let pods: BTreeMap<_, _> = pods.collect();
-        let servers = pods.values().map(|(_, netns)| EchoServers::start(netns, &PORTS)).collect();
+        let servers = pods.values().map(|(_, netns)| EchoServers::start(netns, &TESTED_PORTS)).collect();
         PolicyPods { cluster, pods, _servers: servers }
     }
 
@@ -242,7 +242,7 @@ impl PolicyPods<'_> {
         let PolicyPods { cluster, pods, _servers } = self;
         drop((_servers, pods));
         // Deleting by name works for whichever node the pod is on.
-        cluster.delete(PODS);
+        cluster.delete(POLICY_PODS);
         eventually_showing("the shop is closed", || cluster.all_pods().is_empty(), || cluster.picture());
     }
 }
@@ -291,7 +291,7 @@ pub fn every_kind_of_rule(shop: &PolicyPods) {
     );
     shop.under(
         "egress and a range of ports",
-        EGRESS,
+        EGRESS_POLICY,
         &[
             ("client", "web", Tcp(8080), true),
             ("near", "web", Udp(5354), true),
@@ -332,7 +332,7 @@ pub fn tiers_of_cluster_policies(shop: &PolicyPods) {
     shop.cluster.apply(DEFAULT_DENY);
     shop.under(
         "tiers",
-        TIERS,
+        TIER_POLICIES,
         &[
             ("foreign", "web", Tcp(9090), false),
             ("near", "web", Tcp(9090), true),
@@ -392,7 +392,7 @@ pub fn labels_decide(shop: &PolicyPods) {
 /// Checks that new pods are allowed and deleted pods are removed from the sets.
 pub fn pods_come_and_go(shop: &PolicyPods) {
     shop.cluster.apply(PODS_AND_PORTS);
-    shop.cluster.apply(GUESTS);
+    shop.cluster.apply(GUEST_DEPLOYMENT);
     let guests = || shop.cluster.pods_of("shop", "app=guest");
     for replicas in [3, 1, 2] {
         let wanted = format!("--replicas={replicas}");
@@ -408,7 +408,7 @@ pub fn pods_come_and_go(shop: &PolicyPods) {
         }
     }
     let known = guests();
-    shop.cluster.delete(GUESTS);
+    shop.cluster.delete(GUEST_DEPLOYMENT);
     let table = || shop.cluster.on("node1", &["nft", "list", "table", "inet", "tortie"]);
     let forgotten = || {
         let table = table();

@@ -7,14 +7,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tortie_dataplane::Netns;
-use tortie_testkit::PATIENCE;
+use tortie_testkit::CONDITION_TIMEOUT;
 use tortie_testkit::bind_when_free;
 
 /// Timeout of an answer.
-const WAIT: Duration = Duration::from_secs(2);
-const PAUSE: Duration = Duration::from_millis(5);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
+const SEND_INTERVAL: Duration = Duration::from_millis(5);
 /// Timeout of a datagram in a stream; long, because a delayed packet on a busy machine must not count as lost.
-const LATE: Duration = Duration::from_secs(30);
+const STREAM_TIMEOUT: Duration = Duration::from_secs(30);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransportPort {
@@ -35,11 +35,11 @@ impl TransportPort {
     pub fn answers(self, from: &Netns, address: IpAddr) -> bool {
         let answers = || match self {
             TransportPort::Tcp(port) => {
-                TcpStream::connect_timeout(&SocketAddr::new(address, port), WAIT).is_ok()
+                TcpStream::connect_timeout(&SocketAddr::new(address, port), ANSWER_TIMEOUT).is_ok()
             }
             TransportPort::Udp(port) => {
                 let socket = UdpSocket::bind(any(address)).unwrap();
-                socket.set_read_timeout(Some(WAIT)).unwrap();
+                socket.set_read_timeout(Some(ANSWER_TIMEOUT)).unwrap();
                 echoed(&socket, SocketAddr::new(address, port), b"?")
             }
         };
@@ -55,7 +55,7 @@ fn echoed(socket: &UdpSocket, to: SocketAddr, sent: &[u8]) -> bool {
     let mut buffer = [0; 64];
     // Ignore the error, which may report that an earlier datagram was refused.
     let _ = socket.send_to(sent, to);
-    let deadline = Instant::now() + socket.read_timeout().unwrap().unwrap_or(WAIT);
+    let deadline = Instant::now() + socket.read_timeout().unwrap().unwrap_or(ANSWER_TIMEOUT);
     while Instant::now() < deadline {
         match socket.recv_from(&mut buffer) {
             Ok((length, _)) if &buffer[..length] == sent => return true,
@@ -76,7 +76,7 @@ pub fn first_answer(from: &Netns, address: IpAddr, port: u16, change: impl FnOnc
         let answered = scope.spawn(|| {
             let to = SocketAddr::new(address, port);
             while !echoed(&socket, to, b"now") {
-                assert!(begun.elapsed() < PATIENCE, "no answer from {to}");
+                assert!(begun.elapsed() < CONDITION_TIMEOUT, "no answer from {to}");
             }
             begun.elapsed()
         });
@@ -105,7 +105,7 @@ impl EchoServers {
                     std::thread::spawn(move || {
                         while !stop.load(Ordering::Relaxed) {
                             if listener.accept().is_err() {
-                                std::thread::sleep(PAUSE);
+                                std::thread::sleep(SEND_INTERVAL);
                             }
                         }
                     })
@@ -147,7 +147,7 @@ pub struct DatagramStream {
 impl DatagramStream {
     pub fn start(from: &Netns, address: IpAddr, port: u16) -> DatagramStream {
         let socket = from.run(|| UdpSocket::bind(any(address))).unwrap().unwrap();
-        socket.set_read_timeout(Some(LATE)).unwrap();
+        socket.set_read_timeout(Some(STREAM_TIMEOUT)).unwrap();
         let (stop, carried) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let (stopped, counter) = (stop.clone(), carried.clone());
         let thread = std::thread::spawn(move || {
@@ -158,7 +158,7 @@ impl DatagramStream {
                     return Some(number);
                 }
                 counter.fetch_add(1, Ordering::Relaxed);
-                std::thread::sleep(PAUSE);
+                std::thread::sleep(SEND_INTERVAL);
             }
             None
         });

@@ -12,12 +12,12 @@ use tortie_dataplane::Netns;
 const VXLAN_PORT: u16 = 4789;
 /// Ports for IPv4 and IPv6.
 const WIREGUARD_PORTS: [u16; 2] = [51820, 51821];
-const IPIP: u8 = 4;
-const UDP: u8 = 17;
-const ETHERNET: usize = 14;
-const UDP_AND_VXLAN: usize = 16;
+const PROTOCOL_IPIP: u8 = 4;
+const PROTOCOL_UDP: u8 = 17;
+const ETHERNET_HEADER_BYTES: usize = 14;
+const UDP_VXLAN_HEADER_BYTES: usize = 16;
 /// Receive buffer size, for packets that arrive between two reads.
-const BUFFER: usize = 8 << 20;
+const CAPTURE_BUFFER_BYTES: usize = 8 << 20;
 
 /// Encapsulation of a captured packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,7 +54,7 @@ impl PacketCapture {
             let socket =
                 socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_NONBLOCK, SockProtocol::EthAll)
                     .unwrap();
-            setsockopt(&socket, sockopt::RcvBuf, &BUFFER).unwrap();
+            setsockopt(&socket, sockopt::RcvBuf, &CAPTURE_BUFFER_BYTES).unwrap();
             // The protocol of the address is 0, so that the socket keeps its own.
             bind(socket.as_raw_fd(), &link).unwrap();
             PacketCapture { socket }
@@ -82,15 +82,16 @@ impl PacketCapture {
 
 /// Parses a frame; returns the inner packet if there is a readable one.
 fn read(frame: &[u8]) -> Option<CapturedPacket> {
-    let outer = IpHeader::read(frame.get(ETHERNET..)?)?;
+    let outer = IpHeader::read(frame.get(ETHERNET_HEADER_BYTES..)?)?;
     let port = outer.rest.get(2..4).map(|port| u16::from_be_bytes([port[0], port[1]]));
-    let port = port.filter(|_| outer.protocol == UDP);
+    let port = port.filter(|_| outer.protocol == PROTOCOL_UDP);
     let (inner, wrap) = match port {
-        Some(VXLAN_PORT) => {
-            (IpHeader::read(outer.rest.get(UDP_AND_VXLAN + ETHERNET..)?)?, PacketEncapsulation::Vxlan)
-        }
+        Some(VXLAN_PORT) => (
+            IpHeader::read(outer.rest.get(UDP_VXLAN_HEADER_BYTES + ETHERNET_HEADER_BYTES..)?)?,
+            PacketEncapsulation::Vxlan,
+        ),
         Some(port) if WIREGUARD_PORTS.contains(&port) => (outer, PacketEncapsulation::Wireguard),
-        _ if outer.protocol == IPIP => (IpHeader::read(outer.rest)?, PacketEncapsulation::Ipip),
+        _ if outer.protocol == PROTOCOL_IPIP => (IpHeader::read(outer.rest)?, PacketEncapsulation::Ipip),
         _ => (outer, PacketEncapsulation::None),
     };
     let is_fragment = outer.is_fragment || inner.is_fragment;

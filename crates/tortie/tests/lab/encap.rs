@@ -2,7 +2,7 @@
 
 use crate::capture::{CapturedPacket, PacketCapture, PacketEncapsulation};
 use crate::pinger::{ContinuousPing, restart_under};
-use crate::stream::{STREAM, stream};
+use crate::stream::{STREAM_BYTES, stream};
 use crate::{TestLab, family};
 use serde_json::Value;
 use std::net::IpAddr;
@@ -160,7 +160,7 @@ fn across_subnets_packets_are_plain_within_a_rack_and_wrapped_between_racks() {
             assert!(ping(mtu - headers), "{address} is sent {mtu} bytes");
             assert!(!ping(mtu - headers + 1), "{address} is sent more than {mtu} bytes");
             let namespace = |pod: &str| format!("tortie-{}-pod-{pod}", lab.name);
-            assert_eq!(stream(&namespace("one"), &namespace(name), address), STREAM);
+            assert_eq!(stream(&namespace("one"), &namespace(name), address), STREAM_BYTES);
             let ends = [address, family(&pods[0].1, v6).parse().unwrap()];
             let of_both = |p: &CapturedPacket| ends.contains(&p.source) && ends.contains(&p.destination);
             let packets: Vec<CapturedPacket> = capture.packets().into_iter().filter(of_both).collect();

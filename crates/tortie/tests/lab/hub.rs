@@ -25,7 +25,7 @@ impl TestLab {
     }
 }
 
-const FROM_CLIENT: &str = "{action: Allow, source: {selector: role == 'client'}}";
+const ALLOW_CLIENT_RULE: &str = "{action: Allow, source: {selector: role == 'client'}}";
 
 /// Records all writes to a node's kernel.
 struct KernelWriteMonitor {
@@ -74,7 +74,7 @@ fn hubs_die_under_policy_churn_and_nobody_notices() {
     lab.add("client", "node2", &["--label", "role=client"]);
     lab.add("other", "node2", &[]);
     let web = family(&web, false);
-    lab.apply_policy("open", FROM_CLIENT);
+    lab.apply_policy("open", ALLOW_CLIENT_RULE);
     eventually("policy holds", || lab.pings("client", web) && !lab.pings("other", web));
     let (allowed, denied) =
         (ContinuousPing::start(&lab, "client", web), ContinuousPing::start(&lab, "other", web));
@@ -124,7 +124,7 @@ fn without_any_hub_nodes_go_on_and_hear_later_exactly_what_they_missed() {
     let web = lab.add("web", "node1", &["--label", "app=web"]);
     lab.add("client", "node2", &["--label", "role=client"]);
     let web = family(&web, false);
-    lab.apply_policy("open", FROM_CLIENT);
+    lab.apply_policy("open", ALLOW_CLIENT_RULE);
     lab.apply_policy("more", "{action: Allow, protocol: TCP, destination: {ports: [1]}}");
     eventually("policy holds", || lab.pings("client", web));
     let rules = || lab.run(&["exec", "node1", "--", "nft", "list", "ruleset"]);

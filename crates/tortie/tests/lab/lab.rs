@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-static LABS: AtomicU32 = AtomicU32::new(0);
+static LAB_COUNT: AtomicU32 = AtomicU32::new(0);
 
 /// A lab with a unique name, brought down on drop.
 pub struct TestLab {
@@ -14,7 +14,7 @@ pub struct TestLab {
 
 impl TestLab {
     pub fn new() -> TestLab {
-        let number = LABS.fetch_add(1, Ordering::Relaxed);
+        let number = LAB_COUNT.fetch_add(1, Ordering::Relaxed);
         TestLab { name: format!("t{}x{number}", std::process::id()) }
     }
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use tempfile::TempDir;
 
-const BUSYBOX: &str = "/bin/busybox";
+const BUSYBOX_PATH: &str = "/bin/busybox";
 
 /// podman on a node of a lab with its own storage, settings and cgroups. Everything is removed on drop.
 struct PodmanNode<'a> {
@@ -19,7 +19,7 @@ impl<'a> PodmanNode<'a> {
         let dir = tempfile::Builder::new().prefix("tortie-podman-").tempdir().unwrap();
         let bin = dir.path().join("rootfs/bin");
         std::fs::create_dir_all(&bin).unwrap();
-        std::fs::copy(BUSYBOX, bin.join("busybox")).unwrap();
+        std::fs::copy(BUSYBOX_PATH, bin.join("busybox")).unwrap();
         let place = lab.dir();
         // Set the ulimits explicitly: a container may not raise the limits of the user who runs the tests.
         let settings = format!(

@@ -6,8 +6,8 @@ use std::time::Duration;
 use tortie_dataplane::Netns;
 use tortie_testkit::bind_when_free;
 
-pub const STREAM: usize = 1 << 20;
-const PATIENCE: Duration = Duration::from_secs(60);
+pub const STREAM_BYTES: usize = 1 << 20;
+const STREAM_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Sends the stream and returns how many bytes arrive at `address`, which is in the namespace `to`.
 pub fn stream(from: &str, to: &str, address: IpAddr) -> usize {
@@ -16,14 +16,14 @@ pub fn stream(from: &str, to: &str, address: IpAddr) -> usize {
     let listener = inside(to).run(|| bind_when_free(|| TcpListener::bind(address))).unwrap().unwrap();
     let reader = std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(STREAM_TIMEOUT)).unwrap();
         let mut bytes = Vec::new();
         stream.read_to_end(&mut bytes).unwrap();
         bytes.len()
     });
-    let connect = || TcpStream::connect_timeout(&address, PATIENCE);
+    let connect = || TcpStream::connect_timeout(&address, STREAM_TIMEOUT);
     let mut stream = inside(from).run(connect).unwrap().unwrap();
-    stream.write_all(&vec![7; STREAM]).unwrap();
+    stream.write_all(&vec![7; STREAM_BYTES]).unwrap();
     stream.shutdown(Shutdown::Write).unwrap();
     reader.join().unwrap()
 }

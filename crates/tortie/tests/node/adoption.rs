@@ -5,11 +5,11 @@ use crate::world::{NodeFixture, TestNamespace, eventually};
 use serde_json::json;
 use tortie_testkit::TestProcess;
 
-const LINKLESS: &str = "{apiVersion: projectcalico.org/v3, kind: WorkloadEndpoint, metadata: {name: n1-cni-gone-eth0, \
+const ENDPOINT_WITHOUT_INTERFACE: &str = "{apiVersion: projectcalico.org/v3, kind: WorkloadEndpoint, metadata: {name: n1-cni-gone-eth0, \
     namespace: default}, spec: {node: n1, orchestrator: cni, containerID: gone, endpoint: eth0, interfaceName: caligone, \
     ipNetworks: [10.77.0.250/32], profiles: [net]}}";
 /// An endpoint whose interface exists but belongs to the host.
-const HOSTILE: &str = "{apiVersion: projectcalico.org/v3, kind: WorkloadEndpoint, metadata: {name: n1-cni-evil-eth0, \
+const ENDPOINT_ON_HOST_INTERFACE: &str = "{apiVersion: projectcalico.org/v3, kind: WorkloadEndpoint, metadata: {name: n1-cni-evil-eth0, \
     namespace: default}, spec: {node: n1, orchestrator: cni, containerID: evil, endpoint: eth0, interfaceName: wire0, \
     ipNetworks: [10.77.0.251/32], profiles: [net]}}";
 
@@ -43,7 +43,7 @@ fn containers_of_calico_are_adopted_at_start() {
     });
     std::process::Command::new("ip").args(["netns", "del", unnamed.name()]).status().unwrap();
     forget(&mut world);
-    for endpoint in [LINKLESS, HOSTILE] {
+    for endpoint in [ENDPOINT_WITHOUT_INTERFACE, ENDPOINT_ON_HOST_INTERFACE] {
         world.calicoctl(&["apply", "-f", "-"], endpoint);
     }
     world.start(&[]);
@@ -89,7 +89,7 @@ fn endpoints_of_other_tools_stay_theirs() {
     world.host.ip("link set calitool up");
     pod.ip("link set eth0 up");
     pod.ip("addr add 10.77.0.250/32 dev eth0");
-    world.calicoctl(&["apply", "-f", "-"], &LINKLESS.replace("caligone", "calitool"));
+    world.calicoctl(&["apply", "-f", "-"], &ENDPOINT_WITHOUT_INTERFACE.replace("caligone", "calitool"));
     eventually("the endpoint is programmed", || world.host.ip(&["route"]).contains("calitool"));
     // A request for the container checks the endpoints that may be adopted.
     let refused = world.cni("CHECK", "gone", &pod.path(), &world.config());

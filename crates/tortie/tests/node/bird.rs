@@ -120,7 +120,7 @@ fn bird_may_come_late_go_and_be_meddled_with() {
 }
 
 /// A router in another AS that uses BGP only on its loopback address.
-const FAR: &str = "
+const FAR_ROUTER_CONFIG: &str = "
     router id 192.0.2.9;
     protocol device { scan time 1; }
     protocol static far4 { ipv4; route 198.51.100.0/24 blackhole; }
@@ -142,7 +142,7 @@ fn a_peer_behind_a_gateway_is_reached_by_either_backend() {
         gateway.ip(&["addr", "add", "192.0.2.9/32", "dev", "lo"]);
         gateway.ip(&["addr", "add", "fd99::9/128", "dev", "lo", "nodad"]);
         let at = |name: &str| world.dir.path().join(name);
-        std::fs::write(at("far.cfg"), FAR).unwrap();
+        std::fs::write(at("far.cfg"), FAR_ROUTER_CONFIG).unwrap();
         let _far = BirdProcess::start(&gateway, &at("far.cfg"), &at("far.ctl"));
         let (config, socket) = (at("bird.cfg"), at("bird.ctl"));
         world.start(&[

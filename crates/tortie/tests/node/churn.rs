@@ -6,16 +6,16 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-const PODS: usize = 500;
-const ROUNDS: usize = 3;
+const POD_COUNT: usize = 500;
+const MIN_ROUNDS: usize = 3;
 /// Upper limit of rounds: the allocator's caches grow for some rounds, depending on scheduling.
 const MAX_ROUNDS: usize = 10;
 /// Concurrent plugin calls, as on a node that starts.
-const HANDS: usize = 16;
+const MAX_PARALLEL_CALLS: usize = 16;
 
-/// Leak limit per container: with a leak of this size every round would end with at least `PODS` times as much more
+/// Leak limit per container: with a leak of this size every round would end with at least `POD_COUNT` times as much more
 /// memory than it began with.
-const KEPT_KIB: u64 = 5;
+const MAX_LEAK_KIB_PER_POD: u64 = 5;
 
 /// State of a node apart from its containers. Blocks stay assigned to a node, with their routes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,11 +57,11 @@ fn open_files(pid: u32) -> Vec<String> {
 fn for_all<T: Send>(work: impl Fn(usize) -> T + Sync) -> Vec<T> {
     let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
-        for _ in 0..HANDS {
+        for _ in 0..MAX_PARALLEL_CALLS {
             scope.spawn(|| {
                 loop {
                     let pod = next.fetch_add(1, Ordering::Relaxed);
-                    if pod >= PODS {
+                    if pod >= POD_COUNT {
                         return;
                     }
                     let outcome = work(pod);
@@ -88,15 +88,15 @@ fn many_containers_come_and_go_and_nothing_grows() {
     });
     let files = looks.min_by_key(Vec::len).unwrap();
     let (mut first, mut last, mut grows, mut round) = (None, 0, true, 0);
-    while round < ROUNDS || (grows && round < MAX_ROUNDS) {
+    while round < MIN_ROUNDS || (grows && round < MAX_ROUNDS) {
         let pods = for_all(|pod| {
             let namespace = world.container();
             let said = world.must("ADD", &format!("c{pod}"), &namespace.path(), &config);
             (pod, namespace, said.addresses())
         });
         let addresses: BTreeSet<&String> = pods.iter().flat_map(|(_, _, addresses)| addresses).collect();
-        assert_eq!(addresses.len(), 2 * PODS, "each has one of each family for itself");
-        assert_eq!(world.host.ip(&["route"]).matches(" dev cali").count(), PODS);
+        assert_eq!(addresses.len(), 2 * POD_COUNT, "each has one of each family for itself");
+        assert_eq!(world.host.ip(&["route"]).matches(" dev cali").count(), POD_COUNT);
         let pods: Mutex<Vec<(usize, TestNamespace, Vec<String>)>> = Mutex::new(pods);
         for_all(|_| {
             let (pod, namespace, _) = pods.lock().unwrap().pop().unwrap();
@@ -112,12 +112,12 @@ fn many_containers_come_and_go_and_nothing_grows() {
         );
         println!("round {round}: {memory} KiB");
         assert_eq!(footprint, *first.get_or_insert_with(|| footprint.clone()), "round {round}");
-        grows &= memory >= last + KEPT_KIB * PODS as u64;
+        grows &= memory >= last + MAX_LEAK_KIB_PER_POD * POD_COUNT as u64;
         last = memory;
         round += 1;
     }
     assert!(
         !grows,
-        "each round has left more than {KEPT_KIB} KiB of memory for each container, {last} KiB in all"
+        "each round has left more than {MAX_LEAK_KIB_PER_POD} KiB of memory for each container, {last} KiB in all"
     );
 }

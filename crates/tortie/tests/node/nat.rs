@@ -7,8 +7,8 @@
 use crate::world::{NodeFixture, TestNamespace, eventually};
 use std::process::Stdio;
 
-const BEYOND: [&str; 2] = ["198.51.100.1", "2001:db8::1"];
-const NODE: [&str; 2] = ["172.30.0.1", "fd30::1"];
+const BEYOND_ADDRESSES: [&str; 2] = ["198.51.100.1", "2001:db8::1"];
+const NODE_ADDRESSES: [&str; 2] = ["172.30.0.1", "fd30::1"];
 
 /// Creates a host on the node's link that can answer the node and its containers.
 fn beyond(world: &NodeFixture, pools: [&str; 2]) -> TestNamespace {
@@ -18,7 +18,7 @@ fn beyond(world: &NodeFixture, pools: [&str; 2]) -> TestNamespace {
     host.ip("addr add 172.30.0.2/24 dev wire0");
     host.ip("addr add fd30::2/64 dev wire0 nodad");
     host.ip("link set wire0 up");
-    for (address, pool) in BEYOND.into_iter().zip(pools) {
+    for (address, pool) in BEYOND_ADDRESSES.into_iter().zip(pools) {
         let v6 = address.contains(':');
         let (length, gateway, node) =
             if v6 { (128, "fd30::2", "fd30::1") } else { (32, "172.30.0.2", "172.30.0.1") };
@@ -59,11 +59,11 @@ fn pools_say_whose_address_is_seen_outside() {
     let own = world.must("ADD", "c1", &pod.path(), &world.config()).addresses();
     let own = |v6: usize| own.iter().find(|address| address.contains(':') == (v6 == 1)).unwrap().clone();
     let is = |v6: usize, expected: &str, why: &str| {
-        eventually(&format!("{why}: {} sees {expected}", BEYOND[v6]), || {
-            seen(&pod, &beyond, BEYOND[v6]) == expected
+        eventually(&format!("{why}: {} sees {expected}", BEYOND_ADDRESSES[v6]), || {
+            seen(&pod, &beyond, BEYOND_ADDRESSES[v6]) == expected
         });
     };
-    is(0, NODE[0], "the default pool of IPv4 is translated");
+    is(0, NODE_ADDRESSES[0], "the default pool of IPv4 is translated");
     is(1, &own(1), "that of IPv6 is not");
 
     let patch = |pool: &str, spec: &str| {
@@ -72,7 +72,7 @@ fn pools_say_whose_address_is_seen_outside() {
     patch("default-ipv4-ippool", r#"{"natOutgoing": false}"#);
     patch("default-ipv6-ippool", r#"{"natOutgoing": true}"#);
     is(0, &own(0), "turned off");
-    is(1, NODE[1], "turned on");
+    is(1, NODE_ADDRESSES[1], "turned on");
 
     // Addresses in any pool are excluded from NAT, even if no node uses them.
     let pool = |name: &str, cidr: &str| {
@@ -90,8 +90,8 @@ fn pools_say_whose_address_is_seen_outside() {
     for name in ["far4", "far6"] {
         world.calicoctl(&["delete", "ippool", name], "");
     }
-    is(0, NODE[0], "the pool is gone");
-    is(1, NODE[1], "the pool is gone");
+    is(0, NODE_ADDRESSES[0], "the pool is gone");
+    is(1, NODE_ADDRESSES[1], "the pool is gone");
 
     // Traffic to other nodes is translated unless natOutgoingExclusions includes host IPs.
     world.calicoctl(
@@ -102,11 +102,11 @@ fn pools_say_whose_address_is_seen_outside() {
     is(0, &own(0), "it is a node");
     is(1, &own(1), "it is a node");
     world.felix("natOutgoingExclusions: IPPoolsOnly");
-    is(0, NODE[0], "nodes are outside again");
+    is(0, NODE_ADDRESSES[0], "nodes are outside again");
 
     // A killed daemon leaves the rules in place, and the next one keeps them.
     world.stop();
-    assert_eq!(seen(&pod, &beyond, BEYOND[0]), NODE[0]);
+    assert_eq!(seen(&pod, &beyond, BEYOND_ADDRESSES[0]), NODE_ADDRESSES[0]);
     world.start(&[("IP", "172.30.0.1/24"), ("IP6", "fd30::1/64")]);
-    is(1, NODE[1], "after a restart");
+    is(1, NODE_ADDRESSES[1], "after a restart");
 }

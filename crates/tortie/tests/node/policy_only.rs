@@ -4,8 +4,8 @@ use crate::world::{NodeFixture, TestNamespace, eventually};
 use serde_json::{Value, json};
 use tortie_testkit::output;
 
-const PLUGINS: &str = "/usr/lib/cni";
-const ENVIRONMENT: [(&str, &str); 3] = [
+const PLUGIN_DIRECTORY: &str = "/usr/lib/cni";
+const POLICY_ONLY_ENVIRONMENT: [(&str, &str); 3] = [
     ("CALICO_NETWORKING_BACKEND", "none"),
     ("FELIX_INTERFACEPREFIX", "veth,cbr"),
     ("FELIX_ROUTESYNCDISABLED", "true"),
@@ -22,14 +22,14 @@ struct ForeignContainer {
 
 fn wire(world: &NodeFixture, name: &str, config: Value) -> ForeignContainer {
     let namespace = world.container();
-    let plugin = format!("{PLUGINS}/{}", config["type"].as_str().unwrap());
+    let plugin = format!("{PLUGIN_DIRECTORY}/{}", config["type"].as_str().unwrap());
     let mut command = world.host.command(&plugin);
     for (variable, value) in [
         ("CNI_COMMAND", "ADD"),
         ("CNI_CONTAINERID", name),
         ("CNI_NETNS", &namespace.path()),
         ("CNI_IFNAME", "eth0"),
-        ("CNI_PATH", PLUGINS),
+        ("CNI_PATH", PLUGIN_DIRECTORY),
     ] {
         command.env(variable, value);
     }
@@ -134,7 +134,7 @@ fn containers_of_other_plugins_are_policed_and_nothing_of_theirs_is_touched() {
     all(c, d, true, "without us they reach each other");
     let before = theirs(&world, &wired);
 
-    world.start(&ENVIRONMENT);
+    world.start(&POLICY_ONLY_ENVIRONMENT);
     all(a, b, false, "an interface with our prefix and no endpoint is closed");
     let open = "{apiVersion: projectcalico.org/v3, kind: Profile, metadata: {name: open}, spec: {ingress: [{action: Allow}], egress: [{action: Allow}]}}";
     world.calicoctl(&["apply", "-f", "-"], open);
@@ -165,7 +165,7 @@ fn containers_of_other_plugins_are_policed_and_nothing_of_theirs_is_touched() {
 
     world.stop();
     all(a, b, false, "a daemon that is gone opens nothing");
-    world.start(&ENVIRONMENT);
+    world.start(&POLICY_ONLY_ENVIRONMENT);
     all(c, b, true, "a daemon that is back closes nothing");
     all(a, d, false, "nor opens anything");
     assert_eq!(theirs(&world, &wired), before, "{}", world.log());
@@ -178,7 +178,7 @@ fn behind_another_plugin_ours_enforces_policy_and_nothing_else() {
     for switch in ["net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1"] {
         world.host.exec(&["sysctl", "-qw", switch]);
     }
-    world.start(&ENVIRONMENT);
+    world.start(&POLICY_ONLY_ENVIRONMENT);
     let wired = [wire(&world, "a", network(&world, "ptp", 1)), wire(&world, "b", network(&world, "ptp", 2))];
     let [a, b] = &wired;
     eventually("the kernel believes that the gateways' addresses are nobody else's", || {
@@ -211,7 +211,7 @@ fn behind_another_plugin_ours_enforces_policy_and_nothing_else() {
     world.calicoctl(&["apply", "-f", "-"], &policy(json!([])));
     reaches(false, "b is closed by a policy");
     world.stop();
-    world.start(&ENVIRONMENT);
+    world.start(&POLICY_ONLY_ENVIRONMENT);
     reaches(false, "a daemon that is back knows whose interface it is");
     world.calicoctl(&["delete", "gnp", "guard"], "");
     reaches(true, "and lets pass what may");

@@ -3,7 +3,7 @@
 use crate::world::{NodeFixture, eventually};
 
 /// One object of each kind by its name, with a part that occurs in no other object's name.
-const OBJECTS: [&str; 18] = [
+const REJECTED_OBJECTS: [&str; 18] = [
     "interface eth0",
     "interface calic1",
     "address 10.77.",
@@ -34,7 +34,7 @@ fn what_the_kernel_refuses_fails_the_add_by_name_and_leaves_nothing() {
         let output = world.host.try_exec(&["nft", "list", "table", "inet", "tortie"]);
         String::from_utf8_lossy(&output.stdout).into_owned()
     };
-    for object in OBJECTS {
+    for object in REJECTED_OBJECTS {
         let pod = world.container();
         std::fs::write(&faults, object).unwrap();
         let said = world.cni("ADD", "c1", &pod.path(), &config);

@@ -19,10 +19,10 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 use tortie_dataplane::Netns;
 use tortie_testkit::eventually_showing;
-use traffic::{NumberedStream, PORT};
+use traffic::{NumberedStream, STREAM_PORT};
 
 /// Enough for about ten faults; a real soak test takes an hour.
-const SECONDS: u64 = 20;
+const DEFAULT_SOAK_SECONDS: u64 = 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum SoakFault {
@@ -46,7 +46,7 @@ enum SoakFault {
     Churn,
 }
 
-const FAULTS: [SoakFault; 15] = [
+const SOAK_FAULTS: [SoakFault; 15] = [
     SoakFault::DaemonKilled,
     SoakFault::DaemonTerminated,
     SoakFault::DaemonFrozen,
@@ -72,7 +72,7 @@ impl SoakFault {
 }
 
 /// Objects of an ADD that the kernel can be made to reject.
-const REFUSED: [&str; 5] =
+const REJECTED_OBJECTS: [&str; 5] =
     ["route 10.77.", "neighbour 10.77.", "interface eth0", "chain ", "sysctl net.ipv4.conf.cali"];
 
 struct SoakFixture {
@@ -102,7 +102,7 @@ fn copy(from: &Path, to: &Path) {
 impl SoakFixture {
     fn new(seed: u64) -> SoakFixture {
         let mut world = NodeFixture::without_node("10.77.0.0/24");
-        world.host.ip(&format!("addr add {}/32 dev lo", peer::ADDRESS));
+        world.host.ip(&format!("addr add {}/32 dev lo", peer::PEER_ADDRESS));
         world.start(&[("FELIX_HEALTHENABLED", "true")]);
         let config = world.config();
         let closed = json!({
@@ -120,7 +120,7 @@ impl SoakFixture {
             let pod = pods[to].1.path();
             addresses[to]
                 .iter()
-                .map(|address| NumberedStream::start(&from.path(), &pod, address, PORT))
+                .map(|address| NumberedStream::start(&from.path(), &pod, address, STREAM_PORT))
                 .collect()
         };
         let (allowed, denied) = (streams(1), streams(2));
@@ -230,7 +230,7 @@ impl SoakFixture {
     /// Makes the kernel reject an object; the ADD must fail and name it.
     fn refuse(&mut self) {
         self.start_node();
-        let object = *REFUSED.choose(&mut self.random).unwrap();
+        let object = *REJECTED_OBJECTS.choose(&mut self.random).unwrap();
         let (faults, pod) = (self.world.path("faults"), self.world.container());
         std::fs::write(&faults, object).unwrap();
         let said = self.world.cni("ADD", "refused", &pod.path(), &self.config);
@@ -258,7 +258,7 @@ impl SoakFixture {
     fn strange_peer(&mut self) {
         let object = json!({
             "apiVersion": "projectcalico.org/v3", "kind": "BGPPeer", "metadata": {"name": "strange"},
-            "spec": {"peerIP": peer::ADDRESS.to_string(), "asNumber": 64999},
+            "spec": {"peerIP": peer::PEER_ADDRESS.to_string(), "asNumber": 64999},
         });
         self.world.calicoctl(&["apply", "-f", "-"], &object.to_string());
         let calls = Netns::open(self.world.host.path()).unwrap().run(peer::call_many).unwrap();
@@ -332,14 +332,16 @@ impl SoakFixture {
 fn promises_hold_under_random_faults() {
     let asked = std::env::var("TORTIE_SEED").unwrap_or_default();
     let seed = asked.parse().unwrap_or_else(|_| if asked == "random" { rand::rng().random() } else { 1 });
-    let seconds =
-        std::env::var("TORTIE_SOAK_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(SECONDS);
+    let seconds = std::env::var("TORTIE_SOAK_SECONDS")
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(DEFAULT_SOAK_SECONDS);
     println!("TORTIE_SEED={seed}");
     let mut soak = SoakFixture::new(seed);
     let mut struck: BTreeMap<SoakFault, u64> = BTreeMap::new();
     let begun = Instant::now();
     while begun.elapsed() < Duration::from_secs(seconds) {
-        let fault = *FAULTS.choose(&mut soak.random).unwrap();
+        let fault = *SOAK_FAULTS.choose(&mut soak.random).unwrap();
         println!("{:>6} s {fault:?}", begun.elapsed().as_secs());
         let since = soak.positions();
         soak.strike(fault);

@@ -8,8 +8,8 @@
 use crate::world::{NodeFixture, TestNamespace, eventually};
 
 /// Part of 172.30.0.0/24. The IPv6 pool is part of fd77::/64.
-const POOL: &str = "172.30.0.128/25";
-const NODE: [(&str, &str); 4] = [
+const POOL_CIDR: &str = "172.30.0.128/25";
+const NODE_ENVIRONMENT: [(&str, &str); 4] = [
     ("IP", "172.30.0.1/24"),
     ("IP6", "fd77::1:1/64"),
     ("CALICO_IPV4POOL_IPIP", "Never"),
@@ -35,9 +35,9 @@ fn reaches(neighbour: &TestNamespace, address: &str) -> bool {
 
 #[test]
 fn a_neighbour_reaches_containers_without_a_route_if_the_settings_say_so() {
-    let mut world = NodeFixture::without_node(POOL);
+    let mut world = NodeFixture::without_node(POOL_CIDR);
     let neighbour = neighbour(&world);
-    world.start(&NODE);
+    world.start(&NODE_ENVIRONMENT);
     // Traffic from outside needs a policy that allows it.
     let open = "{apiVersion: projectcalico.org/v3, kind: GlobalNetworkPolicy, metadata: {name: open}, \
                 spec: {types: [Ingress, Egress], ingress: [{action: Allow}], egress: [{action: Allow}]}}";
@@ -58,7 +58,7 @@ fn a_neighbour_reaches_containers_without_a_route_if_the_settings_say_so() {
             reaches(&neighbour, address)
         });
     }
-    world.start(&NODE);
+    world.start(&NODE_ENVIRONMENT);
     for address in &own {
         eventually(&format!("{address} is reached after it"), || reaches(&neighbour, address));
     }

@@ -7,7 +7,7 @@ use tortie_testkit::{eventually, eventually_showing};
 
 /// Sets up the machine and becomes systemd. No service of the host is started, and only the network sysctls, which
 /// belong to this network namespace, can be changed.
-const SCRIPT: &str = r#"
+const MACHINE_SCRIPT: &str = r#"
 set -e
 mount --make-rprivate /
 mount -t tmpfs tmpfs /mnt
@@ -34,7 +34,7 @@ exec env -i container=tortie-test PATH=/usr/sbin:/usr/bin:/sbin:/bin /lib/system
 "#;
 
 /// Moves the machine into its own cgroup, wherever this machine has mounted cgroup2, if at all.
-const ENTER: &str = r#"
+const ENTER_SCRIPT: &str = r#"
 set -e
 mount --make-rprivate /
 mount -t cgroup2 cgroup2 /mnt
@@ -43,7 +43,7 @@ echo $$ > "/mnt/$0/cgroup.procs"
 umount /mnt
 exec unshare --cgroup --net --uts --ipc --pid --fork --kill-child --mount --mount-proc bash --noprofile --norc -c "$1"
 "#;
-const LEAVE: &str = r#"
+const LEAVE_SCRIPT: &str = r#"
 mount --make-rprivate /
 mount -t cgroup2 cgroup2 /mnt && find "/mnt/$0" -depth -type d -delete
 "#;
@@ -57,7 +57,7 @@ impl SystemdMachine {
     fn start() -> SystemdMachine {
         let group = format!("tortie-test-{}", std::process::id());
         let mut command = Command::new("unshare");
-        command.args(["--mount", "sh", "-c", ENTER, &group, SCRIPT]);
+        command.args(["--mount", "sh", "-c", ENTER_SCRIPT, &group, MACHINE_SCRIPT]);
         let unshare = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
         let machine = SystemdMachine { unshare, group };
         eventually_showing(
@@ -115,7 +115,7 @@ impl Drop for SystemdMachine {
         // The last processes may still be exiting.
         for _ in 0..50 {
             let mut leave = Command::new("unshare");
-            leave.args(["--mount", "sh", "-c", LEAVE, &self.group]).stderr(Stdio::null());
+            leave.args(["--mount", "sh", "-c", LEAVE_SCRIPT, &self.group]).stderr(Stdio::null());
             if leave.status().is_ok_and(|status| status.success()) {
                 break;
             }

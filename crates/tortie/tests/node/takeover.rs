@@ -11,26 +11,26 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use tortie_testkit::TestProcess;
 
-pub const POD: [&str; 2] = ["10.77.0.5", "fd77::5"];
-pub const DEVICE: &str = "cali0a1b2c3d4e5";
+pub const POD_ADDRESSES: [&str; 2] = ["10.77.0.5", "fd77::5"];
+pub const POD_INTERFACE: &str = "cali0a1b2c3d4e5";
 
 /// Creates a pod as Calico's plugin attaches it.
 pub fn wired(host: &TestNamespace) -> TestNamespace {
     let pod = TestNamespace::new("pod");
     host.ip(&format!(
-        "link add {DEVICE} address ee:ee:ee:ee:ee:ee type veth peer name eth0 netns {}",
+        "link add {POD_INTERFACE} address ee:ee:ee:ee:ee:ee type veth peer name eth0 netns {}",
         pod.name()
     ));
     for (key, value) in [("ipv4.conf", "proxy_arp=1"), ("ipv6.conf", "proxy_ndp=1")] {
-        host.exec(&["sysctl", "-qw", &format!("net.{key}.{DEVICE}.{value}")]);
+        host.exec(&["sysctl", "-qw", &format!("net.{key}.{POD_INTERFACE}.{value}")]);
     }
     host.exec("sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1");
-    host.ip(&format!("link set {DEVICE} up"));
+    host.ip(&format!("link set {POD_INTERFACE} up"));
     pod.exec("sysctl -qw net.ipv6.conf.eth0.accept_dad=0");
     pod.ip("link set eth0 up");
-    for address in POD {
+    for address in POD_ADDRESSES {
         pod.ip(&format!("addr add {address} dev eth0"));
-        host.ip(&format!("route add {address} dev {DEVICE} proto boot scope link metric 1024"));
+        host.ip(&format!("route add {address} dev {POD_INTERFACE} proto boot scope link metric 1024"));
     }
     pod.ip("route add 169.254.1.1 dev eth0 scope link");
     pod.ip("route add default via 169.254.1.1 dev eth0");
@@ -54,7 +54,7 @@ fn chains(host: &TestNamespace, program: &str, set: &str) {
     let run = |rule: &str| host.exec(&format!("{program} {rule}"));
     let hash = "-m comment --comment cali:wUHhoiAYhphO9Mso";
     for chain in
-        ["cali-FORWARD", "cali-from-wl-dispatch", &format!("cali-fw-{DEVICE}"), "cali-pri-kns.default"]
+        ["cali-FORWARD", "cali-from-wl-dispatch", &format!("cali-fw-{POD_INTERFACE}"), "cali-pri-kns.default"]
     {
         run(&format!("-N {chain}"));
     }
@@ -63,9 +63,9 @@ fn chains(host: &TestNamespace, program: &str, set: &str) {
     run(&format!("-A cali-FORWARD -i cali+ {hash} -j cali-from-wl-dispatch"));
     run(&format!("-A cali-FORWARD -o cali+ -m conntrack --ctstate RELATED,ESTABLISHED {hash} -j ACCEPT"));
     run(&format!("-A cali-FORWARD -p tcp --dport 80 {hash} -j DROP"));
-    run(&format!("-A cali-from-wl-dispatch -i {DEVICE} {hash} -g cali-fw-{DEVICE}"));
-    run(&format!("-A cali-fw-{DEVICE} -m conntrack --ctstate RELATED,ESTABLISHED {hash} -j ACCEPT"));
-    run(&format!("-A cali-fw-{DEVICE} -m set --match-set {set} src {hash} -j cali-pri-kns.default"));
+    run(&format!("-A cali-from-wl-dispatch -i {POD_INTERFACE} {hash} -g cali-fw-{POD_INTERFACE}"));
+    run(&format!("-A cali-fw-{POD_INTERFACE} -m conntrack --ctstate RELATED,ESTABLISHED {hash} -j ACCEPT"));
+    run(&format!("-A cali-fw-{POD_INTERFACE} -m set --match-set {set} src {hash} -j cali-pri-kns.default"));
     run(&format!("-A cali-pri-kns.default {hash} -j MARK --set-mark 0x10000/0x10000"));
     for (table, chain) in [("nat", "POSTROUTING"), ("mangle", "PREROUTING"), ("raw", "OUTPUT")] {
         run(&format!("-t {table} -N cali-{chain}"));
@@ -80,8 +80,8 @@ fn chains(host: &TestNamespace, program: &str, set: &str) {
     ));
 }
 
-const PROGRAMS: [&str; 4] = ["iptables-nft", "ip6tables-nft", "iptables-legacy", "ip6tables-legacy"];
-const OWN_SETS: [&str; 2] = ["mine4", "mine6"];
+const IPTABLES_PROGRAMS: [&str; 4] = ["iptables-nft", "ip6tables-nft", "iptables-legacy", "ip6tables-legacy"];
+const FOREIGN_SETS: [&str; 2] = ["mine4", "mine6"];
 
 fn leftovers(host: &TestNamespace) {
     for (set, family) in [
@@ -89,13 +89,13 @@ fn leftovers(host: &TestNamespace) {
         ("cali60s:3ZBiMJ_Y9QQi8iQpPggPHUu", "inet6"),
         ("cali40masq-ipam-pools", "inet"),
         ("cali4t0", "inet"),
-        (OWN_SETS[0], "inet"),
-        (OWN_SETS[1], "inet6"),
+        (FOREIGN_SETS[0], "inet"),
+        (FOREIGN_SETS[1], "inet6"),
     ] {
         host.exec(&["ipset", "create", set, "hash:net", "family", family]);
     }
     host.exec("ipset add cali40s:3ZBiMJ_Y9QQi8iQpPggPHUu 10.77.0.0/24");
-    for program in PROGRAMS {
+    for program in IPTABLES_PROGRAMS {
         let family = if program.starts_with("ip6") { "60" } else { "40" };
         chains(host, program, &format!("cali{family}s:3ZBiMJ_Y9QQi8iQpPggPHUu"));
     }
@@ -115,7 +115,7 @@ fn leftovers(host: &TestNamespace) {
 /// Returns everything that belongs to Felix.
 fn of_felix(host: &TestNamespace) -> Vec<String> {
     let mut found = Vec::new();
-    for program in PROGRAMS {
+    for program in IPTABLES_PROGRAMS {
         let saved = host.exec(&format!("{program}-save"));
         found.extend(
             saved.lines().filter(|line| line.contains("cali")).map(|line| format!("{program}: {line}")),
@@ -135,7 +135,7 @@ fn of_felix(host: &TestNamespace) -> Vec<String> {
 /// Returns the objects of other programs, without counters.
 fn of_others(host: &TestNamespace) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
-    for program in PROGRAMS {
+    for program in IPTABLES_PROGRAMS {
         let saved = host.exec(&format!("{program}-save"));
         found.extend(
             saved
@@ -147,7 +147,7 @@ fn of_others(host: &TestNamespace) -> Vec<String> {
     found.push(
         host.exec("nft -s list table ip mine").lines().filter(|line| !line.contains("tortie: ")).collect(),
     );
-    found.extend(OWN_SETS.map(|set| host.exec(&["ipset", "list", "-n", set])));
+    found.extend(FOREIGN_SETS.map(|set| host.exec(&["ipset", "list", "-n", set])));
     found.extend(host.routes("10.98.0.0/24"));
     found
 }
@@ -187,19 +187,19 @@ impl PingFlow {
 
 /// Returns whether a port of the pod answers a connection attempt, even with a reset.
 fn answers(from: &TestNamespace, port: u16) -> bool {
-    let script = format!("exec 3<>/dev/tcp/{}/{port}", POD[0]);
+    let script = format!("exec 3<>/dev/tcp/{}/{port}", POD_ADDRESSES[0]);
     let output = from.try_exec(&["timeout", "2", "bash", "-c", &script]);
     output.status.success() || String::from_utf8_lossy(&output.stderr).contains("refused")
 }
 
 pub fn endpoint() -> String {
-    let networks = [format!("{}/32", POD[0]), format!("{}/128", POD[1])];
+    let networks = [format!("{}/32", POD_ADDRESSES[0]), format!("{}/128", POD_ADDRESSES[1])];
     json!({
         "apiVersion": "projectcalico.org/v3", "kind": "WorkloadEndpoint",
         "metadata": {"name": "n1-cni-old-eth0", "namespace": "default"},
         "spec": {
             "node": "n1", "orchestrator": "cni", "containerID": "old", "endpoint": "eth0",
-            "interfaceName": DEVICE, "ipNetworks": networks, "profiles": ["open"],
+            "interfaceName": POD_INTERFACE, "ipNetworks": networks, "profiles": ["open"],
         },
     })
     .to_string()
@@ -252,13 +252,13 @@ fn a_host_of_calico_is_taken_over_and_given_back() {
     flow.lost_nothing();
     let ruleset = world.host.exec("nft list ruleset");
     assert!(!ruleset.contains("tortie"), "{ruleset}");
-    for program in PROGRAMS {
+    for program in IPTABLES_PROGRAMS {
         let saved = world.host.exec(&format!("{program}-save"));
         assert!(!saved.contains("tortie"), "{saved}");
     }
     assert!(!world.path("run").exists() && !world.path("state").exists());
     assert_eq!(of_others(&world.host), others);
-    assert_eq!(world.host.routes(&format!("{}/32", POD[0])).len(), 1, "the pod's route stays");
+    assert_eq!(world.host.routes(&format!("{}/32", POD_ADDRESSES[0])).len(), 1, "the pod's route stays");
     assert!(answers(&peer, 81), "nobody's policy is in force");
 }
 
@@ -272,10 +272,10 @@ fn policy_stays_until_felix_guards_every_pod() {
         world.start(&[("FELIX_PROMETHEUSMETRICSENABLED", "true")]);
         eventually("what Felix left is gone", || of_felix(&world.host).is_empty());
         let flow = PingFlow::start(&pod, "172.31.0.2", world.path("flow"));
-        let denied = NumberedStream::start(&peer.path(), &pod.path(), POD[0], DENIED_PORT);
+        let denied = NumberedStream::start(&peer.path(), &pod.path(), POD_ADDRESSES[0], DENIED_PORT);
         flow.goes_on();
         // Felix is started beside the node: it has written chains, but no hook jumps to them yet.
-        world.host.exec(&["sh", "-c", &mode.chains(DEVICE, DENIED_PORT)]);
+        world.host.exec(&["sh", "-c", &mode.chains(POD_INTERFACE, DENIED_PORT)]);
         let health =
             || Command::new(TORTIE).args(["health", "--run-dir"]).arg(world.path("run")).output().unwrap();
         eventually("the node reports a second policy engine", || {
@@ -293,8 +293,11 @@ fn policy_stays_until_felix_guards_every_pod() {
         let refused = leave(&world, &["--felix-timeout", "0"]).output().unwrap();
         let reason = String::from_utf8_lossy(&refused.stderr).into_owned();
         assert!(!refused.status.success(), "{mode:?}: {refused:?}");
-        for part in [format!("{DEVICE} (IPv4)"), format!("{DEVICE} (IPv6)"), "nothing was removed".to_owned()]
-        {
+        for part in [
+            format!("{POD_INTERFACE} (IPv4)"),
+            format!("{POD_INTERFACE} (IPv6)"),
+            "nothing was removed".to_owned(),
+        ] {
             assert!(reason.contains(&part), "{mode:?}: {part} is not in {reason}");
         }
         assert!(world.path("state/nodename").exists(), "{mode:?}");
@@ -317,7 +320,7 @@ fn policy_stays_until_felix_guards_every_pod() {
 }
 
 /// Perl script that loads an XDP program that passes everything, and pins it.
-const PIN: &str = r#"
+const PIN_XDP_SCRIPT: &str = r#"
 my ($arch, $pin) = @ARGV;
 my $call = $arch eq "aarch64" ? 280 : 321;
 my $pass = pack("CCsl", 0xb7, 0, 0, 2) . pack("CCsl", 0x95, 0, 0, 0);
@@ -334,7 +337,7 @@ die "pin: $!" if syscall($call, 6, $put, length $put) != 0;
 #[test]
 fn xdp_programs_of_felix_go_and_those_of_others_stay() {
     let mut world = NodeFixture::without_node("10.77.0.0/24");
-    std::fs::write(world.path("pin.pl"), PIN).unwrap();
+    std::fs::write(world.path("pin.pl"), PIN_XDP_SCRIPT).unwrap();
     // The node's namespace has its own mounts, and pins exist in one mount only.
     let script = format!(
         "set -e; mount -t bpf bpf /sys/fs/bpf; mkdir -p /sys/fs/bpf/calico/xdp /sys/fs/bpf/others

@@ -8,7 +8,7 @@
 use crate::bird::BirdProcess;
 use crate::world::{NodeFixture, TestNamespace, eventually};
 
-const CONFIGURATION: &str = "
+const BIRD_CONFIGURATION: &str = "
     router id 172.30.0.2;
     protocol device { scan time 1; }
     protocol static block4 { ipv4; route 1.1.2.0/24 blackhole; }
@@ -25,7 +25,7 @@ const CONFIGURATION: &str = "
     }
 ";
 
-const OBJECTS: &str = "
+const PEERS_AND_POLICY: &str = "
 apiVersion: projectcalico.org/v3
 kind: BGPPeer
 metadata: {name: router-v4}
@@ -75,7 +75,7 @@ fn a_host_of_ours_and_one_of_bird_route_for_each_other() {
     let mut world = NodeFixture::without_node("1.1.1.0/24");
     let (neighbour, workload) = neighbour(&world);
     let (config, socket) = (world.dir.path().join("router.conf"), world.dir.path().join("router.ctl"));
-    std::fs::write(&config, CONFIGURATION).unwrap();
+    std::fs::write(&config, BIRD_CONFIGURATION).unwrap();
     let bird = BirdProcess::start(&neighbour, &config, &socket);
     world.start(&[
         ("AS", "50060"),
@@ -86,7 +86,7 @@ fn a_host_of_ours_and_one_of_bird_route_for_each_other() {
         ("CALICO_IPV6POOL_CIDR", "fd11:1::/120"),
         ("CALICO_IPV6POOL_BLOCK_SIZE", "120"),
     ]);
-    world.calicoctl(&["apply", "-f", "-"], OBJECTS);
+    world.calicoctl(&["apply", "-f", "-"], PEERS_AND_POLICY);
     let pod = world.container();
     let added = world.must("ADD", "c1", &pod.path(), &world.config()).addresses();
 

@@ -174,7 +174,7 @@ fn what_ends_is_started_again_and_down_ends_it() {
 }
 
 /// Calico's plugin list with additions by operators.
-const CALICO_LIST: &str = r#"{"name": "pods", "cniVersion": "0.3.1", "plugins": [
+const CALICO_CONFLIST: &str = r#"{"name": "pods", "cniVersion": "0.3.1", "plugins": [
     {"type": "calico", "nodename": "n1", "mtu": 1430, "datastore_type": "etcdv3",
      "ipam": {"type": "calico-ipam", "ipv4_pools": ["10.77.0.0/24"]}, "container_settings": {"allow_ip_forwarding": true}},
     {"type": "portmap", "snat": true, "capabilities": {"portMappings": true}}]}"#;
@@ -189,7 +189,7 @@ fn a_host_of_calico_keeps_its_pods_and_files() {
     let originals = [
         ("bin/calico", "Calico's plugin"),
         ("bin/calico-ipam", "Calico's address management"),
-        ("conf/10-calico.conflist", CALICO_LIST),
+        ("conf/10-calico.conflist", CALICO_CONFLIST),
     ];
     for dir in ["bin", "conf"] {
         std::fs::create_dir(place(dir)).unwrap();
@@ -213,7 +213,7 @@ fn a_host_of_calico_keeps_its_pods_and_files() {
         said.contains("is not JSON: it is kept") && said.contains("this host can become a node"),
         "{said}"
     );
-    std::fs::write(place("conf/10-calico.conflist"), CALICO_LIST).unwrap();
+    std::fs::write(place("conf/10-calico.conflist"), CALICO_CONFLIST).unwrap();
     let said = host.run("up", &[&flags[..], &["--check"]].concat());
     assert!(said.contains("the network pods") && said.contains("nothing was changed"), "{said}");
     assert!(!place("state").exists());
@@ -222,7 +222,7 @@ fn a_host_of_calico_keeps_its_pods_and_files() {
     assert!(said.contains("containers join network pods by"), "{said}");
     let list = std::fs::read_to_string(place("conf/10-calico.conflist")).unwrap();
     let list: serde_json::Value = serde_json::from_str(&list).unwrap();
-    let mut expected: serde_json::Value = serde_json::from_str(CALICO_LIST).unwrap();
+    let mut expected: serde_json::Value = serde_json::from_str(CALICO_CONFLIST).unwrap();
     expected["plugins"][0].as_object_mut().unwrap().remove("nodename");
     expected["plugins"][0]["tortie_socket"] = place("run/cni.sock").display().to_string().into();
     assert_eq!(list, expected);
@@ -234,14 +234,15 @@ fn a_host_of_calico_keeps_its_pods_and_files() {
     // A workload that is visible only in the kernel.
     let said = host.refused("down", &[]);
     assert!(
-        said.contains(&format!("interface {}", takeover::DEVICE)) && said.contains("nothing was changed"),
+        said.contains(&format!("interface {}", takeover::POD_INTERFACE))
+            && said.contains("nothing was changed"),
         "{said}"
     );
     // Returning the host and taking it over again loses nothing.
     let said = host.run("down", &["--keep-pods", "--now"]);
     assert!(said.contains("this host is free for Calico"), "{said}");
     assert_originals();
-    assert!(host.namespace.ip(&["route"]).contains(takeover::DEVICE));
+    assert!(host.namespace.ip(&["route"]).contains(takeover::POD_INTERFACE));
     host.run("up", &flags);
     let store = format!("ETCD_ENDPOINTS=unix://{}", place("run/datastore.sock").display());
     for (name, text) in [("profile", takeover::PROFILE), ("endpoint", &takeover::endpoint())] {
@@ -260,18 +261,18 @@ fn a_host_of_calico_keeps_its_pods_and_files() {
     eventually("the container is adopted", || place("state/attachments/old:eth0.json").exists());
     let said = host.refused("down", &[]);
     assert!(said.contains("container old (eth0, endpoint default/n1-cni-old-eth0)"), "{said}");
-    assert!(host.namespace.ip(&["route"]).contains(takeover::DEVICE), "nothing was changed");
+    assert!(host.namespace.ip(&["route"]).contains(takeover::POD_INTERFACE), "nothing was changed");
     eventually("our policy guards the container", || {
         let ruleset = host.namespace.try_exec("nft list table inet tortie").stdout;
-        String::from_utf8_lossy(&ruleset).contains(takeover::DEVICE)
+        String::from_utf8_lossy(&ruleset).contains(takeover::POD_INTERFACE)
     });
     // Felix does not protect it: the daemons keep running.
     let said = host.refused("down", &["--keep-pods", "--felix-timeout", "0"]);
-    assert!(said.contains(takeover::DEVICE) && said.contains("nothing was removed"), "{said}");
+    assert!(said.contains(takeover::POD_INTERFACE) && said.contains("nothing was removed"), "{said}");
     let said = host.run("up", &flags);
     assert!(!said.contains("started"), "{said}");
     let said = host.run("down", &["--force", "--purge"]);
     assert!(said.contains("removed: the network of container old"), "{said}");
-    assert!(!host.namespace.has_link(takeover::DEVICE));
+    assert!(!host.namespace.has_link(takeover::POD_INTERFACE));
     assert_originals();
 }

@@ -5,7 +5,7 @@ use serde_json::json;
 
 /// Perl script that runs a program under a seccomp filter that rejects IPv6 sockets with the error of a kernel
 /// without IPv6.
-const WITHOUT_IPV6: &str = r#"
+const NO_IPV6_SCRIPT: &str = r#"
     my ($arch) = (POSIX::uname())[4];
     my ($socket, $prctl) = $arch eq "aarch64" ? (198, 167) : (41, 157);
     my $program = join "", map { pack "SCCL", @$_ }
@@ -21,9 +21,9 @@ fn a_host_without_ipv6_is_a_node() {
     let mut world = NodeFixture::without_node("10.77.0.0/24");
     world.host.exec("sysctl -qw net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1");
     let refused =
-        world.host.try_exec(&["perl", "-MPOSIX", "-e", WITHOUT_IPV6, "ping", "-6", "-c", "1", "::1"]);
+        world.host.try_exec(&["perl", "-MPOSIX", "-e", NO_IPV6_SCRIPT, "ping", "-6", "-c", "1", "::1"]);
     assert!(!refused.status.success(), "no socket of IPv6 can be had");
-    let by = ["perl", "-MPOSIX", "-e", WITHOUT_IPV6];
+    let by = ["perl", "-MPOSIX", "-e", NO_IPV6_SCRIPT];
     world.start_by(
         &by,
         &[

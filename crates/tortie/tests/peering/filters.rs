@@ -10,10 +10,10 @@ use tortie_testkit::eventually_showing;
 
 const OUTSIDE_AS: u32 = 65001;
 /// LOCAL_PREF of the highest priority.
-const BEST: u32 = 2_147_483_647;
+const MAX_LOCAL_PREF: u32 = 2_147_483_647;
 
 /// Prefixes that the routers announce, in both families. The longer ones are inside the first.
-const ANNOUNCED: [(&str, [&str; 2]); 6] = [
+const ANNOUNCED_PREFIXES: [(&str, [&str; 2]); 6] = [
     ("wide", ["10.1.0.0/16", "fd01:1::/32"]),
     ("narrow", ["10.1.2.0/24", "fd01:1:2::/48"]),
     ("fine", ["10.1.2.128/25", "fd01:1:2:8000::/56"]),
@@ -159,7 +159,7 @@ impl FilterFixture {
 /// Returns the announcements of these names, each with BIRD statements for its attributes.
 fn announced(changes: &[(&str, &str)]) -> Vec<(String, String)> {
     let of = |(name, change): &(&str, &str)| {
-        let (_, nets) = ANNOUNCED.iter().find(|(known, _)| known == name).unwrap();
+        let (_, nets) = ANNOUNCED_PREFIXES.iter().find(|(known, _)| known == name).unwrap();
         nets.map(|net| (net.to_owned(), (*change).to_owned()))
     };
     changes.iter().flat_map(of).collect()
@@ -190,7 +190,7 @@ fn scene() -> FilterFixture {
     let nets = [false, true].map(|v6| {
         let own = |addresses: &[String]| addresses.iter().find(|a| a.contains(':') == v6).unwrap().clone();
         let mut names: BTreeMap<&'static str, String> =
-            ANNOUNCED.iter().map(|(name, nets)| (*name, nets[usize::from(v6)].to_owned())).collect();
+            ANNOUNCED_PREFIXES.iter().map(|(name, nets)| (*name, nets[usize::from(v6)].to_owned())).collect();
         names.insert("block", block(&own(&plain)));
         names.insert("silent", block(&own(&silent)));
         names.insert("host", format!("{}/{}", own(&host), if v6 { 128 } else { 32 }));
@@ -211,7 +211,10 @@ fn scene() -> FilterFixture {
         number: 3,
         asn: NODE_AS,
         announces: announced(&[
-            ("urgent", &format!("bgp_local_pref = {}; bgp_large_community.add((64512,1,2));", BEST - 500)),
+            (
+                "urgent",
+                &format!("bgp_local_pref = {}; bgp_large_community.add((64512,1,2));", MAX_LOCAL_PREF - 500),
+            ),
             ("calm", "bgp_community.add((64512,9)); bgp_path.prepend(65077);"),
         ]),
         ..RouterConfig::default()
@@ -393,7 +396,7 @@ fn operations(scene: &FilterFixture) {
     });
     // LOCAL_PREF is sent only within an AS.
     let preference = |name: &str, v6: bool, priority: u32| {
-        let wanted = format!("BGP.local_pref: {}", BEST - priority);
+        let wanted = format!("BGP.local_pref: {}", MAX_LOCAL_PREF - priority);
         scene.heard("inside", name, v6).lines().any(|line| line == wanted)
     };
     scene.set("inside", FilterDirection::Export, &rules("block"));
@@ -405,7 +408,7 @@ fn operations(scene: &FilterFixture) {
         let route = scene.learnt("outside", "other", v6);
         route["communities"] == json!(["64512:77", "64512:7:8"])
             && route["asPath"] == json!([65100, 65101, 65001, 65009])
-            && route["localPref"] == BEST - 300
+            && route["localPref"] == MAX_LOCAL_PREF - 300
     });
     // The priority becomes the kernel metric; routes of external peers have the lowest priority.
     scene.wait_for("the kernel has them", |v6| {

@@ -5,11 +5,12 @@ use crate::world::PeeringFixture;
 use serde_json::json;
 use tortie_testkit::{TestNamespace, eventually_showing};
 
-const ADDRESSES: [&str; 2] = ["10.77.0.200", "fd77::c8"];
-const MIGRATION: &str = "/calico/resources/v3/projectcalico.org/livemigrations/default/n1-openstack-vm-port";
+const MACHINE_ADDRESSES: [&str; 2] = ["10.77.0.200", "fd77::c8"];
+const MIGRATION_KEY: &str =
+    "/calico/resources/v3/projectcalico.org/livemigrations/default/n1-openstack-vm-port";
 /// LOCAL_PREF of metrics 512 and 1024.
-const ELEVATED: &str = "BGP.local_pref: 2147483135";
-const NORMAL: &str = "BGP.local_pref: 2147482623";
+const ELEVATED_LOCAL_PREF: &str = "BGP.local_pref: 2147483135";
+const NORMAL_LOCAL_PREF: &str = "BGP.local_pref: 2147482623";
 
 /// Starts a router in the node's own AS: only internal peers receive LOCAL_PREF.
 fn internal(world: &PeeringFixture, announces: Vec<(String, String)>) -> BirdRouter {
@@ -22,7 +23,7 @@ fn internal(world: &PeeringFixture, announces: Vec<(String, String)>) -> BirdRou
 /// Returns the attributes of the routes to the machine at the router, per family.
 fn heard(router: &BirdRouter) -> [String; 2] {
     [false, true].map(|v6| {
-        let own = |net: &str| net.split('/').next() == Some(ADDRESSES[usize::from(v6)]);
+        let own = |net: &str| net.split('/').next() == Some(MACHINE_ADDRESSES[usize::from(v6)]);
         let mut routes = router.heard(v6).into_iter();
         routes.find(|(net, _)| own(net)).map(|(_, attributes)| attributes).unwrap_or_default()
     })
@@ -47,7 +48,7 @@ fn a_machine_that_comes_is_announced_when_it_runs_and_better_than_normal_at_firs
     let machine = TestNamespace::new("vm");
     world.host.ip(&format!("link add cali77 type veth peer name eth0 netns {}", machine.name()));
     world.host.ip("link set cali77 up");
-    machine.ip(&format!("addr add {}/32 dev eth0", ADDRESSES[0]));
+    machine.ip(&format!("addr add {}/32 dev eth0", MACHINE_ADDRESSES[0]));
     machine.exec(&["sh", "-c", "echo 1 > /proc/sys/net/ipv4/conf/eth0/arp_notify"]);
     machine.ip("link set eth0 up");
     // As OpenStack's plugin writes them, in this order.
@@ -56,17 +57,17 @@ fn a_machine_that_comes_is_announced_when_it_runs_and_better_than_normal_at_firs
         "metadata": {"name": "n1-openstack-vm-port", "namespace": "default"},
         "spec": {"source": end("n2"), "target": end("n1")},
     });
-    world.etcdctl(&["put", MIGRATION, &migration.to_string()]);
+    world.etcdctl(&["put", MIGRATION_KEY, &migration.to_string()]);
     let endpoint = json!({
         "kind": "WorkloadEndpoint", "apiVersion": "projectcalico.org/v3",
         "metadata": {"name": "n1-openstack-vm-port", "namespace": "default"},
         "spec": {
             "node": "n1", "orchestrator": "openstack", "workload": "vm", "endpoint": "port",
-            "interfaceName": "cali77", "ipNetworks": [format!("{}/32", ADDRESSES[0]), format!("{}/128", ADDRESSES[1])],
+            "interfaceName": "cali77", "ipNetworks": [format!("{}/32", MACHINE_ADDRESSES[0]), format!("{}/128", MACHINE_ADDRESSES[1])],
         },
     });
     world.calicoctl(&["apply", "-f", "-"], &endpoint.to_string());
-    let routes = || ADDRESSES.map(|address| kernel(&world, address));
+    let routes = || MACHINE_ADDRESSES.map(|address| kernel(&world, address));
     let picture = || format!("{:?}\n{:?}\n{}", routes(), heard(&router), world.picture());
     let guarded = || world.host.exec("nft list table inet tortie").contains("cali77");
     eventually_showing("its policy is there", guarded, picture);
@@ -83,12 +84,12 @@ fn a_machine_that_comes_is_announced_when_it_runs_and_better_than_normal_at_firs
     };
     eventually_showing("it says that it runs and gets better routes", announced, picture);
     let all = |text: &str| heard(&router).iter().all(|attributes| attributes.contains(text));
-    eventually_showing("the router hears of it", || all(ELEVATED), picture);
+    eventually_showing("the router hears of it", || all(ELEVATED_LOCAL_PREF), picture);
 
-    world.etcdctl(&["del", MIGRATION]);
+    world.etcdctl(&["del", MIGRATION_KEY]);
     let normal =
         || routes().iter().all(|route| route.contains("dev cali77") && route.contains("metric 1024"));
-    eventually_showing("routes have settled", || normal() && all(NORMAL), picture);
+    eventually_showing("routes have settled", || normal() && all(NORMAL_LOCAL_PREF), picture);
 }
 
 #[test]

@@ -5,8 +5,8 @@ use crate::world::PeeringFixture;
 use serde_json::json;
 use tortie_testkit::eventually_showing;
 
-const SHARED: [&str; 2] = ["10.1.0.0/16", "fd01::/32"];
-const ALONE: [&str; 2] = ["10.2.0.0/16", "fd02::/32"];
+const SHARED_PREFIXES: [&str; 2] = ["10.1.0.0/16", "fd01::/32"];
+const SINGLE_SOURCE_PREFIXES: [&str; 2] = ["10.2.0.0/16", "fd02::/32"];
 
 #[test]
 fn next_hops_must_be_reachable() {
@@ -17,7 +17,7 @@ fn next_hops_must_be_reachable() {
     let outside = world.router(RouterConfig {
         number: 2,
         asn: 65001,
-        announces: with(SHARED, [""; 2]),
+        announces: with(SHARED_PREFIXES, [""; 2]),
         ..RouterConfig::default()
     });
     // Its routes are preferred, but their next hop is unknown to the node.
@@ -26,7 +26,7 @@ fn next_hops_must_be_reachable() {
     let inside = world.router(RouterConfig {
         number: 3,
         asn: NODE_AS,
-        announces: [with(SHARED, far), with(ALONE, far)].concat(),
+        announces: [with(SHARED_PREFIXES, far), with(SINGLE_SOURCE_PREFIXES, far)].concat(),
         ..RouterConfig::default()
     });
     let listener = world.router(RouterConfig { number: 4, asn: 65004, ..RouterConfig::default() });
@@ -47,10 +47,10 @@ fn next_hops_must_be_reachable() {
     let is = |shared: &BirdRouter, alone: Option<&BirdRouter>| {
         [false, true].into_iter().all(|v6| {
             let at = usize::from(v6);
-            via(SHARED[at], v6) == Some(shared.address(v6))
-                && via(ALONE[at], v6) == alone.map(|router| router.address(v6))
-                && heard(SHARED[at], v6)
-                && heard(ALONE[at], v6) == alone.is_some()
+            via(SHARED_PREFIXES[at], v6) == Some(shared.address(v6))
+                && via(SINGLE_SOURCE_PREFIXES[at], v6) == alone.map(|router| router.address(v6))
+                && heard(SHARED_PREFIXES[at], v6)
+                && heard(SINGLE_SOURCE_PREFIXES[at], v6) == alone.is_some()
         })
     };
     // All routes have been received, and the unreachable ones are marked.

@@ -5,8 +5,8 @@ use crate::world::PeeringFixture;
 use serde_json::{Value, json};
 use tortie_testkit::eventually_showing;
 
-const NOT_FOUND: &str = "secret bgp/ext not found";
-const NO_ANSWER: &str = "no answer to our SYN; is the password right?";
+const SECRET_NOT_FOUND_ERROR: &str = "secret bgp/ext not found";
+const NO_ANSWER_ERROR: &str = "no answer to our SYN; is the password right?";
 
 impl PeeringFixture {
     fn last_error(&self, address: &str) -> String {
@@ -38,10 +38,10 @@ fn a_missing_or_wrong_password_is_reported_and_errors_of_the_past_are_not() {
             || world.picture(),
         );
     };
-    reported("the secret is missed", NOT_FOUND);
+    reported("the secret is missed", SECRET_NOT_FOUND_ERROR);
     eventually_showing(
         "health names the secret",
-        || world.health_of_bgp().contains(NOT_FOUND),
+        || world.health_of_bgp().contains(SECRET_NOT_FOUND_ERROR),
         || world.health_of_bgp(),
     );
     assert!(
@@ -53,7 +53,7 @@ fn a_missing_or_wrong_password_is_reported_and_errors_of_the_past_are_not() {
     let file = world.path("secrets/bgp/ext");
     std::fs::create_dir(world.path("secrets/bgp")).unwrap();
     std::fs::write(&file, "wrong").unwrap();
-    reported("a wrong password is suspected", NO_ANSWER);
+    reported("a wrong password is suspected", NO_ANSWER_ERROR);
 
     std::fs::write(&file, "right").unwrap();
     world.wait_until_up(&router);
@@ -64,14 +64,14 @@ fn a_missing_or_wrong_password_is_reported_and_errors_of_the_past_are_not() {
                 let session = world.session(address);
                 session["state"] == "Established" && session["error"] == Value::Null
             };
-            addresses.iter().all(healthy) && !world.health_of_bgp().contains(NOT_FOUND)
+            addresses.iter().all(healthy) && !world.health_of_bgp().contains(SECRET_NOT_FOUND_ERROR)
         },
         || world.picture(),
     );
 
     // Changed under an established session: the session goes down and reports the reason.
     std::fs::write(&file, "changed").unwrap();
-    reported("the changed password is suspected", NO_ANSWER);
+    reported("the changed password is suspected", NO_ANSWER_ERROR);
     std::fs::write(&file, "right").unwrap();
     world.wait_until_up(&router);
 }

@@ -5,14 +5,14 @@ use crate::world::PeeringFixture;
 use serde_json::json;
 use tortie_testkit::eventually_showing;
 
-const NETS: [&str; 2] = ["10.1.0.0/16", "fd01::/32"];
+const SOURCE_PREFIXES: [&str; 2] = ["10.1.0.0/16", "fd01::/32"];
 
 /// Returns the AS paths to the sources' networks that were advertised to a router, per family. The node's own
 /// networks pass the filter too and are left out.
 fn paths(router: &BirdRouter) -> [Vec<String>; 2] {
     [false, true].map(|v6| {
         let heard = router.heard(v6);
-        let of_sources = heard.iter().filter(|(net, _)| NETS.iter().any(|own| net == own));
+        let of_sources = heard.iter().filter(|(net, _)| SOURCE_PREFIXES.iter().any(|own| net == own));
         let lines = of_sources.flat_map(|(_, attributes)| attributes.lines());
         let mut paths: Vec<String> =
             lines.filter_map(|line| line.strip_prefix("BGP.as_path: ")).map(str::to_owned).collect();
@@ -29,7 +29,7 @@ fn all_paths_are_advertised_to_peers_that_take_them() {
     let sources: Vec<BirdRouter> = [(2, 65001), (3, 65002)]
         .into_iter()
         .map(|(number, asn)| {
-            let announces = NETS.map(|net| (net.to_owned(), String::new())).into();
+            let announces = SOURCE_PREFIXES.map(|net| (net.to_owned(), String::new())).into();
             let router = world.router(RouterConfig { number, asn, announces, ..RouterConfig::default() });
             world.peer(&format!("source{number}"), &router, asn, &json!({}));
             router

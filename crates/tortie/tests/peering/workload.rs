@@ -9,13 +9,13 @@ use serde_json::json;
 use std::path::Path;
 use tortie_testkit::{TestProcess, eventually_showing};
 
-const NODE: [&str; 2] = ["169.254.77.1", "fd00:77::1"];
-const BEHIND: [&str; 2] = ["10.99.0.1", "fd99::1"];
+const NODE_PEERING_ADDRESSES: [&str; 2] = ["169.254.77.1", "fd00:77::1"];
+const BEHIND_ADDRESSES: [&str; 2] = ["10.99.0.1", "fd99::1"];
 
 fn configuration(own: &[String], log: &Path) -> String {
     let mut text = format!("log \"{}\" all;\nrouter id 1.2.3.4;\nprotocol device {{}}\n", log.display());
     for (v6, channel) in [(false, "ipv4"), (true, "ipv6")] {
-        let (own, node) = (&own[usize::from(v6)], NODE[usize::from(v6)]);
+        let (own, node) = (&own[usize::from(v6)], NODE_PEERING_ADDRESSES[usize::from(v6)]);
         let net = if v6 { "fd99::/64" } else { "10.99.0.0/24" };
         text += &format!(
             "protocol static own_{channel} {{ {channel}; route {net} blackhole; }}
@@ -35,11 +35,11 @@ fn a_workload_that_is_selected_peers_with_its_node() {
     let addresses = world.pod("router", pools);
     let other = world.pod("other", pools);
     let pod = world.container(0);
-    for (address, length) in BEHIND.into_iter().zip([32, 128]) {
+    for (address, length) in BEHIND_ADDRESSES.into_iter().zip([32, 128]) {
         pod.ip(&format!("addr add {address}/{length} dev lo"));
     }
     world.apply("FelixConfiguration", "default", &json!({"defaultEndpointToHostAction": "Accept"}));
-    let peering = json!({"localWorkloadPeeringIPV4": NODE[0], "localWorkloadPeeringIPV6": NODE[1]});
+    let peering = json!({"localWorkloadPeeringIPV4": NODE_PEERING_ADDRESSES[0], "localWorkloadPeeringIPV6": NODE_PEERING_ADDRESSES[1]});
     world.apply("BGPConfiguration", "default", &peering);
     // Selects the label of the profile that all containers of the network have.
     world.apply("BGPPeer", "workloads", &json!({"localWorkloadSelector": "has(net)", "asNumber": 65010}));
@@ -59,7 +59,7 @@ fn a_workload_that_is_selected_peers_with_its_node() {
         let seen = [world.host.ip("addr"), birdc("show protocols all"), logged(), world.picture()];
         seen.join("\n")
     };
-    for (own, address) in addresses.iter().zip(BEHIND) {
+    for (own, address) in addresses.iter().zip(BEHIND_ADDRESSES) {
         let up = || world.session(own)["state"] == "Established";
         eventually_showing(&format!("the session with {own} is up"), up, picture);
         let name = world.session(own)["name"].clone();
@@ -81,8 +81,8 @@ fn a_workload_that_is_selected_peers_with_its_node() {
     world.calicoctl(&["delete", "bgppeer", "workloads"], "");
     let gone = || {
         let routes = [false, true].map(|v6| world.kernel(v6)).concat();
-        !world.host.ip("addr").contains(NODE[0])
-            && !world.host.ip("addr").contains(NODE[1])
+        !world.host.ip("addr").contains(NODE_PEERING_ADDRESSES[0])
+            && !world.host.ip("addr").contains(NODE_PEERING_ADDRESSES[1])
             && !routes.contains(" dev cali")
     };
     eventually_showing("nothing is left of it", gone, picture);

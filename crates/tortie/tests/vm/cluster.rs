@@ -3,7 +3,7 @@
 
 use crate::lab::{TestLab, family};
 use crate::pinger::{ContinuousPing, restart_under};
-use crate::stream::{STREAM, stream};
+use crate::stream::{STREAM_BYTES, stream};
 use std::process::{Command, Output};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -11,10 +11,10 @@ use tortie_testkit::eventually_showing;
 use tortie_testkit::vm::tell;
 
 /// The IPv4 pool and the IPv6 pool.
-pub const POOLS: [&str; 2] = ["lab-ipv4-1", "lab-ipv6-2"];
-const PODS: [(&str, &str); 3] = [("one", "node1"), ("two", "node2"), ("three", "node3")];
+pub const POOL_NAMES: [&str; 2] = ["lab-ipv4-1", "lab-ipv6-2"];
+const POD_PLACEMENT: [(&str, &str); 3] = [("one", "node1"), ("two", "node2"), ("three", "node3")];
 /// The alternating addresses of node3.
-const NODE3: [&str; 2] = ["10.10.2.3", "10.10.2.33"];
+const NODE3_ADDRESSES: [&str; 2] = ["10.10.2.3", "10.10.2.33"];
 
 pub struct GuestCluster {
     pub lab: TestLab,
@@ -51,19 +51,19 @@ impl GuestCluster {
     fn up() -> GuestCluster {
         let begun = Instant::now();
         let lab = TestLab::up(&["--nodes", "3", "--topology", "l3", "--bgp", "mesh"]);
-        let addresses = PODS.map(|(pod, node)| lab.add(pod, node, &[])).into();
+        let addresses = POD_PLACEMENT.map(|(pod, node)| lab.add(pod, node, &[])).into();
         tell(&format!("the cluster is up after {:.1?}", begun.elapsed()));
-        GuestCluster { lab, addresses, node3: NODE3[0] }
+        GuestCluster { lab, addresses, node3: NODE3_ADDRESSES[0] }
     }
 
     pub fn address(&self, pod: &str, v6: bool) -> &str {
-        let place = PODS.iter().position(|(name, _)| *name == pod).unwrap();
+        let place = POD_PLACEMENT.iter().position(|(name, _)| *name == pod).unwrap();
         family(&self.addresses[place], v6)
     }
 
     /// Returns the namespace of a node or a pod.
     pub fn netns(&self, place: &str) -> String {
-        let pod = PODS.iter().any(|(name, _)| *name == place);
+        let pod = POD_PLACEMENT.iter().any(|(name, _)| *name == place);
         format!("tortie-{}-{}{place}", self.lab.name, if pod { "pod-" } else { "" })
     }
 
@@ -120,7 +120,7 @@ impl GuestCluster {
         let larger = format!("ping -n -c 1 -W 1 -M do -s {} {address}", mtu - headers + 1);
         assert!(!self.try_exec(from, &larger).status.success(), "{from}: {larger}: the way takes more");
         let (from, to) = (self.netns(from), self.netns(to));
-        assert_eq!(stream(&from, &to, address.parse().unwrap()), STREAM);
+        assert_eq!(stream(&from, &to, address.parse().unwrap()), STREAM_BYTES);
     }
 
     /// Starts pings between two pods in both directions.
@@ -149,7 +149,7 @@ impl GuestCluster {
 
     /// Starts node3 again with another address and another pod.
     pub fn node3_comes_back(&mut self) {
-        self.node3 = if self.node3 == NODE3[0] { NODE3[1] } else { NODE3[0] };
+        self.node3 = if self.node3 == NODE3_ADDRESSES[0] { NODE3_ADDRESSES[1] } else { NODE3_ADDRESSES[0] };
         self.ip("node3", "-4 addr flush dev eth0");
         self.ip("node3", &format!("addr add {}/24 dev eth0", self.node3));
         self.ip("node3", "route replace default via 10.10.2.254");

@@ -1,14 +1,14 @@
 //! IPIP between nodes, and with a manually configured tunnel.
 
 use crate::capture::{CapturedPacket, PacketCapture, PacketEncapsulation};
-use crate::cluster::{GuestCluster, POOLS, TestPhases, cluster};
+use crate::cluster::{GuestCluster, POOL_NAMES, TestPhases, cluster};
 use std::fs::File;
 use std::net::IpAddr;
 use std::process::Command;
 use tortie_testkit::{TestNamespace, TestProcess, eventually, guest_test};
 
 /// BGP installs the routes of IPIP pools, as in Calico's documentation.
-const BY_BGP: &str = r#"
+const ROUTES_BY_BGP: &str = r#"
 apiVersion: projectcalico.org/v3
 kind: BGPConfiguration
 metadata: {name: default}
@@ -21,7 +21,7 @@ spec: {programClusterRoutes: Disabled}
 "#;
 
 /// Each node installs the routes itself.
-const BY_NODES: &str = r#"
+const ROUTES_BY_NODES: &str = r#"
 apiVersion: projectcalico.org/v3
 kind: BGPConfiguration
 metadata: {name: default}
@@ -35,7 +35,7 @@ spec: {programClusterRoutes: Enabled}
 
 impl GuestCluster {
     fn ipip_mode(&self, mode: &str) {
-        self.patch("ippool", POOLS[0], &format!(r#"{{"ipipMode": "{mode}"}}"#));
+        self.patch("ippool", POOL_NAMES[0], &format!(r#"{{"ipipMode": "{mode}"}}"#));
     }
 
     /// Returns whether a node has a route, ignoring its metric.
@@ -62,11 +62,11 @@ guest_test!(
         let mut cluster = cluster();
         let mut phases = TestPhases::of("IPIP");
         cluster.ipip_mode("CrossSubnet");
-        cluster.lab.apply(BY_NODES);
+        cluster.lab.apply(ROUTES_BY_NODES);
         cluster.eventually("the node itself routes what is wrapped", || {
             cluster.has_route("node1", &format!("via {} dev tunl0 proto 80 onlink mtu 1480", cluster.node3))
         });
-        cluster.lab.apply(BY_BGP);
+        cluster.lab.apply(ROUTES_BY_BGP);
         cluster.eventually("then BGP does, as in the textbook", || {
             cluster.has_route("node1", &format!("via {} dev tunl0 proto bird onlink", cluster.node3))
                 && cluster.has_route("node1", "via 10.10.1.2 dev eth0 proto bird onlink")
@@ -146,8 +146,8 @@ struct ManualTunnelHost {
 }
 
 impl ManualTunnelHost {
-    const ADDRESS: &str = "10.10.2.77";
-    const POD: &str = "10.244.200.1";
+    const HOST_ADDRESS: &str = "10.10.2.77";
+    const TUNNEL_ADDRESS: &str = "10.244.200.1";
 
     fn new(cluster: &GuestCluster) -> ManualTunnelHost {
         let host = TestNamespace::new("handmade");
@@ -157,17 +157,20 @@ impl ManualTunnelHost {
         for words in [link.as_str(), up] {
             tortie_testkit::run(Command::new("ip").args(["-n", &fabric]).args(words.split_whitespace()));
         }
-        host.ip(&format!("addr add {}/24 dev eth0", ManualTunnelHost::ADDRESS));
+        host.ip(&format!("addr add {}/24 dev eth0", ManualTunnelHost::HOST_ADDRESS));
         host.ip("link set eth0 up");
         host.ip("route add default via 10.10.2.254");
-        host.ip(&format!("link add tunl1 type ipip local {} remote 10.10.1.1", ManualTunnelHost::ADDRESS));
-        host.ip(&format!("addr add {}/32 dev tunl1", ManualTunnelHost::POD));
+        host.ip(&format!(
+            "link add tunl1 type ipip local {} remote 10.10.1.1",
+            ManualTunnelHost::HOST_ADDRESS
+        ));
+        host.ip(&format!("addr add {}/32 dev tunl1", ManualTunnelHost::TUNNEL_ADDRESS));
         host.ip("link set tunl1 up");
         ManualTunnelHost { host }
     }
 
     fn reaches(&self, address: &str) -> bool {
-        let ping = ["ping", "-n", "-c", "1", "-W", "2", "-I", ManualTunnelHost::POD, address];
+        let ping = ["ping", "-n", "-c", "1", "-W", "2", "-I", ManualTunnelHost::TUNNEL_ADDRESS, address];
         self.host.try_exec(&ping).status.success()
     }
 
@@ -194,7 +197,7 @@ impl ManualTunnelHost {
                 }};
             }}
             "#,
-            own = ManualTunnelHost::ADDRESS,
+            own = ManualTunnelHost::HOST_ADDRESS,
         );
         let dir = cluster.lab.dir();
         let (file, control) = (dir.join("handmade.conf"), dir.join("handmade.ctl"));
@@ -220,7 +223,7 @@ guest_test!(
         let cluster = cluster();
         let mut phases = TestPhases::of("IPIP by hand");
         cluster.ipip_mode("CrossSubnet");
-        cluster.lab.apply(BY_BGP);
+        cluster.lab.apply(ROUTES_BY_BGP);
         cluster.reach("one", "three", false);
         let handmade = ManualTunnelHost::new(&cluster);
         let one = cluster.address("one", false);
@@ -234,7 +237,7 @@ guest_test!(
         cluster.lab.apply(&format!(
             "{{apiVersion: projectcalico.org/v3, kind: Node, metadata: {{name: handmade}}, \
              spec: {{bgp: {{ipv4Address: {}/24}}}}}}",
-            ManualTunnelHost::ADDRESS
+            ManualTunnelHost::HOST_ADDRESS
         ));
         let _bird = handmade.bird(&cluster);
         cluster.eventually("node1 learns the way to the hand-made tunnel", || {
@@ -249,8 +252,8 @@ guest_test!(
         });
         let capture = PacketCapture::start(&cluster.netns("node1"), "eth0");
         cluster.eventually("the hand-made tunnel reaches a pod", || handmade.reaches(one));
-        cluster.eventually("the pod reaches it", || cluster.pings("one", ManualTunnelHost::POD));
-        let packets = between(&capture.packets(), one, ManualTunnelHost::POD);
+        cluster.eventually("the pod reaches it", || cluster.pings("one", ManualTunnelHost::TUNNEL_ADDRESS));
+        let packets = between(&capture.packets(), one, ManualTunnelHost::TUNNEL_ADDRESS);
         assert!(
             packets.len() > 3 && packets.iter().all(|packet| packet.wrap == PacketEncapsulation::Ipip),
             "{packets:?}"

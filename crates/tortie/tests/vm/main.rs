@@ -27,7 +27,7 @@ use std::path::Path;
 use tortie_testkit::vm::GuestMachine;
 
 /// Kernel modules that the tests need; their dependencies are added.
-const MODULES: [&str; 27] = [
+const KERNEL_MODULES: [&str; 27] = [
     "bridge",
     "dummy",
     "hmac",
@@ -62,6 +62,6 @@ fn machine() -> GuestMachine {
     GuestMachine {
         sources: Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."),
         programs: programs.map(str::to_owned).to_vec(),
-        modules: MODULES.to_vec(),
+        modules: KERNEL_MODULES.to_vec(),
     }
 }

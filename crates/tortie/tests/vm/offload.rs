@@ -8,12 +8,12 @@ use std::time::Duration;
 use tortie_dataplane::Netns;
 use tortie_testkit::{TestNamespace, bind_when_free, guest_test};
 
-const PORT: u16 = 8080;
-const PATIENCE: Duration = Duration::from_secs(60);
+const ECHO_PORT: u16 = 8080;
+const ECHO_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Echoes everything on one connection.
 fn echo(namespace: &TestNamespace, address: &str) {
-    let at = SocketAddr::new(address.parse().unwrap(), PORT);
+    let at = SocketAddr::new(address.parse().unwrap(), ECHO_PORT);
     let listener = Netns::open(namespace.path())
         .unwrap()
         .run(move || bind_when_free(|| TcpListener::bind(at)))
@@ -29,10 +29,10 @@ fn echo(namespace: &TestNamespace, address: &str) {
 }
 
 fn connect(namespace: &TestNamespace, address: &str, patience: Duration) -> std::io::Result<TcpStream> {
-    let to = SocketAddr::new(address.parse().unwrap(), PORT);
+    let to = SocketAddr::new(address.parse().unwrap(), ECHO_PORT);
     let connect = move || TcpStream::connect_timeout(&to, patience);
     let stream = Netns::open(namespace.path()).unwrap().run(connect).unwrap()?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(ECHO_TIMEOUT))?;
     stream.set_nodelay(true)?;
     Ok(stream)
 }
@@ -91,7 +91,7 @@ guest_test!(
         let both = || devices(host).contains("calic1") && devices(host).contains("calic2");
         eventually("both interfaces are in the flow table", both);
         echo(&two, &to[0]);
-        let mut stream = connect(&one, &to[0], PATIENCE).unwrap();
+        let mut stream = connect(&one, &to[0], ECHO_TIMEOUT).unwrap();
         let past = |stream: &mut TcpStream| {
             let before = seen(host);
             talk(stream);

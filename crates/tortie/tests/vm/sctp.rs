@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use tortie_dataplane::Netns;
 use tortie_testkit::{TestNamespace, eventually_showing, guest_test};
 
-const PORTS: [u16; 2] = [9000, 9001];
-const PATIENCE: Duration = Duration::from_secs(1);
+const SCTP_PORTS: [u16; 2] = [9000, 9001];
+const ASSOCIATION_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Destination address, port, and whether it is allowed.
 type SctpAttempt<'t> = (&'t String, u16, bool);
@@ -39,7 +39,7 @@ fn listener(namespace: &TestNamespace, address: &str, port: u16) -> OwnedFd {
 fn associates(from: &TestNamespace, address: &str, port: u16) -> bool {
     let to = SockaddrStorage::from(SocketAddr::new(address.parse().unwrap(), port));
     let fd = open(from, address.contains(':'));
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + ASSOCIATION_TIMEOUT;
     loop {
         match connect(fd.as_raw_fd(), &to) {
             Ok(()) | Err(Errno::EISCONN) => return true,
@@ -93,7 +93,7 @@ guest_test!(
         let from = world.must("ADD", "c1", &one.path(), &world.config()).addresses();
         let to = world.must("ADD", "c2", &two.path(), &guarded).addresses();
         let _listeners: Vec<OwnedFd> =
-            to.iter().flat_map(|address| PORTS.map(|port| listener(&two, address, port))).collect();
+            to.iter().flat_map(|address| SCTP_PORTS.map(|port| listener(&two, address, port))).collect();
         let cases = [
             json!([{"action": "Allow", "protocol": "SCTP", "destination": {"ports": [9000]}}]),
             json!([
@@ -107,7 +107,7 @@ guest_test!(
             let mut talks = Vec::new();
             for (source, destination) in from.iter().zip(&to) {
                 talks.extend(
-                    PORTS.map(|port| (destination, port, explained(&world, source, destination, port))),
+                    SCTP_PORTS.map(|port| (destination, port, explained(&world, source, destination, port))),
                 );
             }
             let wrong = || wrong(&one, &talks);

@@ -7,8 +7,8 @@ use std::net::IpAddr;
 use tortie_dataplane::{Netns, PeerTraffic, WireguardTraffic};
 use tortie_testkit::guest_test;
 
-const NODES: [&str; 3] = ["node1", "node2", "node3"];
-const RULE: &str = "99:\tnot from all fwmark 0x200000/0x200000 lookup 1";
+const NODE_NAMES: [&str; 3] = ["node1", "node2", "node3"];
+const ROUTING_RULE: &str = "99:\tnot from all fwmark 0x200000/0x200000 lookup 1";
 
 impl GuestCluster {
     /// Changes the settings of all nodes or of one.
@@ -33,7 +33,7 @@ impl GuestCluster {
     }
 
     fn has_rule(&self, node: &str, family: &str) -> bool {
-        self.ip(node, &format!("{family} rule")).contains(RULE)
+        self.ip(node, &format!("{family} rule")).contains(ROUTING_RULE)
     }
 
     /// Returns the peers of a node's WireGuard device.
@@ -64,7 +64,7 @@ guest_test!(
         let mut cluster = cluster();
         let mut phases = TestPhases::of("WireGuard");
         cluster.felix("default", "{wireguardEnabled: true, wireguardEnabledV6: true}");
-        for node in NODES {
+        for node in NODE_NAMES {
             cluster.eventually(&format!("{node} sends all others what is encrypted"), || {
                 cluster.sealed(node) >= 2
                     && cluster.has_rule(node, "-4")
@@ -184,7 +184,7 @@ guest_test!(
         phases.done("what nodes send each other");
 
         cluster.felix("default", "{}");
-        for node in NODES {
+        for node in NODE_NAMES {
             cluster.eventually(&format!("nothing is left on {node}"), || {
                 !cluster.has_link(node, "wireguard.cali")
                     && !cluster.has_link(node, "wg-v6.cali")

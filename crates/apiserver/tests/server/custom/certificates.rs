@@ -1,6 +1,6 @@
 //! Certificates that the webhooks issue and renew while kube-apiserver keeps calling them.
 
-use super::{API, CustomResourceCluster, USUAL, object};
+use super::{API, CustomResourceCluster, LONG_LIFETIMES, object};
 use bytes::Bytes;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::{Value, json};
@@ -68,7 +68,7 @@ fn certificates_are_renewed_while_kubernetes_asks() {
     assert_eq!(header, ["NAME", "TIER", "AGE"]);
     // Another instance takes over the certificates, and requires a client certificate of kube-apiserver.
     let authority = custom.cluster.server.path("proxy-ca.pem");
-    custom.start_webhooks_for(USUAL, Some(authority));
+    custom.start_webhooks_for(LONG_LIFETIMES, Some(authority));
     custom.cluster.server.create(&path, &object("GlobalNetworkPolicy", "late", json!({})));
     strange_questions(&custom);
 }

@@ -1,6 +1,6 @@
 //! Tier permissions for writes where Kubernetes serves the policies itself, with real users, bindings and kubectl.
 
-use super::{CustomResourceCluster, USUAL, object};
+use super::{CustomResourceCluster, LONG_LIFETIMES, object};
 use crate::world::rule;
 use serde_json::{Value, json};
 use tortie_testkit::eventually_showing;
@@ -28,7 +28,7 @@ fn policy(kind: &str, name: &str, tier: &str) -> Value {
 #[test]
 fn tiers_say_who_may_write() {
     let mut custom = CustomResourceCluster::new();
-    custom.start_webhooks(USUAL);
+    custom.start_webhooks(LONG_LIFETIMES);
     let cluster = &custom.cluster;
     let resources = KINDS.map(|(_, resource, _)| resource);
     let in_tiers = resources.map(|resource| format!("tier.{resource}"));

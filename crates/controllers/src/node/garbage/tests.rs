@@ -70,9 +70,13 @@ impl GarbageTestWorld {
     }
 
     fn attributes(pod: &PodName, node: &str) -> BTreeMap<String, String> {
-        [(attribute::POD, pod.name.as_str()), (attribute::NAMESPACE, &pod.namespace), (attribute::NODE, node)]
-            .map(|(name, value)| (name.to_owned(), value.to_owned()))
-            .into()
+        [
+            (attribute::POD_ATTRIBUTE, pod.name.as_str()),
+            (attribute::NAMESPACE_ATTRIBUTE, &pod.namespace),
+            (attribute::NODE_ATTRIBUTE, node),
+        ]
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .into()
     }
 
     /// Assigns an address on a node, from its own blocks or a new one.
@@ -234,9 +238,10 @@ fn a_handle_is_released_as_a_whole_or_not_at_all() {
 fn a_node_that_is_gone_takes_along_what_nobody_holds() {
     let mut world = GarbageTestWorld::new(&["n1", "n2"]);
     world.add_pod("n1", "web");
-    let tunnel: BTreeMap<String, String> = [(attribute::NODE, "n1"), (attribute::TYPE, "vxlanTunnelAddress")]
-        .map(|(name, value)| (name.to_owned(), value.to_owned()))
-        .into();
+    let tunnel: BTreeMap<String, String> =
+        [(attribute::NODE_ATTRIBUTE, "n1"), (attribute::TYPE_ATTRIBUTE, "vxlanTunnelAddress")]
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .into();
     let device = world.assign("n1", &AddressHolder::new(Some("vxlan-tunnel-addr-n1"), tunnel));
     let other = world.add_pod("n2", "other");
     world.nodes.kubernetes.remove("n1");
@@ -273,12 +278,12 @@ fn what_is_not_a_pod_s_is_left_alone() {
         let own = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
         AddressHolder::new(handle, attributes.iter().map(own).collect())
     };
-    let on_gone = (attribute::NODE, "gone");
-    let of_pod = [(attribute::POD, "p"), (attribute::NAMESPACE, "ns"), on_gone];
+    let on_gone = (attribute::NODE_ATTRIBUTE, "gone");
+    let of_pod = [(attribute::POD_ATTRIBUTE, "p"), (attribute::NAMESPACE_ATTRIBUTE, "ns"), on_gone];
     for holder in [
         holder(None, &of_pod),
         holder(Some(WINDOWS_RESERVED_HANDLE), &of_pod),
-        holder(Some("lb-1"), &[(attribute::TYPE, "LoadBalancer"), on_gone]),
+        holder(Some("lb-1"), &[(attribute::TYPE_ATTRIBUTE, "LoadBalancer"), on_gone]),
         holder(Some("podman.1"), &[on_gone]),
         holder(Some("vm.1"), &[of_pod[0], of_pod[1], ("vmi-name", "vm"), on_gone]),
     ] {
@@ -317,7 +322,7 @@ fn scans_come_when_something_may_be_found() {
             && world.garbage.is_due(world.now + GRACE / 2)
     );
     world.lose_pod(&pod("web"));
-    assert!(world.garbage.is_due(world.now + AFTER_A_CHANGE));
+    assert!(world.garbage.is_due(world.now + CHANGE_SCAN_DELAY));
     world.collect();
     world.now += GRACE / 2;
     world.collect();

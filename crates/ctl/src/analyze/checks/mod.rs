@@ -16,7 +16,7 @@ use super::finding::AnalysisFinding;
 use tortie_model::Kind;
 use tortie_plan::{EndpointTier, PlannedRule, PolicyId, PolicyKind, RuleAction};
 
-pub(super) const ALL: &[fn(&AnalyzedCluster) -> Vec<AnalysisFinding>] = &[
+pub(super) const ALL_CHECKS: &[fn(&AnalyzedCluster) -> Vec<AnalysisFinding>] = &[
     selectors::policies,
     selectors::rules,
     reach::rules,

@@ -8,7 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use tortie_compute::{NodeParameters, ParameterEnvironment};
 use tortie_model::Resource;
 
-const TUNNELS: [&str; 5] = ["ipipMTU", "vxlanMTU", "vxlanMTUV6", "wireguardMTU", "wireguardMTUV6"];
+const TUNNEL_MTU_PARAMETERS: [&str; 5] =
+    ["ipipMTU", "vxlanMTU", "vxlanMTUV6", "wireguardMTU", "wireguardMTUV6"];
 
 /// Finds nodes whose tunnels have different configured MTUs.
 pub fn of_tunnels(subject: &AnalyzedCluster) -> Vec<AnalysisFinding> {
@@ -23,13 +24,13 @@ pub fn of_tunnels(subject: &AnalyzedCluster) -> Vec<AnalysisFinding> {
             &ParameterEnvironment::default(),
         );
         for in_force in resolved.all() {
-            if let Some(name) = TUNNELS.iter().find(|name| **name == in_force.parameter.key) {
+            if let Some(name) = TUNNEL_MTU_PARAMETERS.iter().find(|name| **name == in_force.parameter.key) {
                 nodes.entry((name, in_force.value.clone())).or_default().insert(meta.name.clone());
             }
         }
     }
     let mut findings = Vec::new();
-    for name in TUNNELS {
+    for name in TUNNEL_MTU_PARAMETERS {
         let values: Vec<(&String, &BTreeSet<String>)> = nodes
             .iter()
             .filter(|((parameter, _), _)| *parameter == name)

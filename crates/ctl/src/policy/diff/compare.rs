@@ -10,7 +10,7 @@ use tortie_plan::PolicyDirection;
 use tortie_plan::evaluate::{PolicyDecision, PolicyOutcome, VerdictCause};
 
 /// Maximum number of verdicts to compute in one comparison.
-pub const PATIENCE: usize = 4_000_000;
+pub const MAX_VERDICTS: usize = 4_000_000;
 
 /// A changed verdict between two groups.
 #[derive(Clone, Debug)]

@@ -60,7 +60,7 @@ pub async fn diff(args: &DiffArgs, out: &mut dyn Write) -> CommandResult<bool> {
         before.load_one(&store, resource).await?;
     }
     let (after, objects) = changed(&before, resources, args.delete).map_err(CommandError::Message)?;
-    let comparison = compare::compare(&before, &after, compare::PATIENCE);
+    let comparison = compare::compare(&before, &after, compare::MAX_VERDICTS);
     let summary = summary::summarise(objects, &comparison);
     match args.output {
         ReportFormat::Text => out.write_all(summary.text().as_bytes())?,

@@ -13,9 +13,9 @@ use tortie_plan::evaluate::{
 use tortie_plan::{EndpointId, NodePlan, PlannedRule, PolicyDirection, PolicySettings, SetMember};
 
 /// Maximum number of nets from which external addresses are derived.
-const NETS: usize = 1000;
+const MAX_PROBED_NETS: usize = 1000;
 /// Candidates for an address that no rule mentions, by family.
-const ELSEWHERE: [&[&str]; 2] = [
+const EXTERNAL_ADDRESS_CANDIDATES: [&[&str]; 2] = [
     &["203.0.113.1", "198.51.100.1", "192.0.2.1", "8.8.8.8", "1.1.1.1", "100.64.0.1"],
     &["2001:db8:ffff::1", "2001:4860::1", "2a00::1", "fd00:ffff::1"],
 ];
@@ -148,7 +148,7 @@ fn outside(states: &[&PlanState<'_>], known: &BTreeSet<IpAddr>) -> Vec<TrafficSu
         }
     }
     let mut found: BTreeMap<IpAddr, String> = BTreeMap::new();
-    for net in nets.iter().filter(|net| net.prefix_len() > 1).take(NETS) {
+    for net in nets.iter().filter(|net| net.prefix_len() > 1).take(MAX_PROBED_NETS) {
         for address in [net.network(), net.broadcast()] {
             if !known.contains(&address) {
                 let single = net.prefix_len() == net.max_prefix_len();
@@ -160,7 +160,7 @@ fn outside(states: &[&PlanState<'_>], known: &BTreeSet<IpAddr>) -> Vec<TrafficSu
     let named = |address: &IpAddr| {
         known.contains(address) || nets.iter().any(|net| net.prefix_len() > 1 && net.contains(address))
     };
-    let spare = ELSEWHERE.iter().filter_map(|texts| {
+    let spare = EXTERNAL_ADDRESS_CANDIDATES.iter().filter_map(|texts| {
         let mut addresses = texts.iter().filter_map(|text| text.parse().ok());
         addresses.find(|address| !named(address))
     });

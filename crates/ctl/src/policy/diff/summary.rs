@@ -9,9 +9,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 /// Maximum numbers of names, classes and blocks to print; the remainder is only counted.
-const NAMES: usize = 6;
-const CLASSES: usize = 12;
-const BLOCKS: usize = 20;
+const MAX_SHOWN_NAMES: usize = 6;
+const MAX_SHOWN_CLASSES: usize = 12;
+const MAX_SHOWN_BLOCKS: usize = 20;
 
 #[derive(Debug, Serialize)]
 pub struct DiffSummary {
@@ -60,14 +60,18 @@ impl DiffSummary {
                 continue;
             }
             let _ = writeln!(text, "\n{title}:");
-            for block in blocks.iter().take(BLOCKS) {
+            for block in blocks.iter().take(MAX_SHOWN_BLOCKS) {
                 let _ = writeln!(text, "  {}", block.traffic);
                 let _ = writeln!(text, "    from  {}", names(&block.from));
                 let _ = writeln!(text, "    to    {}", names(&block.to));
                 let _ = writeln!(text, "    by    {}", block.because);
             }
-            if blocks.len() > BLOCKS {
-                let _ = writeln!(text, "  and {} more like these; -o json has all.", blocks.len() - BLOCKS);
+            if blocks.len() > MAX_SHOWN_BLOCKS {
+                let _ = writeln!(
+                    text,
+                    "  and {} more like these; -o json has all.",
+                    blocks.len() - MAX_SHOWN_BLOCKS
+                );
             }
         }
         match (self.pairs, &self.sampled) {
@@ -89,8 +93,8 @@ impl DiffSummary {
 }
 
 fn names(names: &[String]) -> String {
-    let shown = names.iter().take(NAMES).cloned().collect::<Vec<_>>().join(", ");
-    match names.len().saturating_sub(NAMES) {
+    let shown = names.iter().take(MAX_SHOWN_NAMES).cloned().collect::<Vec<_>>().join(", ");
+    match names.len().saturating_sub(MAX_SHOWN_NAMES) {
         0 => shown,
         more => format!("{shown} and {more} more"),
     }
@@ -235,8 +239,8 @@ fn traffic_text(all: &[TrafficClass], classes: &[TrafficClass]) -> String {
 }
 
 fn cut(spans: &[String]) -> String {
-    let shown = spans.iter().take(CLASSES).cloned().collect::<Vec<_>>().join(", ");
-    match spans.len().saturating_sub(CLASSES) {
+    let shown = spans.iter().take(MAX_SHOWN_CLASSES).cloned().collect::<Vec<_>>().join(", ");
+    match spans.len().saturating_sub(MAX_SHOWN_CLASSES) {
         0 => shown,
         more => format!("{shown} and {more} more"),
     }

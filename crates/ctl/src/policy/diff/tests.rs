@@ -1,6 +1,6 @@
 //! The verdict for a group equals the verdict for each of its members.
 
-use super::compare::{PATIENCE, VerdictComparison, compare};
+use super::compare::{MAX_VERDICTS, VerdictComparison, compare};
 use super::subject::{PlanState, TrafficSubject, subjects};
 use super::summary::summarise;
 use super::traffic_class::TrafficClass;
@@ -25,19 +25,19 @@ fn ingress_closed() -> (PolicyCluster, PolicyCluster) {
 #[test]
 fn only_ends_that_a_change_touches_are_judged() {
     let (before, after) = ingress_closed();
-    let all = compare(&before, &after, PATIENCE);
+    let all = compare(&before, &after, MAX_VERDICTS);
     let names: Vec<&str> = all.groups.iter().map(|group| group.first().name.as_str()).collect();
     assert_eq!(all.concerned, names.len(), "everybody to the one pod that has a policy now");
     assert_eq!(all.judged, all.concerned);
     assert!(!all.changes.is_empty());
     assert!(all.changes.iter().all(|change| names[change.to] == "shop/p" && !change.allowed));
-    assert_eq!(compare(&after, &after, PATIENCE).concerned, 0);
+    assert_eq!(compare(&after, &after, MAX_VERDICTS).concerned, 0);
 }
 
 #[test]
 fn what_was_left_out_is_said() {
     let (before, after) = ingress_closed();
-    let all = compare(&before, &after, PATIENCE);
+    let all = compare(&before, &after, MAX_VERDICTS);
     assert_eq!(summarise(Vec::new(), &all).sampled, None);
     let some = compare(&before, &after, all.classes.len() * 8);
     assert!(0 < some.judged && some.judged < some.concerned, "{} of {}", some.judged, some.concerned);
@@ -102,7 +102,7 @@ fn groups_and_lanes_lose_nothing() {
     let (mut changed, mut same) = (0, 0);
     for case in cases() {
         let (before, after) = clusters(&case);
-        let comparison = compare(&before, &after, PATIENCE);
+        let comparison = compare(&before, &after, MAX_VERDICTS);
         let (old, new) = (before.enforced_everywhere(), after.enforced_everywhere());
         let (old, new) = (PlanState::new(&old), PlanState::new(&new));
         let everybody = subjects(&before, &after, &[&old, &new]);

@@ -8,11 +8,11 @@ use tortie_plan::evaluate::Packet;
 use tortie_plan::{PlannedRule, SetMember};
 
 /// Source port of all packets: source ports are not distinguished.
-const EPHEMERAL: u16 = 49152;
+const PROBE_SOURCE_PORT: u16 = 49152;
 /// Protocols that have ports.
-const PORTED: [u8; 4] = [Packet::TCP, Packet::UDP, Packet::SCTP, Packet::UDPLITE];
+const PROTOCOLS_WITH_PORTS: [u8; 4] = [Packet::TCP, Packet::UDP, Packet::SCTP, Packet::UDPLITE];
 /// An unassigned protocol number that represents all protocols that no rule mentions.
-const UNUSED: u8 = 253;
+const UNASSIGNED_PROTOCOL: u8 = 253;
 
 /// Traffic that no rule distinguishes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -42,14 +42,14 @@ impl TrafficClass {
         let own_icmp = if source.is_ipv4() { Packet::ICMP } else { Packet::ICMPV6 };
         Some(match *self {
             TrafficClass::Ports { protocol, first, .. } => {
-                Packet { source_port: EPHEMERAL, destination_port: first, ..packet(protocol) }
+                Packet { source_port: PROBE_SOURCE_PORT, destination_port: first, ..packet(protocol) }
             }
             TrafficClass::Icmp(Some((kind, code))) => {
                 Packet { icmp: Some((kind, code.unwrap_or(spare.code))), ..packet(own_icmp) }
             }
             TrafficClass::Icmp(None) => Packet { icmp: Some((spare.kind, 0)), ..packet(own_icmp) },
             TrafficClass::Protocol(protocol) => packet(protocol),
-            TrafficClass::OtherProtocols => packet(UNUSED),
+            TrafficClass::OtherProtocols => packet(UNASSIGNED_PROTOCOL),
         })
     }
 }
@@ -66,7 +66,7 @@ pub fn classes(states: &[&PlanState<'_>]) -> (Vec<TrafficClass>, UnusedIcmp) {
     let mut classes = Vec::new();
     let mentioned: BTreeSet<u8> =
         all().flat_map(|rule| [rule.protocol, rule.not_protocol]).flatten().collect();
-    for protocol in PORTED {
+    for protocol in PROTOCOLS_WITH_PORTS {
         if [Packet::TCP, Packet::UDP].contains(&protocol) || mentioned.contains(&protocol) {
             classes.extend(ports(states, protocol));
         }
@@ -84,7 +84,8 @@ pub fn classes(states: &[&PlanState<'_>]) -> (Vec<TrafficClass>, UnusedIcmp) {
     classes.extend(icmp.into_iter().map(|icmp| TrafficClass::Icmp(Some(icmp))));
     classes.push(TrafficClass::Icmp(None));
     let plain = |protocol: &u8| {
-        !PORTED.contains(protocol) && ![Packet::ICMP, Packet::ICMPV6, UNUSED].contains(protocol)
+        !PROTOCOLS_WITH_PORTS.contains(protocol)
+            && ![Packet::ICMP, Packet::ICMPV6, UNASSIGNED_PROTOCOL].contains(protocol)
     };
     classes.extend(mentioned.into_iter().filter(plain).map(TrafficClass::Protocol));
     classes.push(TrafficClass::OtherProtocols);

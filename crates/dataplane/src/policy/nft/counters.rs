@@ -1,8 +1,8 @@
 //! Reads the kernel's counters and assigns them to policy rules.
 
 use super::super::counters::{CountedStage, CountedVerdict, CounterSubject, RuleCounter};
-use super::message::TABLE;
-use super::render::{END_OF_TIER, NO_PROFILE};
+use super::message::TABLE_NAME;
+use super::render::{NO_PROFILE_COMMENT, TIER_END_COMMENT};
 use super::table::TableFamily;
 use crate::error::{DataplaneError, DataplaneResult};
 use crate::netlink::attributes;
@@ -20,12 +20,12 @@ pub async fn counters(netns: &Netns) -> DataplaneResult<Vec<RuleCounter>> {
     let connection = netns.nftables()?;
     let describe = |error: nlink::Error| DataplaneError::kernel(TableFamily::Inet.object(), &error);
     let tables = connection.list_tables_in(Family::Inet).await.map_err(describe)?;
-    if !tables.iter().any(|table| table.name == TABLE) {
+    if !tables.iter().any(|table| table.name == TABLE_NAME) {
         let reason = "not found in this network namespace: no policy is enforced here".into();
         return Err(DataplaneError::Kernel { object: TableFamily::Inet.object(), reason });
     }
     let mut sums: BTreeMap<(CounterSubject, CountedStage), RuleCounter> = BTreeMap::new();
-    for rule in connection.list_rules(TABLE, Family::Inet).await.map_err(describe)? {
+    for rule in connection.list_rules(TABLE_NAME, Family::Inet).await.map_err(describe)? {
         let comment = rule.comment_text.as_deref().unwrap_or_default();
         let Some((of, when)) = meaning(&rule.chain, comment) else { continue };
         // One policy rule becomes several kernel rules if it can match in several ways, and every endpoint has its own
@@ -87,9 +87,9 @@ fn meaning(chain: &str, comment: &str) -> Option<(CounterSubject, CountedStage)>
         return Some((CounterSubject::Rule(owned), when));
     }
     let direction = of_endpoint(chain)?;
-    let end = match comment.strip_prefix(END_OF_TIER) {
+    let end = match comment.strip_prefix(TIER_END_COMMENT) {
         Some(tier) => CounterSubject::TierEnd { tier: tier.to_owned(), direction },
-        None if comment == NO_PROFILE => CounterSubject::NoProfile { direction },
+        None if comment == NO_PROFILE_COMMENT => CounterSubject::NoProfile { direction },
         None => return None,
     };
     Some((end, CountedStage::Normal))

@@ -2,7 +2,7 @@
 
 use super::blame;
 use super::diff::{ChainFingerprint, KernelTable};
-use super::message::{self, FINGERPRINT, TABLE, TableOperation};
+use super::message::{self, TABLE_NAME, TableOperation, USERDATA_FINGERPRINT};
 use super::ranges;
 use super::rule::NftFamily as IpFamily;
 use super::table::{ChainHook, ChainKind, ElementData, HookPoint, NftElement, SetType, TableFamily};
@@ -20,17 +20,17 @@ use nlink::netlink::{NetlinkSocket, Nftables};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A transaction is sent as one message; the kernel's default limit is 200 KB.
-const SEND_BUFFER: usize = 256 << 20;
-const RECEIVE_BUFFER: usize = 8 << 20;
+const SEND_BUFFER_BYTES: usize = 256 << 20;
+const RECEIVE_BUFFER_BYTES: usize = 8 << 20;
 /// Receive buffer for the events that our own bulk changes cause while the engine is busy.
-const EVENT_BUFFER: usize = 32 << 20;
+const EVENT_BUFFER_BYTES: usize = 32 << 20;
 /// Maximum number of attempts to read the table without a concurrent change.
-const READS: usize = 10;
+const MAX_READ_ATTEMPTS: usize = 10;
 /// Maximum number of rejected operations of a transaction in the error message.
-const SHOWN: usize = 3;
-const SUBSYSTEM: u8 = 10;
+const MAX_SHOWN_FAILURES: usize = 3;
+const NFTABLES_SUBSYSTEM: u8 = 10;
 /// Maximum number of events processed at once.
-const EVENTS_AT_ONCE: usize = 4096;
+const MAX_EVENTS_PER_READ: usize = 4096;
 
 pub(crate) struct NftablesClient {
     pub family: TableFamily,
@@ -68,16 +68,15 @@ impl NftablesClient {
     pub fn open(netns: &Netns, family: TableFamily) -> DataplaneResult<NftablesClient> {
         let connection = netns.nftables()?;
         let socket = connection.socket();
-        setsockopt(socket, sockopt::SndBufForce, &SEND_BUFFER).map_err(|error| DataplaneError::Kernel {
-            object: "netlink socket".into(),
-            reason: error.to_string(),
+        setsockopt(socket, sockopt::SndBufForce, &SEND_BUFFER_BYTES).map_err(|error| {
+            DataplaneError::Kernel { object: "netlink socket".into(), reason: error.to_string() }
         })?;
         socket
-            .set_rcvbuf(RECEIVE_BUFFER)
+            .set_rcvbuf(RECEIVE_BUFFER_BYTES)
             .map_err(|error| DataplaneError::kernel("netlink socket", &error))?;
         let reader = netns.netfilter_socket()?;
         reader
-            .set_rcvbuf(RECEIVE_BUFFER)
+            .set_rcvbuf(RECEIVE_BUFFER_BYTES)
             .map_err(|error| DataplaneError::kernel("netlink socket", &error))?;
         Ok(NftablesClient { family, connection, reader, faults: netns.faults().clone() })
     }
@@ -115,8 +114,8 @@ impl NftablesClient {
             let position = failure.index.and_then(|index| positions.get(index));
             refused.extend(position.map(|position| (*position, failure.to_string())));
         }
-        let shown: Vec<String> = failures.iter().take(SHOWN).map(ToString::to_string).collect();
-        let more = failures.len().saturating_sub(SHOWN);
+        let shown: Vec<String> = failures.iter().take(MAX_SHOWN_FAILURES).map(ToString::to_string).collect();
+        let more = failures.len().saturating_sub(MAX_SHOWN_FAILURES);
         let more = if more == 0 { String::new() } else { format!("; and {more} more") };
         let general = failures.iter().any(|failure| is_general(failure.errno));
         Err(TransactionRejection {
@@ -164,17 +163,17 @@ impl NftablesClient {
     pub async fn base_chains(&self, family: TableFamily) -> DataplaneResult<Vec<String>> {
         let describe = |error: nlink::Error| DataplaneError::kernel(family.object(), &error);
         let tables = self.connection.list_tables_in(family.wire()).await.map_err(describe)?;
-        if !tables.iter().any(|table| table.name == TABLE) {
+        if !tables.iter().any(|table| table.name == TABLE_NAME) {
             return Ok(Vec::new());
         }
-        let chains = self.connection.list_chains_in(TABLE, family.wire()).await.map_err(describe)?;
+        let chains = self.connection.list_chains_in(TABLE_NAME, family.wire()).await.map_err(describe)?;
         Ok(chains.into_iter().filter(|chain| chain.hook.is_some()).map(|chain| chain.name).collect())
     }
 
     /// Reads the table if it exists.
     pub async fn read(&self) -> DataplaneResult<(KernelTable, BTreeMap<String, BTreeSet<NftElement>>)> {
         let describe = |error: nlink::Error| DataplaneError::kernel(self.family.object(), &error);
-        for _ in 0..READS {
+        for _ in 0..MAX_READ_ATTEMPTS {
             let before = self.connection.generation().await.map_err(describe)?;
             let read = self.read_once().await;
             if self.connection.generation().await.map_err(describe)? == before {
@@ -188,10 +187,11 @@ impl NftablesClient {
     pub async fn has_chain(&self, name: &str) -> DataplaneResult<bool> {
         let describe = |error: nlink::Error| DataplaneError::kernel(self.family.object(), &error);
         let tables = self.connection.list_tables_in(self.family.wire()).await.map_err(describe)?;
-        if !tables.iter().any(|table| table.name == TABLE) {
+        if !tables.iter().any(|table| table.name == TABLE_NAME) {
             return Ok(false);
         }
-        let chains = self.connection.list_chains_in(TABLE, self.family.wire()).await.map_err(describe)?;
+        let chains =
+            self.connection.list_chains_in(TABLE_NAME, self.family.wire()).await.map_err(describe)?;
         Ok(chains.iter().any(|chain| chain.name == name))
     }
 
@@ -199,24 +199,24 @@ impl NftablesClient {
         let describe = |error: nlink::Error| DataplaneError::kernel(self.family.object(), &error);
         let (mut seen, family) = (KernelTable::default(), self.family.wire());
         let tables = self.connection.list_tables_in(family).await.map_err(describe)?;
-        let Some(table) = tables.iter().find(|table| table.name == TABLE) else {
+        let Some(table) = tables.iter().find(|table| table.name == TABLE_NAME) else {
             return Ok((seen, BTreeMap::new()));
         };
         seen.there = true;
         seen.odd = table.flags != 0;
-        for chain in self.connection.list_chains_in(TABLE, family).await.map_err(describe)? {
+        for chain in self.connection.list_chains_in(TABLE_NAME, family).await.map_err(describe)? {
             seen.chains.insert(
                 chain.name.clone(),
                 ChainFingerprint { hook: hook(&chain, self.family), rules: Vec::new() },
             );
         }
-        for rule in self.connection.list_rules(TABLE, family).await.map_err(describe)? {
+        for rule in self.connection.list_rules(TABLE_NAME, family).await.map_err(describe)? {
             let fingerprint = fingerprint(rule.userdata_raw.as_deref().unwrap_or_default());
             if let Some(chain) = seen.chains.get_mut(&rule.chain) {
                 chain.rules.push(fingerprint);
             }
         }
-        for set in self.connection.list_sets_in(TABLE, family).await.map_err(describe)? {
+        for set in self.connection.list_sets_in(TABLE_NAME, family).await.map_err(describe)? {
             if set.flags.bits() & wire::NFT_SET_ANONYMOUS == 0 {
                 seen.sets.insert(set.name.clone(), set_type(&set));
             }
@@ -309,7 +309,7 @@ pub(super) fn fingerprint(userdata: &[u8]) -> u64 {
     let mut rest = userdata;
     while let [kind, length, tail @ ..] = rest {
         let Some((value, behind)) = tail.split_at_checked(usize::from(*length)) else { break };
-        if *kind == FINGERPRINT
+        if *kind == USERDATA_FINGERPRINT
             && let Ok(value) = value.try_into()
         {
             return u64::from_be_bytes(value);
@@ -387,7 +387,7 @@ impl TableEventStream {
     pub fn open(netns: &Netns, own: [u32; 4]) -> DataplaneResult<TableEventStream> {
         let socket = netns.netfilter_socket()?;
         let ready = socket
-            .set_rcvbuf(EVENT_BUFFER)
+            .set_rcvbuf(EVENT_BUFFER_BYTES)
             .and_then(|()| socket.attach_filter(&ignore_ports(&own)))
             .and_then(|()| socket.add_membership(wire::NFNLGRP_NFTABLES));
         ready.map_err(|error| DataplaneError::kernel("events of tables", &error))?;
@@ -401,7 +401,7 @@ impl TableEventStream {
             changed = self.next().await?;
         }
         // A change of a table usually comes with many events.
-        for _ in 0..EVENTS_AT_ONCE {
+        for _ in 0..MAX_EVENTS_PER_READ {
             match self.next().now_or_never() {
                 Some(more) => changed = changed.and(more?),
                 None => break,
@@ -427,10 +427,10 @@ fn concerned(frame: &NetlinkFrame<'_>) -> ChangedTables {
     // The first attribute of every message except those about generations is the table's name.
     let [kind, subsystem] = frame.kind.to_le_bytes();
     let table = frame.attributes().and_then(|attributes| attributes::find(attributes, wire::NFTA_TABLE_NAME));
-    let (Some(table), Some(family), SUBSYSTEM) = (table, frame.body.first(), subsystem) else {
+    let (Some(table), Some(family), NFTABLES_SUBSYSTEM) = (table, frame.body.first(), subsystem) else {
         return ChangedTables::default();
     };
-    let named = table.strip_suffix(b"\0").unwrap_or(table) == TABLE.as_bytes();
+    let named = table.strip_suffix(b"\0").unwrap_or(table) == TABLE_NAME.as_bytes();
     let ours =
         [TableFamily::Inet, TableFamily::Arp].map(|family| family.wire() as u8).contains(family) && named;
     ChangedTables { ours, theirs: !ours && kind <= wire::NFT_MSG_DELRULE }

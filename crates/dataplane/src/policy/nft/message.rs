@@ -8,18 +8,18 @@ use crate::netlink::NetlinkAttributes;
 use nlink::netlink::nftables::{self as wire, RawMessage};
 
 /// Name of our tables.
-pub(crate) const TABLE: &str = "tortie";
+pub(crate) const TABLE_NAME: &str = "tortie";
 /// Maximum length of a list of elements: the length field of an attribute has sixteen bits. Longer lists are split.
-const LIST: usize = 48 << 10;
+const MAX_LIST_BYTES: usize = 48 << 10;
 
 const CREATE: u16 = 0x400;
 const APPEND: u16 = 0x800;
 
 /// Types of entries in a rule's userdata: the comment, as `nft` stores it, and our fingerprint.
-const COMMENT: u8 = 0;
-pub(super) const FINGERPRINT: u8 = 0x74;
+const USERDATA_COMMENT: u8 = 0;
+pub(super) const USERDATA_FINGERPRINT: u8 = 0x74;
 /// `nft` does not show longer comments.
-const COMMENT_LIMIT: usize = 127;
+const MAX_COMMENT_BYTES: usize = 127;
 
 /// One change to the table.
 #[derive(Clone, Debug)]
@@ -86,7 +86,7 @@ fn message(kind: u8, flags: u16, attributes: NetlinkAttributes) -> TableMessage 
 }
 
 fn write(operation: &TableOperation<'_>, next: &mut u32) -> Vec<TableMessage> {
-    let attributes = || NetlinkAttributes::default().text(wire::NFTA_TABLE_NAME, TABLE);
+    let attributes = || NetlinkAttributes::default().text(wire::NFTA_TABLE_NAME, TABLE_NAME);
     match operation {
         TableOperation::AddTable => vec![message(wire::NFT_MSG_NEWTABLE, CREATE, attributes())],
         TableOperation::DeleteTable => vec![message(wire::NFT_MSG_DELTABLE, 0, attributes())],
@@ -139,7 +139,7 @@ fn add_rule(chain: &str, rule: &NftRule, next: &mut u32) -> Vec<TableMessage> {
     let (expressions, nameless) = expression::expressions(rule, next);
     let mut messages: Vec<TableMessage> = nameless.iter().flat_map(nameless_set).collect();
     let attributes = NetlinkAttributes::default()
-        .text(wire::NFTA_RULE_TABLE, TABLE)
+        .text(wire::NFTA_RULE_TABLE, TABLE_NAME)
         .text(wire::NFTA_RULE_CHAIN, chain)
         .nest(wire::NFTA_RULE_EXPRESSIONS, expressions)
         .bytes(wire::NFTA_RULE_USERDATA, &userdata(rule));
@@ -157,14 +157,14 @@ pub(super) fn userdata(rule: &NftRule) -> Vec<u8> {
     };
     if !rule.comment.is_empty() {
         let mut comment = rule.comment.clone();
-        while comment.len() >= COMMENT_LIMIT {
+        while comment.len() >= MAX_COMMENT_BYTES {
             // The end of a comment is more important than its beginning: it identifies the rule.
             comment.remove(0);
         }
         comment.push('\0');
-        push(COMMENT, comment.as_bytes());
+        push(USERDATA_COMMENT, comment.as_bytes());
     }
-    push(FINGERPRINT, &rule.fingerprint().to_be_bytes());
+    push(USERDATA_FINGERPRINT, &rule.fingerprint().to_be_bytes());
     data
 }
 
@@ -199,7 +199,7 @@ pub(super) fn shape(kind: SetType) -> SetDeclaration {
 fn set(name: &str, kind: SetType, id: u32) -> NetlinkAttributes {
     let shape = shape(kind);
     let mut set = NetlinkAttributes::default()
-        .text(wire::NFTA_SET_TABLE, TABLE)
+        .text(wire::NFTA_SET_TABLE, TABLE_NAME)
         .text(wire::NFTA_SET_NAME, name)
         .number(wire::NFTA_SET_FLAGS, shape.flags)
         .number(wire::NFTA_SET_KEY_TYPE, shape.kind)
@@ -245,7 +245,7 @@ fn nameless_set(nameless: &AnonymousSet) -> Vec<TableMessage> {
     };
     let flags = wire::NFT_SET_ANONYMOUS | wire::NFT_SET_CONSTANT | wire::NFT_SET_INTERVAL;
     let set = NetlinkAttributes::default()
-        .text(wire::NFTA_SET_TABLE, TABLE)
+        .text(wire::NFTA_SET_TABLE, TABLE_NAME)
         .text(wire::NFTA_SET_NAME, "__set%d")
         .number(wire::NFTA_SET_FLAGS, flags)
         .number(wire::NFTA_SET_KEY_TYPE, kind)
@@ -270,7 +270,7 @@ fn lists(
     let mut lists = Vec::new();
     let mut list = NetlinkAttributes::default();
     for element in elements {
-        if list.len() + element.len() > LIST {
+        if list.len() + element.len() > MAX_LIST_BYTES {
             lists.push(std::mem::take(&mut list));
         }
         list = list.nest(wire::NFTA_LIST_ELEM, element);
@@ -279,7 +279,7 @@ fn lists(
         lists.push(list);
     }
     let head = NetlinkAttributes::default()
-        .text(wire::NFTA_SET_ELEM_LIST_TABLE, TABLE)
+        .text(wire::NFTA_SET_ELEM_LIST_TABLE, TABLE_NAME)
         .text(wire::NFTA_SET_ELEM_LIST_SET, set);
     let head = match id {
         Some(id) => head.number(SET_ID, id),
@@ -320,7 +320,7 @@ fn interval(first: &[u8], last: &[u8]) -> Vec<NetlinkAttributes> {
 pub(super) fn list_elements(family: TableFamily, set: &str, sequence: u32) -> Vec<u8> {
     const REQUEST_DUMP: u16 = 0x301;
     let attributes = NetlinkAttributes::default()
-        .text(wire::NFTA_SET_ELEM_LIST_TABLE, TABLE)
+        .text(wire::NFTA_SET_ELEM_LIST_TABLE, TABLE_NAME)
         .text(wire::NFTA_SET_ELEM_LIST_SET, set)
         .into_bytes();
     let length = u32::try_from(20 + attributes.len()).unwrap_or_default();

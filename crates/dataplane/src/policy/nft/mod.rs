@@ -43,7 +43,7 @@ use tortie_plan::{DataplaneSettings, NodePlan, PlanUpdate};
 use writer::{TableFailure, TableWriter};
 
 /// Chain of older versions.
-const HOST_TRANSLATION: &str = "floating-out";
+const HOST_TRANSLATION_CHAIN: &str = "floating-out";
 
 /// Removes the tables if they exist, so that nothing is enforced any more. For hosts that are no longer nodes.
 pub(super) async fn remove(netns: &Netns) -> DataplaneResult<()> {
@@ -83,13 +83,13 @@ pub(super) async fn remove(netns: &Netns) -> DataplaneResult<()> {
 /// Removes the chain that translated packets from the host itself to floating addresses, and returns those addresses.
 pub(super) async fn remove_host_translation(netns: &Netns) -> DataplaneResult<BTreeSet<IpAddr>> {
     let kernel = NftablesClient::open(netns, TableFamily::Inet)?;
-    if !kernel.has_chain(HOST_TRANSLATION).await? {
+    if !kernel.has_chain(HOST_TRANSLATION_CHAIN).await? {
         return Ok(BTreeSet::new());
     }
     let (_, elements) = kernel.read().await?;
     let operations = [
-        TableOperation::FlushChain { name: HOST_TRANSLATION },
-        TableOperation::DeleteChain { name: HOST_TRANSLATION },
+        TableOperation::FlushChain { name: HOST_TRANSLATION_CHAIN },
+        TableOperation::DeleteChain { name: HOST_TRANSLATION_CHAIN },
     ];
     let object = TableFamily::Inet.object();
     let refused = |refusal: TransactionRejection| DataplaneError::Kernel { object, reason: refusal.reason };

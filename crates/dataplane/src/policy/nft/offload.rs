@@ -14,16 +14,16 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 const TABLE: &str = "tortie-flows";
-const FLOWS: &str = "flows";
+const FLOWTABLE_NAME: &str = "flows";
 const CHAIN: &str = "forward";
-const OBJECT: KernelObject = KernelObject::Table { name: "inet tortie-flows" };
+const FLOW_TABLE_OBJECT: KernelObject = KernelObject::Table { name: "inet tortie-flows" };
 /// Behind all chains that may drop a packet, including those of other programs.
-const LAST: i32 = 1000;
+const FORWARD_PRIORITY: i32 = 1000;
 /// Ingress priority of the flowtable.
-const INGRESS: i32 = 0;
+const INGRESS_PRIORITY: i32 = 0;
 /// Minimum interval between two reads, and delay after a rejection.
-const PAUSE: Duration = Duration::from_secs(1);
-const RETRY: Duration = Duration::from_secs(5);
+const MIN_READ_INTERVAL: Duration = Duration::from_secs(1);
+const OFFLOAD_RETRY_DELAY: Duration = Duration::from_secs(5);
 
 pub(super) struct FlowtableOffload {
     netns: Netns,
@@ -102,22 +102,24 @@ impl FlowtableOffload {
         if !self.stale || now < self.not_before {
             return;
         }
-        (self.stale, self.not_before) = (false, now + PAUSE);
+        (self.stale, self.not_before) = (false, now + MIN_READ_INTERVAL);
         match self.settle().await {
             Ok(()) => self.refused = (0, None),
             Err(error) => {
                 self.refused = (self.refused.0.saturating_add(1), Some(error.into()));
-                (self.stale, self.not_before) = (true, now + RETRY);
+                (self.stale, self.not_before) = (true, now + OFFLOAD_RETRY_DELAY);
             }
         }
     }
 
     async fn settle(&self) -> DataplaneResult<()> {
-        let refused = |error: nlink::Error| DataplaneError::kernel(OBJECT, &error);
+        let refused = |error: nlink::Error| DataplaneError::kernel(FLOW_TABLE_OBJECT, &error);
         let observed = self.observe().await.map_err(refused)?;
         let transaction = self.changes(observed).map_err(refused)?;
         match transaction {
-            Some(transaction) => self.netns.make(OBJECT, transaction.commit(&self.connection)).await,
+            Some(transaction) => {
+                self.netns.make(FLOW_TABLE_OBJECT, transaction.commit(&self.connection)).await
+            }
             None => Ok(()),
         }
     }
@@ -129,7 +131,7 @@ impl FlowtableOffload {
             return Ok(None);
         }
         let flows = self.connection.list_flowtables_in(TABLE, Family::Inet).await?;
-        let flows = flows.into_iter().find(|flows| flows.name == FLOWS);
+        let flows = flows.into_iter().find(|flows| flows.name == FLOWTABLE_NAME);
         let rules = self.connection.list_rules(TABLE, Family::Inet).await?;
         let comments = rules.into_iter().filter(|rule| rule.chain == CHAIN);
         Ok(Some(ObservedFlowtable {
@@ -159,13 +161,19 @@ impl FlowtableOffload {
                 };
                 Ok(Some(match surplus.is_empty() {
                     true => transaction,
-                    false => transaction.del_flowtable_devices(Family::Inet, TABLE, FLOWS, INGRESS, &surplus),
+                    false => transaction.del_flowtable_devices(
+                        Family::Inet,
+                        TABLE,
+                        FLOWTABLE_NAME,
+                        INGRESS_PRIORITY,
+                        &surplus,
+                    ),
                 }))
             }
             _ => {
                 let transaction =
                     if there { transaction.del_table(TABLE, Family::Inet) } else { transaction };
-                let behind = BaseChain::filter(FilterHook::Forward, Priority::Custom(LAST));
+                let behind = BaseChain::filter(FilterHook::Forward, Priority::Custom(FORWARD_PRIORITY));
                 let transaction = transaction
                     .add_table(TABLE, Family::Inet)
                     .add_flowtable(&flows(devices))
@@ -222,14 +230,14 @@ impl FlowRule {
                     true => rule.match_iif_prefix(prefix),
                     false => rule.match_oif_prefix(prefix),
                 };
-                rule.flow_offload(FLOWS)
+                rule.flow_offload(FLOWTABLE_NAME)
             }
         }
     }
 }
 
 fn flows<'d>(devices: impl IntoIterator<Item = &'d String>) -> Flowtable {
-    let empty = Flowtable::new(Family::Inet, TABLE, FLOWS).priority(INGRESS).counter(true);
+    let empty = Flowtable::new(Family::Inet, TABLE, FLOWTABLE_NAME).priority(INGRESS_PRIORITY).counter(true);
     devices.into_iter().fold(empty, |flows, device| flows.device(device))
 }
 

@@ -82,14 +82,14 @@ struct StaleObjects {
 impl PolicyTableState {
     pub fn new(settings: DataplaneSettings) -> PolicyTableState {
         let mut diff = TableDiff::new();
-        diff.put_set(names::FROM.into(), SetType::Chains);
-        diff.put_set(names::TO.into(), SetType::Chains);
-        diff.put_set(names::OPEN.into(), SetType::Interfaces);
+        diff.put_set(names::FROM_WORKLOAD_MAP.into(), SetType::Chains);
+        diff.put_set(names::TO_WORKLOAD_MAP.into(), SetType::Chains);
+        diff.put_set(names::UP_WORKLOADS_SET.into(), SetType::Interfaces);
         for family in NftFamily::BOTH {
             diff.put_set(names::sources(family), SetType::Sources(family));
         }
         let mut arp = TableDiff::new();
-        arp.put_set(names::SENDERS.into(), SetType::Sources(NftFamily::V4));
+        arp.put_set(names::ARP_SENDERS_SET.into(), SetType::Sources(NftFamily::V4));
         PolicyTableState {
             settings,
             sets: KnownSets::default(),
@@ -500,9 +500,10 @@ impl PolicyTableState {
         let active = self.claims.get(name).and_then(BTreeSet::first);
         let traits = active.and_then(|id| self.traits.get(id)).cloned().unwrap_or_default();
         let policy = active.and_then(|id| self.workload_policies.get(id)).cloned();
-        for (direction, map) in
-            [(PolicyDirection::Ingress, names::TO), (PolicyDirection::Egress, names::FROM)]
-        {
+        for (direction, map) in [
+            (PolicyDirection::Ingress, names::TO_WORKLOAD_MAP),
+            (PolicyDirection::Egress, names::FROM_WORKLOAD_MAP),
+        ] {
             let chain = names::workload(name, direction);
             let limits = match direction {
                 PolicyDirection::Ingress => traits.qos.ingress,
@@ -524,8 +525,8 @@ impl PolicyTableState {
         }
         let element = NftElement::key(interface(name));
         match policy.as_ref().is_some_and(|policy| policy.up) {
-            true => self.diff.insert(names::OPEN, element),
-            false => self.diff.remove(names::OPEN, &element),
+            true => self.diff.insert(names::UP_WORKLOADS_SET, element),
+            false => self.diff.remove(names::UP_WORKLOADS_SET, &element),
         }
         let covered = self.workloads(false).is_covered(name);
         for diff in [&mut self.diff, &mut self.arp] {
@@ -537,7 +538,7 @@ impl PolicyTableState {
                 .map(|policy| workloads::sources(policy, traits.mac, family))
                 .unwrap_or_default();
             if family == NftFamily::V4 {
-                render_sources(&mut self.arp, names::SENDERS, name, own.clone());
+                render_sources(&mut self.arp, names::ARP_SENDERS_SET, name, own.clone());
             }
             render_sources(&mut self.diff, &names::sources(family), name, own);
             let nets =
@@ -625,7 +626,7 @@ impl PolicyTableState {
         });
         let there = |family| nets.contains(&(family, true));
         let part = hosts::render(&self.hosts, &self.assignment, self.tiers());
-        let others = self.diff.elements(names::WORKLOADS).next().is_some();
+        let others = self.diff.elements(names::UNCOVERED_WORKLOADS_SET).next().is_some();
         let workloads = self.workloads(others);
         let of_arp = super::render::arp::chains(&workloads);
         let tunnels = TunnelRenderer { tunnels: &self.tunnels, sets: &self.sets };
@@ -677,14 +678,14 @@ impl PolicyTableState {
 fn render_uncovered(diff: &mut TableDiff, name: &str, present: bool) {
     let element = NftElement::key(interface(name));
     if present {
-        if !diff.wanted().sets.contains_key(names::WORKLOADS) {
-            diff.put_set(names::WORKLOADS.into(), SetType::Interfaces);
+        if !diff.wanted().sets.contains_key(names::UNCOVERED_WORKLOADS_SET) {
+            diff.put_set(names::UNCOVERED_WORKLOADS_SET.into(), SetType::Interfaces);
         }
-        diff.insert(names::WORKLOADS, element);
+        diff.insert(names::UNCOVERED_WORKLOADS_SET, element);
     } else {
-        diff.remove(names::WORKLOADS, &element);
-        if diff.elements(names::WORKLOADS).next().is_none() {
-            diff.drop_set(names::WORKLOADS);
+        diff.remove(names::UNCOVERED_WORKLOADS_SET, &element);
+        if diff.elements(names::UNCOVERED_WORKLOADS_SET).next().is_none() {
+            diff.drop_set(names::UNCOVERED_WORKLOADS_SET);
         }
     }
 }

@@ -12,13 +12,13 @@ use crate::policy::{EngineStats, PolicyStats};
 use std::time::Duration;
 
 /// Maximum number of consecutive attempts with a reduced transaction before the writer waits.
-const ATTEMPTS: usize = 20;
+const MAX_COMMIT_ATTEMPTS: usize = 20;
 /// First and longest delay before a rejected transaction is retried.
-const FIRST_PAUSE: Duration = Duration::from_secs(1);
-const LONGEST_PAUSE: Duration = Duration::from_secs(8);
+const FIRST_RETRY_DELAY: Duration = Duration::from_secs(1);
+const MAX_TABLE_RETRY_DELAY: Duration = Duration::from_secs(8);
 /// Longest delay if the kernel rejects single objects: the chains concerned drop all packets until then, and each
 /// attempt reads the whole table.
-const LONGEST_CLOSED: Duration = Duration::from_secs(60);
+const MAX_OBJECT_RETRY_DELAY: Duration = Duration::from_secs(60);
 
 pub(super) struct TableWriter {
     kernel: NftablesClient,
@@ -39,8 +39,8 @@ impl TableWriter {
             kernel: NftablesClient::open(netns, family)?,
             unsure: true,
             failure: None,
-            table_retry: BackOff::new(LONGEST_PAUSE),
-            object_retry: BackOff::new(LONGEST_CLOSED),
+            table_retry: BackOff::new(MAX_TABLE_RETRY_DELAY),
+            object_retry: BackOff::new(MAX_OBJECT_RETRY_DELAY),
             stats: PolicyStats::default(),
         })
     }
@@ -132,7 +132,7 @@ impl TableWriter {
         let give_up = |reason, culprits| TableFailure { family, reason, culprits };
         let mut fresh = false;
         let mut last = String::new();
-        for _ in 0..ATTEMPTS {
+        for _ in 0..MAX_COMMIT_ATTEMPTS {
             if self.unsure {
                 self.stats.reads += 1;
                 let read = self.kernel.read().await;
@@ -213,7 +213,7 @@ struct BackOff {
 
 impl BackOff {
     fn new(longest: Duration) -> BackOff {
-        BackOff { pause: FIRST_PAUSE, longest, not_before: Duration::ZERO }
+        BackOff { pause: FIRST_RETRY_DELAY, longest, not_before: Duration::ZERO }
     }
 
     fn is_due(&self, now: Duration) -> bool {

@@ -8,13 +8,13 @@ use crate::kernel::{KernelEvent, KernelRejection, RejectionKind};
 use tortie_plan::TunnelKind;
 
 /// Limit of rounds: a wrong device is deleted, created, set up and given its address.
-const ROUNDS: usize = 4;
+const MAX_LINK_ROUNDS: usize = 4;
 
 impl DataplaneEngine {
     /// Creates and repairs the tunnel devices of the plan.
     pub(crate) async fn apply_links(&mut self) {
         for kind in TunnelKind::ALL {
-            for _ in 0..ROUNDS {
+            for _ in 0..MAX_LINK_ROUNDS {
                 let operations = match self.core.link_work(kind) {
                     Ok(operations) => operations,
                     Err(reason) => {

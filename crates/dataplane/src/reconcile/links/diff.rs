@@ -10,7 +10,7 @@ use std::time::Duration;
 use tortie_plan::{RouteKey, TunnelKind};
 
 /// Time for the BGP speaker to close a session before its local address is removed.
-const FAREWELL: Duration = Duration::from_secs(5);
+const BGP_CLOSE_DELAY: Duration = Duration::from_secs(5);
 
 impl DataplaneCore {
     /// Records that an interface was set down, whatever its current state: its IPv4 routes are gone.
@@ -179,7 +179,7 @@ impl DataplaneCore {
             .filter(known)
             .map(|(index, net)| LinkOperation::AddAddress { index: *index, net: *net });
         for entry in self.peering.difference(&wanted) {
-            self.peering_ends.entry(*entry).or_insert(now + FAREWELL);
+            self.peering_ends.entry(*entry).or_insert(now + BGP_CLOSE_DELAY);
         }
         self.peering_ends.retain(|entry, _| !wanted.contains(entry) && there(entry));
         let gone = self.peering_ends.iter().filter(|(_, end)| **end <= now);

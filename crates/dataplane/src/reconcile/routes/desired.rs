@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use tortie_plan::{PlannedWorkload, RouteKey, RouteTarget, RoutingTable, TunnelKind};
 
 /// Index of `lo`, the same in every namespace.
-const LOOPBACK: u32 = 1;
+const LOOPBACK_INDEX: u32 = 1;
 
 impl DataplaneCore {
     /// Returns the route protocol that only we use.
@@ -49,7 +49,7 @@ impl DataplaneCore {
         let target = match route.target {
             RouteTarget::Blackhole => KernelRouteTarget::Blackhole,
             RouteTarget::Throw => KernelRouteTarget::Throw,
-            RouteTarget::Host => KernelRouteTarget::Device(LOOPBACK),
+            RouteTarget::Host => KernelRouteTarget::Device(LOOPBACK_INDEX),
             RouteTarget::Via(node) => self.next_hop(node)?,
             RouteTarget::Tunnel { tunnel, gateway } => {
                 let device = self.through(tunnel)?;

@@ -2,7 +2,7 @@
 
 use super::super::DataplaneCore;
 use super::diff::RouteOwnership;
-use super::{GRACE, PROTOCOL_BIRD, PROTOCOL_BOOT, PROTOCOL_KERNEL, PROTOCOL_OURS};
+use super::{NEW_ROUTE_GRACE_PERIOD, PROTOCOL_BIRD, PROTOCOL_BOOT, PROTOCOL_KERNEL, PROTOCOL_OURS};
 use crate::kernel::KernelRoute;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv6Addr};
@@ -121,7 +121,7 @@ impl DataplaneCore {
             return RouteOwnership::Foreign;
         }
         let age = now.saturating_sub(self.first_seen.get(&link.index).copied().unwrap_or(now));
-        if age >= GRACE || self.settled.contains(&link.index) {
+        if age >= NEW_ROUTE_GRACE_PERIOD || self.settled.contains(&link.index) {
             RouteOwnership::Ours
         } else {
             RouteOwnership::InGrace

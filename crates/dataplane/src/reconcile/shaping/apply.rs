@@ -6,7 +6,7 @@ use crate::kernel::{KernelRejection, RejectionKind};
 use std::collections::BTreeMap;
 
 /// Limit of steps: an interface needs a device, its bucket and a redirection, and possibly removals before them.
-const STEPS: usize = 8;
+const MAX_SHAPING_STEPS: usize = 8;
 
 impl DataplaneEngine {
     pub(crate) async fn apply_shaping(&mut self) {
@@ -14,7 +14,7 @@ impl DataplaneEngine {
             return;
         }
         let mut errors = BTreeMap::new();
-        for _ in 0..STEPS {
+        for _ in 0..MAX_SHAPING_STEPS {
             let mut work = self.core.shaping_work();
             work.retain(|(interface, _)| !errors.contains_key(interface));
             if work.is_empty() {

@@ -5,11 +5,11 @@ use crate::kernel::{KernelLink, TokenBucket};
 use tortie_plan::{BandwidthLimit, DirectionQos, PlannedWorkload};
 
 /// Packets that would be queued longer are dropped.
-const LATENCY_MILLISECONDS: u64 = 25;
+const MAX_QUEUE_LATENCY_MS: u64 = 25;
 /// Length of the link-layer header, which the MTU does not include.
-const LINK_HEADER: u32 = 18;
+const LINK_HEADER_BYTES: u32 = 18;
 /// Prefix of the device names, which no other program uses.
-const PREFIX: &str = "bwcali";
+const IFB_NAME_PREFIX: &str = "bwcali";
 
 /// Returns the name of the device for packets that the workload of an interface sends.
 pub(in crate::reconcile) fn device_of(interface: &str) -> String {
@@ -17,21 +17,21 @@ pub(in crate::reconcile) fn device_of(interface: &str) -> String {
     const PRIME: u64 = 0x0100_0000_01b3;
     // FNV-1a, which is the same in all versions.
     let hash = interface.bytes().fold(OFFSET, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(PRIME));
-    format!("{PREFIX}{:09x}", hash >> 28)
+    format!("{IFB_NAME_PREFIX}{:09x}", hash >> 28)
 }
 
 /// Whether a link is a device of that kind, whichever program created it.
 pub(in crate::reconcile) fn is_device(link: &KernelLink) -> bool {
-    link.kind.as_deref() == Some("ifb") && link.name.starts_with(PREFIX)
+    link.kind.as_deref() == Some("ifb") && link.name.starts_with(IFB_NAME_PREFIX)
 }
 
 /// Computes the bucket for a bandwidth. It holds at least one packet: a larger packet would never pass.
 pub(in crate::reconcile) fn bucket(bandwidth: &BandwidthLimit, mtu: u32) -> TokenBucket {
     let narrow = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
-    let largest = mtu.saturating_add(LINK_HEADER);
+    let largest = mtu.saturating_add(LINK_HEADER_BYTES);
     let rate = (bandwidth.bits_per_second / 8).max(1);
     let burst = narrow(bandwidth.burst_bits / 8).max(largest);
-    let waiting = rate.saturating_mul(LATENCY_MILLISECONDS) / 1000;
+    let waiting = rate.saturating_mul(MAX_QUEUE_LATENCY_MS) / 1000;
     let peak = bandwidth.peak.map(|peak| {
         let at_once = peak.burst_bytes.unwrap_or(largest).max(largest);
         ((peak.bits_per_second / 8).max(1), at_once)

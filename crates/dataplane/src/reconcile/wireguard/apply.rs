@@ -6,12 +6,12 @@ use crate::wireguard_keys::new_key;
 use std::path::Path;
 use tortie_plan::TunnelKind;
 
-const KINDS: [TunnelKind; 2] = [TunnelKind::WireguardV4, TunnelKind::WireguardV6];
+const WIREGUARD_KINDS: [TunnelKind; 2] = [TunnelKind::WireguardV4, TunnelKind::WireguardV6];
 
 impl DataplaneEngine {
     /// Configures keys, ports and peers, before routes lead through the devices.
     pub(crate) async fn apply_wireguard(&mut self) {
-        for kind in KINDS {
+        for kind in WIREGUARD_KINDS {
             let Some(device) = self.core.wireguard_device(kind) else {
                 self.core.wireguard(kind).forget();
                 continue;
@@ -37,7 +37,7 @@ impl DataplaneEngine {
 
     /// Removes peers that no longer exist, and allowed IPs that peers no longer have.
     pub(crate) async fn narrow_wireguard(&mut self) {
-        for kind in KINDS {
+        for kind in WIREGUARD_KINDS {
             let Some(device) = self.core.wireguard_device(kind) else { continue };
             let Some(change) = self.core.unwanted_of_wireguard(kind) else { continue };
             if let Err(reason) = self.change_wireguard(kind, &device, &change).await {

@@ -53,7 +53,7 @@ impl VersionOneClient {
     /// Receives messages until it has exactly these tiers.
     async fn learn(&mut self, connection: &mut VersionOneConnection, names: &[&str]) {
         let keys: Vec<String> = names.iter().map(|name| key(name)).collect();
-        let patience = tortie_testkit::PATIENCE;
+        let patience = tortie_testkit::CONDITION_TIMEOUT;
         while !self.known.keys().eq(keys.iter()) || self.position.is_none() {
             let heard = tokio::time::timeout(patience, receive::<V1FromHub>(&mut connection.stream)).await;
             let heard = heard.expect("in time").expect("an open connection").what.expect("a known message");

@@ -39,7 +39,7 @@ pub enum AcceptedValues {
     Region,
 }
 
-const VALIDATIONS: &str = "x-kubernetes-validations";
+const VALIDATIONS_KEYWORD: &str = "x-kubernetes-validations";
 const MAX_REGION_CHARS: usize = 46;
 const MAX_PORT_RANGES: usize = 7;
 
@@ -90,7 +90,7 @@ impl AcceptedValues {
                 insert("maximum", json!(u32::MAX));
                 let single: Vec<String> = (0..32).map(|bit| (1u64 << bit).to_string()).collect();
                 let rule = format!("!(self in [0, {}])", single.join(", "));
-                insert(VALIDATIONS, json!([forms::rule(&rule, "must have at least two bits set")]));
+                insert(VALIDATIONS_KEYWORD, json!([forms::rule(&rule, "must have at least two bits set")]));
             }
             AcceptedValues::Form(pattern) => {
                 insert("pattern", json!(pattern));
@@ -98,7 +98,7 @@ impl AcceptedValues {
             AcceptedValues::Selector => {
                 forms::selector_keywords().into_iter().for_each(|(keyword, value)| insert(&keyword, value));
             }
-            AcceptedValues::Regex => insert(VALIDATIONS, forms::regex_rule()),
+            AcceptedValues::Regex => insert(VALIDATIONS_KEYWORD, forms::regex_rule()),
             AcceptedValues::Interface => insert("pattern", json!(optional(patterns::INTERFACE))),
             AcceptedValues::Networks(None) => {
                 insert("pattern", json!(whole(&patterns::network_or_address())))
@@ -230,7 +230,7 @@ impl ParameterType for Option<i64> {
 
 impl ParameterType for Option<GoDuration> {
     fn describe(schema: &mut Map<String, Value>) {
-        schema.insert(VALIDATIONS.to_owned(), forms::optional_span());
+        schema.insert(VALIDATIONS_KEYWORD.to_owned(), forms::optional_span());
     }
 
     fn is_unset(&self) -> bool {
@@ -251,7 +251,7 @@ impl ParameterType for Option<GoDuration> {
 impl ParameterType for Option<Port> {
     fn describe(schema: &mut Map<String, Value>) {
         schema.insert("pattern".to_owned(), json!(whole(&patterns::port_numbers())));
-        schema.insert(VALIDATIONS.to_owned(), forms::port_range_rule());
+        schema.insert(VALIDATIONS_KEYWORD.to_owned(), forms::port_range_rule());
     }
 
     fn is_unset(&self) -> bool {

@@ -10,7 +10,7 @@ pub use parameters::{FelixConfigurationSpec, FelixParameter};
 pub use parts::{BPFConntrackTimeouts, HealthTimeoutOverride, ProtoPort, RouteTableRange};
 
 use crate::kinds::cel_settings;
-use crate::names::DEFAULT;
+use crate::names::DEFAULT_OBJECT_NAME;
 use crate::{FieldChecker, Kind, NoStatus, ResourceSpec, StatusForm, TypedObject};
 
 pub type FelixConfiguration = TypedObject<FelixConfigurationSpec>;
@@ -46,7 +46,7 @@ impl ResourceSpec for FelixConfigurationSpec {
         let (spec, at) = (&configuration.spec, at.field("spec"));
         spec.check_parameters(&at);
         let name = configuration.metadata.name.as_str();
-        let by_name = name == DEFAULT || name.starts_with("node.");
+        let by_name = name == DEFAULT_OBJECT_NAME || name.starts_with("node.");
         at.field("nodeSelector").ensure(
             spec.node_selector.is_empty() || !by_name,
             &spec.node_selector,

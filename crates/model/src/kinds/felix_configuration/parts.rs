@@ -37,7 +37,7 @@ pub struct ProtoPort {
 }
 
 /// The last routing table that `routeTableRange` may include.
-const MAX_ROUTE_TABLE: i64 = 250;
+const MAX_ROUTE_TABLE_INDEX: i64 = 250;
 
 /// Routing tables that may be used, from `min` to `max` inclusive.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -120,7 +120,7 @@ impl ParameterType for Option<Vec<ProtoPort>> {
 impl ParameterType for Option<RouteTableRange> {
     fn describe(schema: &mut Map<String, Value>) {
         if let Some(max) = schema.get_mut("properties").and_then(|properties| properties.get_mut("max")) {
-            max["maximum"] = json!(MAX_ROUTE_TABLE);
+            max["maximum"] = json!(MAX_ROUTE_TABLE_INDEX);
         }
     }
 
@@ -131,7 +131,7 @@ impl ParameterType for Option<RouteTableRange> {
     fn check(&self, _: &AcceptedValues, at: &FieldChecker<'_>) {
         if let Some(range) = self {
             range.check(at);
-            at.field("max").within(range.max, InclusiveRange(1, MAX_ROUTE_TABLE));
+            at.field("max").within(range.max, InclusiveRange(1, MAX_ROUTE_TABLE_INDEX));
         }
     }
 

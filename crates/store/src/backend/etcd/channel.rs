@@ -15,10 +15,10 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use tonic::transport::{Channel, Uri};
 
 /// HTTP/2 flow-control window: large enough for a full page of the largest values without waiting for window updates.
-const WINDOW: u32 = 4 << 20;
+const HTTP2_WINDOW_BYTES: u32 = 4 << 20;
 
 /// Prefix of errors that occur after the TCP connection is open; `failure` uses it to explain them.
-pub const TLS_FAILED: &str = "TLS handshake failed";
+pub const TLS_HANDSHAKE_ERROR_PREFIX: &str = "TLS handshake failed";
 
 trait TransportStream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> TransportStream for T {}
@@ -53,8 +53,8 @@ pub fn dialler(
         .http2_keep_alive_interval(limits.keepalive)
         .keep_alive_timeout(limits.keepalive_answer)
         .keep_alive_while_idle(true)
-        .initial_stream_window_size(WINDOW)
-        .initial_connection_window_size(WINDOW);
+        .initial_stream_window_size(HTTP2_WINDOW_BYTES)
+        .initial_connection_window_size(HTTP2_WINDOW_BYTES);
     Ok(EndpointDialler { settings, endpoint: endpoint.clone(), tls: tls.clone(), limit })
 }
 
@@ -84,7 +84,8 @@ async fn open(endpoint: &EtcdEndpoint, tls: Arc<ClientConfig>) -> io::Result<Box
             }
             let name = ServerName::try_from(host.clone()).map_err(io::Error::other)?;
             let secured = TlsConnector::from(tls).connect(name, stream).await;
-            let stream = secured.map_err(|e| io::Error::new(e.kind(), format!("{TLS_FAILED}: {e}")))?;
+            let stream = secured
+                .map_err(|e| io::Error::new(e.kind(), format!("{TLS_HANDSHAKE_ERROR_PREFIX}: {e}")))?;
             Ok(Box::new(stream))
         }
     }

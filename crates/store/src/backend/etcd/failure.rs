@@ -1,7 +1,7 @@
 //! Failures of etcd calls, and error messages that name what to check.
 
 use super::auth::EtcdAuth;
-use super::channel::TLS_FAILED;
+use super::channel::TLS_HANDSHAKE_ERROR_PREFIX;
 use crate::StoreError;
 use crate::config::EtcdEndpoint;
 use std::error::Error as _;
@@ -89,7 +89,7 @@ fn unreachable(endpoint: &EtcdEndpoint, reason: &str) -> String {
          certificate"
     } else if reason.contains("alert") {
         "the server refused our TLS: check etcdCertFile and etcdKeyFile (ETCD_CERT_FILE, ETCD_KEY_FILE)"
-    } else if reason.contains(TLS_FAILED) {
+    } else if reason.contains(TLS_HANDSHAKE_ERROR_PREFIX) {
         "the endpoint does not speak TLS: check whether it should be http instead of https"
     } else {
         "check that the datastore runs and that the endpoint is right (ETCD_ENDPOINTS, etcdEndpoints)"

@@ -7,40 +7,40 @@ use ipnet::IpNet;
 use tortie_model::key::{AffinityType, WorkloadStatusKey};
 use tortie_model::{KeyRange, Kind, StoreKey};
 
-const RESOURCES: &str = "/calico/resources/v3/projectcalico.org/";
-const IPAM: &str = "/calico/ipam/v2/";
-const BLOCKS: &str = "/calico/ipam/v2/assignment/";
-const HANDLES: &str = "/calico/ipam/v2/handle/";
-const IPAM_CONFIG: &str = "/calico/ipam/v2/config";
-const FELIX_BY_REGION: &str = "/calico/felix/v2/";
-const FELIX_BY_HOST: &str = "/calico/felix/v1/host/";
+const RESOURCES_PREFIX: &str = "/calico/resources/v3/projectcalico.org/";
+const IPAM_PREFIX: &str = "/calico/ipam/v2/";
+const BLOCKS_PREFIX: &str = "/calico/ipam/v2/assignment/";
+const HANDLES_PREFIX: &str = "/calico/ipam/v2/handle/";
+const IPAM_CONFIG_PATH: &str = "/calico/ipam/v2/config";
+const FELIX_REGION_PREFIX: &str = "/calico/felix/v2/";
+const FELIX_HOST_PREFIX: &str = "/calico/felix/v1/host/";
 /// Never written: services exist only in the Kubernetes API.
-const ENDPOINT_SLICES: &str = "/calico/kubernetes/endpointslices/";
-const SERVICES: &str = "/calico/kubernetes/services/";
-const COMPACT_REVISION: &str = "compact_rev_key";
+const ENDPOINT_SLICES_PREFIX: &str = "/calico/kubernetes/endpointslices/";
+const SERVICES_PREFIX: &str = "/calico/kubernetes/services/";
+const COMPACT_REVISION_PATH: &str = "compact_rev_key";
 
 /// Returns the path of a key in etcd.
 pub fn path(key: &StoreKey) -> String {
     match key {
         StoreKey::Resource { kind, namespace, name } if kind.is_namespaced() => {
-            format!("{RESOURCES}{}/{namespace}/{name}", kind.plural())
+            format!("{RESOURCES_PREFIX}{}/{namespace}/{name}", kind.plural())
         }
-        StoreKey::Resource { kind, name, .. } => format!("{RESOURCES}{}/{name}", kind.plural()),
-        StoreKey::Block { cidr } => format!("{BLOCKS}{}", block_part(cidr)),
+        StoreKey::Resource { kind, name, .. } => format!("{RESOURCES_PREFIX}{}/{name}", kind.plural()),
+        StoreKey::Block { cidr } => format!("{BLOCKS_PREFIX}{}", block_part(cidr)),
         StoreKey::BlockAffinity { affinity, owner, cidr } => {
-            format!("{IPAM}{affinity}/{owner}/{}", block_part(cidr))
+            format!("{IPAM_PREFIX}{affinity}/{owner}/{}", block_part(cidr))
         }
-        StoreKey::Handle { id } => format!("{HANDLES}{id}"),
-        StoreKey::IpamConfig => IPAM_CONFIG.to_owned(),
-        StoreKey::IpamHost { host } => format!("{IPAM}host/{host}"),
+        StoreKey::Handle { id } => format!("{HANDLES_PREFIX}{id}"),
+        StoreKey::IpamConfig => IPAM_CONFIG_PATH.to_owned(),
+        StoreKey::IpamHost { host } => format!("{IPAM_PREFIX}host/{host}"),
         StoreKey::FelixStatus { region, host } => {
-            format!("{FELIX_BY_REGION}{}/host/{host}/status", region_part(region))
+            format!("{FELIX_REGION_PREFIX}{}/host/{host}/status", region_part(region))
         }
         StoreKey::FelixLastStatus { region, host } => {
-            format!("{FELIX_BY_REGION}{}/host/{host}/last_reported_status", region_part(region))
+            format!("{FELIX_REGION_PREFIX}{}/host/{host}/last_reported_status", region_part(region))
         }
         StoreKey::WorkloadEndpointStatus(status) => format!(
-            "{FELIX_BY_REGION}{}/host/{}/workload/{}/{}/endpoint/{}",
+            "{FELIX_REGION_PREFIX}{}/host/{}/workload/{}/{}/endpoint/{}",
             region_part(&status.region),
             status.host,
             escape(&status.orchestrator),
@@ -48,29 +48,29 @@ pub fn path(key: &StoreKey) -> String {
             escape(&status.endpoint)
         ),
         StoreKey::HostEndpointStatus { host, endpoint } => {
-            format!("{FELIX_BY_HOST}{host}/endpoint/{}", escape(endpoint))
+            format!("{FELIX_HOST_PREFIX}{host}/endpoint/{}", escape(endpoint))
         }
-        StoreKey::EndpointSlice { namespace, name } => format!("{ENDPOINT_SLICES}{namespace}/{name}"),
-        StoreKey::Service { namespace, name } => format!("{SERVICES}{namespace}/{name}"),
-        StoreKey::CompactRevision => COMPACT_REVISION.to_owned(),
+        StoreKey::EndpointSlice { namespace, name } => format!("{ENDPOINT_SLICES_PREFIX}{namespace}/{name}"),
+        StoreKey::Service { namespace, name } => format!("{SERVICES_PREFIX}{namespace}/{name}"),
+        StoreKey::CompactRevision => COMPACT_REVISION_PATH.to_owned(),
     }
 }
 
 /// Parses a path; `None` for the keys of other applications in the same store.
 pub fn parse(path: &str) -> Option<StoreKey> {
-    let key = if let Some(rest) = path.strip_prefix(RESOURCES) {
+    let key = if let Some(rest) = path.strip_prefix(RESOURCES_PREFIX) {
         parse_resource(rest)
-    } else if let Some(rest) = path.strip_prefix(BLOCKS) {
+    } else if let Some(rest) = path.strip_prefix(BLOCKS_PREFIX) {
         parse_block(rest).map(|cidr| StoreKey::Block { cidr })
-    } else if let Some(rest) = path.strip_prefix(HANDLES) {
+    } else if let Some(rest) = path.strip_prefix(HANDLES_PREFIX) {
         (!rest.is_empty()).then(|| StoreKey::Handle { id: rest.to_owned() })
-    } else if path == IPAM_CONFIG {
+    } else if path == IPAM_CONFIG_PATH {
         Some(StoreKey::IpamConfig)
-    } else if let Some(rest) = path.strip_prefix(IPAM) {
+    } else if let Some(rest) = path.strip_prefix(IPAM_PREFIX) {
         parse_affinity(rest)
-    } else if let Some(rest) = path.strip_prefix(FELIX_BY_REGION) {
+    } else if let Some(rest) = path.strip_prefix(FELIX_REGION_PREFIX) {
         parse_felix(rest)
-    } else if let Some(rest) = path.strip_prefix(FELIX_BY_HOST) {
+    } else if let Some(rest) = path.strip_prefix(FELIX_HOST_PREFIX) {
         match segments(rest)?[..] {
             [host, "endpoint", endpoint] => {
                 Some(StoreKey::HostEndpointStatus { host: host.to_owned(), endpoint: unescape(endpoint) })
@@ -78,7 +78,7 @@ pub fn parse(path: &str) -> Option<StoreKey> {
             _ => None,
         }
     } else {
-        (path == COMPACT_REVISION).then_some(StoreKey::CompactRevision)
+        (path == COMPACT_REVISION_PATH).then_some(StoreKey::CompactRevision)
     };
     key.filter(|key| self::path(key) == path)
 }
@@ -90,37 +90,37 @@ pub fn prefix(range: &KeyRange) -> String {
         KeyRange::Resources { kind, namespace, name_prefix } => {
             let plural = kind.plural();
             match (kind.is_namespaced(), namespace) {
-                (false, _) => format!("{RESOURCES}{plural}/{name_prefix}"),
-                (true, Some(namespace)) => format!("{RESOURCES}{plural}/{namespace}/{name_prefix}"),
-                (true, None) => format!("{RESOURCES}{plural}/"),
+                (false, _) => format!("{RESOURCES_PREFIX}{plural}/{name_prefix}"),
+                (true, Some(namespace)) => format!("{RESOURCES_PREFIX}{plural}/{namespace}/{name_prefix}"),
+                (true, None) => format!("{RESOURCES_PREFIX}{plural}/"),
             }
         }
         KeyRange::Written { kind, namespace } => {
             let within = namespace.as_ref().filter(|_| kind.is_namespaced());
             let within = within.map(|namespace| format!("{namespace}/")).unwrap_or_default();
-            format!("{RESOURCES}{}/{within}", kind.plural())
+            format!("{RESOURCES_PREFIX}{}/{within}", kind.plural())
         }
-        KeyRange::Blocks { ip_version: None } => BLOCKS.to_owned(),
-        KeyRange::Blocks { ip_version: Some(version) } => format!("{BLOCKS}ipv{version}/"),
+        KeyRange::Blocks { ip_version: None } => BLOCKS_PREFIX.to_owned(),
+        KeyRange::Blocks { ip_version: Some(version) } => format!("{BLOCKS_PREFIX}ipv{version}/"),
         KeyRange::BlockAffinities { affinity, owner, ip_version } => match (owner, ip_version) {
-            (None, _) => format!("{IPAM}{affinity}/"),
-            (Some(owner), None) => format!("{IPAM}{affinity}/{owner}/"),
-            (Some(owner), Some(version)) => format!("{IPAM}{affinity}/{owner}/ipv{version}/block/"),
+            (None, _) => format!("{IPAM_PREFIX}{affinity}/"),
+            (Some(owner), None) => format!("{IPAM_PREFIX}{affinity}/{owner}/"),
+            (Some(owner), Some(version)) => format!("{IPAM_PREFIX}{affinity}/{owner}/ipv{version}/block/"),
         },
-        KeyRange::Handles => HANDLES.to_owned(),
-        KeyRange::IpamConfig => IPAM_CONFIG.to_owned(),
-        KeyRange::FelixStatuses => FELIX_BY_REGION.to_owned(),
+        KeyRange::Handles => HANDLES_PREFIX.to_owned(),
+        KeyRange::IpamConfig => IPAM_CONFIG_PATH.to_owned(),
+        KeyRange::FelixStatuses => FELIX_REGION_PREFIX.to_owned(),
         KeyRange::WorkloadEndpointStatuses { region, host } => match (region, host) {
-            (None, _) => FELIX_BY_REGION.to_owned(),
-            (Some(region), None) => format!("{FELIX_BY_REGION}{}/host/", region_part(region)),
+            (None, _) => FELIX_REGION_PREFIX.to_owned(),
+            (Some(region), None) => format!("{FELIX_REGION_PREFIX}{}/host/", region_part(region)),
             (Some(region), Some(host)) => {
-                format!("{FELIX_BY_REGION}{}/host/{host}/workload/", region_part(region))
+                format!("{FELIX_REGION_PREFIX}{}/host/{host}/workload/", region_part(region))
             }
         },
-        KeyRange::EndpointSlices => ENDPOINT_SLICES.to_owned(),
-        KeyRange::Services => SERVICES.to_owned(),
-        KeyRange::HostEndpointStatuses { host: None } => FELIX_BY_HOST.to_owned(),
-        KeyRange::HostEndpointStatuses { host: Some(host) } => format!("{FELIX_BY_HOST}{host}/endpoint/"),
+        KeyRange::EndpointSlices => ENDPOINT_SLICES_PREFIX.to_owned(),
+        KeyRange::Services => SERVICES_PREFIX.to_owned(),
+        KeyRange::HostEndpointStatuses { host: None } => FELIX_HOST_PREFIX.to_owned(),
+        KeyRange::HostEndpointStatuses { host: Some(host) } => format!("{FELIX_HOST_PREFIX}{host}/endpoint/"),
     }
 }
 

@@ -15,12 +15,12 @@ use tortie_etcd_proto::etcdserverpb::{
 use tortie_etcd_proto::mvccpb::KeyValue;
 
 /// Limit for decoded messages; a page of the largest values that etcd accepts stays well below it.
-const MESSAGE_LIMIT: usize = 1 << 30;
+const MAX_MESSAGE_BYTES: usize = 1 << 30;
 /// Target size of a page; keeps messages small and the server responsive.
-const PAGE_BYTES: usize = 2 << 20;
-const PAGE_KEYS: i64 = 10_000;
+const TARGET_PAGE_BYTES: usize = 2 << 20;
+const MAX_PAGE_KEYS: i64 = 10_000;
 /// Maximum number of attempts to list when the revision of the list is compacted before the last page.
-const LIST_ATTEMPTS: u32 = 5;
+const MAX_LIST_ATTEMPTS: u32 = 5;
 
 /// All entries of a range at one revision.
 #[derive(Debug)]
@@ -47,7 +47,7 @@ pub(crate) struct TransactionResult {
 }
 
 fn kv(channel: Channel) -> KvClient<Channel> {
-    KvClient::new(channel).max_decoding_message_size(MESSAGE_LIMIT)
+    KvClient::new(channel).max_decoding_message_size(MAX_MESSAGE_BYTES)
 }
 
 fn header(header: Option<ResponseHeader>) -> StoreResult<ResponseHeader> {
@@ -98,7 +98,7 @@ impl EtcdCluster {
         let mut attempt = 1;
         loop {
             match self.list_once(prefix, revision, keys_only, &mut read).await {
-                Err(error) if revision.is_none() && is_compacted(&error) && attempt < LIST_ATTEMPTS => {
+                Err(error) if revision.is_none() && is_compacted(&error) && attempt < MAX_LIST_ATTEMPTS => {
                     attempt += 1
                 }
                 done => return done,
@@ -225,8 +225,8 @@ pub(crate) fn after(key: &[u8]) -> Bytes {
 /// once.
 fn next_page(limit: i64, entries: usize, size: usize) -> i64 {
     let average = size.checked_div(entries).unwrap_or(0).max(1);
-    let fitting = i64::try_from(PAGE_BYTES / average).unwrap_or(PAGE_KEYS);
-    fitting.min(limit.saturating_mul(4)).clamp(1, PAGE_KEYS)
+    let fitting = i64::try_from(TARGET_PAGE_BYTES / average).unwrap_or(MAX_PAGE_KEYS);
+    fitting.min(limit.saturating_mul(4)).clamp(1, MAX_PAGE_KEYS)
 }
 
 #[cfg(test)]
@@ -245,7 +245,7 @@ mod tests {
     fn pages_follow_the_size_of_entries() {
         assert_eq!(next_page(500, 500, 500 * 100), 2000);
         assert_eq!(next_page(2000, 2000, 2000 * 100), 8000);
-        assert_eq!(next_page(8000, 8000, 8000 * 100), PAGE_KEYS);
+        assert_eq!(next_page(8000, 8000, 8000 * 100), MAX_PAGE_KEYS);
         assert_eq!(next_page(500, 500, 500 << 20), 2);
         assert_eq!(next_page(2, 1, 1 << 29), 1);
         assert_eq!(next_page(500, 0, 20), 2000);

@@ -12,7 +12,7 @@ use tortie_model::{KeyRange, Revision};
 
 /// Watch ID of the responses to progress requests. etcd before 3.4.25 sends them ahead of queued events, so they only
 /// prove that the server is alive, not that everything up to their revision was delivered.
-const NO_WATCH: i64 = -1;
+const PROGRESS_WATCH_ID: i64 = -1;
 
 #[derive(Debug)]
 pub(crate) struct WatchPosition {
@@ -71,7 +71,7 @@ impl WatchPosition {
         }
         self.raft_term = raft_term;
         let delivered = self.revision;
-        if response.events.is_empty() && !response.created && response.watch_id != NO_WATCH {
+        if response.events.is_empty() && !response.created && response.watch_id != PROGRESS_WATCH_ID {
             self.revision = self.revision.max(revision);
         }
         // etcd sends all events of a revision in one response, so that revision is complete afterwards.

@@ -17,7 +17,7 @@ use tortie_etcd_proto::etcdserverpb::{
     WatchCreateRequest, WatchProgressRequest, WatchRequest, WatchResponse,
 };
 
-const MESSAGE_LIMIT: usize = 1 << 30;
+const MAX_WATCH_MESSAGE_BYTES: usize = 1 << 30;
 
 pub(crate) struct WatchStream {
     cluster: Arc<EtcdCluster>,
@@ -73,7 +73,8 @@ async fn open(
     let token = cluster.authorise(member, connection, &mut request).await?;
     // With this header, a member without a leader ends the stream instead of sending nothing.
     request.metadata_mut().insert("hasleader", MetadataValue::from_static("true"));
-    let mut client = WatchClient::new(connection.channel.clone()).max_decoding_message_size(MESSAGE_LIMIT);
+    let mut client =
+        WatchClient::new(connection.channel.clone()).max_decoding_message_size(MAX_WATCH_MESSAGE_BYTES);
     let answer = client.watch(request).await.map_err(|status| EtcdFailure::of(&member.endpoint, status))?;
     Ok(WatchStream {
         cluster: cluster.clone(),

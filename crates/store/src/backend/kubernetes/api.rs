@@ -15,22 +15,23 @@ use std::ops::Range;
 use std::pin::Pin;
 use std::time::Duration;
 
-pub const MERGE_PATCH: &str = "application/merge-patch+json";
-pub const STRATEGIC_MERGE_PATCH: &str = "application/strategic-merge-patch+json";
-const JSON: &str = "application/json";
+pub const MERGE_PATCH_MEDIA_TYPE: &str = "application/merge-patch+json";
+pub const STRATEGIC_MERGE_PATCH_MEDIA_TYPE: &str = "application/strategic-merge-patch+json";
+const JSON_MEDIA_TYPE: &str = "application/json";
 /// Accept header for lists with only the metadata of the objects, if the server supports it.
-const METADATA_LIST: &str =
+const METADATA_LIST_MEDIA_TYPES: &str =
     "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io,application/json";
-const METADATA: &str = "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io,application/json";
+const METADATA_MEDIA_TYPES: &str =
+    "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io,application/json";
 
 /// Number of objects per page of a list.
-pub const DEFAULT_PAGE: usize = 500;
+pub const DEFAULT_PAGE_LIMIT: usize = 500;
 /// Factor by which the limit of a page is reduced if the page was too large.
-const PAGE_REDUCTION: usize = 8;
+const PAGE_REDUCTION_FACTOR: usize = 8;
 
 /// Duration after which the server ends a watch; random, so that not all watches end at once. The client then reopens
 /// it where it ended.
-const WATCH_SECONDS: Range<u64> = 300..600;
+const WATCH_TIMEOUT_SECONDS: Range<u64> = 300..600;
 
 #[derive(Clone)]
 pub struct KubernetesApi {
@@ -102,7 +103,7 @@ impl ListQuery {
         let is_smaller =
             self.limit > 1 && matches!(failure, KubernetesFailure::Response(ResponseError::TooLarge { .. }));
         if is_smaller {
-            self.limit = (self.limit / PAGE_REDUCTION).max(1);
+            self.limit = (self.limit / PAGE_REDUCTION_FACTOR).max(1);
         }
         is_smaller
     }
@@ -153,7 +154,7 @@ impl KubernetesApi {
         path: &str,
         kind: &str,
     ) -> Result<T, KubernetesFailure> {
-        let document = self.send(Method::GET, path, JSON, None).await?;
+        let document = self.send(Method::GET, path, JSON_MEDIA_TYPE, None).await?;
         response::check_kind(path, kind, &document)?;
         serde_json::from_value(document).map_err(|error| response::unreadable(path, &error))
     }
@@ -161,7 +162,7 @@ impl KubernetesApi {
     /// Fails if kube-apiserver does not respond.
     pub async fn check(&self) -> Result<(), KubernetesFailure> {
         const PATH: &str = "/version";
-        let version = self.send(Method::GET, PATH, JSON, None).await?;
+        let version = self.send(Method::GET, PATH, JSON_MEDIA_TYPE, None).await?;
         match version.get("gitVersion").and_then(Json::as_str) {
             Some(_) => Ok(()),
             None => Err(response::missing_field(PATH, "gitVersion")),
@@ -170,7 +171,7 @@ impl KubernetesApi {
 
     /// Returns the object at the path, after checking that it is of the kind.
     pub async fn get(&self, kind: &str, path: &str) -> Result<Json, KubernetesFailure> {
-        let object = self.send(Method::GET, path, JSON, None).await?;
+        let object = self.send(Method::GET, path, JSON_MEDIA_TYPE, None).await?;
         response::check_object(path, kind, &object)?;
         Ok(object)
     }
@@ -182,7 +183,7 @@ impl KubernetesApi {
         path: &str,
     ) -> Result<Vec<T>, KubernetesFailure> {
         let mut all = Vec::new();
-        let mut query = ListQuery { limit: DEFAULT_PAGE, ..ListQuery::default() };
+        let mut query = ListQuery { limit: DEFAULT_PAGE_LIMIT, ..ListQuery::default() };
         loop {
             let text = match self.list(path, &query).await {
                 Err(failure) if query.shrink(&failure) => continue,
@@ -201,11 +202,11 @@ impl KubernetesApi {
     }
 
     pub async fn post(&self, path: &str, body: &Json) -> Result<Json, KubernetesFailure> {
-        self.send(Method::POST, path, JSON, Some(body)).await
+        self.send(Method::POST, path, JSON_MEDIA_TYPE, Some(body)).await
     }
 
     pub async fn put(&self, path: &str, body: &Json) -> Result<Json, KubernetesFailure> {
-        self.send(Method::PUT, path, JSON, Some(body)).await
+        self.send(Method::PUT, path, JSON_MEDIA_TYPE, Some(body)).await
     }
 
     pub async fn patch(
@@ -229,7 +230,7 @@ impl KubernetesApi {
             preconditions["resourceVersion"] = version.into();
         }
         let body = json!({"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": preconditions});
-        self.send(Method::DELETE, path, JSON, Some(&body)).await.map(|_| ())
+        self.send(Method::DELETE, path, JSON_MEDIA_TYPE, Some(&body)).await.map(|_| ())
     }
 
     /// Returns the text of a page; the caller decodes the items.
@@ -238,10 +239,10 @@ impl KubernetesApi {
         pairs.extend(query.after.clone().map(|token| ("continue", token)));
         pairs.extend(query.labels.clone().map(|labels| ("labelSelector", labels)));
         let accept = match query.detail {
-            ObjectDetail::Whole => JSON,
-            ObjectDetail::Metadata => METADATA_LIST,
+            ObjectDetail::Whole => JSON_MEDIA_TYPE,
+            ObjectDetail::Metadata => METADATA_LIST_MEDIA_TYPES,
         };
-        self.text(Method::GET, &with_query(path, &pairs), [JSON, accept], None).await
+        self.text(Method::GET, &with_query(path, &pairs), [JSON_MEDIA_TYPE, accept], None).await
     }
 
     pub async fn watch(
@@ -265,17 +266,17 @@ impl KubernetesApi {
         let mut pairs = vec![
             ("watch", "1".to_owned()),
             ("allowWatchBookmarks", "true".to_owned()),
-            ("timeoutSeconds", rand::random_range(WATCH_SECONDS).to_string()),
+            ("timeoutSeconds", rand::random_range(WATCH_TIMEOUT_SECONDS).to_string()),
             ("resourceVersion", after.to_owned()),
         ];
         pairs.extend(labels.map(|labels| ("labelSelector", labels.to_owned())));
         let accept = match detail {
-            ObjectDetail::Whole => JSON,
-            ObjectDetail::Metadata => METADATA,
+            ObjectDetail::Whole => JSON_MEDIA_TYPE,
+            ObjectDetail::Metadata => METADATA_MEDIA_TYPES,
         };
         let path = with_query(path, &pairs);
         self.anywhere(&Method::GET, |client| {
-            let request = request(Method::GET, &path, [JSON, accept], Vec::new());
+            let request = request(Method::GET, &path, [JSON_MEDIA_TYPE, accept], Vec::new());
             let path = &path;
             async move {
                 let request = request?.map(kube::client::Body::from);
@@ -309,7 +310,7 @@ impl KubernetesApi {
         form: &str,
         body: Option<&Json>,
     ) -> Result<Json, KubernetesFailure> {
-        let text = self.text(method, path, [form, JSON], body).await?;
+        let text = self.text(method, path, [form, JSON_MEDIA_TYPE], body).await?;
         serde_json::from_str(&text).map_err(|error| response::unreadable(path, &error))
     }
 

@@ -36,9 +36,9 @@ pub enum CollectionForm {
     Service,
 }
 
-const NETWORK_POLICIES: &str = "/apis/networking.k8s.io/v1";
-const CLUSTER_NETWORK_POLICIES: &str = "/apis/policy.networking.k8s.io/v1alpha2/clusternetworkpolicies";
-const ENDPOINT_SLICES: &str = "/apis/discovery.k8s.io/v1";
+const NETWORK_POLICY_API_PATH: &str = "/apis/networking.k8s.io/v1";
+const CLUSTER_NETWORK_POLICIES_PATH: &str = "/apis/policy.networking.k8s.io/v1alpha2/clusternetworkpolicies";
+const ENDPOINT_SLICE_API_PATH: &str = "/apis/discovery.k8s.io/v1";
 
 /// An API path that can be listed and watched.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -139,7 +139,7 @@ impl ObjectReader {
         let core =
             |form, collection: String, name: &str| ObjectLocation { form, collection, name: name.to_owned() };
         if let StoreKey::EndpointSlice { namespace, name } = key {
-            let collection = format!("{ENDPOINT_SLICES}/namespaces/{namespace}/endpointslices");
+            let collection = format!("{ENDPOINT_SLICE_API_PATH}/namespaces/{namespace}/endpointslices");
             return Some(core(CollectionForm::EndpointSlice, collection, name));
         }
         if let StoreKey::Service { namespace, name } = key {
@@ -152,12 +152,12 @@ impl ObjectReader {
         let StoreKey::Resource { kind, namespace, name } = key else { return None };
         Some(match kind {
             Kind::NetworkPolicy if is_derived_policy(*kind, name) => {
-                let collection = format!("{NETWORK_POLICIES}/namespaces/{namespace}/networkpolicies");
+                let collection = format!("{NETWORK_POLICY_API_PATH}/namespaces/{namespace}/networkpolicies");
                 core(CollectionForm::NetworkPolicy, collection, name.strip_prefix(NETWORK_POLICY_PREFIX)?)
             }
             Kind::GlobalNetworkPolicy if is_derived_policy(*kind, name) => core(
                 CollectionForm::ClusterNetworkPolicy,
-                CLUSTER_NETWORK_POLICIES.into(),
+                CLUSTER_NETWORK_POLICIES_PATH.into(),
                 name.strip_prefix(CLUSTER_NETWORK_POLICY_PREFIX)?,
             ),
             Kind::WorkloadEndpoint => {
@@ -220,13 +220,13 @@ impl ObjectReader {
                 match kind {
                     Kind::NetworkPolicy => {
                         let within = namespace.map(|name| format!("/namespaces/{name}")).unwrap_or_default();
-                        let path = format!("{NETWORK_POLICIES}{within}/networkpolicies");
+                        let path = format!("{NETWORK_POLICY_API_PATH}{within}/networkpolicies");
                         all.extend(one(CollectionForm::NetworkPolicy, path));
                     }
                     Kind::GlobalNetworkPolicy => {
                         all.extend(one(
                             CollectionForm::ClusterNetworkPolicy,
-                            CLUSTER_NETWORK_POLICIES.into(),
+                            CLUSTER_NETWORK_POLICIES_PATH.into(),
                         ));
                     }
                     _ => {}
@@ -234,7 +234,7 @@ impl ObjectReader {
                 all
             }
             KeyRange::EndpointSlices => {
-                one(CollectionForm::EndpointSlice, format!("{ENDPOINT_SLICES}/endpointslices"))
+                one(CollectionForm::EndpointSlice, format!("{ENDPOINT_SLICE_API_PATH}/endpointslices"))
             }
             KeyRange::Services => one(CollectionForm::Service, "/api/v1/services".into()),
             KeyRange::Blocks { .. } => vec![record(Kind::IPAMBlock)],

@@ -14,12 +14,12 @@ use tokio::time::{Instant, timeout};
 use tortie_model::Kind;
 
 /// Maximum delay between two attempts. A daemon often starts before the address of kube-apiserver is reachable.
-const MAX_RETRY_DELAY: Duration = Duration::from_secs(2);
+const MAX_DISCOVERY_RETRY_DELAY: Duration = Duration::from_secs(2);
 /// Timeout of the first attempt of a daemon; doubled for each further one. It starts short because packets to a service
 /// address that is not programmed yet are lost, and such a connection never opens.
-const FIRST_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(1);
+const FIRST_DISCOVERY_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time after which a command stops retrying.
-const COMMAND_DEADLINE: Duration = Duration::from_secs(5);
+const COMMAND_DISCOVERY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum number of distinct causes to report, in case a server returns a new one each time.
 const MAX_REPORTED_CAUSES: usize = 32;
 
@@ -29,16 +29,16 @@ pub async fn discover_group(
     patience: ConnectRetryMode<'_>,
 ) -> StoreResult<CalicoApiGroup> {
     let began = Instant::now();
-    let mut backoff = Backoff::capped(MAX_RETRY_DELAY);
+    let mut backoff = Backoff::capped(MAX_DISCOVERY_RETRY_DELAY);
     let mut reported = BTreeSet::new();
-    let mut attempt_timeout = FIRST_ATTEMPT_TIMEOUT;
+    let mut attempt_timeout = FIRST_DISCOVERY_TIMEOUT;
     match patience {
         ConnectRetryMode::Command => loop {
             match find_served_group(api).await {
                 // Commands still work on Kubernetes' own objects, and explain how to install the definitions.
                 Ok(served) => return Ok(served.unwrap_or(CalicoApiGroup::V1)),
                 Err(KubernetesFailure::Unreachable { unasked: true, .. })
-                    if began.elapsed() < COMMAND_DEADLINE =>
+                    if began.elapsed() < COMMAND_DISCOVERY_TIMEOUT =>
                 {
                     tokio::time::sleep(backoff.pause()).await;
                 }

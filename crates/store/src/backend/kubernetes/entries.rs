@@ -1,7 +1,9 @@
 //! Operations on entries, implemented with requests for API objects.
 
 use super::KubernetesBackend;
-use super::api::{DEFAULT_PAGE, ListMetadata, ListQuery, MERGE_PATCH, STRATEGIC_MERGE_PATCH};
+use super::api::{
+    DEFAULT_PAGE_LIMIT, ListMetadata, ListQuery, MERGE_PATCH_MEDIA_TYPE, STRATEGIC_MERGE_PATCH_MEDIA_TYPE,
+};
 use super::collection::{ApiCollection, CollectionForm, ConvertedObject, ObjectLocation};
 use super::failure::KubernetesFailure;
 use super::group::CalicoApiGroup;
@@ -13,9 +15,9 @@ use std::time::Duration;
 use tortie_model::{KeyRange, Kind, Resource, StoreKey, StoreValue, ValidationError};
 
 /// Maximum number of attempts to list when the resource version of the list expires before the last page.
-const LIST_ATTEMPTS: u32 = 5;
+const MAX_LIST_ATTEMPTS: u32 = 5;
 /// Maximum number of attempts of an unconditional write that conflicts with other writers.
-const APPLY_ATTEMPTS: u32 = 5;
+const MAX_APPLY_ATTEMPTS: u32 = 5;
 
 impl KubernetesBackend {
     pub(crate) async fn get(&self, key: &StoreKey) -> StoreResult<StoreEntry> {
@@ -102,7 +104,7 @@ impl KubernetesBackend {
         let mut attempt = 1;
         'again: loop {
             let mut found = Vec::new();
-            let mut query = collection.query(DEFAULT_PAGE, None);
+            let mut query = collection.query(DEFAULT_PAGE_LIMIT, None);
             loop {
                 match self.page(collection, &query).await {
                     Ok((metadata, mut page)) => {
@@ -112,7 +114,7 @@ impl KubernetesBackend {
                             return Ok(Some((found, metadata.resource_version)));
                         }
                     }
-                    Err(KubernetesFailure::Expired(_)) if attempt < LIST_ATTEMPTS => {
+                    Err(KubernetesFailure::Expired(_)) if attempt < MAX_LIST_ATTEMPTS => {
                         attempt += 1;
                         continue 'again;
                     }
@@ -283,7 +285,7 @@ impl KubernetesBackend {
             }
             let revision = match self.get(key).await {
                 Ok(entry) => entry.revision,
-                Err(StoreError::DoesNotExist { .. }) if attempt < APPLY_ATTEMPTS => {
+                Err(StoreError::DoesNotExist { .. }) if attempt < MAX_APPLY_ATTEMPTS => {
                     attempt += 1;
                     continue;
                 }
@@ -291,7 +293,7 @@ impl KubernetesBackend {
             };
             match self.update(key, value, &revision).await {
                 Err(StoreError::Conflict { .. } | StoreError::DoesNotExist { .. })
-                    if attempt < APPLY_ATTEMPTS =>
+                    if attempt < MAX_APPLY_ATTEMPTS =>
                 {
                     attempt += 1
                 }
@@ -320,7 +322,7 @@ impl KubernetesBackend {
             CollectionForm::Pod => {
                 let patch = pod::removal(&uid, revision.map(|_| version.as_str()));
                 let path = format!("{}/status", place.path());
-                match self.api.patch(&path, STRATEGIC_MERGE_PATCH, &patch).await {
+                match self.api.patch(&path, STRATEGIC_MERGE_PATCH_MEDIA_TYPE, &patch).await {
                     Ok(_) => {}
                     Err(failure) => return Err(failure.into_error(key)),
                 }
@@ -432,7 +434,7 @@ impl KubernetesBackend {
         let found = self.find(key, place).await?;
         let patch = pod::patch(&found.uid, &endpoint.spec.ip_networks, &endpoint.spec.container_id);
         let path = format!("{}/status", place.path());
-        let answer = self.api.patch(&path, STRATEGIC_MERGE_PATCH, &patch).await;
+        let answer = self.api.patch(&path, STRATEGIC_MERGE_PATCH_MEDIA_TYPE, &patch).await;
         let answer = answer.map_err(|failure| failure.into_error(key))?;
         self.read_written(key, place, answer)
     }
@@ -449,7 +451,7 @@ impl KubernetesBackend {
         };
         let mut patch = node::patch(node);
         patch["metadata"]["resourceVersion"] = revision.to_string().into();
-        match self.api.patch(&format!("{}/status", place.path()), MERGE_PATCH, &patch).await {
+        match self.api.patch(&format!("{}/status", place.path()), MERGE_PATCH_MEDIA_TYPE, &patch).await {
             Ok(answer) => self.read_written(key, place, answer),
             Err(failure) => Err(self.refused(key, place, failure).await),
         }

@@ -37,14 +37,14 @@ use crate::{StoreLimits, StoreResult};
 use api::KubernetesApi;
 use collection::ObjectReader;
 use group::CalicoApiGroup;
-pub(crate) use profile::{NAMESPACE_PREFIX, SERVICE_ACCOUNT_PREFIX};
+pub(crate) use profile::{NAMESPACE_PROFILE_PREFIX, SERVICE_ACCOUNT_PROFILE_PREFIX};
 pub use response::{ResponseError, rejected_responses};
 use source::KubernetesSource;
 use tortie_model::KeyRange;
 
 /// Environment variable with a comma-separated list, of which the first item is the prefix of interface names.
 const INTERFACE_PREFIX_VARIABLE: &str = "FELIX_INTERFACEPREFIX";
-const INTERFACE_PREFIX: &str = "cali";
+const DEFAULT_INTERFACE_PREFIX: &str = "cali";
 
 #[derive(Clone, Debug)]
 pub struct KubernetesBackend {
@@ -66,7 +66,7 @@ impl KubernetesBackend {
         };
         let prefixes = std::env::var(INTERFACE_PREFIX_VARIABLE).unwrap_or_default();
         let prefix = prefixes.split(',').next().filter(|prefix| !prefix.is_empty());
-        let interface_prefix = prefix.unwrap_or(INTERFACE_PREFIX).to_owned();
+        let interface_prefix = prefix.unwrap_or(DEFAULT_INTERFACE_PREFIX).to_owned();
         let reader = ObjectReader { group, interface_prefix, use_pod_cidr: target.use_pod_cidr };
         Ok(KubernetesBackend { api, reader })
     }
@@ -100,8 +100,11 @@ pub fn read_objects(text: &str) -> usize {
     let mut found = 0;
     for form in forms {
         for group in [CalicoApiGroup::V1, CalicoApiGroup::V3] {
-            let reader =
-                ObjectReader { group, interface_prefix: INTERFACE_PREFIX.to_owned(), use_pod_cidr: true };
+            let reader = ObjectReader {
+                group,
+                interface_prefix: DEFAULT_INTERFACE_PREFIX.to_owned(),
+                use_pod_cidr: true,
+            };
             found += object.clone().and_then(|object| reader.read(form, object)).iter().count();
             found += reader.read_list(form, text).map_or(0, |(_, found)| found.len());
         }

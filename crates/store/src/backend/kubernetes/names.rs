@@ -6,7 +6,7 @@ use sha3::Sha3_256;
 use tortie_model::key::AffinityType;
 
 /// Maximum length of object names. As in Calico, names have to be shorter than this before they are cut.
-const LONGEST: usize = 253;
+const MAX_OBJECT_NAME_LENGTH: usize = 253;
 
 pub const HOSTNAME_LABEL: &str = "projectcalico.org/hostname-hash";
 pub const AFFINITY_TYPE_LABEL: &str = "projectcalico.org/affinity-type";
@@ -21,10 +21,10 @@ pub fn block(cidr: &IpNet) -> String {
 pub fn affinity(owner: &str, cidr: &IpNet) -> String {
     let block = block(cidr);
     let name = format!("{owner}-{block}");
-    if name.len() < LONGEST {
+    if name.len() < MAX_OBJECT_NAME_LENGTH {
         return name;
     }
-    let kept = (LONGEST - 1).saturating_sub(block.len() + 13);
+    let kept = (MAX_OBJECT_NAME_LENGTH - 1).saturating_sub(block.len() + 13);
     let kept: String = owner.chars().take(kept).collect();
     let hash = hex(&Sha256::digest(format!("{owner}{block}")));
     format!("{kept}-{block}-{}", hash.get(..11).unwrap_or_default())
@@ -83,7 +83,7 @@ mod tests {
         assert_eq!(affinity(&fits, &cidr), format!("{fits}-10-8-3-64-26"));
         let (one, other) = (format!("{fits}b"), format!("{fits}c"));
         let cut = affinity(&one, &cidr);
-        assert_eq!(cut.len(), LONGEST - 1);
+        assert_eq!(cut.len(), MAX_OBJECT_NAME_LENGTH - 1);
         assert_ne!(cut, affinity(&other, &cidr));
         let hash = hex(&Sha256::digest(format!("{one}10-8-3-64-26")));
         assert!(cut.ends_with(&format!("-10-8-3-64-26-{}", &hash[..11])), "{cut}");

@@ -13,16 +13,17 @@ use tortie_model::kinds::{
 };
 use tortie_model::{Kind, StoreKey};
 
-const PREFIX: &str = "projectcalico.org/";
+const ANNOTATION_PREFIX: &str = "projectcalico.org/";
 /// Never stored: lists the labels that come from Kubernetes.
-const KUBE_LABELS: &str = "projectcalico.org/kube-labels";
+const KUBE_LABELS_ANNOTATION: &str = "projectcalico.org/kube-labels";
 
 type StringMap = BTreeMap<String, String>;
 
 /// Converts a node. With `use_pod_cidr`, the tunnel addresses come from the pod CIDR of the node.
 pub fn read(core: &CoreNode, use_pod_cidr: bool) -> (StoreKey, Node) {
     let meta = &core.metadata;
-    let text = |name: &str| meta.annotations.get(&format!("{PREFIX}{name}")).cloned().unwrap_or_default();
+    let text =
+        |name: &str| meta.annotations.get(&format!("{ANNOTATION_PREFIX}{name}")).cloned().unwrap_or_default();
     let checked =
         |name: &str, fits: fn(&str) -> bool| Some(text(name)).filter(|text| fits(text)).unwrap_or_default();
     let bgp = NodeBGPSpec {
@@ -63,7 +64,7 @@ pub fn read(core: &CoreNode, use_pod_cidr: bool) -> (StoreKey, Node) {
     metadata.labels = json_annotation::<StringMap>(meta, "labels");
     metadata.labels.extend(meta.labels.clone());
     metadata.annotations = json_annotation::<StringMap>(meta, "annotations");
-    metadata.annotations.insert(KUBE_LABELS.into(), json!(meta.labels).to_string());
+    metadata.annotations.insert(KUBE_LABELS_ANNOTATION.into(), json!(meta.labels).to_string());
     let mut node = Node::new(metadata, spec);
     node.status = status;
     (StoreKey::resource(Kind::Node, "", &meta.name), node)
@@ -79,7 +80,7 @@ fn is_address(text: &str) -> bool {
 
 /// Returns an annotation that contains JSON. An unreadable one counts as absent.
 fn json_annotation<T: DeserializeOwned + Default>(meta: &CoreMetadata, name: &str) -> T {
-    let text = meta.annotations.get(&format!("{PREFIX}{name}"));
+    let text = meta.annotations.get(&format!("{ANNOTATION_PREFIX}{name}"));
     text.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
 }
 
@@ -117,13 +118,13 @@ pub fn patch(node: &Node) -> Json {
     let wireguard = spec.wireguard.clone().unwrap_or_default();
     let kube_labels: StringMap = meta
         .annotations
-        .get(KUBE_LABELS)
+        .get(KUBE_LABELS_ANNOTATION)
         .and_then(|text| serde_json::from_str(text).ok())
         .unwrap_or_default();
     let own_labels: BTreeMap<&String, &String> =
         meta.labels.iter().filter(|(key, _)| !kube_labels.contains_key(*key)).collect();
     let own_annotations: BTreeMap<&String, &String> =
-        meta.annotations.iter().filter(|(key, _)| *key != KUBE_LABELS).collect();
+        meta.annotations.iter().filter(|(key, _)| *key != KUBE_LABELS_ANNOTATION).collect();
     let listed = |empty: bool, value: Json| if empty { String::new() } else { value.to_string() };
     let mut annotations = Map::new();
     for (name, value) in [
@@ -146,7 +147,7 @@ pub fn patch(node: &Node) -> Json {
     ] {
         // Null removes an annotation.
         let value = if value.is_empty() { Json::Null } else { value.into() };
-        annotations.insert(format!("{PREFIX}{name}"), value);
+        annotations.insert(format!("{ANNOTATION_PREFIX}{name}"), value);
     }
     json!({"metadata": {"annotations": annotations}})
 }

@@ -12,9 +12,9 @@ use tortie_model::meta::OwnerReference;
 use tortie_model::value::{ValueError, is_renamed};
 use tortie_model::{API_VERSION, Kind, ObjectMeta, Resource, StoreKey, StoreValue};
 
-const METADATA: &str = "projectcalico.org/metadata";
+const METADATA_ANNOTATION: &str = "projectcalico.org/metadata";
 /// Labels and annotations with these substrings are also set on the custom resource itself.
-const KEPT: [&str; 2] = ["projectcalico.org/", "operator.tigera.io/"];
+const KEPT_KEY_PARTS: [&str; 2] = ["projectcalico.org/", "operator.tigera.io/"];
 
 /// Returns the object to store under `name`.
 pub fn write(group: CalicoApiGroup, name: &str, resource: &Resource) -> Json {
@@ -51,7 +51,7 @@ fn hidden_metadata(kind: Kind, name: &str, mut meta: ObjectMeta) -> Json {
         own.insert("uid".into(), uid::convert(&meta.uid).into());
     }
     let kept = |map: &std::collections::BTreeMap<String, String>| -> Map<String, Json> {
-        let kept = map.iter().filter(|(key, _)| KEPT.iter().any(|part| key.contains(part)));
+        let kept = map.iter().filter(|(key, _)| KEPT_KEY_PARTS.iter().any(|part| key.contains(part)));
         kept.map(|(key, value)| (key.clone(), value.as_str().into())).collect()
     };
     let labels = kept(&meta.labels);
@@ -65,7 +65,7 @@ fn hidden_metadata(kind: Kind, name: &str, mut meta: ObjectMeta) -> Json {
     for owner in &mut meta.owner_references {
         regroup(owner, CalicoApiGroup::V3, CalicoApiGroup::V1);
     }
-    annotations.insert(METADATA.into(), json!(meta).to_string().into());
+    annotations.insert(METADATA_ANNOTATION.into(), json!(meta).to_string().into());
     if !labels.is_empty() {
         own.insert("labels".into(), labels.into());
     }
@@ -108,9 +108,9 @@ pub fn read(
     meta.managed_fields.clear();
     if group == CalicoApiGroup::V1 {
         meta.uid = uid::convert(&meta.uid);
-        if let Some(stored) = meta.annotations.remove(METADATA) {
+        if let Some(stored) = meta.annotations.remove(METADATA_ANNOTATION) {
             let stored = serde_json::from_str::<ObjectMeta>(&stored).unwrap_or_else(|error| {
-                unreadable = Some(ValueError::Json(format!("annotation {METADATA}: {error}")));
+                unreadable = Some(ValueError::Json(format!("annotation {METADATA_ANNOTATION}: {error}")));
                 ObjectMeta::default()
             });
             meta = shown_metadata(kind, meta, stored, in_default_tier);
@@ -121,7 +121,7 @@ pub fn read(
     }
     if is_renamed(kind) {
         // The decoder in the model reads the name from this annotation.
-        meta.annotations.insert(METADATA.into(), json!({ "name": meta.name }).to_string());
+        meta.annotations.insert(METADATA_ANNOTATION.into(), json!({ "name": meta.name }).to_string());
     }
     object["apiVersion"] = API_VERSION.into();
     object["kind"] = kind.name().into();

@@ -13,7 +13,7 @@ pub use migration::{DatastoreMigrationObject, DatastoreWorkload, ResourceDefinit
 pub use registration::ApiRegistration;
 pub use serving::{KubernetesSecret, WebhookConfiguration};
 
-use super::api::{KubernetesApi, MERGE_PATCH, ObjectDetail, STRATEGIC_MERGE_PATCH};
+use super::api::{KubernetesApi, MERGE_PATCH_MEDIA_TYPE, ObjectDetail, STRATEGIC_MERGE_PATCH_MEDIA_TYPE};
 use super::core::{CoreMetadataObject, CoreNode, CorePod};
 use super::failure::KubernetesFailure;
 pub use super::service::ServiceEndpoint;
@@ -29,9 +29,9 @@ use std::time::Duration;
 use tortie_model::kinds::{Profile, WorkloadEndpoint};
 
 /// Timeout of a watch: longer than the server keeps one open, so a watch that is silent for this long is dead.
-const SILENCE: Duration = Duration::from_secs(660);
+const ACCOUNT_WATCH_TIMEOUT: Duration = Duration::from_secs(660);
 /// Resource version that selects the newest state in the cache of kube-apiserver.
-const ANY_VERSION: &str = "0";
+const ANY_RESOURCE_VERSION: &str = "0";
 
 #[derive(Clone, Debug)]
 pub struct OrchestratorClient {
@@ -171,7 +171,7 @@ impl OrchestratorClient {
             "lastTransitionTime": now,
         }]}});
         let path = format!("/api/v1/nodes/{node}/status");
-        let patched = self.api.patch(&path, STRATEGIC_MERGE_PATCH, &patch).await;
+        let patched = self.api.patch(&path, STRATEGIC_MERGE_PATCH_MEDIA_TYPE, &patch).await;
         patched.map(drop).map_err(|failure| failure.about(format!("Node({node})")))
     }
 
@@ -188,7 +188,7 @@ impl OrchestratorClient {
         }
         let patch = json!({"metadata": {"resourceVersion": object.pointer("/metadata/resourceVersion")},
             "spec": {"taints": others}});
-        self.api.patch(&path, MERGE_PATCH, &patch).await.map(drop).map_err(about)
+        self.api.patch(&path, MERGE_PATCH_MEDIA_TYPE, &patch).await.map(drop).map_err(about)
     }
 
     /// Returns whether a DaemonSet exists and is not being deleted.
@@ -205,7 +205,7 @@ impl OrchestratorClient {
     pub async fn service_account_gone(&self, namespace: &str, name: &str) -> StoreResult<()> {
         let id = || format!("ServiceAccount({namespace}/{name})");
         let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts");
-        let opened = self.api.watch(&path, None, ObjectDetail::Metadata, ANY_VERSION).await;
+        let opened = self.api.watch(&path, None, ObjectDetail::Metadata, ANY_RESOURCE_VERSION).await;
         let mut events = opened.map_err(|failure| failure.about(id()))?;
         // It may have been deleted before the watch started.
         match self.api.get("ServiceAccount", &format!("{path}/{name}")).await {
@@ -215,7 +215,7 @@ impl OrchestratorClient {
         }
         let failed = |reason: &str| Err(StoreError::Datastore(format!("the watch of {} {reason}", id())));
         loop {
-            match tokio::time::timeout(SILENCE, events.next()).await {
+            match tokio::time::timeout(ACCOUNT_WATCH_TIMEOUT, events.next()).await {
                 Ok(Some(Ok(WatchEvent::Deleted(account)))) if account["metadata"]["name"] == name => {
                     return Ok(());
                 }

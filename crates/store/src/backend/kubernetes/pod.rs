@@ -11,15 +11,15 @@ use tortie_model::names::WorkloadEndpointParts;
 use tortie_model::scalar::Protocol;
 use tortie_model::{Kind, StoreKey};
 
-pub const POD_IP: &str = "cni.projectcalico.org/podIP";
-pub const POD_IPS: &str = "cni.projectcalico.org/podIPs";
-pub const CONTAINER_ID: &str = "cni.projectcalico.org/containerID";
-const FLOATING_IPS: &str = "cni.projectcalico.org/floatingIPs";
-const SOURCE_PREFIXES: &str = "cni.projectcalico.org/allowedSourcePrefixes";
-const AWS_POD_IPS: &str = "vpc.amazonaws.com/pod-ips";
-const NETWORK_STATUS: &str = "k8s.v1.cni.cncf.io/network-status";
+pub const POD_IP_ANNOTATION: &str = "cni.projectcalico.org/podIP";
+pub const POD_IPS_ANNOTATION: &str = "cni.projectcalico.org/podIPs";
+pub const CONTAINER_ID_ANNOTATION: &str = "cni.projectcalico.org/containerID";
+const FLOATING_IPS_ANNOTATION: &str = "cni.projectcalico.org/floatingIPs";
+const SOURCE_PREFIXES_ANNOTATION: &str = "cni.projectcalico.org/allowedSourcePrefixes";
+const AWS_POD_IPS_ANNOTATION: &str = "vpc.amazonaws.com/pod-ips";
+const NETWORK_STATUS_ANNOTATION: &str = "k8s.v1.cni.cncf.io/network-status";
 /// Service account names of this length or longer get no label, as in Calico.
-const LABEL_LIMIT: usize = 63;
+const ACCOUNT_LABEL_LENGTH_LIMIT: usize = 63;
 
 /// Returns the endpoint of a pod; `None` for a pod in the host's network or without a node.
 pub fn endpoint(
@@ -51,11 +51,11 @@ fn convert(pod: &CorePod, name: String, interface_prefix: &str) -> Result<Worklo
     metadata.labels = meta.labels.clone();
     metadata.labels.insert("projectcalico.org/namespace".into(), meta.namespace.clone());
     metadata.labels.insert("projectcalico.org/orchestrator".into(), "k8s".into());
-    if !account.is_empty() && account.len() < LABEL_LIMIT {
+    if !account.is_empty() && account.len() < ACCOUNT_LABEL_LENGTH_LIMIT {
         metadata.labels.insert("projectcalico.org/serviceaccount".into(), account.clone());
     }
-    if let Some(status) = meta.annotations.get(NETWORK_STATUS) {
-        metadata.annotations.insert(NETWORK_STATUS.into(), status.clone());
+    if let Some(status) = meta.annotations.get(NETWORK_STATUS_ANNOTATION) {
+        metadata.annotations.insert(NETWORK_STATUS_ANNOTATION.into(), status.clone());
     }
     let mut profiles = vec![format!("kns.{}", meta.namespace)];
     if !account.is_empty() {
@@ -64,7 +64,7 @@ fn convert(pod: &CorePod, name: String, interface_prefix: &str) -> Result<Worklo
     let spec = WorkloadEndpointSpec {
         orchestrator: "k8s".into(),
         node: spec.node_name.clone(),
-        container_id: meta.annotations.get(CONTAINER_ID).cloned().unwrap_or_default(),
+        container_id: meta.annotations.get(CONTAINER_ID_ANNOTATION).cloned().unwrap_or_default(),
         pod: meta.name.clone(),
         endpoint: "eth0".into(),
         service_account_name: account.clone(),
@@ -83,7 +83,8 @@ fn convert(pod: &CorePod, name: String, interface_prefix: &str) -> Result<Worklo
 /// Returns whether a pod has finished. It keeps its endpoint, but without addresses: another pod may have them already.
 fn is_finished(pod: &CorePod) -> bool {
     let emptied = |name: &str| pod.metadata.annotations.get(name).is_some_and(String::is_empty);
-    let released = pod.metadata.deletion_timestamp.is_some() && (emptied(POD_IP) || emptied(AWS_POD_IPS));
+    let released = pod.metadata.deletion_timestamp.is_some()
+        && (emptied(POD_IP_ANNOTATION) || emptied(AWS_POD_IPS_ANNOTATION));
     released || matches!(pod.status.phase.as_str(), "Failed" | "Succeeded" | "Completed")
 }
 
@@ -95,7 +96,9 @@ fn addresses(pod: &CorePod) -> Result<Vec<IpAddr>, String> {
         ("status.podIPs", pod.status.pod_ips.iter().map(|pod_ip| pod_ip.ip.as_str()).collect())
     } else if !pod.status.pod_ip.is_empty() {
         ("status.podIP", vec![pod.status.pod_ip.as_str()])
-    } else if let Some((name, list)) = annotation(POD_IPS).or(annotation(POD_IP)).or(annotation(AWS_POD_IPS))
+    } else if let Some((name, list)) = annotation(POD_IPS_ANNOTATION)
+        .or(annotation(POD_IP_ANNOTATION))
+        .or(annotation(AWS_POD_IPS_ANNOTATION))
     {
         (name, list.split(',').collect())
     } else {
@@ -123,10 +126,10 @@ fn floating(pod: &CorePod, addresses: &[IpAddr]) -> Result<Vec<IPNAT>, String> {
         return Ok(Vec::new());
     }
     let mut nats = Vec::new();
-    for external_ip in list(pod, FLOATING_IPS)? {
-        let external: IpAddr = external_ip
-            .parse()
-            .map_err(|_| format!("annotation {FLOATING_IPS}: '{external_ip}' is not an address"))?;
+    for external_ip in list(pod, FLOATING_IPS_ANNOTATION)? {
+        let external: IpAddr = external_ip.parse().map_err(|_| {
+            format!("annotation {FLOATING_IPS_ANNOTATION}: '{external_ip}' is not an address")
+        })?;
         if let Some(own) = addresses.iter().find(|own| own.is_ipv4() == external.is_ipv4()) {
             nats.push(IPNAT { internal_ip: own.to_string(), external_ip });
         }
@@ -137,7 +140,7 @@ fn floating(pod: &CorePod, addresses: &[IpAddr]) -> Result<Vec<IPNAT>, String> {
 /// Returns the allowed source prefixes. Invalid ones are dropped: allowing less is safe.
 fn source_prefixes(pod: &CorePod) -> Result<Vec<String>, String> {
     let masked = |text: String| Some(text.parse::<IpNet>().ok()?.trunc().to_string());
-    Ok(list(pod, SOURCE_PREFIXES)?.into_iter().filter_map(masked).collect())
+    Ok(list(pod, SOURCE_PREFIXES_ANNOTATION)?.into_iter().filter_map(masked).collect())
 }
 
 fn ports(container: &PodContainer) -> impl Iterator<Item = WorkloadEndpointPort> {
@@ -167,13 +170,13 @@ pub fn interface_name(prefix: &str, namespace: &str, pod: &str) -> String {
 /// Returns the patch that stores the endpoint in the pod. The UID prevents patching a later pod of the same name.
 pub fn patch(uid: &str, networks: &[String], container_id: &str) -> Json {
     let first = networks.first().map(String::as_str).unwrap_or_default();
-    let annotations = json!({POD_IP: first, POD_IPS: networks.join(","), CONTAINER_ID: container_id});
+    let annotations = json!({POD_IP_ANNOTATION: first, POD_IPS_ANNOTATION: networks.join(","), CONTAINER_ID_ANNOTATION: container_id});
     patch_of(uid, annotations)
 }
 
 /// Returns the patch that removes the addresses of an endpoint, conditional on the resource version if given.
 pub fn removal(uid: &str, resource_version: Option<&str>) -> Json {
-    let mut patch = patch_of(uid, json!({POD_IP: "", POD_IPS: ""}));
+    let mut patch = patch_of(uid, json!({POD_IP_ANNOTATION: "", POD_IPS_ANNOTATION: ""}));
     if let Some(version) = resource_version {
         patch["metadata"]["resourceVersion"] = version.into();
     }

@@ -40,7 +40,7 @@ mod tests {
     use serde_json::json;
 
     const UID: &str = "80000000-0000-4000-8000-000000000001";
-    const CONVERTED: &str = "01000000-0000-4000-8000-000000000080";
+    const CONVERTED_UID: &str = "01000000-0000-4000-8000-000000000080";
 
     #[test]
     fn policies_have_the_names_that_older_peers_gave_them() {
@@ -51,7 +51,10 @@ mod tests {
         let (key, policy) = from_network_policy(&object.unwrap());
         assert_eq!(key, StoreKey::resource(Kind::NetworkPolicy, "shop", "knp.default.web"));
         assert_eq!(policy.metadata.name, "knp.default.web");
-        assert_eq!((policy.metadata.namespace.as_str(), policy.metadata.uid.as_str()), ("shop", CONVERTED));
+        assert_eq!(
+            (policy.metadata.namespace.as_str(), policy.metadata.uid.as_str()),
+            ("shop", CONVERTED_UID)
+        );
         assert!(policy.metadata.labels.is_empty());
         let object = serde_json::from_value(
             json!({"metadata": {"name": "all", "uid": UID}, "spec": {"tier": "Admin",
@@ -60,7 +63,10 @@ mod tests {
         let (key, policy) = from_cluster_network_policy(&object.unwrap());
         assert_eq!(key, StoreKey::resource(Kind::GlobalNetworkPolicy, "", "kcnp.all"));
         let policy = policy.unwrap();
-        assert_eq!((policy.metadata.name.as_str(), policy.metadata.uid.as_str()), ("kcnp.all", CONVERTED));
+        assert_eq!(
+            (policy.metadata.name.as_str(), policy.metadata.uid.as_str()),
+            ("kcnp.all", CONVERTED_UID)
+        );
         assert_eq!(policy.spec.tier, "kube-admin");
         let object = serde_json::from_value(json!({"metadata": {"name": "odd"}, "spec": {"tier": "Odd"}}));
         assert!(from_cluster_network_policy(&object.unwrap()).1.is_none());

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use tortie_model::kinds::{Action, Profile, ProfileSpec, Rule};
 use tortie_model::{Kind, StoreKey};
 
-pub const NAMESPACE_PREFIX: &str = "kns.";
-pub const SERVICE_ACCOUNT_PREFIX: &str = "ksa.";
+pub const NAMESPACE_PROFILE_PREFIX: &str = "kns.";
+pub const SERVICE_ACCOUNT_PROFILE_PREFIX: &str = "ksa.";
 
 /// Kubernetes object from which a profile is derived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,10 +18,10 @@ pub enum ProfileOrigin<'a> {
 
 /// Returns the origin of a profile by its name. Namespace names contain no dots, so the first dot ends the namespace.
 pub fn origin(profile: &str) -> Option<ProfileOrigin<'_>> {
-    if let Some(namespace) = profile.strip_prefix(NAMESPACE_PREFIX) {
+    if let Some(namespace) = profile.strip_prefix(NAMESPACE_PROFILE_PREFIX) {
         return (!namespace.is_empty()).then_some(ProfileOrigin::Namespace(namespace));
     }
-    let (namespace, name) = profile.strip_prefix(SERVICE_ACCOUNT_PREFIX)?.split_once('.')?;
+    let (namespace, name) = profile.strip_prefix(SERVICE_ACCOUNT_PROFILE_PREFIX)?.split_once('.')?;
     (!namespace.is_empty() && !name.is_empty()).then_some(ProfileOrigin::ServiceAccount { namespace, name })
 }
 
@@ -30,12 +30,13 @@ pub fn from_namespace(namespace: &CoreMetadataObject) -> (StoreKey, Profile) {
     let allow = || vec![Rule { action: Action::Allow, ..Default::default() }];
     let labels_to_apply = labels("pcns.", namespace);
     let spec = ProfileSpec { ingress: allow(), egress: allow(), labels_to_apply };
-    profile(format!("{NAMESPACE_PREFIX}{}", namespace.metadata.name), namespace, spec)
+    profile(format!("{NAMESPACE_PROFILE_PREFIX}{}", namespace.metadata.name), namespace, spec)
 }
 
 /// Converts a service account to a profile that only adds labels.
 pub fn from_service_account(account: &CoreMetadataObject) -> (StoreKey, Profile) {
-    let name = format!("{SERVICE_ACCOUNT_PREFIX}{}.{}", account.metadata.namespace, account.metadata.name);
+    let name =
+        format!("{SERVICE_ACCOUNT_PROFILE_PREFIX}{}.{}", account.metadata.namespace, account.metadata.name);
     let spec = ProfileSpec { labels_to_apply: labels("pcsa.", account), ..Default::default() };
     profile(name, account, spec)
 }

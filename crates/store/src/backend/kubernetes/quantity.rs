@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use tortie_model::kinds::{DirectionLimits, QoSControls};
 
-const PREFIX: &str = "qos.projectcalico.org/";
+const QOS_ANNOTATION_PREFIX: &str = "qos.projectcalico.org/";
 const KILO: i64 = 1_000;
 const PETA: i64 = 1_000_000_000_000_000;
-const DEFAULT_BURST: i64 = 4 << 30;
+const DEFAULT_BURST_BITS: i64 = 4 << 30;
 const DEFAULT_PACKET_BURST: i64 = 5;
 
 /// Returns the limits in the annotations, if any. An invalid value is logged and ignored, so that the pod still gets
@@ -14,12 +14,12 @@ const DEFAULT_PACKET_BURST: i64 = 5;
 pub fn controls(annotations: &BTreeMap<String, String>) -> Option<QoSControls> {
     let read = |direction: &str| limits(annotations, direction);
     let (ingress, egress) = (read("ingress"), read("egress"));
-    let dscp = annotations.get(&format!("{PREFIX}dscp")).and_then(|text| match text.parse() {
+    let dscp = annotations.get(&format!("{QOS_ANNOTATION_PREFIX}dscp")).and_then(|text| match text.parse() {
         Ok(dscp) => Some(dscp),
         Err(_) => {
             tracing::warn!(
                 value = text,
-                "annotation {PREFIX}dscp is not a DSCP; the pod's packets are not marked"
+                "annotation {QOS_ANNOTATION_PREFIX}dscp is not a DSCP; the pod's packets are not marked"
             );
             None
         }
@@ -30,7 +30,7 @@ pub fn controls(annotations: &BTreeMap<String, String>) -> Option<QoSControls> {
 
 fn limits(annotations: &BTreeMap<String, String>, direction: &str) -> DirectionLimits {
     let value = |name: &str, least: i64, most: i64| {
-        let annotation = format!("{PREFIX}{direction}{name}");
+        let annotation = format!("{QOS_ANNOTATION_PREFIX}{direction}{name}");
         annotations.get(&annotation).and_then(|text| limit(&annotation, text, least, most))
     };
     let legacy = format!("kubernetes.io/{direction}-bandwidth");
@@ -45,7 +45,7 @@ fn limits(annotations: &BTreeMap<String, String>, direction: &str) -> DirectionL
     }
     let Some(bandwidth) = value("Bandwidth", KILO, PETA).or_else(legacy) else { return limits };
     limits.bandwidth = bandwidth;
-    limits.burst = value("Burst", KILO, 34_359_738_360).unwrap_or(DEFAULT_BURST);
+    limits.burst = value("Burst", KILO, 34_359_738_360).unwrap_or(DEFAULT_BURST_BITS);
     if let Some(peakrate) = value("Peakrate", 1_010, PETA / 100 * 101).filter(|peak| *peak > bandwidth) {
         limits.peakrate = peakrate;
         limits.minburst = value("Minburst", KILO, 100_000 * KILO).unwrap_or_default();
@@ -138,11 +138,11 @@ mod tests {
         ]);
         let expected = QoSControls {
             ingress_bandwidth: 1_000_000,
-            ingress_burst: DEFAULT_BURST,
+            ingress_burst: DEFAULT_BURST_BITS,
             ingress_peakrate: 2_000_000,
             ingress_minburst: 1_000,
             egress_bandwidth: 1_000,
-            egress_burst: DEFAULT_BURST,
+            egress_burst: DEFAULT_BURST_BITS,
             // The minimum peak rate is above the bandwidth.
             egress_peakrate: 1_010,
             egress_packet_rate: 10_000,

@@ -18,11 +18,11 @@ pub const MAX_RESPONSE_BYTES: usize = 32 << 20;
 /// Maximum size of a watch event. An object has at most 1.5 MiB in etcd; as JSON it can be a few times larger.
 pub const MAX_WATCH_LINE_BYTES: usize = 8 << 20;
 /// Maximum number of bytes read from an error response.
-const MAX_REFUSAL_BYTES: usize = 64 << 10;
+const MAX_ERROR_RESPONSE_BYTES: usize = 64 << 10;
 
 /// Kind and version of objects of which only the metadata was requested.
-const METADATA_KIND: &str = "PartialObjectMetadata";
-const METADATA_VERSION: &str = "meta.k8s.io/v1";
+const PARTIAL_METADATA_KIND: &str = "PartialObjectMetadata";
+const PARTIAL_METADATA_VERSION: &str = "meta.k8s.io/v1";
 
 static REJECTED_RESPONSES: AtomicU64 = AtomicU64::new(0);
 
@@ -132,7 +132,7 @@ pub fn check_list(path: &str, kind: &str, head: &ListHead) -> Result<(), Kuberne
     let list = format!("{kind}List");
     let expected = [PathIdentity::parse(path).api_version, &list];
     let found = [head.api_version.as_str(), head.kind.as_str()];
-    let of_metadata = [METADATA_VERSION, "PartialObjectMetadataList"];
+    let of_metadata = [PARTIAL_METADATA_VERSION, "PartialObjectMetadataList"];
     if found != expected && found != of_metadata {
         return Err(wrong_identity(path, &expected, &found));
     }
@@ -147,7 +147,7 @@ pub fn check_event(path: &str, kind: &str, object: &Json) -> Result<(), Kubernet
     let text = |pointer: &str| object.pointer(pointer).and_then(Json::as_str).unwrap_or_default();
     let expected = [PathIdentity::parse(path).api_version, kind];
     let found = [text("/apiVersion"), text("/kind")];
-    if found != expected && found != [METADATA_VERSION, METADATA_KIND] {
+    if found != expected && found != [PARTIAL_METADATA_VERSION, PARTIAL_METADATA_KIND] {
         return Err(wrong_identity(path, &expected, &found));
     }
     for (pointer, field) in
@@ -206,14 +206,14 @@ pub async fn accept_status(response: http::Response<Body>) -> Result<Body, Kuber
         return Ok(body);
     }
     let mut text = Vec::new();
-    while text.len() < MAX_REFUSAL_BYTES
+    while text.len() < MAX_ERROR_RESPONSE_BYTES
         && let Some(chunk) = read_chunk(&mut body).await
     {
         text.extend_from_slice(&chunk.map_err(KubernetesFailure::of)?);
     }
     let status = serde_json::from_slice::<Status>(&text).ok().filter(|status| status.code != 0);
     let status = status.unwrap_or_else(|| {
-        text.truncate(MAX_REFUSAL_BYTES);
+        text.truncate(MAX_ERROR_RESPONSE_BYTES);
         Status::failure(String::from_utf8_lossy(&text).trim(), "").with_code(code.as_u16())
     });
     Err(KubernetesFailure::of_status(&status))

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 /// Minimum interval between two reloads of the settings, so that a permanently rejected client does not read files all
 /// the time.
-const PAUSE: Duration = Duration::from_secs(1);
+const MIN_RELOAD_INTERVAL: Duration = Duration::from_secs(1);
 
 #[derive(Clone)]
 pub struct ApiServers {
@@ -73,7 +73,7 @@ impl ApiServers {
             if state.generation != asked.generation {
                 return true;
             }
-            if state.read_at.elapsed() < PAUSE {
+            if state.read_at.elapsed() < MIN_RELOAD_INTERVAL {
                 return false;
             }
             state.read_at = Instant::now();
@@ -114,7 +114,7 @@ mod tests {
         assert_eq!(servers.current().unwrap().index, 0);
         // Loaded just now: not reloaded yet.
         assert!(!servers.renew(&first).await);
-        servers.state.write().unwrap().read_at -= PAUSE;
+        servers.state.write().unwrap().read_at -= MIN_RELOAD_INTERVAL;
         assert!(servers.renew(&first).await);
         assert!(servers.renew(&first).await, "somebody else has read them");
     }

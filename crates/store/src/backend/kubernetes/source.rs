@@ -18,22 +18,22 @@ use tokio::time::Instant;
 use tortie_model::{KeyRange, StoreKey, StoreValue};
 
 /// Collection of the CustomResourceDefinitions.
-const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+const DEFINITIONS_PATH: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 /// Placeholder for the resource version of a collection that the server does not have.
-const NOT_SERVED: &str = "-";
+const UNSERVED_VERSION: &str = "-";
 /// Number of consecutive lists without a previously served collection before it counts as removed: a starting server
 /// may not know it yet.
-const DISBELIEF: u32 = 5;
+const MAX_MISSING_LISTS: u32 = 5;
 /// Minimum delay between checks for a kind that is not installed. Checks are frequent after a change of the definition
 /// and then back off, since a cluster may never have the kind.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
-const LOOK_AGAIN_AT_LAST: Duration = Duration::from_secs(600);
+const MIN_KIND_CHECK_DELAY: Duration = Duration::from_secs(1);
+const MAX_KIND_CHECK_DELAY: Duration = Duration::from_secs(600);
 /// Minimum duration of a watch without events. If a watch ends sooner, the server did not serve it, and it is reopened
 /// after a delay.
 const MIN_WATCH_DURATION: Duration = Duration::from_secs(1);
 /// Initial value of the check counter, without and with a watch of the definition.
-const LOOKS_UNTOLD: u32 = 3;
-const LOOKS_TOLD: u32 = 10;
+const CHECK_COUNT_WHEN_POLLING: u32 = 3;
+const CHECK_COUNT_WHEN_WATCHING: u32 = 10;
 
 pub(crate) struct KubernetesSource {
     kubernetes: KubernetesBackend,
@@ -72,12 +72,12 @@ impl WatchedCollection {
             untold: false,
             missing: 0,
             look_again: None,
-            looks: LOOKS_UNTOLD,
+            looks: CHECK_COUNT_WHEN_POLLING,
         }
     }
 
     fn is_served(&self) -> bool {
-        self.version != NOT_SERVED
+        self.version != UNSERVED_VERSION
     }
 
     fn set_stream(&mut self, stream: WatchEventStream) {
@@ -91,7 +91,9 @@ impl WatchedCollection {
     }
 
     fn next_look(&mut self) -> Instant {
-        let wait = LOOK_AGAIN.saturating_mul(1 << self.looks.min(LOOKS_TOLD)).min(LOOK_AGAIN_AT_LAST);
+        let wait = MIN_KIND_CHECK_DELAY
+            .saturating_mul(1 << self.looks.min(CHECK_COUNT_WHEN_WATCHING))
+            .min(MAX_KIND_CHECK_DELAY);
         *self.look_again.get_or_insert_with(|| Instant::now() + wait)
     }
 
@@ -104,13 +106,14 @@ impl WatchedCollection {
     /// watch, the kind is polled instead.
     async fn follow_definition(&mut self, api: &KubernetesApi) {
         let Some(name) = self.collection.definition().filter(|_| !self.untold) else { return };
-        match api.watch_named(DEFINITIONS, &name, ObjectDetail::Metadata, &self.definition_version).await {
+        match api.watch_named(DEFINITIONS_PATH, &name, ObjectDetail::Metadata, &self.definition_version).await
+        {
             Ok(stream) => {
                 self.set_stream(stream);
-                self.set_looks(LOOKS_TOLD);
+                self.set_looks(CHECK_COUNT_WHEN_WATCHING);
             }
             Err(failure) => {
-                let reason = failure.into_collection_error(DEFINITIONS);
+                let reason = failure.into_collection_error(DEFINITIONS_PATH);
                 tracing::debug!(name, %reason, "cannot watch the definition of this kind; polling for it");
                 (self.untold, self.definition_version) = (true, String::new());
             }
@@ -138,13 +141,13 @@ impl WatchedCollection {
             // definition again.
             Some(Ok(WatchEvent::Error(_)) | Err(_)) => {
                 (self.stream, self.untold, self.definition_version) = (None, true, String::new());
-                self.set_looks(LOOKS_UNTOLD);
+                self.set_looks(CHECK_COUNT_WHEN_POLLING);
             }
             // The server ends every watch after a while.
             None if !self.close_stream() => {}
             None => {
                 self.untold = true;
-                self.set_looks(LOOKS_UNTOLD);
+                self.set_looks(CHECK_COUNT_WHEN_POLLING);
             }
         }
     }
@@ -287,13 +290,13 @@ impl WatchSource for KubernetesSource {
             match self.kubernetes.all(&part.collection).await? {
                 Some((found, version)) => {
                     (part.version, part.missing, part.untold) = (version, 0, false);
-                    part.set_looks(LOOKS_UNTOLD);
+                    part.set_looks(CHECK_COUNT_WHEN_POLLING);
                     let inside = found.into_iter().filter(|found| self.range.contains(&found.key));
                     items.extend(inside.filter_map(|found| {
                         Some(WatchItem { key: found.key, revision: found.revision, value: found.value? })
                     }));
                 }
-                None if was_served && part.missing < DISBELIEF => {
+                None if was_served && part.missing < MAX_MISSING_LISTS => {
                     part.missing += 1;
                     let path = &part.collection.path;
                     return Err(StoreError::Datastore(format!(
@@ -302,7 +305,7 @@ impl WatchSource for KubernetesSource {
                 }
                 // The kind is not installed, so it has no objects.
                 None => {
-                    part.version = NOT_SERVED.to_owned();
+                    part.version = UNSERVED_VERSION.to_owned();
                     part.missing = 0;
                 }
             }

@@ -4,7 +4,7 @@
 use super::eventually;
 use crate::felix_chains::FelixMode;
 use crate::pinger::ContinuousPing;
-use crate::traffic::{NumberedStream, PORT};
+use crate::traffic::{NumberedStream, STREAM_PORT};
 use crate::{TestLab, family};
 use std::io::{Read, Write};
 use std::net::{IpAddr, TcpListener, TcpStream};
@@ -12,12 +12,12 @@ use tortie_dataplane::Netns;
 use tortie_testkit::bind_when_free;
 
 const DENIED_PORT: u16 = 81;
-const POLICY: &str = "{kind: GlobalNetworkPolicy, apiVersion: projectcalico.org/v3, metadata: {name: closed-port}, spec: \
+const CLOSED_PORT_POLICY: &str = "{kind: GlobalNetworkPolicy, apiVersion: projectcalico.org/v3, metadata: {name: closed-port}, spec: \
     {selector: all(), types: [Ingress], ingress: [{action: Deny, protocol: TCP, destination: {ports: [81]}}, \
     {action: Deny, protocol: UDP, destination: {ports: [81]}}, {action: Allow}]}}";
 
 /// Blocks BGP connections from and to a node.
-const SLOW_PEER: &str = "nft 'table inet slow { chain input { type filter hook input priority -200; \
+const BLOCK_BGP_COMMAND: &str = "nft 'table inet slow { chain input { type filter hook input priority -200; \
     tcp dport 179 drop; tcp sport 179 drop; }; }'";
 
 impl TestLab {
@@ -51,12 +51,14 @@ impl PodConnection {
     fn open(lab: &TestLab, address: &str) -> PodConnection {
         let address: IpAddr = address.parse().unwrap();
         let inside = |pod: &str| Netns::open(lab.pod_path(pod)).unwrap();
-        let listener =
-            inside("two").run(|| bind_when_free(|| TcpListener::bind((address, PORT)))).unwrap().unwrap();
-        let client = inside("one").run(|| TcpStream::connect((address, PORT))).unwrap().unwrap();
+        let listener = inside("two")
+            .run(|| bind_when_free(|| TcpListener::bind((address, STREAM_PORT))))
+            .unwrap()
+            .unwrap();
+        let client = inside("one").run(|| TcpStream::connect((address, STREAM_PORT))).unwrap().unwrap();
         let connection = PodConnection { client, server: listener.accept().unwrap().0 };
         for stream in [&connection.client, &connection.server] {
-            stream.set_read_timeout(Some(tortie_testkit::PATIENCE)).unwrap();
+            stream.set_read_timeout(Some(tortie_testkit::CONDITION_TIMEOUT)).unwrap();
         }
         connection
     }
@@ -98,7 +100,7 @@ fn is_free_of_felix(lab: &TestLab) -> bool {
 fn calico_node_is_taken_over_without_loss() {
     let lab = TestLab::up(&["--nodes", "2", "--bgp", "mesh", "--bird", "node2"]);
     let (one, two) = (lab.add("one", "node1", &[]), lab.add("two", "node2", &[]));
-    lab.apply(POLICY);
+    lab.apply(CLOSED_PORT_POLICY);
     lab.wait_for_routes(&["node1", "node2"]);
     lab.converged();
     for (modes, encapsulated) in [(&FelixMode::ALL[..2], false), (&FelixMode::ALL[2..], true)] {
@@ -132,14 +134,14 @@ fn calico_node_is_taken_over_without_loss() {
             let paths = [lab.pod_path("one"), lab.pod_path("two")];
             two.iter().map(|address| NumberedStream::start(&paths[0], &paths[1], address, port)).collect()
         };
-        let (allowed, denied) = (streams(PORT), streams(DENIED_PORT));
+        let (allowed, denied) = (streams(STREAM_PORT), streams(DENIED_PORT));
         let mut connections: Vec<PodConnection> =
             two.iter().map(|address| PodConnection::open(&lab, address)).collect();
         let go_on = |answers: usize| pingers.iter().for_each(|pinger| pinger.wait_for_more(answers));
         go_on(20);
         assert!(!is_free_of_felix(&lab));
         // The peer is slow to answer: until then only BIRD's routes exist.
-        lab.on_node("node1", SLOW_PEER);
+        lab.on_node("node1", BLOCK_BGP_COMMAND);
         lab.run(&["node", "start", "node2"]);
         go_on(50);
         lab.on_node("node1", "nft delete table inet slow");

@@ -1,7 +1,7 @@
 //! The cluster of the conformance cases as a lab: the pods of namespace shop on one node, the pod of namespace other
 //! on another, and external hosts in the network between them.
 
-use super::kernel::{ENDPOINT_TO_HOST, NodeKernel};
+use super::kernel::{ENDPOINT_TO_HOST_COMMENT, NodeKernel};
 use super::kube::{self, KubernetesDatastore};
 use super::place::{PacketPlace, PlaceFlow};
 use crate::TestLab;
@@ -14,18 +14,18 @@ use tortie_model::kinds::WorkloadEndpoint;
 use tortie_model::{API_VERSION, Kind, Resource, StoreKey};
 use tortie_store::{ResourceClient, StoreClient, StoreConfig};
 use tortie_testkit::conformance::{ConformanceCase, world};
-use tortie_testkit::{CalicoGroup, PATIENCE, eventually_showing};
+use tortie_testkit::{CONDITION_TIMEOUT, CalicoGroup, eventually_showing};
 
-pub const NODES: [&str; 2] = ["node1", "node2"];
-const POOLS: [&str; 2] = ["10.65.0.0/24", "fd00:65::/112"];
+pub const NODE_NAMES: [&str; 2] = ["node1", "node2"];
+const POOL_CIDRS: [&str; 2] = ["10.65.0.0/24", "fd00:65::/112"];
 /// Name of the first node in the cases.
-const HOME: &str = "n1";
+const FIRST_NODE_NAME: &str = "n1";
 /// Place of all addresses that no pod and no node has.
-pub const OUTSIDE: &str = "outside";
+pub const OUTSIDE_PLACE: &str = "outside";
 /// One pod per node whose rules show which updates the node has applied.
-pub const MARKED: [&str; 2] = ["mark1", "mark2"];
-pub const LIMIT: Duration = PATIENCE;
-pub const PAUSE: Duration = Duration::from_millis(5);
+pub const MARKED_PODS: [&str; 2] = ["mark1", "mark2"];
+pub const PACKET_TIMEOUT: Duration = CONDITION_TIMEOUT;
+pub const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 pub struct ConformanceCluster {
     /// Dropped before the lab.
@@ -55,9 +55,10 @@ pub struct DeniedPacket {
 
 impl ConformanceCluster {
     pub fn new(cases: &[ConformanceCase], kubernetes: Option<CalicoGroup>) -> ConformanceCluster {
-        let lab = TestLab::up(&["--nodes", "2", "--pool", POOLS[0], "--pool", POOLS[1], "--record"]);
-        let kube = kubernetes.map(|group| KubernetesDatastore::take_over(&lab, group, POOLS));
-        let nodes = NODES.map(|node| NodeKernel::of(&format!("tortie-{}-{node}", lab.name)));
+        let lab =
+            TestLab::up(&["--nodes", "2", "--pool", POOL_CIDRS[0], "--pool", POOL_CIDRS[1], "--record"]);
+        let kube = kubernetes.map(|group| KubernetesDatastore::take_over(&lab, group, POOL_CIDRS));
+        let nodes = NODE_NAMES.map(|node| NodeKernel::of(&format!("tortie-{}-{node}", lab.name)));
         let mut cluster = ConformanceCluster {
             nodes,
             flows: BTreeMap::new(),
@@ -72,9 +73,9 @@ impl ConformanceCluster {
             lab,
         };
         let node = ["10.10.1.1", "fd00:10:10:1::1"].map(|text| text.parse().unwrap());
-        cluster.addresses.insert(HOME.to_owned(), node.into());
-        cluster.add_place(HOME, NODES[0]);
-        cluster.add_place(OUTSIDE, "net");
+        cluster.addresses.insert(FIRST_NODE_NAME.to_owned(), node.into());
+        cluster.add_place(FIRST_NODE_NAME, NODE_NAMES[0]);
+        cluster.add_place(OUTSIDE_PLACE, "net");
         cluster.add_outside(cases);
         cluster.add_world();
         cluster.home().watch_packets();
@@ -108,7 +109,7 @@ impl ConformanceCluster {
 
     fn add_world(&mut self) {
         // A starting node sets this to Return; the cases expect Calico's default.
-        let name = json!({"name": format!("node.{}", NODES[0])});
+        let name = json!({"name": format!("node.{}", NODE_NAMES[0])});
         let mut resources =
             vec![document("FelixConfiguration", name, json!({"defaultEndpointToHostAction": "Drop"}))];
         for resource in world() {
@@ -128,7 +129,7 @@ impl ConformanceCluster {
                 _ => resources.push(resource.to_value()),
             }
         }
-        for (node, pod) in NODES.iter().zip(MARKED) {
+        for (node, pod) in NODE_NAMES.iter().zip(MARKED_PODS) {
             if let Some(kube) = &self.kube {
                 let mut marked = WorkloadEndpoint::default();
                 marked.metadata.namespace = "marks".to_owned();
@@ -147,7 +148,7 @@ impl ConformanceCluster {
         // Settings and profiles are written only once.
         self.wait("settings and profiles", |cluster| {
             let [home, other] = cluster.nodes.each_ref().map(|node| node.table(&["-s"]));
-            home.contains(ENDPOINT_TO_HOST)
+            home.contains(ENDPOINT_TO_HOST_COMMENT)
                 && home.matches("jump in-profile/kns.shop").count() == 3
                 && other.contains("jump in-profile/kns.other")
         });
@@ -166,7 +167,7 @@ impl ConformanceCluster {
             kube.set_running(namespace, pod, &addresses);
         }
         for address in &addresses {
-            let gateway = match (node == NODES[0], address.contains(':')) {
+            let gateway = match (node == NODE_NAMES[0], address.contains(':')) {
                 (true, false) => "10.10.1.1",
                 (true, true) => "fd00:10:10:1::1",
                 (false, false) => "10.10.1.2",
@@ -225,10 +226,10 @@ impl ConformanceCluster {
         if let Some(kube) = &mut self.kube {
             kube.stop();
         }
-        for node in NODES {
+        for node in NODE_NAMES {
             let mut recording = self.lab.dir().join("nodes").join(node).join("recording");
             match self.kube {
-                Some(_) => recording.set_file_name(kube::RECORDING),
+                Some(_) => recording.set_file_name(kube::RECORDING_FILE),
                 None => drop(self.lab.run(&["node", "stop", node])),
             }
             let output = Command::new("unshare")
@@ -340,7 +341,7 @@ impl ConformanceCluster {
                 spec(json!([namespaced])),
             ),
         ];
-        for pod in MARKED {
+        for pod in MARKED_PODS {
             let mut endpoint = self.endpoints[&format!("marks/{pod}")].clone();
             endpoint["spec"]["ports"] = json!([{"name": "mark", "protocol": "TCP", "port": port}]);
             marks.push(endpoint);
@@ -374,7 +375,7 @@ impl ConformanceCluster {
 }
 
 fn home_of(namespace: &str) -> &'static str {
-    if namespace == "shop" { NODES[0] } else { NODES[1] }
+    if namespace == "shop" { NODE_NAMES[0] } else { NODE_NAMES[1] }
 }
 
 fn key(resource: &Resource) -> StoreKey {

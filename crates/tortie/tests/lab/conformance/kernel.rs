@@ -1,16 +1,16 @@
 //! Reads the policy table, counters and packets of a node from the kernel.
 
-use super::packets::DSCP;
+use super::packets::TEST_DSCP;
 use regex::Regex;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
 
 /// Comments of built-in rules.
-pub const ENDPOINT_TO_HOST: &str = "the host is closed to workloads";
-pub const ENCAPSULATION: &str = "workloads may not encapsulate";
+pub const ENDPOINT_TO_HOST_COMMENT: &str = "the host is closed to workloads";
+pub const ENCAPSULATION_COMMENT: &str = "workloads may not encapsulate";
 /// Counter key for all rules that log.
-pub const LOG: &str = "log";
+pub const LOG_COUNTER: &str = "log";
 
 /// Packet counts by cause: a policy, a profile, or the comment of another rule.
 pub type RuleCounters = BTreeMap<String, u64>;
@@ -46,7 +46,7 @@ impl NodeKernel {
             let cause = holder.map_or(&found[3], |(holder, _)| holder);
             *counters.entry(cause.to_owned()).or_default() += packets;
             if found[2].starts_with("log ") {
-                *counters.entry(LOG.to_owned()).or_default() += packets;
+                *counters.entry(LOG_COUNTER.to_owned()).or_default() += packets;
             }
         }
         counters
@@ -60,8 +60,8 @@ impl NodeKernel {
                 set entered6 {{ typeof ip6 flowlabel; size 65535; flags dynamic; }}
                 chain enter {{
                     type filter hook prerouting priority -400;
-                    ip dscp {DSCP} add @entered4 {{ ip id }}
-                    ip6 dscp {DSCP} add @entered6 {{ ip6 flowlabel }}
+                    ip dscp {TEST_DSCP} add @entered4 {{ ip id }}
+                    ip6 dscp {TEST_DSCP} add @entered6 {{ ip6 flowlabel }}
                 }}
             }}"
         )]);

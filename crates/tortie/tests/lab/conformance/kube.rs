@@ -2,7 +2,7 @@
 //! only datastore. Pods, namespaces, service accounts and NetworkPolicies are Kubernetes objects, the rest are
 //! Calico's.
 
-use super::cluster::{MARKED, NODES};
+use super::cluster::{MARKED_PODS, NODE_NAMES};
 use crate::TestLab;
 use serde_json::{Value, json};
 use std::process::Command;
@@ -11,10 +11,10 @@ use tortie_model::kinds::{EntityRule, NetworkPolicy, Rule, WorkloadEndpoint};
 use tortie_testkit::{ApiServer, CalicoGroup, TestProcess, eventually, run};
 
 /// Address of kube-apiserver: the router's address on the nodes' link.
-const ADDRESS: &str = "10.10.1.254";
+const APISERVER_ADDRESS: &str = "10.10.1.254";
 /// File name of a daemon's recording.
-pub const RECORDING: &str = "recording-kube";
-const PODS_ONLY: &str = "projectcalico.org/orchestrator == 'k8s'";
+pub const RECORDING_FILE: &str = "recording-kube";
+const KUBERNETES_SELECTOR: &str = "projectcalico.org/orchestrator == 'k8s'";
 
 pub struct KubernetesDatastore {
     // Fields are dropped in this order.
@@ -29,14 +29,14 @@ impl KubernetesDatastore {
     /// Switches the nodes of a lab to a kube-apiserver.
     pub fn take_over(lab: &TestLab, group: CalicoGroup, pools: [&str; 2]) -> KubernetesDatastore {
         let namespace = format!("tortie-{}-net", lab.name);
-        let server = ApiServer::start_in(&namespace, ADDRESS);
+        let server = ApiServer::start_in(&namespace, APISERVER_ADDRESS);
         server.install(group);
         for (name, labels) in [("shop", json!({})), ("other", json!({"team": "a"})), ("marks", json!({}))] {
             server.add_namespace(name, labels);
         }
         let account = json!({"metadata": {"name": "web"}});
         server.create("/api/v1/namespaces/shop/serviceaccounts", &account);
-        NODES.iter().for_each(|node| server.add_node(node));
+        NODE_NAMES.iter().for_each(|node| server.add_node(node));
         let calicoctl = lab.dir().join("bin/calicoctl").display().to_string();
         let mut kube = KubernetesDatastore { daemons: Vec::new(), server, namespace, group, calicoctl };
         let pool = |(name, cidr): (&str, &str)| {
@@ -45,7 +45,7 @@ impl KubernetesDatastore {
         };
         let pools: Vec<Value> = ["ipv4", "ipv6"].into_iter().zip(pools).map(pool).collect();
         kube.ctl("apply", &pools);
-        kube.daemons = NODES.iter().map(|node| kube.start(lab, node)).collect();
+        kube.daemons = NODE_NAMES.iter().map(|node| kube.start(lab, node)).collect();
         kube
     }
 
@@ -66,7 +66,7 @@ impl KubernetesDatastore {
             .env("NODENAME", node)
             .env("TORTIE_RUN_DIR", dir.join("run"))
             .env("TORTIE_STATE_DIR", dir.join("state"))
-            .env("TORTIE_RECORD", dir.join(RECORDING))
+            .env("TORTIE_RECORD", dir.join(RECORDING_FILE))
             .envs([("IP", "autodetect"), ("IP6", "autodetect"), ("NO_DEFAULT_POOLS", "true")])
             .envs([("CALICO_NETWORKING_BACKEND", "vxlan"), ("FELIX_PROGRAMCLUSTERROUTES", "Enabled")]);
         let log = std::fs::File::options().create(true).append(true).open(dir.join("log")).unwrap();
@@ -159,7 +159,7 @@ impl KubernetesDatastore {
     pub fn mark(&self, number: u16, ports: [u16; 3], action: &str) {
         let [policy, namespaced, kubernetes] = ports;
         let label = format!("m{number}");
-        for pod in MARKED {
+        for pod in MARKED_PODS {
             let path = format!("/api/v1/namespaces/marks/pods/{pod}");
             self.server.merge(&path, &json!({"metadata": {"labels": {"mark": label}}}));
         }
@@ -231,7 +231,7 @@ fn peer(entity: &EntityRule) -> Option<Value> {
 /// Parses a selector such as `projectcalico.org/orchestrator == 'k8s' && role == 'web'`.
 fn labels(selector: &str) -> Value {
     let mut labels = json!({});
-    for clause in selector.split(" && ").filter(|clause| *clause != PODS_ONLY) {
+    for clause in selector.split(" && ").filter(|clause| *clause != KUBERNETES_SELECTOR) {
         let (key, value) = clause.split_once(" == ").unwrap();
         labels[key] = value.trim_matches('\'').into();
     }

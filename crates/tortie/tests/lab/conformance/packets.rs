@@ -4,16 +4,16 @@ use std::net::IpAddr;
 use tortie_plan::evaluate::Packet;
 
 /// DSCP value that marks test packets.
-pub const DSCP: u8 = 0x2b;
+pub const TEST_DSCP: u8 = 0x2b;
 /// Upper half of the tag in test packets; the lower half is the packet's number.
-const MAGIC: u32 = 0xc0de << 16;
+const PACKET_TAG: u32 = 0xc0de << 16;
 
 /// Encodes a packet with its number in the IP identification or flow label, and in the tag that the receiver reads.
 pub fn bytes(packet: &Packet, number: u16) -> Vec<u8> {
     let body = transport(packet, number);
     let length = u16::try_from(body.len()).unwrap();
     let [high, low] = number.to_be_bytes();
-    let class = DSCP << 2;
+    let class = TEST_DSCP << 2;
     let mut bytes = match (packet.source, packet.destination) {
         (IpAddr::V4(source), IpAddr::V4(destination)) => {
             let [long, short] = (length + 20).to_be_bytes();
@@ -36,12 +36,12 @@ pub fn bytes(packet: &Packet, number: u16) -> Vec<u8> {
 pub fn number(protocol: u8, body: &[u8]) -> Option<u16> {
     let at = if protocol == Packet::TCP { 4 } else { 8 };
     let tag = u32::from_be_bytes(body.get(at..at + 4)?.try_into().ok()?);
-    (tag & 0xffff_0000 == MAGIC).then_some(u16::try_from(tag & 0xffff).ok()?)
+    (tag & 0xffff_0000 == PACKET_TAG).then_some(u16::try_from(tag & 0xffff).ok()?)
 }
 
 /// Returns a transport header that starts a connection, for protocols that have connections.
 fn transport(packet: &Packet, number: u16) -> Vec<u8> {
-    let tag = (MAGIC | u32::from(number)).to_be_bytes();
+    let tag = (PACKET_TAG | u32::from(number)).to_be_bytes();
     let ports = [packet.source_port.to_be_bytes(), packet.destination_port.to_be_bytes()].concat();
     let (mut bytes, at) = match (packet.protocol, packet.icmp) {
         (Packet::TCP, _) => {

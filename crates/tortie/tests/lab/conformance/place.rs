@@ -13,7 +13,7 @@ use tortie_dataplane::Netns;
 use tortie_plan::evaluate::Packet;
 use tortie_testkit::bind_when_free;
 
-const LIMIT: Duration = Duration::from_secs(60);
+const CONNECTION_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub struct PacketPlace {
     netns: Netns,
@@ -96,9 +96,10 @@ pub struct PlaceFlow {
 impl PlaceFlow {
     pub fn open(from: &PacketPlace, to: &PacketPlace, address: SocketAddr) -> PlaceFlow {
         let listener = to.netns.run(|| bind_when_free(|| TcpListener::bind(address))).unwrap().unwrap();
-        let sender = from.netns.run(|| TcpStream::connect_timeout(&address, LIMIT)).unwrap().unwrap();
+        let sender =
+            from.netns.run(|| TcpStream::connect_timeout(&address, CONNECTION_TIMEOUT)).unwrap().unwrap();
         let (receiver, _) = listener.accept().unwrap();
-        receiver.set_read_timeout(Some(LIMIT)).unwrap();
+        receiver.set_read_timeout(Some(CONNECTION_TIMEOUT)).unwrap();
         PlaceFlow { _listener: listener, sender, receiver }
     }
 

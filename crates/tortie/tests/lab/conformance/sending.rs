@@ -1,7 +1,7 @@
 //! Sends the packets of the cases and checks their fate.
 
-use super::cluster::{ConformanceCluster, DeniedPacket, LIMIT, OUTSIDE, PAUSE};
-use super::kernel::{ENCAPSULATION, ENDPOINT_TO_HOST, LOG, NodeKernel, RuleCounters};
+use super::cluster::{ConformanceCluster, DeniedPacket, OUTSIDE_PLACE, PACKET_TIMEOUT, POLL_INTERVAL};
+use super::kernel::{ENCAPSULATION_COMMENT, ENDPOINT_TO_HOST_COMMENT, LOG_COUNTER, NodeKernel, RuleCounters};
 use super::place::{PacketPlace, PlaceFlow};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
@@ -34,17 +34,17 @@ impl ConformanceCluster {
                 ExpectedVerdict::Deny => denied.push((sent, number)),
             }
         }
-        let deadline = Instant::now() + LIMIT;
+        let deadline = Instant::now() + PACKET_TIMEOUT;
         for (sent, number) in allowed {
             while !self.arrived(&sent.to, number) {
                 assert!(Instant::now() < deadline, "{title}: {sent:?} did not arrive");
-                std::thread::sleep(PAUSE);
+                std::thread::sleep(POLL_INTERVAL);
             }
         }
         for (sent, number) in denied {
             while !self.home().entered(number) {
                 assert!(Instant::now() < deadline, "{title}: {sent:?} did not reach the node");
-                std::thread::sleep(PAUSE);
+                std::thread::sleep(POLL_INTERVAL);
             }
             assert!(!self.arrived(&sent.to, number), "{title}: {sent:?} arrived");
             let packet = format!("{title}: {sent:?}");
@@ -59,7 +59,7 @@ impl ConformanceCluster {
             packets.iter().filter_map(counted).all(|cause| {
                 let expected = packets.iter().filter(|sent| counted(sent) == Some(cause)).count();
                 more(cause, u64::try_from(expected).unwrap())
-            }) && (!packets.iter().any(|sent| sent.logged) || more(LOG, 1))
+            }) && (!packets.iter().any(|sent| sent.logged) || more(LOG_COUNTER, 1))
         });
     }
 
@@ -90,11 +90,11 @@ impl ConformanceCluster {
     }
 
     fn place(&self, end: &str) -> &PacketPlace {
-        self.places.get(end).unwrap_or(&self.places[OUTSIDE])
+        self.places.get(end).unwrap_or(&self.places[OUTSIDE_PLACE])
     }
 
     fn arrived(&mut self, end: &str, number: u16) -> bool {
-        let name = if self.places.contains_key(end) { end } else { OUTSIDE };
+        let name = if self.places.contains_key(end) { end } else { OUTSIDE_PLACE };
         self.places.get_mut(name).unwrap().arrived().contains(&number)
     }
 
@@ -112,8 +112,8 @@ impl ConformanceCluster {
 fn counted(sent: &ConformancePacket) -> Option<&str> {
     match sent.by.as_deref()? {
         "connection" => None,
-        "encapsulation" => Some(ENCAPSULATION),
-        "endpoint to host" => Some(ENDPOINT_TO_HOST),
+        "encapsulation" => Some(ENCAPSULATION_COMMENT),
+        "endpoint to host" => Some(ENDPOINT_TO_HOST_COMMENT),
         "profile kns.shop" => Some("profile/kns.shop"),
         other => Some(other),
     }

@@ -10,9 +10,9 @@ use tortie_dataplane::Netns;
 use tortie_testkit::bind_when_free;
 
 /// Default destination port.
-pub const PORT: u16 = 4000;
+pub const STREAM_PORT: u16 = 4000;
 /// Long enough for a receiver's buffer to cover the stalls of a busy machine.
-const INTERVAL: Duration = Duration::from_millis(20);
+const SEND_INTERVAL: Duration = Duration::from_millis(20);
 
 /// A stream from one container to one address of another.
 #[derive(Debug)]
@@ -48,7 +48,7 @@ impl NumberedStream {
                 // A packet that cannot be sent counts as lost.
                 let _ = sender.send_to(&number.to_be_bytes(), &target);
                 counter.store(number + 1, Ordering::Relaxed);
-                std::thread::sleep(INTERVAL);
+                std::thread::sleep(SEND_INTERVAL);
             }
         });
         let (heard, end) = (arrived.clone(), ends.clone());

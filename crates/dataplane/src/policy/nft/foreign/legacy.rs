@@ -4,16 +4,16 @@ use super::super::render::MarkedHook;
 use super::super::table::HookPoint;
 use super::diff::{self, ChainEdit, ForeignRuleKind};
 use super::program::LegacyProgram as Program;
-use super::{COMMENT, SERVICES, bits};
+use super::{ACCEPT_RULE_COMMENT, KUBE_PROXY_CHAIN_PREFIX, bits};
 use crate::failure::{AffectedWorkloads, KernelFailure, KernelObject};
 use crate::netns::Netns;
 use std::time::Duration;
 
 /// Polling interval: the kernel does not report changes of these tables.
-const INTERVAL: Duration = Duration::from_secs(5);
+const LEGACY_POLL_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The chains that packets with our mark may reach: table, chain, hook and priority.
-const CHAINS: [(&str, &str, HookPoint, i32); 4] = [
+const LEGACY_CHAINS: [(&str, &str, HookPoint, i32); 4] = [
     ("filter", "INPUT", HookPoint::Input, 0),
     ("filter", "FORWARD", HookPoint::Forward, 0),
     ("filter", "OUTPUT", HookPoint::Output, 0),
@@ -43,7 +43,7 @@ impl LegacyTables {
         if now < self.next {
             return;
         }
-        self.next = now + INTERVAL;
+        self.next = now + LEGACY_POLL_INTERVAL;
         self.failures = Vec::new();
         for program in Program::BOTH {
             let tables = match program.tables(&self.netns).await {
@@ -53,7 +53,7 @@ impl LegacyTables {
                     continue;
                 }
             };
-            for (table, chain, point, priority) in CHAINS {
+            for (table, chain, point, priority) in LEGACY_CHAINS {
                 if !tables.iter().any(|known| known == table) {
                     continue;
                 }
@@ -116,7 +116,7 @@ struct ListedRule {
 /// Returns the arguments for our rule, after the chain name.
 fn rule(bits: u32) -> Vec<String> {
     let bits = format!("{bits:#x}/{bits:#x}");
-    ["-m", "mark", "--mark", &bits, "-m", "comment", "--comment", COMMENT, "-j", "ACCEPT"]
+    ["-m", "mark", "--mark", &bits, "-m", "comment", "--comment", ACCEPT_RULE_COMMENT, "-j", "ACCEPT"]
         .map(str::to_owned)
         .to_vec()
 }
@@ -125,7 +125,7 @@ fn rule(bits: u32) -> Vec<String> {
 fn printed(chain: &str, bits: u32) -> String {
     let quoted = rule(bits)
         .iter()
-        .map(|word| if word == COMMENT { format!("\"{word}\"") } else { word.clone() })
+        .map(|word| if word == ACCEPT_RULE_COMMENT { format!("\"{word}\"") } else { word.clone() })
         .collect::<Vec<_>>();
     format!("-A {chain} {}", quoted.join(" "))
 }
@@ -133,7 +133,7 @@ fn printed(chain: &str, bits: u32) -> String {
 /// Classifies the rules of a chain, and returns whether its policy drops. Our rule with other bits was written before
 /// the mask changed.
 fn read(listing: &str, chain: &str, bits: u32) -> (Vec<ListedRule>, bool) {
-    let services = format!(" -j {SERVICES}");
+    let services = format!(" -j {KUBE_PROXY_CHAIN_PREFIX}");
     let listed = |line: &str| {
         let (_, rest) = line.split_once(" --mark 0x").unwrap_or_default();
         let digits = rest.split('/').next().unwrap_or_default();

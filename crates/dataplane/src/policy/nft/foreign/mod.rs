@@ -22,17 +22,17 @@ use nlink::netlink::Nftables;
 use std::time::Duration;
 
 /// Minimum interval between two reads, however often other programs change their chains.
-const PAUSE: Duration = Duration::from_secs(1);
+const MIN_READ_INTERVAL: Duration = Duration::from_secs(1);
 /// Delay before another attempt on a chain for which the kernel rejected our rule.
-const RETRY: Duration = Duration::from_secs(10);
+const CHAIN_RETRY_DELAY: Duration = Duration::from_secs(10);
 
 /// Comment that identifies our rules, even after another program has saved and restored them.
-const COMMENT: &str = "tortie: allowed by policy";
+const ACCEPT_RULE_COMMENT: &str = "tortie: allowed by policy";
 /// Prefix of kube-proxy's chains, which match service addresses and reject packets to services without endpoints. They
 /// stay first, as in Calico: packets that they reject have no destination.
-const SERVICES: &str = "KUBE-";
+const KUBE_PROXY_CHAIN_PREFIX: &str = "KUBE-";
 /// The table of kube-proxy in its nftables mode.
-const SERVICES_TABLE: &str = "kube-proxy";
+const KUBE_PROXY_TABLE: &str = "kube-proxy";
 
 /// Returns the mark of packets that policy allows; 0 if no packets are marked, in which case all our rules are removed.
 fn bits(allowed: &[MarkedHook]) -> u32 {
@@ -42,7 +42,7 @@ fn bits(allowed: &[MarkedHook]) -> u32 {
 /// Returns the rule for foreign chains.
 fn accepting(bits: u32) -> NftRule {
     let allowed = NftMatch::new(NftField::Mark, NftTest::All(bits));
-    NftRule::new(vec![allowed], vec![NftAction::Count, NftAction::Accept]).says(COMMENT)
+    NftRule::new(vec![allowed], vec![NftAction::Count, NftAction::Accept]).says(ACCEPT_RULE_COMMENT)
 }
 
 pub(crate) struct ForeignChains {
@@ -91,13 +91,13 @@ impl ForeignChains {
             self.legacy.invalidate();
         }
         if self.stale && now >= self.not_before {
-            (self.stale, self.not_before) = (false, now + PAUSE);
+            (self.stale, self.not_before) = (false, now + MIN_READ_INTERVAL);
             self.failures = match self.settle().await {
                 Ok(failures) => failures,
                 Err(error) => vec![error.into()],
             };
             if !self.failures.is_empty() {
-                (self.stale, self.not_before) = (true, now + RETRY);
+                (self.stale, self.not_before) = (true, now + CHAIN_RETRY_DELAY);
             }
         }
         self.legacy.converge(&self.allowed, now).await;

@@ -1,11 +1,11 @@
 //! Reads the tables of other programs: base chains and the classification of their rules.
 
 use super::super::kernel::fingerprint;
-use super::super::message::TABLE;
+use super::super::message::TABLE_NAME;
 use super::super::render::MarkedHook;
 use super::super::table::{HookPoint, TableFamily};
 use super::diff::ForeignRuleKind;
-use super::{COMMENT, SERVICES, SERVICES_TABLE, accepting};
+use super::{ACCEPT_RULE_COMMENT, KUBE_PROXY_CHAIN_PREFIX, KUBE_PROXY_TABLE, accepting};
 use crate::error::{DataplaneError, DataplaneResult};
 use crate::failure::KernelObject;
 use crate::netlink::attributes;
@@ -77,9 +77,9 @@ impl ForeignRule {
 
     fn kind(&self, ours: u64) -> ForeignRuleKind {
         match (self.comment.as_deref(), self.target.as_deref()) {
-            (Some(COMMENT), _) if self.fingerprint == ours => ForeignRuleKind::Ours,
-            (Some(COMMENT), _) => ForeignRuleKind::Copy,
-            (_, Some(target)) if target.starts_with(SERVICES) => ForeignRuleKind::Services,
+            (Some(ACCEPT_RULE_COMMENT), _) if self.fingerprint == ours => ForeignRuleKind::Ours,
+            (Some(ACCEPT_RULE_COMMENT), _) => ForeignRuleKind::Copy,
+            (_, Some(target)) if target.starts_with(KUBE_PROXY_CHAIN_PREFIX) => ForeignRuleKind::Services,
             _ => ForeignRuleKind::Other,
         }
     }
@@ -103,7 +103,7 @@ pub(super) async fn base_chains(connection: &Connection<Nftables>) -> DataplaneR
     let ip = [Family::Ip, Family::Ip6, Family::Inet];
     let all = connection.list_chains().await.map_err(describe)?;
     let concerned = all.iter().filter(|chain| {
-        let theirs = ![TABLE, SERVICES_TABLE].contains(&chain.table.as_str());
+        let theirs = ![TABLE_NAME, KUBE_PROXY_TABLE].contains(&chain.table.as_str());
         ip.contains(&chain.family) && chain.chain_type == Some(ChainType::Filter) && theirs
     });
     let mut chains: Vec<BaseChain> = concerned.filter_map(BaseChain::new).collect();

@@ -8,12 +8,12 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Seconds to wait for the xtables lock. The whole dataplane waits as long.
-const LOCK: &str = "1";
+const LOCK_WAIT_SECONDS: &str = "1";
 /// Time after which a program is considered stuck.
-const PATIENCE: Duration = Duration::from_secs(10);
-const LOOK: Duration = Duration::from_millis(2);
+const PROGRAM_TIMEOUT: Duration = Duration::from_secs(10);
+const EXIT_POLL_INTERVAL: Duration = Duration::from_millis(2);
 /// Maximum number of bytes read from the output of a program.
-const OUTPUT: u64 = 64 << 20;
+const MAX_OUTPUT_BYTES: u64 = 64 << 20;
 
 /// The two families of legacy tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +46,13 @@ impl LegacyProgram {
     /// Runs a command of the program. Returns its output, or its error message.
     pub async fn run(self, netns: &Netns, words: Vec<String>) -> std::result::Result<String, String> {
         let program = self.name().to_owned();
-        run(netns, program, [vec!["-w".to_owned(), LOCK.to_owned()], words].concat(), String::new()).await
+        run(
+            netns,
+            program,
+            [vec!["-w".to_owned(), LOCK_WAIT_SECONDS.to_owned()], words].concat(),
+            String::new(),
+        )
+        .await
     }
 
     /// Returns the output of `iptables-save` for a table.
@@ -58,7 +64,7 @@ impl LegacyProgram {
     /// Runs `iptables-restore` without flushing existing rules; either all lines take effect or none.
     pub async fn restore(self, netns: &Netns, lines: String) -> std::result::Result<(), String> {
         let program = format!("{}-restore", self.name());
-        let words = ["--noflush", "-w", LOCK].map(str::to_owned).to_vec();
+        let words = ["--noflush", "-w", LOCK_WAIT_SECONDS].map(str::to_owned).to_vec();
         run(netns, program, words, lines).await.map(drop)
     }
 }
@@ -104,7 +110,7 @@ fn converse(child: &mut Child, input: &str) -> std::result::Result<String, Strin
         std::thread::spawn(move || {
             let mut said = String::new();
             if let Some(stream) = stream {
-                let _ = stream.take(OUTPUT).read_to_string(&mut said);
+                let _ = stream.take(MAX_OUTPUT_BYTES).read_to_string(&mut said);
             }
             said
         })
@@ -114,15 +120,15 @@ fn converse(child: &mut Child, input: &str) -> std::result::Result<String, Strin
     if let Some(mut stdin) = stdin {
         stdin.write_all(input.as_bytes()).map_err(text)?;
     }
-    let limit = Instant::now() + PATIENCE;
+    let limit = Instant::now() + PROGRAM_TIMEOUT;
     let status = loop {
         if let Some(status) = child.try_wait().map_err(text)? {
             break status;
         }
         if Instant::now() > limit {
-            return Err(format!("still running after {} s", PATIENCE.as_secs()));
+            return Err(format!("still running after {} s", PROGRAM_TIMEOUT.as_secs()));
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(EXIT_POLL_INTERVAL);
     };
     let (said, complained) = (said.join().unwrap_or_default(), complained.join().unwrap_or_default());
     if status.success() { Ok(said) } else { Err(complained.trim().to_owned()) }

@@ -4,18 +4,18 @@
 
 use super::super::rule::{NftAction, NftField, NftMatch, NftRule, NftTest, state};
 use super::super::table::{ChainHook, HookPoint};
-use super::entry::{BaseChainRenderer, DNAT, FILTER, MANGLE, discovery};
+use super::entry::{BaseChainRenderer, CONNTRACK_DST_NAT, FILTER_PRIORITY, MANGLE_PRIORITY, discovery};
 use super::metadata;
 use std::ops::Range;
 use tortie_plan::{AllowAction, EndpointToHostAction};
 
 /// Priority of the first policy chain: all policy is evaluated before other programs filter.
-pub(crate) const POLICY: i32 = FILTER - 10;
+pub(crate) const POLICY_PRIORITY: i32 = FILTER_PRIORITY - 10;
 /// Priority behind the last policy chain.
-const MARK: i32 = FILTER - 5;
+const MARK_PRIORITY: i32 = FILTER_PRIORITY - 5;
 /// Priority of the security tables for mandatory access control, whose verdicts we never override.
-const SECURITY: i32 = 50;
-const TRANSLATE: i32 = -100;
+const SECURITY_PRIORITY: i32 = 50;
+const DNAT_PRIORITY: i32 = -100;
 
 /// A hook at which packets that policy has allowed carry the mark, and the priorities of foreign chains that see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,7 +39,7 @@ impl BaseChainRenderer<'_> {
             ("output-allowed", HookPoint::Output, self.output_allowed()),
         ];
         let marking = chains.into_iter().filter(|(_, _, rules)| !rules.is_empty());
-        marking.map(|(name, point, rules)| (name, ChainHook::filter(point, MARK), rules)).collect()
+        marking.map(|(name, point, rules)| (name, ChainHook::filter(point, MARK_PRIORITY), rules)).collect()
     }
 
     /// Returns the hooks and priorities at which packets carry the mark.
@@ -47,10 +47,18 @@ impl BaseChainRenderer<'_> {
         let bits = self.accepted_bit();
         let filtered = self.marking().into_iter();
         let mut allowed: Vec<MarkedHook> = filtered
-            .map(|(_, hook, _)| MarkedHook { point: hook.point, priorities: MARK + 1..SECURITY, bits })
+            .map(|(_, hook, _)| MarkedHook {
+                point: hook.point,
+                priorities: MARK_PRIORITY + 1..SECURITY_PRIORITY,
+                bits,
+            })
             .collect();
         if self.settings.policy.mangle_allow == AllowAction::Accept && self.hooks.may_accept_early() {
-            allowed.push(MarkedHook { point: HookPoint::Prerouting, priorities: MANGLE..TRANSLATE, bits });
+            allowed.push(MarkedHook {
+                point: HookPoint::Prerouting,
+                priorities: MANGLE_PRIORITY..DNAT_PRIORITY,
+                bits,
+            });
         }
         allowed
     }
@@ -106,7 +114,7 @@ impl BaseChainRenderer<'_> {
         }
         let mut rules = self.begin();
         rules.extend(self.workloads(NftField::OutInterface, "", &[NftAction::Accept]));
-        let rewritten = NftMatch::new(NftField::ConnectionStatus, NftTest::Any(DNAT));
+        let rewritten = NftMatch::new(NftField::ConnectionStatus, NftTest::Any(CONNTRACK_DST_NAT));
         rules.push(NftRule::new(vec![rewritten], vec![NftAction::Accept]));
         rules.extend(allowed);
         rules

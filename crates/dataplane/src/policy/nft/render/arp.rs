@@ -6,11 +6,11 @@ use super::super::table::{ChainHook, HookPoint, NftChain};
 use super::{WorkloadInterfaces, names};
 use std::collections::BTreeMap;
 
-const PRIORITY: i32 = 0;
+const ARP_FILTER_PRIORITY: i32 = 0;
 
 pub(crate) fn chains(workloads: &WorkloadInterfaces<'_>) -> BTreeMap<String, NftChain> {
     let check = workloads.rules(NftField::InInterface, "", &[NftAction::Goto("workload-senders".into())]);
-    let own = |interface| NftMatch::lookup([interface, NftField::ArpSender], names::SENDERS);
+    let own = |interface| NftMatch::lookup([interface, NftField::ArpSender], names::ARP_SENDERS_SET);
     let probe = NftMatch::is(NftField::ArpSender, [0; 4]);
     let drop = vec![NftAction::Count, NftAction::Drop];
     let senders = vec![
@@ -22,7 +22,7 @@ pub(crate) fn chains(workloads: &WorkloadInterfaces<'_>) -> BTreeMap<String, Nft
     // in use.
     let answers =
         vec![NftRule::new(vec![own(NftField::OutInterface)], drop).says("the workload's own address")];
-    let hook = |point| Some(ChainHook::filter(point, PRIORITY));
+    let hook = |point| Some(ChainHook::filter(point, ARP_FILTER_PRIORITY));
     BTreeMap::from([
         ("input".to_owned(), NftChain { hook: hook(HookPoint::ArpInput), rules: check }),
         ("output".to_owned(), NftChain { hook: hook(HookPoint::ArpOutput), rules: answers }),

@@ -8,7 +8,7 @@ use super::KnownSets;
 use super::names;
 use tortie_plan::{IcmpMatch, IpVersion, PlannedRule, RuleAction, RuleSide, SetId, SetKind};
 
-const WITH_PORTS: [u8; 4] = [6, 17, 132, 136];
+const PROTOCOLS_WITH_PORTS: [u8; 4] = [6, 17, 132, 136];
 
 /// Conjunction of matches.
 type MatchConjunction = Vec<NftMatch>;
@@ -139,11 +139,12 @@ impl RuleAlternatives<'_> {
 
     /// Whether matching packets have ports; `None` if the protocol is not restricted.
     fn has_ports(&self) -> Option<bool> {
-        self.protocol.map(|protocol| WITH_PORTS.contains(&protocol))
+        self.protocol.map(|protocol| PROTOCOLS_WITH_PORTS.contains(&protocol))
     }
 
     fn ports(&mut self, side: &RuleSide, port: NftField) {
-        let has_ports = NftMatch::new(NftField::Protocol, NftTest::Within(ranges::of_bytes(&WITH_PORTS)));
+        let has_ports =
+            NftMatch::new(NftField::Protocol, NftTest::Within(ranges::of_bytes(&PROTOCOLS_WITH_PORTS)));
         let known = self.has_ports();
         if !(side.ports.is_empty() && side.named_ports.is_empty()) {
             match known {
@@ -214,7 +215,7 @@ impl RuleAlternatives<'_> {
                         Some(true) => {}
                         Some(false) => return self.never(),
                         None => {
-                            let ports = NftTest::Within(ranges::of_bytes(&WITH_PORTS));
+                            let ports = NftTest::Within(ranges::of_bytes(&PROTOCOLS_WITH_PORTS));
                             self.and(NftMatch::new(NftField::Protocol, ports));
                         }
                     }

@@ -2,12 +2,12 @@
 
 use super::super::rule::{NftAction, NftFamily, NftField, NftMatch, NftRule};
 use super::super::table::{ChainHook, HookPoint, NftChain, NftElement, SetType};
-use super::entry::MANGLE;
+use super::entry::MANGLE_PRIORITY;
 use super::nat::lookups;
 use super::{KnownSets, names};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use tortie_plan::{POOLS, SetId};
+use tortie_plan::{ALL_POOLS_SET, SetId};
 
 /// Chains and sets for source addresses with their DSCP values.
 #[derive(Debug, Default)]
@@ -18,7 +18,7 @@ pub(crate) struct DscpChains {
 
 /// Whether the chains refer to a set.
 pub(crate) fn looks_into(id: &SetId) -> bool {
-    &*id.0 == POOLS
+    &*id.0 == ALL_POOLS_SET
 }
 
 pub(crate) fn render(marked: impl Iterator<Item = (IpAddr, u8)>, pools: &KnownSets) -> DscpChains {
@@ -34,7 +34,7 @@ pub(crate) fn render(marked: impl Iterator<Item = (IpAddr, u8)>, pools: &KnownSe
     let mut rules = Vec::new();
     for ((dscp, family), elements) in sources {
         let set = names::marked(dscp, family);
-        let inside = lookups(pools, &SetId::new(POOLS), NftField::Destination(family), family);
+        let inside = lookups(pools, &SetId::new(ALL_POOLS_SET), NftField::Destination(family), family);
         let mut matches =
             vec![NftMatch::family(family), NftMatch::lookup([NftField::Source(family)], set.clone())];
         matches.extend(inside.into_iter().map(NftMatch::not));
@@ -45,7 +45,7 @@ pub(crate) fn render(marked: impl Iterator<Item = (IpAddr, u8)>, pools: &KnownSe
         marking.sets.push((set, SetType::Addresses(family), elements));
     }
     if !rules.is_empty() {
-        let hook = Some(ChainHook::filter(HookPoint::Postrouting, MANGLE));
+        let hook = Some(ChainHook::filter(HookPoint::Postrouting, MANGLE_PRIORITY));
         marking.chains.push(("marking".to_owned(), NftChain { hook, rules }));
     }
     marking

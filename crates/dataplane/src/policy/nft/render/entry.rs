@@ -8,7 +8,7 @@ use super::super::rule::{NftAction, NftFamily, NftField, NftMatch, NftRule, NftT
 use super::super::table::{ChainHook, HookPoint, NftChain};
 use super::hosts::{HookRules, accepted_early};
 use super::tunnels::TunnelRenderer;
-use super::{MarkedHook, POLICY, WorkloadInterfaces, metadata, names};
+use super::{MarkedHook, POLICY_PRIORITY, WorkloadInterfaces, metadata, names};
 use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
 use tortie_plan::{AllowAction, DataplaneSettings, DenyAction, EndpointToHostAction};
@@ -16,16 +16,16 @@ use tortie_plan::{AllowAction, DataplaneSettings, DenyAction, EndpointToHostActi
 /// Multicast listener queries and reports, router and neighbour solicitations, neighbour advertisements.
 const NEIGHBOUR_DISCOVERY: [u8; 6] = [130, 131, 132, 133, 135, 136];
 /// Conntrack status bit `IPS_DST_NAT`: the destination was rewritten.
-pub(super) const DNAT: u32 = 0x20;
+pub(super) const CONNTRACK_DST_NAT: u32 = 0x20;
 
 const LOOPBACK_V4: &str = "127.0.0.0/8";
 const LOOPBACK_V6: &str = "::1/128";
-const NOBODY: &str = "0.0.0.0/8";
+const THIS_NETWORK_V4: &str = "0.0.0.0/8";
 const LINK_LOCAL: &str = "fe80::/10";
 
-const RAW: i32 = -300;
-pub(super) const MANGLE: i32 = -150;
-pub(super) const FILTER: i32 = 0;
+const RAW_PRIORITY: i32 = -300;
+pub(super) const MANGLE_PRIORITY: i32 = -150;
+pub(super) const FILTER_PRIORITY: i32 = 0;
 
 /// Returns the base chains, the chains that they share, and the hooks at which packets carry the mark of allowed
 /// packets. `source_nets` returns whether a family has a set of source nets.
@@ -45,18 +45,23 @@ pub(crate) fn chains(
                 .insert(name.to_owned(), NftChain { hook: Some(ChainHook::filter(point, priority)), rules });
         }
     };
-    enter("prerouting-raw", HookPoint::Prerouting, RAW, entry.prerouting());
-    enter("pre-dnat", HookPoint::Prerouting, MANGLE - 1, entry.pre_dnat());
-    enter("input", HookPoint::Input, POLICY, entry.input());
-    enter("forward-host-in", HookPoint::Forward, POLICY, entry.forward_host_in());
-    enter("forward-from", HookPoint::Forward, POLICY + 1, entry.forward_from());
-    enter("forward-to", HookPoint::Forward, POLICY + 2, entry.forward_to());
-    enter("forward-host-out", HookPoint::Forward, POLICY + 3, hooks.forward_out.clone());
-    enter("forward-services", HookPoint::Forward, FILTER + 2, entry.forward_services(service_ranges));
-    enter("output-raw", HookPoint::Output, RAW, entry.output_raw());
-    enter("output", HookPoint::Output, POLICY, entry.output());
-    enter("postrouting", HookPoint::Postrouting, MANGLE, entry.postrouting());
-    enter("forward-mss", HookPoint::Forward, MANGLE, entry.forward_mss());
+    enter("prerouting-raw", HookPoint::Prerouting, RAW_PRIORITY, entry.prerouting());
+    enter("pre-dnat", HookPoint::Prerouting, MANGLE_PRIORITY - 1, entry.pre_dnat());
+    enter("input", HookPoint::Input, POLICY_PRIORITY, entry.input());
+    enter("forward-host-in", HookPoint::Forward, POLICY_PRIORITY, entry.forward_host_in());
+    enter("forward-from", HookPoint::Forward, POLICY_PRIORITY + 1, entry.forward_from());
+    enter("forward-to", HookPoint::Forward, POLICY_PRIORITY + 2, entry.forward_to());
+    enter("forward-host-out", HookPoint::Forward, POLICY_PRIORITY + 3, hooks.forward_out.clone());
+    enter(
+        "forward-services",
+        HookPoint::Forward,
+        FILTER_PRIORITY + 2,
+        entry.forward_services(service_ranges),
+    );
+    enter("output-raw", HookPoint::Output, RAW_PRIORITY, entry.output_raw());
+    enter("output", HookPoint::Output, POLICY_PRIORITY, entry.output());
+    enter("postrouting", HookPoint::Postrouting, MANGLE_PRIORITY, entry.postrouting());
+    enter("forward-mss", HookPoint::Forward, MANGLE_PRIORITY, entry.forward_mss());
     for (name, hook, rules) in entry.marking() {
         chains.insert(name.to_owned(), NftChain { hook: Some(hook), rules });
     }
@@ -69,7 +74,7 @@ pub(crate) fn chains(
     if settings.policy.endpoint_to_host == EndpointToHostAction::Drop {
         share("host-closed", entry.host_closed());
         let rules = entry.workloads(NftField::InInterface, "", &[NftAction::Goto("host-closed".into())]);
-        let hook = Some(ChainHook::filter(HookPoint::Input, POLICY + 1));
+        let hook = Some(ChainHook::filter(HookPoint::Input, POLICY_PRIORITY + 1));
         chains.insert("input-after".into(), NftChain { hook, rules });
     }
     (chains, entry.allowed())
@@ -141,14 +146,14 @@ impl BaseChainRenderer<'_> {
 
     fn forward_from(&self) -> Vec<NftRule> {
         let unknown = [NftAction::Count, NftAction::Drop];
-        let mut rules = vec![dispatch(NftField::InInterface, names::FROM)];
+        let mut rules = vec![dispatch(NftField::InInterface, names::FROM_WORKLOAD_MAP)];
         rules.extend(self.workloads(NftField::InInterface, "from an unknown workload", &unknown));
         rules
     }
 
     fn forward_to(&self) -> Vec<NftRule> {
         let unknown = [NftAction::Count, NftAction::Drop];
-        let mut rules = vec![dispatch(NftField::OutInterface, names::TO)];
+        let mut rules = vec![dispatch(NftField::OutInterface, names::TO_WORKLOAD_MAP)];
         rules.extend(self.workloads(NftField::OutInterface, "to an unknown workload", &unknown));
         rules
     }
@@ -214,7 +219,7 @@ impl BaseChainRenderer<'_> {
         let mut rules =
             self.workloads(NftField::OutInterface, "the host reaches its workloads", &[NftAction::Accept]);
         rules.extend(self.accepted());
-        let rewritten = NftMatch::new(NftField::ConnectionStatus, NftTest::Any(DNAT));
+        let rewritten = NftMatch::new(NftField::ConnectionStatus, NftTest::Any(CONNTRACK_DST_NAT));
         rules
             .push(NftRule::new(vec![rewritten], vec![NftAction::Accept]).says("asked when its way is known"));
         rules.extend(self.tunnels.output());
@@ -231,7 +236,7 @@ impl BaseChainRenderer<'_> {
         let other = |condition: NftMatch| NftRule::new(vec![condition.not()], vec![NftAction::Accept]);
         let mut rules = vec![
             other(NftMatch::is(NftField::InIndex, [0; 4])).says("not from the host"),
-            other(NftMatch::new(NftField::ConnectionStatus, NftTest::Any(DNAT))),
+            other(NftMatch::new(NftField::ConnectionStatus, NftTest::Any(CONNTRACK_DST_NAT))),
         ];
         rules.extend(self.workloads(
             NftField::OutInterface,
@@ -254,7 +259,7 @@ impl BaseChainRenderer<'_> {
         rules.extend(metadata::accepted(self.settings.policy.metadata));
         rules.extend([
             discovery(),
-            dispatch(NftField::InInterface, names::FROM),
+            dispatch(NftField::InInterface, names::FROM_WORKLOAD_MAP),
             closed("from an unknown workload"),
         ]);
         rules
@@ -290,11 +295,11 @@ pub(super) fn discovery() -> NftRule {
 /// Drops packets to link-local addresses of other hosts, which must not be forwarded. If they were sent back to their
 /// link, each address would become an entry in the host's neighbour table.
 fn not_forwarded() -> NftRule {
-    const LOCAL: u32 = 2;
+    const ADDRESS_TYPE_LOCAL: u32 = 2;
     let matches = vec![
         NftMatch::family(NftFamily::V6),
         within(NftField::Destination(NftFamily::V6), LINK_LOCAL),
-        NftMatch::is(NftField::DestinationType, LOCAL.to_ne_bytes()).not(),
+        NftMatch::is(NftField::DestinationType, ADDRESS_TYPE_LOCAL.to_ne_bytes()).not(),
     ];
     NftRule::new(matches, vec![NftAction::Count, NftAction::Drop])
         .says("link-local addresses are not forwarded to")
@@ -340,10 +345,10 @@ fn source_rules(source_nets: impl Fn(NftFamily) -> bool) -> Vec<NftRule> {
     }
     // Addresses that another program routes to the workload are also valid sources. Link-local addresses and 0.0.0.0/8
     // are excluded, as no route identifies their owner.
-    for (family, without) in [(NftFamily::V4, NOBODY), (NftFamily::V6, LINK_LOCAL)] {
+    for (family, without) in [(NftFamily::V4, THIS_NETWORK_V4), (NftFamily::V6, LINK_LOCAL)] {
         let matches = vec![
             NftMatch::family(family),
-            NftMatch::lookup([NftField::InInterface], names::OPEN),
+            NftMatch::lookup([NftField::InInterface], names::UP_WORKLOADS_SET),
             within(NftField::Source(family), without).not(),
             NftMatch::is(NftField::ReturnInterface, [0; 4]).not(),
         ];

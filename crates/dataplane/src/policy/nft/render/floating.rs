@@ -15,7 +15,7 @@ use std::net::IpAddr;
 use tortie_plan::FloatingIp;
 
 /// Before the chains that translate services.
-const PRIORITY: i32 = -110;
+const FLOATING_DNAT_PRIORITY: i32 = -110;
 
 /// The chains, sets and rules for floating addresses.
 #[derive(Debug, Default)]
@@ -80,7 +80,7 @@ pub(crate) fn render<'f>(all: impl Iterator<Item = &'f FloatingIp>) -> FloatingC
         ));
     }
     if !entering.is_empty() {
-        let hook = ChainHook::nat(HookPoint::Prerouting, PRIORITY);
+        let hook = ChainHook::nat(HookPoint::Prerouting, FLOATING_DNAT_PRIORITY);
         rendered.chains.push(("floating-in".to_owned(), NftChain { hook: Some(hook), rules: entering }));
     }
     rendered.outgoing = leaving;

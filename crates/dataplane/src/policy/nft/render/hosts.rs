@@ -72,7 +72,7 @@ impl HostDecision {
     fn map(self) -> &'static str {
         use PolicyDirection::{Egress, Ingress};
         match self {
-            HostDecision::Local(Ingress) => names::HOST_IN,
+            HostDecision::Local(Ingress) => names::HOST_IN_MAP,
             HostDecision::Local(Egress) => "host-out",
             HostDecision::Forward(Ingress) => "host-forward-in",
             HostDecision::Forward(Egress) => "host-forward-out",

@@ -12,11 +12,11 @@ use std::net::{IpAddr, Ipv4Addr};
 use tortie_plan::MetadataService;
 
 /// Address that virtual machines use for the service.
-const ADDRESS: Ipv4Addr = Ipv4Addr::new(169, 254, 169, 254);
-const PORT: u16 = 80;
+const METADATA_ADDRESS: Ipv4Addr = Ipv4Addr::new(169, 254, 169, 254);
+const METADATA_PORT: u16 = 80;
 /// Before the chains that translate services.
-const PRIORITY: i32 = -110;
-const DNAT: &str = "metadata-dnat";
+const METADATA_DNAT_PRIORITY: i32 = -110;
+const METADATA_DNAT_CHAIN: &str = "metadata-dnat";
 const TCP: u8 = 6;
 
 fn to(address: Ipv4Addr, port: u16) -> Vec<NftMatch> {
@@ -39,16 +39,16 @@ pub(crate) fn chains(
 ) -> Vec<(String, NftChain)> {
     let Some(MetadataService { address, port }) = metadata else { return Vec::new() };
     let asked = |from: NftMatch| {
-        let matches = std::iter::once(from).chain(to(ADDRESS, PORT)).collect();
-        NftRule::new(matches, vec![NftAction::Goto(DNAT.to_owned())])
+        let matches = std::iter::once(from).chain(to(METADATA_ADDRESS, METADATA_PORT)).collect();
+        NftRule::new(matches, vec![NftAction::Goto(METADATA_DNAT_CHAIN.to_owned())])
     };
     let rules = workloads.conditions(NftField::InInterface).map(asked).collect();
-    let hook = Some(ChainHook::nat(HookPoint::Prerouting, PRIORITY));
+    let hook = Some(ChainHook::nat(HookPoint::Prerouting, METADATA_DNAT_PRIORITY));
     let translate =
         NftRule::new(Vec::new(), vec![NftAction::Count, NftAction::TranslateDestination { address, port }]);
     vec![
         ("metadata-in".to_owned(), NftChain { hook, rules }),
-        (DNAT.to_owned(), NftChain { hook: None, rules: vec![translate] }),
+        (METADATA_DNAT_CHAIN.to_owned(), NftChain { hook: None, rules: vec![translate] }),
     ]
 }
 

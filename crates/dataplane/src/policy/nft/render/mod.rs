@@ -15,9 +15,9 @@ mod tiers;
 pub(crate) mod tunnels;
 pub(crate) mod workloads;
 
-pub(crate) use allowed::{MarkedHook, POLICY};
+pub(crate) use allowed::{MarkedHook, POLICY_PRIORITY};
 pub(crate) use policy::{PolicyOrProfile, holder_chain, passes};
-pub(crate) use tiers::{END_OF_TIER, NO_PROFILE, TierRenderer};
+pub(crate) use tiers::{NO_PROFILE_COMMENT, TIER_END_COMMENT, TierRenderer};
 
 use super::rule::{NftAction, NftFamily, NftField, NftMatch, NftRule};
 use ipnet::IpNet;
@@ -41,7 +41,7 @@ impl<'s> WorkloadInterfaces<'s> {
     /// Returns the alternative conditions for an interface of a workload.
     pub fn conditions(self, field: NftField) -> impl Iterator<Item = NftMatch> + 's {
         let prefixes = self.prefixes.iter().map(move |prefix| NftMatch::interface_begins(field, prefix));
-        prefixes.chain(self.others.then(|| NftMatch::lookup([field], names::WORKLOADS)))
+        prefixes.chain(self.others.then(|| NftMatch::lookup([field], names::UNCOVERED_WORKLOADS_SET)))
     }
 
     /// Returns rules for packets from or to workloads.

@@ -6,20 +6,20 @@ use std::fmt::Display;
 use tortie_plan::{PolicyDirection, PolicyId, SetId};
 
 /// The kernel's limit, without the terminating NUL.
-const LIMIT: usize = 255;
+const MAX_NAME_BYTES: usize = 255;
 
-pub(crate) const FROM: &str = "from-workload";
-pub(crate) const TO: &str = "to-workload";
+pub(crate) const FROM_WORKLOAD_MAP: &str = "from-workload";
+pub(crate) const TO_WORKLOAD_MAP: &str = "to-workload";
 /// Interfaces of workloads that no prefix covers.
-pub(crate) const WORKLOADS: &str = "workloads";
+pub(crate) const UNCOVERED_WORKLOADS_SET: &str = "workloads";
 /// Interfaces of workloads that are up.
-pub(crate) const OPEN: &str = "open-workloads";
+pub(crate) const UP_WORKLOADS_SET: &str = "open-workloads";
 /// Interfaces of the host that have their own endpoint.
 pub(crate) const HOST_INTERFACES: &str = "host-interfaces";
 /// Map from interface to the chain for packets that arrive there for the host.
-pub(crate) const HOST_IN: &str = "host-in";
+pub(crate) const HOST_IN_MAP: &str = "host-in";
 /// Set of the ARP table: interface and address.
-pub(crate) const SENDERS: &str = "senders";
+pub(crate) const ARP_SENDERS_SET: &str = "senders";
 
 /// Returns the name of the set of addresses, or of named ports, of one family.
 pub(crate) fn set(id: &SetId, family: NftFamily) -> String {
@@ -87,7 +87,7 @@ pub(crate) fn direction_text(direction: PolicyDirection) -> &'static str {
 
 /// Truncates a name that is too long, and appends a hash of the whole name to keep it unique.
 pub(crate) fn fitting(prefix: String, rest: impl Display) -> String {
-    fitting_in(LIMIT, format!("{prefix}{rest}"))
+    fitting_in(MAX_NAME_BYTES, format!("{prefix}{rest}"))
 }
 
 pub(crate) fn fitting_in(limit: usize, mut name: String) -> String {

@@ -10,21 +10,21 @@ use super::{KnownSets, names};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use tortie_plan::{
-    NAT_EXCLUSIONS, NAT_SOURCES, NatSettings, PortInterval, SetId, TunnelKind, TunnelProtocol,
+    NAT_EXCLUSIONS_SET, NAT_SOURCES_SET, NatSettings, PortInterval, SetId, TunnelKind, TunnelProtocol,
 };
 
 /// Behind the chains that translate services, at the common priority: connections whose source these have translated
 /// are not evaluated again.
-const PRIORITY: i32 = 110;
+const OUTGOING_NAT_PRIORITY: i32 = 110;
 
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 /// Address type of addresses of the host itself.
-const LOCAL: u32 = 2;
+const ADDRESS_TYPE_LOCAL: u32 = 2;
 
 /// Whether the chains refer to a set.
 pub(crate) fn looks_into(id: &SetId) -> bool {
-    [NAT_SOURCES, NAT_EXCLUSIONS].contains(&&*id.0)
+    [NAT_SOURCES_SET, NAT_EXCLUSIONS_SET].contains(&&*id.0)
 }
 
 /// Returns the chains for source translation. `nat-outgoing` exists even without rules: without any NAT chain, the
@@ -42,14 +42,14 @@ pub(crate) fn chains(
         rules.extend(masquerade.map(|tunnel| into_tunnel(&tunnel.device)));
         share(TUNNEL_CHAIN.to_owned(), tunnel_translations(tunnels));
     }
-    let sources = SetId::new(NAT_SOURCES);
+    let sources = SetId::new(NAT_SOURCES_SET);
     if sets.kind(&sources).is_some() {
         for family in NftFamily::BOTH {
             rules.extend(outgoing(settings, sets, &sources, family));
             share(chain_name(family), translations(settings, family));
         }
     }
-    let hook = Some(ChainHook::nat(HookPoint::Postrouting, PRIORITY));
+    let hook = Some(ChainHook::nat(HookPoint::Postrouting, OUTGOING_NAT_PRIORITY));
     chains.push(("nat-outgoing".to_owned(), NftChain { hook, rules }));
     chains
 }
@@ -60,7 +60,7 @@ const TUNNEL_CHAIN: &str = "masquerade-tunnel";
 /// would arrive outside the tunnel and be lost. This happens if the destination is rewritten after the source was
 /// chosen.
 fn into_tunnel(device: &str) -> NftRule {
-    let local = |field| NftMatch::is(field, LOCAL.to_ne_bytes());
+    let local = |field| NftMatch::is(field, ADDRESS_TYPE_LOCAL.to_ne_bytes());
     let matches = vec![
         NftMatch::is(NftField::OutInterface, interface(device)),
         local(NftField::SourceTypeThere).not(),
@@ -92,7 +92,7 @@ fn chain_name(family: NftFamily) -> String {
 
 /// Returns the rules that send packets which leave all pools to their translation.
 fn outgoing(settings: &NatSettings, sets: &KnownSets, sources: &SetId, family: NftFamily) -> Vec<NftRule> {
-    let excluded = lookups(sets, &SetId::new(NAT_EXCLUSIONS), NftField::Destination(family), family);
+    let excluded = lookups(sets, &SetId::new(NAT_EXCLUSIONS_SET), NftField::Destination(family), family);
     let mut leaves: Vec<NftMatch> = excluded.into_iter().map(NftMatch::not).collect();
     leaves.extend(settings.out_interface.as_deref().and_then(leaves_by));
     let from = |source| {

@@ -12,7 +12,7 @@ use tortie_plan::{
 };
 
 /// The kernel's limit for a log prefix, minus the characters that the kernel adds.
-const LOG_PREFIX: usize = 120;
+const MAX_LOG_PREFIX_BYTES: usize = 120;
 
 /// Owner of the rules.
 #[derive(Clone, Copy, Debug)]
@@ -46,7 +46,7 @@ impl PolicyOrProfile<'_> {
         };
         let text = template.replace("%t", tier).replace("%k", kind).replace("%n", name).replace("%p", &full);
         let mut prefix = format!("{text}: ");
-        while prefix.len() > LOG_PREFIX {
+        while prefix.len() > MAX_LOG_PREFIX_BYTES {
             prefix.pop();
         }
         prefix
@@ -91,7 +91,10 @@ fn actions(
         plan::RuleAction::Log => {
             actions.extend(settings.log_limit.map(NftAction::Limit));
             let prefix = holder.log_prefix(&settings.log_prefix);
-            actions.push(NftAction::Log { prefix, rule: names::fitting_in(LOG_PREFIX, id.to_string()) });
+            actions.push(NftAction::Log {
+                prefix,
+                rule: names::fitting_in(MAX_LOG_PREFIX_BYTES, id.to_string()),
+            });
         }
         // Staged policies only count packets.
         _ if holder.is_staged() => actions.push(NftAction::Return),

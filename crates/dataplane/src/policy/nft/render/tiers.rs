@@ -10,8 +10,8 @@ use tortie_plan::{
 };
 
 /// Comments by which the counters of packets denied at the end of a tier or of all profiles are recognised.
-pub(crate) const END_OF_TIER: &str = "end of tier ";
-pub(crate) const NO_PROFILE: &str = "no profile allows it";
+pub(crate) const TIER_END_COMMENT: &str = "end of tier ";
+pub(crate) const NO_PROFILE_COMMENT: &str = "no profile allows it";
 
 /// The policies and profiles that tiers refer to.
 #[derive(Clone, Copy)]
@@ -44,7 +44,7 @@ impl TierRenderer<'_> {
                 rules.push(NftRule::new(Vec::new(), vec![jump]));
             }
         }
-        rules.push(self.end(PolicyStage::Normal).says(NO_PROFILE));
+        rules.push(self.end(PolicyStage::Normal).says(NO_PROFILE_COMMENT));
         rules
     }
 
@@ -94,7 +94,7 @@ impl TierRenderer<'_> {
             let denies = tier.end == TierDefaultAction::Deny
                 && matches!(stage, PolicyStage::Normal | PolicyStage::Forward);
             if enforced && denies {
-                let mut end = self.end(stage).says(format!("{END_OF_TIER}{}", tier.name));
+                let mut end = self.end(stage).says(format!("{TIER_END_COMMENT}{}", tier.name));
                 end.matches = unless_passed(may_have_passed);
                 rules.push(end);
                 if !may_have_passed {

@@ -1,18 +1,18 @@
 //! Encoding of DNS queries for SRV records and decoding of the responses (RFC 1035, RFC 2782).
 
-const SRV: u16 = 33;
-const INTERNET: u16 = 1;
-const RESPONSE: u16 = 0x8000;
-const TRUNCATED: u16 = 0x0200;
-const RECURSION_DESIRED: u16 = 0x0100;
-const CODE: u16 = 0x000f;
-const NO_SUCH_NAME: u16 = 3;
-const HEADER: usize = 12;
-const MAX_LABEL: usize = 63;
-const MAX_NAME: usize = 255;
+const SRV_TYPE: u16 = 33;
+const INTERNET_CLASS: u16 = 1;
+const RESPONSE_FLAG: u16 = 0x8000;
+const TRUNCATED_FLAG: u16 = 0x0200;
+const RECURSION_DESIRED_FLAG: u16 = 0x0100;
+const RCODE_MASK: u16 = 0x000f;
+const RCODE_NXDOMAIN: u16 = 3;
+const HEADER_BYTES: usize = 12;
+const MAX_LABEL_BYTES: usize = 63;
+const MAX_NAME_BYTES: usize = 255;
 /// Maximum number of compression pointers in a name. A name cannot have more labels than this, so more pointers form a
 /// loop.
-const MAX_JUMPS: usize = 128;
+const MAX_COMPRESSION_POINTERS: usize = 128;
 
 /// An SRV record.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,21 +35,21 @@ pub enum SrvResponse {
 /// Encodes a query; `None` if `name` is not a valid domain name.
 pub fn question(id: u16, name: &str) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
-    for word in [id, RECURSION_DESIRED, 1, 0, 0, 0] {
+    for word in [id, RECURSION_DESIRED_FLAG, 1, 0, 0, 0] {
         bytes.extend(word.to_be_bytes());
     }
     for label in name.split('.') {
-        if label.is_empty() || label.len() > MAX_LABEL || !label.is_ascii() {
+        if label.is_empty() || label.len() > MAX_LABEL_BYTES || !label.is_ascii() {
             return None;
         }
         bytes.push(u8::try_from(label.len()).ok()?);
         bytes.extend(label.as_bytes());
     }
     bytes.push(0);
-    if bytes.len() > HEADER + MAX_NAME {
+    if bytes.len() > HEADER_BYTES + MAX_NAME_BYTES {
         return None;
     }
-    for word in [SRV, INTERNET] {
+    for word in [SRV_TYPE, INTERNET_CLASS] {
         bytes.extend(word.to_be_bytes());
     }
     Some(bytes)
@@ -62,15 +62,18 @@ pub fn answer(id: u16, name: &str, bytes: &[u8]) -> Option<SrvResponse> {
     let flags = reader.word()?;
     let (questions, answers) = (reader.word()?, reader.word()?);
     let _authorities_and_additions = (reader.word()?, reader.word()?);
-    if its_id != id || flags & RESPONSE == 0 || questions != 1 {
+    if its_id != id || flags & RESPONSE_FLAG == 0 || questions != 1 {
         return None;
     }
-    if !reader.name()?.eq_ignore_ascii_case(name) || reader.word()? != SRV || reader.word()? != INTERNET {
+    if !reader.name()?.eq_ignore_ascii_case(name)
+        || reader.word()? != SRV_TYPE
+        || reader.word()? != INTERNET_CLASS
+    {
         return None;
     }
-    match flags & CODE {
-        0 if flags & TRUNCATED != 0 => return Some(SrvResponse::Truncated),
-        0 | NO_SUCH_NAME => {}
+    match flags & RCODE_MASK {
+        0 if flags & TRUNCATED_FLAG != 0 => return Some(SrvResponse::Truncated),
+        0 | RCODE_NXDOMAIN => {}
         code => return Some(SrvResponse::Refused(code)),
     }
     let mut services = Vec::new();
@@ -81,7 +84,7 @@ pub fn answer(id: u16, name: &str, bytes: &[u8]) -> Option<SrvResponse> {
         let length = usize::from(reader.word()?);
         let end = reader.at.checked_add(length)?;
         // CNAME records may precede the SRV records.
-        if kind == SRV && class == INTERNET {
+        if kind == SRV_TYPE && class == INTERNET_CLASS {
             let (priority, weight, port) = (reader.word()?, reader.word()?, reader.word()?);
             let target = reader.name()?;
             // RFC 2782: a target of "." means that the service is not available at this domain.
@@ -138,7 +141,7 @@ impl DnsReader<'_> {
                 }
                 _ => return None,
             }
-            if jumps > MAX_JUMPS || name.len() > MAX_NAME {
+            if jumps > MAX_COMPRESSION_POINTERS || name.len() > MAX_NAME_BYTES {
                 return None;
             }
         }
@@ -157,7 +160,7 @@ pub mod tests {
     /// Builds a response as a server does: the record's name is a compression pointer to the question.
     pub fn reply(question: &[u8], flags: u16, services: &[(u16, u16, u16, &str)]) -> Vec<u8> {
         let mut bytes = question.to_vec();
-        bytes[2..4].copy_from_slice(&(RESPONSE | flags).to_be_bytes());
+        bytes[2..4].copy_from_slice(&(RESPONSE_FLAG | flags).to_be_bytes());
         bytes[6..8].copy_from_slice(&u16::try_from(services.len()).unwrap().to_be_bytes());
         for (priority, weight, port, target) in services {
             let mut data = Vec::new();
@@ -170,7 +173,7 @@ pub mod tests {
             }
             data.push(0);
             bytes.extend([0xc0, 12]);
-            for word in [SRV, INTERNET, 0, 60, u16::try_from(data.len()).unwrap()] {
+            for word in [SRV_TYPE, INTERNET_CLASS, 0, 60, u16::try_from(data.len()).unwrap()] {
                 bytes.extend(word.to_be_bytes());
             }
             bytes.extend(data);
@@ -202,9 +205,9 @@ pub mod tests {
         assert_eq!(answer(8, NAME, &bytes), None);
         assert_eq!(answer(7, "_etcd-client._tcp.other", &bytes), None);
         assert_eq!(answer(7, NAME, &question), None);
-        assert_eq!(answer(7, NAME, &reply(&question, TRUNCATED, &[])), Some(SrvResponse::Truncated));
+        assert_eq!(answer(7, NAME, &reply(&question, TRUNCATED_FLAG, &[])), Some(SrvResponse::Truncated));
         assert_eq!(
-            answer(7, NAME, &reply(&question, NO_SUCH_NAME, &[])),
+            answer(7, NAME, &reply(&question, RCODE_NXDOMAIN, &[])),
             Some(SrvResponse::Services(vec![]))
         );
         assert_eq!(answer(7, NAME, &reply(&question, 5, &[])), Some(SrvResponse::Refused(5)));

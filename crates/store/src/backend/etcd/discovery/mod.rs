@@ -20,10 +20,10 @@ use tokio::net::{TcpStream, UdpSocket};
 
 const RESOLV_CONF: &str = "/etc/resolv.conf";
 const DNS_PORT: u16 = 53;
-const UDP_LIMIT: usize = 4096;
+const MAX_UDP_BYTES: usize = 4096;
 
 /// Prefix of the SRV name, and whether the endpoints found there use TLS.
-const SERVICES: [(&str, bool); 2] = [("_etcd-client-ssl._tcp", true), ("_etcd-client._tcp", false)];
+const SRV_SERVICES: [(&str, bool); 2] = [("_etcd-client-ssl._tcp", true), ("_etcd-client._tcp", false)];
 
 /// Returns the endpoints of a domain: those with TLS first, each group sorted by priority and weight.
 pub async fn endpoints(domain: &str, limit: Duration) -> StoreResult<Vec<EtcdEndpoint>> {
@@ -39,13 +39,13 @@ async fn endpoints_from(
     let failed = |reason: &dyn Display| {
         StoreError::Datastore(format!(
             "etcdDiscoverySrv (ETCD_DISCOVERY_SRV) '{domain}': {reason}; check the SRV records of {} and {}",
-            name(SERVICES[0].0, domain),
-            name(SERVICES[1].0, domain)
+            name(SRV_SERVICES[0].0, domain),
+            name(SRV_SERVICES[1].0, domain)
         ))
     };
     let mut endpoints = Vec::new();
     let mut trouble = None;
-    for (service, tls) in SERVICES {
+    for (service, tls) in SRV_SERVICES {
         match tokio::time::timeout(limit, lookup(&name(service, domain), servers, limit)).await {
             Ok(Ok(found)) => endpoints.extend(found.into_iter().map(|service| service.endpoint(tls))),
             Ok(Err(error)) => trouble = Some(error.to_string()),
@@ -101,7 +101,7 @@ async fn ask(name: &str, server: SocketAddr) -> io::Result<Vec<SrvRecord>> {
     let socket = UdpSocket::bind(SocketAddr::new(local, 0)).await?;
     socket.connect(server).await?;
     socket.send(&question).await?;
-    let mut buffer = vec![0; UDP_LIMIT];
+    let mut buffer = vec![0; MAX_UDP_BYTES];
     let answer = loop {
         let length = socket.recv(&mut buffer).await?;
         // Anything else is late or forged: continue waiting.

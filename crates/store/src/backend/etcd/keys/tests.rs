@@ -238,7 +238,7 @@ proptest! {
 
     #[test]
     fn any_text_is_a_key_or_not(path in ".{0,60}", tail in "[a-z0-9/.%-]{0,40}") {
-        for text in [path, format!("/calico/{tail}"), format!("{RESOURCES}{tail}"), format!("{IPAM}{tail}")] {
+        for text in [path, format!("/calico/{tail}"), format!("{RESOURCES_PREFIX}{tail}"), format!("{IPAM_PREFIX}{tail}")] {
             if let Some(key) = parse(&text) {
                 prop_assert_eq!(self::path(&key), text);
             }

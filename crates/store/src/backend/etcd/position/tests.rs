@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 use tortie_etcd_proto::mvccpb::KeyValue;
 use tortie_model::StoreKey;
 
-const CLUSTER: u64 = 7;
+const CLUSTER_ID: u64 = 7;
 
 /// A fake store with its history.
 #[derive(Default)]
@@ -114,7 +114,7 @@ impl FakeEtcdHistory {
     }
 
     fn header(&self) -> Option<ResponseHeader> {
-        Some(ResponseHeader { revision: self.revision, cluster_id: CLUSTER, ..Default::default() })
+        Some(ResponseHeader { revision: self.revision, cluster_id: CLUSTER_ID, ..Default::default() })
     }
 
     fn events(&self, from: i64) -> Vec<Event> {
@@ -197,7 +197,7 @@ fn step(
 ) {
     match watcher.follower.step() {
         FollowerStep::List => {
-            consumer.take(watcher.listed(store.list(store.revision), store.revision, CLUSTER))
+            consumer.take(watcher.listed(store.list(store.revision), store.revision, CLUSTER_ID))
         }
         FollowerStep::ListKeys { revision } => {
             let at = number(&revision);
@@ -205,7 +205,7 @@ fn step(
                 return consumer.take(watcher.follower.revision_gone());
             }
             let keys = store.list(at).into_iter().map(|item| (item.key, item.revision)).collect();
-            watcher.position.listed(CLUSTER);
+            watcher.position.listed(CLUSTER_ID);
             consumer.take(watcher.follower.keys_listed(keys, revision));
         }
         FollowerStep::Watch { after } => {
@@ -252,8 +252,11 @@ fn run(
                 store.compacted = store.compacted.max(store.revision - i64::from(back))
             }
             HistoryAction::Progress => {
-                let progress =
-                    WatchResponse { header: store.header(), watch_id: NO_WATCH, ..Default::default() };
+                let progress = WatchResponse {
+                    header: store.header(),
+                    watch_id: PROGRESS_WATCH_ID,
+                    ..Default::default()
+                };
                 let before = watcher.follower.step();
                 if let FollowerStep::Watch { after } = &before
                     && store.revision >= watcher.position.open(after) - 1
@@ -323,14 +326,14 @@ proptest! {
 #[test]
 fn a_replaced_store_is_noticed() {
     let mut watcher = PositionedFollower::new(None);
-    watcher.listed(vec![item(1, 5)], 5, CLUSTER);
+    watcher.listed(vec![item(1, 5)], 5, CLUSTER_ID);
     watcher.open();
-    let other = Some(ResponseHeader { revision: 9, cluster_id: CLUSTER + 1, ..Default::default() });
+    let other = Some(ResponseHeader { revision: 9, cluster_id: CLUSTER_ID + 1, ..Default::default() });
     let response = WatchResponse { header: other, created: true, ..Default::default() };
     assert_eq!(watcher.heard(response), None);
     assert_eq!(watcher.follower.step(), FollowerStep::List);
     assert_eq!(
-        watcher.listed(vec![item(2, 3)], 9, CLUSTER + 1),
+        watcher.listed(vec![item(2, 3)], 9, CLUSTER_ID + 1),
         [
             FollowerChange::Update(WatchUpdate::Delete { key: handle("1"), revision: opaque(9) }),
             FollowerChange::Update(WatchUpdate::Put(item(2, 3))),
@@ -341,16 +344,16 @@ fn a_replaced_store_is_noticed() {
 #[test]
 fn a_store_put_back_is_noticed_by_its_term() {
     let header = |revision, raft_term| {
-        let header = ResponseHeader { revision, raft_term, cluster_id: CLUSTER, ..Default::default() };
+        let header = ResponseHeader { revision, raft_term, cluster_id: CLUSTER_ID, ..Default::default() };
         WatchResponse { header: Some(header), created: true, ..Default::default() }
     };
     let mut watcher = PositionedFollower::new(None);
-    watcher.listed(vec![item(1, 5)], 5, CLUSTER);
+    watcher.listed(vec![item(1, 5)], 5, CLUSTER_ID);
     watcher.open();
     assert_eq!(watcher.heard(header(5, 9)), Some(Vec::new()));
     assert_eq!(watcher.heard(header(7, 9)), Some(Vec::new()));
     assert_eq!(watcher.heard(header(7, 2)), None);
-    watcher.listed(vec![item(1, 5)], 7, CLUSTER);
+    watcher.listed(vec![item(1, 5)], 7, CLUSTER_ID);
     watcher.open();
     assert_eq!(watcher.heard(header(7, 2)), Some(Vec::new()));
 }
@@ -358,12 +361,12 @@ fn a_store_put_back_is_noticed_by_its_term() {
 #[test]
 fn keys_of_others_are_not_reported() {
     let mut position = WatchPosition::new();
-    position.listed(CLUSTER);
+    position.listed(CLUSTER_ID);
     let put = |key: &[u8]| {
         let kv = KeyValue { key: key.to_vec().into(), mod_revision: 3, ..Default::default() };
         Event { r#type: EventType::Put.into(), kv: Some(kv), prev_kv: None }
     };
-    let header = Some(ResponseHeader { revision: 3, cluster_id: CLUSTER, ..Default::default() });
+    let header = Some(ResponseHeader { revision: 3, cluster_id: CLUSTER_ID, ..Default::default() });
     let events = vec![put(b"/calico/ipam/v2/configuration"), put(&[0xff])];
     let response = WatchResponse { header, events, ..Default::default() };
     let nothing = WatchReport::Updates { updates: Vec::new(), revision: opaque(3) };
@@ -373,10 +376,10 @@ fn keys_of_others_are_not_reported() {
 #[test]
 fn all_changes_of_one_revision_are_reported() {
     let mut watcher = PositionedFollower::new(None);
-    watcher.listed(Vec::new(), 4, CLUSTER);
+    watcher.listed(Vec::new(), 4, CLUSTER_ID);
     watcher.open();
     let put = |key| Event { r#type: EventType::Put.into(), kv: Some(kv(key, 5)), prev_kv: None };
-    let header = Some(ResponseHeader { revision: 5, cluster_id: CLUSTER, ..Default::default() });
+    let header = Some(ResponseHeader { revision: 5, cluster_id: CLUSTER_ID, ..Default::default() });
     let response = WatchResponse { header, events: vec![put(1), put(2)], ..Default::default() };
     assert_eq!(watcher.heard(response).map(|changes| changes.len()), Some(2));
     assert_eq!(watcher.follower.step(), FollowerStep::Watch { after: opaque(5) });

@@ -94,7 +94,7 @@ fn labels_of_kubernetes_are_not_made_calicos() {
     let patch = patch(&node);
     let annotations = &patch["metadata"]["annotations"];
     assert_eq!(annotations["projectcalico.org/labels"], r#"{"added":"1","rack":"7"}"#);
-    assert_eq!(annotations.get(KUBE_LABELS), None);
+    assert_eq!(annotations.get(KUBE_LABELS_ANNOTATION), None);
 }
 
 #[test]

@@ -33,7 +33,8 @@ fn version_1_hides_metadata_in_an_annotation() {
     assert_eq!(meta["uid"], STORED_UID);
     assert_eq!(meta["resourceVersion"], "12");
     assert_eq!(meta["labels"], json!({"projectcalico.org/tier": "default"}));
-    let hidden: Json = serde_json::from_str(meta["annotations"][METADATA].as_str().unwrap()).unwrap();
+    let hidden: Json =
+        serde_json::from_str(meta["annotations"][METADATA_ANNOTATION].as_str().unwrap()).unwrap();
     assert_eq!(hidden["name"], "web");
     assert_eq!(hidden["labels"]["app"], "web");
     assert_eq!(hidden["ownerReferences"][0]["apiVersion"], "crd.projectcalico.org/v1");
@@ -70,7 +71,8 @@ fn other_kinds_do_not_repeat_their_name() {
     .unwrap();
     let stored = write(CalicoApiGroup::V1, "p", &pool);
     let hidden: Json =
-        serde_json::from_str(stored["metadata"]["annotations"][METADATA].as_str().unwrap()).unwrap();
+        serde_json::from_str(stored["metadata"]["annotations"][METADATA_ANNOTATION].as_str().unwrap())
+            .unwrap();
     assert_eq!(hidden.get("name"), None);
     assert_eq!(resource(read(CalicoApiGroup::V1, Kind::IPPool, stored).1).metadata().name, "p");
 }
@@ -95,7 +97,7 @@ fn older_policies_lose_the_prefix_of_the_default_tier() {
     {
         let mut stored = json!({
             "metadata": {"name": "default.web", "namespace": "prod",
-                "annotations": {METADATA: r#"{"creationTimestamp":null,"labels":{"a":"b"}}"#}},
+                "annotations": {METADATA_ANNOTATION: r#"{"creationTimestamp":null,"labels":{"a":"b"}}"#}},
             "spec": {"selector": "all()"},
         });
         if !tier.is_null() {
@@ -109,7 +111,7 @@ fn older_policies_lose_the_prefix_of_the_default_tier() {
 fn what_people_wrote_wins_over_the_stored_objects_own() {
     let stored = json!({
         "metadata": {"name": "s", "creationTimestamp": "2026-03-01T10:20:30Z",
-            "labels": {"a": "own", "c": "own"}, "annotations": {"x": "own", METADATA: r#"{"labels":{"a":"theirs"}}"#}},
+            "labels": {"a": "own", "c": "own"}, "annotations": {"x": "own", METADATA_ANNOTATION: r#"{"labels":{"a":"theirs"}}"#}},
         "spec": {"nets": ["10.0.0.0/8"]},
     });
     let set = resource(read(CalicoApiGroup::V1, Kind::GlobalNetworkSet, stored).1);
@@ -136,7 +138,10 @@ fn affinities_are_deleted_in_words_in_version_1_only() {
 fn what_cannot_be_read_keeps_its_key() {
     for (object, part) in [
         (json!({"metadata": {"name": "x", "labels": 7}}), "invalid type"),
-        (json!({"metadata": {"name": "x", "annotations": {METADATA: "nonsense"}}}), METADATA),
+        (
+            json!({"metadata": {"name": "x", "annotations": {METADATA_ANNOTATION: "nonsense"}}}),
+            METADATA_ANNOTATION,
+        ),
         (json!({"metadata": {"name": "x"}, "spec": "text"}), "spec"),
     ] {
         let (key, value) = read(CalicoApiGroup::V1, Kind::GlobalNetworkSet, object);

@@ -47,7 +47,7 @@ pub struct AccessDecision {
 }
 
 /// Timeout of a watch: the server sends bookmarks about once a minute, so a watch that is silent for this long is dead.
-const SILENCE: Duration = Duration::from_secs(200);
+const CONFIG_MAP_WATCH_TIMEOUT: Duration = Duration::from_secs(200);
 
 impl OrchestratorClient {
     /// Returns the user of a token; `None` if the token is invalid.
@@ -127,7 +127,7 @@ impl OrchestratorClient {
         }
         let failed = |reason: &str| Err(StoreError::Datastore(format!("the watch of {} {reason}", id())));
         loop {
-            match tokio::time::timeout(SILENCE, events.next()).await {
+            match tokio::time::timeout(CONFIG_MAP_WATCH_TIMEOUT, events.next()).await {
                 Ok(Some(Ok(WatchEvent::Bookmark(_)))) => {}
                 Ok(Some(Ok(WatchEvent::Error(status)))) => {
                     return Err(KubernetesFailure::of_status(&status).about(id()));

@@ -2,7 +2,7 @@
 //! and the ingress addresses of services.
 
 use super::{OrchestratorClient, read};
-use crate::backend::kubernetes::api::MERGE_PATCH;
+use crate::backend::kubernetes::api::MERGE_PATCH_MEDIA_TYPE;
 use crate::backend::kubernetes::core::CorePod;
 use crate::backend::kubernetes::failure::KubernetesFailure;
 use crate::{StoreError, StoreResult};
@@ -139,7 +139,7 @@ impl OrchestratorClient {
             addresses.iter().map(|address| json!({ "ip": address.to_string() })).collect();
         let patch = json!({"metadata": {"uid": uid}, "status": {"loadBalancer": {"ingress": ingress}}});
         let path = format!("/api/v1/namespaces/{namespace}/services/{name}/status");
-        let patched = self.api.patch(&path, MERGE_PATCH, &patch).await;
+        let patched = self.api.patch(&path, MERGE_PATCH_MEDIA_TYPE, &patch).await;
         patched.map(drop).map_err(|failure| failure.about(format!("Service({namespace}/{name})")))
     }
 }

@@ -6,22 +6,22 @@ use crate::backend::kubernetes::failure::KubernetesFailure;
 use crate::{StoreError, StoreResult};
 use serde_json::{Value as Json, json};
 
-const MIGRATIONS: &str = "/apis/migration.projectcalico.org/v1/datastoremigrations";
-const NAME: &str = "v1-to-v3";
-const FINALIZER: &str = "migration.projectcalico.org/v1-crd-cleanup";
+const MIGRATIONS_PATH: &str = "/apis/migration.projectcalico.org/v1/datastoremigrations";
+const MIGRATION_NAME: &str = "v1-to-v3";
+const MIGRATION_FINALIZER: &str = "migration.projectcalico.org/v1-crd-cleanup";
 /// Annotation that stores the APIService of the aggregated API server while Kubernetes serves the group itself.
-const SAVED: &str = "migration.projectcalico.org/saved-apiservice";
-const API_SERVICES: &str = "/apis/apiregistration.k8s.io/v1/apiservices";
-const API_SERVICE: &str = "v3.projectcalico.org";
-const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
-const GROUP_VARIABLE: &str = "CALICO_API_GROUP";
+const SAVED_API_SERVICE_ANNOTATION: &str = "migration.projectcalico.org/saved-apiservice";
+const API_SERVICES_PATH: &str = "/apis/apiregistration.k8s.io/v1/apiservices";
+const API_SERVICE_NAME: &str = "v3.projectcalico.org";
+const DEFINITIONS_PATH: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+const API_GROUP_VARIABLE: &str = "CALICO_API_GROUP";
 /// Programs that use the datastore, under Calico's names and Tortie's: kind, resource and name.
-const FOLLOWERS: [(&str, &str, &str); 3] = [
+const DATASTORE_WORKLOADS: [(&str, &str, &str); 3] = [
     ("DaemonSet", "daemonsets", "calico-node"),
     ("DaemonSet", "daemonsets", "tortie-node"),
     ("Deployment", "deployments", "calico-typha"),
 ];
-const NAMESPACES: [&str; 2] = ["kube-system", "calico-system"];
+const WORKLOAD_NAMESPACES: [&str; 2] = ["kube-system", "calico-system"];
 
 /// A DatastoreMigration.
 #[derive(Clone, Debug, PartialEq)]
@@ -48,7 +48,7 @@ impl DatastoreMigrationObject {
     }
 
     pub fn is_held(&self) -> bool {
-        self.finalizers().any(|name| name == FINALIZER)
+        self.finalizers().any(|name| name == MIGRATION_FINALIZER)
     }
 
     fn finalizers(&self) -> impl Iterator<Item = &str> {
@@ -79,7 +79,7 @@ impl OrchestratorClient {
     /// Returns the migration; `None` if it does not exist. Also `None` if access is forbidden, since the RBAC rules are
     /// installed together with the definition.
     pub async fn migration(&self) -> StoreResult<Option<DatastoreMigrationObject>> {
-        match self.api.get("DatastoreMigration", &format!("{MIGRATIONS}/{NAME}")).await {
+        match self.api.get("DatastoreMigration", &format!("{MIGRATIONS_PATH}/{MIGRATION_NAME}")).await {
             Ok(object) => Ok(Some(DatastoreMigrationObject { object })),
             Err(KubernetesFailure::Missing(_) | KubernetesFailure::NotServed(_)) => Ok(None),
             Err(KubernetesFailure::Other(StoreError::Unauthorized(_))) => Ok(None),
@@ -93,9 +93,10 @@ impl OrchestratorClient {
         migration: &DatastoreMigrationObject,
         held: bool,
     ) -> StoreResult<DatastoreMigrationObject> {
-        let mut names: Vec<&str> = migration.finalizers().filter(|name| *name != FINALIZER).collect();
+        let mut names: Vec<&str> =
+            migration.finalizers().filter(|name| *name != MIGRATION_FINALIZER).collect();
         if held {
-            names.push(FINALIZER);
+            names.push(MIGRATION_FINALIZER);
         }
         let mut object = migration.object.clone();
         object["metadata"]["finalizers"] = json!(names);
@@ -114,7 +115,7 @@ impl OrchestratorClient {
     }
 
     async fn put_migration(&self, object: &Json, part: &str) -> StoreResult<DatastoreMigrationObject> {
-        match self.api.put(&format!("{MIGRATIONS}/{NAME}{part}"), object).await {
+        match self.api.put(&format!("{MIGRATIONS_PATH}/{MIGRATION_NAME}{part}"), object).await {
             Ok(object) => Ok(DatastoreMigrationObject { object }),
             // The last finalizer was removed, so the object is gone.
             Err(KubernetesFailure::Missing(_)) if part.is_empty() => {
@@ -129,7 +130,7 @@ impl OrchestratorClient {
         &self,
         migration: &DatastoreMigrationObject,
     ) -> StoreResult<DatastoreMigrationObject> {
-        let path = format!("{API_SERVICES}/{API_SERVICE}");
+        let path = format!("{API_SERVICES_PATH}/{API_SERVICE_NAME}");
         let registration = match self.api.get("APIService", &path).await {
             Ok(object) if object.pointer("/spec/service").is_some_and(Json::is_object) => object,
             // Kubernetes serves the group already.
@@ -139,7 +140,7 @@ impl OrchestratorClient {
         let mut object = migration.object.clone();
         let saved = json!({"metadata": {"labels": registration.pointer("/metadata/labels"),
             "annotations": registration.pointer("/metadata/annotations")}, "spec": registration["spec"]});
-        object["metadata"]["annotations"][SAVED] = saved.to_string().into();
+        object["metadata"]["annotations"][SAVED_API_SERVICE_ANNOTATION] = saved.to_string().into();
         let migration = self.put_migration(&object, "").await?;
         let uid = text(&registration, "/metadata/uid");
         match self.api.delete(&path, uid, None).await {
@@ -151,14 +152,19 @@ impl OrchestratorClient {
     /// Restores the saved APIService.
     pub async fn restore_api_server(&self, migration: &DatastoreMigrationObject) -> StoreResult<()> {
         let annotations = migration.object.pointer("/metadata/annotations").and_then(Json::as_object);
-        let Some(saved) = annotations.and_then(|all| all.get(SAVED)).and_then(Json::as_str) else {
+        let Some(saved) =
+            annotations.and_then(|all| all.get(SAVED_API_SERVICE_ANNOTATION)).and_then(Json::as_str)
+        else {
             return Ok(());
         };
         let saved: Json = serde_json::from_str(saved).map_err(|error| {
-            StoreError::Datastore(format!("{}: the annotation {SAVED} cannot be read: {error}", id()))
+            StoreError::Datastore(format!(
+                "{}: the annotation {SAVED_API_SERVICE_ANNOTATION} cannot be read: {error}",
+                id()
+            ))
         })?;
         let mut object = json!({"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService",
-            "metadata": {"name": API_SERVICE}, "spec": saved["spec"]});
+            "metadata": {"name": API_SERVICE_NAME}, "spec": saved["spec"]});
         for field in ["labels", "annotations"] {
             if let Some(value) =
                 saved.pointer(&format!("/metadata/{field}")).filter(|value| value.is_object())
@@ -166,14 +172,14 @@ impl OrchestratorClient {
                 object["metadata"][field] = value.clone();
             }
         }
-        let path = format!("{API_SERVICES}/{API_SERVICE}");
+        let path = format!("{API_SERVICES_PATH}/{API_SERVICE_NAME}");
         let written = match self.api.get("APIService", &path).await {
             // The APIService that Kubernetes created for its own definitions.
             Ok(own) => {
                 object["metadata"]["resourceVersion"] = text(&own, "/metadata/resourceVersion").into();
                 self.api.put(&path, &object).await
             }
-            Err(KubernetesFailure::Missing(_)) => self.api.post(API_SERVICES, &object).await,
+            Err(KubernetesFailure::Missing(_)) => self.api.post(API_SERVICES_PATH, &object).await,
             Err(failure) => Err(failure),
         };
         written.map(drop).map_err(|failure| failure.about(api_service_id()))
@@ -183,7 +189,7 @@ impl OrchestratorClient {
     pub async fn definitions(&self, group: &str) -> StoreResult<Vec<ResourceDefinition>> {
         let all: Vec<Json> = self
             .api
-            .get_all("CustomResourceDefinition", DEFINITIONS)
+            .get_all("CustomResourceDefinition", DEFINITIONS_PATH)
             .await
             .map_err(|failure| failure.about("definitions".to_owned()))?;
         let of_group = |item: &&Json| text(item, "/spec/group") == group;
@@ -202,7 +208,7 @@ impl OrchestratorClient {
 
     /// Deletes a definition and with it all objects of its kind.
     pub async fn remove_definition(&self, definition: &ResourceDefinition) -> StoreResult<()> {
-        let path = format!("{DEFINITIONS}/{}", definition.name);
+        let path = format!("{DEFINITIONS_PATH}/{}", definition.name);
         match self.api.delete(&path, &definition.uid, None).await {
             Ok(()) | Err(KubernetesFailure::Missing(_)) => Ok(()),
             Err(failure) => Err(failure.about(format!("CustomResourceDefinition({})", definition.name))),
@@ -212,8 +218,8 @@ impl OrchestratorClient {
     /// Returns the programs that use the datastore and their API groups.
     pub async fn followers(&self) -> StoreResult<Vec<DatastoreWorkload>> {
         let mut found = Vec::new();
-        for namespace in NAMESPACES {
-            for (kind, resource, name) in FOLLOWERS {
+        for namespace in WORKLOAD_NAMESPACES {
+            for (kind, resource, name) in DATASTORE_WORKLOADS {
                 let path = format!("/apis/apps/v1/namespaces/{namespace}/{resource}/{name}");
                 match self.api.get(kind, &path).await {
                     Ok(object) => found.push(follower(&format!("{namespace}/{name}"), &object)),
@@ -231,8 +237,9 @@ fn follower(name: &str, object: &Json) -> DatastoreWorkload {
     let containers = object.pointer("/spec/template/spec/containers").and_then(Json::as_array);
     let variables =
         containers.into_iter().flatten().filter_map(|container| container.get("env")?.as_array()).flatten();
-    let group =
-        variables.filter(|variable| variable["name"] == GROUP_VARIABLE).find_map(|one| one["value"].as_str());
+    let group = variables
+        .filter(|variable| variable["name"] == API_GROUP_VARIABLE)
+        .find_map(|one| one["value"].as_str());
     let (wanted, updated, ready) =
         match object.pointer("/status/desiredNumberScheduled").and_then(Json::as_i64) {
             Some(wanted) => (wanted, number("/status/updatedNumberScheduled"), number("/status/numberReady")),
@@ -250,11 +257,11 @@ fn follower(name: &str, object: &Json) -> DatastoreWorkload {
 }
 
 fn id() -> String {
-    format!("DatastoreMigration({NAME})")
+    format!("DatastoreMigration({MIGRATION_NAME})")
 }
 
 fn api_service_id() -> String {
-    format!("APIService({API_SERVICE})")
+    format!("APIService({API_SERVICE_NAME})")
 }
 
 fn text<'a>(object: &'a Json, pointer: &str) -> &'a str {
@@ -267,8 +274,7 @@ mod tests {
 
     #[test]
     fn a_follower_is_rolled_out_when_all_its_pods_are_new_and_ready() {
-        let env =
-            json!([{"name": "A", "value": "x"}, {"name": GROUP_VARIABLE, "value": "projectcalico.org/v3"}]);
+        let env = json!([{"name": "A", "value": "x"}, {"name": API_GROUP_VARIABLE, "value": "projectcalico.org/v3"}]);
         let object = |generation: i64, updated: i64, ready: i64| {
             json!({"metadata": {"generation": generation}, "spec": {"template": {"spec": {"containers": [{"name": "c"}, {"env": env}]}}},
                 "status": {"observedGeneration": 3, "desiredNumberScheduled": 2, "updatedNumberScheduled": updated, "numberReady": ready}})

@@ -6,7 +6,7 @@ use crate::backend::kubernetes::failure::KubernetesFailure;
 use data_encoding::BASE64;
 use serde_json::Value as Json;
 
-const API_SERVICES: &str = "/apis/apiregistration.k8s.io/v1/apiservices";
+const API_SERVICES_PATH: &str = "/apis/apiregistration.k8s.io/v1/apiservices";
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct ApiRegistration {
@@ -29,7 +29,7 @@ impl ApiRegistration {
 
 impl OrchestratorClient {
     pub async fn api_registration(&self, name: &str) -> StoreResult<Option<ApiRegistration>> {
-        match self.api.get("APIService", &format!("{API_SERVICES}/{name}")).await {
+        match self.api.get("APIService", &format!("{API_SERVICES_PATH}/{name}")).await {
             Ok(object) => Ok(Some(ApiRegistration { object })),
             Err(KubernetesFailure::Missing(_)) => Ok(None),
             Err(failure) => Err(failure.about(format!("APIService({name})"))),
@@ -46,7 +46,7 @@ impl OrchestratorClient {
         object["spec"]["caBundle"] = BASE64.encode(authorities.as_bytes()).into();
         object["spec"]["insecureSkipTLSVerify"] = false.into();
         let name = object.pointer("/metadata/name").and_then(Json::as_str).unwrap_or_default().to_owned();
-        let answer = self.api.put(&format!("{API_SERVICES}/{name}"), &object).await;
+        let answer = self.api.put(&format!("{API_SERVICES_PATH}/{name}"), &object).await;
         answer.map(drop).map_err(|failure| failure.about(format!("APIService({name})")))
     }
 }

@@ -1,14 +1,15 @@
 //! Objects that webhook and API servers keep in Kubernetes: their certificates in a Secret, and their CAs in the
 //! configurations of webhooks.
 
-use super::{MERGE_PATCH, OrchestratorClient};
+use super::{MERGE_PATCH_MEDIA_TYPE, OrchestratorClient};
 use crate::StoreResult;
 use crate::backend::kubernetes::failure::KubernetesFailure;
 use data_encoding::BASE64;
 use serde_json::{Value as Json, json};
 use std::collections::BTreeMap;
 
-const CONFIGURATIONS: &str = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations";
+const WEBHOOK_CONFIGURATIONS_PATH: &str =
+    "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations";
 
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct KubernetesSecret {
@@ -103,12 +104,16 @@ impl OrchestratorClient {
             secret.data.iter().map(|(key, value)| (key, BASE64.encode(value.as_bytes()))).collect();
         let patch = json!({"metadata": {"resourceVersion": secret.version}, "data": data});
         let path = format!("/api/v1/namespaces/{namespace}/secrets/{name}");
-        let answer = self.api.patch(&path, MERGE_PATCH, &patch).await;
+        let answer = self.api.patch(&path, MERGE_PATCH_MEDIA_TYPE, &patch).await;
         answer.map(drop).map_err(|failure| failure.about(format!("Secret({namespace}/{name})")))
     }
 
     pub async fn webhook_configuration(&self, name: &str) -> StoreResult<Option<WebhookConfiguration>> {
-        match self.api.get("ValidatingWebhookConfiguration", &format!("{CONFIGURATIONS}/{name}")).await {
+        match self
+            .api
+            .get("ValidatingWebhookConfiguration", &format!("{WEBHOOK_CONFIGURATIONS_PATH}/{name}"))
+            .await
+        {
             Ok(object) => Ok(Some(WebhookConfiguration { object })),
             Err(KubernetesFailure::Missing(_)) => Ok(None),
             Err(failure) => Err(failure.about(configuration_id(name))),
@@ -128,7 +133,7 @@ impl OrchestratorClient {
             webhook["clientConfig"]["caBundle"] = bundle.as_str().into();
         }
         let name = object.pointer("/metadata/name").and_then(Json::as_str).unwrap_or_default().to_owned();
-        let answer = self.api.put(&format!("{CONFIGURATIONS}/{name}"), &object).await;
+        let answer = self.api.put(&format!("{WEBHOOK_CONFIGURATIONS_PATH}/{name}"), &object).await;
         answer.map(drop).map_err(|failure| failure.about(configuration_id(&name)))
     }
 }

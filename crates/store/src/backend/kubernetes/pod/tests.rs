@@ -4,7 +4,7 @@ fn pod(extra: Json) -> CorePod {
     let mut object = json!({
         "metadata": {"name": "web-0", "namespace": "prod", "uid": "u1", "resourceVersion": "7",
             "creationTimestamp": "2026-03-01T10:20:30Z", "labels": {"app": "web"},
-            "annotations": {CONTAINER_ID: "c1", NETWORK_STATUS: "[]", "other": "x"}},
+            "annotations": {CONTAINER_ID_ANNOTATION: "c1", NETWORK_STATUS_ANNOTATION: "[]", "other": "x"}},
         "spec": {"nodeName": "n-1", "serviceAccountName": "sa", "volumes": [{"name": "v"}],
             "containers": [{"image": "i", "ports": [
                 {"name": "http", "containerPort": 80},
@@ -44,7 +44,7 @@ fn a_pod_is_an_endpoint() {
     let endpoint = endpoint.unwrap();
     assert_eq!(endpoint.metadata.name, "n--1-k8s-web--0-eth0");
     assert_eq!(endpoint.metadata.uid, "u1");
-    assert_eq!(endpoint.metadata.annotations.keys().collect::<Vec<_>>(), [NETWORK_STATUS]);
+    assert_eq!(endpoint.metadata.annotations.keys().collect::<Vec<_>>(), [NETWORK_STATUS_ANNOTATION]);
     let labels: Vec<_> = endpoint.metadata.labels.iter().map(|(k, v)| format!("{k}={v}")).collect();
     assert_eq!(
         labels,
@@ -91,11 +91,14 @@ fn addresses_come_from_the_best_source() {
     let only_one = converted(json!({"status": {"podIPs": null}})).spec.ip_networks;
     assert_eq!(only_one, ["10.65.3.9/32"]);
     assert_eq!(
-        annotated(json!({POD_IPS: "10.0.0.1/32,fd00::1/128", POD_IP: "10.0.0.2/32"})),
+        annotated(json!({POD_IPS_ANNOTATION: "10.0.0.1/32,fd00::1/128", POD_IP_ANNOTATION: "10.0.0.2/32"})),
         ["10.0.0.1/32", "fd00::1/128"]
     );
-    assert_eq!(annotated(json!({POD_IP: "10.0.0.2/32"})), ["10.0.0.2/32"]);
-    assert_eq!(annotated(json!({AWS_POD_IPS: "10.0.0.3, 10.0.0.4"})), ["10.0.0.3/32", "10.0.0.4/32"]);
+    assert_eq!(annotated(json!({POD_IP_ANNOTATION: "10.0.0.2/32"})), ["10.0.0.2/32"]);
+    assert_eq!(
+        annotated(json!({AWS_POD_IPS_ANNOTATION: "10.0.0.3, 10.0.0.4"})),
+        ["10.0.0.3/32", "10.0.0.4/32"]
+    );
     assert!(annotated(json!({})).is_empty());
     let wrong = endpoint(&pod(json!({"status": {"podIPs": [{"ip": "nonsense"}]}})), "cali").unwrap().1;
     assert_eq!(wrong.unwrap_err(), "status.podIPs = 'nonsense' is not an address");
@@ -106,13 +109,13 @@ fn finished_pods_have_no_addresses() {
     for extra in [
         json!({"status": {"phase": "Failed"}}),
         json!({"status": {"phase": "Succeeded"}}),
-        json!({"metadata": {"deletionTimestamp": "2026-03-01T10:20:30Z", "annotations": {POD_IP: ""}}}),
+        json!({"metadata": {"deletionTimestamp": "2026-03-01T10:20:30Z", "annotations": {POD_IP_ANNOTATION: ""}}}),
     ] {
         assert!(converted(extra).spec.ip_networks.is_empty());
     }
     for extra in [
         json!({"metadata": {"deletionTimestamp": "2026-03-01T10:20:30Z"}}),
-        json!({"metadata": {"annotations": {POD_IP: ""}}}),
+        json!({"metadata": {"annotations": {POD_IP_ANNOTATION: ""}}}),
     ] {
         assert_eq!(converted(extra).spec.ip_networks.len(), 2, "it may still have traffic");
     }
@@ -121,8 +124,8 @@ fn finished_pods_have_no_addresses() {
 #[test]
 fn annotations_of_people() {
     let asked = converted(json!({"metadata": {"annotations": {
-        FLOATING_IPS: r#"["192.0.2.7", "fd99::7"]"#,
-        SOURCE_PREFIXES: r#"["10.1.2.3/16", "nonsense"]"#,
+        FLOATING_IPS_ANNOTATION: r#"["192.0.2.7", "fd99::7"]"#,
+        SOURCE_PREFIXES_ANNOTATION: r#"["10.1.2.3/16", "nonsense"]"#,
         "qos.projectcalico.org/ingressBandwidth": "1M"}}}));
     let nats: Vec<_> =
         asked.spec.ip_nats.iter().map(|nat| format!("{} {}", nat.external_ip, nat.internal_ip)).collect();
@@ -130,12 +133,14 @@ fn annotations_of_people() {
     assert_eq!(asked.spec.allow_spoofed_source_prefixes, ["10.1.0.0/16"]);
     assert_eq!(asked.spec.qos_controls.unwrap().ingress_bandwidth, 1_000_000);
     let single = converted(
-        json!({"metadata": {"annotations": {FLOATING_IPS: r#"["fd99::7"]"#}}, "status": {"podIPs": null}}),
+        json!({"metadata": {"annotations": {FLOATING_IPS_ANNOTATION: r#"["fd99::7"]"#}}, "status": {"podIPs": null}}),
     );
     assert!(single.spec.ip_nats.is_empty(), "no address of that family");
     let garbled =
-        endpoint(&pod(json!({"metadata": {"annotations": {FLOATING_IPS: "x"}}})), "cali").unwrap().1;
-    assert!(garbled.unwrap_err().contains(FLOATING_IPS));
+        endpoint(&pod(json!({"metadata": {"annotations": {FLOATING_IPS_ANNOTATION: "x"}}})), "cali")
+            .unwrap()
+            .1;
+    assert!(garbled.unwrap_err().contains(FLOATING_IPS_ANNOTATION));
 }
 
 #[test]
@@ -149,8 +154,11 @@ fn long_service_accounts_are_no_label() {
 fn patches_name_the_pod_they_are_for() {
     assert_eq!(
         patch("u1", &["10.0.0.1/32".into(), "fd00::1/128".into()], "c1"),
-        json!({"metadata": {"uid": "u1", "annotations": {POD_IP: "10.0.0.1/32",
-            POD_IPS: "10.0.0.1/32,fd00::1/128", CONTAINER_ID: "c1"}}})
+        json!({"metadata": {"uid": "u1", "annotations": {POD_IP_ANNOTATION: "10.0.0.1/32",
+            POD_IPS_ANNOTATION: "10.0.0.1/32,fd00::1/128", CONTAINER_ID_ANNOTATION: "c1"}}})
     );
-    assert_eq!(removal("", None), json!({"metadata": {"annotations": {POD_IP: "", POD_IPS: ""}}}));
+    assert_eq!(
+        removal("", None),
+        json!({"metadata": {"annotations": {POD_IP_ANNOTATION: "", POD_IPS_ANNOTATION: ""}}})
+    );
 }

@@ -2,7 +2,7 @@ use super::*;
 use tortie_model::Resource;
 use tortie_model::ipam::{AddressBlock, AddressHandle, AffinityState, IpamConfig};
 
-const GROUPS: [CalicoApiGroup; 2] = [CalicoApiGroup::V1, CalicoApiGroup::V3];
+const BOTH_API_GROUPS: [CalicoApiGroup; 2] = [CalicoApiGroup::V1, CalicoApiGroup::V3];
 
 fn cidr() -> IpNet {
     "10.65.3.8/29".parse().unwrap()
@@ -41,7 +41,7 @@ fn records() -> Vec<(StoreKey, StoreValue)> {
 
 #[test]
 fn records_read_back_as_they_were_written() {
-    for group in GROUPS {
+    for group in BOTH_API_GROUPS {
         for (key, value) in records() {
             let (kind, name) = place(&key).unwrap();
             let stored = write(group, &key, &value).unwrap();
@@ -55,7 +55,7 @@ fn records_read_back_as_they_were_written() {
 /// Decodes the same objects as the resources that users see.
 #[test]
 fn records_are_resources_of_their_kinds() {
-    for group in GROUPS {
+    for group in BOTH_API_GROUPS {
         for (key, value) in records() {
             let (kind, name) = place(&key).unwrap();
             let stored = write(group, &key, &value).unwrap();
@@ -98,7 +98,7 @@ fn affinities_carry_the_labels_they_are_selected_by() {
 
 #[test]
 fn what_is_marked_as_deleted_is_recognised() {
-    for group in GROUPS {
+    for group in BOTH_API_GROUPS {
         for (key, value) in records() {
             let (kind, _) = place(&key).unwrap();
             if kind != Kind::IPAMConfiguration {
