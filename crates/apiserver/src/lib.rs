@@ -1,12 +1,4 @@
-//! The projectcalico.org/v3 API server. It runs behind kube-apiserver, which forwards requests for the group to it,
-//! so that `kubectl` manages Calico's resources in any datastore.
-//!
-//! Modules without I/O: `request` parses requests, `selectors` selects objects, `write`, `patch` and `deletion`
-//! compute the new state of objects, `table`, `discovery` and `openapi` render documents for clients, `tiers` defines
-//! the permissions on tiers, `refusal` the error responses, `history` holds the objects of a kind and their latest
-//! changes. Modules with I/O: `storage` and `cache` over the store, `access` with `trust` and `reviews`, `watching`,
-//! `verbs`, `workers` for CPU-bound work, and `handler` and `server` for HTTP. `webhook` is for clusters where the
-//! objects are custom resources of the group, so that kube-apiserver serves them itself.
+#![doc = include_str!("../README.md")]
 
 mod access;
 mod body;

@@ -1,10 +1,4 @@
-//! Server-side apply with the semantics of Kubernetes: who owns which field of an object, how the configurations of
-//! several appliers merge into one object, and where they conflict.
-//!
-//! `shape` holds the merge rules of a schema; `path` and `set` are fields and sets of fields; `walk` compares, merges
-//! and prunes values along a shape; `managed` is the record of owners (`metadata.managedFields`); `operation` applies
-//! a write to the object and the record. `patch` applies JSON patches and merge patches within bounds. All functions
-//! depend only on their arguments: no I/O, no clock.
+#![doc = include_str!("../README.md")]
 
 mod conflict;
 mod fields_v1;

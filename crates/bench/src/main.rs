@@ -1,5 +1,4 @@
-//! `tortie-bench [SUITE]...`: compares Tortie with other implementations. Runs every suite if none is named. A name
-//! selects all suites with that prefix: `bgp` selects `bgp-receive` and the others.
+#![doc = include_str!("../README.md")]
 
 mod api;
 mod bgp;

@@ -1,6 +1,4 @@
-//! The BGP speaker: sessions, routing tables, filters, route reflection and graceful restart.
-//!
-//! [`core::Core`] is the speaker without I/O; [`Speaker`] adds sockets and a clock.
+#![doc = include_str!("../README.md")]
 
 pub mod bird;
 mod bitmap;

@@ -1,8 +1,4 @@
-//! The front ends of the CNI plugins `calico` and `calico-ipam`.
-//!
-//! A container runtime starts a plugin process for every container operation, so the front end is minimal: it reads
-//! the request, sends it to the node's daemon over a Unix socket and prints the response. It has no dependencies and
-//! keeps no state.
+#![doc = include_str!("../README.md")]
 
 mod error;
 mod request;

@@ -1,7 +1,4 @@
-//! Computes the plan of one node from the datastore, change by change.
-//!
-//! [`PlanCompute`] receives every entry that is written or deleted, in any order, and returns the changes of the plan. It
-//! does no I/O and reads no clock, so the same datastore always gives the same plan.
+#![doc = include_str!("../README.md")]
 
 mod address_owners;
 mod bgp;

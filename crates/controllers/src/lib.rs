@@ -1,8 +1,4 @@
-//! The controllers: tasks that run once per cluster and not on every node.
-//!
-//! Each has a core without I/O: objects and the time in, actions out. Actions that rely on an object being missing
-//! must pass the check in [`absence`]. [`lead`] is the loop around the cores, which runs in one replica at a time
-//! ([`election`]). A failed action is found again, because cores derive actions from current state only.
+#![doc = include_str!("../README.md")]
 
 pub mod absence;
 pub mod balancer;

@@ -1,8 +1,4 @@
-//! calicoctl, the command line of Calico, on top of the store client.
-//!
-//! `cli` is the command tree, `commands` has one module per command. Small pure modules handle the rest:
-//! `input` (reading resources), `namespace` (resolving the namespace), `patching` (applying patches),
-//! `output` (printing results) and `outcome` (summarising results).
+#![doc = include_str!("../README.md")]
 
 pub mod analyze;
 pub mod cli;

@@ -1,9 +1,4 @@
-//! Makes the kernel match the plan for links, routes and policy, and connects pods to the host.
-//!
-//! `reconcile` decides what to change: a state machine without I/O that takes the plan and kernel events and returns
-//! operations. `kernel` reads and writes links and routes through netlink, `policy` makes the kernel enforce policy,
-//! and `engine` is the task that owns all state. Objects that the kernel loses are restored; objects of other programs
-//! are not touched; nothing is removed before the first complete plan is known.
+#![doc = include_str!("../README.md")]
 
 mod announce;
 mod arrivals;

@@ -1,8 +1,4 @@
-//! The embedded store (`tortie datastore`): an etcd v3 server on top of redb, for one machine.
-//!
-//! `core` is the store itself, synchronous and without network; `writer` groups the requests of all clients into
-//! durable commits; `watch` sends events to watchers; `auth` manages users and roles; `limits` bounds the resources
-//! of requests; `listener` accepts connections; `service` implements the gRPC services; `server` connects them.
+#![doc = include_str!("../README.md")]
 
 mod acknowledged;
 mod auth;

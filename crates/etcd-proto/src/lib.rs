@@ -1,5 +1,4 @@
-//! gRPC types of the etcd v3 protocol, generated from proto/. The etcd backend of the store and the embedded etcd
-//! server share them.
+#![doc = include_str!("../README.md")]
 #![allow(clippy::all, missing_docs)]
 
 pub mod mvccpb {

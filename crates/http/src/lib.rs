@@ -1,5 +1,4 @@
-//! HTTP server for the daemons, with bounds on the number and the lifetime of connections. Also the building blocks of
-//! their liveness and metrics endpoints.
+#![doc = include_str!("../README.md")]
 
 mod connections;
 pub mod liveness;

@@ -1,8 +1,4 @@
-//! The hub: keeps one set of watches on the datastore and forwards their feed to any number of nodes.
-//!
-//! Three parts without I/O hold the logic: the [`ledger`] (state of the hub), a [`session`] (what one client still
-//! has to receive) and the [`replica`] (state of a client and the events it emits to its node). [`protocol`] defines
-//! their messages. [`server`] and [`client`] exchange these over the network.
+#![doc = include_str!("../README.md")]
 
 mod balance;
 pub mod certificates;

@@ -1,8 +1,4 @@
-//! IP address management (IPAM), with records that Calico nodes sharing the same pools understand.
-//!
-//! The core is pure: [`block`], [`pool`], [`pick`], [`reservation`] and [`audit`] are functions of the store's content
-//! and of a given time. Changes are described as operations whose steps are safe one by one; a store with transactions
-//! executes them atomically.
+#![doc = include_str!("../README.md")]
 
 pub mod allocator;
 pub mod audit;

@@ -1,9 +1,4 @@
-//! Runs a whole cluster on one machine, for experiments, debugging and tests.
-//!
-//! Every node is a network namespace with its own daemon, every pod is a network namespace connected by the real CNI
-//! plugin, and another namespace holds the network between the nodes and the datastore process. The host's own network
-//! is not changed. The lab finds its parts by namespace names and by files written before anything is created, so that
-//! [`down`] also works after a crash.
+#![doc = include_str!("../README.md")]
 
 mod bgp;
 mod bird;

@@ -1,7 +1,4 @@
-//! Calico's resources as Rust types: names, defaults, validation, encoding and schemas.
-//!
-//! All functions are pure: no I/O, no clock, no async. The store, the command line and the node share these
-//! types, so that every name, default and validation rule is defined once.
+#![doc = include_str!("../README.md")]
 
 pub mod codec;
 pub mod columns;

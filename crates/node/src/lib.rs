@@ -1,4 +1,4 @@
-//! The node daemon: start-up, the loop from datastore to kernel, the CNI server, status, health and metrics.
+#![doc = include_str!("../README.md")]
 
 mod bgp;
 mod cni;

@@ -1,8 +1,4 @@
-//! The plan: the desired kernel state of one node, with its workloads, routes, tunnels and policies.
-//!
-//! `compute` produces updates to the plan and `dataplane` makes the kernel match it; neither depends on the other.
-//! The plan is a value: the same datastore contents always give the same plan, regardless of the order in which they
-//! were received. [`evaluate`] computes the verdict of a plan on a packet.
+#![doc = include_str!("../README.md")]
 
 mod assign;
 pub mod bgp;

@@ -1,5 +1,4 @@
-//! Process management for daemons: pid files that detect reused pids, signals through pidfds, termination with the
-//! supervisor, and a limit on the number of glibc malloc arenas.
+#![doc = include_str!("../README.md")]
 
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open, pidfd_send_signal};

@@ -1,7 +1,4 @@
-//! The datastore client: one typed, versioned interface to all backends.
-//!
-//! `client` reads and writes keys and values through a [`backend`]; `resources` adds the semantics of
-//! projectcalico.org/v3 for each kind.
+#![doc = include_str!("../README.md")]
 
 pub mod backend;
 pub mod client;

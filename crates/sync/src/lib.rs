@@ -1,5 +1,4 @@
-//! The sources of a node's feed: the datastore and recordings. All sources use the same events ([`FeedEvent`]), so
-//! the consumer does not depend on the source.
+#![doc = include_str!("../README.md")]
 
 mod outage;
 pub mod record;

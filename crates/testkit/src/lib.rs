@@ -1,7 +1,4 @@
-//! Building blocks for tests: network namespaces, processes, servers, installations, waiting. Nothing here is part of
-//! the product.
-//!
-//! Every resource is released when its value is dropped, also when a test fails. Errors fail the test.
+#![doc = include_str!("../README.md")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failure here is a failed test")]
 
 pub mod conformance;

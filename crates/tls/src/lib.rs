@@ -1,5 +1,4 @@
-//! TLS for the daemons: certificates from files that are reloaded when they change, so that renewing them needs no
-//! restart; certificates that a server issues to itself and renews; and reading the names in peer certificates.
+#![doc = include_str!("../README.md")]
 
 mod chain;
 mod files;

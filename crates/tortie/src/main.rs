@@ -1,5 +1,4 @@
-//! The single binary of Tortie. Its name selects the front end: `calicoctl` and `kubectl-calico` are the command line
-//! tool, `calico` and `calico-ipam` the CNI plugins. Under its own name, the first argument selects the subcommand.
+#![doc = include_str!("../README.md")]
 
 mod apiserver;
 mod bgp;
