@@ -1,5 +1,6 @@
-//! Tests of the documentation: every page is in the table of contents, every link has a target, and every command in
-//! a page is run verbatim and must print the output that the page shows.
+//! Tests of the documentation: every page is in the table of contents, every link has a target, every path in the
+//! architecture documentation exists, and every command in a page is run verbatim and must print the output that the
+//! page shows.
 //!
 //! Blocks marked `sh` are scripts that must succeed. Blocks marked `console` are sessions: a line that begins with `$
 //! ` is run, and the lines after it must equal its output (standard output and standard error, as on a terminal).
@@ -14,6 +15,7 @@
 mod blocks;
 mod links;
 mod package;
+mod paths;
 mod run;
 mod sandbox;
 mod shown;
