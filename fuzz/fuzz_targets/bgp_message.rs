@@ -5,8 +5,8 @@
 use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
 use rustbgpd_wire::validate::validate_update_attributes;
-use rustbgpd_wire::{Message, decode_message, encode_message_with_limit};
 use rustbgpd_wire::{Afi, Safi};
+use rustbgpd_wire::{Message, decode_message, encode_message_with_limit};
 
 const FAMILIES: [(Afi, Safi); 2] = [(Afi::Ipv4, Safi::Unicast), (Afi::Ipv6, Safi::Unicast)];
 

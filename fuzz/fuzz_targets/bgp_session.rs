@@ -12,8 +12,8 @@ use rustbgpd_wire::{
 };
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
-use tortie_bgp::core::{ConnectionId, SpeakerCore, BgpPeerState};
-use tortie_bgp::{SpeakerConfig, BgpFamily, PeerConfig};
+use tortie_bgp::core::{BgpPeerState, ConnectionId, SpeakerCore};
+use tortie_bgp::{BgpFamily, PeerConfig, SpeakerConfig};
 
 const MAX_STEPS: usize = 200;
 const ASN: u32 = 65000;
@@ -118,7 +118,9 @@ fn well_formed(mut output: Bytes) {
     while !output.is_empty() {
         let length = peek_message_length(&output, u16::MAX).expect("a header").expect("whole messages");
         let mut one = output.split_to(length.into());
-        let Message::Update(update) = decode_message(&mut one, u16::MAX).expect("a message") else { continue };
+        let Message::Update(update) = decode_message(&mut one, u16::MAX).expect("a message") else {
+            continue;
+        };
         let parsed = update.parse_revised(true, true, false, &[]).expect("an update that can be read");
         assert_eq!(parsed.malformed, [], "attributes we would refuse ourselves");
         if !parsed.update.announced.is_empty() {

@@ -10,8 +10,8 @@ use libfuzzer_sys::fuzz_target;
 use prost::Message;
 use std::collections::BTreeMap;
 use tortie_datastore::check;
-use tortie_datastore::core::{WriteResponse, StoreCore, WriteRequest};
-use tortie_datastore::limits::{ResponseAllowance, MAX_ANSWER_BYTES};
+use tortie_datastore::core::{StoreCore, WriteRequest, WriteResponse};
+use tortie_datastore::limits::{MAX_RESPONSE_BYTES, ResponseAllowance};
 use tortie_etcd_proto::etcdserverpb::{
     CompactionRequest, DeleteRangeRequest, LeaseGrantRequest, LeaseRevokeRequest, PutRequest, RangeRequest,
     TxnRequest,
@@ -46,7 +46,7 @@ fn requests(mut bytes: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
 }
 
 fn allowance() -> ResponseAllowance {
-    ResponseAllowance::new(MAX_ANSWER_BYTES)
+    ResponseAllowance::new(MAX_RESPONSE_BYTES)
 }
 
 struct Store {
@@ -71,16 +71,19 @@ impl Store {
             0 => {
                 let request =
                     RangeRequest::decode(message).ok().filter(|request| check::range(request).is_ok())?;
-                if let Ok(response) = self.core.latest().get().range(&request, &mut allowance()).expect("readable") {
+                if let Ok(response) =
+                    self.core.latest().get().range(&request, &mut allowance()).expect("readable")
+                {
                     assert!(response.count >= response.kvs.len() as i64);
                     assert!(request.limit <= 0 || response.kvs.len() as i64 <= request.limit);
                     response.encode_to_vec();
                 }
                 None
             }
-            1 => {
-                PutRequest::decode(message).ok().filter(|request| check::put(request).is_ok()).map(WriteRequest::Put)
-            }
+            1 => PutRequest::decode(message)
+                .ok()
+                .filter(|request| check::put(request).is_ok())
+                .map(WriteRequest::Put),
             2 => {
                 let request = DeleteRangeRequest::decode(message).ok();
                 request.filter(|request| check::delete(request).is_ok()).map(WriteRequest::Delete)
@@ -98,7 +101,9 @@ impl Store {
             4 => LeaseGrantRequest::decode(message)
                 .ok()
                 .map(|LeaseGrantRequest { ttl, id }| WriteRequest::Grant { id: id.max(1), ttl: ttl.max(2) }),
-            5 => LeaseRevokeRequest::decode(message).ok().map(|request| WriteRequest::Revoke { id: request.id }),
+            5 => LeaseRevokeRequest::decode(message)
+                .ok()
+                .map(|request| WriteRequest::Revoke { id: request.id }),
             _ => CompactionRequest::decode(message)
                 .ok()
                 .map(|request| WriteRequest::Compact { revision: request.revision }),
@@ -158,6 +163,12 @@ impl Store {
     fn everything(&self, revision: i64) -> Option<Vec<KeyValue>> {
         let all = Bytes::from_static(&[0]);
         let request = RangeRequest { key: all.clone(), range_end: all, revision, ..Default::default() };
-        self.core.latest().get().range(&request, &mut allowance()).expect("readable").ok().map(|response| response.kvs)
+        self.core
+            .latest()
+            .get()
+            .range(&request, &mut allowance())
+            .expect("readable")
+            .ok()
+            .map(|response| response.kvs)
     }
 }

@@ -4,18 +4,20 @@
 
 use bytes::BytesMut;
 use libfuzzer_sys::fuzz_target;
-use tortie_hub::ledger::{HubLedger, ChangeLogLimits};
-use tortie_hub::protocol::{ClientEnvelope, HubEnvelope, MOST_FROM_CLIENT, MOST_FROM_HUB, from_client, unframe};
+use tortie_hub::ledger::{ChangeLogLimits, HubLedger};
+use tortie_hub::protocol::{
+    ClientEnvelope, HubEnvelope, MAX_CLIENT_FRAME_BYTES, MAX_HUB_FRAME_BYTES, from_client, unframe,
+};
 use tortie_hub::replica::HubReplica;
-use tortie_hub::session::{SessionOpening, ClientSession};
-use tortie_model::{FeedEvent, StoreKey, KeyRange, Kind};
+use tortie_hub::session::{ClientSession, SessionOpening};
+use tortie_model::{FeedEvent, KeyRange, Kind, StoreKey};
 use tortie_sync::FeedMessage;
 
 fuzz_target!(|bytes: &[u8]| {
     let mut replica = HubReplica::new("n", Vec::new());
     let _ = replica.hello();
     let mut buffer = BytesMut::from(bytes);
-    while let Ok(Some(frame)) = unframe(&mut buffer, MOST_FROM_HUB) {
+    while let Ok(Some(frame)) = unframe(&mut buffer, MAX_HUB_FRAME_BYTES) {
         let Ok(message) = HubEnvelope::read(frame) else { break };
         if replica.hear(message).is_err() {
             break;
@@ -24,24 +26,31 @@ fuzz_target!(|bytes: &[u8]| {
     let mut ledger = HubLedger::new(1, &[KeyRange::all(Kind::Tier)], ChangeLogLimits::default());
     let key = StoreKey::resource(Kind::Tier, "", "web");
     ledger.hear([
-        FeedMessage::Unreadable { key, revision: 17.into(), text: "[]".to_owned(), reason: "no object".to_owned() },
+        FeedMessage::Unreadable {
+            key,
+            revision: 17.into(),
+            text: "[]".to_owned(),
+            reason: "no object".to_owned(),
+        },
         FeedMessage::Event(FeedEvent::InSync),
     ]);
     let mut session = None;
     let mut buffer = BytesMut::from(bytes);
-    while let Ok(Some(frame)) = unframe(&mut buffer, MOST_FROM_CLIENT) {
+    while let Ok(Some(frame)) = unframe(&mut buffer, MAX_CLIENT_FRAME_BYTES) {
         match ClientEnvelope::read(frame) {
-            Ok(from_client::What::Hello(hello)) => {
-                if let SessionOpening::Served { session: opened, .. } = ClientSession::open(&hello, &ledger, true) {
+            Ok(from_client::ClientMessage::Hello(hello)) => {
+                if let SessionOpening::Served { session: opened, .. } =
+                    ClientSession::open(&hello, &ledger, true)
+                {
                     session = Some(opened);
                 }
             }
-            Ok(from_client::What::Digests(digests)) => {
+            Ok(from_client::ClientMessage::Digests(digests)) => {
                 if let (Some(session), Ok(sums)) = (&mut session, digests.sums()) {
                     let _ = session.compare(&sums, &ledger);
                 }
             }
-            Ok(from_client::What::Pong(())) => {}
+            Ok(from_client::ClientMessage::Pong(())) => {}
             Err(_) => break,
         }
         if let Some(session) = &mut session {

@@ -8,7 +8,7 @@ use libfuzzer_sys::fuzz_target;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 use tortie_datastore::core::{StoreCore, WriteRequest};
-use tortie_datastore::limits::{ResponseAllowance, MAX_ANSWER_BYTES};
+use tortie_datastore::limits::{MAX_RESPONSE_BYTES, ResponseAllowance};
 use tortie_etcd_proto::etcdserverpb::{PutRequest, RangeRequest};
 
 const FILE: &str = "store.redb";
@@ -28,8 +28,11 @@ fn image() -> &'static [u8] {
         let dir = dir();
         let mut core = StoreCore::open(&dir, u64::MAX).expect("a new store");
         for number in 0..KEYS {
-            let put =
-                PutRequest { key: format!("/{number}").into(), value: vec![7; 100].into(), ..Default::default() };
+            let put = PutRequest {
+                key: format!("/{number}").into(),
+                value: vec![7; 100].into(),
+                ..Default::default()
+            };
             core.apply(&[WriteRequest::Put(put)]).expect("a write");
         }
         std::fs::read(dir.join(FILE)).expect("its file")
@@ -51,7 +54,7 @@ fuzz_target!(init: std::panic::set_hook(Box::new(|_| {})), |changes: &[u8]| {
     if let Ok(core) = StoreCore::open(&dir, u64::MAX) {
         let everything = RangeRequest { key: "/".into(), range_end: "0".into(), ..Default::default() };
         let snapshot = core.latest().get();
-        if let Ok(Ok(answer)) = snapshot.range(&everything, &mut ResponseAllowance::new(MAX_ANSWER_BYTES)) {
+        if let Ok(Ok(answer)) = snapshot.range(&everything, &mut ResponseAllowance::new(MAX_RESPONSE_BYTES)) {
             assert!(answer.kvs.len() <= KEYS);
         }
     }

@@ -86,15 +86,16 @@ impl KubernetesBackend {
 pub fn read_objects(text: &str) -> usize {
     use collection::CollectionForm;
     use tortie_model::Kind;
-    let own = Kind::ALL.iter().flat_map(|kind| [Form::Resource(*kind), Form::Record(*kind)]);
+    let own =
+        Kind::ALL.iter().flat_map(|kind| [CollectionForm::Resource(*kind), CollectionForm::Record(*kind)]);
     let forms = own.chain([
-        Form::Pod,
-        Form::Namespace,
-        Form::ServiceAccount,
-        Form::Node,
-        Form::NetworkPolicy,
-        Form::ClusterNetworkPolicy,
-        Form::EndpointSlice,
+        CollectionForm::Pod,
+        CollectionForm::Namespace,
+        CollectionForm::ServiceAccount,
+        CollectionForm::Node,
+        CollectionForm::NetworkPolicy,
+        CollectionForm::ClusterNetworkPolicy,
+        CollectionForm::EndpointSlice,
     ]);
     let object: Option<serde_json::Value> = serde_json::from_str(text).ok();
     let mut found = 0;
