@@ -173,7 +173,7 @@ fn wrong_references_are_found() {
         assert!(matches!(of_store(text), ReferenceCheck::Missing(_)), "{text}");
     }
     for text in [
-        "store/src/backend/etcd/keys.rs",
+        "store/src/backend/etcd/keys/mod.rs",
         "src/backend/etcd",
         "deploy/",
         "store::backend::etcd",

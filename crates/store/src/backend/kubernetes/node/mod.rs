@@ -153,5 +153,4 @@ pub fn patch(node: &Node) -> Json {
 }
 
 #[cfg(test)]
-#[path = "node/tests.rs"]
 mod tests;

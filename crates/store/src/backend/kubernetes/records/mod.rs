@@ -173,5 +173,4 @@ fn rename(map: &mut Map<String, Json>, from: &str, to: &str) {
 }
 
 #[cfg(test)]
-#[path = "records/tests.rs"]
 mod tests;

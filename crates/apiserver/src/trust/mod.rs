@@ -215,5 +215,4 @@ impl ClientCertVerifier for OptionalCertificateVerifier {
 }
 
 #[cfg(test)]
-#[path = "trust/tests.rs"]
 mod tests;

@@ -433,5 +433,4 @@ fn put(object: &mut Value, field: &str, value: Option<Value>) {
 }
 
 #[cfg(test)]
-#[path = "write/tests.rs"]
 mod tests;

@@ -192,5 +192,4 @@ fn patch_of(uid: &str, annotations: Json) -> Json {
 }
 
 #[cfg(test)]
-#[path = "pod/tests.rs"]
 mod tests;

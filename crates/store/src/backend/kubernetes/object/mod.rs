@@ -158,5 +158,4 @@ fn shown_metadata(kind: Kind, own: ObjectMeta, mut meta: ObjectMeta, in_default_
 }
 
 #[cfg(test)]
-#[path = "object/tests.rs"]
 mod tests;
