@@ -82,6 +82,8 @@ pub struct ObjectCounts {
     pub tiers: usize,
     /// Address sets in use on this node.
     pub sets: usize,
+    /// Workloads of this node with a rule that only an HTTP proxy could enforce.
+    pub unproxied_workloads: usize,
     /// Endpoints and network sets.
     pub labelled: usize,
     pub selectors: usize,
@@ -537,6 +539,7 @@ impl PlanCompute {
                 v6: self.settings.ipv6_elevated_priority,
             });
         }
+        self.policies.set_http_rules(self.parameters.http_rules_without_proxy);
         self.nat.set_policy(self.parameters.nat_policy());
         self.proxied
             .configure(self.parameters.local_subnet_l2_reachability == L2Reachability::PodsAndLoadBalancers);

@@ -115,6 +115,11 @@ impl PlannedPolicy {
             PolicyDirection::Egress => &self.egress,
         }
     }
+
+    /// Returns whether a rule can be enforced only by an HTTP proxy.
+    pub fn has_unproxied_rules(&self) -> bool {
+        self.ingress.iter().chain(&self.egress).any(PlannedRule::needs_proxy)
+    }
 }
 
 impl ProfileRules {
@@ -123,6 +128,11 @@ impl ProfileRules {
             PolicyDirection::Ingress => &self.ingress,
             PolicyDirection::Egress => &self.egress,
         }
+    }
+
+    /// Returns whether a rule can be enforced only by an HTTP proxy.
+    pub fn has_unproxied_rules(&self) -> bool {
+        self.ingress.iter().chain(&self.egress).any(PlannedRule::needs_proxy)
     }
 }
 
@@ -159,7 +169,7 @@ pub struct PlannedRule {
     pub not_icmp: Option<IcmpMatch>,
     pub source: RuleSide,
     pub destination: RuleSide,
-    /// For the L7 component; the kernel rules ignore it.
+    /// Conditions on requests. Only an HTTP proxy can check them.
     pub http: Option<HttpMatch>,
     /// Annotations from the author of the rule.
     pub annotations: BTreeMap<String, String>,
@@ -188,6 +198,12 @@ impl PlannedRule {
         let source =
             RuleSide { nets: vec![IpNet::from(IpAddr::V4(Ipv4Addr::UNSPECIFIED))], ..RuleSide::default() };
         PlannedRule { ip_version: Some(IpVersion::V6), source, ..PlannedRule::new(action) }
+    }
+
+    /// Returns whether the rule has conditions that only an HTTP proxy can check, so that it matches no connection of
+    /// an endpoint without one.
+    pub fn needs_proxy(&self) -> bool {
+        self.http.as_ref().is_some_and(|http| !http.matches_without_proxy)
     }
 
     /// Returns all sets that the rule references.
@@ -234,6 +250,9 @@ pub struct RuleSide {
 pub struct HttpMatch {
     pub methods: Vec<String>,
     pub paths: Vec<HttpPathMatch>,
+    /// Match connections of endpoints without a proxy regardless of methods and paths: the setting
+    /// `httpRulesWithoutProxy` requests it, or the rule denies.
+    pub matches_without_proxy: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -7,8 +7,8 @@ mod values;
 
 pub use effect::{OWN_PARAMETERS, ParameterEffect};
 pub use read::{
-    ClientAuth, ClusterRoutes, FirstRouteTable, FlowOffload, L2Reachability, LogRate, LogSeverity,
-    NatExclusions, OptionalParameter, RouteSource, SourceSpoofing,
+    ClientAuth, ClusterRoutes, FirstRouteTable, FlowOffload, HttpRulesWithoutProxy, L2Reachability, LogRate,
+    LogSeverity, NatExclusions, OptionalParameter, RouteSource, SourceSpoofing,
 };
 pub use values::Values;
 

@@ -119,6 +119,9 @@ plain! {
         ("RequireAndVerifyClientCert", ClientAuth::Required), ("RequireAnyClientCert", ClientAuth::Required),
         ("VerifyClientCertIfGiven", ClientAuth::IfGiven), ("NoClientCert", ClientAuth::None),
     ]);
+    HttpRulesWithoutProxy, None, |text| word(text, &[
+        ("Ignore", HttpRulesWithoutProxy::Ignore), ("Allow", HttpRulesWithoutProxy::Allow),
+    ]);
     ClusterRoutes, None, |text| word(text, &[
         ("Enabled", ClusterRoutes::Enabled), ("Disabled", ClusterRoutes::Disabled),
         ("EnabledIPIPOnly", ClusterRoutes::IpipOnly), ("EnabledNoEncapOnly", ClusterRoutes::NoEncapOnly),
@@ -183,6 +186,16 @@ pub enum ClusterRoutes {
     #[default]
     IpipOnly,
     NoEncapOnly,
+}
+
+/// `httpRulesWithoutProxy`: the effect of rules with HTTP conditions on workloads without a proxy that checks them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum HttpRulesWithoutProxy {
+    /// Such a rule matches nothing.
+    #[default]
+    Ignore,
+    /// Such a rule matches connections regardless of methods and paths, as with Calico.
+    Allow,
 }
 
 /// `localSubnetL2Reachability`: the addresses for which a node answers ARP and ND requests on its links.

@@ -2,8 +2,9 @@
 
 use super::effect::{OWN_PARAMETERS, ParameterEffect};
 use super::read::{
-    ClientAuth, ClusterRoutes, FirstRouteTable, FlowOffload, HealthTimeouts, L2Reachability, LogRate,
-    LogSeverity, MarkMask, NatExclusions, OptionalParameter, RouteSource, SourceSpoofing, read,
+    ClientAuth, ClusterRoutes, FirstRouteTable, FlowOffload, HealthTimeouts, HttpRulesWithoutProxy,
+    L2Reachability, LogRate, LogSeverity, MarkMask, NatExclusions, OptionalParameter, RouteSource,
+    SourceSpoofing, read,
 };
 use ipnet::IpNet;
 use std::net::{IpAddr, Ipv4Addr};
@@ -74,6 +75,7 @@ values! {
     health_host "healthHost" String, Live "0.1.0";
     health_port "healthPort" u16, Live "0.1.0";
     health_timeout_overrides "healthTimeoutOverrides" HealthTimeouts, Live "0.1.0";
+    http_rules_without_proxy "httpRulesWithoutProxy" HttpRulesWithoutProxy, Live "0.2.0";
     interface_exclude "interfaceExclude" Vec<String>, Live "0.2.0";
     interface_prefix "interfacePrefix" Vec<String>, Live "0.1.0";
     interface_refresh_interval "interfaceRefreshInterval" Duration, Live "0.2.0";

@@ -4,6 +4,7 @@ use super::archive::RuleArchive;
 use super::ids::RulesId;
 use super::service_endpoints::ServiceReference;
 use super::sets::{NeededSet, NeededSetContents};
+use crate::parameters::HttpRulesWithoutProxy;
 use ipnet::IpNet;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -15,6 +16,9 @@ use tortie_plan::{
     HttpMatch, HttpPathMatch, IcmpMatch, IpVersion, PlannedRule, PolicyDirection, PortInterval, RuleAction,
     RuleIndex, RuleSide, SetId, SetKind,
 };
+
+/// Problem of a rule with HTTP conditions on a node where no proxy checks them.
+const HTTP_NEEDS_PROXY: &str = "http: no proxy on this node enforces methods and paths";
 
 /// Rules that a node enforces, and the sets they need.
 #[derive(Debug)]
@@ -32,6 +36,7 @@ pub(super) struct RuleConverter<'a> {
     pub archive: &'a RuleArchive,
     /// Returns the set of a selector, if it already exists.
     pub known: &'a dyn Fn(&Selector) -> Option<Arc<NeededSet>>,
+    pub http: HttpRulesWithoutProxy,
 }
 
 impl RuleConverter<'_> {
@@ -46,6 +51,7 @@ impl RuleConverter<'_> {
         let mut conversion = RuleConversion {
             namespace,
             known: self.known,
+            http: self.http,
             needs: Vec::new(),
             broken: Vec::new(),
             problems: Vec::new(),
@@ -72,6 +78,7 @@ impl ConvertedRules {
 struct RuleConversion<'a> {
     namespace: &'a str,
     known: &'a dyn Fn(&Selector) -> Option<Arc<NeededSet>>,
+    http: HttpRulesWithoutProxy,
     needs: Vec<Arc<NeededSet>>,
     /// Reasons why criteria of the current rule cannot be expressed.
     broken: Vec<String>,
@@ -96,6 +103,10 @@ impl RuleConversion<'_> {
         let converted = self.rule(rule);
         let broken = std::mem::take(&mut self.broken);
         if broken.is_empty() {
+            if converted.needs_proxy() {
+                self.problems
+                    .push(format!("{direction} rule {index}: {HTTP_NEEDS_PROXY}; it matches nothing"));
+            }
             return converted;
         }
         let (converted, instead) = match converted.action {
@@ -137,8 +148,18 @@ impl RuleConversion<'_> {
             not_icmp: self.or_broken(icmp(&rule.not_icmp)),
             source: self.side(&rule.source, rule, RuleEnd::Source, action),
             destination: self.side(&rule.destination, rule, RuleEnd::Destination, action),
-            http: rule.http.as_ref().map(http),
+            http: rule.http.as_ref().map(|http| self.http_match(http, action)),
             annotations: rule.metadata.as_ref().map(|m| m.annotations.clone()).unwrap_or_default(),
+        }
+    }
+
+    /// Converts conditions on requests. A rule that denies applies to whole connections where no proxy checks them:
+    /// it must not deny less than its author wrote.
+    fn http_match(&self, http: &kinds::HTTPMatch, action: RuleAction) -> HttpMatch {
+        HttpMatch {
+            methods: http.methods.clone(),
+            paths: http.paths.iter().map(http_path).collect(),
+            matches_without_proxy: self.http == HttpRulesWithoutProxy::Allow || action == RuleAction::Deny,
         }
     }
 
@@ -307,10 +328,9 @@ pub(super) fn net(text: &str) -> Option<IpNet> {
     Some(net.trunc())
 }
 
-fn http(http: &kinds::HTTPMatch) -> HttpMatch {
-    let path = |path: &HTTPPath| match path.exact.as_str() {
+fn http_path(path: &HTTPPath) -> HttpPathMatch {
+    match path.exact.as_str() {
         "" => HttpPathMatch::Prefix(path.prefix.clone()),
         exact => HttpPathMatch::Exact(exact.to_owned()),
-    };
-    HttpMatch { methods: http.methods.clone(), paths: http.paths.iter().map(path).collect() }
+    }
 }

@@ -131,6 +131,10 @@ impl NamedTiers {
 }
 
 impl TierPolicies {
+    pub fn slots(&self) -> impl Iterator<Item = &PolicySlot> {
+        self.ingress.iter().chain(&self.egress)
+    }
+
     fn tier(&self, name: &impl Fn(PolicySlot) -> Option<PolicyId>) -> EndpointTier {
         let names = |policies: &[PolicySlot]| policies.iter().filter_map(|policy| name(*policy)).collect();
         EndpointTier {

@@ -34,13 +34,14 @@ mod symbols;
 
 use crate::ObjectCounts;
 use crate::changes::PlanChanges;
+use crate::parameters::HttpRulesWithoutProxy;
 use crate::workloads::EndpointName;
 use archive::RuleArchive;
 use convert::RuleConverter;
 use ids::{ClassId, LabelledId, Symbol};
 use ipnet::IpNet;
 use labelled::{LabelledItem, LabelledKind, LabelledName, LabelledParts, LabelledTable, NamedPort};
-use locals::{EndpointBase, LocalEndpoint, LocalEndpoints};
+use locals::{EndpointBase, LocalEndpoint, LocalEndpoints, TierPolicies};
 pub use matcher::EvaluationCounts;
 use matcher::SelectorMatcher;
 use policy_table::{PolicyChanges, PolicyTable};
@@ -73,11 +74,21 @@ pub(crate) struct PolicyCompute {
     locals: LocalEndpoints,
     workloads: usize,
     host_endpoints: usize,
+    http: HttpRulesWithoutProxy,
+    /// Workloads of this node with a rule that only an HTTP proxy could enforce.
+    unproxied_workloads: usize,
 }
 
 impl PolicyCompute {
     pub fn new(host: &str) -> PolicyCompute {
         PolicyCompute { host: host.to_owned(), ..PolicyCompute::default() }
+    }
+
+    pub fn set_http_rules(&mut self, http: HttpRulesWithoutProxy) {
+        if std::mem::replace(&mut self.http, http) != http {
+            self.policies.convert_again();
+            self.profiles.convert_again();
+        }
     }
 
     /// Adds or replaces a resource. Returns a description of the parts that cannot be used. API limits are not
@@ -425,7 +436,7 @@ impl PolicyCompute {
     pub fn flush(&mut self) -> PlanChanges {
         let (sets, cluster_matches) = (&self.sets, &self.cluster_matches);
         let known = |selector: &_| sets.known(cluster_matches, selector);
-        let converter = RuleConverter { archive: &self.archive, known: &known };
+        let converter = RuleConverter { archive: &self.archive, known: &known, http: self.http };
         let (symbols, local_matches) = (&self.symbols, &self.local_matches);
         let PolicyChanges { changes: policies, mut usage, gone } =
             self.policies.flush(symbols, local_matches, converter);
@@ -444,12 +455,31 @@ impl PolicyCompute {
             |slot| table.id(symbols, slot),
         );
         self.policies.forget(&mut self.symbols, &mut self.archive, gone);
+        if ![&policies, &profiles, &endpoints].into_iter().all(PlanChanges::is_empty) {
+            self.unproxied_workloads = self.count_unproxied_workloads();
+        }
         let added = [sets.added, policies.added, profiles.added, endpoints.added];
         let removed = [endpoints.removed, profiles.removed, policies.removed, sets.removed];
         PlanChanges {
             added: added.into_iter().flatten().collect(),
             removed: removed.into_iter().flatten().collect(),
         }
+    }
+
+    fn count_unproxied_workloads(&self) -> usize {
+        let policies = &self.policies.unproxied;
+        let profiles = &self.profiles.unproxied;
+        if policies.is_empty() && profiles.is_empty() {
+            return 0;
+        }
+        let workloads =
+            self.locals.in_plan.values().filter(|(base, _)| matches!(base, EndpointBase::Workload(..)));
+        workloads
+            .filter(|(base, applied)| {
+                applied.normal.iter().flat_map(TierPolicies::slots).any(|slot| policies.contains(slot))
+                    || base.profiles().iter().any(|profile| profiles.contains(profile))
+            })
+            .count()
     }
 
     /// Returns the endpoints of other nodes: name, node, addresses.
@@ -480,6 +510,7 @@ impl PolicyCompute {
         totals.labelled = self.labelled.len();
         totals.selectors = self.cluster_matches.len() + self.local_matches.len();
         totals.indexed_selectors = self.cluster_matches.indexed() + self.local_matches.indexed();
+        totals.unproxied_workloads = self.unproxied_workloads;
         totals.evaluations = self.cluster_matches.evaluations;
     }
 

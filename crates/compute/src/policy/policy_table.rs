@@ -82,6 +82,8 @@ pub(super) struct PolicyTable {
     changed: BTreeSet<PolicySlot>,
     live: usize,
     active: usize,
+    /// Enforced policies in force with rules that only an HTTP proxy could enforce.
+    pub unproxied: BTreeSet<PolicySlot>,
     /// Reasons why policies could not be converted.
     pub problems: BTreeMap<StoreKey, String>,
 }
@@ -159,6 +161,16 @@ impl PolicyTable {
 
     pub fn tiers(&self) -> usize {
         self.tiers.len()
+    }
+
+    /// Converts the rules of all policies in force again at the next flush.
+    pub fn convert_again(&mut self) {
+        for slot in self.of_tier.values().flat_map(IdSet::iter) {
+            self.changed.insert(slot);
+            if let Some(Some(record)) = self.slots.get_mut(slot) {
+                record.fresh = true;
+            }
+        }
     }
 
     fn slot(&self, name: PolicyKey) -> Option<PolicySlot> {
@@ -398,8 +410,10 @@ impl PolicyTable {
             let Some(place) = place else {
                 self.order.remove(slot);
                 record.fresh = true;
+                self.unproxied.remove(&slot);
                 if let Some(old) = record.in_plan.take() {
                     self.active -= 1;
+                    self.problems.remove(&record.key.key(symbols));
                     go.push(record.id(symbols));
                     usage.old.extend(old.needs.iter().cloned());
                     take(&mut self.of_tier, &old.policy.tier, slot);
@@ -419,8 +433,18 @@ impl PolicyTable {
                 let problem = converted.problem();
                 (Arc::new(PlannedPolicyState::new(record.head.tier(), selector, converted)), problem)
             });
-            if let Some(problem) = problem {
-                self.problems.insert(record.key.key(symbols), problem.clone());
+            match problem {
+                Some(problem) => {
+                    self.problems.insert(record.key.key(symbols), problem.clone());
+                }
+                None => {
+                    self.problems.remove(&record.key.key(symbols));
+                }
+            }
+            if !id.kind.is_staged() && in_plan.policy.has_unproxied_rules() {
+                self.unproxied.insert(slot);
+            } else {
+                self.unproxied.remove(&slot);
             }
             let old = record.in_plan.replace(in_plan.clone());
             usage.new.extend(in_plan.needs.iter().cloned());

@@ -21,6 +21,8 @@ pub(super) struct ProfileTable {
     /// Number of local endpoints that reference each profile.
     users: BTreeMap<String, u32>,
     in_plan: BTreeMap<String, PlannedProfile>,
+    /// Profiles in the plan with rules that only an HTTP proxy could enforce.
+    pub unproxied: BTreeSet<String>,
     changed: BTreeSet<String>,
     /// Criteria that cannot be expressed in profiles that local endpoints reference.
     pub problems: BTreeMap<StoreKey, String>,
@@ -64,6 +66,11 @@ impl ProfileTable {
         }
     }
 
+    /// Converts the rules of all profiles in the plan again at the next flush.
+    pub fn convert_again(&mut self) {
+        self.changed.extend(self.in_plan.keys().cloned());
+    }
+
     /// Marks a profile as changed, if local endpoints reference it.
     fn mark(&mut self, name: &str) {
         if self.users.contains_key(name) {
@@ -94,6 +101,7 @@ impl ProfileTable {
         let (mut changes, mut usage) = (PlanChanges::default(), SetUsage::default());
         for name in std::mem::take(&mut self.changed) {
             self.problems.remove(&StoreKey::resource(Kind::Profile, "", &name));
+            self.unproxied.remove(&name);
             if !self.users.contains_key(&name) {
                 if let Some((_, old)) = self.in_plan.remove(&name) {
                     usage.old.extend(old);
@@ -112,6 +120,9 @@ impl ProfileTable {
                 let ConvertedRules { ingress, egress, needs, .. } = converted;
                 (ProfileRules { ingress, egress }, needs)
             };
+            if profile.has_unproxied_rules() {
+                self.unproxied.insert(name.clone());
+            }
             let profile = Arc::new(profile);
             usage.new.extend(new.iter().cloned());
             let old = self.in_plan.insert(name.clone(), (profile.clone(), new));

@@ -3,7 +3,7 @@
 use crate::cluster::{PolicyNode, gnp, id, namespace, np, object, pod, pod_with};
 use serde_json::json;
 use tortie_model::Kind;
-use tortie_plan::{PolicyKind, PortInterval, RuleSide, SetId, TierDefaultAction};
+use tortie_plan::{PlannedRule, PolicyKind, PortInterval, RuleSide, SetId, TierDefaultAction};
 
 fn web() -> [crate::cluster::PolicyEntry; 3] {
     [
@@ -222,4 +222,44 @@ fn names_that_older_peers_give_to_kubernetes_policies() {
     let tiers: Vec<_> =
         node.workload_policy("shop", "web-0").tiers.iter().map(|t| (t.name.as_str(), t.end)).collect();
     assert_eq!(tiers, [("kube-admin", TierDefaultAction::Pass), ("default", TierDefaultAction::Deny)]);
+}
+
+#[test]
+fn http_rules_match_nothing_without_a_proxy() {
+    let mut node = PolicyNode::with(&web());
+    let http = json!({"methods": ["GET"], "paths": [{"exact": "/healthz"}]});
+    let entry = gnp(
+        "web",
+        json!({"selector": "role == 'web'", "ingress": [
+            {"action": "Allow", "protocol": "TCP", "http": http}, {"action": "Deny", "http": http},
+        ]}),
+    );
+    node.put(&[entry]);
+    let needs_proxy = |node: &PolicyNode| {
+        let policy = &node.plan.policies[&id(PolicyKind::GlobalNetworkPolicy, "", "web")];
+        policy.ingress.iter().map(PlannedRule::needs_proxy).collect::<Vec<_>>()
+    };
+    // The rule that denies applies to whole connections.
+    assert_eq!(needs_proxy(&node), [true, false]);
+    let problems: Vec<String> = node.compute.problems().into_values().collect();
+    assert_eq!(
+        problems,
+        ["ingress rule 1: http: no proxy on this node enforces methods and paths; it matches nothing"]
+    );
+    assert_eq!(node.compute.totals().unproxied_workloads, 1);
+
+    let settings = |mode: &str| {
+        object(Kind::FelixConfiguration, "", "default", json!({}), json!({"httpRulesWithoutProxy": mode}))
+    };
+    node.put(&[settings("Allow")]);
+    assert_eq!(needs_proxy(&node), [false, false]);
+    assert_eq!(node.compute.problems().len(), 0);
+    assert_eq!(node.compute.totals().unproxied_workloads, 0);
+
+    node.put(&[settings("Ignore")]);
+    assert_eq!(needs_proxy(&node), [true, false]);
+    // The policy of a node without a workload that it selects is no problem there.
+    node.delete(&web()[1]);
+    assert_eq!(node.compute.problems().len(), 0);
+    assert_eq!(node.compute.totals().unproxied_workloads, 0);
 }

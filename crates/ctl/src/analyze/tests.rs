@@ -100,6 +100,14 @@ fn each_planted_mistake_is_found_alone() {
         ),
         (
             vec![policy(
+                "health",
+                json!({"order": 1, "selector": "app == 'web'", "ingress": [{"action": "Allow", "protocol": "TCP", "http": {"methods": ["GET"]}}]}),
+            )],
+            "NetworkPolicy(shop/health)",
+            "http-without-proxy",
+        ),
+        (
+            vec![policy(
                 "zz",
                 json!({"order": 9999, "selector": "app == 'web'", "ingress": [{"action": "Deny", "protocol": "UDP"}, allow, {"action": "Deny"}]}),
             )],

@@ -104,6 +104,11 @@ fn remedy(miss: &RuleCriterion<'_>, rule: &str, written: WrittenRule<'_>, scene:
         RuleCriterion::Service(end, _) => {
             format!("make {} an endpoint of the service that {rule} names", name(end))
         }
+        RuleCriterion::Http => {
+            format!(
+                "remove http from {rule} to allow whole connections, or set httpRulesWithoutProxy to Allow"
+            )
+        }
         RuleCriterion::IpVersion(_)
         | RuleCriterion::Protocol(_)
         | RuleCriterion::NotProtocol(_)

@@ -201,6 +201,9 @@ impl<'a> PacketScene<'a> {
                 let service = written.side(end).and_then(|side| side.services.as_ref()).map(service_name);
                 format!("{} is no endpoint of service {}", self.who(end), service.unwrap_or_default())
             }
+            RuleCriterion::Http => {
+                "its http conditions need a proxy, and none enforces them for this endpoint".to_owned()
+            }
         }
     }
 

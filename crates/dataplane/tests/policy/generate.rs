@@ -11,9 +11,9 @@ use std::sync::Arc;
 use tortie_plan::evaluate::{ConntrackState, Packet};
 use tortie_plan::{
     AddressSet, DataplaneSettings, DenyAction, EndpointTier, EndpointToHostAction, HostEndpointPolicy,
-    IcmpMatch, IpVersion, NodePlan, PlannedPolicy, PlannedRule, PolicyId, PolicyKind, PortInterval,
-    ProfileRules, RuleAction, RuleSide, SetId, SetKind, SetMember, TierDefaultAction, TunnelDevice,
-    TunnelKind, TunnelProtocol, WorkloadPolicy,
+    HttpMatch, IcmpMatch, IpVersion, NodePlan, PlannedPolicy, PlannedRule, PolicyId, PolicyKind,
+    PortInterval, ProfileRules, RuleAction, RuleSide, SetId, SetKind, SetMember, TierDefaultAction,
+    TunnelDevice, TunnelKind, TunnelProtocol, WorkloadPolicy,
 };
 
 /// The last two ports are rewritten by the node's DNAT rules; only rewritten packets use them.
@@ -243,6 +243,11 @@ impl PlanGenerator {
         rule.not_icmp = self.maybe(0.08, PlanGenerator::icmp);
         rule.source = self.side();
         rule.destination = self.side();
+        rule.http = self.maybe(0.1, |random| HttpMatch {
+            methods: vec!["GET".to_owned()],
+            matches_without_proxy: random.chance(0.5),
+            ..HttpMatch::default()
+        });
         rule
     }
 

@@ -336,7 +336,9 @@ impl NodeEngine {
         self.state.set_datastore_ready(self.core.is_datastore_ready());
         self.state.set_parameters(compute.parameters());
         let metrics = &self.state.metrics;
-        metrics.count(&compute.totals());
+        let totals = compute.totals();
+        metrics.count(&totals);
+        self.state.set_warning("http policy", unproxied_warning(totals.unproxied_workloads));
         for (object, reason) in self.state.set_problems(compute.problems()) {
             metrics.bad_objects.inc();
             tracing::warn!(
@@ -346,6 +348,13 @@ impl NodeEngine {
             );
         }
     }
+}
+
+/// Returns the warning about workloads with HTTP rules that nothing enforces.
+fn unproxied_warning(workloads: usize) -> Option<String> {
+    (workloads > 0).then(|| {
+        format!("workloads with rules whose http conditions no proxy enforces: {workloads}; see httpRulesWithoutProxy")
+    })
 }
 
 /// Starts a dataplane. It takes over the state of the kernel, so that nothing is removed in between.

@@ -23,6 +23,7 @@ pub struct NodeMetrics {
     pub resyncs: Counter,
     local_endpoints: Gauge,
     local_policies: Gauge,
+    unproxied_workloads: Gauge,
     local_selectors: Gauge,
     hosts: Gauge,
     workload_endpoints: Gauge,
@@ -130,6 +131,7 @@ impl NodeMetrics {
             resyncs: Counter::default(),
             local_endpoints: Gauge::default(),
             local_policies: Gauge::default(),
+            unproxied_workloads: Gauge::default(),
             local_selectors: Gauge::default(),
             hosts: Gauge::default(),
             workload_endpoints: Gauge::default(),
@@ -181,6 +183,11 @@ impl NodeMetrics {
         for (name, help, gauge) in [
             ("felix_active_local_endpoints", "Endpoints active on this host", &metrics.local_endpoints),
             ("felix_active_local_policies", "Policies in force on this host", &metrics.local_policies),
+            (
+                "tortie_workloads_without_http_proxy",
+                "Workloads with rules whose HTTP conditions no proxy enforces",
+                &metrics.unproxied_workloads,
+            ),
             ("felix_active_local_selectors", "Address sets in use on this host", &metrics.local_selectors),
             ("felix_cluster_num_hosts", "Hosts of the cluster", &metrics.hosts),
             (
@@ -304,6 +311,7 @@ impl NodeMetrics {
         for (gauge, number) in [
             (&self.local_endpoints, totals.local_workloads),
             (&self.local_policies, totals.active_policies),
+            (&self.unproxied_workloads, totals.unproxied_workloads),
             (&self.local_selectors, totals.sets),
             (&self.hosts, totals.nodes),
             (&self.workload_endpoints, totals.workload_endpoints),

@@ -33,6 +33,8 @@ pub enum RuleCriterion<'p> {
     Ports(PacketEnd, &'p [PortInterval], &'p [SetId]),
     NotPorts(PacketEnd, &'p [PortInterval], &'p [SetId]),
     Service(PacketEnd, &'p SetId),
+    /// Conditions on HTTP requests, at an endpoint without a proxy that could check them.
+    Http,
 }
 
 impl<'p> EvaluationIndex<'p> {
@@ -73,7 +75,11 @@ impl<'p> EvaluationIndex<'p> {
             missed(RuleCriterion::NotIcmp(icmp))?;
         }
         self.check_side(&rule.source, PacketEnd::Source, packet, missed)?;
-        self.check_side(&rule.destination, PacketEnd::Destination, packet, missed)
+        self.check_side(&rule.destination, PacketEnd::Destination, packet, missed)?;
+        if rule.needs_proxy() {
+            missed(RuleCriterion::Http)?;
+        }
+        ControlFlow::Continue(())
     }
 
     fn check_side(

@@ -51,6 +51,50 @@ fn what_the_kernel_refuses_is_closed_and_reported_and_the_rest_goes_on() {
 }
 
 #[test]
+fn http_rules_open_nothing_without_a_proxy() {
+    let mut world = NodeFixture::new();
+    world.start(&[("FELIX_HEALTHENABLED", "true"), ("FELIX_PROMETHEUSMETRICSENABLED", "true")]);
+    let page = |world: &NodeFixture, url: &str| {
+        let output = world.host.try_exec(&["curl", "-s", url]);
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let metrics = |world: &NodeFixture| page(world, "http://localhost:9091/metrics");
+    let (one, two) = (world.container(), world.container());
+    let config = world.config();
+    let mut guarded = config.clone();
+    guarded["tortie_labels"] = json!({"guarded": "yes"});
+    let first = world.must("ADD", "c1", &one.path(), &config).addresses();
+    let second = world.must("ADD", "c2", &two.path(), &guarded).addresses();
+    assert!(second.iter().all(|address| one.pings(address)), "{}", world.log());
+
+    let get = json!([{"action": "Allow", "http": {"methods": ["GET"], "paths": [{"exact": "/healthz"}]}}]);
+    world.calicoctl(&["apply", "-f", "-"], &policy(get));
+    eventually("the rule is closed", || second.iter().all(|address| !one.reaches(address)));
+    assert!(two.pings(&first[0]), "what the policy does not govern is open");
+    eventually("it is counted", || metrics(&world).contains("tortie_workloads_without_http_proxy 1"));
+    let health = page(&world, "http://localhost:9099/readiness");
+    for line in [
+        "http policy: workloads with rules whose http conditions no proxy enforces: 1",
+        "ingress rule 1: http: no proxy on this node enforces methods and paths; it matches nothing",
+    ] {
+        assert!(health.contains(line), "{health}");
+    }
+
+    let settings = |mode: &str| {
+        json!({
+            "apiVersion": "projectcalico.org/v3", "kind": "FelixConfiguration",
+            "metadata": {"name": "default"}, "spec": {"httpRulesWithoutProxy": mode},
+        })
+        .to_string()
+    };
+    world.calicoctl(&["apply", "-f", "-"], &settings("Allow"));
+    eventually("Calico's meaning", || second.iter().all(|address| one.pings(address)));
+    eventually("no longer counted", || metrics(&world).contains("tortie_workloads_without_http_proxy 0"));
+    world.calicoctl(&["apply", "-f", "-"], &settings("Ignore"));
+    eventually("closed again", || second.iter().all(|address| !one.reaches(address)));
+}
+
+#[test]
 fn denials_are_watched_and_counted_by_rule() {
     let mut world = NodeFixture::new();
     world.start(&[("FELIX_PROMETHEUSMETRICSENABLED", "true")]);

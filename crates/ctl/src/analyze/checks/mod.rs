@@ -1,6 +1,7 @@
 //! The checks, one file each.
 
 mod bgp_peers;
+mod http;
 mod mtu;
 mod pools;
 mod profiles;
@@ -19,6 +20,7 @@ use tortie_plan::{EndpointTier, PlannedRule, PolicyId, PolicyKind, RuleAction};
 pub(super) const ALL_CHECKS: &[fn(&AnalyzedCluster) -> Vec<AnalysisFinding>] = &[
     selectors::policies,
     selectors::rules,
+    http::rules_without_proxy,
     reach::rules,
     reach::policies,
     tiers::hidden,

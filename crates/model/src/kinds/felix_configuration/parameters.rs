@@ -182,6 +182,8 @@ parameters! {
         "udp:53,udp:67,tcp:179,tcp:2379,tcp:2380,tcp:5473,tcp:6443,tcp:6666,tcp:6667";
     kube_node_port_ranges "kubeNodePortRanges" OptionalPorts, Any, "30000:32767";
     policy_sync_path_prefix "policySyncPathPrefix" PlainText, Any, "";
+    // Not in Calico, where the kernel ignores HTTP conditions.
+    http_rules_without_proxy "httpRulesWithoutProxy" OptionalChoice, Exactly(&["Ignore", "Allow"]), "Ignore";
     usage_reporting_enabled "usageReportingEnabled" OptionalFlag, Any, "true";
     usage_reporting_initial_delay "usageReportingInitialDelay" = "UsageReportingInitialDelaySecs" OptionalDuration, Any, "5m";
     usage_reporting_interval "usageReportingInterval" = "UsageReportingIntervalSecs" OptionalDuration, Any, "24h";

@@ -190,8 +190,15 @@ fn services_are_endpoints_with_ports_or_addresses_alone() {
 }
 
 #[test]
-fn http_is_not_for_the_kernel() {
-    let web = rule(|r| r.http = Some(HttpMatch { methods: vec!["GET".into()], paths: vec![] }));
+fn http_rules_match_nothing_without_a_proxy() {
+    let methods = vec!["GET".to_owned()];
+    let mut web = rule(|r| r.http = Some(HttpMatch { methods, ..HttpMatch::default() }));
+    assert!(!matches(&web, &tcp(A, B, 80)));
+    let plan = NodePlan::default();
+    assert_eq!(EvaluationIndex::new(&plan).misses(&web, &tcp(A, B, 80)), [RuleCriterion::Http]);
+    if let Some(http) = &mut web.http {
+        http.matches_without_proxy = true;
+    }
     assert!(matches(&web, &tcp(A, B, 80)));
 }
 

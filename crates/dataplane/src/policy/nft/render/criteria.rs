@@ -15,6 +15,9 @@ type MatchConjunction = Vec<NftMatch>;
 
 /// Returns the alternatives in which a packet can match; each becomes a kernel rule.
 pub(super) fn alternatives(rule: &PlannedRule, sets: &KnownSets) -> Vec<MatchConjunction> {
+    if rule.needs_proxy() {
+        return Vec::new();
+    }
     if is_of_any_family(rule) {
         return of_family(rule, None, sets);
     }
