@@ -3,6 +3,7 @@
 use super::{
     ApiGroup, KUBERNETES_READY_TIMEOUT, KubernetesSettings, PodNetwork, ProxyMode, control, credentials, dir,
 };
+use crate::bgp::BgpMode;
 use crate::cluster::{LabCluster, LabDatastore};
 use crate::error::{LabError, LabResult};
 use crate::place::LabPaths;
@@ -86,7 +87,21 @@ fn configured(manifest: &str, cluster: &LabCluster) -> LabResult<String> {
         let assign = |so: bool| format!("\"assign_ipv{family}\": \"{so}\"");
         text = text.replace(&assign(true), &assign(pool.is_some()));
     }
+    if cluster.bgp == BgpMode::None {
+        // Without BGP, nodes program the routes to each other's blocks themselves.
+        text = with_variables(&text, &[("FELIX_PROGRAMCLUSTERROUTES", "Enabled")])?;
+    }
     Ok(text)
+}
+
+/// Adds environment variables to the container of the DaemonSet.
+fn with_variables(manifest: &str, variables: &[(&str, &str)]) -> LabResult<String> {
+    let before = "        - {name: IP, value: autodetect}\n";
+    let mut lines = String::new();
+    for (name, value) in variables {
+        lines += &format!("        - {{name: {name}, value: \"{value}\"}}\n");
+    }
+    replaced(manifest, before, &(lines + before))
 }
 
 /// Changes the DaemonSet for clusters where another CNI plugin connects pods: Tortie only enforces policy, and the lab
@@ -95,11 +110,8 @@ fn for_policy_only(manifest: &str) -> LabResult<String> {
     let settings = [("networking_backend", "none"), ("ipv4_pool", "none"), ("ipv6_pool", "none")];
     let text =
         settings.into_iter().try_fold(manifest.to_owned(), |text, (name, value)| set(&text, name, value))?;
-    let env = "        - {name: IP, value: autodetect}\n";
-    let settings = [("FELIX_INTERFACEPREFIX", "veth"), ("FELIX_ROUTESYNCDISABLED", "true")];
-    let settings = settings.map(|(name, value)| format!("        - {{name: {name}, value: \"{value}\"}}\n"));
-    let changes = [("args: [node, --install-cni]", "args: [node]"), (env, &(settings.concat() + env))];
-    changes.into_iter().try_fold(text, |text, (before, after)| replaced(&text, before, after))
+    let text = replaced(&text, "args: [node, --install-cni]", "args: [node]")?;
+    with_variables(&text, &[("FELIX_INTERFACEPREFIX", "veth"), ("FELIX_ROUTESYNCDISABLED", "true")])
 }
 
 /// Replaces a text that must occur exactly once in the manifest.
@@ -158,7 +170,6 @@ pub async fn run(place: &LabPaths, cluster: &LabCluster, arguments: &[&str]) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bgp::BgpMode;
     use crate::encap::PodEncapsulation;
     use crate::topology::LabTopology;
 
@@ -194,6 +205,7 @@ mod tests {
             "  datastore_type: etcdv3\n",
             "  etcd_endpoints: http://10.10.1.254:",
             "  networking_backend: vxlan\n",
+            "        - {name: FELIX_PROGRAMCLUSTERROUTES, value: \"Enabled\"}\n",
             "  ipv4_pool: 10.99.0.0/16\n",
             "  ipv6_pool: none\n",
             "  ipv4_pool_ipip: CrossSubnet\n",

@@ -27,6 +27,7 @@ use policies::PolicyPods;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use tortie_testkit::{eventually, eventually_showing};
+use traffic::TransportPort;
 
 const WEB_DEPLOYMENT: &str = r#"
 apiVersion: v1
@@ -119,7 +120,7 @@ fn pods_of_a_real_cluster_live_on_our_network() {
 
 #[test]
 fn the_same_with_a_datastore_beside_kubernetes() {
-    let options = ["--nodes", "2", "--bgp", "mesh", "--datastore", "etcd", "--proxy", "nftables"];
+    let options = ["--nodes", "2", "--datastore", "etcd", "--proxy", "nftables"];
     let cluster = KubernetesLab::up(&options);
     everything_works(&cluster, &["node1", "node2"]);
     cluster.down();
@@ -128,7 +129,7 @@ fn the_same_with_a_datastore_beside_kubernetes() {
 /// Nodes use hubs; one hub is deleted first.
 #[test]
 fn the_same_in_the_api_group_of_older_installations() {
-    let cluster = KubernetesLab::up(&["--nodes", "2", "--bgp", "mesh", "--api-group", "v1", "--hub", "2"]);
+    let cluster = KubernetesLab::up(&["--nodes", "2", "--api-group", "v1", "--hub", "2"]);
     let pools = cluster.must_kubectl(&["get", "ippools.crd.projectcalico.org", "-o", "name"]);
     assert!(pools.contains("default-ipv4-ippool"), "{pools}");
     hubs::serve_the_nodes(&cluster, &["node1", "node2"]);
@@ -187,6 +188,7 @@ fn everything_works(cluster: &KubernetesLab, nodes: &[&str]) {
     let pods = web_pods(cluster);
     addresses_are_ours(cluster, &pods, nodes);
     pods_reach_each_other(cluster, &pods);
+    pods_reach_their_own_node(cluster, &pods);
     services_work(cluster, &pods, nodes);
     routes_are_those_of_the_textbook(cluster, &pods, nodes);
     annotations_are_heard(cluster);
@@ -261,6 +263,18 @@ fn pods_reach_each_other(cluster: &KubernetesLab, pods: &[ListedPod]) {
             );
         }
     }
+}
+
+/// As on a single node, where kube-apiserver runs on the node of its clients.
+fn pods_reach_their_own_node(cluster: &KubernetesLab, pods: &[ListedPod]) {
+    const KUBELET: TransportPort = TransportPort::Tcp(10250);
+    let pod = pods.iter().find(|pod| pod.node == "node1").unwrap();
+    let node = "10.10.1.1".parse().unwrap();
+    eventually_showing(
+        "a pod reaches kubelet on its own node",
+        || KUBELET.answers(&pod.netns(), node),
+        || cluster.picture(),
+    );
 }
 
 fn services_work(cluster: &KubernetesLab, pods: &[ListedPod], nodes: &[&str]) {
