@@ -11,7 +11,7 @@ mod watch;
 mod xdp;
 
 pub use guards::{MissingGuard, missing_guards};
-pub(crate) use watch::FelixWatch;
+pub use watch::FelixWatch;
 
 use crate::error::DataplaneResult;
 use crate::netns::Netns;
@@ -43,7 +43,7 @@ fn is_felix(comment: Option<&str>, target: Option<&str>) -> bool {
 }
 
 /// Removes Felix's leftovers once.
-pub(crate) struct FelixLeftovers {
+pub struct FelixLeftovers {
     netns: Netns,
     done: bool,
     pause: Duration,

@@ -14,7 +14,7 @@ const MIN_CHECK_INTERVAL: Duration = Duration::from_secs(2);
 const LEGACY_CHECK_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Checks for Felix's chains once its leftovers are removed.
-pub(crate) struct FelixWatch {
+pub struct FelixWatch {
     netns: Netns,
     in_nftables: bool,
     in_legacy: bool,

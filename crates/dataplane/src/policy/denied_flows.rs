@@ -22,7 +22,7 @@ const CONNTRACK_RETRY_DELAY: Duration = Duration::from_secs(10);
 
 /// The policy part of the plan, and its changes since flows were last evaluated.
 #[derive(Default)]
-pub(crate) struct DeniedFlows {
+pub struct DeniedFlows {
     plan: NodePlan,
     changed: ChangedPolicy,
     not_before: Duration,

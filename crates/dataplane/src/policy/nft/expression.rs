@@ -337,7 +337,7 @@ impl<'n> ExpressionWriter<'n> {
             IpAddr::V6(address) => address.octets().to_vec(),
         };
         self.constant(REGISTER, &bytes);
-        let data = self.ports(translation(NatEnd::Source, NftFamily::of(address)), ports, NAT);
+        let data = self.ports(translation(NatEnd::Source, NftFamily::from(address)), ports, NAT);
         self.push("nat", data);
     }
 

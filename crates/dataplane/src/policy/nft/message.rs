@@ -8,7 +8,7 @@ use crate::netlink::NetlinkAttributes;
 use nlink::netlink::nftables::{self as wire, RawMessage};
 
 /// Name of our tables.
-pub(crate) const TABLE_NAME: &str = "tortie";
+pub const TABLE_NAME: &str = "tortie";
 /// Maximum length of a list of elements: the length field of an attribute has sixteen bits. Longer lists are split.
 const MAX_LIST_BYTES: usize = 48 << 10;
 
@@ -23,7 +23,7 @@ const MAX_COMMENT_BYTES: usize = 127;
 
 /// One change to the table.
 #[derive(Clone, Debug)]
-pub(crate) enum TableOperation<'t> {
+pub enum TableOperation<'t> {
     AddTable,
     DeleteTable,
     AddChain {

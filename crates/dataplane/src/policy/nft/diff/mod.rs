@@ -13,20 +13,20 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// The properties of a chain by which the kernel's copy is compared with the desired one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ChainFingerprint {
+pub struct ChainFingerprint {
     pub hook: Option<ChainHook>,
     pub rules: Vec<u64>,
 }
 
 impl ChainFingerprint {
-    pub fn of(chain: &NftChain) -> ChainFingerprint {
+    fn new(chain: &NftChain) -> ChainFingerprint {
         ChainFingerprint { hook: chain.hook, rules: chain.rules.iter().map(NftRule::fingerprint).collect() }
     }
 }
 
 /// The table as it is in the kernel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct KernelTable {
+pub struct KernelTable {
     /// Whether the table exists.
     pub there: bool,
     /// Whether the table has attributes that we would not give it.
@@ -37,7 +37,7 @@ pub(crate) struct KernelTable {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct TableDiff {
+pub struct TableDiff {
     wanted: NftTable,
     /// Number of rules and maps in `wanted`.
     rules: usize,
@@ -58,7 +58,7 @@ pub(crate) struct TableDiff {
 
 /// The reason why a chain or set is not in the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct RejectedDefinition {
+pub struct RejectedDefinition {
     pub object: KernelObject,
     pub reason: String,
 }
@@ -86,6 +86,14 @@ impl TableDiff {
             self.rules -= old.rules.len();
             self.refused.remove(name);
             self.chains.insert(name.to_owned());
+        }
+    }
+
+    /// Adds or replaces a chain, or removes it if there is none.
+    pub fn set_chain(&mut self, name: String, chain: Option<NftChain>) {
+        match chain {
+            Some(chain) => self.put_chain(name, chain),
+            None => self.drop_chain(&name),
         }
     }
 
@@ -128,8 +136,25 @@ impl TableDiff {
         }
     }
 
-    pub fn elements(&self, name: &str) -> impl Iterator<Item = &NftElement> {
-        self.wanted.sets.get(name).into_iter().flat_map(|set| &set.elements)
+    /// Adds an element to a set, or removes it.
+    pub fn put_element(&mut self, name: &str, element: NftElement, present: bool) {
+        if present {
+            self.insert(name, element);
+        } else {
+            self.remove(name, &element);
+        }
+    }
+
+    /// Replaces all elements of a set.
+    pub fn replace_elements(&mut self, name: &str, wanted: BTreeSet<NftElement>) {
+        let Some(set) = self.wanted.sets.get(name) else { return };
+        let old: Vec<NftElement> = set.elements.difference(&wanted).cloned().collect();
+        old.iter().for_each(|element| self.remove(name, element));
+        wanted.into_iter().for_each(|element| self.insert(name, element));
+    }
+
+    pub fn has_elements(&self, name: &str) -> bool {
+        self.wanted.sets.get(name).is_some_and(|set| !set.elements.is_empty())
     }
 
     /// Returns the elements of a set in order, starting at `first`.
@@ -330,7 +355,7 @@ impl TableDiff {
                 (None, None) => {}
                 (None, Some(_)) => plan.remove_chain(name),
                 (Some(chain), None) => plan.add_chain(name, chain),
-                (Some(chain), Some(fingerprint)) if ChainFingerprint::of(chain) == *fingerprint => {}
+                (Some(chain), Some(fingerprint)) if ChainFingerprint::new(chain) == *fingerprint => {}
                 (Some(chain), Some(_)) => plan.refill_chain(name, chain),
             }
         }
@@ -400,7 +425,7 @@ impl TableDiff {
         self.seen.there = true;
         self.seen.odd = false;
         for name in std::mem::take(&mut self.chains) {
-            match self.chain(&name).map(ChainFingerprint::of) {
+            match self.chain(&name).map(ChainFingerprint::new) {
                 Some(fingerprint) => self.seen.chains.insert(name, fingerprint),
                 None => self.seen.chains.remove(&name),
             };

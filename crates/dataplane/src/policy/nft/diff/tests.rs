@@ -81,7 +81,7 @@ impl KernelTableModel {
 
     fn read(&self) -> (KernelTable, BTreeMap<String, BTreeSet<NftElement>>) {
         let chains =
-            self.table.chains.iter().map(|(name, chain)| (name.clone(), ChainFingerprint::of(chain)));
+            self.table.chains.iter().map(|(name, chain)| (name.clone(), ChainFingerprint::new(chain)));
         let sets = self.table.sets.iter().map(|(name, set)| (name.clone(), Some(set.kind)));
         let elements = self.table.sets.iter().map(|(name, set)| (name.clone(), set.elements.clone()));
         let seen =
@@ -142,7 +142,7 @@ fn happens(step: &HistoryStep, diff: &mut TableDiff, model: &mut KernelTableMode
                 diff.remove("nets", &element);
             }
             // Rules refer to the set of ranges only while it exists.
-            let empty = diff.elements("nets").next().is_none();
+            let empty = !diff.has_elements("nets");
             let lookup = |set: &str| NftMatch::lookup([crate::policy::nft::rule::NftField::Mark], set);
             let mut matches = vec![lookup("set")];
             if empty {

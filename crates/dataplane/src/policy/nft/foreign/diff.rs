@@ -3,7 +3,7 @@
 
 /// Classification of a rule in a foreign chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ForeignRuleKind {
+pub enum ForeignRuleKind {
     Ours,
     /// A copy of our rule that a program saved and restored, or a rule of another version.
     Copy,
@@ -14,7 +14,7 @@ pub(crate) enum ForeignRuleKind {
 
 /// A change to a chain. Positions refer to the chain as it was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ChainEdit {
+pub enum ChainEdit {
     Delete(usize),
     /// Appends if `before` is `None`.
     Insert {

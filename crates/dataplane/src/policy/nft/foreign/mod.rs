@@ -8,8 +8,8 @@
 mod apply;
 mod diff;
 mod legacy;
-pub(crate) mod observed;
-pub(crate) mod program;
+pub mod observed;
+pub mod program;
 
 use super::render::MarkedHook;
 use super::rule::{NftAction, NftField, NftMatch, NftRule, NftTest};
@@ -45,7 +45,7 @@ fn accepting(bits: u32) -> NftRule {
     NftRule::new(vec![allowed], vec![NftAction::Count, NftAction::Accept]).says(ACCEPT_RULE_COMMENT)
 }
 
-pub(crate) struct ForeignChains {
+pub struct ForeignChains {
     connection: Connection<Nftables>,
     legacy: LegacyTables,
     /// Hooks and priorities at which packets carry the mark.

@@ -14,7 +14,7 @@ use nlink::netlink::Nftables;
 use nlink::netlink::nftables::{self as wire, ChainInfo, ChainType, Family, RuleInfo};
 
 /// A base chain of another program.
-pub(crate) struct BaseChain {
+pub struct BaseChain {
     pub family: Family,
     pub table: String,
     pub name: String,
@@ -25,7 +25,7 @@ pub(crate) struct BaseChain {
     pub rules: Vec<ForeignRule>,
 }
 
-pub(crate) struct ForeignRule {
+pub struct ForeignRule {
     pub handle: u64,
     pub comment: Option<String>,
     /// The chain that it jumps to.
@@ -85,7 +85,7 @@ impl ForeignRule {
     }
 }
 
-pub(crate) fn family_name(family: Family) -> &'static str {
+pub fn family_name(family: Family) -> &'static str {
     match family {
         Family::Ip => "ip",
         Family::Ip6 => "ip6",
@@ -150,7 +150,7 @@ fn target(rule: &[u8]) -> Option<String> {
 }
 
 /// Returns the sets and maps that a rule refers to.
-pub(crate) fn looked_up_sets(rule: &RuleInfo) -> Vec<String> {
+pub fn looked_up_sets(rule: &RuleInfo) -> Vec<String> {
     let lookups = expressions(&rule.expression_bytes).filter(|(name, _)| *name == b"lookup");
     lookups.filter_map(|(_, data)| attributes::find(data, wire::NFTA_LOOKUP_SET).map(text)).collect()
 }

@@ -17,7 +17,7 @@ const MAX_OUTPUT_BYTES: u64 = 64 << 20;
 
 /// The two families of legacy tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum LegacyProgram {
+pub enum LegacyProgram {
     V4,
     V6,
 }

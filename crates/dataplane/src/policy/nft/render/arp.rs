@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 const ARP_FILTER_PRIORITY: i32 = 0;
 
-pub(crate) fn chains(workloads: &WorkloadInterfaces<'_>) -> BTreeMap<String, NftChain> {
+pub fn chains(workloads: &WorkloadInterfaces<'_>) -> BTreeMap<String, NftChain> {
     let check = workloads.rules(NftField::InInterface, "", &[NftAction::Goto("workload-senders".into())]);
     let own = |interface| NftMatch::lookup([interface, NftField::ArpSender], names::ARP_SENDERS_SET);
     let probe = NftMatch::is(NftField::ArpSender, [0; 4]);

@@ -144,7 +144,7 @@ impl RuleAlternatives<'_> {
 
     fn ports(&mut self, side: &RuleSide, port: NftField) {
         let has_ports =
-            NftMatch::new(NftField::Protocol, NftTest::Within(ranges::of_bytes(&PROTOCOLS_WITH_PORTS)));
+            NftMatch::new(NftField::Protocol, NftTest::Within(ranges::from_bytes(&PROTOCOLS_WITH_PORTS)));
         let known = self.has_ports();
         if !(side.ports.is_empty() && side.named_ports.is_empty()) {
             match known {
@@ -153,7 +153,7 @@ impl RuleAlternatives<'_> {
                 None => self.and(has_ports.clone()),
             }
             let mut conditions = Vec::new();
-            let ranges = ranges::of_ports(&side.ports);
+            let ranges = ranges::from_ports(&side.ports);
             if !ranges.is_empty() {
                 conditions.push(NftMatch::new(port, NftTest::Within(ranges)));
             }
@@ -161,7 +161,7 @@ impl RuleAlternatives<'_> {
             self.any(&conditions);
         }
         let mut excluded = Vec::new();
-        let ranges = ranges::of_ports(&side.not_ports);
+        let ranges = ranges::from_ports(&side.not_ports);
         if !ranges.is_empty() {
             excluded.push(NftMatch::new(port, NftTest::Within(ranges)).not());
         }
@@ -187,14 +187,14 @@ impl RuleAlternatives<'_> {
 
     fn addresses(&mut self, side: &RuleSide, family: NftFamily, address: NftField, port: NftField) {
         if !side.nets.is_empty() {
-            let ranges = ranges::of_nets(&side.nets, family);
+            let ranges = ranges::from_nets(&side.nets, family);
             if ranges.is_empty() {
                 return self.never();
             }
             self.and(NftMatch::new(address, NftTest::Within(ranges)));
         }
         if !side.not_nets.is_empty() {
-            let ranges = ranges::of_nets(&side.not_nets, family);
+            let ranges = ranges::from_nets(&side.not_nets, family);
             if ranges.is_empty() {
                 return self.never();
             }
@@ -215,7 +215,7 @@ impl RuleAlternatives<'_> {
                         Some(true) => {}
                         Some(false) => return self.never(),
                         None => {
-                            let ports = NftTest::Within(ranges::of_bytes(&PROTOCOLS_WITH_PORTS));
+                            let ports = NftTest::Within(ranges::from_bytes(&PROTOCOLS_WITH_PORTS));
                             self.and(NftMatch::new(NftField::Protocol, ports));
                         }
                     }

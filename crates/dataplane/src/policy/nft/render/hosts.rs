@@ -12,7 +12,7 @@ use tortie_plan::{EndpointTier, FailsafePort, HostEndpointAssignment, HostEndpoi
 
 /// The part of the table that belongs to host endpoints.
 #[derive(Default)]
-pub(crate) struct HostChains {
+pub struct HostChains {
     pub chains: BTreeMap<String, NftChain>,
     /// Maps from interface to chain.
     pub maps: BTreeMap<String, BTreeSet<NftElement>>,
@@ -21,7 +21,7 @@ pub(crate) struct HostChains {
 }
 
 #[derive(Default)]
-pub(crate) struct HookRules {
+pub struct HookRules {
     pub untracked_in: Vec<NftRule>,
     pub untracked_out: Vec<NftRule>,
     pub pre_dnat: Vec<NftRule>,
@@ -34,7 +34,7 @@ pub(crate) struct HookRules {
 
 /// The interfaces of the host that have an endpoint.
 #[derive(Default)]
-pub(crate) struct CoveredInterfaces {
+pub struct CoveredInterfaces {
     /// Interfaces that have their own endpoint.
     pub interfaces: BTreeSet<NftElement>,
     /// Whether one endpoint covers all interfaces.
@@ -101,7 +101,7 @@ impl HostDecision {
     }
 }
 
-pub(crate) fn render(
+pub fn render(
     endpoints: &BTreeMap<String, HostEndpointPolicy>,
     assignment: &HostEndpointAssignment,
     tiers: TierRenderer<'_>,
@@ -225,20 +225,20 @@ impl HostRenderer<'_> {
         let rule = |((net, protocol), safes): ((Option<IpNet>, u8), Vec<&FailsafePort>)| {
             let mut matches = Vec::new();
             if let Some(net) = net {
-                let family = NftFamily::of(net.addr());
+                let family = NftFamily::from(net.addr());
                 let remote = match direction {
                     PolicyDirection::Ingress => NftField::Source(family),
                     PolicyDirection::Egress => NftField::Destination(family),
                 };
                 matches.push(NftMatch::family(family));
-                matches.push(NftMatch::new(remote, NftTest::Within(ranges::of_nets([&net], family))));
+                matches.push(NftMatch::new(remote, NftTest::Within(ranges::from_nets([&net], family))));
             }
             let ports: Vec<tortie_plan::PortInterval> = safes
                 .iter()
                 .map(|safe| tortie_plan::PortInterval { first: safe.port, last: safe.port })
                 .collect();
             matches.push(NftMatch::is(NftField::Protocol, [protocol]));
-            matches.push(NftMatch::new(port, NftTest::Within(ranges::of_ports(&ports))));
+            matches.push(NftMatch::new(port, NftTest::Within(ranges::from_ports(&ports))));
             NftRule::new(matches, vec![NftAction::Accept])
         };
         grouped.into_iter().map(rule).collect()

@@ -23,13 +23,13 @@ const UDP: u8 = 17;
 const ADDRESS_TYPE_LOCAL: u32 = 2;
 
 /// Whether the chains refer to a set.
-pub(crate) fn looks_into(id: &SetId) -> bool {
+pub fn refers_to(id: &SetId) -> bool {
     [NAT_SOURCES_SET, NAT_EXCLUSIONS_SET].contains(&&*id.0)
 }
 
 /// Returns the chains for source translation. `nat-outgoing` exists even without rules: without any NAT chain, the
 /// kernel would stop translating the packets of connections that it has translated so far. It begins with `first`.
-pub(crate) fn chains(
+pub fn chains(
     settings: &NatSettings,
     sets: &KnownSets,
     tunnels: &BTreeMap<TunnelKind, TunnelProperties>,

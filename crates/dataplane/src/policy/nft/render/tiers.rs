@@ -1,7 +1,7 @@
 //! Renders the evaluation order of the tiers and profiles of one endpoint as a list of jumps.
 
 use super::super::rule::{NftAction, NftMatch, NftRule};
-use super::policy::{deny, passes};
+use super::policy::{deny, has_pass_rule};
 use super::{PolicyStage, names};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,12 +10,12 @@ use tortie_plan::{
 };
 
 /// Comments by which the counters of packets denied at the end of a tier or of all profiles are recognised.
-pub(crate) const TIER_END_COMMENT: &str = "end of tier ";
-pub(crate) const NO_PROFILE_COMMENT: &str = "no profile allows it";
+pub const TIER_END_COMMENT: &str = "end of tier ";
+pub const NO_PROFILE_COMMENT: &str = "no profile allows it";
 
 /// The policies and profiles that tiers refer to.
 #[derive(Clone, Copy)]
-pub(crate) struct TierRenderer<'p> {
+pub struct TierRenderer<'p> {
     pub policies: &'p BTreeMap<PolicyId, Arc<PlannedPolicy>>,
     pub profiles: &'p BTreeMap<String, Arc<ProfileRules>>,
     pub settings: &'p PolicySettings,
@@ -89,7 +89,7 @@ impl TierRenderer<'_> {
                 }
                 let jump = NftAction::Jump(names::policy(id, direction, stage));
                 rules.push(NftRule::new(unless_passed(may_have_passed), vec![jump]));
-                may_have_passed |= !id.kind.is_staged() && passes(of_policy);
+                may_have_passed |= !id.kind.is_staged() && has_pass_rule(of_policy);
             }
             let denies = tier.end == TierDefaultAction::Deny
                 && matches!(stage, PolicyStage::Normal | PolicyStage::Forward);

@@ -11,7 +11,7 @@ const IPIP: u8 = 4;
 
 /// Properties of a tunnel that rules depend on.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct TunnelProperties {
+pub struct TunnelProperties {
     pub device: String,
     pub protocol: TunnelProtocol,
     /// Whether packets that the host sends through the tunnel get the device's own address.
@@ -32,7 +32,7 @@ impl From<&TunnelDevice> for TunnelProperties {
 
 /// The tunnels of the plan.
 #[derive(Clone, Copy)]
-pub(crate) struct TunnelRenderer<'s> {
+pub struct TunnelRenderer<'s> {
     pub tunnels: &'s BTreeMap<TunnelKind, TunnelProperties>,
     pub sets: &'s KnownSets,
 }
