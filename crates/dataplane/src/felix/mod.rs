@@ -109,7 +109,12 @@ struct FelixRemoval {
 }
 
 impl FelixRemoval {
-    fn of(result: DataplaneResult<FelixRemoval>) -> FelixRemoval {
+    fn from_result(result: DataplaneResult<FelixRemoval>) -> FelixRemoval {
         result.unwrap_or_else(|error| FelixRemoval { removed: 0, failures: vec![error.to_string()] })
     }
+}
+
+/// Whether tables of a family belong to iptables-nft.
+fn is_ip(family: Family) -> bool {
+    [Family::Ip, Family::Ip6].contains(&family)
 }

@@ -1,6 +1,6 @@
 //! Maps a rejection by the kernel to the chain, rule, set or element that it is about.
 
-use super::kernel::TransactionRejection;
+use super::kernel::{RejectionReason, TransactionRejection};
 use super::message::TableOperation;
 use super::table::{ElementData, NftElement, SetType, TableFamily, parse_address};
 use crate::failure::KernelObject;
@@ -11,7 +11,7 @@ pub struct RejectedObject {
     /// Name of the chain or set that it is, or that contains it.
     pub name: String,
     pub object: KernelObject,
-    pub reason: String,
+    pub reason: RejectionReason,
     /// The rejected element, if it concerns a single workload.
     pub element: Option<NftElement>,
     /// The interface of that workload.
@@ -22,7 +22,10 @@ pub struct RejectedObject {
 pub fn objects(operations: &[TableOperation<'_>], position: usize, family: TableFamily) -> Vec<KernelObject> {
     match operations.get(position) {
         Some(TableOperation::AddTable) => vec![family.object()],
-        _ => culprits_at(operations, position, "").into_iter().map(|culprit| culprit.object).collect(),
+        _ => culprits_at(operations, position, &RejectionReason::default())
+            .into_iter()
+            .map(|culprit| culprit.object)
+            .collect(),
     }
 }
 
@@ -32,7 +35,11 @@ pub fn culprits(operations: &[TableOperation<'_>], refusal: &TransactionRejectio
     refused.flat_map(|(position, reason)| culprits_at(operations, *position, reason)).collect()
 }
 
-fn culprits_at(operations: &[TableOperation<'_>], position: usize, reason: &str) -> Vec<RejectedObject> {
+fn culprits_at(
+    operations: &[TableOperation<'_>],
+    position: usize,
+    reason: &RejectionReason,
+) -> Vec<RejectedObject> {
     let (name, object) = match operations.get(position) {
         None | Some(TableOperation::AddTable | TableOperation::DeleteTable) => return Vec::new(),
         Some(
@@ -65,11 +72,11 @@ fn culprits_at(operations: &[TableOperation<'_>], position: usize, reason: &str)
 }
 
 impl RejectedObject {
-    fn new(name: &str, object: KernelObject, reason: &str) -> RejectedObject {
+    fn new(name: &str, object: KernelObject, reason: &RejectionReason) -> RejectedObject {
         RejectedObject {
             name: name.to_owned(),
             object,
-            reason: reason.to_owned(),
+            reason: reason.clone(),
             element: None,
             interface: None,
         }

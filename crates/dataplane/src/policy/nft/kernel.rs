@@ -41,14 +41,42 @@ pub struct NftablesClient {
     faults: KernelFaults,
 }
 
+/// The reason of a rejection, and the errno if the kernel returned one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RejectionReason {
+    pub errno: Option<i32>,
+    pub text: String,
+}
+
+impl RejectionReason {
+    /// Whether the errno describes the caller or the machine, whichever object it was reported for.
+    fn is_general(&self) -> bool {
+        use nix::errno::Errno::{EACCES, EAGAIN, EMFILE, ENFILE, ENOBUFS, ENOMEM, EPERM};
+        let general = [EPERM, EACCES, ENOMEM, ENOBUFS, EMFILE, ENFILE, EAGAIN];
+        self.errno.is_some_and(|errno| general.iter().any(|general| *general as i32 == errno))
+    }
+}
+
+impl From<RejectionReason> for String {
+    fn from(reason: RejectionReason) -> String {
+        reason.text
+    }
+}
+
+impl From<DataplaneError> for RejectionReason {
+    fn from(error: DataplaneError) -> RejectionReason {
+        RejectionReason { errno: None, text: error.to_string() }
+    }
+}
+
 /// The reason why a transaction was rejected.
 #[derive(Clone, Debug)]
 pub struct TransactionRejection {
     /// Positions of the rejected operations with the reason; empty if the error is not about a single operation.
-    pub operations: Vec<(usize, String)>,
-    pub reason: String,
+    pub operations: Vec<(usize, RejectionReason)>,
+    pub reason: RejectionReason,
     /// Whether the error is unrelated to the object that it was reported for: permission, memory, file descriptors.
-    pub general: bool,
+    general: bool,
 }
 
 impl TransactionRejection {
@@ -56,13 +84,6 @@ impl TransactionRejection {
     pub fn is_of_the_whole(&self) -> bool {
         self.general || self.operations.is_empty()
     }
-}
-
-/// Whether an errno describes the caller or the machine, whichever object it was reported for.
-fn is_general(errno: i32) -> bool {
-    use nix::errno::Errno::{EACCES, EAGAIN, EMFILE, ENFILE, ENOBUFS, ENOMEM, EPERM, UnknownErrno};
-    let errno = nix::errno::Errno::from_raw(errno);
-    errno != UnknownErrno && [EPERM, EACCES, ENOMEM, ENOBUFS, EMFILE, ENFILE, EAGAIN].contains(&errno)
 }
 
 impl NftablesClient {
@@ -101,26 +122,24 @@ impl NftablesClient {
             .fold(self.connection.transaction(), |transaction, (_, message)| transaction.raw(message));
         let Err(error) = transaction.commit(&self.connection).await else { return Ok(()) };
         let nlink::netlink::ErrorDetail::NftBatch { failures, .. } = error.detail() else {
-            return Err(TransactionRejection {
-                operations: Vec::new(),
-                reason: error.to_string(),
-                general: true,
-            });
+            let reason = RejectionReason { errno: error.errno(), text: error.to_string() };
+            return Err(TransactionRejection { operations: Vec::new(), reason, general: true });
         };
         let mut refused = Vec::new();
+        let mut general = false;
         for failure in failures {
+            let reason = RejectionReason { errno: Some(failure.errno), text: failure.to_string() };
+            general |= reason.is_general();
             let position = failure.index.and_then(|index| positions.get(index));
-            refused.extend(position.map(|position| (*position, failure.to_string())));
+            refused.extend(position.map(|position| (*position, reason)));
         }
         let shown: Vec<String> = failures.iter().take(MAX_SHOWN_FAILURES).map(ToString::to_string).collect();
-        let more = failures.len().saturating_sub(MAX_SHOWN_FAILURES);
-        let more = if more == 0 { String::new() } else { format!("; and {more} more") };
-        let general = failures.iter().any(|failure| is_general(failure.errno));
-        Err(TransactionRejection {
-            operations: refused,
-            reason: format!("{}{more}", shown.join("; ")),
-            general,
-        })
+        let mut text = shown.join("; ");
+        if failures.len() > MAX_SHOWN_FAILURES {
+            text = format!("{text}; and {} more", failures.len() - MAX_SHOWN_FAILURES);
+        }
+        let reason = RejectionReason { errno: failures.first().map(|failure| failure.errno), text };
+        Err(TransactionRejection { operations: refused, reason, general })
     }
 
     /// Commits a transaction of a caller that does not need to know which operation was rejected.
@@ -128,7 +147,7 @@ impl NftablesClient {
         let committed = self.commit(operations).await;
         committed.map_err(|TransactionRejection { reason, .. }| DataplaneError::Kernel {
             object: self.family.object(),
-            reason,
+            reason: reason.into(),
         })
     }
 
@@ -152,17 +171,21 @@ impl NftablesClient {
         family: TableFamily,
         operations: &[TableOperation<'_>],
     ) -> Option<TransactionRejection> {
-        let mut refusal =
-            TransactionRejection { operations: Vec::new(), reason: String::new(), general: false };
+        let mut refused = Vec::new();
         for position in 0..operations.len() {
             for object in blame::objects(operations, position, family) {
-                let Some(errno) = self.faults.errno(|| object.clone()) else { continue };
-                refusal.reason = format!("{object}: {}", nlink::Error::from_errno(-errno));
-                refusal.operations.push((position, refusal.reason.clone()));
-                refusal.general |= is_general(errno);
+                if let Some(errno) = self.faults.errno(|| object.clone()) {
+                    let text = format!("{object}: {}", nlink::Error::from_errno(-errno));
+                    refused.push((position, RejectionReason { errno: Some(errno), text }));
+                }
             }
         }
-        (!refusal.reason.is_empty()).then_some(refusal)
+        let (_, last) = refused.last()?;
+        Some(TransactionRejection {
+            reason: last.clone(),
+            general: refused.iter().any(|(_, reason)| reason.is_general()),
+            operations: refused,
+        })
     }
 
     /// Returns the names of the base chains of one of our tables; empty if the table does not exist.
@@ -351,8 +374,9 @@ fn hook(chain: &ChainInfo, family: TableFamily) -> Option<ChainHook> {
 }
 
 fn set_type(set: &SetInfo) -> Option<SetType> {
-    let of_family = |family| {
-        [
+    let mut all = vec![SetType::Interfaces, SetType::Chains];
+    for family in IpFamily::BOTH {
+        all.extend([
             SetType::Addresses(family),
             SetType::Nets(family),
             SetType::Ports(family),
@@ -360,10 +384,9 @@ fn set_type(set: &SetInfo) -> Option<SetType> {
             SetType::SourceNets(family),
             SetType::Translations(family),
             SetType::PairTranslations(family),
-        ]
-    };
-    let all = IpFamily::BOTH.into_iter().flat_map(of_family).chain([SetType::Interfaces, SetType::Chains]);
-    let mut alike = all.filter(|kind| {
+        ]);
+    }
+    all.into_iter().find(|kind| {
         let shape = message::shape(*kind);
         let map = match kind {
             SetType::Chains => Some(wire::NFT_DATA_VERDICT),
@@ -372,8 +395,7 @@ fn set_type(set: &SetInfo) -> Option<SetType> {
         (shape.kind, shape.length, shape.flags) == (set.key_type, set.key_len, set.flags.bits())
             && map == set.data_type
             && set.timeout.is_none()
-    });
-    alike.next()
+    })
 }
 
 /// Notifications about changes of tables by other programs.

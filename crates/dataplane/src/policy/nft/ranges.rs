@@ -25,9 +25,11 @@ pub fn from_nets<'n>(nets: impl IntoIterator<Item = &'n IpNet>, family: NftFamil
 }
 
 pub fn from_ports(ports: &[PortInterval]) -> Vec<ByteRange> {
-    let bytes = |port: u16| port.to_be_bytes().to_vec();
-    let proper = ports.iter().filter(|range| range.first <= range.last);
-    let mut ranges: Vec<ByteRange> = proper.map(|range| (bytes(range.first), bytes(range.last))).collect();
+    let mut ranges: Vec<ByteRange> = ports
+        .iter()
+        .filter(|range| range.first <= range.last)
+        .map(|range| (range.first.to_be_bytes().to_vec(), range.last.to_be_bytes().to_vec()))
+        .collect();
     ranges.sort_unstable();
     merge(ranges)
 }

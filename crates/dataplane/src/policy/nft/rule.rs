@@ -240,6 +240,17 @@ pub struct NftRule {
 }
 
 impl NftRule {
+    /// Whether the rule looks something up in a set or map.
+    pub fn refers_to(&self, set: &str) -> bool {
+        let looks_up =
+            self.matches.iter().any(|m| matches!(m, NftMatch::Lookup { set: name, .. } if name == set));
+        looks_up
+            || self.actions.iter().any(|action| match action {
+                NftAction::Dispatch { map, .. } | NftAction::TranslateBy { map, .. } => map == set,
+                _ => false,
+            })
+    }
+
     pub fn new(matches: Vec<NftMatch>, actions: Vec<NftAction>) -> NftRule {
         NftRule { comment: String::new(), matches, actions }
     }

@@ -5,8 +5,9 @@
 mod tests;
 
 use super::blame::RejectedObject;
+use super::kernel::RejectionReason;
 use super::message::TableOperation;
-use super::rule::{NftAction, NftMatch, NftRule};
+use super::rule::{NftAction, NftRule};
 use super::table::{ChainHook, NftChain, NftElement, NftSet, NftTable, SetType};
 use crate::failure::KernelObject;
 use std::collections::{BTreeMap, BTreeSet};
@@ -51,7 +52,7 @@ pub struct TableDiff {
     /// Chains and sets that the kernel rejected, and chains that refer to a rejected set.
     refused: BTreeMap<String, RejectedDefinition>,
     /// Rejected elements that concern a single workload: without them, the packets of that workload are dropped.
-    refused_elements: BTreeMap<String, BTreeMap<NftElement, String>>,
+    refused_elements: BTreeMap<String, BTreeMap<NftElement, RejectionReason>>,
     /// Replacement for every chain that was rejected or that refers to a rejected set: it drops all packets.
     closed: NftChain,
 }
@@ -60,7 +61,7 @@ pub struct TableDiff {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RejectedDefinition {
     pub object: KernelObject,
-    pub reason: String,
+    pub reason: RejectionReason,
 }
 
 impl TableDiff {
@@ -89,7 +90,7 @@ impl TableDiff {
         }
     }
 
-    /// Adds or replaces a chain, or removes it if there is none.
+    /// Adds or replaces a chain; removes it if `chain` is `None`.
     pub fn set_chain(&mut self, name: String, chain: Option<NftChain>) {
         match chain {
             Some(chain) => self.put_chain(name, chain),
@@ -207,11 +208,10 @@ impl TableDiff {
     }
 
     /// Returns the rejected elements that concern single workloads: set, its type, element and reason.
-    pub fn refused_elements(&self) -> impl Iterator<Item = (&str, SetType, &NftElement, &str)> {
+    pub fn refused_elements(&self) -> impl Iterator<Item = (&str, SetType, &NftElement, &RejectionReason)> {
         self.refused_elements.iter().flat_map(|(name, refused)| {
             let kind = self.wanted.sets.get(name).map(|set| set.kind);
-            let refused = refused.iter().map(|(element, reason)| (element, reason.as_str()));
-            refused.filter_map(move |(element, reason)| Some((name.as_str(), kind?, element, reason)))
+            refused.iter().filter_map(move |(element, reason)| Some((name.as_str(), kind?, element, reason)))
         })
     }
 
@@ -258,7 +258,8 @@ impl TableDiff {
             }
             for user in users {
                 let object = KernelObject::Chain { name: user.clone() };
-                let reason = format!("set {name}: {reason}");
+                let reason =
+                    RejectionReason { errno: reason.errno, text: format!("set {name}: {}", reason.text) };
                 self.refused.entry(user.clone()).or_insert(RejectedDefinition { object, reason });
                 self.chains.insert(user);
             }
@@ -266,12 +267,12 @@ impl TableDiff {
         true
     }
 
-    fn refuse_element(&mut self, set: &str, element: &NftElement, reason: &str) -> bool {
+    fn refuse_element(&mut self, set: &str, element: &NftElement, reason: &RejectionReason) -> bool {
         if !self.wanted.sets.get(set).is_some_and(|set| set.elements.contains(element)) {
             return false;
         }
         let refused = self.refused_elements.entry(set.to_owned()).or_default();
-        refused.insert(element.clone(), reason.to_owned()).is_none()
+        refused.insert(element.clone(), reason.clone()).is_none()
     }
 
     /// Returns the elements that the kernel's set should have now, without the rejected ones.
@@ -284,20 +285,9 @@ impl TableDiff {
 
     /// Returns the chains with a rule that refers to a set.
     pub fn users(&self, set: &str) -> impl Iterator<Item = &str> {
-        let uses = move |rule: &NftRule| {
-            let matched =
-                |condition: &NftMatch| matches!(condition, NftMatch::Lookup { set: name, .. } if name == set);
-            let mapped = |action: &NftAction| {
-                let map = match action {
-                    NftAction::Dispatch { map, .. } | NftAction::TranslateBy { map, .. } => map,
-                    _ => return false,
-                };
-                map == set
-            };
-            rule.matches.iter().any(matched) || rule.actions.iter().any(mapped)
-        };
         let chains = self.wanted.chains.iter();
-        chains.filter(move |(_, chain)| chain.rules.iter().any(uses)).map(|(name, _)| name.as_str())
+        let users = chains.filter(move |(_, chain)| chain.rules.iter().any(|rule| rule.refers_to(set)));
+        users.map(|(name, _)| name.as_str())
     }
 
     fn chain(&self, name: &str) -> Option<&NftChain> {

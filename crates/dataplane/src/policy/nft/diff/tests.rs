@@ -2,6 +2,7 @@
 //! table.
 
 use super::*;
+use crate::policy::nft::rule::NftMatch;
 use crate::policy::nft::table::{ElementData, HookPoint};
 use proptest::prelude::*;
 
@@ -202,7 +203,7 @@ proptest! {
 }
 
 #[test]
-fn a_set_that_is_wanted_again_before_it_went_has_no_old_members() {
+fn recreated_sets_have_no_old_members() {
     let (mut diff, mut model) = (TableDiff::new(), KernelTableModel::default());
     diff.put_set("set".into(), SetType::Interfaces);
     for step in [

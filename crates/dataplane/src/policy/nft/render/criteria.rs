@@ -23,20 +23,13 @@ pub(super) fn alternatives(rule: &PlannedRule, sets: &KnownSets) -> Vec<MatchCon
 
 /// Whether the criteria are the same for IPv4 and IPv6.
 fn is_of_any_family(rule: &PlannedRule) -> bool {
-    let plain = |side: &RuleSide| {
-        side.nets.is_empty()
-            && side.not_nets.is_empty()
-            && side.sets.is_empty()
-            && side.not_sets.is_empty()
-            && side.named_ports.is_empty()
-            && side.not_named_ports.is_empty()
-            && side.service.is_none()
-    };
     rule.ip_version.is_none()
         && rule.icmp.is_none()
         && rule.not_icmp.is_none()
-        && plain(&rule.source)
-        && plain(&rule.destination)
+        && rule.sets().next().is_none()
+        && [&rule.source, &rule.destination]
+            .iter()
+            .all(|side| side.nets.is_empty() && side.not_nets.is_empty())
 }
 
 fn of_family(rule: &PlannedRule, family: Option<NftFamily>, sets: &KnownSets) -> Vec<MatchConjunction> {
@@ -97,12 +90,11 @@ impl RuleAlternatives<'_> {
 
     /// Requires one of these alternatives.
     fn either(&mut self, alternatives: &[MatchConjunction]) {
-        let found = std::mem::take(&mut self.found);
-        let both = |all: &MatchConjunction, alternative: &MatchConjunction| {
-            all.iter().chain(alternative).cloned().collect()
-        };
-        self.found =
-            found.iter().flat_map(|all| alternatives.iter().map(move |other| both(all, other))).collect();
+        for all in std::mem::take(&mut self.found) {
+            for alternative in alternatives {
+                self.found.push(all.iter().chain(alternative).cloned().collect());
+            }
+        }
     }
 
     /// Requires one of these conditions. For Log rules they are made mutually exclusive, as a packet would otherwise be

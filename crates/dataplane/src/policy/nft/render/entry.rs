@@ -202,11 +202,14 @@ impl BaseChainRenderer<'_> {
         }
         let begins =
             [NftMatch::is(NftField::Protocol, [TCP]), NftMatch::new(NftField::TcpFlags, NftTest::Any(SYN))];
-        let rule = |workload: NftMatch| {
-            NftRule::new([vec![workload], begins.to_vec()].concat(), vec![NftAction::ClampMss])
-        };
-        let both = [NftField::InInterface, NftField::OutInterface];
-        both.into_iter().flat_map(|field| self.workloads.conditions(field)).map(rule).collect()
+        let mut rules = Vec::new();
+        for field in [NftField::InInterface, NftField::OutInterface] {
+            for workload in self.workloads.conditions(field) {
+                let matches = [vec![workload], begins.to_vec()].concat();
+                rules.push(NftRule::new(matches, vec![NftAction::ClampMss]));
+            }
+        }
+        rules
     }
 
     fn output_raw(&self) -> Vec<NftRule> {
@@ -243,10 +246,11 @@ impl BaseChainRenderer<'_> {
         if self.hooks.output.is_empty() {
             return Vec::new();
         }
-        let other = |condition: NftMatch| NftRule::new(vec![condition.not()], vec![NftAction::Accept]);
+        let from_host = NftMatch::is(NftField::InIndex, [0; 4]);
+        let rewritten = NftMatch::new(NftField::ConnectionStatus, NftTest::Any(CONNTRACK_DST_NAT));
         let mut rules = vec![
-            other(NftMatch::is(NftField::InIndex, [0; 4])).says("not from the host"),
-            other(NftMatch::new(NftField::ConnectionStatus, NftTest::Any(CONNTRACK_DST_NAT))),
+            NftRule::new(vec![from_host.not()], vec![NftAction::Accept]).says("not from the host"),
+            NftRule::new(vec![rewritten.not()], vec![NftAction::Accept]),
         ];
         rules.extend(self.workloads(
             NftField::OutInterface,

@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_of_two_is_of_the_first_and_a_workload_with_two_calls_itself_by_the_first() {
+    fn shared_floating_addresses_belong_to_the_first_workload() {
         let all = [
             floating("192.0.2.2", "10.0.0.1"),
             floating("192.0.2.1", "10.0.0.1"),

@@ -38,11 +38,11 @@ pub fn chains(
     workloads: WorkloadInterfaces<'_>,
 ) -> Vec<(String, NftChain)> {
     let Some(MetadataService { address, port }) = metadata else { return Vec::new() };
-    let asked = |from: NftMatch| {
-        let matches = std::iter::once(from).chain(to(METADATA_ADDRESS, METADATA_PORT)).collect();
-        NftRule::new(matches, vec![NftAction::Goto(METADATA_DNAT_CHAIN.to_owned())])
-    };
-    let rules = workloads.conditions(NftField::InInterface).map(asked).collect();
+    let mut rules = Vec::new();
+    for from in workloads.conditions(NftField::InInterface) {
+        let matches = [vec![from], to(METADATA_ADDRESS, METADATA_PORT)].concat();
+        rules.push(NftRule::new(matches, vec![NftAction::Goto(METADATA_DNAT_CHAIN.to_owned())]));
+    }
     let hook = Some(ChainHook::nat(HookPoint::Prerouting, METADATA_DNAT_PRIORITY));
     let translate =
         NftRule::new(Vec::new(), vec![NftAction::Count, NftAction::TranslateDestination { address, port }]);

@@ -46,8 +46,8 @@ impl<'s> WorkloadInterfaces<'s> {
 
     /// Returns rules for packets from or to workloads.
     pub fn rules(self, field: NftField, comment: &str, actions: &[NftAction]) -> Vec<NftRule> {
-        let rule = |condition| NftRule::new(vec![condition], actions.to_vec()).says(comment);
-        self.conditions(field).map(rule).collect()
+        let conditions = self.conditions(field);
+        conditions.map(|condition| NftRule::new(vec![condition], actions.to_vec()).says(comment)).collect()
     }
 }
 
@@ -81,7 +81,18 @@ impl KnownSets {
     }
 
     pub fn has_nets(&self, id: &SetId, family: NftFamily) -> bool {
-        let of_family = |net: &IpNet| NftFamily::from(net.addr()) == family;
-        self.0.get(id).is_some_and(|collection| collection.nets.iter().any(of_family))
+        self.0.get(id).is_some_and(|set| set.nets.iter().any(|net| NftFamily::from(net.addr()) == family))
+    }
+
+    /// Returns the names of the kernel's sets that together contain the members of one family.
+    pub fn kernel_sets(&self, id: &SetId, family: NftFamily) -> Vec<String> {
+        let mut sets = Vec::new();
+        if self.kind(id).is_some() {
+            sets.push(names::set(id, family));
+        }
+        if self.has_nets(id, family) {
+            sets.push(names::nets(id, family));
+        }
+        sets
     }
 }

@@ -73,7 +73,7 @@ pub struct RuleRenderer<'s> {
 }
 
 impl RuleRenderer<'_> {
-    /// Returns the chain of the rules; `None` if there are none.
+    /// Returns the chain of the rules; `None` without rules.
     pub fn chain(
         self,
         owner: PolicyOrProfile<'_>,

@@ -71,17 +71,18 @@ pub fn chain(
         rules.push(begins());
     }
     if direction == PolicyDirection::Egress {
-        let guarded = |matches| {
-            NftRule::new(matches, vec![NftAction::Count, NftAction::Drop])
-                .says("workloads may not encapsulate")
-        };
+        let mut encapsulated = Vec::new();
         if !settings.vxlan_from_workloads {
             let port = settings.vxlan_port.to_be_bytes();
             let udp = NftMatch::is(NftField::Protocol, [UDP]);
-            rules.push(guarded(vec![udp, NftMatch::is(NftField::DestinationPort, port)]));
+            encapsulated.push(vec![udp, NftMatch::is(NftField::DestinationPort, port)]);
         }
         if !settings.ipip_from_workloads {
-            rules.push(guarded(vec![NftMatch::is(NftField::Protocol, [IPIP])]));
+            encapsulated.push(vec![NftMatch::is(NftField::Protocol, [IPIP])]);
+        }
+        for matches in encapsulated {
+            let rule = NftRule::new(matches, vec![NftAction::Count, NftAction::Drop]);
+            rules.push(rule.says("workloads may not encapsulate"));
         }
     }
     rules.extend(tiers.with_profiles(&policy.tiers, &policy.profiles, direction));

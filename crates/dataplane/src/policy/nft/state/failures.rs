@@ -23,7 +23,7 @@ impl PolicyTableState {
             let (object, interface) = element_object(set, kind, element);
             let concerned = interface.iter().flat_map(|interface| self.workloads.claimants(interface));
             let concerns = concerned.cloned().collect();
-            failures.push(KernelFailure { object, concerns, reason: reason.to_owned() });
+            failures.push(KernelFailure { object, concerns, reason: reason.clone().into() });
         }
         failures
     }
@@ -37,7 +37,7 @@ impl PolicyTableState {
         let mut failures = Vec::new();
         for (name, RejectedDefinition { object, reason }) in refused {
             let concerns = AffectedWorkloads::Workloads(owners.remove(name.as_str()).unwrap_or_default());
-            failures.push(KernelFailure { object: object.clone(), concerns, reason: reason.clone() });
+            failures.push(KernelFailure { object: object.clone(), concerns, reason: reason.clone().into() });
         }
         failures
     }
@@ -48,7 +48,7 @@ impl PolicyTableState {
             Some(interface) => self.workloads.claimants(interface).cloned().collect(),
             None => self.owners(&BTreeSet::from([culprit.name.as_str()])).into_values().flatten().collect(),
         };
-        KernelFailure { object: culprit.object.clone(), concerns, reason: culprit.reason.clone() }
+        KernelFailure { object: culprit.object.clone(), concerns, reason: culprit.reason.clone().into() }
     }
 
     /// Returns the workloads that use the given chains and sets.

@@ -39,7 +39,7 @@ impl HostEndpoints {
         let mut interfaces = self.interfaces.clone();
         for endpoint in self.endpoints.values() {
             let name = endpoint.interface.as_str();
-            if name != "" && name != "*" && !leads_to_workload(name) {
+            if !name.is_empty() && name != "*" && !leads_to_workload(name) {
                 interfaces.entry(name.to_owned()).or_default();
             }
         }

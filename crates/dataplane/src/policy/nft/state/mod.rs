@@ -1,6 +1,5 @@
-//! Keeps the policy part of the plan, and renders the chains and sets again that a change affects. Each part owns its
-//! objects and knows which of them are stale; [`PolicyTableState`] passes updates to them, and tells a part about changes
-//! of another that it depends on.
+//! Keeps the policy part of the plan, and renders the chains and sets again that a change affects. One module for each
+//! kind of object owns the objects and their stale marks; this module distributes the updates.
 
 mod failures;
 mod global;
@@ -224,8 +223,8 @@ impl PolicyTableState {
         let interfaces = WorkloadInterfaces { prefixes: &settings.interface_prefixes, others: false };
         self.global.stale |= self.workloads.render(&mut self.tables, tiers, interfaces);
         if std::mem::take(&mut self.global.stale) {
-            let (workloads, hosts) = (&self.workloads, &self.hosts);
-            let inputs = GlobalInputs { settings, sets, tiers, workloads, hosts };
+            let inputs =
+                GlobalInputs { settings, sets, tiers, workloads: &self.workloads, hosts: &self.hosts };
             self.global.render(inputs, &mut self.tables);
         }
     }

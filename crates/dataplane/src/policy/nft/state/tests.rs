@@ -11,7 +11,7 @@ fn chains(state: &mut PolicyTableState) -> BTreeSet<String> {
 }
 
 #[test]
-fn a_policy_has_chains_for_the_stages_in_which_hosts_list_it() {
+fn policies_have_chains_for_their_listed_stages() {
     let id = PolicyId {
         kind: PolicyKind::GlobalNetworkPolicy,
         namespace: String::new(),
