@@ -8,7 +8,7 @@ use crate::felix::{FelixLeftovers, FelixWatch};
 use crate::kernel::{ConntrackCleanup, KernelEvent, KernelEventStream, RtnetlinkClient, WireguardClient};
 use crate::mtu::MtuChoice;
 use crate::netns::Netns;
-use crate::policy::{self, DeniedFlows, PolicyEngine};
+use crate::policy::{self, DeniedFlows, PolicyEngine, PolicyEvent};
 use crate::reconcile::DataplaneCore;
 use crate::reports::{ReportOutbox, ReportReceiver};
 use crate::sysctl::{self, SysctlSetting};
@@ -85,7 +85,7 @@ impl DataplaneHandle {
         let felix_watch = FelixWatch::new(host.clone());
         let mut audits = AuditSchedule::default();
         audits.configure(&settings);
-        let (policy, policy_events) = PolicyEngine::open(&host, settings.clone())?;
+        let policy = policy::open_engine(&host, settings.clone())?;
         let core = DataplaneCore::new(settings, pattern, rp_filter, kernel.snapshot().await?, Duration::ZERO);
 
         let (commands, inbox) = mpsc::channel(COMMAND_CHANNEL_CAPACITY);
@@ -97,7 +97,6 @@ impl DataplaneHandle {
             events,
             core,
             policy,
-            policy_events,
             denied_flows,
             leftovers,
             felix_watch,
@@ -211,8 +210,7 @@ pub(crate) struct DataplaneEngine {
     pub(crate) kernel: RtnetlinkClient,
     pub(crate) events: KernelEventStream,
     pub(crate) core: DataplaneCore,
-    pub(crate) policy: PolicyEngine,
-    pub(crate) policy_events: policy::TableEventStream,
+    pub(crate) policy: Box<dyn PolicyEngine>,
     /// Present if established flows have to follow policy changes.
     pub(crate) denied_flows: Option<DeniedFlows>,
     pub(crate) leftovers: FelixLeftovers,
@@ -246,7 +244,7 @@ impl DataplaneEngine {
             let mut waiting = Vec::new();
             tokio::select! {
                 () = until(self.outbox.due) => {
-                    self.outbox.send(&self.core, &self.policy);
+                    self.outbox.send(&self.core, &*self.policy);
                     continue;
                 },
                 command = inbox.recv() => match command {
@@ -256,14 +254,14 @@ impl DataplaneEngine {
                 event = self.events.next() => if let Err(error) = self.take_events(event) {
                     return tracing::error!(%error, "cannot read rtnetlink events; the dataplane stops and is restarted");
                 },
-                changed = self.policy_events.changed() => match changed {
-                    Ok(changed) => {
-                        self.policy.invalidate(changed);
-                        if changed.theirs {
+                event = self.policy.next_event() => match event {
+                    Ok(event) => {
+                        self.policy.invalidate(event);
+                        if event.foreign {
                             self.felix_watch.invalidate();
                         }
                     }
-                    Err(error) => return tracing::error!(%error, "cannot read nf_tables events; the dataplane stops and is restarted"),
+                    Err(error) => return tracing::error!(%error, "cannot read events of the policy engine; the dataplane stops and is restarted"),
                 },
                 index = self.arrivals.next() => self.core.announced_on(index),
                 _ = tick.tick() => self.tick(),
@@ -278,7 +276,7 @@ impl DataplaneEngine {
                     continue;
                 }
                 () = until(self.audits.policy.due) => {
-                    self.policy.invalidate(policy::ChangedTables::ALL);
+                    self.policy.invalidate(PolicyEvent::EVERYTHING);
                     self.audits.policy.again();
                 }
             }
@@ -286,7 +284,7 @@ impl DataplaneEngine {
                 waiting.push(self.take_in(command));
             }
             let outcome = self.converge().await;
-            self.outbox.send_soon(&self.core, &self.policy);
+            self.outbox.send_soon(&self.core, &*self.policy);
             for done in waiting {
                 // The caller may have stopped waiting; the change is in the kernel nevertheless.
                 let _ = done.send(outcome.clone());
@@ -394,10 +392,10 @@ impl DataplaneEngine {
             failures.push(KernelFailure { object, concerns: AffectedWorkloads::Everything, reason });
         }
         if self.policy.needs_interfaces() {
-            self.policy.interfaces_are(self.core.host_interfaces());
+            self.policy.set_interfaces(self.core.host_interfaces());
         }
         if self.policy.offloads() {
-            self.policy.flow_interfaces_are(self.core.flow_interfaces());
+            self.policy.set_flow_interfaces(self.core.flow_interfaces());
         }
         // Policy before routes: an endpoint must be guarded before it is reachable.
         failures.extend(self.policy.converge(self.started.elapsed()).await);

@@ -1,7 +1,7 @@
 //! Reads the host's routes that Tortie has not written, for the BGP speaker that advertises some of them.
 
 use crate::error::DataplaneResult;
-use crate::kernel::{KernelRoute, RtnetlinkClient};
+use crate::kernel::RtnetlinkClient;
 use crate::netns::Netns;
 use crate::reconcile::{PROTOCOL_BIRD, PROTOCOL_OURS};
 use ipnet::IpNet;
@@ -46,24 +46,22 @@ pub async fn host_routes(host: &Netns) -> DataplaneResult<Vec<HostRoute>> {
             });
         }
     }
-    let written = |entry: &KernelRoute| {
-        let ours =
+    for entry in kernel.routes().await? {
+        let net = entry.destination();
+        let is_known =
             [PROTOCOL_REDIRECT, PROTOCOL_KERNEL, PROTOCOL_BIRD, PROTOCOL_OURS].contains(&entry.protocol);
-        entry.key.table == RoutingTable::MAIN && !ours && is_global(entry.destination().addr())
-    };
-    for entry in kernel.routes().await?.into_iter().filter(written) {
-        let interface = entry.target.device().and_then(|device| links.get(&device)).cloned();
-        let (net, metric) = (entry.destination(), entry.metric);
-        routes.push(HostRoute { net, interface, metric, connected: false });
+        if entry.key.table == RoutingTable::MAIN && !is_known && is_global(net.addr()) {
+            let interface = entry.target.device().and_then(|device| links.get(&device)).cloned();
+            routes.push(HostRoute { net, interface, metric: entry.metric, connected: false });
+        }
     }
     Ok(routes)
 }
 
 /// Whether the main table has routes of a BGP speaker: BIRD, which leaves them behind when it ends, or ours.
 pub async fn has_bgp_routes(host: &Netns) -> DataplaneResult<bool> {
-    let of_bgp =
-        |entry: &KernelRoute| entry.key.table == RoutingTable::MAIN && entry.protocol == PROTOCOL_BIRD;
-    Ok(RtnetlinkClient::open(host)?.routes().await?.iter().any(of_bgp))
+    let routes = RtnetlinkClient::open(host)?.routes().await?;
+    Ok(routes.iter().any(|entry| entry.key.table == RoutingTable::MAIN && entry.protocol == PROTOCOL_BIRD))
 }
 
 /// Whether an address is valid beyond the host and beyond a single link.

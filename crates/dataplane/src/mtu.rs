@@ -44,19 +44,17 @@ pub(crate) fn carrier<'a>(
 ) -> MtuCarrier {
     let usable: Vec<&KernelLink> =
         links.filter(|link| link.is_up() && link.mtu > 0 && link.name != "lo").collect();
-    let carries = |link: &&&KernelLink| carriers.contains(&link.index);
-    let matches = |link: &&&KernelLink| pattern.is_match(&link.name);
-    let smallest = |link: &&&KernelLink| (link.mtu, link.index);
-    let chosen =
-        |link: &&KernelLink, reason| MtuCarrier { mtu: link.mtu, interface: Some(link.name.clone()), reason };
-    if let Some(link) = usable.iter().filter(matches).filter(carries).min_by_key(smallest) {
-        return chosen(link, "carries the default route or routes to other nodes");
-    }
-    if let Some(link) = usable.iter().filter(matches).min_by_key(smallest) {
-        return chosen(link, "is the smallest of the interfaces that match mtuIfacePattern");
-    }
-    if let Some(link) = usable.iter().filter(carries).min_by_key(smallest) {
-        return chosen(link, "carries the node's traffic, though no interface matches mtuIfacePattern");
+    for (must_match, must_carry, reason) in [
+        (true, true, "carries the default route or routes to other nodes"),
+        (true, false, "is the smallest of the interfaces that match mtuIfacePattern"),
+        (false, true, "carries the node's traffic, though no interface matches mtuIfacePattern"),
+    ] {
+        let fitting = usable.iter().filter(|link| {
+            (!must_match || pattern.is_match(&link.name)) && (!must_carry || carriers.contains(&link.index))
+        });
+        if let Some(link) = fitting.min_by_key(|link| (link.mtu, link.index)) {
+            return MtuCarrier { mtu: link.mtu, interface: Some(link.name.clone()), reason };
+        }
     }
     let reason = "no interface matches mtuIfacePattern or carries traffic";
     MtuCarrier { mtu: DEFAULT_MTU, interface: None, reason }
@@ -68,16 +66,22 @@ pub(crate) fn choose(
     tunnels: impl Iterator<Item = (TunnelKind, Option<u32>)>,
 ) -> MtuChoice {
     let MtuCarrier { mtu: whole, interface, reason } = carrier;
-    let fits = |kind: TunnelKind, given: Option<u32>| given.unwrap_or(whole.saturating_sub(kind.overhead()));
-    let Some((narrowest, given)) = tunnels.min_by_key(|(kind, given)| fits(*kind, *given)) else {
+    let fitting = tunnels.map(|(kind, given)| {
+        let mtu = given.unwrap_or(whole.saturating_sub(kind.overhead()));
+        (mtu, kind, given)
+    });
+    let Some((mtu, narrowest, given)) = fitting.min_by_key(|(mtu, ..)| *mtu) else {
         return MtuChoice { mtu: whole, interface, reason: reason.into() };
     };
-    let mtu = fits(narrowest, given);
     if given.is_some() {
         return MtuChoice { mtu, interface: None, reason: format!("{} is set", narrowest.mtu_setting()) };
     }
-    let (overhead, name) = (narrowest.overhead(), narrowest.name());
-    MtuChoice { mtu, interface, reason: format!("{reason}; {overhead} of {whole} are for {name}") }
+    let overhead = narrowest.overhead();
+    MtuChoice {
+        mtu,
+        interface,
+        reason: format!("{reason}; {overhead} of {whole} are for {}", narrowest.name()),
+    }
 }
 
 #[cfg(test)]
@@ -96,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn the_interface_that_carries_the_traffic_decides_not_the_smallest() {
+    fn the_carrying_interface_determines_the_mtu() {
         let links = [link(1, "lo", 65536), link(2, "eth0", 9000), link(3, "eth1", 1500)];
         assert_eq!(chosen(&links, &[2]), (9000, Some("eth0".into())));
         assert_eq!(chosen(&links, &[]), (1500, Some("eth1".into())));
@@ -104,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interface_outside_the_pattern_decides_only_where_none_matches() {
+    fn interfaces_outside_the_pattern_are_a_fallback() {
         assert_eq!(chosen(&[link(2, "bond0", 1400)], &[2]), (1400, Some("bond0".into())));
         assert_eq!(
             chosen(&[link(2, "bond0", 1400), link(3, "ens5", 9001)], &[2]),
@@ -120,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn the_widest_wrapping_decides_and_a_configured_value_replaces_it() {
+    fn largest_overhead_determines_the_mtu_unless_configured() {
         use TunnelKind::{Ipip, VxlanV4, VxlanV6};
         let text = |tunnels: &[(TunnelKind, u32)]| {
             let carrier = MtuCarrier { mtu: 1500, interface: Some("eth0".into()), reason: "carries it" };

@@ -60,9 +60,10 @@ impl Netns {
 
     /// Whether two paths refer to the same namespace: runtimes use `/run` and `/var/run`, symlinks and bind mounts.
     pub fn is_same(one: impl AsRef<Path>, other: impl AsRef<Path>) -> bool {
-        let (one, other) = (one.as_ref(), other.as_ref());
-        let identity = |path: &Path| stat(path).map(|found| (found.st_dev, found.st_ino));
-        one == other || matches!((identity(one), identity(other)), (Ok(one), Ok(other)) if one == other)
+        let one = one.as_ref();
+        let other = other.as_ref();
+        one == other
+            || matches!((stat(one), stat(other)), (Ok(one), Ok(other)) if (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino))
     }
 
     fn new(inner: namespace::Netns) -> Netns {

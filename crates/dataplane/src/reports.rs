@@ -121,14 +121,14 @@ impl ReportOutbox {
     }
 
     /// Sends reports now, or schedules them if the last round was less than `REPORT_INTERVAL` ago.
-    pub fn send_soon(&mut self, core: &DataplaneCore, policy: &PolicyEngine) {
+    pub fn send_soon(&mut self, core: &DataplaneCore, policy: &dyn PolicyEngine) {
         match self.sent_at.map(|sent| sent + REPORT_INTERVAL) {
             Some(due) if due > Instant::now() => self.due = Some(due),
             _ => self.send(core, policy),
         }
     }
 
-    pub fn send(&mut self, core: &DataplaneCore, policy: &PolicyEngine) {
+    pub fn send(&mut self, core: &DataplaneCore, policy: &dyn PolicyEngine) {
         (self.sent_at, self.due) = (Some(Instant::now()), None);
         let mtu = core.mtu();
         let largest = mtu.mtu;

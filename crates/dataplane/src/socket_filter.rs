@@ -17,9 +17,11 @@ pub(crate) fn ignore_ports(ports: &[u32]) -> Vec<u8> {
         program.push((BPF_JUMP_EQUAL, jump, 0, port.to_be()));
     }
     program.extend([(BPF_RETURN, 0, 0, u32::MAX), (BPF_RETURN, 0, 0, 0)]);
-    let bytes = |(code, so, not, operand): (u16, u8, u8, u32)| {
-        let (code, operand) = (code.to_ne_bytes(), operand.to_ne_bytes());
-        [code[0], code[1], so, not, operand[0], operand[1], operand[2], operand[3]]
-    };
-    program.into_iter().flat_map(bytes).collect()
+    let mut bytes = Vec::new();
+    for (code, if_true, if_false, operand) in program {
+        bytes.extend(code.to_ne_bytes());
+        bytes.extend([if_true, if_false]);
+        bytes.extend(operand.to_ne_bytes());
+    }
+    bytes
 }

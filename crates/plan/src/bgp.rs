@@ -44,9 +44,11 @@ impl BgpSession {
 impl BgpConfig {
     /// Returns the peers that are reachable only through a gateway, with that gateway.
     pub fn gateways(&self) -> BTreeMap<IpNet, IpAddr> {
-        let behind = |session: &BgpSession| Some((IpNet::from(session.peer), session.reachable_by?));
-        let behind = self.sessions.values().filter_map(behind);
-        behind.filter(|(net, gateway)| net.addr().is_ipv4() == gateway.is_ipv4()).collect()
+        let gateways = self
+            .sessions
+            .values()
+            .filter_map(|session| Some((IpNet::from(session.peer), session.reachable_by?)));
+        gateways.filter(|(net, gateway)| net.addr().is_ipv4() == gateway.is_ipv4()).collect()
     }
 }
 
@@ -256,7 +258,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tunnel_is_for_the_routes_of_its_pool_and_for_next_hops_elsewhere() {
+    fn tunnels_carry_pool_routes_to_remote_next_hops() {
         let net = |text: &str| -> IpNet { text.parse().unwrap() };
         let install = BgpInstall {
             never: vec![net("10.96.0.0/12")],

@@ -20,9 +20,11 @@ impl MarkBits {
     /// two bits.
     pub fn of_mask(mask: u32) -> Option<MarkBits> {
         let bits: Vec<u32> = (0..u32::BITS).map(|bit| 1 << bit).filter(|bit| mask & bit != 0).collect();
-        let (accepted, passed) = (*bits.first()?, *bits.get(1)?);
-        let wireguard = bits.get(5).or(bits.get(2..).and_then(<[u32]>::last)).copied();
-        Some(MarkBits { accepted, passed, wireguard })
+        Some(MarkBits {
+            accepted: *bits.first()?,
+            passed: *bits.get(1)?,
+            wireguard: bits.get(5).or(bits.get(2..).and_then(<[u32]>::last)).copied(),
+        })
     }
 }
 
@@ -38,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bits_are_those_of_the_reference_from_the_lowest_on() {
+    fn mark_bits_are_allocated_as_in_calico() {
         let bits = |mask| MarkBits::of_mask(mask).map(|bits| (bits.accepted, bits.passed, bits.wireguard));
         let default = MarkBits::default();
         assert_eq!(

@@ -54,11 +54,14 @@ impl NodePlan {
         interface: &str,
         settings: &NatSettings,
     ) -> bool {
-        let has = |set: &str, address: IpAddr| {
-            let members = self.sets.get(&SetId::new(set)).into_iter().flat_map(|set| &set.members);
-            members.into_iter().any(|member| matches!(member, SetMember::Net(net) if net.contains(&address)))
-        };
-        has(NAT_SOURCES_SET, source) && !has(NAT_EXCLUSIONS_SET, destination) && settings.leaves_by(interface)
+        self.set_contains(NAT_SOURCES_SET, source)
+            && !self.set_contains(NAT_EXCLUSIONS_SET, destination)
+            && settings.leaves_by(interface)
+    }
+
+    fn set_contains(&self, set: &str, address: IpAddr) -> bool {
+        let members = self.sets.get(&SetId::new(set)).into_iter().flat_map(|set| &set.members);
+        members.into_iter().any(|member| matches!(member, SetMember::Net(net) if net.contains(&address)))
     }
 }
 
@@ -79,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn what_leaves_all_pools_is_translated_and_nothing_else() {
+    fn only_packets_that_leave_all_pools_are_translated() {
         let plan = plan(&["10.0.0.0/16", "fd00::/64"], &["10.0.0.0/15", "fd00::/48", "192.0.2.1/32"]);
         let settings = NatSettings::default();
         let translated = |source: &str, destination: &str| {
@@ -100,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interface_may_be_asked_for_by_its_name_or_the_beginning_of_it() {
+    fn nat_interface_matches_by_name_or_prefix() {
         let by = |filter: &str| NatSettings { out_interface: Some(filter.into()), ..NatSettings::default() };
         assert!(NatSettings::default().leaves_by("eth0"));
         assert!(by("eth0").leaves_by("eth0") && !by("eth0").leaves_by("eth01"));

@@ -95,17 +95,16 @@ impl FromStr for PolicyId {
     type Err = ParseOwnerError;
 
     fn from_str(text: &str) -> Result<PolicyId, ParseOwnerError> {
-        let unknown = || ParseOwnerError(text.to_owned());
-        let (short, rest) = text.split_once('/').ok_or_else(unknown)?;
-        let kind = PolicyKind::from_short_name(short).ok_or_else(unknown)?;
-        let (namespace, name) = rest.split_once('/').unwrap_or(("", rest));
-        let well_formed =
-            !name.is_empty() && !name.contains('/') && namespace.is_empty() != rest.contains('/');
-        if !well_formed {
-            return Err(unknown());
-        }
-        Ok(PolicyId { kind, namespace: namespace.to_owned(), name: name.to_owned() })
+        parse_policy_id(text).ok_or_else(|| ParseOwnerError(text.to_owned()))
     }
+}
+
+fn parse_policy_id(text: &str) -> Option<PolicyId> {
+    let (short, rest) = text.split_once('/')?;
+    let kind = PolicyKind::from_short_name(short)?;
+    let (namespace, name) = rest.split_once('/').unwrap_or(("", rest));
+    let well_formed = !name.is_empty() && !name.contains('/') && namespace.is_empty() != rest.contains('/');
+    well_formed.then(|| PolicyId { kind, namespace: namespace.to_owned(), name: name.to_owned() })
 }
 
 /// Parses the output of `Display`.

@@ -1,5 +1,6 @@
 //! Settings for programming the plan into the kernel, from FelixConfiguration and the environment.
 
+use crate::evaluate::Packet;
 use crate::marks::MarkBits;
 use crate::nat::NatSettings;
 use ipnet::IpNet;
@@ -155,11 +156,18 @@ pub struct FailsafePort {
     pub net: Option<IpNet>,
 }
 
+impl FailsafePort {
+    fn anywhere(protocol: u8, port: u16) -> FailsafePort {
+        FailsafePort { protocol, port, net: None }
+    }
+}
+
 impl Default for PolicySettings {
     fn default() -> Self {
-        let safe = |protocol, port| FailsafePort { protocol, port, net: None };
-        let (tcp, udp) = (6, 17);
-        let both = [179, 2379, 2380, 5473, 6443, 6666, 6667].map(|port| safe(tcp, port));
+        let both =
+            [179, 2379, 2380, 5473, 6443, 6666, 6667].map(|port| FailsafePort::anywhere(Packet::TCP, port));
+        let inbound = [FailsafePort::anywhere(Packet::TCP, 22), FailsafePort::anywhere(Packet::UDP, 68)];
+        let outbound = [FailsafePort::anywhere(Packet::UDP, 53), FailsafePort::anywhere(Packet::UDP, 67)];
         PolicySettings {
             endpoint_to_host: EndpointToHostAction::default(),
             deny: DenyAction::default(),
@@ -169,8 +177,8 @@ impl Default for PolicySettings {
             vxlan_port: 4789,
             vxlan_from_workloads: false,
             ipip_from_workloads: false,
-            failsafe_inbound: [safe(tcp, 22), safe(udp, 68)].into_iter().chain(both.clone()).collect(),
-            failsafe_outbound: [safe(udp, 53), safe(udp, 67)].into_iter().chain(both).collect(),
+            failsafe_inbound: inbound.into_iter().chain(both.clone()).collect(),
+            failsafe_outbound: outbound.into_iter().chain(both).collect(),
             log_prefix: "calico-packet".into(),
             log_limit: None,
             cut_denied_flows: false,

@@ -75,6 +75,5 @@ impl PlannedWorkload {
 /// Returns the link-local address that an interface derives from its MAC: modified EUI-64 in `fe80::/64`.
 pub fn link_local(mac: [u8; 6]) -> Ipv6Addr {
     let [a, b, c, d, e, f] = mac;
-    let group = |high: u8, low: u8| u16::from_be_bytes([high, low]);
-    Ipv6Addr::new(0xfe80, 0, 0, 0, group(a ^ 2, b), group(c, 0xff), group(0xfe, d), group(e, f))
+    Ipv6Addr::from([0xfe, 0x80, 0, 0, 0, 0, 0, 0, a ^ 2, b, c, 0xff, 0xfe, d, e, f])
 }

@@ -1,6 +1,6 @@
 //! Removes Felix's chains from the tables of iptables-nft, and Felix's own nf_tables tables.
 
-use super::{FELIX_CHAIN_PREFIX, FELIX_TABLES, FelixRemoval, is_felix};
+use super::{FELIX_CHAIN_PREFIX, FELIX_TABLES, FelixRemoval, is_felix, is_ip};
 use crate::error::{DataplaneError, DataplaneResult};
 use crate::netlink::NetlinkAttributes;
 use crate::netns::Netns;
@@ -10,15 +10,18 @@ use nlink::netlink::Nftables;
 use nlink::netlink::nftables::{self as wire, Family, RawMessage};
 
 pub(super) async fn remove(netns: &Netns) -> FelixRemoval {
-    FelixRemoval::of(remove_from(netns).await)
+    FelixRemoval::from_result(remove_from(netns).await)
 }
 
 async fn remove_from(netns: &Netns) -> DataplaneResult<FelixRemoval> {
-    let connection = netns.nftables()?;
+    let removed = remove_with(&netns.nftables()?).await;
+    removed.map_err(|error| DataplaneError::kernel("tables of Felix", &error))
+}
+
+async fn remove_with(connection: &Connection<Nftables>) -> nlink::Result<FelixRemoval> {
     let mut outcome = FelixRemoval::default();
-    let describe = |error: nlink::Error| DataplaneError::kernel("tables of Felix", &error);
-    let chains = connection.list_chains().await.map_err(describe)?;
-    for table in connection.list_tables().await.map_err(describe)? {
+    let chains = connection.list_chains().await?;
+    for table in connection.list_tables().await? {
         if FELIX_TABLES.contains(&(table.family, table.name.as_str())) {
             // Flush the base chains in a separate transaction: a packet in flight must not miss an element of a map and
             // be dropped by the rule behind it.
@@ -27,17 +30,16 @@ async fn remove_from(netns: &Netns) -> DataplaneResult<FelixRemoval> {
             });
             let flush = entered
                 .map(|chain| message(wire::NFT_MSG_DELRULE, table.family, place(&table.name, &chain.name)));
-            commit(&connection, table.family, &table.name, flush.collect(), &mut outcome).await;
+            commit(connection, table.family, &table.name, flush.collect(), &mut outcome).await;
             let attributes = NetlinkAttributes::default().text(wire::NFTA_TABLE_NAME, &table.name);
             let message = message(wire::NFT_MSG_DELTABLE, table.family, attributes);
-            commit(&connection, table.family, &table.name, vec![message], &mut outcome).await;
+            commit(connection, table.family, &table.name, vec![message], &mut outcome).await;
         }
     }
     let mut tables: Vec<(Family, String)> = Vec::new();
     for chain in &chains {
         let table = (chain.family, chain.table.clone());
-        let of_ip = [Family::Ip, Family::Ip6].contains(&chain.family);
-        if of_ip && chain.name.starts_with(FELIX_CHAIN_PREFIX) && !tables.contains(&table) {
+        if is_ip(chain.family) && chain.name.starts_with(FELIX_CHAIN_PREFIX) && !tables.contains(&table) {
             tables.push(table);
         }
     }
@@ -49,7 +51,7 @@ async fn remove_from(netns: &Netns) -> DataplaneResult<FelixRemoval> {
             .filter(|name| name.starts_with(FELIX_CHAIN_PREFIX))
             .collect();
         let mut messages = Vec::new();
-        for rule in connection.list_rules(table, family).await.map_err(describe)? {
+        for rule in connection.list_rules(table, family).await? {
             let seen = ForeignRule::new(&rule);
             let leads_there = is_felix(seen.comment.as_deref(), seen.target.as_deref());
             if leads_there && !rule.chain.starts_with(FELIX_CHAIN_PREFIX) {
@@ -60,14 +62,13 @@ async fn remove_from(netns: &Netns) -> DataplaneResult<FelixRemoval> {
         }
         // Flush the chains first, as they refer to each other.
         messages.extend(names.iter().map(|name| message(wire::NFT_MSG_DELRULE, family, place(table, name))));
-        let chain = |name: &&str| {
+        for name in names {
             let attributes = NetlinkAttributes::default()
                 .text(wire::NFTA_CHAIN_TABLE, table)
                 .text(wire::NFTA_CHAIN_NAME, name);
-            message(wire::NFT_MSG_DELCHAIN, family, attributes)
-        };
-        messages.extend(names.iter().map(chain));
-        commit(&connection, family, table, messages, &mut outcome).await;
+            messages.push(message(wire::NFT_MSG_DELCHAIN, family, attributes));
+        }
+        commit(connection, family, table, messages, &mut outcome).await;
     }
     Ok(outcome)
 }

@@ -4,13 +4,15 @@
 //! A chain of Felix counts only if it is reachable from a hook: Felix writes chains before the rules that jump to them,
 //! and leaves chains behind that are no longer referenced.
 
-use super::{FELIX_CHAIN_PREFIX, legacy, strip_table};
+use super::{FELIX_CHAIN_PREFIX, is_ip, legacy, strip_table};
 use crate::error::{DataplaneError, DataplaneResult};
 use crate::kernel::{KernelRoute, RtnetlinkClient};
 use crate::netns::Netns;
 use crate::policy::nft::foreign::observed::{ForeignRule, looked_up_sets};
 use crate::policy::{GuardedEndpoint, guarded_endpoints};
 use ipnet::IpNet;
+use nlink::Connection;
+use nlink::netlink::Nftables;
 use nlink::netlink::nftables::{self as wire, ChainType, Family, SetElement, SetElementData, Verdict};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -72,8 +74,8 @@ pub async fn missing_guards(netns: &Netns) -> DataplaneResult<Vec<MissingGuard>>
     if guarded.is_empty() {
         return Ok(Vec::new());
     }
-    let (routes, addresses) = (kernel.routes().await?, kernel.addresses().await?);
-    let host_has_ipv6 = addresses.iter().any(|(_, net)| is_routed_ipv6(net));
+    let routes = kernel.routes().await?;
+    let host_has_ipv6 = kernel.addresses().await?.iter().any(|(_, net)| is_routed_ipv6(net));
     let mut needs = Vec::new();
     for endpoint in guarded {
         let index = links.get(interface_of(&endpoint)).copied();
@@ -110,28 +112,30 @@ struct GuardNeed {
 }
 
 fn unmet_needs(needs: &[GuardNeed], programs: &[FilterProgram]) -> Vec<MissingGuard> {
-    let of_family = |ipv6: bool| programs.iter().filter(move |program| program.ipv6 == ipv6);
-    let is_unmet = |need: &&GuardNeed| {
-        let is_needed = need.is_certain || of_family(need.ipv6).next().is_some();
-        is_needed && !of_family(need.ipv6).any(|program| program.guards(&need.endpoint))
-    };
-    let unmet = needs.iter().filter(is_unmet);
-    unmet
-        .map(|need| MissingGuard { interface: interface_of(&need.endpoint).to_owned(), ipv6: need.ipv6 })
-        .collect()
+    let mut missing = Vec::new();
+    for need in needs {
+        let mut of_family = programs.iter().filter(|program| program.ipv6 == need.ipv6).peekable();
+        let is_needed = need.is_certain || of_family.peek().is_some();
+        if is_needed && !of_family.any(|program| program.guards(&need.endpoint)) {
+            let interface = interface_of(&need.endpoint).to_owned();
+            missing.push(MissingGuard { interface, ipv6: need.ipv6 });
+        }
+    }
+    missing
 }
 
 /// Whether routes of a family lead to an interface; `None` if no route of any family does.
 fn has_routes(routes: &[KernelRoute], interface: Option<u32>, ipv6: bool) -> Option<bool> {
-    let through = |entry: &&KernelRoute| {
+    let index = interface?;
+    let mut found = None;
+    for entry in routes {
         let net = entry.destination();
-        entry.key.table == RoutingTable::MAIN
-            && interface.is_some_and(|index| entry.target.uses(index))
-            && (net.addr().is_ipv4() || is_routed_ipv6(&net))
-    };
-    let mut families = routes.iter().filter(through).map(|entry| entry.destination().addr().is_ipv6());
-    let first = families.next()?;
-    Some(first == ipv6 || families.any(|family| family == ipv6))
+        let is_routed = net.addr().is_ipv4() || is_routed_ipv6(&net);
+        if entry.key.table == RoutingTable::MAIN && entry.target.uses(index) && is_routed {
+            found = Some(found.unwrap_or(false) || net.addr().is_ipv6() == ipv6);
+        }
+    }
+    found
 }
 
 fn is_routed_ipv6(net: &IpNet) -> bool {
@@ -177,17 +181,18 @@ impl FilterProgram {
 }
 
 async fn nft_programs(netns: &Netns) -> DataplaneResult<Vec<FilterProgram>> {
-    let connection = netns.nftables()?;
-    let describe = |error: nlink::Error| DataplaneError::kernel("tables of Felix", &error);
-    let chains = connection.list_chains().await.map_err(describe)?;
-    let of_ip = |family: Family| [Family::Ip, Family::Ip6].contains(&family);
+    let programs = read_programs(&netns.nftables()?).await;
+    programs.map_err(|error| DataplaneError::kernel("tables of Felix", &error))
+}
+
+async fn read_programs(connection: &Connection<Nftables>) -> nlink::Result<Vec<FilterProgram>> {
+    let chains = connection.list_chains().await?;
     let mut tables: Vec<(Family, &str)> = Vec::new();
-    for chain in chains
-        .iter()
-        .filter(|chain| of_ip(chain.family) && strip_table(&chain.name).starts_with(FELIX_CHAIN_PREFIX))
-    {
-        if !tables.contains(&(chain.family, &chain.table)) {
-            tables.push((chain.family, &chain.table));
+    for chain in &chains {
+        let table = (chain.family, chain.table.as_str());
+        let is_felix = is_ip(chain.family) && strip_table(&chain.name).starts_with(FELIX_CHAIN_PREFIX);
+        if is_felix && !tables.contains(&table) {
+            tables.push(table);
         }
     }
     let mut programs = Vec::new();
@@ -199,14 +204,13 @@ async fn nft_programs(netns: &Netns) -> DataplaneResult<Vec<FilterProgram>> {
             .collect();
         let mut program = FilterProgram { ipv6: family == Family::Ip6, entries, ..FilterProgram::default() };
         let mut maps: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-        for set in connection.list_sets_in(table, family).await.map_err(describe)? {
+        for set in connection.list_sets_in(table, family).await? {
             if set.data_type == Some(wire::NFT_DATA_VERDICT) {
-                let elements =
-                    connection.list_set_elements(table, &set.name, family).await.map_err(describe)?;
+                let elements = connection.list_set_elements(table, &set.name, family).await?;
                 maps.insert(set.name, elements.iter().filter_map(chain_of).collect());
             }
         }
-        for rule in connection.list_rules(table, family).await.map_err(describe)? {
+        for rule in connection.list_rules(table, family).await? {
             let lookups = looked_up_sets(&rule);
             let by_map = lookups.iter().filter_map(|name| maps.get(name)).flatten().cloned();
             let targets = program.targets.entry(rule.chain.clone()).or_default();

@@ -21,7 +21,7 @@ const IPSET_PROTOCOL_VERSION: u8 = 6;
 const LIST_NAMES_FLAG: u32 = 1 << 1;
 
 pub(super) async fn remove(netns: &Netns) -> FelixRemoval {
-    FelixRemoval::of(remove_from(netns).await)
+    FelixRemoval::from_result(remove_from(netns).await)
 }
 
 async fn remove_from(netns: &Netns) -> DataplaneResult<FelixRemoval> {
@@ -73,8 +73,7 @@ async fn ask(
     let mut names = Vec::new();
     let refused = exchange(socket, request, |frame| {
         let name = frame.attributes().and_then(|attributes| attributes::find(attributes, NAME));
-        let text = |name: &[u8]| String::from_utf8_lossy(name).trim_end_matches('\0').to_owned();
-        names.extend(name.map(text));
+        names.extend(name.map(|name| String::from_utf8_lossy(name).trim_end_matches('\0').to_owned()));
     });
     let refused = refused.await.map_err(|error| DataplaneError::kernel("ipsets", &error))?;
     Ok(refused.map_or(IpsetResponse::Names(names), IpsetResponse::Refused))

@@ -5,7 +5,7 @@ use super::{FELIX_CHAIN_PREFIX, FELIX_COMMENT_PREFIX, FelixRemoval, is_felix};
 use crate::error::{DataplaneError, DataplaneResult};
 use crate::failure::KernelObject;
 use crate::netns::Netns;
-use crate::policy::nft::foreign::program::LegacyProgram;
+use crate::policy::nft::foreign::program::{LegacyProgram, ProgramError};
 
 const FILTER: &str = "filter";
 
@@ -20,18 +20,20 @@ pub(super) async fn remove(netns: &Netns) -> FelixRemoval {
             }
         };
         for table in tables {
-            let removed = async {
-                let lines = removal(&table, &program.save(netns, &table).await?);
-                let Some((count, lines)) = lines else { return Ok(0) };
-                program.restore(netns, lines).await.map(|()| count)
-            };
-            match removed.await {
+            match remove_from(netns, program, &table).await {
                 Ok(count) => outcome.removed += count,
-                Err(reason) => outcome.failures.push(reason),
+                Err(error) => outcome.failures.push(error.to_string()),
             }
         }
     }
     outcome
+}
+
+/// Removes Felix's chains and rules from a table, and returns their number.
+async fn remove_from(netns: &Netns, program: LegacyProgram, table: &str) -> Result<usize, ProgramError> {
+    let Some((count, lines)) = removal(table, &program.save(netns, table).await?) else { return Ok(0) };
+    program.restore(netns, lines).await?;
+    Ok(count)
 }
 
 /// Returns the filter tables that contain chains of Felix.
@@ -43,7 +45,7 @@ pub(super) async fn programs(netns: &Netns) -> DataplaneResult<Vec<FilterProgram
         }
         let saved = program.save(netns, FILTER).await;
         let object = KernelObject::KernelState("tables of iptables-legacy");
-        let saved = saved.map_err(|reason| DataplaneError::Kernel { object, reason })?;
+        let saved = saved.map_err(|error| DataplaneError::Kernel { object, reason: error.to_string() })?;
         programs.extend(read_filter(&saved, program == LegacyProgram::V6));
     }
     Ok(programs)

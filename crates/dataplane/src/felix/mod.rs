@@ -11,7 +11,7 @@ mod watch;
 mod xdp;
 
 pub use guards::{MissingGuard, missing_guards};
-pub(crate) use watch::FelixWatch;
+pub use watch::FelixWatch;
 
 use crate::error::DataplaneResult;
 use crate::netns::Netns;
@@ -43,7 +43,7 @@ fn is_felix(comment: Option<&str>, target: Option<&str>) -> bool {
 }
 
 /// Removes Felix's leftovers once.
-pub(crate) struct FelixLeftovers {
+pub struct FelixLeftovers {
     netns: Netns,
     done: bool,
     pause: Duration,
@@ -109,7 +109,12 @@ struct FelixRemoval {
 }
 
 impl FelixRemoval {
-    fn of(result: DataplaneResult<FelixRemoval>) -> FelixRemoval {
+    fn from_result(result: DataplaneResult<FelixRemoval>) -> FelixRemoval {
         result.unwrap_or_else(|error| FelixRemoval { removed: 0, failures: vec![error.to_string()] })
     }
+}
+
+/// Whether tables of a family belong to iptables-nft.
+fn is_ip(family: Family) -> bool {
+    [Family::Ip, Family::Ip6].contains(&family)
 }

@@ -1,10 +1,9 @@
 //! Detects a Felix that is started beside us. Two policy engines then process each packet, and each drops the packets
 //! that it denies.
 
-use super::{FELIX_CHAIN_PREFIX, FELIX_TABLES, legacy, strip_table};
+use super::{FELIX_CHAIN_PREFIX, FELIX_TABLES, is_ip, legacy, strip_table};
 use crate::error::{DataplaneError, DataplaneResult};
 use crate::netns::Netns;
-use nlink::netlink::nftables::Family;
 use std::time::Duration;
 
 /// Minimum interval between two checks, however often other programs change their chains.
@@ -14,7 +13,7 @@ const MIN_CHECK_INTERVAL: Duration = Duration::from_secs(2);
 const LEGACY_CHECK_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Checks for Felix's chains once its leftovers are removed.
-pub(crate) struct FelixWatch {
+pub struct FelixWatch {
     netns: Netns,
     in_nftables: bool,
     in_legacy: bool,
@@ -80,9 +79,8 @@ impl FelixWatch {
 async fn has_chains(netns: &Netns) -> DataplaneResult<bool> {
     let chains = netns.nftables()?.list_chains().await;
     let chains = chains.map_err(|error| DataplaneError::kernel("tables of Felix", &error))?;
-    let of_ip = |family: Family| [Family::Ip, Family::Ip6].contains(&family);
     Ok(chains.iter().any(|chain| {
         FELIX_TABLES.contains(&(chain.family, chain.table.as_str()))
-            || of_ip(chain.family) && strip_table(&chain.name).starts_with(FELIX_CHAIN_PREFIX)
+            || is_ip(chain.family) && strip_table(&chain.name).starts_with(FELIX_CHAIN_PREFIX)
     }))
 }

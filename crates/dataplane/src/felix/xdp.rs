@@ -14,7 +14,7 @@ const FELIX_PIN_DIR: &str = "/sys/fs/bpf/calico/xdp";
 const FELIX_PIN_PREFIX: &str = "prefilter_";
 
 pub(super) async fn remove(netns: &Netns) -> FelixRemoval {
-    FelixRemoval::of(remove_from(netns).await)
+    FelixRemoval::from_result(remove_from(netns).await)
 }
 
 async fn remove_from(netns: &Netns) -> DataplaneResult<FelixRemoval> {
@@ -62,11 +62,11 @@ fn programs(pins: &[PathBuf], failures: &mut Vec<String>) -> BTreeSet<u32> {
     }
     let files = std::fs::read_dir("/proc/self/fdinfo").into_iter().flatten().flatten();
     let texts = files.filter_map(|file| std::fs::read_to_string(file.path()).ok());
-    let number = |text: String| {
-        let line = text.lines().find_map(|line| line.strip_prefix("prog_id:"))?;
-        line.trim().parse().ok()
-    };
-    let numbers = texts.filter_map(number).collect();
+    let ids = texts.filter_map(|text| parse_program_id(&text)).collect();
     drop(open);
-    numbers
+    ids
+}
+
+fn parse_program_id(fdinfo: &str) -> Option<u32> {
+    fdinfo.lines().find_map(|line| line.strip_prefix("prog_id:"))?.trim().parse().ok()
 }

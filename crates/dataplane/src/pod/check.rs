@@ -51,13 +51,12 @@ async fn inside(container: &Netns, request: &AttachRequest, wrong: &mut Vec<Stri
         .get_routes()
         .await
         .map_err(|error| crate::DataplaneError::kernel("list of routes", &error))?;
-    let goes_out = |route: &&RouteMessage| route.oif() == Some(link.ifindex());
     let mut wanted = request.effective_routes();
     if request.has_v4() {
         wanted.push(IpNet::from(IpAddr::from(GATEWAY_V4)));
     }
     for net in wanted {
-        if !routes.iter().filter(goes_out).any(|route| leads_to(route, &net)) {
+        if !routes.iter().any(|route| route.oif() == Some(link.ifindex()) && leads_to(route, &net)) {
             wrong.push(format!("route {net} through {name} is missing"));
         }
     }

@@ -106,27 +106,21 @@ async fn pods_inside(
         return Ok(BTreeMap::new());
     }
     let inside = container.rtnetlink()?;
-    let (links, mut present) = (links(&inside).await?, None);
+    let links = links(&inside).await?;
+    let mut present = None;
     let mut pods = BTreeMap::new();
     for (index, far) in open {
         let search = &searches[*index];
-        let is_other_end = |near: &&LinkMessage| {
-            near.name() == Some(search.container_interface.as_str())
-                && near.link() == Some(far.ifindex())
-                && far.link() == Some(near.ifindex())
-        };
-        let Some(near) = links.iter().find(is_other_end) else { continue };
+        let mut named = links.iter().filter(|near| near.name() == Some(search.container_interface.as_str()));
+        let Some(near) = named.find(|near| link::are_peers(near, far)) else { continue };
         // Indexes are unique only within one namespace: the addresses prove that it is the same workload.
         if present.is_none() {
             let listed = inside.get_addresses().await;
             present = Some(listed.map_err(|error| DataplaneError::kernel("list of addresses", &error))?);
         }
-        let has = |address: &IpAddr| {
-            present.iter().flatten().any(|message| {
-                message.ifindex() == near.ifindex() && message.local().or(message.address()) == Some(address)
-            })
-        };
-        if search.addresses.is_empty() || !search.addresses.iter().all(has) {
+        let own = present.iter().flatten().filter(|message| message.ifindex() == near.ifindex());
+        let own: Vec<&IpAddr> = own.filter_map(|message| message.local().or(message.address())).collect();
+        if search.addresses.is_empty() || !search.addresses.iter().all(|address| own.contains(&address)) {
             continue;
         }
         let mac = near.address().and_then(mac);

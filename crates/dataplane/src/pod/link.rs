@@ -113,10 +113,12 @@ pub(super) async fn remove_pair(
     let (Some(near), Some(far)) = (find(inside, inner).await?, find(outside, outer).await?) else {
         return Ok(());
     };
-    match near.link() == Some(far.ifindex()) && far.link() == Some(near.ifindex()) {
-        true => remove_veth(inside, inner).await,
-        false => Ok(()),
-    }
+    if are_peers(&near, &far) { remove_veth(inside, inner).await } else { Ok(()) }
+}
+
+/// Whether two interfaces are the ends of one pair.
+pub(super) fn are_peers(near: &LinkMessage, far: &LinkMessage) -> bool {
+    near.link() == Some(far.ifindex()) && far.link() == Some(near.ifindex())
 }
 
 /// Waits until the interface is running. The kernel reports that a moment after both ends are up, and the engine that

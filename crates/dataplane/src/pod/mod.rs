@@ -69,8 +69,9 @@ impl AttachRequest {
     fn effective_routes(&self) -> Vec<IpNet> {
         let everywhere = [IpNet::V4(ipnet::Ipv4Net::default()), IpNet::V6(ipnet::Ipv6Net::default())];
         let routes = if self.routes.is_empty() { &everywhere[..] } else { &self.routes[..] };
-        let usable = |net: &&IpNet| if net.addr().is_ipv4() { self.has_v4() } else { self.has_v6() };
-        routes.iter().filter(usable).copied().collect()
+        let mut usable = routes.to_vec();
+        usable.retain(|net| if net.addr().is_ipv4() { self.has_v4() } else { self.has_v6() });
+        usable
     }
 
     fn validate(&self) -> DataplaneResult<()> {
@@ -125,7 +126,8 @@ pub async fn attach(host: &Netns, request: &AttachRequest) -> DataplaneResult<At
 
 async fn wire(host: &Netns, request: &AttachRequest) -> DataplaneResult<AttachedInterface> {
     let container = Netns::open(&request.netns)?.failing_like(host);
-    let (outside, inside) = (host.rtnetlink()?, container.rtnetlink()?);
+    let outside = host.rtnetlink()?;
+    let inside = container.rtnetlink()?;
     if link::find(&inside, &request.container_interface).await?.is_some() {
         return Err(DataplaneError::Kernel {
             object: KernelObject::interface(&request.container_interface),
@@ -187,8 +189,8 @@ pub async fn undo_attach(
     let work = async {
         match Netns::open(netns) {
             Ok(container) => {
-                let (inside, outside) = (container.rtnetlink()?, host.rtnetlink()?);
-                link::remove_pair(&inside, container_interface, &outside, host_interface).await
+                let inside = container.rtnetlink()?;
+                link::remove_pair(&inside, container_interface, &host.rtnetlink()?, host_interface).await
             }
             Err(error) => gone(host, error, Some(host_interface)).await,
         }
@@ -262,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn the_default_routes_are_those_of_the_families_in_use() {
+    fn default_routes_match_the_families_in_use() {
         assert_eq!(request().effective_routes(), ["0.0.0.0/0".parse::<IpNet>().unwrap()]);
         let both = vec!["10.0.0.1".parse().unwrap(), "fd00::1".parse().unwrap()];
         assert_eq!(AttachRequest { addresses: both, ..request() }.effective_routes().len(), 2);

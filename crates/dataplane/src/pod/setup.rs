@@ -65,32 +65,31 @@ pub(super) fn container_settings(request: &AttachRequest) -> Vec<SysctlSetting> 
         settings.push(SysctlSetting::new("net/ipv4/ip_forward".into(), forwarding));
     }
     if request.has_v6() {
-        let conf = |device: &str, name: &str| format!("net/ipv6/conf/{device}/{name}");
         let interface = request.container_interface.as_str();
-        settings.push(SysctlSetting::new(conf(interface, "accept_dad"), 0));
+        settings.push(SysctlSetting::new(format!("net/ipv6/conf/{interface}/accept_dad"), 0));
         for device in ["all", "default", "lo", interface] {
-            settings.push(SysctlSetting::new(conf(device, "disable_ipv6"), 0));
+            settings.push(SysctlSetting::new(format!("net/ipv6/conf/{device}/disable_ipv6"), 0));
         }
-        settings.push(SysctlSetting::new(conf("all", "forwarding"), forwarding));
+        settings.push(SysctlSetting::new("net/ipv6/conf/all/forwarding".into(), forwarding));
     }
     settings
 }
 
 pub(super) fn host_settings(request: &AttachRequest) -> Vec<SysctlSetting> {
     let interface = &request.host_interface;
-    let v4 = |name: &str| format!("net/ipv4/conf/{interface}/{name}");
-    let v6 = |name: &str| format!("net/ipv6/conf/{interface}/{name}");
-    let mut settings = vec![SysctlSetting::lenient(v6("accept_ra"), 0)];
+    let v4 = format!("net/ipv4/conf/{interface}");
+    let v6 = format!("net/ipv6/conf/{interface}");
+    let mut settings = vec![SysctlSetting::lenient(format!("{v6}/accept_ra"), 0)];
     if request.has_v4() {
         settings.push(SysctlSetting::lenient(format!("net/ipv4/neigh/{interface}/proxy_delay"), 0));
-        settings.push(SysctlSetting::new(v4("proxy_arp"), 1));
-        settings.push(SysctlSetting::new(v4("forwarding"), 1));
+        settings.push(SysctlSetting::new(format!("{v4}/proxy_arp"), 1));
+        settings.push(SysctlSetting::new(format!("{v4}/forwarding"), 1));
     }
     if request.has_v6() {
-        settings.push(SysctlSetting::new(v6("accept_dad"), 0));
-        settings.push(SysctlSetting::new(v6("disable_ipv6"), 0));
-        settings.push(SysctlSetting::new(v6("proxy_ndp"), 1));
-        settings.push(SysctlSetting::new(v6("forwarding"), 1));
+        settings.push(SysctlSetting::new(format!("{v6}/accept_dad"), 0));
+        settings.push(SysctlSetting::new(format!("{v6}/disable_ipv6"), 0));
+        settings.push(SysctlSetting::new(format!("{v6}/proxy_ndp"), 1));
+        settings.push(SysctlSetting::new(format!("{v6}/forwarding"), 1));
     }
     settings
 }

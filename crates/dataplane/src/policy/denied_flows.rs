@@ -22,7 +22,7 @@ const CONNTRACK_RETRY_DELAY: Duration = Duration::from_secs(10);
 
 /// The policy part of the plan, and its changes since flows were last evaluated.
 #[derive(Default)]
-pub(crate) struct DeniedFlows {
+pub struct DeniedFlows {
     plan: NodePlan,
     changed: ChangedPolicy,
     not_before: Duration,
@@ -43,6 +43,11 @@ impl ChangedPolicy {
         let none =
             workload_policies.is_empty() && policies.is_empty() && profiles.is_empty() && sets.is_empty();
         *everything || !none
+    }
+
+    /// Whether a changed set is referenced by one of the rules.
+    fn concern_rules(&self, rules: &[PlannedRule]) -> bool {
+        !self.sets.is_empty() && rules.iter().flat_map(PlannedRule::sets).any(|set| self.sets.contains(set))
     }
 }
 
@@ -111,15 +116,13 @@ struct FlowParties<'p> {
 
 impl<'p> FlowParties<'p> {
     fn new(plan: &'p NodePlan, changed: &ChangedPolicy) -> FlowParties<'p> {
-        let touched = |rules: &[PlannedRule]| {
-            !changed.sets.is_empty()
-                && rules.iter().flat_map(PlannedRule::sets).any(|set| changed.sets.contains(set))
-        };
         let policies: HashSet<&PolicyId> = plan
             .policies
             .iter()
             .filter(|(id, policy)| {
-                changed.policies.contains(id) || touched(&policy.ingress) || touched(&policy.egress)
+                changed.policies.contains(id)
+                    || changed.concern_rules(&policy.ingress)
+                    || changed.concern_rules(&policy.egress)
             })
             .map(|(id, _)| id)
             .collect();
@@ -127,18 +130,12 @@ impl<'p> FlowParties<'p> {
             .profiles
             .iter()
             .filter(|(name, profile)| {
-                changed.profiles.contains(*name) || touched(&profile.ingress) || touched(&profile.egress)
+                changed.profiles.contains(*name)
+                    || changed.concern_rules(&profile.ingress)
+                    || changed.concern_rules(&profile.egress)
             })
             .map(|(name, _)| name)
             .collect();
-        let is_concerned = |id: &WorkloadId, workload: &WorkloadPolicy| {
-            let mut named =
-                workload.tiers.iter().flat_map(|tier| tier.ingress.iter().chain(tier.egress.iter()));
-            changed.everything
-                || changed.workload_policies.contains(id)
-                || named.any(|id| policies.contains(id))
-                || workload.profiles.iter().any(|name| profiles.contains(name))
-        };
         let mut parties = FlowParties {
             index: EvaluationIndex::new(plan),
             by_address: HashMap::new(),
@@ -146,7 +143,13 @@ impl<'p> FlowParties<'p> {
             concerned: HashSet::new(),
         };
         for (id, workload) in &plan.workload_policies {
-            if is_concerned(id, workload) {
+            let mut listed =
+                workload.tiers.iter().flat_map(|tier| tier.ingress.iter().chain(tier.egress.iter()));
+            if changed.everything
+                || changed.workload_policies.contains(id)
+                || listed.any(|id| policies.contains(id))
+                || workload.profiles.iter().any(|name| profiles.contains(name))
+            {
                 parties.concerned.insert(&workload.interface);
             }
             for address in &workload.addresses {
@@ -160,17 +163,21 @@ impl<'p> FlowParties<'p> {
     }
 
     fn deny(&self, packet: &Packet, host: &BTreeSet<IpAddr>) -> bool {
-        let by_address = |address| self.by_address.get(&address).map(Vec::as_slice).unwrap_or_default();
-        let mut senders = by_address(packet.source).to_vec();
+        let mut senders = self.at_address(packet.source).to_vec();
         if senders.is_empty() {
-            let may_send = |workload: &&&WorkloadPolicy| {
-                workload.allowed_sources.iter().any(|net| net.contains(&packet.source))
-            };
-            senders.extend(self.with_nets.iter().filter(may_send));
+            senders.extend(
+                self.with_nets.iter().filter(|workload| {
+                    workload.allowed_sources.iter().any(|net| net.contains(&packet.source))
+                }),
+            );
         }
-        let receivers = if host.contains(&packet.source) { &[] } else { by_address(packet.destination) };
+        let receivers = if host.contains(&packet.source) { &[] } else { self.at_address(packet.destination) };
         self.all_deny(&senders, PolicyDirection::Egress, packet)
             || self.all_deny(receivers, PolicyDirection::Ingress, packet)
+    }
+
+    fn at_address(&self, address: IpAddr) -> &[&'p WorkloadPolicy] {
+        self.by_address.get(&address).map(Vec::as_slice).unwrap_or_default()
     }
 
     /// If several workloads claim an address, the owner of the flow is unknown: all of them have to deny it.
@@ -180,12 +187,11 @@ impl<'p> FlowParties<'p> {
         direction: PolicyDirection,
         packet: &Packet,
     ) -> bool {
-        let denies = |workload: &&'p WorkloadPolicy| {
-            !workload.up
-                || self.index.workload(workload, direction, packet, None).outcome == PolicyOutcome::Deny
-        };
         workload_policies.iter().any(|workload| self.concerned.contains(workload.interface.as_str()))
-            && workload_policies.iter().all(denies)
+            && workload_policies.iter().all(|workload| {
+                !workload.up
+                    || self.index.workload(workload, direction, packet, None).outcome == PolicyOutcome::Deny
+            })
     }
 }
 
@@ -270,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shared_address_is_cut_only_if_all_deny() {
+    fn shared_addresses_are_cut_if_all_deny() {
         let mut flows = flows();
         let mut twin = flows.plan.workload_policies[&id("one")].clone();
         (twin.interface, twin.addresses) = ("cali3".into(), vec![address("10.0.0.2")]);
@@ -282,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn sources_that_are_lent_to_a_workload_are_its_own() {
+    fn allowed_sources_belong_to_the_workload() {
         let mut flows = flows();
         let mut one = flows.plan.workload_policies[&id("one")].clone();
         (one.allowed_sources, one.up) = (vec!["203.0.113.0/24".parse().unwrap()], false);

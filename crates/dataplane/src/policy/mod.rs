@@ -5,26 +5,26 @@
 mod counters;
 mod denied_flows;
 mod log_group;
-pub(crate) mod nft;
+pub mod nft;
 
 pub use counters::{CountedStage, CountedVerdict, CounterSubject, RuleCounter};
-pub(crate) use denied_flows::DeniedFlows;
+pub use denied_flows::DeniedFlows;
 #[cfg(fuzzing)]
 pub use log_group::describe as describe_packet;
 pub use log_group::{LoggedPacket, follow_log_group};
-pub(crate) use nft::{ChangedTables, TableEventStream};
 
 use crate::error::DataplaneResult;
 use crate::failure::KernelFailure;
 use crate::netns::Netns;
-use nft::NftablesEngine;
+use futures::future::BoxFuture;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::ops::BitOrAssign;
 use std::time::Duration;
 use tortie_plan::{DataplaneSettings, NodePlan, PlanUpdate};
 
 /// NFLOG group that receives copies of the packets that a rule logs, with the identity of the rule as their prefix.
-pub(crate) const LOG_GROUP: u16 = 3;
+pub const LOG_GROUP: u16 = 3;
 
 /// Statistics about the enforced policy, for monitoring.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -60,7 +60,7 @@ pub async fn counters(netns: &Netns) -> DataplaneResult<Vec<RuleCounter>> {
 
 /// An endpoint that the kernel's policy guards.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum GuardedEndpoint {
+pub enum GuardedEndpoint {
     /// Name of its interface.
     Workload(String),
     /// Name of its interface; `None` for all interfaces.
@@ -68,7 +68,7 @@ pub(crate) enum GuardedEndpoint {
 }
 
 /// Returns the endpoints that the kernel's policy guards in a namespace.
-pub(crate) async fn guarded_endpoints(netns: &Netns) -> DataplaneResult<BTreeSet<GuardedEndpoint>> {
+pub async fn guarded_endpoints(netns: &Netns) -> DataplaneResult<BTreeSet<GuardedEndpoint>> {
     nft::guarded_endpoints(netns).await
 }
 
@@ -79,140 +79,91 @@ pub async fn remove_policy(netns: &Netns) -> DataplaneResult<()> {
 
 /// Removes the translation of packets that the host itself sends, which older versions wrote, and returns the addresses
 /// that it concerned.
-pub(crate) async fn remove_host_translation(netns: &Netns) -> DataplaneResult<BTreeSet<IpAddr>> {
+pub async fn remove_host_translation(netns: &Netns) -> DataplaneResult<BTreeSet<IpAddr>> {
     nft::remove_host_translation(netns).await
 }
 
 /// The interfaces of flows that bypass the rules.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct FlowInterfaces {
+pub struct FlowInterfaces {
     /// Interfaces that packets arrive on.
     pub devices: BTreeSet<String>,
     /// Interfaces of workloads whose packets have to be counted or changed one by one.
     pub seen: BTreeSet<String>,
 }
 
-/// The engine that makes the kernel enforce policy.
-pub(crate) enum PolicyEngine {
-    Nftables(Box<NftablesEngine>),
+/// Parts of the kernel's policy that other programs have changed, or may have changed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PolicyEvent {
+    /// Objects that the engine has written.
+    pub own: bool,
+    /// Objects of other programs that take part in the decision about packets.
+    pub foreign: bool,
 }
 
-impl PolicyEngine {
-    /// Opens the engine and changes nothing yet. The events report when other programs change the kernel's policy.
-    pub fn open(
-        netns: &Netns,
-        settings: DataplaneSettings,
-    ) -> DataplaneResult<(PolicyEngine, TableEventStream)> {
-        let (nftables, events) = NftablesEngine::open(netns, settings)?;
-        Ok((PolicyEngine::Nftables(Box::new(nftables)), events))
-    }
+impl PolicyEvent {
+    pub const EVERYTHING: PolicyEvent = PolicyEvent { own: true, foreign: true };
+}
 
-    pub fn configure(&mut self, settings: DataplaneSettings) {
-        match self {
-            PolicyEngine::Nftables(engine) => engine.configure(settings),
-        }
+impl BitOrAssign for PolicyEvent {
+    fn bitor_assign(&mut self, other: PolicyEvent) {
+        self.own |= other.own;
+        self.foreign |= other.foreign;
     }
+}
 
-    pub fn replace(&mut self, plan: &NodePlan) {
-        match self {
-            PolicyEngine::Nftables(engine) => engine.replace(plan),
-        }
-    }
+/// An engine that makes the kernel enforce policy.
+pub trait PolicyEngine: Send {
+    fn configure(&mut self, settings: DataplaneSettings);
 
-    pub fn apply(&mut self, update: &PlanUpdate) {
-        match self {
-            PolicyEngine::Nftables(engine) => engine.apply(update),
-        }
-    }
+    fn replace(&mut self, plan: &NodePlan);
 
-    /// Makes the kernel enforce the plan, and returns the failures.
-    pub async fn converge(&mut self, now: Duration) -> Vec<KernelFailure> {
-        match self {
-            PolicyEngine::Nftables(engine) => engine.converge(now).await,
-        }
-    }
+    fn apply(&mut self, update: &PlanUpdate);
+
+    /// Makes the kernel enforce the plan, and returns the failures. Changes nothing before the first complete plan.
+    fn converge(&mut self, now: Duration) -> BoxFuture<'_, Vec<KernelFailure>>;
+
+    /// Waits until another program has changed the kernel's policy, or may have.
+    fn next_event(&mut self) -> BoxFuture<'_, DataplaneResult<PolicyEvent>>;
 
     /// Marks kernel state as stale that another program may have changed.
-    pub fn invalidate(&mut self, changed: ChangedTables) {
-        match self {
-            PolicyEngine::Nftables(engine) => engine.invalidate(changed),
-        }
-    }
+    fn invalidate(&mut self, event: PolicyEvent);
 
-    /// Returns the chains of other programs that may drop packets which policy allows, because we cannot insert a rule
-    /// there.
-    pub fn overruled(&self) -> Vec<KernelFailure> {
-        match self {
-            PolicyEngine::Nftables(engine) => engine.overruled(),
-        }
-    }
-
-    /// Whether [`PolicyEngine::interfaces_are`] has any effect.
-    pub fn needs_interfaces(&self) -> bool {
-        match self {
-            PolicyEngine::Nftables(engine) => engine.needs_interfaces(),
-        }
-    }
+    /// Whether [`PolicyEngine::set_interfaces`] has any effect.
+    fn needs_interfaces(&self) -> bool;
 
     /// Sets the interfaces that do not belong to workloads, and their addresses.
-    pub fn interfaces_are(&mut self, interfaces: BTreeMap<String, Vec<IpAddr>>) {
-        match self {
-            PolicyEngine::Nftables(engine) => engine.interfaces_are(interfaces),
-        }
-    }
+    fn set_interfaces(&mut self, interfaces: BTreeMap<String, Vec<IpAddr>>);
 
-    /// Whether [`PolicyEngine::flow_interfaces_are`] has any effect.
-    pub fn offloads(&self) -> bool {
-        match self {
-            PolicyEngine::Nftables(engine) => engine.offloads(),
-        }
-    }
+    /// Whether [`PolicyEngine::set_flow_interfaces`] has any effect.
+    fn offloads(&self) -> bool;
 
-    pub fn flow_interfaces_are(&mut self, interfaces: FlowInterfaces) {
-        match self {
-            PolicyEngine::Nftables(engine) => engine.flow_interfaces_are(interfaces),
-        }
-    }
+    fn set_flow_interfaces(&mut self, interfaces: FlowInterfaces);
 
-    /// Returns the reason why flows are not offloaded although the settings request it.
-    pub fn not_offloaded(&self) -> Option<KernelFailure> {
-        match self {
-            PolicyEngine::Nftables(engine) => engine.not_offloaded(),
-        }
-    }
-
-    pub fn stats(&self) -> PolicyStats {
-        match self {
-            PolicyEngine::Nftables(engine) => engine.stats(),
-        }
-    }
-
-    /// Returns the single objects that the kernel rejects; chains that depend on them drop all packets.
-    pub fn refused(&self) -> Vec<KernelFailure> {
-        match self {
-            PolicyEngine::Nftables(engine) => engine.refused(),
-        }
-    }
+    /// Whether the kernel enforces the complete plan, except for single objects that it rejected: endpoints that depend
+    /// on those are closed.
+    fn is_settled(&self) -> bool;
 
     /// Returns the reason if the kernel does not enforce the plan at all.
-    pub fn not_enforced(&self) -> Option<KernelFailure> {
-        match self {
-            PolicyEngine::Nftables(engine) => engine.table_failure(),
-        }
-    }
+    fn not_enforced(&self) -> Option<KernelFailure>;
+
+    /// Returns the single objects that the kernel rejects; endpoints that depend on them are closed.
+    fn refused(&self) -> Vec<KernelFailure>;
+
+    /// Returns the objects of other programs that may drop packets which policy allows, because the engine cannot
+    /// prevent it.
+    fn overruled(&self) -> Vec<KernelFailure>;
+
+    /// Returns the reason why flows are not offloaded although the settings request it.
+    fn not_offloaded(&self) -> Option<KernelFailure>;
 
     /// Returns the host endpoints of the plan with the interfaces of each; `None` means all interfaces.
-    pub fn host_endpoints(&self) -> BTreeMap<String, Option<Vec<String>>> {
-        match self {
-            PolicyEngine::Nftables(engine) => engine.host_endpoints(),
-        }
-    }
+    fn host_endpoints(&self) -> BTreeMap<String, Option<Vec<String>>>;
 
-    /// Whether the kernel enforces the complete plan, except for single objects that it rejected: chains that depend on
-    /// those drop all packets.
-    pub fn is_settled(&self) -> bool {
-        match self {
-            PolicyEngine::Nftables(engine) => engine.is_settled(),
-        }
-    }
+    fn stats(&self) -> PolicyStats;
+}
+
+/// Opens the policy engine of a namespace. It changes nothing before it has a complete plan.
+pub fn open_engine(netns: &Netns, settings: DataplaneSettings) -> DataplaneResult<Box<dyn PolicyEngine>> {
+    Ok(Box::new(nft::NftablesEngine::open(netns, settings)?))
 }

@@ -44,7 +44,7 @@ async fn rules_are_counted_and_staged_ones_decide_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_denied_at_the_end_of_a_tier_is_counted_as_a_rule_of_its_own() {
+async fn denials_at_tier_ends_are_counted_separately() {
     let (node, one, two) = two_pods().await;
     let plan = guarded(open_plan(), &[("web", ingress(vec![udp(RuleAction::Allow, 53)]))]);
     let (dataplane, _reports) = start(&node).await;
@@ -57,7 +57,7 @@ async fn what_is_denied_at_the_end_of_a_tier_is_counted_as_a_rule_of_its_own() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn where_nothing_is_enforced_there_is_nothing_to_count() {
+async fn counters_without_a_table_are_an_error() {
     let node = TestNamespace::new("node");
     let error = counters(&node.open()).await.unwrap_err().to_string();
     assert!(error.contains("no policy is enforced here"), "{error}");

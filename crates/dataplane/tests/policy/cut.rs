@@ -137,7 +137,7 @@ fn both() -> Vec<SetMember> {
 const SECOND_POD_ADDRESSES: [&str; 2] = ["10.65.0.3", "fd80:65::3"];
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_policy_denies_is_cut_and_what_it_allows_is_not_touched() {
+async fn only_denied_established_flows_are_cut() {
     let (node, one, two) = two_pods().await;
     for own in ["192.0.2.1/32", "2001:db8::1/128"] {
         node.ip(&format!("addr add {own} dev lo"));

@@ -14,7 +14,7 @@ fn arrived(pod: &TestNamespace, kind: &str) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn gre_and_6in4_pass_and_what_nodes_use_does_not() {
+async fn gre_and_6in4_pass_but_not_node_tunnels() {
     let (node, one, two) = two_pods().await;
     let (dataplane, _reports) = start(&node).await;
     dataplane.replace(open_plan()).await.unwrap();

@@ -111,7 +111,7 @@ async fn contradictions_and_emptiness_mean_what_they_say() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_policy_of_a_tier_that_is_not_there_is_enforced_after_all_others() {
+async fn policies_of_missing_tiers_are_enforced_last() {
     let mut world = DatastoreFixture::new().await;
     let in_tier = |rules: Json| {
         gnp(
@@ -130,7 +130,7 @@ async fn a_policy_of_a_tier_that_is_not_there_is_enforced_after_all_others() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn as_many_rules_and_nets_as_can_be_written() {
+async fn maximum_numbers_of_rules_and_nets_work() {
     let mut world = DatastoreFixture::new().await;
     let mut rules: Vec<Json> = (1..1024)
         .map(|port| json!({"action": "Deny", "protocol": "TCP", "destination": {"ports": [port]}}))
@@ -196,7 +196,7 @@ async fn endpoints_without_addresses_send_nothing_and_are_nobody() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_address_that_two_endpoints_claim_stays_until_both_are_gone() {
+async fn shared_addresses_stay_until_both_endpoints_leave() {
     let mut world = DatastoreFixture::new().await;
     let friends = json!([{"action": "Allow", "source": {"selector": "has(friend)"}}]);
     let twin = endpoint(3, json!({"friend": ""}), &POD_ONE_ADDRESSES);
@@ -216,7 +216,7 @@ async fn an_address_that_two_endpoints_claim_stays_until_both_are_gone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn other_tables_have_their_say_and_cannot_take_ours_away() {
+async fn foreign_tables_and_ours_work_independently() {
     let mut world = DatastoreFixture::new().await;
     let foreign = |verdict: &str| {
         format!(

@@ -48,7 +48,7 @@ fn alike() -> (NodePlan, NodePlan) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn under_a_flood_policy_changes_a_thousand_times_and_no_packet_is_misjudged() {
+async fn policy_changes_under_flood_misjudge_no_packet() {
     let (node, one, _two) = two_pods().await;
     let (simple, devious) = alike();
     let (dataplane, _reports) = start(&node).await;
@@ -66,7 +66,7 @@ async fn under_a_flood_policy_changes_a_thousand_times_and_no_packet_is_misjudge
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_restart_under_a_flood_changes_no_verdict_and_nothing_in_the_table() {
+async fn restart_under_flood_changes_no_verdict_or_rule() {
     let (node, one, _two) = two_pods().await;
     let (_, devious) = alike();
     let (dataplane, reports) = start(&node).await;
@@ -102,7 +102,7 @@ async fn while_no_daemon_runs_policy_stays() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_that_stopped_does_not_undo_what_the_next_does() {
+async fn stopped_dataplane_reverts_nothing_of_its_successor() {
     let (node, _one, _two) = two_pods().await;
     let (simple, devious) = alike();
     let (mut dataplane, mut reports) = start(&node).await;

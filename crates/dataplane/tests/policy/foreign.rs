@@ -46,7 +46,7 @@ async fn node_with_pods() -> (TestNamespace, TestNamespace, TestNamespace, TestN
 const OUTSIDE_ADDRESSES: [&str; 2] = ["192.168.77.2", "fd77::2"];
 
 #[tokio::test(flavor = "multi_thread")]
-async fn allowed_traffic_passes_where_iptables_drops_and_denied_does_not() {
+async fn only_allowed_traffic_passes_dropping_iptables_chains() {
     for programs in IPTABLES_PROGRAMS {
         let (node, _outside, one, _two) = node_with_pods().await;
         for program in programs {
@@ -100,7 +100,7 @@ async fn allowed_traffic_passes_where_iptables_drops_and_denied_does_not() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn tables_of_any_name_are_reached_and_only_what_filters() {
+async fn our_rule_reaches_all_filtering_foreign_tables() {
     let (node, _outside, one, _two) = node_with_pods().await;
     // Chains as firewalld, Docker and a custom firewall create them, and two tables that must stay unchanged.
     node.nft(
@@ -142,7 +142,7 @@ fn node_beyond(node: &TestNamespace) -> TestNamespace {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_mark_that_policy_did_not_set_opens_nothing() {
+async fn foreign_marks_open_no_chain() {
     let (node, outside, _one, _two) = node_with_pods().await;
     let beyond = node_beyond(&node);
     outside.ip("route add 192.168.78.0/24 via 192.168.77.1");
@@ -184,7 +184,7 @@ async fn started(node: &TestNamespace, settings: DataplaneSettings) -> (Dataplan
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn others_judge_for_themselves_if_the_settings_say_so() {
+async fn return_setting_leaves_foreign_chains_alone() {
     let (node, _outside, one, _two) = node_with_pods().await;
     node.exec("iptables-nft -P FORWARD DROP");
     let mut settings = DataplaneSettings::default();

@@ -27,7 +27,7 @@ async fn next(packets: &mut (impl Stream<Item = nlink::Result<NflogPacket>> + Un
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_logged_packet_has_the_identity_of_its_rule() {
+async fn logged_packets_carry_the_rule_identity() {
     let (node, one, _two) = two_pods().await;
     let mut settings = DataplaneSettings::default();
     settings.policy.log_prefix = "packet %t %k %n %p".into();
@@ -55,7 +55,7 @@ async fn a_logged_packet_has_the_identity_of_its_rule() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn more_than_the_limit_is_not_said_and_passes_all_the_same() {
+async fn packets_beyond_the_log_limit_still_pass() {
     let (node, one, _two) = two_pods().await;
     let mut settings = DataplaneSettings::default();
     settings.policy.log_limit = Some(LogLimit { packets: 1, seconds: 60 * 60, burst: 2 });
@@ -79,7 +79,7 @@ async fn more_than_the_limit_is_not_said_and_passes_all_the_same() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_follows_the_group_learns_the_rule_and_the_flow() {
+async fn log_group_followers_receive_rule_and_flow() {
     let (node, one, _two) = two_pods().await;
     let (dataplane, _reports) =
         DataplaneHandle::start(node.open(), DataplaneSettings::default()).await.unwrap();

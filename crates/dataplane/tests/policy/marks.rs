@@ -38,7 +38,7 @@ fn ours(node: &TestNamespace) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn policy_uses_the_bits_of_the_mask_and_leaves_the_others_alone() {
+async fn policy_changes_only_bits_of_the_mark_mask() {
     let (node, outside) = node_pair();
     let one = pod(&node, "cali1", &POD_ONE_ADDRESSES).await;
     let _two = pod(&node, "cali2", &POD_TWO_ADDRESSES).await;

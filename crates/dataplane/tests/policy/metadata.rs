@@ -56,7 +56,7 @@ fn closed() -> NodePlan {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_host_answers_for_the_metadata_service_and_for_nothing_else() {
+async fn workloads_reach_only_the_metadata_service() {
     let node = TestNamespace::new("node");
     let pod = pod(&node, "cali1", &POD_ONE_ADDRESSES).await;
     node.ip("addr add 192.0.2.1/32 dev lo");

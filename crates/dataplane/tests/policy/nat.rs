@@ -133,7 +133,7 @@ async fn seen(from: &TestNamespace, there: &TestNamespace, to: SocketAddr) -> So
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_leaves_all_pools_is_seen_by_the_address_of_the_node() {
+async fn packets_leaving_all_pools_get_the_node_address() {
     let mut world = NatFixture::new().await;
     assert_eq!(world.seen(0, DESTINATION_ADDRESSES[0]).await.ip().to_string(), NODE_ADDRESSES[0]);
     assert_eq!(world.seen(0, DESTINATION_ADDRESSES[1]).await.ip().to_string(), NODE_ADDRESSES[1]);
@@ -169,7 +169,7 @@ async fn who_leaves_all_pools_is_seen_by_the_address_of_the_node() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn ports_address_and_interface_are_as_the_settings_say() {
+async fn nat_uses_configured_ports_address_and_interface() {
     let mut world = NatFixture::new().await;
     let ports = PortInterval { first: 40_000, last: 40_007 };
     world.configure(NatSettings { ports: Some(ports), ..NatSettings::default() }).await;

@@ -26,7 +26,7 @@ fn numbered(number: u32) -> Ipv6Addr {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_workload_cannot_fill_the_neighbour_tables_of_its_host() {
+async fn workloads_cannot_fill_the_hosts_neighbour_tables() {
     let node = TestNamespace::new("node");
     let one = pod(&node, "cali1", &POD_ONE_ADDRESSES).await;
     let two = pod(&node, "cali2", &POD_TWO_ADDRESSES).await;
@@ -83,7 +83,7 @@ async fn a_workload_cannot_fill_the_neighbour_tables_of_its_host() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_host_does_not_answer_for_a_workloads_own_address() {
+async fn the_host_never_answers_for_workload_addresses() {
     let node = TestNamespace::new("node");
     let one = pod(&node, "cali1", &POD_ONE_ADDRESSES).await;
     node.ip("route add blackhole default");

@@ -17,7 +17,7 @@ const MAX_PARALLEL_RUNS: usize = 4;
 const OBJECT_COUNT: usize = 80;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_hundred_histories_of_one_datastore_leave_the_same_table() {
+async fn all_histories_of_one_datastore_give_one_table() {
     let seed = std::env::var("TORTIE_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(DEFAULT_SEED);
     println!("TORTIE_SEED={seed}");
     let mut rng = StdRng::seed_from_u64(seed);

@@ -10,7 +10,7 @@ use tortie_plan::{DataplaneSettings, EndpointToHostAction, PlanUpdate, PlannedRu
 use tortie_testkit::bind_when_free;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_interface_that_no_prefix_covers_is_policed_like_the_others() {
+async fn policy_covers_interfaces_without_the_prefix() {
     let node = TestNamespace::new("node");
     let one = pod(&node, "tap1", &POD_ONE_ADDRESSES).await;
     let two = pod(&node, "cali2", &POD_TWO_ADDRESSES).await;

@@ -129,7 +129,7 @@ fn connect(from: &TestNamespace, to: SocketAddr) -> std::io::Result<TcpStream> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn more_packets_than_allowed_are_dropped_in_the_direction_that_is_limited() {
+async fn packet_rate_limits_apply_per_direction() {
     let slow = Some(PacketRate { per_second: 1, burst: 5 });
     let mut qos = QosSettings::default();
     qos.ingress.packets = slow;
@@ -152,7 +152,7 @@ async fn more_packets_than_allowed_are_dropped_in_the_direction_that_is_limited(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn connections_beyond_the_limit_are_reset_and_the_count_outlives_changes_of_policy() {
+async fn connection_limits_reset_excess_and_survive_policy_changes() {
     let mut qos = QosSettings::default();
     qos.ingress.connections = Some(3);
     let mut world = QosFixture::new(limited(qos)).await;
@@ -187,7 +187,7 @@ async fn connections_beyond_the_limit_are_reset_and_the_count_outlives_changes_o
 
 /// The bucket holds 100 kB: a transfer of 300 kB at once exceeds it, and the kernel counts the overlimits.
 #[tokio::test(flavor = "multi_thread")]
-async fn bandwidth_is_limited_either_way_and_what_others_undo_comes_back() {
+async fn bandwidth_limits_hold_both_ways_and_are_restored() {
     const AMOUNT: usize = 300_000;
     let slow = Some(BandwidthLimit { bits_per_second: 1_600_000, burst_bits: 800_000, peak: None });
     let mut qos = QosSettings::default();
@@ -248,7 +248,7 @@ fn transfer(from: &TestNamespace, to: &TestNamespace, address: &str, amount: usi
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_leaves_the_cluster_carries_the_code_point_and_nothing_else_does() {
+async fn dscp_is_set_only_on_leaving_packets() {
     let qos = QosSettings { dscp: Some(46), ..QosSettings::default() };
     let world = QosFixture::new(limited(qos)).await;
     for (there, other) in OUTSIDE_ADDRESSES.into_iter().zip(OTHER_POD_ADDRESSES) {
@@ -288,7 +288,7 @@ async fn seen(from: &TestNamespace, to: &TestNamespace, address: &str) -> u8 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_floating_address_leads_to_its_workload_and_goes_with_it() {
+async fn floating_addresses_follow_their_workload() {
     let floating: Vec<FloatingIp> = FLOATING_ADDRESSES
         .into_iter()
         .zip(POD_ADDRESSES)

@@ -29,7 +29,7 @@ async fn refused(reports: &mut ReportReceiver, count: usize) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_policy_the_kernel_refuses_closes_its_endpoints_and_is_named() {
+async fn rejected_policies_close_endpoints_and_are_reported() {
     let (node, one, two) = two_pods().await;
     let mut plan = guarded(open_plan(), &[("big", ingress(vec![PlannedRule::new(RuleAction::Allow)]))]);
     for number in 0..200 {

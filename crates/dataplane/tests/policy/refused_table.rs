@@ -23,7 +23,7 @@ async fn reported(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_refusal_of_the_whole_table_blames_nothing_and_heals_at_once() {
+async fn table_rejection_blames_no_object_and_heals() {
     let (node, one, _two) = two_pods().await;
     let owner = TableOwner::new(&node);
     let (dataplane, mut reports) = start(&node).await;

@@ -51,7 +51,7 @@ async fn whatever_is_done_to_the_table_is_undone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_we_do_ourselves_is_no_reason_to_look_again() {
+async fn own_changes_cause_no_reads() {
     let (node, _one, _two) = two_pods().await;
     let (dataplane, mut reports) = start(&node).await;
     dataplane.replace(open_plan()).await.unwrap();

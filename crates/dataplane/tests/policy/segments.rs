@@ -19,7 +19,7 @@ fn segment(pod: &TestNamespace, there: &TestNamespace, address: &str) -> u32 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn segments_are_no_larger_than_the_route_if_the_settings_say_so() {
+async fn mss_is_clamped_if_the_settings_request_it() {
     let (node, there) = node_pair();
     let pod = pod(&node, "cali1", &POD_ONE_ADDRESSES).await;
     there.ip("addr add 198.51.100.1/32 dev lo");
@@ -45,7 +45,7 @@ async fn segments_are_no_larger_than_the_route_if_the_settings_say_so() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_outside_is_told_how_large_packets_to_a_workload_may_be() {
+async fn senders_learn_the_path_mtu_to_workloads() {
     let (node, there) = node_pair();
     let pod = TestNamespace::new("pod");
     let wanted = attachment::AttachRequest { mtu: Some(1400), ..request(&pod, "cali1", &POD_ONE_ADDRESSES) };

@@ -28,7 +28,7 @@ fn members(added: &[&str], removed: &[&str]) -> Vec<PlanUpdate> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_hundred_thousand_addresses_and_ten_thousand_nets_in_one_set() {
+async fn one_set_holds_100000_addresses_and_10000_nets() {
     let (node, one, _two) = two_pods().await;
     let addresses = (0..100_000u32).map(|number| format!("{}/32", Ipv4Addr::from(0x0a80_0000 + number)));
     // Every second /24, so that adjacent nets are not merged.
@@ -46,7 +46,7 @@ async fn a_hundred_thousand_addresses_and_ten_thousand_nets_in_one_set() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nets_that_contain_each_other_come_and_go_one_by_one() {
+async fn overlapping_nets_are_added_and_removed_singly() {
     let (node, one, _two) = two_pods().await;
     let (dataplane, _reports) = start(&node).await;
     dataplane.replace(denying(BTreeSet::new())).await.unwrap();

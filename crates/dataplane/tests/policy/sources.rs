@@ -11,7 +11,7 @@ fn reaches_as(from: &TestNamespace, source: &str, address: &str) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_routed_to_a_workload_is_its_own() {
+async fn routed_addresses_are_valid_workload_sources() {
     let (node, one, _two) = two_pods().await;
     let settings = DataplaneSettings { remove_external_routes: false, ..DataplaneSettings::default() };
     let (dataplane, _reports) = DataplaneHandle::start(node.open(), settings).await.unwrap();

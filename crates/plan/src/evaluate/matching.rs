@@ -89,19 +89,15 @@ impl<'p> EvaluationIndex<'p> {
         packet: &Packet,
         missed: &mut MissCallback<'_, 'p>,
     ) -> ControlFlow<()> {
-        let (address, port) = match end {
-            PacketEnd::Source => (packet.source, packet.source_port),
-            PacketEnd::Destination => (packet.destination, packet.destination_port),
-        };
-        let has = |nets: &[IpNet]| nets.iter().any(|net| net.contains(&address));
+        let (address, port) = address_and_port(packet, end);
         if of_another_family(&side.nets, address) {
             missed(RuleCriterion::Family(end, &side.nets))?;
-        } else if !side.nets.is_empty() && !has(&side.nets) {
+        } else if !side.nets.is_empty() && !contain_address(&side.nets, address) {
             missed(RuleCriterion::Nets(end, &side.nets))?;
         }
         if of_another_family(&side.not_nets, address) {
             missed(RuleCriterion::Family(end, &side.not_nets))?;
-        } else if has(&side.not_nets) {
+        } else if contain_address(&side.not_nets, address) {
             missed(RuleCriterion::NotNets(end, &side.not_nets))?;
         }
         for set in side.sets.iter().filter(|set| !self.has_address(set, address)) {
@@ -110,17 +106,11 @@ impl<'p> EvaluationIndex<'p> {
         for set in side.not_sets.iter().filter(|set| self.has_address(set, address)) {
             missed(RuleCriterion::NotSet(end, set))?;
         }
-        let has = |ranges: &[PortInterval], named: &[SetId]| {
-            packet.has_ports()
-                && (ranges.iter().any(|range| range.first <= port && port <= range.last)
-                    || named.iter().any(|set| self.has_port(set, address, packet.protocol, port)))
-        };
-        let (ranges, named) = (&side.ports, &side.named_ports);
-        let restricted = !ranges.is_empty() || !named.is_empty();
-        if restricted && !has(ranges, named) {
-            missed(RuleCriterion::Ports(end, ranges, named))?;
+        let restricted = !side.ports.is_empty() || !side.named_ports.is_empty();
+        if restricted && !self.match_port(&side.ports, &side.named_ports, end, packet) {
+            missed(RuleCriterion::Ports(end, &side.ports, &side.named_ports))?;
         }
-        if has(&side.not_ports, &side.not_named_ports) {
+        if self.match_port(&side.not_ports, &side.not_named_ports, end, packet) {
             missed(RuleCriterion::NotPorts(end, &side.not_ports, &side.not_named_ports))?;
         }
         if let Some(set) = side.service.as_ref() {
@@ -132,6 +122,25 @@ impl<'p> EvaluationIndex<'p> {
         }
         ControlFlow::Continue(())
     }
+
+    /// Whether the port at one end of a packet is in one of the ranges or sets.
+    fn match_port(&self, ranges: &[PortInterval], named: &[SetId], end: PacketEnd, packet: &Packet) -> bool {
+        let (address, port) = address_and_port(packet, end);
+        packet.has_ports()
+            && (ranges.iter().any(|range| range.first <= port && port <= range.last)
+                || named.iter().any(|set| self.has_port(set, address, packet.protocol, port)))
+    }
+}
+
+fn address_and_port(packet: &Packet, end: PacketEnd) -> (IpAddr, u16) {
+    match end {
+        PacketEnd::Source => (packet.source, packet.source_port),
+        PacketEnd::Destination => (packet.destination, packet.destination_port),
+    }
+}
+
+fn contain_address(nets: &[IpNet], address: IpAddr) -> bool {
+    nets.iter().any(|net| net.contains(&address))
 }
 
 /// Callback for each criterion that is not met; it breaks if one is enough.

@@ -81,9 +81,11 @@ impl<'p> NodeEvaluator<'p> {
         way: &PacketPath<'_>,
         trace: Option<&mut EvaluationTrace<'p>>,
     ) -> NodeVerdict<'p> {
-        let (destination, destination_port) =
-            way.original_destination.unwrap_or((packet.destination, packet.destination_port));
-        let original = Packet { destination, destination_port, ..*packet };
+        let mut original = *packet;
+        if let Some((destination, port)) = way.original_destination {
+            original.destination = destination;
+            original.destination_port = port;
+        }
         let mut walk = PacketWalk::new(self, *packet, original, way.connection, trace);
         let end = match (way.from, way.to) {
             (PathPlace::Interface(from), PathPlace::Host) => walk.input(from),

@@ -1,6 +1,7 @@
 //! A packet as policy sees it.
 
 use crate::policy::{IcmpMatch, IpVersion};
+use crate::tunnel::TunnelProtocol;
 use std::net::IpAddr;
 
 /// Header fields of a packet. Source and destination have the same family; the destination is the one after DNAT.
@@ -24,6 +25,16 @@ impl Packet {
     pub const ICMPV6: u8 = 58;
     pub const SCTP: u8 = 132;
     pub const UDPLITE: u8 = 136;
+
+    /// Whether this is a packet of a tunnel with the protocol.
+    pub(super) fn is_encapsulated(&self, tunnel: TunnelProtocol) -> bool {
+        match tunnel {
+            TunnelProtocol::Vxlan { port, .. } | TunnelProtocol::Wireguard { port, .. } => {
+                self.protocol == Packet::UDP && self.destination_port == port
+            }
+            TunnelProtocol::Ipip => self.protocol == Packet::IPIP,
+        }
+    }
 
     pub fn version(&self) -> IpVersion {
         match self.destination {

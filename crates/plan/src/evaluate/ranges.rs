@@ -12,7 +12,8 @@ pub(super) struct NetRanges {
 
 impl NetRanges {
     pub fn new<'a>(nets: impl IntoIterator<Item = &'a IpNet>) -> NetRanges {
-        let (mut v4, mut v6) = (Vec::new(), Vec::new());
+        let mut v4 = Vec::new();
+        let mut v6 = Vec::new();
         for net in nets {
             match net {
                 IpNet::V4(net) => v4.push((net.network().into(), net.broadcast().into())),
@@ -69,7 +70,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn an_address_is_in_the_ranges_if_it_is_in_a_net(nets in prop::collection::vec(net(), 0..12), at in 0u32..1100) {
+        fn ranges_contain_the_addresses_of_their_nets(nets in prop::collection::vec(net(), 0..12), at in 0u32..1100) {
             let ranges = NetRanges::new(&nets);
             let v4 = IpAddr::V4(std::net::Ipv4Addr::from(0x0a00_0000 | at));
             let v6 = IpAddr::V6(std::net::Ipv6Addr::from((0xfd00u128 << 112) | u128::from(at)));
@@ -82,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ends_of_the_address_space_are_addresses_like_others() {
+    fn ranges_contain_the_ends_of_the_address_space() {
         let all = NetRanges::new(&["0.0.0.0/0".parse().unwrap(), "255.255.255.255/32".parse().unwrap()]);
         assert!(all.contains("0.0.0.0".parse().unwrap()) && all.contains("255.255.255.255".parse().unwrap()));
         assert!(!all.contains("::".parse().unwrap()));

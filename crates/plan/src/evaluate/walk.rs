@@ -9,7 +9,7 @@ use crate::endpoint::{HostEndpointPolicy, WorkloadPolicy};
 use crate::policy::{IpVersion, PolicyDirection};
 use crate::set::SetMember;
 use crate::settings::EndpointToHostAction;
-use crate::tunnel::{TunnelKind, TunnelProtocol};
+use crate::tunnel::TunnelKind;
 use crate::workload::{WorkloadId, link_local};
 use std::net::IpAddr;
 use std::ops::ControlFlow;
@@ -59,10 +59,10 @@ impl<'w, 'p> PacketWalk<'w, 'p> {
 
     pub fn forward(&mut self, from: &str, to: &str) -> WalkResult<'p> {
         self.enter(from)?;
-        let mut last = match self.accepted {
-            true => VerdictCause::AcceptedBefore,
-            false => self.forwarded(from, PolicyDirection::Ingress)?,
-        };
+        let mut last = VerdictCause::AcceptedBefore;
+        if !self.accepted {
+            last = self.forwarded(from, PolicyDirection::Ingress)?;
+        }
         if self.node.leads_to_workload(from) {
             if is_link_local(self.packet.destination) {
                 return self.refuse(VerdictCause::LinkLocal);
@@ -107,26 +107,21 @@ impl<'w, 'p> PacketWalk<'w, 'p> {
 
     /// Marks packets of VXLAN as untracked.
     fn forget_tunnel(&mut self, peer: IpAddr) {
-        let of_vxlan = |kind: TunnelKind| !matches!(kind, TunnelKind::Ipip) && !kind.is_wireguard();
-        if self.tunnel_kind(peer).is_some_and(of_vxlan) {
+        if let Some(kind) = self.tunnel_kind(peer)
+            && kind != TunnelKind::Ipip
+            && !kind.is_wireguard()
+        {
             self.connection = ConntrackState::Untracked;
         }
     }
 
     /// Returns the tunnel of this node that the packet belongs to.
     fn tunnel_kind(&self, peer: IpAddr) -> Option<TunnelKind> {
-        let plan = self.node.index().plan();
-        let packet = &self.packet;
-        let of = |kind: &TunnelKind, protocol: TunnelProtocol| {
-            peer.is_ipv4() == kind.is_ipv4()
-                && match protocol {
-                    TunnelProtocol::Vxlan { port, .. } | TunnelProtocol::Wireguard { port, .. } => {
-                        packet.protocol == Packet::UDP && packet.destination_port == port
-                    }
-                    TunnelProtocol::Ipip => packet.protocol == Packet::IPIP,
-                }
-        };
-        plan.tunnels.iter().find(|(kind, device)| of(kind, device.protocol)).map(|(kind, _)| *kind)
+        let tunnels = &self.node.index().plan().tunnels;
+        let mut kinds = tunnels.iter().filter(|(kind, device)| {
+            peer.is_ipv4() == kind.is_ipv4() && self.packet.is_encapsulated(device.protocol)
+        });
+        kinds.next().map(|(kind, _)| *kind)
     }
 
     /// Returns whether the node at the other end is known, or `None` if the packet belongs to no tunnel of this node.
@@ -166,11 +161,12 @@ impl<'w, 'p> PacketWalk<'w, 'p> {
         let own = workload_policy.addresses.contains(&source)
             || workload_policy.allowed_sources.iter().any(|net| net.contains(&source))
             || is_on_link(source, mac);
-        let cause = match own {
-            _ if self.original.destination.is_loopback() || source.is_loopback() => VerdictCause::Loopback,
-            true => return ControlFlow::Continue(()),
-            false => VerdictCause::Spoofed,
-        };
+        let mut cause = VerdictCause::Spoofed;
+        if self.original.destination.is_loopback() || source.is_loopback() {
+            cause = VerdictCause::Loopback;
+        } else if own {
+            return ControlFlow::Continue(());
+        }
         note(&mut self.trace, || TraceStep::Workload { id, direction: PolicyDirection::Egress });
         self.refuse(cause)
     }

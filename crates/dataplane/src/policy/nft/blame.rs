@@ -1,24 +1,17 @@
-//! Maps a rejection by the kernel to the chain, rule, set or element that it is about, and to the workloads whose
-//! policy is incomplete because of it.
+//! Maps a rejection by the kernel to the chain, rule, set or element that it is about.
 
-use super::diff::TableDiff;
-use super::kernel::TransactionRejection;
+use super::kernel::{RejectionReason, TransactionRejection};
 use super::message::TableOperation;
-use super::render::{PolicyOrProfile, PolicyStage, names};
-use super::state::{DIRECTIONS, PolicyTableState};
-use super::table::{ElementData, NftElement, SetType, TableFamily};
-use crate::failure::{AffectedWorkloads, KernelFailure, KernelObject};
-use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use tortie_plan::WorkloadId;
+use super::table::{ElementData, NftElement, SetType, TableFamily, parse_address};
+use crate::failure::KernelObject;
 
 /// An object that the kernel named when it rejected a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct RejectedObject {
+pub struct RejectedObject {
     /// Name of the chain or set that it is, or that contains it.
     pub name: String,
     pub object: KernelObject,
-    pub reason: String,
+    pub reason: RejectionReason,
     /// The rejected element, if it concerns a single workload.
     pub element: Option<NftElement>,
     /// The interface of that workload.
@@ -26,202 +19,129 @@ pub(crate) struct RejectedObject {
 }
 
 /// Returns the objects that an operation creates, changes or removes.
-pub(super) fn objects(
-    operations: &[TableOperation<'_>],
-    position: usize,
-    family: TableFamily,
-) -> Vec<KernelObject> {
-    let alone = TransactionRejection {
-        operations: vec![(position, String::new())],
-        reason: String::new(),
-        general: false,
-    };
+pub fn objects(operations: &[TableOperation<'_>], position: usize, family: TableFamily) -> Vec<KernelObject> {
     match operations.get(position) {
         Some(TableOperation::AddTable) => vec![family.object()],
-        _ => culprits(operations, &alone).into_iter().map(|culprit| culprit.object).collect(),
+        _ => culprits_at(operations, position, &RejectionReason::default())
+            .into_iter()
+            .map(|culprit| culprit.object)
+            .collect(),
     }
 }
 
 /// Returns the chains, rules, sets and elements that a rejection is about.
-pub(super) fn culprits(
+pub fn culprits(operations: &[TableOperation<'_>], refusal: &TransactionRejection) -> Vec<RejectedObject> {
+    let refused = refusal.operations.iter();
+    refused.flat_map(|(position, reason)| culprits_at(operations, *position, reason)).collect()
+}
+
+fn culprits_at(
     operations: &[TableOperation<'_>],
-    refusal: &TransactionRejection,
+    position: usize,
+    reason: &RejectionReason,
 ) -> Vec<RejectedObject> {
-    let mut culprits = Vec::new();
-    for (position, reason) in &refusal.operations {
-        let Some(operation) = operations.get(*position) else { continue };
-        let culprit = |name: &str, object| RejectedObject {
+    let (name, object) = match operations.get(position) {
+        None | Some(TableOperation::AddTable | TableOperation::DeleteTable) => return Vec::new(),
+        Some(
+            TableOperation::AddChain { name, .. }
+            | TableOperation::FlushChain { name }
+            | TableOperation::DeleteChain { name },
+        ) => (*name, KernelObject::Chain { name: (*name).to_owned() }),
+        Some(TableOperation::AddRule { chain, .. }) => {
+            let earlier = operations.iter().take(position).filter(
+                |operation| matches!(operation, TableOperation::AddRule { chain: other, .. } if other == chain),
+            );
+            (*chain, KernelObject::Rule { chain: (*chain).to_owned(), index: earlier.count() })
+        }
+        Some(TableOperation::AddSet { name, .. } | TableOperation::DeleteSet { name }) => {
+            (*name, KernelObject::Set { name: (*name).to_owned() })
+        }
+        Some(
+            TableOperation::AddElements { set, kind, elements }
+            | TableOperation::DeleteElements { set, kind, elements },
+        ) => {
+            let culprits = elements.iter().map(|element| {
+                let (object, interface) = element_object(set, *kind, element);
+                let own = interface.is_some().then(|| (*element).clone());
+                RejectedObject { interface, element: own, ..RejectedObject::new(set, object, reason) }
+            });
+            return culprits.collect();
+        }
+    };
+    vec![RejectedObject::new(name, object, reason)]
+}
+
+impl RejectedObject {
+    fn new(name: &str, object: KernelObject, reason: &RejectionReason) -> RejectedObject {
+        RejectedObject {
             name: name.to_owned(),
             object,
             reason: reason.clone(),
             element: None,
             interface: None,
-        };
-        match operation {
-            TableOperation::AddTable | TableOperation::DeleteTable => {}
-            TableOperation::AddChain { name, .. }
-            | TableOperation::FlushChain { name }
-            | TableOperation::DeleteChain { name } => {
-                culprits.push(culprit(name, KernelObject::Chain { name: (*name).to_owned() }));
-            }
-            TableOperation::AddRule { chain, .. } => {
-                let earlier = operations.iter().take(*position);
-                let same = |other: &&TableOperation<'_>| matches!(other, TableOperation::AddRule { chain: of, .. } if of == chain);
-                let index = earlier.filter(same).count();
-                culprits.push(culprit(chain, KernelObject::Rule { chain: (*chain).to_owned(), index }));
-            }
-            TableOperation::AddSet { name, .. } | TableOperation::DeleteSet { name } => {
-                culprits.push(culprit(name, KernelObject::Set { name: (*name).to_owned() }));
-            }
-            TableOperation::AddElements { set, kind, elements }
-            | TableOperation::DeleteElements { set, kind, elements } => {
-                for element in elements {
-                    let (object, interface) = element_object(set, *kind, element);
-                    let own = interface.is_some().then(|| (*element).clone());
-                    culprits.push(RejectedObject { interface, element: own, ..culprit(set, object) });
-                }
-            }
         }
     }
-    culprits
 }
 
 /// Returns the object for an element of a set or map, and the interface of the workload that it concerns.
-fn element_object(set: &str, kind: SetType, element: &NftElement) -> (KernelObject, Option<String>) {
-    let (text, interface) = describe(element, kind);
-    let object = match kind {
-        kind if kind.is_map() => KernelObject::MapElement { map: set.to_owned(), key: text },
-        _ => KernelObject::SetElement { set: set.to_owned(), element: text },
+pub fn element_object(set: &str, kind: SetType, element: &NftElement) -> (KernelObject, Option<String>) {
+    let (text, interface) = describe_element(element, kind);
+    let object = if kind.is_map() {
+        KernelObject::MapElement { map: set.to_owned(), key: text }
+    } else {
+        KernelObject::SetElement { set: set.to_owned(), element: text }
     };
     (object, interface)
 }
 
 /// Formats an element as text, and returns the interface that it concerns.
-fn describe(element: &NftElement, kind: SetType) -> (String, Option<String>) {
-    let address = |bytes: &[u8]| -> String {
-        let v4 = <[u8; 4]>::try_from(bytes).map(|bytes| IpAddr::from(Ipv4Addr::from(bytes)));
-        let v6 = <[u8; 16]>::try_from(bytes).map(|bytes| IpAddr::from(Ipv6Addr::from(bytes)));
-        v4.or(v6).map_or_else(|_| format!("{bytes:02x?}"), |address| address.to_string())
-    };
-    let interface = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim_end_matches('\0').to_owned();
-    let range = |first: &[u8], last: Option<&[u8]>| match last {
-        Some(last) => format!("{}-{}", address(first), address(last)),
-        None => address(first),
-    };
+fn describe_element(element: &NftElement, kind: SetType) -> (String, Option<String>) {
     let last = match &element.data {
         ElementData::Last(last) => Some(&**last),
         _ => None,
     };
     match kind {
         SetType::Interfaces | SetType::Chains => {
-            let name = interface(&element.key);
+            let name = interface_name(&element.key);
             (name.clone(), Some(name))
         }
         SetType::Sources(_) | SetType::SourceNets(_) => {
             let (name, first) = element.key.split_at_checked(16).unwrap_or((&[], &element.key));
             let last = last.and_then(|last| last.get(16..));
-            let name = interface(name);
-            (format!("{name} . {}", range(first, last)), Some(name))
+            let name = interface_name(name);
+            (format!("{name} . {}", describe_range(first, last)), Some(name))
         }
         SetType::Addresses(_) | SetType::Nets(_) | SetType::Translations(_) => {
-            (range(&element.key, last), None)
+            (describe_range(&element.key, last), None)
         }
         SetType::PairTranslations(_) => {
             let half = element.key.len() / 2;
             let (source, destination) = element.key.split_at_checked(half).unwrap_or((&element.key, &[]));
-            (format!("{} . {}", address(source), address(destination)), None)
+            (format!("{} . {}", describe_address(source), describe_address(destination)), None)
         }
         SetType::Ports(_) => {
             let length = element.key.len().saturating_sub(8);
             let (first, rest) = element.key.split_at_checked(length).unwrap_or((&element.key, &[]));
             let protocol = rest.first().copied().unwrap_or_default();
             let port = rest.get(4..6).map_or(0, |port| u16::from_be_bytes([port[0], port[1]]));
-            (format!("{} . {protocol} . {port}", address(first)), None)
+            (format!("{} . {protocol} . {port}", describe_address(first)), None)
         }
     }
 }
 
-impl PolicyTableState {
-    /// Returns the objects that the kernel rejects. Every chain among them is closed.
-    pub fn refused(&self) -> Vec<KernelFailure> {
-        let mut failures = self.refused_elements(&self.arp);
-        failures.extend(self.refused_elements(&self.diff));
-        failures.extend(self.refused_objects());
-        failures
-    }
+fn describe_address(bytes: &[u8]) -> String {
+    parse_address(bytes).map_or_else(|| format!("{bytes:02x?}"), |address| address.to_string())
+}
 
-    fn refused_elements(&self, diff: &TableDiff) -> Vec<KernelFailure> {
-        let failure = |(set, kind, element, reason): (&str, SetType, &NftElement, &str)| {
-            let (object, interface) = element_object(set, kind, element);
-            let concerned = interface.iter().flat_map(|interface| self.at_interface(interface));
-            KernelFailure { object, concerns: concerned.cloned().collect(), reason: reason.to_owned() }
-        };
-        diff.refused_elements().map(failure).collect()
+fn describe_range(first: &[u8], last: Option<&[u8]>) -> String {
+    match last {
+        Some(last) => format!("{}-{}", describe_address(first), describe_address(last)),
+        None => describe_address(first),
     }
+}
 
-    fn refused_objects(&self) -> Vec<KernelFailure> {
-        let refused = self.diff.refused();
-        if refused.is_empty() {
-            return Vec::new();
-        }
-        let names = refused.keys().map(String::as_str).collect();
-        let mut owners = self.owners(&names);
-        let failure = |(name, refused): (&String, &super::diff::RejectedDefinition)| KernelFailure {
-            object: refused.object.clone(),
-            concerns: AffectedWorkloads::Workloads(owners.remove(name.as_str()).unwrap_or_default()),
-            reason: refused.reason.clone(),
-        };
-        refused.iter().map(failure).collect()
-    }
-
-    /// Converts an object that the kernel named into a failure with the workloads that it concerns.
-    pub fn failure_of(&self, culprit: &RejectedObject) -> KernelFailure {
-        let concerned = match &culprit.interface {
-            Some(interface) => self.at_interface(interface).cloned().collect(),
-            None => self.owners(&BTreeSet::from([culprit.name.as_str()])).into_values().flatten().collect(),
-        };
-        let (object, reason) = (culprit.object.clone(), culprit.reason.clone());
-        KernelFailure { object, concerns: AffectedWorkloads::Workloads(concerned), reason }
-    }
-
-    /// Returns the workloads that use the given chains and sets.
-    fn owners<'n>(&self, names: &BTreeSet<&'n str>) -> BTreeMap<&'n str, BTreeSet<WorkloadId>> {
-        // A set is used by the workloads whose chains refer to it.
-        let looking: BTreeMap<&'n str, BTreeSet<String>> =
-            names.iter().map(|name| (*name, self.diff.users(name).map(str::to_owned).collect())).collect();
-        let chains: BTreeSet<&str> =
-            names.iter().copied().chain(looking.values().flatten().map(String::as_str)).collect();
-        let mut by_chain: BTreeMap<String, BTreeSet<WorkloadId>> = BTreeMap::new();
-        let mut note = |chain: String, ids: &mut dyn Iterator<Item = &WorkloadId>| {
-            if chains.contains(chain.as_str()) {
-                by_chain.entry(chain).or_default().extend(ids.cloned());
-            }
-        };
-        for direction in DIRECTIONS {
-            for interface in self.interfaces_of_workloads() {
-                for chain in [names::workload(interface, direction), names::connections(interface, direction)]
-                {
-                    note(chain, &mut self.at_interface(interface));
-                }
-            }
-            for (id, policy) in self.policies() {
-                let holder = PolicyOrProfile::Policy { id, tier: &policy.tier };
-                for stage in [PolicyStage::Normal, PolicyStage::PreDnat, PolicyStage::Untracked] {
-                    note(holder.chain_name(direction, stage), &mut self.with_policy(id));
-                }
-            }
-            for name in self.profiles() {
-                let chain = PolicyOrProfile::Profile(name).chain_name(direction, PolicyStage::Normal);
-                note(chain, &mut self.with_profile(name));
-            }
-        }
-        let of = |name: &'n str| {
-            let looking = looking.get(name).into_iter().flatten().map(String::as_str);
-            let chains = looking.chain([name]).filter_map(|chain| by_chain.get(chain));
-            (name, chains.flatten().cloned().collect())
-        };
-        names.iter().map(|name| of(name)).collect()
-    }
+fn interface_name(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).trim_end_matches('\0').to_owned()
 }
 
 #[cfg(test)]
@@ -256,7 +176,7 @@ mod tests {
             ),
         ];
         for (element, kind, text, about) in cases {
-            assert_eq!(describe(&element, kind), (text.to_owned(), about.map(str::to_owned)));
+            assert_eq!(describe_element(&element, kind), (text.to_owned(), about.map(str::to_owned)));
         }
     }
 }

@@ -18,20 +18,21 @@ const NF_ACCEPT: i32 = 1;
 /// Returns the counters of all policy rules in a namespace. The node that wrote them need not be running.
 pub async fn counters(netns: &Netns) -> DataplaneResult<Vec<RuleCounter>> {
     let connection = netns.nftables()?;
-    let describe = |error: nlink::Error| DataplaneError::kernel(TableFamily::Inet.object(), &error);
-    let tables = connection.list_tables_in(Family::Inet).await.map_err(describe)?;
+    let table = TableFamily::Inet;
+    let tables = connection.list_tables_in(Family::Inet).await.map_err(|error| table.error(&error))?;
     if !tables.iter().any(|table| table.name == TABLE_NAME) {
         let reason = "not found in this network namespace: no policy is enforced here".into();
-        return Err(DataplaneError::Kernel { object: TableFamily::Inet.object(), reason });
+        return Err(DataplaneError::Kernel { object: table.object(), reason });
     }
     let mut sums: BTreeMap<(CounterSubject, CountedStage), RuleCounter> = BTreeMap::new();
-    for rule in connection.list_rules(TABLE_NAME, Family::Inet).await.map_err(describe)? {
+    let rules = connection.list_rules(TABLE_NAME, Family::Inet).await;
+    for rule in rules.map_err(|error| table.error(&error))? {
         let comment = rule.comment_text.as_deref().unwrap_or_default();
-        let Some((of, when)) = meaning(&rule.chain, comment) else { continue };
+        let Some((of, when)) = counter_subject(&rule.chain, comment) else { continue };
         // One policy rule becomes several kernel rules if it can match in several ways, and every endpoint has its own
         // end of each tier.
         let sum = sums.entry((of.clone(), when)).or_insert_with(|| {
-            let verdict = verdict(&of, &rule.expression_bytes);
+            let verdict = read_verdict(&of, &rule.expression_bytes);
             RuleCounter { of, when, verdict, packets: 0, bytes: 0 }
         });
         let (packets, bytes) = rule.counter().unwrap_or_default();
@@ -42,7 +43,7 @@ pub async fn counters(netns: &Netns) -> DataplaneResult<Vec<RuleCounter>> {
 }
 
 /// Determines the verdict of a rule from its expressions in the kernel.
-fn verdict(of: &CounterSubject, expressions: &[u8]) -> CountedVerdict {
+fn read_verdict(of: &CounterSubject, expressions: &[u8]) -> CountedVerdict {
     let id = match of {
         CounterSubject::Rule(id) => id,
         CounterSubject::TierEnd { .. } | CounterSubject::NoProfile { .. } => return CountedVerdict::Deny,
@@ -76,17 +77,17 @@ fn verdict_code(expression: &[u8]) -> Option<i32> {
 }
 
 /// Returns the object that the counter of a rule belongs to; `None` for rules that do not belong to a policy.
-fn meaning(chain: &str, comment: &str) -> Option<(CounterSubject, CountedStage)> {
+fn counter_subject(chain: &str, comment: &str) -> Option<(CounterSubject, CountedStage)> {
     let stages = [
         ("pre-dnat-", CountedStage::PreDnat),
         ("untracked-", CountedStage::Untracked),
         ("", CountedStage::Normal),
     ];
     let (rest, when) = stages.iter().find_map(|(prefix, when)| Some((chain.strip_prefix(prefix)?, *when)))?;
-    if let Some(owned) = of_policy(rest, comment) {
+    if let Some(owned) = parse_rule_id(rest, comment) {
         return Some((CounterSubject::Rule(owned), when));
     }
-    let direction = of_endpoint(chain)?;
+    let direction = endpoint_direction(chain)?;
     let end = match comment.strip_prefix(TIER_END_COMMENT) {
         Some(tier) => CounterSubject::TierEnd { tier: tier.to_owned(), direction },
         None if comment == NO_PROFILE_COMMENT => CounterSubject::NoProfile { direction },
@@ -96,24 +97,23 @@ fn meaning(chain: &str, comment: &str) -> Option<(CounterSubject, CountedStage)>
 }
 
 /// Parses the identity of a rule of a policy or profile: the owner from its chain, the index from its comment.
-fn of_policy(chain: &str, comment: &str) -> Option<RuleId> {
-    let directions = [("in-", PolicyDirection::Ingress), ("out-", PolicyDirection::Egress)];
-    let (owner, direction) =
-        directions.iter().find_map(|(prefix, direction)| Some((chain.strip_prefix(prefix)?, *direction)))?;
-    let position = comment.rsplit(' ').next()?.parse().ok()?;
-    Some(RuleId { owner: owner.parse().ok()?, direction, index: RuleIndex::at(position) })
+fn parse_rule_id(chain: &str, comment: &str) -> Option<RuleId> {
+    let index = RuleIndex::at(comment.rsplit(' ').next()?.parse().ok()?);
+    if let Some(owner) = chain.strip_prefix("in-") {
+        return Some(RuleId { owner: owner.parse().ok()?, direction: PolicyDirection::Ingress, index });
+    }
+    let owner = chain.strip_prefix("out-")?.parse().ok()?;
+    Some(RuleId { owner, direction: PolicyDirection::Egress, index })
 }
 
 /// Returns the direction that a chain of an endpoint handles, as seen from the endpoint.
-fn of_endpoint(chain: &str) -> Option<PolicyDirection> {
+fn endpoint_direction(chain: &str) -> Option<PolicyDirection> {
     const INGRESS: [&str; 3] = ["to-", "host-in/", "host-forward-in/"];
     const EGRESS: [&str; 3] = ["from-", "host-out/", "host-forward-out/"];
-    let begins = |prefixes: [&str; 3]| prefixes.iter().any(|prefix| chain.starts_with(prefix));
-    match () {
-        () if begins(INGRESS) => Some(PolicyDirection::Ingress),
-        () if begins(EGRESS) => Some(PolicyDirection::Egress),
-        () => None,
+    if INGRESS.iter().any(|prefix| chain.starts_with(prefix)) {
+        return Some(PolicyDirection::Ingress);
     }
+    EGRESS.iter().any(|prefix| chain.starts_with(prefix)).then_some(PolicyDirection::Egress)
 }
 
 #[cfg(test)]
@@ -123,7 +123,7 @@ mod tests {
     #[test]
     fn chains_and_comments_tell_what_is_counted() {
         use PolicyDirection::{Egress, Ingress};
-        let rule = |chain: &str, comment: &str| match meaning(chain, comment) {
+        let rule = |chain: &str, comment: &str| match counter_subject(chain, comment) {
             Some((CounterSubject::Rule(id), when)) => Some((id.to_string(), when)),
             _ => None,
         };
@@ -142,12 +142,12 @@ mod tests {
         let end = |direction| {
             Some((CounterSubject::TierEnd { tier: "default".into(), direction }, CountedStage::Normal))
         };
-        assert_eq!(meaning("to-cali1", "end of tier default"), end(Ingress));
-        assert_eq!(meaning("host-out/eth0", "end of tier default"), end(Egress));
+        assert_eq!(counter_subject("to-cali1", "end of tier default"), end(Ingress));
+        assert_eq!(counter_subject("host-out/eth0", "end of tier default"), end(Egress));
         let none = Some((CounterSubject::NoProfile { direction: Egress }, CountedStage::Normal));
-        assert_eq!(meaning("from-cali1", "no profile allows it"), none);
+        assert_eq!(counter_subject("from-cali1", "no profile allows it"), none);
         for other in ["input", "output-raw", "to-cali1", "host-in/eth0", "pre-dnat", "input-after"] {
-            assert_eq!(meaning(other, "invalid"), None, "{other}");
+            assert_eq!(counter_subject(other, "invalid"), None, "{other}");
         }
     }
 }

@@ -1,11 +1,11 @@
 //! Encodes rules as nf_tables expressions, which load, compare and act.
 
 use super::rule::{NatEnd, NftAction, NftFamily, NftField, NftMatch, NftRule, NftTest};
-use super::table::slots;
+use super::table::{address_bytes, slots};
 use crate::netlink::NetlinkAttributes;
 use nlink::netlink::nftables as wire;
-use std::net::IpAddr;
-use tortie_plan::PortInterval;
+use std::net::{IpAddr, Ipv4Addr};
+use tortie_plan::{LogLimit, PortInterval};
 
 /// The register for single values, and the first of the four-byte registers for keys of several fields.
 const REGISTER: u32 = 1;
@@ -249,22 +249,12 @@ impl<'n> ExpressionWriter<'n> {
                     .bytes(wire::NFTA_COUNTER_BYTES, &[0; 8])
                     .bytes(wire::NFTA_COUNTER_PACKETS, &[0; 8]),
             ),
-            NftAction::Limit(limit) => {
-                let long = |number: u32| u64::from(number).to_be_bytes();
-                let data = NetlinkAttributes::default()
-                    .bytes(wire::NFTA_LIMIT_RATE, &long(limit.packets))
-                    .bytes(wire::NFTA_LIMIT_UNIT, &long(limit.seconds))
-                    .number(wire::NFTA_LIMIT_BURST, limit.burst);
-                self.push("limit", data);
+            NftAction::Limit(LogLimit { packets, seconds, burst }) => {
+                self.push("limit", limit(*packets, *seconds, *burst));
             }
             NftAction::Over(rate) => {
                 const EXCEEDED: u32 = 1;
-                const SECOND: u64 = 1;
-                let data = NetlinkAttributes::default()
-                    .bytes(wire::NFTA_LIMIT_RATE, &u64::from(rate.per_second).to_be_bytes())
-                    .bytes(wire::NFTA_LIMIT_UNIT, &SECOND.to_be_bytes())
-                    .number(wire::NFTA_LIMIT_BURST, rate.burst)
-                    .number(wire::NFTA_LIMIT_FLAGS, EXCEEDED);
+                let data = limit(rate.per_second, 1, rate.burst).number(wire::NFTA_LIMIT_FLAGS, EXCEEDED);
                 self.push("limit", data);
             }
             NftAction::ConnectionsOver(count) => {
@@ -273,13 +263,7 @@ impl<'n> ExpressionWriter<'n> {
                     .number(wire::NFTA_CONNLIMIT_FLAGS, wire::NFT_CONNLIMIT_F_INV);
                 self.push("connlimit", data);
             }
-            NftAction::Log { prefix, rule } => {
-                let line = NetlinkAttributes::default().text(wire::NFTA_LOG_PREFIX, prefix);
-                self.push("log", line.number(wire::NFTA_LOG_LEVEL, LOG_NOTICE));
-                let copy = NetlinkAttributes::default()
-                    .bytes(wire::NFTA_LOG_GROUP, &crate::policy::LOG_GROUP.to_be_bytes());
-                self.push("log", copy.text(wire::NFTA_LOG_PREFIX, rule));
-            }
+            NftAction::Log { prefix, rule } => self.log(prefix, rule),
             NftAction::SetMark(bits) => self.mark(!bits, *bits),
             NftAction::ClearMark(bits) => self.mark(!bits, 0),
             NftAction::Untrack => {
@@ -292,27 +276,13 @@ impl<'n> ExpressionWriter<'n> {
                 self.push("masq", data);
             }
             NftAction::TranslateSource { address, ports } => self.translate_source(*address, *ports),
-            NftAction::TranslateDestination { address, port } => {
-                self.constant(REGISTER, &address.octets());
-                self.constant(FIRST_PORT, &port.to_be_bytes());
-                let data = translation(NatEnd::Destination, NftFamily::V4)
-                    .number(wire::NFTA_NAT_REG_PROTO_MIN, FIRST_PORT)
-                    .number(wire::NFTA_NAT_REG_PROTO_MAX, FIRST_PORT);
-                self.push("nat", data);
-            }
+            NftAction::TranslateDestination { address, port } => self.translate_destination(*address, *port),
             NftAction::TranslateBy { end, family, fields, map } => {
                 self.translate_by(*end, *family, fields, map)
             }
             NftAction::SetDscp(family, value) => self.set_dscp(*family, *value),
             NftAction::ClampMss => self.clamp_mss(),
-            NftAction::Dispatch { field, map } => {
-                self.load(*field, REGISTER);
-                let data = NetlinkAttributes::default()
-                    .text(wire::NFTA_LOOKUP_SET, map)
-                    .number(wire::NFTA_LOOKUP_SREG, REGISTER)
-                    .number(wire::NFTA_LOOKUP_DREG, VERDICT);
-                self.push("lookup", data);
-            }
+            NftAction::Dispatch { field, map } => self.dispatch(*field, map),
             NftAction::Accept => self.verdict(1, None),
             NftAction::Drop => self.verdict(0, None),
             NftAction::Reject => self.push(
@@ -331,13 +301,36 @@ impl<'n> ExpressionWriter<'n> {
         }
     }
 
+    /// Writes a line to the kernel's log, and copies the packet to the log group.
+    fn log(&mut self, prefix: &str, rule: &str) {
+        let line = NetlinkAttributes::default().text(wire::NFTA_LOG_PREFIX, prefix);
+        self.push("log", line.number(wire::NFTA_LOG_LEVEL, LOG_NOTICE));
+        let copy =
+            NetlinkAttributes::default().bytes(wire::NFTA_LOG_GROUP, &crate::policy::LOG_GROUP.to_be_bytes());
+        self.push("log", copy.text(wire::NFTA_LOG_PREFIX, rule));
+    }
+
+    fn dispatch(&mut self, field: NftField, map: &str) {
+        self.load(field, REGISTER);
+        let data = NetlinkAttributes::default()
+            .text(wire::NFTA_LOOKUP_SET, map)
+            .number(wire::NFTA_LOOKUP_SREG, REGISTER)
+            .number(wire::NFTA_LOOKUP_DREG, VERDICT);
+        self.push("lookup", data);
+    }
+
+    fn translate_destination(&mut self, address: Ipv4Addr, port: u16) {
+        self.constant(REGISTER, &address.octets());
+        self.constant(FIRST_PORT, &port.to_be_bytes());
+        let data = translation(NatEnd::Destination, NftFamily::V4)
+            .number(wire::NFTA_NAT_REG_PROTO_MIN, FIRST_PORT)
+            .number(wire::NFTA_NAT_REG_PROTO_MAX, FIRST_PORT);
+        self.push("nat", data);
+    }
+
     fn translate_source(&mut self, address: IpAddr, ports: Option<PortInterval>) {
-        let bytes = match address {
-            IpAddr::V4(address) => address.octets().to_vec(),
-            IpAddr::V6(address) => address.octets().to_vec(),
-        };
-        self.constant(REGISTER, &bytes);
-        let data = self.ports(translation(NatEnd::Source, NftFamily::of(address)), ports, NAT);
+        self.constant(REGISTER, &address_bytes(address));
+        let data = self.ports(translation(NatEnd::Source, NftFamily::from(address)), ports, NAT);
         self.push("nat", data);
     }
 
@@ -453,6 +446,13 @@ impl<'n> ExpressionWriter<'n> {
 }
 
 /// Encodes a translation to the address in the register.
+fn limit(packets: u32, seconds: u32, burst: u32) -> NetlinkAttributes {
+    NetlinkAttributes::default()
+        .bytes(wire::NFTA_LIMIT_RATE, &u64::from(packets).to_be_bytes())
+        .bytes(wire::NFTA_LIMIT_UNIT, &u64::from(seconds).to_be_bytes())
+        .number(wire::NFTA_LIMIT_BURST, burst)
+}
+
 fn translation(end: NatEnd, family: NftFamily) -> NetlinkAttributes {
     let end: u32 = match end {
         NatEnd::Source => 0,

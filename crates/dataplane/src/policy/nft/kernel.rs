@@ -11,6 +11,7 @@ use crate::failure::KernelObject;
 use crate::faults::KernelFaults;
 use crate::netlink::{NetlinkFrame, answers, attributes, frames};
 use crate::netns::Netns;
+use crate::policy::PolicyEvent;
 use crate::socket_filter::ignore_ports;
 use futures::FutureExt;
 use nix::sys::socket::{setsockopt, sockopt};
@@ -32,7 +33,7 @@ const NFTABLES_SUBSYSTEM: u8 = 10;
 /// Maximum number of events processed at once.
 const MAX_EVENTS_PER_READ: usize = 4096;
 
-pub(crate) struct NftablesClient {
+pub struct NftablesClient {
     pub family: TableFamily,
     connection: Connection<Nftables>,
     /// Socket for reading elements.
@@ -40,14 +41,42 @@ pub(crate) struct NftablesClient {
     faults: KernelFaults,
 }
 
+/// The reason of a rejection, and the errno if the kernel returned one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RejectionReason {
+    pub errno: Option<i32>,
+    pub text: String,
+}
+
+impl RejectionReason {
+    /// Whether the errno describes the caller or the machine, whichever object it was reported for.
+    fn is_general(&self) -> bool {
+        use nix::errno::Errno::{EACCES, EAGAIN, EMFILE, ENFILE, ENOBUFS, ENOMEM, EPERM};
+        let general = [EPERM, EACCES, ENOMEM, ENOBUFS, EMFILE, ENFILE, EAGAIN];
+        self.errno.is_some_and(|errno| general.iter().any(|general| *general as i32 == errno))
+    }
+}
+
+impl From<RejectionReason> for String {
+    fn from(reason: RejectionReason) -> String {
+        reason.text
+    }
+}
+
+impl From<DataplaneError> for RejectionReason {
+    fn from(error: DataplaneError) -> RejectionReason {
+        RejectionReason { errno: None, text: error.to_string() }
+    }
+}
+
 /// The reason why a transaction was rejected.
 #[derive(Clone, Debug)]
-pub(crate) struct TransactionRejection {
+pub struct TransactionRejection {
     /// Positions of the rejected operations with the reason; empty if the error is not about a single operation.
-    pub operations: Vec<(usize, String)>,
-    pub reason: String,
+    pub operations: Vec<(usize, RejectionReason)>,
+    pub reason: RejectionReason,
     /// Whether the error is unrelated to the object that it was reported for: permission, memory, file descriptors.
-    pub general: bool,
+    general: bool,
 }
 
 impl TransactionRejection {
@@ -55,13 +84,6 @@ impl TransactionRejection {
     pub fn is_of_the_whole(&self) -> bool {
         self.general || self.operations.is_empty()
     }
-}
-
-/// Whether an errno describes the caller or the machine, whichever object it was reported for.
-fn is_general(errno: i32) -> bool {
-    use nix::errno::Errno::{EACCES, EAGAIN, EMFILE, ENFILE, ENOBUFS, ENOMEM, EPERM, UnknownErrno};
-    let errno = nix::errno::Errno::from_raw(errno);
-    errno != UnknownErrno && [EPERM, EACCES, ENOMEM, ENOBUFS, EMFILE, ENFILE, EAGAIN].contains(&errno)
 }
 
 impl NftablesClient {
@@ -87,10 +109,7 @@ impl NftablesClient {
     }
 
     /// Commits a transaction: all operations take effect or none.
-    pub async fn commit(
-        &self,
-        operations: &[TableOperation<'_>],
-    ) -> std::result::Result<(), TransactionRejection> {
+    pub async fn commit(&self, operations: &[TableOperation<'_>]) -> Result<(), TransactionRejection> {
         if !self.faults.is_empty()
             && let Some(refusal) = self.injected(self.family, operations)
         {
@@ -103,35 +122,41 @@ impl NftablesClient {
             .fold(self.connection.transaction(), |transaction, (_, message)| transaction.raw(message));
         let Err(error) = transaction.commit(&self.connection).await else { return Ok(()) };
         let nlink::netlink::ErrorDetail::NftBatch { failures, .. } = error.detail() else {
-            return Err(TransactionRejection {
-                operations: Vec::new(),
-                reason: error.to_string(),
-                general: true,
-            });
+            let reason = RejectionReason { errno: error.errno(), text: error.to_string() };
+            return Err(TransactionRejection { operations: Vec::new(), reason, general: true });
         };
         let mut refused = Vec::new();
+        let mut general = false;
         for failure in failures {
+            let reason = RejectionReason { errno: Some(failure.errno), text: failure.to_string() };
+            general |= reason.is_general();
             let position = failure.index.and_then(|index| positions.get(index));
-            refused.extend(position.map(|position| (*position, failure.to_string())));
+            refused.extend(position.map(|position| (*position, reason)));
         }
         let shown: Vec<String> = failures.iter().take(MAX_SHOWN_FAILURES).map(ToString::to_string).collect();
-        let more = failures.len().saturating_sub(MAX_SHOWN_FAILURES);
-        let more = if more == 0 { String::new() } else { format!("; and {more} more") };
-        let general = failures.iter().any(|failure| is_general(failure.errno));
-        Err(TransactionRejection {
-            operations: refused,
-            reason: format!("{}{more}", shown.join("; ")),
-            general,
+        let mut text = shown.join("; ");
+        if failures.len() > MAX_SHOWN_FAILURES {
+            text = format!("{text}; and {} more", failures.len() - MAX_SHOWN_FAILURES);
+        }
+        let reason = RejectionReason { errno: failures.first().map(|failure| failure.errno), text };
+        Err(TransactionRejection { operations: refused, reason, general })
+    }
+
+    /// Commits a transaction of a caller that does not need to know which operation was rejected.
+    pub async fn write(&self, operations: &[TableOperation<'_>]) -> DataplaneResult<()> {
+        let committed = self.commit(operations).await;
+        committed.map_err(|TransactionRejection { reason, .. }| DataplaneError::Kernel {
+            object: self.family.object(),
+            reason: reason.into(),
         })
     }
 
     /// Commits the changes of several tables in one transaction. Returns whether it succeeded; callers find the
     /// rejected operation with a [`NftablesClient::commit`] for each table.
     pub async fn commit_together(&self, tables: &[(TableFamily, Vec<TableOperation<'_>>)]) -> bool {
-        let is_refused = |(family, operations): &(TableFamily, Vec<TableOperation<'_>>)| {
-            !self.faults.is_empty() && self.injected(*family, operations).is_some()
-        };
-        if tables.iter().any(is_refused) {
+        if !self.faults.is_empty()
+            && tables.iter().any(|(family, operations)| self.injected(*family, operations).is_some())
+        {
             return false;
         }
         let messages = tables.iter().flat_map(|(family, operations)| message::messages(operations, *family));
@@ -146,37 +171,48 @@ impl NftablesClient {
         family: TableFamily,
         operations: &[TableOperation<'_>],
     ) -> Option<TransactionRejection> {
-        let mut refusal =
-            TransactionRejection { operations: Vec::new(), reason: String::new(), general: false };
+        let mut refused = Vec::new();
         for position in 0..operations.len() {
             for object in blame::objects(operations, position, family) {
-                let Some(errno) = self.faults.errno(|| object.clone()) else { continue };
-                refusal.reason = format!("{object}: {}", nlink::Error::from_errno(-errno));
-                refusal.operations.push((position, refusal.reason.clone()));
-                refusal.general |= is_general(errno);
+                if let Some(errno) = self.faults.errno(|| object.clone()) {
+                    let text = format!("{object}: {}", nlink::Error::from_errno(-errno));
+                    refused.push((position, RejectionReason { errno: Some(errno), text }));
+                }
             }
         }
-        (!refusal.reason.is_empty()).then_some(refusal)
+        let (_, last) = refused.last()?;
+        Some(TransactionRejection {
+            reason: last.clone(),
+            general: refused.iter().any(|(_, reason)| reason.is_general()),
+            operations: refused,
+        })
     }
 
-    /// Returns the base chains of one of our tables; empty if the table does not exist.
+    /// Returns the names of the base chains of one of our tables; empty if the table does not exist.
     pub async fn base_chains(&self, family: TableFamily) -> DataplaneResult<Vec<String>> {
-        let describe = |error: nlink::Error| DataplaneError::kernel(family.object(), &error);
-        let tables = self.connection.list_tables_in(family.wire()).await.map_err(describe)?;
-        if !tables.iter().any(|table| table.name == TABLE_NAME) {
+        let chains = self.chains(family).await?;
+        Ok(chains.into_iter().filter(|chain| chain.hook.is_some()).map(|chain| chain.name).collect())
+    }
+
+    pub async fn has_chain(&self, name: &str) -> DataplaneResult<bool> {
+        Ok(self.chains(self.family).await?.iter().any(|chain| chain.name == name))
+    }
+
+    async fn chains(&self, family: TableFamily) -> DataplaneResult<Vec<ChainInfo>> {
+        let tables = self.connection.list_tables_in(family.wire()).await;
+        if !tables.map_err(|error| family.error(&error))?.iter().any(|table| table.name == TABLE_NAME) {
             return Ok(Vec::new());
         }
-        let chains = self.connection.list_chains_in(TABLE_NAME, family.wire()).await.map_err(describe)?;
-        Ok(chains.into_iter().filter(|chain| chain.hook.is_some()).map(|chain| chain.name).collect())
+        let chains = self.connection.list_chains_in(TABLE_NAME, family.wire()).await;
+        chains.map_err(|error| family.error(&error))
     }
 
     /// Reads the table if it exists.
     pub async fn read(&self) -> DataplaneResult<(KernelTable, BTreeMap<String, BTreeSet<NftElement>>)> {
-        let describe = |error: nlink::Error| DataplaneError::kernel(self.family.object(), &error);
         for _ in 0..MAX_READ_ATTEMPTS {
-            let before = self.connection.generation().await.map_err(describe)?;
+            let before = self.generation().await?;
             let read = self.read_once().await;
-            if self.connection.generation().await.map_err(describe)? == before {
+            if self.generation().await? == before {
                 return read;
             }
         }
@@ -184,43 +220,12 @@ impl NftablesClient {
         Err(DataplaneError::Kernel { object: self.family.object(), reason })
     }
 
-    pub async fn has_chain(&self, name: &str) -> DataplaneResult<bool> {
-        let describe = |error: nlink::Error| DataplaneError::kernel(self.family.object(), &error);
-        let tables = self.connection.list_tables_in(self.family.wire()).await.map_err(describe)?;
-        if !tables.iter().any(|table| table.name == TABLE_NAME) {
-            return Ok(false);
-        }
-        let chains =
-            self.connection.list_chains_in(TABLE_NAME, self.family.wire()).await.map_err(describe)?;
-        Ok(chains.iter().any(|chain| chain.name == name))
+    async fn generation(&self) -> DataplaneResult<u32> {
+        self.connection.generation().await.map_err(|error| self.family.error(&error))
     }
 
     async fn read_once(&self) -> DataplaneResult<(KernelTable, BTreeMap<String, BTreeSet<NftElement>>)> {
-        let describe = |error: nlink::Error| DataplaneError::kernel(self.family.object(), &error);
-        let (mut seen, family) = (KernelTable::default(), self.family.wire());
-        let tables = self.connection.list_tables_in(family).await.map_err(describe)?;
-        let Some(table) = tables.iter().find(|table| table.name == TABLE_NAME) else {
-            return Ok((seen, BTreeMap::new()));
-        };
-        seen.there = true;
-        seen.odd = table.flags != 0;
-        for chain in self.connection.list_chains_in(TABLE_NAME, family).await.map_err(describe)? {
-            seen.chains.insert(
-                chain.name.clone(),
-                ChainFingerprint { hook: hook(&chain, self.family), rules: Vec::new() },
-            );
-        }
-        for rule in self.connection.list_rules(TABLE_NAME, family).await.map_err(describe)? {
-            let fingerprint = fingerprint(rule.userdata_raw.as_deref().unwrap_or_default());
-            if let Some(chain) = seen.chains.get_mut(&rule.chain) {
-                chain.rules.push(fingerprint);
-            }
-        }
-        for set in self.connection.list_sets_in(TABLE_NAME, family).await.map_err(describe)? {
-            if set.flags.bits() & wire::NFT_SET_ANONYMOUS == 0 {
-                seen.sets.insert(set.name.clone(), set_type(&set));
-            }
-        }
+        let seen = self.read_definitions().await.map_err(|error| self.family.error(&error))?;
         let mut elements = BTreeMap::new();
         for (name, kind) in &seen.sets {
             if let Some(kind) = kind {
@@ -230,17 +235,44 @@ impl NftablesClient {
         Ok((seen, elements))
     }
 
+    async fn read_definitions(&self) -> nlink::Result<KernelTable> {
+        let family = self.family.wire();
+        let mut seen = KernelTable::default();
+        let tables = self.connection.list_tables_in(family).await?;
+        let Some(table) = tables.iter().find(|table| table.name == TABLE_NAME) else { return Ok(seen) };
+        seen.there = true;
+        seen.odd = table.flags != 0;
+        for chain in self.connection.list_chains_in(TABLE_NAME, family).await? {
+            let hook = hook(&chain, self.family);
+            seen.chains.insert(chain.name, ChainFingerprint { hook, rules: Vec::new() });
+        }
+        for rule in self.connection.list_rules(TABLE_NAME, family).await? {
+            let fingerprint = fingerprint(rule.userdata_raw.as_deref().unwrap_or_default());
+            if let Some(chain) = seen.chains.get_mut(&rule.chain) {
+                chain.rules.push(fingerprint);
+            }
+        }
+        for set in self.connection.list_sets_in(TABLE_NAME, family).await? {
+            if set.flags.bits() & wire::NFT_SET_ANONYMOUS == 0 {
+                let kind = set_type(&set);
+                seen.sets.insert(set.name, kind);
+            }
+        }
+        Ok(seen)
+    }
+
     async fn elements(&self, set: &str, kind: SetType) -> DataplaneResult<BTreeSet<NftElement>> {
-        let object = || KernelObject::Set { name: set.to_owned() };
+        let object = KernelObject::Set { name: set.to_owned() };
         let sequence = self.reader.next_seq();
         let request = message::list_elements(self.family, set, sequence);
         let mut raw = Vec::new();
         let refused = answers(&self.reader, &request, sequence, |frame| {
             raw.extend(frame.attributes().map(raw_elements).unwrap_or_default());
         });
-        match refused.await.map_err(|error| DataplaneError::kernel(object(), &error))? {
-            None => Ok(assemble(raw, kind)),
-            Some(errno) => Err(DataplaneError::Kernel { object: object(), reason: errno.desc().to_owned() }),
+        match refused.await {
+            Ok(None) => Ok(assemble(raw, kind)),
+            Ok(Some(errno)) => Err(DataplaneError::Kernel { object, reason: errno.desc().to_owned() }),
+            Err(error) => Err(DataplaneError::kernel(object, &error)),
         }
     }
 }
@@ -254,30 +286,39 @@ struct RawElement {
 
 fn raw_elements(attributes: &[u8]) -> Vec<RawElement> {
     let list = attributes::find(attributes, wire::NFTA_SET_ELEM_LIST_ELEMENTS).unwrap_or_default();
-    let value = |nest: &[u8]| attributes::find(nest, wire::NFTA_DATA_VALUE).map(<[u8]>::to_vec);
-    attributes::read(list)
-        .filter_map(|(_, element)| {
-            let part = |kind| attributes::find(element, kind);
-            let last = part(wire::NFTA_SET_ELEM_KEY_END).and_then(value);
-            let chain = part(wire::NFTA_SET_ELEM_DATA)
-                .and_then(|data| attributes::find(data, wire::NFTA_DATA_VERDICT))
-                .and_then(|verdict| attributes::find(verdict, wire::NFTA_VERDICT_CHAIN))
-                .map(|name| String::from_utf8_lossy(name).trim_end_matches('\0').into());
-            let data =
-                last.map(|last| ElementData::Last(last.into())).or_else(|| chain.map(ElementData::Goto));
-            let data = data.or_else(|| {
-                let value = part(wire::NFTA_SET_ELEM_DATA).and_then(value)?;
-                Some(ElementData::Value(value.into()))
-            });
-            let flags = part(wire::NFTA_SET_ELEM_FLAGS).and_then(|flags| flags.try_into().ok());
-            let flags = flags.map(u32::from_be_bytes).unwrap_or_default();
-            Some(RawElement {
-                key: value(part(wire::NFTA_SET_ELEM_KEY)?)?,
-                data: data.unwrap_or(ElementData::None),
-                is_end: flags & wire::NFT_SET_ELEM_INTERVAL_END != 0,
-            })
+    attributes::read(list).filter_map(|(_, element)| RawElement::parse(element)).collect()
+}
+
+impl RawElement {
+    fn parse(element: &[u8]) -> Option<RawElement> {
+        let mut data = ElementData::None;
+        if let Some(last) = find_value(element, wire::NFTA_SET_ELEM_KEY_END) {
+            data = ElementData::Last(last.into());
+        } else if let Some(chain) = verdict_chain(element) {
+            data = ElementData::Goto(String::from_utf8_lossy(chain).trim_end_matches('\0').into());
+        } else if let Some(value) = find_value(element, wire::NFTA_SET_ELEM_DATA) {
+            data = ElementData::Value(value.into());
+        }
+        let flags =
+            attributes::find(element, wire::NFTA_SET_ELEM_FLAGS).and_then(|flags| flags.try_into().ok());
+        let flags = flags.map(u32::from_be_bytes).unwrap_or_default();
+        Some(RawElement {
+            key: find_value(element, wire::NFTA_SET_ELEM_KEY)?.to_vec(),
+            data,
+            is_end: flags & wire::NFT_SET_ELEM_INTERVAL_END != 0,
         })
-        .collect()
+    }
+}
+
+/// Returns the bytes of an attribute that contains data.
+fn find_value(element: &[u8], kind: u16) -> Option<&[u8]> {
+    attributes::find(attributes::find(element, kind)?, wire::NFTA_DATA_VALUE)
+}
+
+/// Returns the chain that an element of a map leads to.
+fn verdict_chain(element: &[u8]) -> Option<&[u8]> {
+    let data = attributes::find(element, wire::NFTA_SET_ELEM_DATA)?;
+    attributes::find(attributes::find(data, wire::NFTA_DATA_VERDICT)?, wire::NFTA_VERDICT_CHAIN)
 }
 
 /// Joins the two ends of ranges.
@@ -333,8 +374,9 @@ fn hook(chain: &ChainInfo, family: TableFamily) -> Option<ChainHook> {
 }
 
 fn set_type(set: &SetInfo) -> Option<SetType> {
-    let of_family = |family| {
-        [
+    let mut all = vec![SetType::Interfaces, SetType::Chains];
+    for family in IpFamily::BOTH {
+        all.extend([
             SetType::Addresses(family),
             SetType::Nets(family),
             SetType::Ports(family),
@@ -342,10 +384,9 @@ fn set_type(set: &SetInfo) -> Option<SetType> {
             SetType::SourceNets(family),
             SetType::Translations(family),
             SetType::PairTranslations(family),
-        ]
-    };
-    let all = IpFamily::BOTH.into_iter().flat_map(of_family).chain([SetType::Interfaces, SetType::Chains]);
-    let mut alike = all.filter(|kind| {
+        ]);
+    }
+    all.into_iter().find(|kind| {
         let shape = message::shape(*kind);
         let map = match kind {
             SetType::Chains => Some(wire::NFT_DATA_VERDICT),
@@ -354,31 +395,11 @@ fn set_type(set: &SetInfo) -> Option<SetType> {
         (shape.kind, shape.length, shape.flags) == (set.key_type, set.key_len, set.flags.bits())
             && map == set.data_type
             && set.timeout.is_none()
-    });
-    alike.next()
-}
-
-/// Which tables other programs have changed, or may have changed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct ChangedTables {
-    pub ours: bool,
-    pub theirs: bool,
-}
-
-impl ChangedTables {
-    pub const ALL: ChangedTables = ChangedTables { ours: true, theirs: true };
-
-    fn any(self) -> bool {
-        self.ours || self.theirs
-    }
-
-    fn and(self, other: ChangedTables) -> ChangedTables {
-        ChangedTables { ours: self.ours || other.ours, theirs: self.theirs || other.theirs }
-    }
+    })
 }
 
 /// Notifications about changes of tables by other programs.
-pub(crate) struct TableEventStream {
+pub struct TableEventStream {
     socket: NetlinkSocket,
 }
 
@@ -394,44 +415,45 @@ impl TableEventStream {
         Ok(TableEventStream { socket })
     }
 
-    /// Returns when another program has changed a table, or may have.
-    pub async fn changed(&mut self) -> DataplaneResult<ChangedTables> {
-        let mut changed = ChangedTables::default();
-        while !changed.any() {
-            changed = self.next().await?;
+    /// Waits until another program has changed a table, or may have.
+    pub async fn next(&mut self) -> DataplaneResult<PolicyEvent> {
+        let mut event = PolicyEvent::default();
+        while event == PolicyEvent::default() {
+            event = self.read().await?;
         }
         // A change of a table usually comes with many events.
         for _ in 0..MAX_EVENTS_PER_READ {
-            match self.next().now_or_never() {
-                Some(more) => changed = changed.and(more?),
+            match self.read().now_or_never() {
+                Some(more) => event |= more?,
                 None => break,
             }
         }
-        Ok(changed)
+        Ok(event)
     }
 
-    async fn next(&mut self) -> DataplaneResult<ChangedTables> {
+    async fn read(&mut self) -> DataplaneResult<PolicyEvent> {
         match self.socket.recv_msg().await {
-            Ok(data) => Ok(frames(&data)
-                .map(|frame| concerned(&frame))
-                .fold(ChangedTables::default(), ChangedTables::and)),
+            Ok(data) => {
+                let mut event = PolicyEvent::default();
+                frames(&data).for_each(|frame| event |= frame_event(&frame));
+                Ok(event)
+            }
             // Events were lost because the receive buffer was full.
-            Err(error) if error.is_no_buffer_space() => Ok(ChangedTables::ALL),
+            Err(error) if error.is_no_buffer_space() => Ok(PolicyEvent::EVERYTHING),
             Err(error) => Err(DataplaneError::kernel("events of tables", &error)),
         }
     }
 }
 
-/// Returns which kind of table an event is about. Of foreign tables, only changes of chains and rules count.
-fn concerned(frame: &NetlinkFrame<'_>) -> ChangedTables {
+/// Returns which kind of table a message is about. Of foreign tables, only changes of chains and rules count.
+fn frame_event(frame: &NetlinkFrame<'_>) -> PolicyEvent {
     // The first attribute of every message except those about generations is the table's name.
     let [kind, subsystem] = frame.kind.to_le_bytes();
     let table = frame.attributes().and_then(|attributes| attributes::find(attributes, wire::NFTA_TABLE_NAME));
     let (Some(table), Some(family), NFTABLES_SUBSYSTEM) = (table, frame.body.first(), subsystem) else {
-        return ChangedTables::default();
+        return PolicyEvent::default();
     };
-    let named = table.strip_suffix(b"\0").unwrap_or(table) == TABLE_NAME.as_bytes();
-    let ours =
-        [TableFamily::Inet, TableFamily::Arp].map(|family| family.wire() as u8).contains(family) && named;
-    ChangedTables { ours, theirs: !ours && kind <= wire::NFT_MSG_DELRULE }
+    let is_our_family = [TableFamily::Inet, TableFamily::Arp].iter().any(|ours| ours.wire() as u8 == *family);
+    let own = is_our_family && table.strip_suffix(b"\0").unwrap_or(table) == TABLE_NAME.as_bytes();
+    PolicyEvent { own, foreign: !own && kind <= wire::NFT_MSG_DELRULE }
 }

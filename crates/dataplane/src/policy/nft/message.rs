@@ -8,7 +8,7 @@ use crate::netlink::NetlinkAttributes;
 use nlink::netlink::nftables::{self as wire, RawMessage};
 
 /// Name of our tables.
-pub(crate) const TABLE_NAME: &str = "tortie";
+pub const TABLE_NAME: &str = "tortie";
 /// Maximum length of a list of elements: the length field of an attribute has sixteen bits. Longer lists are split.
 const MAX_LIST_BYTES: usize = 48 << 10;
 
@@ -23,7 +23,7 @@ const MAX_COMMENT_BYTES: usize = 127;
 
 /// One change to the table.
 #[derive(Clone, Debug)]
-pub(crate) enum TableOperation<'t> {
+pub enum TableOperation<'t> {
     AddTable,
     DeleteTable,
     AddChain {
@@ -86,19 +86,18 @@ fn message(kind: u8, flags: u16, attributes: NetlinkAttributes) -> TableMessage 
 }
 
 fn write(operation: &TableOperation<'_>, next: &mut u32) -> Vec<TableMessage> {
-    let attributes = || NetlinkAttributes::default().text(wire::NFTA_TABLE_NAME, TABLE_NAME);
     match operation {
-        TableOperation::AddTable => vec![message(wire::NFT_MSG_NEWTABLE, CREATE, attributes())],
-        TableOperation::DeleteTable => vec![message(wire::NFT_MSG_DELTABLE, 0, attributes())],
+        TableOperation::AddTable => vec![message(wire::NFT_MSG_NEWTABLE, CREATE, in_table())],
+        TableOperation::DeleteTable => vec![message(wire::NFT_MSG_DELTABLE, 0, in_table())],
         TableOperation::AddChain { name, hook } => {
-            let chain = attributes().text(wire::NFTA_CHAIN_NAME, name);
+            let chain = in_table().text(wire::NFTA_CHAIN_NAME, name);
             vec![message(wire::NFT_MSG_NEWCHAIN, CREATE, with_hook(chain, *hook))]
         }
         TableOperation::FlushChain { name } => {
-            vec![message(wire::NFT_MSG_DELRULE, 0, attributes().text(wire::NFTA_RULE_CHAIN, name))]
+            vec![message(wire::NFT_MSG_DELRULE, 0, in_table().text(wire::NFTA_RULE_CHAIN, name))]
         }
         TableOperation::DeleteChain { name } => {
-            vec![message(wire::NFT_MSG_DELCHAIN, 0, attributes().text(wire::NFTA_CHAIN_NAME, name))]
+            vec![message(wire::NFT_MSG_DELCHAIN, 0, in_table().text(wire::NFTA_CHAIN_NAME, name))]
         }
         TableOperation::AddRule { chain, rule } => add_rule(chain, rule, next),
         TableOperation::AddSet { name, kind } => {
@@ -106,7 +105,7 @@ fn write(operation: &TableOperation<'_>, next: &mut u32) -> Vec<TableMessage> {
             vec![message(wire::NFT_MSG_NEWSET, CREATE, set(name, *kind, *next - 1))]
         }
         TableOperation::DeleteSet { name } => {
-            vec![message(wire::NFT_MSG_DELSET, 0, attributes().text(wire::NFTA_SET_NAME, name))]
+            vec![message(wire::NFT_MSG_DELSET, 0, in_table().text(wire::NFTA_SET_NAME, name))]
         }
         TableOperation::AddElements { set, kind, elements } => {
             lists(set, None, elements.iter().flat_map(|element| encode(&element.key, &element.data, *kind)))
@@ -121,6 +120,11 @@ fn write(operation: &TableOperation<'_>, next: &mut u32) -> Vec<TableMessage> {
             lists(set, None, keys).map(|list| message(wire::NFT_MSG_DELSETELEM, 0, list)).collect()
         }
     }
+}
+
+/// Returns attributes that begin with the name of our table.
+fn in_table() -> NetlinkAttributes {
+    NetlinkAttributes::default().text(wire::NFTA_TABLE_NAME, TABLE_NAME)
 }
 
 fn with_hook(chain: NetlinkAttributes, hook: Option<ChainHook>) -> NetlinkAttributes {
@@ -150,11 +154,6 @@ fn add_rule(chain: &str, rule: &NftRule, next: &mut u32) -> Vec<TableMessage> {
 /// Encodes the userdata of a rule as a sequence of type, length and value.
 pub(super) fn userdata(rule: &NftRule) -> Vec<u8> {
     let mut data = Vec::new();
-    let mut push = |kind: u8, value: &[u8]| {
-        data.push(kind);
-        data.push(u8::try_from(value.len()).unwrap_or_default());
-        data.extend_from_slice(value);
-    };
     if !rule.comment.is_empty() {
         let mut comment = rule.comment.clone();
         while comment.len() >= MAX_COMMENT_BYTES {
@@ -162,10 +161,16 @@ pub(super) fn userdata(rule: &NftRule) -> Vec<u8> {
             comment.remove(0);
         }
         comment.push('\0');
-        push(USERDATA_COMMENT, comment.as_bytes());
+        push_userdata(&mut data, USERDATA_COMMENT, comment.as_bytes());
     }
-    push(USERDATA_FINGERPRINT, &rule.fingerprint().to_be_bytes());
+    push_userdata(&mut data, USERDATA_FINGERPRINT, &rule.fingerprint().to_be_bytes());
     data
+}
+
+fn push_userdata(data: &mut Vec<u8>, kind: u8, value: &[u8]) {
+    data.push(kind);
+    data.push(u8::try_from(value.len()).unwrap_or_default());
+    data.extend_from_slice(value);
 }
 
 /// Declaration of a set.
@@ -289,29 +294,32 @@ fn lists(
 }
 
 fn encode(key: &[u8], data: &ElementData, kind: SetType) -> Vec<NetlinkAttributes> {
-    let bytes = |bytes: &[u8]| NetlinkAttributes::default().bytes(wire::NFTA_DATA_VALUE, bytes);
-    let element = || NetlinkAttributes::default().nest(wire::NFTA_SET_ELEM_KEY, bytes(key));
-    match (data, kind) {
-        (ElementData::Last(last), SetType::Nets(_)) => interval(key, last),
-        (ElementData::Last(last), _) => vec![element().nest(wire::NFTA_SET_ELEM_KEY_END, bytes(last))],
+    let element = match (data, kind) {
+        (ElementData::Last(last), SetType::Nets(_)) => return interval(key, last),
+        (ElementData::Last(last), _) => element_key(key).nest(wire::NFTA_SET_ELEM_KEY_END, data_value(last)),
         (ElementData::Goto(chain), _) => {
             let verdict = expression::verdict(wire::NFT_GOTO, Some(chain));
-            vec![element().nest(wire::NFTA_SET_ELEM_DATA, verdict)]
+            element_key(key).nest(wire::NFTA_SET_ELEM_DATA, verdict)
         }
-        (ElementData::Value(value), _) => vec![element().nest(wire::NFTA_SET_ELEM_DATA, bytes(value))],
-        (ElementData::None, _) => vec![element()],
-    }
+        (ElementData::Value(value), _) => element_key(key).nest(wire::NFTA_SET_ELEM_DATA, data_value(value)),
+        (ElementData::None, _) => element_key(key),
+    };
+    vec![element]
+}
+
+fn element_key(key: &[u8]) -> NetlinkAttributes {
+    NetlinkAttributes::default().nest(wire::NFTA_SET_ELEM_KEY, data_value(key))
+}
+
+fn data_value(bytes: &[u8]) -> NetlinkAttributes {
+    NetlinkAttributes::default().bytes(wire::NFTA_DATA_VALUE, bytes)
 }
 
 /// Encodes a range as its first key and, unless it ends at the last possible key, the key after its last.
 fn interval(first: &[u8], last: &[u8]) -> Vec<NetlinkAttributes> {
-    let key = |key: &[u8]| {
-        NetlinkAttributes::default()
-            .nest(wire::NFTA_SET_ELEM_KEY, NetlinkAttributes::default().bytes(wire::NFTA_DATA_VALUE, key))
-    };
-    let mut elements = vec![key(first)];
+    let mut elements = vec![element_key(first)];
     if let Some(after) = ranges::after(last) {
-        elements.push(key(&after).number(wire::NFTA_SET_ELEM_FLAGS, wire::NFT_SET_ELEM_INTERVAL_END));
+        elements.push(element_key(&after).number(wire::NFTA_SET_ELEM_FLAGS, wire::NFT_SET_ELEM_INTERVAL_END));
     }
     elements
 }

@@ -8,7 +8,7 @@ mod blame;
 mod counters;
 mod diff;
 mod expression;
-pub(crate) mod foreign;
+pub mod foreign;
 mod guarded;
 mod kernel;
 mod message;
@@ -22,23 +22,24 @@ mod writer;
 
 pub(super) use counters::counters;
 pub(super) use guarded::guarded_endpoints;
-pub(crate) use kernel::{ChangedTables, TableEventStream};
 
-use crate::error::{DataplaneError, DataplaneResult};
+use crate::error::DataplaneResult;
 use crate::failure::KernelFailure;
 use crate::netns::Netns;
-use crate::policy::{FlowInterfaces, PolicyStats};
+use crate::policy::{FlowInterfaces, PolicyEngine, PolicyEvent, PolicyStats};
 use foreign::ForeignChains;
-use kernel::{NftablesClient, TransactionRejection};
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use kernel::{NftablesClient, TableEventStream};
 use message::TableOperation;
 use offload::FlowtableOffload;
 use render::names;
 use rule::NftFamily;
-use state::PolicyTableState;
+use state::{PolicyTableState, PolicyTables};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::Duration;
-use table::TableFamily;
+use table::{TableFamily, parse_address};
 use tortie_plan::{DataplaneSettings, NodePlan, PlanUpdate};
 use writer::{TableFailure, TableWriter};
 
@@ -71,11 +72,7 @@ pub(super) async fn remove(netns: &Netns) -> DataplaneResult<()> {
     for family in tables {
         // Adding an existing table has no effect, so this works whether the table exists or not.
         let operations = [TableOperation::AddTable, TableOperation::DeleteTable];
-        let refused = |refusal: TransactionRejection| DataplaneError::Kernel {
-            object: family.object(),
-            reason: refusal.reason,
-        };
-        NftablesClient::open(netns, family)?.commit(&operations).await.map_err(refused)?;
+        NftablesClient::open(netns, family)?.write(&operations).await?;
     }
     Ok(())
 }
@@ -91,149 +88,65 @@ pub(super) async fn remove_host_translation(netns: &Netns) -> DataplaneResult<BT
         TableOperation::FlushChain { name: HOST_TRANSLATION_CHAIN },
         TableOperation::DeleteChain { name: HOST_TRANSLATION_CHAIN },
     ];
-    let object = TableFamily::Inet.object();
-    let refused = |refusal: TransactionRejection| DataplaneError::Kernel { object, reason: refusal.reason };
-    kernel.commit(&operations).await.map_err(refused)?;
+    kernel.write(&operations).await?;
     let sets = NftFamily::BOTH.map(|family| names::floating("external", family));
     let keys = sets.iter().filter_map(|set| elements.get(set)).flatten();
-    Ok(keys.filter_map(|element| address(&element.key)).collect())
+    Ok(keys.filter_map(|element| parse_address(&element.key)).collect())
 }
 
-fn address(bytes: &[u8]) -> Option<IpAddr> {
-    let v4 = <[u8; 4]>::try_from(bytes).map(IpAddr::from);
-    v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from)).ok()
-}
-
-pub(crate) struct NftablesEngine {
+pub struct NftablesEngine {
     policy: TableWriter,
     arp: TableWriter,
     foreign: ForeignChains,
     offload: FlowtableOffload,
     flows: FlowInterfaces,
     state: PolicyTableState,
+    events: TableEventStream,
     /// Whether a complete plan has been received: nothing is changed before that.
     in_force: bool,
 }
 
 impl NftablesEngine {
-    pub fn open(
-        netns: &Netns,
-        settings: DataplaneSettings,
-    ) -> DataplaneResult<(NftablesEngine, TableEventStream)> {
+    pub fn open(netns: &Netns, settings: DataplaneSettings) -> DataplaneResult<NftablesEngine> {
         let policy = TableWriter::open(netns, TableFamily::Inet)?;
         let arp = TableWriter::open(netns, TableFamily::Arp)?;
         let foreign = ForeignChains::open(netns)?;
         let offload = FlowtableOffload::open(netns)?;
-        let events =
-            TableEventStream::open(netns, [policy.port(), arp.port(), foreign.port(), offload.port()])?;
-        let (state, flows) = (PolicyTableState::new(settings), FlowInterfaces::default());
-        Ok((NftablesEngine { policy, arp, foreign, offload, flows, state, in_force: false }, events))
-    }
-
-    pub fn configure(&mut self, settings: DataplaneSettings) {
-        self.state.configure(settings);
-        self.writers().into_iter().for_each(TableWriter::diff_changed);
-    }
-
-    pub fn replace(&mut self, plan: &NodePlan) {
-        self.state.replace(plan);
-        self.in_force = true;
-        self.writers().into_iter().for_each(TableWriter::diff_changed);
-    }
-
-    pub fn apply(&mut self, update: &PlanUpdate) {
-        if self.state.apply(update) {
-            self.writers().into_iter().for_each(TableWriter::diff_changed);
-        }
+        let own_ports = [policy.port(), arp.port(), foreign.port(), offload.port()];
+        Ok(NftablesEngine {
+            events: TableEventStream::open(netns, own_ports)?,
+            policy,
+            arp,
+            foreign,
+            offload,
+            flows: FlowInterfaces::default(),
+            state: PolicyTableState::new(settings),
+            in_force: false,
+        })
     }
 
     fn writers(&mut self) -> [&mut TableWriter; 2] {
         [&mut self.policy, &mut self.arp]
     }
 
-    pub fn stats(&self) -> PolicyStats {
-        self.policy.stats
-    }
-
-    /// Returns the objects that the kernel rejects, with the reason; chains that depend on them drop all packets.
-    pub fn refused(&self) -> Vec<KernelFailure> {
-        self.state.refused()
-    }
-
-    /// Returns the reason if the kernel does not enforce the plan.
-    pub fn table_failure(&self) -> Option<KernelFailure> {
-        self.failed_tables().next().map(TableFailure::failure)
-    }
-
     fn failed_tables(&self) -> impl Iterator<Item = &TableFailure> {
         [&self.policy, &self.arp].into_iter().filter_map(TableWriter::failure)
     }
 
-    /// Whether the kernel enforces the complete plan, except for rejected objects: chains that depend on those drop all
-    /// packets.
-    pub fn is_settled(&self) -> bool {
-        self.in_force && self.failed_tables().next().is_none()
-    }
-
-    /// Returns the host endpoints with the interfaces of each; `None` means all interfaces.
-    pub fn host_endpoints(&self) -> BTreeMap<String, Option<Vec<String>>> {
-        self.state.host_endpoints()
-    }
-
-    /// Whether [`NftablesEngine::interfaces_are`] has any effect.
-    pub fn needs_interfaces(&self) -> bool {
-        self.state.has_hosts()
-    }
-
-    /// Sets the interfaces that do not belong to workloads, and their addresses.
-    pub fn interfaces_are(&mut self, interfaces: BTreeMap<String, Vec<IpAddr>>) {
-        self.state.interfaces_are(interfaces);
-    }
-
-    /// Whether [`NftablesEngine::flow_interfaces_are`] has any effect.
-    pub fn offloads(&self) -> bool {
-        self.state.settings().policy.flow_offload
-    }
-
-    pub fn flow_interfaces_are(&mut self, interfaces: FlowInterfaces) {
-        self.flows = interfaces;
-    }
-
-    /// Returns the reason why flows are not offloaded although the settings request it.
-    pub fn not_offloaded(&self) -> Option<KernelFailure> {
-        self.offload.failure().cloned()
-    }
-
-    /// Marks tables as stale that another program may have changed.
-    pub fn invalidate(&mut self, changed: ChangedTables) {
-        self.offload.invalidate();
-        if changed.ours {
-            self.writers().into_iter().for_each(TableWriter::invalidate);
-        }
-        if changed.theirs {
-            self.foreign.invalidate();
-        }
-    }
-
-    /// Returns the chains of other programs that may drop packets which policy allows.
-    pub fn overruled(&self) -> Vec<KernelFailure> {
-        self.foreign.failures()
-    }
-
     /// Makes the kernel's tables match the desired ones, in one transaction if possible.
-    pub async fn converge(&mut self, now: Duration) -> Vec<KernelFailure> {
+    async fn converge_tables(&mut self, now: Duration) -> Vec<KernelFailure> {
         if !self.in_force {
             return Vec::new();
         }
         self.state.render();
-        let PolicyTableState { diff, arp, .. } = &mut self.state;
-        if !self.policy.converge_with(diff, &mut self.arp, arp).await {
-            self.policy.converge(diff, now).await;
+        let PolicyTables { policy, arp } = &mut self.state.tables;
+        if !self.policy.converge_with(policy, &mut self.arp, arp).await {
+            self.policy.converge(policy, now).await;
             self.arp.converge(arp, now).await;
         }
         // Foreign chains must not accept by the mark before our table sets it.
         if self.is_settled() {
-            self.foreign.converge(&self.state.allowed, now).await;
+            self.foreign.converge(self.state.allowed(), now).await;
         }
         // Only flows that the rules have evaluated may be offloaded.
         let flows = (self.offloads() && self.is_settled()).then_some(&self.flows);
@@ -246,5 +159,86 @@ impl NftablesEngine {
             failures.push(failed.failure());
         }
         failures
+    }
+}
+
+impl PolicyEngine for NftablesEngine {
+    fn configure(&mut self, settings: DataplaneSettings) {
+        self.state.configure(settings);
+        self.writers().into_iter().for_each(TableWriter::diff_changed);
+    }
+
+    fn replace(&mut self, plan: &NodePlan) {
+        self.state.replace(plan);
+        self.in_force = true;
+        self.writers().into_iter().for_each(TableWriter::diff_changed);
+    }
+
+    fn apply(&mut self, update: &PlanUpdate) {
+        if self.state.apply(update) {
+            self.writers().into_iter().for_each(TableWriter::diff_changed);
+        }
+    }
+
+    fn converge(&mut self, now: Duration) -> BoxFuture<'_, Vec<KernelFailure>> {
+        self.converge_tables(now).boxed()
+    }
+
+    fn next_event(&mut self) -> BoxFuture<'_, DataplaneResult<PolicyEvent>> {
+        self.events.next().boxed()
+    }
+
+    fn invalidate(&mut self, event: PolicyEvent) {
+        self.offload.invalidate();
+        if event.own {
+            self.writers().into_iter().for_each(TableWriter::invalidate);
+        }
+        if event.foreign {
+            self.foreign.invalidate();
+        }
+    }
+
+    fn needs_interfaces(&self) -> bool {
+        self.state.has_hosts()
+    }
+
+    fn set_interfaces(&mut self, interfaces: BTreeMap<String, Vec<IpAddr>>) {
+        self.state.set_interfaces(interfaces);
+    }
+
+    fn offloads(&self) -> bool {
+        self.state.settings().policy.flow_offload
+    }
+
+    fn set_flow_interfaces(&mut self, interfaces: FlowInterfaces) {
+        self.flows = interfaces;
+    }
+
+    fn is_settled(&self) -> bool {
+        self.in_force && self.failed_tables().next().is_none()
+    }
+
+    fn not_enforced(&self) -> Option<KernelFailure> {
+        self.failed_tables().next().map(TableFailure::failure)
+    }
+
+    fn refused(&self) -> Vec<KernelFailure> {
+        self.state.refused()
+    }
+
+    fn overruled(&self) -> Vec<KernelFailure> {
+        self.foreign.failures()
+    }
+
+    fn not_offloaded(&self) -> Option<KernelFailure> {
+        self.offload.failure().cloned()
+    }
+
+    fn host_endpoints(&self) -> BTreeMap<String, Option<Vec<String>>> {
+        self.state.host_endpoints()
+    }
+
+    fn stats(&self) -> PolicyStats {
+        self.policy.stats
     }
 }

@@ -103,7 +103,7 @@ impl FlowtableOffload {
             return;
         }
         (self.stale, self.not_before) = (false, now + MIN_READ_INTERVAL);
-        match self.settle().await {
+        match self.write_table().await {
             Ok(()) => self.refused = (0, None),
             Err(error) => {
                 self.refused = (self.refused.0.saturating_add(1), Some(error.into()));
@@ -112,11 +112,9 @@ impl FlowtableOffload {
         }
     }
 
-    async fn settle(&self) -> DataplaneResult<()> {
-        let refused = |error: nlink::Error| DataplaneError::kernel(FLOW_TABLE_OBJECT, &error);
-        let observed = self.observe().await.map_err(refused)?;
-        let transaction = self.changes(observed).map_err(refused)?;
-        match transaction {
+    async fn write_table(&self) -> DataplaneResult<()> {
+        let transaction = self.observe().await.and_then(|observed| self.changes(observed));
+        match transaction.map_err(|error| DataplaneError::kernel(FLOW_TABLE_OBJECT, &error))? {
             Some(transaction) => {
                 self.netns.make(FLOW_TABLE_OBJECT, transaction.commit(&self.connection)).await
             }
@@ -144,45 +142,51 @@ impl FlowtableOffload {
     /// removed.
     fn changes(&self, observed: Option<ObservedFlowtable>) -> nlink::Result<Option<Transaction>> {
         let DesiredFlowtable { devices, rules } = &self.wanted;
-        let transaction = self.connection.transaction();
-        let there = observed.is_some();
-        match observed {
-            None if devices.is_empty() => Ok(None),
-            Some(_) if devices.is_empty() => Ok(Some(transaction.del_table(TABLE, Family::Inet))),
-            Some(observed) if observed.has(rules) => {
-                let missing: Vec<&String> = devices.difference(&observed.devices).collect();
-                let surplus: Vec<String> = observed.devices.difference(devices).cloned().collect();
-                if missing.is_empty() && surplus.is_empty() {
-                    return Ok(None);
-                }
-                let transaction = match missing.is_empty() {
-                    true => transaction,
-                    false => transaction.update_flowtable(&flows(missing)),
-                };
-                Ok(Some(match surplus.is_empty() {
-                    true => transaction,
-                    false => transaction.del_flowtable_devices(
-                        Family::Inet,
-                        TABLE,
-                        FLOWTABLE_NAME,
-                        INGRESS_PRIORITY,
-                        &surplus,
-                    ),
-                }))
+        let mut transaction = self.connection.transaction();
+        if let Some(observed) = observed {
+            if !devices.is_empty() && observed.has(rules) {
+                return Ok(self.device_changes(&observed.devices));
             }
-            _ => {
-                let transaction =
-                    if there { transaction.del_table(TABLE, Family::Inet) } else { transaction };
-                let behind = BaseChain::filter(FilterHook::Forward, Priority::Custom(FORWARD_PRIORITY));
-                let transaction = transaction
-                    .add_table(TABLE, Family::Inet)
-                    .add_flowtable(&flows(devices))
-                    .add_chain(Chain::new(TABLE, CHAIN)?.family(Family::Inet).base(behind));
-                Ok(Some(
-                    rules.iter().fold(transaction, |transaction, rule| transaction.add_rule(rule.written())),
-                ))
+            transaction = transaction.del_table(TABLE, Family::Inet);
+            if devices.is_empty() {
+                return Ok(Some(transaction));
             }
         }
+        if devices.is_empty() {
+            return Ok(None);
+        }
+        let behind = BaseChain::filter(FilterHook::Forward, Priority::Custom(FORWARD_PRIORITY));
+        transaction = transaction
+            .add_table(TABLE, Family::Inet)
+            .add_flowtable(&flows(devices))
+            .add_chain(Chain::new(TABLE, CHAIN)?.family(Family::Inet).base(behind));
+        for rule in rules {
+            transaction = transaction.add_rule(rule.encode());
+        }
+        Ok(Some(transaction))
+    }
+
+    /// Returns the transaction that adds missing interfaces and removes surplus ones, if there are any.
+    fn device_changes(&self, observed: &BTreeSet<String>) -> Option<Transaction> {
+        let missing: Vec<&String> = self.wanted.devices.difference(observed).collect();
+        let surplus: Vec<String> = observed.difference(&self.wanted.devices).cloned().collect();
+        if missing.is_empty() && surplus.is_empty() {
+            return None;
+        }
+        let mut transaction = self.connection.transaction();
+        if !missing.is_empty() {
+            transaction = transaction.update_flowtable(&flows(missing));
+        }
+        if !surplus.is_empty() {
+            transaction = transaction.del_flowtable_devices(
+                Family::Inet,
+                TABLE,
+                FLOWTABLE_NAME,
+                INGRESS_PRIORITY,
+                &surplus,
+            );
+        }
+        Some(transaction)
     }
 }
 
@@ -210,27 +214,25 @@ impl DesiredFlowtable {
 impl FlowRule {
     /// Returns the comment by which the rule is recognised.
     fn comment(&self) -> String {
-        let way = |arriving: &bool| if *arriving { "from" } else { "to" };
         match self {
-            FlowRule::See { interface, arriving } => {
-                format!("every packet {} {interface} is seen", way(arriving))
-            }
-            FlowRule::Pass { prefix, arriving } => format!("connections {} {prefix}*", way(arriving)),
+            FlowRule::See { interface, arriving: true } => format!("every packet from {interface} is seen"),
+            FlowRule::See { interface, arriving: false } => format!("every packet to {interface} is seen"),
+            FlowRule::Pass { prefix, arriving: true } => format!("connections from {prefix}*"),
+            FlowRule::Pass { prefix, arriving: false } => format!("connections to {prefix}*"),
         }
     }
 
-    fn written(&self) -> Rule {
+    fn encode(&self) -> Rule {
         let rule = Rule::new(TABLE, CHAIN).family(Family::Inet).comment(&self.comment());
+        let known = CtState::ESTABLISHED;
         match self {
             FlowRule::See { interface, arriving: true } => rule.match_iif(interface).accept(),
             FlowRule::See { interface, arriving: false } => rule.match_oif(interface).accept(),
-            FlowRule::Pass { prefix, arriving } => {
-                let rule = rule.match_ct_state(CtState::ESTABLISHED);
-                let rule = match arriving {
-                    true => rule.match_iif_prefix(prefix),
-                    false => rule.match_oif_prefix(prefix),
-                };
-                rule.flow_offload(FLOWTABLE_NAME)
+            FlowRule::Pass { prefix, arriving: true } => {
+                rule.match_ct_state(known).match_iif_prefix(prefix).flow_offload(FLOWTABLE_NAME)
+            }
+            FlowRule::Pass { prefix, arriving: false } => {
+                rule.match_ct_state(known).match_oif_prefix(prefix).flow_offload(FLOWTABLE_NAME)
             }
         }
     }
@@ -243,5 +245,5 @@ fn flows<'d>(devices: impl IntoIterator<Item = &'d String>) -> Flowtable {
 
 /// Removes the table if it exists.
 pub(super) async fn remove(netns: &Netns) -> DataplaneResult<()> {
-    FlowtableOffload::open(netns)?.settle().await
+    FlowtableOffload::open(netns)?.write_table().await
 }

@@ -4,10 +4,10 @@ use super::rule::NftFamily;
 use ipnet::IpNet;
 use tortie_plan::PortInterval;
 
-pub(crate) type ByteRange = (Vec<u8>, Vec<u8>);
+pub type ByteRange = (Vec<u8>, Vec<u8>);
 
 /// Returns the ranges of the nets of one family.
-pub(crate) fn of_nets<'n>(nets: impl IntoIterator<Item = &'n IpNet>, family: NftFamily) -> Vec<ByteRange> {
+pub fn from_nets<'n>(nets: impl IntoIterator<Item = &'n IpNet>, family: NftFamily) -> Vec<ByteRange> {
     let mut ranges: Vec<ByteRange> = nets
         .into_iter()
         .filter_map(|net| match (net, family) {
@@ -24,15 +24,17 @@ pub(crate) fn of_nets<'n>(nets: impl IntoIterator<Item = &'n IpNet>, family: Nft
     merge(ranges)
 }
 
-pub(crate) fn of_ports(ports: &[PortInterval]) -> Vec<ByteRange> {
-    let bytes = |port: u16| port.to_be_bytes().to_vec();
-    let proper = ports.iter().filter(|range| range.first <= range.last);
-    let mut ranges: Vec<ByteRange> = proper.map(|range| (bytes(range.first), bytes(range.last))).collect();
+pub fn from_ports(ports: &[PortInterval]) -> Vec<ByteRange> {
+    let mut ranges: Vec<ByteRange> = ports
+        .iter()
+        .filter(|range| range.first <= range.last)
+        .map(|range| (range.first.to_be_bytes().to_vec(), range.last.to_be_bytes().to_vec()))
+        .collect();
     ranges.sort_unstable();
     merge(ranges)
 }
 
-pub(crate) fn of_bytes(values: &[u8]) -> Vec<ByteRange> {
+pub fn from_bytes(values: &[u8]) -> Vec<ByteRange> {
     let mut ranges: Vec<ByteRange> = values.iter().map(|value| (vec![*value], vec![*value])).collect();
     ranges.sort_unstable();
     merge(ranges)
@@ -84,7 +86,7 @@ mod tests {
 
     fn nets(nets: &[&str], family: NftFamily) -> Vec<ByteRange> {
         let nets: Vec<IpNet> = nets.iter().map(|net| net.parse().unwrap()).collect();
-        of_nets(&nets, family)
+        from_nets(&nets, family)
     }
 
     #[test]
@@ -107,7 +109,7 @@ mod tests {
     #[test]
     fn ports_that_touch_become_one_range() {
         let range = |first, last| PortInterval { first, last };
-        let merged = of_ports(&[range(81, 90), range(80, 80), range(65535, 65535), range(9, 3)]);
+        let merged = from_ports(&[range(81, 90), range(80, 80), range(65535, 65535), range(9, 3)]);
         assert_eq!(merged, [(vec![0, 80], vec![0, 90]), (vec![255, 255], vec![255, 255])]);
     }
 }

@@ -6,7 +6,7 @@ use tortie_plan::{LogLimit, PacketRate, PortInterval};
 
 /// A property of a packet that can be compared or looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) enum NftField {
+pub enum NftField {
     InInterface,
     OutInterface,
     /// Index of the ingress interface; 0 for packets from the host itself.
@@ -36,7 +36,7 @@ pub(crate) enum NftField {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) enum NftFamily {
+pub enum NftFamily {
     V4,
     V6,
 }
@@ -57,8 +57,10 @@ impl NftFamily {
             NftFamily::V6 => 58,
         }
     }
+}
 
-    pub fn of(address: std::net::IpAddr) -> NftFamily {
+impl From<IpAddr> for NftFamily {
+    fn from(address: IpAddr) -> NftFamily {
         if address.is_ipv4() { NftFamily::V4 } else { NftFamily::V6 }
     }
 }
@@ -85,7 +87,7 @@ impl NftField {
 
 /// A comparison. Values have the kernel's representation: network byte order, but host byte order for marks and states.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum NftTest {
+pub enum NftTest {
     Is(Vec<u8>),
     /// The value starts with these bytes.
     Begins(Vec<u8>),
@@ -98,7 +100,7 @@ pub(crate) enum NftTest {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum NftMatch {
+pub enum NftMatch {
     Field {
         field: NftField,
         negated: bool,
@@ -156,7 +158,7 @@ impl NftMatch {
 }
 
 /// Bits of the conntrack state.
-pub(crate) mod state {
+pub mod state {
     pub const INVALID: u32 = 1;
     pub const ESTABLISHED: u32 = 2;
     pub const RELATED: u32 = 4;
@@ -164,7 +166,7 @@ pub(crate) mod state {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum NftAction {
+pub enum NftAction {
     Count,
     /// Continues with this rule only up to the limit.
     Limit(LogLimit),
@@ -224,13 +226,13 @@ pub(crate) enum NftAction {
 
 /// The address of a packet that is translated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum NatEnd {
+pub enum NatEnd {
     Source,
     Destination,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct NftRule {
+pub struct NftRule {
     /// Shown to users by `nft list`.
     pub comment: String,
     pub matches: Vec<NftMatch>,
@@ -238,6 +240,17 @@ pub(crate) struct NftRule {
 }
 
 impl NftRule {
+    /// Whether the rule looks something up in a set or map.
+    pub fn refers_to(&self, set: &str) -> bool {
+        let looks_up =
+            self.matches.iter().any(|m| matches!(m, NftMatch::Lookup { set: name, .. } if name == set));
+        looks_up
+            || self.actions.iter().any(|action| match action {
+                NftAction::Dispatch { map, .. } | NftAction::TranslateBy { map, .. } => map == set,
+                _ => false,
+            })
+    }
+
     pub fn new(matches: Vec<NftMatch>, actions: Vec<NftAction>) -> NftRule {
         NftRule { comment: String::new(), matches, actions }
     }
@@ -257,7 +270,7 @@ impl NftRule {
 }
 
 /// Returns an interface name in the kernel's representation.
-pub(crate) fn interface(name: &str) -> Vec<u8> {
+pub fn interface(name: &str) -> Vec<u8> {
     let mut bytes = name.as_bytes().to_vec();
     bytes.resize(NftField::InInterface.length(), 0);
     bytes

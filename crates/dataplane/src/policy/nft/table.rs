@@ -1,12 +1,14 @@
 //! The table as a value: chains with their rules, sets and maps with their elements.
 
 use super::rule::{NftFamily, NftField, NftRule};
+use crate::error::DataplaneError;
 use crate::failure::KernelObject;
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
 /// Hook of a base chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct ChainHook {
+pub struct ChainHook {
     pub point: HookPoint,
     pub priority: i32,
     pub kind: ChainKind,
@@ -14,7 +16,7 @@ pub(crate) struct ChainHook {
 
 /// Type of a base chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum ChainKind {
+pub enum ChainKind {
     Filter,
     /// Evaluated only for the first packet of a connection; its translation applies to all packets of the connection.
     Nat,
@@ -40,7 +42,7 @@ impl ChainKind {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum HookPoint {
+pub enum HookPoint {
     Prerouting,
     Input,
     Forward,
@@ -53,7 +55,7 @@ pub(crate) enum HookPoint {
 
 /// The families in which we have a table, each named `tortie`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum TableFamily {
+pub enum TableFamily {
     /// Policy.
     Inet,
     /// Restricts the addresses that workloads may claim on their links.
@@ -87,6 +89,11 @@ impl TableFamily {
             TableFamily::Arp => KernelObject::Table { name: "arp tortie" },
         }
     }
+
+    /// Returns the error of a request that concerns this table.
+    pub fn error(self, error: &nlink::Error) -> DataplaneError {
+        DataplaneError::kernel(self.object(), error)
+    }
 }
 
 impl HookPoint {
@@ -102,14 +109,14 @@ impl HookPoint {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct NftChain {
+pub struct NftChain {
     pub hook: Option<ChainHook>,
     pub rules: Vec<NftRule>,
 }
 
 /// Key and lookup type of a set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum SetType {
+pub enum SetType {
     /// Exact addresses.
     Addresses(NftFamily),
     /// Ranges of addresses.
@@ -132,28 +139,35 @@ pub(crate) enum SetType {
 
 /// A data type of `nft`, and its length in bytes within a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct KeyPart {
+pub struct KeyPart {
     pub kind: u32,
     pub length: usize,
 }
 
-impl SetType {
-    pub fn key(self) -> Vec<KeyPart> {
-        let address = |family| match family {
+impl KeyPart {
+    fn address(family: NftFamily) -> KeyPart {
+        match family {
             NftFamily::V4 => KeyPart { kind: 7, length: 4 },
             NftFamily::V6 => KeyPart { kind: 8, length: 16 },
-        };
+        }
+    }
+}
+
+impl SetType {
+    pub fn key(self) -> Vec<KeyPart> {
         let interface = KeyPart { kind: 41, length: 16 };
         let protocol = KeyPart { kind: 12, length: 1 };
         let port = KeyPart { kind: 13, length: 2 };
         match self {
             SetType::Addresses(family) | SetType::Nets(family) | SetType::Translations(family) => {
-                vec![address(family)]
+                vec![KeyPart::address(family)]
             }
-            SetType::PairTranslations(family) => vec![address(family), address(family)],
-            SetType::Ports(family) => vec![address(family), protocol, port],
+            SetType::PairTranslations(family) => vec![KeyPart::address(family); 2],
+            SetType::Ports(family) => vec![KeyPart::address(family), protocol, port],
             SetType::Interfaces | SetType::Chains => vec![interface],
-            SetType::Sources(family) | SetType::SourceNets(family) => vec![interface, address(family)],
+            SetType::Sources(family) | SetType::SourceNets(family) => {
+                vec![interface, KeyPart::address(family)]
+            }
         }
     }
 
@@ -161,7 +175,7 @@ impl SetType {
     pub fn value(self) -> Option<KeyPart> {
         match self {
             SetType::Translations(family) | SetType::PairTranslations(family) => {
-                SetType::Addresses(family).key().first().copied()
+                Some(KeyPart::address(family))
             }
             _ => None,
         }
@@ -178,7 +192,7 @@ impl SetType {
 
 /// An element of a set. Keys of several parts are padded to registers.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct NftElement {
+pub struct NftElement {
     pub key: Box<[u8]>,
     pub data: ElementData,
 }
@@ -186,7 +200,7 @@ pub(crate) struct NftElement {
 /// Data of an element besides its key. There are hundreds of thousands of elements, so it has to be small: only sets
 /// have ranges, and only maps have values.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) enum ElementData {
+pub enum ElementData {
     None,
     /// The last key of a range.
     Last(Box<[u8]>),
@@ -213,24 +227,37 @@ impl NftElement {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct NftSet {
+pub struct NftSet {
     pub kind: SetType,
     pub elements: BTreeSet<NftElement>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct NftTable {
+pub struct NftTable {
     pub chains: BTreeMap<String, NftChain>,
     pub sets: BTreeMap<String, NftSet>,
 }
 
 /// Rounds a field length up to whole registers.
-pub(crate) fn padded(length: usize) -> usize {
+pub fn padded(length: usize) -> usize {
     length.div_ceil(4) * 4
 }
 
+pub fn address_bytes(address: IpAddr) -> Vec<u8> {
+    match address {
+        IpAddr::V4(address) => address.octets().to_vec(),
+        IpAddr::V6(address) => address.octets().to_vec(),
+    }
+}
+
+/// Returns the address that a key consists of.
+pub fn parse_address(key: &[u8]) -> Option<IpAddr> {
+    let v4 = <[u8; 4]>::try_from(key).map(IpAddr::from);
+    v4.or_else(|_| <[u8; 16]>::try_from(key).map(IpAddr::from)).ok()
+}
+
 /// Joins several fields into a key.
-pub(crate) fn join(parts: &[&[u8]]) -> Vec<u8> {
+pub fn join(parts: &[&[u8]]) -> Vec<u8> {
     let mut key = Vec::new();
     for part in parts {
         key.extend_from_slice(part);
@@ -240,6 +267,6 @@ pub(crate) fn join(parts: &[&[u8]]) -> Vec<u8> {
 }
 
 /// Returns the number of four-byte registers that a field occupies.
-pub(crate) fn slots(field: NftField) -> usize {
+pub fn slots(field: NftField) -> usize {
     padded(field.length()) / 4
 }

@@ -2,7 +2,7 @@
 
 use super::blame::{self, RejectedObject};
 use super::diff::TableDiff;
-use super::kernel::NftablesClient;
+use super::kernel::{NftablesClient, RejectionReason};
 use super::message::TableOperation;
 use super::table::TableFamily;
 use crate::error::DataplaneResult;
@@ -107,7 +107,7 @@ impl TableWriter {
             diff.retry_refused();
         }
         let refused = diff.refused_count();
-        self.failure = self.settle(diff).await.err();
+        self.failure = self.write_changes(diff).await.err();
         match &self.failure {
             Some(_) => self.table_retry.wait(now),
             None => self.table_retry.reset(),
@@ -127,17 +127,16 @@ impl TableWriter {
         self.stats.engine = EngineStats::Nftables { chains, maps };
     }
 
-    async fn settle(&mut self, diff: &mut TableDiff) -> std::result::Result<(), TableFailure> {
+    async fn write_changes(&mut self, diff: &mut TableDiff) -> Result<(), TableFailure> {
         let family = self.kernel.family;
-        let give_up = |reason, culprits| TableFailure { family, reason, culprits };
         let mut fresh = false;
-        let mut last = String::new();
+        let mut last = RejectionReason::default();
         for _ in 0..MAX_COMMIT_ATTEMPTS {
             if self.unsure {
                 self.stats.reads += 1;
                 let read = self.kernel.read().await;
                 self.stats.failed_reads += u64::from(read.is_err());
-                let (seen, elements) = read.map_err(|error| give_up(error.to_string(), Vec::new()))?;
+                let (seen, elements) = read.map_err(|error| TableFailure::new(family, error.into()))?;
                 diff.observe(seen, elements);
                 self.unsure = false;
                 fresh = true;
@@ -164,11 +163,11 @@ impl TableWriter {
             };
             self.stats.refused_writes += 1;
             let table = family.object();
-            tracing::warn!(%table, reason = refusal.reason, "the kernel rejected a change of policy");
+            tracing::warn!(%table, reason = refusal.reason.text, "the kernel rejected a change of policy");
             self.unsure = true;
             // Errors such as missing permission or memory are not caused by the object that they are reported for.
             if refusal.is_of_the_whole() {
-                return Err(give_up(refusal.reason, Vec::new()));
+                return Err(TableFailure::new(family, refusal.reason));
             }
             // The kernel's table may only differ from the assumed state: read it before rejecting any object.
             if fresh {
@@ -178,12 +177,12 @@ impl TableWriter {
                     helped |= diff.refuse(culprit);
                 }
                 if !helped {
-                    return Err(give_up(refusal.reason, culprits));
+                    return Err(TableFailure { family, reason: refusal.reason, culprits });
                 }
             }
             last = refusal.reason;
         }
-        Err(give_up(last, Vec::new()))
+        Err(TableFailure::new(family, last))
     }
 }
 
@@ -191,15 +190,19 @@ impl TableWriter {
 #[derive(Clone, Debug)]
 pub(super) struct TableFailure {
     family: TableFamily,
-    reason: String,
+    reason: RejectionReason,
     /// The objects that the kernel named, if any.
     pub culprits: Vec<RejectedObject>,
 }
 
 impl TableFailure {
+    fn new(family: TableFamily, reason: RejectionReason) -> TableFailure {
+        TableFailure { family, reason, culprits: Vec::new() }
+    }
+
     pub fn failure(&self) -> KernelFailure {
         let object = self.family.object();
-        KernelFailure { object, concerns: AffectedWorkloads::Everything, reason: self.reason.clone() }
+        KernelFailure { object, concerns: AffectedWorkloads::Everything, reason: self.reason.clone().into() }
     }
 }
 
@@ -235,7 +238,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pauses_double_up_to_the_longest_and_start_over() {
+    fn retry_delays_double_up_to_the_maximum() {
         let mut back_off = BackOff::new(Duration::from_secs(4));
         let mut now = Duration::ZERO;
         let mut pauses = Vec::new();

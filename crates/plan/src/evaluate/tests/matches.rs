@@ -74,7 +74,7 @@ fn a_negated_icmp_type_is_still_about_icmp() {
 }
 
 #[test]
-fn nets_are_alternatives_and_negated_ones_are_all_excluded() {
+fn any_net_matches_and_every_negated_excludes() {
     let within = rule(|r| r.source.nets = vec![net("10.0.0.0/31"), net("10.9.0.0/16")]);
     assert!(matches(&within, &tcp(A, B, 80)));
     assert!(matches(&within, &tcp("10.9.1.1", B, 80)));
@@ -86,7 +86,7 @@ fn nets_are_alternatives_and_negated_ones_are_all_excluded() {
 }
 
 #[test]
-fn lists_of_the_other_family_make_a_rule_not_apply() {
+fn nets_of_the_other_family_never_match() {
     let six = tcp("fd00::1", "fd00::2", 80);
     for list in ["10.0.0.0/8", "0.0.0.0/0"] {
         let within = rule(|r| r.source.nets = vec![net(list)]);
@@ -123,7 +123,7 @@ fn ports_and_ranges() {
 }
 
 #[test]
-fn a_set_has_known_addresses_and_a_negated_one_lets_the_world_in() {
+fn sets_match_members_and_negated_sets_others() {
     let mut plan = NodePlan::default();
     let set =
         set_of_nets(&mut plan, "s:x", &["10.0.0.1/32", "fd00::1/128", "172.16.0.0/12", "172.16.0.0/16"]);

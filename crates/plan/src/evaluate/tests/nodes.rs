@@ -105,7 +105,7 @@ fn both_sides_have_to_agree() {
 }
 
 #[test]
-fn a_workload_that_is_down_or_unknown_gets_and_sends_nothing() {
+fn down_and_unknown_workloads_pass_no_packets() {
     let mut world = EvaluatedNode::new();
     world.workload_policy("b").up = false;
     world.denies(&tcp(A, B, 80), TO_A, TO_B, "Down");
@@ -232,7 +232,7 @@ fn workload_to_host_is_a_setting() {
 }
 
 #[test]
-fn a_workload_reaches_no_loopback_and_no_link_but_its_own() {
+fn workloads_reach_no_loopback_and_no_other_link() {
     let mut world = EvaluatedNode::new();
     world.settings.policy.endpoint_to_host = crate::EndpointToHostAction::Accept;
     world.workload_policy("a").allowed_sources = vec![net("0.0.0.0/0"), net("::/0")];
@@ -245,7 +245,7 @@ fn a_workload_reaches_no_loopback_and_no_link_but_its_own() {
 }
 
 #[test]
-fn a_workload_is_known_by_its_endpoint_whatever_its_interface_is_called() {
+fn workloads_are_recognised_by_endpoint_without_interface_prefix() {
     let mut world = EvaluatedNode::new();
     world.workload_policy("a").interface = "tap1".into();
     let tap = Interface("tap1");
@@ -301,7 +301,7 @@ fn an_interface_without_host_endpoint_is_not_policed() {
 }
 
 #[test]
-fn a_bare_host_endpoint_leaves_failsafes_known_flows_and_forwarding() {
+fn bare_host_endpoints_allow_failsafes_flows_and_forwarding() {
     for (interface, other) in [("eth0", true), ("*", false), ("", true)] {
         let mut world = EvaluatedNode::new();
         world.host(interface).expected = vec![address(NODE)];
@@ -341,7 +341,7 @@ fn failsafes_may_be_limited_to_a_net() {
 }
 
 #[test]
-fn normal_policy_of_a_host_endpoint_is_for_the_host_alone() {
+fn normal_host_policy_ignores_forwarded_packets() {
     let mut world = EvaluatedNode::new();
     let web = world.list("web", &[to_port(RuleAction::Allow, 6, 80)]);
     let endpoint = world.host("eth0");
@@ -387,7 +387,7 @@ fn forward_policy_is_for_what_passes_through() {
 }
 
 #[test]
-fn forward_policy_of_all_interfaces_includes_those_of_workloads() {
+fn forward_policy_of_all_interfaces_covers_workload_interfaces() {
     let mut world = EvaluatedNode::new();
     let web = world.list("web", &[to_port(RuleAction::Allow, 6, 80)]);
     world.host("*").forward = web;
@@ -426,7 +426,7 @@ fn untracked_policy_comes_before_everything() {
 }
 
 #[test]
-fn untracked_packets_to_workloads_are_judged_by_the_workload() {
+fn workload_policy_applies_to_untracked_packets() {
     let mut world = EvaluatedNode::new();
     let fast = world.list("fast", &[allow()]);
     let closed = world.list("closed", &[deny()]);
@@ -441,7 +441,7 @@ fn untracked_packets_to_workloads_are_judged_by_the_workload() {
 }
 
 #[test]
-fn pre_dnat_policy_sees_where_the_packet_wanted_to_go() {
+fn pre_dnat_policy_matches_the_original_destination() {
     let mut world = EvaluatedNode::new();
     let list =
         world.list("ports", &[to_port(RuleAction::Deny, 6, 31080), to_port(RuleAction::Allow, 6, 31081)]);
@@ -471,7 +471,7 @@ fn pre_dnat_policy_sees_where_the_packet_wanted_to_go() {
 }
 
 #[test]
-fn pre_dnat_policy_spares_failsafes_and_covers_workload_interfaces() {
+fn pre_dnat_policy_exempts_failsafes_and_covers_workloads() {
     let mut world = EvaluatedNode::new();
     let closed = world.list("closed", &[deny()]);
     world.host("*").pre_dnat = closed;

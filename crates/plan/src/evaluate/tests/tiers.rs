@@ -87,7 +87,7 @@ fn the_first_rule_that_matches_decides() {
 }
 
 #[test]
-fn policies_are_asked_in_order_and_the_tier_ends_after_the_last() {
+fn policies_apply_in_order_before_the_tier_end() {
     let plan = plan(&[(global("a"), &[web(RuleAction::Allow)]), (global("b"), &[web(RuleAction::Deny)])]);
     let ordered =
         |policies: &[PolicyId]| workload_policy(&[tier("default", TierDefaultAction::Deny, policies)]);
@@ -161,7 +161,7 @@ fn staged_policies_decide_nothing_and_end_no_tier() {
 }
 
 #[test]
-fn a_policy_governs_only_the_directions_it_is_listed_for() {
+fn policies_apply_only_in_their_listed_directions() {
     let plan = plan(&[(global("a"), &[])]);
     let ingress =
         EndpointTier { egress: Arc::default(), ..tier("default", TierDefaultAction::Deny, &[global("a")]) };
@@ -173,7 +173,7 @@ fn a_policy_governs_only_the_directions_it_is_listed_for() {
 }
 
 #[test]
-fn a_policy_that_is_not_in_the_plan_fails_closed() {
+fn missing_policies_fail_closed() {
     let plan = plan(&[]);
     let workload_policy = workload_policy(&[tier("default", TierDefaultAction::Deny, &[global("gone")])]);
     assert_eq!(judge(&plan, &workload_policy, 80).cause, VerdictCause::TierEnd("default"));

@@ -5,28 +5,29 @@
 mod tests;
 
 use super::blame::RejectedObject;
+use super::kernel::RejectionReason;
 use super::message::TableOperation;
-use super::rule::{NftAction, NftMatch, NftRule};
+use super::rule::{NftAction, NftRule};
 use super::table::{ChainHook, NftChain, NftElement, NftSet, NftTable, SetType};
 use crate::failure::KernelObject;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The properties of a chain by which the kernel's copy is compared with the desired one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ChainFingerprint {
+pub struct ChainFingerprint {
     pub hook: Option<ChainHook>,
     pub rules: Vec<u64>,
 }
 
 impl ChainFingerprint {
-    pub fn of(chain: &NftChain) -> ChainFingerprint {
+    fn new(chain: &NftChain) -> ChainFingerprint {
         ChainFingerprint { hook: chain.hook, rules: chain.rules.iter().map(NftRule::fingerprint).collect() }
     }
 }
 
 /// The table as it is in the kernel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct KernelTable {
+pub struct KernelTable {
     /// Whether the table exists.
     pub there: bool,
     /// Whether the table has attributes that we would not give it.
@@ -37,7 +38,7 @@ pub(crate) struct KernelTable {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct TableDiff {
+pub struct TableDiff {
     wanted: NftTable,
     /// Number of rules and maps in `wanted`.
     rules: usize,
@@ -51,16 +52,16 @@ pub(crate) struct TableDiff {
     /// Chains and sets that the kernel rejected, and chains that refer to a rejected set.
     refused: BTreeMap<String, RejectedDefinition>,
     /// Rejected elements that concern a single workload: without them, the packets of that workload are dropped.
-    refused_elements: BTreeMap<String, BTreeMap<NftElement, String>>,
+    refused_elements: BTreeMap<String, BTreeMap<NftElement, RejectionReason>>,
     /// Replacement for every chain that was rejected or that refers to a rejected set: it drops all packets.
     closed: NftChain,
 }
 
 /// The reason why a chain or set is not in the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct RejectedDefinition {
+pub struct RejectedDefinition {
     pub object: KernelObject,
-    pub reason: String,
+    pub reason: RejectionReason,
 }
 
 impl TableDiff {
@@ -86,6 +87,14 @@ impl TableDiff {
             self.rules -= old.rules.len();
             self.refused.remove(name);
             self.chains.insert(name.to_owned());
+        }
+    }
+
+    /// Adds or replaces a chain; removes it if `chain` is `None`.
+    pub fn set_chain(&mut self, name: String, chain: Option<NftChain>) {
+        match chain {
+            Some(chain) => self.put_chain(name, chain),
+            None => self.drop_chain(&name),
         }
     }
 
@@ -128,8 +137,25 @@ impl TableDiff {
         }
     }
 
-    pub fn elements(&self, name: &str) -> impl Iterator<Item = &NftElement> {
-        self.wanted.sets.get(name).into_iter().flat_map(|set| &set.elements)
+    /// Adds an element to a set, or removes it.
+    pub fn put_element(&mut self, name: &str, element: NftElement, present: bool) {
+        if present {
+            self.insert(name, element);
+        } else {
+            self.remove(name, &element);
+        }
+    }
+
+    /// Replaces all elements of a set.
+    pub fn replace_elements(&mut self, name: &str, wanted: BTreeSet<NftElement>) {
+        let Some(set) = self.wanted.sets.get(name) else { return };
+        let old: Vec<NftElement> = set.elements.difference(&wanted).cloned().collect();
+        old.iter().for_each(|element| self.remove(name, element));
+        wanted.into_iter().for_each(|element| self.insert(name, element));
+    }
+
+    pub fn has_elements(&self, name: &str) -> bool {
+        self.wanted.sets.get(name).is_some_and(|set| !set.elements.is_empty())
     }
 
     /// Returns the elements of a set in order, starting at `first`.
@@ -182,11 +208,10 @@ impl TableDiff {
     }
 
     /// Returns the rejected elements that concern single workloads: set, its type, element and reason.
-    pub fn refused_elements(&self) -> impl Iterator<Item = (&str, SetType, &NftElement, &str)> {
+    pub fn refused_elements(&self) -> impl Iterator<Item = (&str, SetType, &NftElement, &RejectionReason)> {
         self.refused_elements.iter().flat_map(|(name, refused)| {
             let kind = self.wanted.sets.get(name).map(|set| set.kind);
-            let refused = refused.iter().map(|(element, reason)| (element, reason.as_str()));
-            refused.filter_map(move |(element, reason)| Some((name.as_str(), kind?, element, reason)))
+            refused.iter().filter_map(move |(element, reason)| Some((name.as_str(), kind?, element, reason)))
         })
     }
 
@@ -233,7 +258,8 @@ impl TableDiff {
             }
             for user in users {
                 let object = KernelObject::Chain { name: user.clone() };
-                let reason = format!("set {name}: {reason}");
+                let reason =
+                    RejectionReason { errno: reason.errno, text: format!("set {name}: {}", reason.text) };
                 self.refused.entry(user.clone()).or_insert(RejectedDefinition { object, reason });
                 self.chains.insert(user);
             }
@@ -241,12 +267,12 @@ impl TableDiff {
         true
     }
 
-    fn refuse_element(&mut self, set: &str, element: &NftElement, reason: &str) -> bool {
+    fn refuse_element(&mut self, set: &str, element: &NftElement, reason: &RejectionReason) -> bool {
         if !self.wanted.sets.get(set).is_some_and(|set| set.elements.contains(element)) {
             return false;
         }
         let refused = self.refused_elements.entry(set.to_owned()).or_default();
-        refused.insert(element.clone(), reason.to_owned()).is_none()
+        refused.insert(element.clone(), reason.clone()).is_none()
     }
 
     /// Returns the elements that the kernel's set should have now, without the rejected ones.
@@ -259,20 +285,9 @@ impl TableDiff {
 
     /// Returns the chains with a rule that refers to a set.
     pub fn users(&self, set: &str) -> impl Iterator<Item = &str> {
-        let uses = move |rule: &NftRule| {
-            let matched =
-                |condition: &NftMatch| matches!(condition, NftMatch::Lookup { set: name, .. } if name == set);
-            let mapped = |action: &NftAction| {
-                let map = match action {
-                    NftAction::Dispatch { map, .. } | NftAction::TranslateBy { map, .. } => map,
-                    _ => return false,
-                };
-                map == set
-            };
-            rule.matches.iter().any(matched) || rule.actions.iter().any(mapped)
-        };
         let chains = self.wanted.chains.iter();
-        chains.filter(move |(_, chain)| chain.rules.iter().any(uses)).map(|(name, _)| name.as_str())
+        let users = chains.filter(move |(_, chain)| chain.rules.iter().any(|rule| rule.refers_to(set)));
+        users.map(|(name, _)| name.as_str())
     }
 
     fn chain(&self, name: &str) -> Option<&NftChain> {
@@ -330,7 +345,7 @@ impl TableDiff {
                 (None, None) => {}
                 (None, Some(_)) => plan.remove_chain(name),
                 (Some(chain), None) => plan.add_chain(name, chain),
-                (Some(chain), Some(fingerprint)) if ChainFingerprint::of(chain) == *fingerprint => {}
+                (Some(chain), Some(fingerprint)) if ChainFingerprint::new(chain) == *fingerprint => {}
                 (Some(chain), Some(_)) => plan.refill_chain(name, chain),
             }
         }
@@ -400,7 +415,7 @@ impl TableDiff {
         self.seen.there = true;
         self.seen.odd = false;
         for name in std::mem::take(&mut self.chains) {
-            match self.chain(&name).map(ChainFingerprint::of) {
+            match self.chain(&name).map(ChainFingerprint::new) {
                 Some(fingerprint) => self.seen.chains.insert(name, fingerprint),
                 None => self.seen.chains.remove(&name),
             };

@@ -2,6 +2,7 @@
 //! table.
 
 use super::*;
+use crate::policy::nft::rule::NftMatch;
 use crate::policy::nft::table::{ElementData, HookPoint};
 use proptest::prelude::*;
 
@@ -81,7 +82,7 @@ impl KernelTableModel {
 
     fn read(&self) -> (KernelTable, BTreeMap<String, BTreeSet<NftElement>>) {
         let chains =
-            self.table.chains.iter().map(|(name, chain)| (name.clone(), ChainFingerprint::of(chain)));
+            self.table.chains.iter().map(|(name, chain)| (name.clone(), ChainFingerprint::new(chain)));
         let sets = self.table.sets.iter().map(|(name, set)| (name.clone(), Some(set.kind)));
         let elements = self.table.sets.iter().map(|(name, set)| (name.clone(), set.elements.clone()));
         let seen =
@@ -142,7 +143,7 @@ fn happens(step: &HistoryStep, diff: &mut TableDiff, model: &mut KernelTableMode
                 diff.remove("nets", &element);
             }
             // Rules refer to the set of ranges only while it exists.
-            let empty = diff.elements("nets").next().is_none();
+            let empty = !diff.has_elements("nets");
             let lookup = |set: &str| NftMatch::lookup([crate::policy::nft::rule::NftField::Mark], set);
             let mut matches = vec![lookup("set")];
             if empty {
@@ -202,7 +203,7 @@ proptest! {
 }
 
 #[test]
-fn a_set_that_is_wanted_again_before_it_went_has_no_old_members() {
+fn recreated_sets_have_no_old_members() {
     let (mut diff, mut model) = (TableDiff::new(), KernelTableModel::default());
     diff.put_set("set".into(), SetType::Interfaces);
     for step in [

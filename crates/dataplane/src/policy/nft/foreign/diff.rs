@@ -3,7 +3,7 @@
 
 /// Classification of a rule in a foreign chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ForeignRuleKind {
+pub enum ForeignRuleKind {
     Ours,
     /// A copy of our rule that a program saved and restored, or a rule of another version.
     Copy,
@@ -14,7 +14,7 @@ pub(crate) enum ForeignRuleKind {
 
 /// A change to a chain. Positions refer to the chain as it was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ChainEdit {
+pub enum ChainEdit {
     Delete(usize),
     /// Appends if `before` is `None`.
     Insert {
@@ -22,22 +22,18 @@ pub(crate) enum ChainEdit {
     },
 }
 
+impl ForeignRuleKind {
+    pub fn is_ours(self) -> bool {
+        matches!(self, ForeignRuleKind::Ours | ForeignRuleKind::Copy)
+    }
+}
+
 /// Computes the changes to a chain. A chain that cannot drop anything needs no rule.
 pub(super) fn edits(rules: &[ForeignRuleKind], drops: bool, wanted: bool) -> Vec<ChainEdit> {
-    let others = || {
-        rules
-            .iter()
-            .enumerate()
-            .filter(|(_, kind)| matches!(kind, ForeignRuleKind::Services | ForeignRuleKind::Other))
-    };
-    let wanted = wanted && (drops || others().next().is_some());
-    let before = others().find(|(_, kind)| **kind == ForeignRuleKind::Other).map(|(index, _)| index);
-    let mine: Vec<usize> = rules
-        .iter()
-        .enumerate()
-        .filter(|(_, kind)| matches!(kind, ForeignRuleKind::Ours | ForeignRuleKind::Copy))
-        .map(|(i, _)| i)
-        .collect();
+    let wanted = wanted && (drops || rules.iter().any(|kind| !kind.is_ours()));
+    let before = rules.iter().position(|kind| *kind == ForeignRuleKind::Other);
+    let mine: Vec<usize> =
+        rules.iter().enumerate().filter(|(_, kind)| kind.is_ours()).map(|(i, _)| i).collect();
     let in_place = match mine.as_slice() {
         [only] => rules[*only] == ForeignRuleKind::Ours && only + 1 == before.unwrap_or(rules.len()),
         _ => false,
@@ -59,7 +55,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn our_rule_stands_in_front_of_what_could_drop_and_behind_services() {
+    fn our_rule_is_between_services_and_drops() {
         let insert = |before| ChainEdit::Insert { before };
         assert_eq!(edits(&[], false, true), [], "nothing there drops anything");
         assert_eq!(edits(&[], true, true), [insert(None)]);
@@ -94,7 +90,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn one_round_is_enough_and_what_is_not_ours_stays(
+        fn edits_converge_in_one_round_and_keep_foreign(
             rules in proptest::collection::vec(prop_oneof![Just(Ours), Just(Copy), Just(Services), Just(Other)], 0..8),
             drops: bool,
             wanted: bool,

@@ -3,9 +3,10 @@
 use super::super::render::MarkedHook;
 use super::super::table::HookPoint;
 use super::diff::{self, ChainEdit, ForeignRuleKind};
-use super::program::LegacyProgram as Program;
+use super::program::{LegacyProgram as Program, ProgramError};
 use super::{ACCEPT_RULE_COMMENT, KUBE_PROXY_CHAIN_PREFIX, bits};
-use crate::failure::{AffectedWorkloads, KernelFailure, KernelObject};
+use crate::error::DataplaneError;
+use crate::failure::{KernelFailure, KernelObject};
 use crate::netns::Netns;
 use std::time::Duration;
 
@@ -60,13 +61,9 @@ impl LegacyTables {
                 let wanted =
                     allowed.iter().any(|place| place.point == point && place.priorities.contains(&priority));
                 let place = LegacyChain { program, table, chain };
-                if let Err(reason) = place.settle(&self.netns, wanted, bits(allowed)).await {
-                    let object = place.object();
-                    self.failures.push(KernelFailure {
-                        object,
-                        concerns: AffectedWorkloads::nobody(),
-                        reason,
-                    });
+                if let Err(error) = place.write_rule(&self.netns, wanted, bits(allowed)).await {
+                    let reason = error.to_string();
+                    self.failures.push(DataplaneError::Kernel { object: place.object(), reason }.into());
                     // The program is missing or its lock is held: the other chains would fail as well.
                     break;
                 }
@@ -88,7 +85,7 @@ impl LegacyChain {
         KernelObject::ForeignChain { table, name: self.chain.to_owned() }
     }
 
-    async fn settle(self, netns: &Netns, wanted: bool, bits: u32) -> Result<(), String> {
+    async fn write_rule(self, netns: &Netns, wanted: bool, bits: u32) -> Result<(), ProgramError> {
         let listing = self.run(netns, &["-S", self.chain]).await?;
         let (rules, drops) = read(&listing, self.chain, bits);
         let kinds: Vec<ForeignRuleKind> = rules.iter().map(|rule| rule.kind).collect();
@@ -100,7 +97,7 @@ impl LegacyChain {
         Ok(())
     }
 
-    async fn run(self, netns: &Netns, words: &[&str]) -> Result<String, String> {
+    async fn run(self, netns: &Netns, words: &[&str]) -> Result<String, ProgramError> {
         let words = ["-t", self.table].iter().chain(words).map(|word| (*word).to_owned()).collect();
         self.program.run(netns, words).await
     }
@@ -133,40 +130,45 @@ fn printed(chain: &str, bits: u32) -> String {
 /// Classifies the rules of a chain, and returns whether its policy drops. Our rule with other bits was written before
 /// the mask changed.
 fn read(listing: &str, chain: &str, bits: u32) -> (Vec<ListedRule>, bool) {
-    let services = format!(" -j {KUBE_PROXY_CHAIN_PREFIX}");
-    let listed = |line: &str| {
-        let (_, rest) = line.split_once(" --mark 0x").unwrap_or_default();
-        let digits = rest.split('/').next().unwrap_or_default();
-        let asked = u32::from_str_radix(digits, 16).unwrap_or_default();
-        let kind = match line {
-            line if line == printed(chain, asked) && asked == bits => ForeignRuleKind::Ours,
-            line if line == printed(chain, asked) => ForeignRuleKind::Copy,
-            line if line.contains(&services) => ForeignRuleKind::Services,
-            _ => ForeignRuleKind::Other,
-        };
-        ListedRule { kind, bits: asked }
-    };
     let added = format!("-A {chain} ");
-    let rules = listing.lines().filter(|line| line.starts_with(&added)).map(listed).collect();
-    (rules, listing.lines().any(|line| line == format!("-P {chain} DROP")))
+    let rules = listing.lines().filter(|line| line.starts_with(&added));
+    let drops = listing.lines().any(|line| line == format!("-P {chain} DROP"));
+    (rules.map(|line| classify_rule(line, chain, bits)).collect(), drops)
+}
+
+fn classify_rule(line: &str, chain: &str, bits: u32) -> ListedRule {
+    let (_, rest) = line.split_once(" --mark 0x").unwrap_or_default();
+    let digits = rest.split('/').next().unwrap_or_default();
+    let matched = u32::from_str_radix(digits, 16).unwrap_or_default();
+    let mut kind = ForeignRuleKind::Other;
+    if line == printed(chain, matched) {
+        kind = if matched == bits { ForeignRuleKind::Ours } else { ForeignRuleKind::Copy };
+    } else if line.contains(&format!(" -j {KUBE_PROXY_CHAIN_PREFIX}")) {
+        kind = ForeignRuleKind::Services;
+    }
+    ListedRule { kind, bits: matched }
 }
 
 /// Renders edits as commands. Rules are deleted by their content and never by number, as the chain may have changed
 /// since it was read.
 fn commands(edits: &[ChainEdit], rules: &[ListedRule], chain: &str, bits: u32) -> Vec<Vec<String>> {
-    let own = |kind: ForeignRuleKind| matches!(kind, ForeignRuleKind::Ours | ForeignRuleKind::Copy);
-    let command = |edit: &ChainEdit| match edit {
-        ChainEdit::Delete(index) => {
-            let there = rules.get(*index).map_or(bits, |listed| listed.bits);
-            [vec!["-D".to_owned(), chain.to_owned()], rule(there)].concat()
-        }
-        ChainEdit::Insert { before: None } => [vec!["-A".to_owned(), chain.to_owned()], rule(bits)].concat(),
-        ChainEdit::Insert { before: Some(before) } => {
-            let foreign = rules.iter().take(*before).filter(|listed| !own(listed.kind)).count();
-            [vec!["-I".to_owned(), chain.to_owned(), (foreign + 1).to_string()], rule(bits)].concat()
-        }
-    };
-    edits.iter().map(command).collect()
+    let mut commands = Vec::new();
+    for edit in edits {
+        commands.push(match edit {
+            ChainEdit::Delete(index) => {
+                let there = rules.get(*index).map_or(bits, |listed| listed.bits);
+                [vec!["-D".to_owned(), chain.to_owned()], rule(there)].concat()
+            }
+            ChainEdit::Insert { before: None } => {
+                [vec!["-A".to_owned(), chain.to_owned()], rule(bits)].concat()
+            }
+            ChainEdit::Insert { before: Some(before) } => {
+                let foreign = rules.iter().take(*before).filter(|listed| !listed.kind.is_ours()).count();
+                [vec!["-I".to_owned(), chain.to_owned(), (foreign + 1).to_string()], rule(bits)].concat()
+            }
+        });
+    }
+    commands
 }
 
 #[cfg(test)]
@@ -182,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listing_is_read_as_the_program_prints_it() {
+    fn program_listings_are_classified() {
         let listing = format!(
             "-P FORWARD DROP\n-A FORWARD -m comment --comment \"kubernetes\" -j KUBE-FORWARD\n{OURS}\n-A FORWARD -m mark --mark 0x1 -j DOCKER-USER\n"
         );
@@ -198,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_inserted_is_numbered_as_the_chain_will_be() {
+    fn inserts_are_numbered_after_deletions() {
         let rules = [ForeignRuleKind::Services, ForeignRuleKind::Other, ForeignRuleKind::Ours]
             .map(|kind| ListedRule { kind, bits: BITS });
         let kinds = rules.map(|rule| rule.kind);
@@ -208,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_with_the_bits_of_before_goes_as_it_was_written() {
+    fn rules_with_old_bits_are_deleted_by_content() {
         let (rules, _) = read(&format!("-P FORWARD DROP\n{OURS}\n"), "FORWARD", 4);
         let kinds: Vec<ForeignRuleKind> = rules.iter().map(|rule| rule.kind).collect();
         let commands = commands(&diff::edits(&kinds, true, true), &rules, "FORWARD", 4);

@@ -8,8 +8,8 @@
 mod apply;
 mod diff;
 mod legacy;
-pub(crate) mod observed;
-pub(crate) mod program;
+pub mod observed;
+pub mod program;
 
 use super::render::MarkedHook;
 use super::rule::{NftAction, NftField, NftMatch, NftRule, NftTest};
@@ -45,7 +45,7 @@ fn accepting(bits: u32) -> NftRule {
     NftRule::new(vec![allowed], vec![NftAction::Count, NftAction::Accept]).says(ACCEPT_RULE_COMMENT)
 }
 
-pub(crate) struct ForeignChains {
+pub struct ForeignChains {
     connection: Connection<Nftables>,
     legacy: LegacyTables,
     /// Hooks and priorities at which packets carry the mark.
@@ -92,7 +92,7 @@ impl ForeignChains {
         }
         if self.stale && now >= self.not_before {
             (self.stale, self.not_before) = (false, now + MIN_READ_INTERVAL);
-            self.failures = match self.settle().await {
+            self.failures = match self.write_rules().await {
                 Ok(failures) => failures,
                 Err(error) => vec![error.into()],
             };
@@ -103,9 +103,11 @@ impl ForeignChains {
         self.legacy.converge(&self.allowed, now).await;
     }
 
-    async fn settle(&self) -> DataplaneResult<Vec<KernelFailure>> {
-        let (mut failures, bits) = (Vec::new(), bits(&self.allowed));
-        for chain in observed::base_chains(&self.connection).await? {
+    async fn write_rules(&self) -> DataplaneResult<Vec<KernelFailure>> {
+        let mut failures = Vec::new();
+        let bits = bits(&self.allowed);
+        let chains = observed::base_chains(&self.connection).await;
+        for chain in chains.map_err(|error| DataplaneError::kernel("chains of others", &error))? {
             let edits = diff::edits(&chain.kinds(bits), chain.drops, chain.is_behind(&self.allowed));
             if edits.is_empty() {
                 continue;

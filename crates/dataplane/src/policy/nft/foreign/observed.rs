@@ -6,7 +6,6 @@ use super::super::render::MarkedHook;
 use super::super::table::{HookPoint, TableFamily};
 use super::diff::ForeignRuleKind;
 use super::{ACCEPT_RULE_COMMENT, KUBE_PROXY_CHAIN_PREFIX, KUBE_PROXY_TABLE, accepting};
-use crate::error::{DataplaneError, DataplaneResult};
 use crate::failure::KernelObject;
 use crate::netlink::attributes;
 use nlink::Connection;
@@ -14,7 +13,7 @@ use nlink::netlink::Nftables;
 use nlink::netlink::nftables::{self as wire, ChainInfo, ChainType, Family, RuleInfo};
 
 /// A base chain of another program.
-pub(crate) struct BaseChain {
+pub struct BaseChain {
     pub family: Family,
     pub table: String,
     pub name: String,
@@ -25,7 +24,7 @@ pub(crate) struct BaseChain {
     pub rules: Vec<ForeignRule>,
 }
 
-pub(crate) struct ForeignRule {
+pub struct ForeignRule {
     pub handle: u64,
     pub comment: Option<String>,
     /// The chain that it jumps to.
@@ -85,7 +84,7 @@ impl ForeignRule {
     }
 }
 
-pub(crate) fn family_name(family: Family) -> &'static str {
+pub fn family_name(family: Family) -> &'static str {
     match family {
         Family::Ip => "ip",
         Family::Ip6 => "ip6",
@@ -98,10 +97,9 @@ pub(crate) fn family_name(family: Family) -> &'static str {
 }
 
 /// Returns the base chains of other programs that filter or change IP packets.
-pub(super) async fn base_chains(connection: &Connection<Nftables>) -> DataplaneResult<Vec<BaseChain>> {
-    let describe = |error: nlink::Error| DataplaneError::kernel("chains of others", &error);
+pub(super) async fn base_chains(connection: &Connection<Nftables>) -> nlink::Result<Vec<BaseChain>> {
     let ip = [Family::Ip, Family::Ip6, Family::Inet];
-    let all = connection.list_chains().await.map_err(describe)?;
+    let all = connection.list_chains().await?;
     let concerned = all.iter().filter(|chain| {
         let theirs = ![TABLE_NAME, KUBE_PROXY_TABLE].contains(&chain.table.as_str());
         ip.contains(&chain.family) && chain.chain_type == Some(ChainType::Filter) && theirs
@@ -115,7 +113,7 @@ pub(super) async fn base_chains(connection: &Connection<Nftables>) -> DataplaneR
         }
     }
     for (family, table) in tables {
-        for rule in connection.list_rules(&table, family).await.map_err(describe)? {
+        for rule in connection.list_rules(&table, family).await? {
             let mut of_family =
                 chains.iter_mut().filter(|chain| chain.family == family && chain.table == table);
             if let Some(chain) = of_family.find(|chain| chain.name == rule.chain) {
@@ -150,7 +148,7 @@ fn target(rule: &[u8]) -> Option<String> {
 }
 
 /// Returns the sets and maps that a rule refers to.
-pub(crate) fn looked_up_sets(rule: &RuleInfo) -> Vec<String> {
+pub fn looked_up_sets(rule: &RuleInfo) -> Vec<String> {
     let lookups = expressions(&rule.expression_bytes).filter(|(name, _)| *name == b"lookup");
     lookups.filter_map(|(_, data)| attributes::find(data, wire::NFTA_LOOKUP_SET).map(text)).collect()
 }

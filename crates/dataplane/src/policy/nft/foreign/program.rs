@@ -1,10 +1,11 @@
 //! Runs the programs of iptables-legacy. Its tables have no netlink interface, and each change replaces a whole table
 //! under a lock; only its own programs should do that.
 
-use crate::error::DataplaneResult;
+use crate::error::{DataplaneError, DataplaneResult};
 use crate::netns::Netns;
-use std::io::{ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::process::{Child, Command, Stdio};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Seconds to wait for the xtables lock. The whole dataplane waits as long.
@@ -17,7 +18,7 @@ const MAX_OUTPUT_BYTES: u64 = 64 << 20;
 
 /// The two families of legacy tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum LegacyProgram {
+pub enum LegacyProgram {
     V4,
     V6,
 }
@@ -43,58 +44,72 @@ impl LegacyProgram {
         Ok(names.lines().map(str::to_owned).collect())
     }
 
-    /// Runs a command of the program. Returns its output, or its error message.
-    pub async fn run(self, netns: &Netns, words: Vec<String>) -> std::result::Result<String, String> {
-        let program = self.name().to_owned();
-        run(
-            netns,
-            program,
-            [vec!["-w".to_owned(), LOCK_WAIT_SECONDS.to_owned()], words].concat(),
-            String::new(),
-        )
-        .await
+    /// Runs a command of the program, and returns its output.
+    pub async fn run(self, netns: &Netns, words: Vec<String>) -> Result<String, ProgramError> {
+        let words = [vec!["-w".to_owned(), LOCK_WAIT_SECONDS.to_owned()], words].concat();
+        run_program(netns, self.name().to_owned(), words, String::new()).await
     }
 
     /// Returns the output of `iptables-save` for a table.
-    pub async fn save(self, netns: &Netns, table: &str) -> std::result::Result<String, String> {
+    pub async fn save(self, netns: &Netns, table: &str) -> Result<String, ProgramError> {
         let program = format!("{}-save", self.name());
-        run(netns, program, vec!["-t".to_owned(), table.to_owned()], String::new()).await
+        run_program(netns, program, vec!["-t".to_owned(), table.to_owned()], String::new()).await
     }
 
     /// Runs `iptables-restore` without flushing existing rules; either all lines take effect or none.
-    pub async fn restore(self, netns: &Netns, lines: String) -> std::result::Result<(), String> {
+    pub async fn restore(self, netns: &Netns, lines: String) -> Result<(), ProgramError> {
         let program = format!("{}-restore", self.name());
         let words = ["--noflush", "-w", LOCK_WAIT_SECONDS].map(str::to_owned).to_vec();
-        run(netns, program, words, lines).await.map(drop)
+        run_program(netns, program, words, lines).await.map(drop)
     }
 }
 
-async fn run(
+/// A command that failed.
+#[derive(Debug, thiserror::Error)]
+#[error("{command}: {source}")]
+pub struct ProgramError {
+    command: String,
+    source: ProgramFailure,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum ProgramFailure {
+    #[error("program not found on this host")]
+    NotFound,
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error("still running after {} s", PROGRAM_TIMEOUT.as_secs())]
+    Stuck,
+    /// The message that the program has written.
+    #[error("{0}")]
+    Rejected(String),
+    #[error(transparent)]
+    Namespace(#[from] DataplaneError),
+}
+
+async fn run_program(
     netns: &Netns,
     program: String,
     words: Vec<String>,
     input: String,
-) -> std::result::Result<String, String> {
+) -> Result<String, ProgramError> {
     let command = format!("{program} {}", words.join(" "));
     let outcome = netns.within(move || run_here(&program, &words, &input)).await;
-    match outcome {
-        Ok(Ok(output)) => Ok(output),
-        Ok(Err(reason)) => Err(format!("{command}: {reason}")),
-        Err(error) => Err(error.to_string()),
-    }
+    outcome.unwrap_or_else(|error| Err(error.into())).map_err(|source| ProgramError { command, source })
 }
 
-fn run_here(program: &str, words: &[String], input: &str) -> std::result::Result<String, String> {
+fn run_here(program: &str, words: &[String], input: &str) -> Result<String, ProgramFailure> {
     let spawned = Command::new(program)
         .args(words)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn();
-    let mut child = spawned.map_err(|error| match error.kind() {
-        ErrorKind::NotFound => "program not found on this host".to_owned(),
-        _ => error.to_string(),
-    })?;
+    let mut child = match spawned {
+        Ok(child) => child,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Err(ProgramFailure::NotFound),
+        Err(error) => return Err(error.into()),
+    };
     let outcome = converse(&mut child, input);
     if outcome.is_err() {
         let _ = child.kill();
@@ -103,33 +118,34 @@ fn run_here(program: &str, words: &[String], input: &str) -> std::result::Result
     outcome
 }
 
-fn converse(child: &mut Child, input: &str) -> std::result::Result<String, String> {
-    let text = |error: std::io::Error| error.to_string();
-    let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
-    let read = |stream: Option<Box<dyn Read + Send>>| {
-        std::thread::spawn(move || {
-            let mut said = String::new();
-            if let Some(stream) = stream {
-                let _ = stream.take(MAX_OUTPUT_BYTES).read_to_string(&mut said);
-            }
-            said
-        })
-    };
-    let said = read(stdout.map(|stream| Box::new(stream) as Box<dyn Read + Send>));
-    let complained = read(stderr.map(|stream| Box::new(stream) as Box<dyn Read + Send>));
-    if let Some(mut stdin) = stdin {
-        stdin.write_all(input.as_bytes()).map_err(text)?;
+fn converse(child: &mut Child, input: &str) -> Result<String, ProgramFailure> {
+    let output = read_in_thread(child.stdout.take());
+    let messages = read_in_thread(child.stderr.take());
+    if let Some(mut stdin) = child.stdin.take() {
+        stdin.write_all(input.as_bytes())?;
     }
     let limit = Instant::now() + PROGRAM_TIMEOUT;
     let status = loop {
-        if let Some(status) = child.try_wait().map_err(text)? {
+        if let Some(status) = child.try_wait()? {
             break status;
         }
         if Instant::now() > limit {
-            return Err(format!("still running after {} s", PROGRAM_TIMEOUT.as_secs()));
+            return Err(ProgramFailure::Stuck);
         }
         std::thread::sleep(EXIT_POLL_INTERVAL);
     };
-    let (said, complained) = (said.join().unwrap_or_default(), complained.join().unwrap_or_default());
-    if status.success() { Ok(said) } else { Err(complained.trim().to_owned()) }
+    let output = output.join().unwrap_or_default();
+    let messages = messages.join().unwrap_or_default();
+    if status.success() { Ok(output) } else { Err(ProgramFailure::Rejected(messages.trim().to_owned())) }
+}
+
+/// Reads a stream while the program runs: a program whose output is not read blocks.
+fn read_in_thread(stream: Option<impl Read + Send + 'static>) -> JoinHandle<String> {
+    std::thread::spawn(move || {
+        let mut text = String::new();
+        if let Some(stream) = stream {
+            let _ = stream.take(MAX_OUTPUT_BYTES).read_to_string(&mut text);
+        }
+        text
+    })
 }

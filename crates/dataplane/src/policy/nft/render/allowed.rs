@@ -10,7 +10,7 @@ use std::ops::Range;
 use tortie_plan::{AllowAction, EndpointToHostAction};
 
 /// Priority of the first policy chain: all policy is evaluated before other programs filter.
-pub(crate) const POLICY_PRIORITY: i32 = FILTER_PRIORITY - 10;
+pub const POLICY_PRIORITY: i32 = FILTER_PRIORITY - 10;
 /// Priority behind the last policy chain.
 const MARK_PRIORITY: i32 = FILTER_PRIORITY - 5;
 /// Priority of the security tables for mandatory access control, whose verdicts we never override.
@@ -19,7 +19,7 @@ const DNAT_PRIORITY: i32 = -100;
 
 /// A hook at which packets that policy has allowed carry the mark, and the priorities of foreign chains that see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct MarkedHook {
+pub struct MarkedHook {
     pub point: HookPoint,
     /// Priorities of chains that run after ours.
     pub priorities: Range<i32>,
@@ -43,7 +43,7 @@ impl BaseChainRenderer<'_> {
     }
 
     /// Returns the hooks and priorities at which packets carry the mark.
-    pub(super) fn allowed(&self) -> Vec<MarkedHook> {
+    pub fn allowed(&self) -> Vec<MarkedHook> {
         let bits = self.accepted_bit();
         let filtered = self.marking().into_iter();
         let mut allowed: Vec<MarkedHook> = filtered

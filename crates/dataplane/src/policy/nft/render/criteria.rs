@@ -26,20 +26,13 @@ pub(super) fn alternatives(rule: &PlannedRule, sets: &KnownSets) -> Vec<MatchCon
 
 /// Whether the criteria are the same for IPv4 and IPv6.
 fn is_of_any_family(rule: &PlannedRule) -> bool {
-    let plain = |side: &RuleSide| {
-        side.nets.is_empty()
-            && side.not_nets.is_empty()
-            && side.sets.is_empty()
-            && side.not_sets.is_empty()
-            && side.named_ports.is_empty()
-            && side.not_named_ports.is_empty()
-            && side.service.is_none()
-    };
     rule.ip_version.is_none()
         && rule.icmp.is_none()
         && rule.not_icmp.is_none()
-        && plain(&rule.source)
-        && plain(&rule.destination)
+        && rule.sets().next().is_none()
+        && [&rule.source, &rule.destination]
+            .iter()
+            .all(|side| side.nets.is_empty() && side.not_nets.is_empty())
 }
 
 fn of_family(rule: &PlannedRule, family: Option<NftFamily>, sets: &KnownSets) -> Vec<MatchConjunction> {
@@ -100,12 +93,11 @@ impl RuleAlternatives<'_> {
 
     /// Requires one of these alternatives.
     fn either(&mut self, alternatives: &[MatchConjunction]) {
-        let found = std::mem::take(&mut self.found);
-        let both = |all: &MatchConjunction, alternative: &MatchConjunction| {
-            all.iter().chain(alternative).cloned().collect()
-        };
-        self.found =
-            found.iter().flat_map(|all| alternatives.iter().map(move |other| both(all, other))).collect();
+        for all in std::mem::take(&mut self.found) {
+            for alternative in alternatives {
+                self.found.push(all.iter().chain(alternative).cloned().collect());
+            }
+        }
     }
 
     /// Requires one of these conditions. For Log rules they are made mutually exclusive, as a packet would otherwise be
@@ -147,7 +139,7 @@ impl RuleAlternatives<'_> {
 
     fn ports(&mut self, side: &RuleSide, port: NftField) {
         let has_ports =
-            NftMatch::new(NftField::Protocol, NftTest::Within(ranges::of_bytes(&PROTOCOLS_WITH_PORTS)));
+            NftMatch::new(NftField::Protocol, NftTest::Within(ranges::from_bytes(&PROTOCOLS_WITH_PORTS)));
         let known = self.has_ports();
         if !(side.ports.is_empty() && side.named_ports.is_empty()) {
             match known {
@@ -156,7 +148,7 @@ impl RuleAlternatives<'_> {
                 None => self.and(has_ports.clone()),
             }
             let mut conditions = Vec::new();
-            let ranges = ranges::of_ports(&side.ports);
+            let ranges = ranges::from_ports(&side.ports);
             if !ranges.is_empty() {
                 conditions.push(NftMatch::new(port, NftTest::Within(ranges)));
             }
@@ -164,7 +156,7 @@ impl RuleAlternatives<'_> {
             self.any(&conditions);
         }
         let mut excluded = Vec::new();
-        let ranges = ranges::of_ports(&side.not_ports);
+        let ranges = ranges::from_ports(&side.not_ports);
         if !ranges.is_empty() {
             excluded.push(NftMatch::new(port, NftTest::Within(ranges)).not());
         }
@@ -190,14 +182,14 @@ impl RuleAlternatives<'_> {
 
     fn addresses(&mut self, side: &RuleSide, family: NftFamily, address: NftField, port: NftField) {
         if !side.nets.is_empty() {
-            let ranges = ranges::of_nets(&side.nets, family);
+            let ranges = ranges::from_nets(&side.nets, family);
             if ranges.is_empty() {
                 return self.never();
             }
             self.and(NftMatch::new(address, NftTest::Within(ranges)));
         }
         if !side.not_nets.is_empty() {
-            let ranges = ranges::of_nets(&side.not_nets, family);
+            let ranges = ranges::from_nets(&side.not_nets, family);
             if ranges.is_empty() {
                 return self.never();
             }
@@ -218,7 +210,7 @@ impl RuleAlternatives<'_> {
                         Some(true) => {}
                         Some(false) => return self.never(),
                         None => {
-                            let ports = NftTest::Within(ranges::of_bytes(&PROTOCOLS_WITH_PORTS));
+                            let ports = NftTest::Within(ranges::from_bytes(&PROTOCOLS_WITH_PORTS));
                             self.and(NftMatch::new(NftField::Protocol, ports));
                         }
                     }

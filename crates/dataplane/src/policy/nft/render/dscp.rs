@@ -1,7 +1,7 @@
 //! Sets the DSCP that workloads have requested on packets that leave all IP pools.
 
 use super::super::rule::{NftAction, NftFamily, NftField, NftMatch, NftRule};
-use super::super::table::{ChainHook, HookPoint, NftChain, NftElement, SetType};
+use super::super::table::{ChainHook, HookPoint, NftChain, NftElement, NftSet, SetType, address_bytes};
 use super::entry::MANGLE_PRIORITY;
 use super::nat::lookups;
 use super::{KnownSets, names};
@@ -11,24 +11,21 @@ use tortie_plan::{ALL_POOLS_SET, SetId};
 
 /// Chains and sets for source addresses with their DSCP values.
 #[derive(Debug, Default)]
-pub(crate) struct DscpChains {
+pub struct DscpChains {
     pub chains: Vec<(String, NftChain)>,
-    pub sets: Vec<(String, SetType, BTreeSet<NftElement>)>,
+    pub sets: Vec<(String, NftSet)>,
 }
 
 /// Whether the chains refer to a set.
-pub(crate) fn looks_into(id: &SetId) -> bool {
+pub fn refers_to(id: &SetId) -> bool {
     &*id.0 == ALL_POOLS_SET
 }
 
-pub(crate) fn render(marked: impl Iterator<Item = (IpAddr, u8)>, pools: &KnownSets) -> DscpChains {
+pub fn render(marked: impl Iterator<Item = (IpAddr, u8)>, pools: &KnownSets) -> DscpChains {
     let mut sources: BTreeMap<(u8, NftFamily), BTreeSet<NftElement>> = BTreeMap::new();
     for (address, dscp) in marked {
-        let bytes = match address {
-            IpAddr::V4(address) => address.octets().to_vec(),
-            IpAddr::V6(address) => address.octets().to_vec(),
-        };
-        sources.entry((dscp, NftFamily::of(address))).or_default().insert(NftElement::key(bytes));
+        let element = NftElement::key(address_bytes(address));
+        sources.entry((dscp, NftFamily::from(address))).or_default().insert(element);
     }
     let mut marking = DscpChains::default();
     let mut rules = Vec::new();
@@ -42,7 +39,7 @@ pub(crate) fn render(marked: impl Iterator<Item = (IpAddr, u8)>, pools: &KnownSe
         rules.push(NftRule::new(matches, vec![NftAction::Goto(chain.clone())]));
         let mark = vec![NftRule::new(Vec::new(), vec![NftAction::Count, NftAction::SetDscp(family, dscp)])];
         marking.chains.push((chain, NftChain { hook: None, rules: mark }));
-        marking.sets.push((set, SetType::Addresses(family), elements));
+        marking.sets.push((set, NftSet { kind: SetType::Addresses(family), elements }));
     }
     if !rules.is_empty() {
         let hook = Some(ChainHook::filter(HookPoint::Postrouting, MANGLE_PRIORITY));

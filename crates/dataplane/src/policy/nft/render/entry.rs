@@ -8,7 +8,7 @@ use super::super::rule::{NftAction, NftFamily, NftField, NftMatch, NftRule, NftT
 use super::super::table::{ChainHook, HookPoint, NftChain};
 use super::hosts::{HookRules, accepted_early};
 use super::tunnels::TunnelRenderer;
-use super::{MarkedHook, POLICY_PRIORITY, WorkloadInterfaces, metadata, names};
+use super::{POLICY_PRIORITY, WorkloadInterfaces, metadata, names};
 use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
 use tortie_plan::{AllowAction, DataplaneSettings, DenyAction, EndpointToHostAction};
@@ -27,67 +27,70 @@ const RAW_PRIORITY: i32 = -300;
 pub(super) const MANGLE_PRIORITY: i32 = -150;
 pub(super) const FILTER_PRIORITY: i32 = 0;
 
-/// Returns the base chains, the chains that they share, and the hooks at which packets carry the mark of allowed
-/// packets. `source_nets` returns whether a family has a set of source nets.
-pub(crate) fn chains(
-    settings: &DataplaneSettings,
-    workloads: WorkloadInterfaces<'_>,
-    service_ranges: &BTreeSet<IpNet>,
-    source_nets: impl Fn(NftFamily) -> bool,
-    hooks: &HookRules,
-    tunnels: TunnelRenderer<'_>,
-) -> (BTreeMap<String, NftChain>, Vec<MarkedHook>) {
-    let entry = BaseChainRenderer { settings, workloads, hooks, tunnels };
-    let mut chains = BTreeMap::new();
-    let mut enter = |name: &str, point, priority, rules: Vec<NftRule>| {
-        if !rules.is_empty() {
-            chains
-                .insert(name.to_owned(), NftChain { hook: Some(ChainHook::filter(point, priority)), rules });
-        }
-    };
-    enter("prerouting-raw", HookPoint::Prerouting, RAW_PRIORITY, entry.prerouting());
-    enter("pre-dnat", HookPoint::Prerouting, MANGLE_PRIORITY - 1, entry.pre_dnat());
-    enter("input", HookPoint::Input, POLICY_PRIORITY, entry.input());
-    enter("forward-host-in", HookPoint::Forward, POLICY_PRIORITY, entry.forward_host_in());
-    enter("forward-from", HookPoint::Forward, POLICY_PRIORITY + 1, entry.forward_from());
-    enter("forward-to", HookPoint::Forward, POLICY_PRIORITY + 2, entry.forward_to());
-    enter("forward-host-out", HookPoint::Forward, POLICY_PRIORITY + 3, hooks.forward_out.clone());
-    enter(
-        "forward-services",
-        HookPoint::Forward,
-        FILTER_PRIORITY + 2,
-        entry.forward_services(service_ranges),
-    );
-    enter("output-raw", HookPoint::Output, RAW_PRIORITY, entry.output_raw());
-    enter("output", HookPoint::Output, POLICY_PRIORITY, entry.output());
-    enter("postrouting", HookPoint::Postrouting, MANGLE_PRIORITY, entry.postrouting());
-    enter("forward-mss", HookPoint::Forward, MANGLE_PRIORITY, entry.forward_mss());
-    for (name, hook, rules) in entry.marking() {
-        chains.insert(name.to_owned(), NftChain { hook: Some(hook), rules });
-    }
-    let mut share = |name: &str, rules| chains.insert(name.to_owned(), NftChain { hook: None, rules });
-    share("workload-source", source_rules(source_nets));
-    share("workload-to-host", entry.workload_to_host());
-    if settings.policy.filter_allow == AllowAction::Accept {
-        share("workload-allowed", entry.workload_allowed());
-    }
-    if settings.policy.endpoint_to_host == EndpointToHostAction::Drop {
-        share("host-closed", entry.host_closed());
-        let rules = entry.workloads(NftField::InInterface, "", &[NftAction::Goto("host-closed".into())]);
-        let hook = Some(ChainHook::filter(HookPoint::Input, POLICY_PRIORITY + 1));
-        chains.insert("input-after".into(), NftChain { hook, rules });
-    }
-    (chains, entry.allowed())
-}
-
-pub(super) struct BaseChainRenderer<'s> {
-    pub(super) settings: &'s DataplaneSettings,
-    workloads: WorkloadInterfaces<'s>,
-    pub(super) hooks: &'s HookRules,
-    pub(super) tunnels: TunnelRenderer<'s>,
+/// Renders the base chains and the chains that they share.
+pub struct BaseChainRenderer<'s> {
+    pub settings: &'s DataplaneSettings,
+    pub workloads: WorkloadInterfaces<'s>,
+    pub hooks: &'s HookRules,
+    pub tunnels: TunnelRenderer<'s>,
 }
 
 impl BaseChainRenderer<'_> {
+    /// Returns all chains. `source_nets` contains the families that have a set of source nets.
+    pub fn chains(
+        &self,
+        service_ranges: &BTreeSet<IpNet>,
+        source_nets: &[NftFamily],
+    ) -> BTreeMap<String, NftChain> {
+        let mut chains = BTreeMap::new();
+        for (name, point, priority, rules) in [
+            ("prerouting-raw", HookPoint::Prerouting, RAW_PRIORITY, self.prerouting()),
+            ("pre-dnat", HookPoint::Prerouting, MANGLE_PRIORITY - 1, self.pre_dnat()),
+            ("input", HookPoint::Input, POLICY_PRIORITY, self.input()),
+            ("forward-host-in", HookPoint::Forward, POLICY_PRIORITY, self.forward_host_in()),
+            ("forward-from", HookPoint::Forward, POLICY_PRIORITY + 1, self.forward_from()),
+            ("forward-to", HookPoint::Forward, POLICY_PRIORITY + 2, self.forward_to()),
+            ("forward-host-out", HookPoint::Forward, POLICY_PRIORITY + 3, self.hooks.forward_out.clone()),
+            (
+                "forward-services",
+                HookPoint::Forward,
+                FILTER_PRIORITY + 2,
+                self.forward_services(service_ranges),
+            ),
+            ("output-raw", HookPoint::Output, RAW_PRIORITY, self.output_raw()),
+            ("output", HookPoint::Output, POLICY_PRIORITY, self.output()),
+            ("postrouting", HookPoint::Postrouting, MANGLE_PRIORITY, self.postrouting()),
+            ("forward-mss", HookPoint::Forward, MANGLE_PRIORITY, self.forward_mss()),
+            ("input-after", HookPoint::Input, POLICY_PRIORITY + 1, self.input_after()),
+        ] {
+            if !rules.is_empty() {
+                let hook = Some(ChainHook::filter(point, priority));
+                chains.insert(name.to_owned(), NftChain { hook, rules });
+            }
+        }
+        for (name, hook, rules) in self.marking() {
+            chains.insert(name.to_owned(), NftChain { hook: Some(hook), rules });
+        }
+        let mut shared = vec![
+            ("workload-source", source_rules(source_nets)),
+            ("workload-to-host", self.workload_to_host()),
+        ];
+        if self.settings.policy.filter_allow == AllowAction::Accept {
+            shared.push(("workload-allowed", self.workload_allowed()));
+        }
+        if self.closes_host() {
+            shared.push(("host-closed", self.host_closed()));
+        }
+        for (name, rules) in shared {
+            chains.insert(name.to_owned(), NftChain { hook: None, rules });
+        }
+        chains
+    }
+
+    fn closes_host(&self) -> bool {
+        self.settings.policy.endpoint_to_host == EndpointToHostAction::Drop
+    }
+
     /// Returns rules that apply the actions to packets from or to workload interfaces.
     pub(super) fn workloads(&self, field: NftField, comment: &str, actions: &[NftAction]) -> Vec<NftRule> {
         self.workloads.rules(field, comment, actions)
@@ -137,6 +140,13 @@ impl BaseChainRenderer<'_> {
         rules
     }
 
+    fn input_after(&self) -> Vec<NftRule> {
+        if !self.closes_host() {
+            return Vec::new();
+        }
+        self.workloads(NftField::InInterface, "", &[NftAction::Goto("host-closed".into())])
+    }
+
     fn forward_host_in(&self) -> Vec<NftRule> {
         if self.hooks.forward_in.is_empty() {
             return Vec::new();
@@ -171,7 +181,7 @@ impl BaseChainRenderer<'_> {
         let known = NftMatch::connection(state::ESTABLISHED | state::RELATED);
         let mut rules = vec![NftRule::new(vec![known], vec![NftAction::Accept])];
         for family in NftFamily::BOTH {
-            let ranges = ranges::of_nets(ranges, family);
+            let ranges = ranges::from_nets(ranges, family);
             if !ranges.is_empty() {
                 let to_them = NftMatch::new(NftField::Destination(family), NftTest::Within(ranges));
                 let actions = vec![NftAction::Count, deny.clone()];
@@ -192,11 +202,14 @@ impl BaseChainRenderer<'_> {
         }
         let begins =
             [NftMatch::is(NftField::Protocol, [TCP]), NftMatch::new(NftField::TcpFlags, NftTest::Any(SYN))];
-        let rule = |workload: NftMatch| {
-            NftRule::new([vec![workload], begins.to_vec()].concat(), vec![NftAction::ClampMss])
-        };
-        let both = [NftField::InInterface, NftField::OutInterface];
-        both.into_iter().flat_map(|field| self.workloads.conditions(field)).map(rule).collect()
+        let mut rules = Vec::new();
+        for field in [NftField::InInterface, NftField::OutInterface] {
+            for workload in self.workloads.conditions(field) {
+                let matches = [vec![workload], begins.to_vec()].concat();
+                rules.push(NftRule::new(matches, vec![NftAction::ClampMss]));
+            }
+        }
+        rules
     }
 
     fn output_raw(&self) -> Vec<NftRule> {
@@ -233,10 +246,11 @@ impl BaseChainRenderer<'_> {
         if self.hooks.output.is_empty() {
             return Vec::new();
         }
-        let other = |condition: NftMatch| NftRule::new(vec![condition.not()], vec![NftAction::Accept]);
+        let from_host = NftMatch::is(NftField::InIndex, [0; 4]);
+        let rewritten = NftMatch::new(NftField::ConnectionStatus, NftTest::Any(CONNTRACK_DST_NAT));
         let mut rules = vec![
-            other(NftMatch::is(NftField::InIndex, [0; 4])).says("not from the host"),
-            other(NftMatch::new(NftField::ConnectionStatus, NftTest::Any(CONNTRACK_DST_NAT))),
+            NftRule::new(vec![from_host.not()], vec![NftAction::Accept]).says("not from the host"),
+            NftRule::new(vec![rewritten.not()], vec![NftAction::Accept]),
         ];
         rules.extend(self.workloads(
             NftField::OutInterface,
@@ -283,7 +297,7 @@ fn closed(comment: &str) -> NftRule {
 }
 
 pub(super) fn discovery() -> NftRule {
-    let kinds = ranges::of_bytes(&NEIGHBOUR_DISCOVERY);
+    let kinds = ranges::from_bytes(&NEIGHBOUR_DISCOVERY);
     let matches = vec![
         NftMatch::family(NftFamily::V6),
         NftMatch::is(NftField::Protocol, [NftFamily::V6.icmp()]),
@@ -311,18 +325,18 @@ fn within(field: NftField, net: &str) -> NftMatch {
         _ => NftFamily::V4,
     };
     let net: Option<IpNet> = net.parse().ok();
-    NftMatch::new(field, NftTest::Within(ranges::of_nets(net.iter(), family)))
+    NftMatch::new(field, NftTest::Within(ranges::from_nets(net.iter(), family)))
 }
 
 /// Returns the rules that restrict the sources of workloads. They accept only a workload's own addresses and those
 /// routed to it, and no packets to or from the host's loopback: those would be delivered if `route_localnet` is set or
 /// if a destination is rewritten.
-fn source_rules(source_nets: impl Fn(NftFamily) -> bool) -> Vec<NftRule> {
+fn source_rules(source_nets: &[NftFamily]) -> Vec<NftRule> {
     let mut rules = Vec::new();
     for (family, loopback) in [(NftFamily::V4, LOOPBACK_V4), (NftFamily::V6, LOOPBACK_V6)] {
         let mut fields = vec![NftField::Destination(family)];
         // Without a set of source nets, the lookups below match no such source.
-        if source_nets(family) {
+        if source_nets.contains(&family) {
             fields.push(NftField::Source(family));
         }
         for field in fields {
@@ -334,7 +348,7 @@ fn source_rules(source_nets: impl Fn(NftFamily) -> bool) -> Vec<NftRule> {
     rules.push(not_forwarded());
     for family in NftFamily::BOTH {
         let mut sets = vec![names::sources(family)];
-        if source_nets(family) {
+        if source_nets.contains(&family) {
             sets.push(names::source_nets(family));
         }
         for set in sets {

@@ -8,11 +8,11 @@ use super::workloads::tracked;
 use super::{PolicyStage, TierRenderer, names};
 use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
-use tortie_plan::{EndpointTier, FailsafePort, HostEndpointAssignment, HostEndpointPolicy, PolicyDirection};
+use tortie_plan::{HostEndpointAssignment, HostEndpointPolicy, PolicyDirection, PortInterval};
 
 /// The part of the table that belongs to host endpoints.
 #[derive(Default)]
-pub(crate) struct HostChains {
+pub struct HostChains {
     pub chains: BTreeMap<String, NftChain>,
     /// Maps from interface to chain.
     pub maps: BTreeMap<String, BTreeSet<NftElement>>,
@@ -21,7 +21,7 @@ pub(crate) struct HostChains {
 }
 
 #[derive(Default)]
-pub(crate) struct HookRules {
+pub struct HookRules {
     pub untracked_in: Vec<NftRule>,
     pub untracked_out: Vec<NftRule>,
     pub pre_dnat: Vec<NftRule>,
@@ -34,7 +34,7 @@ pub(crate) struct HookRules {
 
 /// The interfaces of the host that have an endpoint.
 #[derive(Default)]
-pub(crate) struct CoveredInterfaces {
+pub struct CoveredInterfaces {
     /// Interfaces that have their own endpoint.
     pub interfaces: BTreeSet<NftElement>,
     /// Whether one endpoint covers all interfaces.
@@ -101,7 +101,7 @@ impl HostDecision {
     }
 }
 
-pub(crate) fn render(
+pub fn render(
     endpoints: &BTreeMap<String, HostEndpointPolicy>,
     assignment: &HostEndpointAssignment,
     tiers: TierRenderer<'_>,
@@ -113,13 +113,13 @@ pub(crate) fn render(
     }
     use PolicyDirection::{Egress, Ingress};
     part.hooks = HookRules {
-        untracked_in: renderer.question(HostDecision::Untracked(Ingress), &mut part),
-        untracked_out: renderer.question(HostDecision::Untracked(Egress), &mut part),
-        pre_dnat: renderer.question(HostDecision::PreDnat, &mut part),
-        input: renderer.question(HostDecision::Local(Ingress), &mut part),
-        forward_in: renderer.question(HostDecision::Forward(Ingress), &mut part),
-        forward_out: renderer.question(HostDecision::Forward(Egress), &mut part),
-        output: renderer.question(HostDecision::Local(Egress), &mut part),
+        untracked_in: renderer.decide(HostDecision::Untracked(Ingress), &mut part),
+        untracked_out: renderer.decide(HostDecision::Untracked(Egress), &mut part),
+        pre_dnat: renderer.decide(HostDecision::PreDnat, &mut part),
+        input: renderer.decide(HostDecision::Local(Ingress), &mut part),
+        forward_in: renderer.decide(HostDecision::Forward(Ingress), &mut part),
+        forward_out: renderer.decide(HostDecision::Forward(Egress), &mut part),
+        output: renderer.decide(HostDecision::Local(Egress), &mut part),
         covered: CoveredInterfaces {
             interfaces: assignment.specific.keys().map(|name| NftElement::key(interface(name))).collect(),
             everywhere: assignment.everywhere.is_some(),
@@ -142,24 +142,23 @@ struct HostRenderer<'p> {
 
 impl HostRenderer<'_> {
     /// Renders the chains for one decision, and returns the rules that jump to them.
-    fn question(&self, question: HostDecision, part: &mut HostChains) -> Vec<NftRule> {
+    fn decide(&self, decision: HostDecision, part: &mut HostChains) -> Vec<NftRule> {
         // Before connection tracking, only endpoints of a single interface apply.
-        let everywhere = match question {
+        let everywhere = match decision {
             HostDecision::Untracked(_) => None,
             _ => self.assignment.everywhere.as_ref(),
         };
-        let active = || self.assignment.specific.values().chain(everywhere);
-        let mut concerned = active().filter_map(|name| self.endpoints.get(name));
-        if !concerned.any(|endpoint| question.concerns(endpoint)) {
+        let names = self.assignment.specific.values().chain(everywhere);
+        let active: Vec<(&String, &HostEndpointPolicy)> =
+            names.filter_map(|name| Some((name, self.endpoints.get(name)?))).collect();
+        if !active.iter().any(|(_, endpoint)| decision.concerns(endpoint)) {
             return Vec::new();
         }
-        for name in active() {
-            if let Some(endpoint) = self.endpoints.get(name) {
-                let chain = NftChain { hook: None, rules: self.answer(question, endpoint) };
-                part.chains.insert(chain_name(question, name), chain);
-            }
+        for (name, endpoint) in active {
+            let chain = NftChain { hook: None, rules: self.decision_rules(decision, endpoint) };
+            part.chains.insert(chain_name(decision, name), chain);
         }
-        let field = match question.direction() {
+        let field = match decision.direction() {
             PolicyDirection::Ingress => NftField::InInterface,
             PolicyDirection::Egress => NftField::OutInterface,
         };
@@ -167,46 +166,44 @@ impl HostRenderer<'_> {
         if !self.assignment.specific.is_empty() {
             let specific = self.assignment.specific.iter();
             let elements = specific
-                .map(|(device, name)| NftElement::goto(interface(device), &chain_name(question, name)));
-            part.maps.insert(question.map().into(), elements.collect());
+                .map(|(device, name)| NftElement::goto(interface(device), &chain_name(decision, name)));
+            part.maps.insert(decision.map().into(), elements.collect());
             rules.push(NftRule::new(
                 Vec::new(),
-                vec![NftAction::Dispatch { field, map: question.map().into() }],
+                vec![NftAction::Dispatch { field, map: decision.map().into() }],
             ));
         }
         if let Some(name) = everywhere {
-            rules.push(NftRule::new(Vec::new(), vec![NftAction::Goto(chain_name(question, name))]));
+            rules.push(NftRule::new(Vec::new(), vec![NftAction::Goto(chain_name(decision, name))]));
         }
         rules
     }
 
-    fn answer(&self, question: HostDecision, endpoint: &HostEndpointPolicy) -> Vec<NftRule> {
-        let jump = |replies| {
-            NftRule::new(Vec::new(), vec![NftAction::Jump(failsafe_name(question.direction(), replies))])
-        };
-        let direction = question.direction();
+    /// Returns the rules of one endpoint for one decision.
+    fn decision_rules(&self, decision: HostDecision, endpoint: &HostEndpointPolicy) -> Vec<NftRule> {
+        let direction = decision.direction();
         let mut rules = Vec::new();
-        let only = |list: &[EndpointTier], stage| self.tiers.only(list, direction, stage);
-        match question {
+        match decision {
             HostDecision::Local(_) => {
                 rules.extend(tracked(self.tiers.settings.drop_invalid));
-                rules.push(jump(false));
+                rules.push(jump_to_failsafes(direction, false));
                 rules.extend(self.tiers.with_profiles(&endpoint.tiers, &endpoint.profiles, direction));
             }
             HostDecision::Forward(_) => {
                 rules.extend(tracked(self.tiers.settings.drop_invalid));
-                rules.extend(only(&endpoint.forward, PolicyStage::Forward));
+                rules.extend(self.tiers.only(&endpoint.forward, direction, PolicyStage::Forward));
             }
             HostDecision::PreDnat if endpoint.pre_dnat.is_empty() => {}
             HostDecision::PreDnat => {
                 rules.extend(tracked(self.tiers.settings.drop_invalid));
-                rules.push(jump(false));
-                rules.extend(only(&endpoint.pre_dnat, PolicyStage::PreDnat));
+                rules.push(jump_to_failsafes(direction, false));
+                rules.extend(self.tiers.only(&endpoint.pre_dnat, direction, PolicyStage::PreDnat));
             }
             HostDecision::Untracked(_) if endpoint.untracked.is_empty() => {}
             HostDecision::Untracked(_) => {
-                rules.extend([jump(false), jump(true)]);
-                rules.extend(only(&endpoint.untracked, PolicyStage::Untracked));
+                rules.push(jump_to_failsafes(direction, false));
+                rules.push(jump_to_failsafes(direction, true));
+                rules.extend(self.tiers.only(&endpoint.untracked, direction, PolicyStage::Untracked));
             }
         }
         rules
@@ -218,31 +215,33 @@ impl HostRenderer<'_> {
         let inbound = (direction == PolicyDirection::Ingress) != replies;
         let list = if inbound { &settings.failsafe_inbound } else { &settings.failsafe_outbound };
         let port = if replies { NftField::SourcePort } else { NftField::DestinationPort };
-        let mut grouped: BTreeMap<(Option<IpNet>, u8), Vec<&FailsafePort>> = BTreeMap::new();
+        let mut grouped: BTreeMap<(Option<IpNet>, u8), Vec<PortInterval>> = BTreeMap::new();
         for safe in list {
-            grouped.entry((safe.net, safe.protocol)).or_default().push(safe);
+            let interval = PortInterval { first: safe.port, last: safe.port };
+            grouped.entry((safe.net, safe.protocol)).or_default().push(interval);
         }
-        let rule = |((net, protocol), safes): ((Option<IpNet>, u8), Vec<&FailsafePort>)| {
+        let mut rules = Vec::new();
+        for ((net, protocol), ports) in grouped {
             let mut matches = Vec::new();
             if let Some(net) = net {
-                let family = NftFamily::of(net.addr());
+                let family = NftFamily::from(net.addr());
                 let remote = match direction {
                     PolicyDirection::Ingress => NftField::Source(family),
                     PolicyDirection::Egress => NftField::Destination(family),
                 };
                 matches.push(NftMatch::family(family));
-                matches.push(NftMatch::new(remote, NftTest::Within(ranges::of_nets([&net], family))));
+                matches.push(NftMatch::new(remote, NftTest::Within(ranges::from_nets([&net], family))));
             }
-            let ports: Vec<tortie_plan::PortInterval> = safes
-                .iter()
-                .map(|safe| tortie_plan::PortInterval { first: safe.port, last: safe.port })
-                .collect();
             matches.push(NftMatch::is(NftField::Protocol, [protocol]));
-            matches.push(NftMatch::new(port, NftTest::Within(ranges::of_ports(&ports))));
-            NftRule::new(matches, vec![NftAction::Accept])
-        };
-        grouped.into_iter().map(rule).collect()
+            matches.push(NftMatch::new(port, NftTest::Within(ranges::from_ports(&ports))));
+            rules.push(NftRule::new(matches, vec![NftAction::Accept]));
+        }
+        rules
     }
+}
+
+fn jump_to_failsafes(direction: PolicyDirection, replies: bool) -> NftRule {
+    NftRule::new(Vec::new(), vec![NftAction::Jump(failsafe_name(direction, replies))])
 }
 
 fn failsafe_name(direction: PolicyDirection, replies: bool) -> String {
@@ -250,8 +249,8 @@ fn failsafe_name(direction: PolicyDirection, replies: bool) -> String {
     format!("failsafe-{}{replies}", names::direction_text(direction))
 }
 
-fn chain_name(question: HostDecision, endpoint: &str) -> String {
-    names::fitting(format!("{}/", question.map()), endpoint)
+fn chain_name(decision: HostDecision, endpoint: &str) -> String {
+    names::fitting(format!("{}/", decision.map()), endpoint)
 }
 
 /// Accepts packets that an earlier stage has accepted.

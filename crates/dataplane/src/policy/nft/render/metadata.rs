@@ -25,7 +25,7 @@ fn to(address: Ipv4Addr, port: u16) -> Vec<NftMatch> {
         NftMatch::family(NftFamily::V4),
         NftMatch::new(
             NftField::Destination(NftFamily::V4),
-            NftTest::Within(ranges::of_nets([&host], NftFamily::V4)),
+            NftTest::Within(ranges::from_nets([&host], NftFamily::V4)),
         ),
         NftMatch::is(NftField::Protocol, [TCP]),
         NftMatch::is(NftField::DestinationPort, port.to_be_bytes()),
@@ -33,16 +33,16 @@ fn to(address: Ipv4Addr, port: u16) -> Vec<NftMatch> {
 }
 
 /// Renders the translation of workload requests to the configured address and port.
-pub(crate) fn chains(
+pub fn chains(
     metadata: Option<MetadataService>,
     workloads: WorkloadInterfaces<'_>,
 ) -> Vec<(String, NftChain)> {
     let Some(MetadataService { address, port }) = metadata else { return Vec::new() };
-    let asked = |from: NftMatch| {
-        let matches = std::iter::once(from).chain(to(METADATA_ADDRESS, METADATA_PORT)).collect();
-        NftRule::new(matches, vec![NftAction::Goto(METADATA_DNAT_CHAIN.to_owned())])
-    };
-    let rules = workloads.conditions(NftField::InInterface).map(asked).collect();
+    let mut rules = Vec::new();
+    for from in workloads.conditions(NftField::InInterface) {
+        let matches = [vec![from], to(METADATA_ADDRESS, METADATA_PORT)].concat();
+        rules.push(NftRule::new(matches, vec![NftAction::Goto(METADATA_DNAT_CHAIN.to_owned())]));
+    }
     let hook = Some(ChainHook::nat(HookPoint::Prerouting, METADATA_DNAT_PRIORITY));
     let translate =
         NftRule::new(Vec::new(), vec![NftAction::Count, NftAction::TranslateDestination { address, port }]);
@@ -53,7 +53,7 @@ pub(crate) fn chains(
 }
 
 /// Accepts requests of workloads to a service on the host itself, whatever their policy.
-pub(crate) fn accepted(metadata: Option<MetadataService>) -> Option<NftRule> {
+pub fn accepted(metadata: Option<MetadataService>) -> Option<NftRule> {
     let MetadataService { address, port } = metadata?;
     Some(NftRule::new(to(address, port), vec![NftAction::Accept]).says("the metadata service"))
 }

@@ -1,23 +1,23 @@
 //! Renders the plan into chains with pure functions: their result depends on the plan alone, never on earlier state.
 
 mod allowed;
-pub(crate) mod arp;
+pub mod arp;
 mod criteria;
-pub(crate) mod dscp;
-pub(crate) mod entry;
-pub(crate) mod floating;
-pub(crate) mod hosts;
-pub(crate) mod metadata;
-pub(crate) mod names;
-pub(crate) mod nat;
+pub mod dscp;
+pub mod entry;
+pub mod floating;
+pub mod hosts;
+pub mod metadata;
+pub mod names;
+pub mod nat;
 mod policy;
 mod tiers;
-pub(crate) mod tunnels;
-pub(crate) mod workloads;
+pub mod tunnels;
+pub mod workloads;
 
-pub(crate) use allowed::{MarkedHook, POLICY_PRIORITY};
-pub(crate) use policy::{PolicyOrProfile, holder_chain, passes};
-pub(crate) use tiers::{NO_PROFILE_COMMENT, TIER_END_COMMENT, TierRenderer};
+pub use allowed::{MarkedHook, POLICY_PRIORITY};
+pub use policy::{PolicyOrProfile, RuleRenderer, has_pass_rule};
+pub use tiers::{NO_PROFILE_COMMENT, TIER_END_COMMENT, TierRenderer};
 
 use super::rule::{NftAction, NftFamily, NftField, NftMatch, NftRule};
 use ipnet::IpNet;
@@ -27,7 +27,7 @@ use tortie_plan::{SetId, SetKind};
 /// Distinguishes interfaces of workloads from others: by prefix, which also covers workloads that the node does not
 /// know yet, and by name for workloads whose interface no prefix covers.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct WorkloadInterfaces<'s> {
+pub struct WorkloadInterfaces<'s> {
     pub prefixes: &'s [String],
     /// Whether the set of uncovered interfaces is not empty.
     pub others: bool,
@@ -46,14 +46,14 @@ impl<'s> WorkloadInterfaces<'s> {
 
     /// Returns rules for packets from or to workloads.
     pub fn rules(self, field: NftField, comment: &str, actions: &[NftAction]) -> Vec<NftRule> {
-        let rule = |condition| NftRule::new(vec![condition], actions.to_vec()).says(comment);
-        self.conditions(field).map(rule).collect()
+        let conditions = self.conditions(field);
+        conditions.map(|condition| NftRule::new(vec![condition], actions.to_vec()).says(comment)).collect()
     }
 }
 
 /// The list of an endpoint's policies that a chain is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) enum PolicyStage {
+pub enum PolicyStage {
     /// Packets that originate or terminate at the endpoint.
     Normal,
     /// Packets that the host forwards.
@@ -66,10 +66,10 @@ pub(crate) enum PolicyStage {
 
 /// Properties of sets that rules depend on.
 #[derive(Debug, Default)]
-pub(crate) struct KnownSets(pub BTreeMap<SetId, KnownSet>);
+pub struct KnownSets(pub BTreeMap<SetId, KnownSet>);
 
 #[derive(Debug)]
-pub(crate) struct KnownSet {
+pub struct KnownSet {
     pub kind: SetKind,
     /// Members that consist of more than one address.
     pub nets: BTreeSet<IpNet>,
@@ -81,7 +81,18 @@ impl KnownSets {
     }
 
     pub fn has_nets(&self, id: &SetId, family: NftFamily) -> bool {
-        let of_family = |net: &IpNet| NftFamily::of(net.addr()) == family;
-        self.0.get(id).is_some_and(|collection| collection.nets.iter().any(of_family))
+        self.0.get(id).is_some_and(|set| set.nets.iter().any(|net| NftFamily::from(net.addr()) == family))
+    }
+
+    /// Returns the names of the kernel's sets that together contain the members of one family.
+    pub fn kernel_sets(&self, id: &SetId, family: NftFamily) -> Vec<String> {
+        let mut sets = Vec::new();
+        if self.kind(id).is_some() {
+            sets.push(names::set(id, family));
+        }
+        if self.has_nets(id, family) {
+            sets.push(names::nets(id, family));
+        }
+        sets
     }
 }

@@ -8,57 +8,57 @@ use tortie_plan::{PolicyDirection, PolicyId, SetId};
 /// The kernel's limit, without the terminating NUL.
 const MAX_NAME_BYTES: usize = 255;
 
-pub(crate) const FROM_WORKLOAD_MAP: &str = "from-workload";
-pub(crate) const TO_WORKLOAD_MAP: &str = "to-workload";
+pub const FROM_WORKLOAD_MAP: &str = "from-workload";
+pub const TO_WORKLOAD_MAP: &str = "to-workload";
 /// Interfaces of workloads that no prefix covers.
-pub(crate) const UNCOVERED_WORKLOADS_SET: &str = "workloads";
+pub const UNCOVERED_WORKLOADS_SET: &str = "workloads";
 /// Interfaces of workloads that are up.
-pub(crate) const UP_WORKLOADS_SET: &str = "open-workloads";
+pub const UP_WORKLOADS_SET: &str = "open-workloads";
 /// Interfaces of the host that have their own endpoint.
-pub(crate) const HOST_INTERFACES: &str = "host-interfaces";
+pub const HOST_INTERFACES: &str = "host-interfaces";
 /// Map from interface to the chain for packets that arrive there for the host.
-pub(crate) const HOST_IN_MAP: &str = "host-in";
+pub const HOST_IN_MAP: &str = "host-in";
 /// Set of the ARP table: interface and address.
-pub(crate) const ARP_SENDERS_SET: &str = "senders";
+pub const ARP_SENDERS_SET: &str = "senders";
 
 /// Returns the name of the set of addresses, or of named ports, of one family.
-pub(crate) fn set(id: &SetId, family: NftFamily) -> String {
+pub fn set(id: &SetId, family: NftFamily) -> String {
     format!("{}-{}", id.0.replace(':', "-"), family.digit())
 }
 
 /// Returns the name of the set of nets of one family with more than one address.
-pub(crate) fn nets(id: &SetId, family: NftFamily) -> String {
+pub fn nets(id: &SetId, family: NftFamily) -> String {
     format!("{}-nets", set(id, family))
 }
 
-pub(crate) fn sources(family: NftFamily) -> String {
+pub fn sources(family: NftFamily) -> String {
     format!("sources-{}", family.digit())
 }
 
-pub(crate) fn source_nets(family: NftFamily) -> String {
+pub fn source_nets(family: NftFamily) -> String {
     format!("sources-{}-nets", family.digit())
 }
 
 /// Returns the name of a set, map or chain for floating addresses.
-pub(crate) fn floating(part: &str, family: NftFamily) -> String {
+pub fn floating(part: &str, family: NftFamily) -> String {
     format!("floating-{part}-{}", family.digit())
 }
 
 /// Returns the name of the set of sources whose packets get a DSCP value.
-pub(crate) fn marked(dscp: u8, family: NftFamily) -> String {
+pub fn marked(dscp: u8, family: NftFamily) -> String {
     format!("dscp-{dscp}-sources-{}", family.digit())
 }
 
-pub(crate) fn marking(dscp: u8, family: NftFamily) -> String {
+pub fn marking(dscp: u8, family: NftFamily) -> String {
     format!("dscp-{dscp}-{}", family.digit())
 }
 
 /// Returns the name of the chain that counts the connections of a workload.
-pub(crate) fn connections(interface: &str, direction: PolicyDirection) -> String {
+pub fn connections(interface: &str, direction: PolicyDirection) -> String {
     format!("connections-{}", workload(interface, direction))
 }
 
-pub(crate) fn policy(id: &PolicyId, direction: PolicyDirection, stage: PolicyStage) -> String {
+pub fn policy(id: &PolicyId, direction: PolicyDirection, stage: PolicyStage) -> String {
     let text = direction_text(direction);
     match stage {
         PolicyStage::Normal | PolicyStage::Forward => fitting(format!("{text}-"), id),
@@ -67,18 +67,18 @@ pub(crate) fn policy(id: &PolicyId, direction: PolicyDirection, stage: PolicySta
     }
 }
 
-pub(crate) fn profile(name: &str, direction: PolicyDirection) -> String {
+pub fn profile(name: &str, direction: PolicyDirection) -> String {
     fitting(format!("{}-profile/", direction_text(direction)), name)
 }
 
-pub(crate) fn workload(interface: &str, direction: PolicyDirection) -> String {
+pub fn workload(interface: &str, direction: PolicyDirection) -> String {
     match direction {
         PolicyDirection::Ingress => format!("to-{interface}"),
         PolicyDirection::Egress => format!("from-{interface}"),
     }
 }
 
-pub(crate) fn direction_text(direction: PolicyDirection) -> &'static str {
+pub fn direction_text(direction: PolicyDirection) -> &'static str {
     match direction {
         PolicyDirection::Ingress => "in",
         PolicyDirection::Egress => "out",
@@ -86,11 +86,11 @@ pub(crate) fn direction_text(direction: PolicyDirection) -> &'static str {
 }
 
 /// Truncates a name that is too long, and appends a hash of the whole name to keep it unique.
-pub(crate) fn fitting(prefix: String, rest: impl Display) -> String {
+pub fn fitting(prefix: String, rest: impl Display) -> String {
     fitting_in(MAX_NAME_BYTES, format!("{prefix}{rest}"))
 }
 
-pub(crate) fn fitting_in(limit: usize, mut name: String) -> String {
+pub fn fitting_in(limit: usize, mut name: String) -> String {
     use std::hash::{DefaultHasher, Hash, Hasher};
     if name.len() > limit {
         let mut hasher = DefaultHasher::new();

@@ -5,8 +5,8 @@
 
 use super::super::rule::{NftAction, NftFamily, NftField, NftMatch, NftRule, interface};
 use super::super::table::{ChainHook, HookPoint, NftChain};
+use super::KnownSets;
 use super::tunnels::TunnelProperties;
-use super::{KnownSets, names};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use tortie_plan::{
@@ -23,30 +23,32 @@ const UDP: u8 = 17;
 const ADDRESS_TYPE_LOCAL: u32 = 2;
 
 /// Whether the chains refer to a set.
-pub(crate) fn looks_into(id: &SetId) -> bool {
+pub fn refers_to(id: &SetId) -> bool {
     [NAT_SOURCES_SET, NAT_EXCLUSIONS_SET].contains(&&*id.0)
 }
 
 /// Returns the chains for source translation. `nat-outgoing` exists even without rules: without any NAT chain, the
 /// kernel would stop translating the packets of connections that it has translated so far. It begins with `first`.
-pub(crate) fn chains(
+pub fn chains(
     settings: &NatSettings,
     sets: &KnownSets,
     tunnels: &BTreeMap<TunnelKind, TunnelProperties>,
     first: Vec<NftRule>,
 ) -> Vec<(String, NftChain)> {
-    let (mut rules, mut chains) = (first, Vec::new());
-    let mut share = |name: String, rules| chains.push((name, NftChain { hook: None, rules }));
+    let mut rules = first;
+    let mut chains = Vec::new();
     if !tunnels.is_empty() {
         let masquerade = tunnels.values().filter(|tunnel| tunnel.masquerades);
         rules.extend(masquerade.map(|tunnel| into_tunnel(&tunnel.device)));
-        share(TUNNEL_CHAIN.to_owned(), tunnel_translations(tunnels));
+        let translations = NftChain { hook: None, rules: tunnel_translations(tunnels) };
+        chains.push((TUNNEL_CHAIN.to_owned(), translations));
     }
     let sources = SetId::new(NAT_SOURCES_SET);
     if sets.kind(&sources).is_some() {
         for family in NftFamily::BOTH {
             rules.extend(outgoing(settings, sets, &sources, family));
-            share(chain_name(family), translations(settings, family));
+            let translations = NftChain { hook: None, rules: translations(settings, family) };
+            chains.push((chain_name(family), translations));
         }
     }
     let hook = Some(ChainHook::nat(HookPoint::Postrouting, OUTGOING_NAT_PRIORITY));
@@ -60,11 +62,11 @@ const TUNNEL_CHAIN: &str = "masquerade-tunnel";
 /// would arrive outside the tunnel and be lost. This happens if the destination is rewritten after the source was
 /// chosen.
 fn into_tunnel(device: &str) -> NftRule {
-    let local = |field| NftMatch::is(field, ADDRESS_TYPE_LOCAL.to_ne_bytes());
+    let local = ADDRESS_TYPE_LOCAL.to_ne_bytes();
     let matches = vec![
         NftMatch::is(NftField::OutInterface, interface(device)),
-        local(NftField::SourceTypeThere).not(),
-        local(NftField::SourceType),
+        NftMatch::is(NftField::SourceTypeThere, local).not(),
+        NftMatch::is(NftField::SourceType, local),
     ];
     NftRule::new(matches, vec![NftAction::Goto(TUNNEL_CHAIN.to_owned())])
 }
@@ -80,10 +82,13 @@ fn tunnel_translations(tunnels: &BTreeMap<TunnelKind, TunnelProperties>) -> Vec<
         0..=0x7fff => PortInterval { first: port + 1, last: u16::MAX },
         _ => PortInterval { first: 1, last: port - 1 },
     });
-    let rule =
-        |matches, ports| NftRule::new(matches, vec![NftAction::Count, NftAction::Masquerade { ports }]);
-    let udp = beside.map(|ports| rule(vec![NftMatch::is(NftField::Protocol, [UDP])], Some(ports)));
-    udp.into_iter().chain([rule(Vec::new(), None)]).collect()
+    let mut rules = Vec::new();
+    if beside.is_some() {
+        let udp = vec![NftMatch::is(NftField::Protocol, [UDP])];
+        rules.push(NftRule::new(udp, vec![NftAction::Count, NftAction::Masquerade { ports: beside }]));
+    }
+    rules.push(NftRule::new(Vec::new(), vec![NftAction::Count, NftAction::Masquerade { ports: None }]));
+    rules
 }
 
 fn chain_name(family: NftFamily) -> String {
@@ -95,18 +100,17 @@ fn outgoing(settings: &NatSettings, sets: &KnownSets, sources: &SetId, family: N
     let excluded = lookups(sets, &SetId::new(NAT_EXCLUSIONS_SET), NftField::Destination(family), family);
     let mut leaves: Vec<NftMatch> = excluded.into_iter().map(NftMatch::not).collect();
     leaves.extend(settings.out_interface.as_deref().and_then(leaves_by));
-    let from = |source| {
+    let mut rules = Vec::new();
+    for source in lookups(sets, sources, NftField::Source(family), family) {
         let matches = [vec![NftMatch::family(family), source], leaves.clone()].concat();
-        NftRule::new(matches, vec![NftAction::Goto(chain_name(family))])
-    };
-    lookups(sets, sources, NftField::Source(family), family).into_iter().map(from).collect()
+        rules.push(NftRule::new(matches, vec![NftAction::Goto(chain_name(family))]));
+    }
+    rules
 }
 
 /// Returns the alternative lookups for an address in a set.
 pub(super) fn lookups(sets: &KnownSets, id: &SetId, field: NftField, family: NftFamily) -> Vec<NftMatch> {
-    let exact = sets.kind(id).map(|_| NftMatch::lookup([field], names::set(id, family)));
-    let nets = sets.has_nets(id, family).then(|| NftMatch::lookup([field], names::nets(id, family)));
-    exact.into_iter().chain(nets).collect()
+    sets.kernel_sets(id, family).into_iter().map(|set| NftMatch::lookup([field], set)).collect()
 }
 
 fn leaves_by(filter: &str) -> Option<NftMatch> {
@@ -119,14 +123,20 @@ fn leaves_by(filter: &str) -> Option<NftMatch> {
 
 fn translations(settings: &NatSettings, family: NftFamily) -> Vec<NftRule> {
     let address = settings.address.filter(|_| family == NftFamily::V4).map(IpAddr::V4);
-    let translate = |ports| match address {
-        Some(address) => NftAction::TranslateSource { address, ports },
-        None => NftAction::Masquerade { ports },
-    };
-    let rule = |matches, ports| NftRule::new(matches, vec![NftAction::Count, translate(ports)]);
-    // Only these protocols have ports that can be chosen.
-    let with_ports = [TCP, UDP].into_iter().filter(|_| settings.ports.is_some());
-    let with_ports =
-        with_ports.map(|protocol| rule(vec![NftMatch::is(NftField::Protocol, [protocol])], settings.ports));
-    with_ports.chain([rule(Vec::new(), None)]).collect()
+    let mut alternatives = Vec::new();
+    if settings.ports.is_some() {
+        // Only these protocols have ports that can be chosen.
+        alternatives.push((vec![NftMatch::is(NftField::Protocol, [TCP])], settings.ports));
+        alternatives.push((vec![NftMatch::is(NftField::Protocol, [UDP])], settings.ports));
+    }
+    alternatives.push((Vec::new(), None));
+    let mut rules = Vec::new();
+    for (matches, ports) in alternatives {
+        let translate = match address {
+            Some(address) => NftAction::TranslateSource { address, ports },
+            None => NftAction::Masquerade { ports },
+        };
+        rules.push(NftRule::new(matches, vec![NftAction::Count, translate]));
+    }
+    rules
 }

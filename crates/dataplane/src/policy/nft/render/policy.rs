@@ -16,17 +16,24 @@ const MAX_LOG_PREFIX_BYTES: usize = 120;
 
 /// Owner of the rules.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum PolicyOrProfile<'p> {
+pub enum PolicyOrProfile<'p> {
     Policy { id: &'p PolicyId, tier: &'p str },
     Profile(&'p str),
 }
 
 impl PolicyOrProfile<'_> {
+    pub fn chain_name(self, direction: PolicyDirection, stage: PolicyStage) -> String {
+        match self {
+            PolicyOrProfile::Policy { id, .. } => names::policy(id, direction, stage),
+            PolicyOrProfile::Profile(name) => names::profile(name, direction),
+        }
+    }
+
     fn is_staged(self) -> bool {
         matches!(self, PolicyOrProfile::Policy { id, .. } if id.kind.is_staged())
     }
 
-    fn owner(self) -> RuleOwner {
+    fn rule_owner(self) -> RuleOwner {
         match self {
             PolicyOrProfile::Policy { id, .. } => RuleOwner::Policy(id.clone()),
             PolicyOrProfile::Profile(name) => RuleOwner::Profile(name.to_owned()),
@@ -54,32 +61,41 @@ impl PolicyOrProfile<'_> {
 }
 
 /// Whether one of the rules passes packets to the next tier.
-pub(crate) fn passes(rules: &[plan::PlannedRule]) -> bool {
+pub fn has_pass_rule(rules: &[plan::PlannedRule]) -> bool {
     rules.iter().any(|rule| rule.action == plan::RuleAction::Pass)
 }
 
-pub(crate) fn holder_chain(
-    holder: PolicyOrProfile<'_>,
-    rules: &[plan::PlannedRule],
-    direction: PolicyDirection,
-    stage: PolicyStage,
-    sets: &KnownSets,
-    settings: &PolicySettings,
-) -> NftChain {
-    let mut chain = NftChain::default();
-    for (index, rule) in rules.iter().enumerate() {
-        let id = RuleId { owner: holder.owner(), direction, index: RuleIndex::at(index) };
-        let actions = actions(holder, rule.action, &id, stage, settings);
-        let comment = format!("{} {index}", id.owner);
-        for matches in criteria::alternatives(rule, sets) {
-            chain.rules.push(NftRule::new(matches, actions.clone()).says(comment.clone()));
+/// Renders the rules of policies and profiles.
+#[derive(Clone, Copy)]
+pub struct RuleRenderer<'s> {
+    pub sets: &'s KnownSets,
+    pub settings: &'s PolicySettings,
+}
+
+impl RuleRenderer<'_> {
+    /// Returns the chain of the rules; `None` without rules.
+    pub fn chain(
+        self,
+        owner: PolicyOrProfile<'_>,
+        rules: &[plan::PlannedRule],
+        direction: PolicyDirection,
+        stage: PolicyStage,
+    ) -> Option<NftChain> {
+        let mut chain = NftChain::default();
+        for (index, rule) in rules.iter().enumerate() {
+            let id = RuleId { owner: owner.rule_owner(), direction, index: RuleIndex::at(index) };
+            let actions = actions(owner, rule.action, &id, stage, self.settings);
+            let comment = format!("{} {index}", id.owner);
+            for matches in criteria::alternatives(rule, self.sets) {
+                chain.rules.push(NftRule::new(matches, actions.clone()).says(comment.clone()));
+            }
         }
+        (!rules.is_empty()).then_some(chain)
     }
-    chain
 }
 
 fn actions(
-    holder: PolicyOrProfile<'_>,
+    owner: PolicyOrProfile<'_>,
     action: plan::RuleAction,
     id: &RuleId,
     stage: PolicyStage,
@@ -87,17 +103,17 @@ fn actions(
 ) -> Vec<NftAction> {
     let mut actions = vec![NftAction::Count];
     match action {
-        plan::RuleAction::Log if holder.is_staged() => {}
+        plan::RuleAction::Log if owner.is_staged() => {}
         plan::RuleAction::Log => {
             actions.extend(settings.log_limit.map(NftAction::Limit));
-            let prefix = holder.log_prefix(&settings.log_prefix);
+            let prefix = owner.log_prefix(&settings.log_prefix);
             actions.push(NftAction::Log {
                 prefix,
                 rule: names::fitting_in(MAX_LOG_PREFIX_BYTES, id.to_string()),
             });
         }
         // Staged policies only count packets.
-        _ if holder.is_staged() => actions.push(NftAction::Return),
+        _ if owner.is_staged() => actions.push(NftAction::Return),
         plan::RuleAction::Allow => {
             match stage {
                 PolicyStage::Normal | PolicyStage::Forward => {}
@@ -110,7 +126,7 @@ fn actions(
         }
         plan::RuleAction::Deny => actions.push(deny(stage, settings)),
         plan::RuleAction::Pass => {
-            if let PolicyOrProfile::Policy { .. } = holder {
+            if let PolicyOrProfile::Policy { .. } = owner {
                 actions.push(NftAction::SetMark(settings.marks.passed));
             }
             actions.push(NftAction::Return);
@@ -124,14 +140,5 @@ pub(super) fn deny(stage: PolicyStage, settings: &PolicySettings) -> NftAction {
     match (stage, settings.deny) {
         (PolicyStage::Normal | PolicyStage::Forward, DenyAction::Reject) => NftAction::Reject,
         _ => NftAction::Drop,
-    }
-}
-
-impl PolicyOrProfile<'_> {
-    pub fn chain_name(self, direction: PolicyDirection, stage: PolicyStage) -> String {
-        match self {
-            PolicyOrProfile::Policy { id, .. } => names::policy(id, direction, stage),
-            PolicyOrProfile::Profile(name) => names::profile(name, direction),
-        }
     }
 }

@@ -1,7 +1,7 @@
 //! Renders the evaluation order of the tiers and profiles of one endpoint as a list of jumps.
 
 use super::super::rule::{NftAction, NftMatch, NftRule};
-use super::policy::{deny, passes};
+use super::policy::{deny, has_pass_rule};
 use super::{PolicyStage, names};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,12 +10,12 @@ use tortie_plan::{
 };
 
 /// Comments by which the counters of packets denied at the end of a tier or of all profiles are recognised.
-pub(crate) const TIER_END_COMMENT: &str = "end of tier ";
-pub(crate) const NO_PROFILE_COMMENT: &str = "no profile allows it";
+pub const TIER_END_COMMENT: &str = "end of tier ";
+pub const NO_PROFILE_COMMENT: &str = "no profile allows it";
 
 /// The policies and profiles that tiers refer to.
 #[derive(Clone, Copy)]
-pub(crate) struct TierRenderer<'p> {
+pub struct TierRenderer<'p> {
     pub policies: &'p BTreeMap<PolicyId, Arc<PlannedPolicy>>,
     pub profiles: &'p BTreeMap<String, Arc<ProfileRules>>,
     pub settings: &'p PolicySettings,
@@ -62,6 +62,11 @@ impl TierRenderer<'_> {
         NftRule::new(Vec::new(), vec![NftAction::Count, deny(stage, self.settings)])
     }
 
+    /// Returns the condition that excludes packets which an earlier policy of the tier may have passed.
+    fn unless_passed(&self, may_have_passed: bool) -> Vec<NftMatch> {
+        if may_have_passed { vec![NftMatch::mark(self.settings.marks.passed).not()] } else { Vec::new() }
+    }
+
     /// Returns the jumps, and whether they decide about every packet.
     fn tiers(
         &self,
@@ -73,12 +78,6 @@ impl TierRenderer<'_> {
         for tier in tiers {
             // Policies after one with Pass rules must skip the packets that it passed.
             let mut may_have_passed = false;
-            let unless_passed = |may_have_passed: bool| -> Vec<NftMatch> {
-                may_have_passed
-                    .then(|| NftMatch::mark(self.settings.marks.passed).not())
-                    .into_iter()
-                    .collect()
-            };
             let mut enforced = false;
             for id in tier.policies(direction) {
                 enforced |= !id.kind.is_staged();
@@ -88,14 +87,14 @@ impl TierRenderer<'_> {
                     continue;
                 }
                 let jump = NftAction::Jump(names::policy(id, direction, stage));
-                rules.push(NftRule::new(unless_passed(may_have_passed), vec![jump]));
-                may_have_passed |= !id.kind.is_staged() && passes(of_policy);
+                rules.push(NftRule::new(self.unless_passed(may_have_passed), vec![jump]));
+                may_have_passed |= !id.kind.is_staged() && has_pass_rule(of_policy);
             }
             let denies = tier.end == TierDefaultAction::Deny
                 && matches!(stage, PolicyStage::Normal | PolicyStage::Forward);
             if enforced && denies {
                 let mut end = self.end(stage).says(format!("{TIER_END_COMMENT}{}", tier.name));
-                end.matches = unless_passed(may_have_passed);
+                end.matches = self.unless_passed(may_have_passed);
                 rules.push(end);
                 if !may_have_passed {
                     return (rules, true);

@@ -2,7 +2,7 @@
 //! other source.
 
 use super::super::rule::{NftAction, NftFamily, NftField, NftMatch, NftRule, interface};
-use super::{KnownSets, names};
+use super::KnownSets;
 use std::collections::BTreeMap;
 use tortie_plan::{TunnelDevice, TunnelKind, TunnelProtocol};
 
@@ -11,7 +11,7 @@ const IPIP: u8 = 4;
 
 /// Properties of a tunnel that rules depend on.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct TunnelProperties {
+pub struct TunnelProperties {
     pub device: String,
     pub protocol: TunnelProtocol,
     /// Whether packets that the host sends through the tunnel get the device's own address.
@@ -32,7 +32,7 @@ impl From<&TunnelDevice> for TunnelProperties {
 
 /// The tunnels of the plan.
 #[derive(Clone, Copy)]
-pub(crate) struct TunnelRenderer<'s> {
+pub struct TunnelRenderer<'s> {
     pub tunnels: &'s BTreeMap<TunnelKind, TunnelProperties>,
     pub sets: &'s KnownSets,
 }
@@ -45,13 +45,15 @@ impl TunnelRenderer<'_> {
     /// Returns rules that drop tunnel packets from sources other than the peers. WireGuard authenticates its peers
     /// itself.
     pub fn strangers(self) -> Vec<NftRule> {
-        let rule = |(kind, protocol): (TunnelKind, TunnelProtocol)| {
+        let mut rules = Vec::new();
+        for (kind, protocol) in self.iter().filter(|(kind, _)| !kind.is_wireguard()) {
             let source = NftField::Source(family(kind));
             let unknown = self.peers(kind).into_iter().map(|set| NftMatch::lookup([source], set).not());
             let matches = wrapped(kind, protocol).into_iter().chain(unknown).collect();
-            NftRule::new(matches, vec![NftAction::Count, NftAction::Drop]).says("a tunnel of no known node")
-        };
-        self.iter().filter(|(kind, _)| !kind.is_wireguard()).map(rule).collect()
+            let drop = vec![NftAction::Count, NftAction::Drop];
+            rules.push(NftRule::new(matches, drop).says("a tunnel of no known node"));
+        }
+        rules
     }
 
     /// Returns rules that accept tunnel packets from the peers.
@@ -72,32 +74,33 @@ impl TunnelRenderer<'_> {
     /// Returns rules that exempt VXLAN from connection tracking. The outer source port depends on the inner flow, so
     /// tracking would create a second entry for every flow.
     pub fn untracked(self) -> Vec<NftRule> {
-        let vxlan = self.iter().filter(|(_, protocol)| matches!(protocol, TunnelProtocol::Vxlan { .. }));
-        let rule = |(kind, protocol): (TunnelKind, TunnelProtocol)| {
-            NftRule::new(wrapped(kind, protocol), vec![NftAction::Untrack]).says("tunnels are not tracked")
-        };
-        vxlan.map(rule).collect()
+        let mut rules = Vec::new();
+        for (kind, protocol) in self.iter() {
+            if matches!(protocol, TunnelProtocol::Vxlan { .. }) {
+                let rule = NftRule::new(wrapped(kind, protocol), vec![NftAction::Untrack]);
+                rules.push(rule.says("tunnels are not tracked"));
+            }
+        }
+        rules
     }
 
     fn of_peers(self, kind: TunnelKind, protocol: TunnelProtocol, field: NftField) -> Vec<NftRule> {
-        let rule = |peers: Option<NftMatch>| {
-            let matches = wrapped(kind, protocol).into_iter().chain(peers).collect();
-            NftRule::new(matches, vec![NftAction::Accept]).says("tunnels between nodes")
-        };
+        let mut peers: Vec<Option<NftMatch>> =
+            self.peers(kind).into_iter().map(|set| Some(NftMatch::lookup([field], set))).collect();
         if kind.is_wireguard() {
-            return vec![rule(None)];
+            peers = vec![None];
         }
-        let sets = self.peers(kind).into_iter();
-        sets.map(|set| rule(Some(NftMatch::lookup([field], set)))).collect()
+        let mut rules = Vec::new();
+        for peer in peers {
+            let matches = wrapped(kind, protocol).into_iter().chain(peer).collect();
+            rules.push(NftRule::new(matches, vec![NftAction::Accept]).says("tunnels between nodes"));
+        }
+        rules
     }
 
     /// Returns rules that mark packets which arrive unencrypted, if encryption between nodes is enabled: the reverse
     /// path lookup for their source must not lead into the tunnel.
     pub fn open_arrivals(self) -> Vec<NftRule> {
-        let marks = self.tunnels.iter().filter_map(|(kind, tunnel)| match tunnel.protocol {
-            TunnelProtocol::Wireguard { mark, .. } => Some((*kind, mark)),
-            TunnelProtocol::Vxlan { .. } | TunnelProtocol::Ipip => None,
-        });
         let devices = self
             .tunnels
             .values()
@@ -107,24 +110,19 @@ impl TunnelRenderer<'_> {
             .chain(["lo"])
             .map(|name| NftMatch::is(NftField::InInterface, interface(name)).not())
             .collect();
-        let rule = |(kind, mark): (TunnelKind, u32)| {
-            let matches = [vec![NftMatch::family(family(kind))], inside.clone()].concat();
-            NftRule::new(matches, vec![NftAction::SetMark(mark)]).says("not encrypted")
-        };
-        marks.map(rule).collect()
+        let mut rules = Vec::new();
+        for (kind, protocol) in self.iter() {
+            if let TunnelProtocol::Wireguard { mark, .. } = protocol {
+                let matches = [vec![NftMatch::family(family(kind))], inside.clone()].concat();
+                rules.push(NftRule::new(matches, vec![NftAction::SetMark(mark)]).says("not encrypted"));
+            }
+        }
+        rules
     }
 
     /// Returns the kernel's sets that together contain the peers of a tunnel.
     fn peers(self, kind: TunnelKind) -> Vec<String> {
-        let Some(id) = kind.peers() else { return Vec::new() };
-        let mut sets = Vec::new();
-        if self.sets.kind(&id).is_some() {
-            sets.push(names::set(&id, family(kind)));
-        }
-        if self.sets.has_nets(&id, family(kind)) {
-            sets.push(names::nets(&id, family(kind)));
-        }
-        sets
+        kind.peers().map(|id| self.sets.kernel_sets(&id, family(kind))).unwrap_or_default()
     }
 }
 

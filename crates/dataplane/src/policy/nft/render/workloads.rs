@@ -2,7 +2,7 @@
 
 use super::super::ranges;
 use super::super::rule::{NftAction, NftFamily, NftField, NftMatch, NftRule, NftTest, interface, state};
-use super::super::table::{NftChain, NftElement, join};
+use super::super::table::{NftChain, NftElement, address_bytes, join};
 use super::{TierRenderer, names};
 use ipnet::IpNet;
 use std::net::{IpAddr, Ipv6Addr};
@@ -38,7 +38,7 @@ fn begins() -> NftRule {
 
 /// Returns the chain that limits the connections of a workload. It is a separate chain because the kernel keeps the
 /// count with the rule: the count survives changes of the workload's policy.
-pub(crate) fn connections(limits: DirectionQos) -> Option<NftChain> {
+pub fn connections(limits: DirectionQos) -> Option<NftChain> {
     let beyond = NftAction::ConnectionsOver(limits.connections?);
     let tcp = NftMatch::is(NftField::Protocol, [TCP]);
     let rule = NftRule::new(vec![tcp], vec![beyond, NftAction::Count, NftAction::Reset])
@@ -47,7 +47,7 @@ pub(crate) fn connections(limits: DirectionQos) -> Option<NftChain> {
 }
 
 /// Renders the chain of one workload in one direction.
-pub(crate) fn chain(
+pub fn chain(
     policy: &WorkloadPolicy,
     limits: DirectionQos,
     direction: PolicyDirection,
@@ -71,17 +71,18 @@ pub(crate) fn chain(
         rules.push(begins());
     }
     if direction == PolicyDirection::Egress {
-        let guarded = |matches| {
-            NftRule::new(matches, vec![NftAction::Count, NftAction::Drop])
-                .says("workloads may not encapsulate")
-        };
+        let mut encapsulated = Vec::new();
         if !settings.vxlan_from_workloads {
             let port = settings.vxlan_port.to_be_bytes();
             let udp = NftMatch::is(NftField::Protocol, [UDP]);
-            rules.push(guarded(vec![udp, NftMatch::is(NftField::DestinationPort, port)]));
+            encapsulated.push(vec![udp, NftMatch::is(NftField::DestinationPort, port)]);
         }
         if !settings.ipip_from_workloads {
-            rules.push(guarded(vec![NftMatch::is(NftField::Protocol, [IPIP])]));
+            encapsulated.push(vec![NftMatch::is(NftField::Protocol, [IPIP])]);
+        }
+        for matches in encapsulated {
+            let rule = NftRule::new(matches, vec![NftAction::Count, NftAction::Drop]);
+            rules.push(rule.says("workloads may not encapsulate"));
         }
     }
     rules.extend(tiers.with_profiles(&policy.tiers, &policy.profiles, direction));
@@ -91,25 +92,18 @@ pub(crate) fn chain(
 /// Returns the permitted sources of a workload as elements of interface and address. Besides its addresses these are
 /// the link-local address derived from its MAC, and the unspecified address, for duplicate address detection. Any other
 /// link-local address would add an entry to the host's neighbour table.
-pub(crate) fn sources(policy: &WorkloadPolicy, mac: Option<[u8; 6]>, family: NftFamily) -> Vec<NftElement> {
+pub fn sources(policy: &WorkloadPolicy, mac: Option<[u8; 6]>, family: NftFamily) -> Vec<NftElement> {
     let name = interface(&policy.interface);
     let link_local = mac.map(tortie_plan::link_local).map(IpAddr::V6);
     let unspecified = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
     let all = policy.addresses.iter().copied().chain(link_local).chain([unspecified]);
-    let own = all.filter(|address| policy.up && NftFamily::of(*address) == family);
-    own.map(|address| {
-        let bytes = match address {
-            IpAddr::V4(address) => address.octets().to_vec(),
-            IpAddr::V6(address) => address.octets().to_vec(),
-        };
-        NftElement::key(join(&[&name, &bytes]))
-    })
-    .collect()
+    let own = all.filter(|address| policy.up && NftFamily::from(*address) == family);
+    own.map(|address| NftElement::key(join(&[&name, &address_bytes(address)]))).collect()
 }
 
-pub(crate) fn source_nets(policy: &WorkloadPolicy, family: NftFamily) -> Vec<NftElement> {
+pub fn source_nets(policy: &WorkloadPolicy, family: NftFamily) -> Vec<NftElement> {
     let name = interface(&policy.interface);
     let nets: &[IpNet] = if policy.up { &policy.allowed_sources } else { &[] };
-    let ranges = ranges::of_nets(nets, family).into_iter();
+    let ranges = ranges::from_nets(nets, family).into_iter();
     ranges.map(|(first, last)| NftElement::range(join(&[&name, &first]), join(&[&name, &last]))).collect()
 }

@@ -1,0 +1,265 @@
+//! Workload endpoints: the chains of each interface, its entries in the dispatch maps and its permitted sources.
+
+use super::super::diff::TableDiff;
+use super::super::render::{TierRenderer, WorkloadInterfaces, names, workloads};
+use super::super::rule::{NftFamily, interface};
+use super::super::table::{NftElement, SetType};
+use super::hosts::policies_of;
+use super::{DIRECTIONS, PolicyTables, put};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use tortie_plan::{
+    DirectionQos, FloatingIp, PlannedWorkload, PolicyDirection, PolicyId, QosSettings, WorkloadId,
+    WorkloadPolicy,
+};
+
+#[derive(Default)]
+pub struct WorkloadEndpoints {
+    policies: BTreeMap<WorkloadId, WorkloadPolicy>,
+    traits: BTreeMap<WorkloadId, WorkloadTraits>,
+    /// Workloads by the policies that apply to them.
+    users: BTreeMap<PolicyId, BTreeSet<WorkloadId>>,
+    /// Workloads that claim an interface; the first in order owns it.
+    claims: BTreeMap<String, BTreeSet<WorkloadId>>,
+    /// Interfaces that have to be rendered again.
+    stale: BTreeSet<String>,
+}
+
+/// Properties of a workload, other than its policy, that affect the tables.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WorkloadTraits {
+    /// `None` if it is unknown.
+    mac: Option<[u8; 6]>,
+    addresses: Vec<IpAddr>,
+    floating: Vec<FloatingIp>,
+    qos: QosSettings,
+}
+
+impl From<&PlannedWorkload> for WorkloadTraits {
+    fn from(workload: &PlannedWorkload) -> WorkloadTraits {
+        let PlannedWorkload { mac, addresses, floating, qos, .. } = workload;
+        WorkloadTraits { mac: *mac, addresses: addresses.clone(), floating: floating.clone(), qos: *qos }
+    }
+}
+
+impl WorkloadTraits {
+    fn limits(&self, direction: PolicyDirection) -> DirectionQos {
+        match direction {
+            PolicyDirection::Ingress => self.qos.ingress,
+            PolicyDirection::Egress => self.qos.egress,
+        }
+    }
+
+    /// Whether chains that belong to no single workload depend on this one.
+    fn affects_global_chains(&self) -> bool {
+        !self.floating.is_empty() || self.qos.dscp.is_some()
+    }
+}
+
+impl WorkloadEndpoints {
+    pub fn policies(&self) -> &BTreeMap<WorkloadId, WorkloadPolicy> {
+        &self.policies
+    }
+
+    pub fn traits(&self) -> &BTreeMap<WorkloadId, WorkloadTraits> {
+        &self.traits
+    }
+
+    /// Returns the interfaces that workloads claim, with those workloads.
+    pub fn claims(&self) -> &BTreeMap<String, BTreeSet<WorkloadId>> {
+        &self.claims
+    }
+
+    /// Returns the workloads that claim an interface.
+    pub fn claimants(&self, interface: &str) -> impl Iterator<Item = &WorkloadId> {
+        self.claims.get(interface).into_iter().flatten()
+    }
+
+    /// Returns the workloads that a policy applies to.
+    pub fn users_of_policy(&self, id: &PolicyId) -> impl Iterator<Item = &WorkloadId> {
+        self.users.get(id).into_iter().flatten()
+    }
+
+    /// Returns the workloads that a profile applies to.
+    pub fn users_of_profile(&self, name: &String) -> impl Iterator<Item = &WorkloadId> {
+        self.policies.iter().filter(|(_, policy)| policy.profiles.contains(name)).map(|(id, _)| id)
+    }
+
+    /// Returns all floating addresses.
+    pub fn floating_addresses(&self) -> impl Iterator<Item = &FloatingIp> {
+        self.traits.values().flat_map(|traits| &traits.floating)
+    }
+
+    /// Returns the addresses of workloads that have a DSCP value, with that value.
+    pub fn marked_addresses(&self) -> impl Iterator<Item = (IpAddr, u8)> {
+        self.traits
+            .values()
+            .filter_map(|traits| Some((&traits.addresses, traits.qos.dscp?)))
+            .flat_map(|(addresses, dscp)| addresses.iter().map(move |address| (*address, dscp)))
+    }
+
+    /// Sets or removes the properties of a workload. Returns whether the global chains are stale.
+    pub fn put_traits(&mut self, id: &WorkloadId, workload: Option<&PlannedWorkload>) -> bool {
+        let traits = workload.map(WorkloadTraits::from);
+        let old = put(&mut self.traits, id, traits.clone());
+        if old == traits {
+            return false;
+        }
+        if let Some(policy) = self.policies.get(id) {
+            self.stale.insert(policy.interface.clone());
+        }
+        old.iter().chain(&traits).any(WorkloadTraits::affects_global_chains)
+    }
+
+    pub fn put_policy(&mut self, id: &WorkloadId, policy: Option<&WorkloadPolicy>) {
+        if let Some(new) = policy {
+            self.claims.entry(new.interface.clone()).or_default().insert(id.clone());
+            self.stale.insert(new.interface.clone());
+        }
+        let old = put(&mut self.policies, id, policy.cloned());
+        self.update_users(id, old.as_ref(), policy);
+        if let Some(old) = old {
+            if policy.is_none_or(|new| new.interface != old.interface) {
+                remove_member(&mut self.claims, &old.interface, id);
+            }
+            self.stale.insert(old.interface);
+        }
+    }
+
+    /// Updates `users` after a change of a workload's policy.
+    fn update_users(&mut self, id: &WorkloadId, old: Option<&WorkloadPolicy>, new: Option<&WorkloadPolicy>) {
+        let old: BTreeSet<&PolicyId> = old.iter().flat_map(|policy| policies_of(&policy.tiers)).collect();
+        let new: BTreeSet<&PolicyId> = new.iter().flat_map(|policy| policies_of(&policy.tiers)).collect();
+        for policy in new.difference(&old) {
+            self.users.entry((*policy).clone()).or_default().insert(id.clone());
+        }
+        for policy in old.difference(&new) {
+            remove_member(&mut self.users, policy, id);
+        }
+    }
+
+    pub fn mark_all(&mut self) {
+        self.stale.extend(self.claims.keys().cloned());
+    }
+
+    /// Schedules the workloads that a policy applies to.
+    pub fn mark_users_of_policy(&mut self, id: &PolicyId) {
+        let users = self.users.get(id).into_iter().flatten();
+        let policies = users.filter_map(|user| self.policies.get(user));
+        self.stale.extend(policies.map(|policy| policy.interface.clone()));
+    }
+
+    /// Schedules the workloads that a profile applies to.
+    pub fn mark_users_of_profile(&mut self, name: &String) {
+        let users = self.policies.values().filter(|policy| policy.profiles.contains(name));
+        self.stale.extend(users.map(|policy| policy.interface.clone()));
+    }
+
+    /// Renders the changed interfaces. Returns whether there were any.
+    pub fn render(
+        &mut self,
+        tables: &mut PolicyTables,
+        tiers: TierRenderer<'_>,
+        interfaces: WorkloadInterfaces<'_>,
+    ) -> bool {
+        let stale = std::mem::take(&mut self.stale);
+        for name in &stale {
+            let owner = self.claims.get(name).and_then(BTreeSet::first);
+            let policy = owner.and_then(|id| self.policies.get(id));
+            let unknown = WorkloadTraits::default();
+            let traits = owner.and_then(|id| self.traits.get(id)).unwrap_or(&unknown);
+            render_chains(&mut tables.policy, name, policy, traits, tiers);
+            let is_up = policy.is_some_and(|policy| policy.up);
+            tables.policy.put_element(names::UP_WORKLOADS_SET, NftElement::key(interface(name)), is_up);
+            let uncovered = policy.is_some() && !interfaces.is_covered(name);
+            render_uncovered(&mut tables.policy, name, uncovered);
+            render_uncovered(&mut tables.arp, name, uncovered);
+            render_sources(tables, name, policy, traits);
+        }
+        !stale.is_empty()
+    }
+}
+
+/// Renders the chains of one interface and its entries in the maps that lead to them.
+fn render_chains(
+    diff: &mut TableDiff,
+    name: &str,
+    policy: Option<&WorkloadPolicy>,
+    traits: &WorkloadTraits,
+    tiers: TierRenderer<'_>,
+) {
+    for direction in DIRECTIONS {
+        let map = match direction {
+            PolicyDirection::Ingress => names::TO_WORKLOAD_MAP,
+            PolicyDirection::Egress => names::FROM_WORKLOAD_MAP,
+        };
+        let limits = traits.limits(direction);
+        let connections = policy.filter(|policy| policy.up).and_then(|_| workloads::connections(limits));
+        diff.set_chain(names::connections(name, direction), connections);
+        let chain = names::workload(name, direction);
+        diff.put_element(map, NftElement::goto(interface(name), &chain), policy.is_some());
+        diff.set_chain(chain, policy.map(|policy| workloads::chain(policy, limits, direction, tiers)));
+    }
+}
+
+/// Adds or removes an interface that no prefix covers. Their set exists only while it is not empty.
+fn render_uncovered(diff: &mut TableDiff, name: &str, present: bool) {
+    let set = names::UNCOVERED_WORKLOADS_SET;
+    if present && !diff.wanted().sets.contains_key(set) {
+        diff.put_set(set.into(), SetType::Interfaces);
+    }
+    diff.put_element(set, NftElement::key(interface(name)), present);
+    drop_if_empty(diff, set);
+}
+
+/// Renders the addresses and nets from which an interface may send.
+fn render_sources(
+    tables: &mut PolicyTables,
+    name: &str,
+    policy: Option<&WorkloadPolicy>,
+    traits: &WorkloadTraits,
+) {
+    for family in NftFamily::BOTH {
+        let own = policy.map(|policy| workloads::sources(policy, traits.mac, family)).unwrap_or_default();
+        if family == NftFamily::V4 {
+            replace_sources(&mut tables.arp, names::ARP_SENDERS_SET, name, own.clone());
+        }
+        replace_sources(&mut tables.policy, &names::sources(family), name, own);
+        let nets = policy.map(|policy| workloads::source_nets(policy, family)).unwrap_or_default();
+        let set = names::source_nets(family);
+        if !nets.is_empty() {
+            tables.policy.put_set(set.clone(), SetType::SourceNets(family));
+        }
+        replace_sources(&mut tables.policy, &set, name, nets);
+        drop_if_empty(&mut tables.policy, &set);
+    }
+}
+
+/// Replaces the elements of one interface in a set of sources.
+fn replace_sources(diff: &mut TableDiff, set: &str, name: &str, wanted: Vec<NftElement>) {
+    let mine = interface(name);
+    let old: Vec<NftElement> = diff
+        .elements_from(set, &NftElement::key(mine.clone()))
+        .take_while(|element| element.key.starts_with(&mine))
+        .filter(|element| !wanted.contains(element))
+        .cloned()
+        .collect();
+    old.iter().for_each(|element| diff.remove(set, element));
+    wanted.into_iter().for_each(|element| diff.insert(set, element));
+}
+
+fn drop_if_empty(diff: &mut TableDiff, set: &str) {
+    if !diff.has_elements(set) {
+        diff.drop_set(set);
+    }
+}
+
+/// Removes a member of an entry, and the entry with its last member.
+fn remove_member<K: Ord>(map: &mut BTreeMap<K, BTreeSet<WorkloadId>>, key: &K, member: &WorkloadId) {
+    if let Some(members) = map.get_mut(key) {
+        members.remove(member);
+        if members.is_empty() {
+            map.remove(key);
+        }
+    }
+}
