@@ -117,14 +117,12 @@ impl AccessControl {
     ) -> Result<(), StatusError> {
         let wish = AccessRequest::Path { verb: verb.to_owned(), path: path.to_owned() };
         let decision = self.decide(user, wish).await?;
-        match decision.allowed {
-            true => Ok(()),
-            false => Err(StatusError::forbidden_path(format!(
-                "forbidden: User {:?} cannot {verb} path {path:?}{}",
-                user.name,
-                because(&decision)
-            ))),
+        if decision.allowed {
+            return Ok(());
         }
+        let reason = because(&decision);
+        let why = format!("forbidden: User {:?} cannot {verb} path {path:?}{reason}", user.name);
+        Err(StatusError::forbidden_path(why))
     }
 
     /// Checks the RBAC rules of the cluster. Tier permissions are checked in addition.

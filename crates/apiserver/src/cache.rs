@@ -40,31 +40,28 @@ impl ResourceCache {
         let task = tokio::spawn(async move {
             while let Some(event) = events.next().await {
                 let Some(cache) = follower.upgrade() else { return };
-                cache.hear(event);
+                cache.apply(event);
             }
         });
         let _ = cache.task.set(task.abort_handle());
         cache
     }
 
-    fn hear(&self, event: StoreEvent) {
-        let place = |key: &StoreKey| match key {
-            StoreKey::Resource { namespace, name, .. } => Some((namespace.clone(), name.clone())),
-            _ => None,
-        };
+    fn apply(&self, event: StoreEvent) {
         match event {
             StoreEvent::Put(entry) => {
-                if let (Some(key), StoreValue::Resource(resource)) = (place(&entry.key), entry.value) {
+                if let (StoreKey::Resource { namespace, name, .. }, StoreValue::Resource(resource)) =
+                    (entry.key, entry.value)
+                {
+                    let key = (namespace, name);
                     let object = StoredObject::of(&resource);
                     self.change(|history| history.put(key, object));
                     self.count_change();
                 }
             }
-            StoreEvent::Delete { key, revision } => {
-                if let Some(key) = place(&key) {
-                    self.change(|history| history.delete(&key, number(&revision)));
-                    self.count_change();
-                }
+            StoreEvent::Delete { key: StoreKey::Resource { namespace, name, .. }, revision } => {
+                self.change(|history| history.delete(&(namespace, name), number(&revision)));
+                self.count_change();
             }
             StoreEvent::InSync(revision) => self.change(|history| history.synchronise(number(&revision))),
             StoreEvent::Reached(revision) => self.change(|history| history.reach(number(&revision))),
@@ -72,7 +69,7 @@ impl ResourceCache {
                 tracing::warn!(%key, %error, "cannot decode an object, it is not served; correct or delete it");
             }
             // Only sent to watches that start from a revision; this one does not.
-            StoreEvent::Reset => {}
+            StoreEvent::Reset | StoreEvent::Delete { .. } => {}
         }
     }
 

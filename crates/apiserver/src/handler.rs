@@ -186,27 +186,29 @@ impl ApiHandler {
             "/readyz" => Ok(self.ready().await),
             "/metrics" => {
                 let form = "text/plain; version=0.0.4; charset=utf-8";
-                Ok(response(StatusCode::OK, form, Body::from(self.metrics.text())))
+                Ok(response(StatusCode::OK, form, Body::from(self.metrics.encode())))
             }
             "/openapi/v2" => Ok(document(&openapi::V2_DOCUMENT, headers)),
             "/openapi/v3" => Ok(document(&openapi::V3_INDEX, headers)),
             "/openapi/v3/apis/projectcalico.org/v3" => Ok(document(&openapi::V3_DOCUMENT, headers)),
-            "/apis" => match media::negotiate(accept)?.form {
-                ResponseForm::Aggregated => {
-                    let form = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
-                    Ok(response(StatusCode::OK, form, Body::from(discovery::aggregated().to_string())))
-                }
-                _ => {
-                    Ok(encoded(StatusCode::OK, &discovery::api_groups(), media::negotiate(accept)?.encoding))
-                }
-            },
-            "/apis/projectcalico.org" => {
-                Ok(encoded(StatusCode::OK, &discovery::api_group(), media::negotiate(accept)?.encoding))
-            }
-            "/apis/projectcalico.org/v3" => {
-                Ok(encoded(StatusCode::OK, &discovery::api_resources(), media::negotiate(accept)?.encoding))
-            }
             "/version" => Ok(encoded(StatusCode::OK, &version(), ResponseEncoding::Json)),
+            "/apis" | "/apis/projectcalico.org" | "/apis/projectcalico.org/v3" => {
+                let wanted = media::negotiate(accept)?;
+                let document = match path {
+                    "/apis" if wanted.form == ResponseForm::Aggregated => {
+                        let form = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+                        return Ok(response(
+                            StatusCode::OK,
+                            form,
+                            Body::from(discovery::aggregated().to_string()),
+                        ));
+                    }
+                    "/apis" => discovery::api_groups(),
+                    "/apis/projectcalico.org" => discovery::api_group(),
+                    _ => discovery::api_resources(),
+                };
+                Ok(encoded(StatusCode::OK, &document, wanted.encoding))
+            }
             _ => Ok(encoded(StatusCode::OK, &json!({ "paths": KNOWN_PATHS }), ResponseEncoding::Json)),
         }
     }
@@ -302,7 +304,7 @@ fn encoded(code: StatusCode, value: &Value, encoding: ResponseEncoding) -> Respo
 }
 
 pub fn refused(refusal: &StatusError, encoding: ResponseEncoding) -> Response<Body> {
-    let code = StatusCode::from_u16(refusal.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let code = StatusCode::from_u16(refusal.code()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let mut response = encoded(code, &refusal.to_status(), encoding);
     if let Some(seconds) = refusal.retry_after() {
         response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
@@ -313,9 +315,10 @@ pub fn refused(refusal: &StatusError, encoding: ResponseEncoding) -> Response<Bo
 /// Returns a schema document, or 304 if the client has this version.
 fn document(document: &openapi::OpenApiDocument, headers: &HeaderMap) -> Response<Body> {
     let tag = format!("\"{}\"", document.hash);
-    let mut response = match header(headers, &IF_NONE_MATCH).split(',').any(|known| known.trim() == tag) {
-        true => response(StatusCode::NOT_MODIFIED, "application/json", Body::empty()),
-        false => response(StatusCode::OK, "application/json", Body::from(document.text.clone())),
+    let mut response = if header(headers, &IF_NONE_MATCH).split(',').any(|known| known.trim() == tag) {
+        response(StatusCode::NOT_MODIFIED, "application/json", Body::empty())
+    } else {
+        response(StatusCode::OK, "application/json", Body::from(document.text.clone()))
     };
     if let Ok(tag) = HeaderValue::from_str(&tag) {
         response.headers_mut().insert(ETAG, tag);
@@ -363,11 +366,9 @@ fn list(request: &ObjectRequest, listed: &ObjectList, wanted: ResponseFormat) ->
     match wanted.form {
         ResponseForm::Table => {
             let now = jiff::Timestamp::now().as_second();
-            let row = |object: &Arc<crate::stored::StoredObject>| {
-                table::row(request.served, &object.value(), include(request), now)
-            };
-            let rows = listed.items.iter().map(row).collect();
-            let table = table::table(table::definitions(request.served), rows, metadata);
+            let rows = listed.items.iter();
+            let rows = rows.map(|object| table::row(request.served, &object.value(), include(request), now));
+            let table = table::table(table::definitions(request.served), rows.collect(), metadata);
             encoded(StatusCode::OK, &table, wanted.encoding)
         }
         ResponseForm::Metadata => {

@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_watcher_hears_every_change_after_what_it_has_seen() {
+    fn a_watcher_receives_every_later_change() {
         let mut history = ChangeHistory::default();
         history.put(key("a"), object("a", 3, 0));
         history.synchronise(10);

@@ -182,12 +182,12 @@ fn refused(error: &ApplyError) -> StatusError {
     match error {
         ApplyError::Shape(_) => StatusError::bad_request(error.to_string()),
         ApplyError::Conflicts(conflicts) => {
-            let cause = |conflict: &tortie_apply::ApplyConflict| StatusCause {
+            let causes = conflicts.iter().map(|conflict| StatusCause {
                 reason: "FieldManagerConflict",
                 message: conflict.to_string(),
                 field: conflict.path.to_string(),
-            };
-            StatusError::apply_conflict(error.to_string(), conflicts.iter().map(cause).collect())
+            });
+            StatusError::apply_conflict(error.to_string(), causes.collect())
         }
     }
 }
@@ -220,18 +220,19 @@ fn finish_updated(
             let generation = own.get("generation").and_then(Value::as_i64).unwrap_or_default();
             metadata.insert("generation".into(), generation.saturating_add(1).into());
         }
-        match managed.is_empty() {
-            true => metadata.remove("managedFields"),
-            false => metadata.insert("managedFields".into(), managed.encode().into()),
-        };
+        if managed.is_empty() {
+            metadata.remove("managedFields");
+        } else {
+            metadata.insert("managedFields".into(), managed.encode().into());
+        }
     }
     if equal(&without_times(live), &without_times(&new)) {
         return Ok(WriteOutcome::Same);
     }
     if own.get("deletionTimestamp").is_some() {
-        let (before, after) = (finalizers(live), finalizers(&new));
-        let before: HashSet<&String> = before.iter().collect();
-        if let Some(added) = after.iter().find(|name| !before.contains(name)) {
+        let before: HashSet<String> = finalizers(live).into_iter().collect();
+        let after = finalizers(&new);
+        if let Some(added) = after.iter().find(|name| !before.contains(*name)) {
             let why = "no new finalizers can be added if the object is being deleted";
             let cause = StatusCause::invalid("metadata.finalizers", added, why);
             return Err(StatusError::invalid(place.served, place.name, vec![cause]));
@@ -345,20 +346,16 @@ fn decoded(
 ) -> Result<(Value, Vec<String>), StatusError> {
     let name = text(&submitted, "/metadata/name").to_owned();
     let kind = place.served.kind;
-    let invalid = |error: DecodeError| match error {
-        DecodeError::Field { path, reason } => {
-            let cause = StatusCause { reason: "FieldValueTypeInvalid", message: reason, field: path };
-            StatusError::invalid(place.served, &name, vec![cause])
-        }
-        other => StatusError::bad_request(other.to_string()),
-    };
-    let (mut resource, mut unknown) = Resource::from_user_tolerant(submitted.clone()).map_err(invalid)?;
+    let (mut resource, mut unknown) = Resource::from_user_tolerant(submitted.clone())
+        .map_err(|error| refuse_undecodable(place.served, &name, error))?;
     if let (Some(live), false) = (live, unknown.is_empty()) {
         // Unknown fields stored by a newer version are kept unless the request removes them.
-        let (_, kept) = Resource::from_user_tolerant(live.clone()).map_err(invalid)?;
+        let (_, kept) = Resource::from_user_tolerant(live.clone())
+            .map_err(|error| refuse_undecodable(place.served, &name, error))?;
         let kept: HashSet<&String> = kept.iter().collect();
         if unknown.iter().all(|field| kept.contains(field)) {
-            resource = Resource::from_store(kind, submitted).map_err(invalid)?;
+            resource = Resource::from_store(kind, submitted)
+                .map_err(|error| refuse_undecodable(place.served, &name, error))?;
             unknown.clear();
         }
     }
@@ -372,6 +369,16 @@ fn decoded(
     resource.set_defaults();
     let warnings = if validation == FieldValidation::Ignore { Vec::new() } else { warnings };
     Ok((bare(&resource.to_value()), warnings))
+}
+
+fn refuse_undecodable(served: ServedKind, name: &str, error: DecodeError) -> StatusError {
+    match error {
+        DecodeError::Field { path, reason } => {
+            let cause = StatusCause { reason: "FieldValueTypeInvalid", message: reason, field: path };
+            StatusError::invalid(served, name, vec![cause])
+        }
+        other => StatusError::bad_request(other.to_string()),
+    }
 }
 
 /// Removes an empty status, which some kinds serialize and which is equivalent to none.
@@ -390,23 +397,23 @@ fn stored(served: ServedKind, object: Value) -> Result<Resource, StatusError> {
 /// Returns the managed fields before a write. Submitted ones take precedence, so that they can be corrected, except
 /// through a subresource; an empty list resets them all.
 fn managed_of(submitted: &Value, live: Option<(&Value, bool)>) -> ManagedFields {
-    let listed =
-        |object: &Value| object.pointer("/metadata/managedFields").and_then(Value::as_array).cloned();
-    let of_live = || {
-        let entries = live.and_then(|(live, _)| listed(live)).unwrap_or_default();
-        ManagedFields::decode(&entries).unwrap_or_default()
-    };
-    if live.is_some_and(|(_, only_live)| only_live) {
-        return of_live();
+    let only_live = live.is_some_and(|(_, only_live)| only_live);
+    if let Some(entries) = managed_entries(submitted).filter(|_| !only_live) {
+        if entries.is_empty() || entries == [json!({})] {
+            return ManagedFields::default();
+        }
+        if let Ok(managed) = ManagedFields::decode(entries)
+            && !managed.is_empty()
+        {
+            return managed;
+        }
     }
-    match listed(submitted) {
-        None => of_live(),
-        Some(entries) if entries.is_empty() || entries == [json!({})] => ManagedFields::default(),
-        Some(entries) => match ManagedFields::decode(&entries) {
-            Ok(managed) if !managed.is_empty() => managed,
-            _ => of_live(),
-        },
-    }
+    let entries = live.and_then(|(live, _)| managed_entries(live)).unwrap_or_default();
+    ManagedFields::decode(entries).unwrap_or_default()
+}
+
+fn managed_entries(object: &Value) -> Option<&[Value]> {
+    object.pointer("/metadata/managedFields").and_then(Value::as_array).map(Vec::as_slice)
 }
 
 fn clear_managed(object: &mut Value) {

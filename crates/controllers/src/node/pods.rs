@@ -20,11 +20,9 @@ pub struct PodIndex(BTreeMap<PodName, PodAddressUse>);
 impl PodName {
     /// Returns the pod that an address was assigned to, if it was a pod.
     pub fn of(allocation: &AddressAllocation<'_>) -> Option<PodName> {
-        let text = |name: &str| allocation.attribute(name).filter(|text| !text.is_empty()).map(str::to_owned);
-        Some(PodName {
-            namespace: text(attribute::NAMESPACE_ATTRIBUTE)?,
-            name: text(attribute::POD_ATTRIBUTE)?,
-        })
+        let [namespace, name] = [attribute::NAMESPACE_ATTRIBUTE, attribute::POD_ATTRIBUTE]
+            .map(|name| allocation.attribute(name).filter(|text| !text.is_empty()).map(str::to_owned));
+        Some(PodName { namespace: namespace?, name: name? })
     }
 
     pub fn of_endpoint(endpoint: &WorkloadEndpoint) -> PodName {
