@@ -1,7 +1,7 @@
 //! Cache of the objects of a kind: one watch of the store for all watches of clients.
 
 use crate::history::{CachedChange, ChangeHistory, HistoryPosition, TooOld};
-use crate::stored::{StoredObject, number};
+use crate::stored::{StoredObject, revision_number};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 use tokio::sync::watch;
@@ -33,7 +33,7 @@ impl ResourceCache {
         });
         if let Some(resource) = always {
             let name = resource.metadata().name.clone();
-            cache.change(|history| history.put((String::new(), name), StoredObject::of(&resource)));
+            cache.change(|history| history.put((String::new(), name), StoredObject::new(&resource)));
         }
         let mut events = client.watch_with_progress(KeyRange::Written { kind, namespace: None });
         let follower = Arc::downgrade(&cache);
@@ -54,17 +54,19 @@ impl ResourceCache {
                     (entry.key, entry.value)
                 {
                     let key = (namespace, name);
-                    let object = StoredObject::of(&resource);
+                    let object = StoredObject::new(&resource);
                     self.change(|history| history.put(key, object));
                     self.count_change();
                 }
             }
             StoreEvent::Delete { key: StoreKey::Resource { namespace, name, .. }, revision } => {
-                self.change(|history| history.delete(&(namespace, name), number(&revision)));
+                self.change(|history| history.delete(&(namespace, name), revision_number(&revision)));
                 self.count_change();
             }
-            StoreEvent::InSync(revision) => self.change(|history| history.synchronise(number(&revision))),
-            StoreEvent::Reached(revision) => self.change(|history| history.reach(number(&revision))),
+            StoreEvent::InSync(revision) => {
+                self.change(|history| history.synchronise(revision_number(&revision)))
+            }
+            StoreEvent::Reached(revision) => self.change(|history| history.reach(revision_number(&revision))),
             StoreEvent::Unreadable { key, error, .. } => {
                 tracing::warn!(%key, %error, "cannot decode an object, it is not served; correct or delete it");
             }

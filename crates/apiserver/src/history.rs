@@ -68,14 +68,19 @@ impl ChangeHistory {
     pub fn put(&mut self, key: ObjectKey, object: StoredObject) {
         let object = Arc::new(object);
         let before = self.objects.insert(key, object.clone());
-        self.note(CachedChange { before, after: object, is_deletion: false, departed: Arc::default() });
+        self.record_change(CachedChange {
+            before,
+            after: object,
+            is_deletion: false,
+            departed: Arc::default(),
+        });
     }
 
     pub fn delete(&mut self, key: &ObjectKey, revision: u64) {
         if let Some(before) = self.objects.remove(key) {
             let after = Arc::new(before.deleted_at(revision));
             let departed = Arc::new(OnceLock::from(after.clone()));
-            self.note(CachedChange { before: Some(before), after, is_deletion: true, departed });
+            self.record_change(CachedChange { before: Some(before), after, is_deletion: true, departed });
         }
     }
 
@@ -91,7 +96,7 @@ impl ChangeHistory {
         self.reach(revision);
     }
 
-    fn note(&mut self, change: CachedChange) {
+    fn record_change(&mut self, change: CachedChange) {
         if !self.in_sync {
             return;
         }

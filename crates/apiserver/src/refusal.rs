@@ -76,7 +76,7 @@ impl StatusCause {
 }
 
 impl StatusError {
-    fn new(reason: StatusReason, message: impl Into<String>) -> StatusError {
+    pub fn new(reason: StatusReason, message: impl Into<String>) -> StatusError {
         StatusError { reason, message: message.into(), details: None }
     }
 
@@ -110,18 +110,10 @@ impl StatusError {
         StatusError::new(StatusReason::BadRequest, message)
     }
 
-    pub fn unauthorized() -> StatusError {
-        StatusError::new(StatusReason::Unauthorized, "Unauthorized")
-    }
-
     pub fn forbidden(served: ServedKind, name: &str, why: &str) -> StatusError {
         let name_part = if name.is_empty() { String::new() } else { format!(" {name:?}") };
         let message = format!("{}{name_part} is forbidden: {why}", served.qualified());
         StatusError::new(StatusReason::Forbidden, message).about(served.kind.plural(), name)
-    }
-
-    pub fn forbidden_path(why: String) -> StatusError {
-        StatusError::new(StatusReason::Forbidden, why)
     }
 
     pub fn no_such_path() -> StatusError {
@@ -180,10 +172,6 @@ impl StatusError {
 
     pub fn entity_too_large(message: impl Into<String>) -> StatusError {
         StatusError::new(StatusReason::RequestEntityTooLarge, message)
-    }
-
-    pub fn request_timeout(message: impl Into<String>) -> StatusError {
-        StatusError::new(StatusReason::Timeout, message)
     }
 
     pub fn unsupported_media_type(known: &str) -> StatusError {

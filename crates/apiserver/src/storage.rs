@@ -5,7 +5,7 @@ use crate::refusal::StatusError;
 use crate::request::RequestOptions;
 use crate::resources::ServedKind;
 use crate::selectors::ObjectSelection;
-use crate::stored::{StoredObject, number};
+use crate::stored::{StoredObject, revision_number};
 use data_encoding::BASE64URL_NOPAD;
 use std::collections::HashMap;
 use std::num::NonZeroUsize;
@@ -48,7 +48,7 @@ impl ObjectStorage {
         let cache = match known {
             Some(cache) => cache,
             None => {
-                let always = self.always(kind).await;
+                let always = self.built_in_object(kind).await;
                 let mut caches = self.caches.lock().unwrap_or_else(PoisonError::into_inner);
                 let cache = caches.entry(kind);
                 cache.or_insert_with(|| ResourceCache::start(self.resources.client(), kind, always)).clone()
@@ -60,7 +60,7 @@ impl ObjectStorage {
         Ok(cache)
     }
 
-    async fn always(&self, kind: Kind) -> Option<Resource> {
+    async fn built_in_object(&self, kind: Kind) -> Option<Resource> {
         match kind {
             Kind::Profile => self.resources.get(kind, "", BUILT_IN_PROFILE).await.ok(),
             _ => None,
@@ -94,7 +94,7 @@ impl ObjectStorage {
                     "resourceVersionMatch \"Exact\" is forbidden for resourceVersion \"0\"",
                 ));
             }
-            "Exact" => return self.known_exactly(served, namespace, selection, version).await,
+            "Exact" => return self.list_exactly(served, namespace, selection, version).await,
             other => {
                 return Err(StatusError::bad_request(format!(
                     "resourceVersionMatch: Unsupported value: {other:?}: supported values: \"Exact\", \"NotOlderThan\""
@@ -106,13 +106,13 @@ impl ObjectStorage {
             let wanted = read_version(version)?;
             let cache = self.cache(served.kind).await?;
             if cache.reached() >= wanted {
-                return Ok(known(&cache, namespace, selection));
+                return Ok(list_cached(&cache, namespace, selection));
             }
         }
-        self.stored(served, namespace, selection, options).await
+        self.list_stored(served, namespace, selection, options).await
     }
 
-    async fn known_exactly(
+    async fn list_exactly(
         &self,
         served: ServedKind,
         namespace: &str,
@@ -121,7 +121,7 @@ impl ObjectStorage {
     ) -> Result<ObjectList, StatusError> {
         let wanted = read_version(version)?;
         let cache = self.cache(served.kind).await?;
-        let listed = known(&cache, namespace, selection);
+        let listed = list_cached(&cache, namespace, selection);
         if listed.revision != wanted.to_string() {
             let message = format!("The provided resource version {version} is not available");
             return Err(StatusError::expired(message));
@@ -129,7 +129,7 @@ impl ObjectStorage {
         Ok(listed)
     }
 
-    async fn stored(
+    async fn list_stored(
         &self,
         served: ServedKind,
         namespace: &str,
@@ -159,11 +159,11 @@ impl ObjectStorage {
             StoreValue::Resource(resource) => Some(resource),
             _ => None,
         });
-        let always = if first { self.always(served.kind).await } else { None };
-        let items = resources.chain(always).map(|resource| StoredObject::of(&resource));
+        let always = if first { self.built_in_object(served.kind).await } else { None };
+        let items = resources.chain(always).map(|resource| StoredObject::new(&resource));
         let items = items.filter(|object| selection.selects(&object.subject())).map(Arc::new).collect();
         let continuation = listing.next.map(|next| BASE64URL_NOPAD.encode(next.0.as_bytes()));
-        let revision = number(&listing.revision).to_string();
+        let revision = revision_number(&listing.revision).to_string();
         Ok(ObjectList { items, revision, continuation: continuation.unwrap_or_default() })
     }
 
@@ -197,7 +197,7 @@ const MAX_PAGE_SIZE: NonZeroUsize = match NonZeroUsize::new(10_000) {
     None => NonZeroUsize::MIN,
 };
 
-fn known(cache: &ResourceCache, namespace: &str, selection: &ObjectSelection) -> ObjectList {
+fn list_cached(cache: &ResourceCache, namespace: &str, selection: &ObjectSelection) -> ObjectList {
     let (mut items, revision, _) = cache.snapshot();
     items.retain(|object| {
         (namespace.is_empty() || object.namespace == namespace) && selection.selects(&object.subject())

@@ -84,11 +84,11 @@ impl VerbExecutor<'_> {
             RequestVerb::Update => self.update(asked).await,
             RequestVerb::Patch => self.patch(asked).await,
             RequestVerb::Delete => self.delete(asked).await,
-            RequestVerb::DeleteCollection => self.delete_all(asked).await,
+            RequestVerb::DeleteCollection => self.delete_collection(asked).await,
         }
     }
 
-    async fn in_tier(
+    async fn authorise_in_tier(
         self,
         asked: &VerbRequest,
         verb: RequestVerb,
@@ -101,17 +101,17 @@ impl VerbExecutor<'_> {
     }
 
     /// Returns the live object of a request, after checking the permission on its tier.
-    async fn live(self, asked: &VerbRequest) -> Result<Resource, StatusError> {
+    async fn get_live(self, asked: &VerbRequest) -> Result<Resource, StatusError> {
         let request = &asked.request;
         let resource = self.storage.get(request.served, &request.namespace, &request.name).await?;
         if let Some(tier) = tier_of(&resource) {
-            self.in_tier(asked, request.verb, &request.name, tier).await?;
+            self.authorise_in_tier(asked, request.verb, &request.name, tier).await?;
         }
         Ok(resource)
     }
 
     async fn get(self, asked: &VerbRequest) -> Result<VerbResponse, StatusError> {
-        self.live(asked).await.map(|live| VerbResponse::plain(live.to_value()))
+        self.get_live(asked).await.map(|live| VerbResponse::plain(live.to_value()))
     }
 
     /// Returns the selection of a request, restricted to the objects that the user may see.
@@ -139,7 +139,7 @@ impl VerbExecutor<'_> {
             let mut submitted = body::object(&task.content_type, &task.body)?;
             generate_name(&mut submitted);
             let name = write::text(&submitted, "/metadata/name").to_owned();
-            write::created(place(&task, &name), submitted, author(&task, &now()))
+            write::created(write_target(&task, &name), submitted, write_author(&task, &now()))
         });
         self.insert(asked, prepared.await?).await
     }
@@ -151,7 +151,7 @@ impl VerbExecutor<'_> {
         let tier = tier_of(&resource).map(str::to_owned);
         if let Some(tier) = &tier {
             // Applying to an object that does not exist creates it.
-            self.in_tier(asked, asked.request.verb, &name, tier).await?;
+            self.authorise_in_tier(asked, asked.request.verb, &name, tier).await?;
         }
         self.check_namespace(asked).await?;
         let resources = self.storage.resources();
@@ -187,7 +187,7 @@ impl VerbExecutor<'_> {
         {
             return StatusError::forbidden(*served, name, &terminating(namespace));
         }
-        creation_error(place(asked, name), tier, error)
+        creation_error(write_target(asked, name), tier, error)
     }
 
     /// Checks that the namespace exists and is not terminating. With Kubernetes as the datastore, it checks this
@@ -209,11 +209,17 @@ impl VerbExecutor<'_> {
     async fn update(self, asked: &Arc<VerbRequest>) -> Result<VerbResponse, StatusError> {
         let task = asked.clone();
         let submitted = self.workers.run(move || body::object(&task.content_type, &task.body)).await?;
-        let live = self.live(asked).await?;
+        let live = self.get_live(asked).await?;
         let task = asked.clone();
         let before = live.to_value();
         let outcome = self.workers.run(move || {
-            write::updated(place(&task, &task.request.name), &before, submitted, author(&task, &now()), true)
+            write::updated(
+                write_target(&task, &task.request.name),
+                &before,
+                submitted,
+                write_author(&task, &now()),
+                true,
+            )
         });
         self.replace(asked, &live, outcome.await?).await
     }
@@ -232,7 +238,7 @@ impl VerbExecutor<'_> {
             return Ok(VerbResponse::plain(live.to_value()));
         };
         if let Some(tier) = tier_of(&resource) {
-            self.in_tier(asked, request.verb, &request.name, tier).await?;
+            self.authorise_in_tier(asked, request.verb, &request.name, tier).await?;
         }
         let resources = self.storage.resources();
         let replaced = if request.options.dry_run {
@@ -267,7 +273,7 @@ impl VerbExecutor<'_> {
         asked: &Arc<VerbRequest>,
         patch: &Arc<ObjectPatch>,
     ) -> Result<VerbResponse, StatusError> {
-        let live = match self.live(asked).await {
+        let live = match self.get_live(asked).await {
             Ok(live) => Some(live),
             Err(refusal) if refusal.reason == StatusReason::NotFound && patch.creates() => None,
             Err(refusal) => return Err(refusal),
@@ -275,7 +281,7 @@ impl VerbExecutor<'_> {
         let before = live.as_ref().map(Resource::to_value);
         let task = asked.clone();
         let patch = patch.clone();
-        let outcome = self.workers.run(move || patched(&task, &patch, before.as_ref())).await?;
+        let outcome = self.workers.run(move || apply_patch(&task, &patch, before.as_ref())).await?;
         match (live, outcome) {
             (Some(live), outcome) => self.replace(asked, &live, outcome).await,
             (None, WriteOutcome::Changed(prepared)) => self.insert(asked, prepared).await,
@@ -289,12 +295,12 @@ impl VerbExecutor<'_> {
             DeleteOptions::read(&request.options.propagation_policy, request.options.dry_run, &asked.body)?;
         let retries = if options.resource_version.is_empty() { MAX_WRITE_RETRIES } else { 0 };
         for _ in 0..retries {
-            match self.delete_object(asked, &self.live(asked).await?, &options).await {
+            match self.delete_object(asked, &self.get_live(asked).await?, &options).await {
                 Err(refusal) if refusal.reason == StatusReason::Modified => {}
                 done => return done,
             }
         }
-        self.delete_object(asked, &self.live(asked).await?, &options).await
+        self.delete_object(asked, &self.get_live(asked).await?, &options).await
     }
 
     async fn delete_object(
@@ -339,7 +345,7 @@ impl VerbExecutor<'_> {
     }
 
     /// Deletes all selected objects. Objects that are deleted concurrently are skipped.
-    async fn delete_all(self, asked: &Arc<VerbRequest>) -> Result<VerbResponse, StatusError> {
+    async fn delete_collection(self, asked: &Arc<VerbRequest>) -> Result<VerbResponse, StatusError> {
         let request = &asked.request;
         let options =
             DeleteOptions::read(&request.options.propagation_policy, request.options.dry_run, &asked.body)?;
@@ -360,7 +366,7 @@ impl VerbExecutor<'_> {
                 Err(refusal) => return Err(refusal),
             };
             // It may have moved to a tier that the user may not see since it was listed.
-            if !selection.selects(&StoredObject::of(&live).subject()) {
+            if !selection.selects(&StoredObject::new(&live).subject()) {
                 continue;
             }
             let asked = VerbRequest { request: one, ..VerbRequest::clone(asked) };
@@ -411,14 +417,14 @@ fn now() -> String {
 }
 
 /// Returns the object after a patch: of the live object, or of none if a configuration is applied.
-fn patched(
+fn apply_patch(
     asked: &VerbRequest,
     patch: &ObjectPatch,
     live: Option<&Value>,
 ) -> Result<WriteOutcome, StatusError> {
-    let place = place(asked, &asked.request.name);
+    let place = write_target(asked, &asked.request.name);
     let now = now();
-    let by = author(asked, &now);
+    let by = write_author(asked, &now);
     match (patch, live) {
         (ObjectPatch::Apply(config), live) => {
             // The field manager of server-side apply has no default.
@@ -430,12 +436,12 @@ fn patched(
     }
 }
 
-fn place<'a>(asked: &'a VerbRequest, name: &'a str) -> WriteTarget<'a> {
+fn write_target<'a>(asked: &'a VerbRequest, name: &'a str) -> WriteTarget<'a> {
     let ObjectRequest { served, namespace, is_status, .. } = &asked.request;
     WriteTarget { served: *served, namespace, name, is_status: *is_status }
 }
 
-fn author<'a>(asked: &'a VerbRequest, now: &'a str) -> WriteAuthor<'a> {
+fn write_author<'a>(asked: &'a VerbRequest, now: &'a str) -> WriteAuthor<'a> {
     WriteAuthor { manager: &asked.manager, now, validation: asked.request.options.field_validation }
 }
 

@@ -64,8 +64,8 @@ impl WebhookHandler {
             Err(why) => return plain(StatusCode::BAD_REQUEST, &format!("cannot parse the review: {why}")),
         };
         let verdict = match webhook {
-            WebhookKind::TierRules => self.tier_rules(&question).await,
-            WebhookKind::ClusterInformation => self.cluster_information(&question),
+            WebhookKind::TierRules => self.check_tier_rules(&question).await,
+            WebhookKind::ClusterInformation => self.check_writer(&question),
         };
         if let Err(refusal) = &verdict {
             tracing::info!(
@@ -94,7 +94,7 @@ impl WebhookHandler {
 
     /// Checks that the user may write policies in the tier, and in the previous tier if it changes, and that the tier
     /// exists.
-    async fn tier_rules(&self, question: &AdmissionRequest) -> Result<(), StatusError> {
+    async fn check_tier_rules(&self, question: &AdmissionRequest) -> Result<(), StatusError> {
         let served = ServedKind::find(&question.resource.resource)
             .filter(|served| served.is_tiered() && question.resource.group == GROUP);
         let (Some(served), Some(verb)) = (served, question.operation.verb()) else { return Ok(()) };
@@ -126,7 +126,7 @@ impl WebhookHandler {
     }
 
     /// Checks that a service account of nodes or controllers writes ClusterInformation; users may only read it.
-    fn cluster_information(&self, question: &AdmissionRequest) -> Result<(), StatusError> {
+    fn check_writer(&self, question: &AdmissionRequest) -> Result<(), StatusError> {
         let user = question.user_info.name.as_str();
         let own = CLUSTER_INFORMATION_WRITERS
             .map(|account| format!("system:serviceaccount:{}:{account}", self.namespace));

@@ -230,7 +230,8 @@ fn more_updaters_than_are_told_apart_become_one() {
 #[test]
 fn thousands_of_owners_merge_without_copies() {
     const OWNERS: usize = 20_000;
-    let labels: serde_json::Map<String, Value> = (0..OWNERS).map(|number| (format!("k{number}"), "v".into())).collect();
+    let labels: serde_json::Map<String, Value> =
+        (0..OWNERS).map(|number| (format!("k{number}"), "v".into())).collect();
     let mut live = object(json!({ "labels": labels }));
     live["metadata"]["uid"] = "u".into();
     let entries = |operation: &str| -> Vec<Value> {

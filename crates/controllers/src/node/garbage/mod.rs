@@ -219,7 +219,7 @@ impl AddressCollector {
                 AllocationVerdict::OfGoneNode => (!inhabited.contains(node.unwrap_or_default()), true),
             };
             let entry = handles.entry(handle).or_insert_with(|| {
-                pods += usize::from(PodName::of(allocation).is_some());
+                pods += usize::from(PodName::from_allocation(allocation).is_some());
                 Some(HandleLeak::default())
             });
             let Some(leak) = entry.as_mut().filter(|_| leaked) else {
@@ -234,7 +234,7 @@ impl AddressCollector {
             });
             leak.nodes.extend(node.clone().filter(|_| relies_on_node));
             if *verdict != AllocationVerdict::OfGoneNode
-                && let Some(pod) = PodName::of(allocation)
+                && let Some(pod) = PodName::from_allocation(allocation)
             {
                 leak.pods.entry((pod, node)).or_default().push(allocation.address);
             }
@@ -356,7 +356,7 @@ fn judge(allocation: &AddressAllocation<'_>, pods: &PodIndex, nodes: &NodeIndex)
     if moving || VIRTUAL_MACHINE_ATTRIBUTES.iter().any(|name| allocation.attribute(name).is_some()) {
         return AllocationVerdict::Held;
     }
-    let Some(pod) = PodName::of(allocation) else { return AllocationVerdict::Held };
+    let Some(pod) = PodName::from_allocation(allocation) else { return AllocationVerdict::Held };
     let node = node.map(|node| nodes.kubernetes_name(node));
     if holds(pods.get(&pod), node, allocation.address) {
         return AllocationVerdict::Held;
