@@ -1,7 +1,7 @@
 //! Authentication by the front proxy's headers, a client certificate or a token, and authorization by
 //! SubjectAccessReview.
 
-use crate::refusal::StatusError;
+use crate::refusal::{StatusError, StatusReason};
 use crate::request::ObjectRequest;
 use crate::resources::{GROUP, ServedKind};
 use crate::reviews::ReviewCache;
@@ -61,13 +61,17 @@ impl AccessControl {
         if shown == Some(CertificateHolder::Proxy)
             && let Some(user) = trust.user_in(headers)
         {
-            return Ok(known(user));
+            return Ok(add_authenticated_group(user));
         }
-        if let Some(token) = bearer(headers) {
-            return self.owner_of(token).await?.map(known).ok_or_else(StatusError::unauthorized);
+        if let Some(token) = bearer_token(headers) {
+            return self
+                .review_token(token)
+                .await?
+                .map(add_authenticated_group)
+                .ok_or_else(|| StatusError::new(StatusReason::Unauthorized, "Unauthorized"));
         }
         match shown {
-            Some(CertificateHolder::Client(user)) => Ok(known(user)),
+            Some(CertificateHolder::Client(user)) => Ok(add_authenticated_group(user)),
             _ => Ok(KubernetesUser {
                 name: "system:anonymous".to_owned(),
                 groups: vec![UNAUTHENTICATED_GROUP.to_owned()],
@@ -76,7 +80,7 @@ impl AccessControl {
         }
     }
 
-    async fn owner_of(&self, token: &str) -> Result<Option<KubernetesUser>, StatusError> {
+    async fn review_token(&self, token: &str) -> Result<Option<KubernetesUser>, StatusError> {
         if token.len() > MAX_TOKEN_BYTES {
             return Ok(None);
         }
@@ -117,14 +121,12 @@ impl AccessControl {
     ) -> Result<(), StatusError> {
         let wish = AccessRequest::Path { verb: verb.to_owned(), path: path.to_owned() };
         let decision = self.decide(user, wish).await?;
-        match decision.allowed {
-            true => Ok(()),
-            false => Err(StatusError::forbidden_path(format!(
-                "forbidden: User {:?} cannot {verb} path {path:?}{}",
-                user.name,
-                because(&decision)
-            ))),
+        if decision.allowed {
+            return Ok(());
         }
+        let reason = format_reason(&decision);
+        let why = format!("forbidden: User {:?} cannot {verb} path {path:?}{reason}", user.name);
+        Err(StatusError::new(StatusReason::Forbidden, why))
     }
 
     /// Checks the RBAC rules of the cluster. Tier permissions are checked in addition.
@@ -150,13 +152,13 @@ impl AccessControl {
             user.name,
             request.verb.name(),
             request.served.kind.plural(),
-            because(&decision)
+            format_reason(&decision)
         );
         Err(StatusError::forbidden(request.served, &request.name, &why))
     }
 
     /// Returns the tier permission that the user lacks, if any.
-    async fn lacking(
+    async fn find_missing_permission(
         &self,
         user: &KubernetesUser,
         wanted: &TierAccess<'_>,
@@ -181,7 +183,7 @@ impl AccessControl {
         if !wanted.served.is_tiered() {
             return Ok(());
         }
-        match self.lacking(user, wanted).await? {
+        match self.find_missing_permission(user, wanted).await? {
             None => Ok(()),
             Some(lacking) => {
                 Err(StatusError::forbidden(wanted.served, wanted.name, &wanted.refusal(&user.name, lacking)))
@@ -201,14 +203,14 @@ impl AccessControl {
         let served: ServedKind = request.served;
         if let Some(named) = selection.named_tiers(TIER_LABEL) {
             for tier in &named {
-                self.authorise_tier(user, &within(request, tier)).await?;
+                self.authorise_tier(user, &tier_access(request, tier)).await?;
             }
             selection.tiers = Some(named);
             return Ok(());
         }
         let mut allowed = BTreeSet::new();
         for tier in tiers {
-            if self.lacking(user, &within(request, &tier)).await?.is_none() {
+            if self.find_missing_permission(user, &tier_access(request, &tier)).await?.is_none() {
                 allowed.insert(tier);
             }
         }
@@ -221,26 +223,26 @@ impl AccessControl {
 }
 
 /// Returns the access request for one tier of a collection.
-fn within<'a>(request: &'a ObjectRequest, tier: &'a str) -> TierAccess<'a> {
+fn tier_access<'a>(request: &'a ObjectRequest, tier: &'a str) -> TierAccess<'a> {
     TierAccess { served: request.served, verb: request.verb, namespace: &request.namespace, name: "", tier }
 }
 
 /// Adds `system:authenticated` to the groups of an authenticated user.
-fn known(mut user: KubernetesUser) -> KubernetesUser {
+fn add_authenticated_group(mut user: KubernetesUser) -> KubernetesUser {
     if !user.groups.iter().any(|group| group == AUTHENTICATED_GROUP || group == UNAUTHENTICATED_GROUP) {
         user.groups.push(AUTHENTICATED_GROUP.to_owned());
     }
     user
 }
 
-fn because(decision: &AccessDecision) -> String {
+fn format_reason(decision: &AccessDecision) -> String {
     match decision.reason.as_str() {
         "" => String::new(),
         reason => format!(": {reason}"),
     }
 }
 
-fn bearer(headers: &HeaderMap) -> Option<&str> {
+fn bearer_token(headers: &HeaderMap) -> Option<&str> {
     let text = headers.get(AUTHORIZATION)?.to_str().ok()?;
     let (scheme, token) = text.trim().split_once(' ')?;
     Some(token.trim()).filter(|token| scheme.eq_ignore_ascii_case("bearer") && !token.is_empty())

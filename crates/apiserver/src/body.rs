@@ -292,8 +292,8 @@ mod tests {
             assert_eq!(document(good.as_bytes()).unwrap()["kind"], "Tier", "{good}");
         }
         for bad in ["", "5", "kind: A\n---\nkind: B\n", "{\"a\":1,\"a\":2}", "{"] {
-            assert_eq!(document(bad.as_bytes()).unwrap_err().code, 400, "{bad}");
+            assert_eq!(document(bad.as_bytes()).unwrap_err().code(), 400, "{bad}");
         }
-        assert_eq!(object("text/plain; charset=utf-8", b"{}").unwrap_err().code, 415);
+        assert_eq!(object("text/plain; charset=utf-8", b"{}").unwrap_err().code(), 415);
     }
 }

@@ -1,7 +1,7 @@
 //! Cache of the objects of a kind: one watch of the store for all watches of clients.
 
 use crate::history::{CachedChange, ChangeHistory, HistoryPosition, TooOld};
-use crate::stored::{StoredObject, number};
+use crate::stored::{StoredObject, revision_number};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 use tokio::sync::watch;
@@ -33,46 +33,45 @@ impl ResourceCache {
         });
         if let Some(resource) = always {
             let name = resource.metadata().name.clone();
-            cache.change(|history| history.put((String::new(), name), StoredObject::of(&resource)));
+            cache.change(|history| history.put((String::new(), name), StoredObject::new(&resource)));
         }
         let mut events = client.watch_with_progress(KeyRange::Written { kind, namespace: None });
         let follower = Arc::downgrade(&cache);
         let task = tokio::spawn(async move {
             while let Some(event) = events.next().await {
                 let Some(cache) = follower.upgrade() else { return };
-                cache.hear(event);
+                cache.apply(event);
             }
         });
         let _ = cache.task.set(task.abort_handle());
         cache
     }
 
-    fn hear(&self, event: StoreEvent) {
-        let place = |key: &StoreKey| match key {
-            StoreKey::Resource { namespace, name, .. } => Some((namespace.clone(), name.clone())),
-            _ => None,
-        };
+    fn apply(&self, event: StoreEvent) {
         match event {
             StoreEvent::Put(entry) => {
-                if let (Some(key), StoreValue::Resource(resource)) = (place(&entry.key), entry.value) {
-                    let object = StoredObject::of(&resource);
+                if let (StoreKey::Resource { namespace, name, .. }, StoreValue::Resource(resource)) =
+                    (entry.key, entry.value)
+                {
+                    let key = (namespace, name);
+                    let object = StoredObject::new(&resource);
                     self.change(|history| history.put(key, object));
                     self.count_change();
                 }
             }
-            StoreEvent::Delete { key, revision } => {
-                if let Some(key) = place(&key) {
-                    self.change(|history| history.delete(&key, number(&revision)));
-                    self.count_change();
-                }
+            StoreEvent::Delete { key: StoreKey::Resource { namespace, name, .. }, revision } => {
+                self.change(|history| history.delete(&(namespace, name), revision_number(&revision)));
+                self.count_change();
             }
-            StoreEvent::InSync(revision) => self.change(|history| history.synchronise(number(&revision))),
-            StoreEvent::Reached(revision) => self.change(|history| history.reach(number(&revision))),
+            StoreEvent::InSync(revision) => {
+                self.change(|history| history.synchronise(revision_number(&revision)))
+            }
+            StoreEvent::Reached(revision) => self.change(|history| history.reach(revision_number(&revision))),
             StoreEvent::Unreadable { key, error, .. } => {
                 tracing::warn!(%key, %error, "cannot decode an object, it is not served; correct or delete it");
             }
             // Only sent to watches that start from a revision; this one does not.
-            StoreEvent::Reset => {}
+            StoreEvent::Reset | StoreEvent::Delete { .. } => {}
         }
     }
 

@@ -168,6 +168,6 @@ mod tests {
         }
         let served = ServedKind::find("tiers").unwrap();
         let live = json!({"metadata": {"name": "t", "uid": "other", "resourceVersion": "5"}});
-        assert_eq!(options.check(served, &live).unwrap_err().code, 409);
+        assert_eq!(options.check(served, &live).unwrap_err().code(), 409);
     }
 }

@@ -54,11 +54,10 @@ pub fn api_resources() -> Value {
 
 /// Returns `/apis` as aggregated discovery in one document, for clients that support it.
 pub fn aggregated() -> Value {
-    let response_kind =
-        |served: &ServedKind| json!({"group": GROUP, "version": VERSION, "kind": served.kind.name()});
-    let resource = |served: &ServedKind| {
+    let resources = SERVED_RESOURCES.iter().map(|served| {
+        let response_kind = json!({"group": GROUP, "version": VERSION, "kind": served.kind.name()});
         let mut resource = json!({
-            "resource": served.kind.plural(), "responseKind": response_kind(served),
+            "resource": served.kind.plural(), "responseKind": response_kind,
             "scope": if served.kind.is_namespaced() { "Namespaced" } else { "Cluster" },
             "singularResource": served.kind.name().to_lowercase(), "verbs": verbs(*served),
         });
@@ -66,11 +65,12 @@ pub fn aggregated() -> Value {
             resource["shortNames"] = json!(served.short_names);
         }
         if served.has_status() {
-            resource["subresources"] = json!([{"subresource": "status", "responseKind": response_kind(served), "verbs": STATUS_VERBS}]);
+            resource["subresources"] =
+                json!([{"subresource": "status", "responseKind": response_kind, "verbs": STATUS_VERBS}]);
         }
         resource
-    };
-    let resources: Vec<Value> = SERVED_RESOURCES.iter().map(resource).collect();
+    });
+    let resources: Vec<Value> = resources.collect();
     json!({"kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2", "metadata": {}, "items": [{
         "metadata": {"name": GROUP, "creationTimestamp": null},
         "versions": [{"version": VERSION, "resources": resources, "freshness": "Current"}],

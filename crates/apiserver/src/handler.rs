@@ -4,7 +4,7 @@ use crate::access::AccessControl;
 use crate::body::{self, BodyError, BodyReader};
 use crate::media::{self, ResponseEncoding, ResponseForm, ResponseFormat};
 use crate::metrics::ApiServerMetrics;
-use crate::refusal::StatusError;
+use crate::refusal::{StatusError, StatusReason};
 use crate::request::{self, ObjectRequest, RequestTarget, RequestVerb};
 use crate::resources::API_VERSION;
 use crate::server::{ConnectionPeer, RequestHandler, response};
@@ -62,7 +62,7 @@ impl ApiHandler {
 
     /// Returns the error to authenticated users; others get an authentication error and learn nothing about existing
     /// paths.
-    async fn refuse_known(
+    async fn refuse_authenticated(
         &self,
         refusal: StatusError,
         headers: &HeaderMap,
@@ -72,7 +72,7 @@ impl ApiHandler {
         Err(refusal)
     }
 
-    async fn objects(
+    async fn answer_objects(
         &self,
         request: ObjectRequest,
         headers: &HeaderMap,
@@ -100,13 +100,13 @@ impl ApiHandler {
         asked.body = body.bytes.clone();
         let asked = Arc::new(asked);
         let answer = verbs.carry_out(&asked).await?;
-        Ok(written(&asked.request, answer, wanted))
+        Ok(encode_answer(&asked.request, answer, wanted))
     }
 
     fn refuse_body(&self, error: BodyError) -> StatusError {
         match error {
             BodyError::TooLarge => StatusError::too_large(body::MAX_BODY_BYTES),
-            BodyError::TooSlow => StatusError::request_timeout(error.to_string()),
+            BodyError::TooSlow => StatusError::new(StatusReason::Timeout, error.to_string()),
             BodyError::NoRoom => {
                 self.metrics.count_refused("body");
                 StatusError::too_many_requests()
@@ -155,7 +155,7 @@ impl ApiHandler {
     }
 
     /// Handles paths that are not about objects.
-    async fn path(
+    async fn answer_path(
         &self,
         method: &Method,
         path: &str,
@@ -177,37 +177,43 @@ impl ApiHandler {
                 "the server does not allow this method on the requested resource",
             ));
         }
-        self.known_path(path, headers).await
+        self.answer_known_path(path, headers).await
     }
 
-    async fn known_path(&self, path: &str, headers: &HeaderMap) -> Result<Response<Body>, StatusError> {
+    async fn answer_known_path(
+        &self,
+        path: &str,
+        headers: &HeaderMap,
+    ) -> Result<Response<Body>, StatusError> {
         let accept = header(headers, &ACCEPT);
         match path {
             "/readyz" => Ok(self.ready().await),
             "/metrics" => {
                 let form = "text/plain; version=0.0.4; charset=utf-8";
-                Ok(response(StatusCode::OK, form, Body::from(self.metrics.text())))
+                Ok(response(StatusCode::OK, form, Body::from(self.metrics.encode())))
             }
-            "/openapi/v2" => Ok(document(&openapi::V2_DOCUMENT, headers)),
-            "/openapi/v3" => Ok(document(&openapi::V3_INDEX, headers)),
-            "/openapi/v3/apis/projectcalico.org/v3" => Ok(document(&openapi::V3_DOCUMENT, headers)),
-            "/apis" => match media::negotiate(accept)?.form {
-                ResponseForm::Aggregated => {
-                    let form = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
-                    Ok(response(StatusCode::OK, form, Body::from(discovery::aggregated().to_string())))
-                }
-                _ => {
-                    Ok(encoded(StatusCode::OK, &discovery::api_groups(), media::negotiate(accept)?.encoding))
-                }
-            },
-            "/apis/projectcalico.org" => {
-                Ok(encoded(StatusCode::OK, &discovery::api_group(), media::negotiate(accept)?.encoding))
+            "/openapi/v2" => Ok(answer_document(&openapi::V2_DOCUMENT, headers)),
+            "/openapi/v3" => Ok(answer_document(&openapi::V3_INDEX, headers)),
+            "/openapi/v3/apis/projectcalico.org/v3" => Ok(answer_document(&openapi::V3_DOCUMENT, headers)),
+            "/version" => Ok(encode(StatusCode::OK, &version(), ResponseEncoding::Json)),
+            "/apis" | "/apis/projectcalico.org" | "/apis/projectcalico.org/v3" => {
+                let wanted = media::negotiate(accept)?;
+                let document = match path {
+                    "/apis" if wanted.form == ResponseForm::Aggregated => {
+                        let form = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+                        return Ok(response(
+                            StatusCode::OK,
+                            form,
+                            Body::from(discovery::aggregated().to_string()),
+                        ));
+                    }
+                    "/apis" => discovery::api_groups(),
+                    "/apis/projectcalico.org" => discovery::api_group(),
+                    _ => discovery::api_resources(),
+                };
+                Ok(encode(StatusCode::OK, &document, wanted.encoding))
             }
-            "/apis/projectcalico.org/v3" => {
-                Ok(encoded(StatusCode::OK, &discovery::api_resources(), media::negotiate(accept)?.encoding))
-            }
-            "/version" => Ok(encoded(StatusCode::OK, &version(), ResponseEncoding::Json)),
-            _ => Ok(encoded(StatusCode::OK, &json!({ "paths": KNOWN_PATHS }), ResponseEncoding::Json)),
+            _ => Ok(encode(StatusCode::OK, &json!({ "paths": KNOWN_PATHS }), ResponseEncoding::Json)),
         }
     }
 
@@ -238,10 +244,12 @@ impl RequestHandler for ApiHandler {
         let encoding = media::negotiate(header(&parts.headers, &ACCEPT)).map(|wanted| wanted.encoding);
         let answered = match target {
             Ok(RequestTarget::Objects(request)) => {
-                self.objects(*request, &parts.headers, content, peer).await
+                self.answer_objects(*request, &parts.headers, content, peer).await
             }
-            Ok(RequestTarget::Path(path)) => self.path(&parts.method, &path, &parts.headers, peer).await,
-            Err(refusal) => self.refuse_known(refusal, &parts.headers, peer).await,
+            Ok(RequestTarget::Path(path)) => {
+                self.answer_path(&parts.method, &path, &parts.headers, peer).await
+            }
+            Err(refusal) => self.refuse_authenticated(refusal, &parts.headers, peer).await,
         };
         let response = answered.unwrap_or_else(|refusal| refused(&refusal, encoding.unwrap_or_default()));
         self.metrics.answered(verb, resource, response.status().as_u16(), began.elapsed());
@@ -294,7 +302,7 @@ fn include(request: &ObjectRequest) -> IncludeObject {
     }
 }
 
-fn encoded(code: StatusCode, value: &Value, encoding: ResponseEncoding) -> Response<Body> {
+fn encode(code: StatusCode, value: &Value, encoding: ResponseEncoding) -> Response<Body> {
     match encoding {
         ResponseEncoding::Json => response(code, "application/json", Body::from(value.to_string())),
         ResponseEncoding::Yaml => response(code, "application/yaml", Body::from(codec::to_yaml(value))),
@@ -302,8 +310,8 @@ fn encoded(code: StatusCode, value: &Value, encoding: ResponseEncoding) -> Respo
 }
 
 pub fn refused(refusal: &StatusError, encoding: ResponseEncoding) -> Response<Body> {
-    let code = StatusCode::from_u16(refusal.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    let mut response = encoded(code, &refusal.to_status(), encoding);
+    let code = StatusCode::from_u16(refusal.code()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let mut response = encode(code, &refusal.to_status(), encoding);
     if let Some(seconds) = refusal.retry_after() {
         response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
     }
@@ -311,11 +319,12 @@ pub fn refused(refusal: &StatusError, encoding: ResponseEncoding) -> Response<Bo
 }
 
 /// Returns a schema document, or 304 if the client has this version.
-fn document(document: &openapi::OpenApiDocument, headers: &HeaderMap) -> Response<Body> {
+fn answer_document(document: &openapi::OpenApiDocument, headers: &HeaderMap) -> Response<Body> {
     let tag = format!("\"{}\"", document.hash);
-    let mut response = match header(headers, &IF_NONE_MATCH).split(',').any(|known| known.trim() == tag) {
-        true => response(StatusCode::NOT_MODIFIED, "application/json", Body::empty()),
-        false => response(StatusCode::OK, "application/json", Body::from(document.text.clone())),
+    let mut response = if header(headers, &IF_NONE_MATCH).split(',').any(|known| known.trim() == tag) {
+        response(StatusCode::NOT_MODIFIED, "application/json", Body::empty())
+    } else {
+        response(StatusCode::OK, "application/json", Body::from(document.text.clone()))
     };
     if let Ok(tag) = HeaderValue::from_str(&tag) {
         response.headers_mut().insert(ETAG, tag);
@@ -323,9 +332,9 @@ fn document(document: &openapi::OpenApiDocument, headers: &HeaderMap) -> Respons
     response
 }
 
-fn written(request: &ObjectRequest, answer: VerbResponse, wanted: ResponseFormat) -> Response<Body> {
+fn encode_answer(request: &ObjectRequest, answer: VerbResponse, wanted: ResponseFormat) -> Response<Body> {
     match answer {
-        VerbResponse::Done(status) => encoded(StatusCode::OK, &status, wanted.encoding),
+        VerbResponse::Done(status) => encode(StatusCode::OK, &status, wanted.encoding),
         VerbResponse::Object { object, code, warnings } => {
             let code = StatusCode::from_u16(code).unwrap_or(StatusCode::OK);
             let shown = match wanted.form {
@@ -342,7 +351,7 @@ fn written(request: &ObjectRequest, answer: VerbResponse, wanted: ResponseFormat
                     )
                 }
             };
-            let mut response = encoded(code, &shown, wanted.encoding);
+            let mut response = encode(code, &shown, wanted.encoding);
             for warning in warnings.iter().take(MAX_RESPONSE_WARNINGS) {
                 let text = format!("299 - \"{}\"", warning.replace('\\', "\\\\").replace('"', "\\\""));
                 if let Ok(value) = HeaderValue::from_str(&text) {
@@ -351,11 +360,11 @@ fn written(request: &ObjectRequest, answer: VerbResponse, wanted: ResponseFormat
             }
             response
         }
-        VerbResponse::List(listed) => list(request, &listed, wanted),
+        VerbResponse::List(listed) => encode_list(request, &listed, wanted),
     }
 }
 
-fn list(request: &ObjectRequest, listed: &ObjectList, wanted: ResponseFormat) -> Response<Body> {
+fn encode_list(request: &ObjectRequest, listed: &ObjectList, wanted: ResponseFormat) -> Response<Body> {
     let mut metadata = json!({"resourceVersion": listed.revision});
     if !listed.continuation.is_empty() {
         metadata["continue"] = listed.continuation.as_str().into();
@@ -363,27 +372,25 @@ fn list(request: &ObjectRequest, listed: &ObjectList, wanted: ResponseFormat) ->
     match wanted.form {
         ResponseForm::Table => {
             let now = jiff::Timestamp::now().as_second();
-            let row = |object: &Arc<crate::stored::StoredObject>| {
-                table::row(request.served, &object.value(), include(request), now)
-            };
-            let rows = listed.items.iter().map(row).collect();
-            let table = table::table(table::definitions(request.served), rows, metadata);
-            encoded(StatusCode::OK, &table, wanted.encoding)
+            let rows = listed.items.iter();
+            let rows = rows.map(|object| table::row(request.served, &object.value(), include(request), now));
+            let table = table::table(table::definitions(request.served), rows.collect(), metadata);
+            encode(StatusCode::OK, &table, wanted.encoding)
         }
         ResponseForm::Metadata => {
             let items: Vec<Value> =
                 listed.items.iter().map(|object| table::partial(&object.value())).collect();
             let list = json!({"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1",
                 "metadata": metadata, "items": items});
-            encoded(StatusCode::OK, &list, wanted.encoding)
+            encode(StatusCode::OK, &list, wanted.encoding)
         }
         ResponseForm::Whole | ResponseForm::Aggregated => {
-            let text = whole(request, listed, &metadata);
+            let text = join_objects(request, listed, &metadata);
             match wanted.encoding {
                 ResponseEncoding::Json => response(StatusCode::OK, "application/json", Body::from(text)),
                 ResponseEncoding::Yaml => {
                     let value: Value = serde_json::from_slice(&text).unwrap_or_default();
-                    encoded(StatusCode::OK, &value, ResponseEncoding::Yaml)
+                    encode(StatusCode::OK, &value, ResponseEncoding::Yaml)
                 }
             }
         }
@@ -391,7 +398,7 @@ fn list(request: &ObjectRequest, listed: &ObjectList, wanted: ResponseFormat) ->
 }
 
 /// Concatenates the JSON texts of the objects.
-fn whole(request: &ObjectRequest, listed: &ObjectList, metadata: &Value) -> Bytes {
+fn join_objects(request: &ObjectRequest, listed: &ObjectList, metadata: &Value) -> Bytes {
     let kind = request.served.kind.list_name();
     let head =
         format!("{{\"kind\":\"{kind}\",\"apiVersion\":\"{API_VERSION}\",\"metadata\":{metadata},\"items\":[");

@@ -68,14 +68,19 @@ impl ChangeHistory {
     pub fn put(&mut self, key: ObjectKey, object: StoredObject) {
         let object = Arc::new(object);
         let before = self.objects.insert(key, object.clone());
-        self.note(CachedChange { before, after: object, is_deletion: false, departed: Arc::default() });
+        self.record_change(CachedChange {
+            before,
+            after: object,
+            is_deletion: false,
+            departed: Arc::default(),
+        });
     }
 
     pub fn delete(&mut self, key: &ObjectKey, revision: u64) {
         if let Some(before) = self.objects.remove(key) {
             let after = Arc::new(before.deleted_at(revision));
             let departed = Arc::new(OnceLock::from(after.clone()));
-            self.note(CachedChange { before: Some(before), after, is_deletion: true, departed });
+            self.record_change(CachedChange { before: Some(before), after, is_deletion: true, departed });
         }
     }
 
@@ -91,7 +96,7 @@ impl ChangeHistory {
         self.reach(revision);
     }
 
-    fn note(&mut self, change: CachedChange) {
+    fn record_change(&mut self, change: CachedChange) {
         if !self.in_sync {
             return;
         }
@@ -163,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_watcher_hears_every_change_after_what_it_has_seen() {
+    fn a_watcher_receives_every_later_change() {
         let mut history = ChangeHistory::default();
         history.put(key("a"), object("a", 3, 0));
         history.synchronise(10);

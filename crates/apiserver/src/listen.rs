@@ -24,13 +24,13 @@ pub struct ListenArgs {
 impl ListenArgs {
     /// Listens on the port and returns the listener and its address.
     pub async fn listen(&self, port: u16) -> Result<(TcpListener, SocketAddr), ApiServerRunError> {
-        let host = self.bind_address.map(|address| address.to_string()).unwrap_or_default();
-        let failed = |error| {
-            let host = if host.is_empty() { "all addresses" } else { &host };
-            ApiServerRunError::Io { what: format!("cannot listen on port {port} of {host}"), error }
-        };
-        let listener = tortie_http::listen(&host, port).await.map_err(failed)?;
-        let address = listener.local_addr().map_err(failed)?;
+        let host = self.bind_address.map(|address| address.to_string());
+        let listener = tortie_http::listen(host.as_deref().unwrap_or_default(), port).await;
+        let bound = listener.and_then(|listener| Ok((listener.local_addr()?, listener)));
+        let (address, listener) = bound.map_err(|error| {
+            let host = host.unwrap_or_else(|| "all addresses".to_owned());
+            ApiServerRunError::Listen { host, port, error }
+        })?;
         Ok((listener, address))
     }
 

@@ -33,17 +33,17 @@ pub fn negotiate(accept: &str) -> Result<ResponseFormat, StatusError> {
     if accept.trim().is_empty() {
         return Ok(ResponseFormat::default());
     }
-    accept.split(',').find_map(one).ok_or_else(StatusError::not_acceptable)
+    accept.split(',').find_map(parse_clause).ok_or_else(StatusError::not_acceptable)
 }
 
-fn one(clause: &str) -> Option<ResponseFormat> {
+fn parse_clause(clause: &str) -> Option<ResponseFormat> {
     let mut parts = clause.split(';').map(str::trim);
     let encoding = match parts.next()? {
         "application/json" | "application/*" | "*/*" => ResponseEncoding::Json,
         "application/yaml" => ResponseEncoding::Yaml,
         _ => return None,
     };
-    let (mut kind, mut group, mut version) = ("", "", "");
+    let [mut kind, mut group, mut version] = [""; 3];
     for parameter in parts {
         match parameter.split_once('=') {
             Some(("as", value)) => kind = value,
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_form_that_can_be_had_is_taken() {
+    fn the_first_supported_format_is_chosen() {
         for (accept, form, encoding) in [
             ("", ResponseForm::Whole, ResponseEncoding::Json),
             ("*/*", ResponseForm::Whole, ResponseEncoding::Json),
@@ -101,6 +101,6 @@ mod tests {
         ] {
             assert_eq!(negotiate(accept), Ok(ResponseFormat { form, encoding }), "{accept}");
         }
-        assert_eq!(negotiate("application/vnd.kubernetes.protobuf").unwrap_err().code, 406);
+        assert_eq!(negotiate("application/vnd.kubernetes.protobuf").unwrap_err().code(), 406);
     }
 }

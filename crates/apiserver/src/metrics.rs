@@ -1,11 +1,9 @@
 //! Metrics of requests, with the names that Kubernetes API servers use.
 
-use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
-use prometheus_client::registry::Registry;
 use std::time::Duration;
 
 /// Labels: verb, resource and, for counts, code. Values come from fixed lists, so clients cannot increase their
@@ -13,13 +11,16 @@ use std::time::Duration;
 type DurationLabels = [(&'static str, String); 2];
 type RequestLabels = [(&'static str, String); 3];
 
-#[derive(Debug)]
-pub struct ApiServerMetrics {
-    registry: Registry,
-    requests: Family<RequestLabels, Counter>,
-    durations: Family<DurationLabels, Histogram, fn() -> Histogram>,
-    watches: Family<[(&'static str, String); 1], Gauge>,
-    refused: Family<[(&'static str, &'static str); 1], Counter>,
+tortie_http::declare_metrics! {
+    #[derive(Debug)]
+    pub struct ApiServerMetrics {
+        requests: Family<RequestLabels, Counter> => "apiserver_request", "Requests by verb, resource and code";
+        durations: Family<DurationLabels, Histogram, fn() -> Histogram> = Family::new_with_constructor(seconds)
+            => "apiserver_request_duration_seconds", "Time that requests take, without watches";
+        watches: Family<[(&'static str, String); 1], Gauge> => "apiserver_longrunning_requests", "Watches that are open";
+        refused: Family<[(&'static str, &'static str); 1], Counter>
+            => "tortie_apiserver_refused", "Connections and requests that were refused or closed, by what was exhausted";
+    }
 }
 
 /// Counts a watch as open until dropped.
@@ -37,27 +38,6 @@ fn seconds() -> Histogram {
 }
 
 impl ApiServerMetrics {
-    pub fn new() -> ApiServerMetrics {
-        let mut registry = Registry::default();
-        let requests = Family::<RequestLabels, Counter>::default();
-        let durations = Family::<DurationLabels, Histogram, fn() -> Histogram>::new_with_constructor(seconds);
-        let watches = Family::<[(&'static str, String); 1], Gauge>::default();
-        let refused = Family::<[(&'static str, &'static str); 1], Counter>::default();
-        registry.register("apiserver_request", "Requests by verb, resource and code", requests.clone());
-        registry.register(
-            "apiserver_request_duration_seconds",
-            "Time that requests take, without watches",
-            durations.clone(),
-        );
-        registry.register("apiserver_longrunning_requests", "Watches that are open", watches.clone());
-        registry.register(
-            "tortie_apiserver_refused",
-            "Connections and requests that were refused or closed, by what was exhausted",
-            refused.clone(),
-        );
-        ApiServerMetrics { registry, requests, durations, watches, refused }
-    }
-
     pub fn answered(&self, verb: &str, resource: &str, code: u16, took: Duration) {
         let named = [("verb", verb.to_uppercase()), ("resource", resource.to_owned())];
         let [verb_label, resource_label] = named.clone();
@@ -75,12 +55,5 @@ impl ApiServerMetrics {
 
     pub fn count_refused(&self, what: &'static str) {
         self.refused.get_or_create(&[("what", what)]).inc();
-    }
-
-    pub fn text(&self) -> String {
-        let mut text = String::new();
-        // Writing to a string cannot fail.
-        let _ = encode(&mut text, &self.registry);
-        text
     }
 }

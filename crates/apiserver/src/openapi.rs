@@ -106,16 +106,19 @@ fn for_version_2(schema: &mut Value) {
     }
 }
 
+fn number(description: &str) -> Value {
+    json!({"type": "integer", "format": "int64", "description": description})
+}
+
+fn texts(description: &str) -> Value {
+    json!({"type": "object", "additionalProperties": {"type": "string"}, "description": description})
+}
+
 /// Returns the schemas of the Kubernetes types that ours refer to.
 fn common(prefix: &str) -> Vec<(&'static str, Value)> {
-    let own = |name: &str| reference(prefix, &format!("{META}.{name}"));
-    let texts = json!({"type": "object", "additionalProperties": {"type": "string"}});
-    let with = |mut schema: Value, description: &str| {
-        schema["description"] = description.into();
-        schema
-    };
-    let number =
-        |description: &str| json!({"type": "integer", "format": "int64", "description": description});
+    let [time, list_meta, fields, owner, managed] =
+        ["Time", "ListMeta", "FieldsV1", "OwnerReference", "ManagedFieldsEntry"]
+            .map(|name| reference(prefix, &format!("{META}.{name}")));
     vec![
         ("Time", json!({"type": "string", "format": "date-time", "description": "A time, in RFC 3339."})),
         ("FieldsV1", json!({"type": "object", "description": "A set of fields."})),
@@ -134,8 +137,8 @@ fn common(prefix: &str) -> Vec<(&'static str, Value)> {
             "ManagedFieldsEntry",
             json!({"type": "object", "description": "Fields owned by one field manager.", "properties": {
                 "manager": described("Name of the field manager."), "operation": described("Apply or Update."),
-                "apiVersion": described("Version of the schema that the fields are of."), "time": own("Time"),
-                "fieldsType": described("FieldsV1."), "fieldsV1": own("FieldsV1"),
+                "apiVersion": described("Version of the schema that the fields are of."), "time": time,
+                "fieldsType": described("FieldsV1."), "fieldsV1": fields,
                 "subresource": described("Subresource through which the fields were written."),
             }}),
         ),
@@ -148,16 +151,16 @@ fn common(prefix: &str) -> Vec<(&'static str, Value)> {
                 "uid": described("Identity of the object: another object of the same name has another one."),
                 "resourceVersion": described("Version of the object, for optimistic concurrency and watches."),
                 "generation": number("Incremented on every change of the spec."),
-                "creationTimestamp": own("Time"), "deletionTimestamp": own("Time"),
+                "creationTimestamp": time, "deletionTimestamp": time,
                 "deletionGracePeriodSeconds": number("Time until the object is gone."),
-                "labels": with(texts.clone(), "Names and values by which objects are selected."),
-                "annotations": with(texts, "Arbitrary metadata that cannot be selected by."),
-                "ownerReferences": {"type": "array", "items": own("OwnerReference"), "description": "Objects that own this one.",
+                "labels": texts("Names and values by which objects are selected."),
+                "annotations": texts("Arbitrary metadata that cannot be selected by."),
+                "ownerReferences": {"type": "array", "items": owner, "description": "Objects that own this one.",
                     "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["uid"],
                     "x-kubernetes-patch-merge-key": "uid", "x-kubernetes-patch-strategy": "merge"},
                 "finalizers": {"type": "array", "items": {"type": "string"}, "description": "Finalizers that must be removed before the object is deleted.",
                     "x-kubernetes-list-type": "set", "x-kubernetes-patch-strategy": "merge"},
-                "managedFields": {"type": "array", "items": own("ManagedFieldsEntry"), "description": "Field managers and the fields that they own.",
+                "managedFields": {"type": "array", "items": managed, "description": "Field managers and the fields that they own.",
                     "x-kubernetes-list-type": "atomic"},
             }}),
         ),
@@ -172,7 +175,7 @@ fn common(prefix: &str) -> Vec<(&'static str, Value)> {
         (
             "Status",
             json!({"type": "object", "description": "Result of a request.", "properties": {
-                "apiVersion": described("v1"), "kind": described("Status"), "metadata": own("ListMeta"),
+                "apiVersion": described("v1"), "kind": described("Status"), "metadata": list_meta,
                 "status": described("Success or Failure."), "message": described("In words."),
                 "reason": described("In one word."), "code": {"type": "integer", "format": "int32", "description": "The HTTP code."},
                 "details": {"type": "object", "description": "What it is about, and causes."},
@@ -193,31 +196,32 @@ struct PathOperation {
 
 fn operations(served: ServedKind, collection: bool) -> Vec<PathOperation> {
     let kind = name(served.kind.name());
-    let (status, options) = (format!("{META}.Status"), format!("{META}.DeleteOptions"));
-    let operation = |method, action, answers: &str, takes: Option<&str>| PathOperation {
+    let list = name(&served.kind.list_name());
+    let status = format!("{META}.Status");
+    let options = format!("{META}.DeleteOptions");
+    let patch = format!("{META}.Patch");
+    let all: &[(&'static str, &'static str, &str, Option<&str>)] = if collection {
+        &[
+            ("get", "list", &list, None),
+            ("post", "post", &kind, Some(&kind)),
+            ("delete", "deletecollection", &status, Some(&options)),
+        ]
+    } else {
+        &[
+            ("get", "get", &kind, None),
+            ("put", "put", &kind, Some(&kind)),
+            ("patch", "patch", &kind, Some(&patch)),
+            ("delete", "delete", &status, Some(&options)),
+        ]
+    };
+    let served = all.iter().filter(|(method, ..)| *method == "get" || !served.is_read_only());
+    let operations = served.map(|(method, action, answers, takes)| PathOperation {
         method,
         action,
-        answers: answers.to_owned(),
+        answers: (*answers).to_owned(),
         takes: takes.map(str::to_owned),
-    };
-    let mut all = match collection {
-        true => vec![operation("get", "list", &name(&served.kind.list_name()), None)],
-        false => vec![operation("get", "get", &kind, None)],
-    };
-    if !served.is_read_only() {
-        match collection {
-            true => all.extend([
-                operation("post", "post", &kind, Some(&kind)),
-                operation("delete", "deletecollection", &status, Some(&options)),
-            ]),
-            false => all.extend([
-                operation("put", "put", &kind, Some(&kind)),
-                operation("patch", "patch", &kind, Some(&format!("{META}.Patch"))),
-                operation("delete", "delete", &status, Some(&options)),
-            ]),
-        }
-    }
-    all
+    });
+    operations.collect()
 }
 
 /// Returns the paths; `describe` renders each operation.
@@ -228,10 +232,8 @@ fn paths(
     let mut all = Map::new();
     for served in SERVED_RESOURCES {
         let plural = served.kind.plural();
-        let (scope, scope_name) = match served.kind.is_namespaced() {
-            true => ("namespaces/{namespace}/", "Namespaced"),
-            false => ("", ""),
-        };
+        let (scope, scope_name) =
+            if served.kind.is_namespaced() { ("namespaces/{namespace}/", "Namespaced") } else { ("", "") };
         let base = format!("/apis/{GROUP}/{VERSION}/{scope}{plural}");
         for (path, collection) in [(base.clone(), true), (format!("{base}/{{name}}"), false)] {
             let mut item = Map::new();
@@ -289,68 +291,75 @@ fn group_version_kind(served: ServedKind) -> Value {
 }
 
 fn v2() -> Value {
-    let parameter = |name: &str| json!({"name": name, "in": "path", "required": true, "type": "string", "uniqueItems": true});
-    let describe = |served: ServedKind, operation: &PathOperation, id: String| {
-        let mut described = json!({
-            "operationId": id, "tags": [format!("{GROUP}_{VERSION}")],
-            "consumes": ["application/json", "application/yaml"], "produces": ["application/json", "application/yaml"],
-            "responses": {"200": {"description": "OK", "schema": reference(V2_REFERENCE_PREFIX, &operation.answers)}},
-            "x-kubernetes-action": operation.action, "x-kubernetes-group-version-kind": group_version_kind(served),
-        });
-        let mut parameters: Vec<Value> = query(operation.action)
-            .iter()
-            .map(|(name, text)| {
-                json!({"name": name, "in": "query", "type": "string", "uniqueItems": true, "description": text})
-            })
-            .collect();
-        if let Some(takes) = &operation.takes {
-            let body = json!({"name": "body", "in": "body", "required": operation.method != "delete",
-                "schema": reference(V2_REFERENCE_PREFIX, takes)});
-            parameters.push(body);
-        }
-        described["parameters"] = parameters.into();
-        described
-    };
-    json!({"swagger": "2.0", "info": {"title": "Calico", "version": VERSION}, "paths": paths(parameter, describe),
+    json!({"swagger": "2.0", "info": {"title": "Calico", "version": VERSION}, "paths": paths(v2_parameter, describe_v2),
         "definitions": schemas(V2_REFERENCE_PREFIX)})
 }
 
+fn v2_parameter(name: &str) -> Value {
+    json!({"name": name, "in": "path", "required": true, "type": "string", "uniqueItems": true})
+}
+
+fn describe_v2(served: ServedKind, operation: &PathOperation, id: String) -> Value {
+    let mut described = json!({
+        "operationId": id, "tags": [format!("{GROUP}_{VERSION}")],
+        "consumes": ["application/json", "application/yaml"], "produces": ["application/json", "application/yaml"],
+        "responses": {"200": {"description": "OK", "schema": reference(V2_REFERENCE_PREFIX, &operation.answers)}},
+        "x-kubernetes-action": operation.action, "x-kubernetes-group-version-kind": group_version_kind(served),
+    });
+    let mut parameters: Vec<Value> = query(operation.action)
+        .iter()
+        .map(|(name, text)| {
+            json!({"name": name, "in": "query", "type": "string", "uniqueItems": true, "description": text})
+        })
+        .collect();
+    if let Some(takes) = &operation.takes {
+        let body = json!({"name": "body", "in": "body", "required": operation.method != "delete",
+            "schema": reference(V2_REFERENCE_PREFIX, takes)});
+        parameters.push(body);
+    }
+    described["parameters"] = parameters.into();
+    described
+}
+
 fn v3() -> Value {
-    let parameter = |name: &str| json!({"name": name, "in": "path", "required": true, "schema": {"type": "string", "uniqueItems": true}});
-    let describe = |served: ServedKind, operation: &PathOperation, id: String| {
-        let content =
-            json!({"application/json": {"schema": reference(V3_REFERENCE_PREFIX, &operation.answers)}});
-        let mut described = json!({
-            "operationId": id, "tags": [format!("{GROUP}_{VERSION}")],
-            "responses": {"200": {"description": "OK", "content": content}},
-            "x-kubernetes-action": operation.action, "x-kubernetes-group-version-kind": group_version_kind(served),
-        });
-        described["parameters"] = query(operation.action)
-            .iter()
-            .map(|(name, text)| {
-                let schema = json!({"type": "string", "uniqueItems": true});
-                json!({"name": name, "in": "query", "schema": schema, "description": text})
-            })
-            .collect();
-        if let Some(takes) = &operation.takes {
-            let forms: &[&str] = match operation.method {
-                "patch" => &[
-                    "application/apply-patch+yaml",
-                    "application/json-patch+json",
-                    "application/merge-patch+json",
-                ],
-                _ => &["application/json"],
-            };
-            let content: Map<String, Value> = forms
-                .iter()
-                .map(|form| ((*form).to_owned(), json!({"schema": reference(V3_REFERENCE_PREFIX, takes)})))
-                .collect();
-            described["requestBody"] = json!({ "content": content });
-        }
-        described
-    };
-    json!({"openapi": "3.0.0", "info": {"title": "Calico", "version": VERSION}, "paths": paths(parameter, describe),
+    json!({"openapi": "3.0.0", "info": {"title": "Calico", "version": VERSION}, "paths": paths(v3_parameter, describe_v3),
         "components": {"schemas": schemas(V3_REFERENCE_PREFIX)}})
+}
+
+fn v3_parameter(name: &str) -> Value {
+    json!({"name": name, "in": "path", "required": true, "schema": {"type": "string", "uniqueItems": true}})
+}
+
+fn describe_v3(served: ServedKind, operation: &PathOperation, id: String) -> Value {
+    let content = json!({"application/json": {"schema": reference(V3_REFERENCE_PREFIX, &operation.answers)}});
+    let mut described = json!({
+        "operationId": id, "tags": [format!("{GROUP}_{VERSION}")],
+        "responses": {"200": {"description": "OK", "content": content}},
+        "x-kubernetes-action": operation.action, "x-kubernetes-group-version-kind": group_version_kind(served),
+    });
+    described["parameters"] = query(operation.action)
+        .iter()
+        .map(|(name, text)| {
+            let schema = json!({"type": "string", "uniqueItems": true});
+            json!({"name": name, "in": "query", "schema": schema, "description": text})
+        })
+        .collect();
+    if let Some(takes) = &operation.takes {
+        let forms: &[&str] = match operation.method {
+            "patch" => &[
+                "application/apply-patch+yaml",
+                "application/json-patch+json",
+                "application/merge-patch+json",
+            ],
+            _ => &["application/json"],
+        };
+        let content: Map<String, Value> = forms
+            .iter()
+            .map(|form| ((*form).to_owned(), json!({"schema": reference(V3_REFERENCE_PREFIX, takes)})))
+            .collect();
+        described["requestBody"] = json!({ "content": content });
+    }
+    described
 }
 
 #[cfg(test)]

@@ -95,7 +95,7 @@ mod tests {
             (MERGE_PATCH, "{", 400),
             ("application/strategic-merge-patch+json", "{}", 415),
         ] {
-            assert_eq!(patched(form, text).unwrap_err().code, code, "{text}");
+            assert_eq!(patched(form, text).unwrap_err().code(), code, "{text}");
         }
     }
 
@@ -117,7 +117,7 @@ mod tests {
             // An alias for each of many copies of a large text.
             (APPLY_PATCH, format!("a: &a {}\nb: [{}]\n", "x".repeat(1 << 20), "*a,".repeat(90_000)), 400),
         ] {
-            assert_eq!(refused(form, &text).unwrap_err().code, code, "{form} {:.80}", text);
+            assert_eq!(refused(form, &text).unwrap_err().code(), code, "{form} {:.80}", text);
         }
     }
 }

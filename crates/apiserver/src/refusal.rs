@@ -5,10 +5,45 @@ use serde_json::{Value, json};
 use tortie_model::ValidationError;
 use tortie_store::StoreError;
 
+macro_rules! status_reasons {
+    ($($(#[$doc:meta])* $reason:ident = $code:literal, $name:literal;)*) => {
+        /// Reason of an error.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum StatusReason { $($(#[$doc])* $reason,)* }
+
+        impl StatusReason {
+            /// Returns the HTTP status code and the name in the API of Kubernetes.
+            const fn code_and_name(self) -> (u16, &'static str) {
+                match self { $(StatusReason::$reason => ($code, $name),)* }
+            }
+        }
+    };
+}
+
+status_reasons! {
+    BadRequest = 400, "BadRequest";
+    Unauthorized = 401, "Unauthorized";
+    Forbidden = 403, "Forbidden";
+    NotFound = 404, "NotFound";
+    MethodNotAllowed = 405, "MethodNotAllowed";
+    NotAcceptable = 406, "NotAcceptable";
+    Timeout = 408, "Timeout";
+    AlreadyExists = 409, "AlreadyExists";
+    Conflict = 409, "Conflict";
+    /// A conflict with a concurrent change: a retry from the current object may succeed.
+    Modified = 409, "Conflict";
+    Expired = 410, "Expired";
+    RequestEntityTooLarge = 413, "RequestEntityTooLarge";
+    UnsupportedMediaType = 415, "UnsupportedMediaType";
+    Invalid = 422, "Invalid";
+    TooManyRequests = 429, "TooManyRequests";
+    InternalError = 500, "InternalError";
+    ServiceUnavailable = 503, "ServiceUnavailable";
+}
+
 #[derive(Clone, Debug, PartialEq)]
 pub struct StatusError {
-    pub code: u16,
-    pub reason: &'static str,
+    pub reason: StatusReason,
     pub message: String,
     /// Boxed to keep `Result`s small: errors are rare.
     details: Option<Box<StatusDetails>>,
@@ -41,96 +76,94 @@ impl StatusCause {
 }
 
 impl StatusError {
-    fn new(code: u16, reason: &'static str, message: impl Into<String>) -> StatusError {
-        StatusError { code, reason, message: message.into(), details: None }
+    pub fn new(reason: StatusReason, message: impl Into<String>) -> StatusError {
+        StatusError { reason, message: message.into(), details: None }
     }
 
-    fn about(mut self, served: ServedKind, name: &str) -> StatusError {
-        let kind = served.kind.plural().to_owned();
-        self.details =
-            Some(Box::new(StatusDetails { name: name.to_owned(), kind, ..StatusDetails::default() }));
+    fn with_details(mut self, details: StatusDetails) -> StatusError {
+        self.details = Some(Box::new(details));
         self
     }
 
-    pub fn bad_request(message: impl Into<String>) -> StatusError {
-        StatusError::new(400, "BadRequest", message)
+    fn about(self, kind: &str, name: &str) -> StatusError {
+        let details =
+            StatusDetails { name: name.to_owned(), kind: kind.to_owned(), ..StatusDetails::default() };
+        self.with_details(details)
     }
 
-    pub fn unauthorized() -> StatusError {
-        StatusError::new(401, "Unauthorized", "Unauthorized")
+    /// Adds that the client may try again in a second.
+    fn with_retry(self) -> StatusError {
+        self.with_details(StatusDetails { retry_after: Some(1), ..StatusDetails::default() })
+    }
+
+    /// Returns the HTTP status code.
+    pub fn code(&self) -> u16 {
+        self.reason.code_and_name().0
+    }
+
+    /// Returns the reason as a Status names it.
+    pub fn reason_name(&self) -> &'static str {
+        self.reason.code_and_name().1
+    }
+
+    pub fn bad_request(message: impl Into<String>) -> StatusError {
+        StatusError::new(StatusReason::BadRequest, message)
     }
 
     pub fn forbidden(served: ServedKind, name: &str, why: &str) -> StatusError {
         let name_part = if name.is_empty() { String::new() } else { format!(" {name:?}") };
         let message = format!("{}{name_part} is forbidden: {why}", served.qualified());
-        StatusError::new(403, "Forbidden", message).about(served, name)
-    }
-
-    pub fn forbidden_path(why: String) -> StatusError {
-        StatusError::new(403, "Forbidden", why)
+        StatusError::new(StatusReason::Forbidden, message).about(served.kind.plural(), name)
     }
 
     pub fn no_such_path() -> StatusError {
-        StatusError::new(404, "NotFound", "the server could not find the requested resource")
+        StatusError::new(StatusReason::NotFound, "the server could not find the requested resource")
     }
 
     pub fn not_found(served: ServedKind, name: &str) -> StatusError {
         let message = format!("{} {name:?} not found", served.qualified());
-        StatusError::new(404, "NotFound", message).about(served, name)
+        StatusError::new(StatusReason::NotFound, message).about(served.kind.plural(), name)
     }
 
     pub fn namespace_not_found(name: &str) -> StatusError {
-        let mut refusal = StatusError::new(404, "NotFound", format!("namespaces {name:?} not found"));
-        refusal.details = Some(Box::new(StatusDetails {
-            name: name.to_owned(),
-            kind: "namespaces".to_owned(),
-            ..StatusDetails::default()
-        }));
-        refusal
+        StatusError::new(StatusReason::NotFound, format!("namespaces {name:?} not found"))
+            .about("namespaces", name)
     }
 
     pub fn method_not_allowed(what: &str) -> StatusError {
-        StatusError::new(405, "MethodNotAllowed", what)
+        StatusError::new(StatusReason::MethodNotAllowed, what)
     }
 
     pub fn not_acceptable() -> StatusError {
         let known = "application/json, application/yaml";
-        StatusError::new(
-            406,
-            "NotAcceptable",
-            format!("only the following media types are accepted: {known}"),
-        )
+        let message = format!("only the following media types are accepted: {known}");
+        StatusError::new(StatusReason::NotAcceptable, message)
     }
 
     pub fn already_exists(served: ServedKind, name: &str) -> StatusError {
         let message = format!("{} {name:?} already exists", served.qualified());
-        StatusError::new(409, "AlreadyExists", message).about(served, name)
+        StatusError::new(StatusReason::AlreadyExists, message).about(served.kind.plural(), name)
     }
 
     pub fn conflict(served: ServedKind, name: &str, why: &str) -> StatusError {
         let message = format!("Operation cannot be fulfilled on {} {name:?}: {why}", served.qualified());
-        StatusError::new(409, "Conflict", message).about(served, name)
+        StatusError::new(StatusReason::Conflict, message).about(served.kind.plural(), name)
     }
 
     /// The object was modified concurrently.
     pub fn modified(served: ServedKind, name: &str) -> StatusError {
         let why =
             "the object has been modified; please apply your changes to the latest version and try again";
-        StatusError::conflict(served, name, why)
-    }
-
-    /// Returns whether a retry from the current object may succeed.
-    pub fn is_race(&self) -> bool {
-        self.code == 409 && self.message.contains("the object has been modified")
+        StatusError { reason: StatusReason::Modified, ..StatusError::conflict(served, name, why) }
     }
 
     pub fn apply_conflict(message: String, causes: Vec<StatusCause>) -> StatusError {
-        let details = StatusDetails { causes, ..StatusDetails::default() };
-        StatusError { code: 409, reason: "Conflict", message, details: Some(Box::new(details)) }
+        StatusError::new(StatusReason::Conflict, message)
+            .with_details(StatusDetails { causes, ..StatusDetails::default() })
     }
 
     pub fn expired(message: impl Into<String>) -> StatusError {
-        StatusError::new(410, "Expired", message)
+        StatusError::new(StatusReason::Expired, message)
     }
 
     pub fn too_large(limit: usize) -> StatusError {
@@ -138,22 +171,18 @@ impl StatusError {
     }
 
     pub fn entity_too_large(message: impl Into<String>) -> StatusError {
-        StatusError::new(413, "RequestEntityTooLarge", message)
-    }
-
-    pub fn request_timeout(message: impl Into<String>) -> StatusError {
-        StatusError::new(408, "Timeout", message)
+        StatusError::new(StatusReason::RequestEntityTooLarge, message)
     }
 
     pub fn unsupported_media_type(known: &str) -> StatusError {
         let message = format!(
             "the body of the request was in an unknown format - accepted media types include: {known}"
         );
-        StatusError::new(415, "UnsupportedMediaType", message)
+        StatusError::new(StatusReason::UnsupportedMediaType, message)
     }
 
     pub fn unprocessable(message: impl Into<String>) -> StatusError {
-        StatusError::new(422, "Invalid", message)
+        StatusError::new(StatusReason::Invalid, message)
     }
 
     pub fn invalid(served: ServedKind, name: &str, causes: Vec<StatusCause>) -> StatusError {
@@ -167,37 +196,27 @@ impl StatusError {
         let message = format!("{kind}.{GROUP} {name:?} is invalid: {list}");
         let details =
             StatusDetails { name: name.to_owned(), kind: kind.to_owned(), causes, retry_after: None };
-        StatusError { code: 422, reason: "Invalid", message, details: Some(Box::new(details)) }
+        StatusError::new(StatusReason::Invalid, message).with_details(details)
     }
 
     pub fn too_many_requests() -> StatusError {
-        let mut refusal = StatusError::new(
-            429,
-            "TooManyRequests",
-            "too many requests are being served, please try again later",
-        );
-        refusal.details = Some(Box::new(StatusDetails { retry_after: Some(1), ..StatusDetails::default() }));
-        refusal
+        let message = "too many requests are being served, please try again later";
+        StatusError::new(StatusReason::TooManyRequests, message).with_retry()
     }
 
     pub fn internal(message: impl Into<String>) -> StatusError {
-        StatusError::new(500, "InternalError", message)
+        StatusError::new(StatusReason::InternalError, message)
     }
 
     pub fn unavailable(message: impl Into<String>) -> StatusError {
-        let mut refusal = StatusError::new(503, "ServiceUnavailable", message);
-        refusal.details = Some(Box::new(StatusDetails { retry_after: Some(1), ..StatusDetails::default() }));
-        refusal
+        StatusError::new(StatusReason::ServiceUnavailable, message).with_retry()
     }
 
     /// Converts an error of the store about an object.
-    pub fn of_store(served: ServedKind, name: &str, error: StoreError) -> StatusError {
+    pub fn from_store(served: ServedKind, name: &str, error: StoreError) -> StatusError {
         match error {
             StoreError::AlreadyExists { .. } => StatusError::already_exists(served, name),
-            StoreError::DoesNotExist { reason, .. } => match other_object(&reason) {
-                Some(namespace) => StatusError::namespace_not_found(namespace),
-                None => StatusError::not_found(served, name),
-            },
+            StoreError::DoesNotExist { .. } => StatusError::not_found(served, name),
             StoreError::Conflict { .. } => StatusError::modified(served, name),
             StoreError::Validation(error) => StatusError::invalid(served, name, causes(&error)),
             StoreError::NotSupported { operation: "delete", reason, .. } => {
@@ -206,10 +225,6 @@ impl StatusError {
             StoreError::NotSupported { .. } => StatusError::method_not_allowed(&error.to_string()),
             StoreError::InsufficientIdentifiers(missing) => {
                 StatusError::bad_request(format!("{missing} must be provided"))
-            }
-            // Kubernetes rejects writes to a namespace that is being deleted.
-            StoreError::Unauthorized(reason) if reason.contains("being terminated") => {
-                StatusError::forbidden(served, name, &reason)
             }
             StoreError::Expired(_) => StatusError::expired(format!("{error}")),
             StoreError::Datastore(reason) => StatusError::unavailable(reason),
@@ -224,7 +239,7 @@ impl StatusError {
 
     pub fn to_status(&self) -> Value {
         let mut status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
-            "message": self.message, "reason": self.reason, "code": self.code});
+            "message": self.message, "reason": self.reason_name(), "code": self.code()});
         if let Some(details) = &self.details {
             let mut fields = json!({});
             if !details.name.is_empty() {
@@ -237,8 +252,10 @@ impl StatusError {
                 fields["kind"] = details.kind.as_str().into();
             }
             if !details.causes.is_empty() {
-                let cause = |cause: &StatusCause| json!({"reason": cause.reason, "message": cause.message, "field": cause.field});
-                fields["causes"] = details.causes.iter().map(cause).collect();
+                let causes = details.causes.iter().map(
+                    |cause| json!({"reason": cause.reason, "message": cause.message, "field": cause.field}),
+                );
+                fields["causes"] = causes.collect();
             }
             if let Some(seconds) = details.retry_after {
                 fields["retryAfterSeconds"] = seconds.into();
@@ -251,11 +268,6 @@ impl StatusError {
     pub fn retry_after(&self) -> Option<u32> {
         self.details.as_ref().and_then(|details| details.retry_after)
     }
-}
-
-/// Returns the missing namespace, if that is missing and not the object itself.
-fn other_object(reason: &str) -> Option<&str> {
-    reason.strip_prefix("namespaces \"")?.strip_suffix("\" not found")
 }
 
 fn causes(error: &ValidationError) -> Vec<StatusCause> {
@@ -272,7 +284,7 @@ mod tests {
         let served = ServedKind::find(Kind::IPPool.plural()).unwrap();
         let error =
             StoreError::Validation(ValidationError::one("IPPool.Spec.CIDR", "10.0.0.0/33", "invalid CIDR"));
-        let status = StatusError::of_store(served, "p", error).to_status();
+        let status = StatusError::from_store(served, "p", error).to_status();
         assert_eq!(
             status["message"],
             "IPPool.projectcalico.org \"p\" is invalid: IPPool.Spec.CIDR: Invalid value: \"10.0.0.0/33\": invalid CIDR"
@@ -283,16 +295,5 @@ mod tests {
             json!({"name": "p", "group": GROUP, "kind": "IPPool", "causes": [{"reason": "FieldValueInvalid",
                 "message": "Invalid value: \"10.0.0.0/33\": invalid CIDR", "field": "IPPool.Spec.CIDR"}]})
         );
-    }
-
-    #[test]
-    fn a_missing_namespace_is_not_a_missing_object() {
-        let served = ServedKind::find(Kind::NetworkSet.plural()).unwrap();
-        let missing = |reason: &str| {
-            let error = StoreError::DoesNotExist { id: "NetworkSet(shop/x)".into(), reason: reason.into() };
-            StatusError::of_store(served, "x", error).message
-        };
-        assert_eq!(missing("namespaces \"shop\" not found"), "namespaces \"shop\" not found");
-        assert_eq!(missing("key not found"), "networksets.projectcalico.org \"x\" not found");
     }
 }

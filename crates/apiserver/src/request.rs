@@ -84,6 +84,8 @@ pub struct RequestOptions {
     pub include_object: String,
 }
 
+type QueryPairs = BTreeMap<String, String>;
+
 /// Maximum length of a field manager's name.
 pub const MAX_FIELD_MANAGER_LENGTH: usize = 128;
 
@@ -117,9 +119,9 @@ pub fn parse(method: &Method, path: &str, query: &str) -> Result<RequestTarget, 
     if !fits || (is_status && !served.has_status()) {
         return Err(StatusError::no_such_path());
     }
-    let pairs: BTreeMap<String, String> = form_urlencoded::parse(query.as_bytes()).into_owned().collect();
-    let options = options(&pairs)?;
-    let watches = pairs.get("watch").is_some_and(|value| flag(value));
+    let pairs: QueryPairs = form_urlencoded::parse(query.as_bytes()).into_owned().collect();
+    let options = parse_options(&pairs)?;
+    let watches = flag(&pairs, "watch");
     let verb = match (method.as_str(), name.is_empty()) {
         ("GET" | "HEAD", true) if watches => RequestVerb::Watch,
         ("GET" | "HEAD", true) => RequestVerb::List,
@@ -148,19 +150,23 @@ pub fn parse(method: &Method, path: &str, query: &str) -> Result<RequestTarget, 
     })))
 }
 
-fn flag(text: &str) -> bool {
-    !matches!(text, "0" | "false" | "False" | "FALSE" | "f" | "F")
+fn text(pairs: &QueryPairs, name: &str) -> String {
+    pairs.get(name).cloned().unwrap_or_default()
 }
 
-fn options(pairs: &BTreeMap<String, String>) -> Result<RequestOptions, StatusError> {
-    let text = |name: &str| pairs.get(name).cloned().unwrap_or_default();
-    let is = |name: &str| pairs.get(name).is_some_and(|value| flag(value));
-    let number = |name: &str| -> Result<Option<u64>, StatusError> {
-        let given = pairs.get(name).filter(|text| !text.is_empty());
-        let parsed = given.map(|text| text.parse::<u64>()).transpose();
-        parsed.map_err(|_| StatusError::bad_request(format!("{name}: must be a number that is not negative")))
-    };
-    let field_validation = match text("fieldValidation").as_str() {
+fn flag(pairs: &QueryPairs, name: &str) -> bool {
+    let value = pairs.get(name).map(String::as_str);
+    value.is_some_and(|value| !matches!(value, "0" | "false" | "False" | "FALSE" | "f" | "F"))
+}
+
+fn number(pairs: &QueryPairs, name: &str) -> Result<Option<u64>, StatusError> {
+    let given = pairs.get(name).filter(|text| !text.is_empty());
+    let parsed = given.map(|text| text.parse::<u64>()).transpose();
+    parsed.map_err(|_| StatusError::bad_request(format!("{name}: must be a number that is not negative")))
+}
+
+fn parse_options(pairs: &QueryPairs) -> Result<RequestOptions, StatusError> {
+    let field_validation = match text(pairs, "fieldValidation").as_str() {
         "" | "Warn" => FieldValidation::Warn,
         "Ignore" => FieldValidation::Ignore,
         "Strict" => FieldValidation::Strict,
@@ -170,7 +176,7 @@ fn options(pairs: &BTreeMap<String, String>) -> Result<RequestOptions, StatusErr
             )));
         }
     };
-    let dry_run = match text("dryRun").as_str() {
+    let dry_run = match text(pairs, "dryRun").as_str() {
         "" => false,
         "All" => true,
         other => {
@@ -179,28 +185,28 @@ fn options(pairs: &BTreeMap<String, String>) -> Result<RequestOptions, StatusErr
             )));
         }
     };
-    let field_manager = text("fieldManager");
+    let field_manager = text(pairs, "fieldManager");
     if field_manager.len() > MAX_FIELD_MANAGER_LENGTH || field_manager.chars().any(char::is_control) {
         return Err(StatusError::unprocessable(format!(
             "fieldManager: Invalid value: {field_manager:?}: at most {MAX_FIELD_MANAGER_LENGTH} characters that can be printed"
         )));
     }
     Ok(RequestOptions {
-        label_selector: text("labelSelector"),
-        field_selector: text("fieldSelector"),
-        resource_version: text("resourceVersion"),
-        resource_version_match: text("resourceVersionMatch"),
-        limit: number("limit")?.map_or(0, |limit| usize::try_from(limit).unwrap_or(usize::MAX)),
-        continuation: text("continue"),
-        timeout_seconds: number("timeoutSeconds")?,
-        bookmarks: is("allowWatchBookmarks"),
-        send_initial_events: is("sendInitialEvents"),
+        label_selector: text(pairs, "labelSelector"),
+        field_selector: text(pairs, "fieldSelector"),
+        resource_version: text(pairs, "resourceVersion"),
+        resource_version_match: text(pairs, "resourceVersionMatch"),
+        limit: number(pairs, "limit")?.map_or(0, |limit| usize::try_from(limit).unwrap_or(usize::MAX)),
+        continuation: text(pairs, "continue"),
+        timeout_seconds: number(pairs, "timeoutSeconds")?,
+        bookmarks: flag(pairs, "allowWatchBookmarks"),
+        send_initial_events: flag(pairs, "sendInitialEvents"),
         dry_run,
         field_manager,
-        force: is("force"),
+        force: flag(pairs, "force"),
         field_validation,
-        propagation_policy: text("propagationPolicy"),
-        include_object: text("includeObject"),
+        propagation_policy: text(pairs, "propagationPolicy"),
+        include_object: text(pairs, "includeObject"),
     })
 }
 
@@ -279,7 +285,7 @@ mod tests {
             (Method::POST, "networksets", 400),
         ] {
             let refusal = parse(&method, &format!("/apis/projectcalico.org/v3/{path}"), "").unwrap_err();
-            assert_eq!(refusal.code, code, "{method} {path}");
+            assert_eq!(refusal.code(), code, "{method} {path}");
         }
         for query in ["dryRun=Some", "fieldValidation=Loud", "limit=-1"] {
             assert!(parse(&Method::GET, "/apis/projectcalico.org/v3/tiers", query).is_err(), "{query}");

@@ -51,17 +51,17 @@ struct ResourceSchema {
 }
 
 static RESOURCE_SCHEMAS: LazyLock<Vec<ResourceSchema>> = LazyLock::new(|| {
-    let form = |served: &ServedKind| {
+    let schemas = SERVED_RESOURCES.iter().map(|served| {
         let schema = schema::json_schema(served.kind);
-        ResourceSchema { kind: served.kind, shape: MergeSchema::of_object(&schema), schema }
-    };
-    SERVED_RESOURCES.iter().map(form).collect()
+        ResourceSchema { kind: served.kind, shape: MergeSchema::from_object_schema(&schema), schema }
+    });
+    schemas.collect()
 });
 
 static EMPTY_SCHEMA: LazyLock<ResourceSchema> =
     LazyLock::new(|| ResourceSchema { kind: Kind::Node, schema: Value::Null, shape: MergeSchema::Any });
-static STATUS_FIELDS: LazyLock<FieldSet> = LazyLock::new(|| FieldSet::of(&[&["status"]]));
-static SPEC_FIELDS: LazyLock<FieldSet> = LazyLock::new(|| FieldSet::of(&[&["spec"]]));
+static STATUS_FIELDS: LazyLock<FieldSet> = LazyLock::new(|| FieldSet::from_names(&[&["status"]]));
+static SPEC_FIELDS: LazyLock<FieldSet> = LazyLock::new(|| FieldSet::from_names(&[&["spec"]]));
 static NO_FIELDS: LazyLock<FieldSet> = LazyLock::new(FieldSet::default);
 
 impl ServedKind {

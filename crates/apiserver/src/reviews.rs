@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answers_are_forgotten_in_time_and_when_there_are_too_many() {
+    fn cached_reviews_expire_and_are_bounded() {
         let reviews = ReviewCache::new(Duration::from_secs(10), 3);
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);

@@ -7,7 +7,7 @@ use crate::server::{CertificatePair, CertificateSource, HttpsServer};
 use crate::storage::ObjectStorage;
 use crate::trust::{
     AUTHENTICATION_CONFIG_MAP, AUTHENTICATION_NAMESPACE, CurrentTrust, OptionalCertificateVerifier,
-    ProxyTrust,
+    ProxyTrust, TrustError,
 };
 use crate::webhook::keeper::{CertifiedServer, ServingCertificateKeeper};
 use crate::webhook::{WebhooksArgs, serve_webhooks};
@@ -18,7 +18,6 @@ use std::io::Write as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tortie_store::orchestrator::OrchestratorClient;
 use tortie_store::{Backoff, StoreClient, StoreConfig, StoreLimits};
@@ -51,9 +50,11 @@ pub enum ApiServerRunError {
     #[error(transparent)]
     Tls(#[from] tortie_tls::TlsError),
     #[error("the server's own certificate: {0}")]
-    Certificate(String),
-    #[error("{what}: {error}")]
-    Io { what: String, error: io::Error },
+    Certificate(#[from] rcgen::Error),
+    #[error("signals: {0}")]
+    Signals(io::Error),
+    #[error("cannot listen on port {port} of {host}: {error}")]
+    Listen { host: String, port: u16, error: io::Error },
     #[error(
         "no Kubernetes is configured (KUBECONFIG, kubeconfig): it says who users are and what they may do"
     )]
@@ -68,27 +69,26 @@ pub enum ApiServerRunError {
     NotServed,
 }
 
-/// Completes on SIGTERM or SIGINT.
-fn told_to_stop() -> Result<impl Future<Output = ()>, ApiServerRunError> {
-    let signals = |error| ApiServerRunError::Io { what: "signals".to_owned(), error };
-    let mut terminate = signal(SignalKind::terminate()).map_err(signals)?;
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(signals)?;
-    Ok(async move {
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-        }
-    })
-}
-
 /// Runs until SIGTERM or SIGINT.
 pub async fn run(config: StoreConfig, args: ApiServerArgs) -> Result<(), ApiServerRunError> {
-    serve(config, args, told_to_stop()?).await
+    let end = tortie_http::shutdown_signal().map_err(ApiServerRunError::Signals)?;
+    serve(config, args, end).await
 }
 
 /// Runs the webhooks until SIGTERM or SIGINT.
 pub async fn run_webhooks(config: StoreConfig, args: WebhooksArgs) -> Result<(), ApiServerRunError> {
-    serve_webhooks(config, args, CertificateLifetimes::default(), told_to_stop()?).await
+    let end = tortie_http::shutdown_signal().map_err(ApiServerRunError::Signals)?;
+    serve_webhooks(config, args, CertificateLifetimes::default(), end).await
+}
+
+/// Connects to Kubernetes and to the datastore.
+pub async fn connect(config: &StoreConfig) -> Result<(OrchestratorClient, StoreClient), ApiServerRunError> {
+    let target = config.orchestrator().ok_or(ApiServerRunError::NoKubernetes)?;
+    let orchestrator = OrchestratorClient::connect(&target, StoreLimits::default()).await?;
+    let client = StoreClient::connect_waiting(config, |error| {
+        tracing::warn!(%error, "waiting for the datastore; trying again");
+    });
+    Ok((orchestrator, client.await?))
 }
 
 /// Runs until `end`, then closes watches and finishes open requests.
@@ -97,12 +97,7 @@ pub async fn serve(
     args: ApiServerArgs,
     end: impl Future<Output = ()>,
 ) -> Result<(), ApiServerRunError> {
-    let target = config.orchestrator().ok_or(ApiServerRunError::NoKubernetes)?;
-    let orchestrator = OrchestratorClient::connect(&target, StoreLimits::default()).await?;
-    let client = StoreClient::connect_waiting(&config, |error| {
-        tracing::warn!(%error, "waiting for the datastore; trying again");
-    })
-    .await?;
+    let (orchestrator, client) = connect(&config).await?;
     if client.stores_v3_as_written() {
         return Err(ApiServerRunError::ServedAlready);
     }
@@ -112,8 +107,7 @@ pub async fn serve(
         None => {
             // A self-signed certificate that clients cannot verify. It serves clients that do not verify until a
             // signed one exists.
-            let own = CertificatePair::generate(SELF_SIGNED_NAMES.map(str::to_owned).to_vec())
-                .map_err(ApiServerRunError::Certificate)?;
+            let own = CertificatePair::generate(SELF_SIGNED_NAMES.map(str::to_owned).to_vec())?;
             let (serving, served) = watch::channel(Some(Arc::new(own)));
             let keeper = ServingCertificateKeeper {
                 server: CertifiedServer::ApiServer,
@@ -164,13 +158,12 @@ async fn follow_trust(orchestrator: OrchestratorClient, trust: Arc<CurrentTrust>
     let mut backoff = Backoff::default();
     let mut known: Option<BTreeMap<String, String>> = None;
     loop {
-        let outcome = follow_once(&orchestrator, &trust, &mut known).await;
-        match outcome {
+        match follow_once(&orchestrator, &trust, &mut known).await {
             Ok(()) => backoff.reset(),
             Err(error) => {
                 // The previous settings stay in effect.
                 tracing::warn!(
-                    error,
+                    %error,
                     "{AUTHENTICATION_NAMESPACE}/{AUTHENTICATION_CONFIG_MAP} cannot be watched; trying again"
                 );
                 tokio::time::sleep(backoff.pause()).await;
@@ -183,11 +176,8 @@ async fn follow_once(
     orchestrator: &OrchestratorClient,
     trust: &CurrentTrust,
     known: &mut Option<BTreeMap<String, String>>,
-) -> Result<(), String> {
-    let data = orchestrator
-        .config_map(AUTHENTICATION_NAMESPACE, AUTHENTICATION_CONFIG_MAP)
-        .await
-        .map_err(|error| error.to_string())?;
+) -> Result<(), TrustError> {
+    let data = orchestrator.config_map(AUTHENTICATION_NAMESPACE, AUTHENTICATION_CONFIG_MAP).await?;
     if known.as_ref() != Some(&data) {
         trust.set(ProxyTrust::read(&data)?);
         tracing::info!(
@@ -195,7 +185,5 @@ async fn follow_once(
         );
         *known = Some(data.clone());
     }
-    let changed =
-        orchestrator.config_map_changed(AUTHENTICATION_NAMESPACE, AUTHENTICATION_CONFIG_MAP, &data).await;
-    changed.map_err(|error| error.to_string())
+    Ok(orchestrator.config_map_changed(AUTHENTICATION_NAMESPACE, AUTHENTICATION_CONFIG_MAP, &data).await?)
 }

@@ -126,7 +126,7 @@ pub fn parse_labels(text: &str) -> Result<EntryLabelSelector, StatusError> {
     while !rest.is_empty() {
         let (term, after) = next_term(rest);
         rest = after.trim_start();
-        requirements.push(requirement(term.trim())?);
+        requirements.push(parse_requirement(term.trim())?);
     }
     Ok(EntryLabelSelector(requirements))
 }
@@ -145,50 +145,59 @@ fn next_term(text: &str) -> (&str, &str) {
     (text, "")
 }
 
-fn requirement(term: &str) -> Result<EntryLabelRequirement, StatusError> {
-    let invalid = |why: &str| {
-        StatusError::bad_request(format!(
-            "unable to parse requirement: {term:?} in the label selector: {why}"
-        ))
-    };
-    let key = |text: &str| -> Result<String, StatusError> {
-        let text = text.trim();
-        check_qualified(text).map_err(|why| invalid(&why))?;
-        Ok(text.to_owned())
-    };
-    let value = |text: &str| -> Result<String, StatusError> {
-        let text = text.trim();
-        check_label_value(text).map_err(|why| invalid(&why))?;
-        Ok(text.to_owned())
-    };
+fn parse_requirement(term: &str) -> Result<EntryLabelRequirement, StatusError> {
     if let Some(rest) = term.strip_prefix('!') {
-        return Ok(EntryLabelRequirement::DoesNotExist { key: key(rest)? });
+        return Ok(EntryLabelRequirement::DoesNotExist { key: parse_key(term, rest)? });
     }
     if let Some(inner) = term.strip_suffix(')') {
-        let (head, values) = inner.split_once('(').ok_or_else(|| invalid("a ')' without a '('"))?;
-        let values = values.split(',').map(value).collect::<Result<BTreeSet<String>, StatusError>>()?;
+        let (head, values) =
+            inner.split_once('(').ok_or_else(|| refuse_requirement(term, "a ')' without a '('"))?;
+        let values = values
+            .split(',')
+            .map(|text| parse_value(term, text))
+            .collect::<Result<BTreeSet<String>, StatusError>>()?;
         let (name, operator) = head
             .trim_end()
             .rsplit_once(char::is_whitespace)
-            .ok_or_else(|| invalid("found no operator before '('"))?;
-        let key = key(name)?;
+            .ok_or_else(|| refuse_requirement(term, "found no operator before '('"))?;
+        let key = parse_key(term, name)?;
         return match operator {
             "in" => Ok(EntryLabelRequirement::In { key, values }),
             "notin" => Ok(EntryLabelRequirement::NotIn { key, values }),
-            _ => Err(invalid("the operators before '(' are 'in' and 'notin'")),
+            _ => Err(refuse_requirement(term, "the operators before '(' are 'in' and 'notin'")),
         };
     }
     if let Some((name, text)) = term.split_once("!=") {
-        return Ok(EntryLabelRequirement::NotIn { key: key(name)?, values: [value(text)?].into() });
+        return Ok(EntryLabelRequirement::NotIn {
+            key: parse_key(term, name)?,
+            values: [parse_value(term, text)?].into(),
+        });
     }
     if let Some((name, text)) = term.split_once('=') {
         let text = text.strip_prefix('=').unwrap_or(text);
-        return Ok(EntryLabelRequirement::In { key: key(name)?, values: [value(text)?].into() });
+        return Ok(EntryLabelRequirement::In {
+            key: parse_key(term, name)?,
+            values: [parse_value(term, text)?].into(),
+        });
     }
     if term.contains(['<', '>']) {
-        return Err(invalid("the operators '<' and '>' are not supported"));
+        return Err(refuse_requirement(term, "the operators '<' and '>' are not supported"));
     }
-    Ok(EntryLabelRequirement::Exists { key: key(term)? })
+    Ok(EntryLabelRequirement::Exists { key: parse_key(term, term)? })
+}
+
+fn parse_key(term: &str, text: &str) -> Result<String, StatusError> {
+    check_qualified(text.trim()).map_err(|why| refuse_requirement(term, why))?;
+    Ok(text.trim().to_owned())
+}
+
+fn parse_value(term: &str, text: &str) -> Result<String, StatusError> {
+    check_label_value(text.trim()).map_err(|why| refuse_requirement(term, why))?;
+    Ok(text.trim().to_owned())
+}
+
+fn refuse_requirement(term: &str, why: impl std::fmt::Display) -> StatusError {
+    StatusError::bad_request(format!("unable to parse requirement: {term:?} in the label selector: {why}"))
 }
 
 #[cfg(test)]
@@ -210,7 +219,7 @@ mod tests {
         for bad in ["a in b", "a within (b)", "=b", "a=b=c", "a>5", "a b", "(b)", "a in (b))"] {
             let refusal = parse_labels(bad).unwrap_err();
             assert!(
-                refusal.code == 400 && refusal.message.contains("label selector"),
+                refusal.code() == 400 && refusal.message.contains("label selector"),
                 "{bad}: {}",
                 refusal.message
             );
@@ -231,7 +240,7 @@ mod tests {
         assert!(!selection.selects(&subject("a", "x", "d")));
         assert_eq!(selection.named_tiers("t"), Some(["c".to_owned()].into()));
         for bad in ["spec.tier=x", "metadata.namespace=x", "spec.cidr=x", "metadata.name"] {
-            assert_eq!(ObjectSelection::parse(pools, "", bad).unwrap_err().code, 400, "{bad}");
+            assert_eq!(ObjectSelection::parse(pools, "", bad).unwrap_err().code(), 400, "{bad}");
         }
     }
 }

@@ -22,11 +22,10 @@ use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::crypto::aws_lc_rs;
-use tokio_rustls::rustls::pki_types::pem::PemObject;
-use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use tokio_rustls::rustls::server::danger::ClientCertVerifier;
 use tortie_http::{ConnectionActivity, ConnectionAdmission, ConnectionLimits, ConnectionTable, RequestGuard};
-use tortie_tls::{TlsFiles, TlsReloader};
+use tortie_tls::{PemError, TlsError, TlsFiles, TlsPem, TlsReloader};
 
 /// Maximum number of connections. The front proxy uses few, each with many requests.
 const CONNECTION_LIMITS: ConnectionLimits = ConnectionLimits { total: 2_048, per_source: 256 };
@@ -61,7 +60,7 @@ pub struct CertificatePair {
 }
 
 impl CertificateSource {
-    pub fn from_files(files: TlsFiles) -> Result<CertificateSource, tortie_tls::TlsError> {
+    pub fn from_files(files: TlsFiles) -> Result<CertificateSource, TlsError> {
         TlsReloader::new(files, read_pair).map(CertificateSource::Files)
     }
 
@@ -75,32 +74,23 @@ impl CertificateSource {
 
 impl CertificatePair {
     /// Generates a self-signed certificate, which clients cannot verify.
-    pub fn generate(names: Vec<String>) -> Result<CertificatePair, String> {
-        let made = rcgen::generate_simple_self_signed(names).map_err(|error| error.to_string())?;
-        let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).map_err(str::to_owned)?;
+    pub fn generate(names: Vec<String>) -> Result<CertificatePair, rcgen::Error> {
+        let made = rcgen::generate_simple_self_signed(names)?;
+        let key = PrivatePkcs8KeyDer::from(made.signing_key.serialize_der()).into();
         Ok(CertificatePair { chain: vec![made.cert.der().clone()], key })
     }
 
-    pub fn from_pem(certificate: &str, key: &str) -> Result<CertificatePair, String> {
-        let chain = CertificateDer::pem_slice_iter(certificate.as_bytes()).collect::<Result<Vec<_>, _>>();
-        let key = PrivateKeyDer::from_pem_slice(key.as_bytes());
-        match (chain, key) {
-            (Ok(chain), Ok(key)) => Ok(CertificatePair { chain, key }),
-            (Err(error), _) | (_, Err(error)) => Err(format!("cannot parse a certificate: {error}")),
-        }
+    pub fn from_pem(certificate: &str, key: &str) -> Result<CertificatePair, PemError> {
+        let pem = TlsPem { certificate: certificate.into(), key: key.into(), ca: None };
+        let (chain, key) = pem.identity()?;
+        Ok(CertificatePair { chain, key })
     }
 }
 
-fn read_pair(files: &TlsFiles) -> Result<Arc<CertificatePair>, tortie_tls::TlsError> {
-    let failed =
-        |path: &std::path::Path, reason: String| tortie_tls::TlsError::File { path: path.to_owned(), reason };
+fn read_pair(files: &TlsFiles) -> Result<Arc<CertificatePair>, TlsError> {
     // Checks that certificate and key match, as for every other server.
     files.server()?;
-    let chain = CertificateDer::pem_file_iter(&files.certificate)
-        .and_then(Iterator::collect::<Result<Vec<_>, _>>)
-        .map_err(|error| failed(&files.certificate, error.to_string()))?;
-    let key =
-        PrivateKeyDer::from_pem_file(&files.key).map_err(|error| failed(&files.key, error.to_string()))?;
+    let (chain, key) = files.identity()?;
     Ok(Arc::new(CertificatePair { chain, key }))
 }
 
@@ -137,15 +127,15 @@ pub struct HttpsServer<A> {
 }
 
 impl<A: RequestHandler> HttpsServer<A> {
-    fn config(&self) -> Result<ServerConfig, String> {
-        let pair = self.identity.pair().ok_or("there is no certificate yet")?;
+    fn config(&self) -> io::Result<ServerConfig> {
+        let pair = self.identity.pair().ok_or_else(|| io::Error::other("there is no certificate yet"))?;
         let builder = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
             .with_safe_default_protocol_versions()
-            .map_err(|error| error.to_string())?;
+            .map_err(io::Error::other)?;
         let mut config = builder
             .with_client_cert_verifier(self.clients.clone())
             .with_single_cert(pair.chain.clone(), pair.key.clone_key())
-            .map_err(|error| error.to_string())?;
+            .map_err(io::Error::other)?;
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         Ok(config)
     }
@@ -179,13 +169,8 @@ impl<A: RequestHandler> HttpsServer<A> {
                 }
             }
             let activity = ConnectionActivity::default();
-            let (server, own_activity) = (server.clone(), activity.clone());
-            let task = connections.spawn(async move {
-                if let Err(error) = server.converse(stream, source, own_activity).await {
-                    tracing::debug!(%error, "a connection has ended");
-                }
-            });
-            table.insert(source, activity, task);
+            let connection = server.clone().serve_connection(stream, source, activity.clone());
+            table.insert(source, activity, connections.spawn(connection));
         }
         let finished = async { while connections.join_next().await.is_some() {} };
         if tokio::time::timeout(SHUTDOWN_TIMEOUT, finished).await.is_err() {
@@ -193,30 +178,43 @@ impl<A: RequestHandler> HttpsServer<A> {
         }
     }
 
-    async fn converse(
+    async fn serve_connection(
+        self: Arc<Self>,
+        stream: TcpStream,
+        source: IpAddr,
+        activity: ConnectionActivity,
+    ) {
+        if let Err(error) = self.serve_requests(stream, source, activity).await {
+            tracing::debug!(%error, "a connection has ended");
+        }
+    }
+
+    async fn serve_requests(
         &self,
         stream: TcpStream,
         source: IpAddr,
         activity: ConnectionActivity,
     ) -> io::Result<()> {
         stream.set_nodelay(true)?;
-        let acceptor = TlsAcceptor::from(Arc::new(self.config().map_err(io::Error::other)?));
+        let acceptor = TlsAcceptor::from(Arc::new(self.config()?));
         let stream = tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await??;
         let (_, session) = stream.get_ref();
         let speaks_2 = session.alpn_protocol() == Some(b"h2".as_slice());
         let shown = session.peer_certificates().unwrap_or_default();
         let chain: CertificateChain =
             Arc::new(shown.iter().map(|certificate| certificate.clone().into_owned()).collect());
-        let (answers, peer) = (self.answers.clone(), ConnectionPeer { source, chain });
+        let answers = self.answers.clone();
+        let peer = ConnectionPeer { source, chain };
         let requests = activity.clone();
         let service = service_fn(move |request: http::Request<hyper::body::Incoming>| {
-            let (answers, peer, guard) = (answers.clone(), peer.clone(), requests.begin_request());
+            let answers = answers.clone();
+            let peer = peer.clone();
+            let guard = requests.begin_request();
             async move {
                 let response = answers.answer(request.map(Body::new), &peer).await;
                 Ok::<_, Infallible>(response.map(|body| TrackedBody { body, _guard: guard }))
             }
         });
-        let stopping = self.stopping.clone();
         let stream = TokioIo::new(stream);
         if speaks_2 {
             let mut http = http2::Builder::new(TokioExecutor::new());
@@ -225,45 +223,36 @@ impl<A: RequestHandler> HttpsServer<A> {
                 .max_header_list_size(MAX_HEADER_BYTES as u32)
                 .keep_alive_interval(KEEP_ALIVE_INTERVAL)
                 .keep_alive_timeout(HANDSHAKE_TIMEOUT);
-            finish(
-                http.serve_connection(stream, service),
-                |http| http.graceful_shutdown(),
-                stopping,
-                &activity,
-            )
-            .await
+            self.finish(http.serve_connection(stream, service), |http| http.graceful_shutdown(), &activity)
+                .await
         } else {
             let mut http = http1::Builder::new();
             http.timer(TokioTimer::new())
                 .header_read_timeout(HANDSHAKE_TIMEOUT)
                 .max_buf_size(MAX_HEADER_BYTES);
-            finish(
-                http.serve_connection(stream, service),
-                |http| http.graceful_shutdown(),
-                stopping,
-                &activity,
-            )
-            .await
+            self.finish(http.serve_connection(stream, service), |http| http.graceful_shutdown(), &activity)
+                .await
         }
     }
-}
 
-/// Runs a connection until it ends. When the server stops or the connection is idle, no new requests are accepted on
-/// it.
-async fn finish<C: Future<Output = hyper::Result<()>>>(
-    connection: C,
-    close: fn(Pin<&mut C>),
-    mut stopping: watch::Receiver<bool>,
-    activity: &ConnectionActivity,
-) -> io::Result<()> {
-    let mut connection = std::pin::pin!(connection);
-    let limit = tokio::select! {
-        ended = connection.as_mut() => return ended.map_err(io::Error::other),
-        _ = stopping.wait_for(|stopping| *stopping) => SHUTDOWN_TIMEOUT,
-        () = activity.idle_for(IDLE_TIMEOUT) => HANDSHAKE_TIMEOUT,
-    };
-    close(connection.as_mut());
-    tokio::time::timeout(limit, connection).await?.map_err(io::Error::other)
+    /// Runs a connection until it ends. When the server stops or the connection is idle, no new requests are accepted
+    /// on it.
+    async fn finish<C: Future<Output = hyper::Result<()>>>(
+        &self,
+        connection: C,
+        close: fn(Pin<&mut C>),
+        activity: &ConnectionActivity,
+    ) -> io::Result<()> {
+        let mut connection = std::pin::pin!(connection);
+        let mut stopping = self.stopping.clone();
+        let limit = tokio::select! {
+            ended = connection.as_mut() => return ended.map_err(io::Error::other),
+            _ = stopping.wait_for(|stopping| *stopping) => SHUTDOWN_TIMEOUT,
+            () = activity.idle_for(IDLE_TIMEOUT) => HANDSHAKE_TIMEOUT,
+        };
+        close(connection.as_mut());
+        tokio::time::timeout(limit, connection).await?.map_err(io::Error::other)
+    }
 }
 
 /// Response body that keeps the request counted as open until it ends; a watch lasts as long as its body.

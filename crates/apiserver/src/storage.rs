@@ -5,13 +5,15 @@ use crate::refusal::StatusError;
 use crate::request::RequestOptions;
 use crate::resources::ServedKind;
 use crate::selectors::ObjectSelection;
-use crate::stored::{StoredObject, number};
+use crate::stored::{StoredObject, revision_number};
 use data_encoding::BASE64URL_NOPAD;
 use std::collections::HashMap;
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, PoisonError};
 use tortie_model::{KeyRange, Kind, Resource, StoreKey, StoreValue};
-use tortie_store::{EntryLabelSelector, PageContinuation, PageRequest, ResourceClient, StoreClient};
+use tortie_store::{
+    EntryLabelSelector, PageContinuation, PageRequest, ResourceClient, StoreClient, StoreError, StoreResult,
+};
 
 /// The built-in profile, which exists without being stored.
 const BUILT_IN_PROFILE: &str = "projectcalico-default-allow";
@@ -46,21 +48,19 @@ impl ObjectStorage {
         let cache = match known {
             Some(cache) => cache,
             None => {
-                let always = self.always(kind).await;
+                let always = self.built_in_object(kind).await;
                 let mut caches = self.caches.lock().unwrap_or_else(PoisonError::into_inner);
-                let start = || ResourceCache::start(self.resources.client(), kind, always);
-                caches.entry(kind).or_insert_with(start).clone()
+                let cache = caches.entry(kind);
+                cache.or_insert_with(|| ResourceCache::start(self.resources.client(), kind, always)).clone()
             }
         };
-        match cache.ready().await {
-            true => Ok(cache),
-            false => {
-                Err(StatusError::unavailable(format!("{kind} has not been read from the datastore yet")))
-            }
+        if !cache.ready().await {
+            return Err(StatusError::unavailable(format!("{kind} has not been read from the datastore yet")));
         }
+        Ok(cache)
     }
 
-    async fn always(&self, kind: Kind) -> Option<Resource> {
+    async fn built_in_object(&self, kind: Kind) -> Option<Resource> {
         match kind {
             Kind::Profile => self.resources.get(kind, "", BUILT_IN_PROFILE).await.ok(),
             _ => None,
@@ -74,7 +74,7 @@ impl ObjectStorage {
         name: &str,
     ) -> Result<Resource, StatusError> {
         let got = self.resources.get(served.kind, namespace, name).await;
-        got.map_err(|error| StatusError::of_store(served, name, error))
+        got.map_err(|error| StatusError::from_store(served, name, error))
     }
 
     /// Lists objects. Without a resource version the list is read from the store; a list that may be older is served
@@ -94,7 +94,7 @@ impl ObjectStorage {
                     "resourceVersionMatch \"Exact\" is forbidden for resourceVersion \"0\"",
                 ));
             }
-            "Exact" => return self.known_exactly(served, namespace, selection, version).await,
+            "Exact" => return self.list_exactly(served, namespace, selection, version).await,
             other => {
                 return Err(StatusError::bad_request(format!(
                     "resourceVersionMatch: Unsupported value: {other:?}: supported values: \"Exact\", \"NotOlderThan\""
@@ -106,13 +106,13 @@ impl ObjectStorage {
             let wanted = read_version(version)?;
             let cache = self.cache(served.kind).await?;
             if cache.reached() >= wanted {
-                return Ok(known(&cache, namespace, selection));
+                return Ok(list_cached(&cache, namespace, selection));
             }
         }
-        self.stored(served, namespace, selection, options).await
+        self.list_stored(served, namespace, selection, options).await
     }
 
-    async fn known_exactly(
+    async fn list_exactly(
         &self,
         served: ServedKind,
         namespace: &str,
@@ -121,23 +121,21 @@ impl ObjectStorage {
     ) -> Result<ObjectList, StatusError> {
         let wanted = read_version(version)?;
         let cache = self.cache(served.kind).await?;
-        let listed = known(&cache, namespace, selection);
-        match listed.revision == wanted.to_string() {
-            true => Ok(listed),
-            false => {
-                Err(StatusError::expired(format!("The provided resource version {version} is not available")))
-            }
+        let listed = list_cached(&cache, namespace, selection);
+        if listed.revision != wanted.to_string() {
+            let message = format!("The provided resource version {version} is not available");
+            return Err(StatusError::expired(message));
         }
+        Ok(listed)
     }
 
-    async fn stored(
+    async fn list_stored(
         &self,
         served: ServedKind,
         namespace: &str,
         selection: &ObjectSelection,
         options: &RequestOptions,
     ) -> Result<ObjectList, StatusError> {
-        let failed = |error| StatusError::of_store(served, "", error);
         let within = Some(namespace.to_owned()).filter(|namespace| !namespace.is_empty());
         let range = KeyRange::Written { kind: served.kind, namespace: within };
         let client = self.resources.client();
@@ -145,10 +143,7 @@ impl ObjectStorage {
         let listing = match NonZeroUsize::new(options.limit) {
             None if first => client.list(&range).await,
             limit => {
-                let after = match first {
-                    true => None,
-                    false => Some(read_continuation(&options.continuation)?),
-                };
+                let after = if first { None } else { Some(read_continuation(&options.continuation)?) };
                 // Without a limit, return the rest up to one page.
                 let limit = limit.unwrap_or(NonZeroUsize::MAX).min(MAX_PAGE_SIZE);
                 client
@@ -156,7 +151,7 @@ impl ObjectStorage {
                     .await
             }
         };
-        let listing = listing.map_err(failed)?;
+        let listing = listing.map_err(|error| StatusError::from_store(served, "", error))?;
         for error in &listing.unreadable {
             tracing::warn!(%error, "cannot decode an object, it is not listed; correct or delete it");
         }
@@ -164,11 +159,11 @@ impl ObjectStorage {
             StoreValue::Resource(resource) => Some(resource),
             _ => None,
         });
-        let always = if first { self.always(served.kind).await } else { None };
-        let items = resources.chain(always).map(|resource| StoredObject::of(&resource));
+        let always = if first { self.built_in_object(served.kind).await } else { None };
+        let items = resources.chain(always).map(|resource| StoredObject::new(&resource));
         let items = items.filter(|object| selection.selects(&object.subject())).map(Arc::new).collect();
         let continuation = listing.next.map(|next| BASE64URL_NOPAD.encode(next.0.as_bytes()));
-        let revision = number(&listing.revision).to_string();
+        let revision = revision_number(&listing.revision).to_string();
         Ok(ObjectList { items, revision, continuation: continuation.unwrap_or_default() })
     }
 
@@ -177,7 +172,7 @@ impl ObjectStorage {
         let meta = resource.metadata();
         let version = Some(meta.resource_version.as_str());
         let deleted = self.resources.delete(served.kind, &meta.namespace, &meta.name, version).await;
-        deleted.map(drop).map_err(|error| StatusError::of_store(served, &meta.name, error))
+        deleted.map(drop).map_err(|error| StatusError::from_store(served, &meta.name, error))
     }
 
     /// Returns the names of all tiers.
@@ -187,11 +182,11 @@ impl ObjectStorage {
     }
 
     /// Checks that the store responds.
-    pub async fn check(&self) -> Result<(), String> {
+    pub async fn check(&self) -> StoreResult<()> {
         let key = StoreKey::resource(Kind::ClusterInformation, "", "default");
         match self.resources.client().get(&key).await {
-            Ok(_) | Err(tortie_store::StoreError::DoesNotExist { .. }) => Ok(()),
-            Err(error) => Err(error.to_string()),
+            Ok(_) | Err(StoreError::DoesNotExist { .. }) => Ok(()),
+            Err(error) => Err(error),
         }
     }
 }
@@ -202,7 +197,7 @@ const MAX_PAGE_SIZE: NonZeroUsize = match NonZeroUsize::new(10_000) {
     None => NonZeroUsize::MIN,
 };
 
-fn known(cache: &ResourceCache, namespace: &str, selection: &ObjectSelection) -> ObjectList {
+fn list_cached(cache: &ResourceCache, namespace: &str, selection: &ObjectSelection) -> ObjectList {
     let (mut items, revision, _) = cache.snapshot();
     items.retain(|object| {
         (namespace.is_empty() || object.namespace == namespace) && selection.selects(&object.subject())
@@ -217,7 +212,7 @@ pub fn read_version(text: &str) -> Result<u64, StatusError> {
 }
 
 fn read_continuation(text: &str) -> Result<PageContinuation, StatusError> {
-    let invalid = || StatusError::bad_request(format!("continue key is not valid: {text:?}"));
-    let bytes = BASE64URL_NOPAD.decode(text.as_bytes()).map_err(|_| invalid())?;
-    String::from_utf8(bytes).map(PageContinuation).map_err(|_| invalid())
+    let bytes = BASE64URL_NOPAD.decode(text.as_bytes()).ok();
+    let decoded = bytes.and_then(|bytes| String::from_utf8(bytes).ok()).map(PageContinuation);
+    decoded.ok_or_else(|| StatusError::bad_request(format!("continue key is not valid: {text:?}")))
 }

@@ -20,12 +20,12 @@ pub struct StoredObject {
 }
 
 impl StoredObject {
-    pub fn of(resource: &Resource) -> StoredObject {
+    pub fn new(resource: &Resource) -> StoredObject {
         let tier = tier_of(resource).unwrap_or_default().to_owned();
-        StoredObject::of_value(tier, resource.metadata().labels.clone(), &resource.to_value())
+        StoredObject::from_value(tier, resource.metadata().labels.clone(), &resource.to_value())
     }
 
-    fn of_value(tier: String, labels: BTreeMap<String, String>, object: &Value) -> StoredObject {
+    fn from_value(tier: String, labels: BTreeMap<String, String>, object: &Value) -> StoredObject {
         StoredObject {
             namespace: text(object, "/metadata/namespace").to_owned(),
             name: text(object, "/metadata/name").to_owned(),
@@ -40,7 +40,7 @@ impl StoredObject {
     pub fn deleted_at(&self, revision: u64) -> StoredObject {
         let mut object = self.value();
         object["metadata"]["resourceVersion"] = revision.to_string().into();
-        StoredObject::of_value(self.tier.clone(), self.labels.clone(), &object)
+        StoredObject::from_value(self.tier.clone(), self.labels.clone(), &object)
     }
 
     pub fn value(&self) -> Value {
@@ -60,7 +60,7 @@ impl StoredObject {
 
 /// Returns a revision as the number that clients see. A revision over several collections is the lowest of its parts,
 /// so that no change is missed from there.
-pub fn number(revision: &Revision) -> u64 {
+pub fn revision_number(revision: &Revision) -> u64 {
     match revision.number() {
         Some(number) => number,
         None => {

@@ -6,14 +6,15 @@ use tortie_model::columns::{CellSource, columns};
 
 /// Returns the column definitions of a table in the format of Kubernetes.
 pub fn definitions(served: ServedKind) -> Value {
-    let definition = |name: &str, kind: &str, format: &str, wide: bool, description: &str| json!({"name": name, "type": kind, "format": format, "priority": i32::from(wide), "description": description});
-    let mut all = vec![definition("Name", "string", "name", false, "Name of the object")];
-    all.extend(
-        columns(served.kind)
-            .iter()
-            .map(|column| definition(column.name, "string", "", column.wide, column.description)),
-    );
-    all.push(definition("Age", "date", "", false, "When the object was created"));
+    let mut all = vec![
+        json!({"name": "Name", "type": "string", "format": "name", "priority": 0, "description": "Name of the object"}),
+    ];
+    all.extend(columns(served.kind).iter().map(|column| {
+        json!({"name": column.name, "type": "string", "format": "", "priority": i32::from(column.wide),
+            "description": column.description})
+    }));
+    all.push(json!({"name": "Age", "type": "date", "format": "", "priority": 0,
+        "description": "When the object was created"}));
     Value::Array(all)
 }
 
@@ -53,25 +54,28 @@ pub fn table(definitions: Value, rows: Vec<Value>, metadata: Value) -> Value {
 }
 
 fn write(cell: CellSource, object: &Value) -> String {
-    let at = |pointer: &str| object.pointer(pointer).filter(|value| !value.is_null());
     match cell {
-        CellSource::At(pointer) => at(pointer).map(plain).unwrap_or_default(),
-        CellSource::Or(pointer, absent) => {
-            at(pointer).map(plain).filter(|text| !text.is_empty()).unwrap_or_else(|| absent.to_owned())
+        CellSource::At(pointer) => first_text(object, &[pointer], ""),
+        CellSource::Or(pointer, absent) => first_text(object, &[pointer], absent),
+        CellSource::Count(pointer) => {
+            object.pointer(pointer).and_then(Value::as_array).map_or(0, Vec::len).to_string()
         }
-        CellSource::Count(pointer) => at(pointer).and_then(Value::as_array).map_or(0, Vec::len).to_string(),
-        CellSource::Joined(pointer) => at(pointer).map(joined).unwrap_or_default(),
-        CellSource::PeerScope => ["/spec/node", "/spec/nodeSelector"]
-            .into_iter()
-            .filter_map(at)
-            .map(plain)
-            .find(|text| !text.is_empty())
-            .unwrap_or_else(|| "(global)".to_owned()),
-        CellSource::PodSelector => match at("/spec/podSelector/matchLabels") {
-            Some(labels) => joined(labels),
-            None => "<none>".to_owned(),
-        },
+        CellSource::Joined(pointer) => at(object, pointer).map(joined).unwrap_or_default(),
+        CellSource::PeerScope => first_text(object, &["/spec/node", "/spec/nodeSelector"], "(global)"),
+        CellSource::PodSelector => {
+            at(object, "/spec/podSelector/matchLabels").map_or_else(|| "<none>".to_owned(), joined)
+        }
     }
+}
+
+fn at<'a>(object: &'a Value, pointer: &str) -> Option<&'a Value> {
+    object.pointer(pointer).filter(|value| !value.is_null())
+}
+
+/// Returns the first of these fields that is not empty, or else `absent`.
+fn first_text(object: &Value, pointers: &[&str], absent: &str) -> String {
+    let texts = pointers.iter().filter_map(|pointer| at(object, pointer)).map(plain);
+    texts.into_iter().find(|text| !text.is_empty()).unwrap_or_else(|| absent.to_owned())
 }
 
 fn plain(value: &Value) -> String {
@@ -110,11 +114,9 @@ fn joined(value: &Value) -> String {
 fn age(created: &str, now: i64) -> String {
     let Ok(created) = created.parse::<jiff::Timestamp>() else { return "<invalid>".to_owned() };
     let seconds = now - created.as_second();
-    let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
-    let pair = |large: i64, large_unit: &str, small: i64, small_unit: &str| match small {
-        0 => format!("{large}{large_unit}"),
-        small => format!("{large}{large_unit}{small}{small_unit}"),
-    };
+    let minutes = seconds / 60;
+    let hours = minutes / 60;
+    let days = hours / 24;
     match seconds {
         ..-1 => "<invalid>".to_owned(),
         -1..0 => "0s".to_owned(),
@@ -127,6 +129,13 @@ fn age(created: &str, now: i64) -> String {
         691_200..63_072_000 => format!("{days}d"),
         63_072_000..252_288_000 => pair(days / 365, "y", days % 365, "d"),
         _ => format!("{}y", days / 365),
+    }
+}
+
+fn pair(large: i64, large_unit: &str, small: i64, small_unit: &str) -> String {
+    match small {
+        0 => format!("{large}{large_unit}"),
+        small => format!("{large}{large_unit}{small}{small_unit}"),
     }
 }
 

@@ -85,7 +85,7 @@ mod tests {
     use tortie_model::Kind;
 
     #[test]
-    fn both_the_tier_and_its_policies_are_asked_for() {
+    fn access_needs_the_tier_and_its_policies() {
         let served = ServedKind::find(Kind::NetworkPolicy.plural()).unwrap();
         let one = TierAccess { served, verb: RequestVerb::Delete, namespace: "shop", name: "web", tier: "t" };
         assert_eq!(one.see_tier(), wish("get", "tiers", "", "t"));

@@ -4,7 +4,7 @@ use crate::access::AccessControl;
 use crate::body;
 use crate::deletion::{self, DeleteOptions, DeletionPlan};
 use crate::patch::ObjectPatch;
-use crate::refusal::StatusError;
+use crate::refusal::{StatusError, StatusReason};
 use crate::request::{ObjectRequest, RequestVerb};
 use crate::resources::GROUP;
 use crate::selectors::ObjectSelection;
@@ -16,12 +16,12 @@ use crate::write::{self, PreparedWrite, WriteAuthor, WriteOutcome, WriteTarget};
 use bytes::Bytes;
 use serde_json::{Value, json};
 use std::sync::Arc;
-use tortie_model::{Kind, Resource};
+use tortie_model::{Kind, Resource, StoreKey};
 use tortie_store::orchestrator::KubernetesUser;
-use tortie_store::tier_of;
+use tortie_store::{StoreError, tier_of};
 
-/// Maximum number of attempts of a write without a resource version when others modify the object concurrently.
-const MAX_WRITE_ATTEMPTS: u32 = 5;
+/// Maximum number of retries of a write without a resource version when others modify the object concurrently.
+const MAX_WRITE_RETRIES: u32 = 4;
 /// Letters of the suffix of generated names: without look-alikes and without vowels that could form words.
 const SUFFIX_LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
 const SUFFIX_LENGTH: usize = 5;
@@ -51,6 +51,13 @@ pub enum VerbResponse {
     Done(Value),
 }
 
+impl VerbResponse {
+    /// Returns an object without warnings.
+    fn plain(object: Value) -> VerbResponse {
+        VerbResponse::Object { object, code: 200, warnings: Vec::new() }
+    }
+}
+
 #[derive(Clone, Copy)]
 pub struct VerbExecutor<'a> {
     pub storage: &'a ObjectStorage,
@@ -77,11 +84,11 @@ impl VerbExecutor<'_> {
             RequestVerb::Update => self.update(asked).await,
             RequestVerb::Patch => self.patch(asked).await,
             RequestVerb::Delete => self.delete(asked).await,
-            RequestVerb::DeleteCollection => self.delete_all(asked).await,
+            RequestVerb::DeleteCollection => self.delete_collection(asked).await,
         }
     }
 
-    async fn in_tier(
+    async fn authorise_in_tier(
         self,
         asked: &VerbRequest,
         verb: RequestVerb,
@@ -94,18 +101,17 @@ impl VerbExecutor<'_> {
     }
 
     /// Returns the live object of a request, after checking the permission on its tier.
-    async fn live(self, asked: &VerbRequest) -> Result<Resource, StatusError> {
+    async fn get_live(self, asked: &VerbRequest) -> Result<Resource, StatusError> {
         let request = &asked.request;
         let resource = self.storage.get(request.served, &request.namespace, &request.name).await?;
         if let Some(tier) = tier_of(&resource) {
-            self.in_tier(asked, request.verb, &request.name, tier).await?;
+            self.authorise_in_tier(asked, request.verb, &request.name, tier).await?;
         }
         Ok(resource)
     }
 
     async fn get(self, asked: &VerbRequest) -> Result<VerbResponse, StatusError> {
-        let object = self.live(asked).await?.to_value();
-        Ok(VerbResponse::Object { object, code: 200, warnings: Vec::new() })
+        self.get_live(asked).await.map(|live| VerbResponse::plain(live.to_value()))
     }
 
     /// Returns the selection of a request, restricted to the objects that the user may see.
@@ -133,7 +139,7 @@ impl VerbExecutor<'_> {
             let mut submitted = body::object(&task.content_type, &task.body)?;
             generate_name(&mut submitted);
             let name = write::text(&submitted, "/metadata/name").to_owned();
-            write::created(place(&task, &name), submitted, author(&task, &now()))
+            write::created(write_target(&task, &name), submitted, write_author(&task, &now()))
         });
         self.insert(asked, prepared.await?).await
     }
@@ -142,31 +148,46 @@ impl VerbExecutor<'_> {
         let served = asked.request.served;
         let PreparedWrite { resource, warnings } = prepared;
         let name = resource.metadata().name.clone();
-        if let Some(tier) = tier_of(&resource) {
+        let tier = tier_of(&resource).map(str::to_owned);
+        if let Some(tier) = &tier {
             // Applying to an object that does not exist creates it.
-            self.in_tier(asked, asked.request.verb, &name, tier).await?;
+            self.authorise_in_tier(asked, asked.request.verb, &name, tier).await?;
         }
         self.check_namespace(asked).await?;
         let resources = self.storage.resources();
-        let outcome = match asked.request.options.dry_run {
-            true => match resources.check_create(resource).await {
-                Ok(created) => match self.storage.get(served, &asked.request.namespace, &name).await {
-                    Ok(_) => return Err(StatusError::already_exists(served, &name)),
-                    Err(refusal) if refusal.code == 404 => Ok(created),
-                    Err(refusal) => return Err(refusal),
-                },
-                refused => refused,
-            },
-            false => resources.create(resource).await,
+        let dry_run = asked.request.options.dry_run;
+        let outcome =
+            if dry_run { resources.check_create(resource).await } else { resources.create(resource).await };
+        let created = match outcome {
+            Ok(created) => created,
+            Err(error) => return Err(self.refuse_creation(asked, &name, tier.as_deref(), error).await),
         };
-        let created = outcome.map_err(|error| match error {
-            // The missing object is not the created one, but the tier or the namespace.
-            tortie_store::StoreError::DoesNotExist { ref id, .. } if id.starts_with("Tier(") => {
-                StatusError::bad_request(format!("the tier does not exist: {error}"))
+        if dry_run {
+            match self.storage.get(served, &asked.request.namespace, &name).await {
+                Ok(_) => return Err(StatusError::already_exists(served, &name)),
+                Err(refusal) if refusal.reason == StatusReason::NotFound => {}
+                Err(refusal) => return Err(refusal),
             }
-            other => StatusError::of_store(served, &name, other),
-        })?;
+        }
         Ok(VerbResponse::Object { object: created.to_value(), code: 201, warnings })
+    }
+
+    async fn refuse_creation(
+        self,
+        asked: &VerbRequest,
+        name: &str,
+        tier: Option<&str>,
+        error: StoreError,
+    ) -> StatusError {
+        let ObjectRequest { served, namespace, .. } = &asked.request;
+        // Kubernetes rejects writes to a namespace that is being deleted.
+        if matches!(error, StoreError::Unauthorized(_))
+            && served.kind.is_namespaced()
+            && matches!(self.access.orchestrator().namespace_terminates(namespace).await, Ok(true))
+        {
+            return StatusError::forbidden(*served, name, &terminating(namespace));
+        }
+        creation_error(write_target(asked, name), tier, error)
     }
 
     /// Checks that the namespace exists and is not terminating. With Kubernetes as the datastore, it checks this
@@ -179,15 +200,8 @@ impl VerbExecutor<'_> {
         }
         match self.access.orchestrator().namespace_terminates(namespace).await {
             Ok(false) => Ok(()),
-            Ok(true) => {
-                let why = format!(
-                    "unable to create new content in namespace {namespace} because it is being terminated"
-                );
-                Err(StatusError::forbidden(*served, "", &why))
-            }
-            Err(tortie_store::StoreError::DoesNotExist { .. }) => {
-                Err(StatusError::namespace_not_found(namespace))
-            }
+            Ok(true) => Err(StatusError::forbidden(*served, "", &terminating(namespace))),
+            Err(StoreError::DoesNotExist { .. }) => Err(StatusError::namespace_not_found(namespace)),
             Err(error) => Err(StatusError::unavailable(error.to_string())),
         }
     }
@@ -195,10 +209,17 @@ impl VerbExecutor<'_> {
     async fn update(self, asked: &Arc<VerbRequest>) -> Result<VerbResponse, StatusError> {
         let task = asked.clone();
         let submitted = self.workers.run(move || body::object(&task.content_type, &task.body)).await?;
-        let live = self.live(asked).await?;
-        let (task, before) = (asked.clone(), live.to_value());
+        let live = self.get_live(asked).await?;
+        let task = asked.clone();
+        let before = live.to_value();
         let outcome = self.workers.run(move || {
-            write::updated(place(&task, &task.request.name), &before, submitted, author(&task, &now()), true)
+            write::updated(
+                write_target(&task, &task.request.name),
+                &before,
+                submitted,
+                write_author(&task, &now()),
+                true,
+            )
         });
         self.replace(asked, &live, outcome.await?).await
     }
@@ -210,47 +231,41 @@ impl VerbExecutor<'_> {
         outcome: WriteOutcome,
     ) -> Result<VerbResponse, StatusError> {
         let request = &asked.request;
-        let object = |object: Value, warnings| VerbResponse::Object { object, code: 200, warnings };
-        let PreparedWrite { resource, warnings } = match outcome {
-            WriteOutcome::Same => return Ok(object(live.to_value(), Vec::new())),
-            WriteOutcome::Gone => {
-                if !request.options.dry_run {
-                    self.storage.delete(request.served, live).await?;
-                }
-                return Ok(object(live.to_value(), Vec::new()));
-            }
-            WriteOutcome::Changed(prepared) => prepared,
+        if outcome == WriteOutcome::Gone && !request.options.dry_run {
+            self.storage.delete(request.served, live).await?;
+        }
+        let WriteOutcome::Changed(PreparedWrite { resource, warnings }) = outcome else {
+            return Ok(VerbResponse::plain(live.to_value()));
         };
         if let Some(tier) = tier_of(&resource) {
-            self.in_tier(asked, request.verb, &request.name, tier).await?;
+            self.authorise_in_tier(asked, request.verb, &request.name, tier).await?;
         }
         let resources = self.storage.resources();
-        let replaced = match request.options.dry_run {
-            true => resources.check_update(resource).await,
-            false => resources.update(resource).await,
+        let replaced = if request.options.dry_run {
+            resources.check_update(resource).await
+        } else {
+            resources.update(resource).await
         };
         let replaced =
-            replaced.map_err(|error| StatusError::of_store(request.served, &request.name, error))?;
-        Ok(object(replaced.to_value(), warnings))
+            replaced.map_err(|error| StatusError::from_store(request.served, &request.name, error))?;
+        Ok(VerbResponse::Object { object: replaced.to_value(), code: 200, warnings })
     }
 
     /// Applies a patch. A patch without a resource version is repeated from the current object after a concurrent
     /// change.
     async fn patch(self, asked: &Arc<VerbRequest>) -> Result<VerbResponse, StatusError> {
         let task = asked.clone();
-        let read = move || ObjectPatch::read(body::media_type(&task.content_type), &task.body).map(Arc::new);
-        let patch = self.workers.run(read).await?;
-        let mut attempt = 1;
-        loop {
+        let patch =
+            self.workers.run(move || ObjectPatch::read(body::media_type(&task.content_type), &task.body));
+        let patch = Arc::new(patch.await?);
+        let retries = if names_version(&patch) { 0 } else { MAX_WRITE_RETRIES };
+        for _ in 0..retries {
             match self.patch_once(asked, &patch).await {
-                Err(refusal)
-                    if refusal.is_race() && attempt < MAX_WRITE_ATTEMPTS && !names_version(&patch) =>
-                {
-                    attempt += 1
-                }
+                Err(refusal) if refusal.reason == StatusReason::Modified => {}
                 done => return done,
             }
         }
+        self.patch_once(asked, &patch).await
     }
 
     async fn patch_once(
@@ -258,14 +273,15 @@ impl VerbExecutor<'_> {
         asked: &Arc<VerbRequest>,
         patch: &Arc<ObjectPatch>,
     ) -> Result<VerbResponse, StatusError> {
-        let live = match self.live(asked).await {
+        let live = match self.get_live(asked).await {
             Ok(live) => Some(live),
-            Err(refusal) if refusal.code == 404 && patch.creates() => None,
+            Err(refusal) if refusal.reason == StatusReason::NotFound && patch.creates() => None,
             Err(refusal) => return Err(refusal),
         };
         let before = live.as_ref().map(Resource::to_value);
-        let (task, patch) = (asked.clone(), patch.clone());
-        let outcome = self.workers.run(move || patched(&task, &patch, before.as_ref())).await?;
+        let task = asked.clone();
+        let patch = patch.clone();
+        let outcome = self.workers.run(move || apply_patch(&task, &patch, before.as_ref())).await?;
         match (live, outcome) {
             (Some(live), outcome) => self.replace(asked, &live, outcome).await,
             (None, WriteOutcome::Changed(prepared)) => self.insert(asked, prepared).await,
@@ -277,20 +293,14 @@ impl VerbExecutor<'_> {
         let request = &asked.request;
         let options =
             DeleteOptions::read(&request.options.propagation_policy, request.options.dry_run, &asked.body)?;
-        let mut attempt = 1;
-        loop {
-            let live = self.live(asked).await?;
-            match self.delete_object(asked, &live, &options).await {
-                Err(refusal)
-                    if refusal.is_race()
-                        && attempt < MAX_WRITE_ATTEMPTS
-                        && options.resource_version.is_empty() =>
-                {
-                    attempt += 1;
-                }
+        let retries = if options.resource_version.is_empty() { MAX_WRITE_RETRIES } else { 0 };
+        for _ in 0..retries {
+            match self.delete_object(asked, &self.get_live(asked).await?, &options).await {
+                Err(refusal) if refusal.reason == StatusReason::Modified => {}
                 done => return done,
             }
         }
+        self.delete_object(asked, &self.get_live(asked).await?, &options).await
     }
 
     async fn delete_object(
@@ -303,36 +313,39 @@ impl VerbExecutor<'_> {
         let name = &live.metadata().name;
         let object = live.to_value();
         options.check(served, &object)?;
-        let failed = |error| StatusError::of_store(served, name, error);
         let resources = self.storage.resources();
-        match deletion::plan(&object, options.propagation, &now()) {
+        let plan = deletion::plan(&object, options.propagation, &now());
+        if options.dry_run && plan == DeletionPlan::Now || matches!(plan, DeletionPlan::Later(_)) {
+            // Reject a deletion now if it would be rejected once the finalizers are removed.
+            let checked = resources.check_delete(served.kind, name).await;
+            checked.map_err(|error| StatusError::from_store(served, name, error))?;
+        }
+        match plan {
             DeletionPlan::Now => {
-                match options.dry_run {
-                    true => resources.check_delete(served.kind, name).await.map_err(failed)?,
-                    false => self.storage.delete(served, live).await?,
+                if !options.dry_run {
+                    self.storage.delete(served, live).await?;
                 }
                 let details = json!({"name": name, "group": GROUP, "kind": served.kind.plural(), "uid": live.metadata().uid});
                 Ok(VerbResponse::Done(
                     json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details}),
                 ))
             }
-            DeletionPlan::Waiting => Ok(VerbResponse::Object { object, code: 200, warnings: Vec::new() }),
+            DeletionPlan::Waiting => Ok(VerbResponse::plain(object)),
             DeletionPlan::Later(held) => {
-                // Reject the deletion now if it would be rejected once the finalizers are removed.
-                resources.check_delete(served.kind, name).await.map_err(failed)?;
                 let resource = Resource::from_store(served.kind, held.clone())
                     .map_err(|error| StatusError::internal(error.to_string()))?;
-                let object = match options.dry_run {
-                    true => held,
-                    false => resources.update(resource).await.map_err(failed)?.to_value(),
-                };
-                Ok(VerbResponse::Object { object, code: 200, warnings: Vec::new() })
+                if options.dry_run {
+                    return Ok(VerbResponse::plain(held));
+                }
+                let updated = resources.update(resource).await;
+                let updated = updated.map_err(|error| StatusError::from_store(served, name, error))?;
+                Ok(VerbResponse::plain(updated.to_value()))
             }
         }
     }
 
     /// Deletes all selected objects. Objects that are deleted concurrently are skipped.
-    async fn delete_all(self, asked: &Arc<VerbRequest>) -> Result<VerbResponse, StatusError> {
+    async fn delete_collection(self, asked: &Arc<VerbRequest>) -> Result<VerbResponse, StatusError> {
         let request = &asked.request;
         let options =
             DeleteOptions::read(&request.options.propagation_policy, request.options.dry_run, &asked.body)?;
@@ -349,17 +362,17 @@ impl VerbExecutor<'_> {
             };
             let live = match self.storage.get(one.served, &one.namespace, &one.name).await {
                 Ok(live) => live,
-                Err(refusal) if refusal.code == 404 => continue,
+                Err(refusal) if refusal.reason == StatusReason::NotFound => continue,
                 Err(refusal) => return Err(refusal),
             };
             // It may have moved to a tier that the user may not see since it was listed.
-            if !selection.selects(&StoredObject::of(&live).subject()) {
+            if !selection.selects(&StoredObject::new(&live).subject()) {
                 continue;
             }
             let asked = VerbRequest { request: one, ..VerbRequest::clone(asked) };
             match self.delete_object(&asked, &live, &options).await {
                 Ok(_) => deleted.push(object),
-                Err(refusal) if refusal.code == 404 => {}
+                Err(refusal) if refusal.reason == StatusReason::NotFound => {}
                 Err(refusal) => return Err(refusal),
             }
         }
@@ -373,11 +386,30 @@ impl VerbExecutor<'_> {
         self,
         request: &ObjectRequest,
     ) -> Result<Option<tokio::sync::watch::Receiver<u64>>, StatusError> {
-        match request.served.is_tiered() {
-            true => Ok(Some(self.storage.cache(Kind::Tier).await?.changes())),
-            false => Ok(None),
+        if !request.served.is_tiered() {
+            return Ok(None);
         }
+        Ok(Some(self.storage.cache(Kind::Tier).await?.changes()))
     }
+}
+
+/// Converts the error of a creation. An object that does not exist is the tier or the namespace, not the created one.
+fn creation_error(place: WriteTarget<'_>, tier: Option<&str>, error: StoreError) -> StatusError {
+    let tier = tier.map(|tier| StoreKey::resource(Kind::Tier, "", tier).to_string());
+    match &error {
+        StoreError::DoesNotExist { id, .. } if Some(id) == tier.as_ref() => {
+            StatusError::bad_request(format!("the tier does not exist: {error}"))
+        }
+        StoreError::DoesNotExist { .. } if place.served.kind.is_namespaced() => {
+            StatusError::namespace_not_found(place.namespace)
+        }
+        _ => StatusError::from_store(place.served, place.name, error),
+    }
+}
+
+/// Returns the reason for which nothing can be created in a terminating namespace, in the words of kube-apiserver.
+fn terminating(namespace: &str) -> String {
+    format!("unable to create new content in namespace {namespace} because it is being terminated")
 }
 
 fn now() -> String {
@@ -385,13 +417,14 @@ fn now() -> String {
 }
 
 /// Returns the object after a patch: of the live object, or of none if a configuration is applied.
-fn patched(
+fn apply_patch(
     asked: &VerbRequest,
     patch: &ObjectPatch,
     live: Option<&Value>,
 ) -> Result<WriteOutcome, StatusError> {
-    let (place, now) = (place(asked, &asked.request.name), now());
-    let by = author(asked, &now);
+    let place = write_target(asked, &asked.request.name);
+    let now = now();
+    let by = write_author(asked, &now);
     match (patch, live) {
         (ObjectPatch::Apply(config), live) => {
             // The field manager of server-side apply has no default.
@@ -403,12 +436,12 @@ fn patched(
     }
 }
 
-fn place<'a>(asked: &'a VerbRequest, name: &'a str) -> WriteTarget<'a> {
+fn write_target<'a>(asked: &'a VerbRequest, name: &'a str) -> WriteTarget<'a> {
     let ObjectRequest { served, namespace, is_status, .. } = &asked.request;
     WriteTarget { served: *served, namespace, name, is_status: *is_status }
 }
 
-fn author<'a>(asked: &'a VerbRequest, now: &'a str) -> WriteAuthor<'a> {
+fn write_author<'a>(asked: &'a VerbRequest, now: &'a str) -> WriteAuthor<'a> {
     WriteAuthor { manager: &asked.manager, now, validation: asked.request.options.field_validation }
 }
 
@@ -433,4 +466,26 @@ fn generate_name(object: &mut Value) {
         name.push(char::from(SUFFIX_LETTERS[rand::random_range(0..SUFFIX_LETTERS.len())]));
     }
     object["metadata"]["name"] = name.into();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::resources::ServedKind;
+
+    #[test]
+    fn a_missing_namespace_is_not_a_missing_object() {
+        let missing = |kind: Kind, namespace: &str, id: &str| {
+            let served = ServedKind::find(kind.plural()).unwrap();
+            let place = WriteTarget { served, namespace, name: "x", is_status: false };
+            let error = StoreError::DoesNotExist { id: id.into(), reason: "not found".into() };
+            creation_error(place, Some("net"), error).message
+        };
+        let in_namespace = missing(Kind::NetworkPolicy, "shop", "NetworkPolicy(shop/x)");
+        assert_eq!(in_namespace, "namespaces \"shop\" not found");
+        let of_cluster = missing(Kind::GlobalNetworkPolicy, "", "GlobalNetworkPolicy(x)");
+        assert_eq!(of_cluster, "globalnetworkpolicies.projectcalico.org \"x\" not found");
+        let of_tier = missing(Kind::NetworkPolicy, "shop", "Tier(net)");
+        assert!(of_tier.starts_with("the tier does not exist: "), "{of_tier}");
+    }
 }

@@ -70,7 +70,7 @@ mod tests {
         let outcomes = tasks.join_all().await;
         assert_eq!(outcomes.iter().filter(|outcome| outcome.is_ok()).count(), 2 * MAX_WORKERS);
         assert!(
-            outcomes.iter().flat_map(|outcome| outcome.as_ref().err()).all(|refusal| refusal.code == 500)
+            outcomes.iter().flat_map(|outcome| outcome.as_ref().err()).all(|refusal| refusal.code() == 500)
         );
         assert!(most.load(Ordering::SeqCst) <= MAX_WORKERS);
     }

@@ -34,7 +34,7 @@ impl fmt::Display for ApplyConflict {
 }
 
 /// Returns the error message for an applier.
-pub fn message(conflicts: &[ApplyConflict]) -> String {
+pub fn describe_conflicts(conflicts: &[ApplyConflict]) -> String {
     if let [only] = conflicts {
         return format!("Apply failed with 1 conflict: {only}: {}", only.path);
     }

@@ -1,5 +1,6 @@
 //! Encodes and decodes sets of fields as `fieldsV1` of `metadata.managedFields`.
 
+use crate::managed::ManagedFieldsError;
 use crate::path::PathElement;
 use crate::set::FieldSet;
 use serde_json::{Map, Value};
@@ -9,10 +10,10 @@ use std::collections::BTreeSet;
 const SELF_KEY: &str = ".";
 
 pub fn encode(set: &FieldSet) -> Value {
-    Value::Object(contents(set, false))
+    Value::Object(encode_fields(set, false))
 }
 
-fn contents(set: &FieldSet, is_member: bool) -> Map<String, Value> {
+fn encode_fields(set: &FieldSet, is_member: bool) -> Map<String, Value> {
     let mut fields = Map::new();
     if is_member {
         fields.insert(SELF_KEY.to_owned(), Value::Object(Map::new()));
@@ -20,7 +21,7 @@ fn contents(set: &FieldSet, is_member: bool) -> Map<String, Value> {
     let elements: BTreeSet<&PathElement> = set.members.iter().chain(set.children.keys()).collect();
     for element in elements {
         let inner = match set.below(element) {
-            Some(child) => contents(child, set.members.contains(element)),
+            Some(child) => encode_fields(child, set.members.contains(element)),
             None if set.members.contains(element) => Map::new(),
             None => continue,
         };
@@ -29,16 +30,18 @@ fn contents(set: &FieldSet, is_member: bool) -> Map<String, Value> {
     fields
 }
 
-pub fn decode(fields: &Value) -> Result<FieldSet, String> {
-    match fields {
-        Value::Null => Ok(FieldSet::default()),
-        Value::Object(fields) => Ok(read(fields)?.0),
-        other => Err(format!("fieldsV1 is {other}, not an object")),
+pub fn decode(fields: &Value) -> Result<FieldSet, ManagedFieldsError> {
+    if fields.is_null() {
+        return Ok(FieldSet::default());
     }
+    decode_fields("fieldsV1", fields).map(|(set, _)| set)
 }
 
 /// Returns the set below a field, and whether the field itself is in the set.
-fn read(fields: &Map<String, Value>) -> Result<(FieldSet, bool), String> {
+fn decode_fields(name: &str, fields: &Value) -> Result<(FieldSet, bool), ManagedFieldsError> {
+    let Value::Object(fields) = fields else {
+        return Err(ManagedFieldsError::NotAnObject { name: name.to_owned(), value: fields.clone() });
+    };
     let mut set = FieldSet::default();
     let mut is_member = false;
     for (name, inner) in fields {
@@ -47,8 +50,7 @@ fn read(fields: &Map<String, Value>) -> Result<(FieldSet, bool), String> {
             continue;
         }
         let Some(element) = PathElement::decode(name)? else { continue };
-        let Value::Object(inner) = inner else { return Err(format!("'{name}' is {inner}, not an object")) };
-        let (child, child_is_member) = read(inner)?;
+        let (child, child_is_member) = decode_fields(name, inner)?;
         if child_is_member {
             set.members.insert(element.clone());
         }

@@ -32,6 +32,17 @@ pub(crate) struct OwnedFields {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ManagedFields(pub(crate) BTreeMap<ManagerId, OwnedFields>);
 
+/// Reason why `metadata.managedFields` cannot be decoded.
+#[derive(Debug, thiserror::Error)]
+pub enum ManagedFieldsError {
+    #[error("managed fields entry {index} has no valid {field}")]
+    Entry { index: usize, field: &'static str },
+    #[error("{name} is {value}, not an object")]
+    NotAnObject { name: String, value: Value },
+    #[error("{0:?} is not a path element")]
+    PathElement(String),
+}
+
 /// Maximum number of managers with the operation Update; beyond it, the oldest are merged into one.
 const MAX_UPDATE_MANAGERS: usize = 10;
 const MERGED_MANAGER_NAME: &str = "ancient-changes";
@@ -42,33 +53,29 @@ impl ManagedFields {
     }
 
     /// Decodes `metadata.managedFields`.
-    pub fn decode(entries: &[Value]) -> Result<ManagedFields, String> {
+    pub fn decode(entries: &[Value]) -> Result<ManagedFields, ManagedFieldsError> {
         let mut managed = ManagedFields::default();
         for (index, entry) in entries.iter().enumerate() {
-            let text = |field: &str| entry.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
-            let operation = match text("operation").as_str() {
+            let operation = match text(entry, "operation") {
                 "Apply" => ManagerOperation::Apply,
                 "Update" => ManagerOperation::Update,
-                _ => return Err("operation must be `Apply` or `Update`".into()),
+                _ => return Err(ManagedFieldsError::Entry { index, field: "operation" }),
             };
-            let api_version = text("apiVersion");
+            let api_version = text(entry, "apiVersion").to_owned();
             if api_version.is_empty() {
-                return Err("apiVersion must not be empty".into());
+                return Err(ManagedFieldsError::Entry { index, field: "apiVersion" });
             }
-            match text("fieldsType").as_str() {
-                "FieldsV1" => {}
-                "" => return Err(format!("missing fieldsType in managed fields entry {index}")),
-                other => return Err(format!("invalid fieldsType {other:?} in managed fields entry {index}")),
+            if text(entry, "fieldsType") != "FieldsV1" {
+                return Err(ManagedFieldsError::Entry { index, field: "fieldsType" });
             }
             let id = ManagerId {
-                manager: text("manager"),
+                manager: text(entry, "manager").to_owned(),
                 operation,
-                api_version: if operation == ManagerOperation::Apply {
-                    String::new()
-                } else {
-                    api_version.clone()
+                api_version: match operation {
+                    ManagerOperation::Apply => String::new(),
+                    ManagerOperation::Update => api_version.clone(),
                 },
-                subresource: text("subresource"),
+                subresource: text(entry, "subresource").to_owned(),
             };
             let set = fields_v1::decode(entry.get("fieldsV1").unwrap_or(&Value::Null))?;
             let time = entry.get("time").and_then(Value::as_str).map(str::to_owned);
@@ -80,19 +87,10 @@ impl ManagedFields {
     /// Encodes `metadata.managedFields`: appliers first, then by time and name.
     pub fn encode(&self) -> Vec<Value> {
         let mut entries: Vec<(&ManagerId, &OwnedFields)> = self.0.iter().collect();
-        entries.sort_by(|(a, of_a), (b, of_b)| {
-            let key = |id: &ManagerId, owned: &OwnedFields| {
-                (
-                    id.operation,
-                    owned.time.clone(),
-                    id.manager.clone(),
-                    owned.api_version.clone(),
-                    id.subresource.clone(),
-                )
-            };
-            key(a, of_a).cmp(&key(b, of_b))
+        entries.sort_by_key(|(id, owned)| {
+            (id.operation, &owned.time, &id.manager, &owned.api_version, &id.subresource)
         });
-        entries.into_iter().map(|(id, owned)| entry(id, owned)).collect()
+        entries.into_iter().map(|(id, owned)| encode_entry(id, owned)).collect()
     }
 
     /// Drops the field sets of other API versions, whose paths may not exist in this version.
@@ -142,7 +140,11 @@ impl ManagedFields {
     }
 }
 
-fn entry(id: &ManagerId, owned: &OwnedFields) -> Value {
+fn text<'a>(entry: &'a Value, field: &str) -> &'a str {
+    entry.get(field).and_then(Value::as_str).unwrap_or_default()
+}
+
+fn encode_entry(id: &ManagerId, owned: &OwnedFields) -> Value {
     let mut entry = json!({});
     if !id.manager.is_empty() {
         entry["manager"] = id.manager.as_str().into();

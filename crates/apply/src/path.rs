@@ -1,7 +1,9 @@
 //! Paths from an object to one of its fields.
 
+use crate::managed::ManagedFieldsError;
 use serde_json::{Map, Value};
 use std::cmp::Ordering;
+use std::collections::BTreeMap;
 use std::fmt;
 
 /// One step of a path. The ordering is the order of the fields in `fieldsV1`.
@@ -39,24 +41,19 @@ impl PathElement {
     }
 
     /// Decodes an element. Returns `Ok(None)` for a kind of element that only newer versions know.
-    pub fn decode(text: &str) -> Result<Option<PathElement>, String> {
-        let (kind, rest) = text.split_once(':').ok_or_else(|| format!("'{text}' has no colon"))?;
-        let json = || serde_json::from_str::<Value>(rest).map_err(|error| format!("'{text}': {error}"));
-        Ok(Some(match kind {
-            "f" => PathElement::field(rest),
-            "v" => PathElement::Value(json()?),
-            "k" => match json()? {
-                Value::Object(map) => {
-                    let mut fields: Vec<(String, Value)> = map.into_iter().collect();
-                    fields.sort_by(|a, b| a.0.cmp(&b.0));
-                    PathElement::Key(fields)
-                }
-                _ => return Err(format!("the key of '{text}' is not an object")),
-            },
-            "i" => PathElement::Index(rest.parse().map_err(|_| format!("'{text}' has a non-numeric index"))?),
-            _ if kind.len() == 1 => return Ok(None),
-            _ => return Err(format!("'{text}' is not a path element")),
-        }))
+    pub fn decode(text: &str) -> Result<Option<PathElement>, ManagedFieldsError> {
+        let element = match text.split_once(':') {
+            Some(("f", name)) => Some(PathElement::field(name)),
+            Some(("v", json)) => serde_json::from_str(json).ok().map(PathElement::Value),
+            Some(("k", json)) => {
+                let key: Option<BTreeMap<String, Value>> = serde_json::from_str(json).ok();
+                key.map(|key| PathElement::Key(key.into_iter().collect()))
+            }
+            Some(("i", index)) => index.parse().ok().map(PathElement::Index),
+            Some((kind, _)) if kind.len() == 1 => return Ok(None),
+            _ => None,
+        };
+        element.map(Some).ok_or_else(|| ManagedFieldsError::PathElement(text.to_owned()))
     }
 
     fn rank(&self) -> u8 {

@@ -1,7 +1,7 @@
 //! Sets of fields, as trees.
 
+use crate::merge_schema::MergeSchema;
 use crate::path::{FieldPath, PathElement};
-use crate::shape::MergeSchema;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A set of fields. A field can be in the set itself (a member), have children in the set, or both.
@@ -13,7 +13,7 @@ pub struct FieldSet {
 
 impl FieldSet {
     /// Creates a set from paths of plain field names.
-    pub fn of(paths: &[&[&str]]) -> FieldSet {
+    pub fn from_names(paths: &[&[&str]]) -> FieldSet {
         let mut set = FieldSet::default();
         for path in paths {
             let path: Vec<PathElement> = path.iter().map(|name| PathElement::field(name)).collect();

@@ -1,10 +1,10 @@
 //! Compares, merges, prunes and validates values along a shape.
 
-use crate::path::PathElement;
+use crate::merge_schema::{ListMergeType, MergeSchema, ScalarKind};
+use crate::path::{FieldPath, PathElement};
 use crate::set::FieldSet;
-use crate::shape::{ListMergeType, MergeSchema, ScalarKind};
 use serde_json::{Map, Value};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The fields that differ between two values.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -25,6 +25,30 @@ impl FieldComparison {
     }
 }
 
+/// The first value that a schema does not allow.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error("{path}: {problem}")]
+pub struct SchemaViolation {
+    pub path: FieldPath,
+    pub problem: SchemaProblem,
+}
+
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum SchemaProblem {
+    #[error("expected {expected}, got {value}")]
+    OtherType { expected: &'static str, value: Value },
+    #[error("a set has elements that are neither strings, numbers nor booleans")]
+    SetElement,
+    #[error("a list with map keys has an element that is not an object")]
+    KeyedElement,
+    #[error("an element has none of the fields {}", .0.join(", "))]
+    NoKey(Vec<String>),
+    #[error("duplicate entries for key {0}")]
+    DuplicateKey(PathElement),
+    #[error("field not declared in schema")]
+    UndeclaredField,
+}
+
 /// How a value of a shape is walked.
 enum WalkKind<'a> {
     Leaf,
@@ -36,27 +60,27 @@ static NO_FIELDS: BTreeMap<String, MergeSchema> = BTreeMap::new();
 
 /// Returns how one value, or two values to be merged, are walked. Values that are atomic, empty or do not match the
 /// shape are leaves.
-fn form<'a>(shape: &'a MergeSchema, values: [Option<&Value>; 2]) -> WalkKind<'a> {
-    let all = |is: fn(&Value) -> bool| values.into_iter().flatten().all(|value| value.is_null() || is(value));
-    let some_full = values.into_iter().flatten().any(|value| match value {
+fn walk_kind<'a>(shape: &'a MergeSchema, values: [Option<&Value>; 2]) -> WalkKind<'a> {
+    let given = values.into_iter().flatten().filter(|value| !value.is_null());
+    let are_lists = given.clone().all(Value::is_array);
+    let are_maps = given.clone().all(Value::is_object);
+    let some_full = given.into_iter().any(|value| match value {
         Value::Array(items) => !items.is_empty(),
         Value::Object(fields) => !fields.is_empty(),
         _ => false,
     });
     match shape {
         _ if !some_full => WalkKind::Leaf,
-        MergeSchema::List { relation: ListMergeType::Set, item } if all(Value::is_array) => {
+        MergeSchema::List { relation: ListMergeType::Set, item } if are_lists => {
             WalkKind::List { keys: &[], item }
         }
-        MergeSchema::List { relation: ListMergeType::Map(keys), item } if all(Value::is_array) => {
+        MergeSchema::List { relation: ListMergeType::Map(keys), item } if are_lists => {
             WalkKind::List { keys, item }
         }
-        MergeSchema::Map { fields, rest, atomic: false } if all(Value::is_object) => {
+        MergeSchema::Map { fields, rest, atomic: false } if are_maps => {
             WalkKind::Map { fields, rest: rest.as_deref().unwrap_or(&MergeSchema::Any) }
         }
-        MergeSchema::Any if all(Value::is_object) => {
-            WalkKind::Map { fields: &NO_FIELDS, rest: &MergeSchema::Any }
-        }
+        MergeSchema::Any if are_maps => WalkKind::Map { fields: &NO_FIELDS, rest: &MergeSchema::Any },
         _ => WalkKind::Leaf,
     }
 }
@@ -75,22 +99,18 @@ pub fn equal(a: &Value, b: &Value) -> bool {
 }
 
 /// Returns the identity of an element of a list, or an error if it has none.
-fn element(keys: &[String], item: &Value) -> Result<PathElement, String> {
+fn identify_element(keys: &[String], item: &Value) -> Result<PathElement, SchemaProblem> {
     if keys.is_empty() {
         return match item {
-            Value::Object(_) | Value::Array(_) | Value::Null => {
-                Err("a set has elements that are neither strings, numbers nor booleans".into())
-            }
+            Value::Object(_) | Value::Array(_) | Value::Null => Err(SchemaProblem::SetElement),
             scalar => Ok(PathElement::Value(scalar.clone())),
         };
     }
-    let Value::Object(fields) = item else {
-        return Err("a list with map keys has an element that is not an object".into());
-    };
+    let Value::Object(fields) = item else { return Err(SchemaProblem::KeyedElement) };
     let mut key: Vec<(String, Value)> =
         keys.iter().filter_map(|name| Some((name.clone(), fields.get(name)?.clone()))).collect();
     if key.is_empty() {
-        return Err(format!("an element has none of the fields {}", keys.join(", ")));
+        return Err(SchemaProblem::NoKey(keys.to_vec()));
     }
     key.sort_by(|a, b| a.0.cmp(&b.0));
     Ok(PathElement::Key(key))
@@ -104,16 +124,15 @@ fn field_shape<'a>(
     fields.get(name).unwrap_or(rest)
 }
 
+type IndexedElements<'v> = BTreeMap<PathElement, Vec<&'v Value>>;
+
 /// Returns the identities of the elements of a list in their order, and the elements by identity. Elements without an
 /// identity are left out.
-fn indexed<'v>(
-    keys: &[String],
-    list: Option<&'v Value>,
-) -> (Vec<PathElement>, BTreeMap<PathElement, Vec<&'v Value>>) {
+fn index_elements<'v>(keys: &[String], list: Option<&'v Value>) -> (Vec<PathElement>, IndexedElements<'v>) {
     let mut order = Vec::new();
-    let mut found: BTreeMap<PathElement, Vec<&Value>> = BTreeMap::new();
+    let mut found = IndexedElements::new();
     for item in list.and_then(Value::as_array).into_iter().flatten() {
-        if let Ok(element) = element(keys, item) {
+        if let Ok(element) = identify_element(keys, item) {
             order.push(element.clone());
             found.entry(element).or_default().push(item);
         }
@@ -135,7 +154,7 @@ fn compare_at(
     new: Option<&Value>,
     found: &mut FieldComparison,
 ) {
-    match form(shape, [old, new]) {
+    match walk_kind(shape, [old, new]) {
         WalkKind::Leaf => {
             if let (Some(old), Some(new)) = (old, new)
                 && !equal(old, new)
@@ -144,15 +163,15 @@ fn compare_at(
             }
         }
         WalkKind::Map { fields, rest } => {
-            let (before, after) = (old.and_then(Value::as_object), new.and_then(Value::as_object));
+            let before = old.and_then(Value::as_object);
+            let after = new.and_then(Value::as_object);
             let names = before.into_iter().flat_map(Map::keys);
             let news = after.into_iter().flat_map(Map::keys);
             let news = news.filter(|name| before.is_none_or(|before| !before.contains_key(*name)));
             for name in names.chain(news) {
                 path.push(PathElement::field(name));
-                let sides =
-                    (before.and_then(|fields| fields.get(name)), after.and_then(|fields| fields.get(name)));
-                compare_at(path, field_shape(fields, rest, name), sides.0, sides.1, found);
+                let [old, new] = [before, after].map(|fields| fields.and_then(|fields| fields.get(name)));
+                compare_at(path, field_shape(fields, rest, name), old, new, found);
                 path.pop();
             }
         }
@@ -172,16 +191,16 @@ fn compare_lists(
     [old, new]: [Option<&Value>; 2],
     found: &mut FieldComparison,
 ) {
-    let (mut order, before) = indexed(keys, old);
-    let (added, after) = indexed(keys, new);
+    let (mut order, before) = index_elements(keys, old);
+    let (added, after) = index_elements(keys, new);
     order.extend(added.into_iter().filter(|element| !before.contains_key(element)));
     order.sort();
     order.dedup();
     for element in order {
-        let none = Vec::new();
-        let (old, new) = (before.get(&element).unwrap_or(&none), after.get(&element).unwrap_or(&none));
+        let [old, new] =
+            [&before, &after].map(|items| items.get(&element).map_or([].as_slice(), Vec::as_slice));
         path.push(element);
-        match (old.as_slice(), new.as_slice()) {
+        match (old, new) {
             ([], []) => {}
             ([] | [_], [] | [_]) => {
                 compare_at(path, item, old.first().copied(), new.first().copied(), found);
@@ -210,14 +229,14 @@ fn compare_lists(
 }
 
 /// Returns every field that a value sets.
-pub fn set_of(shape: &MergeSchema, value: &Value) -> FieldSet {
+pub fn list_fields(shape: &MergeSchema, value: &Value) -> FieldSet {
     let mut set = FieldSet::default();
-    collect(&mut Vec::new(), shape, value, &mut set);
+    list_fields_at(&mut Vec::new(), shape, value, &mut set);
     set
 }
 
-fn collect(path: &mut Vec<PathElement>, shape: &MergeSchema, value: &Value, set: &mut FieldSet) {
-    match form(shape, [Some(value), None]) {
+fn list_fields_at(path: &mut Vec<PathElement>, shape: &MergeSchema, value: &Value, set: &mut FieldSet) {
+    match walk_kind(shape, [Some(value), None]) {
         WalkKind::Leaf => {
             // An empty list or object that is not atomic sets no fields below it; as a field of an object it sets
             // that field.
@@ -234,7 +253,7 @@ fn collect(path: &mut Vec<PathElement>, shape: &MergeSchema, value: &Value, set:
         WalkKind::Map { fields, rest } => {
             for (name, inner) in value.as_object().into_iter().flatten() {
                 path.push(PathElement::field(name));
-                collect(path, field_shape(fields, rest, name), inner, set);
+                list_fields_at(path, field_shape(fields, rest, name), inner, set);
                 let is_empty = inner.is_null() || inner.as_object().is_some_and(Map::is_empty);
                 if is_empty || !fields.contains_key(name) {
                     set.insert(path);
@@ -243,11 +262,11 @@ fn collect(path: &mut Vec<PathElement>, shape: &MergeSchema, value: &Value, set:
             }
         }
         WalkKind::List { keys, item } => {
-            let (_, found) = indexed(keys, Some(value));
+            let (_, found) = index_elements(keys, Some(value));
             for (element, items) in found {
                 path.push(element);
                 if let [only] = items.as_slice() {
-                    collect(path, item, only, set);
+                    list_fields_at(path, item, only, set);
                 }
                 set.insert(path);
                 path.pop();
@@ -258,18 +277,18 @@ fn collect(path: &mut Vec<PathElement>, shape: &MergeSchema, value: &Value, set:
 
 /// Merges `new` over `old` without removing anything. Returns `None` if neither has a value.
 pub fn merge(shape: &MergeSchema, old: Option<&Value>, new: Option<&Value>) -> Option<Value> {
-    match form(shape, [old, new]) {
+    match walk_kind(shape, [old, new]) {
         WalkKind::Leaf => new.or(old).cloned(),
         WalkKind::Map { fields, rest } => {
-            let (before, after) = (old.and_then(Value::as_object), new.and_then(Value::as_object));
+            let before = old.and_then(Value::as_object);
+            let after = new.and_then(Value::as_object);
             let mut merged = Map::new();
             let names = before.into_iter().flat_map(Map::keys).chain(after.into_iter().flat_map(Map::keys));
             for name in names {
                 if merged.contains_key(name) {
                     continue;
                 }
-                let (old, new) =
-                    (before.and_then(|fields| fields.get(name)), after.and_then(|fields| fields.get(name)));
+                let [old, new] = [before, after].map(|fields| fields.and_then(|fields| fields.get(name)));
                 if let Some(value) = merge(field_shape(fields, rest, name), old, new) {
                     merged.insert(name.clone(), value);
                 }
@@ -283,28 +302,21 @@ pub fn merge(shape: &MergeSchema, old: Option<&Value>, new: Option<&Value>) -> O
 /// Merges two lists. Shared elements take the order of the new list; elements of the old list alone keep their place
 /// among them.
 fn merge_lists(keys: &[String], item: &MergeSchema, old: Option<&Value>, new: Option<&Value>) -> Vec<Value> {
-    let (old_order, old_items) = indexed(keys, old);
-    let (new_order, new_items) = indexed(keys, new);
-    // An old element whose identity occurs more than once is not merged with a new value.
-    let single = |element: &PathElement| match old_items.get(element).map(Vec::as_slice) {
-        Some([only]) => Some(*only),
-        _ => None,
-    };
-    let wanted = |element: &PathElement| new_items.get(element).and_then(|items| items.first()).copied();
-    let shared: Vec<&PathElement> =
-        new_order.iter().filter(|element| old_items.contains_key(*element)).collect();
-    let mut shared = shared.into_iter();
+    let (old_order, old_items) = index_elements(keys, old);
+    let (new_order, new_items) = index_elements(keys, new);
+    let mut shared = new_order.iter().filter(|element| old_items.contains_key(*element));
     let mut next_shared = shared.next();
     let mut merged = Vec::new();
-    let mut done = std::collections::BTreeSet::new();
-    let (mut left, mut right) = (0, 0);
+    let mut done = BTreeSet::new();
+    let mut left = 0;
+    let mut right = 0;
     let olds = old.and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
-    let olds: Vec<&Value> = olds.iter().filter(|value| element(keys, value).is_ok()).collect();
+    let olds: Vec<&Value> = olds.iter().filter(|value| identify_element(keys, value).is_ok()).collect();
     while left < old_order.len() || right < new_order.len() {
         if let (Some(a), Some(b)) = (old_order.get(left), new_order.get(right)) {
             if a == b {
                 done.insert(a);
-                merged.extend(merge(item, single(a), wanted(b)));
+                merged.extend(merge_element(item, &old_items, &new_items, b));
                 (left, right) = (left + 1, right + 1);
                 next_shared = shared.next();
                 continue;
@@ -326,7 +338,7 @@ fn merge_lists(keys: &[String], item: &MergeSchema, old: Option<&Value>, new: Op
         }
         if let Some(b) = new_order.get(right) {
             done.insert(b);
-            merged.extend(merge(item, single(b), wanted(b)));
+            merged.extend(merge_element(item, &old_items, &new_items, b));
             right += 1;
             if next_shared == Some(b) {
                 next_shared = shared.next();
@@ -336,10 +348,25 @@ fn merge_lists(keys: &[String], item: &MergeSchema, old: Option<&Value>, new: Op
     merged
 }
 
+/// Merges the elements of one identity. An old element whose identity occurs more than once is not merged with a new
+/// value.
+fn merge_element(
+    item: &MergeSchema,
+    old_items: &IndexedElements<'_>,
+    new_items: &IndexedElements<'_>,
+    element: &PathElement,
+) -> Option<Value> {
+    let old = match old_items.get(element).map(Vec::as_slice) {
+        Some([only]) => Some(*only),
+        _ => None,
+    };
+    merge(item, old, new_items.get(element).and_then(|items| items.first()).copied())
+}
+
 /// Returns the value without these fields, or `None` if nothing is left. A field that only loses its children stays
 /// as a null: a manager may own the existence of the field.
 pub fn remove(shape: &MergeSchema, value: &Value, fields: &FieldSet) -> Option<Value> {
-    match form(shape, [Some(value), None]) {
+    match walk_kind(shape, [Some(value), None]) {
         WalkKind::Leaf => Some(value.clone()),
         WalkKind::Map { fields: named, rest } => {
             let mut left = Map::new();
@@ -359,7 +386,7 @@ pub fn remove(shape: &MergeSchema, value: &Value, fields: &FieldSet) -> Option<V
         WalkKind::List { keys, item } => {
             let mut left = Vec::new();
             for inner in value.as_array().into_iter().flatten() {
-                let Ok(element) = element(keys, inner) else {
+                let Ok(element) = identify_element(keys, inner) else {
                     left.push(inner.clone());
                     continue;
                 };
@@ -388,58 +415,50 @@ pub fn drop_nulls(value: &mut Value) {
     }
 }
 
-/// Returns the first value that the shape does not allow, with its path, as an error.
-pub fn validate(shape: &MergeSchema, value: &Value) -> Result<(), String> {
-    check(&mut Vec::new(), shape, value)
+/// Checks that the shape allows a value.
+pub fn validate(shape: &MergeSchema, value: &Value) -> Result<(), SchemaViolation> {
+    let mut path = Vec::new();
+    validate_at(&mut path, shape, value).map_err(|problem| SchemaViolation { path: FieldPath(path), problem })
 }
 
-fn check(path: &mut Vec<PathElement>, shape: &MergeSchema, value: &Value) -> Result<(), String> {
-    let at = |path: &[PathElement], reason: String| {
-        let path: String = path.iter().map(ToString::to_string).collect();
-        Err(format!("{path}: {reason}"))
-    };
-    match (shape, value) {
-        (_, Value::Null) | (MergeSchema::Any, _) => Ok(()),
-        (MergeSchema::Scalar(scalar), value) => {
-            let (fits, wanted) = match scalar {
-                ScalarKind::Text => (value.is_string(), "a text"),
-                ScalarKind::Number => (value.is_number(), "a number"),
-                ScalarKind::Flag => (value.is_boolean(), "a boolean"),
-                ScalarKind::Either => (value.is_string() || value.is_number(), "a number or a text"),
-            };
-            if fits { Ok(()) } else { at(path, format!("expected {wanted}, got {value}")) }
+/// Leaves the path of the rejected value in `path` if there is one.
+fn validate_at(path: &mut Vec<PathElement>, shape: &MergeSchema, value: &Value) -> Result<(), SchemaProblem> {
+    let (fits, expected) = match (shape, value) {
+        (_, Value::Null) | (MergeSchema::Any, _) => return Ok(()),
+        (MergeSchema::Scalar(ScalarKind::Text), value) => (value.is_string(), "a text"),
+        (MergeSchema::Scalar(ScalarKind::Number), value) => (value.is_number(), "a number"),
+        (MergeSchema::Scalar(ScalarKind::Flag), value) => (value.is_boolean(), "a boolean"),
+        (MergeSchema::Scalar(ScalarKind::Either), value) => {
+            (value.is_string() || value.is_number(), "a number or a text")
         }
         (MergeSchema::List { relation, item }, Value::Array(items)) => {
-            let mut seen = std::collections::BTreeSet::new();
+            let mut seen = BTreeSet::new();
             for (index, inner) in items.iter().enumerate() {
                 let step = match relation {
                     ListMergeType::Atomic => PathElement::Index(index),
-                    ListMergeType::Set => element(&[], inner)
-                        .or_else(|reason| at(path, reason).map(|()| PathElement::Index(0)))?,
-                    ListMergeType::Map(keys) => element(keys, inner)
-                        .or_else(|reason| at(path, reason).map(|()| PathElement::Index(0)))?,
+                    ListMergeType::Set => identify_element(&[], inner)?,
+                    ListMergeType::Map(keys) => identify_element(keys, inner)?,
                 };
                 if !seen.insert(step.clone()) {
-                    return at(path, format!("duplicate entries for key {step}"));
+                    return Err(SchemaProblem::DuplicateKey(step));
                 }
                 path.push(step);
-                check(path, item, inner)?;
+                validate_at(path, item, inner)?;
                 path.pop();
             }
-            Ok(())
+            return Ok(());
         }
         (MergeSchema::Map { fields, rest, .. }, Value::Object(inner)) => {
             for (name, value) in inner {
                 path.push(PathElement::field(name));
-                match fields.get(name).or(rest.as_deref()) {
-                    Some(shape) => check(path, shape, value)?,
-                    None => return at(path, "field not declared in schema".into()),
-                }
+                let shape = fields.get(name).or(rest.as_deref()).ok_or(SchemaProblem::UndeclaredField)?;
+                validate_at(path, shape, value)?;
                 path.pop();
             }
-            Ok(())
+            return Ok(());
         }
-        (MergeSchema::List { .. }, value) => at(path, format!("expected list, got {value}")),
-        (MergeSchema::Map { .. }, value) => at(path, format!("expected map, got {value}")),
-    }
+        (MergeSchema::List { .. }, _) => (false, "list"),
+        (MergeSchema::Map { .. }, _) => (false, "map"),
+    };
+    if fits { Ok(()) } else { Err(SchemaProblem::OtherType { expected, value: value.clone() }) }
 }

@@ -39,22 +39,18 @@ impl LeaseCandidate {
 
     /// Returns the next step for the lease as read. `now` is monotonic; `clock` is the wall-clock time written to the
     /// lease.
-    pub fn look(&mut self, found: Option<LeaderLease>, now: Duration, clock: Timestamp) -> ElectionStep {
-        let time = written(clock);
-        let mine = |lease: &LeaderLease| LeaderLease {
+    pub fn next_step(&mut self, found: Option<LeaderLease>, now: Duration, clock: Timestamp) -> ElectionStep {
+        let time = format!("{clock:.6}");
+        let mine = LeaderLease {
             holder: self.identity.clone(),
             seconds: u32::try_from(LEASE_DURATION.as_secs()).unwrap_or(u32::MAX),
             renewed: time.clone(),
-            ..lease.clone()
+            acquired: time,
+            ..found.clone().unwrap_or_default()
         };
-        let Some(lease) = found else {
-            return ElectionStep::Write(LeaderLease {
-                acquired: time.clone(),
-                ..mine(&LeaderLease::default())
-            });
-        };
+        let Some(lease) = found else { return ElectionStep::Write(mine) };
         if lease.holder == self.identity {
-            return ElectionStep::Write(mine(&lease));
+            return ElectionStep::Write(LeaderLease { acquired: lease.acquired, ..mine });
         }
         let since = match &self.observed {
             Some((seen, since)) if *seen == lease => *since,
@@ -64,18 +60,12 @@ impl LeaseCandidate {
             }
         };
         let holds = Duration::from_secs(u64::from(lease.seconds)).max(Duration::from_secs(1));
-        match lease.holder.is_empty() || now.saturating_sub(since) >= holds {
-            true => {
-                let transitions = lease.transitions.saturating_add(1);
-                ElectionStep::Write(LeaderLease { acquired: time.clone(), transitions, ..mine(&lease) })
-            }
-            false => ElectionStep::Wait,
+        if !lease.holder.is_empty() && now.saturating_sub(since) < holds {
+            return ElectionStep::Wait;
         }
+        let transitions = lease.transitions.saturating_add(1);
+        ElectionStep::Write(LeaderLease { transitions, ..mine })
     }
-}
-
-fn written(clock: Timestamp) -> String {
-    format!("{clock:.6}")
 }
 
 /// A replica's participation in the election for one Lease.
@@ -89,26 +79,27 @@ pub struct LeaderElection {
 
 impl LeaderElection {
     /// Waits until this replica leads.
-    pub async fn won(&self, heartbeat: &ComponentHeartbeat) {
+    pub async fn wait_until_leading(&self, heartbeat: &ComponentHeartbeat) {
         let started = tokio::time::Instant::now();
-        let (mut candidate, mut troubled) = (LeaseCandidate::new(&self.identity), false);
+        let mut candidate = LeaseCandidate::new(&self.identity);
+        let mut troubled = false;
         loop {
             heartbeat.beat();
             match self.attempt(&mut candidate, started.elapsed()).await {
                 Ok(true) => return,
                 Ok(false) => troubled = false,
-                Err(error) => {
-                    if !std::mem::replace(&mut troubled, true) {
-                        tracing::warn!(%error, lease = self.name, "cannot read or write the lease; trying again");
-                    }
+                Err(error) if !troubled => {
+                    tracing::warn!(%error, lease = self.name, "cannot read or write the lease; trying again");
+                    troubled = true;
                 }
+                Err(_) => {}
             }
             tokio::time::sleep(jittered()).await;
         }
     }
 
     /// Renews the lease. Returns when that has failed for too long or another replica holds the lease.
-    pub async fn lost(&self, heartbeat: &ComponentHeartbeat) {
+    pub async fn renew_until_lost(&self, heartbeat: &ComponentHeartbeat) {
         let started = tokio::time::Instant::now();
         let mut renewed = started;
         loop {
@@ -147,7 +138,7 @@ impl LeaderElection {
         now: Duration,
     ) -> tortie_store::StoreResult<bool> {
         let found = self.orchestrator.lease(&self.namespace, &self.name).await?;
-        match candidate.look(found, now, Timestamp::now()) {
+        match candidate.next_step(found, now, Timestamp::now()) {
             ElectionStep::Wait => Ok(false),
             ElectionStep::Write(lease) => {
                 match self.orchestrator.write_lease(&self.namespace, &self.name, &lease).await {
@@ -175,25 +166,27 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_that_does_not_change_runs_out_and_no_other() {
+    fn only_an_unchanged_lease_expires() {
         let mut candidate = LeaseCandidate::new("b");
         let clock = Timestamp::UNIX_EPOCH;
-        let ElectionStep::Write(first) = LeaseCandidate::new("a").look(None, at(0), clock) else { panic!() };
+        let ElectionStep::Write(first) = LeaseCandidate::new("a").next_step(None, at(0), clock) else {
+            panic!()
+        };
         assert_eq!(
             (first.holder.as_str(), first.seconds, first.renewed.as_str()),
             ("a", 15, "1970-01-01T00:00:00.000000Z")
         );
         let seen = LeaderLease { version: "1".into(), ..first };
-        assert_eq!(candidate.look(Some(seen.clone()), at(100), clock), ElectionStep::Wait);
-        assert_eq!(candidate.look(Some(seen.clone()), at(114), clock), ElectionStep::Wait);
+        assert_eq!(candidate.next_step(Some(seen.clone()), at(100), clock), ElectionStep::Wait);
+        assert_eq!(candidate.next_step(Some(seen.clone()), at(114), clock), ElectionStep::Wait);
         let renewed = LeaderLease { version: "2".into(), ..seen.clone() };
-        assert_eq!(candidate.look(Some(renewed.clone()), at(115), clock), ElectionStep::Wait);
-        assert_eq!(candidate.look(Some(renewed.clone()), at(129), clock), ElectionStep::Wait);
-        let ElectionStep::Write(taken) = candidate.look(Some(renewed), at(130), clock) else { panic!() };
+        assert_eq!(candidate.next_step(Some(renewed.clone()), at(115), clock), ElectionStep::Wait);
+        assert_eq!(candidate.next_step(Some(renewed.clone()), at(129), clock), ElectionStep::Wait);
+        let ElectionStep::Write(taken) = candidate.next_step(Some(renewed), at(130), clock) else { panic!() };
         assert_eq!((taken.holder.as_str(), taken.transitions, taken.version.as_str()), ("b", 1, "2"));
         let free = LeaderLease { holder: String::new(), ..seen };
         assert!(
-            matches!(candidate.look(Some(free), at(131), clock), ElectionStep::Write(_)),
+            matches!(candidate.next_step(Some(free), at(131), clock), ElectionStep::Write(_)),
             "one that was given up"
         );
     }
@@ -216,7 +209,7 @@ mod tests {
                 if !works {
                     continue;
                 }
-                if let ElectionStep::Write(lease) = candidates[who].look(stored.clone(), now, Timestamp::UNIX_EPOCH) {
+                if let ElectionStep::Write(lease) = candidates[who].next_step(stored.clone(), now, Timestamp::UNIX_EPOCH) {
                     version += 1;
                     stored = Some(LeaderLease { version: version.to_string(), ..lease });
                     leads[who] = now + RENEW_DEADLINE;

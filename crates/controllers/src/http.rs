@@ -26,7 +26,7 @@ async fn liveness(Shared(state): Shared<Arc<ControllerState>>) -> (StatusCode, S
 }
 
 async fn readiness(Shared(state): Shared<Arc<ControllerState>>) -> (StatusCode, String) {
-    match state.trouble() {
+    match state.problems() {
         None => (StatusCode::OK, "ready\n".to_owned()),
         Some(reasons) => (StatusCode::SERVICE_UNAVAILABLE, reasons + "\n"),
     }

@@ -1,12 +1,12 @@
 #![doc = include_str!("../README.md")]
 
 pub mod absence;
+mod action_executor;
 pub mod balancer;
-mod carrier;
 mod compaction;
 pub mod election;
 mod http;
-mod lead;
+mod leader_loop;
 pub mod lifecycle;
 pub mod metrics;
 pub mod migration;
@@ -21,4 +21,4 @@ pub mod write;
 
 pub use options::ControllersArgs;
 pub use run::{ControllersRunError, run};
-pub use state::{ProbeKind, check};
+pub use state::{ProbeError, ProbeKind, check};

@@ -34,31 +34,29 @@ pub fn pools(
     now: &str,
 ) -> Vec<LifecycleAction> {
     let mut actions = Vec::new();
-    for (pool, overlaps) in by_claim(pools) {
+    for (pool, overlaps) in rank_claims(pools) {
         let Ok(cidr) = pool.spec.cidr.parse::<IpNet>() else { continue };
         let inside: Vec<&&AddressBlock> =
             blocks.values().filter(|block| cidr.contains(&block.cidr)).collect();
         let mut changed = pool.clone();
-        let (status, reason, message) = match () {
-            () if is_terminating(&pool.metadata) => ("False", "Terminating", "the pool is being deleted"),
-            () if overlaps => ("False", "CIDROverlap", "the CIDR overlaps with that of another pool"),
-            () if pool.spec.disabled => ("False", "Disabled", "the pool is disabled"),
-            () => ("True", "OK", "addresses are handed out"),
-        };
-        set(&mut changed.status.conditions, ALLOCATABLE_CONDITION, status, reason, message, now);
-        if is_terminating(&pool.metadata) {
-            if has(&pool.metadata, POOL_FINALIZER) && !overlaps {
-                if inside.iter().any(|block| block.affinity.is_some()) {
-                    actions.push(LifecycleAction::GiveUpBlocks(cidr));
-                } else if inside.is_empty() {
-                    remove(&mut changed.metadata, POOL_FINALIZER);
-                }
-            } else {
-                remove(&mut changed.metadata, POOL_FINALIZER);
-            }
-        } else if !overlaps && inside.iter().any(|block| is_used(block)) {
-            add(&mut changed.metadata, POOL_FINALIZER);
+        let (status, reason, message) = if is_terminating(&pool.metadata) {
+            ("False", "Terminating", "the pool is being deleted")
+        } else if overlaps {
+            ("False", "CIDROverlap", "the CIDR overlaps with that of another pool")
+        } else if pool.spec.disabled {
+            ("False", "Disabled", "the pool is disabled")
         } else {
+            ("True", "OK", "addresses are handed out")
+        };
+        set_condition(&mut changed.status.conditions, ALLOCATABLE_CONDITION, status, reason, message, now);
+        let is_held = is_terminating(&pool.metadata) && has(&pool.metadata, POOL_FINALIZER) && !overlaps;
+        let is_in_use =
+            !is_terminating(&pool.metadata) && !overlaps && inside.iter().any(|block| is_used(block));
+        if is_held && inside.iter().any(|block| block.affinity.is_some()) {
+            actions.push(LifecycleAction::GiveUpBlocks(cidr));
+        } else if is_in_use {
+            add(&mut changed.metadata, POOL_FINALIZER);
+        } else if !is_held || inside.is_empty() {
             remove(&mut changed.metadata, POOL_FINALIZER);
         }
         if changed != *pool {
@@ -66,14 +64,13 @@ pub fn pools(
         }
     }
     let cidrs: Vec<IpNet> = pools.values().filter_map(|pool| pool.spec.cidr.parse().ok()).collect();
-    let left_behind = |block: &&&AddressBlock| {
+    // Blocks of deleted pools that had no finalizer.
+    let left_behind = blocks.values().filter(|block| {
         block.affinity.is_some()
             && block::is_empty(block)
             && !cidrs.iter().any(|cidr| cidr.contains(&block.cidr))
-    };
-    // Blocks of deleted pools that had no finalizer.
-    actions
-        .extend(blocks.values().filter(left_behind).map(|block| LifecycleAction::GiveUpBlocks(block.cidr)));
+    });
+    actions.extend(left_behind.map(|block| LifecycleAction::GiveUpBlocks(block.cidr)));
     actions
 }
 
@@ -89,20 +86,10 @@ fn is_used(block: &AddressBlock) -> bool {
 
 /// Returns the pools in order of precedence for their addresses, and whether each overlaps with one before it:
 /// allocating pools first, then terminating, disabled and new ones; within each group the oldest first.
-fn by_claim(pools: &BTreeMap<String, IPPool>) -> Vec<(&IPPool, bool)> {
-    let rank = |pool: &IPPool| {
-        let allocatable =
-            pool.status.conditions.iter().find(|condition| condition.r#type == ALLOCATABLE_CONDITION);
-        match allocatable.map(|condition| condition.status.as_str()) {
-            _ if is_terminating(&pool.metadata) => 1,
-            Some("True") => 0,
-            _ if pool.spec.disabled => 2,
-            _ => 3,
-        }
-    };
+fn rank_claims(pools: &BTreeMap<String, IPPool>) -> Vec<(&IPPool, bool)> {
     let mut all: Vec<&IPPool> = pools.values().collect();
     all.sort_by_key(|pool| {
-        (rank(pool), pool.metadata.creation_timestamp.clone(), pool.metadata.name.clone())
+        (claim_rank(pool), pool.metadata.creation_timestamp.clone(), pool.metadata.name.clone())
     });
     let mut taken: Vec<IpNet> = Vec::new();
     let mut claims = Vec::new();
@@ -117,6 +104,17 @@ fn by_claim(pools: &BTreeMap<String, IPPool>) -> Vec<(&IPPool, bool)> {
     claims
 }
 
+fn claim_rank(pool: &IPPool) -> u8 {
+    let allocatable =
+        pool.status.conditions.iter().find(|condition| condition.r#type == ALLOCATABLE_CONDITION);
+    match allocatable.map(|condition| condition.status.as_str()) {
+        _ if is_terminating(&pool.metadata) => 1,
+        Some("True") => 0,
+        _ if pool.spec.disabled => 2,
+        _ => 3,
+    }
+}
+
 /// Returns the updates of tier conditions and finalizers. `policies` is the number of policies per tier. Built-in
 /// tiers need no finalizer.
 pub fn tiers(
@@ -124,7 +122,7 @@ pub fn tiers(
     policies: &BTreeMap<&str, usize>,
     now: &str,
 ) -> Vec<LifecycleAction> {
-    let changed = |tier: &Tier| {
+    let updates = tiers.values().filter_map(|tier| {
         let mut changed = tier.clone();
         let left = policies.get(tier.metadata.name.as_str()).copied().unwrap_or_default();
         let is_built_in = BUILT_IN_TIERS.iter().any(|known| known.name == tier.metadata.name);
@@ -134,12 +132,19 @@ pub fn tiers(
             (false, 0) | (true, 0) => remove(&mut changed.metadata, TIER_FINALIZER),
             (true, left) => {
                 let message = format!("Waiting for policies to be removed: {left}");
-                set(&mut changed.status.conditions, READY_CONDITION, "False", "Terminating", &message, now);
+                set_condition(
+                    &mut changed.status.conditions,
+                    READY_CONDITION,
+                    "False",
+                    "Terminating",
+                    &message,
+                    now,
+                );
             }
         }
         (changed != *tier).then(|| LifecycleAction::Update(Resource::from(changed)))
-    };
-    tiers.values().filter_map(changed).collect()
+    });
+    updates.collect()
 }
 
 fn is_terminating(meta: &ObjectMeta) -> bool {
@@ -161,7 +166,14 @@ fn remove(meta: &mut ObjectMeta, finalizer: &str) {
 }
 
 /// Sets a condition. The transition time changes only with the status.
-fn set(conditions: &mut Vec<Condition>, kind: &str, status: &str, reason: &str, message: &str, now: &str) {
+fn set_condition(
+    conditions: &mut Vec<Condition>,
+    kind: &str,
+    status: &str,
+    reason: &str,
+    message: &str,
+    now: &str,
+) {
     let position = conditions.iter().position(|condition| condition.r#type == kind);
     let before = position.map(|position| conditions.remove(position));
     let since =
@@ -275,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_stays_until_its_last_address_is_given_back() {
+    fn a_pool_stays_until_addresses_are_released() {
         let mut world = LifecycleTestWorld::default();
         world.add("p", "10.0.0.0/16", NOW);
         world.settle();

@@ -1,15 +1,13 @@
 //! Metrics page of the controllers: addresses by pool and node, with the metric names of calico-kube-controllers.
 
 use crate::absence::AbsenceCounters;
-use ipnet::IpNet;
 use std::collections::BTreeMap;
-use std::fmt::Write;
 use std::net::IpAddr;
+use tortie_http::MetricsPage;
 use tortie_ipam::owner::{WINDOWS_RESERVED_HANDLE, attribute};
 use tortie_ipam::pool::AllocationPool;
 use tortie_ipam::{block, space};
 use tortie_model::ipam::AddressBlock;
-use tortie_model::key::AffinityType;
 
 const NO_POOL_LABEL: &str = "no_ippool";
 const UNKNOWN_NODE_LABEL: &str = "unknown_node";
@@ -53,22 +51,24 @@ fn pool_of(pools: &BTreeMap<String, AllocationPool>, address: IpAddr) -> String 
     pool.map_or_else(|| NO_POOL_LABEL.to_owned(), |pool| pool.name.clone())
 }
 
-/// Renders the metrics page.
-pub fn page<'a>(
+/// Numbers of addresses and blocks.
+#[derive(Debug, Default)]
+struct AddressCounts {
+    in_use: BTreeMap<PoolAndNode, u64>,
+    borrowed: BTreeMap<PoolAndNode, u64>,
+    /// Blocks of each node.
+    owned: BTreeMap<PoolAndNode, u64>,
+}
+
+fn count_addresses<'a>(
     pools: &BTreeMap<String, AllocationPool>,
     blocks: impl IntoIterator<Item = &'a AddressBlock>,
-    counters: &ControllerCounters,
-    leads: bool,
-) -> String {
-    let (mut in_use, mut borrowed, mut owned) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+) -> AddressCounts {
+    let mut counts = AddressCounts::default();
     for block in blocks {
         let pool = pool_of(pools, block.cidr.network());
-        let owner = match block.owner() {
-            Some((AffinityType::Host, host)) => host,
-            Some((AffinityType::Virtual, name)) => name,
-            None => NO_AFFINITY_LABEL,
-        };
-        *owned.entry((pool.clone(), owner.to_owned())).or_insert(0_u64) += 1;
+        let owner = block.owner().map_or(NO_AFFINITY_LABEL, |(_, name)| name);
+        *counts.owned.entry((pool.clone(), owner.to_owned())).or_default() += 1;
         for allocation in block::allocations(block).filter(|allocation| !allocation.is_cooling_down()) {
             if allocation.handle() == Some(WINDOWS_RESERVED_HANDLE) {
                 continue;
@@ -76,26 +76,50 @@ pub fn page<'a>(
             let node = allocation.attribute(attribute::NODE_ATTRIBUTE).unwrap_or(UNKNOWN_NODE_LABEL);
             let place = (pool.clone(), node.to_owned());
             if node != owner && node != UNKNOWN_NODE_LABEL {
-                *borrowed.entry(place.clone()).or_insert(0_u64) += 1;
+                *counts.borrowed.entry(place.clone()).or_default() += 1;
             }
-            *in_use.entry(place).or_insert(0_u64) += 1;
+            *counts.in_use.entry(place).or_default() += 1;
         }
     }
-    let mut text = String::new();
-    gauge(
-        &mut text,
-        "ipam_allocations_in_use",
-        "IPs currently allocated in IPAM to a workload or tunnel.",
-        &in_use,
-    );
-    gauge(
-        &mut text,
-        "ipam_allocations_borrowed",
-        "IPs currently allocated in IPAM to a workload or tunnel on another node.",
-        &borrowed,
-    );
-    gauge(&mut text, "ipam_blocks", "IPAM blocks currently allocated to the node.", &owned);
-    for (name, help, figures) in [
+    counts
+}
+
+/// Renders the metrics page.
+pub fn page<'a>(
+    pools: &BTreeMap<String, AllocationPool>,
+    blocks: impl IntoIterator<Item = &'a AddressBlock>,
+    counters: &ControllerCounters,
+    leads: bool,
+) -> String {
+    let AddressCounts { in_use, borrowed, owned } = count_addresses(pools, blocks);
+    let mut page = MetricsPage::default();
+    for (name, kind, help, counts) in [
+        (
+            "ipam_allocations_in_use",
+            "gauge",
+            "IPs currently allocated in IPAM to a workload or tunnel.",
+            &in_use,
+        ),
+        (
+            "ipam_allocations_borrowed",
+            "gauge",
+            "IPs currently allocated in IPAM to a workload or tunnel on another node.",
+            &borrowed,
+        ),
+        ("ipam_blocks", "gauge", "IPAM blocks currently allocated to the node.", &owned),
+        (
+            "ipam_allocations_gc_reclamations",
+            "counter",
+            "IPs reclaimed by garbage collection.",
+            &counters.reclaimed,
+        ),
+    ] {
+        page.begin_metric(name, kind, help);
+        for ((pool, node), count) in counts {
+            page.add_sample(name, &[("ippool", pool), ("node", node)], count);
+        }
+    }
+    for (name, help, counts) in [
         ("ipam_allocations_per_node", "Number of IPs allocated in IPAM per node.", &in_use),
         (
             "ipam_allocations_borrowed_per_node",
@@ -105,120 +129,32 @@ pub fn page<'a>(
         ("ipam_blocks_per_node", "Number of IPAM blocks per node.", &owned),
     ] {
         let mut by_node: BTreeMap<&str, u64> = BTreeMap::new();
-        figures.iter().for_each(|((_, node), count)| *by_node.entry(node).or_default() += count);
-        header(&mut text, name, help, "gauge");
-        by_node
-            .iter()
-            .for_each(|(node, count)| _ = writeln!(text, "{name}{{node=\"{}\"}} {count}", quoted(node)));
+        counts.iter().for_each(|((_, node), count)| *by_node.entry(node).or_default() += count);
+        page.begin_metric(name, "gauge", help);
+        by_node.iter().for_each(|(node, count)| page.add_sample(name, &[("node", node)], count));
     }
-    header(&mut text, "ipam_ippool_size", "Total number of addresses in the IP pool.", "gauge");
+    page.begin_metric("ipam_ippool_size", "gauge", "Total number of addresses in the IP pool.");
     for pool in pools.values() {
-        _ = writeln!(text, "ipam_ippool_size{{ippool=\"{}\"}} {}", quoted(&pool.name), size(&pool.cidr));
+        page.add_sample("ipam_ippool_size", &[("ippool", &pool.name)], space::size(&pool.cidr) as f64);
     }
-    counter(
-        &mut text,
-        "ipam_allocations_gc_reclamations",
-        "IPs reclaimed by garbage collection.",
-        &counters.reclaimed,
-    );
-    let own = [
-        ("tortie_controllers_leader", "gauge", "1 if this replica leads.", f64::from(u8::from(leads))),
-        ("tortie_controllers_gc_suspects", "gauge", "Addresses that look leaked.", counters.suspects as f64),
-        ("tortie_controllers_gc_scans_total", "counter", "Scans of all addresses.", counters.scans as f64),
-        (
-            "tortie_controllers_gc_scan_seconds",
-            "gauge",
-            "How long the last scan took.",
-            counters.scan_seconds,
-        ),
-        (
-            "tortie_controllers_failures_total",
-            "counter",
-            "Actions that failed and are tried again.",
-            counters.failures as f64,
-        ),
-        (
-            "tortie_controllers_compactions_total",
-            "counter",
-            "How often etcd was made to forget its history.",
-            counters.compactions as f64,
-        ),
-        (
-            "tortie_controllers_compacted_revision",
-            "gauge",
-            "The revision up to which etcd has forgotten its history.",
-            counters.compacted as f64,
-        ),
-        (
-            "tortie_controllers_policies_misnamed",
-            "gauge",
-            "Policies that are stored under another name than their own.",
-            counters.misnamed_policies as f64,
-        ),
-        (
-            "tortie_controllers_policies_renamed_total",
-            "counter",
-            "Policies that were stored again under their own name.",
-            counters.renamed_policies as f64,
-        ),
-        (
-            "tortie_controllers_absence_proofs_total",
-            "counter",
-            "Objects that were read to prove that they do not exist, before anything of theirs was released or deleted.",
-            counters.absence.proofs as f64,
-        ),
-        (
-            "tortie_controllers_absence_contradictions_total",
-            "counter",
-            "Objects that were missing from a list and exist.",
-            counters.absence.contradictions as f64,
-        ),
-        (
-            "tortie_controllers_absence_failures_total",
-            "counter",
-            "Objects of which it could not be found out whether they exist.",
-            counters.absence.failures as f64,
-        ),
-        (
-            "tortie_controllers_absence_withheld",
-            "gauge",
-            "Releases and deletions that are withheld because a large share of objects is missing.",
-            counters.withheld as f64,
-        ),
-    ];
-    for (name, kind, help, value) in own {
-        header(&mut text, name, help, kind);
-        _ = writeln!(text, "{name} {value}");
+    tortie_http::add_metrics! { page;
+        gauge "tortie_controllers_leader", "1 if this replica leads." => u8::from(leads);
+        gauge "tortie_controllers_gc_suspects", "Addresses that look leaked." => counters.suspects;
+        counter "tortie_controllers_gc_scans_total", "Scans of all addresses." => counters.scans;
+        gauge "tortie_controllers_gc_scan_seconds", "How long the last scan took." => counters.scan_seconds;
+        counter "tortie_controllers_failures_total", "Actions that failed and are tried again." => counters.failures;
+        counter "tortie_controllers_compactions_total", "How often etcd was made to forget its history." => counters.compactions;
+        gauge "tortie_controllers_compacted_revision", "The revision up to which etcd has forgotten its history." => counters.compacted;
+        gauge "tortie_controllers_policies_misnamed", "Policies that are stored under another name than their own." => counters.misnamed_policies;
+        counter "tortie_controllers_policies_renamed_total", "Policies that were stored again under their own name." => counters.renamed_policies;
+        counter "tortie_controllers_absence_proofs_total",
+            "Objects that were read to prove that they do not exist, before anything of theirs was released or deleted." => counters.absence.proofs;
+        counter "tortie_controllers_absence_contradictions_total", "Objects that were missing from a list and exist." => counters.absence.contradictions;
+        counter "tortie_controllers_absence_failures_total", "Objects of which it could not be found out whether they exist." => counters.absence.failures;
+        gauge "tortie_controllers_absence_withheld",
+            "Releases and deletions that are withheld because a large share of objects is missing." => counters.withheld;
     }
-    text
-}
-
-fn gauge(text: &mut String, name: &str, help: &str, figures: &BTreeMap<PoolAndNode, u64>) {
-    header(text, name, help, "gauge");
-    lines(text, name, figures);
-}
-
-fn counter(text: &mut String, name: &str, help: &str, figures: &BTreeMap<PoolAndNode, u64>) {
-    header(text, name, help, "counter");
-    lines(text, name, figures);
-}
-
-fn header(text: &mut String, name: &str, help: &str, kind: &str) {
-    _ = write!(text, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
-}
-
-fn lines(text: &mut String, name: &str, figures: &BTreeMap<PoolAndNode, u64>) {
-    for ((pool, node), count) in figures {
-        _ = writeln!(text, "{name}{{ippool=\"{}\",node=\"{}\"}} {count}", quoted(pool), quoted(node));
-    }
-}
-
-fn quoted(text: &str) -> String {
-    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
-}
-
-fn size(net: &IpNet) -> f64 {
-    space::size(net) as f64
+    page.0
 }
 
 #[cfg(test)]

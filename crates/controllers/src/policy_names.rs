@@ -48,14 +48,11 @@ pub struct PolicyRename {
 
 impl MisnamedPolicies {
     pub fn put(&mut self, key: &StoreKey, resource: &Resource, now: Duration) {
-        match is_misnamed(key, resource) {
-            true => {
-                self.misnamed
-                    .insert(key.clone(), MisnamedPolicy { resource: resource.clone(), tried: false });
-                self.due = Some(now);
-            }
-            false => self.remove(key),
+        if !is_misnamed(key, resource) {
+            return self.remove(key);
         }
+        self.misnamed.insert(key.clone(), MisnamedPolicy { resource: resource.clone(), tried: false });
+        self.due = Some(now);
     }
 
     pub fn remove(&mut self, key: &StoreKey) {
@@ -99,7 +96,8 @@ impl MisnamedPolicies {
 /// Returns whether a policy must be renamed. Policies of other tiers were always stored under their names, and a
 /// policy that is being deleted needs no rename.
 fn is_misnamed(key: &StoreKey, resource: &Resource) -> bool {
-    let (StoreKey::Resource { kind, name, .. }, meta) = (key, resource.metadata()) else { return false };
+    let StoreKey::Resource { kind, name, .. } = key else { return false };
+    let meta = resource.metadata();
     meta.name != *name
         && meta.deletion_timestamp.is_none()
         && tier_of(resource).is_some_and(|tier| tier == DEFAULT_TIER)
@@ -107,11 +105,12 @@ fn is_misnamed(key: &StoreKey, resource: &Resource) -> bool {
 }
 
 /// Returns whether the object under the new name has the same content as the one to be stored.
-pub fn says_the_same(one: &Resource, other: &Resource) -> bool {
-    let (meta, mut copy) = (one.metadata(), other.clone());
+pub fn has_same_content(one: &Resource, other: &Resource) -> bool {
+    let meta = one.metadata();
     if meta.labels != other.metadata().labels || meta.annotations != other.metadata().annotations {
         return false;
     }
+    let mut copy = other.clone();
     *copy.metadata_mut() = meta.clone();
     copy == *one
 }
@@ -140,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn only_policies_of_the_default_tier_that_have_another_name_are_renamed() {
+    fn misnamed_policies_of_the_default_tier_are_renamed() {
         let mut names = MisnamedPolicies::default();
         for (stored, name, tier) in [
             ("web", "web", "default"),
@@ -168,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn those_that_cannot_be_renamed_do_not_stand_in_the_way_of_others() {
+    fn failed_renames_do_not_block_others() {
         let mut names = MisnamedPolicies::default();
         for number in 0..2 * MAX_RENAMES_PER_ROUND + 1 {
             heard(&mut names, &policy(&format!("default.p{number}"), &format!("p{number}"), "default"));
@@ -185,15 +184,15 @@ mod tests {
     }
 
     #[test]
-    fn what_says_the_same_is_the_same_whoever_made_it() {
+    fn only_content_decides_whether_policies_are_equal() {
         let (_, old) = policy("default.db", "db", "default");
         let (_, mut new) = policy("db", "db", "default");
         new.metadata_mut().uid = "other".to_owned();
         new.metadata_mut().resource_version = "7".to_owned();
-        assert!(says_the_same(&old, &new));
+        assert!(has_same_content(&old, &new));
         new.metadata_mut().labels.insert("a".to_owned(), "b".to_owned());
-        assert!(!says_the_same(&old, &new));
+        assert!(!has_same_content(&old, &new));
         let (_, other) = policy("db", "db", "security");
-        assert!(!says_the_same(&old, &other));
+        assert!(!has_same_content(&old, &other));
     }
 }

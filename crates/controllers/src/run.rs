@@ -3,7 +3,7 @@
 
 use crate::election::LeaderElection;
 use crate::http;
-use crate::lead::{self, ControllerContext};
+use crate::leader_loop::{ControllerContext, LEADER_COMPONENTS, run_leader_loop};
 use crate::metrics::{self, ControllerCounters};
 use crate::migration::{self, DatastoreMover};
 use crate::options::ControllersArgs;
@@ -18,7 +18,6 @@ use std::io::Write as _;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tortie_http::liveness::Liveness;
 use tortie_model::kinds::{KubeControllersConfiguration, KubeControllersConfigurationStatus};
@@ -39,24 +38,16 @@ pub enum ControllersRunError {
     Store(#[from] StoreError),
     #[error(transparent)]
     Variable(#[from] InvalidVariable),
-    #[error("{what}: {error}")]
-    Io { what: &'static str, error: io::Error },
+    #[error("signals: {0}")]
+    Signals(io::Error),
     #[error("a component of the controllers ended; restart them")]
     Ended,
 }
 
 /// Runs until SIGTERM or SIGINT.
 pub async fn run(args: ControllersArgs) -> Result<(), ControllersRunError> {
-    let io = |what| move |error| ControllersRunError::Io { what, error };
-    let mut terminate = signal(SignalKind::terminate()).map_err(io("signals"))?;
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(io("signals"))?;
+    let end = tortie_http::shutdown_signal().map_err(ControllersRunError::Signals)?;
     let config = StoreConfig::load(&args.config)?;
-    let end = async {
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-        }
-    };
     run_until(args, config, end).await
 }
 
@@ -65,7 +56,7 @@ async fn run_until(
     config: StoreConfig,
     end: impl Future<Output = ()>,
 ) -> Result<(), ControllersRunError> {
-    let environment = ControllerEnvironment::of_process();
+    let environment = ControllerEnvironment::from_process();
     environment.check()?;
     let target = config.orchestrator().ok_or_else(|| {
         StoreError::Config(
@@ -95,7 +86,7 @@ async fn run_until(
         name: args.lease_name.clone(),
         identity: args.identity.clone().unwrap_or_else(identity),
     };
-    let place = ControllerContext {
+    let context = ControllerContext {
         client: client.clone(),
         kubernetes,
         orchestrator: orchestrator.clone(),
@@ -115,7 +106,7 @@ async fn run_until(
             () = follow_configuration(&resources, &environment, sender, &state) => {}
             () = follow_metrics_port(settings.clone(), metrics.0) => {}
             () = http::follow(metrics.1, "metrics", http::metrics(state.clone())) => {}
-            () = take_turns(&election, &place, mover.as_ref(), settings.clone()) => {}
+            () = run_elections(&election, &context, mover.as_ref(), settings.clone()) => {}
         }
     };
     let outcome = tokio::select! {
@@ -143,7 +134,7 @@ async fn connect(
 ) -> Result<ControllerConnections, ControllersRunError> {
     let client = StoreClient::connect_waiting(&config, |error| {
         tracing::warn!(%error, "waiting for the datastore; trying again");
-        state.set(DATASTORE_COMPONENT, Err(error.to_string()));
+        state.set_problem(DATASTORE_COMPONENT, Some(error.to_string()));
     })
     .await?;
     if client.is_kubernetes() {
@@ -167,9 +158,9 @@ fn identity() -> String {
 }
 
 /// Waits for leadership, leads until it is lost, and repeats.
-async fn take_turns(
+async fn run_elections(
     election: &LeaderElection,
-    place: &ControllerContext,
+    context: &ControllerContext,
     mover: Option<&DatastoreMover>,
     mut settings: watch::Receiver<Arc<ControllerSettings>>,
 ) {
@@ -177,21 +168,20 @@ async fn take_turns(
     if settings.wait_for(|settings| settings.spec.controllers.is_some()).await.is_err() {
         return;
     }
-    let waiting = || metrics::page(&BTreeMap::new(), [], &ControllerCounters::default(), false);
-    let heartbeat = place.state.liveness.part("election");
+    let heartbeat = context.state.liveness.part("election");
     loop {
-        place.state.set_metrics(waiting());
-        election.won(&heartbeat).await;
+        context.state.set_metrics(metrics::page(&BTreeMap::new(), [], &ControllerCounters::default(), false));
+        election.wait_until_leading(&heartbeat).await;
         tracing::info!(identity = election.identity, "this replica leads");
         tokio::select! {
-            () = lead::lead(place.clone(), settings.clone()) => return,
+            () = run_leader_loop(context.clone(), settings.clone()) => return,
             () = follow_migration(mover) => return,
-            () = election.lost(&heartbeat) => tracing::warn!("this replica lost the leadership"),
+            () = election.renew_until_lost(&heartbeat) => tracing::warn!("this replica lost the leadership"),
         }
-        for part in lead::LEADER_COMPONENTS {
-            place.state.liveness.forget(part);
+        for part in LEADER_COMPONENTS {
+            context.state.liveness.forget(part);
         }
-        place.state.set(ABSENCE_COMPONENT, Ok(()));
+        context.state.set_problem(ABSENCE_COMPONENT, None);
     }
 }
 
@@ -219,14 +209,13 @@ async fn watch_health(
     let heartbeat = state.liveness.part("health-checks");
     loop {
         heartbeat.beat();
-        let datastore =
-            resources.ensure_initialized("", CLUSTER_TYPE).await.map_err(|error| error.to_string());
-        let kubernetes = orchestrator.check().await.map_err(|error| error.to_string());
+        let datastore = resources.ensure_initialized("", CLUSTER_TYPE).await;
+        let kubernetes = orchestrator.check().await;
         let fine = datastore.is_ok() && kubernetes.is_ok();
-        state.set(DATASTORE_COMPONENT, datastore);
-        state.set(KUBERNETES_COMPONENT, kubernetes);
+        state.set_problem(DATASTORE_COMPONENT, datastore.err().map(|error| error.to_string()));
+        state.set_problem(KUBERNETES_COMPONENT, kubernetes.err().map(|error| error.to_string()));
         if fine {
-            state.set(STARTUP_COMPONENT, Ok(()));
+            state.set_problem(STARTUP_COMPONENT, None);
         }
         tokio::time::sleep(if fine { HEALTH_CHECK_INTERVALS.0 } else { HEALTH_CHECK_INTERVALS.1 }).await;
     }
@@ -257,12 +246,12 @@ async fn follow_configuration(
     let heartbeat = state.liveness.part("configuration-watch");
     let life = tortie_sync::report_life(vec![watch.signs_of_life()], move || heartbeat.beat());
     tokio::select! {
-        () = hear_configuration(watch, resources, environment, sender) => {}
+        () = apply_configurations(watch, resources, environment, sender) => {}
         () = life => {}
     }
 }
 
-async fn hear_configuration(
+async fn apply_configurations(
     mut watch: StoreWatch,
     resources: &ResourceClient,
     environment: &ControllerEnvironment,
@@ -352,7 +341,7 @@ async fn create(resources: &ResourceClient) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::state::{ProbeKind, check};
+    use crate::state::{ProbeError, ProbeKind, check};
     use tokio::net::TcpListener;
 
     /// Longer than the interval of the health checks, shorter than a request timeout.
@@ -380,10 +369,10 @@ mod tests {
         let (sender, receiver) = tokio::sync::oneshot::channel::<()>();
         let running = run_until(args, config, async { _ = receiver.await });
         let look = async {
-            while !check(&file, ProbeKind::Readiness).unwrap_err().ends_with("; initialising") {
+            while !check(&file, ProbeKind::Readiness).unwrap_err().to_string().ends_with("; initialising") {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
-            assert_eq!(check(&file, ProbeKind::Liveness), Ok(()));
+            check(&file, ProbeKind::Liveness).unwrap();
             sender.send(()).unwrap();
         };
         let both = async { tokio::join!(running, look) };
@@ -393,7 +382,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn a_part_that_is_held_is_named_and_alive_again_when_it_goes_on() {
+    async fn a_stuck_component_is_named_until_it_continues() {
         // An API server that accepts requests and never responds.
         let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let config = StoreConfig {
@@ -412,7 +401,7 @@ mod tests {
         let state = Arc::new(ControllerState::new(file.clone(), Liveness::new(SILENCE)));
         let (watched, resources) = (state.clone(), ResourceClient::new(client));
         let _watching = tokio::spawn(async move { watch_health(&resources, &orchestrator, &watched).await });
-        let said = async |wanted: fn(&Result<(), String>) -> bool| {
+        let said = async |wanted: fn(&Result<(), ProbeError>) -> bool| {
             let look = async {
                 loop {
                     state.write_liveness();
@@ -427,7 +416,7 @@ mod tests {
         };
         let (held, _) = server.accept().await.unwrap();
         let stuck = said(Result::is_err).await.unwrap_err();
-        assert!(stuck.starts_with("health-checks: no sign of life for "), "{stuck}");
+        assert!(stuck.to_string().starts_with("health-checks: no sign of life for "), "{stuck}");
         assert_eq!(state.liveness.page().0.as_u16(), 503);
         // The server is gone: requests fail immediately, and the checks continue.
         drop((held, server));

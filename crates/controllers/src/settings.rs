@@ -47,7 +47,7 @@ const RECOGNISED_VARIABLES: [&str; 7] = [
 
 /// Returns the configuration that is created if none exists.
 pub fn initial() -> KubeControllersConfiguration {
-    let reconciler = || Some(ReconcilerConfig { reconciler_period: Some(DEFAULT_RECONCILER_PERIOD) });
+    let reconciler = Some(ReconcilerConfig { reconciler_period: Some(DEFAULT_RECONCILER_PERIOD) });
     let host_endpoint =
         AutoHostEndpointConfig { auto_create: EnabledSwitch::Disabled, ..AutoHostEndpointConfig::default() };
     let controllers = ControllersConfig {
@@ -57,10 +57,10 @@ pub fn initial() -> KubeControllersConfiguration {
             host_endpoint: Some(host_endpoint),
             leak_grace_period: Some(DEFAULT_LEAK_GRACE_PERIOD),
         }),
-        policy: reconciler(),
-        workload_endpoint: reconciler(),
-        service_account: reconciler(),
-        namespace: reconciler(),
+        policy: reconciler.clone(),
+        workload_endpoint: reconciler.clone(),
+        service_account: reconciler.clone(),
+        namespace: reconciler,
         load_balancer: Some(LoadBalancerControllerConfig { assign_ips: AssignIPs::AllServices }),
         migration: Some(MigrationControllerConfig { policy_name_migrator: EnabledSwitch::Enabled }),
     };
@@ -78,13 +78,13 @@ pub fn initial() -> KubeControllersConfiguration {
 }
 
 impl ControllerEnvironment {
-    pub fn of_process() -> ControllerEnvironment {
-        ControllerEnvironment::of(|name| std::env::var(name).ok())
+    pub fn from_process() -> ControllerEnvironment {
+        ControllerEnvironment::new(|name| std::env::var(name).ok())
     }
 
-    fn of(variable: impl Fn(&str) -> Option<String>) -> ControllerEnvironment {
-        let set = |name: &'static str| Some((name, variable(name).filter(|value| !value.is_empty())?));
-        ControllerEnvironment(RECOGNISED_VARIABLES.into_iter().filter_map(set).collect())
+    fn new(variable: impl Fn(&str) -> Option<String>) -> ControllerEnvironment {
+        let values = RECOGNISED_VARIABLES.into_iter().filter_map(|name| Some((name, variable(name)?)));
+        ControllerEnvironment(values.filter(|(_, value)| !value.is_empty()).collect())
     }
 
     /// Returns an error if a variable has an invalid value. Called once at start.
@@ -100,32 +100,20 @@ impl ControllerEnvironment {
         let mut spec = spec.clone();
         let mut controllers = spec.controllers.take().unwrap_or_default();
         for (&name, value) in &self.0 {
-            let bad =
-                |reason: &str| InvalidVariable { name, value: value.clone(), reason: reason.to_owned() };
-            let switch = || match value.to_ascii_lowercase().as_str() {
-                "true" | "enabled" => Ok(EnabledSwitch::Enabled),
-                "false" | "disabled" => Ok(EnabledSwitch::Disabled),
-                _ => Err(bad("neither true nor false")),
-            };
-            let duration = || value.parse::<scalar::GoDuration>().map_err(|_| bad("not a duration like 5m"));
             match name {
-                "ENABLED_CONTROLLERS" => {
-                    controllers = enabled(value, &controllers).map_err(|reason| bad(&reason))?
-                }
-                "LOG_LEVEL" => {
-                    spec.log_severity_screen = log_level(value).ok_or_else(|| bad("not a level"))?
-                }
-                "COMPACTION_PERIOD" => spec.etcd_v3_compaction_period = Some(duration()?),
-                "HEALTH_ENABLED" => spec.health_checks = switch()?,
-                "RECONCILER_PERIOD" => set_periods(&mut controllers, duration()?),
+                "ENABLED_CONTROLLERS" => controllers = enable_listed(name, value, &controllers)?,
+                "LOG_LEVEL" => spec.log_severity_screen = parse_log_level(name, value)?,
+                "COMPACTION_PERIOD" => spec.etcd_v3_compaction_period = Some(parse_duration(name, value)?),
+                "HEALTH_ENABLED" => spec.health_checks = parse_switch(name, value)?,
+                "RECONCILER_PERIOD" => set_periods(&mut controllers, parse_duration(name, value)?),
                 "SYNC_NODE_LABELS" => {
-                    let labels = switch()?;
+                    let labels = parse_switch(name, value)?;
                     controllers.node.iter_mut().for_each(|node| node.sync_labels = labels.clone());
                 }
                 _ => {
-                    let create = switch()?;
+                    let create = parse_switch(name, value)?;
                     if let Some(node) = &mut controllers.node {
-                        node.host_endpoint.get_or_insert_default().auto_create = create.clone();
+                        node.host_endpoint.get_or_insert_default().auto_create = create;
                     }
                 }
             }
@@ -136,34 +124,45 @@ impl ControllerEnvironment {
     }
 }
 
+impl InvalidVariable {
+    fn new(name: &'static str, value: &str, reason: impl Into<String>) -> InvalidVariable {
+        InvalidVariable { name, value: value.to_owned(), reason: reason.into() }
+    }
+}
+
 /// Returns a configuration in which only the listed controllers run, each as configured or else with its default.
-fn enabled(list: &str, configured: &ControllersConfig) -> Result<ControllersConfig, String> {
+fn enable_listed(
+    variable: &'static str,
+    list: &str,
+    configured: &ControllersConfig,
+) -> Result<ControllersConfig, InvalidVariable> {
     let default = initial().spec.controllers.unwrap_or_default();
-    let mut controllers =
-        ControllersConfig { migration: configured.migration.clone(), ..ControllersConfig::default() };
+    let configured = configured.clone();
+    let all = ControllersConfig {
+        node: configured.node.or(default.node),
+        policy: configured.policy.or(default.policy),
+        workload_endpoint: configured.workload_endpoint.or(default.workload_endpoint),
+        service_account: configured.service_account.or(default.service_account),
+        namespace: configured.namespace.or(default.namespace),
+        load_balancer: configured.load_balancer.or(default.load_balancer),
+        migration: configured.migration,
+    };
+    let mut enabled = ControllersConfig { migration: all.migration, ..ControllersConfig::default() };
     for name in list.split(',').map(str::trim).filter(|name| !name.is_empty()) {
         match name {
-            "node" => controllers.node = configured.node.clone().or(default.node.clone()),
-            "policy" => controllers.policy = configured.policy.clone().or(default.policy.clone()),
-            "namespace" | "profile" => {
-                controllers.namespace = configured.namespace.clone().or(default.namespace.clone());
+            "node" => enabled.node.clone_from(&all.node),
+            "policy" => enabled.policy.clone_from(&all.policy),
+            "namespace" | "profile" => enabled.namespace.clone_from(&all.namespace),
+            "serviceaccount" => enabled.service_account.clone_from(&all.service_account),
+            "workloadendpoint" => enabled.workload_endpoint.clone_from(&all.workload_endpoint),
+            "loadbalancer" => enabled.load_balancer.clone_from(&all.load_balancer),
+            other => {
+                let reason = format!("there is no controller {other:?}");
+                return Err(InvalidVariable::new(variable, list, reason));
             }
-            "serviceaccount" => {
-                controllers.service_account =
-                    configured.service_account.clone().or(default.service_account.clone());
-            }
-            "workloadendpoint" => {
-                controllers.workload_endpoint =
-                    configured.workload_endpoint.clone().or(default.workload_endpoint.clone());
-            }
-            "loadbalancer" => {
-                controllers.load_balancer =
-                    configured.load_balancer.clone().or(default.load_balancer.clone());
-            }
-            other => return Err(format!("there is no controller {other:?}")),
         }
     }
-    Ok(controllers)
+    Ok(enabled)
 }
 
 fn set_periods(controllers: &mut ControllersConfig, period: scalar::GoDuration) {
@@ -177,10 +176,24 @@ fn set_periods(controllers: &mut ControllersConfig, period: scalar::GoDuration) 
     others.into_iter().flatten().for_each(|other| other.reconciler_period = Some(period));
 }
 
-fn log_level(text: &str) -> Option<ControllersLogLevel> {
+fn parse_log_level(variable: &'static str, value: &str) -> Result<ControllersLogLevel, InvalidVariable> {
     use tortie_model::scalar::StringEnum;
-    let known = ControllersLogLevel::NAMES.iter().find(|name| name.eq_ignore_ascii_case(text))?;
-    Some(ControllersLogLevel::from(*known))
+    let known = ControllersLogLevel::NAMES.iter().find(|name| name.eq_ignore_ascii_case(value));
+    known
+        .map(|name| ControllersLogLevel::from(*name))
+        .ok_or_else(|| InvalidVariable::new(variable, value, "not a level"))
+}
+
+fn parse_switch(variable: &'static str, value: &str) -> Result<EnabledSwitch, InvalidVariable> {
+    match value.to_ascii_lowercase().as_str() {
+        "true" | "enabled" => Ok(EnabledSwitch::Enabled),
+        "false" | "disabled" => Ok(EnabledSwitch::Disabled),
+        _ => Err(InvalidVariable::new(variable, value, "neither true nor false")),
+    }
+}
+
+fn parse_duration(variable: &'static str, value: &str) -> Result<scalar::GoDuration, InvalidVariable> {
+    value.parse().map_err(|_| InvalidVariable::new(variable, value, "not a duration like 5m"))
 }
 
 impl ControllerSettings {
@@ -227,14 +240,14 @@ mod tests {
     use super::*;
 
     fn environment(variables: &[(&str, &str)]) -> ControllerEnvironment {
-        ControllerEnvironment::of(|wanted| {
+        ControllerEnvironment::new(|wanted| {
             let found = variables.iter().find(|(name, _)| *name == wanted);
             found.map(|(_, value)| (*value).to_owned())
         })
     }
 
     #[test]
-    fn what_is_made_is_valid_and_means_what_it_says() {
+    fn the_initial_configuration_is_valid() {
         initial().validate().unwrap();
         let settings = environment(&[]).over(&initial().spec).unwrap();
         assert_eq!(settings.leak_grace(), Some(Duration::from_secs(900)));

@@ -50,20 +50,29 @@ pub enum ProbeKind {
     Readiness,
 }
 
+/// Reason why a probe fails.
+#[derive(Debug, thiserror::Error)]
+pub enum ProbeError {
+    #[error("{path}: {error}")]
+    File { path: PathBuf, error: io::Error },
+    #[error("{path} was not written for {seconds} s")]
+    OldFile { path: PathBuf, seconds: u64 },
+    /// The reasons of the components, separated by semicolons.
+    #[error("{0}")]
+    Failed(String),
+}
+
 impl ControllerState {
     pub fn new(file: PathBuf, liveness: Liveness) -> ControllerState {
         let state = ControllerState { file, status: Mutex::default(), metrics: Mutex::default(), liveness };
-        state.set(STARTUP_COMPONENT, Err("initialising".to_owned()));
+        state.set_problem(STARTUP_COMPONENT, Some("initialising".to_owned()));
         state
     }
 
-    /// Sets the condition of a component and writes the file if it changed.
-    pub fn set(&self, part: &str, outcome: Result<(), String>) {
-        let condition = match outcome {
-            Ok(()) => ComponentCondition { ready: true, reason: String::new() },
-            Err(reason) => ComponentCondition { ready: false, reason },
-        };
-        let mut status = held(&self.status);
+    /// Sets why a component is not ready, `None` if it is, and writes the file if that changed.
+    pub fn set_problem(&self, part: &str, problem: Option<String>) {
+        let condition = ComponentCondition { ready: problem.is_none(), reason: problem.unwrap_or_default() };
+        let mut status = lock(&self.status);
         if status.readiness.get(part) == Some(&condition) {
             return;
         }
@@ -73,49 +82,47 @@ impl ControllerState {
 
     /// Writes the components without a heartbeat. The age of the file shows whether the process itself is alive.
     pub fn write_liveness(&self) {
-        let silent = self.liveness.silent(&BTreeMap::new()).into_iter();
-        let mut status = held(&self.status);
-        status.silent = silent
-            .map(|(part, silence)| {
-                let reason = format!("{part}: {}", liveness::describe(silence));
-                (part.to_owned(), ComponentCondition { ready: false, reason })
-            })
-            .collect();
+        let silent = self.liveness.silent(&BTreeMap::new()).into_iter().map(|(part, silence)| {
+            let reason = format!("{part}: {}", liveness::describe(silence));
+            (part.to_owned(), ComponentCondition { ready: false, reason })
+        });
+        let mut status = lock(&self.status);
+        status.silent = silent.collect();
         self.write(&status);
     }
 
     fn write(&self, status: &StatusFile) {
-        if let Err(error) = write(&self.file, status) {
+        if let Err(error) = replace_file(&self.file, status) {
             tracing::debug!(%error, file = %self.file.display(), "cannot write the status file");
         }
     }
 
     /// Returns why the process is not ready, if it is not.
-    pub fn trouble(&self) -> Option<String> {
-        trouble(&held(&self.status).readiness)
+    pub fn problems(&self) -> Option<String> {
+        join_problems(&lock(&self.status).readiness)
     }
 
     pub fn set_metrics(&self, text: String) {
-        *held(&self.metrics) = text;
+        *lock(&self.metrics) = text;
     }
 
     pub fn metrics(&self) -> String {
-        held(&self.metrics).clone()
+        lock(&self.metrics).clone()
     }
 }
 
-fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn trouble(conditions: &BTreeMap<String, ComponentCondition>) -> Option<String> {
+fn join_problems(conditions: &BTreeMap<String, ComponentCondition>) -> Option<String> {
     let reasons = conditions.values().filter(|condition| !condition.ready);
     let reasons: Vec<&str> = reasons.map(|condition| condition.reason.as_str()).collect();
     (!reasons.is_empty()).then(|| reasons.join("; "))
 }
 
 /// Writes the file and replaces it atomically, so that no probe reads a partial one.
-fn write(file: &Path, status: &StatusFile) -> io::Result<()> {
+fn replace_file(file: &Path, status: &StatusFile) -> io::Result<()> {
     if let Some(dir) = file.parent() {
         std::fs::create_dir_all(dir)?;
     }
@@ -125,29 +132,36 @@ fn write(file: &Path, status: &StatusFile) -> io::Result<()> {
 }
 
 /// Evaluates a probe from the status file alone and returns the reasons of a failure.
-pub fn check(file: &Path, probe: ProbeKind) -> Result<(), String> {
-    let failed = |error: io::Error| format!("{}: {error}", file.display());
-    let text = std::fs::read(file).map_err(failed)?;
-    let status: StatusFile =
-        serde_json::from_slice(&text).map_err(|error| format!("{}: {error}", file.display()))?;
-    let conditions = match probe {
-        ProbeKind::Readiness => &status.readiness,
+pub fn check(file: &Path, probe: ProbeKind) -> Result<(), ProbeError> {
+    let (status, written) =
+        read_file(file).map_err(|error| ProbeError::File { path: file.to_owned(), error })?;
+    let problems = match probe {
+        ProbeKind::Readiness => join_problems(&status.readiness),
         ProbeKind::Liveness => {
-            let written = std::fs::metadata(file).and_then(|metadata| metadata.modified()).map_err(failed)?;
             // A clock that was set back is not a failure.
             let age = SystemTime::now().duration_since(written).unwrap_or_default();
             if age > MAX_STATUS_AGE {
-                return Err(format!("{} was not written for {} s", file.display(), age.as_secs()));
+                return Err(ProbeError::OldFile { path: file.to_owned(), seconds: age.as_secs() });
             }
-            &status.silent
+            join_problems(&status.silent)
         }
     };
-    trouble(conditions).map_or(Ok(()), Err)
+    problems.map_or(Ok(()), |problems| Err(ProbeError::Failed(problems)))
+}
+
+/// Returns the content of the file and when it was written.
+fn read_file(file: &Path) -> io::Result<(StatusFile, SystemTime)> {
+    let status = serde_json::from_slice(&std::fs::read(file)?)?;
+    Ok((status, std::fs::metadata(file)?.modified()?))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn probe(file: &Path, probe: ProbeKind) -> Option<String> {
+        check(file, probe).err().map(|error| error.to_string())
+    }
 
     #[test]
     fn the_file_says_what_is_wrong() {
@@ -156,35 +170,35 @@ mod tests {
         let state = ControllerState::new(file.clone(), Liveness::default());
         let said = || std::fs::read_to_string(&file).unwrap();
         assert_eq!(said(), r#"{"Readiness":{"Startup":{"Ready":false,"Reason":"initialising"}}}"#);
-        assert_eq!(check(&file, ProbeKind::Readiness), Err("initialising".to_owned()));
-        assert_eq!(check(&file, ProbeKind::Liveness), Ok(()));
-        state.set(STARTUP_COMPONENT, Ok(()));
-        state.set(DATASTORE_COMPONENT, Err("down".to_owned()));
-        state.set(KUBERNETES_COMPONENT, Err("away".to_owned()));
-        assert_eq!(check(&file, ProbeKind::Readiness), Err("down; away".to_owned()));
-        state.set(DATASTORE_COMPONENT, Ok(()));
-        state.set(KUBERNETES_COMPONENT, Ok(()));
-        assert_eq!((check(&file, ProbeKind::Readiness), state.trouble()), (Ok(()), None));
+        assert_eq!(probe(&file, ProbeKind::Readiness).as_deref(), Some("initialising"));
+        assert_eq!(probe(&file, ProbeKind::Liveness), None);
+        state.set_problem(STARTUP_COMPONENT, None);
+        state.set_problem(DATASTORE_COMPONENT, Some("down".to_owned()));
+        state.set_problem(KUBERNETES_COMPONENT, Some("away".to_owned()));
+        assert_eq!(probe(&file, ProbeKind::Readiness).as_deref(), Some("down; away"));
+        state.set_problem(DATASTORE_COMPONENT, None);
+        state.set_problem(KUBERNETES_COMPONENT, None);
+        assert_eq!((probe(&file, ProbeKind::Readiness), state.problems()), (None, None));
         std::fs::write(&file, "nonsense").unwrap();
-        assert!(check(&file, ProbeKind::Liveness).unwrap_err().contains("status.json"));
+        assert!(probe(&file, ProbeKind::Liveness).unwrap().contains("status.json"));
         assert!(check(&dir.path().join("none"), ProbeKind::Liveness).is_err());
     }
 
     #[test]
-    fn a_silent_part_and_a_file_that_nobody_writes_are_not_alive() {
+    fn silent_components_and_old_files_are_not_alive() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("status.json");
         let state = ControllerState::new(file.clone(), Liveness::new(Duration::from_millis(50)));
         let leader = state.liveness.part("leader");
         std::thread::sleep(Duration::from_millis(100));
         state.write_liveness();
-        assert_eq!(check(&file, ProbeKind::Liveness), Err("leader: no sign of life for 0 s".to_owned()));
-        assert_eq!(check(&file, ProbeKind::Readiness), Err("initialising".to_owned()));
+        assert_eq!(probe(&file, ProbeKind::Liveness).as_deref(), Some("leader: no sign of life for 0 s"));
+        assert_eq!(probe(&file, ProbeKind::Readiness).as_deref(), Some("initialising"));
         leader.beat();
         state.write_liveness();
-        assert_eq!(check(&file, ProbeKind::Liveness), Ok(()));
+        assert_eq!(probe(&file, ProbeKind::Liveness), None);
         let long_ago = SystemTime::now() - 2 * MAX_STATUS_AGE;
         std::fs::File::options().write(true).open(&file).unwrap().set_modified(long_ago).unwrap();
-        assert!(check(&file, ProbeKind::Liveness).unwrap_err().contains("was not written for 180 s"));
+        assert!(probe(&file, ProbeKind::Liveness).unwrap().contains("was not written for 180 s"));
     }
 }

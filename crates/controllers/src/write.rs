@@ -40,7 +40,7 @@ impl ObjectWrite {
 
     /// Executes the write like a user's: with defaults, validation and dependent objects.
     pub async fn carry_out(self, resources: &ResourceClient) -> tortie_store::StoreResult<()> {
-        settled(match self {
+        ignore_lost_race(match self {
             ObjectWrite::Create(resource) => resources.create(resource).await.map(drop),
             ObjectWrite::Update(resource) => resources.update(resource).await.map(drop),
             ObjectWrite::Delete { kind, namespace, name, version } => {
@@ -52,7 +52,7 @@ impl ObjectWrite {
     /// Executes the write unchanged, for derived objects that are not validated like those of users.
     pub async fn carry_out_plainly(self, client: &StoreClient) -> tortie_store::StoreResult<()> {
         let key = self.key();
-        settled(match self {
+        ignore_lost_race(match self {
             ObjectWrite::Create(resource) => {
                 client.create(&key, &StoreValue::Resource(resource)).await.map(drop)
             }
@@ -69,7 +69,7 @@ impl ObjectWrite {
 }
 
 /// Ignores a lost race: the newer version arrives as an event and is reconciled then.
-fn settled(outcome: tortie_store::StoreResult<()>) -> tortie_store::StoreResult<()> {
+fn ignore_lost_race(outcome: tortie_store::StoreResult<()>) -> tortie_store::StoreResult<()> {
     match outcome {
         Err(error) if error.is_lost_race() => Ok(()),
         outcome => outcome,

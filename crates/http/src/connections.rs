@@ -50,9 +50,10 @@ impl ConnectionTable {
         if own < self.limits.per_source && self.open.len() < self.limits.total {
             return ConnectionAdmission::Free;
         }
-        let victim = match own < self.limits.per_source {
-            true => self.dispensable(own),
-            false => self.open.iter().position(|other| other.source == source && !other.activity.is_busy()),
+        let victim = if own < self.limits.per_source {
+            self.find_dispensable(own)
+        } else {
+            self.open.iter().position(|other| other.source == source && !other.activity.is_busy())
         };
         let Some(victim) = victim else { return ConnectionAdmission::Refused };
         self.open.remove(victim).task.abort();
@@ -66,20 +67,18 @@ impl ConnectionTable {
     /// Returns the position of the connection to close: the oldest idle connection of the source with the most
     /// connections. If no connection is idle, the oldest connection of the source with the most, provided that it keeps
     /// at least as many as the source of the new connection then has. `own` is the present number of the latter.
-    fn dispensable(&self, own: usize) -> Option<usize> {
+    fn find_dispensable(&self, own: usize) -> Option<usize> {
         let mut counts: HashMap<IpAddr, usize> = HashMap::new();
         for connection in &self.open {
             *counts.entry(connection.source).or_default() += 1;
         }
-        let count = |connection: &OpenConnection| counts.get(&connection.source).copied().unwrap_or_default();
-        let largest = |busy: bool| {
-            let candidates = self.open.iter().enumerate();
-            let candidates = candidates.filter(|(_, connection)| connection.activity.is_busy() == busy);
-            // `max_by_key` returns the last of several maxima; iterating in reverse makes that the oldest.
-            candidates.rev().max_by_key(|(_, connection)| count(connection))
-        };
-        let busy = || largest(true).filter(|(_, connection)| count(connection) > own + 1);
-        largest(false).or_else(busy).map(|(position, _)| position)
+        let candidates = self.open.iter().enumerate().filter_map(|(position, connection)| {
+            let count = counts.get(&connection.source).copied().unwrap_or_default();
+            let is_idle = !connection.activity.is_busy();
+            (is_idle || count > own + 1).then_some((is_idle, count, position))
+        });
+        // `max_by_key` returns the last of several maxima; iterating in reverse makes that the oldest.
+        candidates.rev().max_by_key(|(is_idle, count, _)| (*is_idle, *count)).map(|(.., position)| position)
     }
 }
 

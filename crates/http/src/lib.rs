@@ -2,13 +2,19 @@
 
 mod connections;
 pub mod liveness;
+mod metrics;
 pub mod process;
+mod signals;
 mod summary;
 mod tls;
 
 pub use connections::{
     ConnectionActivity, ConnectionAdmission, ConnectionLimits, ConnectionTable, RequestGuard,
 };
+pub use metrics::MetricsPage;
+#[doc(hidden)]
+pub use prometheus_client;
+pub use signals::shutdown_signal;
 pub use summary::SummaryMetric;
 pub use tls::{ListenerTlsFiles, TlsClientPolicy};
 
@@ -51,7 +57,8 @@ pub async fn listen(host: &str, port: u16) -> io::Result<TcpListener> {
 
 /// Accepts and serves connections until the future is dropped, which also closes all connections.
 pub async fn serve(listener: TcpListener, router: Router, tls: Option<ListenerTlsFiles>, closed: Counter) {
-    let (mut table, mut tasks) = (ConnectionTable::new(CONNECTION_LIMITS), JoinSet::new());
+    let mut table = ConnectionTable::new(CONNECTION_LIMITS);
+    let mut tasks = JoinSet::new();
     loop {
         let (stream, from) = match listener.accept().await {
             Ok(accepted) => accepted,
@@ -69,21 +76,21 @@ pub async fn serve(listener: TcpListener, router: Router, tls: Option<ListenerTl
         // Connections are never marked busy, so the oldest one is closed: its client had the most time to get a
         // response.
         let activity = ConnectionActivity::default();
-        let task = tasks.spawn(converse(stream, router.clone(), tls.clone()));
+        let task = tasks.spawn(serve_connection(stream, router.clone(), tls.clone()));
         table.insert(source, activity, task);
     }
 }
 
-async fn converse(stream: TcpStream, router: Router, tls: Option<ListenerTlsFiles>) {
-    let Some(tls) = tls else { return answer(stream, router).await };
+async fn serve_connection(stream: TcpStream, router: Router, tls: Option<ListenerTlsFiles>) {
+    let Some(tls) = tls else { return serve_requests(stream, router).await };
     match tokio::time::timeout(HEADER_READ_TIMEOUT, tls.accept(stream)).await {
-        Ok(Ok(stream)) => answer(stream, router).await,
+        Ok(Ok(stream)) => serve_requests(stream, router).await,
         Ok(Err(error)) => tracing::warn!(%error, "TLS handshake of an HTTP connection failed"),
         Err(_) => {}
     }
 }
 
-async fn answer(stream: impl AsyncRead + AsyncWrite + Unpin, router: Router) {
+async fn serve_requests(stream: impl AsyncRead + AsyncWrite + Unpin, router: Router) {
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEADER_READ_TIMEOUT).max_buf_size(MAX_BUFFER_BYTES);
     let connection = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));

@@ -1,6 +1,6 @@
 //! Metrics of the daemon's own process, under the standard `process_*` names of the Prometheus clients.
 
-use std::fmt::Write;
+use crate::metrics::MetricsPage;
 use std::fs;
 
 /// Clock ticks per second in /proc (USER_HZ), 100 on all supported architectures.
@@ -8,50 +8,37 @@ const CLOCK_TICKS_PER_SECOND: f64 = 100.0;
 
 /// Renders the metrics in the Prometheus text format. Values that cannot be read are omitted.
 pub fn text() -> String {
-    let mut text = String::new();
-    let mut metric = |name: &str, kind: &str, help: &str, value: Option<f64>| {
-        if let Some(value) = value {
-            let _ = writeln!(text, "# HELP {name} {help}.\n# TYPE {name} {kind}\n{name} {value}");
-        }
-    };
     let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
     // Parse after the command name, which may contain any character, including spaces and parentheses.
-    let fields: Vec<f64> = stat
-        .rsplit(") ")
-        .next()
-        .unwrap_or_default()
-        .split(' ')
-        .map(|field| field.trim().parse().unwrap_or(0.0))
-        .collect();
-    let field = |number: usize| fields.get(number - 3).copied();
-    let cpu = field(14).zip(field(15)).map(|(user, system)| (user + system) / CLOCK_TICKS_PER_SECOND);
-    metric("process_cpu_seconds_total", "counter", "Processor time of the daemon in seconds", cpu);
-    let started = field(22).zip(booted()).map(|(since, booted)| booted + since / CLOCK_TICKS_PER_SECOND);
-    metric("process_start_time_seconds", "gauge", "Start of the daemon, in seconds since 1970", started);
+    let after_name = stat.rsplit(") ").next().unwrap_or_default();
+    let fields: Vec<f64> = after_name.split(' ').map(|field| field.trim().parse().unwrap_or(0.0)).collect();
+    // The numbers of proc(5), in which the first field after the name is 3.
+    let [user, system, since] = [14, 15, 22].map(|number| fields.get(number - 3).copied());
+    let cpu = user.zip(system).map(|(user, system)| (user + system) / CLOCK_TICKS_PER_SECOND);
+    let started = since.zip(booted()).map(|(since, booted)| booted + since / CLOCK_TICKS_PER_SECOND);
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let kilobytes = |name: &str| -> Option<f64> {
-        let rest = status.lines().find_map(|line| line.strip_prefix(name))?;
-        rest.trim().strip_suffix(" kB")?.trim().parse().ok()
-    };
-    let bytes = |name: &str| kilobytes(name).map(|number| number * 1024.0);
-    metric(
-        "process_virtual_memory_bytes",
-        "gauge",
-        "Virtual memory of the daemon in bytes",
-        bytes("VmSize:"),
-    );
-    metric(
-        "process_resident_memory_bytes",
-        "gauge",
-        "Resident memory of the daemon in bytes",
-        bytes("VmRSS:"),
-    );
-    let open = fs::read_dir("/proc/self/fd")
-        .ok()
-        .map(|files| files.count())
-        .and_then(|count| u32::try_from(count).ok());
-    metric("process_open_fds", "gauge", "Open files of the daemon", open.map(f64::from));
-    text
+    let [size, resident] = ["VmSize:", "VmRSS:"].map(|name| parse_memory(&status, name));
+    let open = fs::read_dir("/proc/self/fd").ok().map(|files| files.count() as f64);
+    let mut page = MetricsPage::default();
+    for (name, kind, help, value) in [
+        ("process_cpu_seconds_total", "counter", "Processor time of the daemon in seconds.", cpu),
+        ("process_start_time_seconds", "gauge", "Start of the daemon, in seconds since 1970.", started),
+        ("process_virtual_memory_bytes", "gauge", "Virtual memory of the daemon in bytes.", size),
+        ("process_resident_memory_bytes", "gauge", "Resident memory of the daemon in bytes.", resident),
+        ("process_open_fds", "gauge", "Open files of the daemon.", open),
+    ] {
+        if let Some(value) = value {
+            page.add_metric(name, kind, help, value);
+        }
+    }
+    page.0
+}
+
+/// Returns a memory size in /proc/self/status, in bytes.
+fn parse_memory(status: &str, name: &str) -> Option<f64> {
+    let rest = status.lines().find_map(|line| line.strip_prefix(name))?;
+    let kilobytes: f64 = rest.trim().strip_suffix(" kB")?.trim().parse().ok()?;
+    Some(kilobytes * 1024.0)
 }
 
 fn booted() -> Option<f64> {

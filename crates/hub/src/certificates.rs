@@ -35,7 +35,7 @@ pub enum CertificateError {
     #[error("kube-apiserver did not respond in {} s", SECRET_READ_TIMEOUT.as_secs())]
     Timeout,
     #[error("cannot issue certificates: {0}")]
-    Signing(String),
+    Signing(#[from] tortie_tls::CertificateIssueError),
     #[error(transparent)]
     Pem(#[from] PemError),
 }

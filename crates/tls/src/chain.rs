@@ -1,8 +1,8 @@
 //! A server certificate verifier that checks the chain up to a CA, but not the name under which the server was reached.
 
 use std::sync::Arc;
-use tokio_rustls::rustls::client::WebPkiServerVerifier;
 use tokio_rustls::rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use tokio_rustls::rustls::client::{VerifierBuilderError, WebPkiServerVerifier};
 use tokio_rustls::rustls::crypto::CryptoProvider;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use tokio_rustls::rustls::{CertificateError, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
@@ -11,9 +11,11 @@ use tokio_rustls::rustls::{CertificateError, DigitallySignedStruct, Error, RootC
 pub struct ChainOnlyVerifier(Arc<WebPkiServerVerifier>);
 
 impl ChainOnlyVerifier {
-    pub fn new(roots: RootCertStore, provider: Arc<CryptoProvider>) -> Result<ChainOnlyVerifier, String> {
-        let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider).build();
-        verifier.map(ChainOnlyVerifier).map_err(|error| error.to_string())
+    pub fn new(
+        roots: RootCertStore,
+        provider: Arc<CryptoProvider>,
+    ) -> Result<ChainOnlyVerifier, VerifierBuilderError> {
+        WebPkiServerVerifier::builder_with_provider(roots.into(), provider).build().map(ChainOnlyVerifier)
     }
 }
 

@@ -1,8 +1,9 @@
 //! rustls client and server configurations, built from PEM files.
 
-use crate::pem::{PemError, TlsPem};
+use crate::pem::{ClientCertificateMode, PemError, TlsPem};
 use std::fs;
 use std::path::{Path, PathBuf};
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::{ClientConfig, ServerConfig};
 
 /// Paths of PEM files.
@@ -30,7 +31,17 @@ pub enum TlsError {
 impl TlsFiles {
     /// Returns the configuration of a server. Clients must present a certificate if `ca` is set.
     pub fn server(&self) -> Result<ServerConfig, TlsError> {
-        self.pem()?.server().map_err(|error| self.explain(error))
+        self.server_with(ClientCertificateMode::Required)
+    }
+
+    /// Returns the configuration of a server. If `ca` is set, client certificates must be signed by it.
+    pub fn server_with(&self, clients: ClientCertificateMode) -> Result<ServerConfig, TlsError> {
+        self.pem()?.server_with(clients).map_err(|error| self.explain(error))
+    }
+
+    /// Returns the certificate chain and the private key.
+    pub fn identity(&self) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), TlsError> {
+        self.pem()?.identity().map_err(|error| self.explain(error))
     }
 
     /// Returns the configuration of a client that verifies the chain of the server certificate, but not the server's
@@ -51,11 +62,10 @@ impl TlsFiles {
     }
 
     fn explain(&self, error: PemError) -> TlsError {
-        let file = |path: &Path, reason| TlsError::File { path: path.to_owned(), reason };
         match (error, &self.ca) {
-            (PemError::Certificate(reason), _) => file(&self.certificate, reason),
-            (PemError::Key(reason), _) => file(&self.key, reason),
-            (PemError::Authority(reason), Some(path)) => file(path, reason),
+            (PemError::Certificate(reason), _) => TlsError::File { path: self.certificate.clone(), reason },
+            (PemError::Key(reason), _) => TlsError::File { path: self.key.clone(), reason },
+            (PemError::Authority(reason), Some(path)) => TlsError::File { path: path.clone(), reason },
             (PemError::Verifier(reason), Some(path)) => TlsError::Ca { path: path.clone(), reason },
             (PemError::Authority(_) | PemError::Verifier(_) | PemError::NoAuthority, _) => TlsError::NoCa,
             (PemError::Pair(reason), _) => {

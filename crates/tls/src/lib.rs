@@ -3,13 +3,15 @@
 mod chain;
 mod files;
 mod names;
-mod own;
 mod pem;
 mod reload;
+mod self_issued;
 mod validity;
 
 pub use files::{TlsError, TlsFiles};
-pub use names::{ExpectedPeerNames, common_name, organisations};
-pub use own::{CertificateLifetimes, ClientCertificate, SelfIssuedCertificates};
-pub use pem::{PemError, TlsPem};
+pub use names::{ExpectedPeerNames, PeerNameError, common_name, organisations};
+pub use pem::{ClientCertificateMode, PemError, TlsPem, client_verifier};
 pub use reload::TlsReloader;
+pub use self_issued::{
+    CertificateIssueError, CertificateLifetimes, ClientCertificate, SelfIssuedCertificates,
+};

@@ -20,23 +20,31 @@ pub struct ExpectedPeerNames {
     pub uri: Option<String>,
 }
 
+/// Reason why a peer certificate is rejected.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PeerNameError {
+    #[error("it shows no certificate")]
+    NoCertificate,
+    #[error("its certificate is for [{}], not for {}", .found.join(", "), .expected.join(" or "))]
+    OtherName { found: Vec<String>, expected: Vec<String> },
+}
+
 impl ExpectedPeerNames {
     /// Checks that the peer certificate has one of these names. Its chain must have been verified before.
-    pub fn check(&self, shown: Option<&[CertificateDer<'_>]>) -> Result<(), String> {
+    pub fn check(&self, shown: Option<&[CertificateDer<'_>]>) -> Result<(), PeerNameError> {
         if *self == ExpectedPeerNames::default() {
             return Ok(());
         }
-        let certificate = shown.and_then(|chain| chain.first()).ok_or("it shows no certificate")?;
-        let (name, uris) = (common_name(certificate), uri_names(certificate));
+        let certificate = shown.and_then(|chain| chain.first()).ok_or(PeerNameError::NoCertificate)?;
+        let name = common_name(certificate);
+        let uris = uri_names(certificate);
         let has_name = self.common_name.is_some() && name == self.common_name;
         let has_uri = self.uri.as_ref().is_some_and(|uri| uris.contains(uri));
         if has_name || has_uri {
             return Ok(());
         }
-        let wanted: Vec<&str> =
-            [&self.common_name, &self.uri].into_iter().flatten().map(String::as_str).collect();
-        let found: Vec<String> = name.into_iter().chain(uris).collect();
-        Err(format!("its certificate is for [{}], not for {}", found.join(", "), wanted.join(" or ")))
+        let expected = [&self.common_name, &self.uri].into_iter().flatten().cloned().collect();
+        Err(PeerNameError::OtherName { found: name.into_iter().chain(uris).collect(), expected })
     }
 }
 
@@ -193,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn one_of_the_names_is_enough_and_none_is_not() {
+    fn one_expected_name_is_enough() {
         let shown = [certificate("typha", &["spiffe://a"])];
         let expected = |name: Option<&str>, uri: Option<&str>| ExpectedPeerNames {
             common_name: name.map(str::to_owned),
@@ -212,7 +220,7 @@ mod tests {
             expected(None, Some("spiffe://a/")),
             expected(Some("spiffe://a"), Some("typha")),
         ] {
-            assert!(bad.check(Some(&shown)).unwrap_err().contains("[typha, spiffe://a]"));
+            assert!(bad.check(Some(&shown)).unwrap_err().to_string().contains("[typha, spiffe://a]"));
         }
         assert!(expected(Some("typha"), None).check(None).is_err());
     }

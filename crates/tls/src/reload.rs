@@ -4,6 +4,7 @@ use crate::{TlsError, TlsFiles};
 use std::fmt;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 /// Inode, size and modification time of a file: differs when the file was written or replaced. `None` if it is missing.
@@ -20,7 +21,7 @@ impl<T: Clone> TlsReloader<T> {
         files: TlsFiles,
         make: fn(&TlsFiles) -> Result<T, TlsError>,
     ) -> Result<TlsReloader<T>, TlsError> {
-        let stamps = stamps(&files);
+        let stamps = read_stamps(&files);
         let made = make(&files)?;
         Ok(TlsReloader { files, make, current: Mutex::new((made, stamps)) })
     }
@@ -28,7 +29,7 @@ impl<T: Clone> TlsReloader<T> {
     /// Returns the value built from the current files. While the files are unusable, returns the previous value.
     pub fn get(&self) -> T {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
-        let stamps = stamps(&self.files);
+        let stamps = read_stamps(&self.files);
         if stamps != current.1 {
             current.1 = stamps;
             match (self.make)(&self.files) {
@@ -47,15 +48,16 @@ impl<T: Clone> TlsReloader<T> {
 
 impl<T> fmt::Debug for TlsReloader<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Reloading").field("files", &self.files).finish_non_exhaustive()
+        f.debug_struct("TlsReloader").field("files", &self.files).finish_non_exhaustive()
     }
 }
 
-fn stamps(files: &TlsFiles) -> Vec<FileStamp> {
+fn read_stamps(files: &TlsFiles) -> Vec<FileStamp> {
     let all = [Some(&files.certificate), Some(&files.key), files.ca.as_ref()];
-    let stamp = |path| {
-        let found = fs::metadata(path).ok()?;
-        Some((found.ino(), found.size(), found.mtime(), found.mtime_nsec()))
-    };
-    all.into_iter().flatten().map(stamp).collect()
+    all.into_iter().flatten().map(|path| read_stamp(path)).collect()
+}
+
+fn read_stamp(path: &Path) -> FileStamp {
+    let found = fs::metadata(path).ok()?;
+    Some((found.ino(), found.size(), found.mtime(), found.mtime_nsec()))
 }

@@ -16,7 +16,7 @@ pub struct ValidityPeriod {
 /// Returns the validity period, or `None` if the bytes are not a certificate.
 pub fn validity(certificate: &[u8]) -> Option<ValidityPeriod> {
     let mut period = parts(certificate)?.validity;
-    Some(ValidityPeriod { from: time(&mut period)?, until: time(&mut period)? })
+    Some(ValidityPeriod { from: parse_time(&mut period)?, until: parse_time(&mut period)? })
 }
 
 /// Returns whether the issuer name of `certificate` is the subject name of `authority`. Does not verify signatures.
@@ -27,7 +27,7 @@ pub fn names_as_issuer(certificate: &[u8], authority: &[u8]) -> bool {
     }
 }
 
-fn time(bytes: &mut &[u8]) -> Option<i64> {
+fn parse_time(bytes: &mut &[u8]) -> Option<i64> {
     let (tag, text) = value(bytes)?;
     let text = std::str::from_utf8(text).ok()?.strip_suffix('Z')?;
     let text = match tag {
@@ -37,12 +37,16 @@ fn time(bytes: &mut &[u8]) -> Option<i64> {
         GENERALIZED_TIME => text.to_owned(),
         _ => return None,
     };
-    let number = |from: usize, to: usize| text.get(from..to)?.parse::<u16>().ok();
-    let small = |from: usize| u8::try_from(number(from, from + 2)?).ok();
-    let month = Month::try_from(small(4)?).ok()?;
-    let date = Date::from_calendar_date(i32::from(number(0, 4)?), month, small(6)?).ok()?;
-    let time = Time::from_hms(small(8)?, small(10)?, small(12)?).ok()?;
+    let month = Month::try_from(parse_two_digits(&text, 4)?).ok()?;
+    let year: u16 = text.get(..4)?.parse().ok()?;
+    let date = Date::from_calendar_date(i32::from(year), month, parse_two_digits(&text, 6)?).ok()?;
+    let [hour, minute, second] = [8, 10, 12].map(|at| parse_two_digits(&text, at));
+    let time = Time::from_hms(hour?, minute?, second?).ok()?;
     (text.len() == 14).then(|| OffsetDateTime::new_utc(date, time).unix_timestamp())
+}
+
+fn parse_two_digits(text: &str, at: usize) -> Option<u8> {
+    text.get(at..at + 2)?.parse().ok()
 }
 
 #[cfg(test)]
@@ -68,7 +72,7 @@ mod tests {
         #[test]
         fn any_bytes_are_taken_calmly(bytes: Vec<u8>) {
             let _ = validity(&bytes);
-            let _ = time(&mut bytes.as_slice());
+            let _ = parse_time(&mut bytes.as_slice());
         }
     }
 }

@@ -9,14 +9,14 @@ use tokio_rustls::rustls::client::danger::HandshakeSignatureValid;
 use tokio_rustls::rustls::crypto::{
     CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature,
 };
-use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, UnixTime};
-use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use tokio_rustls::rustls::{
-    CertificateError, DigitallySignedStruct, DistinguishedName, Error, RootCertStore, SignatureScheme,
+    CertificateError, DigitallySignedStruct, DistinguishedName, Error, SignatureScheme,
 };
+use tortie_store::StoreError;
 use tortie_store::orchestrator::KubernetesUser;
+use tortie_tls::{ClientCertificateMode, PemError, client_verifier};
 
 pub const AUTHENTICATION_NAMESPACE: &str = "kube-system";
 pub const AUTHENTICATION_CONFIG_MAP: &str = "extension-apiserver-authentication";
@@ -38,6 +38,17 @@ pub struct ProxyTrust {
     clients: Option<Arc<dyn ClientCertVerifier>>,
 }
 
+/// Reason why the ConfigMap cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum TrustError {
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error("{key}: {error}")]
+    List { key: &'static str, error: serde_json::Error },
+    #[error("{key}: {error}")]
+    Authorities { key: &'static str, error: PemError },
+}
+
 /// Holder of a client certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CertificateHolder {
@@ -48,37 +59,29 @@ pub enum CertificateHolder {
 }
 
 impl ProxyTrust {
-    pub fn read(data: &BTreeMap<String, String>) -> Result<ProxyTrust, String> {
-        let list = |key: &str| -> Result<Vec<String>, String> {
-            match data.get(key).map(String::as_str).unwrap_or_default() {
-                "" => Ok(Vec::new()),
-                text => serde_json::from_str(text).map_err(|error| format!("{key}: {error}")),
-            }
-        };
+    pub fn read(data: &BTreeMap<String, String>) -> Result<ProxyTrust, TrustError> {
         Ok(ProxyTrust {
-            proxies: verifier(data.get("requestheader-client-ca-file"), ClientCertificateMode::Required)
-                .map_err(|error| format!("requestheader-client-ca-file: {error}"))?,
-            names: list("requestheader-allowed-names")?,
-            user_headers: list("requestheader-username-headers")?,
-            uid_headers: list("requestheader-uid-headers")?,
-            group_headers: list("requestheader-group-headers")?,
-            extra_prefixes: list("requestheader-extra-headers-prefix")?,
-            clients: verifier(data.get("client-ca-file"), ClientCertificateMode::Required)
-                .map_err(|error| format!("client-ca-file: {error}"))?,
+            proxies: read_authorities(data, "requestheader-client-ca-file")?,
+            names: read_list(data, "requestheader-allowed-names")?,
+            user_headers: read_list(data, "requestheader-username-headers")?,
+            uid_headers: read_list(data, "requestheader-uid-headers")?,
+            group_headers: read_list(data, "requestheader-group-headers")?,
+            extra_prefixes: read_list(data, "requestheader-extra-headers-prefix")?,
+            clients: read_authorities(data, "client-ca-file")?,
         })
     }
 
     /// Returns the holder of a certificate chain; `None` if it is not trusted.
     pub fn judge(&self, chain: &[CertificateDer<'_>], now: UnixTime) -> Option<CertificateHolder> {
         let (end, between) = chain.split_first()?;
-        let signed_by = |verifier: &Option<Arc<dyn ClientCertVerifier>>| {
+        let [is_of_proxy, is_of_client] = [&self.proxies, &self.clients].map(|verifier| {
             verifier.as_ref().is_some_and(|verifier| verifier.verify_client_cert(end, between, now).is_ok())
-        };
+        });
         let name = tortie_tls::common_name(end).unwrap_or_default();
-        if signed_by(&self.proxies) && (self.names.is_empty() || self.names.contains(&name)) {
+        if is_of_proxy && (self.names.is_empty() || self.names.contains(&name)) {
             return Some(CertificateHolder::Proxy);
         }
-        (signed_by(&self.clients) && !name.is_empty()).then(|| {
+        (is_of_client && !name.is_empty()).then(|| {
             let groups = tortie_tls::organisations(end);
             CertificateHolder::Client(KubernetesUser { name, groups, ..KubernetesUser::default() })
         })
@@ -86,11 +89,8 @@ impl ProxyTrust {
 
     /// Returns the user in the identity headers of the front proxy.
     pub fn user_in(&self, headers: &HeaderMap) -> Option<KubernetesUser> {
-        let first = |names: &[String]| {
-            let values = names.iter().filter_map(|name| headers.get(name.as_str())?.to_str().ok());
-            values.map(str::trim).find(|value| !value.is_empty()).map(str::to_owned)
-        };
-        let name = first(&self.user_headers)?;
+        let name = first_value(headers, &self.user_headers)?;
+        let uid = first_value(headers, &self.uid_headers).unwrap_or_default();
         let mut groups = Vec::new();
         for header in &self.group_headers {
             let values = headers.get_all(header.as_str()).iter().take(MAX_IDENTITY_HEADERS);
@@ -106,38 +106,31 @@ impl ProxyTrust {
                 }
             }
         }
-        Some(KubernetesUser { name, uid: first(&self.uid_headers).unwrap_or_default(), groups, extra })
+        Some(KubernetesUser { name, uid, groups, extra })
     }
 }
 
-/// Whether a client must present a certificate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ClientCertificateMode {
-    Required,
-    Optional,
+/// Returns the value of the first of these headers that is present and not empty.
+fn first_value(headers: &HeaderMap, names: &[String]) -> Option<String> {
+    let values = names.iter().filter_map(|name| headers.get(name.as_str())?.to_str().ok());
+    values.map(str::trim).find(|value| !value.is_empty()).map(str::to_owned)
+}
+
+fn read_list(data: &BTreeMap<String, String>, key: &'static str) -> Result<Vec<String>, TrustError> {
+    match data.get(key).filter(|text| !text.is_empty()) {
+        None => Ok(Vec::new()),
+        Some(text) => serde_json::from_str(text).map_err(|error| TrustError::List { key, error }),
+    }
 }
 
 /// Returns a verifier for certificates signed by these authorities in PEM format; `None` without any.
-pub fn verifier(
-    pem: Option<&String>,
-    certificates: ClientCertificateMode,
-) -> Result<Option<Arc<dyn ClientCertVerifier>>, String> {
-    let Some(pem) = pem.filter(|pem| !pem.trim().is_empty()) else { return Ok(None) };
-    let mut roots = RootCertStore::empty();
-    for certificate in CertificateDer::pem_slice_iter(pem.as_bytes()) {
-        let certificate = certificate.map_err(|error| error.to_string())?;
-        roots.add(certificate).map_err(|error| error.to_string())?;
-    }
-    let provider = Arc::new(aws_lc_rs::default_provider());
-    let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
-    let builder = match certificates {
-        ClientCertificateMode::Required => builder,
-        ClientCertificateMode::Optional => builder.allow_unauthenticated(),
-    };
-    builder
-        .build()
-        .map(|verifier| Some(verifier as Arc<dyn ClientCertVerifier>))
-        .map_err(|error| error.to_string())
+fn read_authorities(
+    data: &BTreeMap<String, String>,
+    key: &'static str,
+) -> Result<Option<Arc<dyn ClientCertVerifier>>, TrustError> {
+    let Some(pem) = data.get(key).filter(|pem| !pem.trim().is_empty()) else { return Ok(None) };
+    let verifier = client_verifier(pem.as_bytes(), ClientCertificateMode::Required);
+    verifier.map(Some).map_err(|error| TrustError::Authorities { key, error })
 }
 
 /// The current authentication settings; updated while the server runs.

@@ -16,7 +16,7 @@ use tortie_model::{Kind, Resource};
 use tortie_store::{ResourceClient, StoreError};
 
 /// Maximum number of concurrent reviews.
-const MAX_CONCURRENT_REVIEWS: usize = 400;
+pub const MAX_CONCURRENT_REVIEWS: usize = 400;
 const TEXT_CONTENT_TYPE: &str = "text/plain; charset=utf-8";
 const JSON_CONTENT_TYPE: &str = "application/json";
 /// Service accounts that may write ClusterInformation: Calico's names and ours.
@@ -24,56 +24,29 @@ const CLUSTER_INFORMATION_WRITERS: [&str; 5] =
     ["calico-node", "calico-kube-controllers", "calico-typha", "tortie-node", "tortie-controllers"];
 
 pub struct WebhookHandler {
-    access: AccessControl,
-    resources: ResourceClient,
+    pub access: AccessControl,
+    pub resources: ResourceClient,
     /// Namespace of these service accounts.
-    namespace: String,
-    metrics: ApiServerMetrics,
-    bodies: BodyReader,
-    requests: Semaphore,
+    pub namespace: String,
+    pub metrics: ApiServerMetrics,
+    pub bodies: BodyReader,
+    pub requests: Semaphore,
     /// Whether reviews require a client certificate. TLS has verified it.
-    needs_certificate: bool,
+    pub needs_certificate: bool,
     /// Whether a certificate exists, and whether the server is about to stop.
-    certified: watch::Receiver<bool>,
-    stopping: watch::Receiver<bool>,
+    pub certified: watch::Receiver<bool>,
+    pub stopping: watch::Receiver<bool>,
 }
 
 impl WebhookHandler {
-    pub fn new(
-        access: AccessControl,
-        resources: ResourceClient,
-        namespace: String,
-        needs_certificate: bool,
-        certified: watch::Receiver<bool>,
-        stopping: watch::Receiver<bool>,
-    ) -> WebhookHandler {
-        let requests = Semaphore::new(MAX_CONCURRENT_REVIEWS);
-        let (metrics, bodies) = (ApiServerMetrics::new(), BodyReader::default());
-        WebhookHandler {
-            access,
-            resources,
-            namespace,
-            metrics,
-            bodies,
-            requests,
-            needs_certificate,
-            certified,
-            stopping,
-        }
-    }
-
     fn ready(&self) -> Response<Body> {
-        match (*self.stopping.borrow(), *self.certified.borrow()) {
-            (true, _) => {
-                response(StatusCode::SERVICE_UNAVAILABLE, TEXT_CONTENT_TYPE, Body::from("stopping\n"))
-            }
-            (_, false) => response(
-                StatusCode::SERVICE_UNAVAILABLE,
-                TEXT_CONTENT_TYPE,
-                Body::from("no certificate yet\n"),
-            ),
-            (false, true) => response(StatusCode::OK, TEXT_CONTENT_TYPE, Body::from("ok")),
+        if *self.stopping.borrow() {
+            return plain(StatusCode::SERVICE_UNAVAILABLE, "stopping");
         }
+        if !*self.certified.borrow() {
+            return plain(StatusCode::SERVICE_UNAVAILABLE, "no certificate yet");
+        }
+        response(StatusCode::OK, TEXT_CONTENT_TYPE, Body::from("ok"))
     }
 
     async fn review(&self, webhook: WebhookKind, content: Body, peer: &ConnectionPeer) -> Response<Body> {
@@ -86,13 +59,13 @@ impl WebhookHandler {
             self.metrics.count_refused("request");
             return plain(StatusCode::TOO_MANY_REQUESTS, "too many requests are being served");
         };
-        let question = match AdmissionRequest::read(&body.bytes) {
+        let question = match AdmissionRequest::parse(&body.bytes) {
             Ok(question) => question,
             Err(why) => return plain(StatusCode::BAD_REQUEST, &format!("cannot parse the review: {why}")),
         };
         let verdict = match webhook {
-            WebhookKind::TierRules => self.tier_rules(&question).await,
-            WebhookKind::ClusterInformation => self.cluster_information(&question),
+            WebhookKind::TierRules => self.check_tier_rules(&question).await,
+            WebhookKind::ClusterInformation => self.check_writer(&question),
         };
         if let Err(refusal) = &verdict {
             tracing::info!(
@@ -121,14 +94,14 @@ impl WebhookHandler {
 
     /// Checks that the user may write policies in the tier, and in the previous tier if it changes, and that the tier
     /// exists.
-    async fn tier_rules(&self, question: &AdmissionRequest) -> Result<(), StatusError> {
+    async fn check_tier_rules(&self, question: &AdmissionRequest) -> Result<(), StatusError> {
         let served = ServedKind::find(&question.resource.resource)
             .filter(|served| served.is_tiered() && question.resource.group == GROUP);
         let (Some(served), Some(verb)) = (served, question.operation.verb()) else { return Ok(()) };
-        let (namespace, name) = (question.namespace.as_str(), question.object_name());
         let [old, new] = question.tiers();
         for tier in [new, old.filter(|_| old != new)].into_iter().flatten() {
-            let wanted = TierAccess { served, verb, namespace, name, tier };
+            let name = question.object_name();
+            let wanted = TierAccess { served, verb, namespace: &question.namespace, name, tier };
             self.access.authorise_tier(&question.user_info, &wanted).await?;
         }
         match new {
@@ -153,16 +126,15 @@ impl WebhookHandler {
     }
 
     /// Checks that a service account of nodes or controllers writes ClusterInformation; users may only read it.
-    fn cluster_information(&self, question: &AdmissionRequest) -> Result<(), StatusError> {
+    fn check_writer(&self, question: &AdmissionRequest) -> Result<(), StatusError> {
         let user = question.user_info.name.as_str();
         let own = CLUSTER_INFORMATION_WRITERS
             .map(|account| format!("system:serviceaccount:{}:{account}", self.namespace));
-        match own.iter().any(|account| account == user) {
-            true => Ok(()),
-            false => Err(StatusError::method_not_allowed(&format!(
-                "ClusterInformation is a read-only resource (user: {user})"
-            ))),
+        if own.iter().any(|account| account == user) {
+            return Ok(());
         }
+        let message = format!("ClusterInformation is a read-only resource (user: {user})");
+        Err(StatusError::method_not_allowed(&message))
     }
 }
 
@@ -190,7 +162,7 @@ impl RequestHandler for WebhookHandler {
             (&Method::GET, "/readyz") => return self.ready(),
             (&Method::GET, "/metrics") => {
                 let form = "text/plain; version=0.0.4; charset=utf-8";
-                return response(StatusCode::OK, form, Body::from(self.metrics.text()));
+                return response(StatusCode::OK, form, Body::from(self.metrics.encode()));
             }
             (_, "/rbac" | "/cluster-info" | "/readyz" | "/metrics") => {
                 return plain(StatusCode::METHOD_NOT_ALLOWED, "this method is not allowed here");

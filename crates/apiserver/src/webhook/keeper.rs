@@ -5,11 +5,11 @@ use crate::server::CertificatePair;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::watch;
-use tortie_store::Backoff;
 use tortie_store::orchestrator::{
     ApiRegistration, KubernetesSecret, OrchestratorClient, WebhookConfiguration, is_too_late,
 };
-use tortie_tls::{CertificateLifetimes, SelfIssuedCertificates};
+use tortie_store::{Backoff, StoreError, StoreResult};
+use tortie_tls::{CertificateIssueError, CertificateLifetimes, PemError, SelfIssuedCertificates};
 
 /// Interval between checks. Applying the manifest again may reset the CA bundle.
 const CERTIFICATE_CHECK_DELAY: Duration = Duration::from_secs(10);
@@ -27,6 +27,17 @@ pub enum CertifiedServer {
 enum ServerRegistration {
     ApiService(ApiRegistration),
     Webhooks(WebhookConfiguration),
+}
+
+/// Reason why the certificates cannot be renewed.
+#[derive(Debug, thiserror::Error)]
+enum RenewalError {
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Issue(#[from] CertificateIssueError),
+    #[error(transparent)]
+    Pem(#[from] PemError),
 }
 
 pub struct ServingCertificateKeeper {
@@ -59,7 +70,7 @@ impl CertifiedServer {
     async fn registration(
         self,
         orchestrator: &OrchestratorClient,
-    ) -> tortie_store::StoreResult<Option<ServerRegistration>> {
+    ) -> StoreResult<Option<ServerRegistration>> {
         Ok(match self {
             CertifiedServer::ApiServer => {
                 let found = orchestrator.api_registration("v3.projectcalico.org").await?;
@@ -81,11 +92,7 @@ impl ServerRegistration {
         }
     }
 
-    async fn set_believed(
-        &self,
-        orchestrator: &OrchestratorClient,
-        authorities: &str,
-    ) -> tortie_store::StoreResult<()> {
+    async fn set_believed(&self, orchestrator: &OrchestratorClient, authorities: &str) -> StoreResult<()> {
         match self {
             ServerRegistration::ApiService(registration) => {
                 orchestrator.set_registration_authorities(registration, authorities).await
@@ -101,14 +108,14 @@ impl ServingCertificateKeeper {
     pub async fn run(self) {
         let mut backoff = Backoff::default();
         loop {
-            match self.look().await {
+            match self.renew().await {
                 Ok(pause) => {
                     backoff.reset();
                     tokio::time::sleep(pause).await;
                 }
                 Err(error) => {
                     // Renewal starts with a third of the lifetime left, so the certificate in use is still valid.
-                    tracing::warn!(error, "cannot renew certificates; trying again");
+                    tracing::warn!(%error, "cannot renew certificates; trying again");
                     tokio::time::sleep(backoff.pause()).await;
                 }
             }
@@ -116,27 +123,22 @@ impl ServingCertificateKeeper {
     }
 
     /// Performs one renewal step (at most one object is written) and returns the delay until the next check.
-    async fn look(&self) -> Result<Duration, String> {
+    async fn renew(&self) -> Result<Duration, RenewalError> {
         let name = self.server.secret();
-        let secret = self.orchestrator.secret(&self.namespace, name).await.map_err(text)?;
-        let registration = self.server.registration(&self.orchestrator).await.map_err(text)?;
+        let secret = self.orchestrator.secret(&self.namespace, name).await?;
+        let registration = self.server.registration(&self.orchestrator).await?;
         let believed = registration.as_ref().map(ServerRegistration::believed);
-        let kept = read(&secret);
+        let kept = read_certificates(&secret);
         let names = self.names();
         let renewed =
             SelfIssuedCertificates::renewed(&kept, believed.as_deref(), &names, self.lifetimes, now())?;
         if let Some(renewed) = renewed {
-            let secret = KubernetesSecret { data: written(&renewed), version: secret.version };
+            let secret = KubernetesSecret { data: secret_data(&renewed), version: secret.version };
             let stored = self.orchestrator.write_secret(&self.namespace, name, &secret).await;
-            return match stored {
-                Ok(()) => {
-                    tracing::info!("{}/{name} has new certificates", self.namespace);
-                    Ok(SHORT_CHECK_DELAY)
-                }
-                // Another replica wrote the Secret first: read it again.
-                Err(error) if is_too_late(&error) => Ok(SHORT_CHECK_DELAY),
-                Err(error) => Err(error.to_string()),
-            };
+            if stored.is_ok() {
+                tracing::info!("{}/{name} has new certificates", self.namespace);
+            }
+            return check_again(stored);
         }
         // Serve the certificate before its CA becomes the only registered one, so that no requests fail in between.
         let pair = CertificatePair::from_pem(&kept.certificate, &kept.key)?;
@@ -151,11 +153,7 @@ impl ServingCertificateKeeper {
             && believed.as_deref() != Some(kept.authorities.as_str())
         {
             let written = registration.set_believed(&self.orchestrator, &kept.authorities).await;
-            return match written {
-                Ok(()) => Ok(SHORT_CHECK_DELAY),
-                Err(error) if is_too_late(&error) => Ok(SHORT_CHECK_DELAY),
-                Err(error) => Err(error.to_string()),
-            };
+            return check_again(written);
         }
         self.certified.send_replace(true);
         Ok(if registration.is_none() {
@@ -167,22 +165,27 @@ impl ServingCertificateKeeper {
 
     /// Returns the DNS names under which kube-apiserver reaches the Service.
     fn names(&self) -> Vec<String> {
-        let (service, namespace) = (self.server.service(), &self.namespace);
+        let service = self.server.service();
+        let namespace = &self.namespace;
         vec![format!("{service}.{namespace}.svc"), format!("{service}.{namespace}"), service.to_owned()]
     }
 }
 
-fn read(secret: &KubernetesSecret) -> SelfIssuedCertificates {
-    let text = |key: &str| secret.data.get(key).cloned().unwrap_or_default();
-    SelfIssuedCertificates {
-        authorities: text("ca.crt"),
-        authority_key: text("ca.key"),
-        certificate: text("tls.crt"),
-        key: text("tls.key"),
+/// Returns the delay until the next check after a write. If another replica wrote the object first, it is read again.
+fn check_again(written: StoreResult<()>) -> Result<Duration, RenewalError> {
+    match written {
+        Err(error) if !is_too_late(&error) => Err(error.into()),
+        _ => Ok(SHORT_CHECK_DELAY),
     }
 }
 
-fn written(kept: &SelfIssuedCertificates) -> std::collections::BTreeMap<String, String> {
+fn read_certificates(secret: &KubernetesSecret) -> SelfIssuedCertificates {
+    let [authorities, authority_key, certificate, key] = ["ca.crt", "ca.key", "tls.crt", "tls.key"]
+        .map(|key| secret.data.get(key).cloned().unwrap_or_default());
+    SelfIssuedCertificates { authorities, authority_key, certificate, key }
+}
+
+fn secret_data(kept: &SelfIssuedCertificates) -> std::collections::BTreeMap<String, String> {
     let pairs = [
         ("ca.crt", &kept.authorities),
         ("ca.key", &kept.authority_key),
@@ -195,8 +198,4 @@ fn written(kept: &SelfIssuedCertificates) -> std::collections::BTreeMap<String, 
 fn now() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
-}
-
-fn text(error: tortie_store::StoreError) -> String {
-    error.to_string()
 }

@@ -7,21 +7,23 @@ pub mod keeper;
 mod review;
 
 use crate::access::AccessControl;
+use crate::body::BodyReader;
 use crate::listen::ListenArgs;
-use crate::run::ApiServerRunError;
+use crate::metrics::ApiServerMetrics;
+use crate::run::{ApiServerRunError, connect};
 use crate::server::{CertificateSource, HttpsServer};
-use crate::trust::{ClientCertificateMode, CurrentTrust, verifier};
+use crate::trust::CurrentTrust;
 use clap::Args;
-use handler::WebhookHandler;
+use handler::{MAX_CONCURRENT_REVIEWS, WebhookHandler};
 use keeper::{CertifiedServer, ServingCertificateKeeper};
 use std::io::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio_rustls::rustls::server::WebPkiClientVerifier;
-use tortie_store::orchestrator::OrchestratorClient;
-use tortie_store::{ResourceClient, StoreClient, StoreConfig, StoreLimits};
-use tortie_tls::CertificateLifetimes;
+use tokio_rustls::rustls::server::danger::ClientCertVerifier;
+use tortie_store::{ResourceClient, StoreConfig};
+use tortie_tls::{CertificateLifetimes, ClientCertificateMode, TlsError, client_verifier};
 
 #[derive(Args, Clone, Debug)]
 pub struct WebhooksArgs {
@@ -48,24 +50,13 @@ pub async fn serve_webhooks(
     lifetimes: CertificateLifetimes,
     end: impl Future<Output = ()>,
 ) -> Result<(), ApiServerRunError> {
-    let target = config.orchestrator().ok_or(ApiServerRunError::NoKubernetes)?;
-    let orchestrator = OrchestratorClient::connect(&target, StoreLimits::default()).await?;
-    let client = StoreClient::connect_waiting(&config, |error| {
-        tracing::warn!(%error, "waiting for the datastore; trying again");
-    })
-    .await?;
+    let (orchestrator, client) = connect(&config).await?;
     if !client.stores_v3_as_written() {
         return Err(ApiServerRunError::NotServed);
     }
     let clients = match &args.client_ca_file {
         None => WebPkiClientVerifier::no_client_auth(),
-        Some(file) => {
-            let unusable = |reason: String| tortie_tls::TlsError::Ca { path: file.clone(), reason };
-            let pem = std::fs::read_to_string(file).map_err(|error| unusable(error.to_string()))?;
-            // The kubelet's probe has no certificate; the handler rejects all other requests without one.
-            let verifier = verifier(Some(&pem), ClientCertificateMode::Optional).map_err(unusable)?;
-            verifier.ok_or_else(|| unusable("it has no certificate".to_owned()))?
-        }
+        Some(file) => read_client_verifier(file)?,
     };
     let (certified_sender, certified) = watch::channel(false);
     let (identity, keeper) = match args.listen.identity()? {
@@ -88,14 +79,17 @@ pub async fn serve_webhooks(
     };
     let (stop, stopping) = watch::channel(false);
     let access = AccessControl::new(orchestrator, Arc::new(CurrentTrust::default()));
-    let handler = WebhookHandler::new(
+    let handler = WebhookHandler {
         access,
-        ResourceClient::new(client),
-        args.namespace.clone(),
-        args.client_ca_file.is_some(),
+        resources: ResourceClient::new(client),
+        namespace: args.namespace.clone(),
+        metrics: ApiServerMetrics::new(),
+        bodies: BodyReader::default(),
+        requests: Semaphore::new(MAX_CONCURRENT_REVIEWS),
+        needs_certificate: args.client_ca_file.is_some(),
         certified,
-        stopping.clone(),
-    );
+        stopping: stopping.clone(),
+    };
     let (listener, address) = args.listen.listen(args.port).await?;
     let server = HttpsServer { identity, clients, answers: Arc::new(handler), stopping };
     let serving = tokio::spawn(server.serve(listener));
@@ -109,4 +103,13 @@ pub async fn serve_webhooks(
         keeper.abort();
     }
     Ok(())
+}
+
+/// Returns a verifier of kube-apiserver's certificate. The kubelet's probe has no certificate; the handler rejects all
+/// other requests without one.
+fn read_client_verifier(ca: &Path) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
+    let pem =
+        std::fs::read(ca).map_err(|error| TlsError::Ca { path: ca.to_owned(), reason: error.to_string() })?;
+    client_verifier(&pem, ClientCertificateMode::Optional)
+        .map_err(|error| TlsError::Ca { path: ca.to_owned(), reason: error.to_string() })
 }

@@ -2,6 +2,7 @@
 
 use crate::refusal::StatusError;
 use crate::request::RequestVerb;
+use crate::write::text;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tortie_model::kinds::DEFAULT_TIER;
@@ -16,6 +17,15 @@ struct AdmissionReviewBody {
     api_version: String,
     kind: String,
     request: AdmissionRequest,
+}
+
+/// Reason why the body of a request is not an AdmissionReview.
+#[derive(Debug, thiserror::Error)]
+pub enum AdmissionParseError {
+    #[error(transparent)]
+    Json(#[from] serde_json::Error),
+    #[error("{version} {kind} is not {API_VERSION} {KIND}")]
+    OtherKind { version: String, kind: String },
 }
 
 /// A request to create, update or delete an object.
@@ -66,11 +76,11 @@ impl AdmissionOperation {
 }
 
 impl AdmissionRequest {
-    pub fn read(body: &[u8]) -> Result<AdmissionRequest, String> {
-        let review: AdmissionReviewBody = serde_json::from_slice(body).map_err(|error| error.to_string())?;
+    pub fn parse(body: &[u8]) -> Result<AdmissionRequest, AdmissionParseError> {
+        let review: AdmissionReviewBody = serde_json::from_slice(body)?;
         match (review.api_version.as_str(), review.kind.as_str()) {
             (API_VERSION, KIND) => Ok(review.request),
-            (version, kind) => Err(format!("{version} {kind} is not {API_VERSION} {KIND}")),
+            _ => Err(AdmissionParseError::OtherKind { version: review.api_version, kind: review.kind }),
         }
     }
 
@@ -104,14 +114,10 @@ impl AdmissionRequest {
         let response = match verdict {
             Ok(()) => json!({"uid": self.uid, "allowed": true}),
             Err(refusal) => json!({"uid": self.uid, "allowed": false,
-                "status": {"code": refusal.code, "reason": refusal.reason, "message": refusal.message}}),
+                "status": {"code": refusal.code(), "reason": refusal.reason_name(), "message": refusal.message}}),
         };
         json!({"apiVersion": API_VERSION, "kind": KIND, "response": response})
     }
-}
-
-fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
-    object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -128,7 +134,7 @@ mod tests {
             "userInfo": {"username": "jane", "groups": ["net"], "extra": {"a": ["b"]}},
             "resource": {"group": "projectcalico.org", "version": "v3", "resource": "networkpolicies"},
             "object": {"spec": {"tier": "net"}}, "oldObject": {"spec": {}}});
-        let question = AdmissionRequest::read(&review(request)).unwrap();
+        let question = AdmissionRequest::parse(&review(request)).unwrap();
         assert_eq!(question.tiers(), [Some("default"), Some("net")]);
         assert_eq!((question.object_name(), question.namespace.as_str()), ("p", "shop"));
         assert_eq!((question.user_info.name.as_str(), question.user_info.groups.len()), ("jane", 1));
@@ -151,8 +157,8 @@ mod tests {
             r#"{"apiVersion": "admission.k8s.io/v1beta1", "kind": "AdmissionReview", "request": {"uid": "u",
                 "operation": "CREATE", "userInfo": {}, "resource": {"group": "", "resource": ""}}}"#,
         ] {
-            assert!(AdmissionRequest::read(bad.as_bytes()).is_err(), "{bad}");
+            assert!(AdmissionRequest::parse(bad.as_bytes()).is_err(), "{bad}");
         }
-        assert!(AdmissionRequest::read(&review(json!({"uid": "u", "operation": "DANCE"}))).is_err());
+        assert!(AdmissionRequest::parse(&review(json!({"uid": "u", "operation": "DANCE"}))).is_err());
     }
 }

@@ -66,7 +66,7 @@ impl WriteTarget<'_> {
     }
 
     /// Returns an empty object of the kind.
-    fn nothing(&self) -> Value {
+    fn empty_object(&self) -> Value {
         json!({"apiVersion": API_VERSION, "kind": self.served.kind.name()})
     }
 }
@@ -77,15 +77,15 @@ pub fn created(
     mut submitted: Value,
     by: WriteAuthor<'_>,
 ) -> Result<PreparedWrite, StatusError> {
-    settle_identity(place, &mut submitted)?;
+    complete_identity(place, &mut submitted)?;
     if !text(&submitted, "/metadata/resourceVersion").is_empty() {
         return Err(StatusError::bad_request("resourceVersion should not be set on objects to be created"));
     }
-    let managed = managed_of(&submitted, None);
-    let (mut new, warnings) = decoded(place, submitted, None, by.validation)?;
+    let managed = managed_before(&submitted, None);
+    let (mut new, warnings) = decode_submitted(place, submitted, None, by.validation)?;
     clear_managed(&mut new);
     let managed =
-        tortie_apply::update(place.served.shape(), &place.nothing(), &new, managed, place.manager(by));
+        tortie_apply::update(place.served.shape(), &place.empty_object(), &new, managed, place.manager(by));
     finish_created(place, new, &managed, warnings)
 }
 
@@ -117,11 +117,11 @@ pub fn updated(
     by: WriteAuthor<'_>,
     must_name_version: bool,
 ) -> Result<WriteOutcome, StatusError> {
-    let live = &bare(live);
-    settle_identity(place, &mut submitted)?;
+    let live = &without_empty_status(live);
+    complete_identity(place, &mut submitted)?;
     check_version(place, live, &submitted, must_name_version)?;
-    let managed = managed_of(&submitted, Some((live, place.is_status)));
-    let (mut new, warnings) = decoded(place, submitted, Some(live), by.validation)?;
+    let managed = managed_before(&submitted, Some((live, place.is_status)));
+    let (mut new, warnings) = decode_submitted(place, submitted, Some(live), by.validation)?;
     clear_managed(&mut new);
     let managed = tortie_apply::update(place.served.shape(), live, &new, managed, place.manager(by));
     finish_updated(place, live, new, &managed, warnings)
@@ -149,9 +149,9 @@ pub fn applied(
             "PatchOptions.meta.k8s.io \"\" is invalid: fieldManager: Required value: is required for apply patch",
         ));
     }
-    settle_identity(place, &mut config)?;
-    let nothing = place.nothing();
-    let live = live.map(bare);
+    complete_identity(place, &mut config)?;
+    let nothing = place.empty_object();
+    let live = live.map(without_empty_status);
     let live = live.as_ref();
     match live {
         Some(live) => check_version(place, live, &config, false)?,
@@ -165,12 +165,12 @@ pub fn applied(
         }
         None => {}
     }
-    let managed = managed_of(&nothing, live.map(|live| (live, true)));
+    let managed = managed_before(&nothing, live.map(|live| (live, true)));
     let before = live.unwrap_or(&nothing);
     let outcome =
         tortie_apply::apply(place.served.shape(), before, &config, managed, place.manager(by), force);
     let applied = outcome.map_err(|error| refused(&error))?;
-    let (mut new, warnings) = decoded(place, applied.object, live, FieldValidation::Ignore)?;
+    let (mut new, warnings) = decode_submitted(place, applied.object, live, FieldValidation::Ignore)?;
     clear_managed(&mut new);
     match live {
         Some(live) => finish_updated(place, live, new, &applied.managed, warnings),
@@ -182,12 +182,12 @@ fn refused(error: &ApplyError) -> StatusError {
     match error {
         ApplyError::Shape(_) => StatusError::bad_request(error.to_string()),
         ApplyError::Conflicts(conflicts) => {
-            let cause = |conflict: &tortie_apply::ApplyConflict| StatusCause {
+            let causes = conflicts.iter().map(|conflict| StatusCause {
                 reason: "FieldManagerConflict",
                 message: conflict.to_string(),
                 field: conflict.path.to_string(),
-            };
-            StatusError::apply_conflict(error.to_string(), conflicts.iter().map(cause).collect())
+            });
+            StatusError::apply_conflict(error.to_string(), causes.collect())
         }
     }
 }
@@ -207,7 +207,7 @@ fn finish_updated(
     } else if place.served.has_status() {
         put(&mut new, "status", live.get("status").cloned());
     }
-    let changed = !equal(&wanted(live), &wanted(&new));
+    let changed = !equal(&without_metadata(live), &without_metadata(&new));
     let own = live.get("metadata").cloned().unwrap_or_default();
     if let Some(Value::Object(metadata)) = new.get_mut("metadata") {
         for field in SERVER_SET_METADATA {
@@ -220,18 +220,19 @@ fn finish_updated(
             let generation = own.get("generation").and_then(Value::as_i64).unwrap_or_default();
             metadata.insert("generation".into(), generation.saturating_add(1).into());
         }
-        match managed.is_empty() {
-            true => metadata.remove("managedFields"),
-            false => metadata.insert("managedFields".into(), managed.encode().into()),
-        };
+        if managed.is_empty() {
+            metadata.remove("managedFields");
+        } else {
+            metadata.insert("managedFields".into(), managed.encode().into());
+        }
     }
     if equal(&without_times(live), &without_times(&new)) {
         return Ok(WriteOutcome::Same);
     }
     if own.get("deletionTimestamp").is_some() {
-        let (before, after) = (finalizers(live), finalizers(&new));
-        let before: HashSet<&String> = before.iter().collect();
-        if let Some(added) = after.iter().find(|name| !before.contains(name)) {
+        let before: HashSet<String> = finalizers(live).into_iter().collect();
+        let after = finalizers(&new);
+        if let Some(added) = after.iter().find(|name| !before.contains(*name)) {
             let why = "no new finalizers can be added if the object is being deleted";
             let cause = StatusCause::invalid("metadata.finalizers", added, why);
             return Err(StatusError::invalid(place.served, place.name, vec![cause]));
@@ -249,7 +250,7 @@ pub fn finalizers(object: &Value) -> Vec<String> {
 }
 
 /// Returns the object without metadata and status.
-fn wanted(object: &Value) -> Value {
+fn without_metadata(object: &Value) -> Value {
     let mut wanted = object.clone();
     remove(&mut wanted, "metadata");
     remove(&mut wanted, "status");
@@ -268,7 +269,7 @@ fn without_times(object: &Value) -> Value {
 }
 
 /// Checks that kind, version, name and namespace match the path, and fills in missing ones.
-fn settle_identity(place: WriteTarget<'_>, object: &mut Value) -> Result<(), StatusError> {
+fn complete_identity(place: WriteTarget<'_>, object: &mut Value) -> Result<(), StatusError> {
     let kind = place.served.kind;
     for (field, expected, what) in [("apiVersion", API_VERSION, "API version"), ("kind", kind.name(), "kind")]
     {
@@ -337,7 +338,7 @@ fn check_version(
 }
 
 /// Decodes the object through the types, sets defaults, and returns warnings about unknown fields.
-fn decoded(
+fn decode_submitted(
     place: WriteTarget<'_>,
     submitted: Value,
     live: Option<&Value>,
@@ -345,20 +346,16 @@ fn decoded(
 ) -> Result<(Value, Vec<String>), StatusError> {
     let name = text(&submitted, "/metadata/name").to_owned();
     let kind = place.served.kind;
-    let invalid = |error: DecodeError| match error {
-        DecodeError::Field { path, reason } => {
-            let cause = StatusCause { reason: "FieldValueTypeInvalid", message: reason, field: path };
-            StatusError::invalid(place.served, &name, vec![cause])
-        }
-        other => StatusError::bad_request(other.to_string()),
-    };
-    let (mut resource, mut unknown) = Resource::from_user_tolerant(submitted.clone()).map_err(invalid)?;
+    let (mut resource, mut unknown) = Resource::from_user_tolerant(submitted.clone())
+        .map_err(|error| refuse_undecodable(place.served, &name, error))?;
     if let (Some(live), false) = (live, unknown.is_empty()) {
         // Unknown fields stored by a newer version are kept unless the request removes them.
-        let (_, kept) = Resource::from_user_tolerant(live.clone()).map_err(invalid)?;
+        let (_, kept) = Resource::from_user_tolerant(live.clone())
+            .map_err(|error| refuse_undecodable(place.served, &name, error))?;
         let kept: HashSet<&String> = kept.iter().collect();
         if unknown.iter().all(|field| kept.contains(field)) {
-            resource = Resource::from_store(kind, submitted).map_err(invalid)?;
+            resource = Resource::from_store(kind, submitted)
+                .map_err(|error| refuse_undecodable(place.served, &name, error))?;
             unknown.clear();
         }
     }
@@ -371,11 +368,21 @@ fn decoded(
     }
     resource.set_defaults();
     let warnings = if validation == FieldValidation::Ignore { Vec::new() } else { warnings };
-    Ok((bare(&resource.to_value()), warnings))
+    Ok((without_empty_status(&resource.to_value()), warnings))
+}
+
+fn refuse_undecodable(served: ServedKind, name: &str, error: DecodeError) -> StatusError {
+    match error {
+        DecodeError::Field { path, reason } => {
+            let cause = StatusCause { reason: "FieldValueTypeInvalid", message: reason, field: path };
+            StatusError::invalid(served, name, vec![cause])
+        }
+        other => StatusError::bad_request(other.to_string()),
+    }
 }
 
 /// Removes an empty status, which some kinds serialize and which is equivalent to none.
-fn bare(object: &Value) -> Value {
+fn without_empty_status(object: &Value) -> Value {
     let mut object = object.clone();
     if object.get("status").and_then(Value::as_object).is_some_and(Map::is_empty) {
         remove(&mut object, "status");
@@ -389,24 +396,24 @@ fn stored(served: ServedKind, object: Value) -> Result<Resource, StatusError> {
 
 /// Returns the managed fields before a write. Submitted ones take precedence, so that they can be corrected, except
 /// through a subresource; an empty list resets them all.
-fn managed_of(submitted: &Value, live: Option<(&Value, bool)>) -> ManagedFields {
-    let listed =
-        |object: &Value| object.pointer("/metadata/managedFields").and_then(Value::as_array).cloned();
-    let of_live = || {
-        let entries = live.and_then(|(live, _)| listed(live)).unwrap_or_default();
-        ManagedFields::decode(&entries).unwrap_or_default()
-    };
-    if live.is_some_and(|(_, only_live)| only_live) {
-        return of_live();
+fn managed_before(submitted: &Value, live: Option<(&Value, bool)>) -> ManagedFields {
+    let only_live = live.is_some_and(|(_, only_live)| only_live);
+    if let Some(entries) = managed_entries(submitted).filter(|_| !only_live) {
+        if entries.is_empty() || entries == [json!({})] {
+            return ManagedFields::default();
+        }
+        if let Ok(managed) = ManagedFields::decode(entries)
+            && !managed.is_empty()
+        {
+            return managed;
+        }
     }
-    match listed(submitted) {
-        None => of_live(),
-        Some(entries) if entries.is_empty() || entries == [json!({})] => ManagedFields::default(),
-        Some(entries) => match ManagedFields::decode(&entries) {
-            Ok(managed) if !managed.is_empty() => managed,
-            _ => of_live(),
-        },
-    }
+    let entries = live.and_then(|(live, _)| managed_entries(live)).unwrap_or_default();
+    ManagedFields::decode(entries).unwrap_or_default()
+}
+
+fn managed_entries(object: &Value) -> Option<&[Value]> {
+    object.pointer("/metadata/managedFields").and_then(Value::as_array).map(Vec::as_slice)
 }
 
 fn clear_managed(object: &mut Value) {

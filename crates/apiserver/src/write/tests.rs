@@ -30,7 +30,7 @@ fn changed(outcome: Result<WriteOutcome, StatusError>) -> Value {
 }
 
 #[test]
-fn a_new_object_is_the_servers_from_then_on() {
+fn a_new_object_has_metadata_of_the_server() {
     let mut sent = tier(json!({"order": 5, "sauce": 1}));
     sent["metadata"]["uid"] = "mine".into();
     sent["status"] = json!({"conditions": [{"type": "Ready", "status": "True"}]});
@@ -43,16 +43,16 @@ fn a_new_object_is_the_servers_from_then_on() {
     assert_eq!(object["metadata"]["managedFields"][0]["manager"], "me");
     let strict = WriteAuthor { validation: FieldValidation::Strict, ..BY };
     let refusal = created(place(Kind::Tier, ""), sent.clone(), strict).unwrap_err();
-    assert!(refusal.code == 400 && refusal.message.contains("unknown field \"spec.sauce\""), "{refusal:?}");
+    assert!(refusal.code() == 400 && refusal.message.contains("unknown field \"spec.sauce\""), "{refusal:?}");
     sent["metadata"]["resourceVersion"] = "3".into();
-    assert_eq!(created(place(Kind::Tier, ""), sent, BY).unwrap_err().code, 400);
+    assert_eq!(created(place(Kind::Tier, ""), sent, BY).unwrap_err().code(), 400);
 }
 
 #[test]
 fn what_is_of_another_type_is_named() {
     let refusal = created(place(Kind::Tier, ""), tier(json!({"order": "high"})), BY).unwrap_err();
     let status = refusal.to_status();
-    assert_eq!((refusal.code, &status["details"]["causes"][0]["field"]), (422, &json!("spec.order")));
+    assert_eq!((refusal.code(), &status["details"]["causes"][0]["field"]), (422, &json!("spec.order")));
 }
 
 #[test]
@@ -60,19 +60,19 @@ fn an_update_names_what_it_was_made_from() {
     let live = live(json!({"order": 5}));
     let update = |object: Value, must: bool| updated(place(Kind::Tier, "t"), &live, object, BY, must);
     let mut new = tier(json!({"order": 6}));
-    assert_eq!(update(new.clone(), true).unwrap_err().code, 422);
+    assert_eq!(update(new.clone(), true).unwrap_err().code(), 422);
     new["metadata"]["resourceVersion"] = "6".into();
-    assert_eq!(update(new.clone(), true).unwrap_err().code, 409);
+    assert_eq!(update(new.clone(), true).unwrap_err().code(), 409);
     new["metadata"]["resourceVersion"] = "7".into();
     let object = changed(update(new.clone(), true));
     assert_eq!(object["metadata"]["generation"], 2);
     assert_eq!(object["metadata"]["uid"], "u");
     new["metadata"]["uid"] = "other".into();
-    assert_eq!(update(new, true).unwrap_err().code, 409);
+    assert_eq!(update(new, true).unwrap_err().code(), 409);
     assert_eq!(update(live.clone(), true), Ok(WriteOutcome::Same));
     let mut renamed = live.clone();
     renamed["metadata"]["name"] = "x".into();
-    assert_eq!(update(renamed, true).unwrap_err().code, 400);
+    assert_eq!(update(renamed, true).unwrap_err().code(), 400);
 }
 
 #[test]
@@ -104,7 +104,7 @@ fn the_last_finalizer_lets_the_object_go() {
     };
     assert!(matches!(with(json!(["a/b"])), Ok(WriteOutcome::Changed(_))));
     assert_eq!(with(json!([])), Ok(WriteOutcome::Gone));
-    assert_eq!(with(json!(["a/b", "c/d", "e/f"])).unwrap_err().code, 422);
+    assert_eq!(with(json!(["a/b", "c/d", "e/f"])).unwrap_err().code(), 422);
 }
 
 #[test]
@@ -120,16 +120,16 @@ fn configurations_are_applied_and_conflict() {
     assert_eq!(object["metadata"]["managedFields"][0]["fieldsV1"], json!({"f:spec": {"f:order": {}}}));
     let b = WriteAuthor { manager: "b", ..BY };
     let refusal = applied(place, Some(&object), config(6), b, false).unwrap_err();
-    assert_eq!((refusal.code, refusal.reason), (409, "Conflict"));
+    assert_eq!((refusal.code(), refusal.reason_name()), (409, "Conflict"));
     assert_eq!(refusal.to_status()["details"]["causes"][0]["field"], ".spec.order");
     let forced = changed(applied(place, Some(&object), config(6), b, true));
     assert_eq!(forced["spec"]["order"], 6);
     assert_eq!(applied(place, Some(&object), config(5), a, false), Ok(WriteOutcome::Same));
     let nobody = WriteAuthor { manager: "", ..BY };
-    assert_eq!(applied(place, Some(&object), config(5), nobody, false).unwrap_err().code, 422);
+    assert_eq!(applied(place, Some(&object), config(5), nobody, false).unwrap_err().code(), 422);
     let mut owned = config(5);
     owned["metadata"]["managedFields"] = json!([]);
-    assert_eq!(applied(place, Some(&object), owned, a, false).unwrap_err().code, 400);
+    assert_eq!(applied(place, Some(&object), owned, a, false).unwrap_err().code(), 400);
 }
 
 #[test]

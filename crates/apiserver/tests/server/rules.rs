@@ -131,7 +131,7 @@ fn tiers_say_who_may_do_what() {
         }
     }
     lists_and_watches_show_what_may_be_seen(&world);
-    a_whole_collection_is_deleted_as_far_as_it_may_be(&world);
+    a_collection_is_deleted_as_far_as_permitted(&world);
     for kind in ["GlobalNetworkPolicy", "StagedNetworkPolicy", "StagedGlobalNetworkPolicy", "NetworkPolicy"] {
         every_verb_of_every_kind(&world, kind);
     }
@@ -297,7 +297,7 @@ fn what_moves_out_of_sight_was_deleted(world: &ApiServerWorld) {
     assert!(!seen().contains("hidden"), "{}", seen());
 }
 
-fn a_whole_collection_is_deleted_as_far_as_it_may_be(world: &ApiServerWorld) {
+fn a_collection_is_deleted_as_far_as_permitted(world: &ApiServerWorld) {
     let (good, text) = world.said(
         "jane",
         &["delete", "--raw", "/apis/projectcalico.org/v3/namespaces/shop/networkpolicies"],

@@ -1,11 +1,11 @@
 //! Applies updates and server-side applies to an object and to the record of its field owners.
 
-use crate::conflict::{ApplyConflict, message};
+use crate::conflict::{ApplyConflict, describe_conflicts};
 use crate::managed::{ManagedFields, ManagerId, ManagerOperation, OwnedFields};
+use crate::merge_schema::MergeSchema;
 use crate::set::FieldSet;
-use crate::shape::MergeSchema;
-use crate::walk::{compare, drop_nulls, equal, merge, remove, set_of, validate};
-use serde_json::{Map, Value, json};
+use crate::walk::{SchemaViolation, compare, drop_nulls, equal, list_fields, merge, remove, validate};
+use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
 /// Manager that owns the fields of an object that has no managedFields at its first server-side apply.
@@ -55,8 +55,8 @@ pub struct ApplyResult {
 pub enum ApplyError {
     /// The configuration does not match the schema of the kind.
     #[error("failed to create typed patch object: {0}")]
-    Shape(String),
-    #[error("{}", message(.0))]
+    Shape(#[from] SchemaViolation),
+    #[error("{}", describe_conflicts(.0))]
     Conflicts(Vec<ApplyConflict>),
 }
 
@@ -89,12 +89,18 @@ pub fn update(
         // Objects without managedFields stay untracked until the first server-side apply.
         return managed;
     }
-    record(shape, live, new, &mut managed, by);
+    record_update(shape, live, new, &mut managed, by);
     managed.cap_updaters();
     managed
 }
 
-fn record(shape: &MergeSchema, live: &Value, new: &Value, managed: &mut ManagedFields, by: FieldManager<'_>) {
+fn record_update(
+    shape: &MergeSchema,
+    live: &Value,
+    new: &Value,
+    managed: &mut ManagedFields,
+    by: FieldManager<'_>,
+) {
     managed.keep_version(by.api_version);
     let changes = compare(shape, live, new).without(by.reset);
     let written = changes.modified.union(&changes.added);
@@ -102,7 +108,7 @@ fn record(shape: &MergeSchema, live: &Value, new: &Value, managed: &mut ManagedF
         owned.set = owned.set.difference(&owned.set.intersection(&written)).difference(&changes.removed);
         !owned.set.is_empty()
     });
-    let own = written.difference(&FieldSet::of(SERVER_OWNED_FIELDS));
+    let own = written.difference(&FieldSet::from_names(SERVER_OWNED_FIELDS));
     if own.is_empty() {
         return;
     }
@@ -122,24 +128,29 @@ pub fn apply(
     shape: &MergeSchema,
     live: &Value,
     config: &Value,
-    managed: ManagedFields,
+    mut managed: ManagedFields,
     by: FieldManager<'_>,
     force: bool,
 ) -> Result<ApplyResult, ApplyError> {
-    validate(shape, config).map_err(ApplyError::Shape)?;
-    let mut managed = managed;
+    validate(shape, config)?;
     if managed.is_empty() {
         let nothing = json!({"apiVersion": live["apiVersion"], "kind": live["kind"]});
-        record(shape, &nothing, live, &mut managed, FieldManager { name: BEFORE_FIRST_APPLY_MANAGER, ..by });
+        record_update(
+            shape,
+            &nothing,
+            live,
+            &mut managed,
+            FieldManager { name: BEFORE_FIRST_APPLY_MANAGER, ..by },
+        );
     }
-    let mut outcome = attempt(shape, live, config, managed.clone(), by, force);
+    let mut outcome = try_apply(shape, live, config, managed.clone(), by, force);
     if let Err(ApplyError::Conflicts(conflicts)) = &mut outcome
         && by.name == KUBECTL_MANAGER
         && let Some(own) = last_applied(shape, live, by.api_version)
     {
         conflicts.retain(|conflict| !own.contains(&conflict.path.0));
         if conflicts.is_empty() {
-            outcome = attempt(shape, live, config, managed, by, true);
+            outcome = try_apply(shape, live, config, managed, by, true);
         }
     }
     let mut applied = outcome?;
@@ -149,7 +160,7 @@ pub fn apply(
     Ok(applied)
 }
 
-fn attempt(
+fn try_apply(
     shape: &MergeSchema,
     live: &Value,
     config: &Value,
@@ -161,18 +172,17 @@ fn attempt(
     let id = by.id(ManagerOperation::Apply);
     let merged = merge(shape, Some(live), Some(config)).unwrap_or_else(|| live.clone());
     let last = managed.0.get(&id).cloned();
-    let set = set_of(shape, config).recursive_difference(by.reset);
+    let set = list_fields(shape, config).recursive_difference(by.reset);
     let time = last.as_ref().and_then(|last| last.time.clone());
     managed.0.insert(id.clone(), OwnedFields { set, api_version: by.api_version.to_owned(), time });
     let mut new = match &last {
         Some(last) if !last.set.is_empty() => prune(shape, &merged, &managed, &last.set),
         _ => merged,
     };
-    settle(shape, live, &new, &mut managed, &id, by, force)?;
+    take_over_fields(shape, live, &new, &mut managed, &id, by, force)?;
     drop_nulls(&mut new);
-    let nobodys = FieldSet::of(SERVER_OWNED_FIELDS);
     if let Some(owned) = managed.0.get_mut(&id) {
-        owned.set = owned.set.difference(&nobodys);
+        owned.set = owned.set.difference(&FieldSet::from_names(SERVER_OWNED_FIELDS));
         if owned.set.is_empty() {
             managed.0.remove(&id);
         }
@@ -187,7 +197,7 @@ fn attempt(
 }
 
 /// Removes fields that the applier changes from the sets of the other owners, or returns the conflicts.
-fn settle(
+fn take_over_fields(
     shape: &MergeSchema,
     live: &Value,
     new: &Value,
@@ -218,34 +228,36 @@ fn settle(
 
 /// Removes fields that the applier applied before, did not apply this time, and no other manager owns.
 fn prune(shape: &MergeSchema, merged: &Value, managed: &ManagedFields, last: &FieldSet) -> Value {
-    let nothing = || Value::Object(Map::new());
     let last = last.with_named_fields(shape);
-    let pruned = remove(shape, merged, &last).unwrap_or_else(nothing);
-    let named = |value: &Value| set_of(shape, value).with_named_fields(shape);
+    let pruned = remove_or_empty(shape, merged, &last);
     // Restore fields that have an owner.
     let mut owned = FieldSet::default();
     managed.0.values().for_each(|fields| owned.extend(&fields.set));
-    let merged_set = named(merged);
-    let kept = named(&pruned).union(&owned.with_named_fields(shape));
-    let pruned = remove(shape, merged, &merged_set.difference(&kept)).unwrap_or_else(nothing);
+    let merged_set = list_fields(shape, merged).with_named_fields(shape);
+    let kept = list_fields(shape, &pruned).union(&owned).with_named_fields(shape);
+    let pruned = remove_or_empty(shape, merged, &merged_set.difference(&kept));
     // Restore fields that the applier never owned.
-    let gone = merged_set.difference(&named(&pruned)).intersection(&last);
-    remove(shape, merged, &gone).unwrap_or_else(nothing)
+    let left = list_fields(shape, &pruned).with_named_fields(shape);
+    remove_or_empty(shape, merged, &merged_set.difference(&left).intersection(&last))
+}
+
+fn remove_or_empty(shape: &MergeSchema, value: &Value, fields: &FieldSet) -> Value {
+    remove(shape, value, fields).unwrap_or_else(|| json!({}))
 }
 
 /// Returns the fields that client-side apply set and no client has changed since.
 fn last_applied(shape: &MergeSchema, live: &Value, api_version: &str) -> Option<FieldSet> {
-    let text = annotation(live)?;
+    let text = last_applied_text(live)?;
     let config: Value = serde_json::from_str(text).ok()?;
     if config.get("apiVersion")?.as_str()? != api_version || validate(shape, &config).is_err() {
         return None;
     }
     let changes = compare(shape, &config, live);
-    let set = set_of(shape, &config);
+    let set = list_fields(shape, &config);
     Some(set.difference(&changes.modified).difference(&changes.added).difference(&changes.removed))
 }
 
-fn annotation(object: &Value) -> Option<&str> {
+fn last_applied_text(object: &Value) -> Option<&str> {
     object
         .get("metadata")?
         .get("annotations")?
@@ -256,23 +268,23 @@ fn annotation(object: &Value) -> Option<&str> {
 
 /// Updates the annotation of client-side apply, so that the client can return to it.
 fn refresh_last_applied(object: &mut Value, config: &Value) {
-    if annotation(object).is_none() {
+    if last_applied_text(object).is_none() {
         return;
     }
     let mut config = config.clone();
     if let Some(Value::Object(annotations)) = config.pointer_mut("/metadata/annotations") {
         annotations.remove(LAST_APPLIED_ANNOTATION);
     }
-    object["metadata"]["annotations"][LAST_APPLIED_ANNOTATION] = format!("{}\n", sorted(&config)).into();
+    object["metadata"]["annotations"][LAST_APPLIED_ANNOTATION] = format!("{}\n", sort_fields(&config)).into();
 }
 
-fn sorted(value: &Value) -> Value {
+fn sort_fields(value: &Value) -> Value {
     match value {
         Value::Object(fields) => {
             let names: BTreeSet<&String> = fields.keys().collect();
-            Value::Object(names.into_iter().map(|name| (name.clone(), sorted(&fields[name]))).collect())
+            Value::Object(names.into_iter().map(|name| (name.clone(), sort_fields(&fields[name]))).collect())
         }
-        Value::Array(items) => Value::Array(items.iter().map(sorted).collect()),
+        Value::Array(items) => Value::Array(items.iter().map(sort_fields).collect()),
         other => other.clone(),
     }
 }

@@ -5,7 +5,7 @@ const VERSION: &str = "projectcalico.org/v3";
 const NOW: &str = "2026-03-01T10:20:30Z";
 
 fn shape() -> MergeSchema {
-    MergeSchema::of_object(&json!({"type": "object", "properties": {
+    MergeSchema::from_object_schema(&json!({"type": "object", "properties": {
         "apiVersion": {"type": "string"}, "kind": {"type": "string"}, "metadata": {"type": "object"},
         "spec": {"type": "object", "properties": {
             "order": {"type": "number"},
@@ -40,7 +40,7 @@ fn applied(
     spec: Value,
     force: bool,
 ) -> Result<ApplyResult, ApplyError> {
-    apply(&shape(), live, &object(spec), managed, by(name, &FieldSet::of(&[&["status"]])), force)
+    apply(&shape(), live, &object(spec), managed, by(name, &FieldSet::from_names(&[&["status"]])), force)
 }
 
 fn fields(managed: &ManagedFields, name: &str) -> Value {
@@ -49,7 +49,7 @@ fn fields(managed: &ManagedFields, name: &str) -> Value {
 }
 
 #[test]
-fn appliers_own_what_they_apply_and_only_they_remove_it() {
+fn only_appliers_remove_fields_that_they_own() {
     let first = applied(
         &nothing(),
         ManagedFields::default(),
@@ -76,7 +76,7 @@ fn appliers_own_what_they_apply_and_only_they_remove_it() {
 }
 
 #[test]
-fn a_field_of_another_is_a_conflict_until_it_is_forced() {
+fn foreign_fields_conflict_until_forced() {
     let first = applied(
         &nothing(),
         ManagedFields::default(),
@@ -101,8 +101,8 @@ fn a_field_of_another_is_a_conflict_until_it_is_forced() {
 
 /// As in Kubernetes: the owner of a map keeps it when another manager removes its last key.
 #[test]
-fn who_made_a_map_owns_it_after_its_last_key() {
-    let reset = FieldSet::of(&[&["status"]]);
+fn a_map_stays_owned_after_its_last_key() {
+    let reset = FieldSet::from_names(&[&["status"]]);
     let made = object(json!({"order": 1, "labels": {"b": "1"}}));
     let managed = update(&shape(), &nothing(), &made, ManagedFields::default(), by("editor", &reset));
     let spec = json!({"labels": {"b": "2"}});
@@ -117,7 +117,7 @@ fn who_made_a_map_owns_it_after_its_last_key() {
 
 #[test]
 fn an_update_takes_what_it_changes() {
-    let reset = FieldSet::of(&[&["status"]]);
+    let reset = FieldSet::from_names(&[&["status"]]);
     let first =
         applied(&nothing(), ManagedFields::default(), "a", json!({"order": 1, "tier": "t"}), false).unwrap();
     let mut live = first.object;
@@ -137,7 +137,7 @@ fn an_update_takes_what_it_changes() {
 }
 
 #[test]
-fn what_was_there_before_belongs_to_nobody_in_particular() {
+fn fields_before_the_first_apply_have_one_owner() {
     let mut live = object(json!({"order": 1}));
     live["metadata"]["uid"] = "u".into();
     let mut new = live.clone();
@@ -175,7 +175,7 @@ fn kubectl_moves_from_client_side_to_server_side() {
 }
 
 #[test]
-fn elements_told_apart_by_fields_merge_one_by_one() {
+fn elements_with_map_keys_merge_one_by_one() {
     let first = applied(
         &nothing(),
         ManagedFields::default(),
@@ -230,7 +230,8 @@ fn more_updaters_than_are_told_apart_become_one() {
 #[test]
 fn thousands_of_owners_merge_without_copies() {
     const OWNERS: usize = 20_000;
-    let labels: Map<String, Value> = (0..OWNERS).map(|number| (format!("k{number}"), "v".into())).collect();
+    let labels: serde_json::Map<String, Value> =
+        (0..OWNERS).map(|number| (format!("k{number}"), "v".into())).collect();
     let mut live = object(json!({ "labels": labels }));
     live["metadata"]["uid"] = "u".into();
     let entries = |operation: &str| -> Vec<Value> {
@@ -325,7 +326,7 @@ fn specs_with_fields() -> impl Strategy<Value = Value> {
 
 proptest! {
     #[test]
-    fn what_is_applied_stands_and_applying_it_again_changes_nothing(steps in prop::collection::vec((0..3usize, specs_with_fields()), 1..8)) {
+    fn applying_twice_changes_nothing(steps in prop::collection::vec((0..3usize, specs_with_fields()), 1..8)) {
         let shape = shape();
         let (mut live, mut managed) = (nothing(), ManagedFields::default());
         for (who, spec) in steps {
@@ -339,8 +340,8 @@ proptest! {
             prop_assert_eq!(&twice, &once);
             // Every field of the spec has an owner: no field is left behind.
             let all = once.managed.0.values().fold(FieldSet::default(), |all, owned| all.union(&owned.set));
-            let found = set_of(&shape, &once.object).difference(&FieldSet::of(SERVER_OWNED_FIELDS)).with_named_fields(&shape);
-            let orphans = found.difference(&all.with_named_fields(&shape)).difference(&FieldSet::of(&[&["metadata"], &["spec"]]));
+            let found = list_fields(&shape, &once.object).difference(&FieldSet::from_names(SERVER_OWNED_FIELDS)).with_named_fields(&shape);
+            let orphans = found.difference(&all.with_named_fields(&shape)).difference(&FieldSet::from_names(&[&["metadata"], &["spec"]]));
             prop_assert!(orphans.is_empty(), "{:?}", orphans.paths());
             (live, managed) = (once.object, once.managed);
         }
@@ -349,7 +350,7 @@ proptest! {
     }
 
     #[test]
-    fn an_update_is_told_apart_from_what_stood_there(before in specs(), after in specs()) {
+    fn an_update_owns_only_what_it_changes(before in specs(), after in specs()) {
         let shape = shape();
         let same = equal(&in_order(before.clone()), &in_order(after.clone()));
         let (before, after) = (object(before), object(after));
@@ -363,7 +364,7 @@ proptest! {
     #[test]
     fn sets_obey_the_laws_of_sets(a in specs(), b in specs()) {
         let shape = shape();
-        let (a, b) = (set_of(&shape, &object(a)), set_of(&shape, &object(b)));
+        let (a, b) = (list_fields(&shape, &object(a)), list_fields(&shape, &object(b)));
         prop_assert_eq!(a.union(&b), b.union(&a));
         prop_assert_eq!(a.intersection(&b), b.intersection(&a));
         prop_assert_eq!(a.difference(&b).union(&a.intersection(&b)), a.clone());

@@ -110,16 +110,14 @@ impl PatchBudget {
     /// Charges every value and checks the depth. Recurses no deeper than `levels`.
     fn inspect(&mut self, value: &Value, levels: usize) -> Result<(), BoundedPatchError> {
         self.spend(1)?;
-        let below = || levels.checked_sub(1).ok_or(BoundedPatchError::TooDeep);
-        match value {
-            Value::Array(items) => {
-                let levels = below()?;
+        match (value, levels.checked_sub(1)) {
+            (Value::Array(items), Some(levels)) => {
                 items.iter().try_for_each(|item| self.inspect(item, levels))
             }
-            Value::Object(fields) => {
-                let levels = below()?;
+            (Value::Object(fields), Some(levels)) => {
                 fields.values().try_for_each(|field| self.inspect(field, levels))
             }
+            (Value::Array(_) | Value::Object(_), None) => Err(BoundedPatchError::TooDeep),
             _ => Ok(()),
         }
     }

@@ -21,7 +21,9 @@ const NODE_GRACE: Duration = Duration::from_secs(60);
 const MAX_PROOFS_PER_ROUND: usize = 500;
 /// Number of failed reads after which a round ends: an unreachable server would otherwise delay it once per claim.
 const MAX_FAILURES_PER_ROUND: usize = 3;
-/// Number of missing objects that is never suspicious, whatever share of the total they are.
+/// Number of missing objects that is not suspicious unless all are missing. Lower than the limit of the store's watches
+/// (`ListAbsence::MIN_LARGE_ABSENCE`): those only keep objects in a cache for longer, whereas releases and deletions
+/// cannot be undone.
 const MAX_UNSUSPICIOUS_ABSENCES: usize = 5;
 /// Delay until an object that is missing from a list but exists on the server is checked again.
 const ABSENCE_RECHECK_DELAY: Duration = Duration::from_secs(10);
@@ -159,13 +161,13 @@ impl AbsenceSubject {
             AbsenceSubject::PodHold { .. } => SubjectClass::Pods,
             AbsenceSubject::ServiceHold { .. } => SubjectClass::Services,
             AbsenceSubject::PoolOfAddress { .. } => SubjectClass::PoolAddresses,
-            AbsenceSubject::Object { key, .. } => SubjectClass::of(key),
+            AbsenceSubject::Object { key, .. } => SubjectClass::from(key),
         }
     }
 }
 
-impl SubjectClass {
-    pub fn of(key: &StoreKey) -> SubjectClass {
+impl From<&StoreKey> for SubjectClass {
+    fn from(key: &StoreKey) -> SubjectClass {
         match key {
             StoreKey::Resource { kind: Kind::Node, .. } => SubjectClass::Nodes,
             StoreKey::Resource { kind: Kind::Profile, .. } => SubjectClass::Profiles,
@@ -257,16 +259,13 @@ impl AbsenceGuard {
         self.suspensions.values().map(|suspension| suspension.claims).sum()
     }
 
-    /// Returns an error that lists the withheld actions and the reasons, for the readiness of the controllers.
-    pub fn report(&self) -> Result<(), String> {
-        if self.suspensions.is_empty() {
-            return Ok(());
-        }
+    /// Returns which actions are withheld and why, for the readiness of the controllers.
+    pub fn describe_withheld(&self) -> Option<String> {
         let reasons = self.suspensions.iter().map(|((_, class), suspension)| {
             let ClassSuspension { missing, referenced, claims, reason, .. } = suspension;
             format!("{missing} of {referenced} {class} are missing from lists, {claims} actions are withheld: {reason}")
         });
-        Err(reasons.collect::<Vec<String>>().join("; "))
+        Some(reasons.collect::<Vec<String>>().join("; ")).filter(|reasons| !reasons.is_empty())
     }
 
     /// Admits claims whose subjects are proven absent and claims that need no proof. `scope` names the caller, which
@@ -323,7 +322,9 @@ impl AbsenceGuard {
         let mut failed = self.failed.remove(&key).unwrap_or_default();
         failed.retain(|subject| claims.iter().any(|claim| claim.absent.contains(subject)));
         claims.sort_by_key(|claim| claim.absent.iter().any(|subject| failed.contains(subject)));
-        let (total, mut proven, mut failures) = (claims.len(), BTreeSet::new(), 0);
+        let total = claims.len();
+        let mut proven = BTreeSet::new();
+        let mut failures = 0;
         for claim in claims {
             let until = claim.absent.iter().filter_map(|subject| self.postponement(subject, is_large)).max();
             if let Some(until) = until.filter(|until| *until > now) {

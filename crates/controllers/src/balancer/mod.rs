@@ -9,7 +9,7 @@ use ipnet::IpNet;
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use tortie_ipam::block::{self, ReleaseRequest};
+use tortie_ipam::block::{self, AddressAllocation, ReleaseRequest};
 use tortie_ipam::owner::attribute;
 use tortie_ipam::pool::{AddressUse, AllocationPool};
 use tortie_ipam::{BlockOwner, space};
@@ -79,6 +79,26 @@ struct HeldAddress {
     service: Option<LoadBalancerServiceName>,
 }
 
+impl HeldAddress {
+    /// Returns the address if it was assigned to a service.
+    fn read(allocation: AddressAllocation<'_>) -> Option<HeldAddress> {
+        let service = allocation
+            .attribute(SERVICE_ATTRIBUTE)
+            .filter(|_| allocation.attribute(attribute::TYPE_ATTRIBUTE) == Some(ALLOCATION_TYPE))?;
+        let handle = allocation.handle().filter(|handle| handle.starts_with("lb-"))?;
+        let namespace = allocation.attribute(attribute::NAMESPACE_ATTRIBUTE);
+        Some(HeldAddress {
+            handle: handle.to_owned(),
+            address: allocation.address,
+            sequence_number: allocation.sequence_number,
+            service: namespace.map(|namespace| LoadBalancerServiceName {
+                namespace: namespace.to_owned(),
+                name: service.to_owned(),
+            }),
+        })
+    }
+}
+
 /// Returns the owner of the blocks of load balancers.
 pub fn owner() -> BlockOwner {
     BlockOwner { affinity: AffinityType::Virtual, name: "load-balancer".to_owned() }
@@ -108,27 +128,12 @@ impl ServiceBalancer {
     }
 
     pub fn put_block(&mut self, block: &AddressBlock) {
-        let ours = |allocation: block::AddressAllocation<'_>| {
-            let service = allocation
-                .attribute(SERVICE_ATTRIBUTE)
-                .filter(|_| allocation.attribute(attribute::TYPE_ATTRIBUTE) == Some(ALLOCATION_TYPE))?;
-            let handle = allocation.handle().filter(|handle| handle.starts_with("lb-"))?;
-            let named = |namespace: &str| LoadBalancerServiceName {
-                namespace: namespace.to_owned(),
-                name: service.to_owned(),
-            };
-            Some(HeldAddress {
-                handle: handle.to_owned(),
-                address: allocation.address,
-                sequence_number: allocation.sequence_number,
-                service: allocation.attribute(attribute::NAMESPACE_ATTRIBUTE).map(named),
-            })
-        };
-        let held: Vec<_> = block::allocations(block).filter_map(ours).collect();
-        match held.is_empty() {
-            true => self.held.remove(&block.cidr),
-            false => self.held.insert(block.cidr, held),
-        };
+        let held: Vec<_> = block::allocations(block).filter_map(HeldAddress::read).collect();
+        if held.is_empty() {
+            self.held.remove(&block.cidr);
+        } else {
+            self.held.insert(block.cidr, held);
+        }
     }
 
     pub fn remove_block(&mut self, cidr: &IpNet) {
@@ -188,9 +193,10 @@ impl ServiceBalancer {
         for held in held {
             let address = held.address;
             if self.pools.values().any(|pool| pool.cidr.contains(&address)) {
-                match self.may_keep(address, asked, &pools) {
-                    true => _ = kept.insert(address),
-                    false => unwanted.push(held),
+                if self.may_keep(address, asked, &pools) {
+                    kept.insert(address);
+                } else {
+                    unwanted.push(held);
                 }
                 continue;
             }
@@ -261,30 +267,31 @@ impl ServiceBalancer {
                 asked.iter().copied().filter(|address| !kept.contains(address)).collect();
             return (!missing.is_empty()).then_some(AddressChoice::Addresses(missing));
         }
-        let has = |version: u8| kept.iter().any(|address| space::version_of(*address) == version);
-        let usable = |version: u8| {
-            let named = pools[usize::from(version == 6)].as_ref();
-            self.pools.values().any(|pool| {
-                let meant = named.map_or(pool.automatic, |named| named.contains(&pool.cidr));
-                let fits =
-                    space::version(&pool.cidr) == version && pool.uses.contains(&AddressUse::LoadBalancer);
-                meant && fits && pool.enabled
-            })
-        };
-        let lacks = |version: u8| service.ip_versions.contains(&version) && !has(version) && usable(version);
-        let (v4, v6) = (lacks(4), lacks(6));
+        let [v4, v6] = [4, 6].map(|version| {
+            let has = kept.iter().any(|address| space::version_of(*address) == version);
+            service.ip_versions.contains(&version) && !has && self.has_usable_pool(version, pools)
+        });
         let [v4_pools, v6_pools] = pools.clone().map(Option::unwrap_or_default);
         (v4 || v6).then_some(AddressChoice::Any { v4, v6, v4_pools, v6_pools })
+    }
+
+    /// Returns whether a pool of a family can assign an address to a service that names these pools.
+    fn has_usable_pool(&self, version: u8, pools: &[Option<Vec<IpNet>>; 2]) -> bool {
+        let named = pools[usize::from(version == 6)].as_ref();
+        self.pools.values().any(|pool| {
+            let meant = named.map_or(pool.automatic, |named| named.contains(&pool.cidr));
+            let fits = space::version(&pool.cidr) == version && pool.uses.contains(&AddressUse::LoadBalancer);
+            meant && fits && pool.enabled
+        })
     }
 
     /// Returns the existing pools that a service names for a family, by name or by CIDR, or `None` if it names none.
     fn named_pools(&self, service: &KubernetesService, version: u8) -> Option<Vec<IpNet>> {
         let texts = list(service, POOL_ANNOTATIONS[usize::from(version == 6)])?;
-        let known = |text: &String| {
-            let by_cidr = || self.pools.values().find(|pool| text.parse() == Ok(pool.cidr));
-            self.pools.get(text).or_else(by_cidr).map(|pool| pool.cidr)
-        };
-        Some(texts.iter().filter_map(known).filter(|net| space::version(net) == version).collect())
+        let pools = texts.iter().filter_map(|text| {
+            self.pools.get(text).or_else(|| self.pools.values().find(|pool| text.parse() == Ok(pool.cidr)))
+        });
+        Some(pools.map(|pool| pool.cidr).filter(|net| space::version(net) == version).collect())
     }
 }
 
@@ -337,12 +344,12 @@ fn certain(
 }
 
 fn release(held: &[&HeldAddress]) -> Vec<ReleaseRequest> {
-    let one = |held: &&HeldAddress| ReleaseRequest {
+    let requests = held.iter().map(|held| ReleaseRequest {
         address: held.address,
         handle: Some(held.handle.clone()),
         sequence_number: Some(held.sequence_number),
-    };
-    held.iter().map(one).collect()
+    });
+    requests.collect()
 }
 
 #[cfg(test)]

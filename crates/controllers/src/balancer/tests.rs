@@ -133,7 +133,7 @@ fn handles_are_those_of_the_reference() {
 }
 
 #[test]
-fn a_service_gets_an_address_of_each_family_and_gives_them_back() {
+fn services_get_and_release_addresses_of_each_family() {
     let mut world = BalancerTestWorld::new();
     world.service("web", |service| service.ip_versions = vec![4, 6]);
     world.service("other", |_| {});
@@ -260,7 +260,7 @@ fn a_pool_recreated_with_another_network_is_noticed() {
 }
 
 #[test]
-fn a_pool_deleted_before_its_block_came_is_noticed() {
+fn a_pool_deleted_before_its_block_is_noticed() {
     check_release_after(|world| {
         world.blocks.keys().for_each(|cidr| world.balancer.remove_block(cidr));
         world.balancer.put_pool("v4", None);

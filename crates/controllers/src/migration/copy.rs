@@ -34,7 +34,7 @@ const COPIED_KINDS: [Kind; 18] = [
     Kind::HostEndpoint,
     Kind::NetworkSet,
     Kind::GlobalNetworkSet,
-    // IPAM records are copied between these.
+    // IPAM records are copied before this one.
     Kind::CalicoNodeStatus,
     Kind::ClusterInformation,
 ];
@@ -57,19 +57,23 @@ pub fn is_moved(definition: &str) -> bool {
 
 /// Returns the ranges to copy, without ClusterInformation, which holds the lock of the datastore.
 fn ranges() -> Vec<KeyRange> {
-    let written = |kind: &Kind| KeyRange::Written { kind: *kind, namespace: None };
-    let affinities = |affinity| KeyRange::BlockAffinities { affinity, owner: None, ip_version: None };
-    let records = [
-        KeyRange::IpamConfig,
-        KeyRange::Blocks { ip_version: None },
-        affinities(AffinityType::Host),
-        affinities(AffinityType::Virtual),
-        KeyRange::Handles,
-    ];
-    let resources = COPIED_KINDS.iter().filter(|kind| **kind != Kind::ClusterInformation);
-    let mut all: Vec<KeyRange> = resources.map(written).collect();
-    let last = all.len() - 1;
-    all.splice(last..last, records);
+    let mut all = Vec::new();
+    for kind in COPIED_KINDS {
+        if kind == Kind::CalicoNodeStatus {
+            all.extend([KeyRange::IpamConfig, KeyRange::Blocks { ip_version: None }]);
+            all.extend(
+                [AffinityType::Host, AffinityType::Virtual].map(|affinity| KeyRange::BlockAffinities {
+                    affinity,
+                    owner: None,
+                    ip_version: None,
+                }),
+            );
+            all.push(KeyRange::Handles);
+        }
+        if kind != Kind::ClusterInformation {
+            all.push(KeyRange::Written { kind, namespace: None });
+        }
+    }
     all
 }
 
@@ -134,7 +138,8 @@ impl ObjectCopy<'_> {
 
     /// Updates owner references: copied objects have new UIDs.
     pub async fn owners(&self) -> StoreResult<()> {
-        let (mut identities, mut owned) = (HashMap::new(), Vec::new());
+        let mut identities = HashMap::new();
+        let mut owned = Vec::new();
         for kind in COPIED_KINDS {
             let range = KeyRange::Written { kind, namespace: None };
             let mut there = by_key(list(self.to, &range).await?);

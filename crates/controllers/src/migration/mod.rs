@@ -83,11 +83,10 @@ impl DatastoreMover {
         orchestrator: OrchestratorClient,
         drain: Duration,
     ) -> StoreResult<DatastoreMover> {
-        let of_group = |group: &str| StoreConfig { calico_api_group: group.to_owned(), ..config.clone() };
-        let (old, new) = (
-            StoreClient::connect(&of_group(CRD_GROUP_VERSION)).await?,
-            StoreClient::connect(&of_group(V3_GROUP_VERSION)).await?,
-        );
+        let [old, new] = [CRD_GROUP_VERSION, V3_GROUP_VERSION]
+            .map(|group| StoreConfig { calico_api_group: group.to_owned(), ..config.clone() });
+        let old = StoreClient::connect(&old).await?;
+        let new = StoreClient::connect(&new).await?;
         Ok(DatastoreMover { old, new, orchestrator, drain })
     }
 
@@ -119,14 +118,19 @@ impl DatastoreMover {
             MigrationStep::RefuseAbort => {
                 let message =
                     "nodes may use projectcalico.org/v3 already: wait until the migration is complete";
-                self.say(&migration, phase::CONVERGED, message).await?;
+                self.set_phase(&migration, phase::CONVERGED, message).await?;
                 self.await_followers(&migration).await
             }
         }
     }
 
     /// Writes phase and message to the status, if they changed.
-    async fn say(&self, migration: &DatastoreMigrationObject, phase: &str, message: &str) -> StoreResult<()> {
+    async fn set_phase(
+        &self,
+        migration: &DatastoreMigrationObject,
+        phase: &str,
+        message: &str,
+    ) -> StoreResult<()> {
         if (migration.phase(), migration.message()) == (phase, message) {
             return Ok(());
         }
@@ -137,12 +141,12 @@ impl DatastoreMover {
     async fn check(&self, migration: &DatastoreMigrationObject) -> StoreResult<bool> {
         if migration.kind() != MIGRATION_TYPE {
             let message = format!("spec.type: {:?} is not {MIGRATION_TYPE}", migration.kind());
-            return self.say(migration, phase::FAILED, &message).await.map(|()| false);
+            return self.set_phase(migration, phase::FAILED, &message).await.map(|()| false);
         }
         let missing = self.missing().await?;
         match missing {
-            Some(message) => self.say(migration, phase::PENDING, &message).await.map(|()| true),
-            None => self.say(migration, phase::MIGRATING, "").await.map(|()| false),
+            Some(message) => self.set_phase(migration, phase::PENDING, &message).await.map(|()| true),
+            None => self.set_phase(migration, phase::MIGRATING, "").await.map(|()| false),
         }
     }
 
@@ -184,7 +188,7 @@ impl DatastoreMover {
             let named = conflicts.iter().take(MAX_NAMED_CONFLICTS).cloned().collect::<Vec<_>>().join(", ");
             let message =
                 format!("{} objects differ between the groups, delete one of each: {named}", conflicts.len());
-            return self.say(&migration, phase::WAITING, &message).await.map(|()| true);
+            return self.set_phase(&migration, phase::WAITING, &message).await.map(|()| true);
         }
         copy.lock_target().await?;
         let count = copy.objects().await?;
@@ -192,13 +196,15 @@ impl DatastoreMover {
         set_ready(&self.new, true).await?;
         let message =
             format!("{count} objects are in projectcalico.org/v3; have nodes use it (CALICO_API_GROUP)");
-        self.say(&migration, phase::CONVERGED, &message).await.map(|()| false)
+        self.set_phase(&migration, phase::CONVERGED, &message).await.map(|()| false)
     }
 
     async fn await_followers(&self, migration: &DatastoreMigrationObject) -> StoreResult<bool> {
         let followers = self.orchestrator.followers().await?;
         match followers.iter().find(|follower| !is_there(follower)) {
-            None if !followers.is_empty() => self.say(migration, phase::COMPLETE, "").await.map(|()| false),
+            None if !followers.is_empty() => {
+                self.set_phase(migration, phase::COMPLETE, "").await.map(|()| false)
+            }
             _ => Ok(true),
         }
     }

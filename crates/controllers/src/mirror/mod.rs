@@ -74,7 +74,7 @@ impl KubernetesMirror {
         for (key, found) in &self.datastore {
             let is_node = matches!(found, Resource::Node(node) if kubernetes_name(node).is_some());
             if parts.copies(key) || is_node {
-                *references.entry(SubjectClass::of(key)).or_default() += 1;
+                *references.entry(SubjectClass::from(key)).or_default() += 1;
             }
         }
         references
@@ -106,12 +106,11 @@ impl KubernetesMirror {
 
     /// Returns the Kubernetes name of each node of the datastore; empty for nodes that are not from Kubernetes.
     pub fn kubernetes_names(&self) -> BTreeMap<String, String> {
-        let nodes = self.datastore.values().filter_map(|resource| match resource {
-            Resource::Node(node) => Some(node),
-            _ => None,
+        let names = self.datastore.values().filter_map(|resource| {
+            let Resource::Node(node) = resource else { return None };
+            Some((node.metadata.name.clone(), kubernetes_name(node).unwrap_or_default().to_owned()))
         });
-        let name = |node: &Node| kubernetes_name(node).unwrap_or_default().to_owned();
-        nodes.map(|node| (node.metadata.name.clone(), name(node))).collect()
+        names.collect()
     }
 }
 

@@ -80,7 +80,7 @@ fn profile(name: &str, value: &str) -> (StoreKey, Resource) {
 }
 
 #[test]
-fn what_a_person_changed_is_put_right_and_what_is_theirs_stays() {
+fn changed_copies_are_corrected_and_own_objects_kept() {
     let mut world = MirrorTestWorld::default();
     world.kubernetes(profile("kns.shop", "1"));
     world.datastore(profile("mine", "1"));
@@ -98,7 +98,7 @@ fn what_a_person_changed_is_put_right_and_what_is_theirs_stays() {
 }
 
 #[test]
-fn endpoints_have_the_labels_of_their_pods_and_nothing_else_of_them() {
+fn endpoints_get_only_labels_from_their_pods() {
     let mut world = MirrorTestWorld::default();
     let endpoint = |labels: Json, account: &str, node: &str| {
         let spec = json!({"pod": "web", "node": node, "serviceAccountName": account, "orchestrator": "k8s", "endpoint": "eth0"});

@@ -42,13 +42,12 @@ pub fn writes(
         }
         let write = ObjectWrite::delete(Kind::HostEndpoint, &endpoint.metadata);
         let node = &endpoint.spec.node;
-        writes.push(match config.is_some() && !nodes.contains_key(node) {
-            true => {
-                let key = StoreKey::resource(Kind::Node, "", node);
-                AbsenceClaim::if_absent(write, AbsenceSubject::Object { origin, key })
-            }
-            false => AbsenceClaim::certain(write),
-        });
+        if config.is_some() && !nodes.contains_key(node) {
+            let key = StoreKey::resource(Kind::Node, "", node);
+            writes.push(AbsenceClaim::if_absent(write, AbsenceSubject::Object { origin, key }));
+        } else {
+            writes.push(AbsenceClaim::certain(write));
+        }
     }
     for (name, endpoint) in wanted {
         match found.get(&name) {
@@ -105,13 +104,8 @@ fn from_template(template: &HostEndpointTemplate, node: &Node) -> Vec<HostEndpoi
         return Vec::new();
     }
     let ranges: Vec<IpNet> = template.interface_cidrs.iter().filter_map(|text| text.parse().ok()).collect();
-    let inside = |all: Vec<IpAddr>| -> Vec<String> {
-        let within =
-            |address: &IpAddr| ranges.is_empty() || ranges.iter().any(|range| range.contains(address));
-        all.into_iter().filter(within).map(|address| address.to_string()).collect()
-    };
     if template.interface_pattern.is_empty() {
-        let expected = inside(addresses(node));
+        let expected = select_addresses(addresses(node), &ranges);
         let named = named(&[name, &template.generate_name]);
         // An endpoint without an interface is identified by its addresses alone.
         return if expected.is_empty() {
@@ -123,12 +117,19 @@ fn from_template(template: &HostEndpointTemplate, node: &Node) -> Vec<HostEndpoi
     let Ok(pattern) = Regex::new(&template.interface_pattern) else { return Vec::new() };
     let matching = node.spec.interfaces.iter().filter(|interface| pattern.is_match(&interface.name));
     let made = matching.filter_map(|interface| {
-        let expected = inside(parsed(&interface.addresses));
+        let expected = select_addresses(parse_addresses(&interface.addresses), &ranges);
         let wanted = ranges.is_empty() || !expected.is_empty();
         let named = named(&[name, &template.generate_name, &interface.name]);
         wanted.then(|| endpoint(node, named, &interface.name, expected, Some(template)))
     });
     made.collect()
+}
+
+/// Returns the addresses in these ranges; all of them without ranges.
+fn select_addresses(all: Vec<IpAddr>, ranges: &[IpNet]) -> Vec<String> {
+    let inside =
+        all.iter().filter(|address| ranges.is_empty() || ranges.iter().any(|range| range.contains(*address)));
+    inside.map(IpAddr::to_string).collect()
 }
 
 fn endpoint(
@@ -155,7 +156,8 @@ fn endpoint(
 /// Returns all addresses of a node without duplicates, in Calico's order.
 fn addresses(node: &Node) -> Vec<IpAddr> {
     let spec = &node.spec;
-    let (bgp, wireguard) = (spec.bgp.as_ref(), spec.wireguard.as_ref());
+    let bgp = spec.bgp.as_ref();
+    let wireguard = spec.wireguard.as_ref();
     let own = [
         bgp.map(|bgp| &bgp.ipv4_address),
         bgp.map(|bgp| &bgp.ipv6_address),
@@ -168,11 +170,11 @@ fn addresses(node: &Node) -> Vec<IpAddr> {
     let internal = spec.addresses.iter().filter(|address| address.type_ == NodeAddressType::InternalIP);
     let interfaces = spec.interfaces.iter().flat_map(|interface| &interface.addresses);
     let all = own.into_iter().flatten().chain(internal.map(|address| &address.address)).chain(interfaces);
-    parsed(all)
+    parse_addresses(all)
 }
 
 /// Parses addresses with or without a prefix length. Invalid ones are ignored.
-fn parsed<'a>(texts: impl IntoIterator<Item = &'a String>) -> Vec<IpAddr> {
+fn parse_addresses<'a>(texts: impl IntoIterator<Item = &'a String>) -> Vec<IpAddr> {
     let mut all = Vec::new();
     for address in texts.into_iter().filter_map(|text| text.split('/').next()?.parse().ok()) {
         if !all.contains(&address) {

@@ -19,15 +19,13 @@ pub struct PodIndex(BTreeMap<PodName, PodAddressUse>);
 
 impl PodName {
     /// Returns the pod that an address was assigned to, if it was a pod.
-    pub fn of(allocation: &AddressAllocation<'_>) -> Option<PodName> {
-        let text = |name: &str| allocation.attribute(name).filter(|text| !text.is_empty()).map(str::to_owned);
-        Some(PodName {
-            namespace: text(attribute::NAMESPACE_ATTRIBUTE)?,
-            name: text(attribute::POD_ATTRIBUTE)?,
-        })
+    pub fn from_allocation(allocation: &AddressAllocation<'_>) -> Option<PodName> {
+        let [namespace, name] = [attribute::NAMESPACE_ATTRIBUTE, attribute::POD_ATTRIBUTE]
+            .map(|name| allocation.attribute(name).filter(|text| !text.is_empty()).map(str::to_owned));
+        Some(PodName { namespace: namespace?, name: name? })
     }
 
-    pub fn of_endpoint(endpoint: &WorkloadEndpoint) -> PodName {
+    pub fn from_endpoint(endpoint: &WorkloadEndpoint) -> PodName {
         PodName { namespace: endpoint.metadata.namespace.clone(), name: endpoint.spec.pod.clone() }
     }
 }
@@ -46,7 +44,7 @@ impl PodIndex {
             addresses: addresses.collect(),
             evicted: false,
         };
-        self.0.insert(PodName::of_endpoint(endpoint), hold);
+        self.0.insert(PodName::from_endpoint(endpoint), hold);
     }
 
     /// Removes a pod from a node. A pod of the same name on another node is kept.

@@ -219,7 +219,7 @@ impl AddressCollector {
                 AllocationVerdict::OfGoneNode => (!inhabited.contains(node.unwrap_or_default()), true),
             };
             let entry = handles.entry(handle).or_insert_with(|| {
-                pods += usize::from(PodName::of(allocation).is_some());
+                pods += usize::from(PodName::from_allocation(allocation).is_some());
                 Some(HandleLeak::default())
             });
             let Some(leak) = entry.as_mut().filter(|_| leaked) else {
@@ -234,7 +234,7 @@ impl AddressCollector {
             });
             leak.nodes.extend(node.clone().filter(|_| relies_on_node));
             if *verdict != AllocationVerdict::OfGoneNode
-                && let Some(pod) = PodName::of(allocation)
+                && let Some(pod) = PodName::from_allocation(allocation)
             {
                 leak.pods.entry((pod, node)).or_default().push(allocation.address);
             }
@@ -257,34 +257,23 @@ impl AddressCollector {
         let mut claims = Vec::new();
         let mut empty = BTreeMap::new();
         let mut owned: BTreeMap<(&str, u8), usize> = BTreeMap::new();
-        let hosts = || {
-            blocks.values().filter_map(|block| match block.owner() {
-                Some((AffinityType::Host, host)) => Some((block, host)),
-                _ => None,
-            })
-        };
-        for (block, host) in hosts() {
+        for (block, host) in host_blocks(blocks) {
             *owned.entry((host, space::version(&block.cidr))).or_default() += 1;
         }
-        for (block, host) in hosts().filter(|(block, _)| block::is_empty(block)) {
+        for (block, host) in host_blocks(blocks).filter(|(block, _)| block::is_empty(block)) {
             let since = *self.empty.get(&block.cidr).unwrap_or(&now);
             empty.insert(block.cidr, since);
             let count = owned.entry((host, space::version(&block.cidr))).or_default();
             let long = self.grace.is_some_and(|grace| now.saturating_sub(since) > grace);
             let is_gone = nodes.is_gone(host);
-            let unneeded = match is_gone {
-                true => !inhabited.contains(host),
-                false => long && *count > 1,
-            };
-            if unneeded {
+            let action = GarbageAction::ReleaseBlock { owner: BlockOwner::host(host), cidr: block.cidr };
+            if is_gone && !inhabited.contains(host) {
                 *count -= 1;
-                let action = GarbageAction::ReleaseBlock { owner: BlockOwner::host(host), cidr: block.cidr };
-                claims.push(match is_gone {
-                    true => {
-                        AbsenceClaim::if_absent(action, AbsenceSubject::node(nodes.kubernetes_name(host)))
-                    }
-                    false => AbsenceClaim::certain(action),
-                });
+                let node = AbsenceSubject::node(nodes.kubernetes_name(host));
+                claims.push(AbsenceClaim::if_absent(action, node));
+            } else if !is_gone && long && *count > 1 {
+                *count -= 1;
+                claims.push(AbsenceClaim::certain(action));
             }
         }
         self.empty = empty;
@@ -321,6 +310,14 @@ impl HandleLeak {
     }
 }
 
+/// Returns the blocks of nodes, with the name of the node.
+fn host_blocks(blocks: &BTreeMap<IpNet, AddressBlock>) -> impl Iterator<Item = (&AddressBlock, &str)> {
+    blocks.values().filter_map(|block| match block.owner() {
+        Some((AffinityType::Host, host)) => Some((block, host)),
+        _ => None,
+    })
+}
+
 /// Returns the number of Kubernetes nodes that the datastore refers to.
 fn count_nodes(
     blocks: &BTreeMap<IpNet, AddressBlock>,
@@ -328,10 +325,7 @@ fn count_nodes(
     seen: &[JudgedAllocation<'_>],
     nodes: &NodeIndex,
 ) -> usize {
-    let owners = blocks.values().filter_map(|block| match block.owner() {
-        Some((AffinityType::Host, host)) => Some(host),
-        _ => None,
-    });
+    let owners = host_blocks(blocks).map(|(_, host)| host);
     let users = seen.iter().filter_map(|seen| seen.allocation.attribute(attribute::NODE_ATTRIBUTE));
     let names = owners.chain(users).chain(affinities.iter().map(|(host, _)| host.as_str()));
     names.filter(|name| nodes.is_of_kubernetes(name)).collect::<BTreeSet<&str>>().len()
@@ -362,12 +356,12 @@ fn judge(allocation: &AddressAllocation<'_>, pods: &PodIndex, nodes: &NodeIndex)
     if moving || VIRTUAL_MACHINE_ATTRIBUTES.iter().any(|name| allocation.attribute(name).is_some()) {
         return AllocationVerdict::Held;
     }
-    let Some(pod) = PodName::of(allocation) else { return AllocationVerdict::Held };
+    let Some(pod) = PodName::from_allocation(allocation) else { return AllocationVerdict::Held };
     let node = node.map(|node| nodes.kubernetes_name(node));
-    match holds(pods.get(&pod), node, allocation.address) {
-        true => AllocationVerdict::Held,
-        false => AllocationVerdict::Leaked { node_gone },
+    if holds(pods.get(&pod), node, allocation.address) {
+        return AllocationVerdict::Held;
     }
+    AllocationVerdict::Leaked { node_gone }
 }
 
 #[cfg(test)]

@@ -170,7 +170,7 @@ fn pod(name: &str) -> PodName {
 }
 
 #[test]
-fn a_leak_is_released_after_the_grace_period_and_kubernetes_is_asked_before() {
+fn leaks_are_released_after_grace_and_a_check() {
     let mut world = GarbageTestWorld::new(&["n1"]);
     let (lost, kept) = (world.add_pod("n1", "lost"), world.add_pod("n1", "kept"));
     assert_eq!(world.collect(), []);
@@ -192,7 +192,7 @@ fn a_leak_is_released_after_the_grace_period_and_kubernetes_is_asked_before() {
 }
 
 #[test]
-fn a_pod_that_comes_back_or_moves_within_the_grace_period() {
+fn pods_that_return_within_grace_keep_addresses() {
     let mut world = GarbageTestWorld::new(&["n1", "n2"]);
     let address = world.add_pod("n1", "web");
     world.pods.remove(&pod("web"), "n2");
@@ -217,7 +217,7 @@ fn a_pod_that_comes_back_or_moves_within_the_grace_period() {
 }
 
 #[test]
-fn a_handle_is_released_as_a_whole_or_not_at_all() {
+fn a_handle_is_released_as_a_whole() {
     let mut world = GarbageTestWorld::new(&["n1"]);
     let address = world.add_pod("n1", "web");
     let handle = format!("k8s-pod-network.{}", world.handles);
@@ -235,7 +235,7 @@ fn a_handle_is_released_as_a_whole_or_not_at_all() {
 }
 
 #[test]
-fn a_node_that_is_gone_takes_along_what_nobody_holds() {
+fn a_gone_node_releases_addresses_without_holders() {
     let mut world = GarbageTestWorld::new(&["n1", "n2"]);
     world.add_pod("n1", "web");
     let tunnel: BTreeMap<String, String> =
@@ -272,7 +272,7 @@ fn a_node_that_is_gone_takes_along_what_nobody_holds() {
 }
 
 #[test]
-fn what_is_not_a_pod_s_is_left_alone() {
+fn addresses_of_other_holders_are_kept() {
     let mut world = GarbageTestWorld::new(&["n1"]);
     let holder = |handle: Option<&str>, attributes: &[(&str, &str)]| {
         let own = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
@@ -296,7 +296,7 @@ fn what_is_not_a_pod_s_is_left_alone() {
 }
 
 #[test]
-fn a_node_keeps_one_block_of_those_that_stay_empty() {
+fn a_node_keeps_one_of_its_empty_blocks() {
     let mut world = GarbageTestWorld::new(&["n1"]);
     (0..3).for_each(|_| _ = world.claim("n1"));
     assert_eq!(world.collect(), []);

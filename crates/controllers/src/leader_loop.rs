@@ -2,8 +2,8 @@
 //! decide.
 
 use crate::absence::{AbsenceClaim, AbsenceGuard, ClaimAdmission, ReferenceCounts, SubjectOrigin};
+use crate::action_executor::ActionExecutor;
 use crate::balancer::{LoadBalancerServiceName, ServiceBalancer};
-use crate::carrier::ActionExecutor;
 use crate::compaction::PeriodicCompaction;
 use crate::lifecycle;
 use crate::metrics::{self, ControllerCounters};
@@ -19,6 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
+use tortie_http::liveness::ComponentHeartbeat;
 use tortie_ipam::facts;
 use tortie_ipam::pool::AllocationPool;
 use tortie_model::key::AffinityType;
@@ -103,28 +104,41 @@ struct ControllerCores {
     locked: bool,
 }
 
+/// State of the leading replica.
+struct LeaderState {
+    cores: ControllerCores,
+    executor: ActionExecutor,
+    counters: ControllerCounters,
+}
+
 /// Runs until a feed ends, which only happens on a fatal error.
-pub async fn lead(place: ControllerContext, mut settings: watch::Receiver<Arc<ControllerSettings>>) {
-    let mut feeds = EventFeeds::new(&place);
-    let heartbeat = place.state.liveness.part(LEADER);
-    let carrier = ActionExecutor::new(&place, heartbeat);
-    let mut cores = ControllerCores { is_separate: place.kubernetes.is_some(), ..ControllerCores::default() };
-    let mut counters = ControllerCounters::default();
-    let (started, mut tick) = (Instant::now(), tokio::time::interval(LEADER_TICK_INTERVAL));
+pub async fn run_leader_loop(
+    context: ControllerContext,
+    mut settings: watch::Receiver<Arc<ControllerSettings>>,
+) {
+    let mut feeds = EventFeeds::new(&context);
+    let heartbeat = context.state.liveness.part(LEADER);
+    let mut leader = LeaderState {
+        cores: ControllerCores { is_separate: context.kubernetes.is_some(), ..ControllerCores::default() },
+        executor: ActionExecutor::new(&context, heartbeat),
+        counters: ControllerCounters::default(),
+    };
+    let started = Instant::now();
+    let mut tick = tokio::time::interval(LEADER_TICK_INTERVAL);
     // Time of the next reconciliation, if one is scheduled.
     let mut look: Option<Instant> = Some(started);
     let mut counted = started;
-    let mut compaction = PeriodicCompaction::new(place.client.compactor());
+    let mut compaction = PeriodicCompaction::new(context.client.compactor());
     loop {
-        carrier.heartbeat.beat();
+        leader.executor.heartbeat.beat();
         let period = settings.borrow().compaction_period();
-        compaction.run(period, &mut counters).await;
-        let able = feeds.are_in_sync() && !cores.locked;
+        compaction.run(period, &mut leader.counters).await;
+        let able = feeds.are_in_sync() && !leader.cores.locked;
         tokio::select! {
             events = feeds.next() => match events {
                 Some(events) => {
                     for (source, event) in events {
-                        cores.take(source, event, started.elapsed());
+                        leader.cores.apply_event(source, event, started.elapsed());
                     }
                     look = soonest(look, EVENT_COALESCE_DELAY);
                 }
@@ -137,32 +151,37 @@ pub async fn lead(place: ControllerContext, mut settings: watch::Receiver<Arc<Co
             () = until(look), if able => {}
             _ = tick.tick() => {}
         }
-        if !feeds.are_in_sync() || cores.locked {
+        if !feeds.are_in_sync() || leader.cores.locked {
             continue;
         }
-        cores.guard.mark_synced(started.elapsed());
+        leader.cores.guard.mark_synced(started.elapsed());
         let current = settings.borrow().clone();
-        cores.guard.set_leak_grace(current.leak_grace());
-        let before = counters.failures;
-        collect(&current, &mut cores, &carrier, &mut counters, started.elapsed()).await;
-        rename_policies(&current, &mut cores, &carrier, &mut counters, started.elapsed()).await;
+        leader.cores.guard.set_leak_grace(current.leak_grace());
+        let before = leader.counters.failures;
+        leader.collect_garbage(&current, started.elapsed()).await;
+        leader.rename_policies(&current, started.elapsed()).await;
         if look.is_some_and(|look| look <= Instant::now()) {
             let now = started.elapsed();
-            let retry = reconcile(&current, &mut cores, &carrier, &mut counters, now).await;
+            let retry = leader.reconcile(&current, now).await;
             look = retry.map(|time| started + time);
-            if place.client.stores_v3_as_written() {
-                see_off(&cores, &carrier, &mut counters).await;
+            if context.client.stores_v3_as_written() {
+                leader.update_finalizers().await;
             }
         }
-        place.state.set(ABSENCE_COMPONENT, cores.guard.report());
-        counters.absence = cores.guard.counters();
-        counters.withheld = cores.guard.withheld();
-        if counters.failures > before {
+        context.state.set_problem(ABSENCE_COMPONENT, leader.cores.guard.describe_withheld());
+        leader.counters.absence = leader.cores.guard.counters();
+        leader.counters.withheld = leader.cores.guard.withheld();
+        if leader.counters.failures > before {
             look = soonest(look, FAILURE_RETRY_DELAY);
         }
         if counted.elapsed() >= METRICS_UPDATE_INTERVAL {
             counted = Instant::now();
-            place.state.set_metrics(metrics::page(&cores.pools, cores.garbage.blocks(), &counters, true));
+            context.state.set_metrics(metrics::page(
+                &leader.cores.pools,
+                leader.cores.garbage.blocks(),
+                &leader.counters,
+                true,
+            ));
         }
     }
 }
@@ -180,159 +199,159 @@ async fn until(moment: Option<Instant>) {
     }
 }
 
-/// Runs the garbage collection of addresses if it is due.
-async fn collect(
-    settings: &ControllerSettings,
-    cores: &mut ControllerCores,
-    carrier: &ActionExecutor,
-    counters: &mut ControllerCounters,
-    now: Duration,
-) {
-    if settings.node().is_none() {
-        return;
-    }
-    cores.garbage.set_grace(settings.leak_grace());
-    if !cores.garbage.is_due(now) {
-        return;
-    }
-    let began = Instant::now();
-    let names = cores.mirror.kubernetes_names();
-    cores.nodes.kubernetes_names = names;
-    let claims = cores.garbage.scan(&cores.pods, &cores.nodes, now);
-    counters.scans += 1;
-    counters.scan_seconds = began.elapsed().as_secs_f64();
-    counters.suspects = cores.garbage.suspects();
-    let references = cores.garbage.references().clone();
-    let admission = admit(&mut cores.guard, "garbage", claims, &references, carrier, now).await;
-    if let Some(retry) = admission.retry {
-        cores.garbage.scan_by(retry);
-    }
-    if admission.actions.is_empty() {
-        return;
-    }
-    let outcome = carrier.collect(admission.actions).await;
-    counters.failures += outcome.failures;
-    let blocks: Vec<_> = cores.garbage.blocks().collect();
-    for address in outcome.released {
-        *counters.reclaimed.entry(metrics::place(&cores.pools, &blocks, address)).or_default() += 1;
-    }
-}
-
-/// Renames misnamed policies once all nodes know them by their new names.
-async fn rename_policies(
-    settings: &ControllerSettings,
-    cores: &mut ControllerCores,
-    carrier: &ActionExecutor,
-    counters: &mut ControllerCounters,
-    now: Duration,
-) {
-    counters.misnamed_policies = cores.policy_names.count();
-    if !settings.migrates_policy_names() || !cores.policy_names.is_due(now) {
-        return;
-    }
-    match carrier.nodes_that_are_not_ready().await {
-        Ok(None) => {}
-        Ok(Some(reason)) => {
-            tracing::info!(reason, policies = cores.policy_names.count(), "policies are not renamed yet");
-            cores.policy_names.postpone(now + ROLLOUT_CHECK_INTERVAL);
+impl LeaderState {
+    /// Runs the garbage collection of addresses if it is due.
+    async fn collect_garbage(&mut self, settings: &ControllerSettings, now: Duration) {
+        if settings.node().is_none() {
             return;
         }
-        Err(error) => {
-            tracing::warn!(%error, "policies are not renamed: cannot check whether all nodes are ready");
-            counters.failures += 1;
-            cores.policy_names.postpone(now + ROLLOUT_CHECK_INTERVAL);
+        self.cores.garbage.set_grace(settings.leak_grace());
+        if !self.cores.garbage.is_due(now) {
             return;
         }
-    }
-    for rename in cores.policy_names.renames(now) {
-        match carrier.rename(rename).await {
-            true => counters.renamed_policies += 1,
-            false => counters.failures += 1,
+        let began = Instant::now();
+        self.cores.nodes.kubernetes_names = self.cores.mirror.kubernetes_names();
+        let claims = self.cores.garbage.scan(&self.cores.pods, &self.cores.nodes, now);
+        self.counters.scans += 1;
+        self.counters.scan_seconds = began.elapsed().as_secs_f64();
+        self.counters.suspects = self.cores.garbage.suspects();
+        let references = self.cores.garbage.references().clone();
+        let admission = self.admit("garbage", claims, &references, now).await;
+        if let Some(retry) = admission.retry {
+            self.cores.garbage.scan_by(retry);
+        }
+        if admission.actions.is_empty() {
+            return;
+        }
+        let outcome = self.executor.collect(admission.actions).await;
+        self.counters.failures += outcome.failures;
+        let blocks: Vec<_> = self.cores.garbage.blocks().collect();
+        for address in outcome.released {
+            *self
+                .counters
+                .reclaimed
+                .entry(metrics::place(&self.cores.pools, &blocks, address))
+                .or_default() += 1;
         }
     }
-}
 
-/// Has the guard verify the absences that the claims rely on, and returns the admitted actions.
-async fn admit<A>(
-    guard: &mut AbsenceGuard,
-    scope: &'static str,
-    claims: Vec<AbsenceClaim<A>>,
-    references: &ReferenceCounts,
-    carrier: &ActionExecutor,
-    now: Duration,
-) -> ClaimAdmission<A> {
-    guard.admit(scope, claims, references, now, async |subject| carrier.is_absent(subject).await).await
-}
-
-/// Reconciles everything that depends on objects only, not on time. Returns when to run again.
-async fn reconcile(
-    settings: &ControllerSettings,
-    cores: &mut ControllerCores,
-    carrier: &ActionExecutor,
-    counters: &mut ControllerCounters,
-    now: Duration,
-) -> Option<Duration> {
-    let mut retries = Vec::new();
-    if let Some(node) = settings.node() {
-        let origin = if cores.is_separate { SubjectOrigin::Datastore } else { SubjectOrigin::Kubernetes };
-        let config = node.host_endpoint.as_ref();
-        let claims = host_endpoints::writes(config, &cores.datastore_nodes, &cores.host_endpoints, origin);
-        let references = host_endpoints::references(&cores.host_endpoints);
-        let admission = admit(&mut cores.guard, "host endpoints", claims, &references, carrier, now).await;
-        retries.push(admission.retry);
-        for write in admission.actions {
-            carrier.heartbeat.beat();
-            let key = write.key();
-            if let Err(error) = write.carry_out(&carrier.resources).await {
-                tracing::warn!(%error, %key, "cannot write a host endpoint; trying again");
-                counters.failures += 1;
+    /// Renames misnamed policies once all nodes know them by their new names.
+    async fn rename_policies(&mut self, settings: &ControllerSettings, now: Duration) {
+        self.counters.misnamed_policies = self.cores.policy_names.count();
+        if !settings.migrates_policy_names() || !self.cores.policy_names.is_due(now) {
+            return;
+        }
+        match self.executor.nodes_that_are_not_ready().await {
+            Ok(None) => {}
+            Ok(Some(reason)) => {
+                tracing::info!(
+                    reason,
+                    policies = self.cores.policy_names.count(),
+                    "policies are not renamed yet"
+                );
+                self.cores.policy_names.postpone(now + ROLLOUT_CHECK_INTERVAL);
+                return;
+            }
+            Err(error) => {
+                tracing::warn!(%error, "policies are not renamed: cannot check whether all nodes are ready");
+                self.counters.failures += 1;
+                self.cores.policy_names.postpone(now + ROLLOUT_CHECK_INTERVAL);
+                return;
+            }
+        }
+        for rename in self.cores.policy_names.renames(now) {
+            if self.executor.rename(rename).await {
+                self.counters.renamed_policies += 1;
+            } else {
+                self.counters.failures += 1;
             }
         }
     }
-    let claims = cores.balancer.decide(settings.balancer().as_ref());
-    let references = cores.balancer.references();
-    let admission = admit(&mut cores.guard, "services", claims, &references, carrier, now).await;
-    retries.push(admission.retry);
-    for action in admission.actions {
-        counters.failures += u64::from(!carrier.balance(action).await);
+
+    /// Has the guard verify the absences that the claims rely on, and returns the admitted actions.
+    async fn admit<A>(
+        &mut self,
+        scope: &'static str,
+        claims: Vec<AbsenceClaim<A>>,
+        references: &ReferenceCounts,
+        now: Duration,
+    ) -> ClaimAdmission<A> {
+        let executor = &self.executor;
+        let guard = &mut self.cores.guard;
+        guard.admit(scope, claims, references, now, async |subject| executor.is_absent(subject).await).await
     }
-    if cores.is_separate {
-        let parts = parts(settings);
-        let (claims, references) = (cores.mirror.writes(parts), cores.mirror.references(parts));
-        let admission = admit(&mut cores.guard, "mirror", claims, &references, carrier, now).await;
-        retries.push(admission.retry);
-        for write in admission.actions {
-            carrier.heartbeat.beat();
-            let key = write.key();
-            let node = matches!(key, StoreKey::Resource { kind: Kind::Node, .. });
-            // Deleting a node through `Resources` also deletes its dependent objects.
-            let written = match node {
-                true => write.carry_out(&carrier.resources).await,
-                false => write.carry_out_plainly(carrier.resources.client()).await,
-            };
-            if let Err(error) = written {
-                tracing::warn!(%error, %key, "cannot write an object derived from Kubernetes; trying again");
-                counters.failures += 1;
+
+    /// Reconciles everything that depends on objects only, not on time. Returns when to run again.
+    async fn reconcile(&mut self, settings: &ControllerSettings, now: Duration) -> Option<Duration> {
+        let mut retries = Vec::new();
+        if let Some(node) = settings.node() {
+            let origin =
+                if self.cores.is_separate { SubjectOrigin::Datastore } else { SubjectOrigin::Kubernetes };
+            let config = node.host_endpoint.as_ref();
+            let claims = host_endpoints::writes(
+                config,
+                &self.cores.datastore_nodes,
+                &self.cores.host_endpoints,
+                origin,
+            );
+            let references = host_endpoints::references(&self.cores.host_endpoints);
+            let admission = self.admit("host endpoints", claims, &references, now).await;
+            retries.push(admission.retry);
+            for write in admission.actions {
+                self.executor.heartbeat.beat();
+                let key = write.key();
+                if let Err(error) = write.carry_out(&self.executor.resources).await {
+                    tracing::warn!(%error, %key, "cannot write a host endpoint; trying again");
+                    self.counters.failures += 1;
+                }
             }
         }
+        let claims = self.cores.balancer.decide(settings.balancer().as_ref());
+        let references = self.cores.balancer.references();
+        let admission = self.admit("services", claims, &references, now).await;
+        retries.push(admission.retry);
+        for action in admission.actions {
+            self.counters.failures += u64::from(!self.executor.balance(action).await);
+        }
+        if self.cores.is_separate {
+            let parts = select_mirrored(settings);
+            let claims = self.cores.mirror.writes(parts);
+            let references = self.cores.mirror.references(parts);
+            let admission = self.admit("mirror", claims, &references, now).await;
+            retries.push(admission.retry);
+            for write in admission.actions {
+                self.executor.heartbeat.beat();
+                let key = write.key();
+                let written = if matches!(key, StoreKey::Resource { kind: Kind::Node, .. }) {
+                    // Also deletes the objects that depend on the node.
+                    write.carry_out(&self.executor.resources).await
+                } else {
+                    write.carry_out_plainly(self.executor.resources.client()).await
+                };
+                if let Err(error) = written {
+                    tracing::warn!(%error, %key, "cannot write an object derived from Kubernetes; trying again");
+                    self.counters.failures += 1;
+                }
+            }
+        }
+        retries.into_iter().flatten().min()
     }
-    retries.into_iter().flatten().min()
+
+    /// Updates the conditions and finalizers of pools and tiers.
+    async fn update_finalizers(&mut self) {
+        let now = format!("{:.0}", jiff::Timestamp::now());
+        let blocks = self.cores.garbage.blocks().map(|block| (block.cidr, block)).collect();
+        let mut left: BTreeMap<&str, usize> = BTreeMap::new();
+        self.cores.policies.values().for_each(|tier| *left.entry(tier).or_default() += 1);
+        let mut actions = lifecycle::pools(&self.cores.stored_pools, &blocks, &now);
+        actions.extend(lifecycle::tiers(&self.cores.tiers, &left, &now));
+        for action in actions {
+            self.counters.failures += u64::from(!self.executor.update_finalizers(action).await);
+        }
+    }
 }
 
-/// Updates the conditions and finalizers of pools and tiers.
-async fn see_off(cores: &ControllerCores, carrier: &ActionExecutor, counters: &mut ControllerCounters) {
-    let now = format!("{:.0}", jiff::Timestamp::now());
-    let blocks = cores.garbage.blocks().map(|block| (block.cidr, block)).collect();
-    let mut left: BTreeMap<&str, usize> = BTreeMap::new();
-    cores.policies.values().for_each(|tier| *left.entry(tier).or_default() += 1);
-    let mut actions = lifecycle::pools(&cores.stored_pools, &blocks, &now);
-    actions.extend(lifecycle::tiers(&cores.tiers, &left, &now));
-    for action in actions {
-        counters.failures += u64::from(!carrier.see_off(action).await);
-    }
-}
-
-fn parts(settings: &ControllerSettings) -> MirrorSelection {
+fn select_mirrored(settings: &ControllerSettings) -> MirrorSelection {
     let controllers = settings.controllers();
     let node_labels =
         controllers.node.as_ref().is_some_and(|node| node.sync_labels != EnabledSwitch::Disabled);
@@ -347,7 +366,7 @@ fn parts(settings: &ControllerSettings) -> MirrorSelection {
 }
 
 impl ControllerCores {
-    fn take(&mut self, source: EventSource, event: FeedEvent, now: Duration) {
+    fn apply_event(&mut self, source: EventSource, event: FeedEvent, now: Duration) {
         match event {
             FeedEvent::Put { key, value, .. } => self.put(source, key, value, now),
             FeedEvent::Delete { key, .. } => self.remove(source, &key, now),
@@ -481,75 +500,82 @@ impl ControllerCores {
 
 /// One feed, or one per source.
 struct EventFeeds {
-    datastore: (EventSource, Feed, bool),
-    kubernetes: Option<(EventSource, Feed, bool)>,
+    datastore: EventFeed,
+    kubernetes: Option<EventFeed>,
+}
+
+struct EventFeed {
+    source: EventSource,
+    feed: Feed,
+    in_sync: bool,
 }
 
 type SourceEvents = Vec<(EventSource, FeedEvent)>;
 
 impl EventFeeds {
-    fn new(place: &ControllerContext) -> EventFeeds {
-        let beating = |part| {
-            let heartbeat = place.state.liveness.part(part);
-            move || heartbeat.beat()
-        };
+    fn new(context: &ControllerContext) -> EventFeeds {
         let affinities =
             KeyRange::BlockAffinities { affinity: AffinityType::Host, owner: None, ip_version: None };
         let mut stored = vec![KeyRange::Blocks { ip_version: None }, affinities];
         stored.extend(
-            [Kind::IPPool, Kind::HostEndpoint, Kind::ClusterInformation, Kind::Node].map(KeyRange::all),
+            [Kind::IPPool, Kind::HostEndpoint, Kind::ClusterInformation, Kind::Node, Kind::WorkloadEndpoint]
+                .map(KeyRange::all),
         );
-        let mirrored = [Kind::Profile, Kind::NetworkPolicy].map(KeyRange::all);
-        match &place.kubernetes {
-            None => {
-                stored.extend([KeyRange::all(Kind::WorkloadEndpoint), KeyRange::Services]);
-                stored.extend(
-                    policy_names::TIERED_KINDS.map(|kind| KeyRange::Written { kind, namespace: None }),
-                );
-                if place.client.stores_v3_as_written() {
-                    stored.push(KeyRange::all(Kind::Tier));
-                }
-                let feed = tortie_sync::follow(&place.client, stored, beating(DATASTORE_WATCH));
-                EventFeeds { datastore: (EventSource::Both, feed, false), kubernetes: None }
+        let heartbeat = context.state.liveness.part(DATASTORE_WATCH);
+        let Some(kubernetes) = &context.kubernetes else {
+            stored.push(KeyRange::Services);
+            stored.extend(policy_names::TIERED_KINDS.map(|kind| KeyRange::Written { kind, namespace: None }));
+            if context.client.stores_v3_as_written() {
+                stored.push(KeyRange::all(Kind::Tier));
             }
-            Some(kubernetes) => {
-                let pods = KeyRange::all(Kind::WorkloadEndpoint);
-                stored.extend(mirrored.clone());
-                stored.push(pods.clone());
-                let mut there = vec![KeyRange::all(Kind::Node), pods, KeyRange::Services];
-                there.extend(mirrored);
-                let feed = tortie_sync::follow(&place.client, stored, beating(DATASTORE_WATCH));
-                let theirs = tortie_sync::follow(kubernetes, there, beating(KUBERNETES_WATCH));
-                EventFeeds {
-                    datastore: (EventSource::Datastore, feed, false),
-                    kubernetes: Some((EventSource::Kubernetes, theirs, false)),
-                }
-            }
-        }
+            let datastore = EventFeed::follow(EventSource::Both, &context.client, stored, heartbeat);
+            return EventFeeds { datastore, kubernetes: None };
+        };
+        stored.extend([Kind::Profile, Kind::NetworkPolicy].map(KeyRange::all));
+        let mut there = vec![KeyRange::Services];
+        there.extend(
+            [Kind::Node, Kind::WorkloadEndpoint, Kind::Profile, Kind::NetworkPolicy].map(KeyRange::all),
+        );
+        let datastore = EventFeed::follow(EventSource::Datastore, &context.client, stored, heartbeat);
+        let heartbeat = context.state.liveness.part(KUBERNETES_WATCH);
+        let kubernetes = EventFeed::follow(EventSource::Kubernetes, kubernetes, there, heartbeat);
+        EventFeeds { datastore, kubernetes: Some(kubernetes) }
     }
 
     fn are_in_sync(&self) -> bool {
-        self.datastore.2 && self.kubernetes.as_ref().is_none_or(|feed| feed.2)
+        self.datastore.in_sync && self.kubernetes.as_ref().is_none_or(|feed| feed.in_sync)
     }
 
     /// Returns all pending events, or `None` when a feed has ended.
     async fn next(&mut self) -> Option<SourceEvents> {
         let kubernetes = async {
             match &mut self.kubernetes {
-                Some(feed) => some(feed).await,
+                Some(feed) => feed.next().await,
                 None => std::future::pending().await,
             }
         };
         tokio::select! {
-            events = some(&mut self.datastore) => events,
+            events = self.datastore.next() => events,
             events = kubernetes => events,
         }
     }
 }
 
-async fn some((source, feed, in_sync): &mut (EventSource, Feed, bool)) -> Option<SourceEvents> {
-    let mut events = Vec::new();
-    feed.recv_many(&mut events, MAX_EVENTS_PER_ROUND).await;
-    *in_sync |= events.contains(&FeedEvent::InSync);
-    (!events.is_empty()).then(|| events.into_iter().map(|event| (*source, event)).collect())
+impl EventFeed {
+    fn follow(
+        source: EventSource,
+        client: &StoreClient,
+        ranges: Vec<KeyRange>,
+        heartbeat: ComponentHeartbeat,
+    ) -> EventFeed {
+        let feed = tortie_sync::follow(client, ranges, move || heartbeat.beat());
+        EventFeed { source, feed, in_sync: false }
+    }
+
+    async fn next(&mut self) -> Option<SourceEvents> {
+        let mut events = Vec::new();
+        self.feed.recv_many(&mut events, MAX_EVENTS_PER_ROUND).await;
+        self.in_sync |= events.contains(&FeedEvent::InSync);
+        (!events.is_empty()).then(|| events.into_iter().map(|event| (self.source, event)).collect())
+    }
 }

@@ -46,7 +46,7 @@ fn whoever_has_none_makes_all_and_keeps_them() {
 }
 
 #[test]
-fn a_new_authority_signs_only_when_it_is_believed() {
+fn a_new_authority_signs_only_once_trusted() {
     let first = step(&SelfIssuedCertificates::default(), None, START_TIME).unwrap();
     let later = START_TIME + 6_000;
     let second = step(&first, Some(&first.authorities), later).unwrap();

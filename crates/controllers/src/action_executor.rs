@@ -3,11 +3,11 @@
 
 use crate::absence::{AbsenceSubject, SubjectOrigin};
 use crate::balancer::{self, AddressAssignment, AddressChoice};
-use crate::lead::ControllerContext;
+use crate::leader_loop::ControllerContext;
 use crate::lifecycle;
 use crate::node::garbage;
 use crate::node::pods::may_hold;
-use crate::policy_names::{self, PolicyRename};
+use crate::policy_names::{PolicyRename, has_same_content};
 use crate::write::ObjectWrite;
 use ipnet::IpNet;
 use std::net::IpAddr;
@@ -15,7 +15,7 @@ use tortie_http::liveness::ComponentHeartbeat;
 use tortie_ipam::block::ReleaseRequest;
 use tortie_ipam::owner::attribute;
 use tortie_ipam::pool::AddressUse;
-use tortie_ipam::{AddressHolder, Allocator, AssignRequest, SpecificRequest};
+use tortie_ipam::{AddressHolder, Allocator, AssignRequest, IpamError, SpecificRequest};
 use tortie_model::{KeyRange, Kind, Resource, Revision, StoreKey, StoreValue};
 use tortie_store::orchestrator::OrchestratorClient;
 use tortie_store::{ResourceClient, StoreClient, StoreError};
@@ -35,6 +35,22 @@ pub struct ActionExecutor {
     pub heartbeat: ComponentHeartbeat,
 }
 
+/// Reason why an action failed.
+#[derive(Debug, thiserror::Error)]
+enum ActionError {
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Ipam(#[from] IpamError),
+    /// Why fewer addresses than requested were assigned.
+    #[error("{0}")]
+    Shortfall(String),
+    #[error(
+        "{0} says something else; both are in force. Delete the custom resource of the one that is wrong"
+    )]
+    OtherPolicy(StoreKey),
+}
+
 /// Result of executing a batch of actions.
 #[derive(Debug, Default)]
 pub struct CollectionOutcome {
@@ -43,14 +59,14 @@ pub struct CollectionOutcome {
 }
 
 impl ActionExecutor {
-    pub fn new(place: &ControllerContext, heartbeat: ComponentHeartbeat) -> ActionExecutor {
-        let allocator = Allocator::new(place.client.clone(), balancer::owner());
+    pub fn new(context: &ControllerContext, heartbeat: ComponentHeartbeat) -> ActionExecutor {
+        let allocator = Allocator::new(context.client.clone(), balancer::owner());
         ActionExecutor {
-            resources: ResourceClient::new(place.client.clone()),
-            orchestrator: place.orchestrator.clone(),
-            kubernetes: place.kubernetes.clone().unwrap_or_else(|| place.client.clone()),
+            resources: ResourceClient::new(context.client.clone()),
+            orchestrator: context.orchestrator.clone(),
+            kubernetes: context.kubernetes.clone().unwrap_or_else(|| context.client.clone()),
             allocator,
-            namespace: place.namespace.clone(),
+            namespace: context.namespace.clone(),
             heartbeat,
         }
     }
@@ -61,12 +77,12 @@ impl ActionExecutor {
         match subject {
             AbsenceSubject::PodHold { pod, node, addresses } => {
                 let found = self.orchestrator.pod_hold(&pod.namespace, &pod.name).await?;
-                let held = |address: &IpAddr| may_hold(found.as_ref(), node.as_deref(), *address);
-                Ok(!addresses.iter().any(held))
+                Ok(!addresses.iter().any(|address| may_hold(found.as_ref(), node.as_deref(), *address)))
             }
             AbsenceSubject::ServiceHold { service, handle } => {
-                let (namespace, name) = (service.namespace.clone(), service.name.clone());
-                let found = self.kubernetes.look_up(&StoreKey::Service { namespace, name }).await?;
+                let key =
+                    StoreKey::Service { namespace: service.namespace.clone(), name: service.name.clone() };
+                let found = self.kubernetes.look_up(&key).await?;
                 Ok(match found.map(|entry| entry.value) {
                     Some(StoreValue::Service(found)) => balancer::handle(service, &found.uid) != *handle,
                     Some(_) => false,
@@ -106,7 +122,7 @@ impl ActionExecutor {
                 garbage::GarbageAction::ReleaseBlock { owner, cidr } => {
                     match self.allocator.release_affinity(&owner, cidr, true).await {
                         Ok(()) => tracing::info!(%owner, %cidr, "released an empty block"),
-                        Err(tortie_ipam::IpamError::DoesNotExist { .. }) => {}
+                        Err(IpamError::DoesNotExist { .. }) => {}
                         Err(error) => {
                             tracing::info!(%error, %owner, %cidr, "cannot release a block");
                             outcome.failures += 1;
@@ -146,24 +162,22 @@ impl ActionExecutor {
             balancer::BalancerAction::Release(addresses) => self.release(&addresses).await.1 == 0,
             balancer::BalancerAction::Assign(wanted) => {
                 let service = wanted.service.clone();
-                match self.assign(wanted).await {
-                    Ok(()) => true,
-                    Err(reason) => {
-                        tracing::warn!(
-                            reason,
-                            namespace = service.namespace,
-                            service = service.name,
-                            "cannot assign an address to a service; trying again"
-                        );
-                        false
-                    }
+                let assigned = self.assign(wanted).await;
+                if let Err(error) = &assigned {
+                    tracing::warn!(
+                        %error,
+                        namespace = service.namespace,
+                        service = service.name,
+                        "cannot assign an address to a service; trying again"
+                    );
                 }
+                assigned.is_ok()
             }
             balancer::BalancerAction::Report { service, uid, addresses } => {
                 let reported =
                     self.orchestrator.set_ingress(&service.namespace, &service.name, &uid, &addresses).await;
                 match reported {
-                    Ok(()) | Err(tortie_store::StoreError::DoesNotExist { .. }) => true,
+                    Ok(()) | Err(StoreError::DoesNotExist { .. }) => true,
                     Err(error) => {
                         tracing::warn!(%error, "cannot write the status of a service; trying again");
                         false
@@ -174,14 +188,14 @@ impl ActionExecutor {
     }
 
     /// Executes a lifecycle action and returns whether it succeeded.
-    pub async fn see_off(&self, action: lifecycle::LifecycleAction) -> bool {
+    pub async fn update_finalizers(&self, action: lifecycle::LifecycleAction) -> bool {
         self.heartbeat.beat();
         let (what, done) = match action {
             lifecycle::LifecycleAction::Update(resource) => {
                 let write = ObjectWrite::Update(resource);
                 let key = write.key().to_string();
                 let written = write.carry_out_plainly(self.resources.client()).await;
-                (key, written.map_err(|error| error.to_string()))
+                (key, written.map_err(ActionError::from))
             }
             lifecycle::LifecycleAction::GiveUpBlocks(cidr) => {
                 // Blocks of nodes and blocks of load balancers.
@@ -189,11 +203,11 @@ impl ActionExecutor {
                 let own =
                     self.allocator.release_owner_affinities(&balancer::owner(), Some(cidr), false).await;
                 let released = hosts.and(own);
-                (cidr.to_string(), released.map_err(|error| error.to_string()))
+                (cidr.to_string(), released.map_err(ActionError::from))
             }
         };
         if let Err(error) = &done {
-            tracing::warn!(error, what, "cannot update a pool or tier; trying again");
+            tracing::warn!(%error, what, "cannot update a pool or tier; trying again");
         }
         done.is_ok()
     }
@@ -217,38 +231,32 @@ impl ActionExecutor {
     /// Renames a policy and returns whether it succeeded.
     pub async fn rename(&self, rename: PolicyRename) -> bool {
         self.heartbeat.beat();
-        let PolicyRename { from, to, resource } = rename;
-        let client = self.resources.client();
-        let value = StoreValue::Resource(resource.clone());
-        let stored = match client.create(&to, &value).await {
-            Err(StoreError::AlreadyExists { current: Some(current), .. })
-                if policy_names::says_the_same(&resource, &current) =>
-            {
-                Ok(())
-            }
-            Err(StoreError::AlreadyExists { .. }) => Err(format!(
-                "{to} says something else; both are in force. Delete the custom resource of the one that is wrong"
-            )),
-            created => created.map(drop).map_err(|error| error.to_string()),
-        };
-        let done = match stored {
-            Ok(()) => match client.revision(&resource.metadata().resource_version) {
-                Ok(version) => match client.delete(&from, Some(&version)).await {
-                    Ok(_) | Err(StoreError::DoesNotExist { .. }) => Ok(()),
-                    Err(error) => Err(error.to_string()),
-                },
-                Err(error) => Err(error.to_string()),
-            },
-            Err(reason) => Err(reason),
-        };
-        match &done {
+        let renamed = self.try_rename(&rename).await;
+        let PolicyRename { from, to, .. } = rename;
+        match &renamed {
             Ok(()) => tracing::info!(%from, %to, "renamed a policy"),
-            Err(reason) => tracing::warn!(reason, %from, "cannot rename a policy; trying again"),
+            Err(error) => tracing::warn!(%error, %from, "cannot rename a policy; trying again"),
         }
-        done.is_ok()
+        renamed.is_ok()
     }
 
-    async fn assign(&self, wanted: AddressAssignment) -> Result<(), String> {
+    async fn try_rename(&self, rename: &PolicyRename) -> Result<(), ActionError> {
+        let PolicyRename { from, to, resource } = rename;
+        let client = self.resources.client();
+        match client.create(to, &StoreValue::Resource(resource.clone())).await {
+            Err(StoreError::AlreadyExists { current: Some(current), .. })
+                if has_same_content(resource, &current) => {}
+            Err(StoreError::AlreadyExists { .. }) => return Err(ActionError::OtherPolicy(to.clone())),
+            created => drop(created?),
+        }
+        let version = client.revision(&resource.metadata().resource_version)?;
+        match client.delete(from, Some(&version)).await {
+            Ok(_) | Err(StoreError::DoesNotExist { .. }) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    async fn assign(&self, wanted: AddressAssignment) -> Result<(), ActionError> {
         let mut attributes = wanted.attributes;
         let now = format!("{:.9}", jiff::Timestamp::now()).replace('T', " ").replace('Z', " +0000 UTC");
         attributes.insert(attribute::TIMESTAMP_ATTRIBUTE.to_owned(), now);
@@ -261,7 +269,7 @@ impl ActionExecutor {
                         max_per_handle: Some(1),
                         ..SpecificRequest::new(address, holder.clone())
                     };
-                    self.allocator.assign_address(&request).await.map_err(|error| error.to_string())?;
+                    self.allocator.assign_address(&request).await?;
                 }
                 Ok(())
             }
@@ -274,12 +282,13 @@ impl ActionExecutor {
                     max_per_handle: Some(1),
                     ..AssignRequest::new(holder, u32::from(v4), u32::from(v6))
                 };
-                let assigned =
-                    self.allocator.auto_assign(&request).await.map_err(|failed| failed.error.to_string())?;
-                let missing = [assigned.v4.shortfall(), assigned.v6.shortfall()].into_iter().flatten();
-                match missing.collect::<Vec<String>>().join("; ") {
-                    none if none.is_empty() => Ok(()),
-                    reasons => Err(reasons),
+                let assigned = self.allocator.auto_assign(&request).await.map_err(|failed| failed.error)?;
+                let shortfalls: Vec<String> =
+                    [assigned.v4.shortfall(), assigned.v6.shortfall()].into_iter().flatten().collect();
+                if shortfalls.is_empty() {
+                    Ok(())
+                } else {
+                    Err(ActionError::Shortfall(shortfalls.join("; ")))
                 }
             }
         }

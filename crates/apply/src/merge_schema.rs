@@ -42,8 +42,8 @@ pub enum ListMergeType {
 impl MergeSchema {
     /// Returns the shape of an object of a kind, from its structural schema. The metadata has the shape of Kubernetes
     /// `ObjectMeta`, regardless of the schema.
-    pub fn of_object(schema: &Value) -> MergeSchema {
-        let mut shape = MergeSchema::of(schema);
+    pub fn from_object_schema(schema: &Value) -> MergeSchema {
+        let mut shape = MergeSchema::from_schema(schema);
         if let MergeSchema::Map { fields, .. } = &mut shape {
             fields.insert("apiVersion".into(), MergeSchema::Scalar(ScalarKind::Text));
             fields.insert("kind".into(), MergeSchema::Scalar(ScalarKind::Text));
@@ -53,17 +53,16 @@ impl MergeSchema {
     }
 
     /// Returns the shape of a structural schema.
-    pub fn of(schema: &Value) -> MergeSchema {
-        let says = |keyword: &str| schema.get(keyword).and_then(Value::as_str);
-        if schema.get("x-kubernetes-int-or-string").and_then(Value::as_bool) == Some(true) {
+    pub fn from_schema(schema: &Value) -> MergeSchema {
+        if has_flag(schema, "x-kubernetes-int-or-string") {
             return MergeSchema::Scalar(ScalarKind::Either);
         }
-        match says("type") {
+        match text(schema, "type") {
             Some("string") => MergeSchema::Scalar(ScalarKind::Text),
             Some("integer" | "number") => MergeSchema::Scalar(ScalarKind::Number),
             Some("boolean") => MergeSchema::Scalar(ScalarKind::Flag),
             Some("array") => {
-                let relation = match says("x-kubernetes-list-type") {
+                let relation = match text(schema, "x-kubernetes-list-type") {
                     Some("set") => ListMergeType::Set,
                     Some("map") => {
                         let keys = schema.get("x-kubernetes-list-map-keys").and_then(Value::as_array);
@@ -72,31 +71,38 @@ impl MergeSchema {
                     }
                     _ => ListMergeType::Atomic,
                 };
-                let item = schema.get("items").map_or(MergeSchema::Any, MergeSchema::of);
-                MergeSchema::List { relation, item: Box::new(item) }
+                let item = schema.get("items").map_or(MergeSchema::Any, MergeSchema::from_schema);
+                list(relation, item)
             }
             Some("object") => {
                 let properties = schema.get("properties").and_then(Value::as_object);
                 let fields: BTreeMap<String, MergeSchema> = properties
                     .into_iter()
                     .flatten()
-                    .map(|(name, field)| (name.clone(), MergeSchema::of(field)))
+                    .map(|(name, field)| (name.clone(), MergeSchema::from_schema(field)))
                     .collect();
-                let keeps_unknown =
-                    schema.get("x-kubernetes-preserve-unknown-fields").and_then(Value::as_bool) == Some(true);
+                let keeps_unknown = has_flag(schema, "x-kubernetes-preserve-unknown-fields");
                 let rest = match schema.get("additionalProperties") {
                     Some(Value::Bool(false)) => None,
                     Some(Value::Bool(true)) => Some(MergeSchema::Any),
-                    Some(rest) => Some(MergeSchema::of(rest)),
+                    Some(rest) => Some(MergeSchema::from_schema(rest)),
                     None if keeps_unknown || fields.is_empty() => Some(MergeSchema::Any),
                     None => None,
                 };
-                let atomic = says("x-kubernetes-map-type") == Some("atomic");
+                let atomic = text(schema, "x-kubernetes-map-type") == Some("atomic");
                 MergeSchema::Map { fields, rest: rest.map(Box::new), atomic }
             }
             _ => MergeSchema::Any,
         }
     }
+}
+
+fn text<'a>(schema: &'a Value, keyword: &str) -> Option<&'a str> {
+    schema.get(keyword).and_then(Value::as_str)
+}
+
+fn has_flag(schema: &Value, keyword: &str) -> bool {
+    schema.get(keyword).and_then(Value::as_bool) == Some(true)
 }
 
 fn texts() -> MergeSchema {
@@ -107,47 +113,35 @@ fn texts() -> MergeSchema {
     }
 }
 
-fn object(fields: &[(&str, MergeSchema)], atomic: bool) -> MergeSchema {
-    let fields = fields.iter().map(|(name, shape)| ((*name).to_owned(), shape.clone())).collect();
-    MergeSchema::Map { fields, rest: None, atomic }
+fn object(fields: &[(&[&str], MergeSchema)], atomic: bool) -> MergeSchema {
+    let mut named = BTreeMap::new();
+    for (names, schema) in fields {
+        named.extend(names.iter().map(|name| ((*name).to_owned(), schema.clone())));
+    }
+    MergeSchema::Map { fields: named, rest: None, atomic }
 }
 
-/// Returns the shape of Kubernetes `ObjectMeta`.
+fn list(relation: ListMergeType, item: MergeSchema) -> MergeSchema {
+    MergeSchema::List { relation, item: Box::new(item) }
+}
+
+/// Returns the schema of Kubernetes `ObjectMeta`.
 fn metadata() -> MergeSchema {
-    let (text, number, flag) = (
-        MergeSchema::Scalar(ScalarKind::Text),
-        MergeSchema::Scalar(ScalarKind::Number),
-        MergeSchema::Scalar(ScalarKind::Flag),
-    );
-    let owner = object(
-        &[
-            ("apiVersion", text.clone()),
-            ("kind", text.clone()),
-            ("name", text.clone()),
-            ("uid", text.clone()),
-            ("controller", flag.clone()),
-            ("blockOwnerDeletion", flag),
-        ],
-        true,
-    );
-    let list = |relation, item| MergeSchema::List { relation, item: Box::new(item) };
+    let text = MergeSchema::Scalar(ScalarKind::Text);
+    let number = MergeSchema::Scalar(ScalarKind::Number);
+    let flag = MergeSchema::Scalar(ScalarKind::Flag);
+    let owner_texts = ["apiVersion", "kind", "name", "uid"];
+    let owner = object(&[(&owner_texts, text.clone()), (&["controller", "blockOwnerDeletion"], flag)], true);
+    let texts_of_server = ["selfLink", "uid", "resourceVersion", "creationTimestamp", "deletionTimestamp"];
     object(
         &[
-            ("name", text.clone()),
-            ("generateName", text.clone()),
-            ("namespace", text.clone()),
-            ("selfLink", text.clone()),
-            ("uid", text.clone()),
-            ("resourceVersion", text.clone()),
-            ("generation", number.clone()),
-            ("creationTimestamp", text.clone()),
-            ("deletionTimestamp", text.clone()),
-            ("deletionGracePeriodSeconds", number),
-            ("labels", texts()),
-            ("annotations", texts()),
-            ("ownerReferences", list(ListMergeType::Map(vec!["uid".to_owned()]), owner)),
-            ("finalizers", list(ListMergeType::Set, text)),
-            ("managedFields", list(ListMergeType::Atomic, MergeSchema::Any)),
+            (&["name", "generateName", "namespace"], text.clone()),
+            (&texts_of_server, text.clone()),
+            (&["generation", "deletionGracePeriodSeconds"], number),
+            (&["labels", "annotations"], texts()),
+            (&["ownerReferences"], list(ListMergeType::Map(vec!["uid".to_owned()]), owner)),
+            (&["finalizers"], list(ListMergeType::Set, text)),
+            (&["managedFields"], list(ListMergeType::Atomic, MergeSchema::Any)),
         ],
         false,
     )

@@ -28,9 +28,22 @@ pub struct CertificateLifetimes {
 
 impl Default for CertificateLifetimes {
     fn default() -> CertificateLifetimes {
-        let days = |count: u64| Duration::from_secs(count * 24 * 3600);
-        CertificateLifetimes { authority: days(3650), certificate: days(90) }
+        let day = Duration::from_secs(24 * 3600);
+        CertificateLifetimes { authority: day * 3650, certificate: day * 90 }
     }
+}
+
+/// Reason why a certificate cannot be issued.
+#[derive(Debug, thiserror::Error)]
+pub enum CertificateIssueError {
+    #[error(transparent)]
+    Signing(#[from] rcgen::Error),
+    #[error(transparent)]
+    Time(#[from] time::error::ComponentRange),
+    #[error("the new authority cannot be read")]
+    UnreadableAuthority,
+    #[error("there is no authority to sign for clients")]
+    NoAuthority,
 }
 
 /// The stored certificates and keys, in PEM.
@@ -60,12 +73,11 @@ impl SelfIssuedCertificates {
         names: &[String],
         lifetimes: CertificateLifetimes,
         now: i64,
-    ) -> Result<Option<SelfIssuedCertificates>, String> {
+    ) -> Result<Option<SelfIssuedCertificates>, CertificateIssueError> {
         let authorities = certificates(&kept.authorities);
         let own = certificates(&kept.certificate);
-        let (Some(newest), Some(certificate), true) =
-            (authorities.first(), own.first(), kept.has_keys() && !is_over(&authorities, now))
-        else {
+        let newest = authorities.first().filter(|_| kept.has_keys() && !is_over(&authorities, now));
+        let (Some(newest), Some(certificate)) = (newest, own.first()) else {
             return SelfIssuedCertificates::new(names, lifetimes, now).map(Some);
         };
         if is_due(newest, now) {
@@ -73,12 +85,10 @@ impl SelfIssuedCertificates {
         }
         let is_believed =
             believed.is_none_or(|believed| certificates(believed).iter().any(|one| one == newest));
-        let is_ours = authorities.iter().any(|authority| names_as_issuer(certificate, authority));
-        let replace = is_due(certificate, now) || !is_ours || !names_as_issuer(certificate, newest);
-        match replace && is_believed {
-            true => kept.with_new_certificate(newest, names, lifetimes, now).map(Some),
-            false => Ok(None),
+        if is_believed && (is_due(certificate, now) || !names_as_issuer(certificate, newest)) {
+            return kept.with_new_certificate(newest, names, lifetimes, now).map(Some);
         }
+        Ok(None)
     }
 
     fn has_keys(&self) -> bool {
@@ -89,11 +99,11 @@ impl SelfIssuedCertificates {
         names: &[String],
         lifetimes: CertificateLifetimes,
         now: i64,
-    ) -> Result<SelfIssuedCertificates, String> {
+    ) -> Result<SelfIssuedCertificates, CertificateIssueError> {
         let nothing = SelfIssuedCertificates::default();
         let with_authority = nothing.with_new_authority(&[], lifetimes, now)?;
         let authorities = certificates(&with_authority.authorities);
-        let newest = authorities.first().ok_or("the new authority cannot be read")?;
+        let newest = authorities.first().ok_or(CertificateIssueError::UnreadableAuthority)?;
         with_authority.with_new_certificate(newest, names, lifetimes, now)
     }
 
@@ -102,12 +112,12 @@ impl SelfIssuedCertificates {
         before: &[CertificateDer<'static>],
         lifetimes: CertificateLifetimes,
         now: i64,
-    ) -> Result<SelfIssuedCertificates, String> {
-        let key = KeyPair::generate().map_err(text)?;
+    ) -> Result<SelfIssuedCertificates, CertificateIssueError> {
+        let key = KeyPair::generate()?;
         // A unique name per CA: the issuer name identifies the CA that signed a certificate.
         let mut params = authority_params(&format!("tortie-own-ca@{now}"));
         set_validity(&mut params, now, now.saturating_add(seconds(lifetimes.authority)))?;
-        let mut authorities = params.self_signed(&key).map_err(text)?.pem();
+        let mut authorities = params.self_signed(&key)?.pem();
         let still_good = before.iter().filter(|one| validity(one).is_some_and(|when| when.until > now));
         for authority in still_good.take(MAX_TRUSTED_AUTHORITIES - 1) {
             authorities.push_str(&pem(authority));
@@ -121,7 +131,7 @@ impl SelfIssuedCertificates {
         names: &[String],
         lifetimes: CertificateLifetimes,
         now: i64,
-    ) -> Result<SelfIssuedCertificates, String> {
+    ) -> Result<SelfIssuedCertificates, CertificateIssueError> {
         let purpose = ExtendedKeyUsagePurpose::ServerAuth;
         let (certificate, key) = self.sign(authority, names, purpose, lifetimes, now)?;
         Ok(SelfIssuedCertificates { certificate, key, ..self.clone() })
@@ -134,9 +144,9 @@ impl SelfIssuedCertificates {
         name: &str,
         lifetimes: CertificateLifetimes,
         now: i64,
-    ) -> Result<Option<ClientCertificate>, String> {
+    ) -> Result<Option<ClientCertificate>, CertificateIssueError> {
         let authorities = certificates(&self.authorities);
-        let newest = authorities.first().ok_or("there is no authority to sign for clients")?;
+        let newest = authorities.first().ok_or(CertificateIssueError::NoAuthority)?;
         let is_good = certificates(&kept.certificate).first().is_some_and(|certificate| {
             !is_due(certificate, now)
                 && names_as_issuer(certificate, newest)
@@ -158,18 +168,18 @@ impl SelfIssuedCertificates {
         purpose: ExtendedKeyUsagePurpose,
         lifetimes: CertificateLifetimes,
         now: i64,
-    ) -> Result<(String, String), String> {
-        let authority_key = KeyPair::from_pem(&self.authority_key).map_err(text)?;
+    ) -> Result<(String, String), CertificateIssueError> {
+        let authority_key = KeyPair::from_pem(&self.authority_key)?;
         let params = authority_params(&common_name(authority).unwrap_or_default());
         let issuer = Issuer::from_params(&params, authority_key);
-        let key = KeyPair::generate().map_err(text)?;
-        let mut params = CertificateParams::new(names).map_err(text)?;
+        let key = KeyPair::generate()?;
+        let mut params = CertificateParams::new(names)?;
         params.distinguished_name = named(names.first().map_or("", String::as_str));
         params.extended_key_usages = vec![purpose];
         params.use_authority_key_identifier_extension = true;
         let limit = validity(authority).map_or(now, |when| when.until);
         set_validity(&mut params, now, limit.min(now.saturating_add(seconds(lifetimes.certificate))))?;
-        let certificate = params.signed_by(&key, &issuer).map_err(text)?;
+        let certificate = params.signed_by(&key, &issuer)?;
         Ok((certificate.pem(), key.serialize_pem()))
     }
 }
@@ -177,7 +187,9 @@ impl SelfIssuedCertificates {
 /// Omits the keys.
 impl fmt::Debug for SelfIssuedCertificates {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OwnCertificates").field("authorities", &self.authorities).finish_non_exhaustive()
+        f.debug_struct("SelfIssuedCertificates")
+            .field("authorities", &self.authorities)
+            .finish_non_exhaustive()
     }
 }
 
@@ -202,9 +214,9 @@ fn named(name: &str) -> DistinguishedName {
     distinguished
 }
 
-fn set_validity(params: &mut CertificateParams, now: i64, until: i64) -> Result<(), String> {
-    params.not_before = OffsetDateTime::from_unix_timestamp(now - BACKDATE_SECONDS).map_err(text)?;
-    params.not_after = OffsetDateTime::from_unix_timestamp(until).map_err(text)?;
+fn set_validity(params: &mut CertificateParams, now: i64, until: i64) -> Result<(), CertificateIssueError> {
+    params.not_before = OffsetDateTime::from_unix_timestamp(now - BACKDATE_SECONDS)?;
+    params.not_after = OffsetDateTime::from_unix_timestamp(until)?;
     Ok(())
 }
 
@@ -234,10 +246,6 @@ fn pem(certificate: &[u8]) -> String {
 
 fn seconds(duration: Duration) -> i64 {
     i64::try_from(duration.as_secs()).unwrap_or(i64::MAX)
-}
-
-fn text(error: impl fmt::Display) -> String {
-    error.to_string()
 }
 
 #[cfg(test)]
