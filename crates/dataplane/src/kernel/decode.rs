@@ -19,11 +19,11 @@ const RTNH_F_ONLINK: u8 = 4;
 const IFF_UP: u32 = 0x1;
 const IFF_RUNNING: u32 = 0x40;
 
-pub(crate) fn mac(bytes: &[u8]) -> Option<[u8; 6]> {
+pub fn mac(bytes: &[u8]) -> Option<[u8; 6]> {
     bytes.try_into().ok()
 }
 
-pub(crate) fn link(message: &LinkMessage) -> Option<KernelLink> {
+pub fn link(message: &LinkMessage) -> Option<KernelLink> {
     let v4 = |key| message.ipv4_devconf(key).and_then(|value| i32::try_from(value).ok());
     let v6 = |key| message.ipv6_devconf(key);
     Some(KernelLink {
@@ -92,20 +92,20 @@ pub(super) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])>
 }
 
 /// Attributes of a `u32` filter, which compares words of the packet.
-pub(crate) mod u32_filter {
+pub mod u32_filter {
     pub const SELECTOR: u16 = 5;
     pub const ACTIONS: u16 = 7;
 }
 
 /// Attributes of an action.
-pub(crate) mod action {
+pub mod action {
     pub const KIND: u16 = 1;
     pub const OPTIONS: u16 = 2;
     pub const MIRRED_PARAMETERS: u16 = 2;
 }
 
 /// Returns the device to which a filter redirects all packets.
-pub(crate) fn redirection(filter: &TcMessage) -> Option<u32> {
+pub fn redirection(filter: &TcMessage) -> Option<u32> {
     const DEVICE: std::ops::Range<usize> = 24..28;
     let part = |bytes, number| attributes(bytes).find(|(kind, _)| *kind == number).map(|(_, value)| value);
     let actions = part(filter.raw_options()?, u32_filter::ACTIONS)?;
@@ -119,12 +119,12 @@ pub(crate) fn redirection(filter: &TcMessage) -> Option<u32> {
 
 /// Whether a link message reports the interface as administratively down. The kernel has then dropped its IPv4 routes
 /// without notification.
-pub(crate) fn is_disabled(message: &LinkMessage) -> bool {
+pub fn is_disabled(message: &LinkMessage) -> bool {
     message.flags() & IFF_UP == 0
 }
 
 /// Decodes an address. Link-local addresses are skipped, as they do not identify nodes.
-pub(crate) fn address(message: &AddressMessage) -> Option<(u32, IpNet)> {
+pub fn address(message: &AddressMessage) -> Option<(u32, IpNet)> {
     let address = message.local().or(message.address())?;
     if matches!(address, IpAddr::V6(address) if address.is_unicast_link_local()) {
         return None;
@@ -133,7 +133,7 @@ pub(crate) fn address(message: &AddressMessage) -> Option<(u32, IpNet)> {
 }
 
 /// Decodes a route that the dataplane has to know: any but those of the local table and cached clones.
-pub(crate) fn route(message: &RouteMessage) -> Option<KernelRoute> {
+pub fn route(message: &RouteMessage) -> Option<KernelRoute> {
     if message.table_id() == u32::from(rt_table::LOCAL) || message.flags() & RTM_F_CLONED != 0 {
         return None;
     }
@@ -179,7 +179,7 @@ fn target(message: &RouteMessage) -> KernelRouteTarget {
 }
 
 /// Decodes a rule of the only form that we write: packets without the mark are routed by a table.
-pub(crate) fn rule(message: &RuleMessage) -> Option<RuleEntry> {
+pub fn rule(message: &RuleMessage) -> Option<RuleEntry> {
     let mark = message.fwmark().filter(|mark| message.fwmask() == Some(*mark))?;
     let narrower = message.src_len() != 0
         || message.dst_len() != 0
@@ -199,13 +199,13 @@ pub(crate) fn rule(message: &RuleMessage) -> Option<RuleEntry> {
 }
 
 /// Decodes a neighbour and, if the entry is permanent, its MAC.
-pub(crate) fn neighbour(message: &NeighborMessage) -> Option<(NeighbourKey, Option<[u8; 6]>)> {
+pub fn neighbour(message: &NeighborMessage) -> Option<(NeighbourKey, Option<[u8; 6]>)> {
     let key = NeighbourKey { device: message.ifindex(), address: *message.destination()? };
     let lladdr = if message.is_permanent() { message.lladdr().and_then(mac) } else { None };
     Some((key, lladdr))
 }
 
 /// Decodes a forwarding entry that has a remote node as its destination.
-pub(crate) fn forwarding(entry: &FdbEntry) -> Option<(FdbKey, IpAddr)> {
+pub fn forwarding(entry: &FdbEntry) -> Option<(FdbKey, IpAddr)> {
     Some((FdbKey { device: entry.ifindex(), mac: entry.mac() }, entry.dst()?))
 }

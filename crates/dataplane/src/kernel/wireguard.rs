@@ -13,13 +13,13 @@ use nlink::netlink::genl::wireguard::{
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
-pub(crate) use nlink::netlink::genl::wireguard::PrivateKey;
+pub use nlink::netlink::genl::wireguard::PrivateKey;
 
-type WireguardResult<T = ()> = std::result::Result<T, KernelRejection>;
+type WireguardResult<T = ()> = Result<T, KernelRejection>;
 
 /// State of a device in the kernel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct WireguardState {
+pub struct WireguardState {
     pub private_key: Option<PrivateKey>,
     pub public_key: Option<PublicKey>,
     pub port: u16,
@@ -29,7 +29,7 @@ pub(crate) struct WireguardState {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct WireguardPeerState {
+pub struct WireguardPeerState {
     pub endpoint: Option<SocketAddr>,
     /// In seconds; 0 disables keepalives.
     pub keepalive: u16,
@@ -38,7 +38,7 @@ pub(crate) struct WireguardPeerState {
 
 /// A change to a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct WireguardChange {
+pub struct WireguardChange {
     pub private_key: Option<PrivateKey>,
     pub port: Option<u16>,
     pub mark: Option<u32>,
@@ -51,9 +51,16 @@ pub(crate) struct WireguardChange {
     pub removed: BTreeSet<[u8; 32]>,
 }
 
+impl WireguardChange {
+    /// Whether the change removes peers or allowed IPs.
+    pub fn is_removal(&self) -> bool {
+        !self.removed.is_empty() || !self.narrowed.is_empty()
+    }
+}
+
 /// A connection for WireGuard requests. It is opened when it is first needed, because opening it makes the kernel load
 /// the WireGuard module.
-pub(crate) struct WireguardClient {
+pub struct WireguardClient {
     connection: Connection<Family>,
 }
 

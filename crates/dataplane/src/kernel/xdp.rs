@@ -18,7 +18,7 @@ const XDP_ATTACH_MODES: [(u16, u32); 3] = [(5, 1 << 2), (6, 1 << 1), (7, 1 << 3)
 
 /// A program attached to an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct AttachedProgram {
+pub struct AttachedProgram {
     index: i32,
     pub interface: String,
     pub program: u32,
@@ -26,7 +26,7 @@ pub(crate) struct AttachedProgram {
 }
 
 /// A socket for XDP requests.
-pub(crate) struct XdpPrograms {
+pub struct XdpPrograms {
     socket: NetlinkSocket,
 }
 

@@ -9,7 +9,7 @@ use tortie_plan::{
 };
 
 #[derive(Debug, Default)]
-pub(crate) struct PlanIndex {
+pub struct PlanIndex {
     plan: NodePlan,
     by_interface: BTreeMap<String, BTreeSet<WorkloadId>>,
     by_address: BTreeMap<IpAddr, BTreeSet<WorkloadId>>,

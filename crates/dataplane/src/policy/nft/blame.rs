@@ -154,7 +154,7 @@ impl PolicyTableState {
         let failure = |(set, kind, element, reason): (&str, SetType, &NftElement, &str)| {
             let (object, interface) = element_object(set, kind, element);
             let concerned = interface.iter().flat_map(|interface| self.at_interface(interface));
-            KernelFailure { object, concerns: concerned.cloned().collect(), reason: reason.to_owned() }
+            KernelFailure { object, concerns: concerned.cloned().collect(), reason: reason.to_owned().into() }
         };
         diff.refused_elements().map(failure).collect()
     }
@@ -169,7 +169,7 @@ impl PolicyTableState {
         let failure = |(name, refused): (&String, &super::diff::RejectedDefinition)| KernelFailure {
             object: refused.object.clone(),
             concerns: AffectedWorkloads::Workloads(owners.remove(name.as_str()).unwrap_or_default()),
-            reason: refused.reason.clone(),
+            reason: refused.reason.clone().into(),
         };
         refused.iter().map(failure).collect()
     }
@@ -180,7 +180,7 @@ impl PolicyTableState {
             Some(interface) => self.at_interface(interface).cloned().collect(),
             None => self.owners(&BTreeSet::from([culprit.name.as_str()])).into_values().flatten().collect(),
         };
-        let (object, reason) = (culprit.object.clone(), culprit.reason.clone());
+        let (object, reason) = (culprit.object.clone(), culprit.reason.clone().into());
         KernelFailure { object, concerns: AffectedWorkloads::Workloads(concerned), reason }
     }
 

@@ -199,7 +199,7 @@ pub(super) struct TableFailure {
 impl TableFailure {
     pub fn failure(&self) -> KernelFailure {
         let object = self.family.object();
-        KernelFailure { object, concerns: AffectedWorkloads::Everything, reason: self.reason.clone() }
+        KernelFailure { object, concerns: AffectedWorkloads::Everything, reason: self.reason.clone().into() }
     }
 }
 

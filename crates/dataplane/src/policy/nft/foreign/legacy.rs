@@ -65,7 +65,7 @@ impl LegacyTables {
                     self.failures.push(KernelFailure {
                         object,
                         concerns: AffectedWorkloads::nobody(),
-                        reason,
+                        reason: reason.into(),
                     });
                     // The program is missing or its lock is held: the other chains would fail as well.
                     break;
