@@ -91,7 +91,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
-    fn a_key_is_read_as_it_was_written_and_nobody_else_can() {
+    fn a_key_is_stored_for_its_owner_only() {
         let dir = tempfile::tempdir().unwrap();
         let keys = WireguardKeys::in_dir(dir.path());
         assert_eq!(keys.load(TunnelKind::WireguardV4).unwrap(), None);
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_with_something_else_in_it_is_named_and_not_taken_for_a_key() {
+    fn a_file_without_a_key_is_an_error() {
         let dir = tempfile::tempdir().unwrap();
         let keys = WireguardKeys::in_dir(dir.path());
         let path = dir.path().join("wireguard.key");

@@ -92,19 +92,22 @@ async fn forget_family(
     delete(connection, theirs).await.map(|_| ())
 }
 
+fn conntrack_error(error: nlink::Error) -> DataplaneError {
+    DataplaneError::kernel("connection tracking", &error)
+}
+
 /// Deletes the flows whose first packet is denied, and returns their number.
 pub async fn delete_denied_flows(
     netns: &Netns,
     is_denied: impl Fn(&Packet) -> bool + Send + Sync,
 ) -> DataplaneResult<usize> {
-    let describe = |error: nlink::Error| DataplaneError::kernel("connection tracking", &error);
     let connection = netns.conntrack()?;
     let mut count = 0;
     for v4 in [true, false] {
-        let flows = list(&connection, v4).await.map_err(describe)?;
+        let flows = list(&connection, v4).await.map_err(conntrack_error)?;
         let denied: Vec<&ConntrackEntry> =
             flows.iter().filter(|flow| opening(flow).is_some_and(|packet| is_denied(&packet))).collect();
-        count += delete(&connection, denied).await.map_err(describe)?;
+        count += delete(&connection, denied).await.map_err(conntrack_error)?;
     }
     Ok(count)
 }

@@ -55,15 +55,18 @@ const IFLA_VXLAN_LEARNING: u16 = 7;
 const IFLA_VXLAN_PORT: u16 = 15;
 const IFLA_VXLAN_LOCAL6: u16 = 17;
 
+fn number(value: &[u8]) -> Option<u32> {
+    value.try_into().map(u32::from_ne_bytes).ok()
+}
+
 /// Decodes the attributes with which a VXLAN device was created.
 fn vxlan(message: &LinkMessage) -> Option<VxlanAttributes> {
     let info = message.link_info().filter(|info| info.kind() == Some("vxlan"))?;
     let mut vxlan = VxlanAttributes { vni: 0, port: 0, local: None, parent: None, learning: false };
     for (kind, value) in attributes(info.data()?) {
-        let number = || value.try_into().map(u32::from_ne_bytes).ok();
         match kind {
-            IFLA_VXLAN_ID => vxlan.vni = number()?,
-            IFLA_VXLAN_LINK => vxlan.parent = number().filter(|index| *index != 0),
+            IFLA_VXLAN_ID => vxlan.vni = number(value)?,
+            IFLA_VXLAN_LINK => vxlan.parent = number(value).filter(|index| *index != 0),
             IFLA_VXLAN_PORT => vxlan.port = value.try_into().map(u16::from_be_bytes).ok()?,
             IFLA_VXLAN_LEARNING => vxlan.learning = value.first() == Some(&1),
             IFLA_VXLAN_LOCAL => {
@@ -107,14 +110,18 @@ pub mod action {
 /// Returns the device to which a filter redirects all packets.
 pub fn redirection(filter: &TcMessage) -> Option<u32> {
     const DEVICE: std::ops::Range<usize> = 24..28;
-    let part = |bytes, number| attributes(bytes).find(|(kind, _)| *kind == number).map(|(_, value)| value);
-    let actions = part(filter.raw_options()?, u32_filter::ACTIONS)?;
+    let actions = find_attribute(filter.raw_options()?, u32_filter::ACTIONS)?;
     let parameters = attributes(actions).find_map(|(_, action)| {
-        let mirred = part(action, action::KIND)?.starts_with(b"mirred");
-        part(part(action, action::OPTIONS).filter(|_| mirred)?, action::MIRRED_PARAMETERS)
+        if !find_attribute(action, action::KIND)?.starts_with(b"mirred") {
+            return None;
+        }
+        find_attribute(find_attribute(action, action::OPTIONS)?, action::MIRRED_PARAMETERS)
     })?;
-    let device = u32::from_ne_bytes(parameters.get(DEVICE)?.try_into().ok()?);
-    Some(device).filter(|device| *device != 0)
+    number(parameters.get(DEVICE)?).filter(|device| *device != 0)
+}
+
+fn find_attribute(bytes: &[u8], number: u16) -> Option<&[u8]> {
+    attributes(bytes).find(|(kind, _)| *kind == number).map(|(_, value)| value)
 }
 
 /// Whether a link message reports the interface as administratively down. The kernel has then dropped its IPv4 routes
@@ -145,9 +152,9 @@ pub fn route(message: &RouteMessage) -> Option<KernelRoute> {
     };
     let destination = IpNet::new(destination, message.dst_len()).ok()?;
     let key = RouteKey { table: RoutingTable(message.table_id()), destination };
-    let (metric, protocol) = (message.priority().unwrap_or(0), message.protocol().number());
-    let entry =
-        KernelRoute::new(key, metric, protocol, target(message)).with_source(message.prefsrc().copied());
+    let metric = message.priority().unwrap_or(0);
+    let entry = KernelRoute::new(key, metric, message.protocol().number(), target(message));
+    let entry = entry.with_source(message.prefsrc().copied());
     Some(entry.with_mtu(message.metrics().and_then(|metrics| metrics.mtu)))
 }
 
@@ -155,12 +162,8 @@ fn target(message: &RouteMessage) -> KernelRouteTarget {
     let device = message.oif();
     let plain = message.nh_id().is_none() && message.source().is_none() && message.via().is_none();
     if let Some(hops) = message.multipath() {
-        let on_link = |flags: u8| flags & RTNH_F_ONLINK != 0;
-        let hop = |hop: &ParsedNextHop| {
-            let ours = hop.weight == 1 && on_link(hop.flags);
-            hop.gateway.filter(|_| ours && plain).map(|via| (via, hop.ifindex))
-        };
-        let hops: Option<Vec<(IpAddr, u32)>> = hops.iter().map(hop).collect();
+        let hops = hops.iter().map(|hop| next_hop(hop).filter(|_| plain));
+        let hops: Option<Vec<(IpAddr, u32)>> = hops.collect();
         return hops.and_then(KernelRouteTarget::gateways).unwrap_or(KernelRouteTarget::Other { device });
     }
     match (message.route_type(), device, message.gateway()) {
@@ -176,6 +179,12 @@ fn target(message: &RouteMessage) -> KernelRouteTarget {
         }
         _ => KernelRouteTarget::Other { device },
     }
+}
+
+/// Decodes a next hop of the only form that we write in routes with several.
+fn next_hop(hop: &ParsedNextHop) -> Option<(IpAddr, u32)> {
+    let is_ours = hop.weight == 1 && hop.flags & RTNH_F_ONLINK != 0;
+    hop.gateway.filter(|_| is_ours).map(|via| (via, hop.ifindex))
 }
 
 /// Decodes a rule of the only form that we write: packets without the mark are routed by a table.

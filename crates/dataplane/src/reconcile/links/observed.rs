@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_belongs_to_the_last_interface_that_took_it() {
+    fn a_name_belongs_to_its_last_interface() {
         let link = |index, name: &str| KernelLink { index, name: name.to_owned(), ..KernelLink::default() };
         let mut links = ObservedLinks::new(vec![link(1, "eth0"), link(2, "eth1")], Vec::new());
         links.set(link(2, "eth0"));

@@ -79,7 +79,7 @@ fn an_interface_answers_for_its_own_subnet() {
 }
 
 #[test]
-fn ours_come_and_go_and_those_of_others_stay() {
+fn ours_change_and_foreign_entries_stay() {
     let old = entry(2, "192.0.2.50", OURS);
     let mut core = core(host(vec![old, entry(3, "198.51.100.9", 0)]));
     assert_eq!(due(&mut core), [], "before the first plan");

@@ -115,7 +115,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_kernel_ends_up_with_what_is_wanted_and_keeps_what_is_not_ours(
+        fn a_destination_converges_and_foreign_routes_stay(
             wanted in proptest::option::of(any_entry()),
             actual in proptest::collection::btree_map((0u32..3, 0u8..2), any_entry(), 0..4),
             may_remove: bool,
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn the_plugins_own_route_goes_only_after_ours_is_there() {
+    fn the_plugins_route_is_deleted_after_ours_exists() {
         let (plugins, ours) = (entry(0, 80, 7), entry(1024, 80, 7));
         let change = difference(Some(&ours), std::slice::from_ref(&plugins), true, ownership);
         assert_eq!(change.changes, [RouteChange::Add(ours), RouteChange::Delete(plugins)]);

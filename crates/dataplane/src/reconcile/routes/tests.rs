@@ -163,7 +163,7 @@ fn pod(interface: &str, address: &str) -> PlanUpdate {
 }
 
 #[test]
-fn a_route_on_a_new_interface_has_ten_seconds() {
+fn a_new_interface_keeps_routes_ten_seconds() {
     let young = KernelRoute::new(net("10.0.0.1/32"), 0, 3, KernelRouteTarget::Device(3));
     let mut kernel = vec![young.clone()];
     let links = vec![link(3, "cali3", true)];
@@ -177,7 +177,7 @@ fn a_route_on_a_new_interface_has_ten_seconds() {
 }
 
 #[test]
-fn the_plugins_route_gives_way_to_ours_at_once() {
+fn our_route_replaces_that_of_the_plugin() {
     let plugins = KernelRoute::new(net("10.0.0.1/32"), 0, 3, KernelRouteTarget::Device(3));
     let mut kernel = vec![plugins];
     let links = vec![link(3, "cali3", true)];
@@ -188,7 +188,7 @@ fn the_plugins_route_gives_way_to_ours_at_once() {
 }
 
 #[test]
-fn an_address_claimed_twice_goes_to_the_newer_interface() {
+fn the_newer_interface_gets_a_shared_address() {
     let links = vec![link(3, "cali3", true), link(4, "cali4", true)];
     let mut core = core(KernelSnapshot { links, ..KernelSnapshot::default() });
     core.replace(planned(&[pod("cali3", "10.0.0.1"), pod("cali4", "10.0.0.1")]));

@@ -62,7 +62,7 @@ mod tests {
     use tortie_plan::PeakRate;
 
     #[test]
-    fn a_bucket_holds_a_packet_and_what_waits_for_a_moment() {
+    fn a_bucket_holds_at_least_a_packet() {
         let slow = BandwidthLimit { bits_per_second: 1000, burst_bits: 1000, peak: None };
         assert_eq!(bucket(&slow, 1500), TokenBucket { rate: 125, burst: 1518, limit: 1521, peak: None });
         let peak = Some(PeakRate { bits_per_second: 16_000_000, burst_bytes: Some(3000) });
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_have_names_that_the_kernel_takes_and_that_stay() {
+    fn device_names_are_valid_and_stable() {
         assert_eq!(device_of("cali0123456789a").len(), 15);
         assert_eq!(device_of("cali0123456789a"), device_of("cali0123456789a"));
         assert_ne!(device_of("cali0123456789a"), device_of("cali0123456789b"));
