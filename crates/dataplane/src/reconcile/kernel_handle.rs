@@ -60,3 +60,17 @@ impl OperationError {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_errno_is_part_of_the_reason() {
+        const EEXIST: i32 = 17;
+        let rejection = KernelRejection::from(nlink::Error::from_errno(-EEXIST));
+        let text = rejection.to_string();
+        let reason = OperationError::from(rejection).reason();
+        assert_eq!((reason.errno(), reason.to_string()), (Some(EEXIST), text));
+    }
+}
