@@ -29,7 +29,7 @@ struct FrameSender {
 }
 
 /// Announces addresses on interfaces, given by name. Interfaces that no longer exist are skipped.
-pub(crate) async fn send(netns: &Netns, addresses: Vec<(String, IpAddr)>) -> DataplaneResult<()> {
+pub async fn send(netns: &Netns, addresses: Vec<(String, IpAddr)>) -> DataplaneResult<()> {
     let outcome = netns.within(move || send_here(&addresses)).await?;
     let object = KernelObject::KernelState("announcement of addresses");
     outcome.map_err(|error| DataplaneError::Kernel { object, reason: error.desc().to_owned() })

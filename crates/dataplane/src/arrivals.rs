@@ -17,7 +17,7 @@ const ETHERTYPE_RARP: u16 = 0x8035;
 
 /// Listens for announcements only while a virtual machine is expected to arrive.
 #[derive(Default)]
-pub(crate) struct ArrivalListener {
+pub struct ArrivalListener {
     sockets: Option<ArrivalSockets>,
     /// Indexes of the interfaces on which a virtual machine is expected.
     expected: BTreeSet<u32>,
@@ -45,7 +45,7 @@ impl ArrivalListener {
                 }
                 Err(error) => {
                     if !std::mem::replace(&mut self.deaf, true) {
-                        tracing::warn!(%error, "cannot listen for ETHERTYPE_ARP of arriving virtual machines; they get their routes when their migration completes");
+                        tracing::warn!(%error, "cannot listen for ARP of arriving virtual machines; they get their routes when their migration completes");
                     }
                     None
                 }
@@ -72,14 +72,20 @@ impl ArrivalListener {
 
 impl ArrivalSockets {
     async fn open(netns: &Netns) -> DataplaneResult<ArrivalSockets> {
-        let refused = |error: io::Error| DataplaneError::Kernel {
-            object: KernelObject::KernelState("announcements of machines"),
-            reason: error.to_string(),
-        };
-        let opened = netns.within(|| Ok((open(ETHERTYPE_ARP)?, open(ETHERTYPE_RARP)?))).await?;
-        let (arp, rarp) = opened.map_err(refused)?;
-        let register = |socket: Socket| UdpSocket::from_std(socket.into()).map_err(refused);
-        Ok(ArrivalSockets { arp: register(arp)?, rarp: register(rarp)? })
+        let opened: io::Result<_> =
+            netns.within(|| Ok((open(ETHERTYPE_ARP)?, open(ETHERTYPE_RARP)?))).await?;
+        let (arp, rarp) = opened.map_err(cannot_listen)?;
+        Ok(ArrivalSockets {
+            arp: UdpSocket::from_std(arp.into()).map_err(cannot_listen)?,
+            rarp: UdpSocket::from_std(rarp.into()).map_err(cannot_listen)?,
+        })
+    }
+}
+
+fn cannot_listen(error: io::Error) -> DataplaneError {
+    DataplaneError::Kernel {
+        object: KernelObject::KernelState("announcements of machines"),
+        reason: error.to_string(),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Errors between the plan and the kernel. Each names the object or setting to check.
 
-use crate::failure::KernelObject;
+use crate::failure::{FailureReason, KernelObject};
 use std::path::PathBuf;
 
 pub type DataplaneResult<T> = std::result::Result<T, DataplaneError>;
@@ -27,15 +27,15 @@ impl DataplaneError {
     }
 }
 
-impl From<DataplaneError> for (KernelObject, String) {
+impl From<DataplaneError> for (KernelObject, FailureReason) {
     /// Splits an error into the object that it is about and the reason.
-    fn from(error: DataplaneError) -> (KernelObject, String) {
+    fn from(error: DataplaneError) -> (KernelObject, FailureReason) {
         match error {
-            DataplaneError::Kernel { object, reason } => (object, reason),
+            DataplaneError::Kernel { object, reason } => (object, reason.into()),
             DataplaneError::Sysctl { key, value, reason } => {
-                (KernelObject::Sysctl { key }, format!("cannot be set to {value}: {reason}"))
+                (KernelObject::Sysctl { key }, format!("cannot be set to {value}: {reason}").into())
             }
-            other => (KernelObject::KernelState("state of the kernel"), other.to_string()),
+            other => (KernelObject::KernelState("state of the kernel"), other.to_string().into()),
         }
     }
 }

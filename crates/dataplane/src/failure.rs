@@ -2,6 +2,7 @@
 //! workload match failures by its id, never by searching the text.
 
 use crate::error::DataplaneError;
+use crate::kernel::KernelRejection;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::net::IpAddr;
@@ -12,10 +13,71 @@ use tortie_plan::{RouteKey, RoutingTable, WorkloadId};
 pub struct KernelFailure {
     pub object: KernelObject,
     pub concerns: AffectedWorkloads,
-    pub reason: String,
+    pub reason: FailureReason,
+}
+
+/// The reason of a failure: its text, to which it dereferences, and the errno if the kernel returned one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FailureReason {
+    text: String,
+    errno: Option<i32>,
+}
+
+impl FailureReason {
+    pub(crate) fn new(text: String, errno: Option<i32>) -> FailureReason {
+        FailureReason { text, errno }
+    }
+
+    /// Takes the errno from the error or from one of its sources.
+    pub(crate) fn from_error(error: &(dyn std::error::Error + 'static)) -> FailureReason {
+        let mut errno = None;
+        let mut cause = Some(error);
+        while let Some(current) = cause {
+            if let Some(rejection) = current.downcast_ref::<KernelRejection>() {
+                errno = rejection.errno;
+            } else if let Some(error) = current.downcast_ref::<std::io::Error>() {
+                errno = error.raw_os_error();
+            }
+            cause = current.source();
+        }
+        FailureReason { text: error.to_string(), errno }
+    }
+
+    /// Returns the error number with which the kernel rejected the object.
+    pub fn errno(&self) -> Option<i32> {
+        self.errno
+    }
+}
+
+impl std::ops::Deref for FailureReason {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.text
+    }
+}
+
+impl From<String> for FailureReason {
+    fn from(text: String) -> FailureReason {
+        FailureReason { text, errno: None }
+    }
+}
+
+impl fmt::Display for FailureReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
 }
 
 impl KernelFailure {
+    pub(crate) fn new(
+        object: KernelObject,
+        concerns: AffectedWorkloads,
+        reason: &FailureReason,
+    ) -> KernelFailure {
+        KernelFailure { object, concerns, reason: reason.clone() }
+    }
+
     /// Whether kernel state of this workload is missing or outdated because of the failure.
     pub fn concerns(&self, workload: &WorkloadId) -> bool {
         match &self.concerns {
@@ -189,8 +251,11 @@ mod tests {
     #[test]
     fn a_failure_is_matched_by_workload() {
         let object = KernelObject::route("10.0.0.1/32".parse::<IpNet>().unwrap());
-        let failure =
-            |concerns| KernelFailure { object: object.clone(), concerns, reason: "File exists".into() };
+        let failure = |concerns| KernelFailure {
+            object: object.clone(),
+            concerns,
+            reason: "File exists".to_owned().into(),
+        };
         let ones = failure([id("one")].into_iter().collect());
         assert!(ones.concerns(&id("one")) && !ones.concerns(&id("two")));
         assert!(failure(AffectedWorkloads::Everything).concerns(&id("two")));

@@ -27,7 +27,7 @@ mod wireguard_traffic;
 pub use crate::reconcile::WorkloadState;
 pub use engine::{ApplyOutcome, DataplaneHandle};
 pub use error::{DataplaneError, DataplaneResult};
-pub use failure::{AffectedWorkloads, KernelFailure, KernelObject};
+pub use failure::{AffectedWorkloads, FailureReason, KernelFailure, KernelObject};
 #[cfg(feature = "fault-injection")]
 pub use faults::KernelFaults;
 pub use felix::{MissingGuard, missing_guards};
@@ -43,6 +43,6 @@ pub use policy::{
     counters, follow_log_group, remove_policy,
 };
 pub use reports::{DataplaneReport, ReportReceiver};
-pub use route_lookup::{HostNextHop, RouteLookup};
+pub use route_lookup::{HostNextHop, NextHopError, RouteLookup};
 pub use wireguard_keys::WireguardKeys;
 pub use wireguard_traffic::{PeerTraffic, WireguardTraffic};

@@ -29,7 +29,7 @@ impl fmt::Display for MtuChoice {
 
 /// The interface that determines the MTU.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct MtuCarrier {
+pub struct MtuCarrier {
     mtu: u32,
     interface: Option<String>,
     reason: &'static str,
@@ -37,7 +37,7 @@ pub(crate) struct MtuCarrier {
 
 /// Selects the interface that determines the MTU. `carriers` are the interfaces of the default route and of routes to
 /// other nodes.
-pub(crate) fn carrier<'a>(
+pub fn carrier<'a>(
     pattern: &Regex,
     links: impl Iterator<Item = &'a KernelLink>,
     carriers: &BTreeSet<u32>,
@@ -61,10 +61,7 @@ pub(crate) fn carrier<'a>(
 }
 
 /// Returns the largest MTU that fits into every tunnel of the node; each tunnel comes with its configured MTU, if any.
-pub(crate) fn choose(
-    carrier: MtuCarrier,
-    tunnels: impl Iterator<Item = (TunnelKind, Option<u32>)>,
-) -> MtuChoice {
+pub fn choose(carrier: MtuCarrier, tunnels: impl Iterator<Item = (TunnelKind, Option<u32>)>) -> MtuChoice {
     let MtuCarrier { mtu: whole, interface, reason } = carrier;
     let fitting = tunnels.map(|(kind, given)| {
         let mtu = given.unwrap_or(whole.saturating_sub(kind.overhead()));

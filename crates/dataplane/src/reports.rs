@@ -64,59 +64,44 @@ impl ReportReceiver {
     }
 }
 
-/// The reports sent last, so that only changes are sent.
-pub(crate) struct ReportOutbox {
+/// Sends the changes since the last round.
+pub struct ReportOutbox {
     reports: mpsc::Sender<DataplaneReport>,
-    sent: BTreeMap<WorkloadId, WorkloadState>,
-    sent_hosts: Option<BTreeMap<String, WorkloadState>>,
-    sent_mtu: Option<MtuChoice>,
-    sent_oversized: Option<BTreeMap<WorkloadId, u32>>,
-    sent_routes: Option<usize>,
-    sent_unreachable: Option<BTreeSet<IpAddr>>,
-    sent_stats: Option<PolicyStats>,
-    sent_refused: Option<Vec<KernelFailure>>,
-    sent_tunnels: Option<Vec<KernelFailure>>,
-    sent_proxied: Option<(usize, Vec<KernelFailure>)>,
-    sent_overruled: Option<Vec<KernelFailure>>,
-    sent_public_keys: Option<BTreeMap<TunnelKind, String>>,
-    sent_announced: Option<BTreeSet<WorkloadId>>,
-    sent_not_offloaded: Option<Option<KernelFailure>>,
-    sent_not_enforced: Option<Option<KernelFailure>>,
+    mtu: watch::Sender<MtuChoice>,
+    sent: SentReports,
+    sent_at: Option<Instant>,
     /// Whether Felix's chains are in the kernel too.
     pub second_engine: bool,
-    sent_second_engine: Option<bool>,
-    mtu: watch::Sender<MtuChoice>,
-    sent_at: Option<Instant>,
     /// Time of the next round, if one is pending.
     pub due: Option<Instant>,
+}
+
+/// The reports that were sent last.
+#[derive(Default)]
+struct SentReports {
+    workloads: BTreeMap<WorkloadId, WorkloadState>,
+    hosts: Option<BTreeMap<String, WorkloadState>>,
+    mtu: Option<MtuChoice>,
+    oversized: Option<BTreeMap<WorkloadId, u32>>,
+    routes: Option<usize>,
+    unreachable: Option<BTreeSet<IpAddr>>,
+    stats: Option<PolicyStats>,
+    refused: Option<Vec<KernelFailure>>,
+    tunnels: Option<Vec<KernelFailure>>,
+    proxied: Option<(usize, Vec<KernelFailure>)>,
+    overruled: Option<Vec<KernelFailure>>,
+    public_keys: Option<BTreeMap<TunnelKind, String>>,
+    announced: Option<BTreeSet<WorkloadId>>,
+    not_offloaded: Option<Option<KernelFailure>>,
+    not_enforced: Option<Option<KernelFailure>>,
+    second_engine: Option<bool>,
 }
 
 impl ReportOutbox {
     pub fn new(mtu: watch::Sender<MtuChoice>) -> (ReportOutbox, ReportReceiver) {
         let (reports, receiver) = mpsc::channel(REPORT_CHANNEL_CAPACITY);
-        let outbox = ReportOutbox {
-            reports,
-            sent: BTreeMap::new(),
-            sent_hosts: None,
-            sent_mtu: None,
-            sent_oversized: None,
-            sent_routes: None,
-            sent_unreachable: None,
-            sent_stats: None,
-            sent_refused: None,
-            sent_tunnels: None,
-            sent_proxied: None,
-            sent_overruled: None,
-            sent_public_keys: None,
-            sent_announced: None,
-            sent_not_offloaded: None,
-            sent_not_enforced: None,
-            second_engine: false,
-            sent_second_engine: None,
-            mtu,
-            sent_at: None,
-            due: None,
-        };
+        let sent = SentReports::default();
+        let outbox = ReportOutbox { reports, mtu, sent, sent_at: None, second_engine: false, due: None };
         (outbox, ReportReceiver { receiver })
     }
 
@@ -129,110 +114,61 @@ impl ReportOutbox {
     }
 
     pub fn send(&mut self, core: &DataplaneCore, policy: &dyn PolicyEngine) {
-        (self.sent_at, self.due) = (Some(Instant::now()), None);
+        self.sent_at = Some(Instant::now());
+        self.due = None;
+        let reports = &self.reports;
+        let sent = &mut self.sent;
         let mtu = core.mtu();
-        let largest = mtu.mtu;
-        if self.sent_mtu.as_ref() != Some(&mtu) {
+        let oversized = core.oversized(mtu.mtu);
+        if sent.mtu.as_ref() != Some(&mtu) {
             tracing::info!(mtu = mtu.mtu, interface = mtu.interface, reason = mtu.reason, "workload MTU");
             self.mtu.send_replace(mtu.clone());
-            if self.reports.try_send(DataplaneReport::Mtu(mtu.clone())).is_ok() {
-                self.sent_mtu = Some(mtu);
-            }
         }
-        let oversized = core.oversized(largest);
-        if self.sent_oversized.as_ref() != Some(&oversized)
-            && self.reports.try_send(DataplaneReport::Oversized(oversized.clone())).is_ok()
-        {
-            self.sent_oversized = Some(oversized);
-        }
-        let count = core.route_count();
-        if self.sent_routes != Some(count)
-            && self.reports.try_send(DataplaneReport::RouteCount(count)).is_ok()
-        {
-            self.sent_routes = Some(count);
-        }
-        let unreachable = core.unreachable();
-        if self.sent_unreachable.as_ref() != Some(&unreachable)
-            && self.reports.try_send(DataplaneReport::Unreachable(unreachable.clone())).is_ok()
-        {
-            self.sent_unreachable = Some(unreachable);
-        }
-        let stats = policy.stats();
-        if self.sent_stats != Some(stats) && self.reports.try_send(DataplaneReport::Policy(stats)).is_ok() {
-            self.sent_stats = Some(stats);
-        }
+        send_change(reports, &mut sent.mtu, mtu, DataplaneReport::Mtu);
+        send_change(reports, &mut sent.oversized, oversized, DataplaneReport::Oversized);
+        send_change(reports, &mut sent.routes, core.route_count(), DataplaneReport::RouteCount);
+        send_change(reports, &mut sent.unreachable, core.unreachable(), DataplaneReport::Unreachable);
+        send_change(reports, &mut sent.stats, policy.stats(), DataplaneReport::Policy);
         let mut refused = policy.refused();
         refused.extend(core.withheld());
-        if self.sent_refused.as_ref() != Some(&refused)
-            && self.reports.try_send(DataplaneReport::Refused(refused.clone())).is_ok()
-        {
-            self.sent_refused = Some(refused);
+        send_change(reports, &mut sent.refused, refused, DataplaneReport::Refused);
+        send_change(reports, &mut sent.tunnels, core.tunnel_failures(), DataplaneReport::Tunnels);
+        let proxied = (core.answered_addresses().len(), core.proxy_failures());
+        send_change(reports, &mut sent.proxied, proxied, |(count, failures)| {
+            DataplaneReport::Proxied(count, failures)
+        });
+        send_change(reports, &mut sent.overruled, policy.overruled(), DataplaneReport::Overruled);
+        if let Some(keys) = core.public_keys() {
+            send_change(reports, &mut sent.public_keys, keys, DataplaneReport::PublicKeys);
         }
-        let tunnels = core.tunnel_failures();
-        if self.sent_tunnels.as_ref() != Some(&tunnels)
-            && self.reports.try_send(DataplaneReport::Tunnels(tunnels.clone())).is_ok()
-        {
-            self.sent_tunnels = Some(tunnels);
-        }
-        let proxied = (core.proxied().len(), core.proxy_failures());
-        if self.sent_proxied.as_ref() != Some(&proxied)
-            && self.reports.try_send(DataplaneReport::Proxied(proxied.0, proxied.1.clone())).is_ok()
-        {
-            self.sent_proxied = Some(proxied);
-        }
-        let overruled = policy.overruled();
-        if self.sent_overruled.as_ref() != Some(&overruled)
-            && self.reports.try_send(DataplaneReport::Overruled(overruled.clone())).is_ok()
-        {
-            self.sent_overruled = Some(overruled);
-        }
-        let keys = core.public_keys();
-        if let Some(keys) = keys.filter(|keys| self.sent_public_keys.as_ref() != Some(keys))
-            && self.reports.try_send(DataplaneReport::PublicKeys(keys.clone())).is_ok()
-        {
-            self.sent_public_keys = Some(keys);
-        }
-        if self.sent_announced.as_ref() != Some(core.announced())
-            && self.reports.try_send(DataplaneReport::Announced(core.announced().clone())).is_ok()
-        {
-            self.sent_announced = Some(core.announced().clone());
-        }
-        let not_offloaded = policy.not_offloaded();
-        if self.sent_not_offloaded.as_ref() != Some(&not_offloaded)
-            && self.reports.try_send(DataplaneReport::NotOffloaded(not_offloaded.clone())).is_ok()
-        {
-            self.sent_not_offloaded = Some(not_offloaded);
-        }
-        let second_engine = self.second_engine;
-        if self.sent_second_engine != Some(second_engine)
-            && self.reports.try_send(DataplaneReport::SecondEngine(second_engine)).is_ok()
-        {
-            self.sent_second_engine = Some(second_engine);
-        }
-        let not_enforced = policy.not_enforced();
-        if self.sent_not_enforced.as_ref() != Some(&not_enforced)
-            && self.reports.try_send(DataplaneReport::NotEnforced(not_enforced.clone())).is_ok()
-        {
-            self.sent_not_enforced = Some(not_enforced);
-        }
-        let reason = self.sent_not_enforced.iter().flatten().next().map(|failure| failure.reason.as_str());
-        let hosts = core.host_states(policy.host_endpoints(), reason);
-        if self.sent_hosts.as_ref() != Some(&hosts)
-            && self.reports.try_send(DataplaneReport::HostEndpoints(hosts.clone())).is_ok()
-        {
-            self.sent_hosts = Some(hosts);
-        }
+        send_change(reports, &mut sent.announced, core.announced().clone(), DataplaneReport::Announced);
+        send_change(reports, &mut sent.not_offloaded, policy.not_offloaded(), DataplaneReport::NotOffloaded);
+        send_change(reports, &mut sent.second_engine, self.second_engine, DataplaneReport::SecondEngine);
+        send_change(reports, &mut sent.not_enforced, policy.not_enforced(), DataplaneReport::NotEnforced);
+        let failure = sent.not_enforced.iter().flatten().next();
+        let hosts = core.host_states(policy.host_endpoints(), failure.map(|failure| &*failure.reason));
+        send_change(reports, &mut sent.hosts, hosts, DataplaneReport::HostEndpoints);
         let mut present = BTreeMap::new();
         for (id, state) in core.states() {
-            let sent = self.sent.remove(id);
-            // If the channel is full, keep the old state, so that the change is sent in a later round.
-            let news = sent.as_ref() != Some(&state);
-            let report = || DataplaneReport::Workload { id: id.clone(), state: state.clone() };
-            let noted = if news && self.reports.try_send(report()).is_err() { sent } else { Some(state) };
-            if let Some(state) = noted {
-                present.insert(id.clone(), state);
-            }
+            let mut last = sent.workloads.remove(id);
+            send_change(reports, &mut last, state, |state| DataplaneReport::Workload {
+                id: id.clone(),
+                state,
+            });
+            present.extend(last.map(|state| (id.clone(), state)));
         }
-        self.sent = present;
+        sent.workloads = present;
+    }
+}
+
+/// Sends a value that differs from the last one. If the channel is full, the change is sent in a later round.
+fn send_change<T: Clone + PartialEq>(
+    reports: &mpsc::Sender<DataplaneReport>,
+    sent: &mut Option<T>,
+    value: T,
+    report: impl FnOnce(T) -> DataplaneReport,
+) {
+    if sent.as_ref() != Some(&value) && reports.try_send(report(value.clone())).is_ok() {
+        *sent = Some(value);
     }
 }

@@ -1,7 +1,7 @@
 //! Looks up how the host reaches an address with its current routes, for programs that describe routes.
 
-use crate::error::DataplaneResult;
-use crate::kernel::RtnetlinkClient;
+use crate::error::{DataplaneError, DataplaneResult};
+use crate::kernel::{RouteLookupError, RtnetlinkClient};
 use crate::netns::Netns;
 use std::net::IpAddr;
 
@@ -15,16 +15,25 @@ pub struct HostNextHop {
     pub interface: String,
 }
 
+/// The reason why the host has no next hop towards an address.
+#[derive(Debug, thiserror::Error)]
+pub enum NextHopError {
+    #[error("{0}")]
+    NoRoute(#[from] RouteLookupError),
+    #[error("{0}")]
+    Kernel(#[from] DataplaneError),
+    #[error("its interface is gone")]
+    InterfaceGone,
+}
+
 impl RouteLookup {
     pub fn open(host: &Netns) -> DataplaneResult<RouteLookup> {
         Ok(RouteLookup(RtnetlinkClient::open(host)?))
     }
 
-    /// Returns the next hop; the error is the reason why there is no route.
-    pub async fn next_hop(&self, address: IpAddr) -> std::result::Result<HostNextHop, String> {
+    pub async fn next_hop(&self, address: IpAddr) -> Result<HostNextHop, NextHopError> {
         let (via, device) = self.0.lookup(address).await?;
-        let link = self.0.link(device).await.map_err(|error| error.to_string())?;
-        let interface = link.ok_or("its interface is gone")?.name;
-        Ok(HostNextHop { via, interface })
+        let link = self.0.link(device).await?.ok_or(NextHopError::InterfaceGone)?;
+        Ok(HostNextHop { via, interface: link.name })
     }
 }

@@ -3,7 +3,7 @@
 
 /// Returns a classic BPF filter that accepts only messages caused by netlink ports other than these. All messages of
 /// one datagram have the same cause.
-pub(crate) fn ignore_ports(ports: &[u32]) -> Vec<u8> {
+pub fn ignore_ports(ports: &[u32]) -> Vec<u8> {
     // Instructions: operation, jump if true, jump if false, operand.
     const BPF_LOAD_WORD: u16 = 0x20;
     const BPF_JUMP_EQUAL: u16 = 0x15;

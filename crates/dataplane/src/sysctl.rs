@@ -10,7 +10,7 @@ use std::path::Path;
 
 /// A setting and its desired value.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct SysctlSetting {
+pub struct SysctlSetting {
     /// Path below /proc/sys, with slashes: interface names may contain dots.
     pub key: String,
     pub value: i32,
@@ -18,7 +18,7 @@ pub(crate) struct SysctlSetting {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum OnFailure {
+pub enum OnFailure {
     Fail,
     /// The workload works without the setting.
     Warn,
@@ -35,13 +35,13 @@ impl SysctlSetting {
 }
 
 /// Reads one setting inside `netns`; returns `None` if the kernel does not have it.
-pub(crate) async fn read(netns: &Netns, key: &str) -> DataplaneResult<Option<i32>> {
+pub async fn read(netns: &Netns, key: &str) -> DataplaneResult<Option<i32>> {
     let path = Path::new("/proc/sys").join(key);
     netns.within(move || std::fs::read_to_string(path).ok().and_then(|text| text.trim().parse().ok())).await
 }
 
 /// Writes the settings that differ; tries all, and returns the first failure of a required one.
-pub(crate) async fn write(netns: &Netns, settings: Vec<SysctlSetting>) -> DataplaneResult<()> {
+pub async fn write(netns: &Netns, settings: Vec<SysctlSetting>) -> DataplaneResult<()> {
     if settings.is_empty() {
         return Ok(());
     }
@@ -64,7 +64,8 @@ fn write_here(settings: &[SysctlSetting], faults: &KernelFaults) -> DataplaneRes
 
 fn write_one(setting: &SysctlSetting, faults: &KernelFaults) -> DataplaneResult<()> {
     let path = Path::new("/proc/sys").join(&setting.key);
-    let (key, wanted) = (setting.key.replace('/', "."), setting.value.to_string());
+    let key = setting.key.replace('/', ".");
+    let wanted = setting.value.to_string();
     if let Err(error) = faults.check(|| KernelObject::Sysctl { key: key.clone() }) {
         return Err(DataplaneError::Sysctl { key, value: wanted, reason: error.to_string() });
     }

@@ -18,6 +18,17 @@ pub struct WireguardKeys {
     dir: Option<PathBuf>,
 }
 
+/// An error of a file that configures a WireGuard device.
+#[derive(Debug, thiserror::Error)]
+pub enum WireguardFileError {
+    #[error("{} has no WireGuard key in it; remove it", path.display())]
+    NoKey { path: PathBuf },
+    #[error("{}: {source}", path.display())]
+    File { path: PathBuf, source: io::Error },
+    #[error("{} belongs to another network namespace: wireguardThreadingEnabled has no effect", path.display())]
+    OtherNamespace { path: PathBuf },
+}
+
 impl WireguardKeys {
     pub fn in_dir(dir: &Path) -> WireguardKeys {
         WireguardKeys { dir: Some(dir.to_owned()) }
@@ -29,21 +40,18 @@ impl WireguardKeys {
     }
 
     /// Loads the key of a tunnel; `None` if there is no file.
-    pub(crate) fn load(&self, kind: TunnelKind) -> Result<Option<PrivateKey>, String> {
+    pub(crate) fn load(&self, kind: TunnelKind) -> Result<Option<PrivateKey>, WireguardFileError> {
         let Some(path) = self.path(kind) else { return Ok(None) };
         match read(&path) {
-            Ok(text) => {
-                let key = text.trim().parse().map(Some);
-                key.map_err(|_| format!("{} has no WireGuard key in it; remove it", path.display()))
-            }
+            Ok(text) => text.trim().parse().map(Some).map_err(|_| WireguardFileError::NoKey { path }),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(format!("{}: {error}", path.display())),
+            Err(source) => Err(WireguardFileError::File { path, source }),
         }
     }
 
-    pub(crate) fn save(&self, kind: TunnelKind, key: &PrivateKey) -> Result<(), String> {
+    pub(crate) fn save(&self, kind: TunnelKind, key: &PrivateKey) -> Result<(), WireguardFileError> {
         let Some(path) = self.path(kind) else { return Ok(()) };
-        write(&path, &format!("{key}\n")).map_err(|error| format!("{}: {error}", path.display()))
+        write(&path, &format!("{key}\n")).map_err(|source| WireguardFileError::File { path, source })
     }
 
     fn path(&self, kind: TunnelKind) -> Option<PathBuf> {
@@ -73,7 +81,7 @@ fn write(path: &Path, text: &str) -> io::Result<()> {
 }
 
 /// Generates a key from the kernel's random source.
-pub(crate) fn new_key() -> PrivateKey {
+pub fn new_key() -> PrivateKey {
     PrivateKey::from_bytes(rand::random())
 }
 
@@ -83,30 +91,30 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
-    fn a_key_is_read_as_it_was_written_and_nobody_else_can() {
+    fn a_key_is_stored_for_its_owner_only() {
         let dir = tempfile::tempdir().unwrap();
         let keys = WireguardKeys::in_dir(dir.path());
-        assert_eq!(keys.load(TunnelKind::WireguardV4), Ok(None));
+        assert_eq!(keys.load(TunnelKind::WireguardV4).unwrap(), None);
         let (one, two) = (new_key(), new_key());
         assert_ne!(one, two);
         keys.save(TunnelKind::WireguardV4, &one).unwrap();
         keys.save(TunnelKind::WireguardV6, &two).unwrap();
-        assert_eq!(keys.load(TunnelKind::WireguardV4), Ok(Some(one)));
-        assert_eq!(keys.load(TunnelKind::WireguardV6), Ok(Some(two.clone())));
+        assert_eq!(keys.load(TunnelKind::WireguardV4).unwrap(), Some(one));
+        assert_eq!(keys.load(TunnelKind::WireguardV6).unwrap(), Some(two.clone()));
         keys.save(TunnelKind::WireguardV4, &two).unwrap();
-        assert_eq!(keys.load(TunnelKind::WireguardV4), Ok(Some(two)));
+        assert_eq!(keys.load(TunnelKind::WireguardV4).unwrap(), Some(two));
         let mode = fs::metadata(dir.path().join("wireguard.key")).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
     }
 
     #[test]
-    fn a_file_with_something_else_in_it_is_named_and_not_taken_for_a_key() {
+    fn a_file_without_a_key_is_an_error() {
         let dir = tempfile::tempdir().unwrap();
         let keys = WireguardKeys::in_dir(dir.path());
         let path = dir.path().join("wireguard.key");
         for text in ["", "secret", &"A".repeat(4096)] {
             fs::write(&path, text).unwrap();
-            let error = keys.load(TunnelKind::WireguardV4).unwrap_err();
+            let error = keys.load(TunnelKind::WireguardV4).unwrap_err().to_string();
             assert!(error.contains("wireguard.key") && !error.contains("secret"), "{error}");
         }
     }

@@ -206,7 +206,7 @@ fn take_in(state: &NodeState, report: DataplaneReport) {
         DataplaneReport::Unreachable(next_hops) => state.set_unreachable(next_hops),
         DataplaneReport::Policy(stats) => state.metrics.table.set(&stats),
         DataplaneReport::Refused(refused) => {
-            let text = |failure: KernelFailure| (failure.object.to_string(), failure.reason);
+            let text = |failure: KernelFailure| (failure.object.to_string(), failure.reason.to_string());
             state.set_refused(refused.into_iter().map(text).collect());
         }
         DataplaneReport::Tunnels(failures) => {

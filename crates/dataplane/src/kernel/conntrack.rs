@@ -20,7 +20,7 @@ const CLEANUP_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Addresses whose entries are being deleted, and those that are queued.
 #[derive(Default)]
-pub(crate) struct ConntrackCleanup {
+pub struct ConntrackCleanup {
     waiting: BTreeSet<IpAddr>,
     at_work: Option<(BTreeSet<IpAddr>, JoinHandle<()>)>,
     not_before: Duration,
@@ -53,14 +53,15 @@ impl ConntrackCleanup {
             return;
         }
         self.not_before = now + CLEANUP_INTERVAL;
-        let (netns, addresses) = (netns.clone(), std::mem::take(&mut self.waiting));
+        let netns = netns.clone();
+        let addresses = std::mem::take(&mut self.waiting);
         let these = addresses.clone();
         self.at_work = Some((addresses, tokio::spawn(async move { forget_flows(&netns, &these).await })));
     }
 }
 
 /// Deletes the connection tracking entries of these addresses. Failures are logged.
-pub(crate) async fn forget_flows(netns: &Netns, addresses: &BTreeSet<IpAddr>) {
+pub async fn forget_flows(netns: &Netns, addresses: &BTreeSet<IpAddr>) {
     let connection = match netns.conntrack() {
         Ok(connection) => connection,
         Err(error) => return tracing::warn!(%error, "no conntrack; entries of removed workloads remain"),
@@ -81,26 +82,32 @@ async fn forget_family(
 ) -> nlink::Result<()> {
     let flows = list(connection, v4).await?;
     // A floating address occurs only as the original destination.
-    let theirs = |flow: &&ConntrackEntry| {
+    let mut theirs = Vec::new();
+    for flow in &flows {
         let ends = [flow.orig.src_ip, flow.orig.dst_ip, flow.reply.src_ip];
-        ends.into_iter().flatten().any(|end| addresses.contains(&end))
-    };
-    delete(connection, flows.iter().filter(theirs)).await.map(|_| ())
+        if ends.into_iter().flatten().any(|end| addresses.contains(&end)) {
+            theirs.push(flow);
+        }
+    }
+    delete(connection, theirs).await.map(|_| ())
+}
+
+fn conntrack_error(error: nlink::Error) -> DataplaneError {
+    DataplaneError::kernel("connection tracking", &error)
 }
 
 /// Deletes the flows whose first packet is denied, and returns their number.
-pub(crate) async fn delete_denied_flows(
+pub async fn delete_denied_flows(
     netns: &Netns,
     is_denied: impl Fn(&Packet) -> bool + Send + Sync,
 ) -> DataplaneResult<usize> {
-    let describe = |error: nlink::Error| DataplaneError::kernel("connection tracking", &error);
     let connection = netns.conntrack()?;
     let mut count = 0;
     for v4 in [true, false] {
-        let flows = list(&connection, v4).await.map_err(describe)?;
+        let flows = list(&connection, v4).await.map_err(conntrack_error)?;
         let denied: Vec<&ConntrackEntry> =
             flows.iter().filter(|flow| opening(flow).is_some_and(|packet| is_denied(&packet))).collect();
-        count += delete(&connection, denied).await.map_err(describe)?;
+        count += delete(&connection, denied).await.map_err(conntrack_error)?;
     }
     Ok(count)
 }

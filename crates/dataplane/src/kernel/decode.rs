@@ -19,11 +19,11 @@ const RTNH_F_ONLINK: u8 = 4;
 const IFF_UP: u32 = 0x1;
 const IFF_RUNNING: u32 = 0x40;
 
-pub(crate) fn mac(bytes: &[u8]) -> Option<[u8; 6]> {
+pub fn mac(bytes: &[u8]) -> Option<[u8; 6]> {
     bytes.try_into().ok()
 }
 
-pub(crate) fn link(message: &LinkMessage) -> Option<KernelLink> {
+pub fn link(message: &LinkMessage) -> Option<KernelLink> {
     let v4 = |key| message.ipv4_devconf(key).and_then(|value| i32::try_from(value).ok());
     let v6 = |key| message.ipv6_devconf(key);
     Some(KernelLink {
@@ -55,15 +55,18 @@ const IFLA_VXLAN_LEARNING: u16 = 7;
 const IFLA_VXLAN_PORT: u16 = 15;
 const IFLA_VXLAN_LOCAL6: u16 = 17;
 
+fn number(value: &[u8]) -> Option<u32> {
+    value.try_into().map(u32::from_ne_bytes).ok()
+}
+
 /// Decodes the attributes with which a VXLAN device was created.
 fn vxlan(message: &LinkMessage) -> Option<VxlanAttributes> {
     let info = message.link_info().filter(|info| info.kind() == Some("vxlan"))?;
     let mut vxlan = VxlanAttributes { vni: 0, port: 0, local: None, parent: None, learning: false };
     for (kind, value) in attributes(info.data()?) {
-        let number = || value.try_into().map(u32::from_ne_bytes).ok();
         match kind {
-            IFLA_VXLAN_ID => vxlan.vni = number()?,
-            IFLA_VXLAN_LINK => vxlan.parent = number().filter(|index| *index != 0),
+            IFLA_VXLAN_ID => vxlan.vni = number(value)?,
+            IFLA_VXLAN_LINK => vxlan.parent = number(value).filter(|index| *index != 0),
             IFLA_VXLAN_PORT => vxlan.port = value.try_into().map(u16::from_be_bytes).ok()?,
             IFLA_VXLAN_LEARNING => vxlan.learning = value.first() == Some(&1),
             IFLA_VXLAN_LOCAL => {
@@ -92,39 +95,43 @@ pub(super) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])>
 }
 
 /// Attributes of a `u32` filter, which compares words of the packet.
-pub(crate) mod u32_filter {
+pub mod u32_filter {
     pub const SELECTOR: u16 = 5;
     pub const ACTIONS: u16 = 7;
 }
 
 /// Attributes of an action.
-pub(crate) mod action {
+pub mod action {
     pub const KIND: u16 = 1;
     pub const OPTIONS: u16 = 2;
     pub const MIRRED_PARAMETERS: u16 = 2;
 }
 
 /// Returns the device to which a filter redirects all packets.
-pub(crate) fn redirection(filter: &TcMessage) -> Option<u32> {
+pub fn redirection(filter: &TcMessage) -> Option<u32> {
     const DEVICE: std::ops::Range<usize> = 24..28;
-    let part = |bytes, number| attributes(bytes).find(|(kind, _)| *kind == number).map(|(_, value)| value);
-    let actions = part(filter.raw_options()?, u32_filter::ACTIONS)?;
+    let actions = find_attribute(filter.raw_options()?, u32_filter::ACTIONS)?;
     let parameters = attributes(actions).find_map(|(_, action)| {
-        let mirred = part(action, action::KIND)?.starts_with(b"mirred");
-        part(part(action, action::OPTIONS).filter(|_| mirred)?, action::MIRRED_PARAMETERS)
+        if !find_attribute(action, action::KIND)?.starts_with(b"mirred") {
+            return None;
+        }
+        find_attribute(find_attribute(action, action::OPTIONS)?, action::MIRRED_PARAMETERS)
     })?;
-    let device = u32::from_ne_bytes(parameters.get(DEVICE)?.try_into().ok()?);
-    Some(device).filter(|device| *device != 0)
+    number(parameters.get(DEVICE)?).filter(|device| *device != 0)
+}
+
+fn find_attribute(bytes: &[u8], number: u16) -> Option<&[u8]> {
+    attributes(bytes).find(|(kind, _)| *kind == number).map(|(_, value)| value)
 }
 
 /// Whether a link message reports the interface as administratively down. The kernel has then dropped its IPv4 routes
 /// without notification.
-pub(crate) fn is_disabled(message: &LinkMessage) -> bool {
+pub fn is_disabled(message: &LinkMessage) -> bool {
     message.flags() & IFF_UP == 0
 }
 
 /// Decodes an address. Link-local addresses are skipped, as they do not identify nodes.
-pub(crate) fn address(message: &AddressMessage) -> Option<(u32, IpNet)> {
+pub fn address(message: &AddressMessage) -> Option<(u32, IpNet)> {
     let address = message.local().or(message.address())?;
     if matches!(address, IpAddr::V6(address) if address.is_unicast_link_local()) {
         return None;
@@ -133,7 +140,7 @@ pub(crate) fn address(message: &AddressMessage) -> Option<(u32, IpNet)> {
 }
 
 /// Decodes a route that the dataplane has to know: any but those of the local table and cached clones.
-pub(crate) fn route(message: &RouteMessage) -> Option<KernelRoute> {
+pub fn route(message: &RouteMessage) -> Option<KernelRoute> {
     if message.table_id() == u32::from(rt_table::LOCAL) || message.flags() & RTM_F_CLONED != 0 {
         return None;
     }
@@ -145,9 +152,9 @@ pub(crate) fn route(message: &RouteMessage) -> Option<KernelRoute> {
     };
     let destination = IpNet::new(destination, message.dst_len()).ok()?;
     let key = RouteKey { table: RoutingTable(message.table_id()), destination };
-    let (metric, protocol) = (message.priority().unwrap_or(0), message.protocol().number());
-    let entry =
-        KernelRoute::new(key, metric, protocol, target(message)).with_source(message.prefsrc().copied());
+    let metric = message.priority().unwrap_or(0);
+    let entry = KernelRoute::new(key, metric, message.protocol().number(), target(message));
+    let entry = entry.with_source(message.prefsrc().copied());
     Some(entry.with_mtu(message.metrics().and_then(|metrics| metrics.mtu)))
 }
 
@@ -155,12 +162,8 @@ fn target(message: &RouteMessage) -> KernelRouteTarget {
     let device = message.oif();
     let plain = message.nh_id().is_none() && message.source().is_none() && message.via().is_none();
     if let Some(hops) = message.multipath() {
-        let on_link = |flags: u8| flags & RTNH_F_ONLINK != 0;
-        let hop = |hop: &ParsedNextHop| {
-            let ours = hop.weight == 1 && on_link(hop.flags);
-            hop.gateway.filter(|_| ours && plain).map(|via| (via, hop.ifindex))
-        };
-        let hops: Option<Vec<(IpAddr, u32)>> = hops.iter().map(hop).collect();
+        let hops = hops.iter().map(|hop| next_hop(hop).filter(|_| plain));
+        let hops: Option<Vec<(IpAddr, u32)>> = hops.collect();
         return hops.and_then(KernelRouteTarget::gateways).unwrap_or(KernelRouteTarget::Other { device });
     }
     match (message.route_type(), device, message.gateway()) {
@@ -178,8 +181,14 @@ fn target(message: &RouteMessage) -> KernelRouteTarget {
     }
 }
 
+/// Decodes a next hop of the only form that we write in routes with several.
+fn next_hop(hop: &ParsedNextHop) -> Option<(IpAddr, u32)> {
+    let is_ours = hop.weight == 1 && hop.flags & RTNH_F_ONLINK != 0;
+    hop.gateway.filter(|_| is_ours).map(|via| (via, hop.ifindex))
+}
+
 /// Decodes a rule of the only form that we write: packets without the mark are routed by a table.
-pub(crate) fn rule(message: &RuleMessage) -> Option<RuleEntry> {
+pub fn rule(message: &RuleMessage) -> Option<RuleEntry> {
     let mark = message.fwmark().filter(|mark| message.fwmask() == Some(*mark))?;
     let narrower = message.src_len() != 0
         || message.dst_len() != 0
@@ -199,13 +208,13 @@ pub(crate) fn rule(message: &RuleMessage) -> Option<RuleEntry> {
 }
 
 /// Decodes a neighbour and, if the entry is permanent, its MAC.
-pub(crate) fn neighbour(message: &NeighborMessage) -> Option<(NeighbourKey, Option<[u8; 6]>)> {
+pub fn neighbour(message: &NeighborMessage) -> Option<(NeighbourKey, Option<[u8; 6]>)> {
     let key = NeighbourKey { device: message.ifindex(), address: *message.destination()? };
     let lladdr = if message.is_permanent() { message.lladdr().and_then(mac) } else { None };
     Some((key, lladdr))
 }
 
 /// Decodes a forwarding entry that has a remote node as its destination.
-pub(crate) fn forwarding(entry: &FdbEntry) -> Option<(FdbKey, IpAddr)> {
+pub fn forwarding(entry: &FdbEntry) -> Option<(FdbKey, IpAddr)> {
     Some((FdbKey { device: entry.ifindex(), mac: entry.mac() }, entry.dst()?))
 }

@@ -12,7 +12,7 @@ const ONLINK: u32 = 4;
 /// Metric attribute of a route that holds its MTU.
 const RTAX_MTU: u16 = 2;
 
-pub(crate) struct RouteRequest<'a>(pub &'a KernelRoute);
+pub struct RouteRequest<'a>(pub &'a KernelRoute);
 
 impl RouteRequest<'_> {
     fn write(&self, builder: &mut MessageBuilder, kind: RouteType, scope: RouteScope, flags: u32) {

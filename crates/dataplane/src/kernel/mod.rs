@@ -12,16 +12,14 @@ mod types;
 mod wireguard;
 mod xdp;
 
-pub(crate) use conntrack::{ConntrackCleanup, delete_denied_flows, forget_flows};
-pub(crate) use decode::mac;
-pub(crate) use types::{
+pub use conntrack::{ConntrackCleanup, delete_denied_flows, forget_flows};
+pub use decode::mac;
+pub use types::{
     FdbKey, KernelLink, KernelRoute, KernelRouteTarget, KernelSnapshot, LinkSettings, NeighbourKey,
     ProxyEntry, QdiscState, RuleEntry, TokenBucket, VxlanAttributes,
 };
-pub(crate) use wireguard::{
-    PrivateKey, WireguardChange, WireguardClient, WireguardPeerState, WireguardState,
-};
-pub(crate) use xdp::XdpPrograms;
+pub use wireguard::{PrivateKey, WireguardChange, WireguardClient, WireguardPeerState, WireguardState};
+pub use xdp::XdpPrograms;
 
 use crate::error::{DataplaneError, DataplaneResult};
 use crate::failure::KernelObject;
@@ -42,7 +40,7 @@ const REQUEST_BUFFER_BYTES: usize = 4 << 20;
 const EVENT_BUFFER_BYTES: usize = 32 << 20;
 
 /// A connection for requests.
-pub(crate) struct RtnetlinkClient {
+pub struct RtnetlinkClient {
     connection: Connection<Route>,
     faults: KernelFaults,
 }
@@ -58,7 +56,8 @@ impl RtnetlinkClient {
     }
 
     pub async fn snapshot(&self) -> DataplaneResult<KernelSnapshot> {
-        let (links, addresses) = (self.links().await?, self.addresses().await?);
+        let links = self.links().await?;
+        let addresses = self.addresses().await?;
         let neighbours = self
             .connection
             .get_neighbors()
@@ -74,9 +73,16 @@ impl RtnetlinkClient {
         for link in links.iter().filter(|link| link.vxlan.is_some()) {
             fdb.extend(self.forwarding_entries(link.index).await?);
         }
-        let (routes, rules, qdiscs) = (self.routes().await?, self.rules().await?, self.qdiscs().await?);
-        let proxies = self.proxies().await?;
-        Ok(KernelSnapshot { links, addresses, routes, neighbours, fdb, rules, proxies, qdiscs })
+        Ok(KernelSnapshot {
+            links,
+            addresses,
+            routes: self.routes().await?,
+            neighbours,
+            fdb,
+            rules: self.rules().await?,
+            proxies: self.proxies().await?,
+            qdiscs: self.qdiscs().await?,
+        })
     }
 
     pub async fn links(&self) -> DataplaneResult<Vec<KernelLink>> {
@@ -124,9 +130,9 @@ impl RtnetlinkClient {
     }
 
     /// Returns the next hop towards `address` (the address itself on a direct link) and the interface.
-    pub async fn lookup(&self, address: IpAddr) -> std::result::Result<(IpAddr, u32), String> {
-        let route = self.connection.lookup_route(address).await.map_err(|error| error.to_string())?;
-        let device = route.oif().ok_or("the route to it has no interface")?;
+    pub async fn lookup(&self, address: IpAddr) -> Result<(IpAddr, u32), RouteLookupError> {
+        let route = self.connection.lookup_route(address).await.map_err(KernelRejection::from)?;
+        let device = route.oif().ok_or(RouteLookupError::NoInterface)?;
         Ok((route.gateway().or(route.via()).copied().unwrap_or(address), device))
     }
 
@@ -138,13 +144,15 @@ impl RtnetlinkClient {
         self.in_batches(entries, |batch, entry| batch.add_route(encode::RouteRequest(entry))).await
     }
 
-    fn refuses_route(&self, entry: &KernelRoute) -> std::result::Result<(), KernelRejection> {
+    fn refuses_route(&self, entry: &KernelRoute) -> Result<(), KernelRejection> {
         Ok(self.faults.check(|| KernelObject::route(entry.key))?)
     }
 
     /// Adds the routes that injected faults let through.
     async fn add_routes_but_refused(&self, entries: &[&KernelRoute]) -> Vec<(usize, KernelRejection)> {
-        let (mut failures, mut positions, mut rest) = (Vec::new(), Vec::new(), Vec::new());
+        let mut failures = Vec::new();
+        let mut positions = Vec::new();
+        let mut rest = Vec::new();
         for (position, entry) in entries.iter().enumerate() {
             match self.refuses_route(entry) {
                 Err(refusal) => failures.push((position, refusal)),
@@ -156,8 +164,9 @@ impl RtnetlinkClient {
         }
         let others =
             self.in_batches(&rest, |batch, entry| batch.add_route(encode::RouteRequest(entry))).await;
-        let at = |number: usize| positions.get(number).copied().unwrap_or_default();
-        failures.extend(others.into_iter().map(|(number, refusal)| (at(number), refusal)));
+        for (number, refusal) in others {
+            failures.push((positions.get(number).copied().unwrap_or_default(), refusal));
+        }
         failures
     }
 
@@ -192,7 +201,7 @@ impl RtnetlinkClient {
         failures
     }
 
-    pub async fn replace_route(&self, entry: &KernelRoute) -> std::result::Result<(), KernelRejection> {
+    pub async fn replace_route(&self, entry: &KernelRoute) -> Result<(), KernelRejection> {
         self.refuses_route(entry)?;
         Ok(self.connection.replace_route(encode::RouteRequest(entry)).await?)
     }
@@ -203,27 +212,46 @@ impl RtnetlinkClient {
         key: NeighbourKey,
         interface: &str,
         mac: [u8; 6],
-    ) -> std::result::Result<(), KernelRejection> {
-        let interface = || interface.to_owned();
-        self.faults.check(|| KernelObject::Neighbour { address: key.address, interface: interface() })?;
+    ) -> Result<(), KernelRejection> {
+        self.faults
+            .check(|| KernelObject::Neighbour { address: key.address, interface: interface.to_owned() })?;
         let entry = Neighbor::with_index(key.device, key.address).lladdr(mac).permanent();
         Ok(self.connection.replace_neighbor(entry).await?)
     }
 
-    pub async fn delete_neighbour(&self, key: NeighbourKey) -> std::result::Result<(), KernelRejection> {
+    pub async fn delete_neighbour(&self, key: NeighbourKey) -> Result<(), KernelRejection> {
         Ok(self.connection.del_neighbor(Neighbor::with_index(key.device, key.address)).await?)
     }
 }
 
 /// An error with which the kernel rejects one operation.
-#[derive(Clone, Debug)]
-pub(crate) struct KernelRejection {
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{reason}")]
+pub struct KernelRejection {
     pub kind: RejectionKind,
+    pub errno: Option<i32>,
     pub reason: String,
 }
 
+/// The reason why the kernel has no route to an address.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RouteLookupError {
+    #[error("{0}")]
+    Rejected(#[from] KernelRejection),
+    #[error("the route to it has no interface")]
+    NoInterface,
+}
+
+/// Ignores a rejection of this kind, after which the object is as desired.
+pub fn tolerate(kind: RejectionKind, result: Result<(), KernelRejection>) -> Result<(), KernelRejection> {
+    match result {
+        Err(rejection) if rejection.kind == kind => Ok(()),
+        other => other,
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum RejectionKind {
+pub enum RejectionKind {
     /// An object with the same key already exists.
     Exists,
     /// The object or its interface does not exist.
@@ -237,16 +265,17 @@ impl From<&nlink::Error> for KernelRejection {
     fn from(error: &nlink::Error) -> KernelRejection {
         const ESRCH: i32 = 3;
         const EOPNOTSUPP: i32 = 95;
-        let missing = error.is_not_found()
-            || error.is_no_device()
-            || error.errno().is_some_and(|errno| errno.abs() == ESRCH);
-        let kind = match () {
-            () if error.is_already_exists() => RejectionKind::Exists,
-            () if missing => RejectionKind::Missing,
-            () if error.errno().is_some_and(|errno| errno.abs() == EOPNOTSUPP) => RejectionKind::Unsupported,
-            () => RejectionKind::Other,
+        let errno = error.errno().map(i32::abs);
+        let kind = if error.is_already_exists() {
+            RejectionKind::Exists
+        } else if error.is_not_found() || error.is_no_device() || errno == Some(ESRCH) {
+            RejectionKind::Missing
+        } else if errno == Some(EOPNOTSUPP) {
+            RejectionKind::Unsupported
+        } else {
+            RejectionKind::Other
         };
-        KernelRejection { kind, reason: error.to_string() }
+        KernelRejection { kind, errno, reason: error.to_string() }
     }
 }
 
@@ -258,7 +287,7 @@ impl From<nlink::Error> for KernelRejection {
 
 /// A change reported by the kernel.
 #[derive(Debug)]
-pub(crate) enum KernelEvent {
+pub enum KernelEvent {
     /// The link has to be read again; `down` if it lost its IPv4 routes.
     Link {
         index: u32,
@@ -292,7 +321,7 @@ pub(crate) enum KernelEvent {
     Overrun,
 }
 
-pub(crate) struct KernelEventStream {
+pub struct KernelEventStream {
     stream: OwnedEventStream<Route>,
 }
 

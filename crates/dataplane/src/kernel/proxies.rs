@@ -25,17 +25,13 @@ impl RtnetlinkClient {
     }
 
     /// Adds a proxy entry. `interface` is the name of the key's device.
-    pub async fn add_proxy(
-        &self,
-        entry: ProxyEntry,
-        interface: &str,
-    ) -> std::result::Result<(), KernelRejection> {
-        let (address, interface) = (entry.key.address, || interface.to_owned());
-        self.faults.check(|| KernelObject::Proxy { address, interface: interface() })?;
+    pub async fn add_proxy(&self, entry: ProxyEntry, interface: &str) -> Result<(), KernelRejection> {
+        let address = entry.key.address;
+        self.faults.check(|| KernelObject::Proxy { address, interface: interface.to_owned() })?;
         Ok(self.connection.add_neighbor(ProxyRequest::new(entry)).await?)
     }
 
-    pub async fn delete_proxy(&self, entry: ProxyEntry) -> std::result::Result<(), KernelRejection> {
+    pub async fn delete_proxy(&self, entry: ProxyEntry) -> Result<(), KernelRejection> {
         Ok(self.connection.del_neighbor(ProxyRequest::new(entry)).await?)
     }
 }

@@ -15,12 +15,12 @@ impl RtnetlinkClient {
         Ok(messages.iter().filter_map(decode::rule).collect())
     }
 
-    pub async fn add_rule(&self, entry: RuleEntry) -> std::result::Result<(), KernelRejection> {
+    pub async fn add_rule(&self, entry: RuleEntry) -> Result<(), KernelRejection> {
         self.faults.check(|| KernelObject::RoutingRule { priority: entry.rule.priority })?;
         Ok(self.connection.add_rule(builder(entry.rule).protocol(entry.protocol)).await?)
     }
 
-    pub async fn delete_rule(&self, entry: RuleEntry) -> std::result::Result<(), KernelRejection> {
+    pub async fn delete_rule(&self, entry: RuleEntry) -> Result<(), KernelRejection> {
         let rule = builder(entry.rule);
         // In a delete request, protocol 0 matches rules of any protocol.
         let rule = if entry.protocol == 0 { rule } else { rule.protocol(entry.protocol) };

@@ -13,7 +13,7 @@ use nlink::netlink::tc_handle::FilterPriority;
 use nlink::netlink::tc_options::QdiscOptions;
 use nlink::{Bytes, Rate, TcHandle};
 
-type ShapingResult = std::result::Result<(), KernelRejection>;
+type ShapingResult = Result<(), KernelRejection>;
 
 /// Qdisc handle that identifies our buckets; no other program uses it.
 const OUR_QDISC_HANDLE: TcHandle = TcHandle::major_only(0xca11);
@@ -21,9 +21,8 @@ const OUR_QDISC_HANDLE: TcHandle = TcHandle::major_only(0xca11);
 impl RtnetlinkClient {
     /// Returns our buckets, and the redirections of all interfaces that have an ingress qdisc.
     pub async fn qdiscs(&self) -> DataplaneResult<QdiscState> {
-        let error = |error: nlink::Error| DataplaneError::kernel("list of queueing disciplines", &error);
         let mut qdiscs = QdiscState::default();
-        for message in self.connection.get_qdiscs().await.map_err(error)? {
+        for message in self.connection.get_qdiscs().await.map_err(cannot_list)? {
             let device = message.ifindex();
             match message.options() {
                 Some(QdiscOptions::Tbf(tbf)) if message.handle() == OUR_QDISC_HANDLE => {
@@ -33,7 +32,7 @@ impl RtnetlinkClient {
                 }
                 _ if message.is_ingress() => {
                     let filters = self.connection.get_filters_by_parent_index(device, TcHandle::INGRESS);
-                    let target = filters.await.map_err(error)?.iter().find_map(decode::redirection);
+                    let target = filters.await.map_err(cannot_list)?.iter().find_map(decode::redirection);
                     qdiscs.redirected.insert(device, target);
                 }
                 _ => {}
@@ -73,13 +72,12 @@ impl RtnetlinkClient {
         self.refuses_shaping(interface)?;
         let ingress = IngressConfig::new();
         self.connection.add_qdisc_by_index_full(device, TcHandle::INGRESS, None, ingress).await?;
-        let (parent, all) = (TcHandle::INGRESS, EthProto::ALL);
         let filter = RedirectFilter { to };
         let added = self.connection.add_filter_by_index_full(
             device,
-            parent,
+            TcHandle::INGRESS,
             None,
-            all,
+            EthProto::ALL,
             FilterPriority::new(FIRST),
             filter,
         );
@@ -93,6 +91,10 @@ impl RtnetlinkClient {
     fn refuses_shaping(&self, interface: &str) -> ShapingResult {
         Ok(self.faults.check(|| KernelObject::TrafficControl { interface: interface.to_owned() })?)
     }
+}
+
+fn cannot_list(error: nlink::Error) -> DataplaneError {
+    DataplaneError::kernel("list of queueing disciplines", &error)
 }
 
 /// A filter that redirects all packets to a device. It is of kind `u32`, which is as old as the kernel's traffic

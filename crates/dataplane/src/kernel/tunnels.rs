@@ -10,7 +10,7 @@ use nlink::netlink::fdb::FdbEntryBuilder;
 use nlink::netlink::link::{IpipLink, VxlanLink, WireguardLink};
 use std::net::IpAddr;
 
-type TunnelResult = std::result::Result<(), KernelRejection>;
+type TunnelResult = Result<(), KernelRejection>;
 
 impl RtnetlinkClient {
     /// Returns the forwarding entries of a VXLAN device.
@@ -48,7 +48,7 @@ impl RtnetlinkClient {
     }
 
     /// Creates an IPIP device. The kernel creates one by itself when it loads the IPIP module; the request is then
-    /// rejected with `RefusalKind::Exists`.
+    /// rejected with `RejectionKind::Exists`.
     pub async fn create_ipip(&self, name: &str) -> TunnelResult {
         self.faults.check(|| KernelObject::interface(name))?;
         Ok(self.connection.add_link(IpipLink::new(name)).await?)
@@ -73,8 +73,8 @@ impl RtnetlinkClient {
 
     /// Adds an address. `interface` is the name of the device.
     pub async fn add_address(&self, index: u32, interface: &str, net: IpNet) -> TunnelResult {
-        let interface = || interface.to_owned();
-        self.faults.check(|| KernelObject::Address { address: net.addr(), interface: interface() })?;
+        self.faults
+            .check(|| KernelObject::Address { address: net.addr(), interface: interface.to_owned() })?;
         match net {
             IpNet::V4(net) => {
                 let address = Ipv4Address::with_index(index, net.addr(), net.prefix_len());
@@ -94,8 +94,8 @@ impl RtnetlinkClient {
 
     /// Writes a forwarding entry. `interface` is the name of the key's device.
     pub async fn set_forwarding_entry(&self, key: FdbKey, interface: &str, node: IpAddr) -> TunnelResult {
-        let interface = || interface.to_owned();
-        self.faults.check(|| KernelObject::ForwardingEntry { mac: key.mac, interface: interface() })?;
+        self.faults
+            .check(|| KernelObject::ForwardingEntry { mac: key.mac, interface: interface.to_owned() })?;
         Ok(self.connection.replace_fdb(forwarding_entry(key, node)).await?)
     }
 

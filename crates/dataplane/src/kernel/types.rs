@@ -7,7 +7,7 @@ use tortie_plan::{RouteKey, RoutingRule};
 
 /// An interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct KernelLink {
+pub struct KernelLink {
     pub index: u32,
     pub name: String,
     /// Administratively up (IFF_UP).
@@ -25,7 +25,7 @@ pub(crate) struct KernelLink {
 
 /// Attributes of a VXLAN device. None of them can be changed after its creation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct VxlanAttributes {
+pub struct VxlanAttributes {
     pub vni: u32,
     pub port: u16,
     pub local: Option<IpAddr>,
@@ -53,7 +53,7 @@ impl KernelLink {
 
 /// The per-interface settings that a link message carries; `None` if the kernel does not report one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct LinkSettings {
+pub struct LinkSettings {
     pub v4_forwarding: Option<i32>,
     pub proxy_arp: Option<i32>,
     pub rp_filter: Option<i32>,
@@ -65,7 +65,7 @@ pub(crate) struct LinkSettings {
 
 /// A route.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct KernelRoute {
+pub struct KernelRoute {
     pub key: RouteKey,
     pub metric: u32,
     pub protocol: u8,
@@ -77,7 +77,7 @@ pub(crate) struct KernelRoute {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum KernelRouteTarget {
+pub enum KernelRouteTarget {
     Blackhole,
     /// Continue with the next routing table.
     Throw,
@@ -155,6 +155,12 @@ impl KernelRoute {
         self.key.destination
     }
 
+    /// Returns the address of a route to a single address.
+    pub fn single_address(&self) -> Option<IpAddr> {
+        let net = self.destination();
+        (net.prefix_len() == net.max_prefix_len()).then(|| net.addr())
+    }
+
     /// Whether both routes have the same key: the kernel accepts only one of them unless it is asked to append.
     pub fn same_place(&self, other: &KernelRoute) -> bool {
         self.key == other.key && self.metric == other.metric
@@ -163,14 +169,14 @@ impl KernelRoute {
 
 /// A policy routing rule, and the protocol that identifies its writer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct RuleEntry {
+pub struct RuleEntry {
     pub rule: RoutingRule,
     pub protocol: u8,
 }
 
 /// Key of a permanent neighbour entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct NeighbourKey {
+pub struct NeighbourKey {
     pub device: u32,
     pub address: IpAddr,
 }
@@ -178,22 +184,23 @@ pub(crate) struct NeighbourKey {
 impl NeighbourKey {
     /// Returns the range of all keys of an interface.
     pub fn all_of(device: u32) -> std::ops::RangeInclusive<NeighbourKey> {
-        let key = |address: IpAddr| NeighbourKey { device, address };
-        key(Ipv4Addr::UNSPECIFIED.into())..=key(Ipv6Addr::from_bits(u128::MAX).into())
+        let first = Ipv4Addr::UNSPECIFIED.into();
+        let last = Ipv6Addr::from_bits(u128::MAX).into();
+        NeighbourKey { device, address: first }..=NeighbourKey { device, address: last }
     }
 }
 
 /// An address for which an interface answers ARP or ND requests, and the protocol that identifies the writer of the
 /// entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct ProxyEntry {
+pub struct ProxyEntry {
     pub key: NeighbourKey,
     pub protocol: u8,
 }
 
 /// Key of an entry in a VXLAN device's forwarding database, which maps a MAC to a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct FdbKey {
+pub struct FdbKey {
     pub device: u32,
     pub mac: [u8; 6],
 }
@@ -207,7 +214,7 @@ impl FdbKey {
 
 /// Parameters of a token bucket filter, in bytes and bytes per second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct TokenBucket {
+pub struct TokenBucket {
     pub rate: u64,
     pub burst: u32,
     /// Maximum number of queued bytes.
@@ -220,14 +227,17 @@ impl TokenBucket {
     /// Whether the two are equal apart from rounding by the kernel. The kernel stores bursts as durations, which is
     /// inexact; they need no comparison because `limit` grows with the burst.
     pub fn is_like(&self, other: &TokenBucket) -> bool {
-        let peak = |bucket: &TokenBucket| bucket.peak.map(|(rate, _)| rate);
-        (self.rate, self.limit, peak(self)) == (other.rate, other.limit, peak(other))
+        self.rate == other.rate && self.limit == other.limit && self.peak_rate() == other.peak_rate()
+    }
+
+    fn peak_rate(&self) -> Option<u64> {
+        self.peak.map(|(rate, _)| rate)
     }
 }
 
 /// Traffic control of all interfaces, by interface index.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct QdiscState {
+pub struct QdiscState {
     /// Our root qdiscs.
     pub buckets: BTreeMap<u32, TokenBucket>,
     /// Interfaces with an ingress qdisc, and the device to which their packets are redirected.
@@ -236,7 +246,7 @@ pub(crate) struct QdiscState {
 
 /// The complete kernel state that the dataplane reads at once.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct KernelSnapshot {
+pub struct KernelSnapshot {
     pub links: Vec<KernelLink>,
     pub addresses: Vec<(u32, IpNet)>,
     pub routes: Vec<KernelRoute>,

@@ -13,13 +13,13 @@ use nlink::netlink::genl::wireguard::{
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
-pub(crate) use nlink::netlink::genl::wireguard::PrivateKey;
+pub use nlink::netlink::genl::wireguard::PrivateKey;
 
-type WireguardResult<T = ()> = std::result::Result<T, KernelRejection>;
+type WireguardResult<T = ()> = Result<T, KernelRejection>;
 
 /// State of a device in the kernel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct WireguardState {
+pub struct WireguardState {
     pub private_key: Option<PrivateKey>,
     pub public_key: Option<PublicKey>,
     pub port: u16,
@@ -29,7 +29,7 @@ pub(crate) struct WireguardState {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct WireguardPeerState {
+pub struct WireguardPeerState {
     pub endpoint: Option<SocketAddr>,
     /// In seconds; 0 disables keepalives.
     pub keepalive: u16,
@@ -38,7 +38,7 @@ pub(crate) struct WireguardPeerState {
 
 /// A change to a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct WireguardChange {
+pub struct WireguardChange {
     pub private_key: Option<PrivateKey>,
     pub port: Option<u16>,
     pub mark: Option<u32>,
@@ -51,9 +51,46 @@ pub(crate) struct WireguardChange {
     pub removed: BTreeSet<[u8; 32]>,
 }
 
+impl WireguardChange {
+    /// Whether the change removes peers or allowed IPs.
+    pub fn is_removal(&self) -> bool {
+        !self.removed.is_empty() || !self.narrowed.is_empty()
+    }
+}
+
+impl WireguardChange {
+    /// Whether a peer is new and has no keepalive. A keepalive is sent immediately when it is enabled and starts the
+    /// handshake. So the first packet need not wait for the handshake, and a peer that has changed its key is reachable
+    /// again.
+    fn is_greeted(&self, key: &[u8; 32]) -> bool {
+        self.new.contains(key) && self.set.get(key).is_some_and(|peer| peer.keepalive == 0)
+    }
+
+    fn configure(&self, mut builder: WgDeviceBuilder) -> WgDeviceBuilder {
+        if let Some(key) = &self.private_key {
+            builder = builder.private_key(key.clone().into());
+        }
+        if let Some(port) = self.port {
+            builder = builder.listen_port(port);
+        }
+        if let Some(mark) = self.mark {
+            builder = builder.fwmark(mark);
+        }
+        let peers = self.set.iter().map(|(key, peer)| {
+            set(*key, peer).persistent_keepalive(if self.is_greeted(key) { 1 } else { peer.keepalive })
+        });
+        let narrowed = self.narrowed.iter().map(|(key, allowed)| {
+            let peer = WgPeerBuilder::new(*key).update_only().replace_allowed_ips();
+            peer.allowed_ips(allowed.iter().map(allowed_ip))
+        });
+        let removed = self.removed.iter().map(|key| WgPeerBuilder::new(*key).remove());
+        peers.chain(narrowed).chain(removed).fold(builder, WgDeviceBuilder::peer)
+    }
+}
+
 /// A connection for WireGuard requests. It is opened when it is first needed, because opening it makes the kernel load
 /// the WireGuard module.
-pub(crate) struct WireguardClient {
+pub struct WireguardClient {
     connection: Connection<Family>,
 }
 
@@ -72,37 +109,15 @@ impl WireguardClient {
     }
 
     pub async fn change(&self, device: &str, change: &WireguardChange) -> WireguardResult {
-        let configure = |mut builder: WgDeviceBuilder| {
-            if let Some(key) = &change.private_key {
-                builder = builder.private_key(key.clone().into());
-            }
-            if let Some(port) = change.port {
-                builder = builder.listen_port(port);
-            }
-            if let Some(mark) = change.mark {
-                builder = builder.fwmark(mark);
-            }
-            let peers = change.set.iter().map(|(key, peer)| {
-                // A keepalive is sent immediately when it is enabled and starts the handshake. So the first packet need
-                // not wait for the handshake, and a peer that has changed its key is reachable again.
-                let greeted = change.new.contains(key) && peer.keepalive == 0;
-                set(*key, peer).persistent_keepalive(if greeted { 1 } else { peer.keepalive })
-            });
-            let narrowed = change.narrowed.iter().map(|(key, allowed)| {
-                let peer = WgPeerBuilder::new(*key).update_only().replace_allowed_ips();
-                peer.allowed_ips(allowed.iter().map(allowed_ip))
-            });
-            let removed = change.removed.iter().map(|key| WgPeerBuilder::new(*key).remove());
-            peers.chain(narrowed).chain(removed).fold(builder, WgDeviceBuilder::peer)
-        };
-        self.connection.set_device_by_name(device, configure).await?;
-        let silent = |key: &&[u8; 32]| change.set.get(*key).is_some_and(|peer| peer.keepalive == 0);
-        let greeted: Vec<&[u8; 32]> = change.new.iter().filter(silent).collect();
-        if !greeted.is_empty() {
-            let peers =
-                greeted.into_iter().map(|key| WgPeerBuilder::new(*key).update_only().persistent_keepalive(0));
-            let configure = |builder: WgDeviceBuilder| peers.fold(builder, WgDeviceBuilder::peer);
-            self.connection.set_device_by_name(device, configure).await?;
+        self.connection.set_device_by_name(device, |builder| change.configure(builder)).await?;
+        if change.new.iter().any(|key| change.is_greeted(key)) {
+            let greeted = change.new.iter().filter(|key| change.is_greeted(key));
+            let peers = greeted.map(|key| WgPeerBuilder::new(*key).update_only().persistent_keepalive(0));
+            let peers: Vec<WgPeerBuilder> = peers.collect();
+            let silence = self
+                .connection
+                .set_device_by_name(device, |builder| peers.into_iter().fold(builder, WgDeviceBuilder::peer));
+            silence.await?;
         }
         Ok(())
     }

@@ -18,7 +18,7 @@ const XDP_ATTACH_MODES: [(u16, u32); 3] = [(5, 1 << 2), (6, 1 << 1), (7, 1 << 3)
 
 /// A program attached to an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct AttachedProgram {
+pub struct AttachedProgram {
     index: i32,
     pub interface: String,
     pub program: u32,
@@ -26,7 +26,7 @@ pub(crate) struct AttachedProgram {
 }
 
 /// A socket for XDP requests.
-pub(crate) struct XdpPrograms {
+pub struct XdpPrograms {
     socket: NetlinkSocket,
 }
 
@@ -78,15 +78,17 @@ impl XdpPrograms {
 
 /// Decodes the programs of one interface.
 fn read(body: &[u8]) -> Vec<AttachedProgram> {
-    let number = |bytes: &[u8]| bytes.get(..4)?.try_into().ok().map(u32::from_ne_bytes);
     let index = body.get(4..8).and_then(|bytes| bytes.try_into().ok()).map(i32::from_ne_bytes);
     let (Some(index), Some(attributes)) = (index, body.get(16..)) else { return Vec::new() };
     let name = attributes::find(attributes, NAME).unwrap_or_default();
     let interface = String::from_utf8_lossy(name).trim_end_matches('\0').to_owned();
     let nest = attributes::find(attributes, XDP).unwrap_or_default();
-    let of_mode = |(kind, flag): (u16, u32)| {
-        let program = attributes::find(nest, kind).and_then(number)?;
-        Some(AttachedProgram { index, interface: interface.clone(), program, flag })
-    };
-    XDP_ATTACH_MODES.into_iter().filter_map(of_mode).collect()
+    let mut programs = Vec::new();
+    for (kind, flag) in XDP_ATTACH_MODES {
+        let program = attributes::find(nest, kind).and_then(|bytes| bytes.get(..4)?.try_into().ok());
+        if let Some(program) = program.map(u32::from_ne_bytes) {
+            programs.push(AttachedProgram { index, interface: interface.clone(), program, flag });
+        }
+    }
+    programs
 }

@@ -5,7 +5,7 @@ const HEADER: usize = 4;
 const NLA_F_NESTED: u16 = 0x8000;
 
 #[derive(Clone, Debug, Default)]
-pub(crate) struct NetlinkAttributes(Vec<u8>);
+pub struct NetlinkAttributes(Vec<u8>);
 
 impl NetlinkAttributes {
     pub fn bytes(mut self, kind: u16, value: &[u8]) -> NetlinkAttributes {
@@ -47,7 +47,7 @@ impl NetlinkAttributes {
 }
 
 /// Iterates over the attributes of a message or a nest as pairs of type and value.
-pub(crate) fn read(bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+pub fn read(bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     let mut rest = bytes;
     std::iter::from_fn(move || {
         let header = rest.get(..HEADER)?;
@@ -59,6 +59,6 @@ pub(crate) fn read(bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     })
 }
 
-pub(crate) fn find(bytes: &[u8], wanted: u16) -> Option<&[u8]> {
+pub fn find(bytes: &[u8], wanted: u16) -> Option<&[u8]> {
     read(bytes).find(|(kind, _)| *kind == wanted).map(|(_, value)| value)
 }

@@ -5,13 +5,13 @@ use nix::errno::Errno;
 use nlink::netlink::NetlinkSocket;
 
 const NLM_F_REQUEST: u16 = 1;
-pub(crate) const NLM_F_ACK: u16 = 4;
-pub(crate) const NLM_F_DUMP: u16 = 0x300;
+pub const NLM_F_ACK: u16 = 4;
+pub const NLM_F_DUMP: u16 = 0x300;
 
 const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
 
-pub(crate) struct NetlinkRequest<'a> {
+pub struct NetlinkRequest<'a> {
     pub kind: u16,
     /// `NLM_F_ACK` or `NLM_F_DUMP`: without either, the end of the response cannot be detected.
     pub flags: u16,
@@ -37,7 +37,7 @@ impl NetlinkRequest<'_> {
 }
 
 /// Sends a request and passes each response frame to `answer`. Returns the errno if the kernel rejects the request.
-pub(crate) async fn exchange(
+pub async fn exchange(
     socket: &NetlinkSocket,
     request: NetlinkRequest<'_>,
     answer: impl FnMut(NetlinkFrame<'_>),
@@ -47,7 +47,7 @@ pub(crate) async fn exchange(
 }
 
 /// Like [`exchange`], for a complete message with its sequence number.
-pub(crate) async fn answers(
+pub async fn answers(
     socket: &NetlinkSocket,
     message: &[u8],
     sequence: u32,

@@ -1,7 +1,7 @@
 //! Splits received data into netlink messages.
 
 /// One netlink message.
-pub(crate) struct NetlinkFrame<'d> {
+pub struct NetlinkFrame<'d> {
     pub kind: u16,
     pub sequence: u32,
     pub body: &'d [u8],
@@ -14,7 +14,7 @@ impl<'d> NetlinkFrame<'d> {
     }
 }
 
-pub(crate) fn frames(data: &[u8]) -> impl Iterator<Item = NetlinkFrame<'_>> {
+pub fn frames(data: &[u8]) -> impl Iterator<Item = NetlinkFrame<'_>> {
     const HEADER: usize = 16;
     let mut rest = data;
     std::iter::from_fn(move || {

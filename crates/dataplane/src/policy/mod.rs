@@ -113,7 +113,7 @@ impl BitOrAssign for PolicyEvent {
 }
 
 /// An engine that makes the kernel enforce policy.
-pub trait PolicyEngine: Send {
+pub trait PolicyEngine: Send + Sync {
     fn configure(&mut self, settings: DataplaneSettings);
 
     fn replace(&mut self, plan: &NodePlan);

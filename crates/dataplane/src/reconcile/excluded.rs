@@ -12,7 +12,8 @@ pub struct ExcludedInterfaces {
 
 impl ExcludedInterfaces {
     pub fn new(listed: &[String]) -> ExcludedInterfaces {
-        let (mut names, mut patterns) = (BTreeSet::new(), Vec::new());
+        let mut names = BTreeSet::new();
+        let mut patterns = Vec::new();
         for text in listed {
             match text.strip_prefix('/').and_then(|rest| rest.strip_suffix('/')) {
                 // An invalid expression excludes nothing.

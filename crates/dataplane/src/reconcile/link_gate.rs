@@ -4,13 +4,13 @@
 //! workload. Other names are checked against the kernel: a link that the host itself uses gets no policy, routes or
 //! settings of a workload, and the endpoint is reported.
 
-use super::DataplaneCore;
+use super::ReconcileContext;
+use super::routes::RouteReconciler;
 use crate::failure::{KernelFailure, KernelObject};
-use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use thiserror::Error;
-use tortie_plan::{NodePlan, PlanUpdate, PlannedWorkload, RouteKey, WorkloadId, WorkloadPolicy};
+use tortie_plan::{NodePlan, PlanUpdate, PlannedWorkload, WorkloadId, WorkloadPolicy};
 
 /// The reason why a link cannot belong to a workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -44,7 +44,7 @@ struct RefusedLink {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct LinkGate {
+pub struct LinkGate {
     claims: BTreeMap<WorkloadId, LinkClaim>,
     /// Interfaces that host endpoints name, by endpoint.
     host_endpoints: BTreeMap<String, String>,
@@ -66,74 +66,84 @@ impl LinkClaim {
     }
 }
 
-impl DataplaneCore {
+impl LinkGate {
     /// Removes the workloads on links of the host from a new plan.
-    pub fn withhold(&mut self, plan: &mut NodePlan) {
-        self.gate = LinkGate::default();
+    pub fn withhold(&mut self, plan: &mut NodePlan, context: &ReconcileContext, routes: &RouteReconciler) {
+        *self = LinkGate::default();
         for (name, endpoint) in &plan.host_endpoints {
-            self.gate.host_endpoints.insert(name.clone(), endpoint.interface.clone());
+            self.host_endpoints.insert(name.clone(), endpoint.interface.clone());
         }
         for (id, workload) in &plan.workloads {
-            if !self.has_prefix(&workload.interface) {
-                self.gate.claims.entry(id.clone()).or_default().workload = Some(workload.clone());
+            if !context.has_workload_prefix(&workload.interface) {
+                self.claims.entry(id.clone()).or_default().workload = Some(workload.clone());
             }
         }
         for (id, policy) in &plan.workload_policies {
-            if !self.has_prefix(&policy.interface) {
-                self.gate.claims.entry(id.clone()).or_default().policy = Some(policy.clone());
+            if !context.has_workload_prefix(&policy.interface) {
+                self.claims.entry(id.clone()).or_default().policy = Some(policy.clone());
             }
         }
-        self.review_links();
-        for (id, _) in self.gate.claims.iter().filter(|(_, claim)| claim.refusal.is_some()) {
+        self.review(context, routes);
+        for (id, _) in self.claims.iter().filter(|(_, claim)| claim.refusal.is_some()) {
             plan.workloads.remove(id);
             plan.workload_policies.remove(id);
         }
     }
 
     /// Returns the updates to apply: for a workload on a link of the host, updates that remove its previous state.
-    pub fn sift(&mut self, update: PlanUpdate) -> Vec<PlanUpdate> {
+    pub fn sift(
+        &mut self,
+        update: PlanUpdate,
+        context: &ReconcileContext,
+        routes: &RouteReconciler,
+    ) -> Vec<PlanUpdate> {
         let (id, interface) = match &update {
             PlanUpdate::Workload(id, new) => (id, new.as_ref().map(|new| &new.interface)),
             PlanUpdate::WorkloadPolicy(id, new) => (id, new.as_ref().map(|new| &new.interface)),
             PlanUpdate::HostEndpoint(name, new) => {
-                self.gate.host_endpoints.remove(name);
+                self.host_endpoints.remove(name);
                 let interface = new.as_ref().map(|endpoint| (name.clone(), endpoint.interface.clone()));
-                self.gate.host_endpoints.extend(interface);
+                self.host_endpoints.extend(interface);
                 return vec![update];
             }
             _ => return vec![update],
         };
         let id = id.clone();
-        let is_known = interface.is_none_or(|interface| self.has_prefix(interface));
-        if is_known && !self.gate.claims.contains_key(&id) {
+        let is_known = interface.is_none_or(|interface| context.has_workload_prefix(interface));
+        if is_known && !self.claims.contains_key(&id) {
             return vec![update];
         }
-        let claim = self.gate.claims.entry(id.clone()).or_default();
+        let claim = self.claims.entry(id.clone()).or_default();
         match &update {
             PlanUpdate::Workload(_, new) => claim.workload.clone_from(new),
             PlanUpdate::WorkloadPolicy(_, new) => claim.policy.clone_from(new),
             _ => {}
         }
-        let changed = self.review_claim(&id);
-        let Some(claim) = self.gate.claims.get(&id) else { return vec![update] };
+        let changed = self.review_claim(&id, context, routes);
+        let Some(claim) = self.claims.get(&id) else { return vec![update] };
         if claim.refusal.is_some() {
             return claim.updates(&id).into();
         }
-        if claim.interfaces().all(|interface| self.has_prefix(interface)) {
-            self.gate.claims.remove(&id);
+        if claim.interfaces().all(|interface| context.has_workload_prefix(interface)) {
+            self.claims.remove(&id);
         }
         changed.map_or_else(|| vec![update], Vec::from)
     }
 
     /// Checks all claims again, and returns the resulting updates.
-    pub fn review_links(&mut self) -> Vec<PlanUpdate> {
-        let ids: Vec<WorkloadId> = self.gate.claims.keys().cloned().collect();
-        ids.iter().filter_map(|id| self.review_claim(id)).flatten().collect()
+    pub fn review(&mut self, context: &ReconcileContext, routes: &RouteReconciler) -> Vec<PlanUpdate> {
+        let ids: Vec<WorkloadId> = self.claims.keys().cloned().collect();
+        ids.iter().filter_map(|id| self.review_claim(id, context, routes)).flatten().collect()
     }
 
-    fn review_claim(&mut self, id: &WorkloadId) -> Option<[PlanUpdate; 2]> {
-        let refusal = self.gate.claims.get(id).and_then(|claim| self.find_refusal(claim));
-        let claim = self.gate.claims.get_mut(id)?;
+    fn review_claim(
+        &mut self,
+        id: &WorkloadId,
+        context: &ReconcileContext,
+        routes: &RouteReconciler,
+    ) -> Option<[PlanUpdate; 2]> {
+        let refusal = self.find_refusal(self.claims.get(id)?, context, routes);
+        let claim = self.claims.get_mut(id)?;
         if claim.refusal == refusal {
             return None;
         }
@@ -149,40 +159,47 @@ impl DataplaneCore {
     }
 
     /// Returns a failure for each workload that is kept off its link.
-    pub fn withheld(&self) -> impl Iterator<Item = KernelFailure> {
-        self.gate.claims.iter().filter_map(|(id, claim)| {
+    pub fn failures(&self) -> impl Iterator<Item = KernelFailure> {
+        self.claims.iter().filter_map(|(id, claim)| {
             let RefusedLink { interface, reason } = claim.refusal.as_ref()?;
-            let reason = format!("it cannot be the interface of a workload: {reason}");
+            let reason = format!("it cannot be the interface of a workload: {reason}").into();
             let concerns = [id.clone()].into_iter().collect();
             Some(KernelFailure { object: KernelObject::interface(interface), concerns, reason })
         })
     }
 
-    fn has_prefix(&self, interface: &str) -> bool {
-        self.settings.interface_prefixes.iter().any(|prefix| interface.starts_with(prefix.as_str()))
-    }
-
-    fn find_refusal(&self, claim: &LinkClaim) -> Option<RefusedLink> {
+    fn find_refusal(
+        &self,
+        claim: &LinkClaim,
+        context: &ReconcileContext,
+        routes: &RouteReconciler,
+    ) -> Option<RefusedLink> {
         claim.interfaces().find_map(|interface| {
-            let reason = self.judge_link(claim, interface)?;
+            let reason = self.judge_link(claim, interface, context, routes)?;
             Some(RefusedLink { interface: interface.to_owned(), reason })
         })
     }
 
-    fn judge_link(&self, claim: &LinkClaim, interface: &str) -> Option<LinkRefusal> {
-        if self.has_prefix(interface) {
+    fn judge_link(
+        &self,
+        claim: &LinkClaim,
+        interface: &str,
+        context: &ReconcileContext,
+        routes: &RouteReconciler,
+    ) -> Option<LinkRefusal> {
+        if context.has_workload_prefix(interface) {
             return None;
         }
         if interface == "lo" {
             return Some(LinkRefusal::Loopback);
         }
-        if self.gate.host_endpoints.values().any(|name| name == interface) {
+        if self.host_endpoints.values().any(|name| name == interface) {
             return Some(LinkRefusal::HostEndpoint);
         }
-        if self.tunnel_called(interface).is_some() {
+        if context.tunnel_called(interface).is_some() {
             return Some(LinkRefusal::Tunnel);
         }
-        let link = self.links.named(interface)?;
+        let link = context.links.named(interface)?;
         if link.is_tunnel() {
             return Some(LinkRefusal::Tunnel);
         }
@@ -190,15 +207,13 @@ impl DataplaneCore {
             return Some(LinkRefusal::Physical);
         }
         // For a BGP session with the workload, the host has an address on its link.
-        let peering = claim.workload.as_ref().and_then(|workload| workload.bgp_peer.as_ref());
-        let is_ours = |address: &IpAddr| peering.is_some_and(|peer| peer.addresses.contains(address));
-        let mut addresses = self.links.addresses_of(link.index).filter(|address| !is_link_local(*address));
-        if let Some(address) = addresses.find(|address| !is_ours(address)) {
+        let peer = claim.workload.as_ref().and_then(|workload| workload.bgp_peer.as_ref());
+        let own: &[IpAddr] = peer.map_or(&[], |peer| &peer.addresses);
+        let mut addresses = context.links.addresses_of(link.index);
+        if let Some(address) = addresses.find(|address| !is_link_local(*address) && !own.contains(address)) {
             return Some(LinkRefusal::Address(address));
         }
-        let everywhere = [IpNet::V4(Ipv4Net::default()), IpNet::V6(Ipv6Net::default())];
-        let mut defaults = everywhere.iter().flat_map(|net| self.routes.at(&RouteKey::from(*net)));
-        defaults.any(|entry| entry.target.device() == Some(link.index)).then_some(LinkRefusal::DefaultRoute)
+        routes.has_default_through(link.index).then_some(LinkRefusal::DefaultRoute)
     }
 }
 

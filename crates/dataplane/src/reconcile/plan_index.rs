@@ -9,7 +9,7 @@ use tortie_plan::{
 };
 
 #[derive(Debug, Default)]
-pub(crate) struct PlanIndex {
+pub struct PlanIndex {
     plan: NodePlan,
     by_interface: BTreeMap<String, BTreeSet<WorkloadId>>,
     by_address: BTreeMap<IpAddr, BTreeSet<WorkloadId>>,
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_workloads_with_one_interface_the_smaller_id_is_active_and_the_other_takes_over() {
+    fn the_smaller_id_is_active_on_an_interface() {
         let mut index = PlanIndex::default();
         index.apply(PlanUpdate::Workload(id("b"), Some(workload("cali1", "10.0.0.2"))));
         index.apply(PlanUpdate::Workload(id("a"), Some(workload("cali1", "10.0.0.1"))));

@@ -64,7 +64,7 @@ async fn learnt_routes_look_like_those_of_bird() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_an_earlier_speaker_left_stays_until_bgp_has_converged() {
+async fn routes_of_an_earlier_speaker_outlast_convergence() {
     let (node, _other) = node_pair();
     for net in ["10.65.1.0/26", "10.65.2.0/26"] {
         node.ip(&format!("route add {net} via 192.168.77.2 onlink dev eth0 proto bird metric 1024"));

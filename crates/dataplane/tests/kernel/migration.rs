@@ -30,7 +30,7 @@ async fn reported(reports: &mut ReportReceiver, expected: &DataplaneReport) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_machine_that_comes_has_no_routes_until_it_announces_itself_and_then_better_ones() {
+async fn an_arriving_machine_is_routed_when_announced() {
     let (node, _other) = node_pair();
     let machine_netns = pod(&node, "cali1", &ADDRESSES).await;
     let (dataplane, mut reports) = start(&node).await;
@@ -78,7 +78,7 @@ async fn a_machine_that_comes_has_no_routes_until_it_announces_itself_and_then_b
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_machine_that_goes_is_reached_at_the_node_that_announces_it() {
+async fn a_leaving_machine_is_reached_at_its_announcer() {
     let (node, _other) = node_pair();
     let _machine = pod(&node, "cali1", &ADDRESSES).await;
     let (dataplane, mut reports) = start(&node).await;

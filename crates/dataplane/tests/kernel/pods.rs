@@ -8,7 +8,7 @@ use tortie_plan::PlanUpdate;
 const POD_ADDRESSES: [&str; 2] = ["10.65.0.2", "fd80:65::2"];
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pod_is_wired_as_the_reference_does_it_and_unwired_without_a_trace() {
+async fn pods_are_attached_like_calico_and_detached_completely() {
     let (node, pod) = (TestNamespace::new("node"), TestNamespace::new("node"));
     let host = node.open();
     let wanted = AttachRequest {
@@ -62,7 +62,7 @@ async fn a_pod_is_wired_as_the_reference_does_it_and_unwired_without_a_trace() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pods_of_one_host_reach_each_other_and_their_host_over_both_families() {
+async fn pods_of_one_host_reach_each_other() {
     let (node, _other) = node_pair();
     let (dataplane, _reports) = start(&node).await;
     let first = pod(&node, "cali1", &POD_ADDRESSES).await;
@@ -137,7 +137,7 @@ async fn a_veth_left_by_a_crash_gives_way() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_interface_that_is_no_veth_is_never_removed() {
+async fn only_veth_interfaces_are_removed() {
     let (node, sandbox) = (TestNamespace::new("node"), TestNamespace::new("node"));
     node.ip("link add cali1 type bridge");
     let error = attach(&node.open(), &request(&sandbox, "cali1", &POD_ADDRESSES)).await.unwrap_err();
@@ -146,7 +146,7 @@ async fn an_interface_that_is_no_veth_is_never_removed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_vanished_sandbox_is_an_error_for_attach_and_fine_for_detach() {
+async fn a_vanished_sandbox_fails_only_attach() {
     let node = TestNamespace::new("node");
     let sandbox = TestNamespace::new("node");
     let wanted = request(&sandbox, "cali1", &POD_ADDRESSES);
@@ -160,7 +160,7 @@ async fn a_vanished_sandbox_is_an_error_for_attach_and_fine_for_detach() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_late_detach_of_an_old_sandbox_leaves_the_new_one_alone() {
+async fn a_late_detach_leaves_the_new_sandbox() {
     let (node, old, new) =
         (TestNamespace::new("node"), TestNamespace::new("node"), TestNamespace::new("node"));
     let host = node.open();
@@ -176,7 +176,7 @@ async fn a_late_detach_of_an_old_sandbox_leaves_the_new_one_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_a_sandbox_the_hosts_end_is_removed_by_name() {
+async fn without_a_sandbox_the_veth_is_removed() {
     let node = TestNamespace::new("node");
     let sandbox = pod(&node, "cali1", &POD_ADDRESSES).await;
     detach(&node.open(), None, "eth0", "cali1").await.unwrap();

@@ -63,7 +63,7 @@ fn forget(host: &TestNamespace) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_is_on_the_subnet_reaches_a_workload_without_a_route() {
+async fn hosts_on_the_subnet_reach_a_workload() {
     let (node, other) = node_pair();
     let (dataplane, mut reports) = start(&node).await;
     let sandbox =
@@ -103,7 +103,7 @@ async fn who_is_on_the_subnet_reaches_a_workload_without_a_route() {
 
 /// Like kube-proxy, the node redirects packets for an address that no interface has.
 #[tokio::test(flavor = "multi_thread")]
-async fn who_is_on_the_subnet_reaches_a_service_without_a_route() {
+async fn hosts_on_the_subnet_reach_a_service() {
     let (node, other) = node_pair();
     let (dataplane, _reports) = start(&node).await;
     node.nft(&format!(
@@ -131,7 +131,7 @@ async fn who_is_on_the_subnet_reaches_a_service_without_a_route() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_others_do_to_it_is_mended_and_what_is_theirs_stays() {
+async fn changed_proxies_are_repaired_and_foreign_ones_stay() {
     let (node, other) = node_pair();
     let (dataplane, _reports) = start(&node).await;
     let _sandbox =
@@ -165,7 +165,7 @@ async fn what_others_do_to_it_is_mended_and_what_is_theirs_stays() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_link_is_told_where_an_address_is_at_once_and_again() {
+async fn proxied_addresses_are_announced_repeatedly() {
     let (node, other) = node_pair();
     let settings =
         DataplaneSettings { announce_proxied: Some(Duration::from_secs(1)), ..DataplaneSettings::default() };

@@ -8,10 +8,10 @@ use tortie_dataplane::{DataplaneHandle, DataplaneReport, WorkloadState, pod};
 use tortie_plan::DataplaneSettings;
 
 const READ_ONLY_CHILD_VARIABLE: &str = "TORTIE_TEST_READ_ONLY_SYSCTL";
-const READ_ONLY_TEST_NAME: &str = "read_only::read_only_settings_are_named_and_nothing_is_left_behind";
+const READ_ONLY_TEST_NAME: &str = "read_only::read_only_settings_are_named_in_the_error";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn read_only_settings_are_named_and_nothing_is_left_behind() {
+async fn read_only_settings_are_named_in_the_error() {
     if std::env::var_os(READ_ONLY_CHILD_VARIABLE).is_some() {
         return inside().await;
     }

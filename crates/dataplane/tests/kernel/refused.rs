@@ -22,7 +22,7 @@ fn failing(node: &TestNamespace) -> (Netns, Arc<Mutex<Option<String>>>) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_attach_names_what_the_kernel_refused_and_leaves_nothing() {
+async fn a_rejected_attach_names_the_object() {
     let (node, sandbox) = (TestNamespace::new("node"), TestNamespace::new("pod"));
     let (host, refused) = failing(&node);
     let wanted = request(&sandbox, "cali1", &FIRST_POD_ADDRESSES);
@@ -49,7 +49,7 @@ async fn an_attach_names_what_the_kernel_refused_and_leaves_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_kernel_refuses_a_workload_is_reported_for_that_workload_until_it_is_mended() {
+async fn rejections_are_reported_for_their_workload_until_repaired() {
     let node = TestNamespace::new("node");
     let _one = pod(&node, "cali1", &FIRST_POD_ADDRESSES).await;
     let _two = pod(&node, "cali2", &SECOND_POD_ADDRESSES).await;

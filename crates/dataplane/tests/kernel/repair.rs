@@ -50,7 +50,7 @@ async fn deleted_routes_come_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn routes_that_vanish_with_a_link_or_an_address_come_back_with_it() {
+async fn routes_return_with_their_link_or_address() {
     let RepairFixture { node, .. } = &scene().await;
     node.ip("link set cali1 down");
     eventually("no route to what is down", || node.routes("10.65.0.2/32").is_empty()).await;
@@ -97,7 +97,7 @@ async fn the_permanent_neighbour_comes_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn strange_routes_go_from_workload_interfaces_and_stay_elsewhere() {
+async fn foreign_routes_leave_only_workload_interfaces() {
     let RepairFixture { node, .. } = &scene().await;
     node.ip("route add 10.99.0.0/24 dev eth0 proto static");
     node.ip("route add 10.98.0.0/24 dev cali1 proto static");
@@ -107,7 +107,7 @@ async fn strange_routes_go_from_workload_interfaces_and_stay_elsewhere() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_route_on_a_new_workload_interface_has_time_until_we_hear_of_the_workload() {
+async fn routes_of_unknown_workloads_have_a_grace_period() {
     let RepairFixture { node, .. } = &scene().await;
     node.ip("link add cali2 type veth peer name other2");
     node.ip("link set cali2 up");
@@ -119,7 +119,7 @@ async fn a_route_on_a_new_workload_interface_has_time_until_we_hear_of_the_workl
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_flows_of_a_workload_go_with_it_and_those_of_others_stay() {
+async fn flows_of_a_removed_workload_are_deleted() {
     use nlink::netlink::Netfilter;
     use nlink::netlink::netfilter::{ConntrackBuilder, ConntrackTuple, IpProtocol};
     let RepairFixture { node, _dataplane: dataplane, .. } = &scene().await;

@@ -64,7 +64,7 @@ async fn routes_look_like_those_of_the_reference() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_is_removed_before_the_first_plan_and_foreign_routes_never() {
+async fn nothing_is_removed_before_the_first_plan() {
     let (node, _other) = node_pair();
     node.ip("route add blackhole 10.66.0.0/26 proto 80");
     node.ip("route add 10.67.0.0/26 via 192.168.77.2 proto static");
@@ -81,7 +81,7 @@ async fn nothing_is_removed_before_the_first_plan_and_foreign_routes_never() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_foreign_route_in_our_place_is_named_and_left_and_ours_follows_when_it_goes() {
+async fn a_foreign_route_in_our_place_is_reported() {
     let (node, _other) = node_pair();
     node.ip("route add 10.65.1.0/26 via 192.168.77.2 proto static");
     let (dataplane, _reports) = start(&node).await;
@@ -100,7 +100,7 @@ async fn a_foreign_route_in_our_place_is_named_and_left_and_ours_follows_when_it
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_behind_a_router_is_reached_through_it() {
+async fn nodes_behind_a_router_are_reached() {
     let (node, _other) = node_pair();
     node.ip("route add 172.30.0.0/16 via 192.168.77.2");
     let (dataplane, _reports) = start(&node).await;
@@ -119,7 +119,7 @@ async fn a_node_behind_a_router_is_reached_through_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_two_workloads_with_one_interface_the_second_waits_for_the_first_to_go() {
+async fn of_two_workloads_the_second_waits() {
     let node = TestNamespace::new("node");
     let (dataplane, _reports) = start(&node).await;
     let _pod = pod(&node, "cali1", &["10.65.0.2"]).await;
@@ -133,7 +133,7 @@ async fn of_two_workloads_with_one_interface_the_second_waits_for_the_first_to_g
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_workload_that_is_known_before_its_interface_is_routed_when_it_appears() {
+async fn a_late_interface_gets_its_routes() {
     let node = TestNamespace::new("node");
     let (dataplane, mut reports) = start(&node).await;
     dataplane.replace(plan(&[("one", workload("cali1", &["10.65.0.2"]))], &[])).await.unwrap();
@@ -169,7 +169,7 @@ async fn ten_thousand_routes_come_and_go() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_mtu_follows_the_interface_that_carries_the_traffic() {
+async fn the_mtu_follows_the_carrying_interface() {
     let (node, _other) = node_pair();
     node.ip("link set eth0 mtu 9000");
     let (dataplane, _reports) = start(&node).await;

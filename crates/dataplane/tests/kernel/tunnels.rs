@@ -136,7 +136,7 @@ fn whole_plan() -> NodePlan {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_vxlan_made_by_hand_is_the_other_end_of_ours() {
+async fn a_manually_configured_vxlan_interoperates() {
     let (node, other) = node_pair();
     let (dataplane, _reports) = start(&node).await;
     let sandbox = pod(&node, "cali1", &[TUNNEL_CASE_V4.pod, TUNNEL_CASE_V6.pod]).await;
@@ -192,7 +192,7 @@ async fn what_others_do_to_a_tunnel_is_mended() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_restart_keeps_the_tunnel_and_settings_change_it() {
+async fn a_restart_keeps_the_tunnel() {
     let (node, _other) = node_pair();
     let (dataplane, _reports) = start(&node).await;
     dataplane.replace(whole_plan()).await.unwrap();
@@ -271,7 +271,7 @@ async fn what_the_plan_no_longer_has_is_removed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pool_changes_to_tunnels_and_back_without_a_gap_in_its_routes() {
+async fn a_pool_changes_to_tunnels_without_a_gap() {
     let (node, _other) = node_pair();
     let (dataplane, _reports) = start(&node).await;
     let plain = |side: &TunnelCase| (side.blocks[1], Route::via(address(side.nodes[1])));
@@ -306,7 +306,7 @@ fn dropped(node: &TestNamespace, comment: &str) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_stranger_or_a_workload_wraps_is_dropped() {
+async fn encapsulated_packets_of_strangers_are_dropped() {
     let (node, other) = node_pair();
     let (dataplane, _reports) = start(&node).await;
     let sandbox = pod(&node, "cali1", &[TUNNEL_CASE_V4.pod, TUNNEL_CASE_V6.pod]).await;
@@ -344,7 +344,7 @@ async fn what_a_stranger_or_a_workload_wraps_is_dropped() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_tunnel_that_cannot_be_had_is_named_and_the_rest_goes_on() {
+async fn a_rejected_tunnel_is_reported_alone() {
     let (node, _other) = node_pair();
     let (dataplane, mut reports) = start(&node).await;
     let mut whole = plan(&[], &[]);

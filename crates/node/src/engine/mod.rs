@@ -441,7 +441,7 @@ fn failure(failure: tortie_dataplane::KernelFailure) -> ApplyFailure {
         tortie_dataplane::AffectedWorkloads::Everything => FailureScope::Everything,
         tortie_dataplane::AffectedWorkloads::Workloads(ids) => FailureScope::Workloads(ids),
     };
-    ApplyFailure { concerns, object: failure.object.to_string(), reason: failure.reason }
+    ApplyFailure { concerns, object: failure.object.to_string(), reason: failure.reason.to_string() }
 }
 
 /// Waits for the end of the running command. A panic counts as the end of the dataplane.

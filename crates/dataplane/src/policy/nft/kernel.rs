@@ -7,7 +7,7 @@ use super::ranges;
 use super::rule::NftFamily as IpFamily;
 use super::table::{ChainHook, ChainKind, ElementData, HookPoint, NftElement, SetType, TableFamily};
 use crate::error::{DataplaneError, DataplaneResult};
-use crate::failure::KernelObject;
+use crate::failure::{FailureReason, KernelObject};
 use crate::faults::KernelFaults;
 use crate::netlink::{NetlinkFrame, answers, attributes, frames};
 use crate::netns::Netns;
@@ -57,9 +57,9 @@ impl RejectionReason {
     }
 }
 
-impl From<RejectionReason> for String {
-    fn from(reason: RejectionReason) -> String {
-        reason.text
+impl From<RejectionReason> for FailureReason {
+    fn from(reason: RejectionReason) -> FailureReason {
+        FailureReason::new(reason.text, reason.errno)
     }
 }
 
@@ -147,7 +147,7 @@ impl NftablesClient {
         let committed = self.commit(operations).await;
         committed.map_err(|TransactionRejection { reason, .. }| DataplaneError::Kernel {
             object: self.family.object(),
-            reason: reason.into(),
+            reason: reason.text,
         })
     }
 

@@ -1,35 +1,25 @@
 //! Writes forwarding entries, and removes those of removed nodes.
 
-use crate::engine::DataplaneEngine;
-use crate::kernel::{FdbKey, RejectionKind};
-use std::net::IpAddr;
+use super::super::{ExecuteOperations, Execution, KernelHandle};
+use super::{FdbOperation, FdbReconciler};
+use crate::kernel::{RejectionKind, tolerate};
 
-impl DataplaneEngine {
-    /// Writes the missing entries, and returns the surplus ones, which are removed once no route uses them.
-    pub(crate) async fn apply_forwarding(&mut self) -> Vec<(FdbKey, IpAddr)> {
-        let (missing, unwanted) = self.core.forwarding_work();
-        for (key, node) in missing {
-            let written = self.kernel.set_forwarding_entry(key, &self.core.name(key.device), node).await;
-            match written {
-                Ok(()) => self.core.forwarding_is(key, node, true),
-                Err(refusal) => self.core.forwarding_failed(key, refusal.reason),
-            }
-        }
-        unwanted
-    }
-
-    pub(crate) async fn remove_forwarding(&mut self, unwanted: Vec<(FdbKey, IpAddr)>) {
-        for (key, node) in unwanted {
-            match self.kernel.delete_forwarding_entry(key, node).await {
-                Ok(()) => self.core.forwarding_is(key, node, false),
+impl ExecuteOperations for FdbReconciler {
+    async fn execute(operations: Vec<FdbOperation>, kernel: &mut KernelHandle) -> Execution<FdbOperation> {
+        let kernel = &kernel.rtnetlink;
+        let mut execution = Execution::default();
+        for operation in operations {
+            let result = match &operation {
+                FdbOperation::Set { key, node, interface } => {
+                    kernel.set_forwarding_entry(*key, interface, *node).await
+                }
                 // If the MAC has another node now, the new entry has replaced this one.
-                Err(refusal) if refusal.kind == RejectionKind::Missing => {
-                    self.core.forwarding_is(key, node, false);
+                FdbOperation::Delete { key, node } => {
+                    tolerate(RejectionKind::Missing, kernel.delete_forwarding_entry(*key, *node).await)
                 }
-                Err(refusal) => {
-                    tracing::warn!(%node, reason = refusal.reason, "cannot remove the forwarding entry of a removed node; will retry");
-                }
-            }
+            };
+            execution.results.push((operation, result.map_err(Into::into)));
         }
+        execution
     }
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 #[derive(Debug, Default)]
-pub(crate) struct ObservedForwarding {
+pub struct ObservedForwarding {
     /// An entry has several nodes if another program has appended to it.
     nodes: BTreeMap<FdbKey, BTreeSet<IpAddr>>,
 }
@@ -17,12 +17,12 @@ impl ObservedForwarding {
         forwarding
     }
 
-    pub fn of(&self, device: u32) -> impl Iterator<Item = (FdbKey, IpAddr)> {
+    pub fn of_device(&self, device: u32) -> impl Iterator<Item = (FdbKey, IpAddr)> {
         let entries = self.nodes.range(FdbKey::all_of(device));
         entries.flat_map(|(key, nodes)| nodes.iter().map(|node| (*key, *node)))
     }
 
-    pub fn has(&self, key: &FdbKey, node: IpAddr) -> bool {
+    pub fn contains(&self, key: &FdbKey, node: IpAddr) -> bool {
         self.nodes.get(key).is_some_and(|nodes| nodes.contains(&node))
     }
 
@@ -38,7 +38,7 @@ impl ObservedForwarding {
     }
 
     /// Removes the entries of an interface that no longer exists.
-    pub fn drop_of(&mut self, index: u32) {
+    pub fn remove_device(&mut self, index: u32) {
         self.nodes.retain(|key, _| key.device != index);
     }
 }

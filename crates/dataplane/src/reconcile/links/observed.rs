@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 
 #[derive(Debug, Default)]
-pub(crate) struct ObservedLinks {
+pub struct ObservedLinks {
     links: BTreeMap<u32, KernelLink>,
     names: HashMap<String, u32>,
     addresses: BTreeSet<(u32, IpNet)>,
@@ -15,7 +15,9 @@ pub(crate) struct ObservedLinks {
 impl ObservedLinks {
     pub fn new(links: Vec<KernelLink>, addresses: Vec<(u32, IpNet)>) -> ObservedLinks {
         let mut all = ObservedLinks::default();
-        links.into_iter().for_each(|link| all.set(link));
+        for link in links {
+            all.set(link);
+        }
         all.addresses.extend(addresses);
         all
     }
@@ -32,7 +34,15 @@ impl ObservedLinks {
         self.links.get(self.names.get(name)?)
     }
 
-    pub fn set(&mut self, link: KernelLink) {
+    /// Sets an interface, or removes it and its addresses. Returns its previous state.
+    pub fn replace(&mut self, index: u32, link: Option<KernelLink>) -> Option<KernelLink> {
+        match link {
+            Some(link) => self.set(link),
+            None => self.remove(index),
+        }
+    }
+
+    fn set(&mut self, link: KernelLink) -> Option<KernelLink> {
         // Another interface may have taken the old name already.
         if let Some(old) = self.links.get(&link.index)
             && old.name != link.name
@@ -41,17 +51,16 @@ impl ObservedLinks {
             self.names.remove(&old.name);
         }
         self.names.insert(link.name.clone(), link.index);
-        self.links.insert(link.index, link);
+        self.links.insert(link.index, link)
     }
 
-    /// Removes an interface and its addresses.
-    pub fn remove(&mut self, index: u32) {
-        if let Some(link) = self.links.remove(&index)
-            && self.names.get(&link.name) == Some(&index)
-        {
+    fn remove(&mut self, index: u32) -> Option<KernelLink> {
+        let link = self.links.remove(&index)?;
+        if self.names.get(&link.name) == Some(&index) {
             self.names.remove(&link.name);
         }
         self.addresses.retain(|(device, _)| *device != index);
+        Some(link)
     }
 
     pub fn set_address(&mut self, device: u32, net: IpNet, present: bool) {
@@ -94,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_belongs_to_the_last_interface_that_took_it() {
+    fn a_name_belongs_to_its_last_interface() {
         let link = |index, name: &str| KernelLink { index, name: name.to_owned(), ..KernelLink::default() };
         let mut links = ObservedLinks::new(vec![link(1, "eth0"), link(2, "eth1")], Vec::new());
         links.set(link(2, "eth0"));

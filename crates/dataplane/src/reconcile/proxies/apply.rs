@@ -1,87 +1,88 @@
 //! Writes proxy entries and announces them on their links, and removes surplus ones.
 
-use super::desired::{ProxyFamily, changed};
+use super::super::{ExecuteOperations, Execution, KernelHandle, KernelObservation};
+use super::desired::{ProxyFamily, changed_settings};
+use super::{ProxyInterface, ProxyOperation, ProxyReconciler};
 use crate::announce;
-use crate::engine::DataplaneEngine;
-use crate::failure::KernelObject;
-use crate::kernel::{NeighbourKey, RejectionKind};
+use crate::kernel::{RejectionKind, tolerate};
+use crate::netns::Netns;
 use crate::sysctl::{self, SysctlSetting};
+use std::collections::BTreeSet;
+use std::net::IpAddr;
 
-impl DataplaneEngine {
-    /// Adds and removes proxy entries. Runs after the routes: an announced address must already be reachable.
-    pub(crate) async fn apply_proxies(&mut self) {
-        let work = self.core.proxy_work();
-        let mut refused = Vec::new();
-        for entry in work.unwanted {
-            match self.kernel.delete_proxy(entry).await {
-                Ok(()) => self.core.proxy_is(entry, false),
-                Err(refusal) if refusal.kind == RejectionKind::Missing => self.core.proxy_is(entry, false),
-                Err(refusal) => refused.push((self.proxy(entry.key), refusal.reason)),
-            }
-        }
-        for (device, family) in work.released {
-            if self.core.proxies_released(device, family) {
-                self.restore_proxy_settings(device, family).await;
-            }
-        }
-        for (device, family, settings) in work.settings {
-            match sysctl::write(&self.host, settings).await {
-                Ok(()) => self.core.proxies_prepared(device, family),
-                Err(error) => refused.push(error.into()),
-            }
-            // One of the values is read with the link.
-            self.links.insert(device);
-        }
-        let mut new = Vec::new();
-        for entry in work.missing {
-            match self.kernel.add_proxy(entry, &self.core.name(entry.key.device)).await {
-                Ok(()) => {
-                    self.core.proxy_is(entry, true);
-                    new.push(entry.key);
+impl ExecuteOperations for ProxyReconciler {
+    async fn execute(
+        operations: Vec<ProxyOperation>,
+        kernel: &mut KernelHandle,
+    ) -> Execution<ProxyOperation> {
+        let mut execution = Execution::default();
+        let mut in_use = BTreeSet::new();
+        let mut added = Vec::new();
+        for operation in operations {
+            let result = match &operation {
+                ProxyOperation::Delete { entry, .. } => {
+                    let deleted = kernel.rtnetlink.delete_proxy(*entry).await;
+                    let deleted = tolerate(RejectionKind::Missing, deleted);
+                    if deleted.is_err() {
+                        in_use.insert(ProxyInterface::from(&entry.key));
+                    }
+                    deleted.map_err(Into::into)
                 }
-                Err(refusal) => refused.push((self.proxy(entry.key), refusal.reason)),
-            }
-        }
-        self.core.proxies_refused(refused);
-        self.announce(new).await;
-    }
-
-    /// Resets the settings to those of a new interface: their previous values are not known after a restart.
-    async fn restore_proxy_settings(&mut self, device: u32, family: ProxyFamily) {
-        let interface = self.core.name(device);
-        let mut settings = Vec::new();
-        let untouched = changed("default", family).into_iter().zip(changed("lo", family));
-        for (key, (default, lo)) in changed(&interface, family).into_iter().zip(untouched) {
-            let value = match sysctl::read(&self.host, &default).await {
-                Ok(Some(value)) => Some(value),
-                // Not every namespace has its own defaults; these settings of `lo` are not usually changed.
-                _ => sysctl::read(&self.host, &lo).await.ok().flatten(),
+                ProxyOperation::ResetSettings { interface, .. } if in_use.contains(interface) => continue,
+                ProxyOperation::ResetSettings { interface, name } => {
+                    reset_settings(&kernel.netns, name, interface.family).await;
+                    execution.observed.extend(read_link(kernel, interface.device).await);
+                    Ok(())
+                }
+                ProxyOperation::WriteSettings { interface, settings } => {
+                    let written = sysctl::write(&kernel.netns, settings.clone()).await;
+                    execution.observed.extend(read_link(kernel, interface.device).await);
+                    written.map_err(Into::into)
+                }
+                ProxyOperation::Add { entry, name } => {
+                    let result = kernel.rtnetlink.add_proxy(*entry, name).await;
+                    if result.is_ok() {
+                        added.push((name.clone(), entry.key.address));
+                    }
+                    result.map_err(Into::into)
+                }
             };
-            settings.extend(value.map(|value| SysctlSetting::lenient(key, value)));
+            execution.results.push((operation, result));
         }
-        if let Err(error) = sysctl::write(&self.host, settings).await {
-            tracing::warn!(%error, interface, "cannot reset the proxy ARP/NDP settings of an interface");
-        }
-        // One of the values is read with the link.
-        self.links.insert(device);
+        announce(&kernel.netns, added).await;
+        execution
     }
+}
 
-    pub(crate) async fn announce_again(&mut self) {
-        self.announce(self.core.proxied()).await;
+/// Reads the interface again, as it carries one of the settings.
+async fn read_link(kernel: &KernelHandle, index: u32) -> Option<KernelObservation> {
+    let link = kernel.rtnetlink.link(index).await.ok()?;
+    Some(KernelObservation::Link { index, link })
+}
+
+/// Resets the settings to those of a new interface: their previous values are not known after a restart.
+async fn reset_settings(netns: &Netns, interface: &str, family: ProxyFamily) {
+    let mut settings = Vec::new();
+    let untouched = changed_settings("default", family).into_iter().zip(changed_settings("lo", family));
+    for (key, (default, lo)) in changed_settings(interface, family).into_iter().zip(untouched) {
+        let value = match sysctl::read(netns, &default).await {
+            Ok(Some(value)) => Some(value),
+            // Not every namespace has its own defaults; these settings of `lo` are not usually changed.
+            _ => sysctl::read(netns, &lo).await.ok().flatten(),
+        };
+        settings.extend(value.map(|value| SysctlSetting::lenient(key, value)));
     }
-
-    /// Announces addresses, so that hosts with another MAC for one update their cache.
-    async fn announce(&mut self, keys: Vec<NeighbourKey>) {
-        if keys.is_empty() {
-            return;
-        }
-        let addresses = keys.into_iter().map(|key| (self.core.name(key.device), key.address)).collect();
-        if let Err(error) = announce::send(&self.host, addresses).await {
-            tracing::warn!(%error, "cannot send gratuitous ARP/NA for proxied addresses; ARP and ND requests are still answered");
-        }
+    if let Err(error) = sysctl::write(netns, settings).await {
+        tracing::warn!(%error, interface, "cannot reset the proxy ARP/NDP settings of an interface");
     }
+}
 
-    fn proxy(&self, key: NeighbourKey) -> KernelObject {
-        KernelObject::Proxy { address: key.address, interface: self.core.name(key.device) }
+/// Announces addresses on interfaces, so that hosts with another MAC for one update their cache.
+pub async fn announce(netns: &Netns, addresses: Vec<(String, IpAddr)>) {
+    if addresses.is_empty() {
+        return;
+    }
+    if let Err(error) = announce::send(netns, addresses).await {
+        tracing::warn!(%error, "cannot send gratuitous ARP/NA for proxied addresses; ARP and ND requests are still answered");
     }
 }

@@ -1,17 +1,23 @@
 //! Writes the settings of workload interfaces.
 
-use crate::engine::DataplaneEngine;
+use super::super::{ExecuteOperations, Execution, KernelHandle, KernelObservation};
+use super::{SysctlOperation, SysctlReconciler};
 use crate::sysctl;
 
-impl DataplaneEngine {
-    pub(crate) async fn apply_sysctls(&mut self) {
-        for (index, settings) in self.core.conf_work() {
-            let outcome = sysctl::write(&self.host, settings).await;
-            let now = self.started.elapsed();
-            if let Ok(link) = self.kernel.link(index).await {
-                self.core.link_is(index, link, now);
+impl ExecuteOperations for SysctlReconciler {
+    async fn execute(
+        operations: Vec<SysctlOperation>,
+        kernel: &mut KernelHandle,
+    ) -> Execution<SysctlOperation> {
+        let mut execution = Execution::default();
+        for operation in operations {
+            let index = operation.index;
+            let result = sysctl::write(&kernel.netns, operation.settings.clone()).await;
+            if let Ok(link) = kernel.rtnetlink.link(index).await {
+                execution.observed.push(KernelObservation::Link { index, link });
             }
-            self.core.conf_written(index, outcome.map_err(Into::into));
+            execution.results.push((operation, result.map_err(Into::into)));
         }
+        execution
     }
 }

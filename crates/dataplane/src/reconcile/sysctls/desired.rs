@@ -1,4 +1,4 @@
-//! The desired settings of a workload's interface.
+//! The desired settings of a workload's interface, and those that differ from them.
 
 use crate::kernel::LinkSettings;
 use crate::sysctl::SysctlSetting;
@@ -6,44 +6,60 @@ use tortie_plan::PlannedWorkload;
 
 /// Inputs besides the workload itself.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct SysctlInputs {
+pub struct SysctlInputs {
     pub rp_filter: i32,
-    pub v6: bool,
+    pub ipv6: bool,
     /// Whether a service for the workload listens on the loopback of the host.
     pub loopback: bool,
+    /// Whether the settings that the kernel does not report have to be written too.
+    pub is_first: bool,
 }
 
-/// Returns each setting with its current value, if the kernel reports it.
-pub(super) fn wanted(
+/// Returns the settings that differ from the desired ones.
+pub fn missing_settings(
     interface: &str,
     conf: &LinkSettings,
     workload: &PlannedWorkload,
-    needs: SysctlInputs,
-) -> Vec<(Option<i32>, SysctlSetting)> {
-    let SysctlInputs { rp_filter, v6: with_v6, loopback } = needs;
-    let v4 = |name: &str| format!("net/ipv4/conf/{interface}/{name}");
-    let v6 = |name: &str| format!("net/ipv6/conf/{interface}/{name}");
-    let mut wanted = vec![
-        (conf.proxy_arp, SysctlSetting::new(v4("proxy_arp"), 1)),
-        (conf.v4_forwarding, SysctlSetting::new(v4("forwarding"), 1)),
-        (conf.rp_filter, SysctlSetting::new(v4("rp_filter"), rp_filter)),
-        // Even if IPv6 is disabled in the settings: a workload must not configure its host by router advertisements.
-        (conf.accept_ra, SysctlSetting::lenient(v6("accept_ra"), 0)),
-    ];
-    if loopback {
-        wanted.push((conf.route_localnet, SysctlSetting::new(v4("route_localnet"), 1)));
+    inputs: SysctlInputs,
+) -> Vec<SysctlSetting> {
+    let mut missing = Vec::new();
+    for (reported, setting) in desired_settings(interface, conf, workload, inputs) {
+        if reported.map_or(inputs.is_first, |value| value != setting.value) {
+            missing.push(setting);
+        }
     }
-    if with_v6 {
-        // A kernel without IPv6 is an error only for workloads with an IPv6 address.
-        let needed = workload.addresses.iter().any(|address| address.is_ipv6());
-        let setting = if needed { SysctlSetting::new } else { SysctlSetting::lenient };
-        wanted.push((conf.proxy_ndp, setting(v6("proxy_ndp"), 1)));
-        wanted.push((conf.v6_forwarding, setting(v6("forwarding"), 1)));
+    if inputs.is_first {
+        // The kernel does not report this setting at all.
+        missing.push(SysctlSetting::lenient(format!("net/ipv4/neigh/{interface}/proxy_delay"), 0));
     }
-    wanted
+    missing
 }
 
-/// Returns the setting that the kernel does not report at all; it is written once.
-pub(super) fn unreported(interface: &str) -> SysctlSetting {
-    SysctlSetting::lenient(format!("net/ipv4/neigh/{interface}/proxy_delay"), 0)
+/// Returns each setting with its current value, if the kernel reports it.
+fn desired_settings(
+    interface: &str,
+    conf: &LinkSettings,
+    workload: &PlannedWorkload,
+    inputs: SysctlInputs,
+) -> Vec<(Option<i32>, SysctlSetting)> {
+    let ipv4 = format!("net/ipv4/conf/{interface}");
+    let ipv6 = format!("net/ipv6/conf/{interface}");
+    let mut desired = vec![
+        (conf.proxy_arp, SysctlSetting::new(format!("{ipv4}/proxy_arp"), 1)),
+        (conf.v4_forwarding, SysctlSetting::new(format!("{ipv4}/forwarding"), 1)),
+        (conf.rp_filter, SysctlSetting::new(format!("{ipv4}/rp_filter"), inputs.rp_filter)),
+        // Even if IPv6 is disabled in the settings: a workload must not configure its host by router advertisements.
+        (conf.accept_ra, SysctlSetting::lenient(format!("{ipv6}/accept_ra"), 0)),
+    ];
+    if inputs.loopback {
+        desired.push((conf.route_localnet, SysctlSetting::new(format!("{ipv4}/route_localnet"), 1)));
+    }
+    if inputs.ipv6 {
+        // A kernel without IPv6 is an error only for workloads with an IPv6 address.
+        let is_needed = workload.addresses.iter().any(|address| address.is_ipv6());
+        let setting = if is_needed { SysctlSetting::new } else { SysctlSetting::lenient };
+        desired.push((conf.proxy_ndp, setting(format!("{ipv6}/proxy_ndp"), 1)));
+        desired.push((conf.v6_forwarding, setting(format!("{ipv6}/forwarding"), 1)));
+    }
+    desired
 }

@@ -1,120 +1,99 @@
 //! Configures the keys and peers of WireGuard devices.
 
-use crate::engine::DataplaneEngine;
-use crate::kernel::{WireguardChange, WireguardClient};
-use crate::wireguard_keys::new_key;
+use super::super::{ExecuteOperations, Execution, KernelHandle, KernelObservation, OperationResult};
+use super::{WireguardAction, WireguardOperation, WireguardReconciler};
+use crate::kernel::{PrivateKey, WireguardChange};
+use crate::wireguard_keys::{WireguardFileError, WireguardKeys, new_key};
 use std::path::Path;
 use tortie_plan::TunnelKind;
 
-const WIREGUARD_KINDS: [TunnelKind; 2] = [TunnelKind::WireguardV4, TunnelKind::WireguardV6];
+impl ExecuteOperations for WireguardReconciler {
+    async fn execute(
+        operations: Vec<WireguardOperation>,
+        kernel: &mut KernelHandle,
+    ) -> Execution<WireguardOperation> {
+        let mut execution = Execution::default();
+        for operation in operations {
+            let result = perform(&operation, kernel, &mut execution.observed).await;
+            execution.results.push((operation, result));
+        }
+        execution
+    }
+}
 
-impl DataplaneEngine {
-    /// Configures keys, ports and peers, before routes lead through the devices.
-    pub(crate) async fn apply_wireguard(&mut self) {
-        for kind in WIREGUARD_KINDS {
-            let Some(device) = self.core.wireguard_device(kind) else {
-                self.core.wireguard(kind).forget();
-                continue;
-            };
-            let outcome = self.tell(kind, &device).await;
-            self.core.wireguard(kind).error = outcome.err();
+async fn perform(
+    operation: &WireguardOperation,
+    kernel: &mut KernelHandle,
+    observed: &mut Vec<KernelObservation>,
+) -> OperationResult {
+    let tunnel = operation.tunnel;
+    match &operation.action {
+        WireguardAction::Read => read(operation, kernel, observed).await,
+        WireguardAction::LoadKey { known, on_device } => {
+            let key = load_key(&kernel.wireguard_keys, tunnel, known.as_ref(), on_device.as_ref())?;
+            observed.push(KernelObservation::WireguardKey { tunnel, key });
+            Ok(())
+        }
+        WireguardAction::Change(change) => {
+            let changed = apply_change(&operation.device, change, kernel).await;
+            // Read the device even after an error: the actual state of the kernel counts.
+            read(operation, kernel, observed).await?;
+            changed
+        }
+        WireguardAction::SetThreaded { index, threaded } => {
+            Ok(set_threaded(&operation.device, *index, *threaded)?)
         }
     }
+}
 
-    async fn tell(&mut self, kind: TunnelKind, device: &str) -> Result<(), String> {
-        self.read_wireguard(kind, device).await?;
-        self.look_after_key(kind)?;
-        if let Some(change) = self.core.missing_of_wireguard(kind) {
-            self.change_wireguard(kind, device, &change).await?;
-        }
-        let threaded = self.core.wanted_threaded(kind);
-        if self.core.wireguard(kind).threaded != threaded {
-            set_threaded(device, self.core.index_of(device), threaded)?;
-            self.core.wireguard(kind).threaded = threaded;
-        }
-        Ok(())
-    }
+async fn read(
+    operation: &WireguardOperation,
+    kernel: &mut KernelHandle,
+    observed: &mut Vec<KernelObservation>,
+) -> OperationResult {
+    let state = kernel.wireguard().await?.read(&operation.device).await?;
+    observed.push(KernelObservation::Wireguard { tunnel: operation.tunnel, state });
+    Ok(())
+}
 
-    /// Removes peers that no longer exist, and allowed IPs that peers no longer have.
-    pub(crate) async fn narrow_wireguard(&mut self) {
-        for kind in WIREGUARD_KINDS {
-            let Some(device) = self.core.wireguard_device(kind) else { continue };
-            let Some(change) = self.core.unwanted_of_wireguard(kind) else { continue };
-            if let Err(reason) = self.change_wireguard(kind, &device, &change).await {
-                tracing::warn!(device, reason, "cannot remove WireGuard peers of removed nodes; will retry");
-            }
-        }
-    }
+async fn apply_change(device: &str, change: &WireguardChange, kernel: &mut KernelHandle) -> OperationResult {
+    Ok(kernel.wireguard().await?.change(device, change).await?)
+}
 
-    async fn change_wireguard(
-        &mut self,
-        kind: TunnelKind,
-        device: &str,
-        change: &WireguardChange,
-    ) -> Result<(), String> {
-        self.core.wireguard(kind).state = None;
-        let outcome = match self.wireguard().await {
-            Ok(wireguard) => wireguard.change(device, change).await.map_err(|refusal| refusal.reason),
-            Err(reason) => Err(reason),
-        };
-        // Read the device even after an error: the actual state of the kernel counts.
-        self.read_wireguard(kind, device).await?;
-        outcome
+/// Determines the private key: that of the file, that of the device if there is no file yet, or a new one. If the file
+/// is removed later, a new key is generated too.
+fn load_key(
+    keys: &WireguardKeys,
+    tunnel: TunnelKind,
+    known: Option<&PrivateKey>,
+    on_device: Option<&PrivateKey>,
+) -> Result<PrivateKey, WireguardFileError> {
+    if let Some(known) = known.filter(|_| !keys.are_kept()) {
+        return Ok(known.clone());
     }
-
-    async fn read_wireguard(&mut self, kind: TunnelKind, device: &str) -> Result<(), String> {
-        if self.core.wireguard(kind).state.is_none() {
-            let state = self.wireguard().await?.read(device).await.map_err(|refusal| refusal.reason)?;
-            self.core.wireguard(kind).state = Some(state);
+    let key = match keys.load(tunnel)? {
+        Some(key) => key,
+        None => {
+            let key = on_device.filter(|_| known.is_none()).cloned().unwrap_or_else(new_key);
+            keys.save(tunnel, &key)?;
+            key
         }
-        Ok(())
+    };
+    if known.is_some_and(|known| *known != key) {
+        tracing::info!(tunnel = tunnel.name(), "the private key of the WireGuard device changes");
     }
-
-    async fn wireguard(&mut self) -> Result<&WireguardClient, String> {
-        if self.wireguard.is_none() {
-            let opened = WireguardClient::open(&self.host).await.map_err(|error| error.to_string())?;
-            self.wireguard = Some(opened);
-        }
-        self.wireguard.as_ref().ok_or_else(|| "no connection to WireGuard".to_owned())
-    }
-
-    /// Determines the private key: that of the file, that of the device if there is no file yet, or a new one. If the
-    /// file is removed later, a new key is generated too.
-    fn look_after_key(&mut self, kind: TunnelKind) -> Result<(), String> {
-        let device = self.core.wireguard(kind);
-        let known = device.key.clone();
-        if known.is_some() && !(self.stale.keys.remove(&kind) && self.keys.are_kept()) {
-            return Ok(());
-        }
-        let key = match self.keys.load(kind)? {
-            Some(key) => key,
-            None => {
-                let on_device = device.state.as_ref().and_then(|state| state.private_key.clone());
-                let key = on_device.filter(|_| known.is_none()).unwrap_or_else(new_key);
-                self.keys.save(kind, &key)?;
-                key
-            }
-        };
-        if known.as_ref().is_some_and(|known| *known != key) {
-            tracing::info!(tunnel = kind.name(), "the private key of the WireGuard device changes");
-        }
-        device.key = Some(key);
-        Ok(())
-    }
+    Ok(key)
 }
 
 /// Enables or disables threaded NAPI. The kernel offers this only in sysfs, which shows the network namespace that it
 /// was mounted in.
-fn set_threaded(device: &str, index: Option<u32>, threaded: bool) -> Result<(), String> {
+fn set_threaded(device: &str, index: Option<u32>, threaded: bool) -> Result<(), WireguardFileError> {
     let dir = Path::new("/sys/class/net").join(device);
     let shown = std::fs::read_to_string(dir.join("ifindex")).ok().and_then(|text| text.trim().parse().ok());
     if shown.is_none() || shown != index {
-        return Err(format!(
-            "{} belongs to another network namespace: wireguardThreadingEnabled has no effect",
-            dir.display()
-        ));
+        return Err(WireguardFileError::OtherNamespace { path: dir });
     }
-    let file = dir.join("threaded");
-    std::fs::write(&file, if threaded { "1" } else { "0" })
-        .map_err(|error| format!("{}: {error}", file.display()))
+    let path = dir.join("threaded");
+    let value = if threaded { "1" } else { "0" };
+    std::fs::write(&path, value).map_err(|source| WireguardFileError::File { path, source })
 }

@@ -1,19 +1,16 @@
 //! Property tests with devices in any state: they always converge on the plan, and every route to a peer has a peer
 //! that allows its destination.
 
-use super::super::DataplaneCore;
-use crate::kernel::{
-    KernelLink, KernelSnapshot, PrivateKey, WireguardChange, WireguardPeerState, WireguardState,
-};
-use ipnet::IpNet;
+use super::super::tests::{ModelKernel, any_history, converges};
+use super::super::{DataplaneCore, KernelObservation, Reconcilers};
+use super::*;
+use crate::kernel::KernelLink;
 use proptest::prelude::*;
-use regex::Regex;
-use std::collections::{BTreeMap, BTreeSet};
+use proptest::test_runner::TestCaseError;
 use std::net::{IpAddr, SocketAddr};
-use std::time::Duration;
 use tortie_plan::{
-    DataplaneSettings, NodePlan, Route, RouteKey, RouteTarget, RoutingTable, TunnelDevice, TunnelKind,
-    TunnelProtocol, WireguardPeer, WireguardPeerId,
+    NodePlan, PlanUpdate, Route, RouteKey, RouteTarget, RoutingTable, TunnelDevice, TunnelProtocol,
+    WireguardPeer, WireguardPeerId,
 };
 
 const KIND: TunnelKind = TunnelKind::WireguardV4;
@@ -53,7 +50,7 @@ fn plan(peers: &BTreeMap<u8, u8>, blocks: &BTreeMap<u8, Option<u8>>, port: u16) 
     plan
 }
 
-fn core(plan: NodePlan) -> DataplaneCore {
+fn host() -> KernelSnapshot {
     let link = KernelLink {
         index: 7,
         name: KIND.device().into(),
@@ -63,17 +60,22 @@ fn core(plan: NodePlan) -> DataplaneCore {
         kind: Some("wireguard".into()),
         ..KernelLink::default()
     };
-    let snapshot = KernelSnapshot { links: vec![link], ..KernelSnapshot::default() };
-    let mut core = DataplaneCore::new(
-        DataplaneSettings::default(),
-        Regex::new("^eth").unwrap(),
-        1,
-        snapshot,
-        Duration::ZERO,
-    );
+    KernelSnapshot { links: vec![link], ..KernelSnapshot::default() }
+}
+
+fn core(plan: NodePlan) -> DataplaneCore {
+    let mut core = super::super::tests::core(host());
     core.replace(plan);
-    core.wireguard(KIND).key = Some(PrivateKey::from_bytes([9; 32]));
+    core.reconcilers.wireguard.set_key(KIND, PrivateKey::from_bytes([9; 32]));
     core
+}
+
+fn missing(core: &DataplaneCore) -> Option<WireguardChange> {
+    core.reconcilers.wireguard.devices[&KIND].missing(KIND, &core.context)
+}
+
+fn surplus(core: &DataplaneCore) -> Option<WireguardChange> {
+    core.reconcilers.wireguard.devices[&KIND].surplus(KIND, &core.context)
 }
 
 /// Applies a change as the kernel does: an allowed IP moves from its previous peer to the new one.
@@ -119,7 +121,7 @@ fn any_device() -> impl Strategy<Value = WireguardState> {
 
 proptest! {
     #[test]
-    fn a_device_ends_up_as_planned_and_routes_never_lead_to_nobody(
+    fn a_route_leads_only_to_an_allowing_peer(
         peers in proptest::collection::btree_map(2u8..6, 0u8..6, 0..4),
         blocks in proptest::collection::btree_map(0u8..4, proptest::option::of(2u8..6), 0..4),
         port in prop_oneof![Just(51820u16), Just(51900)],
@@ -130,8 +132,8 @@ proptest! {
         let peers: BTreeMap<u8, u8> = peers.into_iter().filter(|(_, key)| keys.insert(*key)).collect();
         let plan = plan(&peers, &blocks, port);
         let mut core = core(plan.clone());
-        core.wireguard(KIND).state = Some(device.clone());
-        if let Some(change) = core.missing_of_wireguard(KIND) {
+        core.reconcilers.wireguard.observe(KIND, device.clone());
+        if let Some(change) = missing(&core) {
             perform(&mut device, &change);
         }
         for (key, route) in &plan.routes {
@@ -141,42 +143,120 @@ proptest! {
                 prop_assert_eq!(at, Vec::from_iter(gateway), "before the route leads there");
             }
         }
-        core.wireguard(KIND).state = Some(device.clone());
-        if let Some(change) = core.unwanted_of_wireguard(KIND) {
+        core.reconcilers.wireguard.observe(KIND, device.clone());
+        if let Some(change) = surplus(&core) {
             perform(&mut device, &change);
         }
-        core.wireguard(KIND).state = Some(device.clone());
-        let wanted = core.wanted_wireguard(KIND).unwrap();
+        core.reconcilers.wireguard.observe(KIND, device.clone());
+        let key = Some(PrivateKey::from_bytes([9; 32]));
+        let wanted = desired_state(KIND, key, &core.context).unwrap();
         prop_assert_eq!(&device, &wanted);
-        prop_assert_eq!(core.missing_of_wireguard(KIND), None, "a second look finds nothing to do");
-        prop_assert_eq!(core.unwanted_of_wireguard(KIND), None);
+        prop_assert_eq!(missing(&core), None, "a second look finds nothing to do");
+        prop_assert_eq!(surplus(&core), None);
     }
 }
 
 #[test]
-fn a_new_key_of_a_node_takes_over_what_the_old_one_was_allowed_before_that_one_goes() {
+fn a_new_key_takes_over_allowed_addresses_first() {
     let blocks = BTreeMap::from([(1, Some(2))]);
     let core_with = |key: u8| core(plan(&BTreeMap::from([(2, key)]), &blocks, 51820));
     let mut device = WireguardState::default();
     let mut core = core_with(1);
-    core.wireguard(KIND).state = Some(device.clone());
-    perform(&mut device, &core.missing_of_wireguard(KIND).unwrap());
+    core.reconcilers.wireguard.observe(KIND, device.clone());
+    perform(&mut device, &missing(&core).unwrap());
     let mut core = core_with(2);
-    core.wireguard(KIND).state = Some(device.clone());
-    let change = core.missing_of_wireguard(KIND).unwrap();
+    core.reconcilers.wireguard.observe(KIND, device.clone());
+    let change = missing(&core).unwrap();
     assert_eq!(change.new, BTreeSet::from([[2; 32]]), "who is new is greeted");
     perform(&mut device, &change);
     assert!(device.peers[&[1; 32]].allowed.is_empty() && device.peers[&[2; 32]].allowed.contains(&block(1)));
-    core.wireguard(KIND).state = Some(device);
-    assert_eq!(core.unwanted_of_wireguard(KIND).unwrap().removed, BTreeSet::from([[1; 32]]));
+    core.reconcilers.wireguard.observe(KIND, device);
+    assert_eq!(surplus(&core).unwrap().removed, BTreeSet::from([[1; 32]]));
 }
 
 #[test]
 fn nothing_is_taken_away_before_the_first_plan() {
     let mut core = core(NodePlan::default());
-    core.in_sync = false;
+    core.context.in_sync = false;
     let peers = BTreeMap::from([([1; 32], WireguardPeerState::default())]);
-    core.wireguard(KIND).state = Some(WireguardState { peers, ..WireguardState::default() });
-    assert_eq!(core.unwanted_of_wireguard(KIND), None);
-    assert_eq!(core.public_keys(), None, "what other nodes know stays as it is");
+    core.reconcilers.wireguard.observe(KIND, WireguardState { peers, ..WireguardState::default() });
+    assert_eq!(surplus(&core), None);
+    assert_eq!(
+        core.reconcilers.wireguard.public_keys(&core.context),
+        None,
+        "what other nodes know stays as it is"
+    );
+}
+
+struct WireguardModel;
+
+impl ModelKernel for WireguardModel {
+    type Reconciler = WireguardReconciler;
+    type State = WireguardState;
+
+    fn select(reconcilers: &mut Reconcilers) -> &mut WireguardReconciler {
+        &mut reconcilers.wireguard
+    }
+
+    /// The configuration of a device is not part of a snapshot.
+    fn read(_: &WireguardState, _: &mut KernelSnapshot) {}
+
+    fn execute(state: &mut WireguardState, operation: &WireguardOperation) -> Vec<KernelObservation> {
+        let tunnel = operation.tunnel;
+        match &operation.action {
+            WireguardAction::LoadKey { .. } => {
+                return vec![KernelObservation::WireguardKey {
+                    tunnel,
+                    key: PrivateKey::from_bytes([9; 32]),
+                }];
+            }
+            WireguardAction::Change(change) => perform(state, change),
+            WireguardAction::Read | WireguardAction::SetThreaded { .. } => {}
+        }
+        vec![KernelObservation::Wireguard { tunnel, state: state.clone() }]
+    }
+
+    /// All peers of our device are ours.
+    fn foreign(_: &WireguardState, _: &DataplaneCore) -> BTreeSet<String> {
+        BTreeSet::new()
+    }
+
+    fn check(state: &WireguardState, core: &DataplaneCore) -> Result<(), TestCaseError> {
+        let key = Some(PrivateKey::from_bytes([9; 32]));
+        let desired = desired_state(KIND, key, &core.context).unwrap();
+        prop_assert_eq!(state, &desired);
+        Ok(())
+    }
+}
+
+fn any_update() -> impl Strategy<Value = PlanUpdate> {
+    let peer = (2u8..6, proptest::option::of(any::<bool>())).prop_map(|(number, peer)| {
+        let id = WireguardPeerId { tunnel: KIND, node: format!("n{number}") };
+        // A node may get another key, which no other node has.
+        let peer = peer.map(|is_new| WireguardPeer {
+            key: [if is_new { number + 10 } else { number }; 32],
+            endpoint: endpoint(number, 51820),
+            keepalive: 0,
+        });
+        PlanUpdate::WireguardPeer(id, peer)
+    });
+    let route = (0u8..4, proptest::option::of(2u8..6)).prop_map(|(number, at)| {
+        let route = at.map(|at| Route::through(KIND, Some(node(at))));
+        PlanUpdate::Route(RouteKey { table: TABLE, destination: block(number) }, route)
+    });
+    prop_oneof![peer, route]
+}
+
+proptest! {
+    #[test]
+    fn a_device_converges_through_any_history(
+        device in any_device(),
+        first in proptest::collection::vec(any_update(), 0..5),
+        history in any_history(any_update(), any_device()),
+    ) {
+        let tunnels = plan(&BTreeMap::new(), &BTreeMap::new(), 51820).tunnels;
+        let tunnels = tunnels.into_iter().map(|(kind, device)| PlanUpdate::Tunnel(kind, Some(device)));
+        let first: Vec<PlanUpdate> = tunnels.chain(first).collect();
+        converges::<WireguardModel>(&host(), device, &first, history)?;
+    }
 }

@@ -126,7 +126,9 @@ pub(super) async fn remove(netns: &Netns) -> DataplaneResult<()> {
     let mut foreign = ForeignChains::open(netns)?;
     foreign.converge(&[], Duration::ZERO).await;
     match foreign.failures().pop() {
-        Some(KernelFailure { object, reason, .. }) => Err(DataplaneError::Kernel { object, reason }),
+        Some(KernelFailure { object, reason, .. }) => {
+            Err(DataplaneError::Kernel { object, reason: reason.to_string() })
+        }
         None => Ok(()),
     }
 }
