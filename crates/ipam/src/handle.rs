@@ -44,8 +44,8 @@ impl HandleRecord {
             Some(found) => {
                 let mut handle = found.value.clone();
                 handle.add(cidr, count);
-                let (from, to) =
-                    (StoreValue::Handle(found.value.clone()), StoreValue::Handle(handle.clone()));
+                let from = StoreValue::Handle(found.value.clone());
+                let to = StoreValue::Handle(handle.clone());
                 (ReversibleStep::update(key, from, to, found.revision.clone()), handle)
             }
         }
@@ -72,7 +72,8 @@ impl HandleRecord {
     }
 
     fn write(&self, handle: AddressHandle, revision: &Revision) -> OperationStep {
-        let (key, expected) = (handle_key(&self.id), ExpectedRevision::At(revision.clone()));
+        let key = handle_key(&self.id);
+        let expected = ExpectedRevision::At(revision.clone());
         if handle.block.is_empty() {
             OperationStep::Delete { key, expected }
         } else {

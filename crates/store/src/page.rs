@@ -85,17 +85,20 @@ impl EntryLabelSelector {
     }
 }
 
+fn join(values: &BTreeSet<String>) -> String {
+    values.iter().map(String::as_str).collect::<Vec<_>>().join(",")
+}
+
 /// Formats the selector in the syntax of the Kubernetes API.
 impl fmt::Display for EntryLabelSelector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let list = |values: &BTreeSet<String>| values.iter().cloned().collect::<Vec<_>>().join(",");
         for (index, requirement) in self.0.iter().enumerate() {
             if index > 0 {
                 f.write_str(",")?;
             }
             match requirement {
-                EntryLabelRequirement::In { key, values } => write!(f, "{key} in ({})", list(values))?,
-                EntryLabelRequirement::NotIn { key, values } => write!(f, "{key} notin ({})", list(values))?,
+                EntryLabelRequirement::In { key, values } => write!(f, "{key} in ({})", join(values))?,
+                EntryLabelRequirement::NotIn { key, values } => write!(f, "{key} notin ({})", join(values))?,
                 EntryLabelRequirement::Exists { key } => f.write_str(key)?,
                 EntryLabelRequirement::DoesNotExist { key } => write!(f, "!{key}")?,
             }

@@ -76,7 +76,7 @@ async fn the_rules_of_every_store(resources: &ResourceClient) {
 }
 
 async fn records_live_and_die(client: &StoreClient) {
-    assert!(client.transactions().is_none());
+    assert!(!client.has_transactions());
     let key = handle("Net.H");
     assert!(matches!(client.get(&key).await, Err(StoreError::DoesNotExist { .. })));
     let created = client.create(&key, &counting(1)).await.unwrap();

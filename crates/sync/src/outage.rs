@@ -17,7 +17,9 @@ pub struct OutageReport {
 impl OutageReport {
     /// Returns the event to report, given the current state of every watch.
     pub fn look<'a>(&mut self, watches: impl IntoIterator<Item = &'a WatchConnection>) -> Option<FeedEvent> {
-        let (mut failed_attempts, mut reason, mut distrusted) = (0, None, false);
+        let mut failed_attempts = 0;
+        let mut reason = None;
+        let mut distrusted = false;
         for connection in watches {
             failed_attempts += connection.failed_attempts;
             // Missing objects take precedence over a lost connection as the reported reason.

@@ -138,7 +138,12 @@ fn every_event_of_a_feed_reads_back() {
     events.extend([
         FeedEvent::Put { key: StoreKey::Block { cidr }, value: StoreValue::Block(block), revision: 8.into() },
         FeedEvent::Delete { key: affinity, revision: "not-a-number".parse().unwrap() },
-        FeedEvent::Unreadable { key: tier, text: "{\u{1}".to_owned(), reason: "EOF".to_owned() },
+        FeedEvent::Unreadable {
+            key: tier,
+            revision: 3.into(),
+            text: "{\u{1}".to_owned(),
+            reason: "EOF".to_owned(),
+        },
         FeedEvent::InSync,
         FeedEvent::ConnectionLost { reason: "refused".to_owned() },
         FeedEvent::ConnectionBack { failed_attempts: 175 },

@@ -1,8 +1,7 @@
 //! HTTP/2 connection to one endpoint, opened on first use and reopened when lost.
 
-use super::StoreLimits;
 use crate::config::EtcdEndpoint;
-use crate::{StoreError, StoreResult};
+use crate::{StoreError, StoreLimits, StoreResult};
 use hyper_util::rt::TokioIo;
 use std::io;
 use std::sync::Arc;
@@ -60,14 +59,20 @@ pub fn dialler(
 
 impl EndpointDialler {
     pub fn channel(&self) -> Channel {
-        let (endpoint, tls, limit) = (self.endpoint.clone(), self.tls.clone(), self.limit);
+        let endpoint = self.endpoint.clone();
+        let tls = self.tls.clone();
+        let limit = self.limit;
         self.settings.connect_with_connector_lazy(tower::service_fn(move |_: Uri| {
-            let (endpoint, tls) = (endpoint.clone(), tls.clone());
+            let endpoint = endpoint.clone();
+            let tls = tls.clone();
             async move {
-                let opened = tokio::time::timeout(limit, open(&endpoint, tls)).await;
-                let timed_out =
-                    || io::Error::new(io::ErrorKind::TimedOut, format!("no connection within {limit:?}"));
-                opened.unwrap_or_else(|_| Err(timed_out())).map(TokioIo::new)
+                match tokio::time::timeout(limit, open(&endpoint, tls)).await {
+                    Ok(opened) => opened.map(TokioIo::new),
+                    Err(_) => {
+                        let reason = format!("no connection within {limit:?}");
+                        Err(io::Error::new(io::ErrorKind::TimedOut, reason))
+                    }
+                }
             }
         }))
     }

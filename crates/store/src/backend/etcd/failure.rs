@@ -1,6 +1,5 @@
 //! Failures of etcd calls, and error messages that name what to check.
 
-use super::auth::EtcdAuth;
 use super::channel::TLS_HANDSHAKE_ERROR_PREFIX;
 use crate::StoreError;
 use crate::config::EtcdEndpoint;
@@ -20,7 +19,7 @@ pub enum EtcdFailure {
     /// No response in time: the server may have executed the request.
     Silent(String),
     /// The server processed and rejected the request.
-    Refused(Status),
+    Refused(StoreError),
 }
 
 impl EtcdFailure {
@@ -41,8 +40,18 @@ impl EtcdFailure {
             _ if status.message().contains("grpc-status header missing") => {
                 EtcdFailure::Lost(foreign(endpoint, status.message()))
             }
-            _ => EtcdFailure::Refused(status),
+            _ => EtcdFailure::Refused(explain(endpoint, &status)),
         }
+    }
+
+    /// Interprets the failure of a request for a token. An invalid argument is a wrong user or password.
+    pub fn of_authentication(endpoint: &EtcdEndpoint, status: Status) -> EtcdFailure {
+        if status.code() != Code::InvalidArgument {
+            return EtcdFailure::of(endpoint, status);
+        }
+        EtcdFailure::Refused(StoreError::Unauthorized(format!(
+            "{endpoint} refused the user or the password (ETCD_USERNAME, ETCD_PASSWORD)"
+        )))
     }
 
     pub fn silent(endpoint: &EtcdEndpoint, waited: Duration) -> EtcdFailure {
@@ -53,34 +62,38 @@ impl EtcdFailure {
         ))
     }
 
-    pub fn into_error(self, endpoint: &EtcdEndpoint) -> StoreError {
+    pub fn into_error(self) -> StoreError {
         match self {
             EtcdFailure::NotSent(text)
             | EtcdFailure::Stale(text)
             | EtcdFailure::Lost(text)
             | EtcdFailure::Silent(text) => StoreError::Datastore(text),
-            EtcdFailure::Refused(status) => explain(endpoint, &status),
+            EtcdFailure::Refused(error) => error,
         }
     }
 }
 
+/// Error of a request without a user while authentication is enabled. etcd identifies it by its exact text, as its own
+/// client does: requests that are too large have the same code.
+const USER_NAME_EMPTY: &str = "etcdserver: user name is empty";
+
 /// Maps an error reported by the server to the error of this crate.
 fn explain(endpoint: &EtcdEndpoint, status: &Status) -> StoreError {
     let message = status.message();
-    if message.contains("invalid user ID or password") {
-        return StoreError::Unauthorized(format!(
-            "{endpoint} refused the user or the password (ETCD_USERNAME, ETCD_PASSWORD)"
-        ));
-    }
-    if message.contains("user name is empty") {
-        return StoreError::Unauthorized(format!(
+    match status.code() {
+        // The revision of the request was compacted, or is in the future of a store that was restored. The callers need
+        // no distinction: neither revision can be read.
+        Code::OutOfRange => {
+            StoreError::Expired(format!("the revision of the request to {endpoint} ({message})"))
+        }
+        Code::InvalidArgument if message == USER_NAME_EMPTY => StoreError::Unauthorized(format!(
             "{endpoint} wants a user and a password: set ETCD_USERNAME and ETCD_PASSWORD"
-        ));
+        )),
+        Code::PermissionDenied | Code::Unauthenticated => {
+            StoreError::Unauthorized(format!("{endpoint}: {message}"))
+        }
+        _ => StoreError::Datastore(format!("{endpoint}: {message}")),
     }
-    if matches!(status.code(), Code::PermissionDenied | Code::Unauthenticated) || EtcdAuth::is_stale(status) {
-        return StoreError::Unauthorized(format!("{endpoint}: {message}"));
-    }
-    StoreError::Datastore(format!("{endpoint}: {message}"))
 }
 
 fn unreachable(endpoint: &EtcdEndpoint, reason: &str) -> String {
