@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_nothing_to_take_from_a_handle_that_is_not_there() {
+    fn a_missing_handle_has_nothing_to_subtract() {
         let record = HandleRecord::new("net.a", None);
         assert!(record.subtract(cidr("10.0.0.0/29"), 1).is_none() && record.leave(&[]).is_none());
     }

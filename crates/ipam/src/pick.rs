@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_begin_at_different_places_and_always_at_the_same() {
+    fn each_host_has_its_own_constant_start() {
         let starts: std::collections::BTreeSet<u128> =
             (0..100).map(|n| start(u64::from(fnv1(&format!("node-{n}"))), 1 << 74)).collect();
         assert_eq!(starts.len(), 100);
@@ -171,7 +171,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_gap_found_is_the_one_a_walk_finds(
+        fn the_first_gap_equals_that_of_a_walk(
             taken in proptest::collection::btree_set(0u128..64, 0..64),
             reserved in proptest::collection::vec(0u32..1024, 0..8),
             start in 0u128..64,

@@ -1,9 +1,10 @@
 //! Paged lists: limit, continuation and label selector.
 
+use crate::StoreError;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::num::NonZeroUsize;
-use tortie_model::StoreValue;
+use tortie_model::{StoreValue, ValidationError};
 
 /// Parameters of one page of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,6 +43,12 @@ pub enum EntryLabelRequirement {
     DoesNotExist {
         key: String,
     },
+}
+
+impl PageContinuation {
+    pub(crate) fn invalid(&self) -> StoreError {
+        ValidationError::one("continue", &self.0, "not the continuation of this list").into()
+    }
 }
 
 impl PageRequest {

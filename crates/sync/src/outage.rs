@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outage_of_many_watches_begins_once_and_ends_once() {
+    fn an_outage_of_many_watches_is_reported_once() {
         let mut outage = OutageReport::default();
         let mut watches = vec![standing(None, 0); 20];
         assert_eq!(outage.look(&watches), None);

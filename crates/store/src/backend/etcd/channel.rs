@@ -16,8 +16,10 @@ use tonic::transport::{Channel, Uri};
 /// HTTP/2 flow-control window: large enough for a full page of the largest values without waiting for window updates.
 const HTTP2_WINDOW_BYTES: u32 = 4 << 20;
 
-/// Prefix of errors that occur after the TCP connection is open; `failure` uses it to explain them.
-pub const TLS_HANDSHAKE_ERROR_PREFIX: &str = "TLS handshake failed";
+/// Error after the TCP connection is open; `failure` explains it.
+#[derive(Debug, thiserror::Error)]
+#[error("TLS handshake failed: {0}")]
+pub struct TlsHandshakeError(#[source] pub io::Error);
 
 trait TransportStream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> TransportStream for T {}
@@ -89,8 +91,7 @@ async fn open(endpoint: &EtcdEndpoint, tls: Arc<ClientConfig>) -> io::Result<Box
             }
             let name = ServerName::try_from(host.clone()).map_err(io::Error::other)?;
             let secured = TlsConnector::from(tls).connect(name, stream).await;
-            let stream = secured
-                .map_err(|e| io::Error::new(e.kind(), format!("{TLS_HANDSHAKE_ERROR_PREFIX}: {e}")))?;
+            let stream = secured.map_err(|e| io::Error::new(e.kind(), TlsHandshakeError(e)))?;
             Ok(Box::new(stream))
         }
     }

@@ -18,7 +18,7 @@ use tortie_etcd_proto::etcdserverpb::{
     Compare, DeleteRangeRequest, PutRequest, RangeRequest, RequestOp, ResponseOp,
 };
 use tortie_etcd_proto::mvccpb::KeyValue;
-use tortie_model::{KeyRange, Resource, StoreKey, StoreValue, ValidationError};
+use tortie_model::{KeyRange, Resource, StoreKey, StoreValue};
 
 #[async_trait]
 impl Backend for EtcdBackend {
@@ -42,7 +42,7 @@ impl Backend for EtcdBackend {
     async fn get(&self, key: &StoreKey) -> StoreResult<StoreEntry> {
         match self.cluster.get(&keys::path(key)).await? {
             Some(kv) => read(key.clone(), &kv.value, kv.mod_revision),
-            None => Err(missing(key)),
+            None => Err(StoreError::missing(key)),
         }
     }
 
@@ -165,7 +165,7 @@ impl Backend for EtcdBackend {
         let done = self.cluster.transact(compare, vec![op(delete)], vec![get(&path)]).await?;
         match (done.succeeded, found(&done, 0).next()) {
             (true, Some(kv)) => read(key.clone(), &kv.value, kv.mod_revision),
-            (true, None) => Err(missing(key)),
+            (true, None) => Err(StoreError::missing(key)),
             (false, kv) => Err(mismatch(key, kv.as_ref())),
         }
     }
@@ -191,13 +191,7 @@ impl ListPosition {
                 .starts_with(prefix)
                 .then(|| ListPosition { revision, start: Bytes::copy_from_slice(start.as_bytes()) })
         });
-        place.ok_or_else(|| {
-            StoreError::Validation(ValidationError::one(
-                "continue",
-                text,
-                "not the continuation of this list",
-            ))
-        })
+        place.ok_or_else(|| continuation.invalid())
     }
 }
 
@@ -283,10 +277,6 @@ fn stored_resource(key: &StoreKey, stored: Option<&KeyValue>) -> Option<Box<Reso
     }
 }
 
-fn missing(key: &StoreKey) -> StoreError {
-    StoreError::DoesNotExist { id: key.to_string(), reason: "key not found".into() }
-}
-
 pub(super) fn exists(key: &StoreKey, stored: Option<&KeyValue>) -> StoreError {
     let revision = stored.map(|kv| kv.mod_revision).unwrap_or_default();
     StoreError::AlreadyExists {
@@ -298,7 +288,7 @@ pub(super) fn exists(key: &StoreKey, stored: Option<&KeyValue>) -> StoreError {
 
 pub(super) fn mismatch(key: &StoreKey, stored: Option<&KeyValue>) -> StoreError {
     match stored {
-        None => missing(key),
+        None => StoreError::missing(key),
         Some(_) => StoreError::Conflict { id: key.to_string(), current: stored_resource(key, stored) },
     }
 }

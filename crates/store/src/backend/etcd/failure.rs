@@ -1,10 +1,12 @@
 //! Failures of etcd calls, and error messages that name what to check.
 
-use super::channel::TLS_HANDSHAKE_ERROR_PREFIX;
+use super::channel::TlsHandshakeError;
 use crate::StoreError;
 use crate::config::EtcdEndpoint;
 use std::error::Error as _;
+use std::io;
 use std::time::Duration;
+use tokio_rustls::rustls::Error as TlsError;
 use tonic::{Code, ConnectError, Status};
 
 /// Result of a failed attempt. It determines whether the call may be repeated.
@@ -24,8 +26,8 @@ pub enum EtcdFailure {
 
 impl EtcdFailure {
     pub fn of(endpoint: &EtcdEndpoint, status: Status) -> EtcdFailure {
-        if let Some(reason) = connect_error(&status) {
-            return EtcdFailure::NotSent(unreachable(endpoint, &reason));
+        if let Some(error) = causes(&status).find_map(|error| error.downcast_ref::<ConnectError>()) {
+            return EtcdFailure::NotSent(unreachable(endpoint, error));
         }
         if status.source().is_some() {
             let text = broken(endpoint, &chain(&status));
@@ -96,18 +98,28 @@ fn explain(endpoint: &EtcdEndpoint, status: &Status) -> StoreError {
     }
 }
 
-fn unreachable(endpoint: &EtcdEndpoint, reason: &str) -> String {
-    let hint = if reason.contains("UnknownIssuer") || reason.contains("invalid peer certificate") {
-        "the server's certificate is not trusted: check etcdCACertFile (ETCD_CA_CERT_FILE) and the names in the \
-         certificate"
-    } else if reason.contains("alert") {
-        "the server refused our TLS: check etcdCertFile and etcdKeyFile (ETCD_CERT_FILE, ETCD_KEY_FILE)"
-    } else if reason.contains(TLS_HANDSHAKE_ERROR_PREFIX) {
-        "the endpoint does not speak TLS: check whether it should be http instead of https"
-    } else {
-        "check that the datastore runs and that the endpoint is right (ETCD_ENDPOINTS, etcdEndpoints)"
+fn unreachable(endpoint: &EtcdEndpoint, error: &ConnectError) -> String {
+    let reason = &error.0;
+    let handshake = reason.downcast_ref::<io::Error>().and_then(find_inner::<TlsHandshakeError>);
+    let hint = match handshake.map(|handshake| find_inner::<TlsError>(&handshake.0)) {
+        Some(Some(TlsError::InvalidCertificate(_))) => {
+            "the server's certificate is not trusted: check etcdCACertFile (ETCD_CA_CERT_FILE) and the names in the \
+             certificate"
+        }
+        Some(Some(TlsError::AlertReceived(_))) => {
+            "the server refused our TLS: check etcdCertFile and etcdKeyFile (ETCD_CERT_FILE, ETCD_KEY_FILE)"
+        }
+        Some(_) => "the endpoint does not speak TLS: check whether it should be http instead of https",
+        None => {
+            "check that the datastore runs and that the endpoint is right (ETCD_ENDPOINTS, etcdEndpoints)"
+        }
     };
     format!("cannot connect to {endpoint}: {reason}; {hint}")
+}
+
+/// Returns the error that an I/O error was made from.
+fn find_inner<T: std::error::Error + 'static>(error: &io::Error) -> Option<&T> {
+    error.get_ref()?.downcast_ref()
 }
 
 fn broken(endpoint: &EtcdEndpoint, reason: &str) -> String {
@@ -141,11 +153,6 @@ fn foreign(endpoint: &EtcdEndpoint, reason: &str) -> String {
 
 fn causes(status: &Status) -> impl Iterator<Item = &(dyn std::error::Error + 'static)> {
     std::iter::successors(status.source(), |error| (*error).source())
-}
-
-fn connect_error(status: &Status) -> Option<String> {
-    let connect = causes(status).find_map(|error| error.downcast_ref::<ConnectError>())?;
-    Some(connect.0.to_string())
 }
 
 /// Returns whether hyper cancelled the request before sending it.

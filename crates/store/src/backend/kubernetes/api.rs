@@ -247,18 +247,8 @@ impl KubernetesApi {
         self.text(Method::GET, &with_query(path, &pairs), [JSON_MEDIA_TYPE, accept], None).await
     }
 
-    pub async fn watch(
-        &self,
-        path: &str,
-        labels: Option<&str>,
-        detail: ObjectDetail,
-        after: &str,
-    ) -> Result<WatchEventStream, KubernetesFailure> {
-        self.watch_from(path, labels, detail, after).await
-    }
-
     /// Opens a watch. `path` may already contain a query.
-    async fn watch_from(
+    pub async fn watch(
         &self,
         path: &str,
         labels: Option<&str>,
@@ -302,7 +292,7 @@ impl KubernetesApi {
         after: &str,
     ) -> Result<WatchEventStream, KubernetesFailure> {
         let path = format!("{path}?fieldSelector={}", encoded(&format!("metadata.name={name}")));
-        self.watch_from(&path, None, detail, after).await
+        self.watch(&path, None, detail, after).await
     }
 
     async fn send(

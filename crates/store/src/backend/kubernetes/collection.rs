@@ -570,7 +570,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_are_read_by_the_form_of_their_collection() {
+    fn objects_are_read_by_their_collection_form() {
         let set =
             json!({"metadata": {"name": "s", "resourceVersion": "7", "uid": "u"}, "spec": {"nets": []}});
         let found = reader().read(CollectionForm::Resource(Kind::GlobalNetworkSet), set).unwrap();
@@ -587,7 +587,7 @@ mod tests {
     }
 
     #[test]
-    fn an_item_that_cannot_be_read_does_not_hide_the_others() {
+    fn an_unreadable_item_does_not_hide_the_others() {
         let pod = |name: &str, port: i64| {
             json!({"metadata": {"name": name, "namespace": "x", "resourceVersion": "7"},
                 "spec": {"nodeName": "n1", "containers": [{"ports": [{"containerPort": port}]}]}})
@@ -651,7 +651,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_derived_policies_are_not_for_custom_resources() {
+    fn custom_resources_cannot_use_derived_policy_names() {
         let policy = |name: &str| json!({"metadata": {"name": name, "namespace": "x", "resourceVersion": "7"}, "spec": {}});
         let form = CollectionForm::Resource(Kind::NetworkPolicy);
         assert!(reader().read(form, policy("knp.default.web")).is_none());

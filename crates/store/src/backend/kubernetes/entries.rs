@@ -38,7 +38,7 @@ impl Backend for KubernetesBackend {
     }
 
     async fn get(&self, key: &StoreKey) -> StoreResult<StoreEntry> {
-        let place = self.reader.place(key).ok_or_else(|| missing(key))?;
+        let place = self.reader.place(key).ok_or_else(|| StoreError::missing(key))?;
         let found = self.find(key, &place).await?;
         entry(found)
     }
@@ -281,17 +281,17 @@ impl KubernetesBackend {
             }
             answer => answer.map_err(|failure| failure.into_error(key))?,
         };
-        let found = self.reader.read(place.form, answer).ok_or_else(|| missing(key))?;
+        let found = self.reader.read(place.form, answer).ok_or_else(|| StoreError::missing(key))?;
         // A pod of the same name may be a different endpoint; a handle may differ in case only.
         if found.key != *key {
-            return Err(missing(key));
+            return Err(StoreError::missing(key));
         }
         if found.value.is_none() {
             // Only IPAM records are marked as deleted; other objects without a value have no counterpart in the model.
             if let CollectionForm::Record(_) = place.form {
                 self.finish_deletion(place, &found).await?;
             }
-            return Err(missing(key));
+            return Err(StoreError::missing(key));
         }
         Ok(found)
     }
@@ -375,7 +375,7 @@ impl KubernetesBackend {
                 form: CollectionForm::EndpointSlice | CollectionForm::Service, ..
             }) => Err(unsupported(operation, key, "services and their endpoints are Kubernetes' own")),
             Some(place) => Ok(place),
-            None if operation == "Delete" => Err(missing(key)),
+            None if operation == "Delete" => Err(StoreError::missing(key)),
             None => Err(unsupported(operation, key, "the Kubernetes API datastore does not keep it")),
         }
     }
@@ -424,7 +424,7 @@ impl KubernetesBackend {
     /// Decodes the response to a write.
     fn read_written(&self, key: &StoreKey, place: &ObjectLocation, answer: Json) -> StoreResult<StoreEntry> {
         self.check_written(key, place, &answer)?;
-        entry(self.reader.read(place.form, answer).ok_or_else(|| missing(key))?)
+        entry(self.reader.read(place.form, answer).ok_or_else(|| StoreError::missing(key))?)
     }
 
     async fn patch_pod(
@@ -474,7 +474,7 @@ impl KubernetesBackend {
     ) -> StoreError {
         match failure {
             KubernetesFailure::Conflict => match self.find(key, place).await {
-                Ok(found) if !uid.is_empty() && found.uid != uid => missing(key),
+                Ok(found) if !uid.is_empty() && found.uid != uid => StoreError::missing(key),
                 Ok(found) => {
                     StoreError::Conflict { id: key.to_string(), current: resource(entry(found).ok()) }
                 }
@@ -492,7 +492,7 @@ pub(super) fn joined(revisions: &[String]) -> Revision {
 
 fn entry(found: ConvertedObject) -> StoreResult<StoreEntry> {
     let key = found.key.clone();
-    entry_of(found).unwrap_or_else(|| Err(missing(&key)))
+    entry_of(found).unwrap_or_else(|| Err(StoreError::missing(&key)))
 }
 
 fn entry_of(found: ConvertedObject) -> Option<StoreResult<StoreEntry>> {
@@ -535,14 +535,8 @@ fn check_sync_labels(resource: &Resource) -> StoreResult<()> {
 fn read_continuation(continuation: &PageContinuation) -> StoreResult<(usize, Option<String>)> {
     let text = &continuation.0;
     let place = text.split_once(' ').and_then(|(index, token)| Some((index.parse().ok()?, token)));
-    let (index, token) = place.ok_or_else(|| {
-        StoreError::Validation(ValidationError::one("continue", text, "not the continuation of this list"))
-    })?;
+    let (index, token) = place.ok_or_else(|| continuation.invalid())?;
     Ok((index, Some(token.to_owned()).filter(|token| !token.is_empty())))
-}
-
-fn missing(key: &StoreKey) -> StoreError {
-    StoreError::DoesNotExist { id: key.to_string(), reason: "key not found".into() }
 }
 
 fn unsupported(operation: &'static str, key: &StoreKey, reason: &str) -> StoreError {

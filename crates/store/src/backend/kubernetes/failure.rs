@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_served_is_not_an_object_that_is_missing() {
+    fn an_unserved_kind_is_no_missing_object() {
         let key = StoreKey::Handle { id: "h".into() };
         let unknown = Status { details: None, ..status(404, "", "404 page not found") };
         assert!(matches!(KubernetesFailure::of_status(&unknown), KubernetesFailure::NotServed(_)));

@@ -79,12 +79,12 @@ impl KubernetesBackend {
     }
 }
 
-/// Returns the text at a JSON pointer; empty if there is none.
+/// Returns the text at a JSON pointer, or an empty one.
 fn text_at<'a>(object: &'a Json, pointer: &str) -> &'a str {
     object.pointer(pointer).and_then(Json::as_str).unwrap_or_default()
 }
 
-/// Returns the number at a JSON pointer; 0 if there is none.
+/// Returns the number at a JSON pointer, or 0.
 fn number_at(object: &Json, pointer: &str) -> i64 {
     object.pointer(pointer).and_then(Json::as_i64).unwrap_or_default()
 }

@@ -268,7 +268,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_follower_is_rolled_out_when_all_its_pods_are_new_and_ready() {
+    fn a_rollout_needs_all_pods_updated_and_ready() {
         let env = json!([{"name": "A", "value": "x"}, {"name": API_GROUP_VARIABLE, "value": "projectcalico.org/v3"}]);
         let object = |generation: i64, updated: i64, ready: i64| {
             json!({"metadata": {"generation": generation}, "spec": {"template": {"spec": {"containers": [{"name": "c"}, {"env": env}]}}},

@@ -39,6 +39,12 @@ impl WebhookConfiguration {
     }
 }
 
+impl KubernetesSecret {
+    fn encode_data(&self) -> BTreeMap<&String, String> {
+        self.data.iter().map(|(key, value)| (key, BASE64.encode(value.as_bytes()))).collect()
+    }
+}
+
 impl OrchestratorClient {
     /// Returns a secret; one without data if it does not exist.
     pub async fn secret(&self, namespace: &str, name: &str) -> StoreResult<KubernetesSecret> {
@@ -69,10 +75,8 @@ impl OrchestratorClient {
         name: &str,
         secret: &KubernetesSecret,
     ) -> StoreResult<()> {
-        let data: BTreeMap<&String, String> =
-            secret.data.iter().map(|(key, value)| (key, BASE64.encode(value.as_bytes()))).collect();
         let mut body = json!({"apiVersion": "v1", "kind": "Secret", "type": "Opaque",
-            "metadata": {"name": name, "namespace": namespace}, "data": data});
+            "metadata": {"name": name, "namespace": namespace}, "data": secret.encode_data()});
         let path = format!("/api/v1/namespaces/{namespace}/secrets");
         let answer = if secret.version.is_empty() {
             self.api.post(&path, &body).await
@@ -91,9 +95,7 @@ impl OrchestratorClient {
         name: &str,
         secret: &KubernetesSecret,
     ) -> StoreResult<()> {
-        let data: BTreeMap<&String, String> =
-            secret.data.iter().map(|(key, value)| (key, BASE64.encode(value.as_bytes()))).collect();
-        let patch = json!({"metadata": {"resourceVersion": secret.version}, "data": data});
+        let patch = json!({"metadata": {"resourceVersion": secret.version}, "data": secret.encode_data()});
         let path = format!("/api/v1/namespaces/{namespace}/secrets/{name}");
         let answer = self.api.patch(&path, MERGE_PATCH_MEDIA_TYPE, &patch).await;
         answer.map(drop).map_err(|failure| failure.about(format!("Secret({namespace}/{name})")))
