@@ -194,7 +194,7 @@ impl VerbExecutor<'_> {
     /// itself.
     async fn check_namespace(self, asked: &VerbRequest) -> Result<(), StatusError> {
         let ObjectRequest { served, namespace, .. } = &asked.request;
-        let is_kept_elsewhere = !self.storage.resources().client().is_kubernetes();
+        let is_kept_elsewhere = !self.storage.resources().client().capabilities().checks_namespaces;
         if !served.kind.is_namespaced() || !(is_kept_elsewhere || asked.request.options.dry_run) {
             return Ok(());
         }

@@ -7,13 +7,13 @@ use tortie_store::HistoryCompactor;
 
 #[derive(Debug)]
 pub struct PeriodicCompaction {
-    compactor: Option<HistoryCompactor>,
+    compactor: Option<Box<dyn HistoryCompactor>>,
     /// Time of the last compaction attempt.
     last: Option<Instant>,
 }
 
 impl PeriodicCompaction {
-    pub fn new(compactor: Option<HistoryCompactor>) -> PeriodicCompaction {
+    pub fn new(compactor: Option<Box<dyn HistoryCompactor>>) -> PeriodicCompaction {
         PeriodicCompaction { compactor, last: None }
     }
 

@@ -137,7 +137,7 @@ async fn connect(
         state.set_problem(DATASTORE_COMPONENT, Some(error.to_string()));
     })
     .await?;
-    if client.is_kubernetes() {
+    if client.capabilities().includes_kubernetes {
         let mover =
             DatastoreMover::connect(&config, orchestrator.clone(), migration::WRITE_DRAIN_DELAY).await?;
         return Ok(ControllerConnections { client, kubernetes: None, mover: Some(mover) });

@@ -50,7 +50,7 @@ pub async fn run(
         Some(balance) => Some((balance, config.orchestrator().ok_or(HubRunError::NoKubernetes)?)),
         None => None,
     };
-    if config.is_kubernetes()? {
+    if config.capabilities()?.includes_kubernetes {
         ranges.extend([KeyRange::EndpointSlices, KeyRange::Services]);
     }
     let hub = HubServer::new(&ranges, settings.options.clone());

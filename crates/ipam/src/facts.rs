@@ -69,11 +69,10 @@ pub fn reservations<'a>(resources: impl IntoIterator<Item = &'a Resource>) -> Re
     for resource in resources {
         let Resource::IPReservation(reservation) = resource else { continue };
         for text in reservation.spec.reserved_cidrs.iter().map(|text| text.trim()) {
-            let single = || text.parse::<IpAddr>().map(IpNet::from).ok();
-            match text.parse::<IpNet>().ok().or_else(single) {
-                Some(net) => nets.push(net.trunc()),
-                None if text.is_empty() => {}
-                None => {
+            match text.parse::<IpNet>().or_else(|_| text.parse::<IpAddr>().map(IpNet::from)) {
+                Ok(net) => nets.push(net.trunc()),
+                Err(_) if text.is_empty() => {}
+                Err(_) => {
                     tracing::warn!(
                         reservation = resource.metadata().name,
                         text,

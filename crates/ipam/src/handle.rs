@@ -44,8 +44,8 @@ impl HandleRecord {
             Some(found) => {
                 let mut handle = found.value.clone();
                 handle.add(cidr, count);
-                let (from, to) =
-                    (StoreValue::Handle(found.value.clone()), StoreValue::Handle(handle.clone()));
+                let from = StoreValue::Handle(found.value.clone());
+                let to = StoreValue::Handle(handle.clone());
                 (ReversibleStep::update(key, from, to, found.revision.clone()), handle)
             }
         }
@@ -72,7 +72,8 @@ impl HandleRecord {
     }
 
     fn write(&self, handle: AddressHandle, revision: &Revision) -> OperationStep {
-        let (key, expected) = (handle_key(&self.id), ExpectedRevision::At(revision.clone()));
+        let key = handle_key(&self.id);
+        let expected = ExpectedRevision::At(revision.clone());
         if handle.block.is_empty() {
             OperationStep::Delete { key, expected }
         } else {
@@ -128,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_nothing_to_take_from_a_handle_that_is_not_there() {
+    fn a_missing_handle_has_nothing_to_subtract() {
         let record = HandleRecord::new("net.a", None);
         assert!(record.subtract(cidr("10.0.0.0/29"), 1).is_none() && record.leave(&[]).is_none());
     }

@@ -19,8 +19,9 @@ pub fn start(seed: u64, count: u128) -> u128 {
     if count == 0 {
         return 0;
     }
-    let (high, low) = (splitmix(seed), splitmix(seed ^ 0x9e37_79b9_7f4a_7c15));
-    ((u128::from(high) << 64) | u128::from(low)) % count
+    let high = u128::from(splitmix(seed));
+    let low = u128::from(splitmix(seed ^ 0x9e37_79b9_7f4a_7c15));
+    ((high << 64) | low) % count
 }
 
 /// Returns the seed of a host's search in a pool. With blocks of a single address, affinity has no value and the time
@@ -72,16 +73,18 @@ pub fn in_order<'a, T>(
 
 /// Returns the index ranges of blocks that are entirely reserved.
 fn reserved_spans(pool: &AllocationPool, reservations: &ReservedRanges) -> Vec<(u128, u128)> {
-    let (pool_first, _) = space::bounds(&pool.cidr);
+    let (pool_first, pool_last) = space::bounds(&pool.cidr);
     let shift = u32::from(pool.cidr.max_prefix_len().saturating_sub(pool.block_prefix));
-    let whole = |(first, last): (u128, u128)| {
-        let block = 1u128.checked_shl(shift).unwrap_or(u128::MAX);
-        let from = first.max(pool_first) - pool_first;
-        let begin = from.checked_add(block - 1)? >> shift;
-        let end = last.min(space::bounds(&pool.cidr).1).checked_sub(pool_first)?.checked_add(1)? >> shift;
-        (begin < end).then(|| (begin, end - 1))
-    };
-    reservations.within(&pool.cidr).filter_map(whole).collect()
+    let block = 1u128.checked_shl(shift).unwrap_or(u128::MAX);
+    reservations
+        .within(&pool.cidr)
+        .filter_map(|(first, last)| {
+            let from = first.max(pool_first) - pool_first;
+            let begin = from.checked_add(block - 1)? >> shift;
+            let end = last.min(pool_last).checked_sub(pool_first)?.checked_add(1)? >> shift;
+            (begin < end).then(|| (begin, end - 1))
+        })
+        .collect()
 }
 
 /// Returns the first number in `from..until` that no span covers. Spans are sorted.
@@ -126,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_begin_at_different_places_and_always_at_the_same() {
+    fn each_host_has_its_own_constant_start() {
         let starts: std::collections::BTreeSet<u128> =
             (0..100).map(|n| start(u64::from(fnv1(&format!("node-{n}"))), 1 << 74)).collect();
         assert_eq!(starts.len(), 100);
@@ -168,7 +171,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_gap_found_is_the_one_a_walk_finds(
+        fn the_first_gap_equals_that_of_a_walk(
             taken in proptest::collection::btree_set(0u128..64, 0..64),
             reserved in proptest::collection::vec(0u32..1024, 0..8),
             start in 0u128..64,

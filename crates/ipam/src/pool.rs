@@ -93,7 +93,6 @@ impl AllocationPool {
                 .filter(|known| spec.allowed_uses.iter().any(|word| word.as_str() == known.as_str()))
                 .collect()
         };
-        let wraps = |mode: &EncapMode| matches!(mode, EncapMode::Always | EncapMode::CrossSubnet);
         Some(AllocationPool {
             name: pool.metadata.name.clone(),
             cidr: cidr.trunc(),
@@ -103,8 +102,8 @@ impl AllocationPool {
             node_selector: Selector::parse(&spec.node_selector).ok(),
             namespace_selector: Selector::parse(&spec.namespace_selector).ok(),
             uses,
-            ipip: wraps(&spec.ipip_mode),
-            vxlan: wraps(&spec.vxlan_mode),
+            ipip: encapsulates(&spec.ipip_mode),
+            vxlan: encapsulates(&spec.vxlan_mode),
         })
     }
 
@@ -130,6 +129,10 @@ impl AllocationPool {
     }
 }
 
+fn encapsulates(mode: &EncapMode) -> bool {
+    matches!(mode, EncapMode::Always | EncapMode::CrossSubnet)
+}
+
 /// Returns the pool that contains an address; with `only_enabled`, disabled pools are ignored.
 pub fn containing(pools: &[AllocationPool], address: IpAddr, only_enabled: bool) -> Option<&AllocationPool> {
     pools.iter().find(|pool| pool.cidr.contains(&address) && (pool.enabled || !only_enabled))
@@ -146,21 +149,21 @@ pub fn select<'a>(
         return Err(IpamError::NoEnabledPool { version: choice.version });
     }
     let candidates: Vec<&AllocationPool> = if choice.requested.is_empty() {
-        let suits = |pool: &&AllocationPool| {
-            pool.automatic
-                && pool.selects_node(choice.node_labels)
-                && pool.selects_namespace(choice.namespace_labels)
-        };
-        enabled.into_iter().filter(suits).collect()
+        enabled
+            .into_iter()
+            .filter(|pool| {
+                pool.automatic
+                    && pool.selects_node(choice.node_labels)
+                    && pool.selects_namespace(choice.namespace_labels)
+            })
+            .collect()
     } else {
-        let find = |cidr: &IpNet| {
-            enabled
-                .iter()
-                .find(|pool| pool.cidr == *cidr)
-                .copied()
-                .ok_or(IpamError::UnknownPool { cidr: *cidr })
-        };
-        choice.requested.iter().map(find).collect::<IpamResult<_>>()?
+        let mut found = Vec::new();
+        for cidr in choice.requested {
+            let pool = enabled.iter().find(|pool| pool.cidr == *cidr);
+            found.push(*pool.ok_or(IpamError::UnknownPool { cidr: *cidr })?);
+        }
+        found
     };
     if candidates.is_empty() {
         return Err(IpamError::NoPoolForNode { node: choice.node.to_owned() });

@@ -9,11 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tortie_model::ipam::{AddressBlock, AddressHandle, BlockAffinity, IpamConfig};
 use tortie_model::key::AffinityType;
 use tortie_model::{KeyRange, Kind, Resource, StoreKey, StoreValue};
-use tortie_store::operation::{OperationOutcome, one_by_one};
-use tortie_store::{Revision, StoreClient, StoreEntry, StoreOperation};
-
-#[cfg(test)]
-use crate::simulation::SimulatedProcess;
+use tortie_store::operation::OperationOutcome;
+use tortie_store::{Revision, StoreClient, StoreEntry, StoreError, StoreOperation};
 
 /// A value and the revision at which it was read or written.
 #[derive(Clone, Debug, PartialEq)]
@@ -31,42 +28,27 @@ pub enum ExecutionMode {
     Steps,
 }
 
-#[derive(Clone, Debug)]
-enum RecordStore {
-    Client(StoreClient),
-    #[cfg(test)]
-    Simulated(SimulatedProcess),
-}
-
 /// Handle to the IPAM entries. Cheap to clone; all clones share the request counter.
 #[derive(Clone, Debug)]
 pub struct IpamRecords {
-    store: RecordStore,
-    carrier: ExecutionMode,
+    client: StoreClient,
+    mode: ExecutionMode,
     operations: Arc<AtomicU64>,
 }
 
 impl IpamRecords {
     /// Creates the handle. Operations use transactions if the store supports them.
     pub fn new(client: StoreClient) -> IpamRecords {
-        let carrier = match client.transactions() {
-            Some(_) => ExecutionMode::Transaction,
-            None => ExecutionMode::Steps,
-        };
-        IpamRecords { store: RecordStore::Client(client), carrier, operations: Arc::default() }
+        let mode = if client.has_transactions() { ExecutionMode::Transaction } else { ExecutionMode::Steps };
+        IpamRecords { client, mode, operations: Arc::default() }
     }
 
-    pub fn carried_by(self, carrier: ExecutionMode) -> IpamRecords {
-        IpamRecords { carrier, ..self }
+    pub fn with_mode(self, mode: ExecutionMode) -> IpamRecords {
+        IpamRecords { mode, ..self }
     }
 
-    #[cfg(test)]
-    pub fn simulated(process: SimulatedProcess, carrier: ExecutionMode) -> IpamRecords {
-        IpamRecords { store: RecordStore::Simulated(process), carrier, operations: Arc::default() }
-    }
-
-    pub fn carrier(&self) -> ExecutionMode {
-        self.carrier
+    pub fn mode(&self) -> ExecutionMode {
+        self.mode
     }
 
     /// Returns the number of requests sent to the store so far. A listing counts as one, whatever its number of pages.
@@ -74,48 +56,31 @@ impl IpamRecords {
         self.operations.load(Ordering::Relaxed)
     }
 
-    fn count(&self) -> &RecordStore {
+    /// Counts a request and returns the client for it.
+    fn counted(&self) -> &StoreClient {
         self.operations.fetch_add(1, Ordering::Relaxed);
-        &self.store
+        &self.client
     }
 
     async fn get(&self, key: &StoreKey) -> IpamResult<Option<VersionedValue<StoreValue>>> {
-        let found = match self.count() {
-            RecordStore::Client(client) => client.get(key).await,
-            #[cfg(test)]
-            RecordStore::Simulated(process) => process.get(key).await,
-        };
-        match found {
+        match self.counted().get(key).await {
             Ok(entry) => Ok(Some(VersionedValue { value: entry.value, revision: entry.revision })),
-            Err(tortie_store::StoreError::DoesNotExist { .. }) => Ok(None),
+            Err(StoreError::DoesNotExist { .. }) => Ok(None),
             Err(error) => Err(error.into()),
         }
     }
 
     async fn list(&self, range: &KeyRange) -> IpamResult<Vec<StoreEntry>> {
-        match self.count() {
-            RecordStore::Client(client) => Ok(client.list(range).await?.entries),
-            #[cfg(test)]
-            RecordStore::Simulated(process) => Ok(process.list(range).await?),
-        }
+        Ok(self.counted().list(range).await?.entries)
     }
 
     /// Executes all steps of an operation. A lost race is an outcome, not an error.
     pub async fn carry_out(&self, operation: StoreOperation) -> IpamResult<OperationOutcome> {
-        match (self.count(), self.carrier) {
-            (RecordStore::Client(client), ExecutionMode::Transaction) => {
-                Ok(client.carry_out(operation).await?)
-            }
-            (RecordStore::Client(client), ExecutionMode::Steps) => Ok(one_by_one(client, &operation).await?),
-            #[cfg(test)]
-            (RecordStore::Simulated(process), ExecutionMode::Transaction) => {
-                Ok(process.transact(operation).await?)
-            }
-            #[cfg(test)]
-            (RecordStore::Simulated(process), ExecutionMode::Steps) => {
-                Ok(one_by_one(process, &operation).await?)
-            }
-        }
+        let client = self.counted();
+        Ok(match self.mode {
+            ExecutionMode::Transaction => client.carry_out(operation).await?,
+            ExecutionMode::Steps => client.carry_out_in_steps(&operation).await?,
+        })
     }
 
     pub async fn block(&self, cidr: IpNet) -> IpamResult<Option<VersionedValue<AddressBlock>>> {
@@ -164,27 +129,14 @@ impl IpamRecords {
 
     /// Writes unconditionally: the configuration is set by users, and the last write wins.
     pub async fn write_config(&self, config: IpamConfig) -> IpamResult<()> {
-        match self.count() {
-            RecordStore::Client(client) => {
-                client.apply(&StoreKey::IpamConfig, &StoreValue::IpamConfig(config), None).await?;
-            }
-            #[cfg(test)]
-            RecordStore::Simulated(_) => {}
-        }
+        self.counted().apply(&StoreKey::IpamConfig, &StoreValue::IpamConfig(config), None).await?;
         Ok(())
     }
 
     /// Deletes the IPAM host entry that old versions kept for a host.
     pub async fn delete_host(&self, host: &str) -> IpamResult<()> {
-        let deleted = match self.count() {
-            RecordStore::Client(client) => {
-                client.delete(&StoreKey::IpamHost { host: host.to_owned() }, None).await
-            }
-            #[cfg(test)]
-            RecordStore::Simulated(_) => return Ok(()),
-        };
-        match deleted {
-            Ok(_) | Err(tortie_store::StoreError::DoesNotExist { .. }) => Ok(()),
+        match self.counted().delete(&StoreKey::IpamHost { host: host.to_owned() }, None).await {
+            Ok(_) | Err(StoreError::DoesNotExist { .. }) => Ok(()),
             Err(error) => Err(error.into()),
         }
     }
@@ -198,25 +150,25 @@ impl IpamRecords {
 
     pub async fn resources(&self, kind: Kind) -> IpamResult<Vec<Resource>> {
         let entries = self.list(&KeyRange::all(kind)).await?;
-        let read = |value| match value {
-            StoreValue::Resource(resource) => Some(resource),
-            _ => None,
-        };
-        Ok(entries.into_iter().filter_map(|entry| read(entry.value)).collect())
+        Ok(entries
+            .into_iter()
+            .filter_map(|entry| match entry.value {
+                StoreValue::Resource(resource) => Some(resource),
+                _ => None,
+            })
+            .collect())
     }
 
     pub async fn block_cidrs(&self, version: u8) -> IpamResult<Vec<IpNet>> {
         let range = KeyRange::Blocks { ip_version: Some(version) };
-        let keys = match self.count() {
-            RecordStore::Client(client) => client.list_keys(&range).await?,
-            #[cfg(test)]
-            RecordStore::Simulated(process) => process.list_keys(&range).await?,
-        };
-        let cidr = |key| match key {
-            StoreKey::Block { cidr } => Some(cidr),
-            _ => None,
-        };
-        Ok(keys.into_iter().filter_map(cidr).collect())
+        let keys = self.counted().list_keys(&range).await?;
+        Ok(keys
+            .into_iter()
+            .filter_map(|key| match key {
+                StoreKey::Block { cidr } => Some(cidr),
+                _ => None,
+            })
+            .collect())
     }
 
     /// Lists the blocks of one family or of both. Unreadable blocks are skipped.
@@ -296,7 +248,7 @@ fn as_block(
     let Some(VersionedValue { value: StoreValue::Block(value), revision }) = found else { return Ok(None) };
     // Writing such a block back would write to another key.
     if value.cidr != cidr {
-        return Err(IpamError::Store(tortie_store::StoreError::Parse {
+        return Err(IpamError::Store(StoreError::Parse {
             key: StoreKey::Block { cidr }.to_string(),
             value: value.cidr.to_string(),
             reason: "the block says it is another one".to_owned(),

@@ -31,7 +31,8 @@ pub fn of_pool<'a>(
     blocks: impl IntoIterator<Item = &'a AddressBlock>,
     reservations: &ReservedRanges,
 ) -> AddressUsage {
-    let (total, reserved) = (space::size(cidr), reservations.count_in(cidr));
+    let total = space::size(cidr);
+    let reserved = reservations.count_in(cidr);
     let mut usage = AddressUsage { total, in_use: 0, reserved, free: total.saturating_sub(reserved) };
     for block in blocks {
         let inside = of_block(block, reservations);

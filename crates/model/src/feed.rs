@@ -15,8 +15,8 @@ pub enum FeedEvent {
     Put { key: StoreKey, value: StoreValue, revision: Revision },
     /// An entry was deleted; the revision is that of the deletion.
     Delete { key: StoreKey, revision: Revision },
-    /// An entry was written with a value that cannot be decoded.
-    Unreadable { key: StoreKey, text: String, reason: String },
+    /// An entry was written with a value that cannot be decoded; the revision is that of the write.
+    Unreadable { key: StoreKey, revision: Revision, text: String, reason: String },
     /// The snapshot is complete. Sent once per feed.
     InSync,
     /// The source cannot reach the datastore or a part of it. Until [`FeedEvent::ConnectionBack`] the feed

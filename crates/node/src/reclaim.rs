@@ -14,7 +14,7 @@ use tortie_ipam::owner::attribute;
 use tortie_ipam::{AddressHolder, Allocator, SpecificRequest};
 use tortie_model::ipam::AllocationAttribute;
 use tortie_model::kinds::{WorkloadEndpoint, WorkloadEndpointSpec};
-use tortie_model::{ObjectMeta, Resource, StoreValue};
+use tortie_model::{Kind, ObjectMeta, Resource, StoreValue};
 use tortie_store::{ResourceClient, StoreError};
 
 /// Maximum number of attachments checked in one pass unless a loss is known, to limit the load on the datastore.
@@ -182,7 +182,9 @@ impl AttachmentReclaimer {
         // With Kubernetes as the datastore the endpoint is the pod: a deleted pod cannot be written back, and only
         // the fields that the CNI plugin sets are ours to repair.
         let container = stored.as_ref().map(|stored| &stored.spec.container_id);
-        if resources.client().is_kubernetes() && container.is_none_or(|id| *id == own.spec.container_id) {
+        if resources.client().capabilities().derives(Kind::WorkloadEndpoint)
+            && container.is_none_or(|id| *id == own.spec.container_id)
+        {
             return Ok(());
         }
         let written = match repair(own, stored) {

@@ -33,7 +33,7 @@ use tokio::sync::watch;
 use tortie_compute::{BgpEnvironment, ParameterEnvironment, PlanCompute};
 use tortie_dataplane::{Netns, WireguardKeys};
 use tortie_ipam::{Allocator, BlockOwner};
-use tortie_model::KeyRange;
+use tortie_model::{KeyRange, Kind};
 use tortie_store::config::{KubernetesTarget, settings_file};
 use tortie_store::{ResourceClient, StoreClient, StoreConfig};
 
@@ -89,7 +89,7 @@ pub async fn run(args: NodeArgs, version: &str, logs: Arc<dyn LogControl>) -> Re
     let config = felix.datastore(StoreConfig::load(&args.config)?);
     free_host_traffic().await;
     let orchestrator = config.orchestrator();
-    let on_kubernetes = config.is_kubernetes()?;
+    let on_kubernetes = config.capabilities()?.includes_kubernetes;
     for dir in [&args.state_dir, &args.run_dir, args.calico_dir()] {
         std::fs::create_dir_all(dir).map_err(io(&dir.display().to_string()))?;
     }
@@ -264,7 +264,7 @@ impl NodeStart<'_> {
         }
         let bgp = bgp::start(backend, args, &host, &state);
         let mut interests = compute.interests();
-        if client.is_kubernetes() {
+        if client.capabilities().includes_kubernetes {
             interests.extend([KeyRange::EndpointSlices, KeyRange::Services]);
         }
         let place = feed::FeedContext {
@@ -279,7 +279,7 @@ impl NodeStart<'_> {
         feed = guard_snapshot(feed, args.known_objects_file(), state.clone());
         let pending = PendingEndpoints::default();
         feed = pending.observe(feed, journal.clone(), name.to_owned());
-        if client.is_kubernetes() {
+        if client.capabilities().derives(Kind::WorkloadEndpoint) {
             feed = wired::corrected(feed, journal.clone(), name.to_owned());
         }
         let keys = WireguardKeys::in_dir(&args.state_dir);
@@ -316,7 +316,7 @@ impl NodeStart<'_> {
             let (state, _, name) = own();
             public_keys::publish(state, resources.clone(), name, pools_changed.clone())
         });
-        let looks = if client.is_kubernetes() { KUBERNETES_POLL_ROUNDS } else { 1 };
+        let looks = if client.capabilities().is_api_server { KUBERNETES_POLL_ROUNDS } else { 1 };
         let allocator = Allocator::following(client, BlockOwner::host(name)).avoiding(journal.clone());
         let made = CniService::new(name, host, allocator, resources, requests, journal, state.clone());
         let made = Arc::new(made.asking(orchestrator.clone()).adopting(pending));
@@ -455,7 +455,7 @@ async fn follow_addresses(resources: ResourceClient, variables: EnvironmentVaria
         .unwrap_or(ADDRESS_POLL_INTERVAL);
     // Another client may have changed the Node object, so it is compared in every round; with Kubernetes only every
     // [`KUBERNETES_POLL_ROUNDS`] rounds unless the addresses change here, to save requests.
-    let rounds = if resources.client().is_kubernetes() { KUBERNETES_POLL_ROUNDS } else { 1 };
+    let rounds = if resources.client().capabilities().is_api_server { KUBERNETES_POLL_ROUNDS } else { 1 };
     let mut compared = startup::ComparedInterfaces::default();
     for round in 0_u64.. {
         tokio::time::sleep(interval).await;

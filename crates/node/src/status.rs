@@ -33,7 +33,7 @@ const SECOND_ENGINE_WARNING: &str = "Felix's chains are in the kernel beside our
 
 /// Writes heartbeats to the datastore at the configured interval, if enabled.
 pub async fn heartbeats(state: Arc<NodeState>, client: StoreClient, host: String) {
-    if !client.keeps_statuses() {
+    if !client.capabilities().expiring_entries {
         return std::future::pending().await;
     }
     let started = Instant::now();
@@ -95,7 +95,7 @@ pub async fn endpoints(
         if state.is_in_sync() {
             open(&mut files, prefix.as_deref(), &state, &writer);
         }
-        let pending = enabled && writer.client.keeps_statuses() && writer.next().is_some();
+        let pending = enabled && writer.client.capabilities().expiring_entries && writer.next().is_some();
         tokio::select! {
             dataplane = dataplanes.recv() => match dataplane {
                 Some(dataplane) => reports = Some(dataplane),

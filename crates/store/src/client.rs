@@ -1,9 +1,10 @@
 //! Typed get, list, create, update, apply, delete and watch over keys, independent of the backend.
 
-use crate::backend::{ConnectRetryMode, StoreBackend, StoreLimits, etcd};
+use crate::backend::{self, Backend, BackendCapabilities, ConnectRetryMode, HistoryCompactor};
+use crate::operation::{OperationOutcome, StoreOperation, one_by_one};
 use crate::page::{PageContinuation, PageRequest};
 use crate::watch::{ProgressReporting, StoreWatch, WatchOptions};
-use crate::{OperationOutcome, Revision, StoreConfig, StoreError, StoreResult};
+use crate::{Revision, StoreConfig, StoreError, StoreLimits, StoreResult};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -78,16 +79,16 @@ pub enum StoreEvent {
 /// Client of a datastore. Cheap to clone; all clones share the connections.
 #[derive(Clone, Debug)]
 pub struct StoreClient {
-    backend: StoreBackend,
+    backend: Arc<dyn Backend>,
     /// Notified when a watch reaches the store again, so that the other watches retry immediately.
     recovered: Arc<Notify>,
 }
 
-/// Access to transactions over several entries, which only some backends have.
-#[derive(Clone, Copy, Debug)]
-pub struct StoreTransactions<'a>(&'a etcd::EtcdBackend);
-
 impl StoreClient {
+    pub fn new(backend: Arc<dyn Backend>) -> StoreClient {
+        StoreClient { backend, recovered: Arc::default() }
+    }
+
     /// Checks the configuration and creates a client. With the Kubernetes API, discovers the API group and fails after
     /// a few seconds if that is impossible. All other connections are opened on first use.
     pub async fn connect(config: &StoreConfig) -> StoreResult<StoreClient> {
@@ -95,7 +96,7 @@ impl StoreClient {
     }
 
     pub async fn connect_with(config: &StoreConfig, limits: StoreLimits) -> StoreResult<StoreClient> {
-        StoreClient::with_patience(config, limits, ConnectRetryMode::Command).await
+        Ok(StoreClient::new(backend::connect(config, limits, ConnectRetryMode::Command).await?))
     }
 
     /// Like `connect`, but for daemons: waits until the API group is known and reports each cause of the delay once.
@@ -104,69 +105,39 @@ impl StoreClient {
         config: &StoreConfig,
         mut report: impl FnMut(&StoreError) + Send,
     ) -> StoreResult<StoreClient> {
-        let patience = ConnectRetryMode::Daemon(&mut report);
-        StoreClient::with_patience(config, StoreLimits::from_environment(), patience).await
-    }
-
-    async fn with_patience(
-        config: &StoreConfig,
-        limits: StoreLimits,
-        patience: ConnectRetryMode<'_>,
-    ) -> StoreResult<StoreClient> {
-        let backend = StoreBackend::connect(config, limits, patience).await?;
-        Ok(StoreClient { backend, recovered: Arc::default() })
+        let mode = ConnectRetryMode::Daemon(&mut report);
+        Ok(StoreClient::new(backend::connect(config, StoreLimits::from_environment(), mode).await?))
     }
 
     pub async fn get(&self, key: &StoreKey) -> StoreResult<StoreEntry> {
-        match &self.backend {
-            StoreBackend::Etcd(etcd) => etcd.get(key).await,
-            StoreBackend::Kubernetes(kubernetes) => kubernetes.get(key).await,
-        }
+        self.backend.get(key).await
     }
 
     /// Returns the entry, or `None` only if the store itself reports that it does not exist. If the API server does not
     /// serve the kind, the response is about something else or the value is unreadable, absence is not proven and an
     /// error is returned.
     pub async fn look_up(&self, key: &StoreKey) -> StoreResult<Option<StoreEntry>> {
-        match &self.backend {
-            StoreBackend::Etcd(etcd) => match etcd.get(key).await {
-                Err(StoreError::DoesNotExist { .. }) => Ok(None),
-                found => found.map(Some),
-            },
-            StoreBackend::Kubernetes(kubernetes) => kubernetes.look_up(key).await,
-        }
+        self.backend.look_up(key).await
     }
 
     /// Returns all entries of a range.
     pub async fn list(&self, range: &KeyRange) -> StoreResult<EntryListing> {
-        match &self.backend {
-            StoreBackend::Etcd(etcd) => etcd.list(range).await,
-            StoreBackend::Kubernetes(kubernetes) => kubernetes.list(range).await,
-        }
+        self.backend.list(range).await
     }
 
     /// Returns one page of the range; [`EntryListing::next`] is the start of the next one.
     pub async fn list_page(&self, range: &KeyRange, page: &PageRequest) -> StoreResult<EntryListing> {
-        match &self.backend {
-            StoreBackend::Etcd(etcd) => etcd.list_page(range, page).await,
-            StoreBackend::Kubernetes(kubernetes) => kubernetes.list_page(range, page).await,
-        }
+        self.backend.list_page(range, page).await
     }
 
     /// Returns the keys of a range without their values.
     pub async fn list_keys(&self, range: &KeyRange) -> StoreResult<Vec<StoreKey>> {
-        match &self.backend {
-            StoreBackend::Etcd(etcd) => etcd.list_keys(range).await,
-            StoreBackend::Kubernetes(kubernetes) => kubernetes.list_keys(range).await,
-        }
+        self.backend.list_keys(range).await
     }
 
     pub async fn create(&self, key: &StoreKey, value: &StoreValue) -> StoreResult<StoreEntry> {
-        complete(key)?;
-        match &self.backend {
-            StoreBackend::Etcd(etcd) => etcd.create(key, value).await,
-            StoreBackend::Kubernetes(kubernetes) => kubernetes.create(key, value).await,
-        }
+        check_complete(key)?;
+        self.backend.create(key, value).await
     }
 
     /// Updates an entry if it is still at the revision.
@@ -176,11 +147,8 @@ impl StoreClient {
         value: &StoreValue,
         revision: &Revision,
     ) -> StoreResult<StoreEntry> {
-        complete(key)?;
-        match &self.backend {
-            StoreBackend::Etcd(etcd) => etcd.update(key, value, revision).await,
-            StoreBackend::Kubernetes(kubernetes) => kubernetes.update(key, value, revision).await,
-        }
+        check_complete(key)?;
+        self.backend.update(key, value, revision).await
     }
 
     /// Writes an entry unconditionally. With a time to live, the entry expires.
@@ -190,69 +158,62 @@ impl StoreClient {
         value: &StoreValue,
         ttl: Option<Duration>,
     ) -> StoreResult<StoreEntry> {
-        complete(key)?;
-        match &self.backend {
-            StoreBackend::Etcd(etcd) => etcd.apply(key, value, ttl).await,
-            StoreBackend::Kubernetes(kubernetes) => kubernetes.apply(key, value, ttl).await,
-        }
+        check_complete(key)?;
+        self.backend.apply(key, value, ttl).await
     }
 
     /// Deletes an entry and returns it. With a revision, deletes it only if it is still at that revision.
     pub async fn delete(&self, key: &StoreKey, revision: Option<&Revision>) -> StoreResult<StoreEntry> {
-        complete(key)?;
-        match &self.backend {
-            StoreBackend::Etcd(etcd) => etcd.delete(key, revision).await,
-            StoreBackend::Kubernetes(kubernetes) => kubernetes.delete(key, revision).await,
-        }
+        check_complete(key)?;
+        self.backend.delete(key, revision).await
     }
 
-    /// Returns whether the backend is the Kubernetes API, where nodes, pods, namespaces and services belong to
-    /// Kubernetes.
-    pub fn is_kubernetes(&self) -> bool {
-        matches!(self.backend, StoreBackend::Kubernetes(_))
+    pub fn capabilities(&self) -> BackendCapabilities {
+        self.backend.capabilities()
     }
 
     /// Returns whether projectcalico.org/v3 objects are stored directly as users write them, so that no server
     /// validates an object against others.
     pub fn stores_v3_as_written(&self) -> bool {
-        match &self.backend {
-            StoreBackend::Etcd(_) => false,
-            StoreBackend::Kubernetes(kubernetes) => kubernetes.is_v3(),
-        }
+        self.backend.stores_v3_as_written()
     }
 
-    /// Returns whether nodes can store the status of themselves and of their endpoints, which needs entries that
-    /// expire.
-    pub fn keeps_statuses(&self) -> bool {
-        !self.is_kubernetes()
-    }
-
-    /// Returns access to transactions over several keys, if the backend has them.
-    pub fn transactions(&self) -> Option<StoreTransactions<'_>> {
-        match &self.backend {
-            StoreBackend::Etcd(etcd) => Some(StoreTransactions(etcd)),
-            StoreBackend::Kubernetes(_) => None,
-        }
+    pub fn has_transactions(&self) -> bool {
+        self.backend.transactions().is_some()
     }
 
     /// Returns a compactor of the backend's history; `None` if compaction is not up to the client.
-    pub fn compactor(&self) -> Option<etcd::HistoryCompactor> {
-        match &self.backend {
-            StoreBackend::Etcd(etcd) => Some(etcd::HistoryCompactor::new(etcd.clone())),
-            StoreBackend::Kubernetes(_) => None,
-        }
+    pub fn compactor(&self) -> Option<Box<dyn HistoryCompactor>> {
+        self.backend.compaction()
     }
 
-    /// Commits a transaction ([`StoreTransactions::commit`]); fails on a backend without transactions.
+    /// Applies all changes or none, and returns the revision of the transaction. Fails on a backend without
+    /// transactions.
     pub async fn transact(&self, changes: &[EntryChange]) -> StoreResult<Revision> {
-        match self.transactions() {
-            Some(transactions) => transactions.commit(changes).await,
-            None => Err(StoreError::NotSupported {
+        let Some(transactions) = self.backend.transactions() else {
+            return Err(StoreError::NotSupported {
                 operation: "Transaction",
                 id: changes.first().map(|change| change.key().to_string()).unwrap_or_default(),
                 reason: "this datastore changes one object at a time".into(),
-            }),
-        }
+            });
+        };
+        changes.iter().try_for_each(|change| check_complete(change.key()))?;
+        transactions.commit(changes).await
+    }
+
+    /// Executes an operation, in one transaction if the store supports it.
+    pub async fn carry_out(&self, operation: StoreOperation) -> StoreResult<OperationOutcome> {
+        let Some(transactions) = self.backend.transactions() else {
+            return self.carry_out_in_steps(&operation).await;
+        };
+        let changes = operation.fold();
+        changes.iter().try_for_each(|change| check_complete(change.key()))?;
+        transactions.carry_out(&changes).await
+    }
+
+    /// Executes an operation step by step, each as a compare-and-swap.
+    pub async fn carry_out_in_steps(&self, operation: &StoreOperation) -> StoreResult<OperationOutcome> {
+        one_by_one(self, operation).await
     }
 
     /// Watches a range: from the current state, with a snapshot first, or after a given revision.
@@ -271,46 +232,18 @@ impl StoreClient {
         after: Option<Revision>,
         progress: ProgressReporting,
     ) -> StoreWatch {
-        let recovered = self.recovered.clone();
-        match &self.backend {
-            StoreBackend::Etcd(etcd) => {
-                let options = WatchOptions { after, progress, recovered, grace: etcd.absence_grace() };
-                StoreWatch::start(etcd.source(&range), range, options)
-            }
-            StoreBackend::Kubernetes(kubernetes) => {
-                let options = WatchOptions { after, progress, recovered, grace: kubernetes.absence_grace() };
-                StoreWatch::start(kubernetes.source(&range), range, options)
-            }
-        }
+        self.backend.watch(range, WatchOptions { after, progress, recovered: self.recovered.clone() })
     }
 
-    /// Parses a resourceVersion, if it is valid for this backend.
+    /// Parses a resourceVersion, if it is valid for this backend. A revision without an order is opaque: the server
+    /// validates it.
     pub fn revision(&self, text: &str) -> StoreResult<Revision> {
-        match &self.backend {
-            StoreBackend::Etcd(_) => etcd::revision(text),
-            // Opaque: kube-apiserver validates it.
-            StoreBackend::Kubernetes(_) => text.parse().map_err(|_| {
-                StoreError::Validation(ValidationError::one("ResourceVersion", text, "must not be empty"))
-            }),
-        }
-    }
-}
-
-impl StoreTransactions<'_> {
-    /// Applies all changes or none. Returns the revision of the transaction.
-    pub async fn commit(&self, changes: &[EntryChange]) -> StoreResult<Revision> {
-        for change in changes {
-            complete(change.key())?;
-        }
-        self.0.commit(changes).await
-    }
-
-    /// Like [`StoreTransactions::commit`], but a lost race is an outcome instead of an error.
-    pub(crate) async fn carry_out(&self, changes: &[EntryChange]) -> StoreResult<OperationOutcome> {
-        for change in changes {
-            complete(change.key())?;
-        }
-        self.0.carry_out(changes).await
+        let ordered = self.capabilities().ordered_revisions;
+        let revision: Option<Revision> = text.parse().ok();
+        revision.filter(|revision| !ordered || revision.number().is_some()).ok_or_else(|| {
+            let reason = if ordered { "invalid resource version: not a number" } else { "must not be empty" };
+            StoreError::Validation(ValidationError::one("ResourceVersion", text, reason))
+        })
     }
 }
 
@@ -336,7 +269,7 @@ impl StoreEntry {
 }
 
 /// Checks that no part of a key is missing: an incomplete key would name something else.
-fn complete(key: &StoreKey) -> StoreResult<()> {
+fn check_complete(key: &StoreKey) -> StoreResult<()> {
     if let StoreKey::Resource { kind, namespace, name } = key {
         if name.is_empty() {
             return Err(StoreError::InsufficientIdentifiers("name".into()));

@@ -2,7 +2,7 @@
 
 use crate::backend::ResponseError;
 use std::time::Duration;
-use tortie_model::{Resource, ValidationError};
+use tortie_model::{Resource, StoreKey, ValidationError};
 
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
@@ -43,6 +43,10 @@ pub enum StoreError {
 }
 
 impl StoreError {
+    pub(crate) fn missing(key: &StoreKey) -> StoreError {
+        StoreError::DoesNotExist { id: key.to_string(), reason: "key not found".into() }
+    }
+
     /// Returns whether the datastore is unusable at present; the same request may succeed later.
     pub const fn is_outage(&self) -> bool {
         matches!(self, StoreError::Datastore(_) | StoreError::Response(_) | StoreError::Absence { .. })

@@ -10,17 +10,19 @@ pub mod printable;
 pub mod resources;
 mod watch;
 
-pub use backend::etcd::HistoryCompactor;
-pub use backend::{ResponseError, StoreLimits, orchestrator, rejected_responses};
-pub use client::{EntryChange, EntryListing, StoreClient, StoreEntry, StoreEvent, StoreTransactions};
-pub use config::StoreConfig;
+pub use backend::{
+    Backend, BackendCapabilities, HistoryCompactor, ResponseError, Transactions, orchestrator,
+    rejected_responses,
+};
+pub use client::{EntryChange, EntryListing, StoreClient, StoreEntry, StoreEvent};
+pub use config::{StoreConfig, StoreLimits};
 pub use error::StoreError;
 pub use operation::{OperationOutcome, OperationRefusal, StoreOperation};
 pub use page::{EntryLabelSelector, PageContinuation, PageRequest};
 pub use resources::{ResourceClient, tier_of};
 pub use tortie_model::Revision;
 pub use watch::{
-    Backoff, ListAbsence, StoreWatch, WatchConnection, collection_prefix, distrusted_lists,
+    Backoff, ListAbsence, StoreWatch, WatchConnection, WatchOptions, collection_prefix, distrusted_lists,
     guarded_collection, is_guarded,
 };
 

@@ -1,9 +1,10 @@
 //! Paged lists: limit, continuation and label selector.
 
+use crate::StoreError;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::num::NonZeroUsize;
-use tortie_model::StoreValue;
+use tortie_model::{StoreValue, ValidationError};
 
 /// Parameters of one page of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,6 +43,12 @@ pub enum EntryLabelRequirement {
     DoesNotExist {
         key: String,
     },
+}
+
+impl PageContinuation {
+    pub(crate) fn invalid(&self) -> StoreError {
+        ValidationError::one("continue", &self.0, "not the continuation of this list").into()
+    }
 }
 
 impl PageRequest {
@@ -85,17 +92,20 @@ impl EntryLabelSelector {
     }
 }
 
+fn join(values: &BTreeSet<String>) -> String {
+    values.iter().map(String::as_str).collect::<Vec<_>>().join(",")
+}
+
 /// Formats the selector in the syntax of the Kubernetes API.
 impl fmt::Display for EntryLabelSelector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let list = |values: &BTreeSet<String>| values.iter().cloned().collect::<Vec<_>>().join(",");
         for (index, requirement) in self.0.iter().enumerate() {
             if index > 0 {
                 f.write_str(",")?;
             }
             match requirement {
-                EntryLabelRequirement::In { key, values } => write!(f, "{key} in ({})", list(values))?,
-                EntryLabelRequirement::NotIn { key, values } => write!(f, "{key} notin ({})", list(values))?,
+                EntryLabelRequirement::In { key, values } => write!(f, "{key} in ({})", join(values))?,
+                EntryLabelRequirement::NotIn { key, values } => write!(f, "{key} notin ({})", join(values))?,
                 EntryLabelRequirement::Exists { key } => f.write_str(key)?,
                 EntryLabelRequirement::DoesNotExist { key } => write!(f, "!{key}")?,
             }

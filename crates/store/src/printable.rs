@@ -15,18 +15,17 @@ pub fn escape_line_controls(text: &str) -> Cow<'_, str> {
 }
 
 fn escape_except(text: &str, is_kept: impl Fn(char) -> bool) -> Cow<'_, str> {
-    let is_escaped = |character: char| character.is_control() && !is_kept(character);
-    if !text.contains(is_escaped) {
+    if !text.contains(|character: char| character.is_control() && !is_kept(character)) {
         return Cow::Borrowed(text);
     }
     let mut escaped = String::with_capacity(text.len() + 8);
     for character in text.chars() {
         match character {
-            '\n' if is_escaped(character) => escaped.push_str("\\n"),
-            '\t' if is_escaped(character) => escaped.push_str("\\t"),
+            _ if !character.is_control() || is_kept(character) => escaped.push(character),
+            '\n' => escaped.push_str("\\n"),
+            '\t' => escaped.push_str("\\t"),
             // Writing to a string cannot fail.
-            _ if is_escaped(character) => drop(write!(escaped, "\\u{:04x}", u32::from(character))),
-            _ => escaped.push(character),
+            _ => drop(write!(escaped, "\\u{:04x}", u32::from(character))),
         }
     }
     Cow::Owned(escaped)

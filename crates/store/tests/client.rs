@@ -19,7 +19,7 @@ on_each_store! {
     long_lists_come_in_pages
     a_list_is_read_page_by_page
     pages_hold_what_is_selected
-    a_continuation_that_is_wrong_or_too_old_is_refused
+    a_wrong_or_expired_continuation_is_rejected
     what_cannot_be_read_is_set_aside
     fields_of_newer_versions_survive_an_update
     keys_without_a_name_are_refused
@@ -177,7 +177,7 @@ async fn pages_hold_what_is_selected(store: TestStore) {
     assert_eq!(pages, expected);
 }
 
-async fn a_continuation_that_is_wrong_or_too_old_is_refused(store: TestStore) {
+async fn a_wrong_or_expired_continuation_is_rejected(store: TestStore) {
     let client = store.client().await;
     for n in 0..3 {
         client.create(&handle(&format!("{n}")), &counting(n)).await.unwrap();

@@ -62,7 +62,7 @@ async fn one_server_serves_everything() {
     }
     kubernetes_objects_are_derived(&server).await;
     policies_of_kubernetes_are_ours(&server).await;
-    a_kind_that_is_not_served_is_empty_until_it_is(&server).await;
+    an_unserved_kind_is_empty_until_served(&server).await;
 }
 
 async fn the_rules_of_every_store(resources: &ResourceClient) {
@@ -76,7 +76,7 @@ async fn the_rules_of_every_store(resources: &ResourceClient) {
 }
 
 async fn records_live_and_die(client: &StoreClient) {
-    assert!(client.transactions().is_none());
+    assert!(!client.has_transactions());
     let key = handle("Net.H");
     assert!(matches!(client.get(&key).await, Err(StoreError::DoesNotExist { .. })));
     let created = client.create(&key, &counting(1)).await.unwrap();
@@ -319,7 +319,7 @@ async fn policies_of_kubernetes_are_ours(server: &ApiServer) {
 }
 
 /// Uses ClusterNetworkPolicy, which most clusters do not have.
-async fn a_kind_that_is_not_served_is_empty_until_it_is(server: &ApiServer) {
+async fn an_unserved_kind_is_empty_until_served(server: &ApiServer) {
     let client = connect(server, CalicoGroup::V3).await;
     let range = KeyRange::all(Kind::GlobalNetworkPolicy);
     assert!(client.list(&range).await.unwrap().entries.is_empty());

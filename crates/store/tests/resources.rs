@@ -11,7 +11,7 @@ use tortie_store::{ResourceClient, StoreError};
 
 on_each_store! {
     an_object_lives_and_dies
-    an_object_lies_in_the_store_to_the_byte
+    an_object_is_stored_byte_for_byte
     metadata_rules
     a_store_is_initialised_once
     an_initialised_store_keeps_its_lock
@@ -24,7 +24,7 @@ on_each_store! {
     pools_do_not_change_shape
     a_deleted_pool_gives_back_its_blocks
     a_deleted_node_leaves_nothing_behind
-    a_node_that_is_itself_gone_leaves_nothing_behind
+    a_missing_node_leaves_nothing_behind
     a_node_that_cannot_be_deleted_loses_nothing
     peers_need_their_filters
     old_policies_are_found_under_their_old_name
@@ -48,7 +48,7 @@ async fn an_object_lives_and_dies(store: TestStore) {
     rules::an_object_lives_and_dies(&store.resources().await).await;
 }
 
-async fn an_object_lies_in_the_store_to_the_byte(store: TestStore) {
+async fn an_object_is_stored_byte_for_byte(store: TestStore) {
     let resources = ready(&store).await;
     let mut policy = object(
         Kind::GlobalNetworkPolicy,
@@ -390,7 +390,7 @@ async fn a_deleted_node_leaves_nothing_behind(store: TestStore) {
     assert_eq!(store.raw("/calico/ipam/v2/host/n1/ipv4/block/10.65.3.8-29").await, None);
 }
 
-async fn a_node_that_is_itself_gone_leaves_nothing_behind(store: TestStore) {
+async fn a_missing_node_leaves_nothing_behind(store: TestStore) {
     let resources = store.resources().await;
     two_nodes(&store, &resources).await;
     put_block(&store, "10.65.3.32/29", Some("n2"), &[(0, "vxlan-tunnel-addr-n2", "n2")]).await;

@@ -15,7 +15,7 @@ on_each_store! {
     the_store_dies_and_comes_back
     history_is_compacted_while_nobody_listens
     thousands_of_changes_none_lost_none_doubled
-    an_entry_that_cannot_be_read_does_not_stop_the_watch
+    an_unreadable_entry_does_not_stop_the_watch
     a_watch_goes_on_from_a_revision
     a_revision_that_is_gone_means_a_reset
     a_slow_consumer_loses_nothing
@@ -220,7 +220,7 @@ async fn thousands_of_changes_none_lost_none_doubled(mut store: TestStore) {
     assert!(mirror.puts > written, "{} of at least {written} puts and the last one delivered", mirror.puts);
 }
 
-async fn an_entry_that_cannot_be_read_does_not_stop_the_watch(store: TestStore) {
+async fn an_unreadable_entry_does_not_stop_the_watch(store: TestStore) {
     let client = store.client().await;
     put(&client, "a", 1).await;
     let mut watch = client.watch(KeyRange::Handles, None);

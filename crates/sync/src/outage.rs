@@ -17,7 +17,9 @@ pub struct OutageReport {
 impl OutageReport {
     /// Returns the event to report, given the current state of every watch.
     pub fn look<'a>(&mut self, watches: impl IntoIterator<Item = &'a WatchConnection>) -> Option<FeedEvent> {
-        let (mut failed_attempts, mut reason, mut distrusted) = (0, None, false);
+        let mut failed_attempts = 0;
+        let mut reason = None;
+        let mut distrusted = false;
         for connection in watches {
             failed_attempts += connection.failed_attempts;
             // Missing objects take precedence over a lost connection as the reported reason.
@@ -58,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outage_of_many_watches_begins_once_and_ends_once() {
+    fn an_outage_of_many_watches_is_reported_once() {
         let mut outage = OutageReport::default();
         let mut watches = vec![standing(None, 0); 20];
         assert_eq!(outage.look(&watches), None);

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
-use tortie_model::{FeedEvent, KeyRange, Revision, StoreKey};
+use tortie_model::{FeedEvent, KeyRange, Revision};
 use tortie_store::{StoreClient, StoreEntry, StoreError, StoreEvent, StoreWatch, WatchConnection};
 
 /// Capacity of the channel of a feed. When it is full, the watches wait for the consumer.
@@ -26,13 +26,6 @@ const STUCK_WATCH_TIMEOUT: Duration = Duration::from_secs(300);
 #[allow(clippy::large_enum_variant, reason = "nearly every one is an event")]
 pub enum FeedMessage {
     Event(FeedEvent),
-    /// Like [`FeedEvent::Unreadable`], with the revision of the write.
-    Unreadable {
-        key: StoreKey,
-        revision: Revision,
-        text: String,
-        reason: String,
-    },
     /// All events of the range up to this revision have been sent.
     Reached {
         range: KeyRange,
@@ -45,14 +38,16 @@ pub enum FeedMessage {
 /// watch is stuck.
 pub fn follow(client: &StoreClient, ranges: Vec<KeyRange>, alive: impl Fn() + Send + 'static) -> Feed {
     let watches = ranges.into_iter().map(|range| (range.clone(), client.watch(range, None))).collect();
-    let pick = |heard| match heard {
-        FeedMessage::Event(event) => Some(event),
-        FeedMessage::Unreadable { key, text, reason, .. } => {
-            Some(FeedEvent::Unreadable { key, text, reason })
+    merge(watches, FeedMessage::into_event, alive)
+}
+
+impl FeedMessage {
+    fn into_event(self) -> Option<FeedEvent> {
+        match self {
+            FeedMessage::Event(event) => Some(event),
+            FeedMessage::Reached { .. } => None,
         }
-        FeedMessage::Reached { .. } => None,
-    };
-    merge(watches, pick, alive)
+    }
 }
 
 /// Like [`follow`], and also reports for each range the revision up to which all events have been sent.
@@ -73,7 +68,9 @@ fn merge<T: Send + 'static>(
 ) -> mpsc::Receiver<T> {
     let (sender, feed) = mpsc::channel(FEED_CAPACITY);
     let missing = Arc::new(AtomicUsize::new(watches.len()));
-    let (mut connections, mut signs, mut tasks) = (Vec::new(), Vec::new(), JoinSet::new());
+    let mut connections = Vec::new();
+    let mut signs = Vec::new();
+    let mut tasks = JoinSet::new();
     for (range, watch) in watches {
         connections.push(watch.connection());
         signs.push(watch.signs_of_life());
@@ -110,7 +107,7 @@ async fn pass_on<T>(
                     StoreError::Parse { value, reason, .. } => (value, reason),
                     other => (String::new(), other.to_string()),
                 };
-                FeedMessage::Unreadable { key, revision, text, reason }
+                FeedMessage::Event(FeedEvent::Unreadable { key, revision, text, reason })
             }
             StoreEvent::InSync(_) if missing.fetch_sub(1, Ordering::AcqRel) == 1 => {
                 FeedMessage::Event(FeedEvent::InSync)

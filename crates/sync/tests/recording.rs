@@ -138,7 +138,12 @@ fn every_event_of_a_feed_reads_back() {
     events.extend([
         FeedEvent::Put { key: StoreKey::Block { cidr }, value: StoreValue::Block(block), revision: 8.into() },
         FeedEvent::Delete { key: affinity, revision: "not-a-number".parse().unwrap() },
-        FeedEvent::Unreadable { key: tier, text: "{\u{1}".to_owned(), reason: "EOF".to_owned() },
+        FeedEvent::Unreadable {
+            key: tier,
+            revision: 3.into(),
+            text: "{\u{1}".to_owned(),
+            reason: "EOF".to_owned(),
+        },
         FeedEvent::InSync,
         FeedEvent::ConnectionLost { reason: "refused".to_owned() },
         FeedEvent::ConnectionBack { failed_attempts: 175 },
@@ -160,7 +165,7 @@ fn every_event_of_a_feed_reads_back() {
 }
 
 #[test]
-fn a_recording_ends_at_its_bound_and_counts_what_it_lost() {
+fn a_recording_counts_events_beyond_its_limit() {
     let mut file = Vec::new();
     let mut recorder = RecordingWriter::new(&mut file, 400, &header()).unwrap();
     let event = json::feed_to_json(&FeedEvent::ConnectionLost { reason: "x".repeat(50) }).unwrap();
@@ -194,7 +199,7 @@ impl Write for FullDisk {
 }
 
 #[test]
-fn a_full_disk_ends_the_recording_not_the_node() {
+fn a_full_disk_ends_only_the_recording() {
     let mut recorder = RecordingWriter::new(FullDisk(100), u64::MAX, &header()).unwrap();
     assert!(recorder.record(Duration::ZERO, &json!("inSync")));
     assert!(!recorder.record(Duration::ZERO, &json!("inSync")));
@@ -203,7 +208,7 @@ fn a_full_disk_ends_the_recording_not_the_node() {
 }
 
 #[test]
-fn what_is_no_recording_is_refused_and_a_cut_line_is_the_end() {
+fn a_truncated_line_ends_a_recording() {
     let read = |text: &str| RecordingReader::new(text.as_bytes().to_vec().as_slice()).map(|_| ());
     assert!(matches!(read(""), Err(RecordingError::Line { line: 1, .. })));
     assert!(matches!(read("hello\n"), Err(RecordingError::Line { line: 1, .. })));

@@ -64,7 +64,7 @@ async fn all_ranges_are_one_snapshot_then_changes() {
 }
 
 #[tokio::test]
-async fn an_outage_is_said_once_when_it_begins_and_once_when_it_ends() {
+async fn an_outage_is_reported_at_start_and_end() {
     let mut etcd = Etcd::start().expect("etcd");
     let client = StoreClient::connect(&StoreConfig::at(etcd.endpoint())).await.unwrap();
     let ranges = vec![KeyRange::Handles, KeyRange::IpamConfig, KeyRange::Blocks { ip_version: None }];

@@ -24,7 +24,7 @@ pub async fn split(args: &IpamSplitArgs, store: &ResourceClient, out: &mut dyn W
     };
     // Checked before the first write: an interrupted split would leave a pool that is disabled and not
     // replaced.
-    if store.client().transactions().is_none() {
+    if !store.client().has_transactions() {
         return Err(CommandError::message(
             "ipam split is not supported on the Kubernetes API datastore, which changes one object at a time",
         ));

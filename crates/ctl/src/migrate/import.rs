@@ -30,10 +30,13 @@ pub async fn import(args: &ImportArgs, out: &mut dyn Write) -> CommandResult<()>
     check_empty(&store).await?;
     store.ensure_initialized("", "").await?;
     set_locked(&store, true, out).await?;
-    let made_there = |resource: &Resource| {
-        store.client().is_kubernetes() && KUBERNETES_DERIVED_KINDS.contains(&resource.kind())
-    };
-    let resources = contents.resources.into_iter().filter(|resource| !made_there(resource)).collect();
+    // The Calico fields of nodes are written even if Kubernetes creates the nodes.
+    let capabilities = store.client().capabilities();
+    let resources = contents
+        .resources
+        .into_iter()
+        .filter(|resource| resource.kind() == Kind::Node || !capabilities.derives(resource.kind()))
+        .collect();
     let outcome = apply_all(&store, resources).await;
     let report = outcome.report(APPLY_WORDING);
     out.write_all(report.out.as_bytes())?;
@@ -65,9 +68,6 @@ pub async fn import(args: &ImportArgs, out: &mut dyn Write) -> CommandResult<()>
     )?;
     Ok(())
 }
-
-/// Kinds that the Kubernetes API derives from native objects: namespaces, service accounts and pods.
-const KUBERNETES_DERIVED_KINDS: [Kind; 2] = [Kind::Profile, Kind::WorkloadEndpoint];
 
 /// The parsed parts of an exported file.
 struct MigrationFile {
@@ -106,8 +106,7 @@ async fn check_empty(store: &ResourceClient) -> CommandResult<()> {
     let taken =
         |what: String| CommandError::message(format!("datastore already has Calico resources: {what}"));
     for kind in EXPORTED_KINDS.iter().copied() {
-        let made_there = KUBERNETES_DERIVED_KINDS.contains(&kind) || kind == Kind::Node;
-        if store.client().is_kubernetes() && made_there {
+        if store.client().capabilities().derives(kind) {
             continue;
         }
         let list = store.list(kind, None).await?;

@@ -35,7 +35,7 @@ impl PolicyCluster {
         for kind in ENDPOINT_KINDS.into_iter().chain(POLICY_KINDS) {
             cluster.load_kind(store, kind).await?;
         }
-        if store.client().is_kubernetes() {
+        if store.client().capabilities().includes_kubernetes {
             let slices = store.client().list(&KeyRange::EndpointSlices).await?.entries;
             cluster.slices = slices.into_iter().map(|entry| (entry.key, entry.value)).collect();
         }

@@ -70,7 +70,7 @@ pub fn to_record(heard: &FeedMessage) -> Result<Option<FeedRecord>, RecordFormat
             revision: revision.to_string(),
             ..FeedRecord::default()
         },
-        FeedMessage::Unreadable { key, revision, text, reason } => FeedRecord {
+        FeedMessage::Event(FeedEvent::Unreadable { key, revision, text, reason }) => FeedRecord {
             key: key_to_json(key)?.to_string(),
             what: RecordAction::Unreadable.into(),
             revision: revision.to_string(),
@@ -102,11 +102,13 @@ pub fn from_record(record: &FeedRecord) -> Result<FeedEvent, RecordFormatError> 
                 }
                 FeedEvent::Put { key, value, revision }
             }
-            Err(error) => FeedEvent::Unreadable { key, text: text(), reason: error.to_string() },
+            Err(error) => {
+                FeedEvent::Unreadable { key, revision: revision()?, text: text(), reason: error.to_string() }
+            }
         },
         RecordAction::Delete => FeedEvent::Delete { key, revision: revision()? },
         RecordAction::Unreadable => {
-            FeedEvent::Unreadable { key, text: text(), reason: record.reason.clone() }
+            FeedEvent::Unreadable { key, revision: revision()?, text: text(), reason: record.reason.clone() }
         }
     })
 }

@@ -51,7 +51,7 @@ impl SimulatedHubStore {
         self.revision += 1;
         let text = format!("nonsense {}", self.revision);
         let (revision, reason) = (self.revision.into(), "nonsense".to_owned());
-        let event = FeedMessage::Unreadable { key: key.clone(), revision, text, reason };
+        let event = FeedMessage::Event(FeedEvent::Unreadable { key: key.clone(), revision, text, reason });
         self.record(key, event);
     }
 

@@ -28,15 +28,12 @@ impl Allocator {
 
     /// Releases the affinity of a block, whichever owner it has.
     pub async fn release_block_affinity(&self, cidr: IpNet, must_be_empty: bool) -> IpamResult<()> {
-        let missing = || does_not_exist(&block_key(cidr));
-        let found = self.records.block(cidr).await?.ok_or_else(missing)?;
-        match found.value.owner() {
-            Some((affinity, name)) => {
-                let owner = BlockOwner { affinity, name: name.to_owned() };
-                self.release_affinity(&owner, cidr, must_be_empty).await
-            }
-            None => Ok(()),
-        }
+        let Some(found) = self.records.block(cidr).await? else {
+            return Err(does_not_exist(&block_key(cidr)));
+        };
+        let Some((affinity, name)) = found.value.owner() else { return Ok(()) };
+        let owner = BlockOwner { affinity, name: name.to_owned() };
+        self.release_affinity(&owner, cidr, must_be_empty).await
     }
 
     /// Releases the blocks of an owner within `within`, or all of them. Continues after failures and returns the last

@@ -269,8 +269,8 @@ impl Allocator {
             return Ok(true);
         }
         if count.saturating_add(job.assigned.missing()) > limit {
-            let (handle, version) = (record.id.clone(), job.version);
-            return Err(IpamError::HandleLimit { handle, version, limit });
+            let handle = record.id.clone();
+            return Err(IpamError::HandleLimit { handle, version: job.version, limit });
         }
         Ok(false)
     }

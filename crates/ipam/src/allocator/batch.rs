@@ -156,11 +156,10 @@ impl RequestBatchBuilder<'_> {
                 continue;
             }
             let pools = choose(self.facts, &self.owner.name, labels, request, version).ok()?;
-            let fits = |usable: &UsableBlock| {
+            *place = Some(self.blocks.iter().position(|usable| {
                 pools.iter().any(|pool| pool.cidr.contains(&usable.block.cidr))
                     && block::free(&usable.block, &self.facts.reservations) >= count
-            };
-            *place = Some(self.blocks.iter().position(fits)?);
+            })?);
         }
         let mut handle = AddressHandle::default();
         let mut assigned = DualStackAssignment {
@@ -189,10 +188,10 @@ impl RequestBatchBuilder<'_> {
         let mut places = BTreeMap::new();
         for text in record.blocks() {
             let cidr: IpNet = text.parse().ok()?;
-            let knows = |usable: &UsableBlock| {
+            let place = self.blocks.iter().position(|usable| {
                 usable.block.cidr == cidr && !block::addresses_of(&usable.block, &record.id).is_empty()
-            };
-            places.insert(text.to_owned(), self.blocks.iter().position(knows)?);
+            });
+            places.insert(text.to_owned(), place?);
         }
         let mut released = Vec::new();
         for place in places.values() {
@@ -223,8 +222,8 @@ fn usable(
             }
             let mut block = found.value.clone();
             block::thaw(&mut block, facts.config.ip_cooldown_seconds, now);
-            let (revision, check) = (found.revision.clone(), claim.check(owner));
-            usable.push(UsableBlock { block, revision, check, changed: false });
+            let revision = found.revision.clone();
+            usable.push(UsableBlock { block, revision, check: claim.check(owner), changed: false });
         }
     }
     usable

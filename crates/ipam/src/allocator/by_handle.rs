@@ -43,7 +43,7 @@ impl Allocator {
         let facts = self.facts().await?;
         // Without transactions, write one block at a time: a refused write would hide the releases by the steps before
         // it.
-        let at_once = match self.records.carrier() {
+        let at_once = match self.records.mode() {
             ExecutionMode::Transaction => MAX_BLOCKS_PER_TRANSACTION,
             ExecutionMode::Steps => 1,
         };
@@ -68,7 +68,8 @@ impl Allocator {
             let leave = handle.leave(&blocks);
             let is_last = matches!(leave, Some(OperationStep::Delete { .. }));
             let mut operation = operations::release(None, leave.into_iter().collect());
-            let (mut written, mut addresses) = (Vec::new(), Vec::new());
+            let mut written = Vec::new();
+            let mut addresses = Vec::new();
             for cidr in blocks.iter().filter_map(|cidr| cidr.parse::<IpNet>().ok()) {
                 let Some(found) = self.block_with_handle(cidr, id, cache).await? else { continue };
                 let mut next = found.value.clone();

@@ -120,8 +120,12 @@ impl CachedClaim {
 impl Allocator {
     pub(super) async fn load_claims(&self, cache: &mut BlockCache, version: u8) -> IpamResult<()> {
         let found = self.records.affinities(&self.owner, Some(version)).await?;
-        let claim = |(cidr, affinity)| CachedClaim { cidr, affinity, block: CachedBlock::Unknown };
-        *cache.claims(version) = Some(found.into_iter().map(claim).collect());
+        let claims = found.into_iter().map(|(cidr, affinity)| CachedClaim {
+            cidr,
+            affinity,
+            block: CachedBlock::Unknown,
+        });
+        *cache.claims(version) = Some(claims.collect());
         Ok(())
     }
 
@@ -133,7 +137,8 @@ impl Allocator {
         reserved: Option<&HostReserved>,
         now: Timestamp,
     ) -> IpamResult<Option<VersionedValue<AddressBlock>>> {
-        let (affinity_key, block_key) = (affinity_key(&self.owner, claim.cidr), block_key(claim.cidr));
+        let affinity_key = affinity_key(&self.owner, claim.cidr);
+        let block_key = block_key(claim.cidr);
         for _ in 0..MAX_RACE_ATTEMPTS {
             if let CachedBlock::Unknown = claim.block {
                 let found = self.records.block(claim.cidr).await?;

@@ -70,8 +70,6 @@ enum AllocatorInputSource {
     /// Read for each request.
     Store,
     Follower(InputWatcher),
-    #[cfg(test)]
-    Given(Arc<AllocatorInputs>),
 }
 
 impl Allocator {
@@ -86,18 +84,9 @@ impl Allocator {
         Allocator::over(IpamRecords::new(client), owner, AllocatorInputSource::Follower(follower))
     }
 
-    #[cfg(test)]
-    pub(crate) fn simulated(
-        records: IpamRecords,
-        owner: BlockOwner,
-        facts: Arc<AllocatorInputs>,
-    ) -> Allocator {
-        Allocator::over(records, owner, AllocatorInputSource::Given(facts))
-    }
-
     /// Uses the given way to execute operations instead of the best one that the store offers.
-    pub fn carried_by(self, carrier: ExecutionMode) -> Allocator {
-        Allocator { records: self.records.carried_by(carrier), ..self }
+    pub fn with_mode(self, mode: ExecutionMode) -> Allocator {
+        Allocator { records: self.records.with_mode(mode), ..self }
     }
 
     /// Never assigns the addresses that `in_use` reports.
@@ -132,15 +121,13 @@ impl Allocator {
     /// Returns whether requests can be batched. This needs transactions, and pools that are known without a read.
     fn batches(&self) -> bool {
         matches!(self.source, AllocatorInputSource::Follower(_))
-            && self.records.carrier() == ExecutionMode::Transaction
+            && self.records.mode() == ExecutionMode::Transaction
     }
 
     async fn facts(&self) -> IpamResult<Arc<AllocatorInputs>> {
         let facts = match &self.source {
             AllocatorInputSource::Follower(follower) => follower.facts().await?,
             AllocatorInputSource::Store => Arc::new(AllocatorInputs::load(&self.records, &self.owner).await?),
-            #[cfg(test)]
-            AllocatorInputSource::Given(facts) => facts.clone(),
         };
         Ok(self.without_in_use(facts))
     }

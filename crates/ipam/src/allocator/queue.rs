@@ -96,12 +96,11 @@ impl Allocator {
                     return Ok(());
                 }
             };
-            let unaffected = |request: &BatchedRequest| match &refused.key {
+            let unaffected = batch.requests.into_iter().filter(|request| match &refused.key {
                 StoreKey::Handle { id } => request.handle() != Some(id),
                 _ => true,
-            };
-            let requests = batch.requests.into_iter().filter(unaffected);
-            queued = requests.map(BatchedRequest::into_queued).collect();
+            });
+            queued = unaffected.map(BatchedRequest::into_queued).collect();
             match refused.key {
                 StoreKey::Block { cidr } => {
                     let found = self.records.block_now(cidr, refused.current).await?;

@@ -12,7 +12,7 @@ use ipnet::IpNet;
 use jiff::Timestamp;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use tortie_model::ipam::{AddressBlock, AddressHandle};
+use tortie_model::ipam::AddressBlock;
 use tortie_model::key::AffinityType;
 use tortie_model::selector::Selector;
 use tortie_model::{Kind, StoreKey};
@@ -45,10 +45,10 @@ impl Allocator {
         let mut handles = HandleRecords::new();
         let listed = wanted.len() >= LIST_HANDLES_THRESHOLD;
         if listed {
-            let record = |(id, found): (String, VersionedValue<AddressHandle>)| {
-                (id.clone(), HandleRecord::new(&id, Some(found)))
-            };
-            handles = self.records.handles().await?.into_iter().map(record).collect();
+            for (id, found) in self.records.handles().await? {
+                let record = HandleRecord::new(&id, Some(found));
+                handles.insert(id, record);
+            }
         }
         let mut report = ReleaseReport::default();
         let mut by_block: BTreeMap<IpNet, Vec<ReleaseRequest>> = BTreeMap::new();

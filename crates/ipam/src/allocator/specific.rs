@@ -38,12 +38,13 @@ impl Allocator {
         request: &SpecificRequest,
     ) -> IpamResult<IpNet> {
         let address = request.address;
-        let outside = || IpamError::NotInPool { address };
-        let pool = pool::containing(&facts.pools, address, true).ok_or_else(outside)?;
+        let Some(pool) = pool::containing(&facts.pools, address, true) else {
+            return Err(IpamError::NotInPool { address });
+        };
         if let Some(intended) = request.intended.filter(|intended| !pool.uses.contains(intended)) {
             return Err(IpamError::UseNotAllowed { address, intended });
         }
-        let cidr = pool.block_of(address).ok_or_else(outside)?;
+        let cidr = pool.block_of(address).ok_or(IpamError::NotInPool { address })?;
         let handle = request.holder.handle.as_deref();
         if self.in_use.as_ref().is_some_and(|in_use| in_use.is_held_by_another(address, handle)) {
             return Err(BlockError::AlreadyAssigned { address }.into());

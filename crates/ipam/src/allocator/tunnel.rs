@@ -26,20 +26,23 @@ pub struct TunnelPools<'a> {
 impl TunnelPools<'_> {
     /// Returns the pools that the tunnel address may come from. If the list is empty, the tunnel needs no address.
     pub fn of(&self, tunnel: TunnelType) -> Vec<IpNet> {
-        let wants = |pool: &AllocationPool| match tunnel {
-            TunnelType::WireguardV4 => self.wireguard_v4,
-            TunnelType::WireguardV6 => self.wireguard_v6,
-            TunnelType::Ipip => pool.ipip,
-            TunnelType::VxlanV4 | TunnelType::VxlanV6 => pool.vxlan,
-        };
-        let suits = |pool: &&AllocationPool| {
+        let usable = self.pools.iter().filter(|pool| {
             pool.enabled
                 && pool.version() == tunnel.version()
                 && pool.uses.contains(&AddressUse::Tunnel)
                 && pool.selects_node(self.node_labels)
-                && wants(pool)
-        };
-        self.pools.iter().filter(suits).map(|pool| pool.cidr).collect()
+                && self.uses_tunnel(pool, tunnel)
+        });
+        usable.map(|pool| pool.cidr).collect()
+    }
+
+    fn uses_tunnel(&self, pool: &AllocationPool, tunnel: TunnelType) -> bool {
+        match tunnel {
+            TunnelType::WireguardV4 => self.wireguard_v4,
+            TunnelType::WireguardV6 => self.wireguard_v6,
+            TunnelType::Ipip => pool.ipip,
+            TunnelType::VxlanV4 | TunnelType::VxlanV6 => pool.vxlan,
+        }
     }
 }
 
@@ -135,18 +138,12 @@ impl Allocator {
 
     async fn tunnel_address(&self, tunnel: TunnelType, address: IpAddr) -> IpamResult<TunnelAddress> {
         let Some(record) = self.record_of(address).await? else { return Ok(TunnelAddress::Free) };
-        let says = |name: &str, value: &str| record.secondary.get(name).is_some_and(|found| found == value);
-        Ok(
-            if says(attribute::TYPE_ATTRIBUTE, tunnel.attribute())
-                && says(attribute::NODE_ATTRIBUTE, &self.owner.name)
-            {
-                TunnelAddress::Ours
-            } else if is_ancient(&record) {
-                TunnelAddress::Ancient
-            } else {
-                TunnelAddress::Foreign
-            },
-        )
+        let kind = record.secondary.get(attribute::TYPE_ATTRIBUTE);
+        let node = record.secondary.get(attribute::NODE_ATTRIBUTE);
+        if kind.is_some_and(|kind| kind == tunnel.attribute()) && node == Some(&self.owner.name) {
+            return Ok(TunnelAddress::Ours);
+        }
+        Ok(if is_ancient(&record) { TunnelAddress::Ancient } else { TunnelAddress::Foreign })
     }
 
     /// Returns the addresses of a handle with the prefix lengths of their blocks. They are the response to a repeated
@@ -170,7 +167,8 @@ impl Allocator {
         addresses: &[IpAddr],
     ) -> IpamResult<BTreeMap<IpAddr, AllocationAttribute>> {
         let facts = self.facts().await?;
-        let (mut blocks, mut records) = (BTreeMap::new(), BTreeMap::new());
+        let mut blocks = BTreeMap::new();
+        let mut records = BTreeMap::new();
         for address in addresses {
             let mut cache = self.cache.lock().await;
             let Some(cidr) = self.block_of(&facts, &mut cache, *address).await? else { continue };

@@ -6,17 +6,28 @@ mod tests;
 use crate::block;
 use crate::owner::BlockOwner;
 use crate::records::block_key;
+use async_trait::async_trait;
 use ipnet::IpNet;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 use tortie_model::ipam::{AddressBlock, AddressHandle, AffinityState};
 use tortie_model::{KeyRange, StoreKey, StoreValue};
-use tortie_store::operation::{CompareAndSwap, OperationOutcome, StoreOperation, WrittenRevisions};
-use tortie_store::{EntryChange, OperationRefusal, Revision, StoreEntry, StoreError, StoreResult};
+use tortie_store::operation::{OperationOutcome, WrittenRevisions};
+use tortie_store::{
+    Backend, BackendCapabilities, EntryChange, EntryListing, OperationRefusal, PageRequest, Revision,
+    StoreEntry, StoreError, StoreResult, StoreWatch, Transactions, WatchOptions,
+};
+
+/// Pools, nodes and settings, which no process changes.
+pub type SimulatedInputs = Arc<BTreeMap<StoreKey, StoreValue>>;
 
 /// The entries shared by all processes.
-#[derive(Clone, Debug, Default)]
-pub struct SimulatedStore(Arc<Mutex<SimulatedEntries>>);
+#[derive(Clone, Debug)]
+pub struct SimulatedStore {
+    inputs: SimulatedInputs,
+    records: Arc<Mutex<SimulatedEntries>>,
+}
 
 #[derive(Debug, Default)]
 struct SimulatedEntries {
@@ -49,22 +60,26 @@ struct SimulatedProcessState {
 }
 
 impl SimulatedStore {
+    pub fn new(inputs: SimulatedInputs) -> SimulatedStore {
+        SimulatedStore { inputs, records: Arc::default() }
+    }
+
     pub fn process(&self, seed: u64) -> SimulatedProcess {
         let life = SimulatedProcessState { death: None, dead: false, dice: seed | 1 };
         SimulatedProcess { world: self.clone(), life: Arc::new(Mutex::new(life)) }
     }
 
     pub fn keys(&self) -> Vec<StoreKey> {
-        self.0.lock().unwrap().entries.keys().cloned().collect()
+        self.records.lock().unwrap().entries.keys().cloned().collect()
     }
 
     pub fn blocks(&self) -> Vec<AddressBlock> {
-        self.0.lock().unwrap().blocks().cloned().collect()
+        self.records.lock().unwrap().blocks().cloned().collect()
     }
 
     /// Removes the claim times of all blocks, so that they count as claimed long ago.
     pub fn age(&self) {
-        let mut world = self.0.lock().unwrap();
+        let mut world = self.records.lock().unwrap();
         let blocks: Vec<AddressBlock> = world.blocks().cloned().collect();
         for mut block in blocks {
             block.affinity_claim_time = None;
@@ -121,11 +136,14 @@ impl SimulatedEntries {
             | EntryChange::Keep { revision, .. } => Some(revision.clone()),
         };
         let id = change.key().to_string();
-        match (stands == expected, stands.is_some()) {
-            (true, _) => Ok(()),
-            (false, true) => Err(StoreError::Conflict { id, current: None }),
-            (false, false) => Err(StoreError::DoesNotExist { id, reason: String::new() }),
+        if stands == expected {
+            return Ok(());
         }
+        Err(match (stands, expected) {
+            (None, _) => StoreError::DoesNotExist { id, reason: String::new() },
+            (Some(_), None) => StoreError::AlreadyExists { id, reason: String::new(), current: None },
+            (Some(_), Some(_)) => StoreError::Conflict { id, current: None },
+        })
     }
 
     /// Asserts the invariants of an entry that was written and of the related entries.
@@ -238,46 +256,130 @@ impl SimulatedProcess {
                 death.after -= 1;
             }
         }
-        let mut world = self.world.0.lock().unwrap();
+        let mut world = self.world.records.lock().unwrap();
         let written = write(&mut world);
         changes.iter().for_each(|change| world.assert_sound(change.key()));
         if unheard { Err(died()) } else { written }
     }
 
-    pub async fn get(&self, key: &StoreKey) -> StoreResult<StoreEntry> {
+    async fn write(&self, change: EntryChange) -> StoreResult<Revision> {
         self.turn().await?;
-        let found = self.world.0.lock().unwrap().entry(key);
+        self.write_all(std::slice::from_ref(&change), |world| world.write(&change))
+    }
+}
+
+#[async_trait]
+impl Backend for SimulatedProcess {
+    fn capabilities(&self) -> BackendCapabilities {
+        BackendCapabilities {
+            ordered_revisions: true,
+            expiring_entries: false,
+            derived_kinds: &[],
+            includes_kubernetes: false,
+            checks_namespaces: false,
+            is_api_server: false,
+        }
+    }
+
+    fn transactions(&self) -> Option<&dyn Transactions> {
+        Some(self)
+    }
+
+    async fn get(&self, key: &StoreKey) -> StoreResult<StoreEntry> {
+        if let Some(value) = self.world.inputs.get(key) {
+            return Ok(StoreEntry { key: key.clone(), value: value.clone(), revision: 1.into() });
+        }
+        self.turn().await?;
+        let found = self.world.records.lock().unwrap().entry(key);
         found.ok_or_else(|| StoreError::DoesNotExist { id: key.to_string(), reason: String::new() })
     }
 
-    pub async fn list(&self, range: &KeyRange) -> StoreResult<Vec<StoreEntry>> {
-        self.turn().await?;
-        let world = self.world.0.lock().unwrap();
-        let inside = world.entries.iter().filter(|(key, _)| range.contains(key));
-        Ok(inside
-            .map(|(key, (value, revision))| StoreEntry {
-                key: key.clone(),
-                value: value.clone(),
-                revision: (*revision).into(),
-            })
-            .collect())
+    async fn list(&self, range: &KeyRange) -> StoreResult<EntryListing> {
+        let entries = if matches!(range, KeyRange::Resources { .. }) {
+            let inside = self.world.inputs.iter().filter(|(key, _)| range.contains(key));
+            inside
+                .map(|(key, value)| StoreEntry { key: key.clone(), value: value.clone(), revision: 1.into() })
+                .collect()
+        } else {
+            self.turn().await?;
+            let world = self.world.records.lock().unwrap();
+            world
+                .entries
+                .keys()
+                .filter(|key| range.contains(key))
+                .filter_map(|key| world.entry(key))
+                .collect()
+        };
+        Ok(EntryListing { entries, unreadable: Vec::new(), revision: 1.into(), next: None })
     }
 
-    pub async fn list_keys(&self, range: &KeyRange) -> StoreResult<Vec<StoreKey>> {
-        Ok(self.list(range).await?.into_iter().map(|entry| entry.key).collect())
+    async fn list_page(&self, range: &KeyRange, _page: &PageRequest) -> StoreResult<EntryListing> {
+        self.list(range).await
     }
 
-    pub async fn transact(&self, operation: StoreOperation) -> StoreResult<OperationOutcome> {
+    async fn create(&self, key: &StoreKey, value: &StoreValue) -> StoreResult<StoreEntry> {
+        let change = EntryChange::Create { key: key.clone(), value: value.clone() };
+        let revision = self.write(change).await?;
+        Ok(StoreEntry { key: key.clone(), value: value.clone(), revision })
+    }
+
+    async fn update(
+        &self,
+        key: &StoreKey,
+        value: &StoreValue,
+        revision: &Revision,
+    ) -> StoreResult<StoreEntry> {
+        let revision = revision.clone();
+        let change = EntryChange::Update { key: key.clone(), value: value.clone(), revision };
+        let revision = self.write(change).await?;
+        Ok(StoreEntry { key: key.clone(), value: value.clone(), revision })
+    }
+
+    async fn apply(
+        &self,
+        key: &StoreKey,
+        _value: &StoreValue,
+        _ttl: Option<Duration>,
+    ) -> StoreResult<StoreEntry> {
+        unreachable!("IPAM writes {key} with a condition")
+    }
+
+    /// Deletes an entry. Without a revision only entries of old versions are deleted, which the simulation does not have.
+    async fn delete(&self, key: &StoreKey, revision: Option<&Revision>) -> StoreResult<StoreEntry> {
+        let Some(revision) = revision.cloned() else {
+            return Err(StoreError::DoesNotExist { id: key.to_string(), reason: String::new() });
+        };
+        let change = EntryChange::Delete { key: key.clone(), revision };
         self.turn().await?;
-        let changes = operation.fold();
-        self.write_all(&changes, |world| {
+        self.write_all(std::slice::from_ref(&change), |world| {
+            world.check(&change)?;
+            let deleted = world.entry(key).ok_or_else(died)?;
+            world.write(&change)?;
+            Ok(deleted)
+        })
+    }
+
+    fn watch(&self, range: KeyRange, _options: WatchOptions) -> StoreWatch {
+        unreachable!("the simulation reads its inputs for each request instead of watching {range}")
+    }
+}
+
+#[async_trait]
+impl Transactions for SimulatedProcess {
+    async fn commit(&self, _changes: &[EntryChange]) -> StoreResult<Revision> {
+        unreachable!("IPAM uses operations")
+    }
+
+    async fn carry_out(&self, changes: &[EntryChange]) -> StoreResult<OperationOutcome> {
+        self.turn().await?;
+        self.write_all(changes, |world| {
             if let Some(refused) = changes.iter().find(|change| world.check(change).is_err()) {
                 let key = refused.key().clone();
                 let current = world.entry(&key).map(Box::new);
                 return Ok(OperationOutcome::Refused(OperationRefusal { key, current }));
             }
             let mut revision = world.writes.into();
-            for change in &changes {
+            for change in changes {
                 revision = world.write(change)?;
             }
             // All entries of a transaction get the same revision.
@@ -289,13 +391,6 @@ impl SimulatedProcess {
             }
             Ok(OperationOutcome::Done(WrittenRevisions::Together(revision)))
         })
-    }
-}
-
-impl CompareAndSwap for SimulatedProcess {
-    async fn write(&self, change: &EntryChange) -> StoreResult<Revision> {
-        self.turn().await?;
-        self.write_all(std::slice::from_ref(change), |world| world.write(change))
     }
 }
 

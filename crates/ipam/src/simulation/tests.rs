@@ -1,14 +1,12 @@
 //! Property tests with generated histories of several hosts and crashes: wherever a process stops, no address has two
 //! holders, and releasing the handles and the blocks leaves nothing in the store.
 
-use super::{ProcessCrash, SimulatedProcess, SimulatedStore};
-use crate::TunnelType;
+use super::{ProcessCrash, SimulatedInputs, SimulatedProcess, SimulatedStore};
 use crate::allocator::{Allocator, AssignRequest, SpecificRequest};
 use crate::block::{self, ReleaseRequest};
-use crate::facts::AllocatorInputs;
 use crate::owner::{AddressHolder, BlockOwner};
-use crate::records::{ExecutionMode, IpamRecords};
-use crate::{IpamError, pool};
+use crate::records::ExecutionMode;
+use crate::{IpamError, TunnelType};
 use futures::future::join_all;
 use ipnet::IpNet;
 use proptest::prelude::*;
@@ -17,6 +15,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 use tortie_model::ipam::IpamConfig;
+use tortie_model::{Kind, Resource, StoreKey, StoreValue};
+use tortie_store::StoreClient;
 
 const HOST_COUNT: usize = 3;
 const HANDLE_COUNT: usize = 5;
@@ -99,16 +99,14 @@ fn holder(handle: usize, host: usize) -> AddressHolder {
 
 struct SimulationRun {
     world: SimulatedStore,
-    facts: Arc<AllocatorInputs>,
-    carrier: ExecutionMode,
+    mode: ExecutionMode,
 }
 
 impl SimulationRun {
     fn allocator(&self, host: usize, seed: u64) -> (SimulatedProcess, Allocator) {
         let process = self.world.process(seed);
-        let records = IpamRecords::simulated(process.clone(), self.carrier);
-        let owner = BlockOwner::host(&format!("n{host}"));
-        (process, Allocator::simulated(records, owner, self.facts.clone()))
+        let client = StoreClient::new(Arc::new(process.clone()));
+        (process, Allocator::new(client, BlockOwner::host(&format!("n{host}"))).with_mode(self.mode))
     }
 
     /// Executes an event. Returns the assigned addresses with their handles.
@@ -202,26 +200,26 @@ impl SimulationRun {
     }
 }
 
-/// Returns facts with two pools of four blocks each, which all hosts may use.
-fn facts(strict_affinity: bool) -> Arc<AllocatorInputs> {
-    static FACTS: OnceLock<[Arc<AllocatorInputs>; 2]> = OnceLock::new();
+/// Returns two pools of four blocks each, and nodes without labels, which all may use them.
+fn inputs(strict_affinity: bool) -> SimulatedInputs {
+    static INPUTS: OnceLock<[SimulatedInputs; 2]> = OnceLock::new();
     let make = |strict_affinity: bool| {
-        let pools = [("10.0.0.0/28", 30), ("fd00::/125", 127)].map(|(cidr, size)| {
-            let object = json!({"metadata": {"name": cidr}, "spec": {"cidr": cidr, "blockSize": size}});
-            pool::from_json(object).unwrap()
-        });
-        Arc::new(AllocatorInputs {
-            pools: pools.to_vec(),
-            config: IpamConfig { strict_affinity, ..IpamConfig::default() },
-            node_labels: Some(BTreeMap::new()),
-            ..AllocatorInputs::default()
-        })
+        let config = StoreValue::IpamConfig(IpamConfig { strict_affinity, ..IpamConfig::default() });
+        let pools = [("v4", "10.0.0.0/28", 30), ("v6", "fd00::/125", 127)]
+            .map(|(name, cidr, size)| resource(Kind::IPPool, name, json!({"cidr": cidr, "blockSize": size})));
+        let nodes = (0..HOST_COUNT).map(|host| resource(Kind::Node, &format!("n{host}"), json!({})));
+        Arc::new(pools.into_iter().chain(nodes).chain([(StoreKey::IpamConfig, config)]).collect())
     };
-    FACTS.get_or_init(|| [make(false), make(true)])[usize::from(strict_affinity)].clone()
+    INPUTS.get_or_init(|| [make(false), make(true)])[usize::from(strict_affinity)].clone()
 }
 
-async fn run(case: &SimulationCase, carrier: ExecutionMode) {
-    let run = SimulationRun { world: SimulatedStore::default(), facts: facts(case.strict), carrier };
+fn resource(kind: Kind, name: &str, spec: serde_json::Value) -> (StoreKey, StoreValue) {
+    let object = Resource::from_store(kind, json!({"metadata": {"name": name}, "spec": spec})).unwrap();
+    (StoreKey::resource(kind, "", name), StoreValue::Resource(object))
+}
+
+async fn run(case: &SimulationCase, mode: ExecutionMode) {
+    let run = SimulationRun { world: SimulatedStore::new(inputs(case.strict)), mode };
     let mut daemons: Vec<(SimulatedProcess, Allocator)> =
         (0..HOST_COUNT).map(|host| run.allocator(host, 7)).collect();
     for group in &case.groups {
@@ -256,12 +254,12 @@ async fn run(case: &SimulationCase, carrier: ExecutionMode) {
     run.clean_up(case.blocks_first).await;
 }
 
-fn check(carrier: ExecutionMode) {
+fn check(mode: ExecutionMode) {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let config = ProptestConfig { cases: CASE_COUNT, failure_persistence: None, ..ProptestConfig::default() };
     let mut runner = proptest::test_runner::TestRunner::new(config);
     let outcome = runner.run(&case(), |case| {
-        runtime.block_on(run(&case, carrier));
+        runtime.block_on(run(&case, mode));
         Ok(())
     });
     if let Err(failure) = outcome {
@@ -270,12 +268,12 @@ fn check(carrier: ExecutionMode) {
 }
 
 #[test]
-fn whoever_stops_in_a_transaction_leaves_nothing_that_releasing_does_not_clean() {
+fn a_crash_between_transactions_leaves_nothing_behind() {
     check(ExecutionMode::Transaction);
 }
 
 #[test]
-fn whoever_stops_after_any_step_leaves_nothing_that_releasing_does_not_clean() {
+fn a_crash_after_any_step_leaves_nothing_behind() {
     check(ExecutionMode::Steps);
 }
 
@@ -294,9 +292,9 @@ impl crate::AddressesInUse for UnrecordedAddress {
 }
 
 #[tokio::test]
-async fn what_lives_here_is_not_handed_out_though_the_store_has_lost_it() {
-    for carrier in [ExecutionMode::Transaction, ExecutionMode::Steps] {
-        let run = SimulationRun { world: SimulatedStore::default(), facts: facts(false), carrier };
+async fn unrecorded_addresses_in_use_are_not_assigned() {
+    for mode in [ExecutionMode::Transaction, ExecutionMode::Steps] {
+        let run = SimulationRun { world: SimulatedStore::new(inputs(false)), mode };
         let allocator = run.allocator(0, 1).1.avoiding(Arc::new(UnrecordedAddress));
         let assigned = allocator.auto_assign(&AssignRequest::new(holder(0, 0), 16, 0)).await.unwrap();
         let got: Vec<IpAddr> = assigned.addresses().map(|net| net.addr()).collect();

@@ -15,7 +15,7 @@ const BLOCK_PATH: &str = "/calico/ipam/v2/assignment/ipv4/block/10.65.3.0-26";
 const AFFINITY_PATH: &str = "/calico/ipam/v2/host/n1/ipv4/block/10.65.3.0-26";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_first_allocation_is_stored_as_calico_stores_it() {
+async fn the_first_allocation_is_stored_as_in_calico() {
     for backend in TestBackend::ALL {
         let store = IpamTestStore::with(backend, &[("p", json!({"cidr": "10.65.3.0/26"}))], &["n1"]).await;
         let before = jiff::Timestamp::now();
@@ -59,7 +59,7 @@ async fn the_first_allocation_is_stored_as_calico_stores_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_operation_for_each_allocation_once_a_block_is_owned() {
+async fn an_owned_block_needs_one_operation_per_allocation() {
     for backend in TestBackend::WITH_TRANSACTIONS {
         let pools = [("p4", json!({"cidr": "10.0.0.0/16"})), ("p6", json!({"cidr": "fd00::/48"}))];
         let store = IpamTestStore::with(backend, &pools, &["n1"]).await;
@@ -84,7 +84,7 @@ async fn one_operation_for_each_allocation_once_a_block_is_owned() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_burst_on_one_node_goes_to_the_store_together() {
+async fn a_burst_of_one_node_is_batched() {
     for backend in TestBackend::WITH_TRANSACTIONS {
         let store =
             IpamTestStore::with(backend, &[("p", json!({"cidr": "10.0.0.0/16", "blockSize": 24}))], &["n1"])
@@ -136,7 +136,7 @@ async fn a_burst_on_one_node_goes_to_the_store_together() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn blocks_are_claimed_as_they_fill_up_to_the_limit() {
+async fn blocks_are_claimed_up_to_the_limit() {
     for backend in TestBackend::ALL {
         let store =
             IpamTestStore::with(backend, &[("p", json!({"cidr": "10.0.0.0/24", "blockSize": 30}))], &["n1"])

@@ -124,7 +124,7 @@ async fn nobody_gets_an_address_twice_on_etcd() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_gets_an_address_twice_on_the_embedded_store() {
+async fn the_embedded_store_assigns_no_address_twice() {
     nobody_gets_an_address_twice(TestBackend::Embedded).await;
 }
 
@@ -134,7 +134,7 @@ async fn nobody_gets_an_address_twice_without_transactions() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_killed_process_had_is_given_back_by_its_handles() {
+async fn handles_release_the_addresses_of_killed_processes() {
     let (store, dir, names) = crowded(TestBackend::Etcd).await;
     let mut rng = rand::rngs::SmallRng::from_os_rng();
     let mut workers: BTreeMap<&str, ContentionWorker> = BTreeMap::new();

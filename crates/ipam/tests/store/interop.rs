@@ -49,7 +49,7 @@ async fn a_claim_that_was_never_finished_is_finished() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stale_claim_on_the_block_of_another_is_withdrawn() {
+async fn a_stale_claim_on_foreign_blocks_is_withdrawn() {
     for backend in TestBackend::ALL {
         let store = store(backend).await;
         store.put_raw(&affinity("n1"), r#"{"state":"pending"}"#).await;
@@ -65,7 +65,7 @@ async fn a_stale_claim_on_the_block_of_another_is_withdrawn() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_empty_block_nobody_used_for_a_minute_is_taken_over() {
+async fn an_idle_empty_block_is_taken_over() {
     for backend in TestBackend::ALL {
         let store = store(backend).await;
         store.put_raw(&affinity("n2"), r#"{"state":"confirmed"}"#).await;
@@ -79,7 +79,7 @@ async fn an_empty_block_nobody_used_for_a_minute_is_taken_over() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_block_of_ours_whose_claim_got_lost_is_found_again() {
+async fn an_own_block_without_claim_is_found() {
     let store = store(TestBackend::Etcd).await;
     store.put_raw(BLOCK_PATH, &block("n1", "2026-03-01T10:20:30Z")).await;
     let assigned = store.allocator("n1").auto_assign(&request("a", "n1", 1, 0)).await.unwrap();
@@ -88,7 +88,7 @@ async fn a_block_of_ours_whose_claim_got_lost_is_found_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_handle_that_counts_too_much_goes_all_the_same() {
+async fn a_handle_with_excessive_counts_is_released() {
     for backend in TestBackend::ALL {
         let store = store(backend).await;
         let allocator = store.allocator("n1");
@@ -109,7 +109,7 @@ async fn a_handle_that_counts_too_much_goes_all_the_same() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_claim_being_withdrawn_by_another_stops_a_write_from_memory() {
+async fn a_concurrent_withdrawal_rejects_a_cached_write() {
     for backend in TestBackend::WITH_TRANSACTIONS {
         let store = store(backend).await;
         let allocator = store.following("n1");

@@ -8,7 +8,7 @@ use tortie_ipam::{BlockOwner, ConfigChange, IpamError};
 use tortie_model::Kind;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_address_goes_to_the_end_of_the_queue_and_its_handle_goes() {
+async fn a_released_address_is_reused_last() {
     for backend in TestBackend::ALL {
         let store = IpamTestStore::with(backend, &[("p", json!({"cidr": "10.65.3.0/26"}))], &["n1"]).await;
         let allocator = store.allocator("n1");
@@ -84,7 +84,7 @@ async fn many_addresses_of_many_handles_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_address_cools_down_before_it_is_used_again() {
+async fn an_address_cools_down_before_its_reuse() {
     let store = IpamTestStore::with(
         TestBackend::Etcd,
         &[("p", json!({"cidr": "10.0.0.0/31", "blockSize": 31}))],
@@ -107,7 +107,7 @@ async fn an_address_cools_down_before_it_is_used_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_block_its_pool_no_longer_gives_to_the_node_goes_with_its_last_address() {
+async fn an_unselected_block_goes_with_its_last_address() {
     for backend in TestBackend::ALL {
         let store = IpamTestStore::with(backend, &[("p", json!({"cidr": "10.65.3.0/26"}))], &["n1"]).await;
         let allocator = store.allocator("n1");

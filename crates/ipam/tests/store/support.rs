@@ -33,7 +33,7 @@ impl TestBackend {
 pub struct IpamTestStore {
     pub client: StoreClient,
     pub endpoint: String,
-    carrier: ExecutionMode,
+    mode: ExecutionMode,
     _etcd: Option<Etcd>,
     _data: Option<TempDir>,
     _stop: Option<tokio::sync::oneshot::Sender<()>>,
@@ -59,11 +59,11 @@ impl IpamTestStore {
             }
         };
         let client = connect(&endpoint).await;
-        let carrier = match backend {
+        let mode = match backend {
             TestBackend::StepByStep => ExecutionMode::Steps,
             TestBackend::Etcd | TestBackend::Embedded => ExecutionMode::Transaction,
         };
-        IpamTestStore { client, endpoint, carrier, _etcd: etcd, _data: data, _stop: stop }
+        IpamTestStore { client, endpoint, mode, _etcd: etcd, _data: data, _stop: stop }
     }
 
     /// Starts a store with these pools and with nodes without labels.
@@ -105,11 +105,11 @@ impl IpamTestStore {
     }
 
     pub fn allocator(&self, host: &str) -> Allocator {
-        Allocator::new(self.client.clone(), BlockOwner::host(host)).carried_by(self.carrier)
+        Allocator::new(self.client.clone(), BlockOwner::host(host)).with_mode(self.mode)
     }
 
     pub fn following(&self, host: &str) -> Allocator {
-        Allocator::following(self.client.clone(), BlockOwner::host(host)).carried_by(self.carrier)
+        Allocator::following(self.client.clone(), BlockOwner::host(host)).with_mode(self.mode)
     }
 
     pub async fn block(&self, cidr: &str) -> Option<tortie_model::ipam::AddressBlock> {

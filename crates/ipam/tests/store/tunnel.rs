@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use tortie_ipam::TunnelType;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_tunnel_keeps_its_address_while_its_pool_wants_one() {
+async fn a_tunnel_keeps_its_address_while_needed() {
     for backend in TestBackend::ALL {
         let pools = [("p", json!({"cidr": "10.0.0.0/26"})), ("q", json!({"cidr": "10.1.0.0/26"}))];
         let store = IpamTestStore::with(backend, &pools, &["n1"]).await;

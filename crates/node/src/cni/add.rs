@@ -406,7 +406,7 @@ impl CniService {
         identity: &ContainerIdentity,
     ) -> Result<Option<String>, CniError> {
         // With the Kubernetes datastore, profiles are derived from namespaces.
-        if self.resources.client().is_kubernetes() {
+        if self.resources.client().capabilities().derives(Kind::Profile) {
             return Ok(Some(format!("kns.{}", identity.namespace)));
         }
         let network = &request.config.name;

@@ -210,7 +210,9 @@ impl EngineCore {
             }
             // A lost connection does not delete anything.
             FeedEvent::ConnectionLost { .. } | FeedEvent::ConnectionBack { .. } => {}
-            FeedEvent::Unreadable { key, text, reason } => self.compute.put_unreadable(&key, &text, &reason),
+            FeedEvent::Unreadable { key, text, reason, .. } => {
+                self.compute.put_unreadable(&key, &text, &reason)
+            }
         }
     }
 

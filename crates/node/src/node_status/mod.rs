@@ -18,9 +18,6 @@ use tortie_model::kinds::{CalicoNodeStatus, CalicoNodeStatusSpec, CalicoNodeStat
 use tortie_model::{KeyRange, Kind, Resource, StoreKey, StoreValue};
 use tortie_store::{ResourceClient, StoreError, StoreEvent, StoreWatch};
 
-/// Maximum number of attempts if another client changes the object between our read and write.
-const MAX_STATUS_WRITE_ATTEMPTS: usize = 3;
-
 pub struct NodeStatusReporter {
     state: Arc<NodeState>,
     resources: ResourceClient,
@@ -111,29 +108,33 @@ impl NodeStatusReporter {
         asked.due = period.map(|period| Instant::now() + period);
         let classes = asked.spec.classes.clone();
         let status = self.collect(&classes).await;
-        for attempt in 1..=MAX_STATUS_WRITE_ATTEMPTS {
-            match self.write(name, &status).await {
-                Ok(()) => return,
-                // The object was deleted.
-                Err(StoreError::DoesNotExist { .. }) => return,
-                Err(StoreError::Conflict { .. }) if attempt < MAX_STATUS_WRITE_ATTEMPTS => {}
-                Err(error) => {
-                    return tracing::warn!(%error, name, "cannot write the CalicoNodeStatus; trying again when it is due");
-                }
+        match self.write(name, &status).await {
+            // Or the object was deleted.
+            Ok(_) | Err(StoreError::DoesNotExist { .. }) => {}
+            Err(error) => {
+                tracing::warn!(%error, name, "cannot write the CalicoNodeStatus; trying again when it is due");
             }
         }
     }
 
-    async fn write(&self, name: &str, status: &CalicoNodeStatusStatus) -> Result<(), StoreError> {
-        let mut object: CalicoNodeStatus = self.resources.get_as("", name).await?;
-        let before = object.status.last_updated.clone();
-        let now = CalicoNodeStatusStatus { last_updated: before, ..status.clone() };
-        if object.status == now && now.last_updated.is_some() {
-            return Ok(());
-        }
-        let last_updated = Some(format!("{:.0}", jiff::Timestamp::now()));
-        object.status = CalicoNodeStatusStatus { last_updated, ..now };
-        self.resources.update(Resource::from(object)).await.map(drop)
+    async fn write(
+        &self,
+        name: &str,
+        status: &CalicoNodeStatusStatus,
+    ) -> Result<Option<Resource>, StoreError> {
+        self.resources
+            .modify("", name, |stored: Result<CalicoNodeStatus, StoreError>| {
+                let mut object = stored?;
+                let before = object.status.last_updated.clone();
+                let now = CalicoNodeStatusStatus { last_updated: before, ..status.clone() };
+                if object.status == now && now.last_updated.is_some() {
+                    return Ok(None);
+                }
+                let last_updated = Some(format!("{:.0}", jiff::Timestamp::now()));
+                object.status = CalicoNodeStatusStatus { last_updated, ..now };
+                Ok(Some(object))
+            })
+            .await
     }
 
     /// Collects the requested parts of the status. A part that is unavailable is reported as empty.

@@ -6,11 +6,8 @@ use tortie_model::kinds::{
     IPAMConfigurationSpec,
 };
 use tortie_model::scalar::GoDuration;
-use tortie_model::{ObjectMeta, Resource};
+use tortie_model::{Kind, ObjectMeta, Resource};
 use tortie_store::{ResourceClient, StoreError};
-
-/// Maximum number of attempts after write conflicts with other nodes.
-const MAX_WRITE_ATTEMPTS: usize = 6;
 
 pub async fn ensure_defaults(
     resources: &ResourceClient,
@@ -27,7 +24,7 @@ pub async fn ensure_defaults(
     })
     .await?;
     // In Kubernetes the settings of a node come with the DaemonSet.
-    if !resources.client().is_kubernetes() {
+    if !resources.client().capabilities().derives(Kind::Node) {
         fill_in(resources, &format!("node.{node}"), |spec| {
             if spec.default_endpoint_to_host_action.is_empty() {
                 spec.default_endpoint_to_host_action = "Return".to_owned();
@@ -55,40 +52,29 @@ async fn fill_in(
     name: &str,
     fill: impl Fn(&mut FelixConfigurationSpec),
 ) -> Result<(), StartupError> {
-    let mut last = None;
-    for _ in 0..MAX_WRITE_ATTEMPTS {
-        let written = match resources.get_as::<FelixConfigurationSpec>("", name).await {
-            Ok(mut known) => {
-                let before = known.spec.clone();
-                fill(&mut known.spec);
-                if known.spec == before {
-                    return Ok(());
-                }
-                resources.update(known.into()).await
-            }
-            Err(StoreError::DoesNotExist { .. }) => {
-                let mut spec = FelixConfigurationSpec::default();
-                fill(&mut spec);
-                resources.create(FelixConfiguration::new(named(name), spec).into()).await
-            }
-            Err(error) => Err(error),
-        };
-        match written {
-            Ok(_) => return Ok(()),
-            // Another node wrote the object first.
-            Err(error) if error.is_lost_race() => last = Some(error),
-            // An object that this version cannot read or may not change is left alone, and the node starts without
-            // the defaults.
-            Err(
-                error @ (StoreError::Validation(_) | StoreError::Parse { .. } | StoreError::Unauthorized(_)),
-            ) => {
-                tracing::warn!(name, %error, "cannot set the default values in the FelixConfiguration");
-                return Ok(());
-            }
-            Err(error) => return Err(error.into()),
+    let written = resources.modify("", name, |stored: Result<FelixConfiguration, _>| match stored {
+        Ok(mut known) => {
+            let before = known.spec.clone();
+            fill(&mut known.spec);
+            Ok((known.spec != before).then_some(known))
         }
+        Err(StoreError::DoesNotExist { .. }) => {
+            let mut spec = FelixConfigurationSpec::default();
+            fill(&mut spec);
+            Ok(Some(FelixConfiguration::new(named(name), spec)))
+        }
+        Err(error) => Err(error),
+    });
+    match written.await {
+        Ok(_) => Ok(()),
+        // An object that this version cannot read or may not change is left alone, and the node starts without the
+        // defaults.
+        Err(error @ (StoreError::Validation(_) | StoreError::Parse { .. } | StoreError::Unauthorized(_))) => {
+            tracing::warn!(name, %error, "cannot set the default values in the FelixConfiguration");
+            Ok(())
+        }
+        Err(error) => Err(error.into()),
     }
-    last.map_or(Ok(()), |error| Err(error.into()))
 }
 
 fn named(name: &str) -> ObjectMeta {

@@ -4,11 +4,11 @@ use super::interfaces::{HostInterface, local_interfaces};
 use super::{EnvironmentVariables, StartupError, defaults, detect, pools};
 use ipnet::IpNet;
 use std::net::IpAddr;
-use tortie_model::ObjectMeta;
 use tortie_model::kinds::{
     Node, NodeAddress, NodeAddressType, NodeBGPSpec, NodeInterface, NodeSpec, OrchRef,
 };
 use tortie_model::scalar::ASNumber;
+use tortie_model::{Kind, ObjectMeta};
 use tortie_store::{ResourceClient, StoreError};
 
 const MAX_REGISTER_ATTEMPTS: usize = 10;
@@ -60,7 +60,7 @@ async fn announce(
     for _ in 0..MAX_REGISTER_ATTEMPTS {
         let stored = match resources.get_as::<NodeSpec>("", name).await {
             Ok(node) => Some(node),
-            Err(StoreError::DoesNotExist { .. }) if resources.client().is_kubernetes() => {
+            Err(StoreError::DoesNotExist { .. }) if resources.client().capabilities().derives(Kind::Node) => {
                 return Err(StartupError::Store(StoreError::Datastore(format!(
                     "Kubernetes does not know node {name} yet: kubelet makes it; if it has another name there, set \
                      NODENAME"

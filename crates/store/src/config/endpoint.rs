@@ -10,27 +10,43 @@ pub enum EtcdEndpoint {
     Unix { path: PathBuf },
 }
 
+/// The reason why a text is not an endpoint.
+#[derive(Debug, thiserror::Error)]
+pub enum EndpointError {
+    #[error("a unix endpoint needs an absolute path, as in unix:///run/tortie/datastore.sock")]
+    RelativePath,
+    #[error("not a URL: {0}")]
+    Url(#[from] http::uri::InvalidUri),
+    #[error("scheme {0} is not one of http, https, unix")]
+    Scheme(String),
+    #[error("a URL needs its scheme, as in https://HOST:PORT")]
+    NoScheme,
+    #[error("a URL needs a host, as in https://HOST:PORT")]
+    NoHost,
+    #[error("the port is not between 0 and 65535")]
+    Port,
+    #[error("a store's URL has no path")]
+    Path,
+}
+
 impl EtcdEndpoint {
-    /// Parses `http://HOST:PORT`, `https://HOST:PORT` or `unix:///PATH`. The error is the reason why the text is
-    /// invalid.
-    pub fn parse(text: &str) -> Result<EtcdEndpoint, String> {
+    /// Parses `http://HOST:PORT`, `https://HOST:PORT` or `unix:///PATH`.
+    pub fn parse(text: &str) -> Result<EtcdEndpoint, EndpointError> {
         if let Some(path) = text.strip_prefix("unix://").or_else(|| text.strip_prefix("unix:")) {
             if !path.starts_with('/') {
-                return Err(
-                    "a unix endpoint needs an absolute path, as in unix:///run/tortie/datastore.sock".into(),
-                );
+                return Err(EndpointError::RelativePath);
             }
             return Ok(EtcdEndpoint::Unix { path: path.into() });
         }
-        let uri: Uri = text.parse().map_err(|error| format!("not a URL: {error}"))?;
+        let uri: Uri = text.parse()?;
         let tls = match uri.scheme_str() {
             Some("http") => false,
             Some("https") => true,
-            Some(other) => return Err(format!("scheme {other} is not one of http, https, unix")),
-            None => return Err("a URL needs its scheme, as in https://HOST:PORT".into()),
+            Some(other) => return Err(EndpointError::Scheme(other.to_owned())),
+            None => return Err(EndpointError::NoScheme),
         };
         let Some(host) = uri.host().filter(|host| !host.is_empty()) else {
-            return Err("a URL needs a host, as in https://HOST:PORT".into());
+            return Err(EndpointError::NoHost);
         };
         let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
         let port = match uri.port_u16() {
@@ -41,13 +57,13 @@ impl EtcdEndpoint {
                 .next()
                 .is_some_and(|end| end.starts_with(|c: char| c.is_ascii_digit())) =>
             {
-                return Err("the port is not between 0 and 65535".into());
+                return Err(EndpointError::Port);
             }
             None if tls => 443,
             None => 80,
         };
         if !matches!(uri.path(), "" | "/") || uri.query().is_some() {
-            return Err("a store's URL has no path".into());
+            return Err(EndpointError::Path);
         }
         Ok(EtcdEndpoint::Tcp { host, port, tls })
     }
@@ -98,7 +114,7 @@ mod tests {
             ("", ""),
         ] {
             let reason = EtcdEndpoint::parse(text).unwrap_err();
-            assert!(reason.contains(part), "{text}: {reason}");
+            assert!(reason.to_string().contains(part), "{text}: {reason}");
         }
     }
 }

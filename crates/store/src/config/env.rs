@@ -6,8 +6,9 @@ use std::str::FromStr;
 
 pub(super) fn read(variable: &dyn Fn(&str) -> Option<String>) -> StoreResult<StoreConfig> {
     let text = |name: &str| {
-        let given = |name: &str| variable(name).filter(|value| !value.is_empty());
-        given(&format!("CALICO_{name}")).or_else(|| given(name)).unwrap_or_default()
+        let names = [format!("CALICO_{name}"), name.to_owned()];
+        let mut values = names.iter().filter_map(|name| variable(name));
+        values.find(|value| !value.is_empty()).unwrap_or_default()
     };
     Ok(StoreConfig {
         datastore_type: text("DATASTORE_TYPE"),

@@ -3,11 +3,15 @@
 mod endpoint;
 mod env;
 mod file;
+mod limits;
 pub mod settings_file;
 mod target;
 
 pub use endpoint::EtcdEndpoint;
-pub use target::{EndpointSource, EtcdCredentials, EtcdTarget, KubernetesTarget, StoreTarget, TlsSettings};
+pub use limits::StoreLimits;
+pub use target::{
+    EndpointSource, EtcdCredentials, EtcdTarget, KubernetesTarget, StoreTarget, TlsPolicy, TlsSettings,
+};
 
 use crate::{StoreError, StoreResult};
 use serde::Deserialize;
@@ -70,7 +74,7 @@ impl StoreConfig {
     /// Reads the configuration from `file`, or from the environment if `file` is the default path and unreadable. If
     /// nothing is configured and the default socket of the embedded store exists, that is used.
     pub fn load(file: &Path) -> StoreResult<StoreConfig> {
-        StoreConfig::load_with(file, &|name| std::env::var(name).ok())
+        StoreConfig::load_with(file, &read_variable)
     }
 
     fn load_with(file: &Path, variable: &dyn Fn(&str) -> Option<String>) -> StoreResult<StoreConfig> {
@@ -87,8 +91,7 @@ impl StoreConfig {
     /// Reads the configuration from the environment only. If nothing is configured, uses the socket of the embedded
     /// store.
     pub fn from_env() -> StoreResult<StoreConfig> {
-        let variable = |name: &str| std::env::var(name).ok();
-        Ok(env::read(&variable)?.or_socket(&variable))
+        Ok(env::read(&read_variable)?.or_socket(&read_variable))
     }
 
     /// Returns the configuration of a store at this URL, or comma-separated URLs, without credentials.
@@ -114,6 +117,10 @@ impl StoreConfig {
         }
         self
     }
+}
+
+fn read_variable(name: &str) -> Option<String> {
+    std::env::var(name).ok()
 }
 
 /// Omits the secrets.

@@ -2,6 +2,7 @@
 //! credentials.
 
 use super::{EtcdEndpoint, StoreConfig};
+use crate::backend::{BackendCapabilities, etcd, kubernetes};
 use crate::{StoreError, StoreResult};
 
 /// The configured datastore.
@@ -27,10 +28,15 @@ pub struct KubernetesTarget {
     pub insecure: bool,
     pub api_group: String,
     pub use_pod_cidr: bool,
+    /// Prefix of the interface names of workloads.
+    pub interface_prefix: String,
 }
 
 /// Environment variable that Kubernetes sets in every pod.
 const IN_CLUSTER_VARIABLE: &str = "KUBERNETES_SERVICE_HOST";
+/// Environment variable with a comma-separated list, of which the first item is the prefix of interface names.
+const INTERFACE_PREFIX_VARIABLE: &str = "FELIX_INTERFACEPREFIX";
+const DEFAULT_INTERFACE_PREFIX: &str = "cali";
 
 /// Connection settings for etcd, checked for consistency.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,6 +44,14 @@ pub struct EtcdTarget {
     pub endpoints: EndpointSource,
     pub credentials: Option<EtcdCredentials>,
     pub tls: TlsSettings,
+    pub tls_policy: TlsPolicy,
+}
+
+/// TLS restrictions from the environment variables `TLS_MIN_VERSION` and `TLS_CIPHER_SUITES`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TlsPolicy {
+    pub min_version: String,
+    pub cipher_suites: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,6 +85,10 @@ impl StoreConfig {
             endpoints: self.endpoint_source()?,
             credentials: self.credentials(),
             tls: self.tls()?,
+            tls_policy: TlsPolicy {
+                min_version: std::env::var("TLS_MIN_VERSION").unwrap_or_default(),
+                cipher_suites: std::env::var("TLS_CIPHER_SUITES").unwrap_or_default(),
+            },
         }))
     }
 
@@ -96,12 +114,18 @@ impl StoreConfig {
             insecure: self.k8s_insecure_skip_tls_verify,
             api_group: self.calico_api_group.clone(),
             use_pod_cidr: self.use_pod_cidr,
+            interface_prefix: interface_prefix(&std::env::var(INTERFACE_PREFIX_VARIABLE).unwrap_or_default()),
         }
+    }
+
+    /// Returns the capabilities of the configured datastore.
+    pub fn capabilities(&self) -> StoreResult<BackendCapabilities> {
+        Ok(if self.is_kubernetes()? { kubernetes::CAPABILITIES } else { etcd::CAPABILITIES })
     }
 
     /// Returns whether the datastore is the Kubernetes API. Without a type, etcd takes precedence if its endpoints are
     /// set.
-    pub fn is_kubernetes(&self) -> StoreResult<bool> {
+    fn is_kubernetes(&self) -> StoreResult<bool> {
         let etcd = !self.etcd_endpoints.is_empty() || !self.etcd_discovery_srv.is_empty();
         let kubernetes = [&self.kubeconfig, &self.kubeconfig_inline, &self.k8s_api_endpoint];
         match self.datastore_type.as_str() {
@@ -135,16 +159,15 @@ impl StoreConfig {
             )),
             (true, false) => Ok(EndpointSource::Srv(self.etcd_discovery_srv.clone())),
             (false, true) => {
-                let parse = |text: &str| {
-                    EtcdEndpoint::parse(text).map_err(|reason| {
+                let mut endpoints = Vec::new();
+                for text in self.etcd_endpoints.split(',').map(str::trim) {
+                    endpoints.push(EtcdEndpoint::parse(text).map_err(|reason| {
                         StoreError::Config(format!(
                             "invalid etcdEndpoints (ETCD_ENDPOINTS) '{text}': {reason}"
                         ))
-                    })
-                };
-                let endpoints: StoreResult<Vec<EtcdEndpoint>> =
-                    self.etcd_endpoints.split(',').map(|e| parse(e.trim())).collect();
-                Ok(EndpointSource::Given(endpoints?))
+                    })?);
+                }
+                Ok(EndpointSource::Given(endpoints))
             }
         }
     }
@@ -160,29 +183,41 @@ impl StoreConfig {
     fn tls(&self) -> StoreResult<TlsSettings> {
         let files = [&self.etcd_key_file, &self.etcd_cert_file, &self.etcd_ca_cert_file];
         let inline = [&self.etcd_key, &self.etcd_cert, &self.etcd_ca_cert];
-        let any = |settings: [&String; 3]| settings.iter().any(|setting| !setting.is_empty());
-        if any(files) && any(inline) {
+        let from_file = files.iter().any(|setting| !setting.is_empty());
+        if from_file && inline.iter().any(|setting| !setting.is_empty()) {
             return Err(StoreError::Config(
                 "etcdKeyFile, etcdCertFile, etcdCACertFile cannot be mixed with inline etcdKey, etcdCert, etcdCACert"
                     .into(),
             ));
         }
-        let from_file = any(files);
         let [key, cert, ca] = if from_file { files } else { inline };
         if key.is_empty() != cert.is_empty() {
             let names = if from_file { "etcdKeyFile and etcdCertFile" } else { "etcdKey and etcdCert" };
             return Err(StoreError::Config(format!("{names} must be given together")));
         }
-        let load = |setting: &str, value: &String| match (value.is_empty(), from_file) {
-            (true, _) => Ok(None),
-            (false, false) => Ok(Some(value.clone().into_bytes())),
-            (false, true) => std::fs::read(value)
-                .map(Some)
-                .map_err(|error| StoreError::Config(format!("cannot read {setting} '{value}': {error}"))),
-        };
-        let (key, cert) = (load("etcdKeyFile", key)?, load("etcdCertFile", cert)?);
-        Ok(TlsSettings { ca: load("etcdCACertFile", ca)?, identity: cert.zip(key) })
+        let key = load_pem("etcdKeyFile", key, from_file)?;
+        let cert = load_pem("etcdCertFile", cert, from_file)?;
+        Ok(TlsSettings { ca: load_pem("etcdCACertFile", ca, from_file)?, identity: cert.zip(key) })
     }
+}
+
+/// Returns the PEM of a setting, which is the name of a file or the PEM itself; `None` if it is not set.
+fn load_pem(setting: &str, value: &str, is_file: bool) -> StoreResult<Option<Vec<u8>>> {
+    if value.is_empty() {
+        return Ok(None);
+    }
+    if !is_file {
+        return Ok(Some(value.as_bytes().to_vec()));
+    }
+    std::fs::read(value)
+        .map(Some)
+        .map_err(|error| StoreError::Config(format!("cannot read {setting} '{value}': {error}")))
+}
+
+/// Returns the first item of the list of prefixes.
+fn interface_prefix(prefixes: &str) -> String {
+    let prefix = prefixes.split(',').next().filter(|prefix| !prefix.is_empty());
+    prefix.unwrap_or(DEFAULT_INTERFACE_PREFIX).to_owned()
 }
 
 /// Omits the token.

@@ -157,7 +157,7 @@ fn credentials_count_only_in_pairs() {
 }
 
 #[test]
-fn kubernetes_is_meant_when_it_is_named_or_nothing_else_is() {
+fn kubernetes_is_selected_by_name_or_by_default() {
     let base = StoreConfig { k8s_api_token: "secret".into(), ..StoreConfig::default() };
     for config in [
         StoreConfig {

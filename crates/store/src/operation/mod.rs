@@ -75,8 +75,17 @@ pub enum WrittenRevisions {
 }
 
 /// A conditional write of one entry, which every backend supports.
-pub trait CompareAndSwap {
+pub(crate) trait CompareAndSwap {
     fn write(&self, change: &EntryChange) -> impl Future<Output = StoreResult<Revision>> + Send;
+}
+
+impl ExpectedRevision {
+    fn resolve(&self, key: &StoreKey, written: &[(StoreKey, Revision)]) -> Option<Revision> {
+        match self {
+            ExpectedRevision::At(revision) => Some(revision.clone()),
+            ExpectedRevision::Written => find_last(written, key),
+        }
+    }
 }
 
 impl OperationStep {
@@ -104,21 +113,17 @@ impl OperationStep {
     }
 
     /// Converts the step with its revision filled in; `None` if the entry that it depends on was not written.
-    fn change(&self, revision_of: impl Fn(&StoreKey) -> Option<Revision>) -> Option<EntryChange> {
-        let find = |key: &StoreKey, expected: &ExpectedRevision| match expected {
-            ExpectedRevision::At(revision) => Some(revision.clone()),
-            ExpectedRevision::Written => revision_of(key),
-        };
+    fn to_change(&self, written: &[(StoreKey, Revision)]) -> Option<EntryChange> {
         Some(match self {
             OperationStep::Create { key, value } => {
                 EntryChange::Create { key: key.clone(), value: value.clone() }
             }
             OperationStep::Update { key, value, expected } => {
-                let revision = find(key, expected)?;
+                let revision = expected.resolve(key, written)?;
                 EntryChange::Update { key: key.clone(), value: value.clone(), revision }
             }
             OperationStep::Delete { key, expected } => {
-                EntryChange::Delete { key: key.clone(), revision: find(key, expected)? }
+                EntryChange::Delete { key: key.clone(), revision: expected.resolve(key, written)? }
             }
         })
     }
@@ -206,11 +211,7 @@ impl WrittenRevisions {
     pub fn revision(&self, key: &StoreKey) -> Option<Revision> {
         match self {
             WrittenRevisions::Together(revision) => Some(revision.clone()),
-            WrittenRevisions::Each { revisions, .. } => revisions
-                .iter()
-                .rev()
-                .find(|(written, _)| written == key)
-                .map(|(_, revision)| revision.clone()),
+            WrittenRevisions::Each { revisions, .. } => find_last(revisions, key),
         }
     }
 
@@ -222,8 +223,13 @@ impl WrittenRevisions {
     }
 }
 
+/// Returns the revision that was written last for a key.
+fn find_last(written: &[(StoreKey, Revision)], key: &StoreKey) -> Option<Revision> {
+    written.iter().rev().find(|(known, _)| known == key).map(|(_, revision)| revision.clone())
+}
+
 /// Executes an operation step by step.
-pub async fn one_by_one(
+pub(crate) async fn one_by_one(
     store: &impl CompareAndSwap,
     operation: &StoreOperation,
 ) -> StoreResult<OperationOutcome> {
@@ -270,26 +276,15 @@ async fn attempt(
     step: &OperationStep,
     revisions: &mut Vec<(StoreKey, Revision)>,
 ) -> StoreResult<Option<StoreKey>> {
-    let written = |key: &StoreKey| {
-        revisions.iter().rev().find(|(known, _)| known == key).map(|(_, revision)| revision.clone())
-    };
-    let Some(change) = step.change(written) else { return Ok(Some(step.key().clone())) };
+    let Some(change) = step.to_change(revisions) else { return Ok(Some(step.key().clone())) };
     match store.write(&change).await {
         Ok(revision) => {
             revisions.push((step.key().clone(), revision));
             Ok(None)
         }
-        Err(error) if is_refusal(&error) => Ok(Some(step.key().clone())),
+        Err(error) if error.is_lost_race() => Ok(Some(step.key().clone())),
         Err(error) => Err(error),
     }
-}
-
-/// Returns whether the error means that the entry was not as expected.
-fn is_refusal(error: &StoreError) -> bool {
-    matches!(
-        error,
-        StoreError::AlreadyExists { .. } | StoreError::DoesNotExist { .. } | StoreError::Conflict { .. }
-    )
 }
 
 impl CompareAndSwap for StoreClient {
@@ -305,14 +300,6 @@ impl CompareAndSwap for StoreClient {
                 _ => Err(StoreError::Conflict { id: key.to_string(), current: None }),
             },
         }
-    }
-}
-
-impl StoreClient {
-    /// Executes an operation, in one transaction if the store supports it.
-    pub async fn carry_out(&self, operation: StoreOperation) -> StoreResult<OperationOutcome> {
-        let Some(transactions) = self.transactions() else { return one_by_one(self, &operation).await };
-        transactions.carry_out(&operation.fold()).await
     }
 }
 

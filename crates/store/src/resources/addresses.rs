@@ -51,13 +51,16 @@ impl<'a> AddressReleaser<'a> {
 
     /// Returns the addresses of a node's tunnels as recorded in the blocks: the Node object may be deleted already.
     pub async fn tunnels_of(&self, node: &str) -> StoreResult<BTreeSet<IpAddr>> {
-        let is_tunnel = |allocation: &block::AddressAllocation| {
-            allocation.attribute(attribute::NODE_ATTRIBUTE) == Some(node)
-                && allocation.handle().and_then(TunnelType::of_handle).is_some_and(|(_, of)| of == node)
-        };
         let mut found = BTreeSet::new();
         for block in self.blocks().await? {
-            found.extend(block::allocations(&block).filter(is_tunnel).map(|allocation| allocation.address));
+            for allocation in block::allocations(&block) {
+                let tunnel = allocation.handle().and_then(TunnelType::of_handle);
+                if allocation.attribute(attribute::NODE_ATTRIBUTE) == Some(node)
+                    && tunnel.is_some_and(|(_, of)| of == node)
+                {
+                    found.insert(allocation.address);
+                }
+            }
         }
         Ok(found)
     }
@@ -105,11 +108,14 @@ impl<'a> AddressReleaser<'a> {
     /// Returns all readable blocks.
     pub async fn blocks(&self) -> StoreResult<Vec<AddressBlock>> {
         let listing = self.client.list(&KeyRange::Blocks { ip_version: None }).await?;
-        let block = |entry: StoreEntry| match entry.value {
-            StoreValue::Block(block) => Some(block),
-            _ => None,
-        };
-        Ok(listing.entries.into_iter().filter_map(block).collect())
+        Ok(listing
+            .entries
+            .into_iter()
+            .filter_map(|entry| match entry.value {
+                StoreValue::Block(block) => Some(block),
+                _ => None,
+            })
+            .collect())
     }
 
     async fn keys(&self, range: &KeyRange) -> StoreResult<Vec<StoreKey>> {

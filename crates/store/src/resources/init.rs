@@ -20,7 +20,7 @@ impl ResourceClient {
     /// first error.
     pub async fn ensure_initialized(&self, version: &str, cluster_type: &str) -> StoreResult<()> {
         let mut cluster_type = cluster_type.to_owned();
-        if self.client.is_kubernetes() {
+        if self.client.capabilities().includes_kubernetes {
             cluster_type = with_missing(&cluster_type, KUBERNETES_CLUSTER_TYPE);
         }
         let mut outcome = self.ensure_cluster_information(version, &cluster_type).await;

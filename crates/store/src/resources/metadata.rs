@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_that_is_missing_for_an_update_is_named() {
+    fn an_update_names_all_missing_fields() {
         let mut policy = Resource::new(Kind::NetworkPolicy);
         policy.metadata_mut().name = "web".into();
         let text = check_update(&policy).unwrap_err().to_string();
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_object_brings_no_revision_and_no_generated_name() {
+    fn a_new_object_must_not_have_a_revision() {
         let mut pool = Resource::new(Kind::IPPool);
         assert!(check_create(&pool).unwrap_err().to_string().contains("Metadata.Name"));
         pool.metadata_mut().generate_name = "pool-".into();

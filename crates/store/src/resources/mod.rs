@@ -18,6 +18,9 @@ pub use policy::tier_of;
 use crate::{StoreClient, StoreEntry, StoreError, StoreResult, StoreWatch};
 use tortie_model::{KeyRange, Kind, Resource, ResourceList, ResourceSpec, StoreKey, StoreValue, TypedObject};
 
+/// Maximum number of attempts to change an object that other clients change at the same time.
+const MAX_MODIFY_ATTEMPTS: u32 = 10;
+
 #[derive(Clone, Debug)]
 pub struct ResourceClient {
     client: StoreClient,
@@ -152,6 +155,33 @@ impl ResourceClient {
         TypedObject<S>: TryFrom<Resource, Error = Resource>,
     {
         self.list(S::KIND, namespace).await?.items.into_iter().map(typed).collect()
+    }
+
+    /// Reads, changes and writes an object, and starts again if another client wrote it in between. `change` receives the
+    /// stored object, or the error of the read, and returns the object to write; `None` leaves the store as it is.
+    /// An object that could not be read is created. Returns the written object.
+    pub async fn modify<S: ResourceSpec, E: From<StoreError>>(
+        &self,
+        namespace: &str,
+        name: &str,
+        mut change: impl FnMut(StoreResult<TypedObject<S>>) -> Result<Option<TypedObject<S>>, E>,
+    ) -> Result<Option<Resource>, E>
+    where
+        TypedObject<S>: TryFrom<Resource, Error = Resource>,
+        Resource: From<TypedObject<S>>,
+    {
+        let mut attempt = 1;
+        loop {
+            let stored = self.get_as(namespace, name).await;
+            let exists = stored.is_ok();
+            let Some(next) = change(stored)? else { return Ok(None) };
+            let written =
+                if exists { self.update(next.into()).await } else { self.create(next.into()).await };
+            match written {
+                Err(error) if error.is_lost_race() && attempt < MAX_MODIFY_ATTEMPTS => attempt += 1,
+                written => return Ok(Some(written?)),
+            }
+        }
     }
 
     /// Stores a new object that was checked.

@@ -19,25 +19,22 @@ impl ResourceClient {
     }
 
     pub(super) async fn check_tier_unused(&self, name: &str) -> StoreResult<()> {
-        let refused = |reason: String| StoreError::NotSupported {
-            operation: "delete",
-            id: Kind::Tier.identify("", name),
-            reason,
-        };
         if BUILT_IN_TIERS.iter().any(|tier| tier.name == name) {
-            return Err(refused("it is built in".into()));
+            return Err(undeletable_tier(name, "it is built in".into()));
         }
         for kind in TIERED_KINDS {
             let policies = self.list(kind, None).await?.items;
             if let Some(policy) = policies.iter().find(|policy| tier_of(policy) == Some(name)) {
-                return Err(refused(format!(
-                    "cannot delete a non-empty tier: {} is in it",
-                    policy.identify()
-                )));
+                let reason = format!("cannot delete a non-empty tier: {} is in it", policy.identify());
+                return Err(undeletable_tier(name, reason));
             }
         }
         Ok(())
     }
+}
+
+fn undeletable_tier(name: &str, reason: String) -> StoreError {
+    StoreError::NotSupported { operation: "delete", id: Kind::Tier.identify("", name), reason }
 }
 
 /// Returns the tier of a policy; `None` if the resource is not a policy or its kind has no tier.

@@ -17,26 +17,24 @@ impl ResourceClient {
     /// Checks that no other pool overlaps and that existing blocks have the block size of the pool.
     pub(super) async fn check_pool_fits(&self, pool: &IPPool) -> StoreResult<()> {
         let Ok(cidr) = pool.spec.cidr.parse::<IpNet>() else { return Ok(()) };
-        let fail = |reason: String| {
-            StoreError::Validation(ValidationError::one(CIDR_FIELD, &pool.spec.cidr, reason))
-        };
         for other in self.list_as::<IPPoolSpec>(None).await? {
             let same = other.metadata.name == pool.metadata.name;
             // A pool of the same name is left to the write, which reports that it exists.
             if !same && other.spec.cidr.parse().is_ok_and(|other| overlap(&cidr, &other)) {
-                let (name, taken) = (&other.metadata.name, &other.spec.cidr);
-                return Err(fail(format!(
-                    "IPPool({}) CIDR overlaps with IPPool({name}) CIDR {taken}",
-                    pool.metadata.name
-                )));
+                let reason = format!(
+                    "IPPool({}) CIDR overlaps with IPPool({}) CIDR {}",
+                    pool.metadata.name, other.metadata.name, other.spec.cidr
+                );
+                return Err(ValidationError::one(CIDR_FIELD, &pool.spec.cidr, reason).into());
             }
         }
         for block in AddressReleaser::new(&self.client).blocks().await? {
             if overlap(&cidr, &block.cidr) && i32::from(block.cidr.prefix_len()) != pool.spec.block_size {
-                return Err(fail(format!(
+                let reason = format!(
                     "addresses are in use in blocks of another size than {}: {}",
                     pool.spec.block_size, block.cidr
-                )));
+                );
+                return Err(ValidationError::one(CIDR_FIELD, &pool.spec.cidr, reason).into());
             }
         }
         Ok(())

@@ -12,13 +12,13 @@ pub fn is_synthetic(kind: Kind, name: &str) -> bool {
 }
 
 pub fn synthetic() -> Resource {
-    let allow = || vec![Rule { action: Action::Allow, ..Default::default() }];
+    let allow = vec![Rule { action: Action::Allow, ..Default::default() }];
     let metadata = ObjectMeta {
         name: DEFAULT_ALLOW_NAME.to_owned(),
         resource_version: SYNTHETIC_RESOURCE_VERSION.to_owned(),
         ..Default::default()
     };
-    let spec = ProfileSpec { ingress: allow(), egress: allow(), ..Default::default() };
+    let spec = ProfileSpec { ingress: allow.clone(), egress: allow, ..Default::default() };
     Profile::new(metadata, spec).into()
 }
 

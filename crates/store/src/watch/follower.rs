@@ -87,14 +87,16 @@ impl WatchFollower {
     /// Returns the known objects that a list lacks, for the collection with the largest absence.
     pub fn measure_absence<V>(&self, items: &[WatchItem<V>]) -> ListAbsence {
         let mut absences: BTreeMap<&str, ListAbsence> = BTreeMap::new();
-        let counts = |key: &StoreKey| self.known.contains_key(key) && !self.doubtful.contains(key);
         for key in self.known.keys().filter(|key| !self.doubtful.contains(key)) {
             let absence = absences.entry(collection_prefix(key)).or_default();
             absence.known += 1;
             absence.missing += 1;
         }
-        for item in items.iter().filter(|item| counts(&item.key)) {
-            if let Some(absence) = absences.get_mut(collection_prefix(&item.key)) {
+        for item in items {
+            if self.known.contains_key(&item.key)
+                && !self.doubtful.contains(&item.key)
+                && let Some(absence) = absences.get_mut(collection_prefix(&item.key))
+            {
                 absence.missing = absence.missing.saturating_sub(1);
             }
         }

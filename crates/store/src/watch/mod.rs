@@ -47,14 +47,13 @@ pub fn distrusted_lists() -> u64 {
     DISTRUSTED_LISTS.load(Ordering::Relaxed)
 }
 
-/// Options of a watch.
-pub(crate) struct WatchOptions {
-    pub after: Option<Revision>,
-    pub progress: ProgressReporting,
+/// Options that the client gives to a watch.
+#[derive(Debug)]
+pub struct WatchOptions {
+    pub(crate) after: Option<Revision>,
+    pub(crate) progress: ProgressReporting,
     /// Shared by the watches of a client.
-    pub recovered: Arc<Notify>,
-    /// Time for which a large share of objects must be missing before they are deleted.
-    pub grace: Duration,
+    pub(crate) recovered: Arc<Notify>,
 }
 
 /// Whether a watch reports the revision up to which it is complete.
@@ -74,8 +73,14 @@ pub struct StoreWatch {
 }
 
 impl StoreWatch {
-    pub(crate) fn start(source: impl WatchSource, range: KeyRange, options: WatchOptions) -> StoreWatch {
-        let WatchOptions { after, progress, recovered, grace } = options;
+    /// Starts a watch. `grace` is the time for which a large share of objects must be missing before they are deleted.
+    pub(crate) fn start(
+        source: impl WatchSource,
+        range: KeyRange,
+        grace: Duration,
+        options: WatchOptions,
+    ) -> StoreWatch {
+        let WatchOptions { after, progress, recovered } = options;
         let (sender, events) = mpsc::channel(MAX_QUEUED_EVENTS);
         let (report, connection) = watch::channel(WatchConnection::default());
         let signs = Arc::new(AtomicU64::new(0));
@@ -257,7 +262,8 @@ impl<S: WatchSource> WatchFeed<S> {
         for change in changes {
             let event = match change {
                 FollowerChange::Update(WatchUpdate::Put(item)) => {
-                    let (key, revision) = (item.key.clone(), item.revision.clone());
+                    let key = item.key.clone();
+                    let revision = item.revision.clone();
                     match self.source.read(item) {
                         Ok(entry) => StoreEvent::Put(entry),
                         Err(error) => StoreEvent::Unreadable { key, revision, error },
@@ -338,9 +344,9 @@ mod tests {
         let back_at = Instant::now() + Duration::from_secs(60);
         let recovered: Arc<Notify> = Arc::default();
         let watch = |_| {
-            let (progress, grace, recovered) = (ProgressReporting::Silent, Duration::ZERO, recovered.clone());
-            let options = WatchOptions { after: None, progress, recovered, grace };
-            StoreWatch::start(ReturningSource { back_at }, KeyRange::Handles, options)
+            let recovered = recovered.clone();
+            let options = WatchOptions { after: None, progress: ProgressReporting::Silent, recovered };
+            StoreWatch::start(ReturningSource { back_at }, KeyRange::Handles, Duration::ZERO, options)
         };
         let mut watches: Vec<StoreWatch> = (0..25).map(watch).collect();
         for watch in &mut watches {

@@ -1,7 +1,7 @@
 //! The JSON form of feed events and of entries (key, value, revision).
 
 use serde_json::{Map, Value as Json, json};
-use tortie_model::key::AffinityType;
+use std::str::FromStr;
 use tortie_model::{FeedEvent, Kind, Revision, StoreKey, StoreValue};
 
 /// The JSON does not have the form that this module writes, or a key cannot be part of a feed.
@@ -42,21 +42,14 @@ pub fn key_to_json(key: &StoreKey) -> FormatResult<Json> {
 }
 
 pub fn key_from_json(json: &Json) -> FormatResult<StoreKey> {
-    let cidr = |text: &str| {
-        text.parse().map_err(|_| RecordFormatError::Text { what: "CIDR", text: text.to_owned() })
-    };
     if let Some(block) = json.get("block").and_then(Json::as_str) {
-        return Ok(StoreKey::Block { cidr: cidr(block)? });
+        return Ok(StoreKey::Block { cidr: parse("CIDR", block)? });
     }
     if let Some(block) = json.get("blockAffinity").and_then(Json::as_str) {
-        let text = text(json, "type")?;
-        let affinity: AffinityType = text
-            .parse()
-            .map_err(|()| RecordFormatError::Text { what: "affinity type", text: text.to_owned() })?;
         return Ok(StoreKey::BlockAffinity {
-            affinity,
-            owner: self::text(json, "owner")?.to_owned(),
-            cidr: cidr(block)?,
+            affinity: parse("affinity type", text(json, "type")?)?,
+            owner: text(json, "owner")?.to_owned(),
+            cidr: parse("CIDR", block)?,
         });
     }
     if let Some(name) = json.get("endpointSlice").and_then(Json::as_str) {
@@ -74,12 +67,15 @@ pub fn key_from_json(json: &Json) -> FormatResult<StoreKey> {
     Ok(StoreKey::resource(kind, namespace, text(json, "name")?))
 }
 
+fn parse<T: FromStr>(what: &'static str, text: &str) -> FormatResult<T> {
+    text.parse().map_err(|_| RecordFormatError::Text { what, text: text.to_owned() })
+}
+
 /// Encodes an entry: key, value and, if known, revision.
 pub fn entry_to_json(key: &StoreKey, value: &StoreValue, revision: Option<&Revision>) -> FormatResult<Json> {
     let bytes = value.encode();
-    let reason =
-        |error: serde_json::Error| RecordFormatError::Value { key: key.clone(), reason: error.to_string() };
-    let value: Json = serde_json::from_slice(&bytes).map_err(reason)?;
+    let value: Json = serde_json::from_slice(&bytes)
+        .map_err(|error| RecordFormatError::Value { key: key.clone(), reason: error.to_string() })?;
     let mut entry = Map::new();
     entry.insert("key".to_owned(), key_to_json(key)?);
     entry.insert("value".to_owned(), value);
@@ -91,11 +87,8 @@ pub fn entry_to_json(key: &StoreKey, value: &StoreValue, revision: Option<&Revis
 pub fn entry_from_json(json: &Json) -> FormatResult<(StoreKey, StoreValue, Option<Revision>)> {
     let key = key_from_json(field(json, "key")?)?;
     let bytes = field(json, "value")?.to_string();
-    let reason = |error: tortie_model::value::ValueError| RecordFormatError::Value {
-        key: key.clone(),
-        reason: error.to_string(),
-    };
-    let mut value = StoreValue::decode(&key, bytes.as_bytes()).map_err(reason)?;
+    let mut value = StoreValue::decode(&key, bytes.as_bytes())
+        .map_err(|error| RecordFormatError::Value { key: key.clone(), reason: error.to_string() })?;
     let revision = match json.get("revision") {
         Some(_) => Some(revision(json)?),
         None => None,
@@ -114,8 +107,9 @@ pub fn feed_to_json(event: &FeedEvent) -> FormatResult<Json> {
         FeedEvent::Delete { key, revision } => {
             json!({ "delete": { "key": key_to_json(key)?, "revision": revision.to_string() } })
         }
-        FeedEvent::Unreadable { key, text, reason } => {
-            json!({ "unreadable": { "key": key_to_json(key)?, "text": text, "reason": reason } })
+        FeedEvent::Unreadable { key, revision, text, reason } => {
+            json!({ "unreadable": { "key": key_to_json(key)?, "revision": revision.to_string(), "text": text,
+                "reason": reason } })
         }
         FeedEvent::InSync => json!("inSync"),
         FeedEvent::ConnectionLost { reason } => json!({ "connectionLost": { "reason": reason } }),
@@ -143,6 +137,8 @@ pub fn feed_from_json(json: &Json) -> FormatResult<Option<FeedEvent>> {
         }
         "unreadable" => FeedEvent::Unreadable {
             key: key_from_json(field(event, "key")?)?,
+            // Recordings of older versions have no revision here.
+            revision: revision(event).unwrap_or(Revision::from(0)),
             text: text(event, "text")?.to_owned(),
             reason: text(event, "reason")?.to_owned(),
         },
@@ -158,8 +154,7 @@ pub fn feed_from_json(json: &Json) -> FormatResult<Option<FeedEvent>> {
 }
 
 pub fn revision(json: &Json) -> FormatResult<Revision> {
-    let text = text(json, "revision")?;
-    text.parse().map_err(|_| RecordFormatError::Text { what: "revision", text: text.to_owned() })
+    parse("revision", text(json, "revision")?)
 }
 
 pub fn field<'a>(json: &'a Json, name: &'static str) -> FormatResult<&'a Json> {

@@ -31,7 +31,8 @@ impl EtcdAuth {
         };
         let token = match AuthClient::new(channel.clone()).authenticate(request).await {
             Ok(answer) => answer.into_inner().token,
-            Err(status) if status.message().contains("authentication is not enabled") => String::new(),
+            // The only precondition of this call is that authentication is enabled.
+            Err(status) if status.code() == Code::FailedPrecondition => String::new(),
             Err(status) => return Err(status),
         };
         *held = Some(token.clone());
@@ -46,11 +47,10 @@ impl EtcdAuth {
         }
     }
 
-    /// Returns whether a new token may help.
+    /// Returns whether a new token may help. etcd reports a token of an older revision of the users, and one that is
+    /// missing because authentication was disabled before, as an invalid argument. Other invalid arguments are rejected
+    /// again with the new token; a rejected request was not executed, so it can be repeated.
     pub fn is_stale(status: &Status) -> bool {
-        (status.code() == Code::Unauthenticated && status.message().contains("invalid auth token"))
-            || status.message().contains("revision of auth store is old")
-            // Authentication was enabled after the server had reported it as disabled.
-            || status.message().contains("user name is empty")
+        matches!(status.code(), Code::Unauthenticated | Code::InvalidArgument)
     }
 }

@@ -1,8 +1,7 @@
 //! HTTP/2 connection to one endpoint, opened on first use and reopened when lost.
 
-use super::StoreLimits;
 use crate::config::EtcdEndpoint;
-use crate::{StoreError, StoreResult};
+use crate::{StoreError, StoreLimits, StoreResult};
 use hyper_util::rt::TokioIo;
 use std::io;
 use std::sync::Arc;
@@ -17,8 +16,10 @@ use tonic::transport::{Channel, Uri};
 /// HTTP/2 flow-control window: large enough for a full page of the largest values without waiting for window updates.
 const HTTP2_WINDOW_BYTES: u32 = 4 << 20;
 
-/// Prefix of errors that occur after the TCP connection is open; `failure` uses it to explain them.
-pub const TLS_HANDSHAKE_ERROR_PREFIX: &str = "TLS handshake failed";
+/// Error after the TCP connection is open; `failure` explains it.
+#[derive(Debug, thiserror::Error)]
+#[error("TLS handshake failed: {0}")]
+pub struct TlsHandshakeError(#[source] pub io::Error);
 
 trait TransportStream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> TransportStream for T {}
@@ -60,14 +61,20 @@ pub fn dialler(
 
 impl EndpointDialler {
     pub fn channel(&self) -> Channel {
-        let (endpoint, tls, limit) = (self.endpoint.clone(), self.tls.clone(), self.limit);
+        let endpoint = self.endpoint.clone();
+        let tls = self.tls.clone();
+        let limit = self.limit;
         self.settings.connect_with_connector_lazy(tower::service_fn(move |_: Uri| {
-            let (endpoint, tls) = (endpoint.clone(), tls.clone());
+            let endpoint = endpoint.clone();
+            let tls = tls.clone();
             async move {
-                let opened = tokio::time::timeout(limit, open(&endpoint, tls)).await;
-                let timed_out =
-                    || io::Error::new(io::ErrorKind::TimedOut, format!("no connection within {limit:?}"));
-                opened.unwrap_or_else(|_| Err(timed_out())).map(TokioIo::new)
+                match tokio::time::timeout(limit, open(&endpoint, tls)).await {
+                    Ok(opened) => opened.map(TokioIo::new),
+                    Err(_) => {
+                        let reason = format!("no connection within {limit:?}");
+                        Err(io::Error::new(io::ErrorKind::TimedOut, reason))
+                    }
+                }
             }
         }))
     }
@@ -84,8 +91,7 @@ async fn open(endpoint: &EtcdEndpoint, tls: Arc<ClientConfig>) -> io::Result<Box
             }
             let name = ServerName::try_from(host.clone()).map_err(io::Error::other)?;
             let secured = TlsConnector::from(tls).connect(name, stream).await;
-            let stream = secured
-                .map_err(|e| io::Error::new(e.kind(), format!("{TLS_HANDSHAKE_ERROR_PREFIX}: {e}")))?;
+            let stream = secured.map_err(|e| io::Error::new(e.kind(), TlsHandshakeError(e)))?;
             Ok(Box::new(stream))
         }
     }

@@ -5,11 +5,10 @@
 
 use super::auth::EtcdAuth;
 use super::failure::EtcdFailure;
-use super::limits::StoreLimits;
 use super::member::{EtcdMember, MemberConnection};
-use super::tls::{TlsPolicy, client_config};
+use super::tls::client_config;
 use crate::config::{EtcdEndpoint, EtcdTarget};
-use crate::{StoreError, StoreResult};
+use crate::{StoreError, StoreLimits, StoreResult};
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
@@ -42,12 +41,15 @@ impl EtcdCluster {
         limits: StoreLimits,
     ) -> StoreResult<EtcdCluster> {
         let used = endpoints.iter().any(|endpoint| matches!(endpoint, EtcdEndpoint::Tcp { tls: true, .. }));
-        let tls = client_config(&target.tls, &TlsPolicy::from_env(), used)?;
+        let tls = client_config(&target.tls, &target.tls_policy, used)?;
         let count = u32::try_from(endpoints.len()).unwrap_or(u32::MAX).max(1);
         let dial = (limits.dial / count).max(limits.dial.min(Duration::from_secs(2)));
-        let member = |endpoint: &EtcdEndpoint| EtcdMember::new(endpoint, &tls, dial, &limits).map(Arc::new);
+        let mut members = Vec::new();
+        for endpoint in endpoints {
+            members.push(Arc::new(EtcdMember::new(endpoint, &tls, dial, &limits)?));
+        }
         Ok(EtcdCluster {
-            members: endpoints.iter().map(member).collect::<StoreResult<_>>()?,
+            members,
             current: AtomicUsize::new(0),
             auth: target.credentials.clone().map(EtcdAuth::new),
             limits,
@@ -87,7 +89,7 @@ impl EtcdCluster {
                 }
             };
             match &failure {
-                EtcdFailure::Refused(_) => return Err(failure.into_error(&member.endpoint)),
+                EtcdFailure::Refused(_) => return Err(failure.into_error()),
                 // Usually a connection that was closed while idle: retry once on a new one.
                 EtcdFailure::Stale(_) if !reopened => {
                     reopened = true;
@@ -101,7 +103,7 @@ impl EtcdCluster {
             }
             let unsent = matches!(failure, EtcdFailure::NotSent(_) | EtcdFailure::Stale(_));
             let settled = retry == EtcdRetryPolicy::IfUnsent && !unsent;
-            let error = failure.into_error(&member.endpoint);
+            let error = failure.into_error();
             if settled {
                 return Err(StoreError::Datastore(format!(
                     "{error}. The write may have been carried out or not"
@@ -153,7 +155,7 @@ impl EtcdCluster {
         let token = auth
             .token(&connection.channel)
             .await
-            .map_err(|status| EtcdFailure::of(&member.endpoint, status))?;
+            .map_err(|status| EtcdFailure::of_authentication(&member.endpoint, status))?;
         if !token.is_empty()
             && let Ok(value) = MetadataValue::try_from(token.as_str())
         {

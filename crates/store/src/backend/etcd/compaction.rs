@@ -5,16 +5,17 @@
 //! often than the one with the shortest period would alone, and never compact revisions younger than its period.
 
 use super::entries::{found, get, op, path};
-use super::kv::is_compacted;
 use super::{EtcdBackend, opaque};
+use crate::backend::HistoryCompactor;
 use crate::{Revision, StoreError, StoreResult};
+use async_trait::async_trait;
 use tortie_etcd_proto::etcdserverpb::compare::{CompareResult, CompareTarget, TargetUnion};
 use tortie_etcd_proto::etcdserverpb::request_op::Request;
 use tortie_etcd_proto::etcdserverpb::{Compare, PutRequest};
 use tortie_model::StoreKey;
 
 #[derive(Debug)]
-pub struct HistoryCompactor {
+pub struct EtcdCompactor {
     etcd: EtcdBackend,
     /// Version of the shared record when last seen.
     turn: i64,
@@ -22,14 +23,15 @@ pub struct HistoryCompactor {
     revision: i64,
 }
 
-impl HistoryCompactor {
-    pub(crate) fn new(etcd: EtcdBackend) -> HistoryCompactor {
-        HistoryCompactor { etcd, turn: 0, revision: 0 }
+impl EtcdCompactor {
+    pub fn new(etcd: EtcdBackend) -> EtcdCompactor {
+        EtcdCompactor { etcd, turn: 0, revision: 0 }
     }
+}
 
-    /// Compacts the store; to be called once per period. Returns the revision before which the history was removed;
-    /// `None` if another compactor had the turn, or if this one has not run for a full period yet.
-    pub async fn compact(&mut self) -> StoreResult<Option<Revision>> {
+#[async_trait]
+impl HistoryCompactor for EtcdCompactor {
+    async fn compact(&mut self) -> StoreResult<Option<Revision>> {
         let record = path(&StoreKey::CompactRevision);
         let unchanged = Compare {
             result: CompareResult::Equal.into(),
@@ -55,9 +57,12 @@ impl HistoryCompactor {
         }
         match self.etcd.cluster.compact(before).await {
             Ok(()) => Ok(Some(opaque(before))),
-            // Already compacted, by etcd's auto-compaction or manually.
-            Err(error) if is_compacted(&error) => Ok(None),
-            Err(StoreError::Datastore(text)) => Err(StoreError::Datastore(format!("compaction: {text}"))),
+            // Already compacted, by etcd's auto-compaction or manually. etcd rejects a revision of the future with the
+            // same code; the revision of the transaction above shows that this one is not.
+            Err(StoreError::Expired(_)) if before <= done.revision => Ok(None),
+            Err(StoreError::Datastore(text) | StoreError::Expired(text)) => {
+                Err(StoreError::Datastore(format!("compaction: {text}")))
+            }
             Err(error) => Err(error),
         }
     }

@@ -1,9 +1,14 @@
-//! Operations on single entries and on ranges.
+//! Implementation of `Backend` for etcd: operations on single entries and on ranges.
 
-use super::kv::{TransactionResult, after, is_compacted};
-use super::{EtcdBackend, keys, number, opaque};
+use super::compaction::EtcdCompactor;
+use super::kv::{TransactionResult, after};
+use super::source::EtcdSource;
+use super::{CAPABILITIES, EtcdBackend, keys, number, opaque};
+use crate::backend::{Backend, BackendCapabilities, HistoryCompactor, Transactions};
 use crate::page::{PageContinuation, PageRequest};
+use crate::watch::{StoreWatch, WatchOptions};
 use crate::{EntryListing, Revision, StoreEntry, StoreError, StoreResult};
+use async_trait::async_trait;
 use bytes::Bytes;
 use std::time::Duration;
 use tortie_etcd_proto::etcdserverpb::compare::{CompareResult, CompareTarget, TargetUnion};
@@ -13,17 +18,35 @@ use tortie_etcd_proto::etcdserverpb::{
     Compare, DeleteRangeRequest, PutRequest, RangeRequest, RequestOp, ResponseOp,
 };
 use tortie_etcd_proto::mvccpb::KeyValue;
-use tortie_model::{KeyRange, Resource, StoreKey, StoreValue, ValidationError};
+use tortie_model::{KeyRange, Resource, StoreKey, StoreValue};
 
-impl EtcdBackend {
-    pub(crate) async fn get(&self, key: &StoreKey) -> StoreResult<StoreEntry> {
+#[async_trait]
+impl Backend for EtcdBackend {
+    fn capabilities(&self) -> BackendCapabilities {
+        CAPABILITIES
+    }
+
+    fn transactions(&self) -> Option<&dyn Transactions> {
+        Some(self)
+    }
+
+    fn compaction(&self) -> Option<Box<dyn HistoryCompactor>> {
+        Some(Box::new(EtcdCompactor::new(self.clone())))
+    }
+
+    fn watch(&self, range: KeyRange, options: WatchOptions) -> StoreWatch {
+        let source = EtcdSource::new(self.cluster.clone(), range.clone());
+        StoreWatch::start(source, range, self.cluster.limits.absence_grace, options)
+    }
+
+    async fn get(&self, key: &StoreKey) -> StoreResult<StoreEntry> {
         match self.cluster.get(&keys::path(key)).await? {
             Some(kv) => read(key.clone(), &kv.value, kv.mod_revision),
-            None => Err(missing(key)),
+            None => Err(StoreError::missing(key)),
         }
     }
 
-    pub(crate) async fn list(&self, range: &KeyRange) -> StoreResult<EntryListing> {
+    async fn list(&self, range: &KeyRange) -> StoreResult<EntryListing> {
         let mut unreadable = Vec::new();
         let listed = self
             .cluster
@@ -37,24 +60,28 @@ impl EtcdBackend {
 
     /// Returns one page of a range. etcd does not support label selectors, so entries that are not selected are dropped
     /// here.
-    pub(crate) async fn list_page(&self, range: &KeyRange, page: &PageRequest) -> StoreResult<EntryListing> {
+    async fn list_page(&self, range: &KeyRange, page: &PageRequest) -> StoreResult<EntryListing> {
         let prefix = keys::prefix(range);
         let mut place = match &page.after {
             Some(continuation) => ListPosition::read(continuation, &prefix)?,
             None => ListPosition { revision: 0, start: Bytes::from(prefix.clone()) },
         };
         let limit = page.limit.get();
-        let (mut entries, mut unreadable) = (Vec::new(), Vec::new());
+        let mut entries = Vec::new();
+        let mut unreadable = Vec::new();
         loop {
             // Only with a selector, request more entries than needed: most of them are likely to be dropped.
             let wanted = i64::try_from(limit - entries.len()).unwrap_or(i64::MAX);
             let wanted =
                 if page.labels.is_empty() { wanted } else { wanted.max(self.cluster.limits.first_page) };
-            let asked = self.cluster.page(&prefix, place.start.clone(), place.revision, wanted).await;
-            let answer = asked.map_err(|error| match is_compacted(&error) {
-                true => StoreError::Expired(format!("the list of {range} that the continuation belongs to")),
-                false => error,
-            })?;
+            let answer = match self.cluster.page(&prefix, place.start.clone(), place.revision, wanted).await {
+                Err(StoreError::Expired(_)) => {
+                    return Err(StoreError::Expired(format!(
+                        "the list of {range} that the continuation belongs to"
+                    )));
+                }
+                answer => answer?,
+            };
             place.revision = answer.revision;
             let mut more = answer.more;
             let mut kvs = answer.kvs.into_iter();
@@ -80,12 +107,12 @@ impl EtcdBackend {
         }
     }
 
-    pub(crate) async fn list_keys(&self, range: &KeyRange) -> StoreResult<Vec<StoreKey>> {
-        let read = |kv: KeyValue| key_in(range, &kv.key);
-        Ok(self.cluster.list(&keys::prefix(range), None, true, read).await?.items)
+    async fn list_keys(&self, range: &KeyRange) -> StoreResult<Vec<StoreKey>> {
+        let prefix = keys::prefix(range);
+        Ok(self.cluster.list(&prefix, None, true, |kv| key_in(range, &kv.key)).await?.items)
     }
 
-    pub(crate) async fn create(&self, key: &StoreKey, value: &StoreValue) -> StoreResult<StoreEntry> {
+    async fn create(&self, key: &StoreKey, value: &StoreValue) -> StoreResult<StoreEntry> {
         let path = path(key);
         let done =
             self.cluster.transact(vec![absent(&path)], vec![put(&path, value, 0)], vec![get(&path)]).await?;
@@ -96,7 +123,7 @@ impl EtcdBackend {
         Ok(written(key, value, done.revision))
     }
 
-    pub(crate) async fn update(
+    async fn update(
         &self,
         key: &StoreKey,
         value: &StoreValue,
@@ -111,7 +138,7 @@ impl EtcdBackend {
         Ok(written(key, value, done.revision))
     }
 
-    pub(crate) async fn apply(
+    async fn apply(
         &self,
         key: &StoreKey,
         value: &StoreValue,
@@ -127,11 +154,7 @@ impl EtcdBackend {
         Ok(written(key, value, revision))
     }
 
-    pub(crate) async fn delete(
-        &self,
-        key: &StoreKey,
-        revision: Option<&Revision>,
-    ) -> StoreResult<StoreEntry> {
+    async fn delete(&self, key: &StoreKey, revision: Option<&Revision>) -> StoreResult<StoreEntry> {
         let path = path(key);
         let compare = revision.map(|revision| unchanged(&path, revision)).into_iter().collect();
         let delete = Request::RequestDeleteRange(DeleteRangeRequest {
@@ -142,7 +165,7 @@ impl EtcdBackend {
         let done = self.cluster.transact(compare, vec![op(delete)], vec![get(&path)]).await?;
         match (done.succeeded, found(&done, 0).next()) {
             (true, Some(kv)) => read(key.clone(), &kv.value, kv.mod_revision),
-            (true, None) => Err(missing(key)),
+            (true, None) => Err(StoreError::missing(key)),
             (false, kv) => Err(mismatch(key, kv.as_ref())),
         }
     }
@@ -168,13 +191,7 @@ impl ListPosition {
                 .starts_with(prefix)
                 .then(|| ListPosition { revision, start: Bytes::copy_from_slice(start.as_bytes()) })
         });
-        place.ok_or_else(|| {
-            StoreError::Validation(ValidationError::one(
-                "continue",
-                text,
-                "not the continuation of this list",
-            ))
-        })
+        place.ok_or_else(|| continuation.invalid())
     }
 }
 
@@ -260,10 +277,6 @@ fn stored_resource(key: &StoreKey, stored: Option<&KeyValue>) -> Option<Box<Reso
     }
 }
 
-fn missing(key: &StoreKey) -> StoreError {
-    StoreError::DoesNotExist { id: key.to_string(), reason: "key not found".into() }
-}
-
 pub(super) fn exists(key: &StoreKey, stored: Option<&KeyValue>) -> StoreError {
     let revision = stored.map(|kv| kv.mod_revision).unwrap_or_default();
     StoreError::AlreadyExists {
@@ -275,7 +288,7 @@ pub(super) fn exists(key: &StoreKey, stored: Option<&KeyValue>) -> StoreError {
 
 pub(super) fn mismatch(key: &StoreKey, stored: Option<&KeyValue>) -> StoreError {
     match stored {
-        None => missing(key),
+        None => StoreError::missing(key),
         Some(_) => StoreError::Conflict { id: key.to_string(), current: stored_resource(key, stored) },
     }
 }

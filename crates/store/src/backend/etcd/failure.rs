@@ -1,11 +1,12 @@
 //! Failures of etcd calls, and error messages that name what to check.
 
-use super::auth::EtcdAuth;
-use super::channel::TLS_HANDSHAKE_ERROR_PREFIX;
+use super::channel::TlsHandshakeError;
 use crate::StoreError;
 use crate::config::EtcdEndpoint;
 use std::error::Error as _;
+use std::io;
 use std::time::Duration;
+use tokio_rustls::rustls::Error as TlsError;
 use tonic::{Code, ConnectError, Status};
 
 /// Result of a failed attempt. It determines whether the call may be repeated.
@@ -20,13 +21,13 @@ pub enum EtcdFailure {
     /// No response in time: the server may have executed the request.
     Silent(String),
     /// The server processed and rejected the request.
-    Refused(Status),
+    Refused(StoreError),
 }
 
 impl EtcdFailure {
     pub fn of(endpoint: &EtcdEndpoint, status: Status) -> EtcdFailure {
-        if let Some(reason) = connect_error(&status) {
-            return EtcdFailure::NotSent(unreachable(endpoint, &reason));
+        if let Some(error) = causes(&status).find_map(|error| error.downcast_ref::<ConnectError>()) {
+            return EtcdFailure::NotSent(unreachable(endpoint, error));
         }
         if status.source().is_some() {
             let text = broken(endpoint, &chain(&status));
@@ -41,8 +42,18 @@ impl EtcdFailure {
             _ if status.message().contains("grpc-status header missing") => {
                 EtcdFailure::Lost(foreign(endpoint, status.message()))
             }
-            _ => EtcdFailure::Refused(status),
+            _ => EtcdFailure::Refused(explain(endpoint, &status)),
         }
+    }
+
+    /// Interprets the failure of a request for a token. An invalid argument is a wrong user or password.
+    pub fn of_authentication(endpoint: &EtcdEndpoint, status: Status) -> EtcdFailure {
+        if status.code() != Code::InvalidArgument {
+            return EtcdFailure::of(endpoint, status);
+        }
+        EtcdFailure::Refused(StoreError::Unauthorized(format!(
+            "{endpoint} refused the user or the password (ETCD_USERNAME, ETCD_PASSWORD)"
+        )))
     }
 
     pub fn silent(endpoint: &EtcdEndpoint, waited: Duration) -> EtcdFailure {
@@ -53,48 +64,62 @@ impl EtcdFailure {
         ))
     }
 
-    pub fn into_error(self, endpoint: &EtcdEndpoint) -> StoreError {
+    pub fn into_error(self) -> StoreError {
         match self {
             EtcdFailure::NotSent(text)
             | EtcdFailure::Stale(text)
             | EtcdFailure::Lost(text)
             | EtcdFailure::Silent(text) => StoreError::Datastore(text),
-            EtcdFailure::Refused(status) => explain(endpoint, &status),
+            EtcdFailure::Refused(error) => error,
         }
     }
 }
 
+/// Error of a request without a user while authentication is enabled. etcd identifies it by its exact text, as its own
+/// client does: requests that are too large have the same code.
+const USER_NAME_EMPTY: &str = "etcdserver: user name is empty";
+
 /// Maps an error reported by the server to the error of this crate.
 fn explain(endpoint: &EtcdEndpoint, status: &Status) -> StoreError {
     let message = status.message();
-    if message.contains("invalid user ID or password") {
-        return StoreError::Unauthorized(format!(
-            "{endpoint} refused the user or the password (ETCD_USERNAME, ETCD_PASSWORD)"
-        ));
-    }
-    if message.contains("user name is empty") {
-        return StoreError::Unauthorized(format!(
+    match status.code() {
+        // The revision of the request was compacted, or is in the future of a store that was restored. The callers need
+        // no distinction: neither revision can be read.
+        Code::OutOfRange => {
+            StoreError::Expired(format!("the revision of the request to {endpoint} ({message})"))
+        }
+        Code::InvalidArgument if message == USER_NAME_EMPTY => StoreError::Unauthorized(format!(
             "{endpoint} wants a user and a password: set ETCD_USERNAME and ETCD_PASSWORD"
-        ));
+        )),
+        Code::PermissionDenied | Code::Unauthenticated => {
+            StoreError::Unauthorized(format!("{endpoint}: {message}"))
+        }
+        _ => StoreError::Datastore(format!("{endpoint}: {message}")),
     }
-    if matches!(status.code(), Code::PermissionDenied | Code::Unauthenticated) || EtcdAuth::is_stale(status) {
-        return StoreError::Unauthorized(format!("{endpoint}: {message}"));
-    }
-    StoreError::Datastore(format!("{endpoint}: {message}"))
 }
 
-fn unreachable(endpoint: &EtcdEndpoint, reason: &str) -> String {
-    let hint = if reason.contains("UnknownIssuer") || reason.contains("invalid peer certificate") {
-        "the server's certificate is not trusted: check etcdCACertFile (ETCD_CA_CERT_FILE) and the names in the \
-         certificate"
-    } else if reason.contains("alert") {
-        "the server refused our TLS: check etcdCertFile and etcdKeyFile (ETCD_CERT_FILE, ETCD_KEY_FILE)"
-    } else if reason.contains(TLS_HANDSHAKE_ERROR_PREFIX) {
-        "the endpoint does not speak TLS: check whether it should be http instead of https"
-    } else {
-        "check that the datastore runs and that the endpoint is right (ETCD_ENDPOINTS, etcdEndpoints)"
+fn unreachable(endpoint: &EtcdEndpoint, error: &ConnectError) -> String {
+    let reason = &error.0;
+    let handshake = reason.downcast_ref::<io::Error>().and_then(find_inner::<TlsHandshakeError>);
+    let hint = match handshake.map(|handshake| find_inner::<TlsError>(&handshake.0)) {
+        Some(Some(TlsError::InvalidCertificate(_))) => {
+            "the server's certificate is not trusted: check etcdCACertFile (ETCD_CA_CERT_FILE) and the names in the \
+             certificate"
+        }
+        Some(Some(TlsError::AlertReceived(_))) => {
+            "the server refused our TLS: check etcdCertFile and etcdKeyFile (ETCD_CERT_FILE, ETCD_KEY_FILE)"
+        }
+        Some(_) => "the endpoint does not speak TLS: check whether it should be http instead of https",
+        None => {
+            "check that the datastore runs and that the endpoint is right (ETCD_ENDPOINTS, etcdEndpoints)"
+        }
     };
     format!("cannot connect to {endpoint}: {reason}; {hint}")
+}
+
+/// Returns the error that an I/O error was made from.
+fn find_inner<T: std::error::Error + 'static>(error: &io::Error) -> Option<&T> {
+    error.get_ref()?.downcast_ref()
 }
 
 fn broken(endpoint: &EtcdEndpoint, reason: &str) -> String {
@@ -128,11 +153,6 @@ fn foreign(endpoint: &EtcdEndpoint, reason: &str) -> String {
 
 fn causes(status: &Status) -> impl Iterator<Item = &(dyn std::error::Error + 'static)> {
     std::iter::successors(status.source(), |error| (*error).source())
-}
-
-fn connect_error(status: &Status) -> Option<String> {
-    let connect = causes(status).find_map(|error| error.downcast_ref::<ConnectError>())?;
-    Some(connect.0.to_string())
 }
 
 /// Returns whether hyper cancelled the request before sending it.

@@ -98,8 +98,8 @@ impl EtcdCluster {
         let mut attempt = 1;
         loop {
             match self.list_once(prefix, revision, keys_only, &mut read).await {
-                Err(error) if revision.is_none() && is_compacted(&error) && attempt < MAX_LIST_ATTEMPTS => {
-                    attempt += 1
+                Err(StoreError::Expired(_)) if revision.is_none() && attempt < MAX_LIST_ATTEMPTS => {
+                    attempt += 1;
                 }
                 done => return done,
             }
@@ -208,10 +208,6 @@ impl EtcdCluster {
             .await?;
         if answer.error.is_empty() { Ok(answer.id) } else { Err(StoreError::Datastore(answer.error)) }
     }
-}
-
-pub(crate) fn is_compacted(error: &StoreError) -> bool {
-    matches!(error, StoreError::Datastore(text) if text.contains("has been compacted"))
 }
 
 /// Returns the smallest key greater than this one.

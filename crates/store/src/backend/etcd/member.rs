@@ -1,9 +1,8 @@
 //! A member of the cluster and the connection to it.
 
 use super::channel::{EndpointDialler, dialler};
-use super::limits::StoreLimits;
-use crate::StoreResult;
 use crate::config::EtcdEndpoint;
+use crate::{StoreLimits, StoreResult};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio_rustls::rustls::ClientConfig;

@@ -16,7 +16,6 @@ mod entries;
 mod failure;
 pub mod keys;
 mod kv;
-mod limits;
 mod member;
 mod position;
 mod source;
@@ -24,47 +23,34 @@ mod tls;
 mod transactions;
 mod watch;
 
+use crate::backend::BackendCapabilities;
 use crate::config::{EndpointSource, EtcdTarget};
-use crate::{Revision, StoreError, StoreResult};
+use crate::{Revision, StoreLimits, StoreResult};
 use cluster::{EtcdCluster, EtcdRetryPolicy};
-pub use compaction::HistoryCompactor;
-pub use limits::StoreLimits;
-use source::EtcdSource;
 use std::sync::Arc;
-use tortie_model::{KeyRange, ValidationError};
+
+pub(crate) const CAPABILITIES: BackendCapabilities = BackendCapabilities {
+    ordered_revisions: true,
+    expiring_entries: true,
+    derived_kinds: &[],
+    includes_kubernetes: false,
+    checks_namespaces: false,
+    is_api_server: false,
+};
 
 #[derive(Clone, Debug)]
-pub struct EtcdBackend {
+pub(crate) struct EtcdBackend {
     cluster: Arc<EtcdCluster>,
 }
 
 impl EtcdBackend {
-    pub(crate) async fn connect(target: &EtcdTarget, limits: StoreLimits) -> StoreResult<EtcdBackend> {
+    pub async fn connect(target: &EtcdTarget, limits: StoreLimits) -> StoreResult<EtcdBackend> {
         let endpoints = match &target.endpoints {
             EndpointSource::Given(endpoints) => endpoints.clone(),
             EndpointSource::Srv(domain) => discovery::endpoints(domain, limits.dial).await?,
         };
         Ok(EtcdBackend { cluster: Arc::new(EtcdCluster::new(target, &endpoints, limits)?) })
     }
-
-    pub(crate) fn absence_grace(&self) -> std::time::Duration {
-        self.cluster.limits.absence_grace
-    }
-
-    pub(crate) fn source(&self, range: &KeyRange) -> EtcdSource {
-        EtcdSource::new(self.cluster.clone(), range.clone())
-    }
-}
-
-/// Parses a revision; etcd revisions are numbers.
-pub(crate) fn revision(text: &str) -> StoreResult<Revision> {
-    text.parse().ok().filter(|revision: &Revision| revision.number().is_some()).ok_or_else(|| {
-        StoreError::Validation(ValidationError::one(
-            "ResourceVersion",
-            text,
-            "invalid resource version: not a number",
-        ))
-    })
 }
 
 /// Converts an etcd revision, which is a positive signed number.

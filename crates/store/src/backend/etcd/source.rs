@@ -28,28 +28,31 @@ impl WatchSource for EtcdSource {
     type Value = Bytes;
 
     async fn list(&mut self) -> StoreResult<RangeSnapshot<Bytes>> {
-        let range = &self.range;
-        let item = |kv: tortie_etcd_proto::mvccpb::KeyValue| {
-            let key = key_in(range, &kv.key)?;
-            Some(WatchItem { key, revision: opaque(kv.mod_revision), value: kv.value })
-        };
-        let listed = self.cluster.list(&keys::prefix(range), None, false, item).await?;
+        let listed = self
+            .cluster
+            .list(&keys::prefix(&self.range), None, false, |kv| {
+                let key = key_in(&self.range, &kv.key)?;
+                Some(WatchItem { key, revision: opaque(kv.mod_revision), value: kv.value })
+            })
+            .await?;
         self.position.listed(listed.cluster_id);
         Ok(RangeSnapshot { items: listed.items, revision: opaque(listed.revision) })
     }
 
     async fn keys_at(&mut self, revision: &Revision) -> StoreResult<Option<Vec<(StoreKey, Revision)>>> {
-        let range = &self.range;
-        let key = |kv: tortie_etcd_proto::mvccpb::KeyValue| {
-            Some((key_in(range, &kv.key)?, opaque(kv.mod_revision)))
-        };
-        match self.cluster.list(&keys::prefix(range), Some(number(revision)), true, key).await {
+        let listed = self
+            .cluster
+            .list(&keys::prefix(&self.range), Some(number(revision)), true, |kv| {
+                Some((key_in(&self.range, &kv.key)?, opaque(kv.mod_revision)))
+            })
+            .await;
+        match listed {
             Ok(listed) => {
                 self.position.listed(listed.cluster_id);
                 Ok(Some(listed.items))
             }
             // Compacted, or in the future.
-            Err(StoreError::Datastore(text)) if text.contains("required revision") => Ok(None),
+            Err(StoreError::Expired(_)) => Ok(None),
             Err(error) => Err(error),
         }
     }

@@ -1,6 +1,6 @@
 //! TLS configuration of the etcd client: rustls with aws-lc-rs, TLS 1.2 and 1.3.
 
-use crate::config::TlsSettings;
+use crate::config::{TlsPolicy, TlsSettings};
 use crate::{StoreError, StoreResult};
 use std::sync::Arc;
 use tokio_rustls::rustls::crypto::{CryptoProvider, aws_lc_rs};
@@ -10,19 +10,7 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore, SupportedProtocolVersion
 
 const ALPN_H2: &[u8] = b"h2";
 
-/// TLS restrictions from the environment variables `TLS_MIN_VERSION` and `TLS_CIPHER_SUITES`.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct TlsPolicy {
-    pub min_version: String,
-    pub cipher_suites: String,
-}
-
 impl TlsPolicy {
-    pub fn from_env() -> TlsPolicy {
-        let variable = |name| std::env::var(name).unwrap_or_default();
-        TlsPolicy { min_version: variable("TLS_MIN_VERSION"), cipher_suites: variable("TLS_CIPHER_SUITES") }
-    }
-
     fn versions(&self) -> StoreResult<Vec<&'static SupportedProtocolVersion>> {
         match self.min_version.as_str() {
             "" | "VersionTLS12" | "1.2" => Ok(vec![&version::TLS13, &version::TLS12]),

@@ -2,8 +2,10 @@
 
 use super::entries::{absent, exists, found, get, mismatch, op, path, put, read, unchanged};
 use super::{EtcdBackend, number, opaque};
+use crate::backend::Transactions;
 use crate::operation::{OperationRefusal, WrittenRevisions};
 use crate::{EntryChange, OperationOutcome, Revision, StoreError, StoreResult};
+use async_trait::async_trait;
 use tortie_etcd_proto::etcdserverpb::DeleteRangeRequest;
 use tortie_etcd_proto::etcdserverpb::request_op::Request;
 use tortie_etcd_proto::mvccpb::KeyValue;
@@ -17,8 +19,9 @@ enum TransactionAttempt<'a> {
     },
 }
 
-impl EtcdBackend {
-    pub(crate) async fn commit(&self, changes: &[EntryChange]) -> StoreResult<Revision> {
+#[async_trait]
+impl Transactions for EtcdBackend {
+    async fn commit(&self, changes: &[EntryChange]) -> StoreResult<Revision> {
         match self.attempt(changes).await? {
             TransactionAttempt::Done(revision) => Ok(revision),
             TransactionAttempt::Refused { change: EntryChange::Create { key, .. }, stored } => {
@@ -28,7 +31,7 @@ impl EtcdBackend {
         }
     }
 
-    pub(crate) async fn carry_out(&self, changes: &[EntryChange]) -> StoreResult<OperationOutcome> {
+    async fn carry_out(&self, changes: &[EntryChange]) -> StoreResult<OperationOutcome> {
         Ok(match self.attempt(changes).await? {
             TransactionAttempt::Done(revision) => {
                 OperationOutcome::Done(WrittenRevisions::Together(revision))
@@ -40,7 +43,9 @@ impl EtcdBackend {
             }
         })
     }
+}
 
+impl EtcdBackend {
     async fn attempt<'a>(&self, changes: &'a [EntryChange]) -> StoreResult<TransactionAttempt<'a>> {
         let mut compare = Vec::new();
         let mut success = Vec::new();

@@ -48,7 +48,7 @@ pub(crate) async fn open_watch(
         }
     };
     cluster.leave(&member);
-    Err(failure.into_error(&member.endpoint))
+    Err(failure.into_error())
 }
 
 async fn open(
@@ -111,7 +111,7 @@ impl WatchStream {
 
     fn fail(&self, failure: EtcdFailure) -> StoreError {
         self.cluster.leave(&self.member);
-        failure.into_error(&self.member.endpoint)
+        failure.into_error()
     }
 
     /// Discards the token after the server closed the watch: the token may have expired.

@@ -135,13 +135,11 @@ impl KubernetesApi {
     /// load balancer without a backend sends one too.
     pub async fn is_served(&self, path: &str) -> Result<bool, KubernetesFailure> {
         let (version, plural) = response::collection_of(path);
-        let discovery = match version.contains('/') {
-            true if !self.list_group_versions().await?.iter().any(|served| served == version) => {
-                return Ok(false);
-            }
-            true => format!("/apis/{version}"),
-            false => format!("/api/{version}"),
-        };
+        let is_core = !version.contains('/');
+        if !is_core && !self.list_group_versions().await?.iter().any(|served| served == version) {
+            return Ok(false);
+        }
+        let discovery = if is_core { format!("/api/{version}") } else { format!("/apis/{version}") };
         let list: ServedResourceList = self.get_discovery(&discovery, "APIResourceList").await?;
         if list.group_version != version {
             return Err(response::missing_field(&discovery, "groupVersion"));
@@ -230,7 +228,11 @@ impl KubernetesApi {
             preconditions["resourceVersion"] = version.into();
         }
         let body = json!({"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": preconditions});
-        self.send(Method::DELETE, path, JSON_MEDIA_TYPE, Some(&body)).await.map(|_| ())
+        match self.send(Method::DELETE, path, JSON_MEDIA_TYPE, Some(&body)).await {
+            Ok(_) => Ok(()),
+            Err(failure) if resource_version.is_none() => Err(failure.of_uid_condition()),
+            Err(failure) => Err(failure),
+        }
     }
 
     /// Returns the text of a page; the caller decodes the items.
@@ -245,18 +247,8 @@ impl KubernetesApi {
         self.text(Method::GET, &with_query(path, &pairs), [JSON_MEDIA_TYPE, accept], None).await
     }
 
-    pub async fn watch(
-        &self,
-        path: &str,
-        labels: Option<&str>,
-        detail: ObjectDetail,
-        after: &str,
-    ) -> Result<WatchEventStream, KubernetesFailure> {
-        self.watch_from(path, labels, detail, after).await
-    }
-
     /// Opens a watch. `path` may already contain a query.
-    async fn watch_from(
+    pub async fn watch(
         &self,
         path: &str,
         labels: Option<&str>,
@@ -300,7 +292,7 @@ impl KubernetesApi {
         after: &str,
     ) -> Result<WatchEventStream, KubernetesFailure> {
         let path = format!("{path}?fieldSelector={}", encoded(&format!("metadata.name={name}")));
-        self.watch_from(&path, None, detail, after).await
+        self.watch(&path, None, detail, after).await
     }
 
     async fn send(
@@ -345,7 +337,8 @@ impl KubernetesApi {
         method: &Method,
         ask: impl Fn(kube::Client) -> A,
     ) -> Result<T, KubernetesFailure> {
-        let (mut left, mut renewed) = (self.servers.len(), false);
+        let mut left = self.servers.len();
+        let mut renewed = false;
         loop {
             let Some(asked) = self.servers.current() else {
                 return Err(KubernetesFailure::Unreachable {

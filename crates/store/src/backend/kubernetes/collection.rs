@@ -8,7 +8,7 @@ use super::core::{
 use super::group::CalicoApiGroup;
 use super::profile::{self, ProfileOrigin};
 use super::records::{self, StoredIpamRecord};
-use super::{names, node, object, pod, policy};
+use super::{names, node, object, pod, policy, text_at};
 use crate::{Revision, StoreError};
 use serde::Deserialize as _;
 use serde::de::DeserializeOwned;
@@ -114,8 +114,8 @@ impl ApiCollection {
             return None;
         }
         let mut parts = self.path.strip_prefix("/apis/")?.split('/');
-        let (group, plural) = (parts.next()?, parts.next_back()?);
-        Some(format!("{plural}.{group}"))
+        let group = parts.next()?;
+        Some(format!("{}.{group}", parts.next_back()?))
     }
 
     pub fn query(&self, limit: usize, after: Option<String>) -> ListQuery {
@@ -124,6 +124,10 @@ impl ApiCollection {
 }
 
 impl ObjectLocation {
+    fn new(form: CollectionForm, collection: String, name: &str) -> ObjectLocation {
+        ObjectLocation { form, collection, name: name.to_owned() }
+    }
+
     pub fn path(&self) -> String {
         format!("{}/{}", self.collection, self.name)
     }
@@ -136,14 +140,12 @@ impl ObjectReader {
             let collection = self.group.collection(kind, None);
             return Some(ObjectLocation { form: CollectionForm::Record(kind), collection, name });
         }
-        let core =
-            |form, collection: String, name: &str| ObjectLocation { form, collection, name: name.to_owned() };
         if let StoreKey::EndpointSlice { namespace, name } = key {
             let collection = format!("{ENDPOINT_SLICE_API_PATH}/namespaces/{namespace}/endpointslices");
-            return Some(core(CollectionForm::EndpointSlice, collection, name));
+            return Some(ObjectLocation::new(CollectionForm::EndpointSlice, collection, name));
         }
         if let StoreKey::Service { namespace, name } = key {
-            return Some(core(
+            return Some(ObjectLocation::new(
                 CollectionForm::Service,
                 format!("/api/v1/namespaces/{namespace}/services"),
                 name,
@@ -153,9 +155,13 @@ impl ObjectReader {
         Some(match kind {
             Kind::NetworkPolicy if is_derived_policy(*kind, name) => {
                 let collection = format!("{NETWORK_POLICY_API_PATH}/namespaces/{namespace}/networkpolicies");
-                core(CollectionForm::NetworkPolicy, collection, name.strip_prefix(NETWORK_POLICY_PREFIX)?)
+                ObjectLocation::new(
+                    CollectionForm::NetworkPolicy,
+                    collection,
+                    name.strip_prefix(NETWORK_POLICY_PREFIX)?,
+                )
             }
-            Kind::GlobalNetworkPolicy if is_derived_policy(*kind, name) => core(
+            Kind::GlobalNetworkPolicy if is_derived_policy(*kind, name) => ObjectLocation::new(
                 CollectionForm::ClusterNetworkPolicy,
                 CLUSTER_NETWORK_POLICIES_PATH.into(),
                 name.strip_prefix(CLUSTER_NETWORK_POLICY_PREFIX)?,
@@ -163,19 +169,19 @@ impl ObjectReader {
             Kind::WorkloadEndpoint => {
                 let [_, orchestrator, pod, _] = split_workload_endpoint_name(name)?;
                 let collection = format!("/api/v1/namespaces/{namespace}/pods");
-                (orchestrator == "k8s").then(|| core(CollectionForm::Pod, collection, &pod))?
+                (orchestrator == "k8s").then(|| ObjectLocation::new(CollectionForm::Pod, collection, &pod))?
             }
             Kind::Profile => match profile::origin(name)? {
                 ProfileOrigin::Namespace(name) => {
-                    core(CollectionForm::Namespace, "/api/v1/namespaces".into(), name)
+                    ObjectLocation::new(CollectionForm::Namespace, "/api/v1/namespaces".into(), name)
                 }
-                ProfileOrigin::ServiceAccount { namespace, name } => core(
+                ProfileOrigin::ServiceAccount { namespace, name } => ObjectLocation::new(
                     CollectionForm::ServiceAccount,
                     format!("/api/v1/namespaces/{namespace}/serviceaccounts"),
                     name,
                 ),
             },
-            Kind::Node => core(CollectionForm::Node, "/api/v1/nodes".into(), name),
+            Kind::Node => ObjectLocation::new(CollectionForm::Node, "/api/v1/nodes".into(), name),
             Kind::LiveMigration => return None,
             _ => {
                 let collection = self.group.collection(*kind, Some(namespace));
@@ -186,15 +192,9 @@ impl ObjectReader {
 
     /// Returns the collections that contain a range; empty if the range does not exist in this backend.
     pub fn collections(&self, range: &KeyRange) -> Vec<ApiCollection> {
-        let one = |form, path: String| vec![ApiCollection { form, path, labels: None }];
-        let record = |kind: Kind| ApiCollection {
-            form: CollectionForm::Record(kind),
-            path: self.group.collection(kind, None),
-            labels: None,
-        };
         match range {
             KeyRange::Written { kind, namespace } if is_custom(*kind) => {
-                one(CollectionForm::Resource(*kind), self.group.collection(*kind, namespace.as_deref()))
+                single(CollectionForm::Resource(*kind), self.group.collection(*kind, namespace.as_deref()))
             }
             KeyRange::Written { kind, namespace } => self.collections(&KeyRange::Resources {
                 kind: *kind,
@@ -202,29 +202,32 @@ impl ObjectReader {
                 name_prefix: String::new(),
             }),
             KeyRange::Resources { kind: Kind::WorkloadEndpoint, namespace: Some(namespace), .. } => {
-                one(CollectionForm::Pod, format!("/api/v1/namespaces/{namespace}/pods"))
+                single(CollectionForm::Pod, format!("/api/v1/namespaces/{namespace}/pods"))
             }
             KeyRange::Resources { kind: Kind::WorkloadEndpoint, namespace: None, .. } => {
-                one(CollectionForm::Pod, "/api/v1/pods".into())
+                single(CollectionForm::Pod, "/api/v1/pods".into())
             }
             KeyRange::Resources { kind: Kind::Profile, .. } => [
-                one(CollectionForm::Namespace, "/api/v1/namespaces".into()),
-                one(CollectionForm::ServiceAccount, "/api/v1/serviceaccounts".into()),
+                single(CollectionForm::Namespace, "/api/v1/namespaces".into()),
+                single(CollectionForm::ServiceAccount, "/api/v1/serviceaccounts".into()),
             ]
             .concat(),
-            KeyRange::Resources { kind: Kind::Node, .. } => one(CollectionForm::Node, "/api/v1/nodes".into()),
+            KeyRange::Resources { kind: Kind::Node, .. } => {
+                single(CollectionForm::Node, "/api/v1/nodes".into())
+            }
             KeyRange::Resources { kind: Kind::LiveMigration, .. } => Vec::new(),
             KeyRange::Resources { kind, namespace, .. } => {
                 let namespace = namespace.as_deref();
-                let mut all = one(CollectionForm::Resource(*kind), self.group.collection(*kind, namespace));
+                let mut all =
+                    single(CollectionForm::Resource(*kind), self.group.collection(*kind, namespace));
                 match kind {
                     Kind::NetworkPolicy => {
                         let within = namespace.map(|name| format!("/namespaces/{name}")).unwrap_or_default();
                         let path = format!("{NETWORK_POLICY_API_PATH}{within}/networkpolicies");
-                        all.extend(one(CollectionForm::NetworkPolicy, path));
+                        all.extend(single(CollectionForm::NetworkPolicy, path));
                     }
                     Kind::GlobalNetworkPolicy => {
-                        all.extend(one(
+                        all.extend(single(
                             CollectionForm::ClusterNetworkPolicy,
                             CLUSTER_NETWORK_POLICIES_PATH.into(),
                         ));
@@ -234,10 +237,10 @@ impl ObjectReader {
                 all
             }
             KeyRange::EndpointSlices => {
-                one(CollectionForm::EndpointSlice, format!("{ENDPOINT_SLICE_API_PATH}/endpointslices"))
+                single(CollectionForm::EndpointSlice, format!("{ENDPOINT_SLICE_API_PATH}/endpointslices"))
             }
-            KeyRange::Services => one(CollectionForm::Service, "/api/v1/services".into()),
-            KeyRange::Blocks { .. } => vec![record(Kind::IPAMBlock)],
+            KeyRange::Services => single(CollectionForm::Service, "/api/v1/services".into()),
+            KeyRange::Blocks { .. } => vec![self.records_of(Kind::IPAMBlock)],
             KeyRange::BlockAffinities { affinity, owner, ip_version } => {
                 let mut labels = vec![format!("{}={affinity}", names::AFFINITY_TYPE_LABEL)];
                 labels.extend(
@@ -246,14 +249,19 @@ impl ObjectReader {
                         .map(|owner| format!("{}={}", names::HOSTNAME_LABEL, names::hostname_hash(owner))),
                 );
                 labels.extend(ip_version.map(|version| format!("{}={version}", names::IP_VERSION_LABEL)));
-                vec![ApiCollection { labels: Some(labels.join(",")), ..record(Kind::BlockAffinity) }]
+                vec![ApiCollection { labels: Some(labels.join(",")), ..self.records_of(Kind::BlockAffinity) }]
             }
-            KeyRange::Handles => vec![record(Kind::IPAMHandle)],
-            KeyRange::IpamConfig => vec![record(Kind::IPAMConfiguration)],
+            KeyRange::Handles => vec![self.records_of(Kind::IPAMHandle)],
+            KeyRange::IpamConfig => vec![self.records_of(Kind::IPAMConfiguration)],
             KeyRange::FelixStatuses
             | KeyRange::WorkloadEndpointStatuses { .. }
             | KeyRange::HostEndpointStatuses { .. } => Vec::new(),
         }
+    }
+
+    fn records_of(&self, kind: Kind) -> ApiCollection {
+        let path = self.group.collection(kind, None);
+        ApiCollection { form: CollectionForm::Record(kind), path, labels: None }
     }
 
     /// Converts an object; `None` if it has no counterpart in the model.
@@ -337,7 +345,7 @@ impl ObjectReader {
         let (key, endpoint) = pod::endpoint(pod, &self.interface_prefix)?;
         let value = endpoint.map(|endpoint| StoreValue::Resource(Resource::from(endpoint)));
         // Keep no text: an endpoint without addresses or labels is useless.
-        let value = value.map_err(|reason| unreadable(&key, String::new(), reason));
+        let value = value.map_err(|error| unreadable(&key, String::new(), error.to_string()));
         ObjectIdentity::in_metadata(&pod.metadata).map(|meta| meta.found(key, Some(value)))
     }
 
@@ -399,6 +407,10 @@ impl ObjectReader {
     }
 }
 
+fn single(form: CollectionForm, path: String) -> Vec<ApiCollection> {
+    vec![ApiCollection { form, path, labels: None }]
+}
+
 /// Identifying fields that every object has.
 struct ObjectIdentity {
     name: String,
@@ -408,12 +420,11 @@ struct ObjectIdentity {
 
 impl ObjectIdentity {
     fn of(object: &Json) -> Option<ObjectIdentity> {
-        let text = |pointer: &str| object.pointer(pointer).and_then(Json::as_str).unwrap_or_default();
-        let revision = text("/metadata/resourceVersion").parse().ok()?;
-        let name = text("/metadata/name");
+        let revision = text_at(object, "/metadata/resourceVersion").parse().ok()?;
+        let name = text_at(object, "/metadata/name");
         (!name.is_empty()).then(|| ObjectIdentity {
             name: name.to_owned(),
-            uid: text("/metadata/uid").to_owned(),
+            uid: text_at(object, "/metadata/uid").to_owned(),
             revision,
         })
     }
@@ -559,7 +570,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_are_read_by_the_form_of_their_collection() {
+    fn objects_are_read_by_their_collection_form() {
         let set =
             json!({"metadata": {"name": "s", "resourceVersion": "7", "uid": "u"}, "spec": {"nets": []}});
         let found = reader().read(CollectionForm::Resource(Kind::GlobalNetworkSet), set).unwrap();
@@ -576,7 +587,7 @@ mod tests {
     }
 
     #[test]
-    fn an_item_that_cannot_be_read_does_not_hide_the_others() {
+    fn an_unreadable_item_does_not_hide_the_others() {
         let pod = |name: &str, port: i64| {
             json!({"metadata": {"name": name, "namespace": "x", "resourceVersion": "7"},
                 "spec": {"nodeName": "n1", "containers": [{"ports": [{"containerPort": port}]}]}})
@@ -640,7 +651,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_derived_policies_are_not_for_custom_resources() {
+    fn custom_resources_cannot_use_derived_policy_names() {
         let policy = |name: &str| json!({"metadata": {"name": name, "namespace": "x", "resourceVersion": "7"}, "spec": {}});
         let form = CollectionForm::Resource(Kind::NetworkPolicy);
         assert!(reader().read(form, policy("knp.default.web")).is_none());

@@ -78,19 +78,21 @@ fn uri(endpoint: &str) -> StoreResult<http::Uri> {
     })
 }
 
+fn invalid_kubeconfig(name: &str, error: &kube::config::KubeconfigError) -> StoreError {
+    StoreError::Config(format!("cannot read kubeconfig '{name}' (KUBECONFIG, kubeconfig): {error}"))
+}
+
 /// Returns the kubeconfig in use: the inline one, or the files of a colon-separated list, merged as kubectl does.
 fn kubeconfig(target: &KubernetesTarget) -> StoreResult<Option<Kubeconfig>> {
-    let invalid = |name: &str, error: &dyn std::fmt::Display| {
-        StoreError::Config(format!("cannot read kubeconfig '{name}' (KUBECONFIG, kubeconfig): {error}"))
-    };
     if !target.inline.is_empty() {
-        return Kubeconfig::from_yaml(&target.inline).map(Some).map_err(|error| invalid("inline", &error));
+        let inline = Kubeconfig::from_yaml(&target.inline);
+        return inline.map(Some).map_err(|error| invalid_kubeconfig("inline", &error));
     }
     let mut merged: Option<Kubeconfig> = None;
     for file in target.kubeconfig.split(':').filter(|file| !file.is_empty()) {
-        let next = Kubeconfig::read_from(file).map_err(|error| invalid(file, &error))?;
+        let next = Kubeconfig::read_from(file).map_err(|error| invalid_kubeconfig(file, &error))?;
         merged = Some(match merged {
-            Some(before) => before.merge(next).map_err(|error| invalid(file, &error))?,
+            Some(before) => before.merge(next).map_err(|error| invalid_kubeconfig(file, &error))?,
             None => next,
         });
     }

@@ -1,15 +1,18 @@
-//! Operations on entries, implemented with requests for API objects.
+//! Implementation of `Backend` for the Kubernetes API: operations on entries are requests for API objects.
 
-use super::KubernetesBackend;
 use super::api::{
     DEFAULT_PAGE_LIMIT, ListMetadata, ListQuery, MERGE_PATCH_MEDIA_TYPE, STRATEGIC_MERGE_PATCH_MEDIA_TYPE,
 };
 use super::collection::{ApiCollection, CollectionForm, ConvertedObject, ObjectLocation};
 use super::failure::KubernetesFailure;
 use super::group::CalicoApiGroup;
-use super::{node, object, pod, records, response};
+use super::source::KubernetesSource;
+use super::{CAPABILITIES, KubernetesBackend, node, object, pod, records, response};
+use crate::backend::{Backend, BackendCapabilities};
 use crate::page::{PageContinuation, PageRequest};
+use crate::watch::{StoreWatch, WatchOptions};
 use crate::{EntryListing, Revision, StoreEntry, StoreError, StoreResult};
+use async_trait::async_trait;
 use serde_json::Value as Json;
 use std::time::Duration;
 use tortie_model::{KeyRange, Kind, Resource, StoreKey, StoreValue, ValidationError};
@@ -19,15 +22,29 @@ const MAX_LIST_ATTEMPTS: u32 = 5;
 /// Maximum number of attempts of an unconditional write that conflicts with other writers.
 const MAX_APPLY_ATTEMPTS: u32 = 5;
 
-impl KubernetesBackend {
-    pub(crate) async fn get(&self, key: &StoreKey) -> StoreResult<StoreEntry> {
-        let place = self.reader.place(key).ok_or_else(|| missing(key))?;
+#[async_trait]
+impl Backend for KubernetesBackend {
+    fn capabilities(&self) -> BackendCapabilities {
+        CAPABILITIES
+    }
+
+    fn stores_v3_as_written(&self) -> bool {
+        self.reader.group == CalicoApiGroup::V3
+    }
+
+    fn watch(&self, range: KeyRange, options: WatchOptions) -> StoreWatch {
+        let source = KubernetesSource::new(self.clone(), range.clone());
+        StoreWatch::start(source, range, self.api.limits.absence_grace, options)
+    }
+
+    async fn get(&self, key: &StoreKey) -> StoreResult<StoreEntry> {
+        let place = self.reader.place(key).ok_or_else(|| StoreError::missing(key))?;
         let found = self.find(key, &place).await?;
         entry(found)
     }
 
     /// Returns `None` only if the server reports this object as not found.
-    pub(crate) async fn look_up(&self, key: &StoreKey) -> StoreResult<Option<StoreEntry>> {
+    async fn look_up(&self, key: &StoreKey) -> StoreResult<Option<StoreEntry>> {
         let Some(place) = self.reader.place(key) else { return Ok(None) };
         let path = place.path();
         let answer = match self.api.get(place.form.kind_name(self.reader.group), &path).await {
@@ -43,31 +60,7 @@ impl KubernetesBackend {
         }
     }
 
-    /// Returns the object of a key. If it is marked as deleted, completes its deletion.
-    async fn find(&self, key: &StoreKey, place: &ObjectLocation) -> StoreResult<ConvertedObject> {
-        let answer = match self.api.get(place.form.kind_name(self.reader.group), &place.path()).await {
-            Err(KubernetesFailure::NotServed(reason)) => {
-                self.confirm_unserved(&place.collection).await?;
-                return Err(StoreError::DoesNotExist { id: key.to_string(), reason });
-            }
-            answer => answer.map_err(|failure| failure.into_error(key))?,
-        };
-        let found = self.reader.read(place.form, answer).ok_or_else(|| missing(key))?;
-        // A pod of the same name may be a different endpoint; a handle may differ in case only.
-        if found.key != *key {
-            return Err(missing(key));
-        }
-        if found.value.is_none() {
-            // Only IPAM records are marked as deleted; other objects without a value have no counterpart in the model.
-            if let CollectionForm::Record(_) = place.form {
-                self.finish_deletion(place, &found).await?;
-            }
-            return Err(missing(key));
-        }
-        Ok(found)
-    }
-
-    pub(crate) async fn list(&self, range: &KeyRange) -> StoreResult<EntryListing> {
+    async fn list(&self, range: &KeyRange) -> StoreResult<EntryListing> {
         let mut entries = Vec::new();
         let mut unreadable = Vec::new();
         let mut revisions = Vec::new();
@@ -83,6 +76,224 @@ impl KubernetesBackend {
             }
         }
         Ok(EntryListing { entries, unreadable, revision: joined(&revisions), next: None })
+    }
+
+    /// Returns one page of a range. Label selectors are evaluated here: objects of crd.projectcalico.org/v1 keep the
+    /// labels of the resource in an annotation.
+    async fn list_page(&self, range: &KeyRange, page: &PageRequest) -> StoreResult<EntryListing> {
+        let collections = self.reader.collections(range);
+        let (mut index, mut after) = match &page.after {
+            Some(continuation) => read_continuation(continuation)?,
+            None => (0, None),
+        };
+        let limit = page.limit.get();
+        let mut entries = Vec::new();
+        let mut unreadable = Vec::new();
+        let mut revision = String::new();
+        while let Some(collection) = collections.get(index) {
+            let mut query = collection.query(limit - entries.len(), after.take());
+            let answer = loop {
+                match self.page(collection, &query).await {
+                    Err(failure) if query.shrink(&failure) => {}
+                    answer => break answer,
+                }
+            };
+            let (metadata, found) = match answer {
+                Ok(page) => page,
+                Err(KubernetesFailure::Expired(_)) => {
+                    return Err(StoreError::Expired(format!(
+                        "the list of {range} that the continuation belongs to"
+                    )));
+                }
+                Err(KubernetesFailure::NotServed(_)) => {
+                    self.confirm_unserved(&collection.path).await?;
+                    index += 1;
+                    continue;
+                }
+                Err(failure) => return Err(failure.into_collection_error(&collection.path)),
+            };
+            revision = metadata.resource_version;
+            for found in found.into_iter().filter(|found| range.contains(&found.key)) {
+                match entry_of(found) {
+                    Some(Ok(entry)) if page.labels.selects(&entry.value) => entries.push(entry),
+                    Some(Err(error)) => unreadable.push(error),
+                    Some(Ok(_)) | None => {}
+                }
+            }
+            after = metadata.r#continue.filter(|token| !token.is_empty());
+            if after.is_none() {
+                index += 1;
+            }
+            if entries.len() >= limit {
+                break;
+            }
+        }
+        let more = after.is_some() || index < collections.len();
+        let next = more.then(|| PageContinuation(format!("{index} {}", after.unwrap_or_default())));
+        Ok(EntryListing { entries, unreadable, revision: joined(&[revision]), next })
+    }
+
+    async fn create(&self, key: &StoreKey, value: &StoreValue) -> StoreResult<StoreEntry> {
+        let place = self.writable(key, "Create")?;
+        match place.form {
+            CollectionForm::Pod => return self.patch_pod(key, &place, value).await,
+            // Kubernetes creates nodes; an existing one can be updated.
+            CollectionForm::Node => {
+                let reason = "nodes are made by Kubernetes";
+                let found = self.find(key, &place).await;
+                let found = found.map_err(|_| unsupported("Create", key, reason))?;
+                let current = resource(entry(found).ok());
+                return Err(StoreError::AlreadyExists {
+                    id: key.to_string(),
+                    reason: reason.into(),
+                    current,
+                });
+            }
+            _ => {}
+        }
+        let mut body = self.body(key, &place, value)?;
+        clear(&mut body, &["resourceVersion", "uid"]);
+        match self.api.post(&place.collection, &body).await {
+            Ok(answer) => self.written(key, &place, &body, answer).await,
+            Err(KubernetesFailure::Exists(reason)) => {
+                // Return the existing object. If it was marked as deleted, `find` completed the deletion and the name
+                // is free.
+                match self.find(key, &place).await {
+                    Ok(found) => Err(StoreError::AlreadyExists {
+                        id: key.to_string(),
+                        reason,
+                        current: resource(entry(found).ok()),
+                    }),
+                    Err(StoreError::DoesNotExist { .. }) => {
+                        let answer = self.api.post(&place.collection, &body).await;
+                        let answer = answer.map_err(|failure| failure.into_error(key))?;
+                        self.written(key, &place, &body, answer).await
+                    }
+                    Err(error) => Err(error),
+                }
+            }
+            Err(failure) => Err(failure.into_error(key)),
+        }
+    }
+
+    async fn update(
+        &self,
+        key: &StoreKey,
+        value: &StoreValue,
+        revision: &Revision,
+    ) -> StoreResult<StoreEntry> {
+        let place = self.writable(key, "Update")?;
+        match place.form {
+            CollectionForm::Pod => return self.patch_pod(key, &place, value).await,
+            CollectionForm::Node => return self.patch_node(key, &place, value, revision).await,
+            _ => {}
+        }
+        let mut body = self.body(key, &place, value)?;
+        body["metadata"]["resourceVersion"] = revision.to_string().into();
+        match self.api.put(&place.path(), &body).await {
+            Ok(answer) => self.written(key, &place, &body, answer).await,
+            Err(failure) => Err(self.refused(key, &place, "", failure).await),
+        }
+    }
+
+    async fn apply(
+        &self,
+        key: &StoreKey,
+        value: &StoreValue,
+        ttl: Option<Duration>,
+    ) -> StoreResult<StoreEntry> {
+        if ttl.is_some() {
+            return Err(unsupported("Apply", key, "objects of the Kubernetes API do not expire"));
+        }
+        let mut attempt = 1;
+        loop {
+            match self.create(key, value).await {
+                Err(StoreError::AlreadyExists { .. } | StoreError::NotSupported { .. }) => {}
+                done => return done,
+            }
+            let revision = match self.get(key).await {
+                Ok(entry) => entry.revision,
+                Err(StoreError::DoesNotExist { .. }) if attempt < MAX_APPLY_ATTEMPTS => {
+                    attempt += 1;
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            match self.update(key, value, &revision).await {
+                Err(StoreError::Conflict { .. } | StoreError::DoesNotExist { .. })
+                    if attempt < MAX_APPLY_ATTEMPTS =>
+                {
+                    attempt += 1
+                }
+                done => return done,
+            }
+        }
+    }
+
+    /// Deletes an entry. IPAM records are marked as deleted first, so that a late write of another client fails,
+    /// whatever revision it is based on.
+    async fn delete(&self, key: &StoreKey, revision: Option<&Revision>) -> StoreResult<StoreEntry> {
+        let place = self.writable(key, "Delete")?;
+        if place.form == CollectionForm::Node {
+            return Err(unsupported("Delete", key, "nodes are deleted in Kubernetes"));
+        }
+        let found = self.find(key, &place).await?;
+        if revision.is_some_and(|revision| *revision != found.revision) {
+            return Err(StoreError::Conflict { id: key.to_string(), current: resource(entry(found).ok()) });
+        }
+        let uid = found.uid.as_str();
+        let version = found.revision.to_string();
+        match place.form {
+            CollectionForm::Pod => {
+                let patch = pod::removal(uid, revision.map(|_| version.as_str()));
+                let path = format!("{}/status", place.path());
+                if let Err(failure) = self.api.patch(&path, STRATEGIC_MERGE_PATCH_MEDIA_TYPE, &patch).await {
+                    return Err(self.refused(key, &place, uid, failure).await);
+                }
+            }
+            CollectionForm::Record(_) => {
+                let Some(Ok(value)) = &found.value else { return entry(found) };
+                let mut body = self.body(key, &place, &records::deleted(value))?;
+                body["metadata"]["resourceVersion"] = version.into();
+                if let Err(failure) = self.api.put(&place.path(), &body).await {
+                    return Err(self.refused(key, &place, uid, failure).await);
+                }
+                self.finish_deletion(&place, &found).await?;
+            }
+            _ => {
+                let version = revision.map(|_| version.as_str());
+                if let Err(failure) = self.api.delete(&place.path(), uid, version).await {
+                    return Err(self.refused(key, &place, uid, failure).await);
+                }
+            }
+        }
+        entry(found)
+    }
+}
+
+impl KubernetesBackend {
+    /// Returns the object of a key. If it is marked as deleted, completes its deletion.
+    async fn find(&self, key: &StoreKey, place: &ObjectLocation) -> StoreResult<ConvertedObject> {
+        let answer = match self.api.get(place.form.kind_name(self.reader.group), &place.path()).await {
+            Err(KubernetesFailure::NotServed(reason)) => {
+                self.confirm_unserved(&place.collection).await?;
+                return Err(StoreError::DoesNotExist { id: key.to_string(), reason });
+            }
+            answer => answer.map_err(|failure| failure.into_error(key))?,
+        };
+        let found = self.reader.read(place.form, answer).ok_or_else(|| StoreError::missing(key))?;
+        // A pod of the same name may be a different endpoint; a handle may differ in case only.
+        if found.key != *key {
+            return Err(StoreError::missing(key));
+        }
+        if found.value.is_none() {
+            // Only IPAM records are marked as deleted; other objects without a value have no counterpart in the model.
+            if let CollectionForm::Record(_) = place.form {
+                self.finish_deletion(place, &found).await?;
+            }
+            return Err(StoreError::missing(key));
+        }
+        Ok(found)
     }
 
     /// Verifies through discovery that a collection, for which a request returned 404, does not exist. Fails otherwise.
@@ -142,210 +353,6 @@ impl KubernetesBackend {
         Ok((head.metadata, found))
     }
 
-    /// Returns whether the objects are in the group projectcalico.org/v3.
-    pub(crate) fn is_v3(&self) -> bool {
-        self.reader.group == CalicoApiGroup::V3
-    }
-
-    /// Returns one page of a range. Label selectors are evaluated here: objects of crd.projectcalico.org/v1 keep the
-    /// labels of the resource in an annotation.
-    pub(crate) async fn list_page(&self, range: &KeyRange, page: &PageRequest) -> StoreResult<EntryListing> {
-        let collections = self.reader.collections(range);
-        let (mut index, mut after) = match &page.after {
-            Some(continuation) => read_continuation(continuation)?,
-            None => (0, None),
-        };
-        let limit = page.limit.get();
-        let (mut entries, mut unreadable) = (Vec::new(), Vec::new());
-        let mut revision = String::new();
-        while let Some(collection) = collections.get(index) {
-            let mut query = collection.query(limit - entries.len(), after.take());
-            let answer = loop {
-                match self.page(collection, &query).await {
-                    Err(failure) if query.shrink(&failure) => {}
-                    answer => break answer,
-                }
-            };
-            let (metadata, found) = match answer {
-                Ok(page) => page,
-                Err(KubernetesFailure::Expired(_)) => {
-                    return Err(StoreError::Expired(format!(
-                        "the list of {range} that the continuation belongs to"
-                    )));
-                }
-                Err(KubernetesFailure::NotServed(_)) => {
-                    self.confirm_unserved(&collection.path).await?;
-                    index += 1;
-                    continue;
-                }
-                Err(failure) => return Err(failure.into_collection_error(&collection.path)),
-            };
-            revision = metadata.resource_version;
-            for found in found.into_iter().filter(|found| range.contains(&found.key)) {
-                match entry_of(found) {
-                    Some(Ok(entry)) if page.labels.selects(&entry.value) => entries.push(entry),
-                    Some(Err(error)) => unreadable.push(error),
-                    Some(Ok(_)) | None => {}
-                }
-            }
-            after = metadata.r#continue.filter(|token| !token.is_empty());
-            if after.is_none() {
-                index += 1;
-            }
-            if entries.len() >= limit {
-                break;
-            }
-        }
-        let more = after.is_some() || index < collections.len();
-        let next = more.then(|| PageContinuation(format!("{index} {}", after.unwrap_or_default())));
-        Ok(EntryListing { entries, unreadable, revision: joined(&[revision]), next })
-    }
-
-    pub(crate) async fn list_keys(&self, range: &KeyRange) -> StoreResult<Vec<StoreKey>> {
-        Ok(self.list(range).await?.entries.into_iter().map(|entry| entry.key).collect())
-    }
-
-    pub(crate) async fn create(&self, key: &StoreKey, value: &StoreValue) -> StoreResult<StoreEntry> {
-        let place = self.writable(key, "Create")?;
-        match place.form {
-            CollectionForm::Pod => return self.patch_pod(key, &place, value).await,
-            // Kubernetes creates nodes; an existing one can be updated.
-            CollectionForm::Node => {
-                let reason = "nodes are made by Kubernetes";
-                let found = self.find(key, &place).await;
-                let found = found.map_err(|_| unsupported("Create", key, reason))?;
-                let current = resource(entry(found).ok());
-                return Err(StoreError::AlreadyExists {
-                    id: key.to_string(),
-                    reason: reason.into(),
-                    current,
-                });
-            }
-            _ => {}
-        }
-        let mut body = self.body(key, &place, value)?;
-        clear(&mut body, &["resourceVersion", "uid"]);
-        match self.api.post(&place.collection, &body).await {
-            Ok(answer) => self.written(key, &place, &body, answer).await,
-            Err(KubernetesFailure::Exists(reason)) => {
-                // Return the existing object. If it was marked as deleted, `find` completed the deletion and the name
-                // is free.
-                match self.find(key, &place).await {
-                    Ok(found) => Err(StoreError::AlreadyExists {
-                        id: key.to_string(),
-                        reason,
-                        current: resource(entry(found).ok()),
-                    }),
-                    Err(StoreError::DoesNotExist { .. }) => {
-                        let answer = self.api.post(&place.collection, &body).await;
-                        let answer = answer.map_err(|failure| failure.into_error(key))?;
-                        self.written(key, &place, &body, answer).await
-                    }
-                    Err(error) => Err(error),
-                }
-            }
-            Err(failure) => Err(failure.into_error(key)),
-        }
-    }
-
-    pub(crate) async fn update(
-        &self,
-        key: &StoreKey,
-        value: &StoreValue,
-        revision: &Revision,
-    ) -> StoreResult<StoreEntry> {
-        let place = self.writable(key, "Update")?;
-        match place.form {
-            CollectionForm::Pod => return self.patch_pod(key, &place, value).await,
-            CollectionForm::Node => return self.patch_node(key, &place, value, revision).await,
-            _ => {}
-        }
-        let mut body = self.body(key, &place, value)?;
-        body["metadata"]["resourceVersion"] = revision.to_string().into();
-        match self.api.put(&place.path(), &body).await {
-            Ok(answer) => self.written(key, &place, &body, answer).await,
-            Err(failure) => Err(self.refused(key, &place, failure).await),
-        }
-    }
-
-    pub(crate) async fn apply(
-        &self,
-        key: &StoreKey,
-        value: &StoreValue,
-        ttl: Option<Duration>,
-    ) -> StoreResult<StoreEntry> {
-        if ttl.is_some() {
-            return Err(unsupported("Apply", key, "objects of the Kubernetes API do not expire"));
-        }
-        let mut attempt = 1;
-        loop {
-            match self.create(key, value).await {
-                Err(StoreError::AlreadyExists { .. } | StoreError::NotSupported { .. }) => {}
-                done => return done,
-            }
-            let revision = match self.get(key).await {
-                Ok(entry) => entry.revision,
-                Err(StoreError::DoesNotExist { .. }) if attempt < MAX_APPLY_ATTEMPTS => {
-                    attempt += 1;
-                    continue;
-                }
-                Err(error) => return Err(error),
-            };
-            match self.update(key, value, &revision).await {
-                Err(StoreError::Conflict { .. } | StoreError::DoesNotExist { .. })
-                    if attempt < MAX_APPLY_ATTEMPTS =>
-                {
-                    attempt += 1
-                }
-                done => return done,
-            }
-        }
-    }
-
-    /// Deletes an entry. IPAM records are marked as deleted first, so that a late write of another client fails,
-    /// whatever revision it is based on.
-    pub(crate) async fn delete(
-        &self,
-        key: &StoreKey,
-        revision: Option<&Revision>,
-    ) -> StoreResult<StoreEntry> {
-        let place = self.writable(key, "Delete")?;
-        if place.form == CollectionForm::Node {
-            return Err(unsupported("Delete", key, "nodes are deleted in Kubernetes"));
-        }
-        let found = self.find(key, &place).await?;
-        if revision.is_some_and(|revision| *revision != found.revision) {
-            return Err(StoreError::Conflict { id: key.to_string(), current: resource(entry(found).ok()) });
-        }
-        let (uid, version) = (found.uid.clone(), found.revision.to_string());
-        match place.form {
-            CollectionForm::Pod => {
-                let patch = pod::removal(&uid, revision.map(|_| version.as_str()));
-                let path = format!("{}/status", place.path());
-                match self.api.patch(&path, STRATEGIC_MERGE_PATCH_MEDIA_TYPE, &patch).await {
-                    Ok(_) => {}
-                    Err(failure) => return Err(failure.into_error(key)),
-                }
-            }
-            CollectionForm::Record(_) => {
-                let Some(Ok(value)) = &found.value else { return entry(found) };
-                let mut body = self.body(key, &place, &records::deleted(value))?;
-                body["metadata"]["resourceVersion"] = version.into();
-                if let Err(failure) = self.api.put(&place.path(), &body).await {
-                    return Err(self.refused(key, &place, failure).await);
-                }
-                self.finish_deletion(&place, &found).await?;
-            }
-            _ => {
-                let version = revision.map(|_| version.as_str());
-                if let Err(failure) = self.api.delete(&place.path(), &uid, version).await {
-                    return Err(self.refused(key, &place, failure).await);
-                }
-            }
-        }
-        entry(found)
-    }
-
     /// Deletes a record that is marked as deleted. Another client may have done so already.
     async fn finish_deletion(&self, place: &ObjectLocation, found: &ConvertedObject) -> StoreResult<()> {
         match self.api.delete(&place.path(), &found.uid, None).await {
@@ -368,23 +375,21 @@ impl KubernetesBackend {
                 form: CollectionForm::EndpointSlice | CollectionForm::Service, ..
             }) => Err(unsupported(operation, key, "services and their endpoints are Kubernetes' own")),
             Some(place) => Ok(place),
-            None if operation == "Delete" => Err(missing(key)),
+            None if operation == "Delete" => Err(StoreError::missing(key)),
             None => Err(unsupported(operation, key, "the Kubernetes API datastore does not keep it")),
         }
     }
 
     fn body(&self, key: &StoreKey, place: &ObjectLocation, value: &StoreValue) -> StoreResult<Json> {
-        let mismatch = || unsupported("Write", key, "the value is not one of this key");
-        match (place.form, value) {
+        let body = match (place.form, value) {
             (CollectionForm::Resource(kind), StoreValue::Resource(resource)) if resource.kind() == kind => {
-                check(resource)?;
-                Ok(object::write(self.reader.group, &place.name, resource))
+                check_sync_labels(resource)?;
+                Some(object::write(self.reader.group, &place.name, resource))
             }
-            (CollectionForm::Record(_), value) => {
-                records::write(self.reader.group, key, value).ok_or_else(mismatch)
-            }
-            _ => Err(mismatch()),
-        }
+            (CollectionForm::Record(_), value) => records::write(self.reader.group, key, value),
+            _ => None,
+        };
+        body.ok_or_else(|| unsupported("Write", key, "the value is not one of this key"))
     }
 
     /// Returns the entry that the server stored. Kinds with a status subresource get their status with a second
@@ -419,7 +424,7 @@ impl KubernetesBackend {
     /// Decodes the response to a write.
     fn read_written(&self, key: &StoreKey, place: &ObjectLocation, answer: Json) -> StoreResult<StoreEntry> {
         self.check_written(key, place, &answer)?;
-        entry(self.reader.read(place.form, answer).ok_or_else(|| missing(key))?)
+        entry(self.reader.read(place.form, answer).ok_or_else(|| StoreError::missing(key))?)
     }
 
     async fn patch_pod(
@@ -434,9 +439,10 @@ impl KubernetesBackend {
         let found = self.find(key, place).await?;
         let patch = pod::patch(&found.uid, &endpoint.spec.ip_networks, &endpoint.spec.container_id);
         let path = format!("{}/status", place.path());
-        let answer = self.api.patch(&path, STRATEGIC_MERGE_PATCH_MEDIA_TYPE, &patch).await;
-        let answer = answer.map_err(|failure| failure.into_error(key))?;
-        self.read_written(key, place, answer)
+        match self.api.patch(&path, STRATEGIC_MERGE_PATCH_MEDIA_TYPE, &patch).await {
+            Ok(answer) => self.read_written(key, place, answer),
+            Err(failure) => Err(self.refused(key, place, &found.uid, failure).await),
+        }
     }
 
     async fn patch_node(
@@ -453,19 +459,22 @@ impl KubernetesBackend {
         patch["metadata"]["resourceVersion"] = revision.to_string().into();
         match self.api.patch(&format!("{}/status", place.path()), MERGE_PATCH_MEDIA_TYPE, &patch).await {
             Ok(answer) => self.read_written(key, place, answer),
-            Err(failure) => Err(self.refused(key, place, failure).await),
+            Err(failure) => Err(self.refused(key, place, "", failure).await),
         }
     }
 
-    /// Returns the error of a conditional write. A conflict contains the current object.
+    /// Returns the error of a conditional write. A conflict contains the current object. If the write was for the
+    /// object with `uid` and the current one has another, the intended object does not exist any more.
     async fn refused(
         &self,
         key: &StoreKey,
         place: &ObjectLocation,
+        uid: &str,
         failure: KubernetesFailure,
     ) -> StoreError {
         match failure {
             KubernetesFailure::Conflict => match self.find(key, place).await {
+                Ok(found) if !uid.is_empty() && found.uid != uid => StoreError::missing(key),
                 Ok(found) => {
                     StoreError::Conflict { id: key.to_string(), current: resource(entry(found).ok()) }
                 }
@@ -482,9 +491,8 @@ pub(super) fn joined(revisions: &[String]) -> Revision {
 }
 
 fn entry(found: ConvertedObject) -> StoreResult<StoreEntry> {
-    let missing = || missing(&found.key);
-    let value = found.value.ok_or_else(missing)??;
-    Ok(StoreEntry::new(found.key, value, found.revision))
+    let key = found.key.clone();
+    entry_of(found).unwrap_or_else(|| Err(StoreError::missing(&key)))
 }
 
 fn entry_of(found: ConvertedObject) -> Option<StoreResult<StoreEntry>> {
@@ -509,7 +517,7 @@ fn clear(body: &mut Json, fields: &[&str]) {
 
 /// Rejects `syncLabels: Disabled`: with this backend the labels of nodes belong to Kubernetes and need no
 /// synchronisation.
-fn check(resource: &Resource) -> StoreResult<()> {
+fn check_sync_labels(resource: &Resource) -> StoreResult<()> {
     if resource.kind() == Kind::KubeControllersConfiguration {
         let object = resource.to_value();
         let labels = object.pointer("/spec/controllers/node/syncLabels").and_then(Json::as_str);
@@ -527,14 +535,8 @@ fn check(resource: &Resource) -> StoreResult<()> {
 fn read_continuation(continuation: &PageContinuation) -> StoreResult<(usize, Option<String>)> {
     let text = &continuation.0;
     let place = text.split_once(' ').and_then(|(index, token)| Some((index.parse().ok()?, token)));
-    let (index, token) = place.ok_or_else(|| {
-        StoreError::Validation(ValidationError::one("continue", text, "not the continuation of this list"))
-    })?;
+    let (index, token) = place.ok_or_else(|| continuation.invalid())?;
     Ok((index, Some(token.to_owned()).filter(|token| !token.is_empty())))
-}
-
-fn missing(key: &StoreKey) -> StoreError {
-    StoreError::DoesNotExist { id: key.to_string(), reason: "key not found".into() }
 }
 
 fn unsupported(operation: &'static str, key: &StoreKey, reason: &str) -> StoreError {

@@ -38,26 +38,21 @@ impl KubernetesFailure {
     }
 
     pub fn of_status(status: &Status) -> KubernetesFailure {
-        let message = || status.message.clone();
+        let message = status.message.clone();
         match (status.code, status.reason.as_str()) {
-            (_, "AlreadyExists") => KubernetesFailure::Exists(message()),
+            (_, "AlreadyExists") => KubernetesFailure::Exists(message),
             // Only a Status with the name of an object is about that object; proxies and missing kinds return other
             // 404s.
             (404, "NotFound") if status.details.as_ref().is_some_and(|details| !details.name.is_empty()) => {
-                KubernetesFailure::Missing(message())
+                KubernetesFailure::Missing(message)
             }
-            (404, _) => KubernetesFailure::NotServed(message()),
-            // An object of the same name with another UID: the intended one is gone.
-            (409, _) if status.message.contains("UID in precondition") => {
-                KubernetesFailure::Missing(message())
-            }
+            (404, _) => KubernetesFailure::NotServed(message),
             (409, _) => KubernetesFailure::Conflict,
-            (410, _) | (_, "Expired" | "Gone") => KubernetesFailure::Expired(message()),
+            (410, _) | (_, "Expired" | "Gone") => KubernetesFailure::Expired(message),
             (401, _) => KubernetesFailure::Unknown(unauthorized(status)),
             (403, _) => KubernetesFailure::Other(unauthorized(status)),
             (code, _) => KubernetesFailure::Other(StoreError::Datastore(format!(
-                "the Kubernetes API refused the request ({code}): {}",
-                status.message
+                "the Kubernetes API refused the request ({code}): {message}"
             ))),
         }
     }
@@ -67,6 +62,17 @@ impl KubernetesFailure {
             "no answer from the Kubernetes API within {seconds:.1} s: check that the API server is healthy"
         );
         KubernetesFailure::Unreachable { reason, unasked: false }
+    }
+
+    /// Converts the failure of a request whose only condition is a UID: in a conflict the object has another UID, so the
+    /// intended one is gone.
+    pub fn of_uid_condition(self) -> KubernetesFailure {
+        match self {
+            KubernetesFailure::Conflict => {
+                KubernetesFailure::Missing("another object has the same name".to_owned())
+            }
+            other => other,
+        }
     }
 
     /// Converts the failure to an error about an object.
@@ -154,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_served_is_not_an_object_that_is_missing() {
+    fn an_unserved_kind_is_no_missing_object() {
         let key = StoreKey::Handle { id: "h".into() };
         let unknown = Status { details: None, ..status(404, "", "404 page not found") };
         assert!(matches!(KubernetesFailure::of_status(&unknown), KubernetesFailure::NotServed(_)));
@@ -181,8 +187,6 @@ mod tests {
             text(404, "NotFound", "not found"),
             "resource does not exist: IPAMHandleKey(id=h) with error: not found"
         );
-        let replaced = "Precondition failed: UID in precondition: a, UID in object meta: b";
-        assert!(text(409, "Conflict", replaced).starts_with("resource does not exist: "));
         assert!(text(410, "Expired", "too old").contains("too old"));
         assert!(text(403, "Forbidden", "no").starts_with("connection is unauthorized: no"));
         assert!(text(500, "InternalError", "etcd is down").contains("(500): etcd is down"));

@@ -31,7 +31,7 @@ mod service;
 mod source;
 mod uid;
 
-use crate::backend::ConnectRetryMode;
+use crate::backend::{BackendCapabilities, ConnectRetryMode};
 use crate::config::KubernetesTarget;
 use crate::{StoreLimits, StoreResult};
 use api::KubernetesApi;
@@ -39,45 +39,54 @@ use collection::ObjectReader;
 use group::CalicoApiGroup;
 pub(crate) use profile::{NAMESPACE_PROFILE_PREFIX, SERVICE_ACCOUNT_PROFILE_PREFIX};
 pub use response::{ResponseError, rejected_responses};
-use source::KubernetesSource;
-use tortie_model::KeyRange;
+use serde_json::Value as Json;
+use tortie_model::Kind;
 
-/// Environment variable with a comma-separated list, of which the first item is the prefix of interface names.
-const INTERFACE_PREFIX_VARIABLE: &str = "FELIX_INTERFACEPREFIX";
-const DEFAULT_INTERFACE_PREFIX: &str = "cali";
+pub(crate) const CAPABILITIES: BackendCapabilities = BackendCapabilities {
+    ordered_revisions: false,
+    expiring_entries: false,
+    derived_kinds: &[Kind::Node, Kind::Profile, Kind::WorkloadEndpoint],
+    includes_kubernetes: true,
+    checks_namespaces: true,
+    is_api_server: true,
+};
 
 #[derive(Clone, Debug)]
-pub struct KubernetesBackend {
+pub(crate) struct KubernetesBackend {
     api: KubernetesApi,
     reader: ObjectReader,
 }
 
 impl KubernetesBackend {
     /// Connects to kube-apiserver and discovers the API group, unless the settings name it.
-    pub(crate) async fn connect(
+    pub async fn connect(
         target: &KubernetesTarget,
         limits: StoreLimits,
-        patience: ConnectRetryMode<'_>,
+        mode: ConnectRetryMode<'_>,
     ) -> StoreResult<KubernetesBackend> {
         let api = KubernetesApi::connect(target, limits).await?;
-        let group = match target.api_group.is_empty() {
-            true => discovery::discover_group(&api, patience).await?,
-            false => CalicoApiGroup::parse(&target.api_group),
+        let group = if target.api_group.is_empty() {
+            discovery::discover_group(&api, mode).await?
+        } else {
+            CalicoApiGroup::parse(&target.api_group)
         };
-        let prefixes = std::env::var(INTERFACE_PREFIX_VARIABLE).unwrap_or_default();
-        let prefix = prefixes.split(',').next().filter(|prefix| !prefix.is_empty());
-        let interface_prefix = prefix.unwrap_or(DEFAULT_INTERFACE_PREFIX).to_owned();
-        let reader = ObjectReader { group, interface_prefix, use_pod_cidr: target.use_pod_cidr };
+        let reader = ObjectReader {
+            group,
+            interface_prefix: target.interface_prefix.clone(),
+            use_pod_cidr: target.use_pod_cidr,
+        };
         Ok(KubernetesBackend { api, reader })
     }
+}
 
-    pub(crate) fn absence_grace(&self) -> std::time::Duration {
-        self.api.limits.absence_grace
-    }
+/// Returns the text at a JSON pointer, or an empty one.
+fn text_at<'a>(object: &'a Json, pointer: &str) -> &'a str {
+    object.pointer(pointer).and_then(Json::as_str).unwrap_or_default()
+}
 
-    pub(crate) fn source(&self, range: &KeyRange) -> KubernetesSource {
-        KubernetesSource::new(self.clone(), range.clone())
-    }
+/// Returns the number at a JSON pointer, or 0.
+fn number_at(object: &Json, pointer: &str) -> i64 {
+    object.pointer(pointer).and_then(Json::as_i64).unwrap_or_default()
 }
 
 /// Decodes text as an object and as a list of each supported kind except Service, in both groups. Returns the number of
@@ -85,7 +94,6 @@ impl KubernetesBackend {
 #[cfg(fuzzing)]
 pub fn read_objects(text: &str) -> usize {
     use collection::CollectionForm;
-    use tortie_model::Kind;
     let own =
         Kind::ALL.iter().flat_map(|kind| [CollectionForm::Resource(*kind), CollectionForm::Record(*kind)]);
     let forms = own.chain([
@@ -101,11 +109,7 @@ pub fn read_objects(text: &str) -> usize {
     let mut found = 0;
     for form in forms {
         for group in [CalicoApiGroup::V1, CalicoApiGroup::V3] {
-            let reader = ObjectReader {
-                group,
-                interface_prefix: DEFAULT_INTERFACE_PREFIX.to_owned(),
-                use_pod_cidr: true,
-            };
+            let reader = ObjectReader { group, interface_prefix: "cali".to_owned(), use_pod_cidr: true };
             found += object.clone().and_then(|object| reader.read(form, object)).iter().count();
             found += reader.read_list(form, text).map_or(0, |(_, found)| found.len());
         }

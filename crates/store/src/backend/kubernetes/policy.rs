@@ -43,7 +43,7 @@ mod tests {
     const CONVERTED_UID: &str = "01000000-0000-4000-8000-000000000080";
 
     #[test]
-    fn policies_have_the_names_that_older_peers_gave_them() {
+    fn policies_keep_the_names_of_older_peers() {
         let object = serde_json::from_value(
             json!({"metadata": {"name": "web", "namespace": "shop", "uid": UID,
             "labels": {"a": "b"}, "managedFields": [{}]}, "spec": {"podSelector": {}, "policyTypes": ["Ingress"]}}),

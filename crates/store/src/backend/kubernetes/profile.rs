@@ -27,9 +27,9 @@ pub fn origin(profile: &str) -> Option<ProfileOrigin<'_>> {
 
 /// Converts a namespace to a profile that allows all traffic: a namespace without policies is open.
 pub fn from_namespace(namespace: &CoreMetadataObject) -> (StoreKey, Profile) {
-    let allow = || vec![Rule { action: Action::Allow, ..Default::default() }];
+    let allow = vec![Rule { action: Action::Allow, ..Default::default() }];
     let labels_to_apply = labels("pcns.", namespace);
-    let spec = ProfileSpec { ingress: allow(), egress: allow(), labels_to_apply };
+    let spec = ProfileSpec { ingress: allow.clone(), egress: allow, labels_to_apply };
     profile(format!("{NAMESPACE_PROFILE_PREFIX}{}", namespace.metadata.name), namespace, spec)
 }
 

@@ -12,8 +12,8 @@ const DEFAULT_PACKET_BURST: i64 = 5;
 /// Returns the limits in the annotations, if any. An invalid value is logged and ignored, so that the pod still gets
 /// its network.
 pub fn controls(annotations: &BTreeMap<String, String>) -> Option<QoSControls> {
-    let read = |direction: &str| limits(annotations, direction);
-    let (ingress, egress) = (read("ingress"), read("egress"));
+    let ingress = limits(annotations, "ingress");
+    let egress = limits(annotations, "egress");
     let dscp = annotations.get(&format!("{QOS_ANNOTATION_PREFIX}dscp")).and_then(|text| match text.parse() {
         Ok(dscp) => Some(dscp),
         Err(_) => {
@@ -33,8 +33,6 @@ fn limits(annotations: &BTreeMap<String, String>, direction: &str) -> DirectionL
         let annotation = format!("{QOS_ANNOTATION_PREFIX}{direction}{name}");
         annotations.get(&annotation).and_then(|text| limit(&annotation, text, least, most))
     };
-    let legacy = format!("kubernetes.io/{direction}-bandwidth");
-    let legacy = || annotations.get(&legacy).and_then(|text| limit(&legacy, text, KILO, PETA));
     let mut limits = DirectionLimits {
         packet_rate: value("PacketRate", 1, 10 * KILO).unwrap_or_default(),
         max_connections: value("MaxConnections", 1, i64::from(u32::MAX)).unwrap_or_default(),
@@ -43,7 +41,11 @@ fn limits(annotations: &BTreeMap<String, String>, direction: &str) -> DirectionL
     if limits.packet_rate > 0 {
         limits.packet_burst = value("PacketBurst", 1, 10 * KILO).unwrap_or(DEFAULT_PACKET_BURST);
     }
-    let Some(bandwidth) = value("Bandwidth", KILO, PETA).or_else(legacy) else { return limits };
+    let bandwidth = value("Bandwidth", KILO, PETA).or_else(|| {
+        let legacy = format!("kubernetes.io/{direction}-bandwidth");
+        annotations.get(&legacy).and_then(|text| limit(&legacy, text, KILO, PETA))
+    });
+    let Some(bandwidth) = bandwidth else { return limits };
     limits.bandwidth = bandwidth;
     limits.burst = value("Burst", KILO, 34_359_738_360).unwrap_or(DEFAULT_BURST_BITS);
     if let Some(peakrate) = value("Peakrate", 1_010, PETA / 100 * 101).filter(|peak| *peak > bandwidth) {

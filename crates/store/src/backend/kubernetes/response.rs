@@ -5,6 +5,7 @@
 
 use super::api::ListHead;
 use super::failure::KubernetesFailure;
+use super::text_at;
 use bytes::{Bytes, BytesMut};
 use hyper::body::Body as _;
 use kube::client::Body;
@@ -113,14 +114,14 @@ pub fn check_kind(path: &str, kind: &str, document: &Json) -> Result<(), Kuberne
 
 /// Checks that an object is of the kind and is the one at the path.
 pub fn check_object(path: &str, kind: &str, object: &Json) -> Result<(), KubernetesFailure> {
-    let text = |pointer: &str| object.pointer(pointer).and_then(Json::as_str).unwrap_or_default();
     let PathIdentity { api_version, namespace, name } = PathIdentity::parse(path);
     let expected = [api_version, kind, namespace, name];
-    let found = [text("/apiVersion"), text("/kind"), text("/metadata/namespace"), text("/metadata/name")];
+    let found = ["/apiVersion", "/kind", "/metadata/namespace", "/metadata/name"]
+        .map(|pointer| text_at(object, pointer));
     if expected != found {
         return Err(wrong_identity(path, &expected, &found));
     }
-    if text("/metadata/resourceVersion").is_empty() {
+    if text_at(object, "/metadata/resourceVersion").is_empty() {
         return Err(missing_field(path, "metadata.resourceVersion"));
     }
     Ok(())
@@ -144,16 +145,15 @@ pub fn check_list(path: &str, kind: &str, head: &ListHead) -> Result<(), Kuberne
 
 /// Checks that the object of a watch event is of the kind.
 pub fn check_event(path: &str, kind: &str, object: &Json) -> Result<(), KubernetesFailure> {
-    let text = |pointer: &str| object.pointer(pointer).and_then(Json::as_str).unwrap_or_default();
     let expected = [PathIdentity::parse(path).api_version, kind];
-    let found = [text("/apiVersion"), text("/kind")];
+    let found = [text_at(object, "/apiVersion"), text_at(object, "/kind")];
     if found != expected && found != [PARTIAL_METADATA_VERSION, PARTIAL_METADATA_KIND] {
         return Err(wrong_identity(path, &expected, &found));
     }
     for (pointer, field) in
         [("/metadata/name", "metadata.name"), ("/metadata/resourceVersion", "metadata.resourceVersion")]
     {
-        if text(pointer).is_empty() {
+        if text_at(object, pointer).is_empty() {
             return Err(missing_field(path, field));
         }
     }
@@ -161,9 +161,12 @@ pub fn check_event(path: &str, kind: &str, object: &Json) -> Result<(), Kubernet
 }
 
 fn wrong_identity(path: &str, expected: &[&str], found: &[&str]) -> KubernetesFailure {
-    let joined = |parts: &[&str]| parts.join(" ").trim().to_owned();
-    let (expected, found) = (joined(expected), joined(found));
-    ResponseError::WrongIdentity { path: path.to_owned(), expected, found }.count()
+    ResponseError::WrongIdentity {
+        path: path.to_owned(),
+        expected: expected.join(" ").trim().to_owned(),
+        found: found.join(" ").trim().to_owned(),
+    }
+    .count()
 }
 
 pub fn missing_field(path: &str, field: &'static str) -> KubernetesFailure {
@@ -190,8 +193,8 @@ pub async fn read_text(path: &str, response: http::Response<Body>) -> Result<Str
     while let Some(chunk) = read_chunk(&mut body).await {
         let chunk = chunk.map_err(KubernetesFailure::of)?;
         if text.len() + chunk.len() > MAX_RESPONSE_BYTES {
-            let (path, limit) = (path.to_owned(), MAX_RESPONSE_BYTES);
-            return Err(ResponseError::TooLarge { path, limit }.count());
+            let path = path.to_owned();
+            return Err(ResponseError::TooLarge { path, limit: MAX_RESPONSE_BYTES }.count());
         }
         text.extend_from_slice(&chunk);
     }
@@ -239,7 +242,8 @@ impl EventReader {
             let Some(length) = self.buffer[self.scanned..].iter().position(|byte| *byte == b'\n') else {
                 self.scanned = self.buffer.len();
                 if self.scanned > MAX_WATCH_LINE_BYTES {
-                    let (path, limit) = (self.path.clone(), MAX_WATCH_LINE_BYTES);
+                    let path = self.path.clone();
+                    let limit = MAX_WATCH_LINE_BYTES;
                     return Some(Err(ResponseError::EventTooLarge { path, limit }.count()));
                 }
                 match read_chunk(&mut self.body).await {

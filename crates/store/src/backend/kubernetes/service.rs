@@ -44,13 +44,14 @@ struct SlicePort {
 pub(super) fn find_endpoints(slices: &[ServiceSlice], port_name: &str) -> Vec<ServiceEndpoint> {
     let mut found = Vec::new();
     for slice in slices {
-        let named = |port: &&SlicePort| port.name.as_deref().unwrap_or_default() == port_name;
-        let Some(port) = slice.ports.iter().flatten().find(named).and_then(|port| port.port) else {
-            continue;
-        };
-        // Unknown readiness counts as ready.
-        let ready = |endpoint: &&SliceEndpoint| endpoint.conditions.ready.unwrap_or(true);
-        for endpoint in slice.endpoints.iter().flatten().filter(ready) {
+        let mut ports = slice.ports.iter().flatten();
+        let port = ports.find(|port| port.name.as_deref().unwrap_or_default() == port_name);
+        let Some(port) = port.and_then(|port| port.port) else { continue };
+        for endpoint in slice.endpoints.iter().flatten() {
+            // Unknown readiness counts as ready.
+            if endpoint.conditions.ready == Some(false) {
+                continue;
+            }
             let addresses = endpoint.addresses.iter().filter_map(|text| text.parse::<IpAddr>().ok());
             let node = endpoint.node_name.clone().unwrap_or_default();
             found.extend(addresses.map(|address| ServiceEndpoint {

@@ -5,7 +5,7 @@ use super::api::{KubernetesApi, ObjectDetail, WatchEventStream};
 use super::collection::{ApiCollection, CollectionForm, ConvertedObject};
 use super::entries::joined;
 use super::failure::KubernetesFailure;
-use super::response;
+use super::{response, text_at};
 use crate::watch::follower::{WatchItem, WatchUpdate};
 use crate::watch::source::{RangeSnapshot, WatchReport, WatchSource};
 use crate::{Revision, StoreEntry, StoreError, StoreResult};
@@ -122,17 +122,14 @@ impl WatchedCollection {
 
     /// Handles an event of the watch of the definition.
     fn hear_definition(&mut self, event: Option<std::result::Result<WatchEvent<Json>, KubernetesFailure>>) {
-        let version = |object: &Json| {
-            object.pointer("/metadata/resourceVersion").and_then(Json::as_str).map(str::to_owned)
-        };
         match event {
             Some(Ok(WatchEvent::Added(object) | WatchEvent::Modified(object))) => {
-                self.definition_version = version(&object).unwrap_or_default();
+                self.definition_version = text_at(&object, "/metadata/resourceVersion").to_owned();
                 // The server needs a moment to serve a new definition.
                 self.set_looks(0);
             }
             Some(Ok(WatchEvent::Deleted(object))) => {
-                self.definition_version = version(&object).unwrap_or_default();
+                self.definition_version = text_at(&object, "/metadata/resourceVersion").to_owned();
             }
             Some(Ok(WatchEvent::Bookmark(bookmark))) => {
                 self.definition_version = bookmark.metadata.resource_version;

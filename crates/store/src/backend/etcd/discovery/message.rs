@@ -60,7 +60,8 @@ pub fn answer(id: u16, name: &str, bytes: &[u8]) -> Option<SrvResponse> {
     let mut reader = DnsReader { bytes, at: 0 };
     let its_id = reader.word()?;
     let flags = reader.word()?;
-    let (questions, answers) = (reader.word()?, reader.word()?);
+    let questions = reader.word()?;
+    let answers = reader.word()?;
     let _authorities_and_additions = (reader.word()?, reader.word()?);
     if its_id != id || flags & RESPONSE_FLAG == 0 || questions != 1 {
         return None;
@@ -79,13 +80,16 @@ pub fn answer(id: u16, name: &str, bytes: &[u8]) -> Option<SrvResponse> {
     let mut services = Vec::new();
     for _ in 0..answers {
         reader.name()?;
-        let (kind, class) = (reader.word()?, reader.word()?);
+        let kind = reader.word()?;
+        let class = reader.word()?;
         let _time_to_live = (reader.word()?, reader.word()?);
         let length = usize::from(reader.word()?);
         let end = reader.at.checked_add(length)?;
         // CNAME records may precede the SRV records.
         if kind == SRV_TYPE && class == INTERNET_CLASS {
-            let (priority, weight, port) = (reader.word()?, reader.word()?, reader.word()?);
+            let priority = reader.word()?;
+            let weight = reader.word()?;
+            let port = reader.word()?;
             let target = reader.name()?;
             // RFC 2782: a target of "." means that the service is not available at this domain.
             if !target.is_empty() {

@@ -11,7 +11,6 @@ mod message;
 use crate::config::EtcdEndpoint;
 use crate::{StoreError, StoreResult};
 use message::{SrvRecord, SrvResponse};
-use std::fmt::Display;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
@@ -36,27 +35,23 @@ async fn endpoints_from(
     servers: &[SocketAddr],
     limit: Duration,
 ) -> StoreResult<Vec<EtcdEndpoint>> {
-    let failed = |reason: &dyn Display| {
-        StoreError::Datastore(format!(
-            "etcdDiscoverySrv (ETCD_DISCOVERY_SRV) '{domain}': {reason}; check the SRV records of {} and {}",
-            name(SRV_SERVICES[0].0, domain),
-            name(SRV_SERVICES[1].0, domain)
-        ))
-    };
     let mut endpoints = Vec::new();
-    let mut trouble = None;
+    let mut trouble = "no server is named there".to_owned();
     for (service, tls) in SRV_SERVICES {
         match tokio::time::timeout(limit, lookup(&name(service, domain), servers, limit)).await {
             Ok(Ok(found)) => endpoints.extend(found.into_iter().map(|service| service.endpoint(tls))),
-            Ok(Err(error)) => trouble = Some(error.to_string()),
-            Err(_) => trouble = Some(format!("no name server answers within {limit:?}")),
+            Ok(Err(error)) => trouble = error.to_string(),
+            Err(_) => trouble = format!("no name server answers within {limit:?}"),
         }
     }
-    match trouble {
-        _ if !endpoints.is_empty() => Ok(endpoints),
-        Some(trouble) => Err(failed(&trouble)),
-        None => Err(failed(&"no server is named there")),
+    if !endpoints.is_empty() {
+        return Ok(endpoints);
     }
+    Err(StoreError::Datastore(format!(
+        "etcdDiscoverySrv (ETCD_DISCOVERY_SRV) '{domain}': {trouble}; check the SRV records of {} and {}",
+        name(SRV_SERVICES[0].0, domain),
+        name(SRV_SERVICES[1].0, domain)
+    )))
 }
 
 fn name(service: &str, domain: &str) -> String {
@@ -70,12 +65,10 @@ impl SrvRecord {
 }
 
 fn name_servers(resolv_conf: &str) -> Vec<SocketAddr> {
-    let address = |line: &str| {
-        let text = line.strip_prefix("nameserver")?.trim();
-        // Addresses with an IPv6 zone are ignored: link-local name servers are not supported.
-        text.parse::<IpAddr>().ok().map(|ip| SocketAddr::new(ip, DNS_PORT))
-    };
-    let found: Vec<SocketAddr> = resolv_conf.lines().filter_map(address).collect();
+    // Addresses with an IPv6 zone are ignored: link-local name servers are not supported.
+    let texts = resolv_conf.lines().filter_map(|line| line.strip_prefix("nameserver"));
+    let addresses = texts.filter_map(|text| text.trim().parse::<IpAddr>().ok());
+    let found: Vec<SocketAddr> = addresses.map(|address| SocketAddr::new(address, DNS_PORT)).collect();
     if found.is_empty() { vec![SocketAddr::new(Ipv4Addr::LOCALHOST.into(), DNS_PORT)] } else { found }
 }
 

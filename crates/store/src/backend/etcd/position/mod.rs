@@ -31,6 +31,12 @@ pub(crate) enum InterpretedResponse {
     Closed(String),
 }
 
+impl InterpretedResponse {
+    fn stale(reason: impl Into<String>) -> InterpretedResponse {
+        InterpretedResponse::Heard(WatchReport::Stale(reason.into()))
+    }
+}
+
 impl WatchPosition {
     pub fn new() -> WatchPosition {
         WatchPosition { revision: 0, cluster_id: 0, raft_term: 0 }
@@ -50,21 +56,23 @@ impl WatchPosition {
 
     pub fn heard(&mut self, range: &KeyRange, response: WatchResponse) -> InterpretedResponse {
         let ResponseHeader { revision, cluster_id, raft_term, .. } = response.header.unwrap_or_default();
-        let stale = |reason: String| InterpretedResponse::Heard(WatchReport::Stale(reason));
         if response.canceled && response.compact_revision > 0 {
-            return stale(format!("revision {} was compacted away", self.revision));
+            return InterpretedResponse::stale(format!("revision {} was compacted away", self.revision));
         }
         if response.canceled {
             return InterpretedResponse::Closed(response.cancel_reason);
         }
         if cluster_id != self.cluster_id {
-            return stale("the datastore was replaced by another".into());
+            return InterpretedResponse::stale("the datastore was replaced by another");
         }
         if response.created && revision < self.revision {
-            return stale(format!("the datastore went back from revision {} to {revision}", self.revision));
+            return InterpretedResponse::stale(format!(
+                "the datastore went back from revision {} to {revision}",
+                self.revision
+            ));
         }
         if raft_term < self.raft_term {
-            return stale(format!(
+            return InterpretedResponse::stale(format!(
                 "the datastore went back from raft term {} to {raft_term}",
                 self.raft_term
             ));
@@ -91,9 +99,10 @@ fn update(range: &KeyRange, event: Event) -> Option<WatchUpdate<Bytes>> {
     let kv = event.kv?;
     let key = key_in(range, &kv.key)?;
     let revision = opaque(kv.mod_revision);
-    Some(match deleted {
-        true => WatchUpdate::Delete { key, revision },
-        false => WatchUpdate::Put(WatchItem { key, revision, value: kv.value }),
+    Some(if deleted {
+        WatchUpdate::Delete { key, revision }
+    } else {
+        WatchUpdate::Put(WatchItem { key, revision, value: kv.value })
     })
 }
 

@@ -342,7 +342,7 @@ fn a_replaced_store_is_noticed() {
 }
 
 #[test]
-fn a_store_put_back_is_noticed_by_its_term() {
+fn a_restored_store_is_recognised_by_its_term() {
     let header = |revision, raft_term| {
         let header = ResponseHeader { revision, raft_term, cluster_id: CLUSTER_ID, ..Default::default() };
         WatchResponse { header: Some(header), created: true, ..Default::default() }

@@ -111,9 +111,13 @@ fn addresses(bgp: &NodeBGPSpec, core: &CoreNode) -> Vec<NodeAddress> {
     own.chain(kubernetes).collect()
 }
 
+fn to_annotation(is_empty: bool, value: Json) -> String {
+    if is_empty { String::new() } else { value.to_string() }
+}
+
 /// Returns the merge patch that stores the fields of a Calico node in the Kubernetes node.
 pub fn patch(node: &Node) -> Json {
-    let (meta, spec, status) = (&node.metadata, &node.spec, &node.status);
+    let Node { metadata: meta, spec, status, .. } = node;
     let bgp = spec.bgp.clone().unwrap_or_default();
     let wireguard = spec.wireguard.clone().unwrap_or_default();
     let kube_labels: StringMap = meta
@@ -125,7 +129,6 @@ pub fn patch(node: &Node) -> Json {
         meta.labels.iter().filter(|(key, _)| !kube_labels.contains_key(*key)).collect();
     let own_annotations: BTreeMap<&String, &String> =
         meta.annotations.iter().filter(|(key, _)| *key != KUBE_LABELS_ANNOTATION).collect();
-    let listed = |empty: bool, value: Json| if empty { String::new() } else { value.to_string() };
     let mut annotations = Map::new();
     for (name, value) in [
         ("IPv4Address", bgp.ipv4_address),
@@ -141,9 +144,9 @@ pub fn patch(node: &Node) -> Json {
         ("IPv6WireguardInterfaceAddr", wireguard.interface_ipv6_address),
         ("WireguardPublicKey", status.wireguard_public_key.clone()),
         ("WireguardPublicKeyV6", status.wireguard_public_key_v6.clone()),
-        ("Interfaces", listed(spec.interfaces.is_empty(), json!(spec.interfaces))),
-        ("labels", listed(own_labels.is_empty(), json!(own_labels))),
-        ("annotations", listed(own_annotations.is_empty(), json!(own_annotations))),
+        ("Interfaces", to_annotation(spec.interfaces.is_empty(), json!(spec.interfaces))),
+        ("labels", to_annotation(own_labels.is_empty(), json!(own_labels))),
+        ("annotations", to_annotation(own_annotations.is_empty(), json!(own_annotations))),
     ] {
         // Null removes an annotation.
         let value = if value.is_empty() { Json::Null } else { value.into() };

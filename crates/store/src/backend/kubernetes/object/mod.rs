@@ -5,8 +5,9 @@
 //! labels of users must not be selectable in the cluster.
 
 use super::group::CalicoApiGroup;
-use super::uid;
+use super::{text_at, uid};
 use serde_json::{Map, Value as Json, json};
+use std::collections::BTreeMap;
 use tortie_model::kinds::DEFAULT_TIER;
 use tortie_model::meta::OwnerReference;
 use tortie_model::value::{ValueError, is_renamed};
@@ -50,12 +51,8 @@ fn hidden_metadata(kind: Kind, name: &str, mut meta: ObjectMeta) -> Json {
     if !meta.uid.is_empty() {
         own.insert("uid".into(), uid::convert(&meta.uid).into());
     }
-    let kept = |map: &std::collections::BTreeMap<String, String>| -> Map<String, Json> {
-        let kept = map.iter().filter(|(key, _)| KEPT_KEY_PARTS.iter().any(|part| key.contains(part)));
-        kept.map(|(key, value)| (key.clone(), value.as_str().into())).collect()
-    };
-    let labels = kept(&meta.labels);
-    let mut annotations = kept(&meta.annotations);
+    let labels = filter_kept(&meta.labels);
+    let mut annotations = filter_kept(&meta.annotations);
     meta.namespace.clear();
     meta.resource_version.clear();
     meta.uid.clear();
@@ -71,6 +68,11 @@ fn hidden_metadata(kind: Kind, name: &str, mut meta: ObjectMeta) -> Json {
     }
     own.insert("annotations".into(), annotations.into());
     own.into()
+}
+
+fn filter_kept(map: &BTreeMap<String, String>) -> Map<String, Json> {
+    let kept = map.iter().filter(|(key, _)| KEPT_KEY_PARTS.iter().any(|part| key.contains(part)));
+    kept.map(|(key, value)| (key.clone(), value.as_str().into())).collect()
 }
 
 fn regroup(owner: &mut OwnerReference, from: CalicoApiGroup, to: CalicoApiGroup) {
@@ -93,9 +95,9 @@ pub fn read(
     kind: Kind,
     mut object: Json,
 ) -> (StoreKey, Result<StoreValue, UnreadableObject>) {
-    let text = |pointer: &str| object.pointer(pointer).and_then(Json::as_str).unwrap_or_default();
-    let key = StoreKey::resource(kind, text("/metadata/namespace"), text("/metadata/name"));
-    let tier = text("/spec/tier");
+    let name = text_at(&object, "/metadata/name");
+    let key = StoreKey::resource(kind, text_at(&object, "/metadata/namespace"), name);
+    let tier = text_at(&object, "/spec/tier");
     let in_default_tier = tier.is_empty() || tier == DEFAULT_TIER;
     let mut meta = match serde_json::from_value::<ObjectMeta>(object["metadata"].clone()) {
         Ok(meta) => meta,

@@ -78,7 +78,7 @@ fn other_kinds_do_not_repeat_their_name() {
 }
 
 #[test]
-fn an_object_without_the_annotation_is_read_as_it_is() {
+fn an_object_without_annotation_is_read_unchanged() {
     let stored = json!({
         "metadata": {"name": "default.web", "namespace": "prod", "uid": STORED_UID, "labels": {"a": "b"},
             "managedFields": [{"manager": "kubectl"}]},
@@ -92,7 +92,7 @@ fn an_object_without_the_annotation_is_read_as_it_is() {
 }
 
 #[test]
-fn older_policies_lose_the_prefix_of_the_default_tier() {
+fn older_policies_lose_the_default_tier_prefix() {
     for (tier, shown) in [(json!("default"), "web"), (Json::Null, "web"), (json!("platform"), "default.web")]
     {
         let mut stored = json!({
@@ -108,7 +108,7 @@ fn older_policies_lose_the_prefix_of_the_default_tier() {
 }
 
 #[test]
-fn what_people_wrote_wins_over_the_stored_objects_own() {
+fn metadata_of_users_win_over_the_stored_ones() {
     let stored = json!({
         "metadata": {"name": "s", "creationTimestamp": "2026-03-01T10:20:30Z",
             "labels": {"a": "own", "c": "own"}, "annotations": {"x": "own", METADATA_ANNOTATION: r#"{"labels":{"a":"theirs"}}"#}},
@@ -122,7 +122,7 @@ fn what_people_wrote_wins_over_the_stored_objects_own() {
 }
 
 #[test]
-fn affinities_are_deleted_in_words_in_version_1_only() {
+fn v1_marks_deleted_affinities_with_text() {
     let affinity = Resource::from_user(json!({
         "apiVersion": API_VERSION, "kind": "BlockAffinity", "metadata": {"name": "a"},
         "spec": {"state": "confirmed", "node": "n1", "type": "host", "cidr": "10.65.3.0/26"},

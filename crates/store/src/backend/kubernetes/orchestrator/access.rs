@@ -1,10 +1,10 @@
 //! Requests that an aggregated API server sends to Kubernetes: authentication of tokens, authorisation, and the
 //! ConfigMap with the CAs to trust.
 
-use super::{OrchestratorClient, read};
+use super::{OrchestratorClient, read, text_at, watch_failed};
+use crate::StoreResult;
 use crate::backend::kubernetes::api::ObjectDetail;
 use crate::backend::kubernetes::failure::KubernetesFailure;
-use crate::{StoreError, StoreResult};
 use futures::StreamExt as _;
 use kube::core::WatchEvent;
 use serde::Deserialize;
@@ -88,11 +88,10 @@ impl OrchestratorClient {
             json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec});
         let answer = self.api.post("/apis/authorization.k8s.io/v1/subjectaccessreviews", &review).await;
         let answer: Json = read("SubjectAccessReview", answer)?;
-        let flag = |pointer: &str| answer.pointer(pointer).and_then(Json::as_bool).unwrap_or_default();
-        let reason = answer.pointer("/status/reason").and_then(Json::as_str).unwrap_or_default();
+        let status = &answer["status"];
         Ok(AccessDecision {
-            allowed: flag("/status/allowed") && !flag("/status/denied"),
-            reason: reason.to_owned(),
+            allowed: status["allowed"] == true && status["denied"] != true,
+            reason: text_at(&answer, "/status/reason").to_owned(),
         })
     }
 
@@ -117,20 +116,19 @@ impl OrchestratorClient {
         name: &str,
         data: &BTreeMap<String, String>,
     ) -> StoreResult<()> {
-        let id = || format!("ConfigMap({namespace}/{name})");
+        let id = format!("ConfigMap({namespace}/{name})");
         let path = format!("/api/v1/namespaces/{namespace}/configmaps");
         let opened = self.api.watch_named(&path, name, ObjectDetail::Whole, "").await;
-        let mut events = opened.map_err(|failure| failure.about(id()))?;
+        let mut events = opened.map_err(|failure| failure.about(id.clone()))?;
         // It may have changed before the watch started.
         if self.config_map(namespace, name).await? != *data {
             return Ok(());
         }
-        let failed = |reason: &str| Err(StoreError::Datastore(format!("the watch of {} {reason}", id())));
         loop {
             match tokio::time::timeout(CONFIG_MAP_WATCH_TIMEOUT, events.next()).await {
                 Ok(Some(Ok(WatchEvent::Bookmark(_)))) => {}
                 Ok(Some(Ok(WatchEvent::Error(status)))) => {
-                    return Err(KubernetesFailure::of_status(&status).about(id()));
+                    return Err(KubernetesFailure::of_status(&status).about(id));
                 }
                 Ok(Some(Ok(WatchEvent::Added(object) | WatchEvent::Modified(object)))) => {
                     if object.get("data") != Some(&json!(data)) {
@@ -138,9 +136,9 @@ impl OrchestratorClient {
                     }
                 }
                 Ok(Some(Ok(WatchEvent::Deleted(_)))) => return Ok(()),
-                Ok(Some(Err(failure))) => return Err(failure.about(id())),
-                Ok(None) => return failed("has ended"),
-                Err(_) => return failed("is silent"),
+                Ok(Some(Err(failure))) => return Err(failure.about(id)),
+                Ok(None) => return Err(watch_failed(&id, "has ended")),
+                Err(_) => return Err(watch_failed(&id, "is silent")),
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Requests that the controllers send to Kubernetes: leader election, the addresses of pods, the rollout of DaemonSets
 //! and the ingress addresses of services.
 
-use super::{OrchestratorClient, read};
+use super::{OrchestratorClient, number_at, read};
 use crate::backend::kubernetes::api::MERGE_PATCH_MEDIA_TYPE;
 use crate::backend::kubernetes::core::CorePod;
 use crate::backend::kubernetes::failure::KubernetesFailure;
@@ -91,12 +91,11 @@ impl OrchestratorClient {
             "metadata": {"name": name, "namespace": namespace},
             "spec": {"holderIdentity": lease.holder, "leaseDurationSeconds": lease.seconds, "acquireTime": lease.acquired,
                 "renewTime": lease.renewed, "leaseTransitions": lease.transitions}});
-        let answer = match lease.version.is_empty() {
-            true => self.api.post(&leases(namespace), &body).await,
-            false => {
-                body["metadata"]["resourceVersion"] = lease.version.as_str().into();
-                self.api.put(&format!("{}/{name}", leases(namespace)), &body).await
-            }
+        let answer = if lease.version.is_empty() {
+            self.api.post(&leases(namespace), &body).await
+        } else {
+            body["metadata"]["resourceVersion"] = lease.version.as_str().into();
+            self.api.put(&format!("{}/{name}", leases(namespace)), &body).await
         };
         read(&id, answer).map(LeaderLease::of)
     }
@@ -109,10 +108,10 @@ impl OrchestratorClient {
             answer => {
                 let pod: CorePod = read(&id, answer)?;
                 // Every field has a default, so any object deserialises to a pod without addresses: check the name.
-                match pod.metadata.name == name && pod.metadata.namespace == namespace {
-                    true => Ok(Some(PodAddressUse::of(&pod))),
-                    false => Err(StoreError::Datastore(format!("the answer about {id} is not this pod"))),
+                if pod.metadata.name != name || pod.metadata.namespace != namespace {
+                    return Err(StoreError::Datastore(format!("the answer about {id} is not this pod")));
                 }
+                Ok(Some(PodAddressUse::of(&pod)))
             }
         }
     }
@@ -140,7 +139,9 @@ impl OrchestratorClient {
         let patch = json!({"metadata": {"uid": uid}, "status": {"loadBalancer": {"ingress": ingress}}});
         let path = format!("/api/v1/namespaces/{namespace}/services/{name}/status");
         let patched = self.api.patch(&path, MERGE_PATCH_MEDIA_TYPE, &patch).await;
-        patched.map(drop).map_err(|failure| failure.about(format!("Service({namespace}/{name})")))
+        patched
+            .map(drop)
+            .map_err(|failure| failure.of_uid_condition().about(format!("Service({namespace}/{name})")))
     }
 }
 
@@ -159,12 +160,16 @@ impl LeaderLease {
 
 impl DaemonSetRollout {
     fn of(daemon_set: &Json) -> DaemonSetRollout {
-        let number = |pointer: &str| daemon_set.pointer(pointer).and_then(Json::as_u64).unwrap_or_default();
-        let wanted = number("/status/desiredNumberScheduled");
+        let wanted = number_at(daemon_set, "/status/desiredNumberScheduled");
         // A status from before the last change of the spec does not describe the current version.
-        let seen = number("/status/observedGeneration") >= number("/metadata/generation");
-        let running = number("/status/updatedNumberScheduled").min(number("/status/numberAvailable"));
-        DaemonSetRollout { wanted, is_complete: seen && running >= wanted }
+        let seen = number_at(daemon_set, "/status/observedGeneration")
+            >= number_at(daemon_set, "/metadata/generation");
+        let running = number_at(daemon_set, "/status/updatedNumberScheduled")
+            .min(number_at(daemon_set, "/status/numberAvailable"));
+        DaemonSetRollout {
+            wanted: u64::try_from(wanted).unwrap_or_default(),
+            is_complete: seen && running >= wanted,
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Requests of the datastore migration from crd.projectcalico.org/v1 to projectcalico.org/v3: the DatastoreMigration
 //! object, the APIService of the group, the custom resource definitions, and the API group that nodes use.
 
-use super::OrchestratorClient;
+use super::{OrchestratorClient, number_at, text_at};
 use crate::backend::kubernetes::failure::KubernetesFailure;
 use crate::{StoreError, StoreResult};
 use serde_json::{Value as Json, json};
@@ -32,15 +32,15 @@ pub struct DatastoreMigrationObject {
 impl DatastoreMigrationObject {
     /// Returns the phase; empty at first.
     pub fn phase(&self) -> &str {
-        text(&self.object, "/status/phase")
+        text_at(&self.object, "/status/phase")
     }
 
     pub fn message(&self) -> &str {
-        text(&self.object, "/status/message")
+        text_at(&self.object, "/status/message")
     }
 
     pub fn kind(&self) -> &str {
-        text(&self.object, "/spec/type")
+        text_at(&self.object, "/spec/type")
     }
 
     pub fn is_deleted(&self) -> bool {
@@ -142,7 +142,7 @@ impl OrchestratorClient {
             "annotations": registration.pointer("/metadata/annotations")}, "spec": registration["spec"]});
         object["metadata"]["annotations"][SAVED_API_SERVICE_ANNOTATION] = saved.to_string().into();
         let migration = self.put_migration(&object, "").await?;
-        let uid = text(&registration, "/metadata/uid");
+        let uid = text_at(&registration, "/metadata/uid");
         match self.api.delete(&path, uid, None).await {
             Ok(()) | Err(KubernetesFailure::Missing(_)) => Ok(migration),
             Err(failure) => Err(failure.about(api_service_id())),
@@ -176,7 +176,7 @@ impl OrchestratorClient {
         let written = match self.api.get("APIService", &path).await {
             // The APIService that Kubernetes created for its own definitions.
             Ok(own) => {
-                object["metadata"]["resourceVersion"] = text(&own, "/metadata/resourceVersion").into();
+                object["metadata"]["resourceVersion"] = text_at(&own, "/metadata/resourceVersion").into();
                 self.api.put(&path, &object).await
             }
             Err(KubernetesFailure::Missing(_)) => self.api.post(API_SERVICES_PATH, &object).await,
@@ -192,16 +192,15 @@ impl OrchestratorClient {
             .get_all("CustomResourceDefinition", DEFINITIONS_PATH)
             .await
             .map_err(|failure| failure.about("definitions".to_owned()))?;
-        let of_group = |item: &&Json| text(item, "/spec/group") == group;
         Ok(all
             .iter()
-            .filter(of_group)
+            .filter(|item| text_at(item, "/spec/group") == group)
             .map(|item| ResourceDefinition {
-                name: text(item, "/metadata/name").to_owned(),
+                name: text_at(item, "/metadata/name").to_owned(),
                 established: item.pointer("/status/conditions").and_then(Json::as_array).is_some_and(|all| {
                     all.iter().any(|one| one["type"] == "Established" && one["status"] == "True")
                 }),
-                uid: text(item, "/metadata/uid").to_owned(),
+                uid: text_at(item, "/metadata/uid").to_owned(),
             })
             .collect())
     }
@@ -233,24 +232,24 @@ impl OrchestratorClient {
 }
 
 fn follower(name: &str, object: &Json) -> DatastoreWorkload {
-    let number = |pointer: &str| object.pointer(pointer).and_then(Json::as_i64).unwrap_or_default();
     let containers = object.pointer("/spec/template/spec/containers").and_then(Json::as_array);
     let variables =
         containers.into_iter().flatten().filter_map(|container| container.get("env")?.as_array()).flatten();
     let group = variables
         .filter(|variable| variable["name"] == API_GROUP_VARIABLE)
         .find_map(|one| one["value"].as_str());
-    let (wanted, updated, ready) =
-        match object.pointer("/status/desiredNumberScheduled").and_then(Json::as_i64) {
-            Some(wanted) => (wanted, number("/status/updatedNumberScheduled"), number("/status/numberReady")),
-            None => {
-                (number("/spec/replicas"), number("/status/updatedReplicas"), number("/status/readyReplicas"))
-            }
-        };
+    // A DaemonSet counts nodes, a Deployment replicas.
+    let counters = if object.pointer("/status/desiredNumberScheduled").is_some_and(Json::is_i64) {
+        ["/status/desiredNumberScheduled", "/status/updatedNumberScheduled", "/status/numberReady"]
+    } else {
+        ["/spec/replicas", "/status/updatedReplicas", "/status/readyReplicas"]
+    };
+    let [wanted, updated, ready] = counters.map(|pointer| number_at(object, pointer));
     DatastoreWorkload {
         name: name.to_owned(),
         group: group.unwrap_or_default().to_owned(),
-        rolled_out: number("/status/observedGeneration") >= number("/metadata/generation")
+        rolled_out: number_at(object, "/status/observedGeneration")
+            >= number_at(object, "/metadata/generation")
             && updated >= wanted
             && ready >= wanted,
     }
@@ -264,16 +263,12 @@ fn api_service_id() -> String {
     format!("APIService({API_SERVICE_NAME})")
 }
 
-fn text<'a>(object: &'a Json, pointer: &str) -> &'a str {
-    object.pointer(pointer).and_then(Json::as_str).unwrap_or_default()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_follower_is_rolled_out_when_all_its_pods_are_new_and_ready() {
+    fn a_rollout_needs_all_pods_updated_and_ready() {
         let env = json!([{"name": "A", "value": "x"}, {"name": API_GROUP_VARIABLE, "value": "projectcalico.org/v3"}]);
         let object = |generation: i64, updated: i64, ready: i64| {
             json!({"metadata": {"generation": generation}, "spec": {"template": {"spec": {"containers": [{"name": "c"}, {"env": env}]}}},

@@ -14,10 +14,10 @@ pub use registration::ApiRegistration;
 pub use serving::{KubernetesSecret, WebhookConfiguration};
 
 use super::api::{KubernetesApi, MERGE_PATCH_MEDIA_TYPE, ObjectDetail, STRATEGIC_MERGE_PATCH_MEDIA_TYPE};
-use super::core::{CoreMetadataObject, CoreNode, CorePod};
+use super::core::{CoreMetadata, CoreMetadataObject, CoreNode, CorePod};
 use super::failure::KubernetesFailure;
 pub use super::service::ServiceEndpoint;
-use super::{connection, pod, profile, service};
+use super::{connection, number_at, pod, profile, service, text_at};
 use crate::config::KubernetesTarget;
 use crate::{StoreError, StoreLimits, StoreResult};
 use futures::StreamExt as _;
@@ -119,7 +119,7 @@ impl OrchestratorClient {
         let namespace: CoreMetadataObject =
             read(&id, self.api.get("Namespace", &format!("/api/v1/namespaces/{name}")).await)?;
         let (_, profile) = profile::from_namespace(&namespace);
-        let (labels, annotations) = (namespace.metadata.labels, namespace.metadata.annotations);
+        let CoreMetadata { labels, annotations, .. } = namespace.metadata;
         Ok(NamespaceDescription { labels, annotations, profile })
     }
 
@@ -134,10 +134,10 @@ impl OrchestratorClient {
     pub async fn pod_cidrs(&self, node: &str) -> StoreResult<Vec<String>> {
         let node: CoreNode =
             read(&format!("Node({node})"), self.api.get("Node", &format!("/api/v1/nodes/{node}")).await)?;
-        match node.spec.pod_cidrs.is_empty() && !node.spec.pod_cidr.is_empty() {
-            true => Ok(vec![node.spec.pod_cidr]),
-            false => Ok(node.spec.pod_cidrs),
+        if node.spec.pod_cidrs.is_empty() && !node.spec.pod_cidr.is_empty() {
+            return Ok(vec![node.spec.pod_cidr]);
         }
+        Ok(node.spec.pod_cidrs)
     }
 
     /// Returns the ready endpoints of a service that have a port of this name.
@@ -177,9 +177,9 @@ impl OrchestratorClient {
 
     /// Removes a taint from a node, if present. Fails if the node changes concurrently.
     pub async fn remove_taint(&self, node: &str, key: &str) -> StoreResult<()> {
-        let about = |failure: KubernetesFailure| failure.about(format!("Node({node})"));
+        let id = format!("Node({node})");
         let path = format!("/api/v1/nodes/{node}");
-        let object = self.api.get("Node", &path).await.map_err(about)?;
+        let object: Json = read(&id, self.api.get("Node", &path).await)?;
         let taints = object.pointer("/spec/taints").and_then(Json::as_array);
         let taints = taints.map(Vec::as_slice).unwrap_or_default();
         let others: Vec<&Json> = taints.iter().filter(|taint| taint["key"] != key).collect();
@@ -188,7 +188,8 @@ impl OrchestratorClient {
         }
         let patch = json!({"metadata": {"resourceVersion": object.pointer("/metadata/resourceVersion")},
             "spec": {"taints": others}});
-        self.api.patch(&path, MERGE_PATCH_MEDIA_TYPE, &patch).await.map(drop).map_err(about)
+        let patched = self.api.patch(&path, MERGE_PATCH_MEDIA_TYPE, &patch).await;
+        patched.map(drop).map_err(|failure| failure.about(id))
     }
 
     /// Returns whether a DaemonSet exists and is not being deleted.
@@ -203,29 +204,28 @@ impl OrchestratorClient {
 
     /// Returns when a service account no longer exists. Fails when the watch ends; the caller may then call it again.
     pub async fn service_account_gone(&self, namespace: &str, name: &str) -> StoreResult<()> {
-        let id = || format!("ServiceAccount({namespace}/{name})");
+        let id = format!("ServiceAccount({namespace}/{name})");
         let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts");
         let opened = self.api.watch(&path, None, ObjectDetail::Metadata, ANY_RESOURCE_VERSION).await;
-        let mut events = opened.map_err(|failure| failure.about(id()))?;
+        let mut events = opened.map_err(|failure| failure.about(id.clone()))?;
         // It may have been deleted before the watch started.
         match self.api.get("ServiceAccount", &format!("{path}/{name}")).await {
             Ok(_) => {}
             Err(KubernetesFailure::Missing(_)) => return Ok(()),
-            Err(failure) => return Err(failure.about(id())),
+            Err(failure) => return Err(failure.about(id)),
         }
-        let failed = |reason: &str| Err(StoreError::Datastore(format!("the watch of {} {reason}", id())));
         loop {
             match tokio::time::timeout(ACCOUNT_WATCH_TIMEOUT, events.next()).await {
                 Ok(Some(Ok(WatchEvent::Deleted(account)))) if account["metadata"]["name"] == name => {
                     return Ok(());
                 }
                 Ok(Some(Ok(WatchEvent::Error(status)))) => {
-                    return Err(KubernetesFailure::of_status(&status).about(id()));
+                    return Err(KubernetesFailure::of_status(&status).about(id));
                 }
                 Ok(Some(Ok(_))) => {}
-                Ok(Some(Err(failure))) => return Err(failure.about(id())),
-                Ok(None) => return failed("has ended"),
-                Err(_) => return failed("is silent"),
+                Ok(Some(Err(failure))) => return Err(failure.about(id)),
+                Ok(None) => return Err(watch_failed(&id, "has ended")),
+                Err(_) => return Err(watch_failed(&id, "is silent")),
             }
         }
     }
@@ -242,12 +242,17 @@ impl OrchestratorClient {
         let wanted = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
             "spec": {"expirationSeconds": seconds}});
         let answer = self.api.post(&path, &wanted).await.map_err(|failure| failure.about(id.clone()))?;
-        let text = |pointer: &str| answer.pointer(pointer).and_then(Json::as_str).map(str::to_owned);
-        match (text("/status/token"), text("/status/expirationTimestamp")) {
-            (Some(text), Some(expires)) => Ok(ServiceAccountToken { text, expires }),
-            _ => Err(StoreError::Datastore(format!("the Kubernetes API gave no token for {id}"))),
+        let text = text_at(&answer, "/status/token");
+        let expires = text_at(&answer, "/status/expirationTimestamp");
+        if text.is_empty() || expires.is_empty() {
+            return Err(StoreError::Datastore(format!("the Kubernetes API gave no token for {id}")));
         }
+        Ok(ServiceAccountToken { text: text.to_owned(), expires: expires.to_owned() })
     }
+}
+
+fn watch_failed(id: &str, reason: &str) -> StoreError {
+    StoreError::Datastore(format!("the watch of {id} {reason}"))
 }
 
 fn read<T: DeserializeOwned>(

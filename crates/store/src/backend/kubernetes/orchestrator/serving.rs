@@ -1,7 +1,7 @@
 //! Objects that webhook and API servers keep in Kubernetes: their certificates in a Secret, and their CAs in the
 //! configurations of webhooks.
 
-use super::{MERGE_PATCH_MEDIA_TYPE, OrchestratorClient};
+use super::{MERGE_PATCH_MEDIA_TYPE, OrchestratorClient, text_at};
 use crate::StoreResult;
 use crate::backend::kubernetes::failure::KubernetesFailure;
 use data_encoding::BASE64;
@@ -30,10 +30,7 @@ impl WebhookConfiguration {
         let mut bundles = self.clients().map(|client| client.get("caBundle").and_then(Json::as_str));
         let first = bundles.next().flatten().unwrap_or_default();
         let text = BASE64.decode(first.as_bytes()).ok().and_then(|bytes| String::from_utf8(bytes).ok());
-        match bundles.all(|other| other == Some(first)) {
-            true => text.unwrap_or_default(),
-            false => String::new(),
-        }
+        text.filter(|_| bundles.all(|other| other == Some(first))).unwrap_or_default()
     }
 
     fn clients(&self) -> impl Iterator<Item = &Json> {
@@ -42,22 +39,23 @@ impl WebhookConfiguration {
     }
 }
 
+impl KubernetesSecret {
+    fn encode_data(&self) -> BTreeMap<&String, String> {
+        self.data.iter().map(|(key, value)| (key, BASE64.encode(value.as_bytes()))).collect()
+    }
+}
+
 impl OrchestratorClient {
     /// Returns a secret; one without data if it does not exist.
     pub async fn secret(&self, namespace: &str, name: &str) -> StoreResult<KubernetesSecret> {
-        let id = || format!("Secret({namespace}/{name})");
         let object =
             match self.api.get("Secret", &format!("/api/v1/namespaces/{namespace}/secrets/{name}")).await {
                 Ok(object) => object,
                 Err(KubernetesFailure::Missing(_)) => return Ok(KubernetesSecret::default()),
-                Err(failure) => return Err(failure.about(id())),
+                Err(failure) => return Err(failure.about(format!("Secret({namespace}/{name})"))),
             };
         let mut secret = KubernetesSecret {
-            version: object
-                .pointer("/metadata/resourceVersion")
-                .and_then(Json::as_str)
-                .unwrap_or_default()
-                .to_owned(),
+            version: text_at(&object, "/metadata/resourceVersion").to_owned(),
             ..KubernetesSecret::default()
         };
         for (key, value) in object.get("data").and_then(Json::as_object).into_iter().flatten() {
@@ -77,17 +75,14 @@ impl OrchestratorClient {
         name: &str,
         secret: &KubernetesSecret,
     ) -> StoreResult<()> {
-        let data: BTreeMap<&String, String> =
-            secret.data.iter().map(|(key, value)| (key, BASE64.encode(value.as_bytes()))).collect();
         let mut body = json!({"apiVersion": "v1", "kind": "Secret", "type": "Opaque",
-            "metadata": {"name": name, "namespace": namespace}, "data": data});
+            "metadata": {"name": name, "namespace": namespace}, "data": secret.encode_data()});
         let path = format!("/api/v1/namespaces/{namespace}/secrets");
-        let answer = match secret.version.is_empty() {
-            true => self.api.post(&path, &body).await,
-            false => {
-                body["metadata"]["resourceVersion"] = secret.version.as_str().into();
-                self.api.put(&format!("{path}/{name}"), &body).await
-            }
+        let answer = if secret.version.is_empty() {
+            self.api.post(&path, &body).await
+        } else {
+            body["metadata"]["resourceVersion"] = secret.version.as_str().into();
+            self.api.put(&format!("{path}/{name}"), &body).await
         };
         answer.map(drop).map_err(|failure| failure.about(format!("Secret({namespace}/{name})")))
     }
@@ -100,9 +95,7 @@ impl OrchestratorClient {
         name: &str,
         secret: &KubernetesSecret,
     ) -> StoreResult<()> {
-        let data: BTreeMap<&String, String> =
-            secret.data.iter().map(|(key, value)| (key, BASE64.encode(value.as_bytes()))).collect();
-        let patch = json!({"metadata": {"resourceVersion": secret.version}, "data": data});
+        let patch = json!({"metadata": {"resourceVersion": secret.version}, "data": secret.encode_data()});
         let path = format!("/api/v1/namespaces/{namespace}/secrets/{name}");
         let answer = self.api.patch(&path, MERGE_PATCH_MEDIA_TYPE, &patch).await;
         answer.map(drop).map_err(|failure| failure.about(format!("Secret({namespace}/{name})")))

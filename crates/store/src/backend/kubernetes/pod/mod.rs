@@ -21,12 +21,23 @@ const NETWORK_STATUS_ANNOTATION: &str = "k8s.v1.cni.cncf.io/network-status";
 /// Service account names of this length or longer get no label, as in Calico.
 const ACCOUNT_LABEL_LENGTH_LIMIT: usize = 63;
 
+/// A field of a pod from which no endpoint can be derived.
+#[derive(Debug, thiserror::Error)]
+pub enum PodFieldError {
+    #[error("{field} = '{text}' is not an address")]
+    Address { field: &'static str, text: String },
+    #[error("annotation {name} = '{text}' is not a JSON list of texts: {source}")]
+    List { name: &'static str, text: String, source: serde_json::Error },
+    #[error("annotation {FLOATING_IPS_ANNOTATION}: '{0}' is not an address")]
+    FloatingAddress(String),
+}
+
 /// Returns the endpoint of a pod; `None` for a pod in the host's network or without a node.
 pub fn endpoint(
     pod: &CorePod,
     interface_prefix: &str,
-) -> Option<(StoreKey, Result<WorkloadEndpoint, String>)> {
-    let (meta, spec) = (&pod.metadata, &pod.spec);
+) -> Option<(StoreKey, Result<WorkloadEndpoint, PodFieldError>)> {
+    let CorePod { metadata: meta, spec, .. } = pod;
     if spec.host_network || spec.node_name.is_empty() {
         return None;
     }
@@ -42,8 +53,8 @@ pub fn endpoint(
     Some((key, convert(pod, name, interface_prefix)))
 }
 
-fn convert(pod: &CorePod, name: String, interface_prefix: &str) -> Result<WorkloadEndpoint, String> {
-    let (meta, spec) = (&pod.metadata, &pod.spec);
+fn convert(pod: &CorePod, name: String, interface_prefix: &str) -> Result<WorkloadEndpoint, PodFieldError> {
+    let CorePod { metadata: meta, spec, .. } = pod;
     let addresses = if is_finished(pod) { Vec::new() } else { addresses(pod)? };
     let account = &spec.service_account_name;
     let mut metadata = meta.derived(name, &meta.namespace, meta.uid.clone());
@@ -82,54 +93,55 @@ fn convert(pod: &CorePod, name: String, interface_prefix: &str) -> Result<Worklo
 
 /// Returns whether a pod has finished. It keeps its endpoint, but without addresses: another pod may have them already.
 fn is_finished(pod: &CorePod) -> bool {
-    let emptied = |name: &str| pod.metadata.annotations.get(name).is_some_and(String::is_empty);
     let released = pod.metadata.deletion_timestamp.is_some()
-        && (emptied(POD_IP_ANNOTATION) || emptied(AWS_POD_IPS_ANNOTATION));
+        && [POD_IP_ANNOTATION, AWS_POD_IPS_ANNOTATION]
+            .iter()
+            .any(|name| pod.metadata.annotations.get(*name).is_some_and(String::is_empty));
     released || matches!(pod.status.phase.as_str(), "Failed" | "Succeeded" | "Completed")
 }
 
-fn addresses(pod: &CorePod) -> Result<Vec<IpAddr>, String> {
-    let annotation = |name: &'static str| {
-        pod.metadata.annotations.get(name).filter(|value| !value.is_empty()).map(|value| (name, value))
-    };
-    let (source, texts): (&str, Vec<&str>) = if !pod.status.pod_ips.is_empty() {
+fn addresses(pod: &CorePod) -> Result<Vec<IpAddr>, PodFieldError> {
+    let mut annotations = [POD_IPS_ANNOTATION, POD_IP_ANNOTATION, AWS_POD_IPS_ANNOTATION]
+        .into_iter()
+        .filter_map(|name| Some((name, pod.metadata.annotations.get(name)?)));
+    let (field, texts): (&'static str, Vec<&str>) = if !pod.status.pod_ips.is_empty() {
         ("status.podIPs", pod.status.pod_ips.iter().map(|pod_ip| pod_ip.ip.as_str()).collect())
     } else if !pod.status.pod_ip.is_empty() {
         ("status.podIP", vec![pod.status.pod_ip.as_str()])
-    } else if let Some((name, list)) = annotation(POD_IPS_ANNOTATION)
-        .or(annotation(POD_IP_ANNOTATION))
-        .or(annotation(AWS_POD_IPS_ANNOTATION))
-    {
+    } else if let Some((name, list)) = annotations.find(|(_, list)| !list.is_empty()) {
         (name, list.split(',').collect())
     } else {
         return Ok(Vec::new());
     };
-    let parse = |text: &str| {
-        let text = text.trim();
-        let net = text.parse::<IpNet>().map(|net| net.addr());
-        net.or_else(|_| text.parse()).map_err(|_| format!("{source} = '{text}' is not an address"))
-    };
-    texts.into_iter().map(parse).collect()
+    let mut addresses = Vec::with_capacity(texts.len());
+    for text in texts.into_iter().map(str::trim) {
+        let address = text.parse::<IpNet>().map(|net| net.addr()).or_else(|_| text.parse());
+        addresses.push(address.map_err(|_| PodFieldError::Address { field, text: text.to_owned() })?);
+    }
+    Ok(addresses)
 }
 
-fn list(pod: &CorePod, name: &str) -> Result<Vec<String>, String> {
+fn list(pod: &CorePod, name: &'static str) -> Result<Vec<String>, PodFieldError> {
     match pod.metadata.annotations.get(name) {
         None => Ok(Vec::new()),
-        Some(text) => serde_json::from_str(text)
-            .map_err(|error| format!("annotation {name} = '{text}' is not a JSON list of texts: {error}")),
+        Some(text) => serde_json::from_str(text).map_err(|source| PodFieldError::List {
+            name,
+            text: text.clone(),
+            source,
+        }),
     }
 }
 
 /// Maps each floating IP to the pod's own address of the same family.
-fn floating(pod: &CorePod, addresses: &[IpAddr]) -> Result<Vec<IPNAT>, String> {
+fn floating(pod: &CorePod, addresses: &[IpAddr]) -> Result<Vec<IPNAT>, PodFieldError> {
     if addresses.is_empty() {
         return Ok(Vec::new());
     }
     let mut nats = Vec::new();
     for external_ip in list(pod, FLOATING_IPS_ANNOTATION)? {
-        let external: IpAddr = external_ip.parse().map_err(|_| {
-            format!("annotation {FLOATING_IPS_ANNOTATION}: '{external_ip}' is not an address")
-        })?;
+        let Ok(external) = external_ip.parse::<IpAddr>() else {
+            return Err(PodFieldError::FloatingAddress(external_ip));
+        };
         if let Some(own) = addresses.iter().find(|own| own.is_ipv4() == external.is_ipv4()) {
             nats.push(IPNAT { internal_ip: own.to_string(), external_ip });
         }
@@ -138,9 +150,9 @@ fn floating(pod: &CorePod, addresses: &[IpAddr]) -> Result<Vec<IPNAT>, String> {
 }
 
 /// Returns the allowed source prefixes. Invalid ones are dropped: allowing less is safe.
-fn source_prefixes(pod: &CorePod) -> Result<Vec<String>, String> {
-    let masked = |text: String| Some(text.parse::<IpNet>().ok()?.trunc().to_string());
-    Ok(list(pod, SOURCE_PREFIXES_ANNOTATION)?.into_iter().filter_map(masked).collect())
+fn source_prefixes(pod: &CorePod) -> Result<Vec<String>, PodFieldError> {
+    let prefixes = list(pod, SOURCE_PREFIXES_ANNOTATION)?;
+    Ok(prefixes.iter().filter_map(|text| Some(text.parse::<IpNet>().ok()?.trunc().to_string())).collect())
 }
 
 fn ports(container: &PodContainer) -> impl Iterator<Item = WorkloadEndpointPort> {

@@ -101,7 +101,7 @@ fn addresses_come_from_the_best_source() {
     );
     assert!(annotated(json!({})).is_empty());
     let wrong = endpoint(&pod(json!({"status": {"podIPs": [{"ip": "nonsense"}]}})), "cali").unwrap().1;
-    assert_eq!(wrong.unwrap_err(), "status.podIPs = 'nonsense' is not an address");
+    assert_eq!(wrong.unwrap_err().to_string(), "status.podIPs = 'nonsense' is not an address");
 }
 
 #[test]
@@ -140,7 +140,7 @@ fn annotations_of_people() {
         endpoint(&pod(json!({"metadata": {"annotations": {FLOATING_IPS_ANNOTATION: "x"}}})), "cali")
             .unwrap()
             .1;
-    assert!(garbled.unwrap_err().contains(FLOATING_IPS_ANNOTATION));
+    assert!(garbled.unwrap_err().to_string().contains(FLOATING_IPS_ANNOTATION));
 }
 
 #[test]

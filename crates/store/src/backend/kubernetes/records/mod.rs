@@ -1,7 +1,7 @@
 //! Conversion of IPAM records (blocks, affinities, handles, configuration) to custom resources and back.
 
 use super::group::CalicoApiGroup;
-use super::names;
+use super::{names, text_at};
 use ipnet::IpNet;
 use serde_json::{Map, Value as Json, json};
 use tortie_model::ipam::BlockAffinity;
@@ -90,34 +90,50 @@ pub struct UnreadableRecord {
     pub reason: String,
 }
 
+/// A field of a record that does not identify one.
+#[derive(Debug, thiserror::Error)]
+enum RecordKeyError {
+    #[error("spec.cidr = '{0}' is not a CIDR")]
+    Cidr(String),
+    #[error("spec.type = '{0}' is not host or virtual")]
+    AffinityType(String),
+    #[error("{0} is not a record of IPAM")]
+    Kind(Kind),
+}
+
+fn read_key(kind: Kind, stored: &Json) -> Result<StoreKey, RecordKeyError> {
+    match kind {
+        Kind::IPAMBlock => Ok(StoreKey::Block { cidr: read_cidr(stored)? }),
+        Kind::BlockAffinity => {
+            let cidr = read_cidr(stored)?;
+            // Old clients left the type empty.
+            let affinity = match text_at(stored, "/spec/type") {
+                "" => AffinityType::Host,
+                other => other.parse().map_err(|()| RecordKeyError::AffinityType(other.to_owned()))?,
+            };
+            Ok(StoreKey::BlockAffinity { affinity, owner: text_at(stored, "/spec/node").to_owned(), cidr })
+        }
+        Kind::IPAMHandle => Ok(StoreKey::Handle { id: text_at(stored, "/spec/handleID").to_owned() }),
+        Kind::IPAMConfiguration => Ok(StoreKey::IpamConfig),
+        other => Err(RecordKeyError::Kind(other)),
+    }
+}
+
+fn read_cidr(stored: &Json) -> Result<IpNet, RecordKeyError> {
+    let text = text_at(stored, "/spec/cidr");
+    text.parse().map_err(|_| RecordKeyError::Cidr(text.to_owned()))
+}
+
 pub fn read(kind: Kind, stored: &Json) -> StoredIpamRecord {
     let mut spec = match stored.get("spec") {
         Some(Json::Object(spec)) => spec.clone(),
         _ => Map::new(),
     };
-    let text = |field: &str| spec.get(field).and_then(Json::as_str).unwrap_or_default().to_owned();
-    let net = |text: &str| text.parse::<IpNet>().map_err(|_| format!("spec.cidr = '{text}' is not a CIDR"));
-    let key = match kind {
-        Kind::IPAMBlock => net(&text("cidr")).map(|cidr| StoreKey::Block { cidr }),
-        Kind::BlockAffinity => net(&text("cidr")).and_then(|cidr| {
-            // Old clients left the type empty.
-            let affinity = match text("type").as_str() {
-                "" => AffinityType::Host,
-                other => {
-                    other.parse().map_err(|()| format!("spec.type = '{other}' is not host or virtual"))?
-                }
-            };
-            Ok(StoreKey::BlockAffinity { affinity, owner: text("node"), cidr })
-        }),
-        Kind::IPAMHandle => Ok(StoreKey::Handle { id: text("handleID") }),
-        Kind::IPAMConfiguration => Ok(StoreKey::IpamConfig),
-        other => Err(format!("{other} is not a record of IPAM")),
-    };
-    let key = match key {
+    let key = match read_key(kind, stored) {
         Ok(key) => key,
-        Err(reason) => return StoredIpamRecord::Nameless(reason),
+        Err(error) => return StoredIpamRecord::Nameless(error.to_string()),
     };
-    if matches!(spec.get("deleted"), Some(Json::Bool(true))) || text("deleted") == "true" {
+    if spec.get("deleted").is_some_and(|deleted| *deleted == true || *deleted == "true") {
         return StoredIpamRecord::Deleted(key);
     }
     match kind {
