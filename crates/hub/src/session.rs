@@ -3,8 +3,8 @@
 
 use crate::ledger::{HubLedger, LedgerBucket};
 use crate::protocol::{
-    BUCKET_COUNT, BeginMessage, DigestSum, EndMessage, HelloMessage, PROTOCOL_MAGIC, ProtocolError,
-    WelcomeMessage, common_version, from_hub,
+    BUCKET_COUNT, BeginMessage, DigestSum, EndMessage, HelloMessage, HubMessage, NEWEST_PROTOCOL_VERSION,
+    OLDEST_PROTOCOL_VERSION, PROTOCOL_MAGIC, ProtocolError, WelcomeMessage, common_version,
 };
 use bytes::Bytes;
 use std::sync::Arc;
@@ -62,11 +62,9 @@ impl ClientSession {
             return SessionOpening::Refused("this is a hub; the client sent another protocol".to_owned());
         }
         let Some(version) = common_version(hello.oldest, hello.newest) else {
-            let (oldest, newest) = (hello.oldest, hello.newest);
             return SessionOpening::Refused(format!(
-                "the client supports protocol versions {oldest} to {newest}, this hub {} to {}",
-                crate::protocol::OLDEST_PROTOCOL_VERSION,
-                crate::protocol::NEWEST_PROTOCOL_VERSION
+                "the client supports protocol versions {} to {}, this hub {OLDEST_PROTOCOL_VERSION} to {NEWEST_PROTOCOL_VERSION}",
+                hello.oldest, hello.newest
             ));
         };
         if let Some(class) = ledger.missing_class(&hello.wanted) {
@@ -79,11 +77,11 @@ impl ClientSession {
         }
         let behind = ledger.is_behind(&hello.marks);
         let welcome = WelcomeMessage { version, epoch: ledger.epoch(), behind };
-        let mut first = vec![from_hub::HubMessage::Welcome(welcome).frame()];
+        let mut first = vec![HubMessage::Welcome(welcome).frame()];
         let known = hello.position.filter(|position| position.epoch == ledger.epoch());
         let phase = match known {
             Some(position) if ledger.after(position.sequence, 0).is_some() => {
-                first.push(from_hub::HubMessage::Resume(ledger.status().clone()).frame());
+                first.push(HubMessage::Resume(ledger.status().clone()).frame());
                 SessionPhase::Following { sequence: position.sequence }
             }
             _ if behind && !trusting => return SessionOpening::Behind,
@@ -93,7 +91,7 @@ impl ClientSession {
                 phase
             }
             _ => {
-                first.push(from_hub::HubMessage::Compare(()).frame());
+                first.push(HubMessage::Compare(()).frame());
                 SessionPhase::Comparing
             }
         };
@@ -119,7 +117,7 @@ impl ClientSession {
                 None => {
                     self.phase = SessionPhase::Following { sequence: *from };
                     SessionStep::Send(vec![
-                        from_hub::HubMessage::End(EndMessage { marks: ledger.marks().clone() }).frame(),
+                        HubMessage::End(EndMessage { marks: ledger.marks().clone() }).frame(),
                     ])
                 }
             },
@@ -131,7 +129,7 @@ impl ClientSession {
                 }
                 None => {
                     self.phase = SessionPhase::Comparing;
-                    SessionStep::Send(vec![from_hub::HubMessage::Compare(()).frame()])
+                    SessionStep::Send(vec![HubMessage::Compare(()).frame()])
                 }
             },
         }
@@ -151,7 +149,7 @@ impl SessionPhase {
         let status = Some(ledger.status().clone());
         (
             SessionPhase::Sending { left, from },
-            from_hub::HubMessage::Begin(BeginMessage { sequence: from, status }).frame(),
+            HubMessage::Begin(BeginMessage { sequence: from, status }).frame(),
         )
     }
 }
