@@ -1,7 +1,7 @@
 //! Decides whether permissions cover a range of keys. Adjacent permissions together cover a range across their
 //! boundary.
 
-use crate::span::KeySpan;
+use crate::key_span::KeySpan;
 use bytes::Bytes;
 
 /// A half-open interval of keys; without an end it is unbounded.

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn it_comes_in_pieces_and_frees_its_share_at_the_end() {
+    async fn a_response_frees_its_share_at_the_end() {
         let budget = ResponseBudget::default();
         let mut body = answer(&budget, 300_000).await;
         let mut sizes = Vec::new();
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_answer_that_nobody_reads_is_given_up() {
+    async fn an_unread_response_is_dropped() {
         let budget = ResponseBudget::default();
         let mut body = answer(&budget, crate::limits::MAX_RESPONSE_BYTES).await;
         // The whole budget is taken; it is released although the client is still connected.

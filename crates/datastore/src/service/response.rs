@@ -2,9 +2,9 @@
 //! large response is sent at the pace of the client.
 
 use super::encoded_body::EncodedBody;
-use super::pace::pace;
-use crate::encoded::EncodedRange;
+use super::paced_body::pace;
 use crate::limits::BudgetShare;
+use crate::range_encoder::EncodedRange;
 use futures::TryFutureExt;
 use futures::future::MapOk;
 use std::convert::Infallible;

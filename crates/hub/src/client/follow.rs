@@ -4,6 +4,7 @@ use super::HubClientOptions;
 use crate::frame_reader::{FrameReadError, FrameReader};
 use crate::protocol::{ClientMessage, HubMessage, MAX_HUB_FRAME_BYTES, ProtocolError, class_of_range};
 use crate::replica::HubReplica;
+use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
@@ -144,18 +145,15 @@ impl HubFollower {
             Err(_) => return HubConnectionError::Silent(dial),
         };
         let _ = stream.set_nodelay(true);
-        let outcome = match self.options.tls.clone() {
+        let Err(ended) = match self.options.tls.clone() {
             None => self.follow(stream, address, served).await,
             Some(tls) => match timeout(dial, tls.connect(stream, address)).await {
                 Ok(Ok(stream)) => self.follow(stream, address, served).await,
-                Ok(Err(error)) => Err(error.into()),
-                Err(_) => Err(HubConnectionError::Silent(dial)),
+                Ok(Err(error)) => return error.into(),
+                Err(_) => return HubConnectionError::Silent(dial),
             },
         };
-        match outcome {
-            Ok(never) => match never {},
-            Err(ended) => ended,
-        }
+        ended
     }
 
     async fn follow(
@@ -163,7 +161,7 @@ impl HubFollower {
         mut stream: impl AsyncRead + AsyncWrite + Unpin,
         address: SocketAddr,
         served: &mut bool,
-    ) -> Result<EndlessFollow, HubConnectionError> {
+    ) -> Result<Infallible, HubConnectionError> {
         let mut reader = FrameReader::new(MAX_HUB_FRAME_BYTES, HUB_READ_BUFFER_BYTES);
         let hello = self.replica.hello();
         self.send(&mut stream, hello).await?;
@@ -221,6 +219,3 @@ impl HubFollower {
         }
     }
 }
-
-/// Uninhabited: following a hub only ends with an error.
-enum EndlessFollow {}

@@ -10,6 +10,7 @@ use crate::protocol::{
 };
 use crate::session::{ClientSession, MAX_SEND_BYTES, SessionOpening, SessionStep};
 use bytes::{Buf, Bytes};
+use std::convert::Infallible;
 use std::net::IpAddr;
 use std::pin::pin;
 use std::sync::atomic::Ordering;
@@ -67,10 +68,8 @@ pub async fn serve_client<S: AsyncRead + AsyncWrite + Unpin>(
 ) -> ClientDisconnect {
     let reader = FrameReader::new(MAX_CLIENT_FRAME_BYTES, CLIENT_READ_BUFFER_BYTES);
     let mut client = ClientConnection { shared, stream, reader, wake: shared.sequence.subscribe() };
-    match client.run(source, stranger).await {
-        Ok(never) => match never {},
-        Err(ended) => ended,
-    }
+    let Err(ended) = client.run(source, stranger).await;
+    ended
 }
 
 struct ClientConnection<'a, S> {
@@ -80,11 +79,8 @@ struct ClientConnection<'a, S> {
     wake: watch::Receiver<u64>,
 }
 
-/// Uninhabited: serving a client only ends with an error.
-enum EndlessServe {}
-
 impl<'a, S: AsyncRead + AsyncWrite + Unpin> ClientConnection<'a, S> {
-    async fn run(&mut self, source: IpAddr, stranger: SourceSlot) -> Result<EndlessServe, ClientDisconnect> {
+    async fn run(&mut self, source: IpAddr, stranger: SourceSlot) -> Result<Infallible, ClientDisconnect> {
         let hello = self.read_hello(stranger).await?;
         let _slot = self.take_source_slot(source).await?;
         let mut session = self.open_session(hello).await?;

@@ -80,65 +80,47 @@ impl HubMetrics {
     pub fn new() -> HubMetrics {
         let mut registry = Registry::default();
         let r = &mut registry;
-        for (name, help) in [
-            (
-                "typha_logs_dropped",
-                "Lines of the log that were dropped: none, a hub waits until a line is written",
-            ),
-            ("typha_log_errors", "Lines of the log that could not be written: none, a hub keeps no log file"),
-        ] {
-            r.register(name, help, Counter::<u64>::default());
-        }
+        // Typha's log counters: a hub waits until a line is written and keeps no log file.
+        r.register("typha_logs_dropped", "Dropped lines of the log: always 0", Counter::<u64>::default());
+        r.register("typha_log_errors", "Unwritten lines of the log: always 0", Counter::<u64>::default());
         let metrics = HubMetrics {
             accepted: register(r, "typha_connections_accepted", "Connections that were accepted"),
             dropped: register(
                 r,
                 "typha_connections_dropped",
-                "Connections that the hub has ended: slow clients, dead ones, and for balance",
+                "Connections ended by the hub: slow or dead clients, or balance",
             ),
             active: register(r, "typha_connections_active", "Connections that are open"),
             streaming: register(r, "typha_connections_streaming", "Clients that get changes as they happen"),
             encoded: register(r, "typha_snapshots_generated", "Buckets that were encoded"),
-            reused: register(
-                r,
-                "typha_snapshots_reused",
-                "Buckets that were sent as they had been encoded before",
-            ),
+            reused: register(r, "typha_snapshots_reused", "Buckets that were sent as encoded before"),
             raw_bytes: register(
                 r,
                 "typha_snapshot_raw_bytes",
-                "Keys and values of all buckets before compression, each as it was last encoded",
+                "Size of all buckets before compression, as last encoded",
             ),
             compressed_bytes: register(
                 r,
                 "typha_snapshot_compressed_bytes",
-                "All buckets as they are sent, each as it was last encoded",
+                "Size of all buckets as last encoded",
             ),
             fell_behind: register(
                 r,
                 "typha_connections_grace_used",
-                "Clients that fell out of the log of changes and were compared again instead of dropped",
+                "Clients that fell out of the change log",
             ),
             waited: register(r, "typha_breadcrumb_block", "Changes that a client had waited for"),
-            did_not_wait: register(
-                r,
-                "typha_breadcrumb_non_block",
-                "Changes that were there when a client was ready for them",
-            ),
+            did_not_wait: register(r, "typha_breadcrumb_non_block", "Changes that a client did not wait for"),
             sequence: register(r, "typha_breadcrumb_seq_number", "Frames of changes so far"),
             updates: register(r, "typha_updates_total", "Updates from the datastore"),
             skipped: register(r, "typha_updates_skipped", "Updates that changed nothing"),
             entries: register(r, "typha_cache_size", "Entries that the hub knows"),
-            openings: register(
-                r,
-                "tortie_hub_openings",
-                "Clients by how they began: resumed, or with buckets",
-            ),
+            openings: register(r, "tortie_hub_openings", "Clients by how they began: resumed or buckets"),
             refused: register(r, "tortie_hub_refused", "Connections that were not served, by reason"),
             evicted: register(
                 r,
                 "tortie_hub_evicted_clients",
-                "Clients that were disconnected because all buffers together were as large as MaxBufferBytes",
+                "Clients disconnected because of MaxBufferBytes",
             ),
             buffered: register(r, "tortie_hub_buffered_bytes", "Bytes that are on their way to clients"),
             bytes: register(r, "tortie_hub_sent_bytes", "Bytes sent to clients"),
@@ -146,13 +128,9 @@ impl HubMetrics {
             unsuitable: register(
                 r,
                 "tortie_hub_unsuitable_entries",
-                "Entries of kinds that the hub protocol does not carry",
+                "Entries that the protocol does not carry",
             ),
-            oversized: register(
-                r,
-                "tortie_hub_oversized_entries",
-                "Entries that are too large to be forwarded",
-            ),
+            oversized: register(r, "tortie_hub_oversized_entries", "Entries too large to be forwarded"),
             snapshot_time: SummaryMetric::default(),
             write_time: SummaryMetric::default(),
             ping_time: SummaryMetric::default(),
@@ -277,22 +255,10 @@ impl HubMetrics {
         for (name, help, summary) in [
             ("typha_client_snapshot_send_secs", "Time until a new client follows", &self.snapshot_time),
             ("typha_client_write_latency_secs", "Time to write to a client", &self.write_time),
-            (
-                "typha_client_latency_secs",
-                "Time from a change until a client has been sent it",
-                &self.client_time,
-            ),
-            (
-                "typha_next_breadcrumb_latency_secs",
-                "Time to find what is to be sent to a client next",
-                &self.gather_time,
-            ),
+            ("typha_client_latency_secs", "Time until a change is sent to a client", &self.client_time),
+            ("typha_next_breadcrumb_latency_secs", "Time to gather the next frames", &self.gather_time),
             ("typha_breadcrumb_size", "Entries of each frame of changes", &self.frame_size),
-            (
-                "typha_kvs_per_msg",
-                "Entries of each message, those of changes once for all clients",
-                &self.message_size,
-            ),
+            ("typha_kvs_per_msg", "Entries of each message, of changes once", &self.message_size),
             ("typha_ping_latency", "Time until a client answers", &self.ping_time),
         ] {
             page += &summary.text(name, help);
