@@ -80,13 +80,14 @@ impl ClientSession {
         let mut first = vec![HubMessage::Welcome(welcome).frame()];
         let known = hello.position.filter(|position| position.epoch == ledger.epoch());
         let phase = match known {
-            Some(position) if ledger.after(position.sequence, 0).is_some() => {
+            Some(position) if ledger.frames_after(position.sequence, 0).is_some() => {
                 first.push(HubMessage::Resume(ledger.status().clone()).frame());
                 SessionPhase::Following { sequence: position.sequence }
             }
             _ if behind && !trusting => return SessionOpening::Behind,
             _ if hello.empty => {
-                let (phase, begin) = SessionPhase::sending(ledger, &[DigestSum::default(); BUCKET_COUNT]);
+                let (phase, begin) =
+                    SessionPhase::start_sending(ledger, &[DigestSum::default(); BUCKET_COUNT]);
                 first.push(begin);
                 phase
             }
@@ -103,7 +104,7 @@ impl ClientSession {
         if self.phase != SessionPhase::Comparing {
             return Err(ProtocolError::Unexpected("digests without a preceding Compare"));
         }
-        let (phase, begin) = SessionPhase::sending(ledger, sums);
+        let (phase, begin) = SessionPhase::start_sending(ledger, sums);
         self.phase = phase;
         Ok(begin)
     }
@@ -121,7 +122,7 @@ impl ClientSession {
                     ])
                 }
             },
-            SessionPhase::Following { sequence } => match ledger.after(*sequence, MAX_SEND_BYTES) {
+            SessionPhase::Following { sequence } => match ledger.frames_after(*sequence, MAX_SEND_BYTES) {
                 Some(frames) if frames.is_empty() => SessionStep::Wait,
                 Some(frames) => {
                     *sequence += frames.len() as u64;
@@ -142,8 +143,8 @@ impl ClientSession {
 }
 
 impl SessionPhase {
-    fn sending(ledger: &HubLedger, sums: &[DigestSum]) -> (SessionPhase, Bytes) {
-        let mut left = ledger.differing(sums);
+    fn start_sending(ledger: &HubLedger, sums: &[DigestSum]) -> (SessionPhase, Bytes) {
+        let mut left = ledger.differing_buckets(sums);
         left.reverse();
         let from = ledger.sequence();
         let status = Some(ledger.status().clone());

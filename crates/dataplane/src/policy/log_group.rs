@@ -98,7 +98,7 @@ fn flow(packet: &[u8]) -> Option<PacketFlow> {
 }
 
 /// Formats the flow of a packet as text.
-#[cfg(fuzzing)]
+#[doc(hidden)]
 pub fn describe(packet: &[u8]) -> Option<String> {
     flow(packet).map(|flow| flow.to_string())
 }

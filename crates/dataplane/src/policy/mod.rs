@@ -9,7 +9,7 @@ pub(crate) mod nft;
 
 pub use counters::{CountedStage, CountedVerdict, CounterSubject, RuleCounter};
 pub(crate) use denied_flows::DeniedFlows;
-#[cfg(fuzzing)]
+#[doc(hidden)]
 pub use log_group::describe as describe_packet;
 pub use log_group::{LoggedPacket, follow_log_group};
 pub(crate) use nft::{ChangedTables, TableEventStream};

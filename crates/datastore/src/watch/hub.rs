@@ -138,7 +138,7 @@ impl WatchHub {
 
     /// Sends a progress notification to every watch that requested them and has received no event since the last one,
     /// if the revision has advanced.
-    pub fn progress_of_idle(&self, ids: &[LiveWatchId]) {
+    pub fn send_progress_to_idle(&self, ids: &[LiveWatchId]) {
         let mut watches = self.lock();
         let revision = watches.published;
         for id in ids {

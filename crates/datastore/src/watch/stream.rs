@@ -138,7 +138,7 @@ impl StreamWatches {
                 request = inbound.next() => request,
                 _ = progress.tick() => {
                     self.end_unpermitted().await?;
-                    self.hub.progress_of_idle(&self.live_ids());
+                    self.hub.send_progress_to_idle(&self.live_ids());
                     continue;
                 }
             };

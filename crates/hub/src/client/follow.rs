@@ -116,7 +116,7 @@ impl HubFollower {
         let mut reason = "there is no hub".to_owned();
         for address in addresses {
             let mut served = false;
-            let ended = self.attempt(address, &mut served).await;
+            let ended = self.connect_and_follow(address, &mut served).await;
             if let HubConnectionError::Unwanted = ended {
                 return FollowRound::Unwanted;
             }
@@ -137,7 +137,7 @@ impl HubFollower {
     }
 
     /// Connects to one hub and follows it. Sets `served` once the hub has sent a message.
-    async fn attempt(&mut self, address: SocketAddr, served: &mut bool) -> HubConnectionError {
+    async fn connect_and_follow(&mut self, address: SocketAddr, served: &mut bool) -> HubConnectionError {
         let dial = self.options.dial;
         let stream = match timeout(dial, TcpStream::connect(address)).await {
             Ok(Ok(stream)) => stream,

@@ -227,14 +227,14 @@ impl HubLedger {
     }
 
     /// Returns the indexes of the buckets that differ from the client's.
-    pub fn differing(&self, sums: &[DigestSum]) -> Vec<usize> {
+    pub fn differing_buckets(&self, sums: &[DigestSum]) -> Vec<usize> {
         let pairs = self.buckets.iter().zip(sums);
         pairs.filter(|(bucket, sum)| bucket.sum() != **sum).map(|(bucket, _)| bucket.index()).collect()
     }
 
     /// Returns the frames after a sequence number, up to about `budget` bytes, or `None` if the log no longer holds
     /// all of them.
-    pub fn after(&self, sequence: u64, budget: usize) -> Option<Vec<Bytes>> {
+    pub fn frames_after(&self, sequence: u64, budget: usize) -> Option<Vec<Bytes>> {
         let missing = usize::try_from(self.sequence.checked_sub(sequence)?).ok()?;
         self.log.last(missing, budget)
     }

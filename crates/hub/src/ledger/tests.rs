@@ -40,11 +40,11 @@ fn the_log_is_bounded_by_number_and_size() {
     for revision in 1..=50 {
         ledger.apply_feed([put("a", revision, 0)]);
     }
-    assert_eq!(ledger.after(40, usize::MAX).unwrap().len(), 10);
-    assert_eq!(ledger.after(39, usize::MAX), None);
-    assert_eq!(ledger.after(50, usize::MAX).unwrap().len(), 0);
-    assert_eq!(ledger.after(51, usize::MAX), None, "a position of another life");
-    assert_eq!(ledger.after(40, 1).unwrap().len(), 1, "one at least");
+    assert_eq!(ledger.frames_after(40, usize::MAX).unwrap().len(), 10);
+    assert_eq!(ledger.frames_after(39, usize::MAX), None);
+    assert_eq!(ledger.frames_after(50, usize::MAX).unwrap().len(), 0);
+    assert_eq!(ledger.frames_after(51, usize::MAX), None, "a position of another life");
+    assert_eq!(ledger.frames_after(40, 1).unwrap().len(), 1, "one at least");
     // Random text, which does not compress.
     let noise: String = (0..60_000).map(|_| char::from(rand::random_range(b'a'..=b'z'))).collect();
     for revision in 51..=60 {
@@ -57,7 +57,7 @@ fn the_log_is_bounded_by_number_and_size() {
         ledger.apply_feed([FeedMessage::Event(FeedEvent::Put { key, value, revision: revision.into() })]);
         assert!(ledger.log_bytes() <= limits.bytes);
     }
-    assert!(ledger.after(59, usize::MAX).is_some() && ledger.after(50, usize::MAX).is_none());
+    assert!(ledger.frames_after(59, usize::MAX).is_some() && ledger.frames_after(50, usize::MAX).is_none());
 }
 
 #[test]

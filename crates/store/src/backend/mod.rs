@@ -8,7 +8,7 @@ use crate::config::StoreTarget;
 use crate::{StoreConfig, StoreError, StoreResult};
 pub use etcd::StoreLimits;
 pub(crate) use kubernetes::KubernetesBackend;
-#[cfg(fuzzing)]
+#[doc(hidden)]
 pub use kubernetes::read_objects;
 pub use kubernetes::{ResponseError, orchestrator, rejected_responses};
 use std::sync::Arc;

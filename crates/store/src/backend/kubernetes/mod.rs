@@ -82,7 +82,7 @@ impl KubernetesBackend {
 
 /// Decodes text as an object and as a list of each supported kind except Service, in both groups. Returns the number of
 /// objects that were recognised.
-#[cfg(fuzzing)]
+#[doc(hidden)]
 pub fn read_objects(text: &str) -> usize {
     use collection::CollectionForm;
     use tortie_model::Kind;
