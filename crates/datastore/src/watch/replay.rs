@@ -34,11 +34,11 @@ pub fn replay(
 ) -> Result<ReplayPart, StorageFault> {
     let mut events = Vec::new();
     let mut bytes = 0;
-    let mut scanned = 0;
     let mut last = from - 1;
     // Memory of the changes of revision `last`.
     let mut last_bytes = 0;
-    for row in snapshot.history.range(CommitRevision { main: from, sub: 0 }.key()..)? {
+    let rows = snapshot.history.range(CommitRevision { main: from, sub: 0 }.key()..)?;
+    for (scanned, row) in rows.enumerate() {
         let (key, value) = row?;
         let at = CommitRevision::from_key(key.value());
         let full =
@@ -50,7 +50,6 @@ pub fn replay(
             last_bytes = 0;
         }
         last = at.main;
-        scanned += 1;
         let entry = decode_history(at, value.value())?;
         if !interest.span.contains(entry.key) {
             continue;
