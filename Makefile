@@ -44,6 +44,7 @@ test-vm: setup vm-kernel ## Only the tests that run in a guest with another kern
 lint: setup
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	CUSTOM_LIBFUZZER_PATH=/unused/libfuzzer.a $(CARGO) check --manifest-path fuzz/Cargo.toml --target-dir target --all-targets --locked
 	scripts/purity
 	scripts/prose
 
@@ -72,7 +73,7 @@ fuzz: setup ## Run each fuzz target for FUZZ_SECONDS (60) of CPU time; resumes a
 soak: setup ## Run long tests: SOAK_ROUNDS (10) random histories, longer contention and crashes
 	for round in $$(seq $${SOAK_ROUNDS:-10}); do \
 	  TORTIE_SEED=random $(CARGO) test --locked -p tortie-datastore --test differential -- --nocapture || exit 1; done
-	TORTIE_SEED=random TORTIE_FAULT_LIVES=20000 $(CARGO) test --locked -p tortie-datastore --lib faults -- --nocapture
+	TORTIE_SEED=random TORTIE_FAULT_LIVES=20000 $(CARGO) test --locked -p tortie-datastore --lib disk_fault_tests -- --nocapture
 	TORTIE_SEED=random TORTIE_PLANS=2500 $(CARGO) test --locked -p tortie-dataplane --test policy differential -- --nocapture
 	TORTIE_RESTARTS=1000 $(CARGO) test --locked -p tortie-dataplane --test policy flips::one_that_stopped
 	TORTIE_CRASH_ROUNDS=500 $(CARGO) test --locked -p tortie --test crash

@@ -6,23 +6,26 @@
 use std::env;
 use std::error::Error;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Output};
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-changed=src");
     println!("cargo:rerun-if-changed=build.rs");
     // Linked statically: the executable is copied from the image to hosts whose C library may be older.
-    if let Err(reason) = compile(true)? {
-        println!(
-            "cargo:warning=the CNI plugins need the C library of this machine, there is no static one: {reason}"
-        );
-        compile(false)??;
+    let linked = compile(true)?;
+    if linked.status.success() {
+        return Ok(());
     }
-    Ok(())
+    println!(
+        "cargo:warning=the CNI plugins need the C library of this machine, there is no static one: {}",
+        messages(&linked)
+    );
+    let linked = compile(false)?;
+    if linked.status.success() { Ok(()) } else { Err(messages(&linked).into()) }
 }
 
-/// Compiles `src/program.rs`. The inner error is the output of the compiler.
-fn compile(without_libraries: bool) -> Result<Result<(), String>, Box<dyn Error>> {
+/// Compiles `src/program.rs` and returns the output of the compiler.
+fn compile(without_libraries: bool) -> Result<Output, Box<dyn Error>> {
     let mut compiler = Command::new(env::var("RUSTC")?);
     compiler.args(["--edition=2024", "--crate-name=calico", "--crate-type=bin", "src/program.rs"]);
     // The same modules are linted as part of the library.
@@ -34,7 +37,9 @@ fn compile(without_libraries: bool) -> Result<Result<(), String>, Box<dyn Error>
     if let Ok(linker) = env::var("RUSTC_LINKER") {
         compiler.arg(format!("-Clinker={linker}"));
     }
-    let output = compiler.arg("-o").arg(Path::new(&env::var("OUT_DIR")?).join("program")).output()?;
-    let said = || String::from_utf8_lossy(&output.stderr).trim().replace('\n', " ");
-    Ok(if output.status.success() { Ok(()) } else { Err(said()) })
+    Ok(compiler.arg("-o").arg(Path::new(&env::var("OUT_DIR")?).join("program")).output()?)
+}
+
+fn messages(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).trim().replace('\n', " ")
 }

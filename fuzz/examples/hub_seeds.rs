@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use tortie_hub::protocol::{
-    BUCKETS, Begin, Bucket, Changes, Digests, End, Hello, MAGIC, NEWEST, OLDEST, Payload, Position, Record, Refused,
-    Status, Welcome, What, bucket_of, from_client, from_hub,
+    BUCKET_COUNT, BeginMessage, BucketMessage, ChangesMessage, ClientMessage, DigestsMessage, EndMessage,
+    FeedRecord, HelloMessage, HubMessage, HubPosition, HubStoreStatus, NEWEST_PROTOCOL_VERSION,
+    OLDEST_PROTOCOL_VERSION, PROTOCOL_MAGIC, RecordAction, RecordPayload, RefusedMessage, WelcomeMessage, bucket_of,
 };
 
 fn main() -> std::io::Result<()> {
     let marks = || BTreeMap::from([("Tier".to_owned(), 17)]);
-    let record = |name: &str, what: What, revision: u64, value: &'static str| Record {
+    let record = |name: &str, what: RecordAction, revision: u64, value: &'static str| FeedRecord {
         key: format!(r#"{{"kind":"Tier","name":"{name}"}}"#),
         what: what.into(),
         revision: revision.to_string(),
@@ -17,53 +18,53 @@ fn main() -> std::io::Result<()> {
         reason: String::new(),
     };
     let tier = r#"{"kind":"Tier","apiVersion":"projectcalico.org/v3","metadata":{"name":"web"},"spec":{"order":7}}"#;
-    let web = record("web", What::Put, 17, tier);
-    let status = |trouble: Option<&str>| Status { trouble: trouble.map(str::to_owned), failed_attempts: 2 };
-    let changes = |sequence, records: Vec<Record>, status| {
-        from_hub::What::Changes(Changes { sequence, records: Payload::of(records), status })
+    let web = record("web", RecordAction::Put, 17, tier);
+    let status = |trouble: Option<&str>| HubStoreStatus { trouble: trouble.map(str::to_owned), failed_attempts: 2 };
+    let changes = |sequence, records: Vec<FeedRecord>, status| {
+        HubMessage::Changes(ChangesMessage { sequence, records: RecordPayload::new(&records), status })
     };
-    let welcome = || from_hub::What::Welcome(Welcome { version: 1, epoch: 7, behind: false });
-    let bucket = |more, records: Vec<Record>| {
+    let welcome = || HubMessage::Welcome(WelcomeMessage { version: 1, epoch: 7, behind: false });
+    let bucket = |more, records: Vec<FeedRecord>| {
         let index = u32::try_from(bucket_of(&web.key)).unwrap_or_default();
-        from_hub::What::Bucket(Bucket { index, changed: 4, more, records: Payload::of(records) })
+        HubMessage::Bucket(BucketMessage { index, changed: 4, more, records: RecordPayload::new(&records) })
     };
     let snapshot = || {
         vec![
             welcome(),
-            from_hub::What::Begin(Begin { sequence: 4, status: Some(status(None)) }),
+            HubMessage::Begin(BeginMessage { sequence: 4, status: Some(status(None)) }),
             bucket(true, vec![web.clone()]),
             bucket(false, Vec::new()),
-            from_hub::What::End(End { marks: marks() }),
+            HubMessage::End(EndMessage { marks: marks() }),
         ]
     };
     let mut followed = snapshot();
     followed.extend([
-        changes(5, vec![record("api", What::Put, 18, "{}")], None),
-        changes(6, vec![record("api", What::Delete, 19, "")], Some(status(Some("gone")))),
-        from_hub::What::Ping(()),
+        changes(5, vec![record("api", RecordAction::Put, 18, "{}")], None),
+        changes(6, vec![record("api", RecordAction::Delete, 19, "")], Some(status(Some("gone")))),
+        HubMessage::Ping(()),
     ]);
     let mut again = snapshot();
     again.extend([
-        from_hub::What::Compare(()),
-        from_hub::What::Begin(Begin { sequence: 9, status: None }),
+        HubMessage::Compare(()),
+        HubMessage::Begin(BeginMessage { sequence: 9, status: None }),
         bucket(false, Vec::new()),
-        from_hub::What::End(End { marks: marks() }),
-        from_hub::What::Leave(()),
+        HubMessage::End(EndMessage { marks: marks() }),
+        HubMessage::Leave(()),
     ]);
     let resumed =
-        vec![welcome(), from_hub::What::Resume(status(Some("x"))), changes(301, vec![web.clone()], None)];
-    let refused = vec![from_hub::What::Refused(Refused { reason: "no".to_owned() })];
+        vec![welcome(), HubMessage::Resume(status(Some("x"))), changes(301, vec![web.clone()], None)];
+    let refused = vec![HubMessage::Refused(RefusedMessage { reason: "no".to_owned() })];
     for (name, frames) in
         [("followed", followed), ("again", again), ("resumed", resumed), ("refused", refused)]
     {
-        write(name, frames.into_iter().map(from_hub::What::frame))?;
+        write(name, frames.into_iter().map(HubMessage::frame))?;
     }
 
     let hello = |position, empty| {
-        from_client::What::Hello(Hello {
-            magic: MAGIC,
-            oldest: OLDEST,
-            newest: NEWEST,
+        ClientMessage::Hello(HelloMessage {
+            magic: PROTOCOL_MAGIC,
+            oldest: OLDEST_PROTOCOL_VERSION,
+            newest: NEWEST_PROTOCOL_VERSION,
             node: "n1".to_owned(),
             position,
             empty,
@@ -71,14 +72,14 @@ fn main() -> std::io::Result<()> {
             wanted: vec!["Tier".to_owned()],
         })
     };
-    let position = Some(Position { epoch: 1, sequence: 1 });
-    let digests = from_client::What::Digests(Digests { sums: vec![0; BUCKETS] });
+    let position = Some(HubPosition { epoch: 1, sequence: 1 });
+    let digests = ClientMessage::Digests(DigestsMessage { sums: vec![0; BUCKET_COUNT] });
     for (name, frames) in [
-        ("new", vec![hello(None, true), from_client::What::Pong(())]),
+        ("new", vec![hello(None, true), ClientMessage::Pong(())]),
         ("compared", vec![hello(None, false), digests]),
-        ("returned", vec![hello(position, false), from_client::What::Pong(())]),
+        ("returned", vec![hello(position, false), ClientMessage::Pong(())]),
     ] {
-        write(name, frames.into_iter().map(from_client::What::frame))?;
+        write(name, frames.into_iter().map(ClientMessage::frame))?;
     }
     Ok(())
 }

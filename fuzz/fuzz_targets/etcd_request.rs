@@ -9,7 +9,7 @@ use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
 use prost::Message;
 use std::collections::BTreeMap;
-use tortie_datastore::check;
+use tortie_datastore::{RequestError, validate};
 use tortie_datastore::core::{StoreCore, WriteRequest, WriteResponse};
 use tortie_datastore::limits::{MAX_RESPONSE_BYTES, ResponseAllowance};
 use tortie_etcd_proto::etcdserverpb::{
@@ -49,6 +49,14 @@ fn allowance() -> ResponseAllowance {
     ResponseAllowance::new(MAX_RESPONSE_BYTES)
 }
 
+fn unless_rejected<T>(outcome: Result<T, RequestError>) -> Option<T> {
+    match outcome {
+        Ok(response) => Some(response),
+        Err(RequestError::Rejected(_)) => None,
+        Err(RequestError::Storage(fault)) => panic!("{fault}"),
+    }
+}
+
 struct Store {
     core: StoreCore,
     revision: i64,
@@ -70,10 +78,8 @@ impl Store {
         match kind % 7 {
             0 => {
                 let request =
-                    RangeRequest::decode(message).ok().filter(|request| check::range(request).is_ok())?;
-                if let Ok(response) =
-                    self.core.latest().get().range(&request, &mut allowance()).expect("readable")
-                {
+                    RangeRequest::decode(message).ok().filter(|request| validate::range(request).is_ok())?;
+                if let Some(response) = unless_rejected(self.core.latest().get().range(&request, &mut allowance())) {
                     assert!(response.count >= response.kvs.len() as i64);
                     assert!(request.limit <= 0 || response.kvs.len() as i64 <= request.limit);
                     response.encode_to_vec();
@@ -82,19 +88,19 @@ impl Store {
             }
             1 => PutRequest::decode(message)
                 .ok()
-                .filter(|request| check::put(request).is_ok())
+                .filter(|request| validate::put(request).is_ok())
                 .map(WriteRequest::Put),
             2 => {
                 let request = DeleteRangeRequest::decode(message).ok();
-                request.filter(|request| check::delete(request).is_ok()).map(WriteRequest::Delete)
+                request.filter(|request| validate::delete(request).is_ok()).map(WriteRequest::Delete)
             }
             3 => {
                 let request =
-                    TxnRequest::decode(message).ok().filter(|request| check::txn(request).is_ok())?;
-                if !check::is_read_only(&request) {
+                    TxnRequest::decode(message).ok().filter(|request| validate::txn(request).is_ok())?;
+                if !validate::is_read_only(&request) {
                     return Some(WriteRequest::Txn(request));
                 }
-                let response = self.core.latest().get().txn(&request, &mut allowance()).expect("readable");
+                let response = unless_rejected(self.core.latest().get().txn(&request, &mut allowance()));
                 drop(response.map(|response| response.encode_to_vec()));
                 None
             }
@@ -134,10 +140,11 @@ impl Store {
                     before.get(&change.kv.key),
                     "as it was before this revision"
                 );
-                match change.deleted {
-                    true => self.live.remove(&change.kv.key),
-                    false => self.live.insert(change.kv.key.clone(), change.kv.clone()),
-                };
+                if change.deleted {
+                    self.live.remove(&change.kv.key);
+                } else {
+                    self.live.insert(change.kv.key.clone(), change.kv.clone());
+                }
                 change.event(true);
             }
         }
@@ -163,12 +170,6 @@ impl Store {
     fn everything(&self, revision: i64) -> Option<Vec<KeyValue>> {
         let all = Bytes::from_static(&[0]);
         let request = RangeRequest { key: all.clone(), range_end: all, revision, ..Default::default() };
-        self.core
-            .latest()
-            .get()
-            .range(&request, &mut allowance())
-            .expect("readable")
-            .ok()
-            .map(|response| response.kvs)
+        unless_rejected(self.core.latest().get().range(&request, &mut allowance())).map(|response| response.kvs)
     }
 }

@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tortie_datastore::record::{CommitRevision, decode_history, encode_history};
+use tortie_datastore::history_record::{CommitRevision, decode_history, encode_history};
 
 fuzz_target!(|bytes: &[u8]| {
     let at = CommitRevision { main: 7, sub: 1 };

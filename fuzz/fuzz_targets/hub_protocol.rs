@@ -6,7 +6,7 @@ use bytes::BytesMut;
 use libfuzzer_sys::fuzz_target;
 use tortie_hub::ledger::{ChangeLogLimits, HubLedger};
 use tortie_hub::protocol::{
-    ClientEnvelope, HubEnvelope, MAX_CLIENT_FRAME_BYTES, MAX_HUB_FRAME_BYTES, from_client, unframe,
+    ClientMessage, HubMessage, MAX_CLIENT_FRAME_BYTES, MAX_HUB_FRAME_BYTES, unframe,
 };
 use tortie_hub::replica::HubReplica;
 use tortie_hub::session::{ClientSession, SessionOpening};
@@ -18,14 +18,14 @@ fuzz_target!(|bytes: &[u8]| {
     let _ = replica.hello();
     let mut buffer = BytesMut::from(bytes);
     while let Ok(Some(frame)) = unframe(&mut buffer, MAX_HUB_FRAME_BYTES) {
-        let Ok(message) = HubEnvelope::read(frame) else { break };
-        if replica.hear(message).is_err() {
+        let Ok(message) = HubMessage::decode(frame) else { break };
+        if replica.receive(message).is_err() {
             break;
         }
     }
     let mut ledger = HubLedger::new(1, &[KeyRange::all(Kind::Tier)], ChangeLogLimits::default());
     let key = StoreKey::resource(Kind::Tier, "", "web");
-    ledger.hear([
+    ledger.apply_feed([
         FeedMessage::Unreadable {
             key,
             revision: 17.into(),
@@ -37,20 +37,20 @@ fuzz_target!(|bytes: &[u8]| {
     let mut session = None;
     let mut buffer = BytesMut::from(bytes);
     while let Ok(Some(frame)) = unframe(&mut buffer, MAX_CLIENT_FRAME_BYTES) {
-        match ClientEnvelope::read(frame) {
-            Ok(from_client::ClientMessage::Hello(hello)) => {
+        match ClientMessage::decode(frame) {
+            Ok(ClientMessage::Hello(hello)) => {
                 if let SessionOpening::Served { session: opened, .. } =
                     ClientSession::open(&hello, &ledger, true)
                 {
                     session = Some(opened);
                 }
             }
-            Ok(from_client::ClientMessage::Digests(digests)) => {
+            Ok(ClientMessage::Digests(digests)) => {
                 if let (Some(session), Ok(sums)) = (&mut session, digests.sums()) {
                     let _ = session.compare(&sums, &ledger);
                 }
             }
-            Ok(from_client::ClientMessage::Pong(())) => {}
+            Ok(ClientMessage::Pong(())) => {}
             Err(_) => break,
         }
         if let Some(session) = &mut session {

@@ -4,7 +4,7 @@
 use std::process::Command;
 
 #[test]
-fn a_suite_that_is_not_there_is_answered_with_those_that_are() {
+fn an_unknown_suite_lists_the_known_ones() {
     let output = Command::new(env!("CARGO_BIN_EXE_tortie-bench")).arg("nothing").output().unwrap();
     assert!(!output.status.success());
     let said = String::from_utf8_lossy(&output.stderr);

@@ -36,10 +36,11 @@ impl CniError {
     }
 
     pub fn to_json(&self) -> String {
-        let mut text = format!("{{\n    \"code\": {},\n    \"msg\": {}", self.code, quoted(&self.message));
+        let mut text =
+            format!("{{\n    \"code\": {},\n    \"msg\": {}", self.code, quote_json(&self.message));
         if !self.details.is_empty() {
             // Writing to a string cannot fail.
-            let _ = write!(text, ",\n    \"details\": {}", quoted(&self.details));
+            let _ = write!(text, ",\n    \"details\": {}", quote_json(&self.details));
         }
         text + "\n}"
     }
@@ -47,17 +48,15 @@ impl CniError {
 
 impl std::fmt::Display for CniError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.details.is_empty() {
-            true => f.write_str(&self.message),
-            false => write!(f, "{}: {}", self.message, self.details),
-        }
+        f.write_str(&self.message)?;
+        if self.details.is_empty() { Ok(()) } else { write!(f, ": {}", self.details) }
     }
 }
 
 impl std::error::Error for CniError {}
 
 /// Returns the text as a quoted and escaped JSON string.
-pub(crate) fn quoted(text: &str) -> String {
+pub(crate) fn quote_json(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 2);
     out.push('"');
     for c in text.chars() {

@@ -1,6 +1,6 @@
 //! Encodes a CNI request for the node's daemon, and answers VERSION locally.
 
-use crate::error::quoted;
+use crate::error::quote_json;
 use std::os::unix::fs::MetadataExt;
 
 /// Maximum size of a network configuration on standard input, in bytes.
@@ -40,14 +40,14 @@ impl CniPlugin {
 }
 
 /// Returns the response to VERSION, which does not need the daemon.
-pub(crate) fn versions() -> String {
-    let listed: Vec<String> = SUPPORTED_VERSIONS.iter().map(|version| quoted(version)).collect();
+pub(crate) fn version_response() -> String {
+    let listed: Vec<String> = SUPPORTED_VERSIONS.iter().map(|version| quote_json(version)).collect();
     format!("{{\"cniVersion\":\"1.1.0\",\"supportedVersions\":[{}]}}", listed.join(","))
 }
 
 /// Encodes the request as one JSON object. The network configuration is passed as a string, without being parsed.
-pub(crate) fn encode(plugin: CniPlugin, command: &str, config: &str, own_namespace: bool) -> String {
-    let mut text = format!("{{\"plugin\":{},\"command\":{}", quoted(plugin.name()), quoted(command));
+pub(crate) fn encode_request(plugin: CniPlugin, command: &str, config: &str, own_namespace: bool) -> String {
+    let mut text = format!("{{\"plugin\":{},\"command\":{}", quote_json(plugin.name()), quote_json(command));
     text.push_str(",\"env\":{");
     let set =
         FORWARDED_VARIABLES.iter().filter_map(|name| std::env::var(name).ok().map(|value| (name, value)));
@@ -55,20 +55,23 @@ pub(crate) fn encode(plugin: CniPlugin, command: &str, config: &str, own_namespa
         if i > 0 {
             text.push(',');
         }
-        text.push_str(&quoted(name));
+        text.push_str(&quote_json(name));
         text.push(':');
-        text.push_str(&quoted(&value));
+        text.push_str(&quote_json(&value));
     }
     text.push_str(if own_namespace { "},\"own_netns\":true" } else { "},\"own_netns\":false" });
     text.push_str(",\"config\":");
-    text.push_str(&quoted(config));
+    text.push_str(&quote_json(config));
     text.push('}');
     text
 }
 
 /// Returns whether the container's network namespace is the one that the plugin runs in.
 pub(crate) fn is_own_namespace() -> bool {
-    let identity = |path: &str| std::fs::metadata(path).map(|meta| (meta.dev(), meta.ino())).ok();
-    let wanted = std::env::var("CNI_NETNS").ok().and_then(|path| identity(&path));
-    wanted.is_some() && wanted == identity("/proc/self/ns/net")
+    let wanted = std::env::var("CNI_NETNS").ok().and_then(|path| read_inode(&path));
+    wanted.is_some() && wanted == read_inode("/proc/self/ns/net")
+}
+
+fn read_inode(path: &str) -> Option<(u64, u64)> {
+    std::fs::metadata(path).map(|meta| (meta.dev(), meta.ino())).ok()
 }

@@ -24,16 +24,16 @@ pub fn run(plugin: CniPlugin, version: &str) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     if command == "VERSION" {
-        return print(request::versions().as_bytes(), true);
+        return print(request::version_response().as_bytes(), true);
     }
     let command = if first == "-t" { "TEST".to_owned() } else { command };
-    match ask(plugin, &command) {
+    match forward(plugin, &command) {
         Ok((success, answer)) => print(&answer, success),
         Err(error) => print(error.to_json().as_bytes(), false),
     }
 }
 
-fn ask(plugin: CniPlugin, command: &str) -> Result<(bool, Vec<u8>), CniError> {
+fn forward(plugin: CniPlugin, command: &str) -> Result<(bool, Vec<u8>), CniError> {
     let mut config = Vec::new();
     let read = std::io::stdin().lock().take(MAX_CONFIG_BYTES + 1).read_to_end(&mut config);
     if let Err(error) = read {
@@ -46,8 +46,8 @@ fn ask(plugin: CniPlugin, command: &str) -> Result<(bool, Vec<u8>), CniError> {
         ));
     }
     let config = String::from_utf8_lossy(&config);
-    let request = request::encode(plugin, command, &config, request::is_own_namespace());
-    socket::exchange(&socket::path(&config), request.as_bytes())
+    let request = request::encode_request(plugin, command, &config, request::is_own_namespace());
+    socket::exchange(&socket::find_path(&config), request.as_bytes())
 }
 
 fn print(text: &[u8], success: bool) -> ExitCode {

@@ -19,11 +19,11 @@ const DAEMON_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// Returns the path of the daemon's socket: from the network configuration, else from the environment, else the
 /// default.
-pub(crate) fn path(config: &str) -> String {
-    let given = |path: &String| !path.is_empty();
-    string_value(config, SOCKET_KEY)
-        .filter(given)
-        .or_else(|| std::env::var(SOCKET_VARIABLE).ok().filter(given))
+pub(crate) fn find_path(config: &str) -> String {
+    [string_value(config, SOCKET_KEY), std::env::var(SOCKET_VARIABLE).ok()]
+        .into_iter()
+        .flatten()
+        .find(|path| !path.is_empty())
         .unwrap_or_else(|| DEFAULT_SOCKET.to_owned())
 }
 
@@ -44,26 +44,31 @@ fn string_value(json: &str, key: &str) -> Option<String> {
 }
 
 pub(crate) fn exchange(path: &str, request: &[u8]) -> Result<(bool, Vec<u8>), CniError> {
-    let away = |what: &str, error: &dyn std::fmt::Display| {
-        CniError::new(code::TRY_AGAIN, format!("{what} at {path}; is `tortie node` running on this host?"))
-            .with(error.to_string())
-    };
-    let mut stream = UnixStream::connect(path).map_err(|e| away("cannot reach the node's daemon", &e))?;
+    let mut stream = UnixStream::connect(path)
+        .map_err(|error| daemon_error("cannot reach the node's daemon", path, error.to_string()))?;
     let mut answer = Vec::new();
-    let talked = stream
+    let exchanged = stream
         .set_read_timeout(Some(DAEMON_TIMEOUT))
         .and_then(|()| stream.set_write_timeout(Some(DAEMON_TIMEOUT)))
         .and_then(|()| stream.write_all(request))
         .and_then(|()| stream.shutdown(Shutdown::Write))
         .and_then(|()| stream.read_to_end(&mut answer));
-    if let Err(error) = talked {
-        return Err(away("no answer from the node's daemon", &error));
+    if let Err(error) = exchanged {
+        return Err(daemon_error("no answer from the node's daemon", path, error.to_string()));
     }
     match answer.split_at_checked(2) {
         Some((b"0\n", text)) => Ok((true, text.to_vec())),
         Some((b"1\n", text)) => Ok((false, text.to_vec())),
-        _ => Err(away("the node's daemon went away before it answered", &"the request may be repeated")),
+        _ => {
+            let what = "the node's daemon went away before it answered";
+            Err(daemon_error(what, path, "the request may be repeated".to_owned()))
+        }
     }
+}
+
+fn daemon_error(what: &str, path: &str, details: String) -> CniError {
+    CniError::new(code::TRY_AGAIN, format!("{what} at {path}; is `tortie node` running on this host?"))
+        .with(details)
 }
 
 #[cfg(test)]
@@ -80,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_there_means_try_again() {
+    fn an_unreachable_daemon_means_try_again() {
         let error = exchange("/nonexistent/cni.sock", b"{}").unwrap_err();
         assert_eq!(error.code, code::TRY_AGAIN);
     }

@@ -36,7 +36,7 @@ pub use host_traffic::free_host_traffic;
 pub use interfaces::{interface_mtus, interface_names};
 pub use mtu::MtuChoice;
 pub use netns::Netns;
-#[cfg(fuzzing)]
+#[doc(hidden)]
 pub use policy::describe_packet;
 pub use policy::{
     CountedStage, CountedVerdict, CounterSubject, EngineStats, LoggedPacket, PolicyStats, RuleCounter,

@@ -76,7 +76,7 @@ impl AcknowledgedFile {
 
     /// Records a durable commit. A failure does not stop the store: it only makes the check at the next start less
     /// strict.
-    pub fn note(&self, mark: CommitMark) {
+    pub fn record(&self, mark: CommitMark) {
         match self.file.write_all_at(&encode(mark), (mark.sequence % 2) * SLOT_BYTES) {
             Ok(()) => self.unsynced.store(true, Ordering::Release),
             Err(error) => {
@@ -94,7 +94,7 @@ impl AcknowledgedFile {
         if let Err(error) = self.file.write_all_at(&[0; 2 * SLOT_BYTES as usize], 0) {
             tracing::warn!("cannot clear {ACKNOWLEDGED_FILE_NAME}: {error}");
         }
-        self.note(mark);
+        self.record(mark);
     }
 
     /// Makes the newest record survive a power cut.
@@ -139,18 +139,18 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_whole_note_counts() {
+    fn the_newest_intact_record_counts() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(AcknowledgedFile::read(dir.path()).unwrap(), None);
-        let note = AcknowledgedFile::open(dir.path()).unwrap();
+        let file = AcknowledgedFile::open(dir.path()).unwrap();
         assert_eq!(AcknowledgedFile::read(dir.path()).unwrap(), None);
         for sequence in 1..=4 {
-            note.note(mark(sequence));
+            file.record(mark(sequence));
             assert_eq!(AcknowledgedFile::read(dir.path()).unwrap(), Some(mark(sequence)));
         }
-        note.sync().unwrap();
+        file.sync().unwrap();
         // If the newest slot is torn or damaged, the previous record is still there.
-        note.file.write_all_at(&[0xff], 20).unwrap();
+        file.file.write_all_at(&[0xff], 20).unwrap();
         assert_eq!(AcknowledgedFile::read(dir.path()).unwrap(), Some(mark(3)));
     }
 }

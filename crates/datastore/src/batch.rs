@@ -3,16 +3,16 @@
 
 use super::auth::AuthState;
 use super::change::{KeyChange, RevisionCommit};
-use super::fault::StorageFault;
+use super::history_record::{CommitRevision, HistoryEntry, KeyVersion, decode_history, encode_history};
 use super::index::{LatestVersion, VersionIndex};
+use super::key_span::KeySpan;
 use super::limits::{
     MAX_HELD_BYTES, MAX_LEASES, MAX_WRITE_RESPONSE_BYTES, MAX_WRITE_WORK, ResponseAllowance, WorkBudget,
 };
 use super::range;
-use super::record::{CommitRevision, HistoryEntry, KeyVersion, decode_history, encode_history};
-use super::refusal::RequestRejection;
-use super::span::KeySpan;
-use super::view::{HISTORY_TABLE, LEASE_KEYS_TABLE, RevisionView};
+use super::rejection::RequestRejection;
+use super::revision_view::{HISTORY_TABLE, LEASE_KEYS_TABLE, RevisionView};
+use super::storage_fault::{RequestError, StorageFault};
 use bytes::Bytes;
 use redb::{ReadableTable, ReadableTableMetadata, Table, TableDefinition, WriteTransaction};
 use std::collections::HashMap;
@@ -156,23 +156,26 @@ impl<'t> WriteBatch<'t> {
         }
     }
 
-    pub fn range(
-        &self,
-        request: &RangeRequest,
-    ) -> Result<Result<RangeResponse, RequestRejection>, StorageFault> {
+    pub fn range(&self, request: &RangeRequest) -> Result<RangeResponse, RequestError> {
         // The size of the response was checked before.
         range::range(&self.view(), request, &mut ResponseAllowance::new(usize::MAX))
     }
 
-    /// Returns whether the lease that a put names exists; true if it names none.
-    pub fn has_lease(&mut self, request: &PutRequest) -> Result<bool, StorageFault> {
-        Ok(request.lease == 0 || self.leases()?.get(request.lease)?.is_some())
+    /// Rejects a put that names a lease which does not exist.
+    pub fn check_lease(&mut self, request: &PutRequest) -> Result<(), RequestError> {
+        if request.lease != 0 && self.leases()?.get(request.lease)?.is_none() {
+            return Err(RequestRejection::LEASE_NOT_FOUND.into());
+        }
+        Ok(())
     }
 
-    /// Returns whether the key exists if a put keeps its value or lease; true if it keeps neither.
-    pub fn has_kept(&self, request: &PutRequest) -> Result<bool, StorageFault> {
+    /// Rejects a put that keeps the value or the lease of a key which does not exist.
+    pub fn check_kept_key(&self, request: &PutRequest) -> Result<(), RequestRejection> {
         let keeps = request.ignore_value || request.ignore_lease;
-        Ok(!keeps || self.index.get(&request.key).is_some_and(|place| !place.deleted))
+        if keeps && self.index.get(&request.key).is_none_or(|latest| latest.deleted) {
+            return Err(RequestRejection::KEY_NOT_FOUND);
+        }
+        Ok(())
     }
 
     pub fn put(&mut self, request: &PutRequest) -> Result<PutResponse, StorageFault> {
@@ -206,10 +209,10 @@ impl<'t> WriteBatch<'t> {
             lease: kv.lease,
             value: &kv.value,
         };
-        self.write(&HistoryEntry { key: &kv.key, previous, version })?;
+        self.write_version(&HistoryEntry { key: &kv.key, previous, version })?;
         let answer = if request.prev_kv { live.clone() } else { None };
-        let before = self.before(live);
-        self.push(KeyChange::put(kv, before));
+        let before = self.previous_of_transaction(live);
+        self.push_change(KeyChange::put(kv, before));
         Ok(PutResponse { header: self.header(), prev_kv: answer })
     }
 
@@ -218,15 +221,14 @@ impl<'t> WriteBatch<'t> {
     pub fn delete_within_limits(
         &mut self,
         request: &DeleteRangeRequest,
-    ) -> Result<Result<DeleteRangeResponse, RequestRejection>, StorageFault> {
+    ) -> Result<DeleteRangeResponse, RequestError> {
         let mut allowance = ResponseAllowance::new(MAX_WRITE_RESPONSE_BYTES);
         self.work.set(MAX_WRITE_WORK);
         range::measure_delete(&self.view(), request, &mut allowance)?;
-        if let Err(refusal) = self.view().check_work().and(allowance.check()) {
-            return Ok(Err(refusal));
-        }
+        self.view().check_work()?;
+        allowance.check()?;
         self.work.set(usize::MAX);
-        Ok(Ok(self.delete(request)?))
+        Ok(self.delete(request)?)
     }
 
     pub fn delete(&mut self, request: &DeleteRangeRequest) -> Result<DeleteRangeResponse, StorageFault> {
@@ -237,42 +239,43 @@ impl<'t> WriteBatch<'t> {
             let key = Bytes::copy_from_slice(key);
             let kept = request.prev_kv || version.value.len() <= room;
             room = room.saturating_sub(version.value.len());
-            let kv = match kept {
-                true => version.key_value(key),
+            let kv = if kept {
+                version.key_value(key)
+            } else {
                 // The fields that are needed to delete it.
-                false => KeyValue { key, lease: version.lease, ..Default::default() },
+                KeyValue { key, lease: version.lease, ..Default::default() }
             };
             deletions.push((version.at, kv, kept));
             ControlFlow::Continue(())
         })?;
         let deleted = deletions.len() as i64;
-        let prev_kvs = match request.prev_kv {
-            true => deletions.iter().map(|(_, kv, _)| kv.clone()).collect(),
-            false => Vec::new(),
-        };
+        let mut prev_kvs = Vec::new();
+        if request.prev_kv {
+            prev_kvs.extend(deletions.iter().map(|(_, kv, _)| kv.clone()));
+        }
         for (previous, kv, kept) in deletions {
             self.write_tombstone(previous, kv, kept)?;
         }
         Ok(DeleteRangeResponse { header: self.header(), deleted, prev_kvs })
     }
 
-    pub fn grant(&mut self, id: i64, ttl: i64) -> Result<Result<(), RequestRejection>, StorageFault> {
+    pub fn grant(&mut self, id: i64, ttl: i64) -> Result<(), RequestError> {
         let leases = self.leases()?;
         if leases.get(id)?.is_some() {
-            return Ok(Err(RequestRejection::LEASE_EXISTS));
+            return Err(RequestRejection::LEASE_EXISTS.into());
         }
         if leases.len()? >= MAX_LEASES {
-            return Ok(Err(RequestRejection::TOO_MANY_LEASES));
+            return Err(RequestRejection::TOO_MANY_LEASES.into());
         }
         leases.insert(id, ttl)?;
         self.lease_changes.push(LeaseChange::Granted { id, ttl });
-        Ok(Ok(()))
+        Ok(())
     }
 
-    /// Deletes the lease and its keys, in key order; `None` if the lease does not exist.
-    pub fn revoke(&mut self, id: i64) -> Result<Option<()>, StorageFault> {
+    /// Deletes the lease and its keys, in key order.
+    pub fn revoke(&mut self, id: i64) -> Result<(), RequestError> {
         if self.leases()?.remove(id)?.is_none() {
-            return Ok(None);
+            return Err(RequestRejection::LEASE_NOT_FOUND.into());
         }
         let keys = lease_keys(self.lease_keys()?, id, |_| true)?;
         for key in keys {
@@ -281,27 +284,29 @@ impl<'t> WriteBatch<'t> {
             }
         }
         self.lease_changes.push(LeaseChange::Revoked { id });
-        Ok(Some(()))
+        Ok(())
     }
 
-    /// Removes some of the versions that compaction made unreachable. Returns true when none is left.
-    pub fn compact_step(&mut self, budget: usize) -> Result<bool, StorageFault> {
+    /// Removes some of the versions that compaction made unreachable.
+    pub fn compact_step(&mut self, budget: usize) -> Result<(), StorageFault> {
         let StoreState { collected, compacted, .. } = self.state;
         if collected >= compacted {
-            return Ok(true);
+            return Ok(());
         }
         let from = CommitRevision { main: collected + 1, sub: 0 }.key();
         let until = CommitRevision { main: compacted, sub: u32::MAX }.key();
         let mut superseded = Vec::new();
         let mut tombstones = Vec::new();
-        let (mut seen, mut last) = (0, collected);
+        let mut seen = 0;
+        let mut last = collected;
         for row in self.history.range(from..=until)? {
             let (key, bytes) = row?;
             let at = CommitRevision::from_key(key.value());
             if seen >= budget && at.main != last {
                 break;
             }
-            (seen, last) = (seen + 1, at.main);
+            seen += 1;
+            last = at.main;
             let entry = decode_history(at, bytes.value())?;
             if entry.previous != CommitRevision::default() {
                 superseded.push(entry.previous);
@@ -310,21 +315,20 @@ impl<'t> WriteBatch<'t> {
                 tombstones.push((at, entry.key.to_vec()));
             }
         }
-        let done = seen < budget;
-        self.state.collected = if done { compacted } else { last };
+        self.state.collected = if seen < budget { compacted } else { last };
         for at in superseded {
-            self.forget(at)?;
+            self.remove_version(at)?;
         }
         for (at, key) in tombstones {
-            self.forget(at)?;
+            self.remove_version(at)?;
             if self.index.get(&key).is_some_and(|newest| newest.at == at) {
                 self.index.remove(&key);
             }
         }
-        Ok(self.state.collected >= compacted)
+        Ok(())
     }
 
-    fn forget(&mut self, at: CommitRevision) -> Result<(), StorageFault> {
+    fn remove_version(&mut self, at: CommitRevision) -> Result<(), StorageFault> {
         if let Some(row) = self.history.remove(at.key())? {
             self.state.in_use -= row.value().len() as i64;
         }
@@ -359,18 +363,18 @@ impl<'t> WriteBatch<'t> {
     ) -> Result<(), StorageFault> {
         let at = self.next_revision();
         let version = KeyVersion { at, deleted: true, created: 0, version: 0, lease: 0, value: &[] };
-        self.write(&HistoryEntry { key: &kv.key, previous, version })?;
+        self.write_version(&HistoryEntry { key: &kv.key, previous, version })?;
         if kv.lease != 0 {
             self.lease_keys()?.remove((kv.lease, kv.key.as_ref()))?;
         }
         let key = kv.key.clone();
         self.is_whole &= has_value;
-        let before = self.before(Some(kv).filter(|_| has_value));
-        self.push(KeyChange::delete(key, at.main, before));
+        let before = self.previous_of_transaction(Some(kv).filter(|_| has_value));
+        self.push_change(KeyChange::delete(key, at.main, before));
         Ok(())
     }
 
-    fn push(&mut self, mut change: KeyChange) {
+    fn push_change(&mut self, mut change: KeyChange) {
         self.held += change.previous.as_ref().map_or(0, |kv| kv.value.len());
         if self.held > MAX_HELD_BYTES {
             change.previous = None;
@@ -383,21 +387,21 @@ impl<'t> WriteBatch<'t> {
     }
 
     /// Returns the previous value of an event: the value before the whole transaction, not before this change.
-    fn before(&mut self, newest: Option<KeyValue>) -> Option<KeyValue> {
+    fn previous_of_transaction(&mut self, newest: Option<KeyValue>) -> Option<KeyValue> {
         let newest = newest?;
         if newest.mod_revision <= self.state.revision {
             return Some(newest);
         }
         if self.first_changes.is_empty() {
-            for (place, change) in self.open.iter().enumerate() {
-                self.first_changes.entry(change.kv.key.clone()).or_insert(place);
+            for (position, change) in self.open.iter().enumerate() {
+                self.first_changes.entry(change.kv.key.clone()).or_insert(position);
             }
         }
         let first = self.open.get(*self.first_changes.get(&newest.key)?)?;
         first.previous.clone()
     }
 
-    fn write(&mut self, entry: &HistoryEntry) -> Result<(), StorageFault> {
+    fn write_version(&mut self, entry: &HistoryEntry) -> Result<(), StorageFault> {
         encode_history(entry, &mut self.scratch);
         self.state.in_use += self.scratch.len() as i64;
         self.history.insert(entry.version.at.key(), self.scratch.as_slice())?;

@@ -37,8 +37,8 @@ impl KeyChange {
 
     /// Returns the approximate memory usage, including the encoded form.
     pub fn size(&self) -> usize {
-        let of = |kv: &KeyValue| kv.key.len() + kv.value.len();
-        64 + 2 * (of(&self.kv) + self.previous.as_ref().map_or(0, of))
+        let kvs = [Some(&self.kv), self.previous.as_ref()];
+        64 + 2 * kvs.into_iter().flatten().map(|kv| kv.key.len() + kv.value.len()).sum::<usize>()
     }
 
     /// Returns the encoded `mvccpb.Event`.

@@ -4,24 +4,22 @@ use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpStream, UnixStream};
+use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_rustls::server::TlsStream;
 use tonic::transport::server::Connected;
 use tortie_tls::common_name;
 
 pub struct DatastoreConnection {
-    stream: ClientStream,
+    stream: Box<dyn ByteStream>,
     peer: ClientIdentity,
     /// Counts against the limit of connections.
     _permit: OwnedSemaphorePermit,
 }
 
-enum ClientStream {
-    Tcp(TcpStream),
-    Tls(Box<TlsStream<TcpStream>>),
-    Unix(UnixStream),
-}
+/// A stream of any transport.
+pub trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for T {}
 
 /// The identity of a client.
 #[derive(Clone, Debug, Default)]
@@ -31,27 +29,19 @@ pub struct ClientIdentity {
 }
 
 impl DatastoreConnection {
-    pub fn tcp(stream: TcpStream, permit: OwnedSemaphorePermit) -> DatastoreConnection {
-        DatastoreConnection {
-            stream: ClientStream::Tcp(stream),
-            peer: ClientIdentity::default(),
-            _permit: permit,
-        }
-    }
-
-    pub fn unix(stream: UnixStream, permit: OwnedSemaphorePermit) -> DatastoreConnection {
-        DatastoreConnection {
-            stream: ClientStream::Unix(stream),
-            peer: ClientIdentity::default(),
-            _permit: permit,
-        }
+    /// Wraps a connection over TCP or a Unix socket.
+    pub fn plain(stream: impl ByteStream + 'static, permit: OwnedSemaphorePermit) -> DatastoreConnection {
+        DatastoreConnection { stream: Box::new(stream), peer: ClientIdentity::default(), _permit: permit }
     }
 
     pub fn tls(stream: TlsStream<TcpStream>, permit: OwnedSemaphorePermit) -> DatastoreConnection {
         let certificate = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
-        let peer =
-            ClientIdentity { common_name: certificate.and_then(|certificate| common_name(certificate)) };
-        DatastoreConnection { stream: ClientStream::Tls(Box::new(stream)), peer, _permit: permit }
+        let common_name = certificate.and_then(|certificate| common_name(certificate));
+        DatastoreConnection {
+            stream: Box::new(stream),
+            peer: ClientIdentity { common_name },
+            _permit: permit,
+        }
     }
 }
 
@@ -69,37 +59,21 @@ impl AsyncRead for DatastoreConnection {
         context: &mut Context<'_>,
         out: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        match &mut self.get_mut().stream {
-            ClientStream::Tcp(stream) => Pin::new(stream).poll_read(context, out),
-            ClientStream::Tls(stream) => Pin::new(stream).poll_read(context, out),
-            ClientStream::Unix(stream) => Pin::new(stream).poll_read(context, out),
-        }
+        Pin::new(&mut self.get_mut().stream).poll_read(context, out)
     }
 }
 
 impl AsyncWrite for DatastoreConnection {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        match &mut self.get_mut().stream {
-            ClientStream::Tcp(stream) => Pin::new(stream).poll_write(context, bytes),
-            ClientStream::Tls(stream) => Pin::new(stream).poll_write(context, bytes),
-            ClientStream::Unix(stream) => Pin::new(stream).poll_write(context, bytes),
-        }
+        Pin::new(&mut self.get_mut().stream).poll_write(context, bytes)
     }
 
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut self.get_mut().stream {
-            ClientStream::Tcp(stream) => Pin::new(stream).poll_flush(context),
-            ClientStream::Tls(stream) => Pin::new(stream).poll_flush(context),
-            ClientStream::Unix(stream) => Pin::new(stream).poll_flush(context),
-        }
+        Pin::new(&mut self.get_mut().stream).poll_flush(context)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut self.get_mut().stream {
-            ClientStream::Tcp(stream) => Pin::new(stream).poll_shutdown(context),
-            ClientStream::Tls(stream) => Pin::new(stream).poll_shutdown(context),
-            ClientStream::Unix(stream) => Pin::new(stream).poll_shutdown(context),
-        }
+        Pin::new(&mut self.get_mut().stream).poll_shutdown(context)
     }
 
     fn poll_write_vectored(
@@ -107,18 +81,10 @@ impl AsyncWrite for DatastoreConnection {
         context: &mut Context<'_>,
         bytes: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        match &mut self.get_mut().stream {
-            ClientStream::Tcp(stream) => Pin::new(stream).poll_write_vectored(context, bytes),
-            ClientStream::Tls(stream) => Pin::new(stream).poll_write_vectored(context, bytes),
-            ClientStream::Unix(stream) => Pin::new(stream).poll_write_vectored(context, bytes),
-        }
+        Pin::new(&mut self.get_mut().stream).poll_write_vectored(context, bytes)
     }
 
     fn is_write_vectored(&self) -> bool {
-        match &self.stream {
-            ClientStream::Tcp(stream) => stream.is_write_vectored(),
-            ClientStream::Tls(stream) => stream.is_write_vectored(),
-            ClientStream::Unix(stream) => stream.is_write_vectored(),
-        }
+        self.stream.is_write_vectored()
     }
 }

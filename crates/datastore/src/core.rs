@@ -4,17 +4,18 @@ use super::acknowledged::{AcknowledgedFile, CommitMark};
 use super::auth::{AuthChange, AuthState};
 use super::batch::{BatchResult, LeaseChange, StoreState, WriteBatch};
 use super::change::RevisionCommit;
-use super::check;
+use super::data_file::DataFile;
 use super::directory::{self, OpenError, OpenedStore, StoreFiles, StoreIdentity};
-use super::fault::StorageFault;
-use super::file::DataFile;
+use super::disk_space::{self, SpaceCheckCache};
 use super::index::VersionIndex;
-use super::refusal::RequestRejection;
-use super::room::{self, SpaceCheckCache};
+use super::rejection::RequestRejection;
 use super::snapshot::{LatestSnapshot, StoreSnapshot};
+use super::storage_fault::{RequestError, StorageFault};
 use super::txn;
+use super::validate;
 use prost::Message;
 use redb::Database;
+use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::{Arc, Weak};
@@ -104,18 +105,8 @@ impl StoreCore {
         let snapshot = StoreSnapshot::take(&database, identity, state, auth.clone(), index.clone())?;
         let latest = Arc::new(LatestSnapshot::new(snapshot));
         let plenty = SpaceCheckCache::default();
-        Ok(StoreCore {
-            database,
-            files,
-            identity,
-            state,
-            auth,
-            index,
-            quota_bytes,
-            latest,
-            plenty,
-            starved: false,
-        })
+        let starved = false;
+        Ok(StoreCore { database, files, identity, state, auth, index, quota_bytes, latest, plenty, starved })
     }
 
     /// Returns a reference that expires once no reader uses the database any more and its directory is unlocked.
@@ -157,7 +148,13 @@ impl StoreCore {
         }
         let mut answers = Vec::with_capacity(writes.len());
         for write in writes {
-            answers.push(apply_one(&mut batch, write)?);
+            let outcome = apply_one(&mut batch, write);
+            batch.seal();
+            answers.push(match outcome {
+                Ok(response) => Ok(response),
+                Err(RequestError::Rejected(rejection)) => Err(rejection),
+                Err(RequestError::Storage(fault)) => return Err(fault),
+            });
         }
         batch.compact_step(COMPACTED_VERSIONS_PER_COMMIT)?;
         let BatchResult { mut state, auth, index, commits, lease_changes } = batch.finish();
@@ -172,7 +169,7 @@ impl StoreCore {
             }
             transaction.commit()?;
             if let Some(acknowledged) = self.acknowledged() {
-                acknowledged.note(CommitMark::new(self.identity, state.sequence, state.revision));
+                acknowledged.record(CommitMark::new(self.identity, state.sequence, state.revision));
             }
             self.state = state;
             self.auth = auth.clone();
@@ -199,8 +196,8 @@ impl StoreCore {
         }
         let Some(files) = &self.files else { return Ok(None) };
         let is_whole = files.reserve.hold();
-        let available = room::available(&files.dir)?;
-        if !is_whole || !room::suffices(available, bytes) {
+        let available = disk_space::available(&files.dir)?;
+        if !is_whole || !disk_space::suffices(available, bytes) {
             let dir = files.dir.display();
             return Ok(Some(format!("the disk of {dir} is full ({available} bytes available)")));
         }
@@ -215,7 +212,10 @@ impl StoreCore {
         state.no_space = true;
         let database = Arc::new(database);
         self.latest.set(StoreSnapshot::take(&database, identity, state, auth.clone(), index.clone())?);
-        (self.database, self.state, self.auth, self.index) = (database, state, auth, index);
+        self.database = database;
+        self.state = state;
+        self.auth = auth;
+        self.index = index;
         Ok(())
     }
 
@@ -271,66 +271,64 @@ impl StoreCore {
 
 /// Creates a compact copy of the newest state and puts it in place of the database.
 fn compact_copy(files: &StoreFiles, latest: &StoreSnapshot) -> Result<(DataFile, Database), StorageFault> {
-    room::check(&files.dir, latest.copy_bytes())?;
+    disk_space::require(&files.dir, latest.copy_bytes())?;
     let (path, file) = directory::temporary(&files.dir)?;
-    let copy = || -> Result<(DataFile, Database), StorageFault> {
-        file.lock()?;
-        latest.copy_to(file.try_clone()?)?;
-        let data = DataFile::trusted(file, Some(files.reserve.clone()));
-        let database = directory::builder().create_with_backend(data.clone())?;
-        directory::put_in_place(&path, &files.dir)?;
-        Ok((data, database))
-    }();
-    if copy.is_err() {
+    let copied = fill_copy(&path, file, files, latest);
+    if copied.is_err() {
         let _ = std::fs::remove_file(&path);
     }
-    copy
+    copied
 }
 
-fn apply_one(
-    batch: &mut WriteBatch,
-    write: &WriteRequest,
-) -> Result<Result<WriteResponse, RequestRejection>, StorageFault> {
+fn fill_copy(
+    path: &Path,
+    file: File,
+    files: &StoreFiles,
+    latest: &StoreSnapshot,
+) -> Result<(DataFile, Database), StorageFault> {
+    file.lock()?;
+    latest.copy_to(file.try_clone()?)?;
+    let data = DataFile::trusted(file, Some(files.reserve.clone()));
+    let database = directory::builder().create_with_backend(data.clone())?;
+    directory::put_in_place(path, &files.dir)?;
+    Ok((data, database))
+}
+
+fn apply_one(batch: &mut WriteBatch, write: &WriteRequest) -> Result<WriteResponse, RequestError> {
     if batch.state.no_space && adds_data(write) {
-        return Ok(Err(RequestRejection::NO_SPACE));
+        return Err(RequestRejection::NO_SPACE.into());
     }
-    let outcome = match write {
-        WriteRequest::Put(request) if !batch.has_lease(request)? => Err(RequestRejection::LEASE_NOT_FOUND),
-        WriteRequest::Put(request) if !batch.has_kept(request)? => Err(RequestRejection::KEY_NOT_FOUND),
-        WriteRequest::Put(request) => Ok(WriteResponse::Put(batch.put(request)?)),
-        WriteRequest::Delete(request) => batch.delete_within_limits(request)?.map(WriteResponse::Delete),
-        WriteRequest::Txn(request) => txn::write(batch, request)?.map(WriteResponse::Txn),
-        WriteRequest::Grant { id, ttl } => batch.grant(*id, *ttl)?.map(|()| done(batch)),
-        WriteRequest::Revoke { id } => {
-            batch.revoke(*id)?.map(|()| done(batch)).ok_or(RequestRejection::LEASE_NOT_FOUND)
+    match write {
+        WriteRequest::Put(request) => {
+            batch.check_lease(request)?;
+            batch.check_kept_key(request)?;
+            return Ok(WriteResponse::Put(batch.put(request)?));
         }
-        WriteRequest::Compact { revision } => compact(batch, *revision),
+        WriteRequest::Delete(request) => {
+            return Ok(WriteResponse::Delete(batch.delete_within_limits(request)?));
+        }
+        WriteRequest::Txn(request) => return Ok(WriteResponse::Txn(txn::write(batch, request)?)),
         WriteRequest::Alarm { no_space } => {
             let changed = std::mem::replace(&mut batch.state.no_space, *no_space) != *no_space;
-            Ok(WriteResponse::Alarm { revision: batch.revision(), changed })
+            return Ok(WriteResponse::Alarm { revision: batch.revision(), changed });
         }
-        WriteRequest::Auth(change) => batch.auth.apply(change).map(|auth| {
-            batch.auth = Arc::new(auth);
-            done(batch)
-        }),
-    };
-    batch.seal();
-    Ok(outcome)
-}
-
-fn done(batch: &WriteBatch) -> WriteResponse {
-    WriteResponse::Done { revision: batch.revision() }
+        WriteRequest::Grant { id, ttl } => batch.grant(*id, *ttl)?,
+        WriteRequest::Revoke { id } => batch.revoke(*id)?,
+        WriteRequest::Compact { revision } => compact(batch, *revision)?,
+        WriteRequest::Auth(change) => batch.auth = Arc::new(batch.auth.apply(change)?),
+    }
+    Ok(WriteResponse::Done { revision: batch.revision() })
 }
 
 fn adds_data(write: &WriteRequest) -> bool {
     match write {
         WriteRequest::Put(_) | WriteRequest::Grant { .. } => true,
-        WriteRequest::Txn(request) => check::puts(request),
+        WriteRequest::Txn(request) => validate::adds_data(request),
         _ => false,
     }
 }
 
-fn compact(batch: &mut WriteBatch, revision: i64) -> Result<WriteResponse, RequestRejection> {
+fn compact(batch: &mut WriteBatch, revision: i64) -> Result<(), RequestRejection> {
     if revision <= batch.state.compacted {
         return Err(RequestRejection::COMPACTED);
     }
@@ -338,7 +336,7 @@ fn compact(batch: &mut WriteBatch, revision: i64) -> Result<WriteResponse, Reque
         return Err(RequestRejection::FUTURE_REVISION);
     }
     batch.state.compacted = revision;
-    Ok(done(batch))
+    Ok(())
 }
 
 #[cfg(test)]

@@ -4,12 +4,12 @@
 use super::acknowledged::{self, AcknowledgedFile, CommitMark};
 use super::auth::AuthState;
 use super::batch::{LEASES_TABLE, StoreState};
-use super::fault::StorageFault;
-use super::file::DataFile;
+use super::data_file::DataFile;
+use super::disk_space::{self, DiskReserve};
+use super::history_record::{CommitRevision, decode_history};
 use super::index::{LatestVersion, VersionIndex};
-use super::record::{CommitRevision, decode_history};
-use super::room::{self, DiskReserve};
-use super::view::{HISTORY_TABLE, LEASE_KEYS_TABLE};
+use super::revision_view::{HISTORY_TABLE, LEASE_KEYS_TABLE};
+use super::storage_fault::StorageFault;
 use prost::Message;
 use redb::{Builder, Database, DatabaseError, ReadableDatabase, ReadableTable, TableDefinition, TableError};
 use sha2::{Digest, Sha256};
@@ -17,8 +17,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use tortie_tls::TlsError;
 
 const META_TABLE: TableDefinition<&str, &[u8]> = TableDefinition::new("tortie_datastore");
@@ -114,26 +113,28 @@ pub struct StoreFiles {
 }
 
 pub fn open(dir: &Path) -> Result<OpenedStore, OpenError> {
-    let io_error = |source| OpenError::Io { dir: dir.to_owned(), source };
-    match inspect(dir).map_err(io_error)? {
+    open_or_create(dir).map_err(|defect| defect.of_directory(dir))
+}
+
+fn open_or_create(dir: &Path) -> Result<OpenedStore, DatabaseDefect> {
+    match inspect(dir)? {
         DirectoryContent::Store => {}
         DirectoryContent::Nothing => {
-            fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(io_error)?;
+            fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
             create(dir)?;
         }
-        DirectoryContent::Foreign => return Err(OpenError::Foreign { dir: dir.to_owned() }),
+        DirectoryContent::Foreign => return Err(DatabaseDefect::Foreign),
     }
     let path = dir.join(DATABASE_FILE_NAME);
-    let file = OpenOptions::new().read(true).write(true).open(&path).map_err(io_error)?;
-    lock(dir, &file, &path)?;
-    let DatabaseExtent { database: len, is_snapshot } =
-        extent(&file).map_err(|damage| damage.blame_dir(dir))?;
+    let file = OpenOptions::new().read(true).write(true).open(&path)?;
+    lock(&file, &path)?;
+    let DatabaseExtent { database: len, is_snapshot } = extent(&file)?;
     // A snapshot that was put in place manually is older than the record, as intended.
-    let mark = if is_snapshot { None } else { AcknowledgedFile::read(dir).map_err(io_error)? };
+    let mark = if is_snapshot { None } else { AcknowledgedFile::read(dir)? };
     let reserve = Arc::new(DiskReserve::open(dir));
     let data = DataFile::on_probation(file, len, Some(reserve.clone()));
-    let mut opened = check(data.clone(), mark).map_err(|damage| damage.blame_dir(dir))?;
-    remove_leftovers(dir).map_err(io_error)?;
+    let mut opened = check(data.clone(), mark)?;
+    remove_leftovers(dir)?;
     reserve.hold();
     let acknowledged = match AcknowledgedFile::open(dir) {
         Ok(acknowledged) => Some(Arc::new(acknowledged)),
@@ -183,17 +184,22 @@ pub fn in_memory() -> Result<OpenedStore, StorageFault> {
 /// revisions continue from the snapshot, so clients that have seen different revisions with the same numbers must be
 /// able to detect the change.
 pub fn restore(snapshot: &Path, dir: &Path) -> Result<(), OpenError> {
-    let io_error = |source| OpenError::Io { dir: dir.to_owned(), source };
-    match inspect(dir).map_err(io_error)? {
-        DirectoryContent::Nothing => {}
-        DirectoryContent::Store | DirectoryContent::Foreign => {
-            return Err(OpenError::NotEmpty { dir: dir.to_owned() });
-        }
-    }
+    let content = inspect(dir).map_err(|source| OpenError::Io { dir: dir.to_owned(), source })?;
+    let DirectoryContent::Nothing = content else {
+        return Err(OpenError::NotEmpty { dir: dir.to_owned() });
+    };
     let made = !dir.exists();
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(io_error)?;
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(dir)
+        .map_err(|source| OpenError::Io { dir: dir.to_owned(), source })?;
     let temporary = dir.join(format!("{DATABASE_FILE_NAME}{TEMPORARY_SUFFIX}"));
-    let restored = fill(snapshot, dir, &temporary);
+    let restored = match open_snapshot(snapshot) {
+        Ok(Some(from)) => fill(from, dir, &temporary).map_err(|defect| defect.of_snapshot(snapshot, dir)),
+        Ok(None) => Err(OpenError::EtcdSnapshot { file: snapshot.to_owned() }),
+        Err(source) => Err(OpenError::Io { dir: snapshot.to_owned(), source }),
+    };
     if restored.is_err() {
         let _ = fs::remove_file(&temporary);
         if made {
@@ -203,33 +209,24 @@ pub fn restore(snapshot: &Path, dir: &Path) -> Result<(), OpenError> {
     restored
 }
 
-fn fill(snapshot: &Path, dir: &Path, temporary: &Path) -> Result<(), OpenError> {
-    let io_error = |source| OpenError::Io { dir: dir.to_owned(), source };
-    let unreadable = |source| OpenError::Io { dir: snapshot.to_owned(), source };
-    let blame = |damage: DatabaseDefect| damage.blame_snapshot(snapshot, dir);
-    let mut from = File::open(snapshot).map_err(unreadable)?;
-    if is_etcd_database(&from).map_err(unreadable)? {
-        return Err(OpenError::EtcdSnapshot { file: snapshot.to_owned() });
-    }
-    let DatabaseExtent { database: len, .. } = extent(&from).map_err(blame)?;
-    io::Seek::rewind(&mut from).map_err(unreadable)?;
+/// Opens a snapshot; `None` if it is one of etcd.
+fn open_snapshot(snapshot: &Path) -> io::Result<Option<File>> {
+    let file = File::open(snapshot)?;
+    Ok(if is_etcd_database(&file)? { None } else { Some(file) })
+}
+
+fn fill(mut from: File, dir: &Path, temporary: &Path) -> Result<(), DatabaseDefect> {
+    let DatabaseExtent { database: len, .. } = extent(&from)?;
+    io::Seek::rewind(&mut from)?;
     let mut options = OpenOptions::new();
-    let mut file = options
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(temporary)
-        .map_err(io_error)?;
-    io::copy(&mut from.take(len), &mut file).map_err(io_error)?;
-    let opened =
-        check(DataFile::on_probation(file.try_clone().map_err(io_error)?, len, None), None).map_err(blame)?;
-    rename(&opened.database).map_err(|fault| io_error(io::Error::other(fault)))?;
+    let mut file = options.read(true).write(true).create(true).truncate(true).mode(0o600).open(temporary)?;
+    io::copy(&mut from.take(len), &mut file)?;
+    let opened = check(DataFile::on_probation(file.try_clone()?, len, None), None)?;
+    assign_identity(&opened.database).map_err(io::Error::other)?;
     drop(opened);
-    file.sync_all().map_err(io_error)?;
-    remove_note(dir).map_err(io_error)?;
-    publish(temporary, dir).map_err(io_error)
+    file.sync_all()?;
+    remove_acknowledged(dir)?;
+    Ok(publish(temporary, dir)?)
 }
 
 /// Returns whether the file is a database of etcd, which is bbolt with a magic number in the first page.
@@ -243,7 +240,7 @@ fn is_etcd_database(file: &File) -> io::Result<bool> {
 }
 
 /// Removes the record of acknowledged commits, which does not apply to a store that replaces the old one.
-fn remove_note(dir: &Path) -> io::Result<()> {
+fn remove_acknowledged(dir: &Path) -> io::Result<()> {
     match fs::remove_file(dir.join(acknowledged::ACKNOWLEDGED_FILE_NAME)) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
@@ -269,7 +266,7 @@ fn inspect(dir: &Path) -> io::Result<DirectoryContent> {
             return Ok(DirectoryContent::Store);
         }
         let ours = is_temporary(&name)
-            || name == room::RESERVE_FILE_NAME
+            || name == disk_space::RESERVE_FILE_NAME
             || name == acknowledged::ACKNOWLEDGED_FILE_NAME;
         foreign |= name != "lost+found" && !ours;
     }
@@ -313,21 +310,21 @@ pub fn sync(dir: &Path) -> io::Result<()> {
 }
 
 /// Creates a store under a temporary name first, so that a crash in between does not look like a corrupt store.
-fn create(dir: &Path) -> Result<(), OpenError> {
-    let io_error = |source| OpenError::Io { dir: dir.to_owned(), source };
-    let (path, file) = temporary(dir).map_err(io_error)?;
-    let made = || -> Result<(), StorageFault> {
-        let database = builder().create_with_backend(DataFile::trusted(file.try_clone()?, None))?;
-        initialize(&database)?;
-        drop(database);
-        Ok(file.sync_all()?)
-    }();
-    if let Err(fault) = made {
+fn create(dir: &Path) -> io::Result<()> {
+    let (path, file) = temporary(dir)?;
+    if let Err(fault) = create_database(&file) {
         let _ = fs::remove_file(&path);
-        return Err(io_error(io::Error::other(fault)));
+        return Err(io::Error::other(fault));
     }
-    remove_note(dir).map_err(io_error)?;
-    publish(&path, dir).map_err(io_error)
+    remove_acknowledged(dir)?;
+    publish(&path, dir)
+}
+
+fn create_database(file: &File) -> Result<(), StorageFault> {
+    let database = builder().create_with_backend(DataFile::trusted(file.try_clone()?, None))?;
+    initialize(&database)?;
+    drop(database);
+    Ok(file.sync_all()?)
 }
 
 pub fn builder() -> Builder {
@@ -338,15 +335,18 @@ pub fn builder() -> Builder {
 
 /// Locks the database for this process. Defragmentation may have replaced the file between opening and locking it, so
 /// the inode is checked again.
-fn lock(dir: &Path, file: &File, path: &Path) -> Result<(), OpenError> {
-    let io_error = |source| OpenError::Io { dir: dir.to_owned(), source };
-    let in_use = || OpenError::InUse { dir: dir.to_owned() };
+fn lock(file: &File, path: &Path) -> Result<(), DatabaseDefect> {
     file.try_lock().map_err(|error| match error {
-        fs::TryLockError::WouldBlock => in_use(),
-        fs::TryLockError::Error(source) => io_error(source),
+        fs::TryLockError::WouldBlock => DatabaseDefect::InUse,
+        fs::TryLockError::Error(source) => DatabaseDefect::Io(source),
     })?;
-    let (ours, named) = (file.metadata().map_err(io_error)?, fs::metadata(path).map_err(io_error)?);
-    if (ours.dev(), ours.ino()) == (named.dev(), named.ino()) { Ok(()) } else { Err(in_use()) }
+    let locked = file.metadata()?;
+    let named = fs::metadata(path)?;
+    if (locked.dev(), locked.ino()) == (named.dev(), named.ino()) {
+        Ok(())
+    } else {
+        Err(DatabaseDefect::InUse)
+    }
 }
 
 /// A defect of a file, independent of whether it is a data directory or a snapshot.
@@ -359,8 +359,14 @@ enum DatabaseDefect {
     Lost { revision: i64, found: i64 },
 }
 
+impl From<io::Error> for DatabaseDefect {
+    fn from(error: io::Error) -> DatabaseDefect {
+        DatabaseDefect::Io(error)
+    }
+}
+
 impl DatabaseDefect {
-    fn blame_dir(self, dir: &Path) -> OpenError {
+    fn of_directory(self, dir: &Path) -> OpenError {
         let dir = dir.to_owned();
         match self {
             DatabaseDefect::Io(source) => OpenError::Io { dir, source },
@@ -372,7 +378,7 @@ impl DatabaseDefect {
         }
     }
 
-    fn blame_snapshot(self, file: &Path, dir: &Path) -> OpenError {
+    fn of_snapshot(self, file: &Path, dir: &Path) -> OpenError {
         let file = file.to_owned();
         match self {
             DatabaseDefect::Corrupt(reason) => OpenError::Snapshot { file, reason },
@@ -380,14 +386,14 @@ impl DatabaseDefect {
                 OpenError::Snapshot { file, reason: "it is a database of something else".to_owned() }
             }
             DatabaseDefect::Newer(format) => OpenError::NewerFormat { dir: file, format },
-            other => other.blame_dir(dir),
+            other => other.of_directory(dir),
         }
     }
 
     fn into_fault(self) -> StorageFault {
         match self {
             DatabaseDefect::Io(error) => StorageFault::Io(error),
-            other => StorageFault::Io(io::Error::other(other.blame_dir(Path::new("the data directory")))),
+            other => StorageFault::Io(io::Error::other(other.of_directory(Path::new("the data directory")))),
         }
     }
 }
@@ -400,24 +406,23 @@ struct DatabaseExtent {
 }
 
 fn extent(file: &File) -> Result<DatabaseExtent, DatabaseDefect> {
-    let len = file.metadata().map_err(DatabaseDefect::Io)?.len();
+    let len = file.metadata()?.len();
     match len % 512 {
         CHECKSUM_BYTES => {}
         0 => return Ok(DatabaseExtent { database: len, is_snapshot: false }),
         _ => {
-            return Err(DatabaseDefect::Corrupt(
-                "it was cut short: it ends in the middle of a page".to_owned(),
-            ));
+            let reason = "it was cut short: it ends in the middle of a page";
+            return Err(DatabaseDefect::Corrupt(reason.to_owned()));
         }
     }
     let body = len - CHECKSUM_BYTES;
-    let sum = checksum(file, body).map_err(DatabaseDefect::Io)?;
+    let sum = checksum(file, body)?;
     let mut stored = [0; CHECKSUM_BYTES as usize];
-    std::os::unix::fs::FileExt::read_exact_at(file, &mut stored, body).map_err(DatabaseDefect::Io)?;
-    match sum == stored {
-        true => Ok(DatabaseExtent { database: body, is_snapshot: true }),
-        false => Err(DatabaseDefect::Corrupt("the snapshot's checksum does not match".to_owned())),
+    std::os::unix::fs::FileExt::read_exact_at(file, &mut stored, body)?;
+    if sum != stored {
+        return Err(DatabaseDefect::Corrupt("the snapshot's checksum does not match".to_owned()));
     }
+    Ok(DatabaseExtent { database: body, is_snapshot: true })
 }
 
 /// Returns the SHA-256 of the first `len` bytes.
@@ -436,7 +441,7 @@ pub fn checksum(mut file: &File, len: u64) -> io::Result<[u8; CHECKSUM_BYTES as 
 
 /// Opens the database in a file and reads all of it once; only after that may the file be written.
 fn check(file: DataFile, mark: Option<CommitMark>) -> Result<OpenedStore, DatabaseDefect> {
-    if file.file().metadata().map_err(DatabaseDefect::Io)?.len() == 0 {
+    if file.file().metadata()?.len() == 0 {
         return Err(DatabaseDefect::Corrupt("the file is empty".to_owned()));
     }
     // redb trusts the numbers in its own header; a panic that they cause must not end the process.
@@ -460,12 +465,13 @@ fn check(file: DataFile, mark: Option<CommitMark>) -> Result<OpenedStore, Databa
         return Err(DatabaseDefect::Lost { revision: mark.revision, found: state.revision });
     }
     let index = read_index(&database).map_err(|fault| DatabaseDefect::Corrupt(fault.to_string()))?;
-    file.trust().map_err(DatabaseDefect::Io)?;
-    recovery.report(state, mark);
+    file.trust()?;
+    recovery.log(state, mark);
     Ok(OpenedStore { database, files: None, identity, state, auth, index })
 }
 
 /// The recovery that redb performed for a file that was not closed cleanly.
+#[derive(Clone, Copy, Default)]
 struct RecoveryReport {
     unclean: bool,
     /// Whether the newest commit was incomplete and redb fell back to the previous one.
@@ -473,7 +479,7 @@ struct RecoveryReport {
 }
 
 impl RecoveryReport {
-    fn report(&self, state: StoreState, mark: Option<CommitMark>) {
+    fn log(&self, state: StoreState, mark: Option<CommitMark>) {
         let revision = state.revision;
         if self.went_back && mark.is_none_or(|mark| mark.sequence < state.sequence) {
             tracing::warn!(
@@ -495,22 +501,20 @@ impl RecoveryReport {
 fn open_database(file: DataFile) -> Result<(Database, RecoveryReport), DatabaseError> {
     /// Progress that redb reports only when it has found the newest commit damaged.
     const FALLBACK_PROGRESS: f64 = 0.3;
-    let (unclean, went_back) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    let recovery = Arc::new(Mutex::new(RecoveryReport::default()));
+    let reported = recovery.clone();
     let mut builder = builder();
-    let noted = (unclean.clone(), went_back.clone());
     builder.set_repair_callback(move |session| {
-        noted.0.store(true, Ordering::Relaxed);
-        noted.1.fetch_or((session.progress() - FALLBACK_PROGRESS).abs() < 0.01, Ordering::Relaxed);
+        let mut report = reported.lock().unwrap_or_else(PoisonError::into_inner);
+        report.unclean = true;
+        report.went_back |= (session.progress() - FALLBACK_PROGRESS).abs() < 0.01;
     });
     let mut database = builder.create_with_backend(file)?;
-    let recovery = RecoveryReport {
-        unclean: unclean.load(Ordering::Relaxed),
-        went_back: went_back.load(Ordering::Relaxed),
-    };
-    match database.check_integrity()? {
-        true => Ok((database, recovery)),
-        false => Err(redb::StorageError::Corrupted("checksums do not match".to_owned()).into()),
+    let recovery = *recovery.lock().unwrap_or_else(PoisonError::into_inner);
+    if !database.check_integrity()? {
+        return Err(redb::StorageError::Corrupted("checksums do not match".to_owned()).into());
     }
+    Ok((database, recovery))
 }
 
 /// Reads the index from the history; the newest version of each key is the last one there.
@@ -543,9 +547,9 @@ fn read_meta(database: &Database) -> Result<MetaTable, StorageFault> {
         return Ok(MetaTable::Newer(format));
     }
     let identity = table.get("identity")?.ok_or(StorageFault::Record)?;
-    let [cluster, member] = numbers(identity.value())?;
+    let [cluster, member] = decode_numbers(identity.value())?;
     let state = table.get("state")?.ok_or(StorageFault::Record)?;
-    let [revision, compacted, collected, in_use, no_space] = numbers(state.value())?.map(|n| n as i64);
+    let [revision, compacted, collected, in_use, no_space] = decode_numbers(state.value())?.map(|n| n as i64);
     let sequence = match table.get("sequence")? {
         Some(sequence) => u64::from_le_bytes(sequence.value().try_into().map_err(|_| StorageFault::Record)?),
         // Written before commits were counted.
@@ -559,7 +563,7 @@ fn read_meta(database: &Database) -> Result<MetaTable, StorageFault> {
     Ok(MetaTable::Ours(StoreIdentity { cluster, member }, state, auth))
 }
 
-fn numbers<const N: usize>(bytes: &[u8]) -> Result<[u64; N], StorageFault> {
+fn decode_numbers<const N: usize>(bytes: &[u8]) -> Result<[u64; N], StorageFault> {
     let (words, []) = bytes.as_chunks::<8>() else { return Err(StorageFault::Record) };
     let words: &[[u8; 8]; N] = words.try_into().map_err(|_| StorageFault::Record)?;
     Ok(words.map(u64::from_le_bytes))
@@ -579,7 +583,7 @@ fn initialize(database: &Database) -> Result<(StoreIdentity, StoreState), Storag
     Ok((identity, state))
 }
 
-fn rename(database: &Database) -> Result<(), StorageFault> {
+fn assign_identity(database: &Database) -> Result<(), StorageFault> {
     let transaction = database.begin_write()?;
     write_identity(&transaction, StoreIdentity::new())?;
     Ok(transaction.commit()?)

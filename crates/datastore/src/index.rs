@@ -5,8 +5,8 @@
 //! commit while the writer continues. The keys of a leaf share one buffer, which needs little memory and few
 //! allocations for any number of keys.
 
-use super::record::CommitRevision;
-use super::span::KeyBounds;
+use super::history_record::CommitRevision;
+use super::key_span::KeyBounds;
 use std::cmp::Ordering;
 use std::ops::Bound;
 use std::sync::Arc;
@@ -123,7 +123,8 @@ impl IndexLeaf {
     }
 
     fn find(&self, key: &[u8]) -> Result<usize, usize> {
-        let (mut low, mut high) = (0, self.slots.len());
+        let mut low = 0;
+        let mut high = self.slots.len();
         while low < high {
             let middle = low.midpoint(high);
             match self.key(middle).cmp(key) {

@@ -37,12 +37,12 @@ impl Lessor {
     pub fn new(leases: impl IntoIterator<Item = (i64, i64)>, now: Instant) -> Lessor {
         let lessor = Lessor::default();
         for (id, ttl) in leases {
-            lessor.note(LeaseChange::Granted { id, ttl }, now);
+            lessor.apply(LeaseChange::Granted { id, ttl }, now);
         }
         lessor
     }
 
-    pub fn note(&self, change: LeaseChange, now: Instant) {
+    pub fn apply(&self, change: LeaseChange, now: Instant) {
         let mut leases = self.lock();
         match change {
             LeaseChange::Granted { id, ttl } => leases.set(id, ttl, now),
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lease_lives_as_long_as_it_is_renewed() {
+    fn a_renewed_lease_does_not_expire() {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         let lessor = Lessor::new([(7, 10), (8, 3)], start);
@@ -116,7 +116,7 @@ mod tests {
         assert!(lessor.expired(at(4)).is_empty());
         assert_eq!(lessor.expired(at(5)), [8]);
         assert_eq!(lessor.renew(8, at(5)), None);
-        lessor.note(LeaseChange::Revoked { id: 8 }, at(5));
+        lessor.apply(LeaseChange::Revoked { id: 8 }, at(5));
         assert_eq!(lessor.ids(), [7]);
         assert_eq!(lessor.time_to_live(8, at(5)), None);
     }

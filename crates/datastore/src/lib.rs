@@ -2,51 +2,47 @@
 
 mod acknowledged;
 mod auth;
-#[cfg(fuzzing)]
+#[doc(hidden)]
 pub mod authority;
-#[cfg(not(fuzzing))]
-mod authority;
 mod batch;
-mod buffer;
+mod buffer_pool;
 mod change;
-pub mod check;
 mod connection;
 pub mod core;
+mod data_file;
 mod directory;
-mod encoded;
-mod fault;
 #[cfg(test)]
-mod faults;
-mod file;
+mod disk_fault_tests;
+mod disk_space;
+mod history_reader;
+#[doc(hidden)]
+pub mod history_record;
 mod index;
+mod key_span;
 mod lessor;
 pub mod limits;
 mod listener;
 mod options;
 mod range;
-mod reader;
-#[cfg(fuzzing)]
-pub mod record;
-#[cfg(not(fuzzing))]
-mod record;
-mod refusal;
-mod room;
+mod range_encoder;
+mod rejection;
+mod revision_view;
 mod server;
 mod service;
 mod snapshot;
-mod span;
+mod storage_fault;
 mod tls;
 mod txn;
-mod view;
+mod txn_writes;
+pub mod validate;
 mod watch;
 mod writer;
-mod writes;
 
 pub use directory::{OpenError, restore};
-pub use fault::StorageFault;
 pub use options::{AutoCompaction, ListenAddress, ListenError, StoreOptions};
-pub use refusal::RequestRejection;
+pub use rejection::RequestRejection;
 pub use server::{ServeError, StoreServer};
-#[cfg(fuzzing)]
+pub use storage_fault::{RequestError, StorageFault};
+#[doc(hidden)]
 pub use tortie_tls::common_name;
 pub use tortie_tls::{TlsError, TlsFiles};

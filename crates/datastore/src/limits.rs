@@ -1,6 +1,6 @@
 //! Limits of memory and CPU time for one request and for all requests together.
 
-use super::refusal::RequestRejection;
+use super::rejection::RequestRejection;
 use std::cell::Cell;
 use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};

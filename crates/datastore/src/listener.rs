@@ -9,7 +9,7 @@ use futures::Stream;
 use std::fs;
 use std::future::pending;
 use std::io;
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -69,40 +69,27 @@ impl StoreListener {
         options: &StoreOptions,
         tls: Option<&Arc<ListenerTls>>,
     ) -> Result<StoreListener, OpenError> {
-        let failed = |source: io::Error| match source.kind() {
+        let bound = match listen {
+            ListenAddress::Tcp(address) if !address.ip().is_loopback() && !options.allow_plaintext => {
+                return Err(OpenError::Plaintext { url: listen.to_string() });
+            }
+            ListenAddress::Tcp(address) => bind_tcp(address).map(StoreListener::Tcp),
+            ListenAddress::Tls(address) => {
+                let tls = tls.ok_or_else(|| OpenError::NoCertificate { url: listen.to_string() })?;
+                bind_tcp(address).map(|listener| StoreListener::Tls(listener, tls.clone()))
+            }
+            ListenAddress::Unix(path) => bind_unix(path),
+        };
+        bound.map_err(|source| match source.kind() {
             io::ErrorKind::AddrInUse => OpenError::AddressInUse { url: listen.to_string() },
             _ => OpenError::Listen { url: listen.to_string(), source },
-        };
-        let bind = |address| {
-            let listener = TcpListener::bind(address)?;
-            listener.set_nonblocking(true)?;
-            Ok(listener)
-        };
-        match listen {
-            ListenAddress::Tcp(address) if !address.ip().is_loopback() && !options.allow_plaintext => {
-                Err(OpenError::Plaintext { url: listen.to_string() })
-            }
-            ListenAddress::Tcp(address) => Ok(StoreListener::Tcp(bind(address).map_err(failed)?)),
-            ListenAddress::Tls(address) => match tls {
-                Some(tls) => Ok(StoreListener::Tls(bind(address).map_err(failed)?, tls.clone())),
-                None => Err(OpenError::NoCertificate { url: listen.to_string() }),
-            },
-            ListenAddress::Unix(path) => {
-                remove_stale_socket(path).map_err(failed)?;
-                let listener = UnixListener::bind(path).map_err(failed)?;
-                let file = SocketFile::new(path);
-                fs::set_permissions(path, fs::Permissions::from_mode(0o600)).map_err(failed)?;
-                listener.set_nonblocking(true).map_err(failed)?;
-                Ok(StoreListener::Unix(listener, file))
-            }
-        }
+        })
     }
 
     pub fn url(&self) -> ListenAddress {
-        let address = |listener: &TcpListener| listener.local_addr().unwrap_or(([127, 0, 0, 1], 0).into());
         match self {
-            StoreListener::Tcp(listener) => ListenAddress::Tcp(address(listener)),
-            StoreListener::Tls(listener, _) => ListenAddress::Tls(address(listener)),
+            StoreListener::Tcp(listener) => ListenAddress::Tcp(local_address(listener)),
+            StoreListener::Tls(listener, _) => ListenAddress::Tls(local_address(listener)),
             StoreListener::Unix(_, file) => ListenAddress::Unix(file.path.clone()),
         }
     }
@@ -133,6 +120,25 @@ impl StoreListener {
         });
         Ok(tokio_stream::wrappers::ReceiverStream::new(receiver))
     }
+}
+
+fn bind_tcp(address: &SocketAddr) -> io::Result<TcpListener> {
+    let listener = TcpListener::bind(address)?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+fn bind_unix(path: &Path) -> io::Result<StoreListener> {
+    remove_stale_socket(path)?;
+    let listener = UnixListener::bind(path)?;
+    let file = SocketFile::new(path);
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
+    listener.set_nonblocking(true)?;
+    Ok(StoreListener::Unix(listener, file))
+}
+
+fn local_address(listener: &TcpListener) -> SocketAddr {
+    listener.local_addr().unwrap_or(([127, 0, 0, 1], 0).into())
 }
 
 enum AcceptSource {
@@ -205,24 +211,25 @@ async fn accept(
             continue;
         };
         crowded = false;
-        if hand_on(stream, accepting.tls(), permit, connections).await.is_none() {
+        if pass_on(stream, accepting.tls(), permit, connections).await.is_none() {
             return pending().await;
         }
     }
 }
 
 /// Passes a connection to the server. Returns `None` if the server does not accept connections any more.
-async fn hand_on(
+async fn pass_on(
     stream: AcceptedStream,
     tls: Option<&Arc<ListenerTls>>,
     permit: OwnedSemaphorePermit,
     connections: &ConnectionSender,
 ) -> Option<()> {
     let connection = match (stream, tls) {
-        (AcceptedStream::Unix(stream), _) => DatastoreConnection::unix(stream, permit),
-        (AcceptedStream::Tcp(stream), None) => DatastoreConnection::tcp(stream, permit),
+        (AcceptedStream::Unix(stream), _) => DatastoreConnection::plain(stream, permit),
+        (AcceptedStream::Tcp(stream), None) => DatastoreConnection::plain(stream, permit),
         (AcceptedStream::Tcp(stream), Some(tls)) => {
-            let (acceptor, connections) = (tls.acceptor(), connections.clone());
+            let acceptor = tls.acceptor();
+            let connections = connections.clone();
             tokio::spawn(async move {
                 match tokio::time::timeout(TLS_HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await {
                     Ok(Ok(stream)) => {

@@ -70,26 +70,21 @@ impl FromStr for ListenAddress {
     type Err = ListenError;
 
     fn from_str(text: &str) -> Result<ListenAddress, ListenError> {
-        let malformed = || ListenError(text.to_owned());
-        if let Some(path) = text.strip_prefix("unix://") {
-            return if path.starts_with('/') {
-                Ok(ListenAddress::Unix(path.into()))
-            } else {
-                Err(malformed())
-            };
-        }
-        let (tls, address) = match (text.strip_prefix("http://"), text.strip_prefix("https://")) {
-            (Some(address), _) => (false, address),
-            (_, Some(address)) => (true, address),
-            _ => return Err(malformed()),
+        let parsed = match text.split_once("://") {
+            Some(("unix", path)) if path.starts_with('/') => Some(ListenAddress::Unix(path.into())),
+            Some(("http", address)) => parse_address(address).map(ListenAddress::Tcp),
+            Some(("https", address)) => parse_address(address).map(ListenAddress::Tls),
+            _ => None,
         };
-        let address = address.strip_suffix('/').unwrap_or(address);
-        let address = match address.strip_prefix("localhost:") {
-            Some(port) => format!("127.0.0.1:{port}"),
-            None => address.to_owned(),
-        };
-        let address = address.parse().map_err(|_| malformed())?;
-        Ok(if tls { ListenAddress::Tls(address) } else { ListenAddress::Tcp(address) })
+        parsed.ok_or_else(|| ListenError(text.to_owned()))
+    }
+}
+
+fn parse_address(text: &str) -> Option<SocketAddr> {
+    let text = text.strip_suffix('/').unwrap_or(text);
+    match text.strip_prefix("localhost:") {
+        Some(port) => format!("127.0.0.1:{port}").parse().ok(),
+        None => text.parse().ok(),
     }
 }
 

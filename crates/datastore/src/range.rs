@@ -1,16 +1,14 @@
 //! Range requests: select, filter, sort and limit keys.
 
-use super::buffer;
+use super::buffer_pool;
 use super::directory::StoreIdentity;
-use super::encoded::{EncodedRange, RangeEncoder};
-use super::fault::StorageFault;
+use super::history_record::KeyVersion;
+use super::key_span::KeySpan;
 use super::limits::ResponseAllowance;
-use super::record::KeyVersion;
-use super::refusal::RequestRejection;
-use super::span::KeySpan;
-use super::view::{HistoryTable, RevisionView};
+use super::range_encoder::{EncodedRange, RangeEncoder};
+use super::revision_view::{HistoryTable, RevisionView};
+use super::storage_fault::{RequestError, StorageFault};
 use bytes::{Bytes, BytesMut};
-use std::cmp::Ordering;
 use std::ops::{Bound, ControlFlow};
 use tortie_etcd_proto::etcdserverpb::range_request::{SortOrder, SortTarget};
 use tortie_etcd_proto::etcdserverpb::{DeleteRangeRequest, RangeRequest, RangeResponse, ResponseHeader};
@@ -21,11 +19,8 @@ pub fn range<H: HistoryTable>(
     view: &RevisionView<H>,
     request: &RangeRequest,
     allowance: &mut ResponseAllowance,
-) -> Result<Result<RangeResponse, RequestRejection>, StorageFault> {
-    let revision = match view.resolve(request.revision) {
-        Ok(revision) => revision,
-        Err(refusal) => return Ok(Err(refusal)),
-    };
+) -> Result<RangeResponse, RequestError> {
+    let revision = view.resolve(request.revision)?;
     let order = order(request);
     let limit = limit(request);
     let keep = if order.is_some() { usize::MAX } else { limit };
@@ -40,9 +35,8 @@ pub fn range<H: HistoryTable>(
         answer.push(key, version, with_value, allowance);
         if allowance.is_hopeless() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     })?;
-    if let Err(refusal) = view.check_work().and(allowance.check()) {
-        return Ok(Err(refusal));
-    }
+    view.check_work()?;
+    allowance.check()?;
 
     let mut kvs = answer.kvs;
     if let Some((target, descending)) = order {
@@ -62,34 +56,31 @@ pub fn range<H: HistoryTable>(
                 ControlFlow::Continue(())
             })?;
         }
-        if let Err(refusal) = view.check_work().and(allowance.check()) {
-            return Ok(Err(refusal));
-        }
+        view.check_work()?;
+        allowance.check()?;
     }
     let header = Some(ResponseHeader { revision: view.revision, ..Default::default() });
     let more = found.is_more_than(limit, request);
-    Ok(Ok(RangeResponse { header, kvs, more, count: found.count as i64 }))
+    Ok(RangeResponse { header, kvs, more, count: found.count as i64 })
 }
 
 /// Returns the same response already encoded, for keys in their natural order.
-pub fn encoded<H: HistoryTable>(
+pub fn encode_range<H: HistoryTable>(
     view: &RevisionView<H>,
     identity: StoreIdentity,
     request: &RangeRequest,
     allowance: &mut ResponseAllowance,
-) -> Result<Result<EncodedRange, RequestRejection>, StorageFault> {
-    let revision = match view.resolve(request.revision) {
-        Ok(revision) => revision,
-        Err(refusal) => return Ok(Err(refusal)),
-    };
+) -> Result<EncodedRange, RequestError> {
+    let revision = view.resolve(request.revision)?;
     let limit = limit(request);
     let mut answer = RangeEncoder::new(identity, view.revision);
     let found = select(view, request, revision, limit, |key, version| {
         answer.push(key, version, !request.keys_only, allowance);
         if allowance.is_hopeless() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     })?;
-    let within = view.check_work().and(allowance.check());
-    Ok(within.map(|()| answer.finish(found.is_more_than(limit, request), found.count as i64)))
+    view.check_work()?;
+    allowance.check()?;
+    Ok(answer.finish(found.is_more_than(limit, request), found.count as i64))
 }
 
 /// Returns whether the request asks for an order other than ascending keys.
@@ -125,7 +116,7 @@ fn select<H: HistoryTable>(
     mut push: impl FnMut(&[u8], &KeyVersion) -> ControlFlow<()>,
 ) -> Result<RangeCount, StorageFault> {
     let keep = if request.count_only { 0 } else { keep };
-    let filters = filters(request);
+    let filters = has_filters(request);
     let span = KeySpan::new(&request.key, &request.range_end);
     let mut found = RangeCount::default();
     // The last key that was read, if the keys after it need no reading.
@@ -133,7 +124,7 @@ fn select<H: HistoryTable>(
     if keep > 0 || filters {
         view.visit(&span, revision, |key, version| {
             found.count += 1;
-            if !passes(request, version) {
+            if !passes_filters(request, version) {
                 return ControlFlow::Continue(());
             }
             found.matching += 1;
@@ -152,7 +143,8 @@ fn select<H: HistoryTable>(
     };
     if let Some(rest) = rest {
         let count = view.count(rest, revision)?;
-        (found.count, found.matching) = (found.count + count, found.matching + count);
+        found.count += count;
+        found.matching += count;
     }
     Ok(found)
 }
@@ -187,13 +179,17 @@ pub fn measure_delete<H: HistoryTable>(
     if delete.range_end.is_empty() && !delete.prev_kv {
         return Ok(());
     }
-    let (key, range_end) = (delete.key.clone(), delete.range_end.clone());
-    let request = RangeRequest { key, range_end, keys_only: !delete.prev_kv, ..Default::default() };
-    match delete.prev_kv {
-        true => measure(view, &request, allowance),
-        // The deleted values are not in the response.
-        false => measure(view, &request, &mut ResponseAllowance::new(usize::MAX)),
+    let request = RangeRequest {
+        key: delete.key.clone(),
+        range_end: delete.range_end.clone(),
+        keys_only: !delete.prev_kv,
+        ..Default::default()
+    };
+    if delete.prev_kv {
+        return measure(view, &request, allowance);
     }
+    // The deleted values are not in the response.
+    measure(view, &request, &mut ResponseAllowance::new(usize::MAX))
 }
 
 /// Memory of a key in a response in addition to its bytes.
@@ -211,7 +207,7 @@ struct KeyCollector {
 /// thread that ever read a list; it maps a very large buffer separately, returns it to the kernel as a whole, and
 /// uses only the pages that are written.
 fn chunk_size(number: usize) -> usize {
-    if number < 4 { buffer::POOLED_BUFFER_BYTES } else { buffer::LARGE_BUFFER_BYTES }
+    if number < 4 { buffer_pool::POOLED_BUFFER_BYTES } else { buffer_pool::LARGE_BUFFER_BYTES }
 }
 
 impl KeyCollector {
@@ -235,15 +231,15 @@ impl KeyCollector {
             self.chunks += 1;
             self.arena = BytesMut::with_capacity(chunk);
         }
-        let (key, value) = (self.share(key), self.share(value));
-        self.kvs.push(KeyValue {
-            key,
+        let kv = KeyValue {
+            key: self.share(key),
             create_revision: version.created,
             mod_revision: version.at.main,
             version: version.version,
-            value,
+            value: self.share(value),
             lease: version.lease,
-        });
+        };
+        self.kvs.push(kv);
     }
 
     fn share(&mut self, bytes: &[u8]) -> Bytes {
@@ -255,15 +251,19 @@ impl KeyCollector {
     }
 }
 
-fn filters(request: &RangeRequest) -> bool {
+fn has_filters(request: &RangeRequest) -> bool {
     request.min_mod_revision != 0
         || request.max_mod_revision != 0
         || request.min_create_revision != 0
         || request.max_create_revision != 0
 }
 
-fn passes(request: &RangeRequest, version: &KeyVersion) -> bool {
-    let within = |value: i64, min: i64, max: i64| (min == 0 || value >= min) && (max == 0 || value <= max);
+/// Returns whether the value is within the bounds, of which zero means none.
+fn within(value: i64, min: i64, max: i64) -> bool {
+    (min == 0 || value >= min) && (max == 0 || value <= max)
+}
+
+fn passes_filters(request: &RangeRequest, version: &KeyVersion) -> bool {
     within(version.at.main, request.min_mod_revision, request.max_mod_revision)
         && within(version.created, request.min_create_revision, request.max_create_revision)
 }
@@ -279,15 +279,14 @@ fn order(request: &RangeRequest) -> Option<(SortTarget, bool)> {
 }
 
 fn sort(kvs: &mut [KeyValue], target: SortTarget, descending: bool) {
-    let compare = |a: &KeyValue, b: &KeyValue| match target {
-        SortTarget::Key => a.key.cmp(&b.key),
-        SortTarget::Version => a.version.cmp(&b.version),
-        SortTarget::Create => a.create_revision.cmp(&b.create_revision),
-        SortTarget::Mod => a.mod_revision.cmp(&b.mod_revision),
-        SortTarget::Value => a.value.cmp(&b.value),
-    };
     kvs.sort_by(|a, b| {
-        let ordering: Ordering = compare(a, b);
+        let ordering = match target {
+            SortTarget::Key => a.key.cmp(&b.key),
+            SortTarget::Version => a.version.cmp(&b.version),
+            SortTarget::Create => a.create_revision.cmp(&b.create_revision),
+            SortTarget::Mod => a.mod_revision.cmp(&b.mod_revision),
+            SortTarget::Value => a.value.cmp(&b.value),
+        };
         if descending { ordering.reverse() } else { ordering }
     });
 }

@@ -3,12 +3,12 @@
 use super::acknowledged::AcknowledgedFile;
 use super::core::{StoreCore, WriteRequest};
 use super::directory::OpenError;
-use super::fault::StorageFault;
 use super::lessor::Lessor;
 use super::limits::ResponseBudget;
 use super::listener::{StoreListener, connection_limit};
 use super::options::{AutoCompaction, ListenAddress, StoreOptions};
 use super::service::{RequestIntake, StoreService};
+use super::storage_fault::StorageFault;
 use super::tls::ListenerTls;
 use super::watch::WatchHub;
 use super::writer::{StoreWriter, WriterLoop};
@@ -49,7 +49,6 @@ pub enum ServeError {
 
 pub struct StoreServer {
     service: StoreService,
-    writer: StoreWriter,
     writer_loop: WriterLoop,
     lifetime: Weak<Database>,
     listeners: Vec<StoreListener>,
@@ -63,22 +62,23 @@ impl StoreServer {
     pub fn open(options: &StoreOptions) -> Result<StoreServer, OpenError> {
         let core = StoreCore::open(&options.data_dir, options.quota_bytes)?;
         let tls = options.tls.clone().map(ListenerTls::new).transpose()?.map(Arc::new);
-        let bind = |listen| StoreListener::bind(listen, options, tls.as_ref());
-        let listeners = options.listen.iter().map(bind).collect::<Result<Vec<_>, _>>()?;
-        let corrupt = |fault: StorageFault| OpenError::Corrupt {
-            dir: options.data_dir.clone(),
-            reason: fault.to_string(),
-        };
+        let mut listeners = Vec::with_capacity(options.listen.len());
+        for address in &options.listen {
+            listeners.push(StoreListener::bind(address, options, tls.as_ref())?);
+        }
         let latest = core.latest().clone();
         let lifetime = core.lifetime();
         let acknowledged = core.acknowledged().cloned();
-        let leases = latest.get().leases().map_err(corrupt)?;
+        let leases = latest.get().leases().map_err(|fault| OpenError::Corrupt {
+            dir: options.data_dir.clone(),
+            reason: fault.to_string(),
+        })?;
         let lessor = Arc::new(Lessor::new(leases, Instant::now()));
         let hub = Arc::new(WatchHub::new(latest.clone()));
         let (stop, stopped) = watch::channel(false);
         let (writer, writer_loop) = WriterLoop::new(core, lessor.clone(), hub.clone());
         let service = StoreService {
-            writer: writer.clone(),
+            writer,
             identity: latest.get().identity,
             latest,
             lessor,
@@ -91,14 +91,12 @@ impl StoreServer {
             client_urls: listeners.iter().map(|listener| listener.url().to_string()).collect(),
             stop: stopped,
         };
-        let auto_compaction = options.auto_compaction;
         Ok(StoreServer {
             service,
-            writer,
             writer_loop,
             lifetime,
             listeners,
-            auto_compaction,
+            auto_compaction: options.auto_compaction,
             acknowledged,
             stop,
         })
@@ -112,16 +110,9 @@ impl StoreServer {
     /// Serves until `shutdown` completes. Afterwards everything acknowledged is on disk and the directory is
     /// unlocked.
     pub async fn serve(self, shutdown: impl Future<Output = ()>) -> Result<(), ServeError> {
-        let StoreServer {
-            service,
-            writer,
-            writer_loop,
-            lifetime,
-            listeners,
-            auto_compaction,
-            acknowledged,
-            stop,
-        } = self;
+        let StoreServer { service, writer_loop, lifetime, listeners, auto_compaction, acknowledged, stop } =
+            self;
+        let writer = service.writer.clone();
         let (ended, mut has_ended) = watch::channel(false);
         let writing: JoinHandle<Result<(), StorageFault>> =
             std::thread::Builder::new().name("store-writer".to_owned()).spawn(move || {
@@ -134,7 +125,7 @@ impl StoreServer {
         if let Some(acknowledged) = acknowledged {
             chores.spawn(sync_acknowledged(acknowledged));
         }
-        chores.spawn(compact_in_time(service.clone(), auto_compaction));
+        chores.spawn(compact_automatically(service.clone(), auto_compaction));
         let intake = Arc::new(RequestIntake::default());
         chores.spawn(intake.clone().sweep());
 
@@ -212,16 +203,13 @@ async fn revoke_expired(lessor: Arc<Lessor>, writer: StoreWriter) {
     loop {
         interval.tick().await;
         // Concurrent revocations share a commit; their number is limited so that they do not delay other writes.
-        let revoking = futures::stream::iter(lessor.expired(Instant::now()));
-        let revoke = |id| {
-            let writer = &writer;
-            async move {
-                if let Err(refusal) = writer.write(WriteRequest::Revoke { id }).await {
-                    tracing::debug!("cannot revoke lease {id:x}: {refusal}");
+        futures::stream::iter(lessor.expired(Instant::now()))
+            .for_each_concurrent(MAX_CONCURRENT_REVOCATIONS, async |id| {
+                if let Err(rejection) = writer.write(WriteRequest::Revoke { id }).await {
+                    tracing::debug!("cannot revoke lease {id:x}: {rejection}");
                 }
-            }
-        };
-        revoking.for_each_concurrent(MAX_CONCURRENT_REVOCATIONS, revoke).await;
+            })
+            .await;
     }
 }
 
@@ -236,11 +224,11 @@ async fn sync_acknowledged(acknowledged: Arc<AcknowledgedFile>) {
     }
 }
 
-async fn compact_in_time(service: StoreService, how: AutoCompaction) {
+async fn compact_automatically(service: StoreService, mode: AutoCompaction) {
     /// The period is divided into this many steps, so that only slightly more history than configured is kept.
     const PERIOD_STEPS: u32 = 10;
     const REVISION_CHECK_INTERVAL: Duration = Duration::from_secs(300);
-    let (pause, steps) = match how {
+    let (pause, steps) = match mode {
         AutoCompaction::Off => return,
         AutoCompaction::Age(age) => {
             ((age / PERIOD_STEPS).max(Duration::from_millis(100)), PERIOD_STEPS as usize)
@@ -251,7 +239,7 @@ async fn compact_in_time(service: StoreService, how: AutoCompaction) {
     loop {
         tokio::time::sleep(pause).await;
         let state = service.latest.get().state;
-        seen.push_back(match how {
+        seen.push_back(match mode {
             AutoCompaction::Revisions(keep) => state.revision.saturating_sub(keep),
             _ => state.revision,
         });

@@ -2,16 +2,15 @@
 
 use super::auth::AuthState;
 use super::batch::{LEASES_TABLE, StoreState, lease_keys};
+use super::data_file::DataFile;
 use super::directory::{self, StoreIdentity};
-use super::encoded::EncodedRange;
-use super::fault::StorageFault;
-use super::file::DataFile;
 use super::index::VersionIndex;
 use super::limits::{MAX_READ_WORK, MAX_WRITE_RESPONSE_BYTES, MAX_WRITE_WORK, ResponseAllowance, WorkBudget};
 use super::range;
-use super::refusal::RequestRejection;
+use super::range_encoder::EncodedRange;
+use super::revision_view::{HISTORY_TABLE, LEASE_KEYS_TABLE, RevisionView};
+use super::storage_fault::{RequestError, StorageFault};
 use super::txn;
-use super::view::{HISTORY_TABLE, LEASE_KEYS_TABLE, RevisionView};
 use redb::{
     Database, Durability, Key, ReadOnlyTable, ReadTransaction, ReadableDatabase, ReadableTable,
     TableDefinition, Value,
@@ -71,7 +70,7 @@ impl StoreSnapshot {
         &self,
         request: &RangeRequest,
         allowance: &mut ResponseAllowance,
-    ) -> Result<Result<RangeResponse, RequestRejection>, StorageFault> {
+    ) -> Result<RangeResponse, RequestError> {
         range::range(&self.view(&WorkBudget::new(MAX_READ_WORK)), request, allowance)
     }
 
@@ -80,8 +79,8 @@ impl StoreSnapshot {
         &self,
         request: &RangeRequest,
         allowance: &mut ResponseAllowance,
-    ) -> Result<Result<EncodedRange, RequestRejection>, StorageFault> {
-        range::encoded(&self.view(&WorkBudget::new(MAX_READ_WORK)), self.identity, request, allowance)
+    ) -> Result<EncodedRange, RequestError> {
+        range::encode_range(&self.view(&WorkBudget::new(MAX_READ_WORK)), self.identity, request, allowance)
     }
 
     /// Executes a read-only transaction.
@@ -89,7 +88,7 @@ impl StoreSnapshot {
         &self,
         request: &TxnRequest,
         allowance: &mut ResponseAllowance,
-    ) -> Result<Result<TxnResponse, RequestRejection>, StorageFault> {
+    ) -> Result<TxnResponse, RequestError> {
         txn::read(&self.view(&WorkBudget::new(MAX_READ_WORK)), request, allowance)
     }
 
@@ -102,14 +101,12 @@ impl StoreSnapshot {
     }
 
     /// Returns an error if the response to a deletion, including the deleted values, would be too large.
-    pub fn measure_delete(
-        &self,
-        request: &DeleteRangeRequest,
-    ) -> Result<Result<(), RequestRejection>, StorageFault> {
+    pub fn check_delete(&self, request: &DeleteRangeRequest) -> Result<(), RequestError> {
         let mut allowance = ResponseAllowance::new(MAX_WRITE_RESPONSE_BYTES);
         let work = WorkBudget::new(MAX_WRITE_WORK);
         range::measure_delete(&self.view(&work), request, &mut allowance)?;
-        Ok(self.view(&work).check_work().and(allowance.check()))
+        self.view(&work).check_work()?;
+        Ok(allowance.check()?)
     }
 
     /// Returns the keys attached to a lease, in order.
@@ -117,11 +114,12 @@ impl StoreSnapshot {
         &self,
         id: i64,
         allowance: &mut ResponseAllowance,
-    ) -> Result<Result<Vec<Vec<u8>>, RequestRejection>, StorageFault> {
+    ) -> Result<Vec<Vec<u8>>, RequestError> {
         let keys = lease_keys(&self.transaction.open_table(LEASE_KEYS_TABLE)?, id, |key| {
             allowance.take(range::KEY_VALUE_OVERHEAD_BYTES + key.len())
         })?;
-        Ok(allowance.check().map(|()| keys))
+        allowance.check()?;
+        Ok(keys)
     }
 
     /// Returns the approximate size of a copy of this state.

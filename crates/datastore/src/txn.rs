@@ -2,12 +2,12 @@
 //! them.
 
 use super::batch::WriteBatch;
-use super::fault::StorageFault;
+use super::key_span::KeySpan;
 use super::limits::{MAX_WRITE_RESPONSE_BYTES, MAX_WRITE_WORK, ResponseAllowance};
 use super::range;
-use super::refusal::RequestRejection;
-use super::span::KeySpan;
-use super::view::{HistoryTable, RevisionView};
+use super::rejection::RequestRejection;
+use super::revision_view::{HistoryTable, RevisionView};
+use super::storage_fault::{RequestError, StorageFault};
 use std::cmp::Ordering;
 use std::ops::ControlFlow;
 use tortie_etcd_proto::etcdserverpb::compare::{CompareResult, CompareTarget, TargetUnion};
@@ -26,30 +26,20 @@ struct TxnPath<'r> {
 }
 
 /// Executes a transaction that may write.
-pub fn write(
-    batch: &mut WriteBatch,
-    request: &TxnRequest,
-) -> Result<Result<TxnResponse, RequestRejection>, StorageFault> {
+pub fn write(batch: &mut WriteBatch, request: &TxnRequest) -> Result<TxnResponse, RequestError> {
     batch.work.set(MAX_WRITE_WORK);
     let path = choose(&batch.view(), request)?;
-    if let Err(refusal) = batch.view().check_work() {
-        return Ok(Err(refusal));
-    }
-    if let Err(refusal) = check_puts(batch, &path)? {
-        return Ok(Err(refusal));
-    }
-    if let Err(refusal) = check_ranges(&batch.view(), &path) {
-        return Ok(Err(refusal));
-    }
+    batch.view().check_work()?;
+    check_puts(batch, &path)?;
+    check_ranges(&batch.view(), &path)?;
     let mut allowance = ResponseAllowance::new(MAX_WRITE_RESPONSE_BYTES);
     measure(&batch.view(), &path, &mut allowance)?;
-    if let Err(refusal) = batch.view().check_work().and(allowance.check()) {
-        return Ok(Err(refusal));
-    }
+    batch.view().check_work()?;
+    allowance.check()?;
     batch.work.set(usize::MAX);
     let mut response = apply(batch, &path)?;
     response.header = batch.header();
-    Ok(Ok(response))
+    Ok(response)
 }
 
 /// Executes a transaction of which neither branch can write.
@@ -57,18 +47,15 @@ pub fn read<H: HistoryTable>(
     view: &RevisionView<H>,
     request: &TxnRequest,
     allowance: &mut ResponseAllowance,
-) -> Result<Result<TxnResponse, RequestRejection>, StorageFault> {
+) -> Result<TxnResponse, RequestError> {
     let path = choose(view, request)?;
-    if let Err(refusal) = check_ranges(view, &path) {
-        return Ok(Err(refusal));
-    }
+    check_ranges(view, &path)?;
     let mut response = answer(view, &path, allowance)?;
     // An operation that exceeded the limits has no response, but the operations after it were still counted.
-    if let Err(refusal) = view.check_work().and(allowance.check()) {
-        return Ok(Err(refusal));
-    }
+    view.check_work()?;
+    allowance.check()?;
     response.header = Some(ResponseHeader { revision: view.revision, ..Default::default() });
-    Ok(Ok(response))
+    Ok(response)
 }
 
 fn choose<'r, H: HistoryTable>(
@@ -95,7 +82,8 @@ fn choose<'r, H: HistoryTable>(
 /// Returns whether every key of the range satisfies the comparison. A missing key compares as zero, but has no value.
 fn holds<H: HistoryTable>(view: &RevisionView<H>, compare: &Compare) -> Result<bool, StorageFault> {
     let span = KeySpan::new(&compare.key, &compare.range_end);
-    let (mut found, mut all) = (false, true);
+    let mut found = false;
+    let mut all = true;
     view.visit(&span, view.revision, |_, version| {
         found = true;
         let number = match compare.target() {
@@ -137,26 +125,24 @@ fn satisfies(compare: &Compare, number: i64, value: &[u8]) -> bool {
 
 /// Checks the puts. The operations are checked in the order in which they would be applied, so that of several errors
 /// the client gets the same one as from etcd.
-fn check_puts(batch: &mut WriteBatch, path: &TxnPath) -> Result<Result<(), RequestRejection>, StorageFault> {
+fn check_puts(batch: &mut WriteBatch, path: &TxnPath) -> Result<(), RequestError> {
     let mut nested = path.nested.iter();
     for op in path.ops {
-        let outcome = match &op.request {
-            // In the reverse order of a single put; clients can observe the difference.
-            Some(Request::RequestPut(put)) if !batch.has_kept(put)? => Err(RequestRejection::KEY_NOT_FOUND),
-            Some(Request::RequestPut(put)) if !batch.has_lease(put)? => {
-                Err(RequestRejection::LEASE_NOT_FOUND)
+        match &op.request {
+            Some(Request::RequestPut(put)) => {
+                // In the reverse order of a single put; clients can observe the difference.
+                batch.check_kept_key(put)?;
+                batch.check_lease(put)?;
             }
-            Some(Request::RequestTxn(_)) => match nested.next() {
-                Some(inner) => check_puts(batch, inner)?,
-                None => Ok(()),
-            },
-            _ => Ok(()),
-        };
-        if outcome.is_err() {
-            return Ok(outcome);
+            Some(Request::RequestTxn(_)) => {
+                if let Some(inner) = nested.next() {
+                    check_puts(batch, inner)?;
+                }
+            }
+            _ => {}
         }
     }
-    Ok(Ok(()))
+    Ok(())
 }
 
 fn check_ranges<H: HistoryTable>(view: &RevisionView<H>, path: &TxnPath) -> Result<(), RequestRejection> {
@@ -171,7 +157,9 @@ fn check_ranges<H: HistoryTable>(view: &RevisionView<H>, path: &TxnPath) -> Resu
                 view.resolve(range.revision)?;
             }
             Some(Request::RequestTxn(_)) => {
-                nested.next().map_or(Ok(()), |inner| check_ranges(view, inner))?;
+                if let Some(inner) = nested.next() {
+                    check_ranges(view, inner)?;
+                }
             }
             _ => {}
         }
@@ -215,7 +203,9 @@ fn apply(batch: &mut WriteBatch, path: &TxnPath) -> Result<TxnResponse, StorageF
             Some(Request::RequestDeleteRange(delete)) => {
                 Some(Response::ResponseDeleteRange(batch.delete(delete)?))
             }
-            Some(Request::RequestRange(range)) => batch.range(range)?.ok().map(Response::ResponseRange),
+            Some(Request::RequestRange(range)) => {
+                unless_rejected(batch.range(range))?.map(Response::ResponseRange)
+            }
             Some(Request::RequestTxn(_)) => match nested.next() {
                 Some(inner) => Some(Response::ResponseTxn(apply(batch, inner)?)),
                 None => None,
@@ -240,7 +230,7 @@ fn answer<H: HistoryTable>(
         }
         let response = match &op.request {
             Some(Request::RequestRange(request)) => {
-                range::range(view, request, allowance)?.ok().map(Response::ResponseRange)
+                unless_rejected(range::range(view, request, allowance))?.map(Response::ResponseRange)
             }
             Some(Request::RequestTxn(_)) => match nested.next() {
                 Some(inner) => Some(Response::ResponseTxn(answer(view, inner, allowance)?)),
@@ -251,6 +241,15 @@ fn answer<H: HistoryTable>(
         responses.push(ResponseOp { response });
     }
     Ok(branch(path.succeeded, responses))
+}
+
+/// Returns `None` for a rejected operation: its requirements and limits are checked for the transaction as a whole.
+fn unless_rejected<T>(outcome: Result<T, RequestError>) -> Result<Option<T>, StorageFault> {
+    match outcome {
+        Ok(response) => Ok(Some(response)),
+        Err(RequestError::Rejected(_)) => Ok(None),
+        Err(RequestError::Storage(fault)) => Err(fault),
+    }
 }
 
 fn branch(succeeded: bool, responses: Vec<ResponseOp>) -> TxnResponse {

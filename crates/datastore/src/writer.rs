@@ -2,9 +2,9 @@
 //! answers them and publishes the changes to the watchers. The next group accumulates while the disk is busy.
 
 use super::core::{StoreCore, WriteRequest, WriteResponse};
-use super::fault::StorageFault;
 use super::lessor::Lessor;
-use super::refusal::RequestRejection;
+use super::rejection::RequestRejection;
+use super::storage_fault::StorageFault;
 use super::watch::WatchHub;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -56,7 +56,7 @@ impl StoreWriter {
         let weight = u32::try_from(write.weight() / QUEUE_UNIT_BYTES).unwrap_or(u32::MAX).saturating_add(1);
         let room = self.room.clone().acquire_many_owned(weight.min(MAX_QUEUED_UNITS)).await;
         let _room = room.map_err(|_| RequestRejection::STOPPED)?;
-        self.ask(|reply| WriterTask::Write { write, reply, _room }).await
+        self.request(|reply| WriterTask::Write { write, reply, _room }).await
     }
 
     pub async fn stop(&self) {
@@ -64,7 +64,7 @@ impl StoreWriter {
     }
 
     pub async fn compact_physically(&self, revision: i64) -> Result<WriteResponse, RequestRejection> {
-        self.ask(|reply| WriterTask::CompactPhysically { revision, reply }).await
+        self.request(|reply| WriterTask::CompactPhysically { revision, reply }).await
     }
 
     pub async fn defragment(&self) -> Result<(), Status> {
@@ -74,10 +74,13 @@ impl StoreWriter {
     }
 
     pub async fn size(&self) -> Result<u64, RequestRejection> {
-        self.ask(|reply| WriterTask::Size { reply }).await
+        self.request(|reply| WriterTask::Size { reply }).await
     }
 
-    async fn ask<T>(&self, task: impl FnOnce(ReplySender<T>) -> WriterTask) -> Result<T, RequestRejection> {
+    async fn request<T>(
+        &self,
+        task: impl FnOnce(ReplySender<T>) -> WriterTask,
+    ) -> Result<T, RequestRejection> {
         let (reply, answer) = oneshot::channel();
         self.tasks.send(task(reply)).await.map_err(|_| RequestRejection::STOPPED)?;
         // The fate of the request is unknown, so the error must not claim that it was not executed.
@@ -114,7 +117,7 @@ impl WriterLoop {
                     return Ok(());
                 }
             }
-            if self.work(&mut waiting)?.is_break() {
+            if self.execute(&mut waiting)?.is_break() {
                 return Ok(());
             }
         }
@@ -128,7 +131,7 @@ impl WriterLoop {
         }
     }
 
-    fn work(&mut self, waiting: &mut Vec<WriterTask>) -> Result<ControlFlow<()>, StorageFault> {
+    fn execute(&mut self, waiting: &mut Vec<WriterTask>) -> Result<ControlFlow<()>, StorageFault> {
         let mut writes = Vec::with_capacity(waiting.len());
         let mut replies = Vec::with_capacity(waiting.len());
         let mut others = Vec::new();
@@ -175,7 +178,7 @@ impl WriterLoop {
         let applied = self.core.apply(writes)?;
         let now = Instant::now();
         for change in applied.lease_changes {
-            self.lessor.note(change, now);
+            self.lessor.apply(change, now);
         }
         for ((reply, when_compacted), answer) in replies.into_iter().zip(applied.answers) {
             match answer {

@@ -43,7 +43,7 @@ fn everything() -> RangeRequest {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn memory_is_bounded_and_nothing_is_lost_at_the_bounds() {
+async fn nothing_is_lost_at_the_memory_bounds() {
     let embedded = EmbeddedDatastore::start();
     let channel = connect(&embedded.url).await;
     let mut kv = KvClient::new(channel.clone()).max_decoding_message_size(usize::MAX);

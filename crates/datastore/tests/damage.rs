@@ -56,7 +56,7 @@ fn place(database: &[u8], note: Option<&[u8]>) -> TempDir {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_flipped_bit_in_the_last_commit_is_not_a_lost_write() {
+async fn a_damaged_last_commit_is_reported() {
     let ((before, _), (after, note)) = images().await;
     assert_eq!(open(place(&after, Some(&note)).path()).unwrap(), KEY_COUNT, "whole, it opens");
     // One bit in each 64 bytes that the last commit wrote.

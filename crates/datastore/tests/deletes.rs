@@ -43,7 +43,7 @@ fn put(key: String, lease: i64) -> PutRequest {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_large_delete_takes_little_memory_and_watchers_miss_nothing() {
+async fn watchers_miss_nothing_of_a_large_delete() {
     let embedded = EmbeddedDatastore::start();
     let channel = connect(&embedded.url).await;
     let mut kv = KvClient::new(channel.clone());

@@ -56,7 +56,7 @@ impl TestWatch {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_slow_watcher_holds_nobody_up_and_misses_nothing() {
+async fn a_slow_watcher_delays_no_other_client() {
     const WRITE_COUNT: i64 = 700;
     let embedded = EmbeddedDatastore::start();
     let mut watch = TestWatch::open(connect(&embedded.url).await, everything(0)).await;
@@ -76,7 +76,7 @@ async fn a_slow_watcher_holds_nobody_up_and_misses_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn large_responses_come_in_fragments_for_those_who_ask() {
+async fn large_responses_are_fragmented_on_request() {
     let embedded = EmbeddedDatastore::start();
     let channel = connect(&embedded.url).await;
     let mut kv = KvClient::new(channel.clone());
@@ -182,7 +182,7 @@ async fn history_goes_when_it_is_old_enough() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn too_large_a_message_is_refused_as_etcd_does() {
+async fn oversized_messages_are_rejected_as_by_etcd() {
     let (etcd, embedded) = (Etcd::start().unwrap(), EmbeddedDatastore::start());
     let mut answers = Vec::new();
     for url in [&etcd.endpoint(), &embedded.url] {

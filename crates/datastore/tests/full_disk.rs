@@ -127,7 +127,7 @@ async fn a_full_disk_refuses_writes_and_nothing_else() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_disk_that_fills_up_under_writes_loses_none_of_them() {
+async fn a_filling_disk_loses_no_write() {
     let disk = TmpfsDisk::new(40 << 20);
     let embedded = on(&disk);
     let mut client = DiskTestClient::new(&embedded).await;

@@ -163,7 +163,7 @@ async fn writes_pages_and_compaction_are_as_in_etcd() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_version_it_reports_has_progress_requests_that_can_be_relied_on() {
+async fn the_reported_version_supports_progress_requests() {
     let embedded = EmbeddedDatastore::start();
     let mut maintenance = MaintenanceClient::new(connect(&embedded.url).await);
     let version = maintenance.status(StatusRequest {}).await.unwrap().into_inner().version;

@@ -184,7 +184,7 @@ fn a_newer_format_is_refused() {
 }
 
 #[tokio::test]
-async fn a_socket_is_private_and_taken_over_only_when_nobody_listens() {
+async fn only_a_stale_socket_is_taken_over() {
     let dir = TempDir::new().unwrap();
     let socket = dir.path().join("s");
     let at = |name: &str| StoreOptions::new(dir.path().join(name), vec![ListenAddress::Unix(socket.clone())]);

@@ -15,11 +15,11 @@ pub struct ConnectionBalancer {
     pub service: String,
     pub port_name: String,
     /// Interval at which the ready endpoints of the Service are counted.
-    pub look: Duration,
+    pub count_interval: Duration,
     /// Delay between two clients that are asked to leave.
-    pub pause: Duration,
-    pub lowest: usize,
-    pub highest: usize,
+    pub leave_interval: Duration,
+    pub min_clients: usize,
+    pub max_clients: usize,
 }
 
 impl ConnectionBalancer {
@@ -27,38 +27,44 @@ impl ConnectionBalancer {
     /// configured bounds.
     fn limit(&self, hubs: usize, nodes: usize) -> usize {
         match hubs {
-            0 | 1 => self.highest,
-            _ => (1 + nodes * 120 / (hubs - 1) / 100).max(self.lowest).min(self.highest),
+            0 | 1 => self.max_clients,
+            _ => (1 + nodes * 120 / (hubs - 1) / 100).max(self.min_clients).min(self.max_clients),
         }
     }
 
     /// Updates the limit and disconnects surplus clients. Never returns.
-    pub async fn keep(&self, hub: &HubServer, kubernetes: &KubernetesTarget) {
-        let limit = watch::Sender::new(self.highest);
-        let look = async {
-            loop {
-                match self.hubs(kubernetes).await {
-                    Ok(hubs) => {
-                        let nodes = hub.nodes();
-                        let now = self.limit(hubs, nodes);
-                        if limit.send_replace(now) != now {
-                            tracing::info!(hubs, nodes, limit = now, "connection limit changed");
-                        }
-                    }
-                    Err(error) => {
-                        tracing::warn!(%error, "cannot count the endpoints of the hub Service; trying again")
-                    }
-                }
-                tokio::time::sleep(self.look).await;
-            }
-        };
+    pub async fn balance(&self, hub: &HubServer, kubernetes: &KubernetesTarget) {
+        let limit = watch::Sender::new(self.max_clients);
         tokio::select! {
-            () = look => {}
-            () = hub.shed(limit.subscribe(), self.pause) => {}
+            () = self.update_limit(hub, kubernetes, &limit) => {}
+            () = hub.shed_clients(limit.subscribe(), self.leave_interval) => {}
         }
     }
 
-    async fn hubs(&self, kubernetes: &KubernetesTarget) -> StoreResult<usize> {
+    async fn update_limit(
+        &self,
+        hub: &HubServer,
+        kubernetes: &KubernetesTarget,
+        limit: &watch::Sender<usize>,
+    ) {
+        loop {
+            match self.count_hubs(kubernetes).await {
+                Ok(hubs) => {
+                    let nodes = hub.nodes();
+                    let now = self.limit(hubs, nodes);
+                    if limit.send_replace(now) != now {
+                        tracing::info!(hubs, nodes, limit = now, "connection limit changed");
+                    }
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "cannot count the endpoints of the hub Service; trying again")
+                }
+            }
+            tokio::time::sleep(self.count_interval).await;
+        }
+    }
+
+    async fn count_hubs(&self, kubernetes: &KubernetesTarget) -> StoreResult<usize> {
         let kubernetes = OrchestratorClient::connect(kubernetes, StoreLimits::default()).await?;
         let found = kubernetes.service_endpoints(&self.namespace, &self.service, &self.port_name).await?;
         Ok(found.len())
@@ -75,10 +81,10 @@ mod tests {
             namespace: String::new(),
             service: String::new(),
             port_name: String::new(),
-            look: Duration::ZERO,
-            pause: Duration::ZERO,
-            lowest: 400,
-            highest: 10_000,
+            count_interval: Duration::ZERO,
+            leave_interval: Duration::ZERO,
+            min_clients: 400,
+            max_clients: 10_000,
         };
         for (hubs, nodes, limit) in [
             (0, 5_000, 10_000),

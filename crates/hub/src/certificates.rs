@@ -50,7 +50,7 @@ pub struct CertificateSecret {
 
 impl CertificateSecret {
     /// Returns the name of the Secret that nodes read.
-    fn of_nodes(&self) -> String {
+    fn client_name(&self) -> String {
         format!("{}-client", self.name)
     }
 }
@@ -96,16 +96,18 @@ impl CertificateKeeper {
         secret: CertificateSecret,
         kubernetes: KubernetesTarget,
     ) -> (CertificateKeeper, CertificateState) {
-        let ((serving, config), (trouble, reason)) = (watch::channel(None), watch::channel(None));
-        let state = CertificateState { serving: config, trouble: reason };
+        let serving = watch::Sender::new(None);
+        let trouble = watch::Sender::new(None);
+        let state = CertificateState { serving: serving.subscribe(), trouble: trouble.subscribe() };
         (CertificateKeeper { secret, kubernetes, serving, trouble }, state)
     }
 
     /// Checks and renews the certificates. Never returns.
     pub async fn run(self) {
-        let (mut backoff, mut served) = (Backoff::default(), None);
+        let mut backoff = Backoff::default();
+        let mut served = None;
         loop {
-            match self.look(&mut served).await {
+            match self.renew(&mut served).await {
                 Ok(pause) => {
                     backoff.reset();
                     self.trouble.send_replace(None);
@@ -122,18 +124,26 @@ impl CertificateKeeper {
     }
 
     /// Performs one renewal step (at most one Secret is written) and returns the delay until the next check.
-    async fn look(&self, served: &mut Option<TlsPem>) -> Result<Duration, CertificateError> {
+    async fn renew(&self, served: &mut Option<TlsPem>) -> Result<Duration, CertificateError> {
         let kubernetes = OrchestratorClient::connect(&self.kubernetes, StoreLimits::default()).await?;
-        let (namespace, of_nodes) = (&self.secret.namespace, self.secret.of_nodes());
+        let namespace = &self.secret.namespace;
+        let client_name = self.secret.client_name();
         let own = kubernetes.secret(namespace, &self.secret.name).await?;
-        let node = kubernetes.secret(namespace, &of_nodes).await?;
-        for (secret, name) in [(&own, &self.secret.name), (&node, &of_nodes)] {
+        let node = kubernetes.secret(namespace, &client_name).await?;
+        for (secret, name) in [(&own, &self.secret.name), (&node, &client_name)] {
             if secret.version.is_empty() {
                 return Err(CertificateError::NoSecret(format!("{namespace}/{name}")));
             }
         }
-        let (kept, believed) = (read_own(&own), node.data.get("ca.crt").map(String::as_str));
-        let (lifetimes, now) = (CertificateLifetimes::default(), now());
+        let kept = SelfIssuedCertificates {
+            authorities: secret_text(&own, "ca.crt"),
+            authority_key: secret_text(&own, "ca.key"),
+            certificate: secret_text(&own, "tls.crt"),
+            key: secret_text(&own, "tls.key"),
+        };
+        let believed = node.data.get("ca.crt").map(String::as_str);
+        let lifetimes = CertificateLifetimes::default();
+        let now = unix_time();
         let renewed =
             SelfIssuedCertificates::renewed(&kept, believed, &[HUB_NAME.to_owned()], lifetimes, now)
                 .map_err(CertificateError::Signing)?;
@@ -144,16 +154,19 @@ impl CertificateKeeper {
                 ("tls.crt", renewed.certificate),
                 ("tls.key", renewed.key),
             ];
-            return fill(&kubernetes, namespace, &self.secret.name, &own, data.into()).await;
+            return write_secret(&kubernetes, namespace, &self.secret.name, &own, data.into()).await;
         }
-        let shown = ClientCertificate { certificate: text(&node, "tls.crt"), key: text(&node, "tls.key") };
+        let shown = ClientCertificate {
+            certificate: secret_text(&node, "tls.crt"),
+            key: secret_text(&node, "tls.key"),
+        };
         let client =
             kept.renewed_client(&shown, NODE_NAME, lifetimes, now).map_err(CertificateError::Signing)?;
         if client.is_some() || believed != Some(kept.authorities.as_str()) {
             let client = client.unwrap_or(shown);
             let data =
                 [("ca.crt", kept.authorities), ("tls.crt", client.certificate), ("tls.key", client.key)];
-            return fill(&kubernetes, namespace, &of_nodes, &node, data.into()).await;
+            return write_secret(&kubernetes, namespace, &client_name, &node, data.into()).await;
         }
         let pem = TlsPem {
             certificate: kept.certificate.into(),
@@ -172,7 +185,7 @@ impl CertificateKeeper {
     }
 }
 
-async fn fill(
+async fn write_secret(
     kubernetes: &OrchestratorClient,
     namespace: &str,
     name: &str,
@@ -190,20 +203,11 @@ async fn fill(
     Ok(SECRET_WRITE_DELAY)
 }
 
-fn text(secret: &KubernetesSecret, key: &str) -> String {
+fn secret_text(secret: &KubernetesSecret, key: &str) -> String {
     secret.data.get(key).cloned().unwrap_or_default()
 }
 
-fn read_own(secret: &KubernetesSecret) -> SelfIssuedCertificates {
-    SelfIssuedCertificates {
-        authorities: text(secret, "ca.crt"),
-        authority_key: text(secret, "ca.key"),
-        certificate: text(secret, "tls.crt"),
-        key: text(secret, "tls.key"),
-    }
-}
-
-fn now() -> i64 {
+fn unix_time() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
 }
@@ -230,8 +234,12 @@ struct CachedCertificate {
 
 impl NodeCertificates {
     pub fn new(kubernetes: KubernetesTarget, namespace: &str, name: &str) -> NodeCertificates {
-        let (namespace, name) = (namespace.to_owned(), name.to_owned());
-        NodeCertificates { kubernetes, namespace, name, cached: Mutex::default() }
+        NodeCertificates {
+            kubernetes,
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+            cached: Mutex::default(),
+        }
     }
 
     pub async fn config(&self) -> Result<Arc<ClientConfig>, CertificateError> {
@@ -271,10 +279,10 @@ impl NodeCertificates {
         if secret.version.is_empty() {
             return Err(CertificateError::NoSecret(name));
         }
-        let part = |key: &str| secret.data.get(key).map(|text| text.clone().into_bytes());
-        match (part("tls.crt"), part("tls.key"), part("ca.crt")) {
-            (Some(certificate), Some(key), Some(ca)) => Ok(TlsPem { certificate, key, ca: Some(ca) }),
-            _ => Err(CertificateError::NotMade(name)),
-        }
+        let parts = ["tls.crt", "tls.key", "ca.crt"].map(|key| secret.data.get(key).cloned());
+        let [Some(certificate), Some(key), Some(ca)] = parts else {
+            return Err(CertificateError::NotMade(name));
+        };
+        Ok(TlsPem { certificate: certificate.into(), key: key.into(), ca: Some(ca.into()) })
     }
 }

@@ -25,8 +25,10 @@ pub enum HubRunError {
     Store(#[from] tortie_store::StoreError),
     #[error(transparent)]
     Tls(#[from] tortie_tls::TlsError),
-    #[error("{what}: {error}")]
-    Io { what: String, error: io::Error },
+    #[error("signals: {0}")]
+    Signals(io::Error),
+    #[error("cannot listen on {}:{}: {source}", address.host, address.port)]
+    Listen { address: HubListenAddress, source: io::Error },
     #[error("ConnectionRebalancingMode is kubernetes, and no Kubernetes is configured")]
     NoKubernetes,
     #[error("CertificateSecret is a Secret of Kubernetes, and no Kubernetes is configured")]
@@ -41,9 +43,8 @@ pub async fn run(
     settings: HubSettings,
     mut ranges: Vec<KeyRange>,
 ) -> Result<(), HubRunError> {
-    let signals = |error| HubRunError::Io { what: "signals".to_owned(), error };
-    let mut terminate = signal(SignalKind::terminate()).map_err(signals)?;
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(signals)?;
+    let mut terminate = signal(SignalKind::terminate()).map_err(HubRunError::Signals)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(HubRunError::Signals)?;
     raise_descriptor_limit();
     let config = settings.datastore.apply(config);
     let balance = match &settings.balance {
@@ -55,8 +56,10 @@ pub async fn run(
     }
     let hub = HubServer::new(&ranges, settings.options.clone());
     let listener = listen(&settings.server).await?;
-    let address = listener.local_addr().map_err(|error| failed(&settings.server, error))?;
-    let HubTlsSetup { tls, keeper, certificate } = trust(&settings, &config)?;
+    let address = listener
+        .local_addr()
+        .map_err(|source| HubRunError::Listen { address: settings.server.clone(), source })?;
+    let HubTlsSetup { tls, keeper, certificate } = set_up_tls(&settings, &config)?;
     if tls.is_none() {
         tracing::warn!(
             "client connections are neither encrypted nor authenticated; set CertificateSecret, or ServerKeyFile, ServerCertFile, CAFile and \
@@ -66,13 +69,13 @@ pub async fn run(
     let wait_cause = Arc::new(Mutex::new(None));
     let announced_certificate = certificate.clone();
     let readiness = HubReadiness { hub: hub.clone(), wait_cause: wait_cause.clone(), certificate };
-    let observers = observe(&hub, &settings, readiness).await?;
+    let observers = serve_observers(&hub, &settings, readiness).await?;
     let work = async {
         tokio::select! {
             outcome = follow_store(&hub, &config, ranges, &wait_cause) => outcome,
             () = hub.serve(listener, tls) => Ok(()),
             () = observers => Ok(()),
-            () = announce(&hub, address, announced_certificate) => Ok(()),
+            () = announce_readiness(&hub, address, announced_certificate) => Ok(()),
             () = keep_balance(&hub, balance) => Ok(()),
             () = keep_certificates(keeper) => Ok(()),
         }
@@ -100,7 +103,7 @@ struct HubTlsSetup {
     certificate: Option<CertificateState>,
 }
 
-fn trust(settings: &HubSettings, config: &StoreConfig) -> Result<HubTlsSetup, HubRunError> {
+fn set_up_tls(settings: &HubSettings, config: &StoreConfig) -> Result<HubTlsSetup, HubRunError> {
     let Some(secret) = settings.certificates.clone() else {
         let tls = settings.tls.clone().map(ServerTls::new).transpose()?;
         return Ok(HubTlsSetup { tls, keeper: None, certificate: None });
@@ -128,13 +131,12 @@ async fn follow_store(
     ranges: Vec<KeyRange>,
     wait_cause: &WaitCause,
 ) -> Result<(), HubRunError> {
-    let set_cause = |cause| *wait_cause.lock().unwrap_or_else(PoisonError::into_inner) = cause;
     let client = StoreClient::connect_waiting(config, |error| {
         tracing::warn!(%error, "waiting for the datastore; nodes keep their current state; trying again");
-        set_cause(Some(error.to_string()));
+        *wait_cause.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.to_string());
     })
     .await?;
-    set_cause(None);
+    *wait_cause.lock().unwrap_or_else(PoisonError::into_inner) = None;
     let watches = hub.liveness().part("datastore-watch");
     let feed = tortie_sync::follow_with_progress(&client, ranges, move || watches.beat());
     hub.follow(feed).await;
@@ -143,14 +145,18 @@ async fn follow_store(
 
 async fn keep_balance(hub: &HubServer, balance: Option<(&ConnectionBalancer, KubernetesTarget)>) {
     match balance {
-        Some((balance, kubernetes)) => balance.keep(hub, &kubernetes).await,
+        Some((balance, kubernetes)) => balance.balance(hub, &kubernetes).await,
         None => std::future::pending().await,
     }
 }
 
 /// Reports once that clients can be served: the datastore is read and, if the hub issues its own certificate, that
 /// one exists.
-async fn announce(hub: &HubServer, address: std::net::SocketAddr, certificate: Option<CertificateState>) {
+async fn announce_readiness(
+    hub: &HubServer,
+    address: std::net::SocketAddr,
+    certificate: Option<CertificateState>,
+) {
     tracing::info!(%address, "reading the datastore");
     hub.in_sync().await;
     if let Some(certificate) = certificate {
@@ -162,16 +168,13 @@ async fn announce(hub: &HubServer, address: std::net::SocketAddr, certificate: O
     std::future::pending().await
 }
 
-fn failed(place: &HubListenAddress, error: io::Error) -> HubRunError {
-    HubRunError::Io { what: format!("cannot listen on {}:{}", place.host, place.port), error }
-}
-
-async fn listen(place: &HubListenAddress) -> Result<TcpListener, HubRunError> {
-    tortie_http::listen(&place.host, place.port).await.map_err(|error| failed(place, error))
+async fn listen(address: &HubListenAddress) -> Result<TcpListener, HubRunError> {
+    let listener = tortie_http::listen(&address.host, address.port).await;
+    listener.map_err(|source| HubRunError::Listen { address: address.clone(), source })
 }
 
 /// Serves the health and metrics endpoints.
-async fn observe(
+async fn serve_observers(
     hub: &HubServer,
     settings: &HubSettings,
     readiness: HubReadiness,
@@ -189,9 +192,9 @@ async fn observe(
         Router::new().route("/metrics", get(move || async move { (head, hub.metrics().text()) }))
     };
     let mut listeners = Vec::new();
-    for (place, router) in [(&settings.health, health), (&settings.metrics, metrics)] {
-        if let Some(place) = place {
-            listeners.push((listen(place).await?, router));
+    for (address, router) in [(&settings.health, health), (&settings.metrics, metrics)] {
+        if let Some(address) = address {
+            listeners.push((listen(address).await?, router));
         }
     }
     Ok(async move {
@@ -217,11 +220,9 @@ impl HubReadiness {
     /// Renders the readiness page. A hub that cannot accept clients reports not ready, so nodes use another.
     fn page(&self) -> (StatusCode, String) {
         let obstacle = self.certificate.as_ref().and_then(CertificateState::obstacle);
-        let code = match self.hub.is_in_sync() && obstacle.is_none() {
-            true => StatusCode::OK,
-            false => StatusCode::SERVICE_UNAVAILABLE,
-        };
-        let mut text = health(&self.hub, &self.wait_cause);
+        let is_ready = self.hub.is_in_sync() && obstacle.is_none();
+        let code = if is_ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+        let mut text = describe_health(&self.hub, &self.wait_cause);
         if let Some(obstacle) = obstacle {
             text += &format!("certificate: there is none yet: {}\n", escape_controls(&obstacle));
         }
@@ -229,7 +230,7 @@ impl HubReadiness {
     }
 }
 
-fn health(hub: &HubServer, wait_cause: &WaitCause) -> String {
+fn describe_health(hub: &HubServer, wait_cause: &WaitCause) -> String {
     let waits = wait_cause.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let cache = match (hub.is_in_sync(), waits.or_else(|| hub.trouble())) {
         (false, None) => "the datastore is not read completely yet".to_owned(),

@@ -4,7 +4,7 @@ mod balance;
 pub mod certificates;
 pub mod client;
 mod daemon;
-mod frames;
+mod frame_reader;
 pub mod ledger;
 pub mod protocol;
 pub mod replica;

@@ -3,8 +3,8 @@
 
 use crate::ledger::{HubLedger, LedgerBucket};
 use crate::protocol::{
-    BUCKET_COUNT, BeginMessage, DigestSum, EndMessage, HelloMessage, PROTOCOL_MAGIC, ProtocolError,
-    WelcomeMessage, common_version, from_hub,
+    BUCKET_COUNT, BeginMessage, DigestSum, EndMessage, HelloMessage, HubMessage, NEWEST_PROTOCOL_VERSION,
+    OLDEST_PROTOCOL_VERSION, PROTOCOL_MAGIC, ProtocolError, WelcomeMessage, common_version,
 };
 use bytes::Bytes;
 use std::sync::Arc;
@@ -62,11 +62,9 @@ impl ClientSession {
             return SessionOpening::Refused("this is a hub; the client sent another protocol".to_owned());
         }
         let Some(version) = common_version(hello.oldest, hello.newest) else {
-            let (oldest, newest) = (hello.oldest, hello.newest);
             return SessionOpening::Refused(format!(
-                "the client supports protocol versions {oldest} to {newest}, this hub {} to {}",
-                crate::protocol::OLDEST_PROTOCOL_VERSION,
-                crate::protocol::NEWEST_PROTOCOL_VERSION
+                "the client supports protocol versions {} to {}, this hub {OLDEST_PROTOCOL_VERSION} to {NEWEST_PROTOCOL_VERSION}",
+                hello.oldest, hello.newest
             ));
         };
         if let Some(class) = ledger.missing_class(&hello.wanted) {
@@ -79,21 +77,22 @@ impl ClientSession {
         }
         let behind = ledger.is_behind(&hello.marks);
         let welcome = WelcomeMessage { version, epoch: ledger.epoch(), behind };
-        let mut first = vec![from_hub::HubMessage::Welcome(welcome).frame()];
+        let mut first = vec![HubMessage::Welcome(welcome).frame()];
         let known = hello.position.filter(|position| position.epoch == ledger.epoch());
         let phase = match known {
-            Some(position) if ledger.after(position.sequence, 0).is_some() => {
-                first.push(from_hub::HubMessage::Resume(ledger.status().clone()).frame());
+            Some(position) if ledger.frames_after(position.sequence, 0).is_some() => {
+                first.push(HubMessage::Resume(ledger.status().clone()).frame());
                 SessionPhase::Following { sequence: position.sequence }
             }
             _ if behind && !trusting => return SessionOpening::Behind,
             _ if hello.empty => {
-                let (phase, begin) = SessionPhase::sending(ledger, &[DigestSum::default(); BUCKET_COUNT]);
+                let (phase, begin) =
+                    SessionPhase::start_sending(ledger, &[DigestSum::default(); BUCKET_COUNT]);
                 first.push(begin);
                 phase
             }
             _ => {
-                first.push(from_hub::HubMessage::Compare(()).frame());
+                first.push(HubMessage::Compare(()).frame());
                 SessionPhase::Comparing
             }
         };
@@ -105,7 +104,7 @@ impl ClientSession {
         if self.phase != SessionPhase::Comparing {
             return Err(ProtocolError::Unexpected("digests without a preceding Compare"));
         }
-        let (phase, begin) = SessionPhase::sending(ledger, sums);
+        let (phase, begin) = SessionPhase::start_sending(ledger, sums);
         self.phase = phase;
         Ok(begin)
     }
@@ -119,11 +118,11 @@ impl ClientSession {
                 None => {
                     self.phase = SessionPhase::Following { sequence: *from };
                     SessionStep::Send(vec![
-                        from_hub::HubMessage::End(EndMessage { marks: ledger.marks().clone() }).frame(),
+                        HubMessage::End(EndMessage { marks: ledger.marks().clone() }).frame(),
                     ])
                 }
             },
-            SessionPhase::Following { sequence } => match ledger.after(*sequence, MAX_SEND_BYTES) {
+            SessionPhase::Following { sequence } => match ledger.frames_after(*sequence, MAX_SEND_BYTES) {
                 Some(frames) if frames.is_empty() => SessionStep::Wait,
                 Some(frames) => {
                     *sequence += frames.len() as u64;
@@ -131,7 +130,7 @@ impl ClientSession {
                 }
                 None => {
                     self.phase = SessionPhase::Comparing;
-                    SessionStep::Send(vec![from_hub::HubMessage::Compare(()).frame()])
+                    SessionStep::Send(vec![HubMessage::Compare(()).frame()])
                 }
             },
         }
@@ -144,14 +143,14 @@ impl ClientSession {
 }
 
 impl SessionPhase {
-    fn sending(ledger: &HubLedger, sums: &[DigestSum]) -> (SessionPhase, Bytes) {
-        let mut left = ledger.differing(sums);
+    fn start_sending(ledger: &HubLedger, sums: &[DigestSum]) -> (SessionPhase, Bytes) {
+        let mut left = ledger.differing_buckets(sums);
         left.reverse();
         let from = ledger.sequence();
         let status = Some(ledger.status().clone());
         (
             SessionPhase::Sending { left, from },
-            from_hub::HubMessage::Begin(BeginMessage { sequence: from, status }).frame(),
+            HubMessage::Begin(BeginMessage { sequence: from, status }).frame(),
         )
     }
 }

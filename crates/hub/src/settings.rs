@@ -109,7 +109,7 @@ impl HubSettings {
                 source.0.insert(name.to_owned(), value);
             }
         }
-        let settings = source.settings()?;
+        let settings = source.read_all()?;
         for name in IGNORED_TYPHA_SETTINGS {
             source.0.remove(&name.to_ascii_lowercase());
         }
@@ -165,17 +165,20 @@ impl SettingValues {
         }
     }
 
-    fn place(
+    /// Returns an address from the settings for its switch, host and port; `None` if it is switched off.
+    fn listen_address(
         &mut self,
         names: [&'static str; 3],
         host: &str,
         port: u16,
     ) -> Result<Option<HubListenAddress>, HubSettingError> {
-        let place = HubListenAddress { host: self.text(names[1], host), port: self.number(names[2], port)? };
-        Ok(self.switch(names[0])?.then_some(place))
+        let [switch, host_name, port_name] = names;
+        let address =
+            HubListenAddress { host: self.text(host_name, host), port: self.number(port_name, port)? };
+        Ok(self.switch(switch)?.then_some(address))
     }
 
-    fn settings(&mut self) -> Result<HubSettings, HubSettingError> {
+    fn read_all(&mut self) -> Result<HubSettings, HubSettingError> {
         let default = HubServerOptions::default();
         let port = match self.number("ServerPort", 0)? {
             0 => DEFAULT_HUB_PORT,
@@ -202,8 +205,8 @@ impl SettingValues {
         Ok(HubSettings {
             server: HubListenAddress { host: self.text("ServerHost", ""), port },
             options,
-            health: self.place(["HealthEnabled", "HealthHost", "HealthPort"], "localhost", 9098)?,
-            metrics: self.place(
+            health: self.listen_address(["HealthEnabled", "HealthHost", "HealthPort"], "localhost", 9098)?,
+            metrics: self.listen_address(
                 ["PrometheusMetricsEnabled", "PrometheusMetricsHost", "PrometheusMetricsPort"],
                 "",
                 9093,
@@ -219,7 +222,7 @@ impl SettingValues {
 
     fn balance(
         &mut self,
-        highest: usize,
+        max_clients: usize,
         namespace: &str,
     ) -> Result<Option<ConnectionBalancer>, HubSettingError> {
         let name = "ConnectionRebalancingMode";
@@ -228,10 +231,10 @@ impl SettingValues {
             namespace: namespace.to_owned(),
             service: self.text("K8sServiceName", "calico-typha"),
             port_name: self.text("K8sPortName", "calico-typha"),
-            look: self.seconds("K8sServicePollIntervalSecs", Duration::from_secs(30))?,
-            pause: self.seconds("ConnectionDropIntervalSecs", Duration::from_secs(1))?,
-            lowest: self.number("MaxConnectionsLowerLimit", 400)?,
-            highest,
+            count_interval: self.seconds("K8sServicePollIntervalSecs", Duration::from_secs(30))?,
+            leave_interval: self.seconds("ConnectionDropIntervalSecs", Duration::from_secs(1))?,
+            min_clients: self.number("MaxConnectionsLowerLimit", 400)?,
+            max_clients,
         };
         match mode.to_ascii_lowercase().as_str() {
             "none" => Ok(None),
@@ -255,14 +258,12 @@ impl SettingValues {
                 why: "is neither etcdv3 nor kubernetes",
             });
         }
-        let (scheme, address) = (self.text("EtcdScheme", "http"), self.take("EtcdAddr"));
-        let endpoints = self.take("EtcdEndpoints").or(address.map(|address| format!("{scheme}://{address}")));
-        let files =
-            [self.text("EtcdKeyFile", ""), self.text("EtcdCertFile", ""), self.text("EtcdCaFile", "")];
-        let etcd = endpoints.map(|endpoints| {
-            let [key_file, cert_file, ca_file] = files;
-            EtcdOverride { endpoints, key_file, cert_file, ca_file }
-        });
+        let scheme = self.text("EtcdScheme", "http");
+        let address = self.take("EtcdAddr").map(|address| format!("{scheme}://{address}"));
+        let endpoints = self.take("EtcdEndpoints").or(address);
+        let [key_file, cert_file, ca_file] =
+            ["EtcdKeyFile", "EtcdCertFile", "EtcdCaFile"].map(|name| self.text(name, ""));
+        let etcd = endpoints.map(|endpoints| EtcdOverride { endpoints, key_file, cert_file, ca_file });
         Ok(DatastoreOverride { kind, etcd })
     }
 }
@@ -279,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_said_is_typhas_default() {
+    fn defaults_are_those_of_typha() {
         let settings = read(&[("PATH", "/bin")], &[]).unwrap();
         assert_eq!(settings.server, HubListenAddress { host: String::new(), port: 5473 });
         assert_eq!(settings.options, HubServerOptions::default());
@@ -290,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_variable_wins_over_the_file_and_case_does_not_matter() {
+    fn variables_take_precedence_and_case_is_ignored() {
         let file = [
             ("ServerPort", "1"),
             ("healthenabled", "true"),
@@ -308,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_named_with_its_value() {
+    fn an_invalid_setting_is_named_with_its_value() {
         for (name, value) in [
             ("ServerPort", "70000"),
             ("ServerWriteTimeoutSecs", "0"),
@@ -326,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn certificates_that_are_given_win_over_own() {
+    fn configured_certificates_take_precedence() {
         let own = read(&[("TYPHA_CERTIFICATESECRET", "hubs")], &[]).unwrap().certificates;
         assert_eq!(
             own,

@@ -3,7 +3,6 @@
 use crate::certificates::{HUB_NAME, NODE_NAME, NodeCertificates};
 use std::io;
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::sync::Arc;
 use tokio::net::TcpStream;
 use tokio::sync::watch;
@@ -40,21 +39,19 @@ impl HubTlsIdentity {
         if [key, certificate, ca, common_name, uri].iter().all(|text| text.is_empty()) {
             return Ok(None);
         }
-        let file = |path: &str, what| match path.is_empty() {
-            true => Err(IncompleteTlsIdentity(what)),
-            false => Ok(PathBuf::from(path)),
-        };
-        let name = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
-        let expected = ExpectedPeerNames { common_name: name(common_name), uri: name(uri) };
-        let files = TlsFiles {
-            key: file(key, "the key")?,
-            certificate: file(certificate, "the certificate")?,
-            ca: Some(file(ca, "the CA")?),
-        };
-        match expected == ExpectedPeerNames::default() {
-            true => Err(IncompleteTlsIdentity("the name")),
-            false => Ok(Some(HubTlsIdentity { files, expected })),
+        for (value, what) in [(key, "the key"), (certificate, "the certificate"), (ca, "the CA")] {
+            if value.is_empty() {
+                return Err(IncompleteTlsIdentity(what));
+            }
         }
+        if common_name.is_empty() && uri.is_empty() {
+            return Err(IncompleteTlsIdentity("the name"));
+        }
+        let [common_name, uri] = [common_name, uri].map(|name| (!name.is_empty()).then(|| name.to_owned()));
+        Ok(Some(HubTlsIdentity {
+            files: TlsFiles { key: key.into(), certificate: certificate.into(), ca: Some(ca.into()) },
+            expected: ExpectedPeerNames { common_name, uri },
+        }))
     }
 }
 
@@ -73,14 +70,14 @@ enum AcceptorSource {
 
 impl ServerTls {
     pub fn new(identity: HubTlsIdentity) -> Result<ServerTls, TlsError> {
-        let make = |files: &TlsFiles| Ok(TlsAcceptor::from(Arc::new(files.server()?)));
-        let acceptor = AcceptorSource::Files(TlsReloader::new(identity.files, make)?);
-        Ok(ServerTls { acceptor, expected: identity.expected })
+        let reloader =
+            TlsReloader::new(identity.files, |files| Ok(TlsAcceptor::from(Arc::new(files.server()?))))?;
+        Ok(ServerTls { acceptor: AcceptorSource::Files(reloader), expected: identity.expected })
     }
 
     /// Uses certificates issued by the hubs and expects the node certificate issued by them.
     pub fn own(config: watch::Receiver<Option<Arc<ServerConfig>>>) -> ServerTls {
-        ServerTls { acceptor: AcceptorSource::Own(config), expected: expect(NODE_NAME) }
+        ServerTls { acceptor: AcceptorSource::Own(config), expected: expect_common_name(NODE_NAME) }
     }
 
     pub async fn accept(&self, stream: TcpStream) -> io::Result<server::TlsStream<TcpStream>> {
@@ -96,7 +93,7 @@ impl ServerTls {
     }
 }
 
-fn expect(common_name: &str) -> ExpectedPeerNames {
+fn expect_common_name(common_name: &str) -> ExpectedPeerNames {
     ExpectedPeerNames { common_name: Some(common_name.to_owned()), uri: None }
 }
 
@@ -114,14 +111,17 @@ enum ConnectorSource {
 
 impl ClientTls {
     pub fn new(identity: HubTlsIdentity) -> Result<ClientTls, TlsError> {
-        let make = |files: &TlsFiles| Ok(TlsConnector::from(Arc::new(files.client()?)));
-        let connector = ConnectorSource::Files(TlsReloader::new(identity.files, make)?);
-        Ok(ClientTls { connector, expected: identity.expected })
+        let reloader =
+            TlsReloader::new(identity.files, |files| Ok(TlsConnector::from(Arc::new(files.client()?))))?;
+        Ok(ClientTls { connector: ConnectorSource::Files(reloader), expected: identity.expected })
     }
 
     /// Uses the certificate that hubs issue for nodes.
     pub fn own(certificates: NodeCertificates) -> ClientTls {
-        ClientTls { connector: ConnectorSource::Own(Box::new(certificates)), expected: expect(HUB_NAME) }
+        ClientTls {
+            connector: ConnectorSource::Own(Box::new(certificates)),
+            expected: expect_common_name(HUB_NAME),
+        }
     }
 
     pub async fn connect(
@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn half_an_identity_is_an_error_that_says_what_is_missing() {
+    fn a_partial_identity_names_what_is_missing() {
         assert_eq!(HubTlsIdentity::new("", "", "", "", ""), Ok(None));
         assert!(HubTlsIdentity::new("k", "c", "a", "n", "").unwrap().is_some());
         assert!(HubTlsIdentity::new("k", "c", "a", "", "u").unwrap().is_some());

@@ -36,19 +36,19 @@ mod tunnel_addresses;
 mod wired;
 
 /// Returns whether the bytes parse as a request of a CNI plugin.
-#[cfg(fuzzing)]
+#[doc(hidden)]
 pub fn is_cni_request(bytes: &[u8]) -> bool {
     cni::is_request(bytes)
 }
 
 /// Returns whether the bytes parse as the record of an attachment, and exercises the code that uses such a record.
-#[cfg(fuzzing)]
+#[doc(hidden)]
 pub fn is_attachment(bytes: &[u8]) -> bool {
     reclaim::is_attachment(bytes)
 }
 
 /// Parses the result of another plugin and prints it in a version of the CNI specification.
-#[cfg(fuzzing)]
+#[doc(hidden)]
 pub fn cni_result(bytes: &[u8], version: &str) -> Option<String> {
     let result = cni::CniResult::read(&serde_json::from_slice(bytes).ok()?).ok()?;
     Some(result.print(version))

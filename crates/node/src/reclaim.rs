@@ -222,7 +222,7 @@ impl AttachmentReclaimer {
     }
 }
 
-#[cfg(fuzzing)]
+#[doc(hidden)]
 pub fn is_attachment(bytes: &[u8]) -> bool {
     let Ok(record) = serde_json::from_slice::<AttachmentRecord>(bytes) else { return false };
     let _ = (record.endpoint_key(), record.addresses().count(), endpoint_of(&record, "node1"));

@@ -226,6 +226,19 @@ impl StoreClient {
         self.start_watch(range, None, ProgressReporting::Reported)
     }
 
+    /// Like [`StoreClient::watch_with_progress`], for consumers that only forward entries: a value that the backend
+    /// stores in encoded form is not decoded and arrives as [`StoreValue::Raw`].
+    pub fn watch_undecoded(&self, range: KeyRange) -> StoreWatch {
+        let StoreBackend::Etcd(etcd) = &self.backend else { return self.watch_with_progress(range) };
+        let options = WatchOptions {
+            after: None,
+            progress: ProgressReporting::Reported,
+            recovered: self.recovered.clone(),
+            grace: etcd.absence_grace(),
+        };
+        StoreWatch::start(etcd.source(&range).undecoded(), range, options)
+    }
+
     fn start_watch(
         &self,
         range: KeyRange,

@@ -50,14 +50,14 @@ impl FeedMessage {
     }
 }
 
-/// Like [`follow`], and also reports for each range the revision up to which all events have been sent.
+/// Like [`follow`] for consumers that only forward entries: also reports for each range the revision up to which all
+/// events have been sent, and does not decode values that the store holds in encoded form (`StoreValue::Raw`).
 pub fn follow_with_progress(
     client: &StoreClient,
     ranges: Vec<KeyRange>,
     alive: impl Fn() + Send + 'static,
 ) -> mpsc::Receiver<FeedMessage> {
-    let watches =
-        ranges.into_iter().map(|range| (range.clone(), client.watch_with_progress(range))).collect();
+    let watches = ranges.into_iter().map(|range| (range.clone(), client.watch_undecoded(range))).collect();
     merge(watches, Some, alive)
 }
 

@@ -12,8 +12,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tortie_hub::protocol::{
-    HelloMessage, HubEnvelope, HubPosition, MAX_HUB_FRAME_BYTES, NEWEST_PROTOCOL_VERSION,
-    OLDEST_PROTOCOL_VERSION, PROTOCOL_MAGIC, from_client, from_hub, unframe,
+    ClientMessage, HelloMessage, HubMessage, HubPosition, MAX_HUB_FRAME_BYTES, NEWEST_PROTOCOL_VERSION,
+    OLDEST_PROTOCOL_VERSION, PROTOCOL_MAGIC, unframe,
 };
 
 /// Time limit for any wait.
@@ -123,7 +123,7 @@ pub fn hello(number: usize, position: Option<HubPosition>) -> Bytes {
         empty: position.is_none(),
         ..HelloMessage::default()
     };
-    from_client::ClientMessage::Hello(hello).frame()
+    ClientMessage::Hello(hello).frame()
 }
 
 async fn converse(
@@ -149,17 +149,17 @@ async fn converse(
             }
             continue;
         };
-        match HubEnvelope::read(frame)? {
-            from_hub::HubMessage::Welcome(welcome) => epoch = welcome.epoch,
-            from_hub::HubMessage::Begin(begin) => begun = begin.sequence,
-            from_hub::HubMessage::Resume(_) => {
+        match HubMessage::decode(frame)? {
+            HubMessage::Welcome(welcome) => epoch = welcome.epoch,
+            HubMessage::Begin(begin) => begun = begin.sequence,
+            HubMessage::Resume(_) => {
                 shared.following.fetch_add(1, Ordering::Relaxed);
             }
-            from_hub::HubMessage::End(_) => {
+            HubMessage::End(_) => {
                 *position() = Some(HubPosition { epoch, sequence: begun });
                 shared.following.fetch_add(1, Ordering::Relaxed);
             }
-            from_hub::HubMessage::Changes(changes) => {
+            HubMessage::Changes(changes) => {
                 *position() = Some(HubPosition { epoch, sequence: changes.sequence });
                 if let Some((count, last)) = shared.arrivals.get(changes.sequence as usize) {
                     let now = shared.start.elapsed().as_nanos() as u64;
@@ -173,13 +173,9 @@ async fn converse(
                     }
                 }
             }
-            from_hub::HubMessage::Ping(()) => {
-                stream.write_all(&from_client::ClientMessage::Pong(()).frame()).await?
-            }
-            from_hub::HubMessage::Bucket(_) => {}
-            from_hub::HubMessage::Compare(())
-            | from_hub::HubMessage::Refused(_)
-            | from_hub::HubMessage::Leave(()) => {
+            HubMessage::Ping(()) => stream.write_all(&ClientMessage::Pong(()).frame()).await?,
+            HubMessage::Bucket(_) => {}
+            HubMessage::Compare(()) | HubMessage::Refused(_) | HubMessage::Leave(()) => {
                 return Err("the hub does not serve this client".into());
             }
         }

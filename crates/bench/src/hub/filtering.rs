@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 use tortie_compute::{ParameterEnvironment, PlanCompute};
-use tortie_hub::protocol::{ChangesMessage, FeedRecord, RecordPayload, from_hub};
+use tortie_hub::protocol::{ChangesMessage, FeedRecord, HubMessage, RecordPayload};
 use tortie_model::{Kind, StoreKey, StoreValue};
 use tortie_plan::{NodePlan, SetMember};
 
@@ -102,12 +102,14 @@ fn needs(
 
 /// Returns the size of the entries as a hub sends them.
 fn compressed<'a>(entries: impl Iterator<Item = &'a (StoreKey, StoreValue)>) -> usize {
-    let record = |(key, value): &(StoreKey, StoreValue)| FeedRecord {
-        key: key.to_string(),
-        revision: "1".to_owned(),
-        value: value.encode().into(),
-        ..FeedRecord::default()
-    };
-    let records = RecordPayload::of(entries.map(record).collect());
-    from_hub::HubMessage::Changes(ChangesMessage { sequence: 1, records, status: None }).frame().len()
+    let records: Vec<FeedRecord> = entries
+        .map(|(key, value)| FeedRecord {
+            key: key.to_string(),
+            revision: "1".to_owned(),
+            value: value.encode().into(),
+            ..FeedRecord::default()
+        })
+        .collect();
+    let records = RecordPayload::new(&records);
+    HubMessage::Changes(ChangesMessage { sequence: 1, records, status: None }).frame().len()
 }

@@ -106,7 +106,7 @@ fn octets<const N: usize>(bytes: &[u8], offset: usize) -> Option<[u8; N]> {
 }
 
 /// Formats the flow of a packet as text.
-#[cfg(fuzzing)]
+#[doc(hidden)]
 pub fn describe(packet: &[u8]) -> Option<String> {
     parse_flow(packet).map(|flow| flow.to_string())
 }

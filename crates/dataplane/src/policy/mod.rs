@@ -9,7 +9,7 @@ pub mod nft;
 
 pub use counters::{CountedStage, CountedVerdict, CounterSubject, RuleCounter};
 pub use denied_flows::DeniedFlows;
-#[cfg(fuzzing)]
+#[doc(hidden)]
 pub use log_group::describe as describe_packet;
 pub use log_group::{LoggedPacket, follow_log_group};
 

@@ -5,6 +5,6 @@ mod permission;
 mod state;
 mod tokens;
 
-pub use password::{hash_password, is_password};
+pub use password::{NO_PASSWORD_HASH, hash_password, verify_password};
 pub use state::{AuthChange, AuthState, KeyAccess};
 pub use tokens::AuthTokens;

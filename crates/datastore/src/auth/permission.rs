@@ -1,13 +1,13 @@
 //! Decides whether permissions cover a range of keys. Adjacent permissions together cover a range across their
 //! boundary.
 
-use crate::span::KeySpan;
+use crate::key_span::KeySpan;
 use bytes::Bytes;
 
 /// A half-open interval of keys; without an end it is unbounded.
 type KeyInterval = (Bytes, Option<Bytes>);
 
-fn interval(span: &KeySpan) -> KeyInterval {
+fn to_interval(span: &KeySpan) -> KeyInterval {
     match span {
         KeySpan::Key(key) => (key.clone(), Some([key.as_ref(), &[0]].concat().into())),
         KeySpan::Range(from, end) => (from.clone(), Some(end.clone())),
@@ -16,9 +16,9 @@ fn interval(span: &KeySpan) -> KeyInterval {
 }
 
 pub fn covers<'a>(permitted: impl Iterator<Item = &'a KeySpan>, wanted: &KeySpan) -> bool {
-    let mut permitted: Vec<KeyInterval> = permitted.map(interval).collect();
+    let mut permitted: Vec<KeyInterval> = permitted.map(to_interval).collect();
     permitted.sort();
-    let (mut reached, end) = interval(wanted);
+    let (mut reached, end) = to_interval(wanted);
     for (from, until) in permitted {
         if from > reached {
             return false;

@@ -1,8 +1,8 @@
 //! Users, roles and their permissions: one value that is changed as a whole and stored with the data.
 
 use super::permission::covers;
-use crate::refusal::RequestRejection;
-use crate::span::KeySpan;
+use crate::key_span::KeySpan;
+use crate::rejection::RequestRejection;
 use bytes::Bytes;
 use tortie_etcd_proto::etcdserverpb::Permission;
 use tortie_etcd_proto::etcdserverpb::permission::Type;

@@ -1,7 +1,7 @@
 //! Tokens that a client presents after password authentication. They are held in memory and expire when they are not
 //! used.
 
-use crate::refusal::RequestRejection;
+use crate::rejection::RequestRejection;
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_lives_while_it_is_used_and_there_are_not_too_many() {
+    fn tokens_live_while_used_and_are_bounded() {
         let (tokens, start) = (AuthTokens::default(), Instant::now());
         let token = tokens.issue("cat", start).unwrap();
         let later = start + TOKEN_LIFETIME - Duration::from_secs(1);

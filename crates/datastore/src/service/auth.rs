@@ -1,11 +1,11 @@
 //! The auth service: users, roles and passwords. Also identifies the sender of a request.
 
-use super::{StoreService, unexpected};
-use crate::auth::{AuthChange, AuthState, KeyAccess, hash_password, is_password};
+use super::{GrpcResult, StoreService, unexpected};
+use crate::auth::{AuthChange, AuthState, KeyAccess, NO_PASSWORD_HASH, hash_password, verify_password};
 use crate::connection::ClientIdentity;
 use crate::core::{WriteRequest, WriteResponse};
-use crate::refusal::RequestRejection;
-use crate::span::KeySpan;
+use crate::key_span::KeySpan;
+use crate::rejection::RequestRejection;
 use std::sync::Arc;
 use std::time::Instant;
 use tonic::metadata::MetadataMap;
@@ -135,7 +135,7 @@ impl StoreService {
     }
 
     /// Hashes a password. Hashing is slow on purpose, so the number of concurrent hashes is limited.
-    async fn hashed(&self, password: String) -> Result<Vec<u8>, Status> {
+    async fn hash(&self, password: String) -> Result<Vec<u8>, Status> {
         let _turn = self.hashing.acquire().await.map_err(|_| RequestRejection::STOPPED)?;
         let hashed = tokio::task::spawn_blocking(move || hash_password(&password)).await;
         hashed.map_err(|_| RequestRejection::STORAGE_FAILED.into())
@@ -144,21 +144,18 @@ impl StoreService {
 
 #[tonic::async_trait]
 impl Auth for StoreService {
-    async fn authenticate(
-        &self,
-        request: Request<AuthenticateRequest>,
-    ) -> Result<Response<AuthenticateResponse>, Status> {
+    async fn authenticate(&self, request: Request<AuthenticateRequest>) -> GrpcResult<AuthenticateResponse> {
         let AuthenticateRequest { name, password } = request.into_inner();
         let auth = self.latest.get().auth.clone();
         if !auth.enabled {
             return Err(RequestRejection::AUTH_NOT_ENABLED.into());
         }
-        // Rejecting an unknown user must take as long as rejecting a wrong password.
-        let hashed = auth.user(&name).map(|user| user.password.clone()).unwrap_or_else(|| vec![0; 48]);
+        // Rejecting an unknown user, or one without a password, must take as long as rejecting a wrong password.
+        let user = auth.user(&name).filter(|user| !user.password.is_empty());
+        let hashed = user.map_or_else(|| NO_PASSWORD_HASH.to_vec(), |user| user.password.clone());
         let _turn = self.hashing.acquire().await.map_err(|_| RequestRejection::STOPPED)?;
-        let right =
-            tokio::task::spawn_blocking(move || is_password(&hashed, &password)).await.unwrap_or(false);
-        if !right {
+        let verified = tokio::task::spawn_blocking(move || verify_password(&hashed, &password)).await;
+        if !verified.unwrap_or(false) {
             tracing::info!("authentication failed for user {name:?}");
             return Err(RequestRejection::AUTH_FAILED.into());
         }
@@ -166,53 +163,39 @@ impl Auth for StoreService {
         Ok(Response::new(AuthenticateResponse { header: self.current_header(), token }))
     }
 
-    async fn auth_enable(
-        &self,
-        request: Request<AuthEnableRequest>,
-    ) -> Result<Response<AuthEnableResponse>, Status> {
+    async fn auth_enable(&self, request: Request<AuthEnableRequest>) -> GrpcResult<AuthEnableResponse> {
         let header = self.change_auth(self.caller(&request)?, AuthChange::Enable).await?;
         tracing::info!("authentication is enabled: clients must authenticate from now on");
         Ok(Response::new(AuthEnableResponse { header }))
     }
 
-    async fn auth_disable(
-        &self,
-        request: Request<AuthDisableRequest>,
-    ) -> Result<Response<AuthDisableResponse>, Status> {
+    async fn auth_disable(&self, request: Request<AuthDisableRequest>) -> GrpcResult<AuthDisableResponse> {
         let header = self.change_auth(self.caller(&request)?, AuthChange::Disable).await?;
         tracing::warn!("authentication is disabled: every client has all permissions");
         Ok(Response::new(AuthDisableResponse { header }))
     }
 
-    async fn auth_status(
-        &self,
-        request: Request<AuthStatusRequest>,
-    ) -> Result<Response<AuthStatusResponse>, Status> {
+    async fn auth_status(&self, request: Request<AuthStatusRequest>) -> GrpcResult<AuthStatusResponse> {
         self.caller(&request)?.check_root()?;
         let auth = self.latest.get().auth.clone();
-        let (header, auth_revision) = (self.current_header(), auth.revision.max(1));
-        Ok(Response::new(AuthStatusResponse { header, enabled: auth.enabled, auth_revision }))
+        Ok(Response::new(AuthStatusResponse {
+            header: self.current_header(),
+            enabled: auth.enabled,
+            auth_revision: auth.revision.max(1),
+        }))
     }
 
-    async fn user_add(
-        &self,
-        request: Request<AuthUserAddRequest>,
-    ) -> Result<Response<AuthUserAddResponse>, Status> {
+    async fn user_add(&self, request: Request<AuthUserAddRequest>) -> GrpcResult<AuthUserAddResponse> {
         let caller = self.caller(&request)?;
         caller.check_root()?;
         let AuthUserAddRequest { name, password, options, .. } = request.into_inner();
-        let password = match options.is_some_and(|options| options.no_password) {
-            true => Vec::new(),
-            false => self.hashed(password).await?,
-        };
+        let has_password = !options.is_some_and(|options| options.no_password);
+        let password = if has_password { self.hash(password).await? } else { Vec::new() };
         let header = self.change_auth(caller, AuthChange::AddUser { name, password }).await?;
         Ok(Response::new(AuthUserAddResponse { header }))
     }
 
-    async fn user_get(
-        &self,
-        request: Request<AuthUserGetRequest>,
-    ) -> Result<Response<AuthUserGetResponse>, Status> {
+    async fn user_get(&self, request: Request<AuthUserGetRequest>) -> GrpcResult<AuthUserGetResponse> {
         let caller = self.caller(&request)?;
         let name = request.into_inner().name;
         // Every user may read their own entry.
@@ -223,10 +206,7 @@ impl Auth for StoreService {
         Ok(Response::new(AuthUserGetResponse { header: self.current_header(), roles }))
     }
 
-    async fn user_list(
-        &self,
-        request: Request<AuthUserListRequest>,
-    ) -> Result<Response<AuthUserListResponse>, Status> {
+    async fn user_list(&self, request: Request<AuthUserListRequest>) -> GrpcResult<AuthUserListResponse> {
         let caller = self.caller(&request)?;
         caller.check_root()?;
         let users = caller.auth.users.iter().map(|user| user.name.clone()).collect();
@@ -236,7 +216,7 @@ impl Auth for StoreService {
     async fn user_delete(
         &self,
         request: Request<AuthUserDeleteRequest>,
-    ) -> Result<Response<AuthUserDeleteResponse>, Status> {
+    ) -> GrpcResult<AuthUserDeleteResponse> {
         let caller = self.caller(&request)?;
         let name = request.into_inner().name;
         let header = self.change_auth(caller, AuthChange::DeleteUser { name: name.clone() }).await?;
@@ -247,11 +227,11 @@ impl Auth for StoreService {
     async fn user_change_password(
         &self,
         request: Request<AuthUserChangePasswordRequest>,
-    ) -> Result<Response<AuthUserChangePasswordResponse>, Status> {
+    ) -> GrpcResult<AuthUserChangePasswordResponse> {
         let caller = self.caller(&request)?;
         caller.check_root()?;
         let AuthUserChangePasswordRequest { name, password, .. } = request.into_inner();
-        let password = self.hashed(password).await?;
+        let password = self.hash(password).await?;
         let change = AuthChange::ChangePassword { name: name.clone(), password };
         let header = self.change_auth(caller, change).await?;
         self.tokens.revoke(&name);
@@ -261,7 +241,7 @@ impl Auth for StoreService {
     async fn user_grant_role(
         &self,
         request: Request<AuthUserGrantRoleRequest>,
-    ) -> Result<Response<AuthUserGrantRoleResponse>, Status> {
+    ) -> GrpcResult<AuthUserGrantRoleResponse> {
         let caller = self.caller(&request)?;
         let AuthUserGrantRoleRequest { user, role } = request.into_inner();
         let header = self.change_auth(caller, AuthChange::GrantRole { user, role }).await?;
@@ -271,27 +251,21 @@ impl Auth for StoreService {
     async fn user_revoke_role(
         &self,
         request: Request<AuthUserRevokeRoleRequest>,
-    ) -> Result<Response<AuthUserRevokeRoleResponse>, Status> {
+    ) -> GrpcResult<AuthUserRevokeRoleResponse> {
         let caller = self.caller(&request)?;
         let AuthUserRevokeRoleRequest { name: user, role } = request.into_inner();
         let header = self.change_auth(caller, AuthChange::RevokeRole { user, role }).await?;
         Ok(Response::new(AuthUserRevokeRoleResponse { header }))
     }
 
-    async fn role_add(
-        &self,
-        request: Request<AuthRoleAddRequest>,
-    ) -> Result<Response<AuthRoleAddResponse>, Status> {
+    async fn role_add(&self, request: Request<AuthRoleAddRequest>) -> GrpcResult<AuthRoleAddResponse> {
         let caller = self.caller(&request)?;
         let name = request.into_inner().name;
         let header = self.change_auth(caller, AuthChange::AddRole { name }).await?;
         Ok(Response::new(AuthRoleAddResponse { header }))
     }
 
-    async fn role_get(
-        &self,
-        request: Request<AuthRoleGetRequest>,
-    ) -> Result<Response<AuthRoleGetResponse>, Status> {
+    async fn role_get(&self, request: Request<AuthRoleGetRequest>) -> GrpcResult<AuthRoleGetResponse> {
         let caller = self.caller(&request)?;
         let name = request.into_inner().role;
         let own = caller.user.as_ref().and_then(|user| caller.auth.user(user));
@@ -302,10 +276,7 @@ impl Auth for StoreService {
         Ok(Response::new(AuthRoleGetResponse { header: self.current_header(), perm }))
     }
 
-    async fn role_list(
-        &self,
-        request: Request<AuthRoleListRequest>,
-    ) -> Result<Response<AuthRoleListResponse>, Status> {
+    async fn role_list(&self, request: Request<AuthRoleListRequest>) -> GrpcResult<AuthRoleListResponse> {
         let caller = self.caller(&request)?;
         caller.check_root()?;
         let roles = caller.auth.roles.iter().map(|role| role.name.clone()).collect();
@@ -315,7 +286,7 @@ impl Auth for StoreService {
     async fn role_delete(
         &self,
         request: Request<AuthRoleDeleteRequest>,
-    ) -> Result<Response<AuthRoleDeleteResponse>, Status> {
+    ) -> GrpcResult<AuthRoleDeleteResponse> {
         let caller = self.caller(&request)?;
         let name = request.into_inner().role;
         let header = self.change_auth(caller, AuthChange::DeleteRole { name }).await?;
@@ -325,7 +296,7 @@ impl Auth for StoreService {
     async fn role_grant_permission(
         &self,
         request: Request<AuthRoleGrantPermissionRequest>,
-    ) -> Result<Response<AuthRoleGrantPermissionResponse>, Status> {
+    ) -> GrpcResult<AuthRoleGrantPermissionResponse> {
         let caller = self.caller(&request)?;
         let AuthRoleGrantPermissionRequest { name: role, perm } = request.into_inner();
         let permission = perm.ok_or(RequestRejection::PERMISSION_NOT_GIVEN)?;
@@ -336,7 +307,7 @@ impl Auth for StoreService {
     async fn role_revoke_permission(
         &self,
         request: Request<AuthRoleRevokePermissionRequest>,
-    ) -> Result<Response<AuthRoleRevokePermissionResponse>, Status> {
+    ) -> GrpcResult<AuthRoleRevokePermissionResponse> {
         let caller = self.caller(&request)?;
         let AuthRoleRevokePermissionRequest { role, key, range_end } = request.into_inner();
         let header = self.change_auth(caller, AuthChange::RevokePermission { role, key, range_end }).await?;

@@ -1,7 +1,7 @@
 //! The body of a response that was encoded in advance.
 
-use crate::encoded::EncodedRange;
-use crate::refusal::success;
+use crate::range_encoder::EncodedRange;
+use crate::rejection::success;
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame};
 use std::pin::Pin;

@@ -1,12 +1,12 @@
 //! The lease service.
 
 use super::auth::RequestCaller;
-use super::{CollectedResponse, StoreService, unexpected};
+use super::{CollectedResponse, GrpcResult, StoreService, unexpected};
 use crate::auth::KeyAccess;
 use crate::core::{WriteRequest, WriteResponse};
+use crate::key_span::KeySpan;
 use crate::lessor::{MAX_TTL_SECONDS, MIN_TTL_SECONDS};
-use crate::refusal::RequestRejection;
-use crate::span::KeySpan;
+use crate::rejection::RequestRejection;
 use bytes::Bytes;
 use futures::{Stream, StreamExt};
 use std::pin::Pin;
@@ -58,10 +58,7 @@ impl StoreService {
 impl Lease for StoreService {
     type LeaseKeepAliveStream = Pin<Box<dyn Stream<Item = Result<LeaseKeepAliveResponse, Status>> + Send>>;
 
-    async fn lease_grant(
-        &self,
-        request: Request<LeaseGrantRequest>,
-    ) -> Result<Response<LeaseGrantResponse>, Status> {
+    async fn lease_grant(&self, request: Request<LeaseGrantRequest>) -> GrpcResult<LeaseGrantResponse> {
         self.caller(&request)?;
         let LeaseGrantRequest { ttl, id } = request.into_inner();
         if ttl > MAX_TTL_SECONDS {
@@ -83,10 +80,7 @@ impl Lease for StoreService {
         }
     }
 
-    async fn lease_revoke(
-        &self,
-        request: Request<LeaseRevokeRequest>,
-    ) -> Result<Response<LeaseRevokeResponse>, Status> {
+    async fn lease_revoke(&self, request: Request<LeaseRevokeRequest>) -> GrpcResult<LeaseRevokeResponse> {
         let caller = self.caller(&request)?;
         let id = request.into_inner().id;
         self.check_lease_keys(&caller, KeyAccess::Write, id).await?;
@@ -101,7 +95,7 @@ impl Lease for StoreService {
     async fn lease_keep_alive(
         &self,
         request: Request<Streaming<LeaseKeepAliveRequest>>,
-    ) -> Result<Response<Self::LeaseKeepAliveStream>, Status> {
+    ) -> GrpcResult<Self::LeaseKeepAliveStream> {
         self.caller(&request)?;
         let service = self.clone();
         let mut stop = self.stop.clone();
@@ -118,7 +112,7 @@ impl Lease for StoreService {
     async fn lease_time_to_live(
         &self,
         request: Request<LeaseTimeToLiveRequest>,
-    ) -> Result<Response<LeaseTimeToLiveResponse>, Status> {
+    ) -> GrpcResult<LeaseTimeToLiveResponse> {
         let caller = self.caller(&request)?;
         let LeaseTimeToLiveRequest { id, keys } = request.into_inner();
         if keys {
@@ -128,9 +122,10 @@ impl Lease for StoreService {
             let header = self.current_header();
             return Ok(Response::new(LeaseTimeToLiveResponse { header, id, ttl: -1, ..Default::default() }));
         };
-        let CollectedResponse { answer: keys, share } = match keys {
-            true => self.lease_keys(id).await?,
-            false => CollectedResponse { answer: Vec::new(), share: None },
+        let CollectedResponse { answer: keys, share } = if keys {
+            self.lease_keys(id).await?
+        } else {
+            CollectedResponse { answer: Vec::new(), share: None }
         };
         let answer = LeaseTimeToLiveResponse {
             header: self.current_header(),
@@ -142,10 +137,7 @@ impl Lease for StoreService {
         Ok(CollectedResponse { answer, share }.into_response())
     }
 
-    async fn lease_leases(
-        &self,
-        request: Request<LeaseLeasesRequest>,
-    ) -> Result<Response<LeaseLeasesResponse>, Status> {
+    async fn lease_leases(&self, request: Request<LeaseLeasesRequest>) -> GrpcResult<LeaseLeasesResponse> {
         self.caller(&request)?;
         let leases = self.lessor.ids().into_iter().map(|id| LeaseStatus { id }).collect();
         Ok(Response::new(LeaseLeasesResponse { header: self.current_header(), leases }))

@@ -1,14 +1,14 @@
 //! The maintenance service: status, alarms, defragmentation, hashes and snapshots. Also the cluster service, which
 //! lists the single member.
 
-use super::{StoreService, failed, unexpected};
+use super::{GrpcResult, StoreService, unexpected};
 use crate::core::{WriteRequest, WriteResponse};
 use crate::directory;
-use crate::fault::StorageFault;
+use crate::disk_space;
 use crate::limits::{MAX_READ_WORK, WorkBudget};
-use crate::refusal::RequestRejection;
-use crate::room;
+use crate::rejection::RequestRejection;
 use crate::snapshot::StoreSnapshot;
+use crate::storage_fault::{RequestError, StorageFault};
 use crate::watch::RAFT_TERM;
 use bytes::Bytes;
 use futures::Stream;
@@ -35,7 +35,7 @@ const SNAPSHOT_PIECE_BYTES: u64 = 64 * 1024;
 impl Maintenance for StoreService {
     type SnapshotStream = Pin<Box<dyn Stream<Item = Result<SnapshotResponse, Status>> + Send>>;
 
-    async fn alarm(&self, request: Request<AlarmRequest>) -> Result<Response<AlarmResponse>, Status> {
+    async fn alarm(&self, request: Request<AlarmRequest>) -> GrpcResult<AlarmResponse> {
         let caller = self.caller(&request)?;
         let request = request.into_inner();
         if request.action() != AlarmAction::Get {
@@ -60,7 +60,7 @@ impl Maintenance for StoreService {
         Ok(Response::new(AlarmResponse { header: self.header(revision), alarms }))
     }
 
-    async fn status(&self, _request: Request<StatusRequest>) -> Result<Response<StatusResponse>, Status> {
+    async fn status(&self, _request: Request<StatusRequest>) -> GrpcResult<StatusResponse> {
         let size = self.writer.size().await?;
         let state = self.latest.get().state;
         let index = state.revision.max(0) as u64;
@@ -79,40 +79,31 @@ impl Maintenance for StoreService {
         }))
     }
 
-    async fn defragment(
-        &self,
-        request: Request<DefragmentRequest>,
-    ) -> Result<Response<DefragmentResponse>, Status> {
+    async fn defragment(&self, request: Request<DefragmentRequest>) -> GrpcResult<DefragmentResponse> {
         self.caller(&request)?.check_root()?;
         self.writer.defragment().await?;
         Ok(Response::new(DefragmentResponse { header: self.current_header() }))
     }
 
-    async fn hash(&self, request: Request<HashRequest>) -> Result<Response<HashResponse>, Status> {
+    async fn hash(&self, request: Request<HashRequest>) -> GrpcResult<HashResponse> {
         self.caller(&request)?.check_root()?;
-        let hash = self.read(|snapshot| hash(snapshot, snapshot.state.revision)).await?;
+        let hash = self.read(|snapshot| Ok(hash(snapshot, snapshot.state.revision)?)).await?;
         Ok(Response::new(HashResponse { header: self.current_header(), hash }))
     }
 
-    async fn hash_kv(&self, request: Request<HashKvRequest>) -> Result<Response<HashKvResponse>, Status> {
+    async fn hash_kv(&self, request: Request<HashKvRequest>) -> GrpcResult<HashKvResponse> {
         self.caller(&request)?.check_root()?;
         let wanted = request.into_inner().revision;
         let (revision, compact_revision, hash) = self
             .read(move |snapshot| {
-                let state = snapshot.state;
-                Ok(match snapshot.view(&WorkBudget::new(MAX_READ_WORK)).resolve(wanted) {
-                    Ok(at) => Ok((state.revision, state.compacted, hash(snapshot, at)?)),
-                    Err(refusal) => Err(refusal),
-                })
+                let at = snapshot.view(&WorkBudget::new(MAX_READ_WORK)).resolve(wanted)?;
+                Ok((snapshot.state.revision, snapshot.state.compacted, hash(snapshot, at)?))
             })
-            .await??;
+            .await?;
         Ok(Response::new(HashKvResponse { header: self.header(revision), hash, compact_revision }))
     }
 
-    async fn snapshot(
-        &self,
-        request: Request<SnapshotRequest>,
-    ) -> Result<Response<Self::SnapshotStream>, Status> {
+    async fn snapshot(&self, request: Request<SnapshotRequest>) -> GrpcResult<Self::SnapshotStream> {
         self.caller(&request)?.check_root()?;
         let dir = self.dir.clone().unwrap_or_else(std::env::temp_dir);
         let header = self.current_header();
@@ -127,7 +118,7 @@ impl Maintenance for StoreService {
         let pieces = futures::stream::try_unfold(copy, move |copy| async move {
             let read = tokio::task::spawn_blocking(move || copy.next()).await;
             let Some((blob, copy)) =
-                read.map_err(|_| Status::from(RequestRejection::STORAGE_FAILED))?.map_err(failed)?
+                read.map_err(|_| RequestRejection::STORAGE_FAILED)?.map_err(RequestError::from)?
             else {
                 return Ok(None);
             };
@@ -141,7 +132,7 @@ impl Maintenance for StoreService {
 /// Copies the database to an unlinked file, so that a crash does not leave it behind.
 fn copy(snapshot: &StoreSnapshot, dir: &Path) -> Result<SnapshotCopy, StorageFault> {
     // Concurrent writes must not run out of disk space.
-    room::check(dir, snapshot.copy_bytes() + room::FREE_MARGIN_BYTES)?;
+    disk_space::require(dir, snapshot.copy_bytes() + disk_space::FREE_MARGIN_BYTES)?;
     let (path, file) = directory::temporary(dir)?;
     let copied = snapshot.copy_to(file);
     std::fs::remove_file(&path)?;
@@ -190,10 +181,7 @@ fn hash(snapshot: &StoreSnapshot, revision: i64) -> Result<u32, StorageFault> {
 
 #[tonic::async_trait]
 impl Cluster for StoreService {
-    async fn member_list(
-        &self,
-        _request: Request<MemberListRequest>,
-    ) -> Result<Response<MemberListResponse>, Status> {
+    async fn member_list(&self, _request: Request<MemberListRequest>) -> GrpcResult<MemberListResponse> {
         let member = Member {
             id: self.identity.member,
             name: "tortie".to_owned(),

@@ -2,27 +2,27 @@
 
 mod auth;
 mod encoded_body;
-mod intake;
+mod incomplete_requests;
 mod kv;
 mod lease;
 mod maintenance;
-mod pace;
+mod paced_body;
 mod response;
 mod watch;
 
 use super::auth::AuthTokens;
 use super::core::WriteResponse;
 use super::directory::StoreIdentity;
-use super::fault::StorageFault;
 use super::lessor::Lessor;
 use super::limits::{
     BudgetShare, MAX_RESPONSE_BYTES, ResponseAllowance, ResponseBudget, SMALL_RESPONSE_BYTES,
 };
-use super::refusal::RequestRejection;
+use super::rejection::RequestRejection;
 use super::snapshot::{LatestSnapshot, StoreSnapshot};
+use super::storage_fault::RequestError;
 use super::watch::{RAFT_TERM, WatchHub};
 use super::writer::StoreWriter;
-pub use intake::RequestIntake;
+pub use incomplete_requests::RequestIntake;
 use response::PostProcessed;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -39,7 +39,10 @@ use watch::WatchServer;
 
 /// etcd accepts messages this much larger than the largest request, so that slightly larger ones are rejected with
 /// its own error.
-const MAX_MESSAGE_BYTES: usize = super::check::MAX_REQUEST_BYTES + 512 * 1024;
+const MAX_MESSAGE_BYTES: usize = super::validate::MAX_REQUEST_BYTES + 512 * 1024;
+
+/// Result of a gRPC method.
+type GrpcResult<T> = Result<Response<T>, Status>;
 
 /// The state that the services share.
 #[derive(Clone)]
@@ -63,25 +66,19 @@ pub struct StoreService {
 
 impl StoreService {
     pub fn routes(self) -> Routes {
+        const LIMIT: usize = MAX_MESSAGE_BYTES;
         let service = Arc::new(self);
-        let limit = MAX_MESSAGE_BYTES;
-        let mut routes = Routes::builder();
-        routes
-            .add_service(PostProcessed(KvServer::from_arc(service.clone()).max_decoding_message_size(limit)))
-            .add_service(PostProcessed(
-                LeaseServer::from_arc(service.clone()).max_decoding_message_size(limit),
-            ))
-            .add_service(PostProcessed(
-                ClusterServer::from_arc(service.clone()).max_decoding_message_size(limit),
-            ))
-            .add_service(PostProcessed(
-                MaintenanceServer::from_arc(service.clone()).max_decoding_message_size(limit),
-            ))
-            .add_service(PostProcessed(
-                AuthServer::from_arc(service.clone()).max_decoding_message_size(limit),
-            ))
-            .add_service(WatchServer::new(service));
-        routes.routes()
+        let kv = KvServer::from_arc(service.clone()).max_decoding_message_size(LIMIT);
+        let lease = LeaseServer::from_arc(service.clone()).max_decoding_message_size(LIMIT);
+        let cluster = ClusterServer::from_arc(service.clone()).max_decoding_message_size(LIMIT);
+        let maintenance = MaintenanceServer::from_arc(service.clone()).max_decoding_message_size(LIMIT);
+        let auth = AuthServer::from_arc(service.clone()).max_decoding_message_size(LIMIT);
+        Routes::new(PostProcessed(kv))
+            .add_service(PostProcessed(lease))
+            .add_service(PostProcessed(cluster))
+            .add_service(PostProcessed(maintenance))
+            .add_service(PostProcessed(auth))
+            .add_service(WatchServer::new(service))
     }
 
     fn header(&self, revision: i64) -> Option<ResponseHeader> {
@@ -108,11 +105,11 @@ impl StoreService {
     async fn read<T, F>(&self, read: F) -> Result<T, Status>
     where
         T: Send + 'static,
-        F: FnOnce(&StoreSnapshot) -> Result<T, StorageFault> + Send + 'static,
+        F: FnOnce(&StoreSnapshot) -> Result<T, RequestError> + Send + 'static,
     {
         let latest = self.latest.clone();
         match tokio::task::spawn_blocking(move || read(&latest.get())).await {
-            Ok(result) => result.map_err(failed),
+            Ok(result) => result.map_err(Status::from),
             Err(_) => Err(RequestRejection::STORAGE_FAILED.into()),
         }
     }
@@ -129,38 +126,32 @@ impl StoreService {
     async fn gather<T, F>(&self, read: F) -> Result<CollectedResponse<T>, Status>
     where
         T: Send + 'static,
-        F: Fn(&StoreSnapshot, &mut ResponseAllowance) -> Result<Result<T, RequestRejection>, StorageFault>
-            + Send
-            + Sync
-            + 'static,
+        F: Fn(&StoreSnapshot, &mut ResponseAllowance) -> Result<T, RequestError> + Send + Sync + 'static,
     {
         let read = Arc::new(read);
         // Every attempt uses the same snapshot, so that the size counted once fits the next time.
         let snapshot = self.latest.get();
         let (mut permit, mut limit) = self.answers.at_once();
         loop {
-            let (reader, state) = (read.clone(), snapshot.clone());
-            let mut allowance = ResponseAllowance::new(limit.max(SMALL_RESPONSE_BYTES));
+            let read = read.clone();
+            let snapshot = snapshot.clone();
             // The permit moves with the read, which runs to its end even if the client has disconnected.
-            let attempt = move || {
-                let answer = reader(&state, &mut allowance);
-                answer.map(|answer| (answer, allowance.used(), permit))
-            };
-            let (answer, used, held) = match tokio::task::spawn_blocking(attempt).await {
-                Ok(result) => result.map_err(failed)?,
-                Err(_) => return Err(RequestRejection::STORAGE_FAILED.into()),
-            };
+            let attempt = tokio::task::spawn_blocking(move || {
+                let mut allowance = ResponseAllowance::new(limit.max(SMALL_RESPONSE_BYTES));
+                (read(&snapshot, &mut allowance), allowance.used(), permit)
+            });
+            let (answer, used, held) = attempt.await.map_err(|_| RequestRejection::STORAGE_FAILED)?;
             match answer {
-                Err(RequestRejection::ANSWER_TOO_LARGE) if used <= MAX_RESPONSE_BYTES && used > limit => {
+                Err(RequestError::Rejected(RequestRejection::ANSWER_TOO_LARGE))
+                    if used <= MAX_RESPONSE_BYTES && used > limit =>
+                {
                     drop(held);
                     permit = Some(self.answers.wait_for(used).await?);
                     limit = used;
                 }
                 answer => {
-                    return Ok(CollectedResponse {
-                        answer: answer?,
-                        share: ResponseBudget::shrink(held, used),
-                    });
+                    let share = ResponseBudget::shrink(held, used);
+                    return Ok(CollectedResponse { answer: answer?, share });
                 }
             }
         }
@@ -177,9 +168,16 @@ impl<T> CollectedResponse<T> {
     }
 }
 
-fn failed(fault: StorageFault) -> Status {
-    tracing::error!("cannot read the store: {fault}");
-    RequestRejection::STORAGE_FAILED.into()
+impl From<RequestError> for Status {
+    fn from(error: RequestError) -> Status {
+        match error {
+            RequestError::Rejected(rejection) => rejection.into(),
+            RequestError::Storage(fault) => {
+                tracing::error!("cannot read the store: {fault}");
+                RequestRejection::STORAGE_FAILED.into()
+            }
+        }
+    }
 }
 
 /// The writer answers each kind of request with the matching kind of response; any other is a programming error.

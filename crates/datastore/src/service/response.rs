@@ -2,9 +2,9 @@
 //! large response is sent at the pace of the client.
 
 use super::encoded_body::EncodedBody;
-use super::pace::pace;
-use crate::encoded::EncodedRange;
+use super::paced_body::pace;
 use crate::limits::BudgetShare;
+use crate::range_encoder::EncodedRange;
 use futures::TryFutureExt;
 use futures::future::MapOk;
 use std::convert::Infallible;
@@ -43,11 +43,11 @@ where
     }
 
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {
-        self.0.call(request).map_ok(finish)
+        self.0.call(request).map_ok(post_process)
     }
 }
 
-fn finish(mut response: http::Response<Body>) -> http::Response<Body> {
+fn post_process(mut response: http::Response<Body>) -> http::Response<Body> {
     if let Some(EncodedRangeResponse { message, share }) = response.extensions_mut().remove() {
         let body = Body::new(EncodedBody::new(message));
         return response.map(|_| match share {
@@ -63,7 +63,7 @@ fn finish(mut response: http::Response<Body>) -> http::Response<Body> {
         return response;
     }
     let status = Status::from_header_map(response.headers());
-    match status.as_ref().and_then(|status| oversize(status.message())) {
+    match status.as_ref().and_then(|status| parse_oversize(status.message())) {
         Some((found, limit)) => {
             let text = format!("grpc: received message larger than max ({found} vs. {limit})");
             Status::resource_exhausted(text).into_http()
@@ -73,7 +73,7 @@ fn finish(mut response: http::Response<Body>) -> http::Response<Body> {
 }
 
 /// Parses the two sizes from tonic's error about an oversized message.
-fn oversize(text: &str) -> Option<(u64, u64)> {
+fn parse_oversize(text: &str) -> Option<(u64, u64)> {
     let text = text.strip_prefix("Error, decoded message length too large: found ")?;
     let (found, rest) = text.split_once(" bytes, the limit is: ")?;
     Some((found.parse().ok()?, rest.strip_suffix(" bytes")?.parse().ok()?))

@@ -3,7 +3,7 @@
 
 use super::{MAX_MESSAGE_BYTES, StoreService};
 use crate::auth::KeyAccess;
-use crate::span::KeySpan;
+use crate::key_span::KeySpan;
 use crate::watch::{WatchAccess, WatchBody, serve};
 use std::convert::Infallible;
 use std::future::ready;

@@ -3,7 +3,7 @@
 
 use super::frame::{EventSink, WatchFrame};
 use crate::directory::StoreIdentity;
-use crate::refusal::success;
+use crate::rejection::success;
 use bytes::{BufMut, Bytes, BytesMut};
 use futures::Stream;
 use http_body::{Body, Frame as HttpFrame};
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn messages_of_all_sizes_follow_each_other_and_large_events_are_shared() {
+    async fn messages_keep_their_order_and_share_large_events() {
         let frames: Vec<WatchFrame> = [vec![1, 20_000, 3], vec![], vec![10], vec![9_000, 9_000]]
             .into_iter()
             .map(|sizes| WatchFrame {

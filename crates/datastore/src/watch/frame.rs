@@ -75,28 +75,25 @@ impl WatchFrame {
         encode_key(field::HEADER, WireType::LengthDelimited, &mut out);
         encode_varint(header_len as u64, &mut out);
         for (tag, value) in header {
-            number(tag, value, &mut out);
+            encode_number(tag, value, &mut out);
         }
-        number(field::WATCH_ID, self.watch_id as u64, &mut out);
-        number(field::CREATED, self.created.into(), &mut out);
-        number(field::CANCELED, self.canceled.into(), &mut out);
-        number(field::COMPACT_REVISION, self.compact_revision as u64, &mut out);
+        encode_number(field::WATCH_ID, self.watch_id as u64, &mut out);
+        encode_number(field::CREATED, self.created.into(), &mut out);
+        encode_number(field::CANCELED, self.canceled.into(), &mut out);
+        encode_number(field::COMPACT_REVISION, self.compact_revision as u64, &mut out);
         if !self.cancel_reason.is_empty() {
             encode_key(field::CANCEL_REASON, WireType::LengthDelimited, &mut out);
             encode_varint(self.cancel_reason.len() as u64, &mut out);
             out.put_slice(self.cancel_reason.as_bytes());
         }
-        number(field::FRAGMENT, self.fragment.into(), &mut out);
+        encode_number(field::FRAGMENT, self.fragment.into(), &mut out);
         out
     }
 
     /// Returns the length of the encoded events.
     pub fn events_len(&self) -> usize {
-        let event = |change: &Arc<KeyChange>| {
-            let len = change.event(self.with_previous).len();
-            1 + encoded_len_varint(len as u64) + len
-        };
-        self.events.iter().map(event).sum()
+        let lengths = self.events.iter().map(|change| change.event(self.with_previous).len());
+        lengths.map(|len| 1 + encoded_len_varint(len as u64) + len).sum()
     }
 
     pub fn encode_events(&self, out: &mut impl EventSink) {
@@ -115,7 +112,7 @@ pub trait EventSink {
     fn shared(&mut self, bytes: &Bytes);
 }
 
-fn number(tag: u32, value: u64, out: &mut impl BufMut) {
+fn encode_number(tag: u32, value: u64, out: &mut impl BufMut) {
     if value != 0 {
         encode_key(tag, WireType::Varint, out);
         encode_varint(value, out);

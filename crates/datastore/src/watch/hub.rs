@@ -4,13 +4,13 @@
 //! there are; other ranges are compared one by one. A watch whose stream has no room is removed and catches up from
 //! disk.
 
+use super::filter::WatchFilter;
 use super::frame::WatchFrame;
-use super::interest::WatchFilter;
 use super::queue::QueuedBytes;
 use super::stream::{LaggingWatch, StreamOutbox};
 use crate::change::{KeyChange, RevisionCommit};
-use crate::check::MAX_REQUEST_BYTES;
 use crate::snapshot::LatestSnapshot;
+use crate::validate::MAX_REQUEST_BYTES;
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -122,7 +122,7 @@ impl WatchHub {
         let mut touched = Vec::new();
         for commit in commits {
             for change in &commit.changes {
-                watches.note(commit, change, &mut touched);
+                watches.add_change(commit, change, &mut touched);
             }
         }
         for watch in touched {
@@ -138,7 +138,7 @@ impl WatchHub {
 
     /// Sends a progress notification to every watch that requested them and has received no event since the last one,
     /// if the revision has advanced.
-    pub fn progress_of_idle(&self, ids: &[LiveWatchId]) {
+    pub fn send_progress_to_idle(&self, ids: &[LiveWatchId]) {
         let mut watches = self.lock();
         let revision = watches.published;
         for id in ids {
@@ -182,7 +182,7 @@ impl LiveWatches {
 
     fn group(&mut self, interest: &WatchFilter) -> &mut BTreeSet<LiveWatchId> {
         match (&interest.span, interest.span.prefix()) {
-            (crate::span::KeySpan::Key(key), _) => self.keys.entry(key.clone()).or_default(),
+            (crate::key_span::KeySpan::Key(key), _) => self.keys.entry(key.clone()).or_default(),
             (_, Some(prefix)) => {
                 self.prefixes.entry(prefix.len()).or_default().entry(prefix.clone()).or_default()
             }
@@ -192,7 +192,7 @@ impl LiveWatches {
 
     fn drop_group(&mut self, interest: &WatchFilter) {
         match (&interest.span, interest.span.prefix()) {
-            (crate::span::KeySpan::Key(key), _) => drop(self.keys.remove(key)),
+            (crate::key_span::KeySpan::Key(key), _) => drop(self.keys.remove(key)),
             (_, Some(prefix)) => {
                 if let Some(of_length) = self.prefixes.get_mut(&prefix.len()) {
                     of_length.remove(prefix);
@@ -205,7 +205,12 @@ impl LiveWatches {
         }
     }
 
-    fn note(&mut self, commit: &RevisionCommit, change: &Arc<KeyChange>, touched: &mut Vec<LiveWatchId>) {
+    fn add_change(
+        &mut self,
+        commit: &RevisionCommit,
+        change: &Arc<KeyChange>,
+        touched: &mut Vec<LiveWatchId>,
+    ) {
         let key = &change.kv.key;
         let by_key = self.keys.get(key).into_iter();
         let by_prefix =

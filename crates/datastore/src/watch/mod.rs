@@ -1,9 +1,9 @@
 //! Watches: the hub finds the watchers of a changed key; each stream carries the watches of one client.
 
 mod body;
+mod filter;
 mod frame;
 mod hub;
-mod interest;
 mod queue;
 mod replay;
 mod stream;

@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_stream_takes_its_share_and_leaves_the_others_theirs() {
+    async fn a_full_stream_leaves_others_their_share() {
         let all = Arc::new(QueuedBytes::default());
         let mut streams: Vec<_> = (0..200).map(|_| queue(all.clone())).collect();
         // No stream is read: each fills up to its limit, until the total limit is reached.

@@ -1,10 +1,10 @@
 //! Reads past changes from the history on disk, for watches that start in the past and for watches that fell behind.
 
-use super::interest::WatchFilter;
+use super::filter::WatchFilter;
 use crate::change::KeyChange;
-use crate::fault::StorageFault;
-use crate::record::{CommitRevision, HistoryEntry, decode_history};
+use crate::history_record::{CommitRevision, HistoryEntry, decode_history};
 use crate::snapshot::StoreSnapshot;
+use crate::storage_fault::StorageFault;
 use bytes::Bytes;
 use std::sync::Arc;
 use tortie_etcd_proto::mvccpb::KeyValue;
@@ -33,9 +33,12 @@ pub fn replay(
     from: i64,
 ) -> Result<ReplayPart, StorageFault> {
     let mut events = Vec::new();
-    let (mut bytes, mut scanned) = (0, 0);
-    let (mut last, mut of_last) = (from - 1, 0);
-    for row in snapshot.history.range(CommitRevision { main: from, sub: 0 }.key()..)? {
+    let mut bytes = 0;
+    let mut last = from - 1;
+    // Memory of the changes of revision `last`.
+    let mut last_bytes = 0;
+    let rows = snapshot.history.range(CommitRevision { main: from, sub: 0 }.key()..)?;
+    for (scanned, row) in rows.enumerate() {
         let (key, value) = row?;
         let at = CommitRevision::from_key(key.value());
         let full =
@@ -44,20 +47,20 @@ pub fn replay(
             return Ok(ReplayPart { events, through: last, too_large: false });
         }
         if at.main != last {
-            of_last = 0;
+            last_bytes = 0;
         }
-        (last, scanned) = (at.main, scanned + 1);
+        last = at.main;
         let entry = decode_history(at, value.value())?;
         if !interest.span.contains(entry.key) {
             continue;
         }
-        let change = change(snapshot, interest, &entry)?;
+        let change = read_change(snapshot, interest, &entry)?;
         if interest.wants(&change) {
-            let size = change.size();
-            (bytes, of_last) = (bytes + size, of_last + size);
+            bytes += change.size();
+            last_bytes += change.size();
             events.push(Arc::new(change));
         }
-        if of_last > MAX_REVISION_BYTES {
+        if last_bytes > MAX_REVISION_BYTES {
             // The revisions before it can be sent.
             events.retain(|change: &Arc<KeyChange>| change.kv.mod_revision < last);
             return Ok(ReplayPart { too_large: events.is_empty(), events, through: last - 1 });
@@ -66,7 +69,7 @@ pub fn replay(
     Ok(ReplayPart { events, through: snapshot.state.revision.max(last), too_large: false })
 }
 
-fn change(
+fn read_change(
     snapshot: &StoreSnapshot,
     interest: &WatchFilter,
     entry: &HistoryEntry,
@@ -75,15 +78,15 @@ fn change(
     let key = Bytes::copy_from_slice(entry.key);
     // The value before the oldest readable revision is not sent even if it is still on disk.
     let wanted = interest.with_previous && at.main > snapshot.state.compacted;
-    let previous = if wanted { before(snapshot, entry, &key)? } else { None };
-    Ok(match entry.version.deleted {
-        true => KeyChange::delete(key, at.main, previous),
-        false => KeyChange::put(entry.version.key_value(key), previous),
-    })
+    let previous = if wanted { read_previous(snapshot, entry, &key)? } else { None };
+    if entry.version.deleted {
+        return Ok(KeyChange::delete(key, at.main, previous));
+    }
+    Ok(KeyChange::put(entry.version.key_value(key), previous))
 }
 
 /// Returns the value before the whole transaction, not before this change of it.
-fn before(
+fn read_previous(
     snapshot: &StoreSnapshot,
     entry: &HistoryEntry,
     key: &Bytes,

@@ -1,13 +1,13 @@
 //! The watches of one client: receives requests, sends frames, and catches up watches that are behind.
 
+use super::filter::WatchFilter;
 use super::frame::WatchFrame;
 use super::hub::{LiveWatchId, MAX_FRAGMENT_BYTES, WatchHub};
-use super::interest::WatchFilter;
 use super::queue::{ClientDisconnected, FramePermit, WatchFrameReceiver, WatchFrameSender, queue};
 use super::replay::{ReplayPart, replay};
-use crate::fault::StorageFault;
-use crate::refusal::RequestRejection;
-use crate::span::KeySpan;
+use crate::key_span::KeySpan;
+use crate::rejection::RequestRejection;
+use crate::storage_fault::StorageFault;
 use futures::{Stream, StreamExt};
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -138,7 +138,7 @@ impl StreamWatches {
                 request = inbound.next() => request,
                 _ = progress.tick() => {
                     self.end_unpermitted().await?;
-                    self.hub.progress_of_idle(&self.live_ids());
+                    self.hub.send_progress_to_idle(&self.live_ids());
                     continue;
                 }
             };
@@ -158,23 +158,24 @@ impl StreamWatches {
     async fn create(&self, request: &WatchCreateRequest) -> Result<(), ClientDisconnected> {
         let permit = self.permit().await?;
         let mut table = self.table();
-        let (id, refusal) = match table.choose_id(request.watch_id) {
-            Some(id) => (id, None),
-            None => (NO_WATCH_ID, Some("mvcc: duplicate watch ID provided on the WatchStream")),
-        };
-        let crowded = table.by_id.len() >= MAX_WATCHES_PER_STREAM
-            || self.outbox.lagging().len() >= MAX_WATCHES_PER_STREAM;
-        let refusal = if crowded { Some("etcdserver: too many watches on this stream") } else { refusal };
+        let chosen_id = table.choose_id(request.watch_id);
+        let id = chosen_id.unwrap_or(NO_WATCH_ID);
         let serial = table.next_serial;
         let interest = WatchFilter::new(id, serial, request);
-        let refusal =
-            if interest.span.bounds().is_none() { Some("mvcc: watcher range is empty") } else { refusal };
-        let refusal = if self.access.may_watch(&interest.span) {
-            refusal
-        } else {
+        let rejection = if !self.access.may_watch(&interest.span) {
             Some(RequestRejection::PERMISSION_DENIED.text)
+        } else if interest.span.bounds().is_none() {
+            Some("mvcc: watcher range is empty")
+        } else if table.by_id.len() >= MAX_WATCHES_PER_STREAM
+            || self.outbox.lagging().len() >= MAX_WATCHES_PER_STREAM
+        {
+            Some("etcdserver: too many watches on this stream")
+        } else if chosen_id.is_none() {
+            Some("mvcc: duplicate watch ID provided on the WatchStream")
+        } else {
+            None
         };
-        if let Some(cancel_reason) = refusal {
+        if let Some(cancel_reason) = rejection {
             let revision = self.hub.latest().get().state.revision;
             let frame = WatchFrame {
                 revision,
@@ -224,18 +225,19 @@ impl StreamWatches {
             *checked = version;
         }
         // First stop the events of all these watches, then notify the client, which may be slow to read.
-        let ended: Vec<(i64, StreamWatch)> = {
-            let may_not = |_: &i64, watch: &mut StreamWatch| !self.access.may_watch(&watch.span);
-            self.table().by_id.extract_if(may_not).collect()
-        };
+        let ended: Vec<(i64, StreamWatch)> =
+            self.table().by_id.extract_if(|_, watch| !self.access.may_watch(&watch.span)).collect();
         for live_id in ended.iter().filter_map(|(_, watch)| watch.live_id) {
             self.hub.leave(live_id);
         }
         for (watch_id, _) in ended {
-            let (revision, cancel_reason) =
-                (self.hub.latest().get().state.revision, RequestRejection::PERMISSION_DENIED.text);
-            let frame =
-                WatchFrame { revision, watch_id, canceled: true, cancel_reason, ..WatchFrame::default() };
+            let frame = WatchFrame {
+                revision: self.hub.latest().get().state.revision,
+                watch_id,
+                canceled: true,
+                cancel_reason: RequestRejection::PERMISSION_DENIED.text,
+                ..WatchFrame::default()
+            };
             self.permit().await?.send(frame);
         }
         Ok(())
@@ -267,7 +269,7 @@ impl StreamWatches {
                 self.outbox.wake.notified().await;
                 continue;
             };
-            let still_behind = self.catch_up_a_piece(&interest, next).await?;
+            let still_behind = self.catch_up_step(&interest, next).await?;
             let mut lagging = self.outbox.lagging();
             lagging.pop_front();
             if let Some(next) = still_behind {
@@ -277,7 +279,7 @@ impl StreamWatches {
     }
 
     /// Sends the next part of the history. Returns where to continue, or `None` if the watch is live or cancelled.
-    async fn catch_up_a_piece(
+    async fn catch_up_step(
         &self,
         interest: &WatchFilter,
         next: i64,

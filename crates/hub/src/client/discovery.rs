@@ -1,12 +1,13 @@
 //! Hub discovery: by configured addresses or through the endpoints of a Kubernetes Service.
 
 use rand::seq::SliceRandom;
+use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 use tokio::time::timeout;
-use tortie_store::StoreLimits;
 use tortie_store::config::KubernetesTarget;
 use tortie_store::orchestrator::{OrchestratorClient, ServiceEndpoint};
+use tortie_store::{StoreError, StoreLimits, StoreResult};
 
 /// Timeout of a DNS lookup or of an endpoint query to kube-apiserver.
 const DISCOVERY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -37,86 +38,100 @@ pub struct HubService {
 #[error("{0:?} is not the address of a hub; expected HOST:PORT, such as 10.0.0.5:5473 or [fd00::5]:5473")]
 pub struct HubAddressError(String);
 
+/// Reason why no hub was found.
+#[derive(Debug, thiserror::Error)]
+pub enum HubDiscoveryError {
+    #[error("service {service}: {source}")]
+    Store { service: String, source: StoreError },
+    #[error("service {service}: kube-apiserver did not respond in time")]
+    ServiceTimeout { service: String },
+    #[error("service {service}: it has no ready endpoint with a port {HUB_PORT_NAME}")]
+    NoEndpoint { service: String },
+    #[error("{name}: {source}")]
+    Lookup { name: String, source: io::Error },
+    #[error("{name}: the name cannot be resolved in time")]
+    LookupTimeout { name: String },
+    #[error("there is no hub")]
+    NoHub,
+}
+
 impl HubLocations {
     /// Parses a comma-separated list.
     pub fn parse(text: &str) -> Result<HubLocations, HubAddressError> {
-        let check = |hub: &str| {
-            let valid = match hub.rsplit_once(':') {
-                Some((host, port)) => {
-                    let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
-                    !host.is_empty()
-                        && (!host.contains(':') || hub.starts_with('['))
-                        && port.parse::<u16>().is_ok_and(|port| port > 0)
-                }
-                None => false,
-            };
-            valid.then(|| hub.to_owned()).ok_or_else(|| HubAddressError(hub.to_owned()))
-        };
-        let hubs: Vec<&str> = text.split(',').map(str::trim).filter(|hub| !hub.is_empty()).collect();
-        match hubs.is_empty() {
-            true => Err(HubAddressError(text.to_owned())),
-            false => Ok(HubLocations::Addresses(hubs.into_iter().map(check).collect::<Result<_, _>>()?)),
+        let hubs: Vec<String> =
+            text.split(',').map(str::trim).filter(|hub| !hub.is_empty()).map(str::to_owned).collect();
+        if hubs.is_empty() {
+            return Err(HubAddressError(text.to_owned()));
+        }
+        match hubs.iter().find(|hub| !is_host_and_port(hub)) {
+            Some(invalid) => Err(HubAddressError(invalid.clone())),
+            None => Ok(HubLocations::Addresses(hubs)),
         }
     }
 
     /// Returns the addresses to try: hubs on this node first, the others in random order, and the hub that was just
     /// lost last.
-    pub async fn addresses(&self, lost: Option<SocketAddr>) -> Result<Vec<SocketAddr>, String> {
-        let (near, mut others) = match self {
-            HubLocations::Addresses(hubs) => (Vec::new(), resolve(hubs).await?),
+    pub async fn addresses(&self, lost: Option<SocketAddr>) -> Result<Vec<SocketAddr>, HubDiscoveryError> {
+        let mut found = match self {
+            HubLocations::Addresses(hubs) => {
+                let mut found = resolve(hubs).await?;
+                found.shuffle(&mut rand::rng());
+                found
+            }
             HubLocations::Service(service) => {
-                let (near, others): (Vec<_>, Vec<_>) = service
-                    .endpoints()
-                    .await?
-                    .into_iter()
-                    .partition(|endpoint| !service.node.is_empty() && endpoint.node == service.node);
-                let addresses =
-                    |found: Vec<ServiceEndpoint>| found.into_iter().map(|found| found.address).collect();
-                (addresses(near), addresses(others))
+                let mut endpoints = service.endpoints().await?;
+                endpoints.shuffle(&mut rand::rng());
+                endpoints.sort_by_key(|endpoint| service.node.is_empty() || endpoint.node != service.node);
+                endpoints.into_iter().map(|endpoint| endpoint.address).collect()
             }
         };
-        others.shuffle(&mut rand::rng());
-        let mut found: Vec<SocketAddr> = near.into_iter().chain(others).collect();
         found.sort_by_key(|address| Some(*address) == lost);
         Ok(found)
     }
 }
 
+fn is_host_and_port(hub: &str) -> bool {
+    let Some((host, port)) = hub.rsplit_once(':') else { return false };
+    let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    !bare.is_empty()
+        && (!bare.contains(':') || hub.starts_with('['))
+        && port.parse::<u16>().is_ok_and(|port| port > 0)
+}
+
 impl HubService {
-    async fn endpoints(&self) -> Result<Vec<ServiceEndpoint>, String> {
-        let asked = async {
-            let kubernetes = OrchestratorClient::connect(&self.kubernetes, StoreLimits::default()).await?;
-            kubernetes.service_endpoints(&self.namespace, &self.name, HUB_PORT_NAME).await
-        };
-        let failed = |reason: String| format!("service {}/{}: {reason}", self.namespace, self.name);
-        let found = timeout(DISCOVERY_TIMEOUT, asked)
-            .await
-            .map_err(|_| failed("kube-apiserver did not respond in time".to_owned()))?;
-        let found = found.map_err(|error| failed(error.to_string()))?;
-        match found.is_empty() {
-            true => Err(failed(format!("it has no ready endpoint with a port {HUB_PORT_NAME}"))),
-            false => Ok(found),
+    async fn endpoints(&self) -> Result<Vec<ServiceEndpoint>, HubDiscoveryError> {
+        let service = format!("{}/{}", self.namespace, self.name);
+        match timeout(DISCOVERY_TIMEOUT, self.list_endpoints()).await {
+            Err(_) => Err(HubDiscoveryError::ServiceTimeout { service }),
+            Ok(Err(source)) => Err(HubDiscoveryError::Store { service, source }),
+            Ok(Ok(found)) if found.is_empty() => Err(HubDiscoveryError::NoEndpoint { service }),
+            Ok(Ok(found)) => Ok(found),
         }
+    }
+
+    async fn list_endpoints(&self) -> StoreResult<Vec<ServiceEndpoint>> {
+        let kubernetes = OrchestratorClient::connect(&self.kubernetes, StoreLimits::default()).await?;
+        kubernetes.service_endpoints(&self.namespace, &self.name, HUB_PORT_NAME).await
     }
 }
 
 /// Resolves all names. Returns an error only if no name can be resolved.
-async fn resolve(hubs: &[String]) -> Result<Vec<SocketAddr>, String> {
+async fn resolve(hubs: &[String]) -> Result<Vec<SocketAddr>, HubDiscoveryError> {
     let mut found = Vec::new();
-    let mut failure = None;
+    let mut failure = HubDiscoveryError::NoHub;
     for hub in hubs {
         match timeout(DISCOVERY_TIMEOUT, tokio::net::lookup_host(hub)).await {
             Ok(Ok(addresses)) => found.extend(addresses.take(MAX_ADDRESSES_PER_NAME)),
-            Ok(Err(error)) => failure = Some(format!("{hub}: {error}")),
-            Err(_) => failure = Some(format!("{hub}: the name cannot be resolved in time")),
+            Ok(Err(source)) => failure = HubDiscoveryError::Lookup { name: hub.clone(), source },
+            Err(_) => failure = HubDiscoveryError::LookupTimeout { name: hub.clone() },
         }
+    }
+    if found.is_empty() {
+        return Err(failure);
     }
     found.sort();
     found.dedup();
-    match (found.is_empty(), failure) {
-        (true, failure) => Err(failure.unwrap_or_else(|| "there is no hub".to_owned())),
-        (false, _) => Ok(found),
-    }
+    Ok(found)
 }
 
 #[cfg(test)]
@@ -137,7 +152,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_one_that_was_lost_is_tried_last() {
+    async fn the_lost_hub_is_tried_last() {
         let hubs = HubLocations::parse("127.0.0.1:1,127.0.0.1:2,127.0.0.1:3,127.0.0.1:2").unwrap();
         let lost = "127.0.0.1:2".parse().unwrap();
         for _ in 0..20 {

@@ -1,16 +1,17 @@
 //! The client task: follows one hub after the other and forwards the replica's events to the node.
 
 use super::HubClientOptions;
-use crate::frames::{FrameReadError, FrameReader};
-use crate::protocol::{HubEnvelope, MAX_HUB_FRAME_BYTES, ProtocolError, class_of_range, from_client};
+use crate::frame_reader::{FrameReadError, FrameReader};
+use crate::protocol::{ClientMessage, HubMessage, MAX_HUB_FRAME_BYTES, ProtocolError, class_of_range};
 use crate::replica::HubReplica;
+use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
-use tortie_model::{FeedEvent, KeyRange, StoreKey};
+use tortie_model::{FeedEvent, KeyRange};
 use tortie_store::{Backoff, StoreLimits, is_guarded};
 use tortie_sync::Feed;
 
@@ -68,52 +69,37 @@ enum HubConnectionError {
     Silent(Duration),
 }
 
+/// Outcome of one round over the known hubs.
+enum FollowRound {
+    /// The consumer dropped the feed.
+    Unwanted,
+    /// A hub served the client until the connection ended.
+    Served,
+    /// A hub sent a snapshot that lacks most known objects.
+    Distrusted(String),
+    Failed(String),
+}
+
 impl HubFollower {
     async fn run(mut self) {
         let mut backoff = Backoff::default();
         let mut lost = None;
         loop {
-            let delay;
-            let mut reason = match self.options.hubs.addresses(lost).await {
-                Ok(addresses) => {
-                    let mut reason = String::new();
-                    let (mut served, mut distrusted) = (false, false);
-                    for address in addresses {
-                        let ended = self.attempt(address, &mut served).await;
-                        if let HubConnectionError::Unwanted = ended {
-                            return;
-                        }
-                        if let HubConnectionError::Distrusted(_) = ended {
-                            tracing::error!(hub = %address, reason = %ended, "the hub may read the wrong datastore");
-                            reason = format!("hub {address}: {ended}");
-                            (lost, distrusted) = (Some(address), true);
-                            break;
-                        }
-                        if served {
-                            tracing::info!(hub = %address, reason = %ended, "lost the hub; connecting to another");
-                            lost = Some(address);
-                            break;
-                        }
-                        tracing::debug!(hub = %address, reason = %ended, "cannot use the hub; trying the next");
-                        reason = format!("hub {address}: {ended}");
-                    }
-                    if served && !distrusted {
-                        backoff.reset();
-                        tokio::time::sleep(MAX_RECONNECT_JITTER.mul_f64(rand::random_range(0.0..=1.0))).await;
-                        continue;
-                    }
-                    delay = if distrusted { SNAPSHOT_DISTRUST_DELAY } else { backoff.pause() };
-                    reason
-                }
-                Err(reason) => {
-                    delay = backoff.pause();
-                    reason
-                }
+            let round = match self.options.hubs.addresses(lost).await {
+                Ok(addresses) => self.try_hubs(addresses, &mut lost).await,
+                Err(error) => FollowRound::Failed(error.to_string()),
             };
-            if reason.is_empty() {
-                reason = "there is no hub".to_owned();
-            }
-            if let Some(event) = self.replica.unreachable(&reason)
+            let (reason, delay) = match round {
+                FollowRound::Unwanted => return,
+                FollowRound::Served => {
+                    backoff.reset();
+                    tokio::time::sleep(MAX_RECONNECT_JITTER.mul_f64(rand::random_range(0.0..=1.0))).await;
+                    continue;
+                }
+                FollowRound::Distrusted(reason) => (reason, SNAPSHOT_DISTRUST_DELAY),
+                FollowRound::Failed(reason) => (reason, backoff.pause()),
+            };
+            if let Some(event) = self.replica.report_unreachable(&reason)
                 && self.sender.send(event).await.is_err()
             {
                 return;
@@ -125,8 +111,33 @@ impl HubFollower {
         }
     }
 
+    /// Follows the first hub that serves this client. Sets `lost` to it when its connection has ended.
+    async fn try_hubs(&mut self, addresses: Vec<SocketAddr>, lost: &mut Option<SocketAddr>) -> FollowRound {
+        let mut reason = "there is no hub".to_owned();
+        for address in addresses {
+            let mut served = false;
+            let ended = self.connect_and_follow(address, &mut served).await;
+            if let HubConnectionError::Unwanted = ended {
+                return FollowRound::Unwanted;
+            }
+            if let HubConnectionError::Distrusted(_) = ended {
+                tracing::error!(hub = %address, reason = %ended, "the hub may read the wrong datastore");
+                *lost = Some(address);
+                return FollowRound::Distrusted(format!("hub {address}: {ended}"));
+            }
+            if served {
+                tracing::info!(hub = %address, reason = %ended, "lost the hub; connecting to another");
+                *lost = Some(address);
+                return FollowRound::Served;
+            }
+            tracing::debug!(hub = %address, reason = %ended, "cannot use the hub; trying the next");
+            reason = format!("hub {address}: {ended}");
+        }
+        FollowRound::Failed(reason)
+    }
+
     /// Connects to one hub and follows it. Sets `served` once the hub has sent a message.
-    async fn attempt(&mut self, address: SocketAddr, served: &mut bool) -> HubConnectionError {
+    async fn connect_and_follow(&mut self, address: SocketAddr, served: &mut bool) -> HubConnectionError {
         let dial = self.options.dial;
         let stream = match timeout(dial, TcpStream::connect(address)).await {
             Ok(Ok(stream)) => stream,
@@ -134,29 +145,26 @@ impl HubFollower {
             Err(_) => return HubConnectionError::Silent(dial),
         };
         let _ = stream.set_nodelay(true);
-        let outcome = match self.options.tls.clone() {
-            None => self.converse(stream, address, served).await,
+        let Err(ended) = match self.options.tls.clone() {
+            None => self.follow(stream, address, served).await,
             Some(tls) => match timeout(dial, tls.connect(stream, address)).await {
-                Ok(Ok(stream)) => self.converse(stream, address, served).await,
-                Ok(Err(error)) => Err(error.into()),
-                Err(_) => Err(HubConnectionError::Silent(dial)),
+                Ok(Ok(stream)) => self.follow(stream, address, served).await,
+                Ok(Err(error)) => return error.into(),
+                Err(_) => return HubConnectionError::Silent(dial),
             },
         };
-        match outcome {
-            Ok(never) => match never {},
-            Err(ended) => ended,
-        }
+        ended
     }
 
-    async fn converse(
+    async fn follow(
         &mut self,
         mut stream: impl AsyncRead + AsyncWrite + Unpin,
         address: SocketAddr,
         served: &mut bool,
-    ) -> Result<EndlessFollow, HubConnectionError> {
+    ) -> Result<Infallible, HubConnectionError> {
         let mut reader = FrameReader::new(MAX_HUB_FRAME_BYTES, HUB_READ_BUFFER_BYTES);
         let hello = self.replica.hello();
-        self.say(&mut stream, hello).await?;
+        self.send(&mut stream, hello).await?;
         let sender = self.sender.clone();
         loop {
             let frame = tokio::select! {
@@ -164,7 +172,7 @@ impl HubFollower {
                 () = sender.closed() => return Err(HubConnectionError::Unwanted),
             };
             let frame = frame.map_err(|_| HubConnectionError::Silent(self.options.read))??;
-            let reaction = self.replica.hear(HubEnvelope::read(frame)?)?;
+            let reaction = self.replica.receive(HubMessage::decode(frame)?)?;
             if let Some(reason) = reaction.distrust {
                 return Err(HubConnectionError::Distrusted(reason));
             }
@@ -178,7 +186,7 @@ impl HubFollower {
                 }
             }
             if let Some(reply) = reaction.reply {
-                self.say(&mut stream, reply).await?;
+                self.send(&mut stream, reply).await?;
             }
             for event in reaction.events {
                 if self.wants(&event) && sender.send(event).await.is_err() {
@@ -188,32 +196,26 @@ impl HubFollower {
         }
     }
 
-    async fn say(
+    async fn send(
         &self,
         stream: &mut (impl AsyncWrite + Unpin),
-        what: from_client::ClientMessage,
+        message: ClientMessage,
     ) -> Result<(), HubConnectionError> {
-        let frame = what.frame();
-        let said = async {
+        let frame = message.frame();
+        let sent = timeout(self.options.write, async {
             stream.write_all(&frame).await?;
             stream.flush().await
-        };
-        Ok(timeout(self.options.write, said)
-            .await
-            .map_err(|_| HubConnectionError::Silent(self.options.write))??)
+        });
+        Ok(sent.await.map_err(|_| HubConnectionError::Silent(self.options.write))??)
     }
 
     /// Returns whether the event belongs to a subscribed range; a hub sends everything that any node may need.
     fn wants(&self, event: &FeedEvent) -> bool {
-        let about = |key: &StoreKey| self.ranges.iter().any(|range| range.contains(key));
         match event {
             FeedEvent::Put { key, .. }
             | FeedEvent::Delete { key, .. }
-            | FeedEvent::Unreadable { key, .. } => about(key),
+            | FeedEvent::Unreadable { key, .. } => self.ranges.iter().any(|range| range.contains(key)),
             FeedEvent::InSync | FeedEvent::ConnectionLost { .. } | FeedEvent::ConnectionBack { .. } => true,
         }
     }
 }
-
-/// Uninhabited: following a hub only ends with an error.
-enum EndlessFollow {}

@@ -3,7 +3,7 @@
 mod discovery;
 mod follow;
 
-pub use discovery::{HubAddressError, HubLocations, HubService};
+pub use discovery::{HubAddressError, HubDiscoveryError, HubLocations, HubService};
 pub use follow::follow;
 
 use crate::tls::ClientTls;

@@ -1,8 +1,8 @@
 //! The entries of one bucket and their encoded frames. The ledger copies a bucket on write while a session still
 //! holds it, so a held bucket never changes.
 
-use super::MAX_FRAME_RECORD_BYTES;
-use crate::protocol::{self, DigestSum, FeedRecord, RecordAction, RecordPayload, from_hub};
+use super::split_into_frames;
+use crate::protocol::{BucketMessage, DigestSum, FeedRecord, HubMessage, RecordAction, RecordPayload};
 use bytes::Bytes;
 use std::sync::{Arc, OnceLock};
 
@@ -49,7 +49,7 @@ impl LedgerBucket {
 
     /// Returns the size of all keys and values before compression.
     pub fn raw_bytes(&self) -> usize {
-        self.entries.iter().map(|entry| entry.record.key.len() + entry.record.value.len()).sum()
+        self.entries.iter().map(|entry| entry.record.size()).sum()
     }
 
     /// Returns the number of entries whose key starts with `begin`.
@@ -102,29 +102,18 @@ impl LedgerBucket {
     }
 
     fn encode(&self) -> Arc<[Bytes]> {
-        let mut parts: Vec<Vec<FeedRecord>> = vec![Vec::new()];
-        let mut bytes = 0;
-        for entry in &self.entries {
-            let size = entry.record.value.len() + entry.record.key.len();
-            if bytes + size > MAX_FRAME_RECORD_BYTES && bytes > 0 {
-                parts.push(Vec::new());
-                bytes = 0;
-            }
-            bytes += size;
-            if let Some(part) = parts.last_mut() {
-                part.push((*entry.record).clone());
-            }
-        }
-        let last = parts.len() - 1;
-        let frame = |(number, part): (usize, Vec<FeedRecord>)| {
-            from_hub::HubMessage::Bucket(protocol::BucketMessage {
+        let frames = split_into_frames(self.entries.iter().map(|entry| entry.record.clone()));
+        let last = frames.len() - 1;
+        let mut encoded = Vec::with_capacity(frames.len());
+        for (number, records) in frames.iter().enumerate() {
+            let message = BucketMessage {
                 index: self.index as u32,
                 changed: self.changed,
                 more: number < last,
-                records: RecordPayload::of(part),
-            })
-            .frame()
-        };
-        parts.into_iter().enumerate().map(frame).collect()
+                records: RecordPayload::new(records.iter().map(Arc::as_ref)),
+            };
+            encoded.push(HubMessage::Bucket(message).frame());
+        }
+        encoded.into()
     }
 }

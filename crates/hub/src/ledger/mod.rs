@@ -8,8 +8,8 @@ pub use bucket::LedgerBucket;
 pub use log::ChangeLogLimits;
 
 use crate::protocol::{
-    BUCKET_COUNT, ChangesMessage, DigestSum, FeedRecord, HubStoreStatus, MAX_RECORD_BYTES, RecordAction,
-    RecordPayload, bucket_of, class_of_range, from_hub, key_of_kind, to_record,
+    BUCKET_COUNT, ChangesMessage, DigestSum, FeedRecord, HubMessage, HubStoreStatus, MAX_RECORD_BYTES,
+    RecordAction, RecordPayload, bucket_of, class_of_range, key_of_kind, to_record,
 };
 use bytes::Bytes;
 use log::ChangeLog;
@@ -20,6 +20,23 @@ use tortie_sync::FeedMessage;
 
 /// Maximum size of the records of a frame in bytes before compression; a larger record gets a separate frame.
 pub(crate) const MAX_FRAME_RECORD_BYTES: usize = 1 << 20;
+
+/// Distributes records to frames. Returns at least one frame, which may be empty.
+fn split_into_frames(records: impl Iterator<Item = Arc<FeedRecord>>) -> Vec<Vec<Arc<FeedRecord>>> {
+    let mut frames = Vec::new();
+    let mut frame = Vec::new();
+    let mut bytes = 0;
+    for record in records {
+        if bytes + record.size() > MAX_FRAME_RECORD_BYTES && !frame.is_empty() {
+            frames.push(std::mem::take(&mut frame));
+            bytes = 0;
+        }
+        bytes += record.size();
+        frame.push(record);
+    }
+    frames.push(frame);
+    frames
+}
 
 #[derive(Debug)]
 pub struct HubLedger {
@@ -70,17 +87,15 @@ impl HubLedger {
 
     /// Applies events of the store's feed. Every resulting change is appended to the log, which advances the sequence
     /// number.
-    pub fn hear(&mut self, words: impl IntoIterator<Item = FeedMessage>) {
+    pub fn apply_feed(&mut self, messages: impl IntoIterator<Item = FeedMessage>) {
         self.batches.clear();
         let mut records = Vec::new();
-        let mut bytes = 0;
-        for word in words {
-            match word {
+        for message in messages {
+            match message {
                 FeedMessage::Reached { range, revision } => {
                     // Revisions without a numeric order cannot be compared.
                     if let (Some(class), Some(number)) = (class_of_range(&range), revision.number()) {
                         self.flush(&mut records, None);
-                        bytes = 0;
                         self.marks.insert(class.to_owned(), number);
                     }
                 }
@@ -95,23 +110,13 @@ impl HubLedger {
                 FeedMessage::Event(FeedEvent::ConnectionBack { failed_attempts }) => {
                     self.flush(&mut records, Some(HubStoreStatus { trouble: None, failed_attempts }));
                 }
-                entry => {
-                    if let Some(record) = self.record(&entry) {
-                        let size = record.value.len() + record.key.len();
-                        if bytes + size > MAX_FRAME_RECORD_BYTES {
-                            self.flush(&mut records, None);
-                            bytes = 0;
-                        }
-                        bytes += size;
-                        records.push(record);
-                    }
-                }
+                entry => records.extend(self.convert_entry(entry).map(Arc::new)),
             }
         }
         self.flush(&mut records, None);
     }
 
-    fn record(&mut self, entry: &FeedMessage) -> Option<FeedRecord> {
+    fn convert_entry(&mut self, entry: FeedMessage) -> Option<FeedRecord> {
         self.counts.updates += 1;
         let mut record = match to_record(entry) {
             Ok(record) => record?,
@@ -133,32 +138,41 @@ impl HubLedger {
         Some(record)
     }
 
+    /// Applies the records and the status to the ledger, in as many frames as the records need.
+    fn flush(&mut self, records: &mut Vec<Arc<FeedRecord>>, status: Option<HubStoreStatus>) {
+        let mut frames = split_into_frames(records.drain(..));
+        let last = frames.pop().unwrap_or_default();
+        for records in frames {
+            self.apply_frame(records, None);
+        }
+        self.apply_frame(last, status);
+    }
+
     /// Applies the records to their buckets and appends those that change something to the log.
-    fn flush(&mut self, records: &mut Vec<FeedRecord>, status: Option<HubStoreStatus>) {
+    fn apply_frame(&mut self, mut records: Vec<Arc<FeedRecord>>, status: Option<HubStoreStatus>) {
         let sequence = if self.in_sync { self.sequence + 1 } else { 0 };
-        let mut changed = Vec::with_capacity(records.len());
-        for record in records.drain(..) {
-            let record = Arc::new(record);
+        records.retain(|record| {
             let bucket = Arc::make_mut(&mut self.buckets[bucket_of(&record.key)]);
             let before = bucket.len();
-            if bucket.apply(&record, sequence) {
+            let changed = bucket.apply(record, sequence);
+            if changed {
                 self.counts.entries = self.counts.entries + bucket.len() - before;
-                changed.push(record);
             } else {
                 self.counts.skipped += 1;
             }
-        }
+            changed
+        });
         let status = status.filter(|status| *status != self.status);
         if let Some(status) = &status {
             self.status = status.clone();
         }
-        if !self.in_sync || (changed.is_empty() && status.is_none()) {
+        if !self.in_sync || (records.is_empty() && status.is_none()) {
             return;
         }
         self.sequence = sequence;
-        self.batches.push(changed.len());
-        let records = RecordPayload::of(changed.iter().map(|record| (**record).clone()).collect());
-        self.log.push(from_hub::HubMessage::Changes(ChangesMessage { sequence, records, status }).frame());
+        self.batches.push(records.len());
+        let records = RecordPayload::new(records.iter().map(Arc::as_ref));
+        self.log.push(HubMessage::Changes(ChangesMessage { sequence, records, status }).frame());
     }
 
     pub fn epoch(&self) -> u64 {
@@ -213,15 +227,14 @@ impl HubLedger {
     }
 
     /// Returns the indexes of the buckets that differ from the client's.
-    pub fn differing(&self, sums: &[DigestSum]) -> Vec<usize> {
-        let differs =
-            |(index, sum): (usize, &DigestSum)| (self.buckets[index].sum() != *sum).then_some(index);
-        sums.iter().take(BUCKET_COUNT).enumerate().filter_map(differs).collect()
+    pub fn differing_buckets(&self, sums: &[DigestSum]) -> Vec<usize> {
+        let pairs = self.buckets.iter().zip(sums);
+        pairs.filter(|(bucket, sum)| bucket.sum() != **sum).map(|(bucket, _)| bucket.index()).collect()
     }
 
     /// Returns the frames after a sequence number, up to about `budget` bytes, or `None` if the log no longer holds
     /// all of them.
-    pub fn after(&self, sequence: u64, budget: usize) -> Option<Vec<Bytes>> {
+    pub fn frames_after(&self, sequence: u64, budget: usize) -> Option<Vec<Bytes>> {
         let missing = usize::try_from(self.sequence.checked_sub(sequence)?).ok()?;
         self.log.last(missing, budget)
     }

@@ -4,7 +4,7 @@ use tortie_model::{API_VERSION, Kind, Resource, StoreKey, StoreValue};
 
 fn ledger(limits: ChangeLogLimits) -> HubLedger {
     let mut ledger = HubLedger::new(1, &[KeyRange::all(Kind::Tier)], limits);
-    ledger.hear([FeedMessage::Event(FeedEvent::InSync)]);
+    ledger.apply_feed([FeedMessage::Event(FeedEvent::InSync)]);
     ledger
 }
 
@@ -22,29 +22,29 @@ fn delete(name: &str, revision: u64) -> FeedMessage {
 }
 
 #[test]
-fn what_changes_nothing_is_not_passed_on() {
+fn unchanged_entries_are_not_forwarded() {
     let mut ledger = ledger(ChangeLogLimits::default());
-    ledger.hear([put("a", 1, 0)]);
+    ledger.apply_feed([put("a", 1, 0)]);
     assert_eq!(ledger.sequence(), 1);
-    ledger.hear([put("a", 1, 0), delete("b", 2)]);
+    ledger.apply_feed([put("a", 1, 0), delete("b", 2)]);
     assert_eq!(ledger.sequence(), 1);
-    ledger.hear([delete("a", 3)]);
+    ledger.apply_feed([delete("a", 3)]);
     assert_eq!((ledger.sequence(), ledger.counts().entries), (2, 0));
     assert_eq!(ledger.counts(), LedgerCounts { updates: 4, skipped: 2, ..LedgerCounts::default() });
 }
 
 #[test]
-fn the_log_is_bounded_by_number_and_by_size() {
+fn the_log_is_bounded_by_number_and_size() {
     let limits = ChangeLogLimits { frames: 10, bytes: 100_000 };
     let mut ledger = ledger(limits);
     for revision in 1..=50 {
-        ledger.hear([put("a", revision, 0)]);
+        ledger.apply_feed([put("a", revision, 0)]);
     }
-    assert_eq!(ledger.after(40, usize::MAX).unwrap().len(), 10);
-    assert_eq!(ledger.after(39, usize::MAX), None);
-    assert_eq!(ledger.after(50, usize::MAX).unwrap().len(), 0);
-    assert_eq!(ledger.after(51, usize::MAX), None, "a position of another life");
-    assert_eq!(ledger.after(40, 1).unwrap().len(), 1, "one at least");
+    assert_eq!(ledger.frames_after(40, usize::MAX).unwrap().len(), 10);
+    assert_eq!(ledger.frames_after(39, usize::MAX), None);
+    assert_eq!(ledger.frames_after(50, usize::MAX).unwrap().len(), 0);
+    assert_eq!(ledger.frames_after(51, usize::MAX), None, "a position of another life");
+    assert_eq!(ledger.frames_after(40, 1).unwrap().len(), 1, "one at least");
     // Random text, which does not compress.
     let noise: String = (0..60_000).map(|_| char::from(rand::random_range(b'a'..=b'z'))).collect();
     for revision in 51..=60 {
@@ -54,44 +54,45 @@ fn the_log_is_bounded_by_number_and_by_size() {
         if let StoreValue::Resource(resource) = &mut value {
             resource.metadata_mut().annotations.insert("noise".to_owned(), noise.clone());
         }
-        ledger.hear([FeedMessage::Event(FeedEvent::Put { key, value, revision: revision.into() })]);
+        ledger.apply_feed([FeedMessage::Event(FeedEvent::Put { key, value, revision: revision.into() })]);
         assert!(ledger.log_bytes() <= limits.bytes);
     }
-    assert!(ledger.after(59, usize::MAX).is_some() && ledger.after(50, usize::MAX).is_none());
+    assert!(ledger.frames_after(59, usize::MAX).is_some() && ledger.frames_after(50, usize::MAX).is_none());
 }
 
 #[test]
-fn frames_stay_within_their_size_and_what_is_larger_than_all_is_said_to_be() {
+fn frames_are_bounded_and_oversized_entries_are_unreadable() {
     let mut ledger = ledger(ChangeLogLimits::default());
-    ledger.hear((0..10).map(|number| put(&format!("t{number}"), number + 1, MAX_FRAME_RECORD_BYTES / 3)));
+    ledger
+        .apply_feed((0..10).map(|number| put(&format!("t{number}"), number + 1, MAX_FRAME_RECORD_BYTES / 3)));
     assert!(ledger.sequence() >= 4, "{} frames", ledger.sequence());
-    ledger.hear([put("huge", 99, MAX_RECORD_BYTES)]);
+    ledger.apply_feed([put("huge", 99, MAX_RECORD_BYTES)]);
     assert_eq!(ledger.counts().oversized, 1);
     let bucket = ledger.bucket(bucket_of(r#"{"kind":"Tier","name":"huge"}"#)).unwrap();
     assert!(bucket.frames().0.iter().all(|frame| frame.len() < 10_000));
 }
 
 #[test]
-fn a_bucket_is_encoded_once_for_all_until_it_changes() {
+fn a_bucket_is_encoded_once_until_it_changes() {
     let mut ledger = ledger(ChangeLogLimits::default());
-    ledger.hear([put("a", 1, 0)]);
+    ledger.apply_feed([put("a", 1, 0)]);
     let index = bucket_of(r#"{"kind":"Tier","name":"a"}"#);
     let held = ledger.bucket(index).unwrap().clone();
     let (frames, encoded) = held.frames();
     assert!(encoded);
     assert!(!ledger.bucket(index).unwrap().frames().1, "shared");
-    ledger.hear([put("a", 2, 0)]);
+    ledger.apply_feed([put("a", 2, 0)]);
     assert_eq!(held.frames().0, frames, "what is being sent does not change");
     assert!(ledger.bucket(index).unwrap().frames().1);
 }
 
 #[test]
-fn a_hub_that_has_heard_less_is_behind_only_where_revisions_have_an_order() {
+fn a_hub_is_behind_only_with_ordered_revisions() {
     let mut ledger = ledger(ChangeLogLimits::default());
     let marks = |mark| BTreeMap::from([("Tier".to_owned(), mark)]);
     assert!(!ledger.is_behind(&marks(5)), "nothing is known of the order");
-    ledger.hear([FeedMessage::Reached { range: KeyRange::all(Kind::Tier), revision: 4.into() }]);
+    ledger.apply_feed([FeedMessage::Reached { range: KeyRange::all(Kind::Tier), revision: 4.into() }]);
     assert!(ledger.is_behind(&marks(5)));
-    ledger.hear([FeedMessage::Reached { range: KeyRange::all(Kind::Tier), revision: 5.into() }]);
+    ledger.apply_feed([FeedMessage::Reached { range: KeyRange::all(Kind::Tier), revision: 5.into() }]);
     assert!(!ledger.is_behind(&marks(5)));
 }

@@ -57,33 +57,27 @@ impl DigestsMessage {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub struct ClientEnvelope {
-    #[prost(oneof = "from_client::ClientMessage", tags = "1, 2, 3")]
-    pub what: Option<from_client::ClientMessage>,
+struct ClientEnvelope {
+    #[prost(oneof = "ClientMessage", tags = "1, 2, 3")]
+    what: Option<ClientMessage>,
 }
 
-pub mod from_client {
-    use super::*;
-
-    #[derive(Clone, PartialEq, Oneof)]
-    pub enum ClientMessage {
-        #[prost(message, tag = "1")]
-        Hello(HelloMessage),
-        #[prost(message, tag = "2")]
-        Digests(DigestsMessage),
-        #[prost(message, tag = "3")]
-        Pong(()),
-    }
-
-    impl ClientMessage {
-        pub fn frame(self) -> Bytes {
-            frame(&ClientEnvelope { what: Some(self) })
-        }
-    }
+#[derive(Clone, PartialEq, Oneof)]
+pub enum ClientMessage {
+    #[prost(message, tag = "1")]
+    Hello(HelloMessage),
+    #[prost(message, tag = "2")]
+    Digests(DigestsMessage),
+    #[prost(message, tag = "3")]
+    Pong(()),
 }
 
-impl ClientEnvelope {
-    pub fn read(bytes: Bytes) -> Result<from_client::ClientMessage, ProtocolError> {
+impl ClientMessage {
+    pub fn frame(self) -> Bytes {
+        frame(&ClientEnvelope { what: Some(self) })
+    }
+
+    pub fn decode(bytes: Bytes) -> Result<ClientMessage, ProtocolError> {
         ClientEnvelope::decode(bytes)?.what.ok_or(ProtocolError::Empty)
     }
 }
@@ -163,49 +157,43 @@ pub struct ChangesMessage {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub struct HubEnvelope {
-    #[prost(oneof = "from_hub::HubMessage", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10")]
-    pub what: Option<from_hub::HubMessage>,
+struct HubEnvelope {
+    #[prost(oneof = "HubMessage", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10")]
+    what: Option<HubMessage>,
 }
 
-pub mod from_hub {
-    use super::*;
-
-    #[derive(Clone, PartialEq, Oneof)]
-    pub enum HubMessage {
-        #[prost(message, tag = "1")]
-        Welcome(WelcomeMessage),
-        #[prost(message, tag = "2")]
-        Refused(RefusedMessage),
-        /// The hub continues with the changes after the client's position. Carries the current status.
-        #[prost(message, tag = "3")]
-        Resume(HubStoreStatus),
-        #[prost(message, tag = "4")]
-        Compare(()),
-        #[prost(message, tag = "5")]
-        Begin(BeginMessage),
-        #[prost(message, tag = "6")]
-        Bucket(BucketMessage),
-        #[prost(message, tag = "7")]
-        End(EndMessage),
-        #[prost(message, tag = "8")]
-        Changes(ChangesMessage),
-        #[prost(message, tag = "9")]
-        Ping(()),
-        /// The hub is shutting down or has too many clients: the client connects to another.
-        #[prost(message, tag = "10")]
-        Leave(()),
-    }
-
-    impl HubMessage {
-        pub fn frame(self) -> Bytes {
-            frame(&HubEnvelope { what: Some(self) })
-        }
-    }
+#[derive(Clone, PartialEq, Oneof)]
+pub enum HubMessage {
+    #[prost(message, tag = "1")]
+    Welcome(WelcomeMessage),
+    #[prost(message, tag = "2")]
+    Refused(RefusedMessage),
+    /// The hub continues with the changes after the client's position. Carries the current status.
+    #[prost(message, tag = "3")]
+    Resume(HubStoreStatus),
+    #[prost(message, tag = "4")]
+    Compare(()),
+    #[prost(message, tag = "5")]
+    Begin(BeginMessage),
+    #[prost(message, tag = "6")]
+    Bucket(BucketMessage),
+    #[prost(message, tag = "7")]
+    End(EndMessage),
+    #[prost(message, tag = "8")]
+    Changes(ChangesMessage),
+    #[prost(message, tag = "9")]
+    Ping(()),
+    /// The hub is shutting down or has too many clients: the client connects to another.
+    #[prost(message, tag = "10")]
+    Leave(()),
 }
 
-impl HubEnvelope {
-    pub fn read(bytes: Bytes) -> Result<from_hub::HubMessage, ProtocolError> {
+impl HubMessage {
+    pub fn frame(self) -> Bytes {
+        frame(&HubEnvelope { what: Some(self) })
+    }
+
+    pub fn decode(bytes: Bytes) -> Result<HubMessage, ProtocolError> {
         HubEnvelope::decode(bytes)?.what.ok_or(ProtocolError::Empty)
     }
 }

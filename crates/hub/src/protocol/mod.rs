@@ -20,8 +20,8 @@ mod payload;
 mod record;
 
 pub use message::{
-    BeginMessage, BucketMessage, ChangesMessage, ClientEnvelope, DigestsMessage, EndMessage, HelloMessage,
-    HubEnvelope, HubPosition, HubStoreStatus, RefusedMessage, WelcomeMessage, from_client, from_hub,
+    BeginMessage, BucketMessage, ChangesMessage, ClientMessage, DigestsMessage, EndMessage, HelloMessage,
+    HubMessage, HubPosition, HubStoreStatus, RefusedMessage, WelcomeMessage,
 };
 pub use payload::{PayloadError, RecordPayload};
 pub use record::{

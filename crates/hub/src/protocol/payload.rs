@@ -2,7 +2,7 @@
 
 use super::{FeedRecord, MAX_HUB_FRAME_BYTES};
 use bytes::{Buf, Bytes};
-use prost::encoding::{DecodeContext, decode_key, skip_field};
+use prost::encoding::{DecodeContext, decode_key, message, skip_field};
 use prost::{DecodeError, Message};
 
 /// zstd compression level. The fastest is good enough: a payload is compressed once and sent to many clients.
@@ -19,6 +19,9 @@ pub struct RecordPayload {
     #[prost(uint32, tag = "2")]
     raw_length: u32,
 }
+
+/// Field number of `RecordList::records`.
+const RECORDS_TAG: u32 = 1;
 
 #[derive(Clone, PartialEq, Message)]
 struct RecordList {
@@ -39,8 +42,11 @@ pub enum PayloadError {
 }
 
 impl RecordPayload {
-    pub fn of(records: Vec<FeedRecord>) -> RecordPayload {
-        let raw = RecordList { records }.encode_to_vec();
+    pub fn new<'a>(records: impl IntoIterator<Item = &'a FeedRecord>) -> RecordPayload {
+        let mut raw = Vec::new();
+        for record in records {
+            message::encode(RECORDS_TAG, record, &mut raw);
+        }
         match (zstd::bulk::compress(&raw, ZSTD_LEVEL), u32::try_from(raw.len())) {
             (Ok(compressed), Ok(raw_length)) if compressed.len() < raw.len() => {
                 RecordPayload { content: compressed.into(), raw_length }
@@ -50,7 +56,7 @@ impl RecordPayload {
     }
 
     pub fn records(&self) -> Result<Vec<FeedRecord>, PayloadError> {
-        let length = usize::try_from(self.raw_length).unwrap_or(usize::MAX).max(self.content.len());
+        let length = self.raw_bytes();
         if length > MAX_HUB_FRAME_BYTES {
             return Err(PayloadError::TooLong { length });
         }
@@ -66,6 +72,7 @@ impl RecordPayload {
         Ok(RecordList::decode(raw)?.records)
     }
 
+    /// Returns the size of the content before compression.
     pub fn raw_bytes(&self) -> usize {
         usize::try_from(self.raw_length).unwrap_or(usize::MAX).max(self.content.len())
     }
@@ -88,9 +95,9 @@ mod tests {
 
     #[test]
     fn records_of_two_bytes_are_counted_first() {
-        let fits = RecordPayload::of(vec![FeedRecord::default(); MAX_PAYLOAD_RECORDS]);
+        let fits = RecordPayload::new(&vec![FeedRecord::default(); MAX_PAYLOAD_RECORDS]);
         assert_eq!(fits.records().unwrap().len(), MAX_PAYLOAD_RECORDS);
-        let more = RecordPayload::of(vec![FeedRecord::default(); MAX_PAYLOAD_RECORDS + 1]);
+        let more = RecordPayload::new(&vec![FeedRecord::default(); MAX_PAYLOAD_RECORDS + 1]);
         let error = more.records().unwrap_err();
         assert!(
             matches!(error, PayloadError::TooMany { count } if count == MAX_PAYLOAD_RECORDS + 1),

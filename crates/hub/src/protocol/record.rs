@@ -42,6 +42,17 @@ pub struct FeedRecord {
 }
 
 impl FeedRecord {
+    fn parse_revision(&self) -> Result<Revision, RecordFormatError> {
+        self.revision
+            .parse()
+            .map_err(|_| RecordFormatError::Text { what: "revision", text: self.revision.clone() })
+    }
+
+    /// Returns the size of key and value.
+    pub fn size(&self) -> usize {
+        self.key.len() + self.value.len()
+    }
+
     /// Returns a digest of key and revision, which identifies a version of an entry. Revisions come from the store,
     /// so every hub computes the same digest.
     pub fn digest(&self) -> u64 {
@@ -55,27 +66,31 @@ impl FeedRecord {
 }
 
 /// Converts a feed event. Returns `None` for events without an entry and an error for keys that feeds do not carry.
-pub fn to_record(heard: &FeedMessage) -> Result<Option<FeedRecord>, RecordFormatError> {
-    Ok(Some(match heard {
+/// A value that the store has not decoded is forwarded as it is.
+pub fn to_record(message: FeedMessage) -> Result<Option<FeedRecord>, RecordFormatError> {
+    Ok(Some(match message {
         FeedMessage::Event(FeedEvent::Put { key, value, revision }) => FeedRecord {
-            key: key_to_json(key)?.to_string(),
+            key: key_to_json(&key)?.to_string(),
             what: RecordAction::Put.into(),
             revision: revision.to_string(),
-            value: value.encode().into(),
+            value: match value {
+                StoreValue::Raw(bytes) => bytes.into(),
+                decoded => decoded.encode().into(),
+            },
             reason: String::new(),
         },
         FeedMessage::Event(FeedEvent::Delete { key, revision }) => FeedRecord {
-            key: key_to_json(key)?.to_string(),
+            key: key_to_json(&key)?.to_string(),
             what: RecordAction::Delete.into(),
             revision: revision.to_string(),
             ..FeedRecord::default()
         },
         FeedMessage::Event(FeedEvent::Unreadable { key, revision, text, reason }) => FeedRecord {
-            key: key_to_json(key)?.to_string(),
+            key: key_to_json(&key)?.to_string(),
             what: RecordAction::Unreadable.into(),
             revision: revision.to_string(),
-            value: text.clone().into(),
-            reason: reason.clone(),
+            value: text.into(),
+            reason,
         },
         FeedMessage::Event(_) | FeedMessage::Reached { .. } => return Ok(None),
     }))
@@ -85,31 +100,29 @@ pub fn to_record(heard: &FeedMessage) -> Result<Option<FeedRecord>, RecordFormat
 /// has no use for it. A value that this version cannot decode becomes an unreadable entry, as if it came from the
 /// store.
 pub fn from_record(record: &FeedRecord) -> Result<FeedEvent, RecordFormatError> {
-    let no_key = || RecordFormatError::Text { what: "key", text: record.key.clone() };
-    let json: Json = serde_json::from_str(&record.key).map_err(|_| no_key())?;
+    let json: Json = serde_json::from_str(&record.key)
+        .map_err(|_| RecordFormatError::Text { what: "key", text: record.key.clone() })?;
     let key = key_from_json(&json)?;
-    let revision = || {
-        let no_revision = |_| RecordFormatError::Text { what: "revision", text: record.revision.clone() };
-        record.revision.parse::<Revision>().map_err(no_revision)
-    };
-    let text = || String::from_utf8_lossy(&record.value).into_owned();
-    Ok(match record.what() {
+    let reason = match record.what() {
+        RecordAction::Delete => return Ok(FeedEvent::Delete { key, revision: record.parse_revision()? }),
+        RecordAction::Unreadable => record.reason.clone(),
         RecordAction::Put => match StoreValue::decode(&key, &record.value) {
             Ok(mut value) => {
-                let revision = revision()?;
+                let revision = record.parse_revision()?;
                 if let StoreValue::Resource(resource) = &mut value {
                     resource.metadata_mut().resource_version = revision.to_string();
                 }
-                FeedEvent::Put { key, value, revision }
+                return Ok(FeedEvent::Put { key, value, revision });
             }
-            Err(error) => {
-                FeedEvent::Unreadable { key, revision: revision()?, text: text(), reason: error.to_string() }
-            }
+            Err(error) => error.to_string(),
         },
-        RecordAction::Delete => FeedEvent::Delete { key, revision: revision()? },
-        RecordAction::Unreadable => {
-            FeedEvent::Unreadable { key, revision: revision()?, text: text(), reason: record.reason.clone() }
-        }
+    };
+    let revision = record.parse_revision()?;
+    Ok(FeedEvent::Unreadable {
+        key,
+        revision,
+        text: String::from_utf8_lossy(&record.value).into_owned(),
+        reason,
     })
 }
 

@@ -10,7 +10,7 @@ fn tier(text: &str, revision: u64) -> FeedMessage {
 }
 
 #[test]
-fn versions_are_the_highest_that_both_speak() {
+fn the_newest_common_version_is_used() {
     assert_eq!(common_version(1, 1), Some(1));
     assert_eq!(common_version(1, 99), Some(NEWEST_PROTOCOL_VERSION));
     assert_eq!(common_version(NEWEST_PROTOCOL_VERSION + 1, 99), None);
@@ -18,7 +18,7 @@ fn versions_are_the_highest_that_both_speak() {
 }
 
 #[test]
-fn what_is_too_long_is_refused_before_it_is_there() {
+fn oversized_frames_are_rejected_by_their_length() {
     // First bytes of clients of other protocols: Typha's (gob), TLS, HTTP.
     for foreign in [&b"\x3b\xff\x81\x03\x01\x01"[..], b"\x16\x03\x01\x02\x00\x01", b"GET / HTTP/1.1\r\n\r\n"]
     {
@@ -31,9 +31,9 @@ fn what_is_too_long_is_refused_before_it_is_there() {
 }
 
 #[test]
-fn content_that_pretends_to_be_small_or_large_is_refused() {
+fn content_with_a_false_length_is_rejected() {
     let honest =
-        RecordPayload::of(vec![FeedRecord { value: vec![b'a'; 100_000].into(), ..FeedRecord::default() }]);
+        RecordPayload::new(&[FeedRecord { value: vec![b'a'; 100_000].into(), ..FeedRecord::default() }]);
     assert_eq!(honest.records().unwrap().len(), 1);
     assert!(honest.encoded_len() < 1000, "{} bytes", honest.encoded_len());
     let bytes = honest.encode_to_vec();
@@ -48,9 +48,9 @@ fn content_that_pretends_to_be_small_or_large_is_refused() {
 }
 
 #[test]
-fn entries_survive_the_way() {
+fn entries_survive_the_protocol() {
     let text = r#"{"kind":"Tier","apiVersion":"projectcalico.org/v3","metadata":{"name":"web"},"spec":{"order":7,"new":[1]}}"#;
-    let record = to_record(&tier(text, 17)).unwrap().unwrap();
+    let record = to_record(tier(text, 17)).unwrap().unwrap();
     assert_eq!(record.key, r#"{"kind":"Tier","name":"web"}"#);
     assert_eq!(class_of(&record.key).as_deref(), Some("Tier"));
     assert!(record.key.starts_with(&key_of_kind(Kind::Tier)));
@@ -62,7 +62,7 @@ fn entries_survive_the_way() {
 }
 
 #[test]
-fn what_a_newer_hub_says_is_passed_over_or_unreadable_never_wrong() {
+fn unknown_content_is_skipped_or_unreadable() {
     let record = |key: &str, value: &'static str| FeedRecord {
         key: key.to_owned(),
         revision: "5".to_owned(),
@@ -74,14 +74,14 @@ fn what_a_newer_hub_says_is_passed_over_or_unreadable_never_wrong() {
     let event = from_record(&record(r#"{"kind":"Tier","name":"x"}"#, "[]")).unwrap();
     assert!(matches!(event, FeedEvent::Unreadable { .. }), "{event:?}");
     // A field and a message type that version 1 does not have.
-    let mut hello = from_client::ClientMessage::Hello(HelloMessage::default()).frame().slice(4..).to_vec();
+    let mut hello = ClientMessage::Hello(HelloMessage::default()).frame().slice(4..).to_vec();
     hello.extend([0xa2, 0x06, 0x01, 0x00]);
-    assert!(matches!(ClientEnvelope::read(hello.into()), Ok(from_client::ClientMessage::Hello(_))));
-    assert!(matches!(HubEnvelope::read(Bytes::from_static(&[0xa2, 0x06, 0x00])), Err(ProtocolError::Empty)));
+    assert!(matches!(ClientMessage::decode(hello.into()), Ok(ClientMessage::Hello(_))));
+    assert!(matches!(HubMessage::decode(Bytes::from_static(&[0xa2, 0x06, 0x00])), Err(ProtocolError::Empty)));
 }
 
 #[test]
-fn every_range_of_a_node_has_a_class_and_keys_agree_with_it() {
+fn keys_have_the_class_of_their_range() {
     let slice = StoreKey::EndpointSlice { namespace: "a".to_owned(), name: "b".to_owned() };
     let block = StoreKey::Block { cidr: "10.0.0.0/26".parse().unwrap() };
     let ranges = [
@@ -92,7 +92,7 @@ fn every_range_of_a_node_has_a_class_and_keys_agree_with_it() {
     for (range, key) in ranges {
         assert!(range.contains(&key));
         let event = FeedEvent::Delete { key, revision: 1.into() };
-        let record = to_record(&FeedMessage::Event(event)).unwrap().unwrap();
+        let record = to_record(FeedMessage::Event(event)).unwrap().unwrap();
         assert_eq!(class_of(&record.key).as_deref(), class_of_range(&range));
     }
     assert_eq!(class_of_range(&KeyRange::Handles), None);
@@ -101,7 +101,7 @@ fn every_range_of_a_node_has_a_class_and_keys_agree_with_it() {
 /// Version 1, byte for byte: hubs and nodes of different versions work together during an upgrade, so these bytes
 /// never change.
 #[test]
-fn version_1_is_what_it_was() {
+fn version_1_is_unchanged() {
     let marks = BTreeMap::from([("Tier".to_owned(), 17)]);
     let position = Some(HubPosition { epoch: 0x0102_0304_0506_0708, sequence: 300 });
     let record = FeedRecord {
@@ -122,23 +122,23 @@ fn version_1_is_what_it_was() {
         wanted: vec!["Tier".to_owned()],
     };
     let status = HubStoreStatus { trouble: Some("x".to_owned()), failed_attempts: 2 };
-    let records = || RecordPayload::of(vec![record.clone()]);
+    let records = || RecordPayload::new([&record]);
     let bucket = BucketMessage { index: 5, changed: 4, more: true, records: records() };
     let changes = ChangesMessage { sequence: 9, records: records(), status: Some(status.clone()) };
     let frames = [
-        from_client::ClientMessage::Hello(hello).frame(),
-        from_client::ClientMessage::Digests(DigestsMessage { sums: vec![1, 2] }).frame(),
-        from_client::ClientMessage::Pong(()).frame(),
-        from_hub::HubMessage::Welcome(WelcomeMessage { version: 1, epoch: 7, behind: true }).frame(),
-        from_hub::HubMessage::Refused(RefusedMessage { reason: "no".to_owned() }).frame(),
-        from_hub::HubMessage::Resume(status.clone()).frame(),
-        from_hub::HubMessage::Compare(()).frame(),
-        from_hub::HubMessage::Begin(BeginMessage { sequence: 3, status: Some(status) }).frame(),
-        from_hub::HubMessage::Bucket(bucket).frame(),
-        from_hub::HubMessage::End(EndMessage { marks }).frame(),
-        from_hub::HubMessage::Changes(changes).frame(),
-        from_hub::HubMessage::Ping(()).frame(),
-        from_hub::HubMessage::Leave(()).frame(),
+        ClientMessage::Hello(hello).frame(),
+        ClientMessage::Digests(DigestsMessage { sums: vec![1, 2] }).frame(),
+        ClientMessage::Pong(()).frame(),
+        HubMessage::Welcome(WelcomeMessage { version: 1, epoch: 7, behind: true }).frame(),
+        HubMessage::Refused(RefusedMessage { reason: "no".to_owned() }).frame(),
+        HubMessage::Resume(status.clone()).frame(),
+        HubMessage::Compare(()).frame(),
+        HubMessage::Begin(BeginMessage { sequence: 3, status: Some(status) }).frame(),
+        HubMessage::Bucket(bucket).frame(),
+        HubMessage::End(EndMessage { marks }).frame(),
+        HubMessage::Changes(changes).frame(),
+        HubMessage::Ping(()).frame(),
+        HubMessage::Leave(()).frame(),
     ];
     let hex = |bytes: &Bytes| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     let now: Vec<String> = frames.iter().map(hex).collect();

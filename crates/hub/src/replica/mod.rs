@@ -1,16 +1,16 @@
 //! The client's state of the store, and the events that it emits to its node as messages arrive. A node receives
 //! every change once and no deletion that did not happen, even when it switches between hubs. Does no I/O.
 
-mod holding;
+mod bucket;
 mod outage;
 mod transfer;
 
 use crate::protocol::{
-    self, BUCKET_COUNT, ChangesMessage, DigestsMessage, EndMessage, FeedRecord, HelloMessage, HubPosition,
-    NEWEST_PROTOCOL_VERSION, OLDEST_PROTOCOL_VERSION, PROTOCOL_MAGIC, ProtocolError, RecordAction, bucket_of,
-    class_of, collection_of, from_client, from_hub, from_record,
+    BUCKET_COUNT, BucketMessage, ChangesMessage, ClientMessage, DigestsMessage, EndMessage, FeedRecord,
+    HelloMessage, HubMessage, HubPosition, NEWEST_PROTOCOL_VERSION, OLDEST_PROTOCOL_VERSION, PROTOCOL_MAGIC,
+    ProtocolError, RecordAction, bucket_of, class_of, collection_of, from_record,
 };
-use holding::ReplicaBucket;
+use bucket::ReplicaBucket;
 use outage::StoreOutage;
 use std::collections::BTreeMap;
 use tortie_model::{FeedEvent, Revision};
@@ -53,7 +53,7 @@ struct SnapshotDoubt {
 #[derive(Debug, Default, PartialEq)]
 pub struct ReplicaReaction {
     pub events: Vec<FeedEvent>,
-    pub reply: Option<from_client::ClientMessage>,
+    pub reply: Option<ClientMessage>,
     /// Reason why the hub refuses this client or asks it to leave.
     pub leave: Option<String>,
     /// Reason why the hub's snapshot is rejected.
@@ -84,9 +84,9 @@ impl HubReplica {
     }
 
     /// Returns the first message of a new connection. Discards the unfinished transfer of an earlier connection.
-    pub fn hello(&mut self) -> from_client::ClientMessage {
+    pub fn hello(&mut self) -> ClientMessage {
         self.transfer = None;
-        from_client::ClientMessage::Hello(HelloMessage {
+        ClientMessage::Hello(HelloMessage {
             magic: PROTOCOL_MAGIC,
             oldest: OLDEST_PROTOCOL_VERSION,
             newest: NEWEST_PROTOCOL_VERSION,
@@ -108,71 +108,69 @@ impl HubReplica {
     }
 
     /// Records that no hub can be reached.
-    pub fn unreachable(&mut self, reason: &str) -> Option<FeedEvent> {
+    pub fn report_unreachable(&mut self, reason: &str) -> Option<FeedEvent> {
         self.outage.failed(reason)
     }
 
-    pub fn hear(&mut self, message: from_hub::HubMessage) -> Result<ReplicaReaction, ProtocolError> {
+    /// Handles a message of the hub.
+    pub fn receive(&mut self, message: HubMessage) -> Result<ReplicaReaction, ProtocolError> {
         let mut reaction = ReplicaReaction::default();
         match message {
-            from_hub::HubMessage::Welcome(welcome) => {
+            HubMessage::Welcome(welcome) => {
                 if !(OLDEST_PROTOCOL_VERSION..=NEWEST_PROTOCOL_VERSION).contains(&welcome.version) {
                     return Err(ProtocolError::Unexpected("a version that was not offered"));
                 }
                 self.epoch = welcome.epoch;
                 self.behind = welcome.behind;
             }
-            from_hub::HubMessage::Refused(refused) => reaction.leave = Some(refused.reason),
-            from_hub::HubMessage::Leave(()) => {
-                reaction.leave = Some("it asked its clients to leave".to_owned())
-            }
-            from_hub::HubMessage::Ping(()) => reaction.reply = Some(from_client::ClientMessage::Pong(())),
-            from_hub::HubMessage::Resume(status) => {
+            HubMessage::Refused(refused) => reaction.leave = Some(refused.reason),
+            HubMessage::Leave(()) => reaction.leave = Some("it asked its clients to leave".to_owned()),
+            HubMessage::Ping(()) => reaction.reply = Some(ClientMessage::Pong(())),
+            HubMessage::Resume(status) => {
                 if self.position.is_none_or(|position| position.epoch != self.epoch) {
                     return Err(ProtocolError::Unexpected("a position that this client is not at"));
                 }
-                reaction.events.extend(self.outage.heard(&status));
+                reaction.events.extend(self.outage.apply_status(&status));
             }
-            from_hub::HubMessage::Compare(()) => {
+            HubMessage::Compare(()) => {
                 self.transfer = None;
                 let sums = self.buckets.iter().map(|bucket| bucket.sum().0).collect();
-                reaction.reply = Some(from_client::ClientMessage::Digests(DigestsMessage { sums }));
+                reaction.reply = Some(ClientMessage::Digests(DigestsMessage { sums }));
             }
-            from_hub::HubMessage::Begin(begin) => {
+            HubMessage::Begin(begin) => {
                 self.transfer = Some(BucketTransfer::new(begin.sequence, begin.status.unwrap_or_default()));
             }
-            from_hub::HubMessage::Bucket(bucket) => self.receive(&bucket, &mut reaction.events)?,
-            from_hub::HubMessage::End(end) => {
-                reaction.distrust = self.complete(&end, &mut reaction.events)?;
+            HubMessage::Bucket(bucket) => self.receive_bucket(&bucket, &mut reaction.events)?,
+            HubMessage::End(end) => {
+                reaction.distrust = self.complete_transfer(&end, &mut reaction.events)?;
             }
-            from_hub::HubMessage::Changes(changes) => self.change(&changes, &mut reaction.events)?,
+            HubMessage::Changes(changes) => self.apply_changes(&changes, &mut reaction.events)?,
         }
         Ok(reaction)
     }
 
-    fn receive(
+    fn receive_bucket(
         &mut self,
-        bucket: &protocol::BucketMessage,
+        bucket: &BucketMessage,
         events: &mut Vec<FeedEvent>,
     ) -> Result<(), ProtocolError> {
         let transfer =
             self.transfer.as_mut().ok_or(ProtocolError::Unexpected("a bucket without a beginning"))?;
         let Some(mut received) = transfer.receive(bucket, &self.buckets)? else { return Ok(()) };
         if !self.in_sync {
-            self.take(&mut received, &BTreeMap::new(), events);
+            self.apply_bucket(&mut received, &BTreeMap::new(), events);
         }
         self.transfer.as_mut().map_or(Ok(()), |transfer| transfer.keep(received))
     }
 
     /// Returns why a snapshot lacks too many entries to be applied, if it does.
-    fn doubt(&mut self, transfer: &BucketTransfer) -> Option<String> {
-        let is_guarded = |class: &String| self.doubt.guarded.contains(class);
+    fn judge_snapshot(&mut self, transfer: &BucketTransfer) -> Option<String> {
         let mut absences: BTreeMap<(String, &str), ListAbsence> = BTreeMap::new();
-        let gone = transfer.buckets.iter().flat_map(|bucket| &bucket.gone);
-        for collection in gone.filter_map(|key| collection_of(key)) {
+        let deleted = transfer.buckets.iter().flat_map(|bucket| &bucket.deleted);
+        for collection in deleted.filter_map(|key| collection_of(key)) {
             absences.entry(collection).or_default().missing += 1;
         }
-        absences.retain(|(class, _), _| is_guarded(class));
+        absences.retain(|(class, _), _| self.doubt.guarded.contains(class));
         if absences.is_empty() || !self.in_sync {
             self.doubt.snapshots = 0;
             return None;
@@ -197,29 +195,28 @@ impl HubReplica {
     }
 
     /// Applies the completed transfer. Returns the reason if the snapshot is rejected.
-    fn complete(
+    fn complete_transfer(
         &mut self,
         end: &EndMessage,
         events: &mut Vec<FeedEvent>,
     ) -> Result<Option<String>, ProtocolError> {
-        let unfinished =
-            ProtocolError::Unexpected("an end without a beginning, or in the middle of a bucket");
-        let Some(mut transfer) = self.transfer.take_if(|transfer| transfer.is_whole()) else {
-            return Err(unfinished);
-        };
-        if let Some(reason) = self.doubt(&transfer) {
+        let mut transfer = self
+            .transfer
+            .take_if(|transfer| transfer.is_whole())
+            .ok_or(ProtocolError::Unexpected("an end without a beginning, or in the middle of a bucket"))?;
+        if let Some(reason) = self.judge_snapshot(&transfer) {
             return Ok(Some(reason));
         }
-        events.extend(self.outage.heard(&transfer.status));
+        events.extend(self.outage.apply_status(&transfer.status));
         // Deletions first: a node never holds both an object and its replacement.
         for received in &mut transfer.buckets {
-            self.delete(received, &end.marks, events);
+            self.delete_missing(received, &end.marks, events);
         }
-        for holding in &mut self.buckets {
-            holding.as_of = 0;
+        for bucket in &mut self.buckets {
+            bucket.as_of = 0;
         }
         for received in &mut transfer.buckets {
-            self.take(received, &end.marks, events);
+            self.apply_bucket(received, &end.marks, events);
             self.buckets[received.index].as_of = received.changed;
         }
         if std::mem::take(&mut self.behind) {
@@ -235,37 +232,41 @@ impl HubReplica {
         Ok(None)
     }
 
-    fn delete(
+    fn delete_missing(
         &mut self,
         received: &mut ReceivedBucket,
-        hubs: &BTreeMap<String, u64>,
+        hub_marks: &BTreeMap<String, u64>,
         events: &mut Vec<FeedEvent>,
     ) {
-        for key in received.gone.drain(..) {
+        for key in received.deleted.drain(..) {
             // The revision of the deletion is unknown; the hub's mark is an upper bound.
             let class = class_of(&key).unwrap_or_default();
-            let revision = hubs.get(&class).or(self.marks.get(&class)).copied().unwrap_or_default();
+            let revision = hub_marks.get(&class).or(self.marks.get(&class)).copied().unwrap_or_default();
             let revision = Revision::from(revision).to_string();
             let record =
                 FeedRecord { key, what: RecordAction::Delete.into(), revision, ..FeedRecord::default() };
-            self.apply(record, received.index, events);
+            self.apply_record(record, received.index, events);
         }
     }
 
-    fn take(
+    fn apply_bucket(
         &mut self,
         received: &mut ReceivedBucket,
-        hubs: &BTreeMap<String, u64>,
+        hub_marks: &BTreeMap<String, u64>,
         events: &mut Vec<FeedEvent>,
     ) {
-        self.delete(received, hubs, events);
+        self.delete_missing(received, hub_marks, events);
         received.bytes = 0;
-        for record in std::mem::take(&mut received.news) {
-            self.apply(record, received.index, events);
+        for record in std::mem::take(&mut received.changed_records) {
+            self.apply_record(record, received.index, events);
         }
     }
 
-    fn change(&mut self, changes: &ChangesMessage, events: &mut Vec<FeedEvent>) -> Result<(), ProtocolError> {
+    fn apply_changes(
+        &mut self,
+        changes: &ChangesMessage,
+        events: &mut Vec<FeedEvent>,
+    ) -> Result<(), ProtocolError> {
         let position = match (&mut self.position, &self.transfer) {
             (Some(position), None) if position.epoch == self.epoch => position,
             _ => return Err(ProtocolError::Unexpected("changes of what this client does not know")),
@@ -279,15 +280,15 @@ impl HubReplica {
             let index = bucket_of(&record.key);
             // A bucket that was sent after this change already includes it, and maybe a later one.
             if changes.sequence > self.buckets[index].as_of {
-                self.apply(record, index, events);
+                self.apply_record(record, index, events);
             }
         }
-        events.extend(changes.status.as_ref().and_then(|status| self.outage.heard(status)));
+        events.extend(changes.status.as_ref().and_then(|status| self.outage.apply_status(status)));
         Ok(())
     }
 
     /// Applies a record and emits an event if it is new.
-    fn apply(&mut self, record: FeedRecord, index: usize, events: &mut Vec<FeedEvent>) {
+    fn apply_record(&mut self, record: FeedRecord, index: usize, events: &mut Vec<FeedEvent>) {
         if let Ok(number) = record.revision.parse::<u64>()
             && let Some(class) = class_of(&record.key)
         {

@@ -6,7 +6,7 @@ use tortie_model::FeedEvent;
 
 #[derive(Debug, Default)]
 pub struct StoreOutage {
-    said: bool,
+    reported: bool,
     /// Failed attempts of this client since the outage began.
     failed_attempts: u64,
 }
@@ -19,18 +19,18 @@ impl StoreOutage {
     }
 
     /// Records the store status reported by a hub.
-    pub fn heard(&mut self, status: &HubStoreStatus) -> Option<FeedEvent> {
+    pub fn apply_status(&mut self, status: &HubStoreStatus) -> Option<FeedEvent> {
         match &status.trouble {
             Some(reason) => self.begin(reason),
             None => {
                 let failed_attempts = std::mem::take(&mut self.failed_attempts) + status.failed_attempts;
-                std::mem::take(&mut self.said).then_some(FeedEvent::ConnectionBack { failed_attempts })
+                std::mem::take(&mut self.reported).then_some(FeedEvent::ConnectionBack { failed_attempts })
             }
         }
     }
 
     fn begin(&mut self, reason: &str) -> Option<FeedEvent> {
-        let first = !std::mem::replace(&mut self.said, true);
+        let first = !std::mem::replace(&mut self.reported, true);
         first.then(|| FeedEvent::ConnectionLost { reason: reason.to_owned() })
     }
 }
@@ -40,17 +40,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_outage_is_said_once_whoever_has_it() {
+    fn an_outage_is_reported_once() {
         let mut outage = StoreOutage::default();
         let lost = |reason: &str| Some(FeedEvent::ConnectionLost { reason: reason.to_owned() });
         let trouble = HubStoreStatus { trouble: Some("etcd is away".to_owned()), failed_attempts: 0 };
-        assert_eq!(outage.heard(&HubStoreStatus::default()), None);
+        assert_eq!(outage.apply_status(&HubStoreStatus::default()), None);
         assert_eq!(outage.failed("no hub"), lost("no hub"));
         assert_eq!(outage.failed("no hub"), None);
-        assert_eq!(outage.heard(&trouble), None);
+        assert_eq!(outage.apply_status(&trouble), None);
         let back = HubStoreStatus { trouble: None, failed_attempts: 3 };
-        assert_eq!(outage.heard(&back), Some(FeedEvent::ConnectionBack { failed_attempts: 5 }));
-        assert_eq!(outage.heard(&back), None);
-        assert_eq!(outage.heard(&trouble), lost("etcd is away"));
+        assert_eq!(outage.apply_status(&back), Some(FeedEvent::ConnectionBack { failed_attempts: 5 }));
+        assert_eq!(outage.apply_status(&back), None);
+        assert_eq!(outage.apply_status(&trouble), lost("etcd is away"));
     }
 }

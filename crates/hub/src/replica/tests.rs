@@ -1,6 +1,6 @@
 use super::*;
 use crate::ledger::{ChangeLogLimits, HubLedger};
-use crate::protocol::{HubEnvelope, HubStoreStatus, RefusedMessage};
+use crate::protocol::{BeginMessage, HubStoreStatus, RecordPayload, RefusedMessage};
 use crate::session::{ClientSession, SessionOpening, SessionStep};
 use tortie_model::{KeyRange, Kind, StoreKey, StoreValue};
 use tortie_sync::FeedMessage;
@@ -12,8 +12,8 @@ fn ledger(epoch: u64, names: &[(&str, u64)], reached: u64) -> HubLedger {
 fn ledger_of(kind: Kind, epoch: u64, names: &[(&str, u64)], reached: u64) -> HubLedger {
     let range = KeyRange::all(kind);
     let mut ledger = HubLedger::new(epoch, std::slice::from_ref(&range), ChangeLogLimits::default());
-    ledger.hear(names.iter().map(|(name, revision)| put(kind, name, *revision)));
-    ledger.hear([
+    ledger.apply_feed(names.iter().map(|(name, revision)| put(kind, name, *revision)));
+    ledger.apply_feed([
         FeedMessage::Reached { range, revision: reached.into() },
         FeedMessage::Event(FeedEvent::InSync),
     ]);
@@ -32,7 +32,7 @@ fn put(kind: Kind, name: &str, revision: u64) -> FeedMessage {
 /// Runs a new connection until the hub has nothing more to send and returns the emitted events; `None` if the hub
 /// makes the client wait.
 fn meet(replica: &mut HubReplica, ledger: &HubLedger, trusting: bool) -> Option<Vec<String>> {
-    let from_client::ClientMessage::Hello(hello) = replica.hello() else { panic!() };
+    let ClientMessage::Hello(hello) = replica.hello() else { panic!() };
     let (mut session, mut frames) = match ClientSession::open(&hello, ledger, trusting) {
         SessionOpening::Served { session, first } => (session, first),
         SessionOpening::Behind => return None,
@@ -41,8 +41,8 @@ fn meet(replica: &mut HubReplica, ledger: &HubLedger, trusting: bool) -> Option<
     let mut received = Vec::new();
     loop {
         for frame in std::mem::take(&mut frames) {
-            let reaction = replica.hear(HubEnvelope::read(frame.slice(4..)).unwrap()).unwrap();
-            if let Some(from_client::ClientMessage::Digests(digests)) = reaction.reply {
+            let reaction = replica.receive(HubMessage::decode(frame.slice(4..)).unwrap()).unwrap();
+            if let Some(ClientMessage::Digests(digests)) = reaction.reply {
                 frames.push(session.compare(&digests.sums().unwrap(), ledger).unwrap());
             }
             received.extend(reaction.events.iter().map(word));
@@ -70,7 +70,7 @@ fn replica() -> HubReplica {
 }
 
 #[test]
-fn another_hub_tells_exactly_what_was_missed_deletions_first() {
+fn another_hub_sends_missed_changes_deletions_first() {
     let mut replica = replica();
     let one = ledger(1, &[("a", 1), ("b", 2)], 2);
     let mut received = meet(&mut replica, &one, false).unwrap();
@@ -86,7 +86,7 @@ fn another_hub_tells_exactly_what_was_missed_deletions_first() {
 }
 
 #[test]
-fn a_hub_that_is_behind_is_waited_for_and_believed_when_it_stays_so() {
+fn a_hub_that_stays_behind_is_trusted() {
     let mut replica = replica();
     meet(&mut replica, &ledger(1, &[("a", 1), ("b", 20)], 20), false).unwrap();
     // The hub has not received b yet; applying its state would be a deletion that did not happen.
@@ -102,7 +102,7 @@ fn a_hub_that_is_behind_is_waited_for_and_believed_when_it_stays_so() {
 }
 
 #[test]
-fn an_empty_hub_is_believed_after_some_snapshots() {
+fn an_empty_hub_is_trusted_after_several_snapshots() {
     let mut replica = replica();
     replica.set_doubt(vec!["Tier".to_owned()], 2);
     meet(&mut replica, &ledger(1, &[("a", 1), ("b", 2)], 2), false).unwrap();
@@ -129,59 +129,50 @@ fn a_lost_collection_is_doubted_beside_another() {
 }
 
 #[test]
-fn nothing_counts_that_came_in_the_wrong_order() {
+fn messages_out_of_order_are_errors() {
     let mut replica = replica();
     let changes = |sequence| {
-        from_hub::HubMessage::Changes(ChangesMessage {
-            sequence,
-            records: protocol::RecordPayload::of(Vec::new()),
-            status: None,
-        })
+        HubMessage::Changes(ChangesMessage { sequence, records: RecordPayload::new([]), status: None })
     };
     let bucket = || {
-        let records = protocol::RecordPayload::of(Vec::new());
-        from_hub::HubMessage::Bucket(protocol::BucketMessage { index: 0, changed: 0, more: false, records })
+        let records = RecordPayload::new([]);
+        HubMessage::Bucket(BucketMessage { index: 0, changed: 0, more: false, records })
     };
-    assert!(replica.hear(changes(1)).is_err(), "before a snapshot");
-    assert!(replica.hear(bucket()).is_err(), "without a beginning");
-    assert!(replica.hear(from_hub::HubMessage::End(EndMessage::default())).is_err());
-    assert!(replica.hear(from_hub::HubMessage::Resume(HubStoreStatus::default())).is_err());
+    assert!(replica.receive(changes(1)).is_err(), "before a snapshot");
+    assert!(replica.receive(bucket()).is_err(), "without a beginning");
+    assert!(replica.receive(HubMessage::End(EndMessage::default())).is_err());
+    assert!(replica.receive(HubMessage::Resume(HubStoreStatus::default())).is_err());
     meet(&mut replica, &ledger(1, &[("a", 1)], 1), false).unwrap();
-    assert!(replica.hear(changes(2)).is_err(), "a gap");
-    assert!(replica.hear(changes(1)).is_ok());
-    replica.hear(from_hub::HubMessage::Begin(protocol::BeginMessage { sequence: 5, status: None })).unwrap();
+    assert!(replica.receive(changes(2)).is_err(), "a gap");
+    assert!(replica.receive(changes(1)).is_ok());
+    replica.receive(HubMessage::Begin(BeginMessage { sequence: 5, status: None })).unwrap();
     let misplaced = FeedRecord { key: "elsewhere".to_owned(), ..FeedRecord::default() };
     let index = (bucket_of("elsewhere") + 1) % BUCKET_COUNT;
-    let records = protocol::RecordPayload::of(vec![misplaced]);
-    let bucket = protocol::BucketMessage { index: index as u32, changed: 0, more: false, records };
-    assert!(replica.hear(from_hub::HubMessage::Bucket(bucket)).is_err());
+    let records = RecordPayload::new([&misplaced]);
+    let bucket = BucketMessage { index: index as u32, changed: 0, more: false, records };
+    assert!(replica.receive(HubMessage::Bucket(bucket)).is_err());
     let reaction =
-        replica.hear(from_hub::HubMessage::Refused(RefusedMessage { reason: "full".to_owned() })).unwrap();
+        replica.receive(HubMessage::Refused(RefusedMessage { reason: "full".to_owned() })).unwrap();
     assert_eq!(reaction.leave.as_deref(), Some("full"));
 }
 
 /// Returns a non-final part of the key's bucket with one entry of `bytes` bytes.
-fn part(key: &str, bytes: usize) -> from_hub::HubMessage {
+fn part(key: &str, bytes: usize) -> HubMessage {
     let value = vec![0; bytes].into();
     let record = FeedRecord { key: key.to_owned(), revision: "9".to_owned(), value, ..FeedRecord::default() };
-    let records = protocol::RecordPayload::of(vec![record]);
-    from_hub::HubMessage::Bucket(protocol::BucketMessage {
-        index: bucket_of(key) as u32,
-        changed: 0,
-        more: true,
-        records,
-    })
+    let records = RecordPayload::new([&record]);
+    HubMessage::Bucket(BucketMessage { index: bucket_of(key) as u32, changed: 0, more: true, records })
 }
 
 #[test]
 fn an_unfinished_bucket_is_bounded() {
     const PART: usize = 8 << 20;
     let mut replica = replica();
-    replica.hear(from_hub::HubMessage::Begin(protocol::BeginMessage { sequence: 5, status: None })).unwrap();
+    replica.receive(HubMessage::Begin(BeginMessage { sequence: 5, status: None })).unwrap();
     for _ in 0..transfer::MAX_BUCKET_BYTES / PART - 1 {
-        replica.hear(part("a", PART)).unwrap();
+        replica.receive(part("a", PART)).unwrap();
     }
-    let error = replica.hear(part("a", PART)).unwrap_err();
+    let error = replica.receive(part("a", PART)).unwrap_err();
     assert!(matches!(error, ProtocolError::Oversized { what: "bucket", .. }), "{error}");
     // The next connection starts without the unfinished transfer.
     replica.hello();
@@ -190,23 +181,24 @@ fn an_unfinished_bucket_is_bounded() {
 
 #[test]
 fn an_unfinished_transfer_is_bounded() {
-    let received = |bytes| ReceivedBucket { index: 0, changed: 0, gone: Vec::new(), news: Vec::new(), bytes };
+    let received = |bytes| ReceivedBucket {
+        index: 0,
+        changed: 0,
+        deleted: Vec::new(),
+        changed_records: Vec::new(),
+        bytes,
+    };
     let mut transfer = BucketTransfer::new(1, HubStoreStatus::default());
     transfer.keep(received(transfer::MAX_TRANSFER_BYTES)).unwrap();
     let error = transfer.keep(received(1)).unwrap_err();
     assert!(matches!(error, ProtocolError::Oversized { what: "transfer", .. }), "{error}");
 
     let mut transfer = BucketTransfer::new(1, HubStoreStatus::default());
-    let holdings: Vec<ReplicaBucket> = (0..BUCKET_COUNT).map(|_| ReplicaBucket::default()).collect();
-    let empty = || protocol::BucketMessage {
-        index: 7,
-        changed: 0,
-        more: false,
-        records: protocol::RecordPayload::of(Vec::new()),
-    };
+    let own_buckets: Vec<ReplicaBucket> = (0..BUCKET_COUNT).map(|_| ReplicaBucket::default()).collect();
+    let empty = || BucketMessage { index: 7, changed: 0, more: false, records: RecordPayload::new([]) };
     for _ in 0..BUCKET_COUNT {
-        let received = transfer.receive(&empty(), &holdings).unwrap().unwrap();
+        let received = transfer.receive(&empty(), &own_buckets).unwrap().unwrap();
         transfer.keep(received).unwrap();
     }
-    assert!(transfer.receive(&empty(), &holdings).is_err(), "the same bucket again and again");
+    assert!(transfer.receive(&empty(), &own_buckets).is_err(), "the same bucket again and again");
 }

@@ -2,9 +2,9 @@
 //! of them would be a state that never existed. Only the first snapshot is forwarded as it arrives, since no node
 //! acts on it before it is complete. The memory of an unfinished transfer is bounded.
 
-use super::holding::ReplicaBucket;
+use super::bucket::ReplicaBucket;
 use crate::protocol::{
-    self, BUCKET_COUNT, FeedRecord, HubStoreStatus, ProtocolError, RecordAction, bucket_of,
+    BUCKET_COUNT, BucketMessage, FeedRecord, HubStoreStatus, ProtocolError, RecordAction, bucket_of,
 };
 
 /// Limit for one bucket with missing parts: a thousandth of all entries, and room for several of the largest ones.
@@ -37,9 +37,9 @@ struct PartialBucket {
 pub struct ReceivedBucket {
     pub index: usize,
     pub changed: u64,
-    pub gone: Vec<String>,
-    pub news: Vec<FeedRecord>,
-    /// Memory held by `news`.
+    pub deleted: Vec<String>,
+    pub changed_records: Vec<FeedRecord>,
+    /// Memory held by `changed_records`.
     pub bytes: usize,
 }
 
@@ -56,11 +56,11 @@ impl BucketTransfer {
     /// Adds a part. Returns the bucket if this was its last part.
     pub fn receive(
         &mut self,
-        bucket: &protocol::BucketMessage,
-        holdings: &[ReplicaBucket],
+        bucket: &BucketMessage,
+        own_buckets: &[ReplicaBucket],
     ) -> Result<Option<ReceivedBucket>, ProtocolError> {
         let index = usize::try_from(bucket.index).unwrap_or(usize::MAX);
-        let holding = holdings.get(index).ok_or(ProtocolError::Unexpected("a bucket index out of range"))?;
+        let own = own_buckets.get(index).ok_or(ProtocolError::Unexpected("a bucket index out of range"))?;
         if self.buckets.len() >= BUCKET_COUNT {
             return Err(ProtocolError::Unexpected("more buckets than exist"));
         }
@@ -87,11 +87,11 @@ impl BucketTransfer {
             self.partial = Some(partial);
             return Ok(None);
         }
-        let gone = holding.absent_from(&partial.records);
-        let news: Vec<FeedRecord> =
-            partial.records.into_iter().filter(|record| !holding.has(record)).collect();
-        let bytes = if news.is_empty() { 0 } else { partial.bytes };
-        Ok(Some(ReceivedBucket { index, changed: bucket.changed, gone, news, bytes }))
+        let deleted = own.absent_from(&partial.records);
+        let changed_records: Vec<FeedRecord> =
+            partial.records.into_iter().filter(|record| !own.has(record)).collect();
+        let bytes = if changed_records.is_empty() { 0 } else { partial.bytes };
+        Ok(Some(ReceivedBucket { index, changed: bucket.changed, deleted, changed_records, bytes }))
     }
 
     /// Stores a bucket until the transfer is complete.

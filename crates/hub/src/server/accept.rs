@@ -1,7 +1,7 @@
 //! Accepts connections, within a total limit and a limit per source address, and logs how they end.
 
-use super::serve::{self, ClientDisconnect};
-use super::sources::{SourceCounts, SourceSlot};
+use super::connection::{ClientDisconnect, serve_client};
+use super::source_counts::{SourceCounts, SourceSlot};
 use super::{HEARTBEAT_INTERVAL, HubState};
 use crate::tls::ServerTls;
 use socket2::SockRef;
@@ -24,7 +24,8 @@ pub async fn accept(shared: &Arc<HubState>, listener: TcpListener, tls: Option<A
     let options = &shared.options;
     let strangers = SourceCounts::new(options.handshakes, options.handshakes_of_one);
     let mut tasks = JoinSet::new();
-    let (mut pause, mut tick) = (None, tokio::time::interval(HEARTBEAT_INTERVAL));
+    let mut pause = None;
+    let mut tick = tokio::time::interval(HEARTBEAT_INTERVAL);
     let heartbeat = shared.liveness.part("SyncServer");
     loop {
         heartbeat.beat();
@@ -52,20 +53,17 @@ pub async fn accept(shared: &Arc<HubState>, listener: TcpListener, tls: Option<A
         let source = from.ip().to_canonical();
         shared.metrics.accepted.inc();
         let has_room = tasks.len() < options.connections;
-        let Some(stranger) = has_room.then(|| strangers.enter(source)).flatten() else {
-            shared.metrics.refused("full");
-            shared.complaints.note(
-                "too many connections: a new one was closed",
-                source,
-                &"the limit is reached",
-            );
+        let Some(stranger) = has_room.then(|| strangers.count(source)).flatten() else {
+            shared.metrics.count_refusal("full");
+            let kind = "too many connections: a new one was closed";
+            shared.warnings.warn(kind, source, &"the limit is reached");
             continue;
         };
-        tasks.spawn(attend(shared.clone(), stream, tls.clone(), source, stranger));
+        tasks.spawn(serve_connection(shared.clone(), stream, tls.clone(), source, stranger));
     }
 }
 
-async fn attend(
+async fn serve_connection(
     shared: Arc<HubState>,
     stream: TcpStream,
     tls: Option<Arc<ServerTls>>,
@@ -77,50 +75,38 @@ async fn attend(
     let _ = SockRef::from(&stream).set_tcp_notsent_lowat(MAX_UNSENT_BYTES);
     shared.metrics.active.inc();
     let ended = match tls {
-        None => serve::serve(&shared, stream, source, stranger).await,
+        None => serve_client(&shared, stream, source, stranger).await,
         Some(tls) => match timeout(shared.options.handshake, tls.accept(stream)).await {
-            Ok(Ok(stream)) => serve::serve(&shared, stream, source, stranger).await,
+            Ok(Ok(stream)) => serve_client(&shared, stream, source, stranger).await,
             Ok(Err(error)) => ClientDisconnect::Untrusted(error),
             Err(_) => ClientDisconnect::Silent,
         },
     };
     shared.metrics.active.dec();
-    match &ended {
-        ClientDisconnect::Closed => {}
-        ClientDisconnect::Asked => tracing::debug!(%source, "a client was asked to leave"),
-        ClientDisconnect::Foreign(error) => {
-            shared.metrics.refused("protocol");
-            shared.complaints.note(
-                "a connection that does not speak the hub's protocol was closed",
-                source,
-                error,
-            );
-        }
-        ClientDisconnect::Untrusted(error) => {
-            shared.metrics.refused("certificate");
-            shared.complaints.note("a connection without a valid node certificate was closed", source, error);
-        }
-        ClientDisconnect::Silent => {
-            shared.metrics.refused("handshake");
-            shared.complaints.note("a connection that sent no hello in time was closed", source, &ended);
-        }
-        ClientDisconnect::Refused(reason) => {
-            shared.metrics.refused("unserved");
-            shared.complaints.note("a client cannot be served", source, reason);
-        }
-        ClientDisconnect::Crowded => {
-            shared.metrics.refused("source");
-            shared.complaints.note("a client cannot be served", source, &ended);
-        }
+    let metrics = &shared.metrics;
+    let (label, warning) = match &ended {
+        ClientDisconnect::Closed => return,
+        ClientDisconnect::Asked => return tracing::debug!(%source, "a client was asked to leave"),
         ClientDisconnect::Slow
         | ClientDisconnect::Dead
         | ClientDisconnect::Evicted
         | ClientDisconnect::NoRoom => {
             if let ClientDisconnect::Evicted = ended {
-                shared.metrics.evicted.inc();
+                metrics.evicted.inc();
             }
-            shared.metrics.dropped.inc();
-            shared.complaints.note("a client was disconnected", source, &ended);
+            metrics.dropped.inc();
+            return shared.warnings.warn("a client was disconnected", source, &ended);
         }
-    }
+        ClientDisconnect::Foreign(_) => {
+            ("protocol", "a connection that does not speak the hub's protocol was closed")
+        }
+        ClientDisconnect::Untrusted(_) => {
+            ("certificate", "a connection without a valid node certificate was closed")
+        }
+        ClientDisconnect::Silent => ("handshake", "a connection that sent no hello in time was closed"),
+        ClientDisconnect::Refused(_) => ("unserved", "a client cannot be served"),
+        ClientDisconnect::Crowded => ("source", "a client cannot be served"),
+    };
+    metrics.count_refusal(label);
+    shared.warnings.warn(warning, source, &ended);
 }

@@ -67,7 +67,8 @@ impl BufferBudget {
         if !self.has_room(&state, bytes) {
             return None;
         }
-        let (id, evicted) = (state.next, Arc::new(Notify::new()));
+        let id = state.next;
+        let evicted = Arc::new(Notify::new());
         state.next += 1;
         state.used += bytes;
         let holder =
@@ -115,7 +116,7 @@ impl BufferBudget {
 
 impl BufferShare<'_> {
     /// Records that the client has read some of its data.
-    pub fn note_progress(&self) {
+    pub fn record_progress(&self) {
         if let Some(holder) = self.budget.state().holders.get_mut(&self.id) {
             holder.progress = Instant::now();
         }
@@ -178,7 +179,7 @@ mod tests {
         let stalled = budget.reserve(50, &metrics).unwrap();
         let begin = Instant::now();
         assert!(timeout(Duration::from_millis(10), budget.make_room(50)).await.is_err(), "nobody has to go");
-        reading.note_progress();
+        reading.record_progress();
         budget.evict_slowest(50, begin + STALL_AGE);
         budget.evict_slowest(100, begin + STALL_AGE);
         assert!(is_evicted(&stalled).await);

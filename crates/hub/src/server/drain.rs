@@ -16,16 +16,16 @@ pub async fn drain(shared: &HubState, within: Duration, longest_pause: Duration)
     }
     let pause = longest_pause.min(within.mul_f64(DRAIN_TIME_SHARE) / clients);
     tracing::info!(clients, ?pause, "asking the clients to leave, one after the other");
-    while shared.clients.ask_one() {
+    while shared.clients.ask_random_client() {
         tokio::time::sleep(pause).await;
     }
 }
 
-pub async fn shed(shared: &HubState, limit: watch::Receiver<usize>, pause: Duration) {
+pub async fn shed_clients(shared: &HubState, limit: watch::Receiver<usize>, pause: Duration) {
     loop {
         tokio::time::sleep(pause).await;
         let limit = *limit.borrow();
-        if shared.clients.len() > limit && shared.clients.ask_one() {
+        if shared.clients.len() > limit && shared.clients.ask_random_client() {
             shared.metrics.dropped.inc();
             tracing::debug!(limit, "asked a client to leave: other hubs have room");
         }

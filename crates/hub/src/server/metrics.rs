@@ -7,7 +7,7 @@ use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::registry::Registry;
+use prometheus_client::registry::{Metric, Registry};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
@@ -56,6 +56,16 @@ pub struct HubMetrics {
     log_bytes: Gauge,
 }
 
+fn register<M: Metric + Clone + Default>(registry: &mut Registry, name: &str, help: &str) -> M {
+    let metric = M::default();
+    registry.register(name, help, metric.clone());
+    metric
+}
+
+fn set(gauge: &Gauge, number: u64) {
+    gauge.set(i64::try_from(number).unwrap_or(i64::MAX));
+}
+
 /// Counts a client as streaming until dropped.
 #[derive(Debug)]
 pub struct StreamingGuard(Gauge);
@@ -68,16 +78,59 @@ impl Drop for StreamingGuard {
 
 impl HubMetrics {
     pub fn new() -> HubMetrics {
-        let mut metrics = HubMetrics {
-            registry: Registry::default(),
-            accepted: Counter::default(),
-            dropped: Counter::default(),
-            evicted: Counter::default(),
-            buffered: Gauge::default(),
-            active: Gauge::default(),
-            streaming: Family::default(),
-            refused: Family::default(),
-            openings: Family::default(),
+        let mut registry = Registry::default();
+        let r = &mut registry;
+        // Typha's log counters: a hub waits until a line is written and keeps no log file.
+        r.register("typha_logs_dropped", "Dropped lines of the log: always 0", Counter::<u64>::default());
+        r.register("typha_log_errors", "Unwritten lines of the log: always 0", Counter::<u64>::default());
+        let metrics = HubMetrics {
+            accepted: register(r, "typha_connections_accepted", "Connections that were accepted"),
+            dropped: register(
+                r,
+                "typha_connections_dropped",
+                "Connections ended by the hub: slow or dead clients, or balance",
+            ),
+            active: register(r, "typha_connections_active", "Connections that are open"),
+            streaming: register(r, "typha_connections_streaming", "Clients that get changes as they happen"),
+            encoded: register(r, "typha_snapshots_generated", "Buckets that were encoded"),
+            reused: register(r, "typha_snapshots_reused", "Buckets that were sent as encoded before"),
+            raw_bytes: register(
+                r,
+                "typha_snapshot_raw_bytes",
+                "Size of all buckets before compression, as last encoded",
+            ),
+            compressed_bytes: register(
+                r,
+                "typha_snapshot_compressed_bytes",
+                "Size of all buckets as last encoded",
+            ),
+            fell_behind: register(
+                r,
+                "typha_connections_grace_used",
+                "Clients that fell out of the change log",
+            ),
+            waited: register(r, "typha_breadcrumb_block", "Changes that a client had waited for"),
+            did_not_wait: register(r, "typha_breadcrumb_non_block", "Changes that a client did not wait for"),
+            sequence: register(r, "typha_breadcrumb_seq_number", "Frames of changes so far"),
+            updates: register(r, "typha_updates_total", "Updates from the datastore"),
+            skipped: register(r, "typha_updates_skipped", "Updates that changed nothing"),
+            entries: register(r, "typha_cache_size", "Entries that the hub knows"),
+            openings: register(r, "tortie_hub_openings", "Clients by how they began: resumed or buckets"),
+            refused: register(r, "tortie_hub_refused", "Connections that were not served, by reason"),
+            evicted: register(
+                r,
+                "tortie_hub_evicted_clients",
+                "Clients disconnected because of MaxBufferBytes",
+            ),
+            buffered: register(r, "tortie_hub_buffered_bytes", "Bytes that are on their way to clients"),
+            bytes: register(r, "tortie_hub_sent_bytes", "Bytes sent to clients"),
+            log_bytes: register(r, "tortie_hub_log_bytes", "Size of the log of changes"),
+            unsuitable: register(
+                r,
+                "tortie_hub_unsuitable_entries",
+                "Entries that the protocol does not carry",
+            ),
+            oversized: register(r, "tortie_hub_oversized_entries", "Entries too large to be forwarded"),
             snapshot_time: SummaryMetric::default(),
             write_time: SummaryMetric::default(),
             ping_time: SummaryMetric::default(),
@@ -85,110 +138,17 @@ impl HubMetrics {
             gather_time: SummaryMetric::default(),
             frame_size: SummaryMetric::default(),
             message_size: SummaryMetric::default(),
-            fell_behind: Family::default(),
-            waited: Counter::default(),
-            did_not_wait: Counter::default(),
             sizes: Mutex::default(),
-            raw_bytes: Gauge::default(),
-            compressed_bytes: Gauge::default(),
-            encoded: Counter::default(),
-            reused: Counter::default(),
-            bytes: Counter::default(),
-            sequence: Gauge::default(),
-            updates: Counter::default(),
-            skipped: Counter::default(),
-            entries: Gauge::default(),
-            unsuitable: Gauge::default(),
-            oversized: Gauge::default(),
-            log_bytes: Gauge::default(),
+            registry,
         };
-        let m = &mut metrics;
-        let r = &mut m.registry;
-        r.register("typha_connections_accepted", "Connections that were accepted", m.accepted.clone());
-        r.register(
-            "typha_connections_dropped",
-            "Connections that the hub has ended: slow clients, dead ones, and for balance",
-            m.dropped.clone(),
-        );
-        r.register("typha_connections_active", "Connections that are open", m.active.clone());
-        r.register(
-            "typha_connections_streaming",
-            "Clients that get changes as they happen",
-            m.streaming.clone(),
-        );
-        r.register("typha_snapshots_generated", "Buckets that were encoded", m.encoded.clone());
-        r.register(
-            "typha_snapshots_reused",
-            "Buckets that were sent as they had been encoded before",
-            m.reused.clone(),
-        );
-        r.register(
-            "typha_snapshot_raw_bytes",
-            "Keys and values of all buckets before compression, each as it was last encoded",
-            m.raw_bytes.clone(),
-        );
-        r.register(
-            "typha_snapshot_compressed_bytes",
-            "All buckets as they are sent, each as it was last encoded",
-            m.compressed_bytes.clone(),
-        );
-        r.register(
-            "typha_connections_grace_used",
-            "Clients that fell out of the log of changes and were compared again instead of dropped",
-            m.fell_behind.clone(),
-        );
-        r.register("typha_breadcrumb_block", "Changes that a client had waited for", m.waited.clone());
-        r.register(
-            "typha_breadcrumb_non_block",
-            "Changes that were there when a client was ready for them",
-            m.did_not_wait.clone(),
-        );
-        for (name, help) in [
-            (
-                "typha_logs_dropped",
-                "Lines of the log that were dropped: none, a hub waits until a line is written",
-            ),
-            ("typha_log_errors", "Lines of the log that were given up: none, a hub keeps no file of its own"),
-        ] {
-            r.register(name, help, Counter::<u64>::default());
-        }
-        r.register("typha_breadcrumb_seq_number", "Frames of changes so far", m.sequence.clone());
-        r.register("typha_updates_total", "Updates from the datastore", m.updates.clone());
-        r.register("typha_updates_skipped", "Updates that changed nothing", m.skipped.clone());
-        r.register("typha_cache_size", "Entries that the hub knows", m.entries.clone());
-        r.register(
-            "tortie_hub_openings",
-            "Clients by how they began: resumed, or with buckets",
-            m.openings.clone(),
-        );
-        r.register("tortie_hub_refused", "Connections that were not served, by reason", m.refused.clone());
-        r.register(
-            "tortie_hub_evicted_clients",
-            "Clients that were disconnected because all buffers together were as large as MaxBufferBytes",
-            m.evicted.clone(),
-        );
-        r.register("tortie_hub_buffered_bytes", "Bytes that are on their way to clients", m.buffered.clone());
-        r.register("tortie_hub_sent_bytes", "Bytes sent to clients", m.bytes.clone());
-        r.register("tortie_hub_log_bytes", "Size of the log of changes", m.log_bytes.clone());
-        r.register(
-            "tortie_hub_unsuitable_entries",
-            "Entries that no node can be told of",
-            m.unsuitable.clone(),
-        );
-        r.register(
-            "tortie_hub_oversized_entries",
-            "Entries that are too large to be passed on",
-            m.oversized.clone(),
-        );
         // A family without members would be missing from the page.
-        drop(m.streaming.get_or_create(&[("syncer", "felix")]));
-        drop(m.fell_behind.get_or_create(&[("syncer", "felix")]));
+        drop(metrics.streaming.get_or_create(&[("syncer", "felix")]));
+        drop(metrics.fell_behind.get_or_create(&[("syncer", "felix")]));
         metrics
     }
 
-    pub fn ledger(&self, ledger: &HubLedger) {
+    pub fn set_ledger(&self, ledger: &HubLedger) {
         let counts = ledger.counts();
-        let set = |gauge: &Gauge, number: u64| gauge.set(i64::try_from(number).unwrap_or(i64::MAX));
         set(&self.sequence, ledger.sequence());
         for (counter, number) in [(&self.updates, counts.updates), (&self.skipped, counts.skipped)] {
             counter.inner().store(number, Ordering::Relaxed);
@@ -203,45 +163,45 @@ impl HubMetrics {
         set(&self.log_bytes, ledger.log_bytes() as u64);
     }
 
-    pub fn streaming(&self) -> StreamingGuard {
+    pub fn count_streaming(&self) -> StreamingGuard {
         let gauge = self.streaming.get_or_create(&[("syncer", "felix")]).clone();
         gauge.inc();
         StreamingGuard(gauge)
     }
 
     pub fn set_buffered(&self, bytes: usize) {
-        self.buffered.set(i64::try_from(bytes).unwrap_or(i64::MAX));
+        set(&self.buffered, bytes as u64);
     }
 
-    pub fn refused(&self, reason: &'static str) {
+    pub fn count_refusal(&self, reason: &'static str) {
         self.refused.get_or_create(&[("reason", reason)]).inc();
     }
 
-    pub fn opened(&self, session: &ClientSession) {
+    pub fn count_opening(&self, session: &ClientSession) {
         let how = if session.is_following() { "resumed" } else { "buckets" };
         self.openings.get_or_create(&[("how", how)]).inc();
     }
 
-    pub fn snapshot_sent(&self, took: Duration) {
+    pub fn observe_snapshot(&self, took: Duration) {
         self.snapshot_time.observe(took.as_secs_f64());
     }
 
-    pub fn answered(&self, took: Duration) {
+    pub fn observe_ping(&self, took: Duration) {
         self.ping_time.observe(took.as_secs_f64());
     }
 
     /// Records that a following client has received all changes.
-    pub fn caught_up(&self, took: Duration) {
+    pub fn observe_catch_up(&self, took: Duration) {
         self.client_time.observe(took.as_secs_f64());
     }
 
     /// Records that the frames for a client have been gathered.
-    pub fn gathered(&self, took: Duration) {
+    pub fn observe_gather(&self, took: Duration) {
         self.gather_time.observe(took.as_secs_f64());
     }
 
     /// Records that a bucket is sent to a client in these frames.
-    pub fn bucket(&self, bucket: &LedgerBucket, frames: &[Bytes], encoded: bool) {
+    pub fn count_bucket(&self, bucket: &LedgerBucket, frames: &[Bytes], encoded: bool) {
         self.message_size.observe(bucket.len() as f64 / frames.len().max(1) as f64);
         if !encoded {
             self.reused.inc();
@@ -251,30 +211,30 @@ impl HubMetrics {
         let compressed: usize = frames.iter().map(Bytes::len).sum();
         let mut sizes = self.sizes.lock().unwrap_or_else(PoisonError::into_inner);
         sizes.insert(bucket.index(), (bucket.raw_bytes() as u64, compressed as u64));
-        let set = |gauge: &Gauge, number: u64| gauge.set(i64::try_from(number).unwrap_or(i64::MAX));
         set(&self.raw_bytes, sizes.values().map(|(raw, _)| raw).sum());
         set(&self.compressed_bytes, sizes.values().map(|(_, compressed)| compressed).sum());
     }
 
     /// Records that a following client received changes, and whether it had to wait for them.
-    pub fn followed(&self, waited: bool) {
+    pub fn count_followed(&self, waited: bool) {
         if waited { &self.waited } else { &self.did_not_wait }.inc();
     }
 
     /// Records that the log no longer holds the position of a client.
-    pub fn fell_behind(&self) {
+    pub fn count_fall_behind(&self) {
         self.fell_behind.get_or_create(&[("syncer", "felix")]).inc();
     }
 
-    pub fn written(&self, bytes: usize, took: Duration) {
+    pub fn observe_write(&self, bytes: usize, took: Duration) {
         self.bytes.inc_by(bytes as u64);
         self.write_time.observe(took.as_secs_f64());
     }
 
     /// Returns the number of clients that resumed at their position and of those that did not.
     pub fn openings(&self) -> (u64, u64) {
-        let count = |how| self.openings.get_or_create(&[("how", how)]).get();
-        (count("resumed"), count("buckets"))
+        let [resumed, compared] =
+            ["resumed", "buckets"].map(|how| self.openings.get_or_create(&[("how", how)]).get());
+        (resumed, compared)
     }
 
     /// Returns the number of encoded buckets.
@@ -287,32 +247,23 @@ impl HubMetrics {
         let mut text = String::new();
         // Writing to a string cannot fail.
         let _ = encode(&mut text, &self.registry);
-        let mut plain: String =
-            text.lines().filter(|line| *line != "# EOF").map(|line| plain(line) + "\n").collect();
+        let mut page: String = text
+            .lines()
+            .filter(|line| *line != "# EOF")
+            .map(|line| strip_total_suffix(line) + "\n")
+            .collect();
         for (name, help, summary) in [
             ("typha_client_snapshot_send_secs", "Time until a new client follows", &self.snapshot_time),
             ("typha_client_write_latency_secs", "Time to write to a client", &self.write_time),
-            (
-                "typha_client_latency_secs",
-                "Time from a change until a client has been sent it",
-                &self.client_time,
-            ),
-            (
-                "typha_next_breadcrumb_latency_secs",
-                "Time to find what is to be sent to a client next",
-                &self.gather_time,
-            ),
+            ("typha_client_latency_secs", "Time until a change is sent to a client", &self.client_time),
+            ("typha_next_breadcrumb_latency_secs", "Time to gather the next frames", &self.gather_time),
             ("typha_breadcrumb_size", "Entries of each frame of changes", &self.frame_size),
-            (
-                "typha_kvs_per_msg",
-                "Entries of each message, those of changes once for all clients",
-                &self.message_size,
-            ),
+            ("typha_kvs_per_msg", "Entries of each message, of changes once", &self.message_size),
             ("typha_ping_latency", "Time until a client answers", &self.ping_time),
         ] {
-            plain += &summary.text(name, help);
+            page += &summary.text(name, help);
         }
-        plain + &tortie_http::process::text()
+        page + &tortie_http::process::text()
     }
 }
 
@@ -323,7 +274,7 @@ impl Default for HubMetrics {
 }
 
 /// Removes the suffix `_total`, which Typha's counters do not have.
-fn plain(line: &str) -> String {
+fn strip_total_suffix(line: &str) -> String {
     let end = line.find(['{', ' ']).unwrap_or(line.len());
     let (name, rest) = line.split_at(end);
     match name.strip_suffix("_total") {
@@ -344,13 +295,13 @@ mod tests {
             "from the start"
         );
         metrics.accepted.inc();
-        let streaming = metrics.streaming();
-        metrics.refused("full");
-        metrics.answered(Duration::from_millis(500));
-        metrics.caught_up(Duration::from_millis(1));
-        metrics.gathered(Duration::from_millis(1));
-        metrics.followed(true);
-        metrics.fell_behind();
+        let streaming = metrics.count_streaming();
+        metrics.count_refusal("full");
+        metrics.observe_ping(Duration::from_millis(500));
+        metrics.observe_catch_up(Duration::from_millis(1));
+        metrics.observe_gather(Duration::from_millis(1));
+        metrics.count_followed(true);
+        metrics.count_fall_behind();
         let has = |line: &str| metrics.text().lines().any(|found| found == line);
         for line in [
             "typha_connections_accepted 1",

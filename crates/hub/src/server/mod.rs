@@ -3,22 +3,22 @@
 
 mod accept;
 mod buffer_budget;
-mod complaints;
+mod client_registry;
+mod client_warnings;
+mod connection;
 mod drain;
 mod frame_queue;
 mod metrics;
-mod registry;
-mod serve;
-mod sources;
+mod source_counts;
 
 pub use metrics::HubMetrics;
 
 use crate::ledger::{self, HubLedger};
 use crate::tls::ServerTls;
 use buffer_budget::BufferBudget;
-use complaints::ClientWarnings;
-use registry::ClientRegistry;
-use sources::SourceCounts;
+use client_registry::ClientRegistry;
+use client_warnings::ClientWarnings;
+use source_counts::SourceCounts;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
@@ -96,7 +96,7 @@ struct HubState {
     clients: ClientRegistry,
     sources: Arc<SourceCounts>,
     budget: BufferBudget,
-    complaints: ClientWarnings,
+    warnings: ClientWarnings,
     metrics: HubMetrics,
     liveness: Liveness,
     /// The hub is shutting down: new clients are rejected.
@@ -115,7 +115,7 @@ impl HubServer {
             sequence: watch::Sender::new(0),
             in_sync: watch::Sender::new(false),
             clients: ClientRegistry::default(),
-            complaints: ClientWarnings::default(),
+            warnings: ClientWarnings::default(),
             metrics: HubMetrics::new(),
             draining: AtomicBool::new(false),
         }))
@@ -158,8 +158,8 @@ impl HubServer {
 
     /// Applies the store's feed until it ends.
     pub async fn follow(&self, mut feed: mpsc::Receiver<FeedMessage>) {
-        let (mut batch, mut tick) =
-            (Vec::with_capacity(MAX_EVENT_BATCH), tokio::time::interval(HEARTBEAT_INTERVAL));
+        let mut batch = Vec::with_capacity(MAX_EVENT_BATCH);
+        let mut tick = tokio::time::interval(HEARTBEAT_INTERVAL);
         let heartbeat = self.0.liveness.part("felix-cache");
         loop {
             heartbeat.beat();
@@ -169,8 +169,8 @@ impl HubServer {
             }
             let (sequence, in_sync) = {
                 let mut ledger = self.0.ledger.write().unwrap_or_else(PoisonError::into_inner);
-                ledger.hear(batch.drain(..));
-                self.0.metrics.ledger(&ledger);
+                ledger.apply_feed(batch.drain(..));
+                self.0.metrics.set_ledger(&ledger);
                 (ledger.sequence(), ledger.is_in_sync())
             };
             let moved =
@@ -195,8 +195,8 @@ impl HubServer {
     }
 
     /// Asks a random client to leave whenever there are more than `limit`.
-    pub async fn shed(&self, limit: watch::Receiver<usize>, pause: Duration) {
-        drain::shed(&self.0, limit, pause).await;
+    pub async fn shed_clients(&self, limit: watch::Receiver<usize>, pause: Duration) {
+        drain::shed_clients(&self.0, limit, pause).await;
     }
 }
 
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
-    async fn a_cache_that_is_stuck_fails_liveness_by_name() {
+    async fn a_stuck_cache_fails_liveness_by_name() {
         let options = HubServerOptions { silence: Duration::from_secs(3), ..HubServerOptions::default() };
         let hub = HubServer::new(&[KeyRange::all(Kind::Tier)], options);
         let (sender, feed) = mpsc::channel(1);

@@ -2,7 +2,7 @@
 
 use super::hub::SimulatedHub;
 use super::store::{SimulatedHubStore, class_names};
-use crate::protocol::{ClientEnvelope, HelloMessage, HubEnvelope, from_client};
+use crate::protocol::{ClientMessage, HelloMessage, HubMessage};
 use crate::replica::HubReplica;
 use crate::session::{ClientSession, SessionOpening, SessionStep};
 use bytes::Bytes;
@@ -70,9 +70,9 @@ impl SimulatedClient {
         let Some(connection) = &mut self.connection else { return Ok(false) };
         let ledger = &hubs[connection.hub].ledger;
         if let Some(frame) = connection.to_client.pop_front() {
-            let reaction = self.replica.hear(HubEnvelope::read(body(&frame)).unwrap());
+            let reaction = self.replica.receive(HubMessage::decode(body(&frame)).unwrap());
             let reaction = reaction.map_err(|error| TestCaseError::fail(error.to_string()))?;
-            connection.to_hub.extend(reaction.reply.map(from_client::ClientMessage::frame));
+            connection.to_hub.extend(reaction.reply.map(ClientMessage::frame));
             if reaction.leave.is_some() {
                 self.connection = None;
             }
@@ -82,16 +82,16 @@ impl SimulatedClient {
             return Ok(true);
         }
         let hello = match connection.to_hub.pop_front() {
-            Some(frame) => match ClientEnvelope::read(body(&frame)).unwrap() {
-                from_client::ClientMessage::Hello(hello) => Some(hello),
-                from_client::ClientMessage::Digests(digests) => {
+            Some(frame) => match ClientMessage::decode(body(&frame)).unwrap() {
+                ClientMessage::Hello(hello) => Some(hello),
+                ClientMessage::Digests(digests) => {
                     let session = connection.session.as_mut().unwrap();
                     connection
                         .to_client
                         .push_back(session.compare(&digests.sums().unwrap(), ledger).unwrap());
                     return Ok(true);
                 }
-                from_client::ClientMessage::Pong(()) => return Ok(true),
+                ClientMessage::Pong(()) => return Ok(true),
             },
             None => connection.waiting.take(),
         };

@@ -22,7 +22,7 @@ struct SimulatedWatch {
 }
 
 enum QueuedWatchEvent {
-    Heard(Box<FeedMessage>),
+    Message(Box<FeedMessage>),
     Listed,
 }
 
@@ -52,20 +52,21 @@ impl SimulatedHub {
         for key in gone {
             watch.known.remove(&key);
             let event = FeedEvent::Delete { key, revision: revision.clone() };
-            watch.queue.push_back(QueuedWatchEvent::Heard(Box::new(FeedMessage::Event(event))));
+            watch.queue.push_back(QueuedWatchEvent::Message(Box::new(FeedMessage::Event(event))));
         }
         for (key, (written, event)) in now {
             if watch.known.insert(key, *written) != Some(*written) {
-                watch.queue.push_back(QueuedWatchEvent::Heard(Box::new(event.clone())));
+                watch.queue.push_back(QueuedWatchEvent::Message(Box::new(event.clone())));
             }
         }
         watch.position = store.history.len();
         let range = range(class);
-        watch.queue.push_back(QueuedWatchEvent::Heard(Box::new(FeedMessage::Reached { range, revision })));
+        watch.queue.push_back(QueuedWatchEvent::Message(Box::new(FeedMessage::Reached { range, revision })));
     }
 
     pub fn fetch(&mut self, class: usize, store: &SimulatedHubStore) {
-        let (watch, range) = (&mut self.watches[class], range(class));
+        let watch = &mut self.watches[class];
+        let range = range(class);
         for (revision, key, event) in &store.history[watch.position..] {
             if !range.contains(key) {
                 continue;
@@ -74,42 +75,43 @@ impl SimulatedHub {
                 FeedMessage::Event(FeedEvent::Delete { .. }) => watch.known.remove(key),
                 _ => watch.known.insert(key.clone(), *revision),
             };
-            watch.queue.push_back(QueuedWatchEvent::Heard(Box::new(event.clone())));
+            watch.queue.push_back(QueuedWatchEvent::Message(Box::new(event.clone())));
         }
         watch.position = store.history.len();
         let revision = Revision::from(store.revision);
-        watch.queue.push_back(QueuedWatchEvent::Heard(Box::new(FeedMessage::Reached { range, revision })));
+        watch.queue.push_back(QueuedWatchEvent::Message(Box::new(FeedMessage::Reached { range, revision })));
     }
 
-    pub fn hear(&mut self, class: usize, words: usize) {
+    pub fn apply(&mut self, class: usize, events: usize) {
         let queue = &mut self.watches[class].queue;
-        let mut heard = Vec::new();
-        for word in queue.drain(..words.min(queue.len())) {
-            match word {
-                QueuedWatchEvent::Heard(word) => heard.push(*word),
+        let mut messages = Vec::new();
+        for event in queue.drain(..events.min(queue.len())) {
+            match event {
+                QueuedWatchEvent::Message(message) => messages.push(*message),
                 QueuedWatchEvent::Listed => {
                     self.missing -= 1;
                     if self.missing == 0 {
-                        heard.push(FeedMessage::Event(FeedEvent::InSync));
+                        messages.push(FeedMessage::Event(FeedEvent::InSync));
                     }
                 }
             }
         }
-        self.ledger.hear(heard);
+        self.ledger.apply_feed(messages);
     }
 
     pub fn outage(&mut self, lost: bool) {
-        let event = match lost {
-            true => FeedEvent::ConnectionLost { reason: "gone".to_owned() },
-            false => FeedEvent::ConnectionBack { failed_attempts: 1 },
+        let event = if lost {
+            FeedEvent::ConnectionLost { reason: "gone".to_owned() }
+        } else {
+            FeedEvent::ConnectionBack { failed_attempts: 1 }
         };
-        self.ledger.hear([FeedMessage::Event(event)]);
+        self.ledger.apply_feed([FeedMessage::Event(event)]);
     }
 
     pub fn catch_up(&mut self, store: &SimulatedHubStore) {
         for class in 0..CLASS_COUNT {
             self.fetch(class, store);
-            self.hear(class, usize::MAX);
+            self.apply(class, usize::MAX);
         }
         self.outage(false);
     }

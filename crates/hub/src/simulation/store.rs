@@ -50,8 +50,12 @@ impl SimulatedHubStore {
         let key = key(class, number);
         self.revision += 1;
         let text = format!("nonsense {}", self.revision);
-        let (revision, reason) = (self.revision.into(), "nonsense".to_owned());
-        let event = FeedMessage::Event(FeedEvent::Unreadable { key: key.clone(), revision, text, reason });
+        let event = FeedMessage::Event(FeedEvent::Unreadable {
+            key: key.clone(),
+            revision: self.revision.into(),
+            text,
+            reason: "nonsense".to_owned(),
+        });
         self.record(key, event);
     }
 

@@ -22,7 +22,7 @@ mod undo;
 mod wishes;
 mod workload;
 
-#[cfg(fuzzing)]
+#[doc(hidden)]
 pub fn is_request(bytes: &[u8]) -> bool {
     request::CniRequest::parse(bytes).is_ok()
 }

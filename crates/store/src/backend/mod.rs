@@ -11,7 +11,7 @@ use crate::{
     StoreLimits, StoreResult,
 };
 use async_trait::async_trait;
-#[cfg(fuzzing)]
+#[doc(hidden)]
 pub use kubernetes::read_objects;
 pub use kubernetes::{ResponseError, orchestrator, rejected_responses};
 use std::fmt::Debug;

@@ -124,7 +124,7 @@ fn key(name: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_hub_of_today_serves_a_client_of_version_1() {
+async fn a_current_hub_serves_version_1_clients() {
     let store = HubTestStore::embedded().await;
     store.put("a").await;
     store.put("b").await;
@@ -300,7 +300,7 @@ async fn hears(node: &TestNode, words: &[&str]) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_hub_of_version_1_serves_a_node_of_today() {
+async fn a_version_1_hub_serves_current_nodes() {
     let hub = VersionOneHub::start().await;
     hub.change("a", PUT);
     hub.change("b", PUT);

@@ -8,10 +8,8 @@ mod auth;
 mod channel;
 mod cluster;
 mod compaction;
-#[cfg(fuzzing)]
+#[doc(hidden)]
 pub mod discovery;
-#[cfg(not(fuzzing))]
-mod discovery;
 mod entries;
 mod failure;
 pub mod keys;

@@ -9,18 +9,24 @@ use crate::watch::source::{RangeSnapshot, WatchReport, WatchSource};
 use crate::{Revision, StoreEntry, StoreError, StoreResult};
 use bytes::Bytes;
 use std::sync::Arc;
-use tortie_model::{KeyRange, StoreKey};
+use tortie_model::{KeyRange, StoreKey, StoreValue};
 
 pub(crate) struct EtcdSource {
     cluster: Arc<EtcdCluster>,
     range: KeyRange,
     position: WatchPosition,
     stream: Option<WatchStream>,
+    decodes: bool,
 }
 
 impl EtcdSource {
     pub fn new(cluster: Arc<EtcdCluster>, range: KeyRange) -> EtcdSource {
-        EtcdSource { cluster, range, position: WatchPosition::new(), stream: None }
+        EtcdSource { cluster, range, position: WatchPosition::new(), stream: None, decodes: true }
+    }
+
+    /// Delivers the stored bytes of each value as [`StoreValue::Raw`].
+    pub fn undecoded(self) -> EtcdSource {
+        EtcdSource { decodes: false, ..self }
     }
 }
 
@@ -78,6 +84,9 @@ impl WatchSource for EtcdSource {
     }
 
     fn read(&self, item: WatchItem<Bytes>) -> StoreResult<StoreEntry> {
-        read(item.key, &item.value, number(&item.revision))
+        if self.decodes {
+            return read(item.key, &item.value, number(&item.revision));
+        }
+        Ok(StoreEntry { key: item.key, value: StoreValue::Raw(item.value.to_vec()), revision: item.revision })
     }
 }

@@ -91,7 +91,7 @@ fn number_at(object: &Json, pointer: &str) -> i64 {
 
 /// Decodes text as an object and as a list of each supported kind except Service, in both groups. Returns the number of
 /// objects that were recognised.
-#[cfg(fuzzing)]
+#[doc(hidden)]
 pub fn read_objects(text: &str) -> usize {
     use collection::CollectionForm;
     let own =

@@ -3,10 +3,8 @@
 //! Nothing else needs SRV lookups, so the queries go directly to the name servers of the system, without a resolver
 //! library.
 
-#[cfg(fuzzing)]
+#[doc(hidden)]
 pub mod message;
-#[cfg(not(fuzzing))]
-mod message;
 
 use crate::config::EtcdEndpoint;
 use crate::{StoreError, StoreResult};

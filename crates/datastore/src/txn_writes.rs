@@ -4,11 +4,10 @@
 //! The sets of nested branches are merged into those of the enclosing branch, always the smaller into the larger, and
 //! deleted ranges are kept as disjoint intervals. A request of n operations therefore costs n log n for any nesting.
 
-use super::refusal::RequestRejection;
-use super::span::KeySpan;
+use super::key_span::KeySpan;
+use super::rejection::RequestRejection;
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Bound;
 use tortie_etcd_proto::etcdserverpb::RequestOp;
 use tortie_etcd_proto::etcdserverpb::request_op::Request;
 
@@ -20,7 +19,7 @@ pub struct TxnWrites {
 
 impl TxnWrites {
     /// Collects the writes. Rejects operations that write a key twice, in the order of evaluation of etcd.
-    pub fn of(ops: &[RequestOp]) -> Result<TxnWrites, RequestRejection> {
+    pub fn collect(ops: &[RequestOp]) -> Result<TxnWrites, RequestRejection> {
         let mut writes = TxnWrites::default();
         for op in ops {
             if let Some(Request::RequestDeleteRange(delete)) = &op.request {
@@ -29,7 +28,7 @@ impl TxnWrites {
         }
         for op in ops {
             if let Some(Request::RequestTxn(inner)) = &op.request {
-                writes.join(TxnWrites::of(&inner.success)?, TxnWrites::of(&inner.failure)?)?;
+                writes.join(TxnWrites::collect(&inner.success)?, TxnWrites::collect(&inner.failure)?)?;
             }
         }
         for op in ops {
@@ -45,7 +44,7 @@ impl TxnWrites {
     /// Merges a nested transaction, of which only one branch is executed.
     fn join(&mut self, then: TxnWrites, otherwise: TxnWrites) -> Result<(), RequestRejection> {
         for inner in [&then, &otherwise] {
-            if !disjoint(&self.puts, &inner.puts) || self.deletes.meet(&inner.puts) {
+            if !are_disjoint(&self.puts, &inner.puts) || self.deletes.contain_any(&inner.puts) {
                 return Err(RequestRejection::DUPLICATE_KEY);
             }
         }
@@ -57,7 +56,7 @@ impl TxnWrites {
     }
 }
 
-fn disjoint(a: &BTreeSet<Bytes>, b: &BTreeSet<Bytes>) -> bool {
+fn are_disjoint(a: &BTreeSet<Bytes>, b: &BTreeSet<Bytes>) -> bool {
     let (small, large) = if a.len() < b.len() { (a, b) } else { (b, a) };
     !small.iter().any(|key| large.contains(key))
 }
@@ -79,9 +78,8 @@ impl KeyIntervals {
     fn insert(&mut self, span: KeySpan) {
         match span {
             KeySpan::Range(from, end) if from < end => self.add(from, end),
-            KeySpan::Range(..) => {}
             // etcd treats the end of an open range as the smallest key, so it detects no overlap there.
-            KeySpan::From(_) => {}
+            KeySpan::Range(..) | KeySpan::From(_) => {}
             KeySpan::Key(key) => {
                 let end = [key.as_ref(), &[0]].concat();
                 self.add(key, end.into());
@@ -94,10 +92,10 @@ impl KeyIntervals {
         while let Some((start, stop)) = self.ends.range::<Bytes, _>(..=&end).next_back()
             && *stop >= from
         {
-            let (start, stop) = (start.clone(), stop.clone());
+            end = end.max(stop.clone());
+            let start = start.clone();
             self.ends.remove(&start);
             from = from.min(start);
-            end = end.max(stop);
         }
         self.ends.insert(from, end);
     }
@@ -107,15 +105,11 @@ impl KeyIntervals {
     }
 
     /// Returns whether one of the keys is in one of the ranges.
-    fn meet(&self, keys: &BTreeSet<Bytes>) -> bool {
+    fn contain_any(&self, keys: &BTreeSet<Bytes>) -> bool {
         if keys.len() <= self.ends.len() {
             return keys.iter().any(|key| self.contains(key));
         }
-        let within = |(from, end): (&Bytes, &Bytes)| {
-            let bounds = (Bound::Included(from), Bound::Excluded(end));
-            keys.range::<Bytes, _>(bounds).next().is_some()
-        };
-        self.ends.iter().any(within)
+        self.ends.iter().any(|(from, end)| keys.range::<Bytes, _>(from..end).next().is_some())
     }
 
     fn union(&mut self, mut other: KeyIntervals) {
@@ -194,8 +188,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_finds_what_looking_at_every_pair_finds(ops in prop::collection::vec(operation(), 0..6)) {
-            prop_assert_eq!(TxnWrites::of(&ops).is_ok(), model(&ops).is_ok());
+        fn it_agrees_with_comparing_every_pair(ops in prop::collection::vec(operation(), 0..6)) {
+            prop_assert_eq!(TxnWrites::collect(&ops).is_ok(), model(&ops).is_ok());
         }
     }
 
@@ -215,8 +209,8 @@ mod tests {
             deep = vec![nested(deep, vec![]), delete(format!("x{level}"), format!("x{level}z"))];
         }
         let begin = clock_gettime(ClockId::ThreadCPUTime).tv_sec;
-        assert!(TxnWrites::of(&[group(deletes), group(puts)].concat()).is_ok());
-        assert!(TxnWrites::of(&deep).is_ok());
+        assert!(TxnWrites::collect(&[group(deletes), group(puts)].concat()).is_ok());
+        assert!(TxnWrites::collect(&deep).is_ok());
         // CPU time, which does not depend on the load of the machine. Comparing every pair takes minutes.
         let seconds = clock_gettime(ClockId::ThreadCPUTime).tv_sec - begin;
         assert!(seconds < 15, "{seconds} s");

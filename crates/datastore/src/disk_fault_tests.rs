@@ -3,7 +3,7 @@
 
 use crate::core::{StoreCore, WriteRequest};
 use crate::limits::{MAX_RESPONSE_BYTES, ResponseAllowance};
-use crate::refusal::RequestRejection;
+use crate::rejection::RequestRejection;
 use bytes::Bytes;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -127,25 +127,24 @@ fn contents(core: &StoreCore) -> KeyContents {
         range_end: Bytes::from_static(&[0]),
         ..Default::default()
     };
-    let answer =
-        core.latest().get().range(&all, &mut ResponseAllowance::new(MAX_RESPONSE_BYTES)).unwrap().unwrap();
+    let answer = core.latest().get().range(&all, &mut ResponseAllowance::new(MAX_RESPONSE_BYTES)).unwrap();
     answer.kvs.into_iter().map(|kv| (kv.key, kv.value)).collect()
 }
 
 fn some_writes(rng: &mut StdRng) -> Vec<WriteRequest> {
-    let number = rng.random_range(1..6);
-    let mut one = || {
+    let mut writes = Vec::new();
+    for _ in 0..rng.random_range(1..6) {
         let key = Bytes::from(format!("/{}", rng.random_range(0..40)));
-        match rng.random_range(0..10) {
+        writes.push(match rng.random_range(0..10) {
             0..7 => {
                 let value = vec![rng.random(); rng.random_range(0..9000)].into();
                 WriteRequest::Put(PutRequest { key, value, ..Default::default() })
             }
             7..9 => WriteRequest::Delete(DeleteRangeRequest { key, ..Default::default() }),
             _ => WriteRequest::Alarm { no_space: false },
-        }
-    };
-    (0..number).map(|_| one()).collect()
+        });
+    }
+    writes
 }
 
 fn after(mut contents: KeyContents, writes: &[WriteRequest], answers: &[bool]) -> KeyContents {
@@ -206,7 +205,7 @@ fn live(dir: &Path, seed: u64, struck: &mut FaultCounts) {
 }
 
 #[test]
-fn whatever_the_disk_does_no_acknowledged_write_is_lost() {
+fn no_acknowledged_write_is_lost_to_disk_faults() {
     let lives = std::env::var("TORTIE_FAULT_LIVES").map_or(20, |text| text.parse().unwrap());
     let seed: u64 = match std::env::var("TORTIE_SEED") {
         Ok(text) if text == "random" => rand::random(),

@@ -4,7 +4,7 @@
 //! rejected file must stay unchanged, so writes of redb during the check are held in memory and reach the disk only
 //! after the check has passed.
 
-use super::room::{self, DiskReserve, ReserveUse};
+use super::disk_space::{self, DiskReserve, ReserveUse};
 use redb::StorageBackend;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -77,7 +77,7 @@ impl DataFile {
     ) -> io::Result<()> {
         loop {
             match (write(), &self.inner.reserve) {
-                (Err(error), Some(reserve)) if room::is_full(&error) && reserve.release(what_for) => {}
+                (Err(error), Some(reserve)) if disk_space::is_full(&error) && reserve.release(what_for) => {}
                 (outcome, _) => return outcome,
             }
         }
@@ -131,13 +131,13 @@ fn read_padded(file: &File, mut offset: u64, mut out: &mut [u8]) -> io::Result<(
 
 fn write(file: &File, data: &[u8], offset: u64) -> io::Result<()> {
     #[cfg(test)]
-    crate::faults::before_write(file, data, offset)?;
+    crate::disk_fault_tests::before_write(file, data, offset)?;
     file.write_all_at(data, offset)
 }
 
 fn sync(file: &File) -> io::Result<()> {
     #[cfg(test)]
-    crate::faults::before_sync()?;
+    crate::disk_fault_tests::before_sync()?;
     file.sync_data()
 }
 

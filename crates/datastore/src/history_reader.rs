@@ -1,10 +1,10 @@
 //! Finds versions in the history, starting from the newest version of a key.
 
-use super::fault::StorageFault;
+use super::history_record::{CommitRevision, HistoryEntry, KeyVersion, decode_history};
 use super::index::LatestVersion;
 use super::limits::WorkBudget;
-use super::record::{CommitRevision, HistoryEntry, KeyVersion, decode_history};
-use super::view::HistoryTable;
+use super::revision_view::HistoryTable;
+use super::storage_fault::StorageFault;
 use std::ops::ControlFlow;
 
 /// Keys that were written in sequence are usually also listed in sequence: within this many revisions and rows,
@@ -49,10 +49,10 @@ impl<'t, H: HistoryTable> HistoryReader<'t, H> {
                 if at.main > revision {
                     return ChainStep::Back(entry.previous);
                 }
-                match entry.version.deleted {
-                    true => ChainStep::Done(ControlFlow::Continue(())),
-                    false => ChainStep::Done(visitor(key, &entry.version)),
+                if entry.version.deleted {
+                    return ChainStep::Done(ControlFlow::Continue(()));
                 }
+                ChainStep::Done(visitor(key, &entry.version))
             })?;
             match looked_up {
                 Some(ChainStep::Done(flow)) => return Ok(flow),

@@ -18,26 +18,26 @@ pub enum FrameReadError {
 pub struct FrameReader {
     buffer: BytesMut,
     /// Maximum size of a frame.
-    most: usize,
+    max_frame_bytes: usize,
     /// Buffer capacity kept while no frame is pending.
-    room: usize,
+    idle_capacity: usize,
 }
 
 impl FrameReader {
     /// Creates a reader that allocates memory for a frame only as its bytes arrive and releases it afterwards.
-    pub fn new(most: usize, room: usize) -> FrameReader {
-        FrameReader { buffer: BytesMut::new(), most, room }
+    pub fn new(max_frame_bytes: usize, idle_capacity: usize) -> FrameReader {
+        FrameReader { buffer: BytesMut::new(), max_frame_bytes, idle_capacity }
     }
 
     pub async fn next(&mut self, stream: &mut (impl AsyncRead + Unpin)) -> Result<Bytes, FrameReadError> {
         loop {
-            if let Some(frame) = unframe(&mut self.buffer, self.most)? {
+            if let Some(frame) = unframe(&mut self.buffer, self.max_frame_bytes)? {
                 return Ok(frame);
             }
-            if self.buffer.is_empty() && self.buffer.capacity() > self.room {
+            if self.buffer.is_empty() && self.buffer.capacity() > self.idle_capacity {
                 self.buffer = BytesMut::new();
             }
-            self.buffer.reserve(self.room);
+            self.buffer.reserve(self.idle_capacity);
             if stream.read_buf(&mut self.buffer).await? == 0 {
                 return Err(FrameReadError::Closed);
             }
@@ -51,7 +51,7 @@ mod tests {
     use tokio::io::AsyncWriteExt;
 
     #[tokio::test]
-    async fn frames_come_whole_however_they_are_cut_and_not_longer_than_allowed() {
+    async fn frames_arrive_whole_and_within_their_limit() {
         let (mut writer, mut stream) = tokio::io::duplex(64);
         let mut reader = FrameReader::new(8, 16);
         let sending = tokio::spawn(async move {

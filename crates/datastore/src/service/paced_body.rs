@@ -21,9 +21,9 @@ const UNREAD_RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 pub fn pace(body: Body, share: BudgetShare) -> Body {
     let answer = Arc::new(Mutex::new(PacedResponse {
         state: Some(PacedState { body, rest: Bytes::new(), _share: share }),
-        taken: 0,
+        polls: 0,
     }));
-    let watchdog = tokio::spawn(give_up(Arc::downgrade(&answer)));
+    let watchdog = tokio::spawn(drop_when_unread(Arc::downgrade(&answer)));
     Body::new(PacedBody { answer, watchdog: watchdog.abort_handle() })
 }
 
@@ -42,8 +42,8 @@ impl Drop for PacedBody {
 struct PacedResponse {
     /// `None` after the response was dropped.
     state: Option<PacedState>,
-    /// Number of pieces sent.
-    taken: u64,
+    /// Number of times that the connection asked for a piece.
+    polls: u64,
 }
 
 struct PacedState {
@@ -61,7 +61,7 @@ impl HttpBody for PacedBody {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         let mut answer = lock(&self.answer);
-        answer.taken += 1;
+        answer.polls += 1;
         let Some(sending) = &mut answer.state else {
             return Poll::Ready(Some(Err(Status::deadline_exceeded(
                 "etcdserver: the answer was not read in time",
@@ -81,20 +81,20 @@ impl HttpBody for PacedBody {
     }
 }
 
-async fn give_up(answer: Weak<Mutex<PacedResponse>>) {
+async fn drop_when_unread(answer: Weak<Mutex<PacedResponse>>) {
     let mut before = 0;
     loop {
         tokio::time::sleep(UNREAD_RESPONSE_TIMEOUT).await;
         let Some(answer) = answer.upgrade() else { return };
         let mut answer = lock(&answer);
-        if answer.taken == before {
+        if answer.polls == before {
             tracing::warn!(
                 "a large response is dropped: the client has read nothing of it for {UNREAD_RESPONSE_TIMEOUT:?}"
             );
             answer.state = None;
             return;
         }
-        before = answer.taken;
+        before = answer.polls;
     }
 }
 
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn it_comes_in_pieces_and_frees_its_share_at_the_end() {
+    async fn a_response_frees_its_share_at_the_end() {
         let budget = ResponseBudget::default();
         let mut body = answer(&budget, 300_000).await;
         let mut sizes = Vec::new();
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_answer_that_nobody_reads_is_given_up() {
+    async fn an_unread_response_is_dropped() {
         let budget = ResponseBudget::default();
         let mut body = answer(&budget, crate::limits::MAX_RESPONSE_BYTES).await;
         // The whole budget is taken; it is released although the client is still connected.

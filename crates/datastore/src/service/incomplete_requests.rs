@@ -6,7 +6,7 @@
 //! longer than a busy machine takes; otherwise the largest one, because most requests are small.
 
 use super::MAX_MESSAGE_BYTES;
-use crate::refusal::RequestRejection;
+use crate::rejection::RequestRejection;
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use std::cmp::Reverse;
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_oldest_makes_room_and_nobody_waits_for_ever() {
+    async fn the_oldest_request_is_evicted_first() {
         let intake = Arc::new(RequestIntake::default());
         tokio::spawn(intake.clone().sweep());
         let put = "/etcdserverpb.KV/Put";
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_small_request_is_given_up_for_large_ones_only_if_it_has_waited_for_long() {
+    async fn a_small_request_is_evicted_only_when_old() {
         let intake = Arc::new(RequestIntake::default());
         let put = "/etcdserverpb.KV/Put";
         let fit = MAX_INCOMPLETE_BYTES / (MAX_MESSAGE_BYTES + REQUEST_OVERHEAD_BYTES);

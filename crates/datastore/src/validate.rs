@@ -1,7 +1,7 @@
 //! Validates requests without access to the state of the store.
 
-use super::refusal::RequestRejection;
-use super::writes::TxnWrites;
+use super::rejection::RequestRejection;
+use super::txn_writes::TxnWrites;
 use bytes::Bytes;
 use std::collections::BTreeSet;
 use tortie_etcd_proto::etcdserverpb::request_op::Request;
@@ -16,15 +16,15 @@ pub fn size(encoded_len: usize) -> Result<(), RequestRejection> {
 }
 
 pub fn range(request: &RangeRequest) -> Result<(), RequestRejection> {
-    key(&request.key)
+    check_key(&request.key)
 }
 
 pub fn delete(request: &DeleteRangeRequest) -> Result<(), RequestRejection> {
-    key(&request.key)
+    check_key(&request.key)
 }
 
 pub fn put(request: &PutRequest) -> Result<(), RequestRejection> {
-    key(&request.key)?;
+    check_key(&request.key)?;
     if request.ignore_value && !request.value.is_empty() {
         return Err(RequestRejection::VALUE_PROVIDED);
     }
@@ -35,9 +35,9 @@ pub fn put(request: &PutRequest) -> Result<(), RequestRejection> {
 }
 
 pub fn txn(request: &TxnRequest) -> Result<(), RequestRejection> {
-    shape(request, MAX_TXN_OPS)?;
-    TxnWrites::of(&request.success)?;
-    TxnWrites::of(&request.failure)?;
+    check_shape(request, MAX_TXN_OPS)?;
+    TxnWrites::collect(&request.success)?;
+    TxnWrites::collect(&request.failure)?;
     Ok(())
 }
 
@@ -51,10 +51,10 @@ pub fn is_read_only(request: &TxnRequest) -> bool {
 }
 
 /// Returns whether a transaction may add data, which a full store rejects.
-pub fn puts(request: &TxnRequest) -> bool {
+pub fn adds_data(request: &TxnRequest) -> bool {
     request.success.iter().chain(&request.failure).any(|op| match &op.request {
         Some(Request::RequestPut(_)) => true,
-        Some(Request::RequestTxn(inner)) => puts(inner),
+        Some(Request::RequestTxn(inner)) => adds_data(inner),
         _ => false,
     })
 }
@@ -73,34 +73,34 @@ pub fn leases(request: &TxnRequest) -> BTreeSet<i64> {
 }
 
 /// Returns whether the response to a transaction may contain many keys.
-pub fn lists(request: &TxnRequest) -> bool {
+pub fn may_list(request: &TxnRequest) -> bool {
     request.success.iter().chain(&request.failure).any(|op| match &op.request {
         Some(Request::RequestRange(range)) => {
             !range.range_end.is_empty() && !range.count_only && range.limit != 1
         }
         Some(Request::RequestDeleteRange(delete)) => !delete.range_end.is_empty() && delete.prev_kv,
-        Some(Request::RequestTxn(inner)) => lists(inner),
+        Some(Request::RequestTxn(inner)) => may_list(inner),
         Some(Request::RequestPut(_)) | None => false,
     })
 }
 
-fn key(key: &Bytes) -> Result<(), RequestRejection> {
+fn check_key(key: &Bytes) -> Result<(), RequestRejection> {
     if key.is_empty() { Err(RequestRejection::EMPTY_KEY) } else { Ok(()) }
 }
 
 /// Checks the operations. Nested transactions share one limit of operations, level by level.
-fn shape(request: &TxnRequest, allowance: usize) -> Result<(), RequestRejection> {
+fn check_shape(request: &TxnRequest, allowance: usize) -> Result<(), RequestRejection> {
     let ops = request.compare.len().max(request.success.len()).max(request.failure.len());
     let left = allowance.checked_sub(ops).ok_or(RequestRejection::TOO_MANY_OPS)?;
     for compare in &request.compare {
-        key(&compare.key)?;
+        check_key(&compare.key)?;
     }
     for op in request.success.iter().chain(&request.failure) {
         match &op.request {
             Some(Request::RequestRange(inner)) => range(inner)?,
             Some(Request::RequestPut(inner)) => put(inner)?,
             Some(Request::RequestDeleteRange(inner)) => delete(inner)?,
-            Some(Request::RequestTxn(inner)) => shape(inner, left)?,
+            Some(Request::RequestTxn(inner)) => check_shape(inner, left)?,
             None => return Err(RequestRejection::KEY_NOT_FOUND),
         }
     }

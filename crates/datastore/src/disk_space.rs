@@ -4,7 +4,7 @@
 //! allocated blocks beside the database. When a write to the database finds no space, a piece of the reserve is
 //! released to the file system and the write is retried; puts have been rejected long before that.
 
-use super::fault::StorageFault;
+use super::storage_fault::StorageFault;
 use rustix::fs::{FallocateFlags, fallocate, statvfs};
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -31,7 +31,7 @@ pub fn available(dir: &Path) -> io::Result<u64> {
 }
 
 /// Returns an error unless a file of `needed` bytes fits into the file system of a directory.
-pub fn check(dir: &Path, needed: u64) -> Result<(), StorageFault> {
+pub fn require(dir: &Path, needed: u64) -> Result<(), StorageFault> {
     let available = available(dir)?;
     if available < needed {
         Err(StorageFault::NoRoom { dir: dir.to_owned(), needed, available })
@@ -191,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn plenty_of_room_is_looked_at_again_in_time() {
+    fn plenty_of_space_is_checked_again_in_time() {
         let mut plenty = SpaceCheckCache::default();
         let now = Instant::now();
         assert!(!plenty.covers(0, now), "nobody has looked yet");

@@ -4,7 +4,7 @@
 //! an append. Each entry refers to the previous version of the key, so that older versions are found from the newest
 //! one.
 
-use super::fault::StorageFault;
+use super::storage_fault::StorageFault;
 use bytes::{Buf, BufMut, Bytes};
 use prost::encoding::{decode_varint, encode_varint};
 

@@ -1,6 +1,7 @@
 //! Failures of the storage layer, as opposed to the rejection of a request.
 
-use super::room;
+use super::disk_space;
+use super::rejection::RequestRejection;
 use std::path::PathBuf;
 use tonic::Status;
 
@@ -22,9 +23,9 @@ impl StorageFault {
     pub fn is_full(&self) -> bool {
         match self {
             StorageFault::Database(error) => {
-                matches!(error.as_ref(), redb::Error::Io(error) if room::is_full(error))
+                matches!(error.as_ref(), redb::Error::Io(error) if disk_space::is_full(error))
             }
-            StorageFault::Io(error) => room::is_full(error),
+            StorageFault::Io(error) => disk_space::is_full(error),
             StorageFault::NoRoom { .. } => true,
             StorageFault::Record => false,
         }
@@ -32,13 +33,22 @@ impl StorageFault {
 
     /// Returns the status of a request that failed and left the store unchanged.
     pub fn into_status(self, outcome: &str) -> Status {
-        match self.is_full() {
-            true => {
-                Status::resource_exhausted(format!("etcdserver: {outcome}: {self}; make room and try again"))
-            }
-            false => Status::internal(format!("etcdserver: {outcome}: {self}")),
+        if self.is_full() {
+            return Status::resource_exhausted(format!(
+                "etcdserver: {outcome}: {self}; make room and try again"
+            ));
         }
+        Status::internal(format!("etcdserver: {outcome}: {self}"))
     }
+}
+
+/// Reason why a request was not executed.
+#[derive(Debug, thiserror::Error)]
+pub enum RequestError {
+    #[error(transparent)]
+    Rejected(#[from] RequestRejection),
+    #[error(transparent)]
+    Storage(#[from] StorageFault),
 }
 
 macro_rules! from_redb {
@@ -46,6 +56,12 @@ macro_rules! from_redb {
         $(impl From<$error> for StorageFault {
             fn from(error: $error) -> StorageFault {
                 StorageFault::Database(Box::new(error.into()))
+            }
+        }
+
+        impl From<$error> for RequestError {
+            fn from(error: $error) -> RequestError {
+                StorageFault::from(error).into()
             }
         })*
     };

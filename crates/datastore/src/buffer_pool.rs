@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn buffers_come_back_empty_and_only_so_many_are_kept() {
+    fn pooled_buffers_are_empty_and_bounded() {
         let many: Vec<PooledBuffer> =
             (0..2 * MAX_POOLED_BUFFERS).map(|_| PooledBuffer::with_capacity(POOLED_BUFFER_BYTES)).collect();
         for mut buffer in many {

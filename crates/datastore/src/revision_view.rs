@@ -1,12 +1,12 @@
 //! Reads the store at a revision, in the same way within a write and from a snapshot.
 
-use super::fault::StorageFault;
+use super::history_reader::HistoryReader;
+use super::history_record::KeyVersion;
 use super::index::VersionIndex;
+use super::key_span::{KeyBounds, KeySpan};
 use super::limits::WorkBudget;
-use super::reader::HistoryReader;
-use super::record::KeyVersion;
-use super::refusal::RequestRejection;
-use super::span::{KeyBounds, KeySpan};
+use super::rejection::RequestRejection;
+use super::storage_fault::StorageFault;
 use redb::{ReadableTable, TableDefinition};
 use std::ops::ControlFlow;
 
@@ -69,16 +69,15 @@ impl<H: HistoryTable> RevisionView<'_, H> {
         let mut reader = HistoryReader::new(self.history, self.work);
         let mut count = 0;
         for (key, newest) in self.index.range(bounds) {
-            let flow = match newest.at.main <= revision {
+            let flow = if newest.at.main <= revision {
                 // The index alone suffices; no lookup in the history is needed.
-                true => {
-                    count += usize::from(!newest.deleted);
-                    reader.spend()
-                }
-                false => reader.visit(key, newest, revision, &mut |_, _| {
+                count += usize::from(!newest.deleted);
+                reader.spend()
+            } else {
+                reader.visit(key, newest, revision, &mut |_, _| {
                     count += 1;
                     ControlFlow::Continue(())
-                })?,
+                })?
             };
             if flow.is_break() {
                 break;

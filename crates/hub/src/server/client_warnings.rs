@@ -13,17 +13,17 @@ pub struct ClientWarnings(Mutex<HashMap<&'static str, WarningState>>);
 
 #[derive(Debug)]
 struct WarningState {
-    said: Instant,
-    unsaid: u64,
+    logged: Instant,
+    suppressed: u64,
 }
 
 impl ClientWarnings {
     /// Logs a problem with a client. `kind` must be one of a small, fixed set of messages.
-    pub fn note(&self, kind: &'static str, source: IpAddr, reason: &dyn std::fmt::Display) {
+    pub fn warn(&self, kind: &'static str, source: IpAddr, reason: &dyn std::fmt::Display) {
         match self.count(kind, Instant::now()) {
             Some(0) => tracing::warn!(%source, %reason, "{kind}"),
-            Some(unsaid) => {
-                tracing::warn!(%source, %reason, "{kind}, as did {unsaid} others in the last minute")
+            Some(suppressed) => {
+                tracing::warn!(%source, %reason, "{kind}, as did {suppressed} others in the last minute")
             }
             None => tracing::debug!(%source, %reason, "{kind}"),
         }
@@ -33,16 +33,16 @@ impl ClientWarnings {
     fn count(&self, kind: &'static str, now: Instant) -> Option<u64> {
         let mut kinds = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match kinds.get_mut(kind) {
-            Some(kind) if now < kind.said + WARNING_INTERVAL => {
-                kind.unsaid += 1;
+            Some(kind) if now < kind.logged + WARNING_INTERVAL => {
+                kind.suppressed += 1;
                 None
             }
             Some(kind) => {
-                kind.said = now;
-                Some(std::mem::take(&mut kind.unsaid))
+                kind.logged = now;
+                Some(std::mem::take(&mut kind.suppressed))
             }
             None => {
-                kinds.insert(kind, WarningState { said: now, unsaid: 0 });
+                kinds.insert(kind, WarningState { logged: now, suppressed: 0 });
                 Some(0)
             }
         }
@@ -55,14 +55,14 @@ mod tests {
 
     #[test]
     fn a_flood_is_a_line_a_minute() {
-        let complaints = ClientWarnings::default();
+        let warnings = ClientWarnings::default();
         let start = Instant::now();
-        assert_eq!(complaints.count("a", start), Some(0));
+        assert_eq!(warnings.count("a", start), Some(0));
         for _ in 0..1000 {
-            assert_eq!(complaints.count("a", start), None);
+            assert_eq!(warnings.count("a", start), None);
         }
-        assert_eq!(complaints.count("b", start), Some(0));
-        assert_eq!(complaints.count("a", start + WARNING_INTERVAL), Some(1000));
-        assert_eq!(complaints.count("a", start + WARNING_INTERVAL), None);
+        assert_eq!(warnings.count("b", start), Some(0));
+        assert_eq!(warnings.count("a", start + WARNING_INTERVAL), Some(1000));
+        assert_eq!(warnings.count("a", start + WARNING_INTERVAL), None);
     }
 }

@@ -3,14 +3,14 @@
 use super::HubState;
 use super::buffer_budget::BufferShare;
 use super::frame_queue::FrameQueue;
-use super::sources::SourceSlot;
-use crate::frames::{FrameReadError, FrameReader};
+use super::source_counts::SourceSlot;
+use crate::frame_reader::{FrameReadError, FrameReader};
 use crate::protocol::{
-    ClientEnvelope, HelloMessage, MAX_CLIENT_FRAME_BYTES, ProtocolError, RefusedMessage, from_client,
-    from_hub,
+    ClientMessage, HelloMessage, HubMessage, MAX_CLIENT_FRAME_BYTES, ProtocolError, RefusedMessage,
 };
 use crate::session::{ClientSession, MAX_SEND_BYTES, SessionOpening, SessionStep};
 use bytes::{Buf, Bytes};
+use std::convert::Infallible;
 use std::net::IpAddr;
 use std::pin::pin;
 use std::sync::atomic::Ordering;
@@ -60,7 +60,7 @@ impl From<FrameReadError> for ClientDisconnect {
     }
 }
 
-pub async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
+pub async fn serve_client<S: AsyncRead + AsyncWrite + Unpin>(
     shared: &HubState,
     stream: S,
     source: IpAddr,
@@ -68,10 +68,8 @@ pub async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
 ) -> ClientDisconnect {
     let reader = FrameReader::new(MAX_CLIENT_FRAME_BYTES, CLIENT_READ_BUFFER_BYTES);
     let mut client = ClientConnection { shared, stream, reader, wake: shared.sequence.subscribe() };
-    match client.run(source, stranger).await {
-        Ok(never) => match never {},
-        Err(ended) => ended,
-    }
+    let Err(ended) = client.run(source, stranger).await;
+    ended
 }
 
 struct ClientConnection<'a, S> {
@@ -81,16 +79,15 @@ struct ClientConnection<'a, S> {
     wake: watch::Receiver<u64>,
 }
 
-/// Uninhabited: serving a client only ends with an error.
-enum EndlessServe {}
-
 impl<'a, S: AsyncRead + AsyncWrite + Unpin> ClientConnection<'a, S> {
-    async fn run(&mut self, source: IpAddr, stranger: SourceSlot) -> Result<EndlessServe, ClientDisconnect> {
-        let hello = self.greet(stranger).await?;
-        let _slot = self.enter(source).await?;
-        let mut session = self.open(hello).await?;
-        let place = self.shared.clients.enter();
-        let (mut heard, began) = (Instant::now(), Instant::now());
+    async fn run(&mut self, source: IpAddr, stranger: SourceSlot) -> Result<Infallible, ClientDisconnect> {
+        let hello = self.read_hello(stranger).await?;
+        let _slot = self.take_source_slot(source).await?;
+        let mut session = self.open_session(hello).await?;
+        let registration = self.shared.clients.register();
+        let began = Instant::now();
+        // Time of the client's last message.
+        let mut heard = began;
         let mut ping = heard + self.ping_pause();
         // Reset only when it must fire earlier or has fired: for a client that receives changes it would otherwise be
         // restarted all the time.
@@ -109,20 +106,20 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> ClientConnection<'a, S> {
             // Nothing was read from the client while it waited for budget, so that time does not count as silence.
             heard += looked.elapsed();
             if !frames.is_empty() {
-                self.shared.metrics.gathered(looked.elapsed());
-                match session.is_following() {
-                    true if followed => self.shared.metrics.followed(woken.is_some()),
-                    false if followed => self.shared.metrics.fell_behind(),
-                    _ => {}
+                self.shared.metrics.observe_gather(looked.elapsed());
+                if followed && session.is_following() {
+                    self.shared.metrics.count_followed(woken.is_some());
+                } else if followed {
+                    self.shared.metrics.count_fall_behind();
                 }
             }
             self.write_share(frames, share).await?;
             if let Some(woken) = woken.take_if(|_| matches!(next, SessionStep::Wait)) {
-                self.shared.metrics.caught_up(woken.elapsed());
+                self.shared.metrics.observe_catch_up(woken.elapsed());
             }
             if session.is_following() && streaming.is_none() {
-                self.shared.metrics.snapshot_sent(began.elapsed());
-                streaming = Some(self.shared.metrics.streaming());
+                self.shared.metrics.observe_snapshot(began.elapsed());
+                streaming = Some(self.shared.metrics.count_streaming());
             }
             // While digests are awaited, the client has as much time as for its hello.
             awaited = match next {
@@ -139,17 +136,17 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> ClientConnection<'a, S> {
             tokio::select! {
                 frame = self.reader.next(&mut self.stream) => {
                     heard = Instant::now();
-                    match ClientEnvelope::read(frame?)? {
-                        from_client::ClientMessage::Pong(()) => {
+                    match ClientMessage::decode(frame?)? {
+                        ClientMessage::Pong(()) => {
                             if let Some(asked) = asked.take() {
-                                self.shared.metrics.answered(asked.elapsed());
+                                self.shared.metrics.observe_ping(asked.elapsed());
                             }
                         }
-                        from_client::ClientMessage::Digests(digests) => {
+                        ClientMessage::Digests(digests) => {
                             let begin = session.compare(&digests.sums()?, &self.shared.ledger())?;
                             self.write(vec![begin]).await?;
                         }
-                        from_client::ClientMessage::Hello(_) => return Err(ProtocolError::Unexpected("a second hello").into()),
+                        ClientMessage::Hello(_) => return Err(ProtocolError::Unexpected("a second hello").into()),
                     }
                 }
                 _ = self.wake.changed(), if matches!(next, SessionStep::Wait) => woken = Some(Instant::now()),
@@ -162,11 +159,11 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> ClientConnection<'a, S> {
                     if now >= ping {
                         asked.get_or_insert(now);
                         ping = now + self.ping_pause();
-                        self.write(vec![from_hub::HubMessage::Ping(()).frame()]).await?;
+                        self.write(vec![HubMessage::Ping(()).frame()]).await?;
                     }
                 }
-                () = place.asked() => {
-                    self.write(vec![from_hub::HubMessage::Leave(()).frame()]).await?;
+                () = registration.asked() => {
+                    self.write(vec![HubMessage::Leave(()).frame()]).await?;
                     // The message has been sent; a failed shutdown of the stream makes no difference.
                     let _ = timeout(self.shared.options.handshake, self.stream.shutdown()).await;
                     return Err(ClientDisconnect::Asked);
@@ -181,12 +178,12 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> ClientConnection<'a, S> {
     }
 
     /// Waits for the client's hello. Until then, the connection counts against the handshake limits.
-    async fn greet(&mut self, stranger: SourceSlot) -> Result<HelloMessage, ClientDisconnect> {
+    async fn read_hello(&mut self, stranger: SourceSlot) -> Result<HelloMessage, ClientDisconnect> {
         let deadline = Instant::now() + self.shared.options.handshake;
         let frame = timeout_at(deadline, self.reader.next(&mut self.stream))
             .await
             .map_err(|_| ClientDisconnect::Silent)??;
-        let from_client::ClientMessage::Hello(hello) = ClientEnvelope::read(frame)? else {
+        let ClientMessage::Hello(hello) = ClientMessage::decode(frame)? else {
             return Err(ProtocolError::Unexpected("no hello at the beginning").into());
         };
         drop(stranger);
@@ -195,8 +192,8 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> ClientConnection<'a, S> {
 
     /// Counts the client against the limit of its source address. Beyond the limit, it is rejected with the reason,
     /// so that it connects to another hub.
-    async fn enter(&mut self, source: IpAddr) -> Result<SourceSlot, ClientDisconnect> {
-        if let Some(slot) = self.shared.sources.enter(source) {
+    async fn take_source_slot(&mut self, source: IpAddr) -> Result<SourceSlot, ClientDisconnect> {
+        if let Some(slot) = self.shared.sources.count(source) {
             return Ok(slot);
         }
         self.refuse(ClientDisconnect::Crowded.to_string()).await?;
@@ -205,20 +202,21 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> ClientConnection<'a, S> {
 
     async fn refuse(&mut self, reason: String) -> Result<(), ClientDisconnect> {
         let limit = self.shared.options.handshake;
-        let refused = self.write(vec![from_hub::HubMessage::Refused(RefusedMessage { reason }).frame()]);
+        let refused = self.write(vec![HubMessage::Refused(RefusedMessage { reason }).frame()]);
         timeout(limit, refused).await.map_err(|_| ClientDisconnect::Slow)?
     }
 
-    async fn open(&mut self, hello: HelloMessage) -> Result<ClientSession, ClientDisconnect> {
-        let patience = Instant::now() + self.shared.options.catch_up;
+    async fn open_session(&mut self, hello: HelloMessage) -> Result<ClientSession, ClientDisconnect> {
+        let deadline = Instant::now() + self.shared.options.catch_up;
         loop {
-            let opening = match self.shared.draining.load(Ordering::Relaxed) {
-                true => SessionOpening::Refused("this hub is shutting down".to_owned()),
-                false => ClientSession::open(&hello, &self.shared.ledger(), Instant::now() >= patience),
+            let opening = if self.shared.draining.load(Ordering::Relaxed) {
+                SessionOpening::Refused("this hub is shutting down".to_owned())
+            } else {
+                ClientSession::open(&hello, &self.shared.ledger(), Instant::now() >= deadline)
             };
             match opening {
                 SessionOpening::Served { session, first } => {
-                    self.shared.metrics.opened(&session);
+                    self.shared.metrics.count_opening(&session);
                     self.write(first).await?;
                     tracing::debug!(node = hello.node, "a client is served");
                     return Ok(session);
@@ -260,7 +258,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> ClientConnection<'a, S> {
                 }
                 // Without pings, the client would conclude that the hub is dead.
                 *ping = now + self.ping_pause();
-                self.write(vec![from_hub::HubMessage::Ping(()).frame()]).await?;
+                self.write(vec![HubMessage::Ping(()).frame()]).await?;
             }
         }
     }
@@ -268,7 +266,8 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> ClientConnection<'a, S> {
     /// Returns the frames to send now, up to about the client's share of the budget, and the step that follows.
     fn gather(&self, session: &mut ClientSession) -> (Vec<Bytes>, SessionStep) {
         let limit = self.shared.budget.share_of(self.shared.clients.len(), MAX_SEND_BYTES);
-        let (mut frames, mut bytes) = (Vec::new(), 0);
+        let mut frames = Vec::new();
+        let mut bytes = 0;
         loop {
             let next = session.next(&self.shared.ledger());
             let from = frames.len();
@@ -278,7 +277,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> ClientConnection<'a, S> {
                 // Encoded here, after the lock of the ledger has been released.
                 SessionStep::SendBucket(bucket) => {
                     let (more, encoded) = bucket.frames();
-                    self.shared.metrics.bucket(&bucket, &more, encoded);
+                    self.shared.metrics.count_bucket(&bucket, &more, encoded);
                     frames.extend(more.iter().cloned());
                 }
             }
@@ -296,20 +295,20 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> ClientConnection<'a, S> {
     ) -> Result<(), ClientDisconnect> {
         let Some(share) = share else { return Ok(()) };
         tokio::select! {
-            written = self.write_noting(frames, || share.note_progress()) => written,
+            written = self.write_reporting(frames, || share.record_progress()) => written,
             () = share.evicted() => Err(ClientDisconnect::Evicted),
         }
     }
 
     async fn write(&mut self, frames: Vec<Bytes>) -> Result<(), ClientDisconnect> {
-        self.write_noting(frames, || {}).await
+        self.write_reporting(frames, || {}).await
     }
 
-    /// Writes the frames and calls `note_progress` whenever the client has read something.
-    async fn write_noting(
+    /// Writes the frames and calls `report_progress` whenever the client has read something.
+    async fn write_reporting(
         &mut self,
         frames: Vec<Bytes>,
-        note_progress: impl Fn(),
+        report_progress: impl Fn(),
     ) -> Result<(), ClientDisconnect> {
         let mut queue = FrameQueue::new(frames);
         let bytes = queue.remaining();
@@ -319,14 +318,14 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> ClientConnection<'a, S> {
                 if self.stream.write_buf(&mut queue).await? == 0 {
                     return Err(std::io::ErrorKind::WriteZero.into());
                 }
-                note_progress();
+                report_progress();
             }
             self.stream.flush().await
         };
         let written =
             timeout(self.shared.options.write, written).await.map_err(|_| ClientDisconnect::Slow)?;
         written.map_err(|_| ClientDisconnect::Closed)?;
-        self.shared.metrics.written(bytes, began.elapsed());
+        self.shared.metrics.observe_write(bytes, began.elapsed());
         Ok(())
     }
 }

@@ -30,7 +30,7 @@ impl SourceCounts {
     }
 
     /// Counts a connection, unless it would exceed the limit of its source or the total limit.
-    pub fn enter(self: &Arc<SourceCounts>, source: IpAddr) -> Option<SourceSlot> {
+    pub fn count(self: &Arc<SourceCounts>, source: IpAddr) -> Option<SourceSlot> {
         let mut state = self.state();
         let of_source = state.by_source.get(&source).copied().unwrap_or_default();
         if of_source >= self.most_of_one || state.total >= self.most {
@@ -68,12 +68,12 @@ mod tests {
     fn one_source_leaves_room_for_others() {
         let counts = SourceCounts::new(5, 3);
         let [one, two]: [IpAddr; 2] = [[10, 0, 0, 1].into(), [10, 0, 0, 2].into()];
-        let mut held: Vec<SourceSlot> = (0..3).map(|_| counts.enter(one).unwrap()).collect();
-        assert!(counts.enter(one).is_none());
-        held.extend((0..2).map(|_| counts.enter(two).unwrap()));
-        assert!(counts.enter(two).is_none(), "five in all");
+        let mut held: Vec<SourceSlot> = (0..3).map(|_| counts.count(one).unwrap()).collect();
+        assert!(counts.count(one).is_none());
+        held.extend((0..2).map(|_| counts.count(two).unwrap()));
+        assert!(counts.count(two).is_none(), "five in all");
         held.remove(0);
-        assert!(counts.enter(one).is_some());
+        assert!(counts.count(one).is_some());
         drop(held);
         assert!(counts.state().by_source.is_empty() && counts.state().total == 0);
     }

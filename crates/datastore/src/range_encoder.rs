@@ -1,10 +1,10 @@
 //! Encodes a list of keys while it is read: each key is copied once, from its database page into the bytes that are
 //! sent. A list that is collected as values and encoded afterwards would be in memory twice.
 
-use super::buffer::{self, PooledBuffer};
+use super::buffer_pool::{self, PooledBuffer};
 use super::directory::StoreIdentity;
+use super::history_record::KeyVersion;
 use super::limits::ResponseAllowance;
-use super::record::KeyVersion;
 use super::watch::RAFT_TERM;
 use bytes::{BufMut, Bytes};
 use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint, message};
@@ -83,10 +83,10 @@ impl RangeEncoder {
             _ => last.capacity() - last.len() < length,
         });
         if is_full {
-            let size = if number < buffer::MAX_POOLED_BUFFERS {
-                buffer::POOLED_BUFFER_BYTES
+            let size = if number < buffer_pool::MAX_POOLED_BUFFERS {
+                buffer_pool::POOLED_BUFFER_BYTES
             } else {
-                buffer::LARGE_BUFFER_BYTES
+                buffer_pool::LARGE_BUFFER_BYTES
             };
             self.chunks.push(PooledBuffer::with_capacity(size.max(length)));
         }
@@ -190,12 +190,19 @@ mod tests {
         core.latest().get()
     }
 
+    fn rejection<T>(outcome: Result<T, crate::RequestError>) -> Result<T, crate::RequestRejection> {
+        outcome.map_err(|error| match error {
+            crate::RequestError::Rejected(rejection) => rejection,
+            crate::RequestError::Storage(fault) => panic!("{fault}"),
+        })
+    }
+
     /// Returns the response that is built from values and encoded by the library.
     fn expected(
         snapshot: &StoreSnapshot,
         request: &RangeRequest,
     ) -> Result<RangeResponse, crate::RequestRejection> {
-        let mut response = snapshot.range(request, &mut ResponseAllowance::new(usize::MAX)).unwrap()?;
+        let mut response = rejection(snapshot.range(request, &mut ResponseAllowance::new(usize::MAX)))?;
         let header = response.header.as_mut().unwrap();
         header.cluster_id = snapshot.identity.cluster;
         header.member_id = snapshot.identity.member;
@@ -210,7 +217,7 @@ mod tests {
             let snapshot = snapshot(&[puts]);
             let request = RangeRequest { key: "k".into(), range_end: "l".into(), ..Default::default() };
             let mut allowance = ResponseAllowance::new(usize::MAX);
-            let encoded = snapshot.encoded_range(&request, &mut allowance).unwrap().unwrap();
+            let encoded = snapshot.encoded_range(&request, &mut allowance).unwrap();
             assert_eq!(decode(&encoded), expected(&snapshot, &request).unwrap());
             assert!(encoded.chunks.iter().all(|chunk| !chunk.is_empty()));
             // The counted size is the actual size.
@@ -218,15 +225,15 @@ mod tests {
             assert!((allowance.used()..allowance.used() + 100).contains(&length), "{length} {allowance:?}");
             // With one byte less the request is rejected, and the required size is reported.
             let mut short = ResponseAllowance::new(allowance.used() - 1);
-            let refused = snapshot.encoded_range(&request, &mut short).unwrap();
-            assert_eq!(refused.map(drop), Err(crate::RequestRejection::ANSWER_TOO_LARGE));
+            let rejected = rejection(snapshot.encoded_range(&request, &mut short));
+            assert_eq!(rejected.map(drop), Err(crate::RequestRejection::ANSWER_TOO_LARGE));
             assert_eq!(short.used(), allowance.used());
         }
     }
 
     proptest! {
         #[test]
-        fn it_is_the_answer_that_the_library_would_encode(
+        fn the_encoding_equals_that_of_the_library(
             groups in prop::collection::vec(prop::collection::vec((0u8..12, 0usize..300, any::<bool>()), 1..6), 1..6),
             (from, to, limit) in (0u8..12, 0u8..14, -1i64..6),
             (revision, keys_only, count_only) in (-1i64..9, any::<bool>(), any::<bool>()),
@@ -236,11 +243,10 @@ mod tests {
             let groups: Vec<Vec<WriteRequest>> = groups
                 .into_iter()
                 .map(|group| {
-                    let write = |(number, size, deleted)| match deleted && size % 3 == 0 {
-                        true => delete(key(number)),
-                        false => put(key(number), size),
-                    };
-                    group.into_iter().map(write).collect()
+                    let writes = group.into_iter().map(|(number, size, deleted)| {
+                        if deleted && size % 3 == 0 { delete(key(number)) } else { put(key(number), size) }
+                    });
+                    writes.collect()
                 })
                 .collect();
             let snapshot = snapshot(&groups);
@@ -262,7 +268,7 @@ mod tests {
                     request.min_create_revision = min_create;
                     request.max_create_revision = max_create;
                 }
-                let encoded = snapshot.encoded_range(&request, &mut ResponseAllowance::new(usize::MAX)).unwrap();
+                let encoded = rejection(snapshot.encoded_range(&request, &mut ResponseAllowance::new(usize::MAX)));
                 prop_assert_eq!(encoded.map(|encoded| decode(&encoded)), expected(&snapshot, &request));
             }
         }

@@ -1,7 +1,7 @@
 //! The events that one watch selects.
 
 use crate::change::KeyChange;
-use crate::span::KeySpan;
+use crate::key_span::KeySpan;
 use bytes::Bytes;
 use tortie_etcd_proto::etcdserverpb::WatchCreateRequest;
 use tortie_etcd_proto::etcdserverpb::watch_create_request::FilterType;

@@ -26,9 +26,10 @@ impl ClientRegistry {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn enter(&self) -> ClientRegistration<'_> {
+    pub fn register(&self) -> ClientRegistration<'_> {
         let mut state = self.state();
-        let (id, asked) = (state.next, Arc::new(Notify::new()));
+        let id = state.next;
+        let asked = Arc::new(Notify::new());
         state.next += 1;
         state.clients.insert(id, asked.clone());
         ClientRegistration { registry: self, id, asked }
@@ -40,7 +41,7 @@ impl ClientRegistry {
 
     /// Asks a random client to leave, and removes it so that it is not asked again. Returns false if there are no
     /// clients.
-    pub fn ask_one(&self) -> bool {
+    pub fn ask_random_client(&self) -> bool {
         let mut state = self.state();
         if state.clients.is_empty() {
             return false;
@@ -72,19 +73,19 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn each_is_asked_once_and_who_left_is_gone() {
+    async fn each_client_is_asked_to_leave_once() {
         let registry = ClientRegistry::default();
-        let places: Vec<ClientRegistration> = (0..3).map(|_| registry.enter()).collect();
+        let registered: Vec<ClientRegistration> = (0..3).map(|_| registry.register()).collect();
         assert_eq!(registry.len(), 3);
-        assert!(registry.ask_one() && registry.ask_one() && registry.ask_one());
-        assert!(!registry.ask_one());
-        for place in &places {
-            place.asked().await;
+        assert!(registry.ask_random_client() && registry.ask_random_client() && registry.ask_random_client());
+        assert!(!registry.ask_random_client());
+        for registration in &registered {
+            registration.asked().await;
         }
-        drop(places);
-        let place = registry.enter();
+        drop(registered);
+        let registration = registry.register();
         assert_eq!(registry.len(), 1);
-        drop(place);
+        drop(registration);
         assert_eq!(registry.len(), 0);
     }
 }
