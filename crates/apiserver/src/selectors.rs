@@ -153,12 +153,12 @@ fn requirement(term: &str) -> Result<EntryLabelRequirement, StatusError> {
     };
     let key = |text: &str| -> Result<String, StatusError> {
         let text = text.trim();
-        check_qualified(text).map_err(|why| invalid(&why))?;
+        check_qualified(text).map_err(|why| invalid(&why.to_string()))?;
         Ok(text.to_owned())
     };
     let value = |text: &str| -> Result<String, StatusError> {
         let text = text.trim();
-        check_label_value(text).map_err(|why| invalid(&why))?;
+        check_label_value(text).map_err(|why| invalid(&why.to_string()))?;
         Ok(text.to_owned())
     };
     if let Some(rest) = term.strip_prefix('!') {

@@ -1,6 +1,6 @@
 //! BGP autonomous system numbers.
 
-use super::{NumberOrText, ScalarError};
+use super::{NumberOrText, ScalarError, is_digits};
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, de::Error};
 use std::{borrow::Cow, fmt, str::FromStr};
@@ -14,14 +14,13 @@ impl FromStr for ASNumber {
     type Err = ScalarError;
 
     fn from_str(text: &str) -> Result<Self, ScalarError> {
-        let digits = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
         let number = match text.split_once('.') {
-            Some((high, low)) if digits(high) && digits(low) => high
+            Some((high, low)) if is_digits(high) && is_digits(low) => high
                 .parse::<u16>()
                 .ok()
                 .zip(low.parse::<u16>().ok())
                 .map(|(high, low)| u32::from(high) << 16 | u32::from(low)),
-            None if digits(text) => text.parse().ok(),
+            None if is_digits(text) => text.parse().ok(),
             _ => None,
         };
         number.map(ASNumber).ok_or_else(|| {

@@ -111,7 +111,8 @@ impl FromStr for GoDuration {
 
 /// Prints a multiple of `scale` nanoseconds with up to `digits` decimals, without trailing zeros.
 fn decimal(f: &mut fmt::Formatter<'_>, nanos: u64, scale: u64, digits: usize, name: &str) -> fmt::Result {
-    let (whole, part) = (nanos / scale, nanos % scale);
+    let whole = nanos / scale;
+    let part = nanos % scale;
     if part == 0 {
         return write!(f, "{whole}{name}");
     }
@@ -131,7 +132,8 @@ impl fmt::Display for GoDuration {
             MICROSECOND..MILLISECOND => decimal(f, nanos, MICROSECOND, 3, "\u{b5}s"),
             MILLISECOND..SECOND => decimal(f, nanos, MILLISECOND, 6, "ms"),
             _ => {
-                let (hours, minutes) = (nanos / HOUR, nanos % HOUR / MINUTE);
+                let hours = nanos / HOUR;
+                let minutes = nanos % HOUR / MINUTE;
                 if hours > 0 {
                     write!(f, "{hours}h")?;
                 }

@@ -27,6 +27,11 @@ pub fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
+/// Returns whether a text is a number without a sign.
+pub(crate) fn is_digits(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
 /// Deserialises a value that may be a number or a string.
 pub(crate) enum NumberOrText {
     Number(u64),

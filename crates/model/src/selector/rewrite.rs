@@ -130,10 +130,10 @@ fn prefixed(selector: &str, prefix: &str) -> Result<String, RewriteError> {
 }
 
 fn in_namespace(namespace: &str) -> Result<String, RewriteError> {
-    match namespace.contains('\'') {
-        true => Err(RewriteError::Name(namespace.to_owned())),
-        false => Ok(format!("{NAMESPACE} == '{namespace}'")),
+    if namespace.contains('\'') {
+        return Err(RewriteError::Name(namespace.to_owned()));
     }
+    Ok(format!("{NAMESPACE} == '{namespace}'"))
 }
 
 fn named_accounts(names: &[String]) -> Result<String, RewriteError> {
