@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_the_same_to_the_byte() {
+    fn written_values_are_byte_identical() {
         round_trips::<AddressBlock>(BLOCK);
         round_trips::<BlockAffinity>(r#"{"state":"confirmed","deleted":false}"#);
         round_trips::<BlockAffinity>(r#"{"state":"pendingDeletion","deleted":false}"#);

@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_headless_service_has_no_address_and_an_old_one_has_its_one() {
+    fn headless_and_old_services_are_read() {
         assert_eq!(
             read(json!({"spec": {"clusterIP": "None", "clusterIPs": ["None"]}})).cluster_ips,
             Vec::<IpAddr>::new()

@@ -2,9 +2,8 @@
 
 use super::ScalarError;
 use crate::schema::forms;
-use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
-use std::{borrow::Cow, fmt, str::FromStr};
+use std::{fmt, str::FromStr};
 
 /// Signed nanoseconds, as in Go.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -159,21 +158,12 @@ impl<'de> Deserialize<'de> for GoDuration {
     }
 }
 
-impl JsonSchema for GoDuration {
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn schema_name() -> Cow<'static, str> {
-        "Duration".into()
-    }
-
-    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
-        schemars::json_schema!({"type": "string", "x-kubernetes-validations": [forms::rule(
-            "self == '' || duration(self) == duration(self)",
-            "must be a span of time such as 1m30s",
-        )]})
-    }
+inline_schema! {
+    GoDuration,
+    schemars::json_schema!({"type": "string", "x-kubernetes-validations": [forms::rule(
+        "self == '' || duration(self) == duration(self)",
+        "must be a span of time such as 1m30s",
+    )]})
 }
 
 #[cfg(test)]

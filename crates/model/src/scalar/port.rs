@@ -1,11 +1,10 @@
 //! Ports in rules: a number, a range or a name.
 
-use super::{NumberOrText, ScalarError, is_digits};
+use super::{ScalarError, is_digits};
 use crate::schema::{forms, patterns};
 use crate::validation::is_name_byte;
-use schemars::JsonSchema;
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
-use std::{borrow::Cow, fmt, str::FromStr};
+use serde::{Serialize, Serializer};
+use std::{fmt, str::FromStr};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Port {
@@ -82,29 +81,11 @@ impl Serialize for Port {
     }
 }
 
-impl<'de> Deserialize<'de> for Port {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        match NumberOrText::deserialize(deserializer)? {
-            NumberOrText::Number(n) => u16::try_from(n)
-                .map(Port::Number)
-                .map_err(|_| D::Error::custom(format_args!("invalid port: {n} is not in 0..65535"))),
-            NumberOrText::Text(text) => text.parse().map_err(D::Error::custom),
-        }
-    }
-}
-
-impl JsonSchema for Port {
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn schema_name() -> Cow<'static, str> {
-        "Port".into()
-    }
-
-    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
-        forms::port_form(&patterns::port())
-    }
+number_or_text! {
+    Port,
+    Port::Number,
+    "invalid port: {} is not in 0..65535",
+    forms::port_form(&patterns::port())
 }
 
 #[cfg(test)]
