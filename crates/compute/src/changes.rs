@@ -2,7 +2,7 @@
 
 use tortie_plan::PlanUpdate;
 
-/// The updates of one part. Each list is in an order in which it can be applied by itself. [`crate::Compute::flush`]
+/// The updates of one part. Each list is in an order in which it can be applied by itself. [`crate::PlanCompute::flush`]
 /// combines the lists of different parts: referenced objects are added first and removed last.
 #[derive(Debug, Default)]
 pub(crate) struct PlanChanges {
@@ -12,6 +12,12 @@ pub(crate) struct PlanChanges {
 }
 
 impl PlanChanges {
+    /// Adds an update of an object that is present in the plan or no longer present.
+    pub fn push(&mut self, is_present: bool, update: PlanUpdate) {
+        let list = if is_present { &mut self.added } else { &mut self.removed };
+        list.push(update);
+    }
+
     pub fn is_empty(&self) -> bool {
         self.added.is_empty() && self.removed.is_empty()
     }

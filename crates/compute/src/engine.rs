@@ -2,13 +2,15 @@
 
 use crate::address_owners::AddressOwners;
 use crate::bgp::{BgpEnvironment, BgpResolver, ElevatedPriorities};
+use crate::conversion_error::ConversionError;
 use crate::floating::{FloatingClaims, FloatingRefusal};
 use crate::interests;
 use crate::migrations::LiveMigrations;
 use crate::nat::OutgoingNat;
-use crate::nodes::NodeAddresses;
+use crate::nodes::NodeFacts;
 use crate::parameters::{L2Reachability, NodeParameters, ParameterEnvironment};
 use crate::policy::{EvaluationCounts, PolicyCompute};
+use crate::pools::PoolFacts;
 use crate::proxied::{ProxiedAddresses, ServiceRefusal};
 use crate::routes::RouteCompute;
 use crate::services::ServiceRanges;
@@ -18,8 +20,8 @@ use crate::workloads::{
     EndpointName, EndpointPermissions, LocalWorkloads, addresses, local_workload, workload_id,
 };
 use std::collections::BTreeMap;
-use std::net::IpAddr;
-use tortie_model::kinds::{FelixConfiguration, WorkloadEndpoint};
+use std::sync::Arc;
+use tortie_model::kinds::{FelixConfiguration, IPPool, Node, WorkloadEndpoint};
 use tortie_model::salvage::{SalvagedValue, salvage};
 use tortie_model::{KeyRange, Kind, Resource, StoreKey, StoreValue};
 use tortie_plan::{DataplaneSettings, PlanUpdate, WorkloadId};
@@ -43,7 +45,7 @@ pub struct PlanCompute {
     host: String,
     environment: ParameterEnvironment,
     configurations: BTreeMap<String, FelixConfiguration>,
-    labels: BTreeMap<String, String>,
+    nodes: BTreeMap<String, Arc<NodeFacts>>,
     parameters: NodeParameters,
     settings: DataplaneSettings,
     permissions: EndpointPermissions,
@@ -98,7 +100,7 @@ impl PlanCompute {
             host: host.to_owned(),
             environment,
             configurations: BTreeMap::new(),
-            labels: BTreeMap::new(),
+            nodes: BTreeMap::new(),
             parameters: NodeParameters::default(),
             settings: DataplaneSettings::default(),
             permissions: EndpointPermissions::default(),
@@ -140,39 +142,26 @@ impl PlanCompute {
     /// Returns the key ranges that the plan depends on; a feed for this node carries these entries. Must be called
     /// after [`PlanCompute::speak_bgp`].
     pub fn interests(&self) -> Vec<KeyRange> {
-        interests::of_node(&self.host, self.bgp.is_some())
+        interests::node_interests(&self.host, self.bgp.is_some())
     }
 
     /// Adds or replaces an entry. Entries that do not concern a node are ignored.
     pub fn put(&mut self, key: &StoreKey, value: &StoreValue) {
         self.problems.remove(key);
-        if let Some(Err(reason)) = self.bgp.as_mut().map(|bgp| bgp.put(key, value)) {
-            self.problems.insert(key.clone(), reason);
+        if let Some(bgp) = &mut self.bgp
+            && let Err(error) = bgp.put(key, value)
+        {
+            self.problems.insert(key.clone(), error.to_string());
         }
         let outcome = match value {
             StoreValue::Resource(Resource::Node(node)) => {
-                let facts = NodeAddresses::of(node);
-                self.routes.put_node(&node.metadata.name, facts);
-                self.tunnels.put_node(&node.metadata.name, facts);
-                self.wireguard.put_node(&node.metadata.name, facts);
-                self.proxied.put_node(&node.metadata.name, facts);
-                self.nat.put_host(&node.metadata.name, facts.host_nets());
-                self.node_addresses.put(node.metadata.name.clone(), facts.all_addresses(node).into_iter());
-                if node.metadata.name == self.host && node.metadata.labels != self.labels {
-                    self.labels = node.metadata.labels.clone();
-                    self.configure();
-                }
+                self.put_node(node);
                 Ok(())
             }
-            StoreValue::Resource(Resource::IPPool(pool)) => self.routes.put_pool(pool).map(|()| {
-                self.tunnels.put_pool(pool);
-                self.nat.put_pool(pool);
-                self.proxied.put_pool(pool);
-                self.floating.put_pool(pool);
-            }),
+            StoreValue::Resource(Resource::IPPool(pool)) => self.put_pool(pool),
             StoreValue::Resource(Resource::BGPConfiguration(configuration)) => {
                 if let Some(problem) = self.service_ranges.put(configuration) {
-                    self.note_problem(key, problem);
+                    self.add_problem(key, problem);
                 }
                 Ok(())
             }
@@ -224,11 +213,47 @@ impl PlanCompute {
             }
             _ => Ok(()),
         };
-        if let Err(reason) = outcome {
-            self.problems.insert(key.clone(), reason);
+        if let Err(error) = outcome {
+            self.problems.insert(key.clone(), error.to_string());
             // An invalid object is treated as absent.
             self.remove(key);
         }
+    }
+
+    fn put_node(&mut self, node: &Node) {
+        let name = &node.metadata.name;
+        let facts = Arc::new(NodeFacts::read(node));
+        let old = self.nodes.insert(name.clone(), facts.clone());
+        if old.as_ref() == Some(&facts) {
+            return;
+        }
+        if let Some(bgp) = &mut self.bgp {
+            bgp.put_node(name, facts.clone());
+        }
+        self.routes.put_node(name, facts.clone());
+        self.tunnels.put_node(name, facts.clone());
+        self.wireguard.put_node(name, facts.clone());
+        self.proxied.put_node(name, facts.clone());
+        self.nat.put_host(name, facts.host_nets());
+        self.node_addresses.put(name.clone(), facts.all_addresses.iter().copied());
+        if *name == self.host && old.map_or(!facts.labels.is_empty(), |old| old.labels != facts.labels) {
+            self.configure();
+        }
+    }
+
+    fn put_pool(&mut self, pool: &IPPool) -> Result<(), ConversionError> {
+        let name = &pool.metadata.name;
+        let facts = PoolFacts::read(pool);
+        if let Some(bgp) = &mut self.bgp {
+            bgp.put_pool(name, facts.as_ref().ok());
+        }
+        let facts = facts?;
+        self.routes.put_pool(name, &facts);
+        self.tunnels.put_pool(name, &facts);
+        self.nat.put_pool(name, &facts);
+        self.proxied.put_pool(name, &facts);
+        self.floating.put_pool(name, facts);
+        Ok(())
     }
 
     /// Handles an entry that cannot be parsed as it is. The usable parts are used; a policy with a readable selector
@@ -238,20 +263,20 @@ impl PlanCompute {
         match salvage(key, text) {
             Some(SalvagedValue { value, lost }) => {
                 self.put(key, &value);
-                self.note_problem(key, format!("{reason}; not used: {}", lost.join(", ")));
+                self.add_problem(key, format!("{reason}; not used: {}", lost.join(", ")));
             }
             None if is_policy(key) => {
                 self.delete(key);
-                self.note_problem(key, format!("it cannot be read and is not in force: {reason}"));
+                self.add_problem(key, format!("it cannot be read and is not in force: {reason}"));
             }
             None => {
-                self.note_problem(key, format!("it cannot be read; the previous version stays: {reason}"));
+                self.add_problem(key, format!("it cannot be read; the previous version stays: {reason}"));
             }
         }
     }
 
     /// Adds a problem to those already known for an entry.
-    fn note_problem(&mut self, key: &StoreKey, problem: String) {
+    fn add_problem(&mut self, key: &StoreKey, problem: String) {
         let known = self.problems.entry(key.clone()).or_default();
         *known = if known.is_empty() { problem } else { format!("{problem}; {known}") };
     }
@@ -273,8 +298,8 @@ impl PlanCompute {
                 self.wireguard.remove_node(name);
                 self.proxied.remove_node(name);
                 self.node_addresses.remove(name);
-                if *name == self.host && !self.labels.is_empty() {
-                    self.labels.clear();
+                let old = self.nodes.remove(name);
+                if *name == self.host && old.is_some_and(|old| !old.labels.is_empty()) {
                     self.configure();
                 }
             }
@@ -322,7 +347,8 @@ impl PlanCompute {
         }
         self.decide_floating();
         let workloads = self.workloads.flush();
-        let find_owner = |address: IpAddr| {
+        let moved = !workloads.addresses.is_empty();
+        let proxied = self.proxied.flush(moved, self.workloads.addresses(), |address| {
             if self.node_addresses.has(address) {
                 Some(ServiceRefusal::Node)
             } else if self.policies.has_endpoint_address(address) {
@@ -330,9 +356,7 @@ impl PlanCompute {
             } else {
                 self.routes.has_host_block_of(address).then_some(ServiceRefusal::Block)
             }
-        };
-        let moved = !workloads.addresses.is_empty();
-        let proxied = self.proxied.flush(moved, self.workloads.addresses(), find_owner);
+        });
         self.service_ranges.set_answered(self.proxied.services());
         for ((namespace, name), wired) in workloads.wired {
             let key = StoreKey::resource(Kind::WorkloadEndpoint, &namespace, &name);
@@ -391,7 +415,7 @@ impl PlanCompute {
 
     pub fn totals(&self) -> ObjectCounts {
         let mut totals = ObjectCounts {
-            nodes: self.routes.nodes(),
+            nodes: self.nodes.len(),
             local_workloads: self.workloads.len(),
             ..ObjectCounts::default()
         };
@@ -402,23 +426,20 @@ impl PlanCompute {
     /// Returns the objects that cannot take effect, with the reason.
     pub fn problems(&self) -> BTreeMap<String, String> {
         let mut problems: BTreeMap<String, String> = BTreeMap::new();
-        let mut add = |key: &StoreKey, reason: &str| {
-            let known = problems.entry(key.to_string()).or_default();
-            *known = if known.is_empty() { reason.to_owned() } else { format!("{known}; {reason}") };
-        };
         for (key, reason) in self.problems.iter().chain(self.policies.problems()) {
-            add(key, reason);
+            append_problem(&mut problems, key, reason);
         }
         for (namespace, name) in self.workloads.waiting() {
             let key = StoreKey::resource(Kind::WorkloadEndpoint, namespace, name);
-            add(&key, "its interface belongs to another endpoint");
+            append_problem(&mut problems, &key, "its interface belongs to another endpoint");
         }
         for ((namespace, name), refusal) in self.floating.refusals() {
-            add(&StoreKey::resource(Kind::WorkloadEndpoint, namespace, name), &refusal);
+            let key = StoreKey::resource(Kind::WorkloadEndpoint, namespace, name);
+            append_problem(&mut problems, &key, &refusal);
         }
         for ((namespace, name), address, refusal) in self.proxied.refusals() {
             let key = StoreKey::Service { namespace: namespace.to_string(), name: name.to_string() };
-            add(&key, &format!("no node answers for {address}: {refusal}"));
+            append_problem(&mut problems, &key, &format!("no node answers for {address}: {refusal}"));
         }
         problems
     }
@@ -430,54 +451,56 @@ impl PlanCompute {
     }
 
     fn decide_floating(&mut self) {
-        let find_owner = |address: IpAddr| {
-            if self.node_addresses.has(address) {
-                Some(FloatingRefusal::Node)
-            } else if self.service_addresses.has(address) || self.service_ranges.contains(address) {
-                Some(FloatingRefusal::Service)
-            } else {
-                self.policies.has_endpoint_address(address).then_some(FloatingRefusal::Endpoint)
-            }
-        };
-        let granted = self.floating.decide(find_owner, |address| self.routes.has_block_of(address));
+        let granted = self.floating.decide(
+            |address| {
+                if self.node_addresses.has(address) {
+                    Some(FloatingRefusal::Node)
+                } else if self.service_addresses.has(address) || self.service_ranges.contains(address) {
+                    Some(FloatingRefusal::Service)
+                } else {
+                    self.policies.has_endpoint_address(address).then_some(FloatingRefusal::Endpoint)
+                }
+            },
+            |address| self.routes.has_block_of(address),
+        );
         self.workloads.set_floating(granted);
     }
 
     fn put_endpoint(&mut self, key: &StoreKey, endpoint: &WorkloadEndpoint) {
-        let name = || (endpoint.metadata.namespace.clone(), endpoint.metadata.name.clone());
-        self.floating.put_endpoint(&name(), endpoint);
+        let name = (endpoint.metadata.namespace.clone(), endpoint.metadata.name.clone());
+        self.floating.put_endpoint(&name, endpoint);
         if endpoint.spec.node == self.host {
-            self.routes.remove_remote(&name());
+            self.routes.remove_remote(&name);
             let old = self.local_endpoints.insert(key.clone(), endpoint.clone());
             let id = workload_id(endpoint);
             if let Some(old) = old.map(|old| workload_id(&old)).filter(|old| *old != id) {
                 self.migrations.forget(&old);
             }
             self.migrations.assess(endpoint);
-            self.program(key);
+            self.program_endpoint(key);
             return;
         }
         if self.forget_local(key) {
-            self.workloads.remove(&name());
+            self.workloads.remove(&name);
             self.policies.remove_workload(key);
         }
         if self.routes.by_workload() {
-            self.routes.put_remote(name(), &endpoint.spec.node, addresses(endpoint).collect());
+            self.routes.put_remote(name, &endpoint.spec.node, addresses(endpoint).collect());
         }
     }
 
-    fn program(&mut self, key: &StoreKey) {
+    fn program_endpoint(&mut self, key: &StoreKey) {
         let Some(endpoint) = self.local_endpoints.get(key) else { return };
         let name = (endpoint.metadata.namespace.clone(), endpoint.metadata.name.clone());
         match local_workload(endpoint, self.permissions) {
             Ok((id, mut workload)) => {
-                workload.migration = self.migrations.of(&id);
+                workload.migration = self.migrations.state(&id);
                 self.problems.remove(key);
                 self.policies.put_workload(key, &id, &workload, endpoint);
                 self.workloads.put(name, id, workload);
             }
-            Err(reason) => {
-                self.problems.insert(key.clone(), reason);
+            Err(error) => {
+                self.problems.insert(key.clone(), error.to_string());
                 self.policies.remove_workload(key);
                 self.workloads.remove(&name);
             }
@@ -494,7 +517,7 @@ impl PlanCompute {
         let endpoints = self.local_endpoints.iter();
         let moved = endpoints.filter(|(_, endpoint)| self.migrations.assess(endpoint));
         let moved: Vec<StoreKey> = moved.map(|(key, _)| key.clone()).collect();
-        moved.iter().for_each(|key| self.program(key));
+        moved.iter().for_each(|key| self.program_endpoint(key));
     }
 
     /// Records that a machine that migrates to this node has announced that it runs here.
@@ -516,14 +539,15 @@ impl PlanCompute {
         if let Some(key) =
             endpoints.find(|(_, endpoint)| workload_id(endpoint) == *id).map(|(key, _)| key.clone())
         {
-            self.program(&key);
+            self.program_endpoint(&key);
         }
     }
 
     fn configure(&mut self) {
+        let no_labels = BTreeMap::new();
         let mut parameters = NodeParameters::resolve(
             &self.host,
-            &self.labels,
+            self.nodes.get(&self.host).map_or(&no_labels, |own| &own.labels),
             self.configurations.values(),
             &self.environment,
         );
@@ -558,11 +582,19 @@ impl PlanCompute {
         if self.permissions != self.parameters.permissions() {
             self.permissions = self.parameters.permissions();
             let keys: Vec<StoreKey> = self.local_endpoints.keys().cloned().collect();
-            keys.iter().for_each(|key| self.program(key));
+            keys.iter().for_each(|key| self.program_endpoint(key));
         }
     }
 }
 
 fn is_policy(key: &StoreKey) -> bool {
     matches!(key, StoreKey::Resource { kind, .. } if POLICY_KINDS.contains(kind))
+}
+
+fn append_problem(problems: &mut BTreeMap<String, String>, key: &StoreKey, reason: &str) {
+    let known = problems.entry(key.to_string()).or_default();
+    if !known.is_empty() {
+        known.push_str("; ");
+    }
+    known.push_str(reason);
 }

@@ -4,21 +4,18 @@
 //! other owner: it is in an IPPool for workloads, and no node, service, IPAM block or other endpoint uses it. All
 //! nodes decide on the same data.
 
+use crate::pools::PoolFacts;
 use crate::workloads::{EndpointName, addresses};
-use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use thiserror::Error;
-use tortie_model::kinds::{AllowedUse, AssignmentMode, IPPool, WorkloadEndpoint};
+use tortie_model::kinds::WorkloadEndpoint;
 use tortie_plan::FloatingIp;
 
 /// Maximum number of floating addresses of one endpoint; the rest are refused.
 pub const MAX_FLOATING_IPS: usize = 32;
 
 const OPENSTACK: &str = "openstack";
-
-/// The node selector of a pool from which no node allocates blocks automatically.
-const NO_NODE_SELECTOR: &str = "!all()";
 
 /// Reason why an endpoint does not get a floating address. It names no other owner, because the user who created the
 /// pod sees it.
@@ -50,19 +47,12 @@ pub(crate) struct FloatingClaims {
     /// addresses, not the tenants.
     enabled: bool,
     /// Pools from which addresses may be requested.
-    pools: BTreeMap<String, FloatingPool>,
+    pools: BTreeMap<String, PoolFacts>,
     requests: BTreeMap<EndpointName, FloatingRequest>,
     /// By external address; the first claim wins.
     claims: BTreeMap<IpAddr, BTreeSet<FloatingClaim>>,
     /// Refused addresses of this node's endpoints, as of the last decision.
     refusals: BTreeMap<EndpointName, Vec<RefusedAddress>>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct FloatingPool {
-    cidr: IpNet,
-    /// Workloads get only addresses of this pool that they name, so a block of it does not claim its other addresses.
-    is_manual: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -107,16 +97,12 @@ impl FloatingClaims {
         self.enabled = enabled;
     }
 
-    pub fn put_pool(&mut self, pool: &IPPool) {
-        let name = &pool.metadata.name;
-        let uses = &pool.spec.allowed_uses;
-        let usable = !pool.spec.disabled && (uses.is_empty() || uses.contains(&AllowedUse::Workload));
-        let is_manual = pool.spec.assignment_mode == AssignmentMode::Manual
-            || pool.spec.node_selector.replace(' ', "") == NO_NODE_SELECTOR;
-        match pool.spec.cidr.parse::<IpNet>() {
-            Ok(cidr) if usable => self.pools.insert(name.clone(), FloatingPool { cidr, is_manual }),
-            _ => self.pools.remove(name),
-        };
+    pub fn put_pool(&mut self, name: &str, pool: PoolFacts) {
+        if pool.for_workloads {
+            self.pools.insert(name.to_owned(), pool);
+        } else {
+            self.pools.remove(name);
+        }
     }
 
     pub fn remove_pool(&mut self, name: &str) {
@@ -238,23 +224,20 @@ impl FloatingRequest {
         let mut wanted = Vec::new();
         let mut unusable = Vec::new();
         for nat in &spec.ip_nats {
-            let refuse = |reason| RefusedAddress { address: nat.external_ip.clone(), reason };
             if wanted.len() == MAX_FLOATING_IPS {
-                unusable.push(refuse(FloatingRefusal::TooMany));
+                let address = nat.external_ip.clone();
+                unusable.push(RefusedAddress { address, reason: FloatingRefusal::TooMany });
                 break;
             }
-            let parsed = (nat.external_ip.parse::<IpAddr>(), nat.internal_ip.parse::<IpAddr>());
-            match parsed {
-                (Ok(external), Ok(internal))
-                    if external.is_ipv4() == internal.is_ipv4()
-                        && addresses(endpoint).any(|address| address == internal) =>
-                {
-                    wanted.push(FloatingIp { external, internal });
-                }
-                _ if unusable.len() < MAX_FLOATING_IPS => {
-                    unusable.push(refuse(FloatingRefusal::NotOwn));
-                }
-                _ => {}
+            if let (Ok(external), Ok(internal)) =
+                (nat.external_ip.parse::<IpAddr>(), nat.internal_ip.parse::<IpAddr>())
+                && external.is_ipv4() == internal.is_ipv4()
+                && addresses(endpoint).any(|address| address == internal)
+            {
+                wanted.push(FloatingIp { external, internal });
+            } else if unusable.len() < MAX_FLOATING_IPS {
+                let address = nat.external_ip.clone();
+                unusable.push(RefusedAddress { address, reason: FloatingRefusal::NotOwn });
             }
         }
         FloatingRequest {

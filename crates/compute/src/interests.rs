@@ -17,26 +17,29 @@ const NODE_KINDS: [Kind; 7] = [
 ];
 
 /// Returns the key ranges for one node.
-pub fn of_node(host: &str, speaks_bgp: bool) -> Vec<KeyRange> {
-    let mut ranges = of_every_node();
+pub fn node_interests(host: &str, speaks_bgp: bool) -> Vec<KeyRange> {
+    let mut ranges = ranges_of_every_node();
     if speaks_bgp {
-        ranges.extend(of_speakers(Some(host)));
+        ranges.extend(ranges_of_speakers(Some(host)));
     }
     ranges
 }
 
 /// Returns the key ranges for all nodes of a cluster together, whether or not they run BGP.
 pub fn cluster_interests() -> Vec<KeyRange> {
-    of_every_node().into_iter().chain(of_speakers(None)).collect()
+    ranges_of_every_node().into_iter().chain(ranges_of_speakers(None)).collect()
 }
 
-fn of_every_node() -> Vec<KeyRange> {
+fn ranges_of_every_node() -> Vec<KeyRange> {
     let blocks = KeyRange::Blocks { ip_version: None };
     NODE_KINDS.into_iter().chain(POLICY_KINDS).map(KeyRange::all).chain([blocks]).collect()
 }
 
-fn of_speakers(owner: Option<&str>) -> Vec<KeyRange> {
-    let (affinity, owner) = (AffinityType::Host, owner.map(str::to_owned));
-    let affinities = KeyRange::BlockAffinities { affinity, owner, ip_version: None };
+fn ranges_of_speakers(owner: Option<&str>) -> Vec<KeyRange> {
+    let affinities = KeyRange::BlockAffinities {
+        affinity: AffinityType::Host,
+        owner: owner.map(str::to_owned),
+        ip_version: None,
+    };
     [Kind::BGPPeer, Kind::BGPFilter].map(KeyRange::all).into_iter().chain([affinities]).collect()
 }

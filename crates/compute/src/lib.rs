@@ -3,6 +3,7 @@
 mod address_owners;
 mod bgp;
 mod changes;
+mod conversion_error;
 mod engine;
 mod floating;
 mod interests;
@@ -11,6 +12,7 @@ mod nat;
 mod nodes;
 mod parameters;
 mod policy;
+mod pools;
 mod proxied;
 mod qos;
 mod routes;
@@ -21,6 +23,7 @@ mod wireguard;
 mod workloads;
 
 pub use bgp::BgpEnvironment;
+pub use conversion_error::{ConversionError, ConversionReason};
 pub use engine::{ObjectCounts, POLICY_KINDS, PlanCompute};
 pub use floating::{FloatingRefusal, MAX_FLOATING_IPS};
 pub use interests::cluster_interests;

@@ -19,6 +19,7 @@ use tortie_model::kinds::{
 use tortie_model::selector::Selector;
 use tortie_plan::{MigrationState, WorkloadId};
 
+use crate::conversion_error::ConversionError;
 use crate::workloads::workload_id;
 
 /// Workload IDs of this orchestrator are unique in the cluster.
@@ -55,7 +56,7 @@ pub(crate) struct LiveMigrations {
 
 impl LiveMigrations {
     /// Adds or replaces a migration. The caller must then assess every endpoint again.
-    pub fn put(&mut self, key: &StoreKey, migration: &LiveMigration) -> Result<(), String> {
+    pub fn put(&mut self, key: &StoreKey, migration: &LiveMigration) -> Result<(), ConversionError> {
         let source = migration.spec.source.as_ref().and_then(source_end);
         let target = migration.spec.target.as_ref().map(target_end).transpose()?.flatten();
         self.known.insert(key.clone(), MigrationEnds { source, target });
@@ -85,12 +86,12 @@ impl LiveMigrations {
             (MigrationRole::Source, _) => MigrationState::None,
             (MigrationRole::Target | MigrationRole::None, _) => state,
         };
-        self.note(id, role, new);
+        self.set_state(id, role, new);
         new != state
     }
 
     /// Returns the migration state of an endpoint as of its last assessment.
-    pub fn of(&self, id: &WorkloadId) -> MigrationState {
+    pub fn state(&self, id: &WorkloadId) -> MigrationState {
         self.endpoints.get(id).map(|(_, state)| *state).unwrap_or_default()
     }
 
@@ -111,13 +112,13 @@ impl LiveMigrations {
 
     fn advance(&mut self, id: &WorkloadId, from: MigrationState, to: MigrationState) -> bool {
         match self.endpoints.get(id).copied() {
-            Some((role, state)) if state == from => self.note(id.clone(), role, to),
+            Some((role, state)) if state == from => self.set_state(id.clone(), role, to),
             _ => return false,
         }
         true
     }
 
-    fn note(&mut self, id: WorkloadId, role: MigrationRole, state: MigrationState) {
+    fn set_state(&mut self, id: WorkloadId, role: MigrationRole, state: MigrationState) {
         match (role, state) {
             (MigrationRole::None, MigrationState::None) => self.endpoints.remove(&id),
             known => self.endpoints.insert(id, known),
@@ -126,10 +127,11 @@ impl LiveMigrations {
 
     /// Returns the role of an endpoint. The target of one migration that is the source of the next is still a target.
     fn role(&self, id: &WorkloadId, endpoint: &WorkloadEndpoint) -> MigrationRole {
-        let is = |end: &Option<MigrationEnd>| end.as_ref().is_some_and(|end| end.is(id, endpoint));
-        if self.known.values().any(|ends| is(&ends.target)) {
+        let mut targets = self.known.values().filter_map(|ends| ends.target.as_ref());
+        let mut sources = self.known.values().filter_map(|ends| ends.source.as_ref());
+        if targets.any(|end| end.matches(id, endpoint)) {
             MigrationRole::Target
-        } else if self.known.values().any(|ends| is(&ends.source)) {
+        } else if sources.any(|end| end.matches(id, endpoint)) {
             MigrationRole::Source
         } else {
             MigrationRole::None
@@ -138,15 +140,15 @@ impl LiveMigrations {
 }
 
 impl MigrationEnd {
-    fn is(&self, own: &WorkloadId, endpoint: &WorkloadEndpoint) -> bool {
-        let here = |host: &str| own.orchestrator == KUBERNETES_ORCHESTRATOR || endpoint.spec.node == host;
-        match self {
+    fn matches(&self, own: &WorkloadId, endpoint: &WorkloadEndpoint) -> bool {
+        let (host, is_same) = match self {
             MigrationEnd::Workload { host, orchestrator, workload } => {
-                own.orchestrator == *orchestrator && own.workload == *workload && here(host)
+                (host, own.orchestrator == *orchestrator && own.workload == *workload)
             }
-            MigrationEnd::Endpoint { host, id } => own == id && here(host),
-            MigrationEnd::Selected(selector) => selector.matches(&endpoint.metadata.labels),
-        }
+            MigrationEnd::Endpoint { host, id } => (host, own == id),
+            MigrationEnd::Selected(selector) => return selector.matches(&endpoint.metadata.labels),
+        };
+        is_same && (own.orchestrator == KUBERNETES_ORCHESTRATOR || endpoint.spec.node == *host)
     }
 }
 
@@ -159,13 +161,13 @@ fn source_end(source: &LiveMigrationSource) -> Option<MigrationEnd> {
     workload.or_else(|| source.workload_endpoint.as_ref().map(endpoint_end))
 }
 
-fn target_end(target: &LiveMigrationTarget) -> Result<Option<MigrationEnd>, String> {
-    match &target.selector {
-        Some(selector) => {
-            let selector = Selector::parse(selector).map_err(|error| format!("target.selector: {error}"))?;
-            Ok(Some(MigrationEnd::Selected(selector)))
-        }
-        None => Ok(target.workload_endpoint.as_ref().map(endpoint_end)),
+fn target_end(target: &LiveMigrationTarget) -> Result<Option<MigrationEnd>, ConversionError> {
+    let Some(selector) = &target.selector else {
+        return Ok(target.workload_endpoint.as_ref().map(endpoint_end));
+    };
+    match Selector::parse(selector) {
+        Ok(selector) => Ok(Some(MigrationEnd::Selected(selector))),
+        Err(error) => Err(ConversionError::new("target.selector", selector, error.into())),
     }
 }
 

@@ -1,9 +1,9 @@
 //! Sets for outgoing NAT: the sources that are translated and the destinations that are excluded. Also the set of all
 //! pools, which is needed to mark packets that leave them.
 
+use crate::pools::PoolFacts;
 use ipnet::IpNet;
-use std::collections::{BTreeMap, BTreeSet};
-use tortie_model::kinds::{AllowedUse, IPPool};
+use std::collections::BTreeMap;
 use tortie_plan::{
     ALL_POOLS_SET, NAT_EXCLUSIONS_SET, NAT_SOURCES_SET, PlanUpdate, SetId, SetKind, SetMember,
 };
@@ -59,21 +59,18 @@ impl OutgoingNat {
         self.excluded_hosts().into_iter().for_each(|net| self.exclusions.nets.add(net));
     }
 
-    /// Adds or replaces a pool. A pool with an invalid CIDR is removed.
-    pub fn put_pool(&mut self, pool: &IPPool) {
-        let name = &pool.metadata.name;
+    pub fn put_pool(&mut self, name: &str, pool: &PoolFacts) {
         self.remove_pool(name);
-        let Ok(cidr) = pool.spec.cidr.parse::<IpNet>() else { return };
-        if pool.spec.allowed_uses == [AllowedUse::LoadBalancer] {
+        if pool.only_balancers {
             return;
         }
-        let pool = NatPool { cidr: cidr.trunc(), nat_outgoing: pool.spec.nat_outgoing };
+        let pool = NatPool { cidr: pool.cidr.trunc(), nat_outgoing: pool.nat_outgoing };
         self.exclusions.nets.add(pool.cidr);
         self.all_pools.nets.add(pool.cidr);
         if pool.nat_outgoing {
             self.sources.nets.add(pool.cidr);
         }
-        self.pools.insert(name.clone(), pool);
+        self.pools.insert(name.to_owned(), pool);
     }
 
     pub fn remove_pool(&mut self, name: &str) {
@@ -131,7 +128,8 @@ impl NetSet {
         if was == wanted && self.nets.touched.is_empty() {
             return Vec::new();
         }
-        let (set, changes) = (SetId::new(name), self.nets.take_changes());
+        let set = SetId::new(name);
+        let changes = self.nets.take_changes();
         let mut updates = Vec::new();
         let (added, removed) = match (was, wanted) {
             (_, false) => {
@@ -171,13 +169,15 @@ impl CountedNets {
 
     /// Returns the nets that were added and removed since the last call.
     fn take_changes(&mut self) -> (Vec<SetMember>, Vec<SetMember>) {
-        let touched = std::mem::take(&mut self.touched);
-        let now: BTreeSet<IpNet> =
-            touched.keys().filter(|net| self.counts.contains_key(net)).copied().collect();
-        let which = |there: bool| {
-            let differ = touched.iter().filter(|(net, was)| **was != there && now.contains(net) == there);
-            differ.map(|(net, _)| SetMember::Net(*net)).collect()
-        };
-        (which(true), which(false))
+        let mut added = Vec::new();
+        let mut removed = Vec::new();
+        for (net, was_present) in std::mem::take(&mut self.touched) {
+            match (was_present, self.counts.contains_key(&net)) {
+                (false, true) => added.push(SetMember::Net(net)),
+                (true, false) => removed.push(SetMember::Net(net)),
+                _ => {}
+            }
+        }
+        (added, removed)
     }
 }

@@ -1,18 +1,24 @@
-//! The addresses and tunnel endpoints of a node, which routing depends on.
+//! The properties of a node that the plan depends on, parsed once for all parts of the computation.
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use ipnet::IpNet;
 use sha1::{Digest, Sha1};
-use std::net::IpAddr;
-use tortie_model::kinds::{Node, NodeAddressType};
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr};
+use tortie_model::kinds::{Node, NodeAddressType, NodeBGPSpec};
 use tortie_plan::TunnelKind;
 
 /// First byte of every MAC that is derived from a node name: locally administered, not multicast.
 const DERIVED_MAC_PREFIX: u8 = 0x66;
 
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct NodeAddresses {
+/// Label with the value `true` on nodes that must not receive external traffic for services.
+const EXCLUDE_FROM_LB_LABEL: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
+
+/// The properties of a Node that the plan depends on.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct NodeFacts {
+    pub labels: BTreeMap<String, String>,
     /// With the prefix length of its subnet, if known.
     pub v4: Option<IpNet>,
     pub v6: Option<IpNet>,
@@ -22,6 +28,16 @@ pub(crate) struct NodeAddresses {
     pub ipip: Option<IpAddr>,
     pub wireguard_v4: WireguardEndpoint,
     pub wireguard_v6: WireguardEndpoint,
+    /// Every address of the node in the datastore, including those of its tunnels.
+    pub all_addresses: Vec<IpAddr>,
+    /// The addresses of its BGP sessions.
+    pub bgp_v4: Option<IpAddr>,
+    pub bgp_v6: Option<IpAddr>,
+    /// `None` if the prefix length is unknown.
+    pub bgp_v4_subnet: Option<IpNet>,
+    pub as_number: Option<u32>,
+    /// Cluster ID of a route reflector.
+    pub cluster_id: Option<Ipv4Addr>,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -39,44 +55,61 @@ pub(crate) struct VxlanEndpoint {
     pub mac: [u8; 6],
 }
 
-impl NodeAddresses {
-    pub fn of(node: &Node) -> NodeAddresses {
+impl NodeFacts {
+    pub fn read(node: &Node) -> NodeFacts {
         let spec = &node.spec;
-        let name = &node.metadata.name;
-        let (v4, v6) = addresses(node);
-        let end = |address: &str, is_ipv4: bool, mac: &str, name: &str| VxlanEndpoint {
-            address: tunnel_address(address, is_ipv4),
-            mac: parse_mac(mac).unwrap_or_else(|| derived_mac(name)),
-        };
-        let ipip = spec.bgp.as_ref().and_then(|bgp| tunnel_address(&bgp.ipv4_ipip_tunnel_addr, true));
-        let wireguard = spec.wireguard.clone().unwrap_or_default();
-        let wireguard_end = |address: &str, is_ipv4: bool, key: &str| WireguardEndpoint {
-            address: tunnel_address(address, is_ipv4),
-            key: parse_key(key),
-        };
         let status = &node.status;
-        NodeAddresses {
-            wireguard_v4: wireguard_end(
-                &wireguard.interface_ipv4_address,
-                true,
-                &status.wireguard_public_key,
+        let name = &node.metadata.name;
+        let none = NodeBGPSpec::default();
+        let bgp = spec.bgp.as_ref().unwrap_or(&none);
+        let routing = [parse_net(&bgp.ipv4_address), parse_net(&bgp.ipv6_address)];
+        let listed: Vec<(&NodeAddressType, IpNet)> = spec
+            .addresses
+            .iter()
+            .filter_map(|listed| Some((&listed.type_, parse_net(&listed.address)?)))
+            .collect();
+        let (v4, v6) = choose_addresses(routing, &listed);
+        let (wireguard_v4, wireguard_v6) = match &spec.wireguard {
+            Some(wireguard) => (
+                tunnel_address(&wireguard.interface_ipv4_address, true),
+                tunnel_address(&wireguard.interface_ipv6_address, false),
             ),
-            wireguard_v6: wireguard_end(
-                &wireguard.interface_ipv6_address,
-                false,
-                &status.wireguard_public_key_v6,
-            ),
+            None => (None, None),
+        };
+        let mut facts = NodeFacts {
+            labels: node.metadata.labels.clone(),
             v4,
             v6,
-            vxlan_v4: end(&spec.ipv4_vxlan_tunnel_addr, true, &spec.vxlan_tunnel_mac_addr, name),
-            vxlan_v6: end(
-                &spec.ipv6_vxlan_tunnel_addr,
-                false,
-                &spec.vxlan_tunnel_mac_addr_v6,
-                &format!("{name}-v6"),
-            ),
-            ipip,
-        }
+            vxlan_v4: VxlanEndpoint {
+                address: tunnel_address(&spec.ipv4_vxlan_tunnel_addr, true),
+                mac: parse_mac(&spec.vxlan_tunnel_mac_addr).unwrap_or_else(|| derive_mac(name)),
+            },
+            vxlan_v6: VxlanEndpoint {
+                address: tunnel_address(&spec.ipv6_vxlan_tunnel_addr, false),
+                mac: parse_mac(&spec.vxlan_tunnel_mac_addr_v6)
+                    .unwrap_or_else(|| derive_mac(&format!("{name}-v6"))),
+            },
+            ipip: tunnel_address(&bgp.ipv4_ipip_tunnel_addr, true),
+            wireguard_v4: WireguardEndpoint {
+                address: wireguard_v4,
+                key: parse_key(&status.wireguard_public_key),
+            },
+            wireguard_v6: WireguardEndpoint {
+                address: wireguard_v6,
+                key: parse_key(&status.wireguard_public_key_v6),
+            },
+            all_addresses: Vec::new(),
+            bgp_v4: routing[0].map(|net| net.addr()).filter(IpAddr::is_ipv4),
+            bgp_v6: routing[1].map(|net| net.addr()).filter(IpAddr::is_ipv6),
+            bgp_v4_subnet: routing[0].filter(|_| bgp.ipv4_address.contains('/')).map(|net| net.trunc()),
+            as_number: bgp.as_number.map(|number| number.0).filter(|number| *number != 0),
+            cluster_id: bgp.route_reflector_cluster_id.parse().ok(),
+        };
+        let own = v4.into_iter().chain(v6).chain(listed.into_iter().map(|(_, net)| net));
+        let tunnels =
+            [facts.vxlan_v4.address, facts.vxlan_v6.address, facts.ipip, wireguard_v4, wireguard_v6];
+        facts.all_addresses = own.map(|net| net.addr()).chain(tunnels.into_iter().flatten()).collect();
+        facts
     }
 
     pub fn address(&self, is_ipv4: bool) -> Option<IpNet> {
@@ -88,18 +121,17 @@ impl NodeAddresses {
         [self.v4, self.v6].into_iter().flatten().map(|net| IpNet::from(net.addr())).collect()
     }
 
-    /// Returns every address of the node in the datastore, including those of its tunnels.
-    pub fn all_addresses(&self, node: &Node) -> Vec<IpAddr> {
-        let listed = node.spec.addresses.iter().filter_map(|listed| parse_net(&listed.address));
-        let own = [self.v4, self.v6].into_iter().flatten().chain(listed).map(|net| net.addr());
-        let tunnels = [
-            self.vxlan_v4.address,
-            self.vxlan_v6.address,
-            self.ipip,
-            self.wireguard_v4.address,
-            self.wireguard_v6.address,
-        ];
-        own.chain(tunnels.into_iter().flatten()).collect()
+    pub fn bgp_addresses(&self) -> impl Iterator<Item = IpAddr> + use<> {
+        self.bgp_v4.into_iter().chain(self.bgp_v6)
+    }
+
+    /// Returns the BGP address of the same family as another.
+    pub fn bgp_address_like(&self, other: IpAddr) -> Option<IpAddr> {
+        if other.is_ipv4() { self.bgp_v4 } else { self.bgp_v6 }
+    }
+
+    pub fn announces_no_services(&self) -> bool {
+        self.labels.get(EXCLUDE_FROM_LB_LABEL).is_some_and(|value| value == "true")
     }
 
     pub fn vxlan(&self, is_ipv4: bool) -> VxlanEndpoint {
@@ -147,7 +179,7 @@ fn parse_key(text: &str) -> Option<[u8; 32]> {
 }
 
 /// Returns the MAC of a VXLAN device for which none is configured: every node can derive it from the node name.
-fn derived_mac(name: &str) -> [u8; 6] {
+fn derive_mac(name: &str) -> [u8; 6] {
     let mut mac = [DERIVED_MAC_PREFIX; 6];
     let digest = Sha1::digest(name.as_bytes());
     mac.iter_mut().skip(1).zip(digest).for_each(|(byte, hashed)| *byte = hashed);
@@ -155,24 +187,19 @@ fn derived_mac(name: &str) -> [u8; 6] {
 }
 
 /// Returns one address of each family: the one BGP uses, else an internal one, else an external one.
-fn addresses(node: &Node) -> (Option<IpNet>, Option<IpNet>) {
-    let bgp = node.spec.bgp.as_ref();
-    let routing = [bgp.map(|bgp| bgp.ipv4_address.as_str()), bgp.map(|bgp| bgp.ipv6_address.as_str())];
-    let listed = |kind: NodeAddressType| {
-        node.spec.addresses.iter().filter(move |a| a.type_ == kind).map(|a| a.address.as_str())
-    };
-    let candidates = routing
-        .into_iter()
-        .flatten()
-        .chain(listed(NodeAddressType::CalicoNodeIP))
-        .chain(listed(NodeAddressType::InternalIP))
-        .chain(listed(NodeAddressType::ExternalIP));
-    let (mut v4, mut v6) = (None, None);
-    for text in candidates {
-        match parse_net(text) {
-            Some(net @ IpNet::V4(_)) => v4 = v4.or(Some(net)),
-            Some(net @ IpNet::V6(_)) => v6 = v6.or(Some(net)),
-            None => {}
+fn choose_addresses(
+    routing: [Option<IpNet>; 2],
+    listed: &[(&NodeAddressType, IpNet)],
+) -> (Option<IpNet>, Option<IpNet>) {
+    let by_type = [NodeAddressType::CalicoNodeIP, NodeAddressType::InternalIP, NodeAddressType::ExternalIP];
+    let listed = by_type.iter().flat_map(|wanted| listed.iter().filter(move |(kind, _)| *kind == wanted));
+    let candidates = routing.into_iter().flatten().chain(listed.map(|(_, net)| *net));
+    let mut v4 = None;
+    let mut v6 = None;
+    for net in candidates {
+        match net {
+            IpNet::V4(_) => v4 = v4.or(Some(net)),
+            IpNet::V6(_) => v6 = v6.or(Some(net)),
         }
     }
     (v4, v6)
@@ -184,8 +211,8 @@ mod tests {
 
     #[test]
     fn macs_are_those_of_the_reference() {
-        assert_eq!(derived_mac("worker-7"), [0x66, 0xc4, 0xa2, 0x2f, 0x77, 0x0c]);
-        assert_eq!(derived_mac("worker-7-v6"), [0x66, 0xeb, 0x0c, 0x9c, 0xa1, 0x98]);
+        assert_eq!(derive_mac("worker-7"), [0x66, 0xc4, 0xa2, 0x2f, 0x77, 0x0c]);
+        assert_eq!(derive_mac("worker-7-v6"), [0x66, 0xeb, 0x0c, 0x9c, 0xa1, 0x98]);
     }
 
     #[test]

@@ -7,16 +7,16 @@ use tortie_plan::{BandwidthLimit, DirectionQos, PacketRate, PeakRate, QosSetting
 const DEFAULT_BURST_BITS: u64 = 4 << 30;
 const DEFAULT_PACKET_BURST: u32 = 5;
 
-pub(crate) fn read(controls: Option<&QoSControls>) -> QosSettings {
+pub(crate) fn convert_qos(controls: Option<&QoSControls>) -> QosSettings {
     let Some(controls) = controls else { return QosSettings::default() };
     QosSettings {
-        ingress: limits(&controls.ingress()),
-        egress: limits(&controls.egress()),
+        ingress: convert_limits(&controls.ingress()),
+        egress: convert_limits(&controls.egress()),
         dscp: controls.dscp.as_ref().and_then(|dscp| dscp.value()),
     }
 }
 
-fn limits(written: &DirectionLimits) -> DirectionQos {
+fn convert_limits(written: &DirectionLimits) -> DirectionQos {
     DirectionQos {
         bandwidth: positive(written.bandwidth).map(|bits_per_second| BandwidthLimit {
             bits_per_second,
@@ -49,9 +49,9 @@ mod tests {
     use tortie_model::scalar::Dscp;
 
     #[test]
-    fn what_is_not_said_has_the_usual_value_and_what_makes_no_sense_is_left_out() {
-        assert_eq!(read(None), QosSettings::default());
-        let qos = read(Some(&QoSControls {
+    fn missing_limits_have_defaults_and_bad_are_ignored() {
+        assert_eq!(convert_qos(None), QosSettings::default());
+        let qos = convert_qos(Some(&QoSControls {
             ingress_bandwidth: 1_000_000,
             ingress_peakrate: 1_000_000,
             egress_bandwidth: 1_000_000,

@@ -1,5 +1,6 @@
 //! Service ranges: those of the BGPConfiguration for all nodes, and the service addresses that this node answers for.
 
+use crate::conversion_error::parse_cidr;
 use ipnet::IpNet;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -26,12 +27,12 @@ impl ServiceRanges {
         let spec = &configuration.spec;
         let blocks = [&spec.service_cluster_ips, &spec.service_external_ips, &spec.service_load_balancer_ips];
         let mut wrong = Vec::new();
-        for ServiceIPBlock { cidr, .. } in blocks.into_iter().flatten() {
-            match cidr.parse::<IpNet>() {
+        for ServiceIPBlock { cidr } in blocks.into_iter().flatten() {
+            match parse_cidr("cidr", cidr) {
                 Ok(range) => {
                     self.configured.insert(range.trunc());
                 }
-                Err(_) => wrong.push(format!("{cidr:?} is not a CIDR")),
+                Err(error) => wrong.push(error.to_string()),
             }
         }
         (!wrong.is_empty()).then(|| wrong.join(", ") + "; the other ranges of services are used")
@@ -55,10 +56,10 @@ impl ServiceRanges {
     }
 
     pub fn flush(&mut self) -> Option<PlanUpdate> {
-        let wanted = || self.configured.union(&self.answered);
-        (!wanted().eq(&self.in_plan)).then(|| {
-            self.in_plan = wanted().copied().collect();
-            PlanUpdate::ServiceRanges(self.in_plan.clone())
-        })
+        if self.configured.union(&self.answered).eq(&self.in_plan) {
+            return None;
+        }
+        self.in_plan = self.configured.union(&self.answered).copied().collect();
+        Some(PlanUpdate::ServiceRanges(self.in_plan.clone()))
     }
 }

@@ -119,41 +119,32 @@ impl NodeParameters {
     }
 
     pub(crate) fn tunnel_settings(&self) -> TunnelSettings {
-        let given = |mtu: u32| Some(mtu).filter(|mtu| *mtu != 0);
         TunnelSettings {
             vxlan: self.vxlan_enabled.get().copied(),
             ipip: self.ipip_enabled.get().copied(),
             vni: self.vxlan_vni,
             port: self.vxlan_port,
-            vxlan_mtu: given(self.vxlan_mtu),
-            vxlan_mtu_v6: given(self.vxlan_mtu_v6),
-            ipip_mtu: given(self.ipip_mtu),
+            vxlan_mtu: configured_mtu(self.vxlan_mtu),
+            vxlan_mtu_v6: configured_mtu(self.vxlan_mtu_v6),
+            ipip_mtu: configured_mtu(self.ipip_mtu),
             external: self.external_nodes_list.clone(),
         }
     }
 
     pub(crate) fn wireguard_settings(&self) -> WireguardSettings {
-        let device = |kind: TunnelKind, enabled, name: &str, port, mtu: u32| WireguardDeviceSettings {
-            enabled,
-            name: if name.is_empty() { kind.device().to_owned() } else { name.to_owned() },
-            port,
-            mtu: Some(mtu).filter(|mtu| *mtu != 0),
-        };
         WireguardSettings {
-            v4: device(
-                TunnelKind::WireguardV4,
-                self.wireguard_enabled,
-                &self.wireguard_interface_name,
-                self.wireguard_listening_port,
-                self.wireguard_mtu,
-            ),
-            v6: device(
-                TunnelKind::WireguardV6,
-                self.wireguard_enabled_v6 && self.ipv6_support,
-                &self.wireguard_interface_name_v6,
-                self.wireguard_listening_port_v6,
-                self.wireguard_mtu_v6,
-            ),
+            v4: WireguardDeviceSettings {
+                enabled: self.wireguard_enabled,
+                name: device_name(TunnelKind::WireguardV4, &self.wireguard_interface_name),
+                port: self.wireguard_listening_port,
+                mtu: configured_mtu(self.wireguard_mtu),
+            },
+            v6: WireguardDeviceSettings {
+                enabled: self.wireguard_enabled_v6 && self.ipv6_support,
+                name: device_name(TunnelKind::WireguardV6, &self.wireguard_interface_name_v6),
+                port: self.wireguard_listening_port_v6,
+                mtu: configured_mtu(self.wireguard_mtu_v6),
+            },
             // The older of the two parameters applies if it is set.
             table: self.route_table_range.get().unwrap_or(&self.route_table_ranges).0,
             priority: self.wireguard_routing_rule_priority,
@@ -167,6 +158,15 @@ impl NodeParameters {
     pub(crate) fn permissions(&self) -> EndpointPermissions {
         EndpointPermissions { spoofing: self.workload_source_spoofing == SourceSpoofing::Any }
     }
+}
+
+/// Returns an MTU unless it is 0, which means that it is not configured.
+fn configured_mtu(mtu: u32) -> Option<u32> {
+    Some(mtu).filter(|mtu| *mtu != 0)
+}
+
+fn device_name(kind: TunnelKind, configured: &str) -> String {
+    if configured.is_empty() { kind.device().to_owned() } else { configured.to_owned() }
 }
 
 /// Returns the shortest interval that is not zero; zero disables an interval.

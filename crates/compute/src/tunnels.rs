@@ -2,11 +2,12 @@
 //! packets are accepted.
 
 use crate::changes::PlanChanges;
-use crate::nodes::NodeAddresses;
+use crate::nodes::NodeFacts;
+use crate::pools::{PoolEncapsulation, PoolFacts};
 use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use tortie_model::kinds::{AllowedUse, EncapMode, IPPool};
+use std::sync::Arc;
 use tortie_plan::{PlanUpdate, SetKind, SetMember, TunnelDevice, TunnelKind, TunnelProtocol, Vtep, VtepId};
 
 /// Tunnel settings from the parameters.
@@ -25,14 +26,6 @@ pub(crate) struct TunnelSettings {
     pub external: Vec<IpNet>,
 }
 
-/// The tunnels that a pool needs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct PoolTunnels {
-    is_ipv4: bool,
-    vxlan: bool,
-    ipip: bool,
-}
-
 /// The kinds of tunnels that a pool can need.
 const POOL_TUNNEL_KINDS: [TunnelKind; 3] = [TunnelKind::VxlanV4, TunnelKind::VxlanV6, TunnelKind::Ipip];
 
@@ -40,8 +33,9 @@ const POOL_TUNNEL_KINDS: [TunnelKind; 3] = [TunnelKind::VxlanV4, TunnelKind::Vxl
 pub(crate) struct TunnelCompute {
     host: String,
     settings: TunnelSettings,
-    pools: BTreeMap<String, PoolTunnels>,
-    nodes: BTreeMap<String, NodeAddresses>,
+    /// The kind of tunnel that each pool needs.
+    pools: BTreeMap<String, Option<TunnelKind>>,
+    nodes: BTreeMap<String, Arc<NodeFacts>>,
     /// Nodes to re-evaluate at the next flush.
     changed: BTreeSet<String>,
     /// The devices may have changed.
@@ -82,27 +76,27 @@ impl TunnelCompute {
         }
     }
 
-    pub fn put_pool(&mut self, pool: &IPPool) {
-        let name = &pool.metadata.name;
-        let Ok(cidr) = pool.spec.cidr.parse::<IpNet>() else { return self.remove_pool(name) };
-        if pool.spec.allowed_uses == [AllowedUse::LoadBalancer] {
+    pub fn put_pool(&mut self, name: &str, pool: &PoolFacts) {
+        if pool.only_balancers {
             return self.remove_pool(name);
         }
-        let wraps = |mode: &EncapMode| matches!(mode, EncapMode::Always | EncapMode::CrossSubnet);
-        let is_ipv4 = cidr.addr().is_ipv4();
-        let vxlan = wraps(&pool.spec.vxlan_mode);
-        let wanted = PoolTunnels { is_ipv4, vxlan, ipip: is_ipv4 && !vxlan && wraps(&pool.spec.ipip_mode) };
-        self.stale |= self.pools.insert(name.clone(), wanted) != Some(wanted);
+        let is_ipv4 = pool.cidr.addr().is_ipv4();
+        let kind = match pool.encapsulation {
+            PoolEncapsulation::Vxlan(_) if is_ipv4 => Some(TunnelKind::VxlanV4),
+            PoolEncapsulation::Vxlan(_) => Some(TunnelKind::VxlanV6),
+            PoolEncapsulation::Ipip(_) if is_ipv4 => Some(TunnelKind::Ipip),
+            PoolEncapsulation::Ipip(_) | PoolEncapsulation::None => None,
+        };
+        self.stale |= self.pools.insert(name.to_owned(), kind) != Some(kind);
     }
 
     pub fn remove_pool(&mut self, name: &str) {
         self.stale |= self.pools.remove(name).is_some();
     }
 
-    pub fn put_node(&mut self, name: &str, facts: NodeAddresses) {
-        if self.nodes.insert(name.to_owned(), facts) != Some(facts) {
-            self.node_changed(name);
-        }
+    pub fn put_node(&mut self, name: &str, facts: Arc<NodeFacts>) {
+        self.nodes.insert(name.to_owned(), facts);
+        self.node_changed(name);
     }
 
     pub fn remove_node(&mut self, name: &str) {
@@ -117,18 +111,12 @@ impl TunnelCompute {
     }
 
     fn is_wanted(&self, kind: TunnelKind) -> bool {
-        let asks = |pool: &PoolTunnels| match kind {
-            TunnelKind::VxlanV4 => pool.vxlan && pool.is_ipv4,
-            TunnelKind::VxlanV6 => pool.vxlan && !pool.is_ipv4,
-            TunnelKind::Ipip => pool.ipip,
-            TunnelKind::WireguardV4 | TunnelKind::WireguardV6 => false,
-        };
-        let said = match kind {
+        let setting = match kind {
             TunnelKind::VxlanV4 | TunnelKind::VxlanV6 => self.settings.vxlan,
             TunnelKind::Ipip => self.settings.ipip,
             TunnelKind::WireguardV4 | TunnelKind::WireguardV6 => None,
         };
-        said.unwrap_or_else(|| self.pools.values().any(asks))
+        setting.unwrap_or_else(|| self.pools.values().any(|needed| *needed == Some(kind)))
     }
 
     /// Returns the device, or `None` if it is not needed or the node has no underlay address yet.
@@ -136,14 +124,14 @@ impl TunnelCompute {
         let own = self.nodes.get(&self.host).filter(|_| self.is_wanted(kind))?;
         let local = own.address(kind.is_ipv4())?.addr();
         let settings = &self.settings;
-        let vxlan = |is_ipv4: bool| TunnelProtocol::Vxlan {
+        let vxlan = TunnelProtocol::Vxlan {
             vni: settings.vni,
             port: settings.port,
-            mac: own.vxlan(is_ipv4).mac,
+            mac: own.vxlan(kind.is_ipv4()).mac,
         };
         let (protocol, mtu) = match kind {
-            TunnelKind::VxlanV4 => (vxlan(true), settings.vxlan_mtu),
-            TunnelKind::VxlanV6 => (vxlan(false), settings.vxlan_mtu_v6),
+            TunnelKind::VxlanV4 => (vxlan, settings.vxlan_mtu),
+            TunnelKind::VxlanV6 => (vxlan, settings.vxlan_mtu_v6),
             TunnelKind::Ipip => (TunnelProtocol::Ipip, settings.ipip_mtu),
             TunnelKind::WireguardV4 | TunnelKind::WireguardV6 => return None,
         };
@@ -187,14 +175,13 @@ impl TunnelCompute {
     }
 
     fn flush_device(&mut self, kind: TunnelKind, changes: &mut TunnelChanges) {
-        let (old, new) = (self.devices.remove(&kind), self.device(kind));
+        let old = self.devices.remove(&kind);
+        let new = self.device(kind);
         if let Some(new) = &new {
             self.devices.insert(kind, new.clone());
         }
         if old != new {
-            let update = PlanUpdate::Tunnel(kind, new.clone());
-            let part = if new.is_some() { &mut changes.plan.added } else { &mut changes.plan.removed };
-            part.push(update);
+            changes.plan.push(new.is_some(), PlanUpdate::Tunnel(kind, new.clone()));
         }
         match (old.is_some(), new.is_some()) {
             (false, true) => {
@@ -227,7 +214,8 @@ impl TunnelCompute {
         for node in nodes {
             let vtep = self.vtep(kind, node);
             self.set_vtep(VtepId { tunnel: kind, node: node.clone() }, vtep, changes);
-            let (key, peer) = ((kind, TunnelPeer::Node(node.clone())), self.peer(kind, node));
+            let key = (kind, TunnelPeer::Node(node.clone()));
+            let peer = self.peer(kind, node);
             let old = match peer {
                 Some(peer) => self.members.insert(key, peer),
                 None => self.members.remove(&key),
@@ -238,7 +226,7 @@ impl TunnelCompute {
                 old.iter().for_each(|net| members.remove(known, *net));
             }
         }
-        members.tell(kind, changes);
+        members.record(kind, changes);
     }
 
     fn set_vtep(&mut self, id: VtepId, vtep: Option<Vtep>, changes: &mut TunnelChanges) {
@@ -252,14 +240,13 @@ impl TunnelCompute {
         if id.tunnel == TunnelKind::VxlanV6 {
             changes.ends.push((id.node.clone(), vtep.map(|vtep| vtep.address)));
         }
-        let part = if vtep.is_some() { &mut changes.plan.added } else { &mut changes.plan.removed };
-        part.push(PlanUpdate::Vtep(id, vtep));
+        changes.plan.push(vtep.is_some(), PlanUpdate::Vtep(id, vtep));
     }
 
     /// Updates the peers that the settings list. Each counts like one more node with that address.
     fn flush_external(&mut self, kind: TunnelKind, changes: &mut TunnelChanges) {
-        let suits = |net: &&IpNet| net.addr().is_ipv4() == kind.is_ipv4();
-        let wanted: BTreeSet<IpNet> = self.settings.external.iter().filter(suits).map(IpNet::trunc).collect();
+        let external = self.settings.external.iter().map(IpNet::trunc);
+        let wanted: BTreeSet<IpNet> = external.filter(|net| net.addr().is_ipv4() == kind.is_ipv4()).collect();
         let planned = self.members.keys().filter_map(|(other, peer)| match peer {
             TunnelPeer::External(net) if *other == kind => Some(*net),
             _ => None,
@@ -275,7 +262,7 @@ impl TunnelCompute {
             self.members.remove(&(kind, TunnelPeer::External(*net)));
             members.remove(known, *net);
         }
-        members.tell(kind, changes);
+        members.record(kind, changes);
     }
 }
 
@@ -306,13 +293,15 @@ impl MemberChanges {
         }
     }
 
-    fn tell(self, kind: TunnelKind, changes: &mut TunnelChanges) {
+    fn record(self, kind: TunnelKind, changes: &mut TunnelChanges) {
         if self.added.is_empty() && self.removed.is_empty() {
             return;
         }
-        let members = |nets: BTreeSet<IpNet>| nets.into_iter().map(SetMember::Net).collect();
-        let (added, removed) = (members(self.added), members(self.removed));
-        let update = kind.peers().map(|set| PlanUpdate::Members { set, added, removed });
+        let update = kind.peers().map(|set| PlanUpdate::Members {
+            set,
+            added: self.added.into_iter().map(SetMember::Net).collect(),
+            removed: self.removed.into_iter().map(SetMember::Net).collect(),
+        });
         changes.plan.added.extend(update);
     }
 }

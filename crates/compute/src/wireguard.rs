@@ -2,9 +2,10 @@
 //! devices.
 
 use crate::changes::PlanChanges;
-use crate::nodes::NodeAddresses;
+use crate::nodes::NodeFacts;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use tortie_plan::{
     PlanUpdate, RoutingRule, RoutingTable, TunnelDevice, TunnelKind, TunnelProtocol, WireguardPeer,
     WireguardPeerId,
@@ -55,7 +56,7 @@ impl WireguardSettings {
 pub(crate) struct WireguardCompute {
     host: String,
     settings: WireguardSettings,
-    nodes: BTreeMap<String, NodeAddresses>,
+    nodes: BTreeMap<String, Arc<NodeFacts>>,
     /// The nodes that have published each key. A key that two nodes publish is used for neither.
     holders: BTreeMap<(TunnelKind, PublicKey), BTreeSet<String>>,
     /// Nodes to re-evaluate at the next flush.
@@ -90,25 +91,23 @@ impl WireguardCompute {
         }
     }
 
-    pub fn put_node(&mut self, name: &str, facts: NodeAddresses) {
-        let old = self.nodes.insert(name.to_owned(), facts);
-        if old != Some(facts) {
-            self.node_changed(name, old, Some(facts));
-        }
+    pub fn put_node(&mut self, name: &str, facts: Arc<NodeFacts>) {
+        let old = self.nodes.insert(name.to_owned(), facts.clone());
+        self.node_changed(name, old.as_deref(), Some(&facts));
     }
 
     pub fn remove_node(&mut self, name: &str) {
         if let Some(old) = self.nodes.remove(name) {
-            self.node_changed(name, Some(old), None);
+            self.node_changed(name, Some(&old), None);
         }
     }
 
-    fn node_changed(&mut self, name: &str, old: Option<NodeAddresses>, new: Option<NodeAddresses>) {
+    fn node_changed(&mut self, name: &str, old: Option<&NodeFacts>, new: Option<&NodeFacts>) {
         self.stale |= name == self.host;
         self.changed.insert(name.to_owned());
         for kind in WIREGUARD_KINDS {
-            let key = |facts: Option<NodeAddresses>| facts?.wireguard(kind.is_ipv4()).key;
-            let (old, new) = (key(old), key(new));
+            let old = old.and_then(|facts| facts.wireguard(kind.is_ipv4()).key);
+            let new = new.and_then(|facts| facts.wireguard(kind.is_ipv4()).key);
             if old == new {
                 continue;
             }
@@ -165,13 +164,13 @@ impl WireguardCompute {
         let mut changed = std::mem::take(&mut self.changed);
         if std::mem::take(&mut self.stale) {
             WIREGUARD_KINDS.into_iter().for_each(|kind| self.flush_device(kind, &mut changes));
-            let rule = |kind: TunnelKind| RoutingRule {
+            let rules = self.devices.keys().map(|kind| RoutingRule {
                 is_ipv4: kind.is_ipv4(),
                 priority: self.settings.priority,
                 mark: self.settings.mark,
                 table: RoutingTable(self.settings.table),
-            };
-            let rules: BTreeSet<RoutingRule> = self.devices.keys().copied().map(rule).collect();
+            });
+            let rules: BTreeSet<RoutingRule> = rules.collect();
             if rules != self.rules {
                 self.rules.clone_from(&rules);
                 changes.plan.added.push(PlanUpdate::RoutingRules(rules));
@@ -188,13 +187,13 @@ impl WireguardCompute {
     }
 
     fn flush_device(&mut self, kind: TunnelKind, changes: &mut WireguardChanges) {
-        let (old, new) = (self.devices.remove(&kind), self.device(kind));
+        let old = self.devices.remove(&kind);
+        let new = self.device(kind);
         if let Some(new) = &new {
             self.devices.insert(kind, new.clone());
         }
         if old != new {
-            let part = if new.is_some() { &mut changes.plan.added } else { &mut changes.plan.removed };
-            part.push(PlanUpdate::Tunnel(kind, new.clone()));
+            changes.plan.push(new.is_some(), PlanUpdate::Tunnel(kind, new.clone()));
         }
         let table = new.is_some().then(|| self.settings.table());
         let old = match table {
@@ -221,11 +220,10 @@ impl WireguardCompute {
         if old == peer {
             return;
         }
-        let endpoint = |peer: Option<WireguardPeer>| peer.map(|peer| peer.endpoint.ip());
-        if endpoint(old) != endpoint(peer) {
-            changes.peers.push((kind, node.to_owned(), endpoint(peer)));
+        let endpoint = peer.map(|peer| peer.endpoint.ip());
+        if old.map(|old| old.endpoint.ip()) != endpoint {
+            changes.peers.push((kind, node.to_owned(), endpoint));
         }
-        let part = if peer.is_some() { &mut changes.plan.added } else { &mut changes.plan.removed };
-        part.push(PlanUpdate::WireguardPeer(id, peer));
+        changes.plan.push(peer.is_some(), PlanUpdate::WireguardPeer(id, peer));
     }
 }

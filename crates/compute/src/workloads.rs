@@ -1,6 +1,8 @@
 //! The workloads of this node: their interfaces and the addresses behind them.
 
 use crate::changes::PlanChanges;
+use crate::conversion_error::{ConversionError, ConversionReason};
+use crate::qos::convert_qos;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use tortie_model::kinds::WorkloadEndpoint;
@@ -54,25 +56,28 @@ impl EndpointPermissions {
 pub fn local_workload(
     endpoint: &WorkloadEndpoint,
     permissions: EndpointPermissions,
-) -> Result<(WorkloadId, PlannedWorkload), String> {
+) -> Result<(WorkloadId, PlannedWorkload), ConversionError> {
     let spec = &endpoint.spec;
-    if spec.interface_name.is_empty() {
-        return Err("it has no interface name".to_owned());
+    let name = spec.interface_name.as_str();
+    if name.is_empty() {
+        return Err(ConversionError::new("interfaceName", name, ConversionReason::NoInterface));
     }
-    if spec.interface_name.len() > MAX_INTERFACE_NAME_LENGTH || spec.interface_name.contains(['/', ' ']) {
-        return Err(format!("{:?} cannot be the name of an interface", spec.interface_name));
+    if name.len() > MAX_INTERFACE_NAME_LENGTH || name.contains(['/', ' ']) {
+        return Err(ConversionError::new("interfaceName", name, ConversionReason::NotInterfaceName));
     }
     let spoofs = !spec.allow_spoofed_source_prefixes.is_empty();
     if spoofs && !permissions.spoofing {
-        return Err("it may use other source addresses, but workloadSourceSpoofing is not Any".to_owned());
+        let prefixes = spec.allow_spoofed_source_prefixes.join(",");
+        let reason = ConversionReason::SpoofingForbidden;
+        return Err(ConversionError::new("allowSpoofedSourcePrefixes", prefixes, reason));
     }
     let workload = PlannedWorkload {
         interface: spec.interface_name.clone(),
-        mac: if spec.mac.is_empty() { None } else { Some(mac(&spec.mac)?) },
+        mac: if spec.mac.is_empty() { None } else { Some(parse_mac(&spec.mac)?) },
         addresses: addresses(endpoint).collect(),
         may_spoof: spoofs,
         floating: Vec::new(),
-        qos: crate::qos::read(spec.qos_controls.as_ref()),
+        qos: convert_qos(spec.qos_controls.as_ref()),
         bgp_peer: None,
         migration: MigrationState::None,
     };
@@ -95,16 +100,15 @@ pub(crate) fn workload_id(endpoint: &WorkloadEndpoint) -> WorkloadId {
 
 /// Returns the addresses of an endpoint, ignoring invalid ones.
 pub(crate) fn addresses(endpoint: &WorkloadEndpoint) -> impl Iterator<Item = IpAddr> {
-    let address = |text: &String| text.split('/').next().and_then(|address| address.parse().ok());
-    endpoint.spec.ip_networks.iter().filter_map(address)
+    endpoint.spec.ip_networks.iter().filter_map(|text| text.split('/').next()?.parse().ok())
 }
 
-fn mac(text: &str) -> Result<[u8; 6], String> {
+fn parse_mac(text: &str) -> Result<[u8; 6], ConversionError> {
     let bytes: Option<Vec<u8>> =
         text.split([':', '-']).map(|part| u8::from_str_radix(part, 16).ok()).collect();
     bytes
         .and_then(|bytes| bytes.try_into().ok())
-        .ok_or_else(|| format!("{text:?} is not a MAC address of six bytes"))
+        .ok_or_else(|| ConversionError::new("mac", text, ConversionReason::NotMac))
 }
 
 impl LocalWorkloads {
@@ -133,24 +137,13 @@ impl LocalWorkloads {
     /// Replaces the endpoints with BGP sessions.
     pub fn set_peers(&mut self, peers: BTreeMap<EndpointName, WorkloadPeering>) {
         let old = std::mem::replace(&mut self.peers, peers);
-        let names = old.keys().chain(self.peers.keys());
-        let differ: Vec<EndpointName> =
-            names.filter(|name| old.get(*name) != self.peers.get(*name)).cloned().collect();
-        differ.iter().for_each(|name| self.mark_changed(name));
+        self.changed.extend(changed_interfaces(&self.endpoints, &old, &self.peers));
     }
 
     /// Replaces the floating addresses of all endpoints.
     pub fn set_floating(&mut self, floating: BTreeMap<EndpointName, Vec<FloatingIp>>) {
         let old = std::mem::replace(&mut self.floating, floating);
-        let names = old.keys().chain(self.floating.keys());
-        let differ: Vec<EndpointName> =
-            names.filter(|name| old.get(*name) != self.floating.get(*name)).cloned().collect();
-        differ.iter().for_each(|name| self.mark_changed(name));
-    }
-
-    fn mark_changed(&mut self, name: &EndpointName) {
-        let interface = self.endpoints.get(name).map(|(_, workload)| workload.interface.clone());
-        self.changed.extend(interface);
+        self.changed.extend(changed_interfaces(&self.endpoints, &old, &self.floating));
     }
 
     /// Returns whether any workload sets the DSCP of its packets.
@@ -235,4 +228,14 @@ impl LocalWorkloads {
             concerned.insert(address);
         }
     }
+}
+
+/// Returns the interfaces of the endpoints whose values differ.
+fn changed_interfaces<'a, T: PartialEq>(
+    endpoints: &'a BTreeMap<EndpointName, (WorkloadId, PlannedWorkload)>,
+    old: &'a BTreeMap<EndpointName, T>,
+    new: &'a BTreeMap<EndpointName, T>,
+) -> impl Iterator<Item = String> + 'a {
+    let names = old.keys().chain(new.keys()).filter(|name| old.get(*name) != new.get(*name));
+    names.filter_map(|name| Some(endpoints.get(name)?.1.interface.clone()))
 }

@@ -83,7 +83,7 @@ fn id() -> WorkloadId {
 }
 
 #[test]
-fn a_machine_that_comes_gets_its_routes_when_it_says_that_it_runs() {
+fn arriving_machine_gets_routes_when_announced() {
     let (come, here) = (migration("m", "n2", "n1"), endpoint("n1"));
     let mut node = MigrationNode::new();
     node.put(&come);
@@ -105,7 +105,7 @@ fn a_machine_that_comes_gets_its_routes_when_it_says_that_it_runs() {
 }
 
 #[test]
-fn the_end_of_a_migration_stands_for_an_announcement_that_was_missed() {
+fn end_of_migration_replaces_a_missed_announcement() {
     let (come, here) = (migration("m", "n2", "n1"), endpoint("n1"));
     let mut node = MigrationNode::new();
     node.put(&here);
@@ -123,7 +123,7 @@ fn the_end_of_a_migration_stands_for_an_announcement_that_was_missed() {
 }
 
 #[test]
-fn who_goes_on_at_once_is_a_normal_source() {
+fn target_that_migrates_again_is_a_source() {
     let (come, leave, here) = (migration("m1", "n2", "n1"), migration("m2", "n1", "n2"), endpoint("n1"));
     let mut node = MigrationNode::new();
     node.put(&come);
@@ -182,7 +182,7 @@ fn a_target_can_be_selected_by_its_labels() {
 }
 
 #[test]
-fn what_is_for_a_machine_that_still_runs_elsewhere_goes_there() {
+fn traffic_follows_the_machine_until_it_arrives() {
     let mut compute = PlanCompute::new("n1", ParameterEnvironment::default());
     let pool = resource(Kind::IPPool, "", "p", json!({"cidr": "10.65.0.0/16"}));
     let node =
@@ -207,7 +207,7 @@ fn what_is_for_a_machine_that_still_runs_elsewhere_goes_there() {
 }
 
 #[test]
-fn bgp_knows_the_metric_of_those_who_have_come() {
+fn bgp_exports_the_elevated_metric() {
     let mut node = MigrationNode::new();
     node.put(&resource(Kind::Node, "", "n1", json!({"bgp": {"ipv4Address": "192.0.2.1/24"}})));
     let export = |node: &MigrationNode| {

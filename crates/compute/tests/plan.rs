@@ -102,7 +102,7 @@ fn wrapped(address: &str) -> Option<Route> {
 }
 
 #[test]
-fn own_blocks_go_nowhere_and_others_to_their_node() {
+fn own_blocks_are_blackholes_others_are_routed() {
     let (plan, compute) = plan_of(&cluster(), false);
     assert_eq!(route(&plan, "10.0.0.0/26"), Some(Route::BLACKHOLE));
     assert_eq!(route(&plan, "10.0.0.1/32"), via("172.16.0.2"), "lent by us to n2");
@@ -134,7 +134,7 @@ fn what_is_deleted_leaves_the_plan() {
 }
 
 #[test]
-fn a_live_workload_keeps_its_address_from_a_remote_route() {
+fn live_workloads_win_over_remote_routes() {
     let mut entries = cluster();
     entries.push(endpoint("n1", "c9", "cali9", "10.0.0.66"));
     let (mut plan, mut compute) = plan_of(&entries, false);
@@ -145,7 +145,7 @@ fn a_live_workload_keeps_its_address_from_a_remote_route() {
 }
 
 #[test]
-fn of_two_endpoints_with_one_interface_the_smaller_has_it() {
+fn first_of_two_endpoints_gets_the_interface() {
     let mut entries = cluster();
     entries.push(endpoint("n1", "a0", "cali1", "10.0.0.5"));
     let (mut plan, mut compute) = plan_of(&entries, true);
@@ -157,7 +157,7 @@ fn of_two_endpoints_with_one_interface_the_smaller_has_it() {
 }
 
 #[test]
-fn routes_can_be_left_to_others_or_follow_workloads() {
+fn routes_follow_workloads_or_are_left_out() {
     let mut entries = cluster();
     entries.push(felix(json!({"programClusterRoutes": "Disabled"})));
     let (plan, _) = plan_of(&entries, false);
@@ -170,7 +170,7 @@ fn routes_can_be_left_to_others_or_follow_workloads() {
 
 /// The behaviour of `CALICO_NETWORKING_BACKEND` none and vxlan.
 #[test]
-fn a_node_without_bgp_leaves_cluster_routes_to_others_unless_the_settings_say_otherwise() {
+fn cluster_routes_without_bgp_follow_the_settings() {
     let to_neighbour = |entries: &[PlanEntry], leaves: bool| {
         let mut compute = PlanCompute::new("n1", ParameterEnvironment::default());
         if leaves {
@@ -221,7 +221,7 @@ fn a_peer_behind_a_gateway_has_a_route() {
 }
 
 #[test]
-fn one_bad_object_is_named_and_the_rest_goes_on() {
+fn bad_objects_are_named_and_others_work() {
     let mut entries = cluster();
     let (key, value) = endpoint("n1", "c3", "cali3", "10.0.0.7");
     let StoreValue::Resource(Resource::WorkloadEndpoint(mut bad)) = value else { unreachable!() };
@@ -245,7 +245,7 @@ fn masqueraded(name: &str, cidr: &str) -> PlanEntry {
 }
 
 #[test]
-fn pools_with_nat_outgoing_are_translated_unless_to_another_pool() {
+fn nat_outgoing_excludes_other_pools() {
     let mut compute = PlanCompute::new("n1", ParameterEnvironment::default());
     let mut plan = NodePlan::default();
     let mut put = |compute: &mut PlanCompute, entries: &[PlanEntry]| -> (NodePlan, Vec<PlanUpdate>) {
@@ -376,7 +376,7 @@ proptest! {
 }
 
 #[test]
-fn floating_addresses_are_there_if_the_settings_say_so_and_pools_if_packets_are_marked() {
+fn floating_addresses_and_pool_sets_follow_settings() {
     let mut entries = vec![
         node("n1", "172.16.0.1/24"),
         pool("plain", "10.0.0.0/16", "Never"),
@@ -550,7 +550,7 @@ fn floating_addresses_of_others_are_refused() {
 }
 
 #[test]
-fn an_endpoint_has_a_bounded_number_of_floating_addresses() {
+fn floating_addresses_of_an_endpoint_are_bounded() {
     let many: Vec<String> = (0..=MAX_FLOATING_IPS).map(|last| format!("192.0.2.{last}")).collect();
     let many: Vec<&str> = many.iter().map(String::as_str).collect();
     let entries = [

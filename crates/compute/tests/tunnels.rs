@@ -126,7 +126,7 @@ fn cluster(vxlan: &str, ipip: &str) -> Vec<TunnelEntry> {
 }
 
 #[test]
-fn a_pool_with_vxlan_has_devices_ends_and_routes() {
+fn vxlan_pools_have_devices_vteps_and_routes() {
     let world = TunnelWorld::new(&cluster("Always", "Never"));
     assert_eq!(
         world.plan.tunnels.keys().copied().collect::<Vec<_>>(),
@@ -164,7 +164,7 @@ fn across_subnets_only_what_crosses_is_wrapped() {
 }
 
 #[test]
-fn a_pool_with_ipip_sends_to_the_node_itself() {
+fn ipip_routes_lead_to_the_node_itself() {
     let world = TunnelWorld::new(&cluster("Never", "Always"));
     assert_eq!(world.plan.tunnels.keys().copied().collect::<Vec<_>>(), [TunnelKind::Ipip]);
     assert_eq!(world.plan.tunnels[&TunnelKind::Ipip].address, Some("10.0.1.2".parse().unwrap()));
@@ -178,7 +178,7 @@ fn a_pool_with_ipip_sends_to_the_node_itself() {
 }
 
 #[test]
-fn a_route_waits_for_the_end_of_its_tunnel() {
+fn routes_wait_for_their_tunnel_endpoint() {
     let world = TunnelWorld::new(&cluster("Always", "Never")).with(node(3, 1, false));
     assert_eq!(world.route("10.0.3.0/26"), None);
     assert_eq!(world.peers(TunnelKind::VxlanV4), ["172.16.0.2/32"]);
@@ -187,7 +187,7 @@ fn a_route_waits_for_the_end_of_its_tunnel() {
 }
 
 #[test]
-fn one_change_among_many_nodes_is_a_few_changes_of_the_plan() {
+fn one_changed_node_changes_little_of_the_plan() {
     let mut entries = cluster("Always", "Never");
     entries.extend((4..250).map(|number| node(number, 1, true)));
     entries.extend((4..250).map(|number| block(&format!("10.0.{number}.0/26"), &format!("n{number}"), &[])));
@@ -370,7 +370,7 @@ fn services_take_no_address_of_others() {
 }
 
 #[test]
-fn one_node_answers_for_each_address_of_a_service() {
+fn each_service_address_has_one_answering_node() {
     let mut world = TunnelWorld::new(&[
         felix(json!({"localSubnetL2Reachability": "PodsAndLoadBalancers"})),
         node(1, 1, true),
@@ -408,7 +408,7 @@ fn one_node_answers_for_each_address_of_a_service() {
 }
 
 #[test]
-fn a_node_answers_for_its_workloads_of_pools_without_encapsulation() {
+fn workloads_of_unencapsulated_pools_are_proxied() {
     let on = || felix(json!({"localSubnetL2Reachability": "PodsAndLoadBalancers"}));
     let mut world = TunnelWorld::new(&[
         node(1, 1, true),

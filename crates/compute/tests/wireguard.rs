@@ -122,7 +122,7 @@ fn on() -> WireguardEntry {
 }
 
 #[test]
-fn what_nodes_with_a_key_have_is_sent_through_the_tunnel_and_all_else_as_before() {
+fn wireguard_routes_only_peers_with_keys() {
     let world = WireguardWorld::new(&cluster()).with(on());
     let (v4, v6) = (TunnelKind::WireguardV4, TunnelKind::WireguardV6);
     let device = &world.plan.tunnels[&v4];
@@ -150,7 +150,7 @@ fn what_nodes_with_a_key_have_is_sent_through_the_tunnel_and_all_else_as_before(
 }
 
 #[test]
-fn it_is_turned_on_and_off_and_leaves_nothing() {
+fn disabling_wireguard_leaves_nothing() {
     let before = WireguardWorld::new(&cluster()).plan;
     let world = WireguardWorld::new(&cluster()).with(on());
     assert_ne!(world.plan, before);
@@ -176,7 +176,7 @@ fn keys_come_change_and_go() {
 }
 
 #[test]
-fn a_key_that_two_nodes_have_is_nobody_s() {
+fn shared_keys_are_used_for_neither_node() {
     let v4 = TunnelKind::WireguardV4;
     let world = WireguardWorld::new(&cluster()).with(on()).with(node(2, Some(3), None));
     assert_eq!(world.peers(v4), []);
@@ -240,7 +240,7 @@ fn any_entry() -> impl Strategy<Value = WireguardEntry> {
 
 proptest! {
     #[test]
-    fn a_history_ends_where_its_last_entries_alone_would(
+    fn history_ends_like_its_last_entries(
         history in proptest::collection::vec((any_entry(), any::<bool>()), 1..30),
         flushes in proptest::collection::vec(any::<bool>(), 30),
     ) {

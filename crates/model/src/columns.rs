@@ -1,5 +1,7 @@
 //! The table columns that Calico's tools show for each kind.
 
+use CellSource::{At, Count, Joined, Or, PeerScope, PodSelector};
+
 use crate::Kind;
 
 /// The field that a cell shows and how it is formatted.
@@ -42,280 +44,91 @@ pub struct TableColumn {
     pub description: &'static str,
 }
 
-const fn column(name: &'static str, cell: CellSource, wide: bool, description: &'static str) -> TableColumn {
-    TableColumn { name, cell, wide, description }
+const fn column(name: &'static str, cell: CellSource, description: &'static str) -> TableColumn {
+    TableColumn { name, cell, wide: false, description }
 }
 
-const TIER: TableColumn =
-    column("Tier", CellSource::Or("/spec/tier", "default"), false, "Tier that the policy belongs to");
-const ORDER: TableColumn =
-    column("Order", CellSource::At("/spec/order"), true, "Order among the policies of the tier: lower first");
-const SELECTOR: TableColumn =
-    column("Selector", CellSource::At("/spec/selector"), true, "Endpoints that the policy applies to");
-const NETS: TableColumn = column("Nets", CellSource::Joined("/spec/nets"), true, "Networks of the set");
-const NODE: TableColumn =
-    column("Node", CellSource::At("/spec/node"), false, "Node that the object belongs to");
+const fn wide_column(name: &'static str, cell: CellSource, description: &'static str) -> TableColumn {
+    TableColumn { wide: true, ..column(name, cell, description) }
+}
 
-const POLICY: &[TableColumn] = &[TIER, ORDER, SELECTOR];
-const SET: &[TableColumn] = &[NETS];
+const NODE: TableColumn = column("Node", At("/spec/node"), "Node that the object belongs to");
+
+const POLICY: &[TableColumn] = &[
+    column("Tier", Or("/spec/tier", "default"), "Tier that the policy belongs to"),
+    wide_column("Order", At("/spec/order"), "Order among the policies of the tier: lower first"),
+    wide_column("Selector", At("/spec/selector"), "Endpoints that the policy applies to"),
+];
+const NETWORK_SET: &[TableColumn] = &[wide_column("Nets", Joined("/spec/nets"), "Networks of the set")];
+
+/// The columns of each kind; a kind that is not listed has none.
+#[rustfmt::skip]
+const COLUMNS: &[(Kind, &[TableColumn])] = &[
+    (Kind::GlobalNetworkPolicy, POLICY),
+    (Kind::NetworkPolicy, POLICY),
+    (Kind::StagedGlobalNetworkPolicy, POLICY),
+    (Kind::StagedNetworkPolicy, POLICY),
+    (Kind::GlobalNetworkSet, NETWORK_SET),
+    (Kind::NetworkSet, NETWORK_SET),
+    (Kind::StagedKubernetesNetworkPolicy, &[wide_column("Pod-Selector", PodSelector, "Pods that the policy applies to")]),
+    (Kind::Tier, &[
+        column("Order", At("/spec/order"), "Order among the tiers: lower first"),
+        wide_column("Default-Action", At("/spec/defaultAction"), "Action for traffic that no rule matches"),
+    ]),
+    (Kind::IPPool, &[
+        column("CIDR", At("/spec/cidr"), "Addresses of the pool"),
+        column("Selector", Or("/spec/nodeSelector", "all()"), "Nodes that may use the pool"),
+        wide_column("NAT", Or("/spec/natOutgoing", "false"), "Whether traffic that leaves the pools is masqueraded"),
+        wide_column("IPIPMode", Or("/spec/ipipMode", "Never"), "When traffic between nodes is encapsulated in IP-in-IP"),
+        wide_column("VXLANMode", Or("/spec/vxlanMode", "Never"), "When traffic between nodes is encapsulated in VXLAN"),
+        wide_column("Disabled", Or("/spec/disabled", "false"), "Whether no more addresses are assigned from the pool"),
+        wide_column("DisableBGPExport", Or("/spec/disableBGPExport", "false"), "Whether the pool is not advertised over BGP"),
+        wide_column("AssignmentMode", Or("/spec/assignmentMode", "Automatic"), "Whether addresses are assigned without an explicit request"),
+    ]),
+    (Kind::BGPConfiguration, &[
+        column("LogSeverity", At("/spec/logSeverityScreen"), "Lowest severity that is logged"),
+        column("MeshEnabled", At("/spec/nodeToNodeMeshEnabled"), "Whether every node peers with every other"),
+        column("ASNumber", At("/spec/asNumber"), "AS number of nodes that specify none"),
+    ]),
+    (Kind::BGPPeer, &[
+        column("PeerIP", At("/spec/peerIP"), "Address of the peer"),
+        column("Node", PeerScope, "Nodes that peer with it"),
+        column("ASN", At("/spec/asNumber"), "AS number of the peer"),
+    ]),
+    (Kind::BGPFilter, &[
+        column("ExportV4", Count("/spec/exportV4"), "Number of rules for IPv4 routes that are advertised"),
+        column("ImportV4", Count("/spec/importV4"), "Number of rules for IPv4 routes that are learned"),
+        column("ExportV6", Count("/spec/exportV6"), "Number of rules for IPv6 routes that are advertised"),
+        column("ImportV6", Count("/spec/importV6"), "Number of rules for IPv6 routes that are learned"),
+    ]),
+    (Kind::HostEndpoint, &[
+        NODE,
+        wide_column("Interface", At("/spec/interfaceName"), "Interface that is protected"),
+        wide_column("IPs", Joined("/spec/expectedIPs"), "Addresses that it is expected to have"),
+        wide_column("Profiles", Joined("/spec/profiles"), "Profiles whose rules apply"),
+    ]),
+    (Kind::ClusterInformation, &[
+        column("ClusterGUID", At("/spec/clusterGUID"), "Identity of the cluster"),
+        column("ClusterType", At("/spec/clusterType"), "Orchestrator and platform of the cluster"),
+        column("CalicoVersion", At("/spec/calicoVersion"), "Version of Calico"),
+        column("DatastoreReady", At("/spec/datastoreReady"), "Whether the datastore may be used"),
+    ]),
+    (Kind::CalicoNodeStatus, &[NODE, wide_column("Classes", Joined("/spec/classes"), "Status classes")]),
+    (Kind::IPAMConfiguration, &[
+        column("StrictAffinity", Or("/spec/strictAffinity", "false"), "Whether nodes keep to their own blocks"),
+        column("AutoAllocateBlocks", Or("/spec/autoAllocateBlocks", "false"), "Whether nodes claim blocks automatically"),
+        wide_column("MaxBlocksPerHost", Or("/spec/maxBlocksPerHost", "0"), "Maximum number of blocks of a node"),
+    ]),
+    (Kind::IPReservation, &[wide_column("CIDRs", Joined("/spec/reservedCIDRs"), "Addresses that are not assigned")]),
+    (Kind::BlockAffinity, &[
+        column("CIDR", At("/spec/cidr"), "Addresses of the block"),
+        NODE,
+        column("State", At("/spec/state"), "State of the node's claim on the block"),
+    ]),
+    (Kind::Profile, &[wide_column("Labels", Joined("/spec/labelsToApply"), "Labels that endpoints inherit from the profile")]),
+];
 
 /// Returns the columns of a kind between the name and the age.
 pub fn columns(kind: Kind) -> &'static [TableColumn] {
-    match kind {
-        Kind::GlobalNetworkPolicy
-        | Kind::NetworkPolicy
-        | Kind::StagedGlobalNetworkPolicy
-        | Kind::StagedNetworkPolicy => POLICY,
-        Kind::GlobalNetworkSet | Kind::NetworkSet => SET,
-        Kind::StagedKubernetesNetworkPolicy => {
-            const { &[column("Pod-Selector", CellSource::PodSelector, true, "Pods that the policy applies to")] }
-        }
-        Kind::Tier => {
-            const {
-                &[
-                    column(
-                        "Order",
-                        CellSource::At("/spec/order"),
-                        false,
-                        "Order among the tiers: lower first",
-                    ),
-                    column(
-                        "Default-Action",
-                        CellSource::At("/spec/defaultAction"),
-                        true,
-                        "Action for traffic that no rule matches",
-                    ),
-                ]
-            }
-        }
-        Kind::IPPool => {
-            const {
-                &[
-                    column("CIDR", CellSource::At("/spec/cidr"), false, "Addresses of the pool"),
-                    column(
-                        "Selector",
-                        CellSource::Or("/spec/nodeSelector", "all()"),
-                        false,
-                        "Nodes that may use the pool",
-                    ),
-                    column(
-                        "NAT",
-                        CellSource::Or("/spec/natOutgoing", "false"),
-                        true,
-                        "Whether traffic that leaves the pools is masqueraded",
-                    ),
-                    column(
-                        "IPIPMode",
-                        CellSource::Or("/spec/ipipMode", "Never"),
-                        true,
-                        "When traffic between nodes is encapsulated in IP-in-IP",
-                    ),
-                    column(
-                        "VXLANMode",
-                        CellSource::Or("/spec/vxlanMode", "Never"),
-                        true,
-                        "When traffic between nodes is encapsulated in VXLAN",
-                    ),
-                    column(
-                        "Disabled",
-                        CellSource::Or("/spec/disabled", "false"),
-                        true,
-                        "Whether no more addresses are assigned from the pool",
-                    ),
-                    column(
-                        "DisableBGPExport",
-                        CellSource::Or("/spec/disableBGPExport", "false"),
-                        true,
-                        "Whether the pool is not advertised over BGP",
-                    ),
-                    column(
-                        "AssignmentMode",
-                        CellSource::Or("/spec/assignmentMode", "Automatic"),
-                        true,
-                        "Whether addresses are assigned without an explicit request",
-                    ),
-                ]
-            }
-        }
-        Kind::BGPConfiguration => {
-            const {
-                &[
-                    column(
-                        "LogSeverity",
-                        CellSource::At("/spec/logSeverityScreen"),
-                        false,
-                        "Lowest severity that is logged",
-                    ),
-                    column(
-                        "MeshEnabled",
-                        CellSource::At("/spec/nodeToNodeMeshEnabled"),
-                        false,
-                        "Whether every node peers with every other",
-                    ),
-                    column(
-                        "ASNumber",
-                        CellSource::At("/spec/asNumber"),
-                        false,
-                        "AS number of nodes that specify none",
-                    ),
-                ]
-            }
-        }
-        Kind::BGPPeer => {
-            const {
-                &[
-                    column("PeerIP", CellSource::At("/spec/peerIP"), false, "Address of the peer"),
-                    column("Node", CellSource::PeerScope, false, "Nodes that peer with it"),
-                    column("ASN", CellSource::At("/spec/asNumber"), false, "AS number of the peer"),
-                ]
-            }
-        }
-        Kind::BGPFilter => {
-            const {
-                &[
-                    column(
-                        "ExportV4",
-                        CellSource::Count("/spec/exportV4"),
-                        false,
-                        "Number of rules for IPv4 routes that are advertised",
-                    ),
-                    column(
-                        "ImportV4",
-                        CellSource::Count("/spec/importV4"),
-                        false,
-                        "Number of rules for IPv4 routes that are learned",
-                    ),
-                    column(
-                        "ExportV6",
-                        CellSource::Count("/spec/exportV6"),
-                        false,
-                        "Number of rules for IPv6 routes that are advertised",
-                    ),
-                    column(
-                        "ImportV6",
-                        CellSource::Count("/spec/importV6"),
-                        false,
-                        "Number of rules for IPv6 routes that are learned",
-                    ),
-                ]
-            }
-        }
-        Kind::HostEndpoint => {
-            const {
-                &[
-                    NODE,
-                    column(
-                        "Interface",
-                        CellSource::At("/spec/interfaceName"),
-                        true,
-                        "Interface that is protected",
-                    ),
-                    column(
-                        "IPs",
-                        CellSource::Joined("/spec/expectedIPs"),
-                        true,
-                        "Addresses that it is expected to have",
-                    ),
-                    column(
-                        "Profiles",
-                        CellSource::Joined("/spec/profiles"),
-                        true,
-                        "Profiles whose rules apply",
-                    ),
-                ]
-            }
-        }
-        Kind::ClusterInformation => {
-            const {
-                &[
-                    column(
-                        "ClusterGUID",
-                        CellSource::At("/spec/clusterGUID"),
-                        false,
-                        "Identity of the cluster",
-                    ),
-                    column(
-                        "ClusterType",
-                        CellSource::At("/spec/clusterType"),
-                        false,
-                        "Orchestrator and platform of the cluster",
-                    ),
-                    column(
-                        "CalicoVersion",
-                        CellSource::At("/spec/calicoVersion"),
-                        false,
-                        "Version of Calico",
-                    ),
-                    column(
-                        "DatastoreReady",
-                        CellSource::At("/spec/datastoreReady"),
-                        false,
-                        "Whether the datastore may be used",
-                    ),
-                ]
-            }
-        }
-        Kind::CalicoNodeStatus => {
-            const { &[NODE, column("Classes", CellSource::Joined("/spec/classes"), true, "Status classes")] }
-        }
-        Kind::IPAMConfiguration => {
-            const {
-                &[
-                    column(
-                        "StrictAffinity",
-                        CellSource::Or("/spec/strictAffinity", "false"),
-                        false,
-                        "Whether nodes keep to their own blocks",
-                    ),
-                    column(
-                        "AutoAllocateBlocks",
-                        CellSource::Or("/spec/autoAllocateBlocks", "false"),
-                        false,
-                        "Whether nodes claim blocks automatically",
-                    ),
-                    column(
-                        "MaxBlocksPerHost",
-                        CellSource::Or("/spec/maxBlocksPerHost", "0"),
-                        true,
-                        "Maximum number of blocks of a node",
-                    ),
-                ]
-            }
-        }
-        Kind::IPReservation => {
-            const {
-                &[column(
-                    "CIDRs",
-                    CellSource::Joined("/spec/reservedCIDRs"),
-                    true,
-                    "Addresses that are not assigned",
-                )]
-            }
-        }
-        Kind::BlockAffinity => {
-            const {
-                &[
-                    column("CIDR", CellSource::At("/spec/cidr"), false, "Addresses of the block"),
-                    NODE,
-                    column(
-                        "State",
-                        CellSource::At("/spec/state"),
-                        false,
-                        "State of the node's claim on the block",
-                    ),
-                ]
-            }
-        }
-        Kind::Profile => {
-            const {
-                &[column(
-                    "Labels",
-                    CellSource::Joined("/spec/labelsToApply"),
-                    true,
-                    "Labels that endpoints inherit from the profile",
-                )]
-            }
-        }
-        _ => &[],
-    }
+    COLUMNS.iter().find(|(known, _)| *known == kind).map_or(&[], |(_, columns)| columns)
 }

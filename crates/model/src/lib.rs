@@ -1,5 +1,8 @@
 #![doc = include_str!("../README.md")]
 
+#[macro_use]
+mod api_types;
+
 pub mod codec;
 pub mod columns;
 pub mod feed;

@@ -1,82 +1,52 @@
 //! Object metadata: the fields that all resources share.
 
 use crate::{FieldChecker, Kind, names};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Fields are in the order in which Calico writes them, so that stored JSON is byte-identical.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct ObjectMeta {
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub name: String,
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub generate_name: String,
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub namespace: String,
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub self_link: String,
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub uid: String,
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub resource_version: String,
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub generation: i64,
-    /// RFC 3339, UTC, whole seconds.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub creation_timestamp: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub deletion_timestamp: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub deletion_grace_period_seconds: Option<i64>,
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub labels: BTreeMap<String, String>,
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub annotations: BTreeMap<String, String>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub owner_references: Vec<OwnerReference>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub finalizers: Vec<String>,
-    /// Kubernetes' field ownership records; preserved but never interpreted.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub managed_fields: Vec<serde_json::Value>,
-}
+api_types! {
+    /// Fields are in the order in which Calico writes them, so that stored JSON is byte-identical.
+    pub struct ObjectMeta {
+        pub name: String,
+        pub generate_name: String,
+        pub namespace: String,
+        pub self_link: String,
+        pub uid: String,
+        pub resource_version: String,
+        pub generation: i64,
+        /// RFC 3339, UTC, whole seconds.
+        pub creation_timestamp: Option<String>,
+        pub deletion_timestamp: Option<String>,
+        pub deletion_grace_period_seconds: Option<i64>,
+        pub labels: BTreeMap<String, String>,
+        pub annotations: BTreeMap<String, String>,
+        pub owner_references: Vec<OwnerReference>,
+        pub finalizers: Vec<String>,
+        /// Kubernetes' field ownership records; preserved but never interpreted.
+        pub managed_fields: Vec<serde_json::Value>,
+    }
 
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct OwnerReference {
-    #[serde(default)]
-    pub api_version: String,
-    #[serde(default)]
-    pub kind: String,
-    #[serde(default)]
-    pub name: String,
-    #[serde(default)]
-    pub uid: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub controller: Option<bool>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub block_owner_deletion: Option<bool>,
+    pub struct OwnerReference {
+        pub api_version: String = always,
+        pub kind: String = always,
+        pub name: String = always,
+        pub uid: String = always,
+        pub controller: Option<bool>,
+        pub block_owner_deletion: Option<bool>,
+    }
 }
 
 impl ObjectMeta {
     /// Checks names, labels and annotations. Whether a namespace is required depends on the operation and is
     /// not checked here.
     pub(crate) fn check(&self, kind: Kind, at: &FieldChecker<'_>) {
-        let report = |at: FieldChecker<'_>, value: &str, result: Result<(), String>| {
-            if let Err(reason) = result {
-                at.fail(value, reason);
-            }
-        };
-        report(at.field("name"), &self.name, names::check_name(kind, &self.name));
+        at.field("name").report(&self.name, names::check_name(kind, &self.name));
         if !self.namespace.is_empty() {
-            let fits = if kind.is_namespaced() {
-                names::check_label_form(&self.namespace)
+            let at = at.field("namespace");
+            if kind.is_namespaced() {
+                at.report(&self.namespace, names::check_label_form(&self.namespace));
             } else {
-                Err(format!("{kind} is not namespaced"))
-            };
-            report(at.field("namespace"), &self.namespace, fits);
+                at.fail(&self.namespace, format_args!("{kind} is not namespaced"));
+            }
         }
         check_labels(&at.field("labels"), &self.labels);
         check_annotations(&at.field("annotations"), &self.annotations);
@@ -101,11 +71,6 @@ pub(crate) fn check_annotations(at: &FieldChecker<'_>, annotations: &BTreeMap<St
             at.fail(key, format!("annotation key {reason}"));
         }
     }
-    if let Err(reason) = names::check_annotations_size(annotations) {
-        at.fail(format_args!("{} annotations", annotations.len()), reason);
-    }
-}
-
-fn is_zero(n: &i64) -> bool {
-    *n == 0
+    let result = names::check_annotations_size(annotations);
+    at.report(format_args!("{} annotations", annotations.len()), result);
 }

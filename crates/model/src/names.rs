@@ -10,8 +10,30 @@ const MAX_ANNOTATION_BYTES: usize = 262_144;
 /// The name of singleton objects and of objects that hold cluster-wide settings.
 pub const DEFAULT_OBJECT_NAME: &str = "default";
 
-const LABEL_RULE: &str =
-    "must consist of lower case letters, digits and '-', and begin and end with a letter or digit";
+/// Reason why a name, a label or an annotation is invalid.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NameError {
+    #[error("must not be empty")]
+    Empty,
+    #[error("must be no more than {max} characters")]
+    TooLong { max: usize },
+    #[error("must consist of lower case letters, digits and '-', and begin and end with a letter or digit")]
+    NotLabel,
+    #[error("each part between dots {}", NameError::NotLabel)]
+    NotDotted,
+    #[error("must consist of letters, digits, '-', '_' and '.', and begin and end with a letter or digit")]
+    NotLabelText,
+    #[error("must have at most one dot")]
+    SeveralDots,
+    #[error("must be \"{DEFAULT_OBJECT_NAME}\": there is only one {0}")]
+    NotDefault(Kind),
+    #[error("prefix part {0}")]
+    Prefix(#[source] Box<NameError>),
+    #[error("name part {0}")]
+    NamePart(#[source] Box<NameError>),
+    #[error("must be no more than {MAX_ANNOTATION_BYTES} bytes together, but are {bytes}")]
+    AnnotationBytes { bytes: usize },
+}
 
 /// Returns whether `text` consists of lower-case letters, digits and inner dashes.
 pub fn is_label(text: &str) -> bool {
@@ -35,30 +57,30 @@ fn is_enclosed(text: &[u8], core: impl Fn(u8) -> bool, inner: impl Fn(u8) -> boo
 }
 
 /// Checks a name that consists of labels joined by dots (DNS subdomain, RFC 1123).
-pub fn check_dotted(name: &str) -> Result<(), String> {
+pub fn check_dotted(name: &str) -> Result<(), NameError> {
     if name.is_empty() {
-        return Err("must not be empty".to_owned());
+        return Err(NameError::Empty);
     }
     check_length(name, MAX_NAME_BYTES)?;
     let fits = name.as_bytes().split(|byte| *byte == b'.').all(is_label_part);
-    if fits { Ok(()) } else { Err(format!("each part between dots {LABEL_RULE}")) }
+    if fits { Ok(()) } else { Err(NameError::NotDotted) }
 }
 
 /// Checks a name without dots (DNS label, RFC 1123).
-pub fn check_label_form(name: &str) -> Result<(), String> {
+pub fn check_label_form(name: &str) -> Result<(), NameError> {
     if name.is_empty() {
-        return Err("must not be empty".to_owned());
+        return Err(NameError::Empty);
     }
     check_length(name, MAX_LABEL_BYTES)?;
-    if is_label(name) { Ok(()) } else { Err(LABEL_RULE.to_owned()) }
+    if is_label(name) { Ok(()) } else { Err(NameError::NotLabel) }
 }
 
-fn check_length(text: &str, max: usize) -> Result<(), String> {
-    if text.len() <= max { Ok(()) } else { Err(format!("must be no more than {max} characters")) }
+fn check_length(text: &str, max: usize) -> Result<(), NameError> {
+    if text.len() <= max { Ok(()) } else { Err(NameError::TooLong { max }) }
 }
 
 /// Checks whether an object of the kind may have this name.
-pub fn check_name(kind: Kind, name: &str) -> Result<(), String> {
+pub fn check_name(kind: Kind, name: &str) -> Result<(), NameError> {
     match kind {
         Kind::Tier => check_label_form(name),
         Kind::GlobalNetworkPolicy | Kind::StagedGlobalNetworkPolicy => check_policy_name(name),
@@ -73,48 +95,34 @@ pub fn check_name(kind: Kind, name: &str) -> Result<(), String> {
         Kind::ClusterInformation | Kind::KubeControllersConfiguration | Kind::IPAMConfiguration
             if name != DEFAULT_OBJECT_NAME =>
         {
-            Err(format!("must be \"{DEFAULT_OBJECT_NAME}\": there is only one {kind}"))
+            Err(NameError::NotDefault(kind))
         }
         _ => check_dotted(name),
     }
 }
 
-fn check_policy_name(name: &str) -> Result<(), String> {
+fn check_policy_name(name: &str) -> Result<(), NameError> {
     check_dotted(name)?;
-    if name.matches('.').count() > 1 { Err("must have at most one dot".to_owned()) } else { Ok(()) }
+    if name.matches('.').count() > 1 { Err(NameError::SeveralDots) } else { Ok(()) }
 }
 
 /// Checks a Kubernetes qualified name: an optional DNS prefix and a slash, then up to 63 characters.
-pub fn check_qualified(key: &str) -> Result<(), String> {
-    let slash = key.bytes().position(|byte| byte == b'/');
-    let name = match slash.map(|slash| (&key[..slash], &key[slash + 1..])) {
+pub fn check_qualified(key: &str) -> Result<(), NameError> {
+    let name = match key.split_once('/') {
         Some((prefix, name)) => {
-            check_dotted(prefix).map_err(|reason| format!("prefix part {reason}"))?;
+            check_dotted(prefix).map_err(|reason| NameError::Prefix(Box::new(reason)))?;
             name
         }
         None => key,
     };
-    if name.is_empty() {
-        return Err("name part must not be empty".to_owned());
-    }
-    check_length(name, MAX_LABEL_BYTES).map_err(|reason| format!("name part {reason}"))?;
-    if is_label_text(name) {
-        Ok(())
-    } else {
-        Err("name part must consist of letters, digits, '-', '_' and '.', and begin and end with a letter or digit"
-            .to_owned())
-    }
+    let result = if name.is_empty() { Err(NameError::Empty) } else { check_label_value(name) };
+    result.map_err(|reason| NameError::NamePart(Box::new(reason)))
 }
 
 /// Checks a Kubernetes label value: empty, or up to 63 characters.
-pub fn check_label_value(value: &str) -> Result<(), String> {
+pub fn check_label_value(value: &str) -> Result<(), NameError> {
     check_length(value, MAX_LABEL_BYTES)?;
-    if value.is_empty() || is_label_text(value) {
-        Ok(())
-    } else {
-        Err("must consist of letters, digits, '-', '_' and '.', and begin and end with a letter or digit"
-            .to_owned())
-    }
+    if value.is_empty() || is_label_text(value) { Ok(()) } else { Err(NameError::NotLabelText) }
 }
 
 fn is_label_text(text: &str) -> bool {
@@ -122,18 +130,14 @@ fn is_label_text(text: &str) -> bool {
 }
 
 /// Checks the key of an annotation: a qualified name that may also contain upper-case letters.
-pub fn check_annotation_key(key: &str) -> Result<(), String> {
+pub fn check_annotation_key(key: &str) -> Result<(), NameError> {
     check_qualified(&key.to_lowercase())
 }
 
 /// Checks the total size of all annotations.
-pub fn check_annotations_size(annotations: &BTreeMap<String, String>) -> Result<(), String> {
+pub fn check_annotations_size(annotations: &BTreeMap<String, String>) -> Result<(), NameError> {
     let bytes: usize = annotations.iter().map(|(key, value)| key.len() + value.len()).sum();
-    if bytes <= MAX_ANNOTATION_BYTES {
-        Ok(())
-    } else {
-        Err(format!("must be no more than {MAX_ANNOTATION_BYTES} bytes together, but are {bytes}"))
-    }
+    if bytes <= MAX_ANNOTATION_BYTES { Ok(()) } else { Err(NameError::AnnotationBytes { bytes }) }
 }
 
 /// The parts of a workload endpoint's name. The orchestrator decides which of them are used.

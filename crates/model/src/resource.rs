@@ -122,8 +122,8 @@ impl ResourceList {
 
 /// Returns the kind that an object declares, if its kind and apiVersion are supported.
 pub fn kind_of(value: &Value) -> Result<Kind, DecodeError> {
-    let field = |name: &str| value.get(name).and_then(Value::as_str).unwrap_or_default();
-    let (kind, version) = (field("kind"), field("apiVersion"));
+    let kind = value.get("kind").and_then(Value::as_str).unwrap_or_default();
+    let version = value.get("apiVersion").and_then(Value::as_str).unwrap_or_default();
     Kind::from_name(kind)
         .filter(|_| version == API_VERSION)
         .ok_or_else(|| DecodeError::UnknownKind { kind: kind.to_owned(), version: version.to_owned() })

@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_the_same_to_the_byte() {
+    fn written_values_are_byte_identical() {
         for text in [
             r#"{"time":"2026-03-01T10:20:30Z","uptime":12.5,"first_update":true}"#,
             r#"{"time":"2026-03-01T10:20:30Z","uptime":90,"first_update":false}"#,

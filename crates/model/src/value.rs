@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_is_stored_the_same_to_the_byte() {
+    fn stored_policies_are_byte_identical() {
         let key = StoreKey::resource(Kind::GlobalNetworkPolicy, "", "deny-metadata");
         let value = StoreValue::decode(&key, POLICY.as_bytes()).unwrap();
         let StoreValue::Resource(resource) = &value else { panic!("{value:?}") };
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_field_that_is_named_twice_the_last_counts() {
+    fn last_of_two_equal_fields_counts() {
         let key = StoreKey::Handle { id: "h".to_owned() };
         let once = StoreValue::decode(&key, br#"{"handleID":"h","block":{"10.0.0.0/26":2},"deleted":false}"#);
         let twice = br#"{"handleID":"x","block":{"10.0.0.0/26":1},"handleID":"h","block":{"10.0.0.0/26":2},"deleted":false}"#;
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn older_policies_lose_the_prefix_of_the_default_tier() {
+    fn older_policies_lose_the_default_tier_prefix() {
         for (kind, tier, stored, shown) in [
             (Kind::GlobalNetworkPolicy, None, "default.web", "web"),
             (Kind::NetworkPolicy, Some("default"), "default.web", "web"),

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-#[path = "../src/schema/admission.rs"]
+#[path = "../src/schema/tests/admission.rs"]
 mod admission;
 
 use serde_json::{Value, json};

@@ -3,32 +3,25 @@
 use super::ElevatedPriorities;
 use super::services::ServiceRoutes;
 use super::settings::BgpSettings;
+use crate::pools::{EncapsulationScope, PoolEncapsulation, PoolFacts};
 use ipnet::IpNet;
 use std::collections::BTreeMap;
-use tortie_model::kinds::{EncapMode, IPPool};
 use tortie_plan::bgp::{BgpExport, BgpInstall, PoolRoutes};
 
 pub(super) fn export(
     settings: &BgpSettings,
-    pools: &BTreeMap<String, IPPool>,
+    pools: &BTreeMap<String, PoolFacts>,
     blocks: &BTreeMap<IpNet, bool>,
     services: &ServiceRoutes,
     reflects: bool,
     elevated: ElevatedPriorities,
 ) -> BgpExport {
-    let nets = |silent: bool| -> Vec<IpNet> {
-        let mut nets: Vec<IpNet> = pools
-            .values()
-            .filter(|pool| pool.spec.disable_bgp_export == silent)
-            .filter_map(|pool| pool.spec.cidr.parse().ok())
-            .collect();
-        nets.sort_unstable();
-        nets
-    };
+    let (silent, exported): (Vec<&PoolFacts>, Vec<&PoolFacts>) =
+        pools.values().partition(|pool| pool.disable_bgp_export);
     BgpExport {
         blocks: blocks.clone(),
-        pools: nets(false),
-        silent_pools: nets(true),
+        pools: sort_cidrs(&exported),
+        silent_pools: sort_cidrs(&silent),
         service_ranges: services.ranges(),
         service_addresses: services.addresses(),
         reflected: if reflects { settings.services.reflected() } else { Vec::new() },
@@ -41,25 +34,29 @@ pub(super) fn export(
     }
 }
 
+fn sort_cidrs(pools: &[&PoolFacts]) -> Vec<IpNet> {
+    let mut nets: Vec<IpNet> = pools.iter().map(|pool| pool.cidr).collect();
+    nets.sort_unstable();
+    nets
+}
+
 pub(super) fn install(
     settings: &BgpSettings,
-    pools: &BTreeMap<String, IPPool>,
+    pools: &BTreeMap<String, PoolFacts>,
     own_subnet: Option<IpNet>,
 ) -> BgpInstall {
-    let wraps = |mode: &EncapMode| matches!(mode, EncapMode::Always | EncapMode::CrossSubnet);
-    let routes = |pool: &IPPool| {
-        let spec = &pool.spec;
-        match (wraps(&spec.vxlan_mode), &spec.ipip_mode) {
-            (true, _) => PoolRoutes::OfOthers,
-            (false, EncapMode::Always) if settings.programs.ipip => PoolRoutes::Ipip,
-            (false, EncapMode::CrossSubnet) if settings.programs.ipip => PoolRoutes::IpipAcrossSubnets,
-            (false, mode) if wraps(mode) => PoolRoutes::OfOthers,
-            (false, _) if settings.programs.no_encap => PoolRoutes::Plain,
-            (false, _) => PoolRoutes::OfOthers,
-        }
-    };
-    let mut nets: Vec<(IpNet, PoolRoutes)> =
-        pools.values().filter_map(|pool| Some((pool.spec.cidr.parse().ok()?, routes(pool)))).collect();
+    let nets = pools.values().map(|pool| {
+        let routes = match pool.encapsulation {
+            PoolEncapsulation::Ipip(EncapsulationScope::Always) if settings.programs.ipip => PoolRoutes::Ipip,
+            PoolEncapsulation::Ipip(EncapsulationScope::CrossSubnet) if settings.programs.ipip => {
+                PoolRoutes::IpipAcrossSubnets
+            }
+            PoolEncapsulation::None if settings.programs.no_encap => PoolRoutes::Plain,
+            _ => PoolRoutes::OfOthers,
+        };
+        (pool.cidr, routes)
+    });
+    let mut nets: Vec<(IpNet, PoolRoutes)> = nets.collect();
     nets.sort_unstable();
     // The subnet matters only to these pools, and a change of it causes every route to be re-evaluated.
     let across = nets.iter().any(|(_, routes)| *routes == PoolRoutes::IpipAcrossSubnets);

@@ -1,30 +1,33 @@
 //! Converts BGPFilters to the form that the speaker applies.
 
-use super::settings::community;
+use super::settings::parse_community;
+use crate::conversion_error::{ConversionError, ConversionReason, parse_cidr};
 use tortie_model::kinds::{
     BGPFilter, BGPFilterAction, BGPFilterMatchOperator, BGPFilterOperation, BGPFilterPeerType, BGPFilterRule,
     BGPFilterSource,
 };
-use tortie_plan::bgp::{BgpFilter, BgpFilterRule, FilterOperation, FilterPrefix, FilterPrefixOperator};
+use tortie_plan::bgp::{
+    BgpCommunity, BgpFilter, BgpFilterRule, FilterOperation, FilterPrefix, FilterPrefixOperator,
+};
 
-pub(super) fn read(filter: &BGPFilter) -> Result<BgpFilter, String> {
+pub(super) fn convert_filter(filter: &BGPFilter) -> Result<BgpFilter, ConversionError> {
     let spec = &filter.spec;
-    let rules =
-        |rules: &[BGPFilterRule]| rules.iter().map(rule).collect::<Result<Vec<BgpFilterRule>, String>>();
     Ok(BgpFilter {
-        import_v4: rules(&spec.import_v4)?,
-        export_v4: rules(&spec.export_v4)?,
-        import_v6: rules(&spec.import_v6)?,
-        export_v6: rules(&spec.export_v6)?,
+        import_v4: convert_rules(&spec.import_v4)?,
+        export_v4: convert_rules(&spec.export_v4)?,
+        import_v6: convert_rules(&spec.import_v6)?,
+        export_v6: convert_rules(&spec.export_v6)?,
     })
 }
 
-fn rule(rule: &BGPFilterRule) -> Result<BgpFilterRule, String> {
-    let number = |value: i64| u32::try_from(value).map_err(|_| format!("{value} is not a priority"));
-    let known = |text: &str| community(text).ok_or_else(|| format!("{text:?} is not a community"));
+fn convert_rules(rules: &[BGPFilterRule]) -> Result<Vec<BgpFilterRule>, ConversionError> {
+    rules.iter().map(convert_rule).collect()
+}
+
+fn convert_rule(rule: &BGPFilterRule) -> Result<BgpFilterRule, ConversionError> {
     let value = rule.communities.as_ref().and_then(|communities| communities.values.first());
     Ok(BgpFilterRule {
-        prefix: prefix(rule)?,
+        prefix: convert_prefix(rule)?,
         learnt: rule.source == BGPFilterSource::RemotePeers,
         interface: Some(rule.interface.clone()).filter(|interface| !interface.is_empty()),
         internal: match rule.peer_type {
@@ -32,45 +35,53 @@ fn rule(rule: &BGPFilterRule) -> Result<BgpFilterRule, String> {
             BGPFilterPeerType::External => Some(false),
             BGPFilterPeerType::Unknown(_) => None,
         },
-        community: value.map(|value| known(value)).transpose()?,
+        community: value.map(|value| parse_known_community("communities", value)).transpose()?,
         as_path_prefix: rule.as_path_prefix.iter().map(|number| number.0).collect(),
-        priority: rule.priority.map(number).transpose()?,
+        priority: rule.priority.map(|number| parse_priority("priority", number)).transpose()?,
         accept: rule.action == BGPFilterAction::Accept,
-        operations: rule.operations.iter().map(operation).collect::<Result<_, _>>()?,
+        operations: rule.operations.iter().map(convert_operation).collect::<Result<_, _>>()?,
     })
 }
 
-fn prefix(rule: &BGPFilterRule) -> Result<Option<FilterPrefix>, String> {
+fn parse_known_community(field: &'static str, text: &str) -> Result<BgpCommunity, ConversionError> {
+    parse_community(text).ok_or_else(|| ConversionError::new(field, text, ConversionReason::NotCommunity))
+}
+
+fn parse_priority(field: &'static str, number: i64) -> Result<u32, ConversionError> {
+    u32::try_from(number).map_err(|_| ConversionError::new(field, number, ConversionReason::NotPriority))
+}
+
+fn convert_prefix(rule: &BGPFilterRule) -> Result<Option<FilterPrefix>, ConversionError> {
     if rule.cidr.is_empty() {
         return Ok(None);
     }
-    let net: ipnet::IpNet = rule.cidr.parse().map_err(|_| format!("{:?} is not a CIDR", rule.cidr))?;
+    let net = parse_cidr("cidr", &rule.cidr)?;
     let operator = match rule.match_operator {
         BGPFilterMatchOperator::Equal => FilterPrefixOperator::Equal,
         BGPFilterMatchOperator::NotEqual => FilterPrefixOperator::NotEqual,
         BGPFilterMatchOperator::In => FilterPrefixOperator::In,
         BGPFilterMatchOperator::NotIn => FilterPrefixOperator::NotIn,
-        BGPFilterMatchOperator::Unknown(_) => return Err("a cidr needs a matchOperator".to_owned()),
+        BGPFilterMatchOperator::Unknown(_) => {
+            let reason = ConversionReason::NoMatchOperator;
+            return Err(ConversionError::new("matchOperator", &rule.match_operator, reason));
+        }
     };
-    let bits = |given: Option<i32>| given.and_then(|bits| u8::try_from(bits).ok());
     let length = rule.prefix_length.as_ref().map(|length| {
-        let first = bits(length.min).unwrap_or(0).max(net.prefix_len());
-        let last = bits(length.max).unwrap_or(u8::MAX).min(net.max_prefix_len());
-        (first, last)
+        let first = length.min.and_then(|bits| u8::try_from(bits).ok()).unwrap_or(0);
+        let last = length.max.and_then(|bits| u8::try_from(bits).ok()).unwrap_or(u8::MAX);
+        (first.max(net.prefix_len()), last.min(net.max_prefix_len()))
     });
     Ok(Some(FilterPrefix { net, operator, length }))
 }
 
-fn operation(operation: &BGPFilterOperation) -> Result<FilterOperation, String> {
+fn convert_operation(operation: &BGPFilterOperation) -> Result<FilterOperation, ConversionError> {
     if let Some(add) = &operation.add_community {
-        let value = community(&add.value).ok_or_else(|| format!("{:?} is not a community", add.value))?;
-        Ok(FilterOperation::AddCommunity(value))
+        parse_known_community("addCommunity.value", &add.value).map(FilterOperation::AddCommunity)
     } else if let Some(prepend) = &operation.prepend_as_path {
         Ok(FilterOperation::PrependPath(prepend.prefix.iter().map(|number| number.0).collect()))
     } else if let Some(set) = &operation.set_priority {
-        let value = u32::try_from(set.value).map_err(|_| format!("{} is not a priority", set.value))?;
-        Ok(FilterOperation::SetPriority(value))
+        parse_priority("setPriority.value", set.value).map(FilterOperation::SetPriority)
     } else {
-        Err("an operation is empty".to_owned())
+        Err(ConversionError::new("operations", "", ConversionReason::EmptyOperation))
     }
 }

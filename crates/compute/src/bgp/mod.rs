@@ -6,14 +6,13 @@
 
 mod export;
 mod filters;
-mod nodes;
 mod peers;
+mod router_id;
 mod services;
 mod settings;
 mod workloads;
 
 use ipnet::IpNet;
-use nodes::BgpNodeFacts;
 use services::ServiceRoutes;
 use settings::BgpSettings;
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,12 +20,15 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use tortie_model::ipam::AffinityState;
 use tortie_model::key::AffinityType;
-use tortie_model::kinds::{BGPConfiguration, BGPPeer, IPPool};
+use tortie_model::kinds::{BGPConfiguration, BGPPeer};
 use tortie_model::{Kind, Resource, StoreKey, StoreValue};
 use tortie_plan::WorkloadPeering;
 use tortie_plan::bgp::{BgpConfig, BgpFilter};
 use workloads::PeeringWorkload;
 
+use crate::conversion_error::ObjectError;
+use crate::nodes::NodeFacts;
+use crate::pools::PoolFacts;
 use crate::workloads::EndpointName;
 
 /// BGP settings of the operator outside of the datastore.
@@ -49,11 +51,11 @@ pub(crate) struct ElevatedPriorities {
 pub(crate) struct BgpResolver {
     host: String,
     environment: BgpEnvironment,
-    nodes: BTreeMap<String, BgpNodeFacts>,
+    nodes: BTreeMap<String, Arc<NodeFacts>>,
     peers: BTreeMap<String, BGPPeer>,
     filters: BTreeMap<String, Arc<BgpFilter>>,
     configurations: BTreeMap<String, BGPConfiguration>,
-    pools: BTreeMap<String, IPPool>,
+    pools: BTreeMap<String, PoolFacts>,
     /// Blocks of this node; `false` while a block is being released.
     blocks: BTreeMap<IpNet, bool>,
     services: ServiceRoutes,
@@ -77,28 +79,35 @@ impl BgpResolver {
         self.changed |= std::mem::replace(&mut self.elevated, elevated) != elevated;
     }
 
-    /// Processes an entry that concerns BGP. An unusable resource counts as absent; the error gives the reason.
-    pub fn put(&mut self, key: &StoreKey, value: &StoreValue) -> Result<(), String> {
+    pub fn put_node(&mut self, name: &str, facts: Arc<NodeFacts>) {
+        self.nodes.insert(name.to_owned(), facts);
+        self.changed = true;
+    }
+
+    /// Adds or replaces a pool, or removes it if it is not usable.
+    pub fn put_pool(&mut self, name: &str, facts: Option<&PoolFacts>) {
+        self.changed |= match facts {
+            Some(facts) => set(&mut self.pools, name, *facts),
+            None => self.pools.remove(name).is_some(),
+        };
+    }
+
+    /// Processes an entry that concerns BGP, except nodes and pools. An unusable resource counts as absent; the error gives the reason.
+    pub fn put(&mut self, key: &StoreKey, value: &StoreValue) -> Result<(), ObjectError> {
         let changed = match value {
-            StoreValue::Resource(Resource::Node(node)) => {
-                set(&mut self.nodes, &node.metadata.name, BgpNodeFacts::of(node))
-            }
-            StoreValue::Resource(Resource::IPPool(pool)) => {
-                set(&mut self.pools, &pool.metadata.name, (**pool).clone())
-            }
             StoreValue::Resource(Resource::BGPPeer(peer)) => {
                 self.remove(key);
-                peer.validate().map_err(|error| error.to_string())?;
+                peer.validate()?;
                 set(&mut self.peers, &peer.metadata.name, (**peer).clone())
             }
             StoreValue::Resource(Resource::BGPFilter(filter)) => {
                 self.remove(key);
-                filter.validate().map_err(|error| error.to_string())?;
-                set(&mut self.filters, &filter.metadata.name, Arc::new(filters::read(filter)?))
+                filter.validate()?;
+                set(&mut self.filters, &filter.metadata.name, Arc::new(filters::convert_filter(filter)?))
             }
             StoreValue::Resource(Resource::BGPConfiguration(configuration)) => {
                 self.remove(key);
-                configuration.validate().map_err(|error| error.to_string())?;
+                configuration.validate()?;
                 set(&mut self.configurations, &configuration.metadata.name, (**configuration).clone())
             }
             StoreValue::BlockAffinity(affinity) => match self.own_block(key) {
@@ -118,16 +127,17 @@ impl BgpResolver {
                     self.changed |= self.workloads.remove(&name).is_some() && self.selects_workloads();
                     return Ok(());
                 }
-                let facts = PeeringWorkload::of(endpoint);
+                let facts = PeeringWorkload::new(endpoint);
                 let changed = self.workloads.get(&name) != Some(&facts);
                 self.workloads.insert(name, facts);
                 changed && self.selects_workloads()
             }
             StoreValue::Resource(Resource::Profile(profile)) => {
                 let labels = &profile.spec.labels_to_apply;
-                let changed = match labels.is_empty() {
-                    true => self.profiles.remove(&profile.metadata.name).is_some(),
-                    false => set(&mut self.profiles, &profile.metadata.name, labels.clone()),
+                let changed = if labels.is_empty() {
+                    self.profiles.remove(&profile.metadata.name).is_some()
+                } else {
+                    set(&mut self.profiles, &profile.metadata.name, labels.clone())
                 };
                 changed && self.selects_workloads()
             }
@@ -180,8 +190,8 @@ impl BgpResolver {
     /// Returns the configuration if it changed since the last flush.
     pub fn flush(&mut self) -> Option<Arc<BgpConfig>> {
         if self.changed {
-            let services = BgpSettings::of(&self.host, &self.configurations).services;
-            let excluded = self.nodes.get(&self.host).is_some_and(BgpNodeFacts::announces_no_services);
+            let services = BgpSettings::new(&self.host, &self.configurations).services;
+            let excluded = self.nodes.get(&self.host).is_some_and(|own| own.announces_no_services());
             self.services.configure(services, excluded);
         }
         if !(std::mem::take(&mut self.changed) | self.services.flush()) {
@@ -202,7 +212,7 @@ impl BgpResolver {
     }
 
     fn compute(&self) -> BgpConfig {
-        let settings = BgpSettings::of(&self.host, &self.configurations);
+        let settings = BgpSettings::new(&self.host, &self.configurations);
         let own = self.nodes.get(&self.host).cloned().unwrap_or_default();
         let as_number = own.as_number.unwrap_or(settings.as_number);
         let sessions = peers::SessionBuilder {
@@ -218,8 +228,11 @@ impl BgpResolver {
         let used = sessions.values().flat_map(|session| &session.filters);
         let filters = used.filter_map(|name| Some((name.clone(), self.filters.get(name)?.clone()))).collect();
         let peering = self.local_peers().into_values().flat_map(|peer| peer.addresses);
-        let listen: BTreeSet<IpAddr> =
-            if settings.bind_to_node { own.addresses().chain(peering).collect() } else { BTreeSet::new() };
+        let listen: BTreeSet<IpAddr> = if settings.bind_to_node {
+            own.bgp_addresses().chain(peering).collect()
+        } else {
+            BTreeSet::new()
+        };
         BgpConfig {
             as_number,
             router_id: self.environment.router_id(&self.host, &own),
@@ -235,7 +248,7 @@ impl BgpResolver {
                 own.cluster_id.is_some(),
                 self.elevated,
             ),
-            install: export::install(&settings, &self.pools, own.v4_subnet),
+            install: export::install(&settings, &self.pools, own.bgp_v4_subnet),
             ignored_interfaces: settings.ignored_interfaces,
         }
     }

@@ -1,10 +1,11 @@
 //! Determines the sessions of a node: the mesh between all nodes, and those of BGPPeers, seen from both ends.
 
-use super::nodes::BgpNodeFacts;
 use super::settings::{BgpSettings, seconds, secret};
 use super::workloads::is_for_workloads;
+use crate::nodes::NodeFacts;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::sync::Arc;
 use tortie_model::kinds::{self, BGPPeer, BGPPeerSpec, ReversePeering, SourceAddress};
 use tortie_model::selector::Selector;
 use tortie_plan::bgp::{AdvertisedNextHop, BgpSession, BgpSessionKind};
@@ -13,10 +14,10 @@ const DEFAULT_BGP_PORT: u16 = 179;
 
 pub(super) struct SessionBuilder<'a> {
     pub host: &'a str,
-    pub own: &'a BgpNodeFacts,
+    pub own: &'a NodeFacts,
     pub as_number: u32,
     pub settings: &'a BgpSettings,
-    pub nodes: &'a BTreeMap<String, BgpNodeFacts>,
+    pub nodes: &'a BTreeMap<String, Arc<NodeFacts>>,
     pub peers: &'a BTreeMap<String, BGPPeer>,
     /// Addresses of workloads of this node, by the BGPPeer that selects them.
     pub workloads: BTreeMap<&'a str, Vec<IpAddr>>,
@@ -28,7 +29,7 @@ struct RemotePeer<'a> {
     port: u16,
     as_number: u32,
     /// The node, if a selector matched it.
-    node: Option<&'a BgpNodeFacts>,
+    node: Option<&'a NodeFacts>,
 }
 
 /// The nodes that a BGPPeer gives a session.
@@ -39,7 +40,7 @@ pub(super) enum NodeScope {
 }
 
 impl NodeScope {
-    pub fn of(spec: &BGPPeerSpec) -> NodeScope {
+    pub fn new(spec: &BGPPeerSpec) -> NodeScope {
         match (spec.node_selector.as_str(), spec.node.as_str()) {
             ("", "") => NodeScope::All,
             ("", node) => NodeScope::Node(node.to_owned()),
@@ -47,7 +48,7 @@ impl NodeScope {
         }
     }
 
-    pub fn has(&self, name: &str, node: &BgpNodeFacts) -> bool {
+    pub fn has(&self, name: &str, node: &NodeFacts) -> bool {
         match self {
             NodeScope::All => true,
             NodeScope::Node(wanted) => wanted == name,
@@ -63,18 +64,17 @@ impl<'a> SessionBuilder<'a> {
     /// first by name.
     pub fn sessions(&self) -> BTreeMap<String, BgpSession> {
         let mut found = SessionSet::default();
-        let ordered = |all: bool| {
-            let others = self.peers.values().filter(|peer| !is_for_workloads(peer));
-            others.filter(move |peer| matches!(NodeScope::of(&peer.spec), NodeScope::All) == all)
-        };
-        for (kind, all) in [(BgpSessionKind::Global, true), (BgpSessionKind::Node, false)] {
-            for peer in ordered(all).filter(|peer| NodeScope::of(&peer.spec).has(self.host, self.own)) {
+        let between_nodes = self.peers.values().filter(|peer| !is_for_workloads(peer));
+        let (global, of_nodes): (Vec<&BGPPeer>, Vec<&BGPPeer>) =
+            between_nodes.partition(|peer| matches!(NodeScope::new(&peer.spec), NodeScope::All));
+        for (kind, peers) in [(BgpSessionKind::Global, &global), (BgpSessionKind::Node, &of_nodes)] {
+            for peer in peers.iter().filter(|peer| NodeScope::new(&peer.spec).has(self.host, self.own)) {
                 for remote in self.remotes(&peer.spec) {
                     found.add(self.session(kind, &peer.spec, &remote));
                 }
             }
         }
-        for peer in ordered(true).chain(ordered(false)) {
+        for peer in global.iter().chain(&of_nodes) {
             for remote in self.reverse(&peer.spec) {
                 found.add(self.session(BgpSessionKind::Node, &peer.spec, &remote));
             }
@@ -99,8 +99,10 @@ impl<'a> SessionBuilder<'a> {
             if node.cluster_id.is_some() {
                 continue;
             }
-            for peer in node.addresses() {
-                let Some(source) = self.own.like(peer).filter(|own| *own != peer) else { continue };
+            for peer in node.bgp_addresses() {
+                let Some(source) = self.own.bgp_address_like(peer).filter(|own| *own != peer) else {
+                    continue;
+                };
                 let session = BgpSession {
                     kind: BgpSessionKind::Mesh,
                     peer,
@@ -157,36 +159,38 @@ impl<'a> SessionBuilder<'a> {
                 let as_number = Some(spec.as_number.0).filter(|number| *number != 0);
                 let same_as = as_number.unwrap_or(self.settings.as_number) == self.as_number;
                 let same_port = port.is_none_or(|port| port == self.settings.listen_port);
-                (self.own.addresses().any(|own| own == address) && same_as && same_port, Some(address))
+                (self.own.bgp_addresses().any(|own| own == address) && same_as && same_port, Some(address))
             }
             None => (false, None),
         };
         if !meant {
             return Vec::new();
         }
-        let side = NodeScope::of(spec);
+        let side = NodeScope::new(spec);
         let givers = self.nodes.iter().filter(|(name, node)| side.has(name, node));
         let ends = givers.flat_map(|(name, node)| self.remotes_of(name, node));
         ends.filter(|end| family.is_none_or(|family| family.is_ipv4() == end.address.is_ipv4())).collect()
     }
 
-    fn selected(&self, selector: &str) -> impl Iterator<Item = (&'a String, &'a BgpNodeFacts)> + use<'a> {
+    fn selected(&self, selector: &str) -> impl Iterator<Item = (&'a String, &'a NodeFacts)> + use<'a> {
         let selector = Selector::parse(selector).ok();
-        let nodes = self.nodes;
+        let nodes = self.nodes.iter().map(|(name, node)| (name, node.as_ref()));
         nodes
-            .iter()
             .filter(move |(_, node)| selector.as_ref().is_some_and(|selector| selector.matches(&node.labels)))
     }
 
-    fn remotes_of(&self, name: &str, node: &'a BgpNodeFacts) -> Vec<RemotePeer<'a>> {
+    fn remotes_of(&self, name: &str, node: &'a NodeFacts) -> Vec<RemotePeer<'a>> {
         let port = self.settings.port_of(name);
         let as_number = node.as_number.unwrap_or(self.settings.as_number);
-        node.addresses().map(|address| RemotePeer { address, port, as_number, node: Some(node) }).collect()
+        node.bgp_addresses()
+            .map(|address| RemotePeer { address, port, as_number, node: Some(node) })
+            .collect()
     }
 
-    fn node_at(&self, address: IpAddr, as_number: u32) -> Option<(&'a String, &'a BgpNodeFacts)> {
-        self.nodes.iter().find(|(_, node)| {
-            node.addresses().any(|own| own == address)
+    fn node_at(&self, address: IpAddr, as_number: u32) -> Option<(&'a String, &'a NodeFacts)> {
+        let mut nodes = self.nodes.iter().map(|(name, node)| (name, node.as_ref()));
+        nodes.find(|(_, node)| {
+            node.bgp_addresses().any(|own| own == address)
                 && node.as_number.unwrap_or(self.settings.as_number) == as_number
         })
     }
@@ -224,13 +228,14 @@ impl<'a> SessionBuilder<'a> {
         spec: &BGPPeerSpec,
         remote: &RemotePeer<'_>,
     ) -> Option<BgpSession> {
-        let own = self.own.like(remote.address).filter(|own| *own != remote.address)?;
+        let own = self.own.bgp_address_like(remote.address).filter(|own| *own != remote.address)?;
         let by_address = remote.node.is_none();
         let local_as =
             spec.local_as_number.map(|number| number.0).filter(|number| by_address && *number != 0);
         let internal = local_as.unwrap_or(self.as_number) == remote.as_number;
         let another_cluster = remote.node.is_none_or(|node| node.cluster_id != self.own.cluster_id);
-        let is_node = self.nodes.values().any(|node| node.like(remote.address) == Some(remote.address));
+        let is_node =
+            self.nodes.values().any(|node| node.bgp_address_like(remote.address) == Some(remote.address));
         let next_hop = match spec.next_hop_mode {
             kinds::NextHopMode::Self_ => AdvertisedNextHop::Own,
             kinds::NextHopMode::Keep => AdvertisedNextHop::Keep,

@@ -50,24 +50,19 @@ pub(crate) struct ProgrammedRoutes {
 }
 
 impl BgpSettings {
-    pub fn of(host: &str, configurations: &BTreeMap<String, BGPConfiguration>) -> BgpSettings {
+    pub fn new(host: &str, configurations: &BTreeMap<String, BGPConfiguration>) -> BgpSettings {
         let none = BGPConfiguration::default();
         let all = configurations.get("default").unwrap_or(&none);
         let node = configurations.get(&format!("node.{host}"));
-        let port =
-            |configuration: &BGPConfiguration| Some(configuration.spec.listen_port).filter(|port| *port != 0);
-        let port_of_all = port(all).unwrap_or(DEFAULT_LISTEN_PORT);
+        let port_of_all = listen_port(all).unwrap_or(DEFAULT_LISTEN_PORT);
         let ports = configurations
             .iter()
             .filter_map(|(name, configuration)| {
-                Some((name.strip_prefix("node.")?.to_owned(), port(configuration)?))
+                Some((name.strip_prefix("node.")?.to_owned(), listen_port(configuration)?))
             })
             .collect();
         let spec = &all.spec;
         let communities = communities(node, all);
-        let priority = |given: Option<i64>| {
-            given.and_then(|given| u32::try_from(given).ok()).unwrap_or(DEFAULT_ROUTE_PRIORITY)
-        };
         BgpSettings {
             as_number: spec
                 .as_number
@@ -77,15 +72,15 @@ impl BgpSettings {
             mesh: spec.node_to_node_mesh_enabled.unwrap_or(true),
             mesh_password: secret(spec.node_mesh_password.as_ref()),
             mesh_restart_time: seconds(spec.node_mesh_max_restart_time.as_ref()),
-            listen_port: node.and_then(port).unwrap_or(port_of_all),
+            listen_port: node.and_then(listen_port).unwrap_or(port_of_all),
             ports,
             port_of_all,
             bind_to_node: spec.bind_mode == BindMode::NodeIP,
             communities,
-            services: ServiceAdvertisementSettings::of(all),
-            priority_v4: priority(spec.ipv4_normal_route_priority),
-            priority_v6: priority(spec.ipv6_normal_route_priority),
-            programs: ProgrammedRoutes::of(&spec.program_cluster_routes),
+            services: ServiceAdvertisementSettings::new(all),
+            priority_v4: route_priority(spec.ipv4_normal_route_priority),
+            priority_v6: route_priority(spec.ipv6_normal_route_priority),
+            programs: ProgrammedRoutes::new(&spec.program_cluster_routes),
             ignored_interfaces: spec.ignored_interfaces.clone(),
         }
     }
@@ -96,16 +91,25 @@ impl BgpSettings {
     }
 }
 
+fn listen_port(configuration: &BGPConfiguration) -> Option<u16> {
+    Some(configuration.spec.listen_port).filter(|port| *port != 0)
+}
+
+fn route_priority(setting: Option<i64>) -> u32 {
+    setting.and_then(|priority| u32::try_from(priority).ok()).unwrap_or(DEFAULT_ROUTE_PRIORITY)
+}
+
+fn parse_ranges(blocks: &[ServiceIPBlock]) -> Vec<IpNet> {
+    blocks.iter().filter_map(|block| block.cidr.parse().ok()).map(|net: IpNet| net.trunc()).collect()
+}
+
 impl ServiceAdvertisementSettings {
-    fn of(all: &BGPConfiguration) -> ServiceAdvertisementSettings {
+    fn new(all: &BGPConfiguration) -> ServiceAdvertisementSettings {
         let spec = &all.spec;
-        let nets = |blocks: &[ServiceIPBlock]| -> Vec<IpNet> {
-            blocks.iter().filter_map(|block| block.cidr.parse().ok()).map(|net: IpNet| net.trunc()).collect()
-        };
         ServiceAdvertisementSettings {
-            cluster: nets(&spec.service_cluster_ips),
-            external: nets(&spec.service_external_ips),
-            balancers: nets(&spec.service_load_balancer_ips),
+            cluster: parse_ranges(&spec.service_cluster_ips),
+            external: parse_ranges(&spec.service_external_ips),
+            balancers: parse_ranges(&spec.service_load_balancer_ips),
             aggregated: spec.service_load_balancer_aggregation != ServiceLoadBalancerAggregation::Disabled,
         }
     }
@@ -134,7 +138,7 @@ pub(super) fn is_single(net: &IpNet) -> bool {
 }
 
 impl ProgrammedRoutes {
-    fn of(setting: &ProgramClusterRoutes) -> ProgrammedRoutes {
+    fn new(setting: &ProgramClusterRoutes) -> ProgrammedRoutes {
         match setting {
             ProgramClusterRoutes::Enabled => ProgrammedRoutes { no_encap: true, ipip: true },
             ProgramClusterRoutes::Disabled => ProgrammedRoutes { no_encap: false, ipip: false },
@@ -155,7 +159,7 @@ pub(super) fn seconds(duration: Option<&GoDuration>) -> Option<u16> {
     Some(u16::try_from(seconds).unwrap_or(u16::MAX))
 }
 
-pub(super) fn community(text: &str) -> Option<BgpCommunity> {
+pub(super) fn parse_community(text: &str) -> Option<BgpCommunity> {
     let parts: Vec<u32> = text.split(':').map(|part| part.parse().ok()).collect::<Option<_>>()?;
     match parts[..] {
         [high, low] => Some(BgpCommunity::Standard(u16::try_from(high).ok()?, u16::try_from(low).ok()?)),
@@ -167,28 +171,29 @@ pub(super) fn community(text: &str) -> Option<BgpCommunity> {
 /// Returns the communities of prefixes. In each family, the node's own configuration replaces the common one if it
 /// has any.
 fn communities(node: Option<&BGPConfiguration>, all: &BGPConfiguration) -> Vec<(IpNet, Vec<BgpCommunity>)> {
-    let read = |configuration: &BGPConfiguration| -> Vec<(IpNet, Vec<BgpCommunity>)> {
-        let spec = &configuration.spec;
-        let named = |name: &String| spec.communities.iter().find(|c| c.name == *name).map(|c| &c.value);
-        let entries = spec.prefix_advertisements.iter().filter_map(|advertisement| {
-            let net = advertisement.cidr.parse().ok()?;
-            let texts = advertisement.communities.iter().map(|text| named(text).unwrap_or(text));
-            let mut values: Vec<BgpCommunity> = texts.filter_map(|text| community(text)).collect();
-            values.sort_unstable();
-            values.dedup();
-            (!values.is_empty()).then_some((net, values))
+    let own = node.map(advertised_communities).unwrap_or_default();
+    let own_v4 = own.iter().any(|(net, _)| net.addr().is_ipv4());
+    let own_v6 = own.iter().any(|(net, _)| net.addr().is_ipv6());
+    let mut communities = advertised_communities(all);
+    communities.retain(|(net, _)| if net.addr().is_ipv4() { !own_v4 } else { !own_v6 });
+    communities.extend(own);
+    communities.sort_unstable();
+    communities
+}
+
+/// Returns the communities of the prefixes that one configuration advertises.
+fn advertised_communities(configuration: &BGPConfiguration) -> Vec<(IpNet, Vec<BgpCommunity>)> {
+    let spec = &configuration.spec;
+    let entries = spec.prefix_advertisements.iter().filter_map(|advertisement| {
+        let net = advertisement.cidr.parse().ok()?;
+        let texts = advertisement.communities.iter().map(|text| {
+            let named = spec.communities.iter().find(|community| community.name == *text);
+            named.map_or(text, |community| &community.value)
         });
-        entries.collect()
-    };
-    let (own, common) = (node.map(read).unwrap_or_default(), read(all));
-    let has = |v4: bool| own.iter().any(|(net, _)| matches!(net, IpNet::V4(_)) == v4);
-    let (own_v4, own_v6) = (has(true), has(false));
-    let common = common.into_iter().filter(|(net, _)| match net {
-        IpNet::V4(_) => !own_v4,
-        IpNet::V6(_) => !own_v6,
+        let mut values: Vec<BgpCommunity> = texts.filter_map(|text| parse_community(text)).collect();
+        values.sort_unstable();
+        values.dedup();
+        (!values.is_empty()).then_some((net, values))
     });
-    let mut all: Vec<(IpNet, Vec<BgpCommunity>)> = common.collect();
-    all.extend(own);
-    all.sort_unstable();
-    all
+    entries.collect()
 }

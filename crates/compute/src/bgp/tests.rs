@@ -22,7 +22,7 @@ fn node(name: &str, number: u8, bgp: Json) -> (StoreKey, StoreValue) {
 
 fn resolver_at(host: &str, nodes: &[(StoreKey, StoreValue)]) -> BgpResolver {
     let mut resolver = BgpResolver::new(host, BgpEnvironment::default());
-    nodes.iter().for_each(|(key, value)| resolver.put(key, value).unwrap());
+    nodes.iter().for_each(|(key, value)| feed(&mut resolver, key, value));
     resolver
 }
 
@@ -32,7 +32,19 @@ fn resolver(nodes: &[(StoreKey, StoreValue)]) -> BgpResolver {
 
 fn put(resolver: &mut BgpResolver, kind: Kind, name: &str, spec: Json) {
     let (key, value) = resource(kind, name, spec);
-    resolver.put(&key, &value).unwrap();
+    feed(resolver, &key, &value);
+}
+
+fn feed(resolver: &mut BgpResolver, key: &StoreKey, value: &StoreValue) {
+    match value {
+        StoreValue::Resource(Resource::Node(node)) => {
+            resolver.put_node(&node.metadata.name, Arc::new(NodeFacts::read(node)));
+        }
+        StoreValue::Resource(Resource::IPPool(pool)) => {
+            resolver.put_pool(&pool.metadata.name, PoolFacts::read(pool).ok().as_ref());
+        }
+        _ => resolver.put(key, value).unwrap(),
+    }
 }
 
 fn peer(resolver: &mut BgpResolver, name: &str, spec: Json) {
@@ -59,7 +71,7 @@ fn names(resolver: &mut BgpResolver) -> Vec<String> {
 }
 
 #[test]
-fn every_node_has_a_session_with_every_other_in_both_families() {
+fn mesh_sessions_exist_in_both_families() {
     let mut resolver = resolver(&[node("a", 9, json!({})), node("b", 10, json!({"asNumber": 65001}))]);
     let bgp = resolver.flush().unwrap();
     assert_eq!(bgp.sessions.keys().collect::<Vec<_>>(), ["Mesh_10_0_0_10", "Mesh_fd00__10"]);
@@ -136,7 +148,7 @@ fn peers_by_address() {
 }
 
 #[test]
-fn a_general_peer_goes_before_one_of_a_node() {
+fn general_peers_precede_peers_of_a_node() {
     let mut resolver = resolver(&[node("a", 1, json!({}))]);
     peer(&mut resolver, "z-general", json!({"peerIP": "192.0.2.1", "asNumber": 1}));
     peer(&mut resolver, "a-own", json!({"node": "a", "peerIP": "192.0.2.1", "asNumber": 2}));
@@ -148,7 +160,7 @@ fn a_general_peer_goes_before_one_of_a_node() {
 }
 
 #[test]
-fn a_peering_by_address_is_answered_unless_set_otherwise() {
+fn peerings_by_address_are_reversed_unless_manual() {
     let nodes = [node("a", 1, json!({})), node("b", 2, json!({}))];
     let mut answering = resolver(&nodes);
     put(&mut answering, Kind::BGPConfiguration, "default", json!({"nodeToNodeMeshEnabled": false}));
@@ -171,7 +183,7 @@ fn a_peering_by_address_is_answered_unless_set_otherwise() {
 }
 
 #[test]
-fn blocks_and_pools_decide_what_is_announced_and_installed() {
+fn blocks_and_pools_decide_exports_and_installs() {
     let mut resolver = resolver(&[node("a", 1, json!({}))]);
     let pool = |resolver: &mut BgpResolver, name: &str, spec: Json| put(resolver, Kind::IPPool, name, spec);
     pool(&mut resolver, "plain", json!({"cidr": "10.50.0.0/16"}));
@@ -206,7 +218,7 @@ fn blocks_and_pools_decide_what_is_announced_and_installed() {
 }
 
 #[test]
-fn communities_are_named_or_given_and_a_node_s_own_replace_the_common_ones() {
+fn communities_of_a_node_replace_common_ones() {
     let mut resolver = resolver(&[node("a", 1, json!({}))]);
     let common = json!({"communities": [{"name": "blue", "value": "65001:7"}],
         "prefixAdvertisements": [{"cidr": "10.50.0.0/16", "communities": ["blue", "1:2:3", "65001:7"]},
@@ -237,7 +249,7 @@ fn filters_are_read_and_bad_ones_named() {
     assert_eq!((rule.internal, rule.priority), (Some(false), Some(100)));
 
     let (key, bad) = resource(Kind::BGPFilter, "f", json!({"importV4": [{"action": "Maybe"}]}));
-    assert!(resolver.put(&key, &bad).unwrap_err().contains("Maybe"));
+    assert!(resolver.put(&key, &bad).unwrap_err().to_string().contains("Maybe"));
     assert!(resolver.flush().unwrap().filters.is_empty(), "what cannot be used counts as absent");
 }
 
@@ -255,7 +267,7 @@ fn workload(resolver: &mut BgpResolver, node: &str, name: &str, label: &str, pro
 }
 
 #[test]
-fn a_node_waits_for_the_workloads_that_a_peer_selects() {
+fn sessions_with_selected_workloads_are_passive() {
     let mut resolver = resolver(&[node("a", 9, json!({}))]);
     workload(&mut resolver, "a", "one", "router", &[]);
     assert_eq!(names(&mut resolver), Vec::<String>::new());

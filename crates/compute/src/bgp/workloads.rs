@@ -1,7 +1,8 @@
 //! Workloads of this node with BGP sessions: those that a BGPPeer selects by their labels.
 
+use super::BgpResolver;
 use super::peers::NodeScope;
-use super::{BgpNodeFacts, BgpResolver};
+use crate::nodes::NodeFacts;
 use crate::workloads::{EndpointName, addresses};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -19,12 +20,14 @@ pub(super) struct PeeringWorkload {
 }
 
 impl PeeringWorkload {
-    pub fn of(endpoint: &WorkloadEndpoint) -> PeeringWorkload {
-        let first = |v4: bool| addresses(endpoint).find(|address| address.is_ipv4() == v4);
+    pub fn new(endpoint: &WorkloadEndpoint) -> PeeringWorkload {
         PeeringWorkload {
             labels: endpoint.metadata.labels.clone(),
             profiles: endpoint.spec.profiles.clone(),
-            addresses: [first(true), first(false)].into_iter().flatten().collect(),
+            addresses: [true, false]
+                .into_iter()
+                .filter_map(|is_ipv4| addresses(endpoint).find(|address| address.is_ipv4() == is_ipv4))
+                .collect(),
         }
     }
 }
@@ -32,17 +35,17 @@ impl PeeringWorkload {
 impl BgpResolver {
     /// Returns whether any BGPPeer selects workloads.
     pub(super) fn selects_workloads(&self) -> bool {
-        self.peers.values().any(|peer| !peer.spec.local_workload_selector.is_empty())
+        self.peers.values().any(is_for_workloads)
     }
 
     /// Returns the workloads that a BGPPeer of this node selects, with its name; of several BGPPeers, the first by
     /// name.
     pub(super) fn selected_workloads(&self) -> BTreeMap<&EndpointName, &str> {
-        let nobody = BgpNodeFacts::default();
-        let own = self.nodes.get(&self.host).unwrap_or(&nobody);
+        let unknown = NodeFacts::default();
+        let own = self.nodes.get(&self.host).map_or(&unknown, AsRef::as_ref);
         let mut selected = BTreeMap::new();
-        let peers = self.peers.iter().filter(|(_, peer)| !peer.spec.local_workload_selector.is_empty());
-        for (name, peer) in peers.filter(|(_, peer)| NodeScope::of(&peer.spec).has(&self.host, own)) {
+        let peers = self.peers.iter().filter(|(_, peer)| is_for_workloads(peer));
+        for (name, peer) in peers.filter(|(_, peer)| NodeScope::new(&peer.spec).has(&self.host, own)) {
             let Ok(selector) = Selector::parse(&peer.spec.local_workload_selector) else { continue };
             for (workload, facts) in &self.workloads {
                 if selector.matches(&self.labels(facts)) {
@@ -69,8 +72,11 @@ impl BgpResolver {
         let texts = spec.map(|spec| [&spec.local_workload_peering_ip_v4, &spec.local_workload_peering_ip_v6]);
         let addresses: Vec<IpAddr> =
             texts.into_iter().flatten().filter_map(|text| text.parse().ok()).collect();
-        let peer = |name: &str| WorkloadPeering { name: name.to_owned(), addresses: addresses.clone() };
-        self.selected_workloads().into_iter().map(|(workload, name)| (workload.clone(), peer(name))).collect()
+        let selected = self.selected_workloads().into_iter().map(|(workload, name)| {
+            let peering = WorkloadPeering { name: name.to_owned(), addresses: addresses.clone() };
+            (workload.clone(), peering)
+        });
+        selected.collect()
     }
 
     /// Returns the labels of a workload and those that it inherits from its profiles. Its own labels take precedence.

@@ -70,14 +70,17 @@ impl ParameterEnvironment {
         variables: impl IntoIterator<Item = (String, String)>,
         file: impl IntoIterator<Item = (String, String)>,
     ) -> ParameterEnvironment {
-        let set = |(name, value): &(String, String)| !name.is_empty() && !value.trim().is_empty();
         let variables = variables.into_iter().filter_map(|(name, value)| {
             let name = name.to_ascii_lowercase();
             name.strip_prefix("felix_").map(|name| (name.to_owned(), value))
         });
         let file = file.into_iter().map(|(name, value)| (name.to_ascii_lowercase(), value));
-        ParameterEnvironment { variables: variables.filter(set).collect(), file: file.filter(set).collect() }
+        ParameterEnvironment { variables: drop_unset(variables), file: drop_unset(file) }
     }
+}
+
+fn drop_unset(texts: impl Iterator<Item = (String, String)>) -> BTreeMap<String, String> {
+    texts.filter(|(name, value)| !name.is_empty() && !value.trim().is_empty()).collect()
 }
 
 impl ParameterSource {
@@ -125,13 +128,13 @@ impl NodeParameters {
     ) -> NodeParameters {
         let SelectedConfigurations { node, selector, cluster } = choose(host, labels, configurations);
         let mut set = BTreeMap::new();
-        let name = |configuration: &FelixConfiguration| configuration.metadata.name.clone();
-        for (configuration, source) in [
-            (cluster, ParameterSource::Cluster),
-            (selector, ParameterSource::Selector(selector.map(name).unwrap_or_default())),
-            (node, ParameterSource::Node(node.map(name).unwrap_or_default())),
-        ] {
-            for (parameter, text) in configuration.iter().flat_map(|configuration| configuration.spec.set()) {
+        let in_ascending_precedence = [
+            cluster.map(|cluster| (cluster, ParameterSource::Cluster)),
+            selector.map(|selector| (selector, ParameterSource::Selector(selector.metadata.name.clone()))),
+            node.map(|node| (node, ParameterSource::Node(node.metadata.name.clone()))),
+        ];
+        for (configuration, source) in in_ascending_precedence.into_iter().flatten() {
+            for (parameter, text) in configuration.spec.set() {
                 set.insert(parameter.key, (text, source.clone()));
             }
         }
@@ -147,11 +150,13 @@ impl NodeParameters {
                 }
             }
         }
-        let unread = |parameter: &FelixParameter, why: String| {
-            let source = set.get(parameter.key).map_or(&ParameterSource::BuiltIn, |(_, source)| source);
-            warnings.push(format!("{} ({source}): {why}", parameter.key));
-        };
-        let values = Values::read(|key| set.get(key).map(|(text, _)| text.as_str()), unread);
+        let values = Values::read(
+            |key| set.get(key).map(|(text, _)| text.as_str()),
+            |parameter, why| {
+                let source = set.get(parameter.key).map_or(&ParameterSource::BuiltIn, |(_, source)| source);
+                warnings.push(format!("{} ({source}): {why}", parameter.key));
+            },
+        );
         warnings.extend(loosened(node, cluster));
         let marks = marks(&values, &set, &mut warnings);
         let parameters = NodeParameters { values, set, warnings: Vec::new(), marks };
@@ -216,10 +221,11 @@ fn marks(
     let marks = MarkBits::of_mask(mask.0).filter(|marks| !encrypts || marks.wireguard.is_some());
     if marks.is_none() {
         let source = set.get(key).map_or(&ParameterSource::BuiltIn, |(_, source)| source);
-        let (count, needed) = (mask.0.count_ones(), if encrypts { "3, one for WireGuard" } else { "2" });
+        let needed = if encrypts { "3, one for WireGuard" } else { "2" };
         warnings.push(format!(
-            "{key} ({source}): {:#x} has {count} bits and policy needs {needed}; the bits in use stay in use",
-            mask.0
+            "{key} ({source}): {:#x} has {} bits and policy needs {needed}; the bits in use stay in use",
+            mask.0,
+            mask.0.count_ones()
         ));
     }
     marks
@@ -246,10 +252,11 @@ fn choose<'a>(
             chosen.cluster = Some(configuration);
         } else if selects(&configuration.spec.node_selector, labels) {
             // Of several matches the oldest applies, and of equally old ones the first by name.
-            let age = |c: &FelixConfiguration| {
-                (c.metadata.creation_timestamp.clone().unwrap_or_default(), c.metadata.name.clone())
-            };
-            let older = chosen.selector.is_none_or(|other| age(configuration) < age(other));
+            let older = chosen.selector.is_none_or(|other| {
+                let other = &other.metadata;
+                let created = meta.creation_timestamp.as_deref().unwrap_or_default();
+                (created, &meta.name) < (other.creation_timestamp.as_deref().unwrap_or_default(), &other.name)
+            });
             chosen.selector = if older { Some(configuration) } else { chosen.selector };
         }
     }
@@ -262,17 +269,9 @@ fn selects(selector: &str, labels: &BTreeMap<String, String>) -> bool {
 
 /// Returns a warning if a node's own configuration lets workloads reach the host and the cluster-wide one does not.
 fn loosened(node: Option<&FelixConfiguration>, cluster: Option<&FelixConfiguration>) -> Option<String> {
-    let (node, cluster) = (node?, cluster?);
-    let action = |of: &FelixConfiguration| {
-        let text = &of.spec.default_endpoint_to_host_action;
-        Some(match text.to_ascii_lowercase().as_str() {
-            "drop" => (0, EndpointToHostAction::Drop),
-            "return" => (1, EndpointToHostAction::Return),
-            "accept" => (2, EndpointToHostAction::Accept),
-            _ => return None,
-        })
-    };
-    let ((on_node, ours), (on_all, theirs)) = (action(node)?, action(cluster)?);
+    let node = node?;
+    let (on_node, ours) = endpoint_to_host_action(node)?;
+    let (on_all, theirs) = endpoint_to_host_action(cluster?)?;
     (on_node > on_all).then(|| {
         format!(
             "defaultEndpointToHostAction: FelixConfiguration {} says {ours:?} and so opens this host to its workloads, \
@@ -280,6 +279,17 @@ fn loosened(node: Option<&FelixConfiguration>, cluster: Option<&FelixConfigurati
             node.metadata.name
         )
     })
+}
+
+/// Returns the action on traffic from workloads to the host, with a rank: a higher one allows more.
+fn endpoint_to_host_action(configuration: &FelixConfiguration) -> Option<(u8, EndpointToHostAction)> {
+    let text = &configuration.spec.default_endpoint_to_host_action;
+    match text.to_ascii_lowercase().as_str() {
+        "drop" => Some((0, EndpointToHostAction::Drop)),
+        "return" => Some((1, EndpointToHostAction::Return)),
+        "accept" => Some((2, EndpointToHostAction::Accept)),
+        _ => None,
+    }
 }
 
 fn all() -> impl Iterator<Item = &'static FelixParameter> {

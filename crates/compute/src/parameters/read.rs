@@ -5,9 +5,53 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::num::TryFromIntError;
 use std::time::Duration;
+use thiserror::Error;
 use tortie_model::kinds::FelixParameter;
-use tortie_model::scalar::{self, Port, Protocol};
+use tortie_model::scalar::{GoDuration, Port, Protocol, ScalarError};
 use tortie_plan::{AllowAction, DenyAction, EndpointToHostAction, FailsafePort, PortInterval};
+
+/// Reason why the text of a parameter cannot be used; the text precedes it in messages.
+#[derive(Debug, Error)]
+pub(super) enum ParameterError {
+    #[error("is none of {}", .0.join(", "))]
+    NotListed(Vec<&'static str>),
+    #[error("is not a whole number")]
+    NotWhole,
+    #[error("is too small or too large")]
+    OutOfRange,
+    #[error("cannot be read: {0}")]
+    Port(#[from] ScalarError),
+    #[error("is not a port or a range like 32768:60999")]
+    PortName,
+    #[error("begins with port 0")]
+    PortZero,
+    #[error("is not of the form {0}")]
+    Form(&'static str),
+    #[error("is not a range of tables")]
+    NotTables,
+    #[error("begins with a table reserved by the kernel")]
+    ReservedTable,
+    #[error("is not a number of 32 bits such as 0xffff0000")]
+    NotMask,
+    #[error("has a unit that {0}")]
+    Unit(#[source] Box<ParameterError>),
+    #[error("is not a span of time such as 30 (seconds), 30s or 2m")]
+    NotDuration,
+    #[error("contains no name")]
+    NoName,
+    #[error("is not an IPv4 address")]
+    NotIpv4,
+    #[error("is not an address")]
+    NotAddress,
+    #[error("has a network that cannot be read")]
+    NotNetwork,
+    #[error("has no port between 0 and 65535")]
+    NoPort,
+    #[error("has an unknown protocol")]
+    UnknownProtocol,
+    #[error("has no entry that can be read ({})", .0.join(", "))]
+    NoEntry(Vec<String>),
+}
 
 /// A type of parameter values.
 pub(super) trait ParseParameter: Sized {
@@ -17,7 +61,7 @@ pub(super) trait ParseParameter: Sized {
     }
 
     /// Parses a text. The error describes the problem; a list reports the entries that it leaves out to `unread`.
-    fn read(text: &str, of: &FelixParameter, unread: &mut dyn FnMut(String)) -> Result<Self, String>;
+    fn read(text: &str, of: &FelixParameter, unread: &mut dyn FnMut(String)) -> Result<Self, ParameterError>;
 
     fn built_in(of: &FelixParameter) -> Self;
 }
@@ -69,7 +113,7 @@ impl<T: ParseParameter> ParseParameter for OptionalParameter<T> {
         T::none().map(|value| OptionalParameter { value, is_set: true })
     }
 
-    fn read(text: &str, of: &FelixParameter, unread: &mut dyn FnMut(String)) -> Result<Self, String> {
+    fn read(text: &str, of: &FelixParameter, unread: &mut dyn FnMut(String)) -> Result<Self, ParameterError> {
         T::read(text, of, unread).map(|value| OptionalParameter { value, is_set: true })
     }
 
@@ -86,8 +130,8 @@ macro_rules! plain {
                 $none
             }
 
-            fn read(text: &str, _: &FelixParameter, _: &mut dyn FnMut(String)) -> Result<Self, String> {
-                let read: fn(&str) -> Result<$type, String> = $read;
+            fn read(text: &str, _: &FelixParameter, _: &mut dyn FnMut(String)) -> Result<Self, ParameterError> {
+                let read: fn(&str) -> Result<$type, ParameterError> = $read;
                 read(text)
             }
 
@@ -99,75 +143,75 @@ macro_rules! plain {
 }
 
 plain! {
-    bool, Some(false), |text| word(text, &[
+    bool, Some(false), |text| parse_word(text, &[
         ("true", true), ("1", true), ("yes", true), ("y", true), ("t", true), ("enabled", true),
         ("false", false), ("0", false), ("no", false), ("n", false), ("f", false), ("disabled", false),
     ]);
-    u8, Some(0), number;
-    u16, Some(0), number;
-    u32, Some(0), number;
+    u8, Some(0), parse_number;
+    u16, Some(0), parse_number;
+    u32, Some(0), parse_number;
     String, Some(String::new()), |text| Ok(text.to_owned());
-    EndpointToHostAction, None, |text| word(text, &[
+    EndpointToHostAction, None, |text| parse_word(text, &[
         ("Drop", EndpointToHostAction::Drop), ("Return", EndpointToHostAction::Return), ("Accept", EndpointToHostAction::Accept),
     ]);
-    AllowAction, None, |text| word(text, &[("Accept", AllowAction::Accept), ("Return", AllowAction::Return)]);
-    DenyAction, None, |text| word(text, &[("Drop", DenyAction::Drop), ("Reject", DenyAction::Reject)]);
-    Option<DenyAction>, None, |text| word(text, &[
+    AllowAction, None, |text| parse_word(text, &[("Accept", AllowAction::Accept), ("Return", AllowAction::Return)]);
+    DenyAction, None, |text| parse_word(text, &[("Drop", DenyAction::Drop), ("Reject", DenyAction::Reject)]);
+    Option<DenyAction>, None, |text| parse_word(text, &[
         ("Drop", Some(DenyAction::Drop)), ("Reject", Some(DenyAction::Reject)), ("Disabled", None),
     ]);
-    ClientAuth, Some(ClientAuth::Required), |text| word(text, &[
+    ClientAuth, Some(ClientAuth::Required), |text| parse_word(text, &[
         ("RequireAndVerifyClientCert", ClientAuth::Required), ("RequireAnyClientCert", ClientAuth::Required),
         ("VerifyClientCertIfGiven", ClientAuth::IfGiven), ("NoClientCert", ClientAuth::None),
     ]);
-    HttpRulesWithoutProxy, None, |text| word(text, &[
+    HttpRulesWithoutProxy, None, |text| parse_word(text, &[
         ("Ignore", HttpRulesWithoutProxy::Ignore), ("Allow", HttpRulesWithoutProxy::Allow),
     ]);
-    ClusterRoutes, None, |text| word(text, &[
+    ClusterRoutes, None, |text| parse_word(text, &[
         ("Enabled", ClusterRoutes::Enabled), ("Disabled", ClusterRoutes::Disabled),
         ("EnabledIPIPOnly", ClusterRoutes::IpipOnly), ("EnabledNoEncapOnly", ClusterRoutes::NoEncapOnly),
     ]);
-    L2Reachability, None, |text| word(text, &[
+    L2Reachability, None, |text| parse_word(text, &[
         ("Disabled", L2Reachability::Disabled), ("PodsAndLoadBalancers", L2Reachability::PodsAndLoadBalancers),
     ]);
-    FlowOffload, None, |text| word(text, &[
+    FlowOffload, None, |text| parse_word(text, &[
         ("Disabled", FlowOffload::Disabled), ("All", FlowOffload::All), ("Enabled", FlowOffload::All),
     ]);
-    RouteSource, None, |text| word(text, &[
+    RouteSource, None, |text| parse_word(text, &[
         ("CalicoIPAM", RouteSource::CalicoIpam), ("WorkloadIPs", RouteSource::WorkloadIps),
     ]);
-    LogSeverity, Some(LogSeverity::Off), |text| word(text, &[
+    LogSeverity, Some(LogSeverity::Off), |text| parse_word(text, &[
         ("Trace", LogSeverity::Trace), ("Debug", LogSeverity::Debug), ("Info", LogSeverity::Info), ("Warning", LogSeverity::Warning),
         ("Error", LogSeverity::Error), ("Fatal", LogSeverity::Fatal),
     ]);
-    Option<u16>, Some(None), |text| number(text).map(Some);
+    Option<u16>, Some(None), |text| parse_number(text).map(Some);
     FirstRouteTable, Some(FirstRouteTable::default()), FirstRouteTable::read;
     MarkMask, None, MarkMask::read;
-    SourceSpoofing, None, |text| word(text, &[("Disabled", SourceSpoofing::Disabled), ("Any", SourceSpoofing::Any)]);
+    SourceSpoofing, None, |text| parse_word(text, &[("Disabled", SourceSpoofing::Disabled), ("Any", SourceSpoofing::Any)]);
     Option<LogRate>, Some(None), |text| LogRate::read(text).map(Some);
-    NatExclusions, None, |text| word(text, &[
+    NatExclusions, None, |text| parse_word(text, &[
         ("IPPoolsOnly", NatExclusions::PoolsOnly), ("IPPoolsAndHostIPs", NatExclusions::PoolsAndHosts),
     ]);
-    Option<PortInterval>, Some(None), |text| ports(text).map(Some);
-    Option<Ipv4Addr>, Some(None), |text| text.parse().map(Some).map_err(|_| "is not an IPv4 address".to_owned());
-    Option<IpAddr>, Some(None), |text| text.parse().map(Some).map_err(|_| "is not an address".to_owned());
+    Option<PortInterval>, Some(None), |text| parse_ports(text).map(Some);
+    Option<Ipv4Addr>, Some(None), |text| text.parse().map(Some).map_err(|_| ParameterError::NotIpv4);
+    Option<IpAddr>, Some(None), |text| text.parse().map(Some).map_err(|_| ParameterError::NotAddress);
 }
 
-fn word<T: Copy>(text: &str, words: &[(&str, T)]) -> Result<T, String> {
-    let found = words.iter().find(|(word, _)| word.eq_ignore_ascii_case(text)).map(|(_, value)| *value);
-    let names = || words.iter().map(|(word, _)| *word).collect::<Vec<_>>().join(", ");
-    found.ok_or_else(|| format!("is none of {}", names()))
+fn parse_word<T: Copy>(text: &str, words: &[(&'static str, T)]) -> Result<T, ParameterError> {
+    match words.iter().find(|(word, _)| word.eq_ignore_ascii_case(text)) {
+        Some((_, value)) => Ok(*value),
+        None => Err(ParameterError::NotListed(words.iter().map(|(word, _)| *word).collect())),
+    }
 }
 
-fn number<T: TryFrom<i64, Error = TryFromIntError>>(text: &str) -> Result<T, String> {
-    let number: i64 = text.parse().map_err(|_| "is not a whole number".to_owned())?;
-    T::try_from(number).map_err(|_| "is too small or too large".to_owned())
+fn parse_number<T: TryFrom<i64, Error = TryFromIntError>>(text: &str) -> Result<T, ParameterError> {
+    let number: i64 = text.parse().map_err(|_| ParameterError::NotWhole)?;
+    T::try_from(number).map_err(|_| ParameterError::OutOfRange)
 }
 
 /// Parses a range of source ports; 0 is not allowed.
-fn ports(text: &str) -> Result<PortInterval, String> {
-    let port: Port = text.parse().map_err(|error: scalar::ScalarError| format!("cannot be read: {error}"))?;
-    let (first, last) = port.bounds().ok_or("is not a port or a range like 32768:60999")?;
-    if first == 0 { Err("begins with port 0".to_owned()) } else { Ok(PortInterval { first, last }) }
+fn parse_ports(text: &str) -> Result<PortInterval, ParameterError> {
+    let (first, last) = text.parse::<Port>()?.bounds().ok_or(ParameterError::PortName)?;
+    if first == 0 { Err(ParameterError::PortZero) } else { Ok(PortInterval { first, last }) }
 }
 
 /// `natOutgoingExclusions`: destinations for which connections are not translated.
@@ -263,19 +307,20 @@ impl Default for FirstRouteTable {
 
 impl FirstRouteTable {
     /// Parses `1-250,1000-1999`.
-    fn read(text: &str) -> Result<FirstRouteTable, String> {
+    fn read(text: &str) -> Result<FirstRouteTable, ParameterError> {
         // Tables of the kernel: default, main and local.
         const RESERVED_TABLES: std::ops::RangeInclusive<u32> = 253..=255;
         let range = text.split(',').next().unwrap_or_default().trim();
-        let (first, last) = range.split_once('-').ok_or("is not of the form 1-250")?;
-        let (first, last): (u32, u32) = (number(first.trim())?, number(last.trim())?);
-        match () {
-            () if first == 0 || first > last => Err("is not a range of tables".to_owned()),
-            () if RESERVED_TABLES.contains(&first) => {
-                Err("begins with a table reserved by the kernel".to_owned())
-            }
-            () => Ok(FirstRouteTable(first)),
+        let (first, last) = range.split_once('-').ok_or(ParameterError::Form("1-250"))?;
+        let first: u32 = parse_number(first.trim())?;
+        let last: u32 = parse_number(last.trim())?;
+        if first == 0 || first > last {
+            return Err(ParameterError::NotTables);
         }
+        if RESERVED_TABLES.contains(&first) {
+            return Err(ParameterError::ReservedTable);
+        }
+        Ok(FirstRouteTable(first))
     }
 }
 
@@ -284,10 +329,10 @@ impl FirstRouteTable {
 pub struct MarkMask(pub u32);
 
 impl MarkMask {
-    fn read(text: &str) -> Result<MarkMask, String> {
+    fn read(text: &str) -> Result<MarkMask, ParameterError> {
         let hexadecimal = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X"));
         let mask = hexadecimal.map_or_else(|| text.parse(), |digits| u32::from_str_radix(digits, 16));
-        mask.map(MarkMask).map_err(|_| "is not a number of 32 bits such as 0xffff0000".to_owned())
+        mask.map(MarkMask).map_err(|_| ParameterError::NotMask)
     }
 }
 
@@ -299,11 +344,12 @@ pub struct LogRate {
 }
 
 impl LogRate {
-    fn read(text: &str) -> Result<LogRate, String> {
-        let (packets, unit) = text.split_once('/').ok_or("is not of the form 10/second")?;
+    fn read(text: &str) -> Result<LogRate, ParameterError> {
+        let (packets, unit) = text.split_once('/').ok_or(ParameterError::Form("10/second"))?;
         let units = [("second", 1), ("minute", 60), ("hour", 60 * 60), ("day", 24 * 60 * 60)];
-        let seconds = word(unit.trim(), &units).map_err(|why| format!("has a unit that {why}"))?;
-        Ok(LogRate { packets: number(packets.trim())?, seconds })
+        let seconds = parse_word(unit.trim(), &units);
+        let seconds = seconds.map_err(|error| ParameterError::Unit(Box::new(error)))?;
+        Ok(LogRate { packets: parse_number(packets.trim())?, seconds })
     }
 }
 
@@ -313,13 +359,13 @@ impl ParseParameter for Duration {
         Some(Duration::ZERO)
     }
 
-    fn read(text: &str, of: &FelixParameter, _: &mut dyn FnMut(String)) -> Result<Self, String> {
+    fn read(text: &str, of: &FelixParameter, _: &mut dyn FnMut(String)) -> Result<Self, ParameterError> {
         let unit = if of.name.ends_with("Millis") { 1000.0 } else { 1.0 };
         let span = match text.parse::<f64>() {
             Ok(number) => Duration::try_from_secs_f64(number / unit).ok(),
-            Err(_) => text.parse::<scalar::GoDuration>().ok().and_then(scalar::GoDuration::to_std),
+            Err(_) => text.parse::<GoDuration>().ok().and_then(GoDuration::to_std),
         };
-        span.ok_or_else(|| "is not a span of time such as 30 (seconds), 30s or 2m".to_owned())
+        span.ok_or(ParameterError::NotDuration)
     }
 
     fn built_in(of: &FelixParameter) -> Self {
@@ -336,10 +382,10 @@ impl ParseParameter for HealthTimeouts {
         Some(HealthTimeouts::default())
     }
 
-    fn read(text: &str, of: &FelixParameter, unread: &mut dyn FnMut(String)) -> Result<Self, String> {
+    fn read(text: &str, of: &FelixParameter, unread: &mut dyn FnMut(String)) -> Result<Self, ParameterError> {
         let mut timeouts = BTreeMap::new();
         for entry in text.split(',').map(str::trim).filter(|entry| !entry.is_empty()) {
-            let read = entry.split_once('=').ok_or_else(|| "is not of the form NAME=DURATION".to_owned());
+            let read = entry.split_once('=').ok_or(ParameterError::Form("NAME=DURATION"));
             match read.and_then(|(name, span)| Ok((name, Duration::read(span.trim(), of, unread)?))) {
                 Ok((name, span)) => drop(timeouts.insert(name.trim().to_owned(), span)),
                 Err(why) => unread(format!("{entry:?} {why}; this entry is left out")),
@@ -355,10 +401,10 @@ impl ParseParameter for HealthTimeouts {
 
 /// Comma-separated names.
 impl ParseParameter for Vec<String> {
-    fn read(text: &str, _: &FelixParameter, _: &mut dyn FnMut(String)) -> Result<Self, String> {
+    fn read(text: &str, _: &FelixParameter, _: &mut dyn FnMut(String)) -> Result<Self, ParameterError> {
         let names: Vec<String> =
             text.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect();
-        if names.is_empty() { Err("contains no name".to_owned()) } else { Ok(names) }
+        if names.is_empty() { Err(ParameterError::NoName) } else { Ok(names) }
     }
 
     fn built_in(of: &FelixParameter) -> Self {
@@ -372,10 +418,10 @@ impl ParseParameter for Vec<IpNet> {
         Some(Vec::new())
     }
 
-    fn read(text: &str, _: &FelixParameter, unread: &mut dyn FnMut(String)) -> Result<Self, String> {
+    fn read(text: &str, _: &FelixParameter, unread: &mut dyn FnMut(String)) -> Result<Self, ParameterError> {
         let mut nets = Vec::new();
         for entry in text.split(',').map(str::trim).filter(|entry| !entry.is_empty()) {
-            match network(entry) {
+            match parse_network(entry) {
                 Ok(net) => nets.push(net),
                 Err(why) => unread(format!("{entry:?} {why}; this entry is left out")),
             }
@@ -388,9 +434,9 @@ impl ParseParameter for Vec<IpNet> {
     }
 }
 
-fn network(text: &str) -> Result<IpNet, String> {
+fn parse_network(text: &str) -> Result<IpNet, ParameterError> {
     let net = text.parse::<IpNet>().or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
-    net.map(|net| net.trunc()).map_err(|_| "has a network that cannot be read".to_owned())
+    net.map(|net| net.trunc()).map_err(|_| ParameterError::NotNetwork)
 }
 
 /// Protocol, network and port: `tcp:22,udp:[fd00::/8]:53,tcp:10.0.0.0/8:80,443`; a port without protocol is a TCP
@@ -402,17 +448,18 @@ impl ParseParameter for Vec<FailsafePort> {
 
     /// Parses the entries. An entry that cannot be parsed is left out and reported. If none is left, the host could
     /// become unreachable, so the default applies.
-    fn read(text: &str, _: &FelixParameter, unread: &mut dyn FnMut(String)) -> Result<Self, String> {
+    fn read(text: &str, _: &FelixParameter, unread: &mut dyn FnMut(String)) -> Result<Self, ParameterError> {
         let entries = text.split(',').map(str::trim).filter(|entry| !entry.is_empty());
-        let (mut ports, mut bad) = (Vec::new(), Vec::new());
+        let mut ports = Vec::new();
+        let mut bad = Vec::new();
         for entry in entries {
-            match failsafe(entry) {
+            match parse_failsafe(entry) {
                 Ok(port) => ports.push(port),
                 Err(why) => bad.push(format!("{entry:?} {why}")),
             }
         }
         if ports.is_empty() {
-            return Err(format!("has no entry that can be read ({})", bad.join(", ")));
+            return Err(ParameterError::NoEntry(bad));
         }
         bad.into_iter().for_each(|why| unread(format!("{why}; this entry is left out")));
         Ok(ports)
@@ -423,17 +470,17 @@ impl ParseParameter for Vec<FailsafePort> {
     }
 }
 
-fn failsafe(text: &str) -> Result<FailsafePort, String> {
+fn parse_failsafe(text: &str) -> Result<FailsafePort, ParameterError> {
     let (protocol, rest) = text.split_once(':').unwrap_or(("tcp", text));
     let (net, port) = match rest.rsplit_once(':') {
         Some((net, port)) => (net.trim_start_matches('[').trim_end_matches(']'), port),
         None => ("", rest),
     };
-    let port = port.parse().map_err(|_| "has no port between 0 and 65535".to_owned())?;
-    let protocol = Protocol::from_any_case(protocol).number().ok_or("has an unknown protocol")?;
+    let port = port.parse().map_err(|_| ParameterError::NoPort)?;
+    let protocol = Protocol::from_any_case(protocol).number().ok_or(ParameterError::UnknownProtocol)?;
     let net = match net {
         "" => None,
-        text => Some(network(text)?),
+        text => Some(parse_network(text)?),
     };
     Ok(FailsafePort { protocol, port, net })
 }

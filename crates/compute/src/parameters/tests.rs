@@ -73,7 +73,7 @@ fn an_empty_variable_sets_nothing() {
 }
 
 #[test]
-fn what_cannot_be_read_is_reported_and_the_default_holds() {
+fn unreadable_values_are_reported_and_defaults_apply() {
     for (name, value, report) in [
         (
             "FELIX_HEALTHPORT",
@@ -111,7 +111,7 @@ fn what_cannot_be_read_is_reported_and_the_default_holds() {
 }
 
 #[test]
-fn words_are_read_in_any_case_and_values_in_every_form() {
+fn words_are_case_insensitive_and_values_have_forms() {
     assert_eq!(variable("FELIX_REPORTINGINTERVALSECS", "5").reporting_interval.as_secs(), 5);
     assert_eq!(variable("FELIX_REPORTINGINTERVALSECS", "1m30s").reporting_interval.as_secs(), 90);
     assert!(variable("FELIX_HEALTHENABLED", "TRUE").health_enabled);
@@ -135,7 +135,7 @@ fn words_are_read_in_any_case_and_values_in_every_form() {
 }
 
 #[test]
-fn every_default_of_a_parameter_that_takes_effect_can_be_read() {
+fn every_default_of_an_effective_parameter_parses() {
     let parameters = NodeParameters::default();
     for ResolvedParameter { parameter, effect, .. } in parameters.all() {
         if matches!(effect, ParameterEffect::None { .. })
@@ -151,7 +151,7 @@ fn every_default_of_a_parameter_that_takes_effect_can_be_read() {
 }
 
 #[test]
-fn failsafe_ports_are_read_as_the_reference_reads_them() {
+fn failsafe_ports_are_parsed_as_in_calico() {
     let safe = |protocol, port, net: &str| FailsafePort { protocol, port, net: net.parse().ok() };
     let inbound = |value: &str| {
         let parameters = variable("FELIX_FAILSAFEINBOUNDHOSTPORTS", value);
@@ -202,7 +202,7 @@ fn what_is_set_without_effect_is_named() {
 }
 
 #[test]
-fn a_node_that_opens_what_the_cluster_closes_is_named() {
+fn nodes_that_loosen_the_cluster_are_reported() {
     let action = |name: &str, action: &str| {
         let spec = FelixConfigurationSpec {
             default_endpoint_to_host_action: action.to_owned(),

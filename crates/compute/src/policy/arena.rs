@@ -24,16 +24,17 @@ pub(super) struct TextArena {
 
 impl TextArena {
     pub fn get(&self, span: ArenaSpan) -> &[u8] {
-        let (chunk, start) = (span.at as usize / ARENA_CHUNK_BYTES, span.at as usize % ARENA_CHUNK_BYTES);
-        let whole = self.chunks.get(chunk).and_then(|chunk| chunk.get(start..start + span.len as usize));
-        whole.unwrap_or_default()
+        let start = span.at as usize % ARENA_CHUNK_BYTES;
+        let chunk = self.chunks.get(span.at as usize / ARENA_CHUNK_BYTES);
+        chunk.and_then(|chunk| chunk.get(start..start + span.len as usize)).unwrap_or_default()
     }
 
     pub fn put(&mut self, text: &[u8]) -> ArenaSpan {
         let len = text.len() as u32;
         if let Some(at) = self.spare.get_mut(&len).and_then(Vec::pop) {
-            let (chunk, start) = (at as usize / ARENA_CHUNK_BYTES, at as usize % ARENA_CHUNK_BYTES);
-            self.chunks[chunk][start..start + text.len()].copy_from_slice(text);
+            let start = at as usize % ARENA_CHUNK_BYTES;
+            let chunk = &mut self.chunks[at as usize / ARENA_CHUNK_BYTES];
+            chunk[start..start + text.len()].copy_from_slice(text);
             return ArenaSpan { at, len };
         }
         if text.len() > ARENA_CHUNK_BYTES {

@@ -2,13 +2,15 @@
 
 use super::archive::RuleArchive;
 use super::ids::RulesId;
+use super::matcher::SelectorMatcher;
 use super::service_endpoints::ServiceReference;
-use super::sets::{NeededSet, NeededSetContents};
+use super::sets::{NeededSet, NeededSetContents, SetTable};
+use crate::conversion_error::{ConversionError, ConversionReason};
 use crate::parameters::HttpRulesWithoutProxy;
 use ipnet::IpNet;
 use std::net::IpAddr;
 use std::sync::Arc;
-use tortie_model::kinds::{self, EntityRule, HTTPPath, ICMPFields};
+use tortie_model::kinds::{self, EntityRule, ICMPFields};
 use tortie_model::scalar::{Port, Protocol};
 use tortie_model::selector::rewrite::{EntityMatch, EntitySelectors, entity_match};
 use tortie_model::selector::{Selector, named_port_id, service_id, service_ip_id};
@@ -34,8 +36,9 @@ pub(super) struct ConvertedRules {
 #[derive(Clone, Copy)]
 pub(super) struct RuleConverter<'a> {
     pub archive: &'a RuleArchive,
-    /// Returns the set of a selector, if it already exists.
-    pub known: &'a dyn Fn(&Selector) -> Option<Arc<NeededSet>>,
+    /// The sets that already exist, and the selectors that they are of.
+    pub sets: &'a SetTable,
+    pub matcher: &'a SelectorMatcher,
     pub http: HttpRulesWithoutProxy,
 }
 
@@ -46,12 +49,13 @@ impl RuleConverter<'_> {
         let Some(id) = id else { return ConvertedRules::denying() };
         let (ingress, egress) = match self.archive.read(id) {
             Ok(rules) => rules,
-            Err(reason) => return ConvertedRules { problems: vec![reason], ..ConvertedRules::denying() },
+            Err(error) => {
+                return ConvertedRules { problems: vec![error.to_string()], ..ConvertedRules::denying() };
+            }
         };
         let mut conversion = RuleConversion {
             namespace,
-            known: self.known,
-            http: self.http,
+            converter: self,
             needs: Vec::new(),
             broken: Vec::new(),
             problems: Vec::new(),
@@ -64,8 +68,8 @@ impl RuleConverter<'_> {
 
 impl ConvertedRules {
     pub fn denying() -> ConvertedRules {
-        let deny = || vec![PlannedRule::new(RuleAction::Deny)];
-        ConvertedRules { ingress: deny(), egress: deny(), needs: Box::default(), problems: Vec::new() }
+        let rules = vec![PlannedRule::new(RuleAction::Deny)];
+        ConvertedRules { ingress: rules.clone(), egress: rules, needs: Box::default(), problems: Vec::new() }
     }
 
     /// Returns all problems in one text.
@@ -77,11 +81,10 @@ impl ConvertedRules {
 /// Converts the rules of one policy or profile and collects the sets they need.
 struct RuleConversion<'a> {
     namespace: &'a str,
-    known: &'a dyn Fn(&Selector) -> Option<Arc<NeededSet>>,
-    http: HttpRulesWithoutProxy,
+    converter: RuleConverter<'a>,
     needs: Vec<Arc<NeededSet>>,
     /// Reasons why criteria of the current rule cannot be expressed.
-    broken: Vec<String>,
+    broken: Vec<ConversionError>,
     problems: Vec<String>,
 }
 
@@ -116,13 +119,14 @@ impl RuleConversion<'_> {
                 (PlannedRule::never(action), "it matches nothing")
             }
         };
+        let broken: Vec<String> = broken.iter().map(ToString::to_string).collect();
         self.problems.push(format!("{direction} rule {index}: {}; {instead}", broken.join(", ")));
         converted
     }
 
-    fn or_broken<T: Default>(&mut self, converted: Result<T, String>) -> T {
-        converted.unwrap_or_else(|reason| {
-            self.broken.push(reason);
+    fn or_broken<T: Default>(&mut self, converted: Result<T, ConversionError>) -> T {
+        converted.unwrap_or_else(|error| {
+            self.broken.push(error);
             T::default()
         })
     }
@@ -135,17 +139,17 @@ impl RuleConversion<'_> {
             kinds::Action::Log => RuleAction::Log,
             kinds::Action::Pass => RuleAction::Pass,
             kinds::Action::Unknown(text) => {
-                self.broken.push(format!("action {text:?} is not known"));
+                self.broken.push(ConversionError::new("action", text, ConversionReason::Unknown));
                 RuleAction::Deny
             }
         };
         PlannedRule {
             action,
-            ip_version: self.or_broken(ip_version(rule)),
-            protocol: self.or_broken(protocol(&rule.protocol)),
-            not_protocol: self.or_broken(protocol(&rule.not_protocol)),
-            icmp: self.or_broken(icmp(&rule.icmp)),
-            not_icmp: self.or_broken(icmp(&rule.not_icmp)),
+            ip_version: self.or_broken(convert_ip_version(rule)),
+            protocol: self.or_broken(convert_protocol(&rule.protocol)),
+            not_protocol: self.or_broken(convert_protocol(&rule.not_protocol)),
+            icmp: self.or_broken(convert_icmp(&rule.icmp)),
+            not_icmp: self.or_broken(convert_icmp(&rule.not_icmp)),
             source: self.side(&rule.source, rule, RuleEnd::Source, action),
             destination: self.side(&rule.destination, rule, RuleEnd::Destination, action),
             http: rule.http.as_ref().map(|http| self.http_match(http, action)),
@@ -159,18 +163,20 @@ impl RuleConversion<'_> {
         HttpMatch {
             methods: http.methods.clone(),
             paths: http.paths.iter().map(http_path).collect(),
-            matches_without_proxy: self.http == HttpRulesWithoutProxy::Allow || action == RuleAction::Deny,
+            matches_without_proxy: self.converter.http == HttpRulesWithoutProxy::Allow
+                || action == RuleAction::Deny,
         }
     }
 
     /// Parses nets. If some are invalid, the others are used only if leaving some out cannot allow more traffic: a
     /// rule that does not deny may match less, one that denies may match more.
     fn nets(&mut self, texts: &[String], may_leave_out: bool) -> Vec<IpNet> {
-        let (mut nets, mut wrong) = (Vec::with_capacity(texts.len()), Vec::new());
+        let mut nets = Vec::with_capacity(texts.len());
+        let mut wrong = Vec::new();
         for text in texts {
-            match net(text) {
+            match parse_net(text) {
                 Some(net) => nets.push(net),
-                None => wrong.push(format!("{text:?} is not a CIDR")),
+                None => wrong.push(ConversionError::new("nets", text, ConversionReason::NotCidr)),
             }
         }
         if wrong.is_empty() {
@@ -194,10 +200,8 @@ impl RuleConversion<'_> {
         let nets = self.nets(&entity.nets, action != RuleAction::Deny);
         let not_nets = self.nets(&entity.not_nets, action == RuleAction::Deny);
         let mut side = RuleSide { nets, not_nets, ..RuleSide::default() };
-        let found = self.selectors(entity).unwrap_or_else(|reason| {
-            self.broken.push(reason);
-            EntityMatch { selector: None, not_selector: None }
-        });
+        let found = self.selectors(entity);
+        let found = self.or_broken(found);
         (side.ports, side.named_ports) = self.ports(&entity.ports, rule, found.selector.as_ref());
         (side.not_ports, side.not_named_ports) = self.ports(&entity.not_ports, rule, found.selector.as_ref());
         // A set of named ports contains only endpoints that the selector matches, so the selector's own set is not
@@ -214,34 +218,34 @@ impl RuleConversion<'_> {
                 "" => self.namespace,
                 namespace => namespace,
             };
-            let of = |kind| NeededSetContents::Service {
-                service: ServiceReference::new(namespace, &service.name),
-                kind,
-            };
+            let reference = ServiceReference::new(namespace, &service.name);
             match end {
                 RuleEnd::Source => {
                     let id = service_ip_id(namespace, &service.name);
-                    side.sets.push(self.need(&id, of(SetKind::Nets)));
+                    let of = NeededSetContents::Service { service: reference, kind: SetKind::Nets };
+                    side.sets.push(self.need(&id, of));
                 }
                 RuleEnd::Destination => {
                     let id = service_id(namespace, &service.name);
-                    side.service = Some(self.need(&id, of(SetKind::Ports)));
+                    let of = NeededSetContents::Service { service: reference, kind: SetKind::Ports };
+                    side.service = Some(self.need(&id, of));
                 }
             }
         }
         side
     }
 
-    fn selectors(&self, entity: &EntityRule) -> Result<EntityMatch, String> {
+    fn selectors(&self, entity: &EntityRule) -> Result<EntityMatch, ConversionError> {
         let accounts = entity.service_accounts.as_ref();
-        let entity = EntitySelectors {
+        let selectors = EntitySelectors {
             selector: &entity.selector,
             not_selector: &entity.not_selector,
             namespace_selector: &entity.namespace_selector,
             service_account_names: accounts.map_or(&[], |accounts| &accounts.names),
             service_account_selector: accounts.map_or("", |accounts| &accounts.selector),
         };
-        entity_match(&entity, self.namespace).map_err(|error| error.to_string())
+        entity_match(&selectors, self.namespace)
+            .map_err(|error| ConversionError::new("selector", &entity.selector, error.into()))
     }
 
     fn ports(
@@ -250,7 +254,8 @@ impl RuleConversion<'_> {
         rule: &kinds::Rule,
         selector: Option<&Selector>,
     ) -> (Vec<PortInterval>, Vec<SetId>) {
-        let (mut ranges, mut sets) = (Vec::new(), Vec::new());
+        let mut ranges = Vec::new();
+        let mut sets = Vec::new();
         for port in ports {
             match port {
                 Port::Named(name) => sets.push(self.named_port(name, rule.protocol.as_ref(), selector)),
@@ -276,7 +281,7 @@ impl RuleConversion<'_> {
     }
 
     fn nets_of(&mut self, selector: Selector) -> SetId {
-        if let Some(need) = (self.known)(&selector) {
+        if let Some(need) = self.converter.sets.known(self.converter.matcher, &selector) {
             let id = need.id.clone();
             self.needs.push(need);
             return id;
@@ -298,32 +303,37 @@ enum RuleEnd {
 }
 
 /// Returns the given version, else the one that the name of the protocol implies; a protocol number implies none.
-fn ip_version(rule: &kinds::Rule) -> Result<Option<IpVersion>, String> {
+fn convert_ip_version(rule: &kinds::Rule) -> Result<Option<IpVersion>, ConversionError> {
     match (rule.ip_version, &rule.protocol) {
         (Some(4), _) => Ok(Some(IpVersion::V4)),
         (Some(6), _) => Ok(Some(IpVersion::V6)),
-        (Some(other), _) => Err(format!("ipVersion {other} is neither 4 nor 6")),
+        (Some(other), _) => Err(ConversionError::new("ipVersion", other, ConversionReason::NotIpVersion)),
         (None, Some(Protocol::Name(name))) if name == "ICMP" => Ok(Some(IpVersion::V4)),
         (None, Some(Protocol::Name(name))) if name == "ICMPv6" => Ok(Some(IpVersion::V6)),
         (None, _) => Ok(None),
     }
 }
 
-fn protocol(protocol: &Option<Protocol>) -> Result<Option<u8>, String> {
+fn convert_protocol(protocol: &Option<Protocol>) -> Result<Option<u8>, ConversionError> {
     let Some(protocol) = protocol else { return Ok(None) };
-    protocol.number().map(Some).ok_or_else(|| format!("protocol {protocol} is not known"))
+    let number = protocol.number();
+    let number =
+        number.ok_or_else(|| ConversionError::new("protocol", protocol, ConversionReason::Unknown))?;
+    Ok(Some(number))
 }
 
 /// Converts ICMP fields. Without a type they do not restrict the rule.
-fn icmp(fields: &Option<ICMPFields>) -> Result<Option<IcmpMatch>, String> {
-    let Some(fields) = fields else { return Ok(None) };
-    let byte = |value: i64| u8::try_from(value).map_err(|_| format!("{value} is not an ICMP type or code"));
-    let Some(kind) = fields.r#type else { return Ok(None) };
-    Ok(Some(IcmpMatch { r#type: byte(kind)?, code: fields.code.map(byte).transpose()? }))
+fn convert_icmp(fields: &Option<ICMPFields>) -> Result<Option<IcmpMatch>, ConversionError> {
+    let Some(ICMPFields { r#type: Some(kind), code }) = fields else { return Ok(None) };
+    Ok(Some(IcmpMatch { r#type: convert_icmp_byte(*kind)?, code: code.map(convert_icmp_byte).transpose()? }))
+}
+
+fn convert_icmp_byte(value: i64) -> Result<u8, ConversionError> {
+    u8::try_from(value).map_err(|_| ConversionError::new("icmp", value, ConversionReason::NotIcmp))
 }
 
 /// Parses a net, or an address as a net of full prefix length.
-pub(super) fn net(text: &str) -> Option<IpNet> {
+pub(super) fn parse_net(text: &str) -> Option<IpNet> {
     let net = text.parse::<IpNet>().ok().or_else(|| text.parse::<IpAddr>().map(IpNet::from).ok())?;
     Some(net.trunc())
 }

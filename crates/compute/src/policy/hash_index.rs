@@ -35,8 +35,8 @@ impl<I: TableId> HashIndex<I> {
     }
 
     pub fn find(&self, hash: u32, is_it: impl Fn(I) -> bool) -> Option<I> {
-        let same = |entry: &HashIndexEntry<I>| entry.hash == hash && is_it(entry.id);
-        self.table.find(spread(hash), same).map(|entry| entry.id)
+        let entry = self.table.find(spread(hash), |entry| entry.hash == hash && is_it(entry.id));
+        entry.map(|entry| entry.id)
     }
 
     /// Returns all IDs whose values may have this hash.
@@ -50,8 +50,8 @@ impl<I: TableId> HashIndex<I> {
     }
 
     pub fn remove(&mut self, hash: u32, id: I) {
-        let same = |entry: &HashIndexEntry<I>| entry.hash == hash && entry.id == id;
-        if let Ok(entry) = self.table.find_entry(spread(hash), same) {
+        let entry = self.table.find_entry(spread(hash), |entry| entry.hash == hash && entry.id == id);
+        if let Ok(entry) = entry {
             entry.remove();
         }
     }

@@ -56,8 +56,9 @@ impl<I: TableId> StringInterner<I> {
         let id = self.ids.take();
         *self.slots.at(id) = InternedString { span: self.arena.put(text.as_bytes()), holders: 0 };
         let StringInterner { slots, arena, hasher, table, .. } = self;
-        let rehash = |id: &I| hasher.hash_one(slots.get(*id).map_or(&[][..], |slot| arena.get(slot.span)));
-        table.insert_unique(hash, id, rehash);
+        table.insert_unique(hash, id, |id| {
+            hasher.hash_one(slots.get(*id).map_or(&[][..], |slot| arena.get(slot.span)))
+        });
         id
     }
 

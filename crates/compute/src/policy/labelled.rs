@@ -90,7 +90,7 @@ impl LabelledItem {
 }
 
 impl<'a> LabelledName<'a> {
-    pub fn of(key: &'a StoreKey) -> LabelledName<'a> {
+    pub fn new(key: &'a StoreKey) -> LabelledName<'a> {
         let StoreKey::Resource { kind, namespace, name } = key else {
             return LabelledName { kind: LabelledKind::GlobalNetworkSet, namespace: "", name: "" };
         };
@@ -107,12 +107,11 @@ impl<'a> LabelledName<'a> {
 impl LabelledTable {
     pub fn find(&self, symbols: &SymbolTable, name: LabelledName<'_>) -> Option<LabelledId> {
         let namespace = symbols.find(name.namespace)?;
-        let is_it = |id| {
+        self.by_name.find(self.hash(name.kind, namespace, name.name.as_bytes()), |id| {
             let Some(item) = self.get(id) else { return false };
             let same = item.kind == name.kind && item.namespace == namespace;
             same && self.names.get(item.name) == name.name.as_bytes()
-        };
-        self.by_name.find(self.hash(name.kind, namespace, name.name.as_bytes()), is_it)
+        })
     }
 
     fn hash(&self, kind: LabelledKind, namespace: Symbol, name: &[u8]) -> u32 {

@@ -51,8 +51,8 @@ impl LabelSets {
 
     pub fn get(&self, id: LabelSetId) -> impl Iterator<Item = LabelSymbols> {
         let set = self.sets.get(id).and_then(|set| set.split_first());
-        let (of_keys, values) =
-            set.map_or((nothing(), &[][..]), |(keys, values)| (KeyListId::new(*keys), values));
+        let of_keys = set.map_or_else(nothing, |(keys, _)| KeyListId::new(*keys));
+        let values = set.map_or(&[][..], |(_, values)| values);
         let keys = self.keys.get(of_keys).map_or(&[][..], AsRef::as_ref);
         keys.iter().copied().zip(values.iter().copied().map(Symbol::new))
     }
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sets_hold_their_symbols_as_long_as_somebody_holds_them() {
+    fn sets_reference_symbols_while_they_are_referenced() {
         let (mut interner, mut sets) = (StringInterner::default(), LabelSets::default());
         let hold = |interner: &mut StringInterner<Symbol>, sets: &mut LabelSets, labels: &[(&str, &str)]| {
             let mut labels: Vec<LabelSymbols> =

@@ -119,13 +119,12 @@ impl EndpointBase {
 }
 
 impl NamedTiers {
-    fn of(applied: &AppliedTiers, name: &impl Fn(PolicySlot) -> Option<PolicyId>) -> NamedTiers {
-        let tiers = |tiers: &[TierPolicies]| tiers.iter().map(|tier| tier.tier(name)).collect();
+    fn new(applied: &AppliedTiers, name: &impl Fn(PolicySlot) -> Option<PolicyId>) -> NamedTiers {
         NamedTiers {
-            normal: tiers(&applied.normal),
-            forward: tiers(&applied.forward),
-            untracked: tiers(&applied.untracked),
-            pre_dnat: tiers(&applied.pre_dnat),
+            normal: applied.normal.iter().map(|tier| tier.named(name)).collect(),
+            forward: applied.forward.iter().map(|tier| tier.named(name)).collect(),
+            untracked: applied.untracked.iter().map(|tier| tier.named(name)).collect(),
+            pre_dnat: applied.pre_dnat.iter().map(|tier| tier.named(name)).collect(),
         }
     }
 }
@@ -135,13 +134,12 @@ impl TierPolicies {
         self.ingress.iter().chain(&self.egress)
     }
 
-    fn tier(&self, name: &impl Fn(PolicySlot) -> Option<PolicyId>) -> EndpointTier {
-        let names = |policies: &[PolicySlot]| policies.iter().filter_map(|policy| name(*policy)).collect();
+    fn named(&self, name: &impl Fn(PolicySlot) -> Option<PolicyId>) -> EndpointTier {
         EndpointTier {
             name: self.tier.clone(),
             end: self.end,
-            ingress: names(&self.ingress),
-            egress: names(&self.egress),
+            ingress: self.ingress.iter().filter_map(|policy| name(*policy)).collect(),
+            egress: self.egress.iter().filter_map(|policy| name(*policy)).collect(),
         }
     }
 }
@@ -190,7 +188,7 @@ impl LocalEndpoints {
             let fitting = local.base.fit(&answer.applied);
             let in_plan = self.in_plan.get(&id);
             if in_plan.is_none_or(|(base, applied)| *base != local.base || *applied != fitting) {
-                let tiers = answer.tiers.get_or_insert_with(|| NamedTiers::of(&answer.applied, &name));
+                let tiers = answer.tiers.get_or_insert_with(|| NamedTiers::new(&answer.applied, &name));
                 changes.added.push(local.base.update(tiers));
                 self.in_plan.insert(id, (local.base.clone(), fitting));
             }

@@ -122,7 +122,7 @@ impl SelectorMatcher {
         });
         for class in self.candidates(&indexed_by) {
             if self.evaluate(symbols, selector, class) {
-                self.note(class, id, true);
+                self.set_match(class, id, true);
             }
         }
         *self.indexed_by.at(id) = indexed_by;
@@ -135,7 +135,7 @@ impl SelectorMatcher {
             return;
         }
         for class in self.matching(id) {
-            self.note(class, id, false);
+            self.set_match(class, id, false);
         }
         let indexed_by = std::mem::take(self.indexed_by.at(id));
         if let SelectorIndexKey::Scan = indexed_by {
@@ -160,10 +160,12 @@ impl SelectorMatcher {
     fn build_indexes<'a>(&mut self, symbols: &mut SymbolTable, keys: impl Iterator<Item = &'a str>) {
         let mut new: HashMap<Symbol, LabelKeyIndex> = HashMap::new();
         for key in keys {
-            let known = |symbol| self.label_index.contains_key(&symbol) || new.contains_key(&symbol);
-            if !symbols.find(key).is_some_and(known) {
-                new.insert(symbols.hold(key), LabelKeyIndex::default());
+            if let Some(symbol) = symbols.find(key)
+                && (self.label_index.contains_key(&symbol) || new.contains_key(&symbol))
+            {
+                continue;
             }
+            new.insert(symbols.hold(key), LabelKeyIndex::default());
         }
         if new.is_empty() {
             return;
@@ -242,7 +244,7 @@ impl SelectorMatcher {
             }
         }
         for id in self.matching_now(symbols, class) {
-            self.note(class, id, true);
+            self.set_match(class, id, true);
         }
     }
 
@@ -250,7 +252,7 @@ impl SelectorMatcher {
     pub fn leave(&mut self, symbols: &SymbolTable, class: ClassId) {
         let matched = self.matched.get(&class).cloned().unwrap_or_default();
         for id in matched.iter() {
-            self.note(class, id, false);
+            self.set_match(class, id, false);
         }
         let labels = symbols.labels_of(class);
         let classes = self.of_labels.at(labels);
@@ -312,11 +314,11 @@ impl SelectorMatcher {
     }
 
     pub fn settle(&mut self, class: ClassId, difference: &SelectorChanges) {
-        difference.gone.iter().for_each(|id| self.note(class, *id, false));
-        difference.come.iter().for_each(|id| self.note(class, *id, true));
+        difference.gone.iter().for_each(|id| self.set_match(class, *id, false));
+        difference.come.iter().for_each(|id| self.set_match(class, *id, true));
     }
 
-    fn note(&mut self, class: ClassId, id: SelectorId, matches: bool) {
+    fn set_match(&mut self, class: ClassId, id: SelectorId, matches: bool) {
         if matches {
             if self.matched.entry(class).or_default().insert(id) {
                 *self.counts.entry(id).or_default() += 1;
@@ -343,11 +345,10 @@ impl SelectorMatcher {
         }
         ids.sort_unstable();
         ids.dedup();
-        let (selectors, evaluations) = (&self.selectors, &mut self.evaluations);
         let view = symbols.view(class);
         ids.retain(|id| {
-            let matches = selectors.get(*id).is_some_and(|selector| selector.matches(&view));
-            evaluations.count(matches);
+            let matches = self.selectors.get(*id).is_some_and(|selector| selector.matches(&view));
+            self.evaluations.count(matches);
             matches
         });
         ids
@@ -394,6 +395,10 @@ impl SelectorMatcher {
         }
     }
 
+    fn classes_with(&self, labels: LabelSetId) -> impl Iterator<Item = ClassId> {
+        self.of_labels.get(labels).into_iter().flat_map(IdSet::iter)
+    }
+
     fn candidates(&self, indexed_by: &SelectorIndexKey) -> Vec<ClassId> {
         let mut classes: Vec<ClassId> = Vec::new();
         if let SelectorIndexKey::Scan = indexed_by {
@@ -401,16 +406,14 @@ impl SelectorMatcher {
         }
         indexed_by.each(|key, value| {
             let Some(LabelKeyIndex { label_sets, profiles, .. }) = self.label_index.get(&key) else { return };
-            let of_labels = |labels: LabelSetId| self.of_labels.get(labels).into_iter().flat_map(IdSet::iter);
-            let of_profile = |profile: Symbol| self.of_profile.of(profile);
             match value {
                 Some(value) => {
-                    classes.extend(label_sets.of(value).flat_map(of_labels));
-                    classes.extend(profiles.of(value).flat_map(of_profile));
+                    classes.extend(label_sets.of(value).flat_map(|labels| self.classes_with(labels)));
+                    classes.extend(profiles.of(value).flat_map(|profile| self.of_profile.of(profile)));
                 }
                 None => {
-                    classes.extend(label_sets.all().flat_map(of_labels));
-                    classes.extend(profiles.all().flat_map(of_profile));
+                    classes.extend(label_sets.all().flat_map(|labels| self.classes_with(labels)));
+                    classes.extend(profiles.all().flat_map(|profile| self.of_profile.of(profile)));
                 }
             }
         });
@@ -434,9 +437,10 @@ impl SelectorIndexKey {
 
 impl EvaluationCounts {
     fn count(&mut self, matches: bool) {
-        match matches {
-            true => self.matching += 1,
-            false => self.failing += 1,
+        if matches {
+            self.matching += 1;
+        } else {
+            self.failing += 1;
         }
     }
 }

@@ -34,6 +34,7 @@ mod symbols;
 
 use crate::ObjectCounts;
 use crate::changes::PlanChanges;
+use crate::conversion_error::{ConversionError, ConversionReason};
 use crate::parameters::HttpRulesWithoutProxy;
 use crate::workloads::EndpointName;
 use archive::RuleArchive;
@@ -109,23 +110,26 @@ impl PolicyCompute {
                 }
             }
             Resource::NetworkSet(set) => {
-                self.put_item(LabelledName::of(key), LabelledSource::of_network_set(set));
-                not_nets(&set.spec.nets)
+                let (nets, problem) = parse_nets(&set.spec.nets);
+                self.put_item(LabelledName::new(key), LabelledSource::of_network_set(set, nets));
+                problem
             }
             Resource::GlobalNetworkSet(set) => {
-                self.put_item(LabelledName::of(key), LabelledSource::of_global_network_set(set));
-                not_nets(&set.spec.nets)
+                let (nets, problem) = parse_nets(&set.spec.nets);
+                self.put_item(LabelledName::new(key), LabelledSource::of_global_network_set(set, nets));
+                problem
             }
             Resource::HostEndpoint(endpoint) => {
-                self.put_item(LabelledName::of(key), LabelledSource::of_host_endpoint(endpoint));
+                self.put_item(LabelledName::new(key), LabelledSource::of_host_endpoint(endpoint));
                 self.put_host(key, endpoint)
             }
             _ => {
-                let parsed = parsed::read(&mut self.archive, resource)?;
-                let (symbols, local_matches) = (&mut self.symbols, &mut self.local_matches);
+                let parsed = parsed::read_policy(&mut self.archive, resource)?;
+                let symbols = &mut self.symbols;
+                let matches = &mut self.local_matches;
                 let concerned = match parsed.policy {
-                    Some(policy) => self.policies.put(symbols, local_matches, &mut self.archive, key, policy),
-                    None => self.policies.remove(symbols, local_matches, key),
+                    Some(policy) => self.policies.put(symbols, matches, &mut self.archive, key, policy),
+                    None => self.policies.remove(symbols, matches, key),
                 };
                 self.mark(concerned);
                 parsed.problem
@@ -145,7 +149,7 @@ impl PolicyCompute {
                 self.mark(concerned);
             }
             Kind::NetworkSet | Kind::GlobalNetworkSet | Kind::HostEndpoint | Kind::WorkloadEndpoint => {
-                self.remove_item(LabelledName::of(key));
+                self.remove_item(LabelledName::new(key));
             }
             _ => {
                 let concerned = self.policies.remove(&mut self.symbols, &mut self.local_matches, key);
@@ -156,7 +160,7 @@ impl PolicyCompute {
 
     /// Adds or replaces an endpoint of any node of the cluster, as the rules of other endpoints see it.
     pub fn put_endpoint(&mut self, key: &StoreKey, endpoint: &WorkloadEndpoint) {
-        self.put_item(LabelledName::of(key), LabelledSource::of_workload(endpoint));
+        self.put_item(LabelledName::new(key), LabelledSource::of_workload(endpoint));
     }
 
     /// Adds or replaces an endpoint of this node, without its tiers, which are computed. `put_endpoint` must be
@@ -168,13 +172,13 @@ impl PolicyCompute {
         workload: &PlannedWorkload,
         endpoint: &WorkloadEndpoint,
     ) {
-        let Some(item) = self.labelled.find(&self.symbols, LabelledName::of(key)) else { return };
+        let Some(item) = self.labelled.find(&self.symbols, LabelledName::new(key)) else { return };
         let sources = endpoint.spec.allow_spoofed_source_prefixes.iter();
         let policy = WorkloadPolicy {
             interface: workload.interface.clone(),
             up: true,
             addresses: workload.addresses.clone(),
-            allowed_sources: sources.filter_map(|net| convert::net(net)).collect(),
+            allowed_sources: sources.filter_map(|net| convert::parse_net(net)).collect(),
             tiers: Vec::new(),
             profiles: subject::unique(&endpoint.spec.profiles),
         };
@@ -183,14 +187,14 @@ impl PolicyCompute {
 
     /// Removes an endpoint that does not belong to this node or is invalid.
     pub fn remove_workload(&mut self, key: &StoreKey) {
-        if let Some(item) = self.labelled.find(&self.symbols, LabelledName::of(key)) {
+        if let Some(item) = self.labelled.find(&self.symbols, LabelledName::new(key)) {
             self.remove_local(item);
         }
     }
 
     /// Sets whether an endpoint of this node has the interface it requests.
     pub fn set_wired(&mut self, key: &StoreKey, wired: bool) {
-        let Some(item) = self.labelled.find(&self.symbols, LabelledName::of(key)) else { return };
+        let Some(item) = self.labelled.find(&self.symbols, LabelledName::new(key)) else { return };
         if let Some(local) = self.locals.all.get_mut(&item) {
             local.wired = wired;
             self.settle(item);
@@ -216,17 +220,21 @@ impl PolicyCompute {
     }
 
     fn put_host(&mut self, key: &StoreKey, endpoint: &HostEndpoint) -> Option<String> {
-        let item = self.labelled.find(&self.symbols, LabelledName::of(key))?;
+        let item = self.labelled.find(&self.symbols, LabelledName::new(key))?;
         let spec = &endpoint.spec;
         if spec.node != self.host {
             self.remove_local(item);
             return None;
         }
-        let (mut expected, mut wrong) = (Vec::new(), Vec::new());
+        let mut expected = Vec::new();
+        let mut wrong = Vec::new();
         for text in &spec.expected_ips {
             match text.parse::<IpAddr>() {
                 Ok(address) => expected.push(address),
-                Err(_) => wrong.push(format!("expectedIPs: {text:?} is not an address")),
+                Err(_) => {
+                    let error = ConversionError::new("expectedIPs", text, ConversionReason::NotAddress);
+                    wrong.push(error.to_string());
+                }
             }
         }
         if spec.interface_name.is_empty() && expected.is_empty() {
@@ -261,7 +269,7 @@ impl PolicyCompute {
         if let Some(known) = known {
             self.touch_item(known);
         }
-        let view = MatchView::of(&self.labelled, &self.cluster_matches, &self.services);
+        let view = MatchView::new(&self.labelled, &self.cluster_matches, &self.services);
         self.sets.touch(&view, class, parts.nets, &ports);
         // A known item keeps its ID: the ID is reused immediately.
         let local = known.and_then(|known| self.locals.all.remove(&known));
@@ -298,7 +306,7 @@ impl PolicyCompute {
 
     fn touch_item(&mut self, item: LabelledId) {
         let Some(class) = self.labelled.get(item).map(|item| item.class) else { return };
-        let view = MatchView::of(&self.labelled, &self.cluster_matches, &self.services);
+        let view = MatchView::new(&self.labelled, &self.cluster_matches, &self.services);
         self.sets.touch(&view, class, self.labelled.nets(item), self.labelled.ports(item));
     }
 
@@ -323,11 +331,11 @@ impl PolicyCompute {
         self.local_matches.inherited_changed(&self.symbols, &change);
         for class in self.cluster_matches.inheriting(profile) {
             let difference = self.cluster_matches.compare(&self.symbols, class);
-            let view = MatchView::of(&self.labelled, &self.cluster_matches, &self.services);
+            let view = MatchView::new(&self.labelled, &self.cluster_matches, &self.services);
             for selector in difference.gone.iter().chain(&difference.come) {
                 for item in self.labelled.of_class(class).iter() {
-                    let (nets, ports) = (self.labelled.nets(item), self.labelled.ports(item));
-                    self.sets.touch_selector(&view, *selector, nets, ports);
+                    let nets = self.labelled.nets(item);
+                    self.sets.touch_selector(&view, *selector, nets, self.labelled.ports(item));
                 }
             }
             self.cluster_matches.settle(class, &difference);
@@ -434,13 +442,15 @@ impl PolicyCompute {
 
     /// Returns the changes of the plan. Referenced objects come first in `added` and last in `removed`.
     pub fn flush(&mut self) -> PlanChanges {
-        let (sets, cluster_matches) = (&self.sets, &self.cluster_matches);
-        let known = |selector: &_| sets.known(cluster_matches, selector);
-        let converter = RuleConverter { archive: &self.archive, known: &known, http: self.http };
-        let (symbols, local_matches) = (&self.symbols, &self.local_matches);
+        let converter = RuleConverter {
+            archive: &self.archive,
+            sets: &self.sets,
+            matcher: &self.cluster_matches,
+            http: self.http,
+        };
         let PolicyChanges { changes: policies, mut usage, gone } =
-            self.policies.flush(symbols, local_matches, converter);
-        let (profiles, of_profiles) = self.profiles.flush(symbols, converter);
+            self.policies.flush(&self.symbols, &self.local_matches, converter);
+        let (profiles, of_profiles) = self.profiles.flush(&self.symbols, converter);
         usage.extend(of_profiles);
         self.sets.hold_all(&mut self.symbols, &mut self.cluster_matches, &usage.new);
         for set in &usage.old {
@@ -448,11 +458,10 @@ impl PolicyCompute {
         }
         let sets =
             self.sets.flush(&mut self.symbols, &self.labelled, &self.services, &mut self.cluster_matches);
-        let (table, local_matches, symbols) = (&self.policies, &self.local_matches, &self.symbols);
         let endpoints = self.locals.flush(
-            |class| local_matches.matched(class),
-            |class| table.applied_tiers(local_matches, class),
-            |slot| table.id(symbols, slot),
+            |class| self.local_matches.matched(class),
+            |class| self.policies.applied_tiers(&self.local_matches, class),
+            |slot| self.policies.id(&self.symbols, slot),
         );
         self.policies.forget(&mut self.symbols, &mut self.archive, gone);
         if ![&policies, &profiles, &endpoints].into_iter().all(PlanChanges::is_empty) {
@@ -485,7 +494,8 @@ impl PolicyCompute {
     /// Returns the endpoints of other nodes: name, node, addresses.
     pub fn remote_workloads(&self) -> impl Iterator<Item = (EndpointName, &str, Vec<IpAddr>)> {
         self.labelled.workloads().filter_map(|(name, item, nets)| {
-            let (namespace, node) = (self.symbols.text(item.namespace), self.symbols.text(item.node));
+            let node = self.symbols.text(item.node);
+            let namespace = self.symbols.text(item.namespace);
             let addresses = nets.iter().map(IpNet::addr).collect();
             (node != self.host).then(|| ((namespace.to_owned(), name.to_owned()), node, addresses))
         })
@@ -519,11 +529,18 @@ impl PolicyCompute {
     }
 }
 
-/// Returns a description of the entries of a network set that are not nets; the others are used.
-fn not_nets(nets: &[String]) -> Option<String> {
-    let wrong = nets.iter().filter(|text| convert::net(text).is_none());
-    let wrong: Vec<String> = wrong.map(|text| format!("{text:?} is not a CIDR")).collect();
-    (!wrong.is_empty()).then(|| wrong.join(", ") + "; the other nets are used")
+/// Returns the nets of a network set, and a description of the entries that are not nets.
+fn parse_nets(texts: &[String]) -> (Vec<IpNet>, Option<String>) {
+    let mut nets = Vec::with_capacity(texts.len());
+    let mut wrong = Vec::new();
+    for text in texts {
+        match convert::parse_net(text) {
+            Some(net) => nets.push(net),
+            None => wrong.push(ConversionError::new("nets", text, ConversionReason::NotCidr).to_string()),
+        }
+    }
+    let problem = (!wrong.is_empty()).then(|| wrong.join(", ") + "; the other nets are used");
+    (nets, problem)
 }
 
 /// Returns the DSCP that an annotation requests.

@@ -53,12 +53,10 @@ impl PolicyOrder {
             return false;
         }
         self.remove(policy);
-        let number = |found: Option<(&PolicySortKey, &PolicySlot)>| {
-            found.and_then(|(_, policy)| self.of.get(policy)).map(|(_, number)| *number)
-        };
-        let before = number(self.places.range(..&place).next_back());
-        let after = number(self.places.range((Bound::Excluded(&place), Bound::Unbounded)).next());
-        let (low, high) = (before.unwrap_or(0), after.unwrap_or(u64::MAX));
+        let before = self.places.range(..&place).next_back();
+        let after = self.places.range((Bound::Excluded(&place), Bound::Unbounded)).next();
+        let low = before.map_or(0, |(_, policy)| self.number(*policy));
+        let high = after.map_or(u64::MAX, |(_, policy)| self.number(*policy));
         // At the end, leave room for many more policies behind it.
         let number_here = if after.is_none() { low.saturating_add(1 << 32) } else { low + (high - low) / 2 };
         self.places.insert(place.clone(), policy);

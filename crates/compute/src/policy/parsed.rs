@@ -13,7 +13,9 @@ use tortie_model::kinds::{
 use tortie_model::kubernetes::network_policy as kubernetes;
 use tortie_model::scalar::CalicoFloat;
 use tortie_model::selector::Selector;
-use tortie_model::selector::rewrite::{global_network_policy_selector, network_policy_selector};
+use tortie_model::selector::rewrite::{
+    RewriteError, global_network_policy_selector, network_policy_selector,
+};
 use tortie_model::{ObjectMeta, Resource};
 use tortie_plan::{PolicyId, PolicyKind};
 
@@ -56,6 +58,12 @@ pub(super) struct ParseOutcome {
     pub problem: Option<String>,
 }
 
+impl ParseOutcome {
+    fn not_in_force(error: &dyn std::error::Error) -> ParseOutcome {
+        ParseOutcome { policy: None, problem: Some(format!("{error}; it is not in force")) }
+    }
+}
+
 /// Fields that all kinds of policies have.
 struct PolicyFields<'a> {
     kind: PolicyKind,
@@ -66,36 +74,39 @@ struct PolicyFields<'a> {
     stage: ParsedStage,
     /// Reason why its rules cannot be applied.
     contradiction: Option<&'static str>,
-    selector: Result<String, String>,
+    selector: Result<String, RewriteError>,
     ingress: &'a [Rule],
     egress: &'a [Rule],
 }
 
 /// Reads a policy and stores its rules in the archive. Returns `None` for resources that are not policies.
-pub(super) fn read(archive: &mut RuleArchive, resource: &Resource) -> Option<ParseOutcome> {
+pub(super) fn read_policy(archive: &mut RuleArchive, resource: &Resource) -> Option<ParseOutcome> {
     use PolicyKind as K;
     let meta = resource.metadata();
-    let mut finish = |common: PolicyFields<'_>| Some(common.finish(archive, meta));
-    match resource {
-        Resource::NetworkPolicy(policy) => finish(of_namespace(meta, K::NetworkPolicy, &policy.spec)),
-        Resource::GlobalNetworkPolicy(policy) => finish(global(K::GlobalNetworkPolicy, &policy.spec)),
+    let ingress: Vec<Rule>;
+    let egress: Vec<Rule>;
+    let fields = match resource {
+        Resource::NetworkPolicy(policy) => of_namespace(meta, K::NetworkPolicy, &policy.spec),
+        Resource::GlobalNetworkPolicy(policy) => global(K::GlobalNetworkPolicy, &policy.spec),
         Resource::StagedNetworkPolicy(policy) if policy.spec.staged_action != StagedAction::Delete => {
-            finish(of_namespace(meta, K::StagedNetworkPolicy, &policy.spec.clone().into()))
+            of_namespace(meta, K::StagedNetworkPolicy, &policy.spec.policy)
         }
         Resource::StagedGlobalNetworkPolicy(policy) if policy.spec.staged_action != StagedAction::Delete => {
-            finish(global(K::StagedGlobalNetworkPolicy, &policy.spec.clone().into()))
+            global(K::StagedGlobalNetworkPolicy, &policy.spec.policy)
         }
         Resource::StagedKubernetesNetworkPolicy(policy)
             if policy.spec.staged_action != StagedAction::Delete =>
         {
-            let (ingress, egress) = (kubernetes::ingress(&policy.spec), kubernetes::egress(&policy.spec));
-            finish(of_kubernetes(meta, &policy.spec, &ingress, &egress))
+            ingress = kubernetes::ingress(&policy.spec);
+            egress = kubernetes::egress(&policy.spec);
+            of_kubernetes(meta, &policy.spec, &ingress, &egress)
         }
         Resource::StagedNetworkPolicy(_)
         | Resource::StagedGlobalNetworkPolicy(_)
-        | Resource::StagedKubernetesNetworkPolicy(_) => Some(ParseOutcome::default()),
-        _ => None,
-    }
+        | Resource::StagedKubernetesNetworkPolicy(_) => return Some(ParseOutcome::default()),
+        _ => return None,
+    };
+    Some(fields.finish(archive, meta))
 }
 
 fn of_namespace<'a>(meta: &ObjectMeta, kind: PolicyKind, spec: &'a NetworkPolicySpec) -> PolicyFields<'a> {
@@ -108,7 +119,7 @@ fn of_namespace<'a>(meta: &ObjectMeta, kind: PolicyKind, spec: &'a NetworkPolicy
         hints: &spec.performance_hints,
         stage: ParsedStage::Normal,
         contradiction: None,
-        selector: selector.map_err(|error| error.to_string()),
+        selector,
         ingress: &spec.ingress,
         egress: &spec.egress,
     }
@@ -137,7 +148,7 @@ fn global(kind: PolicyKind, spec: &GlobalNetworkPolicySpec) -> PolicyFields<'_> 
         },
         contradiction: (spec.do_not_track && spec.pre_dnat)
             .then_some("doNotTrack and preDNAT exclude each other; it denies all traffic of what it selects"),
-        selector: selector.map_err(|error| error.to_string()),
+        selector,
         ingress: &spec.ingress,
         egress: &spec.egress,
     }
@@ -162,7 +173,7 @@ fn of_kubernetes<'a>(
         hints: &[],
         stage: ParsedStage::Normal,
         contradiction: None,
-        selector: selector.map_err(|error| error.to_string()),
+        selector,
         ingress,
         egress,
     }
@@ -176,14 +187,10 @@ impl PolicyHeader {
 
 impl PolicyFields<'_> {
     fn finish(self, archive: &mut RuleArchive, meta: &ObjectMeta) -> ParseOutcome {
-        let selector =
-            self.selector.and_then(|text| Selector::parse(&text).map_err(|error| error.to_string()));
-        let selector = match selector {
-            Ok(selector) => selector,
-            Err(reason) => {
-                let problem = format!("{reason}; it is not in force");
-                return ParseOutcome { policy: None, problem: Some(problem) };
-            }
+        let selector = match self.selector.map(|text| Selector::parse(&text)) {
+            Ok(Ok(selector)) => selector,
+            Ok(Err(error)) => return ParseOutcome::not_in_force(&error),
+            Err(error) => return ParseOutcome::not_in_force(&error),
         };
         // A policy without types applies to both directions, and so does one with a type that this version does not
         // know.

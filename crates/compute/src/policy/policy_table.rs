@@ -101,10 +101,10 @@ impl PlannedPolicyState {
 impl PolicyKey {
     fn find(symbols: &SymbolTable, key: &StoreKey) -> Option<PolicyKey> {
         let StoreKey::Resource { kind, namespace, name } = key else { return None };
-        PolicyKey::of(symbols, *kind, namespace, name)
+        PolicyKey::find_parts(symbols, *kind, namespace, name)
     }
 
-    fn of(symbols: &SymbolTable, kind: Kind, namespace: &str, name: &str) -> Option<PolicyKey> {
+    fn find_parts(symbols: &SymbolTable, kind: Kind, namespace: &str, name: &str) -> Option<PolicyKey> {
         Some(PolicyKey { kind, namespace: symbols.find(namespace)?, name: symbols.find(name)? })
     }
 
@@ -174,8 +174,8 @@ impl PolicyTable {
     }
 
     fn slot(&self, name: PolicyKey) -> Option<PolicySlot> {
-        let is_it = |slot| self.get(slot).is_some_and(|record| record.key == name);
-        self.by_name.find(self.by_name.hash(&name), is_it)
+        let hash = self.by_name.hash(&name);
+        self.by_name.find(hash, |slot| self.get(slot).is_some_and(|record| record.key == name))
     }
 
     /// Removes a deleted record from the index by name: its name belongs to another record now, or to none.
@@ -302,7 +302,7 @@ impl PolicyTable {
         key: &StoreKey,
     ) -> Vec<ClassId> {
         let StoreKey::Resource { kind, namespace, name } = key else { return Vec::new() };
-        let old = PolicyKey::of(symbols, *kind, namespace, &format!("default.{name}"));
+        let old = PolicyKey::find_parts(symbols, *kind, namespace, &format!("default.{name}"));
         let Some(slot) = old.and_then(|old| self.slot(old)) else { return Vec::new() };
         self.changed.insert(slot);
         let selector = self.get(slot).filter(|record| !record.gone).map(|record| record.selector);
@@ -312,8 +312,8 @@ impl PolicyTable {
     fn is_shadowed(&self, symbols: &SymbolTable, record: &PolicyRecord) -> bool {
         let PolicyKey { kind, namespace, name } = record.key;
         let Some(name) = symbols.text(name).strip_prefix("default.") else { return false };
-        let other =
-            PolicyKey::of(symbols, kind, symbols.text(namespace), name).and_then(|other| self.slot(other));
+        let other = PolicyKey::find_parts(symbols, kind, symbols.text(namespace), name)
+            .and_then(|other| self.slot(other));
         record.id(symbols).name == name
             && other.and_then(|slot| self.get(slot)).is_some_and(|other| !other.gone)
     }
@@ -328,10 +328,7 @@ impl PolicyTable {
 
     /// Adds or replaces a tier. Returns the classes whose endpoints are affected.
     pub fn put_tier(&mut self, local_matches: &SelectorMatcher, tier: &kinds::Tier) -> Vec<ClassId> {
-        let end = match tier.spec.default_action {
-            TierAction::Pass => TierDefaultAction::Pass,
-            TierAction::Deny | TierAction::Unknown(_) => TierDefaultAction::Deny,
-        };
+        let end = default_action(&tier.spec.default_action);
         let order = tier.spec.order.map_or(DEFAULT_TIER_ORDER, |order| order.0);
         let new = TierSettings { order, end };
         let name = &tier.metadata.name;
@@ -357,15 +354,11 @@ impl PolicyTable {
 
     /// Returns a tier. Built-in tiers exist even without a resource.
     fn tier(&self, name: &str) -> Option<TierSettings> {
-        let built_in = || {
-            let tier = BUILT_IN_TIERS.into_iter().find(|tier| tier.name == name)?;
-            let pass = tier.default_action == TierAction::Pass;
-            Some(TierSettings {
-                order: tier.order,
-                end: if pass { TierDefaultAction::Pass } else { TierDefaultAction::Deny },
-            })
-        };
-        self.tiers.get(name).copied().or_else(built_in)
+        if let Some(tier) = self.tiers.get(name) {
+            return Some(*tier);
+        }
+        let tier = BUILT_IN_TIERS.into_iter().find(|tier| tier.name == name)?;
+        Some(TierSettings { order: tier.order, end: default_action(&tier.default_action) })
     }
 
     /// Re-evaluates the policies of a selector that began or ceased to match endpoints of this node.
@@ -393,7 +386,8 @@ impl PolicyTable {
     ) -> PolicyChanges {
         let mut usage = SetUsage::default();
         let mut gone = Vec::new();
-        let (mut come, mut go) = (Vec::new(), Vec::new());
+        let mut come = Vec::new();
+        let mut go = Vec::new();
         let mut equals = HashMap::new();
         for slot in std::mem::take(&mut self.changed) {
             let Some(record) = self.get(slot) else { continue };
@@ -416,7 +410,7 @@ impl PolicyTable {
                     self.problems.remove(&record.key.key(symbols));
                     go.push(record.id(symbols));
                     usage.old.extend(old.needs.iter().cloned());
-                    take(&mut self.of_tier, &old.policy.tier, slot);
+                    remove_from_tier(&mut self.of_tier, &old.policy.tier, slot);
                 }
                 continue;
             };
@@ -451,7 +445,7 @@ impl PolicyTable {
             let policy = in_plan.policy.clone();
             match &old {
                 Some(old) if old.policy.tier != policy.tier => {
-                    take(&mut self.of_tier, &old.policy.tier, slot)
+                    remove_from_tier(&mut self.of_tier, &old.policy.tier, slot)
                 }
                 Some(_) => {}
                 None => self.active += 1,
@@ -508,13 +502,15 @@ impl PolicyTable {
             let Some(PolicyRecord { head, .. }) = self.get(slot) else { continue };
             let end = self.tier(head.tier()).map_or(TierDefaultAction::Deny, |tier| tier.end);
             match head.stage {
-                ParsedStage::Normal => add(&mut tiers.normal, head, slot, end),
+                ParsedStage::Normal => add_policy(&mut tiers.normal, head, slot, end),
                 ParsedStage::Forward => {
-                    add(&mut tiers.normal, head, slot, end);
-                    add(&mut tiers.forward, head, slot, end);
+                    add_policy(&mut tiers.normal, head, slot, end);
+                    add_policy(&mut tiers.forward, head, slot, end);
                 }
-                ParsedStage::Untracked => add(&mut tiers.untracked, head, slot, TierDefaultAction::Pass),
-                ParsedStage::PreDnat => add(&mut tiers.pre_dnat, head, slot, TierDefaultAction::Pass),
+                ParsedStage::Untracked => {
+                    add_policy(&mut tiers.untracked, head, slot, TierDefaultAction::Pass)
+                }
+                ParsedStage::PreDnat => add_policy(&mut tiers.pre_dnat, head, slot, TierDefaultAction::Pass),
             }
         }
         tiers
@@ -523,7 +519,14 @@ impl PolicyTable {
 
 const DEFAULT_TIER_ORDER: f64 = 1_000_000.0;
 
-fn add(tiers: &mut Vec<TierPolicies>, head: &PolicyHeader, slot: PolicySlot, end: TierDefaultAction) {
+fn default_action(action: &TierAction) -> TierDefaultAction {
+    match action {
+        TierAction::Pass => TierDefaultAction::Pass,
+        TierAction::Deny | TierAction::Unknown(_) => TierDefaultAction::Deny,
+    }
+}
+
+fn add_policy(tiers: &mut Vec<TierPolicies>, head: &PolicyHeader, slot: PolicySlot, end: TierDefaultAction) {
     if tiers.last().is_none_or(|tier| tier.tier != head.tier()) {
         let tier = head.tier().to_owned();
         tiers.push(TierPolicies { tier, end, ingress: Vec::new(), egress: Vec::new() });
@@ -534,7 +537,7 @@ fn add(tiers: &mut Vec<TierPolicies>, head: &PolicyHeader, slot: PolicySlot, end
     }
 }
 
-fn take(map: &mut HashMap<String, IdSet<PolicySlot>>, key: &str, id: PolicySlot) {
+fn remove_from_tier(map: &mut HashMap<String, IdSet<PolicySlot>>, key: &str, id: PolicySlot) {
     if let Some(ids) = map.get_mut(key) {
         ids.remove(id);
         if ids.is_empty() {

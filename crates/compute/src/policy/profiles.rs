@@ -98,7 +98,8 @@ impl ProfileTable {
 
     /// Returns the changes, and the sets that profiles need from now on or no longer need.
     pub fn flush(&mut self, symbols: &SymbolTable, converter: RuleConverter<'_>) -> (PlanChanges, SetUsage) {
-        let (mut changes, mut usage) = (PlanChanges::default(), SetUsage::default());
+        let mut changes = PlanChanges::default();
+        let mut usage = SetUsage::default();
         for name in std::mem::take(&mut self.changed) {
             self.problems.remove(&StoreKey::resource(Kind::Profile, "", &name));
             self.unproxied.remove(&name);
@@ -111,7 +112,8 @@ impl ProfileTable {
             }
             let rules = symbols.find(&name).and_then(|name| self.rules.get(&name)).copied();
             let (profile, new) = if name == DEFAULT_ALLOW_PROFILE {
-                (same(vec![PlannedRule::new(RuleAction::Allow)]), Box::default())
+                let rules = vec![PlannedRule::new(RuleAction::Allow)];
+                (ProfileRules { ingress: rules.clone(), egress: rules }, Box::default())
             } else {
                 let converted = converter.rules(rules, "");
                 let problem = converted.problem();
@@ -133,10 +135,6 @@ impl ProfileTable {
         }
         (changes, usage)
     }
-}
-
-fn same(rules: Vec<PlannedRule>) -> ProfileRules {
-    ProfileRules { ingress: rules.clone(), egress: rules }
 }
 
 /// Sets that come into use and sets that go out of use. The caller adds references to the first before it releases

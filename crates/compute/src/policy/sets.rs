@@ -13,6 +13,7 @@ use crate::changes::PlanChanges;
 use hashbrown::HashMap;
 use ipnet::IpNet;
 use std::collections::BTreeSet;
+use std::hash::Hash;
 use std::sync::Arc;
 use tortie_model::selector::Selector;
 use tortie_plan::{PlanUpdate, SetId, SetKind, SetMember};
@@ -81,7 +82,7 @@ pub(super) struct MatchView<'a> {
 }
 
 impl<'a> MatchView<'a> {
-    pub fn of(
+    pub fn new(
         labelled: &'a LabelledTable,
         matcher: &'a SelectorMatcher,
         services: &'a ServiceEndpoints,
@@ -115,8 +116,11 @@ impl SetSource {
                     |port: &&NamedPort| port.name == *name && protocol.is_none_or(|p| p == port.protocol);
                 for port in ports.iter().filter(wanted) {
                     for net in nets {
-                        let (address, protocol, port) = (net.addr(), port.protocol, port.port);
-                        visit(SetMember::Port { address, protocol, port });
+                        visit(SetMember::Port {
+                            address: net.addr(),
+                            protocol: port.protocol,
+                            port: port.port,
+                        });
                     }
                 }
             }
@@ -237,11 +241,9 @@ impl SetTable {
         ports: &[NamedPort],
     ) {
         for slot in self.of_selector.get(&selector).into_iter().flatten() {
-            let Some(Some(set)) = self.slots.get_mut(*slot) else { continue };
-            if !set.in_plan {
+            let Some(Some(UsedSet { in_plan: true, source, touched, .. })) = self.slots.get_mut(*slot) else {
                 continue;
-            }
-            let UsedSet { source, touched, .. } = set;
+            };
             source.members(nets, ports, |member| {
                 touched.entry(member).or_insert_with(|| source.contains(view, member));
             });
@@ -258,11 +260,9 @@ impl SetTable {
         members: impl Fn(SetKind, &mut dyn FnMut(SetMember)),
     ) {
         for slot in self.of_service.get(service).into_iter().flatten() {
-            let Some(Some(set)) = self.slots.get_mut(*slot) else { continue };
-            if !set.in_plan {
+            let Some(Some(UsedSet { in_plan: true, source, touched, .. })) = self.slots.get_mut(*slot) else {
                 continue;
-            }
-            let UsedSet { source, touched, .. } = set;
+            };
             members(source.kind(), &mut |member| {
                 touched.entry(member).or_insert_with(|| source.contains(view, member));
             });
@@ -309,7 +309,8 @@ impl SetTable {
         }
         for slot in std::mem::take(&mut self.touched) {
             let Some(Some(set)) = self.slots.get_mut(slot) else { continue };
-            let (mut come, mut gone) = (Vec::new(), Vec::new());
+            let mut come = Vec::new();
+            let mut gone = Vec::new();
             for (member, before) in std::mem::take(&mut set.touched) {
                 match (before, set.source.contains(&view, member)) {
                     (false, true) => come.push(member),
@@ -339,25 +340,22 @@ impl SetTable {
         self.ids.give_back(slot);
         self.touched.remove(&slot);
         if let Some(selector) = set.source.selector() {
-            if let Some(slots) = self.of_selector.get_mut(&selector) {
-                slots.retain(|other| *other != slot);
-                if slots.is_empty() {
-                    self.of_selector.remove(&selector);
-                }
-            }
+            remove_slot(&mut self.of_selector, &selector, slot);
             matcher.release(symbols, selector);
         }
         match set.source {
             SetSource::Ports { name, .. } => symbols.release(name),
-            SetSource::Service { service, .. } => {
-                if let Some(slots) = self.of_service.get_mut(&service) {
-                    slots.retain(|other| *other != slot);
-                    if slots.is_empty() {
-                        self.of_service.remove(&service);
-                    }
-                }
-            }
+            SetSource::Service { service, .. } => remove_slot(&mut self.of_service, &service, slot),
             SetSource::Nets(_) => {}
+        }
+    }
+}
+
+fn remove_slot<K: Eq + Hash>(slots_of: &mut HashMap<K, Vec<SetSlot>>, key: &K, slot: SetSlot) {
+    if let Some(slots) = slots_of.get_mut(key) {
+        slots.retain(|other| *other != slot);
+        if slots.is_empty() {
+            slots_of.remove(key);
         }
     }
 }

@@ -25,11 +25,12 @@ pub(super) struct LabelledSource<'a> {
 
 impl<'a> LabelledSource<'a> {
     pub fn of_workload(endpoint: &'a WorkloadEndpoint) -> LabelledSource<'a> {
-        let (meta, spec) = (&endpoint.metadata, &endpoint.spec);
-        // These labels come from profiles alone: an endpoint cannot claim to be in another namespace.
-        let own = |(key, _): &(&str, &str)| !key.starts_with("pcns.") && !key.starts_with("pcsa.");
+        let meta = &endpoint.metadata;
+        let spec = &endpoint.spec;
         let mut labels = Vec::with_capacity(meta.labels.len() + 3);
-        labels.extend(pairs(&meta.labels).filter(own));
+        // These labels come from profiles alone: an endpoint cannot claim to be in another namespace.
+        let own = pairs(&meta.labels);
+        labels.extend(own.filter(|(key, _)| !key.starts_with("pcns.") && !key.starts_with("pcsa.")));
         set(&mut labels, NAMESPACE_LABEL, &meta.namespace);
         set(&mut labels, ORCHESTRATOR_LABEL, &spec.orchestrator);
         set(&mut labels, SERVICE_ACCOUNT_LABEL, &spec.service_account_name);
@@ -42,23 +43,21 @@ impl<'a> LabelledSource<'a> {
     pub fn of_host_endpoint(endpoint: &'a HostEndpoint) -> LabelledSource<'a> {
         let spec = &endpoint.spec;
         let ports = spec.ports.iter().map(|port| (port.name.as_str(), &port.protocol, port.port));
-        let nets = spec.expected_ips.iter().filter_map(|ip| convert::net(ip)).collect();
+        let nets = spec.expected_ips.iter().filter_map(|ip| convert::parse_net(ip)).collect();
         let labels = pairs(&endpoint.metadata.labels).collect();
         LabelledSource { labels, ..LabelledSource::new(&spec.profiles, nets, ports) }
     }
 
     /// Reads a network set. It inherits the labels of its namespace.
-    pub fn of_network_set(set_: &'a NetworkSet) -> LabelledSource<'a> {
-        let meta = &set_.metadata;
+    pub fn of_network_set(network_set: &'a NetworkSet, nets: Vec<IpNet>) -> LabelledSource<'a> {
+        let meta = &network_set.metadata;
         let mut labels = pairs(&meta.labels).collect();
         set(&mut labels, NAMESPACE_LABEL, &meta.namespace);
-        let nets = set_.spec.nets.iter().filter_map(|net| convert::net(net)).collect();
         let profiles = vec![Cow::Owned(format!("kns.{}", meta.namespace))];
         LabelledSource { labels, profiles, ..LabelledSource::new(&[], nets, std::iter::empty()) }
     }
 
-    pub fn of_global_network_set(set: &'a GlobalNetworkSet) -> LabelledSource<'a> {
-        let nets = set.spec.nets.iter().filter_map(|net| convert::net(net)).collect();
+    pub fn of_global_network_set(set: &'a GlobalNetworkSet, nets: Vec<IpNet>) -> LabelledSource<'a> {
         let labels = pairs(&set.metadata.labels).collect();
         LabelledSource { labels, ..LabelledSource::new(&[], nets, std::iter::empty()) }
     }
@@ -75,9 +74,9 @@ impl<'a> LabelledSource<'a> {
             let number = Protocol::from_any_case(&protocol.to_string()).number()?;
             Some((name, number, port))
         });
-        let first = |(place, name): &(usize, &String)| !profiles[..*place].contains(name);
-        let profiles = profiles.iter().enumerate().filter(first);
-        let profiles = profiles.map(|(_, name)| Cow::Borrowed(name.as_str())).collect();
+        let names = profiles.iter().enumerate();
+        let unique = names.filter(|(place, name)| !profiles[..*place].contains(name));
+        let profiles = unique.map(|(_, name)| Cow::Borrowed(name.as_str())).collect();
         LabelledSource { labels: Vec::new(), profiles, nets, ports: ports.collect(), node: "" }
     }
 
@@ -88,12 +87,10 @@ impl<'a> LabelledSource<'a> {
 
     /// Returns the ports and adds a reference to their names.
     pub fn ports(&self, symbols: &mut SymbolTable) -> Vec<NamedPort> {
-        let named = |(name, protocol, port): &(&str, u8, u16)| NamedPort {
-            name: symbols.hold(name),
-            protocol: *protocol,
-            port: *port,
-        };
-        let mut ports: Vec<NamedPort> = self.ports.iter().map(named).collect();
+        let ports = self.ports.iter();
+        let mut ports: Vec<NamedPort> = ports
+            .map(|&(name, protocol, port)| NamedPort { name: symbols.hold(name), protocol, port })
+            .collect();
         ports.sort_unstable();
         ports
     }

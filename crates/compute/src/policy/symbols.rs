@@ -89,8 +89,8 @@ impl SymbolTable {
 
     /// Returns the set of these labels and adds a reference to it.
     fn labels<'a>(&mut self, labels: impl Iterator<Item = (&'a str, &'a str)>) -> LabelSetId {
-        let symbol = |(key, value)| (self.interner.intern(key), self.interner.intern(value));
-        let mut labels: Vec<LabelSymbols> = labels.map(symbol).collect();
+        let labels = labels.map(|(key, value)| (self.interner.intern(key), self.interner.intern(value)));
+        let mut labels: Vec<LabelSymbols> = labels.collect();
         labels.sort_unstable();
         self.label_sets.hold(&mut self.interner, &labels)
     }

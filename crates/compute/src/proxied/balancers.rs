@@ -1,10 +1,10 @@
 //! Addresses of LoadBalancer services: selects the node that answers for each. All nodes decide on the same data, so
 //! that exactly one of them answers.
 
-use crate::nodes::NodeAddresses;
-use ipnet::IpNet;
+use crate::nodes::NodeFacts;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::sync::Arc;
 use tortie_model::kubernetes::{KubernetesService, ServiceType};
 
 /// Namespace and name.
@@ -18,12 +18,11 @@ pub(super) struct LoadBalancerShares {
     addresses: BTreeMap<BalancerServiceKey, Vec<IpAddr>>,
 }
 
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 struct ShareNode {
     /// Hash of its name.
     hash: u64,
-    v4: Option<IpNet>,
-    v6: Option<IpNet>,
+    facts: Arc<NodeFacts>,
 }
 
 impl LoadBalancerShares {
@@ -32,13 +31,10 @@ impl LoadBalancerShares {
     }
 
     /// Adds or replaces a node. Returns whether anything changed.
-    pub fn put_node(&mut self, name: &str, facts: NodeAddresses) -> bool {
-        let node = ShareNode { hash: hash(FNV_OFFSET_BASIS, name.as_bytes()), v4: facts.v4, v6: facts.v6 };
-        let is_known = self.nodes.get(name) == Some(&node);
-        if !is_known {
-            self.nodes.insert(name.into(), node);
-        }
-        !is_known
+    pub fn put_node(&mut self, name: &str, facts: Arc<NodeFacts>) -> bool {
+        let node = ShareNode { hash: hash(FNV_OFFSET_BASIS, name.as_bytes()), facts: facts.clone() };
+        let old = self.nodes.insert(name.into(), node);
+        old.is_none_or(|old| old.facts.v4 != facts.v4 || old.facts.v6 != facts.v6)
     }
 
     pub fn remove_node(&mut self, name: &str) -> bool {
@@ -64,7 +60,7 @@ impl LoadBalancerShares {
     }
 
     pub fn host_address(&self) -> Option<IpAddr> {
-        self.nodes.get(&self.host)?.v4.map(|net| net.addr())
+        self.nodes.get(&self.host)?.facts.v4.map(|net| net.addr())
     }
 
     /// Returns the addresses that this node answers for, with a service that has each.
@@ -78,9 +74,8 @@ impl LoadBalancerShares {
     /// not receive the requests. Other nodes know only the subnet of a node's own address; so if no such subnet
     /// contains the address, one of all nodes answers.
     fn answering(&self, address: IpAddr) -> Option<&str> {
-        let net = |node: &ShareNode| if address.is_ipv4() { node.v4 } else { node.v6 };
         let ranked = self.nodes.iter().filter_map(|(name, node)| {
-            let is_near = net(node)?.contains(&address);
+            let is_near = node.facts.address(address.is_ipv4())?.contains(&address);
             Some(((is_near, rank(node.hash, address)), name))
         });
         ranked.max().map(|(_, name)| &**name)
@@ -111,8 +106,8 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
-    fn facts(v4: &str, v6: &str) -> NodeAddresses {
-        NodeAddresses { v4: v4.parse().ok(), v6: v6.parse().ok(), ..NodeAddresses::default() }
+    fn facts(v4: &str, v6: &str) -> Arc<NodeFacts> {
+        Arc::new(NodeFacts { v4: v4.parse().ok(), v6: v6.parse().ok(), ..NodeFacts::default() })
     }
 
     /// Returns the cluster as each of its nodes sees it. One more node is in another subnet.
@@ -143,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn each_address_is_one_node_s_and_each_node_has_a_fair_share() {
+    fn each_address_has_one_node_in_fair_shares() {
         let cluster = cluster(4);
         let shares: Vec<BTreeSet<IpAddr>> = cluster.iter().map(share).collect();
         assert_eq!(shares.iter().map(BTreeSet::len).sum::<usize>(), 512, "no node of another subnet");
@@ -153,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_leaves_moves_its_own_addresses_alone() {
+    fn leaving_node_moves_only_its_own_addresses() {
         let mut cluster = cluster(4);
         let before: Vec<BTreeSet<IpAddr>> = cluster.iter().map(share).collect();
         for (node, had) in cluster.iter_mut().zip(&before).take(3) {
@@ -164,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn where_no_node_has_the_subnet_one_of_all_answers() {
+    fn without_a_subnet_one_of_all_answers() {
         let mut balancers = LoadBalancerShares::new("far");
         balancers.put_node("far", facts("198.51.100.1/24", ""));
         let mut service = KubernetesService {

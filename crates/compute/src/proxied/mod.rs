@@ -7,13 +7,14 @@
 
 mod balancers;
 
-use crate::nodes::NodeAddresses;
+use crate::nodes::NodeFacts;
+use crate::pools::{PoolEncapsulation, PoolFacts};
 use balancers::{BalancerServiceKey, LoadBalancerShares};
 use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 use thiserror::Error;
-use tortie_model::kinds::{AllowedUse, EncapMode, IPPool};
 use tortie_model::kubernetes::KubernetesService;
 use tortie_plan::{PlanUpdate, Route, RouteKey, RouteTarget};
 
@@ -77,25 +78,19 @@ impl ProxiedAddresses {
         self.enabled = enabled;
     }
 
-    pub fn put_pool(&mut self, pool: &IPPool) {
-        let name = &pool.metadata.name;
-        let wraps = |mode: &EncapMode| matches!(mode, EncapMode::Always | EncapMode::CrossSubnet);
-        let wrapped = wraps(&pool.spec.vxlan_mode) || wraps(&pool.spec.ipip_mode);
-        let balances = pool.spec.allowed_uses.contains(&AllowedUse::LoadBalancer);
-        let cidr = pool.spec.cidr.parse::<IpNet>().ok().filter(|_| !wrapped);
-        let new = cidr.map(|cidr| ProxyPool { cidr, balances });
-        let before = match new {
-            Some(pool) => self.pools.insert(name.clone(), pool),
-            None => self.pools.remove(name),
-        };
-        self.stale |= before != new;
+    pub fn put_pool(&mut self, name: &str, pool: &PoolFacts) {
+        if pool.encapsulation != PoolEncapsulation::None {
+            return self.remove_pool(name);
+        }
+        let new = ProxyPool { cidr: pool.cidr, balances: pool.balances };
+        self.stale |= self.pools.insert(name.to_owned(), new) != Some(new);
     }
 
     pub fn remove_pool(&mut self, name: &str) {
         self.stale |= self.pools.remove(name).is_some();
     }
 
-    pub fn put_node(&mut self, name: &str, facts: NodeAddresses) {
+    pub fn put_node(&mut self, name: &str, facts: Arc<NodeFacts>) {
         self.stale |= self.balancers.put_node(name, facts);
     }
 
@@ -156,10 +151,9 @@ impl ProxiedAddresses {
 
     /// Returns the services with addresses in a pool for which no node answers.
     pub fn refusals(&self) -> impl Iterator<Item = (&BalancerServiceKey, IpAddr, ServiceRefusal)> {
-        let named = |(address, refusal): (&IpAddr, &ServiceRefusal)| {
-            self.share.get(address).map(|name| (name, *address, *refusal))
-        };
-        self.refusals.iter().filter_map(named)
+        self.refusals
+            .iter()
+            .filter_map(|(address, refusal)| Some((self.share.get(address)?, *address, *refusal)))
     }
 
     fn pools_of(&self, address: IpAddr) -> impl Iterator<Item = &ProxyPool> {
@@ -178,8 +172,8 @@ impl ProxiedAddresses {
         if !self.enabled {
             return AnsweredAddresses::default();
         }
-        let is_granted = |address: &&IpAddr| !self.refusals.contains_key(*address);
-        let services: BTreeSet<IpAddr> = self.share.keys().filter(is_granted).copied().collect();
+        let granted = self.share.keys().filter(|address| !self.refusals.contains_key(*address));
+        let services: BTreeSet<IpAddr> = granted.copied().collect();
         let mut addresses: BTreeSet<IpAddr> =
             workloads.filter(|address| self.pools_of(*address).next().is_some()).collect();
         addresses.extend(&services);

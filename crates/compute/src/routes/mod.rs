@@ -6,15 +6,16 @@ mod wanted;
 use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 use tortie_model::ipam::AddressBlock;
 use tortie_model::ipam::block::allocations;
 use tortie_model::ipam::owner::attribute;
 use tortie_model::key::AffinityType;
-use tortie_model::kinds::{AllowedUse, EncapMode, IPPool};
 use tortie_plan::{PlanUpdate, Route, RouteKey, RoutingTable, TunnelKind};
 
 use crate::changes::PlanChanges;
-use crate::nodes::NodeAddresses;
+use crate::nodes::NodeFacts;
+use crate::pools::{PoolEncapsulation, PoolFacts};
 use crate::workloads::EndpointName;
 
 /// The routes that this node writes.
@@ -27,24 +28,10 @@ pub(crate) struct RoutePolicy {
     pub by_workload: bool,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct RoutedPool {
     cidr: IpNet,
     encapsulation: PoolEncapsulation,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum PoolEncapsulation {
-    None,
-    Ipip(EncapsulationScope),
-    Vxlan(EncapsulationScope),
-}
-
-/// Between which nodes packets are encapsulated.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum EncapsulationScope {
-    Always,
-    CrossSubnet,
 }
 
 /// The nodes that use the addresses of a block.
@@ -87,7 +74,7 @@ pub(crate) struct RouteCompute {
     host: String,
     policy: RoutePolicy,
     pools: BTreeMap<String, RoutedPool>,
-    nodes: BTreeMap<String, NodeAddresses>,
+    nodes: BTreeMap<String, Arc<NodeFacts>>,
     blocks: BTreeMap<IpNet, BlockUse>,
     /// Workloads of other nodes, if they have individual routes.
     remote: BTreeMap<EndpointName, (String, Vec<IpAddr>)>,
@@ -154,50 +141,37 @@ impl RouteCompute {
 
     /// Sets the endpoint of a WireGuard peer, or removes the peer.
     pub fn set_wireguard_peer(&mut self, kind: TunnelKind, node: &str, endpoint: Option<IpAddr>) {
-        let Some(sealing) = self.wireguard.get_mut(&kind) else { return };
+        let Some(encryption) = self.wireguard.get_mut(&kind) else { return };
         match endpoint {
-            Some(endpoint) => sealing.peers.insert(node.to_owned(), endpoint),
-            None => sealing.peers.remove(node),
+            Some(endpoint) => encryption.peers.insert(node.to_owned(), endpoint),
+            None => encryption.peers.remove(node),
         };
-        if sealing.hosts {
+        if encryption.hosts {
             self.changed.insert(RouteOrigin::Host(node.to_owned()));
         }
         self.changed.extend(self.of_node.get(node).into_iter().flatten().cloned());
     }
 
-    fn hosts_changed(&mut self, sealing: Option<&WireguardRouting>) {
-        let peers =
-            sealing.filter(|sealing| sealing.hosts).into_iter().flat_map(|sealing| sealing.peers.keys());
+    fn hosts_changed(&mut self, encryption: Option<&WireguardRouting>) {
+        let peers = encryption
+            .filter(|encryption| encryption.hosts)
+            .into_iter()
+            .flat_map(|encryption| encryption.peers.keys());
         self.changed.extend(peers.cloned().map(RouteOrigin::Host));
     }
 
-    pub fn put_pool(&mut self, pool: &IPPool) -> Result<(), String> {
-        let name = &pool.metadata.name;
-        let cidr: IpNet =
-            pool.spec.cidr.parse().map_err(|_| format!("{:?} is not a CIDR", pool.spec.cidr))?;
-        if pool.spec.allowed_uses == [AllowedUse::LoadBalancer] {
-            self.remove_pool(name);
-            return Ok(());
+    pub fn put_pool(&mut self, name: &str, pool: &PoolFacts) {
+        if pool.only_balancers {
+            return self.remove_pool(name);
         }
-        let reach = |mode: &EncapMode| match mode {
-            EncapMode::Always => Some(EncapsulationScope::Always),
-            EncapMode::CrossSubnet => Some(EncapsulationScope::CrossSubnet),
-            EncapMode::Never | EncapMode::Unknown(_) => None,
-        };
-        let encapsulation = match (reach(&pool.spec.vxlan_mode), reach(&pool.spec.ipip_mode)) {
-            (Some(reach), _) => PoolEncapsulation::Vxlan(reach),
-            (None, Some(reach)) => PoolEncapsulation::Ipip(reach),
-            (None, None) => PoolEncapsulation::None,
-        };
-        let new = RoutedPool { cidr: cidr.trunc(), encapsulation };
-        let old = self.pools.insert(name.clone(), new.clone());
-        if old.as_ref() != Some(&new) {
+        let new = RoutedPool { cidr: pool.cidr.trunc(), encapsulation: pool.encapsulation };
+        let old = self.pools.insert(name.to_owned(), new);
+        if old != Some(new) {
             self.inside_changed(new.cidr);
             if let Some(old) = old {
                 self.inside_changed(old.cidr);
             }
         }
-        Ok(())
     }
 
     pub fn remove_pool(&mut self, name: &str) {
@@ -206,10 +180,9 @@ impl RouteCompute {
         }
     }
 
-    pub fn put_node(&mut self, name: &str, facts: NodeAddresses) {
-        if self.nodes.insert(name.to_owned(), facts) != Some(facts) {
-            self.node_changed(name);
-        }
+    pub fn put_node(&mut self, name: &str, facts: Arc<NodeFacts>) {
+        self.nodes.insert(name.to_owned(), facts);
+        self.node_changed(name);
     }
 
     pub fn remove_node(&mut self, name: &str) {
@@ -274,10 +247,6 @@ impl RouteCompute {
         self.changed.insert(source);
     }
 
-    pub fn nodes(&self) -> usize {
-        self.nodes.len()
-    }
-
     /// Removes all workloads of other nodes.
     pub fn forget_remote(&mut self) {
         let names: Vec<EndpointName> = self.remote.keys().cloned().collect();
@@ -291,7 +260,7 @@ impl RouteCompute {
         let mut keys: BTreeSet<RouteKey> =
             moved.into_iter().map(|address| RouteKey::from(IpNet::from(address))).collect();
         for source in std::mem::take(&mut self.changed) {
-            let wanted = self.wanted(&source);
+            let wanted = self.derive_routes(&source);
             for key in self.offered.remove(&source).into_iter().flatten() {
                 if let Some(offers) = self.offers.get_mut(&key) {
                     offers.retain(|(other, _)| *other != source);

@@ -65,7 +65,7 @@ fn a_namespace_selector_excludes_host_endpoints() {
 }
 
 #[test]
-fn a_not_selector_alone_means_the_outside_world_in_a_global_policy_only() {
+fn lone_not_selectors_match_outside_in_global_policies() {
     let mut node = PolicyNode::with(&web());
     let rules = json!({"ingress": [{"action": "Allow", "source": {"notSelector": "has(untrusted)"}}]});
     node.put(&[
@@ -189,7 +189,7 @@ fn named_ports() {
 }
 
 #[test]
-fn services_have_sets_without_members_while_nobody_tells_of_services() {
+fn unknown_services_have_empty_sets() {
     let mut node = PolicyNode::with(&web());
     let service = json!({"services": {"name": "cart"}});
     let spec = json!({

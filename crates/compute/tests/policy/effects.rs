@@ -34,7 +34,7 @@ fn one_endpoint_more_is_one_member_more() {
 }
 
 #[test]
-fn what_comes_and_goes_between_two_flushes_is_no_update() {
+fn intermediate_states_between_flushes_cause_no_update() {
     let mut node = PolicyNode::with(&shop());
     let client = pod("n2", "shop", "c-0", json!({"role": "client"}), "10.0.0.2/32");
     let policy = np("shop", "q", allow("has(x)"));
@@ -82,7 +82,7 @@ fn labels_of_a_namespace_change_who_is_meant() {
 }
 
 #[test]
-fn own_labels_hide_those_of_profiles_and_earlier_profiles_those_of_later_ones() {
+fn own_labels_hide_those_of_profiles() {
     let profile = |name: &str, value: &str| {
         object(Kind::Profile, "", name, json!({}), json!({"labelsToApply": {"x": value}}))
     };
@@ -229,7 +229,7 @@ fn the_profile_that_allows_everything_is_always_there() {
 }
 
 #[test]
-fn the_ranges_of_services_follow_the_configuration_for_all() {
+fn service_ranges_follow_the_default_configuration() {
     let configuration = |name: &str, spec| object(Kind::BGPConfiguration, "", name, json!({}), spec);
     let ranges =
         |node: &PolicyNode| node.plan.service_ranges.iter().map(ToString::to_string).collect::<Vec<_>>();

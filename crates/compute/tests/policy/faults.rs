@@ -9,7 +9,7 @@ fn shop() -> Vec<crate::cluster::PolicyEntry> {
 }
 
 #[test]
-fn a_policy_whose_selector_cannot_be_read_is_reported_and_left_out() {
+fn unparsable_selectors_are_reported_and_left_out() {
     let mut node = PolicyNode::with(&shop());
     node.put(&[gnp("lost", json!({"selector": "role = 'web'"}))]);
     assert!(node.plan.policies.is_empty());
@@ -28,7 +28,7 @@ fn staged_deletions_are_not_policies() {
 }
 
 #[test]
-fn of_two_keys_for_one_policy_the_one_with_its_name_counts() {
+fn policy_key_with_its_own_name_wins() {
     let mut node = PolicyNode::with(&shop());
     let text = |order: u32| {
         json!({"kind": "GlobalNetworkPolicy", "apiVersion": "projectcalico.org/v3",

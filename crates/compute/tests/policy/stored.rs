@@ -39,7 +39,7 @@ fn from(action: RuleAction, nets: &[&str], not_nets: &[&str]) -> PlannedRule {
 }
 
 #[test]
-fn only_the_rule_that_cannot_be_expressed_fails_closed() {
+fn only_the_inexpressible_rule_fails_closed() {
     let mut node = PolicyNode::with(&shop());
     node.put(&[gnp(
         "p",
@@ -75,7 +75,7 @@ fn only_the_rule_that_cannot_be_expressed_fails_closed() {
 }
 
 #[test]
-fn limits_of_the_api_do_not_close_a_stored_policy() {
+fn api_limits_do_not_close_stored_policies() {
     let mut node = PolicyNode::with(&shop());
     let many: Vec<Json> = (0..3000).map(|n| json!({"action": "Allow", "protocol": n % 200 + 1})).collect();
     node.put(&[gnp("long", json!({"types": ["Ingress"], "ingress": many}))]);
@@ -97,7 +97,7 @@ fn a_stored_policy_without_types_governs_both_directions() {
 }
 
 #[test]
-fn a_network_set_is_used_but_for_what_is_no_net() {
+fn network_sets_are_used_without_invalid_nets() {
     let mut node = PolicyNode::with(&shop());
     let set = |nets: Json| object(Kind::GlobalNetworkSet, "", "s", json!({"x": ""}), json!({"nets": nets}));
     node.put(&[
@@ -117,7 +117,7 @@ fn a_network_set_is_used_but_for_what_is_no_net() {
 }
 
 #[test]
-fn a_host_endpoint_that_breaks_limits_still_protects_its_host() {
+fn host_endpoints_beyond_limits_still_protect() {
     let mut node = PolicyNode::new();
     let spec = json!({"node": "n1", "interfaceName": "eth0", "profiles": ["a", "b", "a"],
         "expectedIPs": ["192.0.2.1", "192.0.2.1", "nonsense"]});
@@ -137,7 +137,7 @@ fn a_host_endpoint_that_breaks_limits_still_protects_its_host() {
 }
 
 #[test]
-fn a_profile_keeps_its_labels_and_its_good_rules() {
+fn profiles_keep_labels_and_good_rules() {
     let mut node = PolicyNode::with(&shop());
     let spec = json!({"ingress": [{"action": "Allow", "protocol": "Quux"}, {"action": "Allow"}],
         "labelsToApply": {"x": "y"}});
@@ -193,7 +193,7 @@ fn an_unreadable_policy_closes_what_it_selects() {
 }
 
 #[test]
-fn an_unreadable_policy_that_selects_nobody_knows_whom_is_listed_and_not_in_force() {
+fn policies_with_unreadable_selectors_are_not_in_force() {
     let good = json!({"selector": "role == 'web'", "ingress": [{"action": "Allow"}]});
     let bad = json!({"selector": {"role": "web"}, "ingress": [{"action": "Allow"}]});
     let (node, restarted) = before_and_after_a_restart(good, bad);

@@ -55,7 +55,9 @@ pub fn to_json(value: &Value) -> String {
 /// line.
 fn split(text: &str) -> Vec<(usize, &str)> {
     let mut parts = Vec::new();
-    let (mut start, mut first_line, mut offset) = (0, 1, 0);
+    let mut start = 0;
+    let mut first_line = 1;
+    let mut offset = 0;
     for (number, line) in text.split_inclusive('\n').enumerate() {
         if line.starts_with("---") && offset > start {
             parts.push((first_line, &text[start..offset]));
@@ -68,11 +70,6 @@ fn split(text: &str) -> Vec<(usize, &str)> {
 }
 
 fn parse(document: &str, first_line: usize) -> Result<Value, CodecError> {
-    let syntax = |line: usize, column: usize, message: String| CodecError::Syntax {
-        line: line.max(1).saturating_add(first_line - 1),
-        column,
-        message,
-    };
     // Parse JSON with the JSON parser where possible: it is faster and applies JSON's own rules. YAML flow
     // mappings such as `{a: b}` fall through to the YAML parser.
     if document.trim_start().starts_with(['{', '[']) {
@@ -83,7 +80,7 @@ fn parse(document: &str, first_line: usize) -> Result<Value, CodecError> {
         {
             Ok(value) => return Ok(value),
             Err(error) if error.is_data() => {
-                return Err(syntax(error.line(), error.column(), explain(&error.to_string())));
+                return Err(syntax_error(first_line, error.line(), error.column(), &error.to_string()));
             }
             Err(_) => (),
         }
@@ -106,8 +103,13 @@ fn parse(document: &str, first_line: usize) -> Result<Value, CodecError> {
     serde_saphyr::from_str_with_options::<Value>(document, options).map_err(|error| {
         let error = error.without_snippet();
         let (line, column) = error.location().map_or((1, 1), |at| (at.line() as usize, at.column() as usize));
-        syntax(line, column, explain(&error.to_string()))
+        syntax_error(first_line, line, column, &error.to_string())
     })
+}
+
+/// Returns the error for a position in a document that begins at `first_line` of the file.
+fn syntax_error(first_line: usize, line: usize, column: usize, message: &str) -> CodecError {
+    CodecError::Syntax { line: line.max(1).saturating_add(first_line - 1), column, message: explain(message) }
 }
 
 /// Removes the position from a parser message, because it is relative to the document, and replaces messages
@@ -142,11 +144,10 @@ fn flatten(value: Value, line: usize, objects: &mut Vec<Value>) -> Result<(), Co
 }
 
 fn list_kind(object: &Map<String, Value>) -> Option<Kind> {
-    let field = |name: &str| object.get(name).and_then(Value::as_str).unwrap_or_default();
-    field("kind")
-        .strip_suffix("List")
-        .filter(|_| field("apiVersion") == API_VERSION)
-        .and_then(Kind::from_name)
+    if object.get("apiVersion")? != API_VERSION {
+        return None;
+    }
+    object.get("kind")?.as_str()?.strip_suffix("List").and_then(Kind::from_name)
 }
 
 /// Flattens the items of a typed list. Items may omit `kind` and `apiVersion`, which the list implies.

@@ -77,7 +77,7 @@ fn documents_arrays_and_lists_come_apart_in_order() {
 }
 
 #[test]
-fn windows_line_ends_and_byte_order_marks_are_fine() {
+fn windows_line_ends_and_bom_are_accepted() {
     assert_eq!(one("\u{feff}a: 1\r\nb: x\r\n"), json!({"a": 1, "b": "x"}));
 }
 
@@ -110,7 +110,7 @@ fn errors_say_where() {
 }
 
 #[test]
-fn what_is_too_large_or_too_deep_is_refused() {
+fn too_large_or_deep_documents_are_rejected() {
     let huge = format!("a: 1\n---\nb: {}\n", "x".repeat(MAX_DOCUMENT_BYTES));
     assert_eq!(error(&huge), CodecError::TooLarge { document: 2 });
     assert_eq!(error(&huge).to_string(), "document 2 is larger than 10 MB");

@@ -13,6 +13,7 @@ mod tunnel;
 pub use tunnel::TunnelType;
 
 use crate::key::AffinityType;
+use crate::scalar::is_default;
 use ipnet::IpNet;
 use jiff::Timestamp;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -177,10 +178,6 @@ impl Default for IpamConfig {
     }
 }
 
-fn is_default<T: Default + PartialEq>(value: &T) -> bool {
-    *value == T::default()
-}
-
 fn null_is_empty<'de, T: Default + Deserialize<'de>, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<T, D::Error> {
@@ -216,8 +213,8 @@ mod by_ordinal {
 
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<u32, u64>, D::Error> {
         let map: Option<BTreeMap<String, u64>> = Option::deserialize(deserializer)?;
-        let parse = |(ordinal, n): (String, u64)| Ok((ordinal.parse().map_err(serde::de::Error::custom)?, n));
-        map.unwrap_or_default().into_iter().map(parse).collect()
+        let entries = map.unwrap_or_default().into_iter();
+        entries.map(|(text, n)| Ok((text.parse().map_err(serde::de::Error::custom)?, n))).collect()
     }
 }
 
@@ -245,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_the_same_to_the_byte() {
+    fn written_values_are_byte_identical() {
         round_trips::<AddressBlock>(BLOCK);
         round_trips::<BlockAffinity>(r#"{"state":"confirmed","deleted":false}"#);
         round_trips::<BlockAffinity>(r#"{"state":"pendingDeletion","deleted":false}"#);

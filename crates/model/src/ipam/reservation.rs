@@ -49,11 +49,8 @@ impl ReservedRanges {
     /// Returns the number of reserved addresses in the network.
     pub fn count_in(&self, net: &IpNet) -> u128 {
         let (first, last) = space::bounds(net);
-        let within = |&(start, end): &(u128, u128)| {
-            let (start, end) = (start.max(first), end.min(last));
-            if start > end { 0 } else { (end - start).saturating_add(1) }
-        };
-        self.ranges(space::version(net)).iter().map(within).fold(0, u128::saturating_add)
+        let sizes = self.within(net).map(|(start, end)| end.min(last) - start.max(first));
+        sizes.fold(0, |count: u128, size| count.saturating_add(size).saturating_add(1))
     }
 
     /// Returns the merged ranges that overlap a network, in order.

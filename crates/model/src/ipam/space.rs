@@ -102,8 +102,9 @@ pub fn block_span(pool: &IpNet, block_prefix: u8, net: &IpNet) -> Option<(u128, 
         return None;
     }
     let shift = u32::from(pool.max_prefix_len().checked_sub(block_prefix)?);
-    let index = |bits: u128| (bits - pool_first).checked_shr(shift).unwrap_or(0);
-    Some((index(first.max(pool_first)), index(last.min(pool_last))))
+    let bounds = [first.max(pool_first), last.min(pool_last)];
+    let [first, last] = bounds.map(|bits| (bits - pool_first).checked_shr(shift).unwrap_or(0));
+    Some((first, last))
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Typed keys of datastore entries. Each backend decides how it encodes them.
 
 use crate::Kind;
+use crate::ipam::space;
 use crate::kubernetes::is_derived_policy;
 use ipnet::IpNet;
 use std::fmt;
@@ -207,13 +208,15 @@ impl KeyRange {
                     && !is_derived_policy(*kind, name)
             }
             (KeyRange::Blocks { ip_version }, StoreKey::Block { cidr }) => {
-                wanted(ip_version, &version_of(cidr))
+                wanted(ip_version, &space::version(cidr))
             }
             (
                 KeyRange::BlockAffinities { affinity, owner, ip_version },
                 StoreKey::BlockAffinity { affinity: its_affinity, owner: its_owner, cidr },
             ) => {
-                affinity == its_affinity && wanted(owner, its_owner) && wanted(ip_version, &version_of(cidr))
+                affinity == its_affinity
+                    && wanted(owner, its_owner)
+                    && wanted(ip_version, &space::version(cidr))
             }
             (KeyRange::Handles, StoreKey::Handle { .. }) | (KeyRange::IpamConfig, StoreKey::IpamConfig) => {
                 true
@@ -239,7 +242,6 @@ impl KeyRange {
 /// Formats the range for logs and the health page.
 impl fmt::Display for KeyRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let family = |version: &Option<u8>| version.map(|version| format!("IPv{version}"));
         let (what, parts) = match self {
             KeyRange::Resources { kind, namespace, name_prefix } => {
                 let name = (!name_prefix.is_empty()).then(|| format!("{name_prefix}*"));
@@ -250,10 +252,10 @@ impl fmt::Display for KeyRange {
                 let namespace = namespace.as_ref().map(|namespace| format!("namespace {namespace}"));
                 (kind.name(), [Some("as written".to_owned()), namespace])
             }
-            KeyRange::Blocks { ip_version } => ("IPAM blocks", [family(ip_version), None]),
+            KeyRange::Blocks { ip_version } => ("IPAM blocks", [family_name(ip_version), None]),
             KeyRange::BlockAffinities { affinity, owner, ip_version } => {
                 let owner = owner.as_deref().unwrap_or("*");
-                ("IPAM block affinities", [Some(format!("{affinity} {owner}")), family(ip_version)])
+                ("IPAM block affinities", [Some(format!("{affinity} {owner}")), family_name(ip_version)])
             }
             KeyRange::Handles => ("IPAM handles", [None, None]),
             KeyRange::IpamConfig => ("IPAM configuration", [None, None]),
@@ -276,11 +278,8 @@ fn wanted<T: PartialEq>(filter: &Option<T>, value: &T) -> bool {
     filter.as_ref().is_none_or(|wanted| wanted == value)
 }
 
-fn version_of(cidr: &IpNet) -> u8 {
-    match cidr {
-        IpNet::V4(_) => 4,
-        IpNet::V6(_) => 6,
-    }
+fn family_name(version: &Option<u8>) -> Option<String> {
+    version.map(|version| format!("IPv{version}"))
 }
 
 #[cfg(test)]

@@ -5,13 +5,11 @@ use super::shared::{
     BGPPassword, MAX_ROUTE_PRIORITY, ProgramClusterRoutes, check_community, check_name, check_word,
 };
 use crate::names::DEFAULT_OBJECT_NAME;
-use crate::object::{NoStatus, StatusForm};
-use crate::scalar::{ASNumber, GoDuration, StringEnum, is_default};
+use crate::object::NoStatus;
+use crate::scalar::{ASNumber, GoDuration, StringEnum};
 use crate::schema::forms;
-use crate::validation::{FieldChecker, InclusiveRange, NetworkFamily};
+use crate::validation::{FieldChecker, InclusiveRange, NetworkFamily, is_name_byte};
 use crate::{Kind, ResourceSpec, TypedObject, string_enum};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 
 string_enum! {
     /// Whether load balancer addresses are advertised only as part of their pool's route.
@@ -29,104 +27,78 @@ const MAX_SERVICE_BLOCKS: usize = 10_000;
 
 pub type BGPConfiguration = TypedObject<BGPConfigurationSpec>;
 
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, rename_all = "camelCase")]
-#[schemars(extend("x-kubernetes-validations" = cel_settings::bgp_configuration()))]
-pub struct BGPConfigurationSpec {
-    #[serde(skip_serializing_if = "is_default")]
-    #[schemars(regex(pattern = "^(?i)(Trace|Debug|Info|Warning|Error|Fatal)?$"), extend("default" = "Info"))]
-    pub log_severity_screen: String,
-    #[serde(skip_serializing_if = "is_default")]
-    pub node_to_node_mesh_enabled: Option<bool>,
-    #[serde(skip_serializing_if = "is_default")]
-    pub as_number: Option<ASNumber>,
-    #[serde(rename = "serviceLoadBalancerIPs", skip_serializing_if = "is_default")]
-    #[schemars(length(max = 10000))]
-    pub service_load_balancer_ips: Vec<ServiceIPBlock>,
-    #[serde(rename = "serviceExternalIPs", skip_serializing_if = "is_default")]
-    #[schemars(length(max = 10000))]
-    pub service_external_ips: Vec<ServiceIPBlock>,
-    #[serde(rename = "serviceClusterIPs", skip_serializing_if = "is_default")]
-    #[schemars(length(max = 10000))]
-    pub service_cluster_ips: Vec<ServiceIPBlock>,
-    #[serde(skip_serializing_if = "is_default")]
-    #[schemars(extend("default" = "Enabled"))]
-    pub service_load_balancer_aggregation: ServiceLoadBalancerAggregation,
-    #[serde(skip_serializing_if = "is_default")]
-    #[schemars(length(max = 500))]
-    pub communities: Vec<Community>,
-    #[serde(skip_serializing_if = "is_default")]
-    #[schemars(length(max = 500))]
-    pub prefix_advertisements: Vec<PrefixAdvertisement>,
-    #[serde(skip_serializing_if = "is_default")]
-    #[schemars(range(min = 1, max = 65535))]
-    pub listen_port: u16,
-    #[serde(skip_serializing_if = "is_default")]
-    pub node_mesh_password: Option<BGPPassword>,
-    #[serde(skip_serializing_if = "is_default")]
-    pub node_mesh_max_restart_time: Option<GoDuration>,
-    #[serde(skip_serializing_if = "is_default")]
-    pub bind_mode: BindMode,
-    #[serde(skip_serializing_if = "is_default")]
-    #[schemars(schema_with = "forms::interface_globs", extend("x-kubernetes-list-type" = "set"))]
-    pub ignored_interfaces: Vec<String>,
-    #[serde(rename = "localWorkloadPeeringIPV4", skip_serializing_if = "is_default")]
-    #[schemars(schema_with = "forms::optional_ipv4")]
-    pub local_workload_peering_ip_v4: String,
-    #[serde(rename = "localWorkloadPeeringIPV6", skip_serializing_if = "is_default")]
-    #[schemars(schema_with = "forms::optional_ipv6")]
-    pub local_workload_peering_ip_v6: String,
-    #[serde(skip_serializing_if = "is_default")]
-    pub program_cluster_routes: ProgramClusterRoutes,
-    #[serde(skip_serializing_if = "is_default")]
-    #[schemars(range(min = 1, max = 2147483646))]
-    pub ipv4_normal_route_priority: Option<i64>,
-    #[serde(skip_serializing_if = "is_default")]
-    #[schemars(range(min = 1, max = 2147483646))]
-    pub ipv6_normal_route_priority: Option<i64>,
-}
+api_types! {
+    #[schemars(extend("x-kubernetes-validations" = cel_settings::bgp_configuration()))]
+    pub struct BGPConfigurationSpec {
+        #[schemars(regex(pattern = "^(?i)(Trace|Debug|Info|Warning|Error|Fatal)?$"), extend("default" = "Info"))]
+        pub log_severity_screen: String,
+        pub node_to_node_mesh_enabled: Option<bool>,
+        pub as_number: Option<ASNumber>,
+        #[serde(rename = "serviceLoadBalancerIPs")]
+        #[schemars(length(max = 10000))]
+        pub service_load_balancer_ips: Vec<ServiceIPBlock>,
+        #[serde(rename = "serviceExternalIPs")]
+        #[schemars(length(max = 10000))]
+        pub service_external_ips: Vec<ServiceIPBlock>,
+        #[serde(rename = "serviceClusterIPs")]
+        #[schemars(length(max = 10000))]
+        pub service_cluster_ips: Vec<ServiceIPBlock>,
+        #[schemars(extend("default" = "Enabled"))]
+        pub service_load_balancer_aggregation: ServiceLoadBalancerAggregation,
+        #[schemars(length(max = 500))]
+        pub communities: Vec<Community>,
+        #[schemars(length(max = 500))]
+        pub prefix_advertisements: Vec<PrefixAdvertisement>,
+        #[schemars(range(min = 1, max = 65535))]
+        pub listen_port: u16,
+        pub node_mesh_password: Option<BGPPassword>,
+        pub node_mesh_max_restart_time: Option<GoDuration>,
+        pub bind_mode: BindMode,
+        #[schemars(schema_with = "forms::interface_globs", extend("x-kubernetes-list-type" = "set"))]
+        pub ignored_interfaces: Vec<String>,
+        #[serde(rename = "localWorkloadPeeringIPV4")]
+        #[schemars(schema_with = "forms::optional_ipv4")]
+        pub local_workload_peering_ip_v4: String,
+        #[serde(rename = "localWorkloadPeeringIPV6")]
+        #[schemars(schema_with = "forms::optional_ipv6")]
+        pub local_workload_peering_ip_v6: String,
+        pub program_cluster_routes: ProgramClusterRoutes,
+        #[schemars(range(min = 1, max = 2147483646))]
+        pub ipv4_normal_route_priority: Option<i64>,
+        #[schemars(range(min = 1, max = 2147483646))]
+        pub ipv6_normal_route_priority: Option<i64>,
+    }
 
-/// Service addresses that may be advertised.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default)]
-#[schemars(extend("required" = ["cidr"]))]
-pub struct ServiceIPBlock {
-    #[serde(skip_serializing_if = "is_default")]
-    #[schemars(schema_with = "forms::masked_network_or_address")]
-    pub cidr: String,
-}
+    /// Service addresses that may be advertised.
+    #[schemars(extend("required" = ["cidr"]))]
+    pub struct ServiceIPBlock {
+        #[schemars(schema_with = "forms::masked_network_or_address")]
+        pub cidr: String,
+    }
 
-/// A named community for use in prefix advertisements.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default)]
-#[schemars(extend("required" = ["name", "value"]))]
-pub struct Community {
-    #[serde(skip_serializing_if = "is_default")]
-    #[schemars(schema_with = "forms::name")]
-    pub name: String,
-    #[serde(skip_serializing_if = "is_default")]
-    #[schemars(schema_with = "forms::community")]
-    pub value: String,
-}
+    /// A named community for use in prefix advertisements.
+    #[schemars(extend("required" = ["name", "value"]))]
+    pub struct Community {
+        #[schemars(schema_with = "forms::name")]
+        pub name: String,
+        #[schemars(schema_with = "forms::community")]
+        pub value: String,
+    }
 
-/// Communities to attach to routes within a prefix.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default)]
-#[schemars(extend("required" = ["cidr", "communities"]))]
-pub struct PrefixAdvertisement {
-    #[serde(skip_serializing_if = "is_default")]
-    #[schemars(schema_with = "forms::masked_network_or_address")]
-    pub cidr: String,
-    /// Community values, or names defined in `communities`.
-    #[serde(skip_serializing_if = "is_default")]
-    #[schemars(schema_with = "forms::communities_or_names")]
-    pub communities: Vec<String>,
+    /// Communities to attach to routes within a prefix.
+    #[schemars(extend("required" = ["cidr", "communities"]))]
+    pub struct PrefixAdvertisement {
+        #[schemars(schema_with = "forms::masked_network_or_address")]
+        pub cidr: String,
+        /// Community values, or names defined in `communities`.
+        #[schemars(schema_with = "forms::communities_or_names")]
+        pub communities: Vec<String>,
+    }
 }
 
 impl ResourceSpec for BGPConfigurationSpec {
     const KIND: Kind = Kind::BGPConfiguration;
     type Status = NoStatus;
-    const STATUS: StatusForm = StatusForm::Absent;
 
     fn set_defaults(configuration: &mut BGPConfiguration) {
         let spec = &mut configuration.spec;
@@ -143,7 +115,8 @@ impl ResourceSpec for BGPConfigurationSpec {
     }
 
     fn check(configuration: &BGPConfiguration, at: &FieldChecker<'_>) {
-        let (spec, at) = (&configuration.spec, at.field("spec"));
+        let spec = &configuration.spec;
+        let at = at.field("spec");
         check_word(
             &at.field("logSeverityScreen"),
             &spec.log_severity_screen,
@@ -239,9 +212,9 @@ impl BGPConfigurationSpec {
     fn check_interfaces(&self, at: &FieldChecker<'_>) {
         let place = at.field("ignoredInterfaces");
         for (at, interface) in place.each(&self.ignored_interfaces) {
-            let allowed = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'_' | b'.' | b'*' | b'-');
-            let fits =
-                (1..=15).contains(&interface.len()) && interface.bytes().all(allowed) && interface != "*";
+            let fits = (1..=15).contains(&interface.len())
+                && interface.bytes().all(|c| is_name_byte(c) || c == b'*')
+                && interface != "*";
             at.ensure(
                 fits,
                 interface,

@@ -2,13 +2,12 @@
 
 use super::cel_settings;
 use super::shared::{MAX_ROUTE_PRIORITY, check_community};
-use crate::object::{NoStatus, StatusForm};
+use crate::object::NoStatus;
 use crate::scalar::{ASNumber, is_default};
 use crate::schema::{forms, make_structural, patterns};
-use crate::validation::{FieldChecker, InclusiveRange, NetworkFamily};
+use crate::validation::{FieldChecker, InclusiveRange, NetworkFamily, is_name_byte};
 use crate::{Kind, ResourceSpec, TypedObject, string_enum};
-use schemars::{JsonSchema, Schema};
-use serde::{Deserialize, Serialize};
+use schemars::Schema;
 use serde_json::json;
 
 string_enum! {
@@ -39,23 +38,19 @@ const V6_LIMITS: (usize, i32) = (43, 128);
 
 pub type BGPFilter = TypedObject<BGPFilterSpec>;
 
-/// Rules are evaluated in order; the first match decides.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default)]
-#[schemars(transform = describe_families)]
-pub struct BGPFilterSpec {
-    #[serde(rename = "exportV4", skip_serializing_if = "is_default")]
-    #[schemars(length(max = 10000))]
-    pub export_v4: Vec<BGPFilterRule>,
-    #[serde(rename = "importV4", skip_serializing_if = "is_default")]
-    #[schemars(length(max = 10000))]
-    pub import_v4: Vec<BGPFilterRule>,
-    #[serde(rename = "exportV6", skip_serializing_if = "is_default")]
-    #[schemars(length(max = 10000))]
-    pub export_v6: Vec<BGPFilterRule>,
-    #[serde(rename = "importV6", skip_serializing_if = "is_default")]
-    #[schemars(length(max = 10000))]
-    pub import_v6: Vec<BGPFilterRule>,
+api_types! {
+    /// Rules are evaluated in order; the first match decides.
+    #[schemars(transform = describe_families)]
+    pub struct BGPFilterSpec {
+        #[schemars(length(max = 10000))]
+        pub export_v4: Vec<BGPFilterRule>,
+        #[schemars(length(max = 10000))]
+        pub import_v4: Vec<BGPFilterRule>,
+        #[schemars(length(max = 10000))]
+        pub export_v6: Vec<BGPFilterRule>,
+        #[schemars(length(max = 10000))]
+        pub import_v6: Vec<BGPFilterRule>,
+    }
 }
 
 /// Adds the constraints of each address family to the schema.
@@ -77,106 +72,78 @@ fn describe_families(schema: &mut Schema) {
     }
 }
 
-/// A route matches if all specified fields match.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, rename_all = "camelCase")]
-#[schemars(extend("required" = ["action"], "x-kubernetes-validations" = cel_settings::bgp_filter_rule()))]
-pub struct BGPFilterRule {
-    #[serde(skip_serializing_if = "is_default")]
-    #[schemars(schema_with = "forms::optional_masked_network")]
-    pub cidr: String,
-    #[serde(skip_serializing_if = "is_default")]
-    pub prefix_length: Option<BGPFilterPrefixLength>,
-    #[serde(skip_serializing_if = "is_default")]
-    pub source: BGPFilterSource,
-    #[serde(skip_serializing_if = "is_default")]
-    #[schemars(regex(pattern = "^[a-zA-Z0-9_.*-]{0,15}$"))]
-    pub interface: String,
-    #[serde(skip_serializing_if = "is_default")]
-    pub match_operator: BGPFilterMatchOperator,
-    #[serde(skip_serializing_if = "is_default")]
-    pub peer_type: BGPFilterPeerType,
-    #[serde(skip_serializing_if = "is_default")]
-    pub communities: Option<BGPFilterCommunities>,
-    #[serde(skip_serializing_if = "is_default")]
-    pub as_path_prefix: Vec<ASNumber>,
-    #[serde(skip_serializing_if = "is_default")]
-    #[schemars(range(min = 1, max = 2147483646))]
-    pub priority: Option<i64>,
-    pub action: BGPFilterAction,
-    #[serde(skip_serializing_if = "is_default")]
-    #[schemars(length(max = 10))]
-    pub operations: Vec<BGPFilterOperation>,
-}
+api_types! {
+    /// A route matches if all specified fields match.
+    #[schemars(extend("required" = ["action"], "x-kubernetes-validations" = cel_settings::bgp_filter_rule()))]
+    pub struct BGPFilterRule {
+        #[schemars(schema_with = "forms::optional_masked_network")]
+        pub cidr: String,
+        pub prefix_length: Option<BGPFilterPrefixLength>,
+        pub source: BGPFilterSource,
+        #[schemars(regex(pattern = "^[a-zA-Z0-9_.*-]{0,15}$"))]
+        pub interface: String,
+        pub match_operator: BGPFilterMatchOperator,
+        pub peer_type: BGPFilterPeerType,
+        pub communities: Option<BGPFilterCommunities>,
+        pub as_path_prefix: Vec<ASNumber>,
+        #[schemars(range(min = 1, max = 2147483646))]
+        pub priority: Option<i64>,
+        pub action: BGPFilterAction = always,
+        #[schemars(length(max = 10))]
+        pub operations: Vec<BGPFilterOperation>,
+    }
 
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default)]
-pub struct BGPFilterPrefixLength {
-    #[serde(skip_serializing_if = "is_default")]
-    #[schemars(range(min = 0, max = 128))]
-    pub min: Option<i32>,
-    #[serde(skip_serializing_if = "is_default")]
-    #[schemars(range(min = 0, max = 128))]
-    pub max: Option<i32>,
-}
+    pub struct BGPFilterPrefixLength {
+        #[schemars(range(min = 0, max = 128))]
+        pub min: Option<i32>,
+        #[schemars(range(min = 0, max = 128))]
+        pub max: Option<i32>,
+    }
 
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default)]
-#[schemars(extend("required" = ["values"]))]
-pub struct BGPFilterCommunities {
-    #[schemars(schema_with = "forms::communities", length(min = 1, max = 1))]
-    pub values: Vec<String>,
-}
+    #[schemars(extend("required" = ["values"]))]
+    pub struct BGPFilterCommunities {
+        #[schemars(schema_with = "forms::communities", length(min = 1, max = 1))]
+        pub values: Vec<String> = always,
+    }
 
-/// One operation on an accepted route: exactly one field is set.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, rename_all = "camelCase")]
-#[schemars(extend("x-kubernetes-validations" = cel_settings::bgp_filter_operation()))]
-pub struct BGPFilterOperation {
-    #[serde(skip_serializing_if = "is_default")]
-    pub add_community: Option<AddCommunity>,
-    #[serde(rename = "prependASPath", skip_serializing_if = "is_default")]
-    pub prepend_as_path: Option<PrependASPath>,
-    #[serde(skip_serializing_if = "is_default")]
-    pub set_priority: Option<SetPriority>,
-}
+    /// One operation on an accepted route: exactly one field is set.
+    #[schemars(extend("x-kubernetes-validations" = cel_settings::bgp_filter_operation()))]
+    pub struct BGPFilterOperation {
+        pub add_community: Option<AddCommunity>,
+        #[serde(rename = "prependASPath")]
+        pub prepend_as_path: Option<PrependASPath>,
+        pub set_priority: Option<SetPriority>,
+    }
 
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default)]
-#[schemars(extend("required" = ["value"]))]
-pub struct AddCommunity {
-    #[schemars(schema_with = "forms::community")]
-    pub value: String,
-}
+    #[schemars(extend("required" = ["value"]))]
+    pub struct AddCommunity {
+        #[schemars(schema_with = "forms::community")]
+        pub value: String = always,
+    }
 
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default)]
-#[schemars(extend("required" = ["prefix"]))]
-pub struct PrependASPath {
-    #[schemars(length(min = 1, max = 10))]
-    pub prefix: Vec<ASNumber>,
-}
+    #[schemars(extend("required" = ["prefix"]))]
+    pub struct PrependASPath {
+        #[schemars(length(min = 1, max = 10))]
+        pub prefix: Vec<ASNumber> = always,
+    }
 
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default)]
-#[schemars(extend("required" = ["value"]))]
-pub struct SetPriority {
-    #[schemars(range(min = 1, max = 2147483646))]
-    pub value: i64,
+    #[schemars(extend("required" = ["value"]))]
+    pub struct SetPriority {
+        #[schemars(range(min = 1, max = 2147483646))]
+        pub value: i64 = always,
+    }
 }
 
 impl ResourceSpec for BGPFilterSpec {
     const KIND: Kind = Kind::BGPFilter;
     type Status = NoStatus;
-    const STATUS: StatusForm = StatusForm::Absent;
 
-    fn check(filter: &BGPFilter, at: &FieldChecker<'_>) {
-        let (spec, at) = (&filter.spec, at.field("spec"));
+    fn check_spec(&self, at: &FieldChecker<'_>) {
         for (key, rules, family) in [
-            ("exportV4", &spec.export_v4, NetworkFamily::V4),
-            ("importV4", &spec.import_v4, NetworkFamily::V4),
-            ("exportV6", &spec.export_v6, NetworkFamily::V6),
-            ("importV6", &spec.import_v6, NetworkFamily::V6),
+            ("exportV4", &self.export_v4, NetworkFamily::V4),
+            ("importV4", &self.import_v4, NetworkFamily::V4),
+            ("exportV6", &self.export_v6, NetworkFamily::V6),
+            ("importV6", &self.import_v6, NetworkFamily::V6),
         ] {
             at.field(key).max_items(rules, MAX_FILTER_RULES);
             for (at, rule) in at.field(key).each(rules) {
@@ -241,9 +208,8 @@ impl BGPFilterRule {
     }
 
     fn check_interface(&self, at: &FieldChecker<'_>) {
-        let allowed = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'_' | b'.' | b'*' | b'-');
         at.field("interface").ensure(
-            self.interface.len() <= 15 && self.interface.bytes().all(allowed),
+            self.interface.len() <= 15 && self.interface.bytes().all(|c| is_name_byte(c) || c == b'*'),
             &self.interface,
             "must be an interface name of up to 15 characters, in which * stands for any text",
         );

@@ -1,10 +1,15 @@
 //! CEL validation rules with which kube-apiserver checks policies and their rules.
 
 use crate::schema::{forms, patterns};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 pub(super) fn rule(expression: &str, message: &str) -> Value {
     forms::rule(expression, message)
+}
+
+/// Returns an expression that is true if the field is present and not empty.
+pub(super) fn is_set(field: &str) -> String {
+    format!("(has(self.{field}) && size(self.{field}) > 0)")
 }
 
 /// Builds a validation rule whose errors refer to `field`.
@@ -49,12 +54,12 @@ const NET_LISTS: [&str; 2] = ["nets", "notNets"];
 
 /// Returns an expression that is true if every port list of both ends is absent or satisfies `fits`.
 fn all_ports(fits: impl Fn(&str) -> String) -> String {
-    let of_end = |end: &str| {
+    let ends = RULE_ENDS.map(|end| {
         let lists = PORT_LISTS
             .map(|list| format!("(!has(self.{end}.{list}) || {})", fits(&format!("self.{end}.{list}"))));
         format!("(!has(self.{end}) || ({}))", lists.join(" && "))
-    };
-    RULE_ENDS.map(of_end).join(" && ")
+    });
+    ends.join(" && ")
 }
 
 pub(super) fn rules() -> Value {
@@ -113,20 +118,22 @@ pub(super) fn rules() -> Value {
 /// Returns alternative schemas for a rule, which must match one of each group. They examine lists of strings,
 /// for which the estimated cost of a CEL expression would exceed the limit of Kubernetes.
 pub(super) fn rule_choices() -> Value {
-    let both_ends = |lists: [&str; 2], pattern: &str| -> Map<String, Value> {
-        let items = |list: &str| (list.to_owned(), json!({"items": {"pattern": pattern}}));
-        let end = json!({"properties": lists.map(items).into_iter().collect::<Map<_, _>>()});
-        RULE_ENDS.into_iter().map(|name| (name.to_owned(), end.clone())).collect()
-    };
-    let family = |pattern: &str, version: Value| {
-        let mut properties = both_ends(NET_LISTS, pattern);
-        properties.insert("ipVersion".to_owned(), version);
-        json!({ "properties": properties })
-    };
+    let mut v4 = match_both_ends(NET_LISTS, "^[^:]*$");
+    v4["ipVersion"] = json!({"maximum": 5});
+    let mut v6 = match_both_ends(NET_LISTS, ":");
+    v6["ipVersion"] = json!({"minimum": 5});
+    let named_ports = match_both_ends(PORT_LISTS, &patterns::port_name());
     json!([
-        {"anyOf": [family("^[^:]*$", json!({"maximum": 5})), family(":", json!({"minimum": 5}))]},
-        {"anyOf": [{"required": ["protocol"]}, {"properties": both_ends(PORT_LISTS, &patterns::port_name())}]},
+        {"anyOf": [{"properties": v4}, {"properties": v6}]},
+        {"anyOf": [{"required": ["protocol"]}, {"properties": named_ports}]},
     ])
+}
+
+/// Returns schemas for both ends of a rule in which the elements of these lists match the pattern.
+fn match_both_ends(lists: [&str; 2], pattern: &str) -> Value {
+    let items = json!({"items": {"pattern": pattern}});
+    let end = json!({"properties": {lists[0]: items, lists[1]: items}});
+    json!({RULE_ENDS[0]: end, RULE_ENDS[1]: end})
 }
 
 /// Returns alternative schemas for a label requirement: the operator determines which values are allowed.
@@ -175,7 +182,6 @@ pub(super) fn entity() -> Value {
 }
 
 pub(super) fn http_path() -> Value {
-    let is_set = |field: &str| format!("(has(self.{field}) && size(self.{field}) > 0)");
     json!([rule(
         &format!("{} != {}", is_set("exact"), is_set("prefix")),
         "exactly one of exact and prefix must be set"
@@ -250,10 +256,10 @@ const STAGED_TEXTS: [&str; 2] = ["selector", "serviceAccountSelector"];
 const STAGED_GLOBAL_FLAGS: [&str; 3] = ["doNotTrack", "preDNAT", "applyOnForward"];
 
 fn staged(texts: &[&str], flags: &[&str]) -> Value {
-    let empty = |field: &&str| format!("(!has(self.{field}) || size(self.{field}) == 0)");
-    let off = |field: &&str| format!("(!has(self.{field}) || !self.{field})");
-    let absent: Vec<String> =
-        STAGED_LISTS.iter().chain(texts).map(empty).chain(flags.iter().map(off)).collect();
+    let sized = STAGED_LISTS.iter().chain(texts);
+    let mut absent: Vec<String> =
+        sized.map(|field| format!("(!has(self.{field}) || size(self.{field}) == 0)")).collect();
+    absent.extend(flags.iter().map(|field| format!("(!has(self.{field}) || !self.{field})")));
     rule_at(
         "stagedAction",
         &format!(

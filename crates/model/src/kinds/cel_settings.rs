@@ -1,6 +1,6 @@
 //! CEL validation rules with which kube-apiserver checks pools, BGP resources, endpoints and settings.
 
-use super::cel::{rule, rule_at};
+use super::cel::{is_set, rule, rule_at};
 use serde_json::{Value, json};
 
 const DEFAULT_ONLY_FIELDS: [&str; 7] = [
@@ -13,26 +13,30 @@ const DEFAULT_ONLY_FIELDS: [&str; 7] = [
     "nodeMeshMaxRestartTime",
 ];
 
-/// Returns an expression that is true if the field is present and not empty.
-fn is_set(field: &str) -> String {
-    format!("(has(self.{field}) && size(self.{field}) > 0)")
-}
-
 /// Returns a rule that allows at most one of two text fields.
 fn at_most_one(a: &str, b: &str) -> Value {
     rule_at(b, &format!("!({} && {})", is_set(a), is_set(b)), &format!("{a} and {b} cannot both be set"))
 }
 
+/// Returns an expression that is true if packets of a pool are encapsulated in this mode.
+fn is_wrapped(field: &str) -> String {
+    format!("(has(self.{field}) && self.{field} != 'Never')")
+}
+
+fn is_used_for(word: &str) -> String {
+    format!("(has(self.allowedUses) && '{word}' in self.allowedUses)")
+}
+
+/// Returns an expression that is true if a pool does not overlap a range.
+fn is_apart_from(range: &str) -> String {
+    format!("!cidr('{range}').containsCIDR(self.cidr) && !cidr(self.cidr).containsCIDR('{range}')")
+}
+
 pub(super) fn ip_pool() -> Value {
-    let wrapped = |field: &str| format!("(has(self.{field}) && self.{field} != 'Never')");
-    let used_for = |word: &str| format!("(has(self.allowedUses) && '{word}' in self.allowedUses)");
-    let balancer = used_for("LoadBalancer");
+    let balancer = is_used_for("LoadBalancer");
     let is_v4 = "cidr(self.cidr).ip().family() == 4";
     let size =
         format!("(has(self.blockSize) && self.blockSize != 0 ? self.blockSize : ({is_v4} ? 26 : 122))");
-    let apart_from = |range: &str| {
-        format!("!cidr('{range}').containsCIDR(self.cidr) && !cidr(self.cidr).containsCIDR('{range}')")
-    };
     json!([
         rule_at("cidr", "isCIDR(self.cidr)", "the CIDR of a pool must be a network such as 10.0.0.0/16"),
         rule_at(
@@ -44,8 +48,8 @@ pub(super) fn ip_pool() -> Value {
             "cidr",
             &format!(
                 "!isCIDR(self.cidr) || ({} && {})",
-                apart_from("169.254.0.0/16"),
-                apart_from("fe80::/10")
+                is_apart_from("169.254.0.0/16"),
+                is_apart_from("fe80::/10")
             ),
             "the CIDR of a pool must not overlap the link-local ranges 169.254.0.0/16 and fe80::/10",
         ),
@@ -71,12 +75,12 @@ pub(super) fn ip_pool() -> Value {
         ),
         rule_at(
             "ipipMode",
-            &format!("!({} && {})", wrapped("ipipMode"), wrapped("vxlanMode")),
+            &format!("!({} && {})", is_wrapped("ipipMode"), is_wrapped("vxlanMode")),
             "ipipMode and vxlanMode cannot both be used on one pool",
         ),
         rule_at(
             "ipipMode",
-            &format!("!(self.cidr.contains(':') && {})", wrapped("ipipMode")),
+            &format!("!(self.cidr.contains(':') && {})", is_wrapped("ipipMode")),
             "IPIP cannot carry IPv6: ipipMode must be Never",
         ),
         rule_at(
@@ -86,7 +90,7 @@ pub(super) fn ip_pool() -> Value {
         ),
         rule_at(
             "allowedUses",
-            &format!("!{balancer} || !({} || {})", wrapped("ipipMode"), wrapped("vxlanMode")),
+            &format!("!{balancer} || !({} || {})", is_wrapped("ipipMode"), is_wrapped("vxlanMode")),
             "a pool for load balancers cannot be encapsulated",
         ),
         rule_at(
@@ -101,20 +105,22 @@ pub(super) fn ip_pool() -> Value {
         ),
         rule_at(
             "namespaceSelector",
-            &format!("!{} || !{}", used_for("Tunnel"), is_set("namespaceSelector")),
+            &format!("!{} || !{}", is_used_for("Tunnel"), is_set("namespaceSelector")),
             "namespaceSelector cannot be used on a pool for tunnel addresses",
         ),
     ])
 }
 
+/// Returns a rule for a field that has no meaning without the mesh.
+fn needs_mesh(field: &str) -> Value {
+    rule_at(
+        field,
+        &format!("!has(self.{field}) || !has(self.nodeToNodeMeshEnabled) || self.nodeToNodeMeshEnabled"),
+        &format!("{field} cannot be set when nodeToNodeMeshEnabled is false"),
+    )
+}
+
 pub(super) fn bgp_configuration() -> Value {
-    let needs_mesh = |field: &str| {
-        rule_at(
-            field,
-            &format!("!has(self.{field}) || !has(self.nodeToNodeMeshEnabled) || self.nodeToNodeMeshEnabled"),
-            &format!("{field} cannot be set when nodeToNodeMeshEnabled is false"),
-        )
-    };
     json!([
         needs_mesh("nodeMeshPassword"),
         needs_mesh("nodeMeshMaxRestartTime"),
@@ -128,14 +134,14 @@ pub(super) fn bgp_configuration() -> Value {
 
 /// Returns rules for fields that are allowed only in the cluster-wide object.
 pub(super) fn bgp_configuration_object() -> Vec<Value> {
-    let only = |field: &&str| {
+    let rules = DEFAULT_ONLY_FIELDS.map(|field| {
         rule_at(
             &format!("spec.{field}"),
             &format!("self.metadata.name == 'default' || !has(self.spec) || !has(self.spec.{field})"),
             &format!("{field} can only be set on the BGPConfiguration named default"),
         )
-    };
-    DEFAULT_ONLY_FIELDS.iter().map(only).collect()
+    });
+    rules.into()
 }
 
 pub(super) fn bgp_peer() -> Value {
@@ -213,23 +219,25 @@ pub(super) fn host_endpoint() -> Value {
     ])
 }
 
+/// Returns a rule for an address of one family.
+fn is_address(field: &str, family: u8) -> Value {
+    rule_at(
+        field,
+        &format!("!{} || (isIP(self.{field}) && ip(self.{field}).family() == {family})", is_set(field)),
+        &format!("must be an IPv{family} address"),
+    )
+}
+
 pub(super) fn felix_configuration() -> Value {
-    let address = |field: &str, family: u8| {
-        rule_at(
-            field,
-            &format!("!{} || (isIP(self.{field}) && ip(self.{field}).family() == {family})", is_set(field)),
-            &format!("must be an IPv{family} address"),
-        )
-    };
     json!([
         rule_at(
             "routeTableRange",
             "!has(self.routeTableRange) || !has(self.routeTableRanges)",
             "routeTableRange and routeTableRanges cannot both be set",
         ),
-        address("natOutgoingAddress", 4),
-        address("deviceRouteSourceAddress", 4),
-        address("deviceRouteSourceAddressIPv6", 6),
+        is_address("natOutgoingAddress", 4),
+        is_address("deviceRouteSourceAddress", 4),
+        is_address("deviceRouteSourceAddressIPv6", 6),
     ])
 }
 

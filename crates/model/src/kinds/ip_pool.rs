@@ -2,13 +2,11 @@
 
 use super::{Condition, cel_settings};
 use crate::object::StatusForm;
-use crate::scalar::{StringEnum, is_default};
+use crate::scalar::StringEnum;
 use crate::schema::forms;
 use crate::validation::{FieldChecker, InclusiveRange, NetworkFamily, parse_cidr};
 use crate::{Kind, ResourceSpec, TypedObject, ValidationError, string_enum};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 string_enum! {
@@ -28,49 +26,37 @@ string_enum! {
 
 pub type IPPool = TypedObject<IPPoolSpec>;
 
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, rename_all = "camelCase")]
-#[schemars(extend("required" = ["cidr"], "x-kubernetes-validations" = cel_settings::ip_pool()))]
-pub struct IPPoolSpec {
-    #[schemars(length(max = 48))]
-    pub cidr: String,
-    #[serde(skip_serializing_if = "is_default")]
-    #[schemars(extend("default" = "Never"))]
-    pub vxlan_mode: EncapMode,
-    #[serde(skip_serializing_if = "is_default")]
-    #[schemars(extend("default" = "Never"))]
-    pub ipip_mode: EncapMode,
-    /// Whether packets that leave the pools are masqueraded.
-    #[serde(skip_serializing_if = "is_default")]
-    pub nat_outgoing: bool,
-    /// No new addresses are assigned from a disabled pool.
-    #[serde(skip_serializing_if = "is_default")]
-    pub disabled: bool,
-    #[serde(rename = "disableBGPExport", skip_serializing_if = "is_default")]
-    pub disable_bgp_export: bool,
-    /// The prefix length of the blocks that nodes claim from the pool.
-    #[serde(skip_serializing_if = "is_default")]
-    #[schemars(range(min = 0, max = 128))]
-    pub block_size: i32,
-    #[serde(skip_serializing_if = "is_default")]
-    #[schemars(schema_with = "forms::selector", extend("default" = "all()"))]
-    pub node_selector: String,
-    #[serde(skip_serializing_if = "is_default")]
-    #[schemars(schema_with = "forms::selector")]
-    pub namespace_selector: String,
-    #[serde(skip_serializing_if = "is_default")]
-    #[schemars(extend("default" = ["Workload", "Tunnel"], "x-kubernetes-list-type" = "set"))]
-    pub allowed_uses: Vec<AllowedUse>,
-    #[serde(skip_serializing_if = "is_default")]
-    #[schemars(extend("default" = "Automatic"))]
-    pub assignment_mode: AssignmentMode,
-}
+api_types! {
+    #[schemars(extend("required" = ["cidr"], "x-kubernetes-validations" = cel_settings::ip_pool()))]
+    pub struct IPPoolSpec {
+        #[schemars(length(max = 48))]
+        pub cidr: String = always,
+        #[schemars(extend("default" = "Never"))]
+        pub vxlan_mode: EncapMode,
+        #[schemars(extend("default" = "Never"))]
+        pub ipip_mode: EncapMode,
+        /// Whether packets that leave the pools are masqueraded.
+        pub nat_outgoing: bool,
+        /// No new addresses are assigned from a disabled pool.
+        pub disabled: bool,
+        #[serde(rename = "disableBGPExport")]
+        pub disable_bgp_export: bool,
+        /// The prefix length of the blocks that nodes claim from the pool.
+        #[schemars(range(min = 0, max = 128))]
+        pub block_size: i32,
+        #[schemars(schema_with = "forms::selector", extend("default" = "all()"))]
+        pub node_selector: String,
+        #[schemars(schema_with = "forms::selector")]
+        pub namespace_selector: String,
+        #[schemars(extend("default" = ["Workload", "Tunnel"], "x-kubernetes-list-type" = "set"))]
+        pub allowed_uses: Vec<AllowedUse>,
+        #[schemars(extend("default" = "Automatic"))]
+        pub assignment_mode: AssignmentMode,
+    }
 
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, rename_all = "camelCase")]
-pub struct IPPoolStatus {
-    #[serde(skip_serializing_if = "is_default")]
-    pub conditions: Vec<Condition>,
+    pub struct IPPoolStatus {
+        pub conditions: Vec<Condition>,
+    }
 }
 
 const LINK_LOCAL: [IpNet; 2] = [
@@ -107,14 +93,13 @@ impl ResourceSpec for IPPoolSpec {
         }
     }
 
-    fn check(pool: &IPPool, at: &FieldChecker<'_>) {
-        let (spec, at) = (&pool.spec, at.field("spec"));
-        spec.check_cidr(&at);
-        spec.check_encapsulation(&at);
-        at.field("nodeSelector").selector(&spec.node_selector);
-        at.field("namespaceSelector").selector(&spec.namespace_selector);
-        at.field("assignmentMode").one_of(&spec.assignment_mode);
-        spec.check_uses(&at);
+    fn check_spec(&self, at: &FieldChecker<'_>) {
+        self.check_cidr(at);
+        self.check_encapsulation(at);
+        at.field("nodeSelector").selector(&self.node_selector);
+        at.field("namespaceSelector").selector(&self.namespace_selector);
+        at.field("assignmentMode").one_of(&self.assignment_mode);
+        self.check_uses(at);
     }
 }
 
@@ -212,7 +197,9 @@ impl IPPool {
     /// Checks whether a stored pool may be updated to `new`.
     pub fn check_update(&self, new: &IPPool) -> Result<(), ValidationError> {
         FieldChecker::run(|at| {
-            let (old, new, at) = (&self.spec, &new.spec, at.field("spec"));
+            let old = &self.spec;
+            let new = &new.spec;
+            let at = at.field("spec");
             let same_net = match (parse_cidr(&old.cidr), parse_cidr(&new.cidr)) {
                 (Some(old), Some(new)) => old == new,
                 _ => old.cidr == new.cidr,

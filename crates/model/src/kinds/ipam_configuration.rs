@@ -2,42 +2,37 @@
 
 use super::cel_settings;
 use super::shared::EnabledSwitch;
-use crate::object::{NoStatus, StatusForm};
-use crate::scalar::is_default;
+use crate::object::NoStatus;
 use crate::validation::{FieldChecker, InclusiveRange};
 use crate::{Kind, ResourceSpec, TypedObject};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize, Serializer};
+use serde::Serializer;
 
 pub type IPAMConfiguration = TypedObject<IPAMConfigurationSpec>;
 
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, rename_all = "camelCase")]
-pub struct IPAMConfigurationSpec {
-    /// Whether a node may only use addresses of its own blocks.
-    pub strict_affinity: bool,
-    /// 0 means that this setting imposes no limit.
-    #[serde(skip_serializing_if = "is_default")]
-    #[schemars(range(min = 0, max = 1000000), extend("default" = 0))]
-    pub max_blocks_per_host: i64,
-    /// Whether nodes claim blocks automatically. Always written, because a stored object without it means
-    /// false.
-    #[serde(serialize_with = "unset_is_false")]
-    #[schemars(extend("default" = true))]
-    pub auto_allocate_blocks: Option<bool>,
-    /// Whether a virtual machine keeps its address across restarts; enabled by default.
-    #[serde(rename = "kubeVirtVMAddressPersistence", skip_serializing_if = "is_default")]
-    pub kubevirt_vm_address_persistence: EnabledSwitch,
-    /// How long a released address is not assigned again.
-    #[serde(skip_serializing_if = "is_default")]
-    #[schemars(range(min = 0, max = 1200))]
-    pub ip_cooldown_seconds: i64,
+api_types! {
+    pub struct IPAMConfigurationSpec {
+        /// Whether a node may only use addresses of its own blocks.
+        pub strict_affinity: bool = always,
+        /// 0 means that this setting imposes no limit.
+        #[schemars(range(min = 0, max = 1000000), extend("default" = 0))]
+        pub max_blocks_per_host: i64,
+        /// Whether nodes claim blocks automatically. Always written, because a stored object without it means
+        /// false.
+        #[serde(serialize_with = "unset_is_false")]
+        #[schemars(extend("default" = true))]
+        pub auto_allocate_blocks: Option<bool> = always,
+        /// Whether a virtual machine keeps its address across restarts; enabled by default.
+        #[serde(rename = "kubeVirtVMAddressPersistence")]
+        pub kubevirt_vm_address_persistence: EnabledSwitch,
+        /// How long a released address is not assigned again.
+        #[schemars(range(min = 0, max = 1200))]
+        pub ip_cooldown_seconds: i64,
+    }
 }
 
 impl ResourceSpec for IPAMConfigurationSpec {
     const KIND: Kind = Kind::IPAMConfiguration;
     type Status = NoStatus;
-    const STATUS: StatusForm = StatusForm::Absent;
 
     fn set_defaults(configuration: &mut IPAMConfiguration) {
         configuration.spec.auto_allocate_blocks.get_or_insert(true);
@@ -47,11 +42,10 @@ impl ResourceSpec for IPAMConfigurationSpec {
         cel_settings::singleton()
     }
 
-    fn check(configuration: &IPAMConfiguration, at: &FieldChecker<'_>) {
-        let (spec, at) = (&configuration.spec, at.field("spec"));
-        at.field("maxBlocksPerHost").within(spec.max_blocks_per_host, InclusiveRange(0, 1_000_000));
-        at.field("kubeVirtVMAddressPersistence").one_of(&spec.kubevirt_vm_address_persistence);
-        at.field("ipCooldownSeconds").within(spec.ip_cooldown_seconds, InclusiveRange(0, 1200));
+    fn check_spec(&self, at: &FieldChecker<'_>) {
+        at.field("maxBlocksPerHost").within(self.max_blocks_per_host, InclusiveRange(0, 1_000_000));
+        at.field("kubeVirtVMAddressPersistence").one_of(&self.kubevirt_vm_address_persistence);
+        at.field("ipCooldownSeconds").within(self.ip_cooldown_seconds, InclusiveRange(0, 1200));
     }
 }
 

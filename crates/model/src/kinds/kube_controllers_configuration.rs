@@ -4,12 +4,10 @@ use super::cel_settings;
 use super::shared::{EnabledSwitch, check_labels, check_name, check_pattern};
 use crate::names;
 use crate::object::StatusForm;
-use crate::scalar::{GoDuration, StringEnum, is_default};
+use crate::scalar::{GoDuration, StringEnum};
 use crate::schema::forms;
 use crate::validation::{FieldChecker, InclusiveRange};
 use crate::{Kind, ResourceSpec, TypedObject, string_enum};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashSet};
 
 string_enum! {
@@ -28,131 +26,86 @@ const MAX_PATTERN_CHARS: usize = 1024;
 
 pub type KubeControllersConfiguration = TypedObject<KubeControllersConfigurationSpec>;
 
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, rename_all = "camelCase")]
-#[schemars(extend("required" = ["controllers"]))]
-pub struct KubeControllersConfigurationSpec {
-    #[serde(skip_serializing_if = "is_default")]
-    pub log_severity_screen: ControllersLogLevel,
-    #[serde(skip_serializing_if = "is_default")]
-    #[schemars(extend("default" = "Enabled"))]
-    pub health_checks: EnabledSwitch,
-    /// 0 disables compaction.
-    #[serde(rename = "etcdV3CompactionPeriod", skip_serializing_if = "is_default")]
-    pub etcd_v3_compaction_period: Option<GoDuration>,
-    #[serde(skip_serializing_if = "is_default")]
-    #[schemars(range(min = 0, max = 65535), extend("default" = 9094))]
-    pub prometheus_metrics_port: Option<i64>,
-    #[serde(skip_serializing_if = "is_default")]
-    pub controllers: Option<ControllersConfig>,
-    #[serde(skip_serializing_if = "is_default")]
-    #[schemars(range(min = 0, max = 65535))]
-    pub debug_profile_port: Option<i64>,
-}
+api_types! {
+    #[schemars(extend("required" = ["controllers"]))]
+    pub struct KubeControllersConfigurationSpec {
+        pub log_severity_screen: ControllersLogLevel,
+        #[schemars(extend("default" = "Enabled"))]
+        pub health_checks: EnabledSwitch,
+        /// 0 disables compaction.
+        pub etcd_v3_compaction_period: Option<GoDuration>,
+        #[schemars(range(min = 0, max = 65535), extend("default" = 9094))]
+        pub prometheus_metrics_port: Option<i64>,
+        pub controllers: Option<ControllersConfig>,
+        #[schemars(range(min = 0, max = 65535))]
+        pub debug_profile_port: Option<i64>,
+    }
 
-/// A controller that is omitted does not run.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, rename_all = "camelCase")]
-pub struct ControllersConfig {
-    #[serde(skip_serializing_if = "is_default")]
-    pub node: Option<NodeControllerConfig>,
-    #[serde(skip_serializing_if = "is_default")]
-    pub policy: Option<ReconcilerConfig>,
-    #[serde(skip_serializing_if = "is_default")]
-    pub workload_endpoint: Option<ReconcilerConfig>,
-    #[serde(skip_serializing_if = "is_default")]
-    pub service_account: Option<ReconcilerConfig>,
-    #[serde(skip_serializing_if = "is_default")]
-    pub namespace: Option<ReconcilerConfig>,
-    #[serde(skip_serializing_if = "is_default")]
-    pub load_balancer: Option<LoadBalancerControllerConfig>,
-    #[serde(skip_serializing_if = "is_default")]
-    pub migration: Option<MigrationControllerConfig>,
-}
+    /// A controller that is omitted does not run.
+    pub struct ControllersConfig {
+        pub node: Option<NodeControllerConfig>,
+        pub policy: Option<ReconcilerConfig>,
+        pub workload_endpoint: Option<ReconcilerConfig>,
+        pub service_account: Option<ReconcilerConfig>,
+        pub namespace: Option<ReconcilerConfig>,
+        pub load_balancer: Option<LoadBalancerControllerConfig>,
+        pub migration: Option<MigrationControllerConfig>,
+    }
 
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, rename_all = "camelCase")]
-pub struct NodeControllerConfig {
-    #[serde(skip_serializing_if = "is_default")]
-    pub reconciler_period: Option<GoDuration>,
-    #[serde(skip_serializing_if = "is_default")]
-    pub sync_labels: EnabledSwitch,
-    #[serde(skip_serializing_if = "is_default")]
-    pub host_endpoint: Option<AutoHostEndpointConfig>,
-    /// How long an address must appear leaked before it is released; 0 disables the release.
-    #[serde(skip_serializing_if = "is_default")]
-    #[schemars(extend("default" = "15m0s"))]
-    pub leak_grace_period: Option<GoDuration>,
-}
+    pub struct NodeControllerConfig {
+        pub reconciler_period: Option<GoDuration>,
+        pub sync_labels: EnabledSwitch,
+        pub host_endpoint: Option<AutoHostEndpointConfig>,
+        /// How long an address must appear leaked before it is released; 0 disables the release.
+        #[schemars(extend("default" = "15m0s"))]
+        pub leak_grace_period: Option<GoDuration>,
+    }
 
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, rename_all = "camelCase")]
-pub struct AutoHostEndpointConfig {
-    #[serde(skip_serializing_if = "is_default")]
-    pub auto_create: EnabledSwitch,
-    #[serde(skip_serializing_if = "is_default")]
-    pub create_default_host_endpoint: EnabledSwitch,
-    #[serde(skip_serializing_if = "is_default")]
-    #[schemars(length(max = 256), extend("x-kubernetes-validations" = cel_settings::unique_templates()))]
-    pub templates: Vec<HostEndpointTemplate>,
-}
+    pub struct AutoHostEndpointConfig {
+        pub auto_create: EnabledSwitch,
+        pub create_default_host_endpoint: EnabledSwitch,
+        #[schemars(length(max = 256), extend("x-kubernetes-validations" = cel_settings::unique_templates()))]
+        pub templates: Vec<HostEndpointTemplate>,
+    }
 
-/// Host endpoints to create for every node that the template selects.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, rename_all = "camelCase")]
-#[schemars(extend("required" = ["generateName"], "x-kubernetes-validations" = cel_settings::host_endpoint_template()))]
-pub struct HostEndpointTemplate {
-    #[serde(skip_serializing_if = "is_default")]
-    #[schemars(schema_with = "forms::name")]
-    pub generate_name: String,
-    #[serde(rename = "interfaceCIDRs", skip_serializing_if = "is_default")]
-    #[schemars(schema_with = "forms::networks_or_addresses", extend("x-kubernetes-list-type" = "set"))]
-    pub interface_cidrs: Vec<String>,
-    /// A regular expression for interface names.
-    #[serde(skip_serializing_if = "is_default")]
-    #[schemars(schema_with = "forms::regex")]
-    pub interface_pattern: String,
-    #[serde(skip_serializing_if = "is_default")]
-    #[schemars(schema_with = "forms::labels")]
-    pub labels: BTreeMap<String, String>,
-    #[serde(skip_serializing_if = "is_default")]
-    pub annotations: BTreeMap<String, String>,
-    #[serde(skip_serializing_if = "is_default")]
-    #[schemars(schema_with = "forms::selector", extend("default" = "all()"))]
-    pub node_selector: String,
-}
+    /// Host endpoints to create for every node that the template selects.
+    #[schemars(extend("required" = ["generateName"], "x-kubernetes-validations" = cel_settings::host_endpoint_template()))]
+    pub struct HostEndpointTemplate {
+        #[schemars(schema_with = "forms::name")]
+        pub generate_name: String,
+        #[serde(rename = "interfaceCIDRs")]
+        #[schemars(schema_with = "forms::networks_or_addresses", extend("x-kubernetes-list-type" = "set"))]
+        pub interface_cidrs: Vec<String>,
+        /// A regular expression for interface names.
+        #[schemars(schema_with = "forms::regex")]
+        pub interface_pattern: String,
+        #[schemars(schema_with = "forms::labels")]
+        pub labels: BTreeMap<String, String>,
+        pub annotations: BTreeMap<String, String>,
+        #[schemars(schema_with = "forms::selector", extend("default" = "all()"))]
+        pub node_selector: String,
+    }
 
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, rename_all = "camelCase")]
-pub struct ReconcilerConfig {
-    #[serde(skip_serializing_if = "is_default")]
-    pub reconciler_period: Option<GoDuration>,
-}
+    pub struct ReconcilerConfig {
+        pub reconciler_period: Option<GoDuration>,
+    }
 
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default)]
-pub struct LoadBalancerControllerConfig {
-    #[serde(rename = "assignIPs", skip_serializing_if = "is_default")]
-    #[schemars(extend("default" = "AllServices"))]
-    pub assign_ips: AssignIPs,
-}
+    pub struct LoadBalancerControllerConfig {
+        #[serde(rename = "assignIPs")]
+        #[schemars(extend("default" = "AllServices"))]
+        pub assign_ips: AssignIPs,
+    }
 
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, rename_all = "camelCase")]
-pub struct MigrationControllerConfig {
-    #[serde(skip_serializing_if = "is_default")]
-    #[schemars(extend("default" = "Enabled"))]
-    pub policy_name_migrator: EnabledSwitch,
-}
+    pub struct MigrationControllerConfig {
+        #[schemars(extend("default" = "Enabled"))]
+        pub policy_name_migrator: EnabledSwitch,
+    }
 
-/// The configuration that the controllers run with, and the environment variables that contributed to it.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, rename_all = "camelCase")]
-pub struct KubeControllersConfigurationStatus {
-    #[serde(skip_serializing_if = "is_default")]
-    pub running_config: Option<KubeControllersConfigurationSpec>,
-    #[serde(skip_serializing_if = "is_default")]
-    pub environment_vars: BTreeMap<String, String>,
+    /// The configuration that the controllers run with, and the environment variables that contributed to it.
+    pub struct KubeControllersConfigurationStatus {
+        pub running_config: Option<KubeControllersConfigurationSpec>,
+        pub environment_vars: BTreeMap<String, String>,
+    }
 }
 
 impl ResourceSpec for KubeControllersConfigurationSpec {
@@ -185,19 +138,18 @@ impl ResourceSpec for KubeControllersConfigurationSpec {
         cel_settings::singleton()
     }
 
-    fn check(configuration: &KubeControllersConfiguration, at: &FieldChecker<'_>) {
-        let (spec, at) = (&configuration.spec, at.field("spec"));
-        at.field("logSeverityScreen").one_of(&spec.log_severity_screen);
-        at.field("healthChecks").one_of(&spec.health_checks);
+    fn check_spec(&self, at: &FieldChecker<'_>) {
+        at.field("logSeverityScreen").one_of(&self.log_severity_screen);
+        at.field("healthChecks").one_of(&self.health_checks);
         for (key, port) in [
-            ("prometheusMetricsPort", spec.prometheus_metrics_port),
-            ("debugProfilePort", spec.debug_profile_port),
+            ("prometheusMetricsPort", self.prometheus_metrics_port),
+            ("debugProfilePort", self.debug_profile_port),
         ] {
             if let Some(port) = port {
                 at.field(key).within(port, InclusiveRange(0, 65535));
             }
         }
-        match &spec.controllers {
+        match &self.controllers {
             Some(controllers) => controllers.check(&at.field("controllers")),
             None => at.field("controllers").fail("", "must be set, even if to an empty object"),
         }
@@ -254,9 +206,7 @@ impl HostEndpointTemplate {
         check_pattern(&at.field("interfacePattern"), &self.interface_pattern);
         check_labels(&at.field("labels"), &self.labels);
         for key in self.annotations.keys() {
-            if let Err(reason) = names::check_annotation_key(key) {
-                at.field("annotations").key(key).fail(key, reason);
-            }
+            at.field("annotations").key(key).report(key, names::check_annotation_key(key));
         }
         at.field("nodeSelector").selector(&self.node_selector);
     }

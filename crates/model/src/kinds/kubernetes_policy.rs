@@ -1,12 +1,10 @@
 //! The parts of a Kubernetes NetworkPolicy, and their validation.
 
-use crate::scalar::{Port, is_default};
+use crate::scalar::Port;
 use crate::schema::forms;
 use crate::validation::{FieldChecker, InclusiveRange};
 use crate::{names, string_enum};
 use ipnet::IpNet;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 string_enum! {
@@ -23,100 +21,70 @@ string_enum! {
 /// without it, the estimated CEL cost would exceed the limit of Kubernetes.
 pub(super) const MAX_KUBERNETES_ITEMS: usize = 1024;
 
-/// All labels and all expressions must match; an empty selector matches everything.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, rename_all = "camelCase")]
-pub struct LabelSelector {
-    #[serde(skip_serializing_if = "is_default")]
-    #[schemars(schema_with = "forms::labels")]
-    pub match_labels: BTreeMap<String, String>,
-    #[serde(skip_serializing_if = "is_default")]
-    pub match_expressions: Vec<LabelRequirement>,
-}
+api_types! {
+    /// All labels and all expressions must match; an empty selector matches everything.
+    pub struct LabelSelector {
+        #[schemars(schema_with = "forms::labels")]
+        pub match_labels: BTreeMap<String, String>,
+        pub match_expressions: Vec<LabelRequirement>,
+    }
 
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, rename_all = "camelCase")]
-#[schemars(extend("required" = ["key", "operator"], "anyOf" = super::cel::label_requirement_choices()))]
-pub struct LabelRequirement {
-    #[schemars(schema_with = "forms::label_key")]
-    pub key: String,
-    pub operator: LabelOperator,
-    #[serde(skip_serializing_if = "is_default")]
-    #[schemars(schema_with = "forms::label_values")]
-    pub values: Vec<String>,
-}
+    #[schemars(extend("required" = ["key", "operator"], "anyOf" = super::cel::label_requirement_choices()))]
+    pub struct LabelRequirement {
+        #[schemars(schema_with = "forms::label_key")]
+        pub key: String = always,
+        pub operator: LabelOperator = always,
+        #[schemars(schema_with = "forms::label_values")]
+        pub values: Vec<String>,
+    }
 
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, rename_all = "camelCase")]
-pub struct KubernetesIngressRule {
-    #[serde(skip_serializing_if = "is_default")]
-    #[schemars(length(max = 1024))]
-    pub ports: Vec<KubernetesPort>,
-    #[serde(skip_serializing_if = "is_default")]
-    #[schemars(length(max = 1024))]
-    pub from: Vec<KubernetesPeer>,
-}
+    pub struct KubernetesIngressRule {
+        #[schemars(length(max = 1024))]
+        pub ports: Vec<KubernetesPort>,
+        #[schemars(length(max = 1024))]
+        pub from: Vec<KubernetesPeer>,
+    }
 
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, rename_all = "camelCase")]
-pub struct KubernetesEgressRule {
-    #[serde(skip_serializing_if = "is_default")]
-    #[schemars(length(max = 1024))]
-    pub ports: Vec<KubernetesPort>,
-    #[serde(skip_serializing_if = "is_default")]
-    #[schemars(length(max = 1024))]
-    pub to: Vec<KubernetesPeer>,
-}
+    pub struct KubernetesEgressRule {
+        #[schemars(length(max = 1024))]
+        pub ports: Vec<KubernetesPort>,
+        #[schemars(length(max = 1024))]
+        pub to: Vec<KubernetesPeer>,
+    }
 
-/// A port, or a range up to `endPort`; if omitted, every port of the protocol.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, rename_all = "camelCase")]
-#[schemars(extend("x-kubernetes-validations" = super::cel::kubernetes_port()))]
-pub struct KubernetesPort {
-    #[serde(skip_serializing_if = "is_default")]
-    pub protocol: Option<KubernetesProtocol>,
-    #[serde(skip_serializing_if = "is_default")]
-    #[schemars(schema_with = "forms::single_port")]
-    pub port: Option<Port>,
-    #[serde(skip_serializing_if = "is_default")]
-    #[schemars(range(min = 1, max = 65535))]
-    pub end_port: Option<i32>,
-}
+    /// A port, or a range up to `endPort`; if omitted, every port of the protocol.
+    #[schemars(extend("x-kubernetes-validations" = super::cel::kubernetes_port()))]
+    pub struct KubernetesPort {
+        pub protocol: Option<KubernetesProtocol>,
+        #[schemars(schema_with = "forms::single_port")]
+        pub port: Option<Port>,
+        #[schemars(range(min = 1, max = 65535))]
+        pub end_port: Option<i32>,
+    }
 
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, rename_all = "camelCase")]
-#[schemars(extend("x-kubernetes-validations" = super::cel::kubernetes_peer()))]
-pub struct KubernetesPeer {
-    #[serde(skip_serializing_if = "is_default")]
-    pub pod_selector: Option<LabelSelector>,
-    #[serde(skip_serializing_if = "is_default")]
-    pub namespace_selector: Option<LabelSelector>,
-    #[serde(skip_serializing_if = "is_default")]
-    pub ip_block: Option<IPBlock>,
-}
+    #[schemars(extend("x-kubernetes-validations" = super::cel::kubernetes_peer()))]
+    pub struct KubernetesPeer {
+        pub pod_selector: Option<LabelSelector>,
+        pub namespace_selector: Option<LabelSelector>,
+        pub ip_block: Option<IPBlock>,
+    }
 
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, rename_all = "camelCase")]
-#[schemars(extend("required" = ["cidr"]))]
-pub struct IPBlock {
-    #[schemars(schema_with = "forms::network")]
-    pub cidr: String,
-    #[serde(skip_serializing_if = "is_default")]
-    #[schemars(schema_with = "forms::networks")]
-    pub except: Vec<String>,
+    #[schemars(extend("required" = ["cidr"]))]
+    pub struct IPBlock {
+        #[schemars(schema_with = "forms::network")]
+        pub cidr: String = always,
+        #[schemars(schema_with = "forms::networks")]
+        pub except: Vec<String>,
+    }
 }
 
 pub(super) fn check_label_selector(at: &FieldChecker<'_>, selector: &LabelSelector) {
     crate::meta::check_labels(&at.field("matchLabels"), &selector.match_labels);
     for (at, requirement) in at.field("matchExpressions").each(&selector.match_expressions) {
-        if let Err(reason) = names::check_qualified(&requirement.key) {
-            at.field("key").fail(&requirement.key, reason);
-        }
+        at.field("key").report(&requirement.key, names::check_qualified(&requirement.key));
         at.field("operator").required_one_of(&requirement.operator);
         for (at, value) in at.field("values").each(&requirement.values) {
-            if let Err(reason) = names::check_label_value(value) {
-                at.fail(value, reason);
-            }
+            at.report(value, names::check_label_value(value));
         }
         let listed = requirement.values.join(",");
         let values = at.field("values");

@@ -1,10 +1,7 @@
 //! Sets of networks that rules select by label.
 
-use crate::scalar::is_default;
 use crate::schema::forms;
-use crate::{FieldChecker, Kind, NoStatus, ObjectMeta, ResourceSpec, StatusForm, TypedObject};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use crate::{FieldChecker, Kind, NoStatus, ObjectMeta, ResourceSpec, TypedObject};
 
 /// Rejected on network sets: it would make a set appear to belong to another namespace.
 pub(crate) const NAMESPACE_LABEL: &str = "projectcalico.org/namespace";
@@ -15,26 +12,21 @@ pub type GlobalNetworkSet = TypedObject<GlobalNetworkSetSpec>;
 /// Networks for rules that select its namespace.
 pub type NetworkSet = TypedObject<NetworkSetSpec>;
 
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, rename_all = "camelCase")]
-pub struct GlobalNetworkSetSpec {
-    #[serde(skip_serializing_if = "is_default")]
-    #[schemars(schema_with = "forms::networks_or_addresses", extend("x-kubernetes-list-type" = "set"))]
-    pub nets: Vec<String>,
-}
+api_types! {
+    pub struct GlobalNetworkSetSpec {
+        #[schemars(schema_with = "forms::networks_or_addresses", extend("x-kubernetes-list-type" = "set"))]
+        pub nets: Vec<String>,
+    }
 
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, rename_all = "camelCase")]
-pub struct NetworkSetSpec {
-    #[serde(skip_serializing_if = "is_default")]
-    #[schemars(schema_with = "forms::networks_or_addresses", extend("x-kubernetes-list-type" = "set"))]
-    pub nets: Vec<String>,
+    pub struct NetworkSetSpec {
+        #[schemars(schema_with = "forms::networks_or_addresses", extend("x-kubernetes-list-type" = "set"))]
+        pub nets: Vec<String>,
+    }
 }
 
 impl ResourceSpec for GlobalNetworkSetSpec {
     const KIND: Kind = Kind::GlobalNetworkSet;
     type Status = NoStatus;
-    const STATUS: StatusForm = StatusForm::Absent;
 
     fn check(object: &TypedObject<Self>, at: &FieldChecker<'_>) {
         check_set(at, &object.metadata, &object.spec.nets);
@@ -44,7 +36,6 @@ impl ResourceSpec for GlobalNetworkSetSpec {
 impl ResourceSpec for NetworkSetSpec {
     const KIND: Kind = Kind::NetworkSet;
     type Status = NoStatus;
-    const STATUS: StatusForm = StatusForm::Absent;
 
     fn check(object: &TypedObject<Self>, at: &FieldChecker<'_>) {
         check_set(at, &object.metadata, &object.spec.nets);

@@ -1,13 +1,11 @@
 //! A host that runs workloads: its addresses and its settings for routing and tunnels.
 
 use crate::object::StatusForm;
-use crate::scalar::{ASNumber, is_default};
+use crate::scalar::ASNumber;
 use crate::validation::{FieldChecker, NetworkFamily};
 use crate::{Kind, ResourceSpec, TypedObject, string_enum};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 
 string_enum! {
     /// The source of a node's address.
@@ -16,91 +14,66 @@ string_enum! {
 
 pub type Node = TypedObject<NodeSpec>;
 
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, rename_all = "camelCase")]
-pub struct NodeSpec {
-    #[serde(skip_serializing_if = "is_default")]
-    pub bgp: Option<NodeBGPSpec>,
-    #[serde(rename = "ipv4VXLANTunnelAddr", skip_serializing_if = "is_default")]
-    pub ipv4_vxlan_tunnel_addr: String,
-    #[serde(rename = "vxlanTunnelMACAddr", skip_serializing_if = "is_default")]
-    pub vxlan_tunnel_mac_addr: String,
-    #[serde(rename = "ipv6VXLANTunnelAddr", skip_serializing_if = "is_default")]
-    pub ipv6_vxlan_tunnel_addr: String,
-    #[serde(rename = "vxlanTunnelMACAddrV6", skip_serializing_if = "is_default")]
-    pub vxlan_tunnel_mac_addr_v6: String,
-    #[serde(skip_serializing_if = "is_default")]
-    pub orch_refs: Vec<OrchRef>,
-    #[serde(skip_serializing_if = "is_default")]
-    pub wireguard: Option<NodeWireguardSpec>,
-    #[serde(skip_serializing_if = "is_default")]
-    pub addresses: Vec<NodeAddress>,
-    #[serde(skip_serializing_if = "is_default")]
-    pub interfaces: Vec<NodeInterface>,
-}
+api_types! {
+    pub struct NodeSpec {
+        pub bgp: Option<NodeBGPSpec>,
+        #[serde(rename = "ipv4VXLANTunnelAddr")]
+        pub ipv4_vxlan_tunnel_addr: String,
+        #[serde(rename = "vxlanTunnelMACAddr")]
+        pub vxlan_tunnel_mac_addr: String,
+        #[serde(rename = "ipv6VXLANTunnelAddr")]
+        pub ipv6_vxlan_tunnel_addr: String,
+        #[serde(rename = "vxlanTunnelMACAddrV6")]
+        pub vxlan_tunnel_mac_addr_v6: String,
+        pub orch_refs: Vec<OrchRef>,
+        pub wireguard: Option<NodeWireguardSpec>,
+        pub addresses: Vec<NodeAddress>,
+        pub interfaces: Vec<NodeInterface>,
+    }
 
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, rename_all = "camelCase")]
-pub struct NodeBGPSpec {
-    /// Defaults to the AS number of the cluster.
-    #[serde(skip_serializing_if = "is_default")]
-    pub as_number: Option<ASNumber>,
-    /// Includes the prefix length of the node's network, as does the IPv6 address.
-    #[serde(skip_serializing_if = "is_default")]
-    pub ipv4_address: String,
-    #[serde(skip_serializing_if = "is_default")]
-    pub ipv6_address: String,
-    #[serde(rename = "ipv4IPIPTunnelAddr", skip_serializing_if = "is_default")]
-    pub ipv4_ipip_tunnel_addr: String,
-    /// Makes the node a route reflector with this cluster ID.
-    #[serde(rename = "routeReflectorClusterID", skip_serializing_if = "is_default")]
-    pub route_reflector_cluster_id: String,
-}
+    pub struct NodeBGPSpec {
+        /// Defaults to the AS number of the cluster.
+        pub as_number: Option<ASNumber>,
+        /// Includes the prefix length of the node's network, as does the IPv6 address.
+        pub ipv4_address: String,
+        pub ipv6_address: String,
+        #[serde(rename = "ipv4IPIPTunnelAddr")]
+        pub ipv4_ipip_tunnel_addr: String,
+        /// Makes the node a route reflector with this cluster ID.
+        #[serde(rename = "routeReflectorClusterID")]
+        pub route_reflector_cluster_id: String,
+    }
 
-/// The name of the node in an orchestrator.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, rename_all = "camelCase")]
-pub struct OrchRef {
-    #[serde(skip_serializing_if = "is_default")]
-    pub node_name: String,
-    pub orchestrator: String,
-}
+    /// The name of the node in an orchestrator.
+    pub struct OrchRef {
+        pub node_name: String,
+        pub orchestrator: String = always,
+    }
 
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default)]
-pub struct NodeWireguardSpec {
-    #[serde(rename = "interfaceIPv4Address", skip_serializing_if = "is_default")]
-    pub interface_ipv4_address: String,
-    #[serde(rename = "interfaceIPv6Address", skip_serializing_if = "is_default")]
-    pub interface_ipv6_address: String,
-}
+    pub struct NodeWireguardSpec {
+        #[serde(rename = "interfaceIPv4Address")]
+        pub interface_ipv4_address: String,
+        #[serde(rename = "interfaceIPv6Address")]
+        pub interface_ipv6_address: String,
+    }
 
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default)]
-pub struct NodeAddress {
-    pub address: String,
-    #[serde(rename = "type", skip_serializing_if = "is_default")]
-    pub type_: NodeAddressType,
-}
+    pub struct NodeAddress {
+        pub address: String = always,
+        #[serde(rename = "type")]
+        pub type_: NodeAddressType,
+    }
 
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default)]
-pub struct NodeInterface {
-    #[serde(skip_serializing_if = "is_default")]
-    pub name: String,
-    #[serde(skip_serializing_if = "is_default")]
-    pub addresses: Vec<String>,
-}
+    pub struct NodeInterface {
+        pub name: String,
+        pub addresses: Vec<String>,
+    }
 
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, rename_all = "camelCase")]
-pub struct NodeStatus {
-    #[serde(skip_serializing_if = "is_default")]
-    pub wireguard_public_key: String,
-    #[serde(skip_serializing_if = "is_default")]
-    pub wireguard_public_key_v6: String,
-    #[serde(rename = "podCIDRs", skip_serializing_if = "is_default")]
-    pub pod_cidrs: Vec<String>,
+    pub struct NodeStatus {
+        pub wireguard_public_key: String,
+        pub wireguard_public_key_v6: String,
+        #[serde(rename = "podCIDRs")]
+        pub pod_cidrs: Vec<String>,
+    }
 }
 
 impl ResourceSpec for NodeSpec {
@@ -109,13 +82,11 @@ impl ResourceSpec for NodeSpec {
     const STATUS: StatusForm = StatusForm::Always;
 
     fn check(node: &Node, at: &FieldChecker<'_>) {
-        node.spec.check(&at.field("spec"));
+        node.spec.check_spec(&at.field("spec"));
         node.status.check(&at.field("status"));
     }
-}
 
-impl NodeSpec {
-    fn check(&self, at: &FieldChecker<'_>) {
+    fn check_spec(&self, at: &FieldChecker<'_>) {
         if let Some(bgp) = &self.bgp {
             bgp.check(&at.field("bgp"));
         }
@@ -179,8 +150,8 @@ impl NodeStatus {
             ("wireguardPublicKey", &self.wireguard_public_key),
             ("wireguardPublicKeyV6", &self.wireguard_public_key_v6),
         ] {
-            let is_key = || BASE64_STANDARD.decode(text).is_ok_and(|key| key.len() == 32);
-            at.field(key).ensure(text.is_empty() || is_key(), text, "must be 32 bytes in base64");
+            let fits = text.is_empty() || BASE64_STANDARD.decode(text).is_ok_and(|key| key.len() == 32);
+            at.field(key).ensure(fits, text, "must be 32 bytes in base64");
         }
         for (at, cidr) in at.field("podCIDRs").each(&self.pod_cidrs) {
             at.cidr(cidr);

@@ -1,14 +1,12 @@
 //! Policies: rules for the endpoints that a selector matches.
 
+use super::cel;
 use super::rule::Rule;
-use super::rule_check::{CheckedDirection, RuleParent, check_rules};
-use crate::scalar::{CalicoFloat, is_default};
+use super::rule_check::{RuleParent, check_rules};
+use crate::scalar::CalicoFloat;
 use crate::schema::forms;
-use crate::{
-    FieldChecker, Kind, NoStatus, ObjectMeta, ResourceSpec, StatusForm, TypedObject, names, string_enum,
-};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use crate::{FieldChecker, Kind, NoStatus, ObjectMeta, ResourceSpec, TypedObject, names, string_enum};
+use serde_json::Value;
 
 /// The tier of policies that specify none.
 pub const DEFAULT_TIER: &str = "default";
@@ -32,120 +30,142 @@ pub type GlobalNetworkPolicy = TypedObject<GlobalNetworkPolicySpec>;
 /// Rules for the endpoints of one namespace.
 pub type NetworkPolicy = TypedObject<NetworkPolicySpec>;
 
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, rename_all = "camelCase")]
-#[schemars(extend("x-kubernetes-validations" = super::cel::global_policy()))]
-pub struct GlobalNetworkPolicySpec {
-    #[serde(skip_serializing_if = "is_default")]
-    #[schemars(schema_with = "forms::optional_tier", extend("default" = DEFAULT_TIER))]
-    pub tier: String,
-    /// Policies with a lower order apply first; policies without an order apply last.
-    #[serde(skip_serializing_if = "is_default")]
-    pub order: Option<CalicoFloat>,
-    #[serde(skip_serializing_if = "is_default")]
-    #[schemars(length(max = 1024))]
-    pub ingress: Vec<Rule>,
-    #[serde(skip_serializing_if = "is_default")]
-    #[schemars(length(max = 1024))]
-    pub egress: Vec<Rule>,
-    /// If empty, the policy applies to every endpoint.
-    #[serde(skip_serializing_if = "is_default")]
-    #[schemars(schema_with = "forms::selector")]
-    pub selector: String,
-    #[serde(skip_serializing_if = "is_default")]
-    #[schemars(length(min = 1, max = 2), extend("x-kubernetes-list-type" = "set"))]
-    pub types: Vec<PolicyType>,
-    #[serde(skip_serializing_if = "is_default")]
-    pub do_not_track: bool,
-    #[serde(rename = "preDNAT", skip_serializing_if = "is_default")]
-    pub pre_dnat: bool,
-    #[serde(skip_serializing_if = "is_default")]
-    pub apply_on_forward: bool,
-    #[serde(skip_serializing_if = "is_default")]
-    #[schemars(schema_with = "forms::selector")]
-    pub service_account_selector: String,
-    #[serde(skip_serializing_if = "is_default")]
-    #[schemars(schema_with = "forms::selector")]
-    pub namespace_selector: String,
-    #[serde(skip_serializing_if = "is_default")]
-    #[schemars(extend("x-kubernetes-list-type" = "set"))]
-    pub performance_hints: Vec<PerformanceHint>,
+api_types! {
+    #[schemars(extend("x-kubernetes-validations" = cel::global_policy()))]
+    pub struct GlobalNetworkPolicySpec {
+        #[schemars(schema_with = "forms::optional_tier", extend("default" = DEFAULT_TIER))]
+        pub tier: String,
+        /// Policies with a lower order apply first; policies without an order apply last.
+        pub order: Option<CalicoFloat>,
+        #[schemars(length(max = 1024))]
+        pub ingress: Vec<Rule>,
+        #[schemars(length(max = 1024))]
+        pub egress: Vec<Rule>,
+        /// If empty, the policy applies to every endpoint.
+        #[schemars(schema_with = "forms::selector")]
+        pub selector: String,
+        #[schemars(length(min = 1, max = 2), extend("x-kubernetes-list-type" = "set"))]
+        pub types: Vec<PolicyType>,
+        pub do_not_track: bool,
+        #[serde(rename = "preDNAT")]
+        pub pre_dnat: bool,
+        pub apply_on_forward: bool,
+        #[schemars(schema_with = "forms::selector")]
+        pub service_account_selector: String,
+        #[schemars(schema_with = "forms::selector")]
+        pub namespace_selector: String,
+        #[schemars(extend("x-kubernetes-list-type" = "set"))]
+        pub performance_hints: Vec<PerformanceHint>,
+    }
+
+    #[schemars(extend("x-kubernetes-validations" = cel::policy()))]
+    pub struct NetworkPolicySpec {
+        #[schemars(schema_with = "forms::optional_tier", extend("default" = DEFAULT_TIER))]
+        pub tier: String,
+        /// Policies with a lower order apply first; policies without an order apply last.
+        pub order: Option<CalicoFloat>,
+        #[schemars(length(max = 1024))]
+        pub ingress: Vec<Rule>,
+        #[schemars(length(max = 1024))]
+        pub egress: Vec<Rule>,
+        /// If empty, the policy applies to every endpoint of the namespace.
+        #[schemars(schema_with = "forms::selector")]
+        pub selector: String,
+        #[schemars(length(min = 1, max = 2), extend("x-kubernetes-list-type" = "set"))]
+        pub types: Vec<PolicyType>,
+        #[schemars(schema_with = "forms::selector")]
+        pub service_account_selector: String,
+        #[schemars(extend("x-kubernetes-list-type" = "set"))]
+        pub performance_hints: Vec<PerformanceHint>,
+    }
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, rename_all = "camelCase")]
-#[schemars(extend("x-kubernetes-validations" = super::cel::policy()))]
-pub struct NetworkPolicySpec {
-    #[serde(skip_serializing_if = "is_default")]
-    #[schemars(schema_with = "forms::optional_tier", extend("default" = DEFAULT_TIER))]
-    pub tier: String,
-    /// Policies with a lower order apply first; policies without an order apply last.
-    #[serde(skip_serializing_if = "is_default")]
-    pub order: Option<CalicoFloat>,
-    #[serde(skip_serializing_if = "is_default")]
-    #[schemars(length(max = 1024))]
-    pub ingress: Vec<Rule>,
-    #[serde(skip_serializing_if = "is_default")]
-    #[schemars(length(max = 1024))]
-    pub egress: Vec<Rule>,
-    /// If empty, the policy applies to every endpoint of the namespace.
-    #[serde(skip_serializing_if = "is_default")]
-    #[schemars(schema_with = "forms::selector")]
-    pub selector: String,
-    #[serde(skip_serializing_if = "is_default")]
-    #[schemars(length(min = 1, max = 2), extend("x-kubernetes-list-type" = "set"))]
-    pub types: Vec<PolicyType>,
-    #[serde(skip_serializing_if = "is_default")]
-    #[schemars(schema_with = "forms::selector")]
-    pub service_account_selector: String,
-    #[serde(skip_serializing_if = "is_default")]
-    #[schemars(extend("x-kubernetes-list-type" = "set"))]
-    pub performance_hints: Vec<PerformanceHint>,
+/// The spec of a policy that can be staged.
+pub trait PolicySpec: ResourceSpec {
+    const STAGED_KIND: Kind;
+
+    /// Returns the CEL rules of staged policies.
+    fn staged_rules() -> Value;
+
+    fn tier_mut(&mut self) -> &mut String;
+
+    /// Sets omitted types to the directions that the policy has rules for, or to ingress if it has no rules.
+    fn set_types(&mut self);
+}
+
+impl PolicySpec for GlobalNetworkPolicySpec {
+    const STAGED_KIND: Kind = Kind::StagedGlobalNetworkPolicy;
+
+    fn staged_rules() -> Value {
+        cel::staged_global_policy()
+    }
+
+    fn tier_mut(&mut self) -> &mut String {
+        &mut self.tier
+    }
+
+    fn set_types(&mut self) {
+        set_types(&mut self.types, &self.ingress, &self.egress);
+    }
+}
+
+impl PolicySpec for NetworkPolicySpec {
+    const STAGED_KIND: Kind = Kind::StagedNetworkPolicy;
+
+    fn staged_rules() -> Value {
+        cel::staged_policy()
+    }
+
+    fn tier_mut(&mut self) -> &mut String {
+        &mut self.tier
+    }
+
+    fn set_types(&mut self) {
+        set_types(&mut self.types, &self.ingress, &self.egress);
+    }
 }
 
 impl ResourceSpec for GlobalNetworkPolicySpec {
     const KIND: Kind = Kind::GlobalNetworkPolicy;
     type Status = NoStatus;
-    const STATUS: StatusForm = StatusForm::Absent;
 
     fn set_defaults(object: &mut TypedObject<Self>) {
-        set_types(&mut object.spec.types, &object.spec.ingress, &object.spec.egress);
+        object.spec.set_types();
         set_tier(&mut object.spec.tier, &mut object.metadata);
     }
 
-    fn check(object: &TypedObject<Self>, at: &FieldChecker<'_>) {
-        object.spec.check(&at.field("spec"));
-    }
-}
-
-impl ResourceSpec for NetworkPolicySpec {
-    const KIND: Kind = Kind::NetworkPolicy;
-    type Status = NoStatus;
-    const STATUS: StatusForm = StatusForm::Absent;
-
-    fn set_defaults(object: &mut TypedObject<Self>) {
-        set_types(&mut object.spec.types, &object.spec.ingress, &object.spec.egress);
-        set_tier(&mut object.spec.tier, &mut object.metadata);
-    }
-
-    fn check(object: &TypedObject<Self>, at: &FieldChecker<'_>) {
-        object.spec.check(&at.field("spec"));
-    }
-}
-
-impl GlobalNetworkPolicySpec {
-    pub(super) fn check(&self, at: &FieldChecker<'_>) {
+    fn check_spec(&self, at: &FieldChecker<'_>) {
         check_tier(at, &self.tier);
         at.field("selector").selector(&self.selector);
         at.field("serviceAccountSelector").selector(&self.service_account_selector);
         at.field("namespaceSelector").selector(&self.namespace_selector);
         check_types(at, &self.types);
         check_hints(at, &self.performance_hints);
-        check_rules(&at.field("ingress"), &self.ingress, RuleParent::GlobalPolicy, CheckedDirection::Ingress);
-        check_rules(&at.field("egress"), &self.egress, RuleParent::GlobalPolicy, CheckedDirection::Egress);
+        check_rules(at, &self.ingress, &self.egress, RuleParent::GlobalPolicy);
         self.check_flags(at);
     }
+}
 
+impl ResourceSpec for NetworkPolicySpec {
+    const KIND: Kind = Kind::NetworkPolicy;
+    type Status = NoStatus;
+
+    fn set_defaults(object: &mut TypedObject<Self>) {
+        object.spec.set_types();
+        set_tier(&mut object.spec.tier, &mut object.metadata);
+    }
+
+    fn check_spec(&self, at: &FieldChecker<'_>) {
+        check_tier(at, &self.tier);
+        at.field("selector").selector(&self.selector);
+        at.field("serviceAccountSelector").selector(&self.service_account_selector);
+        check_types(at, &self.types);
+        check_hints(at, &self.performance_hints);
+        check_rules(at, &self.ingress, &self.egress, RuleParent::NetworkPolicy);
+    }
+}
+
+impl GlobalNetworkPolicySpec {
     fn check_flags(&self, at: &FieldChecker<'_>) {
         let pre_dnat = at.field("preDNAT");
         if self.pre_dnat {
@@ -161,25 +181,7 @@ impl GlobalNetworkPolicySpec {
     }
 }
 
-impl NetworkPolicySpec {
-    pub(super) fn check(&self, at: &FieldChecker<'_>) {
-        check_tier(at, &self.tier);
-        at.field("selector").selector(&self.selector);
-        at.field("serviceAccountSelector").selector(&self.service_account_selector);
-        check_types(at, &self.types);
-        check_hints(at, &self.performance_hints);
-        check_rules(
-            &at.field("ingress"),
-            &self.ingress,
-            RuleParent::NetworkPolicy,
-            CheckedDirection::Ingress,
-        );
-        check_rules(&at.field("egress"), &self.egress, RuleParent::NetworkPolicy, CheckedDirection::Egress);
-    }
-}
-
-/// Sets omitted types to the directions that the policy has rules for, or to ingress if it has no rules.
-pub(super) fn set_types(types: &mut Vec<PolicyType>, ingress: &[Rule], egress: &[Rule]) {
+fn set_types(types: &mut Vec<PolicyType>, ingress: &[Rule], egress: &[Rule]) {
     if !types.is_empty() {
         return;
     }
@@ -198,10 +200,8 @@ pub(super) fn set_tier(tier: &mut String, metadata: &mut ObjectMeta) {
 }
 
 fn check_tier(at: &FieldChecker<'_>, tier: &str) {
-    if !tier.is_empty()
-        && let Err(reason) = names::check_label_form(tier)
-    {
-        at.field("tier").fail(tier, reason);
+    if !tier.is_empty() {
+        at.field("tier").report(tier, names::check_label_form(tier));
     }
 }
 

@@ -1,8 +1,9 @@
 //! Validation of rules.
 
 use super::rule::{Action, EntityRule, HTTPMatch, ICMPFields, Rule};
+use super::shared::{check_name, check_optional_name};
+use crate::kubernetes::RuleDirection;
 use crate::meta::check_annotations;
-use crate::names;
 use crate::scalar::{Port, Protocol};
 use crate::validation::{FieldChecker, InclusiveRange, NetworkFamily};
 use ipnet::IpNet;
@@ -17,30 +18,24 @@ pub(super) enum RuleParent {
     Profile,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum CheckedDirection {
-    Ingress,
-    Egress,
-}
-
 const MAX_POLICY_RULES: usize = 1024;
 const MAX_NETS: usize = 256;
 const MAX_PORTS: usize = 50;
 const MAX_HTTP_ITEMS: usize = 20;
 const MAX_HTTP_PATH_CHARS: usize = 1024;
 
-pub(super) fn check_rules(
-    at: &FieldChecker<'_>,
-    rules: &[Rule],
-    owner: RuleParent,
-    direction: CheckedDirection,
-) {
-    at.max_items(rules, MAX_POLICY_RULES);
-    for (at, rule) in at.each(rules) {
-        check_rule(&at, rule);
-        if owner != RuleParent::Profile {
-            check_combinations(&at, rule);
-            check_place(&at, rule, owner, direction);
+/// Checks the rules of both directions; `at` is the position of the spec.
+pub(super) fn check_rules(at: &FieldChecker<'_>, ingress: &[Rule], egress: &[Rule], owner: RuleParent) {
+    for (key, rules, direction) in
+        [("ingress", ingress, RuleDirection::Ingress), ("egress", egress, RuleDirection::Egress)]
+    {
+        at.field(key).max_items(rules, MAX_POLICY_RULES);
+        for (at, rule) in at.field(key).each(rules) {
+            check_rule(&at, rule);
+            if owner != RuleParent::Profile {
+                check_combinations(&at, rule);
+                check_place(&at, rule, owner, direction);
+            }
         }
     }
 }
@@ -134,23 +129,15 @@ fn check_entity(at: &FieldChecker<'_>, entity: &EntityRule, protocol: Option<&Pr
     }
     if let Some(services) = &entity.services {
         let at = at.field("services");
-        required_name(&at.field("name"), &services.name);
-        if !services.namespace.is_empty() {
-            required_name(&at.field("namespace"), &services.namespace);
-        }
+        check_name(&at.field("name"), &services.name);
+        check_optional_name(&at.field("namespace"), &services.namespace);
     }
     if let Some(accounts) = &entity.service_accounts {
         let at = at.field("serviceAccounts");
         for (at, name) in at.field("names").each(&accounts.names) {
-            required_name(&at, name);
+            check_name(&at, name);
         }
         at.field("selector").selector(&accounts.selector);
-    }
-}
-
-fn required_name(at: &FieldChecker<'_>, name: &str) {
-    if let Err(reason) = names::check_dotted(name) {
-        at.fail(name, reason);
     }
 }
 
@@ -247,15 +234,15 @@ fn check_http(at: &FieldChecker<'_>, http: &HTTPMatch) {
 }
 
 /// Checks the restrictions that depend on the resource and the direction of a rule.
-fn check_place(at: &FieldChecker<'_>, rule: &Rule, owner: RuleParent, direction: CheckedDirection) {
+fn check_place(at: &FieldChecker<'_>, rule: &Rule, owner: RuleParent, direction: RuleDirection) {
     let (far, near) = match direction {
-        CheckedDirection::Ingress => (("source", &rule.source), ("destination", &rule.destination)),
-        CheckedDirection::Egress => (("destination", &rule.destination), ("source", &rule.source)),
+        RuleDirection::Ingress => (("source", &rule.source), ("destination", &rule.destination)),
+        RuleDirection::Egress => (("destination", &rule.destination), ("source", &rule.source)),
     };
     if let (key, EntityRule { services: Some(services), .. }) = near {
         let reason = match direction {
-            CheckedDirection::Ingress => "an ingress rule cannot have it in its destination",
-            CheckedDirection::Egress => "an egress rule cannot have it in its source",
+            RuleDirection::Ingress => "an ingress rule cannot have it in its destination",
+            RuleDirection::Egress => "an egress rule cannot have it in its source",
         };
         at.field(key).field("services").fail(&services.name, reason);
     }
@@ -265,7 +252,7 @@ fn check_place(at: &FieldChecker<'_>, rule: &Rule, owner: RuleParent, direction:
     {
         at.field(key).field("services").field("namespace").fail("", "must be set in a global policy");
     }
-    if direction == CheckedDirection::Egress && rule.http.is_some() {
+    if direction == RuleDirection::Egress && rule.http.is_some() {
         at.field("http").fail("http", "cannot be used in an egress rule");
     }
 }

@@ -1,12 +1,10 @@
 //! Types and checks that several kinds share.
 
 use crate::names;
-use crate::scalar::{Protocol, is_default};
+use crate::scalar::{Protocol, is_digits};
 use crate::string_enum;
-use crate::validation::FieldChecker;
+use crate::validation::{FieldChecker, is_name_byte};
 use regex::Regex;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 
 /// The highest metric (least preferred route) that the kernel accepts for a route.
 pub(super) const MAX_ROUTE_PRIORITY: i64 = 2_147_483_646;
@@ -21,25 +19,20 @@ string_enum! {
     pub enum EnabledSwitch { Enabled, Disabled }
 }
 
-/// The source of the password of a BGP session.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, rename_all = "camelCase")]
-pub struct BGPPassword {
-    #[serde(skip_serializing_if = "is_default")]
-    pub secret_key_ref: Option<SecretKeyRef>,
-}
+api_types! {
+    /// The source of the password of a BGP session.
+    pub struct BGPPassword {
+        pub secret_key_ref: Option<SecretKeyRef>,
+    }
 
-/// A key in a Kubernetes secret.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default)]
-#[schemars(extend("required" = ["key"]))]
-pub struct SecretKeyRef {
-    #[serde(skip_serializing_if = "is_default")]
-    pub name: String,
-    #[schemars(length(min = 1))]
-    pub key: String,
-    #[serde(skip_serializing_if = "is_default")]
-    pub optional: Option<bool>,
+    /// A key in a Kubernetes secret.
+    #[schemars(extend("required" = ["key"]))]
+    pub struct SecretKeyRef {
+        pub name: String,
+        #[schemars(length(min = 1))]
+        pub key: String = always,
+        pub optional: Option<bool>,
+    }
 }
 
 impl BGPPassword {
@@ -56,9 +49,7 @@ impl BGPPassword {
 
 /// Checks the name of another object.
 pub(super) fn check_name(at: &FieldChecker<'_>, name: &str) {
-    if let Err(reason) = names::check_dotted(name) {
-        at.fail(name, reason);
-    }
+    at.report(name, names::check_dotted(name));
 }
 
 /// Checks the name of another object, or the empty string.
@@ -78,9 +69,8 @@ pub(super) fn check_word(at: &FieldChecker<'_>, text: &str, words: &[&str]) {
 
 /// Checks a BGP community: `aa:nn` with 16 bits each, or `aa:nn:mm` with 32 bits each.
 pub(super) fn check_community(at: &FieldChecker<'_>, text: &str) {
-    let digits = |part: &&str| !part.is_empty() && part.bytes().all(|c| c.is_ascii_digit());
     let parts: Vec<&str> = text.split(':').collect();
-    let fits = parts.iter().all(digits)
+    let fits = parts.iter().all(|part| is_digits(part))
         && match parts.len() {
             2 => parts.iter().all(|part| part.parse::<u16>().is_ok()),
             3 => parts.iter().all(|part| part.parse::<u32>().is_ok()),
@@ -102,9 +92,8 @@ pub(super) fn check_pattern(at: &FieldChecker<'_>, text: &str) {
 
 /// Checks the name of an endpoint's port.
 pub(super) fn check_port_name(at: &FieldChecker<'_>, name: &str) {
-    let allowed = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'_' | b'.' | b'-');
     at.ensure(
-        (1..=128).contains(&name.len()) && name.bytes().all(allowed),
+        (1..=128).contains(&name.len()) && name.bytes().all(is_name_byte),
         name,
         "must be up to 128 letters, digits, '_', '.' and '-'",
     );
@@ -118,11 +107,7 @@ pub(super) fn check_port_protocol(at: &FieldChecker<'_>, protocol: &Protocol) {
 /// Checks labels that are applied to other objects.
 pub(super) fn check_labels(at: &FieldChecker<'_>, labels: &std::collections::BTreeMap<String, String>) {
     for (key, value) in labels {
-        if let Err(reason) = names::check_qualified(key) {
-            at.key(key).fail(key, reason);
-        }
-        if let Err(reason) = names::check_label_value(value) {
-            at.key(key).fail(value, reason);
-        }
+        at.key(key).report(key, names::check_qualified(key));
+        at.key(key).report(value, names::check_label_value(value));
     }
 }

@@ -1,10 +1,8 @@
 //! Tiers: groups of policies that are evaluated in order.
 
 use super::{Condition, cel};
-use crate::scalar::{CalicoFloat, StringEnum, is_default};
+use crate::scalar::{CalicoFloat, StringEnum};
 use crate::{FieldChecker, Kind, ResourceSpec, StatusForm, TypedObject, string_enum};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 
 string_enum! {
     /// The action for a packet to which policies of the tier apply but which none of their rules matches.
@@ -13,22 +11,17 @@ string_enum! {
 
 pub type Tier = TypedObject<TierSpec>;
 
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, rename_all = "camelCase")]
-pub struct TierSpec {
-    /// Tiers with a lower order are evaluated first.
-    #[serde(skip_serializing_if = "is_default")]
-    pub order: Option<CalicoFloat>,
-    #[serde(skip_serializing_if = "is_default")]
-    #[schemars(extend("default" = "Deny"))]
-    pub default_action: TierAction,
-}
+api_types! {
+    pub struct TierSpec {
+        /// Tiers with a lower order are evaluated first.
+        pub order: Option<CalicoFloat>,
+        #[schemars(extend("default" = "Deny"))]
+        pub default_action: TierAction,
+    }
 
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, rename_all = "camelCase")]
-pub struct TierStatus {
-    #[serde(skip_serializing_if = "is_default")]
-    pub conditions: Vec<Condition>,
+    pub struct TierStatus {
+        pub conditions: Vec<Condition>,
+    }
 }
 
 /// A tier that always exists, with a fixed order and default action.
@@ -54,11 +47,14 @@ impl ResourceSpec for TierSpec {
 
     fn set_defaults(object: &mut TypedObject<Self>) {
         let built_in = BUILT_IN_TIERS.into_iter().find(|tier| tier.name == object.metadata.name);
-        let (order, action) =
-            built_in.map_or((DEFAULT_TIER_ORDER, TierAction::Deny), |tier| (tier.order, tier.default_action));
-        object.spec.order.get_or_insert(CalicoFloat(order));
+        let tier = built_in.unwrap_or(BuiltInTier {
+            name: "",
+            order: DEFAULT_TIER_ORDER,
+            default_action: TierAction::Deny,
+        });
+        object.spec.order.get_or_insert(CalicoFloat(tier.order));
         if object.spec.default_action == TierAction::default() {
-            object.spec.default_action = action;
+            object.spec.default_action = tier.default_action;
         }
     }
 
@@ -70,7 +66,8 @@ impl ResourceSpec for TierSpec {
     }
 
     fn check(object: &TypedObject<Self>, at: &FieldChecker<'_>) {
-        let (spec, at) = (&object.spec, at.field("spec"));
+        let spec = &object.spec;
+        let at = at.field("spec");
         at.field("defaultAction").one_of(&spec.default_action);
         let Some(tier) = BUILT_IN_TIERS.into_iter().find(|tier| tier.name == object.metadata.name) else {
             return;

@@ -2,122 +2,84 @@
 
 use super::shared::{check_name, check_optional_name, check_port_name, check_port_protocol};
 use crate::names::WorkloadEndpointParts;
-use crate::object::{NoStatus, StatusForm};
-use crate::scalar::{Dscp, Protocol, is_default};
+use crate::object::NoStatus;
+use crate::scalar::{Dscp, Protocol};
 use crate::validation::{FieldChecker, NetworkFamily};
 use crate::{Kind, ResourceSpec, TypedObject};
 use ipnet::IpNet;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 
 const NAMESPACE_LABEL: &str = "projectcalico.org/namespace";
 const ORCHESTRATOR_LABEL: &str = "projectcalico.org/orchestrator";
 
 pub type WorkloadEndpoint = TypedObject<WorkloadEndpointSpec>;
 
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, rename_all = "camelCase")]
-pub struct WorkloadEndpointSpec {
-    #[serde(skip_serializing_if = "is_default")]
-    pub orchestrator: String,
-    #[serde(skip_serializing_if = "is_default")]
-    pub workload: String,
-    #[serde(skip_serializing_if = "is_default")]
-    pub node: String,
-    #[serde(rename = "containerID", skip_serializing_if = "is_default")]
-    pub container_id: String,
-    #[serde(skip_serializing_if = "is_default")]
-    pub pod: String,
-    #[serde(skip_serializing_if = "is_default")]
-    pub endpoint: String,
-    #[serde(skip_serializing_if = "is_default")]
-    pub service_account_name: String,
-    /// The endpoint's addresses, each as a /32 or /128.
-    #[serde(skip_serializing_if = "is_default")]
-    pub ip_networks: Vec<String>,
-    #[serde(rename = "ipNATs", skip_serializing_if = "is_default")]
-    pub ip_nats: Vec<IPNAT>,
-    #[serde(skip_serializing_if = "is_default")]
-    pub ipv4_gateway: String,
-    #[serde(skip_serializing_if = "is_default")]
-    pub ipv6_gateway: String,
-    /// Names of profiles, in the order in which they are applied.
-    #[serde(skip_serializing_if = "is_default")]
-    pub profiles: Vec<String>,
-    /// The host-side interface.
-    #[serde(skip_serializing_if = "is_default")]
-    pub interface_name: String,
-    #[serde(skip_serializing_if = "is_default")]
-    pub mac: String,
-    #[serde(skip_serializing_if = "is_default")]
-    pub ports: Vec<WorkloadEndpointPort>,
-    /// Source addresses that the workload may use besides its own.
-    #[serde(skip_serializing_if = "is_default")]
-    pub allow_spoofed_source_prefixes: Vec<String>,
-    #[serde(skip_serializing_if = "is_default")]
-    pub qos_controls: Option<QoSControls>,
-}
+api_types! {
+    pub struct WorkloadEndpointSpec {
+        pub orchestrator: String,
+        pub workload: String,
+        pub node: String,
+        #[serde(rename = "containerID")]
+        pub container_id: String,
+        pub pod: String,
+        pub endpoint: String,
+        pub service_account_name: String,
+        /// The endpoint's addresses, each as a /32 or /128.
+        pub ip_networks: Vec<String>,
+        #[serde(rename = "ipNATs")]
+        pub ip_nats: Vec<IPNAT>,
+        pub ipv4_gateway: String,
+        pub ipv6_gateway: String,
+        /// Names of profiles, in the order in which they are applied.
+        pub profiles: Vec<String>,
+        /// The host-side interface.
+        pub interface_name: String,
+        pub mac: String,
+        pub ports: Vec<WorkloadEndpointPort>,
+        /// Source addresses that the workload may use besides its own.
+        pub allow_spoofed_source_prefixes: Vec<String>,
+        pub qos_controls: Option<QoSControls>,
+    }
 
-/// An external address that is translated to an address of the endpoint.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default)]
-pub struct IPNAT {
-    #[serde(rename = "internalIP")]
-    pub internal_ip: String,
-    #[serde(rename = "externalIP")]
-    pub external_ip: String,
-}
+    /// An external address that is translated to an address of the endpoint.
+    pub struct IPNAT {
+        #[serde(rename = "internalIP")]
+        pub internal_ip: String = always,
+        #[serde(rename = "externalIP")]
+        pub external_ip: String = always,
+    }
 
-/// A port that rules can refer to by its name, or that is mapped to a port of the host.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, rename_all = "camelCase")]
-pub struct WorkloadEndpointPort {
-    pub name: String,
-    pub protocol: Protocol,
-    pub port: u16,
-    pub host_port: u16,
-    #[serde(rename = "hostIP")]
-    pub host_ip: String,
-}
+    /// A port that rules can refer to by its name, or that is mapped to a port of the host.
+    pub struct WorkloadEndpointPort {
+        pub name: String = always,
+        pub protocol: Protocol = always,
+        pub port: u16 = always,
+        pub host_port: u16 = always,
+        #[serde(rename = "hostIP")]
+        pub host_ip: String = always,
+    }
 
-/// Limits on a workload's traffic; 0 means no limit.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, rename_all = "camelCase")]
-pub struct QoSControls {
-    /// In bits per second, as is the peak rate.
-    #[serde(skip_serializing_if = "is_default")]
-    pub ingress_bandwidth: i64,
-    /// In bits.
-    #[serde(skip_serializing_if = "is_default")]
-    pub ingress_burst: i64,
-    #[serde(skip_serializing_if = "is_default")]
-    pub ingress_peakrate: i64,
-    /// In bytes.
-    #[serde(skip_serializing_if = "is_default")]
-    pub ingress_minburst: i64,
-    #[serde(skip_serializing_if = "is_default")]
-    pub egress_bandwidth: i64,
-    #[serde(skip_serializing_if = "is_default")]
-    pub egress_burst: i64,
-    #[serde(skip_serializing_if = "is_default")]
-    pub egress_peakrate: i64,
-    #[serde(skip_serializing_if = "is_default")]
-    pub egress_minburst: i64,
-    /// In packets per second.
-    #[serde(skip_serializing_if = "is_default")]
-    pub ingress_packet_rate: i64,
-    #[serde(skip_serializing_if = "is_default")]
-    pub ingress_packet_burst: i64,
-    #[serde(skip_serializing_if = "is_default")]
-    pub egress_packet_rate: i64,
-    #[serde(skip_serializing_if = "is_default")]
-    pub egress_packet_burst: i64,
-    #[serde(skip_serializing_if = "is_default")]
-    pub ingress_max_connections: i64,
-    #[serde(skip_serializing_if = "is_default")]
-    pub egress_max_connections: i64,
-    #[serde(skip_serializing_if = "is_default")]
-    pub dscp: Option<Dscp>,
+    /// Limits on a workload's traffic; 0 means no limit.
+    pub struct QoSControls {
+        /// In bits per second, as is the peak rate.
+        pub ingress_bandwidth: i64,
+        /// In bits.
+        pub ingress_burst: i64,
+        pub ingress_peakrate: i64,
+        /// In bytes.
+        pub ingress_minburst: i64,
+        pub egress_bandwidth: i64,
+        pub egress_burst: i64,
+        pub egress_peakrate: i64,
+        pub egress_minburst: i64,
+        /// In packets per second.
+        pub ingress_packet_rate: i64,
+        pub ingress_packet_burst: i64,
+        pub egress_packet_rate: i64,
+        pub egress_packet_burst: i64,
+        pub ingress_max_connections: i64,
+        pub egress_max_connections: i64,
+        pub dscp: Option<Dscp>,
+    }
 }
 
 /// The limits of one direction, in the units of [`QoSControls`].
@@ -183,7 +145,6 @@ impl QoSControls {
 impl ResourceSpec for WorkloadEndpointSpec {
     const KIND: Kind = Kind::WorkloadEndpoint;
     type Status = NoStatus;
-    const STATUS: StatusForm = StatusForm::Absent;
 
     fn set_defaults(endpoint: &mut WorkloadEndpoint) {
         let meta = &mut endpoint.metadata;
@@ -203,37 +164,40 @@ impl ResourceSpec for WorkloadEndpointSpec {
 
     fn check(endpoint: &WorkloadEndpoint, at: &FieldChecker<'_>) {
         endpoint.check_name(at);
-        let (spec, at) = (&endpoint.spec, at.field("spec"));
+        endpoint.spec.check_spec(&at.field("spec"));
+    }
+
+    fn check_spec(&self, at: &FieldChecker<'_>) {
         for (key, name) in [
-            ("orchestrator", &spec.orchestrator),
-            ("workload", &spec.workload),
-            ("node", &spec.node),
-            ("pod", &spec.pod),
-            ("endpoint", &spec.endpoint),
-            ("serviceAccountName", &spec.service_account_name),
+            ("orchestrator", &self.orchestrator),
+            ("workload", &self.workload),
+            ("node", &self.node),
+            ("pod", &self.pod),
+            ("endpoint", &self.endpoint),
+            ("serviceAccountName", &self.service_account_name),
         ] {
             check_optional_name(&at.field(key), name);
         }
         at.field("containerID").ensure(
-            spec.container_id.is_empty() || is_container_id(&spec.container_id),
-            &spec.container_id,
+            self.container_id.is_empty() || is_container_id(&self.container_id),
+            &self.container_id,
             "must consist of letters, digits and '-', and begin and end with a letter or digit",
         );
-        spec.check_addresses(&at);
-        for (at, profile) in at.field("profiles").each(&spec.profiles) {
+        self.check_addresses(at);
+        for (at, profile) in at.field("profiles").each(&self.profiles) {
             check_name(&at, profile);
         }
-        at.field("interfaceName").interface(&spec.interface_name);
-        if !spec.mac.is_empty() {
-            at.field("mac").mac(&spec.mac);
+        at.field("interfaceName").interface(&self.interface_name);
+        if !self.mac.is_empty() {
+            at.field("mac").mac(&self.mac);
         }
-        for (at, port) in at.field("ports").each(&spec.ports) {
+        for (at, port) in at.field("ports").each(&self.ports) {
             port.check(&at);
         }
-        for (at, prefix) in at.field("allowSpoofedSourcePrefixes").each(&spec.allow_spoofed_source_prefixes) {
+        for (at, prefix) in at.field("allowSpoofedSourcePrefixes").each(&self.allow_spoofed_source_prefixes) {
             at.cidr(prefix);
         }
-        if let Some(dscp) = spec.qos_controls.as_ref().and_then(|qos| qos.dscp.as_ref()) {
+        if let Some(dscp) = self.qos_controls.as_ref().and_then(|qos| qos.dscp.as_ref()) {
             at.field("qosControls").field("dscp").ensure(
                 dscp.value().is_some(),
                 dscp,

@@ -4,12 +4,12 @@
 //! Rules that this version cannot express fail closed: an Accept rule is omitted, any other rule denies
 //! everything in its direction.
 
-use super::ports::{PortsByProtocol, RuleDirection, merged, rules};
+use super::ports::{PortsByProtocol, RuleDirection, ports_by_protocol, rules};
 use super::selectors::{of_namespaces, of_pods};
 use crate::kinds::{
     Action, EntityRule, GlobalNetworkPolicySpec, LabelSelector, PolicyType, Rule, RuleMetadata,
 };
-use crate::scalar::{CalicoFloat, Port, Protocol};
+use crate::scalar::{CalicoFloat, Port};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
@@ -93,26 +93,22 @@ pub fn global_network_policy(spec: &ClusterNetworkPolicySpec) -> Option<GlobalNe
         "Baseline" => "kube-baseline",
         _ => return None,
     };
-    let pods_of =
-        |namespaces: &LabelSelector, pods: &LabelSelector| (of_namespaces(namespaces), of_pods(pods));
-    let (namespace_selector, selector) = match (&spec.subject.namespaces, &spec.subject.pods) {
-        (Some(namespaces), None) => pods_of(namespaces, &LabelSelector::default()),
-        (None, Some(pods)) => pods_of(&pods.namespace_selector, &pods.pod_selector),
+    let subject = match (&spec.subject.namespaces, &spec.subject.pods) {
+        (Some(namespaces), None) => select_pods(namespaces, &LabelSelector::default()),
+        (None, Some(pods)) => select_pods(&pods.namespace_selector, &pods.pod_selector),
         _ => return None,
     };
     let mut types = Vec::new();
     types.extend((!spec.ingress.is_empty()).then_some(PolicyType::Ingress));
     types.extend((!spec.egress.is_empty()).then_some(PolicyType::Egress));
-    let converted =
-        |rules: &[PolicyRule], towards| rules.iter().flat_map(|rule| convert(rule, towards)).collect();
     (!types.is_empty()).then(|| GlobalNetworkPolicySpec {
         tier: tier.to_owned(),
         order: Some(CalicoFloat(f64::from(spec.priority))),
-        selector,
-        namespace_selector,
+        selector: subject.selector,
+        namespace_selector: subject.namespace_selector,
         types,
-        ingress: converted(&spec.ingress, RuleDirection::Ingress),
-        egress: converted(&spec.egress, RuleDirection::Egress),
+        ingress: spec.ingress.iter().flat_map(|rule| convert(rule, RuleDirection::Ingress)).collect(),
+        egress: spec.egress.iter().flat_map(|rule| convert(rule, RuleDirection::Egress)).collect(),
         ..GlobalNetworkPolicySpec::default()
     })
 }
@@ -137,15 +133,18 @@ fn convert(rule: &PolicyRule, towards: RuleDirection) -> Vec<Rule> {
     }
 }
 
-fn entity(peer: &PolicyRulePeer, towards: RuleDirection) -> Option<EntityRule> {
-    let of = |namespaces: &LabelSelector, pods: &LabelSelector| EntityRule {
+fn select_pods(namespaces: &LabelSelector, pods: &LabelSelector) -> EntityRule {
+    EntityRule {
         selector: of_pods(pods),
         namespace_selector: of_namespaces(namespaces),
         ..EntityRule::default()
-    };
+    }
+}
+
+fn entity(peer: &PolicyRulePeer, towards: RuleDirection) -> Option<EntityRule> {
     match (&peer.namespaces, &peer.pods, peer.networks.as_slice()) {
-        (Some(namespaces), None, []) => Some(of(namespaces, &LabelSelector::default())),
-        (None, Some(pods), []) => Some(of(&pods.namespace_selector, &pods.pod_selector)),
+        (Some(namespaces), None, []) => Some(select_pods(namespaces, &LabelSelector::default())),
+        (None, Some(pods), []) => Some(select_pods(&pods.namespace_selector, &pods.pod_selector)),
         (None, None, networks) if towards == RuleDirection::Egress && !networks.is_empty() => {
             Some(EntityRule { nets: networks.to_vec(), ..EntityRule::default() })
         }
@@ -183,10 +182,7 @@ fn by_protocol(matches: Option<&[ProtocolMatch]>) -> Option<PortsByProtocol> {
             }
         }
     }
-    let ported = |(name, ports): (&str, Option<Vec<Port>>)| {
-        (Some(Protocol::from(name)), merged(ports.unwrap_or_default()))
-    };
-    let mut all: PortsByProtocol = protocols.into_iter().map(ported).collect();
+    let mut all = ports_by_protocol(protocols);
     if !named.is_empty() {
         all.push((None, named));
     }

@@ -66,18 +66,18 @@ impl EndpointSlice {
     /// Converts a slice; returns `None` if it does not belong to a service.
     pub fn read(labels: &BTreeMap<String, String>, raw: &RawEndpointSlice) -> Option<EndpointSlice> {
         let service = labels.get(SERVICE_LABEL).filter(|name| !name.is_empty())?.clone();
-        let named = raw.address_type == "FQDN";
-        let endpoints = || raw.endpoints.iter().flatten().filter(|_| !named);
-        let mut addresses: Vec<IpAddr> = endpoints()
-            .flat_map(|endpoint| &endpoint.addresses)
-            .filter_map(|text| text.parse().ok())
-            .collect();
+        let endpoints = match &raw.endpoints {
+            Some(endpoints) if raw.address_type != "FQDN" => endpoints.as_slice(),
+            _ => &[],
+        };
+        let texts = endpoints.iter().flat_map(|endpoint| &endpoint.addresses);
+        let mut addresses: Vec<IpAddr> = texts.filter_map(|text| text.parse().ok()).collect();
         addresses.sort_unstable();
         addresses.dedup();
         let mut ports: Vec<ServicePort> = raw.ports.iter().flatten().filter_map(RawPort::read).collect();
         ports.sort_unstable();
         ports.dedup();
-        let ready = endpoints().filter(|endpoint| endpoint.conditions.ready != Some(false));
+        let ready = endpoints.iter().filter(|endpoint| endpoint.conditions.ready != Some(false));
         let mut ready_on: Vec<String> =
             ready.map(|endpoint| endpoint.node_name.clone().unwrap_or_default()).collect();
         ready_on.sort_unstable();

@@ -12,6 +12,7 @@ mod service;
 
 pub use cluster_network_policy::{ClusterNetworkPolicySpec, global_network_policy};
 pub use endpoint_slice::{EndpointSlice, RawEndpointSlice, SERVICE_LABEL, ServicePort};
+pub(crate) use ports::RuleDirection;
 pub use service::{ExternalTraffic, KubernetesService, RawService, ServiceType};
 
 /// Name prefix of policies derived from Kubernetes NetworkPolicies.

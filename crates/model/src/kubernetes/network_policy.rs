@@ -1,12 +1,12 @@
 //! Converts Kubernetes NetworkPolicies (networking.k8s.io/v1), and their staged form, to Calico policies.
 
-use super::ports::{PortsByProtocol, RuleDirection, merged, rules};
+use super::ports::{PortsByProtocol, RuleDirection, ports_by_protocol, rules};
 use super::selectors::{of_namespaces, of_pods};
 use crate::kinds::{
     Action, DEFAULT_TIER, EntityRule, KubernetesPeer, KubernetesPort, KubernetesProtocol, NetworkPolicySpec,
     PolicyType, Rule, StagedKubernetesNetworkPolicySpec,
 };
-use crate::scalar::{CalicoFloat, Port, Protocol, StringEnum};
+use crate::scalar::{CalicoFloat, Port, StringEnum};
 use std::collections::BTreeMap;
 
 /// The order of derived policies in their tier.
@@ -70,10 +70,7 @@ fn by_protocol(ports: &[KubernetesPort]) -> Option<PortsByProtocol> {
             (Some(port), _) => listed.as_mut().into_iter().for_each(|ports| ports.push(port.clone())),
         }
     }
-    let named = |(name, ports): (&str, Option<Vec<Port>>)| {
-        (Some(Protocol::from(name)), merged(ports.unwrap_or_default()))
-    };
-    Some(protocols.into_iter().map(named).collect())
+    Some(ports_by_protocol(protocols))
 }
 
 fn entity(peer: &KubernetesPeer) -> EntityRule {

@@ -2,6 +2,7 @@
 
 use crate::kinds::{Action, EntityRule, Rule, RuleMetadata};
 use crate::scalar::{Port, Protocol};
+use std::collections::BTreeMap;
 
 /// The ports of each protocol that a rule matches. `None` means any protocol, an empty list means all ports.
 pub type PortsByProtocol = Vec<(Option<Protocol>, Vec<Port>)>;
@@ -46,9 +47,16 @@ pub fn rules(
     rules
 }
 
+/// Returns the ports of each protocol; `None` means all ports.
+pub fn ports_by_protocol(protocols: BTreeMap<&str, Option<Vec<Port>>>) -> PortsByProtocol {
+    let entries = protocols.into_iter();
+    entries.map(|(name, ports)| (Some(Protocol::from(name)), merged(ports.unwrap_or_default()))).collect()
+}
+
 /// Returns the named ports followed by the fewest ranges that contain the same port numbers.
-pub fn merged(ports: Vec<Port>) -> Vec<Port> {
-    let (mut names, mut ranges) = (Vec::new(), Vec::new());
+fn merged(ports: Vec<Port>) -> Vec<Port> {
+    let mut names = Vec::new();
+    let mut ranges = Vec::new();
     for port in ports {
         match port.bounds() {
             Some(bounds) => ranges.push(bounds),

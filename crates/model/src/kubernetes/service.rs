@@ -107,16 +107,13 @@ impl KubernetesService {
             None | Some([]) => vec![&spec.cluster_ip],
             Some(several) => several.iter().collect(),
         };
-        let addresses = |texts: &Option<Vec<String>>| -> Vec<IpAddr> {
-            texts.iter().flatten().filter_map(|text| text.parse().ok()).collect()
-        };
         let ingress = raw.status.load_balancer.ingress.iter().flatten();
         KubernetesService {
             uid: uid.to_owned(),
             form: ServiceType::read(&spec.r#type),
             traffic: ExternalTraffic::read(&spec.external_traffic_policy),
             cluster_ips: cluster.into_iter().filter_map(|text| text.parse().ok()).collect(),
-            external_ips: addresses(&spec.external_ips),
+            external_ips: spec.external_ips.iter().flatten().filter_map(|text| text.parse().ok()).collect(),
             load_balancer_ip: spec.load_balancer_ip.parse().ok(),
             ingress_ips: ingress.filter_map(|ingress| ingress.ip.parse().ok()).collect(),
             ip_versions: spec.ip_families.iter().flatten().filter_map(|family| ip_version(family)).collect(),
@@ -195,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_headless_service_has_no_address_and_an_old_one_has_its_one() {
+    fn headless_and_old_services_are_read() {
         assert_eq!(
             read(json!({"spec": {"clusterIP": "None", "clusterIPs": ["None"]}})).cluster_ips,
             Vec::<IpAddr>::new()

@@ -29,19 +29,17 @@ pub(super) fn decode<'de, T: Deserialize<'de>>(
 
 fn steps(path: &serde_ignored::Path<'_>) -> Vec<FieldPathStep> {
     use serde_ignored::Path;
-    let after = |parent, step: Option<FieldPathStep>| {
-        let mut steps = steps(parent);
-        steps.extend(step);
-        steps
-    };
-    match path {
-        Path::Root => Vec::new(),
-        Path::Seq { parent, index } => after(parent, Some(FieldPathStep::Index(*index))),
-        Path::Map { parent, key } => after(parent, Some(FieldPathStep::Key(key.clone()))),
+    let (parent, step) = match path {
+        Path::Root => return Vec::new(),
+        Path::Seq { parent, index } => (parent, Some(FieldPathStep::Index(*index))),
+        Path::Map { parent, key } => (parent, Some(FieldPathStep::Key(key.clone()))),
         Path::Some { parent } | Path::NewtypeStruct { parent } | Path::NewtypeVariant { parent } => {
-            after(parent, None)
+            (parent, None)
         }
-    }
+    };
+    let mut steps = steps(parent);
+    steps.extend(step);
+    steps
 }
 
 /// Formats a path: `spec.ingress[0].sauce`.

@@ -48,13 +48,18 @@ pub enum StatusForm {
 pub trait ResourceSpec: ObjectPart {
     const KIND: Kind;
     type Status: ObjectPart;
-    const STATUS: StatusForm;
+    const STATUS: StatusForm = StatusForm::Absent;
 
     /// Sets the defaults that are stored for omitted fields.
     fn set_defaults(_object: &mut TypedObject<Self>) {}
 
     /// Reports all violations that the types do not already exclude. `at` is the root of the object.
-    fn check(_object: &TypedObject<Self>, _at: &FieldChecker<'_>) {}
+    fn check(object: &TypedObject<Self>, at: &FieldChecker<'_>) {
+        object.spec.check_spec(&at.field("spec"));
+    }
+
+    /// Reports the violations inside the spec, whose position is `at`.
+    fn check_spec(&self, _at: &FieldChecker<'_>) {}
 
     /// Returns CEL rules that refer to more than one part of the object.
     fn object_rules() -> Vec<Value> {

@@ -1,9 +1,8 @@
 //! BGP autonomous system numbers.
 
-use super::{NumberOrText, ScalarError};
-use schemars::JsonSchema;
-use serde::{Deserialize, Deserializer, Serialize, de::Error};
-use std::{borrow::Cow, fmt, str::FromStr};
+use super::{ScalarError, is_digits};
+use serde::Serialize;
+use std::{fmt, str::FromStr};
 
 /// AS number. Serialised as a number; also parsed from a string, plain or as two 16-bit halves (`1.10`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -14,14 +13,13 @@ impl FromStr for ASNumber {
     type Err = ScalarError;
 
     fn from_str(text: &str) -> Result<Self, ScalarError> {
-        let digits = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
         let number = match text.split_once('.') {
-            Some((high, low)) if digits(high) && digits(low) => high
+            Some((high, low)) if is_digits(high) && is_digits(low) => high
                 .parse::<u16>()
                 .ok()
                 .zip(low.parse::<u16>().ok())
                 .map(|(high, low)| u32::from(high) << 16 | u32::from(low)),
-            None if digits(text) => text.parse().ok(),
+            None if is_digits(text) => text.parse().ok(),
             _ => None,
         };
         number.map(ASNumber).ok_or_else(|| {
@@ -32,35 +30,17 @@ impl FromStr for ASNumber {
     }
 }
 
-impl<'de> Deserialize<'de> for ASNumber {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        match NumberOrText::deserialize(deserializer)? {
-            NumberOrText::Number(n) => u32::try_from(n).map(ASNumber).map_err(|_| {
-                D::Error::custom(format_args!("{n} is not an AS number: expected 0..4294967295"))
-            }),
-            NumberOrText::Text(text) => text.parse().map_err(D::Error::custom),
-        }
-    }
-}
-
 impl fmt::Display for ASNumber {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
 }
 
-impl JsonSchema for ASNumber {
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn schema_name() -> Cow<'static, str> {
-        "ASNumber".into()
-    }
-
-    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
-        schemars::json_schema!({"type": "integer", "format": "int64", "minimum": 0, "maximum": 4294967295u32})
-    }
+number_or_text! {
+    ASNumber,
+    ASNumber,
+    "{} is not an AS number: expected 0..4294967295",
+    schemars::json_schema!({"type": "integer", "format": "int64", "minimum": 0, "maximum": 4294967295u32})
 }
 
 #[cfg(test)]

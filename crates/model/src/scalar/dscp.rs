@@ -1,11 +1,10 @@
 //! Differentiated services code points: a number or a well-known name.
 
-use super::{NumberOrText, ScalarError, int_or_string};
+use super::{ScalarError, int_or_string};
 use crate::schema::patterns;
-use schemars::JsonSchema;
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
+use serde::{Serialize, Serializer};
 use serde_json::json;
-use std::{borrow::Cow, fmt, str::FromStr};
+use std::{fmt, str::FromStr};
 
 /// A code point. Kept as written, so that a name stays a name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -59,29 +58,11 @@ impl Serialize for Dscp {
     }
 }
 
-impl<'de> Deserialize<'de> for Dscp {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        match NumberOrText::deserialize(deserializer)? {
-            NumberOrText::Number(n) => u8::try_from(n)
-                .map(Dscp::Value)
-                .map_err(|_| D::Error::custom(format_args!("{n} is not a DSCP: 0..63"))),
-            NumberOrText::Text(text) => text.parse().map_err(D::Error::custom),
-        }
-    }
-}
-
-impl JsonSchema for Dscp {
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn schema_name() -> Cow<'static, str> {
-        "DSCP".into()
-    }
-
-    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
-        int_or_string(json!({"pattern": patterns::whole(patterns::DSCP), "minimum": 0, "maximum": 63}))
-    }
+number_or_text! {
+    Dscp,
+    Dscp::Value,
+    "{} is not a DSCP: 0..63",
+    int_or_string(json!({"pattern": patterns::whole(patterns::DSCP), "minimum": 0, "maximum": 63}))
 }
 
 #[cfg(test)]

@@ -2,9 +2,8 @@
 
 use super::ScalarError;
 use crate::schema::forms;
-use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
-use std::{borrow::Cow, fmt, str::FromStr};
+use std::{fmt, str::FromStr};
 
 /// Signed nanoseconds, as in Go.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -111,7 +110,8 @@ impl FromStr for GoDuration {
 
 /// Prints a multiple of `scale` nanoseconds with up to `digits` decimals, without trailing zeros.
 fn decimal(f: &mut fmt::Formatter<'_>, nanos: u64, scale: u64, digits: usize, name: &str) -> fmt::Result {
-    let (whole, part) = (nanos / scale, nanos % scale);
+    let whole = nanos / scale;
+    let part = nanos % scale;
     if part == 0 {
         return write!(f, "{whole}{name}");
     }
@@ -131,7 +131,8 @@ impl fmt::Display for GoDuration {
             MICROSECOND..MILLISECOND => decimal(f, nanos, MICROSECOND, 3, "\u{b5}s"),
             MILLISECOND..SECOND => decimal(f, nanos, MILLISECOND, 6, "ms"),
             _ => {
-                let (hours, minutes) = (nanos / HOUR, nanos % HOUR / MINUTE);
+                let hours = nanos / HOUR;
+                let minutes = nanos % HOUR / MINUTE;
                 if hours > 0 {
                     write!(f, "{hours}h")?;
                 }
@@ -157,21 +158,12 @@ impl<'de> Deserialize<'de> for GoDuration {
     }
 }
 
-impl JsonSchema for GoDuration {
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn schema_name() -> Cow<'static, str> {
-        "Duration".into()
-    }
-
-    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
-        schemars::json_schema!({"type": "string", "x-kubernetes-validations": [forms::rule(
-            "self == '' || duration(self) == duration(self)",
-            "must be a span of time such as 1m30s",
-        )]})
-    }
+inline_schema! {
+    GoDuration,
+    schemars::json_schema!({"type": "string", "x-kubernetes-validations": [forms::rule(
+        "self == '' || duration(self) == duration(self)",
+        "must be a span of time such as 1m30s",
+    )]})
 }
 
 #[cfg(test)]

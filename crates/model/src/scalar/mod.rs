@@ -1,5 +1,45 @@
 //! Scalar types of specs, with the encodings that Calico uses.
 
+/// Implements `Deserialize` for a scalar that is a number or a text, and its schema. `$wrong` is the error for a number
+/// that is out of range.
+macro_rules! number_or_text {
+    ($type:ident, $number:expr, $wrong:literal, $schema:expr) => {
+        impl<'de> serde::Deserialize<'de> for $type {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                use super::NumberOrText::{self, Number, Text};
+                match <NumberOrText as serde::Deserialize>::deserialize(deserializer)? {
+                    Number(n) => match n.try_into() {
+                        Ok(number) => Ok($number(number)),
+                        Err(_) => Err(serde::de::Error::custom(format_args!($wrong, n))),
+                    },
+                    Text(text) => text.parse().map_err(serde::de::Error::custom),
+                }
+            }
+        }
+
+        inline_schema! { $type, $schema }
+    };
+}
+
+/// Implements `JsonSchema` for a scalar.
+macro_rules! inline_schema {
+    ($type:ident, $schema:expr) => {
+        impl schemars::JsonSchema for $type {
+            fn inline_schema() -> bool {
+                true
+            }
+
+            fn schema_name() -> std::borrow::Cow<'static, str> {
+                stringify!($type).into()
+            }
+
+            fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+                $schema
+            }
+        }
+    };
+}
+
 mod as_number;
 mod dscp;
 mod duration;
@@ -25,6 +65,11 @@ pub struct ScalarError(pub String);
 /// Returns whether a value is the default. For `skip_serializing_if`: Calico omits fields with zero values.
 pub fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
+}
+
+/// Returns whether a text is a number without a sign.
+pub(crate) fn is_digits(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 /// Deserialises a value that may be a number or a string.

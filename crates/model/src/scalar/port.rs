@@ -1,10 +1,10 @@
 //! Ports in rules: a number, a range or a name.
 
-use super::{NumberOrText, ScalarError};
+use super::{ScalarError, is_digits};
 use crate::schema::{forms, patterns};
-use schemars::JsonSchema;
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
-use std::{borrow::Cow, fmt, str::FromStr};
+use crate::validation::is_name_byte;
+use serde::{Serialize, Serializer};
+use std::{fmt, str::FromStr};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Port {
@@ -40,26 +40,26 @@ impl FromStr for Port {
     type Err = ScalarError;
 
     fn from_str(text: &str) -> Result<Self, ScalarError> {
-        let digits = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
-        let number = |part: &str| {
-            part.parse::<u16>().map_err(|_| ScalarError(format!("invalid port: {part} is not in 0..65535")))
-        };
-        if digits(text) {
-            return number(text).map(Port::Number);
+        if is_digits(text) {
+            return parse_number(text).map(Port::Number);
         }
-        if let Some((first, last)) =
-            text.split_once(':').filter(|(first, last)| digits(first) && digits(last))
+        if let Some((first, last)) = text.split_once(':')
+            && is_digits(first)
+            && is_digits(last)
         {
-            return Port::range(number(first)?, number(last)?);
+            return Port::range(parse_number(first)?, parse_number(last)?);
         }
-        let named = (1..=128).contains(&text.len())
-            && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-'));
+        let named = (1..=128).contains(&text.len()) && text.bytes().all(is_name_byte);
         named.then(|| Port::Named(text.to_owned())).ok_or_else(|| {
             ScalarError(format!(
                 "invalid port {text:?}: expected a number, a range like \"1000:2000\" or a port name"
             ))
         })
     }
+}
+
+fn parse_number(digits: &str) -> Result<u16, ScalarError> {
+    digits.parse().map_err(|_| ScalarError(format!("invalid port: {digits} is not in 0..65535")))
 }
 
 impl fmt::Display for Port {
@@ -81,29 +81,11 @@ impl Serialize for Port {
     }
 }
 
-impl<'de> Deserialize<'de> for Port {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        match NumberOrText::deserialize(deserializer)? {
-            NumberOrText::Number(n) => u16::try_from(n)
-                .map(Port::Number)
-                .map_err(|_| D::Error::custom(format_args!("invalid port: {n} is not in 0..65535"))),
-            NumberOrText::Text(text) => text.parse().map_err(D::Error::custom),
-        }
-    }
-}
-
-impl JsonSchema for Port {
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn schema_name() -> Cow<'static, str> {
-        "Port".into()
-    }
-
-    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
-        forms::port_form(&patterns::port())
-    }
+number_or_text! {
+    Port,
+    Port::Number,
+    "invalid port: {} is not in 0..65535",
+    forms::port_form(&patterns::port())
 }
 
 #[cfg(test)]

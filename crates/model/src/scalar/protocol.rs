@@ -1,11 +1,10 @@
 //! IP protocols: a number or one of a few names.
 
-use super::{NumberOrText, ScalarError, int_or_string};
+use super::{ScalarError, int_or_string};
 use crate::schema::patterns;
-use schemars::JsonSchema;
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
+use serde::{Serialize, Serializer};
 use serde_json::json;
-use std::{borrow::Cow, fmt, str::FromStr};
+use std::{fmt, str::FromStr};
 
 /// A protocol. Kept as written: `TCP` stays `TCP`, 6 stays 6. Names are case-sensitive; validation rejects
 /// unknown ones.
@@ -97,31 +96,13 @@ impl Serialize for Protocol {
     }
 }
 
-impl<'de> Deserialize<'de> for Protocol {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        match NumberOrText::deserialize(deserializer)? {
-            NumberOrText::Number(n) => u8::try_from(n).map(Protocol::Number).map_err(|_| {
-                D::Error::custom(format_args!("{n} is not an IP protocol: expected 1..255 or a name"))
-            }),
-            NumberOrText::Text(text) => Ok(Protocol::from(text.as_str())),
-        }
-    }
-}
-
-impl JsonSchema for Protocol {
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn schema_name() -> Cow<'static, str> {
-        "Protocol".into()
-    }
-
-    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
-        int_or_string(json!({
-            "pattern": patterns::whole(&patterns::protocol()), "minimum": 1, "maximum": 255,
-        }))
-    }
+number_or_text! {
+    Protocol,
+    Protocol::Number,
+    "{} is not an IP protocol: expected 1..255 or a name",
+    int_or_string(json!({
+        "pattern": patterns::whole(&patterns::protocol()), "minimum": 1, "maximum": 255,
+    }))
 }
 
 #[cfg(test)]

@@ -42,16 +42,12 @@ pub(crate) fn positive(max: u64) -> String {
 /// Returns patterns for numbers with the same number of digits as `max` that do not exceed it.
 fn of_same_length(max: &[u8], first: u8) -> Vec<String> {
     let Some((&digit, rest)) = max.split_first() else { return Vec::new() };
-    let range = |last: u8| match first == last {
-        true => char::from(first).to_string(),
-        false => format!("[{}-{}]", char::from(first), char::from(last)),
-    };
     if rest.is_empty() {
-        return vec![range(digit)];
+        return vec![digit_range(first, digit)];
     }
     let mut found = Vec::new();
     if digit > first {
-        found.push(format!("{}{}", range(digit - 1), "[0-9]".repeat(rest.len())));
+        found.push(format!("{}{}", digit_range(first, digit - 1), "[0-9]".repeat(rest.len())));
     }
     let same = of_same_length(rest, b'0');
     found.push(match same.as_slice() {
@@ -59,6 +55,13 @@ fn of_same_length(max: &[u8], first: u8) -> Vec<String> {
         several => format!("{}(?:{})", char::from(digit), several.join("|")),
     });
     found
+}
+
+fn digit_range(first: u8, last: u8) -> String {
+    if first == last {
+        return char::from(first).to_string();
+    }
+    format!("[{}-{}]", char::from(first), char::from(last))
 }
 
 /// Returns a pattern for decimal numbers up to `max`, with optional leading zeros.
@@ -82,10 +85,7 @@ pub(crate) fn ipv6() -> String {
         let groups = (before < 7).then(|| format!("{GROUP}(?::{GROUP}){{0,{}}}", 6 - before));
         let embedded = (before < 6).then(|| format!("(?:{GROUP}:){{0,{}}}{v4}", 5 - before));
         let tails: Vec<String> = groups.into_iter().chain(embedded).collect();
-        forms.push(match tails.is_empty() {
-            true => head,
-            false => format!("{head}(?:{})?", tails.join("|")),
-        });
+        forms.push(if tails.is_empty() { head } else { format!("{head}(?:{})?", tails.join("|")) });
     }
     format!("(?:{})", forms.join("|"))
 }
@@ -125,8 +125,9 @@ pub(crate) fn ipv6_network_or_address() -> String {
 
 /// Returns a pattern for an address with an optional port.
 pub(crate) fn peer_address() -> String {
-    let (v4, v6, port) = (ipv4(), ipv6(), format!("0*{}", positive(65535)));
-    format!(r"{v4}(?::{port})?|{v6}|\[{v6}\]:{port}")
+    let v6 = ipv6();
+    let port = format!("0*{}", positive(65535));
+    format!(r"{}(?::{port})?|{v6}|\[{v6}\]:{port}", ipv4())
 }
 
 /// Returns a pattern for labels joined by dots. `maxLength` limits it to 253 characters.
@@ -173,7 +174,8 @@ pub(crate) const URL_PATH: &str = "/[^?# ]*";
 
 /// Returns a pattern for a BGP community: two 16-bit numbers or three 32-bit numbers.
 pub(crate) fn community() -> String {
-    let (short, long) = (decimal(65535), decimal(u32::MAX.into()));
+    let short = decimal(65535);
+    let long = decimal(u32::MAX.into());
     format!("{short}:{short}|{long}:{long}:{long}")
 }
 

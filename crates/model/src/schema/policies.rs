@@ -36,13 +36,15 @@ pub fn admission_policies(version: &str) -> Vec<Value> {
     for (name, kinds, condition, rules) in
         [rules_of_policies(), kubernetes_policies(), network_sets(), communities(), templates()]
     {
-        let validation =
-            |(expression, message): &(String, &str)| json!({"expression": expression, "message": message});
+        let validations: Vec<Value> = rules
+            .iter()
+            .map(|(expression, message)| json!({"expression": expression, "message": message}))
+            .collect();
         let spec = json!({
             "failurePolicy": "Fail",
             "matchConstraints": constraints(&kinds, &["CREATE", "UPDATE"]),
             "matchConditions": named(&[("changed", condition)]),
-            "validations": rules.iter().map(validation).collect::<Vec<_>>(),
+            "validations": validations,
         });
         objects.push(object("ValidatingAdmissionPolicy", "v1", name, spec));
         objects.push(object("ValidatingAdmissionPolicyBinding", "v1", name, denial(name)));
@@ -74,12 +76,13 @@ type ValidatingRule = (&'static str, Vec<Kind>, String, Vec<(String, &'static st
 /// Returns an expression that is true if one of these fields of the spec was added, changed or removed. As
 /// with CEL ratcheting in schemas, other fields can be updated while these keep invalid stored values.
 fn changed(fields: &[&str]) -> String {
-    let differs = |field: &&str| {
-        let (new, old) = (format!("object.spec.{field}"), format!("oldObject.spec.{field}"));
-        format!("has({new}) != has({old}) || (has({new}) && {new} != {old})")
-    };
-    let fields: Vec<String> = fields.iter().map(differs).collect();
-    format!("oldObject == null || !has(oldObject.spec) || !has(object.spec) || {}", fields.join(" || "))
+    let mut expression = "oldObject == null || !has(oldObject.spec) || !has(object.spec)".to_owned();
+    for field in fields {
+        let new = format!("object.spec.{field}");
+        let old = format!("oldObject.spec.{field}");
+        expression += &format!(" || has({new}) != has({old}) || (has({new}) && {new} != {old})");
+    }
+    expression
 }
 
 /// Returns an expression for a list of the object that is empty if the list is absent.
@@ -106,36 +109,45 @@ fn keys_fit(map: &str, pattern: &str) -> String {
 const MASKED_NETWORK_EXPRESSION: &str = "[cidr(n)].all(c, c == c.masked())";
 
 fn rules_of_policies() -> ValidatingRule {
-    let rules = ["ingress", "egress"].map(|list| listed(&["object", "spec"], list));
     let in_order = "type(p) == int || !p.contains(':') || int(p.split(':')[0]) <= int(p.split(':')[1])";
-    let ports = |end: &str| {
-        ["ports", "notPorts"].map(|list| format!("{}.all(p, {in_order})", listed(&["r", end], list)))
-    };
-    let ends = [ports("source"), ports("destination")].concat().join(" && ");
+    let ends =
+        [("source", "ports"), ("source", "notPorts"), ("destination", "ports"), ("destination", "notPorts")]
+            .map(|(end, list)| format!("{}.all(p, {in_order})", listed(&["r", end], list)))
+            .join(" && ");
     let keys = keys_fit("r.metadata.annotations", &patterns::annotation_key());
     let annotations = format!("!has(r.metadata) || !has(r.metadata.annotations) || {keys}");
-    let both = |rule: &str| rules.each_ref().map(|list| format!("{list}.all(r, {rule})")).join(" && ");
     let checks = vec![
-        (both(&ends), "a range of ports must not end before it begins"),
-        (both(&annotations), "keys of a rule's annotations must be qualified names"),
+        (all_rules(&ends), "a range of ports must not end before it begins"),
+        (all_rules(&annotations), "keys of a rule's annotations must be qualified names"),
     ];
     ("rules.policy.projectcalico.org", TIERED_KINDS.to_vec(), changed(&["ingress", "egress"]), checks)
 }
 
+/// Returns an expression that is true if it holds for every rule `r` of a policy.
+fn all_rules(expression: &str) -> String {
+    let lists = ["ingress", "egress"].map(|list| listed(&["object", "spec"], list));
+    lists.map(|list| format!("{list}.all(r, {expression})")).join(" && ")
+}
+
+/// Returns an expression that is true if it holds for every peer `p` of a Kubernetes policy.
+fn all_peers(expression: &str) -> String {
+    let directions = [("ingress", "from"), ("egress", "to")].map(|(direction, list)| {
+        let rules = listed(&["object", "spec"], direction);
+        format!("{rules}.all(r, {}.all(p, {expression}))", listed(&["r"], list))
+    });
+    directions.join(" && ")
+}
+
+/// Returns an expression that is true if the labels of a Kubernetes selector have valid keys.
+fn match_labels_fit(selector: &str) -> String {
+    let map = format!("{selector}.matchLabels");
+    format!("(!has({selector}) || !has({map}) || {})", keys_fit(&map, &patterns::qualified_name()))
+}
+
 fn kubernetes_policies() -> ValidatingRule {
-    let keys = |selector: &str| {
-        let map = format!("{selector}.matchLabels");
-        format!("(!has({selector}) || !has({map}) || {})", keys_fit(&map, &patterns::qualified_name()))
-    };
-    let peers = |rule: &str| {
-        let of = |direction: &str, list: &str| {
-            let rules = listed(&["object", "spec"], direction);
-            format!("{rules}.all(r, {}.all(p, {rule}))", listed(&["r"], list))
-        };
-        format!("{} && {}", of("ingress", "from"), of("egress", "to"))
-    };
-    let labels = format!("{} && {}", keys("p.podSelector"), keys("p.namespaceSelector"));
-    let pod_selector = format!("(!has(object.spec) || {})", keys("object.spec.podSelector"));
+    let labels =
+        format!("{} && {}", match_labels_fit("p.podSelector"), match_labels_fit("p.namespaceSelector"));
+    let pod_selector = format!("(!has(object.spec) || {})", match_labels_fit("object.spec.podSelector"));
     let block = format!(
         "!has(p.ipBlock) || ([p.ipBlock.cidr] + {}).all(n, {MASKED_NETWORK_EXPRESSION})",
         listed(&["p", "ipBlock"], "except")
@@ -145,9 +157,9 @@ fn kubernetes_policies() -> ValidatingRule {
         listed(&["p", "ipBlock"], "except")
     );
     let checks = vec![
-        (format!("{pod_selector} && {}", peers(&labels)), "keys of matchLabels must be qualified names"),
-        (peers(&block), "networks of an ipBlock must have no bits set behind their prefix"),
-        (peers(&inside), "networks of except must lie inside the cidr of the ipBlock and be smaller"),
+        (format!("{pod_selector} && {}", all_peers(&labels)), "keys of matchLabels must be qualified names"),
+        (all_peers(&block), "networks of an ipBlock must have no bits set behind their prefix"),
+        (all_peers(&inside), "networks of except must lie inside the cidr of the ipBlock and be smaller"),
     ];
     let kinds = vec![Kind::StagedKubernetesNetworkPolicy];
     (
@@ -158,13 +170,14 @@ fn kubernetes_policies() -> ValidatingRule {
     )
 }
 
+fn has_namespace_label(object: &str) -> String {
+    format!("has({object}.metadata.labels) && '{NAMESPACE_LABEL}' in {object}.metadata.labels")
+}
+
 fn network_sets() -> ValidatingRule {
-    let has_label = |object: &str| {
-        format!("has({object}.metadata.labels) && '{NAMESPACE_LABEL}' in {object}.metadata.labels")
-    };
-    let condition = format!("oldObject == null || !({})", has_label("oldObject"));
-    let checks =
-        vec![(format!("!({})", has_label("object")), "label projectcalico.org/namespace is not allowed")];
+    let condition = format!("oldObject == null || !({})", has_namespace_label("oldObject"));
+    let rule = format!("!({})", has_namespace_label("object"));
+    let checks = vec![(rule, "label projectcalico.org/namespace is not allowed")];
     ("labels.networkset.projectcalico.org", vec![Kind::NetworkSet, Kind::GlobalNetworkSet], condition, checks)
 }
 
@@ -187,11 +200,10 @@ fn communities() -> ValidatingRule {
 
 fn templates() -> ValidatingRule {
     let templates = listed(&["object", "spec", "controllers", "node", "hostEndpoint"], "templates");
-    let keys = |map: &str, pattern: &str| format!("(!has({map}) || {})", keys_fit(map, pattern));
     let rule = format!(
-        "{templates}.all(t, {} && {})",
-        keys("t.labels", &patterns::qualified_name()),
-        keys("t.annotations", &patterns::annotation_key())
+        "{templates}.all(t, (!has(t.labels) || {}) && (!has(t.annotations) || {}))",
+        keys_fit("t.labels", &patterns::qualified_name()),
+        keys_fit("t.annotations", &patterns::annotation_key())
     );
     let checks = vec![(rule, "keys of labels and annotations of a template must be qualified names")];
     let kinds = vec![Kind::KubeControllersConfiguration];

@@ -23,7 +23,9 @@ pub(crate) const MAX_NESTING: usize = 32;
 
 /// Returns the nesting depth of parentheses in the text of a selector.
 pub(crate) fn nesting(text: &str) -> usize {
-    let (mut depth, mut deepest, mut quote) = (0usize, 0, None);
+    let mut depth = 0usize;
+    let mut deepest = 0;
+    let mut quote = None;
     for c in text.chars() {
         match (quote, c) {
             (Some(open), c) if open == c => quote = None,
@@ -132,21 +134,26 @@ impl SelectorNode {
     }
 
     fn prefixed(&self, prefix: &str) -> SelectorNode {
-        let longer = |key: &str| [prefix, key].concat().into_boxed_str();
-        let each = |nodes: &[SelectorNode]| nodes.iter().map(|node| node.prefixed(prefix)).collect();
         match self {
-            SelectorNode::All => SelectorNode::All,
-            SelectorNode::Global => SelectorNode::Global,
-            SelectorNode::Has(key) => SelectorNode::Has(longer(key)),
-            SelectorNode::Compare { key, comparison, value } => {
-                SelectorNode::Compare { key: longer(key), comparison: *comparison, value: value.clone() }
-            }
-            SelectorNode::Member { key, negated, values } => {
-                SelectorNode::Member { key: longer(key), negated: *negated, values: values.clone() }
-            }
+            SelectorNode::All | SelectorNode::Global => self.clone(),
+            SelectorNode::Has(key) => SelectorNode::Has([prefix, key].concat().into()),
+            SelectorNode::Compare { key, comparison, value } => SelectorNode::Compare {
+                key: [prefix, key].concat().into(),
+                comparison: *comparison,
+                value: value.clone(),
+            },
+            SelectorNode::Member { key, negated, values } => SelectorNode::Member {
+                key: [prefix, key].concat().into(),
+                negated: *negated,
+                values: values.clone(),
+            },
             SelectorNode::Not(inner) => SelectorNode::Not(Box::new(inner.prefixed(prefix))),
-            SelectorNode::And(operands) => SelectorNode::And(each(operands)),
-            SelectorNode::Or(operands) => SelectorNode::Or(each(operands)),
+            SelectorNode::And(operands) => {
+                SelectorNode::And(operands.iter().map(|node| node.prefixed(prefix)).collect())
+            }
+            SelectorNode::Or(operands) => {
+                SelectorNode::Or(operands.iter().map(|node| node.prefixed(prefix)).collect())
+            }
         }
     }
 

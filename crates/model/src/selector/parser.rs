@@ -81,11 +81,13 @@ pub(super) fn parse(text: &str) -> Result<SelectorNode, SelectorParseError> {
             group.conjunction = parser.operands.len();
             continue;
         }
-        return match parser.open.is_empty() {
-            true if parser.lexer.at_end() => parser.close(&group).map(|whole| whole.node),
-            true => Err(parser.lexer.unexpected("&&, || or the end")),
-            false => Err(parser.lexer.unexpected("&&, || or )")),
-        };
+        if !parser.open.is_empty() {
+            return Err(parser.lexer.unexpected("&&, || or )"));
+        }
+        if !parser.lexer.at_end() {
+            return Err(parser.lexer.unexpected("&&, || or the end"));
+        }
+        return parser.close(&group).map(|whole| whole.node);
     }
 }
 
@@ -140,10 +142,10 @@ impl SelectorParser<'_> {
         let lexer = &mut self.lexer;
         if lexer.open_call("has") {
             let key = lexer.key("a label key")?;
-            return match lexer.symbol(")") {
-                true => Ok(SelectorNode::Has(key.into())),
-                false => Err(lexer.unexpected(")")),
-            };
+            if !lexer.symbol(")") {
+                return Err(lexer.unexpected(")"));
+            }
+            return Ok(SelectorNode::Has(key.into()));
         }
         if lexer.call("all") {
             return Ok(SelectorNode::All);
@@ -187,12 +189,13 @@ impl SelectorParser<'_> {
         let mut values = Vec::new();
         while !self.lexer.symbol("}") {
             values.push(self.lexer.literal("a quoted string or }")?.into());
-            if !self.lexer.symbol(",") {
-                match self.lexer.symbol("}") {
-                    true => break,
-                    false => return Err(self.lexer.unexpected(", or }")),
-                }
+            if self.lexer.symbol(",") {
+                continue;
             }
+            if !self.lexer.symbol("}") {
+                return Err(self.lexer.unexpected(", or }"));
+            }
+            break;
         }
         Ok(SelectorNode::member(key, negated, values))
     }

@@ -130,10 +130,10 @@ fn prefixed(selector: &str, prefix: &str) -> Result<String, RewriteError> {
 }
 
 fn in_namespace(namespace: &str) -> Result<String, RewriteError> {
-    match namespace.contains('\'') {
-        true => Err(RewriteError::Name(namespace.to_owned())),
-        false => Ok(format!("{NAMESPACE} == '{namespace}'")),
+    if namespace.contains('\'') {
+        return Err(RewriteError::Name(namespace.to_owned()));
     }
+    Ok(format!("{NAMESPACE} == '{namespace}'"))
 }
 
 fn named_accounts(names: &[String]) -> Result<String, RewriteError> {
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn all_means_any_namespace_also_in_the_users_own_part_and_in_strings() {
+    fn all_means_any_namespace_even_inside_strings() {
         assert_eq!(global("all()", "", ""), "all()");
         assert_eq!(global("", "all()", ""), "has(projectcalico.org/namespace)");
         assert_eq!(
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_without_selectors_are_not_limited_to_a_namespace() {
+    fn rules_without_selectors_match_any_namespace() {
         assert_eq!(entity("shop", EntitySelectors::default()), "");
         assert_eq!(entity("", EntitySelectors::default()), "");
     }
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_not_selector_takes_out_of_the_positive_set_or_stands_alone() {
+    fn not_selectors_combine_with_selectors_or_stay_alone() {
         let rule = EntitySelectors { not_selector: "has(x) || has(y)", ..EntitySelectors::default() };
         let alone = entity_match(&rule, "").unwrap();
         assert_eq!(alone.selector, None);

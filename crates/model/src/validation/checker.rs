@@ -84,6 +84,13 @@ impl<'a> FieldChecker<'a> {
         }
     }
 
+    /// Records the error of a check of this value.
+    pub fn report(&self, value: impl fmt::Display, result: Result<(), impl fmt::Display>) {
+        if let Err(reason) = result {
+            self.fail(value, reason);
+        }
+    }
+
     /// Records an error unless `ok`.
     pub fn ensure(&self, ok: bool, value: impl fmt::Display, reason: impl fmt::Display) {
         if !ok {

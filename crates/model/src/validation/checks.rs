@@ -124,20 +124,18 @@ impl FieldChecker<'_> {
     /// Checks a CIDR with a prefix length and no host bits. IPv4-mapped IPv6 networks are rejected: packets
     /// never carry such addresses, so they would match nothing.
     pub fn masked_cidr(&self, text: &str) -> Option<IpNet> {
-        let fits = |net: &IpNet| net.trunc() == *net && !is_mapped(*net) && text.len() <= MAX_NETWORK_CHARS;
-        let net = parse_cidr(text).filter(fits);
-        if net.is_none() {
-            let reason = match parse_cidr(text) {
-                Some(_) if text.len() > MAX_NETWORK_CHARS => {
-                    format!("must be at most {MAX_NETWORK_CHARS} characters long")
-                }
-                Some(net) if is_mapped(net) => "must not be an IPv4-mapped IPv6 network".to_owned(),
-                Some(net) => format!("host bits must be zero: did you mean {}?", net.trunc()),
-                None => "must be an IP network in CIDR notation".to_owned(),
-            };
-            self.fail(text, reason);
+        match parse_cidr(text) {
+            Some(_) if text.len() > MAX_NETWORK_CHARS => {
+                self.fail(text, format_args!("must be at most {MAX_NETWORK_CHARS} characters long"));
+            }
+            Some(net) if is_mapped(net) => self.fail(text, "must not be an IPv4-mapped IPv6 network"),
+            Some(net) if net.trunc() != net => {
+                self.fail(text, format_args!("host bits must be zero: did you mean {}?", net.trunc()));
+            }
+            Some(net) => return Some(net),
+            None => self.fail(text, "must be an IP network in CIDR notation"),
         }
-        net
+        None
     }
 
     /// Checks a CIDR without host bits, or an address.
@@ -169,7 +167,7 @@ impl FieldChecker<'_> {
 
     /// Checks the name of a network interface, or `*` for all.
     pub fn interface(&self, text: &str) {
-        let fits = text == "*" || ((1..=15).contains(&text.len()) && text.bytes().all(is_interface_byte));
+        let fits = text == "*" || ((1..=15).contains(&text.len()) && text.bytes().all(is_name_byte));
         self.ensure(
             fits,
             text,
@@ -201,13 +199,10 @@ impl FieldChecker<'_> {
 
     /// Checks a protocol name or number.
     pub fn protocol(&self, protocol: &Protocol) {
-        let reason = || {
+        if !matches!(protocol.number(), Some(1..)) {
             let names: Vec<&str> = Protocol::NAMES.iter().map(|(name, _)| *name).collect();
-            format!("must be one of {} or a number between 1 and 255", names.join(", "))
-        };
-        match protocol.number() {
-            Some(1..) => (),
-            _ => self.fail(protocol, reason()),
+            let names = names.join(", ");
+            self.fail(protocol, format_args!("must be one of {names} or a number between 1 and 255"));
         }
     }
 }
@@ -225,19 +220,22 @@ fn is_mapped(net: IpNet) -> bool {
     matches!(net.addr(), IpAddr::V6(address) if address.to_ipv4_mapped().is_some())
 }
 
-fn is_interface_byte(byte: u8) -> bool {
+/// Returns whether names of interfaces, ports and block owners may contain the byte.
+pub(crate) fn is_name_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'-')
 }
 
 /// Returns whether the text is a MAC address: `aa:bb:cc:dd:ee:ff`, with dashes, or in dotted groups of four
 /// digits.
 fn is_mac(text: &str) -> bool {
-    let hex = |part: &str, len| part.len() == len && part.bytes().all(|b| b.is_ascii_hexdigit());
-    let grouped = |separator: char, len: usize, counts: &[usize]| {
+    let forms = [(':', 2, [6, 8, 20]), ('-', 2, [6, 8, 20]), ('.', 4, [3, 4, 10])];
+    forms.into_iter().any(|(separator, digits, counts)| {
         let groups: Vec<&str> = text.split(separator).collect();
-        counts.contains(&groups.len()) && groups.iter().all(|group| hex(group, len))
-    };
-    grouped(':', 2, &[6, 8, 20]) || grouped('-', 2, &[6, 8, 20]) || grouped('.', 4, &[3, 4, 10])
+        counts.contains(&groups.len())
+            && groups
+                .iter()
+                .all(|group| group.len() == digits && group.bytes().all(|digit| digit.is_ascii_hexdigit()))
+    })
 }
 
 /// Returns whether Kubernetes accepts the port name.

@@ -5,8 +5,8 @@ mod checks;
 mod path;
 
 pub use checker::FieldChecker;
-pub(crate) use checks::parse_cidr;
 pub use checks::{InclusiveRange, NetworkFamily};
+pub(crate) use checks::{is_name_byte, parse_cidr};
 
 use std::fmt;
 

@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-#[path = "../../src/schema/admission.rs"]
+#[path = "../../src/schema/tests/admission.rs"]
 mod admission;
 mod bgp;
 mod endpoints;

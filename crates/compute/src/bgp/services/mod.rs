@@ -55,7 +55,7 @@ impl ServiceRoutes {
                 }
             }
             (StoreKey::EndpointSlice { namespace, name }, StoreValue::EndpointSlice(slice)) => {
-                self.put_slice(namespace, name, SliceReadiness::of(slice, &self.host));
+                self.put_slice(namespace, name, SliceReadiness::new(slice, &self.host));
             }
             _ => {}
         }
@@ -150,15 +150,15 @@ impl ServiceRoutes {
         let Some(service) = self.services.get(name).filter(|_| !self.excluded) else { return Vec::new() };
         let names = self.slices_of.get(name).into_iter().flatten();
         let slices = names.filter_map(|slice| self.slices.get(&(name.0.clone(), slice.clone())));
-        match leads_somewhere(&self.settings, service, slices) {
-            true => announced(&self.settings, service),
-            false => Vec::new(),
+        if !leads_somewhere(&self.settings, service, slices) {
+            return Vec::new();
         }
+        announced(&self.settings, service)
     }
 }
 
 impl SliceReadiness {
-    fn of(slice: &EndpointSlice, host: &str) -> SliceReadiness {
+    fn new(slice: &EndpointSlice, host: &str) -> SliceReadiness {
         SliceReadiness {
             service: slice.service.as_str().into(),
             ip_version: slice.ip_version,
@@ -193,21 +193,25 @@ fn leads_somewhere<'a>(
 /// Returns whether an address of the service is configured as a range of one address, which no advertised range
 /// covers.
 fn has_single_range(settings: &ServiceAdvertisementSettings, service: &KubernetesService) -> bool {
-    let single = |ranges: &[IpNet], address: &IpAddr| {
-        ranges.iter().any(|range| is_single(range) && range.contains(address))
-    };
     let mut balanced = service.load_balancer_ip.iter().chain(&service.ingress_ips);
     (service.form == ServiceType::LoadBalancer
-        && balanced.any(|address| single(&settings.balancers, address)))
-        || service.external_ips.iter().any(|address| single(&settings.external, address))
+        && balanced.any(|address| is_single_range(&settings.balancers, address)))
+        || service.external_ips.iter().any(|address| is_single_range(&settings.external, address))
+}
+
+fn is_single_range(ranges: &[IpNet], address: &IpAddr) -> bool {
+    ranges.iter().any(|range| is_single(range) && range.contains(address))
+}
+
+fn is_within(ranges: &[IpNet], address: &IpAddr) -> bool {
+    ranges.iter().any(|range| range.contains(address))
 }
 
 /// Returns the addresses of a service that may be advertised.
 fn announced(settings: &ServiceAdvertisementSettings, service: &KubernetesService) -> Vec<IpAddr> {
-    let within = |ranges: &[IpNet], address: &IpAddr| ranges.iter().any(|range| range.contains(address));
     let cluster = service.cluster_ips.iter().filter(|_| !settings.cluster.is_empty());
-    let external = service.external_ips.iter().filter(|address| within(&settings.external, address));
-    let balanced = service.ingress_ips.iter().filter(|address| within(&settings.balancers, address));
+    let external = service.external_ips.iter().filter(|address| is_within(&settings.external, address));
+    let balanced = service.ingress_ips.iter().filter(|address| is_within(&settings.balancers, address));
     let all: BTreeSet<IpAddr> = cluster.chain(external).chain(balanced).copied().collect();
     all.into_iter().collect()
 }

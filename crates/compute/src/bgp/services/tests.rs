@@ -64,7 +64,7 @@ fn announced_now(routes: &mut ServiceRoutes) -> Vec<String> {
 }
 
 #[test]
-fn a_local_service_is_announced_where_its_endpoints_are_ready() {
+fn local_services_are_announced_at_ready_endpoints() {
     let mut routes = configured(settings());
     let ranges: Vec<String> = routes.ranges().iter().map(ToString::to_string).collect();
     assert_eq!(ranges, ["10.96.0.0/16", "192.0.2.0/24", "198.51.100.0/24"]);
@@ -89,7 +89,7 @@ fn a_local_service_is_announced_where_its_endpoints_are_ready() {
 }
 
 #[test]
-fn other_services_are_left_to_the_ranges_unless_those_are_not_announced() {
+fn other_services_need_ranges_that_are_announced() {
     let mut routes = configured(settings());
     put_service(&mut routes, "web", service(ExternalTraffic::Cluster));
     put_slice(&mut routes, "s1", slice("web", &["b"]));
@@ -113,7 +113,7 @@ fn other_services_are_left_to_the_ranges_unless_those_are_not_announced() {
 }
 
 #[test]
-fn an_address_of_two_services_goes_with_the_last() {
+fn shared_addresses_stay_until_the_last_service() {
     let mut routes = configured(settings());
     for name in ["x", "y"] {
         put_service(&mut routes, name, service(ExternalTraffic::Local));
@@ -239,7 +239,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 500, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_happened_it_is_what_there_is_that_counts(steps in vec(steps(), 0..60)) {
+    fn announcements_depend_on_current_objects_only(steps in vec(steps(), 0..60)) {
         let mut routes = ServiceRoutes::new(HOST);
         let (mut settings, mut excluded) = (ServiceAdvertisementSettings::default(), false);
         let (mut services, mut slices) = (BTreeMap::new(), BTreeMap::new());

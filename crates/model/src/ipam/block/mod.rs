@@ -113,15 +113,11 @@ pub fn fresh(
 /// Frees addresses that were released longer ago than the cooldown, and removes unreferenced attribute
 /// records.
 pub fn thaw(block: &mut AddressBlock, cooldown_seconds: u32, now: Timestamp) {
-    let limit = i64::from(cooldown_seconds);
-    let thawed = |record: &AllocationAttribute| {
-        record.released_at.is_some_and(|at| {
-            cooldown_seconds == 0 || now.duration_since(at) > jiff::SignedDuration::from_secs(limit)
-        })
-    };
+    let cooldown = jiff::SignedDuration::from_secs(i64::from(cooldown_seconds));
     for ordinal in 0..block.allocations.len() {
         let record = block.allocations[ordinal].and_then(|index| block.attributes.get(index as usize));
-        if record.is_some_and(|record| thawed(record)) {
+        let released_at = record.and_then(|record| record.released_at);
+        if released_at.is_some_and(|at| cooldown.is_zero() || now.duration_since(at) > cooldown) {
             let ordinal_number = ordinal as u32;
             block.allocations[ordinal] = None;
             block.unallocated.push(ordinal_number);
@@ -159,8 +155,9 @@ pub fn allocate(
     reservations: &ReservedRanges,
 ) -> Vec<IpAddr> {
     let mut seen = BTreeSet::new();
-    let available = |ordinal: &u32| is_available(block, *ordinal, reservations) && seen.insert(*ordinal);
-    let ordinals: Vec<u32> = block.unallocated.iter().copied().filter(available).take(count).collect();
+    let free = block.unallocated.iter().copied();
+    let free = free.filter(|ordinal| is_available(block, *ordinal, reservations) && seen.insert(*ordinal));
+    let ordinals: Vec<u32> = free.take(count).collect();
     hand_out(block, &ordinals, holder)
 }
 

@@ -33,7 +33,7 @@ fn take(block: &mut AddressBlock, count: usize, handle: &str) -> Vec<IpAddr> {
 }
 
 #[test]
-fn a_fresh_block_as_a_calico_node_writes_it() {
+fn fresh_blocks_equal_those_of_calico() {
     let text = serde_json::to_string(&block("10.65.3.8/29")).unwrap();
     assert_eq!(
         text,
@@ -153,7 +153,7 @@ fn conditions_of_a_release() {
 }
 
 #[test]
-fn what_the_host_keeps_does_not_fill_a_block() {
+fn reserved_addresses_do_not_fill_a_block() {
     let reserved = HostReserved::windows();
     let mut block = fresh("10.65.3.0/29".parse().unwrap(), &BlockOwner::host("w"), Some(&reserved), now());
     assert!(is_empty(&block));
@@ -319,7 +319,7 @@ fn any_block() -> impl Strategy<Value = AddressBlock> {
 
 proptest! {
     #[test]
-    fn no_block_makes_us_panic_or_hand_out_twice(mut block in any_block(), count in 0usize..40, ordinal in 0u32..40) {
+    fn any_block_is_handled_without_double_allocation(mut block in any_block(), count in 0usize..40, ordinal in 0u32..40) {
         let address = ip(&format!("10.65.3.{ordinal}"));
         thaw(&mut block, 10, after(60));
         let before = block.clone();

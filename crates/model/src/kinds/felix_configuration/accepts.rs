@@ -43,7 +43,7 @@ const VALIDATIONS_KEYWORD: &str = "x-kubernetes-validations";
 const MAX_REGION_CHARS: usize = 46;
 const MAX_PORT_RANGES: usize = 7;
 
-/// A type that parameters can have.
+/// The type of a parameter's field.
 pub(super) trait ParameterType {
     /// Adds the constraints of the type to a field's schema.
     fn describe(_schema: &mut Map<String, Value>) {}
@@ -55,6 +55,37 @@ pub(super) trait ParameterType {
 
     /// Returns the value in the syntax of environment variables; empty if unset.
     fn text(&self) -> String;
+}
+
+/// The value of a parameter that may be unset.
+pub(super) trait ParameterValue {
+    /// Adds the constraints of the type to a field's schema.
+    fn describe(_schema: &mut Map<String, Value>) {}
+
+    fn check(&self, _accepts: &AcceptedValues, _at: &FieldChecker<'_>) {}
+
+    /// Returns the value in the syntax of environment variables.
+    fn text(&self) -> String;
+}
+
+impl<T: ParameterValue> ParameterType for Option<T> {
+    fn describe(schema: &mut Map<String, Value>) {
+        T::describe(schema);
+    }
+
+    fn is_unset(&self) -> bool {
+        self.is_none()
+    }
+
+    fn check(&self, accepts: &AcceptedValues, at: &FieldChecker<'_>) {
+        if let Some(value) = self {
+            value.check(accepts, at);
+        }
+    }
+
+    fn text(&self) -> String {
+        self.as_ref().map(T::text).unwrap_or_default()
+    }
 }
 
 /// A text that is serialised even if it is empty.
@@ -71,47 +102,34 @@ impl AcceptedValues {
         if let Some(Value::Object(items)) = schema.get_mut("items") {
             return self.describe(items);
         }
-        let mut insert = |keyword: &str, value: Value| {
-            schema.insert(keyword.to_owned(), value);
-        };
-        match self {
-            AcceptedValues::OneOf(words) => {
-                insert("pattern", json!(format!("^(?i)({})?$", words.join("|"))));
-            }
-            AcceptedValues::Exactly(words) => {
-                insert("enum", json!(words));
-            }
-            AcceptedValues::Within(min, max) => {
-                insert("minimum", json!(min));
-                insert("maximum", json!(max));
-            }
+        let keywords = match self {
+            AcceptedValues::OneOf(words) => json!({"pattern": format!("^(?i)({})?$", words.join("|"))}),
+            AcceptedValues::Exactly(words) => json!({"enum": words}),
+            AcceptedValues::Within(min, max) => json!({"minimum": min, "maximum": max}),
             AcceptedValues::Mask => {
-                insert("minimum", json!(0));
-                insert("maximum", json!(u32::MAX));
                 let single: Vec<String> = (0..32).map(|bit| (1u64 << bit).to_string()).collect();
                 let rule = format!("!(self in [0, {}])", single.join(", "));
-                insert(VALIDATIONS_KEYWORD, json!([forms::rule(&rule, "must have at least two bits set")]));
+                let rules = [forms::rule(&rule, "must have at least two bits set")];
+                json!({"minimum": 0, "maximum": u32::MAX, VALIDATIONS_KEYWORD: rules})
             }
-            AcceptedValues::Form(pattern) => {
-                insert("pattern", json!(pattern));
+            AcceptedValues::Form(pattern) => json!({"pattern": pattern}),
+            AcceptedValues::Selector => json!(forms::selector_keywords()),
+            AcceptedValues::Regex => json!({VALIDATIONS_KEYWORD: forms::regex_rule()}),
+            AcceptedValues::Interface => json!({"pattern": optional(patterns::INTERFACE)}),
+            AcceptedValues::Networks(family) => {
+                let pattern = match family {
+                    None => patterns::network_or_address(),
+                    Some(NetworkFamily::V4) => patterns::ipv4_network_or_address(),
+                    Some(NetworkFamily::V6) => patterns::ipv6_network_or_address(),
+                };
+                json!({"pattern": whole(&pattern)})
             }
-            AcceptedValues::Selector => {
-                forms::selector_keywords().into_iter().for_each(|(keyword, value)| insert(&keyword, value));
-            }
-            AcceptedValues::Regex => insert(VALIDATIONS_KEYWORD, forms::regex_rule()),
-            AcceptedValues::Interface => insert("pattern", json!(optional(patterns::INTERFACE))),
-            AcceptedValues::Networks(None) => {
-                insert("pattern", json!(whole(&patterns::network_or_address())))
-            }
-            AcceptedValues::Networks(Some(NetworkFamily::V4)) => {
-                insert("pattern", json!(whole(&patterns::ipv4_network_or_address())));
-            }
-            AcceptedValues::Networks(Some(NetworkFamily::V6)) => {
-                insert("pattern", json!(whole(&patterns::ipv6_network_or_address())));
-            }
-            AcceptedValues::Region => insert("pattern", json!(optional(&patterns::label(MAX_REGION_CHARS)))),
+            AcceptedValues::Region => json!({"pattern": optional(&patterns::label(MAX_REGION_CHARS))}),
             // CEL rules of the whole spec check addresses.
-            AcceptedValues::Any | AcceptedValues::Address(_) => {}
+            AcceptedValues::Any | AcceptedValues::Address(_) => return,
+        };
+        if let Value::Object(keywords) = keywords {
+            schema.extend(keywords);
         }
     }
 
@@ -143,11 +161,7 @@ impl AcceptedValues {
     }
 }
 
-impl ParameterType for String {
-    fn is_unset(&self) -> bool {
-        self.is_empty()
-    }
-
+impl ParameterValue for String {
     fn check(&self, accepts: &AcceptedValues, at: &FieldChecker<'_>) {
         if !self.is_empty() {
             accepts.check_text(self, at);
@@ -159,19 +173,17 @@ impl ParameterType for String {
     }
 }
 
-impl ParameterType for Option<String> {
+impl ParameterType for String {
     fn is_unset(&self) -> bool {
-        self.is_none()
+        self.is_empty()
     }
 
     fn check(&self, accepts: &AcceptedValues, at: &FieldChecker<'_>) {
-        if let Some(text) = self {
-            text.check(accepts, at);
-        }
+        ParameterValue::check(self, accepts, at);
     }
 
     fn text(&self) -> String {
-        self.clone().unwrap_or_default()
+        self.clone()
     }
 }
 
@@ -181,7 +193,7 @@ impl ParameterType for WrittenText {
     }
 
     fn check(&self, accepts: &AcceptedValues, at: &FieldChecker<'_>) {
-        self.0.check(accepts, at);
+        ParameterValue::check(&self.0, accepts, at);
     }
 
     fn text(&self) -> String {
@@ -189,33 +201,21 @@ impl ParameterType for WrittenText {
     }
 }
 
-impl ParameterType for Option<bool> {
-    fn is_unset(&self) -> bool {
-        self.is_none()
-    }
-
-    fn check(&self, _: &AcceptedValues, _: &FieldChecker<'_>) {}
-
+impl ParameterValue for bool {
     fn text(&self) -> String {
-        self.as_ref().map(ToString::to_string).unwrap_or_default()
+        self.to_string()
     }
 }
 
-impl ParameterType for Option<i64> {
-    fn is_unset(&self) -> bool {
-        self.is_none()
-    }
-
+impl ParameterValue for i64 {
     fn check(&self, accepts: &AcceptedValues, at: &FieldChecker<'_>) {
-        match (self, accepts) {
-            (Some(number), AcceptedValues::Within(min, max)) => {
-                at.within(*number, InclusiveRange(*min, *max))
-            }
-            (Some(number), AcceptedValues::Mask) => {
-                let bits = u32::try_from(*number).map(u32::count_ones);
+        match accepts {
+            AcceptedValues::Within(min, max) => at.within(*self, InclusiveRange(*min, *max)),
+            AcceptedValues::Mask => {
+                let bits = u32::try_from(*self).map(u32::count_ones);
                 at.ensure(
                     bits.is_ok_and(|bits| bits >= 2),
-                    format_args!("{number:#x}"),
+                    format_args!("{self:#x}"),
                     "must be a 32-bit mask with at least two bits set",
                 );
             }
@@ -224,103 +224,77 @@ impl ParameterType for Option<i64> {
     }
 
     fn text(&self) -> String {
-        self.as_ref().map(ToString::to_string).unwrap_or_default()
+        self.to_string()
     }
 }
 
-impl ParameterType for Option<GoDuration> {
+impl ParameterValue for GoDuration {
     fn describe(schema: &mut Map<String, Value>) {
         schema.insert(VALIDATIONS_KEYWORD.to_owned(), forms::optional_span());
     }
 
-    fn is_unset(&self) -> bool {
-        self.is_none()
-    }
-
     fn check(&self, _: &AcceptedValues, at: &FieldChecker<'_>) {
-        if let Some(span) = self {
-            at.ensure(!span.is_negative(), span, "must not be negative");
-        }
+        at.ensure(!self.is_negative(), self, "must not be negative");
     }
 
     fn text(&self) -> String {
-        self.as_ref().map(ToString::to_string).unwrap_or_default()
+        self.to_string()
     }
 }
 
-impl ParameterType for Option<Port> {
+impl ParameterValue for Port {
     fn describe(schema: &mut Map<String, Value>) {
         schema.insert("pattern".to_owned(), json!(whole(&patterns::port_numbers())));
         schema.insert(VALIDATIONS_KEYWORD.to_owned(), forms::port_range_rule());
     }
 
-    fn is_unset(&self) -> bool {
-        self.is_none()
-    }
-
     fn check(&self, _: &AcceptedValues, at: &FieldChecker<'_>) {
-        if let Some(port) = self {
-            check_numeric(at, port);
+        match self.bounds() {
+            Some(_) => at.port(self),
+            None => at.fail(self, "must be a port or a range of ports, not a name"),
         }
     }
 
     fn text(&self) -> String {
-        self.as_ref().map(ToString::to_string).unwrap_or_default()
+        self.to_string()
     }
 }
 
-impl ParameterType for Option<Dscp> {
-    fn is_unset(&self) -> bool {
-        self.is_none()
-    }
-
+impl ParameterValue for Dscp {
     fn check(&self, _: &AcceptedValues, at: &FieldChecker<'_>) {
-        if let Some(dscp) = self {
-            at.ensure(
-                dscp.value().is_some(),
-                dscp,
-                "must be a number between 0 and 63 or the name of a code point",
-            );
-        }
+        at.ensure(
+            self.value().is_some(),
+            self,
+            "must be a number between 0 and 63 or the name of a code point",
+        );
     }
 
     fn text(&self) -> String {
-        self.as_ref().map(ToString::to_string).unwrap_or_default()
+        self.to_string()
     }
 }
 
-impl ParameterType for Option<Vec<Port>> {
+impl ParameterValue for Vec<Port> {
     fn describe(schema: &mut Map<String, Value>) {
         schema.insert("maxItems".to_owned(), json!(MAX_PORT_RANGES));
         if let Some(Value::Object(items)) = schema.get_mut("items") {
-            <Option<Port> as ParameterType>::describe(items);
+            Port::describe(items);
         }
-    }
-
-    fn is_unset(&self) -> bool {
-        self.is_none()
-    }
-
-    fn check(&self, _: &AcceptedValues, at: &FieldChecker<'_>) {
-        let ports = self.as_deref().unwrap_or_default();
-        at.max_items(ports, MAX_PORT_RANGES);
-        for (at, port) in at.each(ports) {
-            check_numeric(&at, port);
-        }
-    }
-
-    fn text(&self) -> String {
-        self.as_deref().map(|list| listed(list, ToString::to_string)).unwrap_or_default()
-    }
-}
-
-impl ParameterType for Option<Vec<String>> {
-    fn is_unset(&self) -> bool {
-        self.is_none()
     }
 
     fn check(&self, accepts: &AcceptedValues, at: &FieldChecker<'_>) {
-        for (at, text) in at.each(self.as_deref().unwrap_or_default()) {
+        at.max_items(self, MAX_PORT_RANGES);
+        at.each(self).for_each(|(at, port)| port.check(accepts, &at));
+    }
+
+    fn text(&self) -> String {
+        listed(self, Port::text)
+    }
+}
+
+impl ParameterValue for Vec<String> {
+    fn check(&self, accepts: &AcceptedValues, at: &FieldChecker<'_>) {
+        for (at, text) in at.each(self) {
             let AcceptedValues::Networks(family) = accepts else {
                 accepts.check_text(text, &at);
                 continue;
@@ -336,35 +310,22 @@ impl ParameterType for Option<Vec<String>> {
     }
 
     fn text(&self) -> String {
-        self.as_deref().map(|list| listed(list, ToString::to_string)).unwrap_or_default()
+        listed(self, String::clone)
     }
 }
 
-impl ParameterType for Option<BTreeMap<String, String>> {
-    fn is_unset(&self) -> bool {
-        self.is_none()
-    }
-
-    fn check(&self, _: &AcceptedValues, _: &FieldChecker<'_>) {}
-
+impl ParameterValue for BTreeMap<String, String> {
     fn text(&self) -> String {
-        let pairs: Vec<String> = self.iter().flatten().map(|(key, value)| format!("{key}={value}")).collect();
+        let pairs: Vec<String> = self.iter().map(|(key, value)| format!("{key}={value}")).collect();
         pairs.join(",")
-    }
-}
-
-fn check_numeric(at: &FieldChecker<'_>, port: &Port) {
-    match port.bounds() {
-        Some(_) => at.port(port),
-        None => at.fail(port, "must be a port or a range of ports, not a name"),
     }
 }
 
 /// Joins the elements of a list. An empty list becomes `none`, because an empty text would mean that the list
 /// is unset.
 pub(super) fn listed<T>(list: &[T], text: impl Fn(&T) -> String) -> String {
-    match list.is_empty() {
-        true => "none".to_owned(),
-        false => list.iter().map(text).collect::<Vec<_>>().join(","),
+    if list.is_empty() {
+        return "none".to_owned();
     }
+    list.iter().map(text).collect::<Vec<_>>().join(",")
 }

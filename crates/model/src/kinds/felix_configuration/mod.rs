@@ -11,14 +11,13 @@ pub use parts::{BPFConntrackTimeouts, HealthTimeoutOverride, ProtoPort, RouteTab
 
 use crate::kinds::cel_settings;
 use crate::names::DEFAULT_OBJECT_NAME;
-use crate::{FieldChecker, Kind, NoStatus, ResourceSpec, StatusForm, TypedObject};
+use crate::{FieldChecker, Kind, NoStatus, ResourceSpec, TypedObject};
 
 pub type FelixConfiguration = TypedObject<FelixConfigurationSpec>;
 
 impl ResourceSpec for FelixConfigurationSpec {
     const KIND: Kind = Kind::FelixConfiguration;
     type Status = NoStatus;
-    const STATUS: StatusForm = StatusForm::Absent;
 
     fn set_defaults(configuration: &mut FelixConfiguration) {
         let spec = &mut configuration.spec;
@@ -43,7 +42,8 @@ impl ResourceSpec for FelixConfigurationSpec {
     }
 
     fn check(configuration: &FelixConfiguration, at: &FieldChecker<'_>) {
-        let (spec, at) = (&configuration.spec, at.field("spec"));
+        let spec = &configuration.spec;
+        let at = at.field("spec");
         spec.check_parameters(&at);
         let name = configuration.metadata.name.as_str();
         let by_name = name == DEFAULT_OBJECT_NAME || name.starts_with("node.");

@@ -1,8 +1,8 @@
 //! Tests of every rule for policies, sets, tiers and profiles: rejected inputs with the error path, and
 //! similar inputs that are accepted.
 
-use crate::schema::admission::{disagreement, refusals};
 use crate::schema::json_schema;
+use crate::schema::tests::admission::{disagreement, refusals};
 use crate::{API_VERSION, Kind, Resource};
 use serde_json::{Value, json};
 

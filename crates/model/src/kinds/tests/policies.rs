@@ -302,7 +302,7 @@ fn older_and_empty_spellings_are_read() {
 }
 
 #[test]
-fn fields_are_written_in_the_order_of_the_reference() {
+fn fields_are_written_in_calicos_order() {
     let text = concat!(
         r#"{"kind":"StagedGlobalNetworkPolicy","apiVersion":"projectcalico.org/v3","metadata":{"name":"x"},"spec":{"#,
         r#""stagedAction":"Set","tier":"t","order":1.5,"ingress":[{"action":"Allow","ipVersion":4,"protocol":"TCP","#,

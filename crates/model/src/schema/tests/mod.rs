@@ -1,5 +1,9 @@
+pub(crate) mod admission;
+
 use super::*;
+use crate::Resource;
 use crate::codec::{documents, to_yaml};
+use crate::scalar::GoDuration;
 
 /// Keywords that a structural schema may have.
 const KEYWORDS: &[&str] = &[
