@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mismatch_is_reported_and_a_spelling_is_not() {
+    fn only_a_different_release_is_a_mismatch() {
         assert_eq!(mismatch("v3.32.0-tortie.0.1.0", "3.32.0"), None);
         assert_eq!(mismatch("v3.32.0", ""), None);
         let warning = mismatch("v3.32.0", "v3.29.1").unwrap();

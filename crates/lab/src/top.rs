@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_time_of_a_process_is_found_behind_any_name() {
+    fn process_time_is_parsed_after_any_name() {
         let stat = "7 (a) b) S 1 7 7 0 -1 4194560 100 0 0 0 30 12 0 0 20 0 1 0 99 0 0";
         assert_eq!(ticks(stat), Some(42));
         assert_eq!(ticks("nonsense"), None);

@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn every_node_is_in_the_networks_of_the_lab() {
+    fn every_node_address_is_in_the_lab_networks() {
         for node in LabTopology::L3.nodes(MAX_NODES) {
             let [v4, v6] = networks();
             assert!(v4.contains(&IpNet::V4(node.ipv4)) && v6.contains(&IpNet::V6(node.ipv6)), "{node:?}");

@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn pools_that_overlap_the_nodes_own_network_are_refused() {
+    fn pools_that_overlap_the_node_network_are_rejected() {
         let plan = |pool: &str| LabPlan {
             nodes: 1,
             datastore: LabDatastore::Embedded,

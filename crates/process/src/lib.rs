@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pid_file_of_another_process_is_not_believed() {
+    fn a_pid_file_of_another_process_is_ignored() {
         let dir = tempfile::tempdir().unwrap();
         let file = PidFile::at(dir.path().join("pid"));
         assert_eq!(file.running(), None);

@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kind_may_be_picked_by_any_of_its_names() {
+    fn kinds_are_selected_by_any_name() {
         let documents = documents(&crds(&["gnp", "IPPool"], false)).unwrap();
         let files: Vec<_> = documents.iter().map(|d| d.file.as_str()).collect();
         assert_eq!(files, ["projectcalico.org_ippools.yaml", "projectcalico.org_globalnetworkpolicies.yaml"]);
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn the_storage_of_every_kind_has_a_definition_too() {
+    fn every_storage_kind_has_a_definition() {
         let args = CrdsArgs { storage: true, ..crds(&[], false) };
         let documents = documents(&args).unwrap();
         assert_eq!(documents.len(), super::documents(&crds(&[], false)).unwrap().len());
@@ -180,7 +180,7 @@ mod tests {
 
     /// Also runs the real Helm if `TORTIE_HELM` names its path (`scripts/helm/build` builds it).
     #[test]
-    fn the_chart_with_its_own_values_is_the_manifest() {
+    fn the_chart_with_default_values_equals_the_manifest() {
         let deploy = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy");
         let read = |name: &str| fs::read_to_string(deploy.join(name)).unwrap();
         let pairs =

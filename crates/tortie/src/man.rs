@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_command_has_a_page_that_man_can_show() {
+    fn every_command_has_a_valid_man_page() {
         let dir = tempfile::tempdir().unwrap();
         write(dir.path(), &mut Vec::new()).unwrap();
         for name in ["tortie", "tortie-lab-up", "tortie-policy-watch", "calicoctl", "calicoctl-ipam-check"] {

@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn a_patch_brings_no_unknown_fields_and_drops_none() {
+    fn patches_add_and_drop_no_unknown_fields() {
         let current = node(json!({"ofTomorrow": {"x": 1}}));
         let patch = |patch: Value| patched(current.clone(), &patch, PatchType::Strategic);
         let after = patch(json!({"spec": {"ipv4VXLANTunnelAddr": "10.0.0.1"}})).unwrap().to_value();

@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn the_snapshot_is_a_table_that_later_rows_continue() {
+    fn later_rows_continue_the_table_of_the_snapshot() {
         let facts = CellFacts { global_as_number: 1 };
         let mut printer =
             WatchPrinter::new(Kind::Tier, &OutputFormat::Ps, RequestedNamespace::default(), facts).unwrap();

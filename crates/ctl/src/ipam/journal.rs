@@ -147,7 +147,7 @@ mod tests {
         "result":{"ips":[{"address":"10.0.0.1/32"},{"address":"fd00::1/128"}],"interfaces":[],"routes":[]}}"#;
 
     #[test]
-    fn live_attachments_are_found_and_what_cannot_be_read_is_named() {
+    fn live_attachments_are_found_unreadable_records_are_reported() {
         let dir = tempfile::tempdir().unwrap();
         let attachments = dir.path().join("attachments");
         std::fs::create_dir(&attachments).unwrap();

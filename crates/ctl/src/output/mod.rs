@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_per_result_each_followed_by_a_blank_line() {
+    fn each_result_table_ends_with_a_blank_line() {
         let list = ResourceList {
             kind: Kind::NetworkSet,
             resource_version: "9".into(),
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_heading_is_refused_with_the_known_ones() {
+    fn unknown_headings_are_rejected_with_the_known_ones() {
         let found = [GetResult::One(Box::new(set("shop", "a")))];
         let format = OutputFormat::CustomColumns(vec!["NAME".into(), "COLOUR".into()]);
         assert_eq!(
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn one_result_stands_alone_and_several_are_an_array() {
+    fn one_result_prints_bare_several_as_an_array() {
         let one = [GetResult::One(Box::new(set("shop", "a")))];
         assert!(
             render(&one, &OutputFormat::Json, false, &FACTS)

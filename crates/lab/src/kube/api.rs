@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_are_on_the_nodes_network_and_find_the_datastore() {
+    fn pods_use_the_host_network_and_the_datastore() {
         let text = server(&cluster(LabDatastore::Kubernetes, 3)).unwrap();
         for part in
             ["\n      hostNetwork: true\n", "\n  replicas: 2\n", "{name: DATASTORE_TYPE, value: kubernetes}"]

@@ -179,14 +179,14 @@ mod tests {
     }
 
     #[test]
-    fn the_usual_lab_applies_what_deploy_has_to_the_byte() {
+    fn a_default_lab_applies_deploy_unchanged() {
         let pools = ["10.244.0.0/16", "fd00:10:244::/112"];
         let plain = cluster(BgpMode::Mesh, PodEncapsulation::None, LabDatastore::Kubernetes, &pools);
         assert_eq!(configured(NODE_MANIFEST.1, &plain).unwrap(), NODE_MANIFEST.1);
     }
 
     #[test]
-    fn what_the_lab_was_told_is_in_the_config_map() {
+    fn options_of_the_lab_reach_the_config_map() {
         let other =
             cluster(BgpMode::None, PodEncapsulation::IpipCross, LabDatastore::Embedded, &["10.99.0.0/16"]);
         let text = configured(NODE_MANIFEST.1, &other).unwrap();
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lab_with_hubs_has_pods_of_them_and_nodes_that_look_for_them() {
+    fn hubs_of_the_lab_configure_pods_and_nodes() {
         let pools = ["10.244.0.0/16"];
         let two = LabCluster {
             hubs: 2,

@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn steps_do_what_they_say_or_tell_why_not() {
+    fn steps_run_or_report_their_error() {
         let dir = tempfile::tempdir().unwrap();
         let shell = |text: &str| CommandLine::new("/bin/sh", ["-c", text]);
         let mut line = shell("echo $WORD; echo gone >&2");

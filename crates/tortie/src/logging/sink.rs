@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_slow_disk_does_not_take_is_dropped_and_counted_and_holds_nobody_up() {
+    fn a_slow_disk_drops_lines_without_blocking() {
         let counters = Arc::new(LogCounters::default());
         let sink = LogSink::new(counters.clone());
         let (written, lines) = channel();

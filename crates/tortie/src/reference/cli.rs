@@ -14,7 +14,7 @@ Every command of `tortie`, with its options, as `tortie COMMAND --help` prints t
 ";
 
 #[test]
-fn the_page_of_commands_is_what_can_be_typed() {
+fn the_page_of_commands_is_current() {
     let mut command = TortieCli::command();
     command.build();
     let mut page = PAGE_HEADER.to_owned();

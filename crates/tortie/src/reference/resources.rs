@@ -27,7 +27,7 @@ spec:
 ";
 
 #[test]
-fn the_page_of_resources_is_what_the_types_say() {
+fn the_page_of_resources_is_current() {
     let mut page = PAGE_HEADER.to_owned();
     for kind in Kind::ALL {
         let _ = writeln!(page, "- [{kind}](#{})", kind.name().to_lowercase());

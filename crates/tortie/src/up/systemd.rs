@@ -155,7 +155,7 @@ mod tests {
 
     /// `TORTIE_REFRESH=1` writes the files instead. The package installs them.
     #[test]
-    fn the_units_of_the_package_are_those_that_up_writes() {
+    fn packaged_units_equal_those_of_up() {
         for daemon in [daemon("datastore", &["datastore"]), daemon("node", &["node"])] {
             let path =
                 Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging").join(super::name(daemon.name));
