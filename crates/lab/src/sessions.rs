@@ -23,7 +23,7 @@ pub struct NodeBgpSession {
 
 /// Returns the sessions of a node; empty if it does not run BGP or does not respond, which other parts of the status
 /// report.
-pub async fn of_node(run_dir: &Path) -> Vec<NodeBgpSession> {
+pub async fn list(run_dir: &Path) -> Vec<NodeBgpSession> {
     let answer = tokio::time::timeout(QUERY_TIMEOUT, ask(&run_dir.join("node.sock"))).await;
     let Ok(Ok(mut answer)) = answer else { return Vec::new() };
     let peers = answer["peers"].take();

@@ -57,10 +57,10 @@ impl KubernetesPrograms {
         if plugins().is_none() {
             lacking.push(format!("CNI plugin {LOOPBACK_PLUGIN} (package containernetworking-plugins)"));
         }
-        match lacking.is_empty() {
-            true => Ok(()),
-            false => Err(LabError::refused(format!("nodes of Kubernetes need {}", lacking.join(", ")))),
+        if !lacking.is_empty() {
+            return Err(LabError::refused(format!("nodes of Kubernetes need {}", lacking.join(", "))));
         }
+        Ok(())
     }
 }
 
