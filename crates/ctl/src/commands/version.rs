@@ -3,7 +3,8 @@
 use crate::cli::VersionArgs;
 use crate::failure::{CommandError, CommandResult};
 use crate::release::{CLIENT_VERSION, GIT_COMMIT};
-use crate::session::{cluster_information, connect_quietly, text};
+use crate::session::{cluster_information, connect_quietly, string_at};
+use serde_json::Value;
 use std::io::Write;
 use std::time::Duration;
 
@@ -24,28 +25,23 @@ pub async fn version(args: &VersionArgs, out: &mut dyn Write) -> CommandResult<(
     };
     let mut shown = PrintedVersions::default();
     loop {
-        let result = match cluster_information(&store).await {
+        match cluster_information(&store).await {
             Ok(cluster) => {
-                let or_unknown = |at| Some(text(&cluster, at)).filter(|t| !t.is_empty()).unwrap_or("unknown");
-                out.write_all(
-                    shown
-                        .changes(or_unknown("/spec/calicoVersion"), or_unknown("/spec/clusterType"))
-                        .as_bytes(),
-                )?;
+                out.write_all(shown.update(&cluster).as_bytes())?;
                 out.flush()?;
-                Ok(())
+                if poll.is_zero() {
+                    return Ok(());
+                }
             }
             Err(error) => {
+                let error = CommandError::context("unable to retrieve Cluster Version or Type", error);
+                if poll.is_zero() {
+                    return Err(error);
+                }
+                let _ = writeln!(std::io::stderr(), "{error}");
                 // Print everything again once the store responds.
                 shown = PrintedVersions::default();
-                Err(CommandError::message(format!("unable to retrieve Cluster Version or Type: {error}")))
             }
-        };
-        if poll.is_zero() {
-            return result;
-        }
-        if let Err(failure) = result {
-            let _ = writeln!(std::io::stderr(), "{failure}");
         }
         tokio::time::sleep(poll).await;
     }
@@ -59,15 +55,21 @@ struct PrintedVersions {
 }
 
 impl PrintedVersions {
-    fn changes(&mut self, version: &str, cluster_type: &str) -> String {
+    /// Returns the text for the values of ClusterInformation that have changed.
+    fn update(&mut self, cluster: &Value) -> String {
         let mut text = String::new();
-        if self.version != version {
-            text.push_str(&format!("Cluster Version:   {version}\n"));
-            self.version = version.to_owned();
-        }
-        if self.cluster_type != cluster_type {
-            text.push_str(&format!("Cluster Type:      {cluster_type}\n"));
-            self.cluster_type = cluster_type.to_owned();
+        for (heading, field, printed) in [
+            ("Cluster Version:   ", "/spec/calicoVersion", &mut self.version),
+            ("Cluster Type:      ", "/spec/clusterType", &mut self.cluster_type),
+        ] {
+            let value = match string_at(cluster, field) {
+                "" => "unknown",
+                value => value,
+            };
+            if printed != value {
+                text.push_str(&format!("{heading}{value}\n"));
+                *printed = value.to_owned();
+            }
         }
         text
     }
@@ -78,7 +80,8 @@ fn parse_duration(text: &str) -> Option<Duration> {
     if text == "0" {
         return Some(Duration::ZERO);
     }
-    let (mut rest, mut total) = (text, 0.0);
+    let mut rest = text;
+    let mut total = 0.0;
     while !rest.is_empty() {
         let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.').filter(|&at| at > 0)?;
         let (number, tail) = rest.split_at(digits);
@@ -106,9 +109,11 @@ mod tests {
     #[test]
     fn only_changes_are_printed_again() {
         let mut shown = PrintedVersions::default();
-        assert_eq!(shown.changes("v3.32.0", "k8s"), "Cluster Version:   v3.32.0\nCluster Type:      k8s\n");
-        assert_eq!(shown.changes("v3.32.0", "k8s"), "");
-        assert_eq!(shown.changes("v3.32.1", "k8s"), "Cluster Version:   v3.32.1\n");
+        let mut update =
+            |version: &str| shown.update(&serde_json::json!({"spec": {"calicoVersion": version}}));
+        assert_eq!(update("v3.32.0"), "Cluster Version:   v3.32.0\nCluster Type:      unknown\n");
+        assert_eq!(update("v3.32.0"), "");
+        assert_eq!(update("v3.32.1"), "Cluster Version:   v3.32.1\n");
     }
 
     #[test]

@@ -32,12 +32,11 @@ pub fn text(answer: &PolicyExplanation, all: bool) -> String {
 }
 
 fn end(end: &ExplainedEnd) -> String {
-    let address = end.address.to_string();
-    let outside = || format!("{address} (outside)");
-    match &end.node {
-        Some(node) if *node == end.name => format!("{} ({address})", end.name),
-        Some(node) => format!("{} ({address} on {node})", end.name),
-        None => outside(),
+    let ExplainedEnd { name, address, node } = end;
+    match node {
+        Some(node) if node == name => format!("{name} ({address})"),
+        Some(node) => format!("{name} ({address} on {node})"),
+        None => format!("{address} (outside)"),
     }
 }
 
@@ -60,8 +59,10 @@ fn section_text(text: &mut String, section: &ExplainedSection, all: bool) {
     let _ = writeln!(text, "{}: {verdict}", title(section));
     let _ = writeln!(text, "  {}", section.because);
     let passed_over: Vec<&EvaluatedRule> = section.rules.iter().filter(|seen| !seen.matched).collect();
-    let near = |seen: &EvaluatedRule| !section.allowed && seen.missing.len() == 1 && seen.action == "Allow";
-    let shown: Vec<&&EvaluatedRule> = passed_over.iter().filter(|seen| all || near(seen)).collect();
+    let shown: Vec<&&EvaluatedRule> = passed_over
+        .iter()
+        .filter(|seen| all || (!section.allowed && seen.missing.len() == 1 && seen.action == "Allow"))
+        .collect();
     if !shown.is_empty() {
         let _ = writeln!(text, "  {}:", if all { "Rules that do not match" } else { "Near misses" });
         for seen in &shown {

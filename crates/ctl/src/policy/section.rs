@@ -2,7 +2,7 @@
 
 use super::advice;
 use super::cluster::PolicyCluster;
-use super::words::{self, PacketScene, WrittenRule};
+use super::rule_text::{self, PacketScene, WrittenRule};
 use serde::Serialize;
 use tortie_plan::evaluate::{
     ConntrackState, EvaluationStage, RuleCriterion, RuleHolder, RulePosition, TraceStep, VerdictCause,
@@ -128,10 +128,10 @@ impl<'p> OpenSection<'p> {
             VerdictCause::TierEnd(tier) => self.tier_end(tier, &who),
             cause => because(cause, &who, cluster),
         };
-        let advice = match allowed {
-            true => Vec::new(),
-            false => advice::advise(cause, &who, &self.asked, cluster, scene),
-        };
+        let mut advice = Vec::new();
+        if !allowed {
+            advice = advice::advise(cause, &who, &self.asked, cluster, scene);
+        }
         let rules = self.asked.iter().map(|asked| asked.seen(cluster, scene)).collect();
         let direction = self.endpoint.is_some().then_some(direction_name(self.direction));
         ExplainedSection {
@@ -155,7 +155,7 @@ impl<'p> OpenSection<'p> {
         let direction = direction_name(self.direction);
         format!(
             "end of tier {tier}: {} {apply} to {direction} of {who}, and none of {their} rules match",
-            words::list(&names)
+            rule_text::list(&names)
         )
     }
 }
@@ -180,7 +180,9 @@ impl EvaluatedStep<'_> {
             of,
             rule: self.at.index.number(),
             action: action_name(self.at.rule.action),
-            says: written.rule.map_or_else(|| action_name(self.at.rule.action).to_owned(), words::rule),
+            says: written
+                .rule
+                .map_or_else(|| action_name(self.at.rule.action).to_owned(), rule_text::describe_rule),
             matched: self.misses.is_empty(),
             missing: self.misses.iter().map(|miss| scene.miss(miss, written)).collect(),
         }
@@ -267,7 +269,8 @@ fn because(cause: VerdictCause<'_>, who: &str, cluster: &PolicyCluster) -> Strin
         }
         VerdictCause::Rule(at) => {
             let written = cluster.rule(&at);
-            let says = written.map_or_else(|| action_name(at.rule.action).to_owned(), words::rule);
+            let says =
+                written.map_or_else(|| action_name(at.rule.action).to_owned(), rule_text::describe_rule);
             match at.holder {
                 RuleHolder::Policy { tier, .. } => format!("{} (tier {tier}): {says}", place(&at)),
                 RuleHolder::Profile(_) => format!("{}: {says}", place(&at)),

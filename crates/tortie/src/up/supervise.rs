@@ -69,7 +69,7 @@ async fn run(args: &SuperviseArgs) -> Result<(), CommandError> {
         }
         let ran = started.elapsed();
         if first && ran < FIRST_START_LIMIT {
-            return Err(CommandError::Message(format!("{} ended at once ({status})", args.name)));
+            return Err(CommandError::message(format!("{} ended at once ({status})", args.name)));
         }
         first = false;
         let wait = pause.after(ran);
