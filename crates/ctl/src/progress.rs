@@ -27,7 +27,7 @@ impl ProgressLine<'_> {
     }
 
     /// Creates the progress of a few large steps, which is always worth showing.
-    pub fn of_parts(what: &'static str, total: usize) -> ProgressLine<'static> {
+    pub fn always(what: &'static str, total: usize) -> ProgressLine<'static> {
         ProgressLine::shown(what, total, true)
     }
 

@@ -58,10 +58,9 @@ fn find_similar_field(kind: Kind, path: &str) -> Option<String> {
     elsewhere.min_by_key(|path| path.len()).cloned()
 }
 
-/// Removes list indexes from a path: `spec.ingress[0]` -> `spec.ingress`.
-fn without_indexes(path: &str) -> String {
-    let parts = path.split('.').map(|part| part.split('[').next().unwrap_or_default());
-    parts.collect::<Vec<_>>().join(".")
+/// Removes list indexes from a path: `spec.ingress[0].sauce` -> `spec.ingress.sauce`.
+pub fn without_indexes(path: &str) -> String {
+    path.split('[').map(|part| part.split_once(']').map_or(part, |(_, rest)| rest)).collect()
 }
 
 /// Collects the paths of all fields of a schema, without list indexes.
@@ -87,6 +86,13 @@ mod tests {
 
     fn policy(spec: Value) -> Value {
         json!({"apiVersion": API_VERSION, "kind": "NetworkPolicy", "metadata": {"name": "a"}, "spec": spec})
+    }
+
+    #[test]
+    fn paths_without_indexes() {
+        for (path, expected) in [("spec.a[12].b", "spec.a.b"), ("x", "x"), ("a[0][1]", "a"), ("a[0", "a0")] {
+            assert_eq!(without_indexes(path), expected);
+        }
     }
 
     #[test]

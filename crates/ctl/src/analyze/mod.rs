@@ -75,7 +75,7 @@ pub async fn analyze(
     let secrets = Some(args.secrets_dir.clone()).filter(|dir| dir.is_dir());
     let findings = findings(cluster, secrets, interfaces);
     match args.output {
-        ReportFormat::Text => out.write_all(finding::text(&findings).as_bytes())?,
+        ReportFormat::Text => out.write_all(finding::render(&findings).as_bytes())?,
         ReportFormat::Json => {
             writeln!(out, "{}", serde_json::to_string_pretty(&findings)?)?;
         }

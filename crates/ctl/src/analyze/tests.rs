@@ -70,7 +70,7 @@ fn found(more: Vec<Value>) -> Vec<(String, &'static str)> {
 #[test]
 fn a_clean_cluster_has_no_findings() {
     assert_eq!(found(vec![]), []);
-    assert_eq!(finding::text(&[]), "No mistakes found.\n");
+    assert_eq!(finding::render(&[]), "No mistakes found.\n");
 }
 
 #[test]

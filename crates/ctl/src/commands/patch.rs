@@ -6,6 +6,7 @@ use crate::failure::{CommandError, CommandResult};
 use crate::namespace::{NamespaceError, RequestedNamespace, resolve};
 use crate::patching::{self, ObjectPatchError};
 use crate::session;
+use crate::suggestion::without_indexes;
 use crate::verbs::{VerbError, modify};
 use serde_json::Value;
 use std::io::Write;
@@ -78,7 +79,8 @@ fn apply_patch(current: Resource, patch: &Value, patch_type: PatchType) -> Resul
     Ok(Resource::from_store(kind, after)?)
 }
 
-/// Rejects unknown fields, except those that the object had before: a newer version wrote them.
+/// Rejects unknown fields, except those that the object had before: a newer version wrote them. Paths are compared
+/// without list indexes, because a patch may move list elements.
 fn check_fields(before: Value, after: Value) -> Result<(), DecodeError> {
     let Err(error) = Resource::from_user(after) else { return Ok(()) };
     let DecodeError::UnknownField(fields) = &error else { return Err(error) };
@@ -90,23 +92,10 @@ fn check_fields(before: Value, after: Value) -> Result<(), DecodeError> {
     if new.is_empty() { Ok(()) } else { Err(DecodeError::UnknownField(new.join(", "))) }
 }
 
-/// Removes list indexes from a path, because a patch may move list elements: `spec.ingress[0].sauce` ->
-/// `spec.ingress.sauce`.
-fn without_indexes(path: &str) -> String {
-    path.split('[').map(|part| part.split_once(']').map_or(part, |(_, rest)| rest)).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use serde_json::json;
-
-    #[test]
-    fn paths_without_indexes() {
-        for (path, expected) in [("spec.a[12].b", "spec.a.b"), ("x", "x"), ("a[0][1]", "a"), ("a[0", "a0")] {
-            assert_eq!(without_indexes(path), expected);
-        }
-    }
 
     fn node(spec: Value) -> Resource {
         let object = json!({"kind": "Node", "apiVersion": "projectcalico.org/v3", "metadata": {"name": "n"}, "spec": spec});

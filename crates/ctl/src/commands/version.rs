@@ -7,12 +7,12 @@ use crate::session::{cluster_information, connect_quietly, string_at};
 use serde_json::Value;
 use std::io::Write;
 use std::time::Duration;
+use tortie_model::scalar::GoDuration;
 
 pub async fn version(args: &VersionArgs, out: &mut dyn Write) -> CommandResult<()> {
     let poll = match &args.poll {
         None => Duration::ZERO,
-        Some(text) => parse_duration(text)
-            .ok_or_else(|| CommandError::message(format!("invalid poll duration specified: {text}")))?,
+        Some(text) => parse_poll(text)?,
     };
     writeln!(out, "Client Version:    {CLIENT_VERSION}")?;
     writeln!(out, "Git commit:        {GIT_COMMIT}")?;
@@ -75,31 +75,9 @@ impl PrintedVersions {
     }
 }
 
-/// Parses a Go duration: `1h30m`, `1.5s`, `300ms`, or `0`.
-fn parse_duration(text: &str) -> Option<Duration> {
-    if text == "0" {
-        return Some(Duration::ZERO);
-    }
-    let mut rest = text;
-    let mut total = 0.0;
-    while !rest.is_empty() {
-        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.').filter(|&at| at > 0)?;
-        let (number, tail) = rest.split_at(digits);
-        let unit = tail.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(tail.len());
-        let (unit, tail) = tail.split_at(unit);
-        let scale = match unit {
-            "ns" => 1e-9,
-            "us" | "µs" => 1e-6,
-            "ms" => 1e-3,
-            "s" => 1.0,
-            "m" => 60.0,
-            "h" => 3600.0,
-            _ => return None,
-        };
-        total += number.parse::<f64>().ok()? * scale;
-        rest = tail;
-    }
-    (!text.is_empty()).then(|| Duration::try_from_secs_f64(total).ok()).flatten()
+fn parse_poll(text: &str) -> CommandResult<Duration> {
+    let parsed = text.parse::<GoDuration>().ok().and_then(GoDuration::to_std);
+    parsed.ok_or_else(|| CommandError::message(format!("invalid poll duration specified: {text}")))
 }
 
 #[cfg(test)]
@@ -121,10 +99,10 @@ mod tests {
         for (text, seconds) in
             [("10s", 10.0), ("1h30m", 5400.0), ("1.5s", 1.5), ("300ms", 0.3), ("0", 0.0), ("2µs", 2e-6)]
         {
-            assert_eq!(parse_duration(text), Some(Duration::from_secs_f64(seconds)), "{text}");
+            assert_eq!(parse_poll(text).ok(), Some(Duration::from_secs_f64(seconds)), "{text}");
         }
         for text in ["", "5", "s", "1x", "-1s", "1e9s", "99999999999999999999h", "."] {
-            assert_eq!(parse_duration(text), None, "{text}");
+            assert!(parse_poll(text).is_err(), "{text}");
         }
     }
 }

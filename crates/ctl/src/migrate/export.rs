@@ -24,7 +24,7 @@ pub async fn export(
         ));
     }
     let mut names = NodeNames::new();
-    let mut progress = ProgressLine::of_parts("Exporting kinds", EXPORTED_KINDS.len());
+    let mut progress = ProgressLine::always("Exporting kinds", EXPORTED_KINDS.len());
     for kind in EXPORTED_KINDS.iter().copied() {
         progress.step();
         let mut list = store.list(kind, None).await?;

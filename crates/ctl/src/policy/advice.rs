@@ -2,7 +2,7 @@
 
 use super::cluster::PolicyCluster;
 use super::rule_text::{PacketScene, WrittenRule};
-use super::section::{EvaluatedStep, place};
+use super::section::{EvaluatedStep, describe_position};
 use tortie_plan::evaluate::{Packet, PacketEnd, RuleCriterion, RuleHolder, VerdictCause};
 use tortie_plan::{EndpointToHostAction, RuleAction};
 
@@ -18,7 +18,7 @@ pub fn advise(
         VerdictCause::Rule(at) => match at.holder {
             RuleHolder::Profile(name) if !cluster.has_profile(name) => vec![profile_missing(name, who)],
             _ => {
-                let rule = place(&at);
+                let rule = describe_position(&at);
                 let mut all = advise_near_misses(asked, cluster, scene);
                 all.push(format!("change {rule}, or let a rule before it allow this"));
                 all
@@ -66,7 +66,9 @@ fn advise_near_misses(
         .iter()
         .filter(|asked| asked.at.rule.action == RuleAction::Allow)
         .filter_map(|asked| match asked.misses.as_slice() {
-            [miss] => Some(advise_near_miss(miss, &place(&asked.at), asked.written(cluster), scene)),
+            [miss] => {
+                Some(advise_near_miss(miss, &describe_position(&asked.at), asked.written(cluster), scene))
+            }
             _ => None,
         })
         .collect()

@@ -97,7 +97,7 @@ pub async fn explain(args: &ExplainArgs, out: &mut dyn Write) -> CommandResult<b
     let to = find("--to", &args.to)?;
     let answer = answer(&cluster, &from, &to, args.port, args.from_port)?;
     match args.output {
-        ReportFormat::Text => out.write_all(report::text(&answer, args.all).as_bytes())?,
+        ReportFormat::Text => out.write_all(report::render(&answer, args.all).as_bytes())?,
         ReportFormat::Json => {
             writeln!(out, "{}", serde_json::to_string_pretty(&answer)?)?;
         }

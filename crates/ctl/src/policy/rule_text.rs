@@ -181,13 +181,13 @@ impl<'a> PacketScene<'a> {
                 let wanted = wanted.unwrap_or_else(|| "its selector".to_owned());
                 let within = written.confined(end).map(|namespace| format!(" in namespace {namespace}"));
                 let within = within.unwrap_or_default();
-                format!("{} is not selected by {wanted}{within}{}", self.who(end), self.labels(end))
+                format!("{} is not selected by {wanted}{within}{}", self.describe_end(end), self.labels(end))
             }
             RuleCriterion::NotSet(end, _) => {
                 let wanted = written.side(end).map(|side| side.not_selector.as_str()).unwrap_or_default();
                 format!(
                     "{} is selected by [{wanted}], which it leaves out{}",
-                    self.who(end),
+                    self.describe_end(end),
                     self.labels(end)
                 )
             }
@@ -205,12 +205,16 @@ impl<'a> PacketScene<'a> {
             }
             RuleCriterion::Service(end, _) => {
                 let service = written.side(end).and_then(|side| side.services.as_ref()).map(service_name);
-                format!("{} is no endpoint of service {}", self.who(end), service.unwrap_or_default())
+                format!(
+                    "{} is no endpoint of service {}",
+                    self.describe_end(end),
+                    service.unwrap_or_default()
+                )
             }
         }
     }
 
-    fn who(&self, end: PacketEnd) -> String {
+    fn describe_end(&self, end: PacketEnd) -> String {
         format!("{} {}", end_name(end), self.party(end).name)
     }
 

@@ -190,7 +190,7 @@ impl EvaluatedStep<'_> {
 }
 
 /// Formats the position of a rule.
-pub fn place(at: &RulePosition<'_>) -> String {
+pub fn describe_position(at: &RulePosition<'_>) -> String {
     match at.holder {
         RuleHolder::Policy { id, .. } => format!("{id}, {} rule {}", at.direction, at.index),
         RuleHolder::Profile(name) => format!("profile {name}, {} rule {}", at.direction, at.index),
@@ -201,7 +201,7 @@ fn staged(id: &PolicyId, would: Option<RulePosition<'_>>) -> String {
     match would {
         Some(at) => {
             let action = action_name(at.rule.action).to_lowercase();
-            format!("{} would {action} it", place(&at))
+            format!("{} would {action} it", describe_position(&at))
         }
         None => format!("{id} has no rule for it, and the end of its tier would decide"),
     }
@@ -272,8 +272,10 @@ fn because(cause: VerdictCause<'_>, who: &str, cluster: &PolicyCluster) -> Strin
             let says =
                 written.map_or_else(|| action_name(at.rule.action).to_owned(), rule_text::describe_rule);
             match at.holder {
-                RuleHolder::Policy { tier, .. } => format!("{} (tier {tier}): {says}", place(&at)),
-                RuleHolder::Profile(_) => format!("{}: {says}", place(&at)),
+                RuleHolder::Policy { tier, .. } => {
+                    format!("{} (tier {tier}): {says}", describe_position(&at))
+                }
+                RuleHolder::Profile(_) => format!("{}: {says}", describe_position(&at)),
             }
         }
         VerdictCause::TierEnd(tier) => format!("end of tier {tier}"),

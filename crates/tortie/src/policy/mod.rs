@@ -69,8 +69,8 @@ fn rule(counted: &CounterSubject) -> (String, String) {
     }
 }
 
-fn when(when: CountedStage) -> &'static str {
-    match when {
+fn stage_name(stage: CountedStage) -> &'static str {
+    match stage {
         CountedStage::Normal => "normal",
         CountedStage::PreDnat => "pre-dnat",
         CountedStage::Untracked => "untracked",
@@ -85,7 +85,7 @@ fn table(counters: &[RuleCounter]) -> String {
         rows.push(vec![
             owner,
             counter.of.direction().to_string(),
-            when(counter.when).to_owned(),
+            stage_name(counter.when).to_owned(),
             number,
             counter.verdict.to_string(),
             counter.packets.to_string(),
@@ -104,7 +104,7 @@ fn object(counter: &RuleCounter) -> serde_json::Value {
     json!({
         "policy": owner,
         "direction": counter.of.direction().to_string(),
-        "stage": when(counter.when),
+        "stage": stage_name(counter.when),
         "rule": number,
         "action": counter.verdict.to_string(),
         "packets": counter.packets,

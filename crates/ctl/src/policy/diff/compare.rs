@@ -5,7 +5,7 @@ use super::groups::{SubjectGroup, groups};
 use super::subject::{PlanState, TrafficSubject, subjects};
 use super::traffic_class::{TrafficClass, classes};
 use crate::policy::cluster::PolicyCluster;
-use crate::policy::section::place;
+use crate::policy::section::describe_position;
 use tortie_plan::PolicyDirection;
 use tortie_plan::evaluate::{Packet, PolicyDecision, PolicyOutcome, VerdictCause};
 
@@ -139,7 +139,7 @@ impl PairVerdict {
 fn describe_decision(decision: Option<PolicyDecision<'_>>) -> (bool, String) {
     let Some(decision) = decision else { return (true, "no host endpoint".to_owned()) };
     let because = match decision.cause {
-        VerdictCause::Rule(at) => place(&at),
+        VerdictCause::Rule(at) => describe_position(&at),
         VerdictCause::TierEnd(tier) => format!("end of tier {tier}"),
         VerdictCause::Failsafe => "a failsafe port".to_owned(),
         VerdictCause::MissingProfile(name) => format!("profile {name}, which does not exist"),

@@ -63,8 +63,8 @@ impl DiffSummary {
             let _ = writeln!(text, "\n{title}:");
             for block in blocks.iter().take(MAX_SHOWN_BLOCKS) {
                 let _ = writeln!(text, "  {}", block.traffic);
-                let _ = writeln!(text, "    from  {}", list_names(&block.from));
-                let _ = writeln!(text, "    to    {}", list_names(&block.to));
+                let _ = writeln!(text, "    from  {}", list_up_to(MAX_SHOWN_NAMES, &block.from));
+                let _ = writeln!(text, "    to    {}", list_up_to(MAX_SHOWN_NAMES, &block.to));
                 let _ = writeln!(text, "    by    {}", block.because);
             }
             if blocks.len() > MAX_SHOWN_BLOCKS {
@@ -91,10 +91,6 @@ impl DiffSummary {
         }
         text
     }
-}
-
-fn list_names(names: &[String]) -> String {
-    list_up_to(MAX_SHOWN_NAMES, names)
 }
 
 /// The properties that similar changes share, apart from the endpoints.
@@ -147,7 +143,7 @@ pub fn summarise(objects: Vec<ObjectChange>, comparison: &VerdictComparison) -> 
     let unseen = (!comparison.unseen.is_empty()).then(|| {
         format!(
             "Not compared, though it changes: policy for forwarded, untracked or pre-DNAT traffic of host endpoint {}.",
-            list_names(&comparison.unseen)
+            list_up_to(MAX_SHOWN_NAMES, &comparison.unseen)
         )
     });
     DiffSummary { objects, changes, pairs: count_pairs(comparison), sampled, unseen }
